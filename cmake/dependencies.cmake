@@ -1,0 +1,46 @@
+# Everything that is not ours, as imported targets under deps::.
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+endif()
+find_program(MOLD mold)
+if(MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+find_package(Threads REQUIRED)
+find_package(CapnProto REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(sentencepiece REQUIRED IMPORTED_TARGET sentencepiece)
+pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET tomlplusplus)
+pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(ucx REQUIRED IMPORTED_TARGET ucx)
+
+# CAF ships no CMake config.
+find_library(CAF_CORE caf_core REQUIRED)
+find_library(CAF_IO caf_io REQUIRED)
+find_path(CAF_INCLUDE caf/all.hpp REQUIRED)
+add_library(deps::caf UNKNOWN IMPORTED)
+set_target_properties(deps::caf PROPERTIES IMPORTED_LOCATION ${CAF_CORE}
+  INTERFACE_INCLUDE_DIRECTORIES ${CAF_INCLUDE} INTERFACE_LINK_LIBRARIES Threads::Threads)
+add_library(deps::caf_io UNKNOWN IMPORTED)  # the peer of our benchmarks only
+set_target_properties(deps::caf_io PROPERTIES IMPORTED_LOCATION ${CAF_IO}
+  INTERFACE_LINK_LIBRARIES deps::caf)
+
+# libtorch comes from the Python wheel; its CMake package wants nvcc, so the libraries are named here.
+file(GLOB TORCH_DIR ${SIMPLESCALE_DEPS}/python/lib/python3*/site-packages/torch)
+if(NOT TORCH_DIR)
+  message(FATAL_ERROR "no libtorch under ${SIMPLESCALE_DEPS}: run ./simplescale build, which installs it")
+endif()
+add_library(deps::torch INTERFACE IMPORTED)
+target_include_directories(deps::torch SYSTEM INTERFACE ${TORCH_DIR}/include
+  ${TORCH_DIR}/include/torch/csrc/api/include)
+target_link_libraries(deps::torch INTERFACE ${TORCH_DIR}/lib/libtorch_cpu.so ${TORCH_DIR}/lib/libc10.so)
+target_link_options(deps::torch INTERFACE -Wl,-rpath,${TORCH_DIR}/lib
+  -Wl,--allow-shlib-undefined)
+target_compile_definitions(deps::torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)

@@ -1,0 +1,103 @@
+#include "runtime/base/shared_memory.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace simplescale {
+
+namespace {
+Status failed(const std::string& what, const std::string& name, int error) {
+  return Status(Code::io, what + " shared memory " + name + ": " + std::strerror(error));
+}
+}  // namespace
+
+Result<SharedMemory> SharedMemory::create(const std::string& name, size_t bytes) {
+  const std::string path = "/" + name;
+  shm_unlink(path.c_str());
+  const int fd = shm_open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return failed("cannot create", name, errno);
+  SharedMemory memory;
+  memory.name_ = name;
+  memory.owner_ = true;
+  int error = posix_fallocate(fd, 0, static_cast<off_t>(bytes ? bytes : 1));
+  if (error == 0) {
+    void* data = mmap(nullptr, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED)
+      error = errno;
+    else
+      memory.data_ = data, memory.bytes_ = bytes ? bytes : 1;
+  }
+  ::close(fd);
+  if (error != 0) {
+    shm_unlink(path.c_str());
+    memory.owner_ = false;
+    return failed("no room for " + std::to_string(bytes >> 20) + " MiB of", name, error);
+  }
+  return memory;
+}
+
+Result<SharedMemory> SharedMemory::open(const std::string& name) {
+  const int fd = shm_open(("/" + name).c_str(), O_RDWR | O_CLOEXEC, 0);
+  if (fd < 0) return failed("cannot open", name, errno);
+  struct stat info{};
+  SharedMemory memory;
+  memory.name_ = name;
+  int error = fstat(fd, &info) != 0 ? errno : info.st_size == 0 ? EINVAL : 0;
+  if (error == 0) {
+    memory.bytes_ = static_cast<size_t>(info.st_size);
+    void* data = mmap(nullptr, memory.bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED)
+      error = errno;
+    else
+      memory.data_ = data;
+  }
+  ::close(fd);
+  if (error != 0) return failed("cannot map", name, error);
+  return memory;
+}
+
+SharedMemory::SharedMemory(SharedMemory&& other) noexcept { *this = std::move(other); }
+
+SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
+  if (this != &other) {
+    close();
+    name_ = std::move(other.name_);
+    data_ = std::exchange(other.data_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+    owner_ = std::exchange(other.owner_, false);
+  }
+  return *this;
+}
+
+SharedMemory::~SharedMemory() { close(); }
+
+void SharedMemory::close() {
+  if (data_) munmap(data_, bytes_);
+  data_ = nullptr;
+  if (owner_) unlink();
+}
+
+void SharedMemory::unlink() {
+  shm_unlink(("/" + name_).c_str());
+  owner_ = false;
+}
+
+int unlink_shared_memory(const std::string& prefix) {
+  DIR* folder = opendir("/dev/shm");
+  if (!folder) return 0;
+  int count = 0;
+  while (const dirent* entry = readdir(folder))
+    if (std::strncmp(entry->d_name, prefix.c_str(), prefix.size()) == 0)
+      count += shm_unlink((std::string("/") + entry->d_name).c_str()) == 0;
+  closedir(folder);
+  return count;
+}
+
+}  // namespace simplescale
