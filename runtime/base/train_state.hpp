@@ -1,0 +1,72 @@
+// One shard's training state in node-owned shared memory, twice. The optimizer reads the committed side, writes the other,
+// and commit() flips: a snapshot of every step without a copy, which survives the death of the trainer.
+//
+//   S1 The committed side is never written. A writer that dies leaves it whole.
+//
+// Segment: StateHeader (4096 bytes), then side 0, then side 1; a side is params, exp_avg, exp_avg_sq, each total floats.
+// Threads: one writer (the trainer's compute thread) or the node while no trainer is attached; readers pin a side.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "runtime/base/shared_memory.hpp"
+#include "runtime/base/status.hpp"
+
+namespace simplescale {
+
+struct StateHeader {
+  static constexpr uint64_t kMagic = 0x3153'5453'4c50'4d53;
+  uint64_t magic;
+  uint64_t layout_hash;   // of model shape, shards, shard index: a segment of another layout is refused
+  uint64_t total;         // elements of params
+  std::atomic<uint32_t> committed;      // 0: no side is valid; else 1 + the committed side
+  std::atomic<uint64_t> step[2];        // the step whose result a side holds; step 0: initial values
+  std::atomic<uint32_t> pins[2];        // readers (checkpoint writer, healer) of a side; futex
+};
+
+class TrainState {
+ public:
+  /// Bytes of a segment for `total` parameters.
+  static size_t bytes_for(size_t total);
+  /// The node's call: a new empty segment.
+  static Result<TrainState> create(const std::string& name, uint64_t layout_hash, size_t total);
+  /// Maps what create() made; refuses another layout.
+  static Result<TrainState> open(const std::string& name, uint64_t layout_hash, size_t total);
+
+  struct Side {
+    std::span<float> params, exp_avg, exp_avg_sq;
+  };
+  /// True if one side holds a committed step.
+  bool has_step() const;
+  /// The committed step; only if has_step().
+  uint64_t step() const;
+  /// True if one side holds exactly this step (the committed one, or the one before it, until it is overwritten).
+  bool holds(uint64_t step) const;
+  /// Makes the side that holds `step` the committed one (undoes at most one step). Only while nobody writes.
+  Status rewind(uint64_t step);
+  Side committed();
+  /// The side to write the next step to; waits until no reader pins it. Its old step is forgotten first.
+  Result<Side> begin_write(int timeout_ms);
+  /// Flips: what begin_write() gave is now the state of `step`.
+  void commit(uint64_t step);
+  /// Forgets both sides (before a restore).
+  void invalidate();
+
+  /// A reader's hold on the committed side if it holds `step`, else not_found. unpin() lets go.
+  Result<int> pin(uint64_t step);
+  Side side(int index);
+  void unpin(int side);
+  /// Lets go of all pins: the reader died.
+  void clear_pins();
+  const std::string& name() const { return memory_.name(); }
+
+ private:
+  StateHeader* header() const { return static_cast<StateHeader*>(memory_.data()); }
+  SharedMemory memory_;
+};
+
+}  // namespace simplescale
