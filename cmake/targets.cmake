@@ -33,3 +33,5 @@ endfunction()
 simplescale_layer(base FOLDERS runtime/base runtime/config runtime/data runtime/checkpoint
   LINK Threads::Threads spdlog::spdlog nlohmann_json::nlohmann_json PkgConfig::tomlplusplus
        PkgConfig::xxhash PkgConfig::sentencepiece rt)
+
+simplescale_layer(model FOLDERS model LINK base deps::torch)
