@@ -35,3 +35,20 @@ simplescale_layer(base FOLDERS runtime/base runtime/config runtime/data runtime/
        PkgConfig::xxhash PkgConfig::sentencepiece rt)
 
 simplescale_layer(model FOLDERS model LINK base deps::torch)
+
+# The wire protocol: one Cap'n Proto schema, its C++ generated into the build tree, not held to our warnings.
+set(SIMPLESCALE_PROTOCOL transport/protocol/protocol.capnp)
+set(SIMPLESCALE_GENERATED ${CMAKE_BINARY_DIR}/generated)
+file(MAKE_DIRECTORY ${SIMPLESCALE_GENERATED})
+find_program(CAPNP capnp REQUIRED)  # Debian's CapnProto package names its tools by a path that is not there
+add_custom_command(
+  OUTPUT ${SIMPLESCALE_GENERATED}/${SIMPLESCALE_PROTOCOL}.c++
+         ${SIMPLESCALE_GENERATED}/${SIMPLESCALE_PROTOCOL}.h
+  COMMAND ${CAPNP} compile -oc++:${SIMPLESCALE_GENERATED}
+          --src-prefix=${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/${SIMPLESCALE_PROTOCOL}
+  DEPENDS ${SIMPLESCALE_PROTOCOL} VERBATIM)
+add_library(protocol STATIC ${SIMPLESCALE_GENERATED}/${SIMPLESCALE_PROTOCOL}.c++)
+target_include_directories(protocol SYSTEM PUBLIC ${SIMPLESCALE_GENERATED})
+target_link_libraries(protocol PUBLIC CapnProto::capnp)
+
+simplescale_layer(transport FOLDERS transport LINK base protocol deps::caf PkgConfig::ucx)
