@@ -1,0 +1,197 @@
+// The configuration as plain data. Every key of interface.md is a member with its default; what a
+// key means, its type and its limits stand once, in schema.cpp. Immutable after loading, so any
+// thread reads it.
+//
+//   SS_ASSIGN(auto loaded, load_config("configs/quickstart.toml", {"--train.max_steps=20"}));
+//   SS_ASSIGN(auto plan, make_plan(loaded.config));  // runtime/config/topology.hpp
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/base/dtype.hpp"
+#include "runtime/base/model_shape.hpp"
+#include "runtime/base/status.hpp"
+
+namespace simplescale {
+
+enum class Resume : unsigned char { automatic, never };
+enum class TokenizerKind : unsigned char { bpe, bytes };
+enum class DataFormat : unsigned char { automatic, text, prepared, nanogpt, llmc };
+enum class Strategy : unsigned char {
+  automatic,
+  full_shard,
+  shard_grad_op,
+  hybrid_shard,
+  no_shard
+};
+enum class DeviceKind : unsigned char { automatic, cpu, cuda };
+const char* to_string(Strategy strategy);
+const char* to_string(DeviceKind device);
+
+struct RunConfig {
+  std::string name;    // empty in a file: the file's name
+  std::string folder;  // empty: runs/<name>; see run_folder()
+  int64_t seed = 1337;
+  Resume resume = Resume::automatic;
+};
+
+struct ModelConfig {  // 0: the preset's; see model_shape()
+  std::string preset;
+  int64_t dim = 0, hidden = 0, layers = 0, heads = 0, kv_heads = 0, vocab = 0, block_size = 0;
+  double rope_theta = 0, norm_eps = 0;
+  bool tie_embeddings = false;
+};
+
+struct TokenizerConfig {
+  std::string path;  // an existing tokenizer.model; empty: train one
+  TokenizerKind kind = TokenizerKind::bpe;
+  int64_t vocab = 0;     // 0: the model's
+  std::string train_on;  // empty: data.source
+};
+
+struct DataConfig {
+  std::string source;  // file, folder, or "debian:<package>"
+  std::string folder;  // prepared tokens; empty: data/<run.name>; see data_folder()
+  DataFormat format = DataFormat::automatic;
+  double validation_fraction = 0.01;
+  bool shuffle = true;
+  int64_t seed = -1;  // of the shuffle; -1: run.seed; see data_seed()
+  bool ledger = true;
+  int64_t ring_batches = 8;  // micro-batches held ready for each trainer
+};
+
+struct TrainConfig {
+  int64_t max_tokens = 0, max_iters = 0,
+          max_steps = 0;          // 0: no limit; the run ends at the first one reached
+  int64_t micro_batch_size = 8;   // samples
+  int64_t global_batch_size = 0;  // samples a step; 0: micro_batch_size x world
+  DType precision = DType::bf16;
+  double learning_rate = 4e-4;
+  double min_learning_rate = -1;  // -1: a tenth of learning_rate
+  int64_t warmup_iters = -1;      // -1: 2 % of the run, at most 2000 steps
+  double weight_decay = 0.1;
+  std::array<double, 2> betas = {0.9, 0.95};
+  double eps = 1e-8;
+  double grad_clip = 1.0;  // global norm; 0: none
+  bool activation_checkpointing = false;
+  bool deterministic = true;
+  int64_t validation_samples = 64;  // evaluated at the start and at the end; 0: none
+  std::string sample_prompt;        // what generated text begins with at the end of the run
+  int64_t sample_tokens = 64;       // length of that text; 0: none
+};
+
+struct ParallelConfig {
+  Strategy strategy = Strategy::automatic;
+  int64_t group_nodes = 0;  // 0: by strategy
+  int64_t collective_timeout_ms = 60'000;
+};
+
+struct ClusterConfig {
+  int64_t nodes = 1, trainers_per_node = 1;
+  int64_t spares = 0;  // idle nodes beyond `nodes`
+  int64_t min_groups = 1;
+  DeviceKind device = DeviceKind::automatic;
+  int64_t threads_per_trainer =
+      0;  // 0: cores / trainers on this host, at least 1; see threads_per_trainer()
+  int64_t join_timeout_ms = 120'000;
+  double memory_per_trainer_gib = 0;  // 0: unknown
+  double peak_flops = 0;              // of one trainer's device, dense, FLOP/s; 0: unknown
+};
+
+struct CheckpointConfig {
+  int64_t memory_every_steps = 1;
+  int64_t peer_every_steps = 0;       // 0: never
+  int64_t disk_every_steps = 100;     // 0: only at the end
+  int64_t keep = 3;                   // newest on disk
+  int64_t permanent_every_steps = 0;  // never pruned; 0: none
+  std::string folder;                 // empty: <run folder>/checkpoints; see checkpoint_folder()
+};
+
+struct SupervisionConfig {
+  int64_t heartbeat_ms = 500;
+  int64_t silence_ms = 3'000;
+  int64_t progress_timeout_ms = 120'000;
+  int64_t max_restarts = 3, within_s = 60;
+  int64_t give_up_after_cycles = 5;
+};
+
+struct MetricsConfig {
+  int64_t every_steps = 1;
+  bool tensorboard = false, wandb = false;
+  int64_t http_port = 0;  // 0: off
+};
+
+struct FaultSpec {
+  int64_t step = 0;
+  std::string kind;    // one of fault_kinds()
+  std::string target;  // "n1", "n1.0", "g0", "supervisor"
+  bool operator==(const FaultSpec&) const = default;
+};
+
+struct InjectConfig {
+  std::vector<FaultSpec> faults;
+};
+
+struct Config {
+  RunConfig run;
+  ModelConfig model;
+  TokenizerConfig tokenizer;
+  DataConfig data;
+  TrainConfig train;
+  ParallelConfig parallel;
+  ClusterConfig cluster;
+  CheckpointConfig checkpoint;
+  SupervisionConfig supervision;
+  MetricsConfig metrics;
+  InjectConfig inject;
+};
+
+/// Fault kinds of interface.md.
+const std::vector<std::string>& fault_kinds();
+
+struct LoadedConfig {
+  Config config;
+  std::string file;
+  /// Key ("train.max_steps") -> "default", "configs/quickstart.toml:12" or "command line". Every
+  /// key is there.
+  std::map<std::string, std::string> origin;
+};
+
+/// Reads a TOML file, the files it inherits from (`base`, relative to the file) and overrides
+/// ("--section.key=value"; the leading dashes may be left out), in this order, later wins. Every
+/// error is Code::bad_config and one line with file and line. Values are checked one by one and
+/// against each other as far as no plan is needed (make_plan does the rest).
+Result<LoadedConfig> load_config(const std::string& path,
+                                 const std::vector<std::string>& overrides = {});
+/// The same from text; `file` names it in messages and is what `base` is relative to.
+Result<LoadedConfig> load_config_text(const std::string& text, const std::string& file,
+                                      const std::vector<std::string>& overrides = {});
+
+/// The resolved config, every key, as a file that load_config() reads back to an equal Config.
+std::string to_toml(const Config& config);
+
+struct KeyDifference {
+  std::string key, was, now;  // values in TOML syntax
+};
+/// Keys that make `b` another training run than `a`: model, tokenizer, data, batch, precision,
+/// schedule, seeds. Layout (parallel, cluster) counts only without train.deterministic. Paths,
+/// limits of patience and reporting never count.
+std::vector<KeyDifference> diff(const Config& a, const Config& b);
+
+/// The preset's shape with explicit keys over it, validated. bad_config: unknown preset, a key
+/// missing, impossible shape.
+Result<ModelShape> model_shape(const Config& config);
+const std::vector<std::string>& model_presets();
+
+std::string run_folder(const Config& config);
+std::string data_folder(const Config& config);
+std::string checkpoint_folder(const Config& config);
+uint64_t data_seed(const Config& config);
+/// cores: of this host; trainers: started on this host. At least 1.
+int threads_per_trainer(const Config& config, int cores, int trainers);
+
+}  // namespace simplescale
