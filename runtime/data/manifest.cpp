@@ -1,0 +1,165 @@
+#include "runtime/data/manifest.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <vector>
+
+namespace simplescale {
+
+namespace {
+
+using nlohmann::json;
+
+Status failed(const std::string& what, const std::string& path, int error) {
+  return Status(error == ENOENT ? Code::not_found : Code::io,
+                what + " " + path + ": " + std::strerror(error));
+}
+
+Status sync_path(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return failed("cannot open", path, errno);
+  const int error = fsync(fd) == 0 ? 0 : errno;
+  ::close(fd);
+  return error == 0 || error == EINVAL ? Status() : failed("cannot sync", path, error);
+}
+
+json to_json(const FileRecord& file) {
+  return {{"name", file.name},
+          {"bytes", file.bytes},
+          {"changed_ns", file.changed_ns},
+          {"xxh3_128", file.hash}};
+}
+
+// Throws json exceptions, like all of nlohmann's accessors; read_manifest catches them.
+FileRecord file_from(const json& value) {
+  return {value.at("name"), value.at("bytes"), value.at("changed_ns"), value.at("xxh3_128")};
+}
+
+}  // namespace
+
+Result<Manifest> read_manifest(const std::string& folder) {
+  const std::string path = folder + "/manifest.json";
+  std::ifstream in(path);
+  if (!in) return failed("cannot read", path, errno);
+  std::stringstream text;
+  text << in.rdbuf();
+  try {
+    const json root = json::parse(text.str());
+    Manifest m;
+    m.format = root.at("format");
+    if (m.format != Manifest::current_format)
+      return Status(Code::bad_data, path + ": format " + std::to_string(m.format) + " is not " +
+                                        std::to_string(Manifest::current_format) +
+                                        ": prepare the data again");
+    m.source = root.at("source");
+    m.source_signature = root.at("source_signature");
+    m.source_hash = root.at("source_xxh3_128");
+    m.tokenizer_path = root.at("tokenizer_path");
+    m.tokenizer_hash = root.at("tokenizer_xxh3_128");
+    m.vocab = root.at("vocab");
+    m.validation_fraction = root.at("validation_fraction");
+    m.seed = root.at("seed");
+    m.documents = root.at("documents");
+    m.text_bytes = root.at("text_bytes");
+    m.train_tokens = root.at("train_tokens");
+    m.validation_tokens = root.at("validation_tokens");
+    m.tokenizer = file_from(root.at("files").at("tokenizer"));
+    m.train = file_from(root.at("files").at("train"));
+    m.validation = file_from(root.at("files").at("validation"));
+    return m;
+  } catch (const json::exception& error) {
+    return Status(Code::bad_data, path + ": " + error.what());
+  }
+}
+
+Status write_manifest(const std::string& folder, const Manifest& m) {
+  json root = {{"format", m.format},
+               {"source", m.source},
+               {"source_signature", m.source_signature},
+               {"source_xxh3_128", m.source_hash},
+               {"tokenizer_path", m.tokenizer_path},
+               {"tokenizer_xxh3_128", m.tokenizer_hash},
+               {"vocab", m.vocab},
+               {"validation_fraction", m.validation_fraction},
+               {"seed", m.seed},
+               {"documents", m.documents},
+               {"text_bytes", m.text_bytes},
+               {"train_tokens", m.train_tokens},
+               {"validation_tokens", m.validation_tokens},
+               {"files",
+                {{"tokenizer", to_json(m.tokenizer)},
+                 {"train", to_json(m.train)},
+                 {"validation", to_json(m.validation)}}}};
+  // A path may hold bytes that are no UTF-8; they are replaced rather than thrown at.
+  const std::string text = root.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  return write_file_atomic(folder + "/manifest.json", text);
+}
+
+Result<std::string> hash_file(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return failed("cannot read", path, errno);
+  Hasher hasher;
+  std::vector<char> buffer(1 << 20);
+  ssize_t count = 0;
+  while ((count = ::read(fd, buffer.data(), buffer.size())) > 0)
+    hasher.update(buffer.data(), static_cast<size_t>(count));
+  const int error = count < 0 ? errno : 0;
+  ::close(fd);
+  if (error != 0) return failed("cannot read", path, error);
+  return hasher.digest().hex();
+}
+
+namespace {
+bool stat_of(const std::string& path, FileRecord& record) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return false;
+  record.bytes = static_cast<uint64_t>(info.st_size);
+  record.changed_ns = info.st_mtim.tv_sec * 1'000'000'000 + info.st_mtim.tv_nsec;
+  return true;
+}
+}  // namespace
+
+Result<FileRecord> record_file(const std::string& folder, const std::string& name) {
+  FileRecord record{.name = name};
+  const std::string path = folder + "/" + name;
+  if (!stat_of(path, record)) return failed("cannot read", path, errno);
+  SS_ASSIGN(record.hash, hash_file(path));
+  return record;
+}
+
+bool unchanged(const std::string& folder, const FileRecord& record) {
+  FileRecord now;
+  const std::string path = folder + "/" + record.name;
+  if (record.hash.empty() || !stat_of(path, now) || now.bytes != record.bytes) return false;
+  if (now.changed_ns == record.changed_ns) return true;
+  const auto hash = hash_file(path);
+  return hash.ok() && *hash == record.hash;
+}
+
+Status publish_file(const std::string& temporary, const std::string& path) {
+  SS_RETURN_IF_ERROR(sync_path(temporary));
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return failed("cannot write", path, errno);
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return sync_path(folder.empty() ? "." : folder);
+}
+
+Status write_file_atomic(const std::string& path, const std::string& contents) {
+  const std::string temporary = path + ".part";
+  {
+    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
+    if (!out) return failed("cannot write", temporary, errno);
+    out.write(contents.data(), static_cast<std::streamsize>(contents.size()));
+    if (!out.flush()) return failed("cannot write", temporary, errno);
+  }
+  return publish_file(temporary, path);
+}
+
+}  // namespace simplescale

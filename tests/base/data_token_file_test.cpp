@@ -1,0 +1,167 @@
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "runtime/data/manifest.hpp"
+#include "runtime/data/token_file.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+struct Folder {
+  std::string path = "/tmp/ss-token-file-test-" + std::to_string(getpid());
+  Folder() { std::filesystem::create_directories(path); }
+  ~Folder() { std::filesystem::remove_all(path); }
+  template <class Token>
+  std::string write(const std::string& name, const std::vector<Token>& tokens,
+                    const std::string& head = "") {
+    std::ofstream out(path + "/" + name, std::ios::binary);
+    out << head;
+    out.write(reinterpret_cast<const char*>(tokens.data()),
+              static_cast<std::streamsize>(tokens.size() * sizeof(Token)));
+    return path + "/" + name;
+  }
+};
+
+template <class Token>
+std::vector<Token> counting(int n) {
+  std::vector<Token> tokens;
+  for (int i = 0; i < n; ++i) tokens.push_back(static_cast<Token>(i));
+  return tokens;
+}
+
+std::string error_of(const std::string& path, const std::string& format = "auto") {
+  const auto source = TokenSource::open(path, format, 1000);
+  REQUIRE_FALSE(source.ok());
+  CHECK(source.status().code() == Code::bad_data);
+  return source.status().message();
+}
+
+}  // namespace
+
+TEST_SUITE("token file") {
+  TEST_CASE("token file: raw u16, llm.c u16 and llm.c u32 give the same samples") {
+    Folder folder;
+    const std::string paths[] = {
+        folder.write("raw.bin", counting<uint16_t>(100)),
+        folder.write("u16.bin", counting<uint16_t>(100), llmc::header(2, 100)),
+        folder.write("u32.bin", counting<uint32_t>(100), llmc::header(4, 100))};
+    for (const auto& path : paths) {
+      auto source = TokenSource::open(path, "auto", 100);
+      REQUIRE(source.ok());
+      CHECK(source->tokens() == 100);
+      CHECK(source->samples(10) == 9);  // (100 - 1) / 10
+      CHECK(source->samples(9) == 11);
+      CHECK(source->samples(99) == 1);
+      CHECK(source->samples(100) == 0);
+      CHECK(source->validate().ok());
+      CHECK(source->require_block(99).ok());
+      CHECK(source->require_block(100).code() == Code::bad_data);
+      std::vector<int32_t> sample(11, -1);
+      REQUIRE(source->read_sample(8, 10, sample.data()).ok());
+      for (int i = 0; i < 11; ++i) CHECK(sample[static_cast<size_t>(i)] == 80 + i);
+    }
+  }
+
+  TEST_CASE("token file: damage is named with file and byte") {
+    Folder folder;
+    const auto odd = folder.write<char>("odd.bin", {'a', 'b', 'c'});
+    CHECK(error_of(odd) == odd + ": byte 2: odd length of 3 bytes: u16 tokens take two bytes each");
+    CHECK(error_of(folder.write<char>("empty.bin", {}))
+              .find("empty.bin: byte 0: the file is empty") != std::string::npos);
+    CHECK(error_of(folder.path + "/none.bin").find("No such file") != std::string::npos);
+    CHECK(error_of(folder.path).find(folder.path) != std::string::npos);
+    const auto raw = folder.write("raw.bin", counting<uint16_t>(1000));
+    CHECK(error_of(raw, "llmc").find("byte 0: wrong magic") != std::string::npos);
+    const auto head = llmc::header(2, 10);
+    CHECK(error_of(folder.write<char>("cut.bin", {}, head.substr(0, 100)))
+              .find("byte 100: the file ends within its header") != std::string::npos);
+    const auto few = error_of(folder.write("few.bin", counting<uint16_t>(9), head));
+    CHECK(few.find("byte 8: the header promises 10 tokens of 2 bytes, but 18 bytes") !=
+          std::string::npos);
+    CHECK(error_of(folder.write("many.bin", counting<uint16_t>(11), head)).find("byte 8") !=
+          std::string::npos);
+    CHECK(error_of(folder.write("zero.bin", counting<uint16_t>(0), llmc::header(2, 0)))
+              .find("no tokens") != std::string::npos);
+    auto version = head;
+    version[4] = 9;
+    CHECK(error_of(folder.write("version.bin", counting<uint16_t>(10), version))
+              .find("byte 4: version 9") != std::string::npos);
+    CHECK(error_of(folder.write<char>("lit.bin", {}, "LITPKDS\1")).find("lit-gpt") !=
+          std::string::npos);
+    CHECK(TokenSource::open(raw, "parquet", 1000).status().code() == Code::bad_config);
+  }
+
+  TEST_CASE("token file: an id beyond the vocabulary is found by validation and by reading") {
+    Folder folder;
+    for (uint64_t bad :
+         {uint64_t{0}, uint64_t{4095}, uint64_t{4096}, uint64_t{9999}, uint64_t{10'000}}) {
+      std::vector<uint16_t> narrow(10'001, 99);
+      std::vector<uint32_t> wide(10'001, 99);
+      narrow[bad] = 100;
+      wide[bad] = 0xFFFFFFFFu;  // would be -1 as int32
+      const auto a = *TokenSource::open(folder.write("a.bin", narrow), "auto", 100);
+      const auto b =
+          *TokenSource::open(folder.write("b.bin", wide, llmc::header(4, 10'001)), "auto", 100);
+      CHECK(a.validate().message() == a.path() + ": byte " + std::to_string(2 * bad) +
+                                          ": token id 100 is beyond the vocabulary of 100");
+      CHECK(b.validate().message() == b.path() + ": byte " + std::to_string(1024 + 4 * bad) +
+                                          ": token id 4294967295 is beyond the vocabulary of 100");
+      std::vector<int32_t> sample(5001);
+      CHECK(a.read_sample(0, 5000, sample.data()).ok() == (bad > 5000));
+      CHECK(a.read_sample(1, 5000, sample.data()).ok() == (bad < 5000));
+      CHECK(b.read_sample(1, 5000, sample.data()).ok() == (bad < 5000));
+    }
+  }
+
+  TEST_CASE("token file: of one file the last part is held back for validation") {
+    Folder folder;
+    const auto data =
+        open_dataset(folder.write("a.bin", counting<uint16_t>(100)), "auto", 100, 0.1);
+    REQUIRE(data.ok());
+    CHECK(data->train.tokens() == 90);
+    CHECK(data->validation.tokens() == 10);
+    int32_t sample[3];
+    REQUIRE(data->validation.read_sample(0, 2, sample).ok());
+    CHECK(sample[0] == 90);
+    CHECK(data->tokenizer.empty());
+  }
+
+  TEST_CASE("token file: a folder with train.bin and val.bin, and a prepared one, are read") {
+    Folder folder;
+    folder.write("train.bin", counting<uint16_t>(50), llmc::header(2, 50));
+    folder.write("val.bin", counting<uint16_t>(20));
+    const auto plain = open_dataset(folder.path, "auto", 100, 0);
+    REQUIRE(plain.ok());
+    CHECK(plain->train.tokens() == 50);
+    CHECK(plain->validation.tokens() == 20);
+
+    CHECK(open_dataset(folder.path, "prepared", 100, 0).status().code() == Code::bad_data);
+    folder.write("validation.bin", counting<uint16_t>(20), llmc::header(2, 20));
+    Manifest manifest{
+        .source = "x \"\xff", .vocab = 64, .train_tokens = 50, .validation_tokens = 20};
+    manifest.tokenizer.name = "tokenizer.model";
+    manifest.train.name = "train.bin";
+    manifest.validation.name = "validation.bin";
+    REQUIRE(write_manifest(folder.path, manifest).ok());
+    const auto prepared = open_dataset(folder.path, "auto", 64, 0);
+    REQUIRE(prepared.ok());
+    CHECK(prepared->tokenizer == folder.path + "/tokenizer.model");
+    CHECK(prepared->validation.tokens() == 20);
+    CHECK(open_dataset(folder.path, "auto", 63, 0).status().message().find("vocabulary of 64") !=
+          std::string::npos);
+    manifest.train_tokens = 51;
+    REQUIRE(write_manifest(folder.path, manifest).ok());
+    CHECK(
+        open_dataset(folder.path, "auto", 64, 0).status().message().find("manifest.json says 51") !=
+        std::string::npos);
+    std::ofstream(folder.path + "/manifest.json") << "{\"format\": 1, ";
+    CHECK(open_dataset(folder.path, "auto", 64, 0).status().code() == Code::bad_data);
+  }
+}
