@@ -1,9 +1,10 @@
 // The summation tree that makes results independent of the layout.
 //
-// A step's gradient is ONE binary tree over its micro-batches (leaves) in sample order. TreeNode{level, index} is the sum
-// of leaves [index << level, (index + 1) << level). Whoever holds two siblings adds left + right, at once or later: the
-// bits are the same. What no sibling is left for (the leaf count is no power of two) is added right to left at the end:
-// for leaves 0..6 the total is (0..3) + ((4..5) + 6).
+// A step's gradient is ONE binary tree over its micro-batches (leaves) in sample order.
+// TreeNode{level, index} is the sum of leaves [index << level, (index + 1) << level). Whoever holds
+// two siblings adds left + right, at once or later: the bits are the same. What no sibling is left
+// for (the leaf count is no power of two) is added right to left at the end: for leaves 0..6 the
+// total is (0..3) + ((4..5) + 6).
 #pragma once
 
 #include <cstddef>
@@ -22,10 +23,12 @@ struct TreeNode {
   uint64_t first() const { return index << level; }
 };
 
-/// What is left of `nodes` (in order of first(), disjoint, contiguous) after every pair of siblings has been merged.
+/// What is left of `nodes` (in order of first(), disjoint, contiguous) after every pair of siblings
+/// has been merged.
 std::vector<TreeNode> merged(std::span<const TreeNode> nodes);
 
-/// The leaves [first, first + count) as the fewest aligned nodes, in order: merged() of the single leaves.
+/// The leaves [first, first + count) as the fewest aligned nodes, in order: merged() of the single
+/// leaves.
 std::vector<TreeNode> nodes_of_run(uint64_t first, uint64_t count);
 
 /// One summand: a node and its `count` elements (count is common to a call).
@@ -35,8 +38,10 @@ struct TreeSource {
   DType dtype;
 };
 
-/// Adds element by element in tree order, in fp32. sinks[i] receives the i-th node of merged(nodes of the sources);
-/// a sink may be the data of a source (in place, same offset). Thread: the caller's; works in chunks that stay in cache.
+/// Adds element by element in tree order, in fp32. sinks[i] receives the i-th node of merged(nodes
+/// of the sources); a sink may be the data of a source of its own or an earlier node (in place).
+/// Sources: in order, contiguous. Thread: the caller's; reads each source once, in chunks that stay
+/// in the first-level cache.
 void tree_sum(std::span<const TreeSource> sources, std::span<float* const> sinks, size_t count);
 
 /// As tree_sum, then collapses what is left right to left into the total.
@@ -45,7 +50,8 @@ void tree_total(std::span<const TreeSource> sources, void* total, DType dtype, s
 /// The same collapse for scalars in double, for losses and norms: values[i] belongs to nodes[i].
 double tree_total(std::span<const TreeNode> nodes, std::span<const double> values);
 
-/// The growing sum of one run of leaves: the nodes so far, each with a buffer of `count` fp32 elements.
+/// The growing sum of one run of leaves: the nodes so far, each with a buffer of `count` fp32
+/// elements.
 class PartialSum {
  public:
   /// buffers: digits_of_run(leaves) buffers of count elements each, owned by the caller.
