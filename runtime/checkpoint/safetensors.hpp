@@ -1,0 +1,102 @@
+// The safetensors format: a u64 length N, N bytes of JSON, then the tensors' bytes without holes.
+// Nothing a file says is believed before it is checked. Threads: an object belongs to one thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/hash.hpp"
+#include "runtime/base/status.hpp"
+#include "runtime/checkpoint/file_ops.hpp"
+
+namespace simplescale {
+
+struct TensorEntry {
+  std::string name;
+  std::string dtype;  // as the format spells it: "F32", "BF16", "F16", ...
+  std::vector<int64_t> shape;
+  uint64_t begin = 0, end = 0;  // bytes from the end of the header
+  uint64_t count() const;       // elements
+};
+
+inline constexpr uint64_t kSafetensorsHeaderMax = 100'000'000;
+
+/// Bytes of an element, 0 for a dtype that is not known.
+size_t safetensors_element_bytes(const std::string& dtype);
+
+/// The tensors a header text tells of, in the order of their data. data_bytes: what follows the
+/// header in the file. Checks shapes, dtypes, bounds, overlaps and holes. Errors: bad_data.
+Result<std::vector<TensorEntry>> parse_safetensors_header(const std::string& text,
+                                                          uint64_t data_bytes);
+
+/// The first bytes of a file (length and text, padded to 8) for tensors that follow each other in
+/// this order; begin and end are set from dtype and shape.
+std::string make_safetensors_header(std::vector<TensorEntry>& tensors,
+                                    const std::map<std::string, std::string>& metadata);
+
+class SafetensorsFile {
+ public:
+  static Result<SafetensorsFile> open(const std::string& path);
+  const std::string& path() const { return file_.path(); }
+  uint64_t bytes() const { return file_.bytes(); }
+  const std::vector<TensorEntry>& tensors() const { return tensors_; }
+  const TensorEntry* find(const std::string& name) const;
+  /// Of all bytes before the data.
+  Hash128 header_hash() const { return header_hash_; }
+  /// Raw bytes [first, first + bytes) of a tensor.
+  Status read(const TensorEntry& tensor, uint64_t first, void* out, size_t bytes) const;
+  /// Elements [first, first + count) as fp32; exact for F32 (bits), BF16 and F16. Others: bad_data.
+  Status read_f32(const TensorEntry& tensor, uint64_t first, size_t count, float* out) const;
+
+ private:
+  SafetensorsFile(InputFile file) : file_(std::move(file)) {}
+  InputFile file_;
+  std::vector<TensorEntry> tensors_;
+  std::map<std::string, size_t> index_;
+  uint64_t data_offset_ = 0;
+  Hash128 header_hash_;
+};
+
+/// "model.safetensors", or the files that "model.safetensors.index.json" names.
+class SafetensorsFolder {
+ public:
+  static Result<SafetensorsFolder> open(const std::string& folder);
+  struct Place {
+    const SafetensorsFile* file = nullptr;
+    const TensorEntry* tensor = nullptr;
+  };
+  std::optional<Place> find(const std::string& name) const;
+  /// All names, sorted.
+  std::vector<std::string> names() const;
+
+ private:
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, std::pair<size_t, size_t>> index_;  // name: file, tensor
+};
+
+/// Writes one file, tensor after tensor, in the order given at the start.
+class SafetensorsWriter {
+ public:
+  static Result<SafetensorsWriter> create(FileOps& ops, const std::string& path,
+                                          std::vector<TensorEntry> tensors,
+                                          const std::map<std::string, std::string>& metadata);
+  /// The next bytes of the data; pieces may have any size.
+  Status append(const void* data, size_t bytes);
+  /// To be called when all data is appended; on disk when this returns ok.
+  Status finish();
+  uint64_t bytes() const { return header_bytes_ + data_bytes_; }  // of the whole file
+  Hash128 header_hash() const { return header_hash_; }
+
+ private:
+  SafetensorsWriter(OutputFile file) : file_(std::move(file)) {}
+  OutputFile file_;
+  uint64_t header_bytes_ = 0, data_bytes_ = 0, appended_ = 0;
+  Hash128 header_hash_;
+};
+
+}  // namespace simplescale
