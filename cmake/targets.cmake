@@ -52,3 +52,10 @@ target_include_directories(protocol SYSTEM PUBLIC ${SIMPLESCALE_GENERATED})
 target_link_libraries(protocol PUBLIC CapnProto::capnp)
 
 simplescale_layer(transport FOLDERS transport LINK base protocol deps::caf PkgConfig::ucx)
+
+# The transport is optional here: the supervision library alone needs CAF only.
+set(actors_link base deps::caf)
+if(TARGET transport)
+  list(APPEND actors_link transport)
+endif()
+simplescale_layer(actors FOLDERS actors LINK ${actors_link})
