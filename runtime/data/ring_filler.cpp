@@ -1,0 +1,133 @@
+#include "runtime/data/ring_filler.hpp"
+
+#include <pthread.h>
+
+#include <utility>
+
+namespace simplescale {
+
+RingFiller::RingFiller(TokenRings rings, TokenSource source, SampleOrder order,
+                       std::function<void(const Status&)> on_error)
+    : rings_(std::move(rings)),
+      source_(std::move(source)),
+      order_(order),
+      on_error_(std::move(on_error)) {
+  SS_ASSERT(order_.samples() <= source_.samples(static_cast<int64_t>(rings_.shape().block_size)));
+  thread_ = std::thread([this] { run(); });
+  pthread_setname_np(thread_.native_handle(), "dataloader");
+}
+
+RingFiller::~RingFiller() {
+  stop();
+}
+
+Status RingFiller::start(const FillPlan& plan) {
+  const RingShape& shape = rings_.shape();
+  const BatchLayout& layout = plan.layout;
+  bool fits = plan.trainers.size() <= shape.rings && layout.groups > 0 && layout.shards > 0 &&
+              layout.accumulation > 0 && layout.micro_batch_size == shape.micro_batch_size;
+  for (const auto& trainer : plan.trainers)
+    fits = fits && trainer.group < layout.groups && trainer.shard < layout.shards;
+  if (!fits) return Status(Code::bad_config, "the plan does not fit token rings " + name());
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return Status(Code::aborted, "the dataloader has stopped");
+    if (plan.generation <= last_generation_)
+      return Status(Code::aborted, "token rings are at generation " +
+                                       std::to_string(last_generation_) + ", the plan is for " +
+                                       std::to_string(plan.generation));
+    last_generation_ = plan.generation;
+    next_plan_ = plan;
+    status_ = Status();
+  }
+  rings_.ring_doorbell();
+  return {};
+}
+
+void RingFiller::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  rings_.ring_doorbell();
+  const std::lock_guard lock(join_mutex_);
+  if (thread_.joinable()) thread_.join();
+}
+
+Status RingFiller::status() const {
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+void RingFiller::run() {
+  while (true) {
+    const uint32_t seen = rings_.doorbell();
+    std::optional<FillPlan> next;
+    bool stopping = false;
+    {
+      const std::lock_guard lock(mutex_);
+      next = std::exchange(next_plan_, std::nullopt);
+      stopping = stopping_;
+    }
+    if (next) adopt(*std::move(next));
+    if (stopping) break;
+    bool worked = false;
+    if (plan_) {
+      const auto filled = fill_one_slot_each();
+      if (!filled.ok()) fail(filled.status());
+      worked = filled.ok() && *filled;
+    }
+    // Whoever needs this thread rings; the deadline is for a machine that lost a ring in some way
+    // not thought of.
+    if (!worked)
+      rings_.wait_for_work(seen, std::chrono::steady_clock::now() + std::chrono::seconds(10));
+  }
+  for (uint64_t ring = 0; ring < rings_.shape().rings; ++ring)
+    rings_.close(ring, Status(Code::aborted, "the dataloader has stopped"));
+}
+
+void RingFiller::adopt(FillPlan plan) {
+  for (uint64_t ring = 0; ring < rings_.shape().rings; ++ring) rings_.reset(ring, plan.generation);
+  cursors_.assign(plan.trainers.size(), Cursor{.step = plan.start_step});
+  plan_ = std::move(plan);
+}
+
+// One slot of every ring that has room, so that no trainer waits for another one's ring to be
+// filled to the brim.
+Result<bool> RingFiller::fill_one_slot_each() {
+  bool worked = false;
+  for (uint64_t ring = 0; ring < cursors_.size(); ++ring) {
+    int32_t* tokens = rings_.begin_fill(ring);
+    if (!tokens) continue;
+    Cursor& at = cursors_[ring];
+    const auto [group, shard] = plan_->trainers[ring];
+    const uint64_t leaf = leaf_of(plan_->layout, group, shard, at.accumulation);
+    const uint64_t first = first_sample(plan_->layout, at.step, leaf);
+    SS_RETURN_IF_ERROR(fill(tokens, first));
+    rings_.commit_fill(ring, at.step, at.accumulation, first);
+    if (++at.accumulation == plan_->layout.accumulation) at = Cursor{.step = at.step + 1};
+    worked = true;
+  }
+  return worked;
+}
+
+Status RingFiller::fill(int32_t* tokens, uint64_t first) {
+  const RingShape& shape = rings_.shape();
+  for (uint64_t row = 0; row < shape.micro_batch_size; ++row)
+    SS_RETURN_IF_ERROR(source_.read_sample(order_.position(first + row),
+                                           static_cast<int64_t>(shape.block_size),
+                                           tokens + row * (shape.block_size + 1)));
+  return {};
+}
+
+void RingFiller::fail(const Status& status) {
+  plan_.reset();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!next_plan_) status_ = status;
+  }
+  for (uint64_t ring = 0; ring < rings_.shape().rings; ++ring) rings_.close(ring, status);
+  if (on_error_) on_error_(status);
+}
+
+}  // namespace simplescale

@@ -1,0 +1,155 @@
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "runtime/data/ring_filler.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+constexpr int long_ms = 20'000;
+constexpr uint64_t T = 4, B = 2;
+
+struct File {
+  std::string path = "/tmp/ss-ring-filler-test-" + std::to_string(getpid()) + ".bin";
+  explicit File(const std::vector<uint16_t>& tokens) {
+    std::ofstream out(path, std::ios::binary);
+    out.write(reinterpret_cast<const char*>(tokens.data()),
+              static_cast<std::streamsize>(tokens.size() * 2));
+  }
+  ~File() { std::remove(path.c_str()); }
+};
+
+std::vector<uint16_t> counting(uint64_t n) {
+  std::vector<uint16_t> tokens(n);
+  for (uint64_t i = 0; i < n; ++i) tokens[i] = static_cast<uint16_t>(i);
+  return tokens;
+}
+
+TokenRings make_rings(uint64_t rings, uint64_t slots = 3) {
+  auto made =
+      TokenRings::create("ss-test-filler-" + std::to_string(getpid()), {rings, slots, B, T});
+  REQUIRE(made.ok());
+  return made.take();
+}
+
+// The rows that a trainer reads in [step, step + steps) as positions in the data set.
+std::vector<uint64_t> read_steps(TokenRings& rings, uint64_t ring, uint64_t generation,
+                                 uint64_t step, uint64_t steps, const FillPlan& plan) {
+  std::vector<uint64_t> positions;
+  const auto [group, shard] = plan.trainers[ring];
+  for (uint64_t s = step; s < step + steps; ++s)
+    for (uint64_t k = 0; k < plan.layout.accumulation; ++k) {
+      const auto batch = rings.acquire(ring, {generation, s, k}, long_ms);
+      REQUIRE_MESSAGE(batch.ok(), batch.status().message());
+      CHECK(batch->first_sample ==
+            first_sample(plan.layout, s, leaf_of(plan.layout, group, shard, k)));
+      for (uint64_t row = 0; row < B; ++row) {
+        const int32_t* tokens = batch->tokens + row * (T + 1);
+        for (uint64_t i = 1; i <= T; ++i) REQUIRE(tokens[i] == tokens[0] + static_cast<int32_t>(i));
+        positions.push_back(static_cast<uint64_t>(tokens[0]) / T);
+      }
+      REQUIRE(rings.release(ring).ok());
+    }
+  return positions;
+}
+
+}  // namespace
+
+TEST_SUITE("ring filler") {
+  TEST_CASE(
+      "ring filler: all layouts read the same samples in each step, each exactly once an epoch") {
+    const File file(counting(24 * T + 1));
+    const auto source = *TokenSource::open(file.path, "auto", 1000);
+    const SampleOrder order(source.samples(T), 3, true);
+    for (const BatchLayout& layout : {BatchLayout{1, 1, 6, B}, BatchLayout{2, 1, 3, B},
+                                      BatchLayout{3, 2, 1, B}, BatchLayout{1, 3, 2, B}}) {
+      FillPlan plan{.generation = 1, .start_step = 1, .layout = layout};
+      for (uint64_t g = 0; g < layout.groups; ++g)
+        for (uint64_t s = 0; s < layout.shards; ++s) plan.trainers.push_back({g, s});
+      RingFiller filler(make_rings(plan.trainers.size()), source, order);
+      REQUIRE(filler.start(plan).ok());
+      auto rings = TokenRings::open(filler.name()).take();
+      // 12 samples a step, 24 in the set: steps 1, 2, 3 lie in epochs 0, 1, 1.
+      std::vector<std::vector<uint64_t>> seen(4);
+      for (uint64_t step = 1; step < 4; ++step)
+        for (uint64_t ring = 0; ring < plan.trainers.size(); ++ring)
+          for (uint64_t position : read_steps(rings, ring, 1, step, 1, plan))
+            seen[step].push_back(position);
+      for (uint64_t step = 1; step < 4; ++step) {
+        std::vector<uint64_t> expected;
+        for (uint64_t i = 0; i < 12; ++i) expected.push_back(order.position(step * 12 + i));
+        std::sort(expected.begin(), expected.end());
+        std::sort(seen[step].begin(), seen[step].end());
+        CHECK(seen[step] == expected);
+      }
+    }
+  }
+
+  TEST_CASE("ring filler: a new plan begins at its step; the old generation is fenced") {
+    const File file(counting(100 * T + 1));
+    const auto source = *TokenSource::open(file.path, "auto", 1000);
+    RingFiller filler(make_rings(2), source, SampleOrder(source.samples(T), 3, false));
+    auto rings = TokenRings::open(filler.name()).take();
+    FillPlan plan{.generation = 4, .layout = {1, 2, 2, B}, .trainers = {{0, 0}, {0, 1}}};
+    REQUIRE(filler.start(plan).ok());
+    read_steps(rings, 0, 4, 0, 5, plan);
+    REQUIRE(rings.acquire(1, {4, 0, 0}, long_ms).ok());
+    plan.generation = 5;
+    plan.start_step = 3;
+    REQUIRE(filler.start(plan).ok());
+    CHECK(read_steps(rings, 0, 5, 3, 2, plan) ==
+          std::vector<uint64_t>{24, 25, 28, 29, 32, 33, 36, 37});
+    CHECK(rings.acquire(0, {4, 5, 0}, long_ms).status().code() == Code::aborted);
+    read_steps(rings, 1, 5, 3, 2, plan);
+    CHECK(filler.start(plan).code() == Code::aborted);  // a plan that came twice
+    plan.generation = 6;
+    plan.layout.micro_batch_size = B + 1;
+    CHECK(filler.start(plan).code() == Code::bad_config);
+  }
+
+  TEST_CASE(
+      "ring filler: a bad token closes the rings with its place and never reaches a trainer") {
+    auto tokens = counting(40 * T + 1);
+    tokens[22] = 2000;
+    const File file(tokens);
+    const auto source = *TokenSource::open(file.path, "auto", 1000);
+    std::promise<Status> reported;
+    RingFiller filler(make_rings(1), source, SampleOrder(source.samples(T), 3, false),
+                      [&](const Status& status) { reported.set_value(status); });
+    FillPlan plan{.generation = 1, .layout = {1, 1, 1, B}, .trainers = {{0, 0}}};
+    REQUIRE(filler.start(plan).ok());
+    const Status status = reported.get_future().get();
+    CHECK(status.code() == Code::bad_data);
+    CHECK(status.message() ==
+          file.path + ": byte 44: token id 2000 is beyond the vocabulary of 1000");
+    CHECK(filler.status().message() == status.message());
+    auto rings = TokenRings::open(filler.name()).take();
+    CHECK(rings.acquire(0, {1, 2, 0}, long_ms).status().message() == status.message());
+    // It goes on with another plan, for instance behind the bad place.
+    plan.generation = 2;
+    plan.start_step = 3;
+    REQUIRE(filler.start(plan).ok());
+    CHECK(read_steps(rings, 0, 2, 3, 1, plan) == std::vector<uint64_t>{6, 7});
+  }
+
+  TEST_CASE("ring filler: stop wakes the trainers") {
+    const File file(counting(40 * T + 1));
+    const auto source = *TokenSource::open(file.path, "auto", 1000);
+    RingFiller filler(make_rings(1), source, SampleOrder(source.samples(T), 3, true));
+    auto rings = TokenRings::open(filler.name()).take();
+    Status got;
+    std::thread trainer([&] { got = rings.acquire(0, {0, 0, 0}, long_ms).status(); });
+    filler.stop();
+    trainer.join();
+    CHECK(got.code() == Code::aborted);
+    CHECK(filler.start({.generation = 1, .layout = {1, 1, 1, B}}).code() == Code::aborted);
+  }
+}
