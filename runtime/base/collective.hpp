@@ -56,7 +56,8 @@ class Collective {
 
   /// The layout-independent reduce-scatter: full is leaf `leaf_of_rank[rank()]` of the step's tree; when it is done,
   /// this rank's part (count elements) of all ranks' leaves has been added to `slice` in leaf order.
-  /// leaf_of_rank: size() consecutive leaves that follow what slice holds.
+  /// leaf_of_rank: size() consecutive leaves that follow what slice holds. All are added together
+  /// (one PartialSum::add): slice has buffers for what is left after that, not for every prefix.
   virtual WorkPtr reduce_scatter_leaves(const void* full, size_t count, DType dtype,
                                         std::span<const TreeNode> leaf_of_rank, PartialSum& slice) = 0;
 

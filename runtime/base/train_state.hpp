@@ -1,10 +1,12 @@
-// One shard's training state in node-owned shared memory, twice. The optimizer reads the committed side, writes the other,
-// and commit() flips: a snapshot of every step without a copy, which survives the death of the trainer.
+// One shard's training state in node-owned shared memory, twice. The optimizer reads the committed
+// side, writes the other, and commit() flips: a snapshot of every step without a copy, which
+// survives the death of the trainer.
 //
 //   S1 The committed side is never written. A writer that dies leaves it whole.
 //
-// Segment: StateHeader (4096 bytes), then side 0, then side 1; a side is params, exp_avg, exp_avg_sq, each total floats.
-// Threads: one writer (the trainer's compute thread) or the node while no trainer is attached; readers pin a side.
+// Segment: StateHeader (4096 bytes), then side 0, then side 1; a side is params, exp_avg,
+// exp_avg_sq, each total floats. Threads: one writer (the trainer's compute thread) or the node
+// while no trainer is attached; readers pin a side.
 #pragma once
 
 #include <atomic>
@@ -13,6 +15,7 @@
 #include <span>
 #include <string>
 
+#include "runtime/base/model_shape.hpp"
 #include "runtime/base/shared_memory.hpp"
 #include "runtime/base/status.hpp"
 
@@ -21,12 +24,16 @@ namespace simplescale {
 struct StateHeader {
   static constexpr uint64_t kMagic = 0x3153'5453'4c50'4d53;
   uint64_t magic;
-  uint64_t layout_hash;   // of model shape, shards, shard index: a segment of another layout is refused
-  uint64_t total;         // elements of params
-  std::atomic<uint32_t> committed;      // 0: no side is valid; else 1 + the committed side
-  std::atomic<uint64_t> step[2];        // the step whose result a side holds; step 0: initial values
-  std::atomic<uint32_t> pins[2];        // readers (checkpoint writer, healer) of a side; futex
+  uint64_t
+      layout_hash;  // of model shape, shards, shard index: a segment of another layout is refused
+  uint64_t total;   // elements of params
+  std::atomic<uint32_t> committed;  // 0: no side is valid; else 1 + the committed side
+  std::atomic<uint64_t> step[2];    // the step whose result a side holds; step 0: initial values
+  std::atomic<uint32_t> pins[2];    // readers (checkpoint writer, healer) of a side; futex
 };
+
+/// The layout_hash of a segment: of everything that decides what lies where in it.
+uint64_t state_layout_hash(const ModelShape& shape, size_t shards, size_t shard);
 
 class TrainState {
  public:
@@ -44,19 +51,23 @@ class TrainState {
   bool has_step() const;
   /// The committed step; only if has_step().
   uint64_t step() const;
-  /// True if one side holds exactly this step (the committed one, or the one before it, until it is overwritten).
+  /// True if one side holds exactly this step (the committed one, or the one before it, until it is
+  /// overwritten).
   bool holds(uint64_t step) const;
-  /// Makes the side that holds `step` the committed one (undoes at most one step). Only while nobody writes.
+  /// Makes the side that holds `step` the committed one (undoes at most one step). Only while
+  /// nobody writes.
   Status rewind(uint64_t step);
   Side committed();
-  /// The side to write the next step to; waits until no reader pins it. Its old step is forgotten first.
+  /// The side to write the next step to; waits until no reader pins it. Its old step is forgotten
+  /// first. Code::deadline when readers keep it longer than that.
   Result<Side> begin_write(int timeout_ms);
   /// Flips: what begin_write() gave is now the state of `step`.
   void commit(uint64_t step);
   /// Forgets both sides (before a restore).
   void invalidate();
 
-  /// A reader's hold on the committed side if it holds `step`, else not_found. unpin() lets go.
+  /// A reader's hold on the side that holds `step`, else not_found. unpin() lets go. The writer
+  /// waits for it.
   Result<int> pin(uint64_t step);
   Side side(int index);
   void unpin(int side);
@@ -66,6 +77,7 @@ class TrainState {
 
  private:
   StateHeader* header() const { return static_cast<StateHeader*>(memory_.data()); }
+  uint64_t committed_step() const;
   SharedMemory memory_;
 };
 

@@ -263,12 +263,13 @@ void PartialSum::add(std::span<const TreeSource> sources) {
   nodes_ = std::move(nodes);
 }
 
-size_t digits_of_run(uint64_t first, uint64_t count) {
+size_t digits_of_run(uint64_t first, uint64_t count, uint64_t together) {
+  SS_ASSERT(together > 0);
   std::vector<TreeNode> stack;
   size_t digits = 0;
   for (uint64_t i = 0; i < count; ++i) {
     push(stack, {0, first + i}, [](size_t) {});
-    digits = std::max(digits, stack.size());
+    if ((i + 1) % together == 0 || i + 1 == count) digits = std::max(digits, stack.size());
   }
   return digits;
 }

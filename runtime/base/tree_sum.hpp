@@ -70,7 +70,8 @@ class PartialSum {
   std::vector<TreeNode> nodes_;
 };
 
-/// How many buffers a PartialSum needs for any prefix of the run [first, first + count).
-size_t digits_of_run(uint64_t first, uint64_t count);
+/// How many buffers a PartialSum needs for the run [first, first + count) when leaves are added
+/// `together` at a time.
+size_t digits_of_run(uint64_t first, uint64_t count, uint64_t together = 1);
 
 }  // namespace simplescale

@@ -1,0 +1,127 @@
+// The training engine: one optimizer step of one shard, from parameters to parameters.
+//
+// It owns the order of things (what is gathered, computed and reduced when) and its buffers;
+// mathematics is the Backend's, communication the Collectives', memory of the state the
+// TrainState's. The compute thread makes all calls but abort() and progress(). Batches come as
+// pointers, results go as values: no files, no clocks but for the breakdown, no logging of steps.
+//
+//   E1 Until every rank of the world has voted for a step, nothing of it is written anywhere but in
+//   buffers. E2 The side of the state that holds step N - 1 is overwritten only after a vote for
+//   step N + 1 in which all took part,
+//      so a step that some ranks committed and others did not can be undone (TrainState::rewind).
+//   E3 The state after a step has the same bits for every layout (groups, shards, accumulation) of
+//   the same leaves.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/backend.hpp"
+#include "runtime/base/collective.hpp"
+#include "runtime/base/model_shape.hpp"
+#include "runtime/base/status.hpp"
+#include "runtime/base/train_state.hpp"
+
+namespace simplescale {
+
+/// What a group keeps of the parameters between uses. Groups always replicate.
+enum class Sharding : uint8_t {
+  full_shard,     // a unit is gathered for forward and again for backward
+  shard_grad_op,  // gathered once a step and kept
+  no_shard,       // a group is one trainer: nothing is gathered
+};
+
+/// S = shard.size() trainers a group, groups = replicate.size(); M = groups * S * accumulation
+/// leaves a step.
+struct EngineOptions {
+  ModelShape shape;
+  DType precision = DType::f32;  // as the backend's
+  int micro_batch_size = 1;      // B, as the backend's
+  int accumulation = 1;          // A: micro-batches of this trainer a step
+  Sharding sharding = Sharding::full_shard;
+  /// Sums in tree order cost no more than others here: both values take the same path and give the
+  /// same bits.
+  bool deterministic = true;
+  float grad_clip = 1.0f;  // 0: no clipping
+  float weight_decay = 0.1f, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
+  uint64_t seed = 1;              // of the initial values
+  int state_timeout_ms = 60'000;  // how long a reader may keep the side that is to be written
+};
+
+/// Wishes of one rank; the vote ORs them over the world, so that all ranks do the same after the
+/// same step.
+struct StepControl {
+  bool stop = false;   // leave after this step
+  bool save = false;   // write a checkpoint of this step
+  bool pause = false;  // wait before the next step
+  bool operator==(const StepControl&) const = default;
+};
+
+struct StepResult {
+  double loss = 0;  // mean nats per token over the global batch, before the update; the same bits
+                    // on every rank
+  double grad_norm = 0;  // before clipping; the same bits on every rank
+  StepControl agreed;
+  double step_ms = 0;  // all of step(); the five below are parts of it
+  double data_ms = 0;  // inside batch()
+  double forward_ms = 0, backward_ms = 0, optimizer_ms = 0;
+  double wait_ms = 0;  // waiting for collectives
+};
+
+class Engine {
+ public:
+  /// shard: the group's communicator, rank = shard index. replicate: same shard index across
+  /// groups, rank = group. All four must outlive the engine. bad_config if the options, the
+  /// communicators and the state do not fit together.
+  static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, Backend& backend,
+                                                Collective& shard, Collective& replicate,
+                                                TrainState& state);
+  ~Engine();
+
+  /// Initial values of the own shard, committed as step 0: norms one, matrices normal(0, 0.02),
+  /// each value a function of seed, tensor and element alone.
+  Status initialize();
+
+  /// Picks up the committed side after a restore, a rewind or a restart; returns its step.
+  /// not_found without one.
+  Result<uint64_t> attach();
+
+  /// tokens of accumulation k: (B, T + 1) int32, valid until the next call or the end of the step.
+  /// May wait.
+  using Batch = std::function<Result<const int32_t*>(int k)>;
+
+  /// Makes step `step` (1-based, the one after the committed) and commits it. Accumulation k is
+  /// leaf leaf(k) of the step. Errors, all with the committed state as it was:
+  ///   bad_data  the loss or the norm is not finite (every rank says so)
+  ///   any code  a rank's batch() failed, or ranks disagree on step, options or norm (every rank
+  ///   says which and why) aborted, deadline, unavailable  of a collective, or batch() ended with
+  ///   aborted: this engine and its communicators
+  ///             are finished (both are aborted), make new ones. After the other errors it can be
+  ///             used again.
+  Result<StepResult> step(uint64_t step, float learning_rate, const StepControl& mine,
+                          const Batch& batch);
+
+  /// Mean loss in nats of this rank's micro-batch (tokens as above). All ranks of the group must
+  /// call it together.
+  Result<double> loss(const int32_t* tokens);
+
+  /// m = group * S * A + k * S + shard: its samples are m * B ... m * B + B - 1 of the step.
+  uint64_t leaf(int k) const;
+  /// Bytes of the buffers this engine took from the two communicators.
+  size_t buffer_bytes() const;
+
+  /// step() and loss() end with Code::aborted soon. Any thread.
+  void abort(const std::string& reason);
+  /// Grows with every unit computed: the watchdog's proof of life. Any thread.
+  uint64_t progress() const;
+
+ private:
+  struct Parts;
+  explicit Engine(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace simplescale

@@ -1,0 +1,162 @@
+#include "runtime/base/train_state.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <thread>
+
+using namespace simplescale;
+
+namespace {
+
+constexpr size_t kTotal = 2048;
+
+std::string segment_name() {
+  static int count = 0;
+  return "ss-test-state-" + std::to_string(getpid()) + "-" + std::to_string(count++);
+}
+
+TrainState new_state(const std::string& name = segment_name()) {
+  Result<TrainState> state = TrainState::create(name, 7, kTotal);
+  REQUIRE(state.ok());
+  return state.take();
+}
+
+void write(TrainState& state, uint64_t step) {
+  Result<TrainState::Side> side = state.begin_write(1000);
+  REQUIRE(side.ok());
+  for (float& value : side->params) value = static_cast<float>(step);
+  for (float& value : side->exp_avg_sq) value = -static_cast<float>(step);
+  state.commit(step);
+}
+
+}  // namespace
+
+TEST_SUITE("train_state") {
+  TEST_CASE("train_state: S1, a writer that dies leaves the committed side whole") {
+    const std::string name = segment_name();
+    TrainState node = new_state(name);
+    CHECK_FALSE(node.has_step());
+    {
+      Result<TrainState> trainer = TrainState::open(name, 7, kTotal);
+      REQUIRE(trainer.ok());
+      write(*trainer, 0);
+      write(*trainer, 1);
+      Result<TrainState::Side> half = trainer->begin_write(1000);
+      REQUIRE(half.ok());
+      half->params[5] = 99;
+    }
+    CHECK(node.step() == 1);
+    CHECK_FALSE(node.holds(0));
+    CHECK_FALSE(node.holds(2));
+    for (float value : node.committed().params) CHECK(value == 1);
+    CHECK(node.committed().exp_avg_sq[kTotal - 1] == -1);
+    CHECK(node.committed().exp_avg[0] == 0);
+  }
+
+  TEST_CASE("train_state: the step before the committed one can be had back, once") {
+    TrainState state = new_state();
+    for (uint64_t step = 0; step <= 3; ++step) write(state, step);
+    CHECK(state.holds(2));
+    CHECK(state.rewind(3).ok());
+    CHECK(state.step() == 3);
+    CHECK(state.rewind(1).code() == Code::not_found);
+    CHECK(state.rewind(2).ok());
+    CHECK(state.step() == 2);
+    CHECK(state.committed().params[0] == 2);
+    write(state, 3);
+    CHECK(state.holds(2));
+    CHECK(state.committed().params[0] == 3);
+    state.invalidate();
+    CHECK_FALSE(state.has_step());
+    CHECK_FALSE(state.holds(3));
+    CHECK(state.rewind(3).code() == Code::not_found);
+  }
+
+  TEST_CASE("train_state: a pinned side is not written, and its reader is told apart from none") {
+    TrainState state = new_state();
+    write(state, 0);
+    write(state, 1);
+    CHECK(state.pin(5).status().code() == Code::not_found);
+    Result<int> pin = state.pin(1);
+    REQUIRE(pin.ok());
+    CHECK(state.side(*pin).params[0] == 1);
+    write(state, 2);  // the other side is free
+    CHECK(state.begin_write(0).status().code() == Code::deadline);
+    CHECK(state.step() == 2);
+    CHECK(state.side(*pin).params[0] == 1);
+    CHECK(state.pin(1).status().code() == Code::not_found);  // it is about to be overwritten
+    std::thread reader([&] { state.unpin(*pin); });
+    CHECK(state.begin_write(60'000).ok());
+    reader.join();
+    state.commit(3);
+    CHECK(state.step() == 3);
+  }
+
+  TEST_CASE("train_state: the pins of a dead reader are cleared") {
+    TrainState state = new_state();
+    write(state, 0);
+    REQUIRE(state.pin(0).ok());
+    REQUIRE(state.pin(0).ok());
+    write(state, 1);
+    CHECK(state.begin_write(0).status().code() == Code::deadline);
+    state.clear_pins();
+    state.unpin(0);  // harmless
+    CHECK(state.begin_write(0).ok());
+  }
+
+  TEST_CASE("train_state: readers never see a side change under their pin") {
+    TrainState state = new_state();
+    write(state, 0);
+    std::atomic<bool> done = false;
+    uint64_t reads = 0, torn = 0;
+    std::thread reader([&] {
+      while (!done || reads == 0) {
+        const uint64_t step = state.step();
+        const Result<int> pin = state.pin(step);
+        if (!pin.ok()) continue;
+        const TrainState::Side side = state.side(*pin);
+        for (size_t i = 0; i < kTotal; ++i) {
+          if (side.params[i] != static_cast<float>(step)) ++torn;
+          if (side.exp_avg_sq[i] != -static_cast<float>(step)) ++torn;
+        }
+        ++reads;
+        state.unpin(*pin);
+      }
+    });
+    for (uint64_t step = 1; step <= 3000; ++step) {
+      Result<TrainState::Side> side = state.begin_write(60'000);
+      if (!side.ok()) break;
+      for (float& value : side->params) value = static_cast<float>(step);
+      for (float& value : side->exp_avg_sq) value = -static_cast<float>(step);
+      state.commit(step);
+    }
+    done = true;
+    reader.join();
+    CHECK(torn == 0);
+    CHECK(state.step() == 3000);
+  }
+
+  TEST_CASE("train_state: a segment of another layout is refused") {
+    const std::string name = segment_name();
+    const TrainState state = new_state(name);
+    CHECK(TrainState::open(name, 7, kTotal).ok());
+    CHECK(TrainState::open(name, 8, kTotal).status().code() == Code::bad_data);
+    CHECK(TrainState::open(name, 7, kTotal * 2).status().code() == Code::bad_data);
+    CHECK_FALSE(TrainState::open(name + "-missing", 7, kTotal).ok());
+    Result<SharedMemory> small = SharedMemory::create(name + "-small", 64);
+    REQUIRE(small.ok());
+    CHECK(TrainState::open(name + "-small", 7, kTotal).status().code() == Code::bad_data);
+  }
+
+  TEST_CASE("train_state: the layout hash tells shapes, shard counts and shards apart") {
+    const ModelShape shape{8, 16, 2, 2, 1, 32, 16};
+    ModelShape other = shape;
+    other.hidden = 32;
+    const uint64_t hash = state_layout_hash(shape, 2, 0);
+    CHECK(hash == state_layout_hash(shape, 2, 0));
+    CHECK(hash != state_layout_hash(shape, 2, 1));
+    CHECK(hash != state_layout_hash(shape, 4, 0));
+    CHECK(hash != state_layout_hash(other, 2, 0));
+  }
+}
