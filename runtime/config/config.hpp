@@ -19,7 +19,7 @@
 namespace simplescale {
 
 enum class Resume : unsigned char { automatic, never };
-enum class TokenizerKind : unsigned char { bpe, bytes };
+enum class TokenizerKind : unsigned char { bpe };
 enum class DataFormat : unsigned char { automatic, text, prepared, nanogpt, llmc };
 enum class Strategy : unsigned char {
   automatic,
@@ -29,6 +29,8 @@ enum class Strategy : unsigned char {
   no_shard
 };
 enum class DeviceKind : unsigned char { automatic, cpu, cuda };
+/// As written in a config: "auto", "full_shard", ...
+const char* to_string(DataFormat format);
 const char* to_string(Strategy strategy);
 const char* to_string(DeviceKind device);
 
@@ -72,7 +74,7 @@ struct TrainConfig {
   DType precision = DType::bf16;
   double learning_rate = 4e-4;
   double min_learning_rate = -1;  // -1: a tenth of learning_rate
-  int64_t warmup_iters = -1;      // -1: 2 % of the run, at most 2000 steps
+  int64_t warmup_iters = -1;      // -1: 5 % of the run, at most 2000 steps
   double weight_decay = 0.1;
   std::array<double, 2> betas = {0.9, 0.95};
   double eps = 1e-8;
@@ -116,6 +118,9 @@ struct SupervisionConfig {
   int64_t silence_ms = 3'000;
   int64_t progress_timeout_ms = 120'000;
   int64_t max_restarts = 3, within_s = 60;
+  int64_t backoff_ms = 100,
+          backoff_max_ms = 10'000;  // before the first restart; doubles up to the limit
+  int64_t shutdown_ms = 10'000;     // from asking a process to stop to killing it
   int64_t give_up_after_cycles = 5;
 };
 

@@ -81,6 +81,8 @@ struct Plan {
 /// Topology, batch and schedule of a run. bad_config: the above, a batch that is not whole (names
 /// the nearest that are), a run without an end, warm-up longer than the run.
 Result<Plan> make_plan(const Config& config);
+/// The same; errors name the file and line that set the key at fault.
+Result<Plan> make_plan(const LoadedConfig& loaded);
 
 /// FLOP a token. palm: 6 N + 12 L C T (arXiv 2204.02311, appendix B). causal: matrix products only,
 /// no embedding, causal attention counted half (6 N_matmul + 6 L C T). Forward and backward.

@@ -1,0 +1,85 @@
+#include "runtime/config/check.hpp"
+
+#include <algorithm>
+
+#include "runtime/config/schema.hpp"
+
+namespace simplescale {
+namespace {
+
+/// "train.learning_rate = 0.0004"
+std::string shown(const char* full_name, const Config& config) {
+  return std::string(full_name) + " = " + schema::to_toml(schema::find(full_name)->in(config));
+}
+
+Status bad(const char* full_name, const Config& config, const std::string& text) {
+  return Status(Code::bad_config, shown(full_name, config) + " " + text);
+}
+
+bool is_name(const std::string& text) {
+  return !text.empty() && text.size() <= 64 && text[0] != '.' && text[0] != '-' &&
+         std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '-' || c == '_' || c == '.';
+         });
+}
+
+Status check_faults(const Config& config) {
+  for (const FaultSpec& fault : config.inject.faults) {
+    const auto& kinds = fault_kinds();
+    if (std::find(kinds.begin(), kinds.end(), fault.kind) == kinds.end()) {
+      std::string known;
+      for (const std::string& kind : kinds) known += (known.empty() ? "" : ", ") + kind;
+      return Status(Code::bad_config,
+                    "inject.faults: unknown kind \"" + fault.kind + "\"; known are " + known);
+    }
+    if (fault.step < 0) return Status(Code::bad_config, "inject.faults: step is below 0");
+    if (fault.target.empty())
+      return Status(Code::bad_config, "inject.faults: a " + fault.kind +
+                                          " needs a target such as \"n1\" or \"n1.0\"");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_combinations(const Config& c) {
+  if (!is_name(c.run.name))
+    return bad(
+        "run.name", c,
+        "must be 1 to 64 letters, digits, '-', '_' or '.', and begin with a letter, digit or '_'");
+  const bool has_shape = !c.model.preset.empty() || c.model.dim > 0;
+  if (has_shape) {
+    SS_ASSIGN(const ModelShape shape, model_shape(c));
+    if (c.tokenizer.vocab > shape.vocab)
+      return bad("tokenizer.vocab", c,
+                 "is more than the model's vocab = " + std::to_string(shape.vocab));
+  }
+  const double minimum = c.train.min_learning_rate;
+  if (minimum < 0 && minimum != -1)
+    return bad("train.min_learning_rate", c, "must be -1 (a tenth of learning_rate) or at least 0");
+  if (minimum > c.train.learning_rate)
+    return bad("train.min_learning_rate", c, "is above " + shown("train.learning_rate", c));
+  if (c.parallel.group_nodes > c.cluster.nodes && c.parallel.strategy != Strategy::no_shard)
+    return bad("parallel.group_nodes", c,
+               "is more than cluster.nodes = " + std::to_string(c.cluster.nodes));
+  if (c.supervision.silence_ms <= c.supervision.heartbeat_ms)
+    return bad("supervision.silence_ms", c,
+               "must be more than supervision.heartbeat_ms = " +
+                   std::to_string(c.supervision.heartbeat_ms));
+  if (c.supervision.backoff_max_ms < c.supervision.backoff_ms)
+    return bad("supervision.backoff_max_ms", c,
+               "is less than supervision.backoff_ms = " + std::to_string(c.supervision.backoff_ms));
+  return check_faults(c);
+}
+
+Status located(const Status& status, const LoadedConfig& loaded) {
+  if (status.ok()) return status;
+  const std::string& message = status.message();
+  const size_t end = message.find_first_not_of("abcdefghijklmnopqrstuvwxyz_.");
+  const auto origin = loaded.origin.find(message.substr(0, end));
+  if (origin == loaded.origin.end() || origin->second == "default") return status.in(loaded.file);
+  return status.in(origin->second);
+}
+
+}  // namespace simplescale

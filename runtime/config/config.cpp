@@ -1,0 +1,90 @@
+// What follows from a config without planning: folders, seeds, threads, and which differences make
+// another run.
+#include "runtime/config/config.hpp"
+
+#include <algorithm>
+
+#include "runtime/config/schema.hpp"
+#include "runtime/config/topology.hpp"
+
+namespace simplescale {
+
+std::string run_folder(const Config& config) {
+  return config.run.folder.empty() ? "runs/" + config.run.name : config.run.folder;
+}
+
+std::string data_folder(const Config& config) {
+  return config.data.folder.empty() ? "data/" + config.run.name : config.data.folder;
+}
+
+std::string checkpoint_folder(const Config& config) {
+  return config.checkpoint.folder.empty() ? run_folder(config) + "/checkpoints"
+                                          : config.checkpoint.folder;
+}
+
+uint64_t data_seed(const Config& config) {
+  return static_cast<uint64_t>(config.data.seed >= 0 ? config.data.seed : config.run.seed);
+}
+
+int threads_per_trainer(const Config& config, int cores, int trainers) {
+  if (config.cluster.threads_per_trainer > 0)
+    return static_cast<int>(config.cluster.threads_per_trainer);
+  return std::max(1, cores / std::max(1, trainers));
+}
+
+Config with_rules_applied(const Config& config) {
+  Config c = config;
+  c.data.seed = static_cast<int64_t>(data_seed(c));
+  c.run.folder = run_folder(c);
+  c.data.folder = data_folder(c);
+  c.checkpoint.folder = checkpoint_folder(c);
+  if (c.tokenizer.path.empty() && c.tokenizer.train_on.empty())
+    c.tokenizer.train_on = c.data.source;
+  if (const auto shape = model_shape(config); shape.ok()) {
+    c.model = {config.model.preset, shape->dim,      shape->hidden,        shape->layers,
+               shape->heads,        shape->kv_heads, shape->vocab,         shape->block_size,
+               shape->rope_theta,   shape->norm_eps, shape->tie_embeddings};
+    if (c.tokenizer.vocab == 0) c.tokenizer.vocab = shape->vocab;
+  }
+  if (const auto topology = plan_topology(config); topology.ok()) {
+    c.parallel.strategy = topology->strategy;
+    c.parallel.group_nodes = topology->group_nodes;
+  }
+  if (const auto plan = make_plan(config); plan.ok()) {
+    c.train.global_batch_size = plan->global_batch_size;
+    c.train.min_learning_rate = plan->learning_rate.minimum;
+    c.train.warmup_iters = plan->learning_rate.warmup_steps * plan->accumulation;
+    c.train.max_steps = plan->max_steps;
+    c.train.max_iters = plan->max_iters;
+    c.train.max_tokens = plan->max_steps * plan->tokens_per_step;
+  }
+  return c;
+}
+
+std::vector<KeyDifference> diff(const Config& a, const Config& b) {
+  Config was = with_rules_applied(a), now = with_rules_applied(b);
+  // Said once, by max_steps, and in units of steps where the accumulation differs.
+  if (make_plan(a).ok() && make_plan(b).ok()) {
+    was.train.max_iters = now.train.max_iters = 0;
+    was.train.max_tokens = now.train.max_tokens = 0;
+    const Plan old_plan = make_plan(a).take(), new_plan = make_plan(b).take();
+    if (old_plan.learning_rate.warmup_steps == new_plan.learning_rate.warmup_steps)
+      was.train.warmup_iters = now.train.warmup_iters;
+  }
+  // Without a source the folder is what is trained on.
+  const bool folder_is_source = a.data.source.empty() || b.data.source.empty();
+  const bool layout_matters = !a.train.deterministic || !b.train.deterministic;
+  std::vector<KeyDifference> differences;
+  for (const schema::Key& key : schema::keys()) {
+    const bool matters = key.matters == schema::Matters::always ||
+                         (key.matters == schema::Matters::layout && layout_matters) ||
+                         (folder_is_source && key.full_name() == "data.folder");
+    const std::string old_value = schema::to_toml(key.in(was));
+    const std::string new_value = schema::to_toml(key.in(now));
+    if (matters && old_value != new_value)
+      differences.push_back({key.full_name(), old_value, new_value});
+  }
+  return differences;
+}
+
+}  // namespace simplescale

@@ -1,0 +1,230 @@
+// Files, what they inherit, and overrides into a Config, every value checked by the schema. The
+// only user of toml++.
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "runtime/config/check.hpp"
+#include "runtime/config/schema.hpp"
+
+namespace simplescale {
+namespace {
+
+namespace fs = std::filesystem;
+using schema::Key;
+using schema::Ref;
+
+Status bad(const std::string& where, const std::string& text) {
+  return Status(Code::bad_config, where + ": " + text);
+}
+
+std::string at_line(const std::string& file, const toml::source_region& region) {
+  return file + ":" + std::to_string(region.begin.line);
+}
+
+std::string nearest(const std::string& section, const std::string& name) {
+  return "; nearest known key: " + schema::nearest_key(section, name);
+}
+
+/// A node as it would be written, for messages; long ones are cut.
+std::string shown(const toml::node& node) {
+  std::ostringstream out;
+  node.visit([&](const auto& value) { out << value; });
+  std::string text = out.str();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text.size() > 60 ? text.substr(0, 60) + "…" : text;
+}
+
+/// Writes a TOML value to a member. Each overload returns false for a wrong type.
+struct Assign {
+  const toml::node& node;
+  bool operator()(bool* v) const { return assign(v, node.value_exact<bool>()); }
+  bool operator()(int64_t* v) const { return assign(v, node.value_exact<int64_t>()); }
+  bool operator()(double* v) const {
+    return node.is_number() && assign(v, node.value<double>());  // 1 is a number, too
+  }
+  bool operator()(std::string* v) const { return assign(v, node.value_exact<std::string>()); }
+  bool operator()(schema::Pair* v) const {
+    const toml::array* array = node.as_array();
+    return array && array->size() == 2 && Assign{*array->get(0)}(&(*v)[0]) &&
+           Assign{*array->get(1)}(&(*v)[1]);
+  }
+  bool operator()(schema::EnumRef v) const {
+    const auto text = node.value_exact<std::string>();
+    if (!text) return false;
+    const auto found = std::find(v.names.begin(), v.names.end(), *text);
+    if (found == v.names.end()) return false;
+    *v.value = static_cast<unsigned char>(found - v.names.begin());
+    return true;
+  }
+  bool operator()(schema::Faults* v) const {
+    const toml::array* array = node.as_array();
+    if (!array) return false;
+    schema::Faults faults;
+    for (const toml::node& element : *array) {
+      const toml::table* table = element.as_table();
+      FaultSpec fault;
+      if (!table || table->size() != 3 || !member(*table, "step", &fault.step) ||
+          !member(*table, "kind", &fault.kind) || !member(*table, "target", &fault.target))
+        return false;
+      faults.push_back(fault);
+    }
+    *v = faults;
+    return true;
+  }
+
+ private:
+  template <class T>
+  static bool assign(T* to, const std::optional<T>& value) {
+    if (value) *to = *value;
+    return value.has_value();
+  }
+  template <class T>
+  static bool member(const toml::table& table, const char* name, T* to) {
+    const toml::node* found = table.get(name);
+    return found && Assign{*found}(to);
+  }
+};
+
+bool in_range(const Key& key, const Ref& value) {
+  if (const auto* v = std::get_if<int64_t*>(&value))
+    return schema::contains(key.range, static_cast<double>(**v));
+  if (const auto* v = std::get_if<double*>(&value)) return schema::contains(key.range, **v);
+  if (const auto* v = std::get_if<schema::Pair*>(&value))
+    return schema::contains(key.range, (**v)[0]) && schema::contains(key.range, (**v)[1]);
+  return true;
+}
+
+Status set_value(const Key& key, const toml::node& node, const std::string& where, Config& config) {
+  const Ref value = key.at(config);
+  if (!std::visit(Assign{node}, value))
+    return bad(where, key.full_name() + " = " + shown(node) + " must be " + schema::expected(key));
+  if (!in_range(key, value)) {
+    const std::string range = schema::to_string(key.range);
+    return bad(where, key.full_name() + " = " + shown(node) +
+                          " is out of range: " + (range.empty() ? "it must be finite" : range));
+  }
+  return {};
+}
+
+Status apply_table(const toml::table& root, const std::string& file, LoadedConfig& loaded) {
+  for (const auto& [section_key, node] : root) {
+    const std::string section(section_key.str());
+    if (section == "base") continue;
+    const std::string where = at_line(file, section_key.source());
+    const bool known = std::any_of(schema::keys().begin(), schema::keys().end(),
+                                   [&](const Key& key) { return section == key.section; });
+    const toml::table* table = node.as_table();
+    if (!known && !table) return bad(where, "unknown key " + section + nearest("", section));
+    if (!known) return bad(where, "unknown section [" + section + "]" + nearest(section, ""));
+    if (!table) return bad(where, section + " must be a section, [" + section + "]");
+    for (const auto& [name_key, value] : *table) {
+      const std::string name(name_key.str());
+      const std::string line = at_line(file, name_key.source());
+      const Key* key = schema::find(section, name);
+      if (!key) return bad(line, "unknown key " + section + "." + name + nearest(section, name));
+      SS_RETURN_IF_ERROR(set_value(*key, value, line, loaded.config));
+      loaded.origin[key->full_name()] = line;
+    }
+  }
+  return {};
+}
+
+Result<std::string> read_text(const std::string& path, const std::string& where) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) return bad(where, path + " is a folder, not a config file");
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return bad(where, "cannot read " + path + ": " + std::strerror(errno));
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+/// Applies what `text` inherits, then `text`. open: the files on the way here, to find cycles.
+Status apply_text(const std::string& text, const std::string& file, std::vector<fs::path> open,
+                  LoadedConfig& loaded) {
+  toml::table root;
+  try {
+    root = toml::parse(text, file);
+  } catch (const toml::parse_error& error) {
+    return bad(at_line(file, error.source()), std::string(error.description()));
+  }
+  if (const toml::node* node = root.get("base")) {
+    const std::string where = at_line(file, node->source());
+    const auto base = node->value_exact<std::string>();
+    if (!base) return bad(where, "base = " + shown(*node) + " must be a string, another file");
+    const fs::path path = (fs::path(file).parent_path() / *base).lexically_normal();
+    const fs::path unique = fs::weakly_canonical(path);
+    if (std::find(open.begin(), open.end(), unique) != open.end())
+      return bad(where, "base = \"" + *base + "\" inherits from itself");
+    SS_ASSIGN(const std::string base_text, read_text(path.string(), where));
+    open.push_back(unique);
+    SS_RETURN_IF_ERROR(apply_text(base_text, path.string(), open, loaded));
+  }
+  return apply_table(root, file, loaded);
+}
+
+bool takes_text(const Ref& value) {
+  return std::holds_alternative<std::string*>(value) ||
+         std::holds_alternative<schema::EnumRef>(value);
+}
+
+/// "--section.key=value" with the value in TOML syntax; what takes a string needs no quotes.
+Status apply_override(const std::string& argument, LoadedConfig& loaded) {
+  const std::string where = "command line: " + argument;
+  const std::string text =
+      argument.substr(std::min(argument.find_first_not_of('-'), argument.size()));
+  const size_t equals = text.find('=');
+  const std::string full_name = text.substr(0, equals);
+  const size_t dot = full_name.find('.');
+  const std::string section = dot == std::string::npos ? "" : full_name.substr(0, dot);
+  const std::string name = dot == std::string::npos ? full_name : full_name.substr(dot + 1);
+  const Key* key = schema::find(section, name);
+  if (!key) return bad(where, "unknown key " + full_name + nearest(section, name));
+  if (equals == std::string::npos)
+    return bad(where, "a value is missing: --" + full_name + "=VALUE");
+  const std::string value = text.substr(equals + 1);
+  const bool bare =
+      takes_text(key->at(loaded.config)) && !value.starts_with('"') && !value.starts_with('\'');
+  toml::table table;
+  if (bare) {
+    table.insert("v", value);
+  } else {
+    try {
+      table = toml::parse("v = " + value);
+    } catch (const toml::parse_error&) {
+    }
+    if (table.size() != 1 || !table.contains("v"))
+      return bad(where, key->full_name() + " must be " + schema::expected(*key));
+  }
+  SS_RETURN_IF_ERROR(set_value(*key, *table.get("v"), where, loaded.config));
+  loaded.origin[key->full_name()] = "command line";
+  return {};
+}
+
+}  // namespace
+
+Result<LoadedConfig> load_config_text(const std::string& text, const std::string& file,
+                                      const std::vector<std::string>& overrides) {
+  LoadedConfig loaded;
+  loaded.file = file;
+  for (const Key& key : schema::keys()) loaded.origin[key.full_name()] = "default";
+  std::error_code ignored;
+  SS_RETURN_IF_ERROR(apply_text(text, file, {fs::weakly_canonical(file, ignored)}, loaded));
+  for (const std::string& argument : overrides)
+    SS_RETURN_IF_ERROR(apply_override(argument, loaded));
+  if (loaded.config.run.name.empty()) loaded.config.run.name = fs::path(file).stem().string();
+  SS_RETURN_IF_ERROR(located(check_combinations(loaded.config), loaded));
+  return loaded;
+}
+
+Result<LoadedConfig> load_config(const std::string& path,
+                                 const std::vector<std::string>& overrides) {
+  SS_ASSIGN(const std::string text, read_text(path, "config"));
+  return load_config_text(text, path, overrides);
+}
+
+}  // namespace simplescale

@@ -1,0 +1,55 @@
+// How many bytes a trainer needs. An estimate on the safe side, from the engine's buffers; it sizes
+// groups and is shown to users.
+#include <algorithm>
+#include <bit>
+
+#include "runtime/config/topology.hpp"
+
+namespace simplescale {
+
+// N_u parameters of unit u, P = sum over units of shard_count(N_u, S) the own shard, c bytes of the
+// compute precision (4 or 2), B, T, C, L, V as everywhere, K = dim of keys, h = hidden, A =
+// accumulation.
+//
+//   state        12 P a side (parameters, two moments, fp32); two sides on CPUs, where it is the
+//   snapshot, too parameters   c P for the own part that others read, and
+//                full: 2 c max N_u (one unit in use, one being gathered);  grad_op, none: c sum N_u
+//   gradients    2 c max N_u (one unit being computed, one being reduced), and
+//                4 P (1 + digits(A)): the sum over groups and one partial sum for each binary digit
+//                of A
+//   activations  c B T (6 C + 2 K + 3 h) a block: its input, both norms, q, attention, second
+//   residual, k, v, gate, up, product;
+//                with activation_checkpointing c B T C a block and one block whole;
+//                (4 + c) B T V for the logits and their gradient; c B T (4 C + 3 h) while a block's
+//                backward runs
+MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sharding sharding,
+                               int shards, int64_t accumulation) {
+  const std::vector<Unit> units = units_of(shape);
+  const uint64_t own = shard_layout(units, static_cast<size_t>(shards)).total;
+  uint64_t largest = 0, all = 0;
+  for (const Unit& unit : units) {
+    const uint64_t padded = shard_count(unit.count, static_cast<size_t>(shards)) * shards;
+    largest = std::max(largest, padded);
+    all += padded;
+  }
+  const uint64_t c = bytes_of(config.train.precision);
+  const uint64_t sides = config.cluster.device == DeviceKind::cuda ? 1 : 2;
+  const auto tokens = static_cast<uint64_t>(config.train.micro_batch_size * shape.block_size);
+  const auto dim = static_cast<uint64_t>(shape.dim), hidden = static_cast<uint64_t>(shape.hidden);
+  const auto layers = static_cast<uint64_t>(shape.layers),
+             vocab = static_cast<uint64_t>(shape.vocab);
+  const auto kv_dim = static_cast<uint64_t>(shape.kv_heads * shape.head_dim());
+
+  MemoryEstimate estimate;
+  estimate.state = 12 * own * sides;
+  estimate.parameters = c * own + c * (sharding == Sharding::full ? 2 * largest : all);
+  const auto digits = static_cast<uint64_t>(std::bit_width(static_cast<uint64_t>(accumulation)));
+  estimate.gradients = 2 * c * largest + 4 * own * (1 + digits);
+  const uint64_t block = c * tokens * (6 * dim + 2 * kv_dim + 3 * hidden);
+  estimate.activations =
+      (config.train.activation_checkpointing ? c * tokens * dim * layers + block : block * layers) +
+      (4 + c) * tokens * vocab + c * tokens * (4 * dim + 3 * hidden);
+  return estimate;
+}
+
+}  // namespace simplescale

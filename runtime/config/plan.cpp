@@ -1,0 +1,135 @@
+// A run's arithmetic: micro-batches, steps, learning rate, and what the model costs in FLOP.
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "runtime/config/check.hpp"
+#include "runtime/config/topology.hpp"
+
+namespace simplescale {
+namespace {
+
+constexpr double warmup_fraction = 0.05;
+constexpr int64_t warmup_steps_max = 2000;  // TinyLlama's
+
+std::string text(int64_t number) {
+  return std::to_string(number);
+}
+Status bad(const std::string& message) {
+  return Status(Code::bad_config, message);
+}
+
+/// Fills accumulation, leaves and global_batch_size.
+Status plan_batch(const Config& config, Plan& plan) {
+  const int64_t world = plan.topology.world(), size = plan.micro_batch_size;
+  const int64_t unit = world * size;
+  const int64_t wanted = config.train.global_batch_size;
+  if (wanted % unit != 0) {
+    const int64_t below = wanted / unit * unit;
+    return bad("train.global_batch_size = " + text(wanted) + " is not a whole number of " +
+               text(world) + " trainers x " + text(size) + " samples: use " +
+               (below > 0 ? text(below) + " or " : "") + text(below + unit));
+  }
+  plan.accumulation = std::max<int64_t>(1, wanted / unit);
+  plan.leaves = world * plan.accumulation;
+  plan.global_batch_size = plan.leaves * size;
+  plan.tokens_per_step = plan.global_batch_size * plan.shape.block_size;
+  return {};
+}
+
+/// The paper: max_tokens_per_device = max_tokens / world; tokens_per_iter = micro_batch_size x
+/// block_size; max_iters = max_tokens_per_device / tokens_per_iter. Whole steps only.
+Status plan_length(const Config& config, Plan& plan) {
+  const TrainConfig& train = config.train;
+  const int64_t tokens_per_iter = plan.micro_batch_size * plan.shape.block_size;
+  const int64_t iters_of_tokens = train.max_tokens / plan.topology.world() / tokens_per_iter;
+  struct Limit {
+    const char* key;
+    int64_t value, steps;
+  };
+  const Limit limits[] = {
+      {"train.max_tokens", train.max_tokens, iters_of_tokens / plan.accumulation},
+      {"train.max_iters", train.max_iters, train.max_iters / plan.accumulation},
+      {"train.max_steps", train.max_steps, train.max_steps}};
+  plan.max_steps = 0;
+  for (const Limit& limit : limits) {
+    if (limit.value == 0) continue;
+    if (limit.steps == 0)
+      return bad(std::string(limit.key) + " = " + text(limit.value) + " is less than one step of " +
+                 text(plan.accumulation) + " micro-batches a trainer, " +
+                 text(plan.tokens_per_step) + " tokens");
+    plan.max_steps = plan.max_steps ? std::min(plan.max_steps, limit.steps) : limit.steps;
+  }
+  if (plan.max_steps == 0)
+    return bad(
+        "train.max_steps, train.max_iters and train.max_tokens are all 0: the run has no end, set "
+        "one");
+  plan.max_iters = plan.max_steps * plan.accumulation;
+  return {};
+}
+
+Status plan_learning_rate(const Config& config, Plan& plan) {
+  const TrainConfig& train = config.train;
+  LearningRate& rate = plan.learning_rate;
+  rate.peak = train.learning_rate;
+  rate.minimum = train.min_learning_rate < 0 ? rate.peak / 10 : train.min_learning_rate;
+  rate.steps = plan.max_steps;
+  rate.warmup_steps =
+      train.warmup_iters < 0
+          ? std::min(warmup_steps_max,
+                     static_cast<int64_t>(warmup_fraction * static_cast<double>(plan.max_steps)))
+          : train.warmup_iters / plan.accumulation + (train.warmup_iters % plan.accumulation != 0);
+  if (rate.warmup_steps >= plan.max_steps)
+    return bad("train.warmup_iters = " + text(train.warmup_iters) + " takes " +
+               text(rate.warmup_steps) + " steps, the whole run has " + text(plan.max_steps));
+  return {};
+}
+
+}  // namespace
+
+double LearningRate::at(int64_t step) const {
+  if (step < warmup_steps)
+    return peak * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
+  if (step >= steps) return minimum;
+  const double angle = std::numbers::pi * static_cast<double>(step - warmup_steps) /
+                       static_cast<double>(steps - warmup_steps);
+  return minimum + (peak - minimum) / 2 * (1 + std::cos(angle));
+}
+
+Result<Plan> make_plan(const Config& config) {
+  Plan plan;
+  SS_ASSIGN(plan.shape, model_shape(config));
+  SS_ASSIGN(plan.topology, plan_topology(config));
+  plan.micro_batch_size = config.train.micro_batch_size;
+  SS_RETURN_IF_ERROR(plan_batch(config, plan));
+  SS_RETURN_IF_ERROR(plan_length(config, plan));
+  SS_RETURN_IF_ERROR(plan_learning_rate(config, plan));
+  plan.parameters = parameter_count(plan.shape);
+  plan.memory = memory_estimate(config, plan.shape, plan.topology.sharding, plan.topology.shards,
+                                plan.accumulation);
+  return plan;
+}
+
+Result<Plan> make_plan(const LoadedConfig& loaded) {
+  auto plan = make_plan(loaded.config);
+  if (!plan.ok()) return located(plan.status(), loaded);
+  return plan;
+}
+
+FlopsPerToken flops_per_token(const ModelShape& s) {
+  const auto layers = static_cast<double>(s.layers), dim = static_cast<double>(s.dim);
+  const double attention = layers * dim * static_cast<double>(s.block_size);
+  const double kv_dim = static_cast<double>(s.kv_heads * s.head_dim());
+  const double products =
+      layers * dim * (2 * dim + 2 * kv_dim + 3 * static_cast<double>(s.hidden)) +
+      static_cast<double>(s.vocab) * dim;
+  return {.palm = 6 * static_cast<double>(parameter_count(s)) + 12 * attention,
+          .causal = 6 * products + 6 * attention};
+}
+
+double mfu(const ModelShape& shape, double tokens_per_second, int world, double peak_flops) {
+  if (peak_flops <= 0 || world < 1) return 0;
+  return flops_per_token(shape).palm * tokens_per_second / (world * peak_flops);
+}
+
+}  // namespace simplescale

@@ -1,0 +1,175 @@
+#include "runtime/config/preflight.hpp"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+namespace simplescale {
+namespace {
+
+namespace fs = std::filesystem;
+
+Status bad(const std::string& text) {
+  return Status(Code::bad_config, text);
+}
+
+std::string mib(uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / (1u << 20));
+  return text;
+}
+
+/// The folder itself, or the nearest above it that exists.
+fs::path existing(const fs::path& folder) {
+  std::error_code ignored;
+  fs::path path = fs::absolute(folder, ignored).lexically_normal();
+  while (path.has_relative_path() && !fs::exists(path, ignored)) path = path.parent_path();
+  return path;
+}
+
+uint64_t free_bytes(const fs::path& folder) {
+  struct statvfs info {};
+  if (statvfs(existing(folder).c_str(), &info) != 0) return 0;
+  return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+/// Makes the folder and a file in it, and takes away what it made.
+Status check_writable(const char* key, const std::string& folder) {
+  std::error_code error;
+  std::vector<fs::path> made;
+  for (fs::path path = fs::absolute(folder).lexically_normal();
+       path.has_relative_path() && !fs::exists(path, error); path = path.parent_path())
+    made.push_back(path);
+  std::string reason;
+  fs::create_directories(folder, error);
+  if (error) {
+    reason = error.message();
+  } else {
+    const fs::path probe = fs::path(folder) / (".writable-" + std::to_string(getpid()));
+    errno = 0;
+    if (!std::ofstream(probe).put('x').flush()) reason = std::strerror(errno ? errno : EIO);
+    fs::remove(probe, error);
+  }
+  for (const fs::path& path : made) fs::remove(path, error);  // innermost first; only empty ones go
+  if (reason.empty()) return {};
+  return bad(std::string(key) + ": cannot write to " + folder + ": " + reason);
+}
+
+/// Whole checkpoints that are there already; they are part of what is kept.
+uint64_t checkpoints_in(const fs::path& folder) {
+  std::error_code error;
+  uint64_t found = 0;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error))
+    found += entry->path().filename().string().starts_with("step-");
+  return found;
+}
+
+Status check_disk(const Config& config, const Plan& plan) {
+  const std::string folder = checkpoint_folder(config);
+  const uint64_t one = checkpoint_bytes(plan), all = checkpoint_space_bytes(config, plan);
+  const uint64_t kept = std::max<uint64_t>(1, all / std::max<uint64_t>(1, one)) - 1;
+  const uint64_t needed = all - std::min(kept, checkpoints_in(folder)) * one;
+  const uint64_t free = free_bytes(folder);
+  if (free >= needed) return {};
+  return bad("checkpoint.keep = " + std::to_string(config.checkpoint.keep) + " needs " +
+             mib(needed) + " (" + mib(one) + " a checkpoint), but " + existing(folder).string() +
+             " has " + mib(free) + " free: keep fewer, or set checkpoint.folder");
+}
+
+Status check_shared_memory(const Config& config, const Plan& plan, const PreflightInput& input) {
+  const uint64_t needed = shared_memory_bytes(config, plan, input.trainers_on_host);
+  const uint64_t free = free_bytes(input.shared_memory_folder);
+  if (free >= needed) return {};
+  return bad("cluster.trainers_per_node: " + std::to_string(input.trainers_on_host) +
+             " trainers on this host need " + mib(needed) + " of shared memory, but " +
+             input.shared_memory_folder + " has " + mib(free) +
+             " free: enlarge it (mount -o remount,size=...), or use more hosts");
+}
+
+Status check_port(int64_t port) {
+  if (port == 0) return {};
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return {};
+  const int yes = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  const int result = bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);
+  const int error = errno;
+  // With SO_REUSEADDR, two sockets may be bound before one of them listens.
+  const bool taken = result != 0 || listen(fd, 1) != 0;
+  close(fd);
+  if (!taken) return {};
+  return bad("metrics.http_port = " + std::to_string(port) + " cannot be used: " +
+             std::strerror(result != 0 ? error : EADDRINUSE) + "; choose another or 0");
+}
+
+Status check_data(const Config& config, const Plan& plan, const PreflightInput& input) {
+  const std::string& source = config.data.source;
+  std::error_code ignored;
+  if (source.empty() && !fs::exists(data_folder(config), ignored))
+    return bad("data.source is not set, and there is no prepared folder " + data_folder(config));
+  if (!source.empty() && !source.starts_with("debian:") && !fs::exists(source, ignored))
+    return Status(Code::bad_data,
+                  "data.source = \"" + source + "\": there is no such file or folder");
+  const auto block = static_cast<uint64_t>(plan.shape.block_size);
+  if (input.train_tokens && *input.train_tokens < block + 1)
+    return Status(Code::bad_data,
+                  "model.block_size = " + std::to_string(block) + " is longer than the data, " +
+                      std::to_string(*input.train_tokens) +
+                      " tokens: a sample takes block_size + 1; use a smaller one or more text");
+  return {};
+}
+
+}  // namespace
+
+uint64_t checkpoint_bytes(const Plan& plan) {
+  return 12 * plan.parameters;
+}
+
+uint64_t checkpoint_space_bytes(const Config& config, const Plan& plan) {
+  const auto steps = static_cast<uint64_t>(plan.max_steps);
+  const auto every = static_cast<uint64_t>(config.checkpoint.disk_every_steps);
+  const auto permanent_every = static_cast<uint64_t>(config.checkpoint.permanent_every_steps);
+  const uint64_t written = 1 + (every ? steps / every : 0);  // and the one at the end
+  const uint64_t kept = std::min<uint64_t>(static_cast<uint64_t>(config.checkpoint.keep), written);
+  const uint64_t permanent = permanent_every ? steps / permanent_every : 0;
+  return (kept + permanent + 1) * checkpoint_bytes(plan);
+}
+
+uint64_t shared_memory_bytes(const Config& config, const Plan& plan, int trainers) {
+  const Topology& t = plan.topology;
+  const uint64_t own = shard_layout(units_of(plan.shape), static_cast<size_t>(t.shards)).total;
+  const uint64_t arenas = config.cluster.device == DeviceKind::cuda
+                              ? 0
+                              : plan.memory.parameters + plan.memory.gradients;
+  const uint64_t sample = 4 * (static_cast<uint64_t>(plan.shape.block_size) + 1);
+  const uint64_t ring =
+      static_cast<uint64_t>(config.data.ring_batches * plan.micro_batch_size) * sample;
+  return static_cast<uint64_t>(trainers) * (2 * 12 * own + arenas + ring);
+}
+
+Status preflight(const Config& config, const Plan& plan, const PreflightInput& input) {
+  SS_RETURN_IF_ERROR(check_data(config, plan, input));
+  if (input.writes_checkpoints) {
+    SS_RETURN_IF_ERROR(check_writable("run.folder", run_folder(config)));
+    SS_RETURN_IF_ERROR(check_writable("checkpoint.folder", checkpoint_folder(config)));
+    SS_RETURN_IF_ERROR(check_disk(config, plan));
+    SS_RETURN_IF_ERROR(check_port(config.metrics.http_port));
+  }
+  return check_shared_memory(config, plan, input);
+}
+
+}  // namespace simplescale

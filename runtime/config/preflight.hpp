@@ -1,0 +1,34 @@
+// What can be known to fail before any process is started: folders, space, the port, the amount of
+// data. Blocks on the file system; called by the launcher (or the first node agent) only.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "runtime/config/topology.hpp"
+
+namespace simplescale {
+
+struct PreflightInput {
+  int trainers_on_host = 1;              // that will have their state in this host's shared memory
+  bool writes_checkpoints = true;        // this host checks run folder, disk and port
+  std::optional<uint64_t> train_tokens;  // once known
+  std::string shared_memory_folder = "/dev/shm";
+};
+
+/// The first thing that will not work, in one line with figures. bad_config: run folder not
+/// writable, too little disk or shared memory, port taken, no data named. bad_data: data.source is
+/// not there, fewer tokens than one sample. Leaves nothing behind.
+Status preflight(const Config& config, const Plan& plan, const PreflightInput& input);
+
+/// Bytes of one checkpoint on disk, and of everything that checkpoint.keep and
+/// permanent_every_steps keep, plus the one being written.
+uint64_t checkpoint_bytes(const Plan& plan);
+uint64_t checkpoint_space_bytes(const Config& config, const Plan& plan);
+
+/// Shared memory of `trainers` trainers: both sides of the state, gathered parameters and
+/// gradients, token rings.
+uint64_t shared_memory_bytes(const Config& config, const Plan& plan, int trainers);
+
+}  // namespace simplescale

@@ -1,0 +1,117 @@
+#include "runtime/config/show.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "runtime/config/schema.hpp"
+#include "runtime/config/topology.hpp"
+
+namespace simplescale {
+namespace {
+
+std::string padded(std::string text, size_t width) {
+  if (text.size() < width) text.append(width - text.size(), ' ');
+  return text;
+}
+
+std::string bytes_text(uint64_t bytes) {
+  char text[32];
+  const double mib = static_cast<double>(bytes) / (1u << 20);
+  std::snprintf(text, sizeof text, mib < 1024 ? "%.1f MiB" : "%.2f GiB",
+                mib < 1024 ? mib : mib / 1024);
+  return text;
+}
+
+std::string plain(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", number);
+  return text;
+}
+
+std::string count(const std::string& what, int64_t number) {
+  return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
+}
+
+std::string plan_text(const Plan& plan) {
+  const Topology& t = plan.topology;
+  const MemoryEstimate& memory = plan.memory;
+  const LearningRate& rate = plan.learning_rate;
+  const FlopsPerToken flops = flops_per_token(plan.shape);
+  std::string out;
+  auto line = [&](const char* name, const std::string& text) {
+    out += "  " + padded(name, 14) + text + "\n";
+  };
+  line("model", std::to_string(plan.parameters) + " parameters, " + plain(flops.palm / 1e9) +
+                    " GFLOP a token (PaLM), " + plain(flops.causal / 1e9) +
+                    " (causal, products only)");
+  line("strategy", std::string(to_string(t.strategy)) + ", " + count("group", t.groups) + " x " +
+                       count("shard", t.shards) + " = " + count("trainer", t.world()) + " on " +
+                       count("node", t.nodes) + " (" + t.reason + ")");
+  line("batch", std::to_string(plan.global_batch_size) + " samples a step = " +
+                    count("trainer", t.world()) + " x " + std::to_string(plan.accumulation) +
+                    " accumulated" + " x " + count("sample", plan.micro_batch_size) + " of " +
+                    std::to_string(plan.shape.block_size) + " tokens");
+  line("length", count("step", plan.max_steps) + ", " + std::to_string(plan.max_iters) +
+                     " iters, " + std::to_string(plan.max_steps * plan.tokens_per_step) +
+                     " tokens (" + std::to_string(plan.tokens_per_step) + " a step)");
+  line("learning rate", "up to " + plain(rate.peak) + " in " + count("step", rate.warmup_steps) +
+                            ", then a cosine down to " + plain(rate.minimum));
+  line("memory", "about " + bytes_text(memory.total()) + " a trainer: state " +
+                     bytes_text(memory.state) + ", parameters " + bytes_text(memory.parameters) +
+                     ", gradients " + bytes_text(memory.gradients) + ", activations " +
+                     bytes_text(memory.activations));
+  line("groups", "");
+  const size_t shown = 16;
+  for (int group = 0; group < t.groups && group < static_cast<int>(shown); ++group) {
+    const TrainerPlace& first = t.trainers[static_cast<size_t>(group) * t.shards];
+    std::string members = first.name();
+    if (t.shards > 8) members += " … ";
+    for (int shard = t.shards > 8 ? t.shards - 1 : 1; shard < t.shards; ++shard)
+      members += (t.shards > 8 ? "" : " ") + t.trainers[first.rank + shard].name();
+    line("", padded("g" + std::to_string(group), 5) + members);
+  }
+  if (t.groups > static_cast<int>(shown))
+    line("", "… and " + std::to_string(t.groups - static_cast<int>(shown)) + " more");
+  return out;
+}
+
+}  // namespace
+
+std::string show_config(const LoadedConfig& loaded) {
+  const Config ruled = with_rules_applied(loaded.config);
+  struct Row {
+    std::string key, value, origin;
+  };
+  std::vector<Row> rows;
+  size_t key_width = 0, value_width = 0;
+  for (const schema::Key& key : schema::keys()) {
+    Row row{key.full_name(), schema::to_toml(key.in(loaded.config)), ""};
+    const std::string comes_to = schema::to_toml(key.in(ruled));
+    if (comes_to != row.value) row.value += "  (" + comes_to + ")";
+    if (const auto origin = loaded.origin.find(row.key); origin != loaded.origin.end())
+      row.origin = origin->second;
+    key_width = std::max(key_width, row.key.size());
+    value_width = std::max(value_width, std::min<size_t>(row.value.size(), 44));
+    rows.push_back(std::move(row));
+  }
+  std::string out;
+  for (const Row& row : rows)
+    out += padded(row.key, key_width) + "  " + padded(row.value, value_width) + "  " + row.origin +
+           "\n";
+  const auto plan = make_plan(loaded);
+  out += "\nplan\n";
+  return out + (plan.ok() ? plan_text(*plan) : "  none: " + plan.status().message() + "\n");
+}
+
+Result<std::string> validate_config(const LoadedConfig& loaded) {
+  SS_ASSIGN(const Plan plan, make_plan(loaded));
+  if (loaded.config.data.source.empty() && loaded.config.data.folder.empty())
+    return Status(Code::bad_config,
+                  loaded.file + ": data.source is not set: name a text or tokens");
+  const Topology& t = plan.topology;
+  return loaded.file + ": valid; " + std::to_string(plan.parameters) + " parameters, " +
+         count("group", t.groups) + " x " + count("shard", t.shards) + ", " +
+         count("step", plan.max_steps) + " of " + std::to_string(plan.tokens_per_step) + " tokens";
+}
+
+}  // namespace simplescale

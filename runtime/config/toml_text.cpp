@@ -1,0 +1,175 @@
+// Values and whole configs as TOML text: config.toml of a run, and configs/reference.toml.
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+#include "runtime/config/schema.hpp"
+
+namespace simplescale {
+namespace schema {
+namespace {
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      char escape[8];
+      std::snprintf(escape, sizeof escape, "\\u%04X", byte);
+      out += escape;
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+/// The shortest text that reads back to the same double, with a mark that it is no integer.
+std::string number(double value) {
+  char buffer[32];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+  std::string text(buffer, end);
+  if (text.find_first_of(".en") == std::string::npos) text += ".0";
+  return text;
+}
+
+/// For people: 65536, 0.5.
+std::string plain(double value) {
+  char buffer[32];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value,
+                                 std::floor(value) == value ? std::chars_format::fixed
+                                                            : std::chars_format::general)
+                       .ptr;
+  return {buffer, end};
+}
+
+struct ToToml {
+  std::string operator()(const bool* v) const { return *v ? "true" : "false"; }
+  std::string operator()(const int64_t* v) const { return std::to_string(*v); }
+  std::string operator()(const double* v) const { return number(*v); }
+  std::string operator()(const std::string* v) const { return quoted(*v); }
+  std::string operator()(const Pair* v) const {
+    return "[" + number((*v)[0]) + ", " + number((*v)[1]) + "]";
+  }
+  std::string operator()(const EnumRef& v) const { return quoted(v.names[*v.value]); }
+  std::string operator()(const Faults* v) const {
+    std::string out = "[";
+    for (const FaultSpec& fault : *v) {
+      if (out.size() > 1) out += ", ";
+      out += "{ step = " + std::to_string(fault.step) + ", kind = " + quoted(fault.kind) +
+             ", target = " + quoted(fault.target) + " }";
+    }
+    return out + "]";
+  }
+};
+
+struct Expected {
+  std::string operator()(const bool*) const { return "true or false"; }
+  std::string operator()(const int64_t*) const { return "an integer"; }
+  std::string operator()(const double*) const { return "a number"; }
+  std::string operator()(const std::string*) const { return "a string"; }
+  std::string operator()(const Pair*) const { return "two numbers, [a, b]"; }
+  std::string operator()(const EnumRef& v) const {
+    std::string out;
+    for (size_t i = 0; i < v.names.size(); ++i) {
+      if (i) out += i + 1 < v.names.size() ? ", " : " or ";
+      out += quoted(v.names[i]);
+    }
+    return out;
+  }
+  std::string operator()(const Faults*) const {
+    return "a list of { step = 40, kind = \"kill_trainer\", target = \"n1.0\" }";
+  }
+};
+
+/// Comment lines of at most 100 columns.
+std::string comment(const std::string& text) {
+  std::string out, line = "#";
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(' ', at), text.size());
+    const std::string word = text.substr(at, end - at);
+    if (line.size() + 1 + word.size() > 100) {
+      out += line + "\n";
+      line = "#";
+    }
+    line += " " + word;
+    at = end + 1;
+  }
+  return out + line + "\n";
+}
+
+/// What may stand there, beyond the type; for comments.
+std::string allowed(const Key& key, const Ref& value) {
+  if (std::holds_alternative<EnumRef>(value)) return " One of " + expected(key) + ".";
+  const std::string range = to_string(key.range);
+  return range.empty() ? "" : " (" + range + ")";
+}
+
+}  // namespace
+
+std::string expected(const Key& key) {
+  Config config;
+  return std::visit(Expected(), key.at(config));
+}
+
+std::string to_string(const Range& range) {
+  const bool low = std::isfinite(range.min), high = std::isfinite(range.max);
+  const std::string min = (range.above_min ? "above "
+                           : low && !high  ? "at least "
+                                           : "") +
+                          (low ? plain(range.min) : "");
+  const std::string max = high ? (range.below_max ? "below " : "") + plain(range.max) : "";
+  if (low && high) return min + (range.below_max ? " or more, " : " to ") + max;
+  return low ? min : high ? "at most " + max : "";
+}
+
+bool contains(const Range& range, double value) {
+  return std::isfinite(value) && (range.above_min ? value > range.min : value >= range.min) &&
+         (range.below_max ? value < range.max : value <= range.max);
+}
+
+std::string to_toml(const Ref& value) {
+  return std::visit(ToToml(), value);
+}
+
+}  // namespace schema
+
+std::string to_toml(const Config& config) {
+  std::string out, section;
+  for (const schema::Key& key : schema::keys()) {
+    if (section != key.section) {
+      if (!section.empty()) out += "\n";
+      section = key.section;
+      out += "[" + section + "]\n";
+    }
+    out += std::string(key.name) + " = " + schema::to_toml(key.in(config)) + "\n";
+  }
+  return out;
+}
+
+std::string reference_toml() {
+  std::string out = schema::comment(
+      "Every key with its default. Generated from the table in runtime/config/schema.cpp; a test "
+      "compares, and rewrites this "
+      "file when started with SIMPLESCALE_WRITE_REFERENCE=1. A config needs only the keys that it "
+      "changes; base = "
+      "\"other.toml\" at its top inherits from another file, and --section.key=value on the "
+      "command line wins over all.");
+  const Config defaults;
+  std::string section;
+  for (const schema::Key& key : schema::keys()) {
+    if (section != key.section) {
+      section = key.section;
+      out += "\n" + schema::comment(schema::section_comment(section)) + "[" + section + "]\n";
+    }
+    const schema::Ref value = key.in(defaults);
+    out += schema::comment(key.comment + schema::allowed(key, value));
+    out += std::string(key.name) + " = " + schema::to_toml(value) + "\n";
+  }
+  return out;
+}
+
+}  // namespace simplescale

@@ -1,0 +1,133 @@
+#include "runtime/config/topology.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace simplescale {
+namespace {
+
+constexpr int paper_group_nodes = 4;      // the paper's default group
+constexpr int paper_one_group_nodes = 8;  // up to here the paper shards over all nodes
+
+Status bad(const std::string& text) {
+  return Status(Code::bad_config, text);
+}
+
+std::string gib(double bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f GiB", bytes / (1u << 30));
+  return text;
+}
+
+std::vector<int> divisors(int nodes) {
+  std::vector<int> found;
+  for (int n = 1; n <= nodes; ++n)
+    if (nodes % n == 0) found.push_back(n);
+  return found;
+}
+
+std::string listed(const std::vector<int>& numbers) {
+  std::string out;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (i) out += i + 1 < numbers.size() ? ", " : " or ";
+    out += std::to_string(numbers[i]);
+  }
+  return out;
+}
+
+/// Bytes a trainer needs with `shards` trainers in its group.
+Result<uint64_t> needed_bytes(const Config& config, Sharding sharding, int shards) {
+  SS_ASSIGN(const ModelShape shape, model_shape(config));
+  const int64_t samples =
+      config.cluster.nodes * config.cluster.trainers_per_node * config.train.micro_batch_size;
+  const int64_t accumulation = std::max<int64_t>(1, config.train.global_batch_size / samples);
+  return memory_estimate(config, shape, sharding, shards, accumulation).total();
+}
+
+struct GroupSize {
+  int nodes = 1;
+  std::string reason;
+};
+
+/// The paper's Dynamic HYBRID_SHARD.
+Result<GroupSize> automatic_group(const Config& config) {
+  const int nodes = static_cast<int>(config.cluster.nodes);
+  if (nodes <= paper_one_group_nodes)
+    return GroupSize{nodes, "eight nodes or fewer form one group"};
+  const double memory = config.cluster.memory_per_trainer_gib * (1u << 30);
+  for (const int size : divisors(nodes)) {
+    if (memory == 0 && size >= paper_group_nodes)
+      return GroupSize{size, "four nodes, or the next number that divides cluster.nodes"};
+    if (memory == 0) continue;
+    const int shards = size * static_cast<int>(config.cluster.trainers_per_node);
+    SS_ASSIGN(const uint64_t needed, needed_bytes(config, Sharding::full, shards));
+    if (static_cast<double>(needed) <= memory)
+      return GroupSize{size, "the smallest group whose trainers hold " +
+                                 gib(static_cast<double>(needed)) + " each"};
+  }
+  return GroupSize{nodes, "all nodes"};  // too large even so: the caller says so
+}
+
+Result<GroupSize> group_size(const Config& config) {
+  const int nodes = static_cast<int>(config.cluster.nodes);
+  const int wanted = static_cast<int>(config.parallel.group_nodes);
+  const Strategy strategy = config.parallel.strategy;
+  if (strategy == Strategy::no_shard) return GroupSize{1, "every trainer holds the whole model"};
+  if (wanted > nodes)
+    return bad("parallel.group_nodes = " + std::to_string(wanted) +
+               " is more than cluster.nodes = " + std::to_string(nodes));
+  if (wanted > 0) return GroupSize{wanted, "parallel.group_nodes is set"};
+  if (strategy == Strategy::automatic) return automatic_group(config);
+  if (strategy == Strategy::hybrid_shard)
+    return GroupSize{std::min(paper_group_nodes, nodes), "four nodes by default"};
+  return GroupSize{nodes, "all nodes form one group"};
+}
+
+Status check_memory(const Config& config, const Topology& topology) {
+  if (config.cluster.memory_per_trainer_gib == 0) return {};
+  SS_ASSIGN(const uint64_t needed, needed_bytes(config, topology.sharding, topology.shards));
+  const double memory = config.cluster.memory_per_trainer_gib * (1u << 30);
+  if (static_cast<double>(needed) <= memory) return {};
+  return bad("cluster.memory_per_trainer_gib: the model needs about " +
+             gib(static_cast<double>(needed)) + " a trainer with " +
+             std::to_string(topology.shards) + " shards, a trainer has " + gib(memory) +
+             ": more trainers a group, a smaller micro_batch_size, or activation_checkpointing");
+}
+
+}  // namespace
+
+Result<Topology> plan_topology(const Config& config) {
+  Topology t;
+  t.nodes = static_cast<int>(config.cluster.nodes);
+  t.trainers_per_node = static_cast<int>(config.cluster.trainers_per_node);
+  SS_ASSIGN(const GroupSize size, group_size(config));
+  if (t.nodes % size.nodes != 0)
+    return bad("parallel.group_nodes = " + std::to_string(size.nodes) +
+               " does not divide cluster.nodes = " + std::to_string(t.nodes) + ": use " +
+               listed(divisors(t.nodes)) + " nodes a group");
+  t.group_nodes = size.nodes;
+  t.reason = size.reason;
+  const int world = t.nodes * t.trainers_per_node;
+  const bool whole = config.parallel.strategy == Strategy::no_shard;
+  t.shards = whole ? 1 : t.group_nodes * t.trainers_per_node;
+  t.groups = world / t.shards;
+  t.strategy = config.parallel.strategy;
+  if (t.strategy == Strategy::automatic)
+    t.strategy = t.groups > 1 ? Strategy::hybrid_shard : Strategy::full_shard;
+  t.sharding = whole                                   ? Sharding::none
+               : t.strategy == Strategy::shard_grad_op ? Sharding::grad_op
+                                                       : Sharding::full;
+  if (t.groups < config.cluster.min_groups)
+    return bad("cluster.min_groups = " + std::to_string(config.cluster.min_groups) +
+               " is more than the " + std::to_string(t.groups) + " groups there are");
+  SS_RETURN_IF_ERROR(check_memory(config, t));
+  for (int rank = 0; rank < world; ++rank)
+    t.trainers.push_back({.node = rank / t.trainers_per_node,
+                          .slot = rank % t.trainers_per_node,
+                          .rank = rank,
+                          .group = rank / t.shards,
+                          .shard = rank % t.shards});
+  return t;
+}
+
+}  // namespace simplescale
