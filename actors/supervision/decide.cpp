@@ -53,7 +53,7 @@ class Decider {
     ChildState* child = find(id);
     return child != nullptr && child->instance == instance ? child : nullptr;
   }
-  void erase(const std::string& id) {
+  void erase(std::string id) {  // by value: the caller's may be part of what is erased
     std::erase_if(s_.children, [&](const ChildState& child) { return child.spec.id == id; });
   }
 
@@ -92,7 +92,7 @@ class Decider {
     if (child == nullptr || child->phase != Phase::starting || child->start_killed) return;
     child->phase = Phase::running;
     child->timer = 0;
-    s_.operation.current.clear();
+    done_with(child->spec.id);
     report(ReportKind::started, *child, fmt::format("{} started", e.id));
   }
 
@@ -169,10 +169,14 @@ class Decider {
     child.timer = 0;
     if (child.spec.restart == Restart::temporary) erase(child.spec.id);
   }
-  // The same for the child that the operation was waiting for.
+  // The same for a child that the operation may have been waiting for.
   void gone(ChildState& child) {
-    s_.operation.current.clear();
+    done_with(child.spec.id);
     settle(child);
+  }
+  // During a shutdown a child that was just starting may end while another one is being stopped.
+  void done_with(const std::string& id) {
+    if (s_.operation.current == id) s_.operation.current.clear();
   }
 
   void start_failed(ChildState& child, const std::string& why) {
@@ -183,7 +187,7 @@ class Decider {
     child.timer = 0;
     child.start_killed = false;
     child.phase = Phase::stopped;
-    op.current.clear();
+    done_with(id);
     switch (op.kind) {
       case Kind::init:
         return shut_down(false, text);

@@ -58,7 +58,8 @@ struct ChildSpec {
   bool significant = false;      // see AutoShutdown; not allowed for permanent children
   bool reports_started = false;  // started when it says so, not when its start function returns
   int64_t start_timeout_ms =
-      kForever;  // a child that has not reported started by then is killed: failed to start
+      kForever;      // a child that has not reported started by then is killed: failed to start
+  uint64_t tag = 0;  // the caller's own: decisions do not look at it
   bool operator==(const ChildSpec&) const = default;
 };
 

@@ -369,6 +369,27 @@ TEST_CASE("supervisor: a request to stop ends a start in progress") {
   CHECK(sim.take_log() == "+a +b -b -a end");
 }
 
+TEST_CASE(
+    "supervisor: a start that ends while another child is being stopped does not disturb the "
+    "order") {
+  for (const bool fails : {false, true}) {
+    Sim sim(supervisor(Strategy::one_for_one), {child("a"), child("b"), child("c")});
+    sim.begin();
+    sim.slow = {"b"};
+    sim.stubborn = {"c"};
+    sim.dies("b");
+    sim.take_log();
+    sim.feed(event::Stop{"test"});
+    if (fails)
+      sim.dies("b");
+    else
+      sim.reports_started("b");
+    CHECK(sim.take_log() == "-c");
+    sim.pass(5000);
+    CHECK(sim.take_log() == (fails ? "!c -a end" : "!c -b -a end"));
+  }
+}
+
 TEST_CASE("supervisor: a request to stop during a restart stops everybody in reverse") {
   Sim sim(supervisor(Strategy::rest_for_one), {child("a"), child("b"), child("c"), child("d")});
   sim.stubborn = {"c"};

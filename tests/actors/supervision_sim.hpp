@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <set>
@@ -125,17 +126,18 @@ class Sim {
       if (state.children[i].spec.id == id) return i;
     return state.children.size();
   }
-  size_t transitional() const {
+  size_t in(std::initializer_list<Phase> phases) const {
     size_t n = 0;
     for (const auto& child : state.children)
-      n += child.phase == Phase::starting || child.phase == Phase::stopping;
+      n += static_cast<size_t>(std::count(phases.begin(), phases.end(), child.phase));
     return n;
   }
 
   void act(const action::Start& a) {
     write("+" + a.id);
     REQUIRE_MESSAGE(alive.count(a.id) == 0, "V1: a second ", a.id);
-    REQUIRE_MESSAGE(transitional() == 1, "V2: started while another child starts or stops");
+    REQUIRE_MESSAGE(in({Phase::starting, Phase::stopping}) == 1,
+                    "V2: started while another child starts or stops");
     REQUIRE(!terminated);
     if (refusals[a.id] > 0) {
       --refusals[a.id];
@@ -149,7 +151,7 @@ class Sim {
   }
   void act(const action::Stop& a) {
     write("-" + a.id);
-    REQUIRE_MESSAGE(transitional() == 1, "V3: two children stop at once");
+    REQUIRE_MESSAGE(in({Phase::stopping}) == 1, "V3: two children stop at once");
     if (state.operation.kind == Operation::Kind::shutdown)  // V3: nobody after it lives
       for (const auto& [other, _] : alive)
         CHECK_MESSAGE(position(other) <= position(a.id), "V3: ", other, " outlives ", a.id);
