@@ -33,6 +33,7 @@ struct Hello {
   node @2 :Data;                # identity of the sending process, 24 bytes
   token @3 :UInt64;             # what the receiver of this puts in front of every message to the sender
   address @4 :Data;             # UCX worker address of the sender
+  checksum @5 :UInt64;          # of the address, since UCX trusts what it is given
 }
 
 struct Message {

@@ -1,0 +1,398 @@
+// Peers: how processes meet, stay in touch and part.
+#include "transport/caf/core.hpp"
+
+#include <algorithm>
+#include <caf/all.hpp>
+#include <random>
+
+#include "runtime/base/log.hpp"
+#include "transport/caf/envelope.hpp"
+#include "transport/caf/proxy.hpp"
+
+namespace simplescale::remote {
+namespace {
+
+constexpr auto kLinger = std::chrono::seconds(1);  // for the last words to a peer
+constexpr auto kShutdownFlush =
+    std::chrono::milliseconds(200);  // the same, when this process stops
+constexpr size_t kLingeringMax = 64;
+constexpr size_t kAddressBytesMax = 64 << 10;
+
+uint64_t random_token() {
+  static std::random_device random;
+  uint64_t token = 0;
+  while (token == 0) token = (uint64_t{random()} << 32) | random();
+  return token;
+}
+
+std::span<const uint8_t> to_span(capnp::Data::Reader data) {
+  return {data.begin(), data.size()};
+}
+
+}  // namespace
+
+Core::Core(caf::actor_system& system, TransportOptions options)
+    : system_(system),
+      options_(std::move(options)),
+      loop_(system, std::chrono::microseconds(options_.spin_us)) {}
+
+// ---- any thread
+// -----------------------------------------------------------------------------------------------------
+
+void Core::publish(const std::string& name, caf::actor actor) {
+  loop_.post([this, name, actor]() { published_[name] = actor; });
+}
+
+void Core::lookup(const std::string& address, const std::string& name, int timeout_ms,
+                  Transport::OnLookup on_done) {
+  auto parsed = parse_address(address);
+  if (!parsed.ok()) return on_done(parsed.status());
+  bool posted = loop_.post([this, to = parsed.take(), name, timeout_ms, on_done]() mutable {
+    begin_lookup(std::move(to), name, timeout_ms, std::move(on_done));
+  });
+  if (!posted) on_done(Status(Code::aborted, "the transport has stopped"));
+}
+
+void Core::on_peer_lost(Transport::OnPeerLost callback) {
+  loop_.post([this, callback]() { on_peer_lost_.push_back(callback); });
+}
+
+void Core::peer_is_dead(const caf::node_id& node, const std::string& reason) {
+  loop_.post([this, node, reason]() {
+    auto found = peers_.find(node);
+    if (found != peers_.end()) lose(PeerPtr(found->second), reason, false);
+  });
+}
+
+TransportCounters Core::counters() const {
+  auto bad = [&](Bad kind) { return counters_.bad[static_cast<size_t>(kind)].load(); };
+  return {counters_.sent,      counters_.received,    bad(Bad::malformed), bad(Bad::unknown),
+          bad(Bad::oversized), bad(Bad::unsupported), bad(Bad::dropped)};
+}
+
+void Core::stop() {
+  loop_.post([this]() { shut_down(); });
+}
+
+// ---- the thread
+// -----------------------------------------------------------------------------------------------------
+
+void Core::run(const std::function<void(Result<std::string>)>& ready) {
+  auto start = [&]() -> Result<std::string> {
+    SS_ASSIGN(context_, ucx::Context::create(UCP_FEATURE_AM | UCP_FEATURE_WAKEUP));
+    SS_ASSIGN(worker_, ucx::Worker::create(*context_));
+    if (worker_->event_fd() < 0) return Status(Code::internal, "UCX gives no event descriptor");
+    SS_RETURN_IF_ERROR(
+        worker_->on_message(kActiveMessage, &Core::on_active_message, this, UCP_AM_FLAG_WHOLE_MSG));
+    return to_text({system_.node(), worker_->address()});
+  };
+  Result<std::string> started = start();
+  bool ok = started.ok();
+  ready(std::move(started));
+  if (ok) {
+    loop_.run(*worker_, [this]() {
+      while (!dead_endpoints_.empty()) {  // closing progresses, and may bring more
+        auto closing = std::move(dead_endpoints_);
+        dead_endpoints_.clear();
+        closing.clear();
+      }
+    });
+    // The goodbyes have a moment to leave; peers that are dead do not hold us up.
+    auto deadline = Clock::now() + kShutdownFlush;
+    ucp_request_param_t params{};
+    ucs_status_ptr_t flush = ucp_worker_flush_nbx(worker_->handle(), &params);
+    if (UCS_PTR_IS_PTR(flush)) {
+      while (ucp_request_check_status(flush) == UCS_INPROGRESS && Clock::now() < deadline) {
+        worker_->progress();
+      }
+    }
+    lingering_.clear();
+    dead_endpoints_.clear();
+    if (UCS_PTR_IS_PTR(flush)) ucp_request_free(flush);
+  }
+  worker_.reset();
+  context_.reset();
+}
+
+void Core::shut_down() {
+  if (stopping_) return;
+  stopping_ = true;
+  while (!peers_.empty()) lose(PeerPtr(peers_.begin()->second), "this process stops", true);
+  while (!lookups_.empty()) {
+    end_lookup(lookups_.begin()->first, Status(Code::aborted, "the transport has stopped"));
+  }
+  published_.clear();
+  on_peer_lost_.clear();
+  loop_.quit();
+}
+
+// ---- meeting
+// --------------------------------------------------------------------------------------------------------
+
+PeerPtr Core::add_peer(const caf::node_id& node) {
+  auto peer = std::make_shared<Peer>(node, random_token());
+  peer->last_heard = Clock::now();
+  peers_[node] = peer;
+  by_token_[peer->rx_token] = peer;
+  start_ticking();
+  return peer;
+}
+
+Status Core::open_endpoint(const PeerPtr& peer, const std::vector<uint8_t>& address) {
+  auto on_error = [this, weak = std::weak_ptr<Peer>(peer)](ucs_status_t status) {
+    if (auto peer = weak.lock()) {
+      peer->broken = true;
+      lose(peer, std::string("connection lost: ") + ucs_status_string(status), false);
+    }
+  };
+  SS_ASSIGN(peer->endpoint, ucx::Endpoint::create(*worker_, address.data(), on_error));
+  return {};
+}
+
+Result<PeerPtr> Core::connect(const Address& address) {
+  auto found = peers_.find(address.node);
+  if (found != peers_.end()) return found->second;
+  if (peers_.size() >= options_.peers_max) return Status(Code::unavailable, "too many peers");
+  auto peer = add_peer(address.node);
+  Status opened = open_endpoint(peer, address.worker);
+  if (!opened.ok()) {
+    lose(peer, opened.message(), false);
+    return Status(Code::unavailable, opened.message());
+  }
+  transmit(peer,
+           make_envelope([&](wire::Envelope::Builder out) { fill_hello(out.initHello(), *peer); }),
+           true);
+  return peer;
+}
+
+void Core::fill_hello(wire::Hello::Builder out, const Peer& peer) {
+  auto node = node_to_bytes(system_.node());
+  auto& address = worker_->address();
+  out.setVersion(wire::PROTOCOL_VERSION);
+  out.setRunId(options_.run_id);
+  out.setNode(kj::arrayPtr(node.data(), node.size()));
+  out.setToken(peer.rx_token);
+  out.setAddress(kj::arrayPtr(address.data(), address.size()));
+  out.setChecksum(checksum(address));
+}
+
+void Core::handle_hello(wire::Hello::Reader in) {
+  auto bytes = to_span(in.getAddress());
+  Address from{node_from_bytes(to_span(in.getNode())), {bytes.begin(), bytes.end()}};
+  if (!from.node || from.node == system_.node() || in.getToken() == 0 || bytes.empty() ||
+      bytes.size() > kAddressBytesMax || checksum(bytes) != in.getChecksum()) {
+    return count(Bad::malformed, nullptr, "a hello with a bad node id or address");
+  }
+  if (in.getVersion() != wire::PROTOCOL_VERSION) {
+    return refuse(from, in.getToken(),
+                  "protocol version " + std::to_string(wire::PROTOCOL_VERSION) + " here, version " +
+                      std::to_string(in.getVersion()) + " there");
+  }
+  std::string run_id = in.getRunId();
+  if (run_id != options_.run_id) {
+    return refuse(
+        from, in.getToken(),
+        "run \"" + options_.run_id + "\" here, run \"" + run_id.substr(0, 100) + "\" there");
+  }
+  auto found = peers_.find(from.node);
+  PeerPtr peer = found == peers_.end() ? nullptr : found->second;
+  if (peer && peer->established) {
+    if (peer->tx_token == in.getToken()) return;
+    lose(peer, "it connected anew", false);
+    peer = nullptr;
+  }
+  if (!peer) {
+    if (stopping_ || peers_.size() >= options_.peers_max) {
+      return count(Bad::dropped, nullptr, "a hello while stopping or beyond peers_max");
+    }
+    peer = add_peer(from.node);
+    Status opened = open_endpoint(peer, from.worker);
+    if (!opened.ok()) return lose(peer, opened.message(), false);
+  }
+  establish(peer, in.getToken());
+  transmit(peer, make_envelope(
+                     [&](wire::Envelope::Builder out) { fill_hello(out.initWelcome(), *peer); }));
+}
+
+void Core::handle_welcome(const PeerPtr& peer, wire::Hello::Reader in) {
+  if (peer->established) return;  // both sides said hello at the same time
+  if (in.getToken() == 0 || in.getVersion() != wire::PROTOCOL_VERSION ||
+      std::string(in.getRunId()) != options_.run_id ||
+      node_from_bytes(to_span(in.getNode())) != peer->node) {
+    count(Bad::malformed, peer.get(), "a welcome of another node or run");
+    return lose(peer, "it answered as another node or run", false);
+  }
+  establish(peer, in.getToken());
+}
+
+void Core::establish(const PeerPtr& peer, uint64_t token) {
+  peer->established = true;
+  peer->tx_token = token;
+  log::debug("transport: connected to {}", peer->name);
+  for (auto& [id, lookup] : lookups_) {
+    if (lookup.peer == peer) send_lookup(id, lookup);
+  }
+}
+
+void Core::refuse(const Address& address, uint64_t token, const std::string& reason) {
+  count(Bad::dropped, nullptr, "a connection refused: " + reason);
+  if (lingering_.size() >= kLingeringMax) return;
+  auto stranger = std::make_shared<Peer>(address.node, 0);
+  if (!open_endpoint(stranger, address.worker).ok()) return;
+  stranger->tx_token = token;
+  transmit(stranger, make_envelope([&](wire::Envelope::Builder out) { out.setRefused(reason); }));
+  stranger->lost = true;
+  retire(std::move(stranger->endpoint), true);
+}
+
+// ---- parting
+// --------------------------------------------------------------------------------------------------------
+
+void Core::lose(const PeerPtr& peer, const std::string& reason, bool expected) {
+  if (peer->lost) return;
+  PeerPtr keep = peer;  // the caller's reference may be the map's
+  bool was_established = peer->established;
+  bool last_words = was_established && !peer->broken;
+  if (last_words) {
+    transmit(peer, make_envelope([&](wire::Envelope::Builder out) { out.setGoodbye(reason); }));
+  }
+  if (was_established) {
+    if (expected) {
+      log::debug("transport: parting from {}: {}", peer->name, reason);
+    } else {
+      log::warn("transport: lost {}: {}", peer->name, reason);
+    }
+  }
+  peer->lost = true;
+  peer->established = false;
+  by_token_.erase(peer->rx_token);
+  peers_.erase(peer->node);
+  peer->held.clear();
+  retire(std::move(peer->endpoint), last_words);
+
+  std::vector<uint64_t> waiting;
+  for (auto& [id, lookup] : lookups_) {
+    if (lookup.peer == peer) waiting.push_back(id);
+  }
+  for (uint64_t id : waiting) end_lookup(id, Status(Code::unavailable, reason));
+
+  auto requests = std::move(peer->requests);
+  auto exported = std::move(peer->exported);
+  auto proxies = std::move(peer->proxies);
+  peer->requests.clear(), peer->exported.clear(), peer->proxies.clear();
+  for (auto& [key, request] : requests) {
+    auto requester = exported.find(key.requester);
+    if (requester == exported.end()) continue;
+    requester->second->enqueue(nullptr, request.id.response_id(),
+                               caf::make_message(make_error(caf::sec::request_receiver_down)),
+                               &loop_);
+  }
+  for (auto& [id, actor] : exported) actor->get()->detach(DownNotifier::token_of(*peer));
+  for (auto& [id, proxy] : proxies) {
+    static_cast<Proxy*>(proxy->get())
+        ->kill_proxy(&loop_, make_error(caf::exit_reason::remote_link_unreachable));
+  }
+  if (was_established) {
+    for (auto& callback : on_peer_lost_) callback(peer->node, reason);
+  }
+}
+
+void Core::retire(std::unique_ptr<ucx::Endpoint> endpoint, bool linger) {
+  if (!endpoint) return;
+  if (!linger || lingering_.size() >= kLingeringMax) {
+    dead_endpoints_.push_back(std::move(endpoint));
+    return;
+  }
+  auto* key = endpoint.get();
+  lingering_.push_back(std::move(endpoint));
+  loop_.call_at(Clock::now() + kLinger, [this, key]() {
+    auto at = std::find_if(lingering_.begin(), lingering_.end(),
+                           [&](auto& endpoint) { return endpoint.get() == key; });
+    if (at == lingering_.end()) return;
+    dead_endpoints_.push_back(std::move(*at));
+    lingering_.erase(at);
+  });
+}
+
+// ---- staying in touch
+// -----------------------------------------------------------------------------------------------
+
+void Core::start_ticking() {
+  if (ticking_ || options_.heartbeat_ms == 0) return;
+  ticking_ = true;
+  last_tick_ = Clock::now();
+  loop_.call_at(last_tick_ + std::chrono::milliseconds(options_.heartbeat_ms),
+                [this]() { tick(); });
+}
+
+void Core::tick() {
+  ticking_ = false;
+  if (peers_.empty()) return;
+  auto now = Clock::now();
+  // If this process itself was stopped or starved, the silence is ours: the peers get a new chance.
+  bool late = now - last_tick_ > 3 * std::chrono::milliseconds(options_.heartbeat_ms);
+  std::vector<PeerPtr> silent;
+  for (auto& [node, peer] : peers_) {
+    if (peer->heard || late) peer->last_heard = now;
+    if (options_.silence_ms != 0 &&
+        now - peer->last_heard > std::chrono::milliseconds(options_.silence_ms)) {
+      silent.push_back(peer);
+    } else if (peer->established && !peer->spoke) {
+      transmit(peer, make_envelope([](wire::Envelope::Builder out) { out.setHeartbeat(); }));
+    }
+    peer->heard = peer->spoke = false;
+  }
+  for (auto& peer : silent) {
+    lose(peer,
+         (peer->established ? "silent for " : "no answer for ") +
+             std::to_string(options_.silence_ms) + " ms",
+         false);
+  }
+  start_ticking();
+}
+
+// ---- lookups
+// --------------------------------------------------------------------------------------------------------
+
+void Core::begin_lookup(Address address, std::string name, int timeout_ms,
+                        Transport::OnLookup on_done) {
+  if (stopping_) return on_done(Status(Code::aborted, "the transport has stopped"));
+  if (address.node == system_.node()) {
+    auto found = published_.find(name);
+    if (found != published_.end()) return on_done(found->second);
+    return on_done(Status(Code::not_found, "no actor is published as \"" + name + "\""));
+  }
+  auto peer = connect(address);
+  if (!peer.ok()) return on_done(peer.status());
+  uint64_t id = ++last_lookup_;
+  auto& lookup = lookups_[id];
+  lookup = {*peer, std::move(name), std::move(on_done)};
+  loop_.call_at(
+      Clock::now() + std::chrono::milliseconds(std::max(timeout_ms, 0)), [this, id, timeout_ms]() {
+        end_lookup(
+            id, Status(Code::deadline, "no answer within " + std::to_string(timeout_ms) + " ms"));
+      });
+  if ((*peer)->established) send_lookup(id, lookup);
+}
+
+void Core::send_lookup(uint64_t id, const Lookup& lookup) {
+  transmit(lookup.peer, make_envelope([&](wire::Envelope::Builder out) {
+             auto body = out.initLookup();
+             body.setId(id);
+             body.setName(lookup.name);
+           }));
+}
+
+void Core::end_lookup(uint64_t id, Result<caf::actor> result) {
+  auto found = lookups_.find(id);
+  if (found == lookups_.end()) return;
+  Lookup lookup = std::move(found->second);
+  lookups_.erase(found);
+  lookup.on_done(std::move(result));
+  // A peer that never answered, and that nobody waits for any more, is given up.
+  bool waited_for = std::any_of(lookups_.begin(), lookups_.end(),
+                                [&](auto& other) { return other.second.peer == lookup.peer; });
+  if (!lookup.peer->established && !waited_for) lose(lookup.peer, "it did not answer", false);
+}
+
+}  // namespace simplescale::remote

@@ -1,0 +1,143 @@
+// The control plane of one process: which peers it has, how they meet and part, and what travels
+// between actors. All state belongs to the transport thread; functions marked "any thread" post to
+// it.
+//
+// C1: an actor is "exported" to a peer by the first message that names it, and from then on the
+// peer is told when it
+//     ends. So a proxy never outlives its actor unnoticed, and no monitor messages are needed.
+// C2: a lost peer is forgotten at once and completely: endpoint, proxies, open requests. If the
+// process comes back it
+//     shakes hands anew, with new tokens; messages with an old token are dropped.
+#pragma once
+
+#include <atomic>
+#include <caf/actor.hpp>
+#include <caf/error.hpp>
+#include <caf/mailbox_element.hpp>
+#include <set>
+#include <span>
+
+#include "transport/caf/address.hpp"
+#include "transport/caf/loop.hpp"
+#include "transport/caf/peer.hpp"
+#include "transport/caf/transport.hpp"
+#include "transport/protocol/protocol.capnp.h"
+
+namespace simplescale::remote {
+
+/// In front of every envelope, as the header of the active message. Machines of one run have one
+/// byte order.
+struct FrameHeader {
+  static constexpr uint32_t kMagic = 0x31537353;  // "SsS1"
+  uint32_t magic = kMagic;
+  uint32_t reserved = 0;
+  uint64_t token = 0;     // 0: a Hello
+  uint64_t sequence = 0;  // counts from 0 per connection and direction
+};
+constexpr unsigned kActiveMessage = 1;
+
+enum class Bad : uint8_t { malformed, unknown, oversized, unsupported, dropped };
+
+class Core : public std::enable_shared_from_this<Core> {
+ public:
+  Core(caf::actor_system& system, TransportOptions options);
+
+  // ---- any thread ----
+  /// What a proxy got. Requests that cannot be sent are answered with an error.
+  void send(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_element_ptr element);
+  void link(const PeerPtr& peer, caf::strong_actor_ptr local, caf::actor_id remote, bool on);
+  void local_actor_ended(const PeerPtr& peer, caf::actor_id actor, const caf::error& reason);
+  void publish(const std::string& name, caf::actor actor);
+  void lookup(const std::string& address, const std::string& name, int timeout_ms,
+              Transport::OnLookup on_done);
+  void on_peer_lost(Transport::OnPeerLost callback);
+  void peer_is_dead(const caf::node_id& node, const std::string& reason);
+  TransportCounters counters() const;
+  void stop();
+
+  // ---- the transport thread ----
+  /// The thread's whole life; `ready` is told whether it started, and the address.
+  void run(const std::function<void(Result<std::string>)>& ready);
+
+ private:
+  struct Flight;
+  struct Arrival;
+  struct Outgoing;
+  struct Lookup {
+    PeerPtr peer;
+    std::string name;
+    Transport::OnLookup on_done;
+  };
+
+  // peers (core.cpp)
+  Result<PeerPtr> connect(const Address& address);
+  PeerPtr add_peer(const caf::node_id& node);
+  Status open_endpoint(const PeerPtr& peer, const std::vector<uint8_t>& address);
+  void establish(const PeerPtr& peer, uint64_t token);
+  void lose(const PeerPtr& peer, const std::string& reason, bool expected);
+  void refuse(const Address& address, uint64_t token, const std::string& reason);
+  void retire(std::unique_ptr<ucx::Endpoint> endpoint, bool linger);
+  void tick();
+  void start_ticking();
+  void fill_hello(wire::Hello::Builder out, const Peer& peer);
+  void handle_hello(wire::Hello::Reader in);
+  void handle_welcome(const PeerPtr& peer, wire::Hello::Reader in);
+  void begin_lookup(Address address, std::string name, int timeout_ms, Transport::OnLookup on_done);
+  void send_lookup(uint64_t id, const Lookup& lookup);
+  void end_lookup(uint64_t id, Result<caf::actor> result);
+  void shut_down();
+
+  // frames (frames.cpp)
+  static ucs_status_t on_active_message(void* self, const void* header, size_t header_bytes,
+                                        void* data, size_t bytes, const ucp_am_recv_param_t* param);
+  ucs_status_t arrive(const FrameHeader& header, void* data, size_t bytes, bool rendezvous);
+  void receive_rendezvous(const PeerPtr& peer, uint64_t sequence, void* descriptor, size_t bytes);
+  void in_order(const PeerPtr& peer, uint64_t sequence, Words words);
+  void handle_held(const PeerPtr& peer);
+  void handle(const PeerPtr& peer, kj::ArrayPtr<const capnp::word> words);
+  void transmit(const PeerPtr& peer, Words words, bool hello = false);
+  void count(Bad kind, Peer* peer, const std::string& what);
+
+  // actor traffic (traffic.cpp)
+  void send_now(const PeerPtr& peer, Outgoing out);
+  bool encode(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_element& element,
+              Outgoing& out);
+  void export_actor(const PeerPtr& peer, const caf::strong_actor_ptr& actor);
+  caf::strong_actor_ptr proxy(const PeerPtr& peer, caf::actor_id actor);
+  void dispatch(const PeerPtr& peer, wire::Envelope::Reader envelope);
+  void handle_message(const PeerPtr& peer, wire::Message::Reader in);
+  void handle_exit(const PeerPtr& peer, wire::Exit::Reader in);
+  void handle_down(const PeerPtr& peer, wire::Down::Reader in);
+  void handle_link(const PeerPtr& peer, wire::Link::Reader in, bool on);
+  void handle_lookup(const PeerPtr& peer, wire::Lookup::Reader in);
+  void handle_found(const PeerPtr& peer, wire::Found::Reader in);
+  void answer_error(const PeerPtr& peer, caf::actor_id requester, caf::message_id request,
+                    const caf::error& error);
+
+  caf::actor_system& system_;
+  const TransportOptions options_;
+  Loop loop_;
+
+  std::unique_ptr<ucx::Context> context_;
+  std::unique_ptr<ucx::Worker> worker_;
+  std::unordered_map<caf::node_id, PeerPtr> peers_;
+  std::unordered_map<uint64_t, PeerPtr> by_token_;
+  std::unordered_map<std::string, caf::actor> published_;
+  std::unordered_map<uint64_t, Lookup> lookups_;
+  uint64_t last_lookup_ = 0;
+  std::vector<Transport::OnPeerLost> on_peer_lost_;
+  std::vector<std::unique_ptr<ucx::Endpoint>> dead_endpoints_;  // closed at the end of the round
+  std::vector<std::unique_ptr<ucx::Endpoint>> lingering_;       // last words are under way
+  std::vector<capnp::word> aligned_;                            // scratch for misaligned data
+  std::set<std::string> unsupported_logged_;
+  uint32_t logged_ = 0;  // kinds of bad messages already logged, of no known peer
+  bool ticking_ = false;
+  bool stopping_ = false;
+  Clock::time_point last_tick_;
+
+  struct {
+    std::atomic<uint64_t> sent{0}, received{0}, bad[5]{};
+  } counters_;
+};
+
+}  // namespace simplescale::remote

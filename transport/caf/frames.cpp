@@ -1,0 +1,215 @@
+// Frames: from envelopes to active messages and back, in order, within bounds.
+#include <caf/all.hpp>
+#include <cstring>
+
+#include "runtime/base/log.hpp"
+#include "transport/caf/core.hpp"
+#include "transport/caf/envelope.hpp"
+
+namespace simplescale::remote {
+
+/// An envelope that UCX has not finished sending.
+struct Core::Flight {
+  FrameHeader header;
+  Words words;
+  PeerPtr peer;
+};
+
+/// An envelope that UCX is fetching by rendezvous.
+struct Core::Arrival {
+  Core* core;
+  PeerPtr peer;
+  uint64_t sequence;
+  Words words;
+};
+
+void Core::transmit(const PeerPtr& peer, Words words, bool hello) {
+  if (peer->lost || !peer->endpoint) return;
+  if (!hello && peer->tx_token == 0) return;
+  auto* flight = new Flight{{}, kj::mv(words), peer};
+  if (!hello) {
+    flight->header.token = peer->tx_token;
+    flight->header.sequence = peer->tx_sequence++;
+  }
+  size_t bytes = flight->words.asBytes().size();
+  peer->queued_bytes += bytes;
+  peer->spoke = true;
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  params.user_data = flight;
+  params.cb.send = [](void* request, ucs_status_t, void* user_data) {
+    auto* flight = static_cast<Flight*>(user_data);
+    flight->peer->queued_bytes -= flight->words.asBytes().size();
+    delete flight;
+    ucp_request_free(request);
+  };
+  ucs_status_ptr_t request =
+      ucp_am_send_nbx(peer->endpoint->handle(), kActiveMessage, &flight->header,
+                      sizeof flight->header, flight->words.begin(), bytes, &params);
+  if (!UCS_PTR_IS_PTR(request)) {
+    peer->queued_bytes -= bytes;
+    delete flight;
+    if (UCS_PTR_IS_ERR(request)) {
+      std::string reason =
+          std::string("cannot send: ") + ucs_status_string(UCS_PTR_STATUS(request));
+      loop_.post([this, peer, reason]() { lose(peer, reason, false); });
+      return;
+    }
+  }
+  counters_.sent.fetch_add(1, std::memory_order_relaxed);
+  if (peer->queued_bytes > options_.queue_bytes_max) {
+    loop_.post(
+        [this, peer]() { lose(peer, "it does not take its messages, the queue is full", false); });
+  }
+}
+
+ucs_status_t Core::on_active_message(void* self, const void* header, size_t header_bytes,
+                                     void* data, size_t bytes, const ucp_am_recv_param_t* param) {
+  auto* core = static_cast<Core*>(self);
+  FrameHeader frame;
+  if (header_bytes != sizeof frame) {
+    core->count(Bad::malformed, nullptr, "a frame with a header of another size");
+    return UCS_OK;
+  }
+  std::memcpy(&frame, header, sizeof frame);
+  return core->arrive(frame, data, bytes, (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+}
+
+ucs_status_t Core::arrive(const FrameHeader& frame, void* data, size_t bytes, bool rendezvous) {
+  if (frame.magic != FrameHeader::kMagic) {
+    count(Bad::malformed, nullptr, "a frame without our mark");
+    return UCS_OK;
+  }
+  PeerPtr peer;
+  if (frame.token != 0) {
+    auto found = by_token_.find(frame.token);
+    if (found == by_token_.end()) {
+      count(Bad::dropped, nullptr, "a message on a connection that is no more");
+      return UCS_OK;
+    }
+    peer = found->second;
+    peer->heard = true;
+    // Early messages wait for a rendezvous under way, at most so many of them.
+    if (frame.sequence < peer->rx_sequence ||
+        frame.sequence - peer->rx_sequence > options_.actors_max) {
+      count(Bad::malformed, peer.get(), "a message out of sequence");
+      return UCS_OK;
+    }
+  }
+  if (bytes > options_.message_bytes_max || bytes % sizeof(capnp::word) != 0 || bytes == 0 ||
+      (rendezvous && !peer)) {
+    count(bytes > options_.message_bytes_max ? Bad::oversized : Bad::malformed, peer.get(),
+          "a message of " + std::to_string(bytes) + " bytes");
+    if (peer) in_order(peer, frame.sequence, nullptr);
+    return UCS_OK;  // a rendezvous is thereby dropped
+  }
+  if (rendezvous) {
+    receive_rendezvous(peer, frame.sequence, data, bytes);
+    return UCS_INPROGRESS;
+  }
+  size_t count_words = bytes / sizeof(capnp::word);
+  if (peer && (frame.sequence != peer->rx_sequence)) {
+    auto copy = kj::heapArray<capnp::word>(count_words);
+    std::memcpy(copy.begin(), data, bytes);
+    in_order(peer, frame.sequence, kj::mv(copy));
+    return UCS_OK;
+  }
+  auto* words = static_cast<const capnp::word*>(data);
+  if (reinterpret_cast<uintptr_t>(data) % sizeof(capnp::word) != 0) {
+    if (aligned_.size() < count_words) aligned_.resize(count_words);
+    std::memcpy(aligned_.data(), data, bytes);
+    words = aligned_.data();
+  }
+  if (peer) ++peer->rx_sequence;
+  handle(peer, kj::arrayPtr(words, count_words));
+  if (aligned_.size() > 8192) aligned_ = {};
+  if (peer) handle_held(peer);
+  return UCS_OK;
+}
+
+void Core::receive_rendezvous(const PeerPtr& peer, uint64_t sequence, void* descriptor,
+                              size_t bytes) {
+  peer->held_bytes += bytes;
+  if (peer->held_bytes > options_.queue_bytes_max) {
+    loop_.post([this, peer]() { lose(peer, "it sends more than fits in the queue", false); });
+  }
+  auto* arrival =
+      new Arrival{this, peer, sequence, kj::heapArray<capnp::word>(bytes / sizeof(capnp::word))};
+  ucp_request_param_t params{};
+  params.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  params.user_data = arrival;
+  params.cb.recv_am = [](void* request, ucs_status_t status, size_t, void* user_data) {
+    std::unique_ptr<Arrival> arrival(static_cast<Arrival*>(user_data));
+    ucp_request_free(request);
+    PeerPtr& peer = arrival->peer;
+    Core* core = arrival->core;
+    peer->held_bytes -= arrival->words.asBytes().size();
+    if (peer->lost) return;
+    if (status != UCS_OK) {
+      core->loop_.post([core, peer]() { core->lose(peer, "a large message got lost", false); });
+      return;
+    }
+    core->in_order(peer, arrival->sequence, kj::mv(arrival->words));
+  };
+  ucs_status_ptr_t request =
+      ucp_am_recv_data_nbx(worker_->handle(), descriptor, arrival->words.begin(), bytes, &params);
+  if (UCS_PTR_IS_PTR(request)) return;
+  peer->held_bytes -= bytes;
+  delete arrival;
+  loop_.post([this, peer]() { lose(peer, "a large message cannot be fetched", false); });
+}
+
+/// `words` may be null: then the sequence number is only used up (a message that was thrown away).
+void Core::in_order(const PeerPtr& peer, uint64_t sequence, Words words) {
+  size_t bytes = words.asBytes().size();
+  if (peer->held.emplace(sequence, kj::mv(words)).second) peer->held_bytes += bytes;
+  if (peer->held_bytes > options_.queue_bytes_max) {
+    loop_.post([this, peer]() { lose(peer, "too many messages out of order", false); });
+  }
+  handle_held(peer);
+}
+
+void Core::handle_held(const PeerPtr& peer) {
+  while (!peer->lost && !peer->held.empty() && peer->held.begin()->first == peer->rx_sequence) {
+    Words next = kj::mv(peer->held.begin()->second);
+    peer->held.erase(peer->held.begin());
+    peer->held_bytes -= next.asBytes().size();
+    ++peer->rx_sequence;
+    if (next.size() != 0) handle(peer, next);
+  }
+}
+
+void Core::handle(const PeerPtr& peer, kj::ArrayPtr<const capnp::word> words) {
+  counters_.received.fetch_add(1, std::memory_order_relaxed);
+  try {
+    capnp::FlatArrayMessageReader reader(words, reader_options(words.size()));
+    auto envelope = reader.getRoot<wire::Envelope>();
+    if (peer) {
+      dispatch(peer, envelope);
+    } else if (envelope.isHello()) {
+      handle_hello(envelope.getHello());
+    } else {
+      count(Bad::malformed, nullptr, "a message before any hello");
+    }
+  } catch (const kj::Exception& e) {
+    count(Bad::malformed, peer.get(), e.getDescription().cStr());
+  }
+}
+
+void Core::count(Bad kind, Peer* peer, const std::string& what) {
+  static constexpr const char* kNames[] = {"malformed", "unknown", "oversized", "unsupported",
+                                           "dropped"};
+  counters_.bad[static_cast<size_t>(kind)].fetch_add(1, std::memory_order_relaxed);
+  uint32_t& logged = peer ? peer->logged : logged_;
+  uint32_t bit = 1u << static_cast<unsigned>(kind);
+  // What is unsupported is a mistake of this program, and worth a line for every type.
+  if (kind == Bad::unsupported ? !unsupported_logged_.insert(what).second : (logged & bit) != 0) {
+    return;
+  }
+  logged |= bit;
+  log::warn("transport: {} {}: {} (said once, counted always)",
+            peer ? peer->name : "an unknown process", kNames[static_cast<size_t>(kind)], what);
+}
+
+}  // namespace simplescale::remote

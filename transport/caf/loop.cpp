@@ -1,0 +1,175 @@
+#include "transport/caf/loop.hpp"
+
+#include <poll.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <caf/actor_system.hpp>
+#include <caf/resumable.hpp>
+#include <caf/scheduler/abstract_coordinator.hpp>
+
+#include "runtime/base/log.hpp"
+
+namespace simplescale::remote {
+namespace {
+
+thread_local Loop* current_loop = nullptr;
+
+constexpr size_t kMessagesPerJob = 50;
+constexpr auto kJobsBudget = std::chrono::milliseconds(1);
+constexpr auto kSlowHandler = std::chrono::milliseconds(200);
+
+}  // namespace
+
+bool SpinPolicy::poll_again(Clock::time_point now) {
+  if (!spinning_) {
+    if (budget_.count() == 0 || (score_ == 0 && ++skipped_ < kProbe)) return false;
+    skipped_ = 0;
+    spinning_ = true;
+    last_ = now;
+    return true;
+  }
+  if (now - last_ < budget_) return true;
+  spinning_ = false;
+  if (score_ > 0) --score_;
+  return false;
+}
+
+Loop::Loop(caf::actor_system& system, std::chrono::nanoseconds spin)
+    : caf::execution_unit(&system), spin_(spin) {}
+
+bool Loop::on_this_thread() const {
+  return current_loop == this;
+}
+
+bool Loop::post(Task task) {
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return false;
+    posted_.push_back(kj::mv(task));
+    has_posted_.store(true, std::memory_order_seq_cst);
+  }
+  // sleep() sets asleep_ before it looks at has_posted_, so one of the two sees the other.
+  if (asleep_.load(std::memory_order_seq_cst)) worker_->signal();
+  return true;
+}
+
+bool Loop::flush() {
+  if (in_posted_) return false;
+  run_posted();
+  return true;
+}
+
+bool Loop::run_posted() {
+  if (!has_posted_.load(std::memory_order_acquire)) return false;
+  {
+    std::lock_guard lock(mutex_);
+    batch_.swap(posted_);
+    has_posted_.store(false, std::memory_order_relaxed);
+  }
+  in_posted_ = true;
+  for (Task& task : batch_) task();
+  batch_.clear();
+  in_posted_ = false;
+  return true;
+}
+
+void Loop::call_at(Clock::time_point when, Task task) {
+  timers_.emplace(when, kj::mv(task));
+}
+
+bool Loop::run_timers(Clock::time_point now) {
+  if (timers_.empty() || timers_.begin()->first > now) return false;
+  Task task = kj::mv(timers_.begin()->second);
+  timers_.erase(timers_.begin());
+  task();
+  return true;
+}
+
+void Loop::exec_later(caf::resumable* job) {
+  if (on_this_thread() && worker_ && !quit_) {
+    jobs_.push_back(job);
+  } else {
+    system().scheduler().enqueue(job);
+  }
+}
+
+bool Loop::run_jobs() {
+  if (jobs_.empty()) return false;
+  auto start = Clock::now(), now = start;
+  // After a while others get their turn: the scheduler's workers do the rest, and the network is
+  // looked at again.
+  while (!jobs_.empty() && now - start < kJobsBudget) {
+    caf::resumable* job = jobs_.front();
+    jobs_.pop_front();
+    auto result = job->resume(this, kMessagesPerJob);
+    if (result == caf::resumable::resume_later) {
+      jobs_.push_back(job);
+    } else {
+      caf::intrusive_ptr_release(job);
+    }
+    auto before = now;
+    now = Clock::now();
+    if (now - before > kSlowHandler) {
+      log::warn("an actor's handler blocked the transport thread for {} ms; detach it",
+                std::chrono::duration_cast<std::chrono::milliseconds>(now - before).count());
+    }
+  }
+  for (caf::resumable* job : jobs_) system().scheduler().enqueue(job);
+  jobs_.clear();
+  return true;
+}
+
+void Loop::sleep() {
+  asleep_.store(true, std::memory_order_seq_cst);
+  if (!has_posted_.load(std::memory_order_seq_cst)) {
+    auto armed = worker_->arm();
+    if (armed.ok() && *armed) {
+      int timeout_ms = -1;
+      if (!timers_.empty()) {
+        auto left =
+            std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first - Clock::now());
+        timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
+      }
+      pollfd fd{worker_->event_fd(), POLLIN, 0};
+      ::poll(&fd, 1, timeout_ms);
+    }
+  }
+  asleep_.store(false, std::memory_order_relaxed);
+  spin_.woke(Clock::now());
+}
+
+void Loop::run(ucx::Worker& worker, Task after) {
+  current_loop = this;
+  worker_ = &worker;
+  while (!quit_) {
+    bool busy = false;
+    while (worker.progress()) busy = true;
+    busy |= run_posted();
+    busy |= run_jobs();
+    auto now = Clock::now();
+    busy |= run_timers(now);
+    after();
+    if (busy) {
+      spin_.hit(now);
+    } else if (spin_.poll_again(now)) {
+      sched_yield();  // whoever shares this core, perhaps the peer itself, goes first
+    } else {
+      sleep();
+    }
+  }
+  // The rest: everything posted gets to run, so that nobody waits for an answer for ever.
+  for (bool done = false; !done;) {
+    run_posted();
+    for (caf::resumable* job : jobs_) system().scheduler().enqueue(job);
+    jobs_.clear();
+    std::lock_guard lock(mutex_);
+    done = closed_ = posted_.empty();
+  }
+  after();
+  timers_.clear();
+  worker_ = nullptr;
+  current_loop = nullptr;
+}
+
+}  // namespace simplescale::remote
