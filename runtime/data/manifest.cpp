@@ -63,6 +63,7 @@ Result<Manifest> read_manifest(const std::string& folder) {
     m.source_signature = root.at("source_signature");
     m.source_hash = root.at("source_xxh3_128");
     m.tokenizer_path = root.at("tokenizer_path");
+    m.tokenizer_signature = root.at("tokenizer_signature");
     m.tokenizer_hash = root.at("tokenizer_xxh3_128");
     m.vocab = root.at("vocab");
     m.validation_fraction = root.at("validation_fraction");
@@ -86,6 +87,7 @@ Status write_manifest(const std::string& folder, const Manifest& m) {
                {"source_signature", m.source_signature},
                {"source_xxh3_128", m.source_hash},
                {"tokenizer_path", m.tokenizer_path},
+               {"tokenizer_signature", m.tokenizer_signature},
                {"tokenizer_xxh3_128", m.tokenizer_hash},
                {"vocab", m.vocab},
                {"validation_fraction", m.validation_fraction},
@@ -135,13 +137,15 @@ Result<FileRecord> record_file(const std::string& folder, const std::string& nam
   return record;
 }
 
-bool unchanged(const std::string& folder, const FileRecord& record) {
+bool unchanged(const std::string& folder, FileRecord& record) {
   FileRecord now;
   const std::string path = folder + "/" + record.name;
   if (record.hash.empty() || !stat_of(path, now) || now.bytes != record.bytes) return false;
   if (now.changed_ns == record.changed_ns) return true;
   const auto hash = hash_file(path);
-  return hash.ok() && *hash == record.hash;
+  if (!hash.ok() || *hash != record.hash) return false;
+  record.changed_ns = now.changed_ns;
+  return true;
 }
 
 Status publish_file(const std::string& temporary, const std::string& path) {

@@ -214,6 +214,8 @@ namespace {
 Result<Dataset> open_prepared(const std::string& folder, int64_t vocab) {
   auto manifest = read_manifest(folder);
   if (!manifest.ok()) return Status(Code::bad_data, manifest.status().message());
+  if (!manifest->complete())
+    return Status(Code::bad_data, folder + " was not prepared to the end: run prepare again");
   if (manifest->vocab > vocab)
     return Status(Code::bad_data, folder + " was prepared for a vocabulary of " +
                                       std::to_string(manifest->vocab) + ", the model has " +

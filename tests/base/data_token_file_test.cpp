@@ -146,9 +146,11 @@ TEST_SUITE("token file") {
     folder.write("validation.bin", counting<uint16_t>(20), llmc::header(2, 20));
     Manifest manifest{
         .source = "x \"\xff", .vocab = 64, .train_tokens = 50, .validation_tokens = 20};
-    manifest.tokenizer.name = "tokenizer.model";
-    manifest.train.name = "train.bin";
-    manifest.validation.name = "validation.bin";
+    CHECK(open_dataset(folder.path, "prepared", 64, 0).status().code() == Code::bad_data);
+    manifest.tokenizer = {.name = "tokenizer.model", .hash = "x"};
+    manifest.train = {.name = "train.bin", .hash = "x"};
+    manifest.validation = {.name = "validation.bin", .hash = "x"};
+    REQUIRE(manifest.complete());
     REQUIRE(write_manifest(folder.path, manifest).ok());
     const auto prepared = open_dataset(folder.path, "auto", 64, 0);
     REQUIRE(prepared.ok());

@@ -1,0 +1,353 @@
+#include "runtime/data/prepare.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/log.hpp"
+#include "runtime/data/corpus.hpp"
+#include "runtime/data/token_file.hpp"
+#include "runtime/data/tokenizer.hpp"
+
+namespace simplescale {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using Progress = std::function<void(const PrepareProgress&)>;
+
+constexpr uint64_t training_bytes_max =
+    32 << 20;  // of text for the tokenizer; more makes it no better, only later
+constexpr auto lock_patience = std::chrono::minutes(10);
+
+// Holds folder/.lock; the kernel lets go of it when the process dies.
+class FolderLock {
+ public:
+  FolderLock() = default;
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  ~FolderLock() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+
+  Status take(const std::string& folder) {
+    const std::string path = folder + "/.lock";
+    fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd_ < 0) return Status(Code::io, "cannot write " + path + ": " + std::strerror(errno));
+    const auto deadline = std::chrono::steady_clock::now() + lock_patience;
+    while (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EINTR) continue;
+      if (errno != EWOULDBLOCK) return {};  // a file system without locks: P1 and P3 still hold
+      if (std::chrono::steady_clock::now() > deadline)
+        return Status(Code::deadline,
+                      "another process has been preparing " + folder + " for ten minutes");
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    return {};
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+Status check(const PrepareOptions& options) {
+  if (options.folder.empty()) return Status(Code::bad_config, "no folder to prepare the data in");
+  if (options.tokenizer_path.empty() && (options.vocab < 300 || options.vocab > 1 << 20))
+    return Status(Code::bad_config, "tokenizer.vocab = " + std::to_string(options.vocab) +
+                                        ": a byte-pair tokenizer needs 300 to 1048576 tokens");
+  if (!(options.validation_fraction >= 0 && options.validation_fraction < 1))
+    return Status(Code::bad_config, "data.validation_fraction must be at least 0 and below 1");
+  return {};
+}
+
+// ---- tokenizer
+// --------------------------------------------------------------------------------------------------------
+
+// The lines a tokenizer is trained on: all, or about training_bytes_max chosen by a hash of their
+// number.
+Result<std::vector<std::string>> training_lines(const Corpus& corpus, uint64_t seed,
+                                                const Progress& progress) {
+  const double kept =
+      std::min(1.0, static_cast<double>(training_bytes_max) / static_cast<double>(corpus.bytes()));
+  std::vector<std::string> lines;
+  uint64_t number[2] = {seed, 0};
+  SS_RETURN_IF_ERROR(corpus.read([&](const TextChunk& chunk, double fraction) {
+    progress({"read", fraction});
+    for (size_t at = 0; at < chunk.text.size(); ++number[1]) {
+      const size_t end = std::min(chunk.text.find('\n', at), chunk.text.size());
+      const double draw =
+          std::ldexp(static_cast<double>(hash128(number, sizeof number).low >> 11), -53);
+      if (end > at && draw < kept) lines.push_back(chunk.text.substr(at, end - at));
+      at = end + 1;
+    }
+    return Status();
+  }));
+  return lines;
+}
+
+// Leaves folder/tokenizer.model and says in the manifest what it is made from.
+Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manifest& old,
+                      Manifest& made, const Progress& progress) {
+  const std::string path = options.folder + "/tokenizer.model";
+  if (!options.tokenizer_path.empty()) {
+    std::ifstream in(options.tokenizer_path, std::ios::binary);
+    const std::string model{std::istreambuf_iterator<char>(in), {}};
+    SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::from_bytes(model, options.tokenizer_path));
+    if (options.vocab > 0 && tokenizer.vocab() > options.vocab)
+      return Status(Code::bad_data,
+                    options.tokenizer_path + " has " + std::to_string(tokenizer.vocab()) +
+                        " tokens, more than the vocabulary of " + std::to_string(options.vocab));
+    made.vocab = tokenizer.vocab();
+    if (!unchanged(options.folder, old.tokenizer) ||
+        old.tokenizer_hash != hash128(model.data(), model.size()).hex())
+      SS_RETURN_IF_ERROR(write_file_atomic(path, model));
+  } else {
+    made.vocab = options.vocab;
+    const Corpus* text = &corpus;
+    Result<Corpus> other = Status(Code::not_found, "");
+    if (!options.train_tokenizer_on.empty()) {
+      other = Corpus::open(options.train_tokenizer_on);
+      SS_RETURN_IF_ERROR(other.status());
+      text = &*other;
+    }
+    made.tokenizer_signature = text->signature();
+    const bool keep = unchanged(options.folder, old.tokenizer) && old.tokenizer_path.empty() &&
+                      old.tokenizer_signature == made.tokenizer_signature &&
+                      old.vocab == made.vocab && old.seed == made.seed;
+    if (!keep) {
+      SS_ASSIGN(const auto lines, training_lines(*text, options.seed, progress));
+      progress({"tokenizer", 0});
+      SS_ASSIGN(const std::string model, train_tokenizer(lines, options.vocab));
+      SS_RETURN_IF_ERROR(write_file_atomic(path, model));
+      progress({"tokenizer", 1});
+    }
+  }
+  SS_ASSIGN(made.tokenizer, record_file(options.folder, "tokenizer.model"));
+  made.tokenizer_hash = made.tokenizer.hash;
+  return {};
+}
+
+// ---- tokens
+// -----------------------------------------------------------------------------------------------------------
+
+// Writes tokens behind an llm.c header that is filled in at the end.
+class TokenWriter {
+ public:
+  TokenWriter(const std::string& path, int token_bytes) : path_(path), token_bytes_(token_bytes) {
+    out_.open(path, std::ios::binary | std::ios::trunc);
+    out_ << llmc::header(token_bytes, 0);
+  }
+
+  Status write(const std::vector<int32_t>& ids) {
+    buffer_.resize(ids.size() * static_cast<size_t>(token_bytes_));
+    for (size_t i = 0; i < ids.size(); ++i)
+      std::memcpy(buffer_.data() + i * static_cast<size_t>(token_bytes_), &ids[i],
+                  static_cast<size_t>(token_bytes_));
+    return write(buffer_.data(), ids.size());
+  }
+  Status write(const void* tokens, uint64_t count) {
+    out_.write(static_cast<const char*>(tokens),
+               static_cast<std::streamsize>(count * token_bytes_));
+    count_ += count;
+    return out_ ? Status() : failed();
+  }
+
+  /// The file's last act: keeps the first `count` tokens and says so in the header.
+  Status finish(uint64_t count) {
+    out_.seekp(0);
+    out_ << llmc::header(token_bytes_, count);
+    out_.close();
+    if (!out_) return failed();
+    std::error_code error;
+    fs::resize_file(path_, llmc::header_bytes + count * token_bytes_, error);
+    return error ? Status(Code::io, "cannot write " + path_ + ": " + error.message()) : Status();
+  }
+  Status flush() { return out_.flush() ? Status() : failed(); }
+  uint64_t count() const { return count_; }
+
+ private:
+  Status failed() const {
+    return Status(Code::io, "cannot write " + path_ + ": " + std::strerror(errno));
+  }
+  const std::string path_;
+  const int token_bytes_;
+  std::ofstream out_;
+  std::string buffer_;
+  uint64_t count_ = 0;
+};
+
+// Encodes chunks on all cores and writes them in order.
+class Encoder {
+ public:
+  Encoder(const Tokenizer& tokenizer, TokenWriter& out)
+      : tokenizer_(tokenizer),
+        out_(out),
+        threads_(std::clamp(std::thread::hardware_concurrency(), 1u, 64u)),
+        // SentencePiece puts a blank before every text. In front of the newline that a continuing
+        // chunk begins with it is a token of its own, and dropped: the tokens are those of the
+        // whole document encoded at once.
+        prefix_(
+            static_cast<std::ptrdiff_t>(std::max<size_t>(tokenizer.encode("\n").size(), 1) - 1)) {}
+
+  Status add(TextChunk chunk) {
+    batch_.push_back(std::move(chunk));
+    return batch_.size() < 16 * threads_ ? Status() : flush();
+  }
+
+  Status flush() {
+    std::vector<std::vector<int32_t>> ids(batch_.size());
+    auto work = [&](size_t first) {
+      for (size_t i = first; i < batch_.size(); i += threads_) ids[i] = encode(batch_[i]);
+    };
+    std::vector<std::jthread> helpers;
+    for (size_t i = 1; i < std::min<size_t>(threads_, batch_.size()); ++i)
+      helpers.emplace_back(work, i);
+    work(0);
+    helpers.clear();
+    batch_.clear();
+    for (const auto& part : ids) SS_RETURN_IF_ERROR(out_.write(part));
+    return {};
+  }
+
+ private:
+  std::vector<int32_t> encode(const TextChunk& chunk) const {
+    std::vector<int32_t> ids = tokenizer_.encode(chunk.text);
+    if (!chunk.begins_document)
+      ids.erase(ids.begin(), ids.begin() + std::min<std::ptrdiff_t>(prefix_, std::ssize(ids)));
+    else if (tokenizer_.bos() >= 0)
+      ids.insert(ids.begin(), tokenizer_.bos());
+    return ids;
+  }
+
+  const Tokenizer& tokenizer_;
+  TokenWriter& out_;
+  const size_t threads_;
+  const std::ptrdiff_t prefix_;
+  std::vector<TextChunk> batch_;
+};
+
+// Moves the last part of train.bin.part to validation.bin.part and gives both their names.
+Status split_tokens(const std::string& folder, int token_bytes, TokenWriter& all, Manifest& made) {
+  const std::string train = folder + "/train.bin", validation = folder + "/validation.bin";
+  SS_RETURN_IF_ERROR(all.flush());
+  made.validation_tokens =
+      static_cast<uint64_t>(static_cast<double>(all.count()) * made.validation_fraction);
+  made.train_tokens = all.count() - made.validation_tokens;
+  if (made.validation_tokens > 0) {
+    TokenWriter held_back(validation + ".part", token_bytes);
+    std::ifstream in(train + ".part", std::ios::binary);
+    in.seekg(static_cast<std::streamoff>(llmc::header_bytes + made.train_tokens * token_bytes));
+    std::vector<char> buffer(1 << 20);
+    while (in.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || in.gcount() > 0)
+      SS_RETURN_IF_ERROR(
+          held_back.write(buffer.data(), static_cast<uint64_t>(in.gcount()) / token_bytes));
+    if (held_back.count() != made.validation_tokens)
+      return Status(Code::io, "cannot read back " + train + ".part");
+    SS_RETURN_IF_ERROR(held_back.finish(made.validation_tokens));
+    SS_RETURN_IF_ERROR(publish_file(validation + ".part", validation));
+    SS_ASSIGN(made.validation, record_file(folder, "validation.bin"));
+  } else {
+    std::error_code ignored;
+    fs::remove(validation, ignored);
+  }
+  SS_RETURN_IF_ERROR(all.finish(made.train_tokens));
+  SS_RETURN_IF_ERROR(publish_file(train + ".part", train));
+  SS_ASSIGN(made.train, record_file(folder, "train.bin"));
+  return {};
+}
+
+Status make_tokens(const PrepareOptions& options, const Corpus& corpus, Manifest& made,
+                   const Progress& progress) {
+  SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(options.folder + "/tokenizer.model"));
+  const int token_bytes = tokenizer.vocab() <= 65536 ? 2 : 4;
+  TokenWriter out(options.folder + "/train.bin.part", token_bytes);
+  Encoder encoder(tokenizer, out);
+  Hasher hasher;
+  SS_RETURN_IF_ERROR(corpus.read([&](TextChunk chunk, double fraction) {
+    progress({"tokens", fraction});
+    made.documents += chunk.begins_document;
+    made.text_bytes += chunk.text.size();
+    hasher.update(&chunk.begins_document, 1);
+    hasher.update(chunk.text.data(), chunk.text.size());
+    return encoder.add(std::move(chunk));
+  }));
+  SS_RETURN_IF_ERROR(encoder.flush());
+  made.source_hash = hasher.digest().hex();
+  return split_tokens(options.folder, token_bytes, out, made);
+}
+
+bool keep_tokens(const std::string& folder, Manifest& old, const Manifest& made) {
+  return old.source_signature == made.source_signature &&
+         old.tokenizer_hash == made.tokenizer_hash &&
+         old.validation_fraction == made.validation_fraction && unchanged(folder, old.train) &&
+         (old.validation_tokens == 0 || unchanged(folder, old.validation));
+}
+
+// Whether a complete folder is what the options ask for, as far as can be told without the source.
+bool answers(const Manifest& manifest, const PrepareOptions& options) {
+  return manifest.complete() && manifest.source == options.source &&
+         manifest.tokenizer_path == options.tokenizer_path &&
+         (manifest.vocab == options.vocab || !options.tokenizer_path.empty()) &&
+         manifest.validation_fraction == options.validation_fraction;
+}
+
+}  // namespace
+
+Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress) {
+  const Progress report = progress ? progress : [](const PrepareProgress&) {};
+  SS_RETURN_IF_ERROR(check(options));
+  const auto opened = Corpus::open(options.source);
+  if (!opened.ok()) {
+    const auto ready = read_manifest(options.folder);
+    if (!ready.ok() || !answers(*ready, options)) return opened.status();
+    log::warn("{}; going on with {}, which was made from it", opened.status().message(),
+              options.folder);
+    return *ready;
+  }
+  const Corpus& corpus = *opened;
+  std::error_code error;
+  fs::create_directories(options.folder, error);
+  if (error) return Status(Code::io, "cannot create " + options.folder + ": " + error.message());
+  FolderLock lock;
+  SS_RETURN_IF_ERROR(lock.take(options.folder));
+
+  const auto read = read_manifest(options.folder);
+  Manifest old = read.ok() ? *read : Manifest{};  // damaged or old: everything is made again
+  Manifest made;
+  made.source = options.source;
+  made.source_signature = corpus.signature();
+  made.tokenizer_path = options.tokenizer_path;
+  made.validation_fraction = options.validation_fraction;
+  made.seed = options.seed;
+  SS_RETURN_IF_ERROR(make_tokenizer(options, corpus, old, made, report));
+  if (keep_tokens(options.folder, old, made)) {
+    made.source_hash = old.source_hash;
+    made.documents = old.documents;
+    made.text_bytes = old.text_bytes;
+    made.train_tokens = old.train_tokens;
+    made.validation_tokens = old.validation_tokens;
+    made.train = old.train;
+    made.validation = old.validation;
+    if (read.ok() && made == *read) return made;
+  } else {
+    // Without a whole set of tokens the folder is not ready, and the manifest says so; but the
+    // tokenizer is kept.
+    SS_RETURN_IF_ERROR(write_manifest(options.folder, made));
+    SS_RETURN_IF_ERROR(make_tokens(options, corpus, made, report));
+  }
+  SS_RETURN_IF_ERROR(write_manifest(options.folder, made));
+  return made;
+}
+
+}  // namespace simplescale

@@ -1,0 +1,352 @@
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "runtime/data/corpus.hpp"
+#include "runtime/data/prepare.hpp"
+#include "runtime/data/run_program.hpp"
+#include "runtime/data/token_file.hpp"
+#include "runtime/data/tokenizer.hpp"
+
+using namespace simplescale;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Folder {
+  std::string path = "/tmp/ss-prepare-test-" + std::to_string(getpid());
+  Folder() {
+    fs::remove_all(path);
+    fs::create_directories(path);
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::string write(const std::string& name, const std::string& text) const {
+    fs::create_directories(fs::path(path + "/" + name).parent_path());
+    std::ofstream(path + "/" + name, std::ios::binary) << text;
+    return path + "/" + name;
+  }
+};
+
+std::string contents(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Prose enough for a small vocabulary, the same every time.
+std::string prose(int sentences, uint32_t seed = 1) {
+  const char* words[] = {"the",   "river",    "carries", "small", "boats",  "past",
+                         "quiet", "villages", "while",   "old",   "men",    "repair",
+                         "nets",  "and",      "sing",    "about", "summer", "storms",
+                         "1984",  "été",      "ships",   "under", "cold",   "bridges"};
+  std::string text;
+  for (int i = 0; i < sentences; ++i) {
+    for (int k = 0; k < 9; ++k) {
+      seed = seed * 1664525 + 1013904223;
+      text += std::string(k ? " " : "") + words[(seed >> 20) % 24];
+    }
+    text += i % 7 == 6 ? ".\n\n" : i % 3 == 2 ? ".\n" : ".  ";
+  }
+  return text;
+}
+
+std::vector<int32_t> all_tokens(const TokenSource& source) {
+  std::vector<int32_t> tokens(source.tokens());
+  REQUIRE(source.read_sample(0, static_cast<int64_t>(tokens.size()) - 1, tokens.data()).ok());
+  return tokens;
+}
+
+struct Read {
+  std::vector<std::string> documents;
+  size_t chunks = 0;
+};
+Read read_all(const std::string& source) {
+  Read read;
+  const auto corpus = Corpus::open(source);
+  REQUIRE(corpus.ok());
+  const Status status = corpus->read([&](TextChunk chunk, double fraction) {
+    CHECK(fraction <= 1);
+    if (chunk.begins_document) read.documents.emplace_back();
+    CHECK((chunk.begins_document || chunk.text[0] == '\n'));
+    read.documents.back() += chunk.text;
+    ++read.chunks;
+    return Status();
+  });
+  REQUIRE_MESSAGE(status.ok(), status.message());
+  return read;
+}
+
+}  // namespace
+
+TEST_SUITE("prepare") {
+  TEST_CASE("corpus: a file is cut at separators into documents, at newlines into chunks") {
+    const Folder folder;
+    const std::string first = prose(2000), second = "one line";
+    const auto read =
+        read_all(folder.write("a.txt", "\xEF\xBB\xBF\n" + first + "\n<|endoftext|>\n" + second +
+                                           "\n<|endoftext|>\n\n<|endoftext|>"));
+    REQUIRE(read.documents.size() == 2);
+    CHECK(read.documents[0] == first.substr(0, first.find_last_not_of(" \n") + 1));
+    CHECK(read.documents[1] == second);
+    CHECK(read.chunks > 5);
+    CHECK(read_all(folder.write("b.txt", "a <|endoftext|> within a line")).documents.size() == 1);
+  }
+
+  TEST_CASE("corpus: a folder's text files are documents in the order of their names") {
+    const Folder folder;
+    folder.write("texts/b.txt", "second");
+    folder.write("texts/a.txt", "first");
+    folder.write("texts/sub/c.txt", "third");
+    folder.write("texts/d.md", "ignored");
+    CHECK(read_all(folder.path + "/texts").documents ==
+          std::vector<std::string>{"first", "second", "third"});
+    const auto before = Corpus::open(folder.path + "/texts")->signature();
+    CHECK(before == Corpus::open(folder.path + "/texts")->signature());
+    folder.write("texts/sub/c.txt", "third, changed");
+    CHECK(before != Corpus::open(folder.path + "/texts")->signature());
+  }
+
+  TEST_CASE("corpus: bad text is named with file and byte") {
+    const Folder folder;
+    const auto error = [&](const std::string& source) {
+      const auto corpus = Corpus::open(source);
+      const Status status = corpus.ok()
+                                ? corpus->read([](const TextChunk&, double) { return Status(); })
+                                : corpus.status();
+      CHECK(status.code() == Code::bad_data);
+      return status.message();
+    };
+    const auto latin = folder.write("latin.txt", "caf\xE9 noir");
+    CHECK(error(latin).find(latin + ": byte 3: not UTF-8") == 0);
+    CHECK(error(folder.write("blank.txt", " \n\n")).find("holds no text") != std::string::npos);
+    CHECK(error(folder.path + "/none.txt").find("no such text file") != std::string::npos);
+    CHECK(error("debian:cowsay").find("unknown package") != std::string::npos);
+    CHECK(error(folder.write("long.txt", std::string((16 << 20) + 20'000, 'x')))
+              .find("byte 0: a line of more") != std::string::npos);
+    fs::create_directories(folder.path + "/nothing");
+    CHECK(error(folder.path + "/nothing").find("no .txt files") != std::string::npos);
+  }
+
+  TEST_CASE("corpus: invalid UTF-8 of every kind is found where it begins") {
+    CHECK(first_invalid_utf8("plain ASCII of some length") == 26);
+    const std::string valid = "é ü € 😀 \xED\x9F\xBF \xF4\x8F\xBF\xBF";
+    CHECK(first_invalid_utf8(valid) == valid.size());
+    for (const char* bad :
+         {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
+          "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82", "\xC3", "\xC3(", "\xFF"})
+      CHECK(first_invalid_utf8("0123456789" + std::string(bad)) == 10);
+  }
+
+  TEST_CASE("corpus: verses become prose, a book a document, a chapter a line") {
+    CHECK(bible_prose("Ge1:1 In the beginning\n").status().message().find("1 verses of 31102") !=
+          std::string::npos);
+    CHECK(bible_prose("no verse\n").status().message().find("line 1") != std::string::npos);
+    std::string verses = "1Sa1:1 A b.\n1Sa1:2 C d.\n1Sa2:1 E f.\n2Sa1:1 G h.\n";
+    for (int i = 4; i < 31'102; ++i) verses += "3Jo1:" + std::to_string(i) + " x\n";
+    const auto text = bible_prose(verses);
+    REQUIRE(text.ok());
+    CHECK(text->substr(0, 65) ==
+          "A b. C d.\nE f.\n<|endoftext|>\nG h.\n<|endoftext|>\nx x x x x x x x x");
+  }
+
+  TEST_CASE("run_program: output, failure, a missing program, and its deadline") {
+    CHECK(*run_program({"echo", "a b", "$HOME"}, 20'000, 100) == "a b $HOME\n");
+    CHECK(run_program({"no-such-program-of-ours"}, 20'000, 100).status().code() == Code::not_found);
+    CHECK(run_program({"false"}, 20'000, 100).status().message().find("exit status 1") !=
+          std::string::npos);
+    CHECK(run_program({"yes"}, 20'000, 100'000).status().message().find("printed more") !=
+          std::string::npos);
+    CHECK(run_program({"sleep", "1000"}, 10, 100).status().code() == Code::deadline);
+    // One that closes its output and goes on.
+    CHECK(run_program({"bash", "-c", "exec >&-; exec sleep 1000"}, 50, 100).status().code() ==
+          Code::io);
+    CHECK(*run_program({"cat"}, 20'000, 100) == "");  // stdin is empty
+  }
+
+  TEST_CASE("tokenizer: text comes back exactly, control tokens are Llama's") {
+    std::vector<std::string> lines;
+    std::istringstream text(prose(3000));
+    for (std::string line; std::getline(text, line);) lines.push_back(line);
+    const auto model = train_tokenizer(lines, 420);
+    REQUIRE_MESSAGE(model.ok(), model.status().message());
+    CHECK(*model == *train_tokenizer(lines, 420));
+    const auto tokenizer = Tokenizer::from_bytes(*model, "test").take();
+    CHECK(tokenizer.vocab() == 420);
+    CHECK(tokenizer.bos() == 1);
+    CHECK(tokenizer.eos() == 2);
+    for (const std::string sample :
+         {"the river carries été", "two  blanks,\n\n a tab\t, 1984 and 😀 漢字", " blank first"})
+      CHECK(tokenizer.decode(tokenizer.encode(sample)) == sample);
+    const auto digits = tokenizer.encode("1984");
+    CHECK(digits.size() >= 4);  // digits stand alone
+    CHECK(tokenizer.encode("").empty());
+    CHECK(tokenizer.decode(std::vector<int32_t>{1, 420, -1, 2}).find("\xE2\x81\x87") !=
+          std::string::npos);
+    CHECK(train_tokenizer(lines, 100'000).status().code() == Code::bad_data);
+    CHECK(train_tokenizer({}, 1000).status().code() == Code::bad_data);
+    CHECK(Tokenizer::load("/nowhere/tokenizer.model").status().code() == Code::bad_data);
+    CHECK(Tokenizer::from_bytes("garbage", "x").status().code() == Code::bad_data);
+  }
+
+  TEST_CASE(
+      "prepare: tokens are those of whole documents with BOS before each, the last are held back") {
+    const Folder folder;
+    const std::string first = prose(3000, 7), second = prose(500, 8);
+    PrepareOptions options{.source = folder.write("text.txt", first + "\n<|endoftext|>\n" + second),
+                           .folder = folder.path + "/prepared",
+                           .vocab = 420,
+                           .validation_fraction = 0.1};
+    std::vector<std::string> stages;
+    const auto made = prepare(options, [&](const PrepareProgress& progress) {
+      if (stages.empty() || stages.back() != progress.stage) stages.push_back(progress.stage);
+    });
+    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    CHECK(stages == std::vector<std::string>{"read", "tokenizer", "tokens"});
+    CHECK(made->documents == 2);
+    const auto tokenizer = Tokenizer::load(options.folder + "/tokenizer.model").take();
+    std::vector<int32_t> expected;
+    for (const auto& text : {first, second}) {
+      const auto ids = tokenizer.encode(text.substr(0, text.find_last_not_of(" \n") + 1));
+      expected.push_back(1);
+      expected.insert(expected.end(), ids.begin(), ids.end());
+    }
+    const auto data = open_dataset(options.folder, "auto", 420, 0);
+    REQUIRE(data.ok());
+    CHECK(data->train.validate().ok());
+    auto tokens = all_tokens(data->train);
+    CHECK(tokens.size() == made->train_tokens);
+    CHECK(data->validation.tokens() == expected.size() / 10);
+    const auto rest = all_tokens(data->validation);
+    tokens.insert(tokens.end(), rest.begin(), rest.end());
+    CHECK(tokens == expected);
+    CHECK(*hash_file(options.folder + "/train.bin") == made->train.hash);
+  }
+
+  TEST_CASE(
+      "prepare: what is unchanged is kept, what is not is made again, half a file is never taken") {
+    const Folder folder;
+    PrepareOptions options{.source = folder.write("text.txt", prose(800)),
+                           .folder = folder.path + "/prepared",
+                           .vocab = 400};
+    int steps = 0;
+    std::string stages;
+    const auto run = [&] {
+      stages.clear();
+      const auto made = prepare(options, [&](const PrepareProgress& progress) {
+        if (!stages.ends_with(progress.stage + " ")) stages += progress.stage + " ";
+        ++steps;
+      });
+      REQUIRE_MESSAGE(made.ok(), made.status().message());
+      return *made;
+    };
+    const Manifest first = run();
+    CHECK(run() == first);
+    CHECK(stages == "");  // P2
+
+    // Another time, the same contents.
+    fs::last_write_time(options.folder + "/train.bin",
+                        fs::file_time_type::clock::now() - std::chrono::hours(1));
+    CHECK(run().train.hash == first.train.hash);
+    CHECK(stages == "");
+
+    options.validation_fraction = 0.2;
+    CHECK(run().validation_tokens > 10 * first.validation_tokens);
+    CHECK(stages == "tokens ");
+    options.validation_fraction = 0.01;
+
+    // A truncated token file, a lost manifest, a leftover of a crash: the same bytes as at first
+    // (P3).
+    fs::resize_file(options.folder + "/train.bin", 100);
+    CHECK(run().train.hash == first.train.hash);
+    CHECK(stages == "tokens ");
+    fs::remove(options.folder + "/manifest.json");
+    folder.write("prepared/train.bin.part", "half");
+    CHECK(run().train.hash == first.train.hash);
+    CHECK(stages == "read tokenizer tokens ");
+
+    folder.write("text.txt", prose(900));
+    CHECK(run().source_hash != first.source_hash);
+    CHECK(stages == "read tokenizer tokens ");
+
+    // Without its source a folder that is ready still serves.
+    fs::remove(options.source);
+    run();
+    CHECK(stages == "");
+    options.vocab = 401;
+    CHECK(prepare(options).status().code() == Code::bad_data);
+  }
+
+  TEST_CASE("prepare: killed anywhere, it leaves nothing that is taken for whole, and goes on") {
+    const Folder folder;
+    PrepareOptions options{.source = folder.write("text.txt", prose(3000)),
+                           .folder = folder.path + "/whole",
+                           .vocab = 400};
+    const auto whole = prepare(options);
+    REQUIRE(whole.ok());
+    options.folder = folder.path + "/killed";
+    for (int kill_at : {1, 3, 12, 14, 16, 20, 30}) {
+      const pid_t child = fork();
+      if (child == 0) {
+        int calls = 0;
+        const auto made = prepare(options, [&](const PrepareProgress&) {
+          if (++calls == kill_at) kill(getpid(), SIGKILL);
+        });
+        _exit(made.ok() ? 0 : 1);
+      }
+      int status = 0;
+      REQUIRE(waitpid(child, &status, 0) == child);
+      if (WIFSIGNALED(status)) CHECK_FALSE(open_dataset(options.folder, "prepared", 400, 0).ok());
+    }
+    const auto made = prepare(options);
+    REQUIRE(made.ok());
+    CHECK(made->train.hash == whole->train.hash);
+    CHECK(made->validation.hash == whole->validation.hash);
+    CHECK_FALSE(fs::exists(options.folder + "/train.bin.part"));
+  }
+
+  TEST_CASE("prepare: an existing tokenizer is taken as it is; impossible options are named") {
+    const Folder folder;
+    PrepareOptions options{
+        .source = folder.write("text.txt", prose(800)), .folder = folder.path + "/a", .vocab = 400};
+    REQUIRE(prepare(options).ok());
+    options.tokenizer_path = options.folder + "/tokenizer.model";
+    options.folder = folder.path + "/b";
+    options.vocab = 0;
+    const auto made = prepare(options);
+    REQUIRE(made.ok());
+    CHECK(made->vocab == 400);
+    CHECK(contents(folder.path + "/a/train.bin") == contents(folder.path + "/b/train.bin"));
+    options.vocab = 399;
+    CHECK(prepare(options).status().code() == Code::bad_data);
+    options.tokenizer_path.clear();
+    options.vocab = 10;
+    CHECK(prepare(options).status().code() == Code::bad_config);
+    options.vocab = 4096;
+    CHECK(prepare(options).status().message().find("cannot train a tokenizer of 4096 tokens") !=
+          std::string::npos);
+    options.folder = "/proc/nothing";
+    CHECK(prepare(options).status().code() == Code::io);
+  }
+
+  TEST_CASE("prepare: the King James Bible of the Debian package") {
+    const auto corpus = Corpus::open("debian:bible-kjv");
+    if (!corpus.ok()) {
+      MESSAGE("skipped: " << corpus.status().message());
+      return;
+    }
+    const auto read = read_all("debian:bible-kjv");
+    CHECK(read.documents.size() == 66);
+    size_t bytes = 0;
+    for (const auto& book : read.documents) bytes += book.size();
+    CHECK(bytes > 4'000'000);
+    CHECK(read.documents[0].starts_with(
+        "In the beginning God created the heaven and the earth. And the earth was"));
+    CHECK(
+        read.documents[65].ends_with("The grace of our Lord Jesus Christ be with you all. Amen."));
+    CHECK(read.documents[65].find_first_of("0123456789") == std::string::npos);
+  }
+}
