@@ -60,9 +60,6 @@ Status check_combinations(const Config& c) {
     return bad("train.min_learning_rate", c, "must be -1 (a tenth of learning_rate) or at least 0");
   if (minimum > c.train.learning_rate)
     return bad("train.min_learning_rate", c, "is above " + shown("train.learning_rate", c));
-  if (c.parallel.group_nodes > c.cluster.nodes && c.parallel.strategy != Strategy::no_shard)
-    return bad("parallel.group_nodes", c,
-               "is more than cluster.nodes = " + std::to_string(c.cluster.nodes));
   if (c.supervision.silence_ms <= c.supervision.heartbeat_ms)
     return bad("supervision.silence_ms", c,
                "must be more than supervision.heartbeat_ms = " +

@@ -56,19 +56,20 @@ Config with_rules_applied(const Config& config) {
     c.train.warmup_iters = plan->learning_rate.warmup_steps * plan->accumulation;
     c.train.max_steps = plan->max_steps;
     c.train.max_iters = plan->max_iters;
-    c.train.max_tokens = plan->max_steps * plan->tokens_per_step;
+    c.train.max_tokens = plan->max_tokens;
   }
   return c;
 }
 
 std::vector<KeyDifference> diff(const Config& a, const Config& b) {
   Config was = with_rules_applied(a), now = with_rules_applied(b);
-  // Said once, by max_steps, and in units of steps where the accumulation differs.
-  if (make_plan(a).ok() && make_plan(b).ok()) {
+  // The length is told once, by max_steps; iters of warm-up depend on the layout, its steps do not
+  // have to.
+  const auto old_plan = make_plan(a), new_plan = make_plan(b);
+  if (old_plan.ok() && new_plan.ok()) {
     was.train.max_iters = now.train.max_iters = 0;
     was.train.max_tokens = now.train.max_tokens = 0;
-    const Plan old_plan = make_plan(a).take(), new_plan = make_plan(b).take();
-    if (old_plan.learning_rate.warmup_steps == new_plan.learning_rate.warmup_steps)
+    if (old_plan->learning_rate.warmup_steps == new_plan->learning_rate.warmup_steps)
       was.train.warmup_iters = now.train.warmup_iters;
   }
   // Without a source the folder is what is trained on.

@@ -3,6 +3,8 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -17,8 +19,14 @@ namespace fs = std::filesystem;
 using schema::Key;
 using schema::Ref;
 
+constexpr uintmax_t file_bytes_max = 1 << 20;
+constexpr size_t inheritance_max = 16;  // files
+
+/// Always one line, whatever a path or an argument holds.
 Status bad(const std::string& where, const std::string& text) {
-  return Status(Code::bad_config, where + ": " + text);
+  std::string line = where + ": " + text;
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  return Status(Code::bad_config, line);
 }
 
 std::string at_line(const std::string& file, const toml::source_region& region) {
@@ -31,11 +39,18 @@ std::string nearest(const std::string& section, const std::string& name) {
 
 /// A node as it would be written, for messages; long ones are cut.
 std::string shown(const toml::node& node) {
-  std::ostringstream out;
-  node.visit([&](const auto& value) { out << value; });
-  std::string text = out.str();
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text.size() > 60 ? text.substr(0, 60) + "…" : text;
+  std::string text;
+  if (auto string = node.value_exact<std::string>()) {
+    text = schema::to_toml(&*string);
+  } else {
+    std::ostringstream out;
+    node.visit([&](const auto& value) { out << value; });
+    text = out.str();
+  }
+  if (text.size() <= 60) return text;
+  size_t end = 60;
+  while ((text[end] & 0xc0) == 0x80) --end;  // not within a UTF-8 character
+  return text.substr(0, end) + "…";
 }
 
 /// Writes a TOML value to a member. Each overload returns false for a wrong type.
@@ -134,12 +149,16 @@ Status apply_table(const toml::table& root, const std::string& file, LoadedConfi
 }
 
 Result<std::string> read_text(const std::string& path, const std::string& where) {
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored)) return bad(where, path + " is a folder, not a config file");
+  std::error_code error;
+  const auto size = fs::file_size(path, error);
+  if (error) return bad(where, "cannot read " + path + ": " + error.message());
+  if (!fs::is_regular_file(path, error)) return bad(where, path + " is not a file");
+  if (size > file_bytes_max)
+    return bad(where, path + " is no config: it has " + std::to_string(size) + " bytes");
   std::ifstream in(path, std::ios::binary);
-  if (!in) return bad(where, "cannot read " + path + ": " + std::strerror(errno));
   std::ostringstream text;
   text << in.rdbuf();
+  if (!in) return bad(where, "cannot read " + path + ": " + std::strerror(errno));
   return text.str();
 }
 
@@ -157,9 +176,12 @@ Status apply_text(const std::string& text, const std::string& file, std::vector<
     const auto base = node->value_exact<std::string>();
     if (!base) return bad(where, "base = " + shown(*node) + " must be a string, another file");
     const fs::path path = (fs::path(file).parent_path() / *base).lexically_normal();
-    const fs::path unique = fs::weakly_canonical(path);
+    std::error_code ignored;
+    const fs::path unique = fs::weakly_canonical(path, ignored);
     if (std::find(open.begin(), open.end(), unique) != open.end())
       return bad(where, "base = \"" + *base + "\" inherits from itself");
+    if (open.size() >= inheritance_max)
+      return bad(where, "more than " + std::to_string(inheritance_max) + " files inherit");
     SS_ASSIGN(const std::string base_text, read_text(path.string(), where));
     open.push_back(unique);
     SS_RETURN_IF_ERROR(apply_text(base_text, path.string(), open, loaded));

@@ -45,10 +45,16 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   estimate.parameters = c * own + c * (sharding == Sharding::full ? 2 * largest : all);
   const auto digits = static_cast<uint64_t>(std::bit_width(static_cast<uint64_t>(accumulation)));
   estimate.gradients = 2 * c * largest + 4 * own * (1 + digits);
-  const uint64_t block = c * tokens * (6 * dim + 2 * kv_dim + 3 * hidden);
-  estimate.activations =
-      (config.train.activation_checkpointing ? c * tokens * dim * layers + block : block * layers) +
-      (4 + c) * tokens * vocab + c * tokens * (4 * dim + 3 * hidden);
+  // In floating point: absurd sizes, which a config may hold, must not wrap around.
+  const double element = static_cast<double>(c) * static_cast<double>(tokens);
+  const auto width = static_cast<double>(dim), inner = static_cast<double>(hidden);
+  const double block = element * (6 * width + 2 * static_cast<double>(kv_dim) + 3 * inner);
+  const double depth = static_cast<double>(layers);
+  const double kept =
+      config.train.activation_checkpointing ? element * width * depth + block : block * depth;
+  const double logits = static_cast<double>((4 + c) * tokens) * static_cast<double>(vocab);
+  const double backward = element * (4 * width + 3 * inner);
+  estimate.activations = static_cast<uint64_t>(std::min(1e18, kept + logits + backward));
   return estimate;
 }
 

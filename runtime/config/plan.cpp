@@ -65,6 +65,9 @@ Status plan_length(const Config& config, Plan& plan) {
         "train.max_steps, train.max_iters and train.max_tokens are all 0: the run has no end, set "
         "one");
   plan.max_iters = plan.max_steps * plan.accumulation;
+  if (__builtin_mul_overflow(plan.max_steps, plan.tokens_per_step, &plan.max_tokens))
+    return bad("train.max_steps = " + text(plan.max_steps) + " steps of " +
+               text(plan.tokens_per_step) + " tokens are more than can be counted");
   return {};
 }
 

@@ -46,7 +46,7 @@ uint64_t free_bytes(const fs::path& folder) {
 Status check_writable(const char* key, const std::string& folder) {
   std::error_code error;
   std::vector<fs::path> made;
-  for (fs::path path = fs::absolute(folder).lexically_normal();
+  for (fs::path path = fs::absolute(folder, error).lexically_normal();
        path.has_relative_path() && !fs::exists(path, error); path = path.parent_path())
     made.push_back(path);
   std::string reason;

@@ -52,8 +52,8 @@ std::string plan_text(const Plan& plan) {
                     " accumulated" + " x " + count("sample", plan.micro_batch_size) + " of " +
                     std::to_string(plan.shape.block_size) + " tokens");
   line("length", count("step", plan.max_steps) + ", " + std::to_string(plan.max_iters) +
-                     " iters, " + std::to_string(plan.max_steps * plan.tokens_per_step) +
-                     " tokens (" + std::to_string(plan.tokens_per_step) + " a step)");
+                     " iters, " + std::to_string(plan.max_tokens) + " tokens (" +
+                     std::to_string(plan.tokens_per_step) + " a step)");
   line("learning rate", "up to " + plain(rate.peak) + " in " + count("step", rate.warmup_steps) +
                             ", then a cosine down to " + plain(rate.minimum));
   line("memory", "about " + bytes_text(memory.total()) + " a trainer: state " +

@@ -73,6 +73,7 @@ struct Plan {
   int64_t max_iters = 1;          // micro-batches of one trainer in the run: max_steps * A
   int64_t max_steps = 1;          // S
   int64_t tokens_per_step = 1;
+  int64_t max_tokens = 1;  // tokens of the run: max_steps * tokens_per_step
   LearningRate learning_rate;
   uint64_t parameters = 0;
   MemoryEstimate memory;  // of one trainer

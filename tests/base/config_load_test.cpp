@@ -1,0 +1,405 @@
+// Files, inheritance, overrides, and what is said about mistakes.
+#include <doctest/doctest.h>
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <sstream>
+
+#include "runtime/config/check.hpp"
+#include "runtime/config/config.hpp"
+#include "runtime/config/schema.hpp"
+#include "runtime/config/show.hpp"
+#include "runtime/config/topology.hpp"
+
+using namespace simplescale;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A folder of its own, removed at the end.
+struct Folder {
+  fs::path path;
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "ss-config-XXXXXX").string();
+    path = mkdtemp(name.data());
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::string write(const std::string& name, const std::string& text) const {
+    fs::create_directories((path / name).parent_path());
+    std::ofstream(path / name) << text;
+    return (path / name).string();
+  }
+};
+
+std::string error_of(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  const auto loaded = load_config_text(text, "a.toml", overrides);
+  if (loaded.ok()) return "no error";
+  CHECK(loaded.status().code() == Code::bad_config);
+  CHECK(loaded.status().message().find('\n') == std::string::npos);
+  return loaded.status().message();
+}
+
+Config parsed(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  auto loaded = load_config_text(text, "a.toml", overrides);
+  REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
+  return loaded->config;
+}
+
+std::string read(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+const std::string configs = std::string(SIMPLESCALE_SOURCE_DIR) + "/configs/";
+
+}  // namespace
+
+TEST_SUITE("config load") {
+  TEST_CASE("config: an empty file gives the defaults and the name of the file") {
+    const auto loaded = load_config_text("", "configs/first-run.toml");
+    REQUIRE(loaded.ok());
+    CHECK(loaded->config.run.name == "first-run");
+    CHECK(loaded->config.train.micro_batch_size == 8);
+    CHECK(loaded->origin.size() == schema::keys().size());
+    for (const auto& [key, origin] : loaded->origin) CHECK_MESSAGE(origin == "default", key);
+  }
+
+  TEST_CASE("config: every kind of value is read, with the line it came from") {
+    const auto loaded = load_config_text(
+        "[run]\nname = \"r\"\n[data]\nshuffle = false\n[train]\nprecision = \"fp32\"\n"
+        "learning_rate = 1\nbetas = [0.8, 0.99]\nmax_steps = 1_000\n[inject]\n"
+        "faults = [{ step = 40, kind = \"kill_trainer\", target = \"n1.0\" }]\n",
+        "a.toml");
+    REQUIRE(loaded.ok());
+    const Config& c = loaded->config;
+    CHECK(c.data.shuffle == false);
+    CHECK(c.train.precision == DType::f32);
+    CHECK(c.train.learning_rate == 1.0);
+    CHECK(c.train.betas == std::array<double, 2>{0.8, 0.99});
+    CHECK(c.train.max_steps == 1000);
+    CHECK(c.inject.faults == std::vector<FaultSpec>{{40, "kill_trainer", "n1.0"}});
+    CHECK(loaded->origin.at("train.betas") == "a.toml:8");
+    CHECK(loaded->origin.at("inject.faults") == "a.toml:11");
+    CHECK(loaded->origin.at("train.eps") == "default");
+  }
+
+  TEST_CASE("config: an unknown key is an error with its line and the nearest known key") {
+    CHECK(error_of("[train]\n\nmax_step = 3\n") ==
+          "a.toml:3: unknown key train.max_step; nearest known key: train.max_steps");
+    CHECK(error_of("[train]\nblock_size = 3\n") ==
+          "a.toml:2: unknown key train.block_size; nearest known key: model.block_size");
+    CHECK(error_of("max_steps = 3\n") ==
+          "a.toml:1: unknown key max_steps; nearest known key: train.max_steps");
+    CHECK(error_of("[trian]\nmax_steps = 3\n").starts_with("a.toml:1: unknown section [trian]"));
+    CHECK(error_of("train = 3\n") == "a.toml:1: train must be a section, [train]");
+  }
+
+  TEST_CASE("config: a wrong type says what is expected") {
+    CHECK(error_of("[train]\nmax_steps = \"many\"\n") ==
+          "a.toml:2: train.max_steps = \"many\" must be an integer");
+    CHECK(error_of("[train]\nmax_steps = 1.5\n").ends_with("must be an integer"));
+    CHECK(error_of("[train]\nmax_steps = true\n").ends_with("must be an integer"));
+    CHECK(error_of("[train]\nlearning_rate = \"x\"\n").ends_with("must be a number"));
+    CHECK(error_of("[data]\nshuffle = 1\n").ends_with("must be true or false"));
+    CHECK(error_of("[run]\nname = 3\n").ends_with("must be a string"));
+    CHECK(error_of("[train]\nbetas = [0.9]\n").ends_with("must be two numbers, [a, b]"));
+    CHECK(error_of("[run.name]\nx = 1\n").ends_with("must be a string"));
+    CHECK(error_of("[inject]\nfaults = [{ step = 1 }]\n").find("must be a list of") !=
+          std::string::npos);
+    CHECK(error_of("[inject]\nfaults = [3]\n").find("must be a list of") != std::string::npos);
+  }
+
+  TEST_CASE("config: a value that is none of the allowed ones lists them") {
+    CHECK(error_of("[parallel]\nstrategy = \"fsdp\"\n") ==
+          "a.toml:2: parallel.strategy = \"fsdp\" must be \"auto\", \"full_shard\", "
+          "\"shard_grad_op\", \"hybrid_shard\" or \"no_shard\"");
+    CHECK(error_of("[train]\nprecision = \"fp16\"\n").ends_with("must be \"fp32\" or \"bf16\""));
+    CHECK(error_of("[inject]\nfaults = [{ step = 1, kind = \"explode\", target = \"n0\" }]\n")
+              .starts_with(
+                  "a.toml:2: inject.faults: unknown kind \"explode\"; known are kill_trainer"));
+    CHECK(error_of("[inject]\nfaults = [{ step = -1, kind = \"nan_loss\", target = \"n0\" }]\n")
+              .find("step is below 0") != std::string::npos);
+  }
+
+  TEST_CASE("config: a number out of range says the range") {
+    CHECK(error_of("[train]\nmicro_batch_size = 0\n") ==
+          "a.toml:2: train.micro_batch_size = 0 is out of range: 1 to 4096");
+    CHECK(error_of("[train]\nbetas = [0.9, 1.0]\n").ends_with("out of range: 0 or more, below 1"));
+    CHECK(error_of("[train]\neps = 0\n").ends_with("out of range: above 0"));
+    CHECK(error_of("[train]\nlearning_rate = nan\n").ends_with("out of range: at least 0"));
+    CHECK(error_of("[train]\nlearning_rate = inf\n").ends_with("out of range: at least 0"));
+    CHECK(error_of("[metrics]\nhttp_port = 65536\n").ends_with("out of range: 0 to 65535"));
+    CHECK(error_of("[checkpoint]\nmemory_every_steps = 0\n").ends_with("at least 1"));
+  }
+
+  TEST_CASE("config: values that are impossible together name a line") {
+    CHECK(error_of("[model]\npreset = \"micro\"\nheads = 5\n") ==
+          "a.toml:3: model.heads = 5 does not divide dim = 128");
+    CHECK(error_of("[model]\npreset = \"micro\"\nkv_heads = 3\n") ==
+          "a.toml:3: model.kv_heads = 3 does not divide heads = 4");
+    CHECK(error_of("[model]\npreset = \"huge\"\n")
+              .starts_with(
+                  "a.toml:2: model.preset = \"huge\" is not known; presets are micro, mini"));
+    CHECK(error_of("[model]\ndim = 128\n") ==
+          "a.toml: model.hidden is not set: set it, or model.preset");
+    CHECK(error_of("[model]\npreset = \"micro\"\n[tokenizer]\nvocab = 5000\n") ==
+          "a.toml:4: tokenizer.vocab = 5000 is more than the model's vocab = 4096");
+    CHECK(error_of("[train]\nlearning_rate = 1e-5\nmin_learning_rate = 1e-4\n")
+              .starts_with("a.toml:3: train.min_learning_rate"));
+    CHECK(error_of("[train]\nmin_learning_rate = -0.5\n").find("must be -1") != std::string::npos);
+    CHECK(error_of("[supervision]\nsilence_ms = 100\n")
+              .starts_with("a.toml:2: supervision.silence_ms"));
+    CHECK(error_of("[run]\nname = \"a/b\"\n").starts_with("a.toml:2: run.name = \"a/b\" must be"));
+  }
+
+  TEST_CASE("config: text that is no TOML is an error with its line") {
+    CHECK(error_of("[run]\nname = \n").starts_with("a.toml:2: "));
+    CHECK(error_of("[run]\nname = \"a\"\nname = \"b\"\n").starts_with("a.toml:3: "));
+    CHECK(error_of(std::string("\xff\xfe\0x", 4)).starts_with("a.toml:1: "));
+  }
+
+  TEST_CASE("config: a missing file, a folder and a file that is too large are told") {
+    Folder folder;
+    const auto missing = load_config((folder.path / "none.toml").string());
+    CHECK(missing.status().code() == Code::bad_config);
+    CHECK(missing.status().message().ends_with("none.toml: No such file or directory"));
+    CHECK(load_config(folder.path.string()).status().code() == Code::bad_config);
+    const std::string large = folder.write("large.toml", std::string((1 << 20) + 1, '#'));
+    CHECK(load_config(large).status().message().find("is no config") != std::string::npos);
+    CHECK(load_config("/dev/zero").status().code() == Code::bad_config);
+  }
+
+  TEST_CASE("config: base inherits deeply, later wins, and the origin is the file that said it") {
+    Folder folder;
+    folder.write("lib/root.toml",
+                 "[train]\nmax_steps = 5\nlearning_rate = 1e-3\n[data]\nsource = \"x\"\n");
+    folder.write("lib/middle.toml", "base = \"root.toml\"\n[train]\nmax_steps = 6\n");
+    const std::string top =
+        folder.write("top.toml", "base = \"lib/middle.toml\"\n[train]\nmicro_batch_size = 2\n");
+    const auto loaded = load_config(top, {"--train.learning_rate=2e-3"});
+    REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
+    CHECK(loaded->config.train.max_steps == 6);
+    CHECK(loaded->config.train.micro_batch_size == 2);
+    CHECK(loaded->config.train.learning_rate == 2e-3);
+    CHECK(loaded->config.data.source == "x");
+    CHECK(loaded->config.run.name == "top");
+    CHECK(loaded->origin.at("train.max_steps") == (folder.path / "lib/middle.toml:3").string());
+    CHECK(loaded->origin.at("data.source") == (folder.path / "lib/root.toml:5").string());
+    CHECK(loaded->origin.at("train.learning_rate") == "command line");
+  }
+
+  TEST_CASE("config: files that inherit in a circle, too deeply or from nothing are errors") {
+    Folder folder;
+    const std::string a = folder.write("a.toml", "base = \"b.toml\"\n");
+    folder.write("b.toml", "\nbase = \"./a.toml\"\n");
+    CHECK(load_config(a).status().message() ==
+          (folder.path / "b.toml:2").string() + ": base = \"./a.toml\" inherits from itself");
+    const std::string self = folder.write("self.toml", "base = \"self.toml\"\n");
+    CHECK(load_config(self).status().code() == Code::bad_config);
+    for (int i = 0; i < 40; ++i)
+      folder.write("d" + std::to_string(i) + ".toml",
+                   "base = \"d" + std::to_string(i + 1) + ".toml\"\n");
+    CHECK(
+        load_config((folder.path / "d0.toml").string()).status().message().find("files inherit") !=
+        std::string::npos);
+    const std::string orphan = folder.write("orphan.toml", "base = \"none.toml\"\n");
+    CHECK(load_config(orphan).status().message().starts_with(orphan + ":1: cannot read "));
+    CHECK(load_config(folder.write("n.toml", "base = 3\n"))
+              .status()
+              .message()
+              .find("n.toml:1: base = 3") != std::string::npos);
+    // Two ways to one file are no circle.
+    folder.write("leaf.toml", "[train]\nmax_steps = 3\n");
+    folder.write("left.toml", "base = \"leaf.toml\"\n");
+    CHECK(load_config(folder.write("right.toml", "base = \"left.toml\"\n")).ok());
+  }
+
+  TEST_CASE("config: overrides take TOML values and bare strings") {
+    const Config c =
+        parsed("[train]\nmax_steps = 3\n",
+               {"--train.max_steps=20", "run.name=x-1", "--run.folder=\"a b\"",
+                "--data.source=debian:bible-kjv", "--parallel.strategy=no_shard",
+                "--train.precision=\"fp32\"", "--train.betas=[0.5, 0.6]", "--data.shuffle=false",
+                "--train.learning_rate=1e-3", "--train.sample_prompt=a = b # c",
+                "--inject.faults=[{step=1,kind=\"nan_loss\",target=\"n0.0\"}]"});
+    CHECK(c.train.max_steps == 20);
+    CHECK(c.run.name == "x-1");
+    CHECK(c.run.folder == "a b");
+    CHECK(c.data.source == "debian:bible-kjv");
+    CHECK(c.parallel.strategy == Strategy::no_shard);
+    CHECK(c.train.precision == DType::f32);
+    CHECK(c.train.betas[1] == 0.6);
+    CHECK(c.data.shuffle == false);
+    CHECK(c.train.learning_rate == 1e-3);
+    CHECK(c.train.sample_prompt == "a = b # c");
+    CHECK(c.inject.faults.size() == 1);
+    CHECK(parsed("", {"--run.name=a", "--run.name=b"}).run.name == "b");
+  }
+
+  TEST_CASE("config: a wrong override is quoted in the error") {
+    CHECK(error_of("", {"--train.max_step=3"}) ==
+          "command line: --train.max_step=3: unknown key train.max_step; nearest known key: "
+          "train.max_steps");
+    CHECK(error_of("", {"--train.max_steps=abc"}) ==
+          "command line: --train.max_steps=abc: train.max_steps must be an integer");
+    CHECK(error_of("", {"--train.max_steps"})
+              .ends_with("a value is missing: --train.max_steps=VALUE"));
+    CHECK(error_of("", {"--train.max_steps="}).ends_with("must be an integer"));
+    CHECK(error_of("", {"--train.max_steps=1\n[x]"}).find("must be an integer") !=
+          std::string::npos);
+    CHECK(error_of("", {"--train.max_steps=1\ny=2"}).find("must be an integer") !=
+          std::string::npos);
+    CHECK(error_of("", {"--train.max_steps=-1"}).find("out of range") != std::string::npos);
+    CHECK(error_of("", {"--"}).find("unknown key") != std::string::npos);
+    CHECK(error_of("", {""}).find("unknown key") != std::string::npos);
+    CHECK(error_of("", {"--parallel.strategy=ddp"}).find("must be \"auto\"") != std::string::npos);
+    CHECK(error_of("", {"--run.name=a b"}).starts_with("command line: run.name = \"a b\" must be"));
+  }
+
+  TEST_CASE("config: the resolved file reads back to the same config") {
+    const uint64_t seed = std::random_device()();
+    INFO("seed ", seed);
+    std::mt19937_64 random(seed);
+    std::uniform_real_distribution<double> uniform(0, 1);
+    Config c;
+    c.run.name = "round-trip";
+    c.run.folder = "quotes \" and \\ and \n and \x01 and \x7f and ü";
+    c.train.learning_rate = uniform(random);
+    c.train.min_learning_rate = c.train.learning_rate * uniform(random);
+    c.train.eps = 1e-300 * uniform(random) + 1e-310;
+    c.train.betas = {uniform(random), uniform(random) / 3};
+    c.cluster.peak_flops = 989e12;
+    c.train.max_tokens = static_cast<int64_t>(random() % 1'000'000'000'000);
+    c.parallel.strategy = Strategy::shard_grad_op;
+    c.train.precision = DType::f32;
+    c.inject.faults = {{40, "kill_trainer", "n1.0"}, {41, "slow_node", "n1"}};
+    const std::string text = to_toml(c);
+    const Config back = parsed(text);
+    CHECK(to_toml(back) == text);
+    CHECK(back.run.folder == c.run.folder);
+    CHECK(back.train.learning_rate == c.train.learning_rate);
+    CHECK(back.train.eps == c.train.eps);
+    CHECK(back.train.betas == c.train.betas);
+    CHECK(back.train.max_tokens == c.train.max_tokens);
+    CHECK(back.inject.faults == c.inject.faults);
+    CHECK(back.parallel.strategy == c.parallel.strategy);
+  }
+
+  TEST_CASE("config: configs/reference.toml is what the table generates, and holds the defaults") {
+    const std::string path = configs + "reference.toml";
+    if (std::getenv("SIMPLESCALE_WRITE_REFERENCE")) std::ofstream(path) << reference_toml();
+    CHECK_MESSAGE(read(path) == reference_toml(),
+                  "run this test with SIMPLESCALE_WRITE_REFERENCE=1 to rewrite it");
+    auto loaded = load_config(path);
+    REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
+    loaded->config.run.name.clear();
+    CHECK(to_toml(loaded->config) == to_toml(Config()));
+  }
+
+  TEST_CASE("config: every config of the repository can be trained, except the reference") {
+    int found = 0;
+    for (const auto& entry : fs::directory_iterator(configs)) {
+      if (entry.path().extension() != ".toml" || entry.path().stem() == "reference") continue;
+      ++found;
+      const auto loaded = load_config(entry.path().string());
+      REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
+      CHECK(loaded->config.run.name == entry.path().stem());
+      const auto valid = validate_config(*loaded);
+      CHECK_MESSAGE(valid.ok(), valid.status().message());
+    }
+    CHECK(found >= 9);
+  }
+
+  TEST_CASE("config show: every key, its origin, what rules come to, and the plan") {
+    auto loaded = load_config(configs + "quickstart.toml", {"--run.name=shown"});
+    REQUIRE(loaded.ok());
+    const std::string text = show_config(*loaded);
+    for (const schema::Key& key : schema::keys())
+      CHECK_MESSAGE(text.find(key.full_name() + " ") != std::string::npos, key.full_name());
+    CHECK(text.find("command line") != std::string::npos);
+    CHECK(text.find("0  (32)") != std::string::npos);  // global_batch_size
+    CHECK(text.find("2 groups x 2 shards = 4 trainers on 2 nodes") != std::string::npos);
+    CHECK(text.find("g1   n1.0 n1.1") != std::string::npos);
+    const auto reference = load_config(configs + "reference.toml");
+    CHECK(show_config(*reference).find("none: ") != std::string::npos);
+    CHECK(validate_config(*reference).status().code() == Code::bad_config);
+  }
+
+  TEST_CASE("config: a difference counts where it makes another run, not where it moves one") {
+    const std::string text =
+        "[model]\npreset = \"micro\"\n[data]\nsource = \"x\"\n[train]\nmax_steps = 100\n"
+        "global_batch_size = 64\n[cluster]\nnodes = 2\ntrainers_per_node = 2\n";
+    const Config a = parsed(text);
+    CHECK(diff(a, a).empty());
+    CHECK(diff(a, parsed(text, {"--checkpoint.keep=9", "--supervision.silence_ms=9999",
+                                "--metrics.tensorboard=true", "--run.folder=elsewhere"}))
+              .empty());
+    CHECK(diff(a, parsed(text, {"--cluster.nodes=4", "--parallel.strategy=no_shard"})).empty());
+    CHECK(diff(a, parsed(text, {"--model.dim=128", "--train.min_learning_rate=4e-5",
+                                "--train.max_tokens=1638400", "--data.seed=1337"}))
+              .empty());  // what the rules gave, said explicitly
+    const auto changed = diff(a, parsed(text, {"--train.learning_rate=1e-3", "--model.layers=5"}));
+    REQUIRE(changed.size() == 3);
+    CHECK(changed[0].key == "model.layers");
+    CHECK(changed[0].was == "4");
+    CHECK(changed[0].now == "5");
+    CHECK(changed[1].key == "train.learning_rate");
+    CHECK(changed[2].key == "train.min_learning_rate");
+    CHECK(diff(a, parsed(text, {"--train.global_batch_size=32"}))[0].key ==
+          "train.global_batch_size");
+    CHECK(diff(a, parsed(text, {"--train.max_steps=200"}))[0].key == "train.max_steps");
+    CHECK(diff(a, parsed(text, {"--train.precision=fp32"})).size() == 1);
+    CHECK(diff(a, parsed(text, {"--data.source=y"}))[0].key == "tokenizer.train_on");
+    const Config loose = parsed(text, {"--train.deterministic=false"});
+    CHECK(diff(loose, parsed(text, {"--train.deterministic=false", "--cluster.nodes=4"}))[0].key ==
+          "parallel.group_nodes");
+  }
+
+  TEST_CASE("config: folders, seeds and threads follow from other keys unless set") {
+    Config c;
+    c.run.name = "x";
+    CHECK(run_folder(c) == "runs/x");
+    CHECK(data_folder(c) == "data/x");
+    CHECK(checkpoint_folder(c) == "runs/x/checkpoints");
+    CHECK(data_seed(c) == 1337);
+    c.run.folder = "/a";
+    c.data.seed = 7;
+    CHECK(checkpoint_folder(c) == "/a/checkpoints");
+    CHECK(data_seed(c) == 7);
+    CHECK(threads_per_trainer(c, 8, 2) == 4);
+    CHECK(threads_per_trainer(c, 2, 4) == 1);
+    CHECK(threads_per_trainer(c, 0, 0) == 1);
+    c.cluster.threads_per_trainer = 3;
+    CHECK(threads_per_trainer(c, 8, 2) == 3);
+  }
+
+  TEST_CASE("model: presets are the public shapes and explicit keys win") {
+    const std::pair<const char*, size_t> counts[] = {{"micro", 1787008},
+                                                     {"tinyllama", 1100048384},
+                                                     {"llama2-7b", 6738415616},
+                                                     {"llama3-8b", 8030261248}};
+    for (const auto& [name, count] : counts) {
+      Config c;
+      c.model.preset = name;
+      const auto shape = model_shape(c);
+      REQUIRE(shape.ok());
+      CHECK_MESSAGE(parameter_count(*shape) == count, name);
+    }
+    Config c;
+    c.model.preset = "llama3-8b";
+    c.model.layers = 2;
+    c.model.norm_eps = 1e-6;
+    c.model.tie_embeddings = true;
+    const auto shape = model_shape(c);
+    CHECK(shape->layers == 2);
+    CHECK(shape->rope_theta == 500'000);
+    CHECK(shape->norm_eps == 1e-6);
+    CHECK(shape->tie_embeddings);
+    CHECK(model_presets().size() == 6);
+  }
+}

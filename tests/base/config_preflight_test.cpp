@@ -1,0 +1,135 @@
+// What is refused before any process is started.
+#include <doctest/doctest.h>
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/config/preflight.hpp"
+
+using namespace simplescale;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Fixture {
+  fs::path folder;
+  Config config;
+  PreflightInput input;
+  Fixture() {
+    std::string name = (fs::temp_directory_path() / "ss-preflight-XXXXXX").string();
+    folder = mkdtemp(name.data());
+    config.run.name = "x";
+    config.run.folder = (folder / "runs/x").string();
+    config.data.source = (folder / "text.txt").string();
+    config.model.preset = "micro";
+    config.train.max_steps = 10;
+    std::ofstream(config.data.source) << "text";
+  }
+  ~Fixture() { fs::remove_all(folder); }
+  Status check() {
+    const auto plan = make_plan(config);
+    REQUIRE(plan.ok());
+    return preflight(config, *plan, input);
+  }
+};
+
+}  // namespace
+
+TEST_SUITE("config preflight") {
+  TEST_CASE_FIXTURE(Fixture, "preflight: what will work is ok and nothing is left behind") {
+    const Status status = check();
+    CHECK_MESSAGE(status.ok(), status.message());
+    CHECK_FALSE(fs::exists(folder / "runs"));
+    fs::create_directories(config.run.folder);
+    CHECK(check().ok());
+    CHECK(fs::is_empty(config.run.folder));
+  }
+
+  TEST_CASE_FIXTURE(Fixture, "preflight: a folder that cannot be written is named") {
+    config.run.folder = config.data.source + "/runs";  // below a file
+    Status status = check();
+    CHECK(status.code() == Code::bad_config);
+    CHECK(status.message().starts_with("run.folder: cannot write to "));
+    config.run.folder = config.data.source;  // a file itself
+    CHECK(check().code() == Code::bad_config);
+    CHECK(fs::exists(config.data.source));
+    config.run.folder = "/proc/simplescale-run";
+    CHECK(check().code() == Code::bad_config);
+    config.run.folder = (folder / "runs").string();
+    config.checkpoint.folder = config.data.source + "/checkpoints";
+    CHECK(check().message().starts_with("checkpoint.folder: cannot write to "));
+    input.writes_checkpoints = false;
+    CHECK(check().ok());
+  }
+
+  TEST_CASE_FIXTURE(Fixture,
+                    "preflight: a disk too small for the checkpoints is refused with figures") {
+    config.checkpoint.disk_every_steps = 1;
+    config.checkpoint.keep = 3;
+    const auto plan = make_plan(config);
+    CHECK(checkpoint_bytes(*plan) == 12 * 1787008);
+    CHECK(checkpoint_space_bytes(config, *plan) == 4 * 12 * 1787008);
+    config.checkpoint.disk_every_steps = 0;  // only the last one
+    CHECK(checkpoint_space_bytes(config, *plan) == 2 * 12 * 1787008);
+    config.checkpoint.permanent_every_steps = 5;
+    CHECK(checkpoint_space_bytes(config, *plan) == 4 * 12 * 1787008);
+    config.checkpoint.permanent_every_steps = 0;
+    config.checkpoint.disk_every_steps = 1;
+    config.train.max_steps = 1'000'000'000;
+    config.checkpoint.keep = 1'000'000;  // 21 TB
+    const Status status = check();
+    CHECK(status.code() == Code::bad_config);
+    CHECK(status.message().find("checkpoint.keep = 1000000 needs ") != std::string::npos);
+    CHECK(status.message().find("MiB free") != std::string::npos);
+  }
+
+  TEST_CASE_FIXTURE(Fixture,
+                    "preflight: shared memory too small for the states is refused with figures") {
+    input.trainers_on_host = 100'000'000;
+    const Status status = check();
+    CHECK(status.code() == Code::bad_config);
+    CHECK(status.message().find("of shared memory, but /dev/shm has ") != std::string::npos);
+  }
+
+  TEST_CASE_FIXTURE(Fixture, "preflight: a port that is taken is refused") {
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    REQUIRE(listen(fd, 1) == 0);
+    socklen_t length = sizeof address;
+    REQUIRE(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0);
+    config.metrics.http_port = ntohs(address.sin_port);
+    const Status status = check();
+    CHECK(status.code() == Code::bad_config);
+    CHECK(status.message().find("Address already in use") != std::string::npos);
+    close(fd);
+    CHECK(check().ok());
+  }
+
+  TEST_CASE_FIXTURE(Fixture,
+                    "preflight: data that is missing or shorter than a block is bad data") {
+    input.train_tokens = 257;
+    CHECK(check().ok());
+    input.train_tokens = 256;
+    Status status = check();
+    CHECK(status.code() == Code::bad_data);
+    CHECK(
+        status.message().starts_with("model.block_size = 256 is longer than the data, 256 tokens"));
+    input.train_tokens.reset();
+    config.data.source = (folder / "none.txt").string();
+    CHECK(check().code() == Code::bad_data);
+    config.data.source.clear();
+    config.data.folder = (folder / "none").string();
+    CHECK(check().code() == Code::bad_config);
+    config.data.folder = folder.string();
+    CHECK(check().ok());
+    config.data.source = "debian:bible-kjv";
+    CHECK(check().ok());
+  }
+}

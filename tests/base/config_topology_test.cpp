@@ -1,0 +1,265 @@
+// Groups, shards and ranks of many layouts; batch, schedule and memory.
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "runtime/config/topology.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+Config cluster(int nodes, int trainers, Strategy strategy, int group_nodes = 0) {
+  Config c;
+  c.model.preset = "micro";
+  c.train.max_steps = 100;
+  c.cluster.nodes = nodes;
+  c.cluster.trainers_per_node = trainers;
+  c.parallel.strategy = strategy;
+  c.parallel.group_nodes = group_nodes;
+  return c;
+}
+
+std::string error_of(const Config& config) {
+  const auto plan = make_plan(config);
+  if (plan.ok()) return "no error";
+  CHECK(plan.status().code() == Code::bad_config);
+  return plan.status().message();
+}
+
+constexpr Strategy automatic = Strategy::automatic, full = Strategy::full_shard,
+                   grad_op = Strategy::shard_grad_op, hybrid = Strategy::hybrid_shard,
+                   none = Strategy::no_shard;
+
+}  // namespace
+
+TEST_SUITE("config topology") {
+  TEST_CASE("topology: groups and shards by strategy") {
+    struct Row {
+      Strategy strategy;
+      int nodes, trainers, group_nodes;  // asked for
+      int groups, shards, group_nodes_found;
+      Sharding sharding;
+    };
+    const Row rows[] = {
+        {full, 1, 1, 0, 1, 1, 1, Sharding::full},
+        {full, 2, 2, 0, 1, 4, 2, Sharding::full},
+        {full, 4, 2, 2, 2, 4, 2, Sharding::full},
+        {grad_op, 2, 2, 0, 1, 4, 2, Sharding::grad_op},
+        {grad_op, 2, 2, 1, 2, 2, 1, Sharding::grad_op},
+        {hybrid, 2, 2, 0, 1, 4, 2, Sharding::full},
+        {hybrid, 2, 2, 1, 2, 2, 1, Sharding::full},
+        {hybrid, 3, 1, 1, 3, 1, 1, Sharding::full},
+        {hybrid, 8, 8, 0, 2, 32, 4, Sharding::full},
+        {hybrid, 6, 1, 3, 2, 3, 3, Sharding::full},
+        {none, 2, 2, 0, 4, 1, 1, Sharding::none},
+        {none, 1, 3, 0, 3, 1, 1, Sharding::none},
+        {none, 2, 2, 4, 4, 1, 1, Sharding::none},  // group_nodes does not matter
+        {automatic, 1, 1, 0, 1, 1, 1, Sharding::full},
+        {automatic, 8, 8, 0, 1, 64, 8, Sharding::full},
+        {automatic, 8, 8, 2, 4, 16, 2, Sharding::full},
+        {automatic, 16, 8, 0, 4, 32, 4, Sharding::full},
+        {automatic, 128, 8, 0, 32, 32, 4, Sharding::full},
+        {automatic, 10, 1, 0, 2, 5, 5, Sharding::full},    // 4 does not divide 10
+        {automatic, 11, 1, 0, 1, 11, 11, Sharding::full},  // a prime: one group
+    };
+    for (const Row& row : rows) {
+      CAPTURE(to_string(row.strategy));
+      CAPTURE(row.nodes);
+      CAPTURE(row.group_nodes);
+      const auto t = plan_topology(cluster(row.nodes, row.trainers, row.strategy, row.group_nodes));
+      REQUIRE_MESSAGE(t.ok(), t.status().message());
+      CHECK(t->groups == row.groups);
+      CHECK(t->shards == row.shards);
+      CHECK(t->group_nodes == row.group_nodes_found);
+      CHECK(t->sharding == row.sharding);
+      CHECK(t->strategy != automatic);
+    }
+  }
+
+  TEST_CASE(
+      "topology: a rank is group x shards + shard, and a shard is a trainer of the group's nodes") {
+    for (const Strategy strategy : {automatic, full, grad_op, hybrid, none})
+      for (int nodes = 1; nodes <= 12; ++nodes)
+        for (int trainers = 1; trainers <= 4; ++trainers)
+          for (int group_nodes = 1; group_nodes <= nodes; ++group_nodes) {
+            if (nodes % group_nodes) continue;
+            const auto t = plan_topology(cluster(nodes, trainers, strategy, group_nodes));
+            REQUIRE(t.ok());
+            REQUIRE(t->world() == nodes * trainers);
+            REQUIRE(t->trainers.size() == static_cast<size_t>(t->world()));
+            std::set<std::string> names;
+            for (int rank = 0; rank < t->world(); ++rank) {
+              const TrainerPlace& place = t->trainers[rank];
+              REQUIRE(place.rank == rank);
+              REQUIRE(place.rank == place.group * t->shards + place.shard);
+              if (strategy != none) {
+                REQUIRE(place.group == place.node / group_nodes);
+                REQUIRE(place.shard == place.node % group_nodes * trainers + place.slot);
+              }
+              names.insert(place.name());
+            }
+            REQUIRE(names.size() == t->trainers.size());
+          }
+    CHECK(plan_topology(cluster(2, 2, hybrid, 1))->trainers[2].name() == "n1.0");
+  }
+
+  TEST_CASE("topology: nodes that make no whole groups are refused with what would fit") {
+    CHECK(error_of(cluster(6, 1, hybrid)) ==
+          "parallel.group_nodes = 4 does not divide cluster.nodes = 6: use 1, 2, 3 or 6 nodes a "
+          "group");
+    CHECK(error_of(cluster(2, 1, hybrid, 4)) ==
+          "parallel.group_nodes = 4 is more than cluster.nodes = 2");
+    CHECK(error_of(cluster(5, 1, full, 2)).find("use 1 or 5 nodes a group") != std::string::npos);
+    Config c = cluster(2, 2, hybrid, 1);
+    c.cluster.min_groups = 3;
+    CHECK(error_of(c) == "cluster.min_groups = 3 is more than the 2 groups there are");
+  }
+
+  TEST_CASE(
+      "topology: auto takes the smallest group that fits memory, and refuses what never fits") {
+    Config c = cluster(16, 8, automatic);
+    c.model.preset = "llama3-8b";
+    c.model.block_size = 2048;
+    c.train.micro_batch_size = 1;
+    c.cluster.device = DeviceKind::cuda;
+    int previous = 17;
+    for (const double gib : {16.0, 24.0, 32.0, 40.0, 80.0}) {
+      c.cluster.memory_per_trainer_gib = gib;
+      const auto t = plan_topology(c);
+      if (!t.ok()) {
+        CHECK(previous == 17);  // only the smallest
+        continue;
+      }
+      CHECK(t->group_nodes <= previous);
+      previous = t->group_nodes;
+      const auto shape = model_shape(c);
+      CHECK(memory_estimate(c, *shape, t->sharding, t->shards, 1).total() <= gib * (1u << 30));
+      if (t->group_nodes > 1)
+        CHECK(memory_estimate(c, *shape, t->sharding, t->shards / 2, 1).total() > gib * (1u << 30));
+    }
+    CHECK(previous < 16);
+    c.cluster.memory_per_trainer_gib = 1;
+    CHECK(error_of(c).starts_with("cluster.memory_per_trainer_gib: the model needs about "));
+  }
+
+  TEST_CASE("plan: accumulation is the global batch over all trainers' micro-batches") {
+    Config c = cluster(2, 2, hybrid, 1);
+    auto plan = make_plan(c);
+    REQUIRE(plan.ok());
+    CHECK(plan->accumulation == 1);
+    CHECK(plan->global_batch_size == 32);
+    CHECK(plan->leaves == 4);
+    c.train.global_batch_size = 96;
+    plan = make_plan(c);
+    CHECK(plan->accumulation == 3);
+    CHECK(plan->leaves == 12);
+    CHECK(plan->tokens_per_step == 96 * 256);
+    CHECK(plan->max_iters == 300);
+    c.train.global_batch_size = 100;
+    CHECK(error_of(c) ==
+          "train.global_batch_size = 100 is not a whole number of 4 trainers x 8 samples: use 96 "
+          "or 128");
+    c.train.global_batch_size = 5;
+    CHECK(error_of(c).ends_with("use 32"));
+  }
+
+  TEST_CASE(
+      "plan: the number of steps follows the paper's formula, and the first limit ends the run") {
+    Config c = cluster(2, 8, automatic);
+    c.model.preset = "tinyllama";
+    c.train.max_steps = 0;
+    c.train.max_tokens = 300'000'000'000;
+    auto plan = make_plan(c);
+    REQUIRE(plan.ok());
+    // 300e9 / 16 devices / (8 x 2048) tokens an iter
+    CHECK(plan->max_iters == 1'144'409);
+    CHECK(plan->max_steps == 1'144'409);
+    c.train.global_batch_size = 1024;
+    plan = make_plan(c);
+    CHECK(plan->accumulation == 8);
+    CHECK(plan->max_steps == 143'051);
+    CHECK(plan->max_iters == 143'051 * 8);
+    c.train.max_steps = 10;
+    c.train.max_iters = 79;
+    CHECK(make_plan(c)->max_steps == 9);
+    c.train.max_iters = 7;
+    CHECK(error_of(c).starts_with("train.max_iters = 7 is less than one step of 8 micro-batches"));
+    c.train.max_iters = c.train.max_steps = c.train.max_tokens = 0;
+    CHECK(error_of(c).find("the run has no end") != std::string::npos);
+    c.train.max_steps = 1'000'000'000'000;
+    c.train.micro_batch_size = 4096;
+    c.train.global_batch_size = 0;
+    c.model.block_size = 1'000'000;
+    CHECK(error_of(c).find("more than can be counted") != std::string::npos);
+  }
+
+  TEST_CASE("plan: the learning rate is the baseline's lr(s)") {
+    Config c = cluster(1, 1, full);
+    c.train.max_steps = 20;
+    c.train.warmup_iters = 5;
+    const auto plan = make_plan(c);
+    REQUIRE(plan.ok());
+    const LearningRate& rate = plan->learning_rate;
+    // python: lr_at(s) of tests' PyTorch baseline with lr 4e-4, min_lr 4e-5, warmup 5, steps 20
+    CHECK(rate.at(0) == 8e-05);
+    CHECK(rate.at(4) == 0.0004);
+    CHECK(rate.at(5) == 0.0004);
+    CHECK(rate.at(6) == doctest::Approx(0.00039606656813208504).epsilon(1e-14));
+    CHECK(rate.at(12) == doctest::Approx(0.00023881512338817766).epsilon(1e-14));
+    CHECK(rate.at(19) == doctest::Approx(4.393343186791498e-05).epsilon(1e-14));
+    CHECK(rate.at(20) == 4e-5);
+    CHECK(rate.at(1000) == 4e-5);
+  }
+
+  TEST_CASE(
+      "plan: warm-up counts micro-batches, is rounded up to steps, and is shorter than the run") {
+    Config c = cluster(1, 1, full);
+    c.train.global_batch_size = 24;  // 3 micro-batches
+    c.train.warmup_iters = 7;
+    CHECK(make_plan(c)->learning_rate.warmup_steps == 3);
+    c.train.warmup_iters = -1;
+    CHECK(make_plan(c)->learning_rate.warmup_steps == 5);
+    c.train.max_steps = 1'000'000;
+    CHECK(make_plan(c)->learning_rate.warmup_steps == 2000);
+    c.train.max_steps = 1;
+    CHECK(make_plan(c)->learning_rate.warmup_steps == 0);
+    CHECK(make_plan(c)->learning_rate.at(0) == 4e-4);
+    c.train.max_steps = 2;
+    c.train.warmup_iters = 6;
+    CHECK(error_of(c) == "train.warmup_iters = 6 takes 2 steps, the whole run has 2");
+    c.train.warmup_iters = 0;
+    CHECK(make_plan(c)->learning_rate.warmup_steps == 0);
+  }
+
+  TEST_CASE("memory: more shards need less, keeping parameters needs more, recomputing less") {
+    Config c = cluster(1, 1, full);
+    c.model.preset = "tinyllama";
+    const auto shape = model_shape(c);
+    const auto estimate = [&](Sharding sharding, int shards) {
+      return memory_estimate(c, *shape, sharding, shards, 1);
+    };
+    CHECK(estimate(Sharding::full, 8).total() < estimate(Sharding::full, 4).total());
+    CHECK(estimate(Sharding::full, 8).total() < estimate(Sharding::grad_op, 8).total());
+    CHECK(estimate(Sharding::none, 1).state == 2 * 12 * shard_layout(units_of(*shape), 1).total);
+    const uint64_t kept = estimate(Sharding::full, 8).activations;
+    c.train.activation_checkpointing = true;
+    CHECK(estimate(Sharding::full, 8).activations < kept);
+    c.cluster.device = DeviceKind::cuda;
+    CHECK(estimate(Sharding::none, 1).state == 12 * shard_layout(units_of(*shape), 1).total);
+    const uint64_t two_bytes = estimate(Sharding::full, 8).activations;
+    c.train.precision = DType::f32;
+    CHECK(estimate(Sharding::full, 8).activations > two_bytes);
+  }
+
+  TEST_CASE(
+      "mfu: TinyLlama costs 7.708 GFLOP a token by PaLM's convention, 6.760 counted causally") {
+    Config c;
+    c.model.preset = "tinyllama";
+    const auto shape = model_shape(c);
+    CHECK(flops_per_token(*shape).palm == doctest::Approx(7.70759e9).epsilon(1e-6));
+    CHECK(flops_per_token(*shape).causal == doctest::Approx(6.76017e9).epsilon(1e-6));
+    CHECK(mfu(*shape, 51'325, 1, 989e12) == doctest::Approx(0.4).epsilon(1e-4));
+    CHECK(mfu(*shape, 51'325, 1, 0) == 0);
+  }
+}
