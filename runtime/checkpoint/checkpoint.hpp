@@ -165,6 +165,13 @@ Result<FoundCheckpoint> find_newest_valid(const std::string& checkpoints,
 /// on an error the side is undefined.
 Status read_shard(Checkpoint& checkpoint, size_t shards, size_t shard, const TrainState::Side& out);
 
+/// Gives the parameters of a unit one after the other, each in pieces: sink(parameter, offset in
+/// it, values). As stream_unit: what the sink got is right only if ok comes back.
+using ParameterSink =
+    std::function<Status(const Parameter& parameter, size_t offset, std::span<const float> values)>;
+Status stream_parameters(Checkpoint& checkpoint, StateKind kind, size_t unit,
+                         const ParameterSink& sink);
+
 /// One whole parameter by its Hugging Face name.
 Result<std::vector<float>> read_parameter(Checkpoint& checkpoint, const std::string& name,
                                           StateKind kind = StateKind::params);

@@ -15,7 +15,7 @@ struct VerifyReport {
       lines;  // what was checked, and each thing that is wrong with file and line
 };
 
-/// Errors: not_found if the folder is no run folder. What is wrong inside is in the report.
+/// Errors: bad_data if the folder is no run folder. What is wrong inside is in the report.
 Result<VerifyReport> verify_run(const std::string& run_folder);
 
 }  // namespace simplescale

@@ -1,0 +1,93 @@
+#include <algorithm>
+#include <filesystem>
+
+#include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/checkpoint/checkpoint_format.hpp"
+
+namespace simplescale {
+
+using namespace checkpoint_format;
+
+namespace {
+
+struct Candidate {
+  std::string name;
+  uint64_t step = 0;
+};
+
+/// The folders that look like checkpoints, newest first; a replaced one after the one that replaced
+/// it.
+std::vector<Candidate> candidates(const std::string& checkpoints) {
+  std::vector<Candidate> out;
+  for (const std::string& name : list_folder(checkpoints))
+    if (const auto step = parse_step_folder(name)) out.push_back({name, *step});
+  std::sort(out.begin(), out.end(), [](const Candidate& a, const Candidate& b) {
+    return a.step != b.step ? a.step > b.step : a.name.size() < b.name.size();
+  });
+  return out;
+}
+
+Result<Checkpoint> open_checked(const std::string& folder, Verify verify) {
+  SS_ASSIGN(Checkpoint checkpoint, Checkpoint::open(folder));
+  const auto step = parse_step_folder(folder.substr(folder.find_last_of('/') + 1));
+  if (step != checkpoint.info().step)
+    return Status(Code::bad_data,
+                  folder + ": its manifest says step " + std::to_string(checkpoint.info().step));
+  if (verify == Verify::full) SS_RETURN_IF_ERROR(checkpoint.verify());
+  return checkpoint;
+}
+
+/// In two moves, so that a crash in between leaves no half folder under the name of a checkpoint.
+Status remove_checkpoint(const std::string& checkpoints, const std::string& name, FileOps& ops) {
+  const std::string doomed = checkpoints + "/" + kTmpPrefix + "delete-" + name;
+  SS_RETURN_IF_ERROR(remove_folder(ops, doomed));
+  SS_RETURN_IF_ERROR(ops.rename(checkpoints + "/" + name, doomed));
+  return remove_folder(ops, doomed);
+}
+
+}  // namespace
+
+Result<FoundCheckpoint> find_newest_valid(const std::string& checkpoints, Verify verify) {
+  std::vector<std::string> warnings;
+  for (const Candidate& candidate : candidates(checkpoints)) {
+    auto checkpoint = open_checked(checkpoints + "/" + candidate.name, verify);
+    if (checkpoint.ok()) return FoundCheckpoint{checkpoint.take(), std::move(warnings)};
+    warnings.push_back(checkpoint.status().message());
+  }
+  if (warnings.empty()) return Status(Code::not_found, checkpoints + ": no checkpoint there");
+  std::string all = checkpoints + ": no valid checkpoint";
+  for (const std::string& warning : warnings) all += "; " + warning;
+  return Status(Code::bad_data, all);
+}
+
+Status prune_checkpoints(const std::string& checkpoints, size_t keep,
+                         uint64_t permanent_every_steps, Verify verify, FileOps& ops) {
+  std::error_code error;
+  const std::string latest = std::filesystem::read_symlink(checkpoints + "/latest", error).string();
+  size_t valid = 0;
+  std::optional<uint64_t> counted_step;
+  std::vector<std::string> doomed;
+  for (const Candidate& candidate : candidates(checkpoints)) {
+    const bool permanent = permanent_every_steps > 0 && candidate.step > 0 &&
+                           candidate.step % permanent_every_steps == 0;
+    const bool enough = valid >= std::max<size_t>(keep, 1);
+    if (counted_step == candidate.step || (enough && !permanent && candidate.name != latest)) {
+      doomed.push_back(candidate.name);  // old, or the former one of a step that was written again
+    } else if (!enough && open_checked(checkpoints + "/" + candidate.name, verify).ok()) {
+      ++valid;
+      counted_step = candidate.step;
+    }
+  }
+  for (const std::string& name : doomed)
+    SS_RETURN_IF_ERROR(remove_checkpoint(checkpoints, name, ops));
+  for (const std::string& name : list_folder(checkpoints)) {
+    if (!name.starts_with(kTmpPrefix)) continue;
+    const std::string path = checkpoints + "/" + name;
+    const bool folder = std::filesystem::symlink_status(path, error).type() ==
+                        std::filesystem::file_type::directory;
+    SS_RETURN_IF_ERROR(folder ? remove_folder(ops, path) : ops.unlink(path));
+  }
+  return {};
+}
+
+}  // namespace simplescale

@@ -1,0 +1,276 @@
+#include "runtime/checkpoint/checkpoint_format.hpp"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace simplescale {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+namespace {
+
+Status bad(const std::string& text) {
+  return {Code::bad_data, text};
+}
+
+std::optional<Hash128> parse_hash(const std::string& hex) {
+  if (hex.size() != 32 || hex.find_first_not_of("0123456789abcdef") != std::string::npos)
+    return std::nullopt;
+  return Hash128{std::stoull(hex.substr(0, 16), nullptr, 16),
+                 std::stoull(hex.substr(16), nullptr, 16)};
+}
+
+/// Takes typed values out of an object; remembers the first key that is missing or of another type.
+class Fields {
+ public:
+  explicit Fields(const json& object) : object_(object) {
+    if (!object.is_object()) missing_ = "(not an object)";
+  }
+  uint64_t number(const char* key) {
+    const json* value = get(key, [](const json& v) { return v.is_number_unsigned(); });
+    return value ? value->get<uint64_t>() : 0;
+  }
+  double real(const char* key) {
+    const json* value = get(key, [](const json& v) { return v.is_number(); });
+    return value ? value->get<double>() : 0;
+  }
+  std::string text(const char* key) {
+    const json* value = get(key, [](const json& v) { return v.is_string(); });
+    return value ? value->get<std::string>() : "";
+  }
+  bool flag(const char* key) {
+    const json* value = get(key, [](const json& v) { return v.is_boolean(); });
+    return value && value->get<bool>();
+  }
+  Hash128 hash(const char* key) {
+    const json* value =
+        get(key, [](const json& v) { return v.is_string() && parse_hash(v).has_value(); });
+    return value ? *parse_hash(*value) : Hash128{};
+  }
+  const json& object(const char* key) {
+    static const json empty = json::object();
+    const json* value = get(key, [](const json& v) { return v.is_object(); });
+    return value ? *value : empty;
+  }
+  Status status(const std::string& where) const {
+    return missing_.empty() ? Status()
+                            : bad(where + ": \"" + missing_ + "\" is missing or of a wrong type");
+  }
+
+ private:
+  template <class Check>
+  const json* get(const char* key, Check check) {
+    const auto found = object_.find(key);
+    if (missing_.empty() && found != object_.end() && check(*found)) return &*found;
+    if (missing_.empty()) missing_ = key;
+    return nullptr;
+  }
+  const json& object_;
+  std::string missing_;
+};
+
+ordered_json json_of(const ShardRecord& record) {
+  ordered_json tensors = ordered_json::object();
+  for (const auto& [name, hash] : record.tensors) tensors[name] = hash.hex();
+  return {{"file", record.file},
+          {"bytes", record.bytes},
+          {"header", record.header.hex()},
+          {"tensors", tensors}};
+}
+
+Result<ShardRecord> record_of(const json& object) {
+  Fields fields(object);
+  ShardRecord record{fields.text("file"), fields.number("bytes"), fields.hash("header"), {}};
+  const json& tensors = fields.object("tensors");
+  SS_RETURN_IF_ERROR(fields.status("shard record"));
+  for (const auto& [name, value] : tensors.items()) {
+    const auto hash = value.is_string() ? parse_hash(value) : std::nullopt;
+    if (!hash)
+      return bad("shard record " + record.file + ": tensor \"" + name + "\" has no checksum");
+    record.tensors[name] = *hash;
+  }
+  return record;
+}
+
+ordered_json json_of(const ModelShape& s) {
+  return {{"dim", s.dim},
+          {"hidden", s.hidden},
+          {"layers", s.layers},
+          {"heads", s.heads},
+          {"kv_heads", s.kv_heads},
+          {"vocab", s.vocab},
+          {"block_size", s.block_size},
+          {"rope_theta", s.rope_theta},
+          {"norm_eps", s.norm_eps},
+          {"tie_embeddings", s.tie_embeddings}};
+}
+
+Result<ModelShape> shape_of(const json& object) {
+  Fields fields(object);
+  auto size = [&](const char* key) {
+    return static_cast<int64_t>(std::min<uint64_t>(fields.number(key), INT64_MAX));
+  };
+  ModelShape s;
+  s.dim = size("dim"), s.hidden = size("hidden"), s.layers = size("layers"),
+  s.heads = size("heads");
+  s.kv_heads = size("kv_heads"), s.vocab = size("vocab"), s.block_size = size("block_size");
+  s.rope_theta = fields.real("rope_theta"), s.norm_eps = fields.real("norm_eps");
+  s.tie_embeddings = fields.flag("tie_embeddings");
+  SS_RETURN_IF_ERROR(fields.status("shape"));
+  SS_RETURN_IF_ERROR(checkpoint_format::validate_stored_shape(s).in("shape"));
+  return s;
+}
+
+constexpr size_t kHashSuffix = 32 + 4;  // 32 digits, then `"` newline `}` newline
+
+}  // namespace
+
+const char* to_string(StateKind kind) {
+  switch (kind) {
+    case StateKind::params:
+      return "params";
+    case StateKind::exp_avg:
+      return "exp_avg";
+    case StateKind::exp_avg_sq:
+      return "exp_avg_sq";
+  }
+  return "?";
+}
+
+std::string to_json(const ShardRecord& record) {
+  return json_of(record).dump();
+}
+
+Result<ShardRecord> parse_shard_record(const std::string& text) {
+  return record_of(json::parse(text, nullptr, false));
+}
+
+namespace checkpoint_format {
+
+std::string step_folder_name(uint64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof name, "step-%08" PRIu64, step);
+  return name;
+}
+
+std::optional<uint64_t> parse_step_folder(const std::string& name) {
+  std::string digits = name.starts_with("step-") ? name.substr(5) : "";
+  if (digits.ends_with(kReplaced)) digits.resize(digits.size() - std::string(kReplaced).size());
+  if (digits.size() < 8 || digits.size() > 19 ||
+      digits.find_first_not_of("0123456789") != std::string::npos)
+    return std::nullopt;
+  return std::stoull(digits);
+}
+
+std::string shard_file_name(size_t shard, size_t shards) {
+  char name[80];
+  std::snprintf(name, sizeof name, "shard-%05zu-of-%05zu.safetensors", shard, shards);
+  return name;
+}
+
+std::string tensor_name(StateKind kind, const Unit& unit) {
+  return std::string(to_string(kind)) + "." + unit.name;
+}
+
+Range shard_range(const Unit& unit, size_t shards, size_t shard) {
+  const size_t count = shard_count(unit.count, shards);
+  return {std::min(shard * count, unit.count), std::min((shard + 1) * count, unit.count)};
+}
+
+std::vector<TensorEntry> shard_tensors(const std::vector<Unit>& units, size_t shards,
+                                       size_t shard) {
+  std::vector<TensorEntry> tensors;
+  for (const StateKind kind : kStateKinds)
+    for (const Unit& unit : units) {
+      const Range range = shard_range(unit, shards, shard);
+      tensors.push_back(
+          {tensor_name(kind, unit), "F32", {static_cast<int64_t>(range.end - range.begin)}});
+    }
+  return tensors;
+}
+
+Status validate_stored_shape(const ModelShape& s) {
+  constexpr int64_t width_max = 1 << 24, layers_max = 1 << 12;
+  for (const int64_t n : {s.dim, s.hidden, s.vocab, s.block_size, s.heads, s.kv_heads})
+    if (n > width_max)
+      return bad("a size of " + std::to_string(n) + " is more than " + std::to_string(width_max));
+  if (s.layers > layers_max)
+    return bad(std::to_string(s.layers) + " layers are more than " + std::to_string(layers_max));
+  const Status status = validate(s);
+  return status.ok() ? Status() : bad(status.message());
+}
+
+std::string manifest_text(const Manifest& m) {
+  const CheckpointInfo& info = m.info;
+  ordered_json files = ordered_json::array();
+  for (const ShardRecord& record : m.records) files.push_back(json_of(record));
+  ordered_json out = {{"format", "simplescale-checkpoint"},
+                      {"version", kVersion},
+                      {"step", info.step},
+                      {"next_sample", info.next_sample},
+                      {"tokens_seen", info.tokens_seen},
+                      {"seed", info.seed},
+                      {"precision", info.precision},
+                      {"shape", json_of(info.shape)},
+                      {"resume", ordered_json::parse(info.resume)},
+                      {"shards", info.shards},
+                      {"files", files}};
+  if (m.tokenizer)
+    out["tokenizer"] = {
+        {"file", kTokenizer}, {"bytes", m.tokenizer->bytes}, {"hash", m.tokenizer->hash.hex()}};
+  std::string text = out.dump(1);
+  text.resize(text.size() - 2);  // newline and '}'
+  text += ",\n \"manifest_hash\": \"";
+  return text + hash128(text.data(), text.size()).hex() + "\"\n}\n";
+}
+
+Result<Manifest> parse_manifest(const std::string& text) {
+  const size_t covered = text.size() < kHashSuffix ? 0 : text.size() - kHashSuffix;
+  if (covered == 0 || text.substr(covered) != hash128(text.data(), covered).hex() + "\"\n}\n")
+    return bad("its checksum is wrong");
+  const json object = json::parse(text, nullptr, false);
+  Fields fields(object);
+  if (fields.text("format") != "simplescale-checkpoint") return bad("not a simplescale checkpoint");
+  if (const uint64_t version = fields.number("version"); version != kVersion)
+    return bad("version " + std::to_string(version) + " is not " + std::to_string(kVersion) +
+               ", the one this program reads");
+  Manifest m;
+  CheckpointInfo& info = m.info;
+  info.step = fields.number("step"), info.next_sample = fields.number("next_sample");
+  info.tokens_seen = fields.number("tokens_seen"), info.seed = fields.number("seed");
+  info.precision = fields.text("precision"), info.shards = fields.number("shards");
+  info.resume = fields.object("resume").dump();
+  const json& shape = fields.object("shape");
+  SS_RETURN_IF_ERROR(fields.status("manifest"));
+  SS_ASSIGN(info.shape, shape_of(shape));
+
+  const auto files = object.find("files");
+  if (files == object.end() || !files->is_array() || files->empty() || files->size() != info.shards)
+    return bad("it does not name one file a shard");
+  const std::vector<Unit> units = units_of(info.shape);
+  for (size_t s = 0; s < info.shards; ++s) {
+    SS_ASSIGN(ShardRecord record, record_of((*files)[s]));
+    if (record.file != shard_file_name(s, info.shards))
+      return bad("file " + std::to_string(s) + " is \"" + record.file + "\", not " +
+                 shard_file_name(s, info.shards));
+    for (const StateKind kind : kStateKinds)
+      for (const Unit& unit : units)
+        if (!record.tensors.contains(tensor_name(kind, unit)))
+          return bad(record.file + ": no checksum of " + tensor_name(kind, unit));
+    m.records.push_back(std::move(record));
+  }
+  if (object.contains("tokenizer")) {
+    const json& tokenizer = fields.object("tokenizer");
+    Fields inner(tokenizer);
+    m.tokenizer = TokenizerRecord{inner.number("bytes"), inner.hash("hash")};
+    SS_RETURN_IF_ERROR(inner.status("tokenizer"));
+  }
+  SS_RETURN_IF_ERROR(fields.status("manifest"));
+  return m;
+}
+
+}  // namespace checkpoint_format
+}  // namespace simplescale

@@ -1,0 +1,191 @@
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/checkpoint/checkpoint_format.hpp"
+
+namespace simplescale {
+
+using namespace checkpoint_format;
+
+namespace {
+
+Status bad(const std::string& text) {
+  return {Code::bad_data, text};
+}
+
+Status check_size(const std::string& path, uint64_t expected) {
+  std::error_code error;
+  const uint64_t bytes = std::filesystem::file_size(path, error);
+  if (error) return bad(path + ": is missing (" + error.message() + ")");
+  if (bytes != expected)
+    return bad(path + ": has " + std::to_string(bytes) + " bytes instead of " +
+               std::to_string(expected));
+  return {};
+}
+
+}  // namespace
+
+Result<Checkpoint> Checkpoint::open(const std::string& folder) {
+  const std::string path = folder + "/" + kManifest;
+  SS_ASSIGN(const std::string text, read_text_file(path, kManifestBytesMax));
+  auto manifest = parse_manifest(text);
+  if (!manifest.ok()) return manifest.status().in(path);
+
+  Checkpoint out;
+  out.folder_ = folder;
+  out.info_ = manifest->info;
+  out.units_ = units_of(out.info_.shape);
+  out.records_ = std::move(manifest->records);
+  out.files_.resize(out.records_.size());
+  for (const ShardRecord& record : out.records_)
+    SS_RETURN_IF_ERROR(check_size(folder + "/" + record.file, record.bytes));
+  if (manifest->tokenizer) {
+    out.info_.tokenizer = folder + "/" + kTokenizer;
+    out.tokenizer_hash_ = manifest->tokenizer->hash;
+    SS_RETURN_IF_ERROR(check_size(out.info_.tokenizer, manifest->tokenizer->bytes));
+  }
+  return out;
+}
+
+uint64_t Checkpoint::bytes() const {
+  uint64_t bytes = 0;
+  for (const ShardRecord& record : records_) bytes += record.bytes;
+  return bytes;
+}
+
+Result<const SafetensorsFile*> Checkpoint::shard_file(size_t shard) {
+  auto& slot = files_[shard];
+  if (slot) return &*slot;
+  const ShardRecord& record = records_[shard];
+  auto file = SafetensorsFile::open(folder_ + "/" + record.file);
+  if (!file.ok()) return bad(file.status().message());
+  if (file->header_hash() != record.header)
+    return bad(file->path() + ": the checksum of its header is wrong");
+  for (const TensorEntry& expected : shard_tensors(units_, info_.shards, shard)) {
+    const TensorEntry* tensor = file->find(expected.name);
+    if (!tensor || tensor->dtype != "F32" || tensor->shape != expected.shape)
+      return bad(file->path() + ": tensor " + expected.name + " is missing or has another shape");
+  }
+  slot.emplace(file.take());
+  return &*slot;
+}
+
+Status Checkpoint::stream_piece(StateKind kind, size_t unit, size_t shard, const Sink& sink) {
+  const Range range = shard_range(units_[unit], info_.shards, shard);
+  if (range.begin == range.end) return {};
+  SS_ASSIGN(const SafetensorsFile* file, shard_file(shard));
+  const std::string name = tensor_name(kind, units_[unit]);
+  const TensorEntry* tensor = file->find(name);
+  const size_t total = range.end - range.begin;
+  std::vector<float> values(std::min(kPieceElements, total));
+  Hasher hasher;
+  for (size_t at = 0; at < total;) {
+    const size_t count = std::min(values.size(), total - at);
+    SS_RETURN_IF_ERROR(file->read(*tensor, at * 4, values.data(), count * 4));
+    hasher.update(values.data(), count * 4);
+    SS_RETURN_IF_ERROR(sink(range.begin + at, {values.data(), count}));
+    at += count;
+  }
+  if (hasher.digest() != records_[shard].tensors.at(name))
+    return bad(file->path() + ": the checksum of " + name + " is wrong");
+  return {};
+}
+
+Status Checkpoint::stream_unit(StateKind kind, size_t unit, size_t begin, size_t end,
+                               const Sink& sink) {
+  for (size_t shard = 0; shard < info_.shards; ++shard) {
+    const Range range = shard_range(units_[unit], info_.shards, shard);
+    if (range.begin < end && begin < range.end)
+      SS_RETURN_IF_ERROR(stream_piece(kind, unit, shard, sink));
+  }
+  return {};
+}
+
+Status Checkpoint::stream_unit(StateKind kind, size_t unit, const Sink& sink) {
+  return stream_unit(kind, unit, 0, units_[unit].count, sink);
+}
+
+Status Checkpoint::verify() {
+  if (!info_.tokenizer.empty()) {
+    SS_ASSIGN(const std::string text, read_text_file(info_.tokenizer, 1 << 30));
+    if (hash128(text.data(), text.size()) != tokenizer_hash_)
+      return bad(info_.tokenizer + ": its checksum is wrong");
+  }
+  auto ignore = [](size_t, std::span<const float>) { return Status(); };
+  for (size_t shard = 0; shard < info_.shards; ++shard) {
+    SS_RETURN_IF_ERROR(
+        shard_file(shard).status());  // a shard may be all padding; its header counts
+    for (const StateKind kind : kStateKinds)
+      for (size_t unit = 0; unit < units_.size(); ++unit)
+        SS_RETURN_IF_ERROR(stream_piece(kind, unit, shard, ignore));
+  }
+  return {};
+}
+
+Status read_shard(Checkpoint& checkpoint, size_t shards, size_t shard,
+                  const TrainState::Side& out) {
+  const std::vector<Unit>& units = checkpoint.units();
+  const ShardLayout layout = shard_layout(units, shards);
+  const std::span<float> sides[] = {out.params, out.exp_avg, out.exp_avg_sq};
+  for (const StateKind kind : kStateKinds) {
+    const std::span<float> side = sides[static_cast<size_t>(kind)];
+    SS_ASSERT(side.size() == layout.total && shard < shards);
+    for (size_t u = 0; u < units.size(); ++u) {
+      const std::span<float> target = side.subspan(layout.offset[u], layout.count[u]);
+      const Range own = shard_range(units[u], shards, shard);
+      std::fill(target.begin() + static_cast<ptrdiff_t>(own.end - own.begin), target.end(), 0.0f);
+      auto copy = [&](size_t offset, std::span<const float> values) {
+        const size_t begin = std::max(offset, own.begin),
+                     end = std::min(offset + values.size(), own.end);
+        if (begin < end)
+          std::memcpy(target.data() + (begin - own.begin), values.data() + (begin - offset),
+                      (end - begin) * 4);
+        return Status();
+      };
+      SS_RETURN_IF_ERROR(checkpoint.stream_unit(kind, u, own.begin, own.end, copy));
+    }
+  }
+  return {};
+}
+
+Status stream_parameters(Checkpoint& checkpoint, StateKind kind, size_t unit,
+                         const ParameterSink& sink) {
+  const std::vector<Parameter>& parameters = checkpoint.units()[unit].parameters;
+  auto next = parameters.begin();
+  return checkpoint.stream_unit(kind, unit,
+                                [&](size_t offset, std::span<const float> values) -> Status {
+                                  while (!values.empty()) {
+                                    while (offset >= next->offset + next->count) ++next;
+                                    const size_t at = offset - next->offset,
+                                                 count = std::min(values.size(), next->count - at);
+                                    SS_RETURN_IF_ERROR(sink(*next, at, values.first(count)));
+                                    values = values.subspan(count);
+                                    offset += count;
+                                  }
+                                  return {};
+                                });
+}
+
+Result<std::vector<float>> read_parameter(Checkpoint& checkpoint, const std::string& name,
+                                          StateKind kind) {
+  for (size_t u = 0; u < checkpoint.units().size(); ++u)
+    for (const Parameter& parameter : checkpoint.units()[u].parameters) {
+      if (parameter.name != name) continue;
+      std::vector<float> out(parameter.count);
+      const size_t first = parameter.offset, last = first + parameter.count;
+      auto copy = [&](size_t offset, std::span<const float> values) {
+        const size_t begin = std::max(offset, first), end = std::min(offset + values.size(), last);
+        if (begin < end)
+          std::memcpy(out.data() + (begin - first), values.data() + (begin - offset),
+                      (end - begin) * 4);
+        return Status();
+      };
+      SS_RETURN_IF_ERROR(checkpoint.stream_unit(kind, u, first, last, copy));
+      return out;
+    }
+  return Status(Code::not_found, checkpoint.folder() + ": no parameter " + name);
+}
+
+}  // namespace simplescale

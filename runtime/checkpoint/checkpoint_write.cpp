@@ -1,0 +1,160 @@
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/checkpoint/checkpoint_format.hpp"
+#include "runtime/checkpoint/shard_writer.hpp"
+
+namespace simplescale {
+
+using namespace checkpoint_format;
+
+namespace {
+
+Result<ShardRecord> write_shard_file(const std::string& path, const std::vector<Unit>& units,
+                                     size_t shards, size_t shard, const ShardSource& source,
+                                     const WriteProgress& progress, FileOps& ops) {
+  SS_ASSIGN(SafetensorsWriter writer,
+            SafetensorsWriter::create(ops, path, shard_tensors(units, shards, shard),
+                                      {{"format", "pt"}}));
+  ShardRecord record{shard_file_name(shard, shards), writer.bytes(), writer.header_hash(), {}};
+  uint64_t written = 0;
+  for (const StateKind kind : kStateKinds)
+    for (size_t u = 0; u < units.size(); ++u) {
+      const Range range = shard_range(units[u], shards, shard);
+      Hasher hasher;
+      for (size_t at = range.begin; at < range.end;) {
+        const size_t end = std::min(at + kPieceElements, range.end);
+        SS_ASSIGN(const std::span<const float> values, source(kind, u, at, end));
+        SS_ASSERT(values.size() == end - at);
+        hasher.update(values.data(), values.size_bytes());
+        SS_RETURN_IF_ERROR(writer.append(values.data(), values.size_bytes()));
+        at = end;
+        written += values.size_bytes();
+        if (progress && !progress(written))
+          return Status(Code::aborted, path + ": writing was aborted");
+      }
+      record.tensors[tensor_name(kind, units[u])] = hasher.digest();
+    }
+  SS_RETURN_IF_ERROR(writer.finish());
+  return record;
+}
+
+/// Everything into tmp_folder that makes it a checkpoint: tokenizer and manifest, synced.
+Status complete(const std::string& tmp_folder, const CheckpointInfo& info,
+                std::vector<ShardRecord> records, FileOps& ops) {
+  if (const auto resume = nlohmann::json::parse(info.resume, nullptr, false); !resume.is_object())
+    return {Code::internal, "checkpoint: resume facts are not a JSON object"};
+  Manifest manifest{info, {}, {}};
+  std::sort(records.begin(), records.end(),
+            [](const ShardRecord& a, const ShardRecord& b) { return a.file < b.file; });
+  for (size_t s = 0; s < info.shards; ++s) {
+    const std::string file = shard_file_name(s, info.shards);
+    if (s >= records.size() || records[s].file != file)
+      return {Code::bad_data, tmp_folder + ": nobody has written " + file};
+    std::error_code error;
+    const uint64_t bytes = std::filesystem::file_size(tmp_folder + "/" + file, error);
+    if (error || bytes != records[s].bytes)
+      return {Code::bad_data, tmp_folder + "/" + file +
+                                  (error ? " is not there" : " has another size") +
+                                  " though its writer is done: is the checkpoint folder on a "
+                                  "filesystem that all nodes share?"};
+  }
+  manifest.records = std::move(records);
+  if (!info.tokenizer.empty()) {
+    SS_ASSIGN(const std::string text, read_text_file(info.tokenizer, 1 << 30));
+    manifest.tokenizer = TokenizerRecord{text.size(), hash128(text.data(), text.size())};
+    SS_RETURN_IF_ERROR(write_text_file(ops, tmp_folder + "/" + kTokenizer, text));
+  }
+  const std::string text = manifest_text(manifest);
+  SS_RETURN_IF_ERROR(
+      parse_manifest(text).status().in("checkpoint manifest"));  // never write what cannot be read
+  SS_RETURN_IF_ERROR(write_text_file(ops, tmp_folder + "/" + kManifest, text));
+  return ops.fsync_folder(tmp_folder);
+}
+
+/// C1: the former folder of the same step stays readable under the name step-N.replaced until the
+/// new one is in place.
+Status move_into_place(const std::string& checkpoints, const std::string& tmp_folder,
+                       const std::string& name, FileOps& ops) {
+  const std::string folder = checkpoints + "/" + name, replaced = folder + kReplaced;
+  std::error_code error;
+  if (std::filesystem::exists(folder, error)) {
+    SS_RETURN_IF_ERROR(remove_folder(ops, replaced));
+    SS_RETURN_IF_ERROR(ops.rename(folder, replaced));
+  }
+  SS_RETURN_IF_ERROR(ops.rename(tmp_folder, folder));
+  SS_RETURN_IF_ERROR(ops.fsync_folder(checkpoints));
+  const std::string link = checkpoints + "/" + kTmpPrefix + "latest";
+  SS_RETURN_IF_ERROR(ops.unlink(link));
+  SS_RETURN_IF_ERROR(ops.symlink(name, link));
+  SS_RETURN_IF_ERROR(ops.rename(link, checkpoints + "/latest"));
+  SS_RETURN_IF_ERROR(ops.fsync_folder(checkpoints));
+  return remove_folder(ops, replaced);
+}
+
+}  // namespace
+
+std::string checkpoint_tmp_folder(const std::string& checkpoints, uint64_t step, uint64_t tag) {
+  char name[64];
+  std::snprintf(name, sizeof name, "/%s%08" PRIu64 "-%" PRIu64, kTmpPrefix, step, tag);
+  return checkpoints + name;
+}
+
+Result<ShardRecord> write_shard_from(const std::string& tmp_folder, const std::vector<Unit>& units,
+                                     size_t shards, size_t shard, const ShardSource& source,
+                                     const WriteProgress& progress, FileOps& ops) {
+  SS_ASSERT(shard < shards);
+  SS_RETURN_IF_ERROR(make_folders(ops, tmp_folder));
+  const std::string path = tmp_folder + "/" + shard_file_name(shard, shards);
+  auto record = write_shard_file(path, units, shards, shard, source, progress, ops);
+  if (record.ok()) {
+    if (Status status = ops.fsync_folder(tmp_folder); !status.ok()) record = status;
+  }
+  if (!record.ok()) (void)ops.unlink(path);  // a full disk gets its space back
+  return record;
+}
+
+Result<ShardRecord> write_shard(const std::string& tmp_folder, const ModelShape& shape,
+                                size_t shards, size_t shard, const TrainState::Side& side,
+                                const WriteProgress& progress, FileOps& ops) {
+  const std::vector<Unit> units = units_of(shape);
+  const ShardLayout layout = shard_layout(units, shards);
+  const std::span<const float> values[] = {side.params, side.exp_avg, side.exp_avg_sq};
+  for (const auto& span : values) SS_ASSERT(span.size() == layout.total);
+  auto source = [&](StateKind kind, size_t unit, size_t begin,
+                    size_t end) -> Result<std::span<const float>> {
+    const size_t first = layout.offset[unit] + begin - shard * layout.count[unit];
+    return values[static_cast<size_t>(kind)].subspan(first, end - begin);
+  };
+  return write_shard_from(tmp_folder, units, shards, shard, source, progress, ops);
+}
+
+Result<std::string> publish_checkpoint(const std::string& checkpoints,
+                                       const std::string& tmp_folder, const CheckpointInfo& info,
+                                       const std::vector<ShardRecord>& records, FileOps& ops) {
+  const std::string name = step_folder_name(info.step);
+  Status status = complete(tmp_folder, info, records, ops);
+  if (status.ok()) status = move_into_place(checkpoints, tmp_folder, name, ops);
+  if (status.ok()) return checkpoints + "/" + name;
+  (void)remove_folder(ops, tmp_folder);
+  return status.in("checkpoint of step " + std::to_string(info.step));
+}
+
+Status publish_checkpoint_as(const std::string& folder, const std::string& tmp_folder,
+                             const CheckpointInfo& info, const std::vector<ShardRecord>& records,
+                             FileOps& ops) {
+  Status status = complete(tmp_folder, info, records, ops);
+  std::error_code error;
+  if (status.ok() && std::filesystem::exists(folder, error))
+    status = {Code::bad_data, folder + ": exists already; name another folder or remove it"};
+  if (status.ok()) status = ops.rename(tmp_folder, folder);
+  if (status.ok()) status = ops.fsync_folder(parent_folder(folder));
+  if (!status.ok()) (void)remove_folder(ops, tmp_folder);
+  return status;
+}
+
+}  // namespace simplescale

@@ -1,0 +1,65 @@
+#include "runtime/checkpoint/commands.hpp"
+
+#include <filesystem>
+
+#include "runtime/base/log.hpp"
+#include "runtime/checkpoint/digest.hpp"
+#include "runtime/checkpoint/huggingface.hpp"
+#include "runtime/checkpoint/verify_run.hpp"
+
+namespace simplescale {
+
+Result<Checkpoint> resolve_checkpoint(const std::string& path, Verify verify) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error))
+    return Status(Code::bad_data, path + ": no such folder");
+  if (std::filesystem::exists(path + "/manifest.json", error)) {
+    SS_ASSIGN(Checkpoint checkpoint, Checkpoint::open(path));
+    if (verify == Verify::full) SS_RETURN_IF_ERROR(checkpoint.verify());
+    return checkpoint;
+  }
+  const bool run = std::filesystem::is_directory(path + "/checkpoints", error);
+  auto found = find_newest_valid(run ? path + "/checkpoints" : path, verify);
+  if (!found.ok() && found.status().code() == Code::not_found)
+    return Status(Code::bad_data, path + ": neither a checkpoint nor a folder with one");
+  if (!found.ok()) return found.status();
+  for (const std::string& warning : found->warnings)
+    log::warn("damaged checkpoint skipped: {}", warning);
+  return std::move(found->checkpoint);
+}
+
+Result<std::string> digest_command(const std::string& path) {
+  SS_ASSIGN(Checkpoint checkpoint, resolve_checkpoint(path));
+  return digest(checkpoint);
+}
+
+Result<std::string> export_command(const std::string& path, const std::string& folder,
+                                   const std::string& dtype) {
+  if (dtype != "float32" && dtype != "bfloat16")
+    return Status(Code::usage, "--dtype " + dtype + ": must be float32 or bfloat16");
+  SS_ASSIGN(Checkpoint checkpoint, resolve_checkpoint(path));
+  SS_RETURN_IF_ERROR(export_hf(checkpoint, folder, dtype == "float32" ? DType::f32 : DType::bf16));
+  return "exported step " + std::to_string(checkpoint.info().step) + " of " + checkpoint.folder() +
+         " to " + folder + " as " + dtype +
+         (checkpoint.info().tokenizer.empty() ? ", without a tokenizer (the run has none)\n"
+                                              : "\n");
+}
+
+Result<std::string> import_command(const std::string& folder, const std::string& path) {
+  SS_RETURN_IF_ERROR(import_hf(folder, path));
+  SS_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(path));
+  return "imported " + std::to_string(parameter_count(checkpoint.info().shape)) +
+         " parameters from " + folder + " to " + path +
+         (checkpoint.info().tokenizer.empty() ? ", without a tokenizer (no tokenizer.model there)\n"
+                                              : "\n");
+}
+
+Result<VerifyText> verify_command(const std::string& run) {
+  SS_ASSIGN(const VerifyReport report, verify_run(run));
+  VerifyText out{report.ok, ""};
+  for (const std::string& line : report.lines) out.text += line + "\n";
+  out.text += run + (report.ok ? ": right\n" : ": WRONG\n");
+  return out;
+}
+
+}  // namespace simplescale

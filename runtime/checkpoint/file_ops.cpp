@@ -1,0 +1,207 @@
+#include "runtime/checkpoint/file_ops.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+namespace simplescale {
+namespace {
+
+Status io_error(const char* call, const std::string& path) {
+  return {Code::io, std::string(call) + " " + path + ": " + std::strerror(errno)};
+}
+
+}  // namespace
+
+Result<int> FileOps::create(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
+  if (fd < 0) return io_error("create", path);
+  return fd;
+}
+
+Status FileOps::write(int fd, const std::string& path, const void* data, size_t bytes) {
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::write(fd, next, bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return io_error("write", path);
+    next += n;
+    bytes -= static_cast<size_t>(n);
+  }
+  return {};
+}
+
+Status FileOps::fsync(int fd, const std::string& path) {
+  return ::fsync(fd) == 0 ? Status() : io_error("fsync", path);
+}
+
+Status FileOps::fsync_folder(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return io_error("open", path);
+  // Some network filesystems refuse to sync a folder (EINVAL); their renames are durable on the
+  // server.
+  const Status status = ::fsync(fd) == 0 || errno == EINVAL ? Status() : io_error("fsync", path);
+  ::close(fd);
+  return status;
+}
+
+Status FileOps::rename(const std::string& from, const std::string& to) {
+  return ::rename(from.c_str(), to.c_str()) == 0 ? Status() : io_error("rename to", to);
+}
+
+Status FileOps::symlink(const std::string& target, const std::string& path) {
+  return ::symlink(target.c_str(), path.c_str()) == 0 ? Status() : io_error("symlink", path);
+}
+
+Status FileOps::mkdir(const std::string& path) {
+  if (::mkdir(path.c_str(), 0755) == 0) return {};
+  struct stat info;
+  const int error = errno;
+  if (error == EEXIST && ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return {};
+  errno = error;
+  return io_error("mkdir", path);
+}
+
+Status FileOps::unlink(const std::string& path) {
+  return ::unlink(path.c_str()) == 0 || errno == ENOENT ? Status() : io_error("unlink", path);
+}
+
+Status FileOps::rmdir(const std::string& path) {
+  return ::rmdir(path.c_str()) == 0 || errno == ENOENT ? Status() : io_error("rmdir", path);
+}
+
+FileOps& system_files() {
+  static FileOps files;  // without state
+  return files;
+}
+
+// -- OutputFile ---------------------------------------------------------------------------------
+
+Result<OutputFile> OutputFile::create(FileOps& ops, const std::string& path) {
+  SS_ASSIGN(const int fd, ops.create(path));
+  return OutputFile(ops, path, fd);
+}
+OutputFile::OutputFile(OutputFile&& other) noexcept
+    : ops_(other.ops_), path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+OutputFile::~OutputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+Status OutputFile::write(const void* data, size_t bytes) {
+  return ops_->write(fd_, path_, data, bytes);
+}
+Status OutputFile::sync() {
+  return ops_->fsync(fd_, path_);
+}
+
+// -- InputFile ----------------------------------------------------------------------------------
+
+Result<InputFile> InputFile::open(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    const Code code = errno == ENOENT ? Code::not_found : Code::io;
+    return Status(code, "open " + path + ": " + std::strerror(errno));
+  }
+  struct stat info;
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(fd);
+    return Status(Code::bad_data, path + ": not a file");
+  }
+  return InputFile(path, fd, static_cast<uint64_t>(info.st_size));
+}
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), bytes_(other.bytes_) {}
+InputFile::~InputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+Status InputFile::read(uint64_t offset, void* data, size_t bytes) const {
+  char* next = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::pread(fd_, next, bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return io_error("read", path_);
+    if (n == 0) return {Code::bad_data, path_ + ": ends at byte " + std::to_string(offset)};
+    next += n;
+    offset += static_cast<uint64_t>(n);
+    bytes -= static_cast<size_t>(n);
+  }
+  return {};
+}
+
+// -- Whole files and folders --------------------------------------------------------------------
+
+Result<std::string> read_text_file(const std::string& path, size_t bytes_max) {
+  SS_ASSIGN(const InputFile file, InputFile::open(path));
+  if (file.bytes() > bytes_max)
+    return Status(Code::bad_data, path + ": " + std::to_string(file.bytes()) +
+                                      " bytes, more than the " + std::to_string(bytes_max) +
+                                      " expected at most");
+  std::string text(file.bytes(), '\0');
+  SS_RETURN_IF_ERROR(file.read(0, text.data(), text.size()));
+  return text;
+}
+
+Status write_text_file(FileOps& ops, const std::string& path, const std::string& text) {
+  SS_ASSIGN(OutputFile file, OutputFile::create(ops, path));
+  SS_RETURN_IF_ERROR(file.write(text));
+  return file.sync();
+}
+
+Status copy_file(FileOps& ops, const std::string& from, const std::string& to) {
+  SS_ASSIGN(const InputFile in, InputFile::open(from));
+  SS_ASSIGN(OutputFile out, OutputFile::create(ops, to));
+  std::vector<char> buffer(1 << 20);
+  for (uint64_t at = 0; at < in.bytes();) {
+    const size_t n = static_cast<size_t>(std::min<uint64_t>(buffer.size(), in.bytes() - at));
+    SS_RETURN_IF_ERROR(in.read(at, buffer.data(), n));
+    SS_RETURN_IF_ERROR(out.write(buffer.data(), n));
+    at += n;
+  }
+  return out.sync();
+}
+
+Status make_folders(FileOps& ops, const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return {};
+  const std::string parent = parent_folder(path);
+  if (parent != path && parent != ".") SS_RETURN_IF_ERROR(make_folders(ops, parent));
+  return ops.mkdir(path);
+}
+
+Status remove_folder(FileOps& ops, const std::string& path) {
+  for (const std::string& name : list_folder(path)) {
+    const std::string entry = path + "/" + name;
+    std::error_code ignored;
+    const auto kind = std::filesystem::symlink_status(entry, ignored).type();
+    SS_RETURN_IF_ERROR(kind == std::filesystem::file_type::directory ? remove_folder(ops, entry)
+                                                                     : ops.unlink(entry));
+  }
+  return ops.rmdir(path);
+}
+
+std::vector<std::string> list_folder(const std::string& path) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error))
+    names.push_back(entry->path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string parent_folder(const std::string& path) {
+  const size_t last = path.find_last_not_of('/');
+  if (last == std::string::npos) return path.empty() ? "." : "/";
+  const size_t slash = path.find_last_of('/', last);
+  if (slash == std::string::npos) return ".";
+  const size_t end = path.find_last_not_of('/', slash);
+  return end == std::string::npos ? "/" : path.substr(0, end + 1);
+}
+
+}  // namespace simplescale

@@ -1,0 +1,167 @@
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "runtime/checkpoint/hf_tokenizer.hpp"
+#include "runtime/checkpoint/huggingface.hpp"
+
+namespace simplescale {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+ordered_json config_json(const ModelShape& s, DType dtype, const SpecialTokens& special) {
+  ordered_json config = {{"architectures", ordered_json::array({"LlamaForCausalLM"})},
+                         {"model_type", "llama"},
+                         {"hidden_size", s.dim},
+                         {"intermediate_size", s.hidden},
+                         {"num_hidden_layers", s.layers},
+                         {"num_attention_heads", s.heads},
+                         {"num_key_value_heads", s.kv_heads},
+                         {"head_dim", s.head_dim()},
+                         {"vocab_size", s.vocab},
+                         {"max_position_embeddings", s.block_size},
+                         {"rms_norm_eps", s.norm_eps},
+                         {"rope_theta", s.rope_theta},
+                         {"rope_scaling", nullptr},
+                         {"hidden_act", "silu"},
+                         {"attention_bias", false},
+                         {"attention_dropout", 0.0},
+                         {"mlp_bias", false},
+                         {"initializer_range", 0.02},
+                         {"tie_word_embeddings", s.tie_embeddings},
+                         {"use_cache", true},
+                         {"torch_dtype", to_string(dtype)}};
+  if (special.bos >= 0) config["bos_token_id"] = special.bos;
+  if (special.eos >= 0) config["eos_token_id"] = special.eos;
+  return config;
+}
+
+/// Which parameters go into which file: in order, a new file when one would grow beyond bytes_max.
+std::vector<std::vector<const Parameter*>> plan_files(const std::vector<Unit>& units, DType dtype,
+                                                      uint64_t bytes_max) {
+  std::vector<std::vector<const Parameter*>> files(1);
+  uint64_t bytes = 0;
+  for (const Unit& unit : units)
+    for (const Parameter& parameter : unit.parameters) {
+      const uint64_t more = parameter.count * bytes_of(dtype);
+      if (!files.back().empty() && bytes + more > bytes_max) {
+        files.emplace_back();
+        bytes = 0;
+      }
+      files.back().push_back(&parameter);
+      bytes += more;
+    }
+  return files;
+}
+
+std::string weights_name(size_t file, size_t files) {
+  if (files == 1) return "model.safetensors";
+  char name[64];
+  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", file + 1, files);
+  return name;
+}
+
+/// The weights, streamed through one open file after the other.
+class WeightsWriter {
+ public:
+  WeightsWriter(const std::vector<Unit>& units, std::string folder, DType dtype, uint64_t bytes_max,
+                FileOps& ops)
+      : files_(plan_files(units, dtype, bytes_max)),
+        folder_(std::move(folder)),
+        dtype_(dtype),
+        ops_(ops) {}
+
+  Status append(const Parameter& parameter, size_t offset, std::span<const float> values) {
+    if (offset == 0 && next_file_ < files_.size() && &parameter == files_[next_file_].front())
+      SS_RETURN_IF_ERROR(open_next());
+    if (dtype_ == DType::f32) return writer_->append(values.data(), values.size_bytes());
+    narrow_.resize(values.size());
+    for (size_t i = 0; i < values.size(); ++i) narrow_[i] = f32_to_bf16(values[i]);
+    return writer_->append(narrow_.data(), narrow_.size() * 2);
+  }
+
+  Status finish() {
+    SS_RETURN_IF_ERROR(writer_->finish());
+    if (files_.size() == 1) return {};
+    ordered_json map = ordered_json::object();
+    uint64_t total = 0;
+    for (size_t f = 0; f < files_.size(); ++f)
+      for (const Parameter* parameter : files_[f]) {
+        map[parameter->name] = weights_name(f, files_.size());
+        total += parameter->count * bytes_of(dtype_);
+      }
+    const ordered_json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
+    return write_text_file(ops_, folder_ + "/model.safetensors.index.json", index.dump(2) + "\n");
+  }
+
+ private:
+  Status open_next() {
+    if (writer_) SS_RETURN_IF_ERROR(writer_->finish());
+    writer_.reset();
+    std::vector<TensorEntry> tensors;
+    for (const Parameter* parameter : files_[next_file_])
+      tensors.push_back({parameter->name, dtype_ == DType::f32 ? "F32" : "BF16", parameter->shape});
+    const std::string path = folder_ + "/" + weights_name(next_file_, files_.size());
+    SS_ASSIGN(SafetensorsWriter writer,
+              SafetensorsWriter::create(ops_, path, std::move(tensors), {{"format", "pt"}}));
+    writer_.emplace(std::move(writer));
+    ++next_file_;
+    return {};
+  }
+
+  std::vector<std::vector<const Parameter*>> files_;
+  std::string folder_;
+  DType dtype_;
+  FileOps& ops_;
+  size_t next_file_ = 0;
+  std::optional<SafetensorsWriter> writer_;
+  std::vector<uint16_t> narrow_;
+};
+
+Status export_into(Checkpoint& checkpoint, const std::string& folder, DType dtype,
+                   uint64_t bytes_max, FileOps& ops) {
+  SS_RETURN_IF_ERROR(make_folders(ops, folder));
+  SpecialTokens special;
+  const CheckpointInfo& info = checkpoint.info();
+  if (!info.tokenizer.empty()) {
+    SS_ASSIGN(special, write_hf_tokenizer(info.tokenizer, folder, info.shape.block_size, ops));
+  }
+  WeightsWriter weights(checkpoint.units(), folder, dtype, bytes_max, ops);
+  auto sink = [&](const Parameter& parameter, size_t offset, std::span<const float> values) {
+    return weights.append(parameter, offset, values);
+  };
+  for (size_t unit = 0; unit < checkpoint.units().size(); ++unit)
+    SS_RETURN_IF_ERROR(stream_parameters(checkpoint, StateKind::params, unit, sink));
+  SS_RETURN_IF_ERROR(weights.finish());
+  const ordered_json config = config_json(info.shape, dtype, special);
+  ordered_json generation = ordered_json::object();
+  for (const char* key : {"bos_token_id", "eos_token_id"})
+    if (config.contains(key)) generation[key] = config[key];
+  SS_RETURN_IF_ERROR(
+      write_text_file(ops, folder + "/generation_config.json", generation.dump(2) + "\n"));
+  SS_RETURN_IF_ERROR(write_text_file(ops, folder + "/config.json", config.dump(2) + "\n"));
+  return ops.fsync_folder(folder);
+}
+
+}  // namespace
+
+Status export_hf(Checkpoint& checkpoint, const std::string& folder, DType dtype,
+                 uint64_t file_bytes_max, FileOps& ops) {
+  std::error_code error;
+  if (std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error))
+    return {Code::bad_data, folder + ": exists and is not empty; name another folder or remove it"};
+  std::string target = folder;
+  while (target.size() > 1 && target.back() == '/') target.pop_back();
+  const std::string partial = target + ".partial";
+  SS_RETURN_IF_ERROR(remove_folder(ops, partial));
+  Status status = export_into(checkpoint, partial, dtype, file_bytes_max, ops);
+  if (status.ok()) status = ops.rename(partial, target);
+  if (status.ok()) status = ops.fsync_folder(parent_folder(target));
+  if (!status.ok()) (void)remove_folder(ops, partial);
+  return status;
+}
+
+}  // namespace simplescale

@@ -1,0 +1,137 @@
+#include "runtime/checkpoint/hf_tokenizer.hpp"
+
+#include <sentencepiece_processor.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <vector>
+
+namespace simplescale {
+
+using nlohmann::ordered_json;
+
+namespace {
+
+constexpr const char* kSpace = "\u2581";  // SentencePiece's mark of a space
+
+using Processor = sentencepiece::SentencePieceProcessor;
+
+bool is_normal(const Processor& p, int id) {
+  return !p.IsControl(id) && !p.IsUnknown(id) && !p.IsUnused(id) && !p.IsByte(id);
+}
+
+/// SentencePiece merges the two neighbours whose joined piece has the best score. As a list of
+/// pairs: every way to cut a piece into two pieces, best piece first.
+ordered_json merges_of(const Processor& p) {
+  std::unordered_map<std::string, int> ids;
+  std::vector<int> order;
+  for (int id = 0; id < p.GetPieceSize(); ++id)
+    if (is_normal(p, id)) {
+      ids[p.IdToPiece(id)] = id;
+      order.push_back(id);
+    }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return p.GetScore(a) > p.GetScore(b); });
+  ordered_json merges = ordered_json::array();
+  for (const int id : order) {
+    const std::string piece = p.IdToPiece(id);
+    std::vector<std::pair<int, int>> cuts;
+    for (size_t at = 1; at < piece.size(); ++at) {
+      const auto left = ids.find(piece.substr(0, at)), right = ids.find(piece.substr(at));
+      if (left != ids.end() && right != ids.end()) cuts.push_back({left->second, right->second});
+    }
+    std::sort(cuts.begin(), cuts.end());
+    for (const auto& [left, right] : cuts)
+      merges.push_back({p.IdToPiece(left), p.IdToPiece(right)});
+  }
+  return merges;
+}
+
+ordered_json added_token(const Processor& p, int id) {
+  return {
+      {"id", id},        {"content", p.IdToPiece(id)}, {"single_word", false}, {"lstrip", false},
+      {"rstrip", false}, {"normalized", false},        {"special", true}};
+}
+
+ordered_json post_processor(const Processor& p) {
+  const std::string bos = p.IdToPiece(p.bos_id());
+  const ordered_json special = {{"SpecialToken", {{"id", bos}, {"type_id", 0}}}};
+  const ordered_json a = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const ordered_json special_b = {{"SpecialToken", {{"id", bos}, {"type_id", 1}}}};
+  const ordered_json b = {{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
+  return {{"type", "TemplateProcessing"},
+          {"single", ordered_json::array({special, a})},
+          {"pair", ordered_json::array({special, a, special_b, b})},
+          {"special_tokens",
+           {{bos,
+             {{"id", bos},
+              {"ids", ordered_json::array({p.bos_id()})},
+              {"tokens", ordered_json::array({bos})}}}}}};
+}
+
+ordered_json tokenizer_json(const Processor& p) {
+  ordered_json vocab = ordered_json::object(), added = ordered_json::array();
+  for (int id = 0; id < p.GetPieceSize(); ++id) {
+    vocab[p.IdToPiece(id)] = id;
+    if (p.IsControl(id) || p.IsUnknown(id)) added.push_back(added_token(p, id));
+  }
+  const ordered_json normalizers = ordered_json::array(
+      {{{"type", "Prepend"}, {"prepend", kSpace}},
+       {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kSpace}}});
+  const ordered_json decoders = ordered_json::array(
+      {{{"type", "Replace"}, {"pattern", {{"String", kSpace}}}, {"content", " "}},
+       {{"type", "ByteFallback"}},
+       {{"type", "Fuse"}},
+       {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}});
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", added},
+          {"normalizer", {{"type", "Sequence"}, {"normalizers", normalizers}}},
+          {"pre_tokenizer", nullptr},
+          {"post_processor", p.bos_id() < 0 ? ordered_json(nullptr) : post_processor(p)},
+          {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}},
+          {"model",
+           {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", p.IdToPiece(p.unk_id())},
+            {"continuing_subword_prefix", nullptr},
+            {"end_of_word_suffix", nullptr},
+            {"fuse_unk", true},
+            {"byte_fallback", true},
+            {"ignore_merges", false},
+            {"vocab", vocab},
+            {"merges", merges_of(p)}}}};
+}
+
+}  // namespace
+
+Result<SpecialTokens> write_hf_tokenizer(const std::string& model_path, const std::string& folder,
+                                         int64_t block_size, FileOps& ops) {
+  SS_ASSIGN(const std::string bytes, read_text_file(model_path, 1 << 30));
+  Processor p;
+  if (const auto status = p.LoadFromSerializedProto(bytes); !status.ok())
+    return Status(Code::bad_data, model_path + ": not a SentencePiece model");
+  SS_RETURN_IF_ERROR(write_text_file(ops, folder + "/tokenizer.model", bytes));
+
+  ordered_json special = {{"unk_token", p.IdToPiece(p.unk_id())}};
+  if (p.bos_id() >= 0) special["bos_token"] = p.IdToPiece(p.bos_id());
+  if (p.eos_id() >= 0) special["eos_token"] = p.IdToPiece(p.eos_id());
+  ordered_json config = special;
+  config["tokenizer_class"] = "LlamaTokenizer";
+  config["add_bos_token"] = p.bos_id() >= 0;
+  config["add_eos_token"] = false;
+  config["clean_up_tokenization_spaces"] = false;
+  config["legacy"] = false;
+  config["model_max_length"] = block_size;
+  SS_RETURN_IF_ERROR(
+      write_text_file(ops, folder + "/tokenizer.json", tokenizer_json(p).dump(1) + "\n"));
+  SS_RETURN_IF_ERROR(
+      write_text_file(ops, folder + "/tokenizer_config.json", config.dump(2) + "\n"));
+  SS_RETURN_IF_ERROR(
+      write_text_file(ops, folder + "/special_tokens_map.json", special.dump(2) + "\n"));
+  return SpecialTokens{p.bos_id(), p.eos_id()};
+}
+
+}  // namespace simplescale

@@ -1,0 +1,22 @@
+// A SentencePiece tokenizer.model in the form that transformers loads by itself. Any thread. Not
+// for use outside runtime/checkpoint/.
+#pragma once
+
+#include <string>
+
+#include "runtime/base/status.hpp"
+#include "runtime/checkpoint/file_ops.hpp"
+
+namespace simplescale {
+
+struct SpecialTokens {
+  int bos = 1, eos = 2;  // ids; -1: none
+};
+
+/// Writes tokenizer.model (a copy), tokenizer.json (the same pieces and merges, so that loading
+/// needs neither the sentencepiece nor the protobuf package), tokenizer_config.json and
+/// special_tokens_map.json. Errors: bad_data if it is no tokenizer of kind bpe, or io.
+Result<SpecialTokens> write_hf_tokenizer(const std::string& model_path, const std::string& folder,
+                                         int64_t block_size, FileOps& ops);
+
+}  // namespace simplescale

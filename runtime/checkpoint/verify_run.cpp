@@ -1,0 +1,258 @@
+#include "runtime/checkpoint/verify_run.hpp"
+
+#include <toml++/toml.h>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/checkpoint/checkpoint_format.hpp"
+
+namespace simplescale {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr size_t kProblemsShownMax = 20;  // of one kind; the rest is counted
+
+/// Collects what is wrong in one file and what was found.
+class Section {
+ public:
+  Section(VerifyReport& report, std::string name) : report_(report), name_(std::move(name)) {}
+  ~Section() {
+    if (problems_ > kProblemsShownMax)
+      report_.lines.push_back(name_ + ": " + std::to_string(problems_ - kProblemsShownMax) +
+                              " more problems");
+  }
+  void problem(const std::string& text) {
+    report_.ok = false;
+    if (++problems_ <= kProblemsShownMax) report_.lines.push_back(name_ + ": " + text);
+  }
+  void note(const std::string& text) { report_.lines.push_back(name_ + ": " + text); }
+  bool clean() const { return problems_ == 0; }
+
+ private:
+  VerifyReport& report_;
+  std::string name_;
+  size_t problems_ = 0;
+};
+
+/// Calls `visit` for every line that is a JSON object with these keys. A last line without its
+/// newline is what a killed process leaves: it is noted, not counted. Returns how many lines there
+/// were; nothing without the file.
+std::optional<size_t> for_each_line(const std::string& path, const std::vector<const char*>& keys,
+                                    Section& section,
+                                    const std::function<void(const json&, size_t line)>& visit) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  std::string text;
+  size_t line = 0;
+  while (std::getline(file, text)) {
+    ++line;
+    const std::string at = "line " + std::to_string(line) + ": ";
+    const json value = json::parse(text, nullptr, false);
+    if (file.eof() && !value.is_object()) {
+      section.note(at + "incomplete, a process was killed while it wrote it");
+      return line - 1;
+    }
+    if (!value.is_object()) {
+      section.problem(at + "not a JSON object");
+      continue;
+    }
+    const auto missing = std::find_if(keys.begin(), keys.end(),
+                                      [&](const char* key) { return !value.contains(key); });
+    if (missing != keys.end())
+      section.problem(at + "no \"" + *missing + "\"");
+    else
+      visit(value, line);
+  }
+  return line;
+}
+
+// -- Checkpoints --------------------------------------------------------------------------------
+
+void verify_checkpoints(const std::string& folder, VerifyReport& report) {
+  Section section(report, "checkpoints");
+  size_t count = 0;
+  for (const std::string& name : list_folder(folder)) {
+    if (!checkpoint_format::parse_step_folder(name)) continue;
+    ++count;
+    auto checkpoint = Checkpoint::open(folder + "/" + name);
+    const Status status = checkpoint.ok() ? checkpoint->verify() : checkpoint.status();
+    if (!status.ok())
+      section.problem(status.message());
+    else if (checkpoint->info().step != checkpoint_format::parse_step_folder(name))
+      section.problem(folder + "/" + name + ": its manifest says step " +
+                      std::to_string(checkpoint->info().step));
+  }
+  std::error_code error;
+  const std::string latest = folder + "/latest";
+  if (std::filesystem::is_symlink(latest, error) && !std::filesystem::exists(latest, error))
+    section.problem(latest + ": names a checkpoint that is not there");
+  if (section.clean()) section.note(std::to_string(count) + " checked, all checksums right");
+}
+
+// -- Metrics and events -------------------------------------------------------------------------
+
+/// Returns the committed steps.
+std::set<uint64_t> verify_metrics(const std::string& path, VerifyReport& report) {
+  Section section(report, "metrics.jsonl");
+  std::set<uint64_t> steps;
+  const auto lines = for_each_line(
+      path,
+      {"time", "step", "iter", "loss", "grad_norm", "lr", "step_ms", "tokens", "tokens_per_second",
+       "mfu", "remaining_s", "generation"},
+      section, [&](const json& value, size_t line) {
+        if (!value["step"].is_number_unsigned() || !value["generation"].is_number_unsigned())
+          return section.problem("line " + std::to_string(line) +
+                                 ": step or generation is not a whole number");
+        steps.insert(value["step"].get<uint64_t>());
+      });
+  if (!lines) {
+    section.problem(path + " is missing");
+    return steps;
+  }
+  uint64_t next = 1;
+  for (const uint64_t step : steps) {
+    if (step != next)
+      section.problem("steps " + std::to_string(next) + " to " + std::to_string(step - 1) +
+                      " are missing");
+    next = step + 1;
+  }
+  if (section.clean()) section.note(std::to_string(steps.size()) + " steps, none missing");
+  return steps;
+}
+
+void verify_events(const std::string& path, VerifyReport& report) {
+  static const std::set<std::string> phases = {"detect", "fence", "abort",
+                                               "decide", "heal",  "resume"};
+  Section section(report, "events.jsonl");
+  const auto lines = for_each_line(
+      path, {"time", "generation", "step", "incident", "phase", "kind", "subject", "reason", "ms"},
+      section, [&](const json& value, size_t line) {
+        const json& phase = value["phase"];
+        if (!phase.is_null() && !(phase.is_string() && phases.contains(phase.get<std::string>())))
+          section.problem("line " + std::to_string(line) + ": phase is " + phase.dump());
+      });
+  if (!lines)
+    section.problem(path + " is missing");
+  else if (section.clean())
+    section.note(std::to_string(*lines) + " events");
+}
+
+// -- Ledger -------------------------------------------------------------------------------------
+
+struct LedgerStep {
+  uint64_t generation = 0;
+  std::vector<std::pair<uint64_t, uint64_t>> runs;  // first, count; of the highest generation
+};
+
+/// The samples of a step cover [first, first + global_batch) exactly once, or a text that says
+/// where not.
+std::string check_cover(LedgerStep& step, uint64_t first, uint64_t global_batch) {
+  std::sort(step.runs.begin(), step.runs.end());
+  uint64_t next = first;
+  for (const auto& [begin, count] : step.runs) {
+    if (count == 0) continue;
+    if (begin > next)
+      return "samples " + std::to_string(next) + " to " + std::to_string(begin - 1) +
+             " are missing";
+    if (begin < next && begin < first)
+      return "sample " + std::to_string(begin) + " is not of this step";
+    if (begin < next) return "sample " + std::to_string(begin) + " is there twice";
+    next = count > UINT64_MAX - begin ? UINT64_MAX : begin + count;
+  }
+  const uint64_t end = first + global_batch;
+  if (next < end)
+    return "samples " + std::to_string(next) + " to " + std::to_string(end - 1) + " are missing";
+  if (next > end) return "sample " + std::to_string(end) + " is not of this step";
+  return "";
+}
+
+bool read_runs(const json& samples, std::vector<std::pair<uint64_t, uint64_t>>& runs) {
+  if (!samples.is_array()) return false;
+  for (const json& run : samples) {
+    if (!run.is_array() || run.size() != 2 || !run[0].is_number_unsigned() ||
+        !run[1].is_number_unsigned())
+      return false;
+    runs.push_back({run[0].get<uint64_t>(), run[1].get<uint64_t>()});
+  }
+  return true;
+}
+
+void verify_ledger(const std::string& path, uint64_t global_batch,
+                   const std::set<uint64_t>& committed, VerifyReport& report) {
+  Section section(report, "ledger.jsonl");
+  std::map<uint64_t, LedgerStep> steps;
+  const auto lines = for_each_line(
+      path, {"step", "trainer", "generation", "samples"}, section,
+      [&](const json& value, size_t line) {
+        std::vector<std::pair<uint64_t, uint64_t>> runs;
+        if (!value["step"].is_number_unsigned() || !value["generation"].is_number_unsigned() ||
+            !read_runs(value["samples"], runs))
+          return section.problem("line " + std::to_string(line) +
+                                 ": step, generation or samples of a wrong type");
+        LedgerStep& step = steps[value["step"].get<uint64_t>()];
+        const uint64_t generation = value["generation"].get<uint64_t>();
+        if (generation < step.generation) return;
+        if (generation > step.generation) step = {generation, {}};
+        step.runs.insert(step.runs.end(), runs.begin(), runs.end());
+      });
+  if (!lines) return section.problem(path + " is missing");
+  for (const uint64_t number : committed) {
+    if (number == 0 || number > UINT64_MAX / global_batch) continue;
+    const auto step = steps.find(number);
+    const std::string wrong =
+        step == steps.end() ? "has no line"
+                            : check_cover(step->second, (number - 1) * global_batch, global_batch);
+    if (!wrong.empty()) section.problem("step " + std::to_string(number) + ": " + wrong);
+  }
+  if (section.clean())
+    section.note(std::to_string(committed.size()) + " steps of " + std::to_string(global_batch) +
+                 " samples, each sample exactly once");
+}
+
+}  // namespace
+
+Result<VerifyReport> verify_run(const std::string& run) {
+  const std::string config_path = run + "/config.toml";
+  std::error_code error;
+  if (!std::filesystem::exists(config_path, error))
+    return Status(Code::bad_data, run + ": not a run folder, it has no config.toml");
+  VerifyReport report;
+  int64_t global_batch = 0;
+  bool ledger = true;
+  std::string checkpoints = run + "/checkpoints";
+  try {
+    const toml::table config = toml::parse_file(config_path);
+    global_batch = config["train"]["global_batch_size"].value_or(int64_t{0});
+    ledger = config["data"]["ledger"].value_or(true);
+    const std::string folder = config["checkpoint"]["folder"].value_or(std::string());
+    if (!folder.empty() && std::filesystem::path(folder).is_absolute()) checkpoints = folder;
+  } catch (const toml::parse_error& e) {
+    report.ok = false;
+    report.lines.push_back("config.toml: line " + std::to_string(e.source().begin.line) + ": " +
+                           std::string(e.description()));
+  }
+  verify_checkpoints(checkpoints, report);
+  const std::set<uint64_t> committed = verify_metrics(run + "/metrics.jsonl", report);
+  verify_events(run + "/events.jsonl", report);
+  if (!ledger) {
+    report.lines.push_back("ledger.jsonl: switched off in config.toml, not checked");
+  } else if (global_batch < 1) {
+    report.ok = false;
+    report.lines.push_back(
+        "config.toml: no train.global_batch_size, so the ledger cannot be checked");
+  } else {
+    verify_ledger(run + "/ledger.jsonl", static_cast<uint64_t>(global_batch), committed, report);
+  }
+  return report;
+}
+
+}  // namespace simplescale

@@ -1,0 +1,239 @@
+// What the checkpoint tests share: a temporary folder, states full of random bits, and files that
+// fail on demand.
+#pragma once
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/checkpoint.hpp"
+
+namespace simplescale::test {
+
+class TempFolder {
+ public:
+  TempFolder() {
+    const bool memory = ::access("/dev/shm", W_OK) == 0;
+    path_ = memory ? "/dev/shm/ss-test-XXXXXX" : "/tmp/ss-test-XXXXXX";
+    SS_ASSERT(::mkdtemp(path_.data()));
+  }
+  ~TempFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TempFolder(const TempFolder&) = delete;
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+inline std::string slurp(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+inline void spew(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+}
+
+/// Small, but its units fill several blocks of 1024 elements unevenly.
+inline ModelShape some_shape(bool tied = false) {
+  ModelShape s;
+  s.dim = 16, s.hidden = 40, s.layers = 2, s.heads = 4, s.kv_heads = 2, s.vocab = 300,
+  s.block_size = 32;
+  s.tie_embeddings = tied;
+  return s;
+}
+inline ModelShape tiny_shape() {
+  ModelShape s;
+  s.dim = 4, s.hidden = 4, s.layers = 1, s.heads = 2, s.kv_heads = 1, s.vocab = 6, s.block_size = 8;
+  return s;
+}
+
+/// A whole training state as one shard of one: random bits (NaNs too), zero padding.
+struct State {
+  std::vector<float> values[3];
+  TrainState::Side side() { return {values[0], values[1], values[2]}; }
+};
+inline bool same_bits(const State& a, const State& b) {
+  for (int k = 0; k < 3; ++k)
+    if (a.values[k].size() != b.values[k].size() ||
+        std::memcmp(a.values[k].data(), b.values[k].data(), a.values[k].size() * 4) != 0)
+      return false;
+  return true;
+}
+inline State empty_state(const ModelShape& shape, size_t shards) {
+  State state;
+  for (auto& v : state.values)
+    v.assign(shard_layout(units_of(shape), shards).total, 7.0f);  // to be overwritten
+  return state;
+}
+inline State random_state(const ModelShape& shape, uint32_t seed, bool finite = false) {
+  State state = empty_state(shape, 1);
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  const auto units = units_of(shape);
+  const ShardLayout layout = shard_layout(units, 1);
+  for (auto& v : state.values) {
+    std::fill(v.begin(), v.end(), 0.0f);
+    for (size_t u = 0; u < units.size(); ++u)
+      for (size_t i = 0; i < units[u].count; ++i)
+        v[layout.offset[u] + i] =
+            finite ? 0.05f * normal(random) : std::bit_cast<float>(static_cast<uint32_t>(random()));
+  }
+  return state;
+}
+/// Shard s of S of a whole state.
+inline State cut(const State& whole, const ModelShape& shape, size_t shards, size_t shard) {
+  const auto units = units_of(shape);
+  const ShardLayout from = shard_layout(units, 1), to = shard_layout(units, shards);
+  State out = empty_state(shape, shards);
+  for (int k = 0; k < 3; ++k)
+    for (size_t u = 0; u < units.size(); ++u)
+      for (size_t i = 0; i < to.count[u]; ++i) {
+        const size_t at = shard * to.count[u] + i;
+        float value = 0.0f;
+        if (at < units[u].count) std::memcpy(&value, &whole.values[k][from.offset[u] + at], 4);
+        std::memcpy(&out.values[k][to.offset[u] + i], &value, 4);
+      }
+  return out;
+}
+
+/// Writes and publishes a whole state in S shards.
+inline Result<std::string> save(const std::string& checkpoints, const State& whole,
+                                CheckpointInfo info, size_t shards, FileOps& ops = system_files()) {
+  info.shards = shards;
+  const std::string tmp = checkpoint_tmp_folder(checkpoints, info.step, 1);
+  std::vector<ShardRecord> records;
+  for (size_t s = 0; s < shards; ++s) {
+    State piece = cut(whole, info.shape, shards, s);
+    SS_ASSIGN(ShardRecord record, write_shard(tmp, info.shape, shards, s, piece.side(), {}, ops));
+    SS_ASSIGN(ShardRecord travelled, parse_shard_record(to_json(record)));
+    records.push_back(std::move(travelled));
+  }
+  return publish_checkpoint(checkpoints, tmp, info, records, ops);
+}
+inline CheckpointInfo info_of(const ModelShape& shape, uint64_t step) {
+  CheckpointInfo info;
+  info.shape = shape;
+  info.step = step;
+  info.next_sample = step * 8, info.tokens_seen = step * 8 * 32,
+  info.seed = 0xffff'ffff'ffff'fff0ull;
+  info.precision = "bf16";
+  info.resume = R"({"trainer":{"strategy":"full_shard"},"list":[1,2.5,null]})";
+  return info;
+}
+
+/// Counts operations and written bytes and fails when a limit is reached: once, or from then on
+/// (the process is dead). What was not synced at that moment can be lost.
+class FaultyFiles : public FileOps {
+ public:
+  static constexpr uint64_t kNever = UINT64_MAX;
+  uint64_t operations_max = kNever, bytes_max = kNever;
+  bool dead_afterwards = true;
+  std::string reason = "stopped by the test";
+
+  uint64_t operations = 0, bytes = 0;
+  bool hit = false;
+
+  /// After the crash: files whose data was not synced are empty.
+  void lose_unsynced() {
+    for (const std::string& path : unsynced_) {
+      std::error_code ignored;
+      if (std::filesystem::exists(path, ignored)) std::filesystem::resize_file(path, 0, ignored);
+    }
+  }
+
+  Result<int> create(const std::string& path) override {
+    SS_RETURN_IF_ERROR(count("create", path));
+    unsynced_.insert(path);
+    return FileOps::create(path);
+  }
+  Status write(int fd, const std::string& path, const void* data, size_t n) override {
+    SS_RETURN_IF_ERROR(count("write", path));
+    const uint64_t room = hit && !dead_afterwards ? n : bytes_max - bytes;
+    if (n > room) {
+      (void)FileOps::write(fd, path, data, room);
+      bytes += room;
+      hit = true;
+      return Status(Code::io, "write " + path + ": " + reason);
+    }
+    bytes += n;
+    return FileOps::write(fd, path, data, n);
+  }
+  Status fsync(int, const std::string& path) override {
+    SS_RETURN_IF_ERROR(count("fsync", path));
+    unsynced_.erase(path);
+    return {};
+  }
+  Status fsync_folder(const std::string& path) override { return count("fsync", path); }
+  Status rename(const std::string& from, const std::string& to) override {
+    SS_RETURN_IF_ERROR(count("rename to", to));
+    std::set<std::string> moved;
+    for (const std::string& path : unsynced_)
+      moved.insert(path.starts_with(from + "/") ? to + path.substr(from.size())
+                   : path == from               ? to
+                                                : path);
+    unsynced_ = std::move(moved);
+    return FileOps::rename(from, to);
+  }
+  Status symlink(const std::string& target, const std::string& path) override {
+    SS_RETURN_IF_ERROR(count("symlink", path));
+    return FileOps::symlink(target, path);
+  }
+  Status mkdir(const std::string& path) override {
+    SS_RETURN_IF_ERROR(count("mkdir", path));
+    return FileOps::mkdir(path);
+  }
+  Status unlink(const std::string& path) override {
+    SS_RETURN_IF_ERROR(count("unlink", path));
+    return FileOps::unlink(path);
+  }
+  Status rmdir(const std::string& path) override {
+    SS_RETURN_IF_ERROR(count("rmdir", path));
+    return FileOps::rmdir(path);
+  }
+
+ private:
+  Status count(const char* call, const std::string& path) {
+    const bool fails = hit ? dead_afterwards : operations == operations_max;
+    ++operations;
+    if (!fails) return {};
+    hit = true;
+    return Status(Code::io, std::string(call) + " " + path + ": " + reason);
+  }
+  std::set<std::string> unsynced_;
+};
+
+/// Runs the project's Python on a script; nullopt if there is none or it lacks a module.
+struct PythonResult {
+  int exit_code = 0;
+  std::string output;
+};
+inline std::optional<PythonResult> run_python(const std::string& modules, const std::string& script,
+                                              const std::string& folder) {
+  const std::string python = std::string(SIMPLESCALE_SOURCE_DIR) + "/.deps/python/bin/python";
+  const std::string quiet = " >/dev/null 2>&1";
+  if (std::system((python + " -c 'import " + modules + "'" + quiet).c_str()) != 0)
+    return std::nullopt;
+  spew(folder + "/script.py", script);
+  const std::string output = folder + "/script.out";
+  const int rc =
+      std::system(("cd " + folder + " && " + python + " script.py >" + output + " 2>&1").c_str());
+  return PythonResult{WEXITSTATUS(rc), slurp(output)};
+}
+
+}  // namespace simplescale::test
