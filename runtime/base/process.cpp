@@ -1,0 +1,196 @@
+#include "runtime/base/process.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <future>
+#include <memory>
+
+namespace simplescale {
+
+namespace {
+
+std::vector<std::string> merged_environment(const SpawnOptions& options) {
+  std::vector<std::string> result;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string text = *entry, name = text.substr(0, text.find('='));
+    bool replaced = false;
+    for (const auto& [key, value] : options.environment) replaced |= key == name;
+    if (!replaced) result.push_back(text);
+  }
+  for (const auto& [key, value] : options.environment) result.push_back(key + "=" + value);
+  return result;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+}  // namespace
+
+Result<pid_t> spawn(const SpawnOptions& options) {
+  // Everything that allocates comes before fork(): other threads may hold the allocator's lock.
+  std::vector<std::string> argv = options.argv, environment = merged_environment(options);
+  std::vector<char*> arguments = pointers(argv), variables = pointers(environment);
+  int output = -1;
+  if (!options.output.empty()) {
+    output = open(options.output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (output < 0)
+      return Status(Code::io, "cannot write " + options.output + ": " + std::strerror(errno));
+  }
+  int report[2];
+  if (pipe2(report, O_CLOEXEC) != 0) {
+    if (output >= 0) close(output);
+    return Status(Code::io, std::string("pipe: ") + std::strerror(errno));
+  }
+  const pid_t parent = getpid();
+  const pid_t child = fork();
+  if (child == 0) {
+    if (options.die_with_parent) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(127);
+    }
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
+    setpgid(0, 0);  // a terminal's Ctrl-C belongs to the launcher alone
+    if (output >= 0) {
+      dup2(output, STDOUT_FILENO);
+      dup2(output, STDERR_FILENO);
+      const int null = open("/dev/null", O_RDONLY);
+      if (null >= 0) dup2(null, STDIN_FILENO);
+    }
+    execve(arguments[0], arguments.data(), variables.data());
+    const int error = errno;
+    if (write(report[1], &error, sizeof error) != sizeof error) _exit(126);
+    _exit(127);
+  }
+  const int fork_error = errno;
+  close(report[1]);
+  if (output >= 0) close(output);
+  int error = 0;
+  const bool failed = child > 0 && read(report[0], &error, sizeof error) == sizeof error;
+  close(report[0]);
+  if (child < 0) return Status(Code::io, std::string("fork: ") + std::strerror(fork_error));
+  if (failed) {
+    waitpid(child, nullptr, 0);
+    return Status(Code::io, "cannot run " + options.argv[0] + ": " + std::strerror(error));
+  }
+  return child;
+}
+
+std::string ExitStatus::text() const {
+  if (exited) return "exit code " + std::to_string(code);
+  return "killed by signal " + std::to_string(code) + " (" + strsignal(code) + ")";
+}
+
+ProcessWatcher::ProcessWatcher()
+    : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  SS_ASSERT(epoll_ >= 0 && wake_ >= 0);
+  epoll_event event{.events = EPOLLIN, .data = {.fd = wake_}};
+  SS_ASSERT(epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) == 0);
+  thread_ = std::thread([this] { run(); });
+}
+
+ProcessWatcher::~ProcessWatcher() {
+  post([this] { stopping_ = true; });
+  thread_.join();
+  for (const auto& [fd, child] : children_) close(fd);
+  close(epoll_);
+  close(wake_);
+}
+
+void ProcessWatcher::post(std::function<void()> job) {
+  {
+    std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
+  const uint64_t one = 1;
+  (void)!write(wake_, &one, sizeof one);
+}
+
+Status ProcessWatcher::watch(pid_t child, std::function<void(pid_t, ExitStatus)> ended) {
+  const int fd = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
+  if (fd < 0)
+    return Status(Code::io,
+                  "pidfd of process " + std::to_string(child) + ": " + std::strerror(errno));
+  fcntl(fd, F_SETFD, FD_CLOEXEC);
+  post([this, fd, child, ended = std::move(ended)] {
+    children_[fd] = {child, ended};
+    epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
+    SS_ASSERT(epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) == 0);
+  });
+  return {};
+}
+
+Result<pid_t> ProcessWatcher::spawn(const SpawnOptions& options,
+                                    std::function<void(pid_t, ExitStatus)> ended) {
+  auto promise = std::make_shared<std::promise<Result<pid_t>>>();
+  auto result = promise->get_future();
+  post([promise, options] { promise->set_value(simplescale::spawn(options)); });
+  Result<pid_t> child = result.get();
+  if (child.ok()) SS_RETURN_IF_ERROR(watch(*child, std::move(ended)));
+  return child;
+}
+
+void ProcessWatcher::run() {
+  while (!stopping_) {
+    std::array<epoll_event, 16> events;
+    const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), -1);
+    for (int i = 0; i < count; ++i) {
+      const int fd = events[static_cast<size_t>(i)].data.fd;
+      if (fd == wake_) {
+        uint64_t ignored;
+        (void)!read(wake_, &ignored, sizeof ignored);
+        std::vector<std::function<void()>> jobs;
+        {
+          std::lock_guard lock(mutex_);
+          jobs.swap(jobs_);
+        }
+        for (auto& job : jobs) job();
+        continue;
+      }
+      auto found = children_.find(fd);
+      if (found == children_.end()) continue;
+      Child child = std::move(found->second);
+      children_.erase(found);
+      int status = 0;
+      pid_t reaped;
+      while ((reaped = waitpid(child.pid, &status, 0)) < 0 && errno == EINTR) {
+      }
+      close(fd);
+      ExitStatus end;
+      end.exited = reaped == child.pid && WIFEXITED(status);
+      end.code = reaped != child.pid ? 0 : end.exited ? WEXITSTATUS(status) : WTERMSIG(status);
+      child.ended(child.pid, end);
+    }
+  }
+}
+
+std::string program_folder() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
+}
+
+std::string unique_id() {
+  uint64_t random = 0;
+  SS_ASSERT(getrandom(&random, sizeof random, 0) == sizeof random);
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(random));
+  return text;
+}
+
+}  // namespace simplescale
