@@ -1,0 +1,35 @@
+// What main() calls for each command. Every function prints its result to stdout and returns what
+// went wrong.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.hpp"
+
+namespace simplescale {
+
+using Overrides = std::vector<std::string>;  // "--section.key=value"
+
+/// One line on stderr if it is an error; the exit code of interface.md.
+int report(const Status& status);
+
+/// Inside an srun: one node agent of the job. Otherwise all nodes on this machine. run: the run's
+/// folder, or "".
+Status train_command(const std::string& config, Overrides overrides, const std::string& run);
+/// A node's agent; returns the process's exit code.
+int agent_command(const std::string& run, const std::string& node);
+
+Status prepare_command(const std::string& config, const Overrides& overrides);
+Status config_show_command(const std::string& config, const Overrides& overrides);
+Status config_validate_command(const std::string& config, const Overrides& overrides);
+Status digest_text_command(const std::string& checkpoint);
+Status export_text_command(const std::string& checkpoint, const std::string& folder,
+                           const std::string& dtype);
+Status import_text_command(const std::string& folder, const std::string& checkpoint);
+Status verify_text_command(const std::string& run);
+Status status_command(const std::string& run, bool json, bool watch);
+/// Becomes simplescale-compute with these arguments.
+Status compute_command(const std::string& command, const std::vector<std::string>& arguments);
+
+}  // namespace simplescale

@@ -1,0 +1,120 @@
+// The program `simplescale`: its command line. Everything that needs libtorch is in
+// simplescale-compute beside it, so that consoles and agents start in milliseconds.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "runtime/app/commands.hpp"
+#include "runtime/base/log.hpp"
+
+namespace simplescale {
+namespace {
+
+struct Arguments {
+  std::string config, run, folder, checkpoint, dtype = "float32", node;
+  bool json = false, watch = false;
+};
+
+int run(int argc, char** argv) {
+  CLI::App app(
+      "simplescale: pretrains Llama models on many nodes and does not stop when machines fail",
+      "simplescale");
+  app.set_version_flag("--version", SIMPLESCALE_VERSION);
+  app.require_subcommand(1);
+  Arguments a;
+  int code = 0;
+  auto command = [&](CLI::App& parent, const char* name, const char* text, auto body) {
+    CLI::App* sub = parent.add_subcommand(name, text);
+    sub->callback([&code, body, sub] { code = body(sub); });
+    return sub;
+  };
+  auto config_of = [&](CLI::App* sub) {
+    sub->add_option("CONFIG", a.config, "a TOML file")->required();
+    sub->allow_extras();
+    sub->footer("--section.key=value sets a key of the configuration; see configs/reference.toml");
+    return sub;
+  };
+
+  config_of(command(app, "train", "start a run, or go on with it if its folder has one",
+                    [&](CLI::App* sub) {
+                      return report(train_command(a.config, sub->remaining(), a.run));
+                    }))
+      ->add_option("--run", a.run, "the run's folder (run.folder)");
+  config_of(
+      command(app, "prepare", "text to tokens: tokenizer and token files",
+              [&](CLI::App* sub) { return report(prepare_command(a.config, sub->remaining())); }));
+
+  CLI::App* config = app.add_subcommand("config", "look at a configuration");
+  config->require_subcommand(1);
+  config_of(command(
+      *config, "show", "the resolved configuration, where each value came from, and the plan",
+      [&](CLI::App* sub) { return report(config_show_command(a.config, sub->remaining())); }));
+  config_of(command(
+      *config, "validate", "errors with file and line, or nothing",
+      [&](CLI::App* sub) { return report(config_validate_command(a.config, sub->remaining())); }));
+
+  command(app, "digest", "one line a tensor with its hash, and the hash of all",
+          [&](CLI::App*) { return report(digest_text_command(a.checkpoint)); })
+      ->add_option("CHECKPOINT", a.checkpoint, "a checkpoint, or a run (its newest)")
+      ->required();
+
+  CLI::App* exporting = command(
+      app, "export", "a Hugging Face Llama folder from a checkpoint",
+      [&](CLI::App*) { return report(export_text_command(a.checkpoint, a.folder, a.dtype)); });
+  exporting->add_option("CHECKPOINT", a.checkpoint, "a checkpoint, or a run (its newest)")
+      ->required();
+  exporting->add_option("FOLDER", a.folder, "the folder to make")->required();
+  exporting->add_option("--dtype", a.dtype, "float32 or bfloat16")
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
+
+  CLI::App* importing =
+      command(app, "import", "a checkpoint from a Hugging Face Llama folder",
+              [&](CLI::App*) { return report(import_text_command(a.folder, a.checkpoint)); });
+  importing->add_option("FOLDER", a.folder, "a folder with config.json and *.safetensors")
+      ->required();
+  importing->add_option("CHECKPOINT", a.checkpoint, "the checkpoint to make")->required();
+
+  command(app, "verify", "checks every checkpoint, the sample ledger and the event log of a run",
+          [&](CLI::App*) { return report(verify_text_command(a.run)); })
+      ->add_option("RUN", a.run, "the run's folder")
+      ->required();
+
+  CLI::App* status =
+      command(app, "status", "the supervision tree, step, rate, recoveries",
+              [&](CLI::App*) { return report(status_command(a.run, a.json, a.watch)); });
+  status->add_option("RUN", a.run, "the run's folder")->required();
+  status->add_flag("--json", a.json, "as JSON");
+  status->add_flag("--watch", a.watch, "again every second");
+
+  for (const auto& [name, text] :
+       {std::pair{"generate", "samples text from a run or checkpoint"},
+        std::pair{"evaluate", "validation loss and perplexity of a run or checkpoint"}}) {
+    CLI::App* compute = command(app, name, text, [name = std::string(name)](CLI::App* sub) {
+      return report(compute_command(name, sub->remaining()));
+    });
+    compute->prefix_command();
+    compute->set_help_flag();  // simplescale-compute answers --help
+  }
+
+  CLI::App* agent = command(app, "agent", "a node's agent",
+                            [&](CLI::App*) { return agent_command(a.run, a.node); });
+  agent->group("");  // started by train, not by people
+  agent->add_option("--run", a.run)->required();
+  agent->add_option("--node", a.node)->required();
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : exit_code(Code::usage);
+  }
+  return code;
+}
+
+}  // namespace
+}  // namespace simplescale
+
+int main(int argc, char** argv) {
+  simplescale::init_logging("simplescale");
+  return simplescale::run(argc, argv);
+}
