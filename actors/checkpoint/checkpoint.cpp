@@ -1,0 +1,115 @@
+#include "actors/checkpoint/checkpoint.hpp"
+
+#include "runtime/base/log.hpp"
+#include "runtime/checkpoint/checkpoint.hpp"
+#include "transport/protocol/messages.hpp"
+
+namespace simplescale {
+
+namespace {
+
+struct WriterState {
+  static inline const char* name = "checkpoint_writer";
+};
+
+caf::behavior writer_actor(caf::stateful_actor<WriterState>* self, caf::actor node,
+                           CheckpointOptions options) {
+  return {
+      [self, node, options](local::WriteShard& job) {
+        const size_t total = job.state.size() / 3;
+        const TrainState::Side side{{job.state.data(), total},
+                                    {job.state.data() + total, total},
+                                    {job.state.data() + 2 * total, total}};
+        auto record = write_shard(checkpoint_tmp_folder(options.folder, job.step, job.generation),
+                                  options.shape, options.shards, job.shard, side);
+        ShardSaved saved{job.generation, job.step, job.shard, "", ""};
+        if (record.ok())
+          saved.record = to_json(*record);
+        else
+          saved.error = record.status().message();
+        self->send(node, std::move(saved));
+      },
+  };
+}
+
+}  // namespace
+
+caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, caf::actor node,
+                               std::shared_ptr<StateStore> states, CheckpointOptions options) {
+  self->state.writer = self->spawn<caf::detached + caf::linked>(writer_actor, node, options);
+  return {
+      [self, node, states](const local::SaveShard& job) {
+        auto copy = states->copy_pinned(job.trainer, job.step);
+        if (copy.ok())
+          self->send(self->state.writer,
+                     local::WriteShard{job.generation, job.step, job.shard, copy.take()});
+        else
+          self->send(node,
+                     ShardSaved{job.generation, job.step, job.shard, "", copy.status().message()});
+      },
+  };
+}
+
+struct PublisherState {
+  static inline const char* name = "publisher";
+  uint64_t generation = 0, step = 0;  // of the checkpoint being collected
+  std::vector<ShardRecord> records;
+  bool failed = false;
+};
+
+namespace {
+
+void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& supervisor,
+             const PublisherOptions& options, const local::ShardWritten& shard) {
+  PublisherState& s = self->state;
+  if (shard.generation != s.generation || shard.step != s.step) {
+    if (shard.generation < s.generation ||
+        (shard.generation == s.generation && shard.step < s.step))
+      return;
+    s = {shard.generation, shard.step, {}, false};
+  }
+  if (s.failed) return;
+  auto fail = [&](const std::string& reason) {
+    s.failed = true;
+    self->send(supervisor, local::Published{s.step, "", reason});
+  };
+  if (!shard.error.empty()) return fail(shard.error);
+  auto record = parse_shard_record(shard.record);
+  if (!record.ok()) return fail(record.status().message());
+  s.records.push_back(record.take());
+  if (s.records.size() < options.shards) return;
+  CheckpointInfo info;
+  info.step = s.step;
+  info.next_sample = shard.next_sample;
+  info.tokens_seen = shard.next_sample * options.tokens_per_sample;
+  info.seed = options.seed;
+  info.shape = options.shape;
+  info.precision = options.precision;
+  info.shards = options.shards;
+  info.resume = options.resume;
+  info.tokenizer = options.tokenizer;
+  auto folder = publish_checkpoint(
+      options.folder, checkpoint_tmp_folder(options.folder, s.step, s.generation), info, s.records);
+  if (!folder.ok()) return fail(folder.status().message());
+  if (Status pruned =
+          prune_checkpoints(options.folder, options.keep, options.permanent_every_steps);
+      !pruned.ok())
+    log::warn("old checkpoints stay: {}", pruned.message());
+  self->send(supervisor, local::Published{s.step, *folder, ""});
+}
+
+caf::behavior publisher_actor(caf::stateful_actor<PublisherState>* self, caf::actor supervisor,
+                              PublisherOptions options) {
+  return {[self, supervisor, options](const local::ShardWritten& shard) {
+    collect(self, supervisor, options, shard);
+  }};
+}
+
+}  // namespace
+
+caf::actor spawn_publisher(caf::actor_system& system, caf::actor supervisor,
+                           PublisherOptions options) {
+  return system.spawn<caf::detached>(publisher_actor, std::move(supervisor), std::move(options));
+}
+
+}  // namespace simplescale

@@ -1,0 +1,48 @@
+// The checkpoint actor of a node: takes private copies of pinned states and has them written to
+// disk in the background.
+//
+// Runs detached (it copies gigabytes); its writer is a detached actor of its own, so that a slow
+// disk delays neither copies nor training. In: local::SaveShard. Out, to the node: ShardSaved.
+#pragma once
+
+#include <caf/all.hpp>
+#include <memory>
+#include <string>
+
+#include "actors/checkpoint/state_store.hpp"
+#include "actors/local.hpp"
+
+namespace simplescale {
+
+struct CheckpointOptions {
+  std::string folder;  // <run>/checkpoints
+  ModelShape shape;
+  size_t shards = 1;
+};
+
+struct CheckpointActorState {
+  static inline const char* name = "checkpoint";
+  caf::actor writer;
+};
+
+caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, caf::actor node,
+                               std::shared_ptr<StateStore> states, CheckpointOptions options);
+
+/// One for a job, beside the supervisor: publishes a checkpoint when all its shards are there, and
+/// prunes old ones. Detached. In: local::ShardWritten. Out: local::Published.
+struct PublisherOptions {
+  std::string folder;
+  ModelShape shape;
+  size_t shards = 1;
+  uint64_t seed = 0;
+  std::string precision, resume, tokenizer;
+  uint64_t tokens_per_sample = 0;
+  size_t keep = 3;
+  uint64_t permanent_every_steps = 0;
+};
+
+struct PublisherState;
+caf::actor spawn_publisher(caf::actor_system& system, caf::actor supervisor,
+                           PublisherOptions options);
+
+}  // namespace simplescale

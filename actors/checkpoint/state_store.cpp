@@ -1,0 +1,81 @@
+#include "actors/checkpoint/state_store.hpp"
+
+#include "runtime/base/hash.hpp"
+
+namespace simplescale {
+
+uint64_t layout_hash(const ModelShape& s, size_t shards, size_t shard) {
+  const int64_t facts[] = {s.dim,
+                           s.hidden,
+                           s.layers,
+                           s.heads,
+                           s.kv_heads,
+                           s.vocab,
+                           s.block_size,
+                           s.tie_embeddings,
+                           static_cast<int64_t>(shards),
+                           static_cast<int64_t>(shard)};
+  return hash128(facts, sizeof facts).low;
+}
+
+Status StateStore::create(const std::string& instance, const Plan& plan, int node) {
+  std::lock_guard lock(mutex_);
+  const auto shards = static_cast<size_t>(plan.topology.shards);
+  const size_t total = shard_layout(units_of(plan.shape), shards).total;
+  for (const TrainerPlace& place : plan.topology.trainers) {
+    if (place.node != node) continue;
+    const uint64_t hash = layout_hash(plan.shape, shards, static_cast<size_t>(place.shard));
+    SS_ASSIGN(TrainState state,
+              TrainState::create("ss-" + instance + "-" + place.name() + "-state", hash, total));
+    entries_.emplace(place.name(), Entry{std::move(state), total});
+  }
+  return {};
+}
+
+std::string StateStore::segment(const std::string& trainer) const {
+  std::lock_guard lock(mutex_);
+  auto found = entries_.find(trainer);
+  return found == entries_.end() ? "" : found->second.state.name();
+}
+
+std::vector<uint64_t> StateStore::held(const std::string& trainer) const {
+  std::lock_guard lock(mutex_);
+  std::vector<uint64_t> steps;
+  auto found = entries_.find(trainer);
+  if (found == entries_.end() || !found->second.state.has_step()) return steps;
+  const uint64_t step = found->second.state.step();
+  if (step > 0 && found->second.state.holds(step - 1)) steps.push_back(step - 1);
+  steps.push_back(step);
+  return steps;
+}
+
+Result<std::vector<float>> StateStore::copy_pinned(const std::string& trainer, uint64_t step) {
+  std::lock_guard lock(mutex_);
+  auto found = entries_.find(trainer);
+  if (found == entries_.end())
+    return Status(Code::not_found, "no trainer " + trainer + " on this node");
+  TrainState& state = found->second.state;
+  SS_ASSIGN(const int side, state.pin(step));  // a second hold while the trainer's own is let go
+  const TrainState::Side from = state.side(side);
+  std::vector<float> copy;
+  copy.reserve(3 * found->second.total);
+  for (const auto& part : {from.params, from.exp_avg, from.exp_avg_sq})
+    copy.insert(copy.end(), part.begin(), part.end());
+  state.unpin(side);
+  state.unpin(side);
+  return copy;
+}
+
+void StateStore::trainer_restarted(const std::string& trainer) {
+  std::lock_guard lock(mutex_);
+  auto found = entries_.find(trainer);
+  if (found != entries_.end()) found->second.state.clear_pins();
+}
+
+size_t StateStore::total(const std::string& trainer) const {
+  std::lock_guard lock(mutex_);
+  auto found = entries_.find(trainer);
+  return found == entries_.end() ? 0 : found->second.total;
+}
+
+}  // namespace simplescale

@@ -1,0 +1,70 @@
+// Messages between actors of one process. They never travel, so they have no twin in the protocol.
+#pragma once
+
+#include <caf/allowed_unsafe_message_type.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/base/train_state.hpp"
+
+namespace simplescale::local {
+
+/// node -> dataloader: fill the rings for a generation.
+struct FillRings {
+  uint64_t generation, start_step;
+  struct Trainer {
+    uint64_t group, shard;
+  };
+  std::vector<Trainer> trainers;  // ring i belongs to trainers[i]
+};
+
+/// A trainer's process has ended; its actor is about to quit and to be restarted by its supervisor.
+struct ProcessEnded {
+  std::string trainer;
+  int32_t pid;
+  bool clean;
+  std::string how;
+};
+
+/// The operating system asks this process to stop (SIGINT, SIGTERM, SIGUSR1).
+struct StopSignal {
+  int signal;
+};
+
+/// node -> checkpoint: the pinned side of a trainer's state is to be saved.
+struct SaveShard {
+  std::string trainer;
+  uint64_t generation, step, shard;
+};
+
+/// checkpoint -> its writer: a private copy of a side.
+struct WriteShard {
+  uint64_t generation, step, shard;
+  std::vector<float> state;  // params, exp_avg, exp_avg_sq
+};
+
+/// supervisor -> publisher: what a writer said of one shard.
+struct ShardWritten {
+  uint64_t generation, step, next_sample;
+  std::string record, error;
+};
+
+/// publisher -> supervisor.
+struct Published {
+  uint64_t step;
+  std::string folder, error;
+};
+
+struct Tick {};
+
+}  // namespace simplescale::local
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::FillRings)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ProcessEnded)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::StopSignal)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::SaveShard)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::WriteShard)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ShardWritten)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Published)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Tick)
