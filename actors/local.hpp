@@ -1,6 +1,7 @@
 // Messages between actors of one process. They never travel, so they have no twin in the protocol.
 #pragma once
 
+#include <caf/actor.hpp>
 #include <caf/allowed_unsafe_message_type.hpp>
 #include <cstdint>
 #include <string>
@@ -17,6 +18,12 @@ struct FillRings {
     uint64_t group, shard;
   };
   std::vector<Trainer> trainers;  // ring i belongs to trainers[i]
+};
+
+/// A child of the node's tree lives, perhaps again.
+struct ChildUp {
+  std::string name;
+  caf::actor child;
 };
 
 /// A trainer's process has ended; its actor is about to quit and to be restarted by its supervisor.
@@ -61,6 +68,7 @@ struct Tick {};
 }  // namespace simplescale::local
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::FillRings)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ChildUp)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ProcessEnded)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::StopSignal)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::SaveShard)

@@ -1,0 +1,20 @@
+// The lines and pages of the run folder (interface.md) as pure functions of the supervisor's state.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "actors/job/supervisor.hpp"
+
+namespace simplescale {
+
+nlohmann::json metrics_line(const JobState& state, const StepDone& step, double step_ms);
+nlohmann::json ledger_line(uint64_t generation, uint64_t step, const std::string& trainer,
+                           const std::vector<uint64_t>& samples);
+nlohmann::json event_line(const JobState& state, const job::Record& record, int64_t now_ms);
+nlohmann::json validated_line(const JobState& state, const Validated& result);
+/// `status --json`.
+nlohmann::json status_page(const JobState& state);
+
+}  // namespace simplescale

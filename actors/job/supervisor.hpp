@@ -1,0 +1,63 @@
+// The supervisor actor: hears all nodes, asks decide() (decide.hpp), carries out what it says, and
+// keeps the run's records (metrics, events, ledger, status page). It lives in one agent; everybody
+// else knows it by an ordinary handle.
+//
+// Runs on the transport thread or a CAF worker; file writing is the journal's thread, publishing
+// checkpoints an actor's.
+#pragma once
+
+#include <caf/all.hpp>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "actors/job/decide.hpp"
+#include "actors/job/journal.hpp"
+#include "actors/local.hpp"
+#include "runtime/base/run_folder.hpp"
+#include "runtime/config/config.hpp"
+#include "runtime/config/topology.hpp"
+#include "transport/protocol/messages.hpp"
+
+namespace simplescale {
+
+struct JobOptions {
+  Config config;
+  Plan plan;
+  RunFolder run;
+  std::string node;                         // whose agent it lives in
+  uint64_t last_generation = 0;             // of earlier starts of this run
+  std::optional<uint64_t> checkpoint_step;  // newest valid checkpoint
+  std::string tokenizer;                    // to keep with checkpoints; may be empty
+  std::shared_ptr<Journal> journal;
+};
+
+struct JobState {
+  static inline const char* name = "supervisor";
+  struct Node {
+    caf::actor handle;
+    std::string host;
+    int32_t pid = 0;
+  };
+  struct Step {
+    StepDone any;
+    std::map<std::string, std::vector<uint64_t>> samples;  // by trainer
+  };
+  JobOptions options;
+  job::State job;
+  std::map<std::string, Node> nodes;
+  std::map<uint64_t, Step>
+      pending;  // steps of the current generation that not all trainers have reported
+  caf::actor publisher;
+  uint64_t incidents = 0;
+  std::optional<int64_t> incident_since_ms;
+  int64_t committed_at_ms = 0, training_since_ms = 0;
+  uint64_t training_since_step = 0;
+  double loss = 0, tokens_per_second = 0;
+  int64_t status_at_ms = 0;
+};
+
+caf::behavior supervisor_actor(caf::stateful_actor<JobState>* self, JobOptions options);
+
+}  // namespace simplescale

@@ -1,0 +1,52 @@
+#include "actors/node/trainer_process.hpp"
+
+#include <signal.h>
+
+#include "runtime/base/log.hpp"
+
+namespace simplescale {
+
+namespace {
+struct Ended {
+  ExitStatus status;
+};
+}  // namespace
+
+}  // namespace simplescale
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::Ended)
+
+namespace simplescale {
+
+caf::behavior trainer_process(caf::stateful_actor<TrainerProcessState>* self, caf::actor node,
+                              std::shared_ptr<ProcessWatcher> watcher, std::string trainer,
+                              SpawnOptions command) {
+  auto me = caf::actor_cast<caf::actor>(self);
+  auto started = watcher->spawn(
+      command, [me](pid_t, ExitStatus status) { caf::anon_send(me, Ended{status}); });
+  if (!started.ok()) {
+    self->send(node, local::ProcessEnded{trainer, 0, false, started.status().message()});
+    self->quit(caf::make_error(caf::sec::runtime_error, started.status().message()));
+    return {};
+  }
+  self->state.pid = *started;
+  log::info("trainer {} is process {}", trainer, *started);
+  // A process is not asked twice: what it must keep lies in the node's shared memory.
+  self->set_exit_handler([self](caf::exit_msg& message) {
+    if (!self->state.ended) kill(self->state.pid, SIGKILL);
+    self->quit(message.reason);
+  });
+  return {
+      [self, node, trainer](const Ended& end) {
+        self->state.ended = true;
+        self->send(node, local::ProcessEnded{trainer, self->state.pid, end.status.ok(),
+                                             end.status.text()});
+        if (end.status.ok())
+          self->quit();
+        else
+          self->quit(caf::make_error(caf::sec::runtime_error, end.status.text()));
+      },
+  };
+}
+
+}  // namespace simplescale
