@@ -169,7 +169,7 @@ PublisherOptions publisher_options(const JobOptions& o) {
 
 }  // namespace
 
-caf::behavior supervisor_actor(Self* self, JobOptions options) {
+caf::behavior job_supervisor(Self* self, JobOptions options) {
   JobState& s = self->state;
   s.options = std::move(options);
   s.job = initial(s.options);

@@ -58,6 +58,6 @@ struct JobState {
   int64_t status_at_ms = 0;
 };
 
-caf::behavior supervisor_actor(caf::stateful_actor<JobState>* self, JobOptions options);
+caf::behavior job_supervisor(caf::stateful_actor<JobState>* self, JobOptions options);
 
 }  // namespace simplescale
