@@ -1,0 +1,303 @@
+#include "actors/trainer/compute_thread.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "actors/checkpoint/state_store.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/data/sample_order.hpp"
+
+namespace simplescale {
+
+namespace {
+
+simplescale::EngineOptions engine_options(const Config& config, const Plan& plan) {
+  EngineOptions o;
+  o.shape = plan.shape;
+  o.precision = config.train.precision;
+  o.micro_batch_size = static_cast<int>(plan.micro_batch_size);
+  o.accumulation = static_cast<int>(plan.accumulation);
+  switch (plan.topology.sharding) {
+    case Sharding::full_shard:
+      o.sharding = Sharding::full_shard;
+      break;
+    case Sharding::shard_grad_op:
+      o.sharding = Sharding::shard_grad_op;
+      break;
+    case Sharding::no_shard:
+      o.sharding = Sharding::no_shard;
+      break;
+  }
+  o.deterministic = config.train.deterministic;
+  o.grad_clip = static_cast<float>(config.train.grad_clip);
+  o.weight_decay = static_cast<float>(config.train.weight_decay);
+  o.beta1 = static_cast<float>(config.train.betas[0]);
+  o.beta2 = static_cast<float>(config.train.betas[1]);
+  o.eps = static_cast<float>(config.train.eps);
+  o.seed = static_cast<uint64_t>(config.run.seed);
+  return o;
+}
+
+std::vector<std::vector<uint8_t>> addresses(const std::vector<DataAddress>& members) {
+  std::vector<std::vector<uint8_t>> result;
+  for (const DataAddress& member : members) result.push_back(member.bytes);
+  return result;
+}
+
+}  // namespace
+
+/// Declared in the order of construction: what uses comes after what is used.
+struct ComputeThread::Generation {
+  std::unique_ptr<Collective> shard, replicate;
+  std::optional<TrainState> state;
+  std::optional<TokenRings> rings;
+  std::unique_ptr<Engine> engine;
+  uint64_t step = 0;  // committed
+};
+
+ComputeThread::ComputeThread(ComputeOptions options, std::unique_ptr<DataPlane> plane,
+                             std::function<void(ComputeReport)> report)
+    : options_(std::move(options)),
+      plane_(std::move(plane)),
+      report_(std::move(report)),
+      thread_([this] { run(); }) {}
+
+ComputeThread::~ComputeThread() {
+  {
+    std::lock_guard lock(mutex_);
+    exiting_ = true;
+  }
+  plane_->abort(UINT64_MAX, "the trainer stops");
+  wake_.notify_one();
+  thread_.join();
+}
+
+void ComputeThread::join(JoinTrainer order) {
+  std::lock_guard lock(mutex_);
+  jobs_.push_back(std::move(order));
+  wake_.notify_one();
+}
+
+void ComputeThread::fence(uint64_t generation, const std::string& reason) {
+  plane_->abort(generation - 1, reason);
+  std::lock_guard lock(mutex_);
+  jobs_.push_back(Fenced{generation, reason});
+  wake_.notify_one();
+}
+
+void ComputeThread::run() {
+  // While the first membership is being agreed on, load what every membership needs.
+  if (auto made = backend(); !made.ok()) log::error("{}", made.status().message());
+  while (true) {
+    Job job;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [this] { return exiting_ || !jobs_.empty(); });
+      if (exiting_) return;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    if (const auto* fenced = std::get_if<Fenced>(&job)) {
+      report_(TrainerIdle{options_.trainer, fenced->generation - 1, {}, fenced->reason});
+      continue;
+    }
+    const auto& order = std::get<JoinTrainer>(job);
+    if (Status status = run_generation(order); !status.ok()) {
+      log::warn("generation {} ends here: {}", order.generation, status.message());
+      report_(TrainerIdle{options_.trainer, order.generation, {}, status.message()});
+    }
+  }
+}
+
+Result<Backend*> ComputeThread::backend() {
+  if (backend_) return backend_.get();
+  BackendOptions o;
+  o.shape = options_.plan.shape;
+  o.micro_batch_size = static_cast<int>(options_.plan.micro_batch_size);
+  o.precision = options_.config.train.precision;
+  o.activation_checkpointing = options_.config.train.activation_checkpointing;
+  o.threads = options_.threads;
+  o.device_index = options_.place.slot;
+  const DeviceKind device = options_.config.cluster.device;
+  if (device != DeviceKind::cpu) {
+    auto made = make_cuda_backend(o);
+    if (made.ok()) {
+      backend_ = made.take();
+      return backend_.get();
+    }
+    if (device == DeviceKind::cuda) return made.status();
+  }
+  SS_ASSIGN(backend_, make_cpu_backend(o));
+  return backend_.get();
+}
+
+Status ComputeThread::run_generation(const JoinTrainer& order) {
+  Generation g;
+  const int timeout_ms = static_cast<int>(options_.config.parallel.collective_timeout_ms);
+  SS_ASSIGN(Backend * backend, this->backend());
+  SS_ASSIGN(g.shard, plane_->join({order.generation, "shard", static_cast<int>(order.shard),
+                                   addresses(order.shard_members), timeout_ms}));
+  SS_ASSIGN(g.replicate, plane_->join({order.generation, "replicate", static_cast<int>(order.group),
+                                       addresses(order.replicate_members), timeout_ms}));
+  const auto shards = static_cast<size_t>(options_.plan.topology.shards);
+  const size_t total = shard_layout(units_of(options_.plan.shape), shards).total;
+  SS_ASSIGN(g.state,
+            TrainState::open(order.state_segment,
+                             layout_hash(options_.plan.shape, shards, order.shard), total));
+  SS_ASSIGN(g.rings, TokenRings::open(order.ring_segment));
+  SS_ASSIGN(g.engine, Engine::create(engine_options(options_.config, options_.plan), *backend,
+                                     *g.shard, *g.replicate, *g.state));
+  SS_RETURN_IF_ERROR(restore(g, order));
+  log::info("generation {}: group {} shard {}, at step {} from {}", order.generation, order.group,
+            order.shard, g.step, order.source);
+  return train(g, order);
+}
+
+Status ComputeThread::restore(Generation& g, const JoinTrainer& order) {
+  if (order.source == "initialize") {
+    SS_RETURN_IF_ERROR(g.engine->initialize());
+  } else if (order.source == "checkpoint") {
+    char name[32];
+    std::snprintf(name, sizeof name, "/step-%08llu", static_cast<unsigned long long>(order.step));
+    SS_ASSIGN(Checkpoint checkpoint, Checkpoint::open(order.checkpoint + name));
+    g.state->invalidate();
+    SS_ASSIGN(const TrainState::Side side,
+              g.state->begin_write(options_.config.parallel.collective_timeout_ms));
+    SS_RETURN_IF_ERROR(read_shard(checkpoint, static_cast<size_t>(options_.plan.topology.shards),
+                                  order.shard, side));
+    g.state->commit(order.step);
+    SS_ASSIGN(g.step, g.engine->attach());
+  } else {
+    SS_RETURN_IF_ERROR(g.state->rewind(order.step));
+    SS_ASSIGN(g.step, g.engine->attach());
+  }
+  if (g.step != order.step)
+    return Status(Code::internal, "the state is at step " + std::to_string(g.step) +
+                                      ", agreed was step " + std::to_string(order.step));
+  return {};
+}
+
+/// One group's trainer of a shard saves it; the groups share the work.
+bool ComputeThread::saves() const {
+  return options_.place.shard % options_.plan.topology.groups == options_.place.group;
+}
+
+Result<bool> ComputeThread::keep_for_checkpoint(Generation& g, uint64_t step) {
+  if (!saves()) return false;
+  SS_ASSIGN(const int side, g.state->pin(step));
+  (void)side;  // the node's checkpoint actor lets go of it
+  return true;
+}
+
+Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
+  const auto max_steps = static_cast<uint64_t>(options_.plan.max_steps);
+  const auto every = static_cast<uint64_t>(options_.config.checkpoint.disk_every_steps);
+  const int64_t accumulation = options_.plan.accumulation;
+  if (g.step == 0) SS_RETURN_IF_ERROR(validate(g, order, 0));
+  bool stopped = false;
+  while (g.step < max_steps && !stopped) {
+    const uint64_t step = g.step + 1;
+    SS_ASSIGN(const StepResult result, this->step(g, order, step));
+    g.step = step;
+    stopped = result.agreed.stop;
+    const bool last = stopped || step == max_steps;  // TrainerFinished tells of that one
+    StepDone done{order.generation,
+                  step,
+                  options_.trainer,
+                  result.loss,
+                  result.grad_norm,
+                  0,
+                  result.step_ms,
+                  {},
+                  false};
+    done.learning_rate = options_.plan.learning_rate.at(static_cast<int64_t>(step) - 1);
+    const BatchLayout layout{static_cast<uint64_t>(options_.plan.topology.groups),
+                             static_cast<uint64_t>(options_.plan.topology.shards),
+                             static_cast<uint64_t>(accumulation),
+                             static_cast<uint64_t>(options_.plan.micro_batch_size)};
+    for (int64_t k = 0; k < accumulation; ++k) {
+      done.samples.push_back(first_sample(
+          layout, step - 1, leaf_of(layout, order.group, order.shard, static_cast<uint64_t>(k))));
+      done.samples.push_back(layout.micro_batch_size);
+    }
+    if (!last && (result.agreed.save || (every > 0 && step % every == 0))) {
+      SS_ASSIGN(done.save, keep_for_checkpoint(g, step));
+    }
+    report_(std::move(done));
+  }
+  if (g.step == max_steps && order.step < max_steps) SS_RETURN_IF_ERROR(validate(g, order, g.step));
+  TrainerFinished end{options_.trainer, order.generation, g.step, false};
+  if (g.step > order.step || order.source == "memory") {
+    SS_ASSIGN(end.save, keep_for_checkpoint(g, g.step));
+  }
+  report_(std::move(end));
+  return {};
+}
+
+Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, uint64_t step) {
+  bool holding = false;
+  auto let_go = [&]() -> Status {
+    if (!holding) return {};
+    holding = false;
+    return g.rings->release(order.ring);
+  };
+  auto batch = [&](int k) -> Result<const int32_t*> {
+    SS_RETURN_IF_ERROR(let_go());
+    SS_ASSIGN(const MicroBatch micro_batch,
+              g.rings->acquire(order.ring, {order.generation, step - 1, static_cast<uint64_t>(k)},
+                               static_cast<int>(options_.config.supervision.progress_timeout_ms)));
+    holding = true;
+    return micro_batch.tokens;
+  };
+  StepControl mine;
+  mine.stop = stop_;
+  const auto rate =
+      static_cast<float>(options_.plan.learning_rate.at(static_cast<int64_t>(step) - 1));
+  SS_ASSIGN(StepResult result, g.engine->step(step, rate, mine, batch));
+  SS_RETURN_IF_ERROR(let_go());
+  return result;
+}
+
+/// Mean loss over the first validation samples: micro-batch j is computed by rank j mod world, and
+/// the losses are added in their order, so the result does not depend on the layout.
+Status ComputeThread::validate(Generation& g, const JoinTrainer& order, uint64_t step) {
+  const Plan& plan = options_.plan;
+  const auto batch_size = static_cast<uint64_t>(plan.micro_batch_size);
+  if (options_.config.train.validation_samples == 0) return {};
+  if (!dataset_) {
+    SS_ASSIGN(dataset_, open_dataset(data_folder(options_.config), "auto", plan.shape.vocab,
+                                     options_.config.data.validation_fraction));
+  }
+  const TokenSource& source = dataset_->validation;
+  const uint64_t samples =
+      std::min<uint64_t>(static_cast<uint64_t>(options_.config.train.validation_samples),
+                         source.tokens() > 0 ? source.samples(plan.shape.block_size) : 0);
+  const uint64_t batches = samples / batch_size,
+                 world = static_cast<uint64_t>(plan.topology.world());
+  if (batches == 0) return {};
+  const uint64_t rank = order.group * static_cast<uint64_t>(plan.topology.shards) + order.shard;
+  const auto row = static_cast<size_t>(plan.shape.block_size + 1);
+  std::vector<int32_t> tokens(batch_size * row);
+  std::vector<double> group_losses(static_cast<size_t>(plan.topology.shards));
+  std::vector<double> losses(world);
+  double sum = 0;
+  for (uint64_t first = 0; first < batches; first += world) {
+    const uint64_t mine =
+        std::min(first + rank, batches - 1);  // beyond the end: computed, not counted
+    for (uint64_t b = 0; b < batch_size; ++b)
+      SS_RETURN_IF_ERROR(source.read_sample(mine * batch_size + b, plan.shape.block_size,
+                                            tokens.data() + b * row));
+    SS_ASSIGN(const double loss, g.engine->loss(tokens.data()));
+    SS_RETURN_IF_ERROR(g.shard->all_gather_bytes(&loss, group_losses.data(), sizeof loss)->wait());
+    SS_RETURN_IF_ERROR(g.replicate
+                           ->all_gather_bytes(group_losses.data(), losses.data(),
+                                              group_losses.size() * sizeof loss)
+                           ->wait());
+    for (uint64_t i = 0; i < world && first + i < batches; ++i) sum += losses[i];
+  }
+  report_(Validated{order.generation, step, options_.trainer, sum / static_cast<double>(batches)});
+  return {};
+}
+
+}  // namespace simplescale
