@@ -6,6 +6,7 @@
 #include "actors/checkpoint/state_store.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/data/data_location.hpp"
 #include "runtime/data/sample_order.hpp"
 
 namespace simplescale {
@@ -266,8 +267,7 @@ Status ComputeThread::validate(Generation& g, const JoinTrainer& order, uint64_t
   const auto batch_size = static_cast<uint64_t>(plan.micro_batch_size);
   if (options_.config.train.validation_samples == 0) return {};
   if (!dataset_) {
-    SS_ASSIGN(dataset_, open_dataset(data_folder(options_.config), "auto", plan.shape.vocab,
-                                     options_.config.data.validation_fraction));
+    SS_ASSIGN(dataset_, open_tokens(options_.config, plan.shape));
   }
   const TokenSource& source = dataset_->validation;
   const uint64_t samples =

@@ -1,0 +1,134 @@
+// The commands that need no processes: they call the library and print.
+#include "runtime/app/commands.hpp"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "runtime/app/prepare_data.hpp"
+#include "runtime/base/process.hpp"
+#include "runtime/base/run_folder.hpp"
+#include "runtime/checkpoint/commands.hpp"
+#include "runtime/config/show.hpp"
+
+namespace simplescale {
+
+int report(const Status& status) {
+  if (status.ok()) return 0;
+  std::string message = status.message();
+  for (char& c : message)
+    if (c == '\n') c = ' ';
+  std::fprintf(stderr, "simplescale: %s\n", message.c_str());
+  return exit_code(status.code());
+}
+
+namespace {
+
+Status print(const Result<std::string>& text) {
+  if (!text.ok()) return text.status();
+  std::fputs(text->c_str(), stdout);
+  if (!text->empty() && text->back() != '\n') std::fputc('\n', stdout);
+  return std::fflush(stdout) == 0
+             ? Status()
+             : Status(Code::io, std::string("cannot print: ") + std::strerror(errno));
+}
+
+std::string text_of(const nlohmann::json& page) {
+  std::string text = page.value("run", "") + ": " + page.value("state", "?") + ", step " +
+                     std::to_string(page.value("step", 0)) + " of " +
+                     std::to_string(page.value("max_steps", 0));
+  if (page["loss"].is_number())
+    text += ", loss " + std::to_string(page["loss"].get<double>()).substr(0, 6);
+  if (page["tokens_per_second"].is_number())
+    text += ", " + std::to_string(static_cast<int64_t>(page["tokens_per_second"].get<double>())) +
+            " tokens/s";
+  text += ", generation " + std::to_string(page.value("generation", 0)) + ", " +
+          std::to_string(page.value("incidents", 0)) + " incidents\n";
+  text += "supervisor on " + page["supervisor"].value("node", "") + " (process " +
+          std::to_string(page["supervisor"].value("pid", 0)) + ")\n";
+  for (const auto& node : page["nodes"]) {
+    text += "  " + node.value("name", "") + " " + node.value("state", "") + " " +
+            node.value("host", "") + " (process " + std::to_string(node.value("pid", 0)) + ")\n";
+    for (const auto& trainer : node["trainers"])
+      text += "    " + trainer.value("name", "") + " " + trainer.value("state", "") + " " +
+              trainer.value("group", "") + " shard " + std::to_string(trainer.value("shard", 0)) +
+              " (process " + std::to_string(trainer.value("pid", 0)) + ")\n";
+  }
+  return text;
+}
+
+/// The page as it should read now: a run whose agents are gone without a last word is not training
+/// any more.
+Result<nlohmann::json> current_status(const std::string& run) {
+  SS_ASSIGN(const std::string text, read_text(RunFolder{run}.status()));
+  auto page = nlohmann::json::parse(text, nullptr, false);
+  if (!page.is_object() || !page["supervisor"].is_object() || !page["nodes"].is_array())
+    return Status(Code::bad_data, RunFolder{run}.status() + " is damaged");
+  return page;
+}
+
+}  // namespace
+
+Status prepare_command(const std::string& config, const Overrides& overrides) {
+  SS_ASSIGN(const LoadedConfig loaded, load_config(config, overrides));
+  return prepare_data(loaded.config);
+}
+
+Status config_show_command(const std::string& config, const Overrides& overrides) {
+  SS_ASSIGN(const LoadedConfig loaded, load_config(config, overrides));
+  return print(show_config(loaded));
+}
+
+Status config_validate_command(const std::string& config, const Overrides& overrides) {
+  SS_ASSIGN(const LoadedConfig loaded, load_config(config, overrides));
+  return print(validate_config(loaded));
+}
+
+Status digest_text_command(const std::string& checkpoint) {
+  return print(digest_command(checkpoint));
+}
+
+Status export_text_command(const std::string& checkpoint, const std::string& folder,
+                           const std::string& dtype) {
+  return print(export_command(checkpoint, folder, dtype));
+}
+
+Status import_text_command(const std::string& folder, const std::string& checkpoint) {
+  return print(import_command(folder, checkpoint));
+}
+
+Status verify_text_command(const std::string& run) {
+  SS_ASSIGN(const VerifyText result, verify_command(run));
+  SS_RETURN_IF_ERROR(print(result.text));
+  return result.ok ? Status() : Status(Code::bad_data, run + " has the faults listed above");
+}
+
+Status status_command(const std::string& run, bool json, bool watch) {
+  while (true) {
+    SS_ASSIGN(const nlohmann::json page, current_status(run));
+    const bool redraw = watch && isatty(STDOUT_FILENO) && !json;
+    SS_RETURN_IF_ERROR(print((redraw ? "\033[H\033[2J" : "") +
+                             (json ? page.dump(watch ? -1 : 1) : text_of(page))));
+    const std::string state = page.value("state", "");
+    if (!watch || state == "finished" || state == "failed") return {};
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+}
+
+Status compute_command(const std::string& command, const std::vector<std::string>& arguments) {
+  std::vector<std::string> texts = {program_folder() + "/simplescale-compute", command};
+  texts.insert(texts.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& text : texts) argv.push_back(text.data());
+  argv.push_back(nullptr);
+  execv(argv[0], argv.data());
+  return Status(Code::internal,
+                "cannot run " + texts[0] + ": " + std::strerror(errno) + "; build again");
+}
+
+}  // namespace simplescale

@@ -1,0 +1,43 @@
+#include "runtime/app/prepare_data.hpp"
+
+#include <cstdio>
+
+#include "runtime/app/progress.hpp"
+#include "runtime/data/data_location.hpp"
+#include "runtime/data/prepare.hpp"
+
+namespace simplescale {
+
+Status prepare_data(const Config& config) {
+  SS_ASSIGN(const ModelShape shape, model_shape(config));
+  if (config.data.source.empty())
+    return Status(Code::bad_config,
+                  "[data] source is empty: name a text file, a folder of .txt files, a token file "
+                  "(.bin), or debian:bible-kjv");
+  if (source_is_tokens(config)) return {};
+  PrepareOptions options;
+  options.source = config.data.source;
+  options.folder = data_folder(config);
+  options.tokenizer_path = config.tokenizer.path;
+  options.train_tokenizer_on = config.tokenizer.train_on;
+  options.vocab = config.tokenizer.vocab > 0 ? config.tokenizer.vocab : shape.vocab;
+  options.validation_fraction = config.data.validation_fraction;
+  options.seed = static_cast<uint64_t>(config.run.seed);
+  ProgressLine line;
+  std::string stage;
+  auto made = prepare(options, [&](const PrepareProgress& progress) {
+    if (progress.stage != stage && !line.terminal()) line.say("prepare: " + progress.stage);
+    stage = progress.stage;
+    char text[16];
+    std::snprintf(text, sizeof text, "%3.0f %%", progress.fraction * 100);
+    line.draw("prepare: " + stage, progress.fraction, text);
+  });
+  line.clear();
+  if (!made.ok()) return made.status();
+  if (!stage.empty())
+    line.say("prepared " + std::to_string(made->train_tokens) + " training and " +
+             std::to_string(made->validation_tokens) + " validation tokens in " + options.folder);
+  return {};
+}
+
+}  // namespace simplescale

@@ -1,0 +1,23 @@
+// Where a configuration's tokens lie, and how to open them.
+#pragma once
+
+#include <string>
+
+#include "runtime/base/status.hpp"
+#include "runtime/config/config.hpp"
+#include "runtime/data/token_file.hpp"
+
+namespace simplescale {
+
+/// True if data.source already holds tokens (a .bin file, or a folder of them); false if it is text
+/// to prepare.
+bool source_is_tokens(const Config& config);
+
+/// data.source itself where that holds tokens, else the prepared folder (data_folder()).
+std::string token_path(const Config& config);
+
+/// Training and validation tokens of a prepared configuration. Errors as open_dataset(); also a
+/// block longer than the data.
+Result<Dataset> open_tokens(const Config& config, const ModelShape& shape);
+
+}  // namespace simplescale
