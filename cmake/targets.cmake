@@ -14,13 +14,16 @@ function(simplescale_flags target)
 endfunction()
 
 function(simplescale_layer name)
-  cmake_parse_arguments(ARG "" "" "FOLDERS;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "EXCLUDE" "FOLDERS;LINK" ${ARGN})
+  if(NOT ARG_EXCLUDE)
+    set(ARG_EXCLUDE "/none/")
+  endif()
   set(sources)
   foreach(folder ${ARG_FOLDERS})
     file(GLOB_RECURSE found CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cpp)
     list(APPEND sources ${found})
   endforeach()
-  list(FILTER sources EXCLUDE REGEX "/cuda/|/nccl/")
+  list(FILTER sources EXCLUDE REGEX "/cuda/|/nccl/|${ARG_EXCLUDE}")
   if(NOT sources)
     return()
   endif()
@@ -53,9 +56,21 @@ target_link_libraries(protocol PUBLIC CapnProto::capnp)
 
 simplescale_layer(transport FOLDERS transport LINK base protocol deps::caf PkgConfig::ucx)
 
-# The transport is optional here: the supervision library alone needs CAF only.
-set(actors_link base deps::caf)
-if(TARGET transport)
-  list(APPEND actors_link transport)
-endif()
-simplescale_layer(actors FOLDERS actors LINK ${actors_link})
+# The trainer actor is the one that meets the model; the others stay free of libtorch.
+simplescale_layer(actors FOLDERS actors EXCLUDE "/actors/trainer/" LINK base transport)
+simplescale_layer(trainer FOLDERS actors/trainer LINK actors model)
+
+# Two programs: `simplescale` is what people call; `simplescale-compute` beside it is a trainer, generate and evaluate.
+add_executable(simplescale runtime/app/main.cpp runtime/app/commands.cpp runtime/app/train.cpp runtime/app/agent.cpp
+  runtime/app/watch.cpp runtime/app/progress.cpp runtime/app/prepare_data.cpp)
+target_link_libraries(simplescale PRIVATE actors CLI11::CLI11)
+target_compile_definitions(simplescale PRIVATE SIMPLESCALE_VERSION="${PROJECT_VERSION}")
+simplescale_flags(simplescale)
+
+add_executable(simplescale-compute runtime/app/compute_main.cpp runtime/app/trainer_process.cpp
+  runtime/app/generate.cpp)
+target_link_libraries(simplescale-compute PRIVATE trainer CLI11::CLI11)
+target_compile_definitions(simplescale-compute PRIVATE SIMPLESCALE_VERSION="${PROJECT_VERSION}")
+simplescale_flags(simplescale-compute)
+
+add_custom_target(programs DEPENDS simplescale simplescale-compute)

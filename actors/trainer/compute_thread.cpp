@@ -13,23 +13,13 @@ namespace simplescale {
 
 namespace {
 
-simplescale::EngineOptions engine_options(const Config& config, const Plan& plan) {
+EngineOptions engine_options(const Config& config, const Plan& plan) {
   EngineOptions o;
   o.shape = plan.shape;
   o.precision = config.train.precision;
   o.micro_batch_size = static_cast<int>(plan.micro_batch_size);
   o.accumulation = static_cast<int>(plan.accumulation);
-  switch (plan.topology.sharding) {
-    case Sharding::full_shard:
-      o.sharding = Sharding::full_shard;
-      break;
-    case Sharding::shard_grad_op:
-      o.sharding = Sharding::shard_grad_op;
-      break;
-    case Sharding::no_shard:
-      o.sharding = Sharding::no_shard;
-      break;
-  }
+  o.sharding = plan.topology.sharding;
   o.deterministic = config.train.deterministic;
   o.grad_clip = static_cast<float>(config.train.grad_clip);
   o.weight_decay = static_cast<float>(config.train.weight_decay);

@@ -22,17 +22,11 @@
 #include "model/backend.hpp"
 #include "runtime/base/collective.hpp"
 #include "runtime/base/model_shape.hpp"
+#include "runtime/base/sharding.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/base/train_state.hpp"
 
 namespace simplescale {
-
-/// What a group keeps of the parameters between uses. Groups always replicate.
-enum class Sharding : uint8_t {
-  full_shard,     // a unit is gathered for forward and again for backward
-  shard_grad_op,  // gathered once a step and kept
-  no_shard,       // a group is one trainer: nothing is gathered
-};
 
 /// S = shard.size() trainers a group, groups = replicate.size(); M = groups * S * accumulation
 /// leaves a step.

@@ -1,5 +1,8 @@
 #include "runtime/app/watch.hpp"
 
+#include <sys/wait.h>
+
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 

@@ -42,7 +42,7 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
 
   MemoryEstimate estimate;
   estimate.state = 12 * own * sides;
-  estimate.parameters = c * own + c * (sharding == Sharding::full ? 2 * largest : all);
+  estimate.parameters = c * own + c * (sharding == Sharding::full_shard ? 2 * largest : all);
   const auto digits = static_cast<uint64_t>(std::bit_width(static_cast<uint64_t>(accumulation)));
   estimate.gradients = 2 * c * largest + 4 * own * (1 + digits);
   // In floating point: absurd sizes, which a config may hold, must not wrap around.

@@ -60,7 +60,7 @@ Result<GroupSize> automatic_group(const Config& config) {
       return GroupSize{size, "four nodes, or the next number that divides cluster.nodes"};
     if (memory == 0) continue;
     const int shards = size * static_cast<int>(config.cluster.trainers_per_node);
-    SS_ASSIGN(const uint64_t needed, needed_bytes(config, Sharding::full, shards));
+    SS_ASSIGN(const uint64_t needed, needed_bytes(config, Sharding::full_shard, shards));
     if (static_cast<double>(needed) <= memory)
       return GroupSize{size, "the smallest group whose trainers hold " +
                                  gib(static_cast<double>(needed)) + " each"};
@@ -114,9 +114,9 @@ Result<Topology> plan_topology(const Config& config) {
   t.strategy = config.parallel.strategy;
   if (t.strategy == Strategy::automatic)
     t.strategy = t.groups > 1 ? Strategy::hybrid_shard : Strategy::full_shard;
-  t.sharding = whole                                   ? Sharding::none
-               : t.strategy == Strategy::shard_grad_op ? Sharding::grad_op
-                                                       : Sharding::full;
+  t.sharding = whole                                   ? Sharding::no_shard
+               : t.strategy == Strategy::shard_grad_op ? Sharding::shard_grad_op
+                                                       : Sharding::full_shard;
   if (t.groups < config.cluster.min_groups)
     return bad("cluster.min_groups = " + std::to_string(config.cluster.min_groups) +
                " is more than the " + std::to_string(t.groups) + " groups there are");

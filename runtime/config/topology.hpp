@@ -7,16 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/sharding.hpp"
 #include "runtime/config/config.hpp"
 
 namespace simplescale {
-
-/// What a trainer keeps of the gathered parameters of a unit.
-enum class Sharding : unsigned char {
-  full,     // freed after forward, gathered again for backward
-  grad_op,  // kept from forward to backward; gradients and optimizer state are sharded
-  none,     // one trainer holds everything
-};
 
 struct TrainerPlace {
   int node = 0, slot = 0;  // "n<node>.<slot>"
@@ -27,7 +21,7 @@ struct TrainerPlace {
 
 struct Topology {
   Strategy strategy = Strategy::full_shard;  // never automatic
-  Sharding sharding = Sharding::full;
+  Sharding sharding = Sharding::full_shard;
   int nodes = 1, trainers_per_node = 1;
   int group_nodes = 1;  // nodes of a group; no_shard: 1 (several groups may share a node)
   int groups = 1;       // G

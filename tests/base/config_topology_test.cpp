@@ -42,26 +42,26 @@ TEST_SUITE("config topology") {
       Sharding sharding;
     };
     const Row rows[] = {
-        {full, 1, 1, 0, 1, 1, 1, Sharding::full},
-        {full, 2, 2, 0, 1, 4, 2, Sharding::full},
-        {full, 4, 2, 2, 2, 4, 2, Sharding::full},
-        {grad_op, 2, 2, 0, 1, 4, 2, Sharding::grad_op},
-        {grad_op, 2, 2, 1, 2, 2, 1, Sharding::grad_op},
-        {hybrid, 2, 2, 0, 1, 4, 2, Sharding::full},
-        {hybrid, 2, 2, 1, 2, 2, 1, Sharding::full},
-        {hybrid, 3, 1, 1, 3, 1, 1, Sharding::full},
-        {hybrid, 8, 8, 0, 2, 32, 4, Sharding::full},
-        {hybrid, 6, 1, 3, 2, 3, 3, Sharding::full},
-        {none, 2, 2, 0, 4, 1, 1, Sharding::none},
-        {none, 1, 3, 0, 3, 1, 1, Sharding::none},
-        {none, 2, 2, 4, 4, 1, 1, Sharding::none},  // group_nodes does not matter
-        {automatic, 1, 1, 0, 1, 1, 1, Sharding::full},
-        {automatic, 8, 8, 0, 1, 64, 8, Sharding::full},
-        {automatic, 8, 8, 2, 4, 16, 2, Sharding::full},
-        {automatic, 16, 8, 0, 4, 32, 4, Sharding::full},
-        {automatic, 128, 8, 0, 32, 32, 4, Sharding::full},
-        {automatic, 10, 1, 0, 2, 5, 5, Sharding::full},    // 4 does not divide 10
-        {automatic, 11, 1, 0, 1, 11, 11, Sharding::full},  // a prime: one group
+        {full, 1, 1, 0, 1, 1, 1, Sharding::full_shard},
+        {full, 2, 2, 0, 1, 4, 2, Sharding::full_shard},
+        {full, 4, 2, 2, 2, 4, 2, Sharding::full_shard},
+        {grad_op, 2, 2, 0, 1, 4, 2, Sharding::shard_grad_op},
+        {grad_op, 2, 2, 1, 2, 2, 1, Sharding::shard_grad_op},
+        {hybrid, 2, 2, 0, 1, 4, 2, Sharding::full_shard},
+        {hybrid, 2, 2, 1, 2, 2, 1, Sharding::full_shard},
+        {hybrid, 3, 1, 1, 3, 1, 1, Sharding::full_shard},
+        {hybrid, 8, 8, 0, 2, 32, 4, Sharding::full_shard},
+        {hybrid, 6, 1, 3, 2, 3, 3, Sharding::full_shard},
+        {none, 2, 2, 0, 4, 1, 1, Sharding::no_shard},
+        {none, 1, 3, 0, 3, 1, 1, Sharding::no_shard},
+        {none, 2, 2, 4, 4, 1, 1, Sharding::no_shard},  // group_nodes does not matter
+        {automatic, 1, 1, 0, 1, 1, 1, Sharding::full_shard},
+        {automatic, 8, 8, 0, 1, 64, 8, Sharding::full_shard},
+        {automatic, 8, 8, 2, 4, 16, 2, Sharding::full_shard},
+        {automatic, 16, 8, 0, 4, 32, 4, Sharding::full_shard},
+        {automatic, 128, 8, 0, 32, 32, 4, Sharding::full_shard},
+        {automatic, 10, 1, 0, 2, 5, 5, Sharding::full_shard},    // 4 does not divide 10
+        {automatic, 11, 1, 0, 1, 11, 11, Sharding::full_shard},  // a prime: one group
     };
     for (const Row& row : rows) {
       CAPTURE(to_string(row.strategy));
@@ -239,17 +239,17 @@ TEST_SUITE("config topology") {
     const auto estimate = [&](Sharding sharding, int shards) {
       return memory_estimate(c, *shape, sharding, shards, 1);
     };
-    CHECK(estimate(Sharding::full, 8).total() < estimate(Sharding::full, 4).total());
-    CHECK(estimate(Sharding::full, 8).total() < estimate(Sharding::grad_op, 8).total());
-    CHECK(estimate(Sharding::none, 1).state == 2 * 12 * shard_layout(units_of(*shape), 1).total);
-    const uint64_t kept = estimate(Sharding::full, 8).activations;
+    CHECK(estimate(Sharding::full_shard, 8).total() < estimate(Sharding::full_shard, 4).total());
+    CHECK(estimate(Sharding::full_shard, 8).total() < estimate(Sharding::shard_grad_op, 8).total());
+    CHECK(estimate(Sharding::no_shard, 1).state == 2 * 12 * shard_layout(units_of(*shape), 1).total);
+    const uint64_t kept = estimate(Sharding::full_shard, 8).activations;
     c.train.activation_checkpointing = true;
-    CHECK(estimate(Sharding::full, 8).activations < kept);
+    CHECK(estimate(Sharding::full_shard, 8).activations < kept);
     c.cluster.device = DeviceKind::cuda;
-    CHECK(estimate(Sharding::none, 1).state == 12 * shard_layout(units_of(*shape), 1).total);
-    const uint64_t two_bytes = estimate(Sharding::full, 8).activations;
+    CHECK(estimate(Sharding::no_shard, 1).state == 12 * shard_layout(units_of(*shape), 1).total);
+    const uint64_t two_bytes = estimate(Sharding::full_shard, 8).activations;
     c.train.precision = DType::f32;
-    CHECK(estimate(Sharding::full, 8).activations > two_bytes);
+    CHECK(estimate(Sharding::full_shard, 8).activations > two_bytes);
   }
 
   TEST_CASE(

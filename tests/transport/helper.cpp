@@ -113,7 +113,7 @@ caf::behavior server(caf::event_based_actor* base) {
         if (ping.id != self->state.expected++) self->state.in_order = false;
         return Pong{ping.id, std::move(ping.payload)};
       },
-      [=](Heartbeat& beat) {  // not answered
+      [=](Validated& beat) {  // not answered
         if (beat.step != self->state.expected++) self->state.in_order = false;
       },
       [=](Text& command) -> caf::result<Text> {
@@ -152,7 +152,7 @@ caf::behavior server(caf::event_based_actor* base) {
         }
         return std::move(command);
       },
-      [=](const Abort&) {},
+      [=](const FenceGeneration&) {},
   };
 }
 

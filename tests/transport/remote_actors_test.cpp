@@ -59,7 +59,7 @@ TEST_CASE("transport: a request is answered, errors and empty answers too") {
                  });
     CHECK(failed);
     bool empty = false;
-    self->request(server, kLong, Abort{1, "x"})
+    self->request(server, kLong, FenceGeneration{1, "x"})
         .receive([&] { empty = true; }, [](caf::error& e) { FAIL(to_string(e)); });
     CHECK(empty);
   });

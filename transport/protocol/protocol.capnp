@@ -82,11 +82,21 @@ struct Body {
     ping @2 :Ping;
     pong @3 :Pong;
     nodeHello @4 :NodeHello;
-    heartbeat @5 :Heartbeat;
-    trainerHello @6 :TrainerHello;
-    stepDone @7 :StepDone;
-    abort @8 :Abort;
-    text @9 :TextMessage;       # (Text is Cap'n Proto's own)
+    trainerHello @5 :TrainerHello;
+    trainerUp @6 :TrainerUp;
+    trainerDown @7 :TrainerDown;
+    joinGeneration @8 :JoinGeneration;
+    joinTrainer @9 :JoinTrainer;
+    trainerIdle @10 :TrainerIdle;
+    stepDone @11 :StepDone;
+    validated @12 :Validated;
+    trainerFinished @13 :TrainerFinished;
+    fenceGeneration @14 :FenceGeneration;
+    stopTraining @15 :StopTraining;
+    shardSaved @16 :ShardSaved;
+    requestStop @17 :RequestStop;
+    shutdown @18 :Shutdown;
+    text @19 :TextMessage;      # (Text is Cap'n Proto's own)
   }
 }
 
@@ -105,13 +115,6 @@ struct NodeHello {
   host @1 :Text;
   pid @2 :Int32;
   trainers @3 :UInt32;
-  phase @4 :Text;
-}
-
-struct Heartbeat {
-  node @0 :Text;
-  generation @1 :UInt64;
-  step @2 :UInt64;
 }
 
 struct TrainerHello {
@@ -120,18 +123,110 @@ struct TrainerHello {
   dataAddress @2 :Data;
 }
 
+struct TrainerUp {
+  trainer @0 :Text;
+  pid @1 :Int32;
+  dataAddress @2 :Data;
+  held @3 :List(UInt64);
+}
+
+struct TrainerDown {
+  trainer @0 :Text;
+  reason @1 :Text;
+  restarting @2 :Bool;
+}
+
+struct Member {
+  trainer @0 :Text;
+  group @1 :UInt32;
+  shard @2 :UInt32;
+  dataAddress @3 :Data;
+}
+
+struct JoinGeneration {
+  generation @0 :UInt64;
+  source @1 :Text;
+  step @2 :UInt64;
+  checkpoint @3 :Text;
+  members @4 :List(Member);
+}
+
+struct DataAddress {
+  bytes @0 :Data;
+}
+
+struct JoinTrainer {
+  generation @0 :UInt64;
+  group @1 :UInt32;
+  shard @2 :UInt32;
+  ring @3 :UInt32;
+  stateSegment @4 :Text;
+  ringSegment @5 :Text;
+  source @6 :Text;
+  step @7 :UInt64;
+  checkpoint @8 :Text;
+  shardMembers @9 :List(DataAddress);
+  replicateMembers @10 :List(DataAddress);
+}
+
+struct TrainerIdle {
+  trainer @0 :Text;
+  generation @1 :UInt64;
+  held @2 :List(UInt64);
+  reason @3 :Text;
+}
+
 struct StepDone {
   generation @0 :UInt64;
   step @1 :UInt64;
   trainer @2 :Text;
   loss @3 :Float64;
   gradNorm @4 :Float64;
-  stepMs @5 :Float64;
-  samples @6 :List(UInt64);
+  learningRate @5 :Float64;
+  stepMs @6 :Float64;
+  samples @7 :List(UInt64);
+  save @8 :Bool;
 }
 
-struct Abort {
+struct Validated {
   generation @0 :UInt64;
+  step @1 :UInt64;
+  trainer @2 :Text;
+  loss @3 :Float64;
+}
+
+struct TrainerFinished {
+  trainer @0 :Text;
+  generation @1 :UInt64;
+  step @2 :UInt64;
+  save @3 :Bool;
+}
+
+struct FenceGeneration {
+  generation @0 :UInt64;
+  reason @1 :Text;
+}
+
+struct StopTraining {
+  reason @0 :Text;
+}
+
+struct ShardSaved {
+  generation @0 :UInt64;
+  step @1 :UInt64;
+  shard @2 :UInt64;
+  record @3 :Text;
+  error @4 :Text;
+}
+
+struct RequestStop {
+  exitCode @0 :Int32;
+  reason @1 :Text;
+  now @2 :Bool;
+}
+
+struct Shutdown {
+  exitCode @0 :Int32;
   reason @1 :Text;
 }
 

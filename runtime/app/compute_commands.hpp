@@ -1,0 +1,34 @@
+// What simplescale-compute does.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/base/status.hpp"
+
+namespace simplescale {
+
+struct TrainerProcessOptions {
+  std::string run, trainer;  // SIMPLESCALE_AGENT and SIMPLESCALE_INSTANCE come by the environment
+};
+/// Serves its node's agent until told to end, or until the agent is gone. Returns the exit code.
+int run_trainer_process(const TrainerProcessOptions& options);
+
+struct GenerateOptions {
+  std::string checkpoint, prompt;
+  int max_tokens = 64, top_k = 0;
+  double temperature = 1.0;
+  uint64_t seed = 1;
+};
+/// Prints the prompt and what follows it. The same seed gives the same text.
+Status generate_command(const GenerateOptions& options);
+
+struct EvaluateOptions {
+  std::string checkpoint, data;
+  int64_t samples = 0;
+  bool json = false;
+};
+/// Prints the mean loss in nats a token and exp of it.
+Status evaluate_command(const EvaluateOptions& options);
+
+}  // namespace simplescale
