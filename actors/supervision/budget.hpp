@@ -14,13 +14,10 @@ namespace simplescale::supervision {
 /// A restart exactly within_ms ago still counts, as in OTP. within_ms = kForever counts all since
 /// the last progress.
 struct Intensity {
-  enum class Scope : uint8_t {
-    supervisor,
-    child
-  };  // all children share the budget (OTP), or each has its own
+  enum class Scope : uint8_t { supervisor, child };
   uint32_t max_restarts = 1;
   int64_t within_ms = 5000;
-  Scope scope = Scope::supervisor;
+  Scope scope = Scope::supervisor;  // one budget for all children (OTP), or one for each
   bool operator==(const Intensity&) const = default;
 };
 

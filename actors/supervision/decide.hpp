@@ -8,10 +8,10 @@
 // supervisor. Invariants, cited by the tests:
 //   V1  at most one instance of a child lives at any time
 //   V2  a child is started only when the one before it in the operation has reported started
-//   V3  children stop one at a time, in reverse start order, each with its own deadline and then a
-//   kill V4  more than max_restarts in a sliding window stops the supervisor with reason
-//   `shutdown`; a failed restart counts V5  every request is answered exactly once V6  the
-//   supervisor terminates only when no child lives
+//   V3  children stop one at a time, in reverse start order, each with a deadline and then a kill
+//   V4  more than max_restarts in a sliding window end the supervisor; a failed restart counts too
+//   V5  every request is answered exactly once
+//   V6  the supervisor terminates only when no child lives
 //
 // On purpose different from OTP: a request to stop does not wait for a start in progress (OTP is
 // blocked in the start function); a start may have a deadline; restarts may be delayed (back-off,
@@ -37,8 +37,7 @@ enum class Strategy : uint8_t {
   one_for_one,    // restart the child that died
   one_for_all,    // stop all others in reverse order, then start all in order
   rest_for_one,   // the same with the children that come after it in start order
-  group_for_all,  // ours: the same with the children of its group; an empty group label is a group
-                  // of its own
+  group_for_all,  // ours: the same with the children of its group; no label: just that child
 };
 enum class Restart : uint8_t { permanent, transient, temporary };  // always, if abnormal, never
 enum class ExitKind : uint8_t { normal, shutdown, abnormal };
@@ -51,15 +50,13 @@ inline constexpr int64_t kBrutalKill = -1;  // as shutdown_ms: kill without aski
 struct ChildSpec {
   std::string id;  // stable identity, unique in its supervisor: "n1.0"
   Restart restart = Restart::permanent;
-  int64_t shutdown_ms =
-      5000;  // from exit request to kill; kBrutalKill, or kForever (give it to supervisors)
+  int64_t shutdown_ms = 5000;    // from exit request to kill, or kBrutalKill, or kForever
   std::string group;             // group_for_all only
-  bool is_supervisor = false;    // for counts only
+  bool is_supervisor = false;    // for counts only; give supervisors kForever to stop
   bool significant = false;      // see AutoShutdown; not allowed for permanent children
   bool reports_started = false;  // started when it says so, not when its start function returns
-  int64_t start_timeout_ms =
-      kForever;      // a child that has not reported started by then is killed: failed to start
-  uint64_t tag = 0;  // the caller's own: decisions do not look at it
+  int64_t start_timeout_ms = kForever;  // not started by then: killed, failed to start
+  uint64_t tag = 0;                     // the caller's own: decisions do not look at it
   bool operator==(const ChildSpec&) const = default;
 };
 
@@ -85,9 +82,10 @@ enum class Answer : uint8_t {
 
 // What happened. `instance` numbers the lives of children; an event about a past life is ignored.
 namespace event {
+/// Start all children.
 struct Begin {
   bool operator==(const Begin&) const = default;
-};  // start all children
+};
 struct Started {
   std::string id;
   uint64_t instance;
@@ -169,36 +167,39 @@ enum class ReportKind : uint8_t {
   shutdown_error,
   escalated,
   auto_shutdown,
-  progress,
   ready,
   terminated
 };
 
 // What to do now, in this order.
 namespace action {
+/// Answer with Started, Ignored, StartFailed or Exited.
 struct Start {
   std::string id;
   uint64_t instance;
-};  // answer with Started, Ignored, StartFailed or Exited
+};
+/// Send an exit request with reason `shutdown`.
 struct Stop {
   std::string id;
   uint64_t instance;
-};  // send an exit request with reason `shutdown`
+};
 struct Kill {
   std::string id;
   uint64_t instance;
 };
+/// Answer with Timer after the delay. Timers are never cancelled; stale ones are ignored.
 struct Arm {
   uint64_t token;
   int64_t delay_ms;
-};  // answer with Timer; timers are never cancelled, stale ones ignored
+};
 struct Reply {
   uint64_t request;
   Answer answer;
   std::string id;
   std::string why;
 };
-struct Ready {};  // all children have started: tell who started the supervisor
+/// All children have started: tell who started the supervisor.
+struct Ready {};
 /// No child lives; end with reason `shutdown`, or with the reason of the request to stop.
 struct Terminate {
   bool requested;
@@ -221,8 +222,7 @@ struct ChildState {
   uint64_t instance = 0;
   bool down = false;          // its exit is known but waits in the backlog
   bool start_killed = false;  // its start timed out
-  uint64_t timer =
-      0;  // stopping: until the kill; starting: until the kill; restarting: until the start
+  uint64_t timer = 0;         // until the kill, or while restarting until the start
   int64_t not_before_ms = 0;  // restarting: the end of its back-off
   bool operator==(const ChildState&) const = default;
 };
@@ -252,8 +252,7 @@ struct Operation {
 struct SupervisorState {
   SupervisorSpec spec;
   std::vector<ChildState> children;  // in start order
-  Budgets
-      budgets;  // keep it and give it to the next make_state() to let budgets outlive a supervisor
+  Budgets budgets;                   // survives the supervisor if given to the next make_state()
   Operation operation;
   std::deque<Event> backlog;
   uint64_t instances = 0;  // lives begun

@@ -153,8 +153,6 @@ const char* to_string(ReportKind value) {
       return "escalated";
     case ReportKind::auto_shutdown:
       return "auto_shutdown";
-    case ReportKind::progress:
-      return "progress";
     case ReportKind::ready:
       return "ready";
     case ReportKind::terminated:

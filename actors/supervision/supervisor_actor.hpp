@@ -9,16 +9,15 @@
 //   options.spec.strategy = Strategy::rest_for_one;
 //   options.spec.intensity = {.max_restarts = 3, .within_ms = 10'000};
 //   options.children = {
-//       {.spec = {.id = "store"}, .start = [](caf::scheduled_actor* parent) { return
-//       parent->spawn(store); }},
+//       {.spec = {.id = "store"},
+//        .start = [](caf::scheduled_actor* parent) { return parent->spawn(store, folder); }},
 //       {.spec = {.id = "reader", .restart = Restart::transient}, .start = start_reader},
-//       supervisor_child("pool", pool_options)};            // trees: a supervisor is a child like
-//       any other
-//   auto sup = system.spawn(supervisor_actor, options);     // spawn<caf::detached> where handlers
-//   may block all workers self->request(sup, 5s, WhichChildren{}).then([](const
-//   std::vector<ChildHandle>& children) { ... }); self->send(sup, Progress{}); // something was
-//   committed: budgets start anew self->send_exit(sup, caf::exit_reason::user_shutdown);  // stops
-//   the children in reverse order, then itself
+//       supervisor_child("pool", pool_options)};  // trees: a supervisor is a child like any other
+//   auto supervisor = system.spawn<caf::detached>(supervisor_actor, options);
+//
+//   self->request(supervisor, timeout, WhichChildren{}).then(show, give_up);
+//   self->send(supervisor, Progress{});  // something was committed: budgets start anew
+//   self->send_exit(supervisor, caf::exit_reason::user_shutdown);  // stops all, last child first
 //
 // Owns its children from start to end. A start function runs in the supervisor's handler, so it
 // must not block; it spawns (or finds: adoption) an actor and returns it, an error, or an invalid
@@ -62,15 +61,13 @@ struct Report {
   uint64_t instance;
   std::string why;  // for people
 };
-/// Called in the supervisor's thread; must not block. To hear of it elsewhere, send a message from
-/// it.
+/// Called in the supervisor's thread; must not block. May send messages.
 using Observer = std::function<void(const Report&)>;
 
 struct SupervisorOptions {
   std::string name = "supervisor";
   SupervisorSpec spec;
-  std::vector<Child> children;  // in start order; the specifications must be valid (decide.hpp), or
-                                // spawning asserts
+  std::vector<Child> children;  // in start order; spawning asserts validate() of decide.hpp
   Observer observer;            // none: reports go to the log
   /// Where restart budgets are kept. Give the same one to the next life of this supervisor to keep
   /// them; none: they die with it, as in OTP. Not for two supervisors at once.
@@ -80,24 +77,32 @@ struct SupervisorOptions {
 };
 
 // Messages to a supervisor, inside one process. The first four are answered by a ChildAnswer.
+/// Adds a child at the end of the start order.
 struct StartChild {
   Child child;
-};  // added at the end of the start order
+};
+/// Stops a child and cancels its restart; its specification stays, unless it is temporary.
 struct TerminateChild {
   std::string id;
-};  // stops it, and cancels its restart; its specification stays
+};
+/// Starts a stopped child.
 struct RestartChild {
   std::string id;
-};  // starts a stopped one
+};
+/// Forgets a stopped child.
 struct DeleteChild {
   std::string id;
-};                        // forgets a stopped one
-struct WhichChildren {};  // answered by std::vector<ChildHandle>, in start order
-struct CountChildren {};  // answered by ChildCounts
+};
+/// Answered by std::vector<ChildHandle>, in start order.
+struct WhichChildren {};
+/// Answered by ChildCounts.
+struct CountChildren {};
+/// Forgets the restarts of these children, of all if empty. No answer.
 struct Progress {
   std::vector<std::string> ids;
-};                       // no answer; empty: all children
-struct ChildStarted {};  // from a child with reports_started
+};
+/// From a child with reports_started to its supervisor. No answer.
+struct ChildStarted {};
 
 struct ChildAnswer {
   Answer answer;

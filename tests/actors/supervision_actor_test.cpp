@@ -346,15 +346,15 @@ TEST_CASE("supervisor actor: works with threads of its own, in real time") {
   caf::actor_system system(config);
   caf::scoped_actor self(system);
   const auto me = caf::actor_cast<caf::actor>(self);
-  const auto echo = [](caf::event_based_actor*) -> caf::behavior {
-    return [](int x) { return x; };
+  const auto echo = [](caf::event_based_actor*, int add) -> caf::behavior {
+    return [=](int x) { return x + add; };
   };
   const Observer tell_me = [me](const Report& report) {
     if (report.kind == ReportKind::started) caf::anon_send(me, report.child);
   };
   SupervisorOptions pool;
   pool.children = {{.spec = {.id = "echo"},
-                    .start = [=](caf::scheduled_actor* parent) { return parent->spawn(echo); }}};
+                    .start = [=](caf::scheduled_actor* parent) { return parent->spawn(echo, 1); }}};
   pool.observer = tell_me;
   SupervisorOptions options;
   options.children = {supervisor_child("pool", pool, Restart::permanent, Threading::detached)};
@@ -378,7 +378,7 @@ TEST_CASE("supervisor actor: works with threads of its own, in real time") {
   const caf::actor second = children_of(children_of(top).at(0).actor).at(0).actor;
   CHECK(second != first);
   self->request(second, caf::infinite, 7)
-      .receive([](int x) { CHECK(x == 7); }, [](const caf::error&) { FAIL("dead"); });
+      .receive([](int x) { CHECK(x == 8); }, [](const caf::error&) { FAIL("dead"); });
   self->monitor(top);
   self->send_exit(top, caf::exit_reason::user_shutdown);
   self->receive([](const caf::down_msg& m) { CHECK(m.reason == caf::exit_reason::user_shutdown); });
