@@ -41,7 +41,7 @@ caf::actor spawn_tree(Self* self) {
   SupervisorOptions tree;
   tree.name = o.name();
   tree.spec.strategy = supervision::Strategy::one_for_one;
-  tree.spec.intensity = {static_cast<int>(o.config.supervision.max_restarts),
+  tree.spec.intensity = {static_cast<uint32_t>(o.config.supervision.max_restarts),
                          o.config.supervision.within_s * 1000};
   const BatchLayout layout{
       static_cast<uint64_t>(topology.groups), static_cast<uint64_t>(topology.shards),
