@@ -61,6 +61,8 @@ class PartialSum {
   void add(std::span<const TreeSource> sources);
   std::span<const TreeNode> nodes() const { return nodes_; }
   const float* data(size_t node) const { return buffers_[node]; }
+  /// For whoever makes a node in place and then add()s it.
+  float* buffer(size_t node) { return buffers_[node]; }
   size_t count() const { return count_; }
   size_t buffers() const { return buffers_.size(); }
 

@@ -1,0 +1,76 @@
+#include "model/engine/buffer_plan.hpp"
+
+#include <algorithm>
+
+#include "runtime/base/tree_sum.hpp"
+
+namespace simplescale {
+namespace {
+
+size_t bytes_of(const std::vector<BufferPool>& pools, DType precision) {
+  size_t elements = 0;
+  for (const BufferPool& pool : pools) elements += pool.elements * pool.slots;
+  return elements * simplescale::bytes_of(precision);
+}
+
+/// Two blocks in turn; embeddings and head share a buffer, unless the head needs the embeddings,
+/// too.
+void rotating(const std::vector<size_t>& padded, bool tied, std::vector<size_t>& pool_of_unit,
+              std::vector<BufferPool>& pools) {
+  const size_t layers = padded.size() - 2;
+  pool_of_unit.assign(padded.size(), 1);
+  pool_of_unit.front() = 0;
+  pool_of_unit.back() = tied ? 2 : 0;
+  pools = {{tied ? padded.front() : std::max(padded.front(), padded.back()), 1},
+           {padded[1], std::min<size_t>(layers, 2)}};
+  if (tied) pools.push_back({padded.back(), 1});
+}
+
+void one_each(const std::vector<size_t>& padded, std::vector<size_t>& pool_of_unit,
+              std::vector<BufferPool>& pools) {
+  for (size_t unit = 0; unit < padded.size(); ++unit) {
+    pool_of_unit.push_back(unit);
+    pools.push_back({padded[unit], 1});
+  }
+}
+
+}  // namespace
+
+size_t BufferPlan::bytes(DType precision, size_t shard_total) const {
+  const size_t shard_copies = digits + (separate_total ? 1 : 0) + (device_state ? 3 : 0);
+  return bytes_of(gather, precision) + bytes_of(gradient, precision) +
+         shard_copies * shard_total * sizeof(float);
+}
+
+BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shards,
+                       bool host_memory) {
+  std::vector<size_t> padded;  // elements of every unit, whole
+  for (const Unit& unit : units_of(options.shape))
+    padded.push_back(shard_count(unit.count, shards) * shards);
+  const bool fp32 = options.precision == DType::f32, tied = options.shape.tie_embeddings;
+  const size_t leaves = shards * static_cast<size_t>(options.accumulation);
+
+  BufferPlan plan;
+  if (shards > 1 && options.sharding == Sharding::full_shard)
+    rotating(padded, tied, plan.pool_of_unit_gather, plan.gather);
+  else if (shards > 1 || !fp32)
+    one_each(padded, plan.pool_of_unit_gather, plan.gather);
+
+  plan.gradient_in_slice = leaves == 1 && fp32 && host_memory;
+  if (!plan.gradient_in_slice) rotating(padded, tied, plan.pool_of_unit_gradient, plan.gradient);
+
+  // The plan must be the same for all groups: the widest of them decides.
+  for (size_t group = 0; group < groups; ++group)
+    plan.digits = std::max(plan.digits, digits_of_run(group * leaves, leaves, shards));
+  plan.separate_total = groups > 1 || !host_memory;
+  plan.device_state = !host_memory;
+  return plan;
+}
+
+size_t engine_bytes(const EngineOptions& options, size_t groups, size_t shards, bool host_memory) {
+  const size_t total = shard_layout(units_of(options.shape), shards).total;
+  return buffer_plan(options, groups, shards, host_memory).bytes(options.precision, total) +
+         TrainState::bytes_for(total);
+}
+
+}  // namespace simplescale

@@ -1,0 +1,73 @@
+#include "model/engine/gather.hpp"
+
+#include "model/engine/stopwatch.hpp"
+
+namespace simplescale {
+
+Result<GatherSchedule> GatherSchedule::create(const BufferPlan& plan, const ShardLayout& layout,
+                                              DType precision, Backend& backend,
+                                              Collective& shard) {
+  GatherSchedule schedule(layout, precision, backend, shard);
+  schedule.pool_of_unit_ = plan.pool_of_unit_gather;
+  for (size_t pool = 0; pool < plan.gather.size(); ++pool) {
+    for (size_t i = 0; i < plan.gather[pool].slots; ++i) {
+      SS_ASSIGN(void* data, shard.allocate(plan.gather[pool].elements * bytes_of(precision)));
+      schedule.slots_.push_back({.pool = pool, .data = data});
+    }
+  }
+  return schedule;
+}
+
+void GatherSchedule::reset(const float* master) {
+  master_ = master;
+  for (Slot& slot : slots_) {
+    slot.work.reset();
+    slot.unit = kNone;
+  }
+}
+
+GatherSchedule::Slot* GatherSchedule::find(size_t unit) {
+  for (Slot& slot : slots_)
+    if (slot.unit == unit) return &slot;
+  return nullptr;
+}
+
+void GatherSchedule::start(Slot& slot, size_t unit) {
+  const size_t count = layout_->count[unit];
+  slot.work.reset();  // a prefetch that nobody came for
+  slot.unit = unit;
+  char* own = static_cast<char*>(slot.data) +
+              static_cast<size_t>(shard_->rank()) * count * bytes_of(precision_);
+  backend_->cast(master_ + layout_->offset[unit], own, count);
+  if (shard_->size() == 1) return;
+  backend_->synchronize();
+  slot.work = shard_->all_gather(own, slot.data, count, precision_);
+}
+
+void GatherSchedule::prefetch(size_t unit, size_t current) {
+  if (slots_.empty() || unit == kNone || find(unit)) return;
+  Slot* oldest = nullptr;
+  for (Slot& slot : slots_) {
+    if (slot.pool != pool_of_unit_[unit] || (current != kNone && slot.unit == current)) continue;
+    if (!oldest || slot.last_use < oldest->last_use) oldest = &slot;
+  }
+  SS_ASSERT(oldest);  // the units of a single-slot pool never follow each other
+  start(*oldest, unit);
+}
+
+Result<const void*> GatherSchedule::use(size_t unit, size_t next, double& wait_ms) {
+  if (slots_.empty()) return static_cast<const void*>(master_ + layout_->offset[unit]);
+  prefetch(unit);
+  Slot* slot = find(unit);
+  slot->last_use = ++uses_;
+  if (slot->work) {
+    const Stopwatch watch(wait_ms);
+    const Status status = slot->work->wait();
+    slot->work.reset();
+    if (!status.ok()) return status;
+  }
+  prefetch(next, unit);
+  return static_cast<const void*>(slot->data);
+}
+
+}  // namespace simplescale

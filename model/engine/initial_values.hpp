@@ -1,0 +1,23 @@
+// Initial values of parameters, shard by shard. A value is a function of seed, tensor and element
+// alone: no layout, no order of calls and no mathematics library has a say in its bits. Pure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "runtime/base/model_shape.hpp"
+
+namespace simplescale {
+
+/// Standard deviation of matrices, as Hugging Face's initializer_range.
+inline constexpr float kInitialDeviation = 0.02f;
+
+/// values[i] = initial value of element first + i of the unit: norms one, matrices normal(0, 0.02),
+/// padding zero.
+void initial_values(const Unit& unit, uint64_t seed, size_t first, std::span<float> values);
+
+/// Element `element` of normal(0, 1) number stream `key`: Box-Muller on a splitmix64 sequence used
+/// as a counter.
+double normal_at(uint64_t key, uint64_t element);
+
+}  // namespace simplescale

@@ -1,0 +1,149 @@
+#include "model/engine/reduce.hpp"
+
+#include <algorithm>
+
+#include "model/engine/stopwatch.hpp"
+
+namespace simplescale {
+
+Result<ReduceSchedule> ReduceSchedule::create(const BufferPlan& plan,
+                                              const std::vector<Unit>& units,
+                                              const ShardLayout& layout, DType precision,
+                                              int accumulation, Backend& backend, Collective& shard,
+                                              Collective& replicate) {
+  ReduceSchedule schedule(units, layout, precision, accumulation, backend, shard, replicate);
+  schedule.pool_of_unit_ = plan.pool_of_unit_gradient;
+  for (size_t pool = 0; pool < plan.gradient.size(); ++pool) {
+    for (size_t i = 0; i < plan.gradient[pool].slots; ++i) {
+      SS_ASSIGN(void* data, shard.allocate(plan.gradient[pool].elements * bytes_of(precision)));
+      schedule.slots_.push_back({.pool = pool, .data = data});
+    }
+  }
+  std::vector<float*> digits;
+  for (size_t i = 0; i < plan.digits; ++i) {
+    SS_ASSIGN(void* data, replicate.allocate(layout.total * sizeof(float)));
+    digits.push_back(static_cast<float*>(data));
+  }
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    std::vector<float*> buffers;
+    for (float* digit : digits) buffers.push_back(digit + layout.offset[unit]);
+    schedule.slices_.emplace_back(std::move(buffers), layout.count[unit]);
+  }
+  schedule.total_ = digits[0];
+  if (plan.separate_total) {
+    SS_ASSIGN(void* data, replicate.allocate(layout.total * sizeof(float)));
+    schedule.total_ = static_cast<float*>(data);
+  }
+  const uint64_t leaves = static_cast<uint64_t>(shard.size()) * static_cast<uint64_t>(accumulation);
+  for (int group = 0; group < replicate.size(); ++group)
+    schedule.nodes_of_group_.push_back(nodes_of_run(static_cast<uint64_t>(group) * leaves, leaves));
+  schedule.first_leaf_ = static_cast<uint64_t>(replicate.rank()) * leaves;
+  return schedule;
+}
+
+void ReduceSchedule::begin_step() {
+  for (PartialSum& slice : slices_) slice.clear();
+}
+
+Result<void*> ReduceSchedule::gradient(size_t unit, double& wait_ms) {
+  if (slots_.empty()) return static_cast<void*>(slices_[unit].buffer(0));
+  size_t chosen = kNone;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].pool != pool_of_unit_[unit]) continue;
+    if (chosen == kNone || slots_[chosen].unit != kNone) chosen = i;
+  }
+  Slot& slot = slots_[chosen];
+  if (slot.unit != kNone) SS_RETURN_IF_ERROR(finish(chosen, wait_ms));
+  slot.unit = unit;
+  clear_padding(slot, unit);
+  return slot.data;
+}
+
+/// Embeddings and head may share a slot: what the longer left behind the shorter must not be
+/// summed.
+void ReduceSchedule::clear_padding(Slot& slot, size_t unit) {
+  const size_t count = (*units_)[unit].count;
+  const size_t padded = layout_->count[unit] * layout_->shards;
+  const size_t end = std::min(padded, slot.written);
+  if (end > count) {
+    const std::vector<char> zeros((end - count) * bytes_of(precision_));
+    backend_->copy_to_device(static_cast<char*>(slot.data) + count * bytes_of(precision_),
+                             zeros.data(), zeros.size());
+  }
+  slot.written = std::max(slot.written, count);
+}
+
+Status ReduceSchedule::reduce(size_t unit, int k, double& wait_ms) {
+  const uint64_t shards = layout_->shards;
+  const uint64_t first = first_leaf_ + static_cast<uint64_t>(k) * shards;
+  const bool last = k + 1 == accumulation_;
+  PartialSum& slice = slices_[unit];
+  if (slots_.empty()) {
+    const TreeSource leaf{{0, first}, slice.data(0), DType::f32};
+    slice.add({&leaf, 1});
+    across(unit);
+    return {};
+  }
+  const auto found = std::find_if(slots_.begin(), slots_.end(),
+                                  [&](const Slot& slot) { return slot.unit == unit; });
+  SS_ASSERT(found != slots_.end() && !found->work);
+  if (shards == 1 && backend_->host_memory()) {
+    const TreeSource leaf{{0, first}, found->data, precision_};
+    slice.add({&leaf, 1});
+    found->unit = kNone;
+    if (last) across(unit);
+    return {};
+  }
+  std::vector<TreeNode> leaves;
+  for (uint64_t s = 0; s < shards; ++s) leaves.push_back({0, first + s});
+  backend_->synchronize();
+  found->last = last;
+  found->work =
+      shard_->reduce_scatter_leaves(found->data, layout_->count[unit], precision_, leaves, slice);
+  const size_t previous = pending_;
+  pending_ = static_cast<size_t>(found - slots_.begin());
+  return previous == kNone ? Status() : finish(previous, wait_ms);
+}
+
+Status ReduceSchedule::finish(size_t index, double& wait_ms) {
+  Slot& slot = slots_[index];
+  SS_ASSERT(slot.work);
+  {
+    const Stopwatch watch(wait_ms);
+    const Status status = slot.work->wait();
+    slot.work.reset();
+    SS_RETURN_IF_ERROR(status);
+  }
+  if (pending_ == index) pending_ = kNone;
+  const size_t unit = slot.unit;
+  slot.unit = kNone;
+  if (slot.last) across(unit);
+  return {};
+}
+
+/// The slice holds all leaves of the group: adds the other groups', or collapses it in place where
+/// there are none.
+void ReduceSchedule::across(size_t unit) {
+  PartialSum& slice = slices_[unit];
+  if (replicate_->size() > 1 || !backend_->host_memory()) {
+    across_.push_back(
+        replicate_->all_reduce_partials(slice, nodes_of_group_, total_ + layout_->offset[unit]));
+  } else if (slice.nodes().size() > 1) {
+    std::vector<TreeSource> sources;
+    for (size_t i = 0; i < slice.nodes().size(); ++i)
+      sources.push_back({slice.nodes()[i], slice.data(i), DType::f32});
+    tree_total(sources, slice.buffer(0), DType::f32, slice.count());
+  }
+}
+
+Status ReduceSchedule::finish(double& wait_ms) {
+  if (pending_ != kNone) SS_RETURN_IF_ERROR(finish(pending_, wait_ms));
+  const Stopwatch watch(wait_ms);
+  Status status;
+  for (WorkPtr& work : across_)
+    if (Status ended = work->wait(); status.ok()) status = ended;
+  across_.clear();
+  return status;
+}
+
+}  // namespace simplescale

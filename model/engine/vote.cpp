@@ -1,0 +1,226 @@
+#include "model/engine/vote.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+
+#include "model/engine/stopwatch.hpp"
+
+namespace simplescale {
+namespace {
+
+/// The fixed part of a ballot on the wire; doubles follow. Peers are of the same build and machine
+/// type.
+struct BallotHeader {
+  uint64_t step, options_hash;
+  float learning_rate;
+  uint8_t stop, save, pause, code;
+  char message[224];
+};
+static_assert(sizeof(BallotHeader) % sizeof(double) == 0);
+
+BallotHeader header_of(const Ballot& ballot) {
+  BallotHeader header{};
+  header.step = ballot.step;
+  header.options_hash = ballot.options_hash;
+  header.learning_rate = ballot.learning_rate;
+  header.stop = ballot.control.stop;
+  header.save = ballot.control.save;
+  header.pause = ballot.control.pause;
+  header.code = static_cast<uint8_t>(ballot.failure.code());
+  ballot.failure.message().copy(header.message, sizeof(header.message) - 1);
+  return header;
+}
+
+/// All digits, so that two numbers that differ look different.
+std::string text(double value) {
+  char digits[32];
+  std::snprintf(digits, sizeof(digits), "%.17g", value);
+  return digits;
+}
+
+Status failure_of(const BallotHeader& header, const std::string& voter) {
+  if (header.code == static_cast<uint8_t>(Code::ok)) return {};
+  const bool known = header.code <= static_cast<uint8_t>(Code::io);
+  const size_t length = strnlen(header.message, sizeof(header.message));
+  return {known ? static_cast<Code>(header.code) : Code::internal,
+          voter + ": " + std::string(header.message, length)};
+}
+
+/// The records of all ranks of one communicator.
+struct Exchange {
+  std::vector<char> all;
+  size_t bytes = 0;
+  BallotHeader header(size_t rank) const {
+    BallotHeader header;
+    std::memcpy(&header, all.data() + rank * bytes, sizeof(header));
+    return header;
+  }
+  const double* numbers(size_t rank) const {
+    return reinterpret_cast<const double*>(all.data() + rank * bytes + sizeof(BallotHeader));
+  }
+};
+
+Result<Exchange> exchange(Collective& collective, const BallotHeader& header,
+                          const std::vector<double>& numbers, double& wait_ms) {
+  Exchange result;
+  result.bytes = sizeof(header) + numbers.size() * sizeof(double);
+  std::vector<char> mine(result.bytes);
+  std::memcpy(mine.data(), &header, sizeof(header));
+  std::memcpy(mine.data() + sizeof(header), numbers.data(), numbers.size() * sizeof(double));
+  result.all.resize(result.bytes * static_cast<size_t>(collective.size()));
+  const Stopwatch watch(wait_ms);
+  SS_RETURN_IF_ERROR(
+      collective.all_gather_bytes(mine.data(), result.all.data(), result.bytes)->wait());
+  return result;
+}
+
+/// Combines the headers of all voters; the first failure in rank order, or the first who is at odds
+/// with voter 0, decides.
+Ballot combined(const Exchange& votes, size_t ranks, const std::string& voter_kind) {
+  Ballot result;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const BallotHeader header = votes.header(rank);
+    const std::string voter = voter_kind + " " + std::to_string(rank);
+    if (rank == 0) {
+      result.step = header.step;
+      result.options_hash = header.options_hash;
+      result.learning_rate = header.learning_rate;
+    }
+    result.control.stop |= header.stop != 0;
+    result.control.save |= header.save != 0;
+    result.control.pause |= header.pause != 0;
+    Status failure = failure_of(header, voter);
+    auto differ = [&](const std::string& what, const std::string& first, const std::string& here) {
+      if (failure.ok())
+        failure = {Code::internal,
+                   what + first + " on " + voter_kind + " 0, " + here + " on " + voter};
+    };
+    if (header.step != result.step)
+      differ("step ", std::to_string(result.step), std::to_string(header.step));
+    if (header.options_hash != result.options_hash) differ("options ", "one kind", "another");
+    if (header.learning_rate != result.learning_rate)
+      differ("learning rate ", text(result.learning_rate), text(header.learning_rate));
+    if (result.failure.ok()) result.failure = failure;
+  }
+  return result;
+}
+
+/// The sum of `values`, whose count is a power of two, in tree order. Works in place.
+double node_sum(std::vector<double>& values) {
+  for (size_t n = values.size(); n > 1; n /= 2)
+    for (size_t i = 0; i < n / 2; ++i) values[i] = values[2 * i] + values[2 * i + 1];
+  return values[0];
+}
+
+double tree_mean(std::span<const double> leaves) {
+  std::vector<TreeNode> nodes;
+  for (uint64_t i = 0; i < leaves.size(); ++i) nodes.push_back({0, i});
+  return tree_total(nodes, leaves) / static_cast<double>(leaves.size());
+}
+
+}  // namespace
+
+Vote::Vote(const std::vector<Unit>& units, const ShardLayout& layout, int accumulation,
+           Collective& shard, Collective& replicate)
+    : units_(&units),
+      layout_(&layout),
+      accumulation_(static_cast<size_t>(accumulation)),
+      shard_(&shard),
+      replicate_(&replicate) {
+  for (size_t rank = 0; rank < layout.shards; ++rank) {
+    size_t count = 0;
+    for (size_t unit = 0; unit < units.size(); ++unit) {
+      const Run run = run_of(unit, rank);
+      count += nodes_of_run(run.first, run.count).size();
+    }
+    squares_ = std::max(squares_, count);
+  }
+}
+
+/// Blocks of pure padding, whose number depends on the layout, are no leaves.
+Vote::Run Vote::run_of(size_t unit, size_t rank) const {
+  const size_t blocks = ((*units_)[unit].count + kShardAlign - 1) / kShardAlign;
+  const size_t per_rank = layout_->count[unit] / kShardAlign;
+  const size_t first = std::min(blocks, rank * per_rank);
+  return {first, std::min(blocks, (rank + 1) * per_rank) - first};
+}
+
+void Vote::add_squares(const Ballot& ballot, std::vector<double>& record) const {
+  const size_t end = record.size() + squares_;
+  std::vector<double> blocks;
+  for (size_t unit = 0; unit < units_->size(); ++unit) {
+    const Run run = run_of(unit, static_cast<size_t>(shard_->rank()));
+    const double* first = ballot.block_squares.data() + layout_->offset[unit] / kShardAlign;
+    for (const TreeNode& node : nodes_of_run(run.first, run.count)) {
+      const size_t size = size_t{1} << node.level;
+      blocks.assign(first, first + size);
+      record.push_back(node_sum(blocks));
+      first += size;
+    }
+  }
+  record.resize(end);
+}
+
+double Vote::grad_norm(std::span<const double* const> squares_of_rank) const {
+  std::vector<const double*> at(squares_of_rank.begin(), squares_of_rank.end());
+  double total = 0;
+  for (size_t unit = 0; unit < units_->size(); ++unit) {
+    std::vector<TreeNode> nodes;
+    std::vector<double> sums;
+    for (size_t rank = 0; rank < at.size(); ++rank) {
+      const Run run = run_of(unit, rank);
+      for (const TreeNode& node : nodes_of_run(run.first, run.count)) {
+        nodes.push_back(node);
+        sums.push_back(*at[rank]++);
+      }
+    }
+    total += tree_total(nodes, sums);
+  }
+  return std::sqrt(total);
+}
+
+Result<Verdict> Vote::hold(const Ballot& ballot, double& wait_ms) {
+  const size_t shards = static_cast<size_t>(shard_->size()),
+               groups = static_cast<size_t>(replicate_->size());
+  std::vector<double> record = ballot.losses;
+  record.resize(accumulation_);
+  add_squares(ballot, record);
+  SS_ASSIGN(const Exchange group, exchange(*shard_, header_of(ballot), record, wait_ms));
+  const Ballot of_group = combined(group, shards, "trainer");
+
+  // The group's norm, then its losses in leaf order: accumulation by accumulation.
+  std::vector<const double*> squares;
+  for (size_t rank = 0; rank < shards; ++rank)
+    squares.push_back(group.numbers(rank) + accumulation_);
+  record.assign(1, grad_norm(squares));
+  for (size_t k = 0; k < accumulation_; ++k)
+    for (size_t rank = 0; rank < shards; ++rank) record.push_back(group.numbers(rank)[k]);
+  SS_ASSIGN(const Exchange world, exchange(*replicate_, header_of(of_group), record, wait_ms));
+  const Ballot of_world = combined(world, groups, "group");
+
+  Verdict verdict;
+  verdict.agreed = of_world.control;
+  verdict.status = of_world.failure;
+  verdict.grad_norm = world.numbers(0)[0];
+  std::vector<double> losses;
+  for (size_t rank = 0; rank < groups; ++rank) {
+    const double norm = world.numbers(rank)[0];
+    losses.insert(losses.end(), world.numbers(rank) + 1, world.numbers(rank) + record.size());
+    const bool same =
+        norm == verdict.grad_norm || (!std::isfinite(norm) && !std::isfinite(verdict.grad_norm));
+    if (verdict.status.ok() && !same)
+      verdict.status = {Code::internal, "replicas differ: gradient norm " +
+                                            text(verdict.grad_norm) + " in group 0, " + text(norm) +
+                                            " in group " + std::to_string(rank)};
+  }
+  verdict.loss = tree_mean(losses);
+  if (verdict.status.ok() && !(std::isfinite(verdict.loss) && std::isfinite(verdict.grad_norm)))
+    verdict.status = {Code::bad_data, "loss " + text(verdict.loss) + " or gradient norm " +
+                                          text(verdict.grad_norm) + " is not finite"};
+  verdict.status = verdict.status.in("step " + std::to_string(ballot.step));
+  return verdict;
+}
+
+}  // namespace simplescale

@@ -1,0 +1,217 @@
+#include <cmath>
+
+#include "model/engine/buffer_plan.hpp"
+#include "tests/model/engine_world.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+struct Layout {
+  int groups, shards;
+};
+
+EngineOptions options_for(int leaves, Layout layout, Sharding sharding, DType precision,
+                          bool tied) {
+  EngineOptions options;
+  options.shape = test_shape(tied);
+  options.precision = precision;
+  options.sharding = sharding;
+  options.accumulation = leaves / (layout.groups * layout.shards);
+  options.micro_batch_size = 2;
+  options.seed = 5;
+  return options;
+}
+
+struct Outcome {
+  std::string digest;
+  std::vector<StepResult> steps;
+};
+
+Outcome outcome(const EngineOptions& options, Layout layout, uint64_t steps,
+                const MakeBackend& make) {
+  World world(options, layout.groups, layout.shards, make);
+  world.initialize();
+  Outcome result;
+  result.steps = world.train(1, steps);
+  result.digest = world.digest();
+  for (int group = 1; group < layout.groups; ++group) CHECK(world.digest(group) == result.digest);
+  for (Seat& seat : world.seats)
+    if (auto* fake = dynamic_cast<FakeBackend*>(seat.backend.get())) CHECK(fake->mistakes == 0);
+  return result;
+}
+
+void check_same(const Outcome& a, const Outcome& b) {
+  CHECK(a.digest == b.digest);
+  REQUIRE(a.steps.size() == b.steps.size());
+  for (size_t i = 0; i < a.steps.size(); ++i) {
+    CHECK(a.steps[i].loss == b.steps[i].loss);
+    CHECK(a.steps[i].grad_norm == b.steps[i].grad_norm);
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("engine_layout") {
+  TEST_CASE("engine: E3, every layout of the same leaves has the same bits") {
+    const int leaves = 144;
+    const Outcome expected =
+        outcome(options_for(leaves, {1, 1}, Sharding::no_shard, DType::f32, false), {1, 1}, 3,
+                fake_backends());
+    CHECK(std::isfinite(expected.steps[2].loss));
+    CHECK(expected.steps[2].loss != expected.steps[0].loss);
+    CHECK(expected.steps[0].grad_norm > 0);
+    for (int groups = 1; groups <= 4; ++groups) {
+      for (int shards = 1; shards <= 4; ++shards) {
+        CAPTURE(groups);
+        CAPTURE(shards);
+        const Layout layout{groups, shards};
+        check_same(expected,
+                   outcome(options_for(leaves, layout, Sharding::full_shard, DType::f32, false),
+                           layout, 3, fake_backends()));
+      }
+    }
+  }
+
+  TEST_CASE(
+      "engine: E3 holds for every strategy, both precisions, tied embeddings, host and device "
+      "memory") {
+    const int leaves = 12;
+    for (DType precision : {DType::f32, DType::bf16}) {
+      for (bool tied : {false, true}) {
+        const Outcome expected =
+            outcome(options_for(leaves, {1, 1}, Sharding::no_shard, precision, tied), {1, 1}, 3,
+                    fake_backends());
+        for (Layout layout : {Layout{1, 1},
+                              {1, 2},
+                              {1, 3},
+                              {1, 4},
+                              {2, 1},
+                              {2, 2},
+                              {2, 3},
+                              {3, 1},
+                              {3, 4},
+                              {4, 3},
+                              {12, 1}}) {
+          for (Sharding sharding :
+               {Sharding::full_shard, Sharding::shard_grad_op, Sharding::no_shard}) {
+            if (sharding == Sharding::no_shard && layout.shards > 1) continue;
+            for (bool host : {true, false}) {
+              CAPTURE(layout.groups);
+              CAPTURE(layout.shards);
+              CAPTURE(tied);
+              CAPTURE(host);
+              CAPTURE(static_cast<int>(precision));
+              CAPTURE(static_cast<int>(sharding));
+              check_same(expected, outcome(options_for(leaves, layout, sharding, precision, tied),
+                                           layout, 3, fake_backends(host)));
+            }
+          }
+        }
+      }
+    }
+  }
+
+  TEST_CASE("engine: a layout may change between steps") {
+    const Layout two{2, 2}, three{1, 3};
+    const EngineOptions before = options_for(12, two, Sharding::full_shard, DType::f32, false);
+    const EngineOptions after = options_for(12, three, Sharding::shard_grad_op, DType::f32, false);
+    World first(before, two.groups, two.shards);
+    first.initialize();
+    first.train(1, 2);
+    World second(after, three.groups, three.shards);
+    const std::vector<Unit> units = units_of(before.shape);
+    const ShardLayout from = shard_layout(units, 2), to = shard_layout(units, 3);
+    for (size_t shard = 0; shard < 3; ++shard) {
+      Result<TrainState::Side> side = second.states[shard].begin_write(0);
+      REQUIRE(side.ok());
+      for (size_t unit = 0; unit < units.size(); ++unit) {
+        for (size_t i = 0; i < to.count[unit]; ++i) {
+          const size_t element = shard * to.count[unit] + i;
+          if (element >= units[unit].count) break;
+          const TrainState::Side source = first.states[element / from.count[unit]].committed();
+          const size_t at = from.offset[unit] + element % from.count[unit];
+          side->params[to.offset[unit] + i] = source.params[at];
+          side->exp_avg[to.offset[unit] + i] = source.exp_avg[at];
+          side->exp_avg_sq[to.offset[unit] + i] = source.exp_avg_sq[at];
+        }
+      }
+      second.states[shard].commit(2);
+      const Result<uint64_t> step = second.seats[shard].engine->attach();
+      REQUIRE(step.ok());
+      CHECK(*step == 2);
+    }
+    first.train(3, 4);
+    second.train(3, 4);
+    CHECK(first.digest() == second.digest());
+  }
+
+  TEST_CASE("engine: buffers stay within the documented bound and are all that is taken") {
+    for (Layout layout : {Layout{1, 1}, {1, 4}, {2, 3}}) {
+      for (Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op}) {
+        for (bool host : {true, false}) {
+          const EngineOptions options = options_for(24, layout, sharding, DType::bf16, false);
+          World world(options, layout.groups, layout.shards, fake_backends(host));
+          const size_t shards = static_cast<size_t>(layout.shards);
+          const std::vector<Unit> units = units_of(options.shape);
+          const size_t P = shard_layout(units, shards).total;
+          const size_t U = shard_count(units[1].count, shards) * shards;
+          const size_t E =
+              shard_count(units.back().count, shards) * shards;  // the head has the norm, too
+          const size_t gather =
+              shards > 1 && sharding == Sharding::full_shard ? 2 * U + E : shards * P;
+          const size_t digits = 5;  // of 24 leaves, at most
+          const size_t bound = (gather + 2 * U + E) * 2 + (digits + 1 + (host ? 0 : 3)) * P * 4;
+          for (Seat& seat : world.seats) {
+            const size_t taken =
+                world.shard_wise[static_cast<size_t>(seat.group)]->allocated(seat.shard) +
+                world.replicate_wise[static_cast<size_t>(seat.shard)]->allocated(seat.group);
+            CHECK(taken == seat.engine->buffer_bytes());
+            CHECK(taken <= bound);
+          }
+        }
+      }
+    }
+  }
+
+  TEST_CASE("engine: fp32 on one trainer takes one gradient and nothing else") {
+    const EngineOptions options = options_for(1, {1, 1}, Sharding::no_shard, DType::f32, false);
+    World world(options, 1, 1);
+    CHECK(world.seats[0].engine->buffer_bytes() ==
+          shard_layout(units_of(options.shape), 1).total * 4);
+  }
+
+  TEST_CASE("engine: full_shard gathers a block twice a micro-batch, shard_grad_op once a step") {
+    const Layout layout{1, 2};
+    for (Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op}) {
+      const EngineOptions options = options_for(6, layout, sharding, DType::f32, false);
+      World world(options, 1, 2);
+      world.initialize();
+      world.train(1, 2);
+      // 3 blocks in 2 buffers: the turn at the head finds two of them there, and the turn at the
+      // embeddings, too.
+      const size_t full = 2 * (1 + 3 + 1 + 1) + 2 * 2 * (1 + 1 + 1 + 1), once = 2 * 5;
+      CHECK(world.shard_wise[0]->started(0, "all_gather") ==
+            (sharding == Sharding::full_shard ? full : once));
+    }
+  }
+
+  TEST_CASE("engine: loss() is the mean loss of the committed parameters and leaves no trace") {
+    const Layout layout{2, 2};
+    const EngineOptions options = options_for(4, layout, Sharding::full_shard, DType::f32, false);
+    World world(options, 2, 2), reference(options, 2, 2);
+    for (World* w : {&world, &reference}) w->initialize();
+    const double expected = reference.train(1, 1)[0].loss;
+    std::vector<double> losses(4);
+    world.each([&](Seat& seat) {
+      const std::vector<int32_t> tokens = test_tokens(options, 1, seat.engine->leaf(0));
+      for (int i = 0; i < 2; ++i) {
+        const Result<double> loss = seat.engine->loss(tokens.data());
+        losses[static_cast<size_t>(&seat - world.seats.data())] = loss.ok() ? *loss : NAN;
+      }
+    });
+    CHECK(((losses[0] + losses[1]) + (losses[2] + losses[3])) / 4 == expected);
+    world.train(1, 1);
+    CHECK(world.digest() == reference.digest());
+  }
+}

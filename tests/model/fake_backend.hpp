@@ -1,0 +1,158 @@
+// A Backend without mathematics worth the name, for tests of the engine: every gradient depends on
+// every parameter that forward saw, on the tokens and on the order of calls; mistakes of the caller
+// are counted.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "model/backend.hpp"
+#include "runtime/base/hash.hpp"
+
+namespace simplescale {
+
+class FakeBackend : public Backend {
+ public:
+  FakeBackend(const BackendOptions& options, bool host)
+      : options_(options), host_(host), units_(units_of(options.shape)), seen_(units_.size()) {}
+
+  int mistakes = 0;
+  float poison = 0;  // added to every loss gradient: NaN makes a bad step
+
+  Result<void*> allocate(size_t bytes) override {
+    memory_.push_back(std::vector<double>(bytes / 8 + 1));
+    return static_cast<void*>(memory_.back().data());
+  }
+  bool host_memory() const override { return host_; }
+  void copy_to_device(void* device, const void* host, size_t bytes) override {
+    std::memcpy(device, host, bytes);
+  }
+  void copy_to_host(void* host, const void* device, size_t bytes) override {
+    std::memcpy(host, device, bytes);
+  }
+  void synchronize() override {}
+
+  void embed(const void* params, const int32_t* tokens) override {
+    expect(next_ == 0);
+    next_ = 1;
+    see(0, params);
+    const size_t count =
+        static_cast<size_t>(options_.micro_batch_size * (options_.shape.block_size + 1));
+    token_hash_ = static_cast<float>(hash128(tokens, count * sizeof(int32_t)).low % 1000) / 1000;
+    for (size_t i = 0; i < kWidth; ++i)
+      stream_[i] = value(params, static_cast<size_t>(tokens[i % count])) + token_hash_;
+    inputs_.clear();
+  }
+  void forward_block(int layer, const void* params) override {
+    expect(next_ == static_cast<size_t>(layer) + 1);
+    ++next_;
+    const size_t unit = static_cast<size_t>(layer) + 1;
+    see(unit, params);
+    inputs_.push_back(stream_);
+    mix(stream_, unit, params);
+  }
+  double head(const void* params, const void* tied, float scale, void* grad,
+              void* tied_grad) override {
+    expect(next_ == units_.size() - 1 && (tied != nullptr) == options_.shape.tie_embeddings);
+    see(units_.size() - 1, params);
+    if (tied) expect(digest(0, tied) == seen_[0]);
+    mix(stream_, units_.size() - 1, params);
+    double loss = 0;
+    for (float x : stream_) loss += x * x;
+    next_ = grad ? units_.size() - 2 : 0;
+    if (!grad) return loss;
+    inputs_.push_back(stream_);
+    for (size_t i = 0; i < kWidth; ++i) upstream_[i] = scale * (stream_[i] + poison);
+    gradient(units_.size() - 1, params, grad, false);
+    if (tied) gradient(0, tied, tied_grad, false);
+    inputs_.pop_back();
+    return loss;
+  }
+  void backward_block(int layer, const void* params, void* grad) override {
+    const size_t unit = static_cast<size_t>(layer) + 1;
+    expect(next_ == unit && digest(unit, params) == seen_[unit]);
+    --next_;
+    gradient(unit, params, grad, false);
+    mix(upstream_, unit, params);
+    inputs_.pop_back();
+  }
+  void backward_embed(void* grad, bool accumulate) override {
+    expect(next_ == 0 && accumulate == options_.shape.tie_embeddings);
+    inputs_.push_back(stream_);
+    gradient(0, nullptr, grad, accumulate);
+  }
+  void logits(const void*, const void*, float*) override { ++mistakes; }
+
+  void cast(const float* from, void* to, size_t count) override {
+    for (size_t i = 0; i < count; ++i) store(to, i, from[i]);
+  }
+  void block_square_sums(const float* values, size_t count, double* sums) override {
+    for (size_t i = 0; i < count; ++i) {
+      if (i % kShardAlign == 0) sums[i / kShardAlign] = 0;
+      sums[i / kShardAlign] += static_cast<double>(values[i]) * values[i];
+    }
+  }
+  void adamw(const AdamW& o, std::span<const DecayRun> runs, const float* gradient, const float* p,
+             const float* m, const float* v, float* to_p, float* to_m, float* to_v) override {
+    const double bias1 = 1 - std::pow(o.beta1, static_cast<double>(o.step));
+    const double bias2 = 1 - std::pow(o.beta2, static_cast<double>(o.step));
+    for (const DecayRun& run : runs) {
+      for (size_t i = run.first; i < run.first + run.count; ++i) {
+        const float g = gradient[i] * o.gradient_scale;
+        const float avg = o.beta1 * m[i] + (1 - o.beta1) * g,
+                    avg_sq = o.beta2 * v[i] + (1 - o.beta2) * g * g;
+        const double update = avg / bias1 / (std::sqrt(avg_sq / bias2) + o.eps);
+        to_p[i] = static_cast<float>(p[i] - o.learning_rate *
+                                                (update + (run.decay ? o.weight_decay * p[i] : 0)));
+        to_m[i] = avg;
+        to_v[i] = avg_sq;
+      }
+    }
+  }
+
+ private:
+  static constexpr size_t kWidth = 32;
+  using Stream = std::vector<float>;
+
+  void expect(bool right) { mistakes += right ? 0 : 1; }
+  float value(const void* params, size_t i) const {
+    return options_.precision == DType::f32 ? static_cast<const float*>(params)[i]
+                                            : bf16_to_f32(static_cast<const uint16_t*>(params)[i]);
+  }
+  void store(void* to, size_t i, float x) const {
+    if (options_.precision == DType::f32)
+      static_cast<float*>(to)[i] = x;
+    else
+      static_cast<uint16_t*>(to)[i] = f32_to_bf16(x);
+  }
+  Hash128 digest(size_t unit, const void* params) const {
+    return hash128(params, units_[unit].count * bytes_of(options_.precision));
+  }
+  void see(size_t unit, const void* params) { seen_[unit] = digest(unit, params); }
+  void mix(Stream& stream, size_t unit, const void* params) const {
+    for (size_t i = 0; i < kWidth; ++i)
+      stream[i] += 0.1f * stream[(i + 1) % kWidth] * value(params, i * 37 % units_[unit].count);
+  }
+  void gradient(size_t unit, const void* params, void* grad, bool accumulate) {
+    const Stream& input = inputs_.back();
+    for (size_t i = 0; i < units_[unit].count; ++i) {
+      const float decay = params ? 0.01f * value(params, i) * upstream_[0] : 0;
+      const float made = upstream_[i % kWidth] * input[i * 3 % kWidth] + decay;
+      store(grad, i, accumulate ? value(grad, i) + made : made);
+    }
+  }
+
+  BackendOptions options_;
+  bool host_;
+  std::vector<Unit> units_;
+  std::vector<Hash128> seen_;  // per unit, of its parameters in forward
+  std::vector<std::vector<double>> memory_;
+  size_t next_ = 0;  // the unit whose call must come
+  float token_hash_ = 0;
+  Stream stream_ = Stream(kWidth), upstream_ = Stream(kWidth);
+  std::vector<Stream> inputs_;
+};
+
+}  // namespace simplescale
