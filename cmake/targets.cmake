@@ -38,6 +38,13 @@ simplescale_layer(base FOLDERS runtime/base runtime/config runtime/data runtime/
        PkgConfig::xxhash PkgConfig::sentencepiece rt)
 
 simplescale_layer(model FOLDERS model LINK base deps::torch)
+if(TARGET model)
+  # Lets MKL choose its kernels by what the CPU can do: see model/cpu/gemm.cpp.
+  target_link_options(model INTERFACE -Wl,--export-dynamic-symbol=mkl_serv_intel_cpu_true)
+  file(GLOB kernels ${CMAKE_SOURCE_DIR}/model/cpu/kernels_*.cpp)
+  set_source_files_properties(${kernels} PROPERTIES
+    COMPILE_OPTIONS "-O3;-ffp-contract=fast;-fno-math-errno;-fno-trapping-math")
+endif()
 
 # The wire protocol: one Cap'n Proto schema, its C++ generated into the build tree, not held to our warnings.
 set(SIMPLESCALE_PROTOCOL transport/protocol/protocol.capnp)

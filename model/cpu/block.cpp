@@ -1,0 +1,159 @@
+// A transformer block of the CPU backend, forward and backward.
+#include <algorithm>
+
+#include "model/cpu/cpu_backend.hpp"
+
+namespace simplescale::cpu {
+namespace {
+constexpr auto kNo = Transpose::no, kYes = Transpose::yes;
+}
+
+template <class T>
+void CpuBackend<T>::forward_block(int layer, const void* params) {
+  forward(layer, static_cast<const T*>(params), false);
+}
+
+template <class T>
+AttentionView<T> CpuBackend<T>::attention_view(const Saved& s, int64_t task) const {
+  const int64_t sample = task / shape_.kv_heads, j = task % shape_.kv_heads;
+  const int64_t head = j * attention_.group;
+  T* row = s.qkv + sample * T_ * Q_;
+  return {row + head * D_, row + C_ + j * D_, row + C_ + K_ + j * D_,
+          s.attended + sample * T_ * C_ + head * D_, s.lse + (sample * shape_.heads + head) * T_};
+}
+
+template <class T>
+void CpuBackend<T>::forward(int layer, const T* params, bool recompute) {
+  SS_ASSERT(layer >= 0 && layer < shape_.layers);
+  const Block<const T> p(params, *this);
+  const Saved& s = saved(layer);
+  const T* input = x(layer);
+  T* output = recompute ? nullptr : x(layer + 1);
+  for_chunks(N_, kRows, [&](Chunk c, Workspace& w) { rms_norm_and_qkv(p, input, s, c, w); });
+  pool_.run(B_ * shape_.kv_heads, [&](int64_t task, int worker) {
+    attention_forward(attention_, attention_view(s, task), workspaces_[size_t(worker)].attention);
+  });
+  for_chunks(N_, kRows, [&](Chunk c, Workspace& w) { output_and_mlp(p, input, s, output, c, w); });
+  held_layer_ = layer;
+}
+
+template <class T>
+void CpuBackend<T>::rms_norm_and_qkv(const Block<const T>& p, const T* x, const Saved& s, Chunk c,
+                                     Workspace& w) {
+  kernel_.rms_norm(c.rows, C_, x + c.first * C_, p.norm1, eps_, w.normed);
+  T* qkv = s.qkv + c.first * Q_;
+  float* product = direct(qkv, w.wide);
+  gemm(kNo, kYes, c.rows, Q_, C_, w.normed, C_, p.qkv, C_, 0, product, Q_);
+  kernel_.rope(c.rows, shape_.heads + shape_.kv_heads, D_, c.first, T_, cosine_, sine_, false,
+               product, Q_, qkv, Q_);
+  if (!std::is_same_v<T, float>)
+    kernel_.store(c.rows, K_, product + C_ + K_, Q_, qkv + C_ + K_, Q_);
+}
+
+template <class T>
+void CpuBackend<T>::output_and_mlp(const Block<const T>& p, const T* x, const Saved& s, T* next,
+                                   Chunk c, Workspace& w) {
+  const int64_t at = c.first * C_;
+  gemm(kNo, kYes, c.rows, C_, C_, s.attended + at, C_, p.o, C_, 0, w.narrow, C_);
+  kernel_.add_rms_norm(c.rows, C_, x + at, w.narrow, p.norm2, eps_, s.middle + at, w.normed);
+  T* gate_up = s.gate_up + c.first * 2 * F_;
+  float* product = direct(gate_up, w.wide);
+  gemm(kNo, kYes, c.rows, 2 * F_, C_, w.normed, C_, p.gate_up, C_, 0, product, 2 * F_);
+  if (!next) {
+    if (!std::is_same_v<T, float>) kernel_.store(c.rows, 2 * F_, product, 2 * F_, gate_up, 2 * F_);
+    return;
+  }
+  kernel_.swiglu(c.rows, F_, product, gate_up, w.act);
+  gemm(kNo, kYes, c.rows, C_, F_, w.act, F_, p.down, F_, 0, w.narrow, C_);
+  kernel_.add(c.rows * C_, s.middle + at, w.narrow, next + at);
+}
+
+/// From d_out_ to d_middle_ and d_attended_, and what the weights' gradients need.
+template <class T>
+void CpuBackend<T>::backward_mlp(const Block<const T>& p, const Saved& s, Chunk c, Workspace& w) {
+  const int64_t at = c.first * C_;
+  T* act = act_ + c.first * F_;
+  T* d_gate_up = d_gate_up_ + c.first * 2 * F_;
+  float* d_act = direct(act, w.wide);
+  gemm(kNo, kNo, c.rows, F_, C_, d_out_ + at, C_, p.down, F_, 0, d_act, F_);
+  kernel_.swiglu_backward(c.rows, F_, s.gate_up + c.first * 2 * F_, d_act, d_gate_up, act);
+  gemm(kNo, kNo, c.rows, C_, 2 * F_, d_gate_up, 2 * F_, p.gate_up, C_, 0, w.narrow, C_);
+  kernel_.rms_norm_backward(c.rows, C_, s.middle + at, p.norm2, eps_, w.narrow, d_out_ + at,
+                            d_middle_ + at, normed2_ + at, d_gamma2_ + c.first / kRows * C_);
+  float* d_attended = direct(d_attended_ + at, w.narrow);
+  gemm(kNo, kNo, c.rows, C_, C_, d_middle_ + at, C_, p.o, C_, 0, d_attended, C_);
+  if (!std::is_same_v<T, float>) kernel_.store(c.rows, C_, d_attended, C_, d_attended_ + at, C_);
+}
+
+template <class T>
+void CpuBackend<T>::backward_block(int layer, const void* params, void* grad) {
+  SS_ASSERT(options_.training);
+  if (saved_.size() == 1 && held_layer_ != layer)
+    forward(layer, static_cast<const T*>(params), true);
+  const Block<const T> p(static_cast<const T*>(params), *this);
+  const Block<T> g(static_cast<T*>(grad), *this);
+  const Saved& s = saved(layer);
+  const T* input = x(layer);
+
+  for_chunks(N_, kRows, [&](Chunk c, Workspace& w) { backward_mlp(p, s, c, w); });
+  pool_.run(B_ * shape_.kv_heads, [&](int64_t task, int worker) {
+    const AttentionView<T> at = attention_view(s, task);
+    const AttentionGradient<T> gradient{d_attended_ + (at.out - s.attended),
+                                        d_qkv_ + (at.q - s.qkv),
+                                        d_qkv_ + (at.k - s.qkv),
+                                        d_qkv_ + (at.v - s.qkv),
+                                        cosine_,
+                                        sine_};
+    attention_backward(attention_, at, gradient, workspaces_[size_t(worker)].attention);
+  });
+  for_chunks(N_, kRows, [&](Chunk c, Workspace& w) {
+    const int64_t at = c.first * C_;
+    gemm(kNo, kNo, c.rows, C_, Q_, d_qkv_ + c.first * Q_, Q_, p.qkv, C_, 0, w.narrow, C_);
+    kernel_.rms_norm_backward(c.rows, C_, input + at, p.norm1, eps_, w.narrow, d_middle_ + at,
+                              d_in_ + at, normed1_ + at, d_gamma1_ + c.first / kRows * C_);
+  });
+  const WeightGradient gradients[] = {{2 * F_, C_, d_gate_up_, 2 * F_, normed2_, g.gate_up},
+                                      {C_, F_, d_out_, C_, act_, g.down},
+                                      {Q_, C_, d_qkv_, Q_, normed1_, g.qkv},
+                                      {C_, C_, d_middle_, C_, s.attended, g.o}};
+  weight_gradients(N_, gradients, true, true, nullptr);
+  const int64_t chunks = (N_ + kRows - 1) / kRows;
+  gamma_gradient(d_gamma1_, chunks, g.norm1);
+  gamma_gradient(d_gamma2_, chunks, g.norm2);
+  std::swap(d_out_, d_in_);
+}
+
+/// first: the gradient begins with these rows; last: it ends with them and is rounded. sums: (out,
+/// in) fp32 of the only gradient in between, null if both.
+template <class T>
+void CpuBackend<T>::weight_gradients(int64_t rows, std::span<const WeightGradient> gradients,
+                                     bool first, bool last, float* sums) {
+  int64_t tasks = 0;
+  for (const WeightGradient& g : gradients) tasks += (g.out + kWeightRows - 1) / kWeightRows;
+  pool_.run(tasks, [&](int64_t task, int worker) {
+    const WeightGradient* g = gradients.data();
+    for (int64_t blocks; task >= (blocks = (g->out + kWeightRows - 1) / kWeightRows); ++g)
+      task -= blocks;
+    const int64_t begin = task * kWeightRows, count = std::min(kWeightRows, g->out - begin);
+    T* grad = g->grad + begin * g->in;
+    float* product = sums ? sums + begin * g->in : workspaces_[size_t(worker)].wide;
+    if (std::is_same_v<T, float>) product = direct(grad, product);
+    gemm(kYes, kNo, count, g->in, rows, g->dy + begin, g->ld_dy, g->x, g->in, first ? 0 : 1,
+         product, g->in);
+    if (!std::is_same_v<T, float> && last) kernel_.store(count, g->in, product, g->in, grad, g->in);
+  });
+}
+
+template <class T>
+void CpuBackend<T>::gamma_gradient(const float* partial, int64_t chunks, T* grad) {
+  float* sum = workspaces_[0].narrow;
+  std::copy_n(partial, C_, sum);
+  for (int64_t k = 1; k < chunks; ++k)
+    for (int64_t i = 0; i < C_; ++i) sum[i] += partial[k * C_ + i];
+  kernel_.store(1, C_, sum, C_, grad, C_);
+}
+
+template class CpuBackend<float>;
+template class CpuBackend<Bf16>;
+
+}  // namespace simplescale::cpu

@@ -1,0 +1,199 @@
+#include "model/cpu/cpu_backend.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace simplescale {
+
+Result<std::unique_ptr<Backend>> make_cpu_backend(const BackendOptions& options) {
+  SS_RETURN_IF_ERROR(validate(options.shape));
+  auto bad = [](const char* what, int value) {
+    return Status(Code::bad_config,
+                  std::string(what) + " = " + std::to_string(value) + " is out of range");
+  };
+  if (options.micro_batch_size < 1) return bad("micro_batch_size", options.micro_batch_size);
+  if (options.threads < 1 || options.threads > 1024) return bad("threads", options.threads);
+  return options.precision == DType::f32 ? cpu::CpuBackend<float>::make(options)
+                                         : cpu::CpuBackend<cpu::Bf16>::make(options);
+}
+
+namespace cpu {
+
+template <class T>
+CpuBackend<T>::CpuBackend(const BackendOptions& options)
+    : options_(options),
+      B_(options.micro_batch_size),
+      T_(options.shape.block_size),
+      N_(B_ * T_),
+      C_(options.shape.dim),
+      D_(options.shape.head_dim()),
+      F_(options.shape.hidden),
+      K_(options.shape.kv_heads * D_),
+      Q_(C_ + 2 * K_),
+      V_(options.shape.vocab),
+      eps_(static_cast<float>(options.shape.norm_eps)),
+      attention_{T_, D_, options.shape.heads / options.shape.kv_heads, Q_, C_},
+      pool_(options.threads),
+      workspaces_(static_cast<size_t>(options.threads)) {}
+
+template <class T>
+Result<std::unique_ptr<Backend>> CpuBackend<T>::make(const BackendOptions& options) {
+  std::unique_ptr<CpuBackend> backend(new CpuBackend(options));
+  SS_RETURN_IF_ERROR(backend->allocate_all());
+  backend->fill_rope_tables();
+  return std::unique_ptr<Backend>(std::move(backend));
+}
+
+/// After a failure it gives null and allocated_ says why.
+template <class T>
+template <class E>
+E* CpuBackend<T>::take(int64_t count) {
+  Result<void*> memory = memory_.allocate(static_cast<size_t>(count) * sizeof(E));
+  if (!memory.ok()) {
+    if (allocated_.ok()) allocated_ = memory.status().in("activations");
+    return nullptr;
+  }
+  return static_cast<E*>(*memory);
+}
+
+template <class T>
+Status CpuBackend<T>::allocate_all() {
+  const bool training = options_.training;
+  const int64_t rows = std::min(kRows, N_), head_rows = std::min(kHeadRows, N_);
+  const int64_t wide = std::max({rows * 2 * F_, rows * Q_, head_rows * V_,
+                                 std::min(kWeightRows, std::max(V_, F_)) * std::max(C_, F_)});
+  for (Workspace& w : workspaces_) {
+    w.wide = take<float>(wide);
+    w.narrow = take<float>(rows * C_);
+    w.normed = take<T>(rows * C_);
+    w.act = take<T>(rows * F_);
+    w.attention = take<unsigned char>(static_cast<int64_t>(attention_scratch_bytes<T>(attention_)));
+  }
+  cosine_ = take<float>(T_ * (D_ / 2));
+  sine_ = take<float>(T_ * (D_ / 2));
+  inputs_ = take<int32_t>(N_);
+  targets_ = take<int32_t>(N_);
+  losses_ = take<float>(N_);
+
+  x_.resize(training ? static_cast<size_t>(shape_.layers) + 1 : 2);
+  for (T*& x : x_) x = take<T>(N_ * C_);
+  const bool keep = training && !options_.activation_checkpointing;
+  saved_.resize(keep ? static_cast<size_t>(shape_.layers) : 1);
+  for (Saved& s : saved_)
+    s = {take<T>(N_ * Q_), take<T>(N_ * C_), take<float>(N_ * shape_.heads), take<T>(N_ * C_),
+         take<T>(N_ * 2 * F_)};
+  if (!training) return allocated_;
+
+  for (T** buffer : {&d_out_, &d_middle_, &d_in_, &normed1_, &normed2_, &d_attended_})
+    *buffer = take<T>(N_ * C_);
+  d_qkv_ = take<T>(N_ * Q_);
+  act_ = take<T>(N_ * F_);
+  d_gate_up_ = take<T>(N_ * 2 * F_);
+  const int64_t chunks = (N_ + head_rows - 1) / head_rows;
+  d_gamma1_ = take<float>(chunks * C_);
+  d_gamma2_ = take<float>(chunks * C_);
+  const int64_t fit = kLogitBytes / (V_ * int64_t{sizeof(T)}) / kHeadRows * kHeadRows;
+  kept_rows_ = std::min(N_, std::max(fit, kHeadRows));
+  d_logits_ = take<T>(kept_rows_ * V_);
+  if (!std::is_same_v<T, float> && kept_rows_ < N_) head_sums_ = take<float>(V_ * C_);
+  token_begin_ = take<int32_t>(V_ + 1);
+  token_rows_ = take<int32_t>(N_);
+  return allocated_;
+}
+
+/// In fp32 like the usual implementations, then rounded to T.
+template <class T>
+void CpuBackend<T>::fill_rope_tables() {
+  const int64_t half = D_ / 2;
+  auto rounded = [](float value) {
+    return std::is_same_v<T, float> ? value : bf16_to_f32(f32_to_bf16(value));
+  };
+  for (int64_t i = 0; i < half; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(D_);
+    const float frequency = 1.0f / std::pow(static_cast<float>(shape_.rope_theta), exponent);
+    for (int64_t t = 0; t < T_; ++t) {
+      const float angle = static_cast<float>(t) * frequency;
+      cosine_[t * half + i] = rounded(std::cos(angle));
+      sine_[t * half + i] = rounded(std::sin(angle));
+    }
+  }
+}
+
+template <class T>
+void CpuBackend<T>::copy_to_device(void* device, const void* host, size_t bytes) {
+  std::memcpy(device, host, bytes);
+}
+
+template <class T>
+void CpuBackend<T>::copy_to_host(void* host, const void* device, size_t bytes) {
+  std::memcpy(host, device, bytes);
+}
+
+// --- Element-wise work on a shard
+// -----------------------------------------------------------------------------------
+
+namespace {
+
+constexpr int64_t kElements = 1 << 16;  // of a task
+
+/// body(first, count) for pieces of [0, count), in parallel.
+template <class Body>
+void for_elements(ThreadPool& pool, int64_t count, Body body) {
+  pool.run((count + kElements - 1) / kElements, [&](int64_t task, int) {
+    const int64_t first = task * kElements;
+    body(first, std::min(kElements, count - first));
+  });
+}
+
+}  // namespace
+
+template <class T>
+void CpuBackend<T>::cast(const float* from, void* to, size_t count) {
+  for_elements(pool_, static_cast<int64_t>(count), [&](int64_t first, int64_t n) {
+    if constexpr (std::is_same_v<T, float>) {
+      std::memcpy(static_cast<T*>(to) + first, from + first, static_cast<size_t>(n) * sizeof(T));
+    } else {
+      shard_kernel_.to_bf16(n, from + first, static_cast<T*>(to) + first);
+    }
+  });
+}
+
+template <class T>
+void CpuBackend<T>::block_square_sums(const float* values, size_t count, double* sums) {
+  constexpr auto kBlock = static_cast<int64_t>(kShardAlign);
+  SS_ASSERT(count % kShardAlign == 0);
+  for_elements(pool_, static_cast<int64_t>(count), [&](int64_t first, int64_t n) {
+    shard_kernel_.square_sums(n / kBlock, values + first, sums + first / kBlock);
+  });
+}
+
+template <class T>
+void CpuBackend<T>::adamw(const AdamW& o, std::span<const DecayRun> runs, const float* gradient,
+                          const float* from_params, const float* from_avg, const float* from_avg_sq,
+                          float* to_params, float* to_avg, float* to_avg_sq) {
+  const auto step = static_cast<double>(o.step);
+  ShardKernels::AdamWConstants constants{
+      .gradient_scale = o.gradient_scale,
+      .keep = 1,
+      .beta1 = o.beta1,
+      .beta2 = o.beta2,
+      .step_size = static_cast<float>(o.learning_rate / (1 - std::pow(double{o.beta1}, step))),
+      .inverse_root_correction2 =
+          static_cast<float>(1 / std::sqrt(1 - std::pow(double{o.beta2}, step))),
+      .eps = o.eps};
+  for (const DecayRun& run : runs) {
+    constants.keep = run.decay ? 1 - o.learning_rate * o.weight_decay : 1;
+    for_elements(pool_, static_cast<int64_t>(run.count), [&](int64_t first, int64_t n) {
+      const int64_t at = static_cast<int64_t>(run.first) + first;
+      shard_kernel_.adamw(n, constants, gradient + at, from_params + at, from_avg + at,
+                          from_avg_sq + at, to_params + at, to_avg + at, to_avg_sq + at);
+    });
+  }
+}
+
+template class CpuBackend<float>;
+template class CpuBackend<Bf16>;
+
+}  // namespace cpu
+}  // namespace simplescale

@@ -1,0 +1,105 @@
+// The ends of the model on the CPU: embeddings, and final norm with lm_head and loss.
+#include <algorithm>
+#include <cstring>
+
+#include "model/cpu/cpu_backend.hpp"
+
+namespace simplescale::cpu {
+namespace {
+constexpr auto kNo = Transpose::no, kYes = Transpose::yes;
+constexpr int64_t kTokens = 256;  // rows of the embedding matrix in one task
+}  // namespace
+
+template <class T>
+void CpuBackend<T>::embed(const void* params, const int32_t* tokens) {
+  for (int64_t b = 0; b < B_; ++b) {
+    std::copy_n(tokens + b * (T_ + 1), T_, inputs_ + b * T_);
+    std::copy_n(tokens + b * (T_ + 1) + 1, T_, targets_ + b * T_);
+  }
+  for (int64_t i = 0; i < N_; ++i)
+    SS_ASSERT(inputs_[i] >= 0 && inputs_[i] < V_ && targets_[i] >= 0 && targets_[i] < V_);
+  held_layer_ = -1;
+  const T* table = static_cast<const T*>(params);
+  for_chunks(N_, kRows, [&](Chunk c, Workspace&) {
+    for (int64_t r = c.first; r < c.first + c.rows; ++r)
+      std::memcpy(x(0) + r * C_, table + inputs_[r] * C_, static_cast<size_t>(C_) * sizeof(T));
+  });
+}
+
+template <class T>
+double CpuBackend<T>::head(const void* params, const void* tied, float scale, void* grad,
+                           void* tied_grad) {
+  SS_ASSERT(!grad || options_.training);
+  const T* gamma = static_cast<const T*>(params);
+  const T* weight = tied ? static_cast<const T*>(tied) : gamma + C_;
+  const T* last = x(static_cast<int>(shape_.layers));
+  const float dscale = scale / static_cast<float>(N_);
+  const int64_t kept = grad ? kept_rows_ : N_;
+  for (int64_t begin = 0; begin < N_; begin += kept) {
+    const int64_t rows = std::min(kept, N_ - begin);
+    for_chunks(rows, kHeadRows, [&](Chunk c, Workspace& w) {
+      const int64_t row = begin + c.first, at = row * C_;
+      T* d_logits = grad ? d_logits_ + c.first * V_ : nullptr;
+      float* product = d_logits ? direct(d_logits, w.wide) : w.wide;
+      kernel_.rms_norm(c.rows, C_, last + at, gamma, eps_, w.normed);
+      gemm(kNo, kYes, c.rows, V_, C_, w.normed, C_, weight, C_, 0, product, V_);
+      kernel_.cross_entropy(c.rows, V_, product, targets_ + row, dscale, d_logits, losses_ + row);
+      if (!grad) return;
+      gemm(kNo, kNo, c.rows, C_, V_, d_logits, V_, weight, C_, 0, w.narrow, C_);
+      kernel_.rms_norm_backward(c.rows, C_, last + at, gamma, eps_, w.narrow, nullptr, d_out_ + at,
+                                normed1_ + at, d_gamma1_ + row / kHeadRows * C_);
+    });
+    if (!grad) continue;
+    T* weight_grad = tied ? static_cast<T*>(tied_grad) : static_cast<T*>(grad) + C_;
+    const WeightGradient gradient{V_, C_, d_logits_, V_, normed1_ + begin * C_, weight_grad};
+    weight_gradients(rows, {&gradient, 1}, begin == 0, begin + rows == N_, head_sums_);
+  }
+  if (grad) gamma_gradient(d_gamma1_, (N_ + kHeadRows - 1) / kHeadRows, static_cast<T*>(grad));
+  double sum = 0;
+  for (int64_t i = 0; i < N_; ++i) sum += double{losses_[i]};
+  return sum / static_cast<double>(N_);
+}
+
+template <class T>
+void CpuBackend<T>::logits(const void* params, const void* tied, float* logits) {
+  const T* gamma = static_cast<const T*>(params);
+  const T* weight = tied ? static_cast<const T*>(tied) : gamma + C_;
+  const T* last = x(static_cast<int>(shape_.layers));
+  for_chunks(N_, kHeadRows, [&](Chunk c, Workspace& w) {
+    kernel_.rms_norm(c.rows, C_, last + c.first * C_, gamma, eps_, w.normed);
+    gemm(kNo, kYes, c.rows, V_, C_, w.normed, C_, weight, C_, 0, logits + c.first * V_, V_);
+  });
+}
+
+/// Rows of each token in the order of the batch: a counting sort.
+template <class T>
+void CpuBackend<T>::group_tokens() {
+  std::fill_n(token_begin_, V_ + 1, 0);
+  for (int64_t i = 0; i < N_; ++i) ++token_begin_[inputs_[i] + 1];
+  for (int64_t v = 0; v < V_; ++v) token_begin_[v + 1] += token_begin_[v];
+  // Filling moves each begin to the next one's place; they are moved back after.
+  for (int64_t i = 0; i < N_; ++i)
+    token_rows_[token_begin_[inputs_[i]]++] = static_cast<int32_t>(i);
+  for (int64_t v = V_; v > 0; --v) token_begin_[v] = token_begin_[v - 1];
+  token_begin_[0] = 0;
+}
+
+template <class T>
+void CpuBackend<T>::backward_embed(void* grad, bool accumulate) {
+  SS_ASSERT(options_.training);
+  group_tokens();
+  pool_.run((V_ + kTokens - 1) / kTokens, [&](int64_t task, int) {
+    const int64_t end = std::min(V_, (task + 1) * kTokens);
+    for (int64_t v = task * kTokens; v < end; ++v) {
+      const int32_t count = token_begin_[v + 1] - token_begin_[v];
+      if (count == 0 && accumulate) continue;
+      kernel_.sum_rows(count, token_rows_ + token_begin_[v], C_, d_out_, accumulate,
+                       static_cast<T*>(grad) + v * C_);
+    }
+  });
+}
+
+template class CpuBackend<float>;
+template class CpuBackend<Bf16>;
+
+}  // namespace simplescale::cpu

@@ -1,0 +1,463 @@
+// The kernels of kernels.hpp, written once with vectors of SS_WIDTH floats and compiled for each
+// instruction set into a namespace of its own. Nothing from the standard library may be
+// instantiated here: the linker could keep this file's copy of an inline function for CPUs that
+// cannot run it.
+
+namespace simplescale::cpu::SS_ISA {
+namespace {
+
+#define SS_INLINE static inline __attribute__((always_inline))
+
+constexpr int kWidth = SS_WIDTH;
+typedef float Vf __attribute__((vector_size(4 * SS_WIDTH)));
+typedef int32_t Vi __attribute__((vector_size(4 * SS_WIDTH)));
+typedef uint32_t Vu __attribute__((vector_size(4 * SS_WIDTH)));
+typedef uint16_t Vh __attribute__((vector_size(2 * SS_WIDTH)));
+
+// --- Vectors in memory
+// -------------------------------------------------------------------------------------------
+
+SS_INLINE Vf splat(float value) {
+  return Vf{} + value;
+}
+
+SS_INLINE Vf widen(Vh bits) {
+  return (Vf)(__builtin_convertvector(bits, Vu) << 16);
+}
+
+/// Round to nearest even; NaN stays NaN: the bits of f32_to_bf16.
+SS_INLINE Vh narrow(Vf value) {
+  const Vu bits = (Vu)value;
+  const Vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const Vu nan = (bits >> 16) | 0x40u;
+  return __builtin_convertvector(value == value ? rounded : nan, Vh);
+}
+
+SS_INLINE Vf load(const float* p) {
+  Vf v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+SS_INLINE Vf load(const Bf16* p) {
+  Vh v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return widen(v);
+}
+SS_INLINE void save(float* p, Vf value) {
+  __builtin_memcpy(p, &value, sizeof value);
+}
+SS_INLINE void save(Bf16* p, Vf value) {
+  const Vh v = narrow(value);
+  __builtin_memcpy(p, &v, sizeof v);
+}
+
+/// A whole vector, or the last few elements of a row; `fill` stands in for what is beyond its end.
+struct Whole {};
+struct Part {
+  int64_t count;
+};
+
+template <class T>
+SS_INLINE Vf load(const T* p, Whole, float = 0) {
+  return load(p);
+}
+template <class T>
+SS_INLINE void save(T* p, Vf value, Whole) {
+  save(p, value);
+}
+SS_INLINE Vf load(const float* p, Part part, float fill = 0) {
+  Vf v = splat(fill);
+  for (int64_t i = 0; i < part.count; ++i) v[i] = p[i];
+  return v;
+}
+SS_INLINE Vf load(const Bf16* p, Part part, float fill = 0) {
+  Vf v = splat(fill);
+  for (int64_t i = 0; i < part.count; ++i) {
+    const uint32_t bits = uint32_t{p[i].bits} << 16;
+    float value;
+    __builtin_memcpy(&value, &bits, 4);
+    v[i] = value;
+  }
+  return v;
+}
+SS_INLINE void save(float* p, Vf value, Part part) {
+  for (int64_t i = 0; i < part.count; ++i) p[i] = value[i];
+}
+SS_INLINE void save(Bf16* p, Vf value, Part part) {
+  const Vh v = narrow(value);
+  for (int64_t i = 0; i < part.count; ++i) p[i].bits = v[i];
+}
+
+/// body(i, Whole{} or Part{}) for each vector of [0, count).
+template <class Body>
+SS_INLINE void each(int64_t count, Body body) {
+  int64_t i = 0;
+  for (; i + kWidth <= count; i += kWidth) body(i, Whole{});
+  if (i < count) body(i, Part{count - i});
+}
+
+// --- Sums, maxima and exp
+// ----------------------------------------------------------------------------------------
+
+SS_INLINE Vi lanes_xor(int distance) {
+  Vi lanes;
+  for (int i = 0; i < kWidth; ++i) lanes[i] = i ^ distance;
+  return lanes;
+}
+
+SS_INLINE float sum_of(Vf v) {
+  for (int distance = kWidth / 2; distance; distance /= 2)
+    v += __builtin_shuffle(v, lanes_xor(distance));
+  return v[0];
+}
+
+SS_INLINE Vf larger(Vf a, Vf b) {
+  return a > b ? a : b;
+}
+
+SS_INLINE float max_of(Vf v) {
+  for (int distance = kWidth / 2; distance; distance /= 2)
+    v = larger(v, __builtin_shuffle(v, lanes_xor(distance)));
+  return v[0];
+}
+
+constexpr float kInfinity = __builtin_inff();
+
+/// Within 2 ulp; 0 below -87, finite above 88, NaN for NaN. Polynomial of Cephes' expf.
+SS_INLINE Vf exp_of(Vf x) {
+  const Vf low = splat(-87.0f), high = splat(88.0f), magic = splat(12582912.0f);  // 1.5 * 2^23
+  Vf y = x < low ? low : x;
+  y = y > high ? high : y;
+  const Vf shifted = y * 1.44269504088896341f + magic;
+  const Vf n = shifted - magic;
+  const Vf r = (y - n * 0.693359375f) - n * -2.12194440e-4f;
+  Vf p = splat(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + (r + 1.0f);
+  const Vf result = (Vf)((Vi)p + (((Vi)shifted - (Vi)magic) << 23));
+  const Vf kept = x < low ? Vf{} : result;
+  return x == x ? kept : x;
+}
+
+SS_INLINE Vf sigmoid(Vf x) {
+  return 1.0f / (1.0f + exp_of(-x));
+}
+
+// --- RMSNorm
+// -----------------------------------------------------------------------------------------------------
+
+SS_INLINE float rstd_of(float square_sum, int64_t C, float eps) {
+  return 1.0f / __builtin_sqrtf(square_sum / float(C) + eps);
+}
+
+template <class T>
+void rms_norm(int64_t rows, int64_t C, const T* x, const T* gamma, float eps, T* out) {
+  for (; rows; --rows, x += C, out += C) {
+    Vf squares{};
+    each(C, [&](int64_t i, auto w) {
+      const Vf v = load(x + i, w);
+      squares += v * v;
+    });
+    const float rstd = rstd_of(sum_of(squares), C, eps);
+    each(C,
+         [&](int64_t i, auto w) { save(out + i, load(x + i, w) * rstd * load(gamma + i, w), w); });
+  }
+}
+
+template <class T>
+void add_rms_norm(int64_t rows, int64_t C, const T* x, const float* delta, const T* gamma,
+                  float eps, T* sum, T* out) {
+  for (; rows; --rows, x += C, delta += C, sum += C, out += C) {
+    Vf squares{};
+    each(C, [&](int64_t i, auto w) {
+      save(sum + i, load(x + i, w) + load(delta + i, w), w);
+      const Vf v = load(sum + i, w);  // as rounded: backward starts from it
+      squares += v * v;
+    });
+    const float rstd = rstd_of(sum_of(squares), C, eps);
+    each(C, [&](int64_t i, auto w) {
+      save(out + i, load(sum + i, w) * rstd * load(gamma + i, w), w);
+    });
+  }
+}
+
+template <class T>
+void rms_norm_backward(int64_t rows, int64_t C, const T* x, const T* gamma, float eps,
+                       const float* dy, const T* residual, T* dx, T* normed, float* dgamma) {
+  each(C, [&](int64_t i, auto w) { save(dgamma + i, Vf{}, w); });
+  for (; rows; --rows, x += C, dy += C, dx += C, normed += C) {
+    Vf squares{}, dots{};
+    each(C, [&](int64_t i, auto w) {
+      const Vf v = load(x + i, w);
+      squares += v * v;
+      dots += v * (load(dy + i, w) * load(gamma + i, w));
+    });
+    const float rstd = rstd_of(sum_of(squares), C, eps);
+    const float back = sum_of(dots) * rstd * rstd / float(C);
+    each(C, [&](int64_t i, auto w) {
+      const Vf scaled = load(x + i, w) * rstd, g = load(gamma + i, w), d = load(dy + i, w);
+      save(normed + i, scaled * g, w);
+      save(dgamma + i, load(dgamma + i, w) + d * scaled, w);
+      Vf result = (d * g) * rstd - scaled * back;
+      if (residual) result += load(residual + i, w);
+      save(dx + i, result, w);
+    });
+    if (residual) residual += C;
+  }
+}
+
+// --- Residual, rounding, RoPE
+// ------------------------------------------------------------------------------------
+
+template <class T>
+void add(int64_t count, const T* a, const float* b, T* out) {
+  each(count, [&](int64_t i, auto w) { save(out + i, load(a + i, w) + load(b + i, w), w); });
+}
+
+template <class T>
+void store(int64_t rows, int64_t columns, const float* from, int64_t ld_from, T* to,
+           int64_t ld_to) {
+  for (; rows; --rows, from += ld_from, to += ld_to)
+    each(columns, [&](int64_t i, auto w) { save(to + i, load(from + i, w), w); });
+}
+
+template <class T>
+void store_scaled(int64_t rows, int64_t columns, const float* from, int64_t ld_from,
+                  const float* factors, T* to, int64_t ld_to) {
+  for (int64_t r = 0; r < rows; ++r, from += ld_from, to += ld_to)
+    each(columns, [&](int64_t i, auto w) { save(to + i, load(from + i, w) * factors[r], w); });
+}
+
+template <class T>
+void rope(int64_t rows, int64_t heads, int64_t D, int64_t position, int64_t block_size,
+          const float* cosine, const float* sine, bool inverse, const float* from, int64_t ld_from,
+          T* to, int64_t ld_to) {
+  const int64_t half = D / 2;
+  const float sign = inverse ? -1.0f : 1.0f;
+  for (int64_t r = 0; r < rows; ++r, from += ld_from, to += ld_to) {
+    const int64_t at = (position + r) % block_size * half;
+    for (int64_t h = 0; h < heads; ++h) {
+      const float* f = from + h * D;
+      T* t = to + h * D;
+      each(half, [&](int64_t i, auto w) {
+        const Vf c = load(cosine + at + i, w), s = load(sine + at + i, w) * sign;
+        const Vf first = load(f + i, w), second = load(f + half + i, w);
+        save(t + i, first * c - second * s, w);
+        save(t + half + i, second * c + first * s, w);
+      });
+    }
+  }
+}
+
+// --- SwiGLU, arXiv 2002.05202
+// ------------------------------------------------------------------------------------
+
+template <class T>
+void swiglu(int64_t rows, int64_t hidden, const float* gate_up, T* saved, T* act) {
+  for (; rows; --rows, gate_up += 2 * hidden, saved += 2 * hidden, act += hidden)
+    each(hidden, [&](int64_t i, auto w) {
+      const Vf gate = load(gate_up + i, w), up = load(gate_up + hidden + i, w);
+      if (static_cast<const void*>(saved) != gate_up) {
+        save(saved + i, gate, w);
+        save(saved + hidden + i, up, w);
+      }
+      save(act + i, gate * sigmoid(gate) * up, w);
+    });
+}
+
+template <class T>
+void swiglu_backward(int64_t rows, int64_t hidden, const T* gate_up, const float* dact, T* dgate_up,
+                     T* act) {
+  for (; rows; --rows, gate_up += 2 * hidden, dact += hidden, dgate_up += 2 * hidden, act += hidden)
+    each(hidden, [&](int64_t i, auto w) {
+      const Vf gate = load(gate_up + i, w), up = load(gate_up + hidden + i, w);
+      const Vf d = load(dact + i, w), s = sigmoid(gate), silu = gate * s;
+      save(dgate_up + i, d * up * (s + silu * (1.0f - s)), w);
+      save(dgate_up + hidden + i, d * silu, w);
+      save(act + i, silu * up, w);
+    });
+}
+
+// --- Attention
+// ---------------------------------------------------------------------------------------------------
+
+template <class T>
+void softmax(int64_t rows, int64_t columns, int64_t visible, float scale, const float* scores,
+             int64_t ld, T* p, float* inverse_sum, float* lse) {
+  for (int64_t r = 0; r < rows; ++r, scores += ld, p += ld) {
+    const int64_t count = visible + r < columns ? visible + r : columns;
+    Vf maxima = splat(-kInfinity);
+    each(count,
+         [&](int64_t i, auto w) { maxima = larger(maxima, load(scores + i, w, -kInfinity)); });
+    const float maximum = max_of(maxima);
+    Vf sums{};
+    each(count, [&](int64_t i, auto w) {
+      const Vf e = exp_of((load(scores + i, w, -kInfinity) - maximum) * scale);
+      sums += e;
+      save(p + i, e, w);
+    });
+    each(columns - count, [&](int64_t i, auto w) { save(p + count + i, Vf{}, w); });
+    const float sum = sum_of(sums);
+    inverse_sum[r] = 1.0f / sum;
+    lse[r] = maximum * scale + __builtin_logf(sum);
+  }
+}
+
+template <class T>
+void softmax_backward(int64_t rows, int64_t columns, int64_t visible, float scale,
+                      const float* scores, const float* dp, int64_t ld, const float* lse,
+                      const float* delta, T* p, T* ds) {
+  for (int64_t r = 0; r < rows; ++r, scores += ld, dp += ld, p += ld, ds += ld) {
+    const int64_t count = visible + r < columns ? visible + r : columns;
+    each(count, [&](int64_t i, auto w) {
+      const Vf e = exp_of(load(scores + i, w) * scale - lse[r]);
+      const Vf d = e * (load(dp + i, w) - delta[r]) * scale;
+      save(p + i, e, w);
+      save(ds + i, d, w);
+    });
+    each(columns - count, [&](int64_t i, auto w) {
+      save(p + count + i, Vf{}, w);
+      save(ds + count + i, Vf{}, w);
+    });
+  }
+}
+
+template <class T>
+void row_dots(int64_t rows, int64_t columns, const T* a, int64_t ld_a, const T* b, int64_t ld_b,
+              float* out) {
+  for (int64_t r = 0; r < rows; ++r, a += ld_a, b += ld_b) {
+    Vf sums{};
+    each(columns, [&](int64_t i, auto w) { sums += load(a + i, w) * load(b + i, w); });
+    out[r] = sum_of(sums);
+  }
+}
+
+// --- Loss and embeddings
+// -----------------------------------------------------------------------------------------
+
+template <class T>
+void cross_entropy(int64_t rows, int64_t V, float* logits, const int32_t* targets, float scale,
+                   T* dlogits, float* losses) {
+  for (int64_t r = 0; r < rows; ++r, logits += V) {
+    const int32_t target = targets[r];
+    const float chosen = logits[target];
+    Vf maxima = splat(-kInfinity);
+    each(V, [&](int64_t i, auto w) { maxima = larger(maxima, load(logits + i, w, -kInfinity)); });
+    const float maximum = max_of(maxima);
+    Vf sums{};
+    each(V, [&](int64_t i, auto w) {
+      const Vf e = exp_of(load(logits + i, w, -kInfinity) - maximum);
+      sums += e;
+      save(logits + i, e, w);
+    });
+    const float sum = sum_of(sums);
+    losses[r] = __builtin_logf(sum) + maximum - chosen;
+    if (!dlogits) continue;
+    T* d = dlogits + r * V;
+    const float factor = scale / sum;
+    const float e_target = logits[target];
+    each(V, [&](int64_t i, auto w) { save(d + i, load(logits + i, w) * factor, w); });
+    save(d + target, splat(e_target * factor - scale), Part{1});
+  }
+}
+
+template <class T>
+void sum_rows(int64_t count, const int32_t* which, int64_t C, const T* x, bool add, T* out) {
+  each(C, [&](int64_t i, auto w) {
+    Vf sum = add ? load(out + i, w) : Vf{};
+    for (int64_t k = 0; k < count; ++k) sum += load(x + which[k] * C + i, w);
+    save(out + i, sum, w);
+  });
+}
+
+// --- A shard's state
+// ---------------------------------------------------------------------------------------------
+
+void to_bf16(int64_t count, const float* from, Bf16* to) {
+  each(count, [&](int64_t i, auto w) { save(to + i, load(from + i, w), w); });
+}
+
+/// Eight blocks at a time, each with its own chain of additions. The square of a float is exact in
+/// double.
+void square_sums(int64_t blocks, const float* values, double* sums) {
+  constexpr int64_t kBlock = 1024;
+  constexpr int kChains = 8;
+  for (; blocks >= kChains; blocks -= kChains, values += kChains * kBlock, sums += kChains) {
+    double sum[kChains] = {};
+    for (int64_t i = 0; i < kBlock; ++i)
+      for (int c = 0; c < kChains; ++c) {
+        const double v = values[c * kBlock + i];
+        sum[c] += v * v;
+      }
+    for (int c = 0; c < kChains; ++c) sums[c] = sum[c];
+  }
+  for (; blocks; --blocks, values += kBlock, ++sums) {
+    double sum = 0;
+    for (int64_t i = 0; i < kBlock; ++i) {
+      const double v = values[i];
+      sum += v * v;
+    }
+    *sums = sum;
+  }
+}
+
+SS_INLINE Vf root(Vf v) {
+#if !defined(__x86_64__)
+  for (int i = 0; i < kWidth; ++i) v[i] = __builtin_sqrtf(v[i]);
+  return v;
+#elif SS_WIDTH == 16
+  return (Vf)_mm512_maskz_sqrt_ps(0xffff, (__m512)v);
+#elif SS_WIDTH == 8
+  return (Vf)_mm256_sqrt_ps((__m256)v);
+#else
+  return (Vf)_mm_sqrt_ps((__m128)v);
+#endif
+}
+
+void adamw(int64_t count, const ShardKernels::AdamWConstants& c, const float* gradient,
+           const float* from_params, const float* from_avg, const float* from_avg_sq,
+           float* to_params, float* to_avg, float* to_avg_sq) {
+  each(count, [&](int64_t i, auto w) {
+    const Vf g = load(gradient + i, w) * c.gradient_scale;
+    const Vf avg = load(from_avg + i, w) * c.beta1 + g * (1.0f - c.beta1);
+    const Vf avg_sq = load(from_avg_sq + i, w) * c.beta2 + g * g * (1.0f - c.beta2);
+    const Vf denominator = root(avg_sq) * c.inverse_root_correction2 + c.eps;
+    save(to_avg + i, avg, w);
+    save(to_avg_sq + i, avg_sq, w);
+    save(to_params + i, load(from_params + i, w) * c.keep - c.step_size * avg / denominator, w);
+  });
+}
+
+template <class T>
+constexpr Kernels<T> table() {
+  return {.rms_norm = rms_norm<T>,
+          .add_rms_norm = add_rms_norm<T>,
+          .rms_norm_backward = rms_norm_backward<T>,
+          .add = add<T>,
+          .store = store<T>,
+          .store_scaled = store_scaled<T>,
+          .rope = rope<T>,
+          .swiglu = swiglu<T>,
+          .swiglu_backward = swiglu_backward<T>,
+          .softmax = softmax<T>,
+          .softmax_backward = softmax_backward<T>,
+          .row_dots = row_dots<T>,
+          .cross_entropy = cross_entropy<T>,
+          .sum_rows = sum_rows<T>};
+}
+
+}  // namespace
+
+extern const Kernels<float> float_kernels;
+extern const Kernels<Bf16> bf16_kernels;
+extern const ShardKernels kernels_of_a_shard;
+constinit const Kernels<float> float_kernels = table<float>();
+constinit const Kernels<Bf16> bf16_kernels = table<Bf16>();
+constinit const ShardKernels kernels_of_a_shard = {
+    .to_bf16 = to_bf16, .square_sums = square_sums, .adamw = adamw};
+
+}  // namespace simplescale::cpu::SS_ISA

@@ -1,0 +1,151 @@
+// One process, no collectives: tokens per second of forward, backward and AdamW on the CPU. Prints
+// one JSON line a row.
+//   step_bench [preset ...]      micro, mini, small; both precisions, one and two threads
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "model/backend.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+struct Preset {
+  const char* name;
+  ModelShape shape;
+  int micro_batch_size;
+};
+
+const Preset kPresets[] = {
+    {"micro", {128, 352, 4, 4, 2, 4096, 256, 10000.0, 1e-5, false}, 8},
+    {"mini", {384, 1024, 6, 6, 2, 8192, 256, 10000.0, 1e-5, false}, 8},
+    {"small", {768, 2048, 12, 12, 4, 32000, 1024, 10000.0, 1e-5, false}, 4},
+};
+
+double now_ms() {
+  using namespace std::chrono;
+  return duration<double, std::milli>(steady_clock::now().time_since_epoch()).count();
+}
+
+/// Everything a step of one process touches: fp32 master state, unit buffers in the model's
+/// precision.
+class Step {
+ public:
+  Step(const Preset& preset, DType precision, int threads)
+      : preset_(preset), precision_(precision), units_(units_of(preset.shape)) {
+    auto made = make_cpu_backend({.shape = preset.shape,
+                                  .micro_batch_size = preset.micro_batch_size,
+                                  .precision = precision,
+                                  .threads = threads});
+    SS_ASSERT(made.ok());
+    backend_ = made.take();
+    layout_ = shard_layout(units_, 1);
+    auto take = [&](size_t bytes) {
+      auto memory = backend_->allocate(bytes);
+      SS_ASSERT(memory.ok());
+      return *memory;
+    };
+    for (float** state : {&params_, &avg_, &avg_sq_, &gradient_})
+      *state = static_cast<float*>(take(layout_.total * 4));
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal(0, 0.02f);
+    for (size_t u = 0; u < units_.size(); ++u) {
+      casted_.push_back(take(layout_.count[u] * bytes_of(precision)));
+      grads_.push_back(take(layout_.count[u] * bytes_of(precision)));
+      for (const Parameter& p : units_[u].parameters) {
+        const size_t at = layout_.offset[u] + p.offset;
+        for (size_t i = 0; i < p.count; ++i) params_[at + i] = p.is_matrix() ? normal(random) : 1;
+        runs_.push_back({at, p.count, p.is_matrix()});
+      }
+    }
+    sums_.resize(layout_.total / kShardAlign);
+    tokens_.resize(size_t(preset.micro_batch_size) * size_t(preset.shape.block_size + 1));
+    std::uniform_int_distribution<int32_t> first(0, int32_t(preset.shape.vocab) - 1);
+    for (size_t i = 0; i < tokens_.size(); ++i)
+      tokens_[i] = i % 4 ? (tokens_[i - 1] * 31 + 7) % int32_t(preset.shape.vocab) : first(random);
+  }
+
+  double run() {
+    const int layers = int(preset_.shape.layers);
+    const size_t head = units_.size() - 1;
+    for (size_t u = 0; u < units_.size(); ++u)
+      backend_->cast(params_ + layout_.offset[u], casted_[u], units_[u].count);
+    backend_->embed(casted_[0], tokens_.data());
+    for (int i = 0; i < layers; ++i) backend_->forward_block(i, casted_[size_t(i) + 1]);
+    const double loss = backend_->head(casted_[head], nullptr, 1, grads_[head], nullptr);
+    for (int i = layers; i-- > 0;)
+      backend_->backward_block(i, casted_[size_t(i) + 1], grads_[size_t(i) + 1]);
+    backend_->backward_embed(grads_[0], false);
+    for (size_t u = 0; u < units_.size(); ++u) widen(u);
+    backend_->block_square_sums(gradient_, layout_.total, sums_.data());
+    double square = 0;
+    for (double s : sums_) square += s;
+    ++steps_;
+    const AdamW options{.learning_rate = 4e-4f,
+                        .gradient_scale = std::min(1.0f, 1.0f / (float(std::sqrt(square)) + 1e-6f)),
+                        .step = steps_};
+    backend_->adamw(options, runs_, gradient_, params_, avg_, avg_sq_, params_, avg_, avg_sq_);
+    return loss;
+  }
+
+ private:
+  void widen(size_t u) {
+    float* to = gradient_ + layout_.offset[u];
+    if (precision_ == DType::f32) {
+      std::copy_n(static_cast<const float*>(grads_[u]), units_[u].count, to);
+    } else {
+      const auto* from = static_cast<const uint16_t*>(grads_[u]);
+      for (size_t i = 0; i < units_[u].count; ++i) to[i] = bf16_to_f32(from[i]);
+    }
+  }
+
+  const Preset& preset_;
+  const DType precision_;
+  const std::vector<Unit> units_;
+  std::unique_ptr<Backend> backend_;
+  ShardLayout layout_;
+  float *params_, *avg_, *avg_sq_, *gradient_;
+  std::vector<void*> casted_, grads_;
+  std::vector<DecayRun> runs_;
+  std::vector<double> sums_;
+  std::vector<int32_t> tokens_;
+  uint64_t steps_ = 0;
+};
+
+void measure(const Preset& preset, DType precision, int threads) {
+  Step step(preset, precision, threads);
+  double loss = 0;
+  for (int i = 0; i < 3; ++i) loss = step.run();
+  std::vector<double> times;
+  for (const double begin = now_ms();
+       times.size() < 5 || (now_ms() - begin < 4000 && times.size() < 60);) {
+    const double at = now_ms();
+    loss = step.run();
+    times.push_back(now_ms() - at);
+  }
+  std::sort(times.begin(), times.end());
+  const double median = times[times.size() / 2];
+  const double tokens = double(preset.micro_batch_size) * double(preset.shape.block_size);
+  std::printf(
+      "{\"preset\": \"%s\", \"dtype\": \"%s\", \"threads\": %d, \"tokens_per_second\": %.1f, "
+      "\"step_ms_median\": %.2f, "
+      "\"step_ms_min\": %.2f, \"loss\": %.4f}\n",
+      preset.name, to_string(precision), threads, tokens / median * 1e3, median, times[0], loss);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<std::string> names(argv + 1, argv + argc);
+  if (names.empty()) names = {"micro", "mini"};
+  for (const Preset& preset : kPresets)
+    if (std::find(names.begin(), names.end(), preset.name) != names.end())
+      for (DType precision : {DType::f32, DType::bf16})
+        for (int threads : {1, 2}) measure(preset, precision, threads);
+}

@@ -1,0 +1,196 @@
+// The CPU backend against itself: finite differences, thread counts, activation checkpointing, bad
+// options.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/model/test_model.hpp"
+
+namespace simplescale::testing {
+namespace {
+
+const ModelShape kTiny{
+    .dim = 12, .hidden = 20, .layers = 2, .heads = 6, .kv_heads = 3, .vocab = 23, .block_size = 9};
+const ModelShape kMicro{.dim = 128,
+                        .hidden = 352,
+                        .layers = 2,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .vocab = 4096,
+                        .block_size = 256};
+const ModelShape kMini{.dim = 384,
+                       .hidden = 1024,
+                       .layers = 1,
+                       .heads = 6,
+                       .kv_heads = 2,
+                       .vocab = 8192,
+                       .block_size = 256};
+const ModelShape kOdd{.dim = 30,
+                      .hidden = 53,
+                      .layers = 2,
+                      .heads = 3,
+                      .kv_heads = 1,
+                      .vocab = 1031,
+                      .block_size = 77};
+
+Outcome run_with(const TestModel& m, BackendOptions options) {
+  auto backend = make_cpu_backend(options);
+  REQUIRE(backend.ok());
+  return run_micro_batch(**backend, m, options.precision);
+}
+
+/// d loss / d (m.params[unit][offset...] + x * direction) at x = 0, by central differences of
+/// fourth order.
+double slope_along(Backend& backend, TestModel& m, size_t unit, size_t offset,
+                   const std::vector<float>& direction, double step) {
+  const std::vector<float> kept = m.params[unit];
+  auto loss_at = [&](double x) {
+    for (size_t i = 0; i < direction.size(); ++i)
+      m.params[unit][offset + i] = float(double{kept[offset + i]} + x * double{direction[i]});
+    return run_micro_batch(backend, m, DType::f32, false).loss;
+  };
+  const double near = loss_at(step) - loss_at(-step), far = loss_at(2 * step) - loss_at(-2 * step);
+  m.params[unit] = kept;
+  return (8 * near - far) / (12 * step);
+}
+
+void check_same_bits(const Outcome& a, const Outcome& b) {
+  CHECK(a.loss == b.loss);
+  CHECK(a.logits == b.logits);
+  REQUIRE(a.grads.size() == b.grads.size());
+  for (size_t u = 0; u < a.grads.size(); ++u) {
+    CAPTURE(u);
+    CHECK(std::memcmp(a.grads[u].data(), b.grads[u].data(), a.grads[u].size() * 4) == 0);
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("backend") {
+  TEST_CASE("backend: every gradient equals central finite differences of the loss") {
+    for (bool tie : {false, true}) {
+      ModelShape shape = kTiny;
+      shape.tie_embeddings = tie;
+      TestModel m(shape, 2);
+      auto backend = make_cpu_backend(m.options());
+      REQUIRE(backend.ok());
+      const float scale = 0.5f;
+      const Outcome exact = run_micro_batch(**backend, m, DType::f32, true, scale);
+      for (size_t u = 0; u < m.units.size(); ++u)
+        for (const Parameter& p : m.units[u].parameters) {
+          // Along the gradient's own direction over the whole tensor: far above fp32's noise. Its
+          // slope is the norm.
+          std::vector<float> direction(p.count);
+          double square = 0;
+          for (size_t i = 0; i < p.count; ++i) {
+            direction[i] = exact.grads[u][p.offset + i];
+            square += double{direction[i]} * double{direction[i]};
+          }
+          const double norm = std::sqrt(square);
+          REQUIRE(norm > 0);
+          for (float& d : direction) d = float(double{d} / norm);
+          CAPTURE(p.name);
+          const double slope = slope_along(**backend, m, u, p.offset, direction, 4e-3);
+          CHECK(slope * double{scale} == doctest::Approx(norm).epsilon(1e-3));
+        }
+    }
+  }
+
+  TEST_CASE("backend: single elements' gradients equal finite differences") {
+    TestModel m(kTiny, 1);
+    auto backend = make_cpu_backend(m.options());
+    REQUIRE(backend.ok());
+    const Outcome exact = run_micro_batch(**backend, m, DType::f32);
+    for (size_t u = 0; u < m.units.size(); ++u)
+      for (const Parameter& p : m.units[u].parameters)
+        for (size_t i : {p.offset, p.offset + p.count / 2, p.offset + p.count - 1}) {
+          const double slope = slope_along(**backend, m, u, i, {1.0f}, 8e-3);
+          CAPTURE(p.name);
+          CHECK(std::abs(slope - double{exact.grads[u][i]}) < 5e-4);
+        }
+  }
+
+  TEST_CASE("backend: D1: bits do not depend on the number of threads") {
+    for (const ModelShape& shape : {kMicro, kMini, kOdd})
+      for (DType dtype : {DType::f32, DType::bf16}) {
+        const TestModel m(shape, shape == kOdd ? 5 : 3);
+        CAPTURE(shape.dim);
+        CAPTURE(to_string(dtype));
+        const Outcome one = run_with(m, m.options(dtype, 1));
+        CHECK(std::isfinite(one.loss));
+        check_same_bits(one, run_with(m, m.options(dtype, 2)));
+        check_same_bits(one, run_with(m, m.options(dtype, 3)));
+      }
+  }
+
+  TEST_CASE("backend: a sample's logits do not depend on its place in the micro-batch") {
+    TestModel m(kOdd, 4);
+    const size_t row = size_t(kOdd.block_size + 1), size = size_t(kOdd.block_size * kOdd.vocab);
+    std::copy_n(m.tokens.begin(), row, m.tokens.begin() + 3 * std::ptrdiff_t(row));
+    const Outcome out = run_with(m, m.options());
+    double worst = 0;
+    for (size_t i = 0; i < size; ++i)
+      worst = std::max(worst, std::abs(double{out.logits[i]} - double{out.logits[3 * size + i]}));
+    CHECK(worst < 1e-5);
+  }
+
+  TEST_CASE("backend: activation checkpointing gives the same bits") {
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      const TestModel m(kOdd, 3);
+      BackendOptions options = m.options(dtype, 2);
+      const Outcome kept = run_with(m, options);
+      options.activation_checkpointing = true;
+      check_same_bits(kept, run_with(m, options));
+    }
+  }
+
+  TEST_CASE("backend: inference needs no activations and gives the same logits and loss") {
+    const TestModel m(kOdd, 2);
+    const Outcome trained = run_with(m, m.options());
+    BackendOptions options = m.options();
+    options.training = false;
+    auto backend = make_cpu_backend(options);
+    REQUIRE(backend.ok());
+    const Outcome out = run_micro_batch(**backend, m, DType::f32, false);
+    CHECK(out.logits == trained.logits);
+    CHECK(out.loss == trained.loss);
+  }
+
+  TEST_CASE("backend: a second micro-batch sees nothing of the first") {
+    const TestModel a(kOdd, 2, 1), b(kOdd, 2, 2);
+    auto backend = make_cpu_backend(a.options(DType::bf16));
+    REQUIRE(backend.ok());
+    const Outcome fresh = run_micro_batch(**backend, a, DType::bf16);
+    run_micro_batch(**backend, b, DType::bf16);
+    check_same_bits(fresh, run_micro_batch(**backend, a, DType::bf16));
+  }
+
+  TEST_CASE("backend: impossible options are errors") {
+    TestModel m(kTiny, 1);
+    BackendOptions options = m.options();
+    options.threads = 0;
+    CHECK(make_cpu_backend(options).status().code() == Code::bad_config);
+    options = m.options();
+    options.micro_batch_size = 0;
+    CHECK(make_cpu_backend(options).status().code() == Code::bad_config);
+    options = m.options();
+    options.shape.heads = 5;
+    CHECK(make_cpu_backend(options).status().code() == Code::bad_config);
+  }
+
+  TEST_CASE("backend: memory is zeroed and aligned") {
+    TestModel m(kTiny, 1);
+    auto backend = make_cpu_backend(m.options());
+    REQUIRE(backend.ok());
+    for (size_t bytes : {size_t{1}, size_t{5000}, size_t{5} << 20}) {
+      auto memory = (*backend)->allocate(bytes);
+      REQUIRE(memory.ok());
+      CHECK(reinterpret_cast<uintptr_t>(*memory) % 64 == 0);
+      auto* values = static_cast<unsigned char*>(*memory);
+      CHECK(std::all_of(values, values + bytes, [](unsigned char v) { return v == 0; }));
+    }
+  }
+}
+
+}  // namespace simplescale::testing

@@ -1,0 +1,114 @@
+// A small model with random parameters and tokens, and one micro-batch of it through a Backend:
+// what the tests of this layer share.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "model/backend.hpp"
+
+namespace simplescale::testing {
+
+/// Unit by unit, flat.
+using Tensors = std::vector<std::vector<float>>;
+
+struct TestModel {
+  ModelShape shape;
+  int micro_batch_size = 1;
+  std::vector<Unit> units;
+  Tensors params;
+  std::vector<int32_t> tokens;  // (B, T + 1)
+
+  TestModel(const ModelShape& s, int B, uint32_t seed = 1)
+      : shape(s), micro_batch_size(B), units(units_of(s)) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (const Unit& unit : units) {
+      std::vector<float>& flat = params.emplace_back(unit.count);
+      for (const Parameter& p : unit.parameters) {
+        const float mean = p.is_matrix() ? 0.0f : 1.0f;
+        // Wide enough that attention and SwiGLU are far from linear.
+        const float width = p.is_matrix() ? 1.5f / std::sqrt(float(s.dim)) : 0.2f;
+        for (size_t i = 0; i < p.count; ++i) flat[p.offset + i] = mean + width * normal(random);
+      }
+    }
+    std::uniform_int_distribution<int32_t> token(0, int32_t(s.vocab) - 1);
+    tokens.resize(size_t(B) * size_t(s.block_size + 1));
+    for (int32_t& t : tokens) t = token(random);
+  }
+
+  BackendOptions options(DType precision = DType::f32, int threads = 1) const {
+    return {.shape = shape,
+            .micro_batch_size = micro_batch_size,
+            .precision = precision,
+            .threads = threads};
+  }
+};
+
+/// Flat values in the backend's precision and back.
+inline std::vector<unsigned char> encode(const std::vector<float>& values, DType dtype) {
+  std::vector<unsigned char> bytes(values.size() * bytes_of(dtype));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint16_t half = f32_to_bf16(values[i]);
+    if (dtype == DType::f32)
+      std::memcpy(&bytes[i * 4], &values[i], 4);
+    else
+      std::memcpy(&bytes[i * 2], &half, 2);
+  }
+  return bytes;
+}
+
+inline std::vector<float> decode(const std::vector<unsigned char>& bytes, DType dtype) {
+  std::vector<float> values(bytes.size() / bytes_of(dtype));
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t half = 0;
+    if (dtype == DType::f32) {
+      std::memcpy(&values[i], &bytes[i * 4], 4);
+    } else {
+      std::memcpy(&half, &bytes[i * 2], 2);
+      values[i] = bf16_to_f32(half);
+    }
+  }
+  return values;
+}
+
+struct Outcome {
+  double loss = 0;
+  Tensors grads;
+  std::vector<float> logits;  // (B, T, V)
+};
+
+/// Forward and, if asked for, backward of the model's tokens. Gradients begin as garbage: they are
+/// overwritten.
+inline Outcome run_micro_batch(Backend& backend, const TestModel& m, DType dtype,
+                               bool backward = true, float scale = 1) {
+  std::vector<std::vector<unsigned char>> params, grads;
+  for (const auto& flat : m.params) {
+    params.push_back(encode(flat, dtype));
+    grads.emplace_back(params.back().size(), 0x3f);
+  }
+  const int layers = int(m.shape.layers);
+  const size_t head = m.params.size() - 1;
+  const bool tie = m.shape.tie_embeddings;
+  Outcome out;
+  backend.embed(params[0].data(), m.tokens.data());
+  for (int i = 0; i < layers; ++i) backend.forward_block(i, params[size_t(i) + 1].data());
+  const void* tied = tie ? params[0].data() : nullptr;
+  out.logits.resize(size_t(m.micro_batch_size) * size_t(m.shape.block_size * m.shape.vocab));
+  backend.logits(params[head].data(), tied, out.logits.data());
+  out.loss = backend.head(params[head].data(), tied, scale, backward ? grads[head].data() : nullptr,
+                          backward && tie ? grads[0].data() : nullptr);
+  if (!backward) return out;
+  for (int i = layers; i-- > 0;)
+    backend.backward_block(i, params[size_t(i) + 1].data(), grads[size_t(i) + 1].data());
+  backend.backward_embed(grads[0].data(), tie);
+  backend.synchronize();
+  for (const auto& bytes : grads) out.grads.push_back(decode(bytes, dtype));
+  return out;
+}
+
+}  // namespace simplescale::testing
