@@ -253,14 +253,29 @@ PartialSum::PartialSum(std::vector<float*> buffers, size_t count)
     : buffers_(std::move(buffers)), count_(count) {}
 
 void PartialSum::add(std::span<const TreeSource> sources) {
+  add_range(sources, 0, count_);
+  std::vector<TreeNode> nodes;
+  for (const TreeSource& source : sources) nodes.push_back(source.node);
+  added(nodes);
+}
+
+void PartialSum::add_range(std::span<const TreeSource> sources, size_t begin, size_t count) {
+  SS_ASSERT(begin <= count_ && count <= count_ - begin);
   std::vector<TreeSource> all;
-  for (size_t i = 0; i < nodes_.size(); ++i) all.push_back({nodes_[i], buffers_[i], DType::f32});
+  for (size_t i = 0; i < nodes_.size(); ++i)
+    all.push_back({nodes_[i], buffers_[i] + begin, DType::f32});
   all.insert(all.end(), sources.begin(), sources.end());
   std::vector<TreeNode> nodes;
   for (const TreeSource& source : all) push(nodes, source.node, [](size_t) {});
   SS_ASSERT(nodes.size() <= buffers_.size());
-  tree_sum(all, {buffers_.data(), nodes.size()}, count_);
-  nodes_ = std::move(nodes);
+  std::vector<float*> sinks;
+  for (size_t i = 0; i < nodes.size(); ++i) sinks.push_back(buffers_[i] + begin);
+  tree_sum(all, sinks, count);
+}
+
+void PartialSum::added(std::span<const TreeNode> nodes) {
+  nodes_.insert(nodes_.end(), nodes.begin(), nodes.end());
+  nodes_ = merged(nodes_);
 }
 
 size_t digits_of_run(uint64_t first, uint64_t count, uint64_t together) {

@@ -59,6 +59,10 @@ class PartialSum {
   void clear() { nodes_.clear(); }
   /// Adds leaves or nodes that follow what is there, in order.
   void add(std::span<const TreeSource> sources);
+  /// add() in pieces, for sources that arrive bit by bit: adds elements [begin, begin + count), to
+  /// which the sources' data point; nodes() changes with added(), once all elements are in.
+  void add_range(std::span<const TreeSource> sources, size_t begin, size_t count);
+  void added(std::span<const TreeNode> nodes);
   std::span<const TreeNode> nodes() const { return nodes_; }
   const float* data(size_t node) const { return buffers_[node]; }
   /// For whoever makes a node in place and then add()s it.

@@ -45,7 +45,7 @@ struct CommunicatorSpec {
   int timeout_ms = 60'000;  ///< of join and, afterwards, of every wait()
 };
 
-/// Boot id and the inodes of the IPC, PID and network namespaces: processes with equal ids can
+/// Boot id, IPC, PID and network namespaces and /dev/shm's device: processes with equal ids can
 /// share memory.
 std::string this_host_id();
 

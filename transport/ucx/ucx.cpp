@@ -44,13 +44,18 @@ Status to_status(ucs_status_t status, const std::string& what) {
   return {peer ? Code::unavailable : Code::internal, what + ": " + ucs_status_string(status)};
 }
 
-Result<std::unique_ptr<Context>> Context::create(uint64_t features) {
+Result<std::unique_ptr<Context>> Context::create(uint64_t features, const char* transports) {
   set_defaults();
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
   params.features = features;
   ucp_context_h handle = nullptr;
-  SS_RETURN_IF_ERROR(to_status(ucp_init(&params, nullptr, &handle), "ucp_init"));
+  ucp_config_t* config = nullptr;
+  SS_RETURN_IF_ERROR(to_status(ucp_config_read(nullptr, nullptr, &config), "ucp_config_read"));
+  if (transports && !std::getenv("UCX_TLS")) (void)ucp_config_modify(config, "TLS", transports);
+  const ucs_status_t status = ucp_init(&params, config, &handle);
+  ucp_config_release(config);
+  SS_RETURN_IF_ERROR(to_status(status, "ucp_init"));
   return std::unique_ptr<Context>(new Context(handle));
 }
 

@@ -1,0 +1,297 @@
+// Results of every collective against the serial reference, bit for bit, over shared memory, UCX,
+// and both mixed.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "collective_ranks.hpp"
+
+namespace simplescale::testing {
+namespace {
+
+std::string at(const char* what, size_t index) {
+  return std::string(what) + " differs at " + std::to_string(index);
+}
+
+/// Every operation once, with buffers in the arena or outside.
+std::string every_operation(Collective& c, DType dtype, size_t count, bool arena) {
+  const int rank = c.rank(), size = c.size();
+  const auto ranks = static_cast<size_t>(size);
+  std::vector<std::unique_ptr<Buffer>> kept;
+  auto make = [&](DType type, size_t n) -> Buffer& {
+    kept.push_back(arena ? std::make_unique<Buffer>(c, type, n)
+                         : std::make_unique<Buffer>(type, n));
+    return *kept.back();
+  };
+  auto sum_over_ranks = [&](uint64_t first, size_t index) {
+    std::vector<float> leaves;
+    for (int r = 0; r < size; ++r) leaves.push_back(input(dtype, r, index));
+    return reference_sum(first, leaves);
+  };
+#define RUN(work)                                           \
+  do {                                                      \
+    const Status status = (work)->wait();                   \
+    if (!status.ok()) return std::string(status.message()); \
+  } while (false)
+
+  {
+    Buffer &shard = make(dtype, count), &full = make(dtype, count * ranks);
+    for (size_t i = 0; i < count; ++i) shard.set(i, input(dtype, rank, i));
+    RUN(c.all_gather(shard.data, full.data, count, dtype));
+    for (size_t i = 0; i < count * ranks; ++i)
+      if (full.get(i) != input(dtype, static_cast<int>(i / count), i % count))
+        return at("all_gather", i);
+    // In place.
+    std::memset(full.data, 0, full.bytes());
+    auto* own = static_cast<std::byte*>(full.data) + static_cast<size_t>(rank) * shard.bytes();
+    std::memcpy(own, shard.data, shard.bytes());
+    RUN(c.all_gather(own, full.data, count, dtype));
+    for (size_t i = 0; i < count * ranks; ++i)
+      if (full.get(i) != input(dtype, static_cast<int>(i / count), i % count))
+        return at("all_gather in place", i);
+  }
+  Buffer& full = make(dtype, count * ranks);
+  for (size_t i = 0; i < full.count; ++i) full.set(i, input(dtype, rank, i));
+  const size_t part = static_cast<size_t>(rank) * count;
+  {
+    Buffer& shard = make(dtype, count);
+    RUN(c.reduce_scatter(full.data, shard.data, count, dtype));
+    for (size_t i = 0; i < count; ++i)
+      if (shard.get(i) != rounded(dtype, sum_over_ranks(0, part + i)))
+        return at("reduce_scatter", i);
+  }
+  {
+    Buffer& data = make(dtype, count);
+    for (size_t i = 0; i < count; ++i) data.set(i, input(dtype, rank, i));
+    RUN(c.all_reduce(data.data, count, dtype));
+    for (size_t i = 0; i < count; ++i)
+      if (data.get(i) != rounded(dtype, sum_over_ranks(0, i))) return at("all_reduce", i);
+  }
+  for (int root = 0; root < size; root += 3) {
+    Buffer& data = make(dtype, count);
+    for (size_t i = 0; i < count; ++i) data.set(i, rank == root ? input(dtype, root, i) : 0);
+    RUN(c.broadcast(data.data, count, dtype, root));
+    for (size_t i = 0; i < count; ++i)
+      if (data.get(i) != input(dtype, root, i)) return at("broadcast", i);
+  }
+  {
+    // Two accumulation steps of one leaf a rank, then the total: the tree over 2 * size leaves, 3
+    // leaves into the step.
+    const uint64_t first = 3;
+    Buffer& memory = make(DType::f32, count * 8);
+    Buffer& total = make(DType::f32, count);
+    std::vector<float*> digits;
+    for (size_t i = 0; i < 8; ++i) digits.push_back(static_cast<float*>(memory.data) + i * count);
+    PartialSum slice(digits, count);
+    for (uint64_t k = 0; k < 2; ++k) {
+      std::vector<TreeNode> leaves;
+      for (uint64_t r = 0; r < ranks; ++r) leaves.push_back({0, first + k * ranks + r});
+      RUN(c.reduce_scatter_leaves(full.data, count, dtype, leaves, slice));
+    }
+    std::vector<TreeNode> all;
+    for (uint64_t i = 0; i < 2 * ranks; ++i) all.push_back({0, first + i});
+    const auto nodes = merged(all);
+    if (!std::ranges::equal(nodes, slice.nodes())) return "reduce_scatter_leaves left other nodes";
+    std::vector<TreeSource> sources;
+    for (size_t i = 0; i < nodes.size(); ++i)
+      sources.push_back({nodes[i], slice.data(i), DType::f32});
+    tree_total(sources, total.data, DType::f32, count);
+    for (size_t i = 0; i < count; ++i) {
+      std::vector<float> leaves;
+      for (size_t l = 0; l < 2 * ranks; ++l)
+        leaves.push_back(input(dtype, static_cast<int>(l % ranks), part + i));
+      if (total.get(i) != reference_sum(first, leaves)) return at("reduce_scatter_leaves", i);
+    }
+  }
+  {
+    // Rank r holds 3 leaves (rank 1: none, where there are others), summed as far as siblings
+    // allow.
+    std::vector<std::vector<TreeNode>> nodes_of_rank;
+    std::vector<int> leaf_rank;
+    std::vector<TreeNode> own_leaves;
+    for (int r = 0; r < size; ++r) {
+      const uint64_t first = leaf_rank.size();
+      const uint64_t leaves = r == 1 ? 0 : 3;
+      nodes_of_rank.push_back(nodes_of_run(first, leaves));
+      for (uint64_t i = 0; i < leaves; ++i) {
+        leaf_rank.push_back(r);
+        if (r == rank) own_leaves.push_back({0, first + i});
+      }
+    }
+    Buffer& memory = make(DType::f32, count * 3);
+    Buffer& leaf = make(dtype, count);
+    Buffer& total = make(DType::f32, count);
+    for (size_t i = 0; i < count; ++i) leaf.set(i, input(dtype, rank, i));
+    std::vector<float*> digits;
+    for (size_t i = 0; i < 3; ++i) digits.push_back(static_cast<float*>(memory.data) + i * count);
+    PartialSum mine(digits, count);
+    for (const TreeNode& node : own_leaves) {
+      const TreeSource source{node, leaf.data, dtype};
+      mine.add({&source, 1});
+    }
+    RUN(c.all_reduce_partials(mine, nodes_of_rank, static_cast<float*>(total.data)));
+    for (size_t i = 0; i < count; ++i) {
+      std::vector<float> leaves;
+      for (const int r : leaf_rank) leaves.push_back(input(dtype, r, i));
+      if (total.get(i) != reference_sum(0, leaves)) return at("all_reduce_partials", i);
+    }
+  }
+  {
+    const uint64_t mine = static_cast<uint64_t>(rank) * 7 + 1;
+    std::vector<uint64_t> all(ranks);
+    RUN(c.all_gather_bytes(&mine, all.data(), sizeof(mine)));
+    for (size_t r = 0; r < ranks; ++r)
+      if (all[r] != r * 7 + 1) return at("all_gather_bytes", r);
+    RUN(c.barrier());
+  }
+#undef RUN
+  return "";
+}
+
+void check_every_operation(const std::string& name, const std::vector<int>& hosts, int from_size,
+                           const std::vector<size_t>& counts) {
+  RankPlanes ranks(name, hosts);
+  uint64_t generation = 0;
+  for (int size = from_size; size <= static_cast<int>(hosts.size()); ++size) {
+    CAPTURE(size);
+    ++generation;
+    const std::string errors = on_ranks(size, [&](int rank) -> std::string {
+      auto joined = ranks.join(rank, size, generation);
+      if (!joined.ok()) return joined.status().message();
+      for (const DType dtype : {DType::f32, DType::bf16})
+        for (const size_t count : counts)
+          for (const bool arena : {true, false}) {
+            // What one count took of the arena is given back with its communicator only.
+            if (arena && count > 2000 && (dtype == DType::bf16 || size > 4)) continue;
+            const std::string error = every_operation(**joined, dtype, count, arena);
+            if (!error.empty())
+              return error + " (" + to_string(dtype) + ", count " + std::to_string(count) +
+                     (arena ? ", arena)" : ", heap)");
+          }
+      return "";
+    });
+    CHECK(errors == "");
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("collective") {
+  TEST_CASE(
+      "collective: every operation equals the serial tree sum over shared memory, 1 to 8 ranks") {
+    check_every_operation("shm", std::vector<int>(8, 0), 1, {0, 1, 2, 3, 1023, 1024, 100003});
+  }
+
+  TEST_CASE("collective: the same bits over UCX between ranks that are each on their own host") {
+    check_every_operation("ucx", {0, 1, 2, 3}, 2, {0, 1, 3, 1023, 100003});
+  }
+
+  TEST_CASE("collective: the same bits where some ranks share a host and others do not") {
+    check_every_operation("mixed", {0, 0, 1, 1, 2}, 5, {0, 1, 3, 1024, 100003});
+  }
+
+  TEST_CASE(
+      "collective: buffers outside the arena and larger than the staging buffer go in pieces") {
+    for (const bool one_host : {true, false}) {
+      RankPlanes ranks(one_host ? "big" : "bigucx",
+                       one_host ? std::vector{0, 0, 0} : std::vector{0, 0, 1});
+      const size_t count = 1'500'001;
+      const std::string errors = on_ranks(3, [&](int rank) -> std::string {
+        auto joined = ranks.join(rank, 3, 1);
+        if (!joined.ok()) return joined.status().message();
+        std::vector<Buffer> data;
+        std::vector<WorkPtr> works;
+        for (int k = 0; k < 3; ++k) {
+          data.emplace_back(DType::f32, count);
+          for (size_t i = 0; i < count; ++i) data.back().set(i, input(DType::f32, rank + k, i));
+        }
+        for (auto& d : data) works.push_back((*joined)->all_reduce(d.data, count, DType::f32));
+        // The last first: waiting for one goes on with the others.
+        for (size_t k = works.size(); k-- > 0;)
+          if (const Status status = works[k]->wait(); !status.ok()) return status.message();
+        for (int k = 0; k < 3; ++k)
+          for (size_t i = 0; i < count; ++i) {
+            const float sum =
+                reference_sum(0, {input(DType::f32, k, i), input(DType::f32, k + 1, i),
+                                  input(DType::f32, k + 2, i)});
+            if (data[static_cast<size_t>(k)].get(i) != sum) return at("all_reduce", i);
+          }
+        return "";
+      });
+      CHECK(errors == "");
+    }
+  }
+
+  TEST_CASE(
+      "collective: a hundred operations in flight on two communicators, waited for in any order") {
+    for (const bool one_host : {true, false}) {
+      RankPlanes ranks(one_host ? "many" : "manyucx",
+                       one_host ? std::vector{0, 0, 0, 0} : std::vector{0, 1, 2, 3});
+      const std::string errors = on_ranks(4, [&](int rank) -> std::string {
+        auto first = ranks.join(rank, 4, 5, "shard");
+        auto second = ranks.join(rank, 4, 5, "replicate");
+        if (!first.ok() || !second.ok())
+          return first.status().message() + second.status().message();
+        std::vector<std::vector<float>> data;
+        std::vector<std::pair<size_t, WorkPtr>> works;
+        for (size_t k = 0; k < 100; ++k)
+          data.emplace_back(1 + k * 97, static_cast<float>(k + 1) * static_cast<float>(rank + 1));
+        for (size_t k = 0; k < 100; ++k) {
+          Collective& c = k % 3 == 0 ? **second : **first;
+          works.emplace_back(k, c.all_reduce(data[k].data(), data[k].size(), DType::f32));
+        }
+        std::mt19937 random(static_cast<unsigned>(rank));
+        std::shuffle(works.begin(), works.end(), random);
+        for (auto& [k, work] : works) {
+          if (const Status status = work->wait(); !status.ok()) return status.message();
+          for (const float x : data[k])
+            if (x != static_cast<float>(k + 1) * 10) return at("all_reduce", k);
+        }
+        return "";
+      });
+      CHECK(errors == "");
+    }
+  }
+
+  TEST_CASE("collective: sub-groups of ranks form communicators of their own at the same time") {
+    RankPlanes ranks("grid", {0, 0, 1, 1});
+    // 2 groups x 2 trainers: shard = {0,1}, {2,3}; replicate = {0,2}, {1,3}.
+    const std::string errors = on_ranks(4, [&](int rank) -> std::string {
+      const int group = rank / 2, trainer = rank % 2;
+      auto of = [&](std::vector<size_t> r) {
+        std::vector<std::vector<uint8_t>> members;
+        for (const size_t i : r) members.push_back(ranks.addresses[i]);
+        return members;
+      };
+      const auto g = static_cast<size_t>(group), t = static_cast<size_t>(trainer);
+      auto& plane = *ranks.planes[static_cast<size_t>(rank)];
+      auto shard = plane.join({2, "shard", trainer, of({2 * g, 2 * g + 1}), 20'000});
+      auto replicate = plane.join({2, "replicate", group, of({t, t + 2}), 20'000});
+      if (!shard.ok() || !replicate.ok())
+        return shard.status().message() + replicate.status().message();
+      std::vector<float> a(50'000, static_cast<float>(1 << rank)), b = a;
+      auto in_group = (*shard)->all_reduce(a.data(), a.size(), DType::f32);
+      auto across = (*replicate)->all_reduce(b.data(), b.size(), DType::f32);
+      // Crosswise: nobody may need the other to wait in the same order.
+      Status one = (rank % 2 ? in_group : across)->wait();
+      Status two = (rank % 2 ? across : in_group)->wait();
+      if (!one.ok() || !two.ok()) return one.message() + two.message();
+      if (a[777] != (group == 0 ? 3.0f : 12.0f)) return "shard sum is wrong";
+      if (b[777] != (trainer == 0 ? 5.0f : 10.0f)) return "replicate sum is wrong";
+      return "";
+    });
+    CHECK(errors == "");
+  }
+
+  TEST_CASE("collective: sixteen ranks") {
+    RankPlanes ranks("sixteen", {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1});
+    const std::string errors = on_ranks(16, [&](int rank) -> std::string {
+      auto joined = ranks.join(rank, 16, 1);
+      if (!joined.ok()) return joined.status().message();
+      return every_operation(**joined, DType::f32, 5001, false);
+    });
+    CHECK(errors == "");
+  }
+}
+
+}  // namespace simplescale::testing

@@ -1,0 +1,290 @@
+#include "transport/collective/communicator.hpp"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/log.hpp"
+
+namespace simplescale::collective {
+
+namespace {
+using std::chrono::milliseconds;
+
+constexpr size_t kInFlight = 32;  // operations of one communicator
+constexpr size_t kOldBoards = 8;
+constexpr milliseconds kLookEvery{50};  // after dead peers, while waiting
+constexpr milliseconds kLingerAtMost{5000};
+
+bool in_arena(const void* segment, const void* data, size_t bytes) {
+  return static_cast<const Segment*>(segment)->contains(data, bytes);
+}
+
+/// The handle of an operation; outlives its communicator harmlessly, as that one finishes it.
+class Handle final : public Work {
+ public:
+  Handle(Communicator* communicator, std::shared_ptr<Operation> operation)
+      : communicator_(communicator), operation_(std::move(operation)) {}
+  ~Handle() override { (void)wait(); }
+  Status wait() override {
+    if (operation_->finished) return operation_->status;
+    return communicator_->wait(*operation_);
+  }
+
+ private:
+  Communicator* communicator_;
+  std::shared_ptr<Operation> operation_;
+};
+
+std::string names_of(uint64_t ranks) {
+  std::string names = std::popcount(ranks) == 1 ? "rank " : "ranks ";
+  for (bool more = false; ranks != 0; ranks &= ranks - 1, more = true)
+    names += (more ? ", " : "") + std::to_string(std::countr_zero(ranks));
+  return names;
+}
+}  // namespace
+
+bool Shared::advance() {
+  bool moved = false;
+  for (Communicator* communicator : communicators) moved |= communicator->advance();
+  return moved;
+}
+
+Communicator::Communicator(Shared& shared, Spec spec, Boards boards,
+                           std::vector<std::unique_ptr<Link>> links,
+                           std::vector<std::shared_ptr<PeerSegment>> peers, UcxChannelPtr channel,
+                           std::function<void(Communicator*)> forget)
+    : shared_(shared),
+      spec_(std::move(spec)),
+      boards_(boards),
+      outbox_(boards.blocks, boards.staging),
+      links_(std::move(links)),
+      peers_(std::move(peers)),
+      channel_(std::move(channel)),
+      forget_(std::move(forget)) {
+  std::lock_guard turn(shared_.lock);
+  shared_.communicators.push_back(this);
+}
+
+Communicator::~Communicator() {
+  forget_(this);
+  std::unique_lock turn(shared_.lock);
+  linger(turn);
+  fail(Status(Code::aborted, spec_.name + " has been destroyed"));
+  std::erase(shared_.communicators, this);
+  Segment& segment = *shared_.segment;
+  for (std::byte* data : allocations_) segment.release(data);
+  segment.release(boards_.blocks);
+  segment.release(boards_.staging.data());
+  segment.free_slot(boards_.slot);
+  // Peers may still look here whether we had read their last pieces.
+  shared_.old_boards.push_back(boards_.board);
+  if (shared_.old_boards.size() <= kOldBoards) return;
+  segment.release(shared_.old_boards.front());
+  shared_.old_boards.pop_front();
+}
+
+// What small operations have published lies in our memory: peers shall read it before it goes.
+void Communicator::linger(std::unique_lock<std::mutex>& turn) {
+  const auto limit = Clock::now() + std::min(kLingerAtMost, milliseconds(spec_.timeout_ms));
+  while (dead_.ok() && !aborted_ && Clock::now() < limit) {
+    const uint32_t seen = shared_.segment->header().doorbell.load();
+    shared_.advance();
+    const bool drained = std::ranges::all_of(links_, [](const auto& link) {
+      auto* shm = dynamic_cast<ShmLink*>(link.get());
+      return !shm || shm->drained() || !shm->health(true).ok();
+    });
+    if (drained && active_.empty()) return;
+    pause(seen, 50, turn);
+  }
+}
+
+Result<void*> Communicator::allocate(size_t bytes) {
+  std::lock_guard turn(shared_.lock);
+  SS_ASSIGN(std::byte * data, shared_.segment->allocate(bytes));
+  allocations_.push_back(data);
+  return static_cast<void*>(data);
+}
+
+// --- Starting ---
+
+WorkPtr Communicator::start(Plan plan) {
+  std::unique_lock turn(shared_.lock);
+  if (aborted_ && dead_.ok()) fail(check_aborted());
+  while (dead_.ok() && active_.size() >= kInFlight) {
+    const auto oldest = active_.front();
+    (void)wait(*oldest, turn);
+  }
+  auto operation = std::make_shared<Operation>(++operations_, std::move(plan), std::span(links_),
+                                               outbox_, &in_arena, shared_.segment.get());
+  if (dead_.ok()) {
+    active_.push_back(operation);
+    shared_.advance();
+  } else {
+    operation->finish(dead_);
+  }
+  return std::make_unique<Handle>(this, std::move(operation));
+}
+
+WorkPtr Communicator::all_gather(const void* shard, void* full, size_t count, DType dtype) {
+  return start(plan_all_gather(rank(), size(), shard, full, count * bytes_of(dtype)));
+}
+WorkPtr Communicator::reduce_scatter(const void* full, void* shard, size_t count, DType dtype) {
+  return start(plan_reduce_scatter(rank(), size(), full, shard, count, dtype));
+}
+WorkPtr Communicator::all_reduce(void* data, size_t count, DType dtype) {
+  return start(plan_all_reduce(rank(), size(), data, count, dtype));
+}
+WorkPtr Communicator::broadcast(void* data, size_t count, DType dtype, int root) {
+  return start(plan_broadcast(rank(), size(), data, count * bytes_of(dtype), root));
+}
+WorkPtr Communicator::barrier() {
+  return start(plan_barrier(rank(), size()));
+}
+WorkPtr Communicator::all_gather_bytes(const void* mine, void* all, size_t bytes) {
+  return start(plan_all_gather(rank(), size(), mine, all, bytes));
+}
+WorkPtr Communicator::reduce_scatter_leaves(const void* full, size_t count, DType dtype,
+                                            std::span<const TreeNode> leaf_of_rank,
+                                            PartialSum& slice) {
+  return start(plan_reduce_scatter_leaves(rank(), size(), full, count, dtype, leaf_of_rank, slice));
+}
+WorkPtr Communicator::all_reduce_partials(const PartialSum& mine,
+                                          std::span<const std::vector<TreeNode>> nodes_of_rank,
+                                          float* total) {
+  return start(plan_all_reduce_partials(rank(), size(), mine, nodes_of_rank, total));
+}
+
+// --- Going on ---
+
+bool Communicator::advance() {
+  if (!dead_.ok()) return false;
+  if (aborted_) {
+    fail(check_aborted());
+    return true;
+  }
+  bool moved = false, first = true;
+  for (size_t i = 0; i < active_.size(); ++i) {
+    Operation& operation = *active_[i];
+    const auto result = operation.advance(first, aborted_);
+    if (!result.ok()) {
+      fail(result.status().in(spec_.name));
+      return true;
+    }
+    moved |= *result;
+    first = first && operation.finished.load();
+  }
+  std::erase_if(active_, [](const auto& operation) { return operation->finished.load(); });
+  if (!moved) return false;
+  moved_ = Clock::now();
+  notify_all();
+  return true;
+}
+
+void Communicator::notify_all() {
+  for (const auto& link : links_)
+    if (link) link->notify();
+}
+
+Status Communicator::wait(Operation& operation) {
+  std::unique_lock turn(shared_.lock);
+  return wait(operation, turn);
+}
+
+Status Communicator::wait(Operation& operation, std::unique_lock<std::mutex>& turn) {
+  const auto begun = Clock::now();
+  const auto timeout = milliseconds(spec_.timeout_ms);
+  auto look = begun + kLookEvery;
+  for (;;) {
+    const uint32_t seen = shared_.segment->header().doorbell.load();
+    if (operation.finished) return operation.status;
+    if (shared_.advance()) continue;
+    const auto now = Clock::now();
+    const auto deadline = std::max(begun, moved_) + timeout;
+    const bool thorough = now >= look;
+    if (thorough) look = now + kLookEvery;
+    if (const Status lost = check_peers(operation, thorough); !lost.ok()) {
+      // It may have sent the last piece just before it went.
+      if (!shared_.advance()) fail(lost);
+    } else if (now >= deadline) {
+      fail(late(operation));
+    } else {
+      const auto limit =
+          std::chrono::ceil<milliseconds>(std::min<Clock::duration>(deadline - now, kLookEvery));
+      pause(seen, static_cast<int>(limit.count()), turn);
+    }
+  }
+}
+
+// Others have their turn until the doorbell rings, but at most limit_ms.
+void Communicator::pause(uint32_t seen, int limit_ms, std::unique_lock<std::mutex>& turn) {
+  turn.unlock();
+  SegmentHeader& header = shared_.segment->header();
+  if (spec_.spin_us > 0) {
+    const auto until = Clock::now() + std::chrono::microseconds(spec_.spin_us);
+    do {
+      for (int i = 0; i < 64; ++i) {
+        if (header.doorbell.load(std::memory_order_acquire) != seen) {
+          turn.lock();
+          return;
+        }
+        _mm_pause();
+      }
+    } while (Clock::now() < until);
+  }
+  sleep_on(header, seen, limit_ms);
+  turn.lock();
+}
+
+// --- Ending ---
+
+Status Communicator::check_aborted() {
+  std::lock_guard guard(reason_lock_);
+  return Status(Code::aborted, spec_.name + ": " + reason_);
+}
+
+Status Communicator::check_peers(Operation& operation, bool thorough) {
+  for (uint64_t ranks = operation.waits_for(); ranks != 0; ranks &= ranks - 1) {
+    const Status status = links_[static_cast<size_t>(std::countr_zero(ranks))]->health(thorough);
+    if (!status.ok())
+      return status.in(spec_.name + ", " + operation.name() + " (operation " +
+                       std::to_string(operation.number()) + ")");
+  }
+  return {};
+}
+
+Status Communicator::late(Operation& operation) const {
+  const uint64_t ranks = operation.waits_for();
+  return Status(Code::deadline, spec_.name + ": " + (ranks ? names_of(ranks) : "a rank") +
+                                    " did not come to " + operation.name() + " (operation " +
+                                    std::to_string(operation.number()) + ") within " +
+                                    std::to_string(spec_.timeout_ms) + " ms");
+}
+
+// Afterwards peers do not believe what they read from us (S2) and UCX lets go of the caller's
+// memory (U1).
+void Communicator::fail(Status status) {
+  if (!dead_.ok()) return;
+  dead_ = std::move(status);
+  shared_.segment->close_slot(boards_.slot);
+  if (channel_) shared_.ucx->detach(channel_);
+  for (const auto& operation : std::exchange(active_, {})) operation->finish(dead_);
+  for (const auto& peer : peers_) ring(peer->header());
+}
+
+void Communicator::abort(const std::string& reason) {
+  {
+    std::lock_guard guard(reason_lock_);
+    if (aborted_) return;
+    reason_ = reason;
+    aborted_ = true;
+  }
+  shared_.segment->close_slot(boards_.slot);
+  ring(shared_.segment->header());
+  for (const auto& peer : peers_) ring(peer->header());
+}
+
+}  // namespace simplescale::collective

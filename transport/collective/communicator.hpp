@@ -1,0 +1,116 @@
+// The Collective of a data plane: links to every other rank, the operations in flight, and the one
+// place that waits.
+//
+// There is no thread of its own for shared memory: starting an operation publishes its sources,
+// waiting fetches. Whoever starts or waits advances every operation of every communicator of the
+// plane, so that ranks may wait in any order.
+//
+// C1: a dead communicator (aborted, deadline, a rank lost) stays dead; its memory is used by nobody
+// else afterwards.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/base/collective.hpp"
+#include "transport/collective/operation.hpp"
+#include "transport/collective/segment.hpp"
+#include "transport/collective/shm_link.hpp"
+#include "transport/collective/ucx_worker.hpp"
+
+namespace simplescale::collective {
+
+class Communicator;
+
+/// What the communicators of one process share.
+struct Shared {
+  std::mutex lock;                           ///< the turn of the threads that start and wait
+  std::vector<Communicator*> communicators;  ///< guarded by lock
+  std::deque<std::byte*> old_boards;  ///< closed ones; peers may still look at them for a while
+  std::unique_ptr<Segment> segment;
+  std::unique_ptr<UcxWorker> ucx;
+
+  /// Advances everything once. Under the lock.
+  bool advance();
+};
+
+/// Rank's memory in the arena for one communicator.
+struct Boards {
+  std::byte* board = nullptr;
+  std::byte* blocks = nullptr;
+  std::span<std::byte> staging;
+  size_t slot = 0;
+};
+
+class Communicator final : public Collective {
+ public:
+  struct Spec {
+    std::string name;  ///< "shard@7", for messages
+    uint64_t generation;
+    int rank, size;
+    int timeout_ms, spin_us;
+  };
+  Communicator(Shared& shared, Spec spec, Boards boards, std::vector<std::unique_ptr<Link>> links,
+               std::vector<std::shared_ptr<PeerSegment>> peers, UcxChannelPtr channel,
+               std::function<void(Communicator*)> forget);
+  ~Communicator() override;
+
+  int rank() const override { return spec_.rank; }
+  int size() const override { return spec_.size; }
+  uint64_t generation() const { return spec_.generation; }
+  Result<void*> allocate(size_t bytes) override;
+  WorkPtr all_gather(const void* shard, void* full, size_t count, DType dtype) override;
+  WorkPtr reduce_scatter(const void* full, void* shard, size_t count, DType dtype) override;
+  WorkPtr all_reduce(void* data, size_t count, DType dtype) override;
+  WorkPtr broadcast(void* data, size_t count, DType dtype, int root) override;
+  WorkPtr barrier() override;
+  WorkPtr all_gather_bytes(const void* mine, void* all, size_t bytes) override;
+  WorkPtr reduce_scatter_leaves(const void* full, size_t count, DType dtype,
+                                std::span<const TreeNode> leaf_of_rank, PartialSum& slice) override;
+  WorkPtr all_reduce_partials(const PartialSum& mine,
+                              std::span<const std::vector<TreeNode>> nodes_of_rank,
+                              float* total) override;
+  void abort(const std::string& reason) override;
+
+  // --- For Shared and Work; `wait` takes the lock, the others are called under it ---
+  Status wait(Operation& operation);
+  bool advance();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  WorkPtr start(Plan plan);
+  Status wait(Operation& operation, std::unique_lock<std::mutex>& turn);
+  void fail(Status status);
+  Status check_aborted();
+  Status check_peers(Operation& operation, bool thorough);
+  Status late(Operation& operation) const;
+  void notify_all();
+  void linger(std::unique_lock<std::mutex>& turn);
+  void pause(uint32_t seen, int limit_ms, std::unique_lock<std::mutex>& turn);
+
+  Shared& shared_;
+  Spec spec_;
+  Boards boards_;
+  Outbox outbox_;
+  std::vector<std::unique_ptr<Link>> links_;         // by rank; null at our own
+  std::vector<std::shared_ptr<PeerSegment>> peers_;  // those on this host
+  UcxChannelPtr channel_;                            // null: nobody is remote
+  std::function<void(Communicator*)> forget_;
+  std::vector<std::byte*> allocations_;
+  std::deque<std::shared_ptr<Operation>> active_;  // in order of their start
+  uint64_t operations_ = 0;
+  Clock::time_point moved_{};  // when an operation last got on
+  Status dead_;
+  std::atomic<bool> aborted_{false};
+  std::mutex reason_lock_;
+  std::string reason_;
+};
+
+}  // namespace simplescale::collective

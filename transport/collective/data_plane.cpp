@@ -1,0 +1,389 @@
+#include "transport/collective/data_plane.hpp"
+
+#include <sched.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "transport/collective/communicator.hpp"
+
+namespace simplescale {
+
+namespace {
+
+using namespace collective;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr size_t kBytesPerRank = sizeof(Lane);
+constexpr int kSpinUs = 100;
+
+/// FNV-1a: names are a few letters, and both ends of a link run this code.
+uint64_t hash_of(const std::string& name) {
+  uint64_t hash = 14695981039346656037u;
+  for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
+  return hash;
+}
+
+// --- Addresses: magic, then host id, segment name, incarnation and UCX address, each with its
+// length in front ---
+
+struct Address {
+  std::string host_id, segment;
+  uint64_t incarnation = 0;
+  UcxAddress ucx;
+};
+
+constexpr uint32_t kAddressMagic = 0x31615353;
+
+void put(std::vector<uint8_t>& out, const void* data, size_t bytes) {
+  const auto length = static_cast<uint32_t>(bytes);
+  const auto* head = reinterpret_cast<const uint8_t*>(&length);
+  const auto* body = static_cast<const uint8_t*>(data);
+  out.insert(out.end(), head, head + sizeof(length));
+  out.insert(out.end(), body, body + bytes);
+}
+
+std::optional<std::span<const uint8_t>> take(std::span<const uint8_t>& in) {
+  uint32_t length;
+  if (in.size() < sizeof(length)) return std::nullopt;
+  std::memcpy(&length, in.data(), sizeof(length));
+  in = in.subspan(sizeof(length));
+  if (length > in.size()) return std::nullopt;
+  const auto field = in.first(length);
+  in = in.subspan(length);
+  return field;
+}
+
+std::vector<uint8_t> encode(const Address& address) {
+  std::vector<uint8_t> out;
+  put(out, &kAddressMagic, sizeof(kAddressMagic));
+  put(out, address.host_id.data(), address.host_id.size());
+  put(out, address.segment.data(), address.segment.size());
+  put(out, &address.incarnation, sizeof(address.incarnation));
+  put(out, address.ucx.data(), address.ucx.size());
+  return out;
+}
+
+std::optional<Address> decode(std::span<const uint8_t> in) {
+  const auto magic = take(in);
+  if (!magic || magic->size() != sizeof(kAddressMagic) ||
+      std::memcmp(magic->data(), &kAddressMagic, sizeof(kAddressMagic)) != 0)
+    return std::nullopt;
+  const auto host = take(in), segment = take(in), incarnation = take(in), ucx = take(in);
+  Address address;
+  if (!ucx || !in.empty() || incarnation->size() != sizeof(address.incarnation))
+    return std::nullopt;
+  address.host_id.assign(host->begin(), host->end());
+  address.segment.assign(segment->begin(), segment->end());
+  std::memcpy(&address.incarnation, incarnation->data(), sizeof(address.incarnation));
+  address.ucx.assign(ucx->begin(), ucx->end());
+  const bool plain = !address.segment.empty() && address.segment.find('/') == std::string::npos &&
+                     address.segment.find('\0') == std::string::npos;
+  return plain ? std::optional(address) : std::nullopt;
+}
+
+int cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+/// A join under way: what has been found of every member so far.
+struct Member {
+  Address address;
+  bool shared = false;  // on this host
+  std::shared_ptr<PeerSegment> segment;
+  std::optional<PeerBoard> board;
+};
+
+class DataPlaneImpl final : public DataPlane {
+ public:
+  DataPlaneImpl(DataPlaneOptions options, std::unique_ptr<Segment> segment,
+                std::unique_ptr<UcxWorker> ucx)
+      : options_(std::move(options)) {
+    shared_.segment = std::move(segment);
+    shared_.ucx = std::move(ucx);
+    own_ = {options_.host_id, shared_.segment->name(), shared_.segment->header().incarnation,
+            shared_.ucx->address()};
+  }
+  ~DataPlaneImpl() override {
+    SS_ASSERT(shared_.communicators.empty());
+    shared_.ucx.reset();  // its thread rings the doorbell in the segment
+  }
+
+  std::vector<uint8_t> address() const override { return encode(own_); }
+  Result<std::unique_ptr<Collective>> join(const CommunicatorSpec& spec) override;
+  void abort(uint64_t generation, const std::string& reason) override;
+
+ private:
+  Result<std::vector<Member>> members_of(const CommunicatorSpec& spec) const;
+  Result<Boards> make_boards(int size);
+  void release(const Boards& boards);
+  Status find_members(const CommunicatorSpec& spec, const std::string& name, uint64_t name_hash,
+                      std::vector<Member>& members, const UcxChannelPtr& channel);
+  Status look_for(Member& member, uint64_t generation, uint64_t name_hash, int rank,
+                  const CommunicatorSpec& spec);
+  Status fenced(uint64_t generation);
+
+  DataPlaneOptions options_;
+  Address own_;
+  Shared shared_;
+  std::map<std::string, std::weak_ptr<PeerSegment>> mapped_;  // by segment name; under shared_.lock
+  std::set<std::pair<uint64_t, uint64_t>> joined_;
+
+  std::mutex fence_lock_;  // never held together with shared_.lock
+  uint64_t newest_ = 0;
+  std::optional<uint64_t> fence_;
+  std::string fence_reason_;
+  std::vector<Communicator*> living_;
+};
+
+Status DataPlaneImpl::fenced(uint64_t generation) {
+  std::lock_guard guard(fence_lock_);
+  if (!fence_ || generation > *fence_) return {};
+  return Status(Code::aborted,
+                "generation " + std::to_string(generation) + " is over: " + fence_reason_);
+}
+
+void DataPlaneImpl::abort(uint64_t generation, const std::string& reason) {
+  {
+    std::lock_guard guard(fence_lock_);
+    if (!fence_ || generation > *fence_) fence_ = generation, fence_reason_ = reason;
+    for (Communicator* communicator : living_)
+      if (communicator->generation() <= generation) communicator->abort(reason);
+  }
+  ring(shared_.segment->header());
+}
+
+Result<std::vector<Member>> DataPlaneImpl::members_of(const CommunicatorSpec& spec) const {
+  const size_t size = spec.members.size();
+  if (size < 1 || size > static_cast<size_t>(kMaxRanks) || spec.rank < 0 ||
+      static_cast<size_t>(spec.rank) >= size)
+    return Status(Code::bad_data, "rank " + std::to_string(spec.rank) + " of " +
+                                      std::to_string(size) + " ranks: impossible");
+  std::vector<Member> members(size);
+  for (size_t i = 0; i < size; ++i) {
+    const auto address = decode(spec.members[i]);
+    if (!address)
+      return Status(Code::bad_data, "the address of rank " + std::to_string(i) + " is malformed");
+    members[i].address = *address;
+    members[i].shared = address->host_id == own_.host_id;
+  }
+  if (spec.members[static_cast<size_t>(spec.rank)] != address())
+    return Status(Code::bad_data,
+                  "members[" + std::to_string(spec.rank) + "] is not this process's address");
+  return members;
+}
+
+Result<Boards> DataPlaneImpl::make_boards(int size) {
+  Segment& segment = *shared_.segment;
+  auto allocate = [&](size_t bytes) {
+    auto data = segment.allocate(bytes);
+    while (!data.ok() && !shared_.old_boards.empty()) {
+      segment.release(shared_.old_boards.front());
+      shared_.old_boards.pop_front();
+      data = segment.allocate(bytes);
+    }
+    return data;
+  };
+  Boards boards;
+  SS_ASSIGN(boards.board, allocate(static_cast<size_t>(size) * kBytesPerRank));
+  auto blocks = allocate(kBlocks * kBlockBytes);
+  auto staging = blocks.ok() ? allocate(options_.staging_bytes) : blocks;
+  if (!staging.ok()) {
+    segment.release(boards.board);
+    if (blocks.ok()) segment.release(*blocks);
+    return staging.status();
+  }
+  boards.blocks = *blocks;
+  boards.staging = {*staging, options_.staging_bytes};
+  return boards;
+}
+
+void DataPlaneImpl::release(const Boards& boards) {
+  for (const void* data : {boards.board, boards.blocks, boards.staging.data()})
+    shared_.segment->release(data);
+  shared_.segment->free_slot(boards.slot);
+}
+
+// Code::not_found: not yet.
+Status DataPlaneImpl::look_for(Member& member, uint64_t generation, uint64_t name_hash, int rank,
+                               const CommunicatorSpec& spec) {
+  if (!member.segment) {
+    auto& known = mapped_[member.address.segment];
+    member.segment = known.lock();
+    if (!member.segment || member.segment->header().incarnation != member.address.incarnation) {
+      SS_ASSIGN(member.segment,
+                PeerSegment::open(member.address.segment, member.address.incarnation));
+      known = member.segment;
+    }
+    ring(member.segment->header());  // it may be looking for us
+  }
+  SS_ASSIGN(member.board, find_board(member.segment, generation, name_hash, rank,
+                                     static_cast<int>(spec.members.size()), spec.rank));
+  return {};
+}
+
+Status DataPlaneImpl::find_members(const CommunicatorSpec& spec, const std::string& name,
+                                   uint64_t name_hash, std::vector<Member>& members,
+                                   const UcxChannelPtr& channel) {
+  const auto deadline = Clock::now() + milliseconds(spec.timeout_ms);
+  for (;;) {
+    const uint32_t seen = shared_.segment->header().doorbell.load();
+    SS_RETURN_IF_ERROR(fenced(spec.generation).in(name));
+    std::vector<int> missing = channel ? shared_.ucx->missing(channel) : std::vector<int>{};
+    {
+      std::lock_guard turn(shared_.lock);
+      for (int i = 0; i < static_cast<int>(members.size()); ++i) {
+        Member& member = members[static_cast<size_t>(i)];
+        if (!member.shared || i == spec.rank || member.board) continue;
+        const Status status = look_for(member, spec.generation, name_hash, i, spec);
+        if (status.ok()) continue;
+        if (status.code() != Code::not_found) return status.in(name);
+        if (member.segment && !member.segment->alive())
+          return Status(Code::unavailable, name + ": rank " + std::to_string(i) + " has died");
+        missing.push_back(i);
+      }
+      // Communicators in use must not wait for us, in case another thread does not wait on them.
+      shared_.advance();
+    }
+    if (missing.empty()) return {};
+    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) {
+      std::sort(missing.begin(), missing.end());
+      std::string ranks;
+      for (const int rank : missing) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+      return Status(Code::deadline, name + ": ranks " + ranks + " did not join within " +
+                                        std::to_string(spec.timeout_ms) + " ms");
+    }
+    sleep_on(shared_.segment->header(), seen, static_cast<int>(std::min<int64_t>(left, 20)));
+  }
+}
+
+Result<std::unique_ptr<Collective>> DataPlaneImpl::join(const CommunicatorSpec& spec) {
+  const std::string name = spec.name + "@" + std::to_string(spec.generation);
+  const uint64_t name_hash = hash_of(spec.name);
+  auto found = members_of(spec);
+  if (!found.ok()) return found.status().in(name);
+  std::vector<Member> members = found.take();
+  const auto size = static_cast<int>(members.size());
+  {
+    std::lock_guard guard(fence_lock_);
+    if (spec.generation < newest_)
+      return Status(Code::aborted, name + ": generation " + std::to_string(newest_) + " has begun");
+    newest_ = spec.generation;
+  }
+  SS_RETURN_IF_ERROR(fenced(spec.generation).in(name));
+
+  UcxChannelPtr channel;
+  if (std::ranges::any_of(members, [](const Member& m) { return !m.shared; })) {
+    channel = std::make_shared<UcxChannel>();
+    channel->generation = spec.generation;
+    channel->name_hash = name_hash;
+    channel->rank = spec.rank;
+    channel->members.resize(members.size());
+    for (size_t i = 0; i < members.size(); ++i)
+      if (!members[i].shared) channel->members[i].address = members[i].address.ucx;
+  }
+
+  // The slot and the channel say "I am here"; from now on peers may write to and read from us.
+  Boards boards;
+  {
+    std::lock_guard turn(shared_.lock);
+    std::erase_if(joined_, [&](const auto& id) { return id.first < spec.generation; });
+    if (!joined_.emplace(spec.generation, name_hash).second)
+      return Status(Code::aborted, name + " has been joined before");
+    SS_ASSIGN(boards, make_boards(size));
+    auto slot =
+        shared_.segment->open_slot(spec.generation, name_hash, static_cast<uint32_t>(spec.rank),
+                                   static_cast<uint32_t>(size), boards.board);
+    if (!slot.ok()) {
+      release(boards);
+      return slot.status();
+    }
+    boards.slot = *slot;
+  }
+  if (channel) shared_.ucx->attach(channel);
+  const Status status = find_members(spec, name, name_hash, members, channel);
+  if (!status.ok()) {
+    shared_.segment->close_slot(boards.slot);
+    if (channel) shared_.ucx->detach(channel);
+    std::lock_guard turn(shared_.lock);
+    release(boards);
+    return status;
+  }
+
+  std::vector<std::unique_ptr<Link>> links(members.size());
+  std::vector<std::shared_ptr<PeerSegment>> peers;
+  auto* lanes = reinterpret_cast<Lane*>(boards.board);
+  for (int i = 0; i < size; ++i) {
+    Member& member = members[static_cast<size_t>(i)];
+    if (i == spec.rank) continue;
+    const std::string peer_name = "rank " + std::to_string(i);
+    auto& link = links[static_cast<size_t>(i)];
+    if (member.shared) {
+      peers.push_back(member.segment);
+      link = std::make_unique<ShmLink>(*shared_.segment, lanes + i, *member.board, peer_name);
+    } else {
+      link = shared_.ucx->link(channel, i, peer_name);
+    }
+  }
+  const int here = static_cast<int>(peers.size()) + 1;
+  const int spin_us = options_.spin_us >= 0 ? options_.spin_us : here <= cores() ? kSpinUs : 0;
+  shared_.ucx->set_spin_us(spin_us);
+  Communicator::Spec communicator_spec{name, spec.generation, spec.rank,
+                                       size, spec.timeout_ms, spin_us};
+  auto forget = [this](Communicator* communicator) {
+    std::lock_guard guard(fence_lock_);
+    std::erase(living_, communicator);
+  };
+  auto communicator =
+      std::make_unique<Communicator>(shared_, std::move(communicator_spec), boards,
+                                     std::move(links), std::move(peers), channel, forget);
+  {
+    std::lock_guard guard(fence_lock_);
+    living_.push_back(communicator.get());
+  }
+  // A fence that was set in between has not seen it.
+  if (const Status over = fenced(spec.generation); !over.ok()) communicator->abort(over.message());
+  // Nobody may leave before all have arrived.
+  SS_RETURN_IF_ERROR(communicator->barrier()->wait());
+  return std::unique_ptr<Collective>(std::move(communicator));
+}
+
+}  // namespace
+
+std::string this_host_id() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  struct stat info {};
+  for (const char* space : {"/proc/self/ns/ipc", "/proc/self/ns/pid", "/proc/self/ns/net"})
+    if (stat(space, &info) == 0) id += "/" + std::to_string(info.st_ino);
+  if (stat("/dev/shm", &info) == 0) id += "/" + std::to_string(info.st_dev);
+  return id;
+}
+
+Result<std::unique_ptr<DataPlane>> DataPlane::create(const DataPlaneOptions& options) {
+  DataPlaneOptions complete = options;
+  if (complete.host_id.empty()) complete.host_id = this_host_id();
+  // Two half pieces of a cache line for every stream of the largest operation.
+  complete.staging_bytes = std::max(complete.staging_bytes, size_t{1} << 20);
+  const size_t per_communicator =
+      kBlocks * kBlockBytes + complete.staging_bytes + kMaxRanks * kBytesPerRank;
+  SS_ASSIGN(auto segment,
+            Segment::create(complete.shm_prefix,
+                            complete.arena_bytes +
+                                static_cast<size_t>(complete.communicators) * per_communicator));
+  auto* header = &segment->header();
+  SS_ASSIGN(auto ucx, UcxWorker::create([header] { ring(*header); }));
+  return std::unique_ptr<DataPlane>(
+      std::make_unique<DataPlaneImpl>(std::move(complete), std::move(segment), std::move(ucx)));
+}
+
+}  // namespace simplescale

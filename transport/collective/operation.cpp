@@ -1,0 +1,305 @@
+#include "transport/collective/operation.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "transport/collective/copy.hpp"
+
+namespace simplescale::collective {
+
+namespace {
+constexpr size_t kSumElements = size_t{64} << 10;   // between two looks at `stop`
+constexpr size_t kCopyBytes = size_t{1} << 20;      // the same
+constexpr size_t kResultBytes = size_t{256} << 10;  // of a sum go out at a time
+
+template <class Function>
+void for_ranks(uint64_t mask, Function function) {
+  for (; mask != 0; mask &= mask - 1) function(std::countr_zero(mask));
+}
+}  // namespace
+
+// --- Outbox ---
+
+Outbox::Outbox(std::byte* blocks, std::span<std::byte> staging) : staging_(staging) {
+  for (size_t i = kBlocks; i-- > 0;) free_.push_back(blocks + i * kBlockBytes);
+}
+
+std::byte* Outbox::take_block() {
+  if (free_.empty()) {
+    std::erase_if(lent_, [&](const Lent& lent) {
+      for (const auto& [link, ticket] : lent.readers)
+        if (!link->settled(ticket)) return false;
+      free_.push_back(lent.block);
+      return true;
+    });
+    if (free_.empty()) return nullptr;
+  }
+  std::byte* block = free_.back();
+  free_.pop_back();
+  return block;
+}
+
+void Outbox::give_block(std::byte* block, std::vector<std::pair<Link*, Ticket>> readers) {
+  lent_.push_back({block, std::move(readers)});
+}
+
+// --- Operation ---
+
+Operation::Operation(uint64_t number, Plan plan, std::span<const std::unique_ptr<Link>> links,
+                     Outbox& outbox, InArena in_arena, const void* context)
+    : number_(number),
+      plan_(std::move(plan)),
+      links_(links),
+      outbox_(outbox),
+      in_arena_(in_arena),
+      context_(context) {
+  std::erase_if(plan_.sends, [](const Outgoing& out) { return out.bytes == 0 || out.to == 0; });
+  std::erase_if(plan_.copies, [](const Incoming& in) { return in.bytes == 0; });
+  sending_.resize(plan_.sends.size());
+  copied_.resize(plan_.copies.size());
+  for (const Incoming& in : plan_.copies) link(in.from).expect(key(in.phase));
+  if (plan_.sum.count == 0) return;
+  for (const Summand& summand : plan_.sum.summands)
+    if (!summand.data) link(summand.from).expect(key(summand.phase));
+}
+
+bool Operation::reads_arena(uint64_t ranks) const {
+  bool any = false;
+  for_ranks(ranks, [&](int rank) { any = any || link(rank).reads_arena(); });
+  return any;
+}
+
+// Decides where every stream is sent from. False: there is no room yet.
+bool Operation::begin(bool first) {
+  size_t total = 0, staged = 0;
+  bool shared = false;
+  for (const Outgoing& out : plan_.sends) {
+    total += out.bytes;
+    const bool read = reads_arena(out.to);
+    shared = shared || read;
+    if (read && !in_arena_(context_, out.data, out.bytes)) ++staged;
+  }
+  small_ = total <= kBlockBytes;
+  staged_ = !small_ && staged > 0;
+  if (small_ && shared && !(block_ = outbox_.take_block())) return false;
+  if (staged_ && !first) return false;  // O1
+  const size_t half = staged ? outbox_.staging().size() / staged / 2 / 64 * 64 : 0;
+  SS_ASSERT(!staged_ || half > 0);
+  std::byte* room = block_;
+  size_t stage = 0;
+  for (size_t i = 0; i < sending_.size(); ++i) {
+    const Outgoing& out = plan_.sends[i];
+    Sending& state = sending_[i];
+    state.data = out.data;
+    if (block_) {
+      state.data = room;
+      if (!out.after_sum) std::memcpy(room, out.data, out.bytes);
+      room += out.bytes;
+    } else if (staged_ && reads_arena(out.to) && !in_arena_(context_, out.data, out.bytes)) {
+      state.stage = outbox_.staging().subspan(2 * half * stage++, 2 * half);
+    }
+  }
+  return true;
+}
+
+Result<bool> Operation::advance(bool first, const std::atomic<bool>& stop) {
+  bool moved = false;
+  if (!begun_) {
+    if (!begin(first)) return false;
+    begun_ = moved = true;
+  }
+  moved |= advance_sends(first);
+  if (plan_.local_bytes > 0) {
+    if (plan_.local_to != plan_.local_from)
+      copy_bytes(plan_.local_to, plan_.local_from, plan_.local_bytes);
+    plan_.local_bytes = 0;
+  }
+  SS_ASSIGN(const bool added, advance_sum(first, stop));
+  SS_ASSIGN(const bool copied, advance_copies(stop));
+  moved |= added | copied;
+  const bool received = std::ranges::equal(
+      copied_, plan_.copies, [](size_t have, const Incoming& in) { return have == in.bytes; });
+  if (sum_done_ && received && all_sent(true) && all_settled()) finish({});
+  return moved || finished;
+}
+
+void Operation::finish(Status with) {
+  for (const Incoming& in : plan_.copies) link(in.from).forget(key(in.phase));
+  for (const Summand& summand : plan_.sum.summands)
+    if (!summand.data) link(summand.from).forget(key(summand.phase));
+  if (block_) outbox_.give_block(block_, std::move(block_readers_));
+  block_ = nullptr;
+  status = std::move(with);
+  finished = true;
+}
+
+// --- Sending ---
+
+bool Operation::advance_sends(bool first) {
+  bool moved = false;
+  for (size_t i = 0; i < sending_.size(); ++i)
+    moved |= advance_send(plan_.sends[i], sending_[i], first);
+  return moved;
+}
+
+// Sets state.piece to what goes out next. False: nothing now.
+bool Operation::next_piece(const Outgoing& out, Sending& state) {
+  size_t ready = out.bytes;
+  if (out.after_sum) {
+    ready = summed_ * bytes_of(plan_.sum.dtype);
+    if (ready < out.bytes && (small_ || ready - state.sent < kResultBytes)) return false;
+  }
+  size_t length = ready - state.sent;
+  if (length == 0) return false;
+  const std::byte* from = state.data + state.sent;
+  if (!state.stage.empty()) {
+    const size_t half = state.stage.size() / 2;
+    if (unsettled(state, state.pieces % 2) != 0) return false;
+    state.tickets[state.pieces % 2].clear();
+    length = std::min(length, half);
+    std::byte* to = state.stage.data() + state.pieces % 2 * half;
+    std::memcpy(to, from, length);
+    from = to;
+  } else if (block_ && out.after_sum) {
+    std::memcpy(const_cast<std::byte*>(from), out.data + state.sent, length);
+  }
+  state.piece = Bytes(from, length);
+  state.piece_to = out.to;
+  return true;
+}
+
+bool Operation::advance_send(const Outgoing& out, Sending& state, bool first) {
+  bool moved = false;
+  while (state.sent < out.bytes) {
+    if (state.piece.empty() && !next_piece(out, state)) break;
+    uint64_t waiting = 0;
+    for_ranks(state.piece_to, [&](int rank) {
+      Link& to = link(rank);
+      const bool copy = small_ && !to.reads_arena();
+      const auto ticket = to.send(key(out.phase), state.sent, state.piece, copy, first);
+      if (!ticket) {
+        waiting |= uint64_t{1} << rank;
+        return;
+      }
+      moved = true;
+      if (block_ && to.reads_arena())
+        block_readers_.emplace_back(&to, *ticket);
+      else if (!small_)
+        state.tickets[state.stage.empty() ? 0 : state.pieces % 2].emplace_back(rank, *ticket);
+    });
+    state.piece_to = waiting;
+    if (waiting != 0) break;
+    state.sent += state.piece.size();
+    state.piece = {};
+    ++state.pieces;
+  }
+  return moved;
+}
+
+bool Operation::all_sent(bool results_too) const {
+  for (size_t i = 0; i < sending_.size(); ++i)
+    if (sending_[i].sent < plan_.sends[i].bytes && (results_too || !plan_.sends[i].after_sum))
+      return false;
+  return true;
+}
+
+uint64_t Operation::unsettled(Sending& state, size_t half) {
+  uint64_t ranks = 0;
+  std::erase_if(state.tickets[half], [&](const auto& entry) {
+    if (link(entry.first).settled(entry.second)) return true;
+    ranks |= uint64_t{1} << entry.first;
+    return false;
+  });
+  return ranks;
+}
+
+bool Operation::all_settled() {
+  return std::ranges::all_of(
+      sending_, [&](Sending& state) { return (unsettled(state, 0) | unsettled(state, 1)) == 0; });
+}
+
+// --- Receiving ---
+
+Result<bool> Operation::advance_sum(bool first, const std::atomic<bool>& stop) {
+  Sum& sum = plan_.sum;
+  if (sum_done_) return false;
+  // A small sum may be in place: what it overwrites must have been sent.
+  if (small_ && !all_sent(false)) return false;
+  const size_t element = bytes_of(sum.dtype);
+  const size_t before = summed_;
+  while (summed_ < sum.count && !stop.load(std::memory_order_relaxed)) {
+    size_t ready = std::min(sum.count - summed_, kSumElements);
+    for (const Summand& summand : sum.summands) {
+      if (ready == 0) break;
+      if (!summand.data)
+        ready = std::min(ready, link(summand.from).front(key(summand.phase)).size() / element);
+    }
+    if (ready == 0) break;
+    add_up(ready);
+    for (const Summand& summand : sum.summands)
+      if (!summand.data)
+        SS_RETURN_IF_ERROR(link(summand.from).pop(key(summand.phase), ready * element));
+    summed_ += ready;
+    if (advance_sends(first))
+      for (const auto& to : links_)
+        if (to) to->notify();
+  }
+  if (summed_ == sum.count) {
+    sum_done_ = true;
+    if (sum.partial) {
+      std::vector<TreeNode> nodes;
+      for (const Summand& summand : sum.summands) nodes.push_back(summand.node);
+      sum.partial->added(nodes);
+    }
+    advance_sends(first);
+  }
+  return summed_ > before || sum_done_;
+}
+
+void Operation::add_up(size_t count) {
+  Sum& sum = plan_.sum;
+  const size_t element = bytes_of(sum.dtype);
+  std::vector<TreeSource> sources;
+  for (const Summand& summand : sum.summands) {
+    const std::byte* data = summand.data ? summand.data + summed_ * element
+                                         : link(summand.from).front(key(summand.phase)).data();
+    sources.push_back({summand.node, data, sum.dtype});
+  }
+  if (sum.partial)
+    sum.partial->add_range(sources, summed_, count);
+  else
+    tree_total(sources, sum.total + summed_ * element, sum.dtype, count);
+}
+
+Result<bool> Operation::advance_copies(const std::atomic<bool>& stop) {
+  bool moved = false;
+  for (size_t i = 0; i < copied_.size(); ++i) {
+    const Incoming& in = plan_.copies[i];
+    while (copied_[i] < in.bytes && !stop.load(std::memory_order_relaxed)) {
+      const Bytes front = link(in.from).front(key(in.phase));
+      const size_t length = std::min({front.size(), in.bytes - copied_[i], kCopyBytes});
+      if (length == 0) break;
+      copy_bytes(in.to + copied_[i], front.data(), length);
+      SS_RETURN_IF_ERROR(link(in.from).pop(key(in.phase), length));
+      copied_[i] += length;
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+uint64_t Operation::waits_for() {
+  uint64_t ranks = 0;
+  for (size_t i = 0; i < copied_.size(); ++i)
+    if (copied_[i] < plan_.copies[i].bytes) ranks |= uint64_t{1} << plan_.copies[i].from;
+  if (!sum_done_)
+    for (const Summand& summand : plan_.sum.summands)
+      if (!summand.data && link(summand.from).front(key(summand.phase)).empty())
+        ranks |= uint64_t{1} << summand.from;
+  for (Sending& state : sending_)
+    ranks |= state.piece_to | unsettled(state, 0) | unsettled(state, 1);
+  return ranks;
+}
+
+}  // namespace simplescale::collective

@@ -1,0 +1,96 @@
+// The link between two processes of one host: the sender publishes where in its arena a piece lies,
+// the receiver reads it there and acknowledges. All shared words lie in the writer's own segment
+// (S1 in segment.hpp).
+//
+// A board is what one rank writes for one communicator: a lane for every peer. A lane holds the
+// descriptors that the owner publishes for that peer (a pool of slots, announced in order through a
+// ring of their indices), and the owner's acknowledgements of what the peer published:
+// consumed[slot] counts the uses of the *peer's* slot that are done with.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "transport/collective/link.hpp"
+#include "transport/collective/segment.hpp"
+
+namespace simplescale::collective {
+
+constexpr uint32_t kDescriptors = 256;
+
+struct Descriptor {
+  uint64_t key;
+  uint64_t offset;
+  uint64_t bytes;
+};
+
+struct alignas(kCacheLine) Lane {
+  std::atomic<uint64_t> published;
+  alignas(kCacheLine) std::atomic<uint32_t> order[kDescriptors];
+  Descriptor descriptors[kDescriptors];
+  alignas(kCacheLine) std::atomic<uint32_t> consumed[kDescriptors];
+};
+
+/// Where a peer's communicator was found.
+struct PeerBoard {
+  std::shared_ptr<PeerSegment> segment;
+  const CommunicatorSlot* slot = nullptr;
+  uint64_t serial = 0;
+  const Lane* lane = nullptr;  ///< the peer's lane for us
+};
+
+/// Looks for the peer's communicator; Code::not_found until it has joined. Code::bad_data: it says
+/// something impossible.
+Result<PeerBoard> find_board(const std::shared_ptr<PeerSegment>& segment, uint64_t generation,
+                             uint64_t name_hash, int rank, int size, int our_rank);
+
+class ShmLink final : public Link {
+ public:
+  /// lane: ours for that peer, in our segment, zeroed.
+  ShmLink(Segment& segment, Lane* lane, PeerBoard peer, std::string peer_name);
+
+  bool reads_arena() const override { return true; }
+  std::optional<Ticket> send(uint64_t key, uint64_t offset, Bytes data, bool copy,
+                             bool first_in_line) override;
+  bool settled(const Ticket& ticket) override;
+  void expect(uint64_t) override {}
+  Bytes front(uint64_t key) override;
+  Status pop(uint64_t key, size_t bytes) override;
+  void forget(uint64_t key) override { streams_.erase(key); }
+  Status health(bool thorough) override;
+  void notify() override;
+  /// Every piece ever sent has been read.
+  bool drained();
+
+ private:
+  struct Piece {
+    Bytes data;
+    uint32_t slot;
+  };
+  struct Stream {
+    std::vector<Piece> pieces;
+    size_t next = 0;
+    size_t read = 0;  // of pieces[next]
+  };
+  bool open() const { return peer_.slot->serial.load(std::memory_order_acquire) == peer_.serial; }
+  Status left() const;
+  void collect();  // takes over newly published descriptors
+
+  Segment& segment_;
+  Lane* lane_;
+  PeerBoard peer_;
+  std::string peer_name_;
+  bool changed_ = false;
+  bool dead_ = false;
+  Status broken_;
+  std::vector<uint32_t> free_;
+  std::vector<uint32_t> in_use_;
+  uint32_t uses_[kDescriptors] = {};
+  uint64_t collected_ = 0;
+  std::unordered_map<uint64_t, Stream> streams_;
+};
+
+}  // namespace simplescale::collective
