@@ -161,7 +161,7 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
   char host[256] = "";
   gethostname(host, sizeof host - 1);
   self->send(s.supervisor,
-             NodeHello{o.name(), host, getpid(), static_cast<uint32_t>(s.trainers.size()), ""});
+             NodeHello{o.name(), host, getpid(), static_cast<uint32_t>(s.trainers.size())});
 
   return {
       // From trainers.
