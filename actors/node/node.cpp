@@ -115,6 +115,19 @@ void join(Self* self, const JoinGeneration& job) {
   }
 }
 
+/// Passes a pinned state on to the checkpoint actor.
+void save(Self* self, const std::string& trainer, uint64_t generation, uint64_t step, bool pinned) {
+  NodeState& s = self->state;
+  auto found = s.trainers.find(trainer);
+  if (!pinned || found == s.trainers.end()) return;
+  const auto shard = static_cast<uint64_t>(found->second.place.shard);
+  if (s.checkpoint)
+    self->send(s.checkpoint, local::SaveShard{trainer, generation, step, shard});
+  else
+    self->send(s.supervisor,
+               ShardSaved{generation, step, shard, "", "the checkpoint actor is being restarted"});
+}
+
 template <class Message>
 void to_trainers(Self* self, const Message& message) {
   for (auto& [name, local] : self->state.trainers)
@@ -188,13 +201,18 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
         NodeState& s = self->state;
         self->send(s.supervisor, done);
         auto found = s.trainers.find(done.trainer);
-        if (done.save && found != s.trainers.end() && s.checkpoint)
-          self->send(s.checkpoint,
-                     local::SaveShard{done.trainer, done.generation, done.step,
-                                      static_cast<uint64_t>(found->second.place.shard)});
+        if (found != s.trainers.end() && found->second.restarted) {
+          found->second.restarted = false;  // it has committed a step: its budget starts anew
+          self->send(s.tree, supervision::Progress{{done.trainer}});
+        }
+        save(self, done.trainer, done.generation, done.step, done.save);
       },
       [self](const Validated& result) { self->send(self->state.supervisor, result); },
-      [self](const TrainerFinished& end) { self->send(self->state.supervisor, end); },
+      [self](const TrainerFinished& end) {
+        NodeState& s = self->state;
+        self->send(s.supervisor, end);
+        save(self, end.trainer, end.generation, end.step, end.save);
+      },
       // From the children on this node.
       [self](const local::ChildUp& up) {
         NodeState& s = self->state;
@@ -206,6 +224,7 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
         auto found = s.trainers.find(end.trainer);
         if (s.stopping || found == s.trainers.end()) return;
         found->second.handle = nullptr;
+        found->second.restarted = true;
         unlink_shared_memory("ss-" + s.options.instance + "-" + end.trainer + "-" +
                              std::to_string(end.pid));
         self->send(s.supervisor, TrainerDown{end.trainer, end.how, true});

@@ -44,6 +44,7 @@ struct NodeState {
     int32_t pid = 0;
     caf::actor handle;        // invalid while it is not up
     uint64_t generation = 0;  // told to join
+    bool restarted = false;   // and has committed nothing since
   };
   NodeOptions options;
   caf::actor supervisor, tree, dataloader, checkpoint;
