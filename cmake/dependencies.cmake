@@ -38,8 +38,9 @@ if(NOT TORCH_DIR)
   message(FATAL_ERROR "no libtorch under ${SIMPLESCALE_DEPS}: run ./simplescale build, which installs it")
 endif()
 add_library(deps::torch INTERFACE IMPORTED)
-target_include_directories(deps::torch SYSTEM INTERFACE ${TORCH_DIR}/include
-  ${TORCH_DIR}/include/torch/csrc/api/include)
+# After the system's: the wheel brings headers of libraries (fmt) that the system has in another version.
+target_compile_options(deps::torch INTERFACE "SHELL:-idirafter ${TORCH_DIR}/include"
+  "SHELL:-idirafter ${TORCH_DIR}/include/torch/csrc/api/include")
 target_link_libraries(deps::torch INTERFACE ${TORCH_DIR}/lib/libtorch_cpu.so ${TORCH_DIR}/lib/libc10.so)
 target_link_options(deps::torch INTERFACE -Wl,-rpath,${TORCH_DIR}/lib
   -Wl,--allow-shlib-undefined)

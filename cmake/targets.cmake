@@ -14,7 +14,7 @@ function(simplescale_flags target)
 endfunction()
 
 function(simplescale_layer name)
-  cmake_parse_arguments(ARG "" "EXCLUDE" "FOLDERS;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "EXCLUDE" "FOLDERS;LINK;PRIVATE_LINK" ${ARGN})
   if(NOT ARG_EXCLUDE)
     set(ARG_EXCLUDE "/none/")
   endif()
@@ -29,7 +29,7 @@ function(simplescale_layer name)
   endif()
   add_library(${name} STATIC ${sources})
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
-  target_link_libraries(${name} PUBLIC ${ARG_LINK})
+  target_link_libraries(${name} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK})
   simplescale_flags(${name})
 endfunction()
 
@@ -37,7 +37,7 @@ simplescale_layer(base FOLDERS runtime/base runtime/config runtime/data runtime/
   LINK Threads::Threads spdlog::spdlog nlohmann_json::nlohmann_json PkgConfig::tomlplusplus
        PkgConfig::xxhash PkgConfig::sentencepiece rt)
 
-simplescale_layer(model FOLDERS model LINK base deps::torch)
+simplescale_layer(model FOLDERS model LINK base PRIVATE_LINK deps::torch)
 if(TARGET model)
   # Lets MKL choose its kernels by what the CPU can do: see model/cpu/gemm.cpp.
   target_link_options(model INTERFACE -Wl,--export-dynamic-symbol=mkl_serv_intel_cpu_true)

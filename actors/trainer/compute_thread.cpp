@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "actors/checkpoint/state_store.hpp"
+#include "model/engine/buffer_plan.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/data/data_location.hpp"
@@ -37,6 +38,14 @@ std::vector<std::vector<uint8_t>> addresses(const std::vector<DataAddress>& memb
 }
 
 }  // namespace
+
+size_t arena_bytes(const Config& config, const Plan& plan) {
+  const auto groups = static_cast<size_t>(plan.topology.groups),
+             shards = static_cast<size_t>(plan.topology.shards);
+  const size_t total = shard_layout(units_of(plan.shape), shards).total;
+  const BufferPlan buffers = buffer_plan(engine_options(config, plan), groups, shards, true);
+  return buffers.bytes(config.train.precision, total) + (size_t{8} << 20);
+}
 
 /// Declared in the order of construction: what uses comes after what is used.
 struct ComputeThread::Generation {

@@ -34,6 +34,10 @@ struct ComputeOptions {
   int threads = 1;
 };
 
+/// Shared memory that the trainer's collectives need: what its engine takes, and room for
+/// alignment.
+size_t arena_bytes(const Config& config, const Plan& plan);
+
 /// What the compute thread reports.
 using ComputeReport = std::variant<TrainerIdle, StepDone, Validated, TrainerFinished>;
 

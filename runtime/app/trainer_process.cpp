@@ -36,7 +36,7 @@ Result<int> serve(const TrainerProcessOptions& o) {
 
   DataPlaneOptions data;
   data.shm_prefix = "ss-" + instance + "-" + o.trainer + "-" + std::to_string(getpid());
-  data.arena_bytes = arena_bytes(plan);
+  data.arena_bytes = arena_bytes(config, plan);
   SS_ASSIGN(auto plane, DataPlane::create(data));
 
   caf::actor_system_config actors;

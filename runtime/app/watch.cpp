@@ -1,5 +1,6 @@
 #include "runtime/app/watch.hpp"
 
+#include <fmt/format.h>
 #include <sys/wait.h>
 
 #include <cstdio>
