@@ -119,11 +119,12 @@ Result<SpecialTokens> write_hf_tokenizer(const std::string& model_path, const st
   if (p.bos_id() >= 0) special["bos_token"] = p.IdToPiece(p.bos_id());
   if (p.eos_id() >= 0) special["eos_token"] = p.IdToPiece(p.eos_id());
   ordered_json config = special;
-  config["tokenizer_class"] = "LlamaTokenizer";
+  // Not LlamaTokenizer: that class of transformers 5 ignores tokenizer.json's normalizer and drops
+  // a text's leading space.
+  config["tokenizer_class"] = "PreTrainedTokenizerFast";
   config["add_bos_token"] = p.bos_id() >= 0;
   config["add_eos_token"] = false;
   config["clean_up_tokenization_spaces"] = false;
-  config["legacy"] = false;
   config["model_max_length"] = block_size;
   SS_RETURN_IF_ERROR(
       write_text_file(ops, folder + "/tokenizer.json", tokenizer_json(p).dump(1) + "\n"));
