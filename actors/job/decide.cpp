@@ -55,7 +55,7 @@ class Decider {
   Decision take() { return std::move(decision_); }
 
   void operator()(const NodeUp& e) {
-    if (!s_.nodes.contains(e.node)) return;
+    if (!s_.nodes.contains(e.node) || over()) return;
     s_.nodes[e.node] = true;
     record("", "node_up", e.node, "");
   }
@@ -131,14 +131,16 @@ class Decider {
   }
 
   void operator()(const CheckpointSaved& e) {
+    if (over()) return;
     s_.checkpoint_step = std::max(s_.checkpoint_step.value_or(0), e.step);
     record("", "checkpoint_saved", "step-" + std::to_string(e.step), "");
     finish_if_saved();
   }
 
   void operator()(const CheckpointFailed& e) {
+    if (over()) return;
     record("", "checkpoint_failed", "step-" + std::to_string(e.step), e.reason);
-    if (!over() && all_in(TrainerState::finished))
+    if (all_in(TrainerState::finished))
       shut_down(Code::io, "the last checkpoint could not be saved: " + e.reason);
   }
 
