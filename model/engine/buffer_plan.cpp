@@ -67,10 +67,4 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   return plan;
 }
 
-size_t engine_bytes(const EngineOptions& options, size_t groups, size_t shards, bool host_memory) {
-  const size_t total = shard_layout(units_of(options.shape), shards).total;
-  return buffer_plan(options, groups, shards, host_memory).bytes(options.precision, total) +
-         TrainState::bytes_for(total);
-}
-
 }  // namespace simplescale

@@ -16,13 +16,18 @@ struct BufferPool {
   size_t slots = 0;
 };
 
-/// With e bytes of the compute precision, P elements of the padded shard, S shards, U and E
-/// elements of a whole padded block and of the larger of embeddings and head (both, when tied), D
-/// digits:
-///   gather    full_shard (2 U + E) e; shard_grad_op S P e; one shard: P e in bf16, nothing in fp32
-///   gradient  (2 U + E) e; nothing where backward can write the fp32 sum itself (one shard, A = 1,
-///   fp32, host memory) slices    D P 4 bytes; totals P 4 bytes, more than one group or device
-///   memory only; device: 3 P 4 for the state
+/// e bytes of the compute precision, P elements of the padded shard, S shards; U elements of a
+/// whole padded block, E of the larger of embeddings and head (of both together when tied); D
+/// digits.
+///
+///   gather    (2 U + E) e   full_shard
+///             S P e         shard_grad_op, and one shard in bf16
+///             0             one shard in fp32
+///   gradient  (2 U + E) e
+///             0             where backward can write the sum itself: fp32, M / groups = 1, host
+///   slices    D P 4
+///   total     P 4           more than one group, or device memory
+///   state     3 P 4         device memory
 struct BufferPlan {
   std::vector<size_t> pool_of_unit_gather, pool_of_unit_gradient;  // empty: no buffers
   std::vector<BufferPool> gather, gradient;
@@ -35,9 +40,5 @@ struct BufferPlan {
 
 BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shards,
                        bool host_memory);
-
-/// Bytes of everything the engine and its state keep for one trainer, without the backend's
-/// activations: the plan's buffers and both sides of the state.
-size_t engine_bytes(const EngineOptions& options, size_t groups, size_t shards, bool host_memory);
 
 }  // namespace simplescale

@@ -196,6 +196,7 @@ Status Engine::Parts::micro_batch(int k, const int32_t* tokens, double& loss, St
 Result<Verdict> Engine::Parts::vote_on(Ballot& ballot, const Batch& batch, StepResult& times) {
   gather->prefetch(0);
   reduce->begin_step();
+  if (replicate.size() > 1) ballot.state_hash = optimizer->sample_hash();
   for (int k = 0; k < options.accumulation; ++k) {
     const int32_t* tokens = no_tokens.data();
     if (ballot.failure.ok()) {

@@ -5,12 +5,17 @@
 // TrainState's. The compute thread makes all calls but abort() and progress(). Batches come as
 // pointers, results go as values: no files, no clocks but for the breakdown, no logging of steps.
 //
-//   E1 Until every rank of the world has voted for a step, nothing of it is written anywhere but in
-//   buffers. E2 The side of the state that holds step N - 1 is overwritten only after a vote for
-//   step N + 1 in which all took part,
-//      so a step that some ranks committed and others did not can be undone (TrainState::rewind).
-//   E3 The state after a step has the same bits for every layout (groups, shards, accumulation) of
-//   the same leaves.
+// E1. Until every rank of the world has voted for a step, nothing of it is written but to buffers.
+//
+// E2. The side of the state that holds step N - 1 is overwritten only after a vote for step N + 1
+// in which all took part, so a step that some ranks committed and others did not can be undone
+// (TrainState::rewind).
+//
+// E3. The state after a step has the same bits for every layout (groups, shards, accumulation) of
+// the same leaves.
+//
+// E4. Replicas whose states differ in any bit find out within 16 steps: each step they compare a
+// hash of another sixteenth.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 
+#include "runtime/base/hash.hpp"
+
 namespace simplescale {
+
+constexpr size_t kHashedParts = 16;
 
 std::vector<DecayRun> decay_runs(const std::vector<Unit>& units, const ShardLayout& layout,
                                  size_t shard) {
@@ -48,6 +52,23 @@ void ShardOptimizer::load() {
   backend_->copy_to_device(device_ + 2 * total_, side.exp_avg_sq.data(), bytes);
   backend_->synchronize();
   params_ = device_;
+}
+
+uint64_t ShardOptimizer::sample_hash() const {
+  const TrainState::Side side = state_->committed();
+  const uint64_t step = state_->step();
+  const size_t part = total_ / kShardAlign / kHashedParts * kShardAlign + kShardAlign;
+  const size_t first = std::min(total_, step % kHashedParts * part),
+               count = std::min(part, total_ - first);
+  uint64_t hashes[4] = {step};
+  for (int kind = 0; kind < 3; ++kind) {
+    const float* values = (kind == 0   ? side.params
+                           : kind == 1 ? side.exp_avg
+                                       : side.exp_avg_sq)
+                              .data();
+    hashes[kind + 1] = hash128(values + first, count * sizeof(float)).low;
+  }
+  return hash128(hashes, sizeof(hashes)).low;
 }
 
 Status ShardOptimizer::apply(const AdamW& options, const float* gradient, int state_timeout_ms) {

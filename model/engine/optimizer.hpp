@@ -29,6 +29,8 @@ class ShardOptimizer {
   /// The committed parameters of the own shard, fp32, device memory; valid until the next load() or
   /// apply().
   const float* params() const { return params_; }
+  /// Of one sixteenth of the committed state, another one every step: equal on replicas.
+  uint64_t sample_hash() const;
   /// gradient: the own shard's total, fp32, device memory. Writes the new state and commits it as
   /// options.step. deadline if a reader keeps the other side; then nothing was changed.
   Status apply(const AdamW& options, const float* gradient, int state_timeout_ms);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "model/engine/stopwatch.hpp"
+#include "runtime/base/hash.hpp"
 
 namespace simplescale {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 /// The fixed part of a ballot on the wire; doubles follow. Peers are of the same build and machine
 /// type.
 struct BallotHeader {
-  uint64_t step, options_hash;
+  uint64_t step, options_hash, state_hash;
   float learning_rate;
   uint8_t stop, save, pause, code;
   char message[224];
@@ -25,6 +26,7 @@ BallotHeader header_of(const Ballot& ballot) {
   header.step = ballot.step;
   header.options_hash = ballot.options_hash;
   header.learning_rate = ballot.learning_rate;
+  header.state_hash = ballot.state_hash;
   header.stop = ballot.control.stop;
   header.save = ballot.control.save;
   header.pause = ballot.control.pause;
@@ -80,6 +82,7 @@ Result<Exchange> exchange(Collective& collective, const BallotHeader& header,
 /// with voter 0, decides.
 Ballot combined(const Exchange& votes, size_t ranks, const std::string& voter_kind) {
   Ballot result;
+  std::vector<uint64_t> states;
   for (size_t rank = 0; rank < ranks; ++rank) {
     const BallotHeader header = votes.header(rank);
     const std::string voter = voter_kind + " " + std::to_string(rank);
@@ -102,8 +105,10 @@ Ballot combined(const Exchange& votes, size_t ranks, const std::string& voter_ki
     if (header.options_hash != result.options_hash) differ("options ", "one kind", "another");
     if (header.learning_rate != result.learning_rate)
       differ("learning rate ", text(result.learning_rate), text(header.learning_rate));
+    states.push_back(header.state_hash);
     if (result.failure.ok()) result.failure = failure;
   }
+  result.state_hash = hash128(states.data(), states.size() * sizeof(uint64_t)).low;
   return result;
 }
 
@@ -208,12 +213,15 @@ Result<Verdict> Vote::hold(const Ballot& ballot, double& wait_ms) {
   for (size_t rank = 0; rank < groups; ++rank) {
     const double norm = world.numbers(rank)[0];
     losses.insert(losses.end(), world.numbers(rank) + 1, world.numbers(rank) + record.size());
-    const bool same =
-        norm == verdict.grad_norm || (!std::isfinite(norm) && !std::isfinite(verdict.grad_norm));
-    if (verdict.status.ok() && !same)
-      verdict.status = {Code::internal, "replicas differ: gradient norm " +
-                                            text(verdict.grad_norm) + " in group 0, " + text(norm) +
-                                            " in group " + std::to_string(rank)};
+    auto differ = [&](const std::string& what) {
+      if (verdict.status.ok())
+        verdict.status = {Code::internal,
+                          "replicas differ: " + what + " in group " + std::to_string(rank)};
+    };
+    if (world.header(rank).state_hash != world.header(0).state_hash)
+      differ("the state in group 0 is not the state");
+    if (norm != verdict.grad_norm && (std::isfinite(norm) || std::isfinite(verdict.grad_norm)))
+      differ("gradient norm " + text(verdict.grad_norm) + " in group 0, " + text(norm));
   }
   verdict.loss = tree_mean(losses);
   if (verdict.status.ok() && !(std::isfinite(verdict.loss) && std::isfinite(verdict.grad_norm)))

@@ -18,6 +18,7 @@ struct Ballot {
   uint64_t step = 0;
   uint64_t options_hash = 0;  // all ranks must run the same options
   float learning_rate = 0;
+  uint64_t state_hash = 0;  // of what replicas must hold alike
   StepControl control;
   Status failure;              // why this rank cannot commit; its numbers do not count then
   std::vector<double> losses;  // of its A leaves

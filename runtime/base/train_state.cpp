@@ -9,8 +9,6 @@
 #include <climits>
 #include <new>
 
-#include "runtime/base/hash.hpp"
-
 namespace simplescale {
 namespace {
 
@@ -36,19 +34,6 @@ void futex_wake(std::atomic<uint32_t>& word) {
 }
 
 }  // namespace
-
-uint64_t state_layout_hash(const ModelShape& shape, size_t shards, size_t shard) {
-  std::string text;
-  for (const Unit& unit : units_of(shape))
-    for (const Parameter& parameter : unit.parameters) {
-      text += parameter.name;
-      for (int64_t n : parameter.shape) text += ' ' + std::to_string(n);
-      text += '\n';
-    }
-  text += std::to_string(shard) + " of " + std::to_string(shards) + " aligned " +
-          std::to_string(kShardAlign);
-  return hash128(text.data(), text.size()).low;
-}
 
 size_t TrainState::bytes_for(size_t total) {
   return kHeaderBytes + 2 * 3 * total * sizeof(float);

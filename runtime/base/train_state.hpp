@@ -15,7 +15,6 @@
 #include <span>
 #include <string>
 
-#include "runtime/base/model_shape.hpp"
 #include "runtime/base/shared_memory.hpp"
 #include "runtime/base/status.hpp"
 
@@ -31,9 +30,6 @@ struct StateHeader {
   std::atomic<uint64_t> step[2];    // the step whose result a side holds; step 0: initial values
   std::atomic<uint32_t> pins[2];    // readers (checkpoint writer, healer) of a side; futex
 };
-
-/// The layout_hash of a segment: of everything that decides what lies where in it.
-uint64_t state_layout_hash(const ModelShape& shape, size_t shards, size_t shard);
 
 class TrainState {
  public:

@@ -148,15 +148,4 @@ TEST_SUITE("train_state") {
     REQUIRE(small.ok());
     CHECK(TrainState::open(name + "-small", 7, kTotal).status().code() == Code::bad_data);
   }
-
-  TEST_CASE("train_state: the layout hash tells shapes, shard counts and shards apart") {
-    const ModelShape shape{8, 16, 2, 2, 1, 32, 16};
-    ModelShape other = shape;
-    other.hidden = 32;
-    const uint64_t hash = state_layout_hash(shape, 2, 0);
-    CHECK(hash == state_layout_hash(shape, 2, 0));
-    CHECK(hash != state_layout_hash(shape, 2, 1));
-    CHECK(hash != state_layout_hash(shape, 4, 0));
-    CHECK(hash != state_layout_hash(other, 2, 0));
-  }
 }

@@ -73,11 +73,7 @@ class World {
       static std::atomic<int> count = 0;
       const std::string name =
           "ss-test-engine-" + std::to_string(getpid()) + "-" + std::to_string(count++);
-      Result<TrainState> state =
-          TrainState::create(name,
-                             state_layout_hash(options.shape, static_cast<size_t>(shards),
-                                               static_cast<size_t>(rank % shards)),
-                             layout.total);
+      Result<TrainState> state = TrainState::create(name, 1, layout.total);
       REQUIRE(state.ok());
       this->states.push_back(state.take());
     }

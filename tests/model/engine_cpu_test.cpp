@@ -1,0 +1,100 @@
+#include <cmath>
+
+#include "tests/model/engine_world.hpp"
+
+using namespace simplescale;
+
+// The engine over the real CPU backend.
+
+namespace {
+
+EngineOptions options_for(int groups, int shards, DType precision, bool tied) {
+  EngineOptions options;
+  options.shape = {.dim = 64,
+                   .hidden = 96,
+                   .layers = 2,
+                   .heads = 4,
+                   .kv_heads = 2,
+                   .vocab = 211,
+                   .block_size = 24};
+  options.shape.tie_embeddings = tied;
+  options.precision = precision;
+  options.micro_batch_size = 2;
+  options.accumulation = 12 / (groups * shards);
+  return options;
+}
+
+MakeBackend cpu_backends(int threads, bool checkpointing) {
+  return [=](BackendOptions options) {
+    options.threads = threads;
+    options.activation_checkpointing = checkpointing;
+    Result<std::unique_ptr<Backend>> backend = make_cpu_backend(options);
+    REQUIRE(backend.ok());
+    return backend.take();
+  };
+}
+
+std::string digest_after(uint64_t steps, World& world) {
+  world.initialize();
+  world.train(1, steps);
+  const std::string digest = world.digest();
+  for (int group = 1; group < world.groups; ++group) CHECK(world.digest(group) == digest);
+  return digest;
+}
+
+}  // namespace
+
+TEST_SUITE("engine_cpu") {
+  TEST_CASE(
+      "engine on the CPU: equal digests for all layouts, strategies, threads, with and without "
+      "checkpointing") {
+    for (DType precision : {DType::f32, DType::bf16}) {
+      for (bool tied : {false, true}) {
+        World alone(options_for(1, 1, precision, tied), 1, 1, cpu_backends(1, false));
+        const std::string expected = digest_after(3, alone);
+        struct {
+          int groups, shards;
+        } const layouts[] = {{1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 1}, {2, 2},
+                             {2, 3}, {3, 1}, {3, 2}, {3, 4}, {4, 1}, {4, 3}};
+        for (const auto& [groups, shards] : layouts) {
+          for (Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op}) {
+            CAPTURE(groups);
+            CAPTURE(shards);
+            CAPTURE(tied);
+            CAPTURE(static_cast<int>(precision));
+            EngineOptions options = options_for(groups, shards, precision, tied);
+            options.sharding = sharding;
+            const bool odd = (groups + shards) % 2 == 1;
+            World world(options, groups, shards,
+                        cpu_backends(odd ? 2 : 1, odd && sharding == Sharding::full_shard));
+            CHECK(digest_after(3, world) == expected);
+          }
+        }
+      }
+    }
+  }
+
+  TEST_CASE("engine on the CPU: the loss begins near ln V and falls on data seen again and again") {
+    for (DType precision : {DType::f32, DType::bf16}) {
+      const EngineOptions options = options_for(1, 2, precision, false);
+      World world(options, 1, 2, cpu_backends(1, false));
+      world.initialize();
+      std::vector<double> losses(30);
+      world.each([&](Seat& seat) {
+        std::vector<int32_t> tokens;
+        for (uint64_t step = 1; step <= losses.size(); ++step) {
+          const Result<StepResult> result =
+              seat.engine->step(step, 3e-3f, {}, [&](int k) -> Result<const int32_t*> {
+                tokens = test_tokens(options, 1, seat.engine->leaf(k));
+                return static_cast<const int32_t*>(tokens.data());
+              });
+          if (!result.ok()) return;
+          if (seat.shard == 0) losses[step - 1] = result->loss;
+        }
+      });
+      CHECK(losses[0] == doctest::Approx(std::log(211)).epsilon(0.02));
+      CHECK(losses[29] < losses[0] - 0.7);
+      CHECK(losses[29] > 0);
+    }
+  }
+}

@@ -1,0 +1,266 @@
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+#include "tests/model/engine_world.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+EngineOptions options_for(int accumulation) {
+  EngineOptions options;
+  options.shape = test_shape();
+  options.accumulation = accumulation;
+  options.seed = 9;
+  return options;
+}
+
+/// The step on all ranks; the batches of one of them do as told.
+std::vector<Status> step_with(
+    World& world, uint64_t step, size_t odd,
+    const std::function<Result<const int32_t*>(int k, Seat&)>& odd_batch) {
+  std::vector<Status> statuses(world.seats.size());
+  world.each([&](Seat& seat) {
+    const size_t rank = static_cast<size_t>(&seat - world.seats.data());
+    std::vector<int32_t> tokens;
+    const Engine::Batch batch = [&](int k) -> Result<const int32_t*> {
+      if (rank == odd) {
+        Result<const int32_t*> special = odd_batch(k, seat);
+        if (!special.ok() || *special) return special;
+      }
+      tokens = test_tokens(world.options, step, seat.engine->leaf(k));
+      return static_cast<const int32_t*>(tokens.data());
+    };
+    statuses[rank] = seat.engine->step(step, 1e-2f / static_cast<float>(step), {}, batch).status();
+  });
+  return statuses;
+}
+
+const Result<const int32_t*> kUsual = static_cast<const int32_t*>(nullptr);
+
+/// The digest after `steps` undisturbed steps.
+std::string undisturbed(const EngineOptions& options, int groups, int shards, uint64_t steps) {
+  World world(options, groups, shards);
+  world.initialize();
+  world.train(1, steps);
+  return world.digest();
+}
+
+}  // namespace
+
+TEST_SUITE("engine_failure") {
+  TEST_CASE(
+      "engine: a rank whose batch fails is named by all, nothing is applied, the next try "
+      "succeeds") {
+    const EngineOptions options = options_for(3);
+    World world(options, 2, 2);
+    world.initialize();
+    world.train(1, 1);
+    const std::string before = world.digest();
+    const std::vector<Status> statuses =
+        step_with(world, 2, 3, [](int k, Seat&) -> Result<const int32_t*> {
+          if (k == 1) return Status(Code::io, "disk full");
+          return kUsual;
+        });
+    for (const Status& status : statuses) {
+      CHECK(status.code() == Code::io);
+      CHECK(status.message() == "step 2: group 1: trainer 1: disk full");
+    }
+    CHECK(world.digest() == before);
+    world.train(2, 3);
+    CHECK(world.digest() == undisturbed(options, 2, 2, 3));
+  }
+
+  TEST_CASE("engine: ranks that disagree on the step fail loudly") {
+    World world(options_for(1), 2, 2);
+    world.initialize();
+    world.train(1, 2);
+    REQUIRE(world.states[2].rewind(1).ok());
+    REQUIRE(world.seats[2].engine->attach().ok());
+    const std::string before = world.digest();
+    std::vector<Status> statuses(4);
+    world.each([&](Seat& seat) {
+      const size_t rank = static_cast<size_t>(&seat - world.seats.data());
+      statuses[rank] = world.step(seat, rank == 2 ? 2 : 3).status();
+    });
+    for (const Status& status : statuses) CHECK(status.code() == Code::internal);
+    CHECK(statuses[0].message() == "step 3: group 1: step 2 on trainer 0, 3 on trainer 1");
+    CHECK(world.digest() == before);
+    const Result<StepResult> twice =
+        [&] {  // a step that does not follow is no disagreement, but wrong all the same
+          std::vector<Result<StepResult>> results(4, Status(Code::internal, ""));
+          world.each([&](Seat& seat) {
+            results[static_cast<size_t>(&seat - world.seats.data())] = world.step(seat, 5);
+          });
+          return results[0];
+        }();
+    CHECK(twice.status().message() ==
+          "step 5: group 0: trainer 0: holds step 2, cannot make step 5");
+  }
+
+  TEST_CASE("engine: E4, replicas whose states differ find out within 16 steps and go no further") {
+    for (int damaged = 0; damaged < 3; ++damaged) {  // parameters, exp_avg, exp_avg_sq
+      World world(options_for(1), 3, 2);
+      world.initialize();
+      world.train(1, 1);
+      TrainState::Side side = world.states[3].committed();
+      const std::span<float> values = damaged == 0   ? side.params
+                                      : damaged == 1 ? side.exp_avg
+                                                     : side.exp_avg_sq;
+      values[values.size() / 2] += 0.5f;
+      std::vector<Status> statuses;
+      uint64_t step = 1;
+      do {
+        statuses = step_with(world, ++step, 99, [](int, Seat&) { return kUsual; });
+        for (const Status& status : statuses) CHECK(status.code() == statuses[0].code());
+      } while (statuses[0].ok() && step < 30);
+      CHECK(step <= 17);
+      for (const Status& status : statuses) {
+        CHECK(status.code() == Code::internal);
+        CHECK(status.message() ==
+              "step " + std::to_string(step) +
+                  ": replicas differ: the state in group 0 is not the state in group 1");
+      }
+    }
+  }
+
+  TEST_CASE("engine: a loss that is not finite stops every rank and applies nothing") {
+    World world(options_for(2), 2, 2);
+    world.initialize();
+    const std::string before = world.digest();
+    world.seats[1].fake().poison = std::numeric_limits<float>::quiet_NaN();
+    for (const Status& status : step_with(world, 1, 99, [](int, Seat&) { return kUsual; })) {
+      CHECK(status.code() == Code::bad_data);
+      CHECK(status.message().starts_with("step 1: loss "));
+    }
+    CHECK(world.digest() == before);
+    world.seats[1].fake().poison = 0;
+    world.train(1, 1);
+  }
+
+  TEST_CASE(
+      "engine: abort() ends a step in the middle, here at once and elsewhere by deadline; the "
+      "state is whole") {
+    const EngineOptions options = options_for(4);
+    World world(options, 2, 2, fake_backends(), {}, 200);
+    world.initialize();
+    world.train(1, 2);
+    const std::string before = world.digest();
+    const std::vector<Status> statuses = step_with(world, 3, 0, [](int k, Seat& seat) {
+      if (k == 2) std::thread([&] { seat.engine->abort("generation 7 is over"); }).join();
+      return kUsual;
+    });
+    CHECK(statuses[0].code() == Code::aborted);
+    CHECK(statuses[0].message() == "step 3: generation 7 is over");
+    for (size_t rank = 1; rank < 4; ++rank) {
+      const bool expected =
+          statuses[rank].code() == Code::deadline || statuses[rank].code() == Code::unavailable;
+      CHECK(expected);
+    }
+    CHECK(world.digest() == before);
+    for (Seat& seat : world.seats)
+      CHECK_FALSE(world.step(seat, 3).ok());  // finished: make new ones
+    World next(options, 2, 2, fake_backends(), std::move(world.states));
+    next.train(3, 4);
+    CHECK(next.digest() == undisturbed(options, 2, 2, 4));
+  }
+
+  TEST_CASE("engine: a lone trainer can be aborted, too") {
+    World world(options_for(2), 1, 1);
+    world.initialize();
+    const std::vector<Status> statuses = step_with(world, 1, 0, [](int k, Seat& seat) {
+      if (k == 1) seat.engine->abort("enough");
+      return kUsual;
+    });
+    CHECK(statuses[0].code() == Code::aborted);
+    CHECK(world.states[0].step() == 0);
+  }
+
+  TEST_CASE("engine: batch() that ends with aborted ends the step without a vote") {
+    World world(options_for(1), 1, 1);
+    world.initialize();
+    const std::vector<Status> statuses =
+        step_with(world, 1, 0, [](int, Seat&) -> Result<const int32_t*> {
+          return Status(Code::aborted, "shutting down");
+        });
+    CHECK(statuses[0].code() == Code::aborted);
+    CHECK_FALSE(world.step(world.seats[0], 1).ok());
+  }
+
+  TEST_CASE(
+      "engine: E2, a step that only some ranks committed is undone and made again with the same "
+      "bits") {
+    const EngineOptions options = options_for(3);
+    World world(options, 2, 2);
+    world.initialize();
+    world.train(1, 3);
+    for (size_t rank : {size_t{0}, size_t{3}})
+      REQUIRE(world.states[rank].rewind(2).ok());  // did not get to commit 3
+    for (TrainState& state : world.states) {
+      REQUIRE(state.holds(2));
+      REQUIRE(state.rewind(2).ok());
+    }
+    World next(options, 2, 2, fake_backends(), std::move(world.states));
+    for (Seat& seat : next.seats) CHECK(*seat.engine->attach() == 2);
+    next.train(3, 5);
+    CHECK(next.digest() == undisturbed(options, 2, 2, 5));
+  }
+
+  TEST_CASE("engine: going on from a state equals never having stopped") {
+    const EngineOptions options = options_for(2);
+    for (bool host : {true, false}) {
+      World first(options, 1, 3, fake_backends(host));
+      CHECK(first.seats[0].engine->attach().status().code() == Code::not_found);
+      CHECK(first.step(first.seats[0], 1).status().code() == Code::not_found);
+      first.initialize();
+      first.train(1, 2);
+      World second(options, 1, 3, fake_backends(host), std::move(first.states));
+      second.train(3, 4);
+      CHECK(second.digest() == undisturbed(options, 1, 3, 4));
+    }
+  }
+
+  TEST_CASE("engine: a reader that keeps the other side costs a deadline, not the state") {
+    EngineOptions options = options_for(1);
+    options.state_timeout_ms = 0;
+    World world(options, 1, 1);
+    world.initialize();
+    REQUIRE(world.states[0].pin(0).ok());
+    world.train(1, 1);
+    const Status status = world.step(world.seats[0], 2).status();
+    CHECK(status.code() == Code::deadline);
+    CHECK(world.states[0].step() == 1);
+  }
+
+  TEST_CASE("engine: wishes of one rank are agreed on by all") {
+    World world(options_for(1), 2, 2);
+    world.initialize();
+    std::vector<StepControl> agreed(4);
+    world.each([&](Seat& seat) {
+      const size_t rank = static_cast<size_t>(&seat - world.seats.data());
+      const Result<StepResult> result = world.step(seat, 1, {.stop = rank == 1, .save = rank == 2});
+      if (result.ok()) agreed[rank] = result->agreed;
+    });
+    for (const StepControl& control : agreed)
+      CHECK(control == StepControl{.stop = true, .save = true});
+  }
+
+  TEST_CASE("engine: options that do not fit are refused") {
+    World world(options_for(1), 1, 2);
+    Seat& seat = world.seats[0];
+    auto refused = [&](const std::function<void(EngineOptions&)>& change) {
+      EngineOptions options = options_for(1);
+      change(options);
+      return Engine::create(options, *seat.backend, world.shard_communicator(seat),
+                            world.replicate_communicator(seat), *seat.state)
+          .status()
+          .code();
+    };
+    CHECK(refused([](EngineOptions& o) { o.sharding = Sharding::no_shard; }) == Code::bad_config);
+    CHECK(refused([](EngineOptions& o) { o.accumulation = 0; }) == Code::bad_config);
+    CHECK(refused([](EngineOptions& o) { o.micro_batch_size = 0; }) == Code::bad_config);
+    CHECK(refused([](EngineOptions& o) { o.shape.heads = 3; }) == Code::bad_config);
+    CHECK(refused([](EngineOptions& o) { o.shape.hidden *= 2; }) == Code::bad_config);
+  }
+}

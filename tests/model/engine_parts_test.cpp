@@ -1,0 +1,185 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <thread>
+
+#include "model/engine/initial_values.hpp"
+#include "model/engine/optimizer.hpp"
+#include "model/engine/vote.hpp"
+#include "tests/model/engine_world.hpp"
+
+using namespace simplescale;
+
+TEST_SUITE("engine_parts") {
+  TEST_CASE("initial values: any cut of a unit into pieces gives the same values") {
+    const std::vector<Unit> units = units_of(test_shape());
+    for (const Unit& unit : units) {
+      std::vector<float> whole(unit.count + 100);
+      initial_values(unit, 7, 0, whole);
+      for (size_t piece : {size_t{1}, size_t{37}, size_t{1024}}) {
+        std::vector<float> pieces(whole.size(), -1.0f);
+        for (size_t first = 0; first < whole.size(); first += piece)
+          initial_values(unit, 7, first,
+                         std::span(pieces).subspan(first, std::min(piece, whole.size() - first)));
+        CHECK(pieces == whole);
+      }
+      for (size_t i = unit.count; i < whole.size(); ++i) REQUIRE(whole[i] == 0);
+      for (const Parameter& parameter : unit.parameters)
+        if (!parameter.is_matrix())
+          for (size_t i = 0; i < parameter.count; ++i) REQUIRE(whole[parameter.offset + i] == 1);
+    }
+    std::vector<float> a(256), b(256), c(256);
+    initial_values(units[0], 7, 0, a);
+    initial_values(units[0], 8, 0, b);
+    initial_values(units.back(), 7, units.back().parameters[1].offset, c);
+    CHECK(a != b);
+    CHECK(a != c);
+  }
+
+  TEST_CASE("initial values: normal, by moments and by tails") {
+    const size_t count = 1'000'000;
+    double sum = 0, square = 0, fourth = 0, neighbours = 0, previous = 0;
+    size_t beyond_two = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const double x = normal_at(12345, i);
+      sum += x;
+      square += x * x;
+      fourth += x * x * x * x;
+      neighbours += x * previous;
+      previous = x;
+      beyond_two += std::abs(x) > 2;
+    }
+    CHECK(std::abs(sum / count) < 0.004);
+    CHECK(square / count == doctest::Approx(1).epsilon(0.005));
+    CHECK(fourth / count == doctest::Approx(3).epsilon(0.02));
+    CHECK(std::abs(neighbours / count) < 0.004);
+    CHECK(static_cast<double>(beyond_two) / count == doctest::Approx(0.0455).epsilon(0.03));
+  }
+
+  TEST_CASE("initial values: bits are pinned, so that a seed means the same for ever") {
+    const double expected[] = {normal_at(1, 0), normal_at(1, 1), normal_at(1, 1'000'003)};
+    // Box-Muller with the mathematics library on the same splitmix64 values agrees to the last
+    // digits.
+    auto splitmix = [](uint64_t key, uint64_t n) {
+      uint64_t z = key + (n + 1) * 0x9e3779b97f4a7c15u;
+      z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+      z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+      return z ^ (z >> 31);
+    };
+    for (uint64_t n = 0; n < 10'000; ++n) {
+      const double u1 = (static_cast<double>(splitmix(1, 2 * n) >> 11) + 0.5) * 0x1p-53;
+      const double u2 = static_cast<double>(splitmix(1, 2 * n + 1) >> 11) * 0x1p-53;
+      const double radius = std::sqrt(-2 * std::log(u1)), turn = 2 * 3.14159265358979323846 * u2;
+      REQUIRE(std::abs(normal_at(1, 2 * n) - radius * std::cos(turn)) < 1e-13);
+      REQUIRE(std::abs(normal_at(1, 2 * n + 1) - radius * std::sin(turn)) < 1e-13);
+    }
+    CHECK(expected[0] == -0x1.ced805e6872ddp-6);
+    CHECK(expected[1] == -0x1.10cc5175fade7p+0);
+    CHECK(expected[2] == -0x1.cdef632fc4909p+0);
+  }
+
+  TEST_CASE("decay runs: matrices decay wherever a shard cuts them, norms and padding never") {
+    const std::vector<Unit> units = units_of(test_shape());
+    for (size_t shards = 1; shards <= 4; ++shards) {
+      const ShardLayout layout = shard_layout(units, shards);
+      for (size_t shard = 0; shard < shards; ++shard) {
+        std::vector<int> decay(layout.total, -1);
+        size_t at = 0;
+        for (const DecayRun& run : decay_runs(units, layout, shard)) {
+          REQUIRE(run.first == at);
+          at += run.count;
+          std::fill_n(decay.begin() + static_cast<ptrdiff_t>(run.first), run.count,
+                      run.decay ? 1 : 0);
+        }
+        CHECK(at == layout.total);
+        for (size_t unit = 0; unit < units.size(); ++unit) {
+          for (size_t i = 0; i < layout.count[unit]; ++i) {
+            const size_t element = shard * layout.count[unit] + i;
+            int expected = 0;
+            for (const Parameter& p : units[unit].parameters)
+              if (element >= p.offset && element < p.offset + p.count) expected = p.is_matrix();
+            REQUIRE(decay[layout.offset[unit] + i] == expected);
+          }
+        }
+      }
+    }
+  }
+
+  TEST_CASE(
+      "vote: the norm has the same bits for any number of shards and is the square root of all "
+      "squares") {
+    const ModelShape shape{.dim = 64,
+                           .hidden = 200,
+                           .layers = 2,
+                           .heads = 2,
+                           .kv_heads = 1,
+                           .vocab = 999,
+                           .block_size = 8};
+    const std::vector<Unit> units = units_of(shape);
+    std::vector<std::vector<double>> squares;  // per unit and real block
+    double plain = 0;
+    for (const Unit& unit : units) {
+      squares.emplace_back();
+      for (size_t block = 0; block * kShardAlign < unit.count; ++block) {
+        squares.back().push_back(std::exp(3 * normal_at(77, squares.size() * 1000 + block)));
+        plain += squares.back().back();
+      }
+    }
+    double expected = 0;
+    for (int shards : {1, 2, 3, 4, 5, 7, 8, 16, 33}) {
+      const ShardLayout layout = shard_layout(units, static_cast<size_t>(shards));
+      ThreadCommunicator group(shards, 60'000);
+      std::vector<double> norms(static_cast<size_t>(shards));
+      std::vector<std::thread> threads;
+      for (int rank = 0; rank < shards; ++rank) {
+        threads.emplace_back([&, rank] {
+          Ballot ballot{.step = 1, .losses = {2.0}};
+          ballot.block_squares.resize(layout.total / kShardAlign);
+          for (size_t unit = 0; unit < units.size(); ++unit) {
+            const size_t count = layout.count[unit] / kShardAlign,
+                         first = static_cast<size_t>(rank) * count;
+            for (size_t i = 0; i < count && first + i < squares[unit].size(); ++i)
+              ballot.block_squares[layout.offset[unit] / kShardAlign + i] =
+                  squares[unit][first + i];
+          }
+          ThreadCommunicator alone(1, 60'000);
+          double wait_ms = 0;
+          const Result<Verdict> verdict =
+              Vote(units, layout, 1, group.rank(rank), alone.rank(0)).hold(ballot, wait_ms);
+          norms[static_cast<size_t>(rank)] =
+              verdict.ok() && verdict->status.ok() ? verdict->grad_norm : -1;
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      if (shards == 1) expected = norms[0];
+      for (double norm : norms) CHECK(norm == expected);
+    }
+    CHECK(expected == doctest::Approx(std::sqrt(plain)).epsilon(1e-12));
+  }
+
+  TEST_CASE("vote: replicas whose norms differ are both named") {
+    const std::vector<Unit> units = units_of(test_shape());
+    const ShardLayout layout = shard_layout(units, 1);
+    ThreadCommunicator replicate(3, 60'000);
+    std::vector<Status> statuses(3);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([&, rank] {
+        Ballot ballot{.step = 4, .losses = {1.0}};
+        ballot.block_squares.assign(layout.total / kShardAlign, 0);
+        ballot.block_squares[0] = rank == 2 ? 9 : 4;
+        ThreadCommunicator alone(1, 60'000);
+        double wait_ms = 0;
+        const Result<Verdict> verdict =
+            Vote(units, layout, 1, alone.rank(0), replicate.rank(rank)).hold(ballot, wait_ms);
+        if (verdict.ok()) statuses[static_cast<size_t>(rank)] = verdict->status;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const Status& status : statuses) {
+      CHECK(status.code() == Code::internal);
+      CHECK(status.message() ==
+            "step 4: replicas differ: gradient norm 2 in group 0, 3 in group 2");
+    }
+  }
+}
