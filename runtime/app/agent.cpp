@@ -131,7 +131,7 @@ Result<int> run_agent(const AgentOptions& o) {
 
   caf::actor_system_config actors;
   Transport::configure(actors);
-  actors.set("scheduler.policy", "sharing");
+  actors.set("scheduler.policy", caf::atom("sharing"));
   actors.set("scheduler.max-threads", 2u);
   caf::actor_system system(actors);
   TransportOptions transport_options;

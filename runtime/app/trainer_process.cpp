@@ -41,7 +41,7 @@ Result<int> serve(const TrainerProcessOptions& o) {
 
   caf::actor_system_config actors;
   Transport::configure(actors);
-  actors.set("scheduler.policy", "sharing");
+  actors.set("scheduler.policy", caf::atom("sharing"));
   actors.set("scheduler.max-threads", 1u);
   caf::actor_system system(actors);
   TransportOptions transport_options;
