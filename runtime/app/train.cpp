@@ -64,9 +64,10 @@ Status open_run_folder(const RunFolder& run, const Config& config) {
                                           "; start anew with --run=FOLDER");
     }
   } else if (fs::exists(run.path, error) && !fs::is_empty(run.path, error)) {
-    // The lock's folder alone is ours, from a start that went no further.
+    // A start that went no further leaves `control`; an imported model to start from lies in
+    // `checkpoints`.
     for (const auto& entry : fs::directory_iterator(run.path, error))
-      if (entry.path().filename() != "control")
+      if (entry.path().filename() != "control" && entry.path().filename() != "checkpoints")
         return Status(
             Code::bad_config,
             run.path +
@@ -202,6 +203,7 @@ Status train_command(const std::string& config_file, Overrides overrides, const 
   SS_ASSIGN(LoadedConfig loaded, load_config(config_file, overrides));
   Config& config = loaded.config;
   SS_ASSIGN(const Plan plan, make_plan(config));
+  config.train.global_batch_size = plan.global_batch_size;  // what the ledger is checked against
   // Processes start in other folders' company: paths in the run's config.toml are absolute.
   config.run.folder = fs::absolute(run_folder(config)).lexically_normal().string();
   if (source_is_tokens(config))

@@ -1,0 +1,149 @@
+"""What the end-to-end tests share: a tiny model, made-up tokens, and the program run as a user runs it."""
+
+import array
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("SIMPLESCALE_BIN", ROOT / "build/release/bin"))
+PROGRAM = BIN / "simplescale"
+
+# Small enough for 16 trainers on two cores; odd enough to show what powers of two hide.
+TINY = {
+    "model.dim": 48, "model.hidden": 80, "model.layers": 2, "model.heads": 4, "model.kv_heads": 2,
+    "model.vocab": 211, "model.block_size": 24,
+    "train.micro_batch_size": 1, "train.precision": '"fp32"', "train.learning_rate": 3e-3, "train.validation_samples": 3,
+    "train.sample_tokens": 0, "cluster.device": '"cpu"', "checkpoint.disk_every_steps": 0, "cluster.join_timeout_ms": 60000,
+    "parallel.collective_timeout_ms": 30000,
+}
+
+
+def tokens(count, vocab):
+    """Learnable: each token depends on the one before it, with a jump now and then."""
+    out, state = array.array("H"), 1
+    for i in range(count):
+        state = (state * 31 + 7) % vocab if i % 5 else (i * 2654435761 >> 7) % vocab
+        out.append(state)
+    return out
+
+
+class Case(unittest.TestCase):
+    """A folder of its own for each test, removed if it passes."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="simplescale-e2e-"))
+        self.data = self.folder / "tokens.bin"
+        self.data.write_bytes(tokens(20000, TINY["model.vocab"]).tobytes())
+        self.config = self.folder / "tiny.toml"
+        self.write_config(TINY)
+
+    def tearDown(self):
+        outcome = getattr(self, "_outcome", None)
+        failed = outcome and any(error for _, error in getattr(outcome, "errors", []) or [])
+        if hasattr(outcome, "result"):
+            failed = any(test is self for test, _ in outcome.result.failures + outcome.result.errors)
+        if failed:
+            print(f"kept for a look: {self.folder}")
+        else:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def write_config(self, keys, name=None):
+        path = name or self.config
+        sections = {}
+        for key, value in {"data.source": f'"{self.data}"', **keys}.items():
+            section, _, leaf = key.partition(".")
+            sections.setdefault(section, []).append(f"{leaf} = {json.dumps(value) if isinstance(value, bool) else value}")
+        path.write_text("\n".join(f"[{s}]\n" + "\n".join(lines) + "\n" for s, lines in sections.items()))
+        return path
+
+    def command(self, *arguments, timeout=120, code=0, env=None):
+        """Runs a command of the program; its stdout. A wrong exit code fails the test with what it said."""
+        done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=timeout, cwd=self.folder,
+                              env={**os.environ, **(env or {})})
+        self.assertEqual(done.returncode, code, f"{arguments}\n{done.stdout}\n{done.stderr}\n{self.logs(arguments)}")
+        self.stderr = done.stderr
+        return done.stdout
+
+    def logs(self, arguments):
+        for argument in map(str, arguments):
+            if argument.startswith("--run="):
+                folder = pathlib.Path(argument[6:]) / "logs"
+                return "\n".join(f"--- {f.name}\n{f.read_text(errors='replace')[-1500:]}" for f in sorted(folder.glob("*.log")))
+        return ""
+
+    def layout(self, groups, trainers, strategy="hybrid_shard"):
+        """groups x trainers, each group a node of its own."""
+        return [f"--cluster.nodes={groups}", f"--cluster.trainers_per_node={trainers}", "--parallel.group_nodes=1",
+                f"--parallel.strategy={strategy}"]
+
+    def train(self, name, *overrides, timeout=180, code=0):
+        run = self.folder / name
+        self.command("train", self.config, f"--run={run}", *overrides, timeout=timeout, code=code)
+        return run
+
+    def start(self, name, *overrides):
+        """`train` in the background."""
+        run = self.folder / name
+        process = subprocess.Popen([PROGRAM, "train", str(self.config), f"--run={run}", *overrides], cwd=self.folder,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        return run, process
+
+    def wait_for(self, condition, what, timeout=60):
+        """Polls files that other processes write; a deadline, never a bare sleep."""
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            value = condition()
+            if value:
+                return value
+            time.sleep(0.01)
+        self.fail(f"waited {timeout} s for {what}")
+
+    def digest(self, run):
+        return self.command("digest", run).splitlines()[-1]
+
+    def verify(self, run):
+        return self.command("verify", run)
+
+
+def lines(path):
+    """The whole JSON lines of a file that may still be written to."""
+    if not path.exists():
+        return []
+    text = path.read_text()
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def last_step(run):
+    steps = lines(run / "metrics.jsonl")
+    return steps[-1]["step"] if steps else 0
+
+
+def status(run):
+    path = run / "control/status.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def trainer_pids(run):
+    page = status(run)
+    return {t["name"]: t["pid"] for n in page["nodes"] for t in n["trainers"]} if page else {}
+
+
+def leftovers(run):
+    """Processes that still belong to the run."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if str(run) in (entry / "cmdline").read_text():
+                    found.append(entry.name)
+            except OSError:
+                pass
+    return found

@@ -1,0 +1,51 @@
+"""Deterministic mode: every layout and strategy gives the same bits for the same global batch."""
+
+import os
+import unittest
+
+from common import Case, lines
+
+STEPS = ["--train.global_batch_size=144", "--train.max_steps=30"]
+# (groups, trainers a group, strategy); SIMPLESCALE_ALL_LAYOUTS=1 adds the rest of the 4 x 4 table.
+LAYOUTS = [(1, 1, "no_shard"), (1, 2, "full_shard"), (1, 3, "shard_grad_op"), (1, 4, "full_shard"), (2, 1, "hybrid_shard"),
+           (2, 2, "hybrid_shard"), (2, 2, "shard_grad_op"), (2, 2, "no_shard"), (3, 2, "hybrid_shard"), (4, 1, "no_shard"),
+           (3, 3, "full_shard"), (4, 4, "hybrid_shard")]
+if os.environ.get("SIMPLESCALE_ALL_LAYOUTS"):
+    LAYOUTS = [(g, t, s) for g in range(1, 5) for t in range(1, 5) for s in ("full_shard", "hybrid_shard", "shard_grad_op", "no_shard")]
+
+
+class Layouts(Case):
+    def digests(self, layouts, *overrides):
+        digests, losses = {}, {}
+        for groups, trainers, strategy in layouts:
+            run = self.train(f"{groups}x{trainers}-{strategy}", *STEPS, *self.layout(groups, trainers, strategy), *overrides)
+            digests[groups, trainers, strategy] = self.digest(run)
+            losses[groups, trainers, strategy] = [m["loss"] for m in lines(run / "metrics.jsonl")]
+        return digests, losses
+
+    def test_every_layout_has_the_same_bits_fp32(self):
+        digests, losses = self.digests(LAYOUTS)
+        self.assertEqual(len(set(digests.values())), 1, digests)
+        first = next(iter(losses.values()))
+        self.assertEqual(len(first), 30)
+        self.assertLess(first[-1], first[0] - 0.3, "the loss falls")
+        for layout, values in losses.items():
+            self.assertEqual(values, first, layout)
+
+    def test_bf16_and_checkpointed_activations(self):
+        layouts = [(1, 1, "no_shard"), (2, 2, "hybrid_shard"), (1, 3, "full_shard")]
+        plain, _ = self.digests(layouts, "--train.precision=bf16")
+        self.assertEqual(len(set(plain.values())), 1, plain)
+
+    def test_activation_checkpointing_changes_no_bit(self):
+        run = self.train("plain", *STEPS, *self.layout(1, 2, "full_shard"))
+        again = self.train("again", *STEPS, *self.layout(1, 2, "full_shard"), "--train.activation_checkpointing=true")
+        self.assertEqual(self.digest(run), self.digest(again))
+
+    def test_tied_embeddings(self):
+        digests, _ = self.digests([(1, 1, "no_shard"), (2, 2, "hybrid_shard")], "--model.tie_embeddings=true")
+        self.assertEqual(len(set(digests.values())), 1, digests)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,146 @@
+"""A run's life: it ends, is interrupted, resumed, loses trainers, and is never overwritten."""
+
+import json
+import os
+import signal
+import unittest
+
+from common import Case, PROGRAM, last_step, leftovers, lines, status, trainer_pids
+
+TWO_BY_TWO = ["--train.global_batch_size=16"]
+
+
+class Runs(Case):
+    def setUp(self):
+        super().setUp()
+        self.two_by_two = [*TWO_BY_TWO, *self.layout(2, 2)]
+        self.steps = "--train.max_steps=60"
+
+    def reference(self):
+        run = self.train("reference", *self.two_by_two, self.steps)
+        return self.digest(run)
+
+    def test_a_run_leaves_what_interface_says(self):
+        run = self.train("run", *self.two_by_two, "--train.max_steps=8", "--checkpoint.disk_every_steps=3", "--checkpoint.keep=2")
+        self.assertIn("every sample", self.verify(run))
+        metrics = lines(run / "metrics.jsonl")
+        self.assertEqual([m["step"] for m in metrics], list(range(1, 9)))
+        for key in "time step iter loss grad_norm lr step_ms tokens tokens_per_second mfu remaining_s generation".split():
+            self.assertIn(key, metrics[0])
+        self.assertEqual(sorted(p.name for p in (run / "checkpoints").iterdir()), ["latest", "step-00000006", "step-00000008"])
+        self.assertEqual(os.readlink(run / "checkpoints/latest"), "step-00000008")
+        page = json.loads(self.command("status", run, "--json"))
+        self.assertEqual((page["state"], page["step"], page["max_steps"]), ("finished", 8, 8))
+        self.assertEqual(len(page["nodes"]), 2)
+        self.assertFalse(leftovers(run))
+        kinds = [e["kind"] for e in lines(run / "events.jsonl")]
+        for kind in ("started", "validated", "checkpoint_saved", "finished"):
+            self.assertIn(kind, kinds)
+
+    def test_interrupted_and_resumed_is_the_same_run(self):
+        want = self.reference()
+        run, process = self.start("run", *self.two_by_two, self.steps)
+        self.wait_for(lambda: last_step(run) >= 10, "step 10")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0)
+        stopped = last_step(run)
+        self.assertLess(stopped, 60)
+        self.assertTrue((run / "checkpoints/latest").exists())
+        self.assertFalse(leftovers(run))
+        self.train("run", *self.two_by_two, self.steps)
+        self.assertEqual(self.digest(run), want)
+        self.assertIn("every sample", self.verify(run))
+
+    def test_resumed_in_another_layout_is_the_same_run(self):
+        want = self.reference()
+        run, process = self.start("run", *self.two_by_two, self.steps)
+        self.wait_for(lambda: last_step(run) >= 5, "step 5")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0)
+        self.train("run", "--train.global_batch_size=16", *self.layout(1, 4, "full_shard"), self.steps)
+        self.assertEqual(self.digest(run), want)
+
+    def test_killed_outright_and_resumed_is_the_same_run(self):
+        want = self.reference()
+        run, process = self.start("run", *self.two_by_two, self.steps, "--checkpoint.disk_every_steps=4")
+        self.wait_for(lambda: last_step(run) >= 14, "step 14")
+        process.kill()
+        process.wait(10)
+        self.wait_for(lambda: not leftovers(run), "all processes of the run to end")
+        self.train("run", *self.two_by_two, self.steps, "--checkpoint.disk_every_steps=4")
+        self.assertEqual(self.digest(run), want)
+        self.assertIn("every sample", self.verify(run))
+
+    def test_a_killed_trainer_costs_no_step_and_no_bit(self):
+        want = self.reference()
+        run, process = self.start("run", *self.two_by_two, self.steps)
+        for victim, at in (("n1.0", 6), ("n0.1", 20), ("n0.0", 35)):
+            self.wait_for(lambda: last_step(run) >= at, f"step {at}")
+            os.kill(trainer_pids(run)[victim], signal.SIGKILL)
+        self.assertEqual(process.wait(120), 0, process.stdout.read())
+        self.assertEqual(self.digest(run), want)
+        self.assertIn("every sample", self.verify(run))
+        metrics = lines(run / "metrics.jsonl")
+        self.assertEqual([m["step"] for m in metrics], list(range(1, 61)), "no committed step was trained twice")
+        events = lines(run / "events.jsonl")
+        self.assertEqual(len({e["incident"] for e in events if e["incident"]}), 3)
+        self.assertEqual(sum(e["phase"] == "resume" for e in events), 3)
+
+    def test_a_trainer_that_always_dies_ends_the_run_with_code_3(self):
+        run, process = self.start("run", *self.two_by_two, "--train.max_steps=100000", "--supervision.max_restarts=2")
+        pid = None
+        while process.poll() is None:
+            now = trainer_pids(run).get("n0.0")
+            if now and now != pid:
+                pid = now
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        self.assertEqual(process.returncode, 3)
+        self.assertEqual(lines(run / "events.jsonl")[-1]["kind"], "failed")
+        self.assertFalse(leftovers(run))
+
+    def test_a_damaged_checkpoint_is_named_and_the_older_one_used(self):
+        want = self.reference()
+        run = self.train("run", *self.two_by_two, self.steps, "--checkpoint.disk_every_steps=20")
+        self.assertEqual(self.digest(run), want)
+        shard = next((run / "checkpoints/step-00000060").glob("shard-*"))
+        with open(shard, "r+b") as file:
+            file.seek(5000)
+            file.write(b"\xff\x00\xff")
+        self.train("run", *self.two_by_two, self.steps, "--checkpoint.disk_every_steps=20")
+        self.assertIn(shard.name, (run / "logs/n0.log").read_text())
+        self.assertEqual(self.digest(run), want)
+
+    def test_no_run_folder_is_overwritten(self):
+        run = self.train("run", *self.two_by_two, "--train.max_steps=3")
+        before = self.digest(run)
+        self.train("run", *self.two_by_two, "--train.max_steps=3", "--train.learning_rate=0.5", code=78)
+        self.train("run", *self.two_by_two, "--train.max_steps=3", "--run.resume=never", code=78)
+        other = self.folder / "precious"
+        other.mkdir()
+        (other / "thesis.txt").write_text("do not lose")
+        self.train("precious", *self.two_by_two, code=78)
+        self.assertEqual((other / "thesis.txt").read_text(), "do not lose")
+        self.train("run", *self.two_by_two, "--train.max_steps=3")
+        self.assertEqual(self.digest(run), before)
+
+    def test_two_trains_in_one_folder(self):
+        run, process = self.start("run", *self.two_by_two, "--train.max_steps=100000")
+        self.wait_for(lambda: last_step(run) >= 1, "step 1")
+        self.train("run", *self.two_by_two, "--train.max_steps=100000", code=78)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0)
+
+    def test_interrupted_twice_stops_at_once(self):
+        run, process = self.start("run", *self.two_by_two, "--train.max_steps=100000")
+        self.wait_for(lambda: last_step(run) >= 2, "step 2")
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+        self.assertFalse(leftovers(run))
+
+
+if __name__ == "__main__":
+    unittest.main()
