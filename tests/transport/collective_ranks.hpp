@@ -79,7 +79,8 @@ inline float reference_sum(uint64_t first, const std::vector<float>& leaves) {
     uint64_t first, size;
     float sum;
   };
-  std::vector<Node> stack;
+  static thread_local std::vector<Node> stack;
+  stack.clear();
   for (size_t i = 0; i < leaves.size(); ++i) {
     stack.push_back({first + i, 1, leaves[i]});
     while (stack.size() > 1) {

@@ -73,7 +73,8 @@ Communicator::~Communicator() {
   forget_(this);
   std::unique_lock turn(shared_.lock);
   linger(turn);
-  fail(Status(Code::aborted, spec_.name + " has been destroyed"));
+  const bool in_peace = dead_.ok() && active_.empty();
+  end(Status(Code::aborted, spec_.name + " has been destroyed"), in_peace);
   std::erase(shared_.communicators, this);
   Segment& segment = *shared_.segment;
   for (std::byte* data : allocations_) segment.release(data);
@@ -87,15 +88,14 @@ Communicator::~Communicator() {
   shared_.old_boards.pop_front();
 }
 
-// What small operations have published lies in our memory: peers shall read it before it goes.
+// Peers shall have taken what our finished operations sent before the memory that it lies in goes.
 void Communicator::linger(std::unique_lock<std::mutex>& turn) {
   const auto limit = Clock::now() + std::min(kLingerAtMost, milliseconds(spec_.timeout_ms));
   while (dead_.ok() && !aborted_ && Clock::now() < limit) {
     const uint32_t seen = shared_.segment->header().doorbell.load();
     shared_.advance();
     const bool drained = std::ranges::all_of(links_, [](const auto& link) {
-      auto* shm = dynamic_cast<ShmLink*>(link.get());
-      return !shm || shm->drained() || !shm->health(true).ok();
+      return !link || link->drained() || !link->health(true).ok();
     });
     if (drained && active_.empty()) return;
     pause(seen, 50, turn);
@@ -264,13 +264,17 @@ Status Communicator::late(Operation& operation) const {
                                     std::to_string(spec_.timeout_ms) + " ms");
 }
 
-// Afterwards peers do not believe what they read from us (S2) and UCX lets go of the caller's
-// memory (U1).
 void Communicator::fail(Status status) {
+  end(std::move(status), false);
+}
+
+// Afterwards peers do not believe what they read from us (S2), and the caller's memory is his
+// again.
+void Communicator::end(Status status, bool in_peace) {
   if (!dead_.ok()) return;
   dead_ = std::move(status);
   shared_.segment->close_slot(boards_.slot);
-  if (channel_) shared_.ucx->detach(channel_);
+  if (channel_) shared_.ucx->detach(channel_, in_peace);
   for (const auto& operation : std::exchange(active_, {})) operation->finish(dead_);
   for (const auto& peer : peers_) ring(peer->header());
 }

@@ -88,6 +88,7 @@ class Communicator final : public Collective {
   WorkPtr start(Plan plan);
   Status wait(Operation& operation, std::unique_lock<std::mutex>& turn);
   void fail(Status status);
+  void end(Status status, bool in_peace);
   Status check_aborted();
   Status check_peers(Operation& operation, bool thorough);
   Status late(Operation& operation) const;

@@ -313,7 +313,7 @@ Result<std::unique_ptr<Collective>> DataPlaneImpl::join(const CommunicatorSpec& 
   const Status status = find_members(spec, name, name_hash, members, channel);
   if (!status.ok()) {
     shared_.segment->close_slot(boards.slot);
-    if (channel) shared_.ucx->detach(channel);
+    if (channel) shared_.ucx->detach(channel, false);
     std::lock_guard turn(shared_.lock);
     release(boards);
     return status;

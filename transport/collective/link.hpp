@@ -53,6 +53,9 @@ class Link {
   /// The stream has been read to its end.
   virtual void forget(uint64_t key) = 0;
 
+  /// Everything sent so far has been taken by the peer.
+  virtual bool drained() = 0;
+
   /// An error if nothing more will come from the peer. `thorough` asks the system too (a
   /// microsecond).
   virtual Status health(bool thorough) = 0;

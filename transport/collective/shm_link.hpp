@@ -62,8 +62,7 @@ class ShmLink final : public Link {
   void forget(uint64_t key) override { streams_.erase(key); }
   Status health(bool thorough) override;
   void notify() override;
-  /// Every piece ever sent has been read.
-  bool drained();
+  bool drained() override;
 
  private:
   struct Piece {

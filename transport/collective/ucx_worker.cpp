@@ -25,11 +25,12 @@ using std::chrono::milliseconds;
 constexpr unsigned kMessageId = 1;
 constexpr uint32_t kMagic = 0x31637353;
 constexpr size_t kFragment = size_t{1} << 20;  // of a large piece: one request
+constexpr size_t kWindow = 8;                  // fragments of a queue under way
 constexpr size_t kPool = 64;                   // idle buffers kept
 constexpr milliseconds kGreetEvery{50};
 constexpr milliseconds kPatience{2000};  // for UCX to give up what was closed or flushed
 
-enum class Kind : uint32_t { hello, acknowledge, data };
+enum class Kind : uint32_t { hello, acknowledge, bye, data };
 
 /// The header of every message.
 struct Header {
@@ -55,9 +56,11 @@ struct UcxWorker::Impl {
   struct Sending {
     Impl* impl;
     Header header;
-    std::unique_ptr<std::byte[]> copy;
+    std::unique_ptr<std::byte[]> data;
+    size_t bytes = 0;
+    bool large = false;  // data is of the pool
+    int queue = 0;       // of a large one
     UcxChannelPtr channel;
-    uint64_t ticket;  // 0: nobody waits for it
   };
   struct Receiving {
     Impl* impl;
@@ -100,15 +103,32 @@ struct UcxWorker::Impl {
   void break_members(const UcxAddress& address, const std::string& why);
   ucp_ep_h connect(const UcxAddress& address);
   void say(Kind kind, const UcxChannelPtr& channel, uint32_t to);
-  void send(std::unique_ptr<Sending> sending, const std::byte* data, size_t bytes);
+  void send(std::unique_ptr<Sending> sending);
+  void pump(const UcxChannelPtr& channel, uint32_t to);
   void sent(std::unique_ptr<Sending> sending, ucs_status_t status);
   void receive(const UcxChannelPtr& channel, uint32_t from, uint64_t key,
                UcxStream::Announced piece);
   void received(std::unique_ptr<Receiving> receiving, ucs_status_t status);
   ucs_status_t on_message(const Header& header, void* data, size_t bytes, bool announced);
-  void end(const UcxChannelPtr& channel);
+  void end(const UcxChannelPtr& channel, bool in_peace);
   void close_all();
+
+  // --- Under the lock ---
+
+  std::unique_ptr<std::byte[]> take_buffer();
+  void give_buffer(std::unique_ptr<std::byte[]> buffer);
 };
+
+std::unique_ptr<std::byte[]> UcxWorker::Impl::take_buffer() {
+  if (pool.empty()) return std::make_unique_for_overwrite<std::byte[]>(kFragment);
+  auto buffer = std::move(pool.back());
+  pool.pop_back();
+  return buffer;
+}
+
+void UcxWorker::Impl::give_buffer(std::unique_ptr<std::byte[]> buffer) {
+  if (pool.size() < kPool) pool.push_back(std::move(buffer));
+}
 
 // --- Connections ---
 
@@ -150,7 +170,7 @@ bool UcxWorker::Impl::close_failed() {
     log::debug("data plane: a connection is lost: {}", why);
     found->second.endpoint.reset();
     connections.erase(found);
-    break_members(address, "the connection is lost (" + why + ")");
+    break_members(address, "is lost (" + why + ")");
     any = true;
   }
   if (any) ring();
@@ -185,12 +205,12 @@ void UcxWorker::Impl::say(Kind kind, const UcxChannelPtr& channel, uint32_t to) 
                      0,
                      0};
   sending->channel = channel;
-  send(std::move(sending), nullptr, 0);
+  send(std::move(sending));
 }
 
 // --- Sending ---
 
-void UcxWorker::Impl::send(std::unique_ptr<Sending> sending, const std::byte* data, size_t bytes) {
+void UcxWorker::Impl::send(std::unique_ptr<Sending> sending) {
   sending->impl = this;
   const ucp_ep_h endpoint = connect(sending->channel->members[sending->header.to].address);
   if (!endpoint) return sent(std::move(sending), UCS_ERR_NOT_CONNECTED);
@@ -198,7 +218,7 @@ void UcxWorker::Impl::send(std::unique_ptr<Sending> sending, const std::byte* da
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   // Large pieces wait at the sender until the receiver wants them: that is the flow control.
-  param.flags = sending->ticket ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+  param.flags = sending->large ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
   param.user_data = sending.get();
   param.cb.send = [](void* request, ucs_status_t status, void* user_data) {
     std::unique_ptr<Sending> done(static_cast<Sending*>(user_data));
@@ -207,7 +227,8 @@ void UcxWorker::Impl::send(std::unique_ptr<Sending> sending, const std::byte* da
     ucp_request_free(request);
   };
   const ucs_status_ptr_t request =
-      ucp_am_send_nbx(endpoint, kMessageId, &sending->header, sizeof(Header), data, bytes, &param);
+      ucp_am_send_nbx(endpoint, kMessageId, &sending->header, sizeof(Header), sending->data.get(),
+                      sending->bytes, &param);
   if (UCS_PTR_IS_PTR(request))
     (void)sending.release();  // the callback takes it back
   else
@@ -218,17 +239,60 @@ void UcxWorker::Impl::sent(std::unique_ptr<Sending> sending, ucs_status_t status
   if (sending->header.kind != Kind::data) return;  // greetings are repeated
   {
     std::lock_guard guard(lock);
-    auto& channel = *sending->channel;
-    auto& member = channel.members[sending->header.to];
+    auto& member = sending->channel->members[sending->header.to];
     if (status != UCS_OK && member.broken.ok())
-      member.broken = Status(Code::unavailable, std::string("a message was not sent (") +
-                                                    ucs_status_string(status) + ")");
-    if (const auto found = member.sending.find(sending->ticket); found != member.sending.end()) {
-      --channel.requests;
-      if (--found->second == 0) member.sending.erase(found);
+      member.broken =
+          Status(Code::unavailable, std::string("is lost (") + ucs_status_string(status) + ")");
+    if (sending->large) {
+      --member.queues[sending->queue].under_way;
+      give_buffer(std::move(sending->data));
+      commands.push_back(
+          [this, channel = sending->channel, to = sending->header.to] { pump(channel, to); });
     }
   }
-  if (sending->ticket || status != UCS_OK) ring();
+  ring();
+}
+
+// Hands over as much of what is waiting for the member as may be under way.
+void UcxWorker::Impl::pump(const UcxChannelPtr& channel, uint32_t to) {
+  UcxMember& member = channel->members[to];
+  for (const int queue : {1, 0}) {
+    for (;;) {
+      auto sending = std::make_unique<Sending>();
+      UcxFragment fragment;
+      {
+        std::lock_guard guard(lock);
+        auto& from = member.queues[queue];
+        if (from.waiting.empty() || from.under_way >= kWindow || !member.broken.ok()) break;
+        fragment = from.waiting.front();
+        from.waiting.pop_front();
+        ++from.under_way;
+        sending->data = take_buffer();
+      }
+      std::memcpy(sending->data.get(), fragment.data.data(), fragment.data.size());
+      bool copied = false;
+      {
+        std::lock_guard guard(lock);
+        const auto left = member.uncopied.find(fragment.ticket);
+        copied = left != member.uncopied.end() && --left->second == 0;
+        if (copied) member.uncopied.erase(left);
+      }
+      if (copied) ring();
+      sending->header = {kMagic,
+                         Kind::data,
+                         channel->generation,
+                         channel->name_hash,
+                         static_cast<uint32_t>(channel->rank),
+                         to,
+                         fragment.key,
+                         fragment.offset};
+      sending->channel = channel;
+      sending->bytes = fragment.data.size();
+      sending->large = true;
+      sending->queue = queue;
+      send(std::move(sending));
+    }
+  }
 }
 
 // --- Receiving ---
@@ -255,11 +319,15 @@ ucs_status_t UcxWorker::Impl::on_message(const Header& header, void* data, size_
     case Kind::acknowledge:
       member.acknowledged = true;
       break;
+    case Kind::bye:
+      if (member.broken.ok())
+        member.broken = Status(Code::unavailable, "has left the communicator");
+      break;
     case Kind::data: {
       UcxStream& stream = member.streams[header.key];
       if (announced) {
         if (bytes > kFragment) {
-          member.broken = Status(Code::unavailable, "it announced an impossible piece");
+          member.broken = Status(Code::unavailable, "announced an impossible piece");
           break;
         }
         const UcxStream::Announced piece{header.offset, bytes, data};
@@ -299,12 +367,7 @@ void UcxWorker::Impl::receive(const UcxChannelPtr& channel, uint32_t from, uint6
       return;
     }
     auto target = std::make_shared<UcxPiece>();
-    if (pool.empty()) {
-      target->data = std::make_unique_for_overwrite<std::byte[]>(kFragment);
-    } else {
-      target->data = std::move(pool.back());
-      pool.pop_back();
-    }
+    target->data = take_buffer();
     target->bytes = piece.bytes;
     target->pooled = true;
     stream->second.pieces.emplace(piece.offset, target);
@@ -335,8 +398,8 @@ void UcxWorker::Impl::received(std::unique_ptr<Receiving> receiving, ucs_status_
     if (status == UCS_OK)
       receiving->piece->complete = true;
     else if (member.broken.ok())
-      member.broken = Status(Code::unavailable, std::string("a message was not received (") +
-                                                    ucs_status_string(status) + ")");
+      member.broken =
+          Status(Code::unavailable, std::string("is lost (") + ucs_status_string(status) + ")");
   }
   ring();
 }
@@ -397,28 +460,22 @@ void UcxWorker::Impl::run() {
   close_all();
 }
 
-void UcxWorker::Impl::end(const UcxChannelPtr& channel) {
+void UcxWorker::Impl::end(const UcxChannelPtr& channel, bool in_peace) {
   {
     std::lock_guard guard(lock);
     const auto found = channels.find({channel->generation, channel->name_hash});
     if (found != channels.end() && found->second == channel) channels.erase(found);
     for (auto& member : channel->members) {
+      for (auto& queue : member.queues) queue.waiting.clear();  // U1
       for (auto& [key, stream] : member.streams)
         for (const auto& piece : std::exchange(stream.announced, {}))
           ucp_am_data_release(worker->handle(), piece.descriptor);
     }
   }
-  // U1: whoever has not taken our data by now will not; only closing makes UCX let go of it.
-  for (const auto& member : channel->members) {
-    if (member.sending.empty() || !connections.contains(member.address)) continue;
-    connections[member.address].failed = UCS_ERR_CANCELED;
-  }
-  close_failed();
-  const auto limit = Clock::now() + kPatience;
-  while (channel->requests > 0 && Clock::now() < limit) worker->progress();
-  if (channel->requests > 0)
-    log::error("data plane: UCX still holds {} requests of a closed communicator",
-               channel->requests);
+  if (in_peace) return;
+  for (uint32_t i = 0; i < channel->members.size(); ++i)
+    if (channel->members[i].acknowledged && channel->members[i].broken.ok())
+      say(Kind::bye, channel, i);
 }
 
 void UcxWorker::Impl::close_all() {
@@ -478,10 +535,10 @@ void UcxWorker::attach(const UcxChannelPtr& channel) {
   impl_->post([impl = impl_.get()] { impl->next_greeting = Clock::now(); });
 }
 
-void UcxWorker::detach(const UcxChannelPtr& channel) {
+void UcxWorker::detach(const UcxChannelPtr& channel, bool in_peace) {
   std::promise<void> done;
   impl_->post([&, impl = impl_.get()] {
-    impl->end(channel);
+    impl->end(channel, in_peace);
     done.set_value();
   });
   done.get_future().wait();
@@ -505,51 +562,56 @@ class UcxLink final : public Link {
 
   bool reads_arena() const override { return false; }
 
-  std::optional<Ticket> send(uint64_t key, uint64_t offset, Bytes data, bool copy, bool) override {
+  std::optional<Ticket> send(uint64_t key, uint64_t offset, Bytes data, bool copy,
+                             bool first_in_line) override {
+    const auto to = static_cast<uint32_t>(peer_);
     Ticket ticket;
-    std::unique_ptr<std::byte[]> copied;
     if (copy) {
-      copied = std::make_unique_for_overwrite<std::byte[]>(data.size());
-      std::memcpy(copied.get(), data.data(), data.size());
-    } else {
-      const size_t requests = (data.size() + kFragment - 1) / kFragment;
-      std::lock_guard guard(impl_.lock);
-      ticket.id = ++channel_->tickets;
-      member().sending[ticket.id] = requests;
-      channel_->requests += requests;
+      auto sending = std::make_shared<UcxWorker::Impl::Sending>();
+      sending->header = {kMagic,
+                         Kind::data,
+                         channel_->generation,
+                         channel_->name_hash,
+                         static_cast<uint32_t>(channel_->rank),
+                         to,
+                         key,
+                         offset};
+      sending->channel = channel_;
+      sending->bytes = data.size();
+      sending->data = std::make_unique_for_overwrite<std::byte[]>(data.size());
+      std::memcpy(sending->data.get(), data.data(), data.size());
+      impl_.post([impl = &impl_, sending] {
+        impl->send(std::make_unique<UcxWorker::Impl::Sending>(std::move(*sending)));
+      });
+      return ticket;
     }
-    impl_.post([this_impl = &impl_, channel = channel_, peer = peer_, key, offset, data, ticket,
-                copied = std::make_shared<std::unique_ptr<std::byte[]>>(std::move(copied))] {
-      auto make = [&](uint64_t at) {
-        auto sending = std::make_unique<UcxWorker::Impl::Sending>();
-        sending->header = {kMagic,
-                           Kind::data,
-                           channel->generation,
-                           channel->name_hash,
-                           static_cast<uint32_t>(channel->rank),
-                           static_cast<uint32_t>(peer),
-                           key,
-                           offset + at};
-        sending->channel = channel;
-        sending->ticket = ticket.id;
-        return sending;
-      };
-      if (*copied) {
-        auto sending = make(0);
-        sending->copy = std::move(*copied);
-        const std::byte* from = sending->copy.get();
-        this_impl->send(std::move(sending), from, data.size());
-      } else {
-        for (size_t at = 0; at < data.size(); at += kFragment)
-          this_impl->send(make(at), data.data() + at, std::min(kFragment, data.size() - at));
-      }
-    });
+    {
+      std::lock_guard guard(impl_.lock);
+      auto& queue = member().queues[first_in_line];
+      auto& waiting = queue.waiting;
+      const size_t fragments = (data.size() + kFragment - 1) / kFragment;
+      if (!first_in_line && waiting.size() + queue.under_way + fragments > kWindow)
+        return std::nullopt;  // U2: nothing waits here that could become the oldest later
+      ticket.id = ++channel_->tickets;
+      for (size_t at = 0; at < data.size(); at += kFragment)
+        waiting.push_back(
+            {key, offset + at, data.subspan(at, std::min(kFragment, data.size() - at)), ticket.id});
+      member().uncopied[ticket.id] = fragments;
+    }
+    impl_.post([impl = &impl_, channel = channel_, to] { impl->pump(channel, to); });
     return ticket;
   }
 
   bool settled(const Ticket& ticket) override {
     std::lock_guard guard(impl_.lock);
-    return !member().sending.contains(ticket.id);
+    return !member().uncopied.contains(ticket.id);
+  }
+
+  bool drained() override {
+    std::lock_guard guard(impl_.lock);
+    return std::ranges::all_of(member().queues, [](const UcxMember::Queue& queue) {
+      return queue.waiting.empty() && queue.under_way == 0;
+    });
   }
 
   void expect(uint64_t key) override {
@@ -581,8 +643,7 @@ class UcxLink final : public Link {
     stream.read += bytes;
     const auto first = stream.pieces.begin();
     if (stream.read < first->first + first->second->bytes) return {};
-    if (first->second->pooled && impl_.pool.size() < kPool)
-      impl_.pool.push_back(std::move(first->second->data));
+    if (first->second->pooled) impl_.give_buffer(std::move(first->second->data));
     stream.pieces.erase(first);
     return {};
   }
@@ -595,7 +656,7 @@ class UcxLink final : public Link {
   Status health(bool) override {
     std::lock_guard guard(impl_.lock);
     if (member().broken.ok()) return {};
-    return Status(Code::unavailable, peer_name_ + ": " + member().broken.message());
+    return Status(Code::unavailable, peer_name_ + " " + member().broken.message());
   }
 
   void notify() override {}

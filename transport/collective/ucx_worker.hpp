@@ -5,16 +5,21 @@
 // Only the worker's thread calls UCX. Others take the lock, post a command and signal the worker;
 // whoever waits for data sleeps on the plane's doorbell, which the thread rings.
 //
-// U1: a sender's memory is read only until its request completes; detach() does not return before
-// every request of the
-//     channel has completed, if need be by closing the connection by force.
-// U2: data is received into buffers of ours, never into the caller's, so nothing can write there
-// after an abort. U3: messages of a channel that is not registered (another generation) are
-// dropped. U4: a member has joined when it has acknowledged our greeting: it is registered and our
-// connection to it works.
+// U1: UCX sees no memory of the caller: the thread copies what is sent into buffers of ours, and
+// data
+//     is received into such. So an abort need not wait for UCX and closes no connection; what is
+//     under way in a dead channel dies out.
+// U2: what a channel has under way to a member is bounded, apart for operations that were and were
+//     not the oldest when they sent: a later one never keeps an earlier one from going on (O1 in
+//     operation.hpp).
+// U3: messages of a channel that is not registered (another generation) are dropped.
+// U4: a member has joined when it has acknowledged our greeting: it is registered and our
+// connection
+//     to it works.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -50,14 +55,26 @@ struct UcxStream {
   std::vector<Announced> announced;
 };
 
+/// A piece of the caller's memory to be sent as one message.
+struct UcxFragment {
+  uint64_t key;
+  uint64_t offset;
+  Bytes data;
+  uint64_t ticket;
+};
+
 /// One remote member of a channel.
 struct UcxMember {
   UcxAddress address;  ///< empty: not reached by UCX
   bool acknowledged = false;
   Status broken;
   std::unordered_map<uint64_t, UcxStream> streams;  ///< by key
-  std::unordered_map<uint64_t, size_t>
-      sending;  ///< ticket -> requests that still read the caller's memory
+  /// Pieces to be sent, and how many are in UCX's hands: of operations in line, and of the oldest.
+  struct Queue {
+    std::deque<UcxFragment> waiting;
+    size_t under_way = 0;
+  } queues[2];
+  std::unordered_map<uint64_t, size_t> uncopied;  ///< ticket -> its pieces that are waiting
 };
 
 /// One communicator's members. Everything but the constants is guarded by the worker's lock.
@@ -67,7 +84,6 @@ struct UcxChannel {
   int rank = 0;
   std::vector<UcxMember> members;  ///< by rank
   uint64_t tickets = 0;
-  size_t requests = 0;  ///< all members' sending together
 };
 using UcxChannelPtr = std::shared_ptr<UcxChannel>;
 
@@ -84,8 +100,9 @@ class UcxWorker {
   /// Registers the channel and greets its remote members until each has acknowledged. Returns at
   /// once.
   void attach(const UcxChannelPtr& channel);
-  /// Ends it; afterwards UCX uses no memory of the caller (U1). May be repeated.
-  void detach(const UcxChannelPtr& channel);
+  /// Ends it; afterwards no memory of the caller is used. Tells the members, unless we part in
+  /// peace.
+  void detach(const UcxChannelPtr& channel, bool in_peace);
   /// Remote ranks that have not joined yet (U4).
   std::vector<int> missing(const UcxChannelPtr& channel);
 

@@ -1,0 +1,277 @@
+// What happens when ranks abort, do not come, or die.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <cmath>
+#include <condition_variable>
+#include <filesystem>
+
+#include "collective_ranks.hpp"
+#include "runtime/base/shared_memory.hpp"
+#include "transport/collective/segment.hpp"
+
+extern char** environ;
+
+namespace simplescale::testing {
+namespace {
+
+/// A collective_rank process and its output.
+struct Process {
+  pid_t pid = 0;
+  FILE* out = nullptr;
+
+  explicit Process(const std::vector<std::string>& arguments) {
+    int ends[2];
+    REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    std::vector<std::string> all{SIMPLESCALE_COLLECTIVE_RANK};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    std::vector<char*> argv;
+    for (auto& a : all) argv.push_back(a.data());
+    argv.push_back(nullptr);
+    REQUIRE(posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ) == 0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    out = fdopen(ends[0], "r");
+  }
+  std::string line() {
+    char text[512] = "";
+    if (!fgets(text, sizeof(text), out)) return "";
+    return std::string(text, strcspn(text, "\n"));
+  }
+  void kill() const { ::kill(pid, SIGKILL); }
+  ~Process() {
+    kill();
+    waitpid(pid, nullptr, 0);
+    fclose(out);
+  }
+};
+
+struct Folder {
+  std::string path;
+  Folder() {
+    char name[] = "/tmp/ss-collective-XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~Folder() {
+    std::filesystem::remove_all(path);
+    unlink_shared_memory("ss-rank-" + std::filesystem::path(path).filename().string());
+  }
+};
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+const std::vector<int> kOneHost{0, 0, 0}, kOwnHosts{0, 1, 2};
+
+}  // namespace
+
+TEST_SUITE("collective faults") {
+  TEST_CASE(
+      "collective: abort from another thread ends a wait and every later operation, and a newer "
+      "generation works") {
+    for (const auto& hosts : {kOneHost, kOwnHosts}) {
+      RankPlanes ranks("abort", hosts);
+      std::vector<float> large(1'000'000, 1.0f);
+      const std::string errors = on_ranks(3, [&](int rank) -> std::string {
+        auto old = ranks.join(rank, 3, 1);
+        if (!old.ok()) return old.status().message();
+        std::vector<float> data = large;
+        // Rank 2 never comes: 0 and 1 are amid an all-reduce of which part has moved.
+        if (rank < 2) {
+          auto work = (*old)->all_reduce(data.data(), data.size(), DType::f32);
+          std::thread other(
+              [&] { ranks.planes[static_cast<size_t>(rank)]->abort(1, "generation 2 begins"); });
+          const Status status = work->wait();
+          other.join();
+          // The other's abort may be seen first, as its leaving.
+          if (status.code() != Code::aborted && status.code() != Code::unavailable)
+            return "unexpected: " + status.message();
+          if (const Status later = (*old)->barrier()->wait(); later.code() != status.code())
+            return "a dead communicator goes on";
+        }
+        old = Status(Code::aborted, "");
+        auto next = ranks.join(rank, 3, 2);
+        if (!next.ok()) return next.status().message();
+        data = large;
+        if (const Status status = (*next)->all_reduce(data.data(), data.size(), DType::f32)->wait();
+            !status.ok())
+          return status.message();
+        for (const float x : data)
+          if (x != 3.0f) return "a stale value";
+        auto stale = ranks.join(rank, 3, 1);
+        if (stale.ok() || stale.status().code() != Code::aborted) return "joined an old generation";
+        return "";
+      });
+      CHECK(errors == "");
+    }
+  }
+
+  TEST_CASE("collective: the reason of an abort is what every operation in flight ends with") {
+    RankPlanes ranks("reason", {0, 0});
+    const std::string errors = on_ranks(2, [&](int rank) -> std::string {
+      auto c = ranks.join(rank, 2, 1);
+      if (!c.ok()) return c.status().message();
+      if (const Status status = (*c)->barrier()->wait(); !status.ok()) return status.message();
+      float x = 1, y = 2;
+      if (rank == 0) {
+        auto one = (*c)->all_reduce(&x, 1, DType::f32), two = (*c)->all_reduce(&y, 1, DType::f32);
+        (*c)->abort("because");
+        for (auto* work : {&one, &two})
+          if (const Status s = (*work)->wait();
+              s.code() != Code::aborted || !contains(s.message(), "because"))
+            return "unexpected: " + s.message();
+        return "";
+      }
+      // Rank 1 is told that rank 0 has left, long before its deadline.
+      Status status;
+      while (status.ok()) status = (*c)->barrier()->wait();
+      return contains(status.message(), "rank 0 has left") ? "" : "unexpected: " + status.message();
+    });
+    CHECK(errors == "");
+  }
+
+  TEST_CASE(
+      "collective: a rank that does not come to an operation or a join is named when the deadline "
+      "has passed") {
+    for (const auto& hosts : {kOneHost, kOwnHosts}) {
+      RankPlanes ranks("late", hosts);
+      std::mutex lock;
+      std::condition_variable changed;
+      int done = 0;
+      const std::string errors = on_ranks(3, [&](int rank) -> std::string {
+        auto c = ranks.join(rank, 3, 1, "world", 1000);
+        if (!c.ok()) return c.status().message();
+        std::string error;
+        if (rank != 1) {
+          std::vector<float> data(rank == 0 ? 10 : 10);
+          const Status status = (*c)->all_reduce(data.data(), data.size(), DType::f32)->wait();
+          // Rank 0 and 2 reach their deadlines one after the other, so the later may see the
+          // earlier leave.
+          if (status.code() == Code::deadline &&
+              !(contains(status.message(), "rank 1 did not come to all_reduce (operation 2)")))
+            error = "unexpected: " + status.message();
+          else if (status.code() != Code::deadline && status.code() != Code::unavailable)
+            error = "unexpected: " + status.message();
+        }
+        std::unique_lock guard(lock);
+        if (rank != 1) ++done, changed.notify_all();
+        changed.wait(guard, [&] { return done == 2; });
+        return error;
+      });
+      CHECK(errors == "");
+      auto alone = ranks.join(0, 3, 2, "world", 100);
+      REQUIRE(!alone.ok());
+      CHECK(alone.status().code() == Code::deadline);
+      CHECK(contains(alone.status().message(), "ranks 1, 2 did not join"));
+    }
+  }
+
+  TEST_CASE("collective: a fence ends a join that waits for others") {
+    RankPlanes ranks("fence", {0, 1});
+    std::thread other([&] { ranks.planes[0]->abort(4, "the supervisor has a new plan"); });
+    auto joined = ranks.join(0, 2, 4);
+    other.join();
+    REQUIRE(!joined.ok());
+    CHECK(joined.status().code() == Code::aborted);
+    CHECK(contains(joined.status().message(), "the supervisor has a new plan"));
+  }
+
+  TEST_CASE("collective: malformed members are refused") {
+    RankPlanes ranks("bad", {0});
+    auto& plane = *ranks.planes[0];
+    CHECK(plane.join({1, "w", 0, {}, 100}).status().code() == Code::bad_data);
+    CHECK(plane.join({1, "w", 3, {ranks.addresses[0]}, 100}).status().code() == Code::bad_data);
+    auto cut = ranks.addresses[0];
+    for (size_t bytes = 0; bytes < cut.size(); bytes += 7)
+      CHECK(
+          plane.join({1, "w", 0, {{cut.begin(), cut.begin() + static_cast<ptrdiff_t>(bytes)}}, 100})
+              .status()
+              .code() == Code::bad_data);
+    std::vector<uint8_t> noise(300, 0xff);
+    CHECK(plane.join({1, "w", 0, {ranks.addresses[0], noise}, 100}).status().code() ==
+          Code::bad_data);
+  }
+
+  TEST_CASE("collective: processes of one host and of different hosts get the same bits") {
+    std::string hashes[2];
+    for (const bool one_host : {true, false}) {
+      Folder folder;
+      std::vector<std::unique_ptr<Process>> processes;
+      for (int rank = 0; rank < 3; ++rank)
+        processes.push_back(std::make_unique<Process>(
+            std::vector<std::string>{folder.path, std::to_string(rank), "3", "1", "all", "20000",
+                                     one_host ? "h" : "h" + std::to_string(rank)}));
+      for (auto& process : processes) {
+        const std::string line = process->line();
+        CHECK(line.substr(0, 3) == "ok ");
+        hashes[one_host] += line + "\n";
+      }
+    }
+    CHECK(hashes[0] == hashes[1]);
+  }
+
+  TEST_CASE(
+      "collective: a killed rank is named to the others at once, and they go on in a new "
+      "generation") {
+    for (const bool one_host : {true, false}) {
+      CAPTURE(one_host);
+      Folder folder;
+      auto host = [&](int rank) { return one_host ? "h" : "h" + std::to_string(rank); };
+      auto start = [&](int rank, const char* generation, const char* scenario) {
+        return std::make_unique<Process>(std::vector<std::string>{
+            folder.path, std::to_string(rank), "3", generation, scenario, "60000", host(rank)});
+      };
+      std::vector<std::unique_ptr<Process>> processes;
+      for (int rank = 0; rank < 3; ++rank) processes.push_back(start(rank, "1", "endless"));
+      for (auto& process : processes) CHECK(process->line() == "started");
+      processes[1]->kill();  // and stays a zombie
+      // Both say unavailable: the first rank 1, the other that one or the one that left because of
+      // it.
+      std::string said;
+      for (const int rank : {0, 2}) {
+        const std::string line = processes[static_cast<size_t>(rank)]->line();
+        CHECK(line.substr(0, 12) == "unavailable:");
+        said += line + "\n";
+      }
+      CAPTURE(said);
+      CHECK(contains(said, "rank 1"));
+      processes.clear();
+      for (int rank = 0; rank < 3; ++rank) processes.push_back(start(rank, "2", "all"));
+      for (auto& process : processes) CHECK(process->line().substr(0, 3) == "ok ");
+    }
+  }
+
+  TEST_CASE("collective: segments are unlinked with their plane") {
+    { RankPlanes ranks("unlink", {0, 0}); }
+    CHECK(unlink_shared_memory("ss-test-" + std::to_string(getpid()) + "-unlink") == 0);
+  }
+
+  TEST_CASE("segment: released memory is whole again whatever the order") {
+    collective::OffsetAllocator allocator(4096, 4096 + 1024 * 64);
+    std::mt19937 random(7);
+    for (int round = 0; round < 50; ++round) {
+      std::vector<size_t> offsets;
+      for (;;) {
+        const size_t bytes = 1 + random() % 9000;
+        const size_t offset = allocator.allocate(bytes, random() % 2 ? 64 : 4096);
+        if (offset == 0) break;
+        offsets.push_back(offset);
+      }
+      CHECK(!offsets.empty());
+      std::shuffle(offsets.begin(), offsets.end(), random);
+      for (const size_t offset : offsets) allocator.release(offset);
+      const size_t whole = allocator.allocate(1024 * 64, 64);
+      CHECK(whole == 4096);
+      allocator.release(whole);
+    }
+  }
+}
+
+}  // namespace simplescale::testing
