@@ -39,8 +39,7 @@
 
 namespace simplescale {
 
-// -- What a checkpoint is
-// ---------------------------------------------------------------------------------------------
+// -- What a checkpoint is -----------------------------------------------------------------------
 
 enum class StateKind : uint8_t { params, exp_avg, exp_avg_sq };
 inline constexpr StateKind kStateKinds[] = {StateKind::params, StateKind::exp_avg,
@@ -72,8 +71,7 @@ struct ShardRecord {
 std::string to_json(const ShardRecord& record);
 Result<ShardRecord> parse_shard_record(const std::string& json);
 
-// -- Writing
-// ----------------------------------------------------------------------------------------------------------
+// -- Writing ------------------------------------------------------------------------------------
 
 /// "<checkpoints>/tmp-00000100-<tag>": where all writers of one checkpoint write. tag: the
 /// generation, so that an old one's writer cannot get in the way.
@@ -112,8 +110,7 @@ Status prune_checkpoints(const std::string& checkpoints, size_t keep,
                          uint64_t permanent_every_steps, Verify verify = Verify::sizes,
                          FileOps& ops = system_files());
 
-// -- Reading
-// ----------------------------------------------------------------------------------------------------------
+// -- Reading ------------------------------------------------------------------------------------
 
 /// A checkpoint whose manifest and file sizes are right. Shard files are opened when they are first
 /// read.
