@@ -13,8 +13,7 @@ namespace simplescale::remote {
 namespace {
 
 constexpr auto kLinger = std::chrono::seconds(1);  // for the last words to a peer
-constexpr auto kShutdownFlush =
-    std::chrono::milliseconds(200);  // the same, when this process stops
+constexpr int kShutdownFlushMs = 200;              // the same, when this process stops
 constexpr size_t kLingeringMax = 64;
 constexpr size_t kAddressBytesMax = 64 << 10;
 
@@ -30,6 +29,13 @@ std::span<const uint8_t> to_span(capnp::Data::Reader data) {
 }
 
 }  // namespace
+
+std::string short_name(const caf::node_id& node) {
+  std::string name = to_string(node);  // HASH#PID
+  size_t hash = name.find('#');
+  if (hash == std::string::npos) return name;
+  return "process " + name.substr(hash + 1) + " (" + name.substr(0, 8) + ")";
+}
 
 Core::Core(caf::actor_system& system, TransportOptions options)
     : system_(system),
@@ -98,17 +104,9 @@ void Core::run(const std::function<void(Result<std::string>)>& ready) {
       }
     });
     // The goodbyes have a moment to leave; peers that are dead do not hold us up.
-    auto deadline = Clock::now() + kShutdownFlush;
-    ucp_request_param_t params{};
-    ucs_status_ptr_t flush = ucp_worker_flush_nbx(worker_->handle(), &params);
-    if (UCS_PTR_IS_PTR(flush)) {
-      while (ucp_request_check_status(flush) == UCS_INPROGRESS && Clock::now() < deadline) {
-        worker_->progress();
-      }
-    }
+    worker_->flush(kShutdownFlushMs);
     lingering_.clear();
     dead_endpoints_.clear();
-    if (UCS_PTR_IS_PTR(flush)) ucp_request_free(flush);
   }
   worker_.reset();
   context_.reset();
@@ -235,7 +233,7 @@ void Core::establish(const PeerPtr& peer, uint64_t token) {
 }
 
 void Core::refuse(const Address& address, uint64_t token, const std::string& reason) {
-  count(Bad::dropped, nullptr, "a connection refused: " + reason);
+  if (refusals_logged_++ < 10) log::warn("transport: a connection refused: {}", reason);
   if (lingering_.size() >= kLingeringMax) return;
   auto stranger = std::make_shared<Peer>(address.node, 0);
   if (!open_endpoint(stranger, address.worker).ok()) return;

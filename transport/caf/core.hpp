@@ -131,6 +131,7 @@ class Core : public std::enable_shared_from_this<Core> {
   std::vector<capnp::word> aligned_;                            // scratch for misaligned data
   std::set<std::string> unsupported_logged_;
   uint32_t logged_ = 0;  // kinds of bad messages already logged, of no known peer
+  int refusals_logged_ = 0;
   bool ticking_ = false;
   bool stopping_ = false;
   Clock::time_point last_tick_;

@@ -208,8 +208,10 @@ void Core::count(Bad kind, Peer* peer, const std::string& what) {
     return;
   }
   logged |= bit;
-  log::warn("transport: {} {}: {} (said once, counted always)",
-            peer ? peer->name : "an unknown process", kNames[static_cast<size_t>(kind)], what);
+  // Dropping what nobody waits for any more is ordinary life.
+  log::log(kind == Bad::dropped ? log::level::debug : log::level::warn,
+           "transport: {} {}: {} (said once, counted always)",
+           peer ? peer->name : "an unknown process", kNames[static_cast<size_t>(kind)], what);
 }
 
 }  // namespace simplescale::remote

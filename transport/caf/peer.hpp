@@ -37,9 +37,12 @@ struct Request {
   caf::message_id id;
 };
 
+/// "process PID (HASH)", for logs.
+std::string short_name(const caf::node_id& node);
+
 struct Peer {
   Peer(caf::node_id id, uint64_t token)
-      : node(std::move(id)), name(to_string(node)), rx_token(token) {}
+      : node(std::move(id)), name(short_name(node)), rx_token(token) {}
 
   const caf::node_id node;
   const std::string name;

@@ -1,6 +1,9 @@
 // Actor traffic: what goes in at a proxy here comes out at the actor there.
+#include <cxxabi.h>
+
 #include <caf/all.hpp>
 #include <caf/default_attachable.hpp>
+#include <cstdlib>
 
 #include "runtime/base/log.hpp"
 #include "transport/caf/codec.hpp"
@@ -17,6 +20,24 @@ void answer_locally(const caf::strong_actor_ptr& requester, caf::message_id requ
                     caf::error error, caf::execution_unit* context) {
   if (!requester || !request.is_request()) return;
   requester->enqueue(nullptr, request.response_id(), caf::make_message(std::move(error)), context);
+}
+
+std::string type_names(const caf::type_erased_tuple& content) {
+  std::string names;
+  for (size_t i = 0; i < content.size(); ++i) {
+    auto type = content.type(i);
+    std::string name;
+    if (type.first != 0) {
+      name = caf::numbered_type_names[type.first - 1];
+    } else if (type.second) {
+      int status = 0;
+      char* plain = abi::__cxa_demangle(type.second->name(), nullptr, nullptr, &status);
+      name = plain ? plain : type.second->name();
+      std::free(plain);
+    }
+    names += (i ? ", " : "") + name;
+  }
+  return "(" + names + ")";
 }
 
 RequestKey key_of(caf::actor_id requester, caf::message_id id) {
@@ -62,9 +83,8 @@ bool Core::encode(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_elem
   out.id = element.mid;
   out.receiver = receiver;
   auto refuse = [&](Bad kind, caf::sec code, const std::string& what) {
-    loop_.post([self = shared_from_this(), peer, kind, what]() {
-      self->count(kind, peer.get(), what);
-    });
+    loop_.post(
+        [self = shared_from_this(), peer, kind, what]() { self->count(kind, peer.get(), what); });
     caf::error error = caf::make_error(code, what);
     if (out.id.is_response()) {  // the requester is remote: it gets the error instead
       out.words = make_envelope([&](wire::Envelope::Builder envelope) {
@@ -83,7 +103,10 @@ bool Core::encode(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_elem
     auto& exit = content.get_as<caf::exit_msg>(0);
     auto source = caf::actor_cast<caf::strong_actor_ptr>(exit.source);
     // A link that broke: the peer learns of it by the actor's Down.
-    if (element.sender && element.sender == source) return false;
+    if (element.sender && element.sender == source &&
+        source->get()->getf(caf::abstract_actor::is_terminated_flag)) {
+      return false;
+    }
     out.sender = source && source->node() == system_.node() ? source : nullptr;
     out.words = make_envelope([&](wire::Envelope::Builder envelope) {
       auto body = envelope.initExit();
@@ -114,7 +137,7 @@ bool Core::encode(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_elem
     });
     if (!allowed) {
       return refuse(Bad::unsupported, caf::sec::unknown_type,
-                    "not a message of the protocol: " + content.stringify().substr(0, 100));
+                    "not a message of the protocol: " + type_names(content));
     }
   } catch (const kj::Exception& e) {
     return refuse(Bad::oversized, caf::sec::invalid_argument, e.getDescription().cStr());

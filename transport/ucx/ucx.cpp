@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <mutex>
 
@@ -25,6 +26,8 @@ void set_defaults() {
     if (!std::getenv("UCX_WARN_UNUSED_ENV_VARS")) {
       (void)ucs_global_opts_set_value("WARN_UNUSED_ENV_VARS", "n");
     }
+    // A refused connection is no news for stdout; whoever uses UCX here logs what it means.
+    if (!std::getenv("UCX_LOG_LEVEL")) (void)ucs_global_opts_set_value("LOG_LEVEL", "fatal");
     if (!std::getenv("UCX_HANDLE_ERRORS")) {
       (void)ucs_global_opts_set_value("HANDLE_ERRORS", "none");
       for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) ucs_debug_disable_signal(signal);
@@ -76,6 +79,35 @@ Result<std::unique_ptr<Worker>> Worker::create(const Context& context) {
   worker->address_.assign(begin, begin + bytes);
   ucp_worker_release_address(handle, address);
   return worker;
+}
+
+// UCX 1.13 aborts the process in ucp_worker_destroy if its answer to somebody who is just
+// connecting still waits to be sent, and flush() does not cover that one. So: until nothing has
+// happened for a moment.
+Worker::~Worker() {
+  constexpr auto kQuiet = std::chrono::milliseconds(20), kMost = std::chrono::milliseconds(500);
+  flush(100);
+  auto start = std::chrono::steady_clock::now(), last = start, now = start;
+  while (now - last < kQuiet && now - start < kMost) {
+    bool busy = progress();
+    now = std::chrono::steady_clock::now();
+    if (busy) last = now;
+  }
+  ucp_worker_destroy(handle_);
+}
+
+bool Worker::flush(int timeout_ms) {
+  auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  ucp_request_param_t params{};
+  ucs_status_ptr_t request = ucp_worker_flush_nbx(handle_, &params);
+  if (!UCS_PTR_IS_PTR(request)) return !UCS_PTR_IS_ERR(request);
+  ucs_status_t status;
+  while ((status = ucp_request_check_status(request)) == UCS_INPROGRESS &&
+         std::chrono::steady_clock::now() < deadline) {
+    progress();
+  }
+  ucp_request_free(request);
+  return status == UCS_OK;
 }
 
 Result<bool> Worker::arm() {

@@ -42,7 +42,7 @@ class Context {
 class Worker {
  public:
   static Result<std::unique_ptr<Worker>> create(const Context& context);
-  ~Worker() { ucp_worker_destroy(handle_); }
+  ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
@@ -51,6 +51,9 @@ class Worker {
   const std::vector<uint8_t>& address() const { return address_; }
   /// Runs UCX; true if something happened.
   bool progress() { return ucp_worker_progress(handle_) != 0; }
+  /// Runs UCX until all that was sent has left, or the time is over; false in that case. Peers may
+  /// be dead.
+  bool flush(int timeout_ms);
   /// Prepares event_fd() for one wait; false if there is something to progress first. Needs
   /// UCP_FEATURE_WAKEUP.
   Result<bool> arm();
