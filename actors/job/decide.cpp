@@ -140,7 +140,7 @@ class Decider {
   void operator()(const CheckpointFailed& e) {
     if (over()) return;
     record("", "checkpoint_failed", "step-" + std::to_string(e.step), e.reason);
-    if (all_in(TrainerState::finished))
+    if (all_in(TrainerState::finished) && s_.trainers.at(s_.trainer_names[0]).step == e.step)
       shut_down(Code::io, "the last checkpoint could not be saved: " + e.reason);
   }
 
@@ -209,7 +209,7 @@ class Decider {
 
   /// Ends the current generation for everybody in it.
   void fence(std::string phase, std::string kind, std::string subject, std::string reason) {
-    record(std::move(phase), std::move(kind), subject, reason);
+    record(std::move(phase), kind, subject, reason);
     ++s_.generation;
     ++s_.cycles;
     for (auto& [name, trainer] : s_.trainers)

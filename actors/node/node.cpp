@@ -71,6 +71,14 @@ caf::actor spawn_tree(Self* self) {
   return self->spawn<caf::monitored>(supervisor_actor, std::move(tree));
 }
 
+/// Reports the end, once.
+void end(Self* self) {
+  NodeState& s = self->state;
+  if (s.options.finished) s.options.finished(s.exit_code, s.exit_reason);
+  s.options.finished = nullptr;
+  self->quit();
+}
+
 void leave(Self* self, int exit_code, const std::string& reason) {
   NodeState& s = self->state;
   if (s.stopping) return;
@@ -80,7 +88,12 @@ void leave(Self* self, int exit_code, const std::string& reason) {
   log::info("stopping: {}", reason);
   for (auto& [name, local] : s.trainers)
     if (local.handle) self->send(local.handle, Shutdown{exit_code, reason});
-  self->send_exit(s.tree, caf::exit_reason::user_shutdown);
+  if (s.tree) {
+    self->send_exit(s.tree, caf::exit_reason::user_shutdown);
+    self->delayed_send(self, std::chrono::milliseconds(s.options.config.supervision.shutdown_ms), local::Tick{});
+  } else {
+    end(self);
+  }
 }
 
 void join(Self* self, const JoinGeneration& job) {
@@ -150,10 +163,10 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
 
   self->set_down_handler([self](const caf::down_msg& down) {
     NodeState& s = self->state;
-    if (down.source == s.tree.address()) {
+    if (s.tree && down.source == s.tree.address()) {
+      s.tree = nullptr;
       if (s.stopping) {
-        s.options.finished(s.exit_code, s.exit_reason);
-        self->quit();
+        end(self);
         return;
       }
       for (const auto& [name, local] : s.trainers)
@@ -241,7 +254,11 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
       [self](const JoinGeneration& job) { join(self, job); },
       [self](const FenceGeneration& fence) { to_trainers(self, fence); },
       [self](const StopTraining& stop) { to_trainers(self, stop); },
-      [self](const Shutdown& end) { leave(self, end.exit_code, end.reason); },
+      [self](const Shutdown& order) { leave(self, order.exit_code, order.reason); },
+      [self](const local::Tick&) {  // the tree has not stopped in time
+        log::error("the node's children do not stop; leaving without them");
+        end(self);
+      },
   };
 }
 

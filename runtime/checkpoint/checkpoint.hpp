@@ -105,7 +105,7 @@ enum class Verify : uint8_t { sizes, full };  // full reads everything and compa
 
 /// Removes what is older than the `keep` (at least 1) newest valid checkpoints, except every
 /// permanent_every_steps-th step (0: none) and the one that `latest` names; and what interrupted
-/// writes have left. Never call it while a checkpoint of this folder is being written.
+/// writes of steps up to the newest have left (a newer one's may be in progress).
 Status prune_checkpoints(const std::string& checkpoints, size_t keep,
                          uint64_t permanent_every_steps, Verify verify = Verify::sizes,
                          FileOps& ops = system_files());

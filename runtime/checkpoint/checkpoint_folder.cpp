@@ -65,7 +65,7 @@ Status prune_checkpoints(const std::string& checkpoints, size_t keep,
   std::error_code error;
   const std::string latest = std::filesystem::read_symlink(checkpoints + "/latest", error).string();
   size_t valid = 0;
-  std::optional<uint64_t> counted_step;
+  std::optional<uint64_t> counted_step, newest;
   std::vector<std::string> doomed;
   for (const Candidate& candidate : candidates(checkpoints)) {
     const bool permanent = permanent_every_steps > 0 && candidate.step > 0 &&
@@ -75,6 +75,7 @@ Status prune_checkpoints(const std::string& checkpoints, size_t keep,
       doomed.push_back(candidate.name);  // old, or the former one of a step that was written again
     } else if (!enough && open_checked(checkpoints + "/" + candidate.name, verify).ok()) {
       ++valid;
+      if (!newest) newest = candidate.step;
       counted_step = candidate.step;
     }
   }
@@ -82,6 +83,9 @@ Status prune_checkpoints(const std::string& checkpoints, size_t keep,
     SS_RETURN_IF_ERROR(remove_checkpoint(checkpoints, name, ops));
   for (const std::string& name : list_folder(checkpoints)) {
     if (!name.starts_with(kTmpPrefix)) continue;
+    // "tmp-<step>-<tag>": a newer step's is being written, unless nobody writes any more.
+    const uint64_t step = std::strtoull(name.c_str() + std::string(kTmpPrefix).size(), nullptr, 10);
+    if (newest && step > *newest) continue;
     const std::string path = checkpoints + "/" + name;
     const bool folder = std::filesystem::symlink_status(path, error).type() ==
                         std::filesystem::file_type::directory;

@@ -22,7 +22,7 @@ class Runs(Case):
 
     def test_a_run_leaves_what_interface_says(self):
         run = self.train("run", *self.two_by_two, "--train.max_steps=8", "--checkpoint.disk_every_steps=3", "--checkpoint.keep=2")
-        self.assertIn("every sample", self.verify(run))
+        self.assertIn("each sample exactly once", self.verify(run))
         metrics = lines(run / "metrics.jsonl")
         self.assertEqual([m["step"] for m in metrics], list(range(1, 9)))
         for key in "time step iter loss grad_norm lr step_ms tokens tokens_per_second mfu remaining_s generation".split():
@@ -49,7 +49,7 @@ class Runs(Case):
         self.assertFalse(leftovers(run))
         self.train("run", *self.two_by_two, self.steps)
         self.assertEqual(self.digest(run), want)
-        self.assertIn("every sample", self.verify(run))
+        self.assertIn("each sample exactly once", self.verify(run))
 
     def test_resumed_in_another_layout_is_the_same_run(self):
         want = self.reference()
@@ -69,7 +69,7 @@ class Runs(Case):
         self.wait_for(lambda: not leftovers(run), "all processes of the run to end")
         self.train("run", *self.two_by_two, self.steps, "--checkpoint.disk_every_steps=4")
         self.assertEqual(self.digest(run), want)
-        self.assertIn("every sample", self.verify(run))
+        self.assertIn("each sample exactly once", self.verify(run))
 
     def test_a_killed_trainer_costs_no_step_and_no_bit(self):
         want = self.reference()
@@ -79,7 +79,7 @@ class Runs(Case):
             os.kill(trainer_pids(run)[victim], signal.SIGKILL)
         self.assertEqual(process.wait(120), 0, process.stdout.read())
         self.assertEqual(self.digest(run), want)
-        self.assertIn("every sample", self.verify(run))
+        self.assertIn("each sample exactly once", self.verify(run))
         metrics = lines(run / "metrics.jsonl")
         self.assertEqual([m["step"] for m in metrics], list(range(1, 61)), "no committed step was trained twice")
         events = lines(run / "events.jsonl")
