@@ -46,8 +46,7 @@ Result<TrainState> TrainState::create(const std::string& name, uint64_t layout_h
   header->layout_hash = layout_hash;
   header->total = total;
   for (auto& step : header->step) step = kNoStep;
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  header->magic = StateHeader::kMagic;
+  std::atomic_ref(header->magic).store(StateHeader::kMagic);
   return state;
 }
 
