@@ -28,6 +28,7 @@ struct BackendOptions {
   bool training = true;                   // false: no activations are kept, backward calls are forbidden
   int threads = 1;                        // CPU threads of the kernels; results do not depend on it
   int device_index = 0;                   // CUDA
+  bool deterministic = true;              // CUDA: attention's backward repeats its bits; elsewhere all always does
 };
 
 /// AdamW, arXiv 1711.05101: p -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * p), with bias-corrected m^ and v^.

@@ -1,0 +1,97 @@
+# The GPU part: two shared libraries beside the programs, loaded only where a GPU is used. Nothing here is needed to
+# build or run the rest. Sets CUDA_BUILT.
+set(CUDA_BUILT OFF)
+set(NVIDIA_WHEELS ${TORCH_DIR}/../nvidia)
+
+# nvcc: the caller's, the system's, or the Python wheel's (pip install "cuda-toolkit[nvcc,cccl,crt,nvvm]==13.0.2").
+find_program(SIMPLESCALE_NVCC nvcc PATHS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin ${NVIDIA_WHEELS}/cu13/bin)
+if(NOT SIMPLESCALE_NVCC)
+  message(STATUS "CUDA: no nvcc found, the GPU libraries are not built")
+  return()
+endif()
+execute_process(COMMAND ${SIMPLESCALE_NVCC} --version OUTPUT_VARIABLE nvcc_version)
+if(NOT nvcc_version MATCHES "release 13\\.")
+  message(STATUS "CUDA: ${SIMPLESCALE_NVCC} is not CUDA 13, which libtorch is built for; the GPU libraries are not built")
+  return()
+endif()
+file(REAL_PATH ${SIMPLESCALE_NVCC} nvcc)
+cmake_path(GET nvcc PARENT_PATH nvcc_bin)
+cmake_path(GET nvcc_bin PARENT_PATH cuda_root)
+foreach(include ${cuda_root}/include ${cuda_root}/targets/x86_64-linux/include)
+  if(EXISTS ${include}/cuda_runtime_api.h AND EXISTS ${include}/crt/host_defines.h)
+    set(CUDA_INCLUDE ${include})
+    break()
+  endif()
+endforeach()
+
+# Libraries: what libtorch itself runs with, so that a process has each of them once.
+function(simplescale_wheel_library variable folder name)
+  file(GLOB found ${NVIDIA_WHEELS}/${folder}/lib/lib${name}.so*)
+  if(NOT found)
+    find_library(found_${name} ${name} PATHS ${cuda_root}/lib64)
+    set(found ${found_${name}})
+  endif()
+  list(GET found 0 found)
+  set(${variable} ${found} PARENT_SCOPE)
+endfunction()
+simplescale_wheel_library(CUDART_LIBRARY cu13 cudart)
+simplescale_wheel_library(NCCL_LIBRARY nccl nccl)
+find_path(NCCL_INCLUDE nccl.h PATHS ${NVIDIA_WHEELS}/nccl/include ${cuda_root}/include NO_DEFAULT_PATH)
+find_path(NCCL_INCLUDE nccl.h)
+foreach(need CUDA_INCLUDE CUDART_LIBRARY NCCL_LIBRARY NCCL_INCLUDE)
+  if(NOT ${need} OR NOT EXISTS ${${need}})
+    message(STATUS "CUDA: ${need} not found, the GPU libraries are not built")
+    return()
+  endif()
+endforeach()
+
+set(CMAKE_CUDA_COMPILER ${nvcc})
+set(CMAKE_CUDA_ARCHITECTURES 90)  # sm_90, and PTX for what comes after
+set(CMAKE_CUDA_RUNTIME_LIBRARY None)
+set(CMAKE_CUDA_STANDARD 17)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_FLAGS_RELEASE "-O2")
+enable_language(CUDA)
+set(CUDA_BUILT ON)
+
+add_library(deps::cudart INTERFACE IMPORTED)
+target_include_directories(deps::cudart SYSTEM INTERFACE ${CUDA_INCLUDE})
+target_link_libraries(deps::cudart INTERFACE ${CUDART_LIBRARY})
+add_library(deps::nccl INTERFACE IMPORTED)
+target_include_directories(deps::nccl SYSTEM INTERFACE ${NCCL_INCLUDE})
+target_link_libraries(deps::nccl INTERFACE ${NCCL_LIBRARY} deps::cudart)
+add_library(deps::torch_cuda INTERFACE IMPORTED)
+target_link_libraries(deps::torch_cuda INTERFACE deps::torch ${TORCH_DIR}/lib/libtorch_cuda.so
+  ${TORCH_DIR}/lib/libc10_cuda.so deps::cudart)
+
+# An object library, so that the tests link the same objects, and a shared one of it.
+function(simplescale_gpu_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_library(${name}_objects OBJECT ${ARG_SOURCES})
+  target_include_directories(${name}_objects PUBLIC ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${name}_objects PUBLIC base ${ARG_LINK})
+  target_compile_options(${name}_objects PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror -Werror=all-warnings>)
+  simplescale_flags(${name}_objects)
+  add_library(${name} SHARED $<TARGET_OBJECTS:${name}_objects>)
+  target_link_libraries(${name} PRIVATE ${name}_objects)
+  # Which symbols come from elsewhere is known: whatever is missing shall show here and not at run time.
+  target_link_options(${name} PRIVATE -Wl,--no-undefined)
+  set_target_properties(${name} ${name}_objects PROPERTIES LINKER_LANGUAGE CXX)
+endfunction()
+
+file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/model/cuda/*.cpp ${CMAKE_SOURCE_DIR}/model/cuda/*.cu)
+simplescale_gpu_library(simplescale_cuda SOURCES ${sources} LINK deps::torch_cuda)
+
+file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/transport/nccl/*.cpp ${CMAKE_SOURCE_DIR}/transport/nccl/*.cu)
+if(sources)
+  simplescale_gpu_library(simplescale_nccl SOURCES ${sources} ${CMAKE_SOURCE_DIR}/transport/collective/plan.cpp
+    LINK deps::nccl)
+endif()
+
+if(EXISTS /proc/driver/nvidia/version)
+  add_dependencies(programs simplescale_cuda)
+  if(TARGET simplescale_nccl)
+    add_dependencies(programs simplescale_nccl)
+  endif()
+endif()

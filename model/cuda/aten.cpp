@@ -1,0 +1,219 @@
+#include "model/cuda/aten.hpp"
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
+#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
+#include <ATen/ops/_scaled_dot_product_efficient_attention.h>
+#include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/mm.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <optional>
+
+namespace simplescale::cuda {
+namespace {
+
+/// Which of libtorch's kernels computes attention.
+enum class Kernel {
+  efficient,  // fp32; knows no grouped queries, so keys and values are repeated
+  flash,      // bf16; its backward pass can be deterministic
+  cudnn,      // bf16; the fastest on Hopper
+};
+
+/// While it lives, libtorch picks deterministic kernels. Process-wide, hence only around the one
+/// call that needs it: products would ask for CUBLAS_WORKSPACE_CONFIG.
+class Deterministic {
+ public:
+  explicit Deterministic(bool wanted) : wanted_(wanted) {
+    if (wanted_) at::globalContext().setDeterministicAlgorithms(true, false);
+  }
+  ~Deterministic() {
+    if (wanted_) at::globalContext().setDeterministicAlgorithms(false, false);
+  }
+  Deterministic(const Deterministic&) = delete;
+  Deterministic& operator=(const Deterministic&) = delete;
+
+ private:
+  bool wanted_;
+};
+
+template <class T>
+HeadView<T> view_of(const at::Tensor& t) {
+  TORCH_INTERNAL_ASSERT(t.stride(3) == 1);
+  return {static_cast<const T*>(t.const_data_ptr()), t.stride(0), t.stride(1), t.stride(2)};
+}
+
+}  // namespace
+
+struct Aten::Saved {
+  at::Tensor out, lse;  // out: (batch, heads, T, D), T before heads in memory
+  at::Tensor seed, offset, bias, cum_seq_q, cum_seq_k;
+};
+void Aten::SavedDeleter::operator()(Saved* saved) const {
+  delete saved;
+}
+
+struct Aten::Impl {
+  Impl(int device_index, DType dtype, const AttentionShape& attention, bool deterministic_)
+      : stream(c10::cuda::getStreamFromPool(false, static_cast<c10::DeviceIndex>(device_index))),
+        options(at::TensorOptions()
+                    .device(at::kCUDA, static_cast<c10::DeviceIndex>(device_index))
+                    .dtype(dtype == DType::f32 ? at::kFloat : at::kBFloat16)),
+        shape(attention),
+        deterministic(deterministic_),
+        kernel(dtype == DType::f32 ? Kernel::efficient
+               : deterministic_    ? Kernel::flash
+                                   : Kernel::cudnn) {}
+
+  at::Tensor tensor(const void* data, at::IntArrayRef sizes, at::IntArrayRef strides) const {
+    return at::for_blob(const_cast<void*>(data), sizes)
+        .strides(strides)
+        .options(options)
+        .target_device(options.device())
+        .make_tensor();
+  }
+  at::Tensor matrix(const void* data, int64_t rows, int64_t columns) const {
+    return tensor(data, {rows, columns}, {columns, 1});
+  }
+  /// `count` heads of every row of qkv, from head `first` on: (batch, count, T, D).
+  at::Tensor heads(const void* qkv, int64_t first, int64_t count) const {
+    const auto* data = static_cast<const char*>(qkv) +
+                       static_cast<size_t>(first * shape.D) * options.dtype().itemsize();
+    return tensor(data, {shape.batch, count, shape.T, shape.D},
+                  {shape.T * shape.ld_qkv, shape.D, shape.ld_qkv, 1});
+  }
+  at::Tensor q(const void* qkv) const { return heads(qkv, 0, shape.heads); }
+  at::Tensor k(const void* qkv) const { return heads(qkv, shape.heads, shape.kv_heads); }
+  at::Tensor v(const void* qkv) const {
+    return heads(qkv, shape.heads + shape.kv_heads, shape.kv_heads);
+  }
+  int64_t group() const { return shape.heads / shape.kv_heads; }
+  /// Each key/value head once for every query head of its group.
+  at::Tensor repeated(const at::Tensor& t) const {
+    if (group() == 1) return t;
+    return t.unsqueeze(2)
+        .expand({shape.batch, shape.kv_heads, group(), shape.T, shape.D})
+        .reshape({shape.batch, shape.heads, shape.T, shape.D});
+  }
+  at::Tensor summed_over_group(const at::Tensor& t) const {
+    if (group() == 1) return t;
+    return t.reshape({shape.batch, shape.kv_heads, group(), shape.T, shape.D}).sum(2);
+  }
+
+  c10::cuda::CUDAStream stream;
+  at::TensorOptions options;
+  AttentionShape shape;
+  bool deterministic;
+  Kernel kernel;
+  at::Tensor dq, dk, dv;  // of the last backward pass
+};
+
+Aten::Aten(int device_index, DType dtype, const AttentionShape& attention, bool deterministic)
+    : impl_(std::make_unique<Impl>(device_index, dtype, attention, deterministic)) {
+  // Accumulate in fp32 to the end, and let nobody fill what we are about to overwrite.
+  at::globalContext().setAllowBF16ReductionCuBLAS(false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+}
+Aten::~Aten() = default;
+
+cudaStream_t Aten::stream() const {
+  return impl_->stream.stream();
+}
+
+void Aten::gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
+                const void* a, const void* b, void* c, bool accumulate) {
+  const c10::cuda::CUDAStreamGuard on(impl_->stream);
+  const at::NoGradGuard no_grad;
+  const at::Tensor left =
+      transpose_a == Transpose::no ? impl_->matrix(a, m, k) : impl_->matrix(a, k, m).t();
+  const at::Tensor right =
+      transpose_b == Transpose::no ? impl_->matrix(b, k, n) : impl_->matrix(b, n, k).t();
+  at::Tensor out = impl_->matrix(c, m, n);
+  if (accumulate)
+    at::addmm_out(out, out, left, right);
+  else
+    at::mm_out(out, left, right);
+}
+
+Aten::SavedPtr Aten::attention(const void* qkv) {
+  const c10::cuda::CUDAStreamGuard on(impl_->stream);
+  const at::NoGradGuard no_grad;
+  const at::Tensor q = impl_->q(qkv), k = impl_->k(qkv), v = impl_->v(qkv);
+  SavedPtr saved(new Saved);
+  switch (impl_->kernel) {
+    case Kernel::efficient: {
+      auto [out, lse, seed, offset] = at::_scaled_dot_product_efficient_attention(
+          q, impl_->repeated(k), impl_->repeated(v), std::nullopt, true, 0.0, true);
+      *saved = {out, lse, seed, offset, {}, {}, {}};
+      break;
+    }
+    case Kernel::flash: {
+      auto [out, lse, cum_q, cum_k, max_q, max_k, seed, offset, mask] =
+          at::_scaled_dot_product_flash_attention(q, k, v, 0.0, true, false);
+      *saved = {out, lse, seed, offset, {}, cum_q, cum_k};
+      break;
+    }
+    case Kernel::cudnn: {
+      auto [out, lse, cum_q, cum_k, max_q, max_k, seed, offset, mask] =
+          at::_scaled_dot_product_cudnn_attention(q, k, v, std::nullopt, true, 0.0, true, false);
+      *saved = {out, lse, seed, offset, {}, cum_q, cum_k};
+      break;
+    }
+  }
+  // A no-op with the layouts that these kernels choose; attended() relies on it.
+  saved->out = saved->out.transpose(1, 2).contiguous().transpose(1, 2);
+  return saved;
+}
+
+const void* Aten::attended(const Saved& saved) const {
+  return saved.out.const_data_ptr();
+}
+
+template <class T>
+Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved& s,
+                                            const void* dattended) {
+  Impl& i = *impl_;
+  const c10::cuda::CUDAStreamGuard on(i.stream);
+  const at::NoGradGuard no_grad;
+  const Deterministic deterministic(i.deterministic);
+  const at::Tensor q = i.q(qkv), k = i.k(qkv), v = i.v(qkv);
+  const int64_t C = i.shape.heads * i.shape.D;
+  const at::Tensor dout = i.tensor(dattended, {i.shape.batch, i.shape.heads, i.shape.T, i.shape.D},
+                                   {i.shape.T * C, i.shape.D, C, 1});
+  switch (i.kernel) {
+    case Kernel::efficient: {
+      auto [dq, dk, dv, dbias] = at::_scaled_dot_product_efficient_attention_backward(
+          dout, q, i.repeated(k), i.repeated(v), s.bias, s.out, s.lse, s.seed, s.offset, 0.0,
+          {true, true, true, false}, true);
+      i.dq = dq;
+      i.dk = i.summed_over_group(dk);
+      i.dv = i.summed_over_group(dv);
+      break;
+    }
+    case Kernel::flash: {
+      std::tie(i.dq, i.dk, i.dv) = at::_scaled_dot_product_flash_attention_backward(
+          dout, q, k, v, s.out, s.lse, s.cum_seq_q, s.cum_seq_k, i.shape.T, i.shape.T, 0.0, true,
+          s.seed, s.offset);
+      break;
+    }
+    case Kernel::cudnn: {
+      std::tie(i.dq, i.dk, i.dv) = at::_scaled_dot_product_cudnn_attention_backward(
+          dout, q, k, v, s.out, s.lse, s.seed, s.offset, s.bias, s.cum_seq_q, s.cum_seq_k,
+          i.shape.T, i.shape.T, 0.0, true);
+      break;
+    }
+  }
+  return {view_of<T>(i.dq), view_of<T>(i.dk), view_of<T>(i.dv)};
+}
+
+template Aten::Gradients<float> Aten::attention_backward(const void*, const Saved&, const void*);
+template Aten::Gradients<Bf16> Aten::attention_backward(const void*, const Saved&, const void*);
+
+}  // namespace simplescale::cuda

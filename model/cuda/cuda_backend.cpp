@@ -1,0 +1,242 @@
+#include "model/cuda/cuda_backend.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <type_traits>
+
+#include "model/cuda/check.hpp"
+
+namespace simplescale::cuda {
+namespace {
+
+Status check_device(int index) {
+  int devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error != cudaSuccess)
+    return Status(Code::unavailable,
+                  std::string("no GPU can be used: ") + cudaGetErrorString(error));
+  if (index < 0 || index >= devices)
+    return Status(Code::unavailable, "there is no GPU " + std::to_string(index) + ", only " +
+                                         std::to_string(devices) + " (CUDA_VISIBLE_DEVICES?)");
+  cudaDeviceProp properties{};
+  if (const cudaError_t asked = cudaGetDeviceProperties(&properties, index); asked != cudaSuccess)
+    return Status(Code::unavailable, "GPU " + std::to_string(index) +
+                                         " does not answer: " + cudaGetErrorString(asked));
+  if (properties.major < 9)
+    return Status(Code::unavailable, "GPU " + std::to_string(index) + " (" + properties.name +
+                                         ") is older than Hopper, for which this library is built");
+  return {};
+}
+
+Status check_options(const BackendOptions& options) {
+  SS_RETURN_IF_ERROR(validate(options.shape));
+  if (options.micro_batch_size < 1)
+    return Status(
+        Code::bad_config,
+        "micro_batch_size = " + std::to_string(options.micro_batch_size) + " is out of range");
+  const int64_t D = options.shape.head_dim(), multiple = options.precision == DType::f32 ? 4 : 8;
+  if (D % multiple != 0 || D > 256)
+    return Status(Code::bad_config, "heads of " + std::to_string(D) +
+                                        " elements: on a GPU they must be multiples of " +
+                                        std::to_string(multiple) + " and at most 256");
+  return {};
+}
+
+constexpr int64_t aligned(int64_t count) {
+  return (count + 63) / 64 * 64;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> make_backend(const BackendOptions& options) try {
+  SS_RETURN_IF_ERROR(check_options(options));
+  SS_RETURN_IF_ERROR(check_device(options.device_index));
+  SS_CUDA(cudaSetDevice(options.device_index));
+  return options.precision == DType::f32 ? CudaBackend<float>::make(options)
+                                         : CudaBackend<Bf16>::make(options);
+} catch (const std::exception& error) {  // CudaError, and what libtorch throws
+  return Status(Code::unavailable,
+                "GPU " + std::to_string(options.device_index) + ": " + error.what());
+}
+
+template <class T>
+CudaBackend<T>::CudaBackend(const BackendOptions& options)
+    : options_(options),
+      B_(options.micro_batch_size),
+      T_(options.shape.block_size),
+      N_(B_ * T_),
+      C_(options.shape.dim),
+      D_(options.shape.head_dim()),
+      F_(options.shape.hidden),
+      K_(options.shape.kv_heads * D_),
+      Q_(C_ + 2 * K_),
+      V_(options.shape.vocab),
+      eps_(static_cast<float>(options.shape.norm_eps)),
+      aten_(options.device_index, options.precision,
+            {B_, options.shape.heads, options.shape.kv_heads, T_, D_, Q_}, options.deterministic),
+      stream_(aten_.stream()) {
+  SS_CUDA(cudaEventCreateWithFlags(&tokens_read_, cudaEventDisableTiming));
+}
+
+template <class T>
+CudaBackend<T>::~CudaBackend() {
+  (void)cudaStreamSynchronize(stream_);
+  if (tokens_read_) (void)cudaEventDestroy(tokens_read_);
+}
+
+template <class T>
+Result<std::unique_ptr<Backend>> CudaBackend<T>::make(const BackendOptions& options) {
+  std::unique_ptr<CudaBackend> backend(new CudaBackend(options));
+  SS_RETURN_IF_ERROR(backend->allocate_all());
+  backend->fill_rope_tables();
+  return std::unique_ptr<Backend>(std::move(backend));
+}
+
+// --- Memory ---
+
+/// After a failure it gives null and allocated_ says why.
+template <class T>
+template <class E>
+E* CudaBackend<T>::take(int64_t count) {
+  Result<void*> memory = memory_.allocate(static_cast<size_t>(count) * sizeof(E));
+  if (!memory.ok()) {
+    if (allocated_.ok()) allocated_ = memory.status().in("activations");
+    return nullptr;
+  }
+  return static_cast<E*>(*memory);
+}
+
+template <class T>
+Status CudaBackend<T>::allocate_all() {
+  const bool training = options_.training;
+  cosine_ = take<float>(T_ * (D_ / 2));
+  sine_ = take<float>(T_ * (D_ / 2));
+  tokens_ = take<int32_t>(3 * aligned(N_) + aligned(V_ + 1));
+  inputs_ = tokens_;
+  targets_ = inputs_ + aligned(N_);
+  token_rows_ = targets_ + aligned(N_);
+  token_begin_ = token_rows_ + aligned(N_);
+  losses_ = take<float>(N_);
+  kept_rows_ = std::clamp<int64_t>(kLogitBytes / (V_ * int64_t{sizeof(T)}), 1, N_);
+  logits_ = take<T>(kept_rows_ * V_);
+
+  x_.resize(training ? static_cast<size_t>(shape_.layers) + 1 : 2);
+  for (T*& x : x_) x = take<T>(N_ * C_);
+  const bool keep = training && !options_.activation_checkpointing;
+  saved_.resize(keep ? static_cast<size_t>(shape_.layers) : 1);
+  for (Saved& s : saved_) {
+    s.qkv = take<T>(N_ * Q_);
+    s.middle = take<T>(N_ * C_);
+    s.gate_up = take<T>(N_ * 2 * F_);
+  }
+  normed_ = take<T>(N_ * C_);
+  product_ = take<T>(N_ * C_);
+  act_ = take<T>(N_ * F_);
+  if (!training) return allocated_;
+
+  for (T** buffer : {&d_out_, &d_middle_, &d_in_}) *buffer = take<T>(N_ * C_);
+  d_qkv_ = take<T>(N_ * Q_);
+  d_gate_up_ = take<T>(N_ * 2 * F_);
+  d_gamma_ = take<float>(gamma_partials(N_) * C_);
+  return allocated_;
+}
+
+/// In fp32 like the usual implementations, then rounded to T.
+template <class T>
+void CudaBackend<T>::fill_rope_tables() {
+  const int64_t half = D_ / 2;
+  auto rounded = [](float value) {
+    return std::is_same_v<T, float> ? value : bf16_to_f32(f32_to_bf16(value));
+  };
+  std::vector<float> cosine(static_cast<size_t>(T_ * half)), sine(cosine.size());
+  for (int64_t i = 0; i < half; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(D_);
+    const float frequency = 1.0f / std::pow(static_cast<float>(shape_.rope_theta), exponent);
+    for (int64_t t = 0; t < T_; ++t) {
+      const float angle = static_cast<float>(t) * frequency;
+      cosine[static_cast<size_t>(t * half + i)] = rounded(std::cos(angle));
+      sine[static_cast<size_t>(t * half + i)] = rounded(std::sin(angle));
+    }
+  }
+  copy_to_device(cosine_, cosine.data(), cosine.size() * sizeof(float));
+  copy_to_device(sine_, sine.data(), sine.size() * sizeof(float));
+}
+
+template <class T>
+Result<void*> CudaBackend<T>::allocate(size_t bytes) {
+  return memory_.allocate(bytes);
+}
+
+template <class T>
+void CudaBackend<T>::copy_to_device(void* device, const void* host, size_t bytes) {
+  SS_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
+  synchronize();  // the host's memory is the caller's again
+}
+
+template <class T>
+void CudaBackend<T>::copy_to_host(void* host, const void* device, size_t bytes) {
+  SS_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_));
+  synchronize();
+}
+
+template <class T>
+void CudaBackend<T>::synchronize() {
+  SS_CUDA(cudaStreamSynchronize(stream_));
+}
+
+// --- Element-wise work on a shard ---
+
+template <class T>
+void CudaBackend<T>::cast(const float* from, void* to, size_t count) {
+  if constexpr (std::is_same_v<T, float>)
+    SS_CUDA(cudaMemcpyAsync(to, from, count * sizeof(float), cudaMemcpyDeviceToDevice, stream_));
+  else
+    SS_CUDA(to_bf16(stream_, static_cast<int64_t>(count), from, static_cast<Bf16*>(to)));
+}
+
+template <class T>
+void CudaBackend<T>::block_square_sums(const float* values, size_t count, double* sums) {
+  static_assert(kShardAlign == 1024, "the kernel's block");
+  SS_ASSERT(count % kShardAlign == 0);
+  const size_t blocks = count / kShardAlign, bytes = blocks * sizeof(double);
+  if (blocks > squares_count_) {
+    Result<void*> memory = memory_.allocate(bytes);
+    if (!memory.ok()) throw CudaError(memory.status().message());
+    squares_ = static_cast<double*>(*memory);
+    squares_count_ = blocks;
+  }
+  SS_CUDA(cuda::block_square_sums(stream_, static_cast<int64_t>(blocks), values, squares_));
+  void* pinned = pinned_results_.reserve(bytes);
+  copy_to_host(pinned, squares_, bytes);
+  std::copy_n(static_cast<const double*>(pinned), blocks, sums);
+}
+
+template <class T>
+void CudaBackend<T>::adamw(const AdamW& o, std::span<const DecayRun> runs, const float* gradient,
+                           const float* from_params, const float* from_avg,
+                           const float* from_avg_sq, float* to_params, float* to_avg,
+                           float* to_avg_sq) {
+  const auto step = static_cast<double>(o.step);
+  AdamWConstants constants{
+      .gradient_scale = o.gradient_scale,
+      .keep = 1,
+      .beta1 = o.beta1,
+      .beta2 = o.beta2,
+      .step_size = static_cast<float>(o.learning_rate / (1 - std::pow(double{o.beta1}, step))),
+      .inverse_root_correction2 =
+          static_cast<float>(1 / std::sqrt(1 - std::pow(double{o.beta2}, step))),
+      .eps = o.eps};
+  for (const DecayRun& run : runs) {
+    constants.keep = run.decay ? 1 - o.learning_rate * o.weight_decay : 1;
+    const size_t at = run.first;
+    SS_CUDA(cuda::adamw(stream_, static_cast<int64_t>(run.count), constants, gradient + at,
+                        from_params + at, from_avg + at, from_avg_sq + at, to_params + at,
+                        to_avg + at, to_avg_sq + at));
+  }
+}
+
+template class CudaBackend<float>;
+template class CudaBackend<Bf16>;
+
+}  // namespace simplescale::cuda

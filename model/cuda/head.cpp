@@ -1,0 +1,95 @@
+// The ends of the model on the GPU: embeddings, and final norm with lm_head and loss.
+#include <algorithm>
+#include <type_traits>
+
+#include "model/cuda/check.hpp"
+#include "model/cuda/cuda_backend.hpp"
+#include "model/cuda/tokens.hpp"
+
+namespace simplescale::cuda {
+namespace {
+constexpr auto kNo = Transpose::no, kYes = Transpose::yes;
+}
+
+template <class T>
+void CudaBackend<T>::upload(void* device, const void* pinned, size_t bytes) {
+  SS_CUDA(cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, stream_));
+}
+
+template <class T>
+void CudaBackend<T>::embed(const void* params, const int32_t* tokens) {
+  const size_t count = static_cast<size_t>(token_begin_ - tokens_ + V_ + 1);
+  SS_CUDA(cudaEventSynchronize(tokens_read_));  // of the micro-batch before
+  auto* pinned = static_cast<int32_t*>(pinned_tokens_.reserve(count * sizeof(int32_t)));
+  int32_t* inputs = pinned + (inputs_ - tokens_);
+  SS_ASSERT(split_tokens(tokens, B_, T_, V_, inputs, pinned + (targets_ - tokens_)));
+  group_by_token({inputs, static_cast<size_t>(N_)}, V_, pinned + (token_begin_ - tokens_),
+                 pinned + (token_rows_ - tokens_));
+  upload(tokens_, pinned, count * sizeof(int32_t));
+  SS_CUDA(cudaEventRecord(tokens_read_, stream_));
+  held_layer_ = -1;
+  SS_CUDA(cuda::embed(stream_, N_, C_, static_cast<const T*>(params), inputs_, x(0)));
+}
+
+/// The final norm's output for all rows goes to normed_; logits, loss and d normed go by
+/// kept_rows_.
+template <class T>
+double CudaBackend<T>::head(const void* params, const void* tied, float scale, void* grad,
+                            void* tied_grad) {
+  SS_ASSERT(!grad || options_.training);
+  const T* gamma = static_cast<const T*>(params);
+  const T* weight = tied ? static_cast<const T*>(tied) : gamma + C_;
+  T* weight_grad = nullptr;
+  if (grad) weight_grad = tied ? static_cast<T*>(tied_grad) : static_cast<T*>(grad) + C_;
+  const T* last = x(static_cast<int>(shape_.layers));
+  const float dscale = scale / static_cast<float>(N_);
+  SS_CUDA(rms_norm(stream_, N_, C_, last, gamma, eps_, normed_));
+  for (int64_t begin = 0; begin < N_; begin += kept_rows_) {
+    const int64_t rows = std::min(kept_rows_, N_ - begin);
+    const T* normed = normed_ + begin * C_;
+    aten_.gemm(kNo, kYes, rows, V_, C_, normed, weight, logits_);
+    SS_CUDA(cross_entropy(stream_, rows, V_, logits_, targets_ + begin, dscale, grad != nullptr,
+                          losses_ + begin));
+    if (!grad) continue;
+    weight_gradient(rows, V_, C_, logits_, normed, weight_grad, begin > 0);
+    aten_.gemm(kNo, kNo, rows, C_, V_, logits_, weight, product_ + begin * C_);
+  }
+  if (grad) norm_backward(last, gamma, product_, nullptr, d_out_, static_cast<T*>(grad));
+  const size_t bytes = static_cast<size_t>(N_) * sizeof(float);
+  auto* losses = static_cast<float*>(pinned_results_.reserve(bytes));
+  copy_to_host(losses, losses_, bytes);
+  double sum = 0;
+  for (int64_t i = 0; i < N_; ++i) sum += double{losses[i]};
+  return sum / static_cast<double>(N_);
+}
+
+template <class T>
+void CudaBackend<T>::logits(const void* params, const void* tied, float* logits) {
+  const T* gamma = static_cast<const T*>(params);
+  const T* weight = tied ? static_cast<const T*>(tied) : gamma + C_;
+  SS_CUDA(rms_norm(stream_, N_, C_, x(static_cast<int>(shape_.layers)), gamma, eps_, normed_));
+  std::vector<T> host(static_cast<size_t>(kept_rows_ * V_));
+  for (int64_t begin = 0; begin < N_; begin += kept_rows_) {
+    const int64_t rows = std::min(kept_rows_, N_ - begin);
+    aten_.gemm(kNo, kYes, rows, V_, C_, normed_ + begin * C_, weight, logits_);
+    copy_to_host(host.data(), logits_, static_cast<size_t>(rows * V_) * sizeof(T));
+    std::transform(host.begin(), host.begin() + rows * V_, logits + begin * V_, [](T value) {
+      if constexpr (std::is_same_v<T, float>)
+        return value;
+      else
+        return bf16_to_f32(value.bits);
+    });
+  }
+}
+
+template <class T>
+void CudaBackend<T>::backward_embed(void* grad, bool accumulate) {
+  SS_ASSERT(options_.training);
+  SS_CUDA(embed_backward(stream_, V_, C_, token_begin_, token_rows_, d_out_, accumulate,
+                         static_cast<T*>(grad)));
+}
+
+template class CudaBackend<float>;
+template class CudaBackend<Bf16>;
+
+}  // namespace simplescale::cuda

@@ -1,0 +1,148 @@
+// Cross-entropy with its gradient in place, and embeddings forward and backward.
+#include <cfloat>
+
+#include "model/cuda/device.cuh"
+
+namespace simplescale::cuda {
+namespace {
+
+/// The maximum m of some numbers and the sum of exp(number - m).
+struct MaxSum {
+  float max, sum;
+};
+__device__ MaxSum combined(MaxSum a, MaxSum b) {
+  const float max = fmaxf(a.max, b.max);
+  return {max, a.sum * expf(a.max - max) + b.sum * expf(b.max - max)};
+}
+__device__ MaxSum of_warp(MaxSum v) {
+  for (int mask = 16; mask > 0; mask /= 2)
+    v = combined(
+        v, {__shfl_xor_sync(0xffffffffu, v.max, mask), __shfl_xor_sync(0xffffffffu, v.sum, mask)});
+  return v;
+}
+
+/// One block a row. -FLT_MAX stands for "no number yet": it is finite, so that differences are.
+template <class T, class A>
+__global__ void cross_entropy_kernel(int64_t V, T* logits, const int32_t* targets, float scale,
+                                     bool gradient, float* losses) {
+  __shared__ MaxSum of_warps[32];
+  T* row = logits + static_cast<int64_t>(blockIdx.x) * V;
+  const int64_t target = targets[blockIdx.x];
+  const int64_t begin = static_cast<int64_t>(threadIdx.x) * A::n;
+  const int64_t stride = static_cast<int64_t>(blockDim.x) * A::n;
+  const float chosen = to_float(row[target]);
+  float v[A::n];
+  MaxSum mine{-FLT_MAX, 0};
+  for (int64_t i = begin; i < V; i += stride) {
+    A::load(row + i, v);
+    float max = mine.max;
+    for (int k = 0; k < A::n; ++k) max = fmaxf(max, v[k]);
+    float sum = mine.sum * expf(mine.max - max);
+    for (int k = 0; k < A::n; ++k) sum += expf(v[k] - max);
+    mine = {max, sum};
+  }
+  mine = of_warp(mine);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  if (lane == 0) of_warps[warp] = mine;
+  __syncthreads();  // from here on all have read the row, `chosen` included
+  mine = lane < static_cast<int>(blockDim.x) / 32 ? of_warps[lane] : MaxSum{-FLT_MAX, 0};
+  mine = of_warp(mine);
+  if (threadIdx.x == 0) losses[blockIdx.x] = logf(mine.sum) + mine.max - chosen;
+  if (!gradient) return;
+  const float factor = scale / mine.sum;
+  for (int64_t i = begin; i < V; i += stride) {
+    A::load(row + i, v);
+    for (int k = 0; k < A::n; ++k)
+      v[k] = expf(v[k] - mine.max) * factor - (i + k == target ? scale : 0.0f);
+    A::store(row + i, v);
+  }
+}
+
+template <class T, class A>
+__global__ void embed_kernel(int64_t items, int64_t C, const T* table, const int32_t* tokens,
+                             T* out) {
+  const int64_t item = item_of_thread();
+  if (item >= items) return;
+  const int64_t row = item / (C / A::n), i = item % (C / A::n) * A::n;
+  float v[A::n];
+  A::load(table + tokens[row] * C + i, v);
+  A::store(out + row * C + i, v);
+}
+
+/// Block (v, y): n * blockDim.x columns of token v.
+template <class T, class A>
+__global__ void embed_backward_kernel(int64_t C, const int32_t* begin, const int32_t* rows,
+                                      const T* d, bool accumulate, T* grad) {
+  const int64_t token = blockIdx.x;
+  const int64_t i = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * A::n;
+  const int32_t first = begin[token], end = begin[token + 1];
+  if (i >= C || (accumulate && first == end)) return;
+  float sum[A::n] = {}, v[A::n];
+  if (accumulate) A::load(grad + token * C + i, sum);
+#pragma unroll 4
+  for (int32_t k = first; k < end; ++k) {
+    A::load(d + rows[k] * C + i, v);
+    for (int j = 0; j < A::n; ++j) sum[j] += v[j];
+  }
+  A::store(grad + token * C + i, sum);
+}
+
+}  // namespace
+
+template <class T>
+cudaError_t cross_entropy(cudaStream_t stream, int64_t rows, int64_t V, T* logits,
+                          const int32_t* targets, float scale, bool gradient, float* losses) {
+  if (rows == 0) return cudaSuccess;
+  const auto grid = static_cast<unsigned>(rows);
+  if (packable<T>(V, logits))
+    cross_entropy_kernel<T, Packed<T>><<<grid, threads_for(V, Packed<T>::n, 512), 0, stream>>>(
+        V, logits, targets, scale, gradient, losses);
+  else
+    cross_entropy_kernel<T, Single<T>>
+        <<<grid, threads_for(V, 1, 512), 0, stream>>>(V, logits, targets, scale, gradient, losses);
+  return cudaGetLastError();
+}
+
+template <class T>
+cudaError_t embed(cudaStream_t stream, int64_t rows, int64_t C, const T* table,
+                  const int32_t* tokens, T* out) {
+  const int64_t count = rows * C;
+  if (count == 0) return cudaSuccess;
+  constexpr int n = Packed<T>::n;
+  if (packable<T>(C, table, out))
+    embed_kernel<T, Packed<T>><<<blocks_for(count / n, kThreads), kThreads, 0, stream>>>(
+        count / n, C, table, tokens, out);
+  else
+    embed_kernel<T, Single<T>>
+        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(count, C, table, tokens, out);
+  return cudaGetLastError();
+}
+
+template <class T>
+cudaError_t embed_backward(cudaStream_t stream, int64_t V, int64_t C, const int32_t* begin,
+                           const int32_t* rows, const T* d, bool accumulate, T* grad) {
+  constexpr int n = Packed<T>::n;
+  constexpr int64_t threads =
+      64;  // many small blocks: the rows of a frequent token are read by C/n of them
+  const auto tokens = static_cast<unsigned>(V);
+  if (packable<T>(C, d, grad))
+    embed_backward_kernel<T, Packed<T>>
+        <<<dim3(tokens, blocks_for(C / n, threads)), threads, 0, stream>>>(C, begin, rows, d,
+                                                                           accumulate, grad);
+  else
+    embed_backward_kernel<T, Single<T>>
+        <<<dim3(tokens, blocks_for(C, threads)), threads, 0, stream>>>(C, begin, rows, d,
+                                                                       accumulate, grad);
+  return cudaGetLastError();
+}
+
+#define SS_INSTANTIATE(T)                                                                       \
+  template cudaError_t cross_entropy(cudaStream_t, int64_t, int64_t, T*, const int32_t*, float, \
+                                     bool, float*);                                             \
+  template cudaError_t embed(cudaStream_t, int64_t, int64_t, const T*, const int32_t*, T*);     \
+  template cudaError_t embed_backward(cudaStream_t, int64_t, int64_t, const int32_t*,           \
+                                      const int32_t*, const T*, bool, T*);
+SS_INSTANTIATE(float)
+SS_INSTANTIATE(Bf16)
+
+}  // namespace simplescale::cuda

@@ -1,0 +1,158 @@
+// What the kernels of kernels.hpp compute, as plain loops over host memory: what the tests compare
+// with, and the shortest statement of the mathematics. Sums are in double, so that a difference is
+// the kernel's rounding. Same arguments and shapes as there.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "model/cuda/kernels.hpp"
+#include "runtime/base/dtype.hpp"
+
+namespace simplescale::cuda::reference {
+
+inline float value(float x) {
+  return x;
+}
+inline float value(Bf16 x) {
+  return bf16_to_f32(x.bits);
+}
+inline void assign(float& to, double from) {
+  to = static_cast<float>(from);
+}
+inline void assign(Bf16& to, double from) {
+  to = {f32_to_bf16(static_cast<float>(from))};
+}
+
+template <class T>
+double rstd_of(int64_t C, const T* x, double eps) {
+  double squares = 0;
+  for (int64_t i = 0; i < C; ++i) squares += double{value(x[i])} * value(x[i]);
+  return 1 / std::sqrt(squares / static_cast<double>(C) + eps);
+}
+
+template <class T>
+void rms_norm(int64_t rows, int64_t C, const T* x, const T* gamma, float eps, T* out) {
+  for (int64_t r = 0; r < rows; ++r, x += C, out += C) {
+    const double rstd = rstd_of(C, x, eps);
+    for (int64_t i = 0; i < C; ++i) assign(out[i], value(x[i]) * rstd * value(gamma[i]));
+  }
+}
+
+template <class T>
+void add(int64_t count, const T* a, const T* b, T* out) {
+  for (int64_t i = 0; i < count; ++i) assign(out[i], double{value(a[i])} + value(b[i]));
+}
+
+/// dgamma: (C), the whole gradient. residual may be null.
+template <class T>
+void rms_norm_backward(int64_t rows, int64_t C, const T* x, const T* gamma, float eps, const T* dy,
+                       const T* residual, T* dx, T* normed, double* dgamma) {
+  rms_norm(rows, C, x, gamma, eps, normed);
+  for (int64_t i = 0; i < C; ++i) dgamma[i] = 0;
+  for (int64_t at = 0; at < rows * C; at += C) {
+    const double rstd = rstd_of(C, x + at, eps);
+    double mean = 0;  // of d normalized * normalized
+    for (int64_t i = 0; i < C; ++i)
+      mean += double{value(dy[at + i])} * value(gamma[i]) * value(x[at + i]) * rstd;
+    mean /= static_cast<double>(C);
+    for (int64_t i = 0; i < C; ++i) {
+      const double normalized = value(x[at + i]) * rstd, d = value(dy[at + i]);
+      dgamma[i] += d * normalized;
+      assign(dx[at + i], rstd * (d * value(gamma[i]) - normalized * mean) +
+                             (residual ? value(residual[at + i]) : 0.0f));
+    }
+  }
+}
+
+inline double sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+
+template <class T>
+void swiglu(int64_t rows, int64_t hidden, const T* gate_up, T* act) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t i = 0; i < hidden; ++i) {
+      const double gate = value(gate_up[r * 2 * hidden + i]);
+      assign(act[r * hidden + i], gate * sigmoid(gate) * value(gate_up[(2 * r + 1) * hidden + i]));
+    }
+}
+
+template <class T>
+void swiglu_backward(int64_t rows, int64_t hidden, const T* gate_up, const T* dact, T* dgate_up,
+                     T* act) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t i = 0; i < hidden; ++i) {
+      const int64_t gate_at = r * 2 * hidden + i, up_at = gate_at + hidden, at = r * hidden + i;
+      const double gate = value(gate_up[gate_at]), up = value(gate_up[up_at]), d = value(dact[at]);
+      const double s = sigmoid(gate);
+      assign(dgate_up[gate_at], d * up * s * (1 + gate * (1 - s)));
+      assign(dgate_up[up_at], d * gate * s);
+      assign(act[at], gate * s * up);
+    }
+}
+
+/// inverse: rotates back. data: (rows, ld), the first `heads` heads of each row.
+template <class T>
+void rope(int64_t rows, int64_t heads, int64_t D, int64_t block_size, const float* cosine,
+          const float* sine, bool inverse, T* data, int64_t ld) {
+  const int64_t half = D / 2;
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t i = 0; i < half; ++i) {
+        T& first = data[r * ld + h * D + i];
+        T& second = data[r * ld + h * D + half + i];
+        const int64_t at = r % block_size * half + i;
+        const double a = value(first), b = value(second), c = cosine[at],
+                     s = inverse ? -sine[at] : sine[at];
+        assign(first, a * c - b * s);
+        assign(second, b * c + a * s);
+      }
+}
+
+template <class T>
+void cross_entropy(int64_t rows, int64_t V, T* logits, const int32_t* targets, float scale,
+                   bool gradient, float* losses) {
+  for (int64_t r = 0; r < rows; ++r, logits += V) {
+    double max = value(logits[0]), sum = 0;
+    for (int64_t v = 0; v < V; ++v) max = std::max<double>(max, value(logits[v]));
+    for (int64_t v = 0; v < V; ++v) sum += std::exp(value(logits[v]) - max);
+    losses[r] = static_cast<float>(std::log(sum) + max - value(logits[targets[r]]));
+    for (int64_t v = 0; gradient && v < V; ++v)
+      assign(logits[v],
+             (std::exp(value(logits[v]) - max) / sum - (v == targets[r] ? 1 : 0)) * double{scale});
+  }
+}
+
+/// inputs: (rows), a token each.
+template <class T>
+void embed_backward(int64_t rows, int64_t V, int64_t C, const int32_t* inputs, const T* d,
+                    bool accumulate, T* grad) {
+  std::vector<double> sums(static_cast<size_t>(V * C));
+  if (accumulate)
+    for (int64_t i = 0; i < V * C; ++i) sums[static_cast<size_t>(i)] = value(grad[i]);
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t i = 0; i < C; ++i)
+      sums[static_cast<size_t>(inputs[r] * C + i)] += value(d[r * C + i]);
+  for (int64_t i = 0; i < V * C; ++i) assign(grad[i], sums[static_cast<size_t>(i)]);
+}
+
+inline double square_sum(const float* values, int64_t count) {
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += double{values[i]} * values[i];
+  return sum;
+}
+
+inline void adamw(const AdamWConstants& c, float gradient, float& param, float& avg,
+                  float& avg_sq) {
+  const double g = double{gradient} * c.gradient_scale;
+  const double new_avg = avg * double{c.beta1} + g * (1 - double{c.beta1});
+  const double new_avg_sq = avg_sq * double{c.beta2} + g * g * (1 - double{c.beta2});
+  const double denominator = std::sqrt(new_avg_sq) * c.inverse_root_correction2 + c.eps;
+  param = static_cast<float>(param * double{c.keep} - c.step_size * new_avg / denominator);
+  avg = static_cast<float>(new_avg);
+  avg_sq = static_cast<float>(new_avg_sq);
+}
+
+}  // namespace simplescale::cuda::reference

@@ -1,0 +1,280 @@
+// RMSNorm, residual sums and SwiGLU, forward and backward.
+#include "model/cuda/device.cuh"
+
+namespace simplescale::cuda {
+namespace {
+
+// --- RMSNorm: a block a row. A thread reads again in the second pass what it read in the first.
+// ---
+
+template <class T, class A, bool kAdd>
+__global__ void rms_norm_kernel(int64_t C, const T* x, const T* delta, const T* gamma, float eps,
+                                T* sum, T* out) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * C;
+  const int64_t begin = static_cast<int64_t>(threadIdx.x) * A::n;
+  const int64_t stride = static_cast<int64_t>(blockDim.x) * A::n;
+  float v[A::n], w[A::n];
+  float squares = 0;
+  for (int64_t i = begin; i < C; i += stride) {
+    A::load(x + row + i, v);
+    if (kAdd) {
+      A::load(delta + row + i, w);
+      for (int k = 0; k < A::n; ++k) v[k] = to_float(rounded<T>(v[k] + w[k]));
+      A::store(sum + row + i, v);
+    }
+    for (int k = 0; k < A::n; ++k) squares += v[k] * v[k];
+  }
+  squares = block_sum(make_float2(squares, 0)).x;
+  const float rstd = 1.0f / sqrtf(squares / static_cast<float>(C) + eps);
+  const T* from = kAdd ? sum : x;
+  for (int64_t i = begin; i < C; i += stride) {
+    A::load(from + row + i, v);
+    A::load(gamma + i, w);
+    for (int k = 0; k < A::n; ++k) v[k] = v[k] * rstd * w[k];
+    A::store(out + row + i, v);
+  }
+}
+
+template <class T, bool kAdd>
+cudaError_t launch_rms_norm(cudaStream_t stream, int64_t rows, int64_t C, const T* x,
+                            const T* delta, const T* gamma, float eps, T* sum, T* out) {
+  if (rows == 0) return cudaSuccess;
+  const auto grid = static_cast<unsigned>(rows);
+  if (packable<T>(C, x, delta, gamma, sum, out))
+    rms_norm_kernel<T, Packed<T>, kAdd>
+        <<<grid, threads_for(C, Packed<T>::n, 512), 0, stream>>>(C, x, delta, gamma, eps, sum, out);
+  else
+    rms_norm_kernel<T, Single<T>, kAdd>
+        <<<grid, threads_for(C, 1, 512), 0, stream>>>(C, x, delta, gamma, eps, sum, out);
+  return cudaGetLastError();
+}
+
+/// Block b takes rows b, b + grid, ...; the gradient of gamma's element i = n * j + k over them
+/// stays in shared memory at k * C/n + j, which no two threads share.
+template <class T, class A>
+__global__ void rms_norm_backward_kernel(int64_t rows, int64_t C, const T* x, const T* gamma,
+                                         float eps, const T* dy, const T* residual, T* dx,
+                                         T* normed, float* partial) {
+  extern __shared__ float dgamma[];
+  const int64_t vectors = C / A::n;
+  for (int64_t j = threadIdx.x; j < vectors; j += blockDim.x)
+    for (int k = 0; k < A::n; ++k) dgamma[k * vectors + j] = 0;
+  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    const int64_t row = r * C;
+    float a[A::n], g[A::n], d[A::n];
+    float2 sums = make_float2(0, 0);  // of x^2 and of dy * gamma * x
+    for (int64_t j = threadIdx.x; j < vectors; j += blockDim.x) {
+      A::load(x + row + j * A::n, a);
+      A::load(gamma + j * A::n, g);
+      A::load(dy + row + j * A::n, d);
+      for (int k = 0; k < A::n; ++k) {
+        sums.x += a[k] * a[k];
+        sums.y += d[k] * g[k] * a[k];
+      }
+    }
+    sums = block_sum(sums);
+    const float rstd = 1.0f / sqrtf(sums.x / static_cast<float>(C) + eps);
+    const float mean = sums.y * rstd * rstd / static_cast<float>(C);
+    for (int64_t j = threadIdx.x; j < vectors; j += blockDim.x) {
+      const int64_t i = row + j * A::n;
+      float y[A::n], b[A::n];
+      A::load(x + i, a);
+      A::load(gamma + j * A::n, g);
+      A::load(dy + i, d);
+      for (int k = 0; k < A::n; ++k) {
+        y[k] = a[k] * rstd * g[k];
+        dgamma[k * vectors + j] += d[k] * a[k] * rstd;
+        b[k] = rstd * (d[k] * g[k] - a[k] * mean);
+      }
+      A::store(normed + i, y);
+      if (residual) {
+        A::load(residual + i, a);
+        for (int k = 0; k < A::n; ++k) b[k] += a[k];
+      }
+      A::store(dx + i, b);
+    }
+  }
+  for (int64_t j = threadIdx.x; j < vectors; j += blockDim.x)
+    for (int k = 0; k < A::n; ++k) partial[blockIdx.x * C + j * A::n + k] = dgamma[k * vectors + j];
+}
+
+template <class T, class A>
+cudaError_t launch_rms_norm_backward(cudaStream_t stream, int64_t rows, int64_t C, const T* x,
+                                     const T* gamma, float eps, const T* dy, const T* residual,
+                                     T* dx, T* normed, float* partial) {
+  const size_t shared = static_cast<size_t>(C) * sizeof(float);
+  if (shared > (size_t{40} << 10)) {  // with the static part more than every kernel may have
+    const cudaError_t allowed =
+        cudaFuncSetAttribute(rms_norm_backward_kernel<T, A>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+    if (allowed != cudaSuccess) return allowed;
+  }
+  rms_norm_backward_kernel<T, A>
+      <<<static_cast<unsigned>(gamma_partials(rows)), threads_for(C, A::n, 256), shared, stream>>>(
+          rows, C, x, gamma, eps, dy, residual, dx, normed, partial);
+  return cudaGetLastError();
+}
+
+/// 32 columns a block; thread (column, chain) adds every 32nd row, then the chains add up as a
+/// tree.
+template <class T>
+__global__ void gamma_gradient_kernel(int64_t partials, int64_t C, const float* partial, T* grad) {
+  __shared__ float chains[32][32];
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * 32 + threadIdx.x;
+  const unsigned chain = threadIdx.y;
+  float sum = 0;
+  if (column < C)
+    for (int64_t p = chain; p < partials; p += 32) sum += partial[p * C + column];
+  chains[chain][threadIdx.x] = sum;
+  __syncthreads();
+  for (unsigned half = 16; half > 0; half /= 2) {
+    if (chain < half) chains[chain][threadIdx.x] += chains[chain + half][threadIdx.x];
+    __syncthreads();
+  }
+  if (chain == 0 && column < C) grad[column] = rounded<T>(chains[0][threadIdx.x]);
+}
+
+// --- Element by element: a thread n elements ---
+
+template <class T, class A>
+__global__ void add_kernel(int64_t vectors, const T* a, const T* b, T* out) {
+  const int64_t j = item_of_thread();
+  if (j >= vectors) return;
+  float v[A::n], w[A::n];
+  A::load(a + j * A::n, v);
+  A::load(b + j * A::n, w);
+  for (int k = 0; k < A::n; ++k) v[k] += w[k];
+  A::store(out + j * A::n, v);
+}
+
+/// The thread's place: row r, elements i .. i + n of `hidden`.
+template <class A>
+struct Place {
+  __device__ Place(int64_t item, int64_t hidden)
+      : row(item / (hidden / A::n)), i(item % (hidden / A::n) * A::n) {}
+  int64_t row, i;
+};
+
+template <class T, class A>
+__global__ void swiglu_kernel(int64_t items, int64_t hidden, const T* gate_up, T* act) {
+  const int64_t item = item_of_thread();
+  if (item >= items) return;
+  const Place<A> at(item, hidden);
+  float gate[A::n], up[A::n];
+  A::load(gate_up + at.row * 2 * hidden + at.i, gate);
+  A::load(gate_up + at.row * 2 * hidden + hidden + at.i, up);
+  for (int k = 0; k < A::n; ++k) up[k] *= gate[k] / (1.0f + expf(-gate[k]));
+  A::store(act + at.row * hidden + at.i, up);
+}
+
+template <class T, class A>
+__global__ void swiglu_backward_kernel(int64_t items, int64_t hidden, const T* gate_up,
+                                       const T* dact, T* dgate_up, T* act) {
+  const int64_t item = item_of_thread();
+  if (item >= items) return;
+  const Place<A> at(item, hidden);
+  const int64_t gate_at = at.row * 2 * hidden + at.i, act_at = at.row * hidden + at.i;
+  float gate[A::n], up[A::n], d[A::n];
+  A::load(gate_up + gate_at, gate);
+  A::load(gate_up + gate_at + hidden, up);
+  A::load(dact + act_at, d);
+  for (int k = 0; k < A::n; ++k) {
+    const float s = 1.0f / (1.0f + expf(-gate[k])), silu = gate[k] * s;
+    const float dgate = d[k] * up[k] * (s + silu * (1.0f - s)), dup = d[k] * silu;
+    d[k] = silu * up[k];
+    gate[k] = dgate;
+    up[k] = dup;
+  }
+  A::store(dgate_up + gate_at, gate);
+  A::store(dgate_up + gate_at + hidden, up);
+  A::store(act + act_at, d);
+}
+
+}  // namespace
+
+template <class T>
+cudaError_t rms_norm(cudaStream_t stream, int64_t rows, int64_t C, const T* x, const T* gamma,
+                     float eps, T* out) {
+  return launch_rms_norm<T, false>(stream, rows, C, x, nullptr, gamma, eps, nullptr, out);
+}
+
+template <class T>
+cudaError_t add_rms_norm(cudaStream_t stream, int64_t rows, int64_t C, const T* x, const T* delta,
+                         const T* gamma, float eps, T* sum, T* out) {
+  return launch_rms_norm<T, true>(stream, rows, C, x, delta, gamma, eps, sum, out);
+}
+
+template <class T>
+cudaError_t rms_norm_backward(cudaStream_t stream, int64_t rows, int64_t C, const T* x,
+                              const T* gamma, float eps, const T* dy, const T* residual, T* dx,
+                              T* normed, float* partial) {
+  if (rows == 0) return cudaSuccess;
+  const auto launch = packable<T>(C, x, gamma, dy, residual, dx, normed)
+                          ? launch_rms_norm_backward<T, Packed<T>>
+                          : launch_rms_norm_backward<T, Single<T>>;
+  return launch(stream, rows, C, x, gamma, eps, dy, residual, dx, normed, partial);
+}
+
+template <class T>
+cudaError_t gamma_gradient(cudaStream_t stream, int64_t partials, int64_t C, const float* partial,
+                           T* grad) {
+  gamma_gradient_kernel<<<blocks_for(C, 32), dim3(32, 32), 0, stream>>>(partials, C, partial, grad);
+  return cudaGetLastError();
+}
+
+template <class T>
+cudaError_t add(cudaStream_t stream, int64_t count, const T* a, const T* b, T* out) {
+  if (count == 0) return cudaSuccess;
+  constexpr int n = Packed<T>::n;
+  if (packable<T>(count, a, b, out))
+    add_kernel<T, Packed<T>>
+        <<<blocks_for(count / n, kThreads), kThreads, 0, stream>>>(count / n, a, b, out);
+  else
+    add_kernel<T, Single<T>>
+        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(count, a, b, out);
+  return cudaGetLastError();
+}
+
+template <class T>
+cudaError_t swiglu(cudaStream_t stream, int64_t rows, int64_t hidden, const T* gate_up, T* act) {
+  const int64_t count = rows * hidden;
+  if (count == 0) return cudaSuccess;
+  constexpr int n = Packed<T>::n;
+  if (packable<T>(hidden, gate_up, act))
+    swiglu_kernel<T, Packed<T>>
+        <<<blocks_for(count / n, kThreads), kThreads, 0, stream>>>(count / n, hidden, gate_up, act);
+  else
+    swiglu_kernel<T, Single<T>>
+        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(count, hidden, gate_up, act);
+  return cudaGetLastError();
+}
+
+template <class T>
+cudaError_t swiglu_backward(cudaStream_t stream, int64_t rows, int64_t hidden, const T* gate_up,
+                            const T* dact, T* dgate_up, T* act) {
+  const int64_t count = rows * hidden;
+  if (count == 0) return cudaSuccess;
+  constexpr int n = Packed<T>::n;
+  if (packable<T>(hidden, gate_up, dact, dgate_up, act))
+    swiglu_backward_kernel<T, Packed<T>><<<blocks_for(count / n, kThreads), kThreads, 0, stream>>>(
+        count / n, hidden, gate_up, dact, dgate_up, act);
+  else
+    swiglu_backward_kernel<T, Single<T>><<<blocks_for(count, kThreads), kThreads, 0, stream>>>(
+        count, hidden, gate_up, dact, dgate_up, act);
+  return cudaGetLastError();
+}
+
+#define SS_INSTANTIATE(T)                                                                         \
+  template cudaError_t rms_norm(cudaStream_t, int64_t, int64_t, const T*, const T*, float, T*);   \
+  template cudaError_t add_rms_norm(cudaStream_t, int64_t, int64_t, const T*, const T*, const T*, \
+                                    float, T*, T*);                                               \
+  template cudaError_t rms_norm_backward(cudaStream_t, int64_t, int64_t, const T*, const T*,      \
+                                         float, const T*, const T*, T*, T*, float*);              \
+  template cudaError_t gamma_gradient(cudaStream_t, int64_t, int64_t, const float*, T*);          \
+  template cudaError_t add(cudaStream_t, int64_t, const T*, const T*, T*);                        \
+  template cudaError_t swiglu(cudaStream_t, int64_t, int64_t, const T*, T*);                      \
+  template cudaError_t swiglu_backward(cudaStream_t, int64_t, int64_t, const T*, const T*, T*, T*);
+SS_INSTANTIATE(float)
+SS_INSTANTIATE(Bf16)
+
+}  // namespace simplescale::cuda

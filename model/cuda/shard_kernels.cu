@@ -1,0 +1,100 @@
+// Element-wise work on a shard's fp32 state.
+#include "model/cuda/device.cuh"
+
+namespace simplescale::cuda {
+namespace {
+
+__global__ void to_bf16_kernel(int64_t vectors, const float* from, Bf16* to) {
+  const int64_t j = item_of_thread();
+  if (j >= vectors) return;
+  float v[8];
+  load_floats<8>(from + j * 8, v);
+  Packed<Bf16>::store(to + j * 8, v);
+}
+
+__global__ void to_bf16_single_kernel(int64_t count, const float* from, Bf16* to) {
+  const int64_t i = item_of_thread();
+  if (i < count) to[i] = rounded<Bf16>(from[i]);
+}
+
+/// One warp a block of 1024: lane l adds elements l, l + 32, ... in that order.
+__global__ void block_square_sums_kernel(int64_t blocks, const float* values, double* sums) {
+  const int64_t block = item_of_thread() / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (block >= blocks) return;  // a whole warp
+  const float* at = values + block * 1024 + lane;
+  double sum = 0;
+#pragma unroll 8
+  for (int i = 0; i < 32; ++i) {
+    const double v = at[i * 32];
+    sum += v * v;
+  }
+  for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+  if (lane == 0) sums[block] = sum;
+}
+
+struct AdamWPointers {
+  const float *gradient, *from_params, *from_avg, *from_avg_sq;
+  float *to_params, *to_avg, *to_avg_sq;
+};
+
+template <class A>
+__global__ void adamw_kernel(int64_t vectors, AdamWConstants c, AdamWPointers p) {
+  const int64_t j = item_of_thread();
+  if (j >= vectors) return;
+  const int64_t i = j * A::n;
+  float g[A::n], param[A::n], avg[A::n], avg_sq[A::n];
+  A::load(p.gradient + i, g);
+  A::load(p.from_params + i, param);
+  A::load(p.from_avg + i, avg);
+  A::load(p.from_avg_sq + i, avg_sq);
+  for (int k = 0; k < A::n; ++k) {
+    const float d = g[k] * c.gradient_scale;
+    avg[k] = avg[k] * c.beta1 + d * (1.0f - c.beta1);
+    avg_sq[k] = avg_sq[k] * c.beta2 + d * d * (1.0f - c.beta2);
+    const float denominator = sqrtf(avg_sq[k]) * c.inverse_root_correction2 + c.eps;
+    param[k] = param[k] * c.keep - c.step_size * avg[k] / denominator;
+  }
+  A::store(p.to_params + i, param);
+  A::store(p.to_avg + i, avg);
+  A::store(p.to_avg_sq + i, avg_sq);
+}
+
+}  // namespace
+
+cudaError_t to_bf16(cudaStream_t stream, int64_t count, const float* from, Bf16* to) {
+  const int64_t vectors = packable<Bf16>(8, from, to) ? count / 8 : 0, done = vectors * 8;
+  if (vectors > 0)
+    to_bf16_kernel<<<blocks_for(vectors, kThreads), kThreads, 0, stream>>>(vectors, from, to);
+  if (count > done)
+    to_bf16_single_kernel<<<blocks_for(count - done, kThreads), kThreads, 0, stream>>>(
+        count - done, from + done, to + done);
+  return cudaGetLastError();
+}
+
+cudaError_t block_square_sums(cudaStream_t stream, int64_t blocks, const float* values,
+                              double* sums) {
+  if (blocks == 0) return cudaSuccess;
+  block_square_sums_kernel<<<blocks_for(blocks * 32, kThreads), kThreads, 0, stream>>>(
+      blocks, values, sums);
+  return cudaGetLastError();
+}
+
+cudaError_t adamw(cudaStream_t stream, int64_t count, const AdamWConstants& constants,
+                  const float* gradient, const float* from_params, const float* from_avg,
+                  const float* from_avg_sq, float* to_params, float* to_avg, float* to_avg_sq) {
+  if (count == 0) return cudaSuccess;
+  const AdamWPointers pointers{gradient,  from_params, from_avg, from_avg_sq,
+                               to_params, to_avg,      to_avg_sq};
+  constexpr int n = Packed<float>::n;
+  if (packable<float>(count, gradient, from_params, from_avg, from_avg_sq, to_params, to_avg,
+                      to_avg_sq))
+    adamw_kernel<Packed<float>>
+        <<<blocks_for(count / n, kThreads), kThreads, 0, stream>>>(count / n, constants, pointers);
+  else
+    adamw_kernel<Single<float>>
+        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(count, constants, pointers);
+  return cudaGetLastError();
+}
+
+}  // namespace simplescale::cuda

@@ -1,0 +1,12 @@
+// Loads the CUDA backend where it is asked for; the program itself does not know CUDA.
+#include "model/cuda/library.hpp"
+#include "runtime/base/library.hpp"
+
+namespace simplescale {
+
+Result<std::unique_ptr<Backend>> make_cuda_backend(const BackendOptions& options) {
+  SS_ASSIGN(void* symbol, symbol_of_gpu_library(kCudaLibrary, kCudaLibrarySymbol));
+  return reinterpret_cast<CudaLibraryFunction>(symbol)()->make_backend(options);
+}
+
+}  // namespace simplescale

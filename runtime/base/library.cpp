@@ -1,0 +1,25 @@
+#include "runtime/base/library.hpp"
+
+#include <dlfcn.h>
+
+#include <filesystem>
+
+namespace simplescale {
+
+Result<void*> symbol_of_gpu_library(const std::string& library, const std::string& symbol) {
+  // The driver's library first: it is small, and without it the rest would load for nothing.
+  if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL))
+    return Status(Code::unavailable, std::string("no NVIDIA driver: ") + dlerror());
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return Status(Code::unavailable, "/proc/self/exe: " + error.message());
+  const std::string path = program.parent_path() / library;
+  if (!std::filesystem::exists(path, error))
+    return Status(Code::unavailable, path + " is missing: it is built where nvcc is found");
+  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) return Status(Code::unavailable, std::string("cannot load ") + dlerror());
+  if (void* address = dlsym(handle, symbol.c_str())) return address;
+  return Status(Code::unavailable, path + " is of another version: it has no " + symbol);
+}
+
+}  // namespace simplescale
