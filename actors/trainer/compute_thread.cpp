@@ -39,11 +39,11 @@ std::vector<std::vector<uint8_t>> addresses(const std::vector<DataAddress>& memb
 
 }  // namespace
 
-size_t arena_bytes(const Config& config, const Plan& plan) {
+size_t arena_bytes(const Config& config, const Plan& plan, bool host_memory) {
   const auto groups = static_cast<size_t>(plan.topology.groups),
              shards = static_cast<size_t>(plan.topology.shards);
   const size_t total = shard_layout(units_of(plan.shape), shards).total;
-  const BufferPlan buffers = buffer_plan(engine_options(config, plan), groups, shards, true);
+  const BufferPlan buffers = buffer_plan(engine_options(config, plan), groups, shards, host_memory);
   return buffers.bytes(config.train.precision, total) + (size_t{8} << 20);
 }
 
@@ -118,15 +118,11 @@ Result<Backend*> ComputeThread::backend() {
   o.precision = options_.config.train.precision;
   o.activation_checkpointing = options_.config.train.activation_checkpointing;
   o.threads = options_.threads;
-  o.device_index = options_.place.slot;
-  const DeviceKind device = options_.config.cluster.device;
-  if (device != DeviceKind::cpu) {
-    auto made = make_cuda_backend(o);
-    if (made.ok()) {
-      backend_ = made.take();
-      return backend_.get();
-    }
-    if (device == DeviceKind::cuda) return made.status();
+  o.deterministic = options_.config.train.deterministic;
+  if (options_.device_index) {
+    o.device_index = *options_.device_index;
+    SS_ASSIGN(backend_, make_cuda_backend(o));
+    return backend_.get();
   }
   SS_ASSIGN(backend_, make_cpu_backend(o));
   return backend_.get();

@@ -32,11 +32,12 @@ struct ComputeOptions {
   Plan plan;
   TrainerPlace place;
   int threads = 1;
+  std::optional<int> device_index = std::nullopt;  // none: the CPU computes
 };
 
 /// Shared memory that the trainer's collectives need: what its engine takes, and room for
-/// alignment.
-size_t arena_bytes(const Config& config, const Plan& plan);
+/// alignment. host_memory: the backend's; a GPU's engine takes more (see BufferPlan).
+size_t arena_bytes(const Config& config, const Plan& plan, bool host_memory);
 
 /// What the compute thread reports.
 using ComputeReport = std::variant<TrainerIdle, StepDone, Validated, TrainerFinished>;

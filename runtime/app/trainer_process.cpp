@@ -5,6 +5,7 @@
 #include <caf/all.hpp>
 #include <cstdlib>
 #include <future>
+#include <optional>
 #include <thread>
 
 #include "actors/trainer/trainer.hpp"
@@ -12,6 +13,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/base/run_folder.hpp"
 #include "transport/caf/transport.hpp"
+#include "transport/nccl/device_plane.hpp"
 
 namespace simplescale {
 
@@ -20,6 +22,21 @@ namespace {
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
+}
+
+/// The GPU of this trainer; none: it computes on the CPU.
+Result<std::optional<DevicePlaneOptions>> choose(const Config& config, const Plan& plan,
+                                                 const TrainerPlace& place) {
+  if (config.cluster.device == DeviceKind::cpu) return std::optional<DevicePlaneOptions>();
+  // Under srun a node is a host; otherwise all nodes are this one.
+  const bool srun = !variable("SLURM_STEP_ID").empty();
+  const int slots = plan.topology.trainers_per_node;
+  const int index = place.slot + (srun ? 0 : place.node * slots);
+  auto device = choose_device(index, srun ? slots : plan.topology.nodes * slots);
+  if (device.ok()) return std::optional(*device);
+  if (config.cluster.device == DeviceKind::cuda)
+    return device.status().in("cluster.device = \"cuda\"");
+  return std::optional<DevicePlaneOptions>();
 }
 
 Result<int> serve(const TrainerProcessOptions& o) {
@@ -34,10 +51,15 @@ Result<int> serve(const TrainerProcessOptions& o) {
     if (p.name() == o.trainer) place = &p;
   if (!place) return Status(Code::usage, run.config() + " has no trainer " + o.trainer);
 
+  SS_ASSIGN(const std::optional<DevicePlaneOptions> device, choose(config, plan, *place));
   DataPlaneOptions data;
   data.shm_prefix = "ss-" + instance + "-" + o.trainer + "-" + std::to_string(getpid());
-  data.arena_bytes = arena_bytes(config, plan);
+  if (!device || device->transport == DeviceTransport::staged)
+    data.arena_bytes = arena_bytes(config, plan, !device);
   SS_ASSIGN(auto plane, DataPlane::create(data));
+  if (device) {
+    SS_ASSIGN(plane, make_device_plane(std::move(plane), *device));
+  }
 
   caf::actor_system_config actors;
   Transport::configure(actors);
@@ -62,6 +84,7 @@ Result<int> serve(const TrainerProcessOptions& o) {
                      threads.empty()
                          ? threads_per_trainer(config, cores, plan.topology.trainers_per_node)
                          : std::max(1, std::atoi(threads.c_str()))};
+  if (device) options.compute.device_index = device->device_index;
   options.finished = [&end, &ended](int code) {
     if (!ended.test_and_set()) end.set_value(code);
   };

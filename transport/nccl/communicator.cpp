@@ -1,0 +1,454 @@
+#include "transport/nccl/communicator.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "transport/nccl/tree_build.hpp"
+
+namespace simplescale::nccl {
+namespace {
+
+using std::chrono::milliseconds;
+constexpr milliseconds kLookEvery{1};   // after NCCL's own errors, while waiting
+constexpr milliseconds kClosing{5000};  // for an orderly end
+
+ncclDataType_t type_of(DType dtype) {
+  return dtype == DType::f32 ? ncclFloat32 : ncclBfloat16;
+}
+
+constexpr size_t padded(size_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
+/// What the ranks tell each other before there is an NCCL communicator. Of one build and machine
+/// type.
+struct Greeting {
+  ncclUniqueId id;  // rank 0's is used
+  int32_t id_result, version;
+  char device[16];  // its UUID
+};
+
+Status nccl_status(ncclResult_t result, const char* what, ncclComm_t comm) {
+  if (result == ncclSuccess || result == ncclInProgress) return {};
+  std::string text = std::string("NCCL: ") + what + ": " + ncclGetErrorString(result);
+  if (const char* more = ncclGetLastError(comm); more && *more)
+    text += std::string(" (") + more + ")";
+  return Status(Code::unavailable, text);
+}
+
+/// The group's first error, or that of its end, which is always reached.
+template <class Body>
+ncclResult_t in_group(Body body) {
+  if (const ncclResult_t begun = ncclGroupStart(); begun != ncclSuccess) return begun;
+  const ncclResult_t inside = body();
+  const ncclResult_t ended = ncclGroupEnd();
+  return inside == ncclSuccess || inside == ncclInProgress ? ended : inside;
+}
+
+bool bad(ncclResult_t result) {
+  return result != ncclSuccess && result != ncclInProgress;
+}
+
+}  // namespace
+
+class NcclCommunicator::Handle final : public Work {
+ public:
+  Handle(NcclCommunicator* communicator, const char* name, uint64_t number, Result<Event> event)
+      : communicator_(communicator), name_(name), number_(number) {
+    if (event.ok())
+      event_.emplace(event.take());
+    else
+      status_ = event.status();
+  }
+  ~Handle() override { (void)wait(); }
+  Status wait() override {
+    if (event_) status_ = communicator_->wait(name_, number_, *event_);
+    event_.reset();
+    return status_;
+  }
+
+ private:
+  NcclCommunicator* communicator_;
+  const char* name_;
+  uint64_t number_;
+  std::optional<Event> event_;  // none: ended with status_
+  Status status_;
+};
+
+NcclCommunicator::NcclCommunicator(Spec spec, std::unique_ptr<Collective> host,
+                                   std::unique_ptr<Stream> stream,
+                                   std::function<void(NcclCommunicator*)> forget)
+    : spec_(std::move(spec)),
+      host_(std::move(host)),
+      stream_(std::move(stream)),
+      forget_(std::move(forget)) {}
+
+NcclCommunicator::~NcclCommunicator() {
+  forget_(this);
+  close();
+  std::thread aborter;
+  {
+    std::lock_guard guard(lock_);
+    aborter = std::move(aborter_);
+  }
+  if (aborter.joinable()) aborter.join();
+  if (!stream_->finish(Clock::now() + kClosing).ok()) return;  // N2
+  // After an abort the backend's last kernels may still read what we gave out; they end by
+  // themselves.
+  (void)cudaDeviceSynchronize();
+  for (const Block& block : blocks_) {
+    if (block.from_nccl)
+      (void)ncclMemFree(block.data);
+    else
+      (void)cudaFree(block.data);
+  }
+}
+
+/// Peers may still be fetching what we have sent: finalize waits for that.
+void NcclCommunicator::close() {
+  if (is_dead_) return;
+  const auto limit = Clock::now() + kClosing;
+  Status closed = stream_->finish(limit);
+  if (closed.ok()) closed = call("finalize", limit, ncclCommFinalize);
+  if (!closed.ok()) {
+    (void)fail(Status(Code::aborted, spec_.name + " has been destroyed"));
+    return;
+  }
+  std::lock_guard guard(comm_lock_);
+  if (comm_) (void)ncclCommDestroy(comm_);
+  comm_ = nullptr;
+}
+
+// --- Beginning ---
+
+Status NcclCommunicator::connect() {
+  const auto limit = this->limit();
+  Greeting mine{};
+  mine.id_result = rank() == 0 ? ncclGetUniqueId(&mine.id) : ncclSuccess;
+  int version = 0;
+  SS_RETURN_IF_ERROR(nccl_status(ncclGetVersion(&version), "version", nullptr));
+  mine.version = version;
+  cudaDeviceProp properties{};
+  SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaGetDeviceProperties(&properties, stream_->device_index())));
+  std::memcpy(mine.device, &properties.uuid, sizeof(mine.device));
+  std::vector<Greeting> all(static_cast<size_t>(size()));
+  SS_RETURN_IF_ERROR(host_->all_gather_bytes(&mine, all.data(), sizeof(mine))->wait());
+
+  if (all[0].id_result != ncclSuccess)
+    return Status(Code::unavailable,
+                  spec_.name + ": NCCL makes no identifier on rank 0: " +
+                      ncclGetErrorString(static_cast<ncclResult_t>(all[0].id_result)));
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r].version != all[0].version)
+      return Status(Code::unavailable,
+                    spec_.name + ": rank 0 has NCCL " + std::to_string(all[0].version) + ", rank " +
+                        std::to_string(r) + " has " + std::to_string(all[r].version));
+    for (size_t other = 0; other < r; ++other)
+      if (std::memcmp(all[r].device, all[other].device, sizeof(mine.device)) == 0)
+        return Status(Code::bad_config, spec_.name + ": ranks " + std::to_string(other) + " and " +
+                                            std::to_string(r) +
+                                            " share one GPU, NCCL needs one for each");
+  }
+
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  {
+    std::lock_guard guard(comm_lock_);
+    if (is_dead_) return dead();
+    const ncclResult_t begun = ncclCommInitRankConfig(&comm_, size(), all[0].id, rank(), &config);
+    if (bad(begun)) return nccl_status(begun, "init", nullptr).in(spec_.name);
+  }
+  SS_RETURN_IF_ERROR(settle("init", limit));
+  return use_once(limit);
+}
+
+Status NcclCommunicator::use_once(Clock::time_point limit) {
+  constexpr size_t kBytes = 256;
+  const auto ranks = static_cast<size_t>(size());
+  SS_ASSIGN(std::byte * data, scratch(2 * ranks * kBytes));
+  SS_RETURN_IF_ERROR(call("first use", [&](ncclComm_t comm) {
+    return in_group([&] {
+      ncclResult_t result = ncclSuccess;
+      for (int r = 0; r < size() && !bad(result); ++r) {
+        const size_t at = static_cast<size_t>(r) * kBytes;
+        if (r == rank()) continue;
+        result = ncclSend(data + at, kBytes, ncclInt8, r, comm, stream_->handle());
+        if (!bad(result))
+          result =
+              ncclRecv(data + ranks * kBytes + at, kBytes, ncclInt8, r, comm, stream_->handle());
+      }
+      return result;
+    });
+  }));
+  SS_RETURN_IF_ERROR(call("first use", [&](ncclComm_t comm) {
+    return ncclAllGather(data + static_cast<size_t>(rank()) * kBytes, data, kBytes, ncclInt8, comm,
+                         stream_->handle());
+  }));
+  SS_ASSIGN(const Event event, Event::record(stream_->handle()));
+  const Status used = poll(limit, [&]() -> Result<bool> {
+    SS_ASSIGN(const bool settled, healthy_and_settled("first use"));
+    SS_ASSIGN(const bool done, event.done());
+    return settled && done;
+  });
+  if (used.code() == Code::deadline)
+    return fail(Status(Code::deadline, spec_.name + ": NCCL did not connect within " +
+                                           std::to_string(spec_.timeout_ms) + " ms"));
+  return used.ok() ? used : fail(used);
+}
+
+Result<void*> NcclCommunicator::allocate(size_t bytes) {
+  void* data = nullptr;
+  bool from_nccl = ncclMemAlloc(&data, bytes > 0 ? bytes : 1) == ncclSuccess;
+  if (from_nccl) {
+    Status zeroed = SS_CUDA_STATUS(cudaMemsetAsync(data, 0, bytes, stream_->handle()));
+    if (zeroed.ok()) zeroed = stream_->finish(limit());
+    if (!zeroed.ok()) return zeroed.in(spec_.name);
+  } else {
+    (void)cudaGetLastError();
+    SS_ASSIGN(data, stream_->allocate(bytes, limit()));
+  }
+  blocks_.push_back({data, from_nccl});
+  return data;
+}
+
+/// Grows; what was there before may still be in use by operations on the stream, and stays.
+Result<std::byte*> NcclCommunicator::scratch(size_t bytes) {
+  if (bytes > scratch_bytes_) {
+    SS_ASSIGN(void* data, allocate(bytes));
+    scratch_ = static_cast<std::byte*>(data);
+    scratch_bytes_ = bytes;
+  }
+  return scratch_;
+}
+
+// --- Operations ---
+
+WorkPtr NcclCommunicator::start(const char* name, const std::function<Status()>& enqueue) {
+  const uint64_t number = ++operations_;
+  Status status = dead();
+  if (status.ok()) status = enqueue();
+  if (!status.ok()) return std::make_unique<Handle>(this, name, number, fail(status));
+  return std::make_unique<Handle>(this, name, number, Event::record(stream_->handle()));
+}
+
+WorkPtr NcclCommunicator::all_gather(const void* shard, void* full, size_t count, DType dtype) {
+  return start("all_gather", [&] {
+    return call("all_gather", [&](ncclComm_t comm) {
+      return ncclAllGather(shard, full, count, type_of(dtype), comm, stream_->handle());
+    });
+  });
+}
+
+WorkPtr NcclCommunicator::broadcast(void* data, size_t count, DType dtype, int root) {
+  return start("broadcast", [&] {
+    return call("broadcast", [&](ncclComm_t comm) {
+      return ncclBroadcast(data, data, count, type_of(dtype), root, comm, stream_->handle());
+    });
+  });
+}
+
+WorkPtr NcclCommunicator::reduce_scatter(const void* full, void* shard, size_t count, DType dtype) {
+  return start(collective::plan_reduce_scatter(rank(), size(), full, shard, count, dtype));
+}
+
+WorkPtr NcclCommunicator::all_reduce(void* data, size_t count, DType dtype) {
+  return start(collective::plan_all_reduce(rank(), size(), data, count, dtype));
+}
+
+WorkPtr NcclCommunicator::reduce_scatter_leaves(const void* full, size_t count, DType dtype,
+                                                std::span<const TreeNode> leaf_of_rank,
+                                                PartialSum& slice) {
+  return start(collective::plan_reduce_scatter_leaves(rank(), size(), full, count, dtype,
+                                                      leaf_of_rank, slice));
+}
+
+WorkPtr NcclCommunicator::all_reduce_partials(const PartialSum& mine,
+                                              std::span<const std::vector<TreeNode>> nodes_of_rank,
+                                              float* total) {
+  const bool none = std::ranges::all_of(nodes_of_rank, [](const auto& n) { return n.empty(); });
+  if (none)
+    return start("all_reduce_partials", [&] {
+      return SS_CUDA_STATUS(
+          cudaMemsetAsync(total, 0, mine.count() * sizeof(float), stream_->handle()));
+    });
+  return start(collective::plan_all_reduce_partials(rank(), size(), mine, nodes_of_rank, total));
+}
+
+WorkPtr NcclCommunicator::start(const collective::Plan& plan) {
+  return start(plan.name, [&] { return run(plan); });
+}
+
+/// The summands to their adder, the sum, the result to everybody: three things in turn on the
+/// stream.
+Status NcclCommunicator::run(const collective::Plan& plan) {
+  const size_t bytes = padded(plan.sum.count * bytes_of(plan.sum.dtype));
+  const auto others = static_cast<size_t>(
+      std::ranges::count_if(plan.sum.summands, [](const auto& s) { return !s.data; }));
+  SS_ASSIGN(std::byte * received, scratch(others * bytes));
+  SS_RETURN_IF_ERROR(exchange(plan, false, received));
+  SS_RETURN_IF_ERROR(sum(plan, received));
+  return exchange(plan, true, nullptr);
+}
+
+/// NCCL pairs the n-th send to a rank with that rank's n-th receive from here. Both are in the
+/// order of phases: a rank's summands are in leaf order, and so are its nodes.
+Status NcclCommunicator::exchange(const collective::Plan& plan, bool after_sum,
+                                  std::byte* received) {
+  struct Message {
+    bool send;
+    int peer;
+    const void* from;
+    void* to;
+    size_t bytes;
+  };
+  std::vector<Message> messages;
+  for (const collective::Outgoing& o : plan.sends)
+    if (o.after_sum == after_sum)
+      for (uint64_t ranks = o.to; ranks != 0; ranks &= ranks - 1)
+        messages.push_back({true, std::countr_zero(ranks), o.data, nullptr, o.bytes});
+  if (after_sum) {
+    for (const collective::Incoming& c : plan.copies)
+      messages.push_back({false, c.from, nullptr, c.to, c.bytes});
+  } else {
+    const size_t bytes = plan.sum.count * bytes_of(plan.sum.dtype);
+    for (const collective::Summand& s : plan.sum.summands) {
+      if (s.data) continue;
+      messages.push_back({false, s.from, nullptr, received, bytes});
+      received += padded(bytes);
+    }
+  }
+  std::erase_if(messages, [](const Message& m) { return m.bytes == 0; });
+  if (messages.empty()) return {};
+  return call(plan.name, [&](ncclComm_t comm) {
+    return in_group([&] {
+      ncclResult_t result = ncclSuccess;
+      for (const Message& m : messages) {
+        result = m.send ? ncclSend(m.from, m.bytes, ncclInt8, m.peer, comm, stream_->handle())
+                        : ncclRecv(m.to, m.bytes, ncclInt8, m.peer, comm, stream_->handle());
+        if (bad(result)) break;
+      }
+      return result;
+    });
+  });
+}
+
+Status NcclCommunicator::sum(const collective::Plan& plan, std::byte* received) {
+  const collective::Sum& s = plan.sum;
+  std::vector<TreeSource> sources;
+  if (s.partial)
+    for (size_t i = 0; i < s.partial->nodes().size(); ++i)
+      sources.push_back({s.partial->nodes()[i], s.partial->data(i), DType::f32});
+  std::vector<TreeNode> added;
+  for (const collective::Summand& summand : s.summands) {
+    const void* data = summand.data;
+    if (!data) {
+      data = received;
+      received += padded(s.count * bytes_of(s.dtype));
+    }
+    sources.push_back({summand.node, data, s.dtype});
+    added.push_back(summand.node);
+  }
+  std::optional<TreeProgram> program;
+  if (s.partial) {
+    std::vector<TreeNode> nodes;
+    for (const TreeSource& source : sources) nodes.push_back(source.node);
+    std::vector<float*> sinks(merged(nodes).size());
+    SS_ASSERT(sinks.size() <= s.partial->buffers());
+    for (size_t i = 0; i < sinks.size(); ++i) sinks[i] = s.partial->buffer(i);
+    SS_ASSIGN(program, tree_program(sources, sinks));
+    s.partial->added(added);
+  } else {
+    SS_ASSIGN(program, tree_total_program(sources, s.total, s.dtype));
+  }
+  return SS_CUDA_STATUS(
+      run_tree_program(stream_->handle(), *program, static_cast<int64_t>(s.count)));
+}
+
+Status NcclCommunicator::wait(const char* name, uint64_t number, const Event& event) {
+  auto look = Clock::now() + kLookEvery;
+  const Status status = poll(limit(), [&]() -> Result<bool> {
+    if (is_dead_) return dead();
+    SS_ASSIGN(const bool done, event.done());
+    if (done || Clock::now() < look) return done;
+    look = Clock::now() + kLookEvery;
+    SS_ASSIGN(const bool settled, healthy_and_settled(name));
+    (void)settled;
+    return false;
+  });
+  if (status.ok()) return status;
+  if (status.code() != Code::deadline) return fail(status);
+  return fail(Status(Code::deadline, spec_.name + ": " + name + " (operation " +
+                                         std::to_string(number) + ") did not end within " +
+                                         std::to_string(spec_.timeout_ms) +
+                                         " ms; NCCL does not say which rank did not come"));
+}
+
+// --- Calls to NCCL ---
+
+Status NcclCommunicator::call(const char* what, Clock::time_point limit,
+                              const std::function<ncclResult_t(ncclComm_t)>& function) {
+  {
+    std::lock_guard guard(comm_lock_);
+    if (!comm_) return dead();
+    if (const ncclResult_t result = function(comm_); bad(result))
+      return nccl_status(result, what, comm_).in(spec_.name);
+  }
+  return settle(what, limit);
+}
+
+/// A call to a non-blocking communicator has taken effect only when this says so.
+Status NcclCommunicator::settle(const char* what, Clock::time_point limit) {
+  const Status status = poll(limit, [&] { return healthy_and_settled(what); });
+  if (status.code() != Code::deadline) return status;
+  return Status(Code::deadline, spec_.name + ": " + what + " did not begin within " +
+                                    std::to_string(spec_.timeout_ms) +
+                                    " ms; NCCL does not say which rank did not come");
+}
+
+Result<bool> NcclCommunicator::healthy_and_settled(const char* what) {
+  std::lock_guard guard(comm_lock_);
+  if (!comm_) return dead();
+  ncclResult_t state = ncclSuccess;
+  if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state); bad(asked))
+    return nccl_status(asked, what, comm_).in(spec_.name);
+  if (bad(state)) return nccl_status(state, what, comm_).in(spec_.name);
+  return state == ncclSuccess;
+}
+
+// --- Ending ---
+
+Status NcclCommunicator::dead() const {
+  if (!is_dead_) return {};
+  std::lock_guard guard(lock_);
+  return dead_;
+}
+
+/// The first to fail decides; returns what it decided.
+Status NcclCommunicator::fail(Status status) {
+  {
+    std::lock_guard guard(lock_);
+    if (!dead_.ok()) return dead_;
+    dead_ = status;
+    is_dead_ = true;
+  }
+  host_->abort(status.message());
+  end();
+  return status;
+}
+
+/// The GPU's kernels of this communicator end soon after; nobody waits for that here.
+void NcclCommunicator::end() {
+  std::lock_guard comm_guard(comm_lock_);
+  if (!comm_) return;
+  std::lock_guard guard(lock_);
+  aborter_ = std::thread([comm = std::exchange(comm_, nullptr)] { (void)ncclCommAbort(comm); });
+}
+
+void NcclCommunicator::abort(const std::string& reason) {
+  (void)fail(Status(Code::aborted, spec_.name + ": " + reason));
+}
+
+}  // namespace simplescale::nccl

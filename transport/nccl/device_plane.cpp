@@ -1,0 +1,117 @@
+#include "transport/nccl/device_plane.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "transport/nccl/communicator.hpp"
+#include "transport/nccl/staged.hpp"
+
+namespace simplescale::nccl {
+namespace {
+
+/// Addresses are one byte that names the transport, then the CPU plane's address.
+class DevicePlane final : public DataPlane {
+ public:
+  DevicePlane(std::unique_ptr<DataPlane> host, const DevicePlaneOptions& options)
+      : host_(std::move(host)), options_(options) {}
+
+  std::vector<uint8_t> address() const override {
+    std::vector<uint8_t> address = host_->address();
+    address.insert(address.begin(), static_cast<uint8_t>(options_.transport));
+    return address;
+  }
+  Result<std::unique_ptr<Collective>> join(const CommunicatorSpec& spec) override;
+  void abort(uint64_t generation, const std::string& reason) override;
+
+ private:
+  Result<CommunicatorSpec> host_spec(const CommunicatorSpec& spec) const;
+
+  std::unique_ptr<DataPlane> host_;
+  const DevicePlaneOptions options_;
+  std::mutex lock_;  // of the rest
+  std::vector<NcclCommunicator*> communicators_;
+  uint64_t fenced_ = 0;  // generations up to here are over, if there is a reason
+  std::string fence_reason_;
+};
+
+Result<CommunicatorSpec> DevicePlane::host_spec(const CommunicatorSpec& spec) const {
+  CommunicatorSpec host = spec;
+  for (size_t r = 0; r < host.members.size(); ++r) {
+    std::vector<uint8_t>& member = host.members[r];
+    if (member.empty() || member[0] != static_cast<uint8_t>(options_.transport))
+      return Status(Code::bad_data, spec.name + ": rank " + std::to_string(r) +
+                                        " does not move device memory the way this rank does");
+    member.erase(member.begin());
+  }
+  return host;
+}
+
+Result<std::unique_ptr<Collective>> DevicePlane::join(const CommunicatorSpec& spec) {
+  SS_ASSIGN(const CommunicatorSpec on_host, host_spec(spec));
+  SS_ASSIGN(auto stream, Stream::create(options_.device_index));
+  SS_ASSIGN(auto host, host_->join(on_host));
+  if (options_.transport == DeviceTransport::staged)
+    return std::unique_ptr<Collective>(
+        std::make_unique<StagedCommunicator>(std::move(host), std::move(stream), spec.timeout_ms));
+  auto communicator = std::make_unique<NcclCommunicator>(
+      NcclCommunicator::Spec{spec.name + "@" + std::to_string(spec.generation), spec.generation,
+                             spec.timeout_ms},
+      std::move(host), std::move(stream), [this](NcclCommunicator* gone) {
+        std::lock_guard guard(lock_);
+        std::erase(communicators_, gone);
+      });
+  {
+    std::lock_guard guard(lock_);
+    communicators_.push_back(communicator.get());
+    if (!fence_reason_.empty() && spec.generation <= fenced_) communicator->abort(fence_reason_);
+  }
+  SS_RETURN_IF_ERROR(communicator->connect());
+  return std::unique_ptr<Collective>(std::move(communicator));
+}
+
+void DevicePlane::abort(uint64_t generation, const std::string& reason) {
+  host_->abort(generation, reason);
+  std::lock_guard guard(lock_);
+  if (fence_reason_.empty() || generation >= fenced_) {
+    fenced_ = generation;
+    fence_reason_ = reason.empty() ? "aborted" : reason;
+  }
+  for (NcclCommunicator* communicator : communicators_)
+    if (communicator->generation() <= generation) communicator->abort(reason);
+}
+
+Result<DevicePlaneOptions> choose_device(int index, int trainers) {
+  SS_ASSERT(index >= 0 && index < trainers);
+  int devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error != cudaSuccess || devices == 0)
+    return Status(Code::unavailable,
+                  std::string("no GPU can be used: ") + cudaGetErrorString(error));
+  DevicePlaneOptions options;
+  options.device_index = index % devices;
+  options.transport = trainers > devices ? DeviceTransport::staged : DeviceTransport::nccl;
+  int major = 0;
+  SS_RETURN_IF_ERROR(SS_CUDA_STATUS(
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device_index)));
+  if (major < 9)
+    return Status(Code::unavailable, "GPU " + std::to_string(options.device_index) +
+                                         " is older than Hopper, for which the program is built");
+  return options;
+}
+
+Result<std::unique_ptr<DataPlane>> make_device_plane(std::unique_ptr<DataPlane> host,
+                                                     const DevicePlaneOptions& options) {
+  return std::unique_ptr<DataPlane>(std::make_unique<DevicePlane>(std::move(host), options));
+}
+
+}  // namespace
+}  // namespace simplescale::nccl
+
+extern "C" __attribute__((visibility("default"))) const simplescale::NcclLibrary*
+simplescale_nccl_library() {
+  static constexpr simplescale::NcclLibrary library{
+      .choose_device = simplescale::nccl::choose_device,
+      .make_device_plane = simplescale::nccl::make_device_plane};
+  return &library;
+}

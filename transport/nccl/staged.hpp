@@ -1,0 +1,59 @@
+// A Collective over device memory by way of host memory: for several trainers on one GPU, which
+// NCCL refuses. Every allocation is a pair, device memory and its mirror in the host communicator's
+// arena at the same offsets; an operation copies its sources down, runs between the mirrors and
+// copies its results up when it is waited for. Slow and simple. Threads: as Collective.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/collective.hpp"
+#include "transport/nccl/stream.hpp"
+
+namespace simplescale::nccl {
+
+class StagedCommunicator final : public Collective {
+ public:
+  StagedCommunicator(std::unique_ptr<Collective> host, std::unique_ptr<Stream> stream,
+                     int timeout_ms);
+  ~StagedCommunicator() override;
+
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+  /// Pointers that the operations take must lie in what this gave (but for all_gather_bytes).
+  Result<void*> allocate(size_t bytes) override;
+  WorkPtr all_gather(const void* shard, void* full, size_t count, DType dtype) override;
+  WorkPtr reduce_scatter(const void* full, void* shard, size_t count, DType dtype) override;
+  WorkPtr all_reduce(void* data, size_t count, DType dtype) override;
+  WorkPtr broadcast(void* data, size_t count, DType dtype, int root) override;
+  WorkPtr barrier() override { return host_->barrier(); }
+  WorkPtr all_gather_bytes(const void* mine, void* all, size_t bytes) override {
+    return host_->all_gather_bytes(mine, all, bytes);
+  }
+  WorkPtr reduce_scatter_leaves(const void* full, size_t count, DType dtype,
+                                std::span<const TreeNode> leaf_of_rank, PartialSum& slice) override;
+  WorkPtr all_reduce_partials(const PartialSum& mine,
+                              std::span<const std::vector<TreeNode>> nodes_of_rank,
+                              float* total) override;
+  void abort(const std::string& reason) override { host_->abort(reason); }
+
+ private:
+  class StagedWork;
+  struct Pair {
+    std::byte *device, *host;
+    size_t bytes;
+  };
+  std::byte* mirror(const void* device) const;
+  Status down(const void* device, size_t bytes);
+  Status up(void* device, size_t bytes);
+  Status finish_copies();
+  Result<std::unique_ptr<PartialSum>> mirror_of(const PartialSum& sum);
+
+  std::unique_ptr<Collective> host_;
+  std::unique_ptr<Stream> stream_;
+  const int timeout_ms_;
+  std::vector<Pair> pairs_;
+};
+
+}  // namespace simplescale::nccl

@@ -1,0 +1,58 @@
+#include "transport/nccl/stream.hpp"
+
+namespace simplescale::nccl {
+
+Status cuda_status(cudaError_t error, const char* expression, const char* file, int line) {
+  if (error == cudaSuccess) return {};
+  return Status(Code::unavailable, std::string(file) + ":" + std::to_string(line) + ": " +
+                                       expression + ": " + cudaGetErrorName(error) + ", " +
+                                       cudaGetErrorString(error));
+}
+
+Result<Event> Event::record(cudaStream_t stream) {
+  cudaEvent_t event = nullptr;
+  SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaEventCreateWithFlags(&event, cudaEventDisableTiming)));
+  Handle handle(event);
+  SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaEventRecord(event, stream)));
+  return Event(std::move(handle));
+}
+
+Result<bool> Event::done() const {
+  const cudaError_t error = cudaEventQuery(event_.get());
+  if (error == cudaErrorNotReady) return false;
+  SS_RETURN_IF_ERROR(SS_CUDA_STATUS(error));
+  return true;
+}
+
+Result<std::unique_ptr<Stream>> Stream::create(int device_index) {
+  std::unique_ptr<Stream> stream(new Stream(device_index));
+  SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaSetDevice(device_index)));
+  SS_RETURN_IF_ERROR(
+      SS_CUDA_STATUS(cudaStreamCreateWithFlags(&stream->stream_, cudaStreamNonBlocking)));
+  return stream;
+}
+
+Stream::~Stream() {
+  if (stream_) (void)cudaStreamDestroy(stream_);
+}
+
+Status Stream::finish(Clock::time_point limit) const {
+  SS_ASSIGN(const Event event, Event::record(stream_));
+  return poll(limit, [&] { return event.done(); });
+}
+
+Result<void*> Stream::allocate(size_t bytes, Clock::time_point limit) const {
+  void* data = nullptr;
+  if (const cudaError_t error = cudaMalloc(&data, bytes > 0 ? bytes : 1); error != cudaSuccess) {
+    (void)cudaGetLastError();  // does not stick
+    return Status(Code::io, "no device memory for " + std::to_string(bytes) +
+                                " bytes: " + cudaGetErrorString(error));
+  }
+  Status zeroed = SS_CUDA_STATUS(cudaMemsetAsync(data, 0, bytes, stream_));
+  if (zeroed.ok()) zeroed = finish(limit);
+  if (zeroed.ok()) return data;
+  (void)cudaFree(data);
+  return zeroed;
+}
+
+}  // namespace simplescale::nccl

@@ -1,0 +1,27 @@
+// Loads the GPU's data plane where it is asked for; the program itself does not know CUDA or NCCL.
+#include "runtime/base/library.hpp"
+#include "transport/nccl/device_plane.hpp"
+
+namespace simplescale {
+
+namespace {
+
+Result<const NcclLibrary*> nccl_library() {
+  SS_ASSIGN(void* symbol, symbol_of_gpu_library(kNcclLibrary, kNcclLibrarySymbol));
+  return reinterpret_cast<NcclLibraryFunction>(symbol)();
+}
+
+}  // namespace
+
+Result<DevicePlaneOptions> choose_device(int index, int trainers) {
+  SS_ASSIGN(const NcclLibrary* library, nccl_library());
+  return library->choose_device(index, trainers);
+}
+
+Result<std::unique_ptr<DataPlane>> make_device_plane(std::unique_ptr<DataPlane> host,
+                                                     const DevicePlaneOptions& options) {
+  SS_ASSIGN(const NcclLibrary* library, nccl_library());
+  return library->make_device_plane(std::move(host), options);
+}
+
+}  // namespace simplescale
