@@ -113,9 +113,6 @@ caf::behavior server(caf::event_based_actor* base) {
         if (ping.id != self->state.expected++) self->state.in_order = false;
         return Pong{ping.id, std::move(ping.payload)};
       },
-      [=](Validated& beat) {  // not answered
-        if (beat.step != self->state.expected++) self->state.in_order = false;
-      },
       [=](Text& command) -> caf::result<Text> {
         auto sender = caf::actor_cast<caf::actor>(self->current_sender());
         const std::string& text = command.text;
@@ -152,7 +149,7 @@ caf::behavior server(caf::event_based_actor* base) {
         }
         return std::move(command);
       },
-      [=](const FenceGeneration&) {},
+      [](const Pong&) {},
   };
 }
 

@@ -59,7 +59,7 @@ TEST_CASE("transport: a request is answered, errors and empty answers too") {
                  });
     CHECK(failed);
     bool empty = false;
-    self->request(server, kLong, FenceGeneration{1, "x"})
+    self->request(server, kLong, Pong{})
         .receive([&] { empty = true; }, [](caf::error& e) { FAIL(to_string(e)); });
     CHECK(empty);
   });
@@ -88,7 +88,7 @@ TEST_CASE("transport: messages arrive in order, in both directions, large ones a
     caf::scoped_actor self(*here.system);
     for (uint64_t i = 0; i < 1000; ++i) {
       // Every 50th goes by rendezvous; the small ones after it must wait for it.
-      self->send(server, Heartbeat{std::string(i % 50 == 7 ? 1 << 20 : 10, 'x'), 1, i});
+      caf::anon_send(server, Ping{i, std::string(i % 50 == 7 ? 1 << 20 : 10, 'x')});
     }
     CHECK(ask(self, server, "order") == "ordered 1000");
     self->send(server, Text{"burst 1000"});
