@@ -129,17 +129,19 @@ template <class T>
 void CpuBackend<T>::weight_gradients(int64_t rows, std::span<const WeightGradient> gradients,
                                      bool first, bool last, float* sums) {
   int64_t tasks = 0;
-  for (const WeightGradient& g : gradients) tasks += (g.out + kWeightRows - 1) / kWeightRows;
+  for (const WeightGradient& g : gradients) tasks += g.pieces();
   pool_.run(tasks, [&](int64_t task, int worker) {
     const WeightGradient* g = gradients.data();
-    for (int64_t blocks; task >= (blocks = (g->out + kWeightRows - 1) / kWeightRows); ++g)
-      task -= blocks;
-    const int64_t begin = task * kWeightRows, count = std::min(kWeightRows, g->out - begin);
+    for (; task >= g->pieces(); ++g) task -= g->pieces();
+    const int64_t begin = task * g->piece_rows(), count = std::min(g->piece_rows(), g->out - begin);
+    if (count <= 0) return;
     T* grad = g->grad + begin * g->in;
     float* product = sums ? sums + begin * g->in : workspaces_[size_t(worker)].wide;
     if (std::is_same_v<T, float>) product = direct(grad, product);
-    gemm(kYes, kNo, count, g->in, rows, g->dy + begin, g->ld_dy, g->x, g->in, first ? 0 : 1,
-         product, g->in);
+    for (int64_t row = 0; row < rows; row += kWeightTokens)
+      gemm(kYes, kNo, count, g->in, std::min(kWeightTokens, rows - row),
+           g->dy + row * g->ld_dy + begin, g->ld_dy, g->x + row * g->in, g->in,
+           first && row == 0 ? 0 : 1, product, g->in);
     if (!std::is_same_v<T, float> && last) kernel_.store(count, g->in, product, g->in, grad, g->in);
   });
 }

@@ -52,9 +52,10 @@ class CpuBackend final : public Backend {
              float* to_params, float* to_avg, float* to_avg_sq) override;
 
  private:
-  static constexpr int64_t kRows = 256;        // rows of a chunk in the blocks
-  static constexpr int64_t kHeadRows = 128;    // rows of a chunk in the head
-  static constexpr int64_t kWeightRows = 128;  // rows of a weight's gradient in one task
+  static constexpr int64_t kRows = 256;          // rows of a chunk in the blocks
+  static constexpr int64_t kHeadRows = 128;      // rows of a chunk in the head
+  static constexpr int64_t kWeightRows = 512;    // of a weight's gradient in one task, at most
+  static constexpr int64_t kWeightTokens = 512;  // added to a weight's gradient at a time
   static constexpr int64_t kLogitBytes = int64_t{64} << 20;  // d logits that are kept at a time
 
   /// What the forward pass of one block leaves for its backward pass.
@@ -86,6 +87,9 @@ class CpuBackend final : public Backend {
     int64_t ld_dy;
     const T* x;  // (rows, in)
     T* grad;
+    int64_t pieces() const { return (out + kWeightRows - 1) / kWeightRows; }
+    /// Rows of `grad` in each piece but the last: about equal, whole vectors.
+    int64_t piece_rows() const { return ((out + pieces() - 1) / pieces() + 31) / 32 * 32; }
   };
   struct Chunk {
     int64_t first, rows;

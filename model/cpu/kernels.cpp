@@ -11,6 +11,7 @@ namespace simplescale::cpu {
 SS_DECLARE(generic)
 SS_DECLARE(avx2)
 SS_DECLARE(avx512)
+SS_DECLARE(avx512_bf16)
 #undef SS_DECLARE
 
 Isa best_isa() {
@@ -18,7 +19,7 @@ Isa best_isa() {
   static const Isa isa = [] {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-      return Isa::avx512;
+      return __builtin_cpu_supports("avx512bf16") ? Isa::avx512_bf16 : Isa::avx512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Isa::avx2;
     return Isa::generic;
   }();
@@ -29,27 +30,31 @@ Isa best_isa() {
 }
 
 const char* to_string(Isa isa) {
-  return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "generic";
+  static constexpr const char* kNames[] = {"generic", "avx2", "avx512", "avx512_bf16"};
+  return kNames[static_cast<int>(isa)];
 }
 
 template <>
 const Kernels<float>& kernels(Isa isa) {
-  return isa == Isa::avx512 ? avx512::float_kernels
-         : isa == Isa::avx2 ? avx2::float_kernels
-                            : generic::float_kernels;
+  static constexpr const Kernels<float>* kTables[] = {&generic::float_kernels, &avx2::float_kernels,
+                                                      &avx512::float_kernels,
+                                                      &avx512_bf16::float_kernels};
+  return *kTables[static_cast<int>(isa)];
 }
 
 template <>
 const Kernels<Bf16>& kernels(Isa isa) {
-  return isa == Isa::avx512 ? avx512::bf16_kernels
-         : isa == Isa::avx2 ? avx2::bf16_kernels
-                            : generic::bf16_kernels;
+  static constexpr const Kernels<Bf16>* kTables[] = {&generic::bf16_kernels, &avx2::bf16_kernels,
+                                                     &avx512::bf16_kernels,
+                                                     &avx512_bf16::bf16_kernels};
+  return *kTables[static_cast<int>(isa)];
 }
 
 const ShardKernels& shard_kernels(Isa isa) {
-  return isa == Isa::avx512 ? avx512::kernels_of_a_shard
-         : isa == Isa::avx2 ? avx2::kernels_of_a_shard
-                            : generic::kernels_of_a_shard;
+  static constexpr const ShardKernels* kTables[] = {
+      &generic::kernels_of_a_shard, &avx2::kernels_of_a_shard, &avx512::kernels_of_a_shard,
+      &avx512_bf16::kernels_of_a_shard};
+  return *kTables[static_cast<int>(isa)];
 }
 
 }  // namespace simplescale::cpu

@@ -1,5 +1,5 @@
 // Element-wise and row-wise kernels, each on one thread and on plain memory; callers cut rows into
-// fixed blocks. The same source is compiled for three instruction sets (kernels_*.cpp), and
+// fixed blocks. The same source is compiled for four instruction sets (kernels_*.cpp), and
 // kernels<T>() is the best one this CPU can run. T is float or Bf16; arithmetic is fp32 and T is
 // rounded to once, on storing. Any size, any alignment. Any thread.
 #pragma once
@@ -81,7 +81,7 @@ struct ShardKernels {
                 float* to_params, float* to_avg, float* to_avg_sq);
 };
 
-enum class Isa { generic, avx2, avx512 };
+enum class Isa { generic, avx2, avx512, avx512_bf16 };
 /// The best instruction set of this CPU.
 Isa best_isa();
 const char* to_string(Isa isa);

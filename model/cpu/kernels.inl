@@ -25,12 +25,17 @@ SS_INLINE Vf widen(Vh bits) {
   return (Vf)(__builtin_convertvector(bits, Vu) << 16);
 }
 
-/// Round to nearest even; NaN stays NaN: the bits of f32_to_bf16.
+/// Round to nearest even; NaN stays NaN: the bits of f32_to_bf16, but for values below the smallest
+/// normal one, which the processor's own instruction makes zero.
 SS_INLINE Vh narrow(Vf value) {
+#if SS_BF16_INSTRUCTIONS
+  return (Vh)_mm512_cvtneps_pbh((__m512)value);
+#else
   const Vu bits = (Vu)value;
   const Vu rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const Vu nan = (bits >> 16) | 0x40u;
   return __builtin_convertvector(value == value ? rounded : nan, Vh);
+#endif
 }
 
 SS_INLINE Vf load(const float* p) {
@@ -65,6 +70,24 @@ template <class T>
 SS_INLINE void save(T* p, Vf value, Whole) {
   save(p, value);
 }
+#if SS_WIDTH == 16
+SS_INLINE __mmask16 mask_of(Part part) {
+  return static_cast<__mmask16>((1u << part.count) - 1);
+}
+SS_INLINE Vf load(const float* p, Part part, float fill = 0) {
+  return (Vf)_mm512_mask_loadu_ps((__m512)splat(fill), mask_of(part), p);
+}
+SS_INLINE Vf load(const Bf16* p, Part part, float fill = 0) {
+  const Vf v = widen((Vh)_mm256_maskz_loadu_epi16(mask_of(part), p));
+  return (Vf)_mm512_mask_mov_ps((__m512)splat(fill), mask_of(part), (__m512)v);
+}
+SS_INLINE void save(float* p, Vf value, Part part) {
+  _mm512_mask_storeu_ps(p, mask_of(part), (__m512)value);
+}
+SS_INLINE void save(Bf16* p, Vf value, Part part) {
+  _mm256_mask_storeu_epi16(p, mask_of(part), (__m256i)narrow(value));
+}
+#else
 SS_INLINE Vf load(const float* p, Part part, float fill = 0) {
   Vf v = splat(fill);
   for (int64_t i = 0; i < part.count; ++i) v[i] = p[i];
@@ -87,6 +110,7 @@ SS_INLINE void save(Bf16* p, Vf value, Part part) {
   const Vh v = narrow(value);
   for (int64_t i = 0; i < part.count; ++i) p[i].bits = v[i];
 }
+#endif
 
 /// body(i, Whole{} or Part{}) for each vector of [0, count).
 template <class Body>

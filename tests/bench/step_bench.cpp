@@ -1,6 +1,9 @@
 // One process, no collectives: tokens per second of forward, backward and AdamW on the CPU. Prints
 // one JSON line a row.
-//   step_bench [preset ...]      micro, mini, small; both precisions, one and two threads
+//   step_bench [micro|mini|small ...] [float32|bfloat16] [1|2]      by default micro and mini, both
+//   precisions, 1 and 2 threads
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -26,6 +29,13 @@ const Preset kPresets[] = {
     {"mini", {384, 1024, 6, 6, 2, 8192, 256, 10000.0, 1e-5, false}, 8},
     {"small", {768, 2048, 12, 12, 4, 32000, 1024, 10000.0, 1e-5, false}, 4},
 };
+
+/// Processor time of all threads: what to compare by on a busy machine, with one thread.
+double cpu_ms() {
+  timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return double(t.tv_sec) * 1e3 + double(t.tv_nsec) / 1e6;
+}
 
 double now_ms() {
   using namespace std::chrono;
@@ -122,6 +132,7 @@ void measure(const Preset& preset, DType precision, int threads) {
   double loss = 0;
   for (int i = 0; i < 3; ++i) loss = step.run();
   std::vector<double> times;
+  const double cpu_begin = cpu_ms();
   for (const double begin = now_ms();
        times.size() < 5 || (now_ms() - begin < 4000 && times.size() < 60);) {
     const double at = now_ms();
@@ -129,23 +140,32 @@ void measure(const Preset& preset, DType precision, int threads) {
     times.push_back(now_ms() - at);
   }
   std::sort(times.begin(), times.end());
+  const double cpu = (cpu_ms() - cpu_begin) / double(times.size());
   const double median = times[times.size() / 2];
   const double tokens = double(preset.micro_batch_size) * double(preset.shape.block_size);
   std::printf(
       "{\"preset\": \"%s\", \"dtype\": \"%s\", \"threads\": %d, \"tokens_per_second\": %.1f, "
       "\"step_ms_median\": %.2f, "
-      "\"step_ms_min\": %.2f, \"loss\": %.4f}\n",
-      preset.name, to_string(precision), threads, tokens / median * 1e3, median, times[0], loss);
+      "\"step_ms_min\": %.2f, \"cpu_ms\": %.2f, \"loss\": %.4f}\n",
+      preset.name, to_string(precision), threads, tokens / median * 1e3, median, times[0], cpu,
+      loss);
   std::fflush(stdout);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::vector<std::string> names(argv + 1, argv + argc);
-  if (names.empty()) names = {"micro", "mini"};
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  auto named = [&](const std::string& word) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+  };
+  const bool any_preset = named("micro") || named("mini") || named("small");
+  const bool any_dtype = named("float32") || named("bfloat16"),
+             any_threads = named("1") || named("2");
   for (const Preset& preset : kPresets)
-    if (std::find(names.begin(), names.end(), preset.name) != names.end())
+    if (any_preset ? named(preset.name) : preset.name != std::string("small"))
       for (DType precision : {DType::f32, DType::bf16})
-        for (int threads : {1, 2}) measure(preset, precision, threads);
+        if (!any_dtype || named(to_string(precision)))
+          for (int threads : {1, 2})
+            if (!any_threads || named(std::to_string(threads))) measure(preset, precision, threads);
 }

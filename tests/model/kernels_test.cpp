@@ -20,6 +20,7 @@ std::vector<Isa> isas() {
   std::vector<Isa> all = {Isa::generic};
   if (best_isa() >= Isa::avx2) all.push_back(Isa::avx2);
   if (best_isa() >= Isa::avx512) all.push_back(Isa::avx512);
+  if (best_isa() >= Isa::avx512_bf16) all.push_back(Isa::avx512_bf16);
   return all;
 }
 
@@ -287,7 +288,7 @@ TEST_SUITE("kernels") {
     }
   }
 
-  TEST_CASE("kernels: to_bf16 rounds like f32_to_bf16, bit for bit") {
+  TEST_CASE("kernels: to_bf16 rounds like f32_to_bf16, bit for bit (but for subnormal values)") {
     std::mt19937 random(3);
     std::vector<float> from(4099);
     for (float& v : from) v = std::bit_cast<float>(uint32_t(random()));
@@ -298,7 +299,11 @@ TEST_SUITE("kernels") {
       std::vector<Bf16> to(from.size());
       shard_kernels(isa).to_bf16(int64_t(from.size()), from.data(), to.data());
       size_t wrong = 0;
-      for (size_t i = 0; i < from.size(); ++i) wrong += to[i].bits != f32_to_bf16(from[i]);
+      for (size_t i = 0; i < from.size(); ++i) {
+        const bool normal = !(std::abs(from[i]) < std::numeric_limits<float>::min());
+        const bool flushed = (to[i].bits & 0x7fff) == 0 && isa == Isa::avx512_bf16;
+        wrong += to[i].bits != f32_to_bf16(from[i]) && (normal || !flushed);
+      }
       CHECK(wrong == 0);
     }
   }

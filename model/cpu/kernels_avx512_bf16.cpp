@@ -1,0 +1,22 @@
+// The kernels of kernels.hpp for avx512 CPUs that also round to bf16.
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <cstdint>
+
+#include "model/cpu/kernels.hpp"
+
+#if defined(__x86_64__)
+#pragma GCC push_options
+#pragma GCC target("avx512bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,bmi2")
+#endif
+
+#define SS_ISA avx512_bf16
+#define SS_BF16_INSTRUCTIONS 1
+#define SS_WIDTH 16
+#include "model/cpu/kernels.inl"
+
+#if defined(__x86_64__)
+#pragma GCC pop_options
+#endif
