@@ -42,6 +42,7 @@ struct StopSignal {
 /// node -> checkpoint: the pinned side of a trainer's state is to be saved.
 struct SaveShard {
   std::string trainer;
+  int32_t pid;  // of the process that has pinned it
   uint64_t generation, step, shard;
 };
 

@@ -1,5 +1,7 @@
 #include "actors/checkpoint/checkpoint.hpp"
 
+#include <map>
+
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "transport/protocol/messages.hpp"
@@ -39,7 +41,7 @@ caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, 
   self->state.writer = self->spawn<caf::detached + caf::linked>(writer_actor, node, options);
   return {
       [self, node, states](const local::SaveShard& job) {
-        auto copy = states->copy_pinned(job.trainer, job.step);
+        auto copy = states->copy_pinned(job.trainer, job.pid, job.step);
         if (copy.ok())
           self->send(self->state.writer,
                      local::WriteShard{job.generation, job.step, job.shard, copy.take()});
@@ -52,9 +54,13 @@ caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, 
 
 struct PublisherState {
   static inline const char* name = "publisher";
-  uint64_t generation = 0, step = 0;  // of the checkpoint being collected
-  std::vector<ShardRecord> records;
-  bool failed = false;
+  struct Pending {
+    std::vector<ShardRecord> records;
+    bool failed = false;
+  };
+  uint64_t generation = 0;
+  std::map<uint64_t, Pending>
+      pending;  // by step, of this generation; the nodes write at their own pace
 };
 
 namespace {
@@ -62,24 +68,22 @@ namespace {
 void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& supervisor,
              const PublisherOptions& options, const local::ShardWritten& shard) {
   PublisherState& s = self->state;
-  if (shard.generation != s.generation || shard.step != s.step) {
-    if (shard.generation < s.generation ||
-        (shard.generation == s.generation && shard.step < s.step))
-      return;
-    s = {shard.generation, shard.step, {}, false};
-  }
-  if (s.failed) return;
+  if (shard.generation < s.generation) return;
+  if (shard.generation > s.generation) s.pending.clear();  // what is incomplete will stay so
+  s.generation = shard.generation;
+  PublisherState::Pending& checkpoint = s.pending[shard.step];
+  if (checkpoint.failed) return;
   auto fail = [&](const std::string& reason) {
-    s.failed = true;
-    self->send(supervisor, local::Published{s.step, "", reason});
+    checkpoint.failed = true;
+    self->send(supervisor, local::Published{shard.step, "", reason});
   };
   if (!shard.error.empty()) return fail(shard.error);
   auto record = parse_shard_record(shard.record);
   if (!record.ok()) return fail(record.status().message());
-  s.records.push_back(record.take());
-  if (s.records.size() < options.shards) return;
+  checkpoint.records.push_back(record.take());
+  if (checkpoint.records.size() < options.shards) return;
   CheckpointInfo info;
-  info.step = s.step;
+  info.step = shard.step;
   info.next_sample = shard.next_sample;
   info.tokens_seen = shard.next_sample * options.tokens_per_sample;
   info.seed = options.seed;
@@ -88,14 +92,16 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
   info.shards = options.shards;
   info.resume = options.resume;
   info.tokenizer = options.tokenizer;
-  auto folder = publish_checkpoint(
-      options.folder, checkpoint_tmp_folder(options.folder, s.step, s.generation), info, s.records);
+  auto folder = publish_checkpoint(options.folder,
+                                   checkpoint_tmp_folder(options.folder, shard.step, s.generation),
+                                   info, s.records);
   if (!folder.ok()) return fail(folder.status().message());
   if (Status pruned =
           prune_checkpoints(options.folder, options.keep, options.permanent_every_steps);
       !pruned.ok())
     log::warn("old checkpoints stay: {}", pruned.message());
-  self->send(supervisor, local::Published{s.step, *folder, ""});
+  s.pending.erase(s.pending.begin(), s.pending.upper_bound(shard.step));
+  self->send(supervisor, local::Published{shard.step, *folder, ""});
 }
 
 caf::behavior publisher_actor(caf::stateful_actor<PublisherState>* self, caf::actor supervisor,

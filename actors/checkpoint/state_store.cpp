@@ -27,7 +27,7 @@ Status StateStore::create(const std::string& instance, const Plan& plan, int nod
     const uint64_t hash = layout_hash(plan.shape, shards, static_cast<size_t>(place.shard));
     SS_ASSIGN(TrainState state,
               TrainState::create("ss-" + instance + "-" + place.name() + "-state", hash, total));
-    entries_.emplace(place.name(), Entry{std::move(state), total});
+    entries_.emplace(place.name(), Entry{std::move(state), total, 0});
   }
   return {};
 }
@@ -49,27 +49,30 @@ std::vector<uint64_t> StateStore::held(const std::string& trainer) const {
   return steps;
 }
 
-Result<std::vector<float>> StateStore::copy_pinned(const std::string& trainer, uint64_t step) {
+Result<std::vector<float>> StateStore::copy_pinned(const std::string& trainer, int32_t pid,
+                                                   uint64_t step) {
   std::lock_guard lock(mutex_);
   auto found = entries_.find(trainer);
   if (found == entries_.end())
     return Status(Code::not_found, "no trainer " + trainer + " on this node");
   TrainState& state = found->second.state;
-  SS_ASSIGN(const int side, state.pin(step));  // a second hold while the trainer's own is let go
+  SS_ASSIGN(const int side, state.pin(step));  // a hold of our own, whatever becomes of the trainer
   const TrainState::Side from = state.side(side);
   std::vector<float> copy;
   copy.reserve(3 * found->second.total);
   for (const auto& part : {from.params, from.exp_avg, from.exp_avg_sq})
     copy.insert(copy.end(), part.begin(), part.end());
   state.unpin(side);
-  state.unpin(side);
+  if (found->second.pid == pid) state.unpin(side);
   return copy;
 }
 
-void StateStore::trainer_restarted(const std::string& trainer) {
+void StateStore::trainer_restarted(const std::string& trainer, int32_t pid) {
   std::lock_guard lock(mutex_);
   auto found = entries_.find(trainer);
-  if (found != entries_.end()) found->second.state.clear_pins();
+  if (found == entries_.end()) return;
+  found->second.state.clear_pins();
+  found->second.pid = pid;
 }
 
 size_t StateStore::total(const std::string& trainer) const {

@@ -24,17 +24,18 @@ class StateStore {
   std::string segment(const std::string& trainer) const;
   /// Steps that a trainer's memory holds, the committed one last; empty if none.
   std::vector<uint64_t> held(const std::string& trainer) const;
-  /// A private copy of the side that holds `step`, which its trainer has pinned; lets go of that
-  /// pin.
-  Result<std::vector<float>> copy_pinned(const std::string& trainer, uint64_t step);
+  /// A private copy of the side that holds `step`, which process `pid` of the trainer has pinned;
+  /// lets go of that pin.
+  Result<std::vector<float>> copy_pinned(const std::string& trainer, int32_t pid, uint64_t step);
   /// A new process takes the trainer's place: pins of the old one are void.
-  void trainer_restarted(const std::string& trainer);
+  void trainer_restarted(const std::string& trainer, int32_t pid);
   size_t total(const std::string& trainer) const;
 
  private:
   struct Entry {
     TrainState state;
     size_t total;
+    int32_t pid = 0;  // of the process whose pins count
   };
   mutable std::mutex mutex_;
   std::map<std::string, Entry> entries_;

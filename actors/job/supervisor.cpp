@@ -5,6 +5,7 @@
 #include "actors/checkpoint/checkpoint.hpp"
 #include "actors/job/records.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/data/data_location.hpp"
 
 namespace simplescale {
 
@@ -31,18 +32,61 @@ void publish_status(Self* self) {
   s.options.journal->replace("control/status.json", status_page(s).dump(1) + "\n");
 }
 
+// --- Steps ---
+
+/// Lines for a step that every trainer has applied.
+void record_step(Self* self, uint64_t step, const JobState::Step& reports) {
+  JobState& s = self->state;
+  const int64_t now = now_ms(self);
+  const auto every = static_cast<uint64_t>(s.options.config.metrics.every_steps);
+  if (every > 0 && (step % every == 0 || step == s.job.max_steps))
+    s.options.journal->append(
+        "metrics.jsonl",
+        metrics_line(s, reports.any, static_cast<double>(now - s.committed_at_ms)));
+  if (s.options.config.data.ledger)
+    for (const auto& [trainer, samples] : reports.samples)
+      s.options.journal->append("ledger.jsonl",
+                                ledger_line(reports.any.generation, step, trainer, samples));
+  s.recorded_step = step;
+  s.committed_at_ms = now;
+}
+
+/// A generation begins at `step`, which all trainers hold: what was applied everywhere is
+/// committed, also if a trainer died before it could report it. What it trained is known from the
+/// plan.
+void settle_records(Self* self, uint64_t step) {
+  JobState& s = self->state;
+  if (!s.recorded_step || step < *s.recorded_step) s.recorded_step = step;
+  while (*s.recorded_step < step) {
+    const uint64_t next = *s.recorded_step + 1;
+    JobState::Step reports;
+    if (auto found = s.pending.find(next); found != s.pending.end()) {
+      reports = found->second;
+    } else {
+      reports.any.generation = s.job.generation;
+      reports.any.step = next;
+      reports.any.loss = reports.any.grad_norm = std::nan("");
+      reports.any.learning_rate = s.options.plan.learning_rate.at(static_cast<int64_t>(next) - 1);
+    }
+    for (const TrainerPlace& place : s.options.plan.topology.trainers)
+      if (!reports.samples.contains(place.name()))
+        reports.samples[place.name()] = samples_of(s.options.plan, place, next);
+    record_step(self, next, reports);
+  }
+  s.pending.clear();
+}
+
 // --- Carrying out decisions ---
 
 void carry_out(Self* self, const job::Fence& fence) {
   JobState& s = self->state;
-  s.pending.clear();
   s.options.journal->replace("control/generation", std::to_string(fence.generation) + "\n");
   to_nodes(self, FenceGeneration{fence.generation, fence.reason});
 }
 
 void carry_out(Self* self, const job::Join& join) {
   JobState& s = self->state;
-  s.pending.clear();
+  settle_records(self, join.step);
   s.options.journal->replace("control/generation", std::to_string(join.generation) + "\n");
   JoinGeneration order;
   order.generation = join.generation;
@@ -89,8 +133,6 @@ void handle(Self* self, const job::Event& event) {
   if (!decision.actions.empty()) publish_status(self);
 }
 
-// --- Steps ---
-
 void commit(Self* self, uint64_t step, const JobState::Step& reports) {
   JobState& s = self->state;
   const int64_t now = now_ms(self);
@@ -100,17 +142,7 @@ void commit(Self* self, uint64_t step, const JobState::Step& reports) {
     s.tokens_per_second = tokens * static_cast<double>(step - s.training_since_step) / since;
   s.loss = reports.any.loss;
   handle(self, job::StepCommitted{reports.any.generation, step});
-  if (s.options.config.metrics.every_steps > 0 &&
-      (step % static_cast<uint64_t>(s.options.config.metrics.every_steps) == 0 ||
-       step == s.job.max_steps))
-    s.options.journal->append(
-        "metrics.jsonl",
-        metrics_line(s, reports.any, static_cast<double>(now - s.committed_at_ms)));
-  if (s.options.config.data.ledger)
-    for (const auto& [trainer, samples] : reports.samples)
-      s.options.journal->append("ledger.jsonl",
-                                ledger_line(reports.any.generation, step, trainer, samples));
-  s.committed_at_ms = now;
+  record_step(self, step, reports);
   if (now - s.status_at_ms >= 200) publish_status(self);
 }
 

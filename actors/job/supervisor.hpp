@@ -49,6 +49,7 @@ struct JobState {
   std::map<std::string, Node> nodes;
   std::map<uint64_t, Step>
       pending;  // steps of the current generation that not all trainers have reported
+  std::optional<uint64_t> recorded_step;  // newest in metrics and ledger
   caf::actor publisher;
   uint64_t incidents = 0;
   std::optional<int64_t> incident_since_ms;

@@ -8,6 +8,7 @@
 #include "actors/node/trainer_process.hpp"
 #include "actors/supervision/supervisor_actor.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/data/data_location.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {
@@ -43,9 +44,7 @@ caf::actor spawn_tree(Self* self) {
   tree.spec.strategy = supervision::Strategy::one_for_one;
   tree.spec.intensity = {static_cast<uint32_t>(o.config.supervision.max_restarts),
                          o.config.supervision.within_s * 1000};
-  const BatchLayout layout{
-      static_cast<uint64_t>(topology.groups), static_cast<uint64_t>(topology.shards),
-      static_cast<uint64_t>(o.plan.accumulation), static_cast<uint64_t>(o.plan.micro_batch_size)};
+  const BatchLayout layout = batch_layout(o.plan);
   tree.children.push_back({{.id = o.name() + "/dataloader"},
                            [node, filler = o.filler, layout](caf::scheduled_actor* parent) {
                              caf::actor child = parent->spawn(dataloader_actor, filler, layout);
@@ -90,7 +89,8 @@ void leave(Self* self, int exit_code, const std::string& reason) {
     if (local.handle) self->send(local.handle, Shutdown{exit_code, reason});
   if (s.tree) {
     self->send_exit(s.tree, caf::exit_reason::user_shutdown);
-    self->delayed_send(self, std::chrono::milliseconds(s.options.config.supervision.shutdown_ms), local::Tick{});
+    self->delayed_send(self, std::chrono::milliseconds(s.options.config.supervision.shutdown_ms),
+                       local::Tick{});
   } else {
     end(self);
   }
@@ -135,7 +135,7 @@ void save(Self* self, const std::string& trainer, uint64_t generation, uint64_t 
   if (!pinned || found == s.trainers.end()) return;
   const auto shard = static_cast<uint64_t>(found->second.place.shard);
   if (s.checkpoint)
-    self->send(s.checkpoint, local::SaveShard{trainer, generation, step, shard});
+    self->send(s.checkpoint, local::SaveShard{trainer, found->second.pid, generation, step, shard});
   else
     self->send(s.supervisor,
                ShardSaved{generation, step, shard, "", "the checkpoint actor is being restarted"});
@@ -202,7 +202,7 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
         found->second.handle = caf::actor_cast<caf::actor>(self->current_sender());
         found->second.pid = hello.pid;
         self->monitor(found->second.handle);
-        s.options.states->trainer_restarted(hello.trainer);
+        s.options.states->trainer_restarted(hello.trainer, hello.pid);
         self->send(s.supervisor, TrainerUp{hello.trainer, hello.pid, hello.data_address,
                                            s.options.states->held(hello.trainer)});
       },

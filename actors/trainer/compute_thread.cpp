@@ -8,7 +8,6 @@
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/data/data_location.hpp"
-#include "runtime/data/sample_order.hpp"
 
 namespace simplescale {
 
@@ -189,7 +188,6 @@ Result<bool> ComputeThread::keep_for_checkpoint(Generation& g, uint64_t step) {
 Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
   const auto max_steps = static_cast<uint64_t>(options_.plan.max_steps);
   const auto every = static_cast<uint64_t>(options_.config.checkpoint.disk_every_steps);
-  const int64_t accumulation = options_.plan.accumulation;
   if (g.step == 0) SS_RETURN_IF_ERROR(validate(g, order, 0));
   bool stopped = false;
   while (g.step < max_steps && !stopped) {
@@ -208,15 +206,7 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
                   {},
                   false};
     done.learning_rate = options_.plan.learning_rate.at(static_cast<int64_t>(step) - 1);
-    const BatchLayout layout{static_cast<uint64_t>(options_.plan.topology.groups),
-                             static_cast<uint64_t>(options_.plan.topology.shards),
-                             static_cast<uint64_t>(accumulation),
-                             static_cast<uint64_t>(options_.plan.micro_batch_size)};
-    for (int64_t k = 0; k < accumulation; ++k) {
-      done.samples.push_back(first_sample(
-          layout, step - 1, leaf_of(layout, order.group, order.shard, static_cast<uint64_t>(k))));
-      done.samples.push_back(layout.micro_batch_size);
-    }
+    done.samples = samples_of(options_.plan, options_.place, step);
     if (!last && (result.agreed.save || (every > 0 && step % every == 0))) {
       SS_ASSIGN(done.save, keep_for_checkpoint(g, step));
     }

@@ -69,6 +69,9 @@ Result<nlohmann::json> current_status(const std::string& run) {
   auto page = nlohmann::json::parse(text, nullptr, false);
   if (!page.is_object() || !page["supervisor"].is_object() || !page["nodes"].is_array())
     return Status(Code::bad_data, RunFolder{run}.status() + " is damaged");
+  const std::string state = page.value("state", "");
+  if (state != "finished" && state != "failed" && RunLock::take(RunFolder{run}).ok())
+    page["state"] = "failed";  // nobody holds the run: its processes have died without a last word
   return page;
 }
 

@@ -5,6 +5,8 @@
 
 #include "runtime/base/status.hpp"
 #include "runtime/config/config.hpp"
+#include "runtime/config/topology.hpp"
+#include "runtime/data/sample_order.hpp"
 #include "runtime/data/token_file.hpp"
 
 namespace simplescale {
@@ -15,6 +17,12 @@ bool source_is_tokens(const Config& config);
 
 /// data.source itself where that holds tokens, else the prepared folder (data_folder()).
 std::string token_path(const Config& config);
+
+/// The plan's layout as the sample order sees it.
+BatchLayout batch_layout(const Plan& plan);
+/// What a trainer trains in a step (1-based), as global sample indices: first, count, first, count,
+/// ...
+std::vector<uint64_t> samples_of(const Plan& plan, const TrainerPlace& place, uint64_t step);
 
 /// Training and validation tokens of a prepared configuration. Errors as open_dataset(); also a
 /// block longer than the data.

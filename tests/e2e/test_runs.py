@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import unittest
 
 from common import Case, PROGRAM, last_step, leftovers, lines, status, trainer_pids
@@ -85,6 +86,37 @@ class Runs(Case):
         events = lines(run / "events.jsonl")
         self.assertEqual(len({e["incident"] for e in events if e["incident"]}), 3)
         self.assertEqual(sum(e["phase"] == "resume" for e in events), 3)
+
+    def test_a_stopped_trainer_is_replaced(self):
+        want = self.reference()
+        run, process = self.start("run", *self.two_by_two, self.steps, "--supervision.silence_ms=1000")
+        self.wait_for(lambda: last_step(run) >= 6, "step 6")
+        os.kill(trainer_pids(run)["n1.1"], signal.SIGSTOP)
+        self.assertEqual(process.wait(120), 0, process.stdout.read())
+        self.assertEqual(self.digest(run), want)
+        self.assertIn("each sample exactly once", self.verify(run))
+
+    def test_as_tasks_of_a_job(self):
+        """One agent a task, as srun starts them; they find each other through the run folder."""
+        run = self.folder / "job"
+        environment = {**os.environ, "SLURM_NTASKS": "2", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"}
+        tasks = [subprocess.Popen([PROGRAM, "train", str(self.config), f"--run={run}", *self.two_by_two, self.steps],
+                                  cwd=self.folder, env={**environment, "SLURM_PROCID": str(i)}, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL) for i in (1, 0)]
+        self.assertEqual([t.wait(120) for t in tasks], [0, 0])
+        self.assertEqual(self.digest(run), self.reference())
+
+    def test_a_job_told_to_end_saves_and_asks_for_a_requeue(self):
+        run = self.folder / "job"
+        environment = {**os.environ, "SLURM_NTASKS": "2", "SLURM_JOB_ID": "78", "SLURM_STEP_ID": "0"}
+        tasks = [subprocess.Popen([PROGRAM, "train", str(self.config), f"--run={run}", *self.two_by_two, "--train.max_steps=100000"],
+                                  cwd=self.folder, env={**environment, "SLURM_PROCID": str(i)}, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL) for i in (0, 1)]
+        self.wait_for(lambda: last_step(run) >= 3, "step 3")
+        for task in tasks:
+            task.send_signal(signal.SIGTERM)
+        self.assertEqual([t.wait(60) for t in tasks], [75, 75])
+        self.assertTrue((run / "checkpoints/latest").exists())
 
     def test_a_trainer_that_always_dies_ends_the_run_with_code_3(self):
         run, process = self.start("run", *self.two_by_two, "--train.max_steps=100000", "--supervision.max_restarts=2")
