@@ -94,7 +94,7 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
   info.tokenizer = options.tokenizer;
   auto folder = publish_checkpoint(options.folder,
                                    checkpoint_tmp_folder(options.folder, shard.step, s.generation),
-                                   info, s.records);
+                                   info, checkpoint.records);
   if (!folder.ok()) return fail(folder.status().message());
   if (Status pruned =
           prune_checkpoints(options.folder, options.keep, options.permanent_every_steps);
