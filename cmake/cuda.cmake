@@ -3,15 +3,18 @@
 set(CUDA_BUILT OFF)
 set(NVIDIA_WHEELS ${TORCH_DIR}/../nvidia)
 
-# nvcc: the caller's, the system's, or the Python wheel's (pip install "cuda-toolkit[nvcc,cccl,crt,nvvm]==13.0.2").
-find_program(SIMPLESCALE_NVCC nvcc PATHS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin ${NVIDIA_WHEELS}/cu13/bin)
+# nvcc of CUDA 13, which libtorch is built for: the caller's, the system's, or the Python wheel's
+# (pip install "cuda-toolkit[nvcc,cccl,crt,nvvm]==13.0.2").
+function(simplescale_is_cuda_13 result program)
+  execute_process(COMMAND ${program} --version OUTPUT_VARIABLE version ERROR_QUIET)
+  if(NOT version MATCHES "release 13\\.")
+    set(${result} FALSE PARENT_SCOPE)
+  endif()
+endfunction()
+find_program(SIMPLESCALE_NVCC nvcc VALIDATOR simplescale_is_cuda_13
+  PATHS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin ${NVIDIA_WHEELS}/cu13/bin)
 if(NOT SIMPLESCALE_NVCC)
-  message(STATUS "CUDA: no nvcc found, the GPU libraries are not built")
-  return()
-endif()
-execute_process(COMMAND ${SIMPLESCALE_NVCC} --version OUTPUT_VARIABLE nvcc_version)
-if(NOT nvcc_version MATCHES "release 13\\.")
-  message(STATUS "CUDA: ${SIMPLESCALE_NVCC} is not CUDA 13, which libtorch is built for; the GPU libraries are not built")
+  message(STATUS "CUDA: no nvcc of CUDA 13 found, the GPU libraries are not built")
   return()
 endif()
 file(REAL_PATH ${SIMPLESCALE_NVCC} nvcc)

@@ -39,8 +39,8 @@ if(NOT TORCH_DIR)
 endif()
 add_library(deps::torch INTERFACE IMPORTED)
 # After the system's: the wheel brings headers of libraries (fmt) that the system has in another version.
-target_compile_options(deps::torch INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter ${TORCH_DIR}/include>"
-  "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter ${TORCH_DIR}/include/torch/csrc/api/include>")
+target_compile_options(deps::torch INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter \"${TORCH_DIR}/include\">"
+  "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter \"${TORCH_DIR}/include/torch/csrc/api/include\">")
 target_link_libraries(deps::torch INTERFACE ${TORCH_DIR}/lib/libtorch_cpu.so ${TORCH_DIR}/lib/libc10.so)
 target_link_options(deps::torch INTERFACE -Wl,-rpath,${TORCH_DIR}/lib
   -Wl,--allow-shlib-undefined)

@@ -2,13 +2,13 @@
 function(simplescale_flags target)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Werror -Wno-missing-field-initializers>)
-  if(SIMPLESCALE_ASAN)
+  if(SIMPLESCALE_ASAN)  # null: CAF 0.17.6 binds a reference to no arguments when a function actor is spawned
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=address,undefined
-      -fno-omit-frame-pointer -fno-sanitize-recover=undefined>)
+      -fno-sanitize=null -fno-omit-frame-pointer -fno-sanitize-recover=undefined>)
     target_link_options(${target} PRIVATE -fsanitize=address,undefined)
   endif()
-  if(SIMPLESCALE_TSAN)
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=thread>)
+  if(SIMPLESCALE_TSAN)  # gcc's tsan does not know fences and says so
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=thread -Wno-tsan>)
     target_link_options(${target} PRIVATE -fsanitize=thread)
   endif()
 endfunction()
