@@ -23,27 +23,52 @@ AttentionView<T> CpuBackend<T>::attention_view(const Saved& s, int64_t task) con
 }
 
 template <class T>
+Weight<T> CpuBackend<T>::weight(const T* data, int64_t out, int64_t in, Transpose transpose,
+                                int slot) const {
+  if (transpose == kYes) return {data, in, out, in, kYes, packed_[slot]};
+  return {data, out, in, in, kNo, packed_[slot]};
+}
+
+template <class T>
+void CpuBackend<T>::pack_all(std::span<const Weight<T>> weights) {
+  if constexpr (std::is_same_v<T, float>)
+    pool_.run(int64_t(weights.size()), [&](int64_t task, int) { pack(weights[size_t(task)]); });
+}
+
+template <class T>
+typename CpuBackend<T>::Factors CpuBackend<T>::factors(const Block<const T>& p,
+                                                       Transpose transpose) {
+  const Weight<T> all[] = {weight(p.gate_up, 2 * F_, C_, transpose, 0),
+                           weight(p.down, C_, F_, transpose, 1),
+                           weight(p.qkv, Q_, C_, transpose, 2), weight(p.o, C_, C_, transpose, 3)};
+  pack_all(all);
+  return {.qkv = all[2], .o = all[3], .gate_up = all[0], .down = all[1]};
+}
+
+template <class T>
 void CpuBackend<T>::forward(int layer, const T* params, bool recompute) {
   SS_ASSERT(layer >= 0 && layer < shape_.layers);
   const Block<const T> p(params, *this);
+  const Factors f = factors(p, kYes);
   const Saved& s = saved(layer);
   const T* input = x(layer);
   T* output = recompute ? nullptr : x(layer + 1);
-  for_chunks(N_, kRows, [&](Chunk c, Workspace& w) { rms_norm_and_qkv(p, input, s, c, w); });
+  for_chunks(N_, kRows, [&](Chunk c, Workspace& w) { rms_norm_and_qkv(p, f, input, s, c, w); });
   pool_.run(B_ * shape_.kv_heads, [&](int64_t task, int worker) {
     attention_forward(attention_, attention_view(s, task), workspaces_[size_t(worker)].attention);
   });
-  for_chunks(N_, kRows, [&](Chunk c, Workspace& w) { output_and_mlp(p, input, s, output, c, w); });
+  for_chunks(N_, kRows,
+             [&](Chunk c, Workspace& w) { output_and_mlp(p, f, input, s, output, c, w); });
   held_layer_ = layer;
 }
 
 template <class T>
-void CpuBackend<T>::rms_norm_and_qkv(const Block<const T>& p, const T* x, const Saved& s, Chunk c,
-                                     Workspace& w) {
+void CpuBackend<T>::rms_norm_and_qkv(const Block<const T>& p, const Factors& f, const T* x,
+                                     const Saved& s, Chunk c, Workspace& w) {
   kernel_.rms_norm(c.rows, C_, x + c.first * C_, p.norm1, eps_, w.normed);
   T* qkv = s.qkv + c.first * Q_;
   float* product = direct(qkv, w.wide);
-  gemm(kNo, kYes, c.rows, Q_, C_, w.normed, C_, p.qkv, C_, 0, product, Q_);
+  gemm(c.rows, w.normed, C_, f.qkv, product, Q_);
   kernel_.rope(c.rows, shape_.heads + shape_.kv_heads, D_, c.first, T_, cosine_, sine_, false,
                product, Q_, qkv, Q_);
   if (!std::is_same_v<T, float>)
@@ -51,37 +76,38 @@ void CpuBackend<T>::rms_norm_and_qkv(const Block<const T>& p, const T* x, const 
 }
 
 template <class T>
-void CpuBackend<T>::output_and_mlp(const Block<const T>& p, const T* x, const Saved& s, T* next,
-                                   Chunk c, Workspace& w) {
+void CpuBackend<T>::output_and_mlp(const Block<const T>& p, const Factors& f, const T* x,
+                                   const Saved& s, T* next, Chunk c, Workspace& w) {
   const int64_t at = c.first * C_;
-  gemm(kNo, kYes, c.rows, C_, C_, s.attended + at, C_, p.o, C_, 0, w.narrow, C_);
+  gemm(c.rows, s.attended + at, C_, f.o, w.narrow, C_);
   kernel_.add_rms_norm(c.rows, C_, x + at, w.narrow, p.norm2, eps_, s.middle + at, w.normed);
   T* gate_up = s.gate_up + c.first * 2 * F_;
   float* product = direct(gate_up, w.wide);
-  gemm(kNo, kYes, c.rows, 2 * F_, C_, w.normed, C_, p.gate_up, C_, 0, product, 2 * F_);
+  gemm(c.rows, w.normed, C_, f.gate_up, product, 2 * F_);
   if (!next) {
     if (!std::is_same_v<T, float>) kernel_.store(c.rows, 2 * F_, product, 2 * F_, gate_up, 2 * F_);
     return;
   }
   kernel_.swiglu(c.rows, F_, product, gate_up, w.act);
-  gemm(kNo, kYes, c.rows, C_, F_, w.act, F_, p.down, F_, 0, w.narrow, C_);
+  gemm(c.rows, w.act, F_, f.down, w.narrow, C_);
   kernel_.add(c.rows * C_, s.middle + at, w.narrow, next + at);
 }
 
 /// From d_out_ to d_middle_ and d_attended_, and what the weights' gradients need.
 template <class T>
-void CpuBackend<T>::backward_mlp(const Block<const T>& p, const Saved& s, Chunk c, Workspace& w) {
+void CpuBackend<T>::backward_mlp(const Block<const T>& p, const Factors& f, const Saved& s, Chunk c,
+                                 Workspace& w) {
   const int64_t at = c.first * C_;
   T* act = act_ + c.first * F_;
   T* d_gate_up = d_gate_up_ + c.first * 2 * F_;
   float* d_act = direct(act, w.wide);
-  gemm(kNo, kNo, c.rows, F_, C_, d_out_ + at, C_, p.down, F_, 0, d_act, F_);
+  gemm(c.rows, d_out_ + at, C_, f.down, d_act, F_);
   kernel_.swiglu_backward(c.rows, F_, s.gate_up + c.first * 2 * F_, d_act, d_gate_up, act);
-  gemm(kNo, kNo, c.rows, C_, 2 * F_, d_gate_up, 2 * F_, p.gate_up, C_, 0, w.narrow, C_);
+  gemm(c.rows, d_gate_up, 2 * F_, f.gate_up, w.narrow, C_);
   kernel_.rms_norm_backward(c.rows, C_, s.middle + at, p.norm2, eps_, w.narrow, d_out_ + at,
                             d_middle_ + at, normed2_ + at, d_gamma2_ + c.first / kRows * C_);
   float* d_attended = direct(d_attended_ + at, w.narrow);
-  gemm(kNo, kNo, c.rows, C_, C_, d_middle_ + at, C_, p.o, C_, 0, d_attended, C_);
+  gemm(c.rows, d_middle_ + at, C_, f.o, d_attended, C_);
   if (!std::is_same_v<T, float>) kernel_.store(c.rows, C_, d_attended, C_, d_attended_ + at, C_);
 }
 
@@ -91,11 +117,12 @@ void CpuBackend<T>::backward_block(int layer, const void* params, void* grad) {
   if (saved_.size() == 1 && held_layer_ != layer)
     forward(layer, static_cast<const T*>(params), true);
   const Block<const T> p(static_cast<const T*>(params), *this);
+  const Factors f = factors(p, kNo);
   const Block<T> g(static_cast<T*>(grad), *this);
   const Saved& s = saved(layer);
   const T* input = x(layer);
 
-  for_chunks(N_, kRows, [&](Chunk c, Workspace& w) { backward_mlp(p, s, c, w); });
+  for_chunks(N_, kRows, [&](Chunk c, Workspace& w) { backward_mlp(p, f, s, c, w); });
   pool_.run(B_ * shape_.kv_heads, [&](int64_t task, int worker) {
     const AttentionView<T> at = attention_view(s, task);
     const AttentionGradient<T> gradient{d_attended_ + (at.out - s.attended),
@@ -108,7 +135,7 @@ void CpuBackend<T>::backward_block(int layer, const void* params, void* grad) {
   });
   for_chunks(N_, kRows, [&](Chunk c, Workspace& w) {
     const int64_t at = c.first * C_;
-    gemm(kNo, kNo, c.rows, C_, Q_, d_qkv_ + c.first * Q_, Q_, p.qkv, C_, 0, w.narrow, C_);
+    gemm(c.rows, d_qkv_ + c.first * Q_, Q_, f.qkv, w.narrow, C_);
     kernel_.rms_norm_backward(c.rows, C_, input + at, p.norm1, eps_, w.narrow, d_middle_ + at,
                               d_in_ + at, normed1_ + at, d_gamma1_ + c.first / kRows * C_);
   });

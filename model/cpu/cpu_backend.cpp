@@ -76,6 +76,8 @@ Status CpuBackend<T>::allocate_all() {
   targets_ = take<int32_t>(N_);
   losses_ = take<float>(N_);
 
+  take_packed();
+
   x_.resize(training ? static_cast<size_t>(shape_.layers) + 1 : 2);
   for (T*& x : x_) x = take<T>(N_ * C_);
   const bool keep = training && !options_.activation_checkpointing;
@@ -100,6 +102,26 @@ Status CpuBackend<T>::allocate_all() {
   token_begin_ = take<int32_t>(V_ + 1);
   token_rows_ = take<int32_t>(N_);
   return allocated_;
+}
+
+/// Each slot fits either way round what blocks and head put there; a slot that would be too large
+/// is left out.
+template <class T>
+void CpuBackend<T>::take_packed() {
+  const int64_t shapes[4][2] = {{2 * F_, C_}, {C_, F_}, {Q_, C_}, {C_, C_}};
+  for (int slot = 0; slot < 4; ++slot) {
+    size_t bytes = 0;
+    auto need = [&](int64_t out, int64_t in) {
+      for (Transpose transpose : {Transpose::no, Transpose::yes}) {
+        const size_t one = packed_bytes(weight(nullptr, out, in, transpose, slot));
+        if (one == 0) return false;
+        bytes = std::max(bytes, one);
+      }
+      return true;
+    };
+    if (need(shapes[slot][0], shapes[slot][1]) && (slot > 1 || need(V_, C_)))
+      packed_[slot] = take<float>(static_cast<int64_t>(bytes / sizeof(float)) + 1);
+  }
 }
 
 /// In fp32 like the usual implementations, then rounded to T.

@@ -72,6 +72,10 @@ class CpuBackend final : public Backend {
     Block(E* unit, const CpuBackend& b);
     E *norm1, *qkv, *o, *norm2, *gate_up, *down;
   };
+  /// The matrices of a block, or of the head (the first one), as right factors of one pass.
+  struct Factors {
+    Weight<T> qkv, o, gate_up, down;
+  };
   /// What one worker needs for a chunk.
   struct Workspace {
     float* wide = nullptr;    // the widest product of any stage
@@ -99,14 +103,21 @@ class CpuBackend final : public Backend {
   Status allocate_all();
   template <class E>
   E* take(int64_t count);
+  void take_packed();
   void fill_rope_tables();
 
   /// recompute: only what backward needs again.
   void forward(int layer, const T* params, bool recompute);
-  void rms_norm_and_qkv(const Block<const T>& p, const T* x, const Saved& s, Chunk c, Workspace& w);
-  void output_and_mlp(const Block<const T>& p, const T* x, const Saved& s, T* next, Chunk c,
-                      Workspace& w);
-  void backward_mlp(const Block<const T>& p, const Saved& s, Chunk c, Workspace& w);
+  void rms_norm_and_qkv(const Block<const T>& p, const Factors& f, const T* x, const Saved& s,
+                        Chunk c, Workspace& w);
+  void output_and_mlp(const Block<const T>& p, const Factors& f, const T* x, const Saved& s,
+                      T* next, Chunk c, Workspace& w);
+  void backward_mlp(const Block<const T>& p, const Factors& f, const Saved& s, Chunk c,
+                    Workspace& w);
+  /// x W^T of a forward pass, or dy W of a backward pass, packed into packed_.
+  Factors factors(const Block<const T>& p, Transpose transpose);
+  Weight<T> weight(const T* data, int64_t out, int64_t in, Transpose transpose, int slot) const;
+  void pack_all(std::span<const Weight<T>> weights);
   AttentionView<T> attention_view(const Saved& s, int64_t task) const;
   void weight_gradients(int64_t rows, std::span<const WeightGradient> gradients, bool first,
                         bool last, float* sums);
@@ -132,7 +143,8 @@ class CpuBackend final : public Backend {
   Status allocated_;
   std::vector<Workspace> workspaces_;  // per worker
 
-  float *cosine_ = nullptr, *sine_ = nullptr;       // (T, D/2)
+  float* packed_[4] = {};                      // where weights are packed, null where they are not
+  float *cosine_ = nullptr, *sine_ = nullptr;  // (T, D/2)
   int32_t *inputs_ = nullptr, *targets_ = nullptr;  // (N)
   std::vector<T*> x_;  // the residual stream before each block and after the last, (N, C) each
   std::vector<Saved> saved_;  // per layer, or one

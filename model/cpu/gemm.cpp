@@ -9,6 +9,12 @@ void gemm_bf16bf16f32_(const char* transa, const char* transb, const int* m, con
                        const int* k, const float* alpha, const uint16_t* a, const int* lda,
                        const uint16_t* b, const int* ldb, const float* beta, float* c,
                        const int* ldc);
+size_t sgemm_pack_get_size_(const char* which, const int* m, const int* n, const int* k);
+void sgemm_pack_(const char* which, const char* trans, const int* m, const int* n, const int* k,
+                 const float* alpha, const float* from, const int* ld, float* to);
+void sgemm_compute_(const char* transa, const char* transb, const int* m, const int* n,
+                    const int* k, const float* a, const int* lda, const float* b, const int* ldb,
+                    const float* beta, float* c, const int* ldc);
 int mkl_set_num_threads_local_(const int* threads);
 
 // MKL asks this before it looks at what the CPU can do; by default it answers 0 on AMD and takes
@@ -50,6 +56,42 @@ void gemm(Transpose a, Transpose b, int64_t m, int64_t n, int64_t k, const Bf16*
   const int im = int(m), in = int(n), ik = int(k), ia = int(lda), ib = int(ldb), ic = int(ldc);
   const float one = 1;
   gemm_bf16bf16f32_(&tb, &ta, &in, &im, &ik, &one, &B->bits, &ib, &A->bits, &ia, &beta, C, &ic);
+}
+
+namespace {
+constexpr int kPackedFor =
+    256;  // rows of the left factor MKL is told of when it packs; others work, too
+constexpr size_t kPackedMax = size_t{64} << 20;
+}  // namespace
+
+size_t packed_bytes(const Weight<float>& w) {
+  const int n = int(w.n), k = int(w.k);
+  const size_t bytes = sgemm_pack_get_size_("A", &n, &kPackedFor, &k);
+  return bytes <= kPackedMax ? bytes : 0;
+}
+
+void pack(const Weight<float>& w) {
+  one_thread();
+  if (!w.packed) return;
+  const char trans = code(w.transpose);
+  const int n = int(w.n), k = int(w.k), ld = int(w.ld);
+  const float one = 1;
+  sgemm_pack_("A", &trans, &n, &kPackedFor, &k, &one, w.data, &ld, w.packed);
+}
+
+void gemm(int64_t m, const float* A, int64_t lda, const Weight<float>& w, float* C, int64_t ldc) {
+  if (!w.packed) {
+    gemm(Transpose::no, w.transpose, m, w.n, w.k, A, lda, w.data, w.ld, 0, C, ldc);
+    return;
+  }
+  one_thread();
+  const int im = int(m), n = int(w.n), k = int(w.k), ld = int(w.ld), ia = int(lda), ic = int(ldc);
+  const float zero = 0;
+  sgemm_compute_("P", "N", &n, &im, &k, w.packed, &ld, A, &ia, &zero, C, &ic);
+}
+
+void gemm(int64_t m, const Bf16* A, int64_t lda, const Weight<Bf16>& w, float* C, int64_t ldc) {
+  gemm(Transpose::no, w.transpose, m, w.n, w.k, A, lda, w.data, w.ld, 0, C, ldc);
 }
 
 }  // namespace simplescale::cpu

@@ -34,6 +34,10 @@ double CpuBackend<T>::head(const void* params, const void* tied, float scale, vo
   const T* weight = tied ? static_cast<const T*>(tied) : gamma + C_;
   const T* last = x(static_cast<int>(shape_.layers));
   const float dscale = scale / static_cast<float>(N_);
+  const Weight<T> to_logits = this->weight(weight, V_, C_, kYes, 0);
+  const Weight<T> from_logits = this->weight(weight, V_, C_, kNo, 1);
+  const Weight<T> both[] = {to_logits, from_logits};
+  pack_all({both, grad ? 2u : 1u});
   const int64_t kept = grad ? kept_rows_ : N_;
   for (int64_t begin = 0; begin < N_; begin += kept) {
     const int64_t rows = std::min(kept, N_ - begin);
@@ -42,10 +46,10 @@ double CpuBackend<T>::head(const void* params, const void* tied, float scale, vo
       T* d_logits = grad ? d_logits_ + c.first * V_ : nullptr;
       float* product = d_logits ? direct(d_logits, w.wide) : w.wide;
       kernel_.rms_norm(c.rows, C_, last + at, gamma, eps_, w.normed);
-      gemm(kNo, kYes, c.rows, V_, C_, w.normed, C_, weight, C_, 0, product, V_);
+      gemm(c.rows, w.normed, C_, to_logits, product, V_);
       kernel_.cross_entropy(c.rows, V_, product, targets_ + row, dscale, d_logits, losses_ + row);
       if (!grad) return;
-      gemm(kNo, kNo, c.rows, C_, V_, d_logits, V_, weight, C_, 0, w.narrow, C_);
+      gemm(c.rows, d_logits, V_, from_logits, w.narrow, C_);
       kernel_.rms_norm_backward(c.rows, C_, last + at, gamma, eps_, w.narrow, nullptr, d_out_ + at,
                                 normed1_ + at, d_gamma1_ + row / kHeadRows * C_);
     });
