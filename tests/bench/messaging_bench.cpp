@@ -26,6 +26,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "runtime/base/log.hpp"
 #include "transport/caf/codec.hpp"
 #include "transport/caf/transport.hpp"
 #include "transport/protocol/messages.hpp"
@@ -65,8 +66,7 @@ void pin(const std::string& placement, bool server) {
   sched_setaffinity(0, sizeof set, &set);
 }
 
-// ---- the actors, the same for both
-// --------------------------------------------------------------------------------------
+// ---- the actors, the same for both ------------------------------------------------------------
 
 caf::behavior echo(caf::event_based_actor*) {
   auto seen = std::make_shared<uint64_t>(0);
@@ -113,8 +113,7 @@ caf::behavior blaster(caf::event_based_actor* self, caf::actor peer, size_t byte
   }};
 }
 
-// ---- the two systems
-// --------------------------------------------------------------------------------------------------------
+// ---- the two systems --------------------------------------------------------------------------
 
 /// An actor system of either kind; publishes, and connects to what the other published.
 class Side {
@@ -174,8 +173,7 @@ class Side {
   std::unique_ptr<Transport> transport_;
 };
 
-// ---- processes
-// ----------------------------------------------------------------------------------------------------------------
+// ---- processes --------------------------------------------------------------------------------
 
 struct Child {
   pid_t pid = -1;
@@ -346,6 +344,7 @@ int table(bool quick, bool only_json) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  init_logging("bench");  // to stderr; stdout carries the figures
   std::vector<std::string> arguments(argv + 1, argv + argc);
   if (arguments.size() == 3 && arguments[0] == "serve") return serve(arguments[1], arguments[2]);
   if (arguments.size() == 5 && arguments[0] == "measure") {

@@ -18,6 +18,7 @@ struct MessageType {
   void (*write)(const void* message, capnp::DynamicStruct::Builder out);
   caf::message (*read)(capnp::DynamicStruct::Reader in);
   Status (*check)(capnp::StructSchema schema);
+  size_t (*bytes)(const void* message);
 };
 
 struct Table {
@@ -39,11 +40,13 @@ void add(Table& table, capnp::StructSchema body) {
       wire::read_struct(x, in);
       return caf::make_message(std::move(x));
     };
-    auto& type =
-        table.by_type
-            .emplace(std::type_index(typeid(T)),
-                     MessageType{message_name(tag), *member, +write, +read, &wire::check_struct<T>})
-            .first->second;
+    auto bytes = [](const void* message) {
+      wire::SizeHint hint;
+      hint.add(*static_cast<const T*>(message));
+      return hint.bytes;
+    };
+    MessageType made{message_name(tag), *member, write, read, &wire::check_struct<T>, bytes};
+    auto& type = table.by_type.emplace(std::type_index(typeid(T)), std::move(made)).first->second;
     table.by_discriminant.emplace(member->getProto().getDiscriminantValue(), &type);
   } else {
     table.status =
@@ -62,6 +65,13 @@ Table make_table(MessageList<Ts...>) {
 const Table& table() {
   static const Table instance = make_table(Messages{});
   return instance;
+}
+
+const MessageType* find(const caf::type_erased_tuple& content) {
+  auto rtti = content.type(0);
+  if (!rtti.second) return nullptr;
+  auto found = table().by_type.find(std::type_index(*rtti.second));
+  return found == table().by_type.end() ? nullptr : &found->second;
 }
 
 template <class... Ts>
@@ -111,14 +121,17 @@ bool write_body(const caf::type_erased_tuple& content, wire::Body::Builder out) 
     out.setNothing();
     return true;
   }
-  auto rtti = content.type(0);
-  if (!rtti.second) return false;
-  auto found = table().by_type.find(std::type_index(*rtti.second));
-  if (found == table().by_type.end()) return false;
-  const MessageType& type = found->second;
+  const MessageType* type = find(content);
+  if (!type) return false;
   capnp::DynamicStruct::Builder body(out);
-  type.write(content.get(0), body.init(type.member).as<capnp::DynamicStruct>());
+  type->write(content.get(0), body.init(type->member).as<capnp::DynamicStruct>());
   return true;
+}
+
+size_t body_bytes(const caf::type_erased_tuple& content) {
+  if (content.size() != 1) return 0;
+  const MessageType* type = find(content);
+  return type ? type->bytes(content.get(0)) : 0;
 }
 
 BodyKind read_body(wire::Body::Reader in, caf::message& content) {

@@ -23,6 +23,9 @@ void add_message_types(caf::actor_system_config& config);
 /// False if `content` is not allowed on the wire (then `out` is left as it was).
 bool write_body(const caf::type_erased_tuple& content, wire::Body::Builder out);
 
+/// A guess for make_envelope().
+size_t body_bytes(const caf::type_erased_tuple& content);
+
 enum class BodyKind { message, unknown };
 /// Reads into `content`. Unknown: a type this program does not have (a newer peer). Throws
 /// kj::Exception if malformed.

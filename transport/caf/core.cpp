@@ -42,8 +42,7 @@ Core::Core(caf::actor_system& system, TransportOptions options)
       options_(std::move(options)),
       loop_(system, std::chrono::microseconds(options_.spin_us)) {}
 
-// ---- any thread
-// -----------------------------------------------------------------------------------------------------
+// ---- any thread -------------------------------------------------------------------------------
 
 void Core::publish(const std::string& name, caf::actor actor) {
   loop_.post([this, name, actor]() { published_[name] = actor; });
@@ -80,8 +79,7 @@ void Core::stop() {
   loop_.post([this]() { shut_down(); });
 }
 
-// ---- the thread
-// -----------------------------------------------------------------------------------------------------
+// ---- the thread -------------------------------------------------------------------------------
 
 void Core::run(const std::function<void(Result<std::string>)>& ready) {
   auto start = [&]() -> Result<std::string> {
@@ -124,8 +122,7 @@ void Core::shut_down() {
   loop_.quit();
 }
 
-// ---- meeting
-// --------------------------------------------------------------------------------------------------------
+// ---- meeting ----------------------------------------------------------------------------------
 
 PeerPtr Core::add_peer(const caf::node_id& node) {
   auto peer = std::make_shared<Peer>(node, random_token());
@@ -243,8 +240,7 @@ void Core::refuse(const Address& address, uint64_t token, const std::string& rea
   retire(std::move(stranger->endpoint), true);
 }
 
-// ---- parting
-// --------------------------------------------------------------------------------------------------------
+// ---- parting ----------------------------------------------------------------------------------
 
 void Core::lose(const PeerPtr& peer, const std::string& reason, bool expected) {
   if (peer->lost) return;
@@ -312,8 +308,7 @@ void Core::retire(std::unique_ptr<ucx::Endpoint> endpoint, bool linger) {
   });
 }
 
-// ---- staying in touch
-// -----------------------------------------------------------------------------------------------
+// ---- staying in touch -------------------------------------------------------------------------
 
 void Core::start_ticking() {
   if (ticking_ || options_.heartbeat_ms == 0) return;
@@ -349,8 +344,7 @@ void Core::tick() {
   start_ticking();
 }
 
-// ---- lookups
-// --------------------------------------------------------------------------------------------------------
+// ---- lookups ----------------------------------------------------------------------------------
 
 void Core::begin_lookup(Address address, std::string name, int timeout_ms,
                         Transport::OnLookup on_done) {

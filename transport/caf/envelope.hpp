@@ -4,21 +4,44 @@
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <vector>
+
 #include "transport/caf/peer.hpp"
 #include "transport/protocol/protocol.capnp.h"
 
 namespace simplescale::remote {
 
-/// `fill(wire::Envelope::Builder)` must not build another envelope meanwhile. May throw
-/// kj::Exception if it does not fit Cap'n Proto's limits.
+/// Builds into the memory that is sent: the segment table and, if the size was guessed well, the
+/// one segment.
+class EnvelopeBuilder : public capnp::MessageBuilder {
+ public:
+  explicit EnvelopeBuilder(size_t body_bytes);
+  kj::ArrayPtr<capnp::word> allocateSegment(unsigned minimum_words) override;
+  /// The envelope, ready to send. Ends the builder.
+  Words finish();
+
+ private:
+  struct Free {
+    void operator()(capnp::word* words) const { std::free(words); }
+  };
+  using Memory = std::unique_ptr<capnp::word, Free>;
+  static Memory zeroed(size_t words);
+  Memory first_;
+  size_t first_words_;
+  bool first_used_ = false;
+  std::vector<Memory> more_;
+};
+
+/// `fill(wire::Envelope::Builder)`; `body_bytes` is a guess of what it needs beyond the envelope
+/// itself, best not below. May throw kj::Exception if it does not fit Cap'n Proto's limits.
 template <class F>
-Words make_envelope(F&& fill) {
-  // Small messages are built in this scratch, which the builder wants, and leaves, filled with
-  // zeros.
-  thread_local capnp::word scratch[512] = {};
-  capnp::MallocMessageBuilder builder(kj::arrayPtr(scratch, 512));
+Words make_envelope(F&& fill, size_t body_bytes = 0) {
+  EnvelopeBuilder builder(body_bytes);
   fill(builder.initRoot<wire::Envelope>());
-  return capnp::messageToFlatArray(builder);
+  return builder.finish();
 }
 
 /// Reads each word about once, so that a small message cannot pose as a large one.

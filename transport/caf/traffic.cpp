@@ -58,8 +58,7 @@ struct Core::Outgoing {
   caf::actor_id receiver = 0;
 };
 
-// ---- out
-// ------------------------------------------------------------------------------------------------------------
+// ---- out --------------------------------------------------------------------------------------
 
 void Core::send(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_element_ptr element) {
   Outgoing out;
@@ -128,13 +127,14 @@ bool Core::encode(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_elem
   }
   try {
     bool allowed = false;
-    out.words = make_envelope([&](wire::Envelope::Builder envelope) {
+    auto fill = [&](wire::Envelope::Builder envelope) {
       auto message = envelope.initMessage();
       message.setSender(out.sender ? out.sender->id() : 0);
       message.setReceiver(receiver);
       message.setId(out.id.integer_value());
       allowed = write_body(content, message.initBody());
-    });
+    };
+    out.words = make_envelope(fill, body_bytes(content));
     if (!allowed) {
       return refuse(Bad::unsupported, caf::sec::unknown_type,
                     "not a message of the protocol: " + type_names(content));
@@ -198,8 +198,7 @@ void Core::link(const PeerPtr& peer, caf::strong_actor_ptr local, caf::actor_id 
   });
 }
 
-// ---- in
-// -------------------------------------------------------------------------------------------------------------
+// ---- in ---------------------------------------------------------------------------------------
 
 void Core::dispatch(const PeerPtr& peer, wire::Envelope::Reader envelope) {
   using Kind = wire::Envelope;

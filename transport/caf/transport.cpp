@@ -29,6 +29,10 @@ Transport::~Transport() {
 void Transport::configure(caf::actor_system_config& config) {
   remote::add_message_types(config);
   config.load<caf::net::middleman>();
+  // CAF's default scheduler, work stealing, wakes up many times a second when idle.
+  if (!caf::get_if<caf::atom_value>(&config, "scheduler.policy")) {
+    config.set("scheduler.policy", caf::atom("sharing"));
+  }
 }
 
 Result<std::unique_ptr<Transport>> Transport::start(caf::actor_system& system,

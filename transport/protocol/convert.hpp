@@ -21,8 +21,7 @@ template <class T>
 struct IsVector<std::vector<T>> : std::true_type {};
 using Bytes = std::vector<uint8_t>;
 
-// ---- writing
-// --------------------------------------------------------------------------------------------------------
+// ---- writing ----------------------------------------------------------------------------------
 
 template <class T>
 void write_struct(const T& x, capnp::DynamicStruct::Builder out);
@@ -78,8 +77,31 @@ void write_struct(const T& x, capnp::DynamicStruct::Builder out) {
   inspect(writer, const_cast<T&>(x));  // inspect takes T& for both directions, a writer only reads
 }
 
-// ---- reading
-// --------------------------------------------------------------------------------------------------------
+/// About how many bytes a message needs on the wire, rather too many than too few.
+struct SizeHint {
+  using result_type = void;
+  size_t bytes = 16;
+  template <class... Ts>
+  void operator()(const Ts&... xs) {
+    (add(xs), ...);
+  }
+  template <class T>
+  void add(const T& x) {
+    if constexpr (std::is_arithmetic_v<T>) {
+      bytes += 8;
+    } else if constexpr (std::is_same_v<T, std::string> || std::is_same_v<T, Bytes>) {
+      bytes += 24 + x.size();
+    } else if constexpr (IsVector<T>::value) {
+      bytes += 24;
+      for (const typename T::value_type& y : x) add(y);
+    } else {
+      bytes += 16;
+      inspect(*this, const_cast<T&>(x));
+    }
+  }
+};
+
+// ---- reading ----------------------------------------------------------------------------------
 
 template <class T>
 void read_struct(T& x, capnp::DynamicStruct::Reader in);
@@ -125,8 +147,7 @@ void read_struct(T& x, capnp::DynamicStruct::Reader in) {
   inspect(reader, x);
 }
 
-// ---- checking
-// -------------------------------------------------------------------------------------------------------
+// ---- checking ---------------------------------------------------------------------------------
 
 /// "x.step_ms, x.loss" -> {"stepMs", "loss"}
 std::vector<std::string> schema_names(const std::string& fields);
