@@ -240,13 +240,15 @@ TEST_CASE("prune: keeps the newest valid ones, the permanent ones, and what `lat
     REQUIRE(save(folder.path(), random_state(shape, 1), info_of(shape, step), 1).ok());
   fs::remove(folder / "latest");
   fs::create_symlink("step-00000020", folder / "latest");
-  fs::remove(folder / "step-00000080/manifest.json");  // damaged: does not count
-  fs::create_directories(folder / "tmp-00000090-1");
-  spew(folder / "tmp-00000090-1/shard", "half");
+  fs::remove(folder / "step-00000080/manifest.json");              // damaged: does not count
+  for (const char* name : {"tmp-00000050-1", "tmp-00000090-2"}) {  // left by a crash; being written
+    fs::create_directories(folder / name);
+    spew(folder / name + std::string("/shard"), "half");
+  }
   REQUIRE(prune_checkpoints(folder.path(), 2, 40).ok());
-  CHECK(list_folder(folder.path()) == std::vector<std::string>{"latest", "step-00000020",
-                                                               "step-00000040", "step-00000060",
-                                                               "step-00000070", "step-00000080"});
+  CHECK(list_folder(folder.path()) ==
+        std::vector<std::string>{"latest", "step-00000020", "step-00000040", "step-00000060",
+                                 "step-00000070", "step-00000080", "tmp-00000090-2"});
 }
 
 TEST_CASE("prune: never removes the only valid one") {
