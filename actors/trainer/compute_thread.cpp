@@ -194,6 +194,11 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
     const uint64_t step = g.step + 1;
     SS_ASSIGN(const StepResult result, this->step(g, order, step));
     g.step = step;
+    log::debug(
+        "step {}: {:.2f} ms; data {:.2f}, forward {:.2f}, backward {:.2f}, optimizer {:.2f}; of "
+        "them {:.2f} waiting for others",
+        step, result.step_ms, result.data_ms, result.forward_ms, result.backward_ms,
+        result.optimizer_ms, result.wait_ms);
     stopped = result.agreed.stop;
     const bool last = stopped || step == max_steps;  // TrainerFinished tells of that one
     StepDone done{order.generation,

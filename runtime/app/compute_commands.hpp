@@ -31,4 +31,12 @@ struct EvaluateOptions {
 /// Prints the mean loss in nats a token and exp of it.
 Status evaluate_command(const EvaluateOptions& options);
 
+struct LogitsOptions {
+  std::string checkpoint, data, out;
+  int64_t samples = 1;
+};
+/// Writes the logits of the first samples of `data` to `out`, a .npy file of float32 (samples, T,
+/// V): for comparisons with other programs.
+Status logits_command(const LogitsOptions& options);
+
 }  // namespace simplescale

@@ -52,6 +52,14 @@ int run(int argc, char** argv) {
   loss->add_flag("--json", evaluate.json);
   loss->callback([&] { code = report(evaluate_command(evaluate)); });
 
+  LogitsOptions logits;
+  CLI::App* dump = app.add_subcommand("logits", "logits of samples as a .npy file")->group("");
+  dump->add_option("RUN|CHECKPOINT", logits.checkpoint)->required();
+  dump->add_option("--data", logits.data, "a token file or prepared folder")->required();
+  dump->add_option("--samples", logits.samples)->check(CLI::Range(1, 1'000'000));
+  dump->add_option("--out", logits.out)->required();
+  dump->callback([&] { code = report(logits_command(logits)); });
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

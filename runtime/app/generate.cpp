@@ -1,8 +1,9 @@
-// generate and evaluate: one process with the whole model, from a checkpoint.
+// generate, evaluate and logits: one process with the whole model, from a checkpoint.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
@@ -160,6 +161,41 @@ Status evaluate_command(const EvaluateOptions& o) {
     std::printf("validation loss %.4f, perplexity %.2f, over %llu tokens\n", loss, std::exp(loss),
                 static_cast<unsigned long long>(count));
   return {};
+}
+
+Status logits_command(const LogitsOptions& o) {
+  SS_ASSIGN(LoadedModel model, load_model(o.checkpoint, 1));
+  SS_ASSIGN(const Dataset dataset, open_dataset(o.data, "auto", model.shape.vocab, 0));
+  SS_RETURN_IF_ERROR(dataset.train.require_block(model.shape.block_size));
+  const auto samples = static_cast<uint64_t>(o.samples);
+  if (samples > dataset.train.samples(model.shape.block_size))
+    return Status(Code::bad_data,
+                  o.data + " has " + std::to_string(dataset.train.samples(model.shape.block_size)) +
+                      " samples");
+  const auto T = static_cast<size_t>(model.shape.block_size),
+             V = static_cast<size_t>(model.shape.vocab);
+  // NumPy's format 1.0: magic, version, length of the header, which ends at a multiple of 64 bytes.
+  std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (" +
+                       std::to_string(samples) + ", " + std::to_string(T) + ", " +
+                       std::to_string(V) + "), }";
+  header.resize((header.size() + 11 + 63) / 64 * 64 - 11, ' ');
+  header += '\n';
+  std::ofstream file(o.out, std::ios::binary);
+  file.write("\x93NUMPY\x01\x00", 8)
+      .put(static_cast<char>(header.size() & 0xff))
+      .put(static_cast<char>(header.size() >> 8));
+  file << header;
+  std::vector<int32_t> tokens(T + 1);
+  std::vector<float> logits(T * V);
+  for (uint64_t sample = 0; sample < samples; ++sample) {
+    SS_RETURN_IF_ERROR(dataset.train.read_sample(sample, model.shape.block_size, tokens.data()));
+    model.forward(tokens.data());
+    model.backend->logits(model.units.back().data(), model.tied(), logits.data());
+    file.write(reinterpret_cast<const char*>(logits.data()),
+               static_cast<std::streamsize>(logits.size() * sizeof(float)));
+  }
+  file.close();
+  return file ? Status() : Status(Code::io, "cannot write " + o.out);
 }
 
 }  // namespace simplescale
