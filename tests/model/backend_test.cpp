@@ -166,6 +166,39 @@ TEST_SUITE("backend") {
     check_same_bits(fresh, run_micro_batch(**backend, a, DType::bf16));
   }
 
+  TEST_CASE("backend: adamw decays what its runs say and corrects the moments' bias") {
+    TestModel m(kTiny, 1);
+    auto backend = make_cpu_backend(m.options(DType::f32, 2));
+    REQUIRE(backend.ok());
+    const size_t count = 70000;  // more than one piece of work
+    std::vector<float> p(count), avg(count), sq(count), gradient(count), to_p(count), to_avg(count),
+        to_sq(count);
+    for (size_t i = 0; i < count; ++i) {
+      p[i] = float(i % 17) - 8;
+      avg[i] = float(i % 5) - 2;
+      sq[i] = float(i % 7) + 1;
+      gradient[i] = float(i % 11) - 5;
+    }
+    const DecayRun runs[] = {{0, 66000, true}, {66000, 4000, false}};
+    const AdamW o{.learning_rate = 0.01f, .gradient_scale = 0.5f, .step = 3};
+    (*backend)->adamw(o, runs, gradient.data(), p.data(), avg.data(), sq.data(), to_p.data(),
+                      to_avg.data(), to_sq.data());
+    double worst = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const double g = double{gradient[i]} * 0.5;
+      const double a = 0.9 * double{avg[i]} + 0.1 * g, v = 0.95 * double{sq[i]} + 0.05 * g * g;
+      const double update =
+          a / (1 - std::pow(0.9, 3)) / (std::sqrt(v / (1 - std::pow(0.95, 3))) + 1e-8) +
+          (i < 66000 ? 0.1 : 0.0) * double{p[i]};
+      worst = std::max({worst, std::abs(double{to_p[i]} - (double{p[i]} - 0.01 * update)),
+                        std::abs(double{to_avg[i]} - a), std::abs(double{to_sq[i]} - v)});
+    }
+    CHECK(worst < 1e-5);
+    (*backend)->adamw(o, runs, gradient.data(), p.data(), avg.data(), sq.data(), p.data(),
+                      avg.data(), sq.data());
+    CHECK(p == to_p);  // in place gives the same
+  }
+
   TEST_CASE("backend: impossible options are errors") {
     TestModel m(kTiny, 1);
     BackendOptions options = m.options();
