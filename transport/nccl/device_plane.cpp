@@ -29,6 +29,7 @@ class DevicePlane final : public DataPlane {
 
   std::unique_ptr<DataPlane> host_;
   const DevicePlaneOptions options_;
+  const std::shared_ptr<Mirrors> mirrors_ = std::make_shared<Mirrors>();
   std::mutex lock_;  // of the rest
   std::vector<NcclCommunicator*> communicators_;
   uint64_t fenced_ = 0;  // generations up to here are over, if there is a reason
@@ -52,8 +53,8 @@ Result<std::unique_ptr<Collective>> DevicePlane::join(const CommunicatorSpec& sp
   SS_ASSIGN(auto stream, Stream::create(options_.device_index));
   SS_ASSIGN(auto host, host_->join(on_host));
   if (options_.transport == DeviceTransport::staged)
-    return std::unique_ptr<Collective>(
-        std::make_unique<StagedCommunicator>(std::move(host), std::move(stream), spec.timeout_ms));
+    return std::unique_ptr<Collective>(std::make_unique<StagedCommunicator>(
+        std::move(host), std::move(stream), mirrors_, spec.timeout_ms));
   auto communicator = std::make_unique<NcclCommunicator>(
       NcclCommunicator::Spec{spec.name + "@" + std::to_string(spec.generation), spec.generation,
                              spec.timeout_ms},

@@ -1,8 +1,28 @@
 #include "transport/nccl/staged.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace simplescale::nccl {
+
+void Mirrors::add(const Pair& pair) {
+  const std::lock_guard guard(lock_);
+  pairs_.push_back(pair);
+}
+
+void Mirrors::remove(const std::byte* device) {
+  const std::lock_guard guard(lock_);
+  std::erase_if(pairs_, [&](const Pair& pair) { return pair.device == device; });
+}
+
+std::byte* Mirrors::of(const void* device) const {
+  const std::lock_guard guard(lock_);
+  const auto* at = static_cast<const std::byte*>(device);
+  const auto found = std::ranges::find_if(
+      pairs_, [&](const Pair& pair) { return at >= pair.device && at < pair.device + pair.bytes; });
+  SS_ASSERT(found != pairs_.end());
+  return found->host + (at - found->device);
+}
 
 /// An operation between mirrors, and what is to be done with its results.
 class StagedCommunicator::StagedWork final : public Work {
@@ -27,28 +47,26 @@ class StagedCommunicator::StagedWork final : public Work {
 };
 
 StagedCommunicator::StagedCommunicator(std::unique_ptr<Collective> host,
-                                       std::unique_ptr<Stream> stream, int timeout_ms)
-    : host_(std::move(host)), stream_(std::move(stream)), timeout_ms_(timeout_ms) {}
+                                       std::unique_ptr<Stream> stream,
+                                       std::shared_ptr<Mirrors> mirrors, int timeout_ms)
+    : host_(std::move(host)),
+      stream_(std::move(stream)),
+      mirrors_(std::move(mirrors)),
+      timeout_ms_(timeout_ms) {}
 
 StagedCommunicator::~StagedCommunicator() {
+  for (const std::byte* block : blocks_) mirrors_->remove(block);
   if (!finish_copies().ok()) return;  // the device may still use the memory
-  for (const Pair& pair : pairs_) (void)cudaFree(pair.device);
+  for (std::byte* block : blocks_) (void)cudaFree(block);
 }
 
 Result<void*> StagedCommunicator::allocate(size_t bytes) {
   SS_ASSIGN(void* host, host_->allocate(bytes));
   SS_ASSIGN(void* device,
             stream_->allocate(bytes, Clock::now() + std::chrono::milliseconds(timeout_ms_)));
-  pairs_.push_back({static_cast<std::byte*>(device), static_cast<std::byte*>(host), bytes});
+  blocks_.push_back(static_cast<std::byte*>(device));
+  mirrors_->add({blocks_.back(), static_cast<std::byte*>(host), bytes});
   return device;
-}
-
-std::byte* StagedCommunicator::mirror(const void* device) const {
-  const auto* at = static_cast<const std::byte*>(device);
-  for (const Pair& pair : pairs_)
-    if (at >= pair.device && at < pair.device + pair.bytes) return pair.host + (at - pair.device);
-  SS_ASSERT(device == nullptr);  // else it is not from allocate()
-  return nullptr;
 }
 
 Status StagedCommunicator::down(const void* device, size_t bytes) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -13,15 +14,34 @@
 
 namespace simplescale::nccl {
 
+/// Which host memory mirrors which device memory, over all communicators of a plane: one may be
+/// asked to work on what another allocated. Any thread.
+class Mirrors {
+ public:
+  struct Pair {
+    std::byte *device, *host;
+    size_t bytes;
+  };
+  void add(const Pair& pair);
+  void remove(const std::byte* device);
+  /// Asserts that there is one.
+  std::byte* of(const void* device) const;
+
+ private:
+  mutable std::mutex lock_;
+  std::vector<Pair> pairs_;
+};
+
 class StagedCommunicator final : public Collective {
  public:
   StagedCommunicator(std::unique_ptr<Collective> host, std::unique_ptr<Stream> stream,
-                     int timeout_ms);
+                     std::shared_ptr<Mirrors> mirrors, int timeout_ms);
   ~StagedCommunicator() override;
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
-  /// Pointers that the operations take must lie in what this gave (but for all_gather_bytes).
+  /// Pointers that the operations take must lie in what this gave, here or in another communicator
+  /// of the plane that still lives (but for all_gather_bytes).
   Result<void*> allocate(size_t bytes) override;
   WorkPtr all_gather(const void* shard, void* full, size_t count, DType dtype) override;
   WorkPtr reduce_scatter(const void* full, void* shard, size_t count, DType dtype) override;
@@ -40,11 +60,7 @@ class StagedCommunicator final : public Collective {
 
  private:
   class StagedWork;
-  struct Pair {
-    std::byte *device, *host;
-    size_t bytes;
-  };
-  std::byte* mirror(const void* device) const;
+  std::byte* mirror(const void* device) const { return mirrors_->of(device); }
   Status down(const void* device, size_t bytes);
   Status up(void* device, size_t bytes);
   Status finish_copies();
@@ -52,8 +68,9 @@ class StagedCommunicator final : public Collective {
 
   std::unique_ptr<Collective> host_;
   std::unique_ptr<Stream> stream_;
+  const std::shared_ptr<Mirrors> mirrors_;
   const int timeout_ms_;
-  std::vector<Pair> pairs_;
+  std::vector<std::byte*> blocks_;  // of device memory
 };
 
 }  // namespace simplescale::nccl
