@@ -1,10 +1,13 @@
-// What a device must do for the training engine: unit by unit forward and backward, and the element-wise work on a shard.
+// What a device must do for the training engine: unit by unit forward and backward, and the
+// element-wise work on a shard.
 //
-// The engine (model/engine) knows shards, collectives and the order of things; a Backend knows mathematics and memory. The
-// CPU backend is in model/cpu (libtorch's kernels and ours), the CUDA backend in model/cuda (its own library, loaded only
-// where a GPU is used). All calls come from the one compute thread. Pointers are device pointers of that backend.
+// The engine (model/engine) knows shards, collectives and the order of things; a Backend knows
+// mathematics and memory. The CPU backend is in model/cpu (libtorch's kernels and ours), the CUDA
+// backend in model/cuda (its own library, loaded only where a GPU is used). All calls come from the
+// one compute thread. Pointers are device pointers of that backend.
 //
-// Letters: B samples a micro-batch, T = block_size, C = dim, V = vocab, M leaves (micro-batches) a step.
+// Letters: B samples a micro-batch, T = block_size, C = dim, V = vocab, M leaves (micro-batches) a
+// step.
 #pragma once
 
 #include <cstddef>
@@ -22,16 +25,20 @@ namespace simplescale {
 
 struct BackendOptions {
   ModelShape shape;
-  int micro_batch_size = 1;               // B
-  DType precision = DType::f32;           // of products, activations, residual stream, unit parameters and gradients
-  bool activation_checkpointing = false;  // keep only each block's input and compute the block again in backward
-  bool training = true;                   // false: no activations are kept, backward calls are forbidden
-  int threads = 1;                        // CPU threads of the kernels; results do not depend on it
-  int device_index = 0;                   // CUDA
-  bool deterministic = true;              // CUDA: attention's backward repeats its bits; elsewhere all always does
+  int micro_batch_size = 1;  // B
+  // Of products, activations, residual stream, unit parameters and gradients.
+  DType precision = DType::f32;
+  // Keep only each block's input and compute the block again in backward.
+  bool activation_checkpointing = false;
+  bool training = true;  // false: no activations are kept, backward calls are forbidden
+  int threads = 1;       // CPU threads of the kernels; results do not depend on it
+  int device_index = 0;  // CUDA
+  // CUDA: attention's backward repeats its bits; elsewhere all always does.
+  bool deterministic = true;
 };
 
-/// AdamW, arXiv 1711.05101: p -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * p), with bias-corrected m^ and v^.
+/// AdamW, arXiv 1711.05101: p -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * p), with
+/// bias-corrected m^ and v^.
 struct AdamW {
   float learning_rate, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
   float gradient_scale = 1;  // clipping: min(1, max_norm / (norm + 1e-6))
@@ -49,9 +56,11 @@ class Backend {
   virtual ~Backend() = default;
 
   // --- Memory ---
-  /// Zeroed, 64-byte aligned device memory for the life of the backend. Null is never returned; an error names the size.
+  /// Zeroed, 64-byte aligned device memory for the life of the backend. Null is never returned; an
+  /// error names the size.
   virtual Result<void*> allocate(size_t bytes) = 0;
-  /// True if host memory (shared memory of collectives and of the state) can be used as device memory.
+  /// True if host memory (shared memory of collectives and of the state) can be used as device
+  /// memory.
   virtual bool host_memory() const = 0;
   virtual void copy_to_device(void* device, const void* host, size_t bytes) = 0;
   virtual void copy_to_host(void* host, const void* device, size_t bytes) = 0;
@@ -59,16 +68,20 @@ class Backend {
   virtual void synchronize() = 0;
 
   // --- Forward and backward of one micro-batch, unit by unit, in this order ---
-  // params: the unit's flat parameters in `precision`; grad: the same layout, `precision`, overwritten (not added to).
-  // The residual stream (B*T, C) and what backward needs live inside the backend.
-  /// tokens: (B, T + 1) int32 host memory, row-wise; columns 0..T-1 are inputs, 1..T targets. Begins a micro-batch.
+  // params: the unit's flat parameters in `precision`; grad: the same layout, `precision`,
+  // overwritten (not added to). The residual stream (B*T, C) and what backward needs live inside
+  // the backend.
+  /// tokens: (B, T + 1) int32 host memory, row-wise; columns 0..T-1 are inputs, 1..T targets.
+  /// Begins a micro-batch.
   virtual void embed(const void* params, const int32_t* tokens) = 0;
   virtual void forward_block(int layer, const void* params) = 0;
-  /// Final norm, lm_head, cross-entropy. Returns the mean loss in nats over B*T tokens. If grad is not null, also does
-  /// the backward of this unit with d loss scaled by `scale` (1/M): fills grad and the residual stream's gradient.
-  /// tied: the embedding matrix (V, C) when embeddings are tied, else null; tied_grad likewise: receives lm_head's
-  /// gradient, which backward_embed() then adds to.
-  virtual double head(const void* params, const void* tied, float scale, void* grad, void* tied_grad) = 0;
+  /// Final norm, lm_head, cross-entropy. Returns the mean loss in nats over B*T tokens. If grad is
+  /// not null, also does the backward of this unit with d loss scaled by `scale` (1/M): fills grad
+  /// and the residual stream's gradient. tied: the embedding matrix (V, C) when embeddings are
+  /// tied, else null; tied_grad likewise: receives lm_head's gradient, which backward_embed() then
+  /// adds to.
+  virtual double head(const void* params, const void* tied, float scale, void* grad,
+                      void* tied_grad) = 0;
   virtual void backward_block(int layer, const void* params, void* grad) = 0;
   /// accumulate: grad already holds tied_grad of head(). Ends the micro-batch.
   virtual void backward_embed(void* grad, bool accumulate) = 0;
@@ -80,16 +93,19 @@ class Backend {
   // --- Element-wise work on a shard ---
   /// to[i] = precision(from[i]).
   virtual void cast(const float* from, void* to, size_t count) = 0;
-  /// sums[b] = sum of squares, in double and in element order, of block b of kShardAlign elements. count is a multiple.
+  /// sums[b] = sum of squares, in double and in element order, of block b of kShardAlign elements.
+  /// count is a multiple.
   virtual void block_square_sums(const float* values, size_t count, double* sums) = 0;
-  /// Reads params, exp_avg, exp_avg_sq at `from*`, writes to `to*` (may be the same); gradient: fp32.
+  /// Reads params, exp_avg, exp_avg_sq at `from*`, writes to `to*` (may be the same); gradient:
+  /// fp32.
   virtual void adamw(const AdamW& options, std::span<const DecayRun> runs, const float* gradient,
                      const float* from_params, const float* from_avg, const float* from_avg_sq,
                      float* to_params, float* to_avg, float* to_avg_sq) = 0;
 };
 
 Result<std::unique_ptr<Backend>> make_cpu_backend(const BackendOptions& options);
-/// Loads the CUDA library beside the program; unavailable with the reason where there is no GPU or driver.
+/// Loads the CUDA library beside the program; unavailable with the reason where there is no GPU or
+/// driver.
 Result<std::unique_ptr<Backend>> make_cuda_backend(const BackendOptions& options);
 
 }  // namespace simplescale

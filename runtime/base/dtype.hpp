@@ -9,10 +9,16 @@ namespace simplescale {
 
 enum class DType : uint8_t { f32, bf16 };
 
-constexpr size_t bytes_of(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
-constexpr const char* to_string(DType dtype) { return dtype == DType::f32 ? "float32" : "bfloat16"; }
+constexpr size_t bytes_of(DType dtype) {
+  return dtype == DType::f32 ? 4 : 2;
+}
+constexpr const char* to_string(DType dtype) {
+  return dtype == DType::f32 ? "float32" : "bfloat16";
+}
 
-inline float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+inline float bf16_to_f32(uint16_t bits) {
+  return std::bit_cast<float>(uint32_t{bits} << 16);
+}
 
 /// Round to nearest even; NaN stays NaN.
 inline uint16_t f32_to_bf16(float value) {

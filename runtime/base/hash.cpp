@@ -24,7 +24,9 @@ Hasher::Hasher() : state_(XXH3_createState()) {
   SS_ASSERT(state_);
   XXH3_128bits_reset(static_cast<XXH3_state_t*>(state_));
 }
-Hasher::~Hasher() { XXH3_freeState(static_cast<XXH3_state_t*>(state_)); }
+Hasher::~Hasher() {
+  XXH3_freeState(static_cast<XXH3_state_t*>(state_));
+}
 void Hasher::update(const void* data, size_t bytes) {
   XXH3_128bits_update(static_cast<XXH3_state_t*>(state_), data, bytes);
 }

@@ -4,13 +4,19 @@ namespace simplescale {
 
 Status validate(const ModelShape& s) {
   auto bad = [](const std::string& text) { return Status(Code::bad_config, "[model] " + text); };
-  const std::pair<const char*, int64_t> positive[] = {
-      {"dim", s.dim},           {"hidden", s.hidden}, {"layers", s.layers},        {"heads", s.heads},
-      {"kv_heads", s.kv_heads}, {"vocab", s.vocab},   {"block_size", s.block_size}};
+  const std::pair<const char*, int64_t> positive[] = {{"dim", s.dim},
+                                                      {"hidden", s.hidden},
+                                                      {"layers", s.layers},
+                                                      {"heads", s.heads},
+                                                      {"kv_heads", s.kv_heads},
+                                                      {"vocab", s.vocab},
+                                                      {"block_size", s.block_size}};
   for (const auto& [name, value] : positive)
-    if (value < 1) return bad(std::string(name) + " = " + std::to_string(value) + " must be at least 1");
+    if (value < 1)
+      return bad(std::string(name) + " = " + std::to_string(value) + " must be at least 1");
   if (s.dim % s.heads)
-    return bad("heads = " + std::to_string(s.heads) + " does not divide dim = " + std::to_string(s.dim));
+    return bad("heads = " + std::to_string(s.heads) +
+               " does not divide dim = " + std::to_string(s.dim));
   if (s.heads % s.kv_heads)
     return bad("kv_heads = " + std::to_string(s.kv_heads) +
                " does not divide heads = " + std::to_string(s.heads));

@@ -1,4 +1,5 @@
-// A Llama model as data: its shape, its parameters under their Hugging Face names, and how they lie in flat units.
+// A Llama model as data: its shape, its parameters under their Hugging Face names, and how they lie
+// in flat units.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +28,9 @@ struct Parameter {
   std::vector<int64_t> shape;  // (out, in), (vocab, dim) or (dim)
   size_t offset = 0;           // in elements, from the start of its unit
   size_t count = 0;
-  uint64_t id = 0;             // position among all parameters, for the counter-based initial values
-  bool is_matrix() const { return shape.size() == 2; }  // decayed by AdamW; the others are norms, which start at one
+  uint64_t id = 0;  // position among all parameters, for the counter-based initial values
+  // Decayed by AdamW; the others are norms, which start at one.
+  bool is_matrix() const { return shape.size() == 2; }
 };
 
 /// What is gathered at once. The parameters follow each other without gaps.
@@ -38,21 +40,24 @@ struct Unit {
   size_t count = 0;  // elements, without padding
 };
 
-/// "embed" (embed_tokens), "layers.i" (input norm, q, k, v, o, post norm, gate, up, down), "head" (norm, lm_head; norm
-/// alone when the embeddings are tied).
+/// "embed" (embed_tokens), "layers.i" (input norm, q, k, v, o, post norm, gate, up, down), "head"
+/// (norm, lm_head; norm alone when the embeddings are tied).
 std::vector<Unit> units_of(const ModelShape& shape);
 size_t parameter_count(const ModelShape& shape);
 
-/// Shards end on multiples of this many elements, so that sums over blocks of it do not depend on the number of shards.
+/// Shards end on multiples of this many elements, so that sums over blocks of it do not depend on
+/// the number of shards.
 inline constexpr size_t kShardAlign = 1024;
 
-/// Elements of one shard of a unit (the last ones may be partly or wholly padding, which is zero for ever).
+/// Elements of one shard of a unit (the last ones may be partly or wholly padding, which is zero
+/// for ever).
 constexpr size_t shard_count(size_t unit_count, size_t shards) {
   const size_t blocks = (unit_count + kShardAlign - 1) / kShardAlign;
   return (blocks + shards - 1) / shards * kShardAlign;
 }
 
-/// One shard's place in its training state: unit u at offset[u], shard_count(u) elements, one after the other.
+/// One shard's place in its training state: unit u at offset[u], shard_count(u) elements, one after
+/// the other.
 struct ShardLayout {
   size_t shards = 1;
   std::vector<size_t> offset;  // per unit

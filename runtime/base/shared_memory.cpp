@@ -46,7 +46,7 @@ Result<SharedMemory> SharedMemory::create(const std::string& name, size_t bytes)
 Result<SharedMemory> SharedMemory::open(const std::string& name) {
   const int fd = shm_open(("/" + name).c_str(), O_RDWR | O_CLOEXEC, 0);
   if (fd < 0) return failed("cannot open", name, errno);
-  struct stat info{};
+  struct stat info {};
   SharedMemory memory;
   memory.name_ = name;
   int error = fstat(fd, &info) != 0 ? errno : info.st_size == 0 ? EINVAL : 0;
@@ -63,7 +63,9 @@ Result<SharedMemory> SharedMemory::open(const std::string& name) {
   return memory;
 }
 
-SharedMemory::SharedMemory(SharedMemory&& other) noexcept { *this = std::move(other); }
+SharedMemory::SharedMemory(SharedMemory&& other) noexcept {
+  *this = std::move(other);
+}
 
 SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
   if (this != &other) {
@@ -76,7 +78,9 @@ SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
   return *this;
 }
 
-SharedMemory::~SharedMemory() { close(); }
+SharedMemory::~SharedMemory() {
+  close();
+}
 
 void SharedMemory::close() {
   if (data_) munmap(data_, bytes_);

@@ -1,4 +1,5 @@
-// A POSIX shared-memory segment, private to its user (mode 0600). The owner creates and unlinks it; others map it by name.
+// A POSIX shared-memory segment, private to its user (mode 0600). The owner creates and unlinks it;
+// others map it by name.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +16,9 @@ class SharedMemory {
   SharedMemory& operator=(SharedMemory&&) noexcept;
   ~SharedMemory();
 
-  /// A new zeroed segment; replaces one left over under the same name. name has no '/', e.g. "ss-<run>-n0.1-state".
-  /// The pages are reserved at once, so that a full /dev/shm is an error here and no SIGBUS later.
+  /// A new zeroed segment; replaces one left over under the same name. name has no '/', e.g.
+  /// "ss-<run>-n0.1-state". The pages are reserved at once, so that a full /dev/shm is an error
+  /// here and no SIGBUS later.
   static Result<SharedMemory> create(const std::string& name, size_t bytes);
   /// Maps an existing segment, whole, read-write.
   static Result<SharedMemory> open(const std::string& name);
@@ -35,7 +37,8 @@ class SharedMemory {
   bool owner_ = false;
 };
 
-/// Removes every segment whose name begins with prefix (what a killed agent left behind). Returns how many.
+/// Removes every segment whose name begins with prefix (what a killed agent left behind). Returns
+/// how many.
 int unlink_shared_memory(const std::string& prefix);
 
 }  // namespace simplescale

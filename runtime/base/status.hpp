@@ -1,5 +1,5 @@
-// Errors as values: Status for "did it work", Result<T> for "what came out". Library code never exits and never throws
-// for an expected failure; main() turns a Code into an exit code.
+// Errors as values: Status for "did it work", Result<T> for "what came out". Library code never
+// exits and never throws for an expected failure; main() turns a Code into an exit code.
 #pragma once
 
 #include <cstdio>
@@ -25,7 +25,8 @@ enum class Code : unsigned char {
   io,           // the operating system says no: disk full, permission, ...
 };
 
-/// Process exit code of interface.md for a code; codes without one of their own are bugs at that level (70).
+/// Process exit code of interface.md for a code; codes without one of their own are bugs at that
+/// level (70).
 int exit_code(Code code);
 const char* to_string(Code code);
 
@@ -50,8 +51,8 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                // NOLINT: implicit on purpose
-  Result(Status status) : status_(std::move(status)) {         // NOLINT
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit on purpose
+  Result(Status status) : status_(std::move(status)) {  // NOLINT
     if (status_.ok()) std::abort();
   }
   bool ok() const { return value_.has_value(); }
@@ -67,20 +68,21 @@ class [[nodiscard]] Result {
   Status status_;
 };
 
-/// A programmer's mistake: on in release builds too. Never for data that a peer, a user or a file controls.
-#define SS_ASSERT(condition)                                                                    \
-  do {                                                                                          \
-    if (!(condition)) [[unlikely]] {                                                            \
-      std::fprintf(stderr, "%s:%d: assertion failed: %s\n", __FILE__, __LINE__, #condition);    \
-      std::abort();                                                                             \
-    }                                                                                           \
+/// A programmer's mistake: on in release builds too. Never for data that a peer, a user or a file
+/// controls.
+#define SS_ASSERT(condition)                                                                 \
+  do {                                                                                       \
+    if (!(condition)) [[unlikely]] {                                                         \
+      std::fprintf(stderr, "%s:%d: assertion failed: %s\n", __FILE__, __LINE__, #condition); \
+      std::abort();                                                                          \
+    }                                                                                        \
   } while (false)
 
 #define SS_CONCAT_(a, b) a##b
 #define SS_CONCAT(a, b) SS_CONCAT_(a, b)
 /// Returns from the calling function with the status, if it is an error.
-#define SS_RETURN_IF_ERROR(expression)                               \
-  do {                                                               \
+#define SS_RETURN_IF_ERROR(expression)                                       \
+  do {                                                                       \
     if (auto ss_status_ = (expression); !ss_status_.ok()) return ss_status_; \
   } while (false)
 /// SS_ASSIGN(auto x, f()) returns f's error or binds its value.

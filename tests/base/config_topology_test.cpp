@@ -241,7 +241,8 @@ TEST_SUITE("config topology") {
     };
     CHECK(estimate(Sharding::full_shard, 8).total() < estimate(Sharding::full_shard, 4).total());
     CHECK(estimate(Sharding::full_shard, 8).total() < estimate(Sharding::shard_grad_op, 8).total());
-    CHECK(estimate(Sharding::no_shard, 1).state == 2 * 12 * shard_layout(units_of(*shape), 1).total);
+    CHECK(estimate(Sharding::no_shard, 1).state ==
+          2 * 12 * shard_layout(units_of(*shape), 1).total);
     const uint64_t kept = estimate(Sharding::full_shard, 8).activations;
     c.train.activation_checkpointing = true;
     CHECK(estimate(Sharding::full_shard, 8).activations < kept);

@@ -23,7 +23,8 @@ Status to_status(ucs_status_t status, const std::string& what);
 /// One per use of UCX in a process. `features` are UCP_FEATURE_* bits.
 /// Shared memory is allowed next to peer error handling (UCX_POSIX/SYSV_ERROR_HANDLING=y), and
 /// UCX's own signal handlers are taken out, unless the environment says otherwise.
-/// `transports`: the value of UCX_TLS where the environment has none, e.g. "^sm"; null: UCX's choice.
+/// `transports`: the value of UCX_TLS where the environment has none, e.g. "^sm"; null: UCX's
+/// choice.
 class Context {
  public:
   static Result<std::unique_ptr<Context>> create(uint64_t features,
