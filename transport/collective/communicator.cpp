@@ -1,6 +1,7 @@
 #include "transport/collective/communicator.hpp"
 
 #include <immintrin.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <bit>
@@ -15,6 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kInFlight = 32;  // operations of one communicator
+constexpr int kYields = 16;
 constexpr size_t kOldBoards = 8;
 constexpr milliseconds kLookEvery{50};  // after dead peers, while waiting
 constexpr milliseconds kLingerAtMost{5000};
@@ -234,7 +236,14 @@ void Communicator::pause(uint32_t seen, int limit_ms, std::unique_lock<std::mute
         _mm_pause();
       }
     } while (Clock::now() < until);
-  }
+  } else
+    for (int i = 0; i < kYields; ++i) {
+      sched_yield();
+      if (header.doorbell.load(std::memory_order_acquire) != seen) {
+        turn.lock();
+        return;
+      }
+    }
   sleep_on(header, seen, limit_ms);
   turn.lock();
 }

@@ -9,7 +9,8 @@
 namespace simplescale::collective {
 
 namespace {
-constexpr size_t kSumElements = size_t{64} << 10;   // between two looks at `stop`
+constexpr size_t kSumElements = size_t{64} << 10;  // between two looks at `stop`
+constexpr size_t kCachedBytes = size_t{32} << 10;
 constexpr size_t kCopyBytes = size_t{1} << 20;      // the same
 constexpr size_t kResultBytes = size_t{256} << 10;  // of a sum go out at a time
 
@@ -58,6 +59,9 @@ Operation::Operation(uint64_t number, Plan plan, std::span<const std::unique_ptr
   std::erase_if(plan_.copies, [](const Incoming& in) { return in.bytes == 0; });
   sending_.resize(plan_.sends.size());
   copied_.resize(plan_.copies.size());
+  size_t written = plan_.local_bytes;
+  for (const Incoming& in : plan_.copies) written += in.bytes;
+  past_cache_ = written >= kPastCacheBytes;
   for (const Incoming& in : plan_.copies) link(in.from).expect(key(in.phase));
   if (plan_.sum.count == 0) return;
   for (const Summand& summand : plan_.sum.summands)
@@ -112,7 +116,7 @@ Result<bool> Operation::advance(bool first, const std::atomic<bool>& stop) {
   moved |= advance_sends(first);
   if (plan_.local_bytes > 0) {
     if (plan_.local_to != plan_.local_from)
-      copy_bytes(plan_.local_to, plan_.local_from, plan_.local_bytes);
+      copy_bytes(plan_.local_to, plan_.local_from, plan_.local_bytes, past_cache_);
     plan_.local_bytes = 0;
   }
   SS_ASSIGN(const bool added, advance_sum(first, stop));
@@ -140,6 +144,10 @@ bool Operation::advance_sends(bool first) {
   bool moved = false;
   for (size_t i = 0; i < sending_.size(); ++i)
     moved |= advance_send(plan_.sends[i], sending_[i], first);
+  // Now, not after the work that follows: others shall work at the same time.
+  if (moved)
+    for (const auto& to : links_)
+      if (to) to->notify();
   return moved;
 }
 
@@ -241,9 +249,7 @@ Result<bool> Operation::advance_sum(bool first, const std::atomic<bool>& stop) {
       if (!summand.data)
         SS_RETURN_IF_ERROR(link(summand.from).pop(key(summand.phase), ready * element));
     summed_ += ready;
-    if (advance_sends(first))
-      for (const auto& to : links_)
-        if (to) to->notify();
+    advance_sends(first);
   }
   if (summed_ == sum.count) {
     sum_done_ = true;
@@ -266,10 +272,22 @@ void Operation::add_up(size_t count) {
                                          : link(summand.from).front(key(summand.phase)).data();
     sources.push_back({summand.node, data, sum.dtype});
   }
-  if (sum.partial)
-    sum.partial->add_range(sources, summed_, count);
-  else
-    tree_total(sources, sum.total + summed_ * element, sum.dtype, count);
+  if (sum.partial) return sum.partial->add_range(sources, summed_, count);
+  std::byte* total = sum.total + summed_ * element;
+  const bool in_place =
+      std::ranges::any_of(sources, [&](const auto& s) { return s.data == total; });
+  if (in_place || sum.count * element < kPastCacheBytes)
+    return tree_total(sources, total, sum.dtype, count);
+  // By way of the cache, to be written around it.
+  alignas(64) thread_local std::byte cached[kCachedBytes];
+  for (size_t done = 0; done < count;) {
+    const size_t now = std::min(count - done, kCachedBytes / element);
+    tree_total(sources, cached, sum.dtype, now);
+    copy_bytes(total + done * element, cached, now * element, true);
+    for (auto& source : sources)
+      source.data = static_cast<const std::byte*>(source.data) + now * element;
+    done += now;
+  }
 }
 
 Result<bool> Operation::advance_copies(const std::atomic<bool>& stop) {
@@ -280,7 +298,7 @@ Result<bool> Operation::advance_copies(const std::atomic<bool>& stop) {
       const Bytes front = link(in.from).front(key(in.phase));
       const size_t length = std::min({front.size(), in.bytes - copied_[i], kCopyBytes});
       if (length == 0) break;
-      copy_bytes(in.to + copied_[i], front.data(), length);
+      copy_bytes(in.to + copied_[i], front.data(), length, past_cache_);
       SS_RETURN_IF_ERROR(link(in.from).pop(key(in.phase), length));
       copied_[i] += length;
       moved = true;

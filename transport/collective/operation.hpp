@@ -101,8 +101,9 @@ class Operation {
   InArena in_arena_;
   const void* context_;
   bool begun_ = false;
-  bool small_ = false;   // copied into a block (or by UCX)
-  bool staged_ = false;  // some sends go through the staging buffer
+  bool past_cache_ = false;  // more is copied than the cache keeps
+  bool small_ = false;       // copied into a block (or by UCX)
+  bool staged_ = false;      // some sends go through the staging buffer
   std::byte* block_ = nullptr;
   std::vector<std::pair<Link*, Ticket>> block_readers_;
   std::vector<Sending> sending_;
