@@ -61,8 +61,9 @@ template <class T>
 Status CpuBackend<T>::allocate_all() {
   const bool training = options_.training;
   const int64_t rows = std::min(kRows, N_), head_rows = std::min(kHeadRows, N_);
-  const int64_t wide = std::max({rows * 2 * F_, rows * Q_, head_rows * V_,
-                                 std::min(kWeightRows, std::max({V_, 2 * F_, Q_, C_})) * std::max(C_, F_)});
+  const int64_t wide =
+      std::max({rows * 2 * F_, rows * Q_, head_rows * V_,
+                std::min(kWeightRows, std::max({V_, 2 * F_, Q_, C_})) * std::max(C_, F_)});
   for (Workspace& w : workspaces_) {
     w.wide = take<float>(wide);
     w.narrow = take<float>(rows * C_);
