@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""What keeping every step and saying which samples it trained costs: steps a second on 2x2 and in one process, with the
+ledger on and off and with disk checkpoints every 10 steps, in turn; and beside a step's time, by state_bench, what the
+double-buffered state costs against an optimizer that writes in place, and sums in tree order against a running sum.
+
+    snapshots.py [--rounds 3] [--preset micro] [--precision fp32]
+
+There is no switch for the state of every step, nor another order of sums: both are the program's only path. Hence the
+second half, which measures them by themselves and relates them to the step. `deterministic` changes nothing on a CPU.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+
+import harness
+from harness import Failed, Ours, call, median_ratio, table
+
+WAYS = {  # name -> settings
+    "as it is": {},
+    "without ledger": dict(data__ledger=False),
+    "deterministic = false": dict(train__deterministic=False),
+    "checkpoint every 10 steps": dict(checkpoint__disk_every_steps=10),
+}
+LAYOUTS = {"1x1": (1, 1), "2x2": (2, 2)}
+STEPS = {"micro": (70, 10), "mini": (15, 3)}
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    harness.add_flags(a)
+    a.add_argument("--rounds", type=int, default=3)
+    a.add_argument("--preset", choices=list(STEPS), default="micro")
+    a.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    flags = a.parse_args()
+    ours = Ours(flags, harness.write_tokens(flags, flags.preset))
+    steps, warmup = STEPS[flags.preset]
+    rates = {(layout, way): [] for layout in LAYOUTS for way in WAYS}
+    for number in range(flags.rounds):
+        for layout, way in list(rates)[:: 1 if number % 2 == 0 else -1]:
+            run = ours.train(flags.preset, *LAYOUTS[layout], steps, warmup, train__precision=flags.precision, **WAYS[way])
+            rates[layout, way].append(1e3 * len(run.step_ms) / sum(run.step_ms))
+            print(json.dumps(dict(layout=layout, way=way, steps_per_second=round(rates[layout, way][-1], 3))), flush=True)
+    rows = [[f"{layout}, {way}", f"{statistics.median(rates[layout, way]):.2f}",
+             f"{median_ratio(rates[layout, way], rates[layout, 'as it is']):.3f}"] for layout, way in rates]
+    print("\n" + table([f"{flags.preset} {flags.precision}", "steps/s", "to as it is"], rows) + "\n")
+
+    lines = [json.loads(line) for line in call([flags.build / "bin/state_bench", flags.preset]).splitlines()]
+    step_ms = 1e3 / statistics.median(rates["1x1", "as it is"])
+    print(table([f"one process, a step takes {step_ms:.1f} ms", "ms", "of a step"],
+                [[line["what"], f"{line['ms']:.2f}", f"{line['ms'] / step_ms:.1%}"] for line in lines]))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failed as failure:
+        sys.exit(str(failure))
