@@ -31,7 +31,7 @@ def keep_best(best, who, rows):
 
 def main():
     a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    a.add_argument("--build", default=os.path.join(ROOT, "build"))
+    a.add_argument("--build", default=os.path.join(ROOT, "build/release"))
     a.add_argument("--peers", default=os.path.join(ROOT, "..", "shared", "peers"))
     a.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     a.add_argument("--sizes", type=int, nargs="+", default=[1 << 16, 1 << 20, 1 << 24, 1 << 26])
