@@ -145,7 +145,7 @@ Result<int> run_agent(const AgentOptions& o) {
     SS_ASSIGN(JobOptions job, job_options(o, config, plan, dataset, journal));
     supervisor = system.spawn(job_supervisor, std::move(job));
     transport->publish("supervisor", supervisor);
-    SS_RETURN_IF_ERROR(write_text_atomic(run.supervisor(o.instance), transport->address()));
+    SS_RETURN_IF_ERROR(write_file_atomic(run.supervisor(o.instance), transport->address()));
   } else {
     SS_ASSIGN(const std::string address,
               supervisor_address(run, o.instance, config.cluster.join_timeout_ms));

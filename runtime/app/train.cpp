@@ -77,7 +77,7 @@ Status open_run_folder(const RunFolder& run, const Config& config) {
   if (!error) fs::create_directories(run.control(), error);
   if (!error) fs::create_directories(checkpoint_folder(config), error);
   if (error) return Status(Code::bad_config, "cannot make " + run.path + ": " + error.message());
-  return write_text_atomic(run.config(), to_toml(config));
+  return write_file_atomic(run.config(), to_toml(config));
 }
 
 /// Everything before the first process. Leaves the run's folder ready.
@@ -177,7 +177,7 @@ Status train_in_slurm(Config config, const Plan& plan, const SlurmTask& task) {
   std::optional<RunLock> lock;
   if (task.task == 0) {
     SS_ASSIGN(lock, get_ready(config, plan, plan.topology.trainers_per_node));
-    SS_RETURN_IF_ERROR(write_text_atomic(run.control() + "/ready-" + task.instance, "ready\n"));
+    SS_RETURN_IF_ERROR(write_file_atomic(run.control() + "/ready-" + task.instance, "ready\n"));
   } else {  // the first task prepares data and folder
     const auto deadline = std::chrono::steady_clock::now() +
                           std::chrono::milliseconds(config.cluster.join_timeout_ms) +

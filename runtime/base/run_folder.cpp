@@ -6,9 +6,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 namespace simplescale {
@@ -33,27 +30,6 @@ Result<RunLock> RunLock::take(const RunFolder& folder) {
                   "another process trains in " + folder.path +
                       "; stop it, or give this run a folder of its own with --run=FOLDER");
   return lock;
-}
-
-Result<std::string> read_text(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return Status(Code::not_found, "cannot read " + path + ": " + std::strerror(errno));
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-Status write_text_atomic(const std::string& path, const std::string& text) {
-  const std::string temporary = path + ".new";
-  {
-    std::ofstream file(temporary, std::ios::trunc);
-    if (!(file << text << std::flush))
-      return Status(Code::io, "cannot write " + temporary + ": " + std::strerror(errno));
-  }
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (error) return Status(Code::io, "cannot write " + path + ": " + error.message());
-  return {};
 }
 
 }  // namespace simplescale

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "runtime/base/files.hpp"  // how most of these files are read and replaced
 #include "runtime/base/status.hpp"
 
 namespace simplescale {
@@ -36,10 +37,5 @@ class RunLock {
  private:
   int fd_ = -1;
 };
-
-/// Reads a small text file whole. not_found if it is not there.
-Result<std::string> read_text(const std::string& path);
-/// Writes beside and renames, so that nobody sees half of it.
-Status write_text_atomic(const std::string& path, const std::string& text);
 
 }  // namespace simplescale

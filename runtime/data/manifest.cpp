@@ -6,11 +6,12 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <vector>
+
+#include "runtime/base/files.hpp"
 
 namespace simplescale {
 
@@ -21,14 +22,6 @@ using nlohmann::json;
 Status failed(const std::string& what, const std::string& path, int error) {
   return Status(error == ENOENT ? Code::not_found : Code::io,
                 what + " " + path + ": " + std::strerror(error));
-}
-
-Status sync_path(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return failed("cannot open", path, errno);
-  const int error = fsync(fd) == 0 ? 0 : errno;
-  ::close(fd);
-  return error == 0 || error == EINVAL ? Status() : failed("cannot sync", path, error);
 }
 
 json to_json(const FileRecord& file) {
@@ -146,24 +139,6 @@ bool unchanged(const std::string& folder, FileRecord& record) {
   if (!hash.ok() || *hash != record.hash) return false;
   record.changed_ns = now.changed_ns;
   return true;
-}
-
-Status publish_file(const std::string& temporary, const std::string& path) {
-  SS_RETURN_IF_ERROR(sync_path(temporary));
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return failed("cannot write", path, errno);
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  return sync_path(folder.empty() ? "." : folder);
-}
-
-Status write_file_atomic(const std::string& path, const std::string& contents) {
-  const std::string temporary = path + ".part";
-  {
-    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    if (!out) return failed("cannot write", temporary, errno);
-    out.write(contents.data(), static_cast<std::streamsize>(contents.size()));
-    if (!out.flush()) return failed("cannot write", temporary, errno);
-  }
-  return publish_file(temporary, path);
 }
 
 }  // namespace simplescale

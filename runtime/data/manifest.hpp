@@ -58,10 +58,5 @@ bool unchanged(const std::string& folder, FileRecord& record);
 
 /// xxh3-128 of a file's contents, in hex. not_found, io.
 Result<std::string> hash_file(const std::string& path);
-/// Writes path through a temporary file beside it: after a crash there is the old one or the new
-/// one. io.
-Status write_file_atomic(const std::string& path, const std::string& contents);
-/// Makes a finished temporary file durable under its name. io.
-Status publish_file(const std::string& temporary, const std::string& path);
 
 }  // namespace simplescale

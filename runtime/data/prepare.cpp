@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/files.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/data/corpus.hpp"
 #include "runtime/data/token_file.hpp"
