@@ -14,12 +14,12 @@
 #include "actors/job/journal.hpp"
 #include "actors/job/supervisor.hpp"
 #include "actors/node/node.hpp"
+#include "runtime/app/actor_process.hpp"
 #include "runtime/app/agent.hpp"
-#include "runtime/app/commands.hpp"
+#include "runtime/app/report.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/data/data_location.hpp"
-#include "transport/caf/transport.hpp"
 
 namespace simplescale {
 
@@ -129,28 +129,21 @@ Result<int> run_agent(const AgentOptions& o) {
   auto watcher = std::make_shared<ProcessWatcher>();
   auto journal = o.node == 0 ? std::make_shared<Journal>(run.path) : nullptr;
 
-  caf::actor_system_config actors;
-  Transport::configure(actors);
-  actors.set("scheduler.policy", caf::atom("sharing"));
-  actors.set("scheduler.max-threads", 2u);
-  caf::actor_system system(actors);
-  TransportOptions transport_options;
-  transport_options.run_id = o.instance;
-  transport_options.heartbeat_ms = static_cast<uint32_t>(config.supervision.heartbeat_ms);
-  transport_options.silence_ms = static_cast<uint32_t>(config.supervision.silence_ms);
-  SS_ASSIGN(auto transport, Transport::start(system, transport_options));
+  SS_ASSIGN(auto actors, ActorProcess::start(config, o.instance, 2));
+  caf::actor_system& system = actors->system();
+  Transport& transport = actors->transport();
 
   caf::actor supervisor;
   if (o.node == 0) {
     SS_ASSIGN(JobOptions job, job_options(o, config, plan, dataset, journal));
     supervisor = system.spawn(job_supervisor, std::move(job));
-    transport->publish("supervisor", supervisor);
-    SS_RETURN_IF_ERROR(write_file_atomic(run.supervisor(o.instance), transport->address()));
+    transport.publish("supervisor", supervisor);
+    SS_RETURN_IF_ERROR(write_file_atomic(run.supervisor(o.instance), transport.address()));
   } else {
     SS_ASSIGN(const std::string address,
               supervisor_address(run, o.instance, config.cluster.join_timeout_ms));
-    SS_ASSIGN(supervisor, transport->lookup(address, "supervisor",
-                                            static_cast<int>(config.cluster.join_timeout_ms)));
+    SS_ASSIGN(supervisor, transport.lookup(address, "supervisor",
+                                           static_cast<int>(config.cluster.join_timeout_ms)));
   }
 
   auto end = std::make_shared<std::promise<std::pair<int, std::string>>>();
@@ -160,13 +153,13 @@ Result<int> run_agent(const AgentOptions& o) {
                       plan,
                       run,
                       o.instance,
-                      transport->address(),
+                      transport.address(),
                       watcher,
                       states,
                       filler,
                       [end](int code, std::string reason) { end->set_value({code, std::move(reason)}); }};
   caf::actor node = system.spawn(node_actor, supervisor, std::move(options));
-  transport->publish("node", node);
+  transport.publish("node", node);
   int code;
   {
     SignalThread signal_thread(node);
@@ -177,7 +170,7 @@ Result<int> run_agent(const AgentOptions& o) {
   if (o.node == 0) std::filesystem::remove(run.supervisor(o.instance), ignored);
   node = nullptr;
   supervisor = nullptr;
-  transport->stop();
+  transport.stop();
   filler->stop();
   return code;
 }

@@ -18,15 +18,6 @@
 
 namespace simplescale {
 
-int report(const Status& status) {
-  if (status.ok()) return 0;
-  std::string message = status.message();
-  for (char& c : message)
-    if (c == '\n') c = ' ';
-  std::fprintf(stderr, "simplescale: %s\n", message.c_str());
-  return exit_code(status.code());
-}
-
 namespace {
 
 Status print(const Result<std::string>& text) {

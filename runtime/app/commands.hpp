@@ -11,9 +11,6 @@ namespace simplescale {
 
 using Overrides = std::vector<std::string>;  // "--section.key=value"
 
-/// One line on stderr if it is an error; the exit code of interface.md.
-int report(const Status& status);
-
 /// Inside an srun: one node agent of the job. Otherwise all nodes on this machine. run: the run's
 /// folder, or "".
 Status train_command(const std::string& config, Overrides overrides, const std::string& run);

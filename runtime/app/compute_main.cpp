@@ -1,18 +1,13 @@
 // The program `simplescale-compute`: what needs libtorch. People reach it through `simplescale
 // generate` and `evaluate`; node agents start it as a trainer.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 
 #include "runtime/app/compute_commands.hpp"
+#include "runtime/app/report.hpp"
 #include "runtime/base/log.hpp"
 
 namespace simplescale {
 namespace {
-
-int report(const Status& status) {
-  if (!status.ok()) std::fprintf(stderr, "simplescale: %s\n", status.message().c_str());
-  return exit_code(status.code());
-}
 
 int run(int argc, char** argv) {
   CLI::App app("computes with a simplescale model", "simplescale");

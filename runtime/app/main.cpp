@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/app/commands.hpp"
+#include "runtime/app/report.hpp"
 #include "runtime/base/log.hpp"
 
 namespace simplescale {

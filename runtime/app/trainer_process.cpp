@@ -9,10 +9,10 @@
 #include <thread>
 
 #include "actors/trainer/trainer.hpp"
+#include "runtime/app/actor_process.hpp"
 #include "runtime/app/compute_commands.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/run_folder.hpp"
-#include "transport/caf/transport.hpp"
 #include "transport/nccl/device_plane.hpp"
 
 namespace simplescale {
@@ -61,18 +61,9 @@ Result<int> serve(const TrainerProcessOptions& o) {
     SS_ASSIGN(plane, make_device_plane(std::move(plane), *device));
   }
 
-  caf::actor_system_config actors;
-  Transport::configure(actors);
-  actors.set("scheduler.policy", caf::atom("sharing"));
-  actors.set("scheduler.max-threads", 1u);
-  caf::actor_system system(actors);
-  TransportOptions transport_options;
-  transport_options.run_id = instance;
-  transport_options.heartbeat_ms = static_cast<uint32_t>(config.supervision.heartbeat_ms);
-  transport_options.silence_ms = static_cast<uint32_t>(config.supervision.silence_ms);
-  SS_ASSIGN(auto transport, Transport::start(system, transport_options));
-  SS_ASSIGN(caf::actor node,
-            transport->lookup(agent, "node", static_cast<int>(config.cluster.join_timeout_ms)));
+  SS_ASSIGN(auto actors, ActorProcess::start(config, instance, 1));
+  SS_ASSIGN(caf::actor node, actors->transport().lookup(
+                                 agent, "node", static_cast<int>(config.cluster.join_timeout_ms)));
 
   const std::string threads = variable("SIMPLESCALE_THREADS");
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -89,7 +80,7 @@ Result<int> serve(const TrainerProcessOptions& o) {
     if (!ended.test_and_set()) end.set_value(code);
   };
   auto box = std::make_shared<std::unique_ptr<DataPlane>>(std::move(plane));
-  caf::actor trainer = system.spawn(trainer_actor, node, std::move(options), box);
+  caf::actor trainer = actors->system().spawn(trainer_actor, node, std::move(options), box);
   const int code = result.get();
   // The compute thread may be deep in a product of matrices; nothing of it is needed any more.
   unlink_shared_memory(data.shm_prefix);
