@@ -1,0 +1,126 @@
+// What stands behind a UcxWorker: what its thread owns and what its parts (ucx_worker.cpp: thread
+// and connections; ucx_messages.cpp: sending and receiving; ucx_link.cpp: the caller's side) share.
+// Included by these three only.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "transport/collective/ucx_worker.hpp"
+#include "transport/ucx/ucx.hpp"
+
+namespace simplescale::collective {
+
+inline constexpr unsigned kUcxMessageId = 1;
+inline constexpr uint32_t kUcxMagic = 0x31637353;
+inline constexpr size_t kUcxFragment = size_t{1} << 20;  // of a large piece: one request
+inline constexpr size_t kUcxWindow = 8;                  // fragments of a queue under way
+
+enum class UcxKind : uint32_t { hello, acknowledge, bye, data };
+
+/// The header of every message.
+struct UcxHeader {
+  uint32_t magic;
+  UcxKind kind;
+  uint64_t generation;
+  uint64_t name_hash;
+  uint32_t from, to;
+  uint64_t key;
+  uint64_t offset;
+
+  static UcxHeader of(const UcxChannel& channel, UcxKind kind, uint32_t to, uint64_t key = 0,
+                      uint64_t offset = 0) {
+    return {kUcxMagic,
+            kind,
+            channel.generation,
+            channel.name_hash,
+            static_cast<uint32_t>(channel.rank),
+            to,
+            key,
+            offset};
+  }
+};
+
+/// What the thread owns. `lock` guards the channels, `channels` and `commands`; the rest is the
+/// thread's own.
+struct UcxWorker::Impl {
+  struct Connection {
+    std::unique_ptr<ucx::Endpoint> endpoint;
+    ucs_status_t failed = UCS_OK;
+  };
+  /// A send in UCX's hands; kept until it completes.
+  struct Sending {
+    Impl* impl;
+    UcxHeader header;
+    std::unique_ptr<std::byte[]> data;
+    size_t bytes = 0;
+    bool large = false;  // data is of the pool
+    int queue = 0;       // of a large one
+    UcxChannelPtr channel;
+  };
+  struct Receiving {
+    Impl* impl;
+    UcxChannelPtr channel;
+    uint32_t from;
+    std::shared_ptr<UcxPiece> piece;
+  };
+
+  std::function<void()> ring;
+  std::unique_ptr<ucx::Context> context;
+  std::unique_ptr<ucx::Worker> worker;
+  std::map<UcxAddress, Connection> connections;
+  std::chrono::steady_clock::time_point next_greeting;
+  std::atomic<int> spin_us{0};
+  std::atomic<bool> stop{false};
+  std::thread thread;
+
+  std::mutex lock;
+  std::map<std::pair<uint64_t, uint64_t>, UcxChannelPtr> channels;
+  std::vector<std::function<void()>> commands;
+  std::vector<std::unique_ptr<std::byte[]>> pool;  // of kUcxFragment bytes each
+
+  // --- Any thread ---
+
+  void post(std::function<void()> command) {
+    {
+      std::lock_guard guard(lock);
+      commands.push_back(std::move(command));
+    }
+    worker->signal();
+  }
+
+  // --- The worker's thread ---
+
+  Status start();
+  void run();
+  bool run_commands();
+  void greet();
+  bool close_failed();
+  void break_members(const UcxAddress& address, const std::string& why);
+  ucp_ep_h connect(const UcxAddress& address);
+  void say(UcxKind kind, const UcxChannelPtr& channel, uint32_t to);
+  void send(std::unique_ptr<Sending> sending);
+  void pump(const UcxChannelPtr& channel, uint32_t to);
+  void sent(std::unique_ptr<Sending> sending, ucs_status_t status);
+  void receive(const UcxChannelPtr& channel, uint32_t from, uint64_t key,
+               UcxStream::Announced piece);
+  void received(std::unique_ptr<Receiving> receiving, ucs_status_t status);
+  ucs_status_t on_message(const UcxHeader& header, void* data, size_t bytes, bool announced);
+  void end(const UcxChannelPtr& channel, bool in_peace);
+  void close_all();
+
+  // --- Under the lock ---
+
+  std::unique_ptr<std::byte[]> take_buffer();
+  void give_buffer(std::unique_ptr<std::byte[]> buffer);
+};
+
+}  // namespace simplescale::collective

@@ -1,0 +1,127 @@
+// A link over the UCX worker: the side of whoever reads and writes a channel's streams. Takes the
+// worker's lock, posts commands to its thread and never calls UCX.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "transport/collective/ucx_impl.hpp"
+
+namespace simplescale::collective {
+
+namespace {
+
+class UcxLink final : public Link {
+ public:
+  UcxLink(UcxWorker::Impl& impl, UcxChannelPtr channel, int peer, std::string peer_name)
+      : impl_(impl), channel_(std::move(channel)), peer_(peer), peer_name_(std::move(peer_name)) {}
+
+  bool reads_arena() const override { return false; }
+
+  std::optional<Ticket> send(uint64_t key, uint64_t offset, Bytes data, bool copy,
+                             bool first_in_line) override {
+    const auto to = static_cast<uint32_t>(peer_);
+    Ticket ticket;
+    if (copy) {
+      auto sending = std::make_shared<UcxWorker::Impl::Sending>();
+      sending->header = UcxHeader::of(*channel_, UcxKind::data, to, key, offset);
+      sending->channel = channel_;
+      sending->bytes = data.size();
+      sending->data = std::make_unique_for_overwrite<std::byte[]>(data.size());
+      std::memcpy(sending->data.get(), data.data(), data.size());
+      impl_.post([impl = &impl_, sending] {
+        impl->send(std::make_unique<UcxWorker::Impl::Sending>(std::move(*sending)));
+      });
+      return ticket;
+    }
+    {
+      std::lock_guard guard(impl_.lock);
+      auto& queue = member().queues[first_in_line];
+      auto& waiting = queue.waiting;
+      const size_t fragments = (data.size() + kUcxFragment - 1) / kUcxFragment;
+      if (!first_in_line && waiting.size() + queue.under_way + fragments > kUcxWindow)
+        return std::nullopt;  // U2: nothing waits here that could become the oldest later
+      ticket.id = ++channel_->tickets;
+      for (size_t at = 0; at < data.size(); at += kUcxFragment)
+        waiting.push_back({key, offset + at,
+                           data.subspan(at, std::min(kUcxFragment, data.size() - at)), ticket.id});
+      member().uncopied[ticket.id] = fragments;
+    }
+    impl_.post([impl = &impl_, channel = channel_, to] { impl->pump(channel, to); });
+    return ticket;
+  }
+
+  bool settled(const Ticket& ticket) override {
+    std::lock_guard guard(impl_.lock);
+    return !member().uncopied.contains(ticket.id);
+  }
+
+  bool drained() override {
+    std::lock_guard guard(impl_.lock);
+    return std::ranges::all_of(member().queues, [](const UcxMember::Queue& queue) {
+      return queue.waiting.empty() && queue.under_way == 0;
+    });
+  }
+
+  void expect(uint64_t key) override {
+    std::lock_guard guard(impl_.lock);
+    UcxStream& stream = member().streams[key];
+    stream.expected = true;
+    if (stream.announced.empty()) return;
+    for (const auto& piece : std::exchange(stream.announced, {}))
+      impl_.commands.push_back([impl = &impl_, channel = channel_,
+                                from = static_cast<uint32_t>(peer_), key,
+                                piece] { impl->receive(channel, from, key, piece); });
+    impl_.worker->signal();
+  }
+
+  Bytes front(uint64_t key) override {
+    std::lock_guard guard(impl_.lock);
+    const auto stream = member().streams.find(key);
+    if (stream == member().streams.end() || stream->second.pieces.empty()) return {};
+    const auto& [offset, piece] = *stream->second.pieces.begin();
+    const uint64_t read = stream->second.read;
+    if (!piece->complete || read < offset || read - offset >= piece->bytes) return {};
+    return Bytes(piece->data.get(), piece->bytes).subspan(read - offset);
+  }
+
+  Status pop(uint64_t key, size_t bytes) override {
+    std::lock_guard guard(impl_.lock);
+    UcxStream& stream = member().streams[key];
+    SS_ASSERT(!stream.pieces.empty());
+    stream.read += bytes;
+    const auto first = stream.pieces.begin();
+    if (stream.read < first->first + first->second->bytes) return {};
+    if (first->second->pooled) impl_.give_buffer(std::move(first->second->data));
+    stream.pieces.erase(first);
+    return {};
+  }
+
+  void forget(uint64_t key) override {
+    std::lock_guard guard(impl_.lock);
+    member().streams.erase(key);
+  }
+
+  Status health(bool) override {
+    std::lock_guard guard(impl_.lock);
+    if (member().broken.ok()) return {};
+    return Status(Code::unavailable, peer_name_ + " " + member().broken.message());
+  }
+
+  void notify() override {}
+
+ private:
+  UcxMember& member() { return channel_->members[static_cast<size_t>(peer_)]; }
+  UcxWorker::Impl& impl_;
+  UcxChannelPtr channel_;
+  int peer_;
+  std::string peer_name_;
+};
+
+}  // namespace
+
+std::unique_ptr<Link> UcxWorker::link(const UcxChannelPtr& channel, int peer,
+                                      std::string peer_name) {
+  return std::make_unique<UcxLink>(*impl_, channel, peer, std::move(peer_name));
+}
+
+}  // namespace simplescale::collective

@@ -1,0 +1,214 @@
+// The worker's messages: what goes into UCX and what comes out of it. Everything here runs on the
+// worker's thread.
+#include <cstring>
+#include <string>
+
+#include "transport/collective/ucx_impl.hpp"
+
+namespace simplescale::collective {
+
+namespace {
+constexpr size_t kPool = 64;  // idle buffers kept
+}  // namespace
+
+std::unique_ptr<std::byte[]> UcxWorker::Impl::take_buffer() {
+  if (pool.empty()) return std::make_unique_for_overwrite<std::byte[]>(kUcxFragment);
+  auto buffer = std::move(pool.back());
+  pool.pop_back();
+  return buffer;
+}
+
+void UcxWorker::Impl::give_buffer(std::unique_ptr<std::byte[]> buffer) {
+  if (pool.size() < kPool) pool.push_back(std::move(buffer));
+}
+
+// --- Sending ---
+
+void UcxWorker::Impl::send(std::unique_ptr<Sending> sending) {
+  sending->impl = this;
+  const ucp_ep_h endpoint = connect(sending->channel->members[sending->header.to].address);
+  if (!endpoint) return sent(std::move(sending), UCS_ERR_NOT_CONNECTED);
+  ucp_request_param_t param{};
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  // Large pieces wait at the sender until the receiver wants them: that is the flow control.
+  param.flags = sending->large ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+  param.user_data = sending.get();
+  param.cb.send = [](void* request, ucs_status_t status, void* user_data) {
+    std::unique_ptr<Sending> done(static_cast<Sending*>(user_data));
+    Impl* impl = done->impl;
+    impl->sent(std::move(done), status);
+    ucp_request_free(request);
+  };
+  const ucs_status_ptr_t request =
+      ucp_am_send_nbx(endpoint, kUcxMessageId, &sending->header, sizeof(UcxHeader),
+                      sending->data.get(), sending->bytes, &param);
+  if (UCS_PTR_IS_PTR(request))
+    (void)sending.release();  // the callback takes it back
+  else
+    sent(std::move(sending), UCS_PTR_STATUS(request));
+}
+
+void UcxWorker::Impl::sent(std::unique_ptr<Sending> sending, ucs_status_t status) {
+  if (sending->header.kind != UcxKind::data) return;  // greetings are repeated
+  {
+    std::lock_guard guard(lock);
+    auto& member = sending->channel->members[sending->header.to];
+    if (status != UCS_OK && member.broken.ok())
+      member.broken =
+          Status(Code::unavailable, std::string("is lost (") + ucs_status_string(status) + ")");
+    if (sending->large) {
+      --member.queues[sending->queue].under_way;
+      give_buffer(std::move(sending->data));
+      commands.push_back(
+          [this, channel = sending->channel, to = sending->header.to] { pump(channel, to); });
+    }
+  }
+  ring();
+}
+
+// Hands over as much of what is waiting for the member as may be under way.
+void UcxWorker::Impl::pump(const UcxChannelPtr& channel, uint32_t to) {
+  UcxMember& member = channel->members[to];
+  for (const int queue : {1, 0}) {
+    for (;;) {
+      auto sending = std::make_unique<Sending>();
+      UcxFragment fragment;
+      {
+        std::lock_guard guard(lock);
+        auto& from = member.queues[queue];
+        if (from.waiting.empty() || from.under_way >= kUcxWindow || !member.broken.ok()) break;
+        fragment = from.waiting.front();
+        from.waiting.pop_front();
+        ++from.under_way;
+        sending->data = take_buffer();
+      }
+      std::memcpy(sending->data.get(), fragment.data.data(), fragment.data.size());
+      bool copied = false;
+      {
+        std::lock_guard guard(lock);
+        const auto left = member.uncopied.find(fragment.ticket);
+        copied = left != member.uncopied.end() && --left->second == 0;
+        if (copied) member.uncopied.erase(left);
+      }
+      if (copied) ring();
+      sending->header = UcxHeader::of(*channel, UcxKind::data, to, fragment.key, fragment.offset);
+      sending->channel = channel;
+      sending->bytes = fragment.data.size();
+      sending->large = true;
+      sending->queue = queue;
+      send(std::move(sending));
+    }
+  }
+}
+
+// --- Receiving ---
+
+ucs_status_t UcxWorker::Impl::on_message(const UcxHeader& header, void* data, size_t bytes,
+                                         bool announced) {
+  std::unique_lock guard(lock);
+  const auto found = channels.find({header.generation, header.name_hash});
+  if (found == channels.end()) return UCS_OK;  // U3
+  const UcxChannelPtr channel = found->second;
+  if (header.from >= channel->members.size() || static_cast<int>(header.to) != channel->rank)
+    return UCS_OK;
+  UcxMember& member = channel->members[header.from];
+  if (member.address.empty()) return UCS_OK;
+  switch (header.kind) {
+    case UcxKind::hello: {
+      const bool answer_only = member.acknowledged;
+      commands.push_back([this, channel, from = header.from, answer_only] {
+        say(UcxKind::acknowledge, channel, from);
+        if (!answer_only) say(UcxKind::hello, channel, from);
+      });
+      return UCS_OK;
+    }
+    case UcxKind::acknowledge:
+      member.acknowledged = true;
+      break;
+    case UcxKind::bye:
+      if (member.broken.ok())
+        member.broken = Status(Code::unavailable, "has left the communicator");
+      break;
+    case UcxKind::data: {
+      UcxStream& stream = member.streams[header.key];
+      if (announced) {
+        if (bytes > kUcxFragment) {
+          member.broken = Status(Code::unavailable, "announced an impossible piece");
+          break;
+        }
+        const UcxStream::Announced piece{header.offset, bytes, data};
+        if (stream.expected)
+          commands.push_back(
+              [this, channel, header, piece] { receive(channel, header.from, header.key, piece); });
+        else
+          stream.announced.push_back(piece);
+        return UCS_INPROGRESS;
+      }
+      auto piece = std::make_shared<UcxPiece>();
+      piece->data = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      piece->bytes = bytes;
+      piece->complete = true;
+      std::memcpy(piece->data.get(), data, bytes);
+      if (bytes > 0) stream.pieces.emplace(header.offset, std::move(piece));
+      break;
+    }
+    default:
+      return UCS_OK;
+  }
+  guard.unlock();
+  ring();
+  return UCS_OK;
+}
+
+void UcxWorker::Impl::receive(const UcxChannelPtr& channel, uint32_t from, uint64_t key,
+                              UcxStream::Announced piece) {
+  auto receiving = std::make_unique<Receiving>();
+  {
+    std::lock_guard guard(lock);
+    const auto registered = channels.find({channel->generation, channel->name_hash});
+    auto& streams = channel->members[from].streams;
+    const auto stream = streams.find(key);
+    if (registered == channels.end() || registered->second != channel || stream == streams.end()) {
+      ucp_am_data_release(worker->handle(), piece.descriptor);
+      return;
+    }
+    auto target = std::make_shared<UcxPiece>();
+    target->data = take_buffer();
+    target->bytes = piece.bytes;
+    target->pooled = true;
+    stream->second.pieces.emplace(piece.offset, target);
+    *receiving = {this, channel, from, std::move(target)};
+  }
+  ucp_request_param_t param{};
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  param.user_data = receiving.get();
+  param.cb.recv_am = [](void* request, ucs_status_t status, size_t, void* user_data) {
+    std::unique_ptr<Receiving> done(static_cast<Receiving*>(user_data));
+    Impl* impl = done->impl;
+    impl->received(std::move(done), status);
+    ucp_request_free(request);
+  };
+  const ucs_status_ptr_t request = ucp_am_recv_data_nbx(
+      worker->handle(), piece.descriptor, receiving->piece->data.get(), piece.bytes, &param);
+  if (UCS_PTR_IS_PTR(request))
+    (void)receiving.release();
+  else
+    received(std::move(receiving), UCS_PTR_STATUS(request));
+}
+
+void UcxWorker::Impl::received(std::unique_ptr<Receiving> receiving, ucs_status_t status) {
+  {
+    std::lock_guard guard(lock);
+    auto& member = receiving->channel->members[receiving->from];
+    if (status == UCS_OK)
+      receiving->piece->complete = true;
+    else if (member.broken.ok())
+      member.broken =
+          Status(Code::unavailable, std::string("is lost (") + ucs_status_string(status) + ")");
+  }
+  ring();
+}
+
+}  // namespace simplescale::collective
