@@ -7,16 +7,33 @@
 
 namespace simplescale {
 
+namespace {
+
+/// The most nodes that a run of `count` leaves can be cut in, wherever it begins: 2 p nodes take at
+/// least 2 (2^p - 1) leaves, 2 p + 1 nodes at least 3 2^p - 2.
+uint64_t digits_of_any_run(uint64_t count) {
+  uint64_t digits = 1;
+  while (digits < 120) {
+    const uint64_t next = digits + 1, power = uint64_t{1} << (next / 2);
+    if ((next % 2 ? 3 * power : 2 * power) - 2 > count) break;
+    digits = next;
+  }
+  return digits;
+}
+
+}  // namespace
+
 // N_u parameters of unit u, P = sum over units of shard_count(N_u, S) the own shard, c bytes of the
 // compute precision (4 or 2), B, T, C, L, V as everywhere, K = dim of keys, h = hidden, A =
 // accumulation.
 //
 //   state        12 P a side (parameters, two moments, fp32); two sides on CPUs, where it is the
-//   snapshot, too parameters   c P for the own part that others read, and
-//                full: 2 c max N_u (one unit in use, one being gathered);  grad_op, none: c sum N_u
-//   gradients    2 c max N_u (one unit being computed, one being reduced), and
-//                4 P (1 + digits(A)): the sum over groups and one partial sum for each binary digit
-//                of A
+//   snapshot, too
+//   parameters   c P for the own part that others read, and
+//                full: c (2 U + E), of a whole block and of embeddings or head, whichever is larger
+//                (both if tied); grad_op, none: c sum N_u
+//   gradients    c (2 U + E) (one unit being computed, one being reduced), and
+//                4 P (1 + digits): the sum over groups and the partial sums of the own leaves
 //   activations  c B T (6 C + 2 K + 3 h) a block: its input, both norms, q, attention, second
 //   residual, k, v, gate, up, product;
 //                with activation_checkpointing c B T C a block and one block whole;
@@ -26,12 +43,16 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
                                int shards, int64_t accumulation) {
   const std::vector<Unit> units = units_of(shape);
   const uint64_t own = shard_layout(units, static_cast<size_t>(shards)).total;
-  uint64_t largest = 0, all = 0;
+  uint64_t all = 0;
+  std::vector<uint64_t> whole;
   for (const Unit& unit : units) {
-    const uint64_t padded = shard_count(unit.count, static_cast<size_t>(shards)) * shards;
-    largest = std::max(largest, padded);
-    all += padded;
+    whole.push_back(shard_count(unit.count, static_cast<size_t>(shards)) * shards);
+    all += whole.back();
   }
+  // The engine's buffers: model/engine/buffer_plan.hpp; tests/model holds this against it.
+  const uint64_t ends =
+      shape.tie_embeddings ? whole.front() + whole.back() : std::max(whole.front(), whole.back());
+  const uint64_t in_turn = 2 * whole[1] + ends;
   const uint64_t c = bytes_of(config.train.precision);
   const uint64_t sides = config.cluster.device == DeviceKind::cuda ? 1 : 2;
   const auto tokens = static_cast<uint64_t>(config.train.micro_batch_size * shape.block_size);
@@ -42,9 +63,12 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
 
   MemoryEstimate estimate;
   estimate.state = 12 * own * sides;
-  estimate.parameters = c * own + c * (sharding == Sharding::full_shard ? 2 * largest : all);
-  const auto digits = static_cast<uint64_t>(std::bit_width(static_cast<uint64_t>(accumulation)));
-  estimate.gradients = 2 * c * largest + 4 * own * (1 + digits);
+  estimate.parameters = c * own + c * (sharding == Sharding::full_shard ? in_turn : all);
+  // Rows of S leaves are nodes themselves where S is a power of two.
+  const auto row =
+      static_cast<uint64_t>(std::has_single_bit(static_cast<uint64_t>(shards)) ? 1 : shards);
+  const uint64_t digits = digits_of_any_run(static_cast<uint64_t>(accumulation) * row);
+  estimate.gradients = c * in_turn + 4 * own * (1 + digits);
   // In floating point: absurd sizes, which a config may hold, must not wrap around.
   const double element = static_cast<double>(c) * static_cast<double>(tokens);
   const auto width = static_cast<double>(dim), inner = static_cast<double>(hidden);

@@ -1,0 +1,64 @@
+// What the configuration promises against what the engine takes.
+#include <doctest/doctest.h>
+
+#include "model/engine/buffer_plan.hpp"
+#include "runtime/config/topology.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+struct Layout {
+  int groups, shards, accumulation;
+};
+
+}  // namespace
+
+TEST_SUITE("memory_estimate") {
+  TEST_CASE("memory: the estimate is never below the engine's buffers, for any preset and layout") {
+    std::vector<Layout> layouts;
+    for (int groups : {1, 2, 3, 8})
+      for (int shards : {1, 2, 3, 8, 32})
+        for (int accumulation : {1, 2, 3, 8, 13}) layouts.push_back({groups, shards, accumulation});
+    for (const std::string& preset : model_presets()) {
+      CAPTURE(preset);
+      for (const bool tied : {false, true}) {
+        for (const DType precision : {DType::f32, DType::bf16}) {
+          for (const Layout& layout : layouts) {
+            CAPTURE(layout.groups);
+            CAPTURE(layout.shards);
+            CAPTURE(layout.accumulation);
+            for (const Sharding sharding :
+                 {Sharding::full_shard, Sharding::shard_grad_op, Sharding::no_shard}) {
+              if ((sharding == Sharding::no_shard) != (layout.shards == 1)) continue;
+              for (const bool host : {true, false}) {
+                Config config;
+                config.model.preset = preset;
+                config.train.precision = precision;
+                config.cluster.device = host ? DeviceKind::cpu : DeviceKind::cuda;
+                auto shape = model_shape(config);
+                REQUIRE(shape.ok());
+                shape->tie_embeddings = tied;
+                EngineOptions options;
+                options.shape = *shape;
+                options.precision = precision;
+                options.sharding = sharding;
+                options.accumulation = layout.accumulation;
+                const auto groups = static_cast<size_t>(layout.groups),
+                           shards = static_cast<size_t>(layout.shards);
+                const size_t own = shard_layout(units_of(*shape), shards).total;
+                const size_t taken =
+                    buffer_plan(options, groups, shards, host).bytes(precision, own);
+                const MemoryEstimate estimate =
+                    memory_estimate(config, *shape, sharding, layout.shards, layout.accumulation);
+                // On a device the master state is among the engine's buffers.
+                CHECK(estimate.parameters + estimate.gradients + (host ? 0 : estimate.state) >=
+                      taken);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
