@@ -97,7 +97,8 @@ class Case(unittest.TestCase):
         return run, process
 
     def wait_for(self, condition, what, timeout=60):
-        """Polls files that other processes write; a deadline, never a bare sleep."""
+        """Polls until a deadline: conditions read the run's files and /proc, which other processes change and nobody
+        announces to a test that runs the program as a user does."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             value = condition()

@@ -7,6 +7,7 @@
 // error's code and message at last.
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -28,6 +29,7 @@ std::vector<uint8_t> read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+/// Every rank's address; none if one of them does not appear.
 std::vector<std::vector<uint8_t>> exchange(const std::string& folder, const std::string& generation,
                                            int rank, int size, const std::vector<uint8_t>& mine) {
   auto path = [&](int r) { return folder + "/" + generation + "-" + std::to_string(r); };
@@ -38,9 +40,14 @@ std::vector<std::vector<uint8_t>> exchange(const std::string& folder, const std:
   }
   std::filesystem::rename(path(rank) + ".tmp", path(rank));
   std::vector<std::vector<uint8_t>> all;
+  // Polled until a deadline: the ranks share nothing but this folder yet, in network namespaces not
+  // even the loopback, and a file that another process renames is no event but to inotify.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   for (int r = 0; r < size; ++r) {
-    while (!std::filesystem::exists(path(r)))
+    while (!std::filesystem::exists(path(r))) {
+      if (std::chrono::steady_clock::now() > deadline) return {};
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
     all.push_back(read(path(r)));
   }
   return all;
@@ -102,6 +109,7 @@ int main(int argc, char** argv) {
   spec.name = "world";
   spec.rank = rank;
   spec.members = exchange(folder, argv[4], rank, size, (*plane)->address());
+  if (spec.members.empty()) return failed(Status(Code::deadline, "a rank has not appeared"));
   spec.timeout_ms = argc > 6 ? std::atoi(argv[6]) : 20'000;
   auto joined = (*plane)->join(spec);
   if (!joined.ok()) return failed(joined.status());
