@@ -67,6 +67,13 @@ class Backend {
   /// Waits until all that was asked for is done and visible to the host and to peers.
   virtual void synchronize() = 0;
 
+  // --- Host threads ---
+  /// Runs body(task) for each task in [0, tasks) on the backend's host threads; returns when all
+  /// are done. For work on host memory: one thread here, the kernels' where there are some.
+  virtual void parallel(size_t tasks, const std::function<void(size_t)>& body) {
+    for (size_t task = 0; task < tasks; ++task) body(task);
+  }
+
   // --- Forward and backward of one micro-batch, unit by unit, in this order ---
   // params: the unit's flat parameters in `precision`; grad: the same layout, `precision`,
   // overwritten (not added to). The residual stream (B*T, C) and what backward needs live inside

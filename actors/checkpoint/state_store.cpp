@@ -42,10 +42,11 @@ std::vector<uint64_t> StateStore::held(const std::string& trainer) const {
   std::lock_guard lock(mutex_);
   std::vector<uint64_t> steps;
   auto found = entries_.find(trainer);
-  if (found == entries_.end() || !found->second.state.has_step()) return steps;
-  const uint64_t step = found->second.state.step();
-  if (step > 0 && found->second.state.holds(step - 1)) steps.push_back(step - 1);
-  steps.push_back(step);
+  if (found == entries_.end()) return steps;
+  const std::optional<uint64_t> step = found->second.state.step_if_any();
+  if (!step) return steps;
+  if (*step > 0 && found->second.state.holds(*step - 1)) steps.push_back(*step - 1);
+  steps.push_back(*step);
   return steps;
 }
 

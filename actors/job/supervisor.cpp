@@ -70,7 +70,9 @@ void settle_records(Self* self, uint64_t step) {
     }
     for (const TrainerPlace& place : s.options.plan.topology.trainers)
       if (!reports.samples.contains(place.name()))
-        reports.samples[place.name()] = samples_of(s.options.plan, place, next);
+        reports.samples[place.name()] = samples_of(
+            s.options.plan, static_cast<uint64_t>(s.options.plan.topology.groups),
+            static_cast<uint64_t>(place.group), static_cast<uint64_t>(place.shard), next);
     record_step(self, next, reports);
   }
   s.pending.clear();

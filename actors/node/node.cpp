@@ -44,7 +44,7 @@ caf::actor spawn_tree(Self* self) {
   tree.spec.strategy = supervision::Strategy::one_for_one;
   tree.spec.intensity = {static_cast<uint32_t>(o.config.supervision.max_restarts),
                          o.config.supervision.within_s * 1000};
-  const BatchLayout layout = batch_layout(o.plan);
+  const BatchLayout layout = batch_layout(o.plan, static_cast<uint64_t>(topology.groups));
   tree.children.push_back({{.id = o.name() + "/dataloader"},
                            [node, filler = o.filler, layout](caf::scheduled_actor* parent) {
                              caf::actor child = parent->spawn(dataloader_actor, filler, layout);

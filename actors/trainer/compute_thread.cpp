@@ -18,7 +18,7 @@ EngineOptions engine_options(const Config& config, const Plan& plan) {
   o.shape = plan.shape;
   o.precision = config.train.precision;
   o.micro_batch_size = static_cast<int>(plan.micro_batch_size);
-  o.accumulation = static_cast<int>(plan.accumulation);
+  o.rows = static_cast<int>(plan.rows());
   o.sharding = plan.topology.sharding;
   o.deterministic = config.train.deterministic;
   o.grad_clip = static_cast<float>(config.train.grad_clip);
@@ -42,8 +42,12 @@ size_t arena_bytes(const Config& config, const Plan& plan, bool host_memory) {
   const auto groups = static_cast<size_t>(plan.topology.groups),
              shards = static_cast<size_t>(plan.topology.shards);
   const size_t total = shard_layout(units_of(plan.shape), shards).total;
-  const BufferPlan buffers = buffer_plan(engine_options(config, plan), groups, shards, host_memory);
-  return buffers.bytes(config.train.precision, total) + (size_t{8} << 20);
+  const EngineOptions options = engine_options(config, plan);
+  size_t most = 0;  // fewer groups: more rows each, and more partial sums
+  for (size_t g = 1; g <= groups; ++g)
+    most = std::max(
+        most, buffer_plan(options, g, shards, host_memory).bytes(config.train.precision, total));
+  return most + (size_t{8} << 20);
 }
 
 /// Declared in the order of construction: what uses comes after what is used.
@@ -211,7 +215,8 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
                   {},
                   false};
     done.learning_rate = options_.plan.learning_rate.at(static_cast<int64_t>(step) - 1);
-    done.samples = samples_of(options_.plan, options_.place, step);
+    done.samples =
+        samples_of(options_.plan, order.replicate_members.size(), order.group, order.shard, step);
     if (!last && (result.agreed.save || (every > 0 && step % every == 0))) {
       SS_ASSIGN(done.save, keep_for_checkpoint(g, step));
     }

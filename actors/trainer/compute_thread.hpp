@@ -35,8 +35,9 @@ struct ComputeOptions {
   std::optional<int> device_index = std::nullopt;  // none: the CPU computes
 };
 
-/// Shared memory that the trainer's collectives need: what its engine takes, and room for
-/// alignment. host_memory: the backend's; a GPU's engine takes more (see BufferPlan).
+/// Shared memory that the trainer's collectives need: what its engine takes at most over all
+/// numbers of groups up to the configured, and room for alignment. host_memory: the backend's; a
+/// GPU's engine takes more (see BufferPlan).
 size_t arena_bytes(const Config& config, const Plan& plan, bool host_memory);
 
 /// What the compute thread reports.

@@ -36,6 +36,10 @@ class CpuBackend final : public Backend {
   void copy_to_device(void* device, const void* host, size_t bytes) override;
   void copy_to_host(void* host, const void* device, size_t bytes) override;
   void synchronize() override {}
+  void parallel(size_t tasks, const std::function<void(size_t)>& body) override {
+    pool_.run(static_cast<int64_t>(tasks),
+              [&](int64_t task, int) { body(static_cast<size_t>(task)); });
+  }
 
   void embed(const void* params, const int32_t* tokens) override;
   void forward_block(int layer, const void* params) override;

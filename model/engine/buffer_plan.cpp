@@ -48,7 +48,7 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   for (const Unit& unit : units_of(options.shape))
     padded.push_back(shard_count(unit.count, shards) * shards);
   const bool fp32 = options.precision == DType::f32, tied = options.shape.tie_embeddings;
-  const size_t leaves = shards * static_cast<size_t>(options.accumulation);
+  const auto rows = static_cast<size_t>(options.rows);
 
   BufferPlan plan;
   if (shards > 1 && options.sharding == Sharding::full_shard)
@@ -56,12 +56,15 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   else if (shards > 1 || !fp32)
     one_each(padded, plan.pool_of_unit_gather, plan.gather);
 
-  plan.gradient_in_slice = leaves == 1 && fp32 && host_memory;
+  plan.gradient_in_slice = shards == 1 && rows <= groups && fp32 && host_memory;
   if (!plan.gradient_in_slice) rotating(padded, tied, plan.pool_of_unit_gradient, plan.gradient);
 
   // The plan must be the same for all groups: the widest of them decides.
-  for (size_t group = 0; group < groups; ++group)
-    plan.digits = std::max(plan.digits, digits_of_run(group * leaves, leaves, shards));
+  for (size_t group = 0; group < groups; ++group) {
+    const RowRange run = rows_of_group(rows, groups, group);
+    plan.digits =
+        std::max(plan.digits, digits_of_run(run.first * shards, run.count * shards, shards));
+  }
   plan.separate_total = groups > 1 || !host_memory;
   plan.device_state = !host_memory;
   return plan;

@@ -24,7 +24,7 @@ struct BufferPool {
 ///             S P e         shard_grad_op, and one shard in bf16
 ///             0             one shard in fp32
 ///   gradient  (2 U + E) e
-///             0             where backward can write the sum itself: fp32, M / groups = 1, host
+///             0             where backward can write the sum itself: fp32, one leaf a group, host
 ///   slices    D P 4
 ///   total     P 4           more than one group, or device memory
 ///   state     3 P 4         device memory

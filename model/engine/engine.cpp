@@ -1,7 +1,10 @@
 #include "model/engine/engine.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <sstream>
@@ -14,16 +17,21 @@
 #include "model/engine/stopwatch.hpp"
 #include "model/engine/vote.hpp"
 #include "runtime/base/hash.hpp"
+#include "runtime/base/state_hash.hpp"
 
 namespace simplescale {
 namespace {
 
-Status check(const EngineOptions& options, const Collective& shard, TrainState& state,
-             size_t total) {
+constexpr uint64_t kNever = UINT64_MAX;
+
+Status check(const EngineOptions& options, const Collective& shard, const Collective& replicate,
+             TrainState& state, size_t total) {
   SS_RETURN_IF_ERROR(validate(options.shape));
   auto bad = [](const std::string& text) { return Status(Code::bad_config, text); };
   if (options.micro_batch_size < 1) return bad("micro_batch_size must be at least 1");
-  if (options.accumulation < 1) return bad("accumulation must be at least 1");
+  if (options.rows < replicate.size())
+    return bad(std::to_string(options.rows) + " rows are too few for " +
+               std::to_string(replicate.size()) + " groups");
   if (!(options.grad_clip >= 0)) return bad("grad_clip must not be negative");
   if (options.sharding == Sharding::no_shard && shard.size() != 1)
     return bad("no_shard needs groups of one trainer, this group has " +
@@ -41,7 +49,7 @@ uint64_t hash_of(const EngineOptions& o, int shards, int groups) {
   text << std::hexfloat;
   for (int64_t n : {s.dim, s.hidden, s.layers, s.heads, s.kv_heads, s.vocab, s.block_size})
     text << n << ' ';
-  for (int n : {int(s.tie_embeddings), int(o.precision), o.micro_batch_size, o.accumulation,
+  for (int n : {int(s.tie_embeddings), int(o.precision), o.micro_batch_size, o.rows,
                 int(o.sharding), int(o.deterministic), shards, groups})
     text << n << ' ';
   for (double x : {s.rope_theta, s.norm_eps}) text << x << ' ';
@@ -75,10 +83,15 @@ struct Engine::Parts {
   std::optional<ReduceSchedule> reduce;
   std::optional<ShardOptimizer> optimizer;
   std::optional<Vote> vote;
+  std::optional<Mismatch> mismatch;
+  RowRange rows;                   // of this group
   std::vector<int32_t> no_tokens;  // (B, T + 1): stands in for a batch that failed
   std::vector<double> block_squares;
 
-  Status finished;  // not ok: the error that ended this engine
+  Status finished;      // not ok: the error that ended this engine
+  uint64_t making = 0;  // the newest step that has begun
+  WaitClock wait;
+  std::atomic<uint64_t> fault_step[3] = {kNever, kNever, kNever};  // by EngineFault
   std::atomic<uint64_t> progress = 0;
   std::atomic<bool> aborted = false;
   std::mutex mutex;
@@ -92,8 +105,9 @@ struct Engine::Parts {
   void load();
   Status finish(Status status);
   Status computed();
-  Result<const void*> forward(const int32_t* tokens, size_t after_head, const void** tied_params,
-                              StepResult& times);
+  bool due(EngineFault fault);
+  void flip_bit();
+  Result<const void*> forward(const int32_t* tokens, size_t after_head, const void** tied_params);
   Status micro_batch(int k, const int32_t* tokens, double& loss, StepResult& times);
   Result<Verdict> vote_on(Ballot& ballot, const Batch& batch, StepResult& times);
 };
@@ -103,18 +117,19 @@ Status Engine::Parts::create() {
   const size_t shards = static_cast<size_t>(shard.size()),
                groups = static_cast<size_t>(replicate.size());
   layout = shard_layout(units, shards);
-  SS_RETURN_IF_ERROR(check(options, shard, state, layout.total));
+  SS_RETURN_IF_ERROR(check(options, shard, replicate, state, layout.total));
   plan = buffer_plan(options, groups, shards, backend.host_memory());
   options_hash = hash_of(options, shard.size(), replicate.size());
-  leaf_scale =
-      1.0f / static_cast<float>(groups * shards * static_cast<size_t>(options.accumulation));
+  const auto all_rows = static_cast<uint64_t>(options.rows);
+  rows = rows_of_group(all_rows, groups, static_cast<uint64_t>(replicate.rank()));
+  leaf_scale = 1.0f / static_cast<float>(all_rows * shards);
   SS_ASSIGN(gather, GatherSchedule::create(plan, layout, options.precision, backend, shard));
-  SS_ASSIGN(reduce, ReduceSchedule::create(plan, units, layout, options.precision,
-                                           options.accumulation, backend, shard, replicate));
+  SS_ASSIGN(reduce, ReduceSchedule::create(plan, units, layout, options.precision, all_rows,
+                                           backend, shard, replicate));
   SS_ASSIGN(optimizer, ShardOptimizer::create(
                            plan, decay_runs(units, layout, static_cast<size_t>(shard.rank())),
                            layout.total, backend, shard, state));
-  vote.emplace(units, layout, options.accumulation, shard, replicate);
+  vote.emplace(units, layout, all_rows, shard, replicate);
   no_tokens.resize(static_cast<size_t>(options.micro_batch_size * (options.shape.block_size + 1)));
   block_squares.resize(layout.total / kShardAlign);
   if (state.has_step()) load();
@@ -138,35 +153,54 @@ Status Engine::Parts::finish(Status status) {
 
 /// After every unit: a sign of life, and the place where abort() is noticed.
 Status Engine::Parts::computed() {
+  if (due(EngineFault::hang))
+    for (;;) pause();
   progress.fetch_add(1, std::memory_order_relaxed);
   if (!aborted) return {};
   const std::lock_guard lock(mutex);
   return {Code::aborted, abort_reason};
 }
 
+/// Once, when the step that the fault was asked for has begun.
+bool Engine::Parts::due(EngineFault fault) {
+  std::atomic<uint64_t>& at = fault_step[static_cast<size_t>(fault)];
+  uint64_t step = at;
+  return step <= making && at.compare_exchange_strong(step, kNever);
+}
+
+/// In the first block, whose gradients are all different from zero.
+void Engine::Parts::flip_bit() {
+  float* at = reduce->total() + layout.offset[1];
+  uint32_t bits = 0;
+  backend.copy_to_host(&bits, at, sizeof bits);
+  backend.synchronize();
+  bits ^= 1u << 22;
+  backend.copy_to_device(at, &bits, sizeof bits);
+  backend.synchronize();
+}
+
 /// Up to the head, whose parameters are returned; after_head: the unit that will be needed next.
 Result<const void*> Engine::Parts::forward(const int32_t* tokens, size_t after_head,
-                                           const void** tied_params, StepResult& times) {
-  SS_ASSIGN(const void* params, gather->use(0, 1, times.wait_ms));
+                                           const void** tied_params) {
+  SS_ASSIGN(const void* params, gather->use(0, 1, wait));
   backend.embed(params, tokens);
   *tied_params = tied() ? params : nullptr;
   for (size_t layer = 0; layer < layers(); ++layer) {
     SS_RETURN_IF_ERROR(computed());
-    SS_ASSIGN(params, gather->use(1 + layer, 2 + layer, times.wait_ms));
+    SS_ASSIGN(params, gather->use(1 + layer, 2 + layer, wait));
     backend.forward_block(static_cast<int>(layer), params);
   }
   SS_RETURN_IF_ERROR(computed());
-  return gather->use(head(), after_head, times.wait_ms);
+  return gather->use(head(), after_head, wait);
 }
 
 Status Engine::Parts::micro_batch(int k, const int32_t* tokens, double& loss, StepResult& times) {
-  double& wait = times.wait_ms;
   const void* tied_params = nullptr;
   void* tied_grad = nullptr;
   const void* params = nullptr;
   {
     const Stopwatch watch(times.forward_ms);
-    SS_ASSIGN(params, forward(tokens, layers(), &tied_params, times));
+    SS_ASSIGN(params, forward(tokens, layers(), &tied_params));
   }
   const Stopwatch watch(times.backward_ms);
   SS_ASSIGN(void* grad, reduce->gradient(head(), wait));
@@ -175,7 +209,7 @@ Status Engine::Parts::micro_batch(int k, const int32_t* tokens, double& loss, St
   }
   loss = backend.head(params, tied_params, leaf_scale, grad, tied_grad);
   SS_RETURN_IF_ERROR(reduce->reduce(head(), k, wait));
-  const size_t after = k + 1 < options.accumulation ? 0 : GatherSchedule::kNone;
+  const size_t after = static_cast<uint64_t>(k) + 1 < rows.count ? 0 : GatherSchedule::kNone;
   for (size_t unit = layers(); unit > 0; --unit) {
     SS_RETURN_IF_ERROR(computed());
     SS_ASSIGN(params, gather->use(unit, unit > 1 ? unit - 1 : after, wait));
@@ -196,8 +230,7 @@ Status Engine::Parts::micro_batch(int k, const int32_t* tokens, double& loss, St
 Result<Verdict> Engine::Parts::vote_on(Ballot& ballot, const Batch& batch, StepResult& times) {
   gather->prefetch(0);
   reduce->begin_step();
-  if (replicate.size() > 1) ballot.state_hash = optimizer->sample_hash();
-  for (int k = 0; k < options.accumulation; ++k) {
+  for (int k = 0; static_cast<uint64_t>(k) < rows.count; ++k) {
     const int32_t* tokens = no_tokens.data();
     if (ballot.failure.ok()) {
       const Stopwatch watch(times.data_ms);
@@ -211,13 +244,16 @@ Result<Verdict> Engine::Parts::vote_on(Ballot& ballot, const Batch& batch, StepR
     }
     double loss = 0;
     SS_RETURN_IF_ERROR(micro_batch(k, tokens, loss, times));
+    if (due(EngineFault::nan_loss)) loss = std::numeric_limits<double>::quiet_NaN();
     ballot.losses.push_back(loss);
   }
+  // While the last reductions are under way; as late as can be, so that no damage slips in between.
+  if (replicate.size() > 1) ballot.state_hash = optimizer->hash_for_vote();
   const Stopwatch watch(times.backward_ms);
-  SS_RETURN_IF_ERROR(reduce->finish(times.wait_ms));
+  SS_RETURN_IF_ERROR(reduce->finish(wait));
   backend.block_square_sums(reduce->total(), layout.total, block_squares.data());
   ballot.block_squares = block_squares;
-  return vote->hold(ballot, times.wait_ms);
+  return vote->hold(ballot, wait);
 }
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, Backend& backend,
@@ -260,6 +296,9 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
   if (!p.optimizer->params())
     return Status(Code::not_found, "no state to start from: initialize() or attach()");
   StepResult result;
+  p.making = step;
+  p.mismatch.reset();
+  p.wait.ms = 0;
   {
     const Stopwatch watch(result.step_ms);
     Ballot ballot{.step = step,
@@ -271,7 +310,9 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
                         "holds " + at_step(p.state.step()) + ", cannot make " + at_step(step)};
     const Result<Verdict> verdict = p.vote_on(ballot, batch, result);
     if (!verdict.ok()) return p.finish(verdict.status().in(at_step(step)));
+    p.mismatch = verdict->mismatch;
     SS_RETURN_IF_ERROR(verdict->status);
+    result.state_hash = ballot.state_hash;
     result.loss = verdict->loss;
     result.grad_norm = verdict->grad_norm;
     result.agreed = verdict->agreed;
@@ -282,10 +323,12 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
     if (o.grad_clip > 0)
       adamw.gradient_scale = static_cast<float>(
           std::min(1.0, static_cast<double>(o.grad_clip) / (result.grad_norm + 1e-6)));
+    if (p.due(EngineFault::bitflip_gradient)) p.flip_bit();
     const Status applied = p.optimizer->apply(adamw, p.reduce->total(), o.state_timeout_ms);
     if (!applied.ok()) return p.finish(applied.in(at_step(step)));
     p.gather->reset(p.optimizer->params());
   }
+  result.wait_ms = p.wait.ms;
   return result;
 }
 
@@ -294,18 +337,37 @@ Result<double> Engine::loss(const int32_t* tokens) {
   SS_RETURN_IF_ERROR(p.finished);
   if (!p.optimizer->params())
     return Status(Code::not_found, "no state to start from: initialize() or attach()");
-  StepResult times;
   const void* tied_params = nullptr;
-  const Result<const void*> params = p.forward(tokens, GatherSchedule::kNone, &tied_params, times);
+  const Result<const void*> params = p.forward(tokens, GatherSchedule::kNone, &tied_params);
   if (!params.ok()) return p.finish(params.status());
   return p.backend.head(*params, tied_params, 0, nullptr, nullptr);
 }
 
+Status Engine::compare_states() {
+  Parts& p = *parts_;
+  SS_RETURN_IF_ERROR(p.finished);
+  p.mismatch.reset();
+  if (!p.optimizer->params())
+    return Status(Code::not_found, "no state to compare: initialize() or attach()");
+  if (p.replicate.size() == 1) return {};
+  const Result<Verdict> verdict =
+      p.vote->compare(p.state.step(), p.optimizer->whole_hash(), p.wait);
+  if (!verdict.ok()) return p.finish(verdict.status().in("comparing states"));
+  p.mismatch = verdict->mismatch;
+  return verdict->status;
+}
+
+const std::optional<Mismatch>& Engine::mismatch() const {
+  return parts_->mismatch;
+}
+
+int Engine::accumulation() const {
+  return static_cast<int>(parts_->rows.count);
+}
+
 uint64_t Engine::leaf(int k) const {
-  const uint64_t shards = parts_->layout.shards,
-                 accumulation = static_cast<uint64_t>(parts_->options.accumulation);
-  return static_cast<uint64_t>(parts_->replicate.rank()) * shards * accumulation +
-         static_cast<uint64_t>(k) * shards + static_cast<uint64_t>(parts_->shard.rank());
+  return (parts_->rows.first + static_cast<uint64_t>(k)) * parts_->layout.shards +
+         static_cast<uint64_t>(parts_->shard.rank());
 }
 
 size_t Engine::buffer_bytes() const {
@@ -324,6 +386,14 @@ void Engine::abort(const std::string& reason) {
 
 uint64_t Engine::progress() const {
   return parts_->progress.load(std::memory_order_relaxed);
+}
+
+bool Engine::waiting() const {
+  return parts_->wait.waiting.load(std::memory_order_relaxed);
+}
+
+void Engine::inject(EngineFault fault, uint64_t step) {
+  parts_->fault_step[static_cast<size_t>(fault)] = step;
 }
 
 }  // namespace simplescale

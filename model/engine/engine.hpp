@@ -2,30 +2,36 @@
 //
 // It owns the order of things (what is gathered, computed and reduced when) and its buffers;
 // mathematics is the Backend's, communication the Collectives', memory of the state the
-// TrainState's. The compute thread makes all calls but abort() and progress(). Batches come as
-// pointers, results go as values: no files, no clocks but for the breakdown, no logging of steps.
+// TrainState's. The compute thread makes all calls but abort(), progress(), waiting() and inject().
+// Batches come as pointers, results go as values: no files, no clocks but for the breakdown, no
+// logging of steps.
 //
 // E1. Until every rank of the world has voted for a step, nothing of it is written but to buffers.
 //
 // E2. The side of the state that holds step N - 1 is overwritten only after a vote for step N + 1
 // in which all took part, so a step that some ranks committed and others did not can be undone
-// (TrainState::rewind).
+// (TrainState::rewind). So can a committed step N whose replicas turn out to differ (E4): the vote
+// that finds it is the one for N + 1, and it fails.
 //
-// E3. The state after a step has the same bits for every layout (groups, shards, accumulation) of
-// the same leaves.
+// E3. The state after a step has the same bits for every layout (groups, shards) of the same
+// leaves, whether or not the groups train equally many.
 //
-// E4. Replicas whose states differ in any bit find out within 16 steps: each step they compare a
-// hash of another sixteenth.
+// E4. Replicas whose states of step N differ in any bit find out in the vote for step N + 1, or in
+// compare_states() where there is none: they compare a 128-bit hash of all of it, made right before
+// the vote. Nobody commits N + 1 then. With device memory each vote compares a hash of another
+// sixteenth, so that it takes up to 16 steps.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "model/backend.hpp"
 #include "runtime/base/collective.hpp"
+#include "runtime/base/hash.hpp"
 #include "runtime/base/model_shape.hpp"
 #include "runtime/base/sharding.hpp"
 #include "runtime/base/status.hpp"
@@ -33,13 +39,13 @@
 
 namespace simplescale {
 
-/// S = shard.size() trainers a group, groups = replicate.size(); M = groups * S * accumulation
-/// leaves a step.
+/// S = shard.size() trainers a group, G = replicate.size() groups; M = K * S leaves a step, of
+/// which group g computes the rows rows_of_group(K, G, g) (sharding.hpp).
 struct EngineOptions {
   ModelShape shape;
   DType precision = DType::f32;  // as the backend's
   int micro_batch_size = 1;      // B, as the backend's
-  int accumulation = 1;          // A: micro-batches of this trainer a step
+  int rows = 1;                  // K: of a step, over all groups; at least G
   Sharding sharding = Sharding::full_shard;
   /// Sums in tree order cost no more than others here: both values take the same path and give the
   /// same bits.
@@ -64,10 +70,30 @@ struct StepResult {
                     // on every rank
   double grad_norm = 0;  // before clipping; the same bits on every rank
   StepControl agreed;
+  Hash128 state_hash;  // of the own shard of the state before the step, as compared among replicas;
+                       // zero with one group
   double step_ms = 0;  // all of step(); the five below are parts of it
   double data_ms = 0;  // inside batch()
   double forward_ms = 0, backward_ms = 0, optimizer_ms = 0;
   double wait_ms = 0;  // waiting for collectives
+};
+
+/// Replicas of a shard that do not hold the same bits.
+struct Mismatch {
+  uint64_t step = 0;  // whose state
+  int shard = 0;
+  std::vector<Hash128> of_group;  // G
+  std::optional<Hash128> right;   // what more than half of the groups hold, if any
+  /// Groups that are outvoted; empty without a majority.
+  std::vector<int> wrong() const;
+  Status status() const;  // Code::mismatch, says all of this
+};
+
+/// Faults for tests and drills.
+enum class EngineFault : unsigned char {
+  bitflip_gradient,  // the highest mantissa bit of one element of the own total, after the vote
+  nan_loss,          // the loss of the step's first micro-batch is not a number
+  hang,              // the compute thread stops for ever, deaf to abort()
 };
 
 class Engine {
@@ -95,6 +121,8 @@ class Engine {
   /// Makes step `step` (1-based, the one after the committed) and commits it. Accumulation k is
   /// leaf leaf(k) of the step. Errors, all with the committed state as it was:
   ///   bad_data  the loss or the norm is not finite (every rank says so)
+  ///   mismatch  replicas differ in the committed state (mismatch() tells), or in the gradient's
+  ///             norm (every rank says so)
   ///   any code  a rank's batch() failed, or ranks disagree on step, options or norm (every rank
   ///   says which and why) aborted, deadline, unavailable  of a collective, or batch() ended with
   ///   aborted: this engine and its communicators
@@ -107,7 +135,18 @@ class Engine {
   /// call it together.
   Result<double> loss(const int32_t* tokens);
 
-  /// m = group * S * A + k * S + shard: its samples are m * B ... m * B + B - 1 of the step.
+  /// After the last step, which no vote follows: replicas compare the committed state. All ranks of
+  /// the world must call it together; all get the same code. mismatch: as in step(); internal:
+  /// ranks hold different steps. An error of a collective ends this engine.
+  Status compare_states();
+  /// How the replicas differ, if the last step() or compare_states() ended with Code::mismatch
+  /// because of their states.
+  const std::optional<Mismatch>& mismatch() const;
+
+  /// Micro-batches of this trainer a step.
+  int accumulation() const;
+  /// m = (first row of the group + k) * S + shard: its samples are m * B ... m * B + B - 1 of the
+  /// step.
   uint64_t leaf(int k) const;
   /// Bytes of the buffers this engine took from the two communicators.
   size_t buffer_bytes() const;
@@ -116,6 +155,11 @@ class Engine {
   void abort(const std::string& reason);
   /// Grows with every unit computed: the watchdog's proof of life. Any thread.
   uint64_t progress() const;
+  /// The compute thread is inside a collective's wait: if progress() stands still, others are late.
+  /// Any thread.
+  bool waiting() const;
+  /// The fault happens once, in the first step from `step` on. Any thread.
+  void inject(EngineFault fault, uint64_t step);
 
  private:
   struct Parts;

@@ -1,7 +1,5 @@
 #include "model/engine/gather.hpp"
 
-#include "model/engine/stopwatch.hpp"
-
 namespace simplescale {
 
 Result<GatherSchedule> GatherSchedule::create(const BufferPlan& plan, const ShardLayout& layout,
@@ -55,13 +53,13 @@ void GatherSchedule::prefetch(size_t unit, size_t current) {
   start(*oldest, unit);
 }
 
-Result<const void*> GatherSchedule::use(size_t unit, size_t next, double& wait_ms) {
+Result<const void*> GatherSchedule::use(size_t unit, size_t next, WaitClock& wait) {
   if (slots_.empty()) return static_cast<const void*>(master_ + layout_->offset[unit]);
   prefetch(unit);
   Slot* slot = find(unit);
   slot->last_use = ++uses_;
   if (slot->work) {
-    const Stopwatch watch(wait_ms);
+    const Waiting waiting(wait);
     const Status status = slot->work->wait();
     slot->work.reset();
     if (!status.ok()) return status;

@@ -10,6 +10,7 @@
 
 #include "model/backend.hpp"
 #include "model/engine/buffer_plan.hpp"
+#include "model/engine/stopwatch.hpp"
 #include "runtime/base/collective.hpp"
 
 namespace simplescale {
@@ -28,8 +29,8 @@ class GatherSchedule {
   void prefetch(size_t unit, size_t current = kNone);
 
   /// The whole unit, valid until prefetch() needs its buffer; starts the gather of `next`
-  /// meanwhile. Adds to wait_ms.
-  Result<const void*> use(size_t unit, size_t next, double& wait_ms);
+  /// meanwhile.
+  Result<const void*> use(size_t unit, size_t next, WaitClock& wait);
 
   static constexpr size_t kNone = static_cast<size_t>(-1);
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/hash.hpp"
+#include "runtime/base/state_hash.hpp"
 
 namespace simplescale {
 
@@ -54,7 +54,15 @@ void ShardOptimizer::load() {
   params_ = device_;
 }
 
-uint64_t ShardOptimizer::sample_hash() const {
+Hash128 ShardOptimizer::whole_hash() const {
+  return state_hash(state_->committed(),
+                    [this](size_t tasks, const std::function<void(size_t)>& body) {
+                      backend_->parallel(tasks, body);
+                    });
+}
+
+Hash128 ShardOptimizer::hash_for_vote() const {
+  if (!device_) return whole_hash();
   const TrainState::Side side = state_->committed();
   const uint64_t step = state_->step();
   const size_t part = total_ / kShardAlign / kHashedParts * kShardAlign + kShardAlign;
@@ -68,7 +76,7 @@ uint64_t ShardOptimizer::sample_hash() const {
                               .data();
     hashes[kind + 1] = hash128(values + first, count * sizeof(float)).low;
   }
-  return hash128(hashes, sizeof(hashes)).low;
+  return hash128(hashes, sizeof(hashes));
 }
 
 Status ShardOptimizer::apply(const AdamW& options, const float* gradient, int state_timeout_ms) {

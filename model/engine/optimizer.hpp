@@ -10,6 +10,7 @@
 #include "model/backend.hpp"
 #include "model/engine/buffer_plan.hpp"
 #include "runtime/base/collective.hpp"
+#include "runtime/base/hash.hpp"
 #include "runtime/base/train_state.hpp"
 
 namespace simplescale {
@@ -29,8 +30,11 @@ class ShardOptimizer {
   /// The committed parameters of the own shard, fp32, device memory; valid until the next load() or
   /// apply().
   const float* params() const { return params_; }
-  /// Of one sixteenth of the committed state, another one every step: equal on replicas.
-  uint64_t sample_hash() const;
+  /// What replicas compare in a vote. Host memory: whole_hash(). Device memory, whose copy in host
+  /// memory one host thread cannot hash in no time: of one sixteenth, another one every step.
+  Hash128 hash_for_vote() const;
+  /// Of the whole committed state.
+  Hash128 whole_hash() const;
   /// gradient: the own shard's total, fp32, device memory. Writes the new state and commits it as
   /// options.step. deadline if a reader keeps the other side; then nothing was changed.
   Status apply(const AdamW& options, const float* gradient, int state_timeout_ms);

@@ -2,16 +2,16 @@
 
 #include <algorithm>
 
-#include "model/engine/stopwatch.hpp"
-
 namespace simplescale {
 
 Result<ReduceSchedule> ReduceSchedule::create(const BufferPlan& plan,
                                               const std::vector<Unit>& units,
                                               const ShardLayout& layout, DType precision,
-                                              int accumulation, Backend& backend, Collective& shard,
+                                              uint64_t rows, Backend& backend, Collective& shard,
                                               Collective& replicate) {
-  ReduceSchedule schedule(units, layout, precision, accumulation, backend, shard, replicate);
+  const auto groups = static_cast<uint64_t>(replicate.size());
+  const RowRange own = rows_of_group(rows, groups, static_cast<uint64_t>(replicate.rank()));
+  ReduceSchedule schedule(units, layout, precision, own, backend, shard, replicate);
   schedule.pool_of_unit_ = plan.pool_of_unit_gradient;
   for (size_t pool = 0; pool < plan.gradient.size(); ++pool) {
     for (size_t i = 0; i < plan.gradient[pool].slots; ++i) {
@@ -34,10 +34,11 @@ Result<ReduceSchedule> ReduceSchedule::create(const BufferPlan& plan,
     SS_ASSIGN(void* data, replicate.allocate(layout.total * sizeof(float)));
     schedule.total_ = static_cast<float*>(data);
   }
-  const uint64_t leaves = static_cast<uint64_t>(shard.size()) * static_cast<uint64_t>(accumulation);
-  for (int group = 0; group < replicate.size(); ++group)
-    schedule.nodes_of_group_.push_back(nodes_of_run(static_cast<uint64_t>(group) * leaves, leaves));
-  schedule.first_leaf_ = static_cast<uint64_t>(replicate.rank()) * leaves;
+  const auto shards = static_cast<uint64_t>(shard.size());
+  for (uint64_t group = 0; group < groups; ++group) {
+    const RowRange run = rows_of_group(rows, groups, group);
+    schedule.nodes_of_group_.push_back(nodes_of_run(run.first * shards, run.count * shards));
+  }
   return schedule;
 }
 
@@ -45,7 +46,7 @@ void ReduceSchedule::begin_step() {
   for (PartialSum& slice : slices_) slice.clear();
 }
 
-Result<void*> ReduceSchedule::gradient(size_t unit, double& wait_ms) {
+Result<void*> ReduceSchedule::gradient(size_t unit, WaitClock& wait) {
   if (slots_.empty()) return static_cast<void*>(slices_[unit].buffer(0));
   size_t chosen = kNone;
   for (size_t i = 0; i < slots_.size(); ++i) {
@@ -53,7 +54,7 @@ Result<void*> ReduceSchedule::gradient(size_t unit, double& wait_ms) {
     if (chosen == kNone || slots_[chosen].unit != kNone) chosen = i;
   }
   Slot& slot = slots_[chosen];
-  if (slot.unit != kNone) SS_RETURN_IF_ERROR(finish(chosen, wait_ms));
+  if (slot.unit != kNone) SS_RETURN_IF_ERROR(finish(chosen, wait));
   slot.unit = unit;
   clear_padding(slot, unit);
   return slot.data;
@@ -73,10 +74,10 @@ void ReduceSchedule::clear_padding(Slot& slot, size_t unit) {
   slot.written = std::max(slot.written, count);
 }
 
-Status ReduceSchedule::reduce(size_t unit, int k, double& wait_ms) {
+Status ReduceSchedule::reduce(size_t unit, int k, WaitClock& wait) {
   const uint64_t shards = layout_->shards;
-  const uint64_t first = first_leaf_ + static_cast<uint64_t>(k) * shards;
-  const bool last = k + 1 == accumulation_;
+  const uint64_t first = (rows_.first + static_cast<uint64_t>(k)) * shards;
+  const bool last = static_cast<uint64_t>(k) + 1 == rows_.count;
   PartialSum& slice = slices_[unit];
   if (slots_.empty()) {
     const TreeSource leaf{{0, first}, slice.data(0), DType::f32};
@@ -102,14 +103,14 @@ Status ReduceSchedule::reduce(size_t unit, int k, double& wait_ms) {
       shard_->reduce_scatter_leaves(found->data, layout_->count[unit], precision_, leaves, slice);
   const size_t previous = pending_;
   pending_ = static_cast<size_t>(found - slots_.begin());
-  return previous == kNone ? Status() : finish(previous, wait_ms);
+  return previous == kNone ? Status() : finish(previous, wait);
 }
 
-Status ReduceSchedule::finish(size_t index, double& wait_ms) {
+Status ReduceSchedule::finish(size_t index, WaitClock& wait) {
   Slot& slot = slots_[index];
   SS_ASSERT(slot.work);
   {
-    const Stopwatch watch(wait_ms);
+    const Waiting waiting(wait);
     const Status status = slot.work->wait();
     slot.work.reset();
     SS_RETURN_IF_ERROR(status);
@@ -136,9 +137,9 @@ void ReduceSchedule::across(size_t unit) {
   }
 }
 
-Status ReduceSchedule::finish(double& wait_ms) {
-  if (pending_ != kNone) SS_RETURN_IF_ERROR(finish(pending_, wait_ms));
-  const Stopwatch watch(wait_ms);
+Status ReduceSchedule::finish(WaitClock& wait) {
+  if (pending_ != kNone) SS_RETURN_IF_ERROR(finish(pending_, wait));
+  const Waiting waiting(wait);
   Status status;
   for (WorkPtr& work : across_)
     if (Status ended = work->wait(); status.ok()) status = ended;

@@ -11,29 +11,30 @@
 
 #include "model/backend.hpp"
 #include "model/engine/buffer_plan.hpp"
+#include "model/engine/stopwatch.hpp"
 #include "runtime/base/collective.hpp"
 
 namespace simplescale {
 
 class ReduceSchedule {
  public:
-  /// What the references name must outlive it.
+  /// rows: K of a step, over all groups. What the references name must outlive it.
   static Result<ReduceSchedule> create(const BufferPlan& plan, const std::vector<Unit>& units,
-                                       const ShardLayout& layout, DType precision, int accumulation,
+                                       const ShardLayout& layout, DType precision, uint64_t rows,
                                        Backend& backend, Collective& shard, Collective& replicate);
 
   /// Forgets all sums.
   void begin_step();
   /// Where backward puts the gradient of `unit`: the whole unit in compute precision. Waits for the
   /// buffer if it is in use.
-  Result<void*> gradient(size_t unit, double& wait_ms);
+  Result<void*> gradient(size_t unit, WaitClock& wait);
   /// The gradient of `unit` for accumulation k is in its buffer: starts its reduction, ends the one
   /// of the unit before.
-  Status reduce(size_t unit, int k, double& wait_ms);
-  /// Ends all reductions; after accumulation A - 1 total() is complete.
-  Status finish(double& wait_ms);
+  Status reduce(size_t unit, int k, WaitClock& wait);
+  /// Ends all reductions; after the last accumulation total() is complete.
+  Status finish(WaitClock& wait);
   /// The own shard of the gradient, fp32, device memory, laid out as the shard.
-  const float* total() const { return total_; }
+  float* total() { return total_; }
 
  private:
   struct Slot {
@@ -47,26 +48,25 @@ class ReduceSchedule {
   static constexpr size_t kNone = static_cast<size_t>(-1);
 
   ReduceSchedule(const std::vector<Unit>& units, const ShardLayout& layout, DType precision,
-                 int accumulation, Backend& backend, Collective& shard, Collective& replicate)
+                 RowRange rows, Backend& backend, Collective& shard, Collective& replicate)
       : units_(&units),
         layout_(&layout),
         precision_(precision),
-        accumulation_(accumulation),
+        rows_(rows),
         backend_(&backend),
         shard_(&shard),
         replicate_(&replicate) {}
-  Status finish(size_t slot, double& wait_ms);
+  Status finish(size_t slot, WaitClock& wait);
   void across(size_t unit);
   void clear_padding(Slot& slot, size_t unit);
 
   const std::vector<Unit>* units_;
   const ShardLayout* layout_;
   DType precision_;
-  int accumulation_;
+  RowRange rows_;  // of this group
   Backend* backend_;
   Collective* shard_;
   Collective* replicate_;
-  uint64_t first_leaf_ = 0;  // of this group
   std::vector<size_t> pool_of_unit_;
   std::vector<Slot> slots_;         // empty: gradients go straight into the slices
   size_t pending_ = kNone;          // slot of the newest reduce-scatter

@@ -1,6 +1,7 @@
-// Milliseconds added up over the parts of a step.
+// Milliseconds added up over the parts of a step, and what of them is waiting for others.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 
 namespace simplescale {
@@ -19,6 +20,27 @@ class Stopwatch {
  private:
   double& ms_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+/// The compute thread's waits for collectives.
+struct WaitClock {
+  double ms = 0;
+  std::atomic<bool> waiting = false;  // inside a wait now; any thread may look
+};
+
+/// Lives as long as one wait.
+class Waiting {
+ public:
+  explicit Waiting(WaitClock& clock) : clock_(clock), watch_(clock.ms) {
+    clock_.waiting.store(true, std::memory_order_relaxed);
+  }
+  ~Waiting() { clock_.waiting.store(false, std::memory_order_relaxed); }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  WaitClock& clock_;
+  Stopwatch watch_;
 };
 
 }  // namespace simplescale

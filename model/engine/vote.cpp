@@ -5,16 +5,14 @@
 #include <cstdio>
 #include <cstring>
 
-#include "model/engine/stopwatch.hpp"
-#include "runtime/base/hash.hpp"
-
 namespace simplescale {
 namespace {
 
 /// The fixed part of a ballot on the wire; doubles follow. Peers are of the same build and machine
 /// type.
 struct BallotHeader {
-  uint64_t step, options_hash, state_hash;
+  uint64_t step, options_hash;
+  Hash128 state_hash;
   float learning_rate;
   uint8_t stop, save, pause, code;
   char message[224];
@@ -44,9 +42,8 @@ std::string text(double value) {
 
 Status failure_of(const BallotHeader& header, const std::string& voter) {
   if (header.code == static_cast<uint8_t>(Code::ok)) return {};
-  const bool known = header.code <= static_cast<uint8_t>(Code::io);
   const size_t length = strnlen(header.message, sizeof(header.message));
-  return {known ? static_cast<Code>(header.code) : Code::internal,
+  return {is_code(header.code) ? static_cast<Code>(header.code) : Code::internal,
           voter + ": " + std::string(header.message, length)};
 }
 
@@ -62,17 +59,23 @@ struct Exchange {
   const double* numbers(size_t rank) const {
     return reinterpret_cast<const double*>(all.data() + rank * bytes + sizeof(BallotHeader));
   }
+  /// Of all ranks, in rank order.
+  std::vector<Hash128> state_hashes(size_t ranks) const {
+    std::vector<Hash128> hashes;
+    for (size_t rank = 0; rank < ranks; ++rank) hashes.push_back(header(rank).state_hash);
+    return hashes;
+  }
 };
 
 Result<Exchange> exchange(Collective& collective, const BallotHeader& header,
-                          const std::vector<double>& numbers, double& wait_ms) {
+                          const std::vector<double>& numbers, WaitClock& wait) {
   Exchange result;
   result.bytes = sizeof(header) + numbers.size() * sizeof(double);
   std::vector<char> mine(result.bytes);
   std::memcpy(mine.data(), &header, sizeof(header));
   std::memcpy(mine.data() + sizeof(header), numbers.data(), numbers.size() * sizeof(double));
   result.all.resize(result.bytes * static_cast<size_t>(collective.size()));
-  const Stopwatch watch(wait_ms);
+  const Waiting waiting(wait);
   SS_RETURN_IF_ERROR(
       collective.all_gather_bytes(mine.data(), result.all.data(), result.bytes)->wait());
   return result;
@@ -82,7 +85,6 @@ Result<Exchange> exchange(Collective& collective, const BallotHeader& header,
 /// with voter 0, decides.
 Ballot combined(const Exchange& votes, size_t ranks, const std::string& voter_kind) {
   Ballot result;
-  std::vector<uint64_t> states;
   for (size_t rank = 0; rank < ranks; ++rank) {
     const BallotHeader header = votes.header(rank);
     const std::string voter = voter_kind + " " + std::to_string(rank);
@@ -105,10 +107,8 @@ Ballot combined(const Exchange& votes, size_t ranks, const std::string& voter_ki
     if (header.options_hash != result.options_hash) differ("options ", "one kind", "another");
     if (header.learning_rate != result.learning_rate)
       differ("learning rate ", text(result.learning_rate), text(header.learning_rate));
-    states.push_back(header.state_hash);
     if (result.failure.ok()) result.failure = failure;
   }
-  result.state_hash = hash128(states.data(), states.size() * sizeof(uint64_t)).low;
   return result;
 }
 
@@ -127,11 +127,12 @@ double tree_mean(std::span<const double> leaves) {
 
 }  // namespace
 
-Vote::Vote(const std::vector<Unit>& units, const ShardLayout& layout, int accumulation,
+Vote::Vote(const std::vector<Unit>& units, const ShardLayout& layout, uint64_t rows,
            Collective& shard, Collective& replicate)
     : units_(&units),
       layout_(&layout),
-      accumulation_(static_cast<size_t>(accumulation)),
+      rows_(rows),
+      most_rows_(most_rows(rows, static_cast<uint64_t>(replicate.size()))),
       shard_(&shard),
       replicate_(&replicate) {
   for (size_t rank = 0; rank < layout.shards; ++rank) {
@@ -186,42 +187,47 @@ double Vote::grad_norm(std::span<const double* const> squares_of_rank) const {
   return std::sqrt(total);
 }
 
-Result<Verdict> Vote::hold(const Ballot& ballot, double& wait_ms) {
+Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
   const size_t shards = static_cast<size_t>(shard_->size()),
                groups = static_cast<size_t>(replicate_->size());
   std::vector<double> record = ballot.losses;
-  record.resize(accumulation_);
+  record.resize(most_rows_);
   add_squares(ballot, record);
-  SS_ASSIGN(const Exchange group, exchange(*shard_, header_of(ballot), record, wait_ms));
+  SS_ASSIGN(const Exchange group, exchange(*shard_, header_of(ballot), record, wait));
   const Ballot of_group = combined(group, shards, "trainer");
 
-  // The group's norm, then its losses in leaf order: accumulation by accumulation.
+  // The group's state hashes and norm, then its losses in leaf order: row by row.
   std::vector<const double*> squares;
-  for (size_t rank = 0; rank < shards; ++rank)
-    squares.push_back(group.numbers(rank) + accumulation_);
-  record.assign(1, grad_norm(squares));
-  for (size_t k = 0; k < accumulation_; ++k)
-    for (size_t rank = 0; rank < shards; ++rank) record.push_back(group.numbers(rank)[k]);
-  SS_ASSIGN(const Exchange world, exchange(*replicate_, header_of(of_group), record, wait_ms));
+  for (size_t rank = 0; rank < shards; ++rank) squares.push_back(group.numbers(rank) + most_rows_);
+  record.assign(2 * shards + 1, grad_norm(squares));
+  std::memcpy(record.data(), group.state_hashes(shards).data(), shards * sizeof(Hash128));
+  for (size_t row = 0; row < most_rows_; ++row)
+    for (size_t rank = 0; rank < shards; ++rank) record.push_back(group.numbers(rank)[row]);
+  SS_ASSIGN(const Exchange world, exchange(*replicate_, header_of(of_group), record, wait));
   const Ballot of_world = combined(world, groups, "group");
 
   Verdict verdict;
   verdict.agreed = of_world.control;
   verdict.status = of_world.failure;
-  verdict.grad_norm = world.numbers(0)[0];
+  verdict.grad_norm = world.numbers(0)[2 * shards];
+  std::vector<Hash128> hashes(groups * shards);
   std::vector<double> losses;
+  Status norms;
   for (size_t rank = 0; rank < groups; ++rank) {
-    const double norm = world.numbers(rank)[0];
-    losses.insert(losses.end(), world.numbers(rank) + 1, world.numbers(rank) + record.size());
-    auto differ = [&](const std::string& what) {
-      if (verdict.status.ok())
-        verdict.status = {Code::internal,
-                          "replicas differ: " + what + " in group " + std::to_string(rank)};
-    };
-    if (world.header(rank).state_hash != world.header(0).state_hash)
-      differ("the state in group 0 is not the state");
-    if (norm != verdict.grad_norm && (std::isfinite(norm) || std::isfinite(verdict.grad_norm)))
-      differ("gradient norm " + text(verdict.grad_norm) + " in group 0, " + text(norm));
+    std::memcpy(static_cast<void*>(&hashes[rank * shards]), world.numbers(rank),
+                shards * sizeof(Hash128));
+    const double norm = world.numbers(rank)[2 * shards];
+    const double* first = world.numbers(rank) + 2 * shards + 1;
+    losses.insert(losses.end(), first, first + rows_of_group(rows_, groups, rank).count * shards);
+    if (norms.ok() && norm != verdict.grad_norm &&
+        (std::isfinite(norm) || std::isfinite(verdict.grad_norm)))
+      norms = {Code::mismatch, "replicas differ: gradient norm " + text(verdict.grad_norm) +
+                                   " in group 0, " + text(norm) + " in group " +
+                                   std::to_string(rank)};
+  }
+  if (verdict.status.ok()) {
+    verdict.mismatch = find_mismatch(ballot.step - 1, shards, hashes);
+    verdict.status = verdict.mismatch ? verdict.mismatch->status() : norms;
   }
   verdict.loss = tree_mean(losses);
   if (verdict.status.ok() && !(std::isfinite(verdict.loss) && std::isfinite(verdict.grad_norm)))
@@ -229,6 +235,74 @@ Result<Verdict> Vote::hold(const Ballot& ballot, double& wait_ms) {
                                           text(verdict.grad_norm) + " is not finite"};
   verdict.status = verdict.status.in("step " + std::to_string(ballot.step));
   return verdict;
+}
+
+Result<Verdict> Vote::compare(uint64_t step, const Hash128& state_hash, WaitClock& wait) {
+  struct Record {
+    Hash128 hash;
+    uint64_t step;
+  };
+  const size_t shards = static_cast<size_t>(shard_->size()),
+               groups = static_cast<size_t>(replicate_->size());
+  const Record mine{state_hash, step};
+  std::vector<Record> group(shards), world(groups * shards);
+  {
+    const Waiting waiting(wait);
+    SS_RETURN_IF_ERROR(shard_->all_gather_bytes(&mine, group.data(), sizeof(Record))->wait());
+    SS_RETURN_IF_ERROR(
+        replicate_->all_gather_bytes(group.data(), world.data(), shards * sizeof(Record))->wait());
+  }
+  Verdict verdict;
+  std::vector<Hash128> hashes;
+  for (size_t rank = 0; rank < world.size(); ++rank) {
+    hashes.push_back(world[rank].hash);
+    if (verdict.status.ok() && world[rank].step != world[0].step)
+      verdict.status = {Code::internal, "rank 0 holds step " + std::to_string(world[0].step) +
+                                            ", rank " + std::to_string(rank) + " step " +
+                                            std::to_string(world[rank].step)};
+  }
+  if (!verdict.status.ok()) return verdict;
+  verdict.mismatch = find_mismatch(world[0].step, shards, hashes);
+  if (verdict.mismatch) verdict.status = verdict.mismatch->status();
+  return verdict;
+}
+
+std::optional<Mismatch> find_mismatch(uint64_t step, size_t shards,
+                                      std::span<const Hash128> hashes) {
+  const size_t groups = hashes.size() / shards;
+  for (size_t shard = 0; shard < shards; ++shard) {
+    Mismatch found{.step = step, .shard = static_cast<int>(shard)};
+    for (size_t group = 0; group < groups; ++group)
+      found.of_group.push_back(hashes[group * shards + shard]);
+    const auto& all = found.of_group;
+    auto copies = [&](const Hash128& hash) {
+      return static_cast<size_t>(std::count(all.begin(), all.end(), hash));
+    };
+    if (copies(all[0]) == groups) continue;
+    for (const Hash128& hash : all)
+      if (2 * copies(hash) > groups) found.right = hash;
+    return found;
+  }
+  return {};
+}
+
+std::vector<int> Mismatch::wrong() const {
+  std::vector<int> groups;
+  for (size_t group = 0; right && group < of_group.size(); ++group)
+    if (of_group[group] != *right) groups.push_back(static_cast<int>(group));
+  return groups;
+}
+
+Status Mismatch::status() const {
+  std::string text = "replicas differ: shard " + std::to_string(shard) + " of step " +
+                     std::to_string(step) + " is";
+  for (size_t group = 0; group < of_group.size(); ++group)
+    text += (group ? ", " : " ") + of_group[group].hex() + " in group " + std::to_string(group);
+  const std::vector<int> outvoted = wrong();
+  if (outvoted.empty()) text += "; which is right shows when the step is made again";
+  for (size_t i = 0; i < outvoted.size(); ++i)
+    text += (i ? ", " : "; wrong is group ") + std::to_string(outvoted[i]);
+  return {Code::mismatch, text};
 }
 
 }  // namespace simplescale

@@ -50,6 +50,8 @@ const char* to_string(Code code) {
       return "not found";
     case Code::io:
       return "io";
+    case Code::mismatch:
+      return "mismatch";
   }
   return "?";
 }

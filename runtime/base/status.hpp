@@ -23,7 +23,13 @@ enum class Code : unsigned char {
   unavailable,  // a peer is gone or refuses
   not_found,    // what was asked for does not exist
   io,           // the operating system says no: disk full, permission, ...
+  mismatch,     // replicas that must hold the same bits do not
 };
+
+/// True if a number from elsewhere is a Code.
+constexpr bool is_code(unsigned value) {
+  return value <= static_cast<unsigned>(Code::mismatch);
+}
 
 /// Process exit code of interface.md for a code; codes without one of their own are bugs at that
 /// level (70).

@@ -51,6 +51,14 @@ Result<TrainState> TrainState::create(const std::string& name, uint64_t layout_h
 }
 
 Result<TrainState> TrainState::open(const std::string& name, uint64_t layout_hash, size_t total) {
+  SS_ASSIGN(TrainState state, open(name, total));
+  if (state.layout_hash() != layout_hash)
+    return Status(Code::bad_data, "shared memory " + name +
+                                      ": holds the training state of another model or layout");
+  return state;
+}
+
+Result<TrainState> TrainState::open(const std::string& name, size_t total) {
   TrainState state;
   SS_ASSIGN(state.memory_, SharedMemory::open(name));
   auto refuse = [&](const std::string& why) {
@@ -58,7 +66,7 @@ Result<TrainState> TrainState::open(const std::string& name, uint64_t layout_has
   };
   if (state.memory_.bytes() < kHeaderBytes || state.header()->magic != StateHeader::kMagic)
     return refuse("is no training state");
-  if (state.header()->layout_hash != layout_hash || state.header()->total != total)
+  if (state.header()->total != total)
     return refuse("holds the training state of another model or layout");
   if (state.memory_.bytes() < bytes_for(total)) return refuse("is shorter than its header says");
   return state;
@@ -72,6 +80,11 @@ uint64_t TrainState::step() const {
   const uint64_t step = committed_step();
   SS_ASSERT(step != kNoStep);
   return step;
+}
+
+std::optional<uint64_t> TrainState::step_if_any() const {
+  const uint64_t step = committed_step();
+  return step == kNoStep ? std::nullopt : std::optional(step);
 }
 
 uint64_t TrainState::committed_step() const {
@@ -122,6 +135,19 @@ void TrainState::commit(uint64_t step) {
   const uint32_t other = header()->committed == 1 ? 1 : 0;
   header()->step[other] = step;
   header()->committed = other + 1;
+}
+
+void TrainState::commit_as(uint64_t layout_hash, uint64_t step) {
+  SS_ASSERT(step != kNoStep);
+  const uint32_t written = header()->committed == 1 ? 1 : 0;
+  invalidate_as(layout_hash);
+  header()->step[written] = step;
+  header()->committed = written + 1;
+}
+
+void TrainState::invalidate_as(uint64_t layout_hash) {
+  invalidate();
+  header()->layout_hash = layout_hash;
 }
 
 void TrainState::invalidate() {

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -23,7 +24,7 @@ namespace simplescale {
 struct StateHeader {
   static constexpr uint64_t kMagic = 0x3153'5453'4c50'4d53;
   uint64_t magic;
-  uint64_t
+  std::atomic<uint64_t>
       layout_hash;  // of model shape, shards, shard index: a segment of another layout is refused
   uint64_t total;   // elements of params
   std::atomic<uint32_t> committed;  // 0: no side is valid; else 1 + the committed side
@@ -39,14 +40,20 @@ class TrainState {
   static Result<TrainState> create(const std::string& name, uint64_t layout_hash, size_t total);
   /// Maps what create() made; refuses another layout.
   static Result<TrainState> open(const std::string& name, uint64_t layout_hash, size_t total);
+  /// Maps a segment of any layout with this total: another shard of the same model, to be
+  /// overwritten, or sent to whom it belongs. layout_hash() tells whose it is.
+  static Result<TrainState> open(const std::string& name, size_t total);
+  uint64_t layout_hash() const { return header()->layout_hash; }
 
   struct Side {
     std::span<float> params, exp_avg, exp_avg_sq;
   };
   /// True if one side holds a committed step.
   bool has_step() const;
-  /// The committed step; only if has_step().
+  /// The committed step; only if has_step(), and by whom nobody can invalidate it meanwhile.
   uint64_t step() const;
+  /// The same for everybody else.
+  std::optional<uint64_t> step_if_any() const;
   /// True if one side holds exactly this step (the committed one, or the one before it, until it is
   /// overwritten).
   bool holds(uint64_t step) const;
@@ -59,8 +66,13 @@ class TrainState {
   Result<Side> begin_write(int timeout_ms);
   /// Flips: what begin_write() gave is now the state of `step`.
   void commit(uint64_t step);
+  /// As commit(); from now on the segment is of the layout `layout_hash`, so the other side, which
+  /// is of the old one, is forgotten. Whoever dies in between leaves an empty segment.
+  void commit_as(uint64_t layout_hash, uint64_t step);
   /// Forgets both sides (before a restore).
   void invalidate();
+  /// Forgets both sides; from now on the segment is of the layout `layout_hash`.
+  void invalidate_as(uint64_t layout_hash);
 
   /// A reader's hold on the side that holds `step`, else not_found. unpin() lets go. The writer
   /// waits for it.

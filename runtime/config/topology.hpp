@@ -61,7 +61,8 @@ struct Plan {
   ModelShape shape;
   Topology topology;
   int64_t micro_batch_size = 1;   // B, samples
-  int64_t accumulation = 1;       // A, micro-batches of one trainer in a step
+  int64_t accumulation = 1;       // A, micro-batches of one trainer in a step of the configured
+                                  // layout; a generation with fewer groups has more
   int64_t leaves = 1;             // M = world * A, micro-batches of a step
   int64_t global_batch_size = 1;  // M * B, samples of a step
   int64_t max_iters = 1;          // micro-batches of one trainer in the run: max_steps * A
@@ -71,6 +72,8 @@ struct Plan {
   LearningRate learning_rate;
   uint64_t parameters = 0;
   MemoryEstimate memory;  // of one trainer
+  /// K = M / S, rows of a step (sharding.hpp): the same whatever the number of groups.
+  int64_t rows() const { return leaves / topology.shards; }
 };
 
 /// Topology, batch and schedule of a run. bad_config: the above, a batch that is not whole (names

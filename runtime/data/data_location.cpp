@@ -35,18 +35,17 @@ std::string token_path(const Config& config) {
   return source_is_tokens(config) ? config.data.source : data_folder(config);
 }
 
-BatchLayout batch_layout(const Plan& plan) {
-  return {static_cast<uint64_t>(plan.topology.groups), static_cast<uint64_t>(plan.topology.shards),
-          static_cast<uint64_t>(plan.accumulation), static_cast<uint64_t>(plan.micro_batch_size)};
+BatchLayout batch_layout(const Plan& plan, uint64_t groups) {
+  return {groups, static_cast<uint64_t>(plan.topology.shards), static_cast<uint64_t>(plan.rows()),
+          static_cast<uint64_t>(plan.micro_batch_size)};
 }
 
-std::vector<uint64_t> samples_of(const Plan& plan, const TrainerPlace& place, uint64_t step) {
-  const BatchLayout layout = batch_layout(plan);
+std::vector<uint64_t> samples_of(const Plan& plan, uint64_t groups, uint64_t group, uint64_t shard,
+                                 uint64_t step) {
+  const BatchLayout layout = batch_layout(plan, groups);
   std::vector<uint64_t> samples;
-  for (uint64_t k = 0; k < layout.accumulation; ++k) {
-    const uint64_t leaf =
-        leaf_of(layout, static_cast<uint64_t>(place.group), static_cast<uint64_t>(place.shard), k);
-    samples.push_back(first_sample(layout, step - 1, leaf));
+  for (uint64_t k = 0; k < layout.accumulation(group); ++k) {
+    samples.push_back(first_sample(layout, step - 1, leaf_of(layout, group, shard, k)));
     samples.push_back(layout.micro_batch_size);
   }
   return samples;

@@ -18,11 +18,13 @@ bool source_is_tokens(const Config& config);
 /// data.source itself where that holds tokens, else the prepared folder (data_folder()).
 std::string token_path(const Config& config);
 
-/// The plan's layout as the sample order sees it.
-BatchLayout batch_layout(const Plan& plan);
-/// What a trainer trains in a step (1-based), as global sample indices: first, count, first, count,
-/// ...
-std::vector<uint64_t> samples_of(const Plan& plan, const TrainerPlace& place, uint64_t step);
+/// The run's batch over `groups` groups, as the sample order sees it; groups: of a generation,
+/// which may be fewer than plan.topology.groups.
+BatchLayout batch_layout(const Plan& plan, uint64_t groups);
+/// What the trainer of a shard of group `group` of `groups` trains in a step (1-based), as global
+/// sample indices: first, count, first, count, ...
+std::vector<uint64_t> samples_of(const Plan& plan, uint64_t groups, uint64_t group, uint64_t shard,
+                                 uint64_t step);
 
 /// Training and validation tokens of a prepared configuration. Errors as open_dataset(); also a
 /// block longer than the data.

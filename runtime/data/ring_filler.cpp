@@ -25,7 +25,7 @@ Status RingFiller::start(const FillPlan& plan) {
   const RingShape& shape = rings_.shape();
   const BatchLayout& layout = plan.layout;
   bool fits = plan.trainers.size() <= shape.rings && layout.groups > 0 && layout.shards > 0 &&
-              layout.accumulation > 0 && layout.micro_batch_size == shape.micro_batch_size;
+              layout.rows >= layout.groups && layout.micro_batch_size == shape.micro_batch_size;
   for (const auto& trainer : plan.trainers)
     fits = fits && trainer.group < layout.groups && trainer.shard < layout.shards;
   if (!fits) return Status(Code::bad_config, "the plan does not fit token rings " + name());
@@ -105,7 +105,7 @@ Result<bool> RingFiller::fill_one_slot_each() {
     const uint64_t first = first_sample(plan_->layout, at.step, leaf);
     SS_RETURN_IF_ERROR(fill(tokens, first));
     rings_.commit_fill(ring, at.step, at.accumulation, first);
-    if (++at.accumulation == plan_->layout.accumulation) at = Cursor{.step = at.step + 1};
+    if (++at.accumulation == plan_->layout.accumulation(group)) at = Cursor{.step = at.step + 1};
     worked = true;
   }
   return worked;

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "runtime/base/sharding.hpp"
+
 namespace simplescale {
 
 /// The order in which a data set's samples are trained: a new keyed permutation every epoch.
@@ -27,21 +29,22 @@ class SampleOrder {
   int half_bits_ = 1;
 };
 
-/// How a step's samples are spread: groups x shards trainers, each computing `accumulation`
-/// micro-batches.
+/// How a step's samples are spread: `rows` rows of `shards` micro-batches over `groups` groups. The
+/// samples of a step do not depend on groups.
 struct BatchLayout {
-  uint64_t groups = 1, shards = 1, accumulation = 1;
+  uint64_t groups = 1, shards = 1, rows = 1;
   uint64_t micro_batch_size = 1;  // samples
 
-  uint64_t global_batch() const {
-    return groups * shards * accumulation * micro_batch_size;
-  }  // samples a step
+  uint64_t global_batch() const { return shards * rows * micro_batch_size; }  // samples a step
+  /// Micro-batches that each trainer of a group computes in a step.
+  uint64_t accumulation(uint64_t group) const { return rows_of_group(rows, groups, group).count; }
 };
 
 /// The index of a micro-batch within its step, as a leaf of the tree of sums (tree_sum.hpp).
 inline uint64_t leaf_of(const BatchLayout& layout, uint64_t group, uint64_t shard,
                         uint64_t accumulation) {
-  return (group * layout.accumulation + accumulation) * layout.shards + shard;
+  return (rows_of_group(layout.rows, layout.groups, group).first + accumulation) * layout.shards +
+         shard;
 }
 
 /// Global index of the first of the micro_batch_size samples that a trainer reads for a leaf.

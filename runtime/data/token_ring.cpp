@@ -197,7 +197,7 @@ Status TokenRings::closed(uint64_t ring) const {
   if (state == RingHeader::open) return {};
   if (state != RingHeader::closed) return Status(Code::aborted, "token ring closed");
   const uint32_t code = r->code.load();
-  const bool known = code != 0 && code <= static_cast<uint32_t>(Code::io);
+  const bool known = code != 0 && is_code(code);
   return Status(known ? static_cast<Code>(code) : Code::aborted,
                 std::string(r->reason, strnlen(r->reason, sizeof r->reason)));
 }

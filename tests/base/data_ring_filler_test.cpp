@@ -46,7 +46,7 @@ std::vector<uint64_t> read_steps(TokenRings& rings, uint64_t ring, uint64_t gene
   std::vector<uint64_t> positions;
   const auto [group, shard] = plan.trainers[ring];
   for (uint64_t s = step; s < step + steps; ++s)
-    for (uint64_t k = 0; k < plan.layout.accumulation; ++k) {
+    for (uint64_t k = 0; k < plan.layout.accumulation(group); ++k) {
       const auto batch = rings.acquire(ring, {generation, s, k}, long_ms);
       REQUIRE_MESSAGE(batch.ok(), batch.status().message());
       CHECK(batch->first_sample ==
@@ -69,8 +69,9 @@ TEST_SUITE("ring filler") {
     const File file(counting(24 * T + 1));
     const auto source = *TokenSource::open(file.path, "auto", 1000);
     const SampleOrder order(source.samples(T), 3, true);
-    for (const BatchLayout& layout : {BatchLayout{1, 1, 6, B}, BatchLayout{2, 1, 3, B},
-                                      BatchLayout{3, 2, 1, B}, BatchLayout{1, 3, 2, B}}) {
+    for (const BatchLayout& layout :
+         {BatchLayout{1, 1, 6, B}, BatchLayout{2, 1, 6, B}, BatchLayout{3, 2, 3, B},
+          BatchLayout{1, 3, 2, B}, BatchLayout{4, 1, 6, B}, BatchLayout{2, 2, 3, B}}) {
       FillPlan plan{.generation = 1, .start_step = 1, .layout = layout};
       for (uint64_t g = 0; g < layout.groups; ++g)
         for (uint64_t s = 0; s < layout.shards; ++s) plan.trainers.push_back({g, s});
@@ -112,6 +113,8 @@ TEST_SUITE("ring filler") {
     CHECK(filler.start(plan).code() == Code::aborted);  // a plan that came twice
     plan.generation = 6;
     plan.layout.micro_batch_size = B + 1;
+    CHECK(filler.start(plan).code() == Code::bad_config);
+    plan.layout = {3, 2, 2, B};  // a group without a row
     CHECK(filler.start(plan).code() == Code::bad_config);
   }
 

@@ -69,17 +69,36 @@ TEST_SUITE("sample order") {
     for (int count : places) CHECK(std::abs(count - 1000) < 150);
   }
 
+  TEST_CASE("rows: groups train each row once, in order, and differ by one row at most") {
+    for (uint64_t rows = 1; rows <= 40; ++rows)
+      for (uint64_t groups = 1; groups <= rows; ++groups) {
+        uint64_t next = 0;
+        for (uint64_t group = 0; group < groups; ++group) {
+          const RowRange range = rows_of_group(rows, groups, group);
+          REQUIRE(range.first == next);
+          REQUIRE(range.count >= rows / groups);
+          REQUIRE(range.count <= most_rows(rows, groups));
+          next += range.count;
+        }
+        REQUIRE(next == rows);
+        REQUIRE(most_rows(rows, groups) <= rows / groups + 1);
+      }
+    static_assert(rows_of_group(7, 3, 0) == RowRange{0, 2});
+    static_assert(rows_of_group(7, 3, 2) == RowRange{4, 3});
+  }
+
   TEST_CASE("sample order: a step's samples are the same for every layout") {
-    const BatchLayout layouts[] = {
-        {1, 1, 12, 2}, {2, 2, 3, 2}, {3, 4, 1, 2}, {4, 1, 3, 2}, {1, 3, 4, 2}};
+    const BatchLayout layouts[] = {{1, 1, 12, 2}, {2, 2, 6, 2}, {3, 4, 3, 2},
+                                   {4, 1, 12, 2}, {1, 3, 4, 2}, {5, 1, 12, 2},
+                                   {4, 2, 6, 2},  {2, 4, 3, 2}};  // the last with unequal groups
     for (const BatchLayout& layout : layouts) {
       CHECK(layout.global_batch() == 24);
       std::set<uint64_t> leaves, samples;
       for (uint64_t g = 0; g < layout.groups; ++g)
         for (uint64_t s = 0; s < layout.shards; ++s)
-          for (uint64_t k = 0; k < layout.accumulation; ++k) {
+          for (uint64_t k = 0; k < layout.accumulation(g); ++k) {
             const uint64_t leaf = leaf_of(layout, g, s, k);
-            CHECK(leaf == g * layout.shards * layout.accumulation + k * layout.shards + s);
+            CHECK(leaf == (layout.rows * g / layout.groups + k) * layout.shards + s);
             leaves.insert(leaf);
             for (uint64_t b = 0; b < layout.micro_batch_size; ++b)
               samples.insert(first_sample(layout, 5, leaf) + b);

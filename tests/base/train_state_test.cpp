@@ -3,7 +3,10 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <numeric>
 #include <thread>
+
+#include "runtime/base/state_hash.hpp"
 
 using namespace simplescale;
 
@@ -147,5 +150,57 @@ TEST_SUITE("train_state") {
     Result<SharedMemory> small = SharedMemory::create(name + "-small", 64);
     REQUIRE(small.ok());
     CHECK(TrainState::open(name + "-small", 7, kTotal).status().code() == Code::bad_data);
+  }
+
+  TEST_CASE("train_state: a segment may become another shard's; what it held is forgotten") {
+    const std::string name = segment_name();
+    TrainState state = new_state(name);
+    write(state, 0);
+    write(state, 1);
+    Result<TrainState> any = TrainState::open(name, kTotal);
+    REQUIRE(any.ok());
+    CHECK(any->layout_hash() == 7);
+    CHECK(TrainState::open(name, kTotal * 2).status().code() == Code::bad_data);
+    Result<TrainState::Side> side = any->begin_write(0);
+    REQUIRE(side.ok());
+    CHECK(any->holds(1));  // until the end
+    std::fill(side->params.begin(), side->params.end(), 42.0f);
+    any->commit_as(8, 1);
+    CHECK(state.step() == 1);
+    CHECK(state.committed().params[3] == 42);
+    CHECK(TrainState::open(name, 8, kTotal).ok());
+    CHECK(TrainState::open(name, 7, kTotal).status().code() == Code::bad_data);
+    write(state, 2);
+    CHECK(state.holds(1));
+    state.invalidate_as(9);
+    CHECK_FALSE(state.has_step());
+    CHECK(state.layout_hash() == 9);
+    write(state, 5);
+    CHECK(state.step() == 5);
+  }
+
+  TEST_CASE("state_hash: sees every bit and every place, and does not depend on who hashes when") {
+    const size_t total = 2 * kStateHashBlock + 1024;
+    std::vector<float> memory(3 * total);
+    std::iota(memory.begin(), memory.end(), 1.0f);
+    const TrainState::Side side{
+        {memory.data(), total}, {memory.data() + total, total}, {memory.data() + 2 * total, total}};
+    const Hash128 hash = state_hash(side);
+    const Parallel backwards = [](size_t tasks, const std::function<void(size_t)>& body) {
+      while (tasks-- > 0) body(tasks);
+    };
+    CHECK(state_hash(side, backwards) == hash);
+    std::vector<Hash128> blocks;
+    for (const std::span<float> part : {side.params, side.exp_avg, side.exp_avg_sq})
+      hash_blocks(part, blocks);
+    CHECK(hash128(blocks.data(), blocks.size() * sizeof(Hash128)) == hash);
+    for (const size_t at : {size_t{0}, kStateHashBlock, total - 1, total, 3 * total - 1}) {
+      auto* bits = reinterpret_cast<unsigned char*>(&memory[at]);
+      bits[0] ^= 1;
+      CHECK(state_hash(side) != hash);
+      bits[0] ^= 1;
+    }
+    std::swap(memory[0], memory[kStateHashBlock]);
+    CHECK(state_hash(side) != hash);
   }
 }

@@ -8,7 +8,7 @@ using namespace simplescale;
 
 namespace {
 
-EngineOptions options_for(int groups, int shards, DType precision, bool tied) {
+EngineOptions options_for(int shards, DType precision, bool tied) {
   EngineOptions options;
   options.shape = {.dim = 64,
                    .hidden = 96,
@@ -20,7 +20,7 @@ EngineOptions options_for(int groups, int shards, DType precision, bool tied) {
   options.shape.tie_embeddings = tied;
   options.precision = precision;
   options.micro_batch_size = 2;
-  options.accumulation = 12 / (groups * shards);
+  options.rows = 12 / shards;
   return options;
 }
 
@@ -50,7 +50,7 @@ TEST_SUITE("engine_cpu") {
       "checkpointing") {
     for (DType precision : {DType::f32, DType::bf16}) {
       for (bool tied : {false, true}) {
-        World alone(options_for(1, 1, precision, tied), 1, 1, cpu_backends(1, false));
+        World alone(options_for(1, precision, tied), 1, 1, cpu_backends(1, false));
         const std::string expected = digest_after(3, alone);
         struct {
           int groups, shards;
@@ -62,7 +62,7 @@ TEST_SUITE("engine_cpu") {
             CAPTURE(shards);
             CAPTURE(tied);
             CAPTURE(static_cast<int>(precision));
-            EngineOptions options = options_for(groups, shards, precision, tied);
+            EngineOptions options = options_for(shards, precision, tied);
             options.sharding = sharding;
             const bool odd = (groups + shards) % 2 == 1;
             World world(options, groups, shards,
@@ -76,7 +76,7 @@ TEST_SUITE("engine_cpu") {
 
   TEST_CASE("engine on the CPU: the loss begins near ln V and falls on data seen again and again") {
     for (DType precision : {DType::f32, DType::bf16}) {
-      const EngineOptions options = options_for(1, 2, precision, false);
+      const EngineOptions options = options_for(2, precision, false);
       World world(options, 1, 2, cpu_backends(1, false));
       world.initialize();
       std::vector<double> losses(30);

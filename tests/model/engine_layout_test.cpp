@@ -17,7 +17,7 @@ EngineOptions options_for(int leaves, Layout layout, Sharding sharding, DType pr
   options.shape = test_shape(tied);
   options.precision = precision;
   options.sharding = sharding;
-  options.accumulation = leaves / (layout.groups * layout.shards);
+  options.rows = leaves / layout.shards;
   options.micro_batch_size = 2;
   options.seed = 5;
   return options;
@@ -109,6 +109,77 @@ TEST_SUITE("engine_layout") {
           }
         }
       }
+    }
+  }
+
+  TEST_CASE("engine: E3 holds when the rows of a step do not divide among the groups") {
+    for (const DType precision : {DType::f32, DType::bf16}) {
+      for (const int rows : {3, 4, 7, 13}) {
+        for (const int shards : {1, 2, 3}) {
+          const Layout one{1, shards};
+          const int leaves = rows * shards;
+          auto with = [&](Layout layout, Sharding sharding) {
+            return options_for(leaves, layout, sharding, precision, false);
+          };
+          const Outcome expected =
+              outcome(with(one, Sharding::full_shard), one, 2, fake_backends());
+          for (const int groups : {2, 3}) {
+            for (const Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op}) {
+              for (const bool host : {true, false}) {
+                CAPTURE(rows);
+                CAPTURE(shards);
+                CAPTURE(groups);
+                CAPTURE(host);
+                const Layout layout{groups, shards};
+                check_same(expected,
+                           outcome(with(layout, sharding), layout, 2, fake_backends(host)));
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+
+  TEST_CASE("engine: groups may come and go between steps, whatever the number of rows") {
+    for (const int rows : {3, 4, 7}) {
+      CAPTURE(rows);
+      const Layout full{3, 2};
+      const EngineOptions options =
+          options_for(rows * 2, full, Sharding::full_shard, DType::f32, false);
+      World undisturbed(options, 3, 2);
+      undisturbed.initialize();
+      const std::vector<StepResult> expected = undisturbed.train(1, 8);
+
+      World three(options, 3, 2);
+      three.initialize();
+      three.train(1, 2);
+      std::vector<TrainState> states = std::move(three.states);
+      for (const int groups : {2, 1}) {  // the last group dies
+        states.resize(static_cast<size_t>(groups) * 2);
+        World fewer(options, groups, 2, fake_backends(), std::move(states));
+        const uint64_t step = *fewer.seats[0].engine->attach();
+        const std::vector<StepResult> steps = fewer.train(step + 1, step + 2);
+        for (size_t i = 0; i < 2; ++i) {
+          CHECK(steps[i].loss == expected[step + i].loss);
+          CHECK(steps[i].grad_norm == expected[step + i].grad_norm);
+        }
+        states = std::move(fewer.states);
+      }
+      World again(options, 3, 2);  // two are back, with the survivor's state
+      for (size_t i = 0; i < 6; ++i) {
+        const TrainState::Side from = states[i % 2].committed();
+        Result<TrainState::Side> to = again.states[i].begin_write(0);
+        REQUIRE(to.ok());
+        std::copy(from.params.begin(), from.params.end(), to->params.begin());
+        std::copy(from.exp_avg.begin(), from.exp_avg.end(), to->exp_avg.begin());
+        std::copy(from.exp_avg_sq.begin(), from.exp_avg_sq.end(), to->exp_avg_sq.begin());
+        again.states[i].commit(6);
+        REQUIRE(again.seats[i].engine->attach().ok());
+      }
+      again.train(7, 8);
+      CHECK(again.digest() == undisturbed.digest());
+      CHECK(again.digest(2) == undisturbed.digest());
     }
   }
 

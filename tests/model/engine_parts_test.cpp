@@ -143,9 +143,9 @@ TEST_SUITE("engine_parts") {
                   squares[unit][first + i];
           }
           ThreadCommunicator alone(1, 60'000);
-          double wait_ms = 0;
+          WaitClock wait;
           const Result<Verdict> verdict =
-              Vote(units, layout, 1, group.rank(rank), alone.rank(0)).hold(ballot, wait_ms);
+              Vote(units, layout, 1, group.rank(rank), alone.rank(0)).hold(ballot, wait);
           norms[static_cast<size_t>(rank)] =
               verdict.ok() && verdict->status.ok() ? verdict->grad_norm : -1;
         });
@@ -169,17 +169,39 @@ TEST_SUITE("engine_parts") {
         ballot.block_squares.assign(layout.total / kShardAlign, 0);
         ballot.block_squares[0] = rank == 2 ? 9 : 4;
         ThreadCommunicator alone(1, 60'000);
-        double wait_ms = 0;
+        WaitClock wait;
         const Result<Verdict> verdict =
-            Vote(units, layout, 1, alone.rank(0), replicate.rank(rank)).hold(ballot, wait_ms);
+            Vote(units, layout, 3, alone.rank(0), replicate.rank(rank)).hold(ballot, wait);
         if (verdict.ok()) statuses[static_cast<size_t>(rank)] = verdict->status;
       });
     }
     for (std::thread& thread : threads) thread.join();
     for (const Status& status : statuses) {
-      CHECK(status.code() == Code::internal);
+      CHECK(status.code() == Code::mismatch);
       CHECK(status.message() ==
             "step 4: replicas differ: gradient norm 2 in group 0, 3 in group 2");
     }
+  }
+
+  TEST_CASE("vote: a majority of copies names the wrong ones, two copies name nobody") {
+    const Hash128 a{1, 2}, b{1, 3}, c{4, 2};
+    CHECK_FALSE(find_mismatch(7, 2, std::vector{a, b, a, b, a, b}));
+    CHECK_FALSE(find_mismatch(7, 1, std::vector{a}));
+    const std::optional<Mismatch> three = find_mismatch(7, 2, std::vector{a, b, a, c, a, b});
+    REQUIRE(three);
+    CHECK(three->step == 7);
+    CHECK(three->shard == 1);
+    CHECK(three->of_group == std::vector{b, c, b});
+    CHECK(three->wrong() == std::vector{1});
+    CHECK(three->status().code() == Code::mismatch);
+    CHECK(three->status().message() == "replicas differ: shard 1 of step 7 is " + b.hex() +
+                                           " in group 0, " + c.hex() + " in group 1, " + b.hex() +
+                                           " in group 2; wrong is group 1");
+    const std::optional<Mismatch> two = find_mismatch(7, 1, std::vector{a, b});
+    REQUIRE(two);
+    CHECK(two->wrong().empty());
+    CHECK(two->status().message().ends_with("which is right shows when the step is made again"));
+    CHECK_FALSE(find_mismatch(7, 1, std::vector{a, b, a, b})->right);
+    CHECK(find_mismatch(7, 1, std::vector{a, b, c, a, a})->wrong() == std::vector{1, 2});
   }
 }

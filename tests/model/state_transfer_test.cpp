@@ -1,0 +1,267 @@
+#include "runtime/base/state_transfer.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <functional>
+#include <thread>
+
+#include "runtime/base/state_hash.hpp"
+#include "tests/model/engine_world.hpp"
+#include "tests/model/thread_collective.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+constexpr size_t kTotal = (size_t{1} << 20) + 3 * 1024;  // more than one chunk
+
+TrainState new_state(uint64_t layout, size_t total = kTotal) {
+  static int count = 0;
+  Result<TrainState> state = TrainState::create(
+      "ss-test-transfer-" + std::to_string(getpid()) + "-" + std::to_string(count++), layout,
+      total);
+  REQUIRE(state.ok());
+  return state.take();
+}
+
+/// Values that tell seed, step, part and place.
+void write(TrainState& state, uint64_t seed, uint64_t step) {
+  Result<TrainState::Side> side = state.begin_write(0);
+  REQUIRE(side.ok());
+  float value = static_cast<float>(seed * 1000 + step);
+  for (const std::span<float> part : {side->params, side->exp_avg, side->exp_avg_sq})
+    for (float& x : part) x = value += 0.25f;
+  state.commit(step);
+}
+
+/// Damages what arrives in the n-th broadcast.
+class Damaging : public Collective {
+ public:
+  Damaging(Collective& inner, int damaged) : inner_(inner), left_(damaged) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  Result<void*> allocate(size_t bytes) override { return inner_.allocate(bytes); }
+  WorkPtr all_gather(const void* s, void* f, size_t n, DType d) override {
+    return inner_.all_gather(s, f, n, d);
+  }
+  WorkPtr reduce_scatter(const void* f, void* s, size_t n, DType d) override {
+    return inner_.reduce_scatter(f, s, n, d);
+  }
+  WorkPtr all_reduce(void* p, size_t n, DType d) override { return inner_.all_reduce(p, n, d); }
+  WorkPtr broadcast(void* data, size_t n, DType d, int root) override {
+    WorkPtr work = inner_.broadcast(data, n, d, root);
+    if (left_-- > 0) return work;
+    left_ = 1 << 30;
+    struct Flip : Work {
+      Flip(WorkPtr w, char* b) : work(std::move(w)), byte(b) {}
+      Status wait() override {
+        Status status = work->wait();
+        *byte ^= 4;
+        return status;
+      }
+      WorkPtr work;
+      char* byte;
+    };
+    return std::make_unique<Flip>(std::move(work), static_cast<char*>(data) + n * 2);
+  }
+  WorkPtr barrier() override { return inner_.barrier(); }
+  WorkPtr all_gather_bytes(const void* m, void* a, size_t n) override {
+    return inner_.all_gather_bytes(m, a, n);
+  }
+  WorkPtr reduce_scatter_leaves(const void* f, size_t n, DType d, std::span<const TreeNode> l,
+                                PartialSum& s) override {
+    return inner_.reduce_scatter_leaves(f, n, d, l, s);
+  }
+  WorkPtr all_reduce_partials(const PartialSum& m, std::span<const std::vector<TreeNode>> n,
+                              float* t) override {
+    return inner_.all_reduce_partials(m, n, t);
+  }
+  void abort(const std::string& reason) override { inner_.abort(reason); }
+
+ private:
+  Collective& inner_;
+  int left_;
+};
+
+/// Rank 0 sends the state of `step`, the others receive; their results in rank order. damaged: the
+/// broadcast that arrives broken at the last rank, if any.
+std::vector<Status> transfer(std::vector<TrainState>& states, uint64_t step,
+                             int damaged = 1 << 30) {
+  const int size = static_cast<int>(states.size());
+  ThreadCommunicator heal(size, 60'000);
+  std::vector<Status> statuses(states.size());
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      const auto i = static_cast<size_t>(rank);
+      Damaging bad(heal.rank(rank), rank + 1 == size ? damaged : 1 << 30);
+      statuses[i] = rank == 0 ? send_state(bad, states[i], step)
+                              : receive_state(bad, states[i], step, "trainer n1.0", 0);
+    });
+  for (std::thread& thread : threads) thread.join();
+  return statuses;
+}
+
+}  // namespace
+
+TEST_SUITE("state_transfer") {
+  TEST_CASE("transfer: receivers get the sender's bits and become its shard") {
+    std::vector<TrainState> states;
+    states.push_back(new_state(1));
+    write(states[0], 1, 6);
+    write(states[0], 1, 7);
+    states.push_back(new_state(1));  // empty
+    states.push_back(new_state(2));  // of another shard, behind
+    write(states[2], 2, 4);
+    write(states[2], 2, 5);
+    for (const Status& status : transfer(states, 7)) CHECK(status.ok());
+    CHECK_FALSE(states[1].has_step());  // not committed
+    CHECK(states[2].step() == 5);
+    for (size_t i : {size_t{1}, size_t{2}}) {
+      states[i].commit_as(1, 7);
+      CHECK(states[i].step() == 7);
+      CHECK(states[i].layout_hash() == 1);
+      CHECK(state_hash(states[i].committed()) == state_hash(states[0].committed()));
+      CHECK_FALSE(states[i].holds(5));
+    }
+    REQUIRE(states[0].begin_write(0).ok());  // nobody pins it any longer
+    write(states[0], 1, 8);
+    REQUIRE(states[0].begin_write(0).ok());
+  }
+
+  TEST_CASE(
+      "transfer: the side of the moved step survives in a receiver that others need it from") {
+    std::vector<TrainState> states;
+    for (uint64_t shard : {1, 2}) {  // both have made step 8, and go back to 7
+      states.push_back(new_state(shard));
+      write(states.back(), shard, 7);
+      write(states.back(), shard, 8);
+    }
+    const Hash128 of_two = [&] {
+      const Result<int> pin = states[1].pin(7);
+      const Hash128 hash = state_hash(states[1].side(*pin));
+      states[1].unpin(*pin);
+      return hash;
+    }();
+    for (const Status& status : transfer(states, 7)) CHECK(status.ok());
+    REQUIRE(states[1].holds(7));
+    const Result<int> pin = states[1].pin(7);
+    CHECK(state_hash(states[1].side(*pin)) == of_two);
+    states[1].unpin(*pin);
+    std::vector<TrainState> back;  // so it can still send what it had
+    back.push_back(std::move(states[1]));
+    back.push_back(new_state(9));
+    for (const Status& status : transfer(back, 7)) CHECK(status.ok());
+    back[1].commit_as(2, 7);
+    CHECK(state_hash(back[1].committed()) == of_two);
+  }
+
+  TEST_CASE("transfer: damage on the way is found, wherever it is, and nothing is committed") {
+    // Broadcasts: opening, 3 x 2 chunks, hash.
+    for (int damaged = 0; damaged < 8; ++damaged) {
+      CAPTURE(damaged);
+      std::vector<TrainState> states;
+      for (int i = 0; i < 3; ++i) states.push_back(new_state(1));
+      write(states[0], 1, 7);
+      write(states[2], 3, 6);
+      const std::vector<Status> statuses = transfer(states, 7, damaged);
+      for (const Status& status : statuses) CHECK(status.code() == Code::bad_data);
+      CHECK(statuses[0].message() == "state of step 7 did not arrive whole at rank 2");
+      CHECK(statuses[1].message() == statuses[0].message());
+      CHECK(statuses[2].message().find("trainer n1.0") != std::string::npos);
+      CHECK_FALSE(states[2].holds(7));
+      CHECK(states[2].step() == 6);
+      CHECK_FALSE(states[1].has_step());
+    }
+  }
+
+  TEST_CASE("transfer: a sender without the step, a step or size that was not meant, a reader") {
+    std::vector<TrainState> states;
+    states.push_back(new_state(1));
+    write(states[0], 1, 7);
+    states.push_back(new_state(1));
+    std::vector<Status> statuses = transfer(states, 9);
+    CHECK(statuses[0].code() == Code::not_found);
+    CHECK(statuses[1].code() == Code::not_found);
+    CHECK(statuses[1].message() == "trainer n1.0 does not hold the state of step 9");
+
+    states.pop_back();
+    states.push_back(new_state(1, 2048));
+    statuses = transfer(states, 7);
+    CHECK(statuses[0].code() == Code::bad_data);
+    CHECK(statuses[1].message().starts_with("trainer n1.0 sends the state of step 7 with "));
+
+    states.pop_back();
+    states.push_back(new_state(1));
+    write(states[1], 1, 5);
+    REQUIRE(states[1].pin(5).ok());
+    write(states[1], 1, 6);
+    statuses = transfer(states, 7);
+    CHECK(statuses[0].code() == Code::bad_data);
+    CHECK(statuses[1].code() == Code::deadline);
+    CHECK(states[1].step() == 6);
+  }
+
+  TEST_CASE("transfer: a copy that lies elsewhere") {
+    TrainState source = new_state(1);
+    write(source, 4, 3);
+    std::vector<float> memory(3 * kTotal);
+    const TrainState::Side copy{{memory.data(), kTotal},
+                                {memory.data() + kTotal, kTotal},
+                                {memory.data() + 2 * kTotal, kTotal}};
+    const TrainState::Side from = source.committed();
+    std::copy(from.params.begin(), from.params.end(), copy.params.begin());
+    std::copy(from.exp_avg.begin(), from.exp_avg.end(), copy.exp_avg.begin());
+    std::copy(from.exp_avg_sq.begin(), from.exp_avg_sq.end(), copy.exp_avg_sq.begin());
+    TrainState target = new_state(1);
+    ThreadCommunicator heal(2, 60'000);
+    Status sent, received;
+    std::thread sender([&] { sent = send_state(heal.rank(0), copy, 3); });
+    received = receive_state(heal.rank(1), target, 3, "the peer", 0);
+    sender.join();
+    CHECK(sent.ok());
+    REQUIRE(received.ok());
+    target.commit_as(1, 3);
+    CHECK(state_hash(target.committed()) == state_hash(from));
+  }
+
+  TEST_CASE("transfer: a lost group comes back by transfers alone and goes on with the same bits") {
+    EngineOptions options;
+    options.shape = test_shape();
+    options.rows = 5;
+    World undisturbed(options, 3, 2);
+    undisturbed.initialize();
+    undisturbed.train(1, 6);
+
+    World three(options, 3, 2);
+    three.initialize();
+    three.train(1, 2);
+    std::vector<TrainState> states = std::move(three.states);
+    states.resize(2);
+    World one(options, 1, 2, fake_backends(), std::move(states));
+    one.train(3, 4);
+
+    World again(options, 3, 2);
+    for (size_t i = 0; i < 6; ++i) again.states[i].invalidate_as(99);  // of whatever shard
+    std::vector<std::unique_ptr<ThreadCommunicator>> heal;
+    for (int shard = 0; shard < 2; ++shard)
+      heal.push_back(std::make_unique<ThreadCommunicator>(4, 60'000));
+    std::vector<Status> sent(2);
+    std::vector<std::thread> sources;
+    for (size_t shard = 0; shard < 2; ++shard)
+      sources.emplace_back(
+          [&, shard] { sent[shard] = send_state(heal[shard]->rank(0), one.states[shard], 4); });
+    again.each([&](Seat& seat) {
+      const Status status = receive_state(
+          heal[static_cast<size_t>(seat.shard)]->rank(seat.group + 1), *seat.state, 4, "n0", 0);
+      CHECK(status.ok());
+      seat.state->commit_as(static_cast<uint64_t>(seat.shard), 4);
+      CHECK(*seat.engine->attach() == 4);
+    });
+    for (std::thread& source : sources) source.join();
+    for (const Status& status : sent) CHECK(status.ok());
+    again.train(5, 6);
+    for (int group = 0; group < 3; ++group) CHECK(again.digest(group) == undisturbed.digest());
+  }
+}
