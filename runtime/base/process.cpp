@@ -6,6 +6,8 @@
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,8 +16,10 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <memory>
+#include <set>
 
 namespace simplescale {
 
@@ -67,6 +71,8 @@ Result<pid_t> spawn(const SpawnOptions& options) {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
+    if (options.nice != 0)
+      setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + options.nice);
     setpgid(0, 0);  // a terminal's Ctrl-C belongs to the launcher alone
     if (output >= 0) {
       dup2(output, STDOUT_FILENO);
@@ -91,6 +97,54 @@ Result<pid_t> spawn(const SpawnOptions& options) {
     return Status(Code::io, "cannot run " + options.argv[0] + ": " + std::strerror(error));
   }
   return child;
+}
+
+ProcessState process_state(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  if (!std::getline(file, text)) return ProcessState::gone;
+  // pid (name) state ...; the name may hold anything
+  const size_t name_end = text.rfind(')');
+  const char state =
+      name_end != std::string::npos && name_end + 2 < text.size() ? text[name_end + 2] : 'X';
+  if (state == 'T' || state == 't') return ProcessState::stopped;
+  return state == 'Z' || state == 'X' ? ProcessState::gone : ProcessState::runs;
+}
+
+const std::string& pid_scope() {
+  static const std::string scope = [] {
+    std::string text;
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> text;
+    struct stat info {};
+    if (stat("/proc/self/ns/pid", &info) == 0) text += "/" + std::to_string(info.st_ino);
+    return text;
+  }();
+  return scope;
+}
+
+Status set_nice(pid_t pid, int nice) {
+  // Threads that start meanwhile have their starter's old value: look again until there are none.
+  std::set<pid_t> done;
+  for (bool more = true; more;) {
+    more = false;
+    std::error_code error;
+    for (const auto& entry :
+         std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", error)) {
+      const pid_t thread = std::atoi(entry.path().filename().c_str());
+      if (!done.insert(thread).second) continue;
+      more = true;
+      if (setpriority(PRIO_PROCESS, static_cast<id_t>(thread), nice) != 0 && errno != ESRCH)
+        return Status(Code::io, std::string("setpriority: ") + std::strerror(errno));
+    }
+    if (error) return Status(Code::not_found, "process " + std::to_string(pid) + " has ended");
+  }
+  return {};
+}
+
+bool may_lower_nice() {
+  rlimit limit{};
+  const auto zero = static_cast<rlim_t>(20 - getpriority(PRIO_PROCESS, 0));  // see getrlimit(2)
+  return geteuid() == 0 || (getrlimit(RLIMIT_NICE, &limit) == 0 && limit.rlim_cur >= zero);
 }
 
 std::string ExitStatus::text() const {

@@ -20,11 +20,23 @@ struct SpawnOptions {
   std::vector<std::pair<std::string, std::string>> environment;  // added to ours
   std::string output;  // file that stdout and stderr are appended to; "" keeps ours
   bool die_with_parent =
-      true;  // SIGKILL when the thread that called spawn() ends, so call it from a lasting one
+      true;      // SIGKILL when the thread that called spawn() ends, so call it from a lasting one
+  int nice = 0;  // added to ours; see set_nice()
 };
 
 /// Starts the process; an exec that fails is an error here.
 Result<pid_t> spawn(const SpawnOptions& options);
+
+/// What the operating system says of a process. gone: also one that has ended and is not reaped.
+enum class ProcessState : unsigned char { gone, runs, stopped };
+ProcessState process_state(pid_t pid);
+/// Pid namespace and boot of this process: two processes with equal scopes see each other's pids.
+const std::string& pid_scope();
+
+/// The nice value of all threads of a process; those they start later have it, too.
+Status set_nice(pid_t pid, int nice);
+/// Whether this user may take back a higher nice value; most may not.
+bool may_lower_nice();
 
 /// How a process ended: "exit code 3", "killed by signal 9 (Killed)".
 struct ExitStatus {

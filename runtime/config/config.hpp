@@ -114,14 +114,15 @@ struct CheckpointConfig {
 };
 
 struct SupervisionConfig {
-  int64_t heartbeat_ms = 500;
-  int64_t silence_ms = 3'000;
+  int64_t heartbeat_ms = 100;
+  int64_t silence_ms = 1'000;
   int64_t progress_timeout_ms = 120'000;
   int64_t max_restarts = 3, within_s = 60;
   int64_t backoff_ms = 100,
           backoff_max_ms = 10'000;  // before the first restart; doubles up to the limit
   int64_t shutdown_ms = 10'000;     // from asking a process to stop to killing it
   int64_t give_up_after_cycles = 5;
+  int64_t warm_processes = 1;  // of each node, loaded and idle, to take the place of one that dies
 };
 
 struct MetricsConfig {

@@ -217,6 +217,28 @@ TEST_CASE("transport: a stopped peer is lost by its silence, and learns of it wh
   });
 }
 
+TEST_CASE("transport: who was paused itself accuses nobody of silence") {
+  each_wire([] {
+    TransportOptions options;
+    options.heartbeat_ms = 20;
+    options.silence_ms = 200;
+    Helper helper;
+    Process here(options);
+    auto server = here.server(helper);
+    caf::scoped_actor self(*here.system);
+    CHECK(ask(self, server, "x") == "x");
+    for (int i = 0; i < 2; ++i) {
+      std::promise<void> paused;
+      here.transport->lookup(helper.address(), "server", 30'000, [&](Result<caf::actor>) {
+        std::this_thread::sleep_for(std::chrono::seconds(1));  // the pause, on the transport thread
+        paused.set_value();
+      });
+      paused.get_future().get();
+      CHECK(ask(self, server, "still here") == "still here");
+    }
+  });
+}
+
 namespace {
 
 /// A local actor that is linked to the server, and obeys "quit" and "unlink".

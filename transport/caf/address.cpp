@@ -43,6 +43,16 @@ caf::node_id node_from_bytes(std::span<const uint8_t> bytes) {
   return caf::make_node_id(pid, host);
 }
 
+pid_t visible_pid(const caf::node_id& here, const caf::node_id& peer) {
+  const auto own = node_to_bytes(here), other = node_to_bytes(peer);
+  constexpr size_t kPidBytes = 4, kScopeBytes = 8;  // see middleman.cpp
+  if (own.size() != kNodeBytes || other.size() != kNodeBytes ||
+      !std::equal(own.begin() + kPidBytes, own.begin() + kPidBytes + kScopeBytes,
+                  other.begin() + kPidBytes))
+    return 0;
+  return static_cast<pid_t>(static_cast<const caf::node_id::default_data&>(*peer).process_id());
+}
+
 uint64_t checksum(std::span<const uint8_t> bytes) {
   return hash128(bytes.data(), bytes.size()).low;
 }

@@ -2,6 +2,8 @@
 // one line of text. Pure functions.
 #pragma once
 
+#include <sys/types.h>
+
 #include <caf/node_id.hpp>
 #include <cstdint>
 #include <span>
@@ -29,5 +31,8 @@ uint64_t checksum(std::span<const uint8_t> bytes);
 /// "ss1-" and lower-case hex.
 std::string to_text(const Address& address);
 Result<Address> parse_address(const std::string& text);
+
+/// The peer's process id, if pids mean the same to both; else 0.
+pid_t visible_pid(const caf::node_id& here, const caf::node_id& peer);
 
 }  // namespace simplescale::remote

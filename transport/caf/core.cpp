@@ -6,6 +6,7 @@
 #include <random>
 
 #include "runtime/base/log.hpp"
+#include "runtime/base/process.hpp"
 #include "transport/caf/envelope.hpp"
 #include "transport/caf/proxy.hpp"
 
@@ -127,6 +128,7 @@ void Core::shut_down() {
 PeerPtr Core::add_peer(const caf::node_id& node) {
   auto peer = std::make_shared<Peer>(node, random_token());
   peer->last_heard = Clock::now();
+  peer->pid = visible_pid(system_.node(), node);
   peers_[node] = peer;
   by_token_[peer->rx_token] = peer;
   start_ticking();
@@ -322,26 +324,40 @@ void Core::tick() {
   ticking_ = false;
   if (peers_.empty()) return;
   auto now = Clock::now();
-  // If this process itself was stopped or starved, the silence is ours: the peers get a new chance.
-  bool late = now - last_tick_ > 3 * std::chrono::milliseconds(options_.heartbeat_ms);
-  std::vector<PeerPtr> silent;
+  // If this process itself was stopped or starved, that time is nobody's silence.
+  const auto late = now - last_tick_ - std::chrono::milliseconds(options_.heartbeat_ms);
+  std::vector<std::pair<PeerPtr, std::string>> lost;
   for (auto& [node, peer] : peers_) {
-    if (peer->heard || late) peer->last_heard = now;
-    if (options_.silence_ms != 0 &&
-        now - peer->last_heard > std::chrono::milliseconds(options_.silence_ms)) {
-      silent.push_back(peer);
+    if (late > late.zero()) peer->last_heard = std::min(now, peer->last_heard + late);
+    if (peer->heard) peer->last_heard = now;
+    if (std::string why = why_lost(*peer, now); !why.empty()) {
+      lost.emplace_back(peer, std::move(why));
     } else if (peer->established && !peer->spoke) {
       transmit(peer, make_envelope([](wire::Envelope::Builder out) { out.setHeartbeat(); }));
     }
     peer->heard = peer->spoke = false;
   }
-  for (auto& peer : silent) {
-    lose(peer,
-         (peer->established ? "silent for " : "no answer for ") +
-             std::to_string(options_.silence_ms) + " ms",
-         false);
-  }
+  for (auto& [peer, why] : lost) lose(peer, why, false);
   start_ticking();
+}
+
+/// Empty: it is not. A process that can be looked at, and runs, may just be short of time: it gets
+/// three times as long.
+std::string Core::why_lost(const Peer& peer, Clock::time_point now) const {
+  if (peer.heard || options_.silence_ms == 0) return "";
+  const auto limit = std::chrono::milliseconds(options_.silence_ms);
+  const auto silence = now - peer.last_heard;
+  if (silence <= limit / 4) return "";
+  ProcessState state = ProcessState::runs;
+  if (peer.pid != 0) state = process_state(peer.pid);
+  if (state == ProcessState::gone) return "its process has ended";
+  if (silence <= limit || (peer.pid != 0 && state == ProcessState::runs && silence <= 3 * limit))
+    return "";
+  return (state == ProcessState::stopped ? "stopped, silent for "
+          : peer.established             ? "silent for "
+                                         : "no answer for ") +
+         std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(silence).count()) +
+         " ms";
 }
 
 // ---- lookups ----------------------------------------------------------------------------------

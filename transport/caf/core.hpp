@@ -78,6 +78,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void refuse(const Address& address, uint64_t token, const std::string& reason);
   void retire(std::unique_ptr<ucx::Endpoint> endpoint, bool linger);
   void tick();
+  std::string why_lost(const Peer& peer, Clock::time_point now) const;
   void start_ticking();
   void fill_hello(wire::Hello::Builder out, const Peer& peer);
   void handle_hello(wire::Hello::Reader in);
