@@ -60,11 +60,7 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   if (!plan.gradient_in_slice) rotating(padded, tied, plan.pool_of_unit_gradient, plan.gradient);
 
   // The plan must be the same for all groups: the widest of them decides.
-  for (size_t group = 0; group < groups; ++group) {
-    const RowRange run = rows_of_group(rows, groups, group);
-    plan.digits =
-        std::max(plan.digits, digits_of_run(run.first * shards, run.count * shards, shards));
-  }
+  plan.digits = digits_of_rows(rows, groups, shards);
   plan.separate_total = groups > 1 || !host_memory;
   plan.device_state = !host_memory;
   return plan;

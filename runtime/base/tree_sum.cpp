@@ -1,8 +1,10 @@
 #include "runtime/base/tree_sum.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
+#include "runtime/base/sharding.hpp"
 #include "runtime/base/status.hpp"
 
 // The loops below add independent elements: wider vectors change no bits, so each is compiled for
@@ -285,6 +287,21 @@ size_t digits_of_run(uint64_t first, uint64_t count, uint64_t together) {
   for (uint64_t i = 0; i < count; ++i) {
     push(stack, {0, first + i}, [](size_t) {});
     if ((i + 1) % together == 0 || i + 1 == count) digits = std::max(digits, stack.size());
+  }
+  return digits;
+}
+
+namespace {
+constexpr uint64_t kCounted = 1 << 16;
+}
+
+size_t digits_of_rows(uint64_t rows, uint64_t groups, uint64_t shards) {
+  // Each end of a run has at most one node of every size.
+  if (rows > kCounted / shards) return 2 * std::bit_width(rows) + 2 * std::bit_width(shards);
+  size_t digits = 1;
+  for (uint64_t group = 0; group < groups; ++group) {
+    const RowRange run = rows_of_group(rows, groups, group);
+    digits = std::max(digits, digits_of_run(run.first * shards, run.count * shards, shards));
   }
   return digits;
 }

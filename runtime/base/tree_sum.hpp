@@ -80,4 +80,8 @@ class PartialSum {
 /// `together` at a time.
 size_t digits_of_run(uint64_t first, uint64_t count, uint64_t together = 1);
 
+/// The same for whichever of `groups` groups needs most, of a step's `rows` rows of `shards` leaves
+/// (sharding.hpp). Exact up to 65,536 leaves, an upper bound beyond, so that no size takes long.
+size_t digits_of_rows(uint64_t rows, uint64_t groups, uint64_t shards);
+
 }  // namespace simplescale

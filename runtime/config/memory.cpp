@@ -1,31 +1,14 @@
 // How many bytes a trainer needs. An estimate on the safe side, from the engine's buffers; it sizes
 // groups and is shown to users.
 #include <algorithm>
-#include <bit>
 
+#include "runtime/base/tree_sum.hpp"
 #include "runtime/config/topology.hpp"
 
 namespace simplescale {
 
-namespace {
-
-/// The most nodes that a run of `count` leaves can be cut in, wherever it begins: 2 p nodes take at
-/// least 2 (2^p - 1) leaves, 2 p + 1 nodes at least 3 2^p - 2.
-uint64_t digits_of_any_run(uint64_t count) {
-  uint64_t digits = 1;
-  while (digits < 120) {
-    const uint64_t next = digits + 1, power = uint64_t{1} << (next / 2);
-    if ((next % 2 ? 3 * power : 2 * power) - 2 > count) break;
-    digits = next;
-  }
-  return digits;
-}
-
-}  // namespace
-
 // N_u parameters of unit u, P = sum over units of shard_count(N_u, S) the own shard, c bytes of the
-// compute precision (4 or 2), B, T, C, L, V as everywhere, K = dim of keys, h = hidden, A =
-// accumulation.
+// compute precision (4 or 2), B, T, C, L, V as everywhere, K = dim of keys, h = hidden.
 //
 //   state        12 P a side (parameters, two moments, fp32); two sides on CPUs, where it is the
 //   snapshot, too
@@ -40,7 +23,7 @@ uint64_t digits_of_any_run(uint64_t count) {
 //                (4 + c) B T V for the logits and their gradient; c B T (4 C + 3 h) while a block's
 //                backward runs
 MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sharding sharding,
-                               int shards, int64_t accumulation) {
+                               int shards, int groups, int64_t rows) {
   const std::vector<Unit> units = units_of(shape);
   const uint64_t own = shard_layout(units, static_cast<size_t>(shards)).total;
   uint64_t all = 0;
@@ -64,10 +47,12 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   MemoryEstimate estimate;
   estimate.state = 12 * own * sides;
   estimate.parameters = c * own + c * (sharding == Sharding::full_shard ? in_turn : all);
-  // Rows of S leaves are nodes themselves where S is a power of two.
-  const auto row =
-      static_cast<uint64_t>(std::has_single_bit(static_cast<uint64_t>(shards)) ? 1 : shards);
-  const uint64_t digits = digits_of_any_run(static_cast<uint64_t>(accumulation) * row);
+  // Buffers stay when groups go: with fewer of them a trainer has more rows and more partial sums.
+  uint64_t digits = 1;
+  for (int g = 1; g <= groups; ++g)
+    digits = std::max<uint64_t>(
+        digits, digits_of_rows(static_cast<uint64_t>(rows), static_cast<uint64_t>(g),
+                               static_cast<uint64_t>(shards)));
   estimate.gradients = c * in_turn + 4 * own * (1 + digits);
   // In floating point: absurd sizes, which a config may hold, must not wrap around.
   const double element = static_cast<double>(c) * static_cast<double>(tokens);

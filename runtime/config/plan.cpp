@@ -109,7 +109,7 @@ Result<Plan> make_plan(const Config& config) {
   SS_RETURN_IF_ERROR(plan_learning_rate(config, plan));
   plan.parameters = parameter_count(plan.shape);
   plan.memory = memory_estimate(config, plan.shape, plan.topology.sharding, plan.topology.shards,
-                                plan.accumulation);
+                                plan.topology.groups, plan.rows());
   return plan;
 }
 

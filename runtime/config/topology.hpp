@@ -43,10 +43,10 @@ struct MemoryEstimate {
   uint64_t activations = 0;  // of one micro-batch, logits included
   uint64_t total() const { return state + parameters + gradients + activations; }
 };
-/// layers etc. from shape; accumulation: micro-batches of one trainer in a step (the tree keeps a
-/// partial sum for each binary digit).
+/// layers etc. from shape; rows: K of a step, over all of at most `groups` groups (the tree keeps a
+/// partial sum for each binary digit). Never below what the engine takes.
 MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sharding sharding,
-                               int shards, int64_t accumulation);
+                               int shards, int groups, int64_t rows);
 
 /// Warm-up, then a cosine down to the minimum: s < W: lr (s+1)/W; then min + (lr - min)/2 (1 +
 /// cos(pi (s-W)/(S-W))).

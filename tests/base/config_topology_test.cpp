@@ -134,9 +134,11 @@ TEST_SUITE("config topology") {
       CHECK(t->group_nodes <= previous);
       previous = t->group_nodes;
       const auto shape = model_shape(c);
-      CHECK(memory_estimate(c, *shape, t->sharding, t->shards, 1).total() <= gib * (1u << 30));
+      CHECK(memory_estimate(c, *shape, t->sharding, t->shards, t->groups, t->groups).total() <=
+            gib * (1u << 30));
       if (t->group_nodes > 1)
-        CHECK(memory_estimate(c, *shape, t->sharding, t->shards / 2, 1).total() > gib * (1u << 30));
+        CHECK(memory_estimate(c, *shape, t->sharding, t->shards / 2, 2 * t->groups, 2 * t->groups)
+                  .total() > gib * (1u << 30));
     }
     CHECK(previous < 16);
     c.cluster.memory_per_trainer_gib = 1;
@@ -237,7 +239,7 @@ TEST_SUITE("config topology") {
     c.model.preset = "tinyllama";
     const auto shape = model_shape(c);
     const auto estimate = [&](Sharding sharding, int shards) {
-      return memory_estimate(c, *shape, sharding, shards, 1);
+      return memory_estimate(c, *shape, sharding, shards, 1, 1);
     };
     CHECK(estimate(Sharding::full_shard, 8).total() < estimate(Sharding::full_shard, 4).total());
     CHECK(estimate(Sharding::full_shard, 8).total() < estimate(Sharding::shard_grad_op, 8).total());
