@@ -49,6 +49,9 @@ foreach(need CUDA_INCLUDE CUDART_LIBRARY NCCL_LIBRARY NCCL_INCLUDE)
 endforeach()
 
 set(CMAKE_CUDA_COMPILER ${nvcc})
+if(NOT EXISTS ${cuda_root}/lib64)  # nvcc links with lib64 only, and the wheel calls it lib
+  string(APPEND CMAKE_CUDA_FLAGS " -L${cuda_root}/lib")
+endif()
 set(CMAKE_CUDA_ARCHITECTURES 90)  # sm_90, and PTX for what comes after
 set(CMAKE_CUDA_RUNTIME_LIBRARY None)
 set(CMAKE_CUDA_STANDARD 17)
