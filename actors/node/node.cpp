@@ -106,6 +106,7 @@ void join(Self* self, const JoinGeneration& job) {
   for (auto& [name, local] : s.trainers) {
     if (!local.handle) continue;  // it has just died; the supervisor is about to hear of it
     JoinTrainer order;
+    order.trainer = name;
     order.generation = job.generation;
     order.group = static_cast<uint32_t>(local.place.group);
     order.shard = static_cast<uint32_t>(local.place.shard);
@@ -187,7 +188,7 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
   char host[256] = "";
   gethostname(host, sizeof host - 1);
   self->send(s.supervisor,
-             NodeHello{o.name(), host, getpid(), static_cast<uint32_t>(s.trainers.size())});
+             NodeHello{o.name(), host, getpid(), static_cast<uint32_t>(s.trainers.size()), 0});
 
   return {
       // From trainers.
@@ -204,7 +205,8 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
         self->monitor(found->second.handle);
         s.options.states->trainer_restarted(hello.trainer, hello.pid);
         self->send(s.supervisor, TrainerUp{hello.trainer, hello.pid, hello.data_address,
-                                           s.options.states->held(hello.trainer)});
+                                           static_cast<uint32_t>(found->second.place.shard),
+                                           s.options.states->held(hello.trainer), 0});
       },
       [self](TrainerIdle& idle) {
         idle.held = self->state.options.states->held(idle.trainer);

@@ -102,13 +102,18 @@ void ComputeThread::run() {
       jobs_.pop_front();
     }
     if (const auto* fenced = std::get_if<Fenced>(&job)) {
-      report_(TrainerIdle{options_.trainer, fenced->generation - 1, {}, fenced->reason});
+      TrainerIdle idle{.trainer = options_.trainer, .generation = fenced->generation - 1};
+      idle.reason = fenced->reason;
+      report_(std::move(idle));
       continue;
     }
     const auto& order = std::get<JoinTrainer>(job);
     if (Status status = run_generation(order); !status.ok()) {
       log::warn("generation {} ends here: {}", order.generation, status.message());
-      report_(TrainerIdle{options_.trainer, order.generation, {}, status.message()});
+      TrainerIdle idle{.trainer = options_.trainer, .generation = order.generation};
+      idle.fault = "failed";
+      idle.reason = status.message();
+      report_(std::move(idle));
     }
   }
 }
@@ -213,7 +218,9 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
                   0,
                   result.step_ms,
                   {},
-                  false};
+                  false,
+                  result.step_ms - result.wait_ms,
+                  0};
     done.learning_rate = options_.plan.learning_rate.at(static_cast<int64_t>(step) - 1);
     done.samples =
         samples_of(options_.plan, order.replicate_members.size(), order.group, order.shard, step);

@@ -45,15 +45,17 @@ struct Pong {
 };
 SS_FIELDS(Pong, x.id, x.payload);
 
-/// A node agent presents itself to the supervisor.
+/// A node agent presents itself to the supervisor, also to a new one in mid-run. epoch: of the
+/// supervisor it obeyed before, 0 for none.
 struct NodeHello {
   std::string node;
   std::string host;
   int32_t pid = 0;
   uint32_t trainers = 0;
+  uint64_t epoch = 0;
   bool operator==(const NodeHello&) const = default;
 };
-SS_FIELDS(NodeHello, x.node, x.host, x.pid, x.trainers);
+SS_FIELDS(NodeHello, x.node, x.host, x.pid, x.trainers, x.epoch);
 
 /// A trainer presents itself to its node's agent. `data_address` is where its data plane is
 /// reached.
@@ -65,16 +67,18 @@ struct TrainerHello {
 };
 SS_FIELDS(TrainerHello, x.trainer, x.pid, x.data_address);
 
-/// Node to supervisor: a trainer is up and in no generation. held: steps whose state it has in
-/// memory.
+/// Node to supervisor: a trainer is up. shard, held: the steps of that shard whose state its memory
+/// has. generation: the one it trains in (told to a new supervisor), 0 for none.
 struct TrainerUp {
   std::string trainer;
   int32_t pid = 0;
   std::vector<uint8_t> data_address;
+  uint32_t shard = 0;
   std::vector<uint64_t> held;
+  uint64_t generation = 0;
   bool operator==(const TrainerUp&) const = default;
 };
-SS_FIELDS(TrainerUp, x.trainer, x.pid, x.data_address, x.held);
+SS_FIELDS(TrainerUp, x.trainer, x.pid, x.data_address, x.shard, x.held, x.generation);
 
 /// Node to supervisor: a trainer's process has ended; restarting: the node starts another one.
 struct TrainerDown {
@@ -84,6 +88,9 @@ struct TrainerDown {
   bool operator==(const TrainerDown&) const = default;
 };
 SS_FIELDS(TrainerDown, x.trainer, x.reason, x.restarting);
+
+/// Member::group of a trainer that only helps others to their state.
+inline constexpr uint32_t no_group = UINT32_MAX;
 
 /// One trainer of a generation.
 struct Member {
@@ -95,17 +102,33 @@ struct Member {
 };
 SS_FIELDS(Member, x.trainer, x.group, x.shard, x.data_address);
 
-/// Supervisor to nodes: a generation begins at `step`, whose state comes from source (initialize,
-/// checkpoint, memory).
+/// One copy of a shard's state moves: from the memory of `source` (peer: from its node's peer
+/// store) to the targets, all trainers' names. id: unique in the generation.
+struct Transfer {
+  uint32_t id = 0;
+  uint32_t shard = 0;
+  uint64_t step = 0;
+  std::string source;
+  bool peer = false;
+  std::vector<std::string> targets;
+  bool operator==(const Transfer&) const = default;
+};
+SS_FIELDS(Transfer, x.id, x.shard, x.step, x.source, x.peer, x.targets);
+
+/// Supervisor to nodes: a generation of `groups` groups begins at `step`, whose state comes from
+/// source (initialize, checkpoint, memory); transfers bring it to those that lack it.
 struct JoinGeneration {
   uint64_t generation = 0;
   std::string source;
   uint64_t step = 0;
   std::string checkpoint;  // the checkpoints folder
+  uint32_t groups = 0;
   std::vector<Member> members;
+  std::vector<Transfer> transfers;
   bool operator==(const JoinGeneration&) const = default;
 };
-SS_FIELDS(JoinGeneration, x.generation, x.source, x.step, x.checkpoint, x.members);
+SS_FIELDS(JoinGeneration, x.generation, x.source, x.step, x.checkpoint, x.groups, x.members,
+          x.transfers);
 
 struct DataAddress {
   std::vector<uint8_t> bytes;
@@ -113,8 +136,24 @@ struct DataAddress {
 };
 SS_FIELDS(DataAddress, x.bytes);
 
-/// Node to trainer: its place in a generation. Members are in rank order of the two communicators.
+/// A trainer's part in a transfer: members in rank order, rank 0 sends, own rank is `rank`.
+/// segment: what rank 0 sends from, if not its own state.
+struct TransferPart {
+  uint32_t id = 0;
+  uint32_t shard = 0;
+  uint64_t step = 0;
+  uint32_t rank = 0;
+  std::string segment;
+  std::vector<DataAddress> members;
+  bool operator==(const TransferPart&) const = default;
+};
+SS_FIELDS(TransferPart, x.id, x.shard, x.step, x.rank, x.segment, x.members);
+
+/// Node to trainer: its place in a generation, and who it is (a warm process learns it here).
+/// Members are in rank order of the two communicators. group = no_group: it only takes part in the
+/// transfers and is idle again.
 struct JoinTrainer {
+  std::string trainer;
   uint64_t generation = 0;
   uint32_t group = 0;
   uint32_t shard = 0;
@@ -126,24 +165,73 @@ struct JoinTrainer {
   std::string checkpoint;
   std::vector<DataAddress> shard_members;
   std::vector<DataAddress> replicate_members;
+  std::vector<TransferPart> transfers;
   bool operator==(const JoinTrainer&) const = default;
 };
-SS_FIELDS(JoinTrainer, x.generation, x.group, x.shard, x.ring, x.state_segment, x.ring_segment,
-          x.source, x.step, x.checkpoint, x.shard_members, x.replicate_members);
+SS_FIELDS(JoinTrainer, x.trainer, x.generation, x.group, x.shard, x.ring, x.state_segment,
+          x.ring_segment, x.source, x.step, x.checkpoint, x.shard_members, x.replicate_members,
+          x.transfers);
 
-/// A trainer has left a generation, told to or by a failure, and waits. The node adds which steps
-/// its memory holds.
+/// A trainer has left a generation and waits. fault: "" (told to: fenced, asked to leave, or only
+/// helped), "failed" (a collective, a peer, a timeout), "non_finite", "mismatch" (replicas differ
+/// in the state of `step`), "bad_copy" (the state received from, or held by, `suspect` is damaged).
+/// The node adds shard and held.
 struct TrainerIdle {
   std::string trainer;
   uint64_t generation = 0;
+  uint32_t shard = 0;
   std::vector<uint64_t> held;
+  std::string fault;
+  uint64_t step = 0;
+  std::string suspect;
   std::string reason;
   bool operator==(const TrainerIdle&) const = default;
 };
-SS_FIELDS(TrainerIdle, x.trainer, x.generation, x.held, x.reason);
+SS_FIELDS(TrainerIdle, x.trainer, x.generation, x.shard, x.held, x.fault, x.step, x.suspect,
+          x.reason);
+
+/// A trainer has the state of `step` and begins to train. ms, bytes: what it took to bring it.
+struct TrainerReady {
+  std::string trainer;
+  uint64_t generation = 0;
+  uint64_t step = 0;
+  double ms = 0;
+  uint64_t bytes = 0;
+  bool operator==(const TrainerReady&) const = default;
+};
+SS_FIELDS(TrainerReady, x.trainer, x.generation, x.step, x.ms, x.bytes);
+
+/// Trainer to node, several times a second: a sign of life. units: grows with every unit computed.
+/// waiting: inside a collective, so somebody else is late.
+struct TrainerProgress {
+  std::string trainer;
+  uint64_t generation = 0;
+  uint64_t step = 0;
+  uint64_t units = 0;
+  bool waiting = false;
+  bool operator==(const TrainerProgress&) const = default;
+};
+SS_FIELDS(TrainerProgress, x.trainer, x.generation, x.step, x.units, x.waiting);
+
+/// A copy of a shard's state in a node's peer store.
+struct PeerCopy {
+  uint32_t shard = 0;
+  uint64_t step = 0;
+  bool operator==(const PeerCopy&) const = default;
+};
+SS_FIELDS(PeerCopy, x.shard, x.step);
+
+/// Node to supervisor: what its peer store holds now.
+struct PeerCopies {
+  std::string node;
+  std::vector<PeerCopy> copies;
+  bool operator==(const PeerCopies&) const = default;
+};
+SS_FIELDS(PeerCopies, x.node, x.copies);
 
 /// A trainer has committed a step. loss in nats per token. samples: first, count, first, count, ...
-/// of its micro-batches. save: the trainer has pinned the step's state for a checkpoint.
+/// of its micro-batches. save: the trainer has pinned the step's state for a checkpoint. busy_ms:
+/// what of step_ms it did not wait for others. state_hash: of the shard's state after the step.
 struct StepDone {
   uint64_t generation = 0;
   uint64_t step = 0;
@@ -154,10 +242,12 @@ struct StepDone {
   double step_ms = 0;
   std::vector<uint64_t> samples;
   bool save = false;
+  double busy_ms = 0;
+  uint64_t state_hash = 0;
   bool operator==(const StepDone&) const = default;
 };
 SS_FIELDS(StepDone, x.generation, x.step, x.trainer, x.loss, x.grad_norm, x.learning_rate,
-          x.step_ms, x.samples, x.save);
+          x.step_ms, x.samples, x.save, x.busy_ms, x.state_hash);
 
 /// Validation loss of the state of `step`, the same on every trainer.
 struct Validated {
@@ -187,6 +277,117 @@ struct FenceGeneration {
   bool operator==(const FenceGeneration&) const = default;
 };
 SS_FIELDS(FenceGeneration, x.generation, x.reason);
+
+/// Supervisor to trainers: leave this generation together after a step, without losing work.
+struct LeaveGeneration {
+  uint64_t generation = 0;
+  std::string reason;
+  bool operator==(const LeaveGeneration&) const = default;
+};
+SS_FIELDS(LeaveGeneration, x.generation, x.reason);
+
+/// Supervisor to node: end this trainer's process (it is stuck, or ignored a fence); another takes
+/// its place.
+struct KillTrainer {
+  std::string trainer;
+  std::string reason;
+  bool operator==(const KillTrainer&) const = default;
+};
+SS_FIELDS(KillTrainer, x.trainer, x.reason);
+
+/// Supervisor to node: diagnose yourself. Answered by NodeChecked.
+struct CheckNode {
+  std::string reason;
+  bool operator==(const CheckNode&) const = default;
+};
+SS_FIELDS(CheckNode, x.reason);
+
+/// ok: fit to train. report: a table in JSON; reason: in a line, what is wrong.
+struct NodeChecked {
+  std::string node;
+  bool ok = false;
+  std::string reason;
+  std::string report;
+  bool operator==(const NodeChecked&) const = default;
+};
+SS_FIELDS(NodeChecked, x.node, x.ok, x.reason, x.report);
+
+/// A fault on purpose (interface.md lists the kinds), to a node, which passes on what concerns a
+/// trainer. step 0: now. ms: how long, for faults that end; value: how much, where that means
+/// something.
+struct InjectFault {
+  std::string kind;
+  std::string target;
+  uint64_t step = 0;
+  uint64_t ms = 0;
+  double value = 0;
+  bool operator==(const InjectFault&) const = default;
+};
+SS_FIELDS(InjectFault, x.kind, x.target, x.step, x.ms, x.value);
+
+/// Supervisor to its nodes, at once and whenever it changes: who leads. standby_address is empty
+/// while there is none. recorded_step: reports up to here are in the ledger and need not be kept.
+struct Lead {
+  uint64_t epoch = 0;
+  std::string node;
+  std::string address;
+  std::string standby_node;
+  std::string standby_address;
+  uint64_t recorded_step = 0;
+  bool operator==(const Lead&) const = default;
+};
+SS_FIELDS(Lead, x.epoch, x.node, x.address, x.standby_node, x.standby_address, x.recorded_step);
+
+/// Supervisor to a node: start a standby for me.
+struct HostStandby {
+  uint64_t epoch = 0;
+  std::string address;  // the supervisor's
+  bool operator==(const HostStandby&) const = default;
+};
+SS_FIELDS(HostStandby, x.epoch, x.address);
+
+/// A standby presents itself to its supervisor.
+struct StandbyHello {
+  std::string node;
+  int32_t pid = 0;
+  std::string address;
+  bool operator==(const StandbyHello&) const = default;
+};
+SS_FIELDS(StandbyHello, x.node, x.pid, x.address);
+
+/// Supervisor to standby: the state (MessagePack) that it is about to act on. Answered by
+/// ReplicaKept.
+struct Replica {
+  uint64_t epoch = 0;
+  uint64_t sequence = 0;
+  std::vector<uint8_t> state;
+  bool operator==(const Replica&) const = default;
+};
+SS_FIELDS(Replica, x.epoch, x.sequence, x.state);
+
+struct ReplicaKept {
+  uint64_t sequence = 0;
+  bool operator==(const ReplicaKept&) const = default;
+};
+SS_FIELDS(ReplicaKept, x.sequence);
+
+/// Somebody asks the supervisor to do or tell something, in the words of the console. who: for the
+/// event log. Answered by CommandReply.
+struct Command {
+  std::vector<std::string> words;
+  std::string who;
+  bool operator==(const Command&) const = default;
+};
+SS_FIELDS(Command, x.words, x.who);
+
+/// ok, or text says why not; json: the same answer for programs.
+struct CommandReply {
+  bool ok = false;
+  std::string text;
+  std::string json;
+  bool operator==(const CommandReply&) const = default;
+};
+SS_FIELDS(CommandReply, x.ok, x.text, x.json);
 
 /// Supervisor to trainers: agree on the last step, save it, finish.
 struct StopTraining {
@@ -237,6 +438,9 @@ struct MessageList {};
 using Messages =
     MessageList<Ping, Pong, NodeHello, TrainerHello, TrainerUp, TrainerDown, JoinGeneration,
                 JoinTrainer, TrainerIdle, StepDone, Validated, TrainerFinished, FenceGeneration,
-                StopTraining, ShardSaved, RequestStop, Shutdown, Text>;
+                StopTraining, ShardSaved, RequestStop, Shutdown, Text, TrainerReady,
+                TrainerProgress, PeerCopies, LeaveGeneration, KillTrainer, CheckNode, NodeChecked,
+                InjectFault, Lead, HostStandby, StandbyHello, Replica, ReplicaKept, Command,
+                CommandReply>;
 
 }  // namespace simplescale

@@ -8,7 +8,7 @@
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("simplescale::wire");
 
-const protocolVersion :UInt32 = 1;
+const protocolVersion :UInt32 = 2;
 
 struct Envelope {
   union {
@@ -97,6 +97,21 @@ struct Body {
     requestStop @17 :RequestStop;
     shutdown @18 :Shutdown;
     text @19 :TextMessage;      # (Text is Cap'n Proto's own)
+    trainerReady @20 :TrainerReady;
+    trainerProgress @21 :TrainerProgress;
+    peerCopies @22 :PeerCopies;
+    leaveGeneration @23 :LeaveGeneration;
+    killTrainer @24 :KillTrainer;
+    checkNode @25 :CheckNode;
+    nodeChecked @26 :NodeChecked;
+    injectFault @27 :InjectFault;
+    lead @28 :Lead;
+    hostStandby @29 :HostStandby;
+    standbyHello @30 :StandbyHello;
+    replica @31 :Replica;
+    replicaKept @32 :ReplicaKept;
+    command @33 :Command;
+    commandReply @34 :CommandReply;
   }
 }
 
@@ -115,6 +130,7 @@ struct NodeHello {
   host @1 :Text;
   pid @2 :Int32;
   trainers @3 :UInt32;
+  epoch @4 :UInt64;
 }
 
 struct TrainerHello {
@@ -127,7 +143,9 @@ struct TrainerUp {
   trainer @0 :Text;
   pid @1 :Int32;
   dataAddress @2 :Data;
-  held @3 :List(UInt64);
+  shard @3 :UInt32;
+  held @4 :List(UInt64);
+  generation @5 :UInt64;
 }
 
 struct TrainerDown {
@@ -148,7 +166,9 @@ struct JoinGeneration {
   source @1 :Text;
   step @2 :UInt64;
   checkpoint @3 :Text;
-  members @4 :List(Member);
+  groups @4 :UInt32;
+  members @5 :List(Member);
+  transfers @6 :List(Transfer);
 }
 
 struct DataAddress {
@@ -156,24 +176,30 @@ struct DataAddress {
 }
 
 struct JoinTrainer {
-  generation @0 :UInt64;
-  group @1 :UInt32;
-  shard @2 :UInt32;
-  ring @3 :UInt32;
-  stateSegment @4 :Text;
-  ringSegment @5 :Text;
-  source @6 :Text;
-  step @7 :UInt64;
-  checkpoint @8 :Text;
-  shardMembers @9 :List(DataAddress);
-  replicateMembers @10 :List(DataAddress);
+  trainer @0 :Text;
+  generation @1 :UInt64;
+  group @2 :UInt32;
+  shard @3 :UInt32;
+  ring @4 :UInt32;
+  stateSegment @5 :Text;
+  ringSegment @6 :Text;
+  source @7 :Text;
+  step @8 :UInt64;
+  checkpoint @9 :Text;
+  shardMembers @10 :List(DataAddress);
+  replicateMembers @11 :List(DataAddress);
+  transfers @12 :List(TransferPart);
 }
 
 struct TrainerIdle {
   trainer @0 :Text;
   generation @1 :UInt64;
-  held @2 :List(UInt64);
-  reason @3 :Text;
+  shard @2 :UInt32;
+  held @3 :List(UInt64);
+  fault @4 :Text;
+  step @5 :UInt64;
+  suspect @6 :Text;
+  reason @7 :Text;
 }
 
 struct StepDone {
@@ -186,6 +212,8 @@ struct StepDone {
   stepMs @6 :Float64;
   samples @7 :List(UInt64);
   save @8 :Bool;
+  busyMs @9 :Float64;
+  stateHash @10 :UInt64;
 }
 
 struct Validated {
@@ -232,4 +260,118 @@ struct Shutdown {
 
 struct TextMessage {
   text @0 :Text;
+}
+
+struct Transfer {
+  id @0 :UInt32;
+  shard @1 :UInt32;
+  step @2 :UInt64;
+  source @3 :Text;
+  peer @4 :Bool;
+  targets @5 :List(Text);
+}
+
+struct TransferPart {
+  id @0 :UInt32;
+  shard @1 :UInt32;
+  step @2 :UInt64;
+  rank @3 :UInt32;
+  segment @4 :Text;
+  members @5 :List(DataAddress);
+}
+
+struct TrainerReady {
+  trainer @0 :Text;
+  generation @1 :UInt64;
+  step @2 :UInt64;
+  ms @3 :Float64;
+  bytes @4 :UInt64;
+}
+
+struct TrainerProgress {
+  trainer @0 :Text;
+  generation @1 :UInt64;
+  step @2 :UInt64;
+  units @3 :UInt64;
+  waiting @4 :Bool;
+}
+
+struct PeerCopy {
+  shard @0 :UInt32;
+  step @1 :UInt64;
+}
+
+struct PeerCopies {
+  node @0 :Text;
+  copies @1 :List(PeerCopy);
+}
+
+struct LeaveGeneration {
+  generation @0 :UInt64;
+  reason @1 :Text;
+}
+
+struct KillTrainer {
+  trainer @0 :Text;
+  reason @1 :Text;
+}
+
+struct CheckNode {
+  reason @0 :Text;
+}
+
+struct NodeChecked {
+  node @0 :Text;
+  ok @1 :Bool;
+  reason @2 :Text;
+  report @3 :Text;
+}
+
+struct InjectFault {
+  kind @0 :Text;
+  target @1 :Text;
+  step @2 :UInt64;
+  ms @3 :UInt64;
+  value @4 :Float64;
+}
+
+struct Lead {
+  epoch @0 :UInt64;
+  node @1 :Text;
+  address @2 :Text;
+  standbyNode @3 :Text;
+  standbyAddress @4 :Text;
+  recordedStep @5 :UInt64;
+}
+
+struct HostStandby {
+  epoch @0 :UInt64;
+  address @1 :Text;
+}
+
+struct StandbyHello {
+  node @0 :Text;
+  pid @1 :Int32;
+  address @2 :Text;
+}
+
+struct Replica {
+  epoch @0 :UInt64;
+  sequence @1 :UInt64;
+  state @2 :Data;
+}
+
+struct ReplicaKept {
+  sequence @0 :UInt64;
+}
+
+struct Command {
+  words @0 :List(Text);
+  who @1 :Text;
+}
+
+struct CommandReply {
+  ok @0 :Bool;
+  text @1 :Text;
+  json @2 :Text;
 }
