@@ -2,22 +2,28 @@
 // reason for them.
 //
 // Plain data in and out: no clock, no I/O, no actors. The same function serves the supervisor
-// actor, tests and simulation. A job is a sequence of generations; in one of them a fixed set of
-// trainers trains together. Whenever the set changes, or one of them fails, the generation is
-// fenced: everybody aborts it, reports which steps it still holds, and a new one begins at the
-// newest step that all of them hold.
+// actor, its standby, the console's `plan`, tests and simulation. A job is a sequence of
+// generations. In one of them a layout of cells (layout.hpp) trains together; whenever the layout
+// changes, or one of its trainers fails, a generation ends and the next begins at the newest step
+// of which every shard has a copy:
 //
-//   S1 A committed step is never undone while every trainer still holds it in memory.
+//   after a failure   fence (it ends at once) -> idle -> plan -> join
+//   for a wish        leave (it ends after a step; nothing is lost) -> idle -> plan -> join
+//
+// Cheapest first: the same trainers again (restarted processes), a spare in place of a lost node,
+// cells put together from what is left, fewer groups, waiting for a node, stopping.
+//
+//   S1 A committed step is never undone while one copy of every shard survives anywhere.
 //   S4 What carries another generation than the current one has no effect.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "actors/job/layout.hpp"
 #include "runtime/base/status.hpp"
 
 namespace simplescale::job {
@@ -34,8 +40,30 @@ struct Trainer {
   TrainerState state = TrainerState::down;
   int32_t pid = 0;
   std::vector<uint8_t> address;  // of its data plane
+  uint32_t shard = 0;            // of which it holds
   std::vector<uint64_t> held;    // steps whose state it has in memory
   uint64_t step = 0;             // last reported
+  bool ready = false;            // has the state of the current generation's first step
+};
+
+enum class NodeState : unsigned char {
+  absent,   // not heard of yet
+  up,       // its agent reports
+  suspect,  // up, but kept out until a diagnosis finds nothing
+  drained,  // up, but kept out: by its budget, a diagnosis, or somebody's wish
+  lost,     // was up
+};
+const char* to_string(NodeState state);
+
+struct Node {
+  NodeState state = NodeState::absent;
+  std::string reason;                // of the state
+  int64_t since_ms = 0;              // when the state began
+  std::vector<int64_t> failures_ms;  // of its trainers and its own; forgotten after
+                                     // budget_steps committed steps without another
+  uint64_t failed_at_step = 0;       // the newest of them
+  bool checking = false;             // a diagnosis runs
+  std::vector<PeerHeld> peer;        // copies of others' shards in its memory
 };
 
 enum class Phase : unsigned char { starting, training, recovering, stopping, finished, failed };
@@ -47,25 +75,37 @@ const char* to_string(Source source);
 
 struct State {
   // Facts of the run.
-  std::vector<std::string> trainer_names;  // in rank order
-  std::vector<std::string> node_names;
+  LayoutRules rules;
   uint64_t max_steps = 0;
-  int64_t join_timeout_ms = 120'000, save_timeout_ms = 600'000;
+  int64_t join_timeout_ms = 120'000;    // for the nodes of the start, or for one to come back
+  int64_t restart_timeout_ms = 10'000;  // for a node to bring its trainers up again
+  int64_t fence_timeout_ms = 2'000;     // for a trainer to leave a generation
+  int64_t save_timeout_ms = 600'000;
   int give_up_after_cycles = 5;
+  int max_restarts = 5;  // failures of a node within within_ms, more than which drain it
+  int64_t within_ms = 600'000;
+  uint64_t budget_steps = 50;
   // What changes.
   Phase phase = Phase::starting;
   uint64_t generation = 0;  // the newest one given out
-  std::map<std::string, Trainer> trainers;
-  std::map<std::string, bool> nodes;        // up?
-  std::optional<uint64_t> checkpoint_step;  // newest valid one on disk
+  std::map<std::string, Node> nodes;
+  std::map<std::string, Trainer> trainers;  // "<node>.<slot>"
+  Layout layout;                            // of the current generation; empty: none yet
+  bool leaving = false;                     // the current generation was asked to end
+  bool paused = false;                      // stay idle until resumed
+  bool has_checkpoint = false;
+  uint64_t checkpoint_step = 0;  // newest valid one on disk
+  bool has_ceiling = false;      // states after this step are not trusted
+  uint64_t ceiling = 0;
   uint64_t committed_step = 0;
   uint64_t joined_step = 0;      // where the current generation began
   int cycles = 0;                // generations in a row without a committed step
   int64_t waiting_since_ms = 0;  // for trainers to come, to join or to finish
   std::string waiting_for;       // why a wait began; shown when it is given up
+  bool incident = false;         // between a failure and the first step after it
   // A wish to stop.
   bool stop_requested = false;
-  Code exit = Code::ok;
+  int exit = 0;
   std::string exit_reason;
 };
 
@@ -76,69 +116,127 @@ struct NodeUp {
 struct NodeLost {
   std::string node, reason;
 };
+/// generation: the one it trains in, as told to a supervisor that took over; 0: none.
 struct TrainerUp {
   std::string trainer;
-  int32_t pid;
+  int32_t pid = 0;
   std::vector<uint8_t> address;
+  uint32_t shard = 0;
   std::vector<uint64_t> held;
+  uint64_t generation = 0;
 };
 struct TrainerDown {
   std::string trainer, reason;
-  bool restarting;
+  bool restarting = true;
 };
-/// A trainer left generation `generation` (told to, or by a failure of its own) and waits.
+/// Why a trainer left a generation.
+enum class Fault : unsigned char {
+  none,        // told to
+  failed,      // a collective, a peer, a timeout
+  non_finite,  // loss or norm
+  mismatch,    // replicas differ in the state of `step`
+  bad_copy,    // what `suspect` held is damaged
+};
+/// A trainer left generation `generation` and waits.
 struct TrainerIdle {
   std::string trainer;
-  uint64_t generation;
+  uint64_t generation = 0;
+  uint32_t shard = 0;
   std::vector<uint64_t> held;
+  Fault fault = Fault::none;
+  uint64_t step = 0;
+  std::string suspect;
   std::string reason;
 };
+/// A trainer has the state its generation begins with.
+struct TrainerReady {
+  std::string trainer;
+  uint64_t generation = 0;
+};
+struct PeerCopies {
+  std::string node;
+  std::vector<PeerHeld> copies;
+};
 struct StepCommitted {
-  uint64_t generation, step;
+  uint64_t generation = 0, step = 0;
 };  // every trainer has reported it
 struct TrainerFinished {
   std::string trainer;
-  uint64_t generation, step;
+  uint64_t generation = 0, step = 0;
 };
 struct CheckpointSaved {
-  uint64_t step;
+  uint64_t step = 0;
 };
 struct CheckpointFailed {
-  uint64_t step;
+  uint64_t step = 0;
+  std::string reason;
+};
+/// A node's trainer alone makes no progress (stuck), or others found it to be wrong.
+struct Suspected {
+  std::string trainer, reason;
+};
+/// A diagnosis has ended.
+struct NodeChecked {
+  std::string node;
+  bool ok = false;
   std::string reason;
 };
 struct StopRequested {
-  Code exit;
+  int exit = 0;
   std::string reason;
-  bool now;
-};               // now: without a save
+  bool now = false;
+};  // now: without a save
+/// Somebody's wishes; a node or trainer that does not exist is refused in Decision::reason.
+struct PauseRequested {
+  bool pause = true;
+  std::string who;
+};
+struct DrainRequested {
+  std::string node;
+  bool drain = true;
+  std::string reason;
+};
 struct Tick {};  // time has passed
-using Event = std::variant<NodeUp, NodeLost, TrainerUp, TrainerDown, TrainerIdle, StepCommitted,
-                           TrainerFinished, CheckpointSaved, CheckpointFailed, StopRequested, Tick>;
+using Event =
+    std::variant<NodeUp, NodeLost, TrainerUp, TrainerDown, TrainerIdle, TrainerReady, PeerCopies,
+                 StepCommitted, TrainerFinished, CheckpointSaved, CheckpointFailed, Suspected,
+                 NodeChecked, StopRequested, PauseRequested, DrainRequested, Tick>;
 
 // --- Actions ---
 struct Fence {
-  uint64_t generation;
+  uint64_t generation = 0;
   std::string reason;
 };  // everybody leaves what is older than this
+struct Leave {
+  uint64_t generation = 0;
+  std::string reason;
+};  // everybody leaves this one after a step
 struct Join {
-  uint64_t generation;
-  Source source;
-  uint64_t step;
+  uint64_t generation = 0;
+  Source source = Source::initialize;
+  uint64_t step = 0;
+  std::vector<Move> moves;  // of state.layout
+};
+struct KillTrainer {
+  std::string trainer, reason;
+};
+struct CheckNode {
+  std::string node, reason;
 };
 struct StopAtStep {
   std::string reason;
 };  // all trainers agree on the last step, save it, finish
 struct Shutdown {
-  Code exit;
+  int exit = 0;
   std::string reason;
 };
-/// For events.jsonl: phase of an incident ("detect", "fence", "decide", "resume"), or "" for
-/// ordinary life.
+/// For events.jsonl: phase of an incident ("detect", "fence", "abort", "decide", "heal", "resume"),
+/// or "" for ordinary life.
 struct Record {
   std::string phase, kind, subject, reason;
 };
-using Action = std::variant<Fence, Join, StopAtStep, Shutdown, Record>;
+using Action =
+    std::variant<Fence, Leave, Join, KillTrainer, CheckNode, StopAtStep, Shutdown, Record>;
 
 struct Decision {
   std::vector<Action> actions;
@@ -148,7 +246,7 @@ struct Decision {
 /// Changes `state` and tells what to do, in order. now_ms: any monotonic clock.
 Decision decide(int64_t now_ms, State& state, const Event& event);
 
-/// The newest step that every trainer holds in memory.
-std::optional<uint64_t> newest_common_step(const State& state);
+/// A job before anything was heard of. nodes: all that may come, spares included.
+State make_state(const LayoutRules& rules, const std::vector<std::string>& nodes);
 
 }  // namespace simplescale::job
