@@ -1,8 +1,25 @@
 #include "actors/job/decide.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace simplescale::job {
+
+const char* to_string(NodeState state) {
+  switch (state) {
+    case NodeState::absent:
+      return "absent";
+    case NodeState::up:
+      return "up";
+    case NodeState::suspect:
+      return "suspect";
+    case NodeState::drained:
+      return "drained";
+    case NodeState::lost:
+      return "lost";
+  }
+  return "?";
+}
 
 const char* to_string(Phase phase) {
   switch (phase) {
@@ -34,122 +51,228 @@ const char* to_string(Source source) {
   return "?";
 }
 
-std::optional<uint64_t> newest_common_step(const State& state) {
-  std::optional<uint64_t> newest;
-  if (state.trainer_names.empty()) return newest;
-  for (uint64_t step : state.trainers.at(state.trainer_names[0]).held) {
-    const bool everywhere = std::ranges::all_of(state.trainer_names, [&](const std::string& name) {
-      const auto& held = state.trainers.at(name).held;
-      return std::ranges::find(held, step) != held.end();
-    });
-    if (everywhere && (!newest || step > *newest)) newest = step;
+State make_state(const LayoutRules& rules, const std::vector<std::string>& nodes) {
+  State state;
+  state.rules = rules;
+  state.node_order = nodes;
+  for (const std::string& node : nodes) {
+    state.nodes[node];
+    for (int slot = 0; slot < rules.trainers_per_node; ++slot)
+      state.trainers[trainer_name(node, slot)];
   }
-  return newest;
+  return state;
 }
 
 namespace {
+
+std::string number(uint64_t n) {
+  return std::to_string(n);
+}
 
 class Decider {
  public:
   Decider(int64_t now_ms, State& state) : now_(now_ms), s_(state) {}
   Decision take() { return std::move(decision_); }
+  bool over() const { return s_.phase == Phase::finished || s_.phase == Phase::failed; }
+
+  // --- Nodes ---
 
   void operator()(const NodeUp& e) {
-    if (!s_.nodes.contains(e.node) || over()) return;
-    s_.nodes[e.node] = true;
-    record("", "node_up", e.node, "");
+    Node* node = find_node(e.node);
+    if (!node) return;
+    const bool known = node->state != NodeState::absent && node->state != NodeState::lost;
+    if (known && node->pid == e.pid) return;  // it presents itself to a new supervisor
+    if (known) lose(e.node, "its agent has started anew");
+    const bool returns = node->state == NodeState::lost;
+    node->pid = e.pid;
+    node->peer.clear();
+    record("", "node_up", e.node, returns ? "it came back" : "");
+    if (returns)
+      suspect(e.node, "it was lost before");
+    else
+      set(e.node, NodeState::up, "");
+    plan();
   }
 
-  // A node is not replaced yet: the run stops in a state that `train` resumes.
   void operator()(const NodeLost& e) {
-    if (!s_.nodes.contains(e.node) || over()) return;
-    s_.nodes[e.node] = false;
-    record("detect", "node_lost", e.node, e.reason);
-    shut_down(Code::requeue, "node " + e.node + " is lost: " + e.reason);
+    Node* node = find_node(e.node);
+    if (!node || node->state == NodeState::absent || node->state == NodeState::lost) return;
+    lose(e.node, e.reason);
+    plan();
   }
+
+  void operator()(const NodeChecked& e) {
+    Node* node = find_node(e.node);
+    if (!node || !node->checking) return;
+    node->checking = false;
+    record("", e.ok ? "check_passed" : "check_failed", e.node, e.reason);
+    if (node->state != NodeState::suspect) return;
+    if (e.ok)
+      set(e.node, NodeState::up, "");
+    else
+      drain(e.node, "it failed its diagnosis: " + e.reason);
+    plan();
+  }
+
+  void operator()(const DrainRequested& e) {
+    Node* node = find_node(e.node);
+    if (!node) {
+      because("there is no node " + e.node);
+    } else if (e.drain && !spared(e.node)) {
+      because("without " + e.node + " there would be fewer than " +
+              std::to_string(s_.rules.min_cells * s_.rules.groups_per_cell()) + " groups");
+    } else if (e.drain && node->state != NodeState::drained) {
+      drain(e.node, e.reason);
+      if (s_.layout.contains(e.node)) leave("node " + e.node + " is drained");
+    } else if (!e.drain && node->state == NodeState::drained) {
+      node->failures_ms.clear();
+      record("", "undrained", e.node, e.reason);
+      set(e.node, NodeState::up, "");
+    }
+    plan();
+  }
+
+  void operator()(const PeerCopies& e) {
+    if (Node* node = find_node(e.node)) node->peer = e.copies;
+  }
+
+  // --- Trainers ---
 
   void operator()(const TrainerUp& e) {
-    auto found = s_.trainers.find(e.trainer);
-    if (found == s_.trainers.end() || over()) return;
-    if (in_generation(found->second))
+    Trainer* trainer = find_trainer(e.trainer);
+    if (!trainer) return;
+    if (e.generation != 0 && e.generation == s_.generation && in_generation(*trainer)) {
+      trainer->pid = e.pid;  // adopted by a supervisor that took over
+      trainer->address = e.address;
+      trainer->held = e.held;
+      return;
+    }
+    const bool replaced = in_generation(*trainer) && e.generation == 0;
+    *trainer = {TrainerState::idle, e.pid, e.address, e.shard, e.held, 0, false};
+    if (e.generation != 0) {  // trains in a generation that this supervisor knows nothing of
+      s_.generation = std::max(s_.generation, e.generation);
+      trainer->state = TrainerState::training;
+      fence("detect", "unknown_generation", e.trainer,
+            "it trains in generation " + number(e.generation));
+    } else if (replaced) {
       fence("detect", "trainer_replaced", e.trainer, "a new process reports in its place");
-    found->second = {TrainerState::idle, e.pid, e.address, e.held, 0};
+    }
     record("", "trainer_up", e.trainer, "");
-    join_if_ready();
+    plan();
   }
 
   void operator()(const TrainerDown& e) {
-    auto found = s_.trainers.find(e.trainer);
-    if (found == s_.trainers.end() || over()) return;
-    const bool in = in_generation(found->second);
-    found->second.state = TrainerState::down;
-    if (!e.restarting) {
-      record("detect", "trainer_down", e.trainer, e.reason);
-      shut_down(Code::gave_up, "trainer " + e.trainer + " failed too often: " + e.reason);
-    } else if (in) {
+    Trainer* trainer = find_trainer(e.trainer);
+    if (!trainer || trainer->state == TrainerState::down) return;
+    const bool in = in_generation(*trainer);
+    trainer->state = TrainerState::down;
+    fail(node_of(e.trainer));
+    if (in)
       fence("detect", "trainer_down", e.trainer, e.reason);
-    } else {
+    else
       record("detect", "trainer_down", e.trainer, e.reason);
-    }
+    if (!e.restarting) drain(node_of(e.trainer), e.reason);
+    budget(node_of(e.trainer));
+    plan();
   }
 
   void operator()(const TrainerIdle& e) {
-    auto found = s_.trainers.find(e.trainer);
-    if (found == s_.trainers.end() || over()) return;
-    Trainer& trainer = found->second;
-    if (trainer.state == TrainerState::training && e.generation == s_.generation) {
-      trainer.held = e.held;
-      trainer.state = TrainerState::idle;
-      fence("detect", "step_failed", e.trainer, e.reason);
-    } else if (trainer.state == TrainerState::draining) {
-      trainer.held = e.held;
-      trainer.state = TrainerState::idle;
-    } else {
+    Trainer* trainer = find_trainer(e.trainer);
+    if (!trainer) return;
+    const bool current = trainer->state == TrainerState::training && e.generation == s_.generation;
+    if (!current && trainer->state != TrainerState::draining &&
+        trainer->state != TrainerState::idle)
+      return;  // S4
+    trainer->shard = e.shard;
+    trainer->held = e.held;
+    if (trainer->state == TrainerState::idle) {  // has helped others to their state
+      plan();
       return;
     }
-    join_if_ready();
+    trainer->state = TrainerState::idle;
+    if (e.fault == Fault::mismatch && e.step > 0) {
+      s_.ceiling = s_.has_ceiling ? std::min(s_.ceiling, e.step - 1) : e.step - 1;
+      s_.has_ceiling = true;
+    }
+    if (e.fault == Fault::bad_copy) strike(e.suspect, e.step);
+    if (current && !(s_.leaving && e.fault == Fault::none)) {
+      static const char* kinds[] = {"left", "step_failed", "non_finite", "mismatch", "bad_copy"};
+      if (!e.suspect.empty()) fail(node_of(e.suspect));
+      fence("detect", kinds[static_cast<int>(e.fault)], e.suspect.empty() ? e.trainer : e.suspect,
+            e.reason);
+    }
+    plan();
   }
 
+  void operator()(const TrainerReady& e) {
+    Trainer* trainer = find_trainer(e.trainer);
+    if (!trainer || e.generation != s_.generation) return;
+    trainer->ready = true;
+    const auto all = places(s_.rules, s_.layout);
+    if (s_.incident &&
+        std::ranges::all_of(all, [&](const Place& p) { return s_.trainers.at(p.trainer).ready; }))
+      record("heal", "state_restored", "", "step " + number(s_.joined_step));
+  }
+
+  void operator()(const Suspected& e) {
+    Trainer* trainer = find_trainer(e.trainer);
+    if (!trainer) return;
+    const std::string node = node_of(e.trainer);
+    record("", "suspected", e.trainer, e.reason);
+    if (s_.nodes.at(node).state != NodeState::up) return;
+    suspect(node, e.reason);
+    if (s_.layout.contains(node)) leave(e.trainer + " is suspected: " + e.reason);
+    plan();
+  }
+
+  // --- Progress ---
+
   void operator()(const StepCommitted& e) {
-    if (e.generation != s_.generation || over()) return;  // S4
+    if (e.generation != s_.generation) return;  // S4
     s_.committed_step = std::max(s_.committed_step, e.step);
     s_.cycles = 0;
+    if (s_.has_ceiling && e.step > s_.ceiling) s_.has_ceiling = false;
+    for (auto& [name, node] : s_.nodes)
+      if (!node.failures_ms.empty() && s_.layout.contains(name) &&
+          s_.committed_step >= node.failed_at_step + s_.budget_steps)
+        node.failures_ms.clear();
     if (s_.phase == Phase::recovering || s_.phase == Phase::starting) {
-      if (s_.phase == Phase::recovering)
-        record("resume", "committed", "", "step " + std::to_string(e.step));
+      if (s_.incident) record("resume", "committed", "", "step " + number(e.step));
+      s_.incident = false;
       s_.phase = s_.stop_requested ? Phase::stopping : Phase::training;
     }
   }
 
   void operator()(const TrainerFinished& e) {
-    auto found = s_.trainers.find(e.trainer);
-    if (found == s_.trainers.end() || e.generation != s_.generation || over()) return;
-    found->second.state = TrainerState::finished;
-    found->second.step = e.step;
+    Trainer* trainer = find_trainer(e.trainer);
+    if (!trainer || e.generation != s_.generation || !in_generation(*trainer)) return;
+    trainer->state = TrainerState::finished;
+    trainer->step = e.step;
     wait("the last checkpoint");
     finish_if_saved();
   }
 
   void operator()(const CheckpointSaved& e) {
-    if (over()) return;
-    s_.checkpoint_step = std::max(s_.checkpoint_step.value_or(0), e.step);
-    record("", "checkpoint_saved", "step-" + std::to_string(e.step), "");
+    s_.checkpoint_step = s_.has_checkpoint ? std::max(s_.checkpoint_step, e.step) : e.step;
+    s_.has_checkpoint = true;
+    record("", "checkpoint_saved", "step-" + number(e.step), "");
     finish_if_saved();
   }
 
   void operator()(const CheckpointFailed& e) {
-    if (over()) return;
-    record("", "checkpoint_failed", "step-" + std::to_string(e.step), e.reason);
-    if (all_in(TrainerState::finished) && s_.trainers.at(s_.trainer_names[0]).step == e.step)
+    record("", "checkpoint_failed", "step-" + number(e.step), e.reason);
+    if (all_in(TrainerState::finished) && last_step() == e.step)
       shut_down(Code::io, "the last checkpoint could not be saved: " + e.reason);
   }
 
+  // --- Wishes ---
+
   void operator()(const StopRequested& e) {
-    if (over()) return;
     if (e.now) {
       shut_down(e.exit, e.reason);
     } else if (!s_.stop_requested) {
       s_.stop_requested = true;
+      s_.paused = false;
       s_.exit = e.exit;
       s_.exit_reason = e.reason;
       record("", "stop_requested", "", e.reason);
@@ -157,63 +280,196 @@ class Decider {
         s_.phase = Phase::stopping;
         wait("the step in progress");
       }
-      if (joined()) decision_.actions.push_back(StopAtStep{e.reason});
+      if (all_in_generation() && !s_.leaving) act(StopAtStep{e.reason});
+      plan();
     }
   }
 
+  void operator()(const PauseRequested& e) {
+    if (s_.paused == e.pause || s_.stop_requested) return;
+    s_.paused = e.pause;
+    record("", e.pause ? "paused" : "resumed", "", e.who);
+    if (e.pause && all_in_generation()) leave("paused by " + e.who);
+    plan();
+  }
+
   void operator()(const Tick&) {
-    if (over()) return;
-    const bool finishing = all_in(TrainerState::finished);
-    const bool gathering = s_.phase == Phase::starting || s_.phase == Phase::recovering;
-    const int64_t limit = finishing ? s_.save_timeout_ms : gathering ? s_.join_timeout_ms : 0;
-    if (limit == 0 || now_ - s_.waiting_since_ms <= limit) return;
-    shut_down(finishing ? Code::io : Code::gave_up, "waited " + std::to_string(limit) + " ms for " +
-                                                        (finishing ? s_.waiting_for : missing()));
+    end_fence();
+    give_up_on_restarts();
+    if (all_in(TrainerState::finished)) {
+      if (waited(s_.save_timeout_ms))
+        shut_down(Code::io, "waited " + number(static_cast<uint64_t>(s_.save_timeout_ms)) +
+                                " ms for " + s_.waiting_for);
+      return;
+    }
+    if (gathering() && all_in_generation() && waited(s_.join_timeout_ms)) {
+      std::string late;
+      for (const Place& p : places(s_.rules, s_.layout))
+        if (!s_.trainers.at(p.trainer).ready) {
+          late += (late.empty() ? "" : ", ") + p.trainer;
+          act(KillTrainer{p.trainer, "it has not restored its state"});
+        }
+      fence("detect", "no_first_step", late, "no step of generation " + number(s_.generation));
+    }
+    plan();
+    grow();
+    if (over() || s_.paused || !gathering() || all_in_generation() || !waited(s_.join_timeout_ms))
+      return;
+    const bool drained = std::ranges::any_of(
+        s_.nodes, [](const auto& n) { return n.second.state == NodeState::drained; });
+    shut_down(
+        drained ? Code::gave_up : Code::requeue,
+        "waited " + number(static_cast<uint64_t>(s_.join_timeout_ms)) + " ms for " + missing());
   }
 
  private:
-  bool over() const { return s_.phase == Phase::finished || s_.phase == Phase::failed; }
+  // --- Facts ---
+
+  Node* find_node(const std::string& name) {
+    auto found = s_.nodes.find(name);
+    return found == s_.nodes.end() || over() ? nullptr : &found->second;
+  }
+  Trainer* find_trainer(const std::string& name) {
+    auto found = s_.trainers.find(name);
+    return found == s_.trainers.end() || over() ? nullptr : &found->second;
+  }
   static bool in_generation(const Trainer& t) {
     return t.state == TrainerState::training || t.state == TrainerState::finished;
   }
+  bool gathering() const { return s_.phase == Phase::starting || s_.phase == Phase::recovering; }
+  bool waited(int64_t limit_ms) const { return now_ - s_.waiting_since_ms > limit_ms; }
   bool all_in(TrainerState state) const {
-    return std::ranges::all_of(
-        s_.trainer_names, [&](const auto& name) { return s_.trainers.at(name).state == state; });
+    const auto all = places(s_.rules, s_.layout);
+    return !all.empty() && std::ranges::all_of(all, [&](const Place& p) {
+      return s_.trainers.at(p.trainer).state == state;
+    });
   }
-  bool joined() const {
-    return std::ranges::all_of(
-        s_.trainer_names, [&](const auto& name) { return in_generation(s_.trainers.at(name)); });
+  bool all_in_generation() const {
+    const auto all = places(s_.rules, s_.layout);
+    return !all.empty() && std::ranges::all_of(all, [&](const Place& p) {
+      return in_generation(s_.trainers.at(p.trainer));
+    });
+  }
+  uint64_t last_step() const {
+    return s_.trainers.at(places(s_.rules, s_.layout).front().trainer).step;
+  }
+  template <class F>
+  void each_trainer(const std::string& node, F&& f) {
+    for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot)
+      f(s_.trainers.at(trainer_name(node, slot)));
+  }
+  bool all_idle(const std::string& node) const {
+    for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot)
+      if (s_.trainers.at(trainer_name(node, slot)).state != TrainerState::idle) return false;
+    return true;
+  }
+  /// Nodes that a new layout may use: idle ones, and (for what-if) those that train.
+  std::vector<std::string> usable(bool with_training) const {
+    std::vector<std::string> list;
+    for (const std::string& name : s_.node_order) {
+      if (s_.nodes.at(name).state != NodeState::up) continue;
+      if (all_idle(name) || (with_training && s_.layout.contains(name))) list.push_back(name);
+    }
+    std::ranges::stable_sort(
+        list, {}, [&](const std::string& name) { return s_.nodes.at(name).failures_ms.size(); });
+    return list;
   }
 
+  /// Whether training could go on without this node.
+  bool spared(const std::string& name) const {
+    std::vector<std::string> others = usable(true);
+    std::erase(others, name);
+    return assign(s_.rules, s_.layout, others).cells.size() >=
+           static_cast<size_t>(s_.rules.min_cells);
+  }
+
+  // --- Effects ---
+
+  template <class A>
+  void act(A action) {
+    decision_.actions.push_back(std::move(action));
+  }
   void record(std::string phase, std::string kind, std::string subject, std::string reason) {
-    decision_.actions.push_back(
-        Record{std::move(phase), std::move(kind), std::move(subject), std::move(reason)});
+    if (phase == "detect") s_.incident = true;
+    act(Record{std::move(phase), std::move(kind), std::move(subject), std::move(reason)});
   }
   void because(std::string reason) { decision_.reason = std::move(reason); }
   void wait(std::string what) {
     s_.waiting_since_ms = now_;
     s_.waiting_for = std::move(what);
   }
-
-  std::string missing() const {
-    std::string text;
-    for (const auto& name : s_.trainer_names) {
-      const TrainerState state = s_.trainers.at(name).state;
-      if (state != TrainerState::down && state != TrainerState::draining) continue;
-      text += (text.empty() ? "" : ", ") + name +
-              (state == TrainerState::down ? " (not up)" : " (does not answer)");
-    }
-    return text.empty() ? "the first step of generation " + std::to_string(s_.generation)
-                        : "trainers " + text;
+  void set(const std::string& name, NodeState state, std::string reason) {
+    Node& node = s_.nodes.at(name);
+    node.state = state;
+    node.reason = std::move(reason);
+    node.since_ms = now_;
   }
 
-  /// Ends the current generation for everybody in it.
+  void lose(const std::string& name, const std::string& reason) {
+    bool in = false;
+    each_trainer(name, [&](Trainer& t) {
+      in = in || in_generation(t);
+      t = {};
+    });
+    Node& node = s_.nodes.at(name);
+    node.peer.clear();
+    node.checking = false;
+    fail(name);
+    set(name, NodeState::lost, reason);
+    if (in)
+      fence("detect", "node_lost", name, reason);
+    else
+      record(s_.layout.contains(name) ? "detect" : "", "node_lost", name, reason);
+  }
+
+  void suspect(const std::string& name, const std::string& reason) {
+    set(name, NodeState::suspect, reason);
+    s_.nodes.at(name).checking = true;
+    act(CheckNode{name, reason});
+  }
+
+  void drain(const std::string& name, const std::string& reason) {
+    set(name, NodeState::drained, reason);
+    record("", "drained", name, reason);
+  }
+
+  void fail(const std::string& name) {
+    auto found = s_.nodes.find(name);
+    if (found == s_.nodes.end()) return;
+    std::vector<int64_t>& failures = found->second.failures_ms;
+    std::erase_if(failures, [&](int64_t at) { return now_ - at > s_.within_ms; });
+    failures.push_back(now_);
+    found->second.failed_at_step = s_.committed_step;
+  }
+
+  void budget(const std::string& name) {
+    const Node& node = s_.nodes.at(name);
+    const size_t failures = node.failures_ms.size();
+    if (node.state == NodeState::up && failures > static_cast<size_t>(s_.max_restarts))
+      drain(name, number(failures) + " failures within " +
+                      number(static_cast<uint64_t>(s_.within_ms / 1000)) + " s");
+  }
+
+  /// The copy that `trainer` holds of `step` is no good.
+  void strike(const std::string& trainer, uint64_t step) {
+    auto found = s_.trainers.find(trainer);
+    if (found != s_.trainers.end()) std::erase(found->second.held, step);
+    // If it came out of the peer store of that trainer's node, that is where it is bad.
+    auto node = s_.nodes.find(node_of(trainer));
+    if (node != s_.nodes.end())
+      std::erase_if(node->second.peer, [&](const PeerHeld& copy) { return copy.step == step; });
+  }
+
+  /// Ends the current generation for everybody in it, at once.
   void fence(std::string phase, std::string kind, std::string subject, std::string reason) {
     record(std::move(phase), kind, subject, reason);
     ++s_.generation;
     ++s_.cycles;
-    for (auto& [name, trainer] : s_.trainers)
+    s_.leaving = false;
+    for (auto& [name, trainer] : s_.trainers) {
+      trainer.ready = false;
       if (in_generation(trainer)) trainer.state = TrainerState::draining;
+    }
     s_.phase = Phase::recovering;
     wait("all trainers to be idle");
     if (s_.cycles > s_.give_up_after_cycles) {
@@ -222,52 +478,197 @@ class Decider {
                                    subject + ": " + reason);
       return;
     }
-    decision_.actions.push_back(Fence{s_.generation, subject + ": " + reason});
-    record("fence", kind, subject, "generation " + std::to_string(s_.generation));
-    because("fence generation " + std::to_string(s_.generation) + ", since " + subject + ": " +
-            reason);
+    act(Fence{s_.generation, subject + ": " + reason});
+    record("fence", kind, subject, "generation " + number(s_.generation));
+    because("fence generation " + number(s_.generation) + ", since " + subject + ": " + reason);
   }
 
-  void join_if_ready() {
-    if (over() || !all_in(TrainerState::idle)) return;
-    Source source = Source::initialize;
-    uint64_t step = 0;
-    if (s_.checkpoint_step) source = Source::checkpoint, step = *s_.checkpoint_step;
-    if (const auto held = newest_common_step(s_); held && *held >= step)
-      source = Source::memory, step = *held;
-    if (s_.phase == Phase::starting) ++s_.generation;  // else fence() has done it
-    s_.joined_step = step;
-    s_.committed_step =
-        step;  // S1: lower than before only if no complete copy of a newer one is left
-    for (auto& [name, trainer] : s_.trainers) trainer.state = TrainerState::training;
+  /// Ends the current generation after a step.
+  void leave(std::string reason) {
+    if (s_.leaving || s_.stop_requested || !all_in_generation() || all_in(TrainerState::finished))
+      return;
+    s_.leaving = true;
+    record("", "leaving", "generation " + number(s_.generation), reason);
+    because(reason);
+    act(Leave{s_.generation, std::move(reason)});
+  }
+
+  /// Trainers that ignore a fence are stuck.
+  void end_fence() {
+    if (s_.phase != Phase::recovering || !waited(s_.fence_timeout_ms)) return;
+    for (auto& [name, trainer] : s_.trainers) {
+      if (trainer.state != TrainerState::draining) continue;
+      trainer.state = TrainerState::down;
+      fail(node_of(name));
+      record("abort", "fence_ignored", name, "killed");
+      act(KillTrainer{name, "it does not leave its generation"});
+      wait("trainers that were killed");
+    }
+  }
+
+  /// Nodes whose trainers do not come up again are suspects.
+  void give_up_on_restarts() {
+    if (s_.phase != Phase::recovering || !waited(s_.restart_timeout_ms)) return;
+    for (const std::string& name : s_.node_order)
+      if (s_.nodes.at(name).state == NodeState::up && s_.layout.contains(name) && !all_idle(name) &&
+          !all_in_generation())
+        suspect(name, "it does not bring its trainers up");
+  }
+
+  std::string missing() const {
+    std::string text;
+    for (const std::string& name : s_.node_order) {
+      const Node& node = s_.nodes.at(name);
+      if (node.state == NodeState::up && all_idle(name)) continue;
+      text += (text.empty() ? "" : ", ") + name + " (" +
+              (node.state == NodeState::up ? "its trainers are not up" : to_string(node.state)) +
+              (node.reason.empty() ? "" : ": " + node.reason) + ")";
+    }
+    return "enough nodes for " + std::to_string(s_.rules.min_cells * s_.rules.groups_per_cell()) +
+           " groups; missing: " + text;
+  }
+
+  /// Begins the next generation if everybody that it needs is there.
+  void plan() {
+    if (over() || s_.paused) return;
+    for (const auto& [name, trainer] : s_.trainers)
+      if (trainer.state == TrainerState::draining || in_generation(trainer)) return;
+    const auto wanted = static_cast<size_t>(s_.rules.cells);
+    const bool first = s_.layout.cells.empty();
+    const std::vector<std::string> nodes = usable(false);
+    if (!first)  // its members are being restarted: cheaper than doing without them
+      for (const auto& cell : s_.layout.cells)
+        for (const std::string& name : cell)
+          if (s_.nodes.at(name).state == NodeState::up && !all_idle(name)) return;
+    Layout next = assign(s_.rules, s_.layout, nodes);
+    if (next.cells.size() < static_cast<size_t>(s_.rules.min_cells) || next.cells.empty()) {
+      if (!gathering()) {
+        s_.phase = Phase::recovering;
+        wait("nodes");
+      }
+      return;
+    }
+    if (first && next.cells.size() < wanted && !waited(s_.join_timeout_ms)) return;
+    join(std::move(next));
+  }
+
+  std::vector<Copy> copies() const {
+    std::vector<Copy> list;
+    for (const std::string& name : s_.node_order) {
+      const Node& node = s_.nodes.at(name);
+      if (node.state == NodeState::absent || node.state == NodeState::lost) continue;
+      bool peers = true;  // not yet listed
+      for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot) {
+        const std::string who = trainer_name(name, slot);
+        const Trainer& trainer = s_.trainers.at(who);
+        if (trainer.state != TrainerState::idle) continue;
+        for (uint64_t step : trainer.held)
+          if (!s_.has_ceiling || step <= s_.ceiling)
+            list.push_back({who, trainer.shard, step, false});
+        if (std::exchange(peers, false))
+          for (const PeerHeld& copy : node.peer)
+            if (!s_.has_ceiling || copy.step <= s_.ceiling)
+              list.push_back({who, copy.shard, copy.step, true});
+      }
+    }
+    return list;
+  }
+
+  /// What changes in words.
+  std::string choice(const Layout& before, const Layout& next) const {
+    if (before.cells.empty()) return "all are there";
+    if (next == before) return "the same nodes";
+    std::string taken, given;
+    for (const auto& cell : next.cells)
+      for (const std::string& node : cell)
+        if (!before.contains(node)) taken += (taken.empty() ? "" : ", ") + node;
+    for (const auto& cell : before.cells)
+      for (const std::string& node : cell)
+        if (!next.contains(node)) given += (given.empty() ? "" : ", ") + node;
+    const int per_cell = s_.rules.groups_per_cell();
+    std::string text;
+    if (!taken.empty() && !given.empty())
+      text = taken + (taken.find(',') == std::string::npos ? " takes" : " take") +
+             " the place of " + given;
+    else if (!taken.empty())
+      text = "with " + taken;
+    else
+      text = given.empty() ? "nodes in other places" : "without " + given;
+    if (next.cells.size() != before.cells.size())
+      text += ": " + std::to_string(next.cells.size() * static_cast<size_t>(per_cell)) +
+              " groups instead of " +
+              std::to_string(before.cells.size() * static_cast<size_t>(per_cell));
+    return text;
+  }
+
+  void join(Layout next) {
+    const std::vector<Copy> all = copies();
+    const std::vector<Place> members = places(s_.rules, next);
+    Join order;
+    if (s_.has_checkpoint && (!s_.has_ceiling || s_.checkpoint_step <= s_.ceiling))
+      order.source = Source::checkpoint, order.step = s_.checkpoint_step;
+    if (const auto step = newest_complete(all, s_.rules.shards); step && *step >= order.step) {
+      order.source = Source::memory;
+      order.step = *step;
+      order.moves = moves_for(members, all, *step);
+    }
+    if (s_.phase != Phase::recovering || s_.generation == 0) ++s_.generation;  // else: fence()
+    order.generation = s_.generation;
+    const std::string what = choice(s_.layout, next);
+    const bool changed = s_.phase == Phase::training || s_.leaving;
+    if (order.step < s_.committed_step)
+      record(
+          "", "steps_undone", number(s_.committed_step - order.step),
+          s_.has_ceiling ? "their state is not trusted" : "no newer state is left of every shard");
+    s_.layout = std::move(next);
+    s_.leaving = false;
+    s_.joined_step = order.step;
+    s_.committed_step = order.step;  // S1: lower than before only if no complete newer copy is left
+    for (const Place& place : members) {
+      Trainer& trainer = s_.trainers.at(place.trainer);
+      trainer.state = TrainerState::training;
+      trainer.ready = false;
+      trainer.step = order.step;
+    }
+    if (s_.phase != Phase::starting) s_.phase = Phase::recovering;
     wait("the first step");
-    decision_.actions.push_back(Join{s_.generation, source, step});
-    because("generation " + std::to_string(s_.generation) + " begins at step " +
-            std::to_string(step) + " from " + to_string(source));
-    record(s_.phase == Phase::recovering ? "heal" : "", "joined", "", decision_.reason);
-    if (s_.stop_requested) decision_.actions.push_back(StopAtStep{s_.exit_reason});
+    because(what + "; generation " + number(s_.generation) + " begins at step " +
+            number(order.step) + " from " + to_string(order.source) +
+            (order.moves.empty() ? "" : ", " + number(order.moves.size()) + " shards move"));
+    record(s_.incident ? "decide" : "", changed ? "layout_changed" : "joined", "",
+           decision_.reason);
+    act(std::move(order));
+    if (s_.stop_requested) act(StopAtStep{s_.exit_reason});
+  }
+
+  /// More groups, or a drained node replaced, as soon as nodes are there for it.
+  void grow() {
+    if (over() || s_.phase != Phase::training || s_.leaving || s_.paused) return;
+    if (s_.layout.cells.size() >= static_cast<size_t>(s_.rules.cells)) return;
+    const Layout next = assign(s_.rules, s_.layout, usable(true));
+    if (next.cells.size() > s_.layout.cells.size()) leave("nodes are there for more groups");
   }
 
   void finish_if_saved() {
     if (over() || !all_in(TrainerState::finished)) return;
-    const uint64_t step = s_.trainers.at(s_.trainer_names[0]).step;
-    if (s_.checkpoint_step.value_or(UINT64_MAX) != step) return;
-    if (step >= s_.max_steps) {
-      shut_down(Code::ok, "trained " + std::to_string(step) + " steps");
-    } else {
+    const uint64_t step = last_step();
+    if (!s_.has_checkpoint || s_.checkpoint_step != step) return;
+    if (step >= s_.max_steps)
+      shut_down(Code::ok, "trained " + number(step) + " steps");
+    else
       shut_down(s_.exit, s_.exit_reason);
-    }
   }
 
   void shut_down(Code exit, std::string reason) {
+    if (over()) return;
     const bool good = exit == Code::ok || exit == Code::requeue;
     s_.phase = good ? Phase::finished : Phase::failed;
     record("", good ? "finished" : "failed", "", reason);
     because(reason);
-    decision_.actions.push_back(Shutdown{exit, std::move(reason)});
+    act(Shutdown{exit, std::move(reason)});
   }
 
-  int64_t now_;
+  const int64_t now_;
   State& s_;
   Decision decision_;
 };
@@ -276,7 +677,7 @@ class Decider {
 
 Decision decide(int64_t now_ms, State& state, const Event& event) {
   Decider decider(now_ms, state);
-  std::visit(decider, event);
+  if (!decider.over()) std::visit(decider, event);
   return decider.take();
 }
 

@@ -57,6 +57,7 @@ const char* to_string(NodeState state);
 
 struct Node {
   NodeState state = NodeState::absent;
+  int32_t pid = 0;                   // of its agent
   std::string reason;                // of the state
   int64_t since_ms = 0;              // when the state began
   std::vector<int64_t> failures_ms;  // of its trainers and its own; forgotten after
@@ -87,7 +88,8 @@ struct State {
   uint64_t budget_steps = 50;
   // What changes.
   Phase phase = Phase::starting;
-  uint64_t generation = 0;  // the newest one given out
+  uint64_t generation = 0;              // the newest one given out
+  std::vector<std::string> node_order;  // who is taken first
   std::map<std::string, Node> nodes;
   std::map<std::string, Trainer> trainers;  // "<node>.<slot>"
   Layout layout;                            // of the current generation; empty: none yet
@@ -105,13 +107,15 @@ struct State {
   bool incident = false;         // between a failure and the first step after it
   // A wish to stop.
   bool stop_requested = false;
-  int exit = 0;
+  Code exit = Code::ok;
   std::string exit_reason;
 };
 
 // --- Events ---
+/// pid: of its agent; the same one again only presents itself to a supervisor that took over.
 struct NodeUp {
   std::string node;
+  int32_t pid = 0;
 };
 struct NodeLost {
   std::string node, reason;
@@ -182,7 +186,7 @@ struct NodeChecked {
   std::string reason;
 };
 struct StopRequested {
-  int exit = 0;
+  Code exit = Code::ok;
   std::string reason;
   bool now = false;
 };  // now: without a save
@@ -227,7 +231,7 @@ struct StopAtStep {
   std::string reason;
 };  // all trainers agree on the last step, save it, finish
 struct Shutdown {
-  int exit = 0;
+  Code exit = Code::ok;
   std::string reason;
 };
 /// For events.jsonl: phase of an incident ("detect", "fence", "abort", "decide", "heal", "resume"),

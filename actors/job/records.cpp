@@ -51,7 +51,7 @@ json ledger_line(uint64_t generation, uint64_t step, const std::string& trainer,
 }
 
 json event_line(const JobState& s, const job::Record& record, int64_t now_ms) {
-  const bool incident = s.incident_since_ms.has_value() && !record.phase.empty();
+  const bool incident = s.incident.has_value() && !record.phase.empty();
   return {{"time", wall_time_s()},
           {"generation", s.job.generation},
           {"step", s.job.committed_step},
@@ -60,7 +60,35 @@ json event_line(const JobState& s, const job::Record& record, int64_t now_ms) {
           {"kind", record.kind},
           {"subject", record.subject},
           {"reason", record.reason},
-          {"ms", incident ? json(now_ms - *s.incident_since_ms) : json(nullptr)}};
+          {"ms", incident ? json(now_ms - s.incident->since_ms) : json(nullptr)}};
+}
+
+json incident_line(const JobState& s, int64_t now_ms) {
+  const JobState::Incident& incident = *s.incident;
+  std::string phases;
+  json timed = json::object();
+  int64_t before = incident.since_ms;
+  for (const auto& [phase, at_ms] : incident.phases) {
+    timed[phase] = timed.value(phase, int64_t{0}) + at_ms - before;
+    before = at_ms;
+  }
+  for (const char* phase : {"detect", "fence", "abort", "decide", "heal", "resume"})
+    if (timed.contains(phase))
+      phases += (phases.empty() ? "" : ", ") + std::string(phase) + " " +
+                std::to_string(timed[phase].get<int64_t>());
+  const int64_t ms = now_ms - incident.since_ms;
+  return {{"time", wall_time_s()},
+          {"generation", s.job.generation},
+          {"step", s.job.committed_step},
+          {"incident", s.incidents},
+          {"phase", nullptr},
+          {"kind", "recovered"},
+          {"subject", incident.what},
+          {"reason", incident.what + "; " + incident.decision + "; lost " +
+                         std::to_string(incident.undone) + " steps, " + std::to_string(ms) +
+                         " ms (" + phases + ")"},
+          {"ms", ms},
+          {"phases", timed}};
 }
 
 json validated_line(const JobState& s, const Validated& result) {
@@ -71,58 +99,81 @@ json validated_line(const JobState& s, const Validated& result) {
           {"ms", nullptr},         {"val_loss", number_or_null(result.loss)}};
 }
 
+namespace {
+const char* to_string(job::TrainerState state) {
+  switch (state) {
+    case job::TrainerState::down:
+      return "down";
+    case job::TrainerState::idle:
+      return "idle";
+    case job::TrainerState::training:
+      return "training";
+    case job::TrainerState::draining:
+      return "draining";
+    case job::TrainerState::finished:
+      return "finished";
+  }
+  return "?";
+}
+
+/// As interface.md has it: a node that is up and in no group is a spare.
+std::string node_state(const job::State& job, const std::string& name) {
+  const job::NodeState state = job.nodes.at(name).state;
+  if (state == job::NodeState::up && !job.layout.cells.empty() && !job.layout.contains(name))
+    return "spare";
+  return state == job::NodeState::absent ? "lost" : job::to_string(state);
+}
+}  // namespace
+
 json status_page(const JobState& s) {
-  auto trainer_state = [](job::TrainerState state) {
-    switch (state) {
-      case job::TrainerState::down:
-        return "down";
-      case job::TrainerState::idle:
-        return "idle";
-      case job::TrainerState::training:
-        return "training";
-      case job::TrainerState::draining:
-        return "draining";
-      case job::TrainerState::finished:
-        return "finished";
-    }
-    return "?";
-  };
+  std::map<std::string, job::Place> place_of;
+  for (const job::Place& place : job::places(s.job.rules, s.job.layout))
+    place_of[place.trainer] = place;
   json nodes = json::array();
-  for (size_t i = 0; i < s.job.node_names.size(); ++i) {
-    const std::string& name = s.job.node_names[i];
+  for (const std::string& name : s.job.node_order) {
     auto found = s.nodes.find(name);
     json trainers = json::array(), group = nullptr;
-    for (const TrainerPlace& place : s.options.plan.topology.trainers) {
-      if (place.node != static_cast<int>(i)) continue;
-      const job::Trainer& trainer = s.job.trainers.at(place.name());
-      group = "g" + std::to_string(place.group);
-      trainers.push_back({{"name", place.name()},
-                          {"pid", trainer.pid},
-                          {"rank", place.rank},
-                          {"shard", place.shard},
-                          {"group", "g" + std::to_string(place.group)},
-                          {"state", trainer_state(trainer.state)},
-                          {"step", s.job.committed_step}});
+    for (int slot = 0; slot < s.job.rules.trainers_per_node; ++slot) {
+      const std::string who = job::trainer_name(name, slot);
+      const job::Trainer& trainer = s.job.trainers.at(who);
+      json line = {{"name", who},
+                   {"pid", trainer.pid},
+                   {"rank", nullptr},
+                   {"shard", nullptr},
+                   {"group", nullptr},
+                   {"state", to_string(trainer.state)},
+                   {"step", s.job.committed_step}};
+      if (auto place = place_of.find(who); place != place_of.end()) {
+        group = "g" + std::to_string(place->second.group);
+        line["group"] = group;
+        line["shard"] = place->second.shard;
+        line["rank"] =
+            place->second.group * static_cast<uint32_t>(s.job.rules.shards) + place->second.shard;
+      }
+      trainers.push_back(std::move(line));
     }
     nodes.push_back({{"name", name},
                      {"host", found == s.nodes.end() ? "" : found->second.host},
-                     {"state", s.job.nodes.at(name) ? "up" : "lost"},
+                     {"state", node_state(s.job, name)},
                      {"pid", found == s.nodes.end() ? 0 : found->second.pid},
                      {"group", group},
-                     {"reason", ""},
+                     {"reason", s.job.nodes.at(name).reason},
                      {"trainers", std::move(trainers)}});
   }
-  return {{"run", s.options.config.run.name},
-          {"state", job::to_string(s.job.phase)},
-          {"generation", s.job.generation},
-          {"step", s.job.committed_step},
-          {"max_steps", s.job.max_steps},
-          {"loss", number_or_null(s.loss)},
-          {"tokens_per_second", rounded(s.tokens_per_second, 0.1)},
-          {"incidents", s.incidents},
-          {"supervisor", {{"node", s.options.node}, {"pid", getpid()}}},
-          {"standby", nullptr},
-          {"nodes", std::move(nodes)}};
+  return {
+      {"run", s.options.config.run.name},
+      {"state", job::to_string(s.job.phase)},
+      {"generation", s.job.generation},
+      {"step", s.job.committed_step},
+      {"max_steps", s.job.max_steps},
+      {"loss", number_or_null(s.loss)},
+      {"tokens_per_second", rounded(s.tokens_per_second, 0.1)},
+      {"incidents", s.incidents},
+      {"groups", s.job.layout.cells.size() * static_cast<size_t>(s.job.rules.groups_per_cell())},
+      {"paused", s.job.paused},
+      {"supervisor", {{"node", s.options.node}, {"pid", getpid()}}},
+      {"standby", nullptr},
+      {"nodes", std::move(nodes)}};
 }
 
 }  // namespace simplescale

@@ -13,6 +13,8 @@ nlohmann::json metrics_line(const JobState& state, const StepDone& step, double 
 nlohmann::json ledger_line(uint64_t generation, uint64_t step, const std::string& trainer,
                            const std::vector<uint64_t>& samples);
 nlohmann::json event_line(const JobState& state, const job::Record& record, int64_t now_ms);
+/// The current incident in a line, at its end: what, the decision, what was lost, its phases.
+nlohmann::json incident_line(const JobState& state, int64_t now_ms);
 nlohmann::json validated_line(const JobState& state, const Validated& result);
 /// `status --json`.
 nlohmann::json status_page(const JobState& state);

@@ -1,8 +1,13 @@
 #include "actors/job/supervisor.hpp"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <cmath>
+#include <set>
 
 #include "actors/checkpoint/checkpoint.hpp"
+#include "actors/job/commands.hpp"
 #include "actors/job/records.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/data/data_location.hpp"
@@ -13,6 +18,9 @@ namespace {
 
 using Self = caf::stateful_actor<JobState>;
 using namespace std::chrono_literals;
+using nlohmann::json;
+
+constexpr size_t incidents_kept = 1000;
 
 int64_t now_ms(Self* self) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -24,6 +32,14 @@ template <class Message>
 void to_nodes(Self* self, const Message& message) {
   for (auto& [name, node] : self->state.nodes)
     if (node.handle) self->send(node.handle, message);
+}
+
+template <class Message>
+bool to_node(Self* self, const std::string& name, const Message& message) {
+  auto found = self->state.nodes.find(name);
+  if (found == self->state.nodes.end() || !found->second.handle) return false;
+  self->send(found->second.handle, message);
+  return true;
 }
 
 void publish_status(Self* self) {
@@ -51,9 +67,13 @@ void record_step(Self* self, uint64_t step, const JobState::Step& reports) {
   s.committed_at_ms = now;
 }
 
-/// A generation begins at `step`, which all trainers hold: what was applied everywhere is
-/// committed, also if a trainer died before it could report it. What it trained is known from the
-/// plan.
+std::vector<uint64_t> samples_of(Self* self, const job::Place& place, uint64_t step) {
+  const JobState& s = self->state;
+  return simplescale::samples_of(s.options.plan, s.groups, place.group, place.shard, step);
+}
+
+/// A generation begins at `step`, of which every shard has a copy: it is committed, also if a
+/// trainer died before it could report it. What it trained is known from the plan.
 void settle_records(Self* self, uint64_t step) {
   JobState& s = self->state;
   if (!s.recorded_step || step < *s.recorded_step) s.recorded_step = step;
@@ -68,11 +88,9 @@ void settle_records(Self* self, uint64_t step) {
       reports.any.loss = reports.any.grad_norm = std::nan("");
       reports.any.learning_rate = s.options.plan.learning_rate.at(static_cast<int64_t>(next) - 1);
     }
-    for (const TrainerPlace& place : s.options.plan.topology.trainers)
-      if (!reports.samples.contains(place.name()))
-        reports.samples[place.name()] = samples_of(
-            s.options.plan, static_cast<uint64_t>(s.options.plan.topology.groups),
-            static_cast<uint64_t>(place.group), static_cast<uint64_t>(place.shard), next);
+    for (const job::Place& place : s.members)
+      if (!reports.samples.contains(place.trainer))
+        reports.samples[place.trainer] = samples_of(self, place, next);
     record_step(self, next, reports);
   }
   s.pending.clear();
@@ -86,6 +104,10 @@ void carry_out(Self* self, const job::Fence& fence) {
   to_nodes(self, FenceGeneration{fence.generation, fence.reason});
 }
 
+void carry_out(Self* self, const job::Leave& leave) {
+  to_nodes(self, LeaveGeneration{leave.generation, leave.reason});
+}
+
 void carry_out(Self* self, const job::Join& join) {
   JobState& s = self->state;
   settle_records(self, join.step);
@@ -95,14 +117,34 @@ void carry_out(Self* self, const job::Join& join) {
   order.source = job::to_string(join.source);
   order.step = join.step;
   order.checkpoint = checkpoint_folder(s.options.config);
-  for (const TrainerPlace& place : s.options.plan.topology.trainers)
-    order.members.push_back({place.name(), static_cast<uint32_t>(place.group),
-                             static_cast<uint32_t>(place.shard),
-                             s.job.trainers.at(place.name()).address});
+  s.members = job::places(s.job.rules, s.job.layout);
+  std::set<std::string> known;
+  for (const job::Place& place : s.members) {
+    order.groups = std::max(order.groups, place.group + 1);
+    order.members.push_back(
+        {place.trainer, place.group, place.shard, s.job.trainers.at(place.trainer).address});
+    known.insert(place.trainer);
+  }
+  s.groups = order.groups;
+  for (const job::Move& move : join.moves) {
+    order.transfers.push_back({static_cast<uint32_t>(order.transfers.size()), move.shard, move.step,
+                               move.source, move.peer, move.targets});
+    if (known.insert(move.source).second)
+      order.members.push_back(
+          {move.source, no_group, move.shard, s.job.trainers.at(move.source).address});
+  }
   to_nodes(self, order);
   s.training_since_ms = now_ms(self);
   s.committed_at_ms = s.training_since_ms;
   s.training_since_step = join.step;
+}
+
+void carry_out(Self* self, const job::KillTrainer& kill) {
+  to_node(self, job::node_of(kill.trainer), KillTrainer{kill.trainer, kill.reason});
+}
+
+void carry_out(Self* self, const job::CheckNode& check) {
+  to_node(self, check.node, CheckNode{check.reason});
 }
 
 void carry_out(Self* self, const job::StopAtStep& stop) {
@@ -117,22 +159,94 @@ void carry_out(Self* self, const job::Shutdown& end) {
 
 void carry_out(Self* self, const job::Record& record) {
   JobState& s = self->state;
-  if (record.phase == "detect" && !s.incident_since_ms) {
+  const int64_t now = now_ms(self);
+  if (record.phase == "detect" && !s.incident) {
     ++s.incidents;
-    s.incident_since_ms = now_ms(self);
+    s.incident.emplace();
+    s.incident->since_ms = now;
+    s.incident->what = record.subject + ": " + record.reason;
   }
-  s.options.journal->append("events.jsonl", event_line(s, record, now_ms(self)));
+  const json line = event_line(s, record, now);
+  s.options.journal->append("events.jsonl", line);
   log::info("{}{}{}{}", record.kind, record.subject.empty() ? "" : " " + record.subject,
             record.reason.empty() ? "" : ": ", record.reason);
-  if (record.phase == "resume") s.incident_since_ms.reset();
+  if (record.kind == "steps_undone" && s.incident)
+    s.incident->undone = std::strtoull(record.subject.c_str(), nullptr, 10);
+  if (!s.incident || record.phase.empty()) return;
+  s.explained[s.incidents].push_back(line);
+  if (s.explained.size() > incidents_kept) s.explained.erase(s.explained.begin());
+  if (record.phase == "decide") s.incident->decision = record.reason;
+  s.incident->phases.emplace_back(record.phase, now);
+  if (record.phase == "resume") {
+    const json summary = incident_line(s, now);
+    s.options.journal->append("events.jsonl", summary);
+    s.explained[s.incidents].push_back(summary);
+    log::info("{}", summary["reason"].get<std::string>());
+    s.incident.reset();
+  }
 }
 
-void handle(Self* self, const job::Event& event) {
+/// Returns the decision's reason.
+std::string handle(Self* self, const job::Event& event) {
   JobState& s = self->state;
   const job::Decision decision = job::decide(now_ms(self), s.job, event);
   for (const job::Action& action : decision.actions)
     std::visit([self](const auto& a) { carry_out(self, a); }, action);
   if (!decision.actions.empty()) publish_status(self);
+  return decision.reason;
+}
+
+/// False: the target is not there.
+bool inject(Self* self, const InjectFault& fault) {
+  JobState& s = self->state;
+  s.options.journal->append(
+      "events.jsonl", event_line(s, {"", "injected", fault.target, fault.kind}, now_ms(self)));
+  log::info("injected: {} {}", fault.kind, fault.target);
+  if (fault.kind == "kill_supervisor") {
+    kill(getpid(), SIGKILL);
+    return true;
+  }
+  const bool trainer = s.job.trainers.contains(fault.target);
+  return to_node(self, trainer ? job::node_of(fault.target) : fault.target, fault);
+}
+
+/// Faults of the configuration, a step ahead so that they happen while it is made.
+void inject_due(Self* self, uint64_t committed) {
+  JobState& s = self->state;
+  const auto& faults = s.options.config.inject.faults;
+  s.injected.resize(faults.size());
+  for (size_t i = 0; i < faults.size(); ++i) {
+    const auto step = static_cast<uint64_t>(std::max<int64_t>(1, faults[i].step));
+    if (s.injected[i] || committed + 1 < step) continue;
+    s.injected[i] = true;
+    inject(self, InjectFault{faults[i].kind, faults[i].target, step, 0, 0});
+  }
+}
+
+job::Fault fault_of(const std::string& name) {
+  if (name.empty()) return job::Fault::none;
+  if (name == "non_finite") return job::Fault::non_finite;
+  if (name == "mismatch") return job::Fault::mismatch;
+  if (name == "bad_copy") return job::Fault::bad_copy;
+  return job::Fault::failed;
+}
+
+/// What consoles and clients ask for.
+CommandReply answer(Self* self, const Command& command) {
+  JobState& s = self->state;
+  const Request request = parse_command(s.job, command.words, command.who);
+  if (!request.error.empty()) return {false, request.error, ""};
+  if (request.fault)
+    return inject(self, *request.fault)
+               ? CommandReply{true, "injected " + request.fault->kind, ""}
+               : CommandReply{false, request.fault->target + " is not there", ""};
+  if (request.event) {
+    s.options.journal->append(
+        "events.jsonl", event_line(s, {"", "command", request.words, command.who}, now_ms(self)));
+    const std::string reason = handle(self, *request.event);
+    return {true, reason.empty() ? "done" : reason, ""};
+  }
+  return describe(s, command.words);
 }
 
 void commit(Self* self, uint64_t step, const JobState::Step& reports) {
@@ -145,6 +259,7 @@ void commit(Self* self, uint64_t step, const JobState::Step& reports) {
   s.loss = reports.any.loss;
   handle(self, job::StepCommitted{reports.any.generation, step});
   record_step(self, step, reports);
+  inject_due(self, step);
   if (now - s.status_at_ms >= 200) publish_status(self);
 }
 
@@ -155,34 +270,41 @@ void step_done(Self* self, const StepDone& done) {
   step.any = done;
   step.samples[done.trainer] = done.samples;
   // Trainers report their steps in order, so the oldest is complete first.
-  while (!s.pending.empty() &&
-         s.pending.begin()->second.samples.size() == s.job.trainer_names.size()) {
+  while (!s.pending.empty() && s.pending.begin()->second.samples.size() == s.members.size()) {
     const auto complete = s.pending.extract(s.pending.begin());
     commit(self, complete.key(), complete.mapped());
   }
 }
 
 void tick(Self* self) {
-  self->delayed_send(self, 500ms, local::Tick{});
+  self->delayed_send(self, 100ms, local::Tick{});
   handle(self, job::Tick{});
   if (now_ms(self) - self->state.status_at_ms >= 1000) publish_status(self);
 }
 
 job::State initial(const JobOptions& options) {
-  job::State state;
-  for (const TrainerPlace& place : options.plan.topology.trainers) {
-    state.trainer_names.push_back(place.name());
-    state.trainers[place.name()];
-  }
-  for (int node = 0; node < options.plan.topology.nodes; ++node) {
-    state.node_names.push_back("n" + std::to_string(node));
-    state.nodes[state.node_names.back()] = false;
-  }
+  const Config& config = options.config;
+  const Topology& topology = options.plan.topology;
+  const int per_cell = std::max(1, topology.trainers_per_node / topology.shards);
+  job::LayoutRules rules;
+  rules.trainers_per_node = topology.trainers_per_node;
+  rules.shards = topology.shards;
+  rules.cell_nodes = std::max(1, topology.shards / topology.trainers_per_node);
+  rules.cells = topology.nodes / rules.cell_nodes;
+  rules.min_cells =
+      std::max(1, (static_cast<int>(config.cluster.min_groups) + per_cell - 1) / per_cell);
+  std::vector<std::string> names;
+  for (int node = 0; node < topology.nodes + static_cast<int>(config.cluster.spares); ++node)
+    names.push_back("n" + std::to_string(node));
+  job::State state = job::make_state(rules, names);
   state.max_steps = static_cast<uint64_t>(options.plan.max_steps);
-  state.join_timeout_ms = options.config.cluster.join_timeout_ms;
-  state.give_up_after_cycles = static_cast<int>(options.config.supervision.give_up_after_cycles);
+  state.join_timeout_ms = config.cluster.join_timeout_ms;
+  state.give_up_after_cycles = static_cast<int>(config.supervision.give_up_after_cycles);
+  state.max_restarts = static_cast<int>(config.supervision.max_restarts);
+  state.within_ms = config.supervision.within_s * 1000;
   state.generation = options.last_generation;
-  state.checkpoint_step = options.checkpoint_step;
+  state.has_checkpoint = options.checkpoint_step.has_value();
+  state.checkpoint_step = options.checkpoint_step.value_or(0);
   return state;
 }
 
@@ -214,10 +336,10 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
   });
   carry_out(self, job::Record{"", "started", "",
-                              s.job.checkpoint_step
-                                  ? "goes on from step " + std::to_string(*s.job.checkpoint_step)
+                              s.job.has_checkpoint
+                                  ? "goes on from step " + std::to_string(s.job.checkpoint_step)
                                   : ""});
-  self->delayed_send(self, 500ms, local::Tick{});
+  self->delayed_send(self, 100ms, local::Tick{});
 
   self->set_down_handler([self](const caf::down_msg& down) {
     for (auto& [name, node] : self->state.nodes) {
@@ -239,21 +361,36 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
         s.nodes[hello.node] = {caf::actor_cast<caf::actor>(self->current_sender()), hello.host,
                                hello.pid};
         self->monitor(s.nodes[hello.node].handle);
-        handle(self, job::NodeUp{hello.node});
+        handle(self, job::NodeUp{hello.node, hello.pid});
       },
       [self](const TrainerUp& up) {
-        handle(self, job::TrainerUp{up.trainer, up.pid, up.data_address, up.held});
+        handle(self, job::TrainerUp{up.trainer, up.pid, up.data_address, up.shard, up.held,
+                                    up.generation});
       },
       [self](const TrainerDown& down) {
         handle(self, job::TrainerDown{down.trainer, down.reason, down.restarting});
       },
       [self](const TrainerIdle& idle) {
-        handle(self, job::TrainerIdle{idle.trainer, idle.generation, idle.held, idle.reason});
+        handle(self, job::TrainerIdle{idle.trainer, idle.generation, idle.shard, idle.held,
+                                      fault_of(idle.fault), idle.step, idle.suspect, idle.reason});
       },
+      [self](const TrainerReady& ready) {
+        handle(self, job::TrainerReady{ready.trainer, ready.generation});
+      },
+      [self](const PeerCopies& held) {
+        job::PeerCopies event{held.node, {}};
+        for (const PeerCopy& copy : held.copies) event.copies.push_back({copy.shard, copy.step});
+        handle(self, event);
+      },
+      [self](const NodeChecked& checked) {
+        handle(self, job::NodeChecked{checked.node, checked.ok, checked.reason});
+      },
+      [self](const Command& command) { return answer(self, command); },
       [self](const StepDone& done) { step_done(self, done); },
       [self](const Validated& result) {
         JobState& s = self->state;
-        if (result.generation != s.job.generation || result.trainer != s.job.trainer_names[0])
+        if (result.generation != s.job.generation || s.members.empty() ||
+            result.trainer != s.members.front().trainer)
           return;
         s.options.journal->append("events.jsonl", validated_line(s, result));
         log::info("step {}: validation loss {:.4f}", result.step, result.loss);

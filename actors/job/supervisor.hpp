@@ -9,8 +9,11 @@
 #include <caf/all.hpp>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "actors/job/decide.hpp"
 #include "actors/job/journal.hpp"
@@ -49,10 +52,20 @@ struct JobState {
   std::map<std::string, Node> nodes;
   std::map<uint64_t, Step>
       pending;  // steps of the current generation that not all trainers have reported
+  std::vector<job::Place> members;  // of the current generation, and their groups
+  uint64_t groups = 0;
   std::optional<uint64_t> recorded_step;  // newest in metrics and ledger
   caf::actor publisher;
   uint64_t incidents = 0;
-  std::optional<int64_t> incident_since_ms;
+  struct Incident {
+    int64_t since_ms = 0;
+    std::string what, decision;
+    uint64_t undone = 0;                                  // steps
+    std::vector<std::pair<std::string, int64_t>> phases;  // and when they were reached
+  };
+  std::optional<Incident> incident;
+  std::map<uint64_t, nlohmann::json> explained;  // incident -> its phases and reasons, for `why`
+  std::vector<bool> injected;                    // by index in the configuration
   int64_t committed_at_ms = 0, training_since_ms = 0;
   uint64_t training_since_step = 0;
   double loss = 0, tokens_per_second = 0;

@@ -1,10 +1,10 @@
-// The job's decisions, edge by edge: what a run does when trainers come, fail, finish, and never
-// come.
+// The job's decisions, edge by edge: what a run does when trainers and nodes come, fail, finish, or
+// never come.
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <random>
 
+#include "actors/job/commands.hpp"
 #include "actors/job/decide.hpp"
 
 using namespace simplescale;
@@ -12,12 +12,16 @@ using namespace simplescale::job;
 
 namespace {
 
-State two_by_two() {
-  State s;
-  s.trainer_names = {"n0.0", "n0.1", "n1.0", "n1.1"};
-  s.node_names = {"n0", "n1"};
-  for (const auto& name : s.trainer_names) s.trainers[name];
-  for (const auto& name : s.node_names) s.nodes[name] = false;
+/// nodes x 2 trainers, groups of one node unless cell_nodes says more.
+State job_of(int cells, int spares = 0, int cell_nodes = 1) {
+  LayoutRules rules{.trainers_per_node = 2,
+                    .shards = 2 * cell_nodes,
+                    .cell_nodes = cell_nodes,
+                    .cells = cells,
+                    .min_cells = 1};
+  std::vector<std::string> nodes;
+  for (int i = 0; i < cells * cell_nodes + spares; ++i) nodes.push_back("n" + std::to_string(i));
+  State s = make_state(rules, nodes);
   s.max_steps = 10;
   return s;
 }
@@ -37,239 +41,350 @@ A only(const Decision& d) {
   return found[0];
 }
 
-Decision everybody_up(State& s, const std::vector<uint64_t>& held = {}) {
+Decision up(State& s, const std::string& node, const std::vector<uint64_t>& held = {},
+            int64_t now = 0, int32_t pid = 1) {
+  decide(now, s, NodeUp{node, pid});
   Decision last;
-  for (const auto& name : s.trainer_names) last = decide(0, s, TrainerUp{name, 1, {1}, held});
+  for (int slot = 0; slot < 2; ++slot)
+    last = decide(now, s, TrainerUp{trainer_name(node, slot), 1, {1}, 0, held, 0});
   return last;
 }
 
-Decision everybody_idle(State& s, const std::vector<uint64_t>& held) {
+Decision all_up(State& s) {
+  Decision joined;
+  for (const auto& node : s.node_order)
+    if (Decision d = up(s, node); !all<Join>(d).empty()) joined = d;
+  return joined;
+}
+
+/// Everybody that drains says so; each holds its own shard's `held`.
+Decision all_idle(State& s, const std::vector<uint64_t>& held, int64_t now = 0) {
   Decision last;
-  for (const auto& name : s.trainer_names)
-    if (s.trainers[name].state == TrainerState::draining)
-      last = decide(0, s, TrainerIdle{name, s.generation - 1, held, ""});
+  std::map<std::string, uint32_t> shard;
+  for (const Place& p : places(s.rules, s.layout)) shard[p.trainer] = p.shard;
+  for (const auto& [name, trainer] : State(s).trainers)
+    if (trainer.state == TrainerState::draining)
+      last = decide(now, s, TrainerIdle{name, s.generation - 1, shard[name], held});
   return last;
+}
+
+/// Joined and training at `step`.
+State training(int cells, int spares = 0, int cell_nodes = 1, uint64_t step = 3) {
+  State s = job_of(cells, spares, cell_nodes);
+  REQUIRE(all<Join>(all_up(s)).size() == 1);
+  decide(0, s, StepCommitted{s.generation, step});
+  REQUIRE(s.phase == Phase::training);
+  return s;
+}
+
+Decision back(State& s, const std::string& trainer, uint32_t shard,
+              const std::vector<uint64_t>& held) {
+  return decide(0, s, TrainerUp{trainer, 2, {2}, shard, held, 0});
+}
+
+std::vector<std::string> nodes_of(const State& s) {
+  std::vector<std::string> list;
+  for (const auto& cell : s.layout.cells) list.insert(list.end(), cell.begin(), cell.end());
+  return list;
 }
 
 }  // namespace
 
-TEST_CASE("job: a generation begins only when every trainer is up") {
-  State s = two_by_two();
-  for (int i = 0; i < 3; ++i)
-    CHECK(all<Join>(decide(0, s, TrainerUp{s.trainer_names[static_cast<size_t>(i)], 1, {}, {}}))
-              .empty());
-  const Join join = only<Join>(decide(0, s, TrainerUp{"n1.1", 1, {}, {}}));
-  CHECK(join.generation == 1);
+TEST_CASE("job: a generation begins when enough nodes are up") {
+  State s = job_of(2, 1);
+  CHECK(all<Join>(up(s, "n0")).empty());
+  const Join join = only<Join>(up(s, "n2"));  // whoever comes first
   CHECK(join.source == Source::initialize);
-  CHECK(join.step == 0);
+  CHECK(join.generation == 1);
+  CHECK(s.phase == Phase::starting);
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0", "n2"});
 }
 
-TEST_CASE("job: generations go on where an earlier start of the run ended") {
-  State s = two_by_two();
-  s.generation = 41;
-  CHECK(only<Join>(everybody_up(s)).generation == 42);
+TEST_CASE("job: with fewer nodes than wanted it starts after the time to wait") {
+  State s = job_of(2);
+  up(s, "n1");
+  CHECK(all<Join>(decide(s.join_timeout_ms, s, Tick{})).empty());
+  CHECK(all<Join>(decide(s.join_timeout_ms + 1, s, Tick{})).size() == 1);
+  CHECK(nodes_of(s) == std::vector<std::string>{"n1"});
 }
 
-TEST_CASE("job: the newest state is used: memory before disk unless disk is newer") {
-  State s = two_by_two();
-  s.checkpoint_step = 5;
-  Join join = only<Join>(everybody_up(s));
-  CHECK(join.source == Source::checkpoint);
-  CHECK(join.step == 5);
-
-  s = two_by_two();
-  s.checkpoint_step = 5;
-  join = only<Join>(everybody_up(s, {6, 7}));
-  CHECK(join.source == Source::memory);
-  CHECK(join.step == 7);
-
-  s = two_by_two();
-  s.checkpoint_step = 9;
-  CHECK(only<Join>(everybody_up(s, {6, 7})).source == Source::checkpoint);
+TEST_CASE("job: without any node it stops, to be started again") {
+  State s = job_of(2);
+  CHECK(only<Shutdown>(decide(s.join_timeout_ms + 1, s, Tick{})).exit == Code::requeue);
 }
 
-TEST_CASE("job: S1: a generation begins at the newest step that all trainers hold") {
-  State s = two_by_two();
-  for (const auto& name : s.trainer_names) s.trainers[name].held = {6, 7};
-  s.trainers["n1.0"].held = {5, 6};
-  CHECK(newest_common_step(s) == 6);
-  s.trainers["n1.0"].held = {};
-  CHECK_FALSE(newest_common_step(s).has_value());
-}
-
-TEST_CASE(
-    "job: a dead trainer fences the generation; the next one waits for it and goes on from "
-    "memory") {
-  State s = two_by_two();
-  everybody_up(s);
-  decide(0, s, StepCommitted{1, 3});
-  const Decision down = decide(0, s, TrainerDown{"n1.0", "killed by signal 9", true});
+TEST_CASE("job: a killed trainer's process is replaced in place") {
+  State s = training(2);
+  const Decision down = decide(0, s, TrainerDown{"n1.0", "signal 9"});
   CHECK(only<Fence>(down).generation == 2);
   CHECK(s.phase == Phase::recovering);
-  CHECK(all<Join>(everybody_idle(s, {3, 4})).empty());
-  const Join join = only<Join>(decide(0, s, TrainerUp{"n1.0", 2, {}, {3}}));
+  CHECK(all<Join>(all_idle(s, {2, 3})).empty());  // waits for the process
+  const Join join = only<Join>(back(s, "n1.0", 0, {2, 3}));
   CHECK(join.generation == 2);
-  CHECK(join.step == 3);
   CHECK(join.source == Source::memory);
-  decide(0, s, StepCommitted{2, 4});
+  CHECK(join.step == 3);
+  CHECK(join.moves.empty());
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0", "n1"});
+  const auto records = all<Record>(decide(0, s, StepCommitted{2, 4}));
+  REQUIRE(records.size() == 1);
+  CHECK(records[0].phase == "resume");
+}
+
+TEST_CASE("job: a step that only some have applied is rolled back to the common one") {
+  State s = training(2);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  for (const char* name : {"n0.0", "n0.1", "n1.1"})
+    decide(0, s, TrainerIdle{name, 1, name[3] == '1', {3, 4}});
+  // n1.0 died before it applied step 4; its replica n0.0 holds it: rolled forward.
+  const Join join = only<Join>(back(s, "n1.0", 0, {2, 3}));
+  CHECK(join.step == 4);
+  REQUIRE(join.moves.size() == 1);
+  CHECK(join.moves[0] == Move{0, 4, "n0.0", false, {"n1.0"}});
+}
+
+TEST_CASE("job: a spare takes the place of a lost node and gets its state from replicas") {
+  State s = training(2, 1);
+  CHECK(all<Fence>(decide(0, s, NodeLost{"n0", "its agent is gone"})).size() == 1);
+  const Join join = only<Join>(all_idle(s, {2, 3}));
+  CHECK(nodes_of(s) == std::vector<std::string>{"n2", "n1"});
+  REQUIRE(join.moves.size() == 2);
+  CHECK(join.moves[0] == Move{0, 3, "n1.0", false, {"n2.0"}});
+  CHECK(join.moves[1] == Move{1, 3, "n1.1", false, {"n2.1"}});
+}
+
+TEST_CASE("job: without a spare the other group goes on, and groups grow back") {
+  State s = training(2);
+  decide(0, s, NodeLost{"n1", "its agent is gone"});
+  Join join = only<Join>(all_idle(s, {2, 3}));
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0"});
+  CHECK(join.step == 3);
+  decide(0, s, StepCommitted{s.generation, 4});
+  // It comes back, is looked at, and joins at a step's end.
+  decide(5, s, NodeUp{"n1", 7});
+  CHECK(s.nodes.at("n1").state == NodeState::suspect);
+  for (int slot = 0; slot < 2; ++slot)
+    decide(5, s, TrainerUp{trainer_name("n1", slot), 7, {7}, 0, {}, 0});
+  CHECK(all<Leave>(decide(6, s, Tick{})).empty());
+  decide(7, s, NodeChecked{"n1", true, ""});
+  const Leave leave = only<Leave>(decide(8, s, Tick{}));
+  CHECK(leave.generation == s.generation);
+  decide(9, s, TrainerIdle{"n0.0", s.generation, 0, {5, 6}});
+  join = only<Join>(decide(9, s, TrainerIdle{"n0.1", s.generation, 1, {5, 6}}));
+  CHECK(join.step == 6);
+  CHECK(join.moves.size() == 2);
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0", "n1"});
+}
+
+TEST_CASE("job: a node that fails its diagnosis is drained") {
+  State s = training(2);
+  decide(0, s, NodeLost{"n1", "gone"});
+  all_idle(s, {3});
+  decide(0, s, NodeUp{"n1", 7});
+  decide(0, s, NodeChecked{"n1", false, "core 1 adds wrongly"});
+  CHECK(s.nodes.at("n1").state == NodeState::drained);
+}
+
+TEST_CASE("job: a group is put together from what is left of two") {
+  State s = training(2, 0, 2);  // cells n0 n1 | n2 n3
+  decide(0, s, NodeLost{"n1", "gone"});
+  decide(0, s, NodeLost{"n2", "gone"});
+  const Join join = only<Join>(all_idle(s, {2, 3}));
+  // n0 keeps shards 0 and 1, n3 keeps 2 and 3, in one group.
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0", "n3"});
+  CHECK(join.step == 3);
+  CHECK(join.moves.empty());
+}
+
+TEST_CASE("job: the only group waits for a node, then stops to be started again") {
+  State s = training(1, 0, 2);
+  decide(0, s, NodeLost{"n1", "gone"});
+  CHECK(all<Join>(all_idle(s, {2, 3})).empty());
+  CHECK(only<Shutdown>(decide(s.join_timeout_ms + 1, s, Tick{})).exit == Code::requeue);
+}
+
+TEST_CASE("job: a peer's copy of a lost shard, at an older step, beats the disk") {
+  State s = training(1, 1, 2, 6);
+  decide(0, s, CheckpointSaved{2});
+  decide(0, s, PeerCopies{"n0", {{2, 5}, {3, 5}}});
+  decide(0, s, PeerCopies{"n2", {{0, 5}, {1, 5}}});
+  decide(0, s, NodeLost{"n1", "gone"});
+  const Decision d = all_idle(s, {5, 6});
+  const Join join = only<Join>(d);
+  CHECK(join.source == Source::memory);
+  CHECK(join.step == 5);
+  REQUIRE(join.moves.size() == 2);
+  CHECK(join.moves[0] == Move{2, 5, "n0.0", true, {"n2.0"}});
+  CHECK(join.moves[1] == Move{3, 5, "n0.0", true, {"n2.1"}});
+}
+
+TEST_CASE("job: replicas that differ go back to the step before, and make it again") {
+  State s = training(2);
+  Decision d = decide(
+      0, s, TrainerIdle{"n0.0", 1, 0, {2, 3}, Fault::mismatch, 3, "", "shard 0 of step 3 differs"});
+  CHECK(all<Fence>(d).size() == 1);
+  const Join join = only<Join>(all_idle(s, {2, 3}));
+  CHECK(join.step == 2);
+  // Step 3 stays untrusted until it has been made again.
+  decide(0, s, TrainerDown{"n0.0", "signal 9"});
+  all_idle(s, {2, 3});
+  CHECK(only<Join>(back(s, "n0.0", 0, {2, 3})).step == 2);
+  decide(0, s, StepCommitted{s.generation, 3});
+  CHECK(!s.has_ceiling);
+}
+
+TEST_CASE("job: a damaged copy is not used again") {
+  State s = training(2, 1);
+  decide(0, s, NodeLost{"n0", "gone"});
+  all_idle(s, {2, 3});
+  Decision d = decide(
+      0, s, TrainerIdle{"n2.0", s.generation, 0, {}, Fault::bad_copy, 3, "n1.0", "hash differs"});
+  CHECK(all<Fence>(d).size() == 1);
+  for (const auto& [name, shard, held] :
+       {std::tuple<const char*, uint32_t, std::vector<uint64_t>>{"n1.0", 0, {2}},
+        {"n1.1", 1, {2, 3}},
+        {"n2.1", 1, {}}})
+    d = decide(0, s, TrainerIdle{name, s.generation - 1, shard, held});
+  CHECK(only<Join>(d).step == 2);
+}
+
+TEST_CASE("job: S4: what carries an older generation has no effect") {
+  State s = training(2);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, {3});
+  back(s, "n1.0", 0, {3});
+  const State before = s;
+  for (const Event& event :
+       std::vector<Event>{StepCommitted{1, 9}, TrainerIdle{"n0.0", 1, 0, {9}, Fault::failed},
+                          TrainerFinished{"n0.0", 1, 10}, TrainerReady{"n0.0", 1}}) {
+    const Decision d = decide(0, s, event);
+    CHECK(d.actions.empty());
+    CHECK(s.phase == before.phase);
+    CHECK(s.generation == before.generation);
+    CHECK(s.committed_step == before.committed_step);
+  }
+}
+
+TEST_CASE("job: a trainer that ignores a fence is killed") {
+  State s = training(2);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  CHECK(all<KillTrainer>(decide(s.fence_timeout_ms, s, Tick{})).empty());
+  CHECK(all<KillTrainer>(decide(s.fence_timeout_ms + 1, s, Tick{})).size() == 3);
+  CHECK(all<KillTrainer>(decide(s.fence_timeout_ms + 2, s, Tick{})).empty());
+}
+
+TEST_CASE("job: budgets drain a node, and committed steps reset them") {
+  for (const bool commits : {true, false}) {
+    State s = training(2);
+    s.budget_steps = 2;
+    uint64_t step = 3;
+    for (int i = 0; i <= s.max_restarts; ++i) {
+      decide(0, s, TrainerDown{"n1.0", "signal 11"});
+      all_idle(s, {step});
+      back(s, "n1.0", 0, {step});
+      if (s.nodes.at("n1").state == NodeState::drained) break;
+      step += commits ? 2 : 1;
+      s.max_steps = 100;
+      decide(0, s, StepCommitted{s.generation, step});
+    }
+    CHECK((s.nodes.at("n1").state == NodeState::drained) == !commits);
+    if (!commits) CHECK(nodes_of(s) == std::vector<std::string>{"n0"});
+  }
+}
+
+TEST_CASE("job: gives up after too many generations without a step") {
+  State s = training(2);
+  Decision d;
+  for (int i = 0; i <= s.give_up_after_cycles; ++i) {
+    d = decide(0, s, TrainerIdle{"n0.0", s.generation, 0, {3}, Fault::non_finite, 0, "", "loss"});
+    if (all<Shutdown>(d).empty()) all_idle(s, {3});
+  }
+  CHECK(only<Shutdown>(d).exit == Code::gave_up);
+}
+
+TEST_CASE("job: a node whose trainers do not come up again is left out") {
+  State s = training(2);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, {3});
+  const Decision d = decide(s.restart_timeout_ms + 1, s, Tick{});
+  CHECK(all<CheckNode>(d).size() == 1);
+  CHECK(all<Join>(d).size() == 1);
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0"});
+}
+
+TEST_CASE("job: pause, resume, stop while paused") {
+  State s = training(2);
+  CHECK(all<Leave>(decide(0, s, PauseRequested{true, "me"})).size() == 1);
+  Decision d;
+  for (const Place& p : places(s.rules, s.layout))
+    d = decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, {3, 4}});
+  CHECK(all<Join>(d).empty());
+  CHECK(all<Shutdown>(decide(s.join_timeout_ms * 9, s, Tick{})).empty());
+  State stopped = s;
+  CHECK(only<Join>(decide(0, s, PauseRequested{false, "me"})).step == 4);
+  d = decide(0, stopped, StopRequested{Code::ok, "me", false});
+  CHECK(all<Join>(d).size() == 1);
+  CHECK(all<StopAtStep>(d).size() == 1);
+}
+
+TEST_CASE("job: draining asks first whether the run can do without") {
+  State s = training(2);
+  CHECK(all<Leave>(decide(0, s, DrainRequested{"n1", true, "me"})).size() == 1);
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, {3, 4}});
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0"});
+  decide(0, s, StepCommitted{s.generation, 5});
+  const Decision d = decide(0, s, DrainRequested{"n0", true, "me"});
+  CHECK(d.actions.empty());
+  CHECK(!d.reason.empty());
+  CHECK(s.nodes.at("n0").state == NodeState::up);
+}
+
+TEST_CASE("job: a supervisor that took over adopts trainers as they are") {
+  State s = training(2);
+  for (const auto& node : s.node_order) CHECK(decide(0, s, NodeUp{node, 1}).actions.empty());
+  for (const Place& p : places(s.rules, s.layout))
+    CHECK(
+        decide(0, s, TrainerUp{p.trainer, 1, {1}, p.shard, {2, 3}, s.generation}).actions.empty());
   CHECK(s.phase == Phase::training);
-  CHECK(s.cycles == 0);
+  // One that knows nothing ends the unknown generation, and goes on from memory.
+  State fresh = job_of(2);
+  decide(0, fresh, NodeUp{"n0", 1});
+  const Decision d = decide(0, fresh, TrainerUp{"n0.0", 1, {1}, 0, {2, 3}, 41});
+  CHECK(only<Fence>(d).generation == 42);
 }
 
-TEST_CASE("job: S4: reports of an older generation change nothing") {
-  State s = two_by_two();
-  everybody_up(s);
-  decide(0, s, TrainerDown{"n0.0", "x", true});
-  CHECK(decide(0, s, StepCommitted{1, 9}).actions.empty());
-  CHECK(s.committed_step == 0);
-  CHECK(decide(0, s, TrainerFinished{"n0.1", 1, 10}).actions.empty());
+TEST_CASE("job: an agent that started anew is a loss and a return") {
+  State s = training(2);
+  const Decision d = decide(0, s, NodeUp{"n1", 99});
+  CHECK(all<Fence>(d).size() == 1);
+  CHECK(all<CheckNode>(d).size() == 1);
 }
 
-TEST_CASE("job: a step that fails without a death fences once, however many trainers report it") {
-  State s = two_by_two();
-  everybody_up(s);
-  CHECK(all<Fence>(decide(0, s, TrainerIdle{"n0.0", 1, {0}, "rank 2 did not come"})).size() == 1);
-  CHECK(all<Fence>(decide(0, s, TrainerIdle{"n0.1", 1, {0}, "aborted"})).empty());
-  CHECK(all<Fence>(decide(0, s, TrainerIdle{"n1.0", 1, {0}, "aborted"})).empty());
-  const Join join = only<Join>(decide(0, s, TrainerIdle{"n1.1", 1, {0}, "aborted"}));
-  CHECK(join.generation == 2);
+TEST_CASE("job: the end waits for the last checkpoint, also through a failure") {
+  State s = training(2);
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
+  decide(0, s, TrainerDown{"n0.0", "signal 9"});
+  all_idle(s, {9, 10});
+  CHECK(only<Join>(back(s, "n0.0", 0, {9, 10})).step == 10);
+  Decision d;
+  for (const Place& p : places(s.rules, s.layout))
+    d = decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
+  CHECK(all<Shutdown>(d).empty());
+  CHECK(only<Shutdown>(decide(0, s, CheckpointSaved{10})).exit == Code::ok);
 }
 
-TEST_CASE("job: more generations in a row without a committed step than allowed end the run") {
-  State s = two_by_two();
-  s.give_up_after_cycles = 3;
-  everybody_up(s);
-  for (int i = 0; i < 3; ++i) {
-    CHECK(all<Shutdown>(decide(0, s, TrainerIdle{"n0.0", s.generation, {0}, "bad"})).empty());
-    everybody_idle(s, {0});
-  }
-  CHECK(only<Shutdown>(decide(0, s, TrainerIdle{"n0.0", s.generation, {0}, "bad"})).exit ==
-        Code::gave_up);
-  CHECK(s.phase == Phase::failed);
+TEST_CASE("job: no_shard: a node holds as many groups as trainers") {
+  LayoutRules rules{.trainers_per_node = 2, .shards = 1, .cell_nodes = 1, .cells = 2};
+  const auto all = places(rules, Layout{{{"n0"}, {"n1"}}});
+  REQUIRE(all.size() == 4);
+  CHECK(all[3].group == 3);
+  CHECK(all[3].shard == 0);
 }
 
-TEST_CASE("job: a trainer whose restart budget is spent ends the run with its reason") {
-  State s = two_by_two();
-  everybody_up(s);
-  const Shutdown end = only<Shutdown>(decide(0, s, TrainerDown{"n0.1", "exit code 70", false}));
-  CHECK(end.exit == Code::gave_up);
-  CHECK(end.reason.find("exit code 70") != std::string::npos);
-}
-
-TEST_CASE("job: trainers that never come end the run at the deadline, and are named") {
-  State s = two_by_two();
-  s.join_timeout_ms = 1000;
-  decide(0, s, TrainerUp{"n0.0", 1, {}, {}});
-  CHECK(all<Shutdown>(decide(1000, s, Tick{})).empty());
-  const Shutdown end = only<Shutdown>(decide(1001, s, Tick{}));
-  CHECK(end.exit == Code::gave_up);
-  CHECK(end.reason.find("n1.1") != std::string::npos);
-  CHECK(end.reason.find("n0.0") == std::string::npos);
-}
-
-TEST_CASE(
-    "job: the run ends when all have finished and the last step is on disk, in either order") {
-  for (bool saved_first : {false, true}) {
-    State s = two_by_two();
-    everybody_up(s);
-    decide(0, s, StepCommitted{1, 10});
-    if (saved_first) decide(0, s, CheckpointSaved{10});
-    Decision last;
-    for (const auto& name : s.trainer_names) last = decide(0, s, TrainerFinished{name, 1, 10});
-    if (!saved_first) {
-      CHECK(all<Shutdown>(last).empty());
-      last = decide(0, s, CheckpointSaved{10});
-    }
-    CHECK(only<Shutdown>(last).exit == Code::ok);
-  }
-}
-
-TEST_CASE(
-    "job: a stop waits for the agreed step and its checkpoint, then ends with the wish's exit "
-    "code") {
-  State s = two_by_two();
-  everybody_up(s);
-  decide(0, s, StepCommitted{1, 3});
-  CHECK(all<StopAtStep>(decide(0, s, StopRequested{Code::requeue, "signal 15", false})).size() ==
-        1);
-  CHECK(s.phase == Phase::stopping);
-  CHECK(all<StopAtStep>(decide(0, s, StopRequested{Code::ok, "again", false})).empty());
-  for (const auto& name : s.trainer_names) decide(0, s, TrainerFinished{name, 1, 4});
-  CHECK(only<Shutdown>(decide(0, s, CheckpointSaved{4})).exit == Code::requeue);
-}
-
-TEST_CASE("job: a stop during recovery is carried out after it") {
-  State s = two_by_two();
-  everybody_up(s);
-  decide(0, s, TrainerDown{"n0.0", "x", true});
-  CHECK(all<StopAtStep>(decide(0, s, StopRequested{Code::ok, "Ctrl-C", false})).empty());
-  everybody_idle(s, {0});
-  CHECK(all<StopAtStep>(decide(0, s, TrainerUp{"n0.0", 2, {}, {0}})).size() == 1);
-}
-
-TEST_CASE("job: stop now needs nobody's answer") {
-  State s = two_by_two();
-  CHECK(only<Shutdown>(decide(0, s, StopRequested{Code::ok, "twice", true})).exit == Code::ok);
-  CHECK(decide(0, s, NodeLost{"n0", "x"}).actions.empty());
-}
-
-TEST_CASE("job: a lost node stops the run so that it can be resumed") {
-  State s = two_by_two();
-  everybody_up(s);
-  CHECK(only<Shutdown>(decide(0, s, NodeLost{"n1", "silent"})).exit == Code::requeue);
-}
-
-TEST_CASE("job: the last checkpoint failing is told, an earlier one failing is not the end") {
-  State s = two_by_two();
-  everybody_up(s);
-  CHECK(all<Shutdown>(decide(0, s, CheckpointFailed{5, "disk full"})).empty());
-  for (const auto& name : s.trainer_names) decide(0, s, TrainerFinished{name, 1, 10});
-  CHECK(only<Shutdown>(decide(0, s, CheckpointFailed{10, "disk full"})).exit == Code::io);
-}
-
-TEST_CASE("job: random events never make two generations, an early join or a late answer") {
-  const unsigned seed = std::random_device{}();
-  CAPTURE(seed);
-  std::mt19937 random(seed);
-  for (int life = 0; life < 300; ++life) {
-    State s = two_by_two();
-    uint64_t generation = 0;
-    for (int i = 0; i < 200; ++i) {
-      const std::string name = s.trainer_names[random() % 4];
-      const uint64_t g = s.generation - std::min<uint64_t>(s.generation, random() % 2);
-      Event event = Tick{};
-      switch (random() % 7) {
-        case 0:
-          event = TrainerUp{name, 1, {}, {random() % 4}};
-          break;
-        case 1:
-          event = TrainerDown{name, "x", true};
-          break;
-        case 2:
-          event = TrainerIdle{name, g, {random() % 4}, "x"};
-          break;
-        case 3:
-          event = StepCommitted{g, random() % 10};
-          break;
-        case 4:
-          event = TrainerFinished{name, g, 10};
-          break;
-        case 5:
-          event = CheckpointSaved{random() % 11};
-          break;
-        default:
-          break;
-      }
-      const bool over = s.phase == Phase::finished || s.phase == Phase::failed;
-      const Decision d = decide(i, s, event);
-      CHECK((!over || d.actions.empty()));
-      CHECK(s.generation >= generation);
-      for (const Join& join : all<Join>(d)) {
-        CHECK(join.generation == s.generation);
-        for (const auto& each : s.trainer_names)
-          CHECK(s.trainers[each].state == TrainerState::training);
-      }
-      generation = s.generation;
-    }
-  }
+TEST_CASE("job: what-if tells the decision and changes nothing") {
+  const State s = training(2, 1);
+  CHECK(what_if(s, "kill_agent", "n0").find("n2 takes the place of n0") != std::string::npos);
+  CHECK(what_if(s, "kill_trainer", "n0.0").find("the same nodes") != std::string::npos);
+  CHECK(what_if(s, "kill_agent", "n9").find("no node") != std::string::npos);
 }
