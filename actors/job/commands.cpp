@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "actors/job/records.hpp"
+#include "actors/job/what_if.hpp"
 #include "runtime/config/config.hpp"
 
 namespace simplescale {
@@ -89,37 +90,11 @@ Request parse_command(const job::State& state, const std::vector<std::string>& w
   return request;
 }
 
-std::string what_if(job::State state, const std::string& kind, const std::string& target) {
-  const int64_t now = state.waiting_since_ms + 1;
-  const bool trainer = state.trainers.contains(target);
-  const std::string node = trainer ? job::node_of(target) : target;
-  if (!state.nodes.contains(node)) return "there is no node or trainer '" + target + "'";
-  std::string text;
-  auto tell = [&](const job::Event& event) {
-    const job::Decision decision = job::decide(now, state, event);
-    if (!decision.reason.empty()) text += (text.empty() ? "" : "; then ") + decision.reason;
-  };
-  const job::Trainer before = trainer ? state.trainers.at(target) : job::Trainer{};
-  if (trainer)
-    tell(job::TrainerDown{target, kind, true});
-  else
-    tell(job::NodeLost{target, kind});
-  for (const auto& [name, t] : job::State(state).trainers)
-    if (t.state == job::TrainerState::draining)
-      tell(job::TrainerIdle{.trainer = name,
-                            .generation = state.generation - 1,
-                            .shard = t.shard,
-                            .held = {state.committed_step}});
-  if (trainer)
-    tell(job::TrainerUp{target, before.pid, before.address, before.shard, {state.committed_step}});
-  return text.empty() ? "nothing" : text;
-}
-
 CommandReply describe(const JobState& s, const std::vector<std::string>& words) {
   const std::string target = words.size() > 1 ? words[1] : "";
   if (words[0] == "plan") {
     if (words.size() < 3) return {false, "plan KIND TARGET", ""};
-    return {true, what_if(s.job, words[1], words[2]), ""};
+    return {true, job::what_if(s.job, words[1], words[2]), ""};
   }
   if (words[0] == "why") {
     const uint64_t incident =

@@ -26,7 +26,4 @@ Request parse_command(const job::State& state, const std::vector<std::string>& w
 /// Answers a question: status, why, plan.
 CommandReply describe(const JobState& state, const std::vector<std::string>& words);
 
-/// What would be decided if this happened now, without doing it.
-std::string what_if(job::State state, const std::string& kind, const std::string& target);
-
 }  // namespace simplescale

@@ -209,6 +209,9 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
                                            s.options.states->held(hello.trainer), 0});
       },
       [self](TrainerIdle& idle) {
+        auto found = self->state.trainers.find(idle.trainer);
+        if (found == self->state.trainers.end()) return;
+        idle.shard = static_cast<uint32_t>(found->second.place.shard);
         idle.held = self->state.options.states->held(idle.trainer);
         self->send(self->state.supervisor, idle);
       },

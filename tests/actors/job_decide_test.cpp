@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "actors/job/commands.hpp"
 #include "actors/job/decide.hpp"
+#include "actors/job/what_if.hpp"
 
 using namespace simplescale;
 using namespace simplescale::job;
