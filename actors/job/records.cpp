@@ -22,7 +22,7 @@ json metrics_line(const JobState& s, const StepDone& step, double step_ms) {
   const double rate = s.tokens_per_second;
   const double left = static_cast<double>(plan.max_steps) - static_cast<double>(step.step);
   const double peak = s.options.config.cluster.peak_flops;
-  json line = {{"time", wall_time_s()},
+  json line = {{"time", step.time > 0 ? step.time : wall_time_s()},
                {"step", step.step},
                {"iter", step.step * static_cast<uint64_t>(plan.accumulation)},
                {"loss", number_or_null(step.loss)},

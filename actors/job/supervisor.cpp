@@ -126,6 +126,7 @@ void carry_out(Self* self, const job::Join& join) {
     known.insert(place.trainer);
   }
   s.groups = order.groups;
+  s.anomalies.reset();
   for (const job::Move& move : join.moves) {
     order.transfers.push_back({static_cast<uint32_t>(order.transfers.size()), move.shard, move.step,
                                move.source, move.peer, move.targets});
@@ -260,6 +261,8 @@ void commit(Self* self, uint64_t step, const JobState::Step& reports) {
   handle(self, job::StepCommitted{reports.any.generation, step});
   record_step(self, step, reports);
   inject_due(self, step);
+  for (const Anomaly& a : s.anomalies.step(step, reports.any.loss, reports.busy_ms))
+    carry_out(self, job::Record{"", a.kind, a.subject, a.reason});
   if (now - s.status_at_ms >= 200) publish_status(self);
 }
 
@@ -269,6 +272,7 @@ void step_done(Self* self, const StepDone& done) {
   JobState::Step& step = s.pending[done.step];
   step.any = done;
   step.samples[done.trainer] = done.samples;
+  step.busy_ms[done.trainer] = done.busy_ms;
   // Trainers report their steps in order, so the oldest is complete first.
   while (!s.pending.empty() && s.pending.begin()->second.samples.size() == s.members.size()) {
     const auto complete = s.pending.extract(s.pending.begin());

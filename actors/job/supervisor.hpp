@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/job/anomalies.hpp"
 #include "actors/job/decide.hpp"
 #include "actors/job/journal.hpp"
 #include "actors/local.hpp"
@@ -46,6 +47,7 @@ struct JobState {
   struct Step {
     StepDone any;
     std::map<std::string, std::vector<uint64_t>> samples;  // by trainer
+    std::map<std::string, double> busy_ms;
   };
   JobOptions options;
   job::State job;
@@ -55,6 +57,7 @@ struct JobState {
   std::vector<job::Place> members;  // of the current generation, and their groups
   uint64_t groups = 0;
   std::optional<uint64_t> recorded_step;  // newest in metrics and ledger
+  Anomalies anomalies;
   caf::actor publisher;
   uint64_t incidents = 0;
   struct Incident {

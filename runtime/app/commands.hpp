@@ -26,6 +26,10 @@ Status export_text_command(const std::string& checkpoint, const std::string& fol
 Status import_text_command(const std::string& folder, const std::string& checkpoint);
 Status verify_text_command(const std::string& run);
 Status status_command(const std::string& run, bool json, bool watch);
+/// Asks the supervisor of a run; commands as in the console.
+Status console_command(const std::string& run, const std::vector<std::string>& commands, bool json);
+/// config: checks where its run would write; "": the current folder.
+Status doctor_command(const std::string& config, const Overrides& overrides, bool json);
 /// Becomes simplescale-compute with these arguments.
 Status compute_command(const std::string& command, const std::vector<std::string>& arguments);
 

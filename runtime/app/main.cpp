@@ -14,6 +14,7 @@ namespace {
 
 struct Arguments {
   std::string config, run, folder, checkpoint, dtype = "float32", node;
+  std::vector<std::string> commands;
   bool json = false, watch = false;
 };
 
@@ -87,6 +88,22 @@ int run(int argc, char** argv) {
   status->add_option("RUN", a.run, "the run's folder")->required();
   status->add_flag("--json", a.json, "as JSON");
   status->add_flag("--watch", a.watch, "again every second");
+
+  CLI::App* console = command(app, "console", "asks the supervisor of a run", [&](CLI::App*) {
+    return report(console_command(a.run, a.commands, a.json));
+  });
+  console->add_option("RUN", a.run, "the run's folder")->required();
+  console->add_option("-c", a.commands,
+                      "status, pause, resume, stop, drain NODE, undrain NODE, diagnose NODE, "
+                      "restart TRAINER, inject KIND TARGET [--at STEP], plan KIND TARGET, why [N]");
+  console->add_flag("--json", a.json, "answers as JSON");
+
+  CLI::App* doctor = command(app, "doctor", "checks this machine before a run", [&](CLI::App* sub) {
+    return report(doctor_command(a.config, sub->remaining(), a.json));
+  });
+  doctor->add_option("CONFIG", a.config, "a TOML file: checks where its run would write");
+  doctor->allow_extras();
+  doctor->add_flag("--json", a.json, "as JSON");
 
   for (const auto& [name, text] :
        {std::pair{"generate", "samples text from a run or checkpoint"},

@@ -232,6 +232,7 @@ SS_FIELDS(PeerCopies, x.node, x.copies);
 /// A trainer has committed a step. loss in nats per token. samples: first, count, first, count, ...
 /// of its micro-batches. save: the trainer has pinned the step's state for a checkpoint. busy_ms:
 /// what of step_ms it did not wait for others. state_hash: of the shard's state after the step.
+/// time: when it was committed, seconds since the epoch.
 struct StepDone {
   uint64_t generation = 0;
   uint64_t step = 0;
@@ -244,10 +245,11 @@ struct StepDone {
   bool save = false;
   double busy_ms = 0;
   uint64_t state_hash = 0;
+  double time = 0;
   bool operator==(const StepDone&) const = default;
 };
 SS_FIELDS(StepDone, x.generation, x.step, x.trainer, x.loss, x.grad_norm, x.learning_rate,
-          x.step_ms, x.samples, x.save, x.busy_ms, x.state_hash);
+          x.step_ms, x.samples, x.save, x.busy_ms, x.state_hash, x.time);
 
 /// Validation loss of the state of `step`, the same on every trainer.
 struct Validated {

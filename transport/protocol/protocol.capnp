@@ -214,6 +214,7 @@ struct StepDone {
   save @8 :Bool;
   busyMs @9 :Float64;
   stateHash @10 :UInt64;
+  time @11 :Float64;
 }
 
 struct Validated {
