@@ -31,10 +31,10 @@ std::vector<std::string> words_of(const std::string& text) {
 
 /// One try: finds the supervisor of now and asks it.
 Result<CommandReply> ask_once(const RunFolder& run, const Config& config, const Command& command) {
-  SS_ASSIGN(const std::string text, read_text(run.supervisor()));
+  SS_ASSIGN(const std::string text, read_text(run.control() + "/supervisor.json"));
   const auto page = nlohmann::json::parse(text, nullptr, false);
   if (!page.is_object() || !page.contains("address"))
-    return Status(Code::bad_data, run.supervisor() + " is damaged");
+    return Status(Code::bad_data, run.control() + "/supervisor.json" + " is damaged");
   SS_ASSIGN(auto process, ActorProcess::start(config, page.value("instance", ""), 1));
   SS_ASSIGN(const caf::actor supervisor,
             process->transport().lookup(page.value("address", ""), "supervisor", 1000));
