@@ -11,9 +11,9 @@
 
 namespace simplescale::local {
 
-/// node -> dataloader: fill the rings for a generation.
+/// node -> dataloader: fill the rings for a generation of so many groups.
 struct FillRings {
-  uint64_t generation, start_step;
+  uint64_t generation, start_step, groups;
   struct Trainer {
     uint64_t group, shard;
   };
@@ -26,9 +26,16 @@ struct ChildUp {
   caf::actor child;
 };
 
-/// A trainer's process has ended; its actor is about to quit and to be restarted by its supervisor.
+/// A trainer process ("n1/p2") has been started.
+struct ProcessStarted {
+  std::string process;
+  int32_t pid;
+};
+
+/// It has ended (pid 0: could not be started); its actor is about to quit and to be restarted by
+/// its supervisor.
 struct ProcessEnded {
-  std::string trainer;
+  std::string process;
   int32_t pid;
   bool clean;
   std::string how;
@@ -65,11 +72,14 @@ struct Published {
 };
 
 struct Tick {};
+/// node -> node: time to look whether its trainers live.
+struct Look {};
 
 }  // namespace simplescale::local
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::FillRings)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ChildUp)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ProcessStarted)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ProcessEnded)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::StopSignal)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::SaveShard)
@@ -77,3 +87,4 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::WriteShard)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ShardWritten)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Published)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Tick)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Look)

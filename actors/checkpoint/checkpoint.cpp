@@ -22,8 +22,9 @@ caf::behavior writer_actor(caf::stateful_actor<WriterState>* self, caf::actor no
         const TrainState::Side side{{job.state.data(), total},
                                     {job.state.data() + total, total},
                                     {job.state.data() + 2 * total, total}};
-        auto record = write_shard(checkpoint_tmp_folder(options.folder, job.step, job.generation),
-                                  options.shape, options.shards, job.shard, side);
+        auto record =
+            write_shard(checkpoint_tmp_folder(options.folder, job.step, job.generation),
+                        options.shape, options.shards, job.shard, side, {}, *options.files);
         ShardSaved saved{job.generation, job.step, job.shard, "", ""};
         if (record.ok())
           saved.record = to_json(*record);

@@ -11,6 +11,7 @@
 
 #include "actors/checkpoint/state_store.hpp"
 #include "actors/local.hpp"
+#include "runtime/checkpoint/file_ops.hpp"
 
 namespace simplescale {
 
@@ -18,6 +19,7 @@ struct CheckpointOptions {
   std::string folder;  // <run>/checkpoints
   ModelShape shape;
   size_t shards = 1;
+  std::shared_ptr<FileOps> files = std::make_shared<FileOps>();  // of the writer
 };
 
 struct CheckpointActorState {

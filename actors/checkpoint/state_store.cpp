@@ -1,5 +1,7 @@
 #include "actors/checkpoint/state_store.hpp"
 
+#include <algorithm>
+
 #include "runtime/base/hash.hpp"
 
 namespace simplescale {
@@ -22,12 +24,13 @@ Status StateStore::create(const std::string& instance, const Plan& plan, int nod
   std::lock_guard lock(mutex_);
   const auto shards = static_cast<size_t>(plan.topology.shards);
   const size_t total = shard_layout(units_of(plan.shape), shards).total;
-  for (const TrainerPlace& place : plan.topology.trainers) {
-    if (place.node != node) continue;
-    const uint64_t hash = layout_hash(plan.shape, shards, static_cast<size_t>(place.shard));
-    SS_ASSIGN(TrainState state,
-              TrainState::create("ss-" + instance + "-" + place.name() + "-state", hash, total));
-    entries_.emplace(place.name(), Entry{std::move(state), total, 0});
+  for (size_t shard = 0; shard < shards; ++shard)
+    hash_of_shard_.push_back(layout_hash(plan.shape, shards, shard));
+  for (int slot = 0; slot < plan.topology.trainers_per_node; ++slot) {
+    const std::string name = "n" + std::to_string(node) + "." + std::to_string(slot);
+    SS_ASSIGN(TrainState state, TrainState::create("ss-" + instance + "-" + name + "-state",
+                                                   hash_of_shard_[0], total));
+    entries_.emplace(name, Entry{std::move(state), total, 0});
   }
   return {};
 }
@@ -38,16 +41,19 @@ std::string StateStore::segment(const std::string& trainer) const {
   return found == entries_.end() ? "" : found->second.state.name();
 }
 
-std::vector<uint64_t> StateStore::held(const std::string& trainer) const {
+HeldState StateStore::held(const std::string& trainer) const {
   std::lock_guard lock(mutex_);
-  std::vector<uint64_t> steps;
+  HeldState held;
   auto found = entries_.find(trainer);
-  if (found == entries_.end()) return steps;
-  const std::optional<uint64_t> step = found->second.state.step_if_any();
-  if (!step) return steps;
-  if (*step > 0 && found->second.state.holds(*step - 1)) steps.push_back(*step - 1);
-  steps.push_back(*step);
-  return steps;
+  if (found == entries_.end()) return held;
+  const TrainState& state = found->second.state;
+  const auto shard = std::ranges::find(hash_of_shard_, state.layout_hash());
+  const std::optional<uint64_t> step = state.step_if_any();
+  if (shard == hash_of_shard_.end() || !step) return held;
+  held.shard = static_cast<uint32_t>(shard - hash_of_shard_.begin());
+  if (*step > 0 && state.holds(*step - 1)) held.steps.push_back(*step - 1);
+  held.steps.push_back(*step);
+  return held;
 }
 
 Result<std::vector<float>> StateStore::copy_pinned(const std::string& trainer, int32_t pid,
@@ -74,6 +80,17 @@ void StateStore::trainer_restarted(const std::string& trainer, int32_t pid) {
   if (found == entries_.end()) return;
   found->second.state.clear_pins();
   found->second.pid = pid;
+}
+
+Status StateStore::damage(const std::string& trainer) {
+  std::lock_guard lock(mutex_);
+  auto found = entries_.find(trainer);
+  if (found == entries_.end() || !found->second.state.has_step())
+    return Status(Code::not_found, trainer + " holds no state here");
+  const auto params = found->second.state.committed().params;
+  auto* bytes = reinterpret_cast<unsigned char*>(&params[params.size() / 3]);
+  bytes[2] ^= 0x40;  // the highest bit of the mantissa
+  return {};
 }
 
 size_t StateStore::total(const std::string& trainer) const {

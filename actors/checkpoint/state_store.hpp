@@ -14,21 +14,29 @@
 
 namespace simplescale {
 
+/// What a trainer's memory holds.
+struct HeldState {
+  uint32_t shard = 0;
+  std::vector<uint64_t> steps;  // the committed one last; empty if none
+};
+
 /// Tells layouts apart: a segment of another model or number of shards is refused.
 uint64_t layout_hash(const ModelShape& shape, size_t shards, size_t shard);
 
 class StateStore {
  public:
-  /// A segment for each trainer of node `node`, named "ss-<instance>-<trainer>-state".
+  /// A segment for each slot of node `node`, named "ss-<instance>-<slot>-state". Any shard may come
+  /// to lie in it.
   Status create(const std::string& instance, const Plan& plan, int node);
   std::string segment(const std::string& trainer) const;
-  /// Steps that a trainer's memory holds, the committed one last; empty if none.
-  std::vector<uint64_t> held(const std::string& trainer) const;
+  HeldState held(const std::string& trainer) const;
   /// A private copy of the side that holds `step`, which process `pid` of the trainer has pinned;
   /// lets go of that pin.
   Result<std::vector<float>> copy_pinned(const std::string& trainer, int32_t pid, uint64_t step);
   /// A new process takes the trainer's place: pins of the old one are void.
   void trainer_restarted(const std::string& trainer, int32_t pid);
+  /// Flips a bit of the committed side, as failing memory would: a fault on purpose.
+  Status damage(const std::string& trainer);
   size_t total(const std::string& trainer) const;
 
  private:
@@ -39,6 +47,7 @@ class StateStore {
   };
   mutable std::mutex mutex_;
   std::map<std::string, Entry> entries_;
+  std::vector<uint64_t> hash_of_shard_;
 };
 
 }  // namespace simplescale

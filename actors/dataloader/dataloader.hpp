@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "actors/local.hpp"
+#include "runtime/config/topology.hpp"
 #include "runtime/data/ring_filler.hpp"
 
 namespace simplescale {
@@ -16,6 +17,6 @@ struct DataloaderState {
 };
 
 caf::behavior dataloader_actor(caf::stateful_actor<DataloaderState>* self,
-                               std::shared_ptr<RingFiller> filler, BatchLayout layout);
+                               std::shared_ptr<RingFiller> filler, Plan plan);
 
 }  // namespace simplescale

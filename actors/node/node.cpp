@@ -5,9 +5,11 @@
 
 #include "actors/checkpoint/checkpoint.hpp"
 #include "actors/dataloader/dataloader.hpp"
+#include "actors/node/join.hpp"
 #include "actors/node/trainer_process.hpp"
 #include "actors/supervision/supervisor_actor.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/shared_memory.hpp"
 #include "runtime/data/data_location.hpp"
 #include "transport/protocol/messages.hpp"
 
@@ -17,18 +19,35 @@ namespace {
 
 using Self = caf::stateful_actor<NodeState>;
 
-SpawnOptions trainer_command(const NodeOptions& o, const std::string& trainer, int slot) {
+constexpr int kWarmNice = 15;  // of a process that no slot needs yet
+// The tree gives up on a process only after the supervisor should have given up on the node.
+constexpr uint32_t kLastResort = 10;
+
+int64_t now_ms(Self* self) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             self->clock().now().time_since_epoch())
+      .count();
+}
+
+/// "n1/p2" as a part of a file's name.
+std::string dotted(std::string process) {
+  for (char& c : process)
+    if (c == '/') c = '.';
+  return process;
+}
+
+SpawnOptions trainer_command(const NodeOptions& o, const std::string& process) {
   SpawnOptions command;
   command.argv = {program_folder() + "/simplescale-compute",
                   "trainer",
                   "--run",
                   o.run.path,
-                  "--trainer",
-                  trainer};
-  command.environment = {{"SIMPLESCALE_AGENT", o.address},
-                         {"SIMPLESCALE_INSTANCE", o.instance},
-                         {"SIMPLESCALE_SLOT", std::to_string(slot)}};
-  command.output = o.run.logs() + "/" + trainer + ".log";
+                  "--process",
+                  process};
+  command.environment = {{"SIMPLESCALE_AGENT", o.address}, {"SIMPLESCALE_INSTANCE", o.instance}};
+  // What a process writes before it knows which trainer it is; see logs/n1.0.log for the rest.
+  command.output = o.run.logs() + "/" + dotted(process) + ".log";
+  if (may_lower_nice()) command.nice = kWarmNice;
   return command;
 }
 
@@ -38,21 +57,21 @@ caf::actor spawn_tree(Self* self) {
   NodeState& s = self->state;
   auto node = caf::actor_cast<caf::actor>(self);
   const NodeOptions& o = s.options;
-  const Topology& topology = o.plan.topology;
+  const SupervisionConfig& config = o.config.supervision;
   SupervisorOptions tree;
   tree.name = o.name();
   tree.spec.strategy = supervision::Strategy::one_for_one;
-  tree.spec.intensity = {static_cast<uint32_t>(o.config.supervision.max_restarts),
-                         o.config.supervision.within_s * 1000};
-  const BatchLayout layout = batch_layout(o.plan, static_cast<uint64_t>(topology.groups));
+  tree.spec.intensity = {kLastResort * static_cast<uint32_t>(config.max_restarts + 1),
+                         config.within_s * 1000, Intensity::Scope::child};
+  tree.spec.back_off = {.first_ms = config.backoff_ms, .max_ms = config.backoff_max_ms};
   tree.children.push_back({{.id = o.name() + "/dataloader"},
-                           [node, filler = o.filler, layout](caf::scheduled_actor* parent) {
-                             caf::actor child = parent->spawn(dataloader_actor, filler, layout);
+                           [node, filler = o.filler, plan = o.plan](caf::scheduled_actor* parent) {
+                             caf::actor child = parent->spawn(dataloader_actor, filler, plan);
                              caf::anon_send(node, local::ChildUp{"dataloader", child});
                              return child;
                            }});
   const CheckpointOptions checkpoint{checkpoint_folder(o.config), o.plan.shape,
-                                     static_cast<size_t>(topology.shards)};
+                                     static_cast<size_t>(o.plan.topology.shards), o.disk};
   tree.children.push_back({{.id = o.name() + "/checkpoint"},
                            [node, states = o.states, checkpoint](caf::scheduled_actor* parent) {
                              caf::actor child = parent->spawn<caf::detached>(checkpoint_actor, node,
@@ -60,13 +79,12 @@ caf::actor spawn_tree(Self* self) {
                              caf::anon_send(node, local::ChildUp{"checkpoint", child});
                              return child;
                            }});
-  for (const auto& [name, local] : s.trainers)
-    tree.children.push_back(
-        {{.id = name, .restart = Restart::transient},
-         [node, watcher = o.watcher, name,
-          command = trainer_command(o, name, local.place.slot)](caf::scheduled_actor* parent) {
-           return parent->spawn(trainer_process, node, watcher, name, command);
-         }});
+  for (const auto& [id, process] : s.table.processes())
+    tree.children.push_back({{.id = id, .restart = Restart::transient},
+                             [node, watcher = o.watcher, id,
+                              command = trainer_command(o, id)](caf::scheduled_actor* parent) {
+                               return parent->spawn(trainer_process, node, watcher, id, command);
+                             }});
   return self->spawn<caf::monitored>(supervisor_actor, std::move(tree));
 }
 
@@ -78,6 +96,19 @@ void end(Self* self) {
   self->quit();
 }
 
+template <class Message>
+void to_supervisor(Self* self, Message&& message) {
+  self->send(self->state.supervisor, std::forward<Message>(message));
+}
+
+template <class Message>
+void to_trainers(Self* self, const Message& message) {
+  NodeState& s = self->state;
+  for (const auto& [name, slot] : s.table.slots())
+    if (auto found = s.handles.find(slot.process); found != s.handles.end())
+      self->send(found->second, message);
+}
+
 void leave(Self* self, int exit_code, const std::string& reason) {
   NodeState& s = self->state;
   if (s.stopping) return;
@@ -85,8 +116,7 @@ void leave(Self* self, int exit_code, const std::string& reason) {
   s.exit_code = exit_code;
   s.exit_reason = reason;
   log::info("stopping: {}", reason);
-  for (auto& [name, local] : s.trainers)
-    if (local.handle) self->send(local.handle, Shutdown{exit_code, reason});
+  for (const auto& [id, handle] : s.handles) self->send(handle, Shutdown{exit_code, reason});
   if (s.tree) {
     self->send_exit(s.tree, caf::exit_reason::user_shutdown);
     self->delayed_send(self, std::chrono::milliseconds(s.options.config.supervision.shutdown_ms),
@@ -96,56 +126,159 @@ void leave(Self* self, int exit_code, const std::string& reason) {
   }
 }
 
+// --- Processes and slots ---
+
+/// A slot's process is up: the supervisor may use it.
+void announce(Self* self, const std::string& slot) {
+  NodeState& s = self->state;
+  const Process* process = s.table.trainer(slot);
+  if (!process) return;
+  s.options.states->trainer_restarted(slot, process->pid);
+  HeldState held = s.options.states->held(slot);
+  to_supervisor(self, TrainerUp{slot, process->pid, process->data_address, held.shard,
+                                std::move(held.steps), s.table.slot(slot)->generation});
+}
+
+/// The process is needed now, if it is some slot's.
+void raise(Self* self, const std::string& id) {
+  NodeState& s = self->state;
+  const Process* process = s.table.process(id);
+  if (!process || process->slot.empty()) return;
+  s.watch.needed(id);
+  if (process->pid != 0 && may_lower_nice())
+    if (Status status = set_nice(process->pid, 0); !status.ok())
+      log::debug("{} stays at low priority: {}", id, status.message());
+}
+
+void fill_slots(Self* self) {
+  NodeState& s = self->state;
+  for (const std::string& slot : s.table.fill()) {
+    const std::string id = s.table.slot(slot)->process;
+    log::info("{} becomes {}", id, slot);
+    raise(self, id);
+    announce(self, slot);
+  }
+}
+
+void process_ended(Self* self, const local::ProcessEnded& end) {
+  NodeState& s = self->state;
+  const Process* process = s.table.process(end.process);
+  if (s.stopping || !process || process->pid != end.pid) return;
+  s.handles.erase(end.process);
+  s.watch.gone(end.process);
+  s.unproven[end.process] = true;
+  unlink_shared_memory("ss-" + s.options.instance + "-" + dotted(end.process) + "-" +
+                       std::to_string(end.pid));
+  std::string how = end.how;
+  if (auto accused = s.accusations.extract(end.process); !accused.empty()) how = accused.mapped();
+  const std::string slot = s.table.ended(end.process);
+  log::warn("{}{}{} has ended: {}", end.process, slot.empty() ? "" : ", which was ", slot, how);
+  if (slot.empty()) return;
+  to_supervisor(self, TrainerDown{slot, how, true});
+  fill_slots(self);
+}
+
+/// Ends a process for a reason that its TrainerDown will tell.
+void kill_process(Self* self, const std::string& id, const std::string& reason) {
+  NodeState& s = self->state;
+  const Process* process = s.table.process(id);
+  if (!process || process->pid == 0) return;
+  log::warn("killing {}{}{}: {}", id, process->slot.empty() ? "" : ", which is ", process->slot,
+            reason);
+  s.accusations.emplace(id, reason);
+  kill(process->pid, SIGKILL);
+}
+
+void look(Self* self) {
+  NodeState& s = self->state;
+  self->delayed_send(self, std::chrono::milliseconds(s.options.config.supervision.heartbeat_ms),
+                     local::Look{});
+  if (s.stopping) return;
+  for (const auto& verdict : s.watch.look(now_ms(self), process_state))
+    kill_process(self, verdict.process, verdict.reason);
+}
+
+/// A trainer has left a generation; the node adds what its memory holds.
+void report_idle(Self* self, TrainerIdle idle) {
+  NodeState& s = self->state;
+  if (Slot* slot = s.table.slot(idle.trainer); slot && slot->generation <= idle.generation)
+    slot->generation = 0;
+  HeldState held = s.options.states->held(idle.trainer);
+  idle.shard = held.shard;
+  idle.held = std::move(held.steps);
+  to_supervisor(self, std::move(idle));
+}
+
+void inject_here(Self* self, const InjectFault& fault) {
+  NodeState& s = self->state;
+  const NodeOptions& o = s.options;
+  InjectContext context;
+  context.node = o.name();
+  for (const auto& [name, slot] : s.table.slots()) context.trainers.push_back(name);
+  for (const auto& [id, process] : s.table.processes())
+    if (process.pid != 0) context.processes.push_back(process.pid);
+  context.pid_of = [&s](const std::string& trainer) {
+    const Process* process = s.table.trainer(trainer);
+    return process ? process->pid : 0;
+  };
+  context.pass_on = [self](const std::string& trainer, const InjectFault& inner) {
+    NodeState& s = self->state;
+    const Slot* slot = s.table.slot(trainer);
+    if (auto found = s.handles.find(slot->process); found != s.handles.end())
+      self->send(found->second, inner);
+  };
+  context.transport = [&o](const TransportFault& trouble) {
+    if (o.trouble) o.trouble(trouble);
+  };
+  context.states = o.states;
+  context.disk = o.disk;
+  context.checkpoints = checkpoint_folder(o.config);
+  if (Status status = inject(context, fault); !status.ok()) log::warn("{}", status.message());
+}
+
+// --- Generations ---
+
 void join(Self* self, const JoinGeneration& job) {
   NodeState& s = self->state;
-  s.fill = {job.generation, job.step, {}};
-  for (auto& [name, local] : s.trainers)
-    s.fill.trainers.push_back(
-        {static_cast<uint64_t>(local.place.group), static_cast<uint64_t>(local.place.shard)});
-  if (s.dataloader) self->send(s.dataloader, s.fill);  // else it gets this when it is up
-  for (auto& [name, local] : s.trainers) {
-    if (!local.handle) continue;  // it has just died; the supervisor is about to hear of it
-    JoinTrainer order;
-    order.trainer = name;
-    order.generation = job.generation;
-    order.group = static_cast<uint32_t>(local.place.group);
-    order.shard = static_cast<uint32_t>(local.place.shard);
-    order.ring = static_cast<uint32_t>(local.ring);
-    order.state_segment = s.options.states->segment(name);
-    order.ring_segment = s.options.filler->name();
-    order.source = job.source;
-    order.step = job.step;
-    order.checkpoint = job.checkpoint;
-    order.shard_members.resize(static_cast<size_t>(s.options.plan.topology.shards));
-    order.replicate_members.resize(static_cast<size_t>(s.options.plan.topology.groups));
-    for (const Member& member : job.members) {
-      if (member.group == order.group)
-        order.shard_members.at(member.shard).bytes = member.data_address;
-      if (member.shard == order.shard)
-        order.replicate_members.at(member.group).bytes = member.data_address;
+  std::vector<LocalTrainer> locals;
+  for (const auto& [name, slot] : s.table.slots())
+    if (const Process* process = s.table.trainer(name))
+      locals.push_back({name, s.options.states->segment(name), process->data_address});
+  auto orders = orders_of(job, static_cast<uint32_t>(s.options.plan.topology.shards), locals,
+                          [](uint32_t, uint64_t) { return std::string(); });
+  if (!orders.ok()) {
+    log::error("{}", orders.status().message());
+    for (const LocalTrainer& local : locals) {
+      TrainerIdle idle{.trainer = local.name, .generation = job.generation};
+      idle.fault = "failed";
+      idle.reason = orders.status().message();
+      report_idle(self, std::move(idle));
     }
-    local.generation = job.generation;
-    self->send(local.handle, std::move(order));
+    return;
+  }
+  if (!orders->fill.trainers.empty()) {
+    s.fill = orders->fill;
+    if (s.dataloader) self->send(s.dataloader, s.fill);  // else it gets this when it is up
+  }
+  for (JoinTrainer& order : orders->trainers) {
+    order.ring_segment = s.options.filler->name();
+    Slot* slot = s.table.slot(order.trainer);
+    slot->generation = order.generation;
+    self->send(s.handles.at(slot->process), std::move(order));
   }
 }
 
 /// Passes a pinned state on to the checkpoint actor.
 void save(Self* self, const std::string& trainer, uint64_t generation, uint64_t step, bool pinned) {
   NodeState& s = self->state;
-  auto found = s.trainers.find(trainer);
-  if (!pinned || found == s.trainers.end()) return;
-  const auto shard = static_cast<uint64_t>(found->second.place.shard);
+  const Process* process = s.table.trainer(trainer);
+  if (!pinned || !process) return;
+  const uint64_t shard = s.options.states->held(trainer).shard;
   if (s.checkpoint)
-    self->send(s.checkpoint, local::SaveShard{trainer, found->second.pid, generation, step, shard});
+    self->send(s.checkpoint, local::SaveShard{trainer, process->pid, generation, step, shard});
   else
-    self->send(s.supervisor,
-               ShardSaved{generation, step, shard, "", "the checkpoint actor is being restarted"});
-}
-
-template <class Message>
-void to_trainers(Self* self, const Message& message) {
-  for (auto& [name, local] : self->state.trainers)
-    if (local.handle) self->send(local.handle, message);
+    to_supervisor(
+        self, ShardSaved{generation, step, shard, "", "the checkpoint actor is being restarted"});
 }
 
 }  // namespace
@@ -155,12 +288,13 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
   s.options = std::move(options);
   s.supervisor = std::move(supervisor);
   const NodeOptions& o = s.options;
-  uint64_t ring = 0;
-  for (const TrainerPlace& place : o.plan.topology.trainers)
-    if (place.node == o.index) s.trainers[place.name()].place = place;
-  for (auto& [name, local] : s.trainers) local.ring = ring++;
+  const SupervisionConfig& config = o.config.supervision;
+  s.table = SlotTable(o.name(), o.plan.topology.trainers_per_node,
+                      static_cast<int>(config.warm_processes));
+  s.watch = TrainerWatch({config.heartbeat_ms, config.silence_ms, config.progress_timeout_ms});
   s.tree = spawn_tree(self);
   self->monitor(s.supervisor);
+  self->delayed_send(self, std::chrono::milliseconds(config.heartbeat_ms), local::Look{});
 
   self->set_down_handler([self](const caf::down_msg& down) {
     NodeState& s = self->state;
@@ -170,65 +304,68 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
         end(self);
         return;
       }
-      for (const auto& [name, local] : s.trainers)
-        self->send(s.supervisor,
-                   TrainerDown{name, "the node's restart budget is exhausted", false});
+      for (const auto& [name, slot] : s.table.slots())
+        to_supervisor(self, TrainerDown{name, "the node's restart budget is exhausted", false});
     } else if (down.source == s.supervisor.address()) {
       leave(self, exit_code(Code::requeue), "the supervisor is lost");
-    } else {
-      for (auto& [name, local] : s.trainers) {
-        if (!local.handle || down.source != local.handle.address()) continue;
-        local.handle = nullptr;
+    } else if (!s.stopping) {
+      for (const auto& [id, handle] : s.handles) {
+        if (down.source != handle.address()) continue;
         // Not heard of any more: make sure that it is dead. Its process actor tells the rest.
-        if (!s.stopping && local.pid > 0) kill(local.pid, SIGKILL);
+        kill_process(self, id, "its actor is gone: " + to_string(down.reason));
+        break;
       }
     }
   });
 
   char host[256] = "";
   gethostname(host, sizeof host - 1);
-  self->send(s.supervisor,
-             NodeHello{o.name(), host, getpid(), static_cast<uint32_t>(s.trainers.size()), 0});
+  to_supervisor(
+      self, NodeHello{o.name(), host, getpid(), static_cast<uint32_t>(s.table.slots().size()), 0});
 
   return {
       // From trainers.
       [self](const TrainerHello& hello) {
         NodeState& s = self->state;
-        auto found = s.trainers.find(hello.trainer);
-        if (found == s.trainers.end()) {
-          log::warn("a trainer named {} reports here, which this node does not have",
+        Process* process = s.table.process(hello.trainer);
+        if (!process) {
+          log::warn("a process named {} reports here, which this node does not have",
                     hello.trainer);
           return;
         }
-        found->second.handle = caf::actor_cast<caf::actor>(self->current_sender());
-        found->second.pid = hello.pid;
-        self->monitor(found->second.handle);
-        s.options.states->trainer_restarted(hello.trainer, hello.pid);
-        self->send(s.supervisor, TrainerUp{hello.trainer, hello.pid, hello.data_address,
-                                           static_cast<uint32_t>(found->second.place.shard),
-                                           s.options.states->held(hello.trainer), 0});
+        process->pid = hello.pid;
+        process->up = true;
+        process->data_address = hello.data_address;
+        s.handles[hello.trainer] = caf::actor_cast<caf::actor>(self->current_sender());
+        self->monitor(s.handles[hello.trainer]);
+        s.watch.up(now_ms(self), hello.trainer, hello.pid);
+        if (!process->slot.empty()) announce(self, process->slot);
+      },
+      [self](const TrainerProgress& progress) {
+        self->state.watch.heard(now_ms(self), progress.trainer, progress);
       },
       [self](TrainerIdle& idle) {
-        auto found = self->state.trainers.find(idle.trainer);
-        if (found == self->state.trainers.end()) return;
-        idle.shard = static_cast<uint32_t>(found->second.place.shard);
-        idle.held = self->state.options.states->held(idle.trainer);
-        self->send(self->state.supervisor, idle);
+        NodeState& s = self->state;
+        if (idle.trainer.empty())  // it has never joined a generation
+          for (const auto& [id, handle] : s.handles)
+            if (handle == self->current_sender()) idle.trainer = s.table.process(id)->slot;
+        if (!idle.trainer.empty()) report_idle(self, std::move(idle));
       },
+      [self](const TrainerReady& ready) { to_supervisor(self, ready); },
       [self](const StepDone& done) {
         NodeState& s = self->state;
-        self->send(s.supervisor, done);
-        auto found = s.trainers.find(done.trainer);
-        if (found != s.trainers.end() && found->second.restarted) {
-          found->second.restarted = false;  // it has committed a step: its budget starts anew
-          self->send(s.tree, supervision::Progress{{done.trainer}});
+        to_supervisor(self, done);
+        if (const Slot* slot = s.table.slot(done.trainer)) {
+          s.watch.step_took(slot->process, done.step_ms);
+          // It has committed a step: its budget starts anew.
+          if (s.unproven.erase(slot->process))
+            self->send(s.tree, supervision::Progress{{slot->process}});
         }
         save(self, done.trainer, done.generation, done.step, done.save);
       },
-      [self](const Validated& result) { self->send(self->state.supervisor, result); },
+      [self](const Validated& result) { to_supervisor(self, result); },
       [self](const TrainerFinished& end) {
-        NodeState& s = self->state;
-        self->send(s.supervisor, end);
+        to_supervisor(self, end);
         save(self, end.trainer, end.generation, end.step, end.save);
       },
       // From the children on this node.
@@ -237,29 +374,32 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
         (up.name == "dataloader" ? s.dataloader : s.checkpoint) = up.child;
         if (up.name == "dataloader" && s.fill.generation > 0) self->send(s.dataloader, s.fill);
       },
-      [self](const local::ProcessEnded& end) {
+      [self](const local::ProcessStarted& start) {
         NodeState& s = self->state;
-        auto found = s.trainers.find(end.trainer);
-        if (s.stopping || found == s.trainers.end()) return;
-        found->second.handle = nullptr;
-        found->second.restarted = true;
-        unlink_shared_memory("ss-" + s.options.instance + "-" + end.trainer + "-" +
-                             std::to_string(end.pid));
-        self->send(s.supervisor, TrainerDown{end.trainer, end.how, true});
+        if (Process* process = s.table.process(start.process)) process->pid = start.pid;
+        raise(self, start.process);
       },
-      [self](const ShardSaved& saved) { self->send(self->state.supervisor, saved); },
+      [self](const local::ProcessEnded& end) { process_ended(self, end); },
+      [self](const ShardSaved& saved) { to_supervisor(self, saved); },
       [self](const local::StopSignal& stop) {
         const bool now = stop.signal == SIGQUIT;
         const Code code = stop.signal == SIGINT || now ? Code::ok : Code::requeue;
-        self->send(
-            self->state.supervisor,
-            RequestStop{exit_code(code), std::string("signal ") + strsignal(stop.signal), now});
+        to_supervisor(self, RequestStop{exit_code(code),
+                                        std::string("signal ") + strsignal(stop.signal), now});
       },
       // From the supervisor.
       [self](const JoinGeneration& job) { join(self, job); },
       [self](const FenceGeneration& fence) { to_trainers(self, fence); },
+      [self](const LeaveGeneration& order) { to_trainers(self, order); },
       [self](const StopTraining& stop) { to_trainers(self, stop); },
+      [self](const KillTrainer& order) {
+        if (const Slot* slot = self->state.table.slot(order.trainer))
+          kill_process(self, slot->process, order.reason);
+      },
+      [self](const InjectFault& fault) { inject_here(self, fault); },
       [self](const Shutdown& order) { leave(self, order.exit_code, order.reason); },
+      // From the clock.
+      [self](const local::Look&) { look(self); },
       [self](const local::Tick&) {  // the tree has not stopped in time
         log::error("the node's children do not stop; leaving without them");
         end(self);

@@ -1,7 +1,7 @@
 // The node actor: the supervisor's arm on one host. It runs the node's supervision tree
-// (dataloader, checkpoint, one process a trainer), passes the supervisor's commands to its trainers
-// and their reports back, and answers for what their shared memory holds. Trainers talk to nobody
-// else.
+// (dataloader, checkpoint, trainer processes), gives processes to its trainers' slots, passes the
+// supervisor's commands to its trainers and their reports back, watches that they live and get on,
+// and answers for what their shared memory holds. Trainers talk to nobody else.
 //
 // Runs on the transport thread or a CAF worker; no handler blocks.
 #pragma once
@@ -14,6 +14,9 @@
 
 #include "actors/checkpoint/state_store.hpp"
 #include "actors/local.hpp"
+#include "actors/node/inject.hpp"
+#include "actors/node/slots.hpp"
+#include "actors/node/watch.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_folder.hpp"
 #include "runtime/config/config.hpp"
@@ -32,24 +35,22 @@ struct NodeOptions {
   std::shared_ptr<ProcessWatcher> watcher;
   std::shared_ptr<StateStore> states;
   std::shared_ptr<RingFiller> filler;
+  std::shared_ptr<DiskFaults> disk = std::make_shared<DiskFaults>();
+  std::function<void(TransportFault)> trouble;                      // of the transport
   std::function<void(int exit_code, std::string reason)> finished;  // called once, at the end
   std::string name() const { return "n" + std::to_string(index); }
 };
 
 struct NodeState {
   static inline const char* name = "node";
-  struct Local {
-    TrainerPlace place;
-    uint64_t ring = 0;
-    int32_t pid = 0;
-    caf::actor handle;        // invalid while it is not up
-    uint64_t generation = 0;  // told to join
-    bool restarted = false;   // and has committed nothing since
-  };
   NodeOptions options;
   caf::actor supervisor, tree, dataloader, checkpoint;
-  local::FillRings fill{};  // of the newest generation
-  std::map<std::string, Local> trainers;
+  local::FillRings fill{};  // of the newest generation in which this node trains
+  SlotTable table;
+  std::map<std::string, caf::actor> handles;       // of processes that are up
+  std::map<std::string, std::string> accusations;  // why a process was killed
+  std::map<std::string, bool> unproven;            // processes that have committed nothing yet
+  TrainerWatch watch{WatchOptions{}};
   bool stopping = false;
   int exit_code = 0;
   std::string exit_reason;

@@ -19,28 +19,29 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::Ended)
 namespace simplescale {
 
 caf::behavior trainer_process(caf::stateful_actor<TrainerProcessState>* self, caf::actor node,
-                              std::shared_ptr<ProcessWatcher> watcher, std::string trainer,
+                              std::shared_ptr<ProcessWatcher> watcher, std::string id,
                               SpawnOptions command) {
   auto me = caf::actor_cast<caf::actor>(self);
   auto started = watcher->spawn(
       command, [me](pid_t, ExitStatus status) { caf::anon_send(me, Ended{status}); });
   if (!started.ok()) {
-    self->send(node, local::ProcessEnded{trainer, 0, false, started.status().message()});
+    self->send(node, local::ProcessEnded{id, 0, false, started.status().message()});
     self->quit(caf::make_error(caf::sec::runtime_error, started.status().message()));
     return {};
   }
   self->state.pid = *started;
-  log::info("trainer {} is process {}", trainer, *started);
+  log::info("{} is process {}", id, *started);
+  self->send(node, local::ProcessStarted{id, *started});
   // A process is not asked twice: what it must keep lies in the node's shared memory.
   self->set_exit_handler([self](caf::exit_msg& message) {
     if (!self->state.ended) kill(self->state.pid, SIGKILL);
     self->quit(message.reason);
   });
   return {
-      [self, node, trainer](const Ended& end) {
+      [self, node, id](const Ended& end) {
         self->state.ended = true;
-        self->send(node, local::ProcessEnded{trainer, self->state.pid, end.status.ok(),
-                                             end.status.text()});
+        self->send(node,
+                   local::ProcessEnded{id, self->state.pid, end.status.ok(), end.status.text()});
         if (end.status.ok())
           self->quit();
         else

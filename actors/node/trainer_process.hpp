@@ -18,9 +18,9 @@ struct TrainerProcessState {
   bool ended = false;
 };
 
-/// node gets local::ProcessEnded before this actor quits.
+/// node gets local::ProcessStarted, and local::ProcessEnded before this actor quits. id: "n1/p2".
 caf::behavior trainer_process(caf::stateful_actor<TrainerProcessState>* self, caf::actor node,
-                              std::shared_ptr<ProcessWatcher> watcher, std::string trainer,
+                              std::shared_ptr<ProcessWatcher> watcher, std::string id,
                               SpawnOptions command);
 
 }  // namespace simplescale

@@ -1,12 +1,9 @@
 #include "actors/trainer/compute_thread.hpp"
 
 #include <algorithm>
-#include <cstdio>
 
-#include "actors/checkpoint/state_store.hpp"
 #include "model/engine/buffer_plan.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/data/data_location.hpp"
 
 namespace simplescale {
@@ -35,6 +32,18 @@ std::vector<std::vector<uint8_t>> addresses(const std::vector<DataAddress>& memb
   for (const DataAddress& member : members) result.push_back(member.bytes);
   return result;
 }
+
+/// Time spent waiting for others, for the watchdog.
+class WaitsForOthers {
+ public:
+  explicit WaitsForOthers(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
+  ~WaitsForOthers() { flag_ = false; }
+  WaitsForOthers(const WaitsForOthers&) = delete;
+  WaitsForOthers& operator=(const WaitsForOthers&) = delete;
+
+ private:
+  std::atomic<bool>& flag_;
+};
 
 }  // namespace
 
@@ -71,7 +80,10 @@ ComputeThread::~ComputeThread() {
     std::lock_guard lock(mutex_);
     exiting_ = true;
   }
-  plane_->abort(UINT64_MAX, "the trainer stops");
+  {
+    std::lock_guard lock(plane_mutex_);
+    plane_->abort(UINT64_MAX, "the trainer stops");
+  }
   wake_.notify_one();
   thread_.join();
 }
@@ -83,15 +95,52 @@ void ComputeThread::join(JoinTrainer order) {
 }
 
 void ComputeThread::fence(uint64_t generation, const std::string& reason) {
-  plane_->abort(generation - 1, reason);
+  if (generation <= fenced_) return;  // S4
+  fenced_ = generation;
+  {
+    std::lock_guard lock(plane_mutex_);
+    plane_->abort(generation - 1, reason);
+  }
   std::lock_guard lock(mutex_);
   jobs_.push_back(Fenced{generation, reason});
   wake_.notify_one();
 }
 
+TrainerProgress ComputeThread::progress() const {
+  TrainerProgress progress{.generation = generation_, .step = step_, .units = units_};
+  std::lock_guard lock(engine_mutex_);
+  if (engine_) progress.units += engine_->progress();
+  progress.waiting = waiting_ || (engine_ && engine_->waiting());
+  return progress;
+}
+
+void ComputeThread::inject(EngineFault fault, uint64_t step) {
+  std::lock_guard lock(engine_mutex_);
+  if (engine_)
+    engine_->inject(fault, step);
+  else
+    faults_.emplace_back(fault, step);
+}
+
+void ComputeThread::slow_down(double fraction, std::chrono::milliseconds how_long) {
+  slow_fraction_ = fraction;
+  slow_until_ns_ = (std::chrono::steady_clock::now() + how_long).time_since_epoch().count();
+}
+
+/// progress() counts on: what this engine computed is not forgotten with it.
+void ComputeThread::set_engine(Engine* engine) {
+  std::lock_guard lock(engine_mutex_);
+  if (engine_) units_ += engine_->progress();
+  engine_ = engine;
+  if (!engine_) return;
+  for (const auto& [fault, step] : faults_) engine_->inject(fault, step);
+  faults_.clear();
+}
+
 void ComputeThread::run() {
   // While the first membership is being agreed on, load what every membership needs.
-  if (auto made = backend(); !made.ok()) log::error("{}", made.status().message());
+  if (!options_.choose_device)
+    if (auto made = backend(); !made.ok()) log::error("{}", made.status().message());
   while (true) {
     Job job;
     {
@@ -102,19 +151,25 @@ void ComputeThread::run() {
       jobs_.pop_front();
     }
     if (const auto* fenced = std::get_if<Fenced>(&job)) {
-      TrainerIdle idle{.trainer = options_.trainer, .generation = fenced->generation - 1};
+      TrainerIdle idle{.trainer = trainer_, .generation = fenced->generation - 1};
       idle.reason = fenced->reason;
       report_(std::move(idle));
       continue;
     }
     const auto& order = std::get<JoinTrainer>(job);
-    if (Status status = run_generation(order); !status.ok()) {
-      log::warn("generation {} ends here: {}", order.generation, status.message());
-      TrainerIdle idle{.trainer = options_.trainer, .generation = order.generation};
-      idle.fault = "failed";
-      idle.reason = status.message();
-      report_(std::move(idle));
-    }
+    if (order.generation < fenced_) continue;  // S4; the fence is answered after it
+    trainer_ = order.trainer;
+    fault_ = {.trainer = trainer_, .generation = order.generation};
+    generation_ = order.generation;
+    step_ = order.step;
+    const Status status = run_generation(order);
+    generation_ = 0;
+    if (status.ok()) continue;
+    log::warn("generation {} ends here: {}", order.generation, status.message());
+    if (order.generation < fenced_) continue;
+    if (fault_.fault.empty()) fault_.fault = "failed";
+    fault_.reason = status.message();
+    report_(fault_);
   }
 }
 
@@ -127,8 +182,8 @@ Result<Backend*> ComputeThread::backend() {
   o.activation_checkpointing = options_.config.train.activation_checkpointing;
   o.threads = options_.threads;
   o.deterministic = options_.config.train.deterministic;
-  if (options_.device_index) {
-    o.device_index = *options_.device_index;
+  if (device_index_) {
+    o.device_index = *device_index_;
     SS_ASSIGN(backend_, make_cuda_backend(o));
     return backend_.get();
   }
@@ -136,44 +191,72 @@ Result<Backend*> ComputeThread::backend() {
   return backend_.get();
 }
 
+/// The first generation tells which trainer this is, and so which device is its own.
+Status ComputeThread::settle(const std::string& trainer) {
+  if (!options_.choose_device || device_index_) return {};
+  std::lock_guard lock(plane_mutex_);
+  SS_ASSIGN(device_index_, options_.choose_device(trainer, plane_));
+  return {};
+}
+
 Status ComputeThread::run_generation(const JoinTrainer& order) {
+  const auto begun = std::chrono::steady_clock::now();
+  SS_RETURN_IF_ERROR(settle(order.trainer));
   Generation g;
+  Restore restore(order, options_.plan.shape, static_cast<size_t>(options_.plan.topology.shards),
+                  static_cast<int>(options_.config.parallel.collective_timeout_ms));
+  {
+    const WaitsForOthers waits(waiting_);
+    SS_RETURN_IF_ERROR(enter(g, order));
+    Status status = restore.transfer(*plane_, *g.state);
+    if (status.ok() && order.group != no_group)
+      status = restore.commit(*g.state, *g.shard, *g.replicate);
+    fault_.fault = restore.fault().fault;
+    fault_.suspect = restore.fault().suspect;
+    fault_.step = order.step;
+    SS_RETURN_IF_ERROR(status);
+  }
+  if (order.group == no_group) {
+    log::info("generation {}: helped with {} transfers", order.generation, order.transfers.size());
+    report_(fault_);
+    return {};
+  }
+  SS_RETURN_IF_ERROR(make_engine(g, order));
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begun;
+  log::info("generation {}: group {} of {}, shard {}, at step {} from {} after {:.0f} ms",
+            order.generation, order.group, order.replicate_members.size(), order.shard, g.step,
+            order.source, took.count());
+  report_(TrainerReady{trainer_, order.generation, g.step, took.count(), restore.bytes()});
+  set_engine(g.engine.get());
+  const Status status = train(g, order);
+  set_engine(nullptr);
+  return status;
+}
+
+/// Memory and communicators.
+Status ComputeThread::enter(Generation& g, const JoinTrainer& order) {
   const int timeout_ms = static_cast<int>(options_.config.parallel.collective_timeout_ms);
-  SS_ASSIGN(Backend * backend, this->backend());
-  SS_ASSIGN(g.shard, plane_->join({order.generation, "shard", static_cast<int>(order.shard),
-                                   addresses(order.shard_members), timeout_ms}));
-  SS_ASSIGN(g.replicate, plane_->join({order.generation, "replicate", static_cast<int>(order.group),
-                                       addresses(order.replicate_members), timeout_ms}));
   const auto shards = static_cast<size_t>(options_.plan.topology.shards);
-  const size_t total = shard_layout(units_of(options_.plan.shape), shards).total;
-  SS_ASSIGN(g.state,
-            TrainState::open(order.state_segment,
-                             layout_hash(options_.plan.shape, shards, order.shard), total));
+  SS_ASSIGN(g.state, TrainState::open(order.state_segment,
+                                      shard_layout(units_of(options_.plan.shape), shards).total));
+  if (order.group == no_group) return {};
+  CommunicatorSpec shard{order.generation, "shard", static_cast<int>(order.shard),
+                         addresses(order.shard_members), timeout_ms};
+  CommunicatorSpec replicate{order.generation, "replicate", static_cast<int>(order.group),
+                             addresses(order.replicate_members), timeout_ms};
+  SS_ASSIGN(g.shard, plane_->join(shard));
+  SS_ASSIGN(g.replicate, plane_->join(replicate));
+  return {};
+}
+
+Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {
+  SS_ASSIGN(Backend * backend, this->backend());
   SS_ASSIGN(g.rings, TokenRings::open(order.ring_segment));
   SS_ASSIGN(g.engine, Engine::create(engine_options(options_.config, options_.plan), *backend,
                                      *g.shard, *g.replicate, *g.state));
-  SS_RETURN_IF_ERROR(restore(g, order));
-  log::info("generation {}: group {} shard {}, at step {} from {}", order.generation, order.group,
-            order.shard, g.step, order.source);
-  return train(g, order);
-}
-
-Status ComputeThread::restore(Generation& g, const JoinTrainer& order) {
   if (order.source == "initialize") {
     SS_RETURN_IF_ERROR(g.engine->initialize());
-  } else if (order.source == "checkpoint") {
-    char name[32];
-    std::snprintf(name, sizeof name, "/step-%08llu", static_cast<unsigned long long>(order.step));
-    SS_ASSIGN(Checkpoint checkpoint, Checkpoint::open(order.checkpoint + name));
-    g.state->invalidate();
-    SS_ASSIGN(const TrainState::Side side,
-              g.state->begin_write(options_.config.parallel.collective_timeout_ms));
-    SS_RETURN_IF_ERROR(read_shard(checkpoint, static_cast<size_t>(options_.plan.topology.shards),
-                                  order.shard, side));
-    g.state->commit(order.step);
-    SS_ASSIGN(g.step, g.engine->attach());
   } else {
-    SS_RETURN_IF_ERROR(g.state->rewind(order.step));
     SS_ASSIGN(g.step, g.engine->attach());
   }
   if (g.step != order.step)
@@ -183,59 +266,93 @@ Status ComputeThread::restore(Generation& g, const JoinTrainer& order) {
 }
 
 /// One group's trainer of a shard saves it; the groups share the work.
-bool ComputeThread::saves() const {
-  return options_.place.shard % options_.plan.topology.groups == options_.place.group;
-}
-
-Result<bool> ComputeThread::keep_for_checkpoint(Generation& g, uint64_t step) {
-  if (!saves()) return false;
+Result<bool> ComputeThread::keep_for_checkpoint(Generation& g, const JoinTrainer& order,
+                                                uint64_t step) {
+  if (order.shard % order.replicate_members.size() != order.group) return false;
   SS_ASSIGN(const int side, g.state->pin(step));
   (void)side;  // the node's checkpoint actor lets go of it
   return true;
+}
+
+StepDone ComputeThread::step_done(const JoinTrainer& order, uint64_t step,
+                                  const StepResult& result) const {
+  StepDone done{.generation = order.generation, .step = step, .trainer = trainer_};
+  done.loss = result.loss;
+  done.grad_norm = result.grad_norm;
+  done.learning_rate = options_.plan.learning_rate.at(static_cast<int64_t>(step) - 1);
+  done.step_ms = result.step_ms;
+  done.busy_ms = result.step_ms - result.wait_ms;
+  done.samples =
+      samples_of(options_.plan, order.replicate_members.size(), order.group, order.shard, step);
+  return done;
 }
 
 Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
   const auto max_steps = static_cast<uint64_t>(options_.plan.max_steps);
   const auto every = static_cast<uint64_t>(options_.config.checkpoint.disk_every_steps);
   if (g.step == 0) SS_RETURN_IF_ERROR(validate(g, order, 0));
-  bool stopped = false;
-  while (g.step < max_steps && !stopped) {
+  StepControl agreed;
+  while (g.step < max_steps && !agreed.stop && !agreed.pause) {
     const uint64_t step = g.step + 1;
     SS_ASSIGN(const StepResult result, this->step(g, order, step));
-    g.step = step;
+    g.step = step_ = step;
     log::debug(
         "step {}: {:.2f} ms; data {:.2f}, forward {:.2f}, backward {:.2f}, optimizer {:.2f}; of "
         "them {:.2f} waiting for others",
         step, result.step_ms, result.data_ms, result.forward_ms, result.backward_ms,
         result.optimizer_ms, result.wait_ms);
-    stopped = result.agreed.stop;
-    const bool last = stopped || step == max_steps;  // TrainerFinished tells of that one
-    StepDone done{order.generation,
-                  step,
-                  options_.trainer,
-                  result.loss,
-                  result.grad_norm,
-                  0,
-                  result.step_ms,
-                  {},
-                  false,
-                  result.step_ms - result.wait_ms,
-                  0};
-    done.learning_rate = options_.plan.learning_rate.at(static_cast<int64_t>(step) - 1);
-    done.samples =
-        samples_of(options_.plan, order.replicate_members.size(), order.group, order.shard, step);
-    if (!last && (result.agreed.save || (every > 0 && step % every == 0))) {
-      SS_ASSIGN(done.save, keep_for_checkpoint(g, step));
+    agreed = result.agreed;
+    const bool last = agreed.stop || step == max_steps;  // TrainerFinished tells of that one
+    StepDone done = step_done(order, step, result);
+    if (!last && (agreed.save || (every > 0 && step % every == 0))) {
+      SS_ASSIGN(done.save, keep_for_checkpoint(g, order, step));
     }
     report_(std::move(done));
+    dawdle(result.step_ms);
   }
+  if (g.step == max_steps || agreed.stop) return finish(g, order);
+  log::info("generation {} was left after step {}", order.generation, g.step);
+  fault_.step = g.step;
+  report_(fault_);  // none: it was asked to leave
+  return {};
+}
+
+/// After the last step, which no vote follows: replicas compare their states once more.
+Status ComputeThread::finish(Generation& g, const JoinTrainer& order) {
+  const auto max_steps = static_cast<uint64_t>(options_.plan.max_steps);
+  SS_RETURN_IF_ERROR(blame_state(g, g.engine->compare_states()));
   if (g.step == max_steps && order.step < max_steps) SS_RETURN_IF_ERROR(validate(g, order, g.step));
-  TrainerFinished end{options_.trainer, order.generation, g.step, false};
+  TrainerFinished end{trainer_, order.generation, g.step, false};
   if (g.step > order.step || order.source == "memory") {
-    SS_ASSIGN(end.save, keep_for_checkpoint(g, g.step));
+    SS_ASSIGN(end.save, keep_for_checkpoint(g, order, g.step));
   }
   report_(std::move(end));
   return {};
+}
+
+/// What the engine says of a step, in the words of TrainerIdle.
+Status ComputeThread::blame_state(Generation& g, Status status) {
+  if (status.code() == Code::bad_data) {
+    fault_.fault = "non_finite";
+    fault_.step = g.step + 1;
+  } else if (const auto& mismatch = g.engine->mismatch();
+             status.code() == Code::mismatch && mismatch) {
+    fault_.fault = "mismatch";
+    fault_.step = mismatch->step;
+    const auto wrong = mismatch->wrong();
+    const bool mine = mismatch->shard == g.shard->rank() &&
+                      std::ranges::find(wrong, g.replicate->rank()) != wrong.end();
+    if (mine) fault_.suspect = trainer_;
+  }
+  return status;
+}
+
+/// Injected slowness.
+void ComputeThread::dawdle(double step_ms) {
+  if (std::chrono::steady_clock::now().time_since_epoch().count() >= slow_until_ns_) return;
+  std::unique_lock lock(mutex_);
+  wake_.wait_for(lock, std::chrono::duration<double, std::milli>(slow_fraction_ * step_ms),
+                 [this] { return exiting_; });
 }
 
 Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, uint64_t step) {
@@ -247,6 +364,7 @@ Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, 
   };
   auto batch = [&](int k) -> Result<const int32_t*> {
     SS_RETURN_IF_ERROR(let_go());
+    const WaitsForOthers waits(waiting_);
     SS_ASSIGN(const MicroBatch micro_batch,
               g.rings->acquire(order.ring, {order.generation, step - 1, static_cast<uint64_t>(k)},
                                static_cast<int>(options_.config.supervision.progress_timeout_ms)));
@@ -255,9 +373,11 @@ Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, 
   };
   StepControl mine;
   mine.stop = stop_;
+  mine.pause = leave_ == order.generation;
   const auto rate =
       static_cast<float>(options_.plan.learning_rate.at(static_cast<int64_t>(step) - 1));
-  SS_ASSIGN(StepResult result, g.engine->step(step, rate, mine, batch));
+  auto result = g.engine->step(step, rate, mine, batch);
+  if (!result.ok()) return blame_state(g, result.status());
   SS_RETURN_IF_ERROR(let_go());
   return result;
 }
@@ -276,12 +396,12 @@ Status ComputeThread::validate(Generation& g, const JoinTrainer& order, uint64_t
       std::min<uint64_t>(static_cast<uint64_t>(options_.config.train.validation_samples),
                          source.tokens() > 0 ? source.samples(plan.shape.block_size) : 0);
   const uint64_t batches = samples / batch_size,
-                 world = static_cast<uint64_t>(plan.topology.world());
+                 world = order.shard_members.size() * order.replicate_members.size();
   if (batches == 0) return {};
-  const uint64_t rank = order.group * static_cast<uint64_t>(plan.topology.shards) + order.shard;
+  const uint64_t rank = order.group * order.shard_members.size() + order.shard;
   const auto row = static_cast<size_t>(plan.shape.block_size + 1);
   std::vector<int32_t> tokens(batch_size * row);
-  std::vector<double> group_losses(static_cast<size_t>(plan.topology.shards));
+  std::vector<double> group_losses(order.shard_members.size());
   std::vector<double> losses(world);
   double sum = 0;
   for (uint64_t first = 0; first < batches; first += world) {
@@ -298,7 +418,7 @@ Status ComputeThread::validate(Generation& g, const JoinTrainer& order, uint64_t
                            ->wait());
     for (uint64_t i = 0; i < world && first + i < batches; ++i) sum += losses[i];
   }
-  report_(Validated{order.generation, step, options_.trainer, sum / static_cast<double>(batches)});
+  report_(Validated{order.generation, step, trainer_, sum / static_cast<double>(batches)});
   return {};
 }
 

@@ -2,16 +2,17 @@
 
 #include <unistd.h>
 
+#include "actors/local.hpp"
+#include "actors/trainer/inject.hpp"
 #include "runtime/base/log.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {
 
 caf::behavior trainer_actor(caf::stateful_actor<TrainerActorState>* self, caf::actor node,
-                            TrainerOptions options,
+                            TrainerOptions options, std::vector<uint8_t> data_address,
                             std::shared_ptr<std::unique_ptr<DataPlane>> plane) {
   auto me = caf::actor_cast<caf::actor>(self);
-  TrainerHello hello{options.compute.trainer, getpid(), (*plane)->address()};
   self->state.compute = std::make_unique<ComputeThread>(
       options.compute, std::move(*plane),
       [me](ComputeReport report) { caf::anon_send(me, std::move(report)); });
@@ -20,16 +21,30 @@ caf::behavior trainer_actor(caf::stateful_actor<TrainerActorState>* self, caf::a
     log::error("the node's agent is gone");
     finished(1);
   });
-  self->send(node, std::move(hello));
+  self->send(node, TrainerHello{options.process, getpid(), std::move(data_address)});
+  self->delayed_send(self, options.heartbeat, local::Tick{});
   return {
       [self, node](ComputeReport& report) {
         std::visit([self, &node](auto& message) { self->send(node, std::move(message)); }, report);
       },
-      [self](const JoinTrainer& order) { self->state.compute->join(order); },
+      [self, became = options.became](const JoinTrainer& order) {
+        if (became) became(order.trainer);
+        self->state.compute->join(order);
+      },
       [self](const FenceGeneration& fence) {
         self->state.compute->fence(fence.generation, fence.reason);
       },
+      [self](const LeaveGeneration& order) {
+        self->state.compute->leave_after_step(order.generation);
+      },
       [self](const StopTraining&) { self->state.compute->stop_after_step(); },
+      [self](const InjectFault& fault) { inject_into_trainer(*self->state.compute, fault); },
+      [self, node, options](const local::Tick&) {
+        self->delayed_send(self, options.heartbeat, local::Tick{});
+        TrainerProgress progress = self->state.compute->progress();
+        progress.trainer = options.process;
+        self->send(node, std::move(progress));
+      },
       [finished = options.finished](const Shutdown&) { finished(0); },
   };
 }

@@ -157,7 +157,11 @@ Result<int> run_agent(const AgentOptions& o) {
                       watcher,
                       states,
                       filler,
-                      [end](int code, std::string reason) { end->set_value({code, std::move(reason)}); }};
+                      std::make_shared<DiskFaults>(),
+                      [&transport](TransportFault fault) { transport.inject(std::move(fault)); },
+                      [end](int code, std::string reason) {
+                        end->set_value({code, std::move(reason)});
+                      }};
   caf::actor node = system.spawn(node_actor, supervisor, std::move(options));
   transport.publish("node", node);
   int code;

@@ -9,7 +9,8 @@
 namespace simplescale {
 
 struct TrainerProcessOptions {
-  std::string run, trainer;  // SIMPLESCALE_AGENT and SIMPLESCALE_INSTANCE come by the environment
+  std::string run,
+      process;  // "n1/p2"; SIMPLESCALE_AGENT and SIMPLESCALE_INSTANCE come by the environment
 };
 /// Serves its node's agent until told to end, or until the agent is gone. Returns the exit code.
 int run_trainer_process(const TrainerProcessOptions& options);

@@ -16,9 +16,9 @@ int run(int argc, char** argv) {
   int code = 0;
 
   TrainerProcessOptions trainer;
-  CLI::App* train = app.add_subcommand("trainer", "one trainer of a run")->group("");
+  CLI::App* train = app.add_subcommand("trainer", "one trainer process of a run")->group("");
   train->add_option("--run", trainer.run)->required();
-  train->add_option("--trainer", trainer.trainer)->required();
+  train->add_option("--process", trainer.process)->required();
   train->callback([&] { code = run_trainer_process(trainer); });
 
   GenerateOptions generate;

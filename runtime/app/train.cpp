@@ -108,7 +108,9 @@ void on_interrupt(int) {
 /// exit codes.
 Status train_here(const Config& config, const Plan& plan, const std::string& config_file) {
   const RunFolder run{run_folder(config)};
-  SS_ASSIGN(const RunLock lock, get_ready(config, plan, plan.topology.world()));
+  const int nodes = plan.topology.nodes + static_cast<int>(config.cluster.spares);
+  const int trainers = nodes * plan.topology.trainers_per_node;
+  SS_ASSIGN(const RunLock lock, get_ready(config, plan, trainers));
   const std::string instance = unique_id();
   struct sigaction action {};
   action.sa_handler = on_interrupt;
@@ -118,7 +120,7 @@ Status train_here(const Config& config, const Plan& plan, const std::string& con
   RunView view(run, config, plan, config_file);
   std::map<pid_t, int> agents;
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  for (int node = 0; node < plan.topology.nodes; ++node) {
+  for (int node = 0; node < nodes; ++node) {
     SpawnOptions command;
     command.argv = {program_folder() + "/simplescale",
                     "agent",
@@ -168,11 +170,12 @@ Status train_here(const Config& config, const Plan& plan, const std::string& con
 }
 
 Status train_in_slurm(Config config, const Plan& plan, const SlurmTask& task) {
-  if (task.tasks != plan.topology.nodes)
-    return Status(Code::bad_config,
-                  "srun started " + std::to_string(task.tasks) + " tasks, the configuration has " +
-                      std::to_string(plan.topology.nodes) + " nodes: srun --nodes=" +
-                      std::to_string(plan.topology.nodes) + " --ntasks-per-node=1");
+  const int nodes = plan.topology.nodes + static_cast<int>(config.cluster.spares);
+  if (task.tasks != nodes)
+    return Status(Code::bad_config, "srun started " + std::to_string(task.tasks) +
+                                        " tasks, the configuration has " + std::to_string(nodes) +
+                                        " nodes, spares included: srun --nodes=" +
+                                        std::to_string(nodes) + " --ntasks-per-node=1");
   const RunFolder run{run_folder(config)};
   std::optional<RunLock> lock;
   if (task.task == 0) {

@@ -1,8 +1,12 @@
-// A trainer's process: one actor, one compute thread, one data plane. It ends with its agent.
+// A trainer's process: one actor, one compute thread, one data plane. It gets ready without knowing
+// which trainer it will be, and ends with its agent.
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <caf/all.hpp>
+#include <cstdio>
 #include <cstdlib>
 #include <future>
 #include <optional>
@@ -24,19 +28,40 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
-/// The GPU of this trainer; none: it computes on the CPU.
-Result<std::optional<DevicePlaneOptions>> choose(const Config& config, const Plan& plan,
-                                                 const TrainerPlace& place) {
+/// The GPU of a trainer; none: it computes on the CPU.
+Result<std::optional<DevicePlaneOptions>> choose(const Config& config, const Plan& plan, int node,
+                                                 int slot) {
   if (config.cluster.device == DeviceKind::cpu) return std::optional<DevicePlaneOptions>();
   // Under srun a node is a host; otherwise all nodes are this one.
   const bool srun = !variable("SLURM_STEP_ID").empty();
   const int slots = plan.topology.trainers_per_node;
-  const int index = place.slot + (srun ? 0 : place.node * slots);
-  auto device = choose_device(index, srun ? slots : plan.topology.nodes * slots);
+  const int nodes = plan.topology.nodes + static_cast<int>(config.cluster.spares);
+  const int index = slot + (srun ? 0 : node * slots);
+  auto device = choose_device(index, srun ? slots : nodes * slots);
   if (device.ok()) return std::optional(*device);
   if (config.cluster.device == DeviceKind::cuda)
     return device.status().in("cluster.device = \"cuda\"");
   return std::optional<DevicePlaneOptions>();
+}
+
+/// "n3.1" -> 3, 1.
+Result<std::pair<int, int>> node_and_slot(const std::string& trainer) {
+  int node = 0, slot = 0;
+  if (std::sscanf(trainer.c_str(), "n%d.%d", &node, &slot) != 2 || node < 0 || slot < 0)
+    return Status(Code::bad_data, "no trainer's name: " + trainer);
+  return std::pair(node, slot);
+}
+
+/// Lines go to the log of the trainer that this process has become.
+void write_log_of(const RunFolder& run, const std::string& trainer) {
+  const std::string path = run.logs() + "/" + trainer + ".log";
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file < 0) return log::warn("cannot write {}", path);
+  log::info("goes on in {}", path);
+  dup2(file, STDOUT_FILENO);
+  dup2(file, STDERR_FILENO);
+  close(file);
+  set_log_name(trainer);
 }
 
 Result<int> serve(const TrainerProcessOptions& o) {
@@ -46,20 +71,21 @@ Result<int> serve(const TrainerProcessOptions& o) {
   SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
   const Config& config = loaded.config;
   SS_ASSIGN(const Plan plan, make_plan(config));
-  const TrainerPlace* place = nullptr;
-  for (const TrainerPlace& p : plan.topology.trainers)
-    if (p.name() == o.trainer) place = &p;
-  if (!place) return Status(Code::usage, run.config() + " has no trainer " + o.trainer);
 
-  SS_ASSIGN(const std::optional<DevicePlaneOptions> device, choose(config, plan, *place));
+  // All slots of a node have a GPU, or none has; which one, follows from the slot.
+  int node_index = 0;
+  std::sscanf(o.process.c_str(), "n%d", &node_index);
+  SS_ASSIGN(const std::optional<DevicePlaneOptions> device, choose(config, plan, node_index, 0));
+  std::string file_name = o.process;
+  std::replace(file_name.begin(), file_name.end(), '/', '.');
   DataPlaneOptions data;
-  data.shm_prefix = "ss-" + instance + "-" + o.trainer + "-" + std::to_string(getpid());
+  data.shm_prefix = "ss-" + instance + "-" + file_name + "-" + std::to_string(getpid());
+  data.communicators = 6;  // shard, replicate, transfers, and room for their predecessors
   if (!device || device->transport == DeviceTransport::staged)
     data.arena_bytes = arena_bytes(config, plan, !device);
   SS_ASSIGN(auto plane, DataPlane::create(data));
-  if (device) {
-    SS_ASSIGN(plane, make_device_plane(std::move(plane), *device));
-  }
+  std::vector<uint8_t> address = plane->address();
+  if (device) address = device_plane_address(std::move(address), *device);
 
   SS_ASSIGN(auto actors, ActorProcess::start(config, instance, 1));
   SS_ASSIGN(caf::actor node, actors->transport().lookup(
@@ -71,16 +97,35 @@ Result<int> serve(const TrainerProcessOptions& o) {
   auto result = end.get_future();
   std::atomic_flag ended;
   TrainerOptions options;
-  options.compute = {o.trainer, config, plan, *place,
+  options.process = o.process;
+  options.heartbeat = std::chrono::milliseconds(config.supervision.heartbeat_ms);
+  options.compute = {config,
+                     plan,
                      threads.empty()
                          ? threads_per_trainer(config, cores, plan.topology.trainers_per_node)
-                         : std::max(1, std::atoi(threads.c_str()))};
-  if (device) options.compute.device_index = device->device_index;
+                         : std::max(1, std::atoi(threads.c_str())),
+                     {}};
+  if (device)
+    options.compute.choose_device = [config, plan](
+                                        const std::string& trainer,
+                                        std::unique_ptr<DataPlane>& host) -> Result<int> {
+      SS_ASSIGN(const auto place, node_and_slot(trainer));
+      SS_ASSIGN(const auto own, choose(config, plan, place.first, place.second));
+      if (!own) return Status(Code::unavailable, trainer + " has no GPU any more");
+      SS_ASSIGN(host, make_device_plane(std::move(host), *own));
+      return own->device_index;
+    };
+  options.became = [run, known = std::make_shared<std::string>()](const std::string& trainer) {
+    if (*known == trainer) return;
+    *known = trainer;
+    write_log_of(run, trainer);
+  };
   options.finished = [&end, &ended](int code) {
     if (!ended.test_and_set()) end.set_value(code);
   };
   auto box = std::make_shared<std::unique_ptr<DataPlane>>(std::move(plane));
-  caf::actor trainer = actors->system().spawn(trainer_actor, node, std::move(options), box);
+  caf::actor trainer =
+      actors->system().spawn(trainer_actor, node, std::move(options), std::move(address), box);
   const int code = result.get();
   // The compute thread may be deep in a product of matrices; nothing of it is needed any more.
   unlink_shared_memory(data.shm_prefix);
@@ -91,7 +136,7 @@ Result<int> serve(const TrainerProcessOptions& o) {
 }  // namespace
 
 int run_trainer_process(const TrainerProcessOptions& options) {
-  init_logging(options.trainer);
+  init_logging(options.process);
   auto code = serve(options);
   if (code.ok()) return *code;
   log::error("{}", code.status().message());

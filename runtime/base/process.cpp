@@ -142,9 +142,16 @@ Status set_nice(pid_t pid, int nice) {
 }
 
 bool may_lower_nice() {
-  rlimit limit{};
-  const auto zero = static_cast<rlim_t>(20 - getpriority(PRIO_PROCESS, 0));  // see getrlimit(2)
-  return geteuid() == 0 || (getrlimit(RLIMIT_NICE, &limit) == 0 && limit.rlim_cur >= zero);
+  // The capability counts, not the user; only a try tells. The value belongs to the thread.
+  static const bool may = [] {
+    bool done = false;
+    std::thread([&done] {
+      const int nice = getpriority(PRIO_PROCESS, 0);
+      done = setpriority(PRIO_PROCESS, 0, nice + 1) == 0 && setpriority(PRIO_PROCESS, 0, nice) == 0;
+    }).join();
+    return done;
+  }();
+  return may;
 }
 
 std::string ExitStatus::text() const {

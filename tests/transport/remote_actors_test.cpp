@@ -217,6 +217,26 @@ TEST_CASE("transport: a stopped peer is lost by its silence, and learns of it wh
   });
 }
 
+TEST_CASE("transport: a partition on purpose is a lost peer, a delay is not, and both end") {
+  each_wire([] {
+    TransportOptions options;
+    options.heartbeat_ms = 20;
+    options.silence_ms = 200;
+    Helper helper;
+    Process here(options);
+    auto server = here.server(helper);
+    caf::scoped_actor self(*here.system);
+    here.transport->inject({.delay_ms = 50, .for_ms = 100});
+    for (const char* word : {"a", "b", "c"}) CHECK(ask(self, server, word) == word);
+    self->monitor(server);
+    here.transport->inject({.lose = 1, .for_ms = 600'000, .spared = {1}});
+    self->receive(
+        [](caf::down_msg& x) { CHECK(x.reason == caf::exit_reason::remote_link_unreachable); });
+    here.transport->inject({});
+    CHECK(ask(self, here.server(helper), "back") == "back");
+  });
+}
+
 TEST_CASE("transport: who was paused itself accuses nobody of silence") {
   each_wire([] {
     TransportOptions options;

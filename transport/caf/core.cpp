@@ -76,6 +76,15 @@ TransportCounters Core::counters() const {
           bad(Bad::oversized), bad(Bad::unsupported), bad(Bad::dropped)};
 }
 
+void Core::inject(TransportFault fault) {
+  loop_.post([this, fault = std::move(fault)]() {
+    fault_ = fault;
+    fault_ends_ = Clock::now() + std::chrono::milliseconds(fault_.for_ms);
+    log::warn("injected: {:.0f} % of the messages are lost, the rest is {} ms late, for {} ms",
+              100 * fault_.lose, fault_.delay_ms, fault_.for_ms);
+  });
+}
+
 void Core::stop() {
   loop_.post([this]() { shut_down(); });
 }

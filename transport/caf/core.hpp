@@ -53,6 +53,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void on_peer_lost(Transport::OnPeerLost callback);
   void peer_is_dead(const caf::node_id& node, const std::string& reason);
   TransportCounters counters() const;
+  void inject(TransportFault fault);
   void stop();
 
   // ---- the transport thread ----
@@ -97,6 +98,9 @@ class Core : public std::enable_shared_from_this<Core> {
   void handle_held(const PeerPtr& peer);
   void handle(const PeerPtr& peer, kj::ArrayPtr<const capnp::word> words);
   void transmit(const PeerPtr& peer, Words words, bool hello = false);
+  void transmit_now(const PeerPtr& peer, Words words, bool hello);
+  bool troubled(const Peer& peer) const;
+  bool loses(const Peer& peer);
   void count(Bad kind, Peer* peer, const std::string& what);
 
   // actor traffic (traffic.cpp)
@@ -136,6 +140,9 @@ class Core : public std::enable_shared_from_this<Core> {
   bool ticking_ = false;
   bool stopping_ = false;
   Clock::time_point last_tick_;
+  TransportFault fault_;  // on purpose, until fault_ends_
+  Clock::time_point fault_ends_{};
+  uint64_t fault_draws_ = 0;
 
   struct {
     std::atomic<uint64_t> sent{0}, received{0}, bad[5]{};

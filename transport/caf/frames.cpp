@@ -1,7 +1,9 @@
 // Frames: from envelopes to active messages and back, in order, within bounds.
+#include <algorithm>
 #include <caf/all.hpp>
 #include <cstring>
 
+#include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 #include "transport/caf/core.hpp"
 #include "transport/caf/envelope.hpp"
@@ -23,7 +25,33 @@ struct Core::Arrival {
   Words words;
 };
 
+/// The fault on purpose concerns this peer.
+bool Core::troubled(const Peer& peer) const {
+  return Clock::now() < fault_ends_ &&
+         (peer.pid == 0 || std::ranges::find(fault_.spared, peer.pid) == fault_.spared.end());
+}
+
+/// Whether this message is one of those that get lost; the same sequence every time.
+bool Core::loses(const Peer& peer) {
+  if (fault_.lose <= 0 || !troubled(peer)) return false;
+  const uint64_t draw = ++fault_draws_;
+  const uint64_t hash = hash128(&draw, sizeof draw).low;
+  return static_cast<double>(hash >> 11) * 0x1p-53 < fault_.lose;
+}
+
 void Core::transmit(const PeerPtr& peer, Words words, bool hello) {
+  if (loses(*peer)) return;
+  const auto now = Clock::now();
+  if (fault_.delay_ms > 0 && troubled(*peer))
+    peer->delayed_until =
+        std::max(peer->delayed_until, now + std::chrono::milliseconds(fault_.delay_ms));
+  if (now >= peer->delayed_until) return transmit_now(peer, kj::mv(words), hello);
+  loop_.call_at(peer->delayed_until, [this, peer, hello, words = kj::mv(words)]() mutable {
+    transmit_now(peer, kj::mv(words), hello);
+  });
+}
+
+void Core::transmit_now(const PeerPtr& peer, Words words, bool hello) {
   if (peer->lost || !peer->endpoint) return;
   if (!hello && peer->tx_token == 0) return;
   auto* flight = new Flight{{}, kj::mv(words), peer};
@@ -88,6 +116,10 @@ ucs_status_t Core::arrive(const FrameHeader& frame, void* data, size_t bytes, bo
       return UCS_OK;
     }
     peer = found->second;
+    if (!rendezvous && frame.sequence >= peer->rx_sequence && loses(*peer)) {
+      in_order(peer, frame.sequence, nullptr);
+      return UCS_OK;
+    }
     peer->heard = true;
     // Early messages wait for a rendezvous under way, at most so many of them.
     if (frame.sequence < peer->rx_sequence ||

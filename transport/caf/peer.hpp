@@ -60,6 +60,8 @@ struct Peer {
   size_t held_bytes = 0;           // of `held` and of rendezvous under way
   size_t queued_bytes = 0;         // sent, not yet taken by UCX
 
+  Clock::time_point delayed_until{};  // by an injected fault; what comes later queues behind
+
   bool heard = false;  // since the last tick
   bool spoke = false;
   Clock::time_point last_heard;

@@ -96,6 +96,10 @@ TransportCounters Transport::counters() const {
   return impl_->core->counters();
 }
 
+void Transport::inject(TransportFault fault) {
+  impl_->core->inject(std::move(fault));
+}
+
 void Transport::stop() {
   std::lock_guard lock(impl_->stopping);
   impl_->core->stop();

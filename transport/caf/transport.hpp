@@ -16,6 +16,8 @@
 // run on the transport thread (unless detached): they must not block.
 #pragma once
 
+#include <sys/types.h>
+
 #include <caf/actor.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
@@ -24,6 +26,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/base/status.hpp"
 
@@ -49,6 +52,16 @@ struct TransportCounters {
   uint64_t oversized = 0;    // beyond message_bytes_max, here or there
   uint64_t unsupported = 0;  // local messages that the wire rule does not allow
   uint64_t dropped = 0;      // for an actor or a connection that is no more
+};
+
+/// Trouble on purpose with all peers but the processes `spared`: a part of the messages is lost
+/// both ways (1: all, as in a partition), the rest is sent delay_ms later. Heartbeats are messages,
+/// too.
+struct TransportFault {
+  double lose = 0;
+  uint32_t delay_ms = 0;
+  uint32_t for_ms = 0;
+  std::vector<pid_t> spared;  // of this pid namespace
 };
 
 class Transport {
@@ -93,6 +106,9 @@ class Transport {
   void peer_is_dead(const caf::node_id& node, const std::string& reason);
 
   TransportCounters counters() const;
+
+  /// In place of the fault before, if one lasts. Any thread.
+  void inject(TransportFault fault);
 
   /// Says goodbye to all peers and ends the thread: remote actors are then down. Idempotent; not
   /// from an actor.

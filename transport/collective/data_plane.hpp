@@ -41,8 +41,9 @@ struct CommunicatorSpec {
   std::string name;  ///< "shard", "replicate", "world"; every member gives the same
   int rank = 0;
   std::vector<std::vector<uint8_t>>
-      members;              ///< address() of every rank, in rank order; members[rank] is our own
-  int timeout_ms = 60'000;  ///< of join and, afterwards, of every wait()
+      members;               ///< address() of every rank, in rank order; members[rank] is our own
+  int timeout_ms = 60'000;   ///< of join and, afterwards, of every wait()
+  bool host_memory = false;  ///< for buffers in host memory, also where the plane is a GPU's
 };
 
 /// Boot id, IPC, PID and network namespaces and /dev/shm's device: processes with equal ids can

@@ -17,9 +17,7 @@ class DevicePlane final : public DataPlane {
       : host_(std::move(host)), options_(options) {}
 
   std::vector<uint8_t> address() const override {
-    std::vector<uint8_t> address = host_->address();
-    address.insert(address.begin(), static_cast<uint8_t>(options_.transport));
-    return address;
+    return device_plane_address(host_->address(), options_);
   }
   Result<std::unique_ptr<Collective>> join(const CommunicatorSpec& spec) override;
   void abort(uint64_t generation, const std::string& reason) override;
@@ -50,6 +48,7 @@ Result<CommunicatorSpec> DevicePlane::host_spec(const CommunicatorSpec& spec) co
 
 Result<std::unique_ptr<Collective>> DevicePlane::join(const CommunicatorSpec& spec) {
   SS_ASSIGN(const CommunicatorSpec on_host, host_spec(spec));
+  if (spec.host_memory) return host_->join(on_host);
   SS_ASSIGN(auto stream, Stream::create(options_.device_index));
   SS_ASSIGN(auto host, host_->join(on_host));
   if (options_.transport == DeviceTransport::staged)

@@ -40,6 +40,13 @@ struct DevicePlaneOptions {
 /// that it is built for is missing.
 Result<DevicePlaneOptions> choose_device(int index, int trainers);
 
+/// What a plane's address() becomes with make_device_plane(): for those who must tell it before.
+inline std::vector<uint8_t> device_plane_address(std::vector<uint8_t> host,
+                                                 const DevicePlaneOptions& options) {
+  host.insert(host.begin(), static_cast<uint8_t>(options.transport));
+  return host;
+}
+
 /// The arena of `host` must hold what communicators allocate if the transport is staged; NCCL's do
 /// not use it. All members of a communicator must use the same transport; join() says so otherwise.
 Result<std::unique_ptr<DataPlane>> make_device_plane(std::unique_ptr<DataPlane> host,

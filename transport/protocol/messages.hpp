@@ -136,8 +136,9 @@ struct DataAddress {
 };
 SS_FIELDS(DataAddress, x.bytes);
 
-/// A trainer's part in a transfer: members in rank order, rank 0 sends, own rank is `rank`.
-/// segment: what rank 0 sends from, if not its own state.
+/// A trainer's part in a transfer: members in rank order, rank 0 sends, own rank is `rank`. source:
+/// rank 0's name. segment: what rank 0 sends from, if not its own state; rank 0 may be the only
+/// member, and takes it for itself then.
 struct TransferPart {
   uint32_t id = 0;
   uint32_t shard = 0;
@@ -145,9 +146,10 @@ struct TransferPart {
   uint32_t rank = 0;
   std::string segment;
   std::vector<DataAddress> members;
+  std::string source;
   bool operator==(const TransferPart&) const = default;
 };
-SS_FIELDS(TransferPart, x.id, x.shard, x.step, x.rank, x.segment, x.members);
+SS_FIELDS(TransferPart, x.id, x.shard, x.step, x.rank, x.segment, x.members, x.source);
 
 /// Node to trainer: its place in a generation, and who it is (a warm process learns it here).
 /// Members are in rank order of the two communicators. group = no_group: it only takes part in the

@@ -279,6 +279,7 @@ struct TransferPart {
   rank @3 :UInt32;
   segment @4 :Text;
   members @5 :List(DataAddress);
+  source @6 :Text;
 }
 
 struct TrainerReady {

@@ -1,0 +1,32 @@
+// The operating system's file calls with faults on purpose: a full or a slow disk, for a while. The
+// checkpoint writer uses it; whoever injects faults sets it. Any thread.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+
+#include "runtime/checkpoint/file_ops.hpp"
+
+namespace simplescale {
+
+class DiskFaults final : public FileOps {
+ public:
+  /// For so long, every write ends with "no space left on device".
+  void fill(std::chrono::milliseconds how_long) { full_until_ns_ = until(how_long); }
+  /// For so long, every write takes this much longer.
+  void slow_down(std::chrono::milliseconds each, std::chrono::milliseconds how_long) {
+    slow_ms_ = each.count();
+    slow_until_ns_ = until(how_long);
+  }
+
+  Result<int> create(const std::string& path) override;
+  Status write(int fd, const std::string& path, const void* data, size_t bytes) override;
+  Status fsync(int fd, const std::string& path) override;
+
+ private:
+  static int64_t until(std::chrono::milliseconds how_long);
+  Status trouble(const std::string& path) const;
+  std::atomic<int64_t> full_until_ns_ = 0, slow_until_ns_ = 0, slow_ms_ = 0;
+};
+
+}  // namespace simplescale

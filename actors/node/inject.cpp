@@ -1,0 +1,178 @@
+#include "actors/node/inject.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "runtime/base/log.hpp"
+#include "runtime/base/process.hpp"
+
+namespace simplescale {
+namespace {
+
+using std::chrono::milliseconds;
+
+milliseconds how_long(const InjectFault& fault, int64_t usual_ms) {
+  return milliseconds(fault.ms > 0 ? static_cast<int64_t>(fault.ms) : usual_ms);
+}
+
+uint32_t as_u32(milliseconds time) {
+  return static_cast<uint32_t>(std::clamp<int64_t>(time.count(), 0, UINT32_MAX));
+}
+
+/// The trainer that is meant; a node means its first.
+Result<std::string> trainer_of(const InjectContext& c, const InjectFault& fault) {
+  if (fault.target == c.node && !c.trainers.empty()) return c.trainers.front();
+  if (std::ranges::find(c.trainers, fault.target) != c.trainers.end()) return fault.target;
+  return Status(Code::not_found, c.node + " has no trainer " + fault.target);
+}
+
+Result<pid_t> pid_of(const InjectContext& c, const InjectFault& fault) {
+  SS_ASSIGN(const std::string trainer, trainer_of(c, fault));
+  const pid_t pid = c.pid_of(trainer);
+  if (pid <= 0) return Status(Code::not_found, trainer + " is not up");
+  return pid;
+}
+
+/// Wakes a stopped process, perhaps this one, after a while.
+Status wake_later(pid_t pid, uint64_t ms) {
+  if (ms == 0) return {};
+  SpawnOptions command;
+  command.argv = {"/bin/sh", "-c",
+                  "sleep " + std::to_string(ms / 1000) + "." +
+                      std::to_string(ms % 1000 + 1000).substr(1) + "; kill -CONT " +
+                      std::to_string(pid)};
+  command.die_with_parent = false;
+  SS_ASSIGN(const pid_t helper, spawn(command));
+  (void)helper;  // reaped with the agent
+  return {};
+}
+
+Status kill_trainer(const InjectContext& c, const InjectFault& fault) {
+  SS_ASSIGN(const pid_t pid, pid_of(c, fault));
+  kill(pid, SIGKILL);
+  return {};
+}
+
+Status stop_trainer(const InjectContext& c, const InjectFault& fault) {
+  SS_ASSIGN(const pid_t pid, pid_of(c, fault));
+  kill(pid, SIGSTOP);
+  return wake_later(pid, fault.ms);
+}
+
+Status inside_trainer(const InjectContext& c, const InjectFault& fault) {
+  SS_ASSIGN(const std::string trainer, trainer_of(c, fault));
+  c.pass_on(trainer, fault);
+  return {};
+}
+
+Status inside_all_trainers(const InjectContext& c, const InjectFault& fault) {
+  for (const std::string& trainer : c.trainers) c.pass_on(trainer, fault);
+  return {};
+}
+
+Status kill_agent(const InjectContext&, const InjectFault&) {
+  kill(getpid(), SIGKILL);
+  return {};
+}
+
+Status stop_agent(const InjectContext&, const InjectFault& fault) {
+  SS_RETURN_IF_ERROR(wake_later(getpid(), fault.ms));
+  kill(getpid(), SIGSTOP);
+  return {};
+}
+
+Status partition_node(const InjectContext& c, const InjectFault& fault) {
+  c.transport({.lose = 1, .for_ms = as_u32(how_long(fault, 5000)), .spared = c.processes});
+  return {};
+}
+
+Status lose_messages(const InjectContext& c, const InjectFault& fault) {
+  c.transport({.lose = fault.value > 0 ? std::min(fault.value, 1.0) : 0.1,
+               .for_ms = as_u32(how_long(fault, 5000)),
+               .spared = c.processes});
+  return {};
+}
+
+Status slow_link(const InjectContext& c, const InjectFault& fault) {
+  const double delay_ms = fault.value > 0 ? std::min(fault.value, 60'000.0) : 100;
+  c.transport({.delay_ms = static_cast<uint32_t>(delay_ms),
+               .for_ms = as_u32(how_long(fault, 5000)),
+               .spared = c.processes});
+  return {};
+}
+
+Status corrupt_snapshot(const InjectContext& c, const InjectFault& fault) {
+  SS_ASSIGN(const std::string trainer, trainer_of(c, fault));
+  return c.states->damage(trainer);
+}
+
+Status corrupt_checkpoint(const InjectContext& c, const InjectFault&) {
+  return damage_newest_checkpoint(c.checkpoints);
+}
+
+Status disk_full(const InjectContext& c, const InjectFault& fault) {
+  c.disk->fill(how_long(fault, 5000));
+  return {};
+}
+
+Status slow_disk(const InjectContext& c, const InjectFault& fault) {
+  const double each_ms = fault.value > 0 ? std::min(fault.value, 60'000.0) : 100;
+  c.disk->slow_down(milliseconds(static_cast<int64_t>(each_ms)), how_long(fault, 5000));
+  return {};
+}
+
+using Function = Status (*)(const InjectContext&, const InjectFault&);
+const std::map<std::string, Function> table = {
+    {"kill_trainer", kill_trainer},
+    {"stop_trainer", stop_trainer},
+    {"segfault_trainer", inside_trainer},
+    {"oom_trainer", inside_trainer},
+    {"hang_trainer", inside_trainer},
+    {"bitflip_gradient", inside_trainer},
+    {"nan_loss", inside_trainer},
+    {"slow_node", inside_all_trainers},
+    {"kill_agent", kill_agent},
+    {"stop_agent", stop_agent},
+    {"partition_node", partition_node},
+    {"lose_messages", lose_messages},
+    {"slow_link", slow_link},
+    {"corrupt_snapshot", corrupt_snapshot},
+    {"corrupt_checkpoint", corrupt_checkpoint},
+    {"disk_full", disk_full},
+    {"slow_disk", slow_disk},
+};
+
+}  // namespace
+
+Status inject(const InjectContext& context, const InjectFault& fault) {
+  const auto found = table.find(fault.kind);
+  if (found == table.end())
+    return Status(Code::bad_data, "a node cannot cause \"" + fault.kind + "\"");
+  log::warn("injected: {} {}", fault.kind, fault.target);
+  return found->second(context, fault).in("inject " + fault.kind);
+}
+
+Status damage_newest_checkpoint(const std::string& checkpoints) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(checkpoints + "/latest", error)) {
+    const std::string path = entry.path().string();
+    if (!entry.path().filename().string().starts_with("shard-")) continue;
+    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    if (file < 0) return Status(Code::io, "cannot damage " + path);
+    const off_t at = static_cast<off_t>(entry.file_size(error) / 2);
+    unsigned char byte = 0;
+    bool done = pread(file, &byte, 1, at) == 1;
+    byte ^= 0xff;
+    done = done && pwrite(file, &byte, 1, at) == 1;
+    close(file);
+    return done ? Status() : Status(Code::io, "cannot damage " + path);
+  }
+  return Status(Code::not_found, "there is no checkpoint in " + checkpoints);
+}
+
+}  // namespace simplescale

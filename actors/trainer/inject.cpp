@@ -1,0 +1,57 @@
+#include "actors/trainer/inject.hpp"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/log.hpp"
+
+namespace simplescale {
+namespace {
+
+/// Takes memory until the operating system says no, which it does early: the process limits itself
+/// to little more than it has, so that the machine survives.
+void run_out_of_memory() {
+  constexpr size_t more = size_t{256} << 20, piece = size_t{16} << 20;
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const size_t limit = pages * static_cast<size_t>(sysconf(_SC_PAGESIZE)) + more;
+  const rlimit bound{limit, limit};
+  setrlimit(RLIMIT_AS, &bound);
+  std::vector<char*> kept;
+  while (true) {  // ends by std::bad_alloc, which nobody catches
+    kept.push_back(new char[piece]);
+    std::memset(kept.back(), 1, piece);
+  }
+}
+
+}  // namespace
+
+void inject_into_trainer(ComputeThread& compute, const InjectFault& fault) {
+  log::warn("injected: {}", fault.kind);
+  if (fault.kind == "segfault_trainer") {
+    signal(SIGSEGV, SIG_DFL);
+    raise(SIGSEGV);
+  } else if (fault.kind == "oom_trainer") {
+    std::thread(run_out_of_memory).detach();
+  } else if (fault.kind == "hang_trainer") {
+    compute.inject(EngineFault::hang, fault.step);
+  } else if (fault.kind == "bitflip_gradient") {
+    compute.inject(EngineFault::bitflip_gradient, fault.step);
+  } else if (fault.kind == "nan_loss") {
+    compute.inject(EngineFault::nan_loss, fault.step);
+  } else if (fault.kind == "slow_node") {
+    compute.slow_down(fault.value > 0 ? fault.value : 1,
+                      std::chrono::milliseconds(fault.ms > 0 ? fault.ms : 10'000));
+  } else {
+    log::warn("a trainer cannot cause {}", fault.kind);
+  }
+}
+
+}  // namespace simplescale

@@ -1,0 +1,135 @@
+#include "actors/trainer/restore.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "actors/checkpoint/state_store.hpp"
+#include "runtime/base/state_transfer.hpp"
+#include "runtime/checkpoint/checkpoint.hpp"
+
+namespace simplescale {
+namespace {
+
+/// All ranks of the world have come this far.
+Status meet(Collective& shard, Collective& replicate) {
+  SS_RETURN_IF_ERROR(shard.barrier()->wait());
+  return replicate.barrier()->wait();
+}
+
+/// Lets go of a side again.
+class Pin {
+ public:
+  Pin(TrainState& state, int side) : state_(state), side_(side) {}
+  ~Pin() { state_.unpin(side_); }
+  Pin(const Pin&) = delete;
+  Pin& operator=(const Pin&) = delete;
+
+ private:
+  TrainState& state_;
+  int side_;
+};
+
+}  // namespace
+
+Restore::Restore(const JoinTrainer& order, const ModelShape& shape, size_t shards, int timeout_ms)
+    : order_(order),
+      shape_(shape),
+      shards_(shards),
+      total_(shard_layout(units_of(shape), shards).total),
+      timeout_ms_(timeout_ms),
+      layout_(order.group == no_group ? 0 : layout_hash(shape, shards, order.shard)) {}
+
+Status Restore::transfer(DataPlane& plane, TrainState& state) {
+  for (const TransferPart& part : order_.transfers) {
+    if (part.rank >= part.members.size())
+      return Status(Code::bad_data, "transfer " + std::to_string(part.id) + " has no rank " +
+                                        std::to_string(part.rank));
+    SS_RETURN_IF_ERROR(
+        this->part(plane, state, part)
+            .in("transfer " + std::to_string(part.id) + " of shard " + std::to_string(part.shard)));
+  }
+  return {};
+}
+
+Status Restore::part(DataPlane& plane, TrainState& state, const TransferPart& part) {
+  std::unique_ptr<Collective> others;
+  if (part.members.size() > 1) {
+    CommunicatorSpec spec;
+    spec.generation = order_.generation;
+    spec.name = "heal-" + std::to_string(part.id);
+    spec.rank = static_cast<int>(part.rank);
+    for (const DataAddress& member : part.members) spec.members.push_back(member.bytes);
+    spec.timeout_ms = timeout_ms_;
+    spec.host_memory = true;
+    SS_ASSIGN(others, plane.join(spec));
+  }
+  bytes_ += 3 * total_ * sizeof(float);
+  if (part.rank == 0) return send(others.get(), state, part);
+  if (order_.group == no_group || part.shard != order_.shard)
+    return Status(Code::bad_data, "it is not for this trainer's shard");
+  const Status status = receive_state(*others, state, part.step, part.source, timeout_ms_);
+  if (status.code() == Code::bad_data || status.code() == Code::not_found)
+    fault_ = {"bad_copy", part.source};
+  received_ = status.ok();
+  return status;
+}
+
+Status Restore::send(Collective* others, TrainState& state, const TransferPart& part) {
+  if (part.segment.empty()) {
+    given_ = true;
+    return others ? send_state(*others, state, part.step) : Status();
+  }
+  SS_ASSIGN(TrainState peer, TrainState::open(part.segment, total_));
+  SS_ASSIGN(const int side, peer.pin(part.step));
+  const Pin pin(peer, side);
+  if (others) SS_RETURN_IF_ERROR(send_state(*others, peer.side(side), part.step));
+  const bool own = order_.group != no_group && order_.shard == part.shard;
+  return own ? take(state, part, peer.side(side)) : Status();
+}
+
+/// From this node's peer store into the own memory.
+Status Restore::take(TrainState& state, const TransferPart& part, const TrainState::Side& copy) {
+  if (state.holds(part.step)) SS_RETURN_IF_ERROR(state.rewind(part.step));
+  SS_ASSIGN(const TrainState::Side side, state.begin_write(timeout_ms_));
+  std::ranges::copy(copy.params, side.params.begin());
+  std::ranges::copy(copy.exp_avg, side.exp_avg.begin());
+  std::ranges::copy(copy.exp_avg_sq, side.exp_avg_sq.begin());
+  received_ = true;
+  return {};
+}
+
+Status Restore::read_checkpoint(TrainState& state) {
+  char name[32];
+  std::snprintf(name, sizeof name, "/step-%08llu", static_cast<unsigned long long>(order_.step));
+  SS_ASSIGN(Checkpoint checkpoint, Checkpoint::open(order_.checkpoint + name));
+  SS_ASSIGN(const TrainState::Side side, state.begin_write(timeout_ms_));
+  SS_RETURN_IF_ERROR(read_shard(checkpoint, shards_, order_.shard, side));
+  received_ = true;
+  return {};
+}
+
+Status Restore::commit(TrainState& state, Collective& shard, Collective& replicate) {
+  if (order_.source == "checkpoint") SS_RETURN_IF_ERROR(read_checkpoint(state));
+  if (order_.source == "memory" && !received_ &&
+      (state.layout_hash() != layout_ || !state.holds(order_.step))) {
+    fault_ = {"bad_copy", order_.trainer};
+    return Status(Code::not_found, "memory does not hold shard " + std::to_string(order_.shard) +
+                                       " at step " + std::to_string(order_.step) +
+                                       ", and nobody has sent it");
+  }
+  SS_RETURN_IF_ERROR(meet(shard, replicate));
+  auto settle = [&]() -> Status {
+    if (order_.source == "initialize")
+      state.invalidate_as(layout_);
+    else if (received_)
+      state.commit_as(layout_, order_.step);
+    else
+      return state.rewind(order_.step);
+    return {};
+  };
+  if (!given_) SS_RETURN_IF_ERROR(settle());
+  SS_RETURN_IF_ERROR(meet(shard, replicate));
+  return given_ ? settle() : Status();
+}
+
+}  // namespace simplescale

@@ -1,0 +1,58 @@
+// How a trainer's memory comes to hold the state that its generation begins with: transfers between
+// trainers, its own memory, a checkpoint. Blocking; the compute thread's.
+//
+//   R1  Nobody discards what it held before all transfers of the generation are done, and nobody
+//   who
+//       has given its shard to another before that one has committed it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/base/collective.hpp"
+#include "runtime/base/model_shape.hpp"
+#include "runtime/base/train_state.hpp"
+#include "transport/collective/data_plane.hpp"
+#include "transport/protocol/messages.hpp"
+
+namespace simplescale {
+
+/// Why a restore failed, as TrainerIdle tells it.
+struct RestoreFault {
+  std::string fault, suspect;
+};
+
+class Restore {
+ public:
+  /// shards: of a group. timeout_ms: of each wait for others.
+  Restore(const JoinTrainer& order, const ModelShape& shape, size_t shards, int timeout_ms);
+
+  /// This trainer's part in the generation's transfers, in the order of their numbers; all that
+  /// another trainer gets has arrived when it returns, what it gets itself is not committed.
+  Status transfer(DataPlane& plane, TrainState& state);
+  /// Makes the generation's shard at its step the committed state, but for "initialize", where the
+  /// segment is made empty. All members of the generation call it together.
+  Status commit(TrainState& state, Collective& shard, Collective& replicate);
+
+  /// Bytes sent and received.
+  uint64_t bytes() const { return bytes_; }
+  const RestoreFault& fault() const { return fault_; }
+
+ private:
+  Status part(DataPlane& plane, TrainState& state, const TransferPart& part);
+  Status send(Collective* others, TrainState& state, const TransferPart& part);
+  Status take(TrainState& state, const TransferPart& part, const TrainState::Side& copy);
+  Status read_checkpoint(TrainState& state);
+
+  const JoinTrainer& order_;
+  const ModelShape& shape_;
+  const size_t shards_, total_;
+  const int timeout_ms_;
+  const uint64_t layout_;  // of the shard that is wanted
+  bool received_ = false;  // it lies, uncommitted, in the other side
+  bool given_ = false;     // has sent what it held
+  uint64_t bytes_ = 0;
+  RestoreFault fault_;
+};
+
+}  // namespace simplescale

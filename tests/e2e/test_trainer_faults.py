@@ -1,0 +1,57 @@
+"""Trainers fail in every way they can; the run ends with the same bits and loses no step."""
+
+import os
+import signal
+import unittest
+
+from common import Case, last_step, lines, trainer_pids
+
+
+class TrainerFaults(Case):
+    def setUp(self):
+        super().setUp()
+        self.two_by_two = ["--train.global_batch_size=16", *self.layout(2, 2), "--train.max_steps=60"]
+
+    def run_with(self, *faults, more=()):
+        """Digest, events and steps of a run with these faults: (step, kind, target)."""
+        keys = ", ".join(f'{{ step = {step}, kind = "{kind}", target = "{target}" }}' for step, kind, target in faults)
+        run = self.train("run", *self.two_by_two, f"--inject.faults=[{keys}]", *more, timeout=120)
+        self.assertIn("each sample exactly once", self.verify(run))
+        self.assertEqual([m["step"] for m in lines(run / "metrics.jsonl")], list(range(1, 61)))
+        return run
+
+    def reference(self):
+        return self.digest(self.train("reference", *self.two_by_two))
+
+    def test_killed_segfaulted_and_out_of_memory(self):
+        want = self.reference()
+        run = self.run_with((5, "kill_trainer", "n1.0"), (20, "segfault_trainer", "n0.1"), (40, "oom_trainer", "n1.1"))
+        self.assertEqual(self.digest(run), want)
+        self.assertGreaterEqual((run / "logs/n1.0.log").read_text().count("group 1 of 2, shard 0, at step"), 2,
+                                "all lives of n1.0 write to its log")
+
+    def test_stopped(self):
+        want = self.reference()
+        run = self.run_with((6, "stop_trainer", "n1.1"))
+        self.assertEqual(self.digest(run), want)
+        self.assertIn("stopped, silent for", (run / "logs/n1.log").read_text())
+
+    def test_hung(self):
+        want = self.reference()
+        run = self.run_with((6, "hang_trainer", "n0.0"), more=["--supervision.progress_timeout_ms=2000"])
+        self.assertEqual(self.digest(run), want)
+        self.assertIn("stuck at step", (run / "logs/n0.log").read_text())
+
+    def test_a_warm_process_takes_over_without_a_new_start(self):
+        run, process = self.start("run", *self.two_by_two, "--train.max_steps=100000")
+        self.wait_for(lambda: last_step(run) >= 5, "step 5")
+        before = trainer_pids(run)
+        os.kill(before["n1.0"], signal.SIGKILL)
+        self.wait_for(lambda: trainer_pids(run)["n1.0"] not in (before["n1.0"], 0), "another process")
+        self.wait_for(lambda: "n1/p2 becomes n1.0" in (run / "logs/n1.log").read_text(), "the warm process")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
