@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <latch>
+
 #include "runtime/base/state_hash.hpp"
 #include "runtime/base/state_transfer.hpp"
 #include "tests/transport/collective_ranks.hpp"
@@ -63,8 +65,10 @@ TEST_SUITE("state_transfer") {
     }
     REQUIRE(states[0].begin_write(0).ok());
     states[0].commit(3);
+    std::latch both_joined(2);  // who leaves earlier ends the other's join instead
     CHECK(testing::on_ranks(2, [&](int rank) -> std::string {
             auto joined = planes.join(rank, 2, 1, "heal-0");
+            both_joined.arrive_and_wait();
             if (!joined.ok()) return text_of(joined.status());
             if (rank == 1) {
               (*joined)->abort("generation 2");
