@@ -87,6 +87,7 @@ enter() {
   done
   unshare --mount --pid --fork --kill-child bash -c '
     set -e
+    mount --bind "$1" "$1"  # a mount of its own, as / is on a machine
     mount -t proc proc "$1/proc"
     mount --rbind /dev "$1/dev"
     mount -t tmpfs tmpfs "$1/dev/shm"
