@@ -81,6 +81,7 @@ function(simplescale_gpu_library name)
   simplescale_flags(${name}_objects)
   add_library(${name} SHARED $<TARGET_OBJECTS:${name}_objects>)
   target_link_libraries(${name} PRIVATE ${name}_objects)
+  simplescale_flags(${name})  # the sanitizer's library, too
   # Which symbols come from elsewhere is known: whatever is missing shall show here and not at run time.
   target_link_options(${name} PRIVATE -Wl,--no-undefined)
   set_target_properties(${name} ${name}_objects PROPERTIES LINKER_LANGUAGE CXX)
