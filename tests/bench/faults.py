@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+"""What a failure costs: real processes killed and stopped in a 2 x 2 run of preset micro with default settings.
+
+    faults.py [--faults 50] [--only REGEX] [--preset micro] [--peer]
+
+Each row hits a run again and again at a random moment of a step, waits until it trains again (and its lost node or standby
+is back), and takes the times from events.jsonl and metrics.jsonl, whose "time" is when the trainers committed the step.
+p99 of fewer than 100 faults is the maximum. With --peer torchft_kill.py and torchelastic_kill.py of ../shared/peers run
+after it with their own 4.2 M parameter model; ours then has its size. Prints a JSON line a row, then the table.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import harness
+from harness import Failed, table, toml
+
+DEADLINE_S = 60
+
+
+def lines(path):
+    if not path.exists():
+        return []
+    text = path.read_text()
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+class Run:
+    """A run that is still going; ends with stop()."""
+
+    def __init__(self, flags, data, name, **settings):
+        self.folder = flags.work / f"faults-{name}"
+        shutil.rmtree(self.folder, ignore_errors=True)
+        config = {
+            "run": {"name": "faults"}, "model": {"preset": flags.preset},
+            "data": {"source": str(data), "format": "nanogpt", "shuffle": False, "validation_fraction": 0.0},
+            "train": {"max_steps": 1000000, "warmup_iters": 10, "micro_batch_size": 8, "validation_samples": 0, "sample_tokens": 0},
+            "parallel": {"strategy": "hybrid_shard", "group_nodes": 1},
+            "cluster": {"nodes": 2, "trainers_per_node": 2, "device": "cpu"},
+            "supervision": {"max_restarts": 100000}, "checkpoint": {"disk_every_steps": 0},
+        }
+        for key, value in settings.items():
+            section, leaf = key.split("__")
+            config[section][leaf] = value
+        file = self.folder.with_suffix(".toml")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(f"[{s}]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in keys.items()) for s, keys in config.items()))
+        self.process = subprocess.Popen([flags.build / "bin/simplescale", "train", file, f"--run={self.folder}"],
+                                        stdout=subprocess.DEVNULL, stderr=open(self.folder.with_suffix(".err"), "w"))
+
+    def metrics(self):
+        return lines(self.folder / "metrics.jsonl")
+
+    def events(self):
+        return lines(self.folder / "events.jsonl")
+
+    def status(self):
+        try:
+            return json.loads((self.folder / "control/status.json").read_text())
+        except (OSError, ValueError):
+            return {}
+
+    def wait(self, condition, what):
+        end = time.monotonic() + DEADLINE_S
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                raise Failed(f"{self.folder}: `train` ended with {self.process.returncode} while waiting for {what}")
+            value = condition()
+            if value:
+                return value
+            time.sleep(0.01)
+        raise Failed(f"{self.folder}: waited {DEADLINE_S} s for {what}")
+
+    def steps_after(self, t, count=1):
+        """Commit times of the steps committed after t, once there are so many."""
+        return self.wait(lambda: (found := [m["time"] for m in self.metrics() if m["time"] > t]) and len(found) >= count and found,
+                         f"{count} steps after a fault")
+
+    def step_s(self, last=15):
+        times = [m["time"] for m in self.metrics()][-last:]
+        return statistics.median(b - a for a, b in zip(times, times[1:]))
+
+    def settle(self, groups=2, steps=3):
+        """Until all groups train and made some steps together, and a standby is there."""
+        self.wait(lambda: (s := self.status()).get("state") == "training" and s.get("groups") == groups and s.get("standby"),
+                  f"{groups} groups and a standby")
+        self.steps_after(time.time(), steps)
+
+    def trainers(self):
+        return {t["name"]: t["pid"] for n in self.status()["nodes"] for t in n["trainers"] if t["group"]}
+
+    def stop(self):
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+def kill_node(run, name):
+    node = next(n for n in run.status()["nodes"] if n["name"] == name)
+    for pid in [node["pid"], *(t["pid"] for t in node["trainers"])]:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            pass
+
+
+def detected(run, t):
+    return run.wait(lambda: next((e["time"] for e in run.events() if e["phase"] == "detect" and e["time"] >= t), None), "detection")
+
+
+def trainer(flags, run, dice, number):
+    """kill -9 or SIGSTOP of a trainer: until it is seen, and until the next step that counts."""
+    run.settle()
+    time.sleep(dice.uniform(0, run.step_s()))
+    pids = run.trainers()
+    t = time.time()
+    os.kill(pids[dice.choice(sorted(pids))], number)
+    seen = detected(run, t)
+    generation = run.wait(lambda: next((e["generation"] for e in run.events() if e["kind"] == "recovered" and e["time"] > seen), None),
+                          "recovery")
+    committed = next(m["time"] for m in run.metrics() if m["generation"] == generation)
+    return seen - t, committed - t
+
+
+def row_trainer_killed(flags, data, dice):
+    run = Run(flags, data, "trainer-killed")
+    results = [trainer(flags, run, dice, signal.SIGKILL) for _ in range(flags.faults)]
+    run.stop()
+    return {"a killed process detected": [r[0] for r in results], "trainer killed -> next committed step": [r[1] for r in results]}
+
+
+def row_trainer_stopped(flags, data, dice):
+    run = Run(flags, data, "trainer-stopped")
+    results = [trainer(flags, run, dice, signal.SIGSTOP) for _ in range(flags.faults)]
+    run.stop()
+    return {"a stopped process detected": [r[0] for r in results], "trainer stopped -> next committed step": [r[1] for r in results]}
+
+
+def row_node_spare(flags, data, dice):
+    run = Run(flags, data, "node-spare", cluster__spares=1)
+    results = []
+    for _ in range(flags.faults):
+        run.wait(lambda: any(n["state"] == "spare" and all(t["state"] == "idle" for t in n["trainers"]) for n in run.status().get("nodes", [])),
+                 "a spare")
+        run.settle()
+        time.sleep(dice.uniform(0, run.step_s()))
+        name = dice.choice(sorted(n["name"] for n in run.status()["nodes"] if n["group"]))
+        t = time.time()
+        kill_node(run, name)
+        seen = detected(run, t)
+        results.append(run.steps_after(seen)[0] - t)
+    run.stop()
+    return {"node killed, with a spare -> next committed step": results}
+
+
+def row_node_alone(flags, data, dice):
+    """No spare: the other group goes on; beyond one normal step of the smaller layout, the steps after it tell how long that is."""
+    run = Run(flags, data, "node-alone")
+    results = []
+    for _ in range(flags.faults):
+        run.settle()
+        time.sleep(dice.uniform(0, run.step_s()))
+        name = dice.choice(["n0", "n1"])
+        t = time.time()
+        kill_node(run, name)
+        seen = detected(run, t)
+        after = run.steps_after(seen, 2)
+        results.append(max(0.0, (after[0] - t) - (after[1] - after[0])))
+    run.stop()
+    return {"node killed, no spare -> next committed step, beyond one step": results}
+
+
+def row_supervisor(flags, data, dice):
+    run = Run(flags, data, "supervisor")
+    gaps, acting = [], []
+    for _ in range(flags.faults):
+        run.settle()
+        normal = run.step_s()
+        before = run.status()["supervisor"]
+        t = time.time()
+        os.kill(before["pid"], signal.SIGKILL)
+        acting.append(run.wait(lambda: next((e["time"] for e in run.events() if e["kind"] == "took_over" and e["time"] > t), None),
+                               "a successor") - t)
+        times = [m["time"] for m in run.metrics() if m["time"] > t - 3 * normal]
+        times += run.steps_after(times[-1], 3)
+        times = sorted(set(times))
+        gaps.append(max(b - a for a, b in zip(times, times[1:])) / normal)
+    run.stop()
+    return {"supervisor killed -> longest gap, in normal steps": gaps, "supervisor killed -> successor acting": acting}
+
+
+ROWS = [row_trainer_killed, row_trainer_stopped, row_node_spare, row_node_alone, row_supervisor]
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    harness.add_flags(a)
+    a.add_argument("--faults", type=int, default=50)
+    a.add_argument("--preset", default="micro", choices=list(harness.PRESETS))
+    a.add_argument("--seed", type=int, default=1)
+    a.add_argument("--only", default="", help="a regular expression that a row's function must match")
+    a.add_argument("--peer", action="store_true", help="also torchft_kill.py and torchelastic_kill.py")
+    flags = a.parse_args()
+    data = harness.write_tokens(flags, flags.preset)
+    dice = random.Random(flags.seed)
+    cells = []
+    for row in ROWS:
+        if not re.search(flags.only, row.__name__):
+            continue
+        for what, values in row(flags, data, dice).items():
+            values = sorted(values)
+            p50, p99, worst = statistics.median(values), values[min(len(values) - 1, int(0.99 * len(values)))], values[-1]
+            print(json.dumps({"what": what, "n": len(values), "p50": round(p50, 4), "p99": round(p99, 4), "max": round(worst, 4)}), flush=True)
+            cells.append([what, len(values), f"{p50:.3f}", f"{p99:.3f}", f"{worst:.3f}"])
+    print("\n" + table(["s", "n", "p50", "p99", "max"], cells))
+    if flags.peer:
+        for command in (["torchft_kill.py", "--preset", "default", "--kills", "10"], ["torchft_kill.py", "--preset", "aggressive", "--kills", "10"],
+                        ["torchelastic_kill.py", "--kills", "5"]):
+            print(subprocess.run([flags.python.absolute(), *command], cwd=flags.peers, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failed as failure:
+        sys.exit(str(failure))

@@ -1,0 +1,295 @@
+#!/usr/bin/env python3
+"""Real processes under a seeded random schedule of faults, against the same run without any.
+
+    chaos.py [--faults 30] [--seed 1] [--nodes 2] [--trainers 2] [--spares 1] [--kinds a,b,...] [--run FOLDER]
+
+A reference run makes the same steps undisturbed. The faulted one gets a fault each time some more steps are committed, at a
+random moment of the step; sometimes a second one while the first is being recovered from. If the whole run ends in a way
+that asks to be started again (all agents gone), it is, as a user would. At the end:
+
+    S1 no committed step was made again, but where its state was not to be trusted (mismatch, damaged memory)
+    S2 `verify`: each sample exactly once in the committed history
+    S3 the digests are equal
+    S4 no generation was given out twice
+    S5 nothing took longer than its deadline, no process is left
+
+Prints one line a fault, a JSON summary at the end; a failure prints the command that repeats it, and keeps the folder.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+from common import PROGRAM, TINY, last_step, leftovers, lines, status, tokens  # noqa: E402
+
+STEPS_PER_FAULT = 12
+DEADLINE_S = 90  # between two committed steps, whatever happens
+
+
+class Broken(Exception):
+    pass
+
+
+def pids_of(run):
+    page = status(run) or {}
+    agents = {n["name"]: n["pid"] for n in page.get("nodes", []) if n.get("pid")}
+    trainers = {t["name"]: t["pid"] for n in page.get("nodes", []) for t in n["trainers"] if t.get("pid")}
+    leaders = [page.get(who) for who in ("supervisor", "standby")]
+    return agents, trainers, [who["pid"] for who in leaders if who]
+
+
+def hit(pid, number):
+    try:
+        os.kill(pid, number)
+        return True
+    except OSError:
+        return False
+
+
+class Chaos:
+    def __init__(self, flags, folder):
+        self.flags, self.folder, self.random = flags, folder, random.Random(flags.seed)
+        self.data = folder / "tokens.bin"
+        self.data.write_bytes(tokens(60000, TINY["model.vocab"]).tobytes())
+        self.steps = (flags.faults + 1) * STEPS_PER_FAULT
+        self.done = collections.Counter()
+        self.to_wake = []  # (when, pid): stopped processes
+        self.restarts = 0
+
+    def config(self):
+        path = self.folder / "chaos.toml"
+        keys = {**TINY, "data.source": f'"{self.data}"', "train.max_steps": self.steps, "train.global_batch_size": 12,
+                "cluster.nodes": self.flags.nodes, "cluster.trainers_per_node": self.flags.trainers,
+                "cluster.spares": self.flags.spares, "parallel.group_nodes": 1, "parallel.strategy": '"hybrid_shard"',
+                "supervision.max_restarts": 100000, "supervision.give_up_after_cycles": 50,
+                "parallel.collective_timeout_ms": 5000, "supervision.progress_timeout_ms": 3000,
+                "checkpoint.disk_every_steps": 25}
+        sections = {}
+        for key, value in keys.items():
+            section, _, leaf = key.partition(".")
+            sections.setdefault(section, []).append(f"{leaf} = {value}")
+        path.write_text("\n".join(f"[{s}]\n" + "\n".join(body) + "\n" for s, body in sections.items()))
+        return path
+
+    def start(self, run):
+        return subprocess.Popen([PROGRAM, "train", str(self.config()), f"--run={run}"], cwd=self.folder,
+                                stdout=open(self.folder / "train.out", "a"), stderr=subprocess.STDOUT)
+
+    # --- Faults: each returns what was done, or None if it could not be done now ---
+
+    def signal_trainer(self, number):
+        _, trainers, _ = pids_of(self.run)
+        if not trainers:
+            return None
+        name = self.random.choice(sorted(trainers))
+        if not hit(trainers[name], number):
+            return None
+        if number == signal.SIGSTOP:  # wakes up much later: nobody may care any more
+            self.to_wake.append((time.monotonic() + self.random.uniform(2, 8), trainers[name]))
+        return name
+
+    def kill_trainer(self):
+        return self.signal_trainer(signal.SIGKILL)
+
+    def segfault_trainer(self):
+        return self.signal_trainer(signal.SIGSEGV)
+
+    def stop_trainer(self):
+        return self.signal_trainer(signal.SIGSTOP)
+
+    def two_trainers(self):
+        return f"{self.signal_trainer(signal.SIGKILL)}, {self.signal_trainer(signal.SIGKILL)}"
+
+    def kill_node(self):
+        agents, trainers, _ = pids_of(self.run)
+        if not agents:
+            return None
+        name = self.random.choice(sorted(agents))
+        if not hit(agents[name], signal.SIGKILL):
+            return None
+        for trainer, pid in trainers.items():
+            if trainer.startswith(name + "."):
+                hit(pid, signal.SIGKILL)
+        return name
+
+    def kill_agent(self):
+        agents, _, _ = pids_of(self.run)
+        name = self.random.choice(sorted(agents)) if agents else None
+        return name if name and hit(agents[name], signal.SIGKILL) else None
+
+    def stop_agent(self):
+        agents, _, _ = pids_of(self.run)
+        name = self.random.choice(sorted(agents)) if agents else None
+        if not name or not hit(agents[name], signal.SIGSTOP):
+            return None
+        self.to_wake.append((time.monotonic() + self.random.uniform(2, 6), agents[name]))
+        return name
+
+    def kill_supervisor(self):
+        page = status(self.run) or {}
+        pid = (page.get("supervisor") or {}).get("pid")
+        return str(pid) if pid and hit(pid, signal.SIGKILL) else None
+
+    def stop_supervisor(self):
+        page = status(self.run) or {}
+        pid = (page.get("supervisor") or {}).get("pid")
+        if not pid or not hit(pid, signal.SIGSTOP):
+            return None
+        self.to_wake.append((time.monotonic() + self.random.uniform(3, 6), pid))
+        return str(pid)
+
+    def kill_leaders(self):
+        _, _, leaders = pids_of(self.run)
+        hits = [str(pid) for pid in leaders if hit(pid, signal.SIGKILL)]
+        return " and ".join(hits) or None
+
+    def everything(self):
+        """Launcher, agents, supervisors, trainers: as if the power went."""
+        for pid in leftovers(self.run):
+            hit(int(pid), signal.SIGKILL)
+        return "all processes"
+
+    def inject(self, kind):
+        _, trainers, _ = pids_of(self.run)
+        if not trainers:
+            return None
+        name = self.random.choice(sorted(trainers))
+        try:
+            done = subprocess.run([PROGRAM, "console", self.run, "-c", f"inject {kind} {name}"], capture_output=True, timeout=20)
+        except subprocess.TimeoutExpired:
+            return None
+        return name if done.returncode == 0 else None
+
+    def hang_trainer(self):
+        return self.inject("hang_trainer")
+
+    def bitflip_gradient(self):
+        return self.inject("bitflip_gradient")
+
+    def nan_loss(self):
+        return self.inject("nan_loss")
+
+    def corrupt_snapshot(self):
+        return self.inject("corrupt_snapshot")
+
+    def disk_full(self):
+        return self.inject("disk_full")
+
+    # Undoing is allowed where memory was not to be trusted.
+    UNDO = {"bitflip_gradient", "corrupt_snapshot", "everything"}
+    KINDS = {"kill_trainer": 5, "segfault_trainer": 2, "stop_trainer": 2, "two_trainers": 2, "kill_node": 4, "kill_agent": 2,
+             "stop_agent": 1, "kill_supervisor": 3, "stop_supervisor": 1, "kill_leaders": 1, "everything": 1, "hang_trainer": 1,
+             "bitflip_gradient": 1, "nan_loss": 1}
+
+    # --- The run ---
+
+    def wake(self):
+        due = [pid for when, pid in self.to_wake if when <= time.monotonic()]
+        self.to_wake = [(when, pid) for when, pid in self.to_wake if when > time.monotonic()]
+        for pid in due:
+            hit(pid, signal.SIGCONT)
+
+    def wait_until(self, condition, what):
+        """Lets the run go on, starting it again where it asks for it; False once it has ended well."""
+        seen, since = last_step(self.run), time.monotonic()
+        while not condition():
+            self.wake()
+            code = self.process.poll()
+            if code == 0:
+                return False
+            if code is not None:
+                if code not in (75, -9):
+                    raise Broken(f"`train` ended with {code} while waiting for {what}")
+                self.restarts += 1
+                self.process = self.start(self.run)
+            now = last_step(self.run)
+            if now != seen:
+                seen, since = now, time.monotonic()
+            if time.monotonic() - since > DEADLINE_S:
+                raise Broken(f"S5: no step for {DEADLINE_S} s after step {seen}, while waiting for {what}")
+            time.sleep(0.02)
+        return True
+
+    def go(self):
+        begin = time.monotonic()
+        reference = self.folder / "reference"
+        subprocess.run([PROGRAM, "train", str(self.config()), f"--run={reference}", "--cluster.nodes=1",
+                        "--cluster.trainers_per_node=1", "--cluster.spares=0"],
+                       check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=3600)
+        self.run = self.folder / "run"
+        self.process = self.start(self.run)
+        kinds = self.flags.kinds.split(",") if self.flags.kinds else list(self.KINDS)
+        weights = [self.KINDS.get(kind, 1) for kind in kinds]
+        number = 0
+        while number < self.flags.faults:
+            at = (number + 1) * STEPS_PER_FAULT + self.random.randrange(STEPS_PER_FAULT // 2)
+            if not self.wait_until(lambda: last_step(self.run) >= at, f"step {at}"):
+                break
+            time.sleep(self.random.uniform(0, 0.05))  # somewhere in a step
+            for again in range(1 + (self.random.random() < 0.2)):
+                kind = self.random.choices(kinds, weights)[0]
+                what = getattr(self, kind)()
+                print(f"{time.monotonic() - begin:7.1f} s  step {last_step(self.run):5}  {kind} {what or '(nobody there)'}", flush=True)
+                self.done[kind] += what is not None
+                number += 1
+                time.sleep(self.random.uniform(0, 0.4))  # the second one hits the recovery from the first
+        self.wait_until(lambda: False, "the end")
+        self.check(reference)
+        print(json.dumps({"faults": sum(self.done.values()), "kinds": dict(self.done), "steps": self.steps, "starts": 1 + self.restarts,
+                          "seed": self.flags.seed, "seconds": round(time.monotonic() - begin, 1), "ok": True}))
+
+    def check(self, reference):
+        for _, pid in self.to_wake:
+            hit(pid, signal.SIGCONT)
+        digest = lambda run: subprocess.run([PROGRAM, "digest", run], capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+        if digest(self.run) != digest(reference):
+            raise Broken("S3: the digests differ")
+        done = subprocess.run([PROGRAM, "verify", self.run], capture_output=True, text=True)
+        if done.returncode != 0 or "each sample exactly once" not in done.stdout:
+            raise Broken(f"S2: verify says {done.stdout}{done.stderr}")
+        metrics = lines(self.run / "metrics.jsonl")
+        again = [b["step"] for a, b in zip(metrics, metrics[1:]) if b["step"] != a["step"] + 1]
+        if again and not any(self.done[kind] for kind in self.UNDO):
+            raise Broken(f"S1: steps were made again: {again}")
+        joined = [e["generation"] for e in lines(self.run / "events.jsonl") if e["kind"] in ("joined", "layout_changed")]
+        if len(joined) != len(set(joined)):
+            raise Broken(f"S4: generations given out twice: {joined}")
+        end = time.monotonic() + 30
+        while leftovers(self.run):
+            if time.monotonic() > end:
+                raise Broken(f"S5: processes are left: {leftovers(self.run)}")
+            time.sleep(0.1)
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    a.add_argument("--faults", type=int, default=30)
+    a.add_argument("--seed", type=int, default=1)
+    a.add_argument("--nodes", type=int, default=2)
+    a.add_argument("--trainers", type=int, default=2)
+    a.add_argument("--spares", type=int, default=1)
+    a.add_argument("--kinds", default="", help="only these, separated by commas")
+    flags = a.parse_args()
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="simplescale-chaos-"))
+    chaos = Chaos(flags, folder)
+    try:
+        chaos.go()
+    except (Broken, subprocess.SubprocessError) as broken:
+        for pid in leftovers(folder):
+            hit(int(pid), signal.SIGKILL)
+        sys.exit(f"{broken}\nkept: {folder}\nagain: {' '.join(sys.argv)} --seed {flags.seed}")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
