@@ -75,6 +75,19 @@ struct Tick {};
 /// node -> node: time to look whether its trainers live.
 struct Look {};
 
+/// The epoch watch -> supervisor: a look at the epoch files. question: 0, or the decision that
+/// waits for it.
+struct EpochSeen {
+  uint64_t question;
+  bool deposed;
+  uint64_t newest;
+};
+
+/// supervisor -> itself: a decision has waited long enough.
+struct WaitedLongEnough {
+  uint64_t sequence;
+};
+
 }  // namespace simplescale::local
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::FillRings)
@@ -88,3 +101,5 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ShardWritten)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Published)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Tick)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Look)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::EpochSeen)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::WaitedLongEnough)

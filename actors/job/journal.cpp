@@ -1,8 +1,14 @@
 #include "actors/job/journal.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <filesystem>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
 
 #include "runtime/base/log.hpp"
 
@@ -18,7 +24,8 @@ double wall_time_s() {
          1e3;
 }
 
-Journal::Journal(std::string folder) : folder_(std::move(folder)), thread_([this] { run(); }) {}
+Journal::Journal(std::string folder, std::function<bool()> may_write)
+    : folder_(std::move(folder)), may_write_(std::move(may_write)), thread_([this] { run(); }) {}
 
 Journal::~Journal() {
   {
@@ -27,24 +34,36 @@ Journal::~Journal() {
   }
   wake_.notify_one();
   thread_.join();
+  for (const auto& [name, fd] : files_) close(fd);
+}
+
+void Journal::push(Job job) {
+  std::lock_guard lock(mutex_);
+  if (job.kind == Kind::page)
+    for (Job& queued : jobs_) {  // an older page nobody has seen yet is not needed any more
+      if (queued.kind != Kind::page || queued.file != job.file) continue;
+      queued.text = std::move(job.text);
+      return;
+    }
+  if (jobs_.size() < kJobsMax) jobs_.push_back(std::move(job));
+  wake_.notify_one();
 }
 
 void Journal::append(const std::string& file, const nlohmann::json& line) {
-  std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  std::lock_guard lock(mutex_);
-  if (jobs_.size() < kJobsMax) jobs_.push_back({file, std::move(text), false});
-  wake_.notify_one();
+  push({Kind::line, file,
+        line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n", 0});
 }
 
 void Journal::replace(const std::string& file, std::string text) {
-  std::lock_guard lock(mutex_);
-  for (Job& job : jobs_) {  // an older page nobody has seen yet is not needed any more
-    if (!job.whole || job.file != file) continue;
-    job.text = std::move(text);
-    return;
-  }
-  jobs_.push_back({file, std::move(text), true});
-  wake_.notify_one();
+  push({Kind::page, file, std::move(text), 0});
+}
+
+void Journal::mark(uint64_t step) {
+  push({Kind::mark, "", "", step});
+}
+
+void Journal::stop() {
+  stopped_ = true;
 }
 
 void Journal::run() {
@@ -55,34 +74,149 @@ void Journal::run() {
     std::deque<Job> jobs;
     jobs.swap(jobs_);
     lock.unlock();
-    for (const Job& job : jobs) write(job);
-    for (auto& [name, file] : files_) file.flush();
+    if (!stopped_ && may_write_ && !may_write_()) stopped_ = true;
+    for (size_t i = 0; i < jobs.size() && !stopped_; ++i) {
+      // Neighbouring lines of a file go out in one write.
+      while (jobs[i].kind == Kind::line && i + 1 < jobs.size() && jobs[i + 1].kind == Kind::line &&
+             jobs[i + 1].file == jobs[i].file) {
+        jobs[i + 1].text.insert(0, jobs[i].text);
+        ++i;
+      }
+      if (write(jobs[i]) || complained_) continue;
+      complained_ = true;
+      log::error("cannot write {}/{}: {}; training goes on, the run's records have a gap", folder_,
+                 jobs[i].file, std::strerror(errno));
+    }
     lock.lock();
   }
 }
 
-void Journal::write(const Job& job) {
-  const std::string path = folder_ + "/" + job.file;
-  bool good;
-  if (job.whole) {
-    const std::string temporary = path + ".new";
-    std::ofstream file(temporary, std::ios::trunc);
-    good = static_cast<bool>(file << job.text << std::flush);
-    std::error_code error;
-    if (good) std::filesystem::rename(temporary, path, error);
-    good = good && !error;
-  } else {
-    std::ofstream& file = files_[job.file];
-    if (!file.is_open()) file.open(path, std::ios::app);
-    good = static_cast<bool>(file << job.text);
-    if (!good) file.clear();
+bool Journal::write_lines(const std::string& file, const std::string& text) {
+  auto found = files_.find(file);
+  if (found == files_.end()) {
+    const int fd =
+        open((folder_ + "/" + file).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (fd < 0) return false;
+    found = files_.emplace(file, fd).first;
   }
-  if (!good && !complained_) {
-    complained_ = true;
-    log::error(
-        "cannot write {}: disk full or folder gone; training goes on, the run's records have a gap",
-        path);
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t count = ::write(found->second, text.data() + done, text.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    done += static_cast<size_t>(count);
   }
+  return true;
+}
+
+bool Journal::write(const Job& job) {
+  if (job.kind == Kind::mark) {
+    marked_ = job.step;
+    return true;
+  }
+  if (job.kind == Kind::line) return write_lines(job.file, job.text);
+  // A page that is lost with the machine is of no use to anybody: not synced.
+  const std::string path = folder_ + "/" + job.file, temporary = path + ".new";
+  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
+  if (!(file << job.text << std::flush)) return false;
+  return std::rename(temporary.c_str(), path.c_str()) == 0;
+}
+
+// --- Mending ---
+
+namespace {
+
+constexpr uint64_t kTailMax = 32 << 20;
+
+/// The end of a file in whole lines; half a last line is cut off the file.
+struct Tail {
+  std::string path, text;
+  uint64_t begin = 0;  // of text in the file
+  Status cut(size_t bytes) {
+    text.resize(bytes);
+    if (truncate(path.c_str(), static_cast<off_t>(begin + bytes)) == 0) return {};
+    return Status(Code::io, "cannot cut " + path + ": " + std::strerror(errno));
+  }
+  /// Begin of the line that ends at `end`.
+  size_t line_before(size_t end) const {
+    if (end < 2) return 0;
+    const size_t newline = text.rfind('\n', end - 2);
+    return newline == std::string::npos ? 0 : newline + 1;
+  }
+  nlohmann::json line(size_t from, size_t end) const {
+    return nlohmann::json::parse(text.begin() + static_cast<long>(from),
+                                 text.begin() + static_cast<long>(end), nullptr, false);
+  }
+};
+
+Result<Tail> open_tail(const std::string& path) {
+  Tail tail{path, "", 0};
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    if (errno == ENOENT) return tail;
+    return Status(Code::io, "cannot read " + path + ": " + std::strerror(errno));
+  }
+  const auto size = static_cast<uint64_t>(lseek(fd, 0, SEEK_END));
+  tail.begin = size > kTailMax ? size - kTailMax : 0;
+  tail.text.resize(size - tail.begin);
+  const ssize_t got = pread(fd, tail.text.data(), tail.text.size(), static_cast<off_t>(tail.begin));
+  close(fd);
+  if (got != static_cast<ssize_t>(tail.text.size()))
+    return Status(Code::io, "cannot read the end of " + path);
+  const size_t whole = tail.text.rfind('\n') + 1;  // npos + 1 = 0: no whole line
+  if (whole < tail.text.size()) SS_RETURN_IF_ERROR(tail.cut(whole));
+  return tail;
+}
+
+uint64_t number(const nlohmann::json& line, const char* key) {
+  return line.is_object() && line.contains(key) && line[key].is_number_unsigned()
+             ? line[key].get<uint64_t>()
+             : 0;
+}
+
+}  // namespace
+
+Result<RecordsEnd> mend_records(const std::string& folder, bool ledger, uint64_t global_batch) {
+  SS_ASSIGN(Tail events, open_tail(folder + "/events.jsonl"));
+  SS_ASSIGN(Tail metrics, open_tail(folder + "/metrics.jsonl"));
+  RecordsEnd result;
+  SS_ASSIGN(Tail tail, open_tail(folder + "/ledger.jsonl"));
+  if (tail.text.empty()) ledger = false;  // it has been switched on just now
+  if (ledger) {
+    // The last lines of one step and generation: all its samples, or the step goes.
+    for (int tries = 0; tries < 2 && !tail.text.empty() && !result.any; ++tries) {
+      size_t from = tail.text.size(), end = from;
+      uint64_t step = 0, generation = 0, samples = 0;
+      while (end > 0) {
+        const size_t begin = tail.line_before(end);
+        const nlohmann::json line = tail.line(begin, end);
+        if (from != tail.text.size() &&
+            (number(line, "step") != step || number(line, "generation") != generation))
+          break;
+        step = number(line, "step");
+        generation = number(line, "generation");
+        if (line.is_object() && line.contains("samples") && line["samples"].is_array())
+          for (const auto& run : line["samples"])
+            if (run.is_array() && run.size() == 2 && run[1].is_number_unsigned())
+              samples += run[1].get<uint64_t>();
+        from = end = begin;
+      }
+      if (samples == global_batch) {
+        result = {true, step};
+      } else {
+        SS_RETURN_IF_ERROR(tail.cut(from));
+      }
+    }
+  }
+  for (size_t end = metrics.text.size(); end > 0;) {
+    const size_t begin = metrics.line_before(end);
+    const uint64_t step = number(metrics.line(begin, end), "step");
+    if (!ledger && !result.any) result = {true, step};
+    if (step <= result.step) break;
+    SS_RETURN_IF_ERROR(metrics.cut(begin));
+    end = begin;
+  }
+  return result;
 }
 
 }  // namespace simplescale

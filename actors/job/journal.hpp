@@ -1,25 +1,30 @@
-// Writes the run folder's line files (metrics, events, ledger) and the status page in the
-// background, in order.
+// Writes the run folder's line files (metrics, events, ledger) and its pages in the background, in
+// the order given.
 //
-// One thread owns the files; append() and replace() never block on the disk. A disk that does not
-// take the lines is said once and does not stop training.
+// One thread owns the files; append(), replace() and mark() never block on the disk. A disk that
+// does not take the lines is said once and does not stop training.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
-#include <fstream>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 
+#include "runtime/base/status.hpp"
+
 namespace simplescale {
 
 class Journal {
  public:
-  explicit Journal(std::string folder);
+  /// may_write is asked on the thread before what has gathered is written; once it says no, nothing
+  /// is written any more (S4: a deposed supervisor).
+  explicit Journal(std::string folder, std::function<bool()> may_write = nullptr);
   ~Journal();  // writes what is queued
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
@@ -27,24 +32,45 @@ class Journal {
   void append(const std::string& file, const nlohmann::json& line);
   /// Replaces <folder>/<file> as a whole, atomically.
   void replace(const std::string& file, std::string text);
+  /// marked() is `step` as soon as all that was appended before is in the files.
+  void mark(uint64_t step);
+  uint64_t marked() const { return marked_; }
+  /// Nothing is written any more, whatever is queued.
+  void stop();
 
  private:
+  enum class Kind : unsigned char { line, page, mark };
   struct Job {
+    Kind kind;
     std::string file, text;
-    bool whole;
+    uint64_t step;
   };
   void run();
-  void write(const Job& job);
+  void push(Job job);
+  bool write(const Job& job);
+  bool write_lines(const std::string& file, const std::string& text);
   const std::string folder_;
+  const std::function<bool()> may_write_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Job> jobs_;
   bool stopping_ = false, complained_ = false;
-  std::map<std::string, std::ofstream> files_;
+  std::atomic<bool> stopped_ = false;
+  std::atomic<uint64_t> marked_ = 0;
+  std::map<std::string, int> files_;
   std::thread thread_;
 };
 
 /// Seconds since the epoch with milliseconds, as the "time" of every line.
 double wall_time_s();
+
+/// Where the records of a run end. A supervisor that died may have left half a line, or a step of
+/// which only some trainers' lines are there: those are cut off, so that its successor goes on
+/// after the last whole step. Blocks; nobody else may write. ledger: the run keeps one.
+struct RecordsEnd {
+  bool any = false;
+  uint64_t step = 0;
+};
+Result<RecordsEnd> mend_records(const std::string& folder, bool ledger, uint64_t global_batch);
 
 }  // namespace simplescale

@@ -172,7 +172,9 @@ json status_page(const JobState& s) {
       {"groups", s.job.layout.cells.size() * static_cast<size_t>(s.job.rules.groups_per_cell())},
       {"paused", s.job.paused},
       {"supervisor", {{"node", s.options.node}, {"pid", getpid()}}},
-      {"standby", nullptr},
+      {"standby", s.lead.standby
+                      ? json{{"node", s.lead.standby->node}, {"pid", s.lead.standby->pid}}
+                      : json(nullptr)},
       {"nodes", std::move(nodes)}};
 }
 

@@ -63,6 +63,7 @@ void record_step(Self* self, uint64_t step, const JobState::Step& reports) {
     for (const auto& [trainer, samples] : reports.samples)
       s.options.journal->append("ledger.jsonl",
                                 ledger_line(reports.any.generation, step, trainer, samples));
+  s.options.journal->mark(step);
   s.recorded_step = step;
   s.committed_at_ms = now;
 }
@@ -76,7 +77,10 @@ std::vector<uint64_t> samples_of(Self* self, const job::Place& place, uint64_t s
 /// trainer died before it could report it. What it trained is known from the plan.
 void settle_records(Self* self, uint64_t step) {
   JobState& s = self->state;
-  if (!s.recorded_step || step < *s.recorded_step) s.recorded_step = step;
+  if (!s.recorded_step || step < *s.recorded_step) {
+    s.recorded_step = step;
+    s.options.journal->mark(step);
+  }
   while (*s.recorded_step < step) {
     const uint64_t next = *s.recorded_step + 1;
     JobState::Step reports;
@@ -154,6 +158,10 @@ void carry_out(Self* self, const job::StopAtStep& stop) {
 
 void carry_out(Self* self, const job::Shutdown& end) {
   publish_status(self);
+  const json page = {{"instance", self->state.options.leadership.instance},
+                     {"exit", exit_code(end.exit)},
+                     {"reason", end.reason}};
+  self->state.options.journal->replace("control/end.json", page.dump(1) + "\n");
   if (end.exit != Code::ok) log::error("{}", end.reason);
   to_nodes(self, Shutdown{exit_code(end.exit), end.reason});
 }
@@ -187,13 +195,12 @@ void carry_out(Self* self, const job::Record& record) {
   }
 }
 
-/// Returns the decision's reason.
+/// Returns the decision's reason. What was decided happens when it may (leadership.hpp).
 std::string handle(Self* self, const job::Event& event) {
   JobState& s = self->state;
-  const job::Decision decision = job::decide(now_ms(self), s.job, event);
-  for (const job::Action& action : decision.actions)
-    std::visit([self](const auto& a) { carry_out(self, a); }, action);
-  if (!decision.actions.empty()) publish_status(self);
+  if (leadership::put_off(self, event)) return "";
+  job::Decision decision = job::decide(now_ms(self), s.job, event);
+  if (!decision.actions.empty()) leadership::submit(self, std::move(decision.actions));
   return decision.reason;
 }
 
@@ -268,7 +275,8 @@ void commit(Self* self, uint64_t step, const JobState::Step& reports) {
 
 void step_done(Self* self, const StepDone& done) {
   JobState& s = self->state;
-  if (done.generation != s.job.generation) return;  // S4
+  if (done.generation != s.job.generation) return;               // S4
+  if (s.recorded_step && done.step <= *s.recorded_step) return;  // told once more
   JobState::Step& step = s.pending[done.step];
   step.any = done;
   step.samples[done.trainer] = done.samples;
@@ -282,6 +290,7 @@ void step_done(Self* self, const StepDone& done) {
 
 void tick(Self* self) {
   self->delayed_send(self, 100ms, local::Tick{});
+  leadership::tick(self);
   handle(self, job::Tick{});
   if (now_ms(self) - self->state.status_at_ms >= 1000) publish_status(self);
 }
@@ -339,13 +348,24 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
   self->attach_functor([publisher = s.publisher](const caf::error&) {
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
   });
-  carry_out(self, job::Record{"", "started", "",
-                              s.job.has_checkpoint
-                                  ? "goes on from step " + std::to_string(s.job.checkpoint_step)
-                                  : ""});
+  s.recorded_step = s.options.recorded_step;
+  s.lead.handle = [self](const job::Event& event) { handle(self, event); };
+  s.lead.act = [self](const std::vector<job::Action>& actions) {
+    for (const job::Action& action : actions)
+      std::visit([self](const auto& a) { carry_out(self, a); }, action);
+    publish_status(self);
+  };
+  if (!s.options.leadership.state) {
+    carry_out(self, job::Record{"", "started", "",
+                                s.job.has_checkpoint
+                                    ? "goes on from step " + std::to_string(s.job.checkpoint_step)
+                                    : ""});
+  }
+  leadership::begin(self);
   self->delayed_send(self, 100ms, local::Tick{});
 
   self->set_down_handler([self](const caf::down_msg& down) {
+    if (leadership::went_down(self, down)) return;
     for (auto& [name, node] : self->state.nodes) {
       if (!node.handle || down.source != node.handle.address()) continue;
       node.handle = nullptr;
@@ -365,6 +385,7 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
         s.nodes[hello.node] = {caf::actor_cast<caf::actor>(self->current_sender()), hello.host,
                                hello.pid};
         self->monitor(s.nodes[hello.node].handle);
+        leadership::node_came(self, hello.node);
         handle(self, job::NodeUp{hello.node, hello.pid});
       },
       [self](const TrainerUp& up) {
@@ -421,6 +442,10 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
         if (stop.exit_code == exit_code(Code::requeue)) code = Code::requeue;
         handle(self, job::StopRequested{code, stop.reason, stop.now});
       },
+      [self](const StandbyHello& hello) { leadership::standby_came(self, hello); },
+      [self](const ReplicaKept& kept) { leadership::replica_kept(self, kept); },
+      [self](const local::EpochSeen& seen) { leadership::epoch_seen(self, seen); },
+      [self](const local::WaitedLongEnough& wait) { leadership::waited(self, wait); },
       [self](const local::Tick&) { tick(self); },
   };
 }

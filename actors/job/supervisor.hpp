@@ -1,6 +1,7 @@
 // The supervisor actor: hears all nodes, asks decide() (decide.hpp), carries out what it says, and
-// keeps the run's records (metrics, events, ledger, status page). It lives in one agent; everybody
-// else knows it by an ordinary handle.
+// keeps the run's records (metrics, events, ledger, status page). It lives in a process of its own,
+// on some node; everybody else knows it by an ordinary handle. Leading, deposing and the standby
+// are in leadership.hpp.
 //
 // Runs on the transport thread or a CAF worker; file writing is the journal's thread, publishing
 // checkpoints an actor's.
@@ -18,6 +19,7 @@
 #include "actors/job/anomalies.hpp"
 #include "actors/job/decide.hpp"
 #include "actors/job/journal.hpp"
+#include "actors/job/leadership.hpp"
 #include "actors/local.hpp"
 #include "runtime/base/run_folder.hpp"
 #include "runtime/config/config.hpp"
@@ -30,11 +32,13 @@ struct JobOptions {
   Config config;
   Plan plan;
   RunFolder run;
-  std::string node;                         // whose agent it lives in
+  std::string node;                         // on which it runs
   uint64_t last_generation = 0;             // of earlier starts of this run
   std::optional<uint64_t> checkpoint_step;  // newest valid checkpoint
   std::string tokenizer;                    // to keep with checkpoints; may be empty
   std::shared_ptr<Journal> journal;
+  std::optional<uint64_t> recorded_step;  // newest in the records, if it takes a run over
+  LeadershipOptions leadership;
 };
 
 struct JobState {
@@ -51,6 +55,7 @@ struct JobState {
   };
   JobOptions options;
   job::State job;
+  Leadership lead;
   std::map<std::string, Node> nodes;
   std::map<uint64_t, Step>
       pending;  // steps of the current generation that not all trainers have reported

@@ -5,25 +5,28 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <caf/all.hpp>
 #include <chrono>
-#include <filesystem>
+#include <condition_variable>
 #include <future>
+#include <mutex>
+#include <set>
 #include <thread>
 
-#include "actors/job/journal.hpp"
-#include "actors/job/supervisor.hpp"
 #include "actors/node/node.hpp"
+#include "actors/node/supervisor_link.hpp"
 #include "runtime/app/actor_process.hpp"
 #include "runtime/app/agent.hpp"
 #include "runtime/app/report.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/data/data_location.hpp"
 
 namespace simplescale {
 
 namespace {
+
+constexpr int kLookupMs = 1'000;  // for a supervisor to answer
 
 /// Where the data's rings come from, for all trainers of the node.
 Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan& plan,
@@ -43,49 +46,55 @@ Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan
       [](const Status& status) { log::error("the dataloader stops: {}", status.message()); });
 }
 
-/// What the supervisor's node finds out before anything starts: where the run stands.
-Result<JobOptions> job_options(const AgentOptions& o, const Config& config, const Plan& plan,
-                               const Dataset& dataset, std::shared_ptr<Journal> journal) {
-  JobOptions job;
-  job.config = config;
-  job.plan = plan;
-  job.run = {o.run};
-  job.node = "n" + std::to_string(o.node);
-  job.tokenizer = dataset.tokenizer;
-  job.journal = std::move(journal);
-  if (auto text = read_text(job.run.generation()); text.ok())
-    job.last_generation = std::strtoull(text->c_str(), nullptr, 10);
-  auto found = find_newest_valid(checkpoint_folder(config));
-  if (found.ok()) {
-    for (const std::string& warning : found->warnings)
-      log::warn("{}; the next older checkpoint is used", warning);
-    if (found->checkpoint.info().shape != plan.shape)
-      return Status(Code::bad_config, found->checkpoint.folder() +
-                                          " holds another model than the configuration's; give "
-                                          "this run a folder of its own with --run=FOLDER");
-    job.checkpoint_step = found->checkpoint.info().step;
-  } else if (found.status().code() != Code::not_found) {
-    return found.status();
-  }
-  return job;
-}
+/// The supervisors and standbys that this agent has started. They are not bound to it; at the run's
+/// end it waits for them, so that nothing of the run is left behind it.
+class SupervisorProcesses {
+ public:
+  SupervisorProcesses(std::shared_ptr<ProcessWatcher> watcher, const AgentOptions& options)
+      : watcher_(std::move(watcher)), options_(options), shared_(std::make_shared<Shared>()) {}
 
-/// Waits for the file in which the supervisor's agent says where it is.
-Result<std::string> supervisor_address(const RunFolder& run, const std::string& instance,
-                                       int64_t timeout_ms) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
-  while (true) {
-    auto text = read_text(run.supervisor(instance));
-    if (text.ok() && !text->empty()) return text;
-    if (std::chrono::steady_clock::now() > deadline)
-      return Status(Code::requeue,
-                    "no supervisor has shown up in " + run.control() + " within " +
-                        std::to_string(timeout_ms) +
-                        " ms; is the run folder on a file system that all nodes see?");
-    std::this_thread::sleep_for(
-        std::chrono::milliseconds(5));  // a shared file system tells no changes
+  Status start(const std::string& standby_of) {
+    const std::string node = "n" + std::to_string(options_.node);
+    SpawnOptions command;
+    command.argv = {
+        program_folder() + "/simplescale", "supervisor", "--run", options_.run, "--node", node};
+    if (!standby_of.empty()) {
+      command.argv.push_back("--standby-of");
+      command.argv.push_back(standby_of);
+    }
+    command.environment = {{"SIMPLESCALE_INSTANCE", options_.instance}};
+    command.output = RunFolder{options_.run}.logs() + "/supervisor-" + node + ".log";
+    command.die_with_parent = false;
+    auto child = watcher_->spawn(command, [shared = shared_](pid_t pid, ExitStatus status) {
+      if (!status.ok()) log::warn("supervisor process {} ended with {}", pid, status.text());
+      std::lock_guard lock(shared->mutex);
+      shared->ended.insert(pid);
+      shared->changed.notify_all();
+    });
+    if (!child.ok()) return child.status();
+    std::lock_guard lock(shared_->mutex);
+    shared_->started.insert(*child);
+    return {};
   }
-}
+
+  /// True if all have ended by themselves.
+  bool wait(int64_t timeout_ms) {
+    std::unique_lock lock(shared_->mutex);
+    return shared_->changed.wait_for(lock, std::chrono::milliseconds(timeout_ms), [this] {
+      return std::ranges::includes(shared_->ended, shared_->started);
+    });
+  }
+
+ private:
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::set<pid_t> started, ended;
+  };
+  std::shared_ptr<ProcessWatcher> watcher_;
+  const AgentOptions options_;
+  std::shared_ptr<Shared> shared_;
+};
 
 /// Turns signals into messages. A second SIGINT means: at once.
 class SignalThread {
@@ -127,24 +136,31 @@ Result<int> run_agent(const AgentOptions& o) {
   SS_RETURN_IF_ERROR(states->create(o.instance, plan, o.node));
   SS_ASSIGN(auto filler, make_filler(config, plan, dataset, o.instance, o.node));
   auto watcher = std::make_shared<ProcessWatcher>();
-  auto journal = o.node == 0 ? std::make_shared<Journal>(run.path) : nullptr;
 
   SS_ASSIGN(auto actors, ActorProcess::start(config, o.instance, 2));
   caf::actor_system& system = actors->system();
   Transport& transport = actors->transport();
 
-  caf::actor supervisor;
-  if (o.node == 0) {
-    SS_ASSIGN(JobOptions job, job_options(o, config, plan, dataset, journal));
-    supervisor = system.spawn(job_supervisor, std::move(job));
-    transport.publish("supervisor", supervisor);
-    SS_RETURN_IF_ERROR(write_file_atomic(run.supervisor(o.instance), transport.address()));
-  } else {
-    SS_ASSIGN(const std::string address,
-              supervisor_address(run, o.instance, config.cluster.join_timeout_ms));
-    SS_ASSIGN(supervisor, transport.lookup(address, "supervisor",
-                                           static_cast<int>(config.cluster.join_timeout_ms)));
-  }
+  auto supervisors = std::make_shared<SupervisorProcesses>(watcher, o);
+  auto linked = std::make_shared<std::promise<caf::actor>>();
+  LinkOptions link_options;
+  link_options.node = "n" + std::to_string(o.node);
+  link_options.index = o.node;
+  link_options.join_timeout_ms = config.cluster.join_timeout_ms;
+  link_options.watch = std::make_shared<EpochWatch>(
+      EpochFiles(run, o.instance), [link = linked->get_future().share()](const EpochView& view) {
+        caf::anon_send(link.get(), epochs_seen(view));
+      });
+  link_options.lookup = [&transport](const std::string& address, auto done) {
+    transport.lookup(address, "supervisor", kLookupMs, std::move(done));
+  };
+  link_options.start_supervisor = [supervisors](const std::string& standby_of) {
+    return supervisors->start(standby_of);
+  };
+  link_options.held = [states](const std::string& trainer) { return states->held(trainer); };
+  auto watch = link_options.watch;
+  caf::actor supervisor = system.spawn(supervisor_link, std::move(link_options));
+  linked->set_value(supervisor);
 
   auto end = std::make_shared<std::promise<std::pair<int, std::string>>>();
   auto result = end->get_future();
@@ -169,13 +185,14 @@ Result<int> run_agent(const AgentOptions& o) {
     SignalThread signal_thread(node);
     code = result.get().first;
   }
-  if (o.node == 0) caf::anon_send_exit(supervisor, caf::exit_reason::user_shutdown);
-  std::error_code ignored;
-  if (o.node == 0) std::filesystem::remove(run.supervisor(o.instance), ignored);
+  watch.reset();
+  caf::anon_send_exit(supervisor, caf::exit_reason::user_shutdown);
   node = nullptr;
   supervisor = nullptr;
   transport.stop();
   filler->stop();
+  if (!supervisors->wait(config.supervision.shutdown_ms))
+    log::info("a supervisor started here goes on");
   return code;
 }
 
@@ -184,6 +201,9 @@ Result<int> run_agent(const AgentOptions& o) {
 int run_agent_process(const AgentOptions& options) {
   const std::string name = "n" + std::to_string(options.node);
   init_logging(name);
+  // What an agent before this one left when it was killed.
+  unlink_shared_memory("ss-" + options.instance + "-" + name + ".");
+  unlink_shared_memory("ss-" + options.instance + "-" + name + "-");
   sigset_t set = SignalThread::signals();
   sigprocmask(SIG_BLOCK, &set, nullptr);
   auto code = run_agent(options);

@@ -16,6 +16,9 @@ using Overrides = std::vector<std::string>;  // "--section.key=value"
 Status train_command(const std::string& config, Overrides overrides, const std::string& run);
 /// A node's agent; returns the process's exit code.
 int agent_command(const std::string& run, const std::string& node);
+/// A supervisor on node `node`, or the standby of the one at an address; returns the exit code.
+int supervisor_command(const std::string& run, const std::string& node,
+                       const std::string& standby_of);
 
 Status prepare_command(const std::string& config, const Overrides& overrides);
 Status config_show_command(const std::string& config, const Overrides& overrides);

@@ -13,7 +13,7 @@ namespace simplescale {
 namespace {
 
 struct Arguments {
-  std::string config, run, folder, checkpoint, dtype = "float32", node;
+  std::string config, run, folder, checkpoint, dtype = "float32", node, standby_of;
   std::vector<std::string> commands;
   bool json = false, watch = false;
 };
@@ -120,6 +120,14 @@ int run(int argc, char** argv) {
   agent->group("");  // started by train, not by people
   agent->add_option("--run", a.run)->required();
   agent->add_option("--node", a.node)->required();
+
+  CLI::App* supervisor =
+      command(app, "supervisor", "the supervisor of a run, or its standby",
+              [&](CLI::App*) { return supervisor_command(a.run, a.node, a.standby_of); });
+  supervisor->group("");  // started by agents
+  supervisor->add_option("--run", a.run)->required();
+  supervisor->add_option("--node", a.node)->required();
+  supervisor->add_option("--standby-of", a.standby_of, "a supervisor's address");
 
   try {
     app.parse(argc, argv);

@@ -11,9 +11,11 @@
 
 #include "runtime/app/agent.hpp"
 #include "runtime/app/commands.hpp"
+#include "runtime/app/keeper.hpp"
 #include "runtime/app/prepare_data.hpp"
+#include "runtime/app/supervisor_process.hpp"
 #include "runtime/app/watch.hpp"
-#include "runtime/base/log.hpp"
+#include "runtime/base/epoch.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_folder.hpp"
 #include "runtime/base/shared_memory.hpp"
@@ -104,6 +106,17 @@ void on_interrupt(int) {
   interrupts = interrupts + 1;
 }
 
+/// Nodes that have an agent: those that train and those that wait.
+int agents(const Config& config) {
+  return static_cast<int>(config.cluster.nodes + config.cluster.spares);
+}
+
+volatile sig_atomic_t last_signal = 0;
+void on_task_signal(int signal) {
+  last_signal = signal;
+  interrupts = interrupts + 1;
+}
+
 /// All nodes on this machine: starts the agents, passes signals on, shows progress, collects the
 /// exit codes.
 Status train_here(const Config& config, const Plan& plan, const std::string& config_file) {
@@ -118,68 +131,38 @@ Status train_here(const Config& config, const Plan& plan, const std::string& con
   sigaction(SIGTERM, &action, nullptr);
 
   RunView view(run, config, plan, config_file);
-  std::map<pid_t, int> agents;
+  SS_RETURN_IF_ERROR(EpochFiles(run, instance).begin());
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  for (int node = 0; node < nodes; ++node) {
-    SpawnOptions command;
-    command.argv = {program_folder() + "/simplescale",
-                    "agent",
-                    "--run",
-                    run.path,
-                    "--node",
-                    std::to_string(node)};
-    command.environment = {{"SIMPLESCALE_INSTANCE", instance},
-                           {"SIMPLESCALE_THREADS", std::to_string(threads_per_trainer(
-                                                       config, cores, plan.topology.world()))}};
-    command.output = run.logs() + "/n" + std::to_string(node) + ".log";
-    auto child = spawn(command);
-    if (!child.ok()) {
-      for (const auto& [pid, n] : agents) kill(pid, SIGKILL);
-      return child.status();
-    }
-    agents[*child] = node;
-  }
-  int passed = 0, first_code = -1;
-  std::string dead;
-  while (!agents.empty()) {
-    int status = 0;
-    const pid_t pid = waitpid(-1, &status, WNOHANG);
-    if (auto found = agents.find(pid); pid > 0 && found != agents.end()) {
-      if (found->second == 0) first_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-      if (!WIFEXITED(status))
-        dead += " n" + std::to_string(found->second) + " was killed by signal " +
-                std::to_string(WTERMSIG(status)) + ";";
-      agents.erase(found);
-      continue;
-    }
+  Keeper keeper(run, config, instance, threads_per_trainer(config, cores, plan.topology.world()));
+  for (int node = 0; node < agents(config); ++node) SS_RETURN_IF_ERROR(keeper.start(node));
+  int passed = 0;
+  while (keeper.look()) {
     if (interrupts > passed) {
       ++passed;
       view.say(passed == 1 ? "stopping after this step, and saving (again: at once)"
                            : "stopping at once");
-      for (const auto& [agent, node] : agents)
-        if (node == 0 || passed > 1) kill(agent, SIGINT);
+      keeper.signal(passed > 2 ? SIGKILL : SIGINT);
     }
-    if (interrupts > 2)
-      for (const auto& [agent, node] : agents) kill(agent, SIGKILL);
     view.update();
     std::this_thread::sleep_for(
         std::chrono::milliseconds(20));  // a view for people, not a synchronisation
   }
+  keeper.end_others(config.supervision.shutdown_ms);
   unlink_shared_memory("ss-" + instance + "-");
-  return view.end(first_code, dead);
+  return view.end(keeper.exit_code(), keeper.dead());
 }
 
 Status train_in_slurm(Config config, const Plan& plan, const SlurmTask& task) {
-  const int nodes = plan.topology.nodes + static_cast<int>(config.cluster.spares);
-  if (task.tasks != nodes)
+  if (task.tasks != agents(config))
     return Status(Code::bad_config, "srun started " + std::to_string(task.tasks) +
-                                        " tasks, the configuration has " + std::to_string(nodes) +
-                                        " nodes, spares included: srun --nodes=" +
-                                        std::to_string(nodes) + " --ntasks-per-node=1");
+                                        " tasks, the configuration has " +
+                                        std::to_string(agents(config)) + " nodes: srun --nodes=" +
+                                        std::to_string(agents(config)) + " --ntasks-per-node=1");
   const RunFolder run{run_folder(config)};
   std::optional<RunLock> lock;
   if (task.task == 0) {
     SS_ASSIGN(lock, get_ready(config, plan, plan.topology.trainers_per_node));
+    SS_RETURN_IF_ERROR(EpochFiles(run, task.instance).begin());
     SS_RETURN_IF_ERROR(write_file_atomic(run.control() + "/ready-" + task.instance, "ready\n"));
   } else {  // the first task prepares data and folder
     const auto deadline = std::chrono::steady_clock::now() +
@@ -194,9 +177,26 @@ Status train_in_slurm(Config config, const Plan& plan, const SlurmTask& task) {
   }
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const int threads = threads_per_trainer(config, cores, plan.topology.trainers_per_node);
-  setenv("SIMPLESCALE_THREADS", std::to_string(threads).c_str(), 1);
-  const int code = run_agent_process({run.path, task.task, task.instance});
-  std::exit(code);  // the agent has said why
+  struct sigaction action {};
+  action.sa_handler = on_task_signal;
+  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+  Keeper keeper(run, config, task.instance, threads);
+  SS_RETURN_IF_ERROR(keeper.start(task.task));
+  int passed = 0;
+  while (keeper.look()) {
+    if (interrupts > passed) {
+      ++passed;
+      keeper.signal(last_signal);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until the agent or a signal
+  }
+  keeper.end_others(config.supervision.shutdown_ms);
+  const int code = keeper.exit_code();
+  if (code != 0)
+    std::fprintf(stderr, "simplescale: n%d: %s;%s log is %s/n%d.log\n", task.task,
+                 keeper.reason().empty() ? "ended early" : keeper.reason().c_str(),
+                 keeper.dead().c_str(), run.logs().c_str(), task.task);
+  std::exit(code < 0 ? exit_code(Code::requeue) : code);
 }
 
 }  // namespace
@@ -221,6 +221,12 @@ Status train_command(const std::string& config_file, Overrides overrides, const 
 int agent_command(const std::string& run, const std::string& node) {
   const char* instance = variable("SIMPLESCALE_INSTANCE");
   return run_agent_process({run, std::atoi(node.c_str()), instance ? instance : unique_id()});
+}
+
+int supervisor_command(const std::string& run, const std::string& node,
+                       const std::string& standby_of) {
+  const char* instance = variable("SIMPLESCALE_INSTANCE");
+  return run_supervisor_process({run, node, instance ? instance : unique_id(), standby_of});
 }
 
 }  // namespace simplescale

@@ -65,7 +65,7 @@ Result<pid_t> spawn(const SpawnOptions& options) {
   const pid_t child = fork();
   if (child == 0) {
     if (options.die_with_parent) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      prctl(PR_SET_PDEATHSIG, options.death_signal);
       if (getppid() != parent) _exit(127);
     }
     sigset_t none;

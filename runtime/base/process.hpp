@@ -18,10 +18,11 @@ namespace simplescale {
 struct SpawnOptions {
   std::vector<std::string> argv;                                 // argv[0] is the program's path
   std::vector<std::pair<std::string, std::string>> environment;  // added to ours
-  std::string output;  // file that stdout and stderr are appended to; "" keeps ours
-  bool die_with_parent =
-      true;      // SIGKILL when the thread that called spawn() ends, so call it from a lasting one
-  int nice = 0;  // added to ours; see set_nice()
+  std::string output;           // file that stdout and stderr are appended to; "" keeps ours
+  bool die_with_parent = true;  // a signal when the thread that called spawn() ends, so call it
+                                // from a lasting one
+  int death_signal = 9;         // which: SIGKILL
+  int nice = 0;                 // added to ours; see set_nice()
 };
 
 /// Starts the process; an exec that fails is an error here.

@@ -18,10 +18,14 @@ struct RunFolder {
   std::string control() const { return path + "/control"; }
   std::string status() const { return control() + "/status.json"; }
   std::string generation() const { return control() + "/generation"; }
-  /// Where the supervisor of one start of the run can be reached.
-  std::string supervisor(const std::string& instance) const {
-    return control() + "/supervisor-" + instance + ".address";
-  }
+  /// Which start of the run is the current one (epoch.hpp).
+  std::string instance() const { return control() + "/instance"; }
+  /// For clients: {"epoch","address","instance"} of the supervisor.
+  std::string supervisor() const { return control() + "/supervisor.json"; }
+  /// The supervisor's state, for one that comes after it without having been its standby.
+  std::string state(const std::string& instance) const { return control() + "/state-" + instance; }
+  /// How the newest start of the run ended: {"instance","exit","reason"}; missing until it has.
+  std::string end() const { return control() + "/end.json"; }
 };
 
 /// Holds <run>/control/lock while it lives.

@@ -1,0 +1,283 @@
+// The supervisor's process: started by an agent, but not bound to it, so that the death of either
+// leaves the other. It becomes supervisor by claiming the next epoch (runtime/base/epoch.hpp): at
+// once if nobody leads, or, as a standby, when it has lost the supervisor whose state it keeps.
+#include "runtime/app/supervisor_process.hpp"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <caf/all.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+#include <thread>
+
+#include "actors/job/journal.hpp"
+#include "actors/job/standby.hpp"
+#include "actors/job/supervisor.hpp"
+#include "runtime/app/actor_process.hpp"
+#include "runtime/app/report.hpp"
+#include "runtime/base/epoch.hpp"
+#include "runtime/base/files.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/data/data_location.hpp"
+
+namespace simplescale {
+
+namespace {
+
+constexpr int kAliveMs = 1'000;   // for another supervisor to answer
+constexpr int kRefuseMs = 5'000;  // of telling agents that the run cannot begin
+constexpr int kBeatMs = 1'500;    // for its heartbeat to change
+
+/// Shared by everything in the process.
+struct Process {
+  SupervisorOptions options;
+  Config config;
+  Plan plan;
+  std::string tokenizer;
+  EpochFiles files;
+  caf::actor_system& system;
+  Transport& transport;
+  RunFolder run() const { return {options.run}; }
+};
+
+int64_t now_ms(caf::actor_system& system) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             system.clock().now().time_since_epoch())
+      .count();
+}
+
+/// Where the run stands, as far as its folder tells.
+Result<JobOptions> job_options(const Process& p, bool takes_over) {
+  JobOptions job;
+  job.config = p.config;
+  job.plan = p.plan;
+  job.run = p.run();
+  job.node = p.options.node;
+  job.tokenizer = p.tokenizer;
+  // A run that goes on has no need of the disk's checkpoints; checking them can take minutes.
+  if (takes_over) return job;
+  auto found = find_newest_valid(checkpoint_folder(p.config));
+  if (found.ok()) {
+    for (const std::string& warning : found->warnings)
+      log::warn("{}; the next older checkpoint is used", warning);
+    if (found->checkpoint.info().shape != p.plan.shape)
+      return Status(Code::bad_config, found->checkpoint.folder() +
+                                          " holds another model than the configuration's; give "
+                                          "this run a folder of its own with --run=FOLDER");
+    job.checkpoint_step = found->checkpoint.info().step;
+  } else if (found.status().code() != Code::not_found) {
+    return found.status();
+  }
+  return job;
+}
+
+/// Whether the supervisor of this epoch still lives: it answers, or its heartbeat goes on.
+bool lives(const Process& p, const Epoch& epoch) {
+  auto found = p.transport.lookup(epoch.address, "supervisor", kAliveMs);
+  if (found.ok()) return true;
+  if (found.status().code() == Code::unavailable || epoch.address.empty()) return false;
+  const int64_t before = p.files.touched_ns(epoch.number);
+  std::this_thread::sleep_for(std::chrono::milliseconds(kBeatMs));  // a file tells no changes
+  return p.files.touched_ns(epoch.number) != before;
+}
+
+/// The state that the last supervisor left in the run's folder, if it left one.
+std::optional<SupervisorState> left_state(const Process& p) {
+  auto text = read_text(p.run().state(p.options.instance));
+  if (!text.ok()) return std::nullopt;
+  auto state = decode({reinterpret_cast<const uint8_t*>(text->data()), text->size()});
+  if (state.ok()) return state.take();
+  log::warn("{}: {}", p.run().state(p.options.instance), state.status().message());
+  return std::nullopt;
+}
+
+/// What a standby or a new supervisor knows of the one before.
+struct Before {
+  uint64_t epoch = 0;
+  std::optional<SupervisorState> state;
+  std::string lost;
+  int64_t lost_at_ms = 0;
+  bool silent = false;
+};
+
+/// The run cannot begin: every agent that comes is told so.
+caf::behavior refuse(caf::event_based_actor* self, Shutdown end) {
+  self->set_default_handler(caf::drop);
+  return {[self, end](const NodeHello&) {
+    self->send(caf::actor_cast<caf::actor>(self->current_sender()), end);
+  }};
+}
+
+Status give_up(const Process& p, const Status& why) {
+  const nlohmann::json page = {
+      {"instance", p.options.instance}, {"exit", exit_code(why.code())}, {"reason", why.message()}};
+  SS_RETURN_IF_ERROR(write_file_atomic(p.run().end(), page.dump(1) + "\n"));
+  p.transport.publish("supervisor",
+                      p.system.spawn(refuse, Shutdown{exit_code(why.code()), why.message()}));
+  std::this_thread::sleep_for(std::chrono::milliseconds(kRefuseMs));  // for whoever comes
+  return why;
+}
+
+/// Claims the next epoch and supervises until the end; 0 at once if somebody else was faster.
+Result<int> supervise(const Process& p, Before before) {
+  const bool takes_over = before.state.has_value();
+  const uint64_t epoch = before.epoch + 1;
+  uint64_t generation = takes_over ? before.state->job.generation : 0;
+  if (auto text = read_text(p.run().generation()); text.ok())
+    generation = std::max<uint64_t>(generation, std::strtoull(text->c_str(), nullptr, 10));
+  SS_ASSIGN(const bool ours,
+            p.files.claim({epoch, p.options.node, getpid(), p.transport.address(), generation}));
+  if (!ours) {
+    log::info("somebody else leads epoch {}", epoch);
+    return 0;
+  }
+  if (!p.files.current()) return 0;
+  log::info("supervisor of epoch {}", epoch);
+  auto to_actor = std::make_shared<std::promise<caf::actor>>();
+  auto watch = std::make_shared<EpochWatch>(
+      p.files, [actor = to_actor->get_future().share(), epoch](const EpochView& view) {
+        // Until it is there, others see its heartbeat.
+        if (actor.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+        caf::anon_send(actor.get(), local::EpochSeen{0, view.deposed(epoch), view.newest.number});
+      });
+  watch->lead(epoch);
+  watch->every(500);
+  auto options = job_options(p, takes_over);
+  if (!options.ok()) return give_up(p, options.status());
+  JobOptions job = options.take();
+  job.last_generation = generation;
+  SS_ASSIGN(const RecordsEnd records,
+            mend_records(p.options.run, p.config.data.ledger,
+                         static_cast<uint64_t>(p.plan.global_batch_size)));
+  if (takes_over && records.any) job.recorded_step = records.step;
+
+  auto end = std::make_shared<std::promise<std::pair<int, std::string>>>();
+  auto result = end->get_future();
+  LeadershipOptions& lead = job.leadership;
+  lead.epoch = epoch;
+  lead.address = p.transport.address();
+  lead.instance = p.options.instance;
+  lead.state = std::move(before.state);
+  lead.lost = before.lost;
+  lead.lost_at_ms = before.lost_at_ms;
+  lead.silent = before.silent;
+  lead.finished = [end](int code, std::string reason) {
+    end->set_value({code, std::move(reason)});
+  };
+  // S4: also what was queued when this process was stopped is not written by a deposed one.
+  job.journal = std::make_shared<Journal>(p.options.run, [files = p.files, epoch] {
+    const auto newest = files.newest();
+    return !newest.ok() || (newest->number == epoch && files.current());
+  });
+  auto journal = job.journal;
+  lead.watch = watch;
+  caf::actor supervisor = p.system.spawn(job_supervisor, std::move(job));
+  p.transport.publish("supervisor", supervisor);
+  to_actor->set_value(supervisor);
+
+  const auto [code, reason] = result.get();
+  log::info("ends: {}", reason);
+  watch.reset();
+  caf::anon_send_exit(supervisor, caf::exit_reason::user_shutdown);
+  supervisor = nullptr;
+  return code;
+}
+
+/// Claims to be supervisor, unless one lives.
+Result<int> claim(const Process& p) {
+  SS_ASSIGN(const Epoch newest, p.files.newest());
+  if (newest.number > 0 && lives(p, newest)) {
+    log::info("the supervisor of epoch {} lives", newest.number);
+    return 0;
+  }
+  Before before;
+  before.epoch = newest.number;
+  before.lost = "its process and its standby have ended";
+  before.lost_at_ms = now_ms(p.system);
+  before.silent = true;
+  if (newest.number > 0) before.state = left_state(p);
+  return supervise(p, std::move(before));
+}
+
+Result<int> stand_by(const Process& p) {
+  auto end = std::make_shared<std::promise<Before>>();
+  auto result = end->get_future();
+  SS_ASSIGN(caf::actor supervisor,
+            p.transport.lookup(p.options.standby_of, "supervisor",
+                               static_cast<int>(p.config.supervision.silence_ms)));
+  auto me = std::make_shared<caf::actor>();
+  auto ready = std::make_shared<std::promise<void>>();
+  auto is_ready = ready->get_future().share();
+  StandbyOptions options;
+  options.node = p.options.node;
+  options.address = p.transport.address();
+  options.watch = std::make_shared<EpochWatch>(p.files, [me, is_ready](const EpochView& view) {
+    is_ready.wait();
+    caf::anon_send(
+        *me, local::LeaderSeen{view.answered, view.current, view.newest.number, view.beat_age_ms});
+  });
+  auto watch = options.watch;
+  options.ended = [end, &system = p.system](std::optional<SupervisorState> state,
+                                            std::string reason, bool silent) {
+    Before before;
+    before.epoch = state ? state->epoch : 0;
+    before.state = std::move(state);
+    before.lost = std::move(reason);
+    before.lost_at_ms = now_ms(system);
+    before.silent = silent;
+    end->set_value(std::move(before));
+  };
+  const caf::node_id leader = supervisor.node();
+  *me = p.system.spawn(standby_actor, supervisor, std::move(options));
+  p.transport.on_peer_lost([me = *me, leader](const caf::node_id& node, const std::string& why) {
+    if (node == leader) caf::anon_send(me, local::SupervisorLost{why});
+  });
+  supervisor = nullptr;
+  ready->set_value();
+  watch->every(500);
+  log::info("standby");
+  Before before = result.get();
+  watch.reset();
+  if (before.state) return supervise(p, std::move(before));
+  log::info("ends: {}", before.lost);
+  return 0;
+}
+
+Result<int> run_supervisor(const SupervisorOptions& o) {
+  const RunFolder run{o.run};
+  SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
+  SS_ASSIGN(const Plan plan, make_plan(loaded.config));
+  SS_ASSIGN(const Dataset dataset, open_tokens(loaded.config, plan.shape));
+  SS_ASSIGN(auto actors, ActorProcess::start(loaded.config, o.instance, 2));
+  const Process process{o,
+                        loaded.config,
+                        plan,
+                        dataset.tokenizer,
+                        EpochFiles(run, o.instance),
+                        actors->system(),
+                        actors->transport()};
+  auto code = o.standby_of.empty() ? claim(process) : stand_by(process);
+  actors->transport().stop();
+  return code;
+}
+
+}  // namespace
+
+int run_supervisor_process(const SupervisorOptions& options) {
+  init_logging("supervisor-" + options.node);
+  // Its life depends on the run's, not on the terminal's or its agent's.
+  sigset_t set;
+  sigemptyset(&set);
+  for (int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE}) sigaddset(&set, signal);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  auto code = run_supervisor(options);
+  if (code.ok()) return *code;
+  log::error("{}", code.status().message());
+  return report(code.status());
+}
+
+}  // namespace simplescale

@@ -1,0 +1,169 @@
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "actors/job/journal.hpp"
+#include "actors/job/state_codec.hpp"
+#include "runtime/base/files.hpp"
+#include "runtime/base/run_folder.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+struct Folder {
+  Folder() {
+    char name[] = "/tmp/simplescale-records-XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string text(const std::string& file) { return *read_text(path + "/" + file); }
+  void write(const std::string& file, const std::string& text) {
+    std::ofstream(path + "/" + file) << text;
+  }
+  std::string path;
+};
+
+std::string metric(int step) {
+  return "{\"step\":" + std::to_string(step) + "}\n";
+}
+std::string ledger(int step, int generation, int first, int count) {
+  return "{\"generation\":" + std::to_string(generation) + ",\"samples\":[[" +
+         std::to_string(first) + "," + std::to_string(count) +
+         "]],\"step\":" + std::to_string(step) + "}\n";
+}
+
+SupervisorState some_state() {
+  SupervisorState s;
+  s.job = job::make_state({2, 2, 1, 2, 1}, {"n0", "n1", "n2"});
+  s.job.phase = job::Phase::training;
+  s.job.generation = 7;
+  s.job.layout.cells = {{"n0"}, {"n2"}};
+  s.job.nodes["n0"] = {job::NodeState::up, 41, "", 1000, {900, 950}, 12, false, {{1, 33}}};
+  s.job.trainers["n2.1"] = {job::TrainerState::training, 99, {1, 2, 255}, 1, {32, 33}, 33, true};
+  s.job.waiting_since_ms = 990;
+  s.job.exit = Code::requeue;
+  s.job.exit_reason = "a \"reason\"";
+  s.now_ms = 1100;
+  s.epoch = 3;
+  s.sequence = 1ull << 60;
+  s.incidents = 2;
+  s.incident_since_ms = 1050;
+  s.recorded = true;
+  s.recorded_step = 31;
+  return s;
+}
+
+}  // namespace
+
+TEST_SUITE("job records") {
+  TEST_CASE("state codec: what is encoded comes back") {
+    const SupervisorState s = some_state();
+    const auto bytes = encode(s);
+    auto back = decode(bytes);
+    REQUIRE(back.ok());
+    CHECK(encode(*back) == bytes);
+    CHECK(back->job.layout == s.job.layout);
+    CHECK(back->job.trainers["n2.1"].address == s.job.trainers.at("n2.1").address);
+    CHECK(back->job.trainers["n2.1"].held == std::vector<uint64_t>{32, 33});
+    CHECK(back->job.nodes["n0"].failures_ms == std::vector<int64_t>{900, 950});
+    CHECK(back->job.exit == Code::requeue);
+    CHECK(back->sequence == 1ull << 60);
+  }
+
+  TEST_CASE("state codec: no half, damaged or senseless state is taken") {
+    const auto bytes = encode(some_state());
+    for (size_t n = 0; n < bytes.size(); n += 7) CHECK(!decode({bytes.data(), n}).ok());
+    SupervisorState s = some_state();
+    s.job.layout.cells = {{"n9"}};
+    CHECK(!decode(encode(s)).ok());
+    s = some_state();
+    s.job.trainers.erase("n1.1");
+    CHECK(!decode(encode(s)).ok());
+    s = some_state();
+    s.job.phase = static_cast<job::Phase>(77);
+    CHECK(!decode(encode(s)).ok());
+    for (size_t i = 0; i < bytes.size(); ++i) {  // whatever comes, it does not crash
+      auto damaged = bytes;
+      damaged[i] ^= 0x5A;
+      (void)decode(damaged).ok();
+    }
+  }
+
+  TEST_CASE("state codec: times move to another clock") {
+    SupervisorState s = some_state();
+    rebase(s, 5'001'100);
+    CHECK(s.job.waiting_since_ms == 5'000'990);
+    CHECK(s.job.nodes["n0"].since_ms == 5'001'000);
+    CHECK(s.job.nodes["n0"].failures_ms == std::vector<int64_t>{5'000'900, 5'000'950});
+    CHECK(s.incident_since_ms == 5'001'050);
+  }
+
+  TEST_CASE("journal: lines and marks in the order given; a deposed one writes nothing more") {
+    Folder folder;
+    {
+      Journal journal(folder.path);
+      for (int i = 1; i <= 100; ++i) {
+        journal.append("metrics.jsonl", {{"step", i}});
+        journal.mark(static_cast<uint64_t>(i));
+      }
+      journal.replace("page", "one\n");
+      while (journal.marked() < 100) std::this_thread::yield();
+      CHECK(folder.text("metrics.jsonl").ends_with(metric(99) + metric(100)));
+      journal.stop();
+      journal.append("metrics.jsonl", {{"step", 101}});
+    }
+    CHECK(folder.text("metrics.jsonl").ends_with(metric(100)));
+    CHECK(folder.text("page") == "one\n");
+    std::atomic<bool> leads = true;
+    {
+      Journal journal(folder.path, [&] { return leads.load(); });
+      leads = false;
+      journal.append("metrics.jsonl", {{"step", 102}});
+    }
+    CHECK(folder.text("metrics.jsonl").ends_with(metric(100)));
+  }
+
+  TEST_CASE("records: a successor goes on after the last whole step") {
+    Folder folder;
+    auto mend = [&](bool keeps_ledger = true) {
+      auto end = mend_records(folder.path, keeps_ledger, 8);
+      REQUIRE(end.ok());
+      return *end;
+    };
+    CHECK(!mend().any);  // nothing yet
+    const std::string one = ledger(1, 1, 0, 4) + ledger(1, 1, 4, 4),
+                      two = ledger(2, 1, 8, 4) + ledger(2, 1, 12, 4);
+    folder.write("metrics.jsonl", metric(1) + metric(2));
+    folder.write("ledger.jsonl", one + two);
+    folder.write("events.jsonl", "{}\n");
+    CHECK(mend().step == 2);
+    CHECK(folder.text("ledger.jsonl") == one + two);
+
+    // Half a line everywhere, and a step of which one trainer's line is there.
+    folder.write("metrics.jsonl", metric(1) + metric(2) + metric(3) + metric(4) + "{\"st");
+    folder.write("ledger.jsonl", one + two + ledger(3, 1, 16, 4) + "{\"gener");
+    folder.write("events.jsonl", "{}\n{\"time\":");
+    CHECK(mend().step == 2);
+    CHECK(folder.text("ledger.jsonl") == one + two);
+    CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2));
+    CHECK(folder.text("events.jsonl") == "{}\n");
+
+    // The same step in an older generation is another one.
+    folder.write("ledger.jsonl", one + two + ledger(2, 2, 8, 4));
+    CHECK(mend().step == 2);
+    CHECK(folder.text("ledger.jsonl") == one + two);
+
+    // Nothing but the beginning of the first step.
+    folder.write("metrics.jsonl", metric(1));
+    folder.write("ledger.jsonl", ledger(1, 1, 0, 4));
+    CHECK(!mend().any);
+    CHECK(folder.text("ledger.jsonl").empty());
+    CHECK(folder.text("metrics.jsonl").empty());
+
+    folder.write("metrics.jsonl", metric(1) + metric(2) + "{");
+    CHECK(mend(false).step == 2);
+    CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2));
+  }
+}

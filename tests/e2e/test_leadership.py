@@ -1,0 +1,156 @@
+"""The supervisor dies, its standby with it, or it wakes up too late: training does not notice."""
+
+import json
+import os
+import pathlib
+import signal
+import unittest
+
+from common import Case, last_step, leftovers, lines, status, trainer_pids
+
+STEPS = 1000  # long enough for a successor to appoint a standby of its own
+
+
+def leader(run):
+    """Epoch and process of whoever leads, by the files that settle it."""
+    found = [(int(p.name.rsplit("-", 1)[1]), p) for p in (run / "control").glob("epoch-*") if p.name.rsplit("-", 1)[1].isdigit()]
+    if not found:
+        return None
+    number, path = max(found)
+    page = json.loads(path.read_text())
+    return number, page["pid"], page["node"]
+
+
+def events(run, kind):
+    return [e for e in lines(run / "events.jsonl") if e["kind"] == kind]
+
+
+class Leadership(Case):
+    def setUp(self):
+        super().setUp()
+        self.keys = ["--train.global_batch_size=16", *self.layout(2, 2)]
+
+    def digest_without_faults(self, steps):
+        return self.digest(self.train("reference", *self.keys, f"--train.max_steps={steps}"))
+
+    def begin(self, steps, *more):
+        """A run with a supervisor and its standby, some steps on."""
+        run, process = self.start("run", *self.keys, f"--train.max_steps={steps}", *more)
+        self.wait_for(lambda: last_step(run) >= 3 and self.standby(run), "a standby")
+        return run, process
+
+    def standby(self, run):
+        page = status(run)
+        return page and page["standby"] and page["supervisor"]["pid"] != page["standby"]["pid"] and page["standby"]
+
+    def succeeded(self, run, epoch):
+        """A later epoch leads, has said so, and has a standby of its own."""
+        self.wait_for(lambda: leader(run)[0] > epoch, f"an epoch after {epoch}")
+        number, pid, _ = leader(run)
+        self.wait_for(lambda: status(run)["supervisor"]["pid"] == pid and self.standby(run), f"a standby of epoch {number}")
+        return number
+
+    def check(self, run, process, steps, want, generations=1):
+        """Same bits, no step twice, no sample twice, nothing restarted."""
+        self.assertEqual(process.wait(180), 0, process.stdout.read())
+        self.assertEqual(self.digest(run), want)
+        self.assertIn("each sample exactly once", self.verify(run))
+        metrics = lines(run / "metrics.jsonl")
+        self.assertEqual([m["step"] for m in metrics], list(range(1, steps + 1)))
+        self.assertEqual(len({m["generation"] for m in metrics}), generations)
+        self.assertFalse(events(run, "trainer_down") + events(run, "node_lost"))
+        self.wait_for(lambda: not leftovers(run), "all processes of the run to end")
+
+    def test_the_standby_takes_over(self):
+        want = self.digest_without_faults(STEPS)
+        run, process = self.begin(STEPS)
+        trainers, standby = trainer_pids(run), self.standby(run)
+        epoch, pid, node = leader(run)
+        self.assertEqual((node, standby["node"]), ("n0", "n1"))
+        os.kill(pid, signal.SIGKILL)
+        self.wait_for(lambda: leader(run)[0] > epoch, "the next epoch")
+        self.assertEqual(leader(run)[1:], (standby["pid"], "n1"))
+        self.succeeded(run, epoch)
+        self.assertEqual(self.standby(run)["node"], "n0")
+        self.assertEqual(trainer_pids(run), trainers)
+        self.check(run, process, STEPS, want)
+        self.assertEqual(len(events(run, "took_over")), 1)
+        self.assertEqual(len(events(run, "supervisor_lost")), 1)
+        self.assertEqual(len(events(run, "standby_appointed")), 2)
+
+    def test_five_supervisors_in_a_row(self):
+        steps = 1500
+        want = self.digest_without_faults(steps)
+        run, process = self.begin(steps)
+        epoch = 1
+        for _ in range(5):
+            os.kill(leader(run)[1], signal.SIGKILL)
+            epoch = self.succeeded(run, epoch)
+        self.assertEqual(epoch, 6)
+        self.check(run, process, steps, want)
+        self.assertEqual(len(events(run, "took_over")), 5)
+
+    def test_supervisor_and_standby_at_once(self):
+        steps = 1500
+        want = self.digest_without_faults(steps)
+        run, process = self.begin(steps)
+        trainers = trainer_pids(run)
+        epoch, pid, _ = leader(run)
+        for victim in (pid, self.standby(run)["pid"]):
+            os.kill(victim, signal.SIGKILL)
+        self.succeeded(run, epoch)
+        self.assertEqual(trainer_pids(run), trainers)
+        self.check(run, process, steps, want)
+
+    def test_a_supervisor_that_wakes_up_has_no_effect(self):
+        steps = 1500
+        want = self.digest_without_faults(steps)
+        run, process = self.begin(steps)
+        epoch, pid, _ = leader(run)
+        os.kill(pid, signal.SIGSTOP)
+        self.succeeded(run, epoch)
+        at = last_step(run)
+        self.wait_for(lambda: last_step(run) >= at + 5, "steps under the new supervisor")
+        os.kill(pid, signal.SIGCONT)
+        self.wait_for(lambda: not pathlib.Path(f"/proc/{pid}").exists(), "the deposed supervisor to end")
+        self.assertIn("deposed", (run / "logs/supervisor-n0.log").read_text())
+        self.check(run, process, steps, want)
+
+    def test_a_node_alone_restarts_its_supervisor(self):
+        keys = ["--train.global_batch_size=8", *self.layout(1, 2), "--train.max_steps=400"]
+        want = self.digest(self.train("reference", *keys))
+        run, process = self.start("run", *keys)
+        self.wait_for(lambda: last_step(run) >= 3, "step 3")
+        epoch, pid, _ = leader(run)
+        os.kill(pid, signal.SIGKILL)
+        self.wait_for(lambda: leader(run)[0] > epoch, "the next epoch")
+        self.check(run, process, 400, want)
+
+    def test_everything_is_killed_and_train_goes_on(self):
+        more = ["--checkpoint.disk_every_steps=10"]
+        want = self.digest_without_faults(STEPS)
+        run, process = self.begin(STEPS, *more)
+        self.wait_for(lambda: (run / "checkpoints/latest").exists(), "a checkpoint")
+        process.kill()  # the launcher first, so that it starts nothing again
+        for pid in leftovers(run):
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        process.wait(10)
+        self.train("run", *self.keys, f"--train.max_steps={STEPS}", *more)
+        self.assertEqual(self.digest(run), want)
+        self.assertIn("each sample exactly once", self.verify(run))
+
+    def test_a_killed_launcher_leaves_no_processes_and_a_run_that_goes_on(self):
+        want = self.digest_without_faults(STEPS)
+        run, process = self.begin(STEPS)
+        process.kill()
+        process.wait(10)
+        self.wait_for(lambda: not leftovers(run), "all processes of the run to end")
+        self.train("run", *self.keys, f"--train.max_steps={STEPS}")
+        self.assertEqual(self.digest(run), want)
+
+
+if __name__ == "__main__":
+    unittest.main()
