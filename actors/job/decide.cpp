@@ -170,7 +170,7 @@ class Decider {
     if (in)
       fence("detect", "trainer_down", e.trainer, e.reason);
     else
-      record("detect", "trainer_down", e.trainer, e.reason);
+      record(gathering() ? "detect" : "", "trainer_down", e.trainer, e.reason);
     if (!e.restarting) drain(node_of(e.trainer), e.reason);
     budget(node_of(e.trainer));
     plan();
@@ -419,7 +419,7 @@ class Decider {
     if (in)
       fence("detect", "node_lost", name, reason);
     else
-      record(s_.layout.contains(name) ? "detect" : "", "node_lost", name, reason);
+      record(gathering() ? "detect" : "", "node_lost", name, reason);
   }
 
   void suspect(const std::string& name, const std::string& reason) {
@@ -542,7 +542,11 @@ class Decider {
           if (s_.nodes.at(name).state == NodeState::up && !all_idle(name)) return;
     Layout next = assign(s_.rules, s_.layout, nodes);
     if (next.cells.size() < static_cast<size_t>(s_.rules.min_cells) || next.cells.empty()) {
-      if (!gathering()) {
+      const bool hopeless = std::ranges::all_of(
+          s_.nodes, [](const auto& n) { return n.second.state == NodeState::drained; });
+      if (hopeless) {
+        shut_down(Code::gave_up, "every node is drained: " + missing());
+      } else if (!gathering()) {
         s_.phase = Phase::recovering;
         wait("nodes");
       }

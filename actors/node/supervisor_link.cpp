@@ -56,7 +56,9 @@ void present(Self* self) {
     const bool news = trainer.idle && trainer.idle->generation == s.generation;
     if (trainer.up.pid > 0) {
       TrainerUp up = trainer.up;
-      up.held = s.options.held(name);
+      const HeldState held = s.options.held(name);
+      up.shard = held.shard;
+      up.held = held.steps;
       if (trainer.idle && !news) up.generation = 0;
       to_leader(self, up);
     }

@@ -21,6 +21,7 @@
 #include <variant>
 #include <vector>
 
+#include "actors/checkpoint/state_store.hpp"
 #include "actors/local.hpp"
 #include "runtime/base/epoch.hpp"
 #include "transport/protocol/messages.hpp"
@@ -38,7 +39,7 @@ struct LinkOptions {
   /// Starts a supervisor's process on this node; standby_of: as the standby of that one.
   std::function<Status(const std::string& standby_of)> start_supervisor;
   /// Steps that a trainer's memory holds now.
-  std::function<std::vector<uint64_t>(const std::string& trainer)> held;
+  std::function<HeldState(const std::string& trainer)> held;
 };
 
 namespace local {
