@@ -43,12 +43,10 @@ bool Loop::on_this_thread() const {
 }
 
 bool Loop::post(Task task) {
-  {
-    std::lock_guard lock(mutex_);
-    if (closed_) return false;
-    posted_.push_back(kj::mv(task));
-    has_posted_.store(true, std::memory_order_seq_cst);
-  }
+  std::lock_guard lock(mutex_);  // to the end: the worker lives as long as the loop is not closed
+  if (closed_) return false;
+  posted_.push_back(kj::mv(task));
+  has_posted_.store(true, std::memory_order_seq_cst);
   // sleep() sets asleep_ before it looks at has_posted_, so one of the two sees the other.
   if (asleep_.load(std::memory_order_seq_cst)) worker_->signal();
   return true;

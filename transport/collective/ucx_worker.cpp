@@ -181,7 +181,6 @@ void UcxWorker::Impl::close_all() {
     connections.begin()->second.endpoint.reset();
     connections.erase(connections.begin());
   }
-  worker.reset();
 }
 
 // --- What other threads call ---
@@ -206,7 +205,7 @@ UcxWorker::UcxWorker(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 UcxWorker::~UcxWorker() {
   impl_->post([impl = impl_.get()] { impl->stop = true; });
-  impl_->thread.join();
+  impl_->thread.join();  // only then the UCX worker goes: post() may still be about to signal it
 }
 
 const UcxAddress& UcxWorker::address() const {
