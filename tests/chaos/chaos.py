@@ -32,7 +32,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from common import PROGRAM, TINY, last_step, leftovers, lines, status, tokens  # noqa: E402
 
-STEPS_PER_FAULT = 12
+STEPS_PER_FAULT = 25
 DEADLINE_S = 90  # between two committed steps, whatever happens
 
 
@@ -68,7 +68,7 @@ class Chaos:
 
     def config(self):
         path = self.folder / "chaos.toml"
-        keys = {**TINY, "data.source": f'"{self.data}"', "train.max_steps": self.steps, "train.global_batch_size": 12,
+        keys = {**TINY, "data.source": f'"{self.data}"', "train.max_steps": self.steps, "train.global_batch_size": 48,
                 "cluster.nodes": self.flags.nodes, "cluster.trainers_per_node": self.flags.trainers,
                 "cluster.spares": self.flags.spares, "parallel.group_nodes": 1, "parallel.strategy": '"hybrid_shard"',
                 "supervision.max_restarts": 100000, "supervision.give_up_after_cycles": 50,
@@ -237,8 +237,12 @@ class Chaos:
                 break
             time.sleep(self.random.uniform(0, 0.05))  # somewhere in a step
             for again in range(1 + (self.random.random() < 0.2)):
-                kind = self.random.choices(kinds, weights)[0]
-                what = getattr(self, kind)()
+                for _ in range(20):
+                    kind = self.random.choices(kinds, weights)[0]
+                    what = getattr(self, kind)()
+                    if what or self.process.poll() is not None:
+                        break
+                    time.sleep(0.1)
                 print(f"{time.monotonic() - begin:7.1f} s  step {last_step(self.run):5}  {kind} {what or '(nobody there)'}", flush=True)
                 self.done[kind] += what is not None
                 number += 1
