@@ -296,6 +296,7 @@ class Decider {
   void operator()(const Tick&) {
     end_fence();
     give_up_on_restarts();
+    give_up_on_checks();
     if (all_in(TrainerState::finished)) {
       if (waited(s_.save_timeout_ms))
         shut_down(Code::io, "waited " + number(static_cast<uint64_t>(s_.save_timeout_ms)) +
@@ -513,6 +514,15 @@ class Decider {
       if (s_.nodes.at(name).state == NodeState::up && s_.layout.contains(name) && !all_idle(name) &&
           !all_in_generation())
         suspect(name, "it does not bring its trainers up");
+  }
+
+  void give_up_on_checks() {
+    for (const std::string& name : s_.node_order) {
+      Node& node = s_.nodes.at(name);
+      if (!node.checking || now_ - node.since_ms <= s_.check_timeout_ms) continue;
+      node.checking = false;
+      if (node.state == NodeState::suspect) drain(name, "its diagnosis has not ended");
+    }
   }
 
   std::string missing() const {

@@ -82,6 +82,7 @@ struct State {
   int64_t restart_timeout_ms = 10'000;  // for a node to bring its trainers up again
   int64_t fence_timeout_ms = 2'000;     // for a trainer to leave a generation
   int64_t save_timeout_ms = 600'000;
+  int64_t check_timeout_ms = 60'000;  // for a diagnosis
   int give_up_after_cycles = 5;
   int max_restarts = 5;  // failures of a node within within_ms, more than which drain it
   int64_t within_ms = 600'000;

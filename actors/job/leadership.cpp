@@ -152,6 +152,7 @@ void begin(Self* self) {
   s.job.generation = std::max(s.job.generation, given_out);
   s.incidents = from.incidents;
   s.members = job::places(s.job.rules, s.job.layout);
+  s.members_generation = s.job.generation;
   for (const job::Place& place : s.members)
     s.groups = std::max<uint64_t>(s.groups, place.group + 1);
   const bool incident = from.incident_since_ms >= 0;

@@ -9,6 +9,7 @@
 #include "actors/checkpoint/checkpoint.hpp"
 #include "actors/job/commands.hpp"
 #include "actors/job/records.hpp"
+#include "runtime/base/diagnose.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/data/data_location.hpp"
 
@@ -130,6 +131,7 @@ void carry_out(Self* self, const job::Join& join) {
     known.insert(place.trainer);
   }
   s.groups = order.groups;
+  s.members_generation = join.generation;
   s.anomalies.reset();
   for (const job::Move& move : join.moves) {
     order.transfers.push_back({static_cast<uint32_t>(order.transfers.size()), move.shard, move.step,
@@ -273,22 +275,78 @@ void commit(Self* self, uint64_t step, const JobState::Step& reports) {
   if (now - s.status_at_ms >= 200) publish_status(self);
 }
 
+/// A checkpoint is published once the records have its step: who resumes from it finds them whole.
+void publish_recorded(Self* self) {
+  JobState& s = self->state;
+  const uint64_t recorded = s.options.journal->marked();
+  std::erase_if(s.unpublished, [&](const ShardSaved& saved) {
+    if (saved.step > recorded) return false;
+    self->send(
+        s.publisher,
+        local::ShardWritten{saved.generation, saved.step,
+                            saved.step * static_cast<uint64_t>(s.options.plan.global_batch_size),
+                            saved.record, saved.error});
+    return true;
+  });
+}
+
+/// Replicas differed in the state of a step that has now been made again: who had it wrong?
+void settle_dispute(Self* self, const StepDone& done) {
+  JobState& s = self->state;
+  if (s.disputed.empty() || done.state_hash == 0) return;
+  auto shard_of = [&](const std::string& trainer) {
+    for (const job::Place& place : s.members)
+      if (place.trainer == trainer) return static_cast<int64_t>(place.shard);
+    return int64_t{-1};
+  };
+  std::vector<std::string> wrong;
+  std::erase_if(s.disputed, [&](const auto& entry) {
+    const auto& [trainer, state] = entry;
+    if (done.step != state.step + 1 || shard_of(trainer) != shard_of(done.trainer)) return false;
+    if (state.hash != done.state_hash) wrong.push_back(trainer);
+    return true;
+  });
+  for (const std::string& trainer : wrong)
+    handle(self, job::Suspected{
+                     trainer, "its state of step " + std::to_string(done.step - 1) + " was wrong"});
+}
+
 void step_done(Self* self, const StepDone& done) {
   JobState& s = self->state;
-  if (done.generation != s.job.generation) return;               // S4
+  // S4. Reports of a generation that was just fenced still tell what its last steps were.
+  if (done.generation != s.members_generation) return;
   if (s.recorded_step && done.step <= *s.recorded_step) return;  // told once more
   JobState::Step& step = s.pending[done.step];
   step.any = done;
   step.samples[done.trainer] = done.samples;
   step.busy_ms[done.trainer] = done.busy_ms;
   // Trainers report their steps in order, so the oldest is complete first.
+  if (done.generation != s.job.generation) return;
+  settle_dispute(self, done);
   while (!s.pending.empty() && s.pending.begin()->second.samples.size() == s.members.size()) {
     const auto complete = s.pending.extract(s.pending.begin());
     commit(self, complete.key(), complete.mapped());
   }
 }
 
+/// A slow machine shows in comparison with what the others told before.
+void node_checked(Self* self, const NodeChecked& checked) {
+  JobState& s = self->state;
+  std::vector<CheckResult> results = from_json(json::parse(checked.report, nullptr, false));
+  std::vector<json> others;
+  for (const auto& [name, report] : s.checks)
+    if (name != checked.node) others.push_back(report);
+  s.checks[checked.node] = to_json(results);
+  compare(results, others);
+  json line = event_line(s, {"", "checked", checked.node, table(results)}, now_ms(self));
+  line["checks"] = to_json(results);
+  s.options.journal->append("events.jsonl", line);
+  const std::string wrong = checked.ok ? complaints(results) : checked.reason;
+  handle(self, job::NodeChecked{checked.node, wrong.empty(), wrong});
+}
+
 void tick(Self* self) {
+  publish_recorded(self);
   self->delayed_send(self, 100ms, local::Tick{});
   leadership::tick(self);
   handle(self, job::Tick{});
@@ -396,6 +454,7 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
         handle(self, job::TrainerDown{down.trainer, down.reason, down.restarting});
       },
       [self](const TrainerIdle& idle) {
+        if (idle.state_hash != 0) self->state.disputed[idle.trainer] = {idle.step, idle.state_hash};
         handle(self, job::TrainerIdle{idle.trainer, idle.generation, idle.shard, idle.held,
                                       fault_of(idle.fault), idle.step, idle.suspect, idle.reason});
       },
@@ -407,9 +466,7 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
         for (const PeerCopy& copy : held.copies) event.copies.push_back({copy.shard, copy.step});
         handle(self, event);
       },
-      [self](const NodeChecked& checked) {
-        handle(self, job::NodeChecked{checked.node, checked.ok, checked.reason});
-      },
+      [self](const NodeChecked& checked) { node_checked(self, checked); },
       [self](const Command& command) { return answer(self, command); },
       [self](const StepDone& done) { step_done(self, done); },
       [self](const Validated& result) {
@@ -424,12 +481,8 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
         handle(self, job::TrainerFinished{end.trainer, end.generation, end.step});
       },
       [self](const ShardSaved& saved) {
-        JobState& s = self->state;
-        self->send(s.publisher,
-                   local::ShardWritten{
-                       saved.generation, saved.step,
-                       saved.step * static_cast<uint64_t>(s.options.plan.global_batch_size),
-                       saved.record, saved.error});
+        self->state.unpublished.push_back(saved);
+        publish_recorded(self);
       },
       [self](const local::Published& published) {
         if (published.error.empty())

@@ -60,9 +60,16 @@ struct JobState {
   std::map<uint64_t, Step>
       pending;  // steps of the current generation that not all trainers have reported
   std::vector<job::Place> members;  // of the current generation, and their groups
-  uint64_t groups = 0;
-  std::optional<uint64_t> recorded_step;  // newest in metrics and ledger
+  uint64_t groups = 0, members_generation = 0;
+  std::vector<ShardSaved> unpublished;  // of steps that the records do not have yet
+  /// States that differed: redoing the step tells who was wrong.
+  struct Disputed {
+    uint64_t step, hash;
+  };
+  std::map<std::string, Disputed> disputed;  // by trainer
+  std::optional<uint64_t> recorded_step;     // newest in metrics and ledger
   Anomalies anomalies;
+  std::map<std::string, nlohmann::json> checks;  // the newest diagnosis by node
   caf::actor publisher;
   uint64_t incidents = 0;
   struct Incident {

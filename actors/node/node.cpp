@@ -5,6 +5,7 @@
 
 #include "actors/checkpoint/checkpoint.hpp"
 #include "actors/dataloader/dataloader.hpp"
+#include "actors/node/check.hpp"
 #include "actors/node/join.hpp"
 #include "actors/node/trainer_process.hpp"
 #include "actors/supervision/supervisor_actor.hpp"
@@ -397,6 +398,13 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
           kill_process(self, slot->process, order.reason);
       },
       [self](const InjectFault& fault) { inject_here(self, fault); },
+      [self](const CheckNode& order) {
+        NodeState& s = self->state;
+        log::info("a diagnosis: {}", order.reason);
+        spawn_check(self->system(), caf::actor_cast<caf::actor>(self), s.options.name(),
+                    s.options.run.logs());
+      },
+      [self](const NodeChecked& checked) { to_supervisor(self, checked); },
       [self](const Shutdown& order) { leave(self, order.exit_code, order.reason); },
       // From the clock.
       [self](const local::Look&) { look(self); },

@@ -282,6 +282,9 @@ StepDone ComputeThread::step_done(const JoinTrainer& order, uint64_t step,
   done.learning_rate = options_.plan.learning_rate.at(static_cast<int64_t>(step) - 1);
   done.step_ms = result.step_ms;
   done.busy_ms = result.step_ms - result.wait_ms;
+  done.state_hash = result.state_hash.low;
+  done.time =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   done.samples =
       samples_of(options_.plan, order.replicate_members.size(), order.group, order.shard, step);
   return done;
@@ -343,6 +346,8 @@ Status ComputeThread::blame_state(Generation& g, Status status) {
     const bool mine = mismatch->shard == g.shard->rank() &&
                       std::ranges::find(wrong, g.replicate->rank()) != wrong.end();
     if (mine) fault_.suspect = trainer_;
+    if (mismatch->shard == g.shard->rank())
+      fault_.state_hash = mismatch->of_group[static_cast<size_t>(g.replicate->rank())].low;
   }
   return status;
 }

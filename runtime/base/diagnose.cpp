@@ -222,6 +222,18 @@ nlohmann::json to_json(const std::vector<CheckResult>& results) {
   return list;
 }
 
+std::vector<CheckResult> from_json(const nlohmann::json& report) {
+  std::vector<CheckResult> results;
+  if (!report.is_array()) return results;
+  for (const auto& r : report)
+    if (r.is_object() && r.contains("check") && r["check"].is_string() && r.contains("ok") &&
+        r["ok"].is_boolean() && r.contains("value") && r["value"].is_number())
+      results.push_back({r["check"], r["ok"], r["value"],
+                         r.contains("unit") && r["unit"].is_string() ? r["unit"] : "",
+                         r.contains("detail") && r["detail"].is_string() ? r["detail"] : ""});
+  return results;
+}
+
 std::string table(const std::vector<CheckResult>& results) {
   std::string text;
   for (const CheckResult& r : results)

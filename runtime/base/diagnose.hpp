@@ -37,6 +37,8 @@ std::vector<CheckResult> check_machine(const std::string& folder);
 bool all_ok(const std::vector<CheckResult>& results);
 /// What is wrong, in a line; "" if nothing is.
 std::string complaints(const std::vector<CheckResult>& results);
+/// What to_json() gave; entries that make no sense are left out.
+std::vector<CheckResult> from_json(const nlohmann::json& report);
 nlohmann::json to_json(const std::vector<CheckResult>& results);
 /// For people: one line a check.
 std::string table(const std::vector<CheckResult>& results);

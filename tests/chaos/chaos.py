@@ -174,6 +174,8 @@ class Chaos:
         return self.inject("hang_trainer")
 
     def bitflip_gradient(self):
+        if (status(self.run) or {}).get("groups", 0) < 2:
+            return None  # without a replica nobody can tell
         return self.inject("bitflip_gradient")
 
     def nan_loss(self):

@@ -177,7 +177,8 @@ SS_FIELDS(JoinTrainer, x.trainer, x.generation, x.group, x.shard, x.ring, x.stat
 /// A trainer has left a generation and waits. fault: "" (told to: fenced, asked to leave, or only
 /// helped), "failed" (a collective, a peer, a timeout), "non_finite", "mismatch" (replicas differ
 /// in the state of `step`), "bad_copy" (the state received from, or held by, `suspect` is damaged).
-/// The node adds shard and held.
+/// The node adds shard and held. state_hash: of a mismatch, of the own state; 0 if that is not in
+/// question.
 struct TrainerIdle {
   std::string trainer;
   uint64_t generation = 0;
@@ -187,10 +188,11 @@ struct TrainerIdle {
   uint64_t step = 0;
   std::string suspect;
   std::string reason;
+  uint64_t state_hash = 0;
   bool operator==(const TrainerIdle&) const = default;
 };
 SS_FIELDS(TrainerIdle, x.trainer, x.generation, x.shard, x.held, x.fault, x.step, x.suspect,
-          x.reason);
+          x.reason, x.state_hash);
 
 /// A trainer has the state of `step` and begins to train. ms, bytes: what it took to bring it.
 struct TrainerReady {
@@ -233,7 +235,8 @@ SS_FIELDS(PeerCopies, x.node, x.copies);
 
 /// A trainer has committed a step. loss in nats per token. samples: first, count, first, count, ...
 /// of its micro-batches. save: the trainer has pinned the step's state for a checkpoint. busy_ms:
-/// what of step_ms it did not wait for others. state_hash: of the shard's state after the step.
+/// what of step_ms it did not wait for others. state_hash: of the shard's state before the step, 0
+/// without replicas.
 /// time: when it was committed, seconds since the epoch.
 struct StepDone {
   uint64_t generation = 0;

@@ -200,6 +200,7 @@ struct TrainerIdle {
   step @5 :UInt64;
   suspect @6 :Text;
   reason @7 :Text;
+  stateHash @8 :UInt64;
 }
 
 struct StepDone {

@@ -1,0 +1,68 @@
+"""Nodes that die: a spare takes over, or the other group goes on and groups grow back; always the same bits."""
+
+import os
+import signal
+import unittest
+
+from common import TINY, Case, last_step, leftovers, lines, status
+
+
+class Nodes(Case):
+    layout_flags = ["--cluster.nodes=2", "--cluster.trainers_per_node=2", "--parallel.group_nodes=1",
+                    "--parallel.strategy=hybrid_shard", "--train.global_batch_size=48"]
+    steps = 160
+
+    def kill_node(self, run, name):
+        node = next(n for n in status(run)["nodes"] if n["name"] == name)
+        for pid in [node["pid"], *(t["pid"] for t in node["trainers"])]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def kinds(self, run, kind):
+        return [e for e in lines(run / "events.jsonl") if e["kind"] == kind]
+
+    def finish(self, run, process, want):
+        self.assertEqual(process.wait(120), 0, process.stdout.read())
+        self.assertEqual(self.digest(run), want)
+        self.assertIn("each sample exactly once", self.verify(run))
+        self.assertEqual([m["step"] for m in lines(run / "metrics.jsonl")], list(range(1, self.steps + 1)), "no step was made twice")
+        self.assertFalse(leftovers(run))
+
+    def reference(self):
+        return self.digest(self.train("reference", *self.layout_flags, f"--train.max_steps={self.steps}", "--cluster.nodes=1"))
+
+    def test_a_spare_takes_the_place_of_a_dead_node(self):
+        want = self.reference()
+        run, process = self.start("run", *self.layout_flags, f"--train.max_steps={self.steps}", "--cluster.spares=1")
+        self.wait_for(lambda: last_step(run) >= 20 and status(run)["standby"], "step 20")
+        self.kill_node(run, next(n["name"] for n in status(run)["nodes"] if n["group"]))
+        self.finish(run, process, want)
+        joined = self.kinds(run, "joined")
+        self.assertTrue(any("takes the place of" in e["reason"] for e in joined), joined)
+
+    def test_without_a_spare_the_other_group_goes_on_and_groups_grow_back(self):
+        self.steps = 500  # the node's agent is started again after a second
+        want = self.reference()
+        run, process = self.start("run", *self.layout_flags, f"--train.max_steps={self.steps}")
+        self.wait_for(lambda: last_step(run) >= 20 and status(run)["standby"], "step 20")
+        self.kill_node(run, "n1")
+        self.wait_for(lambda: any("1 groups instead of 2" in e["reason"] for e in self.kinds(run, "joined")), "one group")
+        self.wait_for(lambda: self.kinds(run, "check_passed"), "the node's return and its diagnosis")
+        self.wait_for(lambda: any("2 groups instead of 1" in e["reason"] for e in self.kinds(run, "layout_changed")), "two groups")
+        self.finish(run, process, want)
+
+    def test_a_wrong_sum_is_found_undone_and_its_node_examined(self):
+        want = self.reference()
+        run, process = self.start("run", *self.layout_flags, f"--train.max_steps={self.steps}")
+        self.wait_for(lambda: last_step(run) >= 20, "step 20")
+        self.command("console", run, "-c", "inject bitflip_gradient n1.0")
+        self.assertEqual(process.wait(120), 0, process.stdout.read())
+        self.assertEqual(self.digest(run), want)
+        self.assertEqual([e["subject"] for e in self.kinds(run, "suspected")], ["n1.0"])
+        self.assertTrue(self.kinds(run, "check_passed"))
+
+
+if __name__ == "__main__":
+    unittest.main()
