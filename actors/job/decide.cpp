@@ -1,6 +1,8 @@
 #include "actors/job/decide.hpp"
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 #include <utility>
 
 namespace simplescale::job {
@@ -81,7 +83,10 @@ class Decider {
     Node* node = find_node(e.node);
     if (!node) return;
     const bool known = node->state != NodeState::absent && node->state != NodeState::lost;
-    if (known && node->pid == e.pid) return;  // it presents itself to a new supervisor
+    if (known && node->pid == e.pid) {  // it presents itself to a new supervisor
+      if (node->checking) act(CheckNode{e.node, node->reason});  // perhaps not told by the last
+      return;
+    }
     if (known) lose(e.node, "its agent has started anew");
     const bool returns = node->state == NodeState::lost;
     node->pid = e.pid;
@@ -107,10 +112,12 @@ class Decider {
     node->checking = false;
     record("", e.ok ? "check_passed" : "check_failed", e.node, e.reason);
     if (node->state != NodeState::suspect) return;
-    if (e.ok)
+    if (e.ok) {
       set(e.node, NodeState::up, "");
-    else
+      budget(e.node);  // it may have failed on while it was suspect
+    } else {
       drain(e.node, "it failed its diagnosis: " + e.reason);
+    }
     plan();
   }
 
@@ -147,15 +154,18 @@ class Decider {
       trainer->held = e.held;
       return;
     }
-    const bool replaced = in_generation(*trainer) && e.generation == 0;
-    *trainer = {TrainerState::idle, e.pid, e.address, e.shard, e.held, 0, false};
-    if (e.generation != 0) {  // trains in a generation that this supervisor knows nothing of
-      s_.generation = std::max(s_.generation, e.generation);
+    const bool replaced = in_generation(*trainer);
+    *trainer = {TrainerState::idle, e.pid, e.address, e.shard, e.held, 0, trainer->ready};
+    if (e.generation >= std::max<uint64_t>(s_.generation, 1)) {  // unknown to this supervisor
+      s_.generation = e.generation;
       trainer->state = TrainerState::training;
       fence("detect", "unknown_generation", e.trainer,
             "it trains in generation " + number(e.generation));
-    } else if (replaced) {
-      fence("detect", "trainer_replaced", e.trainer, "a new process reports in its place");
+    } else {
+      // In an older one: it has been told to leave, or is about to be.
+      if (e.generation != 0) trainer->state = TrainerState::draining;
+      if (replaced)
+        fence("detect", "trainer_replaced", e.trainer, "it is not in the current generation");
     }
     record("", "trainer_up", e.trainer, "");
     plan();
@@ -180,9 +190,11 @@ class Decider {
     Trainer* trainer = find_trainer(e.trainer);
     if (!trainer) return;
     const bool current = trainer->state == TrainerState::training && e.generation == s_.generation;
-    if (!current && trainer->state != TrainerState::draining &&
-        trainer->state != TrainerState::idle)
-      return;  // S4
+    // S4: the answer to the last fence carries the generation before it; what is older is stale.
+    const bool answers =
+        (trainer->state == TrainerState::draining || trainer->state == TrainerState::idle) &&
+        e.generation + 1 >= s_.generation;
+    if (!current && !answers) return;
     trainer->shard = e.shard;
     trainer->held = e.held;
     if (trainer->state == TrainerState::idle) {  // has helped others to their state
@@ -193,6 +205,7 @@ class Decider {
     if (e.fault == Fault::mismatch && e.step > 0) {
       s_.ceiling = s_.has_ceiling ? std::min(s_.ceiling, e.step - 1) : e.step - 1;
       s_.has_ceiling = true;
+      for (auto& [name, t] : s_.trainers) t.ready = false;
     }
     if (e.fault == Fault::bad_copy) strike(e.suspect, e.step);
     if (current && !(s_.leaving && e.fault == Fault::none)) {
@@ -208,9 +221,7 @@ class Decider {
     Trainer* trainer = find_trainer(e.trainer);
     if (!trainer || e.generation != s_.generation) return;
     trainer->ready = true;
-    const auto all = places(s_.rules, s_.layout);
-    if (s_.incident &&
-        std::ranges::all_of(all, [&](const Place& p) { return s_.trainers.at(p.trainer).ready; }))
+    if (s_.incident && all_members([](const Trainer& t) { return t.ready; }))
       record("heal", "state_restored", "", "step " + number(s_.joined_step));
   }
 
@@ -339,37 +350,47 @@ class Decider {
   }
   bool gathering() const { return s_.phase == Phase::starting || s_.phase == Phase::recovering; }
   bool waited(int64_t limit_ms) const { return now_ - s_.waiting_since_ms > limit_ms; }
+  /// Whether all trainers of a node are so; stops at the first that is not. They are neighbours in
+  /// the map, since "." sorts before any digit.
+  template <class F>
+  bool all_of_node(const std::string& node, F&& is_so) const {
+    auto next = s_.trainers.lower_bound(node + ".");
+    for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot, ++next)
+      if (!is_so(next->second)) return false;
+    return true;
+  }
+  /// The same for all trainers of the layout; false if there is none.
+  template <class F>
+  bool all_members(F&& are_so) const {
+    for (const auto& cell : s_.layout.cells)
+      for (const std::string& node : cell)
+        if (!all_of_node(node, are_so)) return false;
+    return !s_.layout.cells.empty();
+  }
   bool all_in(TrainerState state) const {
-    const auto all = places(s_.rules, s_.layout);
-    return !all.empty() && std::ranges::all_of(all, [&](const Place& p) {
-      return s_.trainers.at(p.trainer).state == state;
-    });
+    return all_members([&](const Trainer& t) { return t.state == state; });
   }
-  bool all_in_generation() const {
-    const auto all = places(s_.rules, s_.layout);
-    return !all.empty() && std::ranges::all_of(all, [&](const Place& p) {
-      return in_generation(s_.trainers.at(p.trainer));
-    });
-  }
+  bool all_in_generation() const { return all_members(in_generation); }
   uint64_t last_step() const {
-    return s_.trainers.at(places(s_.rules, s_.layout).front().trainer).step;
+    return s_.trainers.at(trainer_name(s_.layout.cells.front().front(), 0)).step;
   }
   template <class F>
   void each_trainer(const std::string& node, F&& f) {
-    for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot)
-      f(s_.trainers.at(trainer_name(node, slot)));
+    auto next = s_.trainers.lower_bound(node + ".");
+    for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot, ++next) f(next->second);
   }
   bool all_idle(const std::string& node) const {
-    for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot)
-      if (s_.trainers.at(trainer_name(node, slot)).state != TrainerState::idle) return false;
-    return true;
+    return all_of_node(node, [](const Trainer& t) { return t.state == TrainerState::idle; });
   }
   /// Nodes that a new layout may use: idle ones, and (for what-if) those that train.
   std::vector<std::string> usable(bool with_training) const {
     std::vector<std::string> list;
+    std::set<std::string_view> training;
+    if (with_training)
+      for (const auto& cell : s_.layout.cells) training.insert(cell.begin(), cell.end());
     for (const std::string& name : s_.node_order) {
       if (s_.nodes.at(name).state != NodeState::up) continue;
-      if (all_idle(name) || (with_training && s_.layout.contains(name))) list.push_back(name);
+      if (all_idle(name) || training.contains(name)) list.push_back(name);
     }
     std::ranges::stable_sort(
         list, {}, [&](const std::string& name) { return s_.nodes.at(name).failures_ms.size(); });
@@ -467,10 +488,8 @@ class Decider {
     ++s_.generation;
     ++s_.cycles;
     s_.leaving = false;
-    for (auto& [name, trainer] : s_.trainers) {
-      trainer.ready = false;
+    for (auto& [name, trainer] : s_.trainers)
       if (in_generation(trainer)) trainer.state = TrainerState::draining;
-    }
     s_.phase = Phase::recovering;
     wait("all trainers to be idle");
     if (s_.cycles > s_.give_up_after_cycles) {
@@ -557,6 +576,7 @@ class Decider {
       if (hopeless) {
         shut_down(Code::gave_up, "every node is drained: " + missing());
       } else if (!gathering()) {
+        ++s_.generation;  // nobody is in the last one any more
         s_.phase = Phase::recovering;
         wait("nodes");
       }
@@ -576,8 +596,9 @@ class Decider {
         const std::string who = trainer_name(name, slot);
         const Trainer& trainer = s_.trainers.at(who);
         if (trainer.state != TrainerState::idle) continue;
+        // Whoever has begun a generation since the ceiling was set holds nothing from before.
         for (uint64_t step : trainer.held)
-          if (!s_.has_ceiling || step <= s_.ceiling)
+          if (!s_.has_ceiling || step <= s_.ceiling || trainer.ready)
             list.push_back({who, trainer.shard, step, false});
         if (std::exchange(peers, false))
           for (const PeerHeld& copy : node.peer)
@@ -626,7 +647,8 @@ class Decider {
       order.step = *step;
       order.moves = moves_for(members, all, *step);
     }
-    if (s_.phase != Phase::recovering || s_.generation == 0) ++s_.generation;  // else: fence()
+    // S4: a number is used once; one that a fence has given out has not begun yet.
+    if (s_.phase != Phase::recovering || s_.generation == 0 || s_.leaving) ++s_.generation;
     order.generation = s_.generation;
     const std::string what = choice(s_.layout, next);
     const bool changed = s_.phase == Phase::training || s_.leaving;
@@ -649,6 +671,7 @@ class Decider {
     because(what + "; generation " + number(s_.generation) + " begins at step " +
             number(order.step) + " from " + to_string(order.source) +
             (order.moves.empty() ? "" : ", " + number(order.moves.size()) + " shards move"));
+    if (s_.incident) record("abort", "all_idle", "", "everybody has left");
     record(s_.incident ? "decide" : "", changed ? "layout_changed" : "joined", "",
            decision_.reason);
     act(std::move(order));

@@ -43,7 +43,7 @@ struct Trainer {
   uint32_t shard = 0;            // of which it holds
   std::vector<uint64_t> held;    // steps whose state it has in memory
   uint64_t step = 0;             // last reported
-  bool ready = false;            // has the state of the current generation's first step
+  bool ready = false;            // has had the state of its newest generation's first step
 };
 
 enum class NodeState : unsigned char {

@@ -1,6 +1,7 @@
 #include "actors/job/layout.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <set>
 
 namespace simplescale::job {
@@ -49,7 +50,7 @@ Layout assign(const LayoutRules& rules, const Layout& current,
     }
     drafts.push_back(std::move(draft));
   }
-  std::vector<std::string> spares;
+  std::deque<std::string> spares;
   for (const std::string& node : usable)
     if (!placed.contains(node)) spares.push_back(node);
 
@@ -62,8 +63,8 @@ Layout assign(const LayoutRules& rules, const Layout& current,
     if (draft.gaps <= spares.size()) {
       for (std::string& node : draft.nodes) {
         if (!node.empty()) continue;
-        node = spares.front();
-        spares.erase(spares.begin());
+        node = std::move(spares.front());
+        spares.pop_front();
       }
       draft.gaps = 0;
       ++first;

@@ -388,3 +388,79 @@ TEST_CASE("job: what-if tells the decision and changes nothing") {
   CHECK(what_if(s, "kill_trainer", "n0.0").find("the same nodes") != std::string::npos);
   CHECK(what_if(s, "kill_agent", "n9").find("no node") != std::string::npos);
 }
+
+TEST_CASE("job: S4: a trainer's answer to a fence long ago is not taken for one to the last") {
+  State s = training(2);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, {3});
+  back(s, "n1.0", 0, {3});
+  decide(0, s, StepCommitted{s.generation, 4});
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  decide(0, s, TrainerIdle{"n0.0", 1, 0, {3}});
+  CHECK(s.trainers.at("n0.0").state == TrainerState::draining);
+}
+
+TEST_CASE("job: S4: a generation that was left is not begun again") {
+  State s = job_of(2);
+  const uint64_t first = only<Join>(all_up(s)).generation;
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, {});
+  const uint64_t second = only<Join>(back(s, "n1.0", 0, {})).generation;
+  CHECK(second > first);
+  // Before its first step it is left for a pause.
+  decide(0, s, PauseRequested{true, "me"});
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, {}});
+  CHECK(only<Join>(decide(0, s, PauseRequested{false, "me"})).generation > second);
+}
+
+TEST_CASE("job: S1: what was trained since a mismatch is trusted before a step is reported") {
+  State s = training(2);
+  decide(0, s, TrainerIdle{"n0.0", 1, 0, {2, 3}, Fault::mismatch, 3, "", "shard 0 differs"});
+  CHECK(only<Join>(all_idle(s, {2, 3})).step == 2);
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerReady{p.trainer, s.generation});
+  decide(0, s, NodeLost{"n1", "gone"});
+  CHECK(only<Join>(all_idle(s, {4, 5})).step == 5);
+}
+
+TEST_CASE("job: a supervisor that knows nothing ends an unknown generation once") {
+  State s = job_of(4);
+  size_t fences = 0;
+  for (const auto& node : s.node_order) {
+    decide(0, s, NodeUp{node, 1});
+    for (int slot = 0; slot < 2; ++slot)
+      fences +=
+          all<Fence>(decide(0, s, TrainerUp{trainer_name(node, slot), 1, {1}, 0, {3}, 41})).size();
+  }
+  CHECK(fences == 1);
+  CHECK(s.generation == 42);
+}
+
+TEST_CASE("job: a diagnosis that a supervisor did not come to order is ordered by its successor") {
+  State s = training(2, 1);
+  CHECK(all<CheckNode>(decide(0, s, Suspected{"n1.0", "slow"})).size() == 1);
+  CHECK(only<CheckNode>(decide(0, s, NodeUp{"n1", 1})).node == "n1");
+}
+
+TEST_CASE("job: a node that used its budget up while it was suspect is drained after its check") {
+  State s = training(2, 1);
+  decide(0, s, Suspected{"n1.0", "slow"});
+  for (int i = 0; i <= s.max_restarts; ++i) {
+    decide(0, s, TrainerDown{"n1.0", "signal 11"});
+    decide(0, s, TrainerUp{"n1.0", 2, {2}, 0, {3}, 0});
+  }
+  decide(0, s, NodeChecked{"n1", true, ""});
+  CHECK(s.nodes.at("n1").state == NodeState::drained);
+}
+
+TEST_CASE("job: a trainer of an old generation that comes back disturbs nobody") {
+  State s = training(2);
+  decide(0, s, NodeLost{"n1", "gone"});
+  all_idle(s, {3});
+  decide(0, s, StepCommitted{s.generation, 4});
+  decide(0, s, NodeUp{"n1", 1});
+  CHECK(all<Fence>(decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, {3}, 1})).empty());
+  // One that should train in this one is another matter.
+  CHECK(all<Fence>(decide(0, s, TrainerUp{"n0.0", 1, {1}, 0, {3}, 1})).size() == 1);
+}

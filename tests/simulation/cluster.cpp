@@ -1,0 +1,459 @@
+#include "tests/simulation/cluster.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "runtime/base/status.hpp"
+#include "tests/simulation/faults.hpp"
+#include "tests/simulation/invariants.hpp"
+
+namespace simplescale::simulation {
+
+namespace {
+constexpr size_t events_shown = 50;
+constexpr uint64_t events_max = 40'000'000;
+constexpr Time look_again = 100 * ms;  // at the epochs, by an agent without a supervisor
+}  // namespace
+
+uint64_t content_of(uint32_t shard, uint64_t step) {
+  uint64_t z = (step << 20 ^ shard) + 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  return z ^ (z >> 31);
+}
+
+Cluster::Cluster(const Options& o)
+    : options(o), random(o.seed), invariants(std::make_unique<Invariants>(*this)) {
+  nodes.resize(static_cast<size_t>(o.nodes));
+  trainers.resize(static_cast<size_t>(o.nodes * o.trainers));
+  blocked_.resize(nodes.size() * nodes.size());
+  for (int n = 0; n < o.nodes; ++n) {
+    nodes[n].name = "n" + std::to_string(n);
+    node_index[nodes[n].name] = n;
+    for (int slot = 0; slot < o.trainers; ++slot) {
+      Trainer& t = trainers[n * o.trainers + slot];
+      t.name = job::trainer_name(nodes[n].name, slot);
+      trainer_index[t.name] = n * o.trainers + slot;
+    }
+  }
+  step_time = random.between(60, 300) * ms;
+}
+
+Cluster::~Cluster() = default;
+
+void Cluster::at(Time delay, Message what) {
+  uint32_t slot;
+  if (free_.empty()) {
+    slot = static_cast<uint32_t>(slots_.size());
+    slots_.push_back(std::move(what));
+  } else {
+    slot = free_.back();
+    free_.pop_back();
+    slots_[slot] = std::move(what);
+  }
+  due_.push({now + std::max<Time>(delay, 1), order_++, slot});
+}
+
+void Cluster::note(const std::string& text) {
+  char time[32];
+  std::snprintf(time, sizeof time, "%10.4f  ", static_cast<double>(now) / second);
+  log.push_back(time + text);
+  if (log.size() > events_shown) log.pop_front();
+  if (options.verbose) std::printf("%s\n", log.back().c_str());
+}
+
+void Cluster::run() {
+  for (int n = 0; n < options.nodes; ++n)
+    at(random.between(1, 300) * ms, [this, n] { start_agent(n); });
+  schedule_faults(*this);
+  while (!ended && !due_.empty()) {
+    const Due next = due_.top();
+    due_.pop();
+    now = next.time;
+    Message what = std::move(slots_[next.slot]);
+    free_.push_back(next.slot);
+    what();
+    ++events;
+    invariants->after_event();
+    if (events > events_max) throw Broken{"S5", "events without end"};
+  }
+  invariants->at_end();
+}
+
+// --- Links ---
+
+bool Cluster::reachable(int from, int to) const {
+  return from == to || blocks_ == 0 ||
+         !blocked_[static_cast<size_t>(from) * nodes.size() + static_cast<size_t>(to)];
+}
+
+void Cluster::block(int from, int to, bool blocked) {
+  for (int other = 0; other < options.nodes; ++other) {
+    if (from >= 0 && to >= 0 && other > 0) break;
+    const int a = from < 0 ? other : from, b = to < 0 ? other : to;
+    if (a == b) continue;
+    uint8_t& cell = blocked_[static_cast<size_t>(a) * nodes.size() + static_cast<size_t>(b)];
+    if (blocked == (cell != 0)) continue;
+    cell = blocked;
+    blocks_ += blocked ? 1 : -1;
+  }
+  if (blocked) at(silence + random.between(0, 500) * ms, [this] { check_links(); });
+}
+
+/// direction 0: to the supervisor; 1: to the agent. First in, first out.
+void Cluster::send(int node, int direction, Message what) {
+  Link& link = nodes[node].link;
+  if (!link.up) return;
+  Time delay = random.between(50, 2000);
+  if (now < slow_links_until && random.chance(10)) delay += random.between(10, 800) * ms;
+  link.last[direction] = std::max(link.last[direction] + 1, now + delay);
+  link.queue[direction].push_back(std::move(what));
+  at(link.last[direction] - now,
+     [this, node, direction, id = link.id] { pump(node, direction, id); });
+}
+
+void Cluster::pump(int node, int direction, uint64_t id) {
+  Node& n = nodes[node];
+  if (n.link.id != id || !n.link.up) return;
+  Boss& boss = *n.link.boss;
+  const bool stuck = direction == 0 ? !reachable(node, boss.host) || boss.hung_until > now ||
+                                          hung(nodes[boss.host])
+                                    : !reachable(boss.host, node) || hung(n);
+  if (stuck) {
+    at(20 * ms, [this, node, direction, id] { pump(node, direction, id); });
+    return;
+  }
+  if (direction == 0 ? !boss.up : !n.up) return;
+  Message what = std::move(n.link.queue[direction].front());
+  n.link.queue[direction].pop_front();
+  what();
+}
+
+/// The agent notices now; the supervisor a little before or after.
+void Cluster::break_link(int node, bool boss_knows_at_once) {
+  Link& link = nodes[node].link;
+  if (!link.up) return;
+  link.up = false;
+  for (auto& queue : link.queue) queue.clear();
+  nodes[node].alone_since = now;
+  Boss* boss = link.boss;
+  const uint64_t id = link.id;
+  if (noting())
+    note(nodes[node].name + ": its link to supervisor " + std::to_string(boss->epoch) + " breaks");
+  at(boss_knows_at_once ? random.between(1, 20) * ms : random.between(1, 400) * ms,
+     [this, node, boss, id] { notice_loss(node, boss, id); });
+  at(random.between(1, 50) * ms, [this, node] { seek(node); });
+}
+
+/// The supervisor's end of a broken link.
+void Cluster::notice_loss(int node, Boss* boss, uint64_t id) {
+  if (!boss->up) return;
+  if (boss->hung_until > now || hung(nodes[boss->host])) {
+    at(20 * ms, [this, node, boss, id] { notice_loss(node, boss, id); });
+    return;
+  }
+  auto found = boss->links.find(node);
+  if (found == boss->links.end() || found->second != id) return;
+  boss->links.erase(found);
+  handle(*boss, job::NodeLost{nodes[node].name, "its agent does not answer any more"});
+}
+
+/// Links whose ends have not heard each other for too long break.
+void Cluster::check_links() {
+  for (int n = 0; n < options.nodes; ++n) {
+    Node& node = nodes[n];
+    if (!node.up || !node.link.up) continue;
+    const Boss& boss = *node.link.boss;
+    if (!reachable(n, boss.host) || !reachable(boss.host, n) || hung(node) ||
+        hung(nodes[boss.host]) || boss.hung_until > now || !boss.up)
+      break_link(n, false);
+  }
+}
+
+bool Cluster::hears(const Boss& boss, int node) const {
+  auto found = boss.links.find(node);
+  return found != boss.links.end() && nodes[node].link.up && nodes[node].link.id == found->second;
+}
+
+Boss* Cluster::leader() {
+  for (auto& boss : bosses)
+    if (boss->epoch == disk.newest_epoch && boss->up) return boss.get();
+  return nullptr;
+}
+
+// --- Agents ---
+
+void Cluster::start_agent(int index) {
+  Node& node = nodes[index];
+  if (node.up) return;
+  node.up = true;
+  node.pid = ++pids_;
+  node.over = false;
+  node.alone_since = now;
+  node.hung_until = 0;
+  if (noting()) note(node.name + ": its agent starts");
+  for (int slot = 0; slot < options.trainers; ++slot)
+    start_trainer(index * options.trainers + slot, random.between(20, 400) * ms);
+  seek(index);
+}
+
+/// Looks for the supervisor of the newest epoch; starts one if there is none for too long.
+void Cluster::seek(int index) {
+  Node& node = nodes[index];
+  if (!node.up || node.link.up || node.over) return;
+  if (hung(node)) {
+    at(node.hung_until - now, [this, index] { seek(index); });
+    return;
+  }
+  Boss* boss = leader();
+  const bool beats = boss && boss->hung_until <= now && !hung(nodes[boss->host]);
+  if (beats && boss->epoch >= node.epoch && reachable(index, boss->host) &&
+      reachable(boss->host, index)) {
+    node.epoch = boss->epoch;
+    node.link = {boss, ++links_, true, {now, now}, {}};
+    present(index);
+    return;
+  }
+  const bool first = disk.newest_epoch == 0 && index == 0;
+  const Time patience = silence + 500 * ms + index * 200 * ms;
+  if (!beats && (first || now - node.alone_since > patience)) {
+    claim(index, std::nullopt, 0);
+    node.alone_since = now;
+  }
+  at(look_again, [this, index] { seek(index); });
+}
+
+/// What a new supervisor has to hear.
+void Cluster::present(int index) {
+  Node& node = nodes[index];
+  Boss* boss = node.link.boss;
+  send(index, 0, [this, boss, index, id = node.link.id, pid = node.pid] {
+    node_came(*boss, index, id, pid);
+  });
+  for (int slot = 0; slot < options.trainers; ++slot) {
+    const Trainer& t = trainers[index * options.trainers + slot];
+    if (!t.known) continue;
+    const bool news = t.idle && t.idle->generation + 1 >= node.generation;
+    job::TrainerUp up{.trainer = t.name, .pid = t.pid, .shard = t.shard};
+    for (const StateCopy& copy : t.copies) up.held.push_back(copy.step);
+    up.generation = t.idle && !news ? 0 : t.told_generation;
+    to_boss(index, up);
+    if (news) to_boss(index, *t.idle);
+    if (!t.up) to_boss(index, job::TrainerDown{t.name, "it has ended", true});
+    auto g = generations.find(t.told_generation);
+    if (g == generations.end() || !g->second->settled || t.told_generation == 0) continue;
+    to_boss(index, job::TrainerReady{t.name, g->first});
+    if (g->second->stops_now && t.generation == g->first)
+      to_boss(index, job::TrainerFinished{t.name, g->first, g->second->step});
+  }
+  peer_copies(index);
+  for (const StepReport& report : node.reports)
+    send(index, 0, [this, boss, report] { step_done(*boss, report); });
+  if (node.checked) to_boss(index, *node.checked);
+}
+
+void Cluster::to_boss(int node, const job::Event& event) {
+  if (!nodes[node].link.up) return;
+  send(node, 0, [this, boss = nodes[node].link.boss, event] {
+    if (noting()) note("supervisor " + std::to_string(boss->epoch) + " hears " + text_of(event));
+    if (old_events_.size() > 40) old_events_.pop_front();
+    if (!options.large()) old_events_.push_back(event);
+    handle(*boss, event);
+  });
+}
+
+void Cluster::report_idle(int index, job::TrainerIdle idle) {
+  Trainer& t = trainers[index];
+  const int node = node_of(index);
+  if (!nodes[node].up || !t.known) return;
+  idle.trainer = t.name;
+  idle.shard = t.shard;
+  for (const StateCopy& copy : t.copies) idle.held.push_back(copy.step);
+  // An answer to a fence may come after the next order to join has passed.
+  if (idle.generation >= t.told_generation) t.idle = idle;
+  to_boss(node, idle);
+}
+
+void Cluster::report_step(int index, StepReport report) {
+  Node& node = nodes[index];
+  if (!node.up) return;
+  if (node.link.up)
+    while (!node.reports.empty() && node.reports.front().step + 2 <= node.link.boss->recorded)
+      node.reports.pop_front();
+  node.reports.push_back(report);
+  if (node.reports.size() > 64) node.reports.pop_front();
+  if (!node.link.up) return;
+  send(index, 0,
+       [this, boss = node.link.boss, report = std::move(report)] { step_done(*boss, report); });
+}
+
+void Cluster::peer_copies(int index) {
+  job::PeerCopies held{nodes[index].name, {}};
+  for (const auto& [shard, copy] : nodes[index].peer) held.copies.push_back({shard, copy.step});
+  to_boss(index, held);
+}
+
+void Cluster::start_trainer(int index, Time delay) {
+  at(delay, [this, index, agent = nodes[node_of(index)].pid] {
+    Trainer& t = trainers[index];
+    Node& node = nodes[node_of(index)];
+    if (!node.up || node.pid != agent || t.up) return;
+    if (hung(node) || now < t.no_restart_until) {
+      start_trainer(index, std::max(node.hung_until, t.no_restart_until) - now);
+      return;
+    }
+    t.up = true;
+    t.pid = ++pids_;
+    t.hung_until = 0;
+    t.generation = t.fenced = t.told_generation = 0;
+    t.writing = false;
+    t.known = true;
+    t.idle.reset();
+    job::TrainerUp up{.trainer = t.name, .pid = t.pid, .shard = t.shard};
+    for (const StateCopy& copy : t.copies) up.held.push_back(copy.step);
+    to_boss(node_of(index), up);
+  });
+}
+
+/// Runs what a message to a trainer does, as soon as its process gets it.
+void Cluster::to_trainer(int index, Time delay, Message what) {
+  Time& last = trainers[index].last_message;  // in the order they were sent in
+  last = std::max(last + 1, now + delay);
+  at(last - now, [this, index, pid = trainers[index].pid, what = std::move(what)] {
+    Trainer& t = trainers[index];
+    if (!t.up || t.pid != pid) return;
+    if (t.hung_until > now)
+      at(t.hung_until - now + 1, [this, index, pid, what] {
+        if (trainers[index].up && trainers[index].pid == pid) what();
+      });
+    else
+      what();
+  });
+}
+
+// --- Faults ---
+
+void Cluster::kill_trainer(int index, Time no_restart_for) {
+  Trainer& t = trainers[index];
+  if (!t.up) return;
+  if (noting()) note(t.name + ": killed");
+  t.up = false;
+  t.no_restart_until = std::max(t.no_restart_until, now + no_restart_for);
+  if (t.writing && t.copies.size() > 1) t.copies.erase(t.copies.begin());
+  t.writing = false;
+  auto g = generations.find(t.generation);
+  t.generation = 0;
+  if (g != generations.end()) break_off(*g->second, job::Fault::failed, "");
+  const int node = node_of(index);
+  if (!nodes[node].up) return;
+  at(random.between(1, 5) * ms, [this, index, pid = nodes[node].pid] { notice_death(index, pid); });
+}
+
+/// The agent's part of a trainer's death.
+void Cluster::notice_death(int index, int32_t agent) {
+  const int node = node_of(index);
+  if (!nodes[node].up || nodes[node].pid != agent || trainers[index].up) return;
+  if (hung(nodes[node])) {
+    at(nodes[node].hung_until - now, [this, index, agent] { notice_death(index, agent); });
+    return;
+  }
+  trainers[index].told_generation = 0;
+  trainers[index].idle.reset();
+  to_boss(node, job::TrainerDown{trainers[index].name, "signal 9", true});
+  start_trainer(index,
+                random.chance(70) ? random.between(20, 200) * ms : random.between(1000, 4000) * ms);
+}
+
+void Cluster::hang_trainer(int index, Time how_long) {
+  Trainer& t = trainers[index];
+  if (!t.up) return;
+  t.hung_until = std::max(t.hung_until, now + how_long);
+  at(silence + random.between(0, 300) * ms, [this, index, pid = t.pid] {
+    const Node& node = nodes[node_of(index)];
+    if (trainers[index].pid == pid && trainers[index].hung_until > now && node.up && !hung(node))
+      kill_trainer(index, 0);
+  });
+}
+
+void Cluster::kill_node(int index, Time back_after) {
+  Node& node = nodes[index];
+  if (!node.up) return;
+  if (noting()) note(node.name + ": killed with all that is on it");
+  node.up = false;
+  node.peer.clear();
+  node.reports.clear();
+  node.checked.reset();
+  node.generation = 0;
+  for (int slot = 0; slot < options.trainers; ++slot) {
+    Trainer& t = trainers[index * options.trainers + slot];
+    t.copies.clear();
+    t.shard = 0;
+    kill_trainer(index * options.trainers + slot, 0);
+    t.known = false;
+    t.no_restart_until = 0;
+  }
+  for (auto& boss : bosses) {
+    if (boss->up && boss->host == index) {
+      boss->up = false;
+      boss_lost(*boss, false);
+    } else if (boss->standby == index) {
+      boss->standby = -1;
+    }
+  }
+  break_link(index, true);
+  at(back_after, [this, index] { start_agent(index); });
+}
+
+void Cluster::hang_node(int index, Time how_long) {
+  Node& node = nodes[index];
+  if (!node.up) return;
+  if (noting()) note(node.name + ": its agent hangs");
+  node.hung_until = std::max(node.hung_until, now + how_long);
+  at(silence + random.between(0, 500) * ms, [this] { check_links(); });
+  for (auto& boss : bosses)
+    if (boss->up && boss->host == index) hang_boss(how_long);
+}
+
+void Cluster::kill_standby() {
+  Boss* boss = leader();
+  if (!boss || boss->standby < 0) return;
+  boss->standby = -1;
+  boss->replica.reset();
+}
+
+void Cluster::damage_peer_copy(int index) {
+  auto& peer = nodes[index].peer;
+  if (peer.empty()) return;
+  auto chosen = peer.begin();
+  std::advance(chosen, random.pick(static_cast<int>(peer.size())));
+  chosen->second.content ^= 1;
+}
+
+/// What somebody sent long ago comes again.
+void Cluster::replay_stale() {
+  Boss* boss = leader();
+  if (!boss || boss->hung_until > now) return;
+  std::vector<job::Event> stale;
+  for (const job::Event& event : old_events_) {
+    const auto* idle = std::get_if<job::TrainerIdle>(&event);
+    const auto* ready = std::get_if<job::TrainerReady>(&event);
+    const auto* finished = std::get_if<job::TrainerFinished>(&event);
+    // An answer to the last fence carries the generation before it.
+    if ((idle && idle->generation + 1 < boss->job.generation) ||
+        (ready && ready->generation < boss->job.generation) ||
+        (finished && finished->generation < boss->job.generation))
+      stale.push_back(event);
+  }
+  if (stale.empty()) return;
+  const job::Event event = stale[static_cast<size_t>(random.pick(static_cast<int>(stale.size())))];
+  if (noting()) note("stale: " + text_of(event));
+  handle(*boss, event);
+}
+
+void Cluster::ask(const job::Event& event) {
+  if (Boss* boss = leader(); boss && boss->hung_until <= now) {
+    if (noting()) note("asked: " + text_of(event));
+    handle(*boss, event);
+  }
+}
+
+}  // namespace simplescale::simulation

@@ -1,0 +1,232 @@
+#include "tests/simulation/faults.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include "tests/simulation/cluster.hpp"
+
+namespace simplescale::simulation {
+
+namespace {
+
+/// Makes one fault happen; returns how long it lasts.
+using Make = Time (*)(Cluster&);
+
+int any_node(Cluster& c) {
+  return c.random.pick(c.options.nodes);
+}
+int any_trainer(Cluster& c) {
+  return c.random.pick(static_cast<int>(c.trainers.size()));
+}
+
+struct Kind {
+  const char* name;
+  int weight;
+  Make make;
+};
+
+const Kind kinds[] = {
+    {"kill_trainer", 20,
+     [](Cluster& c) -> Time {
+       c.kill_trainer(any_trainer(c), 0);
+       return 0;
+     }},
+    {"kill_trainer_for_long", 4,
+     [](Cluster& c) -> Time {
+       const Time away = c.random.between(3, 20) * second;
+       c.kill_trainer(any_trainer(c), away);
+       return away;
+     }},
+    {"flaky_trainer", 4,
+     [](Cluster& c) -> Time {
+       const int t = any_trainer(c);
+       for (int i = 0; i < 10; ++i)
+         c.at(i * c.random.between(800, 3500) * ms, [&c, t] { c.kill_trainer(t, 0); });
+       return 35 * second;
+     }},
+    {"hang_trainer", 10,
+     [](Cluster& c) -> Time {
+       const Time time = c.random.between(100, 6000) * ms;
+       c.hang_trainer(any_trainer(c), time);
+       return time;
+     }},
+    {"kill_node", 12,
+     [](Cluster& c) -> Time {
+       const Time away = c.random.between(200, 15'000) * ms;
+       c.kill_node(any_node(c), away);
+       return away;
+     }},
+    {"hang_node", 8,
+     [](Cluster& c) -> Time {
+       const Time time = c.random.between(200, 8000) * ms;
+       c.hang_node(any_node(c), time);
+       return time;
+     }},
+    {"partition", 6,
+     [](Cluster& c) -> Time {
+       const Time time = c.random.between(300, 8000) * ms;
+       const int n = any_node(c);
+       c.block(n, -1, true);
+       c.block(-1, n, true);
+       c.at(time, [&c, n] {
+         c.block(n, -1, false);
+         c.block(-1, n, false);
+       });
+       return time;
+     }},
+    {"one_way_partition", 6,
+     [](Cluster& c) -> Time {
+       const Time time = c.random.between(300, 8000) * ms;
+       const int n = any_node(c);
+       const bool out = c.random.chance(50);
+       c.block(out ? n : -1, out ? -1 : n, true);
+       c.at(time, [&c, n, out] { c.block(out ? n : -1, out ? -1 : n, false); });
+       return time;
+     }},
+    {"broken_pair", 4,
+     [](Cluster& c) -> Time {
+       const Time time = c.random.between(300, 8000) * ms;
+       const int a = any_node(c), b = any_node(c);
+       if (a == b) return 0;
+       c.block(a, b, true);
+       c.at(time, [&c, a, b] { c.block(a, b, false); });
+       return time;
+     }},
+    {"slow_node", 4,
+     [](Cluster& c) -> Time {
+       const Time time = c.random.between(1, 10) * second;
+       const int n = any_node(c);
+       c.nodes[n].slow = static_cast<int>(c.random.between(2, 8));
+       c.at(time, [&c, n] { c.nodes[n].slow = 1; });
+       if (c.random.chance(50))
+         c.ask(job::Suspected{job::trainer_name(c.nodes[n].name, 0), "slower than the others"});
+       return time;
+     }},
+    {"delayed_messages", 6,
+     [](Cluster& c) -> Time {
+       const Time time = c.random.between(1, 8) * second;
+       c.slow_links_until = c.now + time;
+       return time;
+     }},
+    {"stale_messages", 8,
+     [](Cluster& c) -> Time {
+       for (int i = 0; i < 6; ++i) c.at(c.random.between(0, 3000) * ms, [&c] { c.replay_stale(); });
+       return 3 * second;
+     }},
+    {"damaged_copy", 5,
+     [](Cluster& c) -> Time {
+       for (int n = 0; n < c.options.nodes; ++n)
+         if (c.random.chance(40)) c.damage_peer_copy(n);
+       return 0;
+     }},
+    {"damaged_transfer", 4,
+     [](Cluster& c) -> Time {
+       c.transit_damage_due = 1;
+       c.at(5 * second, [&c] { c.transit_damage_due = 0; });
+       return 5 * second;
+     }},
+    {"wrong_result", 6,
+     [](Cluster& c) -> Time {
+       c.mismatch_due = true;
+       c.at(2 * second, [&c] { c.mismatch_due = false; });
+       if (c.random.chance(60))
+         c.at(c.random.between(0, 2000) * ms, [&c] { c.kill_trainer(any_trainer(c), 0); });
+       return 2 * second;
+     }},
+    {"sick_node", 4,
+     [](Cluster& c) -> Time {
+       if (c.options.spares == 0 && c.options.nodes < 2 * c.options.cell_nodes) return 0;
+       const int n = any_node(c);
+       const Time time = c.random.between(2, 10) * second;
+       c.nodes[n].sick = true;
+       c.ask(job::Suspected{job::trainer_name(c.nodes[n].name, 0), "its device complains"});
+       c.at(time, [&c, n] {
+         c.nodes[n].sick = false;
+         c.ask(job::DrainRequested{c.nodes[n].name, false, "repaired"});
+       });
+       return time;
+     }},
+    {"disk_full", 4,
+     [](Cluster& c) -> Time {
+       const Time time = c.random.between(1, 10) * second;
+       c.disk.failing_until = c.now + time;
+       return time;
+     }},
+    {"disk_hangs", 3,
+     [](Cluster& c) -> Time {
+       const Time time = c.random.between(1, 10) * second;
+       c.disk.hung_until = c.now + time;
+       return time;
+     }},
+    {"kill_supervisor", 8,
+     [](Cluster& c) -> Time {
+       c.kill_boss();
+       return 0;
+     }},
+    {"kill_supervisor_and_standby", 4,
+     [](Cluster& c) -> Time {
+       c.kill_standby();
+       c.kill_boss();
+       return 0;
+     }},
+    {"hang_supervisor", 6,
+     [](Cluster& c) -> Time {
+       const Time time = c.random.between(200, 6000) * ms;
+       c.hang_boss(time);
+       return time;
+     }},
+    {"pause", 2,
+     [](Cluster& c) -> Time {
+       const Time time = c.random.between(500, 5000) * ms;
+       c.ask(job::PauseRequested{true, "somebody"});
+       // Asked again: a supervisor that has just died may not have heard it.
+       for (int i = 0; i < 20; ++i)
+         c.at(time + i * second, [&c] { c.ask(job::PauseRequested{false, "somebody"}); });
+       return time + 20 * second;
+     }},
+    {"drain", 3,
+     [](Cluster& c) -> Time {
+       const int n = any_node(c);
+       const Time time = c.random.between(1, 10) * second;
+       c.ask(job::DrainRequested{c.nodes[n].name, true, "maintenance"});
+       c.at(time, [&c, n] { c.ask(job::DrainRequested{c.nodes[n].name, false, "it is over"}); });
+       return time;
+     }},
+    {"stop", 1,
+     [](Cluster& c) -> Time {
+       if (!c.random.chance(20)) return 0;
+       c.ask(job::StopRequested{Code::ok, "enough", false});
+       return 0;
+     }},
+};
+
+void make_fault(Cluster& c) {
+  int total = 0;
+  for (const Kind& kind : kinds) total += kind.weight;
+  int chosen = c.random.pick(total);
+  for (const Kind& kind : kinds) {
+    if ((chosen -= kind.weight) >= 0) continue;
+    ++c.faults[kind.name];
+    if (c.noting()) c.note(std::string("--- ") + kind.name);
+    c.quiet_at = std::max(c.quiet_at, c.now + kind.make(c) + 5 * second);
+    return;
+  }
+}
+
+}  // namespace
+
+void schedule_faults(Cluster& c) {
+  const bool large = c.options.large();
+  const int count = c.random.chance(5) ? 0 : static_cast<int>(c.random.between(1, large ? 5 : 14));
+  const Time window = static_cast<Time>(c.options.steps) * c.step_time;
+  Time when = c.random.between(0, 2000) * ms;
+  for (int i = 0; i < count; ++i) {
+    // Often one soon after another: during recovery, and several at once.
+    when += c.random.chance(50) ? c.random.between(0, 1500) * ms
+                                : c.random.between(0, std::max<Time>(window / count, ms));
+    c.at(when, [&c] { make_fault(c); });
+  }
+  c.quiet_at = when + 5 * second;
+}
+
+}  // namespace simplescale::simulation

@@ -1,0 +1,307 @@
+#include "tests/simulation/invariants.hpp"
+
+#include <algorithm>
+
+#include "runtime/base/sharding.hpp"
+
+namespace simplescale::simulation {
+
+namespace {
+
+constexpr Time patience = 90 * second;  // for a step, once faults have ended
+
+[[noreturn]] void broken(const char* invariant, const std::string& text) {
+  throw Broken{invariant, text};
+}
+void require(bool holds, const char* invariant, const std::string& text) {
+  if (!holds) broken(invariant, text);
+}
+std::string number(uint64_t n) {
+  return std::to_string(n);
+}
+
+}  // namespace
+
+void Invariants::after_event() {
+  if (c_.now < c_.quiet_at || c_.now < looked_at_ + second) return;
+  if (looked_at_ < c_.quiet_at) progress_at_ = c_.now;
+  looked_at_ = c_.now;
+  require(c_.now - progress_at_ < patience, "S5",
+          "no step for " + number(static_cast<uint64_t>(patience / second)) +
+              " s although all faults have ended; the newest is " + number(committed_));
+  // A node that is there and not drained must not be left out for ever.
+  for (const auto& boss : c_.bosses) {
+    if (!boss->up || boss->epoch != c_.disk.newest_epoch) continue;
+    for (const auto& [name, node] : boss->job.nodes) {
+      if (node.state != job::NodeState::suspect && node.state != job::NodeState::absent &&
+          node.state != job::NodeState::lost) {
+        suspect_since_[name] = c_.now;
+        continue;
+      }
+      Time& since = suspect_since_.try_emplace(name, c_.now).first->second;
+      require(c_.now - since < patience / 3, "S5",
+              name + " is " + job::to_string(node.state) + " for ever: " + node.reason);
+    }
+  }
+}
+
+void Invariants::at_end() {
+  require(c_.ended.has_value(), "S5", "nothing happens any more");
+  require(!c_.ended->reason.empty(), "S6", "the run ends without a reason");
+  if (c_.ended->exit == Code::mismatch) return;
+  const Boss* boss = nullptr;
+  for (const auto& b : c_.bosses)
+    if (b->epoch == c_.disk.newest_epoch) boss = b.get();
+  if (c_.ended->exit == Code::ok && !boss->job.stop_requested)
+    require(committed_ == c_.options.steps, "S2",
+            "finished after step " + number(committed_) + ": " + c_.ended->reason);
+  if (c_.ended->exit == Code::ok || c_.now < c_.quiet_at + 30 * second) return;
+  size_t fit = 0;
+  for (const auto& [name, node] : boss->job.nodes) fit += node.state != job::NodeState::drained;
+  require(fit < static_cast<size_t>(c_.options.cell_nodes), "S5",
+          "gave up although enough nodes are there: " + c_.ended->reason);
+}
+
+// --- Training ---
+
+void Invariants::wrote(const Generation& g, uint64_t step) {
+  ++written_[{g.number, step}];
+}
+
+void Invariants::committed(const Generation& g, uint64_t step) {
+  const size_t ranks = written_[{g.number, step}];
+  require(ranks == g.trainers, "S2",
+          "step " + number(step) + " counts after " + number(ranks) + " of " + number(g.trainers) +
+              " ranks have applied it");
+  std::erase_if(written_, [&](const auto& w) { return w.first.first + 4 < g.number; });
+  auto [known, first] = by_generation_.try_emplace(g.number, g.begun_at);
+  require(step == known->second + 1, "S2",
+          "generation " + number(g.number) + " commits step " + number(step) + " after step " +
+              number(known->second));
+  known->second = step;
+  if (g.number >= joined_) {
+    committed_ = step;
+    if (step >= distrusted_) distrusted_ = UINT64_MAX;
+  }
+  if (c_.now >= c_.quiet_at && step > quiet_step_) {
+    quiet_step_ = step;
+    progress_at_ = c_.now;
+  }
+}
+
+void Invariants::distrusted(uint64_t step, const std::set<uint64_t>& wrong) {
+  (void)step;  // it counts when the supervisor has heard of it
+  found_.insert(wrong.begin(), wrong.end());
+}
+
+void Invariants::settled(const Generation& g) {
+  std::map<std::pair<uint32_t, uint32_t>, int> places;
+  for (const Generation::Member& m : g.members) {
+    if (m.helper) continue;
+    ++places[{m.group, m.shard}];
+    const Trainer& t = c_.trainers[m.trainer];
+    const StateCopy* copy = nullptr;
+    for (const StateCopy& have : t.copies)
+      if (have.shard == m.shard && have.step == g.begun_at) copy = &have;
+    require(copy && copy == &t.copies.back(), "S3",
+            t.name + " begins generation " + number(g.number) + " without shard " +
+                number(m.shard) + " at step " + number(g.begun_at));
+    if (copy->good()) continue;
+    // A wrong result that no comparison has found yet is found by the next one.
+    const uint64_t difference = (copy->content ^ content_of(copy->shard, copy->step)) >> 8;
+    const bool undetected = difference > 0 && difference <= c_.wrong_made &&
+                            copy->content == copy->checksum && !detected_.contains(copy->content);
+    require(undetected, "S3",
+            t.name + " begins generation " + number(g.number) + " with a wrong state of shard " +
+                number(m.shard) + " at step " + number(g.begun_at));
+  }
+  const auto shards = static_cast<uint32_t>(c_.options.trainers * c_.options.cell_nodes);
+  std::vector<int> trained(rows * shards);
+  for (const auto& [place, count] : places) {
+    const RowRange range = rows_of_group(rows, g.groups, place.first);
+    for (uint64_t row = range.first; row < range.first + range.count; ++row)
+      trained[row * shards + place.second] += count;
+  }
+  require(std::ranges::all_of(trained, [](int n) { return n == 1; }), "S2",
+          "generation " + number(g.number) + " does not train all rows once");
+}
+
+// --- Supervisors ---
+
+void Invariants::claimed(const Boss& boss, bool replica, uint64_t sequence) {
+  if (!replica) {
+    failures_.clear();  // it cannot know
+    distrusted_ = UINT64_MAX;
+    detected_.clear();
+    found_.clear();
+    return;
+  }
+  for (const auto& before : c_.bosses)
+    if (before->epoch + 1 == boss.epoch && !c_.options.large())
+      require(before->acted <= sequence, "S4",
+              "supervisor " + number(boss.epoch) + " knows decisions up to " + number(sequence) +
+                  ", the one before acted on " + number(before->acted));
+}
+
+void Invariants::before(const Boss& boss, const job::Event& event) {
+  if (const auto* down = std::get_if<job::TrainerDown>(&event)) {
+    const auto found = boss.job.trainers.find(down->trainer);
+    if (found == boss.job.trainers.end() || found->second.state == job::TrainerState::down) return;
+    Failures& f = failures_[job::node_of(down->trainer)];
+    f.at_ms.push_back(c_.now / ms);
+    f.step = boss.job.committed_step;
+  } else if (const auto* idle = std::get_if<job::TrainerIdle>(&event)) {
+    if (idle->fault != job::Fault::mismatch || idle->generation + 1 < boss.job.generation) return;
+    if (boss.epoch != c_.disk.newest_epoch || idle->generation < joined_) return;
+    distrusted_ = std::min(distrusted_, idle->step);
+    detected_.merge(found_);
+  } else if (const auto* lost = std::get_if<job::NodeLost>(&event)) {
+    lost_.insert({boss.epoch, lost->node});
+  } else if (const auto* up = std::get_if<job::NodeUp>(&event)) {
+    lost_.erase({boss.epoch, up->node});
+  } else if (const auto* wish = std::get_if<job::DrainRequested>(&event)) {
+    if (!wish->drain) failures_.erase(wish->node);
+  } else if (const auto* step = std::get_if<job::StepCommitted>(&event)) {
+    std::erase_if(failures_, [&](const auto& f) {
+      return step->step >= f.second.step + boss.job.budget_steps;
+    });
+  }
+}
+
+void Invariants::same(const job::Decision& a, const job::Decision& b) {
+  require(a.reason == b.reason && a.actions.size() == b.actions.size(), "S6",
+          "the same event makes two decisions: '" + a.reason + "', '" + b.reason + "'");
+  for (size_t i = 0; i < a.actions.size(); ++i)
+    require(text_of(a.actions[i]) == text_of(b.actions[i]), "S6",
+            "the same event makes two decisions");
+}
+
+void Invariants::decided(const Boss& boss, const job::Event& event, const job::Decision& decision) {
+  for (const job::Action& action : decision.actions) {
+    const std::string* reason = nullptr;
+    if (const auto* a = std::get_if<job::Fence>(&action)) reason = &a->reason;
+    if (const auto* a = std::get_if<job::Leave>(&action)) reason = &a->reason;
+    if (const auto* a = std::get_if<job::KillTrainer>(&action)) reason = &a->reason;
+    if (const auto* a = std::get_if<job::CheckNode>(&action)) reason = &a->reason;
+    if (const auto* a = std::get_if<job::StopAtStep>(&action)) reason = &a->reason;
+    if (const auto* a = std::get_if<job::Shutdown>(&action)) reason = &a->reason;
+    if (std::holds_alternative<job::Join>(action)) reason = &decision.reason;
+    require(!reason || !reason->empty(), "S6", text_of(action) + " has no reason");
+    if (const auto* join = std::get_if<job::Join>(&action)) joins(boss, *join);
+  }
+  (void)event;
+}
+
+void Invariants::joins(const Boss& boss, const job::Join& join) {
+  if (boss.epoch != c_.disk.newest_epoch) return;  // it will not act
+  layout(boss);
+  for (const job::Place& place : job::places(boss.job.rules, boss.job.layout)) {
+    const Trainer& t = c_.trainers[c_.trainer_index.at(place.trainer)];
+    require(!t.up || t.pid != boss.job.trainers.at(place.trainer).pid || t.generation == 0 ||
+                t.generation >= join.generation,
+            "S4",
+            t.name + " is to join generation " + number(join.generation) + " and still trains in " +
+                number(t.generation));
+  }
+  require(join.step < distrusted_, "S3",
+          "generation " + number(join.generation) + " begins at step " + number(join.step) +
+              ", which replicas do not agree on");
+  copies(boss, join);
+  budgets(boss);
+}
+
+void Invariants::layout(const Boss& boss) {
+  const job::State& s = boss.job;
+  std::set<std::string> seen;
+  require(s.layout.cells.size() >= static_cast<size_t>(s.rules.min_cells) &&
+              s.layout.cells.size() <= static_cast<size_t>(s.rules.cells),
+          "layout", number(s.layout.cells.size()) + " cells");
+  for (const auto& cell : s.layout.cells) {
+    require(cell.size() == static_cast<size_t>(s.rules.cell_nodes), "layout",
+            "a cell of " + number(cell.size()) + " nodes");
+    for (const std::string& name : cell) {
+      require(seen.insert(name).second, "layout", name + " has two places");
+      require(s.nodes.at(name).state == job::NodeState::up, "layout",
+              name + " is " + job::to_string(s.nodes.at(name).state) + " and in the layout");
+      require(!lost_.contains({boss.epoch, name}), "layout",
+              name + " is in the layout although it was lost");
+    }
+  }
+}
+
+/// S1: no newer committed step could be had.
+void Invariants::copies(const Boss& boss, const job::Join& join) {
+  const uint64_t newest = std::min(committed_, distrusted_ - 1);
+  if (join.step >= newest) return;
+  // A successor does not know who had begun the generation after a mismatch, and distrusts them.
+  if (boss.job.has_ceiling && boss.epoch > 1) return;
+  std::map<uint64_t, std::set<uint32_t>> have;
+  auto add = [&](const StateCopy& copy, const std::string& node) {
+    if (copy.step > join.step && !c_.doubted.contains({node, copy.step}) && copy.good() &&
+        copy.content == copy.checksum && copy.step < distrusted_)
+      have[copy.step].insert(copy.shard);
+  };
+  for (int n = 0; n < c_.options.nodes; ++n) {
+    if (!c_.hears(boss, n) || !c_.nodes[n].up || c_.hung(c_.nodes[n])) continue;
+    for (int slot = 0; slot < c_.options.trainers; ++slot) {
+      const Trainer& t = c_.trainers[n * c_.options.trainers + slot];
+      if (t.up && boss.job.trainers.at(t.name).state != job::TrainerState::down)
+        for (const StateCopy& copy : t.copies) add(copy, c_.nodes[n].name);
+    }
+    for (const job::PeerHeld& told : boss.job.nodes.at(c_.nodes[n].name).peer)
+      if (auto found = c_.nodes[n].peer.find(told.shard);
+          found != c_.nodes[n].peer.end() && found->second.step == told.step)
+        add(found->second, c_.nodes[n].name);
+  }
+  if (boss.job.has_checkpoint)
+    if (auto found = c_.disk.shards.find(boss.job.checkpoint_step); found != c_.disk.shards.end())
+      for (const auto& [shard, copy] : found->second) add(copy, "");
+  for (const auto& [step, shards] : have)
+    require(shards.size() < static_cast<size_t>(boss.job.rules.shards), "S1",
+            "generation " + number(join.generation) + " begins at step " + number(join.step) +
+                " although all shards of committed step " + number(step) + " can be had");
+}
+
+void Invariants::budgets(const Boss& boss) {
+  for (auto& [name, f] : failures_) {
+    std::erase_if(f.at_ms, [&](int64_t at) { return c_.now / ms - at > boss.job.within_ms; });
+    require(f.at_ms.size() <= static_cast<size_t>(boss.job.max_restarts) ||
+                !boss.job.layout.contains(name),
+            "budget", name + " trains again after " + number(f.at_ms.size()) + " failures");
+  }
+}
+
+void Invariants::acts(const Boss& boss, const job::Action& action) {
+  if (std::holds_alternative<job::Record>(action)) return;
+  require(boss.epoch == c_.disk.newest_epoch, "S4",
+          "supervisor " + number(boss.epoch) + " acts although " + number(c_.disk.newest_epoch) +
+              " leads");
+  if (const auto* fence = std::get_if<job::Fence>(&action)) {
+    require(fence->generation > acted_generation_, "S4",
+            "generation " + number(fence->generation) + " is given out again");
+    acted_generation_ = fence->generation;
+  } else if (const auto* join = std::get_if<job::Join>(&action)) {
+    require(join->generation > joined_ && join->generation >= acted_generation_, "S4",
+            "generation " + number(join->generation) + " begins again");
+    joined_ = acted_generation_ = join->generation;
+    committed_ = join->step;
+  }
+}
+
+void Invariants::reported(const Boss& boss, uint64_t generation, uint64_t step) {
+  if (boss.epoch != c_.disk.newest_epoch) return;
+  auto found = by_generation_.find(generation);
+  require(found != by_generation_.end() && step <= found->second, "S2",
+          "step " + number(step) + " of generation " + number(generation) +
+              " counts before every rank has applied it");
+}
+
+void Invariants::obeyed(int node, uint64_t epoch, const char* what) {
+  uint64_t& newest = obeyed_[node];
+  require(epoch >= newest, "S4",
+          c_.nodes[node].name + " obeys a " + what + " of supervisor " + number(epoch) +
+              " after one of " + number(newest));
+  newest = epoch;
+}
+
+}  // namespace simplescale::simulation

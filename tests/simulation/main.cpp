@@ -1,0 +1,225 @@
+// simulate: many histories of simulated clusters, one a seed. Prints what was run as JSON; at the
+// first history that breaks an invariant, what led to it and the command that shows it again.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/simulation/cluster.hpp"
+#include "tests/simulation/invariants.hpp"
+
+using namespace simplescale;
+using namespace simplescale::simulation;
+
+namespace {
+
+struct Arguments {
+  uint64_t seeds = 100, from = 1;
+  int nodes = 0, trainers = 2, cell_nodes = 0;  // 0: drawn from the seed
+  uint64_t steps = 0;
+  Bug bug = Bug::none;
+  bool verbose = false, all_bugs = false, go_on = false;
+};
+
+[[noreturn]] void usage(const std::string& what) {
+  std::string bugs;
+  for (const BugName& bug : bug_names) bugs += std::string(" ") + bug.name;
+  std::fprintf(stderr,
+               "simulate: %s\nusage: simulate [--seeds N] [--from S] [--nodes N] [--trainers L] "
+               "[--cell-nodes C]\n  [--steps K] [--bug NAME] [--bugs] [--verbose]\nbugs:%s\n",
+               what.c_str(), bugs.c_str());
+  std::exit(64);
+}
+
+Bug bug_of(const std::string& name) {
+  for (const BugName& bug : bug_names)
+    if (name == bug.name) return bug.bug;
+  usage("there is no bug named " + name);
+}
+
+Arguments parse(int argc, char** argv) {
+  Arguments a;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    auto value = [&]() -> std::string {
+      if (++i >= argc) usage(flag + " needs a value");
+      return argv[i];
+    };
+    auto number = [&] {
+      const std::string text = value();
+      char* end = nullptr;
+      const uint64_t n = std::strtoull(text.c_str(), &end, 10);
+      if (text.empty() || *end) usage(flag + " needs a number");
+      return n;
+    };
+    if (flag == "--seeds")
+      a.seeds = number();
+    else if (flag == "--from")
+      a.from = number();
+    else if (flag == "--nodes")
+      a.nodes = static_cast<int>(number());
+    else if (flag == "--trainers")
+      a.trainers = static_cast<int>(number());
+    else if (flag == "--cell-nodes")
+      a.cell_nodes = static_cast<int>(number());
+    else if (flag == "--steps")
+      a.steps = number();
+    else if (flag == "--bug")
+      a.bug = bug_of(value());
+    else if (flag == "--bugs")
+      a.all_bugs = true;
+    else if (flag == "--verbose")
+      a.verbose = true;
+    else if (flag == "--keep-going")
+      a.go_on = true;
+    else
+      usage("what is " + flag + "?");
+  }
+  return a;
+}
+
+Options options_of(const Arguments& a, uint64_t seed) {
+  Random random(seed ^ 0x5eed);
+  Options o;
+  o.seed = seed;
+  o.cell_nodes = static_cast<int>(random.between(1, 2));
+  if (a.cell_nodes > 0) o.cell_nodes = a.cell_nodes;
+  const int cells = static_cast<int>(random.between(1, o.cell_nodes == 1 ? 4 : 2));
+  o.spares = static_cast<int>(random.between(0, 2));
+  o.nodes = cells * o.cell_nodes + o.spares;
+  if (o.nodes == 1) o.nodes = 2, o.spares = 1;
+  if (a.nodes > 0) {
+    o.nodes = a.nodes;
+    o.spares = a.nodes > 16 ? a.nodes % o.cell_nodes + 8 * o.cell_nodes : a.nodes % o.cell_nodes;
+  }
+  o.trainers = a.trainers;
+  o.steps = a.steps > 0 ? a.steps : static_cast<uint64_t>(random.between(30, 150));
+  o.bug = a.bug;
+  o.verbose = a.verbose;
+  return o;
+}
+
+std::string name_of(Bug bug) {
+  for (const BugName& known : bug_names)
+    if (known.bug == bug) return known.name;
+  return "none";
+}
+
+struct Totals {
+  uint64_t seeds = 0, events = 0, steps = 0;
+  double hours = 0;
+  std::map<std::string, uint64_t> faults, ends;
+};
+
+/// True if all invariants hold in this history.
+bool live(const Options& o, Totals& totals, Broken& broken) {
+  Cluster cluster(o);
+  bool holds = true;
+  try {
+    cluster.run();
+  } catch (const Broken& b) {
+    broken = b;
+    holds = false;
+  }
+  ++totals.seeds;
+  totals.events += cluster.events;
+  totals.steps += cluster.invariants->newest();
+  totals.hours += static_cast<double>(cluster.now) / second / 3600;
+  for (const auto& [kind, count] : cluster.faults) totals.faults[kind] += count;
+  if (holds)
+    ++totals.ends[cluster.ended->exit == Code::mismatch ? "undetectable"
+                                                        : to_string(cluster.ended->exit)];
+  return holds;
+}
+
+/// The history once more, with its last events.
+void explain(const Arguments& a, Options o, const Broken& broken) {
+  o.remember = true;
+  Cluster cluster(o);
+  try {
+    cluster.run();
+  } catch (const Broken&) {
+  }
+  std::printf("seed %llu breaks %s: %s\nthe last events, in seconds:\n",
+              static_cast<unsigned long long>(o.seed), broken.invariant.c_str(),
+              broken.text.c_str());
+  for (const std::string& line : cluster.log) std::printf("%s\n", line.c_str());
+  std::string command = "simulate --seeds 1 --verbose --from " + std::to_string(o.seed);
+  if (a.nodes > 0) command += " --nodes " + std::to_string(a.nodes);
+  if (a.trainers != 2) command += " --trainers " + std::to_string(a.trainers);
+  if (a.cell_nodes > 0) command += " --cell-nodes " + std::to_string(a.cell_nodes);
+  if (a.steps > 0) command += " --steps " + std::to_string(a.steps);
+  if (o.bug != Bug::none) command += " --bug " + name_of(o.bug);
+  std::printf("again: %s\n", command.c_str());
+}
+
+/// Every planted bug has to be found within `seeds`.
+int find_bugs(Arguments a) {
+  nlohmann::json found;
+  bool all = true;
+  for (const BugName& bug : bug_names) {
+    a.bug = bug.bug;
+    Totals totals;
+    Broken broken;
+    uint64_t seed = a.from;
+    while (seed < a.from + a.seeds && live(options_of(a, seed), totals, broken)) ++seed;
+    const bool ok = !broken.invariant.empty();
+    all = all && ok;
+    std::printf(
+        "%-22s %s\n", bug.name,
+        ok ? ("seed " + std::to_string(seed) + " " + broken.invariant + ": " + broken.text).c_str()
+           : "NOT FOUND");
+    found[bug.name] =
+        ok ? nlohmann::json{{"seed", seed}, {"invariant", broken.invariant}} : nlohmann::json();
+  }
+  std::printf("%s\n", nlohmann::json{{"bugs", found}}.dump().c_str());
+  return all ? 0 : 1;
+}
+
+int run(const Arguments& a) {
+  Totals totals;
+  uint64_t failed = 0;
+  const auto begun = std::chrono::steady_clock::now();
+  for (uint64_t seed = a.from; seed < a.from + a.seeds; ++seed) {
+    const Options o = options_of(a, seed);
+    Broken broken;
+    if (!live(o, totals, broken)) {
+      ++failed;
+      if (!a.go_on) {
+        explain(a, o, broken);
+        return 1;
+      }
+      std::printf("seed %llu breaks %s: %s\n", static_cast<unsigned long long>(seed),
+                  broken.invariant.c_str(), broken.text.c_str());
+    }
+    if ((seed - a.from + 1) % (a.nodes > 100 ? 5 : 1000) == 0) {
+      std::printf("%llu histories, %llu events\n", static_cast<unsigned long long>(totals.seeds),
+                  static_cast<unsigned long long>(totals.events));
+      std::fflush(stdout);
+    }
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
+  std::printf("%s\n",
+              nlohmann::json{{"seeds", totals.seeds},
+                             {"failed", failed},
+                             {"events", totals.events},
+                             {"events_per_s", static_cast<double>(totals.events) / took.count()},
+                             {"seconds", took.count()},
+                             {"simulated_hours", totals.hours},
+                             {"steps", totals.steps},
+                             {"faults", totals.faults},
+                             {"ends", totals.ends}}
+                  .dump()
+                  .c_str());
+  return failed == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Arguments a = parse(argc, argv);
+  return a.all_bugs ? find_bugs(a) : run(a);
+}

@@ -1,0 +1,93 @@
+// What a simulated history depends on: its seed, the size of the cluster, and the bug planted in
+// it, if any.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace simplescale::simulation {
+
+/// Classic mistakes, each a small change of the supervisor or of the simulated world, which the
+/// invariants have to find.
+enum class Bug : unsigned char {
+  none,
+  no_fencing,            // reports of older generations are taken for the current one's
+  early_commit,          // a step counts when all but one trainer have reported it
+  budget_by_uptime,      // failures are forgotten after seconds, not after steps
+  stale_snapshot,        // a copy is labelled with the step its source is at when it arrives
+  unverified_copy,       // receivers do not check what they get
+  lost_node_kept,        // the layout keeps a node that is lost
+  two_shards,            // a node has two places in the layout
+  generation_reused,     // a successor gives a number out that was given out before
+  acts_unreplicated,     // decisions are acted on before the standby has them
+  waits_for_the_dead,    // no time limit on trainers that do not answer a fence
+  growth_without_leave,  // a larger layout joins while the smaller one is in a step
+  ceiling_dropped,       // distrusted steps are trusted again as soon as a generation begins
+  two_supervisors,       // nobody looks at epochs
+  applied_before_vote,   // trainers apply a step without waiting for the others
+  silent_decision,       // a decision without a reason
+};
+struct BugName {
+  Bug bug;
+  const char* name;
+};
+inline constexpr BugName bug_names[] = {
+    {Bug::no_fencing, "no_fencing"},
+    {Bug::early_commit, "early_commit"},
+    {Bug::budget_by_uptime, "budget_by_uptime"},
+    {Bug::stale_snapshot, "stale_snapshot"},
+    {Bug::unverified_copy, "unverified_copy"},
+    {Bug::lost_node_kept, "lost_node_kept"},
+    {Bug::two_shards, "two_shards"},
+    {Bug::generation_reused, "generation_reused"},
+    {Bug::acts_unreplicated, "acts_unreplicated"},
+    {Bug::waits_for_the_dead, "waits_for_the_dead"},
+    {Bug::growth_without_leave, "growth_without_leave"},
+    {Bug::ceiling_dropped, "ceiling_dropped"},
+    {Bug::two_supervisors, "two_supervisors"},
+    {Bug::applied_before_vote, "applied_before_vote"},
+    {Bug::silent_decision, "silent_decision"},
+};
+
+struct Options {
+  uint64_t seed = 1;
+  int nodes = 4;     // spares included
+  int trainers = 2;  // per node
+  int cell_nodes = 1;
+  int spares = 0;
+  uint64_t steps = 100;
+  Bug bug = Bug::none;
+  bool verbose = false;   // print every event
+  bool remember = false;  // keep the text of the last events
+  bool large() const { return nodes * trainers > 200; }
+};
+
+/// splitmix64: the same numbers on every machine.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 1) {}
+  uint64_t next() {
+    uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  /// 0 .. n-1
+  int pick(int n) { return static_cast<int>(next() % static_cast<uint64_t>(n)); }
+  int64_t between(int64_t low, int64_t high) {
+    return low + static_cast<int64_t>(next() % static_cast<uint64_t>(high - low + 1));
+  }
+  bool chance(int percent) { return pick(100) < percent; }
+
+ private:
+  uint64_t state_;
+};
+
+/// Thrown by the invariants: this history breaks one.
+struct Broken {
+  std::string invariant, text;
+};
+
+}  // namespace simplescale::simulation

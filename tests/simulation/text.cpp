@@ -1,0 +1,98 @@
+#include "tests/simulation/cluster.hpp"
+
+namespace simplescale::simulation {
+
+namespace {
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+
+std::string number(uint64_t n) {
+  return std::to_string(n);
+}
+
+template <class List>
+std::string listed(const List& list) {
+  std::string text = "{";
+  for (const auto& x : list) text += (text.size() > 1 ? "," : "") + std::to_string(x);
+  return text + "}";
+}
+
+}  // namespace
+
+std::string text_of(const job::Event& event) {
+  return std::visit(
+      Overloaded{
+          [](const job::NodeUp& e) { return "NodeUp " + e.node + " " + std::to_string(e.pid); },
+          [](const job::NodeLost& e) { return "NodeLost " + e.node; },
+          [](const job::TrainerUp& e) {
+            return "TrainerUp " + e.trainer + " shard " + number(e.shard) + " held " +
+                   listed(e.held) + " generation " + number(e.generation);
+          },
+          [](const job::TrainerDown& e) { return "TrainerDown " + e.trainer; },
+          [](const job::TrainerIdle& e) {
+            return "TrainerIdle " + e.trainer + " generation " + number(e.generation) + " shard " +
+                   number(e.shard) + " held " + listed(e.held) + " fault " +
+                   std::to_string(static_cast<int>(e.fault)) + " step " + number(e.step) +
+                   (e.suspect.empty() ? "" : " suspect " + e.suspect);
+          },
+          [](const job::TrainerReady& e) {
+            return "TrainerReady " + e.trainer + " generation " + number(e.generation);
+          },
+          [](const job::PeerCopies& e) {
+            std::string text = "PeerCopies " + e.node;
+            for (const auto& copy : e.copies)
+              text += " " + number(copy.shard) + "@" + number(copy.step);
+            return text;
+          },
+          [](const job::StepCommitted& e) {
+            return "StepCommitted " + number(e.step) + " generation " + number(e.generation);
+          },
+          [](const job::TrainerFinished& e) {
+            return "TrainerFinished " + e.trainer + " generation " + number(e.generation);
+          },
+          [](const job::CheckpointSaved& e) { return "CheckpointSaved " + number(e.step); },
+          [](const job::CheckpointFailed& e) { return "CheckpointFailed " + number(e.step); },
+          [](const job::Suspected& e) { return "Suspected " + e.trainer; },
+          [](const job::NodeChecked& e) {
+            return "NodeChecked " + e.node + (e.ok ? " fit" : " not fit");
+          },
+          [](const job::StopRequested&) { return std::string("StopRequested"); },
+          [](const job::PauseRequested& e) { return std::string(e.pause ? "pause" : "resume"); },
+          [](const job::DrainRequested& e) { return (e.drain ? "drain " : "undrain ") + e.node; },
+          [](const job::Tick&) { return std::string("Tick"); },
+      },
+      event);
+}
+
+std::string text_of(const job::Action& action) {
+  return std::visit(
+      Overloaded{
+          [](const job::Fence& a) { return "Fence " + number(a.generation) + ": " + a.reason; },
+          [](const job::Leave& a) { return "Leave " + number(a.generation) + ": " + a.reason; },
+          [](const job::Join& a) {
+            std::string text = "Join " + number(a.generation) + " step " + number(a.step) +
+                               " from " + job::to_string(a.source);
+            for (const job::Move& move : a.moves) {
+              text += "; " + number(move.shard) + "@" + number(move.step) + " " + move.source +
+                      (move.peer ? "'s peer copy to" : " to");
+              for (const std::string& target : move.targets) text += " " + target;
+            }
+            return text;
+          },
+          [](const job::KillTrainer& a) { return "KillTrainer " + a.trainer + ": " + a.reason; },
+          [](const job::CheckNode& a) { return "CheckNode " + a.node + ": " + a.reason; },
+          [](const job::StopAtStep& a) { return "StopAtStep: " + a.reason; },
+          [](const job::Shutdown& a) {
+            return std::string("Shutdown ") + to_string(a.exit) + ": " + a.reason;
+          },
+          [](const job::Record& a) {
+            return "Record " + a.phase + " " + a.kind + " " + a.subject + ": " + a.reason;
+          },
+      },
+      action);
+}
+
+}  // namespace simplescale::simulation

@@ -1,0 +1,366 @@
+// Generations in the simulated cluster: joining, transfers, steps with their vote, leaving.
+#include <algorithm>
+
+#include "tests/simulation/cluster.hpp"
+#include "tests/simulation/invariants.hpp"
+
+namespace simplescale::simulation {
+
+namespace {
+
+StateCopy fresh(uint32_t shard, uint64_t step) {
+  return {shard, step, content_of(shard, step), content_of(shard, step)};
+}
+
+const StateCopy* find_copy(const Trainer& t, uint32_t shard, uint64_t step) {
+  for (const StateCopy& copy : t.copies)
+    if (copy.shard == shard && copy.step == step) return &copy;
+  return nullptr;
+}
+
+}  // namespace
+
+/// The node's agent passes an order on to its trainers.
+void Cluster::join(int node, const std::shared_ptr<Generation>& g) {
+  for (const Generation::Member& m : g->members) {
+    if (node_of(m.trainer) != node) continue;
+    Trainer& t = trainers[m.trainer];
+    t.told_generation = m.helper ? 0 : g->number;
+    t.idle.reset();
+    if (!t.up || t.pid != m.pid) continue;  // the supervisor is about to hear of it
+    to_trainer(m.trainer, random.between(50, 3000), [this, g, index = m.trainer] {
+      Trainer& t = trainers[index];
+      if (g->number < t.fenced || g->number <= t.generation) return;  // S4
+      t.generation = g->number;
+      t.writing = false;
+      if (g->over)
+        leave(index, g->number, job::Fault::failed, "", g->begun_at);
+      else if (++g->joined == g->members.size())
+        at(random.between(5, 100) * ms, [this, g] { transfer(g); });
+    });
+  }
+}
+
+/// All members answer each other. hung: some of them will, later.
+bool Cluster::together(const Generation& g, bool& hung) const {
+  hung = false;
+  std::vector<int> hosts;
+  for (const Generation::Member& m : g.members) {
+    const Trainer& t = trainers[m.trainer];
+    if (!t.up || (t.generation != g.number && !(m.helper && g.settled))) return false;
+    hung = hung || t.hung_until > now;
+    if (hosts.empty() || hosts.back() != node_of(m.trainer)) hosts.push_back(node_of(m.trainer));
+  }
+  if (blocks_ > 0)
+    for (int a : hosts)
+      for (int b : hosts) hung = hung || !reachable(a, b);
+  return true;
+}
+
+void Cluster::transfer(std::shared_ptr<Generation> g) {
+  if (g->over) return;
+  bool hung;
+  if (!together(*g, hung)) return break_off(*g, job::Fault::failed, "");
+  if (hung) {
+    if (g->stalled_since < 0) g->stalled_since = now;
+    if (now - g->stalled_since > collective_timeout) return break_off(*g, job::Fault::failed, "");
+    at(50 * ms, [this, g] { transfer(g); });
+    return;
+  }
+  g->stalled_since = -1;
+  if (g->source == job::Source::checkpoint) {
+    if (disk.hung_until > now) {
+      at(disk.hung_until - now, [this, g] { transfer(g); });
+      return;
+    }
+    if (disk.failing_until > now) return break_off(*g, job::Fault::failed, "");
+  }
+  for (const job::Move& move : g->moves) {
+    const Trainer& from = trainers[trainer_index.at(move.source)];
+    const auto& peer = nodes[node_of(trainer_index.at(move.source))].peer;
+    const StateCopy* copy = nullptr;
+    if (move.peer) {
+      if (auto found = peer.find(move.shard);
+          found != peer.end() && found->second.step == move.step)
+        copy = &found->second;
+    } else {
+      copy = find_copy(from, move.shard, move.step);
+    }
+    StateCopy sent = copy ? *copy : StateCopy{};
+    if (copy && transit_damage_due > 0) {
+      --transit_damage_due;
+      sent.content ^= 2;
+    }
+    const bool checked = options.bug != Bug::unverified_copy;
+    if (!copy || (checked && sent.content != sent.checksum)) {
+      doubted.insert({nodes[node_of(trainer_index.at(move.source))].name, move.step});
+      return break_off(*g, job::Fault::bad_copy, move.source);
+    }
+    for (const std::string& target : move.targets)
+      g->members[static_cast<size_t>(g->index.at(trainer_index.at(target)))].incoming = sent;
+    auto giver = g->index.find(trainer_index.at(move.source));
+    if (!move.peer && giver != g->index.end())
+      g->members[static_cast<size_t>(giver->second)].gives = true;
+  }
+  for (Generation::Member& m : g->members) {
+    if (m.helper) continue;
+    if (g->source == job::Source::initialize)
+      m.incoming = fresh(m.shard, 0);
+    else if (g->source == job::Source::checkpoint)
+      m.incoming = disk.shards.at(g->begun_at).at(m.shard);
+    else if (!m.incoming && !find_copy(trainers[m.trainer], m.shard, g->begun_at))
+      return break_off(*g, job::Fault::bad_copy, trainers[m.trainer].name);
+  }
+  for (Generation::Member& m : g->members)
+    if (!m.gives && !m.helper) settle(*g, m);
+  at(random.between(1, 20) * ms, [this, g] {  // the second barrier
+    bool hung;
+    if (g->over || !together(*g, hung)) return break_off(*g, job::Fault::failed, "");
+    g->settled = true;
+    for (Generation::Member& m : g->members) {
+      if (m.helper) {
+        trainers[m.trainer].generation = 0;
+        report_idle(m.trainer, {.generation = g->number});
+        continue;
+      }
+      if (m.gives) settle(*g, m);
+      to_boss(node_of(m.trainer), job::TrainerReady{trainers[m.trainer].name, g->number});
+    }
+    invariants->settled(*g);
+    begin_step(g);
+  });
+}
+
+/// A member's memory holds the state that the generation begins with, and nothing newer.
+void Cluster::settle(Generation& g, Generation::Member& m) {
+  Trainer& t = trainers[m.trainer];
+  if (m.incoming)
+    t.copies = {*m.incoming};
+  else
+    std::erase_if(t.copies, [&](const StateCopy& copy) {
+      return copy.shard != m.shard || copy.step > g.begun_at;
+    });
+  t.shard = m.shard;
+}
+
+void Cluster::begin_step(std::shared_ptr<Generation> g) {
+  if (g->over) return;
+  if (g->stop || g->stops_now || g->step >= options.steps) return finish(g);
+  int slow = 1;
+  for (const Generation::Member& m : g->members)
+    slow = std::max(slow, nodes[node_of(m.trainer)].slow);
+  at(step_time * slow * random.between(90, 110) / 100, [this, g] { vote(g); });
+}
+
+/// All ranks agree on the step and on what comes after it; then each applies it.
+void Cluster::vote(std::shared_ptr<Generation> g) {
+  if (g->over) return;
+  bool hung;
+  if (!together(*g, hung)) return break_off(*g, job::Fault::failed, "");
+  if (hung && options.bug != Bug::applied_before_vote) {
+    if (g->stalled_since < 0) g->stalled_since = now;
+    if (now - g->stalled_since > collective_timeout) return break_off(*g, job::Fault::failed, "");
+    at(50 * ms, [this, g] { vote(g); });
+    return;
+  }
+  g->stalled_since = -1;
+  if (differ(*g)) return break_off(*g, job::Fault::mismatch, "");
+  g->applied = 0;
+  g->leaves_now = g->leave;
+  g->stops_now = g->stop;
+  for (const Generation::Member& m : g->members) {
+    if (m.helper) continue;
+    Trainer& t = trainers[m.trainer];
+    t.writing = true;
+    if (t.copies.size() > 1) t.copies.erase(t.copies.begin());
+  }
+  // In a large cluster a node's trainers apply a step at once.
+  const size_t batch = options.large() ? static_cast<size_t>(options.trainers) : 1;
+  for (size_t first = 0; first < g->trainers; first += batch)
+    at(random.between(100, 20'000),
+       [this, g, first, batch] { apply(g, first, std::min(batch, g->trainers - first)); });
+}
+
+/// Replicas compare their states of the last step; true: they are not the same.
+bool Cluster::differ(Generation& g) {
+  if (wrong_made == 0) return false;
+  std::map<uint32_t, uint64_t> known;
+  bool bad = false, same = true;
+  std::set<uint64_t> wrong;
+  for (const Generation::Member& m : g.members) {
+    if (m.helper || trainers[m.trainer].copies.empty()) continue;
+    const StateCopy& copy = trainers[m.trainer].copies.back();
+    bad = bad || !copy.good();
+    if (!copy.good()) wrong.insert(copy.content);
+    same = known.try_emplace(copy.shard, copy.content).first->second == copy.content && same;
+  }
+  if (bad && same) {  // no other copy that could tell
+    ended = job::Shutdown{Code::mismatch, "undetectable"};
+    return false;
+  }
+  if (!same) invariants->distrusted(g.step, wrong);
+  return !same;
+}
+
+/// A rank has applied the next step; true if it was the last to.
+bool Cluster::write(Trainer& t, Generation& g) {
+  t.copies.push_back(fresh(t.shard, g.step + 1));
+  if (mismatch_due && g.groups > 1) {
+    mismatch_due = false;
+    ++wrong_made;
+    ++faults["mismatch"];
+    StateCopy& copy = t.copies.back();
+    copy.content = copy.checksum = copy.content ^ (wrong_made << 8);
+    if (noting()) note(t.name + ": computes step " + std::to_string(copy.step) + " wrongly");
+  }
+  t.writing = false;
+  if (t.copies.size() > 2) t.copies.erase(t.copies.begin());
+  invariants->wrote(g, g.step + 1);
+  const size_t all = g.trainers - (options.bug == Bug::applied_before_vote && g.trainers > 1);
+  if (++g.applied != all) return false;
+  ++g.step;
+  invariants->committed(g, g.step);
+  return true;
+}
+
+void Cluster::apply(std::shared_ptr<Generation> g, size_t first, size_t count) {
+  StepReport report{g->number, g->step + 1, {}};
+  int node = -1;
+  bool all = false;
+  for (size_t i = first; i < first + count; ++i) {
+    const Generation::Member& m = g->members[i];
+    Trainer& t = trainers[m.trainer];
+    if (!t.up || t.generation != g->number || !t.writing) continue;
+    if (t.hung_until > now) {
+      at(t.hung_until - now, [this, g, i] { apply(g, i, 1); });
+      continue;
+    }
+    all = write(t, *g);
+    node = node_of(m.trainer);
+    report.trainers.push_back(m.trainer);
+    keep_copies(*g, m, report.step);
+  }
+  if (noting() && node >= 0)
+    note(trainers[report.trainers[0]].name + ": applied step " + std::to_string(report.step) +
+         " of generation " + std::to_string(g->number));
+  if (node >= 0) report_step(node, std::move(report));
+  if (all) applied(g);
+}
+
+/// Every rank has applied the step.
+void Cluster::applied(const std::shared_ptr<Generation>& g) {
+  if (g->over) return;
+  if (!g->leaves_now) return begin_step(g);
+  g->over = true;
+  for (const Generation::Member& m : g->members)
+    if (!m.helper)
+      to_trainer(m.trainer, random.between(100, 20'000), [this, g, index = m.trainer] {
+        leave(index, g->number, job::Fault::none, "", g->step);
+      });
+}
+
+/// Copies of a step's state for a peer node and for the disk.
+void Cluster::keep_copies(Generation& g, const Generation::Member& m, uint64_t step) {
+  const StateCopy copy = trainers[m.trainer].copies.back();
+  const int home = node_of(m.trainer);
+  if (step % peer_every == 0) {
+    const int other = (home + options.cell_nodes) % options.nodes;
+    if (other != home && nodes[other].up && reachable(home, other))
+      at(random.between(1, 150) * ms,
+         [this, copy, other, index = m.trainer, pid = nodes[other].pid] {
+           StateCopy arrived = copy;
+           if (options.bug == Bug::stale_snapshot && !trainers[index].copies.empty())
+             arrived.step = trainers[index].copies.back().step;
+           Node& node = nodes[other];
+           if (!node.up || node.pid != pid) return;
+           auto [known, added] = node.peer.try_emplace(copy.shard, arrived);
+           if (!added && known->second.step > arrived.step) return;
+           known->second = arrived;
+           peer_copies(other);
+         });
+  }
+  const bool last = step >= options.steps || g.stops_now;
+  if (!last && step % disk_every == 0 && m.shard % g.groups == m.group) save_shard(copy, home, 0);
+}
+
+void Cluster::save_shard(const StateCopy& copy, int node, int tries) {
+  at(std::max<Time>(random.between(10, 400) * ms, disk.hung_until - now),
+     [this, copy, node, tries] {
+       if (!nodes[node].up) return;
+       Boss* boss = leader();
+       if (disk.failing_until > now) {
+         if (boss && boss->hung_until <= now)
+           handle(*boss, job::CheckpointFailed{copy.step, "no space left"});
+         return;
+       }
+       if (!boss || boss->hung_until > now) {  // reports of saved shards are kept for the next one
+         if (tries < 50) save_shard(copy, node, tries + 1);
+         return;
+       }
+       disk.shards[copy.step][copy.shard] = copy;
+       published(copy.step);
+     });
+}
+
+void Cluster::finish(const std::shared_ptr<Generation>& g) {
+  if (differ(*g)) return break_off(*g, job::Fault::mismatch, "");
+  g->over = true;
+  g->stops_now = true;
+  for (const Generation::Member& m : g->members) {
+    if (m.helper) continue;
+    to_trainer(m.trainer, random.between(100, 20'000), [this, g, m] {
+      Trainer& t = trainers[m.trainer];
+      if (t.generation != g->number) return;
+      if (m.shard % g->groups == m.group && !t.copies.empty())
+        save_shard(t.copies.back(), node_of(m.trainer), 0);
+      to_boss(node_of(m.trainer), job::TrainerFinished{t.name, g->number, g->step});
+    });
+  }
+}
+
+/// A member died, answers nobody, or has found something: all others leave on their own.
+void Cluster::break_off(Generation& g, job::Fault fault, const std::string& suspect) {
+  if (g.over) return;
+  g.over = true;
+  for (const Generation::Member& m : g.members)
+    if (trainers[m.trainer].generation == g.number)
+      to_trainer(m.trainer, random.between(1, 50) * ms,
+                 [this, fault, suspect, index = m.trainer, number = g.number,
+                  step = fault == job::Fault::bad_copy ? g.begun_at : g.step] {
+                   leave(index, number, fault, suspect, step);
+                 });
+}
+
+void Cluster::leave(int index, uint64_t generation, job::Fault fault, const std::string& suspect,
+                    uint64_t step) {
+  Trainer& t = trainers[index];
+  if (t.generation != generation) return;
+  if (t.writing && random.chance(50))
+    if (auto g = generations.find(generation); g != generations.end()) write(t, *g->second);
+  t.writing = false;
+  t.generation = 0;
+  report_idle(index, {.generation = generation,
+                      .fault = fault,
+                      .step = step,
+                      .suspect = suspect,
+                      .reason = fault == job::Fault::none ? "asked to leave" : "a fault"});
+}
+
+void Cluster::fence(int index, uint64_t generation) {
+  Trainer& t = trainers[index];
+  if (generation <= t.fenced) return;
+  t.fenced = generation;
+  if (t.generation != 0 && t.generation < generation) {
+    auto g = generations.find(t.generation);
+    const bool writes = t.writing && random.chance(50);
+    t.writing = false;
+    t.generation = 0;
+    if (g != generations.end()) {
+      if (writes) write(t, *g->second);
+      break_off(*g->second, job::Fault::failed, "");
+    }
+  }
+  if (t.generation == 0) report_idle(index, {.generation = generation - 1, .reason = "fenced"});
+}
+
+}  // namespace simplescale::simulation
