@@ -158,10 +158,11 @@ TEST_CASE("rogue: another protocol version or run is refused with the reason") {
   {
     Rogue rogue(victim.transport->address());
     rogue.send({remote::FrameHeader::kMagic, 0, 0, 0}, rogue.hello(99, "test"));
-    CHECK(rogue.answer() == "refused: protocol version 1 here, version 99 there");
+    CHECK(rogue.answer() == "refused: protocol version " + std::to_string(wire::PROTOCOL_VERSION) +
+                                " here, version 99 there");
   }
   Rogue rogue(victim.transport->address());
-  rogue.send({remote::FrameHeader::kMagic, 0, 0, 0}, rogue.hello(1, "other"));
+  rogue.send({remote::FrameHeader::kMagic, 0, 0, 0}, rogue.hello(wire::PROTOCOL_VERSION, "other"));
   CHECK(rogue.answer() == "refused: run \"test\" here, run \"other\" there");
 }
 
@@ -255,7 +256,7 @@ TEST_CASE("rogue: thousands of damaged messages do no harm") {
     remote::Words whole;
     switch (random() % 6) {
       case 0:
-        whole = rogue->hello(1, "test",
+        whole = rogue->hello(wire::PROTOCOL_VERSION, "test",
                              1);  // of another node, so that it does not replace the good one
         break;
       case 1:
