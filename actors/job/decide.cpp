@@ -155,7 +155,13 @@ class Decider {
       return;
     }
     const bool replaced = in_generation(*trainer);
-    *trainer = {TrainerState::idle, e.pid, e.address, e.shard, e.held, 0, trainer->ready};
+    *trainer = {.state = TrainerState::idle,
+                .pid = e.pid,
+                .address = e.address,
+                .shard = e.shard,
+                .held = e.held,
+                .generation = e.generation,
+                .clean = trainer->clean};
     if (e.generation >= std::max<uint64_t>(s_.generation, 1)) {  // unknown to this supervisor
       s_.generation = e.generation;
       trainer->state = TrainerState::training;
@@ -168,7 +174,7 @@ class Decider {
         fence("detect", "trainer_replaced", e.trainer, "it is not in the current generation");
     }
     record("", "trainer_up", e.trainer, "");
-    plan();
+    if (all_idle(node_of(e.trainer))) plan();  // else nothing new can be planned
   }
 
   void operator()(const TrainerDown& e) {
@@ -190,10 +196,10 @@ class Decider {
     Trainer* trainer = find_trainer(e.trainer);
     if (!trainer) return;
     const bool current = trainer->state == TrainerState::training && e.generation == s_.generation;
-    // S4: the answer to the last fence carries the generation before it; what is older is stale.
+    // S4: stale is what is older than what it was in, or was told before the last fence.
     const bool answers =
-        (trainer->state == TrainerState::draining || trainer->state == TrainerState::idle) &&
-        e.generation + 1 >= s_.generation;
+        (trainer->state == TrainerState::draining && e.generation >= trainer->generation) ||
+        (trainer->state == TrainerState::idle && e.generation + 1 >= s_.generation);
     if (!current && !answers) return;
     trainer->shard = e.shard;
     trainer->held = e.held;
@@ -202,10 +208,10 @@ class Decider {
       return;
     }
     trainer->state = TrainerState::idle;
-    if (e.fault == Fault::mismatch && e.step > 0) {
-      s_.ceiling = s_.has_ceiling ? std::min(s_.ceiling, e.step - 1) : e.step - 1;
+    if (e.fault == Fault::mismatch && e.step > 0 && newest_joined() <= e.generation) {
+      s_.ceiling = e.step - 1;
       s_.has_ceiling = true;
-      for (auto& [name, t] : s_.trainers) t.ready = false;
+      for (auto& [name, t] : s_.trainers) t.clean = false;
     }
     if (e.fault == Fault::bad_copy) strike(e.suspect, e.step);
     if (current && !(s_.leaving && e.fault == Fault::none)) {
@@ -220,7 +226,7 @@ class Decider {
   void operator()(const TrainerReady& e) {
     Trainer* trainer = find_trainer(e.trainer);
     if (!trainer || e.generation != s_.generation) return;
-    trainer->ready = true;
+    trainer->ready = trainer->clean = true;
     if (s_.incident && all_members([](const Trainer& t) { return t.ready; }))
       record("heal", "state_restored", "", "step " + number(s_.joined_step));
   }
@@ -242,7 +248,9 @@ class Decider {
     if (e.generation != s_.generation) return;  // S4
     s_.committed_step = std::max(s_.committed_step, e.step);
     s_.cycles = 0;
-    if (s_.has_ceiling && e.step > s_.ceiling) s_.has_ceiling = false;
+    // The doubted step has been made again, and its replicas compared; whoever may still hold it as
+    // it was first made holds nothing newer.
+    if (s_.has_ceiling && e.step > s_.ceiling + 1) s_.has_ceiling = false;
     for (auto& [name, node] : s_.nodes)
       if (!node.failures_ms.empty() && s_.layout.contains(name) &&
           s_.committed_step >= node.failed_at_step + s_.budget_steps)
@@ -345,6 +353,12 @@ class Decider {
     auto found = s_.trainers.find(name);
     return found == s_.trainers.end() || over() ? nullptr : &found->second;
   }
+  /// Faults of a generation before it have been dealt with.
+  uint64_t newest_joined() const {
+    uint64_t newest = 0;
+    for (const auto& [name, trainer] : s_.trainers) newest = std::max(newest, trainer.generation);
+    return newest;
+  }
   static bool in_generation(const Trainer& t) {
     return t.state == TrainerState::training || t.state == TrainerState::finished;
   }
@@ -431,7 +445,7 @@ class Decider {
     bool in = false;
     each_trainer(name, [&](Trainer& t) {
       in = in || in_generation(t);
-      t = {};
+      t = {.clean = t.clean};
     });
     Node& node = s_.nodes.at(name);
     node.peer.clear();
@@ -488,8 +502,10 @@ class Decider {
     ++s_.generation;
     ++s_.cycles;
     s_.leaving = false;
-    for (auto& [name, trainer] : s_.trainers)
+    for (auto& [name, trainer] : s_.trainers) {
+      trainer.ready = false;
       if (in_generation(trainer)) trainer.state = TrainerState::draining;
+    }
     s_.phase = Phase::recovering;
     wait("all trainers to be idle");
     if (s_.cycles > s_.give_up_after_cycles) {
@@ -583,8 +599,16 @@ class Decider {
       return;
     }
     if (first && next.cells.size() < wanted && !waited(s_.join_timeout_ms)) return;
-    join(std::move(next));
+    const Beginning beginning = newest_state();
+    if (beginning.step < newest_trusted() && somebody_may_come() && !waited(s_.restart_timeout_ms))
+      return;  // S1: who is being restarted may hold what is missing
+    join(std::move(next), beginning);
   }
+
+  /// Not trusted is the step that replicas made differently: none has gone on from it, so newer
+  /// ones come from its second making. Nor is it doubted where a generation has begun before it
+  /// since.
+  bool trusted(uint64_t step) const { return !s_.has_ceiling || step != s_.ceiling + 1; }
 
   std::vector<Copy> copies() const {
     std::vector<Copy> list;
@@ -596,14 +620,11 @@ class Decider {
         const std::string who = trainer_name(name, slot);
         const Trainer& trainer = s_.trainers.at(who);
         if (trainer.state != TrainerState::idle) continue;
-        // Whoever has begun a generation since the ceiling was set holds nothing from before.
         for (uint64_t step : trainer.held)
-          if (!s_.has_ceiling || step <= s_.ceiling || trainer.ready)
-            list.push_back({who, trainer.shard, step, false});
+          if (trainer.clean || trusted(step)) list.push_back({who, trainer.shard, step, false});
         if (std::exchange(peers, false))
           for (const PeerHeld& copy : node.peer)
-            if (!s_.has_ceiling || copy.step <= s_.ceiling)
-              list.push_back({who, copy.shard, copy.step, true});
+            if (trusted(copy.step)) list.push_back({who, copy.shard, copy.step, true});
       }
     }
     return list;
@@ -636,17 +657,36 @@ class Decider {
     return text;
   }
 
-  void join(Layout next) {
-    const std::vector<Copy> all = copies();
+  struct Beginning {
+    Source source = Source::initialize;
+    uint64_t step = 0;
+    std::vector<Copy> copies;
+  };
+  /// The newest state that can be had of every shard.
+  Beginning newest_state() const {
+    Beginning b{.copies = copies()};
+    if (s_.has_checkpoint && trusted(s_.checkpoint_step))
+      b.source = Source::checkpoint, b.step = s_.checkpoint_step;
+    const auto step = newest_complete(b.copies, s_.rules.shards);
+    if (step && *step >= b.step) b.source = Source::memory, b.step = *step;
+    return b;
+  }
+  uint64_t newest_trusted() const {
+    return s_.has_ceiling ? std::min(s_.committed_step, s_.ceiling) : s_.committed_step;
+  }
+  /// A node reports, but not all of its trainers are up.
+  bool somebody_may_come() const {
+    return std::ranges::any_of(s_.nodes, [&](const auto& n) {
+      return n.second.state != NodeState::absent && n.second.state != NodeState::lost &&
+             !all_idle(n.first);
+    });
+  }
+
+  void join(Layout next, const Beginning& beginning) {
     const std::vector<Place> members = places(s_.rules, next);
-    Join order;
-    if (s_.has_checkpoint && (!s_.has_ceiling || s_.checkpoint_step <= s_.ceiling))
-      order.source = Source::checkpoint, order.step = s_.checkpoint_step;
-    if (const auto step = newest_complete(all, s_.rules.shards); step && *step >= order.step) {
-      order.source = Source::memory;
-      order.step = *step;
-      order.moves = moves_for(members, all, *step);
-    }
+    Join order{.source = beginning.source, .step = beginning.step};
+    if (order.source == Source::memory)
+      order.moves = moves_for(members, beginning.copies, order.step);
     // S4: a number is used once; one that a fence has given out has not begun yet.
     if (s_.phase != Phase::recovering || s_.generation == 0 || s_.leaving) ++s_.generation;
     order.generation = s_.generation;
@@ -663,6 +703,7 @@ class Decider {
     for (const Place& place : members) {
       Trainer& trainer = s_.trainers.at(place.trainer);
       trainer.state = TrainerState::training;
+      trainer.generation = order.generation;
       trainer.ready = false;
       trainer.step = order.step;
     }

@@ -43,7 +43,9 @@ struct Trainer {
   uint32_t shard = 0;            // of which it holds
   std::vector<uint64_t> held;    // steps whose state it has in memory
   uint64_t step = 0;             // last reported
-  bool ready = false;            // has had the state of its newest generation's first step
+  uint64_t generation = 0;       // newest it was told to join, or said it is in
+  bool ready = false;            // has the state of the current generation's first step
+  bool clean = false;            // has begun a generation since replicas differed
 };
 
 enum class NodeState : unsigned char {
@@ -98,7 +100,7 @@ struct State {
   bool paused = false;                      // stay idle until resumed
   bool has_checkpoint = false;
   uint64_t checkpoint_step = 0;  // newest valid one on disk
-  bool has_ceiling = false;      // states after this step are not trusted
+  bool has_ceiling = false;      // of the step after this one, replicas made different states
   uint64_t ceiling = 0;
   uint64_t committed_step = 0;
   uint64_t joined_step = 0;      // where the current generation began

@@ -13,8 +13,14 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PeerHeld, shard, step)
 
 // By hand: an address is bytes, not a list of numbers.
 void to_json(nlohmann::json& j, const Trainer& t) {
-  j = {{"state", t.state}, {"pid", t.pid},   {"address", nlohmann::json::binary(t.address)},
-       {"shard", t.shard}, {"held", t.held}, {"step", t.step},
+  j = {{"state", t.state},
+       {"pid", t.pid},
+       {"address", nlohmann::json::binary(t.address)},
+       {"shard", t.shard},
+       {"held", t.held},
+       {"step", t.step},
+       {"generation", t.generation},
+       {"clean", t.clean},
        {"ready", t.ready}};
 }
 void from_json(const nlohmann::json& j, Trainer& t) {
@@ -24,6 +30,8 @@ void from_json(const nlohmann::json& j, Trainer& t) {
   j.at("shard").get_to(t.shard);
   j.at("held").get_to(t.held);
   j.at("step").get_to(t.step);
+  j.at("generation").get_to(t.generation);
+  j.at("clean").get_to(t.clean);
   j.at("ready").get_to(t.ready);
 }
 

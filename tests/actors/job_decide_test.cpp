@@ -224,11 +224,13 @@ TEST_CASE("job: replicas that differ go back to the step before, and make it aga
   CHECK(all<Fence>(d).size() == 1);
   const Join join = only<Join>(all_idle(s, {2, 3}));
   CHECK(join.step == 2);
-  // Step 3 stays untrusted until it has been made again.
   decide(0, s, TrainerDown{"n0.0", "signal 9"});
   all_idle(s, {2, 3});
   CHECK(only<Join>(back(s, "n0.0", 0, {2, 3})).step == 2);
+  // Step 3 stays untrusted until the one after it has shown that replicas agree on it.
   decide(0, s, StepCommitted{s.generation, 3});
+  CHECK(s.has_ceiling);
+  decide(0, s, StepCommitted{s.generation, 4});
   CHECK(!s.has_ceiling);
 }
 
@@ -463,4 +465,54 @@ TEST_CASE("job: a trainer of an old generation that comes back disturbs nobody")
   CHECK(all<Fence>(decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, {3}, 1})).empty());
   // One that should train in this one is another matter.
   CHECK(all<Fence>(decide(0, s, TrainerUp{"n0.0", 1, {1}, 0, {3}, 1})).size() == 1);
+}
+
+TEST_CASE("job: S4: a trainer that came back is idle once it has left what it was in") {
+  State s = training(3);
+  decide(0, s, NodeLost{"n1", "gone"});
+  all_idle(s, {3});
+  decide(0, s, StepCommitted{s.generation, 4});
+  decide(0, s, NodeUp{"n1", 1});
+  decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, {3}, 1});
+  // Meanwhile generations come and go without a fence.
+  decide(0, s, DrainRequested{"n2", true, "me"});
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, {4, 5}});
+  decide(0, s, TrainerIdle{"n1.0", 1, 0, {3}});
+  CHECK(s.trainers.at("n1.0").state == TrainerState::idle);
+}
+
+TEST_CASE("job: a mismatch that was dealt with is not news again") {
+  State s = training(3);
+  const TrainerIdle mismatch{"n0.0", 1, 0, {2, 3}, Fault::mismatch, 3, "", "shard 0 differs"};
+  decide(0, s, mismatch);
+  decide(0, s, NodeLost{"n1", "gone"});
+  CHECK(only<Join>(all_idle(s, {2, 3})).step == 2);
+  decide(0, s, StepCommitted{s.generation, 4});
+  CHECK(!s.has_ceiling);
+  decide(0, s, NodeUp{"n1", 1});
+  decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, {2, 3}, 1});
+  TrainerIdle late = mismatch;
+  late.trainer = "n1.0";
+  decide(0, s, late);
+  CHECK(s.trainers.at("n1.0").state == TrainerState::idle);
+  CHECK(!s.has_ceiling);
+}
+
+TEST_CASE("job: S1: before older state is used, a trainer that is being restarted is waited for") {
+  State s = training(1, 1);  // n0 trains, n1 is a spare
+  for (int i = 0; i <= s.max_restarts; ++i) {
+    decide(0, s, TrainerDown{"n0.0", "signal 9"});
+    all_idle(s, {2, 3});
+    if (i < s.max_restarts) back(s, "n0.0", 0, {2, 3});
+    s.cycles = 0;
+  }
+  // n0 has used its budget up, and n0.0 alone holds shard 0.
+  REQUIRE(s.nodes.at("n0").state == NodeState::drained);
+  CHECK(s.phase == Phase::recovering);
+  State without = s;
+  const Join join = only<Join>(back(s, "n0.0", 0, {2, 3}));
+  CHECK(join.step == 3);
+  CHECK(nodes_of(s) == std::vector<std::string>{"n1"});
+  CHECK(only<Join>(decide(without.restart_timeout_ms + 1, without, Tick{})).step == 0);
 }

@@ -64,6 +64,10 @@ void Cluster::claim(int host, std::optional<job::State> from, uint64_t sequence)
       if (node.state != job::NodeState::absent && node.state != job::NodeState::lost)
         boss.expected.insert(node_index.at(name));
   boss.shadow = boss.job;
+  // What was decided last may not have been acted on.
+  if (boss.job.phase == job::Phase::finished || boss.job.phase == job::Phase::failed)
+    ended = job::Shutdown{boss.job.phase == job::Phase::finished ? Code::ok : Code::gave_up,
+                          "decided by the supervisor before"};
   bosses.push_back(std::move(made));
   invariants->claimed(boss, replica, sequence);
   Boss* raw = bosses.back().get();

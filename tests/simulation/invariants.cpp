@@ -95,6 +95,7 @@ void Invariants::distrusted(uint64_t step, const std::set<uint64_t>& wrong) {
 }
 
 void Invariants::settled(const Generation& g) {
+  if (g.begun_at < distrusted_) made_again_ = true;
   std::map<std::pair<uint32_t, uint32_t>, int> places;
   for (const Generation::Member& m : g.members) {
     if (m.helper) continue;
@@ -154,6 +155,7 @@ void Invariants::before(const Boss& boss, const job::Event& event) {
     if (idle->fault != job::Fault::mismatch || idle->generation + 1 < boss.job.generation) return;
     if (boss.epoch != c_.disk.newest_epoch || idle->generation < joined_) return;
     distrusted_ = std::min(distrusted_, idle->step);
+    made_again_ = false;
     detected_.merge(found_);
   } else if (const auto* lost = std::get_if<job::NodeLost>(&event)) {
     lost_.insert({boss.epoch, lost->node});
@@ -196,14 +198,19 @@ void Invariants::joins(const Boss& boss, const job::Join& join) {
   if (boss.epoch != c_.disk.newest_epoch) return;  // it will not act
   layout(boss);
   for (const job::Place& place : job::places(boss.job.rules, boss.job.layout)) {
-    const Trainer& t = c_.trainers[c_.trainer_index.at(place.trainer)];
+    const int index = c_.trainer_index.at(place.trainer);
+    const Trainer& t = c_.trainers[index];
+    const auto g = c_.generations.find(t.generation);
+    if (g != c_.generations.end() && g->second->index.contains(index) &&
+        g->second->members[static_cast<size_t>(g->second->index.at(index))].helper)
+      continue;  // it only helps others there, and joins when that has ended
     require(!t.up || t.pid != boss.job.trainers.at(place.trainer).pid || t.generation == 0 ||
                 t.generation >= join.generation,
             "S4",
             t.name + " is to join generation " + number(join.generation) + " and still trains in " +
                 number(t.generation));
   }
-  require(join.step < distrusted_, "S3",
+  require(join.step < distrusted_ || made_again_, "S3",
           "generation " + number(join.generation) + " begins at step " + number(join.step) +
               ", which replicas do not agree on");
   copies(boss, join);
@@ -248,6 +255,13 @@ void Invariants::copies(const Boss& boss, const job::Join& join) {
       if (t.up && boss.job.trainers.at(t.name).state != job::TrainerState::down)
         for (const StateCopy& copy : t.copies) add(copy, c_.nodes[n].name);
     }
+    // What is left is for trainers that are up to send.
+    bool sender = false;
+    for (int slot = 0; slot < c_.options.trainers; ++slot)
+      sender =
+          sender || boss.job.trainers.at(c_.trainers[n * c_.options.trainers + slot].name).state !=
+                        job::TrainerState::down;
+    if (!sender) continue;
     for (const job::PeerHeld& told : boss.job.nodes.at(c_.nodes[n].name).peer)
       if (auto found = c_.nodes[n].peer.find(told.shard);
           found != c_.nodes[n].peer.end() && found->second.step == told.step)

@@ -56,6 +56,7 @@ class Invariants {
   std::map<std::pair<uint64_t, uint64_t>, size_t> written_;  // (generation, step) -> ranks
   uint64_t distrusted_ = UINT64_MAX;                         // this step and all after it
   std::set<uint64_t> detected_;                              // contents known to be wrong
+  bool made_again_ = false;                                  // a generation has begun before it
   std::set<uint64_t> found_;                                 // and those no supervisor knows of
   std::set<std::pair<uint64_t, std::string>> lost_;          // by epoch
   uint64_t joined_ = 0, acted_generation_ = 0;

@@ -250,7 +250,7 @@ void Cluster::apply(std::shared_ptr<Generation> g, size_t first, size_t count) {
 /// Every rank has applied the step.
 void Cluster::applied(const std::shared_ptr<Generation>& g) {
   if (g->over) return;
-  if (!g->leaves_now) return begin_step(g);
+  if (!g->leaves_now || g->step >= options.steps) return begin_step(g);
   g->over = true;
   for (const Generation::Member& m : g->members)
     if (!m.helper)
