@@ -42,6 +42,7 @@ trap finish EXIT
 trap 'exit 130' INT TERM
 [[ -n $root ]] || root=$(mktemp -d "${TMPDIR:-/var/tmp}/simplescale-clean-XXXXXX")
 mkdir -p "$root"
+chmod 755 "$root"  # nobody goes in as well
 root=$(cd "$root" && pwd)
 
 report=()
