@@ -32,6 +32,12 @@ struct ProcessStarted {
   int32_t pid;
 };
 
+/// It is dying: nothing more is to be expected of it, but its memory may still be in use.
+struct ProcessDying {
+  std::string process;
+  int32_t pid;
+};
+
 /// It has ended (pid 0: could not be started); its actor is about to quit and to be restarted by
 /// its supervisor.
 struct ProcessEnded {
@@ -93,6 +99,7 @@ struct WaitedLongEnough {
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::FillRings)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ChildUp)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ProcessStarted)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ProcessDying)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ProcessEnded)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::StopSignal)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::SaveShard)

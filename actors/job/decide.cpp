@@ -179,7 +179,11 @@ class Decider {
 
   void operator()(const TrainerDown& e) {
     Trainer* trainer = find_trainer(e.trainer);
-    if (!trainer || trainer->state == TrainerState::down) return;
+    if (!trainer) return;
+    if (trainer->state == TrainerState::down) {  // known already; now it is known how it ended
+      record("", "trainer_ended", e.trainer, e.reason);
+      return;
+    }
     const bool in = in_generation(*trainer);
     trainer->state = TrainerState::down;
     fail(node_of(e.trainer));

@@ -181,6 +181,9 @@ void carry_out(Self* self, const job::Record& record) {
   s.options.journal->append("events.jsonl", line);
   log::info("{}{}{}{}", record.kind, record.subject.empty() ? "" : " " + record.subject,
             record.reason.empty() ? "" : ": ", record.reason);
+  if (record.kind == "trainer_ended" && s.incident &&
+      s.incident->what.starts_with(record.subject + ": "))
+    s.incident->what = record.subject + ": " + record.reason;
   if (record.kind == "steps_undone" && s.incident)
     s.incident->undone = std::strtoull(record.subject.c_str(), nullptr, 10);
   if (!s.incident || record.phase.empty()) return;

@@ -37,6 +37,11 @@ std::string dotted(std::string process) {
   return process;
 }
 
+/// How the names of all shared-memory segments of a process begin.
+std::string segments_of(const NodeState& s, const std::string& process, pid_t pid) {
+  return "ss-" + s.options.instance + "-" + dotted(process) + "-" + std::to_string(pid);
+}
+
 SpawnOptions trainer_command(const NodeOptions& o, const std::string& process) {
   SpawnOptions command;
   command.argv = {program_folder() + "/simplescale-compute",
@@ -161,6 +166,29 @@ void fill_slots(Self* self) {
   }
 }
 
+/// Its lifeline broke: the others need not wait until the kernel is done with it. How it ended, and
+/// another process for the slot, follow when it is gone.
+void process_dying(Self* self, const local::ProcessDying& dying) {
+  NodeState& s = self->state;
+  const Process* process = s.table.process(dying.process);
+  if (s.stopping || !process || process->pid != dying.pid || process->slot.empty()) return;
+  auto accused = s.accusations.find(dying.process);
+  to_supervisor(
+      self,
+      TrainerDown{process->slot,
+                  accused == s.accusations.end() ? "its process is dying" : accused->second, true});
+}
+
+/// Has the process's death told as early as possible; without a lifeline its pidfd tells it.
+void hold_on_to(Self* self, const std::string& id, pid_t pid) {
+  NodeState& s = self->state;
+  Status status = s.lifelines.watch(segments_of(s, id, pid) + "-life",
+                                    [node = caf::actor_cast<caf::actor>(self), id, pid] {
+                                      caf::anon_send(node, local::ProcessDying{id, pid});
+                                    });
+  if (!status.ok()) log::warn("{}", status.message());
+}
+
 void process_ended(Self* self, const local::ProcessEnded& end) {
   NodeState& s = self->state;
   const Process* process = s.table.process(end.process);
@@ -168,8 +196,7 @@ void process_ended(Self* self, const local::ProcessEnded& end) {
   s.handles.erase(end.process);
   s.watch.gone(end.process);
   s.unproven[end.process] = true;
-  unlink_shared_memory("ss-" + s.options.instance + "-" + dotted(end.process) + "-" +
-                       std::to_string(end.pid));
+  unlink_shared_memory(segments_of(s, end.process, end.pid));
   std::string how = end.how;
   if (auto accused = s.accusations.extract(end.process); !accused.empty()) how = accused.mapped();
   const std::string slot = s.table.ended(end.process);
@@ -313,7 +340,9 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
       for (const auto& [id, handle] : s.handles) {
         if (down.source != handle.address()) continue;
         // Not heard of any more: make sure that it is dead. Its process actor tells the rest.
-        kill_process(self, id, "its actor is gone: " + to_string(down.reason));
+        if (const Process* process = s.table.process(id);
+            process && process->pid != 0 && process_state(process->pid) != ProcessState::gone)
+          kill_process(self, id, "its actor is gone: " + to_string(down.reason));
         break;
       }
     }
@@ -340,6 +369,7 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
         s.handles[hello.trainer] = caf::actor_cast<caf::actor>(self->current_sender());
         self->monitor(s.handles[hello.trainer]);
         s.watch.up(now_ms(self), hello.trainer, hello.pid);
+        hold_on_to(self, hello.trainer, hello.pid);
         if (!process->slot.empty()) announce(self, process->slot);
       },
       [self](const TrainerProgress& progress) {
@@ -380,6 +410,7 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
         if (Process* process = s.table.process(start.process)) process->pid = start.pid;
         raise(self, start.process);
       },
+      [self](const local::ProcessDying& dying) { process_dying(self, dying); },
       [self](const local::ProcessEnded& end) { process_ended(self, end); },
       [self](const ShardSaved& saved) { to_supervisor(self, saved); },
       [self](const local::StopSignal& stop) {

@@ -17,6 +17,7 @@
 #include "actors/node/inject.hpp"
 #include "actors/node/slots.hpp"
 #include "actors/node/watch.hpp"
+#include "runtime/base/lifeline.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_folder.hpp"
 #include "runtime/config/config.hpp"
@@ -51,6 +52,7 @@ struct NodeState {
   std::map<std::string, std::string> accusations;  // why a process was killed
   std::map<std::string, bool> unproven;            // processes that have committed nothing yet
   TrainerWatch watch{WatchOptions{}};
+  LifelineWatcher lifelines;
   bool stopping = false;
   int exit_code = 0;
   std::string exit_reason;

@@ -15,6 +15,7 @@
 #include "actors/trainer/trainer.hpp"
 #include "runtime/app/actor_process.hpp"
 #include "runtime/app/compute_commands.hpp"
+#include "runtime/base/lifeline.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/run_folder.hpp"
 #include "transport/nccl/device_plane.hpp"
@@ -123,6 +124,7 @@ Result<int> serve(const TrainerProcessOptions& o) {
   options.finished = [&end, &ended](int code) {
     if (!ended.test_and_set()) end.set_value(code);
   };
+  SS_RETURN_IF_ERROR(hold_lifeline(data.shm_prefix + "-life"));
   auto box = std::make_shared<std::unique_ptr<DataPlane>>(std::move(plane));
   caf::actor trainer =
       actors->system().spawn(trainer_actor, node, std::move(options), std::move(address), box);

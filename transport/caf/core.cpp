@@ -1,6 +1,10 @@
 // Peers: how processes meet, stay in touch and part.
 #include "transport/caf/core.hpp"
 
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <caf/all.hpp>
 #include <random>
@@ -138,6 +142,17 @@ PeerPtr Core::add_peer(const caf::node_id& node) {
   auto peer = std::make_shared<Peer>(node, random_token());
   peer->last_heard = Clock::now();
   peer->pid = visible_pid(system_.node(), node);
+  // Shared memory tells of no death, and tcp only when the kernel is done with the process.
+  if (peer->pid != 0) peer->pidfd = static_cast<int>(syscall(SYS_pidfd_open, peer->pid, 0));
+  if (peer->pidfd >= 0) {
+    fcntl(peer->pidfd, F_SETFD, FD_CLOEXEC);
+    loop_.when_readable(peer->pidfd, [this, weak = std::weak_ptr<Peer>(peer)] {
+      auto peer = weak.lock();
+      if (!peer) return;
+      peer->broken = true;
+      lose(peer, "its process has ended", false);
+    });
+  }
   peers_[node] = peer;
   by_token_[peer->rx_token] = peer;
   start_ticking();
@@ -273,6 +288,10 @@ void Core::lose(const PeerPtr& peer, const std::string& reason, bool expected) {
   by_token_.erase(peer->rx_token);
   peers_.erase(peer->node);
   peer->held.clear();
+  if (peer->pidfd >= 0) {
+    loop_.forget(peer->pidfd);
+    close(std::exchange(peer->pidfd, -1));
+  }
   retire(std::move(peer->endpoint), last_words);
 
   std::vector<uint64_t> waiting;

@@ -84,6 +84,10 @@ bool Loop::run_timers(Clock::time_point now) {
   return true;
 }
 
+void Loop::when_readable(int fd, Task task) {
+  readable_.insert_or_assign(fd, kj::mv(task));
+}
+
 void Loop::exec_later(caf::resumable* job) {
   if (on_this_thread() && worker_ && !quit_) {
     jobs_.push_back(job);
@@ -129,11 +133,23 @@ void Loop::sleep() {
             std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first - Clock::now());
         timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
       }
-      pollfd fd{worker_->event_fd(), POLLIN, 0};
-      ::poll(&fd, 1, timeout_ms);
+      polled_.assign(1, {worker_->event_fd(), POLLIN, 0});
+      for (const auto& [fd, task] : readable_) polled_.push_back({fd, POLLIN, 0});
+      ::poll(polled_.data(), polled_.size(), timeout_ms);
     }
   }
   asleep_.store(false, std::memory_order_relaxed);
+  for (size_t i = 1; i < polled_.size(); ++i) {
+    if (polled_[i].revents == 0) continue;
+    while (worker_->progress()) {  // what a process said before its end comes first
+    }
+    auto found = readable_.find(polled_[i].fd);
+    if (found == readable_.end()) continue;  // forgotten by the task before
+    Task task = kj::mv(found->second);
+    readable_.erase(found);
+    task();
+  }
+  polled_.clear();
   spin_.woke(Clock::now());
 }
 

@@ -8,6 +8,8 @@
 //     (see flush()), so the messages of an actor that moves between threads stay in order.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <caf/execution_unit.hpp>
 #include <chrono>
@@ -78,6 +80,10 @@ class Loop : public caf::execution_unit {
   bool flush();
   /// Runs the task once, at or soon after `when`.
   void call_at(Clock::time_point when, Task task);
+  /// Runs the task once, soon after `fd` is readable, unless forget(fd) came first. The fd stays
+  /// the caller's. A busy loop may be late: it looks only when it has nothing else to do.
+  void when_readable(int fd, Task task);
+  void forget(int fd) { readable_.erase(fd); }
   void exec_later(caf::resumable* job) override;
 
  private:
@@ -92,6 +98,8 @@ class Loop : public caf::execution_unit {
   bool in_posted_ = false;
   std::deque<caf::resumable*> jobs_;
   std::multimap<Clock::time_point, Task> timers_;
+  std::map<int, Task> readable_;  // by descriptor
+  std::vector<pollfd> polled_;
   std::vector<Task> batch_;
 
   std::mutex mutex_;

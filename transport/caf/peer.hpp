@@ -72,7 +72,8 @@ struct Peer {
   std::unordered_map<RequestKey, Request, RequestKeyHash> requests;
   std::deque<RequestKey> request_order;  // oldest first, answered ones included
 
-  pid_t pid = 0;  // if it is a process that this one can look at; else 0
+  pid_t pid = 0;   // if it is a process that this one can look at; else 0
+  int pidfd = -1;  // of it, watched by the loop
 
   uint32_t logged = 0;  // kinds of bad messages already logged for this peer
 };

@@ -1,0 +1,70 @@
+// A process's lifeline tells of its death; neither its silence nor the watcher's end does.
+#include "runtime/base/lifeline.hpp"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <future>
+
+using namespace simplescale;
+
+namespace {
+
+/// A child that holds the lifeline until it is killed; returns its pid once it does.
+pid_t holder(const std::string& name) {
+  int ready[2];
+  REQUIRE(pipe(ready) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte = hold_lifeline(name).ok() ? 'y' : 'n';
+    (void)!write(ready[1], &byte, 1);
+    for (;;) pause();
+  }
+  char byte = 0;
+  REQUIRE(read(ready[0], &byte, 1) == 1);
+  REQUIRE(byte == 'y');
+  close(ready[0]);
+  close(ready[1]);
+  return child;
+}
+
+}  // namespace
+
+TEST_CASE("a lifeline tells of a killed process, once") {
+  const std::string name = "ss-test-life-" + std::to_string(getpid());
+  const pid_t child = holder(name);
+  LifelineWatcher watcher;
+  std::promise<void> dead;
+  REQUIRE(watcher.watch(name, [&] { dead.set_value(); }).ok());
+  auto told = dead.get_future();
+  kill(child, SIGSTOP);
+  CHECK(told.wait_for(std::chrono::milliseconds(0)) == std::future_status::timeout);
+  kill(child, SIGKILL);
+  CHECK(told.wait_for(std::chrono::seconds(30)) == std::future_status::ready);
+  waitpid(child, nullptr, 0);
+  unlink_shared_memory(name);
+}
+
+TEST_CASE("a watcher that ends before the process says nothing") {
+  const std::string name = "ss-test-life2-" + std::to_string(getpid());
+  const pid_t child = holder(name);
+  bool told = false;
+  {
+    LifelineWatcher watcher;
+    REQUIRE(watcher.watch(name, [&] { told = true; }).ok());
+  }
+  CHECK(!told);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  unlink_shared_memory(name);
+}
+
+TEST_CASE("what nobody holds cannot be watched") {
+  LifelineWatcher watcher;
+  CHECK(!watcher.watch("ss-test-life-none", [] {}).ok());
+  auto empty = SharedMemory::create("ss-test-life-empty-" + std::to_string(getpid()), 4096);
+  REQUIRE(empty.ok());
+  CHECK(!watcher.watch(empty->name(), [] {}).ok());
+}
