@@ -5,8 +5,9 @@
 
 Each row hits a run again and again at a random moment of a step, waits until it trains again (and its lost node or standby
 is back), and takes the times from events.jsonl and metrics.jsonl, whose "time" is when the trainers committed the step.
-p99 of fewer than 100 faults is the maximum. With --peer torchft_kill.py and torchelastic_kill.py of ../shared/peers run
-after it with their own 4.2 M parameter model; ours then has its size. Prints a JSON line a row, then the table.
+p99 of fewer than 100 faults is the maximum. With --peers-kills N, torchft_kill.py and torchelastic_kill.py of --peers are run
+as well, and ours with a model and batch of the size that they have (4.2 M parameters, 512 tokens a trainer); --python then needs
+torchft and torchrun. Prints a JSON line a row, then the table.
 """
 
 import argparse
@@ -52,6 +53,7 @@ class Run:
         for key, value in settings.items():
             section, leaf = key.split("__")
             config[section][leaf] = value
+        self.groups = config["cluster"]["nodes"] // config["parallel"]["group_nodes"]
         file = self.folder.with_suffix(".toml")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(f"[{s}]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in keys.items()) for s, keys in config.items()))
@@ -90,10 +92,10 @@ class Run:
         times = [m["time"] for m in self.metrics()][-last:]
         return statistics.median(b - a for a, b in zip(times, times[1:]))
 
-    def settle(self, groups=2, steps=3):
-        """Until all groups train and made some steps together, and a standby is there."""
-        self.wait(lambda: (s := self.status()).get("state") == "training" and s.get("groups") == groups and s.get("standby"),
-                  f"{groups} groups and a standby")
+    def settle(self, steps=3):
+        """Until all groups train and made some steps together, and a standby is there, if another node can have one."""
+        self.wait(lambda: (s := self.status()).get("state") == "training" and s.get("groups") == self.groups
+                  and (s.get("standby") or len(s["nodes"]) == 1), f"{self.groups} groups and a standby")
         self.steps_after(time.time(), steps)
 
     def trainers(self):
@@ -201,6 +203,46 @@ def row_supervisor(flags, data, dice):
     return {"supervisor killed -> longest gap, in normal steps": gaps, "supervisor killed -> successor acting": acting}
 
 
+# tiny_llama.py's sizes; its embeddings are not tied, and a batch of 4 x 128 tokens is one trainer's.
+PEERS_SIZE = {"model__preset": "", "model__dim": 256, "model__hidden": 688, "model__layers": 4, "model__heads": 4, "model__kv_heads": 4,
+              "model__vocab": 2048, "model__block_size": 128, "model__tie_embeddings": False, "train__micro_batch_size": 4}
+
+
+def beside_peers(flags, data, dice):
+    """Yields (what, seconds): ours in the layouts of torchft_kill.py (two replicas) and torchelastic_kill.py (FSDP over four)."""
+    pair = dict(PEERS_SIZE, cluster__trainers_per_node=1)
+    run = Run(flags, data, "peers-replica", **pair)
+    alone, again = [], []
+    for _ in range(flags.peers_kills):
+        run.settle(8)
+        time.sleep(dice.uniform(0, run.step_s()))
+        name = dice.choice(["n0", "n1"])
+        t = time.time()
+        kill_node(run, name)
+        seen = detected(run, t)
+        alone.append(run.steps_after(seen)[0] - t)
+        grown = run.wait(lambda: next((e["generation"] for e in run.events() if e["kind"] == "layout_changed" and e["time"] > seen
+                                       and e["reason"].startswith("with ")), None), "growth")
+        again.append(run.wait(lambda: next((m["time"] for m in run.metrics() if m["generation"] == grown), None), "a step") - t)
+    run.stop()
+    yield "ours, two replicas: node killed -> the other's next commit", alone
+    yield "ours, two replicas: node killed -> the returned node's first commit", again
+    run = Run(flags, data, "peers-sharded", **dict(PEERS_SIZE, cluster__nodes=1, cluster__trainers_per_node=4))
+    results = [trainer(flags, run, dice, signal.SIGKILL)[1] for _ in range(flags.peers_kills)]
+    run.stop()
+    yield "ours, FULL_SHARD over four: trainer killed -> next commit", results
+    for script, presets, keys in (("torchft_kill.py", ["default", "aggressive"], {"survivor_next_commit_alone_s": "the other's next commit",
+                                   "replacement_first_commit_s": "the replacement's first commit"}),
+                                  ("torchelastic_kill.py", [None], {"first_step_s": "next commit"})):
+        for preset in presets:
+            command = [flags.python.absolute(), script, "--kills", str(flags.peers_kills), *(["--preset", preset] if preset else [])]
+            out = harness.call(command, cwd=flags.peers).splitlines()[-1]
+            print(out, flush=True)
+            for key, what in keys.items():
+                result = json.loads(out)[key]
+                yield f"{script} {preset or ''}: killed -> {what}", result
+
+
 ROWS = [row_trainer_killed, row_trainer_stopped, row_node_spare, row_node_alone, row_supervisor]
 
 
@@ -211,24 +253,28 @@ def main():
     a.add_argument("--preset", default="micro", choices=list(harness.PRESETS))
     a.add_argument("--seed", type=int, default=1)
     a.add_argument("--only", default="", help="a regular expression that a row's function must match")
-    a.add_argument("--peer", action="store_true", help="also torchft_kill.py and torchelastic_kill.py")
+    a.add_argument("--peers-kills", type=int, default=0, help="also torchft_kill.py and torchelastic_kill.py, with so many kills")
     flags = a.parse_args()
     data = harness.write_tokens(flags, flags.preset)
     dice = random.Random(flags.seed)
     cells = []
-    for row in ROWS:
-        if not re.search(flags.only, row.__name__):
-            continue
-        for what, values in row(flags, data, dice).items():
+
+    def show(what, values):
+        if not isinstance(values, dict):
             values = sorted(values)
-            p50, p99, worst = statistics.median(values), values[min(len(values) - 1, int(0.99 * len(values)))], values[-1]
-            print(json.dumps({"what": what, "n": len(values), "p50": round(p50, 4), "p99": round(p99, 4), "max": round(worst, 4)}), flush=True)
-            cells.append([what, len(values), f"{p50:.3f}", f"{p99:.3f}", f"{worst:.3f}"])
+            values = {"n": len(values), "p50": statistics.median(values), "p99": values[min(len(values) - 1, int(0.99 * len(values)))],
+                      "max": values[-1]}
+        print(json.dumps({"what": what} | {k: round(values[k], 4) for k in ("n", "p50", "p99", "max")}), flush=True)
+        cells.append([what, values["n"], f"{values['p50']:.3f}", f"{values['p99']:.3f}", f"{values['max']:.3f}"])
+
+    for row in ROWS:
+        if re.search(flags.only, row.__name__):
+            for what, values in row(flags, data, dice).items():
+                show(what, values)
+    if flags.peers_kills:
+        for what, values in beside_peers(flags, harness.write_tokens(flags, "tiny", PEERS_SIZE["model__vocab"]), dice):
+            show(what, values)
     print("\n" + table(["s", "n", "p50", "p99", "max"], cells))
-    if flags.peer:
-        for command in (["torchft_kill.py", "--preset", "default", "--kills", "10"], ["torchft_kill.py", "--preset", "aggressive", "--kills", "10"],
-                        ["torchelastic_kill.py", "--kills", "5"]):
-            print(subprocess.run([flags.python.absolute(), *command], cwd=flags.peers, capture_output=True, text=True).stdout.splitlines()[-1])
 
 
 if __name__ == "__main__":

@@ -129,14 +129,14 @@ class Peer:
         return Run(losses, last["tokens_per_second"], steps_ms[warmup:])
 
 
-def write_tokens(flags, preset):
-    """The baseline's synthetic tokens of the preset's vocabulary as a file."""
+def write_tokens(flags, preset, vocab=None):
+    """The baseline's synthetic tokens of the preset's vocabulary, or of another, as a file."""
     sys.path.insert(0, str(flags.peers))
     from presets import synthetic_tokens
 
     flags.work.mkdir(parents=True, exist_ok=True)
     file = flags.work / f"tokens-{preset}.bin"
-    synthetic_tokens(PRESETS[preset][1]).tofile(file)
+    synthetic_tokens(vocab or PRESETS[preset][1]).tofile(file)
     return file.absolute()
 
 
