@@ -150,8 +150,24 @@ void carry_out(Self* self, const job::KillTrainer& kill) {
   to_node(self, job::node_of(kill.trainer), KillTrainer{kill.trainer, kill.reason});
 }
 
+/// The nodes to which a node under examination measures its links: the next ones that are up, each
+/// node its own, so that many nodes may measure at the same time.
+std::vector<LinkEnd> links_of(const JobState& s, const std::string& node) {
+  constexpr size_t enough = 2;
+  const auto& order = s.job.node_order;
+  const auto self = std::ranges::find(order, node);
+  std::vector<LinkEnd> links;
+  for (size_t i = 1; self != order.end() && i < order.size() && links.size() < enough; ++i) {
+    const std::string& peer = order[(static_cast<size_t>(self - order.begin()) + i) % order.size()];
+    const auto known = s.nodes.find(peer);
+    if (s.job.nodes.at(peer).state == job::NodeState::up && known != s.nodes.end())
+      links.push_back({peer, known->second.address});
+  }
+  return links;
+}
+
 void carry_out(Self* self, const job::CheckNode& check) {
-  to_node(self, check.node, CheckNode{check.reason});
+  to_node(self, check.node, CheckNode{check.reason, links_of(self->state, check.node)});
 }
 
 void carry_out(Self* self, const job::StopAtStep& stop) {
@@ -444,7 +460,7 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
           return;
         }
         s.nodes[hello.node] = {caf::actor_cast<caf::actor>(self->current_sender()), hello.host,
-                               hello.pid};
+                               hello.pid, hello.address};
         self->monitor(s.nodes[hello.node].handle);
         leadership::node_came(self, hello.node);
         handle(self, job::NodeUp{hello.node, hello.pid});

@@ -47,6 +47,7 @@ struct JobState {
     caf::actor handle;
     std::string host;
     int32_t pid = 0;
+    std::string address;  // of its agent's transport
   };
   struct Step {
     StepDone any;

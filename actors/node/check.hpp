@@ -4,12 +4,27 @@
 
 #include <caf/actor.hpp>
 #include <caf/actor_system.hpp>
+#include <functional>
 #include <string>
+
+#include "runtime/base/diagnose.hpp"
+#include "runtime/base/status.hpp"
+#include "transport/protocol/messages.hpp"
 
 namespace simplescale {
 
+/// Finds the node actor behind an agent's address; may block for some seconds.
+using FindNode = std::function<Result<caf::actor>(const std::string& address)>;
+
+/// Round trip and bandwidth of the network to other nodes, through the transport that the agents
+/// use: small Pings, then large ones. value of "link_rtt" is the best peer's best, in us, and of
+/// "link" the best peer's best, in GB/s both ways: a bad link of this node is bad to all of them.
+/// Empty without links; not ok if no peer answers. Blocking.
+std::vector<CheckResult> check_links(caf::actor_system& system, const FindNode& find,
+                                     const std::vector<LinkEnd>& links);
+
 /// folder: where the run writes.
 void spawn_check(caf::actor_system& system, const caf::actor& node, const std::string& name,
-                 const std::string& folder);
+                 const std::string& folder, FindNode find, std::vector<LinkEnd> links);
 
 }  // namespace simplescale

@@ -5,7 +5,6 @@
 
 #include "actors/checkpoint/checkpoint.hpp"
 #include "actors/dataloader/dataloader.hpp"
-#include "actors/node/check.hpp"
 #include "actors/node/join.hpp"
 #include "actors/node/trainer_process.hpp"
 #include "actors/supervision/supervisor_actor.hpp"
@@ -350,8 +349,8 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
 
   char host[256] = "";
   gethostname(host, sizeof host - 1);
-  to_supervisor(
-      self, NodeHello{o.name(), host, getpid(), static_cast<uint32_t>(s.table.slots().size()), 0});
+  to_supervisor(self, NodeHello{o.name(), host, getpid(),
+                                static_cast<uint32_t>(s.table.slots().size()), 0, o.address});
 
   return {
       // From trainers.
@@ -433,9 +432,13 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
         NodeState& s = self->state;
         log::info("a diagnosis: {}", order.reason);
         spawn_check(self->system(), caf::actor_cast<caf::actor>(self), s.options.name(),
-                    s.options.run.logs());
+                    s.options.run.logs(), s.options.find, order.links);
       },
       [self](const NodeChecked& checked) { to_supervisor(self, checked); },
+      // From another node's diagnosis.
+      [](const Ping& ping) {
+        return Pong{ping.id, ping.payload};
+      },
       [self](const Shutdown& order) { leave(self, order.exit_code, order.reason); },
       // From the clock.
       [self](const local::Look&) { look(self); },

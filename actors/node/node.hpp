@@ -14,6 +14,7 @@
 
 #include "actors/checkpoint/state_store.hpp"
 #include "actors/local.hpp"
+#include "actors/node/check.hpp"
 #include "actors/node/inject.hpp"
 #include "actors/node/slots.hpp"
 #include "actors/node/watch.hpp"
@@ -39,6 +40,7 @@ struct NodeOptions {
   std::shared_ptr<DiskFaults> disk = std::make_shared<DiskFaults>();
   std::function<void(TransportFault)> trouble;                      // of the transport
   std::function<void(int exit_code, std::string reason)> finished;  // called once, at the end
+  FindNode find;                                                    // other agents
   std::string name() const { return "n" + std::to_string(index); }
 };
 

@@ -177,6 +177,9 @@ Result<int> run_agent(const AgentOptions& o) {
                       [&transport](TransportFault fault) { transport.inject(std::move(fault)); },
                       [end](int code, std::string reason) {
                         end->set_value({code, std::move(reason)});
+                      },
+                      [&transport](const std::string& address) {
+                        return transport.lookup(address, "node", kLookupMs);
                       }};
   caf::actor node = system.spawn(node_actor, supervisor, std::move(options));
   transport.publish("node", node);

@@ -11,18 +11,20 @@
 namespace simplescale {
 
 struct CheckResult {
-  std::string check;  // "arithmetic", "memory", "disk", "clock"
+  std::string check;  // "arithmetic", "memory", "disk", "clock"; "link", "link_rtt" (actors/node)
   bool ok = false;
   double value = 0;    // the figure, in `unit`
-  std::string unit;    // "GFLOP/s", "GB/s", "MB/s", "ms"
+  std::string unit;    // "GFLOP/s", "GB/s", "MB/s", "ms", "us"
   std::string detail;  // what is wrong, or what was done
 };
 
 /// Products of integer matrices in fp32, whose exact result integer arithmetic knows, on each core
-/// that this process may use, for `ms_per_core`. Names the cores that are wrong.
+/// that this process may use, for `ms_per_core`. value: the slowest core's
+/// fastest product. Names the cores that are wrong.
 CheckResult check_arithmetic(int ms_per_core = 100);
 
-/// Writes patterns over `bytes` of memory, reads them back; value: GB/s of a plain copy.
+/// Writes patterns over `bytes` of memory, reads them back; value: GB/s of the fastest
+/// plain copy of a part.
 CheckResult check_memory(size_t bytes = size_t{64} << 20);
 
 /// Writes a file into `folder`, syncs, reads it back, removes it; value: MB/s until synced.
@@ -43,8 +45,9 @@ nlohmann::json to_json(const std::vector<CheckResult>& results);
 /// For people: one line a check.
 std::string table(const std::vector<CheckResult>& results);
 
-/// A machine is slow if a figure is below half the median of the others' (lower is better for
-/// milliseconds). Needs at least two others; changes ok and detail of `mine`.
+/// A machine is slow if a figure is several times worse than the others' median: twice for
+/// arithmetic, four times for memory, ten times for disk and links, which others use at the same
+/// time. Needs at least two others; changes ok and detail of `mine`.
 void compare(std::vector<CheckResult>& mine, const std::vector<nlohmann::json>& others);
 
 }  // namespace simplescale

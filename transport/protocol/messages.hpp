@@ -46,16 +46,17 @@ struct Pong {
 SS_FIELDS(Pong, x.id, x.payload);
 
 /// A node agent presents itself to the supervisor, also to a new one in mid-run. epoch: of the
-/// supervisor it obeyed before, 0 for none.
+/// supervisor it obeyed before, 0 for none. address: of its agent's transport.
 struct NodeHello {
   std::string node;
   std::string host;
   int32_t pid = 0;
   uint32_t trainers = 0;
   uint64_t epoch = 0;
+  std::string address;
   bool operator==(const NodeHello&) const = default;
 };
-SS_FIELDS(NodeHello, x.node, x.host, x.pid, x.trainers, x.epoch);
+SS_FIELDS(NodeHello, x.node, x.host, x.pid, x.trainers, x.epoch, x.address);
 
 /// A trainer presents itself to its node's agent. `data_address` is where its data plane is
 /// reached.
@@ -302,12 +303,21 @@ struct KillTrainer {
 };
 SS_FIELDS(KillTrainer, x.trainer, x.reason);
 
-/// Supervisor to node: diagnose yourself. Answered by NodeChecked.
+/// Another node's agent, to which a link is to be measured.
+struct LinkEnd {
+  std::string node;
+  std::string address;
+  bool operator==(const LinkEnd&) const = default;
+};
+SS_FIELDS(LinkEnd, x.node, x.address);
+
+/// Supervisor to node: diagnose yourself and the links to these. Answered by NodeChecked.
 struct CheckNode {
   std::string reason;
+  std::vector<LinkEnd> links;
   bool operator==(const CheckNode&) const = default;
 };
-SS_FIELDS(CheckNode, x.reason);
+SS_FIELDS(CheckNode, x.reason, x.links);
 
 /// ok: fit to train. report: a table in JSON; reason: in a line, what is wrong.
 struct NodeChecked {

@@ -131,6 +131,7 @@ struct NodeHello {
   pid @2 :Int32;
   trainers @3 :UInt32;
   epoch @4 :UInt64;
+  address @5 :Text;
 }
 
 struct TrainerHello {
@@ -321,6 +322,12 @@ struct KillTrainer {
 
 struct CheckNode {
   reason @0 :Text;
+  links @1 :List(LinkEnd);
+}
+
+struct LinkEnd {
+  node @0 :Text;
+  address @1 :Text;
 }
 
 struct NodeChecked {
