@@ -1,6 +1,7 @@
 #include "runtime/base/process.hpp"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -12,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -68,6 +70,8 @@ Result<pid_t> spawn(const SpawnOptions& options) {
       prctl(PR_SET_PDEATHSIG, options.death_signal);
       if (getppid() != parent) _exit(127);
     }
+    if (options.deaf)
+      for (int number : {SIGINT, SIGTERM, SIGUSR1}) signal(number, SIG_IGN);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -240,6 +244,14 @@ void ProcessWatcher::run() {
       child.ended(child.pid, end);
     }
   }
+}
+
+int usable_cores() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  // A machine with more CPUs than the set has answers with an error.
+  if (sched_getaffinity(0, sizeof mask, &mask) == 0) return std::max(1, CPU_COUNT(&mask));
+  return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
 std::string program_folder() {

@@ -23,6 +23,7 @@ struct SpawnOptions {
                                 // from a lasting one
   int death_signal = 9;         // which: SIGKILL
   int nice = 0;                 // added to ours; see set_nice()
+  bool deaf = false;            // to SIGINT, SIGTERM and SIGUSR1, from its first moment on
 };
 
 /// Starts the process; an exec that fails is an error here.
@@ -74,6 +75,9 @@ class ProcessWatcher {
   std::vector<std::function<void()>> jobs_;
   std::thread thread_;
 };
+
+/// CPUs that this process may use: those of its mask (taskset, cgroups, Slurm).
+int usable_cores();
 
 /// The folder of the running program.
 std::string program_folder();
