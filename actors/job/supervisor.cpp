@@ -348,6 +348,22 @@ void step_done(Self* self, const StepDone& done) {
   }
 }
 
+/// Whoever lends us the machines wants to know.
+void tell_of_failed_diagnosis(Self* self, const std::string& node, const std::string& reason) {
+  const JobState& s = self->state;
+  if (!s.options.diagnosis_failed) return;
+  self->spawn<caf::detached>([tell = s.options.diagnosis_failed, journal = s.options.journal,
+                              line = event_line(s, {"", "", node, ""}, now_ms(self)),
+                              host = s.nodes.at(node).host, reason](caf::event_based_actor*) {
+    const auto [kind, text] = tell(host, reason);
+    if (kind.empty()) return;
+    json event = line;
+    event["kind"] = kind;
+    event["reason"] = text;
+    journal->append("events.jsonl", event);
+  });
+}
+
 /// A slow machine shows in comparison with what the others told before.
 void node_checked(Self* self, const NodeChecked& checked) {
   JobState& s = self->state;
@@ -362,6 +378,10 @@ void node_checked(Self* self, const NodeChecked& checked) {
   s.options.journal->append("events.jsonl", line);
   const std::string wrong = checked.ok ? complaints(results) : checked.reason;
   handle(self, job::NodeChecked{checked.node, wrong.empty(), wrong});
+  auto found = s.job.nodes.find(checked.node);
+  if (!wrong.empty() && found != s.job.nodes.end() &&
+      found->second.state == job::NodeState::drained)
+    tell_of_failed_diagnosis(self, checked.node, wrong);
 }
 
 void tick(Self* self) {

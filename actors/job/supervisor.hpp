@@ -39,6 +39,11 @@ struct JobOptions {
   std::shared_ptr<Journal> journal;
   std::optional<uint64_t> recorded_step;  // newest in the records, if it takes a run over
   LeadershipOptions leadership;
+  /// Blocks; told of a host that failed its diagnosis, it returns an event's kind and reason, or
+  /// "".
+  std::function<std::pair<std::string, std::string>(const std::string& host,
+                                                    const std::string& reason)>
+      diagnosis_failed;
 };
 
 struct JobState {

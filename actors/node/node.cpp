@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdlib>
+
 #include "actors/checkpoint/checkpoint.hpp"
 #include "actors/dataloader/dataloader.hpp"
 #include "actors/node/join.hpp"
@@ -52,6 +54,8 @@ SpawnOptions trainer_command(const NodeOptions& o, const std::string& process) {
   command.environment = {{"SIMPLESCALE_AGENT", o.address}, {"SIMPLESCALE_INSTANCE", o.instance}};
   // What a process writes before it knows which trainer it is; see logs/n1.0.log for the rest.
   command.output = o.run.logs() + "/" + dotted(process) + ".log";
+  // Slurm signals every process of a step. The agent knows what to do, and ends this one.
+  command.deaf = std::getenv("SLURM_STEP_ID") != nullptr;
   if (may_lower_nice()) command.nice = kWarmNice;
   return command;
 }
@@ -349,7 +353,9 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
 
   char host[256] = "";
   gethostname(host, sizeof host - 1);
-  to_supervisor(self, NodeHello{o.name(), host, getpid(),
+  // The name under which Slurm knows it, if it is Slurm that started us.
+  const char* in_slurm = std::getenv("SLURMD_NODENAME");
+  to_supervisor(self, NodeHello{o.name(), in_slurm ? in_slurm : host, getpid(),
                                 static_cast<uint32_t>(s.table.slots().size()), 0, o.address});
 
   return {

@@ -7,6 +7,7 @@
 
 #include "runtime/app/commands.hpp"
 #include "runtime/app/report.hpp"
+#include "runtime/app/slurm.hpp"
 #include "runtime/base/log.hpp"
 
 namespace simplescale {
@@ -15,7 +16,8 @@ namespace {
 struct Arguments {
   std::string config, run, folder, checkpoint, dtype = "float32", node, standby_of;
   std::vector<std::string> commands;
-  bool json = false, watch = false;
+  bool json = false, watch = false, dry_run = false;
+  int code = 0;
 };
 
 int run(int argc, char** argv) {
@@ -43,6 +45,13 @@ int run(int argc, char** argv) {
                       return report(train_command(a.config, sub->remaining(), a.run));
                     }))
       ->add_option("--run", a.run, "the run's folder (run.folder)");
+  CLI::App* submit = config_of(command(
+      app, "submit", "train as a job of Slurm: writes the batch script, shows it, submits it",
+      [&](CLI::App* sub) {
+        return report(submit_command(a.config, sub->remaining(), a.run, a.dry_run));
+      }));
+  submit->add_option("--run", a.run, "the run's folder (run.folder)");
+  submit->add_flag("--dry-run", a.dry_run, "does not submit it");
   config_of(
       command(app, "prepare", "text to tokens: tokenizer and token files",
               [&](CLI::App* sub) { return report(prepare_command(a.config, sub->remaining())); }));
@@ -120,6 +129,12 @@ int run(int argc, char** argv) {
   agent->group("");  // started by train, not by people
   agent->add_option("--run", a.run)->required();
   agent->add_option("--node", a.node)->required();
+
+  CLI::App* requeue = command(app, "requeue", "the end of a batch script",
+                              [&](CLI::App*) { return requeue_command(a.run, a.code); });
+  requeue->group("");
+  requeue->add_option("RUN", a.run)->required();
+  requeue->add_option("--code", a.code, "srun's exit code")->required();
 
   CLI::App* supervisor =
       command(app, "supervisor", "the supervisor of a run, or its standby",

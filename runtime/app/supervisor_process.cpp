@@ -18,6 +18,7 @@
 #include "actors/job/supervisor.hpp"
 #include "runtime/app/actor_process.hpp"
 #include "runtime/app/report.hpp"
+#include "runtime/app/slurm.hpp"
 #include "runtime/base/epoch.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/log.hpp"
@@ -174,6 +175,9 @@ Result<int> supervise(const Process& p, Before before) {
     return !newest.ok() || (newest->number == epoch && files.current());
   });
   auto journal = job.journal;
+  job.diagnosis_failed = [run = p.options.run](const std::string& host, const std::string& why) {
+    return drain_in_slurm(run, host, why);
+  };
   lead.watch = watch;
   caf::actor supervisor = p.system.spawn(job_supervisor, std::move(job));
   p.transport.publish("supervisor", supervisor);

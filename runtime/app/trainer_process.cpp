@@ -17,15 +17,17 @@
 #include "runtime/app/compute_commands.hpp"
 #include "runtime/base/lifeline.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/process.hpp"
 #include "runtime/base/run_folder.hpp"
+#include "runtime/config/slurm.hpp"
 #include "transport/nccl/device_plane.hpp"
 
 namespace simplescale {
 
 namespace {
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
+std::string variable(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
   return value ? value : "";
 }
 
@@ -33,12 +35,11 @@ std::string variable(const char* name) {
 Result<std::optional<DevicePlaneOptions>> choose(const Config& config, const Plan& plan, int node,
                                                  int slot) {
   if (config.cluster.device == DeviceKind::cpu) return std::optional<DevicePlaneOptions>();
-  // Under srun a node is a host; otherwise all nodes are this one.
-  const bool srun = !variable("SLURM_STEP_ID").empty();
   const int slots = plan.topology.trainers_per_node;
   const int nodes = plan.topology.nodes + static_cast<int>(config.cluster.spares);
-  const int index = slot + (srun ? 0 : node * slots);
-  auto device = choose_device(index, srun ? slots : nodes * slots);
+  slurm::HostSlots host{node * slots, nodes * slots};  // all nodes are on this host
+  if (const auto task = slurm::task_of(variable)) host = slurm::host_slots(*task, slots);
+  auto device = choose_device(host.first + slot, host.total);
   if (device.ok()) return std::optional(*device);
   if (config.cluster.device == DeviceKind::cuda)
     return device.status().in("cluster.device = \"cuda\"");
@@ -93,7 +94,7 @@ Result<int> serve(const TrainerProcessOptions& o) {
                                  agent, "node", static_cast<int>(config.cluster.join_timeout_ms)));
 
   const std::string threads = variable("SIMPLESCALE_THREADS");
-  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  const int cores = usable_cores();
   std::promise<int> end;
   auto result = end.get_future();
   std::atomic_flag ended;

@@ -131,6 +131,17 @@ struct MetricsConfig {
   int64_t http_port = 0;  // 0: off
 };
 
+struct SlurmConfig {  // of `submit`
+  std::string partition, account, qos;
+  int64_t tasks_per_node = 1;       // nodes of ours on a host
+  int64_t cpus_per_task = 0;        // 0: whole hosts
+  int64_t gpus_per_node = -1;       // -1: one a trainer if cluster.device is cuda
+  int64_t time_minutes = 0;         // 0: the partition's limit
+  int64_t save_before_end_s = 120;  // before the time limit
+  int64_t max_requeues = 100;
+  std::string options;  // further ones, "--reservation=x --mem=0"
+};
+
 struct FaultSpec {
   int64_t step = 0;
   std::string kind;    // one of fault_kinds()
@@ -153,6 +164,7 @@ struct Config {
   CheckpointConfig checkpoint;
   SupervisionConfig supervision;
   MetricsConfig metrics;
+  SlurmConfig slurm;
   InjectConfig inject;
 };
 

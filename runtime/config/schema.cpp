@@ -145,6 +145,17 @@ const Key table[] = {
   {"metrics", "wandb", REF(metrics.wandb), any, no, "Writes a Weights & Biases offline run to <run folder>/wandb."},
   {"metrics", "http_port", REF(metrics.http_port), {0, 65'535}, no, "Serves Prometheus metrics and status there. 0: off."},
 
+  {"slurm", "partition", REF(slurm.partition), any, no, "Where `submit` sends the job. Empty: Slurm's default."},
+  {"slurm", "account", REF(slurm.account), any, no, "Who pays. Empty: the user's default."},
+  {"slurm", "qos", REF(slurm.qos), any, no, "Quality of service. Empty: the default."},
+  {"slurm", "tasks_per_node", REF(slurm.tasks_per_node), {1, 64}, no, "Nodes of ours on one host; more than one where hosts have several times trainers_per_node devices."},
+  {"slurm", "cpus_per_task", REF(slurm.cpus_per_task), {0, 4096}, no, "CPUs of a node of ours, bound as Slurm does. 0: whole hosts, unbound."},
+  {"slurm", "gpus_per_node", REF(slurm.gpus_per_node), {-1, 64}, no, "GPUs of a host. -1: one a trainer if cluster.device is cuda, else none."},
+  {"slurm", "time_minutes", REF(slurm.time_minutes), {0, 1e6}, no, "Time limit; the job saves before it and is requeued. 0: the partition's."},
+  {"slurm", "save_before_end_s", REF(slurm.save_before_end_s), {1, 65'535}, no, "How long before the time limit it saves."},
+  {"slurm", "max_requeues", REF(slurm.max_requeues), not_negative, no, "Of one job; also supervision.give_up_after_cycles in a row without a newer checkpoint end it."},
+  {"slurm", "options", REF(slurm.options), any, no, "Further options of sbatch in their long form, separated by spaces: --reservation=x --mem=0."},
+
   {"inject", "faults", REF(inject.faults), any, no, "Faults to cause: [{ step = 40, kind = \"kill_trainer\", target = \"n1.0\" }]."},
 };
 // clang-format on
@@ -195,6 +206,7 @@ const char* section_comment(const std::string& section) {
   if (section == "checkpoint") return "Snapshots and checkpoints.";
   if (section == "supervision") return "When something counts as failed, and what is tried.";
   if (section == "metrics") return "What is reported.";
+  if (section == "slurm") return "What `submit` asks of Slurm.";
   return "Faults on purpose, to see how the run survives them.";
 }
 

@@ -1,0 +1,206 @@
+#include "runtime/config/slurm.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <set>
+#include <sstream>
+
+namespace simplescale::slurm {
+
+namespace {
+
+constexpr uint64_t kFirstSpecialStep = 4294967280;  // those of batch scripts and salloc's shells
+
+std::optional<uint64_t> number(const std::string& text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+bool of(const std::string& text, const char* others) {
+  return std::ranges::all_of(
+      text, [&](unsigned char c) { return std::isalnum(c) || (c && std::strchr(others, c)); });
+}
+
+/// A value on an #SBATCH line, which is no shell but splits at spaces and knows quotes.
+Status check_value(const std::string& key, const std::string& value) {
+  if (of(value, "_-./,:=@+*[]")) return {};
+  return Status(Code::bad_config, key + " = \"" + value +
+                                      "\" cannot stand in a batch script: only letters, digits "
+                                      "and _-./,:=@+*[]");
+}
+
+}  // namespace
+
+std::optional<Task> task_of(const Environment& environment) {
+  const std::string job = environment("SLURM_JOB_ID"), step = environment("SLURM_STEP_ID");
+  const std::string restart = environment("SLURM_RESTART_COUNT");
+  const auto index = number(environment("SLURM_PROCID"));
+  const std::string of_step = environment("SLURM_STEP_NUM_TASKS");
+  const auto tasks = number(of_step.empty() ? environment("SLURM_NTASKS") : of_step);
+  const auto step_number = number(step);
+  if (!index || !tasks || !number(job) || !step_number || *step_number >= kFirstSpecialStep)
+    return std::nullopt;
+  if (*tasks == 0 || *tasks > 100'000 || *index >= *tasks) return std::nullopt;
+  Task task;
+  task.task = static_cast<int>(*index);
+  task.tasks = static_cast<int>(*tasks);
+  task.local_task = static_cast<int>(number(environment("SLURM_LOCALID")).value_or(0));
+  task.tasks_on_host =
+      tasks_on_node(environment("SLURM_STEP_TASKS_PER_NODE"),
+                    static_cast<int>(number(environment("SLURM_NODEID")).value_or(0)));
+  task.tasks_on_host = std::max(task.tasks_on_host, task.local_task + 1);
+  task.own_gpus = !environment("SLURM_GPUS_PER_TASK").empty();
+  task.host = environment("SLURMD_NODENAME");
+  task.instance = job + "." + step + "." + (number(restart) ? restart : "0");
+  return task;
+}
+
+int tasks_on_node(const std::string& text, int index) {
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    unsigned tasks = 0, nodes = 1;
+    if (std::sscanf(part.c_str(), "%u(x%u)", &tasks, &nodes) < 1) return 1;
+    if (index < static_cast<int>(nodes)) return static_cast<int>(std::clamp(tasks, 1U, 10'000U));
+    index -= static_cast<int>(nodes);
+  }
+  return 1;
+}
+
+HostSlots host_slots(const Task& task, int slots) {
+  if (task.own_gpus) return {0, slots};
+  return {task.local_task * slots, task.tasks_on_host * slots};
+}
+
+int task_cores(const Task& task, int bound, int online) {
+  return std::max(1, bound < online ? bound : bound / task.tasks_on_host);
+}
+
+bool valid_node_name(const std::string& name) {
+  return !name.empty() && name.size() <= 64 && std::isalnum(static_cast<unsigned char>(name[0])) &&
+         of(name, "-_.");
+}
+
+std::string plain_reason(const std::string& text) {
+  std::string plain;
+  for (unsigned char c : text.substr(0, 200))
+    plain += c < ' ' || c > '~' || c == '"' || c == '\'' || c == '\\' ? ' ' : static_cast<char>(c);
+  return plain;
+}
+
+Result<std::string> batch_script(const Config& config, const std::string& program, int tasks) {
+  const SlurmConfig& slurm = config.slurm;
+  const std::string run = run_folder(config);
+  for (const auto& [key, value] : {std::pair{"run.name", config.run.name},
+                                   {"run.folder", run},
+                                   {"the program", program},
+                                   {"slurm.partition", slurm.partition},
+                                   {"slurm.account", slurm.account},
+                                   {"slurm.qos", slurm.qos}})
+    SS_RETURN_IF_ERROR(check_value(key, value));
+  const int64_t per_host = slurm.tasks_per_node;
+  int64_t gpus = slurm.gpus_per_node;
+  if (gpus < 0)
+    gpus =
+        config.cluster.device == DeviceKind::cuda ? per_host * config.cluster.trainers_per_node : 0;
+  std::string text =
+      "#!/bin/bash\n"
+      "# Written by `simplescale submit`. Slurm starts it on the first node, and again after "
+      "every requeue.\n";
+  const auto option = [&](const std::string& line) { text += "#SBATCH --" + line + "\n"; };
+  option("job-name=" + config.run.name);
+  option("nodes=" + std::to_string((tasks + per_host - 1) / per_host));
+  option("ntasks=" + std::to_string(tasks));
+  option("ntasks-per-node=" + std::to_string(per_host));
+  if (gpus > 0) option("gpus-per-node=" + std::to_string(gpus));
+  if (slurm.cpus_per_task > 0)
+    option("cpus-per-task=" + std::to_string(slurm.cpus_per_task));
+  else
+    option("exclusive");
+  option("no-kill");
+  option("requeue");
+  option("signal=B:USR1@" + std::to_string(slurm.save_before_end_s));
+  option("open-mode=append");
+  option("output=" + run + "/logs/slurm-%j.out");
+  if (slurm.time_minutes > 0) option("time=" + std::to_string(slurm.time_minutes));
+  if (!slurm.partition.empty()) option("partition=" + slurm.partition);
+  if (!slurm.account.empty()) option("account=" + slurm.account);
+  if (!slurm.qos.empty()) option("qos=" + slurm.qos);
+  std::istringstream more(slurm.options);
+  for (std::string word; more >> word;) {
+    if (!word.starts_with("--") || word.size() < 3)
+      return Status(Code::bad_config, "slurm.options: " + word +
+                                          " is no option of sbatch in its long form, --name=value");
+    SS_RETURN_IF_ERROR(check_value("slurm.options", word));
+    option(word.substr(2));
+  }
+  const std::string binding = slurm.cpus_per_task > 0
+                                  ? "--cpus-per-task=" + std::to_string(slurm.cpus_per_task)
+                                  : "--cpu-bind=none";
+  text += "\nprogram=" + program + "\nrun=" + run + R"(
+# A node agent a task. A lost node ends nothing, and recovery never needs a new step.
+srun --no-kill --kill-on-bad-exit=0 --wait=0 )" +
+          binding + R"( "$program" train "$run/control/submit.toml" --run="$run" &
+step=$!
+trap 'kill -USR1 $step' USR1  # the time limit is near: save, and go on in the next allocation
+trap : TERM                   # scancel, preemption: the tasks got it as well, and save
+while :; do
+  wait $step
+  code=$?
+  kill -0 $step 2>/dev/null || break
+done
+# 75 becomes a requeue, without the nodes that failed their diagnosis; other codes are the job's.
+exec "$program" requeue "$run" --code=$code
+)";
+  return text;
+}
+
+Verdict judge(const JobEnd& end, const Requeues& before) {
+  constexpr int kRequeue = 75;
+  Verdict verdict{false, end.code, "", {end.job, end.step, 0, 0}};
+  if (end.code != kRequeue) {
+    verdict.reason = "the run has ended with exit code " + std::to_string(end.code);
+    return verdict;
+  }
+  if (before.job == end.job) {
+    verdict.next.count = before.count;
+    verdict.next.fruitless = end.step > before.step ? 0 : before.fruitless + 1;
+  }
+  if (!end.running) {
+    verdict.reason = "Slurm itself ends or requeues the job; submit goes on from step " +
+                     std::to_string(end.step);
+  } else if (verdict.next.count >= end.most) {
+    verdict.code = exit_code(Code::gave_up);
+    verdict.reason =
+        "requeued " + std::to_string(before.count) + " times, which is slurm.max_requeues";
+  } else if (verdict.next.fruitless >= end.fruitless) {
+    verdict.code = exit_code(Code::gave_up);
+    verdict.reason = std::to_string(verdict.next.fruitless) +
+                     " requeues in a row without a newer checkpoint than step " +
+                     std::to_string(end.step);
+  } else {
+    verdict.requeue = true;
+    ++verdict.next.count;
+    verdict.reason = "goes on from step " + std::to_string(end.step);
+  }
+  return verdict;
+}
+
+std::string field(const std::string& line, const std::string& name) {
+  std::istringstream words(line);
+  for (std::string word; words >> word;)
+    if (word.starts_with(name + "=")) return word.substr(name.size() + 1);
+  return "";
+}
+
+std::string merged_nodes(const std::string& list, const std::vector<std::string>& more) {
+  std::string merged = list == "(null)" ? "" : list;
+  for (const std::string& name : std::set<std::string>(more.begin(), more.end()))
+    if (("," + merged + ",").find("," + name + ",") == std::string::npos)
+      merged += (merged.empty() ? "" : ",") + name;
+  return merged;
+}
+
+}  // namespace simplescale::slurm

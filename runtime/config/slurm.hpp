@@ -1,0 +1,80 @@
+// What Slurm tells a task, what the batch script says, and what becomes of a job that has ended.
+// Pure functions; who runs commands is runtime/app/slurm.cpp.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/config/config.hpp"
+
+namespace simplescale::slurm {
+
+using Environment = std::function<std::string(const char* name)>;  // "": not set
+
+/// A task of srun: one node agent. Several may be on one host.
+struct Task {
+  int task = 0, tasks = 1;
+  int local_task = 0, tasks_on_host = 1;
+  bool own_gpus = false;  // this task sees only its own GPUs (--gpus-per-task)
+  std::string host;       // Slurm's name of the node; "" if it tells none
+  std::string instance;   // of this start of the run: job, step, restart
+};
+/// Nothing outside srun, and in the shell that salloc opens. Numbers that make no sense: nothing.
+std::optional<Task> task_of(const Environment& environment);
+
+/// The tasks on the node `index` of "2(x3),1"; 1 if the text does not tell.
+int tasks_on_node(const std::string& text, int index);
+
+/// Which trainer slots of this host are the task's: slot s of `slots` is `first + s` of `total`.
+struct HostSlots {
+  int first = 0, total = 1;
+};
+HostSlots host_slots(const Task& task, int slots);
+
+/// CPUs for the task's trainers. bound: those of its CPU mask; online: of the host. A mask of the
+/// whole host is shared with the other tasks on it.
+int task_cores(const Task& task, int bound, int online);
+
+/// A name that may be given to Slurm's commands: letters, digits, '-', '_', '.'; at most 64.
+bool valid_node_name(const std::string& name);
+/// Printable, without quotes, one line, at most 200 characters.
+std::string plain_reason(const std::string& text);
+
+/// For sbatch. program: the path of simplescale; tasks: nodes and spares. bad_config: a value that
+/// cannot stand in a script.
+Result<std::string> batch_script(const Config& config, const std::string& program, int tasks);
+
+// --- The end of a job ---
+
+/// Kept in the run's folder from one requeue to the next.
+struct Requeues {
+  std::string job;
+  uint64_t step = 0;      // newest checkpoint at the last requeue
+  int64_t count = 0;      // requeues of this job
+  int64_t fruitless = 0;  // in a row without a newer checkpoint
+};
+struct JobEnd {
+  std::string job;
+  int code = 0;           // how the run ended
+  bool running = true;    // for Slurm; false: cancelled, or out of time
+  uint64_t step = 0;      // newest checkpoint
+  int64_t most = 0;       // requeues allowed
+  int64_t fruitless = 0;  // of them in a row without a newer checkpoint
+};
+struct Verdict {
+  bool requeue = false;
+  int code = 0;  // of the job
+  std::string reason;
+  Requeues next;  // to be kept
+};
+Verdict judge(const JobEnd& end, const Requeues& before);
+
+/// "JobState=RUNNING" in a line of `scontrol show job --oneliner`; "" if there is none.
+std::string field(const std::string& line, const std::string& name);
+/// The names of both lists, each once, sorted; Slurm's own lists may hold ranges.
+std::string merged_nodes(const std::string& list, const std::vector<std::string>& more);
+
+}  // namespace simplescale::slurm
