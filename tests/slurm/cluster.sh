@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# A real Slurm of several nodes on this one machine: munged, slurmctld, and a slurmd for each node. For the tests, and for
+# anyone who wants to try `submit` without a cluster.
+#
+#   tests/slurm/cluster.sh start [FOLDER] [NODES]     brings it up (6 nodes) and prints how to use it
+#   tests/slurm/cluster.sh stop [FOLDER]              ends it and everything that runs in it
+#   tests/slurm/cluster.sh node FOLDER NAME           starts the slurmd of one node (again)
+#
+# FOLDER holds the configuration, state, logs and keys; the machine's own Slurm and munge, if any, are left alone.
+# Exit 77 with the reason where Slurm is not installed or cannot run. Needs: slurmctld slurmd slurm-client munge.
+set -euo pipefail
+command=${1:-} folder=$(realpath -m "${2:-/tmp/simplescale-slurm}") nodes=${3:-6}
+port=${SIMPLESCALE_SLURM_PORT:-17400}
+export SLURM_CONF=$folder/slurm.conf PATH=$PATH:/usr/sbin:/sbin
+
+skip() { echo "SKIPPED: $*" >&2; exit 77; }
+
+write_configuration() {
+  local i
+  cat >"$SLURM_CONF" <<CONF
+ClusterName=simplescale
+SlurmctldHost=$(hostname)(127.0.0.1)
+SlurmUser=$(id -un)
+SlurmdUser=$(id -un)
+AuthType=auth/munge
+AuthInfo=socket=$folder/munge.socket,cred_expire=5
+CredType=cred/munge
+SlurmctldPort=$port
+SlurmctldPidFile=$folder/slurmctld.pid
+SlurmdPidFile=$folder/%n.pid
+SlurmctldLogFile=$folder/slurmctld.log
+SlurmdLogFile=$folder/%n.log
+StateSaveLocation=$folder/state
+SlurmdSpoolDir=$folder/spool-%n
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SwitchType=switch/none
+MpiDefault=none
+JobCompType=jobcomp/filetxt
+JobCompLoc=$folder/jobs.txt
+JobRequeue=1
+ReturnToService=2
+SlurmdTimeout=6
+KillWait=20
+InactiveLimit=0
+MinJobAge=600
+OverTimeLimit=0
+SchedulerParameters=sched_interval=1,sched_min_interval=0,default_queue_depth=50,bf_interval=1
+CONF
+  for ((i = 1; i <= nodes; ++i)); do
+    echo "NodeName=node$i NodeHostname=$(hostname) NodeAddr=127.0.0.1 Port=$((port + i)) CPUs=2 State=UNKNOWN" >>"$SLURM_CONF"
+  done
+  echo "PartitionName=all Nodes=node[1-$nodes] Default=YES MaxTime=INFINITE OverSubscribe=NO State=UP" >>"$SLURM_CONF"
+}
+
+# await WHAT COMMAND...: until it succeeds; daemons do not tell when they are ready.
+await() {
+  local what=$1 end=$((SECONDS + 20))
+  shift
+  until "$@" >/dev/null 2>&1; do
+    ((SECONDS < end)) || { tail -n 5 "$folder"/*.log >&2 || true; skip "$what does not come up; see $folder"; }
+    sleep 0.1
+  done
+}
+
+all_idle() { [[ $(sinfo --noheader --Node --format=%T | grep -c '^idle$') == "$nodes" ]]; }
+
+start_node() { setsid slurmd -N "$1" </dev/null >/dev/null 2>&1; }
+
+start() {
+  local program i
+  for program in munged slurmctld slurmd srun sbatch scontrol; do
+    command -v "$program" >/dev/null || skip "no $program; apt-get install slurmctld slurmd slurm-client munge"
+  done
+  [[ ! -e $folder/slurmctld.pid ]] || stop
+  mkdir -p "$folder/state"
+  chmod 755 "$folder"
+  (umask 077 && head -c 128 /dev/urandom >"$folder/munge.key")
+  write_configuration
+  munged --force --key-file="$folder/munge.key" --socket="$folder/munge.socket" --pid-file="$folder/munged.pid" \
+    --log-file="$folder/munged.log" --seed-file="$folder/munge.seed" --num-threads=2 ||
+    skip "munged does not start; see $folder/munged.log"
+  setsid slurmctld -c </dev/null >/dev/null 2>&1 || skip "slurmctld does not start; see $folder/slurmctld.log"
+  await slurmctld scontrol ping
+  for ((i = 1; i <= nodes; ++i)); do
+    mkdir -p "$folder/spool-node$i"
+    start_node "node$i" || skip "slurmd does not start; see $folder/node$i.log"
+  done
+  await "a node" all_idle
+  echo "export SLURM_CONF=$SLURM_CONF"
+}
+
+# end_process FILE: the daemon of a pid file, and the steps it has started.
+end_process() {
+  local pid name
+  pid=$(cat "$1" 2>/dev/null) || return 0
+  name=$(ps -o comm= -p "$pid" 2>/dev/null) || return 0
+  [[ $name =~ ^(munged|slurm) ]] || return 0  # the number belongs to somebody else by now
+  kill "$pid" 2>/dev/null || true
+  for _ in {1..50}; do
+    [[ -d /proc/$pid ]] || return 0
+    sleep 0.1
+  done
+  kill -9 "$pid" 2>/dev/null || true
+}
+
+stop() {
+  local file
+  if scontrol ping >/dev/null 2>&1; then
+    squeue --noheader --format=%A | xargs -r scancel --signal=KILL --full 2>/dev/null || true
+    squeue --noheader --format=%A | xargs -r scancel 2>/dev/null || true
+    for _ in {1..50}; do
+      [[ -n $(squeue --noheader 2>/dev/null) ]] || break
+      sleep 0.1
+    done
+  fi
+  for file in "$folder"/node*.pid "$folder/slurmctld.pid" "$folder/munged.pid"; do end_process "$file"; done
+  rm -f "$folder"/*.pid
+}
+
+case $command in
+  start) start ;;
+  stop) stop ;;
+  node) start_node "$3" ;;
+  *) sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 64 ;;
+esac
