@@ -133,6 +133,7 @@ class Decider {
       if (s_.layout.contains(e.node)) leave("node " + e.node + " is drained");
     } else if (!e.drain && node->state == NodeState::drained) {
       node->failures_ms.clear();
+      node->checking = false;
       record("", "undrained", e.node, e.reason);
       set(e.node, NodeState::up, "");
     }
@@ -155,13 +156,16 @@ class Decider {
       return;
     }
     const bool replaced = in_generation(*trainer);
+    // The same process may just not have got the order to join when it said this.
+    const bool told =
+        trainer->pid == e.pid && (replaced || trainer->state == TrainerState::draining);
     *trainer = {.state = TrainerState::idle,
                 .pid = e.pid,
                 .address = e.address,
                 .shard = e.shard,
                 .held = e.held,
-                .generation = e.generation,
-                .clean = trainer->clean};
+                .generation = told ? trainer->generation : e.generation,
+                .doubted = std::move(trainer->doubted)};
     if (e.generation >= std::max<uint64_t>(s_.generation, 1)) {  // unknown to this supervisor
       s_.generation = e.generation;
       trainer->state = TrainerState::training;
@@ -169,7 +173,7 @@ class Decider {
             "it trains in generation " + number(e.generation));
     } else {
       // In an older one: it has been told to leave, or is about to be.
-      if (e.generation != 0) trainer->state = TrainerState::draining;
+      if (e.generation != 0 || told) trainer->state = TrainerState::draining;
       if (replaced)
         fence("detect", "trainer_replaced", e.trainer, "it is not in the current generation");
     }
@@ -212,11 +216,7 @@ class Decider {
       return;
     }
     trainer->state = TrainerState::idle;
-    if (e.fault == Fault::mismatch && e.step > 0 && newest_joined() <= e.generation) {
-      s_.ceiling = e.step - 1;
-      s_.has_ceiling = true;
-      for (auto& [name, t] : s_.trainers) t.clean = false;
-    }
+    if (e.fault == Fault::mismatch && e.step > 0) doubt(e.step, e.generation);
     if (e.fault == Fault::bad_copy) strike(e.suspect, e.step);
     if (current && !(s_.leaving && e.fault == Fault::none)) {
       static const char* kinds[] = {"left", "step_failed", "non_finite", "mismatch", "bad_copy"};
@@ -229,8 +229,12 @@ class Decider {
 
   void operator()(const TrainerReady& e) {
     Trainer* trainer = find_trainer(e.trainer);
-    if (!trainer || e.generation != s_.generation) return;
-    trainer->ready = trainer->clean = true;
+    if (!trainer) return;
+    // It holds what its generation began with, and what it made since.
+    if (e.generation == trainer->generation)
+      std::erase_if(trainer->doubted, [&](const Doubt& d) { return d.generation < e.generation; });
+    if (e.generation != s_.generation) return;
+    trainer->ready = true;
     if (s_.incident && all_members([](const Trainer& t) { return t.ready; }))
       record("heal", "state_restored", "", "step " + number(s_.joined_step));
   }
@@ -252,9 +256,6 @@ class Decider {
     if (e.generation != s_.generation) return;  // S4
     s_.committed_step = std::max(s_.committed_step, e.step);
     s_.cycles = 0;
-    // The doubted step has been made again, and its replicas compared; whoever may still hold it as
-    // it was first made holds nothing newer.
-    if (s_.has_ceiling && e.step > s_.ceiling + 1) s_.has_ceiling = false;
     for (auto& [name, node] : s_.nodes)
       if (!node.failures_ms.empty() && s_.layout.contains(name) &&
           s_.committed_step >= node.failed_at_step + s_.budget_steps)
@@ -449,7 +450,7 @@ class Decider {
     bool in = false;
     each_trainer(name, [&](Trainer& t) {
       in = in || in_generation(t);
-      t = {.clean = t.clean};
+      t = {.doubted = std::move(t.doubted)};
     });
     Node& node = s_.nodes.at(name);
     node.peer.clear();
@@ -498,6 +499,20 @@ class Decider {
     auto node = s_.nodes.find(node_of(trainer));
     if (node != s_.nodes.end())
       std::erase_if(node->second.peer, [&](const PeerHeld& copy) { return copy.step == step; });
+  }
+
+  /// Nobody has gone on from this step as it was made. Who has begun a newer generation since holds
+  /// it as it was made again, if at all.
+  void doubt(uint64_t step, uint64_t generation) {
+    if (doubted(s_, step, generation)) return;
+    s_.doubts.push_back({step, generation});
+    if (s_.doubts.size() > doubts_kept) s_.doubts.erase(s_.doubts.begin());
+    for (auto& [name, t] : s_.trainers)
+      if (!t.ready || t.generation <= generation) t.doubted.push_back({step, generation});
+    if (newest_joined() > generation || s_.committed_step < step) return;
+    record("", "steps_undone", number(s_.committed_step - step + 1),
+           "replicas have made different states");
+    s_.committed_step = step - 1;
   }
 
   /// Ends the current generation for everybody in it, at once.
@@ -604,15 +619,10 @@ class Decider {
     }
     if (first && next.cells.size() < wanted && !waited(s_.join_timeout_ms)) return;
     const Beginning beginning = newest_state();
-    if (beginning.step < newest_trusted() && somebody_may_come() && !waited(s_.restart_timeout_ms))
+    if (beginning.step < s_.committed_step && somebody_may_come() && !waited(s_.restart_timeout_ms))
       return;  // S1: who is being restarted may hold what is missing
     join(std::move(next), beginning);
   }
-
-  /// Not trusted is the step that replicas made differently: none has gone on from it, so newer
-  /// ones come from its second making. Nor is it doubted where a generation has begun before it
-  /// since.
-  bool trusted(uint64_t step) const { return !s_.has_ceiling || step != s_.ceiling + 1; }
 
   std::vector<Copy> copies() const {
     std::vector<Copy> list;
@@ -625,10 +635,11 @@ class Decider {
         const Trainer& trainer = s_.trainers.at(who);
         if (trainer.state != TrainerState::idle) continue;
         for (uint64_t step : trainer.held)
-          if (trainer.clean || trusted(step)) list.push_back({who, trainer.shard, step, false});
+          if (std::ranges::find(trainer.doubted, step, &Doubt::step) == trainer.doubted.end())
+            list.push_back({who, trainer.shard, step, false});
         if (std::exchange(peers, false))
           for (const PeerHeld& copy : node.peer)
-            if (trusted(copy.step)) list.push_back({who, copy.shard, copy.step, true});
+            if (!doubted(s_, copy.step, 0)) list.push_back({who, copy.shard, copy.step, true});
       }
     }
     return list;
@@ -669,14 +680,10 @@ class Decider {
   /// The newest state that can be had of every shard.
   Beginning newest_state() const {
     Beginning b{.copies = copies()};
-    if (s_.has_checkpoint && trusted(s_.checkpoint_step))
-      b.source = Source::checkpoint, b.step = s_.checkpoint_step;
+    if (s_.has_checkpoint) b.source = Source::checkpoint, b.step = s_.checkpoint_step;
     const auto step = newest_complete(b.copies, s_.rules.shards);
     if (step && *step >= b.step) b.source = Source::memory, b.step = *step;
     return b;
-  }
-  uint64_t newest_trusted() const {
-    return s_.has_ceiling ? std::min(s_.committed_step, s_.ceiling) : s_.committed_step;
   }
   /// A node reports, but not all of its trainers are up.
   bool somebody_may_come() const {
@@ -697,9 +704,8 @@ class Decider {
     const std::string what = choice(s_.layout, next);
     const bool changed = s_.phase == Phase::training || s_.leaving;
     if (order.step < s_.committed_step)
-      record(
-          "", "steps_undone", number(s_.committed_step - order.step),
-          s_.has_ceiling ? "their state is not trusted" : "no newer state is left of every shard");
+      record("", "steps_undone", number(s_.committed_step - order.step),
+             "no newer state is left of every shard");
     s_.layout = std::move(next);
     s_.leaving = false;
     s_.joined_step = order.step;
@@ -756,6 +762,11 @@ class Decider {
 };
 
 }  // namespace
+
+bool doubted(const State& state, uint64_t step, uint64_t generation) {
+  return std::ranges::any_of(
+      state.doubts, [&](const Doubt& d) { return d.step == step && d.generation >= generation; });
+}
 
 Decision decide(int64_t now_ms, State& state, const Event& event) {
   Decider decider(now_ms, state);

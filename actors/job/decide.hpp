@@ -36,6 +36,12 @@ enum class TrainerState : unsigned char {
   finished,  // has trained its last step
 };
 
+/// Replicas made different states of `step` in this generation.
+struct Doubt {
+  uint64_t step = 0, generation = 0;
+};
+constexpr size_t doubts_kept = 16;
+
 struct Trainer {
   TrainerState state = TrainerState::down;
   int32_t pid = 0;
@@ -45,7 +51,7 @@ struct Trainer {
   uint64_t step = 0;             // last reported
   uint64_t generation = 0;       // newest it was told to join, or said it is in
   bool ready = false;            // has the state of the current generation's first step
-  bool clean = false;            // has begun a generation since replicas differed
+  std::vector<Doubt> doubted;    // since it last was ready
 };
 
 enum class NodeState : unsigned char {
@@ -100,8 +106,7 @@ struct State {
   bool paused = false;                      // stay idle until resumed
   bool has_checkpoint = false;
   uint64_t checkpoint_step = 0;  // newest valid one on disk
-  bool has_ceiling = false;      // of the step after this one, replicas made different states
-  uint64_t ceiling = 0;
+  std::vector<Doubt> doubts;     // the newest last
   uint64_t committed_step = 0;
   uint64_t joined_step = 0;      // where the current generation began
   int cycles = 0;                // generations in a row without a committed step
@@ -249,6 +254,9 @@ struct Decision {
   std::vector<Action> actions;
   std::string reason;  // one line; empty if nothing was decided
 };
+
+/// Whether what was made of `step` in `generation` is one of the states that differed.
+bool doubted(const State& state, uint64_t step, uint64_t generation);
 
 /// Changes `state` and tells what to do, in order. now_ms: any monotonic clock.
 Decision decide(int64_t now_ms, State& state, const Event& event);

@@ -10,6 +10,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayoutRules, trainers_per_node, shards, cell_
                                    min_cells)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Layout, cells)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PeerHeld, shard, step)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Doubt, step, generation)
 
 // By hand: an address is bytes, not a list of numbers.
 void to_json(nlohmann::json& j, const Trainer& t) {
@@ -20,7 +21,7 @@ void to_json(nlohmann::json& j, const Trainer& t) {
        {"held", t.held},
        {"step", t.step},
        {"generation", t.generation},
-       {"clean", t.clean},
+       {"doubted", t.doubted},
        {"ready", t.ready}};
 }
 void from_json(const nlohmann::json& j, Trainer& t) {
@@ -31,19 +32,19 @@ void from_json(const nlohmann::json& j, Trainer& t) {
   j.at("held").get_to(t.held);
   j.at("step").get_to(t.step);
   j.at("generation").get_to(t.generation);
-  j.at("clean").get_to(t.clean);
+  j.at("doubted").get_to(t.doubted);
   j.at("ready").get_to(t.ready);
 }
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Node, state, pid, reason, since_ms, failures_ms, failed_at_step,
                                    checking, peer)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(State, rules, max_steps, join_timeout_ms, restart_timeout_ms,
-                                   fence_timeout_ms, save_timeout_ms, give_up_after_cycles,
-                                   max_restarts, within_ms, budget_steps, phase, generation,
-                                   node_order, nodes, trainers, layout, leaving, paused,
-                                   has_checkpoint, checkpoint_step, has_ceiling, ceiling,
-                                   committed_step, joined_step, cycles, waiting_since_ms,
-                                   waiting_for, incident, stop_requested, exit, exit_reason)
+                                   fence_timeout_ms, save_timeout_ms, check_timeout_ms,
+                                   give_up_after_cycles, max_restarts, within_ms, budget_steps,
+                                   phase, generation, node_order, nodes, trainers, layout, leaving,
+                                   paused, has_checkpoint, checkpoint_step, doubts, committed_step,
+                                   joined_step, cycles, waiting_since_ms, waiting_for, incident,
+                                   stop_requested, exit, exit_reason)
 
 namespace {
 

@@ -298,8 +298,15 @@ void commit(Self* self, uint64_t step, const JobState::Step& reports) {
 void publish_recorded(Self* self) {
   JobState& s = self->state;
   const uint64_t recorded = s.options.journal->marked();
+  auto finished = [&](uint64_t step) {
+    return std::ranges::any_of(s.job.trainers, [&](const auto& t) {
+      return t.second.state == job::TrainerState::finished && t.second.step == step;
+    });
+  };
   std::erase_if(s.unpublished, [&](const ShardSaved& saved) {
-    if (saved.step > recorded) return false;
+    // Replicas compare a step's state in the next one, or before they finish.
+    if (job::doubted(s.job, saved.step, saved.generation)) return true;
+    if (saved.step > recorded || (saved.step == recorded && !finished(saved.step))) return false;
     self->send(
         s.publisher,
         local::ShardWritten{saved.generation, saved.step,

@@ -217,6 +217,12 @@ TEST_CASE("job: a peer's copy of a lost shard, at an older step, beats the disk"
   CHECK(join.moves[1] == Move{3, 5, "n0.0", true, {"n2.1"}});
 }
 
+std::vector<std::string> names(const State& s) {
+  std::vector<std::string> list;
+  for (const auto& [name, trainer] : s.trainers) list.push_back(name);
+  return list;
+}
+
 TEST_CASE("job: replicas that differ go back to the step before, and make it again") {
   State s = training(2);
   Decision d = decide(
@@ -227,11 +233,26 @@ TEST_CASE("job: replicas that differ go back to the step before, and make it aga
   decide(0, s, TrainerDown{"n0.0", "signal 9"});
   all_idle(s, {2, 3});
   CHECK(only<Join>(back(s, "n0.0", 0, {2, 3})).step == 2);
-  // Step 3 stays untrusted until the one after it has shown that replicas agree on it.
+  // Who has begun a generation since holds step 3 as it was made again.
+  for (auto& [name, trainer] : s.trainers) CHECK(!trainer.doubted.empty());
+  for (const std::string& name : names(s)) decide(0, s, TrainerReady{name, s.generation});
+  CHECK(s.trainers.at("n0.0").doubted.empty());
+  CHECK(doubted(s, 3, 1));
+  CHECK(!doubted(s, 3, 2));
   decide(0, s, StepCommitted{s.generation, 3});
-  CHECK(s.has_ceiling);
-  decide(0, s, StepCommitted{s.generation, 4});
-  CHECK(!s.has_ceiling);
+  decide(0, s, TrainerDown{"n0.0", "signal 9"});
+  all_idle(s, {2, 3});
+  CHECK(only<Join>(back(s, "n0.0", 0, {2, 3})).step == 3);
+}
+
+TEST_CASE("job: a second doubt does not make up for the first") {
+  State s = training(2);
+  decide(0, s, TrainerIdle{"n0.0", 1, 0, {2, 3}, Fault::mismatch, 3, "", "differs"});
+  all_idle(s, {2, 3});
+  for (const std::string& name : names(s)) decide(0, s, TrainerReady{name, s.generation});
+  decide(0, s, TrainerIdle{"n0.0", s.generation, 0, {3, 4}, Fault::mismatch, 4, "", "differs"});
+  // Step 3 was made again, and compared.
+  CHECK(only<Join>(all_idle(s, {3, 4})).step == 3);
 }
 
 TEST_CASE("job: a damaged copy is not used again") {
@@ -488,15 +509,15 @@ TEST_CASE("job: a mismatch that was dealt with is not news again") {
   decide(0, s, mismatch);
   decide(0, s, NodeLost{"n1", "gone"});
   CHECK(only<Join>(all_idle(s, {2, 3})).step == 2);
+  const size_t doubts = s.doubts.size();
   decide(0, s, StepCommitted{s.generation, 4});
-  CHECK(!s.has_ceiling);
   decide(0, s, NodeUp{"n1", 1});
   decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, {2, 3}, 1});
   TrainerIdle late = mismatch;
   late.trainer = "n1.0";
   decide(0, s, late);
   CHECK(s.trainers.at("n1.0").state == TrainerState::idle);
-  CHECK(!s.has_ceiling);
+  CHECK(s.doubts.size() == doubts);
 }
 
 TEST_CASE("job: S1: before older state is used, a trainer that is being restarted is waited for") {

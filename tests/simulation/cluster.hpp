@@ -221,7 +221,8 @@ class Cluster {
   bool differ(Generation& g);
   void applied(const std::shared_ptr<Generation>& g);
   void keep_copies(Generation& g, const Generation::Member& m, uint64_t step);
-  void save_shard(const StateCopy& copy, int node, int tries);
+  /// generation: in which it was made; 0: replicas have agreed on it, and finish.
+  void save_shard(const StateCopy& copy, int node, uint64_t generation, int tries);
   void finish(const std::shared_ptr<Generation>& g);
   void break_off(Generation& g, job::Fault fault, const std::string& suspect);
   void leave(int trainer, uint64_t generation, job::Fault fault, const std::string& suspect,

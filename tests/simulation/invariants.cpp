@@ -73,7 +73,8 @@ void Invariants::committed(const Generation& g, uint64_t step) {
   require(ranks == g.trainers, "S2",
           "step " + number(step) + " counts after " + number(ranks) + " of " + number(g.trainers) +
               " ranks have applied it");
-  std::erase_if(written_, [&](const auto& w) { return w.first.first + 4 < g.number; });
+  std::erase_if(written_,
+                [&](const auto& w) { return w.first.first == g.number && w.first.second < step; });
   auto [known, first] = by_generation_.try_emplace(g.number, g.begun_at);
   require(step == known->second + 1, "S2",
           "generation " + number(g.number) + " commits step " + number(step) + " after step " +
@@ -137,6 +138,9 @@ void Invariants::claimed(const Boss& boss, bool replica, uint64_t sequence) {
     found_.clear();
     return;
   }
+  // A failure that was decided on, and not acted on, is one that nobody has heard of.
+  for (auto& [name, f] : failures_)
+    if (f.at_ms.size() == boss.job.nodes.at(name).failures_ms.size() + 1) f.at_ms.pop_back();
   for (const auto& before : c_.bosses)
     if (before->epoch + 1 == boss.epoch && !c_.options.large())
       require(before->acted <= sequence, "S4",
@@ -210,7 +214,8 @@ void Invariants::joins(const Boss& boss, const job::Join& join) {
             t.name + " is to join generation " + number(join.generation) + " and still trains in " +
                 number(t.generation));
   }
-  require(join.step < distrusted_ || made_again_, "S3",
+  // Newer states come from before, and are none the worse for it.
+  require(join.step != distrusted_ || made_again_ || join.source == job::Source::checkpoint, "S3",
           "generation " + number(join.generation) + " begins at step " + number(join.step) +
               ", which replicas do not agree on");
   copies(boss, join);
@@ -241,7 +246,7 @@ void Invariants::copies(const Boss& boss, const job::Join& join) {
   const uint64_t newest = std::min(committed_, distrusted_ - 1);
   if (join.step >= newest) return;
   // A successor does not know who had begun the generation after a mismatch, and distrusts them.
-  if (boss.job.has_ceiling && boss.epoch > 1) return;
+  if (!boss.job.doubts.empty() && boss.epoch > 1) return;
   std::map<uint64_t, std::set<uint32_t>> have;
   auto add = [&](const StateCopy& copy, const std::string& node) {
     if (copy.step > join.step && !c_.doubted.contains({node, copy.step}) && copy.good() &&
@@ -253,7 +258,10 @@ void Invariants::copies(const Boss& boss, const job::Join& join) {
     for (int slot = 0; slot < c_.options.trainers; ++slot) {
       const Trainer& t = c_.trainers[n * c_.options.trainers + slot];
       if (t.up && boss.job.trainers.at(t.name).state != job::TrainerState::down)
-        for (const StateCopy& copy : t.copies) add(copy, c_.nodes[n].name);
+        for (const StateCopy& copy : t.copies)  // one of several states of a step is none
+          if (std::ranges::find(boss.job.trainers.at(t.name).doubted, copy.step,
+                                &job::Doubt::step) == boss.job.trainers.at(t.name).doubted.end())
+            add(copy, c_.nodes[n].name);
     }
     // What is left is for trainers that are up to send.
     bool sender = false;
@@ -264,7 +272,8 @@ void Invariants::copies(const Boss& boss, const job::Join& join) {
     if (!sender) continue;
     for (const job::PeerHeld& told : boss.job.nodes.at(c_.nodes[n].name).peer)
       if (auto found = c_.nodes[n].peer.find(told.shard);
-          found != c_.nodes[n].peer.end() && found->second.step == told.step)
+          found != c_.nodes[n].peer.end() && found->second.step == told.step &&
+          !job::doubted(boss.job, told.step, 0))  // as it was made first, or again
         add(found->second, c_.nodes[n].name);
   }
   if (boss.job.has_checkpoint)

@@ -280,12 +280,13 @@ void Cluster::keep_copies(Generation& g, const Generation::Member& m, uint64_t s
          });
   }
   const bool last = step >= options.steps || g.stops_now;
-  if (!last && step % disk_every == 0 && m.shard % g.groups == m.group) save_shard(copy, home, 0);
+  if (!last && step % disk_every == 0 && m.shard % g.groups == m.group)
+    save_shard(copy, home, g.number, 0);
 }
 
-void Cluster::save_shard(const StateCopy& copy, int node, int tries) {
+void Cluster::save_shard(const StateCopy& copy, int node, uint64_t generation, int tries) {
   at(std::max<Time>(random.between(10, 400) * ms, disk.hung_until - now),
-     [this, copy, node, tries] {
+     [this, copy, node, generation, tries] {
        if (!nodes[node].up) return;
        Boss* boss = leader();
        if (disk.failing_until > now) {
@@ -294,8 +295,12 @@ void Cluster::save_shard(const StateCopy& copy, int node, int tries) {
          return;
        }
        if (!boss || boss->hung_until > now) {  // reports of saved shards are kept for the next one
-         if (tries < 50) save_shard(copy, node, tries + 1);
+         if (tries < 50) save_shard(copy, node, generation, tries + 1);
          return;
+       }
+       if (generation > 0) {
+         if (job::doubted(boss->job, copy.step, generation)) return;
+         if (boss->recorded <= copy.step) return save_shard(copy, node, generation, tries);
        }
        disk.shards[copy.step][copy.shard] = copy;
        published(copy.step);
@@ -312,7 +317,7 @@ void Cluster::finish(const std::shared_ptr<Generation>& g) {
       Trainer& t = trainers[m.trainer];
       if (t.generation != g->number) return;
       if (m.shard % g->groups == m.group && !t.copies.empty())
-        save_shard(t.copies.back(), node_of(m.trainer), 0);
+        save_shard(t.copies.back(), node_of(m.trainer), 0, 0);
       to_boss(node_of(m.trainer), job::TrainerFinished{t.name, g->number, g->step});
     });
   }
