@@ -1,0 +1,195 @@
+"""Nodes in network namespaces of their own, as on several hosts, and a network that fails: partitions, one-way loss, random
+loss. The run folder is shared and stays so. Needs root, ip and nft; skips where they do not work."""
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from common import PROGRAM, Case, last_step, leftovers, lines, status
+
+NODES = 3
+counter = itertools.count()
+
+
+def sh(*words, check=True):
+    return subprocess.run([str(w) for w in words], check=check, capture_output=True, text=True)
+
+
+class Network:
+    """A bridge and a namespace for each node, named n0, n1, ... with a prefix of their own."""
+
+    def __init__(self, nodes):
+        self.id = f"{os.getpid()}x{next(counter)}"
+        self.bridge = f"ssb{self.id}"
+        self.spaces = [f"ss{self.id}-n{i}" for i in range(nodes)]
+        sh("ip", "link", "add", self.bridge, "type", "bridge")
+        sh("ip", "link", "set", self.bridge, "up")
+        for i, space in enumerate(self.spaces):
+            sh("ip", "netns", "add", space)
+            sh("ip", "link", "add", f"v{self.id}{i}", "type", "veth", "peer", "name", "eth0", "netns", space)
+            sh("ip", "link", "set", f"v{self.id}{i}", "master", self.bridge, "up")
+            sh("ip", "-n", space, "addr", "add", f"10.214.7.{i + 1}/24", "dev", "eth0")
+            sh("ip", "-n", space, "link", "set", "eth0", "up")
+            sh("ip", "-n", space, "link", "set", "lo", "up")
+            self.nft(i, "true")
+
+    def nft(self, node, script):
+        return sh("ip", "netns", "exec", self.spaces[node], "sh", "-c", script)
+
+    def drop(self, node, out=None, into=None):
+        """Drops what leaves and what comes to a node: an nftables match, "" for everything, None for nothing."""
+        rules = ["nft flush ruleset", "nft add table inet t",
+                 "nft 'add chain inet t o { type filter hook output priority 0; }'",
+                 "nft 'add chain inet t i { type filter hook input priority 0; }'"]
+        if out is not None:
+            rules.append(f"nft add rule inet t o oifname eth0 '{out}' drop")
+        if into is not None:
+            rules.append(f"nft add rule inet t i iifname eth0 '{into}' drop")
+        self.nft(node, " && ".join(rules))
+
+    def heal(self, node):
+        self.nft(node, "nft flush ruleset")
+
+    def close(self):
+        for space in self.spaces:
+            sh("ip", "netns", "del", space, check=False)
+        sh("ip", "link", "del", self.bridge, check=False)
+
+
+def works():
+    """Why there can be no namespaces here, or an empty string."""
+    if os.geteuid() != 0:
+        return "needs root"
+    if not shutil.which("ip") or not shutil.which("nft"):
+        return "needs ip (iproute2) and nft (nftables)"
+    network = None
+    try:
+        network = Network(1)
+        network.drop(0, out="", into="numgen random mod 100 < 5")
+        return ""
+    except subprocess.CalledProcessError as error:
+        return f"network namespaces do not work here: {error.stderr.strip()}"
+    finally:
+        if network:
+            network.close()
+
+
+WHY_NOT = works()
+
+
+@unittest.skipIf(WHY_NOT, WHY_NOT)
+class Networks(Case):
+    def setUp(self):
+        super().setUp()
+        self.network = Network(NODES)
+        self.addCleanup(self.network.close)
+        # A collective that waits for a lost packet must outlive TCP's retransmission, no more.
+        self.keys = ["--train.global_batch_size=12", *self.layout(NODES, 1), "--parallel.collective_timeout_ms=10000",
+                     "--supervision.max_restarts=100"]
+
+    def begin(self, steps):
+        """One agent per namespace, as srun starts them; a reference run with the same bits beside it."""
+        self.want = self.digest(self.train("reference", *self.keys, f"--train.max_steps={steps}"))
+        self.run_folder = self.folder / "run"
+        self.steps = steps
+        self.tasks = []
+        for i in range(NODES):
+            environment = {**os.environ, "SLURM_PROCID": str(i), "SLURM_NTASKS": str(NODES), "SLURM_JOB_ID": "7",
+                           "SLURM_STEP_ID": "0", "UCX_TLS": "tcp", "UCX_NET_DEVICES": "eth0"}
+            errors = open(self.folder / f"task-{i}.err", "w")
+            task = subprocess.Popen(
+                ["ip", "netns", "exec", self.network.spaces[i], PROGRAM, "train", str(self.config),
+                 f"--run={self.run_folder}", *self.keys, f"--train.max_steps={steps}"],
+                cwd=self.folder, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
+            errors.close()
+            self.tasks.append(task)
+        self.addCleanup(self.end_all)
+        self.wait_for(lambda: last_step(self.run_folder) >= 5 and self.standby(), "step 5 and a standby")
+
+    def end_all(self):
+        for pid in leftovers(self.run_folder):
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for task in self.tasks:
+            task.kill()
+            task.wait()
+
+    def standby(self):
+        page = status(self.run_folder)
+        return page and page["standby"] and page["standby"]["node"]
+
+    def events(self, *kinds):
+        return [e for e in lines(self.run_folder / "events.jsonl") if e["kind"] in kinds]
+
+    def more_steps(self, count, what):
+        at = last_step(self.run_folder)
+        self.wait_for(lambda: last_step(self.run_folder) >= at + count, what)
+
+    def lost(self, node):
+        self.wait_for(lambda: any(e["subject"] == node for e in self.events("node_lost")), f"{node} to be missed", 30)
+
+    def grown_back(self):
+        """All nodes train again."""
+        def groups():
+            page = status(self.run_folder)
+            return page and page["state"] == "training" and all(n["state"] == "up" and n["group"] is not None for n in page["nodes"])
+        self.wait_for(groups, "all nodes to train again", 60)
+        self.more_steps(5, "steps of all nodes")
+
+    def check(self):
+        """Same bits, each sample once, no step twice, no generation given out twice, everybody ends well."""
+        for i, task in enumerate(self.tasks):
+            self.assertEqual(task.wait(90), 0, f"n{i}: {(self.folder / f'task-{i}.err').read_text()}")
+        self.assertEqual(self.digest(self.run_folder), self.want)
+        self.assertIn("each sample exactly once", self.verify(self.run_folder))
+        metrics = lines(self.run_folder / "metrics.jsonl")
+        self.assertEqual([m["step"] for m in metrics], list(range(1, self.steps + 1)))
+        self.wait_for(lambda: not leftovers(self.run_folder), "all processes of the run to end")
+
+    def test_a_node_that_is_cut_off_returns(self):
+        self.begin(STEPS)
+        self.network.drop(2, out="", into="")
+        self.lost("n2")
+        self.more_steps(20, "the others' steps")
+        time.sleep(2)  # how long the partition lasts
+        self.network.heal(2)
+        self.grown_back()
+        self.check()
+
+    def test_a_node_whose_packets_are_lost_one_way_returns(self):
+        self.begin(STEPS)
+        self.network.drop(1, out="")
+        self.lost("n1")
+        self.more_steps(20, "the others' steps")
+        self.network.heal(1)
+        self.grown_back()
+        self.check()
+
+    def test_random_loss_changes_nothing(self):
+        steps = 150
+        self.begin(steps)
+        for node in range(NODES):
+            self.network.drop(node, out="numgen random mod 100 < 5")
+        self.check()
+        self.assertFalse(self.events("gave_up"))
+
+    def test_the_supervisors_node_is_cut_off(self):
+        self.begin(STEPS)
+        self.network.drop(0, out="", into="")
+        self.lost("n1")
+        self.more_steps(20, "steps of one side")
+        self.network.heal(0)
+        self.grown_back()
+        self.check()
+
+
+STEPS = 2500
+
+if __name__ == "__main__":
+    unittest.main()
