@@ -207,6 +207,8 @@ int run_agent_process(const AgentOptions& options) {
   // What an agent before this one left when it was killed.
   unlink_shared_memory("ss-" + options.instance + "-" + name + ".");
   unlink_shared_memory("ss-" + options.instance + "-" + name + "-");
+  const auto owner = SegmentOwner::claim("ss-" + options.instance + "-" + name);
+  if (!owner.ok()) return report(owner.status());
   sigset_t set = SignalThread::signals();
   sigprocmask(SIG_BLOCK, &set, nullptr);
   auto code = run_agent(options);

@@ -2,13 +2,16 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace simplescale {
 
@@ -102,6 +105,54 @@ int unlink_shared_memory(const std::string& prefix) {
       count += shm_unlink((std::string("/") + entry->d_name).c_str()) == 0;
   closedir(folder);
   return count;
+}
+
+namespace {
+
+constexpr std::string_view kOwner = ".owner";
+const std::string kFolder = "/dev/shm/";
+
+void sweep() {
+  DIR* folder = opendir(kFolder.c_str());
+  if (!folder) return;
+  std::vector<std::string> prefixes;
+  while (const dirent* entry = readdir(folder)) {
+    const std::string name = entry->d_name;
+    if (name.starts_with("ss-") && name.ends_with(kOwner))
+      prefixes.push_back(name.substr(0, name.size() - kOwner.size()));
+  }
+  closedir(folder);
+  for (const std::string& prefix : prefixes) {
+    const int fd = open((kFolder + prefix + std::string(kOwner)).c_str(),
+                        O_RDWR | O_CLOEXEC | O_NOFOLLOW);  // of other users: refused
+    if (fd < 0) continue;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+      unlink_shared_memory(prefix + "-");
+      unlink_shared_memory(prefix + ".");
+    }
+    close(fd);
+  }
+}
+
+}  // namespace
+
+Result<SegmentOwner> SegmentOwner::claim(const std::string& prefix) {
+  sweep();
+  const std::string path = kFolder + prefix + std::string(kOwner);
+  for (int tries = 0; tries < 500; ++tries) {
+    const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) return Status(Code::io, "cannot make " + path + ": " + std::strerror(errno));
+    struct stat here {};
+    const bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
+    if (locked && fstat(fd, &here) == 0 && here.st_nlink > 0) return SegmentOwner(fd);
+    close(fd);  // somebody sweeps just now, or has swept it away
+    if (!locked) usleep(10'000);
+  }
+  return Status(Code::unavailable, "another process answers for " + path);
+}
+
+SegmentOwner::~SegmentOwner() {
+  if (fd_ >= 0) close(fd_);
 }
 
 }  // namespace simplescale

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 
 #include "runtime/base/status.hpp"
 
@@ -40,5 +41,20 @@ class SharedMemory {
 /// Removes every segment whose name begins with prefix (what a killed agent left behind). Returns
 /// how many.
 int unlink_shared_memory(const std::string& prefix);
+
+/// Says who answers for the segments that begin with `prefix` followed by "." or "-": a lock on the
+/// segment "<prefix>.owner", which the kernel takes back when the process ends, however it does.
+class SegmentOwner {
+ public:
+  /// Also removes all segments whose owner has ended without doing so itself.
+  static Result<SegmentOwner> claim(const std::string& prefix);
+  SegmentOwner(SegmentOwner&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  SegmentOwner& operator=(SegmentOwner&&) = delete;
+  ~SegmentOwner();
+
+ private:
+  explicit SegmentOwner(int fd) : fd_(fd) {}
+  int fd_;
+};
 
 }  // namespace simplescale

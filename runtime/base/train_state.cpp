@@ -117,16 +117,22 @@ TrainState::Side TrainState::committed() {
 
 Result<TrainState::Side> TrainState::begin_write(int timeout_ms) {
   const uint32_t other = header()->committed == 1 ? 1 : 0;
-  header()->step[other] = kNoStep;
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
-  while (const uint32_t pins = header()->pins[other]) {
-    const auto left = end - std::chrono::steady_clock::now();
-    if (left <= left.zero())
-      return Status(Code::deadline, "training state " + name() + ": " + std::to_string(pins) +
-                                        " readers kept the side to be written for " +
-                                        std::to_string(timeout_ms) + " ms");
-    futex_wait(header()->pins[other], pins, left);
-  }
+  auto unpinned = [&]() -> Status {
+    while (const uint32_t pins = header()->pins[other]) {
+      const auto left = end - std::chrono::steady_clock::now();
+      if (left <= left.zero())
+        return Status(Code::deadline, "training state " + name() + ": " + std::to_string(pins) +
+                                          " readers kept the side to be written for " +
+                                          std::to_string(timeout_ms) + " ms");
+      futex_wait(header()->pins[other], pins, left);
+    }
+    return {};
+  };
+  // Twice: who is to copy the side for its pinner finds it by its step.
+  SS_RETURN_IF_ERROR(unpinned());
+  header()->step[other] = kNoStep;
+  SS_RETURN_IF_ERROR(unpinned());
   return side(static_cast<int>(other));
 }
 

@@ -61,8 +61,8 @@ class TrainState {
   /// nobody writes.
   Status rewind(uint64_t step);
   Side committed();
-  /// The side to write the next step to; waits until no reader pins it. Its old step is forgotten
-  /// first. Code::deadline when readers keep it longer than that.
+  /// The side to write the next step to; waits until no reader pins it, and forgets its old step
+  /// then. Code::deadline when readers keep it longer than that.
   Result<Side> begin_write(int timeout_ms);
   /// Flips: what begin_write() gave is now the state of `step`.
   void commit(uint64_t step);

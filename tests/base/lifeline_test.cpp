@@ -68,3 +68,30 @@ TEST_CASE("what nobody holds cannot be watched") {
   REQUIRE(empty.ok());
   CHECK(!watcher.watch(empty->name(), [] {}).ok());
 }
+
+TEST_CASE("segments of an owner that was killed are removed by the next owner") {
+  const std::string prefix = "ss-test-owner-" + std::to_string(getpid());
+  int ready[2];
+  REQUIRE(pipe(ready) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    auto owner = SegmentOwner::claim(prefix + "-n0");
+    auto segment = SharedMemory::create(prefix + "-n0.1-state", 4096);
+    char byte = owner.ok() && segment.ok() ? 'y' : 'n';
+    (void)!write(ready[1], &byte, 1);
+    for (;;) pause();
+  }
+  char byte = 0;
+  REQUIRE(read(ready[0], &byte, 1) == 1);
+  REQUIRE(byte == 'y');
+  auto other = SegmentOwner::claim(prefix + "-n1");
+  REQUIRE(other.ok());
+  CHECK(SharedMemory::open(prefix + "-n0.1-state").ok());  // its owner lives
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  auto third = SegmentOwner::claim(prefix + "-n2");
+  CHECK(!SharedMemory::open(prefix + "-n0.1-state").ok());
+  unlink_shared_memory(prefix);
+  close(ready[0]);
+  close(ready[1]);
+}
