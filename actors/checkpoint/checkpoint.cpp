@@ -31,8 +31,16 @@ caf::behavior writer_actor(caf::stateful_actor<WriterState>* self, caf::actor no
         else
           saved.error = record.status().message();
         self->send(node, std::move(saved));
+        self->send(caf::actor_cast<caf::actor>(self->current_sender()), local::WriterFree{});
       },
   };
+}
+
+void write_next(caf::stateful_actor<CheckpointActorState>* self) {
+  CheckpointActorState& s = self->state;
+  if (s.writing || s.waiting.empty()) return;
+  s.writing = true;
+  self->send(s.writer, std::move(s.waiting.extract(s.waiting.begin()).mapped()));
 }
 
 }  // namespace
@@ -42,13 +50,23 @@ caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, 
   self->state.writer = self->spawn<caf::detached + caf::linked>(writer_actor, node, options);
   return {
       [self, node, states](const local::SaveShard& job) {
+        auto& waiting = self->state.waiting;
         auto copy = states->copy_pinned(job.trainer, job.pid, job.step);
-        if (copy.ok())
-          self->send(self->state.writer,
-                     local::WriteShard{job.generation, job.step, job.shard, copy.take()});
-        else
+        if (!copy.ok()) {
           self->send(node,
                      ShardSaved{job.generation, job.step, job.shard, "", copy.status().message()});
+          return;
+        }
+        if (auto old = waiting.extract(job.shard); !old.empty())
+          self->send(node, ShardSaved{old.mapped().generation, old.mapped().step, job.shard, "",
+                                      "the disk is too slow: a newer state takes its place"});
+        waiting.emplace(job.shard,
+                        local::WriteShard{job.generation, job.step, job.shard, copy.take()});
+        write_next(self);
+      },
+      [self](local::WriterFree) {
+        self->state.writing = false;
+        write_next(self);
       },
   };
 }

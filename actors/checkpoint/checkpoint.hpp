@@ -2,10 +2,13 @@
 // disk in the background.
 //
 // Runs detached (it copies gigabytes); its writer is a detached actor of its own, so that a slow
-// disk delays neither copies nor training. In: local::SaveShard. Out, to the node: ShardSaved.
+// disk delays neither copies nor training. Of each shard one copy waits at most: where the disk
+// takes longer than the next checkpoint (or hangs), a newer one takes its place. In:
+// local::SaveShard. Out, to the node: ShardSaved.
 #pragma once
 
 #include <caf/all.hpp>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -22,9 +25,16 @@ struct CheckpointOptions {
   std::shared_ptr<FileOps> files = std::make_shared<FileOps>();  // of the writer
 };
 
+namespace local {
+/// writer -> checkpoint actor.
+struct WriterFree {};
+}  // namespace local
+
 struct CheckpointActorState {
   static inline const char* name = "checkpoint";
   caf::actor writer;
+  bool writing = false;
+  std::map<uint64_t, local::WriteShard> waiting;  // by shard
 };
 
 caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, caf::actor node,
@@ -48,3 +58,5 @@ caf::actor spawn_publisher(caf::actor_system& system, caf::actor supervisor,
                            PublisherOptions options);
 
 }  // namespace simplescale
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::WriterFree)

@@ -24,20 +24,28 @@ double wall_time_s() {
          1e3;
 }
 
-Journal::Journal(std::string folder, std::function<bool()> may_write)
-    : folder_(std::move(folder)), may_write_(std::move(may_write)), thread_([this] { run(); }) {}
+Journal::Journal(std::string folder, std::function<bool()> may_write, int64_t patience_ms)
+    : patience_ms_(patience_ms),
+      writer_(std::make_shared<Writer>(std::move(folder), std::move(may_write))) {
+  std::thread([writer = writer_] { writer->run(); }).detach();
+}
 
 Journal::~Journal() {
-  {
-    std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  wake_.notify_one();
-  thread_.join();
+  std::unique_lock lock(writer_->mutex_);
+  writer_->stopping_ = true;
+  writer_->wake_.notify_all();
+  if (writer_->ended_.wait_for(lock, std::chrono::milliseconds(patience_ms_),
+                               [this] { return writer_->over_; }))
+    return;
+  writer_->stopped_ = true;  // should the file system answer after all
+  log::error("{} does not take the run's last records; leaving without them", writer_->folder_);
+}
+
+Journal::Writer::~Writer() {
   for (const auto& [name, fd] : files_) close(fd);
 }
 
-void Journal::push(Job job) {
+void Journal::Writer::push(Job job) {
   std::lock_guard lock(mutex_);
   if (job.kind == Kind::page)
     for (Job& queued : jobs_) {  // an older page nobody has seen yet is not needed any more
@@ -50,27 +58,27 @@ void Journal::push(Job job) {
 }
 
 void Journal::append(const std::string& file, const nlohmann::json& line) {
-  push({Kind::line, file,
-        line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n", 0});
+  writer_->push({Kind::line, file,
+                 line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n", 0});
 }
 
 void Journal::replace(const std::string& file, std::string text) {
-  push({Kind::page, file, std::move(text), 0});
+  writer_->push({Kind::page, file, std::move(text), 0});
 }
 
 void Journal::mark(uint64_t step) {
-  push({Kind::mark, "", "", step});
+  writer_->push({Kind::mark, "", "", step});
 }
 
 void Journal::stop() {
-  stopped_ = true;
+  writer_->stopped_ = true;
 }
 
-void Journal::run() {
+void Journal::Writer::run() {
   std::unique_lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
-    if (jobs_.empty()) return;
+    if (jobs_.empty()) break;
     std::deque<Job> jobs;
     jobs.swap(jobs_);
     lock.unlock();
@@ -89,9 +97,11 @@ void Journal::run() {
     }
     lock.lock();
   }
+  over_ = true;
+  ended_.notify_all();
 }
 
-bool Journal::write_lines(const std::string& file, const std::string& text) {
+bool Journal::Writer::write_lines(const std::string& file, const std::string& text) {
   auto found = files_.find(file);
   if (found == files_.end()) {
     const int fd =
@@ -109,7 +119,7 @@ bool Journal::write_lines(const std::string& file, const std::string& text) {
   return true;
 }
 
-bool Journal::write(const Job& job) {
+bool Journal::Writer::write(const Job& job) {
   if (job.kind == Kind::mark) {
     marked_ = job.step;
     return true;

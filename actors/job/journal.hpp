@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -24,8 +25,10 @@ class Journal {
  public:
   /// may_write is asked on the thread before what has gathered is written; once it says no, nothing
   /// is written any more (S4: a deposed supervisor).
-  explicit Journal(std::string folder, std::function<bool()> may_write = nullptr);
-  ~Journal();  // writes what is queued
+  /// patience_ms: how long the destructor waits for the disk.
+  explicit Journal(std::string folder, std::function<bool()> may_write = nullptr,
+                   int64_t patience_ms = 10'000);
+  ~Journal();  // writes what is queued; what a file system that hangs does not take is lost
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
   /// Adds one line to <folder>/<file>.
@@ -34,7 +37,7 @@ class Journal {
   void replace(const std::string& file, std::string text);
   /// marked() is `step` as soon as all that was appended before is in the files.
   void mark(uint64_t step);
-  uint64_t marked() const { return marked_; }
+  uint64_t marked() const { return writer_->marked_; }
   /// Nothing is written any more, whatever is queued.
   void stop();
 
@@ -45,20 +48,27 @@ class Journal {
     std::string file, text;
     uint64_t step;
   };
-  void run();
-  void push(Job job);
-  bool write(const Job& job);
-  bool write_lines(const std::string& file, const std::string& text);
-  const std::string folder_;
-  const std::function<bool()> may_write_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<Job> jobs_;
-  bool stopping_ = false, complained_ = false;
-  std::atomic<bool> stopped_ = false;
-  std::atomic<uint64_t> marked_ = 0;
-  std::map<std::string, int> files_;
-  std::thread thread_;
+  /// What the thread has; it outlives the journal if the file system hangs.
+  struct Writer {
+    Writer(std::string folder, std::function<bool()> may_write)
+        : folder_(std::move(folder)), may_write_(std::move(may_write)) {}
+    ~Writer();
+    void run();
+    void push(Job job);
+    bool write(const Job& job);
+    bool write_lines(const std::string& file, const std::string& text);
+    const std::string folder_;
+    const std::function<bool()> may_write_;
+    std::mutex mutex_;
+    std::condition_variable wake_, ended_;
+    std::deque<Job> jobs_;
+    bool stopping_ = false, over_ = false, complained_ = false;
+    std::atomic<bool> stopped_ = false;
+    std::atomic<uint64_t> marked_ = 0;
+    std::map<std::string, int> files_;
+  };
+  const int64_t patience_ms_;
+  std::shared_ptr<Writer> writer_;
 };
 
 /// Seconds since the epoch with milliseconds, as the "time" of every line.
