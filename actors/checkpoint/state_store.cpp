@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/hash.hpp"
+#include "runtime/base/state_hash.hpp"
 
 namespace simplescale {
 
@@ -56,21 +57,31 @@ HeldState StateStore::held(const std::string& trainer) const {
   return held;
 }
 
-Result<std::vector<float>> StateStore::copy_pinned(const std::string& trainer, int32_t pid,
-                                                   uint64_t step) {
-  std::lock_guard lock(mutex_);
+TrainState::Side StateStore::Copy::side() {
+  const size_t total = values.size() / 3;
+  return {
+      {values.data(), total}, {values.data() + total, total}, {values.data() + 2 * total, total}};
+}
+
+Result<StateStore::Copy> StateStore::copy_pinned(const std::string& trainer, int32_t pid,
+                                                 uint64_t step) {
+  std::unique_lock lock(mutex_);
   auto found = entries_.find(trainer);
   if (found == entries_.end())
     return Status(Code::not_found, "no trainer " + trainer + " on this node");
   TrainState& state = found->second.state;
   SS_ASSIGN(const int side, state.pin(step));  // a hold of our own, whatever becomes of the trainer
+  lock.unlock();  // entries stay where they are, and others need not wait for gigabytes
   const TrainState::Side from = state.side(side);
-  std::vector<float> copy;
-  copy.reserve(3 * found->second.total);
+  Copy copy{{}, state.hash(side)};
+  copy.values.reserve(3 * found->second.total);
   for (const auto& part : {from.params, from.exp_avg, from.exp_avg_sq})
-    copy.insert(copy.end(), part.begin(), part.end());
+    copy.values.insert(copy.values.end(), part.begin(), part.end());
+  lock.lock();
   state.unpin(side);
   if (found->second.pid == pid) state.unpin(side);
+  lock.unlock();
+  SS_RETURN_IF_ERROR(check_copy(copy.side(), step, copy.hash).in(trainer));
   return copy;
 }
 

@@ -29,10 +29,16 @@ class StateStore {
   /// to lie in it.
   Status create(const std::string& instance, const Plan& plan, int node);
   std::string segment(const std::string& trainer) const;
+  bool has(const std::string& trainer) const { return !segment(trainer).empty(); }
   HeldState held(const std::string& trainer) const;
   /// A private copy of the side that holds `step`, which process `pid` of the trainer has pinned;
-  /// lets go of that pin.
-  Result<std::vector<float>> copy_pinned(const std::string& trainer, int32_t pid, uint64_t step);
+  /// lets go of that pin. mismatch: it is not what was committed (S7).
+  struct Copy {
+    std::vector<float> values;  // params, exp_avg, exp_avg_sq
+    Hash128 hash;               // zero: not known
+    TrainState::Side side();
+  };
+  Result<Copy> copy_pinned(const std::string& trainer, int32_t pid, uint64_t step);
   /// A new process takes the trainer's place: pins of the old one are void.
   void trainer_restarted(const std::string& trainer, int32_t pid);
   /// Flips a bit of the committed side, as failing memory would: a fault on purpose.

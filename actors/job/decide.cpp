@@ -217,7 +217,10 @@ class Decider {
     }
     trainer->state = TrainerState::idle;
     if (e.fault == Fault::mismatch && e.step > 0) doubt(e.step, e.generation);
-    if (e.fault == Fault::bad_copy) strike(e.suspect, e.step);
+    if (e.fault == Fault::bad_copy) {
+      strike(e.suspect, e.step);
+      if (!current) record("", "bad_copy", e.suspect, e.reason);
+    }
     if (current && !(s_.leaving && e.fault == Fault::none)) {
       static const char* kinds[] = {"left", "step_failed", "non_finite", "mismatch", "bad_copy"};
       if (!e.suspect.empty()) fail(node_of(e.suspect));
@@ -720,7 +723,8 @@ class Decider {
     if (s_.phase != Phase::starting) s_.phase = Phase::recovering;
     wait("the first step");
     because(what + "; generation " + number(s_.generation) + " begins at step " +
-            number(order.step) + " from " + to_string(order.source) +
+            number(order.step) + " from " +
+            (std::ranges::any_of(order.moves, &Move::peer) ? "peer" : to_string(order.source)) +
             (order.moves.empty() ? "" : ", " + number(order.moves.size()) + " shards move"));
     if (s_.incident) record("abort", "all_idle", "", "everybody has left");
     record(s_.incident ? "decide" : "", changed ? "layout_changed" : "joined", "",

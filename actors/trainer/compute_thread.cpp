@@ -166,7 +166,8 @@ void ComputeThread::run() {
     generation_ = 0;
     if (status.ok()) continue;
     log::warn("generation {} ends here: {}", order.generation, status.message());
-    if (order.generation < fenced_) continue;
+    // The fence is answered after it. A damaged copy is news also then.
+    if (order.generation < fenced_ && fault_.fault != "bad_copy") continue;
     if (fault_.fault.empty()) fault_.fault = "failed";
     fault_.reason = status.message();
     report_(fault_);
@@ -270,7 +271,7 @@ Result<bool> ComputeThread::keep_for_checkpoint(Generation& g, const JoinTrainer
                                                 uint64_t step) {
   if (order.shard % order.replicate_members.size() != order.group) return false;
   SS_ASSIGN(const int side, g.state->pin(step));
-  (void)side;  // the node's checkpoint actor lets go of it
+  (void)side;  // the node's actor that copies it lets go of it
   return true;
 }
 
@@ -338,6 +339,11 @@ Status ComputeThread::blame_state(Generation& g, Status status) {
   if (status.code() == Code::bad_data) {
     fault_.fault = "non_finite";
     fault_.step = g.step + 1;
+  } else if (g.engine->damaged()) {
+    fault_.fault = "bad_copy";
+    fault_.step = g.step;
+    fault_.suspect = trainer_;
+    g.state->forget(g.step);
   } else if (const auto& mismatch = g.engine->mismatch();
              status.code() == Code::mismatch && mismatch) {
     fault_.fault = "mismatch";

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "actors/checkpoint/state_store.hpp"
+#include "runtime/base/state_hash.hpp"
 #include "runtime/base/state_transfer.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 
@@ -67,33 +68,51 @@ Status Restore::part(DataPlane& plane, TrainState& state, const TransferPart& pa
   if (part.rank == 0) return send(others.get(), state, part);
   if (order_.group == no_group || part.shard != order_.shard)
     return Status(Code::bad_data, "it is not for this trainer's shard");
-  const Status status = receive_state(*others, state, part.step, part.source, timeout_ms_);
-  if (status.code() == Code::bad_data || status.code() == Code::not_found)
+  const Result<Hash128> hash = receive_state(*others, state, part.step, part.source, timeout_ms_);
+  if (hash.status().code() == Code::bad_data || hash.status().code() == Code::not_found)
     fault_ = {"bad_copy", part.source};
-  received_ = status.ok();
+  received_ = hash.ok();
+  if (hash.ok()) hash_ = *hash;
+  return hash.status();
+}
+
+/// A copy that this trainer should have used or sent; where it lies, nobody finds it any more.
+Status Restore::damaged(TrainState& state, uint64_t step, Status status) {
+  if (status.code() != Code::mismatch) return status;
+  state.forget(step);
+  fault_ = {"bad_copy", order_.trainer};
   return status;
 }
 
 Status Restore::send(Collective* others, TrainState& state, const TransferPart& part) {
   if (part.segment.empty()) {
     given_ = true;
-    return others ? send_state(*others, state, part.step) : Status();
+    return others ? damaged(state, part.step, send_state(*others, state, part.step)) : Status();
   }
   SS_ASSIGN(TrainState peer, TrainState::open(part.segment, total_));
-  SS_ASSIGN(const int side, peer.pin(part.step));
-  const Pin pin(peer, side);
-  if (others) SS_RETURN_IF_ERROR(send_state(*others, peer.side(side), part.step));
+  const Result<int> side = peer.pin(part.step);
+  if (!side.ok()) {
+    fault_ = {"bad_copy", order_.trainer};
+    return side.status();
+  }
+  const Pin pin(peer, *side);
+  const Hash128 hash = peer.hash(*side);
+  Status status = others ? send_state(*others, peer.side(*side), part.step, hash) : Status();
   const bool own = order_.group != no_group && order_.shard == part.shard;
-  return own ? take(state, part, peer.side(side)) : Status();
+  if (status.ok() && own) status = take(state, part, peer.side(*side), hash);
+  return damaged(peer, part.step, std::move(status));
 }
 
 /// From this node's peer store into the own memory.
-Status Restore::take(TrainState& state, const TransferPart& part, const TrainState::Side& copy) {
+Status Restore::take(TrainState& state, const TransferPart& part, const TrainState::Side& copy,
+                     const Hash128& hash) {
   if (state.holds(part.step)) SS_RETURN_IF_ERROR(state.rewind(part.step));
   SS_ASSIGN(const TrainState::Side side, state.begin_write(timeout_ms_));
   std::ranges::copy(copy.params, side.params.begin());
   std::ranges::copy(copy.exp_avg, side.exp_avg.begin());
   std::ranges::copy(copy.exp_avg_sq, side.exp_avg_sq.begin());
+  SS_RETURN_IF_ERROR(check_copy(side, part.step, hash));
+  hash_ = hash;
   received_ = true;
   return {};
 }
@@ -104,25 +123,33 @@ Status Restore::read_checkpoint(TrainState& state) {
   SS_ASSIGN(Checkpoint checkpoint, Checkpoint::open(order_.checkpoint + name));
   SS_ASSIGN(const TrainState::Side side, state.begin_write(timeout_ms_));
   SS_RETURN_IF_ERROR(read_shard(checkpoint, shards_, order_.shard, side));
+  hash_ = state_hash(side);
   received_ = true;
   return {};
 }
 
-Status Restore::commit(TrainState& state, Collective& shard, Collective& replicate) {
-  if (order_.source == "checkpoint") SS_RETURN_IF_ERROR(read_checkpoint(state));
-  if (order_.source == "memory" && !received_ &&
-      (state.layout_hash() != layout_ || !state.holds(order_.step))) {
+/// What lies in the own memory, of the generation's step.
+Status Restore::check_own(TrainState& state) {
+  if (state.layout_hash() != layout_ || !state.holds(order_.step)) {
     fault_ = {"bad_copy", order_.trainer};
     return Status(Code::not_found, "memory does not hold shard " + std::to_string(order_.shard) +
                                        " at step " + std::to_string(order_.step) +
                                        ", and nobody has sent it");
   }
+  SS_ASSIGN(const int side, state.pin(order_.step));
+  const Pin pin(state, side);
+  return damaged(state, order_.step, check_side(state, side));
+}
+
+Status Restore::commit(TrainState& state, Collective& shard, Collective& replicate) {
+  if (order_.source == "checkpoint") SS_RETURN_IF_ERROR(read_checkpoint(state));
+  if (order_.source == "memory" && !received_) SS_RETURN_IF_ERROR(check_own(state));
   SS_RETURN_IF_ERROR(meet(shard, replicate));
   auto settle = [&]() -> Status {
     if (order_.source == "initialize")
       state.invalidate_as(layout_);
     else if (received_)
-      state.commit_as(layout_, order_.step);
+      state.commit_as(layout_, order_.step, hash_);
     else
       return state.rewind(order_.step);
     return {};

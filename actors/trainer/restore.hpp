@@ -4,6 +4,7 @@
 //   R1  Nobody discards what it held before all transfers of the generation are done, and nobody
 //   who
 //       has given its shard to another before that one has committed it.
+//   S7  Every copy is held against its hash before it is used; one that is damaged is forgotten.
 #pragma once
 
 #include <memory>
@@ -41,8 +42,11 @@ class Restore {
  private:
   Status part(DataPlane& plane, TrainState& state, const TransferPart& part);
   Status send(Collective* others, TrainState& state, const TransferPart& part);
-  Status take(TrainState& state, const TransferPart& part, const TrainState::Side& copy);
+  Status take(TrainState& state, const TransferPart& part, const TrainState::Side& copy,
+              const Hash128& hash);
   Status read_checkpoint(TrainState& state);
+  Status check_own(TrainState& state);
+  Status damaged(TrainState& state, uint64_t step, Status status);
 
   const JoinTrainer& order_;
   const ModelShape& shape_;
@@ -50,6 +54,7 @@ class Restore {
   const int timeout_ms_;
   const uint64_t layout_;  // of the shard that is wanted
   bool received_ = false;  // it lies, uncommitted, in the other side
+  Hash128 hash_;           // of what was received
   bool given_ = false;     // has sent what it held
   uint64_t bytes_ = 0;
   RestoreFault fault_;

@@ -84,6 +84,7 @@ struct Engine::Parts {
   std::optional<ShardOptimizer> optimizer;
   std::optional<Vote> vote;
   std::optional<Mismatch> mismatch;
+  bool damaged = false;
   RowRange rows;                   // of this group
   std::vector<int32_t> no_tokens;  // (B, T + 1): stands in for a batch that failed
   std::vector<double> block_squares;
@@ -105,6 +106,7 @@ struct Engine::Parts {
   void load();
   Status finish(Status status);
   Status computed();
+  Status check_memory(const Hash128& now);
   bool due(EngineFault fault);
   void flip_bit();
   Result<const void*> forward(const int32_t* tokens, size_t after_head, const void** tied_params);
@@ -159,6 +161,13 @@ Status Engine::Parts::computed() {
   if (!aborted) return {};
   const std::lock_guard lock(mutex);
   return {Code::aborted, abort_reason};
+}
+
+/// E5.
+Status Engine::Parts::check_memory(const Hash128& now) {
+  damaged = !optimizer->intact(now);
+  if (!damaged) return {};
+  return {Code::mismatch, "the state of " + at_step(state.step()) + " has changed in memory"};
 }
 
 /// Once, when the step that the fault was asked for has begun.
@@ -248,7 +257,9 @@ Result<Verdict> Engine::Parts::vote_on(Ballot& ballot, const Batch& batch, StepR
     ballot.losses.push_back(loss);
   }
   // While the last reductions are under way; as late as can be, so that no damage slips in between.
-  if (replicate.size() > 1) ballot.state_hash = optimizer->hash_for_vote();
+  ballot.state_hash = optimizer->hash_for_vote();
+  const Status intact = check_memory(ballot.state_hash);
+  if (ballot.failure.ok()) ballot.failure = intact;
   const Stopwatch watch(times.backward_ms);
   SS_RETURN_IF_ERROR(reduce->finish(wait));
   backend.block_square_sums(reduce->total(), layout.total, block_squares.data());
@@ -277,7 +288,7 @@ Status Engine::initialize() {
   }
   std::fill(side.exp_avg.begin(), side.exp_avg.end(), 0.0f);
   std::fill(side.exp_avg_sq.begin(), side.exp_avg_sq.end(), 0.0f);
-  p.state.commit(0);
+  p.state.commit(0, state_hash(side));
   p.load();
   return {};
 }
@@ -298,6 +309,7 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
   StepResult result;
   p.making = step;
   p.mismatch.reset();
+  p.damaged = false;
   p.wait.ms = 0;
   {
     const Stopwatch watch(result.step_ms);
@@ -312,7 +324,7 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
     if (!verdict.ok()) return p.finish(verdict.status().in(at_step(step)));
     p.mismatch = verdict->mismatch;
     SS_RETURN_IF_ERROR(verdict->status);
-    result.state_hash = ballot.state_hash;
+    if (p.replicate.size() > 1) result.state_hash = ballot.state_hash;
     result.loss = verdict->loss;
     result.grad_norm = verdict->grad_norm;
     result.agreed = verdict->agreed;
@@ -349,12 +361,17 @@ Status Engine::compare_states() {
   p.mismatch.reset();
   if (!p.optimizer->params())
     return Status(Code::not_found, "no state to compare: initialize() or attach()");
-  if (p.replicate.size() == 1) return {};
-  const Result<Verdict> verdict =
-      p.vote->compare(p.state.step(), p.optimizer->whole_hash(), p.wait);
+  const Hash128 hash = p.optimizer->whole_hash();
+  const Status intact = p.check_memory(hash);
+  if (p.replicate.size() == 1) return intact;
+  const Result<Verdict> verdict = p.vote->compare(p.state.step(), hash, p.wait);
   if (!verdict.ok()) return p.finish(verdict.status().in("comparing states"));
-  p.mismatch = verdict->mismatch;
-  return verdict->status;
+  if (intact.ok()) p.mismatch = verdict->mismatch;
+  return intact.ok() ? verdict->status : intact;
+}
+
+bool Engine::damaged() const {
+  return parts_->damaged;
 }
 
 const std::optional<Mismatch>& Engine::mismatch() const {

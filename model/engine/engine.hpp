@@ -20,6 +20,10 @@
 // compare_states() where there is none: they compare a 128-bit hash of all of it, made right before
 // the vote. Nobody commits N + 1 then. With device memory each vote compares a hash of another
 // sixteenth, so that it takes up to 16 steps.
+//
+// E5. A committed state of which a bit changes in host memory is found by its own rank before the
+// vote for the next step, also without replicas: it is held against the hash made when it was
+// committed. Nobody commits the next step then.
 #pragma once
 
 #include <cstdint>
@@ -122,7 +126,7 @@ class Engine {
   /// leaf leaf(k) of the step. Errors, all with the committed state as it was:
   ///   bad_data  the loss or the norm is not finite (every rank says so)
   ///   mismatch  replicas differ in the committed state (mismatch() tells), or in the gradient's
-  ///             norm (every rank says so)
+  ///             norm, or a rank's memory has changed (damaged()); every rank says so
   ///   any code  a rank's batch() failed, or ranks disagree on step, options or norm (every rank
   ///   says which and why) aborted, deadline, unavailable  of a collective, or batch() ended with
   ///   aborted: this engine and its communicators
@@ -139,6 +143,9 @@ class Engine {
   /// the world must call it together; all get the same code. mismatch: as in step(); internal:
   /// ranks hold different steps. An error of a collective ends this engine.
   Status compare_states();
+  /// The last step() or compare_states() found that the own committed state is not what was
+  /// committed (E5). It should be forgotten.
+  bool damaged() const;
   /// How the replicas differ, if the last step() or compare_states() ended with Code::mismatch
   /// because of their states.
   const std::optional<Mismatch>& mismatch() const;

@@ -54,11 +54,19 @@ void ShardOptimizer::load() {
   params_ = device_;
 }
 
+Hash128 ShardOptimizer::hash_of(const TrainState::Side& side) const {
+  return state_hash(side, [this](size_t tasks, const std::function<void(size_t)>& body) {
+    backend_->parallel(tasks, body);
+  });
+}
+
 Hash128 ShardOptimizer::whole_hash() const {
-  return state_hash(state_->committed(),
-                    [this](size_t tasks, const std::function<void(size_t)>& body) {
-                      backend_->parallel(tasks, body);
-                    });
+  return hash_of(state_->committed());
+}
+
+bool ShardOptimizer::intact(const Hash128& whole_hash) const {
+  const Hash128 then = state_->committed_hash();
+  return device_ || then == Hash128{} || then == whole_hash;
 }
 
 Hash128 ShardOptimizer::hash_for_vote() const {
@@ -97,7 +105,7 @@ Status ShardOptimizer::apply(const AdamW& options, const float* gradient, int st
     params_ = to.params.data();
   }
   backend_->synchronize();
-  state_->commit(options.step);
+  state_->commit(options.step, device_ ? Hash128{} : hash_of(to));
   return {};
 }
 

@@ -35,13 +35,19 @@ class ShardOptimizer {
   Hash128 hash_for_vote() const;
   /// Of the whole committed state.
   Hash128 whole_hash() const;
+  /// S7: whether the committed state is what was committed. whole_hash: of now. In device memory
+  /// nobody knows: the copies in host memory carry no hash.
+  bool intact(const Hash128& whole_hash) const;
   /// gradient: the own shard's total, fp32, device memory. Writes the new state and commits it as
-  /// options.step. deadline if a reader keeps the other side; then nothing was changed.
+  /// options.step, in host memory with its hash. deadline if a reader keeps the other side; then
+  /// nothing was changed.
   Status apply(const AdamW& options, const float* gradient, int state_timeout_ms);
 
  private:
   ShardOptimizer(std::vector<DecayRun> runs, size_t total, Backend& backend, TrainState& state)
       : runs_(std::move(runs)), total_(total), backend_(&backend), state_(&state) {}
+
+  Hash128 hash_of(const TrainState::Side& side) const;
 
   std::vector<DecayRun> runs_;
   size_t total_;

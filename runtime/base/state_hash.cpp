@@ -26,4 +26,17 @@ Hash128 state_hash(const TrainState::Side& side, const Parallel& parallel) {
   return hash128(hashes.data(), hashes.size() * sizeof(Hash128));
 }
 
+Status check_copy(const TrainState::Side& copy, uint64_t step, const Hash128& hash,
+                  const Parallel& parallel) {
+  if (hash == Hash128{}) return {};
+  const Hash128 now = state_hash(copy, parallel);
+  if (now == hash) return {};
+  return {Code::mismatch, "the copy of step " + std::to_string(step) +
+                              " is damaged: committed as " + hash.hex() + ", now " + now.hex()};
+}
+
+Status check_side(TrainState& state, int side, const Parallel& parallel) {
+  return check_copy(state.side(side), state.step_of(side), state.hash(side), parallel);
+}
+
 }  // namespace simplescale

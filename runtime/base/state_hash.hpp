@@ -1,6 +1,7 @@
 // The 128-bit hash of a shard's training state: what replicas compare every step and what goes
-// along with every transfer. One definition, so that hashes made in different places can be
-// compared. Pure functions; they run on the caller's thread, and on those that `parallel` lends.
+// along with every stored or transferred copy. One definition, so that hashes made in different
+// places can be compared. Pure functions; they run on the caller's thread, and on those that
+// `parallel` lends.
 #pragma once
 
 #include <functional>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "runtime/base/hash.hpp"
+#include "runtime/base/status.hpp"
 #include "runtime/base/train_state.hpp"
 
 namespace simplescale {
@@ -24,5 +26,12 @@ using Parallel = std::function<void(size_t tasks, const std::function<void(size_
 
 /// hash128 over the hashes of the blocks of params, exp_avg and exp_avg_sq, in this order.
 Hash128 state_hash(const TrainState::Side& side, const Parallel& parallel = {});
+
+/// S7: a side that is pinned, or that nobody writes, is what was committed. mismatch: it is not. A
+/// side whose hash is not known passes.
+Status check_side(TrainState& state, int side, const Parallel& parallel = {});
+/// The same for a copy of the state of `step` that lies elsewhere; `hash` came with it.
+Status check_copy(const TrainState::Side& copy, uint64_t step, const Hash128& hash,
+                  const Parallel& parallel = {});
 
 }  // namespace simplescale

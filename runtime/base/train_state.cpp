@@ -115,6 +115,11 @@ TrainState::Side TrainState::committed() {
   return side(static_cast<int>(header()->committed.load()) - 1);
 }
 
+Hash128 TrainState::committed_hash() const {
+  SS_ASSERT(has_step());
+  return header()->hash[header()->committed - 1];
+}
+
 Result<TrainState::Side> TrainState::begin_write(int timeout_ms) {
   const uint32_t other = header()->committed == 1 ? 1 : 0;
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
@@ -136,19 +141,30 @@ Result<TrainState::Side> TrainState::begin_write(int timeout_ms) {
   return side(static_cast<int>(other));
 }
 
-void TrainState::commit(uint64_t step) {
+void TrainState::commit(uint64_t step, const Hash128& hash) {
   SS_ASSERT(step != kNoStep);
   const uint32_t other = header()->committed == 1 ? 1 : 0;
+  header()->hash[other] = hash;
   header()->step[other] = step;
   header()->committed = other + 1;
 }
 
-void TrainState::commit_as(uint64_t layout_hash, uint64_t step) {
+void TrainState::commit_as(uint64_t layout_hash, uint64_t step, const Hash128& hash) {
   SS_ASSERT(step != kNoStep);
   const uint32_t written = header()->committed == 1 ? 1 : 0;
   invalidate_as(layout_hash);
+  header()->hash[written] = hash;
   header()->step[written] = step;
   header()->committed = written + 1;
+}
+
+void TrainState::forget(uint64_t step) {
+  for (uint32_t side = 0; side < 2 && step != kNoStep; ++side) {
+    if (header()->step[side] != step) continue;
+    if (header()->committed == side + 1)
+      header()->committed = header()->step[1 - side] != kNoStep ? 2 - side : 0;
+    header()->step[side] = kNoStep;
+  }
 }
 
 void TrainState::invalidate_as(uint64_t layout_hash) {
@@ -178,6 +194,16 @@ TrainState::Side TrainState::side(int index) {
   auto* first = reinterpret_cast<float*>(static_cast<char*>(memory_.data()) + kHeaderBytes) +
                 static_cast<size_t>(index) * 3 * total;
   return {{first, total}, {first + total, total}, {first + 2 * total, total}};
+}
+
+Hash128 TrainState::hash(int side) const {
+  SS_ASSERT(side == 0 || side == 1);
+  return header()->hash[side];
+}
+
+uint64_t TrainState::step_of(int side) const {
+  SS_ASSERT(side == 0 || side == 1);
+  return header()->step[side];
 }
 
 void TrainState::unpin(int side) {

@@ -3,6 +3,8 @@
 // survives the death of the trainer.
 //
 //   S1 The committed side is never written. A writer that dies leaves it whole.
+//   S7 With a side goes the hash of what was committed (state_hash.hpp): whoever uses a copy checks
+//      it.
 //
 // Segment: StateHeader (4096 bytes), then side 0, then side 1; a side is params, exp_avg,
 // exp_avg_sq, each total floats. Threads: one writer (the trainer's compute thread) or the node
@@ -16,6 +18,7 @@
 #include <span>
 #include <string>
 
+#include "runtime/base/hash.hpp"
 #include "runtime/base/shared_memory.hpp"
 #include "runtime/base/status.hpp"
 
@@ -30,6 +33,7 @@ struct StateHeader {
   std::atomic<uint32_t> committed;  // 0: no side is valid; else 1 + the committed side
   std::atomic<uint64_t> step[2];    // the step whose result a side holds; step 0: initial values
   std::atomic<uint32_t> pins[2];    // readers (checkpoint writer, healer) of a side; futex
+  Hash128 hash[2];                  // state_hash() of a side, set before its step; zero: not known
 };
 
 class TrainState {
@@ -61,14 +65,20 @@ class TrainState {
   /// nobody writes.
   Status rewind(uint64_t step);
   Side committed();
+  /// What commit() was told of the committed side; for the writer.
+  Hash128 committed_hash() const;
   /// The side to write the next step to; waits until no reader pins it, and forgets its old step
   /// then. Code::deadline when readers keep it longer than that.
   Result<Side> begin_write(int timeout_ms);
-  /// Flips: what begin_write() gave is now the state of `step`.
-  void commit(uint64_t step);
+  /// Flips: what begin_write() gave is now the state of `step`. hash: its state_hash(); zero: not
+  /// known, so that nobody can check it.
+  void commit(uint64_t step, const Hash128& hash = {});
   /// As commit(); from now on the segment is of the layout `layout_hash`, so the other side, which
   /// is of the old one, is forgotten. Whoever dies in between leaves an empty segment.
-  void commit_as(uint64_t layout_hash, uint64_t step);
+  void commit_as(uint64_t layout_hash, uint64_t step, const Hash128& hash = {});
+  /// The side that holds `step`, if any, is damaged: nobody finds it any more. Only the writer, or
+  /// while there is none.
+  void forget(uint64_t step);
   /// Forgets both sides (before a restore).
   void invalidate();
   /// Forgets both sides; from now on the segment is of the layout `layout_hash`.
@@ -78,6 +88,10 @@ class TrainState {
   /// waits for it.
   Result<int> pin(uint64_t step);
   Side side(int index);
+  /// What commit() was told of it; for a side that is pinned, or that nobody writes.
+  Hash128 hash(int side) const;
+  /// UINT64_MAX: it holds none.
+  uint64_t step_of(int side) const;
   void unpin(int side);
   /// Lets go of all pins: the reader died.
   void clear_pins();

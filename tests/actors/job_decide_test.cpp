@@ -212,6 +212,7 @@ TEST_CASE("job: a peer's copy of a lost shard, at an older step, beats the disk"
   const Join join = only<Join>(d);
   CHECK(join.source == Source::memory);
   CHECK(join.step == 5);
+  CHECK(d.reason.find("begins at step 5 from peer") != std::string::npos);
   REQUIRE(join.moves.size() == 2);
   CHECK(join.moves[0] == Move{2, 5, "n0.0", true, {"n2.0"}});
   CHECK(join.moves[1] == Move{3, 5, "n0.0", true, {"n2.1"}});

@@ -182,6 +182,50 @@ TEST_SUITE("train_state") {
     CHECK(state.step() == 5);
   }
 
+  TEST_CASE("train_state: S7, a copy is held against what was committed") {
+    TrainState state = new_state();
+    write(state, 3);  // nobody said what it hashes to
+    CHECK(state.committed_hash() == Hash128{});
+    CHECK(check_side(state, *state.pin(3)).ok());
+    state.unpin(0);
+    Result<TrainState::Side> side = state.begin_write(1000);
+    REQUIRE(side.ok());
+    side->params[1] = 4;
+    const Hash128 hash = state_hash(*side);
+    state.commit(4, hash);
+    CHECK(state.committed_hash() == hash);
+    const Result<int> four = state.pin(4);
+    REQUIRE(four.ok());
+    CHECK(state.step_of(*four) == 4);
+    CHECK(check_side(state, *four).ok());
+    state.committed().exp_avg_sq[kTotal - 1] += 1;
+    const Status status = check_side(state, *four);
+    CHECK(status.code() == Code::mismatch);
+    CHECK(
+        status.message().starts_with("the copy of step 4 is damaged: committed as " + hash.hex()));
+    state.unpin(*four);
+    state.commit_as(9, 5, hash);
+    CHECK(state.committed_hash() == hash);
+  }
+
+  TEST_CASE("train_state: a side that is forgotten is found by nobody, the other stays") {
+    TrainState state = new_state();
+    write(state, 3);
+    write(state, 4);
+    state.forget(9);
+    CHECK(state.step() == 4);
+    state.forget(4);
+    CHECK(state.step() == 3);
+    CHECK_FALSE(state.holds(4));
+    write(state, 4);
+    state.forget(3);
+    CHECK(state.step() == 4);
+    CHECK_FALSE(state.rewind(3).ok());
+    state.forget(4);
+    CHECK_FALSE(state.has_step());
+    CHECK_FALSE(state.step_if_any());
+  }
+
   TEST_CASE("state_hash: sees every bit and every place, and does not depend on who hashes when") {
     const size_t total = 2 * kStateHashBlock + 1024;
     std::vector<float> memory(3 * total);

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What keeping every step and saying which samples it trained costs: steps a second on 2x2 and in one process, with the
 ledger on and off and with disk checkpoints every 10 steps, in turn; and beside a step's time, by state_bench, what the
-double-buffered state costs against an optimizer that writes in place, and sums in tree order against a running sum.
+double-buffered state costs against an optimizer that writes in place, its hash, a copy of it, and sums in tree order
+against a running sum.
 
     snapshots.py [--rounds 3] [--preset micro] [--precision fp32]
 

@@ -1,5 +1,6 @@
-// What two guarantees cost by themselves, one thread, a preset's whole model: the state of every
-// step kept in shared memory (double-buffered, flipped at commit), and sums that do not depend on
+// What some guarantees cost by themselves, one thread, a preset's whole model: the state of every
+// step kept in shared memory (double-buffered, flipped at commit), its hash (made with the commit,
+// and again before the next vote), a private copy for a peer node, and sums that do not depend on
 // the layout. Prints one JSON line a row; snapshots.py puts them beside a step's time.
 //   state_bench [preset ...]      micro, mini
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "model/backend.hpp"
+#include "runtime/base/state_hash.hpp"
 #include "runtime/base/train_state.hpp"
 #include "runtime/base/tree_sum.hpp"
 
@@ -89,6 +91,18 @@ Status run(const Preset& preset) {
                          },
                          {}},
                         {"AdamW in place, private memory", [&] { adamw(own, own), ++step; }, {}}});
+
+  Hash128 hash;
+  std::vector<float> copy(3 * total);
+  measure(preset.name, {{"hash of the state", [&] { hash = state_hash(state.committed()); }, {}},
+                        {"private copy of the state",
+                         [&] {
+                           const TrainState::Side side = state.committed();
+                           float* to = copy.data();
+                           for (const auto& part : {side.params, side.exp_avg, side.exp_avg_sq})
+                             to = std::copy(part.begin(), part.end(), to);
+                         },
+                         {}}});
 
   std::vector<float*> leaves, digits;
   for (int i = 0; i < kLeaves; ++i) {

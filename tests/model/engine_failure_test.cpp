@@ -49,6 +49,14 @@ std::string undisturbed(const EngineOptions& options, int groups, int shards, ui
   return world.digest();
 }
 
+/// As if the optimizer had made what now lies there.
+void commit_as_it_is(TrainState& state) {
+  const Result<SharedMemory> memory = SharedMemory::open(state.name());
+  REQUIRE(memory.ok());
+  auto* header = static_cast<StateHeader*>(memory->data());
+  header->hash[header->committed - 1] = state_hash(state.committed());
+}
+
 }  // namespace
 
 TEST_SUITE("engine_failure") {
@@ -114,6 +122,7 @@ TEST_SUITE("engine_failure") {
         const std::string right = state_hash(world.states[1].committed()).hex();
         reinterpret_cast<unsigned char*>(values.data())[values.size() * 2] ^= 1;
         const std::string wrong = state_hash(side).hex();
+        commit_as_it_is(world.states[3]);
         for (const Status& status : step_with(world, 3, 99, [](int, Seat&) { return kUsual; })) {
           CHECK(status.code() == Code::mismatch);
           CHECK(status.message() == "step 3: replicas differ: shard 1 of step 2 is " + right +
@@ -135,6 +144,41 @@ TEST_SUITE("engine_failure") {
         CHECK_FALSE(world.seats[0].engine->mismatch());
         CHECK(world.digest(1) == undisturbed(options_for(3), groups, 2, 4));
       }
+    }
+  }
+
+  TEST_CASE(
+      "engine: E5, a bit that changes in memory is found by its rank, also without replicas") {
+    for (const int groups : {1, 2}) {
+      World world(options_for(2), groups, 2);
+      world.initialize();
+      world.train(1, 2);
+      const size_t hit = world.seats.size() - 1;
+      const TrainState::Side side = world.states[hit].committed();
+      reinterpret_cast<unsigned char*>(side.exp_avg.data())[side.exp_avg.size()] ^= 8;
+      for (const Status& status : step_with(world, 3, 99, [](int, Seat&) { return kUsual; })) {
+        CHECK(status.code() == Code::mismatch);
+        CHECK(status.message() == "step 3: group " + std::to_string(groups - 1) +
+                                      ": trainer 1: the state of step 2 has changed in memory");
+      }
+      for (size_t rank = 0; rank < world.seats.size(); ++rank) {
+        CHECK(world.seats[rank].engine->damaged() == (rank == hit));
+        CHECK_FALSE(world.seats[rank].engine->mismatch());
+        if (rank == hit) world.states[rank].forget(2);
+        REQUIRE(world.states[rank].rewind(1).ok());
+        REQUIRE(*world.seats[rank].engine->attach() == 1);
+      }
+      world.train(2, 4);
+      CHECK(world.digest() == undisturbed(options_for(2), groups, 2, 4));
+      // At the very end no vote follows.
+      world.states[hit].committed().params[5] += 1;
+      std::vector<Status> statuses(world.seats.size());
+      world.each([&](Seat& seat) {
+        statuses[static_cast<size_t>(&seat - world.seats.data())] = seat.engine->compare_states();
+      });
+      CHECK(statuses[hit].code() == Code::mismatch);
+      CHECK(world.seats[hit].engine->damaged());
+      CHECK(statuses[0].ok() == (groups == 1));
     }
   }
 

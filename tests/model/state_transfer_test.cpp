@@ -97,7 +97,7 @@ std::vector<Status> transfer(std::vector<TrainState>& states, uint64_t step,
       const auto i = static_cast<size_t>(rank);
       Damaging bad(heal.rank(rank), rank + 1 == size ? damaged : 1 << 30);
       statuses[i] = rank == 0 ? send_state(bad, states[i], step)
-                              : receive_state(bad, states[i], step, "trainer n1.0", 0);
+                              : receive_state(bad, states[i], step, "trainer n1.0", 0).status();
     });
   for (std::thread& thread : threads) thread.join();
   return statuses;
@@ -176,6 +176,21 @@ TEST_SUITE("state_transfer") {
     }
   }
 
+  TEST_CASE("transfer: S7, a source that is not what was committed is found by everybody") {
+    for (const bool known : {true, false}) {
+      std::vector<TrainState> states;
+      for (int i = 0; i < 3; ++i) states.push_back(new_state(1));
+      write(states[0], 1, 6);
+      const Hash128 hash = state_hash(states[0].committed());
+      states[0].commit_as(1, 7, known ? hash : Hash128{});
+      states[0].committed().exp_avg[3] += 1;
+      const std::vector<Status> statuses = transfer(states, 7);
+      CHECK(statuses[0].code() == (known ? Code::mismatch : Code::ok));
+      CHECK(statuses[1].code() == (known ? Code::bad_data : Code::ok));
+      CHECK(statuses[2].code() == statuses[1].code());
+    }
+  }
+
   TEST_CASE("transfer: a sender without the step, a step or size that was not meant, a reader") {
     std::vector<TrainState> states;
     states.push_back(new_state(1));
@@ -218,7 +233,7 @@ TEST_SUITE("state_transfer") {
     ThreadCommunicator heal(2, 60'000);
     Status sent, received;
     std::thread sender([&] { sent = send_state(heal.rank(0), copy, 3); });
-    received = receive_state(heal.rank(1), target, 3, "the peer", 0);
+    received = receive_state(heal.rank(1), target, 3, "the peer", 0).status();
     sender.join();
     CHECK(sent.ok());
     REQUIRE(received.ok());
@@ -253,10 +268,10 @@ TEST_SUITE("state_transfer") {
       sources.emplace_back(
           [&, shard] { sent[shard] = send_state(heal[shard]->rank(0), one.states[shard], 4); });
     again.each([&](Seat& seat) {
-      const Status status = receive_state(
+      const Result<Hash128> hash = receive_state(
           heal[static_cast<size_t>(seat.shard)]->rank(seat.group + 1), *seat.state, 4, "n0", 0);
-      CHECK(status.ok());
-      seat.state->commit_as(static_cast<uint64_t>(seat.shard), 4);
+      REQUIRE(hash.ok());
+      seat.state->commit_as(static_cast<uint64_t>(seat.shard), 4, *hash);
       CHECK(*seat.engine->attach() == 4);
     });
     for (std::thread& source : sources) source.join();

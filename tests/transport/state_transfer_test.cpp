@@ -44,9 +44,9 @@ TEST_SUITE("state_transfer") {
             if (!joined.ok()) return text_of(joined.status());
             TrainState& mine = states[static_cast<size_t>(rank)];
             if (rank == 0) return text_of(send_state(**joined, mine, 11));
-            const Status status = receive_state(**joined, mine, 11, "n0.0", 0);
-            if (status.ok()) mine.commit_as(1, 11);
-            return text_of(status);
+            const Result<Hash128> hash = receive_state(**joined, mine, 11, "n0.0", 0);
+            if (hash.ok()) mine.commit_as(1, 11, *hash);
+            return text_of(hash.status());
           }) == "");
     for (TrainState& state : states) {
       REQUIRE(state.has_step());
