@@ -59,6 +59,13 @@ struct SaveShard {
   uint64_t generation, step, shard;
 };
 
+/// node -> peer copies: the pinned side of a trainer's state is to be staged for a peer node.
+struct StageCopy {
+  std::string trainer;
+  int32_t pid;  // of the process that has pinned it
+  uint64_t generation, step, shard;
+};
+
 /// checkpoint -> its writer: a private copy of a side.
 struct WriteShard {
   uint64_t generation, step, shard;
@@ -103,6 +110,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ProcessDying)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ProcessEnded)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::StopSignal)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::SaveShard)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::StageCopy)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::WriteShard)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ShardWritten)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Published)

@@ -152,12 +152,16 @@ json status_page(const JobState& s) {
       }
       trainers.push_back(std::move(line));
     }
+    json copies = json::array();
+    for (const job::PeerHeld& copy : s.job.nodes.at(name).peer)
+      copies.push_back({{"shard", copy.shard}, {"step", copy.step}});
     nodes.push_back({{"name", name},
                      {"host", found == s.nodes.end() ? "" : found->second.host},
                      {"state", node_state(s.job, name)},
                      {"pid", found == s.nodes.end() ? 0 : found->second.pid},
                      {"group", group},
                      {"reason", s.job.nodes.at(name).reason},
+                     {"peer_copies", std::move(copies)},
                      {"trainers", std::move(trainers)}});
   }
   return {

@@ -133,6 +133,7 @@ void carry_out(Self* self, const job::Join& join) {
   s.groups = order.groups;
   s.members_generation = join.generation;
   s.anomalies.reset();
+  s.copy_rounds.reset();
   for (const job::Move& move : join.moves) {
     order.transfers.push_back({static_cast<uint32_t>(order.transfers.size()), move.shard, move.step,
                                move.source, move.peer, move.targets});
@@ -278,6 +279,20 @@ CommandReply answer(Self* self, const Command& command) {
   return describe(s, command.words);
 }
 
+/// Copies of the step before go to other nodes' memory, if it is time.
+void copy_to_peers(Self* self, uint64_t step) {
+  JobState& s = self->state;
+  const bool lacked = s.copy_rounds.lacking();
+  auto order = s.copy_rounds.committed(now_ms(self), s.job, step, s.training_since_step);
+  if (s.copy_rounds.lacking() && !lacked)
+    carry_out(self, job::Record{"", "no_peer", "", "no node outside the cell keeps copies of it"});
+  if (!order) return;
+  for (CopyTask& task : order->copies)
+    if (auto found = s.nodes.find(task.node); found != s.nodes.end())
+      task.address = found->second.address;
+  to_nodes(self, *order);
+}
+
 void commit(Self* self, uint64_t step, const JobState::Step& reports) {
   JobState& s = self->state;
   const int64_t now = now_ms(self);
@@ -289,6 +304,7 @@ void commit(Self* self, uint64_t step, const JobState::Step& reports) {
   handle(self, job::StepCommitted{reports.any.generation, step});
   record_step(self, step, reports);
   inject_due(self, step);
+  copy_to_peers(self, step);
   for (const Anomaly& a : s.anomalies.step(step, reports.any.loss, reports.busy_ms))
     carry_out(self, job::Record{"", a.kind, a.subject, a.reason});
   if (now - s.status_at_ms >= 200) publish_status(self);
@@ -453,6 +469,8 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
   });
   s.recorded_step = s.options.recorded_step;
+  s.copy_rounds =
+      job::CopyRounds(static_cast<uint64_t>(s.options.config.checkpoint.peer_every_steps));
   s.lead.handle = [self](const job::Event& event) { handle(self, event); };
   s.lead.act = [self](const std::vector<job::Action>& actions) {
     for (const job::Action& action : actions)
@@ -511,6 +529,13 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
         job::PeerCopies event{held.node, {}};
         for (const PeerCopy& copy : held.copies) event.copies.push_back({copy.shard, copy.step});
         handle(self, event);
+      },
+      [self](const CopySent& sent) {
+        log::debug("shard {} of step {} {} its peer after {:.1f} ms{}{}", sent.shard, sent.step,
+                   sent.error.empty() ? "reached" : "did not reach", sent.ms,
+                   sent.error.empty() ? "" : ": ", sent.error);
+        if (self->state.copy_rounds.ended(sent))
+          log::info("step {} is whole in the memory of peer nodes", sent.step);
       },
       [self](const NodeChecked& checked) { node_checked(self, checked); },
       [self](const Command& command) { return answer(self, command); },

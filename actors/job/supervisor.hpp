@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "actors/job/anomalies.hpp"
+#include "actors/job/copy_plan.hpp"
 #include "actors/job/decide.hpp"
 #include "actors/job/journal.hpp"
 #include "actors/job/leadership.hpp"
@@ -75,6 +76,7 @@ struct JobState {
   std::map<std::string, Disputed> disputed;  // by trainer
   std::optional<uint64_t> recorded_step;     // newest in metrics and ledger
   Anomalies anomalies;
+  job::CopyRounds copy_rounds;
   std::map<std::string, nlohmann::json> checks;  // the newest diagnosis by node
   caf::actor publisher;
   uint64_t incidents = 0;

@@ -106,7 +106,9 @@ Status slow_link(const InjectContext& c, const InjectFault& fault) {
   return {};
 }
 
+/// A trainer's; a node means the copies that it keeps for others, if any.
 Status corrupt_snapshot(const InjectContext& c, const InjectFault& fault) {
+  if (fault.target == c.node && c.damage_peers_copies && c.damage_peers_copies().ok()) return {};
   SS_ASSIGN(const std::string trainer, trainer_of(c, fault));
   return c.states->damage(trainer);
 }

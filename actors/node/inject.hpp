@@ -24,6 +24,8 @@ struct InjectContext {
   std::function<void(const std::string& trainer, const InjectFault&)> pass_on;
   std::function<void(TransportFault)> transport;
   std::shared_ptr<StateStore> states;
+  std::function<Status()>
+      damage_peers_copies;  // those that the node keeps for others; may be empty
   std::shared_ptr<DiskFaults> disk;
   std::string checkpoints;  // folder
 };

@@ -100,6 +100,7 @@ caf::actor spawn_tree(Self* self) {
 /// Reports the end, once.
 void end(Self* self) {
   NodeState& s = self->state;
+  if (s.peers) self->send_exit(s.peers, caf::exit_reason::user_shutdown);
   if (s.options.finished) s.options.finished(s.exit_code, s.exit_reason);
   s.options.finished = nullptr;
   self->quit();
@@ -126,6 +127,7 @@ void leave(Self* self, int exit_code, const std::string& reason) {
   s.exit_reason = reason;
   log::info("stopping: {}", reason);
   for (const auto& [id, handle] : s.handles) self->send(handle, Shutdown{exit_code, reason});
+  if (s.options.peers) s.options.peers->stop();
   if (s.tree) {
     self->send_exit(s.tree, caf::exit_reason::user_shutdown);
     self->delayed_send(self, std::chrono::milliseconds(s.options.config.supervision.shutdown_ms),
@@ -234,6 +236,8 @@ void report_idle(Self* self, TrainerIdle idle) {
   NodeState& s = self->state;
   if (Slot* slot = s.table.slot(idle.trainer); slot && slot->generation <= idle.generation)
     slot->generation = 0;
+  if (s.options.peers && idle.fault == "bad_copy")  // perhaps of the peer store
+    to_supervisor(self, PeerCopies{s.options.name(), s.options.peers->store.held()});
   HeldState held = s.options.states->held(idle.trainer);
   idle.shard = held.shard;
   idle.held = std::move(held.steps);
@@ -262,6 +266,7 @@ void inject_here(Self* self, const InjectFault& fault) {
     if (o.trouble) o.trouble(trouble);
   };
   context.states = o.states;
+  if (o.peers) context.damage_peers_copies = [&o] { return o.peers->store.damage(); };
   context.disk = o.disk;
   context.checkpoints = checkpoint_folder(o.config);
   if (Status status = inject(context, fault); !status.ok()) log::warn("{}", status.message());
@@ -276,7 +281,10 @@ void join(Self* self, const JoinGeneration& job) {
     if (const Process* process = s.table.trainer(name))
       locals.push_back({name, s.options.states->segment(name), process->data_address});
   auto orders = orders_of(job, static_cast<uint32_t>(s.options.plan.topology.shards), locals,
-                          [](uint32_t, uint64_t) { return std::string(); });
+                          [&s](uint32_t shard, uint64_t step) {
+                            const PeerTier* peers = s.options.peers.get();
+                            return peers ? peers->store.segment(shard, step) : "";
+                          });
   if (!orders.ok()) {
     log::error("{}", orders.status().message());
     for (const LocalTrainer& local : locals) {
@@ -312,6 +320,15 @@ void save(Self* self, const std::string& trainer, uint64_t generation, uint64_t 
         self, ShardSaved{generation, step, shard, "", "the checkpoint actor is being restarted"});
 }
 
+/// Has a pinned state copied for a peer node.
+void stage(Self* self, const StepDone& done) {
+  NodeState& s = self->state;
+  const Process* process = s.table.trainer(done.trainer);
+  if (!done.copy || !process || !s.peers) return;
+  self->send(s.peers, local::StageCopy{done.trainer, process->pid, done.generation, done.step,
+                                       s.options.states->held(done.trainer).shard});
+}
+
 }  // namespace
 
 caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options) {
@@ -324,6 +341,7 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
                       static_cast<int>(config.warm_processes));
   s.watch = TrainerWatch({config.heartbeat_ms, config.silence_ms, config.progress_timeout_ms});
   s.tree = spawn_tree(self);
+  if (o.peers) s.peers = spawn_peer_copies(self, {o.name(), o.peers, o.states, o.find});
   self->monitor(s.supervisor);
   self->delayed_send(self, std::chrono::milliseconds(config.heartbeat_ms), local::Look{});
 
@@ -337,6 +355,10 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
       }
       for (const auto& [name, slot] : s.table.slots())
         to_supervisor(self, TrainerDown{name, "the node's restart budget is exhausted", false});
+    } else if (s.peers && down.source == s.peers.address()) {
+      const NodeOptions& o = s.options;
+      s.peers = nullptr;
+      if (!s.stopping) s.peers = spawn_peer_copies(self, {o.name(), o.peers, o.states, o.find});
     } else if (down.source == s.supervisor.address()) {
       leave(self, exit_code(Code::requeue), "the supervisor is lost");
     } else if (!s.stopping) {
@@ -398,6 +420,7 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
             self->send(s.tree, supervision::Progress{{slot->process}});
         }
         save(self, done.trainer, done.generation, done.step, done.save);
+        stage(self, done);
       },
       [self](const Validated& result) { to_supervisor(self, result); },
       [self](const TrainerFinished& end) {
@@ -440,7 +463,22 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
         spawn_check(self->system(), caf::actor_cast<caf::actor>(self), s.options.name(),
                     s.options.run.logs(), s.options.find, order.links);
       },
+      [self](const CopyToPeers& order) {
+        if (self->state.peers) self->send(self->state.peers, order);
+      },
       [self](const NodeChecked& checked) { to_supervisor(self, checked); },
+      // From its peer copies.
+      [self](const CopySent& sent) { to_supervisor(self, sent); },
+      [self](const PeerCopies& copies) { to_supervisor(self, copies); },
+      // From another node's.
+      [self](const OfferCopy& offer) {
+        const NodeState& s = self->state;
+        auto answer = self->make_response_promise();
+        if (s.peers && !s.stopping)
+          answer.delegate(s.peers, offer);
+        else
+          answer.deliver(AcceptCopy{false, s.options.name() + " keeps none", {}});
+      },
       // From another node's diagnosis.
       [](const Ping& ping) {
         return Pong{ping.id, ping.payload};

@@ -18,6 +18,7 @@
 #include "actors/node/inject.hpp"
 #include "actors/node/slots.hpp"
 #include "actors/node/watch.hpp"
+#include "actors/peer/peer_copies.hpp"
 #include "runtime/base/lifeline.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_folder.hpp"
@@ -41,13 +42,14 @@ struct NodeOptions {
   std::function<void(TransportFault)> trouble;                      // of the transport
   std::function<void(int exit_code, std::string reason)> finished;  // called once, at the end
   FindNode find;                                                    // other agents
+  std::shared_ptr<PeerTier> peers;                                  // null: no copies on peers
   std::string name() const { return "n" + std::to_string(index); }
 };
 
 struct NodeState {
   static inline const char* name = "node";
   NodeOptions options;
-  caf::actor supervisor, tree, dataloader, checkpoint;
+  caf::actor supervisor, tree, dataloader, checkpoint, peers;
   local::FillRings fill{};  // of the newest generation in which this node trains
   SlotTable table;
   std::map<std::string, caf::actor> handles;       // of processes that are up

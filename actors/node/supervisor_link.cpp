@@ -185,6 +185,7 @@ caf::message_handler commands(Self* self) {
       passed_on<StopTraining>(self),
       passed_on<KillTrainer>(self),
       passed_on<CheckNode>(self),
+      passed_on<CopyToPeers>(self),
       passed_on<InjectFault>(self),
       [self](const Shutdown& order) {
         LinkState& s = self->state;
@@ -252,6 +253,7 @@ caf::behavior supervisor_link(Self* self, LinkOptions options) {
         self->state.copies = copies;
         to_leader(self, copies);
       },
+      [self](const CopySent& sent) { to_leader(self, sent); },
       [self](const NodeChecked& checked) {
         self->state.checked = checked;
         to_leader(self, checked);

@@ -266,7 +266,7 @@ Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {
   return {};
 }
 
-/// One group's trainer of a shard saves it; the groups share the work.
+/// One group's trainer of a shard saves it, or gives it to a peer node; the groups share the work.
 Result<bool> ComputeThread::keep_for_checkpoint(Generation& g, const JoinTrainer& order,
                                                 uint64_t step) {
   if (order.shard % order.replicate_members.size() != order.group) return false;
@@ -294,6 +294,7 @@ StepDone ComputeThread::step_done(const JoinTrainer& order, uint64_t step,
 Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
   const auto max_steps = static_cast<uint64_t>(options_.plan.max_steps);
   const auto every = static_cast<uint64_t>(options_.config.checkpoint.disk_every_steps);
+  const auto peer_every = static_cast<uint64_t>(options_.config.checkpoint.peer_every_steps);
   if (g.step == 0) SS_RETURN_IF_ERROR(validate(g, order, 0));
   StepControl agreed;
   while (g.step < max_steps && !agreed.stop && !agreed.pause) {
@@ -310,6 +311,9 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
     StepDone done = step_done(order, step, result);
     if (!last && (agreed.save || (every > 0 && step % every == 0))) {
       SS_ASSIGN(done.save, keep_for_checkpoint(g, order, step));
+    }
+    if (!last && peer_every > 0 && step % peer_every == 0) {
+      SS_ASSIGN(done.copy, keep_for_checkpoint(g, order, step));
     }
     report_(std::move(done));
     dawdle(result.step_ms);

@@ -136,6 +136,12 @@ Result<int> run_agent(const AgentOptions& o) {
   SS_RETURN_IF_ERROR(states->create(o.instance, plan, o.node));
   SS_ASSIGN(auto filler, make_filler(config, plan, dataset, o.instance, o.node));
   auto watcher = std::make_shared<ProcessWatcher>();
+  std::shared_ptr<PeerTier> peers;
+  if (config.checkpoint.peer_every_steps > 0) {
+    SS_ASSIGN(peers, make_peer_tier(o.instance, o.node, plan.shape,
+                                    static_cast<size_t>(plan.topology.shards),
+                                    static_cast<int>(config.parallel.collective_timeout_ms)));
+  }
 
   SS_ASSIGN(auto actors, ActorProcess::start(config, o.instance, 2));
   caf::actor_system& system = actors->system();
@@ -180,7 +186,8 @@ Result<int> run_agent(const AgentOptions& o) {
                       },
                       [&transport](const std::string& address) {
                         return transport.lookup(address, "node", kLookupMs);
-                      }};
+                      },
+                      peers};
   caf::actor node = system.spawn(node_actor, supervisor, std::move(options));
   transport.publish("node", node);
   int code;

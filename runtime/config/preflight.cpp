@@ -158,7 +158,10 @@ uint64_t shared_memory_bytes(const Config& config, const Plan& plan, int trainer
   const uint64_t sample = 4 * (static_cast<uint64_t>(plan.shape.block_size) + 1);
   const uint64_t ring =
       static_cast<uint64_t>(config.data.ring_batches * plan.micro_batch_size) * sample;
-  return static_cast<uint64_t>(trainers) * (2 * 12 * own + arenas + ring);
+  const int kept =  // copies of other nodes' shards, if they are spread evenly
+      config.checkpoint.peer_every_steps > 0 ? std::min(trainers, t.shards) : 0;
+  return static_cast<uint64_t>(trainers) * (2 * 12 * own + arenas + ring) +
+         static_cast<uint64_t>(kept) * 2 * 12 * own;
 }
 
 Status preflight(const Config& config, const Plan& plan, const PreflightInput& input) {

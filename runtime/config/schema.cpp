@@ -123,7 +123,7 @@ const Key table[] = {
   {"cluster", "peak_flops", REF(cluster.peak_flops), not_negative, no, "Dense peak of one trainer's device in FLOP/s, for the MFU. 0: unknown, the MFU is left out."},
 
   {"checkpoint", "memory_every_steps", REF(checkpoint.memory_every_steps), positive, no, "Snapshots in the node's shared memory."},
-  {"checkpoint", "peer_every_steps", REF(checkpoint.peer_every_steps), not_negative, no, "Copies on another node. 0: none."},
+  {"checkpoint", "peer_every_steps", REF(checkpoint.peer_every_steps), not_negative, no, "So often every shard is copied to the memory of a node of another cell. 0: never."},
   {"checkpoint", "disk_every_steps", REF(checkpoint.disk_every_steps), not_negative, no, "Checkpoints on disk. 0: only when the run stops."},
   {"checkpoint", "keep", REF(checkpoint.keep), {1, 1'000'000}, no, "Newest checkpoints kept on disk."},
   {"checkpoint", "permanent_every_steps", REF(checkpoint.permanent_every_steps), not_negative, no, "Checkpoints of these steps are never removed. 0: none."},

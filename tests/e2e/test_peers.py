@@ -1,13 +1,24 @@
-"""A copy of a state that is damaged: the next one is used, always the same bits."""
+"""Copies in the memory of peer nodes, and what happens when a copy is damaged: always the same bits."""
 
+import os
+import pathlib
+import signal
 import unittest
 
-from common import Case, last_step, leftovers, lines
+from common import Case, last_step, leftovers, lines, status
+
+
+def instance_of(pid):
+    for entry in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+        if entry.startswith(b"SIMPLESCALE_INSTANCE="):
+            return entry.partition(b"=")[2].decode()
+    raise AssertionError(f"process {pid} has no instance")
 
 
 class Peers(Case):
     steps = 240
     common = ["--train.global_batch_size=8", "--parallel.strategy=hybrid_shard"]
+    two_nodes = ["--cluster.nodes=2", "--cluster.trainers_per_node=1", "--parallel.group_nodes=2"]
 
     def flags(self, *layout):
         return [*self.common, f"--train.max_steps={self.steps}", *layout]
@@ -15,14 +26,57 @@ class Peers(Case):
     def reference(self):
         return self.digest(self.train("reference", *self.flags("--cluster.nodes=1", "--cluster.trainers_per_node=1")))
 
+    def node(self, run, name):
+        return next(n for n in status(run)["nodes"] if n["name"] == name)
+
+    def kept(self, run, node):
+        """The newest step of which the node keeps both shards."""
+        steps = [{c["step"] for c in self.node(run, node)["peer_copies"] if c["shard"] == shard} for shard in (0, 1)]
+        return max(steps[0] & steps[1], default=0)
+
+    def kill_with_its_memory(self, run, name):
+        node = self.node(run, name)
+        pids = [node["pid"], *(t["pid"] for t in node["trainers"])]
+        instance = instance_of(pids[1])
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for segment in pathlib.Path("/dev/shm").glob(f"ss-{instance}-{name}[.-]*"):
+            segment.unlink(missing_ok=True)
+
     def events(self, run, kind):
         return [e for e in lines(run / "events.jsonl") if e["kind"] == kind]
+
+    def reasons(self, run):
+        return [e["reason"] for kind in ("joined", "layout_changed") for e in self.events(run, kind)]
 
     def finish(self, run, process, want):
         self.assertEqual(process.wait(60), 0, process.stdout.read())
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
         self.assertFalse(leftovers(run))
+
+    def test_one_group_loses_a_node_and_its_memory_and_gets_its_state_from_a_peer(self):
+        want = self.reference()
+        run, process = self.start("run", *self.flags(*self.two_nodes, "--cluster.spares=1", "--checkpoint.peer_every_steps=5"))
+        self.wait_for(lambda: last_step(run) >= 20 and status(run)["standby"] and self.kept(run, "n2") >= 10, "copies on n2")
+        self.kill_with_its_memory(run, "n1")
+        self.finish(run, process, want)
+        self.assertTrue([r for r in self.reasons(run) if "n2 takes the place of n1" in r and "from peer" in r], self.reasons(run))
+        undone = [int(e["subject"]) for e in self.events(run, "steps_undone")]
+        self.assertTrue(undone and max(undone) < 60, f"not from the beginning: {undone}")
+
+    def test_a_damaged_peer_copy_is_not_used_the_older_one_is(self):
+        want = self.reference()
+        run, process = self.start("run", *self.flags(*self.two_nodes, "--cluster.spares=1", "--checkpoint.peer_every_steps=20"))
+        self.wait_for(lambda: self.kept(run, "n2") >= 40 and status(run)["standby"], "two copies on n2")
+        newest = self.kept(run, "n2")
+        self.command("console", run, "-c", "inject corrupt_snapshot n2")
+        self.kill_with_its_memory(run, "n1")
+        self.finish(run, process, want)
+        from_peer = [r for r in self.reasons(run) if "from peer" in r]
+        self.assertTrue(from_peer, self.reasons(run))
+        if self.events(run, "bad_copy"):  # else a newer one had come in between
+            self.assertIn(f"at step {newest - 20} ", from_peer[-1])
 
     def test_a_snapshot_that_changes_in_memory_is_found_and_the_replica_s_used(self):
         want = self.reference()

@@ -234,11 +234,67 @@ struct PeerCopies {
 };
 SS_FIELDS(PeerCopies, x.node, x.copies);
 
+/// Where the copy of a shard goes: from the memory of trainer `source` to the peer store of `node`,
+/// whose agent is at `address`.
+struct CopyTask {
+  uint32_t shard = 0;
+  std::string source;
+  std::string node;
+  std::string address;
+  bool operator==(const CopyTask&) const = default;
+};
+SS_FIELDS(CopyTask, x.shard, x.source, x.node, x.address);
+
+/// Supervisor to nodes: send the copies of `step` that you have staged (StepDone.copy). keep: the
+/// newest step of which peer stores hold every shard, which stays; UINT64_MAX: none. What is older,
+/// and for shards that are not kept there any more, may go. Answered by CopySent for each task.
+struct CopyToPeers {
+  uint64_t generation = 0;
+  uint64_t step = 0;
+  uint64_t keep = 0;
+  std::vector<CopyTask> copies;
+  bool operator==(const CopyToPeers&) const = default;
+};
+SS_FIELDS(CopyToPeers, x.generation, x.step, x.keep, x.copies);
+
+/// Node to the node that is to keep a copy. Answered by AcceptCopy; then both join a communicator,
+/// the sender as rank 0.
+struct OfferCopy {
+  std::string from;
+  uint64_t generation = 0;
+  uint64_t step = 0;
+  uint64_t keep = 0;
+  uint32_t shard = 0;
+  std::vector<uint8_t> data_address;
+  bool operator==(const OfferCopy&) const = default;
+};
+SS_FIELDS(OfferCopy, x.from, x.generation, x.step, x.keep, x.shard, x.data_address);
+
+/// held: the copy is there already. error: why it is refused, else empty.
+struct AcceptCopy {
+  bool held = false;
+  std::string error;
+  std::vector<uint8_t> data_address;
+  bool operator==(const AcceptCopy&) const = default;
+};
+SS_FIELDS(AcceptCopy, x.held, x.error, x.data_address);
+
+/// Node to supervisor: a task of CopyToPeers is over; error: why it failed, else empty.
+struct CopySent {
+  uint64_t generation = 0;
+  uint64_t step = 0;
+  uint32_t shard = 0;
+  std::string error;
+  double ms = 0;
+  bool operator==(const CopySent&) const = default;
+};
+SS_FIELDS(CopySent, x.generation, x.step, x.shard, x.error, x.ms);
+
 /// A trainer has committed a step. loss in nats per token. samples: first, count, first, count, ...
 /// of its micro-batches. save: the trainer has pinned the step's state for a checkpoint. busy_ms:
 /// what of step_ms it did not wait for others. state_hash: of the shard's state before the step, 0
-/// without replicas.
-/// time: when it was committed, seconds since the epoch.
+/// without replicas. time: when it was committed, seconds since the epoch. copy: the trainer has
+/// pinned the step's state for a peer node.
 struct StepDone {
   uint64_t generation = 0;
   uint64_t step = 0;
@@ -252,10 +308,11 @@ struct StepDone {
   double busy_ms = 0;
   uint64_t state_hash = 0;
   double time = 0;
+  bool copy = false;
   bool operator==(const StepDone&) const = default;
 };
 SS_FIELDS(StepDone, x.generation, x.step, x.trainer, x.loss, x.grad_norm, x.learning_rate,
-          x.step_ms, x.samples, x.save, x.busy_ms, x.state_hash, x.time);
+          x.step_ms, x.samples, x.save, x.busy_ms, x.state_hash, x.time, x.copy);
 
 /// Validation loss of the state of `step`, the same on every trainer.
 struct Validated {
@@ -458,6 +515,6 @@ using Messages =
                 StopTraining, ShardSaved, RequestStop, Shutdown, Text, TrainerReady,
                 TrainerProgress, PeerCopies, LeaveGeneration, KillTrainer, CheckNode, NodeChecked,
                 InjectFault, Lead, HostStandby, StandbyHello, Replica, ReplicaKept, Command,
-                CommandReply>;
+                CommandReply, CopyToPeers, OfferCopy, AcceptCopy, CopySent>;
 
 }  // namespace simplescale

@@ -112,6 +112,10 @@ struct Body {
     replicaKept @32 :ReplicaKept;
     command @33 :Command;
     commandReply @34 :CommandReply;
+    copyToPeers @35 :CopyToPeers;
+    offerCopy @36 :OfferCopy;
+    acceptCopy @37 :AcceptCopy;
+    copySent @38 :CopySent;
   }
 }
 
@@ -217,6 +221,7 @@ struct StepDone {
   busyMs @9 :Float64;
   stateHash @10 :UInt64;
   time @11 :Float64;
+  copy @12 :Bool;
 }
 
 struct Validated {
@@ -308,6 +313,43 @@ struct PeerCopy {
 struct PeerCopies {
   node @0 :Text;
   copies @1 :List(PeerCopy);
+}
+
+struct CopyTask {
+  shard @0 :UInt32;
+  source @1 :Text;
+  node @2 :Text;
+  address @3 :Text;
+}
+
+struct CopyToPeers {
+  generation @0 :UInt64;
+  step @1 :UInt64;
+  keep @2 :UInt64;
+  copies @3 :List(CopyTask);
+}
+
+struct OfferCopy {
+  from @0 :Text;
+  generation @1 :UInt64;
+  step @2 :UInt64;
+  keep @3 :UInt64;
+  shard @4 :UInt32;
+  dataAddress @5 :Data;
+}
+
+struct AcceptCopy {
+  held @0 :Bool;
+  error @1 :Text;
+  dataAddress @2 :Data;
+}
+
+struct CopySent {
+  generation @0 :UInt64;
+  step @1 :UInt64;
+  shard @2 :UInt32;
+  error @3 :Text;
+  ms @4 :Float64;
 }
 
 struct LeaveGeneration {

@@ -1,0 +1,225 @@
+#include "actors/peer/peer_copies.hpp"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+
+#include "runtime/base/log.hpp"
+#include "runtime/base/state_hash.hpp"
+#include "runtime/base/state_transfer.hpp"
+#include "transport/protocol/messages.hpp"
+
+namespace simplescale {
+
+namespace {
+
+constexpr int kNice = 10;  // of the threads that send and receive
+constexpr auto kOfferPatience = std::chrono::seconds(30);
+
+/// A private copy of a shard's state, ready to be sent.
+struct Staged {
+  uint64_t generation = 0, step = 0;
+  StateStore::Copy copy;
+};
+
+/// peer copies -> sender.
+struct SendCopy {
+  CopyTask task;
+  uint64_t generation, step, keep;
+  std::shared_ptr<Staged> staged;
+};
+
+}  // namespace
+
+}  // namespace simplescale
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::SendCopy)
+
+namespace simplescale {
+
+namespace {
+
+void lower_priority() {
+  setpriority(PRIO_PROCESS, 0, kNice);  // of this thread; if not, it is only less polite
+}
+
+Result<std::unique_ptr<Collective>> meet(PeerTier& tier, uint64_t generation, uint32_t shard,
+                                         uint64_t step, int rank,
+                                         const std::vector<uint8_t>& other) {
+  CommunicatorSpec spec;
+  spec.generation = generation;
+  spec.name = "peer-" + std::to_string(shard) + "-" + std::to_string(step);
+  spec.rank = rank;
+  spec.members = {tier.plane->address(), other};
+  if (rank == 1) std::swap(spec.members[0], spec.members[1]);
+  spec.timeout_ms = tier.timeout_ms;
+  spec.host_memory = true;
+  return tier.plane->join(spec);
+}
+
+// --- Sending ---
+
+Status send_copy(caf::actor_system& system, const PeerCopiesOptions& o, const SendCopy& job) {
+  SS_ASSIGN(const caf::actor keeper, o.find(job.task.address));
+  OfferCopy offer{o.node,   job.generation, job.step,
+                  job.keep, job.task.shard, o.tier->plane->address()};
+  AcceptCopy answer;
+  caf::scoped_actor self{system};
+  self->request(keeper, kOfferPatience, std::move(offer))
+      .receive([&](AcceptCopy& accept) { answer = std::move(accept); },
+               [&](const caf::error& error) { answer.error = to_string(error); });
+  if (!answer.error.empty()) return {Code::unavailable, answer.error};
+  if (answer.held) return {};
+  SS_ASSIGN(const auto to_keeper,
+            meet(*o.tier, job.generation, job.task.shard, job.step, 0, answer.data_address));
+  StateStore::Copy& copy = job.staged->copy;
+  return send_state(*to_keeper, copy.side(), job.step, copy.hash);
+}
+
+caf::behavior sender(caf::event_based_actor* self, caf::actor node, PeerCopiesOptions o) {
+  return {[self, node, o](const SendCopy& job) {
+    lower_priority();
+    const auto begun = std::chrono::steady_clock::now();
+    const Status status = send_copy(self->system(), o, job).in("to " + job.task.node);
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begun;
+    if (!status.ok())
+      log::warn("shard {} of step {} did not get a peer copy: {}", job.task.shard, job.step,
+                status.message());
+    self->send(node,
+               CopySent{job.generation, job.step, job.task.shard, status.message(), took.count()});
+  }};
+}
+
+// --- Receiving ---
+
+struct ReceiverState {
+  static inline const char* name = "peer_receiver";
+  uint64_t generation = 0;  // the newest heard of
+};
+
+using Receiver = caf::stateful_actor<ReceiverState>;
+
+/// Whether the copy is there, and as it was committed.
+bool held(TrainState& state, uint64_t step) {
+  const Result<int> side = state.pin(step);
+  if (!side.ok()) return false;
+  const bool good = check_side(state, *side).ok();
+  state.unpin(*side);
+  if (!good) state.forget(step);
+  return good;
+}
+
+/// What does not fit is refused in the answer.
+Result<TrainState*> accept(Receiver* self, PeerTier& tier, const OfferCopy& offer) {
+  if (offer.generation < self->state.generation)  // S4
+    return Status(Code::aborted,
+                  "generation " + std::to_string(self->state.generation) + " has begun");
+  self->state.generation = offer.generation;
+  return tier.store.begin(offer.shard, offer.keep);
+}
+
+Status receive_copy(PeerTier& tier, TrainState& state, const OfferCopy& offer) {
+  SS_ASSIGN(const auto from,
+            meet(tier, offer.generation, offer.shard, offer.step, 1, offer.data_address));
+  SS_ASSIGN(const Hash128 hash,
+            receive_state(*from, state, offer.step, offer.from, tier.timeout_ms));
+  state.commit(offer.step, hash);
+  return {};
+}
+
+caf::behavior receiver(Receiver* self, caf::actor node, PeerCopiesOptions o) {
+  auto report = [self, node, o] { self->send(node, PeerCopies{o.node, o.tier->store.held()}); };
+  return {
+      [self, o, report](const OfferCopy& offer) {
+        lower_priority();
+        auto answer = self->make_response_promise();
+        const Result<TrainState*> state = accept(self, *o.tier, offer);
+        if (!state.ok()) return answer.deliver(AcceptCopy{false, state.status().message(), {}});
+        if (held(**state, offer.step)) {
+          report();
+          return answer.deliver(AcceptCopy{true, "", {}});
+        }
+        answer.deliver(AcceptCopy{false, "", o.tier->plane->address()});
+        const Status status = receive_copy(*o.tier, **state, offer);
+        if (!status.ok())
+          log::warn("the copy of shard {} of step {} from {} did not come: {}", offer.shard,
+                    offer.step, offer.from, status.message());
+        report();
+      },
+      [self, o, report](const CopyToPeers& order) {
+        self->state.generation = std::max(self->state.generation, order.generation);
+        std::set<uint32_t> mine;
+        for (const CopyTask& task : order.copies)
+          if (task.node == o.node) mine.insert(task.shard);
+        if (o.tier->store.drop_others(mine, order.keep)) report();
+      },
+  };
+}
+
+// --- Staging ---
+
+struct StagingState {
+  static inline const char* name = "peer_copies";
+  caf::actor sender, receiver;
+  std::map<std::string, std::shared_ptr<Staged>> staged;  // by trainer
+};
+
+caf::behavior staging(caf::stateful_actor<StagingState>* self, caf::actor node,
+                      PeerCopiesOptions o) {
+  self->state.sender = self->spawn<caf::detached + caf::linked>(sender, node, o);
+  self->state.receiver = self->spawn<caf::detached + caf::linked>(receiver, node, o);
+  return {
+      [self, o](const local::StageCopy& job) {
+        auto copy = o.states->copy_pinned(job.trainer, job.pid, job.step);
+        if (!copy.ok()) {
+          log::warn("no copy for a peer node: {}", copy.status().message());
+          self->state.staged.erase(job.trainer);
+          return;
+        }
+        self->state.staged[job.trainer] =
+            std::make_shared<Staged>(job.generation, job.step, copy.take());
+      },
+      [self, node, o](const CopyToPeers& order) {
+        for (const CopyTask& task : order.copies) {
+          if (!o.states->has(task.source)) continue;
+          const auto found = self->state.staged.find(task.source);
+          if (found == self->state.staged.end() || found->second->step != order.step ||
+              found->second->generation != order.generation) {
+            self->send(
+                node,
+                CopySent{order.generation, order.step, task.shard,
+                         task.source + " has not kept step " + std::to_string(order.step), 0});
+            continue;
+          }
+          self->send(self->state.sender, SendCopy{task, order.generation, order.step, order.keep,
+                                                  std::move(found->second)});
+          self->state.staged.erase(found);
+        }
+        self->send(self->state.receiver, order);
+      },
+      [self](const OfferCopy& offer) { return self->delegate(self->state.receiver, offer); },
+  };
+}
+
+}  // namespace
+
+Result<std::shared_ptr<PeerTier>> make_peer_tier(const std::string& instance, int node,
+                                                 const ModelShape& shape, size_t shards,
+                                                 int timeout_ms) {
+  const std::string prefix = "ss-" + instance + "-n" + std::to_string(node) + "-";
+  DataPlaneOptions options;
+  options.shm_prefix = prefix + "copies";
+  options.arena_bytes = size_t{1} << 20;  // everything comes from elsewhere, and is staged
+  options.spin_us = 0;                    // nobody waits for it
+  SS_ASSIGN(auto plane, DataPlane::create(options));
+  return std::make_shared<PeerTier>(prefix, shape, shards, std::move(plane), timeout_ms);
+}
+
+caf::actor spawn_peer_copies(caf::event_based_actor* node, PeerCopiesOptions options) {
+  return node->spawn<caf::detached + caf::monitored>(staging, caf::actor_cast<caf::actor>(node),
+                                                     std::move(options));
+}
+
+}  // namespace simplescale
