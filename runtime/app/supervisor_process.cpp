@@ -125,9 +125,8 @@ Status give_up(const Process& p, const Status& why) {
 
 /// Claims the next epoch and supervises until the end; 0 at once if somebody else was faster.
 Result<int> supervise(const Process& p, Before before) {
-  const bool takes_over = before.state.has_value();
   const uint64_t epoch = before.epoch + 1;
-  uint64_t generation = takes_over ? before.state->job.generation : 0;
+  uint64_t generation = before.state ? before.state->job.generation : 0;
   if (auto text = read_text(p.run().generation()); text.ok())
     generation = std::max<uint64_t>(generation, std::strtoull(text->c_str(), nullptr, 10));
   SS_ASSIGN(const bool ours,
@@ -138,6 +137,15 @@ Result<int> supervise(const Process& p, Before before) {
   }
   if (!p.files.current()) return 0;
   log::info("supervisor of epoch {}", epoch);
+  // S4: the last one may have lost its standby, or been lost by it, and gone on deciding.
+  if (before.epoch > 0)
+    if (auto left = left_state(p);
+        left && (!before.state || std::pair(left->epoch, left->sequence) >
+                                      std::pair(before.state->epoch, before.state->sequence))) {
+      generation = std::max(generation, left->job.generation);
+      before.state = std::move(left);
+    }
+  const bool takes_over = before.state.has_value();
   auto to_actor = std::make_shared<std::promise<caf::actor>>();
   auto watch = std::make_shared<EpochWatch>(
       p.files, [actor = to_actor->get_future().share(), epoch](const EpochView& view) {
@@ -203,7 +211,6 @@ Result<int> claim(const Process& p) {
   before.lost = "its process and its standby have ended";
   before.lost_at_ms = now_ms(p.system);
   before.silent = true;
-  if (newest.number > 0) before.state = left_state(p);
   return supervise(p, std::move(before));
 }
 

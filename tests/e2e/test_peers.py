@@ -27,7 +27,7 @@ class Peers(Case):
         return self.digest(self.train("reference", *self.flags("--cluster.nodes=1", "--cluster.trainers_per_node=1")))
 
     def node(self, run, name):
-        return next(n for n in status(run)["nodes"] if n["name"] == name)
+        return next((n for n in (status(run) or {"nodes": []})["nodes"] if n["name"] == name), {"peer_copies": []})
 
     def kept(self, run, node):
         """The newest step of which the node keeps both shards."""
@@ -58,7 +58,7 @@ class Peers(Case):
     def test_one_group_loses_a_node_and_its_memory_and_gets_its_state_from_a_peer(self):
         want = self.reference()
         run, process = self.start("run", *self.flags(*self.two_nodes, "--cluster.spares=1", "--checkpoint.peer_every_steps=5"))
-        self.wait_for(lambda: last_step(run) >= 20 and status(run)["standby"] and self.kept(run, "n2") >= 10, "copies on n2")
+        self.wait_for(lambda: last_step(run) >= 20 and self.kept(run, "n2") >= 10 and status(run)["standby"], "copies on n2")
         self.kill_with_its_memory(run, "n1")
         self.finish(run, process, want)
         self.assertTrue([r for r in self.reasons(run) if "n2 takes the place of n1" in r and "from peer" in r], self.reasons(run))

@@ -38,6 +38,11 @@ job::State make_job(const Options& o) {
 
 /// A supervisor of the next epoch. from: what the standby kept of the one before.
 void Cluster::claim(int host, std::optional<job::State> from, uint64_t sequence) {
+  // The run's folder knows more, if the last one decided without a standby.
+  if (disk.state && (!from || disk.sequence > sequence)) {
+    from = *disk.state;
+    sequence = disk.sequence;
+  }
   auto made = std::make_unique<Boss>();
   Boss& boss = *made;
   boss.epoch = ++disk.newest_epoch;
@@ -57,7 +62,7 @@ void Cluster::claim(int host, std::optional<job::State> from, uint64_t sequence)
   boss.recorded = boss.job.committed_step;
   if (noting())
     note("supervisor " + std::to_string(boss.epoch) + " on " + nodes[host].name +
-         (replica ? ", the former standby" : ", which knows nothing") + ", generation " +
+         (replica ? ", which knows the last state" : ", which knows nothing") + ", generation " +
          std::to_string(boss.job.generation));
   if (replica)
     for (const auto& [name, node] : boss.job.nodes)
@@ -211,12 +216,17 @@ void Cluster::handle(Boss& boss, const job::Event& event) {
 void Cluster::submit(Boss& boss, std::vector<job::Action> actions) {
   boss.waiting = std::move(actions);
   const uint64_t sequence = ++boss.sequence;
-  if (boss.standby < 0 || (options.large() && only_records(boss.waiting)))
-    return act(boss, sequence);
-  const int standby = boss.standby;
+  const bool light = options.large() && only_records(boss.waiting);
   const bool late = options.bug == Bug::acts_unreplicated;
+  const auto kept = light ? nullptr : std::make_shared<job::State>(boss.job);
+  if (!light && !late && boss.epoch == disk.newest_epoch) {
+    disk.state = kept;
+    disk.sequence = sequence;
+  }
+  if (boss.standby < 0 || light) return act(boss, sequence);
+  const int standby = boss.standby;
   at(late ? random.between(10, 100) * ms : random.between(100, 1500),
-     [this, &boss, sequence, standby, late, kept = std::make_shared<job::State>(boss.job)] {
+     [this, &boss, sequence, standby, late, kept] {
        if (!boss.up || boss.standby != standby) return;
        if (!nodes[standby].up || hung(nodes[standby]) || !reachable(boss.host, standby)) return;
        boss.replica = *kept;

@@ -138,6 +138,8 @@ struct Disk {
   Time failing_until = 0, hung_until = 0;
   uint64_t generation = 0;  // the newest that was written down
   uint64_t newest_epoch = 0;
+  std::shared_ptr<job::State> state;  // what was decided last, and its number
+  uint64_t sequence = 0;
   std::map<uint64_t, std::map<uint32_t, StateCopy>> shards;
   std::set<uint64_t> published;
 };
