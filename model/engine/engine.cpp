@@ -336,7 +336,11 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
       adamw.gradient_scale = static_cast<float>(
           std::min(1.0, static_cast<double>(o.grad_clip) / (result.grad_norm + 1e-6)));
     if (p.due(EngineFault::bitflip_gradient)) p.flip_bit();
-    const Status applied = p.optimizer->apply(adamw, p.reduce->total(), o.state_timeout_ms);
+    // E5: replicas would find it in the next vote.
+    const bool check_source = p.replicate.size() == 1;
+    const Status applied =
+        p.optimizer->apply(adamw, p.reduce->total(), o.state_timeout_ms, check_source);
+    p.damaged = applied.code() == Code::mismatch;
     if (!applied.ok()) return p.finish(applied.in(at_step(step)));
     p.gather->reset(p.optimizer->params());
   }

@@ -23,7 +23,8 @@
 //
 // E5. A committed state of which a bit changes in host memory is found by its own rank before the
 // vote for the next step, also without replicas: it is held against the hash made when it was
-// committed. Nobody commits the next step then.
+// committed. Nobody commits the next step then. Without replicas it is held against it once more
+// after the next state has been made of it: that one is not committed by its rank.
 #pragma once
 
 #include <cstdint>

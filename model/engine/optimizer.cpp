@@ -87,7 +87,8 @@ Hash128 ShardOptimizer::hash_for_vote() const {
   return hash128(hashes, sizeof(hashes));
 }
 
-Status ShardOptimizer::apply(const AdamW& options, const float* gradient, int state_timeout_ms) {
+Status ShardOptimizer::apply(const AdamW& options, const float* gradient, int state_timeout_ms,
+                             bool check_source) {
   const TrainState::Side from = state_->committed();
   SS_ASSIGN(const TrainState::Side to, state_->begin_write(state_timeout_ms));
   if (device_) {
@@ -105,6 +106,8 @@ Status ShardOptimizer::apply(const AdamW& options, const float* gradient, int st
     params_ = to.params.data();
   }
   backend_->synchronize();
+  if (check_source && !intact(hash_of(from)))
+    return {Code::mismatch, "the state has changed in memory while the next was made of it"};
   state_->commit(options.step, device_ ? Hash128{} : hash_of(to));
   return {};
 }

@@ -40,8 +40,10 @@ class ShardOptimizer {
   bool intact(const Hash128& whole_hash) const;
   /// gradient: the own shard's total, fp32, device memory. Writes the new state and commits it as
   /// options.step, in host memory with its hash. deadline if a reader keeps the other side; then
-  /// nothing was changed.
-  Status apply(const AdamW& options, const float* gradient, int state_timeout_ms);
+  /// nothing was changed. mismatch: only with check_source, the state before was not intact while
+  /// it was read; nothing is committed then.
+  Status apply(const AdamW& options, const float* gradient, int state_timeout_ms,
+               bool check_source);
 
  private:
   ShardOptimizer(std::vector<DecayRun> runs, size_t total, Backend& backend, TrainState& state)
