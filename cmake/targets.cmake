@@ -61,7 +61,10 @@ add_library(protocol STATIC ${SIMPLESCALE_GENERATED}/${SIMPLESCALE_PROTOCOL}.c++
 target_include_directories(protocol SYSTEM PUBLIC ${SIMPLESCALE_GENERATED})
 target_link_libraries(protocol PUBLIC CapnProto::capnp)
 
-simplescale_layer(transport FOLDERS transport LINK base protocol deps::caf PkgConfig::ucx)
+simplescale_layer(transport FOLDERS transport LINK base protocol deps::caf PkgConfig::ucx
+  PRIVATE_LINK PkgConfig::sodium)
+
+simplescale_layer(http FOLDERS runtime/http LINK base PRIVATE_LINK PkgConfig::httplib)
 
 # The trainer actor is the one that meets the model; the others stay free of libtorch.
 simplescale_layer(actors FOLDERS actors EXCLUDE "/actors/trainer/" LINK base transport)
@@ -73,7 +76,7 @@ add_executable(simplescale runtime/app/main.cpp runtime/app/commands.cpp runtime
   runtime/app/run_start.cpp runtime/app/slurm.cpp runtime/app/slurm_task.cpp runtime/app/agent.cpp
   runtime/app/keeper.cpp runtime/app/supervisor_process.cpp
   runtime/app/watch.cpp runtime/app/progress.cpp runtime/app/console.cpp runtime/app/doctor.cpp runtime/app/prepare_data.cpp ${common})
-target_link_libraries(simplescale PRIVATE actors CLI11::CLI11)
+target_link_libraries(simplescale PRIVATE actors http CLI11::CLI11)
 target_compile_definitions(simplescale PRIVATE SIMPLESCALE_VERSION="${PROJECT_VERSION}")
 simplescale_flags(simplescale)
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "runtime/base/run_folder.hpp"
 #include "runtime/config/config.hpp"
 #include "transport/caf/transport.hpp"
 
@@ -14,9 +15,10 @@ namespace simplescale {
 
 class ActorProcess {
  public:
-  /// instance: the start of the run that this process belongs to; others are refused. threads: of
-  /// the actors. The errors of Transport::start.
-  static Result<std::unique_ptr<ActorProcess>> start(const Config& config,
+  /// instance: the start of the run that this process belongs to; others are refused, and so is who
+  /// does not have the key that lies in the run's folder. threads: of the actors. The errors of
+  /// Transport::start and read_run_key.
+  static Result<std::unique_ptr<ActorProcess>> start(const Config& config, const RunFolder& run,
                                                      const std::string& instance, size_t threads);
 
   caf::actor_system& system() { return system_; }

@@ -35,7 +35,7 @@ Result<CommandReply> ask_once(const RunFolder& run, const Config& config, const 
   const auto page = nlohmann::json::parse(text, nullptr, false);
   if (!page.is_object() || !page.contains("address"))
     return Status(Code::bad_data, run.control() + "/supervisor.json" + " is damaged");
-  SS_ASSIGN(auto process, ActorProcess::start(config, page.value("instance", ""), 1));
+  SS_ASSIGN(auto process, ActorProcess::start(config, run, page.value("instance", ""), 1));
   SS_ASSIGN(const caf::actor supervisor,
             process->transport().lookup(page.value("address", ""), "supervisor", 1000));
   Result<CommandReply> result = Status(Code::deadline, "the supervisor does not answer");

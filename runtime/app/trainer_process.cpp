@@ -89,7 +89,7 @@ Result<int> serve(const TrainerProcessOptions& o) {
   std::vector<uint8_t> address = plane->address();
   if (device) address = device_plane_address(std::move(address), *device);
 
-  SS_ASSIGN(auto actors, ActorProcess::start(config, instance, 1));
+  SS_ASSIGN(auto actors, ActorProcess::start(config, run, instance, 1));
   SS_ASSIGN(caf::actor node, actors->transport().lookup(
                                  agent, "node", static_cast<int>(config.cluster.join_timeout_ms)));
 

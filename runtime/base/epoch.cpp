@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/base/files.hpp"
+#include "runtime/base/run_key.hpp"
 
 namespace simplescale {
 
@@ -55,6 +56,7 @@ std::string EpochFiles::path(uint64_t number) const {
 }
 
 Status EpochFiles::begin() const {
+  SS_RETURN_IF_ERROR(make_run_key(run_));
   SS_RETURN_IF_ERROR(write_file_atomic(run_.instance(), instance_ + "\n"));
   for (const char* kind : {"epoch-", "state-"}) {
     SS_ASSIGN(const auto old, names(run_.control(), kind));

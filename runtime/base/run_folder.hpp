@@ -20,8 +20,12 @@ struct RunFolder {
   std::string generation() const { return control() + "/generation"; }
   /// Which start of the run is the current one (epoch.hpp).
   std::string instance() const { return control() + "/instance"; }
+  /// run_key.hpp.
+  std::string key() const { return control() + "/key"; }
   /// For clients: {"epoch","address","instance"} of the supervisor.
   std::string supervisor() const { return control() + "/supervisor.json"; }
+  /// Where the supervisor serves HTTP: {"url","host","epoch"}; missing without.
+  std::string http() const { return control() + "/http.json"; }
   /// The supervisor's state, for one that comes after it without having been its standby.
   std::string state(const std::string& instance) const { return control() + "/state-" + instance; }
   /// How the newest start of the run ended: {"instance","exit","reason"}; missing until it has.

@@ -9,6 +9,7 @@
 #include "transport/caf/address.hpp"
 #include "transport/caf/core.hpp"
 #include "transport/caf/envelope.hpp"
+#include "transport/caf/proof.hpp"
 #include "transport/protocol/messages.hpp"
 #include "transport/ucx/ucx.hpp"
 
@@ -67,6 +68,7 @@ class Rogue {
       hello.setToken(77);
       hello.setAddress(kj::arrayPtr(worker_->address().data(), worker_->address().size()));
       hello.setChecksum(remote::checksum(worker_->address()));
+      hello.setNonce(kj::arrayPtr(nonce_.data(), nonce_.size()));
     });
   }
   /// Waits for the next answer.
@@ -77,7 +79,15 @@ class Rogue {
     capnp::FlatArrayMessageReader reader(words);
     auto envelope = reader.getRoot<wire::Envelope>();
     if (envelope.isWelcome()) {
-      if (token == 0) token = envelope.getWelcome().getToken();
+      auto welcome = envelope.getWelcome();
+      auto bytes = [](capnp::Data::Reader data) {
+        return std::vector<uint8_t>(data.begin(), data.end());
+      };
+      if (token == 0) token = welcome.getToken();
+      theirs = {bytes(welcome.getNode()), welcome.getToken(), {}, bytes(welcome.getAddress())};
+      REQUIRE(welcome.getNonce().size() == remote::kNonceBytes);
+      std::ranges::copy(welcome.getNonce(), theirs.nonce.begin());
+      shown = bytes(welcome.getProof());
       return "welcome";
     }
     if (envelope.isRefused()) return std::string("refused: ") + envelope.getRefused().cStr();
@@ -90,7 +100,15 @@ class Rogue {
   void join() {
     send({remote::FrameHeader::kMagic, 0, 0, 0}, hello(wire::PROTOCOL_VERSION, "test"));
     REQUIRE(answer() == "welcome");
+    send(next(), proof());
     look_up();
+  }
+  remote::Side mine() const { return {node, 77, nonce_, worker_->address()}; }
+  remote::Words proof(const std::string& key = "") {
+    const remote::Proof proof = remote::prove(key, "test", remote::Role::proof, mine(), theirs);
+    return remote::make_envelope([&](wire::Envelope::Builder out) {
+      out.setProof(kj::arrayPtr(proof.data(), proof.size()));
+    });
   }
   /// A lookup whose answer shows that everything before it was handled.
   void look_up() {
@@ -111,6 +129,8 @@ class Rogue {
 
   std::vector<uint8_t> node;
   uint64_t token = 0, sequence = 0, actor = 0;
+  remote::Side theirs;         // of the last welcome
+  std::vector<uint8_t> shown;  // and the proof in it
 
  private:
   static ucs_status_t arrived(void* self, const void*, size_t, void* data, size_t bytes,
@@ -120,6 +140,7 @@ class Rogue {
     static_cast<Rogue*>(self)->answers_.push_back(kj::mv(words));
     return UCS_OK;
   }
+  const remote::Nonce nonce_ = remote::random_nonce();
   std::vector<remote::Words> answers_;
   std::unique_ptr<ucx::Context> context_;
   std::unique_ptr<ucx::Worker> worker_;
@@ -164,6 +185,60 @@ TEST_CASE("rogue: another protocol version or run is refused with the reason") {
   Rogue rogue(victim.transport->address());
   rogue.send({remote::FrameHeader::kMagic, 0, 0, 0}, rogue.hello(wire::PROTOCOL_VERSION, "other"));
   CHECK(rogue.answer() == "refused: run \"test\" here, run \"other\" there");
+}
+
+TEST_CASE("rogue: C3, who does not have the key is no peer, and takes no peer's place") {
+  set_wire("tcp");
+  TransportOptions options = Victim::quiet();
+  options.key = std::string(32, 'k');
+  Victim victim(options);
+  const remote::FrameHeader first{remote::FrameHeader::kMagic, 0, 0, 0};
+  Rogue friendly(victim.transport->address());
+  friendly.send(first, friendly.hello(wire::PROTOCOL_VERSION, "test"));
+  REQUIRE(friendly.answer() == "welcome");
+  const remote::Proof welcome =
+      remote::prove(options.key, "test", remote::Role::welcome, friendly.theirs, friendly.mine());
+  CHECK(remote::equal(welcome, friendly.shown));
+  const remote::Words proof = friendly.proof(options.key);
+  friendly.send(friendly.next(), proof);
+  friendly.look_up();
+
+  // A stranger under the friend's name; guesses, talks without a proof, sends back what it got.
+  for (int way = 0; way < 3; ++way) {
+    Rogue stranger(victim.transport->address());
+    stranger.node = friendly.node;
+    stranger.send(first, stranger.hello(wire::PROTOCOL_VERSION, "test"));
+    REQUIRE(stranger.answer() == "welcome");
+    if (way == 0) stranger.send(stranger.next(), stranger.proof(std::string(32, 'x')));
+    if (way == 1) stranger.send(stranger.next(), stranger.message(fill_text));
+    if (way == 2)
+      stranger.send(stranger.next(), remote::make_envelope([&](wire::Envelope::Builder out) {
+                      out.setProof(kj::arrayPtr(stranger.shown.data(), stranger.shown.size()));
+                    }));
+    friendly.look_up();
+    CHECK(victim.transport->counters().malformed == static_cast<uint64_t>(way + 1));
+  }
+  // A replay of all that the friend said.
+  friendly.send(first, friendly.hello(wire::PROTOCOL_VERSION, "test"));
+  REQUIRE(friendly.answer() == "welcome");
+  CHECK(friendly.theirs.token != friendly.token);
+  friendly.send({remote::FrameHeader::kMagic, 0, friendly.theirs.token, 0}, proof);
+  friendly.look_up();
+  CHECK(victim.transport->counters().malformed == 4);
+  CHECK(victim.texts == 0);
+}
+
+TEST_CASE("rogue: C3, hellos by the thousand, with nothing after them, keep nobody out") {
+  set_wire("tcp");
+  Victim victim;
+  Rogue flood(victim.transport->address()), guest(victim.transport->address());
+  for (int i = 0; i < 1500; ++i) {
+    flood.node[0] = static_cast<uint8_t>(i), flood.node[1] = static_cast<uint8_t>(i >> 8);
+    flood.send({remote::FrameHeader::kMagic, 0, 0, 0}, flood.hello(wire::PROTOCOL_VERSION, "test"));
+  }
+  for (int i = 0; i < 1500; ++i) REQUIRE(flood.answer() == "welcome");
+  guest.join();
+  CHECK(victim.transport->counters().dropped >= 1500 - 1024);
 }
 
 TEST_CASE("rogue: bad frames are counted and dropped, and good ones after them arrive") {
@@ -252,7 +327,7 @@ TEST_CASE("rogue: thousands of damaged messages do no harm") {
   Victim victim;
   auto rogue = std::make_unique<Rogue>(victim.transport->address());
   rogue->join();
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < 10'000; ++i) {
     remote::Words whole;
     switch (random() % 6) {
       case 0:

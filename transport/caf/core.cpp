@@ -1,13 +1,10 @@
-// Peers: how processes meet, stay in touch and part.
+// Peers: how processes stay in touch and part; handshake.cpp has how they meet.
 #include "transport/caf/core.hpp"
 
-#include <fcntl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <caf/all.hpp>
-#include <random>
 
 #include "runtime/base/log.hpp"
 #include "runtime/base/process.hpp"
@@ -18,20 +15,8 @@ namespace simplescale::remote {
 namespace {
 
 constexpr auto kLinger = std::chrono::seconds(1);  // for the last words to a peer
-constexpr int kShutdownFlushMs = 200;              // the same, when this process stops
 constexpr size_t kLingeringMax = 64;
-constexpr size_t kAddressBytesMax = 64 << 10;
-
-uint64_t random_token() {
-  static std::random_device random;
-  uint64_t token = 0;
-  while (token == 0) token = (uint64_t{random()} << 32) | random();
-  return token;
-}
-
-std::span<const uint8_t> to_span(capnp::Data::Reader data) {
-  return {data.begin(), data.size()};
-}
+constexpr int kShutdownFlushMs = 200;  // the same, when this process stops
 
 }  // namespace
 
@@ -97,6 +82,7 @@ void Core::stop() {
 
 void Core::run(const std::function<void(Result<std::string>)>& ready) {
   auto start = [&]() -> Result<std::string> {
+    SS_RETURN_IF_ERROR(init_crypto());
     SS_ASSIGN(context_, ucx::Context::create(UCP_FEATURE_AM | UCP_FEATURE_WAKEUP));
     SS_ASSIGN(worker_, ucx::Worker::create(*context_));
     if (worker_->event_fd() < 0) return Status(Code::internal, "UCX gives no event descriptor");
@@ -127,143 +113,14 @@ void Core::run(const std::function<void(Result<std::string>)>& ready) {
 void Core::shut_down() {
   if (stopping_) return;
   stopping_ = true;
-  while (!peers_.empty()) lose(PeerPtr(peers_.begin()->second), "this process stops", true);
+  // With those who have only called.
+  while (!by_token_.empty()) lose(PeerPtr(by_token_.begin()->second), "this process stops", true);
   while (!lookups_.empty()) {
     end_lookup(lookups_.begin()->first, Status(Code::aborted, "the transport has stopped"));
   }
   published_.clear();
   on_peer_lost_.clear();
   loop_.quit();
-}
-
-// ---- meeting ----------------------------------------------------------------------------------
-
-PeerPtr Core::add_peer(const caf::node_id& node) {
-  auto peer = std::make_shared<Peer>(node, random_token());
-  peer->last_heard = Clock::now();
-  peer->pid = visible_pid(system_.node(), node);
-  // Shared memory tells of no death, and tcp only when the kernel is done with the process.
-  if (peer->pid != 0) peer->pidfd = static_cast<int>(syscall(SYS_pidfd_open, peer->pid, 0));
-  if (peer->pidfd >= 0) {
-    fcntl(peer->pidfd, F_SETFD, FD_CLOEXEC);
-    loop_.when_readable(peer->pidfd, [this, weak = std::weak_ptr<Peer>(peer)] {
-      auto peer = weak.lock();
-      if (!peer) return;
-      peer->broken = true;
-      lose(peer, "its process has ended", false);
-    });
-  }
-  peers_[node] = peer;
-  by_token_[peer->rx_token] = peer;
-  start_ticking();
-  return peer;
-}
-
-Status Core::open_endpoint(const PeerPtr& peer, const std::vector<uint8_t>& address) {
-  auto on_error = [this, weak = std::weak_ptr<Peer>(peer)](ucs_status_t status) {
-    if (auto peer = weak.lock()) {
-      peer->broken = true;
-      lose(peer, std::string("connection lost: ") + ucs_status_string(status), false);
-    }
-  };
-  SS_ASSIGN(peer->endpoint, ucx::Endpoint::create(*worker_, address.data(), on_error));
-  return {};
-}
-
-Result<PeerPtr> Core::connect(const Address& address) {
-  auto found = peers_.find(address.node);
-  if (found != peers_.end()) return found->second;
-  if (peers_.size() >= options_.peers_max) return Status(Code::unavailable, "too many peers");
-  auto peer = add_peer(address.node);
-  Status opened = open_endpoint(peer, address.worker);
-  if (!opened.ok()) {
-    lose(peer, opened.message(), false);
-    return Status(Code::unavailable, opened.message());
-  }
-  transmit(peer,
-           make_envelope([&](wire::Envelope::Builder out) { fill_hello(out.initHello(), *peer); }),
-           true);
-  return peer;
-}
-
-void Core::fill_hello(wire::Hello::Builder out, const Peer& peer) {
-  auto node = node_to_bytes(system_.node());
-  auto& address = worker_->address();
-  out.setVersion(wire::PROTOCOL_VERSION);
-  out.setRunId(options_.run_id);
-  out.setNode(kj::arrayPtr(node.data(), node.size()));
-  out.setToken(peer.rx_token);
-  out.setAddress(kj::arrayPtr(address.data(), address.size()));
-  out.setChecksum(checksum(address));
-}
-
-void Core::handle_hello(wire::Hello::Reader in) {
-  auto bytes = to_span(in.getAddress());
-  Address from{node_from_bytes(to_span(in.getNode())), {bytes.begin(), bytes.end()}};
-  if (!from.node || from.node == system_.node() || in.getToken() == 0 || bytes.empty() ||
-      bytes.size() > kAddressBytesMax || checksum(bytes) != in.getChecksum()) {
-    return count(Bad::malformed, nullptr, "a hello with a bad node id or address");
-  }
-  if (in.getVersion() != wire::PROTOCOL_VERSION) {
-    return refuse(from, in.getToken(),
-                  "protocol version " + std::to_string(wire::PROTOCOL_VERSION) + " here, version " +
-                      std::to_string(in.getVersion()) + " there");
-  }
-  std::string run_id = in.getRunId();
-  if (run_id != options_.run_id) {
-    return refuse(
-        from, in.getToken(),
-        "run \"" + options_.run_id + "\" here, run \"" + run_id.substr(0, 100) + "\" there");
-  }
-  auto found = peers_.find(from.node);
-  PeerPtr peer = found == peers_.end() ? nullptr : found->second;
-  if (peer && peer->established) {
-    if (peer->tx_token == in.getToken()) return;
-    lose(peer, "it connected anew", false);
-    peer = nullptr;
-  }
-  if (!peer) {
-    if (stopping_ || peers_.size() >= options_.peers_max) {
-      return count(Bad::dropped, nullptr, "a hello while stopping or beyond peers_max");
-    }
-    peer = add_peer(from.node);
-    Status opened = open_endpoint(peer, from.worker);
-    if (!opened.ok()) return lose(peer, opened.message(), false);
-  }
-  establish(peer, in.getToken());
-  transmit(peer, make_envelope(
-                     [&](wire::Envelope::Builder out) { fill_hello(out.initWelcome(), *peer); }));
-}
-
-void Core::handle_welcome(const PeerPtr& peer, wire::Hello::Reader in) {
-  if (peer->established) return;  // both sides said hello at the same time
-  if (in.getToken() == 0 || in.getVersion() != wire::PROTOCOL_VERSION ||
-      std::string(in.getRunId()) != options_.run_id ||
-      node_from_bytes(to_span(in.getNode())) != peer->node) {
-    count(Bad::malformed, peer.get(), "a welcome of another node or run");
-    return lose(peer, "it answered as another node or run", false);
-  }
-  establish(peer, in.getToken());
-}
-
-void Core::establish(const PeerPtr& peer, uint64_t token) {
-  peer->established = true;
-  peer->tx_token = token;
-  log::debug("transport: connected to {}", peer->name);
-  for (auto& [id, lookup] : lookups_) {
-    if (lookup.peer == peer) send_lookup(id, lookup);
-  }
-}
-
-void Core::refuse(const Address& address, uint64_t token, const std::string& reason) {
-  if (refusals_logged_++ < 10) log::warn("transport: a connection refused: {}", reason);
-  if (lingering_.size() >= kLingeringMax) return;
-  auto stranger = std::make_shared<Peer>(address.node, 0);
-  if (!open_endpoint(stranger, address.worker).ok()) return;
-  stranger->tx_token = token;
-  transmit(stranger, make_envelope([&](wire::Envelope::Builder out) { out.setRefused(reason); }));
-  stranger->lost = true;
-  retire(std::move(stranger->endpoint), true);
 }
 
 // ---- parting ----------------------------------------------------------------------------------
@@ -286,7 +143,8 @@ void Core::lose(const PeerPtr& peer, const std::string& reason, bool expected) {
   peer->lost = true;
   peer->established = false;
   by_token_.erase(peer->rx_token);
-  peers_.erase(peer->node);
+  if (auto at = peers_.find(peer->node); at != peers_.end() && at->second == peer) peers_.erase(at);
+  if (std::exchange(peer->caller, false)) --callers_;
   peer->held.clear();
   if (peer->pidfd >= 0) {
     loop_.forget(peer->pidfd);

@@ -8,12 +8,17 @@
 // C2: a lost peer is forgotten at once and completely: endpoint, proxies, open requests. If the
 // process comes back it
 //     shakes hands anew, with new tokens; messages with an old token are dropped.
+//
+// C3: a process becomes a peer by showing that it has the run's key (proof.hpp): hello, welcome
+// with a proof, proof. Until then nothing else that it says is heard, it takes no other's place,
+// and it is forgotten after a while.
 #pragma once
 
 #include <atomic>
 #include <caf/actor.hpp>
 #include <caf/error.hpp>
 #include <caf/mailbox_element.hpp>
+#include <optional>
 #include <set>
 #include <span>
 
@@ -70,20 +75,26 @@ class Core : public std::enable_shared_from_this<Core> {
     Transport::OnLookup on_done;
   };
 
-  // peers (core.cpp)
+  // meeting (handshake.cpp)
   Result<PeerPtr> connect(const Address& address);
-  PeerPtr add_peer(const caf::node_id& node);
+  PeerPtr make_peer(const caf::node_id& node);
+  void watch_process(const PeerPtr& peer);
+  Side our_side(const Peer& peer) const;
   Status open_endpoint(const PeerPtr& peer, const std::vector<uint8_t>& address);
-  void establish(const PeerPtr& peer, uint64_t token);
+  void establish(const PeerPtr& peer);
+  void take_place(const PeerPtr& peer);
+  void make_room_for_caller();
   void lose(const PeerPtr& peer, const std::string& reason, bool expected);
   void refuse(const Address& address, uint64_t token, const std::string& reason);
+  void fill_hello(wire::Hello::Builder out, const Peer& peer);
+  void handle_hello(wire::Hello::Reader in);
+  void handle_welcome(const PeerPtr& peer, wire::Hello::Reader in);
+  void handle_proof(const PeerPtr& peer, capnp::Data::Reader proof);
+  // staying in touch, parting, lookups (core.cpp)
   void retire(std::unique_ptr<ucx::Endpoint> endpoint, bool linger);
   void tick();
   std::string why_lost(const Peer& peer, Clock::time_point now) const;
   void start_ticking();
-  void fill_hello(wire::Hello::Builder out, const Peer& peer);
-  void handle_hello(wire::Hello::Reader in);
-  void handle_welcome(const PeerPtr& peer, wire::Hello::Reader in);
   void begin_lookup(Address address, std::string name, int timeout_ms, Transport::OnLookup on_done);
   void send_lookup(uint64_t id, const Lookup& lookup);
   void end_lookup(uint64_t id, Result<caf::actor> result);
@@ -137,6 +148,8 @@ class Core : public std::enable_shared_from_this<Core> {
   std::set<std::string> unsupported_logged_;
   uint32_t logged_ = 0;  // kinds of bad messages already logged, of no known peer
   int refusals_logged_ = 0;
+  size_t callers_ = 0;  // peers that have not shown yet that they have the key
+  std::deque<std::weak_ptr<Peer>> caller_order_;  // oldest first, those who have since included
   bool ticking_ = false;
   bool stopping_ = false;
   Clock::time_point last_tick_;

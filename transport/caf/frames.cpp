@@ -34,6 +34,8 @@ bool Core::troubled(const Peer& peer) const {
 /// Whether this message is one of those that get lost; the same sequence every time.
 bool Core::loses(const Peer& peer) {
   if (fault_.lose <= 0 || !troubled(peer)) return false;
+  // A connection, once made, loses nothing of how it was made; a partition lets none be made.
+  if (!peer.established && fault_.lose < 1) return false;
   const uint64_t draw = ++fault_draws_;
   const uint64_t hash = hash128(&draw, sizeof draw).low;
   return static_cast<double>(hash >> 11) * 0x1p-53 < fault_.lose;
@@ -120,7 +122,7 @@ ucs_status_t Core::arrive(const FrameHeader& frame, void* data, size_t bytes, bo
       in_order(peer, frame.sequence, nullptr);
       return UCS_OK;
     }
-    peer->heard = true;
+    peer->heard = peer->established;
     // Early messages wait for a rendezvous under way, at most so many of them.
     if (frame.sequence < peer->rx_sequence ||
         frame.sequence - peer->rx_sequence > options_.actors_max) {

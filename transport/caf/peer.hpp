@@ -15,6 +15,7 @@
 #include <unordered_map>
 
 #include "transport/caf/loop.hpp"
+#include "transport/caf/proof.hpp"
 #include "transport/ucx/ucx.hpp"
 
 namespace simplescale::remote {
@@ -48,6 +49,9 @@ struct Peer {
   const std::string name;
 
   bool established = false;
+  bool caller = false;           // it has called us, and has not shown yet that it has the key
+  Nonce nonce = random_nonce();  // ours, of this handshake
+  Side hello;                    // a caller's
   bool lost = false;
   bool broken = false;  // nothing can be sent any more, not even a goodbye
   std::unique_ptr<ucx::Endpoint> endpoint;

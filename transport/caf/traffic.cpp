@@ -202,9 +202,11 @@ void Core::link(const PeerPtr& peer, caf::strong_actor_ptr local, caf::actor_id 
 
 void Core::dispatch(const PeerPtr& peer, wire::Envelope::Reader envelope) {
   using Kind = wire::Envelope;
-  if (!peer->established && envelope.which() != Kind::WELCOME &&
-      envelope.which() != Kind::REFUSED) {
-    return count(Bad::malformed, peer.get(), "a message before the welcome");
+  if (!peer->established) {  // C3
+    const auto kind = envelope.which();
+    const bool expected =
+        peer->caller ? kind == Kind::PROOF : kind == Kind::WELCOME || kind == Kind::REFUSED;
+    if (!expected) return count(Bad::malformed, peer.get(), "a message before the handshake's end");
   }
   switch (envelope.which()) {
     case Kind::HELLO:
@@ -217,6 +219,9 @@ void Core::dispatch(const PeerPtr& peer, wire::Envelope::Reader envelope) {
     case Kind::GOODBYE:
       peer->broken = true;
       return lose(peer, "it parted: " + std::string(envelope.getGoodbye()).substr(0, 500), true);
+    case Kind::PROOF:
+      if (peer->caller) return handle_proof(peer, envelope.getProof());
+      return count(Bad::malformed, peer.get(), "a proof on an open connection");
     case Kind::HEARTBEAT:
       return;
     case Kind::MESSAGE:

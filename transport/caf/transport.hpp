@@ -34,6 +34,7 @@ namespace simplescale {
 
 struct TransportOptions {
   std::string run_id;                     // processes of another run are refused
+  std::string key;                        // 32 bytes that all processes of the run have, no others
   uint64_t message_bytes_max = 16 << 20;  // encoded size; larger ones are refused on both sides
   uint64_t queue_bytes_max =
       64 << 20;                 // sent but not taken, per peer; a peer beyond it is given up
@@ -90,8 +91,8 @@ class Transport {
 
   /// Connects to a process, if not yet connected, and resolves an actor that it published.
   /// Code::bad_data for a bad address, unavailable if it cannot be reached or refuses (another run,
-  /// another protocol), not_found, deadline, aborted if this transport stops. Blocks: for main()
-  /// and tests, never in an actor.
+  /// another key or protocol), not_found, deadline, aborted if this transport stops. Blocks: for
+  /// main() and tests, never in an actor.
   Result<caf::actor> lookup(const std::string& address, const std::string& name, int timeout_ms);
   /// The same without blocking; `on_done` runs exactly once, on the transport thread. Actors send
   /// themselves a message.

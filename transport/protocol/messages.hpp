@@ -218,6 +218,33 @@ struct TrainerProgress {
 };
 SS_FIELDS(TrainerProgress, x.trainer, x.generation, x.step, x.units, x.waiting);
 
+/// As in runtime/base/health.hpp.
+struct GpuHealthReport {
+  std::string name;
+  double utilization = 0;
+  double temperature_c = 0;
+  double power_w = 0;
+  double memory_used = 0;
+  uint64_t ecc_errors = 0;
+  bool operator==(const GpuHealthReport&) const = default;
+};
+SS_FIELDS(GpuHealthReport, x.name, x.utilization, x.temperature_c, x.power_w, x.memory_used,
+          x.ecc_errors);
+
+/// Node to supervisor, every supervision.health_ms: for eyes only.
+struct NodeHealth {
+  std::string node;
+  double cpu = 0;
+  double memory = 0;
+  double disk = 0;
+  double received_mb_per_s = 0;
+  double sent_mb_per_s = 0;
+  std::vector<GpuHealthReport> gpus;
+  bool operator==(const NodeHealth&) const = default;
+};
+SS_FIELDS(NodeHealth, x.node, x.cpu, x.memory, x.disk, x.received_mb_per_s, x.sent_mb_per_s,
+          x.gpus);
+
 /// A copy of a shard's state in a node's peer store.
 struct PeerCopy {
   uint32_t shard = 0;
@@ -515,6 +542,7 @@ using Messages =
                 StopTraining, ShardSaved, RequestStop, Shutdown, Text, TrainerReady,
                 TrainerProgress, PeerCopies, LeaveGeneration, KillTrainer, CheckNode, NodeChecked,
                 InjectFault, Lead, HostStandby, StandbyHello, Replica, ReplicaKept, Command,
-                CommandReply, CopyToPeers, OfferCopy, AcceptCopy, CopySent>;
+                CommandReply, CopyToPeers, OfferCopy, AcceptCopy, CopySent,
+                NodeHealth>;
 
 }  // namespace simplescale

@@ -8,12 +8,12 @@
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("simplescale::wire");
 
-const protocolVersion :UInt32 = 2;
+const protocolVersion :UInt32 = 3;
 
 struct Envelope {
   union {
     hello @0 :Hello;            # first message of a process that connects
-    welcome @1 :Hello;          # the answer to it, from there on both may send
+    welcome @1 :Hello;          # the answer to it, with a proof that its sender has the run's key
     refused @2 :Text;           # the other answer: why not
     goodbye @3 :Text;           # the sender forgets the receiver: why
     heartbeat @4 :Void;         # "I live", sent when nothing else was
@@ -24,6 +24,7 @@ struct Envelope {
     unlink @9 :Link;
     lookup @10 :Lookup;
     found @11 :Found;
+    proof @12 :Data;            # the answer to a welcome: the caller has the key as well; from there on both may send
   }
 }
 
@@ -34,6 +35,8 @@ struct Hello {
   token @3 :UInt64;             # what the receiver of this puts in front of every message to the sender
   address @4 :Data;             # UCX worker address of the sender
   checksum @5 :UInt64;          # of the address, since UCX trusts what it is given
+  nonce @6 :Data;               # 32 random bytes
+  proof @7 :Data;               # of a welcome; transport/caf/proof.hpp
 }
 
 struct Message {
@@ -116,6 +119,7 @@ struct Body {
     offerCopy @36 :OfferCopy;
     acceptCopy @37 :AcceptCopy;
     copySent @38 :CopySent;
+    nodeHealth @39 :NodeHealth;
   }
 }
 
@@ -313,6 +317,25 @@ struct PeerCopy {
 struct PeerCopies {
   node @0 :Text;
   copies @1 :List(PeerCopy);
+}
+
+struct GpuHealthReport {
+  name @0 :Text;
+  utilization @1 :Float64;
+  temperatureC @2 :Float64;
+  powerW @3 :Float64;
+  memoryUsed @4 :Float64;
+  eccErrors @5 :UInt64;
+}
+
+struct NodeHealth {
+  node @0 :Text;
+  cpu @1 :Float64;
+  memory @2 :Float64;
+  disk @3 :Float64;
+  receivedMbPerS @4 :Float64;
+  sentMbPerS @5 :Float64;
+  gpus @6 :List(GpuHealthReport);
 }
 
 struct CopyTask {

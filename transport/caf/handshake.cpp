@@ -1,0 +1,237 @@
+// Meeting (C3): who calls says hello; who is called answers with a welcome and a proof that it has
+// the run's key; the caller, now sure of it, sends a proof of its own and may talk at once; the
+// other one is sure when it gets that. Everything both have said so far goes into each proof, fresh
+// nonces and addresses among it, so nothing that was overheard earlier is of any use.
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <caf/all.hpp>
+
+#include "runtime/base/log.hpp"
+#include "transport/caf/core.hpp"
+#include "transport/caf/envelope.hpp"
+
+namespace simplescale::remote {
+namespace {
+
+constexpr size_t kAddressBytesMax = 64 << 10;
+constexpr size_t kCallersMax = 1024;  // at a time, who have not shown yet that they have the key
+constexpr size_t kRefusalsMax = 64;   // under way
+constexpr uint32_t kCallerMs = 5'000;
+
+std::span<const uint8_t> to_span(capnp::Data::Reader data) {
+  return {data.begin(), data.size()};
+}
+
+/// What a hello or welcome says of its sender; nothing if it makes no sense.
+std::optional<Side> side_of(wire::Hello::Reader in) {
+  const auto node = to_span(in.getNode()), address = to_span(in.getAddress()),
+             nonce = to_span(in.getNonce());
+  if (in.getToken() == 0 || address.empty() || address.size() > kAddressBytesMax ||
+      checksum(address) != in.getChecksum() || !node_from_bytes(node))
+    return std::nullopt;
+  Side side{{node.begin(), node.end()}, in.getToken(), {}, {address.begin(), address.end()}};
+  // Programs of another version are told so, whatever they have here.
+  if (in.getVersion() == wire::PROTOCOL_VERSION && nonce.size() != kNonceBytes) return std::nullopt;
+  if (nonce.size() == kNonceBytes) std::ranges::copy(nonce, side.nonce.begin());
+  return side;
+}
+
+}  // namespace
+
+PeerPtr Core::make_peer(const caf::node_id& node) {
+  auto peer = std::make_shared<Peer>(node, random_token());
+  peer->last_heard = Clock::now();
+  peer->pid = visible_pid(system_.node(), node);
+  by_token_[peer->rx_token] = peer;
+  return peer;
+}
+
+/// Shared memory tells of no death, and tcp only when the kernel is done with the process.
+void Core::watch_process(const PeerPtr& peer) {
+  if (peer->pid != 0) peer->pidfd = static_cast<int>(syscall(SYS_pidfd_open, peer->pid, 0));
+  if (peer->pidfd < 0) return;
+  fcntl(peer->pidfd, F_SETFD, FD_CLOEXEC);
+  loop_.when_readable(peer->pidfd, [this, weak = std::weak_ptr<Peer>(peer)] {
+    auto peer = weak.lock();
+    if (!peer) return;
+    peer->broken = true;
+    lose(peer, "its process has ended", false);
+  });
+}
+
+Status Core::open_endpoint(const PeerPtr& peer, const std::vector<uint8_t>& address) {
+  auto on_error = [this, weak = std::weak_ptr<Peer>(peer)](ucs_status_t status) {
+    if (auto peer = weak.lock()) {
+      peer->broken = true;
+      lose(peer, std::string("connection lost: ") + ucs_status_string(status), false);
+    }
+  };
+  SS_ASSIGN(peer->endpoint, ucx::Endpoint::create(*worker_, address.data(), on_error));
+  return {};
+}
+
+Result<PeerPtr> Core::connect(const Address& address) {
+  auto found = peers_.find(address.node);
+  if (found != peers_.end()) return found->second;
+  if (peers_.size() >= options_.peers_max) return Status(Code::unavailable, "too many peers");
+  auto peer = make_peer(address.node);
+  take_place(peer);
+  Status opened = open_endpoint(peer, address.worker);
+  if (!opened.ok()) {
+    lose(peer, opened.message(), false);
+    return Status(Code::unavailable, opened.message());
+  }
+  transmit(peer,
+           make_envelope([&](wire::Envelope::Builder out) { fill_hello(out.initHello(), *peer); }),
+           true);
+  return peer;
+}
+
+Side Core::our_side(const Peer& peer) const {
+  return {node_to_bytes(system_.node()), peer.rx_token, peer.nonce, worker_->address()};
+}
+
+void Core::fill_hello(wire::Hello::Builder out, const Peer& peer) {
+  const Side side = our_side(peer);
+  out.setVersion(wire::PROTOCOL_VERSION);
+  out.setRunId(options_.run_id);
+  out.setNode(kj::arrayPtr(side.node.data(), side.node.size()));
+  out.setToken(side.token);
+  out.setAddress(kj::arrayPtr(side.address.data(), side.address.size()));
+  out.setChecksum(checksum(side.address));
+  out.setNonce(kj::arrayPtr(side.nonce.data(), side.nonce.size()));
+}
+
+void Core::handle_hello(wire::Hello::Reader in) {
+  auto side = side_of(in);
+  const caf::node_id node = side ? node_from_bytes(side->node) : caf::node_id{};
+  if (!side || node == system_.node())
+    return count(Bad::malformed, nullptr, "a hello with a bad node id, address or nonce");
+  if (in.getVersion() != wire::PROTOCOL_VERSION) {
+    return refuse({node, side->address}, side->token,
+                  "protocol version " + std::to_string(wire::PROTOCOL_VERSION) + " here, version " +
+                      std::to_string(in.getVersion()) + " there");
+  }
+  const std::string run_id = in.getRunId();
+  if (run_id != options_.run_id) {
+    return refuse(
+        {node, side->address}, side->token,
+        "run \"" + options_.run_id + "\" here, run \"" + run_id.substr(0, 100) + "\" there");
+  }
+  if (stopping_ || peers_.size() >= options_.peers_max)
+    return count(Bad::dropped, nullptr, "a hello while stopping or beyond peers_max");
+  // Both say hello at the same time: the lower id's counts.
+  if (auto ours = peers_.find(node); ours != peers_.end() && !ours->second->established &&
+                                     node_to_bytes(system_.node()) < side->node)
+    return;
+  make_room_for_caller();
+  PeerPtr caller = make_peer(node);
+  caller->caller = true;
+  ++callers_;
+  caller_order_.push_back(caller);
+  if (Status opened = open_endpoint(caller, side->address); !opened.ok())
+    return lose(caller, opened.message(), false);
+  caller->tx_token = side->token;
+  caller->hello = std::move(*side);
+  const Proof proof =
+      prove(options_.key, options_.run_id, Role::welcome, our_side(*caller), caller->hello);
+  transmit(caller, make_envelope([&](wire::Envelope::Builder out) {
+             auto welcome = out.initWelcome();
+             fill_hello(welcome, *caller);
+             welcome.setProof(kj::arrayPtr(proof.data(), proof.size()));
+           }));
+  loop_.call_at(Clock::now() + std::chrono::milliseconds(std::max(kCallerMs, options_.silence_ms)),
+                [this, weak = std::weak_ptr<Peer>(caller)] {
+                  if (auto caller = weak.lock(); caller && caller->caller)
+                    lose(caller, "it has not shown that it has the run's key", false);
+                });
+}
+
+void Core::handle_welcome(const PeerPtr& peer, wire::Hello::Reader in) {
+  if (peer->established) return;
+  const auto side = side_of(in);
+  if (!side || in.getVersion() != wire::PROTOCOL_VERSION ||
+      std::string(in.getRunId()) != options_.run_id || node_from_bytes(side->node) != peer->node) {
+    count(Bad::malformed, peer.get(), "a welcome of another node or run");
+    return lose(peer, "it answered as another node or run", false);
+  }
+  const Side ours = our_side(*peer);
+  if (!equal(prove(options_.key, options_.run_id, Role::welcome, *side, ours),
+             to_span(in.getProof()))) {
+    count(Bad::malformed, peer.get(), "a welcome without the run's key");
+    return lose(peer, "it does not have this run's key", false);
+  }
+  peer->tx_token = side->token;
+  const Proof proof = prove(options_.key, options_.run_id, Role::proof, ours, *side);
+  transmit(peer, make_envelope([&](wire::Envelope::Builder out) {
+             out.setProof(kj::arrayPtr(proof.data(), proof.size()));
+           }));
+  establish(peer);
+}
+
+void Core::handle_proof(const PeerPtr& caller, capnp::Data::Reader proof) {
+  if (!equal(prove(options_.key, options_.run_id, Role::proof, caller->hello, our_side(*caller)),
+             to_span(proof))) {
+    count(Bad::malformed, caller.get(), "a proof without the run's key");
+    return lose(caller, "it does not have this run's key", false);
+  }
+  caller->caller = false;
+  --callers_;
+  PeerPtr before;
+  if (auto found = peers_.find(caller->node); found != peers_.end()) before = found->second;
+  if (before) {
+    for (auto& [id, lookup] : lookups_)
+      if (lookup.peer == before && !before->established) lookup.peer = caller;
+    lose(before, "it connected anew", false);
+  }
+  take_place(caller);
+  establish(caller);
+}
+
+/// Who floods us with hellos loses the oldest of them; an honest handshake takes a millisecond.
+void Core::make_room_for_caller() {
+  auto over = [](const std::weak_ptr<Peer>& weak) {
+    const PeerPtr caller = weak.lock();
+    return !caller || !caller->caller;
+  };
+  while (!caller_order_.empty() && over(caller_order_.front())) caller_order_.pop_front();
+  if (caller_order_.size() < 2 * kCallersMax && callers_ < kCallersMax) return;
+  std::erase_if(caller_order_, over);
+  if (callers_ < kCallersMax || caller_order_.empty()) return;
+  count(Bad::dropped, nullptr, "a hello that nothing followed, for newer ones");
+  const PeerPtr oldest = caller_order_.front().lock();
+  caller_order_.pop_front();
+  lose(oldest, "others call", false);
+}
+
+/// From now on it is the peer for that node.
+void Core::take_place(const PeerPtr& peer) {
+  watch_process(peer);
+  peers_[peer->node] = peer;
+  start_ticking();
+}
+
+void Core::establish(const PeerPtr& peer) {
+  peer->established = true;
+  peer->last_heard = Clock::now();
+  log::debug("transport: connected to {}", peer->name);
+  for (auto& [id, lookup] : lookups_) {
+    if (lookup.peer == peer) send_lookup(id, lookup);
+  }
+}
+
+void Core::refuse(const Address& address, uint64_t token, const std::string& reason) {
+  if (refusals_logged_++ < 10) log::warn("transport: a connection refused: {}", reason);
+  if (lingering_.size() >= kRefusalsMax) return;
+  auto stranger = std::make_shared<Peer>(address.node, 0);
+  if (!open_endpoint(stranger, address.worker).ok()) return;
+  stranger->tx_token = token;
+  transmit(stranger, make_envelope([&](wire::Envelope::Builder out) { out.setRefused(reason); }));
+  stranger->lost = true;
+  retire(std::move(stranger->endpoint), true);
+}
+
+}  // namespace simplescale::remote
