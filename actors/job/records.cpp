@@ -99,6 +99,25 @@ json validated_line(const JobState& s, const Validated& result) {
           {"ms", nullptr},         {"val_loss", number_or_null(result.loss)}};
 }
 
+json health_line(const NodeHealth& report) {
+  json gpus = json::array();
+  for (const GpuHealthReport& gpu : report.gpus)
+    gpus.push_back({{"name", gpu.name},
+                    {"utilization", number_or_null(gpu.utilization)},
+                    {"temperature_c", number_or_null(gpu.temperature_c)},
+                    {"power_w", number_or_null(gpu.power_w)},
+                    {"memory_used", number_or_null(gpu.memory_used)},
+                    {"ecc_errors", gpu.ecc_errors}});
+  return {{"time", wall_time_s()},
+          {"node", report.node},
+          {"cpu", rounded(report.cpu, 0.001)},
+          {"memory", rounded(report.memory, 0.001)},
+          {"disk", rounded(report.disk, 0.001)},
+          {"received_mb_per_s", rounded(report.received_mb_per_s, 0.01)},
+          {"sent_mb_per_s", rounded(report.sent_mb_per_s, 0.01)},
+          {"gpus", std::move(gpus)}};
+}
+
 namespace {
 const char* to_string(job::TrainerState state) {
   switch (state) {
@@ -123,6 +142,12 @@ std::string node_state(const job::State& job, const std::string& name) {
     return "spare";
   return state == job::NodeState::absent ? "lost" : job::to_string(state);
 }
+/// The newest; null before the first.
+json health_of(const JobState& s, const std::string& name) {
+  const auto found = s.health.find(name);
+  if (found == s.health.end() || found->second.recent.empty()) return nullptr;
+  return found->second.recent.back();
+}
 }  // namespace
 
 json status_page(const JobState& s) {
@@ -142,7 +167,10 @@ json status_page(const JobState& s) {
                    {"shard", nullptr},
                    {"group", nullptr},
                    {"state", to_string(trainer.state)},
-                   {"step", s.job.committed_step}};
+                   {"step", s.job.committed_step},
+                   {"slowness", nullptr}};
+      if (auto score = s.anomalies.scores().find(who); score != s.anomalies.scores().end())
+        line["slowness"] = rounded(score->second, 0.01);
       if (auto place = place_of.find(who); place != place_of.end()) {
         group = "g" + std::to_string(place->second.group);
         line["group"] = group;
@@ -162,6 +190,7 @@ json status_page(const JobState& s) {
                      {"group", group},
                      {"reason", s.job.nodes.at(name).reason},
                      {"peer_copies", std::move(copies)},
+                     {"health", health_of(s, name)},
                      {"trainers", std::move(trainers)}});
   }
   return {

@@ -16,6 +16,7 @@ nlohmann::json event_line(const JobState& state, const job::Record& record, int6
 /// The current incident in a line, at its end: what, the decision, what was lost, its phases.
 nlohmann::json incident_line(const JobState& state, int64_t now_ms);
 nlohmann::json validated_line(const JobState& state, const Validated& result);
+nlohmann::json health_line(const NodeHealth& report);
 /// `status --json`.
 nlohmann::json status_page(const JobState& state);
 

@@ -388,6 +388,20 @@ void tell_of_failed_diagnosis(Self* self, const std::string& node, const std::st
 }
 
 /// A slow machine shows in comparison with what the others told before.
+/// A bounded history in memory, one a minute in the run's folder.
+void keep_health(Self* self, const NodeHealth& report) {
+  constexpr int64_t kWriteMs = 60'000;
+  JobState& s = self->state;
+  if (!s.job.nodes.contains(report.node)) return;
+  JobState::Health& health = s.health[report.node];
+  health.recent.push_back(health_line(report));
+  if (health.recent.size() > JobState::kHealthKept) health.recent.pop_front();
+  const int64_t now = now_ms(self);
+  if (health.recent.size() > 1 && now - health.written_ms < kWriteMs) return;
+  health.written_ms = now;
+  s.options.journal->append("health.jsonl", health.recent.back());
+}
+
 void node_checked(Self* self, const NodeChecked& checked) {
   JobState& s = self->state;
   std::vector<CheckResult> results = from_json(json::parse(checked.report, nullptr, false));
@@ -538,6 +552,7 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
           log::info("step {} is whole in the memory of peer nodes", sent.step);
       },
       [self](const NodeChecked& checked) { node_checked(self, checked); },
+      [self](const NodeHealth& report) { keep_health(self, report); },
       [self](const Command& command) { return answer(self, command); },
       [self](const StepDone& done) { step_done(self, done); },
       [self](const Validated& result) {

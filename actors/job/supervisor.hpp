@@ -78,6 +78,12 @@ struct JobState {
   Anomalies anomalies;
   job::CopyRounds copy_rounds;
   std::map<std::string, nlohmann::json> checks;  // the newest diagnosis by node
+  struct Health {
+    std::deque<nlohmann::json> recent;  // newest last, at most kHealthKept
+    int64_t written_ms = 0;
+  };
+  static constexpr size_t kHealthKept = 120;
+  std::map<std::string, Health> health;  // by node
   caf::actor publisher;
   uint64_t incidents = 0;
   struct Incident {

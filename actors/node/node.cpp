@@ -467,6 +467,7 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
         if (self->state.peers) self->send(self->state.peers, order);
       },
       [self](const NodeChecked& checked) { to_supervisor(self, checked); },
+      [self](const NodeHealth& health) { to_supervisor(self, health); },
       // From its peer copies.
       [self](const CopySent& sent) { to_supervisor(self, sent); },
       [self](const PeerCopies& copies) { to_supervisor(self, copies); },

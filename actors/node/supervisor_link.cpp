@@ -254,6 +254,7 @@ caf::behavior supervisor_link(Self* self, LinkOptions options) {
         to_leader(self, copies);
       },
       [self](const CopySent& sent) { to_leader(self, sent); },
+      [self](const NodeHealth& health) { to_leader(self, health); },
       [self](const NodeChecked& checked) {
         self->state.checked = checked;
         to_leader(self, checked);

@@ -14,6 +14,7 @@
 #include <set>
 #include <thread>
 
+#include "actors/node/health.hpp"
 #include "actors/node/node.hpp"
 #include "actors/node/supervisor_link.hpp"
 #include "runtime/app/actor_process.hpp"
@@ -143,7 +144,7 @@ Result<int> run_agent(const AgentOptions& o) {
                                     static_cast<int>(config.parallel.collective_timeout_ms)));
   }
 
-  SS_ASSIGN(auto actors, ActorProcess::start(config, o.instance, 2));
+  SS_ASSIGN(auto actors, ActorProcess::start(config, {o.run}, o.instance, 2));
   caf::actor_system& system = actors->system();
   Transport& transport = actors->transport();
 
@@ -193,6 +194,8 @@ Result<int> run_agent(const AgentOptions& o) {
   int code;
   {
     SignalThread signal_thread(node);
+    const HealthReporter health(node, "n" + std::to_string(o.node), o.run,
+                                config.metrics.health_every_ms);
     code = result.get().first;
   }
   watch.reset();

@@ -24,6 +24,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/http/server.hpp"
 
 namespace simplescale {
 
@@ -123,6 +124,25 @@ Status give_up(const Process& p, const Status& why) {
   return why;
 }
 
+/// By configuration; nothing depends on it.
+std::unique_ptr<HttpServer> serve_http(const Process& p, uint64_t epoch) {
+  const auto& metrics = p.config.metrics;
+  if (metrics.http_port == 0) return nullptr;
+  auto server =
+      HttpServer::start({metrics.http_host, static_cast<int>(metrics.http_port), p.run()});
+  if (!server.ok()) {
+    log::warn("{}", server.status().message());
+    return nullptr;
+  }
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  const nlohmann::json where = {{"url", (*server)->url()}, {"host", host}, {"epoch", epoch}};
+  if (Status s = write_file_atomic(p.run().http(), where.dump(1) + "\n"); !s.ok())
+    log::warn("{}", s.message());
+  log::info("http: {}", (*server)->url());
+  return server.take();
+}
+
 /// Claims the next epoch and supervises until the end; 0 at once if somebody else was faster.
 Result<int> supervise(const Process& p, Before before) {
   const uint64_t epoch = before.epoch + 1;
@@ -190,6 +210,8 @@ Result<int> supervise(const Process& p, Before before) {
   caf::actor supervisor = p.system.spawn(job_supervisor, std::move(job));
   p.transport.publish("supervisor", supervisor);
   to_actor->set_value(supervisor);
+
+  const auto http = serve_http(p, epoch);
 
   const auto [code, reason] = result.get();
   log::info("ends: {}", reason);
@@ -263,7 +285,7 @@ Result<int> run_supervisor(const SupervisorOptions& o) {
   SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
   SS_ASSIGN(const Plan plan, make_plan(loaded.config));
   SS_ASSIGN(const Dataset dataset, open_tokens(loaded.config, plan.shape));
-  SS_ASSIGN(auto actors, ActorProcess::start(loaded.config, o.instance, 2));
+  SS_ASSIGN(auto actors, ActorProcess::start(loaded.config, run, o.instance, 2));
   const Process process{o,
                         loaded.config,
                         plan,

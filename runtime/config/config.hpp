@@ -129,6 +129,8 @@ struct MetricsConfig {
   int64_t every_steps = 1;
   bool tensorboard = false, wandb = false;
   int64_t http_port = 0;  // 0: off
+  std::string http_host = "127.0.0.1";
+  int64_t health_every_ms = 5'000;
 };
 
 struct SlurmConfig {  // of `submit`

@@ -143,7 +143,9 @@ const Key table[] = {
   {"metrics", "every_steps", REF(metrics.every_steps), positive, no, "Steps between two lines on the terminal; metrics.jsonl has every step."},
   {"metrics", "tensorboard", REF(metrics.tensorboard), any, no, "Writes TensorBoard files to <run folder>/tb."},
   {"metrics", "wandb", REF(metrics.wandb), any, no, "Writes a Weights & Biases offline run to <run folder>/wandb."},
-  {"metrics", "http_port", REF(metrics.http_port), {0, 65'535}, no, "Serves Prometheus metrics and status there. 0: off."},
+  {"metrics", "http_port", REF(metrics.http_port), {0, 65'535}, no, "Serves a page, status and Prometheus metrics there, from whoever is supervisor (control/http.json). 0: off."},
+  {"metrics", "http_host", REF(metrics.http_host), any, no, "The address it listens on; 0.0.0.0: all, for everybody who can reach this host."},
+  {"metrics", "health_every_ms", REF(metrics.health_every_ms), milliseconds, no, "Every node tells its load, memory, disk, network and GPUs this often; health.jsonl gets one of them a minute."},
 
   {"slurm", "partition", REF(slurm.partition), any, no, "Where `submit` sends the job. Empty: Slurm's default."},
   {"slurm", "account", REF(slurm.account), any, no, "Who pays. Empty: the user's default."},

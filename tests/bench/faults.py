@@ -203,6 +203,30 @@ def row_supervisor(flags, data, dice):
     return {"supervisor killed -> longest gap, in normal steps": gaps, "supervisor killed -> successor acting": acting}
 
 
+# Next to no work, so that eight groups on two cores show what recovery itself costs.
+SMALL = {"model__preset": "", "model__dim": 64, "model__hidden": 176, "model__layers": 2, "model__heads": 2, "model__kv_heads": 2,
+         "model__vocab": 256, "model__block_size": 32, "train__micro_batch_size": 1, "train__global_batch_size": 8,
+         "cluster__trainers_per_node": 1}
+
+
+def row_groups(flags, data, dice):
+    """kill -9 of a trainer with 8 groups and with 2, the same batch: from its detection until all train again."""
+    results = {}
+    for groups in (2, 8):
+        run = Run(flags, harness.write_tokens(flags, "small", SMALL["model__vocab"]), f"groups-{groups}", **SMALL, cluster__nodes=groups)
+        times = []
+        for _ in range(flags.faults):
+            run.settle(20)
+            pids = run.trainers()
+            t = time.time()
+            os.kill(pids[dice.choice(sorted(pids))], signal.SIGKILL)
+            times.append(run.wait(lambda: next((e["ms"] for e in run.events() if e["kind"] == "recovered" and e["time"] > t), None),
+                                  "recovery") / 1e3)
+        run.stop()
+        results[f"{groups} groups of one trainer: recovery"] = times
+    return results
+
+
 # tiny_llama.py's sizes; its embeddings are not tied, and a batch of 4 x 128 tokens is one trainer's.
 PEERS_SIZE = {"model__preset": "", "model__dim": 256, "model__hidden": 688, "model__layers": 4, "model__heads": 4, "model__kv_heads": 4,
               "model__vocab": 2048, "model__block_size": 128, "model__tie_embeddings": False, "train__micro_batch_size": 4}
@@ -243,7 +267,7 @@ def beside_peers(flags, data, dice):
                 yield f"{script} {preset or ''}: killed -> {what}", result
 
 
-ROWS = [row_trainer_killed, row_trainer_stopped, row_node_spare, row_node_alone, row_supervisor]
+ROWS = [row_trainer_killed, row_trainer_stopped, row_node_spare, row_node_alone, row_supervisor, row_groups]
 
 
 def main():

@@ -1,0 +1,47 @@
+#include "actors/node/health.hpp"
+
+#include <caf/all.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "runtime/base/health.hpp"
+#include "transport/protocol/messages.hpp"
+
+namespace simplescale {
+
+struct HealthReporter::Shared {
+  std::mutex mutex;
+  std::condition_variable wake;
+  caf::actor node;  // null: stop
+};
+
+HealthReporter::HealthReporter(caf::actor node, std::string name, std::string folder,
+                               int64_t interval_ms)
+    : shared_(std::make_shared<Shared>()) {
+  shared_->node = std::move(node);
+  std::thread([shared = shared_, name = std::move(name), folder = std::move(folder), interval_ms] {
+    HealthProbe probe(folder);
+    std::unique_lock lock(shared->mutex);
+    while (!shared->wake.wait_for(lock, std::chrono::milliseconds(interval_ms),
+                                  [&] { return !shared->node; })) {
+      lock.unlock();
+      const HostHealth h = probe.sample();
+      NodeHealth report{name, h.cpu, h.memory, h.disk, h.received_mb_per_s, h.sent_mb_per_s, {}};
+      for (const GpuHealth& gpu : h.gpus)
+        report.gpus.push_back({gpu.name, gpu.utilization, gpu.temperature_c, gpu.power_w,
+                               gpu.memory_used, gpu.ecc_errors});
+      lock.lock();
+      if (shared->node) caf::anon_send(shared->node, std::move(report));
+    }
+  }).detach();
+}
+
+HealthReporter::~HealthReporter() {
+  std::lock_guard lock(shared_->mutex);
+  shared_->node = nullptr;
+  shared_->wake.notify_all();
+}
+
+}  // namespace simplescale

@@ -1,0 +1,48 @@
+// How a host and its GPUs are: from /proc, the file system of a folder, and NVML, which is loaded
+// at run time and may be absent. For eyes and monitoring; nothing is decided on it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace simplescale {
+
+/// What NVML does not tell is 0.
+struct GpuHealth {
+  std::string name;
+  double utilization = 0;  // 0 to 1
+  double temperature_c = 0;
+  double power_w = 0;
+  double memory_used = 0;   // 0 to 1
+  uint64_t ecc_errors = 0;  // uncorrected, since the driver was loaded
+  bool operator==(const GpuHealth&) const = default;
+};
+
+/// Shares are 0 to 1, of all cores, all memory, all of the disk; rates since the sample before.
+struct HostHealth {
+  double cpu = 0, memory = 0, disk = 0;
+  double received_mb_per_s = 0, sent_mb_per_s = 0;  // of all interfaces but loopback
+  std::vector<GpuHealth> gpus;
+};
+
+class HealthProbe {
+ public:
+  /// folder: whose file system is looked at.
+  explicit HealthProbe(std::string folder);
+  ~HealthProbe();
+  /// Blocks for as long as the file system and the GPU driver do; one thread at a time.
+  HostHealth sample();
+
+ private:
+  struct Nvml;
+  struct Counters {
+    double time_s = 0, busy = 0, total = 0, received = 0, sent = 0;
+  };
+  const std::string folder_;
+  Counters before_;
+  std::unique_ptr<Nvml> nvml_;
+};
+
+}  // namespace simplescale

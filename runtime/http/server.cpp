@@ -1,0 +1,146 @@
+#include "runtime/http/server.hpp"
+
+#include <httplib.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "runtime/base/log.hpp"
+#include "runtime/http/page.hpp"
+#include "runtime/http/prometheus.hpp"
+
+namespace simplescale {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kThreads = 4;
+constexpr size_t kPart = 1 << 20;  // of a file that one answer has
+constexpr int kStaleS = 10;        // the supervisor writes its status every second
+
+json status_of(const RunFolder& run) {
+  const auto text = read_text(run.status());
+  return text.ok() ? json::parse(*text, nullptr, false) : json();
+}
+
+/// The last whole line of a file of lines, as JSON; null if there is none.
+json last_line(const std::string& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return {};
+  const auto size = static_cast<size_t>(std::max<std::streamoff>(0, file.tellg()));
+  std::string text(std::min<size_t>(size, 4096), '\0');
+  file.seekg(static_cast<std::streamoff>(size - text.size()));
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  const size_t end = text.rfind('\n');
+  if (end == std::string::npos || end == 0) return {};
+  const size_t before = text.rfind('\n', end - 1);
+  const size_t begin = before == std::string::npos ? 0 : before + 1;
+  const json line = json::parse(text.substr(begin, end - begin), nullptr, false);
+  return line.is_discarded() ? json() : line;
+}
+
+/// Whole lines from byte `after` on, and in X-Next where to go on.
+void lines_after(const std::string& path, const httplib::Request& request,
+                 httplib::Response& response) {
+  size_t after = 0;
+  if (request.has_param("after"))
+    after = std::strtoull(request.get_param_value("after").c_str(), nullptr, 10);
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const auto size = file ? static_cast<size_t>(std::max<std::streamoff>(0, file.tellg())) : 0;
+  if (after > size) after = 0;  // another run's
+  std::string text(std::min(kPart, size - after), '\0');
+  file.seekg(static_cast<std::streamoff>(after));
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  const size_t end = text.rfind('\n');
+  text.resize(end == std::string::npos ? 0 : end + 1);
+  response.set_header("X-Next", std::to_string(after + text.size()));
+  response.set_content(std::move(text), "application/x-ndjson");
+}
+
+void healthz(const RunFolder& run, httplib::Response& response) {
+  struct stat file {};
+  const bool there = stat(run.status().c_str(), &file) == 0;
+  const auto age_s = time(nullptr) - file.st_mtime;
+  if (there && age_s <= kStaleS) return response.set_content("ok\n", "text/plain");
+  response.status = 503;
+  response.set_content(there ? "status is " + std::to_string(age_s) + " s old\n" : "no status\n",
+                       "text/plain");
+}
+
+void routes(httplib::Server& server, const RunFolder& run) {
+  server.Get("/", [](const httplib::Request&, httplib::Response& response) {
+    response.set_content(kPage, sizeof kPage - 1, "text/html; charset=utf-8");
+  });
+  server.Get("/healthz", [run](const httplib::Request&, httplib::Response& response) {
+    healthz(run, response);
+  });
+  server.Get("/status", [run](const httplib::Request&, httplib::Response& response) {
+    auto text = read_text(run.status());
+    if (text.ok()) return response.set_content(text.take(), "application/json");
+    response.status = 503;
+    response.set_content(json{{"error", text.status().message()}}.dump(), "application/json");
+  });
+  server.Get("/metrics", [run](const httplib::Request&, httplib::Response& response) {
+    response.set_content(prometheus_text(status_of(run), last_line(run.metrics())),
+                         "text/plain; version=0.0.4; charset=utf-8");
+  });
+  server.Get("/metrics.jsonl", [run](const httplib::Request& request, httplib::Response& response) {
+    lines_after(run.metrics(), request, response);
+  });
+  server.Get("/events.jsonl", [run](const httplib::Request& request, httplib::Response& response) {
+    lines_after(run.events(), request, response);
+  });
+  server.set_default_headers({{"X-Content-Type-Options", "nosniff"},
+                              {"Content-Security-Policy",
+                               "default-src 'none'; script-src 'unsafe-inline'; style-src "
+                               "'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'"},
+                              {"Cache-Control", "no-store"}});
+}
+
+}  // namespace
+
+struct HttpServer::Parts {
+  httplib::Server server;
+  std::thread thread;
+};
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options) {
+  std::unique_ptr<HttpServer> http(new HttpServer);
+  http->parts_ = std::make_unique<Parts>();
+  httplib::Server& server = http->parts_->server;
+  server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
+  server.set_read_timeout(2);  // of one read: who is slower is let go
+  server.set_write_timeout(5);
+  server.set_keep_alive_timeout(2);
+  server.set_keep_alive_max_count(50);
+  server.set_payload_max_length(0);
+  routes(server, options.run);
+  int port = options.port;
+  if (port == 0 || !server.bind_to_port(options.host, port)) {
+    if (port != 0) log::warn("http: port {} is taken; using another", port);
+    port = server.bind_to_any_port(options.host);
+  }
+  if (port < 0)
+    return Status(Code::unavailable, "metrics.http_host = \"" + options.host +
+                                         "\": no port can be used at that address");
+  const bool bare_v6 = options.host.find(':') != std::string::npos;
+  http->url_ = "http://" + (bare_v6 ? "[" + options.host + "]" : options.host) + ":" +
+               std::to_string(port) + "/";
+  http->parts_->thread = std::thread([&server] { server.listen_after_bind(); });
+  // stop() does nothing before the thread has begun; it listens already, so that is soon.
+  for (int i = 0; i < 1000 && !server.is_running(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return http;
+}
+
+HttpServer::~HttpServer() {
+  if (!parts_ || !parts_->thread.joinable()) return;
+  parts_->server.stop();
+  parts_->thread.join();
+}
+
+}  // namespace simplescale

@@ -1,0 +1,40 @@
+// What monitoring reads.
+#include "runtime/http/prometheus.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace simplescale;
+using nlohmann::json;
+
+TEST_SUITE("prometheus") {
+  TEST_CASE("prometheus: a metric's samples follow each other, labels are escaped") {
+    const json trainer = {{"name", "n0.0"}, {"state", "training"}, {"slowness", 1.25}};
+    const json down = {{"name", "n1.0"}, {"state", "down"}, {"slowness", nullptr}};
+    const json status = {{"run", "a \"b\"\\\n"},
+                         {"state", "training"},
+                         {"step", 7},
+                         {"loss", nullptr},
+                         {"nodes",
+                          {{{"name", "n0"}, {"state", "up"}, {"trainers", {trainer}}},
+                           {{"name", "n1"}, {"state", "lost"}, {"trainers", {down}}}}}};
+    const std::string text = prometheus_text(status, {{"step_ms", 12.5}});
+    const std::string run = "run=\"a \\\"b\\\"\\\\\\n\"";
+    CHECK(text.find("# TYPE simplescale_step gauge\nsimplescale_step{" + run + "} 7\n") !=
+          std::string::npos);
+    CHECK(text.find("simplescale_step_milliseconds{" + run + "} 12.5\n") != std::string::npos);
+    CHECK(text.find("simplescale_loss") == std::string::npos);
+    CHECK(text.find("simplescale_nodes{" + run + ",state=\"lost\"} 1\nsimplescale_nodes{" + run +
+                    ",state=\"up\"} 1\n") != std::string::npos);
+    CHECK(text.find("simplescale_trainer_up{" + run +
+                    ",node=\"n0\",trainer=\"n0.0\"} 1\nsimplescale_trainer_up{" + run +
+                    ",node=\"n1\",trainer=\"n1.0\"} 0\n# HELP") != std::string::npos);
+    CHECK(text.find("simplescale_trainer_slowness{" + run +
+                    ",node=\"n0\",trainer=\"n0.0\"} 1.25\n") != std::string::npos);
+  }
+
+  TEST_CASE("prometheus: anything that is not a status gives no samples, and no crash") {
+    for (const json& odd : {json(), json(3), json::array({1, 2}), json{{"nodes", 3}, {"step", "x"}},
+                            json{{"nodes", json::array({json(), json(4), json::object()})}}})
+      CHECK(prometheus_text(odd, odd).find("simplescale_step{") == std::string::npos);
+  }
+}
