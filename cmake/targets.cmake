@@ -33,7 +33,7 @@ function(simplescale_layer name)
   simplescale_flags(${name})
 endfunction()
 
-simplescale_layer(base FOLDERS runtime/base runtime/config runtime/data runtime/checkpoint
+simplescale_layer(base FOLDERS runtime/base runtime/config runtime/data runtime/checkpoint runtime/exports
   LINK Threads::Threads spdlog::spdlog nlohmann_json::nlohmann_json PkgConfig::tomlplusplus
        PkgConfig::xxhash PkgConfig::sentencepiece rt)
 

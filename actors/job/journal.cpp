@@ -24,9 +24,11 @@ double wall_time_s() {
          1e3;
 }
 
-Journal::Journal(std::string folder, std::function<bool()> may_write, int64_t patience_ms)
+Journal::Journal(std::string folder, std::function<bool()> may_write, int64_t patience_ms,
+                 std::function<void()> written)
     : patience_ms_(patience_ms),
-      writer_(std::make_shared<Writer>(std::move(folder), std::move(may_write))) {
+      writer_(
+          std::make_shared<Writer>(std::move(folder), std::move(may_write), std::move(written))) {
   std::thread([writer = writer_] { writer->run(); }).detach();
 }
 
@@ -70,6 +72,12 @@ void Journal::mark(uint64_t step) {
   writer_->push({Kind::mark, "", "", step});
 }
 
+bool Journal::flush() {
+  std::unique_lock lock(writer_->mutex_);
+  return writer_->idle_.wait_for(lock, std::chrono::milliseconds(patience_ms_),
+                                 [this] { return writer_->jobs_.empty() && !writer_->writing_; });
+}
+
 void Journal::stop() {
   writer_->stopped_ = true;
 }
@@ -81,6 +89,7 @@ void Journal::Writer::run() {
     if (jobs_.empty()) break;
     std::deque<Job> jobs;
     jobs.swap(jobs_);
+    writing_ = true;
     lock.unlock();
     if (!stopped_ && may_write_ && !may_write_()) stopped_ = true;
     for (size_t i = 0; i < jobs.size() && !stopped_; ++i) {
@@ -95,7 +104,10 @@ void Journal::Writer::run() {
       log::error("cannot write {}/{}: {}; training goes on, the run's records have a gap", folder_,
                  jobs[i].file, std::strerror(errno));
     }
+    if (written_ && !stopped_) written_();
     lock.lock();
+    writing_ = false;
+    idle_.notify_all();
   }
   over_ = true;
   ended_.notify_all();

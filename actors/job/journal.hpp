@@ -24,10 +24,11 @@ namespace simplescale {
 class Journal {
  public:
   /// may_write is asked on the thread before what has gathered is written; once it says no, nothing
-  /// is written any more (S4: a deposed supervisor).
-  /// patience_ms: how long the destructor waits for the disk.
+  /// is written any more (S4: a deposed supervisor). written is called on the thread after each
+  /// writing.
+  /// patience_ms: how long the destructor and flush() wait for the disk.
   explicit Journal(std::string folder, std::function<bool()> may_write = nullptr,
-                   int64_t patience_ms = 10'000);
+                   int64_t patience_ms = 10'000, std::function<void()> written = nullptr);
   ~Journal();  // writes what is queued; what a file system that hangs does not take is lost
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
@@ -38,6 +39,8 @@ class Journal {
   /// marked() is `step` as soon as all that was appended before is in the files.
   void mark(uint64_t step);
   uint64_t marked() const { return writer_->marked_; }
+  /// Waits until all that was given before is in the files; false: the disk hangs.
+  bool flush();
   /// Nothing is written any more, whatever is queued.
   void stop();
 
@@ -50,8 +53,10 @@ class Journal {
   };
   /// What the thread has; it outlives the journal if the file system hangs.
   struct Writer {
-    Writer(std::string folder, std::function<bool()> may_write)
-        : folder_(std::move(folder)), may_write_(std::move(may_write)) {}
+    Writer(std::string folder, std::function<bool()> may_write, std::function<void()> written)
+        : folder_(std::move(folder)),
+          may_write_(std::move(may_write)),
+          written_(std::move(written)) {}
     ~Writer();
     void run();
     void push(Job job);
@@ -59,10 +64,11 @@ class Journal {
     bool write_lines(const std::string& file, const std::string& text);
     const std::string folder_;
     const std::function<bool()> may_write_;
+    const std::function<void()> written_;
     std::mutex mutex_;
-    std::condition_variable wake_, ended_;
+    std::condition_variable wake_, idle_, ended_;
     std::deque<Job> jobs_;
-    bool stopping_ = false, over_ = false, complained_ = false;
+    bool stopping_ = false, writing_ = false, over_ = false, complained_ = false;
     std::atomic<bool> stopped_ = false;
     std::atomic<uint64_t> marked_ = 0;
     std::map<std::string, int> files_;

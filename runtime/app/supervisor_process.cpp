@@ -24,15 +24,17 @@
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/exports/exporter.hpp"
 #include "runtime/http/server.hpp"
 
 namespace simplescale {
 
 namespace {
 
-constexpr int kAliveMs = 1'000;   // for another supervisor to answer
-constexpr int kRefuseMs = 5'000;  // of telling agents that the run cannot begin
-constexpr int kBeatMs = 1'500;    // for its heartbeat to change
+constexpr int kAliveMs = 1'000;      // for another supervisor to answer
+constexpr int kRefuseMs = 5'000;     // of telling agents that the run cannot begin
+constexpr int kPatienceMs = 10'000;  // for the disk at the end
+constexpr int kBeatMs = 1'500;       // for its heartbeat to change
 
 /// Shared by everything in the process.
 struct Process {
@@ -198,9 +200,13 @@ Result<int> supervise(const Process& p, Before before) {
     end->set_value({code, std::move(reason)});
   };
   // S4: also what was queued when this process was stopped is not written by a deposed one.
-  job.journal = std::make_shared<Journal>(p.options.run, [files = p.files, epoch] {
+  const auto leads = [files = p.files, epoch] {
     const auto newest = files.newest();
     return !newest.ok() || (newest->number == epoch && files.current());
+  };
+  const auto exporter = Exporter::make(p.run(), p.config, leads);
+  job.journal = std::make_shared<Journal>(p.options.run, leads, kPatienceMs, [exporter] {
+    if (exporter) exporter->wake();
   });
   auto journal = job.journal;
   job.diagnosis_failed = [run = p.options.run](const std::string& host, const std::string& why) {
@@ -218,6 +224,7 @@ Result<int> supervise(const Process& p, Before before) {
   watch.reset();
   caf::anon_send_exit(supervisor, caf::exit_reason::user_shutdown);
   supervisor = nullptr;
+  if (exporter && journal->flush()) exporter->finish(code);
   return code;
 }
 

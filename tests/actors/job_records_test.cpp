@@ -125,6 +125,24 @@ TEST_SUITE("job records") {
     CHECK(folder.text("metrics.jsonl").ends_with(metric(100)));
   }
 
+  TEST_CASE("journal: whoever follows it is told once the lines are in the files") {
+    Folder folder;
+    std::atomic<int> told = 0;
+    std::string seen;
+    Journal journal(folder.path, nullptr, 10'000, [&] {
+      seen = folder.text("metrics.jsonl");
+      ++told;
+    });
+    journal.append("metrics.jsonl", {{"step", 1}});
+    CHECK(journal.flush());
+    CHECK(told >= 1);
+    CHECK(seen == metric(1));
+    journal.append("metrics.jsonl", {{"step", 2}});
+    CHECK(journal.flush());
+    CHECK(seen == metric(1) + metric(2));
+    CHECK(journal.flush());  // nothing is queued
+  }
+
   TEST_CASE("records: a successor goes on after the last whole step") {
     Folder folder;
     auto mend = [&](bool keeps_ledger = true) {

@@ -1,0 +1,55 @@
+#include "runtime/exports/append_file.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace simplescale {
+
+AppendFile::AppendFile(AppendFile&& other) noexcept {
+  *this = std::move(other);
+}
+
+AppendFile& AppendFile::operator=(AppendFile&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(size_, other.size_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+AppendFile::~AppendFile() {
+  if (fd_ >= 0) close(fd_);
+}
+
+Result<AppendFile> AppendFile::create(const std::string& path) {
+  AppendFile file;
+  file.path_ = path;
+  file.fd_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file.fd_ >= 0) return file;
+  return Status(errno == ENOENT ? Code::not_found : Code::io,
+                "cannot write " + path + ": " + std::strerror(errno));
+}
+
+Status AppendFile::append(std::string_view bytes) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t count =
+        pwrite(fd_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(size_ + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      const int error = count < 0 ? errno : EIO;
+      if (ftruncate(fd_, static_cast<off_t>(size_)) != 0) {
+        // The next piece overwrites it.
+      }
+      return Status(Code::io, "cannot write " + path_ + ": " + std::strerror(error));
+    }
+    done += static_cast<size_t>(count);
+  }
+  size_ += bytes.size();
+  return {};
+}
+
+}  // namespace simplescale

@@ -1,0 +1,96 @@
+#include "runtime/exports/records.hpp"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace simplescale {
+
+using nlohmann::json;
+
+namespace {
+
+std::optional<double> real(const json& line, const char* key) {
+  const auto found = line.find(key);
+  if (found == line.end() || !found->is_number()) return std::nullopt;
+  const double value = found->get<double>();
+  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
+std::optional<uint64_t> whole(const json& line, const char* key) {
+  const auto found = line.find(key);
+  if (found == line.end() || !found->is_number_unsigned()) return std::nullopt;
+  return found->get<uint64_t>();
+}
+
+std::string word(const json& line, const char* key) {
+  const auto found = line.find(key);
+  return found != line.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+}  // namespace
+
+std::optional<double> MetricsRow::find(const std::string& name) const {
+  for (const auto& [key, value] : scalars)
+    if (key == name) return value;
+  return std::nullopt;
+}
+
+std::optional<MetricsRow> parse_metrics(const std::string& text) {
+  const json line = json::parse(text, nullptr, false);
+  if (!line.is_object()) return std::nullopt;
+  const auto step = whole(line, "step"), generation = whole(line, "generation");
+  if (!step || !generation) return std::nullopt;
+  MetricsRow row;
+  row.at = {*generation, *step};
+  row.time_s = real(line, "time").value_or(0);
+  for (const char* name :
+       {"loss", "grad_norm", "lr", "tokens_per_second", "step_ms", "mfu", "generation"})
+    if (const auto value = real(line, name)) row.scalars.emplace_back(name, *value);
+  return row;
+}
+
+std::optional<Recovery> parse_recovery(const std::string& text) {
+  const json line = json::parse(text, nullptr, false);
+  if (!line.is_object() || word(line, "kind") != "recovered") return std::nullopt;
+  return Recovery{real(line, "time").value_or(0), real(line, "ms").value_or(0),
+                  whole(line, "step").value_or(0)};
+}
+
+bool LineFollower::next(std::string& line) {
+  if (!file_.is_open()) file_.open(path_);
+  if (!file_.is_open()) return false;
+  file_.clear();
+  std::string text;
+  if (!std::getline(file_, text)) return false;
+  partial_ += text;
+  if (file_.eof()) return false;  // a line in the making
+  line = std::move(partial_);
+  partial_.clear();
+  return true;
+}
+
+RunRecords read_records(const RunFolder& run) {
+  RunRecords records;
+  std::string text;
+  for (LineFollower lines(run.metrics()); lines.next(text);) {
+    auto row = parse_metrics(text);
+    if (!row) continue;
+    while (!records.rows.empty() && records.rows.back().at.step >= row->at.step)
+      records.rows.pop_back();
+    records.rows.push_back(std::move(*row));
+  }
+  for (LineFollower lines(run.events()); lines.next(text);) {
+    const json line = json::parse(text, nullptr, false);
+    if (!line.is_object()) continue;
+    records.last_kind = word(line, "kind");
+    if (records.begin_s == 0) records.begin_s = real(line, "time").value_or(0);
+    if (const auto recovery = parse_recovery(text)) records.recoveries.push_back(*recovery);
+    if (const auto loss = real(line, "val_loss")) {
+      records.val_loss = loss;
+      records.val_losses.emplace_back(whole(line, "step").value_or(0), *loss);
+    }
+  }
+  return records;
+}
+
+}  // namespace simplescale
