@@ -7,6 +7,7 @@
 
 #include "runtime/app/commands.hpp"
 #include "runtime/app/report.hpp"
+#include "runtime/app/runs.hpp"
 #include "runtime/app/slurm.hpp"
 #include "runtime/base/log.hpp"
 
@@ -15,7 +16,9 @@ namespace {
 
 struct Arguments {
   std::string config, run, folder, checkpoint, dtype = "float32", node, standby_of;
-  std::vector<std::string> commands;
+  std::vector<std::string> commands, runs;
+  std::string runs_folder = "runs", output = "plot.svg";
+  SweepOptions sweep;
   bool json = false, watch = false, dry_run = false;
   int code = 0;
 };
@@ -106,6 +109,30 @@ int run(int argc, char** argv) {
                       "status, pause, resume, stop, drain NODE, undrain NODE, diagnose NODE, "
                       "restart TRAINER, inject KIND TARGET [--at STEP], plan KIND TARGET, why [N]");
   console->add_flag("--json", a.json, "answers as JSON");
+
+  CLI::App* runs = command(app, "runs", "a table of the runs in a folder",
+                           [&](CLI::App*) { return report(runs_command(a.runs_folder, a.json)); });
+  runs->add_option("FOLDER", a.runs_folder, "where the runs are (runs)");
+  runs->add_flag("--json", a.json, "as JSON");
+
+  CLI::App* plot =
+      command(app, "plot", "loss, throughput and recoveries over steps, runs in one picture",
+              [&](CLI::App*) { return report(plot_command(a.runs, a.output)); });
+  plot->add_option("RUN", a.runs, "a run's folder, or a folder of runs")->required();
+  plot->add_option("-o,--output", a.output, "FILE.svg or FILE.png (plot.svg)");
+
+  CLI::App* sweep = config_of(command(
+      app, "sweep", "trains all runs of a [sweep], one after the other; goes on with what is left",
+      [&](CLI::App* sub) {
+        a.sweep.config = a.config;
+        a.sweep.folder = a.run;
+        a.sweep.overrides = sub->remaining();
+        return report(sweep_command(a.sweep));
+      }));
+  sweep->add_option("--run", a.run, "the sweep's folder (run.folder)");
+  sweep->add_flag("--submit", a.sweep.submit, "as a job array of Slurm instead");
+  sweep->add_flag("--dry-run", a.sweep.dry_run, "with --submit: does not submit it");
+  sweep->add_flag("--summary", a.sweep.summary, "only the table and the plot of what there is");
 
   CLI::App* doctor = command(app, "doctor", "checks this machine before a run", [&](CLI::App* sub) {
     return report(doctor_command(a.config, sub->remaining(), a.json));

@@ -152,8 +152,8 @@ Status note_failed_node(const std::string& run, const json& line) {
 
 }  // namespace
 
-Status submit_command(const std::string& config_file, Overrides overrides, const std::string& run,
-                      bool dry_run) {
+Result<BatchFile> write_batch_file(const std::string& config_file, Overrides overrides,
+                                   const std::string& run) {
   SS_ASSIGN(RunStart start, run_start(config_file, std::move(overrides), run));
   const RunFolder folder{run_folder(start.config)};
   SS_RETURN_IF_ERROR(check_run_folder(folder, start.config));
@@ -168,16 +168,26 @@ Status submit_command(const std::string& config_file, Overrides overrides, const
   const std::string file = folder.control() + "/submit.sh";
   SS_RETURN_IF_ERROR(write_file_atomic(folder.control() + "/submit.toml", to_toml(start.config)));
   SS_RETURN_IF_ERROR(write_file_atomic(file, script));
-  std::fputs(script.c_str(), stdout);
+  return BatchFile{folder.path, file, script};
+}
+
+Result<std::string> submit_batch_file(const std::string& file) {
+  const auto answer = must_run({"sbatch", "--parsable", file});
+  if (!answer.ok()) return Status(Code::bad_config, answer.status().message());
+  return answer->substr(0, answer->find(';'));
+}
+
+Status submit_command(const std::string& config_file, Overrides overrides, const std::string& run,
+                      bool dry_run) {
+  SS_ASSIGN(const BatchFile batch, write_batch_file(config_file, std::move(overrides), run));
+  std::fputs(batch.script.c_str(), stdout);
   std::fflush(stdout);
   if (dry_run) return {};
-  auto answer = must_run({"sbatch", "--parsable", file});
-  if (!answer.ok()) return Status(Code::bad_config, answer.status().message());
-  const std::string job = answer->substr(0, answer->find(';'));
+  SS_ASSIGN(const std::string job, submit_batch_file(batch.file));
   std::printf(
       "\nsubmitted as job %s; follow it with: simplescale status %s --watch; its output goes to "
       "%s/slurm-%s.out\n",
-      job.c_str(), folder.path.c_str(), folder.logs().c_str(), job.c_str());
+      job.c_str(), batch.run.c_str(), RunFolder{batch.run}.logs().c_str(), job.c_str());
   return {};
 }
 

@@ -18,6 +18,14 @@ std::optional<slurm::Task> slurm_task();
 /// One node agent of a job. Returns only if it could not begin; else the process ends here.
 Status train_in_slurm(RunStart start, const slurm::Task& task);
 
+/// control/submit.sh of a run's folder, and control/submit.toml, which it trains.
+struct BatchFile {
+  std::string run, file, script;
+};
+Result<BatchFile> write_batch_file(const std::string& config, Overrides overrides,
+                                   const std::string& run);
+/// Hands a script to sbatch; the job's number.
+Result<std::string> submit_batch_file(const std::string& file);
 /// Writes control/submit.toml and control/submit.sh into the run's folder, prints the script, and
 /// hands it to sbatch unless dry_run.
 Status submit_command(const std::string& config, Overrides overrides, const std::string& run,

@@ -41,6 +41,8 @@ class RunLock {
   ~RunLock();
   /// unavailable: another process trains in this folder.
   static Result<RunLock> take(const RunFolder& folder);
+  /// Whether some process holds it. Writes nothing.
+  static bool held(const RunFolder& folder);
 
  private:
   int fd_ = -1;

@@ -29,6 +29,7 @@ enum class Strategy : unsigned char {
   no_shard
 };
 enum class DeviceKind : unsigned char { automatic, cpu, cuda };
+enum class SweepMode : unsigned char { grid, zip };
 /// As written in a config: "auto", "full_shard", ...
 const char* to_string(DataFormat format);
 const char* to_string(Strategy strategy);
@@ -144,6 +145,18 @@ struct SlurmConfig {  // of `submit`
   std::string options;  // further ones, "--reservation=x --mem=0"
 };
 
+struct SweepAxis {
+  std::string key;                  // "train.learning_rate"
+  std::vector<std::string> values;  // in TOML syntax
+  bool operator==(const SweepAxis&) const = default;
+};
+
+struct SweepConfig {  // of `sweep`; see runtime/config/sweep.hpp
+  SweepMode mode = SweepMode::grid;
+  std::vector<int64_t> seeds;   // of each combination; empty: run.seed
+  std::vector<SweepAxis> keys;  // in order of their names
+};
+
 struct FaultSpec {
   int64_t step = 0;
   std::string kind;    // one of fault_kinds()
@@ -167,6 +180,7 @@ struct Config {
   SupervisionConfig supervision;
   MetricsConfig metrics;
   SlurmConfig slurm;
+  SweepConfig sweep;
   InjectConfig inject;
 };
 

@@ -37,16 +37,23 @@ std::string nearest(const std::string& section, const std::string& name) {
   return "; nearest known key: " + schema::nearest_key(section, name);
 }
 
-/// A node as it would be written, for messages; long ones are cut.
-std::string shown(const toml::node& node) {
-  std::string text;
-  if (auto string = node.value_exact<std::string>()) {
-    text = schema::to_toml(&*string);
-  } else {
-    std::ostringstream out;
-    node.visit([&](const auto& value) { out << value; });
-    text = out.str();
+/// A node as it would be written.
+std::string text_of(const toml::node& node) {
+  if (auto string = node.value_exact<std::string>()) return schema::to_toml(&*string);
+  if (auto number = node.value_exact<double>()) return schema::to_toml(&*number);
+  if (const toml::array* array = node.as_array()) {
+    std::string text;
+    for (const toml::node& element : *array) text += (text.empty() ? "" : ", ") + text_of(element);
+    return "[" + text + "]";
   }
+  std::ostringstream out;
+  node.visit([&](const auto& value) { out << value; });
+  return out.str();
+}
+
+/// The same for messages; long ones are cut.
+std::string shown(const toml::node& node) {
+  const std::string text = text_of(node);
   if (text.size() <= 60) return text;
   size_t end = 60;
   while ((text[end] & 0xc0) == 0x80) --end;  // not within a UTF-8 character
@@ -90,8 +97,38 @@ struct Assign {
     *v = faults;
     return true;
   }
+  bool operator()(schema::Integers* v) const {
+    const toml::array* array = node.as_array();
+    if (!array) return false;
+    schema::Integers numbers;
+    for (const toml::node& element : *array)
+      if (!Assign{element}(&numbers.emplace_back())) return false;
+    *v = numbers;
+    return true;
+  }
+  bool operator()(schema::Axes* v) const {
+    schema::Axes axes;
+    if (!node.is_table() || !gather(*node.as_table(), "", axes)) return false;
+    *v = axes;
+    return true;
+  }
 
  private:
+  /// Lists by key; a table within a table is a section: train.eps = [...].
+  static bool gather(const toml::table& table, const std::string& before, schema::Axes& axes) {
+    for (const auto& [name, value] : table) {
+      const std::string key = before + std::string(name.str());
+      if (const toml::table* section = value.as_table()) {
+        if (!gather(*section, key + ".", axes)) return false;
+        continue;
+      }
+      const toml::array* array = value.as_array();
+      if (!array || array->empty()) return false;
+      axes.push_back({key, {}});
+      for (const toml::node& element : *array) axes.back().values.push_back(text_of(element));
+    }
+    return true;
+  }
   template <class T>
   static bool assign(T* to, const std::optional<T>& value) {
     if (value) *to = *value;
@@ -110,6 +147,10 @@ bool in_range(const Key& key, const Ref& value) {
   if (const auto* v = std::get_if<double*>(&value)) return schema::contains(key.range, **v);
   if (const auto* v = std::get_if<schema::Pair*>(&value))
     return schema::contains(key.range, (**v)[0]) && schema::contains(key.range, (**v)[1]);
+  if (const auto* v = std::get_if<schema::Integers*>(&value))
+    return std::ranges::all_of(**v, [&](int64_t number) {
+      return schema::contains(key.range, static_cast<double>(number));
+    });
   return true;
 }
 
@@ -195,8 +236,7 @@ bool takes_text(const Ref& value) {
 }
 
 /// "--section.key=value" with the value in TOML syntax; what takes a string needs no quotes.
-Status apply_override(const std::string& argument, LoadedConfig& loaded) {
-  const std::string where = "command line: " + argument;
+Status apply_override(const std::string& argument, const std::string& where, LoadedConfig& loaded) {
   const std::string text =
       argument.substr(std::min(argument.find_first_not_of('-'), argument.size()));
   const size_t equals = text.find('=');
@@ -227,6 +267,23 @@ Status apply_override(const std::string& argument, LoadedConfig& loaded) {
   return {};
 }
 
+/// Every value of a sweep must do by itself; what runs they make together is seen when they are
+/// made.
+Status check_sweep(const LoadedConfig& loaded) {
+  const auto origin = loaded.origin.find("sweep.keys");
+  for (const SweepAxis& axis : loaded.config.sweep.keys) {
+    const std::string where = origin->second + ": sweep.keys";
+    if (axis.key.starts_with("run.") || axis.key.starts_with("sweep."))
+      return bad(where, axis.key + " cannot be varied" +
+                            (axis.key == "run.seed" ? "; use sweep.seeds" : ""));
+    for (const std::string& value : axis.values) {
+      LoadedConfig copy = loaded;
+      SS_RETURN_IF_ERROR(apply_override(axis.key + "=" + value, where, copy));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<LoadedConfig> load_config_text(const std::string& text, const std::string& file,
@@ -237,9 +294,10 @@ Result<LoadedConfig> load_config_text(const std::string& text, const std::string
   std::error_code ignored;
   SS_RETURN_IF_ERROR(apply_text(text, file, {fs::weakly_canonical(file, ignored)}, loaded));
   for (const std::string& argument : overrides)
-    SS_RETURN_IF_ERROR(apply_override(argument, loaded));
+    SS_RETURN_IF_ERROR(apply_override(argument, "command line: " + argument, loaded));
   if (loaded.config.run.name.empty()) loaded.config.run.name = fs::path(file).stem().string();
   SS_RETURN_IF_ERROR(located(check_combinations(loaded.config), loaded));
+  SS_RETURN_IF_ERROR(check_sweep(loaded));
   return loaded;
 }
 

@@ -13,6 +13,7 @@ constexpr const char* precision_names[] = {"fp32", "bf16"};
 constexpr const char* strategy_names[] = {"auto", "full_shard", "shard_grad_op", "hybrid_shard",
                                           "no_shard"};
 constexpr const char* device_names[] = {"auto", "cpu", "cuda"};
+constexpr const char* sweep_names[] = {"grid", "zip"};
 
 template <class Enum>
 schema::EnumRef named(Enum& value, std::span<const char* const> names) {
@@ -158,6 +159,10 @@ const Key table[] = {
   {"slurm", "max_requeues", REF(slurm.max_requeues), not_negative, no, "Of one job; also supervision.give_up_after_cycles in a row without a newer checkpoint end it."},
   {"slurm", "options", REF(slurm.options), any, no, "Further options of sbatch in their long form, separated by spaces: --reservation=x --mem=0."},
 
+  {"sweep", "mode", ENUM(sweep.mode, sweep_names), any, no, "grid: every combination of the values. zip: the first values of all lists, then the second ones, and so on; lists are equally long."},
+  {"sweep", "seeds", REF(sweep.seeds), not_negative, no, "Values of run.seed; each combination is trained with each. Empty: run.seed alone."},
+  {"sweep", "keys", REF(sweep.keys), any, no, "Lists of values by key: { \"train.learning_rate\" = [1e-3, 3e-3] }, or [sweep.keys] with a line for each."},
+
   {"inject", "faults", REF(inject.faults), any, no, "Faults to cause: [{ step = 40, kind = \"kill_trainer\", target = \"n1.0\" }]."},
 };
 // clang-format on
@@ -209,6 +214,8 @@ const char* section_comment(const std::string& section) {
   if (section == "supervision") return "When something counts as failed, and what is tried.";
   if (section == "metrics") return "What is reported.";
   if (section == "slurm") return "What `submit` asks of Slurm.";
+  if (section == "sweep")
+    return "What `sweep` varies; each combination is a run. `train` ignores it.";
   return "Faults on purpose, to see how the run survives them.";
 }
 

@@ -19,8 +19,11 @@ struct EnumRef {
 };
 using Pair = std::array<double, 2>;
 using Faults = std::vector<FaultSpec>;
+using Integers = std::vector<int64_t>;
+using Axes = std::vector<SweepAxis>;
 /// A member of one Config.
-using Ref = std::variant<bool*, int64_t*, double*, std::string*, Pair*, EnumRef, Faults*>;
+using Ref =
+    std::variant<bool*, int64_t*, double*, std::string*, Pair*, EnumRef, Faults*, Integers*, Axes*>;
 
 /// Whether two runs that differ in a key are different runs.
 enum class Matters : unsigned char { always, layout, never };

@@ -157,6 +157,27 @@ exec "$program" requeue "$run" --code=$code
   return text;
 }
 
+Result<std::string> array_script(const std::string& batch_script, const std::string& name,
+                                 const std::string& folder, const std::vector<std::string>& runs) {
+  SS_RETURN_IF_ERROR(check_value("run.name", name));
+  SS_RETURN_IF_ERROR(check_value("run.folder", folder));
+  for (const std::string& run : runs) SS_RETURN_IF_ERROR(check_value("run.folder", run));
+  std::string text =
+      "#!/bin/bash\n# Written by `simplescale sweep --submit`: each element of the array is a "
+      "run.\n"
+      "#SBATCH --job-name=" +
+      name + "\n#SBATCH --array=0-" + std::to_string(runs.size() - 1) +
+      "\n#SBATCH --output=" + folder + "/logs/slurm-%A_%a.out\n";
+  std::istringstream lines(batch_script);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("#SBATCH ") && !line.starts_with("#SBATCH --job-name=") &&
+        !line.starts_with("#SBATCH --output="))
+      text += line + "\n";
+  text += "\nruns=(\n";
+  for (const std::string& run : runs) text += run + "\n";
+  return text + ")\nexec bash \"${runs[$SLURM_ARRAY_TASK_ID]}/control/submit.sh\"\n";
+}
+
 Verdict judge(const JobEnd& end, const Requeues& before) {
   constexpr int kRequeue = 75;
   Verdict verdict{false, end.code, "", {end.job, end.step, 0, 0}};

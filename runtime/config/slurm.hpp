@@ -46,6 +46,10 @@ std::string plain_reason(const std::string& text);
 /// For sbatch. program: the path of simplescale; tasks: nodes and spares. bad_config: a value that
 /// cannot stand in a script.
 Result<std::string> batch_script(const Config& config, const std::string& program, int tasks);
+/// The script of a job array with an element a run: batch_script()'s options of one of them, and
+/// each element goes on as its run's own control/submit.sh. folder: of the sweep.
+Result<std::string> array_script(const std::string& batch_script, const std::string& name,
+                                 const std::string& folder, const std::vector<std::string>& runs);
 
 // --- The end of a job ---
 

@@ -64,6 +64,20 @@ struct ToToml {
     }
     return out + "]";
   }
+  std::string operator()(const Integers* v) const {
+    std::string out;
+    for (const int64_t value : *v) out += (out.empty() ? "" : ", ") + std::to_string(value);
+    return "[" + out + "]";
+  }
+  std::string operator()(const Axes* v) const {
+    std::string out;
+    for (const SweepAxis& axis : *v) {
+      std::string values;
+      for (const std::string& value : axis.values) values += (values.empty() ? "" : ", ") + value;
+      out += (out.empty() ? " " : ", ") + quoted(axis.key) + " = [" + values + "]";
+    }
+    return out.empty() ? "{}" : "{" + out + " }";
+  }
 };
 
 struct Expected {
@@ -82,6 +96,10 @@ struct Expected {
   }
   std::string operator()(const Faults*) const {
     return "a list of { step = 40, kind = \"kill_trainer\", target = \"n1.0\" }";
+  }
+  std::string operator()(const Integers*) const { return "a list of integers"; }
+  std::string operator()(const Axes*) const {
+    return "lists of values by key, { \"train.learning_rate\" = [1e-3, 3e-3] }";
   }
 };
 

@@ -171,6 +171,28 @@ TEST_SUITE("slurm") {
     CHECK(judge(ended(75, 11), kept).code == 3);
   }
 
+  TEST_CASE("slurm: a job array asks for what one of its runs asks for") {
+    Config config;
+    config.run.name = "one";
+    config.run.folder = "/sweep/000-seed-1";
+    config.slurm.partition = "long";
+    const auto one = batch_script(config, "/bin/simplescale", 2);
+    REQUIRE(one.ok());
+    const std::vector<std::string> runs = {"/sweep/000-seed-1", "/sweep/001-seed-2"};
+    const auto script = array_script(*one, "sweep", "/sweep", runs);
+    REQUIRE(script.ok());
+    for (const char* line :
+         {"#SBATCH --job-name=sweep\n", "#SBATCH --array=0-1\n", "#SBATCH --partition=long\n",
+          "#SBATCH --ntasks=2\n", "#SBATCH --no-kill\n", "#SBATCH --requeue\n",
+          "#SBATCH --output=/sweep/logs/slurm-%A_%a.out\n",
+          "runs=(\n/sweep/000-seed-1\n/sweep/001-seed-2\n)\n",
+          "exec bash \"${runs[$SLURM_ARRAY_TASK_ID]}/control/submit.sh\"\n"})
+      CHECK_MESSAGE(script->find(line) != std::string::npos, line);
+    CHECK(script->find("srun") == std::string::npos);
+    CHECK(script->find("job-name=one") == std::string::npos);
+    CHECK(!array_script(*one, "sweep", "/sweep", {"/sweep/$(reboot)"}).ok());
+  }
+
   TEST_CASE("slurm: fields of a job and lists of nodes") {
     const std::string line = "JobId=7 JobState=RUNNING ExcNodeList=(null) Command=/x y JobState=NO";
     CHECK(field(line, "JobState") == "RUNNING");

@@ -2,6 +2,7 @@
 
 Skips visibly where Slurm is not installed or cannot run."""
 
+import json
 import os
 import pathlib
 import re
@@ -133,6 +134,18 @@ class Slurm(Case):
         return slurm("sinfo", "--noheader", "--format=%T", "--nodes", host).startswith("down")
 
     # --- Tests ---
+
+    def test_a_sweep_is_a_job_array(self):
+        self.config.write_text(self.config.read_text() + "\n[sweep]\nseeds = [1, 2]\n")
+        sweep, flags = self.folder / "sweep", [*self.layout_flags, "--train.max_steps=40"]
+        job = re.search(r"submitted as job array (\d+)", self.command("sweep", self.config, f"--run={sweep}", "--submit", *flags))[1]
+        self.addCleanup(lambda: slurm("scancel", "--quiet", job, check=False))
+        self.wait_for(lambda: [last_step(sweep / f"00{i}-seed-{i + 1}") for i in range(2)] == [40, 40], "both runs", timeout=60)
+        self.wait_for(lambda: not slurm("squeue", "--noheader", "--jobs", job, check=False), "the end of the array", timeout=60)
+        self.command("sweep", self.config, f"--run={sweep}", "--summary", *flags)
+        table = json.loads((sweep / "summary.json").read_text())
+        self.assertEqual([(r["state"], r["step"]) for r in table], [("finished", 40)] * 2, self.output(sweep))
+        self.assertIn("nothing to submit", self.command("sweep", self.config, f"--run={sweep}", "--submit", *flags))
 
     def test_submit_to_finish(self):
         script = self.command("submit", self.config, f"--run={self.folder / 'dry'}", *self.layout_flags, "--train.max_steps=5",

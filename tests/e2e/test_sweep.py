@@ -1,0 +1,86 @@
+"""Sweeps: every run of a grid is trained, an interrupted sweep goes on, and it ends with a table and a picture."""
+
+import json
+import re
+import signal
+import subprocess
+import unittest
+
+from common import PROGRAM, TINY, Case, last_step, lines
+
+SWEEP = """
+[sweep]
+seeds = [1, 2]
+[sweep.keys]
+train.learning_rate = [1e-3, 4e-3]
+"""
+
+
+class Sweep(Case):
+    def setUp(self):
+        super().setUp()
+        self.write_config({**TINY, "train.max_steps": 150})
+        self.config.write_text(self.config.read_text() + SWEEP)
+        self.sweep = self.folder / "sweep"
+
+    def runs(self):
+        return sorted(p.parent for p in self.sweep.glob("*/config.toml"))
+
+    def test_an_interrupted_sweep_goes_on_and_ends_with_a_table_and_a_picture(self):
+        process = subprocess.Popen([PROGRAM, "sweep", self.config, f"--run={self.sweep}"], cwd=self.folder, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        second = self.sweep / "001-learning_rate-0.001-seed-2"
+        self.wait_for(lambda: last_step(second) >= 5, "the second run's step 5")
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, said)
+        self.assertIn("goes on from here", said)
+        self.assertEqual(len(self.runs()), 2)
+        self.assertLess(last_step(second), 150)
+        first = self.sweep / "000-learning_rate-0.001-seed-1"
+        done = (first / "metrics.jsonl").stat().st_mtime_ns
+
+        said = self.command("sweep", self.config, f"--run={self.sweep}", timeout=300)
+        self.assertIn("000-learning_rate-0.001-seed-1: is finished", said)
+        self.assertIn("001-learning_rate-0.001-seed-2: goes on", said)
+        self.assertEqual((first / "metrics.jsonl").stat().st_mtime_ns, done)
+        self.assertEqual([r.name for r in self.runs()], ["000-learning_rate-0.001-seed-1", "001-learning_rate-0.001-seed-2",
+                                                         "002-learning_rate-0.004-seed-1", "003-learning_rate-0.004-seed-2"])
+        for run in self.runs():
+            self.assertEqual([m["step"] for m in lines(run / "metrics.jsonl")], list(range(1, 151)), run.name)
+        # The interrupted one has the bits of a run that was never interrupted.
+        alone = self.train("alone", "--train.learning_rate=1e-3", "--run.seed=2")
+        self.assertEqual(self.digest(second), self.digest(alone))
+        self.assertEqual(len({self.digest(run) for run in self.runs()}), 4)
+
+        table = json.loads((self.sweep / "summary.json").read_text())
+        self.assertEqual([(r["state"], r["step"]) for r in table], [("finished", 150)] * 4)
+        self.assertEqual(table[1]["loss"], lines(second / "metrics.jsonl")[-1]["loss"])
+        self.assertEqual(len((self.sweep / "summary.txt").read_text().splitlines()), 5)
+        self.assertIn(second.name, (self.sweep / "summary.svg").read_text())
+        self.assertIn("150/150", self.command("runs", self.sweep))
+
+        # Another sweep in the same folder is refused.
+        self.command("sweep", self.config, f"--run={self.sweep}", "--sweep.seeds=[1,2,3]", code=78)
+        self.assertIn("sweep.seeds was [1, 2] and is now [1, 2, 3]", self.stderr)
+
+    def test_a_run_that_cannot_be_is_said_before_anything_starts(self):
+        self.command("sweep", self.config, f"--run={self.sweep}", '--sweep.keys={"model.heads" = [4, 5]}', code=78)
+        self.assertRegex(self.stderr, r"^simplescale: .*heads")
+        self.assertFalse(self.sweep.exists())
+
+    def test_a_job_array_has_an_element_for_each_run(self):
+        said = self.command("sweep", self.config, f"--run={self.sweep}", "--submit", "--dry-run")
+        self.assertIn("#SBATCH --array=0-3", said)
+        self.assertEqual(said.count("#SBATCH --output="), 1)
+        folders = re.findall(r"^/.*seed-\d$", said, re.MULTILINE)
+        self.assertEqual(len(folders), 4)
+        for folder in folders:
+            script = f"{folder}/control/submit.sh"
+            self.assertEqual(subprocess.run(["bash", "-n", script]).returncode, 0)
+        self.assertEqual(subprocess.run(["bash", "-n", self.sweep / "submit.sh"]).returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
