@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "runtime/app/manifest.hpp"
 #include "runtime/app/prepare_data.hpp"
 #include "runtime/data/data_location.hpp"
 
@@ -67,6 +68,7 @@ Status open_run_folder(const RunFolder& run, const Config& config) {
   if (!error) fs::create_directories(run.control(), error);
   if (!error) fs::create_directories(checkpoint_folder(config), error);
   if (error) return Status(Code::bad_config, "cannot make " + run.path + ": " + error.message());
+  SS_RETURN_IF_ERROR(note_start(run, config));
   return write_file_atomic(run.config(), to_toml(config));
 }
 

@@ -32,7 +32,7 @@ std::string count(const std::string& what, int64_t number) {
   return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
 }
 
-std::string plan_text(const Plan& plan) {
+std::string plan_text(const Plan& plan, DeviceKind device) {
   const Topology& t = plan.topology;
   const MemoryEstimate& memory = plan.memory;
   const LearningRate& rate = plan.learning_rate;
@@ -56,7 +56,8 @@ std::string plan_text(const Plan& plan) {
                      std::to_string(plan.tokens_per_step) + " a step)");
   line("learning rate", "up to " + plain(rate.peak) + " in " + count("step", rate.warmup_steps) +
                             ", then a cosine down to " + plain(rate.minimum));
-  line("memory", "about " + bytes_text(memory.total()) + " a trainer: state " +
+  line("memory", "about " + bytes_text(memory.total()) +
+                     (device == DeviceKind::cuda ? " a GPU: state " : " a trainer: state ") +
                      bytes_text(memory.state) + ", parameters " + bytes_text(memory.parameters) +
                      ", gradients " + bytes_text(memory.gradients) + ", activations " +
                      bytes_text(memory.activations));
@@ -100,7 +101,8 @@ std::string show_config(const LoadedConfig& loaded) {
            "\n";
   const auto plan = make_plan(loaded);
   out += "\nplan\n";
-  return out + (plan.ok() ? plan_text(*plan) : "  none: " + plan.status().message() + "\n");
+  return out + (plan.ok() ? plan_text(*plan, loaded.config.cluster.device)
+                          : "  none: " + plan.status().message() + "\n");
 }
 
 Result<std::string> validate_config(const LoadedConfig& loaded) {

@@ -312,7 +312,7 @@ TEST_SUITE("config load") {
       const auto valid = validate_config(*loaded);
       CHECK_MESSAGE(valid.ok(), valid.status().message());
     }
-    CHECK(found >= 9);
+    CHECK(found >= 15);
   }
 
   TEST_CASE("config show: every key, its origin, what rules come to, and the plan") {
@@ -325,6 +325,11 @@ TEST_SUITE("config load") {
     CHECK(text.find("0  (32)") != std::string::npos);  // global_batch_size
     CHECK(text.find("2 groups x 2 shards = 4 trainers on 2 nodes") != std::string::npos);
     CHECK(text.find("g1   n1.0 n1.1") != std::string::npos);
+    for (const char* nodes : {"2", "16", "128"}) {
+      const auto large = load_config(configs + "tinyllama-" + nodes + "-nodes.toml");
+      REQUIRE_MESSAGE(large.ok(), large.status().message());
+      CHECK(show_config(*large).find(" GiB a GPU: state ") != std::string::npos);
+    }
     const auto reference = load_config(configs + "reference.toml");
     CHECK(show_config(*reference).find("none: ") != std::string::npos);
     CHECK(validate_config(*reference).status().code() == Code::bad_config);

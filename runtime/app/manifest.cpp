@@ -1,0 +1,111 @@
+#include "runtime/app/manifest.hpp"
+
+#include <fmt/format.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <caf/config.hpp>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "actors/job/journal.hpp"
+#include "runtime/base/process.hpp"
+#include "runtime/data/data_location.hpp"
+#include "runtime/data/manifest.hpp"
+#include "transport/ucx/version.hpp"
+
+namespace simplescale {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr size_t kStarts = 100;
+constexpr uint64_t kHashBytes = uint64_t{256} << 20;
+
+/// "key : value" of a file in /proc, at its first line with that key.
+std::string fact(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key)) continue;
+    const size_t value = line.find_first_not_of(" \t", line.find(':') + 1);
+    return value == std::string::npos ? "" : line.substr(value);
+  }
+  return "unknown";
+}
+
+json host() {
+  utsname name{};
+  uname(&name);
+  return {{"name", name.nodename},
+          {"kernel", name.release},
+          {"machine", name.machine},
+          {"cpu", fact("/proc/cpuinfo", "model name")},
+          {"cores", usable_cores()},
+          {"memory", fact("/proc/meminfo", "MemTotal")},
+          {"nvidia_driver", fs::exists("/proc/driver/nvidia/version")
+                                ? fact("/proc/driver/nvidia/version", "NVRM version")
+                                : "none"}};
+}
+
+json libraries() {
+  return {{"caf", fmt::format("{}.{}.{}", CAF_MAJOR_VERSION, CAF_MINOR_VERSION, CAF_PATCH_VERSION)},
+          {"ucx", ucx::version()},
+          {"libtorch", SIMPLESCALE_TORCH},
+          {"nccl", SIMPLESCALE_NCCL},
+          {"compiler", __VERSION__}};
+}
+
+json file_facts(const std::string& path) {
+  std::error_code error;
+  const uint64_t bytes = fs::file_size(path, error);
+  json facts = {{"name", path}, {"bytes", bytes}, {"xxh3_128", nullptr}};
+  if (error || bytes > kHashBytes) return facts;
+  if (const auto hash = hash_file(path); hash.ok()) facts["xxh3_128"] = *hash;
+  return facts;
+}
+
+json record_facts(const FileRecord& record) {
+  return {{"name", record.name}, {"bytes", record.bytes}, {"xxh3_128", record.hash}};
+}
+
+json data(const Config& config) {
+  const std::string path = token_path(config);
+  json facts = {{"path", path}, {"files", json::array()}};
+  std::error_code error;
+  if (const auto made = read_manifest(path); made.ok()) {
+    facts["source"] = made->source;
+    facts["source_xxh3_128"] = made->source_hash;
+    facts["tokenizer_seed"] = made->seed;
+    for (const FileRecord* record : {&made->tokenizer, &made->train, &made->validation})
+      if (!record->hash.empty()) facts["files"].push_back(record_facts(*record));
+  } else if (fs::is_directory(path, error)) {
+    for (const auto& entry : fs::directory_iterator(path, error))
+      if (entry.is_regular_file(error)) facts["files"].push_back(file_facts(entry.path().string()));
+  } else {
+    facts["files"].push_back(file_facts(path));
+  }
+  return facts;
+}
+
+}  // namespace
+
+Status note_start(const RunFolder& run, const Config& config) {
+  const std::string path = run.control() + "/manifest.json";
+  const auto text = read_text(path);
+  json page = text.ok() ? json::parse(*text, nullptr, false) : json();
+  if (!page.is_object() || !page.contains("starts") || !page["starts"].is_array())
+    page = {{"starts", json::array()}};
+  json& starts = page["starts"];
+  starts.push_back({{"time", wall_time_s()},
+                    {"program", {{"version", SIMPLESCALE_VERSION}, {"commit", SIMPLESCALE_COMMIT}}},
+                    {"libraries", libraries()},
+                    {"host", host()},
+                    {"data", data(config)}});
+  if (starts.size() > kStarts) starts.erase(starts.begin() + 1);  // the first one stays
+  return write_file_atomic(path, page.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace simplescale

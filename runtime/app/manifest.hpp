@@ -1,0 +1,16 @@
+// control/manifest.json: with config.toml all that it takes to make the run again. Versions of the
+// program and its libraries, facts about the host, hashes of the data; an entry for each start, the
+// newest last.
+#pragma once
+
+#include "runtime/base/run_folder.hpp"
+#include "runtime/base/status.hpp"
+#include "runtime/config/config.hpp"
+
+namespace simplescale {
+
+/// Adds this start. Token files of more than 256 MiB that were not prepared here are told by size
+/// and time, without a hash. io.
+Status note_start(const RunFolder& run, const Config& config);
+
+}  // namespace simplescale
