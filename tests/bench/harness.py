@@ -79,7 +79,7 @@ class Ours:
         }
         for key, value in settings.items():
             section, name = key.split("__")
-            config[section][name] = value
+            config.setdefault(section, {})[name] = value
         train = config["train"]  # warmup_iters counts the micro-batches of one trainer
         own = nodes * trainers * train["micro_batch_size"]
         train["warmup_iters"] = warmup * max(1, train.get("global_batch_size", own) // own)

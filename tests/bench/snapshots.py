@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """What keeping every step and saying which samples it trained costs: steps a second on 2x2 and in one process, with the
-ledger on and off, with disk checkpoints every 10 steps and with copies on a peer node (one process has none), in turn;
-and beside a step's time, by state_bench, what the double-buffered state costs against an optimizer that writes in
-place, its hash, its copy, and sums in tree order against a running sum.
+ledger on and off, with disk checkpoints every 10 steps, with TensorBoard's and W&B's files, and with copies on a peer node
+(one process has none), in turn; and beside a step's time, by state_bench, what the double-buffered state costs against an
+optimizer that writes in place, its hash, its copy, and sums in tree order against a running sum.
 
     snapshots.py [--rounds 3] [--preset micro] [--precision fp32]
 
@@ -23,6 +23,7 @@ WAYS = {  # name -> settings
     "without ledger": dict(data__ledger=False),
     "deterministic = false": dict(train__deterministic=False),
     "checkpoint every 10 steps": dict(checkpoint__disk_every_steps=10),
+    "TensorBoard and W&B": dict(metrics__tensorboard=True, metrics__wandb=True),
     "peer copy every 10 steps": dict(checkpoint__peer_every_steps=10),
     "peer copy every step": dict(checkpoint__peer_every_steps=1),
 }

@@ -145,11 +145,11 @@ class Exports(Case):
 
 
 DRILLS = {  # and what their events must hold: kind, and a part of its line
-    "drill-trainer": [("recovered", "n1.0"), ("recovered", "n0.1"), ("recovered", "n1.1")],
+    "drill-trainer": [("recovered", "n1.0"), ("recovered", "n0.1"), ("recovered", "not finite")],
     "drill-spare": [("joined", "takes the place of")],
     "drill-node": [("joined", "1 groups instead of 2"), ("layout_changed", "2 groups instead of 1")],
     "drill-supervisor": [("took_over", ""), ("took_over", "")],
-    "drill-bitflip": [("suspected", "n1.0")],
+    "drill-bitflip": [("steps_undone", "different states"), ("recovered", "replicas differ")],
 }
 
 

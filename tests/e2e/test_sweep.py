@@ -19,7 +19,7 @@ train.learning_rate = [1e-3, 4e-3]
 class Sweep(Case):
     def setUp(self):
         super().setUp()
-        self.write_config({**TINY, "train.max_steps": 150})
+        self.write_config({**TINY, "train.max_steps": 600})
         self.config.write_text(self.config.read_text() + SWEEP)
         self.sweep = self.folder / "sweep"
 
@@ -37,7 +37,7 @@ class Sweep(Case):
         self.assertEqual(process.returncode, 0, said)
         self.assertIn("goes on from here", said)
         self.assertEqual(len(self.runs()), 2)
-        self.assertLess(last_step(second), 150)
+        self.assertLess(last_step(second), 600)
         first = self.sweep / "000-learning_rate-0.001-seed-1"
         done = (first / "metrics.jsonl").stat().st_mtime_ns
 
@@ -48,18 +48,18 @@ class Sweep(Case):
         self.assertEqual([r.name for r in self.runs()], ["000-learning_rate-0.001-seed-1", "001-learning_rate-0.001-seed-2",
                                                          "002-learning_rate-0.004-seed-1", "003-learning_rate-0.004-seed-2"])
         for run in self.runs():
-            self.assertEqual([m["step"] for m in lines(run / "metrics.jsonl")], list(range(1, 151)), run.name)
+            self.assertEqual([m["step"] for m in lines(run / "metrics.jsonl")], list(range(1, 601)), run.name)
         # The interrupted one has the bits of a run that was never interrupted.
         alone = self.train("alone", "--train.learning_rate=1e-3", "--run.seed=2")
         self.assertEqual(self.digest(second), self.digest(alone))
         self.assertEqual(len({self.digest(run) for run in self.runs()}), 4)
 
         table = json.loads((self.sweep / "summary.json").read_text())
-        self.assertEqual([(r["state"], r["step"]) for r in table], [("finished", 150)] * 4)
+        self.assertEqual([(r["state"], r["step"]) for r in table], [("finished", 600)] * 4)
         self.assertEqual(table[1]["loss"], lines(second / "metrics.jsonl")[-1]["loss"])
         self.assertEqual(len((self.sweep / "summary.txt").read_text().splitlines()), 5)
         self.assertIn(second.name, (self.sweep / "summary.svg").read_text())
-        self.assertIn("150/150", self.command("runs", self.sweep))
+        self.assertIn("600/600", self.command("runs", self.sweep))
 
         # Another sweep in the same folder is refused.
         self.command("sweep", self.config, f"--run={self.sweep}", "--sweep.seeds=[1,2,3]", code=78)
