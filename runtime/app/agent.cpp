@@ -214,16 +214,12 @@ Result<int> run_agent(const AgentOptions& o) {
 int run_agent_process(const AgentOptions& options) {
   const std::string name = "n" + std::to_string(options.node);
   init_logging(name);
-  // What an agent before this one left when it was killed.
-  unlink_shared_memory("ss-" + options.instance + "-" + name + ".");
-  unlink_shared_memory("ss-" + options.instance + "-" + name + "-");
+  // Also removes what an agent before this one left when it was killed.
   const auto owner = SegmentOwner::claim("ss-" + options.instance + "-" + name);
   if (!owner.ok()) return report(owner.status());
   sigset_t set = SignalThread::signals();
   sigprocmask(SIG_BLOCK, &set, nullptr);
   auto code = run_agent(options);
-  unlink_shared_memory("ss-" + options.instance + "-" + name + ".");
-  unlink_shared_memory("ss-" + options.instance + "-" + name + "-");
   if (!code.ok()) return report(code.status());
   return *code;
 }

@@ -112,23 +112,39 @@ namespace {
 constexpr std::string_view kOwner = ".owner";
 const std::string kFolder = "/dev/shm/";
 
-void sweep() {
+std::vector<std::string> segments() {
+  std::vector<std::string> names;
   DIR* folder = opendir(kFolder.c_str());
-  if (!folder) return;
-  std::vector<std::string> prefixes;
-  while (const dirent* entry = readdir(folder)) {
-    const std::string name = entry->d_name;
-    if (name.starts_with("ss-") && name.ends_with(kOwner))
-      prefixes.push_back(name.substr(0, name.size() - kOwner.size()));
-  }
+  if (!folder) return names;
+  while (const dirent* entry = readdir(folder)) names.emplace_back(entry->d_name);
   closedir(folder);
-  for (const std::string& prefix : prefixes) {
-    const int fd = open((kFolder + prefix + std::string(kOwner)).c_str(),
-                        O_RDWR | O_CLOEXEC | O_NOFOLLOW);  // of other users: refused
+  return names;
+}
+
+/// By who holds the lock. The lock itself stays: it is the last to go, or another one might own the
+/// prefix, and make segments, in the middle of this.
+void remove_segments(const std::string& prefix) {
+  for (const std::string& name : segments())
+    if ((name.starts_with(prefix + ".") || name.starts_with(prefix + "-")) &&
+        name != prefix + std::string(kOwner))
+      shm_unlink(("/" + name).c_str());
+}
+
+bool still_there(int fd) {
+  struct stat file {};
+  return fstat(fd, &file) == 0 && file.st_nlink > 0;
+}
+
+/// What processes that were killed have left, of whatever run of this user.
+void sweep() {
+  for (const std::string& name : segments()) {
+    if (!name.starts_with("ss-") || !name.ends_with(kOwner)) continue;
+    const int fd =
+        open((kFolder + name).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);  // of others: refused
     if (fd < 0) continue;
-    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
-      unlink_shared_memory(prefix + "-");
-      unlink_shared_memory(prefix + ".");
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && still_there(fd)) {
+      remove_segments(name.substr(0, name.size() - kOwner.size()));
+      shm_unlink(("/" + name).c_str());
     }
     close(fd);
   }
@@ -142,9 +158,11 @@ Result<SegmentOwner> SegmentOwner::claim(const std::string& prefix) {
   for (int tries = 0; tries < 500; ++tries) {
     const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return Status(Code::io, "cannot make " + path + ": " + std::strerror(errno));
-    struct stat here {};
     const bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
-    if (locked && fstat(fd, &here) == 0 && here.st_nlink > 0) return SegmentOwner(fd);
+    if (locked && still_there(fd)) {
+      remove_segments(prefix);
+      return SegmentOwner(prefix, fd);
+    }
     close(fd);  // somebody sweeps just now, or has swept it away
     if (!locked) usleep(10'000);
   }
@@ -152,7 +170,12 @@ Result<SegmentOwner> SegmentOwner::claim(const std::string& prefix) {
 }
 
 SegmentOwner::~SegmentOwner() {
-  if (fd_ >= 0) close(fd_);
+  if (fd_ < 0) return;
+  if (still_there(fd_)) {
+    remove_segments(prefix_);
+    shm_unlink(("/" + prefix_ + std::string(kOwner)).c_str());
+  }
+  close(fd_);
 }
 
 }  // namespace simplescale

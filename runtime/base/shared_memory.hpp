@@ -46,14 +46,17 @@ int unlink_shared_memory(const std::string& prefix);
 /// segment "<prefix>.owner", which the kernel takes back when the process ends, however it does.
 class SegmentOwner {
  public:
-  /// Also removes all segments whose owner has ended without doing so itself.
+  /// Also removes all segments whose owner has ended without doing so itself, those of this prefix
+  /// included. unavailable: another process owns it, and has not let go for 5 s.
   static Result<SegmentOwner> claim(const std::string& prefix);
-  SegmentOwner(SegmentOwner&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  SegmentOwner(SegmentOwner&& other) noexcept
+      : prefix_(std::move(other.prefix_)), fd_(std::exchange(other.fd_, -1)) {}
   SegmentOwner& operator=(SegmentOwner&&) = delete;
-  ~SegmentOwner();
+  ~SegmentOwner();  // removes the segments
 
  private:
-  explicit SegmentOwner(int fd) : fd_(fd) {}
+  SegmentOwner(std::string prefix, int fd) : prefix_(std::move(prefix)), fd_(fd) {}
+  std::string prefix_;
   int fd_;
 };
 

@@ -174,9 +174,13 @@ class Chaos:
         return self.inject("hang_trainer")
 
     def bitflip_gradient(self):
-        if (status(self.run) or {}).get("groups", 0) < 2:
+        page = status(self.run) or {}
+        if page.get("groups", 0) < 2 or page.get("state") != "training" or self.second or self.to_wake:
             return None  # without a replica nobody can tell
-        return self.inject("bitflip_gradient")
+        at, hit = last_step(self.run), self.inject("bitflip_gradient")
+        if hit:
+            self.wait_until(lambda: last_step(self.run) >= at + 6, "the flip to be found, while its replica lives")
+        return hit
 
     def nan_loss(self):
         return self.inject("nan_loss")
@@ -233,12 +237,14 @@ class Chaos:
         kinds = self.flags.kinds.split(",") if self.flags.kinds else list(self.KINDS)
         weights = [self.KINDS.get(kind, 1) for kind in kinds]
         number = 0
+        self.second = False  # of two faults at once
         while number < self.flags.faults:
             at = (number + 1) * STEPS_PER_FAULT + self.random.randrange(STEPS_PER_FAULT // 2)
             if not self.wait_until(lambda: last_step(self.run) >= at, f"step {at}"):
                 break
             time.sleep(self.random.uniform(0, 0.05))  # somewhere in a step
             for again in range(1 + (self.random.random() < 0.2)):
+                self.second = again > 0
                 for _ in range(20):
                     kind = self.random.choices(kinds, weights)[0]
                     what = getattr(self, kind)()
