@@ -413,6 +413,13 @@ void node_checked(Self* self, const NodeChecked& checked) {
   json line = event_line(s, {"", "checked", checked.node, table(results)}, now_ms(self));
   line["checks"] = to_json(results);
   s.options.journal->append("events.jsonl", line);
+  // The other end may have been lost just now, and nobody knows it yet: once more, with those left.
+  const bool only_links = !all_ok(results) && std::ranges::all_of(results, [](const auto& r) {
+    return r.ok || r.check.starts_with("link");
+  });
+  if (only_links && s.link_doubts.insert(checked.node).second)
+    return carry_out(self, job::CheckNode{checked.node, "its links once more"});
+  s.link_doubts.erase(checked.node);
   const std::string wrong = checked.ok ? complaints(results) : checked.reason;
   handle(self, job::NodeChecked{checked.node, wrong.empty(), wrong});
   auto found = s.job.nodes.find(checked.node);

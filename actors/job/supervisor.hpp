@@ -12,6 +12,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,6 +79,7 @@ struct JobState {
   Anomalies anomalies;
   job::CopyRounds copy_rounds;
   std::map<std::string, nlohmann::json> checks;  // the newest diagnosis by node
+  std::set<std::string> link_doubts;  // nodes whose links alone failed it, and are looked at again
   struct Health {
     std::deque<nlohmann::json> recent;  // newest last, at most kHealthKept
     int64_t written_ms = 0;
