@@ -69,8 +69,12 @@ class Rogue {
       hello.setAddress(kj::arrayPtr(worker_->address().data(), worker_->address().size()));
       hello.setChecksum(remote::checksum(worker_->address()));
       hello.setNonce(kj::arrayPtr(nonce_.data(), nonce_.size()));
+      const remote::Proof proof =
+          remote::prove(key, "", remote::Role::hello, {node, 77, nonce_, worker_->address()}, {});
+      hello.setProof(kj::arrayPtr(proof.data(), proof.size()));
     });
   }
+  void progress() { worker_->progress(); }
   /// Waits for the next answer.
   std::string answer() {
     while (answers_.empty()) worker_->progress();
@@ -129,6 +133,7 @@ class Rogue {
 
   std::vector<uint8_t> node;
   uint64_t token = 0, sequence = 0, actor = 0;
+  std::string key;             // of its hellos
   remote::Side theirs;         // of the last welcome
   std::vector<uint8_t> shown;  // and the proof in it
 
@@ -194,6 +199,7 @@ TEST_CASE("rogue: C3, who does not have the key is no peer, and takes no peer's 
   Victim victim(options);
   const remote::FrameHeader first{remote::FrameHeader::kMagic, 0, 0, 0};
   Rogue friendly(victim.transport->address());
+  friendly.key = options.key;
   friendly.send(first, friendly.hello(wire::PROTOCOL_VERSION, "test"));
   REQUIRE(friendly.answer() == "welcome");
   const remote::Proof welcome =
@@ -207,6 +213,7 @@ TEST_CASE("rogue: C3, who does not have the key is no peer, and takes no peer's 
   for (int way = 0; way < 3; ++way) {
     Rogue stranger(victim.transport->address());
     stranger.node = friendly.node;
+    stranger.key = options.key;  // as if it had overheard a hello
     stranger.send(first, stranger.hello(wire::PROTOCOL_VERSION, "test"));
     REQUIRE(stranger.answer() == "welcome");
     if (way == 0) stranger.send(stranger.next(), stranger.proof(std::string(32, 'x')));
@@ -218,13 +225,17 @@ TEST_CASE("rogue: C3, who does not have the key is no peer, and takes no peer's 
     friendly.look_up();
     CHECK(victim.transport->counters().malformed == static_cast<uint64_t>(way + 1));
   }
+  // A hello of its own: its address is not even used.
+  Rogue unknown(victim.transport->address());
+  unknown.send(first, unknown.hello(wire::PROTOCOL_VERSION, "test"));
+  while (victim.transport->counters().malformed < 4) unknown.progress();
   // A replay of all that the friend said.
   friendly.send(first, friendly.hello(wire::PROTOCOL_VERSION, "test"));
   REQUIRE(friendly.answer() == "welcome");
   CHECK(friendly.theirs.token != friendly.token);
   friendly.send({remote::FrameHeader::kMagic, 0, friendly.theirs.token, 0}, proof);
   friendly.look_up();
-  CHECK(victim.transport->counters().malformed == 4);
+  CHECK(victim.transport->counters().malformed == 5);
   CHECK(victim.texts == 0);
 }
 

@@ -10,6 +10,10 @@
 
 namespace simplescale::remote {
 
+namespace {
+constexpr size_t kCallerBytesMax = 1024;
+}  // namespace
+
 /// An envelope that UCX has not finished sending.
 struct Core::Flight {
   FrameHeader header;
@@ -123,6 +127,12 @@ ucs_status_t Core::arrive(const FrameHeader& frame, void* data, size_t bytes, bo
       return UCS_OK;
     }
     peer->heard = peer->established;
+    // C3: who has not shown that it has the key makes us hold nothing.
+    if (peer->caller &&
+        (rendezvous || bytes > kCallerBytesMax || frame.sequence != peer->rx_sequence)) {
+      count(Bad::malformed, peer.get(), "more than a proof before the handshake's end");
+      return UCS_OK;
+    }
     // Early messages wait for a rendezvous under way, at most so many of them.
     if (frame.sequence < peer->rx_sequence ||
         frame.sequence - peer->rx_sequence > options_.actors_max) {

@@ -84,8 +84,12 @@ Result<PeerPtr> Core::connect(const Address& address) {
     lose(peer, opened.message(), false);
     return Status(Code::unavailable, opened.message());
   }
-  transmit(peer,
-           make_envelope([&](wire::Envelope::Builder out) { fill_hello(out.initHello(), *peer); }),
+  const Proof proof = prove(options_.key, "", Role::hello, our_side(*peer), {});
+  transmit(peer, make_envelope([&](wire::Envelope::Builder out) {
+             auto hello = out.initHello();
+             fill_hello(hello, *peer);
+             hello.setProof(kj::arrayPtr(proof.data(), proof.size()));
+           }),
            true);
   return peer;
 }
@@ -110,6 +114,9 @@ void Core::handle_hello(wire::Hello::Reader in) {
   const caf::node_id node = side ? node_from_bytes(side->node) : caf::node_id{};
   if (!side || node == system_.node())
     return count(Bad::malformed, nullptr, "a hello with a bad node id, address or nonce");
+  // UCX trusts addresses: none is used that does not come from somebody with the key.
+  if (!equal(prove(options_.key, "", Role::hello, *side, {}), to_span(in.getProof())))
+    return count(Bad::malformed, nullptr, "a hello without the run's key");
   if (in.getVersion() != wire::PROTOCOL_VERSION) {
     return refuse({node, side->address}, side->token,
                   "protocol version " + std::to_string(wire::PROTOCOL_VERSION) + " here, version " +

@@ -31,8 +31,9 @@ Status init_crypto();
 Nonce random_nonce();
 uint64_t random_token();  // never 0
 
-/// Which of the two messages with a proof it is: one cannot be sent back as the other.
-enum class Role : uint8_t { welcome = 1, proof = 2 };
+/// Which of the messages with a proof it is: one cannot be sent back as another. A hello's shows
+/// only that its sender's address comes from somebody with the key: it can be replayed.
+enum class Role : uint8_t { welcome = 1, proof = 2, hello = 3 };
 
 /// What `from` shows to `to`. key: 32 bytes, or empty for processes that need no protection (all of
 /// a test): they still have to be of the same run.
