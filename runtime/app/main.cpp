@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/app/commands.hpp"
+#include "runtime/app/http_process.hpp"
 #include "runtime/app/report.hpp"
 #include "runtime/app/runs.hpp"
 #include "runtime/app/slurm.hpp"
@@ -162,6 +163,16 @@ int run(int argc, char** argv) {
   requeue->group("");
   requeue->add_option("RUN", a.run)->required();
   requeue->add_option("--code", a.code, "srun's exit code")->required();
+
+  static HttpProcessOptions http_options;
+  CLI::App* http = command(app, "http", "HTTP for a run",
+                           [](CLI::App*) { return run_http_process(http_options); });
+  http->group("");  // started by supervisors
+  http->add_option("--run", http_options.run)->required();
+  http->add_option("--host", http_options.host)->required();
+  http->add_option("--port", http_options.port)->required();
+  http->add_option("--epoch", http_options.epoch);
+  http->add_option("--delay-ms", http_options.delay_ms);
 
   CLI::App* supervisor =
       command(app, "supervisor", "the supervisor of a run, or its standby",

@@ -17,6 +17,7 @@
 #include "actors/job/standby.hpp"
 #include "actors/job/supervisor.hpp"
 #include "runtime/app/actor_process.hpp"
+#include "runtime/app/http_process.hpp"
 #include "runtime/app/report.hpp"
 #include "runtime/app/slurm.hpp"
 #include "runtime/base/epoch.hpp"
@@ -25,7 +26,6 @@
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/exports/exporter.hpp"
-#include "runtime/http/server.hpp"
 
 namespace simplescale {
 
@@ -127,22 +127,11 @@ Status give_up(const Process& p, const Status& why) {
 }
 
 /// By configuration; nothing depends on it.
-std::unique_ptr<HttpServer> serve_http(const Process& p, uint64_t epoch) {
+std::unique_ptr<HttpProcess> serve_http(const Process& p, uint64_t epoch) {
   const auto& metrics = p.config.metrics;
   if (metrics.http_port == 0) return nullptr;
-  auto server =
-      HttpServer::start({metrics.http_host, static_cast<int>(metrics.http_port), p.run()});
-  if (!server.ok()) {
-    log::warn("{}", server.status().message());
-    return nullptr;
-  }
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
-  const nlohmann::json where = {{"url", (*server)->url()}, {"host", host}, {"epoch", epoch}};
-  if (Status s = write_file_atomic(p.run().http(), where.dump(1) + "\n"); !s.ok())
-    log::warn("{}", s.message());
-  log::info("http: {}", (*server)->url());
-  return server.take();
+  return std::make_unique<HttpProcess>(HttpProcessOptions{
+      p.options.run, metrics.http_host, static_cast<int>(metrics.http_port), epoch});
 }
 
 /// Claims the next epoch and supervises until the end; 0 at once if somebody else was faster.

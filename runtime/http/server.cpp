@@ -118,6 +118,11 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options
   server.set_keep_alive_timeout(2);
   server.set_keep_alive_max_count(50);
   server.set_payload_max_length(0);
+  // Without httplib's SO_REUSEPORT, by which two supervisors on a host would share the port.
+  server.set_socket_options([](socket_t fd) {
+    const int yes = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  });
   routes(server, options.run);
   int port = options.port;
   if (port == 0 || !server.bind_to_port(options.host, port)) {
