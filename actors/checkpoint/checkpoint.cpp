@@ -60,9 +60,8 @@ caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, 
         if (auto old = waiting.extract(job.shard); !old.empty())
           self->send(node, ShardSaved{old.mapped().generation, old.mapped().step, job.shard, "",
                                       "the disk is too slow: a newer state takes its place"});
-        waiting.emplace(job.shard,
-                        local::WriteShard{job.generation, job.step, job.shard,
-                                          std::move(copy->values)});
+        waiting.emplace(job.shard, local::WriteShard{job.generation, job.step, job.shard,
+                                                     std::move(copy->values)});
         write_next(self);
       },
       [self](local::WriterFree) {

@@ -71,6 +71,7 @@ Result<StateStore::Copy> StateStore::copy_pinned(const std::string& trainer, int
     return Status(Code::not_found, "no trainer " + trainer + " on this node");
   TrainState& state = found->second.state;
   SS_ASSIGN(const int side, state.pin(step));  // a hold of our own, whatever becomes of the trainer
+  const uint64_t restarts = found->second.restarts;
   lock.unlock();  // entries stay where they are, and others need not wait for gigabytes
   const TrainState::Side from = state.side(side);
   Copy copy{{}, state.hash(side)};
@@ -78,6 +79,8 @@ Result<StateStore::Copy> StateStore::copy_pinned(const std::string& trainer, int
   for (const auto& part : {from.params, from.exp_avg, from.exp_avg_sq})
     copy.values.insert(copy.values.end(), part.begin(), part.end());
   lock.lock();
+  if (found->second.restarts != restarts)  // our hold went with those of the process before
+    return Status(Code::aborted, trainer + " has been replaced while its state was copied");
   state.unpin(side);
   if (found->second.pid == pid) state.unpin(side);
   lock.unlock();
@@ -91,6 +94,17 @@ void StateStore::trainer_restarted(const std::string& trainer, int32_t pid) {
   if (found == entries_.end()) return;
   found->second.state.clear_pins();
   found->second.pid = pid;
+  ++found->second.restarts;
+}
+
+void StateStore::release(const std::string& trainer, int32_t pid, uint64_t step) {
+  std::lock_guard lock(mutex_);
+  auto found = entries_.find(trainer);
+  if (found == entries_.end() || found->second.pid != pid) return;
+  const Result<int> side = found->second.state.pin(step);
+  if (!side.ok()) return;
+  found->second.state.unpin(*side);
+  found->second.state.unpin(*side);
 }
 
 Status StateStore::damage(const std::string& trainer) {

@@ -39,6 +39,8 @@ class StateStore {
     TrainState::Side side();
   };
   Result<Copy> copy_pinned(const std::string& trainer, int32_t pid, uint64_t step);
+  /// Lets go of the pin of process `pid` on `step`, which nobody is going to copy.
+  void release(const std::string& trainer, int32_t pid, uint64_t step);
   /// A new process takes the trainer's place: pins of the old one are void.
   void trainer_restarted(const std::string& trainer, int32_t pid);
   /// Flips a bit of the committed side, as failing memory would: a fault on purpose.
@@ -50,6 +52,7 @@ class StateStore {
     TrainState state;
     size_t total;
     int32_t pid = 0;  // of the process whose pins count
+    uint64_t restarts = 0;
   };
   mutable std::mutex mutex_;
   std::map<std::string, Entry> entries_;

@@ -280,6 +280,12 @@ void join(Self* self, const JoinGeneration& job) {
   for (const auto& [name, slot] : s.table.slots())
     if (const Process* process = s.table.trainer(name))
       locals.push_back({name, s.options.states->segment(name), process->data_address});
+  // Steps that are made again may come out differently (where the result is not deterministic).
+  if (s.options.peers) {
+    s.options.peers->fence(job.generation);
+    s.options.peers->newest_step = 0;
+    s.options.peers->store.drop_newer(job.step);
+  }
   auto orders = orders_of(job, static_cast<uint32_t>(s.options.plan.topology.shards), locals,
                           [&s](uint32_t shard, uint64_t step) {
                             const PeerTier* peers = s.options.peers.get();
@@ -287,6 +293,8 @@ void join(Self* self, const JoinGeneration& job) {
                           });
   if (!orders.ok()) {
     log::error("{}", orders.status().message());
+    if (s.options.peers)  // of which one is missing, perhaps
+      to_supervisor(self, PeerCopies{s.options.name(), s.options.peers->store.held()});
     for (const LocalTrainer& local : locals) {
       TrainerIdle idle{.trainer = local.name, .generation = job.generation};
       idle.fault = "failed";
@@ -315,16 +323,19 @@ void save(Self* self, const std::string& trainer, uint64_t generation, uint64_t 
   const uint64_t shard = s.options.states->held(trainer).shard;
   if (s.checkpoint)
     self->send(s.checkpoint, local::SaveShard{trainer, process->pid, generation, step, shard});
-  else
+  else {
+    s.options.states->release(trainer, process->pid, step);
     to_supervisor(
         self, ShardSaved{generation, step, shard, "", "the checkpoint actor is being restarted"});
+  }
 }
 
 /// Has a pinned state copied for a peer node.
 void stage(Self* self, const StepDone& done) {
   NodeState& s = self->state;
   const Process* process = s.table.trainer(done.trainer);
-  if (!done.copy || !process || !s.peers) return;
+  if (!done.copy || !process) return;
+  if (!s.peers) return s.options.states->release(done.trainer, process->pid, done.step);
   self->send(s.peers, local::StageCopy{done.trainer, process->pid, done.generation, done.step,
                                        s.options.states->held(done.trainer).shard});
 }
@@ -449,7 +460,10 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
       },
       // From the supervisor.
       [self](const JoinGeneration& job) { join(self, job); },
-      [self](const FenceGeneration& fence) { to_trainers(self, fence); },
+      [self](const FenceGeneration& fence) {
+        if (self->state.options.peers) self->state.options.peers->fence(fence.generation);
+        to_trainers(self, fence);
+      },
       [self](const LeaveGeneration& order) { to_trainers(self, order); },
       [self](const StopTraining& stop) { to_trainers(self, stop); },
       [self](const KillTrainer& order) {
@@ -464,7 +478,9 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
                     s.options.run.logs(), s.options.find, order.links);
       },
       [self](const CopyToPeers& order) {
-        if (self->state.peers) self->send(self->state.peers, order);
+        if (!self->state.peers) return;
+        self->state.options.peers->newest_step = order.step;
+        self->send(self->state.peers, order);
       },
       [self](const NodeChecked& checked) { to_supervisor(self, checked); },
       [self](const NodeHealth& health) { to_supervisor(self, health); },

@@ -15,8 +15,9 @@ namespace simplescale {
 
 namespace {
 
-constexpr int kNice = 10;  // of the threads that send and receive
-constexpr auto kOfferPatience = std::chrono::seconds(30);
+constexpr int kNice = 10;                                   // of the threads that send and receive
+constexpr auto kOfferPatience = std::chrono::seconds(120);  // as long as a round may take
+constexpr int kMeetMs = 10'000;                             // both sides know of each other by then
 
 /// A private copy of a shard's state, ready to be sent.
 struct Staged {
@@ -54,7 +55,7 @@ Result<std::unique_ptr<Collective>> meet(PeerTier& tier, uint64_t generation, ui
   spec.rank = rank;
   spec.members = {tier.plane->address(), other};
   if (rank == 1) std::swap(spec.members[0], spec.members[1]);
-  spec.timeout_ms = tier.timeout_ms;
+  spec.timeout_ms = std::min(tier.timeout_ms, kMeetMs);
   spec.host_memory = true;
   return tier.plane->join(spec);
 }
@@ -62,6 +63,7 @@ Result<std::unique_ptr<Collective>> meet(PeerTier& tier, uint64_t generation, ui
 // --- Sending ---
 
 Status send_copy(caf::actor_system& system, const PeerCopiesOptions& o, const SendCopy& job) {
+  if (!o.tier->current(job.generation, job.step)) return {Code::aborted, "a newer round has begun"};
   SS_ASSIGN(const caf::actor keeper, o.find(job.task.address));
   OfferCopy offer{o.node,   job.generation, job.step,
                   job.keep, job.task.shard, o.tier->plane->address()};
@@ -94,13 +96,6 @@ caf::behavior sender(caf::event_based_actor* self, caf::actor node, PeerCopiesOp
 
 // --- Receiving ---
 
-struct ReceiverState {
-  static inline const char* name = "peer_receiver";
-  uint64_t generation = 0;  // the newest heard of
-};
-
-using Receiver = caf::stateful_actor<ReceiverState>;
-
 /// Whether the copy is there, and as it was committed.
 bool held(TrainState& state, uint64_t step) {
   const Result<int> side = state.pin(step);
@@ -112,11 +107,9 @@ bool held(TrainState& state, uint64_t step) {
 }
 
 /// What does not fit is refused in the answer.
-Result<TrainState*> accept(Receiver* self, PeerTier& tier, const OfferCopy& offer) {
-  if (offer.generation < self->state.generation)  // S4
-    return Status(Code::aborted,
-                  "generation " + std::to_string(self->state.generation) + " has begun");
-  self->state.generation = offer.generation;
+Result<TrainState*> accept(PeerTier& tier, const OfferCopy& offer) {
+  if (!tier.current(offer.generation, offer.step))  // S4
+    return Status(Code::aborted, "a newer generation or round has begun");
   return tier.store.begin(offer.shard, offer.keep);
 }
 
@@ -129,13 +122,13 @@ Status receive_copy(PeerTier& tier, TrainState& state, const OfferCopy& offer) {
   return {};
 }
 
-caf::behavior receiver(Receiver* self, caf::actor node, PeerCopiesOptions o) {
+caf::behavior receiver(caf::event_based_actor* self, caf::actor node, PeerCopiesOptions o) {
   auto report = [self, node, o] { self->send(node, PeerCopies{o.node, o.tier->store.held()}); };
   return {
       [self, o, report](const OfferCopy& offer) {
         lower_priority();
         auto answer = self->make_response_promise();
-        const Result<TrainState*> state = accept(self, *o.tier, offer);
+        const Result<TrainState*> state = accept(*o.tier, offer);
         if (!state.ok()) return answer.deliver(AcceptCopy{false, state.status().message(), {}});
         if (held(**state, offer.step)) {
           report();
@@ -149,7 +142,6 @@ caf::behavior receiver(Receiver* self, caf::actor node, PeerCopiesOptions o) {
         report();
       },
       [self, o, report](const CopyToPeers& order) {
-        self->state.generation = std::max(self->state.generation, order.generation);
         std::set<uint32_t> mine;
         for (const CopyTask& task : order.copies)
           if (task.node == o.node) mine.insert(task.shard);
@@ -163,7 +155,8 @@ caf::behavior receiver(Receiver* self, caf::actor node, PeerCopiesOptions o) {
 struct StagingState {
   static inline const char* name = "peer_copies";
   caf::actor sender, receiver;
-  std::map<std::string, std::shared_ptr<Staged>> staged;  // by trainer
+  // By trainer and step: a round is ordered when the step after it has been committed.
+  std::map<std::string, std::map<uint64_t, std::shared_ptr<Staged>>> staged;
 };
 
 caf::behavior staging(caf::stateful_actor<StagingState>* self, caf::actor node,
@@ -175,18 +168,20 @@ caf::behavior staging(caf::stateful_actor<StagingState>* self, caf::actor node,
         auto copy = o.states->copy_pinned(job.trainer, job.pid, job.step);
         if (!copy.ok()) {
           log::warn("no copy for a peer node: {}", copy.status().message());
-          self->state.staged.erase(job.trainer);
           return;
         }
-        self->state.staged[job.trainer] =
-            std::make_shared<Staged>(job.generation, job.step, copy.take());
+        auto& staged = self->state.staged[job.trainer];
+        std::erase_if(staged,
+                      [&](const auto& old) { return old.second->generation != job.generation; });
+        staged[job.step] = std::make_shared<Staged>(job.generation, job.step, copy.take());
+        while (staged.size() > 2) staged.erase(staged.begin());
       },
       [self, node, o](const CopyToPeers& order) {
         for (const CopyTask& task : order.copies) {
           if (!o.states->has(task.source)) continue;
-          const auto found = self->state.staged.find(task.source);
-          if (found == self->state.staged.end() || found->second->step != order.step ||
-              found->second->generation != order.generation) {
+          auto& staged = self->state.staged[task.source];
+          const auto found = staged.find(order.step);
+          if (found == staged.end() || found->second->generation != order.generation) {
             self->send(
                 node,
                 CopySent{order.generation, order.step, task.shard,
@@ -195,7 +190,7 @@ caf::behavior staging(caf::stateful_actor<StagingState>* self, caf::actor node,
           }
           self->send(self->state.sender, SendCopy{task, order.generation, order.step, order.keep,
                                                   std::move(found->second)});
-          self->state.staged.erase(found);
+          staged.erase(staged.begin(), std::next(found));
         }
         self->send(self->state.receiver, order);
       },

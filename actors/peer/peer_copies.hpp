@@ -34,7 +34,20 @@ struct PeerTier {
         timeout_ms(its_timeout_ms) {}
   PeerStore store;
   const std::unique_ptr<DataPlane> plane;
-  const int timeout_ms;  // of each wait for the other node
+  const int timeout_ms;                   // of each wait for the other node
+  std::atomic<uint64_t> generation = 0;   // the newest heard of
+  std::atomic<uint64_t> newest_step = 0;  // of the newest round
+  /// Ends what older generations have under way (S4). Any thread.
+  void fence(uint64_t newer) {
+    uint64_t known = generation;
+    while (known < newer && !generation.compare_exchange_weak(known, newer)) {
+    }
+    if (newer > 0) plane->abort(newer - 1, "a new generation begins");
+  }
+  /// Of a round that still counts. Any thread.
+  bool current(uint64_t its_generation, uint64_t step) const {
+    return its_generation >= generation && step >= newest_step;
+  }
   /// Ends every wait of the plane. Any thread.
   void stop() { plane->abort(UINT64_MAX, "the node stops"); }
 };

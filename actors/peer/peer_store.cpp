@@ -35,6 +35,14 @@ bool PeerStore::drop_others(const std::set<uint32_t>& mine, uint64_t keep) {
          }) > 0;
 }
 
+void PeerStore::drop_newer(uint64_t step) {
+  std::lock_guard lock(mutex_);
+  for (auto& [shard, state] : states_)
+    for (const int side : {0, 1})
+      if (const uint64_t kept = state.step_of(side); kept != UINT64_MAX && kept > step)
+        state.forget(kept);
+}
+
 std::vector<PeerCopy> PeerStore::held() const {
   std::lock_guard lock(mutex_);
   std::vector<PeerCopy> copies;

@@ -30,6 +30,8 @@ class PeerStore {
   /// Frees the memory of shards that are not in `mine` and do not hold `keep`; returns whether
   /// there were any.
   bool drop_others(const std::set<uint32_t>& mine, uint64_t keep);
+  /// Copies of later steps are of a past that was undone.
+  void drop_newer(uint64_t step);
   std::vector<PeerCopy> held() const;
   /// Flips a bit of the newest copy of every shard, as failing memory would: a fault on purpose.
   /// not_found: there is none.

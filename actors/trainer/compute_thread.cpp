@@ -347,6 +347,10 @@ Status ComputeThread::blame_state(Generation& g, Status status) {
     fault_.fault = "bad_copy";
     fault_.step = g.step;
     fault_.suspect = trainer_;
+    if (Status copied = g.state->wait_unpinned(
+            static_cast<int>(options_.config.parallel.collective_timeout_ms));
+        !copied.ok())
+      log::warn("{}", copied.message());
     g.state->forget(g.step);
   } else if (const auto& mismatch = g.engine->mismatch();
              status.code() == Code::mismatch && mismatch) {

@@ -41,6 +41,8 @@ Restore::Restore(const JoinTrainer& order, const ModelShape& shape, size_t shard
       layout_(order.group == no_group ? 0 : layout_hash(shape, shards, order.shard)) {}
 
 Status Restore::transfer(DataPlane& plane, TrainState& state) {
+  // Copies for checkpoints and peers come first: what they copy may be forgotten from here on.
+  SS_RETURN_IF_ERROR(state.wait_unpinned(timeout_ms_));
   for (const TransferPart& part : order_.transfers) {
     if (part.rank >= part.members.size())
       return Status(Code::bad_data, "transfer " + std::to_string(part.id) + " has no rank " +

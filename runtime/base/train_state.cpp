@@ -120,24 +120,30 @@ Hash128 TrainState::committed_hash() const {
   return header()->hash[header()->committed - 1];
 }
 
+Status TrainState::wait_unpinned(uint32_t side, int timeout_ms) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  while (const uint32_t pins = header()->pins[side]) {
+    const auto left = end - std::chrono::steady_clock::now();
+    if (left <= left.zero())
+      return {Code::deadline, "training state " + name() + ": " + std::to_string(pins) +
+                                  " readers kept the side to be written for " +
+                                  std::to_string(timeout_ms) + " ms"};
+    futex_wait(header()->pins[side], pins, left);
+  }
+  return {};
+}
+
+Status TrainState::wait_unpinned(int timeout_ms) {
+  SS_RETURN_IF_ERROR(wait_unpinned(uint32_t{0}, timeout_ms));
+  return wait_unpinned(uint32_t{1}, timeout_ms);
+}
+
 Result<TrainState::Side> TrainState::begin_write(int timeout_ms) {
   const uint32_t other = header()->committed == 1 ? 1 : 0;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
-  auto unpinned = [&]() -> Status {
-    while (const uint32_t pins = header()->pins[other]) {
-      const auto left = end - std::chrono::steady_clock::now();
-      if (left <= left.zero())
-        return Status(Code::deadline, "training state " + name() + ": " + std::to_string(pins) +
-                                          " readers kept the side to be written for " +
-                                          std::to_string(timeout_ms) + " ms");
-      futex_wait(header()->pins[other], pins, left);
-    }
-    return {};
-  };
   // Twice: who is to copy the side for its pinner finds it by its step.
-  SS_RETURN_IF_ERROR(unpinned());
+  SS_RETURN_IF_ERROR(wait_unpinned(other, timeout_ms));
   header()->step[other] = kNoStep;
-  SS_RETURN_IF_ERROR(unpinned());
+  SS_RETURN_IF_ERROR(wait_unpinned(other, timeout_ms));
   return side(static_cast<int>(other));
 }
 

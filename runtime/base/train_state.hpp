@@ -67,6 +67,9 @@ class TrainState {
   Side committed();
   /// What commit() was told of the committed side; for the writer.
   Hash128 committed_hash() const;
+  /// Until nobody pins either side: who is to copy a pinned one finds it by its step, so before
+  /// that is forgotten. Code::deadline.
+  Status wait_unpinned(int timeout_ms);
   /// The side to write the next step to; waits until no reader pins it, and forgets its old step
   /// then. Code::deadline when readers keep it longer than that.
   Result<Side> begin_write(int timeout_ms);
@@ -98,6 +101,7 @@ class TrainState {
   const std::string& name() const { return memory_.name(); }
 
  private:
+  Status wait_unpinned(uint32_t side, int timeout_ms);
   StateHeader* header() const { return static_cast<StateHeader*>(memory_.data()); }
   uint64_t committed_step() const;
   SharedMemory memory_;
