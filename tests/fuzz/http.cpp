@@ -1,0 +1,59 @@
+// Requests, each on a connection of its own, to the server that a supervisor runs.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/http/server.hpp"
+#include "tests/fuzz/driver.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+int port() {
+  static const std::unique_ptr<HttpServer> server = [] {
+    const std::string folder = std::filesystem::current_path() / "fuzz_http_run";
+    std::filesystem::create_directories(folder + "/control");
+    std::ofstream(folder + "/control/status.json") << R"({"run":"r","nodes":[]})";
+    std::ofstream(folder + "/metrics.jsonl") << "{\"step\":1}\n";
+    auto started = HttpServer::start({"127.0.0.1", 0, {folder}});
+    if (!started.ok()) std::abort();
+    return started.take();
+  }();
+  const std::string& url = server->url();
+  return std::atoi(url.c_str() + url.rfind(':') + 1);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(port()));
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) std::abort();  // it has died
+  (void)!send(fd, data, bytes, MSG_NOSIGNAL);
+  shutdown(fd, SHUT_WR);
+  char answer[4096];
+  while (recv(fd, answer, sizeof answer, 0) > 0) {
+  }
+  close(fd);
+  return 0;
+}
+
+std::vector<std::string> fuzz_seeds() {
+  std::vector<std::string> seeds;
+  for (const char* path : {"/", "/status", "/metrics", "/healthz", "/metrics.jsonl?after=3"})
+    seeds.push_back("GET " + std::string(path) +
+                    " HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+  seeds.push_back("POST /status HTTP/1.1\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+  seeds.push_back(
+      "GET /status HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
+  seeds.push_back("GET / HTTP/1.1\r\nRange: bytes=0-5,7-9\r\nAccept-Encoding: gzip, br\r\n\r\n");
+  return seeds;
+}
