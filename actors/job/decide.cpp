@@ -303,6 +303,8 @@ class Decider {
       s_.exit = e.exit;
       s_.exit_reason = e.reason;
       record("", "stop_requested", "", e.reason);
+      // Nothing has been made yet that could be saved.
+      if (s_.phase == Phase::starting && s_.generation == 0) return shut_down(e.exit, e.reason);
       if (s_.phase == Phase::training) {
         s_.phase = Phase::stopping;
         wait("the step in progress");

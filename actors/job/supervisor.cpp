@@ -56,10 +56,14 @@ void record_step(Self* self, uint64_t step, const JobState::Step& reports) {
   JobState& s = self->state;
   const int64_t now = now_ms(self);
   const auto every = static_cast<uint64_t>(s.options.config.metrics.every_steps);
+  // By the trainers' own clocks, where they know: messages take their time, and come in bunches.
+  const double since_s = reports.any.time - s.committed_time;
+  const double step_ms = s.committed_time > 0 && since_s > 0
+                             ? 1e3 * since_s
+                             : static_cast<double>(now - s.committed_at_ms);
+  s.committed_time = reports.any.time;
   if (every > 0 && (step % every == 0 || step == s.job.max_steps))
-    s.options.journal->append(
-        "metrics.jsonl",
-        metrics_line(s, reports.any, static_cast<double>(now - s.committed_at_ms)));
+    s.options.journal->append("metrics.jsonl", metrics_line(s, reports.any, step_ms));
   if (s.options.config.data.ledger)
     for (const auto& [trainer, samples] : reports.samples)
       s.options.journal->append("ledger.jsonl",
@@ -144,6 +148,7 @@ void carry_out(Self* self, const job::Join& join) {
   to_nodes(self, order);
   s.training_since_ms = now_ms(self);
   s.committed_at_ms = s.training_since_ms;
+  s.committed_time = 0;
   s.training_since_step = join.step;
 }
 
@@ -499,6 +504,8 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
     publish_status(self);
   };
   if (!s.options.leadership.state) {
+    for (const std::string& why : s.options.skipped)
+      carry_out(self, job::Record{"", "checkpoint_skipped", "", why});
     carry_out(self, job::Record{"", "started", "",
                                 s.job.has_checkpoint
                                     ? "goes on from step " + std::to_string(s.job.checkpoint_step)

@@ -37,6 +37,7 @@ struct JobOptions {
   std::string node;                         // on which it runs
   uint64_t last_generation = 0;             // of earlier starts of this run
   std::optional<uint64_t> checkpoint_step;  // newest valid checkpoint
+  std::vector<std::string> skipped;         // newer ones that are not, and why
   std::string tokenizer;                    // to keep with checkpoints; may be empty
   std::shared_ptr<Journal> journal;
   std::optional<uint64_t> recorded_step;  // newest in the records, if it takes a run over
@@ -98,6 +99,7 @@ struct JobState {
   std::map<uint64_t, nlohmann::json> explained;  // incident -> its phases and reasons, for `why`
   std::vector<bool> injected;                    // by index in the configuration
   int64_t committed_at_ms = 0, training_since_ms = 0;
+  double committed_time = 0;  // of the newest step, by its trainers; 0: none in this generation
   uint64_t training_since_step = 0;
   double loss = 0, tokens_per_second = 0;
   int64_t status_at_ms = 0;

@@ -1,6 +1,7 @@
 #include "actors/node/node.hpp"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -157,7 +158,7 @@ void raise(Self* self, const std::string& id) {
   if (!process || process->slot.empty()) return;
   s.watch.needed(id);
   if (process->pid != 0 && may_lower_nice())
-    if (Status status = set_nice(process->pid, 0); !status.ok())
+    if (Status status = set_nice(process->pid, getpriority(PRIO_PROCESS, 0)); !status.ok())
       log::debug("{} stays at low priority: {}", id, status.message());
 }
 

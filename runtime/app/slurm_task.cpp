@@ -163,7 +163,7 @@ Status train_in_slurm(RunStart start, const slurm::Task& task) {
   unlink_shared_memory(mine + "-");
   int code = keeper.exit_code();
   if (view) {
-    const Status end = view->end(code, keeper.dead());
+    const Status end = view->end(code, keeper.dead(), keeper.reason());
     if (!end.ok()) std::fprintf(stderr, "simplescale: %s\n", end.message().c_str());
   } else if (code != 0) {
     std::fprintf(stderr, "simplescale: n%d: %s;%s log is %s/n%d.log\n", task.task,

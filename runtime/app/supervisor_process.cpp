@@ -67,7 +67,7 @@ Result<JobOptions> job_options(const Process& p, bool takes_over) {
   auto found = find_newest_valid(checkpoint_folder(p.config));
   if (found.ok()) {
     for (const std::string& warning : found->warnings)
-      log::warn("{}; the next older checkpoint is used", warning);
+      job.skipped.push_back(warning + "; the next older checkpoint is used");
     if (found->checkpoint.info().shape != p.plan.shape)
       return Status(Code::bad_config, found->checkpoint.folder() +
                                           " holds another model than the configuration's; give "

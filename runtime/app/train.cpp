@@ -1,6 +1,7 @@
 // `train`: checks everything that can be checked, makes or finds the run's folder, starts a node
 // agent per node on this machine (or is one, inside an srun: slurm_task.cpp), and shows how it
 // goes.
+#include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,9 +32,22 @@ const char* variable(const char* name) {
   return value && *value ? value : nullptr;
 }
 
+/// GPUs that are asked for by name have to be there.
+Status check_device(const Config& config) {
+  if (config.cluster.device != DeviceKind::cuda) return {};
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!driver)
+    return Status(Code::bad_config,
+                  "cluster.device = \"cuda\": this host has no NVIDIA driver (libcuda.so.1); "
+                  "\"auto\" takes what is there");
+  dlclose(driver);
+  return {};
+}
+
 /// Everything before the first process. Leaves the run's folder ready.
 Result<RunLock> get_ready(const Config& config, const Plan& plan, int trainers_on_host) {
   const RunFolder run{run_folder(config)};
+  SS_RETURN_IF_ERROR(check_device(config));
   PreflightInput input;
   input.trainers_on_host = trainers_on_host;
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
@@ -85,7 +99,7 @@ Status train_here(const Config& config, const Plan& plan, const std::string& con
   }
   keeper.end_others(config.supervision.shutdown_ms);
   unlink_shared_memory("ss-" + instance + "-");
-  return view.end(keeper.exit_code(), keeper.dead());
+  return view.end(keeper.exit_code(), keeper.dead(), keeper.reason());
 }
 
 }  // namespace

@@ -95,20 +95,24 @@ void RunView::on_event(const std::string& text) {
     line_.say(fmt::format("incident {} {:>7}: {} {} {} ({:.0f} ms)", e["incident"].get<int64_t>(),
                           e["phase"].is_string() ? e["phase"].get<std::string>() : "", kind,
                           subject, reason, ms));
-  } else if (kind == "started" && !reason.empty()) {
+  } else if ((kind == "started" || kind == "checkpoint_skipped") && !reason.empty()) {
     line_.say(reason);
   }
   if (kind == "failed" || kind == "finished") last_reason_ = reason;
 }
 
-Status RunView::end(int exit_code, const std::string& dead) {
+Status RunView::end(int exit_code, const std::string& dead, const std::string& reason) {
   update();
   line_.clear();
   if (exit_code != 0) {
-    const std::string why =
-        last_reason_.empty() ? "the supervisor's agent ended without a word" : last_reason_;
+    const std::string why = !last_reason_.empty() ? last_reason_
+                            : !reason.empty()     ? reason
+                                                  : "the supervisor's agent ended without a word";
+    const bool goes_on = exit_code != simplescale::exit_code(Code::bad_data) &&
+                         exit_code != simplescale::exit_code(Code::bad_config);
     const std::string text = why + (dead.empty() ? "" : ";" + dead) + " logs are in " +
-                             run_.logs() + "; `train` goes on from the newest checkpoint";
+                             run_.logs() +
+                             (goes_on ? "; `train` goes on from the newest checkpoint" : "");
     if (exit_code == simplescale::exit_code(Code::gave_up)) return Status(Code::gave_up, text);
     if (exit_code == simplescale::exit_code(Code::requeue) || exit_code == -1)
       return Status(Code::requeue, text);

@@ -20,7 +20,7 @@ class RunView {
   void say(const std::string& text) { line_.say(text); }
   /// The closing page, and the run's result from the exit code of the supervisor's agent (-1: it
   /// was killed).
-  Status end(int exit_code, const std::string& dead);
+  Status end(int exit_code, const std::string& dead, const std::string& reason);
 
  private:
   /// Calls use(line) for every whole new line.

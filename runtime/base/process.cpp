@@ -74,6 +74,8 @@ Result<pid_t> spawn(const SpawnOptions& options) {
       for (int number : {SIGINT, SIGTERM, SIGUSR1}) signal(number, SIG_IGN);
     sigset_t none;
     sigemptyset(&none);
+    if (options.signals_wait)
+      for (int number : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&none, number);
     sigprocmask(SIG_SETMASK, &none, nullptr);
     if (options.nice != 0)
       setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + options.nice);

@@ -24,6 +24,7 @@ struct SpawnOptions {
   int death_signal = 9;         // which: SIGKILL
   int nice = 0;                 // added to ours; see set_nice()
   bool deaf = false;            // to SIGINT, SIGTERM and SIGUSR1, from its first moment on
+  bool signals_wait = false;    // these three stay pending until the program asks for them
 };
 
 /// Starts the process; an exec that fails is an error here.
