@@ -53,7 +53,7 @@ void present(Self* self) {
   to_leader(self, *s.hello);
   for (auto& [name, trainer] : s.trainers) {
     // Why a trainer left the newest generation is news; that it is idle shows in its generation.
-    const bool news = trainer.idle && trainer.idle->generation == s.generation;
+    const bool news = trainer.idle && trainer.idle->generation + 1 >= s.generation;
     if (trainer.up.pid > 0) {
       TrainerUp up = trainer.up;
       const HeldState held = s.options.held(name);
@@ -246,7 +246,9 @@ caf::behavior supervisor_link(Self* self, LinkOptions options) {
         to_leader(self, down);
       },
       [self](const TrainerIdle& idle) {
-        self->state.trainers[idle.trainer].idle = idle;
+        // The answer to the fence says less than what the trainer found in that generation.
+        auto& last = self->state.trainers[idle.trainer].idle;
+        if (!last || last->generation != idle.generation || !idle.fault.empty()) last = idle;
         to_leader(self, idle);
       },
       [self](const PeerCopies& copies) {

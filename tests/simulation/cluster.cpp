@@ -269,7 +269,9 @@ void Cluster::report_idle(int index, job::TrainerIdle idle) {
   idle.shard = t.shard;
   for (const StateCopy& copy : t.copies) idle.held.push_back(copy.step);
   // An answer to a fence may come after the next order to join has passed.
-  if (idle.generation >= t.told_generation) t.idle = idle;
+  const bool known = t.idle && t.idle->generation == idle.generation &&
+                     idle.fault == job::Fault::none;  // the answer to a fence says less
+  if (idle.generation >= t.told_generation && !known) t.idle = idle;
   to_boss(node, idle);
 }
 
