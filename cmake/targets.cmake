@@ -36,6 +36,11 @@ endfunction()
 simplescale_layer(base FOLDERS runtime/base runtime/config runtime/data runtime/checkpoint runtime/exports
   LINK Threads::Threads spdlog::spdlog nlohmann_json::nlohmann_json PkgConfig::tomlplusplus
        PkgConfig::xxhash PkgConfig::sentencepiece rt)
+# The log rules are part of the program.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/configs/log_rules.toml)
+file(READ configs/log_rules.toml SIMPLESCALE_LOG_RULES)
+configure_file(cmake/log_rules.cpp.in ${CMAKE_BINARY_DIR}/generated/log_rules.cpp @ONLY)
+target_sources(base PRIVATE ${CMAKE_BINARY_DIR}/generated/log_rules.cpp)
 
 simplescale_layer(model FOLDERS model LINK base PRIVATE_LINK deps::torch)
 if(TARGET model)

@@ -1,5 +1,4 @@
-// Files, what they inherit, and overrides into a Config, every value checked by the schema. The
-// only user of toml++.
+// Files, what they inherit, and overrides into a Config, every value checked by the schema.
 #include <toml++/toml.h>
 
 #include <algorithm>

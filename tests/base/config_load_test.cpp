@@ -304,7 +304,9 @@ TEST_SUITE("config load") {
   TEST_CASE("config: every config of the repository can be trained, except the reference") {
     int found = 0;
     for (const auto& entry : fs::directory_iterator(configs)) {
-      if (entry.path().extension() != ".toml" || entry.path().stem() == "reference") continue;
+      if (entry.path().extension() != ".toml" || entry.path().stem() == "reference" ||
+          entry.path().stem() == "log_rules")
+        continue;
       ++found;
       const auto loaded = load_config(entry.path().string());
       REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
