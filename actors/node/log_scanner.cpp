@@ -1,0 +1,219 @@
+#include "actors/node/log_scanner.hpp"
+
+#include <fcntl.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "runtime/base/log.hpp"
+#include "runtime/base/log_merge.hpp"
+
+namespace simplescale {
+
+namespace {
+
+constexpr size_t kLineBytesMax = 4096;  // of a line; the rest of it is left out
+constexpr size_t kTextBytesMax = 400;   // of a finding
+constexpr auto kAgain = std::chrono::minutes(1);
+constexpr int kKernelRecordsMax = 200;  // a look
+
+/// Our own lines: "<stamp> <process> <level> ...".
+bool of_interest(const std::string& line, bool of_agent) {
+  const std::string_view stamp = stamp_of(line);
+  if (stamp.empty()) return true;
+  const size_t name = stamp.size() + 1;
+  const size_t level = line.find(' ', name);
+  return !of_agent && level != std::string::npos && line.compare(level + 1, 6, "error ") == 0;
+}
+
+bool copy_all(int from, int to) {
+  off_t at = 0;
+  ssize_t count = 0;
+  while ((count = sendfile(to, from, &at, 1 << 20)) > 0) {
+  }
+  return count == 0;
+}
+
+}  // namespace
+
+std::optional<int64_t> process_in(const std::string& line) {
+  // "Killed process 12 (name)", "name[12]: segfault", "pid=12,", "task=name,pid=12,uid=0"
+  for (const std::string_view before : {"process ", "[", "pid="})
+    for (size_t at = line.find(before); at != std::string::npos; at = line.find(before, at + 1)) {
+      int64_t number = 0;
+      const char* begin = line.data() + at + before.size();
+      const auto end = std::from_chars(begin, line.data() + line.size(), number);
+      if (end.ec != std::errc() || number <= 0) continue;
+      if (before != "[" || (*end.ptr == ']' && at > 0 && line[at - 1] != ' ')) return number;
+    }
+  return std::nullopt;
+}
+
+LogScanner::LogScanner(LogScannerOptions options) : options_(std::move(options)) {
+  kernel_.source = options_.node;
+  if (!options_.kernel_log.empty())
+    kernel_.fd = open(options_.kernel_log.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (kernel_.fd >= 0) lseek(kernel_.fd, 0, SEEK_END);
+  look_for_files(true);
+  thread_ = std::thread([this] { run(); });
+}
+
+LogScanner::~LogScanner() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+  for (auto& [name, file] : files_) close(file.fd);
+  if (kernel_.fd >= 0) close(kernel_.fd);
+}
+
+void LogScanner::look_now() {
+  {
+    std::lock_guard lock(mutex_);
+    now_ = true;
+  }
+  wake_.notify_one();
+}
+
+void LogScanner::run() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    wake_.wait_for(lock, options_.every, [this] { return stopping_ || now_; });
+    now_ = false;
+    lock.unlock();
+    look_for_files(false);
+    for (auto& [name, file] : files_) read(file);
+    read_kernel_log();
+    lock.lock();
+  }
+}
+
+void LogScanner::look_for_files(bool at_start) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(options_.folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!log_selected(name, options_.node) || files_.contains(name)) continue;
+    File file;
+    file.path = entry.path().string();
+    file.source = name.substr(0, name.size() - 4);
+    file.fd = open(file.path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file.fd < 0) continue;
+    if (at_start) {
+      struct stat info {};
+      if (fstat(file.fd, &info) == 0) file.offset = static_cast<uint64_t>(info.st_size);
+      file.skipped = file.offset > 0;
+    }
+    files_.emplace(name, std::move(file));
+  }
+}
+
+void LogScanner::read(File& file) {
+  struct stat info {};
+  if (fstat(file.fd, &info) != 0) return;
+  const auto size = static_cast<uint64_t>(info.st_size);
+  if (size < file.offset) file.offset = file.line = 0, file.partial.clear(), file.skipped = false;
+  if (size - file.offset > options_.bytes_per_look_max) {  // a flood: the newest is what counts
+    file.offset = size - options_.bytes_per_look_max;
+    file.skipped = true;
+    file.partial.clear();
+  }
+  std::array<char, 16 << 10> chunk;
+  while (file.offset < size) {
+    const ssize_t got =
+        pread(file.fd, chunk.data(), std::min<uint64_t>(chunk.size(), size - file.offset),
+              static_cast<off_t>(file.offset));
+    if (got <= 0) return;
+    file.offset += static_cast<uint64_t>(got);
+    add(file, {chunk.data(), static_cast<size_t>(got)});
+  }
+  if (size > options_.file_bytes_max) rotate(file);
+}
+
+void LogScanner::add(File& file, std::string_view bytes) {
+  // The supervisor's own file quotes everything; it is here to be rotated.
+  const bool quotes = file.source.starts_with("supervisor-");
+  const bool of_agent = file.source == options_.node;
+  while (!bytes.empty()) {
+    const size_t end = std::min(bytes.find('\n'), bytes.size());
+    if (file.partial.size() < kLineBytesMax)
+      file.partial += bytes.substr(0, std::min(end, kLineBytesMax - file.partial.size()));
+    if (end == bytes.size()) return;
+    ++file.line;
+    if (!quotes) judge(file, file.partial, of_agent);
+    file.partial.clear();
+    bytes.remove_prefix(end + 1);
+  }
+}
+
+void LogScanner::judge(File& file, const std::string& line, bool of_agent) {
+  if (line.empty() || !of_interest(line, of_agent)) return;
+  const LogRule* rule = options_.rules->match(line);
+  if (!rule) return;
+  const auto now = Clock::now();
+  const auto told = file.told.find(rule->name);
+  if (told != file.told.end() && now - told->second < kAgain) return;
+  file.told[rule->name] = now;
+  const std::string name = &file == &kernel_ ? "kernel" : file.source + ".log";
+  options_.found({file.source, name, file.skipped ? 0 : file.line, line.substr(0, kTextBytesMax),
+                  rule->name, rule->severity, rule->action, rule->hint, rule->root});
+}
+
+/// Records "priority,sequence,time,flags;text\n key=value\n". One that was overwritten is an error
+/// EPIPE, after which the oldest that is left follows.
+void LogScanner::read_kernel_log() {
+  if (kernel_.fd < 0) return;
+  std::array<char, 8192> record;
+  for (int i = 0; i < kKernelRecordsMax; ++i) {
+    const ssize_t got = ::read(kernel_.fd, record.data(), record.size());
+    if (got < 0 && errno == EPIPE) continue;
+    if (got <= 0) return;
+    const std::string_view text(record.data(), static_cast<size_t>(got));
+    const size_t begin = text.find(';');
+    if (begin == std::string_view::npos) continue;
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    judge(kernel_, std::string(text.substr(begin + 1, end - begin - 1)), false);
+  }
+}
+
+void LogScanner::rotate(File& file) {
+  const std::string older = file.path + ".1", part = older + ".part";
+  const int to = open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int writable = open(file.path.c_str(), O_WRONLY | O_CLOEXEC);
+  const bool done = to >= 0 && writable >= 0 && copy_all(file.fd, to) &&
+                    std::rename(part.c_str(), older.c_str()) == 0 && ftruncate(writable, 0) == 0;
+  const int error = errno;
+  if (to >= 0) close(to);
+  if (writable >= 0) close(writable);
+  if (done) {
+    // What was written after the last look is in the older file now.
+    const uint64_t from = file.offset;
+    if (const int rest = open(older.c_str(), O_RDONLY | O_CLOEXEC); rest >= 0) {
+      std::array<char, 16 << 10> chunk;
+      ssize_t got = 0;
+      for (uint64_t at = from;
+           at < from + options_.bytes_per_look_max &&
+           (got = pread(rest, chunk.data(), chunk.size(), static_cast<off_t>(at))) > 0;
+           at += static_cast<uint64_t>(got))
+        add(file, {chunk.data(), static_cast<size_t>(got)});
+      close(rest);
+    }
+    file.offset = file.line = 0;
+    file.skipped = false;
+    file.partial.clear();
+    return;
+  }
+  unlink(part.c_str());
+  if (file.told.emplace("rotation", Clock::now()).second)
+    log::warn("cannot rotate {}: {}", file.path, std::strerror(error));
+}
+
+}  // namespace simplescale

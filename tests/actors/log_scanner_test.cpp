@@ -1,0 +1,137 @@
+#include "actors/node/log_scanner.hpp"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/base/process.hpp"
+
+using namespace simplescale;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Scan {
+  fs::path folder = fs::temp_directory_path() / ("simplescale-scan-" + unique_id());
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<LogFinding> found;
+  std::unique_ptr<LogScanner> scanner;
+
+  Scan() { fs::create_directories(folder); }
+  ~Scan() {
+    scanner.reset();
+    fs::remove_all(folder);
+  }
+  void start(uint64_t file_bytes_max = 1 << 20) {
+    LogScannerOptions options;
+    options.folder = folder;
+    options.node = "n1";
+    options.rules = load();
+    options.file_bytes_max = file_bytes_max;
+    options.kernel_log = "";
+    options.every = std::chrono::milliseconds(1);
+    options.found = [this](LogFinding finding) {
+      std::lock_guard lock(mutex);
+      found.push_back(std::move(finding));
+      changed.notify_all();
+    };
+    scanner = std::make_unique<LogScanner>(std::move(options));
+  }
+  static std::shared_ptr<LogRules> load() {
+    auto rules = LogRules::load("");
+    REQUIRE(rules.ok());
+    return std::make_shared<LogRules>(rules.take());
+  }
+  void add(const std::string& file, const std::string& text) const {
+    std::ofstream(folder / file, std::ios::app) << text;
+  }
+  /// The findings so far; waits for so many.
+  std::vector<LogFinding> wait(size_t count) {
+    std::unique_lock lock(mutex);
+    REQUIRE(
+        changed.wait_for(lock, std::chrono::seconds(30), [&] { return found.size() >= count; }));
+    return found;
+  }
+};
+
+}  // namespace
+
+TEST_SUITE("log_scanner") {
+  TEST_CASE("log scanner: what is written to this node's logs is found, with its file and line") {
+    Scan scan;
+    scan.add("n1.0.log", "Bus error before it began\n");
+    scan.start();
+    scan.add("n10.log", "another node's Bus error\n");
+    scan.add("n1.p2.log", "fine\nNo space left ");
+    scan.add("n1.p2.log", "on device\n");
+    auto found = scan.wait(1);
+    CHECK(found[0].rule == "out_of_disk");
+    CHECK(found[0].source == "n1.p2");
+    CHECK(found[0].file == "n1.p2.log");
+    CHECK(found[0].line == 2);
+    CHECK(found[0].text == "No space left on device");
+    CHECK(found[0].root);
+    scan.add("n1.p2.log", "No space left on device\n");  // the same again: not told again
+    scan.add("n1.0.log", "Segmentation fault\n");
+    found = scan.wait(2);
+    CHECK(found.size() == 2);
+    CHECK(found[1].rule == "segmentation_fault");
+    CHECK(found[1].line == 0);  // what was there before was not counted
+  }
+
+  TEST_CASE(
+      "log scanner: our own lines count as errors only, and the agent's and supervisor's never") {
+    Scan scan;
+    scan.start();
+    const std::string stamp = "2026-11-21T06:48:27.123 ";
+    scan.add("n1.log", stamp + "n1 error n1.0 has ended: killed by signal 7 (Bus error)\n");
+    scan.add("supervisor-n1.log", "Bus error\n");
+    scan.add("n1.1.log", stamp + "n1.1 warning generation 3 ends here: n0.0: Bus error\n" + stamp +
+                             "n1.1 error cannot write x: No space left on device\n");
+    auto found = scan.wait(1);
+    CHECK(found[0].rule == "out_of_disk");
+    scan.add("n1.log", "Bus error\n");
+    found = scan.wait(2);
+    CHECK(found[1].source == "n1");
+    CHECK(found.size() == 2);
+  }
+
+  TEST_CASE("log scanner: a long file is rotated, and nothing that was written before is lost") {
+    Scan scan;
+    scan.start(500);
+    std::string text;
+    for (int i = 0; i < 100; ++i) text += "line " + std::to_string(i) + "\n";
+    scan.add("n1.0.log", text + "Bus error\n");
+    scan.wait(1);
+    // Rotation follows the look that found it; the next finding comes of a later look.
+    scan.add("n1.1.log", "Segmentation fault\n");
+    scan.wait(2);
+    scan.scanner.reset();
+    std::ifstream older(scan.folder / "n1.0.log.1");
+    const std::string kept((std::istreambuf_iterator<char>(older)), {});
+    CHECK(kept == text + "Bus error\n");
+    CHECK(fs::file_size(scan.folder / "n1.0.log") == 0);
+  }
+
+  TEST_CASE("log scanner: a flood is skipped to its newest part") {
+    Scan scan;
+    scan.start(64 << 20);
+    scan.add("whole", "Bus error\n" + std::string(8 << 20, '\n') + "Segmentation fault\n");
+    fs::rename(scan.folder / "whole", scan.folder / "n1.0.log");
+    const auto found = scan.wait(1);
+    CHECK(found[0].rule == "segmentation_fault");
+    CHECK(found[0].line == 0);
+  }
+
+  TEST_CASE("log scanner: the process that a line of the kernel is about") {
+    CHECK(process_in("Out of memory: Killed process 9712 (simplescale-com) total-vm:3kB") == 9712);
+    CHECK(process_in("simplescale-com[4411]: segfault at 10 ip 00007f2b") == 4411);
+    CHECK(process_in("oom-kill:constraint=CONSTRAINT_NONE,task=python,pid=31,uid=0") == 31);
+    CHECK(process_in("NVRM: Xid (PCI:0000:0f:00): 79, pid=2412, GPU has fallen") == 2412);
+    CHECK_FALSE(process_in("EDAC MC0: 1 UE memory read error on CPU"));
+    CHECK_FALSE(process_in("[ 12] nothing"));
+    CHECK_FALSE(process_in(""));
+  }
+}
