@@ -85,6 +85,8 @@ struct Published {
 };
 
 struct Tick {};
+/// supervisor -> itself: an injected death.
+struct Die {};
 /// node -> node: time to look whether its trainers live.
 struct Look {};
 
@@ -115,6 +117,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::WriteShard)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ShardWritten)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Published)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Tick)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Die)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Look)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::EpochSeen)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::WaitedLongEnough)

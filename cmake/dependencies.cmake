@@ -21,6 +21,7 @@ pkg_check_modules(tomlplusplus REQUIRED IMPORTED_TARGET tomlplusplus)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)
 pkg_check_modules(sodium REQUIRED IMPORTED_TARGET libsodium)
+pkg_check_modules(libedit REQUIRED IMPORTED_TARGET libedit)
 pkg_check_modules(ucx REQUIRED IMPORTED_TARGET ucx)
 
 # CAF ships no CMake config.

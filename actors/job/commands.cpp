@@ -1,8 +1,10 @@
 #include "actors/job/commands.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 
+#include "actors/console/verbs.hpp"
 #include "actors/job/records.hpp"
 #include "actors/job/what_if.hpp"
 #include "runtime/config/config.hpp"
@@ -52,6 +54,24 @@ Request parse_inject(const job::State& state, const std::vector<std::string>& wo
   return request;
 }
 
+Request parse_set(const job::State& state, const std::vector<std::string>& words,
+                  const std::string& who) {
+  Request request;
+  const auto known = job::settings(state);
+  const auto found =
+      std::ranges::find_if(known, [&](const auto& k) { return k.first == words[1]; });
+  int64_t value = 0;
+  const std::string& text = words.back();
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (found == known.end())
+    request.error = "'" + words[1] + "' cannot change in flight; `set` lists what can";
+  else if (words.size() != 3 || end.ec != std::errc() || end.ptr != text.data() + text.size())
+    request.error = "set KEY VALUE, a whole number";
+  else
+    request.event = job::SetRequested{words[1], value, who};
+  return request;
+}
+
 }  // namespace
 
 Request parse_command(const job::State& state, const std::vector<std::string>& words,
@@ -64,26 +84,50 @@ Request parse_command(const job::State& state, const std::vector<std::string>& w
   }
   const std::string& verb = words[0];
   const std::string target = words.size() > 1 ? words[1] : "";
-  auto node = [&] {
-    if (!state.nodes.contains(target)) request.error = "there is no node '" + target + "'";
-    return request.error.empty();
-  };
-  if (verb == "pause" || verb == "resume") {
+  const std::string reason = "asked to by " + who;
+  const auto node = state.nodes.find(target);
+  const bool about_node =
+      verb == "drain" || verb == "undrain" || verb == "add" || verb == "diagnose";
+  if (about_node && node == state.nodes.end()) {
+    request.error = target.empty() ? verb + " NODE" : "there is no node '" + target + "'";
+    if (verb == "add" && !target.empty())
+      request.error += "; a run's nodes are those it began with: cluster.nodes + cluster.spares";
+  } else if (verb == "pause" || verb == "resume") {
     request.event = job::PauseRequested{verb == "pause", who};
-  } else if (verb == "stop") {
-    request.event = job::StopRequested{Code::ok, "asked to by " + who, false};
-  } else if (verb == "drain" || verb == "undrain") {
-    if (node()) request.event = job::DrainRequested{target, verb == "drain", "asked to by " + who};
-  } else if (verb == "diagnose") {
-    if (node()) request.event = job::Suspected{job::trainer_name(target, 0), "asked to by " + who};
-  } else if (verb == "restart") {
-    if (!state.trainers.contains(target))
-      request.error = "there is no trainer '" + target + "'";
+  } else if (verb == "save") {
+    if (state.phase == job::Phase::training && !state.leaving && !state.layout.cells.empty())
+      request.save = job::places(state.rules, state.layout).front().trainer;
     else
-      request.fault = InjectFault{"kill_trainer", target, 0, 0, 0};
+      request.error = std::string("it is not training now: ") +
+                      (state.paused ? "paused" : job::to_string(state.phase));
+  } else if (verb == "stop") {
+    request.event = job::StopRequested{Code::ok, reason, false};
+  } else if (verb == "drain" || verb == "undrain") {
+    request.event = job::DrainRequested{target, verb == "drain", reason};
+  } else if (verb == "add") {
+    if (node->second.state == job::NodeState::drained)
+      request.event = job::DrainRequested{target, false, reason};
+    else
+      request.error = target + " is " + job::to_string(node->second.state) + ", not drained" +
+                      (node->second.state == job::NodeState::lost
+                           ? ": it comes back by itself once its agent runs"
+                           : "");
+  } else if (verb == "diagnose") {
+    if (node->second.state == job::NodeState::up)
+      request.event = job::Suspected{job::trainer_name(target, 0), reason};
+    else
+      request.error = target + " is " + job::to_string(node->second.state) + ", not up";
+  } else if (verb == "restart") {
+    for (const job::Place& place : job::places(state.rules, state.layout))
+      if (place.trainer == target || "g" + std::to_string(place.group) == target)
+        request.restart.push_back(place.trainer);
+    if (request.restart.empty()) request.error = "no trainer or group '" + target + "' trains";
   } else if (verb == "inject") {
     request = parse_inject(state, words);
-  } else if (verb != "status" && verb != "why" && verb != "plan") {
+  } else if (verb == "set" && words.size() > 1) {
+    request = parse_set(state, words, who);
+  } else if (const Verb* known = find_verb(verb);
+             !known || (known->answerer == Answerer::console && verb != "why")) {
     request.error = "unknown command '" + verb + "'";
   }
   request.words = joined(words);
@@ -94,7 +138,17 @@ CommandReply describe(const JobState& s, const std::vector<std::string>& words) 
   const std::string target = words.size() > 1 ? words[1] : "";
   if (words[0] == "plan") {
     if (words.size() < 3) return {false, "plan KIND TARGET", ""};
-    return {true, job::what_if(s.job, words[1], words[2]), ""};
+    const std::string text = job::what_if(s.job, words[1], words[2]);
+    return {true, text, json{{"plan", text}}.dump()};
+  }
+  if (words[0] == "set") {
+    std::string text;
+    json values = json::object();
+    for (const auto& [key, value] : job::settings(s.job)) {
+      text += key + " = " + std::to_string(value) + "\n";
+      values[key] = value;
+    }
+    return {true, text, values.dump()};
   }
   if (words[0] == "why") {
     const uint64_t incident =

@@ -10,20 +10,21 @@
 
 namespace simplescale {
 
-/// What words mean: an event for decide(), a fault to inject, or a question (neither).
+/// What words mean: an event for decide(), something to do, or a question (nothing of these).
 struct Request {
   std::string error;  // not empty: cannot be done, and why
   std::string words;
   std::optional<job::Event> event;
   std::optional<InjectFault> fault;
+  std::vector<std::string> restart;  // trainers whose processes are to end
+  std::string save;                  // the trainer that is to propose a checkpoint
 };
 
-/// pause | resume | stop | drain NODE | undrain NODE | diagnose NODE | restart TRAINER |
-/// inject KIND TARGET [--at STEP] [--ms MS] [--value X] | status | why INCIDENT | plan KIND TARGET
+/// Words as in verbs() (actors/console/verbs.hpp).
 Request parse_command(const job::State& state, const std::vector<std::string>& words,
                       const std::string& who);
 
-/// Answers a question: status, why, plan.
+/// Answers a question: why, plan, set; the status page for all others.
 CommandReply describe(const JobState& state, const std::vector<std::string>& words);
 
 }  // namespace simplescale

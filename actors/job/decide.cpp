@@ -315,10 +315,36 @@ class Decider {
   }
 
   void operator()(const PauseRequested& e) {
-    if (s_.paused == e.pause || s_.stop_requested) return;
+    if (s_.stop_requested) return because("the run is being stopped");
+    if (s_.paused == e.pause) return because(e.pause ? "it is paused" : "it is not paused");
     s_.paused = e.pause;
     record("", e.pause ? "paused" : "resumed", "", e.who);
     if (e.pause && all_in_generation()) leave("paused by " + e.who);
+    plan();
+  }
+
+  void operator()(const SetRequested& e) {
+    const int64_t per_cell = s_.rules.groups_per_cell();
+    const int64_t least = e.key == "supervision.max_restarts" ? 0 : 1;
+    if (e.value < least || e.value > 1'000'000'000)
+      return because(e.key + " must be at least " + std::to_string(least));
+    const auto count = static_cast<int>(std::min<int64_t>(e.value, 1'000'000));
+    if (e.key == "supervision.max_restarts")
+      s_.max_restarts = count;
+    else if (e.key == "supervision.within_s")
+      s_.within_ms = e.value * 1000;
+    else if (e.key == "supervision.give_up_after_cycles")
+      s_.give_up_after_cycles = count;
+    else if (e.key == "cluster.join_timeout_ms")
+      s_.join_timeout_ms = e.value;
+    else if (e.key != "cluster.min_groups")
+      return because(e.key + " cannot change in flight");
+    else if (e.value > s_.rules.cells * per_cell)
+      return because("there are " + std::to_string(s_.rules.cells * per_cell) + " groups");
+    else
+      s_.rules.min_cells = static_cast<int>((e.value + per_cell - 1) / per_cell);
+    record("", "set", e.key, std::to_string(e.value) + " by " + e.who);
+    because(e.key + " = " + std::to_string(e.value));
     plan();
   }
 
@@ -768,6 +794,14 @@ class Decider {
 };
 
 }  // namespace
+
+std::vector<std::pair<std::string, int64_t>> settings(const State& s) {
+  return {{"cluster.join_timeout_ms", s.join_timeout_ms},
+          {"cluster.min_groups", s.rules.min_cells * s.rules.groups_per_cell()},
+          {"supervision.give_up_after_cycles", s.give_up_after_cycles},
+          {"supervision.max_restarts", s.max_restarts},
+          {"supervision.within_s", s.within_ms / 1000}};
+}
 
 bool doubted(const State& state, uint64_t step, uint64_t generation) {
   return std::ranges::any_of(

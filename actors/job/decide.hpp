@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -208,11 +209,17 @@ struct DrainRequested {
   bool drain = true;
   std::string reason;
 };
+/// One of settings() is to change while the run goes on.
+struct SetRequested {
+  std::string key;
+  int64_t value = 0;
+  std::string who;
+};
 struct Tick {};  // time has passed
 using Event =
     std::variant<NodeUp, NodeLost, TrainerUp, TrainerDown, TrainerIdle, TrainerReady, PeerCopies,
                  StepCommitted, TrainerFinished, CheckpointSaved, CheckpointFailed, Suspected,
-                 NodeChecked, StopRequested, PauseRequested, DrainRequested, Tick>;
+                 NodeChecked, StopRequested, PauseRequested, DrainRequested, SetRequested, Tick>;
 
 // --- Actions ---
 struct Fence {
@@ -260,6 +267,9 @@ bool doubted(const State& state, uint64_t step, uint64_t generation);
 
 /// Changes `state` and tells what to do, in order. now_ms: any monotonic clock.
 Decision decide(int64_t now_ms, State& state, const Event& event);
+
+/// Keys of the configuration that SetRequested knows, with their values now.
+std::vector<std::pair<std::string, int64_t>> settings(const State& state);
 
 /// A job before anything was heard of. nodes: all that may come, spares included.
 State make_state(const LayoutRules& rules, const std::vector<std::string>& nodes);

@@ -63,6 +63,51 @@ json event_line(const JobState& s, const job::Record& record, int64_t now_ms) {
           {"ms", incident ? json(now_ms - s.incident->since_ms) : json(nullptr)}};
 }
 
+namespace {
+/// "logs/n1.0.log:12"
+std::string place_of(const LogFound& found) {
+  const std::string file = found.file == "kernel" ? "the kernel's log" : "logs/" + found.file;
+  return found.line > 0 ? file + ":" + std::to_string(found.line) : file;
+}
+
+/// The first root cause that the logs of who failed told of, else those of its node, else any; not
+/// long before the incident, or in it.
+const LogFound* root_cause(const JobState& s) {
+  constexpr int64_t before_ms = 10'000;
+  const std::string& what = s.incident->what;
+  const std::string subject = what.substr(0, what.find(": "));
+  const LogFound* best = nullptr;
+  int best_rank = 0;
+  for (const JobState::Finding& finding : s.causes) {
+    if (finding.at_ms < s.incident->since_ms - before_ms) continue;
+    const LogFound& found = finding.found;
+    const int rank = found.subject == subject ? 3 : found.node == job::node_of(subject) ? 2 : 1;
+    if (rank > best_rank) best = &found, best_rank = rank;
+  }
+  return best;
+}
+}  // namespace
+
+json log_rule_line(const JobState& s, const LogFound& found, int64_t now_ms) {
+  json line =
+      event_line(s,
+                 {"", "log_rule", found.subject,
+                  found.rule + " (" + found.severity + ", " +
+                      (found.root ? "root cause" : "consequence") + "): " + found.text + " (" +
+                      place_of(found) + ")" + (found.hint.empty() ? "" : "; " + found.hint)},
+                 now_ms);
+  if (s.incident) {
+    line["incident"] = s.incidents;
+    line["ms"] = now_ms - s.incident->since_ms;
+  }
+  line["rule"] = found.rule;
+  line["severity"] = found.severity;
+  line["cause"] = found.root ? "root" : "consequence";
+  line["file"] = found.file;
+  line["line"] = found.line > 0 ? json(found.line) : json(nullptr);
+  return line;
+}
+
 json incident_line(const JobState& s, int64_t now_ms) {
   const JobState::Incident& incident = *s.incident;
   std::string phases;
@@ -77,6 +122,9 @@ json incident_line(const JobState& s, int64_t now_ms) {
       phases += (phases.empty() ? "" : ", ") + std::string(phase) + " " +
                 std::to_string(timed[phase].get<int64_t>());
   const int64_t ms = now_ms - incident.since_ms;
+  const LogFound* found = root_cause(s);
+  const std::string cause =
+      found ? ", by " + found->rule + " (" + place_of(*found) + ": " + found->text + ")" : "";
   return {{"time", wall_time_s()},
           {"generation", s.job.generation},
           {"step", s.job.committed_step},
@@ -84,10 +132,11 @@ json incident_line(const JobState& s, int64_t now_ms) {
           {"phase", nullptr},
           {"kind", "recovered"},
           {"subject", incident.what},
-          {"reason", incident.what + "; " + incident.decision + "; lost " +
+          {"reason", incident.what + cause + "; " + incident.decision + "; lost " +
                          std::to_string(incident.undone) + " steps, " + std::to_string(ms) +
                          " ms (" + phases + ")"},
           {"ms", ms},
+          {"cause", found ? json(found->rule) : json(nullptr)},
           {"phases", timed}};
 }
 

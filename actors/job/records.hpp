@@ -15,6 +15,7 @@ nlohmann::json ledger_line(uint64_t generation, uint64_t step, const std::string
 nlohmann::json event_line(const JobState& state, const job::Record& record, int64_t now_ms);
 /// The current incident in a line, at its end: what, the decision, what was lost, its phases.
 nlohmann::json incident_line(const JobState& state, int64_t now_ms);
+nlohmann::json log_rule_line(const JobState& state, const LogFound& found, int64_t now_ms);
 nlohmann::json validated_line(const JobState& state, const Validated& result);
 nlohmann::json health_line(const NodeHealth& report);
 /// `status --json`.

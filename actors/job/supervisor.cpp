@@ -237,8 +237,8 @@ bool inject(Self* self, const InjectFault& fault) {
   s.options.journal->append(
       "events.jsonl", event_line(s, {"", "injected", fault.target, fault.kind}, now_ms(self)));
   log::info("injected: {} {}", fault.kind, fault.target);
-  if (fault.kind == "kill_supervisor") {
-    kill(getpid(), SIGKILL);
+  if (fault.kind == "kill_supervisor") {  // after whoever asked has its answer
+    self->delayed_send(self, 20ms, local::Die{});
     return true;
   }
   const bool trainer = s.job.trainers.contains(fault.target);
@@ -271,17 +271,20 @@ CommandReply answer(Self* self, const Command& command) {
   JobState& s = self->state;
   const Request request = parse_command(s.job, command.words, command.who);
   if (!request.error.empty()) return {false, request.error, ""};
+  const bool acts =
+      request.fault || request.event || !request.restart.empty() || !request.save.empty();
+  if (!acts) return describe(s, command.words);
+  carry_out(self, job::Record{"", "command", request.words, command.who});
   if (request.fault)
     return inject(self, *request.fault)
                ? CommandReply{true, "injected " + request.fault->kind, ""}
                : CommandReply{false, request.fault->target + " is not there", ""};
-  if (request.event) {
-    s.options.journal->append(
-        "events.jsonl", event_line(s, {"", "command", request.words, command.who}, now_ms(self)));
-    const std::string reason = handle(self, *request.event);
-    return {true, reason.empty() ? "done" : reason, ""};
-  }
-  return describe(s, command.words);
+  for (const std::string& trainer : request.restart)
+    carry_out(self, job::KillTrainer{trainer, "restarted by " + command.who});
+  if (!request.save.empty())
+    to_node(self, job::node_of(request.save), SaveCheckpoint{request.save});
+  const std::string reason = request.event ? handle(self, *request.event) : "";
+  return {true, reason.empty() ? "done" : reason, ""};
 }
 
 /// Copies of the step before go to other nodes' memory, if it is time.
@@ -433,6 +436,27 @@ void node_checked(Self* self, const NodeChecked& checked) {
     tell_of_failed_diagnosis(self, checked.node, wrong);
 }
 
+/// A line of a log means something: an event, and perhaps the cause of an incident.
+void log_found(Self* self, LogFound found) {
+  constexpr size_t text_max = 400, causes_kept = 64;
+  JobState& s = self->state;
+  const auto node = s.job.nodes.find(found.node);
+  if (node == s.job.nodes.end()) return;
+  if (!s.job.trainers.contains(found.subject)) found.subject = found.node;
+  if (found.text.size() > text_max) found.text.resize(text_max);
+  const int64_t now = now_ms(self);
+  const json line = log_rule_line(s, found, now);
+  s.options.journal->append("events.jsonl", line);
+  if (s.incident) s.explained[s.incidents].push_back(line);
+  log::info("log_rule {}: {}", found.subject, line["reason"].get<std::string>());
+  if (found.root) s.causes.push_back({found, now});
+  if (s.causes.size() > causes_kept) s.causes.pop_front();
+  if (found.action != "diagnose") return;
+  const bool trainer = s.job.trainers.contains(found.subject);
+  handle(self, job::Suspected{trainer ? found.subject : job::trainer_name(found.node, 0),
+                              found.rule + ": " + found.text});
+}
+
 void tick(Self* self) {
   publish_recorded(self);
   self->delayed_send(self, 100ms, local::Tick{});
@@ -567,6 +591,7 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
       },
       [self](const NodeChecked& checked) { node_checked(self, checked); },
       [self](const NodeHealth& report) { keep_health(self, report); },
+      [self](LogFound& found) { log_found(self, std::move(found)); },
       [self](const Command& command) { return answer(self, command); },
       [self](const StepDone& done) { step_done(self, done); },
       [self](const Validated& result) {
@@ -599,6 +624,7 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
       [self](const ReplicaKept& kept) { leadership::replica_kept(self, kept); },
       [self](const local::EpochSeen& seen) { leadership::epoch_seen(self, seen); },
       [self](const local::WaitedLongEnough& wait) { leadership::waited(self, wait); },
+      [](const local::Die&) { kill(getpid(), SIGKILL); },
       [self](const local::Tick&) { tick(self); },
   };
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <caf/all.hpp>
+#include <deque>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -96,6 +97,11 @@ struct JobState {
     std::vector<std::pair<std::string, int64_t>> phases;  // and when they were reached
   };
   std::optional<Incident> incident;
+  struct Finding {
+    LogFound found;
+    int64_t at_ms = 0;
+  };
+  std::deque<Finding> causes;                    // root causes that logs told of, the newest last
   std::map<uint64_t, nlohmann::json> explained;  // incident -> its phases and reasons, for `why`
   std::vector<bool> injected;                    // by index in the configuration
   int64_t committed_at_ms = 0, training_since_ms = 0;

@@ -22,6 +22,7 @@ namespace {
 
 using Self = caf::stateful_actor<NodeState>;
 
+constexpr size_t kEndedKept = 64;
 constexpr int kWarmNice = 15;  // of a process that no slot needs yet
 // The tree gives up on a process only after the supervisor should have given up on the node.
 constexpr uint32_t kLastResort = 10;
@@ -178,6 +179,7 @@ void process_dying(Self* self, const local::ProcessDying& dying) {
   NodeState& s = self->state;
   const Process* process = s.table.process(dying.process);
   if (s.stopping || !process || process->pid != dying.pid || process->slot.empty()) return;
+  if (s.logs) s.logs->look_now();
   auto accused = s.accusations.find(dying.process);
   to_supervisor(
       self,
@@ -206,6 +208,9 @@ void process_ended(Self* self, const local::ProcessEnded& end) {
   std::string how = end.how;
   if (auto accused = s.accusations.extract(end.process); !accused.empty()) how = accused.mapped();
   const std::string slot = s.table.ended(end.process);
+  s.ended.emplace_back(end.pid, slot);
+  if (s.ended.size() > kEndedKept) s.ended.pop_front();
+  if (s.logs) s.logs->look_now();  // what it said last
   log::warn("{}{}{} has ended: {}", end.process, slot.empty() ? "" : ", which was ", slot, how);
   if (slot.empty()) return;
   to_supervisor(self, TrainerDown{slot, how, true});
@@ -243,6 +248,50 @@ void report_idle(Self* self, TrainerIdle idle) {
   idle.shard = held.shard;
   idle.held = std::move(held.steps);
   to_supervisor(self, std::move(idle));
+}
+
+/// Whose a process of this node is, or was; "" if it is none of ours.
+std::string owner_of(const NodeState& s, int64_t pid) {
+  for (const auto& [id, process] : s.table.processes())
+    if (process.pid == pid) return process.slot.empty() ? s.options.name() : process.slot;
+  for (const auto& [ended, slot] : s.ended)
+    if (ended == pid) return slot.empty() ? s.options.name() : slot;
+  return "";
+}
+
+/// A line of a log that means something: about a trainer if it is one's, else about the node.
+void found_in_log(Self* self, const LogFinding& found) {
+  NodeState& s = self->state;
+  const std::string node = s.options.name();
+  std::string subject = found.source;
+  if (found.file == "kernel") {
+    if (const auto pid = process_in(found.text)) {
+      const std::string owner = owner_of(s, *pid);
+      // A host's kernel also tells of others' processes; a broken device concerns everybody.
+      if (owner.empty() && found.action != "diagnose") return;
+      if (!owner.empty()) subject = owner;
+    }
+  } else if (subject.starts_with(node + ".p")) {
+    const Process* process = s.table.process(node + "/" + subject.substr(node.size() + 1));
+    subject = process && !process->slot.empty() ? process->slot : node;
+  } else if (!s.table.slot(subject)) {
+    subject = node;
+  }
+  to_supervisor(self, LogFound{node, subject, found.file, found.line, found.text, found.rule,
+                               found.severity, found.action, found.hint, found.root});
+}
+
+std::unique_ptr<LogScanner> scan_logs(Self* self) {
+  const NodeOptions& o = self->state.options;
+  LogScannerOptions options;
+  options.folder = o.run.logs();
+  options.node = o.name();
+  options.rules = o.log_rules;
+  options.file_bytes_max = static_cast<uint64_t>(o.config.supervision.log_max_mib) << 20;
+  options.found = [node = caf::actor_cast<caf::actor>(self)](LogFinding found) {
+    caf::anon_send(node, std::move(found));
+  };
+  return std::make_unique<LogScanner>(std::move(options));
 }
 
 void inject_here(Self* self, const InjectFault& fault) {
@@ -352,6 +401,7 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
   s.table = SlotTable(o.name(), o.plan.topology.trainers_per_node,
                       static_cast<int>(config.warm_processes));
   s.watch = TrainerWatch({config.heartbeat_ms, config.silence_ms, config.progress_timeout_ms});
+  s.logs = scan_logs(self);
   s.tree = spawn_tree(self);
   if (o.peers) s.peers = spawn_peer_copies(self, {o.name(), o.peers, o.states, o.find});
   self->monitor(s.supervisor);
@@ -452,6 +502,7 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
       },
       [self](const local::ProcessDying& dying) { process_dying(self, dying); },
       [self](const local::ProcessEnded& end) { process_ended(self, end); },
+      [self](const LogFinding& found) { found_in_log(self, found); },
       [self](const ShardSaved& saved) { to_supervisor(self, saved); },
       [self](const local::StopSignal& stop) {
         const bool now = stop.signal == SIGQUIT;
@@ -470,6 +521,13 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
       [self](const KillTrainer& order) {
         if (const Slot* slot = self->state.table.slot(order.trainer))
           kill_process(self, slot->process, order.reason);
+      },
+      [self](const SaveCheckpoint& order) {
+        NodeState& s = self->state;
+        const Slot* slot = s.table.slot(order.trainer);
+        if (auto found = slot ? s.handles.find(slot->process) : s.handles.end();
+            found != s.handles.end())
+          self->send(found->second, order);
       },
       [self](const InjectFault& fault) { inject_here(self, fault); },
       [self](const CheckNode& order) {

@@ -7,15 +7,18 @@
 #pragma once
 
 #include <caf/all.hpp>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "actors/checkpoint/state_store.hpp"
 #include "actors/local.hpp"
 #include "actors/node/check.hpp"
 #include "actors/node/inject.hpp"
+#include "actors/node/log_scanner.hpp"
 #include "actors/node/slots.hpp"
 #include "actors/node/watch.hpp"
 #include "actors/peer/peer_copies.hpp"
@@ -43,6 +46,7 @@ struct NodeOptions {
   std::function<void(int exit_code, std::string reason)> finished;  // called once, at the end
   FindNode find;                                                    // other agents
   std::shared_ptr<PeerTier> peers;                                  // null: no copies on peers
+  std::shared_ptr<const LogRules> log_rules = std::make_shared<LogRules>();
   std::string name() const { return "n" + std::to_string(index); }
 };
 
@@ -57,6 +61,8 @@ struct NodeState {
   std::map<std::string, bool> unproven;            // processes that have committed nothing yet
   TrainerWatch watch{WatchOptions{}};
   LifelineWatcher lifelines;
+  std::unique_ptr<LogScanner> logs;
+  std::deque<std::pair<pid_t, std::string>> ended;  // the newest processes, and who they were
   bool stopping = false;
   int exit_code = 0;
   std::string exit_reason;

@@ -184,6 +184,7 @@ caf::message_handler commands(Self* self) {
       passed_on<LeaveGeneration>(self),
       passed_on<StopTraining>(self),
       passed_on<KillTrainer>(self),
+      passed_on<SaveCheckpoint>(self),
       passed_on<CheckNode>(self),
       passed_on<CopyToPeers>(self),
       passed_on<InjectFault>(self),
@@ -265,6 +266,7 @@ caf::behavior supervisor_link(Self* self, LinkOptions options) {
         self->state.stop = stop;
         to_leader(self, stop);
       },
+      [self](const LogFound& found) { to_leader(self, found); },
       reported<TrainerReady>(self),
       reported<StepDone>(self),
       reported<Validated>(self),

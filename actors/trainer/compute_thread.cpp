@@ -307,6 +307,7 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
         step, result.step_ms, result.data_ms, result.forward_ms, result.backward_ms,
         result.optimizer_ms, result.wait_ms);
     agreed = result.agreed;
+    if (agreed.save) save_ = false;
     const bool last = agreed.stop || step == max_steps;  // TrainerFinished tells of that one
     StepDone done = step_done(order, step, result);
     if (!last && (agreed.save || (every > 0 && step % every == 0))) {
@@ -392,6 +393,7 @@ Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, 
   };
   StepControl mine;
   mine.stop = stop_;
+  mine.save = save_;
   mine.pause = leave_ == order.generation;
   const auto rate =
       static_cast<float>(options_.plan.learning_rate.at(static_cast<int64_t>(step) - 1));

@@ -63,6 +63,8 @@ class ComputeThread {
   void leave_after_step(uint64_t generation) { leave_ = generation; }
   /// Proposes to stop after the next step; all ranks then agree on it.
   void stop_after_step() { stop_ = true; }
+  /// Proposes a checkpoint of the next step; all ranks then agree on it.
+  void save_after_step() { save_ = true; }
   /// How far it is; `trainer` is left empty. Any thread.
   TrainerProgress progress() const;
   /// A fault on purpose: now if step is 0, else in that step or the first after it.
@@ -102,7 +104,7 @@ class ComputeThread {
   std::unique_ptr<Backend> backend_;  // made once: it survives generations
   std::optional<Dataset> dataset_;
   TrainerIdle fault_;  // of the generation that ends: fault, step and suspect
-  std::atomic<bool> stop_ = false;
+  std::atomic<bool> stop_ = false, save_ = false;
   std::atomic<uint64_t> leave_ = 0, fenced_ = 0;  // generations
   std::atomic<double> slow_fraction_ = 0;
   std::atomic<int64_t> slow_until_ns_ = 0;

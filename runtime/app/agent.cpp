@@ -136,6 +136,7 @@ Result<int> run_agent(const AgentOptions& o) {
   auto states = std::make_shared<StateStore>();
   SS_RETURN_IF_ERROR(states->create(o.instance, plan, o.node));
   SS_ASSIGN(auto filler, make_filler(config, plan, dataset, o.instance, o.node));
+  SS_ASSIGN(LogRules rules, LogRules::load(config.supervision.log_rules));
   auto watcher = std::make_shared<ProcessWatcher>();
   std::shared_ptr<PeerTier> peers;
   if (config.checkpoint.peer_every_steps > 0) {
@@ -188,7 +189,8 @@ Result<int> run_agent(const AgentOptions& o) {
                       [&transport](const std::string& address) {
                         return transport.lookup(address, "node", kLookupMs);
                       },
-                      peers};
+                      peers,
+                      std::make_shared<LogRules>(std::move(rules))};
   caf::actor node = system.spawn(node_actor, supervisor, std::move(options));
   transport.publish("node", node);
   int code;

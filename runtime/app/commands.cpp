@@ -6,11 +6,13 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <thread>
 
+#include "actors/console/render.hpp"
 #include "runtime/app/prepare_data.hpp"
+#include "runtime/app/run_status.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_folder.hpp"
 #include "runtime/checkpoint/commands.hpp"
@@ -29,32 +31,8 @@ Status print(const Result<std::string>& text) {
              : Status(Code::io, std::string("cannot print: ") + std::strerror(errno));
 }
 
-std::string text_of(const nlohmann::json& page) {
-  std::string text = page.value("run", "") + ": " + page.value("state", "?") + ", step " +
-                     std::to_string(page.value("step", 0)) + " of " +
-                     std::to_string(page.value("max_steps", 0));
-  if (page["loss"].is_number())
-    text += ", loss " + std::to_string(page["loss"].get<double>()).substr(0, 6);
-  if (page["tokens_per_second"].is_number())
-    text += ", " + std::to_string(static_cast<int64_t>(page["tokens_per_second"].get<double>())) +
-            " tokens/s";
-  text += ", generation " + std::to_string(page.value("generation", 0)) + ", " +
-          std::to_string(page.value("incidents", 0)) + " incidents\n";
-  text += "supervisor on " + page["supervisor"].value("node", "") + " (process " +
-          std::to_string(page["supervisor"].value("pid", 0)) + ")\n";
-  for (const auto& node : page["nodes"]) {
-    text += "  " + node.value("name", "") + " " + node.value("state", "") + " " +
-            node.value("host", "") + " (process " + std::to_string(node.value("pid", 0)) + ")\n";
-    for (const auto& trainer : node["trainers"])
-      text += "    " + trainer.value("name", "") + " " + trainer.value("state", "") + " " +
-              trainer.value("group", "") + " shard " + std::to_string(trainer.value("shard", 0)) +
-              " (process " + std::to_string(trainer.value("pid", 0)) + ")\n";
-  }
-  return text;
-}
+}  // namespace
 
-/// The page as it should read now: a run whose agents are gone without a last word is not training
-/// any more.
 Result<nlohmann::json> current_status(const std::string& run) {
   SS_ASSIGN(const std::string text, read_text(RunFolder{run}.status()));
   auto page = nlohmann::json::parse(text, nullptr, false);
@@ -65,8 +43,6 @@ Result<nlohmann::json> current_status(const std::string& run) {
     page["state"] = "failed";  // nobody holds the run: its processes have died without a last word
   return page;
 }
-
-}  // namespace
 
 Status prepare_command(const std::string& config, const Overrides& overrides) {
   SS_ASSIGN(const LoadedConfig loaded, load_config(config, overrides));
@@ -105,9 +81,11 @@ Status verify_text_command(const std::string& run) {
 Status status_command(const std::string& run, bool json, bool watch) {
   while (true) {
     SS_ASSIGN(const nlohmann::json page, current_status(run));
-    const bool redraw = watch && isatty(STDOUT_FILENO) && !json;
+    const bool terminal = isatty(STDOUT_FILENO);
+    const Look look{terminal && !std::getenv("NO_COLOR"), 0};
+    const bool redraw = watch && terminal && !json;
     SS_RETURN_IF_ERROR(print((redraw ? "\033[H\033[2J" : "") +
-                             (json ? page.dump(watch ? -1 : 1) : text_of(page))));
+                             (json ? page.dump(watch ? -1 : 1) : render_tree(page, look))));
     const std::string state = page.value("state", "");
     if (!watch || state == "finished" || state == "failed") return {};
     std::this_thread::sleep_for(std::chrono::seconds(1));

@@ -29,6 +29,9 @@ Status export_text_command(const std::string& checkpoint, const std::string& fol
 Status import_text_command(const std::string& folder, const std::string& checkpoint);
 Status verify_text_command(const std::string& run);
 Status status_command(const std::string& run, bool json, bool watch);
+/// The logs of a run's processes, merged by time. who: a node, a trainer, "supervisor"; "": all.
+Status logs_command(const std::string& run, const std::string& who, bool follow,
+                    const std::string& grep);
 /// Asks the supervisor of a run; commands as in the console.
 Status console_command(const std::string& run, const std::vector<std::string>& commands, bool json);
 /// config: checks where its run would write; "": the current folder.

@@ -16,11 +16,11 @@ namespace simplescale {
 namespace {
 
 struct Arguments {
-  std::string config, run, folder, checkpoint, dtype = "float32", node, standby_of;
+  std::string config, run, folder, checkpoint, dtype = "float32", node, standby_of, who, grep;
   std::vector<std::string> commands, runs;
   std::string runs_folder = "runs", output = "plot.svg";
   SweepOptions sweep;
-  bool json = false, watch = false, dry_run = false;
+  bool json = false, watch = false, follow = false, dry_run = false;
   int code = 0;
 };
 
@@ -102,13 +102,12 @@ int run(int argc, char** argv) {
   status->add_flag("--json", a.json, "as JSON");
   status->add_flag("--watch", a.watch, "again every second");
 
-  CLI::App* console = command(app, "console", "asks the supervisor of a run", [&](CLI::App*) {
-    return report(console_command(a.run, a.commands, a.json));
-  });
+  CLI::App* console =
+      command(app, "console", "the console of a run: asks and tells its supervisor",
+              [&](CLI::App*) { return report(console_command(a.run, a.commands, a.json)); });
   console->add_option("RUN", a.run, "the run's folder")->required();
   console->add_option("-c", a.commands,
-                      "status, pause, resume, stop, drain NODE, undrain NODE, diagnose NODE, "
-                      "restart TRAINER, inject KIND TARGET [--at STEP], plan KIND TARGET, why [N]");
+                      "carries out a command and ends; -c help lists them; may be repeated");
   console->add_flag("--json", a.json, "answers as JSON");
 
   CLI::App* runs = command(app, "runs", "a table of the runs in a folder",
@@ -134,6 +133,14 @@ int run(int argc, char** argv) {
   sweep->add_flag("--submit", a.sweep.submit, "as a job array of Slurm instead");
   sweep->add_flag("--dry-run", a.sweep.dry_run, "with --submit: does not submit it");
   sweep->add_flag("--summary", a.sweep.summary, "only the table and the plot of what there is");
+
+  CLI::App* logs =
+      command(app, "logs", "the logs of a run's processes, merged by time",
+              [&](CLI::App*) { return report(logs_command(a.run, a.who, a.follow, a.grep)); });
+  logs->add_option("RUN", a.run, "the run's folder")->required();
+  logs->add_option("NODE|TRAINER", a.who, "only of a node (n1), a trainer (n1.0), \"supervisor\"");
+  logs->add_flag("--follow,-f", a.follow, "goes on with what is written, until Ctrl-C");
+  logs->add_option("--grep", a.grep, "only what matches this regular expression (grep -E)");
 
   CLI::App* doctor = command(app, "doctor", "checks this machine before a run", [&](CLI::App* sub) {
     return report(doctor_command(a.config, sub->remaining(), a.json));

@@ -124,6 +124,8 @@ struct SupervisionConfig {
   int64_t shutdown_ms = 10'000;     // from asking a process to stop to killing it
   int64_t give_up_after_cycles = 5;
   int64_t warm_processes = 1;  // of each node, loaded and idle, to take the place of one that dies
+  std::string log_rules;       // a file with rules that come before the shipped ones; or empty
+  int64_t log_max_mib = 64;    // a longer log file is rotated
 };
 
 struct MetricsConfig {

@@ -140,6 +140,8 @@ const Key table[] = {
   {"supervision", "shutdown_ms", REF(supervision.shutdown_ms), milliseconds, no, "Time for a process that was asked to stop, before it is killed."},
   {"supervision", "give_up_after_cycles", REF(supervision.give_up_after_cycles), positive, no, "Recoveries in a row without a new committed step, after which the run gives up."},
   {"supervision", "warm_processes", REF(supervision.warm_processes), {0, 64}, no, "Trainer processes of a node that are loaded and idle, to take at once the place of one that dies."},
+  {"supervision", "log_rules", REF(supervision.log_rules), any, no, "A file like configs/log_rules.toml whose rules come before those."},
+  {"supervision", "log_max_mib", REF(supervision.log_max_mib), {1, 1'000'000}, no, "A log file that has grown beyond this becomes FILE.1, in place of the one before."},
 
   {"metrics", "every_steps", REF(metrics.every_steps), positive, no, "Steps between two lines on the terminal; metrics.jsonl has every step."},
   {"metrics", "tensorboard", REF(metrics.tensorboard), any, no, "Writes TensorBoard files to <run folder>/tb."},

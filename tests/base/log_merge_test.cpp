@@ -63,7 +63,8 @@ TEST_CASE(
   folder.add("notes.txt", line(3, "not a log"));
   LogMerger merger(folder.path, "");
   CHECK(merged(merger, false) == line(1, "a") + line(2, "d") + line(5, "trace:") +
-                                     "  at x\n  at y\n" + line(5, "e") + line(6, "f") + line(9, "c"));
+                                     "  at x\n  at y\n" + line(5, "e") + line(6, "f") +
+                                     line(9, "c"));
   CHECK(merged(merger, false) == "");
 }
 

@@ -426,6 +426,32 @@ struct InjectFault {
 };
 SS_FIELDS(InjectFault, x.kind, x.target, x.step, x.ms, x.value);
 
+/// Supervisor to the node of a trainer that trains: propose a checkpoint of the next step; all
+/// trainers then agree on it.
+struct SaveCheckpoint {
+  std::string trainer;
+  bool operator==(const SaveCheckpoint&) const = default;
+};
+SS_FIELDS(SaveCheckpoint, x.trainer);
+
+/// Node to supervisor: a rule matches a line of a log. subject: a trainer, or the node. file:
+/// within the run's logs, or "kernel". line: 0 if unknown. root: it explains an incident.
+struct LogFound {
+  std::string node;
+  std::string subject;
+  std::string file;
+  uint64_t line = 0;
+  std::string text;
+  std::string rule;
+  std::string severity;
+  std::string action;
+  std::string hint;
+  bool root = false;
+  bool operator==(const LogFound&) const = default;
+};
+SS_FIELDS(LogFound, x.node, x.subject, x.file, x.line, x.text, x.rule, x.severity, x.action, x.hint,
+          x.root);
+
 /// Supervisor to its nodes, at once and whenever it changes: who leads. standby_address is empty
 /// while there is none. recorded_step: reports up to here are in the ledger and need not be kept.
 struct Lead {
@@ -542,7 +568,7 @@ using Messages =
                 StopTraining, ShardSaved, RequestStop, Shutdown, Text, TrainerReady,
                 TrainerProgress, PeerCopies, LeaveGeneration, KillTrainer, CheckNode, NodeChecked,
                 InjectFault, Lead, HostStandby, StandbyHello, Replica, ReplicaKept, Command,
-                CommandReply, CopyToPeers, OfferCopy, AcceptCopy, CopySent,
-                NodeHealth>;
+                CommandReply, CopyToPeers, OfferCopy, AcceptCopy, CopySent, NodeHealth,
+                SaveCheckpoint, LogFound>;
 
 }  // namespace simplescale

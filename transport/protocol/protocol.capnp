@@ -120,6 +120,8 @@ struct Body {
     acceptCopy @37 :AcceptCopy;
     copySent @38 :CopySent;
     nodeHealth @39 :NodeHealth;
+    saveCheckpoint @40 :SaveCheckpoint;
+    logFound @41 :LogFound;
   }
 }
 
@@ -408,6 +410,23 @@ struct InjectFault {
   step @2 :UInt64;
   ms @3 :UInt64;
   value @4 :Float64;
+}
+
+struct SaveCheckpoint {
+  trainer @0 :Text;
+}
+
+struct LogFound {
+  node @0 :Text;
+  subject @1 :Text;
+  file @2 :Text;
+  line @3 :UInt64;
+  text @4 :Text;
+  rule @5 :Text;
+  severity @6 :Text;
+  action @7 :Text;
+  hint @8 :Text;
+  root @9 :Bool;
 }
 
 struct Lead {

@@ -1,0 +1,203 @@
+#include "actors/console/render.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <ctime>
+#include <map>
+#include <utility>
+
+namespace simplescale {
+
+using nlohmann::json;
+
+namespace {
+
+const json& field(const json& object, const char* key) {
+  static const json none;
+  if (!object.is_object()) return none;
+  const auto found = object.find(key);
+  return found == object.end() ? none : *found;
+}
+/// Without what could move a terminal's cursor.
+std::string text(const json& object, const char* key) {
+  const json& value = field(object, key);
+  std::string result = value.is_string() ? value.get<std::string>() : "";
+  for (char& c : result)
+    if (static_cast<unsigned char>(c) < ' ' || c == 127) c = ' ';
+  return result;
+}
+double real(const json& object, const char* key) {
+  const json& value = field(object, key);
+  return value.is_number() ? value.get<double>() : std::nan("");
+}
+int64_t whole(const json& object, const char* key) {
+  const double value = real(object, key);
+  return std::isfinite(value) && std::abs(value) < 9e15 ? static_cast<int64_t>(value) : 0;
+}
+
+const char* color_of(const std::string& state) {
+  if (state == "training" || state == "up" || state == "finished") return "32";
+  if (state == "failed" || state == "lost" || state == "drained" || state == "down") return "31";
+  if (state == "spare" || state == "idle") return "36";
+  return "33";
+}
+
+std::string painted(const std::string& word, const char* color, const Look& look) {
+  return look.color ? fmt::format("\033[{}m{}\033[0m", color, word) : word;
+}
+std::string state_of(const json& object, const Look& look) {
+  const std::string state = text(object, "state");
+  return painted(state, color_of(state), look);
+}
+
+/// Cuts every line; escape sequences take no room, bytes that go on a UTF-8 character neither.
+std::string cut(const std::string& lines, const Look& look) {
+  if (look.columns == 0) return lines;
+  std::string out;
+  size_t column = 0;
+  bool escape = false;
+  for (const char c : lines) {
+    if (c == '\n') {
+      column = 0;
+      out += c;
+    } else if (escape || c == '\033') {
+      escape = c == '\033' || c < '@' || c == '[';
+      out += c;
+    } else if ((static_cast<unsigned char>(c) & 0xc0) == 0x80) {
+      if (column <= look.columns) out += c;
+    } else if (++column <= look.columns) {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string process(const json& object) {
+  return whole(object, "pid") > 0 ? fmt::format(" (process {})", whole(object, "pid")) : "";
+}
+
+std::string node_line(const json& node, const Look& look) {
+  const std::string reason = text(node, "reason");
+  return painted(text(node, "name"), "1", look) + " " + state_of(node, look) + " " +
+         text(node, "host") + process(node) + (reason.empty() ? "" : ": " + reason);
+}
+
+std::string trainer_line(const json& trainer, const Look& look) {
+  std::string line = text(trainer, "name") + " " + state_of(trainer, look);
+  if (field(trainer, "shard").is_number())
+    line += fmt::format(" shard {}", whole(trainer, "shard"));
+  return line + process(trainer);
+}
+
+std::string clock_of(double time) {
+  if (!std::isfinite(time) || time < 0 || time > 1e12) return "?";
+  const auto seconds = static_cast<time_t>(time);
+  tm parts{};
+  char date[32];
+  localtime_r(&seconds, &parts);
+  std::strftime(date, sizeof date, "%m-%d %H:%M:%S", &parts);
+  return fmt::format("{}.{:03}", date, static_cast<int>((time - std::floor(time)) * 1000));
+}
+
+}  // namespace
+
+std::string render_status(const json& page, const Look& look) {
+  std::string out = painted(text(page, "run"), "1", look) + ": " + state_of(page, look);
+  if (field(page, "paused") == json(true)) out += " (paused)";
+  out += fmt::format(", step {} of {}", whole(page, "step"), whole(page, "max_steps"));
+  if (field(page, "loss").is_number()) out += fmt::format(", loss {:.4f}", real(page, "loss"));
+  if (field(page, "tokens_per_second").is_number())
+    out += fmt::format(", {:.0f} tokens/s", real(page, "tokens_per_second"));
+  out += fmt::format(", generation {}, {} incidents\n", whole(page, "generation"),
+                     whole(page, "incidents"));
+  const json& boss = field(page, "supervisor");
+  const json& standby = field(page, "standby");
+  out += "supervisor on " + text(boss, "node") + process(boss);
+  out += standby.is_object() ? ", standby on " + text(standby, "node") + process(standby) : "";
+  return cut(out + "\n", look);
+}
+
+std::string render_tree(const json& page, const Look& look) {
+  // group -> node -> trainers; group -1: in none. A node may hold several groups.
+  std::map<int64_t, std::vector<std::pair<const json*, std::vector<const json*>>>> groups;
+  for (const json& node : field(page, "nodes")) {
+    auto put = [&](int64_t group) -> std::vector<const json*>& {
+      auto& nodes = groups[group];
+      if (nodes.empty() || nodes.back().first != &node) nodes.emplace_back(&node, 0);
+      return nodes.back().second;
+    };
+    const json& trainers = field(node, "trainers");
+    if (!trainers.is_array() || trainers.empty()) put(-1);
+    for (const json& trainer : trainers) {
+      const std::string group = text(trainer, "group");
+      put(group.size() > 1 ? std::strtoll(group.c_str() + 1, nullptr, 10) : -1).push_back(&trainer);
+    }
+  }
+  if (auto others = groups.extract(-1)) {  // last
+    others.key() = INT64_MAX;
+    groups.insert(std::move(others));
+  }
+  std::string out = render_status(page, look);
+  for (const auto& [group, nodes] : groups) {
+    const bool last = group == groups.rbegin()->first;
+    out += std::string(last ? "└─ " : "├─ ") +
+           (group == INT64_MAX ? "spares and others" : "g" + std::to_string(group)) + "\n";
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const bool last_node = i + 1 == nodes.size();
+      const std::string indent = last ? "   " : "│  ";
+      out += indent + (last_node ? "└─ " : "├─ ") + node_line(*nodes[i].first, look) + "\n";
+      for (size_t k = 0; k < nodes[i].second.size(); ++k)
+        out += indent + (last_node ? "   " : "│  ") +
+               (k + 1 == nodes[i].second.size() ? "└─ " : "├─ ") +
+               trainer_line(*nodes[i].second[k], look) + "\n";
+    }
+  }
+  return cut(out, look);
+}
+
+std::string render_nodes(const json& page, const Look& look) {
+  std::string out = fmt::format("{:<8} {:<8} {:<6} {:<9} {:<20} {:>8}  {}\n", "node", "state",
+                                "group", "training", "host", "process", "why");
+  for (const json& node : field(page, "nodes")) {
+    size_t training = 0, all = 0;
+    for (const json& trainer : field(node, "trainers"))
+      ++all, training += text(trainer, "state") == "training" ? 1 : 0;
+    const std::string state = text(node, "state");
+    out += fmt::format("{:<8} {} {:<6} {:<9} {:<20} {:>8}  {}\n", text(node, "name"),
+                       painted(fmt::format("{:<8}", state), color_of(state), look),
+                       text(node, "group"), fmt::format("{}/{}", training, all), text(node, "host"),
+                       whole(node, "pid"), text(node, "reason"));
+  }
+  return cut(out, look);
+}
+
+std::string render_events(const std::vector<json>& events, const Look& look) {
+  std::string out;
+  for (const json& event : events) {
+    std::string what = painted(text(event, "kind"), "1", look);
+    if (!text(event, "phase").empty()) what = fmt::format("{:>6} ", text(event, "phase")) + what;
+    const std::string subject = text(event, "subject"), reason = text(event, "reason");
+    out += fmt::format("{} step {} {}{}{}\n", clock_of(real(event, "time")), whole(event, "step"),
+                       what, subject.empty() ? "" : " " + subject,
+                       reason.empty() ? "" : ": " + reason);
+  }
+  return cut(out, look);
+}
+
+std::string render_incident(const std::vector<json>& events, const Look& look) {
+  std::string out, summary;
+  for (const json& event : events) {
+    const std::string reason = text(event, "reason"), subject = text(event, "subject");
+    if (text(event, "kind") == "recovered") {
+      summary = reason + "\n";
+      continue;
+    }
+    out += fmt::format("{:>6} ms {:>7} {}{}{}\n", whole(event, "ms"), text(event, "phase"),
+                       painted(text(event, "kind"), "1", look),
+                       subject.empty() ? "" : " " + subject, reason.empty() ? "" : ": " + reason);
+  }
+  return cut(out, look) + summary;
+}
+
+}  // namespace simplescale

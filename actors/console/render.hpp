@@ -1,0 +1,27 @@
+// The run folder's pages and lines as text for people: pure functions of JSON. What a page lacks is
+// left out; nothing in it is trusted.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace simplescale {
+
+struct Look {
+  bool color = false;
+  size_t columns = 0;  // longer lines are cut; 0: never
+};
+
+/// The first lines of the others: state, step, loss, rate; who supervises. page: status.json.
+std::string render_status(const nlohmann::json& page, const Look& look);
+/// Groups, their nodes and trainers; spares and others last.
+std::string render_tree(const nlohmann::json& page, const Look& look);
+/// A line for each node.
+std::string render_nodes(const nlohmann::json& page, const Look& look);
+/// A line for each event (of events.jsonl).
+std::string render_events(const std::vector<nlohmann::json>& events, const Look& look);
+/// The lines of one incident: phase by phase, and its summary.
+std::string render_incident(const std::vector<nlohmann::json>& events, const Look& look);
+
+}  // namespace simplescale
