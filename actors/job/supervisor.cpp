@@ -55,15 +55,13 @@ void publish_status(Self* self) {
 void record_step(Self* self, uint64_t step, const JobState::Step& reports) {
   JobState& s = self->state;
   const int64_t now = now_ms(self);
-  const auto every = static_cast<uint64_t>(s.options.config.metrics.every_steps);
   // By the trainers' own clocks, where they know: messages take their time, and come in bunches.
   const double since_s = reports.any.time - s.committed_time;
   const double step_ms = s.committed_time > 0 && since_s > 0
                              ? 1e3 * since_s
                              : static_cast<double>(now - s.committed_at_ms);
   s.committed_time = reports.any.time;
-  if (every > 0 && (step % every == 0 || step == s.job.max_steps))
-    s.options.journal->append("metrics.jsonl", metrics_line(s, reports.any, step_ms));
+  s.options.journal->append("metrics.jsonl", metrics_line(s, reports.any, step_ms));
   if (s.options.config.data.ledger)
     for (const auto& [trainer, samples] : reports.samples)
       s.options.journal->append("ledger.jsonl",

@@ -90,6 +90,26 @@ json data(const Config& config) {
   return facts;
 }
 
+/// A run that goes on does so with the data that it began with.
+Status same_data(const json& before, const json& now) {
+  auto files = [](const json& data) {
+    return data.is_object() && data.contains("files") && data["files"].is_array() ? data["files"]
+                                                                                  : json::array();
+  };
+  for (const json& was : files(before))
+    for (const json& is : files(now)) {
+      if (!was.is_object() || !was.contains("name") || was["name"] != is["name"]) continue;
+      const json hash = was.value("xxh3_128", json());
+      const bool other_hash =
+          hash.is_string() && is["xxh3_128"].is_string() && hash != is["xxh3_128"];
+      if (was.value("bytes", json()) == is["bytes"] && !other_hash) continue;
+      return {Code::bad_data, is["name"].get<std::string>() +
+                                  " has changed since this run began, which was made of what it "
+                                  "was; start anew with --run=FOLDER"};
+    }
+  return {};
+}
+
 }  // namespace
 
 Status note_start(const RunFolder& run, const Config& config) {
@@ -99,11 +119,14 @@ Status note_start(const RunFolder& run, const Config& config) {
   if (!page.is_object() || !page.contains("starts") || !page["starts"].is_array())
     page = {{"starts", json::array()}};
   json& starts = page["starts"];
+  json facts = data(config);
+  if (!starts.empty() && starts.back().is_object() && starts.back().contains("data"))
+    SS_RETURN_IF_ERROR(same_data(starts.back()["data"], facts));
   starts.push_back({{"time", wall_time_s()},
                     {"program", {{"version", SIMPLESCALE_VERSION}, {"commit", SIMPLESCALE_COMMIT}}},
                     {"libraries", libraries()},
                     {"host", host()},
-                    {"data", data(config)}});
+                    {"data", std::move(facts)}});
   if (starts.size() > kStarts) starts.erase(starts.begin() + 1);  // the first one stays
   return write_file_atomic(path, page.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
 }

@@ -10,7 +10,7 @@
 namespace simplescale {
 
 /// Adds this start. Token files of more than 256 MiB that were not prepared here are told by size
-/// and time, without a hash. io.
+/// and time, without a hash. io; bad_data: the data is not that of the start before.
 Status note_start(const RunFolder& run, const Config& config);
 
 }  // namespace simplescale

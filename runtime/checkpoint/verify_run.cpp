@@ -104,6 +104,7 @@ void verify_checkpoints(const std::string& folder, VerifyReport& report) {
 std::set<uint64_t> verify_metrics(const std::string& path, VerifyReport& report) {
   Section section(report, "metrics.jsonl");
   std::set<uint64_t> steps;
+  std::pair<uint64_t, uint64_t> last;  // generation, step
   const auto lines = for_each_line(
       path,
       {"time", "step", "iter", "loss", "grad_norm", "lr", "step_ms", "tokens", "tokens_per_second",
@@ -112,7 +113,18 @@ std::set<uint64_t> verify_metrics(const std::string& path, VerifyReport& report)
         if (!value["step"].is_number_unsigned() || !value["generation"].is_number_unsigned())
           return section.problem("line " + std::to_string(line) +
                                  ": step or generation is not a whole number");
-        steps.insert(value["step"].get<uint64_t>());
+        const json& loss = value["loss"];
+        if (!loss.is_number() && !loss.is_null())  // null: not finite, or nobody could report it
+          section.problem("line " + std::to_string(line) + ": loss is " + loss.dump());
+        // A step that is made again has a higher generation.
+        const std::pair now(value["generation"].get<uint64_t>(), value["step"].get<uint64_t>());
+        if (now <= last)
+          section.problem("line " + std::to_string(line) + ": step " + std::to_string(now.second) +
+                          " of generation " + std::to_string(now.first) + " after step " +
+                          std::to_string(last.second) + " of generation " +
+                          std::to_string(last.first));
+        last = std::max(last, now);
+        steps.insert(now.second);
       });
   if (!lines) {
     section.problem(path + " is missing");
@@ -205,6 +217,9 @@ void verify_ledger(const std::string& path, uint64_t global_batch,
         step.runs.insert(step.runs.end(), runs.begin(), runs.end());
       });
   if (!lines) return section.problem(path + " is missing");
+  // Each step's line in metrics.jsonl comes first.
+  if (committed.empty() && steps.size() > 1)
+    section.problem("has " + std::to_string(steps.size()) + " steps, metrics.jsonl none");
   for (const uint64_t number : committed) {
     if (number == 0 || number > UINT64_MAX / global_batch) continue;
     const auto step = steps.find(number);

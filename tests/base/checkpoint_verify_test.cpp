@@ -103,6 +103,12 @@ TEST_CASE("verify: log lines are objects with their keys, and no step is missing
   CHECK_HAS(run.problems(), "metrics.jsonl: line 2: not a JSON object");
   run.metrics = metric(1) + metric(2) + metric(3) + "{\"step\":4}\n";
   CHECK_HAS(run.problems(), "metrics.jsonl: line 4: no \"time\"");
+  run.metrics = metric(3) + metric(2) + metric(1);
+  CHECK_HAS(run.problems(), "metrics.jsonl: line 2: step 2 of generation 0 after step 3");
+  run.metrics = metric(1) + metric(2) + metric(2) + metric(3);
+  CHECK_HAS(run.problems(), "metrics.jsonl: line 3: step 2 of generation 0 after step 2");
+  run.metrics = std::string("\x01\x02 nothing that was written by us");
+  CHECK_HAS(run.problems(), "ledger.jsonl: has 3 steps, metrics.jsonl none");
   Run other;
   other.events += "{}\n";
   CHECK_HAS(other.problems(), "events.jsonl: line 3: no \"time\"");

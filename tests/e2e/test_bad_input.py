@@ -1,5 +1,6 @@
 """What is wrong is said in one line with its place, with the right exit code, before any process starts."""
 
+import pathlib
 import struct
 import unittest
 
@@ -48,6 +49,32 @@ class BadInput(Case):
         self.command("train", self.config, "--run=/proc/nowhere", code=78)
         self.command("digest", self.folder, code=65)
         self.command("status", self.folder / "none", code=65)
+
+
+    def test_data_that_changed_since_the_run_began_is_refused(self):
+        run = self.train("run", "--train.max_steps=4", "--checkpoint.disk_every_steps=2")
+        data = bytearray(self.data.read_bytes())
+        data[2000] ^= 1
+        self.data.write_bytes(data)
+        self.command("train", self.config, f"--run={run}", "--train.max_steps=4", "--checkpoint.disk_every_steps=2", code=65)
+        self.assertIn("has changed since this run began", self.stderr)
+
+    def test_a_device_that_is_not_there_is_refused_at_once(self):
+        if pathlib.Path("/proc/driver/nvidia/version").exists():
+            self.skipTest("SKIPPED: there is a GPU here")
+        self.command("train", self.config, f"--run={self.folder / 'run'}", "--train.max_steps=4", "--cluster.device=cuda", code=78)
+        self.assertIn("no NVIDIA driver", self.stderr)
+
+    def test_damaged_checkpoints_are_named_where_people_look(self):
+        keys = ["--train.max_steps=60", "--checkpoint.disk_every_steps=20"]
+        run = self.train("run", *keys)
+        shards = sorted((run / "checkpoints").glob("step-*/shard-*"))
+        shards[-1].write_bytes(shards[-1].read_bytes()[:-9])
+        self.assertIn("the next older checkpoint is used", self.command("train", self.config, f"--run={run}", *keys))
+        for shard in (run / "checkpoints").glob("step-*/shard-*"):
+            shard.write_bytes(shard.read_bytes()[:-9])
+        self.command("train", self.config, f"--run={run}", *keys, code=65)
+        self.assertIn("no valid checkpoint", self.stderr)
 
 
 if __name__ == "__main__":
