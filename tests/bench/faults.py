@@ -132,7 +132,7 @@ def trainer(flags, run, dice, number):
     seen = detected(run, t)
     generation = run.wait(lambda: next((e["generation"] for e in run.events() if e["kind"] == "recovered" and e["time"] > seen), None),
                           "recovery")
-    committed = next(m["time"] for m in run.metrics() if m["generation"] == generation)
+    committed = run.wait(lambda: next((m["time"] for m in run.metrics() if m["generation"] == generation), None), "its first step")
     return seen - t, committed - t
 
 
