@@ -11,6 +11,7 @@ torchft and torchrun. Prints a JSON line a row, then the table.
 """
 
 import argparse
+import atexit
 import json
 import os
 import random
@@ -59,6 +60,7 @@ class Run:
         file.write_text("".join(f"[{s}]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in keys.items()) for s, keys in config.items()))
         self.process = subprocess.Popen([flags.build / "bin/simplescale", "train", file, f"--run={self.folder}"],
                                         stdout=subprocess.DEVNULL, stderr=open(self.folder.with_suffix(".err"), "w"))
+        atexit.register(self.stop)  # also after a failure: what is left would disturb all that follows
 
     def metrics(self):
         return lines(self.folder / "metrics.jsonl")
@@ -102,6 +104,8 @@ class Run:
         return {t["name"]: t["pid"] for n in self.status()["nodes"] for t in n["trainers"] if t["group"]}
 
     def stop(self):
+        if self.process.poll() is not None:
+            return
         self.process.send_signal(signal.SIGINT)
         try:
             self.process.wait(60)
