@@ -97,7 +97,8 @@ class Peers(Case):
         self.command("console", run, "-c", "inject corrupt_snapshot n1.0", "-c", "inject kill_trainer n1.0")
         self.finish(run, process, want)
         found = [e for kind in ("bad_copy", "mismatch") for e in self.events(run, kind) if e["subject"] == "n1.0"]
-        self.assertTrue(found, lines(run / "events.jsonl"))
+        replaced = [r for r in self.reasons(run) if "shards move" in r]  # it died a step behind, and got a newer one
+        self.assertTrue(found or replaced, lines(run / "events.jsonl"))
         undone = [int(e["subject"]) for e in self.events(run, "steps_undone")]
         self.assertLessEqual(sum(undone), 1, "only if a step was made of it before anybody looked")
 
