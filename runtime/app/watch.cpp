@@ -65,8 +65,7 @@ void RunView::on_step(const std::string& text) {
                static_cast<double>(last_step_) / static_cast<double>(plan_.max_steps),
                fmt::format("loss {:.4f}, {:.0f} ms, {:.0f} tokens/s, mfu {} %, {:.0f} s left",
                            last_loss_, m["step_ms"].get<double>(), rate, mfu, left_s));
-  const int64_t every =
-      std::max<int64_t>({1, plan_.max_steps / 20, config_.metrics.every_steps});
+  const int64_t every = std::max<int64_t>({1, plan_.max_steps / 20, config_.metrics.every_steps});
   if (line_.terminal() ||
       (last_step_ % every != 0 && last_step_ != plan_.max_steps && printed_step_ >= 0))
     return;

@@ -62,9 +62,7 @@ std::vector<std::string> fuzz_seeds() {
     auto gpus = out.initNodeHealth().initGpus(2);
     gpus[0].setName("gpu");
   });
-  body([](wire::Body::Builder out) {
-    out.initReplica().setState(kj::StringPtr("x").asBytes());
-  });
+  body([](wire::Body::Builder out) { out.initReplica().setState(kj::StringPtr("x").asBytes()); });
   body([](wire::Body::Builder out) { out.initCommand().initWords(2).set(0, "status"); });
   seeds.push_back(
       envelope([](wire::Envelope::Builder out) { out.initDown().initReason().setText("why"); }));
