@@ -134,7 +134,9 @@ class DataPlaneImpl final : public DataPlane {
   DataPlaneOptions options_;
   Address own_;
   Shared shared_;
-  std::map<std::string, std::weak_ptr<PeerSegment>> mapped_;  // by segment name; under shared_.lock
+  // By segment name; under shared_.lock. Peers stay mapped from one generation to the next: mapping
+  // costs milliseconds a peer.
+  std::map<std::string, std::shared_ptr<PeerSegment>> mapped_;
   std::set<std::pair<uint64_t, uint64_t>> joined_;
 
   std::mutex fence_lock_;  // never held together with shared_.lock
@@ -217,12 +219,10 @@ Status DataPlaneImpl::look_for(Member& member, uint64_t generation, uint64_t nam
                                const CommunicatorSpec& spec) {
   if (!member.segment) {
     auto& known = mapped_[member.address.segment];
-    member.segment = known.lock();
-    if (!member.segment || member.segment->header().incarnation != member.address.incarnation) {
-      SS_ASSIGN(member.segment,
-                PeerSegment::open(member.address.segment, member.address.incarnation));
-      known = member.segment;
+    if (!known || known->header().incarnation != member.address.incarnation) {
+      SS_ASSIGN(known, PeerSegment::open(member.address.segment, member.address.incarnation));
     }
+    member.segment = known;
     ring(member.segment->header());  // it may be looking for us
   }
   SS_ASSIGN(member.board, find_board(member.segment, generation, name_hash, rank,
@@ -296,7 +296,9 @@ Result<std::unique_ptr<Collective>> DataPlaneImpl::join(const CommunicatorSpec& 
   Boards boards;
   {
     std::lock_guard turn(shared_.lock);
-    std::erase_if(joined_, [&](const auto& id) { return id.first < spec.generation; });
+    if (std::erase_if(joined_, [&](const auto& id) { return id.first < spec.generation; }) > 0)
+      std::erase_if(mapped_,
+                    [](const auto& peer) { return !peer.second || !peer.second->alive(); });
     if (!joined_.emplace(spec.generation, name_hash).second)
       return Status(Code::aborted, name + " has been joined before");
     SS_ASSIGN(boards, make_boards(size));
