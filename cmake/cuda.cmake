@@ -67,7 +67,10 @@ add_library(deps::nccl INTERFACE IMPORTED)
 target_include_directories(deps::nccl SYSTEM INTERFACE ${NCCL_INCLUDE})
 target_link_libraries(deps::nccl INTERFACE ${NCCL_LIBRARY} deps::cudart)
 add_library(deps::torch_cuda INTERFACE IMPORTED)
-target_link_libraries(deps::torch_cuda INTERFACE deps::torch ${TORCH_DIR}/lib/libtorch_cuda.so
+# Nothing of libtorch_cuda.so is called by name: it registers its kernels when it is loaded. A linker that leaves out what
+# it does not see used, as Debian's gcc asks it to, would leave libtorch without any.
+target_link_libraries(deps::torch_cuda INTERFACE deps::torch
+  "-Wl,--push-state,--no-as-needed,${TORCH_DIR}/lib/libtorch_cuda.so,--pop-state"
   ${TORCH_DIR}/lib/libc10_cuda.so deps::cudart)
 
 # An object library, so that the tests link the same objects, and a shared one of it.

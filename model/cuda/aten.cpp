@@ -117,6 +117,8 @@ struct Aten::Impl {
 
 Aten::Aten(int device_index, DType dtype, const AttentionShape& attention, bool deterministic)
     : impl_(std::make_unique<Impl>(device_index, dtype, attention, deterministic)) {
+  // Nothing that is called here does this by itself, and its allocator serves nobody before.
+  at::globalContext().lazyInitDevice(at::kCUDA);
   // Accumulate in fp32 to the end, and let nobody fill what we are about to overwrite.
   at::globalContext().setAllowBF16ReductionCuBLAS(false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
