@@ -64,7 +64,7 @@ double used_disk(const std::string& folder) {
 }  // namespace
 
 /// The few functions of NVML that are used; their C interface is stable
-/// (https://docs.nvidia.com/deploy/nvml-api).
+/// (https://docs.nvidia.com/deploy/nvml-api). One that a driver lacks leaves its figure 0.
 struct HealthProbe::Nvml {
   using Device = void*;
   struct Utilization {
@@ -73,7 +73,7 @@ struct HealthProbe::Nvml {
   struct Memory {
     unsigned long long total, free, used;
   };
-  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  void* library;
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
   int (*count)(unsigned*) = nullptr;
@@ -86,7 +86,7 @@ struct HealthProbe::Nvml {
   int (*ecc)(Device, int type, int counter, unsigned long long*) = nullptr;
   bool usable = false;
 
-  Nvml() {
+  explicit Nvml(const std::string& file) : library(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
     if (!library) return;
     auto find = [this](auto& function, const char* symbol) {
       function =
@@ -133,8 +133,8 @@ struct HealthProbe::Nvml {
   }
 };
 
-HealthProbe::HealthProbe(std::string folder)
-    : folder_(std::move(folder)), nvml_(std::make_unique<Nvml>()) {
+HealthProbe::HealthProbe(std::string folder, const std::string& nvml)
+    : folder_(std::move(folder)), nvml_(std::make_unique<Nvml>(nvml)) {
   sample();
 }
 

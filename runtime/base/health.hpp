@@ -29,8 +29,8 @@ struct HostHealth {
 
 class HealthProbe {
  public:
-  /// folder: whose file system is looked at.
-  explicit HealthProbe(std::string folder);
+  /// folder: whose file system is looked at. nvml: a file, or a name that the loader finds.
+  explicit HealthProbe(std::string folder, const std::string& nvml = "libnvidia-ml.so.1");
   ~HealthProbe();
   /// Blocks for as long as the file system and the GPU driver do; one thread at a time.
   HostHealth sample();

@@ -9,10 +9,11 @@ import signal
 import socket
 import subprocess
 import unittest
+import unittest.mock
 import urllib.error
 import urllib.request
 
-from common import Case, last_step, lines, status
+from common import BIN, Case, last_step, lines, status
 
 
 def free_port():
@@ -49,6 +50,24 @@ class Http(Case):
     def stop(self, process):
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(60), 0, process.stdout.read())
+
+    def test_gpus_of_a_node_show(self):
+        fake = BIN.parent / "fake_nvml"  # tests/base/programs/fake_nvml.cpp
+        if not fake.exists():
+            self.skipTest("SKIPPED: no fake NVML beside the build")
+        self.keys.append("--metrics.health_every_ms=200")
+        with unittest.mock.patch.dict(os.environ, LD_LIBRARY_PATH=str(fake)):
+            run, process = self.begin()
+        whole = {"name": "NVIDIA H100 80GB HBM3", "utilization": 0.87, "temperature_c": 61.0, "power_w": 412.5, "memory_used": 0.25,
+                 "ecc_errors": (5 << 40) + 3}
+        silent = {**dict.fromkeys(whole, 0), "name": "NVIDIA H100 (silent)"}
+        self.wait_for(lambda: lines(run / "health.jsonl"), "a line of health")
+        self.assertEqual(lines(run / "health.jsonl")[0]["gpus"], [whole, silent])
+        sample = lambda name, node, gpu: re.search(rf'^simplescale_{name}{{.*node="{node}",gpu="{gpu}"}} (\S+)$', self.get("/metrics")[1], re.M)
+        self.wait_for(lambda: sample("gpu_power_watts", "n1", 1), "both nodes' GPUs")
+        self.assertEqual(float(sample("gpu_temperature_celsius", "n0", 0)[1]), 61)
+        self.assertEqual(float(sample("gpu_ecc_errors", "n1", 0)[1]), (5 << 40) + 3)
+        self.stop(process)
 
     def test_it_answers_and_changes_nothing(self):
         run, process = self.begin()

@@ -1,0 +1,90 @@
+// A stand-in for NVIDIA's libnvidia-ml.so.1, as nvml.h declares it (driver 580; these parts have
+// not changed since 2013): two GPUs, of which the second tells nothing but its name. It answers
+// only to arguments that are right. FAKE_NVML_OLD: the library of a driver that lacks some
+// functions.
+#include <cstring>
+
+extern "C" {
+
+using nvmlReturn_t = int;  // an enum
+struct nvmlDevice_st {
+  int index;
+};
+using nvmlDevice_t = nvmlDevice_st*;
+struct nvmlUtilization_t {
+  unsigned int gpu, memory;
+};
+struct nvmlMemory_t {
+  unsigned long long total, free, used;
+};
+enum nvmlTemperatureSensors_t { NVML_TEMPERATURE_GPU = 0 };
+enum nvmlMemoryErrorType_t {
+  NVML_MEMORY_ERROR_TYPE_CORRECTED = 0,
+  NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+};
+enum nvmlEccCounterType_t { NVML_VOLATILE_ECC = 0, NVML_AGGREGATE_ECC };
+
+static constexpr nvmlReturn_t kSuccess = 0, kInvalid = 2, kNotSupported = 3, kNotInitialized = 1;
+static nvmlDevice_st devices[2] = {{0}, {1}};
+static int users = 0;
+
+static nvmlReturn_t state_of(nvmlDevice_t device) {
+  if (users == 0) return kNotInitialized;
+  if (device == &devices[0]) return kSuccess;
+  return device == &devices[1] ? kNotSupported : kInvalid;
+}
+
+nvmlReturn_t nvmlInit_v2() {
+  ++users;
+  return kSuccess;
+}
+nvmlReturn_t nvmlShutdown() {
+  --users;
+  return kSuccess;
+}
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int* count) {
+  *count = 2;
+  return users > 0 ? kSuccess : kNotInitialized;
+}
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t* device) {
+  if (users == 0 || index > 1) return kInvalid;
+  *device = &devices[index];
+  return kSuccess;
+}
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char* name, unsigned int length) {
+  if (state_of(device) == kInvalid || length < 96) return kInvalid;
+  std::strcpy(name, device->index == 0 ? "NVIDIA H100 80GB HBM3" : "NVIDIA H100 (silent)");
+  return kSuccess;
+}
+nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor,
+                                      unsigned int* celsius) {
+  if (state_of(device) != kSuccess) return state_of(device);
+  *celsius = 61;
+  return sensor == NVML_TEMPERATURE_GPU ? kSuccess : kInvalid;
+}
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
+  if (state_of(device) != kSuccess) return state_of(device);
+  *memory = {80ull << 30, 60ull << 30, 20ull << 30};
+  return kSuccess;
+}
+#ifndef FAKE_NVML_OLD
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t* rates) {
+  if (state_of(device) != kSuccess) return state_of(device);
+  *rates = {87, 33};
+  return kSuccess;
+}
+nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int* milliwatts) {
+  if (state_of(device) != kSuccess) return state_of(device);
+  *milliwatts = 412'500;
+  return kSuccess;
+}
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t type,
+                                         nvmlEccCounterType_t counter, unsigned long long* count) {
+  if (state_of(device) != kSuccess) return state_of(device);
+  *count = (5ull << 40) + 3;
+  return type == NVML_MEMORY_ERROR_TYPE_UNCORRECTED && counter == NVML_VOLATILE_ECC ? kSuccess
+                                                                                    : kInvalid;
+}
+#endif
+
+}  // extern "C"
