@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 
 #include "model/cuda/kernels.hpp"
+#include "runtime/base/gpu_launch.cuh"
 
 namespace simplescale::cuda {
 
@@ -116,7 +117,7 @@ inline unsigned threads_for(int64_t length, int n, int64_t threads_max) {
 inline unsigned blocks_for(int64_t count, int64_t threads) {
   return static_cast<unsigned>((count + threads - 1) / threads);
 }
-constexpr int64_t kThreads = 256;
+constexpr unsigned kThreads = 256;
 
 /// The item of this thread in a grid of blocks_for().
 __device__ inline int64_t item_of_thread() {

@@ -95,12 +95,11 @@ cudaError_t cross_entropy(cudaStream_t stream, int64_t rows, int64_t V, T* logit
   if (rows == 0) return cudaSuccess;
   const auto grid = static_cast<unsigned>(rows);
   if (packable<T>(V, logits))
-    cross_entropy_kernel<T, Packed<T>><<<grid, threads_for(V, Packed<T>::n, 512), 0, stream>>>(
-        V, logits, targets, scale, gradient, losses);
-  else
-    cross_entropy_kernel<T, Single<T>>
-        <<<grid, threads_for(V, 1, 512), 0, stream>>>(V, logits, targets, scale, gradient, losses);
-  return cudaGetLastError();
+    return gpu_launch({stream, grid, threads_for(V, Packed<T>::n, 512)},
+                      cross_entropy_kernel<T, Packed<T>>, V, logits, targets, scale, gradient,
+                      losses);
+  return gpu_launch({stream, grid, threads_for(V, 1, 512)}, cross_entropy_kernel<T, Single<T>>, V,
+                    logits, targets, scale, gradient, losses);
 }
 
 template <class T>
@@ -110,12 +109,10 @@ cudaError_t embed(cudaStream_t stream, int64_t rows, int64_t C, const T* table,
   if (count == 0) return cudaSuccess;
   constexpr int n = Packed<T>::n;
   if (packable<T>(C, table, out))
-    embed_kernel<T, Packed<T>><<<blocks_for(count / n, kThreads), kThreads, 0, stream>>>(
-        count / n, C, table, tokens, out);
-  else
-    embed_kernel<T, Single<T>>
-        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(count, C, table, tokens, out);
-  return cudaGetLastError();
+    return gpu_launch({stream, blocks_for(count / n, kThreads), kThreads},
+                      embed_kernel<T, Packed<T>>, count / n, C, table, tokens, out);
+  return gpu_launch({stream, blocks_for(count, kThreads), kThreads}, embed_kernel<T, Single<T>>,
+                    count, C, table, tokens, out);
 }
 
 template <class T>
@@ -126,14 +123,10 @@ cudaError_t embed_backward(cudaStream_t stream, int64_t V, int64_t C, const int3
       64;  // many small blocks: the rows of a frequent token are read by C/n of them
   const auto tokens = static_cast<unsigned>(V);
   if (packable<T>(C, d, grad))
-    embed_backward_kernel<T, Packed<T>>
-        <<<dim3(tokens, blocks_for(C / n, threads)), threads, 0, stream>>>(C, begin, rows, d,
-                                                                           accumulate, grad);
-  else
-    embed_backward_kernel<T, Single<T>>
-        <<<dim3(tokens, blocks_for(C, threads)), threads, 0, stream>>>(C, begin, rows, d,
-                                                                       accumulate, grad);
-  return cudaGetLastError();
+    return gpu_launch({stream, dim3(tokens, blocks_for(C / n, threads)), threads},
+                      embed_backward_kernel<T, Packed<T>>, C, begin, rows, d, accumulate, grad);
+  return gpu_launch({stream, dim3(tokens, blocks_for(C, threads)), threads},
+                    embed_backward_kernel<T, Single<T>>, C, begin, rows, d, accumulate, grad);
 }
 
 #define SS_INSTANTIATE(T)                                                                       \

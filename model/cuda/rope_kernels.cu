@@ -85,12 +85,11 @@ cudaError_t rope(cudaStream_t stream, int64_t rows, int64_t heads, int64_t D, in
   if (pairs == 0) return cudaSuccess;
   constexpr int n = Packed<T>::n;
   if (packable<T>(half, data, cosine, sine) && ld % n == 0)
-    rope_kernel<T, Packed<T>><<<blocks_for(pairs / n, kThreads), kThreads, 0, stream>>>(
-        pairs / n, heads, half, block_size, cosine, sine, data, ld);
-  else
-    rope_kernel<T, Single<T>><<<blocks_for(pairs, kThreads), kThreads, 0, stream>>>(
-        pairs, heads, half, block_size, cosine, sine, data, ld);
-  return cudaGetLastError();
+    return gpu_launch({stream, blocks_for(pairs / n, kThreads), kThreads},
+                      rope_kernel<T, Packed<T>>, pairs / n, heads, half, block_size, cosine, sine,
+                      data, ld);
+  return gpu_launch({stream, blocks_for(pairs, kThreads), kThreads}, rope_kernel<T, Single<T>>,
+                    pairs, heads, half, block_size, cosine, sine, data, ld);
 }
 
 template <class T>
@@ -102,12 +101,12 @@ cudaError_t rope_backward(cudaStream_t stream, int64_t batch, int64_t block_size
   constexpr int n = Packed<T>::n;
   if (packable<T>(half, dqkv, cosine, sine) && packable_view(dq) && packable_view(dk) &&
       packable_view(dv))
-    rope_backward_kernel<T, Packed<T>><<<blocks_for(pairs / n, kThreads), kThreads, 0, stream>>>(
-        pairs / n, block_size, heads, kv_heads, half, cosine, sine, dq, dk, dv, dqkv);
-  else
-    rope_backward_kernel<T, Single<T>><<<blocks_for(pairs, kThreads), kThreads, 0, stream>>>(
-        pairs, block_size, heads, kv_heads, half, cosine, sine, dq, dk, dv, dqkv);
-  return cudaGetLastError();
+    return gpu_launch({stream, blocks_for(pairs / n, kThreads), kThreads},
+                      rope_backward_kernel<T, Packed<T>>, pairs / n, block_size, heads, kv_heads,
+                      half, cosine, sine, dq, dk, dv, dqkv);
+  return gpu_launch({stream, blocks_for(pairs, kThreads), kThreads},
+                    rope_backward_kernel<T, Single<T>>, pairs, block_size, heads, kv_heads, half,
+                    cosine, sine, dq, dk, dv, dqkv);
 }
 
 #define SS_INSTANTIATE(T)                                                                       \

@@ -41,12 +41,10 @@ cudaError_t launch_rms_norm(cudaStream_t stream, int64_t rows, int64_t C, const 
   if (rows == 0) return cudaSuccess;
   const auto grid = static_cast<unsigned>(rows);
   if (packable<T>(C, x, delta, gamma, sum, out))
-    rms_norm_kernel<T, Packed<T>, kAdd>
-        <<<grid, threads_for(C, Packed<T>::n, 512), 0, stream>>>(C, x, delta, gamma, eps, sum, out);
-  else
-    rms_norm_kernel<T, Single<T>, kAdd>
-        <<<grid, threads_for(C, 1, 512), 0, stream>>>(C, x, delta, gamma, eps, sum, out);
-  return cudaGetLastError();
+    return gpu_launch({stream, grid, threads_for(C, Packed<T>::n, 512)},
+                      rms_norm_kernel<T, Packed<T>, kAdd>, C, x, delta, gamma, eps, sum, out);
+  return gpu_launch({stream, grid, threads_for(C, 1, 512)}, rms_norm_kernel<T, Single<T>, kAdd>, C,
+                    x, delta, gamma, eps, sum, out);
 }
 
 /// Block b takes rows b, b + grid, ...; the gradient of gamma's element i = n * j + k over them
@@ -55,7 +53,7 @@ template <class T, class A>
 __global__ void rms_norm_backward_kernel(int64_t rows, int64_t C, const T* x, const T* gamma,
                                          float eps, const T* dy, const T* residual, T* dx,
                                          T* normed, float* partial) {
-  extern __shared__ float dgamma[];
+  float* dgamma = dynamic_shared();
   const int64_t vectors = C / A::n;
   for (int64_t j = threadIdx.x; j < vectors; j += blockDim.x)
     for (int k = 0; k < A::n; ++k) dgamma[k * vectors + j] = 0;
@@ -103,16 +101,9 @@ cudaError_t launch_rms_norm_backward(cudaStream_t stream, int64_t rows, int64_t 
                                      const T* gamma, float eps, const T* dy, const T* residual,
                                      T* dx, T* normed, float* partial) {
   const size_t shared = static_cast<size_t>(C) * sizeof(float);
-  if (shared > (size_t{40} << 10)) {  // with the static part more than every kernel may have
-    const cudaError_t allowed =
-        cudaFuncSetAttribute(rms_norm_backward_kernel<T, A>,
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
-    if (allowed != cudaSuccess) return allowed;
-  }
-  rms_norm_backward_kernel<T, A>
-      <<<static_cast<unsigned>(gamma_partials(rows)), threads_for(C, A::n, 256), shared, stream>>>(
-          rows, C, x, gamma, eps, dy, residual, dx, normed, partial);
-  return cudaGetLastError();
+  return gpu_launch(
+      {stream, static_cast<unsigned>(gamma_partials(rows)), threads_for(C, A::n, 256), shared},
+      rms_norm_backward_kernel<T, A>, rows, C, x, gamma, eps, dy, residual, dx, normed, partial);
 }
 
 /// 32 columns a block; thread (column, chain) adds every 32nd row, then the chains add up as a
@@ -163,7 +154,7 @@ __global__ void swiglu_kernel(int64_t items, int64_t hidden, const T* gate_up, T
   float gate[A::n], up[A::n];
   A::load(gate_up + at.row * 2 * hidden + at.i, gate);
   A::load(gate_up + at.row * 2 * hidden + hidden + at.i, up);
-  for (int k = 0; k < A::n; ++k) up[k] *= gate[k] / (1.0f + expf(-gate[k]));
+  for (int k = 0; k < A::n; ++k) up[k] *= gate[k] * (1.0f / (1.0f + expf(-gate[k])));
   A::store(act + at.row * hidden + at.i, up);
 }
 
@@ -218,8 +209,8 @@ cudaError_t rms_norm_backward(cudaStream_t stream, int64_t rows, int64_t C, cons
 template <class T>
 cudaError_t gamma_gradient(cudaStream_t stream, int64_t partials, int64_t C, const float* partial,
                            T* grad) {
-  gamma_gradient_kernel<<<blocks_for(C, 32), dim3(32, 32), 0, stream>>>(partials, C, partial, grad);
-  return cudaGetLastError();
+  return gpu_launch({stream, blocks_for(C, 32), dim3(32, 32)}, gamma_gradient_kernel<T>, partials,
+                    C, partial, grad);
 }
 
 template <class T>
@@ -227,12 +218,10 @@ cudaError_t add(cudaStream_t stream, int64_t count, const T* a, const T* b, T* o
   if (count == 0) return cudaSuccess;
   constexpr int n = Packed<T>::n;
   if (packable<T>(count, a, b, out))
-    add_kernel<T, Packed<T>>
-        <<<blocks_for(count / n, kThreads), kThreads, 0, stream>>>(count / n, a, b, out);
-  else
-    add_kernel<T, Single<T>>
-        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(count, a, b, out);
-  return cudaGetLastError();
+    return gpu_launch({stream, blocks_for(count / n, kThreads), kThreads}, add_kernel<T, Packed<T>>,
+                      count / n, a, b, out);
+  return gpu_launch({stream, blocks_for(count, kThreads), kThreads}, add_kernel<T, Single<T>>,
+                    count, a, b, out);
 }
 
 template <class T>
@@ -241,12 +230,10 @@ cudaError_t swiglu(cudaStream_t stream, int64_t rows, int64_t hidden, const T* g
   if (count == 0) return cudaSuccess;
   constexpr int n = Packed<T>::n;
   if (packable<T>(hidden, gate_up, act))
-    swiglu_kernel<T, Packed<T>>
-        <<<blocks_for(count / n, kThreads), kThreads, 0, stream>>>(count / n, hidden, gate_up, act);
-  else
-    swiglu_kernel<T, Single<T>>
-        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(count, hidden, gate_up, act);
-  return cudaGetLastError();
+    return gpu_launch({stream, blocks_for(count / n, kThreads), kThreads},
+                      swiglu_kernel<T, Packed<T>>, count / n, hidden, gate_up, act);
+  return gpu_launch({stream, blocks_for(count, kThreads), kThreads}, swiglu_kernel<T, Single<T>>,
+                    count, hidden, gate_up, act);
 }
 
 template <class T>
@@ -256,12 +243,12 @@ cudaError_t swiglu_backward(cudaStream_t stream, int64_t rows, int64_t hidden, c
   if (count == 0) return cudaSuccess;
   constexpr int n = Packed<T>::n;
   if (packable<T>(hidden, gate_up, dact, dgate_up, act))
-    swiglu_backward_kernel<T, Packed<T>><<<blocks_for(count / n, kThreads), kThreads, 0, stream>>>(
-        count / n, hidden, gate_up, dact, dgate_up, act);
-  else
-    swiglu_backward_kernel<T, Single<T>><<<blocks_for(count, kThreads), kThreads, 0, stream>>>(
-        count, hidden, gate_up, dact, dgate_up, act);
-  return cudaGetLastError();
+    return gpu_launch({stream, blocks_for(count / n, kThreads), kThreads},
+                      swiglu_backward_kernel<T, Packed<T>>, count / n, hidden, gate_up, dact,
+                      dgate_up, act);
+  return gpu_launch({stream, blocks_for(count, kThreads), kThreads},
+                    swiglu_backward_kernel<T, Single<T>>, count, hidden, gate_up, dact, dgate_up,
+                    act);
 }
 
 #define SS_INSTANTIATE(T)                                                                         \

@@ -64,20 +64,21 @@ __global__ void adamw_kernel(int64_t vectors, AdamWConstants c, AdamWPointers p)
 
 cudaError_t to_bf16(cudaStream_t stream, int64_t count, const float* from, Bf16* to) {
   const int64_t vectors = packable<Bf16>(8, from, to) ? count / 8 : 0, done = vectors * 8;
-  if (vectors > 0)
-    to_bf16_kernel<<<blocks_for(vectors, kThreads), kThreads, 0, stream>>>(vectors, from, to);
-  if (count > done)
-    to_bf16_single_kernel<<<blocks_for(count - done, kThreads), kThreads, 0, stream>>>(
-        count - done, from + done, to + done);
-  return cudaGetLastError();
+  if (vectors > 0) {
+    const cudaError_t error = gpu_launch({stream, blocks_for(vectors, kThreads), kThreads},
+                                         to_bf16_kernel, vectors, from, to);
+    if (error != cudaSuccess) return error;
+  }
+  if (count == done) return cudaSuccess;
+  return gpu_launch({stream, blocks_for(count - done, kThreads), kThreads}, to_bf16_single_kernel,
+                    count - done, from + done, to + done);
 }
 
 cudaError_t block_square_sums(cudaStream_t stream, int64_t blocks, const float* values,
                               double* sums) {
   if (blocks == 0) return cudaSuccess;
-  block_square_sums_kernel<<<blocks_for(blocks * 32, kThreads), kThreads, 0, stream>>>(
-      blocks, values, sums);
-  return cudaGetLastError();
+  return gpu_launch({stream, blocks_for(blocks * 32, kThreads), kThreads}, block_square_sums_kernel,
+                    blocks, values, sums);
 }
 
 cudaError_t adamw(cudaStream_t stream, int64_t count, const AdamWConstants& constants,
@@ -89,12 +90,10 @@ cudaError_t adamw(cudaStream_t stream, int64_t count, const AdamWConstants& cons
   constexpr int n = Packed<float>::n;
   if (packable<float>(count, gradient, from_params, from_avg, from_avg_sq, to_params, to_avg,
                       to_avg_sq))
-    adamw_kernel<Packed<float>>
-        <<<blocks_for(count / n, kThreads), kThreads, 0, stream>>>(count / n, constants, pointers);
-  else
-    adamw_kernel<Single<float>>
-        <<<blocks_for(count, kThreads), kThreads, 0, stream>>>(count, constants, pointers);
-  return cudaGetLastError();
+    return gpu_launch({stream, blocks_for(count / n, kThreads), kThreads},
+                      adamw_kernel<Packed<float>>, count / n, constants, pointers);
+  return gpu_launch({stream, blocks_for(count, kThreads), kThreads}, adamw_kernel<Single<float>>,
+                    count, constants, pointers);
 }
 
 }  // namespace simplescale::cuda

@@ -13,7 +13,7 @@ namespace simplescale::nccl {
 /// sink[0], or stack entry i goes to sink[i]. All sources are read before a sink is written,
 /// element by element, so a sink may be any source's memory.
 struct TreeProgram {
-  static constexpr int kSourcesMax = 256, kSinksMax = 64;
+  static constexpr int kSourcesMax = 1024, kSinksMax = 64;
   const void* source[kSourcesMax];
   void* sink[kSinksMax];
   uint8_t merges[kSourcesMax];
@@ -23,7 +23,8 @@ struct TreeProgram {
   bool total;         // add what is left
   bool narrow_sinks;  // sinks are bf16, else fp32
 };
-static_assert(sizeof(TreeProgram) <= 4096, "a kernel's parameters");
+// Since CUDA 12.1 and Volta; 64 groups with 16 nodes each fit.
+static_assert(sizeof(TreeProgram) <= 32764 - 64, "a kernel's parameters");
 
 /// Runs it for `count` elements. The same bits as runtime/base/tree_sum.cpp.
 cudaError_t run_tree_program(cudaStream_t stream, const TreeProgram& program, int64_t count);

@@ -1,6 +1,7 @@
 // Sums in tree order on the device: tree_program.hpp says what is computed.
 #include <cuda_bf16.h>
 
+#include "runtime/base/gpu_launch.cuh"
 #include "transport/nccl/tree_program.hpp"
 
 namespace simplescale::nccl {
@@ -50,14 +51,14 @@ __device__ void store(void* sink, bool bf16, int64_t i, const float (&from)[n]) 
 template <int n>
 __global__ void tree_kernel(const __grid_constant__ TreeProgram program, int64_t first,
                             int64_t items) {
-  extern __shared__ float stack[];
+  float* stack = dynamic_shared();
   const int64_t item = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= items) return;
   const int64_t i = first + item * n;
   auto entry = [&](int e, int k) -> float& {
     return stack[(e * n + k) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)];
   };
-  float top[n];
+  float top[n] = {};
   int below = -1;  // entries below the top
   auto merge = [&] {
     --below;
@@ -83,14 +84,8 @@ template <int n>
 cudaError_t launch(cudaStream_t stream, const TreeProgram& program, int64_t first, int64_t items) {
   if (items == 0) return cudaSuccess;
   const size_t shared = sizeof(float) * n * kThreads * static_cast<size_t>(program.depth);
-  if (shared > (size_t{48} << 10)) {
-    const cudaError_t allowed = cudaFuncSetAttribute(
-        tree_kernel<n>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
-    if (allowed != cudaSuccess) return allowed;
-  }
   const auto blocks = static_cast<unsigned>((items + kThreads - 1) / kThreads);
-  tree_kernel<n><<<blocks, kThreads, shared, stream>>>(program, first, items);
-  return cudaGetLastError();
+  return gpu_launch({stream, blocks, kThreads, shared}, tree_kernel<n>, program, first, items);
 }
 
 bool aligned(const void* data, bool bf16) {
