@@ -19,6 +19,7 @@
 
 #include "runtime/base/dtype.hpp"
 #include "runtime/base/model_shape.hpp"
+#include "runtime/base/state_hash.hpp"
 #include "runtime/base/status.hpp"
 
 namespace simplescale {
@@ -66,6 +67,23 @@ class Backend {
   virtual void copy_to_host(void* host, const void* device, size_t bytes) = 0;
   /// Waits until all that was asked for is done and visible to the host and to peers.
   virtual void synchronize() = 0;
+  /// The device's queue of work, a cudaStream_t: collectives that follow it (Collective::follow)
+  /// need no synchronize() before they start. Null: they do.
+  virtual void* stream() const { return nullptr; }
+
+  // --- Copies beside the computation: of the state, to the node's shared memory ---
+  /// Host memory that start_copy() will write, until unpin_host(): the device then reaches it
+  /// without a detour. May be refused; copies are then as right, and not beside anything.
+  virtual void pin_host(void* /*host*/, size_t /*bytes*/) {}
+  /// Only after finish_copies().
+  virtual void unpin_host(void* /*host*/) {}
+  /// Copies what `device` holds once all that was asked for so far is done, while what is asked for
+  /// from now on goes on. Nothing may write `device`, and nobody use `host`, until finish_copies().
+  virtual void start_copy(void* host, const void* device, size_t bytes) {
+    copy_to_host(host, device, bytes);
+  }
+  /// Waits until all that start_copy() began is whole in host memory.
+  virtual void finish_copies() {}
 
   // --- Host threads ---
   /// Runs body(task) for each task in [0, tasks) on the backend's host threads; returns when all
@@ -103,6 +121,16 @@ class Backend {
   /// sums[b] = sum of squares, in double and in element order, of block b of kShardAlign elements.
   /// count is a multiple.
   virtual void block_square_sums(const float* values, size_t count, double* sums) = 0;
+  /// state_hash() (runtime/base/state_hash.hpp) of a state in device memory: the same bits as of
+  /// its copy in host memory. total is a multiple of kShardAlign. Waits for what was asked for
+  /// before.
+  virtual Hash128 state_hash(const float* params, const float* avg, const float* avg_sq,
+                             size_t total) {
+    auto values = [total](const float* from) { return std::span(const_cast<float*>(from), total); };
+    return simplescale::state_hash(
+        {values(params), values(avg), values(avg_sq)},
+        [this](size_t tasks, const std::function<void(size_t)>& body) { parallel(tasks, body); });
+  }
   /// Reads params, exp_avg, exp_avg_sq at `from*`, writes to `to*` (may be the same); gradient:
   /// fp32.
   virtual void adamw(const AdamW& options, std::span<const DecayRun> runs, const float* gradient,
@@ -114,5 +142,7 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const BackendOptions& options)
 /// Loads the CUDA library beside the program; unavailable with the reason where there is no GPU or
 /// driver.
 Result<std::unique_ptr<Backend>> make_cuda_backend(const BackendOptions& options);
+/// Loads that library without touching a GPU: seconds that a process can spend before it is needed.
+Status load_cuda_backend();
 
 }  // namespace simplescale

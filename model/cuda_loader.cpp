@@ -9,4 +9,8 @@ Result<std::unique_ptr<Backend>> make_cuda_backend(const BackendOptions& options
   return reinterpret_cast<CudaLibraryFunction>(symbol)()->make_backend(options);
 }
 
+Status load_cuda_backend() {
+  return symbol_of_gpu_library(kCudaLibrary, kCudaLibrarySymbol).status();
+}
+
 }  // namespace simplescale

@@ -138,9 +138,10 @@ void ComputeThread::set_engine(Engine* engine) {
 }
 
 void ComputeThread::run() {
-  // While the first membership is being agreed on, load what every membership needs.
-  if (!options_.choose_device)
-    if (auto made = backend(); !made.ok()) log::error("{}", made.status().message());
+  // While the first membership is being agreed on, load what every membership needs. Which GPU will
+  // be its own, only that membership tells.
+  const Status loaded = options_.choose_device ? load_cuda_backend() : backend().status();
+  if (!loaded.ok()) log::error("{}", loaded.message());
   while (true) {
     Job job;
     {
@@ -270,6 +271,7 @@ Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {
 Result<bool> ComputeThread::keep_for_checkpoint(Generation& g, const JoinTrainer& order,
                                                 uint64_t step) {
   if (order.shard % order.replicate_members.size() != order.group) return false;
+  SS_RETURN_IF_ERROR(g.engine->settle());
   SS_ASSIGN(const int side, g.state->pin(step));
   (void)side;  // the node's actor that copies it lets go of it
   return true;
@@ -320,6 +322,7 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
     dawdle(result.step_ms);
   }
   if (g.step == max_steps || agreed.stop) return finish(g, order);
+  SS_RETURN_IF_ERROR(g.engine->settle());  // what memory holds is told next
   log::info("generation {} was left after step {}", order.generation, g.step);
   fault_.step = g.step;
   report_(fault_);  // none: it was asked to leave

@@ -1,11 +1,15 @@
 #include "model/cuda/cuda_backend.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <cstddef>
 #include <exception>
+#include <thread>
 #include <type_traits>
 
 #include "model/cuda/check.hpp"
+#include "runtime/base/state_hash.hpp"
 
 namespace simplescale::cuda {
 namespace {
@@ -185,6 +189,19 @@ void CudaBackend<T>::synchronize() {
   SS_CUDA(cudaStreamSynchronize(stream_));
 }
 
+/// Threads of this call alone: there is work on the host when a generation begins and at the end.
+template <class T>
+void CudaBackend<T>::parallel(size_t tasks, const std::function<void(size_t)>& body) {
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t task; (task = next++) < tasks;) body(task);
+  };
+  std::vector<std::jthread> others;
+  for (size_t i = 1; i < std::min(tasks, static_cast<size_t>(options_.threads)); ++i)
+    others.emplace_back(work);
+  work();
+}
+
 // --- Element-wise work on a shard ---
 
 template <class T>
@@ -196,20 +213,44 @@ void CudaBackend<T>::cast(const float* from, void* to, size_t count) {
 }
 
 template <class T>
+void* CudaBackend<T>::results(size_t bytes) {
+  if (bytes > results_bytes_) {
+    Result<void*> memory = memory_.allocate(bytes);
+    if (!memory.ok()) throw CudaError(memory.status().message());
+    results_ = *memory;
+    results_bytes_ = bytes;
+  }
+  return results_;
+}
+
+template <class T>
 void CudaBackend<T>::block_square_sums(const float* values, size_t count, double* sums) {
   static_assert(kShardAlign == 1024, "the kernel's block");
   SS_ASSERT(count % kShardAlign == 0);
   const size_t blocks = count / kShardAlign, bytes = blocks * sizeof(double);
-  if (blocks > squares_count_) {
-    Result<void*> memory = memory_.allocate(bytes);
-    if (!memory.ok()) throw CudaError(memory.status().message());
-    squares_ = static_cast<double*>(*memory);
-    squares_count_ = blocks;
-  }
-  SS_CUDA(cuda::block_square_sums(stream_, static_cast<int64_t>(blocks), values, squares_));
+  auto* device = static_cast<double*>(results(bytes));
+  SS_CUDA(cuda::block_square_sums(stream_, static_cast<int64_t>(blocks), values, device));
   void* pinned = pinned_results_.reserve(bytes);
-  copy_to_host(pinned, squares_, bytes);
+  copy_to_host(pinned, device, bytes);
   std::copy_n(static_cast<const double*>(pinned), blocks, sums);
+}
+
+template <class T>
+Hash128 CudaBackend<T>::state_hash(const float* params, const float* avg, const float* avg_sq,
+                                   size_t total) {
+  static_assert(kStateHashBlock == kHashBlock && sizeof(Hash128) == 2 * sizeof(uint64_t) &&
+                offsetof(Hash128, high) == 0);
+  SS_ASSERT(total % kShardAlign == 0);
+  const size_t blocks = (total + kStateHashBlock - 1) / kStateHashBlock,
+               bytes = 3 * blocks * sizeof(Hash128);
+  auto* device = static_cast<uint64_t*>(results(bytes));
+  for (const float* part : {params, avg, avg_sq}) {
+    SS_CUDA(hash_blocks(stream_, static_cast<int64_t>(total), part, device));
+    device += 2 * blocks;
+  }
+  void* pinned = pinned_results_.reserve(bytes);
+  copy_to_host(pinned, results_, bytes);
+  return hash128(pinned, bytes);
 }
 
 template <class T>

@@ -1,6 +1,6 @@
 // The CUDA backend: a Llama's units forward and backward by libtorch's products and attention and
 // our fused kernels. Called by the one compute thread; everything runs on one stream, and only what
-// returns something to the host waits for it.
+// returns something to the host waits for it. Copies of the state to host memory have another.
 //
 // Kernels use no atomics and products are cuBLAS's on one stream, so a run repeats its bits on the
 // same kind of device; attention's backward pass does so if BackendOptions::deterministic. What
@@ -37,6 +37,14 @@ class CudaBackend final : public Backend {
   void copy_to_device(void* device, const void* host, size_t bytes) override;
   void copy_to_host(void* host, const void* device, size_t bytes) override;
   void synchronize() override;
+  void* stream() const override { return stream_; }
+  void pin_host(void* host, size_t bytes) override { copies_.pin(host, bytes); }
+  void unpin_host(void* host) override { copies_.unpin(host); }
+  void start_copy(void* host, const void* device, size_t bytes) override {
+    copies_.start(stream_, host, device, bytes);
+  }
+  void finish_copies() override { copies_.finish(); }
+  void parallel(size_t tasks, const std::function<void(size_t)>& body) override;
 
   void embed(const void* params, const int32_t* tokens) override;
   void forward_block(int layer, const void* params) override;
@@ -48,6 +56,8 @@ class CudaBackend final : public Backend {
 
   void cast(const float* from, void* to, size_t count) override;
   void block_square_sums(const float* values, size_t count, double* sums) override;
+  Hash128 state_hash(const float* params, const float* avg, const float* avg_sq,
+                     size_t total) override;
   void adamw(const AdamW& options, std::span<const DecayRun> runs, const float* gradient,
              const float* from_params, const float* from_avg, const float* from_avg_sq,
              float* to_params, float* to_avg, float* to_avg_sq) override;
@@ -83,6 +93,8 @@ class CudaBackend final : public Backend {
   /// dx = the gradient through RMSNorm + residual; normed_ = its output again; grad: gamma's.
   void norm_backward(const T* x, const T* gamma, const T* dy, const T* residual, T* dx, T* grad);
   void upload(void* device, const void* pinned, size_t bytes);
+  /// Device memory for results that are fetched at once; throws CudaError without any.
+  void* results(size_t bytes);
 
   T* x(int layer) const { return x_[static_cast<size_t>(layer) % x_.size()]; }
   Saved& saved(int layer) { return saved_[static_cast<size_t>(layer) % saved_.size()]; }
@@ -96,6 +108,7 @@ class CudaBackend final : public Backend {
   DeviceMemory memory_;
   Status allocated_;
   PinnedBuffer pinned_tokens_, pinned_results_;
+  HostCopies copies_;
   cudaEvent_t tokens_read_ = nullptr;  // pinned_tokens_ may be written again
 
   float *cosine_ = nullptr, *sine_ = nullptr;  // (T, D/2)
@@ -114,8 +127,8 @@ class CudaBackend final : public Backend {
   int64_t kept_rows_ = 0;                      // of logits
   T* logits_ = nullptr;                        // (kept_rows_, V)
   float* losses_ = nullptr;                    // (N)
-  double* squares_ = nullptr;                  // of the largest shard so far
-  size_t squares_count_ = 0;
+  void* results_ = nullptr;
+  size_t results_bytes_ = 0;
 };
 
 template <class T>

@@ -23,6 +23,7 @@ namespace simplescale {
 namespace {
 
 constexpr uint64_t kNever = UINT64_MAX;
+constexpr size_t kInitialPiece = size_t{1} << 16;  // elements that a thread makes at a time
 
 Status check(const EngineOptions& options, const Collective& shard, const Collective& replicate,
              TrainState& state, size_t total) {
@@ -121,6 +122,10 @@ Status Engine::Parts::create() {
   layout = shard_layout(units, shards);
   SS_RETURN_IF_ERROR(check(options, shard, replicate, state, layout.total));
   plan = buffer_plan(options, groups, shards, backend.host_memory());
+  if (void* stream = backend.stream()) {
+    shard.follow(stream);
+    replicate.follow(stream);
+  }
   options_hash = hash_of(options, shard.size(), replicate.size());
   const auto all_rows = static_cast<uint64_t>(options.rows);
   rows = rows_of_group(all_rows, groups, static_cast<uint64_t>(replicate.rank()));
@@ -167,7 +172,7 @@ Status Engine::Parts::computed() {
 Status Engine::Parts::check_memory(const Hash128& now) {
   damaged = !optimizer->intact(now);
   if (!damaged) return {};
-  return {Code::mismatch, "the state of " + at_step(state.step()) + " has changed in memory"};
+  return {Code::mismatch, "the state of " + at_step(optimizer->step()) + " has changed in memory"};
 }
 
 /// Once, when the step that the fault was asked for has begun.
@@ -257,7 +262,9 @@ Result<Verdict> Engine::Parts::vote_on(Ballot& ballot, const Batch& batch, StepR
     ballot.losses.push_back(loss);
   }
   // While the last reductions are under way; as late as can be, so that no damage slips in between.
-  ballot.state_hash = optimizer->hash_for_vote();
+  // E2: who votes for this step holds the one before it in host memory.
+  SS_RETURN_IF_ERROR(optimizer->settle());
+  ballot.state_hash = optimizer->whole_hash();
   const Status intact = check_memory(ballot.state_hash);
   if (ballot.failure.ok()) ballot.failure = intact;
   const Stopwatch watch(times.backward_ms);
@@ -276,19 +283,32 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, Bac
 }
 
 Engine::Engine(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
-Engine::~Engine() = default;
+Engine::~Engine() {
+  (void)settle();
+}
+
+Status Engine::settle() {
+  return parts_->optimizer ? parts_->optimizer->settle() : Status();
+}
 
 Status Engine::initialize() {
   Parts& p = *parts_;
   SS_ASSIGN(const TrainState::Side side, p.state.begin_write(p.options.state_timeout_ms));
   for (size_t unit = 0; unit < p.units.size(); ++unit) {
     const size_t count = p.layout.count[unit];
-    initial_values(p.units[unit], p.options.seed, static_cast<size_t>(p.shard.rank()) * count,
-                   side.params.subspan(p.layout.offset[unit], count));
+    const size_t begin = static_cast<size_t>(p.shard.rank()) * count;
+    p.backend.parallel((count + kInitialPiece - 1) / kInitialPiece, [&](size_t piece) {
+      const size_t first = piece * kInitialPiece;
+      initial_values(p.units[unit], p.options.seed, begin + first,
+                     side.params.subspan(p.layout.offset[unit] + first,
+                                         std::min(kInitialPiece, count - first)));
+    });
   }
   std::fill(side.exp_avg.begin(), side.exp_avg.end(), 0.0f);
   std::fill(side.exp_avg_sq.begin(), side.exp_avg_sq.end(), 0.0f);
-  p.state.commit(0, state_hash(side));
+  p.state.commit(0, state_hash(side, [&p](size_t tasks, const std::function<void(size_t)>& body) {
+                   p.backend.parallel(tasks, body);
+                 }));
   p.load();
   return {};
 }
@@ -297,7 +317,7 @@ Result<uint64_t> Engine::attach() {
   if (!parts_->state.has_step())
     return Status(Code::not_found, "training state " + parts_->state.name() + " holds no step");
   parts_->load();
-  return parts_->state.step();
+  return parts_->optimizer->step();
 }
 
 Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepControl& mine,
@@ -317,9 +337,9 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
                   .options_hash = p.options_hash,
                   .learning_rate = learning_rate,
                   .control = mine};
-    if (p.state.step() + 1 != step)
+    if (p.optimizer->step() + 1 != step)
       ballot.failure = {Code::internal,
-                        "holds " + at_step(p.state.step()) + ", cannot make " + at_step(step)};
+                        "holds " + at_step(p.optimizer->step()) + ", cannot make " + at_step(step)};
     const Result<Verdict> verdict = p.vote_on(ballot, batch, result);
     if (!verdict.ok()) return p.finish(verdict.status().in(at_step(step)));
     p.mismatch = verdict->mismatch;
@@ -365,10 +385,11 @@ Status Engine::compare_states() {
   p.mismatch.reset();
   if (!p.optimizer->params())
     return Status(Code::not_found, "no state to compare: initialize() or attach()");
-  const Hash128 hash = p.optimizer->whole_hash();
+  SS_RETURN_IF_ERROR(p.optimizer->settle());
+  const Hash128 hash = p.optimizer->copy_hash();  // what is saved now
   const Status intact = p.check_memory(hash);
   if (p.replicate.size() == 1) return intact;
-  const Result<Verdict> verdict = p.vote->compare(p.state.step(), hash, p.wait);
+  const Result<Verdict> verdict = p.vote->compare(p.optimizer->step(), hash, p.wait);
   if (!verdict.ok()) return p.finish(verdict.status().in("comparing states"));
   if (intact.ok()) p.mismatch = verdict->mismatch;
   return intact.ok() ? verdict->status : intact;

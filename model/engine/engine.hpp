@@ -18,13 +18,17 @@
 //
 // E4. Replicas whose states of step N differ in any bit find out in the vote for step N + 1, or in
 // compare_states() where there is none: they compare a 128-bit hash of all of it, made right before
-// the vote. Nobody commits N + 1 then. With device memory each vote compares a hash of another
-// sixteenth, so that it takes up to 16 steps.
+// the vote. Nobody commits N + 1 then.
 //
-// E5. A committed state of which a bit changes in host memory is found by its own rank before the
-// vote for the next step, also without replicas: it is held against the hash made when it was
-// committed. Nobody commits the next step then. Without replicas it is held against it once more
-// after the next state has been made of it: that one is not committed by its rank.
+// E5. A committed state of which a bit changes in memory is found by its own rank before the vote
+// for the next step, also without replicas: it is held against the hash made when it was committed.
+// Nobody commits the next step then. In host memory, without replicas, it is held against it once
+// more after the next state has been made of it: that one is not committed by its rank.
+//
+// E6. With device memory the state of step N lies on the device when step() returns, and is being
+// copied to host memory while step N + 1 is computed. The vote for N + 1 waits for the copy, so E2
+// holds for the two sides in host memory. Whoever dies during the copy leaves N - 1 there; N is
+// made again then, unless a replica has it.
 #pragma once
 
 #include <cstdint>
@@ -144,6 +148,9 @@ class Engine {
   /// the world must call it together; all get the same code. mismatch: as in step(); internal:
   /// ranks hold different steps. An error of a collective ends this engine.
   Status compare_states();
+  /// Waits until the newest state is in host memory, where its side can be pinned; step() and the
+  /// end of the engine do it, too. At once without device memory, or after compare_states().
+  Status settle();
   /// The last step() or compare_states() found that the own committed state is not what was
   /// committed (E5). It should be forgotten.
   bool damaged() const;

@@ -38,7 +38,7 @@ void GatherSchedule::start(Slot& slot, size_t unit) {
               static_cast<size_t>(shard_->rank()) * count * bytes_of(precision_);
   backend_->cast(master_ + layout_->offset[unit], own, count);
   if (shard_->size() == 1) return;
-  backend_->synchronize();
+  if (!backend_->stream()) backend_->synchronize();
   slot.work = shard_->all_gather(own, slot.data, count, precision_);
 }
 

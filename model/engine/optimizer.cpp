@@ -6,8 +6,6 @@
 
 namespace simplescale {
 
-constexpr size_t kHashedParts = 16;
-
 std::vector<DecayRun> decay_runs(const std::vector<Unit>& units, const ShardLayout& layout,
                                  size_t shard) {
   std::vector<DecayRun> runs;
@@ -38,11 +36,15 @@ Result<ShardOptimizer> ShardOptimizer::create(const BufferPlan& plan, std::vecto
   if (plan.device_state) {
     SS_ASSIGN(void* device, shard.allocate(3 * total * sizeof(float)));
     optimizer.device_ = static_cast<float*>(device);
+    float* sides = state.side(0).params.data();  // side 1 follows
+    backend.pin_host(sides, 2 * 3 * total * sizeof(float));
+    optimizer.pinned_.reset(new Pinned{backend, sides});
   }
   return optimizer;
 }
 
 void ShardOptimizer::load() {
+  SS_ASSERT(!copying_);
   const TrainState::Side side = state_->committed();
   params_ = side.params.data();
   if (!device_) return;
@@ -52,63 +54,64 @@ void ShardOptimizer::load() {
   backend_->copy_to_device(device_ + 2 * total_, side.exp_avg_sq.data(), bytes);
   backend_->synchronize();
   params_ = device_;
+  step_ = state_->step();
+  hash_ = state_->committed_hash();
 }
 
 Hash128 ShardOptimizer::hash_of(const TrainState::Side& side) const {
-  return state_hash(side, [this](size_t tasks, const std::function<void(size_t)>& body) {
-    backend_->parallel(tasks, body);
-  });
+  return backend_->state_hash(side.params.data(), side.exp_avg.data(), side.exp_avg_sq.data(),
+                              total_);
 }
 
 Hash128 ShardOptimizer::whole_hash() const {
-  return hash_of(state_->committed());
+  if (!device_) return hash_of(state_->committed());
+  return backend_->state_hash(device_, device_ + total_, device_ + 2 * total_, total_);
+}
+
+Hash128 ShardOptimizer::copy_hash() const {
+  return state_hash(state_->committed(),
+                    [this](size_t tasks, const auto& body) { backend_->parallel(tasks, body); });
 }
 
 bool ShardOptimizer::intact(const Hash128& whole_hash) const {
-  const Hash128 then = state_->committed_hash();
-  return device_ || then == Hash128{} || then == whole_hash;
-}
-
-Hash128 ShardOptimizer::hash_for_vote() const {
-  if (!device_) return whole_hash();
-  const TrainState::Side side = state_->committed();
-  const uint64_t step = state_->step();
-  const size_t part = total_ / kShardAlign / kHashedParts * kShardAlign + kShardAlign;
-  const size_t first = std::min(total_, step % kHashedParts * part),
-               count = std::min(part, total_ - first);
-  uint64_t hashes[4] = {step};
-  for (int kind = 0; kind < 3; ++kind) {
-    const float* values = (kind == 0   ? side.params
-                           : kind == 1 ? side.exp_avg
-                                       : side.exp_avg_sq)
-                              .data();
-    hashes[kind + 1] = hash128(values + first, count * sizeof(float)).low;
-  }
-  return hash128(hashes, sizeof(hashes));
+  const Hash128 then = device_ ? hash_ : state_->committed_hash();
+  return then == Hash128{} || then == whole_hash;
 }
 
 Status ShardOptimizer::apply(const AdamW& options, const float* gradient, int state_timeout_ms,
                              bool check_source) {
+  SS_RETURN_IF_ERROR(settle());
   const TrainState::Side from = state_->committed();
   SS_ASSIGN(const TrainState::Side to, state_->begin_write(state_timeout_ms));
   if (device_) {
     float *const params = device_, *const avg = device_ + total_,
                  *const avg_sq = device_ + 2 * total_;
     backend_->adamw(options, runs_, gradient, params, avg, avg_sq, params, avg, avg_sq);
+    step_ = options.step;
+    hash_ = whole_hash();
     const size_t bytes = total_ * sizeof(float);
-    backend_->copy_to_host(to.params.data(), params, bytes);
-    backend_->copy_to_host(to.exp_avg.data(), avg, bytes);
-    backend_->copy_to_host(to.exp_avg_sq.data(), avg_sq, bytes);
-  } else {
-    backend_->adamw(options, runs_, gradient, from.params.data(), from.exp_avg.data(),
-                    from.exp_avg_sq.data(), to.params.data(), to.exp_avg.data(),
-                    to.exp_avg_sq.data());
-    params_ = to.params.data();
+    backend_->start_copy(to.params.data(), params, bytes);
+    backend_->start_copy(to.exp_avg.data(), avg, bytes);
+    backend_->start_copy(to.exp_avg_sq.data(), avg_sq, bytes);
+    copying_ = true;
+    return {};
   }
+  backend_->adamw(options, runs_, gradient, from.params.data(), from.exp_avg.data(),
+                  from.exp_avg_sq.data(), to.params.data(), to.exp_avg.data(),
+                  to.exp_avg_sq.data());
+  params_ = to.params.data();
   backend_->synchronize();
   if (check_source && !intact(hash_of(from)))
     return {Code::mismatch, "the state has changed in memory while the next was made of it"};
-  state_->commit(options.step, device_ ? Hash128{} : hash_of(to));
+  state_->commit(options.step, hash_of(to));
+  return {};
+}
+
+Status ShardOptimizer::settle() {
+  if (!copying_) return {};
+  backend_->finish_copies();
+  copying_ = false;
+  state_->commit(step_, hash_);
   return {};
 }
 

@@ -1,10 +1,11 @@
 // The own shard's parameters and moments: where they live, their update and their commit.
 //
 // Host memory: the state's committed side is the master copy, the update writes the other side.
-// Device memory: the master copy is on the device, and the state receives a copy after every
-// update. Runs on the compute thread.
+// Device memory: the master copy is on the device, and the other side receives a copy of it beside
+// the next step's computation (engine.hpp, E6). Runs on the compute thread.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "model/backend.hpp"
@@ -30,26 +31,36 @@ class ShardOptimizer {
   /// The committed parameters of the own shard, fp32, device memory; valid until the next load() or
   /// apply().
   const float* params() const { return params_; }
-  /// What replicas compare in a vote. Host memory: whole_hash(). Device memory, whose copy in host
-  /// memory one host thread cannot hash in no time: of one sixteenth, another one every step.
-  Hash128 hash_for_vote() const;
-  /// Of the whole committed state.
+  /// The step of the master copy.
+  uint64_t step() const { return device_ ? step_ : state_->step(); }
+  /// state_hash() of the master copy, made now: what replicas compare in a vote.
   Hash128 whole_hash() const;
-  /// S7: whether the committed state is what was committed. whole_hash: of now. In device memory
-  /// nobody knows: the copies in host memory carry no hash.
+  /// The same of what lies in host memory; not while a copy is under way.
+  Hash128 copy_hash() const;
+  /// S7: whether that is what was committed. whole_hash: of now.
   bool intact(const Hash128& whole_hash) const;
   /// gradient: the own shard's total, fp32, device memory. Writes the new state and commits it as
-  /// options.step, in host memory with its hash. deadline if a reader keeps the other side; then
-  /// nothing was changed. mismatch: only with check_source, the state before was not intact while
-  /// it was read; nothing is committed then.
+  /// options.step, with its hash: in host memory at once, with device memory in settle(). deadline
+  /// if a reader keeps the other side; then nothing was changed. mismatch: only with check_source
+  /// and in host memory, the state before was not intact while it was read; nothing is committed
+  /// then.
   Status apply(const AdamW& options, const float* gradient, int state_timeout_ms,
                bool check_source);
+  /// Device memory: waits for the copy under way, if any, and commits it in host memory. S1: until
+  /// then that side holds no step, so who dies before leaves the step before.
+  Status settle();
 
  private:
   ShardOptimizer(std::vector<DecayRun> runs, size_t total, Backend& backend, TrainState& state)
       : runs_(std::move(runs)), total_(total), backend_(&backend), state_(&state) {}
 
   Hash128 hash_of(const TrainState::Side& side) const;
+  /// Both sides of the state, pinned for the device's copies.
+  struct Pinned {
+    Backend& backend;
+    void* host;
+    ~Pinned() { backend.unpin_host(host); }
+  };
 
   std::vector<DecayRun> runs_;
   size_t total_;
@@ -57,6 +68,11 @@ class ShardOptimizer {
   TrainState* state_;
   const float* params_ = nullptr;
   float* device_ = nullptr;  // params, exp_avg, exp_avg_sq; null in host memory
+  // With device memory:
+  uint64_t step_ = 0;     // of what device_ holds
+  Hash128 hash_;          // its state_hash() when it was made; zero: not known
+  bool copying_ = false;  // it is on its way to host memory
+  std::unique_ptr<Pinned> pinned_;
 };
 
 }  // namespace simplescale

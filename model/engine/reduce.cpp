@@ -97,7 +97,7 @@ Status ReduceSchedule::reduce(size_t unit, int k, WaitClock& wait) {
   }
   std::vector<TreeNode> leaves;
   for (uint64_t s = 0; s < shards; ++s) leaves.push_back({0, first + s});
-  backend_->synchronize();
+  if (!backend_->stream()) backend_->synchronize();
   found->last = last;
   found->work =
       shard_->reduce_scatter_leaves(found->data, layout_->count[unit], precision_, leaves, slice);

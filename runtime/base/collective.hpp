@@ -73,6 +73,11 @@ class Collective {
                                       std::span<const std::vector<TreeNode>> nodes_of_rank,
                                       float* total) = 0;
 
+  /// Device memory: operations started from now on begin once what `stream` (a cudaStream_t of the
+  /// same device) has been given by their start is done, so that nobody has to wait for it before.
+  /// Host memory: nothing.
+  virtual void follow(void* /*stream*/) {}
+
   /// Every operation, started or future, ends with Code::aborted and this reason, on this rank, at
   /// once. Any thread.
   virtual void abort(const std::string& reason) = 0;

@@ -204,10 +204,8 @@ TEST_SUITE("engine_failure") {
         CHECK(status.message().starts_with("replicas differ: shard 0 of step 3 is " + right.hex() +
                                            " in group 0, " + wrong.hex()));
       }
-      if (host) {
-        statuses = step_with(world, 4, 99, [](int, Seat&) { return kUsual; });
-        for (const Status& status : statuses) CHECK(status.code() == Code::mismatch);
-      }
+      statuses = step_with(world, 4, 99, [](int, Seat&) { return kUsual; });
+      for (const Status& status : statuses) CHECK(status.code() == Code::mismatch);
       for (size_t rank = 0; rank < 4; ++rank) {
         REQUIRE(world.states[rank].rewind(2).ok());
         REQUIRE(world.seats[rank].engine->attach().ok());
@@ -215,17 +213,15 @@ TEST_SUITE("engine_failure") {
       world.train(3, 3);  // the fault comes once
       compare();
       for (const Status& status : statuses) CHECK(status.ok());
-      if (host) {
-        std::vector<Hash128> before(4);  // what the redone step turned out to be
-        world.each([&](Seat& seat) {
-          const Result<StepResult> result = world.step(seat, 4);
-          if (result.ok())
-            before[static_cast<size_t>(&seat - world.seats.data())] = result->state_hash;
-        });
-        CHECK(before[0] == right);
-        CHECK(before[2] == right);
-        CHECK(world.digest() == undisturbed(options_for(4), 2, 2, 4));
-      }
+      std::vector<Hash128> before(4);  // what the redone step turned out to be
+      world.each([&](Seat& seat) {
+        const Result<StepResult> result = world.step(seat, 4);
+        if (result.ok() && seat.engine->settle().ok())
+          before[static_cast<size_t>(&seat - world.seats.data())] = result->state_hash;
+      });
+      CHECK(before[0] == right);
+      CHECK(before[2] == right);
+      CHECK(world.digest() == undisturbed(options_for(4), 2, 2, 4));
     }
   }
 
@@ -238,6 +234,79 @@ TEST_SUITE("engine_failure") {
       const Status status = seat.engine->compare_states();
       CHECK(status.code() == Code::mismatch);
     });
+  }
+
+  TEST_CASE("engine: E6, with device memory the vote for the next step waits for the copy") {
+    for (const int groups : {1, 2}) {
+      World world(options_for(2), groups, 2, fake_backends(false));
+      world.initialize();
+      world.train(1, 1);
+      world.each([&](Seat& seat) {
+        REQUIRE(world.step(seat, 2).ok());
+        CHECK(seat.state->step() == 1);  // the copy is under way
+        CHECK_FALSE(seat.state->holds(2));
+        CHECK_FALSE(seat.state->holds(0));
+      });
+      // A vote that fails has waited, too.
+      for (const Status& status :
+           step_with(world, 3, 1, [](int, Seat&) { return Status(Code::io, "disk full"); }))
+        CHECK(status.code() == Code::io);
+      world.each([&](Seat& seat) {
+        CHECK(seat.state->step() == 2);
+        CHECK(seat.state->holds(1));
+        CHECK(seat.state->committed_hash() == state_hash(seat.state->committed()));
+        REQUIRE(world.step(seat, 3).ok());
+        CHECK_FALSE(seat.state->holds(1));
+        REQUIRE(seat.engine->settle().ok());
+        CHECK(seat.state->step() == 3);
+        CHECK(seat.state->holds(2));
+        CHECK(seat.state->committed_hash() == state_hash(seat.state->committed()));
+        CHECK(seat.fake().mistakes == 0);
+      });
+      CHECK(world.digest() == undisturbed(options_for(2), groups, 2, 3));
+    }
+  }
+
+  TEST_CASE("engine: E6, who dies during the copy leaves the step before, whole") {
+    const EngineOptions options = options_for(2);
+    World world(options, 1, 2, fake_backends(false));
+    world.initialize();
+    world.train(1, 2);
+    world.each([&](Seat& seat) { REQUIRE(world.step(seat, 3).ok()); });
+    // What the dead leave: both sides and the header as they are, the side to come half written.
+    std::vector<TrainState> left;
+    for (TrainState& state : world.states) {
+      const Result<SharedMemory> memory = SharedMemory::open(state.name());
+      REQUIRE(memory.ok());
+      Result<TrainState> copy =
+          TrainState::create(state.name() + "-left", 1, state.side(0).params.size());
+      REQUIRE(copy.ok());
+      const Result<SharedMemory> to = SharedMemory::open(copy->name());
+      REQUIRE(to.ok());
+      std::memcpy(to->data(), memory->data(), to->bytes());
+      const int other = copy->step_of(0) == 2 ? 1 : 0;
+      CHECK(copy->step_of(other) == UINT64_MAX);
+      std::ranges::fill(copy->side(other).exp_avg, 7.0f);
+      left.push_back(copy.take());
+    }
+    World next(options, 1, 2, fake_backends(false), std::move(left));
+    next.each([&](Seat& seat) { CHECK(*seat.engine->attach() == 2); });
+    next.train(3, 4);
+    CHECK(next.digest() == undisturbed(options, 1, 2, 4));
+  }
+
+  TEST_CASE("engine: E5, a copy that was damaged before the device got it is found by its rank") {
+    World world(options_for(2), 1, 2, fake_backends(false));
+    world.initialize();
+    world.train(1, 2);
+    world.states[1].committed().exp_avg_sq[3] += 1;
+    REQUIRE(world.seats[1].engine->attach().ok());
+    for (const Status& status : step_with(world, 3, 99, [](int, Seat&) { return kUsual; })) {
+      CHECK(status.code() == Code::mismatch);
+      CHECK(status.message() ==
+            "step 3: group 0: trainer 1: the state of step 2 has changed in memory");
+    }
+    CHECK(world.seats[1].engine->damaged());
   }
 
   TEST_CASE("engine: ranks that hold different steps find out when they compare") {

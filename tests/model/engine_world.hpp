@@ -138,6 +138,7 @@ class World {
         else
           errors[rank] = result.status();
       }
+      if (errors[rank].ok()) errors[rank] = seat.engine->settle();
     });
     for (size_t rank = 0; rank < seats.size(); ++rank) {
       INFO(errors[rank].message());

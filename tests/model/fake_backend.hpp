@@ -33,6 +33,24 @@ class FakeBackend : public Backend {
     std::memcpy(host, device, bytes);
   }
   void synchronize() override {}
+  // Copies of the state happen when they are waited for: who does not wait has the wrong one.
+  void pin_host(void* host, size_t bytes) override {
+    expect(!host_ && pinned_.empty());
+    pinned_ = {static_cast<char*>(host), bytes};
+  }
+  void unpin_host(void* host) override {
+    expect(host == pinned_.data() && copies_.empty());
+    pinned_ = {};
+  }
+  void start_copy(void* host, const void* device, size_t bytes) override {
+    expect(host >= pinned_.data() &&
+           static_cast<char*>(host) + bytes <= pinned_.data() + pinned_.size());
+    copies_.push_back({host, device, bytes});
+  }
+  void finish_copies() override {
+    for (const Copy& copy : copies_) std::memcpy(copy.host, copy.device, copy.bytes);
+    copies_.clear();
+  }
 
   void embed(const void* params, const int32_t* tokens) override {
     expect(next_ == 0);
@@ -96,6 +114,7 @@ class FakeBackend : public Backend {
   }
   void adamw(const AdamW& o, std::span<const DecayRun> runs, const float* gradient, const float* p,
              const float* m, const float* v, float* to_p, float* to_m, float* to_v) override {
+    expect(copies_.empty());  // of what is overwritten now
     const double bias1 = 1 - std::pow(o.beta1, static_cast<double>(o.step));
     const double bias2 = 1 - std::pow(o.beta2, static_cast<double>(o.step));
     for (const DecayRun& run : runs) {
@@ -115,6 +134,11 @@ class FakeBackend : public Backend {
  private:
   static constexpr size_t kWidth = 32;
   using Stream = std::vector<float>;
+  struct Copy {
+    void* host;
+    const void* device;
+    size_t bytes;
+  };
 
   void expect(bool right) { mistakes += right ? 0 : 1; }
   float value(const void* params, size_t i) const {
@@ -149,7 +173,9 @@ class FakeBackend : public Backend {
   std::vector<Unit> units_;
   std::vector<Hash128> seen_;  // per unit, of its parameters in forward
   std::vector<std::vector<double>> memory_;
-  size_t next_ = 0;  // the unit whose call must come
+  std::span<char> pinned_;
+  std::vector<Copy> copies_;  // under way
+  size_t next_ = 0;           // the unit whose call must come
   float token_hash_ = 0;
   Stream stream_ = Stream(kWidth), upstream_ = Stream(kWidth);
   std::vector<Stream> inputs_;
