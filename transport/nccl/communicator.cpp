@@ -99,12 +99,7 @@ NcclCommunicator::~NcclCommunicator() {
   // After an abort the backend's last kernels may still read what we gave out; they end by
   // themselves.
   (void)cudaDeviceSynchronize();
-  for (const Block& block : blocks_) {
-    if (block.from_nccl)
-      (void)ncclMemFree(block.data);
-    else
-      (void)cudaFree(block.data);
-  }
+  for (void* block : blocks_) (void)cudaFree(block);
 }
 
 /// Peers may still be fetching what we have sent: finalize waits for that.
@@ -199,18 +194,12 @@ Status NcclCommunicator::use_once(Clock::time_point limit) {
   return used.ok() ? used : fail(used);
 }
 
+/// Not ncclMemAlloc: it rounds up to what multicast recommends, and pays off only
+/// for buffers that are registered.
 Result<void*> NcclCommunicator::allocate(size_t bytes) {
-  void* data = nullptr;
-  bool from_nccl = ncclMemAlloc(&data, bytes > 0 ? bytes : 1) == ncclSuccess;
-  if (from_nccl) {
-    Status zeroed = SS_CUDA_STATUS(cudaMemsetAsync(data, 0, bytes, stream_->handle()));
-    if (zeroed.ok()) zeroed = stream_->finish(limit());
-    if (!zeroed.ok()) return zeroed.in(spec_.name);
-  } else {
-    (void)cudaGetLastError();
-    SS_ASSIGN(data, stream_->allocate(bytes, limit()));
-  }
-  blocks_.push_back({data, from_nccl});
+  Result<void*> data = stream_->allocate(bytes, limit());
+  if (!data.ok()) return data.status().in(spec_.name);
+  blocks_.push_back(*data);
   return data;
 }
 
@@ -229,6 +218,7 @@ Result<std::byte*> NcclCommunicator::scratch(size_t bytes) {
 WorkPtr NcclCommunicator::start(const char* name, const std::function<Status()>& enqueue) {
   const uint64_t number = ++operations_;
   Status status = dead();
+  if (status.ok()) status = stream_->after(followed_);
   if (status.ok()) status = enqueue();
   if (!status.ok()) return std::make_unique<Handle>(this, name, number, fail(status));
   return std::make_unique<Handle>(this, name, number, Event::record(stream_->handle()));

@@ -5,7 +5,8 @@
 // exchanged by grouped sends and receives, then added by our kernel in leaf order. That moves the
 // bytes of a ring. What goes where is transport/collective/plan.hpp's, as on CPUs.
 //
-// One stream; operations run on it in the order of their start. The compute thread starts and
+// One stream; operations run on it in the order of their start, after what the followed stream has
+// been given by then. The compute thread starts and
 // waits; abort() may come from any thread. NCCL calls on a communicator are made under comm_lock_
 // and return at once (it is non-blocking), so abort() never waits for one; ncclCommAbort itself,
 // which may take its time, has a thread of its own.
@@ -63,14 +64,11 @@ class NcclCommunicator final : public Collective {
   WorkPtr all_reduce_partials(const PartialSum& mine,
                               std::span<const std::vector<TreeNode>> nodes_of_rank,
                               float* total) override;
+  void follow(void* stream) override { followed_ = static_cast<cudaStream_t>(stream); }
   void abort(const std::string& reason) override;
 
  private:
   class Handle;
-  struct Block {  // of device memory
-    void* data;
-    bool from_nccl;
-  };
 
   WorkPtr start(const char* name, const std::function<Status()>& enqueue);
   WorkPtr start(const collective::Plan& plan);
@@ -101,7 +99,8 @@ class NcclCommunicator final : public Collective {
   std::unique_ptr<Collective> host_;
   std::unique_ptr<Stream> stream_;
   std::function<void(NcclCommunicator*)> forget_;
-  std::vector<Block> blocks_;
+  cudaStream_t followed_ = nullptr;
+  std::vector<void*> blocks_;     // of device memory
   std::byte* scratch_ = nullptr;  // one of blocks_; operations use it one after the other
   size_t scratch_bytes_ = 0;
   uint64_t operations_ = 0;

@@ -11,8 +11,9 @@
 //
 // A communicator's buffers are device memory, but for all_gather_bytes, whose are the host's. Every
 // join makes a fresh NCCL identifier on rank 0 and hands it round over the CPU's communicator, so
-// none outlives its generation. Work on device memory must be finished (Backend::synchronize)
-// before an operation starts, and an operation waited for before its results are used. Threads: as
+// none outlives its generation. Work on device memory must be finished before an operation starts
+// (Backend::synchronize), or be on the stream that the communicator follows; an operation is waited
+// for before its results are used. Threads: as
 // DataPlane.
 //
 // The implementation is a library of its own beside the program, libsimplescale_nccl.so, loaded

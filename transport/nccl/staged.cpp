@@ -70,6 +70,7 @@ Result<void*> StagedCommunicator::allocate(size_t bytes) {
 }
 
 Status StagedCommunicator::down(const void* device, size_t bytes) {
+  SS_RETURN_IF_ERROR(stream_->after(followed_));
   return SS_CUDA_STATUS(
       cudaMemcpyAsync(mirror(device), device, bytes, cudaMemcpyDeviceToHost, stream_->handle()));
 }
@@ -137,7 +138,7 @@ WorkPtr StagedCommunicator::all_reduce(void* data, size_t count, DType dtype) {
 
 WorkPtr StagedCommunicator::broadcast(void* data, size_t count, DType dtype, int root) {
   const size_t bytes = count * bytes_of(dtype);
-  Status status = rank() == root ? down(data, bytes) : Status();
+  Status status = rank() == root ? down(data, bytes) : stream_->after(followed_);
   if (status.ok()) status = finish_copies();
   if (!status.ok()) return std::make_unique<StagedWork>(status);
   return std::make_unique<StagedWork>(host_->broadcast(mirror(data), count, dtype, root),
@@ -170,6 +171,7 @@ WorkPtr StagedCommunicator::all_reduce_partials(
     const PartialSum& mine, std::span<const std::vector<TreeNode>> nodes_of_rank, float* total) {
   auto mirrored = mirror_of(mine);
   Status status = mirrored.status();
+  if (status.ok()) status = stream_->after(followed_);
   if (status.ok()) status = finish_copies();
   if (!status.ok()) return std::make_unique<StagedWork>(status);
   std::shared_ptr<PartialSum> sum = mirrored.take();

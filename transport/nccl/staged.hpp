@@ -56,6 +56,7 @@ class StagedCommunicator final : public Collective {
   WorkPtr all_reduce_partials(const PartialSum& mine,
                               std::span<const std::vector<TreeNode>> nodes_of_rank,
                               float* total) override;
+  void follow(void* stream) override { followed_ = static_cast<cudaStream_t>(stream); }
   void abort(const std::string& reason) override { host_->abort(reason); }
 
  private:
@@ -70,6 +71,7 @@ class StagedCommunicator final : public Collective {
   std::unique_ptr<Stream> stream_;
   const std::shared_ptr<Mirrors> mirrors_;
   const int timeout_ms_;
+  cudaStream_t followed_ = nullptr;
   std::vector<std::byte*> blocks_;  // of device memory
 };
 

@@ -1,5 +1,7 @@
 #include "transport/nccl/stream.hpp"
 
+#include <algorithm>
+
 namespace simplescale::nccl {
 
 Status cuda_status(cudaError_t error, const char* expression, const char* file, int line) {
@@ -29,11 +31,20 @@ Result<std::unique_ptr<Stream>> Stream::create(int device_index) {
   SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaSetDevice(device_index)));
   SS_RETURN_IF_ERROR(
       SS_CUDA_STATUS(cudaStreamCreateWithFlags(&stream->stream_, cudaStreamNonBlocking)));
+  SS_RETURN_IF_ERROR(
+      SS_CUDA_STATUS(cudaEventCreateWithFlags(&stream->other_, cudaEventDisableTiming)));
   return stream;
 }
 
 Stream::~Stream() {
+  if (other_) (void)cudaEventDestroy(other_);
   if (stream_) (void)cudaStreamDestroy(stream_);
+}
+
+Status Stream::after(cudaStream_t other) const {
+  if (!other) return {};
+  SS_RETURN_IF_ERROR(SS_CUDA_STATUS(cudaEventRecord(other_, other)));
+  return SS_CUDA_STATUS(cudaStreamWaitEvent(stream_, other_, 0));
 }
 
 Status Stream::finish(Clock::time_point limit) const {
@@ -43,8 +54,15 @@ Status Stream::finish(Clock::time_point limit) const {
 
 Result<void*> Stream::allocate(size_t bytes, Clock::time_point limit) const {
   void* data = nullptr;
-  if (const cudaError_t error = cudaMalloc(&data, bytes > 0 ? bytes : 1); error != cudaSuccess) {
+  cudaError_t error;
+  const auto give_up = std::min(limit, Clock::now() + std::chrono::seconds(10));
+  while ((error = cudaMalloc(&data, bytes > 0 ? bytes : 1)) == cudaErrorMemoryAllocation &&
+         Clock::now() < give_up) {
     (void)cudaGetLastError();  // does not stick
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  if (error != cudaSuccess) {
+    (void)cudaGetLastError();
     return Status(Code::io, "no device memory for " + std::to_string(bytes) +
                                 " bytes: " + cudaGetErrorString(error));
   }

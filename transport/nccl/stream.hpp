@@ -67,15 +67,20 @@ class Stream {
 
   cudaStream_t handle() const { return stream_; }
   int device_index() const { return device_index_; }
+  /// What this stream is given from now on waits, on the device, for what `other` has been given so
+  /// far; null: for nothing.
+  Status after(cudaStream_t other) const;
   /// Waits for everything so far.
   Status finish(Clock::time_point limit) const;
-  /// Zeroed device memory. Code::io names the size.
+  /// Zeroed device memory. While there is too little it waits for some, at most 10 s: a killed
+  /// process's memory comes back when the driver has cleaned up after it. Code::io names the size.
   Result<void*> allocate(size_t bytes, Clock::time_point limit) const;
 
  private:
   explicit Stream(int device_index) : device_index_(device_index) {}
   int device_index_;
   cudaStream_t stream_ = nullptr;
+  cudaEvent_t other_ = nullptr;  // where the stream was that this one follows
 };
 
 }  // namespace simplescale::nccl
