@@ -1,0 +1,133 @@
+// The CUDA backend on a GPU, loaded as a trainer loads it, beside the CPU's.
+#include <cuda_runtime_api.h>
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/base/state_hash.hpp"
+#include "tests/model/test_model.hpp"
+
+using namespace simplescale;
+using namespace simplescale::testing;
+
+namespace {
+
+ModelShape small(bool tied) {
+  ModelShape shape{.dim = 128,
+                   .hidden = 352,
+                   .layers = 3,
+                   .heads = 4,
+                   .kv_heads = 2,
+                   .vocab = 4096,
+                   .block_size = 200};
+  shape.tie_embeddings = tied;
+  return shape;
+}
+
+std::unique_ptr<Backend> gpu(const BackendOptions& options) {
+  Result<std::unique_ptr<Backend>> made = make_cuda_backend(options);
+  INFO(made.status().message());
+  REQUIRE(made.ok());
+  return made.take();
+}
+
+/// As run_micro_batch(), over device memory.
+Outcome on_device(Backend& backend, const TestModel& m, DType dtype) {
+  std::vector<void*> params, grads;
+  std::vector<std::vector<unsigned char>> encoded;
+  for (const auto& flat : m.params) {
+    encoded.push_back(encode(flat, dtype));
+    for (auto* list : {&params, &grads}) {
+      const auto memory = backend.allocate(encoded.back().size());
+      REQUIRE(memory.ok());
+      list->push_back(*memory);
+    }
+    backend.copy_to_device(params.back(), encoded.back().data(), encoded.back().size());
+  }
+  const size_t head = params.size() - 1;
+  const bool tied = m.shape.tie_embeddings;
+  const int layers = static_cast<int>(m.shape.layers);
+  Outcome out;
+  out.logits.resize(static_cast<size_t>(m.micro_batch_size * m.shape.block_size * m.shape.vocab));
+  backend.embed(params[0], m.tokens.data());
+  for (int i = 0; i < layers; ++i) backend.forward_block(i, params[static_cast<size_t>(i) + 1]);
+  backend.logits(params[head], tied ? params[0] : nullptr, out.logits.data());
+  out.loss = backend.head(params[head], tied ? params[0] : nullptr, 1, grads[head],
+                          tied ? grads[0] : nullptr);
+  for (int i = layers; i-- > 0;)
+    backend.backward_block(i, params[static_cast<size_t>(i) + 1],
+                           grads[static_cast<size_t>(i) + 1]);
+  backend.backward_embed(grads[0], tied);
+  for (size_t u = 0; u < grads.size(); ++u) {
+    backend.copy_to_host(encoded[u].data(), grads[u], encoded[u].size());
+    out.grads.push_back(decode(encoded[u], dtype));
+  }
+  return out;
+}
+
+/// The largest difference over the largest value.
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double worst = 0, largest = 0;
+  REQUIRE(a.size() == b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double error = std::abs(double{a[i]} - double{b[i]});
+    if (!(error <= worst)) worst = error;
+    largest = std::max(largest, std::abs(double{b[i]}));
+  }
+  return worst / std::max(largest, 1e-30);
+}
+
+}  // namespace
+
+TEST_SUITE("gpu") {
+  TEST_CASE("gpu: loss, logits and gradients are the CPU's, and repeat their bits") {
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const bool tied : {false, true})
+        for (const bool checkpointing : {false, true}) {
+          CAPTURE(tied);
+          CAPTURE(checkpointing);
+          const bool wide = dtype == DType::f32;
+          const TestModel m(small(tied), 2);
+          BackendOptions options = m.options(dtype);
+          options.activation_checkpointing = checkpointing;
+          auto cpu = make_cpu_backend(options);
+          REQUIRE(cpu.ok());
+          const Outcome expected = run_micro_batch(**cpu, m, dtype);
+          const std::unique_ptr<Backend> device = gpu(options);
+          const Outcome ours = on_device(*device, m, dtype), again = on_device(*device, m, dtype);
+          CHECK(ours.loss == doctest::Approx(expected.loss).epsilon(wide ? 1e-5 : 1e-2));
+          CHECK(distance(ours.logits, expected.logits) < (wide ? 1e-4 : 3e-2));
+          CHECK(ours.loss == again.loss);
+          for (size_t u = 0; u < ours.grads.size(); ++u) {
+            CAPTURE(u);
+            CHECK(distance(ours.grads[u], expected.grads[u]) < (wide ? 3e-4 : 5e-2));
+            CHECK(ours.grads[u] == again.grads[u]);
+          }
+        }
+  }
+
+  TEST_CASE("gpu: a state's hash is its copy's in host memory, and copies run beside the rest") {
+    const TestModel m(small(false), 1);
+    const std::unique_ptr<Backend> device = gpu(m.options());
+    constexpr size_t total = 20 * kStateHashBlock + 3 * kShardAlign;
+    std::vector<float> host(3 * total), copy(3 * total);
+    for (size_t i = 0; i < host.size(); ++i) host[i] = static_cast<float>(i % 9973) * 0.25f;
+    const auto memory = device->allocate(host.size() * sizeof(float));
+    REQUIRE(memory.ok());
+    auto* at = static_cast<float*>(*memory);
+    device->copy_to_device(at, host.data(), host.size() * sizeof(float));
+    const TrainState::Side side{
+        {host.data(), total}, {host.data() + total, total}, {host.data() + 2 * total, total}};
+    CHECK(device->state_hash(at, at + total, at + 2 * total, total) == state_hash(side));
+    for (const bool pinned : {true, false}) {
+      std::ranges::fill(copy, 0.0f);
+      if (pinned) device->pin_host(copy.data(), copy.size() * sizeof(float));
+      device->start_copy(copy.data(), at, copy.size() * sizeof(float));
+      (void)on_device(*device, m, DType::f32);
+      device->finish_copies();
+      if (pinned) device->unpin_host(copy.data());
+      CHECK(copy == host);
+    }
+  }
+}

@@ -1,0 +1,12 @@
+// Our kernels, compiled for the CPU that runs the tests.
+#include "tests/gpu/emulation.hpp"
+// After it:
+#include "model/cuda/hash_kernels.cu"
+#include "model/cuda/loss_kernels.cu"
+#undef SS_INSTANTIATE
+#include "model/cuda/rope_kernels.cu"
+#undef SS_INSTANTIATE
+#include "model/cuda/row_kernels.cu"
+#undef SS_INSTANTIATE
+#include "model/cuda/shard_kernels.cu"
+#include "transport/nccl/tree_sum.cu"

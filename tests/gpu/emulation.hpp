@@ -1,0 +1,174 @@
+// Runs device code on a CPU: the blocks of a grid one after the other, the threads of a block as
+// fibers that take turns at barriers and shuffles. Include it before a .cu file; it stands in for
+// runtime/base/gpu_launch.cuh and what nvcc brings. Nothing of a GPU's memory model is tested, but
+// indices, sizes, sums and barriers are; threads run forwards and backwards in turn, so that a
+// barrier that is missing shows. One thread of the host.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <ucontext.h>
+#include <vector_functions.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#undef __shared__
+#define __shared__ static  // of all threads of the block that runs
+
+inline dim3 gridDim, blockDim;
+inline uint3 blockIdx, threadIdx;
+
+namespace simplescale::emulation {
+
+enum class At { running, barrier, shuffle, done };
+
+struct Thread {
+  std::unique_ptr<char[]> stack;
+  ucontext_t context;
+  uint3 index;
+  At at;
+};
+
+/// The one block that runs.
+struct Machine {
+  static constexpr size_t kThreadsMax = 1024, kStackBytes = size_t{64} << 10, kWarp = 32;
+  std::vector<Thread> threads = std::vector<Thread>(kThreadsMax);
+  size_t count = 0, current = 0;
+  ucontext_t scheduler;
+  std::function<void()> body;
+  uint64_t exchanged[kThreadsMax];
+  std::vector<float> shared;
+};
+inline Machine machine;
+
+inline void pause(At at) {
+  Thread& me = machine.threads[machine.current];
+  me.at = at;
+  swapcontext(&me.context, &machine.scheduler);
+}
+
+inline void thread_main() {
+  machine.body();
+  pause(At::done);
+}
+
+inline void resume(size_t thread) {
+  machine.current = thread;
+  threadIdx = machine.threads[thread].index;
+  swapcontext(&machine.scheduler, &machine.threads[thread].context);
+}
+
+/// Lets those go on whom nobody has to wait for any more; false: all are done.
+inline bool release() {
+  const auto all = [](size_t first, size_t end, At at) {
+    for (size_t t = first; t < end; ++t)
+      if (machine.threads[t].at != at) return false;
+    return true;
+  };
+  const auto let_go = [](size_t first, size_t end) {
+    for (size_t t = first; t < end; ++t) machine.threads[t].at = At::running;
+  };
+  if (all(0, machine.count, At::done)) return false;
+  if (all(0, machine.count, At::barrier)) return let_go(0, machine.count), true;
+  bool any = false;
+  for (size_t first = 0; first < machine.count; first += Machine::kWarp) {
+    const size_t end = std::min(machine.count, first + Machine::kWarp);
+    if (!all(first, end, At::shuffle)) continue;
+    let_go(first, end);
+    any = true;
+  }
+  if (!any) throw std::logic_error("a barrier or shuffle that not all threads reach");
+  return true;
+}
+
+inline void run_block() {
+  machine.count = size_t{blockDim.x} * blockDim.y;
+  if (machine.count == 0 || machine.count > Machine::kThreadsMax)
+    throw std::logic_error("a block of " + std::to_string(machine.count) + " threads");
+  std::fill(machine.shared.begin(), machine.shared.end(), std::numeric_limits<float>::quiet_NaN());
+  for (size_t t = 0; t < machine.count; ++t) {
+    Thread& thread = machine.threads[t];
+    if (!thread.stack) thread.stack = std::make_unique<char[]>(Machine::kStackBytes);
+    thread.index = {static_cast<unsigned>(t % blockDim.x), static_cast<unsigned>(t / blockDim.x),
+                    0};
+    thread.at = At::running;
+    getcontext(&thread.context);
+    thread.context.uc_stack.ss_sp = thread.stack.get();
+    thread.context.uc_stack.ss_size = Machine::kStackBytes;
+    thread.context.uc_link = nullptr;
+    makecontext(&thread.context, thread_main, 0);
+  }
+  bool forwards = true;
+  do {
+    for (size_t i = 0; i < machine.count; ++i) {
+      const size_t t = forwards ? i : machine.count - 1 - i;
+      if (machine.threads[t].at == At::running) resume(t);
+    }
+    forwards = !forwards;
+  } while (release());
+}
+
+inline void run_grid(dim3 blocks, dim3 threads, size_t shared, std::function<void()> body) {
+  if (blocks.x == 0 || blocks.y == 0 || blocks.y > 65535 || shared > (size_t{227} << 10))
+    throw std::logic_error("a grid that no GPU takes");
+  gridDim = blocks;
+  blockDim = threads;
+  machine.body = std::move(body);
+  machine.shared.resize(shared / sizeof(float));
+  for (blockIdx.y = 0; blockIdx.y < blocks.y; ++blockIdx.y)
+    for (blockIdx.x = 0; blockIdx.x < blocks.x; ++blockIdx.x) run_block();
+}
+
+}  // namespace simplescale::emulation
+
+inline void __syncthreads() {
+  simplescale::emulation::pause(simplescale::emulation::At::barrier);
+}
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  using namespace simplescale::emulation;
+  static_assert(sizeof(T) <= sizeof(uint64_t));
+  std::memcpy(&machine.exchanged[machine.current], &value, sizeof value);
+  pause(At::shuffle);
+  std::memcpy(&value, &machine.exchanged[machine.current ^ static_cast<size_t>(mask)],
+              sizeof value);
+  pause(At::shuffle);
+  return value;
+}
+inline float __uint_as_float(unsigned bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<uint64_t>(static_cast<Wide>(a) * b >> 64);
+}
+
+namespace simplescale {
+
+struct GpuGrid {
+  cudaStream_t stream;
+  dim3 blocks, threads;
+  size_t shared = 0;
+};
+
+template <class... Parameter, class... Argument>
+cudaError_t gpu_launch(const GpuGrid& grid, void (*kernel)(Parameter...),
+                       const Argument&... arguments) {
+  emulation::run_grid(grid.blocks, grid.threads, grid.shared,
+                      [&] { kernel(static_cast<Parameter>(arguments)...); });
+  return cudaSuccess;
+}
+
+inline float* dynamic_shared() {
+  return emulation::machine.shared.data();
+}
+
+}  // namespace simplescale

@@ -1,0 +1,317 @@
+// Each of our device kernels beside its plain loops (model/cuda/reference.hpp), at odd sizes and
+// alignments: on a GPU, and emulated on the CPU (emulation.hpp) where there is none.
+#include <algorithm>
+
+#include "model/cuda/tokens.hpp"
+#include "runtime/base/hash.hpp"
+#include "runtime/base/state_hash.hpp"
+#include "runtime/base/tree_sum.hpp"
+#include "tests/gpu/device_values.hpp"
+#include "transport/nccl/tree_build.hpp"
+
+using namespace simplescale;
+using namespace simplescale::testing;
+using cuda::Bf16;
+namespace reference = simplescale::cuda::reference;
+
+namespace {
+
+constexpr cudaStream_t kStream = nullptr;
+constexpr float kEps = 1e-5f;
+
+/// test(T{}, aligned) for both types, with rows that can be read 16 bytes at a time and others.
+template <class Test>
+void for_all(Test test) {
+  for (const bool aligned : {true, false}) {
+    CAPTURE(aligned);
+    test(float{}, aligned);
+    test(Bf16{}, aligned);
+  }
+}
+
+}  // namespace
+
+TEST_SUITE("kernels") {
+  TEST_CASE("kernels: rms_norm, and with a sum before") {
+    for_all([]<class T>(T, bool aligned) {
+      for (const int64_t C : {1, 37, 64, 520, 4104}) {
+        CAPTURE(C);
+        constexpr int64_t rows = 3;
+        const Values<T> x(some<T>(rows * C), aligned), delta(some<T>(rows * C), aligned),
+            gamma(some<T>(C), aligned), out(none<T>(rows * C), aligned),
+            sum(none<T>(rows * C), aligned);
+        auto expected = none<T>(rows * C), sums = none<T>(rows * C);
+        cuda_ok(cuda::rms_norm(kStream, rows, C, x.data(), gamma.data(), kEps, out.data()));
+        reference::rms_norm(rows, C, x.host().data(), gamma.host().data(), kEps, expected.data());
+        check_near(out.host(), expected, 2);
+        cuda_ok(cuda::add_rms_norm<T>(kStream, rows, C, x.data(), delta.data(), gamma.data(), kEps,
+                                      sum.data(), out.data()));
+        reference::add(rows * C, x.host().data(), delta.host().data(), sums.data());
+        CHECK(same_bits(sum.host(), sums));
+        reference::rms_norm(rows, C, sums.data(), gamma.host().data(), kEps, expected.data());
+        check_near(out.host(), expected, 2);
+      }
+    });
+  }
+
+  TEST_CASE("kernels: rms_norm_backward and gamma's gradient") {
+    for_all([]<class T>(T, bool aligned) {
+      for (const auto& [rows, C] : {std::pair<int64_t, int64_t>{5, 37}, {5, 2056}, {517, 40}})
+        for (const int residual : {0, 1, 2}) {  // none, another, dx itself
+          CAPTURE(C);
+          CAPTURE(residual);
+          const Values<T> x(some<T>(rows * C), aligned), gamma(some<T>(C), aligned),
+              dy(some<T>(rows * C), aligned), other(some<T>(rows * C), aligned),
+              dx(some<T>(rows * C), aligned), normed(none<T>(rows * C), aligned),
+              grad(none<T>(C), aligned);
+          const int64_t partials = cuda::gamma_partials(rows);
+          const Values<float> partial(none<float>(partials * C));
+          const T* from = residual == 0 ? nullptr : residual == 1 ? other.data() : dx.data();
+          const std::vector<T> added = residual == 1 ? other.host() : dx.host();
+          auto e_dx = none<T>(rows * C), e_normed = e_dx;
+          std::vector<double> e_gamma(static_cast<size_t>(C));
+          reference::rms_norm_backward(rows, C, x.host().data(), gamma.host().data(), kEps,
+                                       dy.host().data(), residual ? added.data() : nullptr,
+                                       e_dx.data(), e_normed.data(), e_gamma.data());
+          cuda_ok(cuda::rms_norm_backward<T>(kStream, rows, C, x.data(), gamma.data(), kEps,
+                                             dy.data(), from, dx.data(), normed.data(),
+                                             partial.data()));
+          cuda_ok(cuda::gamma_gradient(kStream, partials, C, partial.data(), grad.data()));
+          check_near(dx.host(), e_dx, 4);
+          check_near(normed.host(), e_normed, 2);
+          auto rounded = none<T>(C);
+          for (int64_t i = 0; i < C; ++i)
+            reference::assign(rounded[static_cast<size_t>(i)], e_gamma[static_cast<size_t>(i)]);
+          check_near(grad.host(), rounded, 20);  // a sum of `rows` terms
+        }
+    });
+  }
+
+  TEST_CASE("kernels: add, swiglu and its backward pass") {
+    for_all([]<class T>(T, bool aligned) {
+      for (const int64_t F : {1, 24, 53, 600}) {
+        CAPTURE(F);
+        constexpr int64_t rows = 3;
+        const Values<T> gate_up(some<T>(rows * 2 * F, 3), aligned), d(some<T>(rows * F), aligned),
+            act(none<T>(rows * F), aligned), dgate_up(none<T>(rows * 2 * F), aligned),
+            sum(none<T>(rows * F), aligned);
+        auto e_act = none<T>(rows * F), e_sum = e_act, e_dgate_up = none<T>(rows * 2 * F);
+        reference::swiglu_backward(rows, F, gate_up.host().data(), d.host().data(),
+                                   e_dgate_up.data(), e_act.data());
+        reference::add(rows * F, gate_up.host().data(), d.host().data(), e_sum.data());
+        cuda_ok(cuda::add<T>(kStream, rows * F, gate_up.data(), d.data(), sum.data()));
+        CHECK(same_bits(sum.host(), e_sum));
+        cuda_ok(cuda::swiglu<T>(kStream, rows, F, gate_up.data(), act.data()));
+        check_near(act.host(), e_act, 2);
+        cuda_ok(cuda::swiglu_backward<T>(kStream, rows, F, gate_up.data(), d.data(),
+                                         dgate_up.data(), d.data()));
+        check_near(dgate_up.host(), e_dgate_up, 2);
+        CHECK(same_bits(d.host(), act.host()));
+      }
+    });
+  }
+
+  TEST_CASE("kernels: rope, and back from other strides") {
+    for_all([]<class T>(T, bool aligned) {
+      constexpr int64_t B = 2, T_ = 5, heads = 3, kv = 1, rows = B * T_;
+      for (const int64_t D : {2, 6, 16, 64}) {
+        CAPTURE(D);
+        const int64_t Q = (heads + 2 * kv) * D;
+        const Values<float> cosine(some<float>(T_ * D / 2)), sine(some<float>(T_ * D / 2));
+        const Values<T> qkv(some<T>(rows * Q), aligned);
+        auto expected = qkv.host();
+        reference::rope(rows, heads + kv, D, T_, cosine.host().data(), sine.host().data(), false,
+                        expected.data(), Q);
+        cuda_ok(cuda::rope(kStream, rows, heads + kv, D, T_, cosine.data(), sine.data(), qkv.data(),
+                           Q));
+        check_near(qkv.host(), expected, 4);
+
+        // dq: (B, T, H, D) in memory; dk and dv: (B, H, T, D), one behind the other.
+        const Values<T> dq(some<T>(rows * heads * D), aligned),
+            dkv(some<T>(2 * rows * kv * D), aligned), dqkv(none<T>(rows * Q), aligned);
+        const auto q = dq.host(), k_v = dkv.host();
+        for (int64_t r = 0; r < rows; ++r)
+          for (int64_t h = 0; h < heads + 2 * kv; ++h)
+            for (int64_t i = 0; i < D; ++i) {
+              const int64_t b = r / T_, t = r % T_, other = (h - heads) / kv;
+              const auto at = h < heads
+                                  ? (r * heads + h) * D + i
+                                  : ((other * B + b) * kv + (h - heads) % kv) * T_ * D + t * D + i;
+              expected[static_cast<size_t>(r * Q + h * D + i)] =
+                  (h < heads ? q : k_v)[static_cast<size_t>(at)];
+            }
+        reference::rope(rows, heads + kv, D, T_, cosine.host().data(), sine.host().data(), true,
+                        expected.data(), Q);
+        const cuda::HeadView<T> vk{dkv.data(), kv * T_ * D, T_ * D, D},
+            vv{dkv.data() + rows * kv * D, kv * T_ * D, T_ * D, D},
+            vq{dq.data(), T_ * heads * D, D, heads * D};
+        cuda_ok(cuda::rope_backward<T>(kStream, B, T_, heads, kv, D, cosine.data(), sine.data(), vq,
+                                       vk, vv, dqkv.data()));
+        check_near(dqkv.host(), expected, 4);
+      }
+    });
+  }
+
+  TEST_CASE("kernels: cross-entropy, with and without its gradient") {
+    for_all([]<class T>(T, bool aligned) {
+      for (const int64_t V : {1, 7, 1000, 4104}) {
+        CAPTURE(V);
+        constexpr int64_t rows = 4;
+        const Values<T> logits(some<T>(rows * V, 20), aligned);
+        const Values<int32_t> targets(
+            {0, static_cast<int32_t>(V - 1), static_cast<int32_t>(V / 2), 0});
+        const Values<float> losses(none<float>(rows));
+        const auto before = logits.host();
+        auto expected = before;
+        auto e_losses = none<float>(rows);
+        reference::cross_entropy(rows, V, expected.data(), targets.host().data(), 0.25f, true,
+                                 e_losses.data());
+        cuda_ok(cuda::cross_entropy(kStream, rows, V, logits.data(), targets.data(), 0.25f, false,
+                                    losses.data()));
+        CHECK(same_bits(logits.host(), before));
+        check_near(losses.host(), e_losses, 4);
+        cuda_ok(cuda::cross_entropy(kStream, rows, V, logits.data(), targets.data(), 0.25f, true,
+                                    losses.data()));
+        check_near(losses.host(), e_losses, 4);
+        check_near(logits.host(), expected);
+      }
+    });
+  }
+
+  TEST_CASE("kernels: embeddings, and their gradient in the order of rows") {
+    for_all([]<class T>(T, bool aligned) {
+      for (const int64_t C : {1, 37, 72, 1032}) {
+        CAPTURE(C);
+        constexpr int64_t V = 11, rows = 23;
+        std::vector<int32_t> inputs, begin(V + 1), of(rows);
+        for (int32_t i = 0; i < rows; ++i) inputs.push_back(i * i % 7);  // some never, some often
+        cuda::group_by_token(inputs, V, begin.data(), of.data());
+        const Values<int32_t> tokens(inputs), first(begin), row(of);
+        const Values<T> table(some<T>(V * C), aligned), out(none<T>(rows * C), aligned),
+            grad(some<T>(V * C), aligned);
+        cuda_ok(cuda::embed<T>(kStream, rows, C, table.data(), tokens.data(), out.data()));
+        const auto from = table.host(), got = out.host();
+        for (int64_t r = 0; r < rows; ++r)
+          REQUIRE(std::memcmp(&got[static_cast<size_t>(r * C)],
+                              &from[static_cast<size_t>(inputs[static_cast<size_t>(r)] * C)],
+                              static_cast<size_t>(C) * sizeof(T)) == 0);
+        for (const bool accumulate : {true, false}) {
+          auto expected = grad.host();
+          reference::embed_backward(rows, V, C, inputs.data(), got.data(), accumulate,
+                                    expected.data());
+          cuda_ok(cuda::embed_backward<T>(kStream, V, C, first.data(), row.data(), out.data(),
+                                          accumulate, grad.data()));
+          check_near(grad.host(), expected, 2);
+        }
+      }
+    });
+  }
+
+  TEST_CASE("kernels: casts, sums of squares, AdamW") {
+    for (const bool aligned : {true, false}) {
+      for (const int64_t count : {1, 1031, 4096}) {
+        CAPTURE(count);
+        const Values<float> from(some<float>(count), aligned);
+        const Values<Bf16> to(none<Bf16>(count), aligned);
+        cuda_ok(cuda::to_bf16(kStream, count, from.data(), to.data()));
+        auto expected = none<Bf16>(count);
+        for (size_t i = 0; i < expected.size(); ++i) expected[i].bits = f32_to_bf16(from.host()[i]);
+        CHECK(same_bits(to.host(), expected));
+
+        const cuda::AdamWConstants constants{0.5f, 0.99f, 0.9f, 0.95f, 2e-3f, 1.7f, 1e-8f};
+        auto squares = some<float>(count);
+        for (float& s : squares) s *= s;
+        const Values<float> gradient(some<float>(count), aligned), avg(some<float>(count), aligned),
+            avg_sq(squares, aligned);
+        auto param = from.host(), m = avg.host(), v = avg_sq.host();
+        for (size_t i = 0; i < param.size(); ++i)
+          reference::adamw(constants, gradient.host()[i], param[i], m[i], v[i]);
+        cuda_ok(cuda::adamw(kStream, count, constants, gradient.data(), from.data(), avg.data(),
+                            avg_sq.data(), from.data(), avg.data(), avg_sq.data()));
+        check_near(from.host(), param, 2);
+        check_near(avg.host(), m);
+        check_near(avg_sq.host(), v, 2);
+      }
+    }
+    const Values<float> values(some<float>(5 * 1024));
+    const Values<double> sums(none<double>(5));
+    cuda_ok(cuda::block_square_sums(kStream, 5, values.data(), sums.data()));
+    for (int64_t b = 0; b < 5; ++b)
+      CHECK(sums.host()[static_cast<size_t>(b)] ==
+            doctest::Approx(reference::square_sum(values.host().data() + b * 1024, 1024))
+                .epsilon(1e-13));
+  }
+
+  TEST_CASE("kernels: hashes are xxHash's, whatever the length of the last block") {
+    static_assert(cuda::kHashBlock == kStateHashBlock);
+    for (const int64_t count : {1024, 2048, 65536, 65536 + 1024, 3 * 65536 + 5120}) {
+      CAPTURE(count);
+      const Values<float> values(some<float>(count));
+      const auto host = values.host();
+      std::vector<Hash128> expected;
+      hash_blocks(host, expected);
+      const Values<uint64_t> hashes(none<uint64_t>(static_cast<int64_t>(2 * expected.size())));
+      cuda_ok(cuda::hash_blocks(kStream, count, values.data(), hashes.data()));
+      const auto got = hashes.host();
+      for (size_t b = 0; b < expected.size(); ++b)
+        CHECK(Hash128{got[2 * b], got[2 * b + 1]} == expected[b]);
+    }
+  }
+
+  TEST_CASE("kernels: sums in tree order have the bits of the CPU's") {
+    for (const uint64_t first : {0, 3, 5})
+      for (const uint64_t leaves : {1, 2, 3, 7, 12})
+        for (const int64_t count : {1, 130, 1024})
+          for (const bool narrow : {false, true}) {
+            CAPTURE(first);
+            CAPTURE(leaves);
+            std::vector<std::unique_ptr<Values<float>>> wide;
+            std::vector<std::unique_ptr<Values<Bf16>>> half;
+            std::vector<std::vector<float>> wide_host;
+            std::vector<std::vector<Bf16>> half_host;
+            std::vector<TreeSource> on_device, on_host;
+            for (uint64_t i = 0; i < leaves; ++i) {
+              const bool aligned = count != 130;
+              if (i % 2 == 1) {
+                half_host.push_back(some<Bf16>(count));
+                half.push_back(std::make_unique<Values<Bf16>>(half_host.back(), aligned));
+                on_device.push_back({{0, first + i}, half.back()->data(), DType::bf16});
+                on_host.push_back({{0, first + i}, nullptr, DType::bf16});
+              } else {
+                wide_host.push_back(some<float>(count));
+                wide.push_back(std::make_unique<Values<float>>(wide_host.back(), aligned));
+                on_device.push_back({{0, first + i}, wide.back()->data(), DType::f32});
+                on_host.push_back({{0, first + i}, nullptr, DType::f32});
+              }
+            }
+            for (uint64_t i = 0; i < leaves; ++i)
+              on_host[i].data = i % 2 == 1 ? static_cast<const void*>(half_host[i / 2].data())
+                                           : static_cast<const void*>(wide_host[i / 2].data());
+            const auto n = static_cast<size_t>(count);
+            std::vector<float> expected(n);
+            const DType dtype = narrow ? DType::bf16 : DType::f32;
+            tree_total(on_host, expected.data(), dtype, n);
+            const Values<float> total(none<float>(count));
+            const auto program = nccl::tree_total_program(on_device, total.data(), dtype);
+            REQUIRE(program.ok());
+            cuda_ok(nccl::run_tree_program(kStream, *program, count));
+            CHECK(same_bits(total.host(), expected));
+            if (narrow) continue;
+
+            const size_t left = nodes_of_run(first, leaves).size();
+            std::vector<std::vector<float>> sinks(left, std::vector<float>(n));
+            std::vector<float*> to_host, to_device;
+            std::vector<std::unique_ptr<Values<float>>> outs;
+            for (auto& sink : sinks) {
+              to_host.push_back(sink.data());
+              outs.push_back(std::make_unique<Values<float>>(none<float>(count)));
+              to_device.push_back(outs.back()->data());
+            }
+            tree_sum(on_host, to_host, n);
+            const auto parts = nccl::tree_program(on_device, to_device);
+            REQUIRE(parts.ok());
+            cuda_ok(nccl::run_tree_program(kStream, *parts, count));
+            for (size_t i = 0; i < left; ++i) CHECK(same_bits(outs[i]->host(), sinks[i]));
+          }
+  }
+}
