@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <map>
 
@@ -86,8 +87,12 @@ Status stop_agent(const InjectContext&, const InjectFault& fault) {
   return {};
 }
 
+/// Between this node and the others: actor messages of the agent, collectives of the trainers.
 Status partition_node(const InjectContext& c, const InjectFault& fault) {
-  c.transport({.lose = 1, .for_ms = as_u32(how_long(fault, 5000)), .spared = c.processes});
+  const uint32_t for_ms = as_u32(how_long(fault, 5000));
+  c.transport({.lose = 1, .for_ms = for_ms, .spared = c.processes});
+  for (const std::string& trainer : c.trainers)
+    c.pass_on(trainer, {.kind = fault.kind, .target = trainer, .ms = for_ms});
   return {};
 }
 
@@ -100,9 +105,12 @@ Status lose_messages(const InjectContext& c, const InjectFault& fault) {
 
 Status slow_link(const InjectContext& c, const InjectFault& fault) {
   const double delay_ms = fault.value > 0 ? std::min(fault.value, 60'000.0) : 100;
-  c.transport({.delay_ms = static_cast<uint32_t>(delay_ms),
-               .for_ms = as_u32(how_long(fault, 5000)),
-               .spared = c.processes});
+  const uint32_t for_ms = as_u32(how_long(fault, 5000));
+  c.transport(
+      {.delay_ms = static_cast<uint32_t>(delay_ms), .for_ms = for_ms, .spared = c.processes});
+  for (const std::string& trainer : c.trainers)
+    c.pass_on(trainer,
+              {.kind = fault.kind, .target = trainer, .ms = for_ms, .value = std::floor(delay_ms)});
   return {};
 }
 

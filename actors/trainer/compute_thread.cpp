@@ -127,6 +127,11 @@ void ComputeThread::slow_down(double fraction, std::chrono::milliseconds how_lon
   slow_until_ns_ = (std::chrono::steady_clock::now() + how_long).time_since_epoch().count();
 }
 
+void ComputeThread::trouble(const DataTrouble& trouble) {
+  std::lock_guard lock(plane_mutex_);
+  plane_->trouble(trouble);
+}
+
 /// progress() counts on: what this engine computed is not forgotten with it.
 void ComputeThread::set_engine(Engine* engine) {
   std::lock_guard lock(engine_mutex_);

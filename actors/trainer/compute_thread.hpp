@@ -71,6 +71,8 @@ class ComputeThread {
   void inject(EngineFault fault, uint64_t step);
   /// Sleeps for this fraction of each step's time, so long. Any thread.
   void slow_down(double fraction, std::chrono::milliseconds how_long);
+  /// The links to trainers of other nodes. Any thread.
+  void trouble(const DataTrouble& trouble);
 
  private:
   struct Generation;  // what lives as long as one membership

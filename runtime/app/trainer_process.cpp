@@ -81,6 +81,7 @@ Result<int> serve(const TrainerProcessOptions& o) {
   std::string file_name = o.process;
   std::replace(file_name.begin(), file_name.end(), '/', '.');
   DataPlaneOptions data;
+  data.node_prefix = "ss-" + instance + "-" + file_name.substr(0, file_name.rfind('.') + 1);
   data.shm_prefix = "ss-" + instance + "-" + file_name + "-" + std::to_string(getpid());
   data.communicators = 6;  // shard, replicate, transfers, and room for their predecessors
   if (!device || device->transport == DeviceTransport::staged)

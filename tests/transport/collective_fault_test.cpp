@@ -116,6 +116,38 @@ TEST_SUITE("collective faults") {
     }
   }
 
+  TEST_CASE("collective: nothing passes between nodes in trouble, and it can be aborted") {
+    using std::chrono::hours;
+    for (const DataTrouble& trouble :
+         {DataTrouble{.for_time = hours(1)}, DataTrouble{.delay = hours(1), .for_time = hours(2)}})
+      for (const auto& hosts : {kOneHost, kOwnHosts}) {
+        RankPlanes ranks("trouble", hosts);
+        std::barrier joined(3);
+        const std::string errors = on_ranks(3, [&](int rank) -> std::string {
+          auto old = ranks.join(rank, 3, 1);
+          if (!old.ok()) return old.status().message();
+          if (rank == 0) ranks.planes[0]->trouble(trouble);
+          joined.arrive_and_wait();
+          float x = 1;
+          auto work = (*old)->all_reduce(&x, 1, DType::f32);
+          std::thread other(
+              [&] { ranks.planes[static_cast<size_t>(rank)]->abort(1, "generation 2 begins"); });
+          const Status status = work->wait();
+          other.join();
+          if (status.code() != Code::aborted && status.code() != Code::unavailable)
+            return "unexpected: " + status.message();
+          old = Status(Code::aborted, "");
+          if (rank == 0) ranks.planes[0]->trouble({});
+          auto next = ranks.join(rank, 3, 2);
+          if (!next.ok()) return next.status().message();
+          x = 1;
+          const Status again = (*next)->all_reduce(&x, 1, DType::f32)->wait();
+          return again.ok() && x == 3.0f ? "" : "afterwards: " + again.message();
+        });
+        CHECK(errors == "");
+      }
+  }
+
   TEST_CASE("collective: the reason of an abort is what every operation in flight ends with") {
     RankPlanes ranks("reason", {0, 0});
     std::barrier both(2);

@@ -29,6 +29,7 @@ struct RankPlanes {
       DataPlaneOptions options;
       options.shm_prefix =
           "ss-test-" + std::to_string(getpid()) + "-" + name + "-" + std::to_string(i);
+      options.node_prefix = options.shm_prefix;  // each is a node
       options.arena_bytes = 24 << 20;
       options.staging_bytes = staging_bytes;
       options.communicators = 2;

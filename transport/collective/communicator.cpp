@@ -124,6 +124,7 @@ WorkPtr Communicator::start(Plan plan) {
                                                outbox_, &in_arena, shared_.segment.get());
   if (dead_.ok()) {
     active_.push_back(operation);
+    begun_ = Clock::now();
     shared_.advance();
   } else {
     operation->finish(dead_);
@@ -168,6 +169,7 @@ bool Communicator::advance() {
     fail(check_aborted());
     return true;
   }
+  if (spec_.between_nodes && in_trouble()) return false;
   bool moved = false, first = true;
   for (size_t i = 0; i < active_.size(); ++i) {
     Operation& operation = *active_[i];
@@ -184,6 +186,15 @@ bool Communicator::advance() {
   moved_ = Clock::now();
   notify_all();
   return true;
+}
+
+bool Communicator::in_trouble() const {
+  const std::chrono::nanoseconds until{shared_.trouble_until_ns.load(std::memory_order_relaxed)};
+  if (until.count() == 0) return false;
+  const auto now = Clock::now();
+  if (now.time_since_epoch() >= until) return false;
+  const std::chrono::nanoseconds delay{shared_.trouble_delay_ns.load()};
+  return delay.count() == 0 || now - begun_ < delay;
 }
 
 void Communicator::notify_all() {

@@ -36,6 +36,9 @@ struct Shared {
   std::deque<std::byte*> old_boards;  ///< closed ones; peers may still look at them for a while
   std::unique_ptr<Segment> segment;
   std::unique_ptr<UcxWorker> ucx;
+  /// Trouble made on purpose: until then (steady clock) nothing, or only what has waited, moves
+  /// between nodes.
+  std::atomic<int64_t> trouble_until_ns{0}, trouble_delay_ns{0};
 
   /// Advances everything once. Under the lock.
   bool advance();
@@ -56,6 +59,7 @@ class Communicator final : public Collective {
     uint64_t generation;
     int rank, size;
     int timeout_ms, spin_us;
+    bool between_nodes = false;
   };
   Communicator(Shared& shared, Spec spec, Boards boards, std::vector<std::unique_ptr<Link>> links,
                std::vector<std::shared_ptr<PeerSegment>> peers, UcxChannelPtr channel,
@@ -93,6 +97,7 @@ class Communicator final : public Collective {
   Status check_peers(Operation& operation, bool thorough);
   Status late(Operation& operation) const;
   void notify_all();
+  bool in_trouble() const;
   void linger(std::unique_lock<std::mutex>& turn);
   void pause(uint32_t seen, int limit_ms, std::unique_lock<std::mutex>& turn);
 
@@ -108,6 +113,7 @@ class Communicator final : public Collective {
   std::deque<std::shared_ptr<Operation>> active_;  // in order of their start
   uint64_t operations_ = 0;
   Clock::time_point moved_{};  // when an operation last got on
+  Clock::time_point begun_{};  // when one was last started
   Status dead_;
   std::atomic<bool> aborted_{false};
   std::mutex reason_lock_;

@@ -120,6 +120,7 @@ class DataPlaneImpl final : public DataPlane {
   std::vector<uint8_t> address() const override { return encode(own_); }
   Result<std::unique_ptr<Collective>> join(const CommunicatorSpec& spec) override;
   void abort(uint64_t generation, const std::string& reason) override;
+  void trouble(const DataTrouble& trouble) override;
 
  private:
   Result<std::vector<Member>> members_of(const CommunicatorSpec& spec) const;
@@ -161,6 +162,12 @@ void DataPlaneImpl::abort(uint64_t generation, const std::string& reason) {
       if (communicator->generation() <= generation) communicator->abort(reason);
   }
   ring(shared_.segment->header());
+}
+
+void DataPlaneImpl::trouble(const DataTrouble& trouble) {
+  const auto until = Clock::now() + trouble.for_time;
+  shared_.trouble_delay_ns = std::chrono::nanoseconds(trouble.delay).count();
+  shared_.trouble_until_ns = std::chrono::nanoseconds(until.time_since_epoch()).count();
 }
 
 Result<std::vector<Member>> DataPlaneImpl::members_of(const CommunicatorSpec& spec) const {
@@ -339,8 +346,11 @@ Result<std::unique_ptr<Collective>> DataPlaneImpl::join(const CommunicatorSpec& 
   const int here = static_cast<int>(peers.size()) + 1;
   const int spin_us = options_.spin_us >= 0 ? options_.spin_us : here <= cores() ? kSpinUs : 0;
   shared_.ucx->set_spin_us(spin_us);
-  Communicator::Spec communicator_spec{name, spec.generation, spec.rank,
-                                       size, spec.timeout_ms, spin_us};
+  const bool between_nodes = std::ranges::any_of(members, [this](const Member& member) {
+    return !member.address.segment.starts_with(options_.node_prefix);
+  });
+  Communicator::Spec communicator_spec{name,    spec.generation, spec.rank, size, spec.timeout_ms,
+                                       spin_us, between_nodes};
   auto forget = [this](Communicator* communicator) {
     std::lock_guard guard(fence_lock_);
     std::erase(living_, communicator);
