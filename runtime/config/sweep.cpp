@@ -64,7 +64,7 @@ Result<std::vector<SweepRun>> expand_sweep(const Config& config) {
         runs[i].choices.emplace_back(axis.key, axis.values[at / left]);
       at %= left;
     }
-    char number[16];
+    char number[24];
     std::snprintf(number, sizeof number, "%03zu", i);
     runs[i].name = number;
     for (const auto& [key, value] : runs[i].choices) {

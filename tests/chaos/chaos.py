@@ -159,19 +159,27 @@ class Chaos:
             hit(int(pid), signal.SIGKILL)
         return "all processes"
 
-    def inject(self, kind):
-        _, trainers, _ = pids_of(self.run)
-        if not trainers:
+    def inject(self, kind, of="trainers", *words):
+        agents, trainers, _ = pids_of(self.run)
+        there = sorted(agents if of == "nodes" else trainers)
+        if not there:
             return None
-        name = self.random.choice(sorted(trainers))
+        name = self.random.choice(there)
+        command = " ".join(["inject", kind, name, *words])
         try:
-            done = subprocess.run([PROGRAM, "console", self.run, "-c", f"inject {kind} {name}"], capture_output=True, timeout=20)
+            done = subprocess.run([PROGRAM, "console", self.run, "-c", command], capture_output=True, timeout=20)
         except subprocess.TimeoutExpired:
             return None
-        return name if done.returncode == 0 else None
+        return " ".join([name, *words]) if done.returncode == 0 else None
+
+    def for_a_while(self, low=0.3, high=4):
+        return ["--ms", str(round(self.random.uniform(low, high) * 1000))]
 
     def hang_trainer(self):
         return self.inject("hang_trainer")
+
+    def oom_trainer(self):
+        return self.inject("oom_trainer")
 
     def bitflip_gradient(self):
         page = status(self.run) or {}
@@ -185,15 +193,35 @@ class Chaos:
     def nan_loss(self):
         return self.inject("nan_loss")
 
+    def partition_node(self):
+        return self.inject("partition_node", "nodes", *self.for_a_while())
+
+    def lose_messages(self):
+        return self.inject("lose_messages", "nodes", "--value", str(round(self.random.uniform(0.05, 0.5), 2)), *self.for_a_while())
+
+    def slow_link(self):
+        return self.inject("slow_link", "nodes", "--value", str(self.random.randrange(5, 400)), *self.for_a_while())
+
+    def slow_node(self):
+        return self.inject("slow_node", "nodes", "--value", str(self.random.randrange(1, 20)), *self.for_a_while())
+
     def corrupt_snapshot(self):
         return self.inject("corrupt_snapshot")
 
-    def disk_full(self):
-        return self.inject("disk_full")
+    def corrupt_checkpoint(self):
+        return self.inject("corrupt_checkpoint", "nodes")
 
-    # Undoing is allowed where memory was not to be trusted.
+    def disk_full(self):
+        return self.inject("disk_full", "nodes", *self.for_a_while())
+
+    def slow_disk(self):
+        return self.inject("slow_disk", "nodes", "--value", str(self.random.randrange(10, 500)), *self.for_a_while())
+
+    # Undoing is allowed where memory was not to be trusted, or is gone.
     UNDO = {"bitflip_gradient", "corrupt_snapshot", "everything"}
-    KINDS = {"kill_trainer": 5, "segfault_trainer": 2, "stop_trainer": 2, "two_trainers": 2, "kill_node": 4, "kill_agent": 2,
+    KINDS = {"oom_trainer": 1, "partition_node": 2, "lose_messages": 1, "slow_link": 1, "slow_node": 1, "corrupt_snapshot": 1,
+             "corrupt_checkpoint": 1, "disk_full": 1, "slow_disk": 1,
+             "kill_trainer": 5, "segfault_trainer": 2, "stop_trainer": 2, "two_trainers": 2, "kill_node": 4, "kill_agent": 2,
              "stop_agent": 1, "kill_supervisor": 3, "stop_supervisor": 1, "kill_leaders": 1, "everything": 1, "hang_trainer": 1,
              "bitflip_gradient": 1, "nan_loss": 1}
 

@@ -237,6 +237,25 @@ TEST_CASE("transport: a partition on purpose is a lost peer, a delay is not, and
   });
 }
 
+TEST_CASE("transport: a connection that lost a message ends, whatever comes after it") {
+  each_wire([] {
+    TransportOptions options;
+    options.heartbeat_ms = 20;
+    options.silence_ms = 200;
+    Helper helper;
+    Process here(options);
+    auto server = here.server(helper);
+    caf::scoped_actor self(*here.system);
+    self->monitor(server);
+    here.transport->inject({.lose = 0.3, .for_ms = 600'000, .spared = {1}});
+    self->receive(
+        [](caf::down_msg& x) { CHECK(x.reason == caf::exit_reason::remote_link_unreachable); },
+        caf::after(std::chrono::seconds(30)) >> [] { FAIL("nobody has noticed"); });
+    here.transport->inject({});
+    CHECK(ask(self, here.server(helper), "back") == "back");
+  });
+}
+
 TEST_CASE("transport: who was paused itself accuses nobody of silence") {
   each_wire([] {
     TransportOptions options;

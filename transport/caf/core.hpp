@@ -106,6 +106,7 @@ class Core : public std::enable_shared_from_this<Core> {
   ucs_status_t arrive(const FrameHeader& header, void* data, size_t bytes, bool rendezvous);
   void receive_rendezvous(const PeerPtr& peer, uint64_t sequence, void* descriptor, size_t bytes);
   void in_order(const PeerPtr& peer, uint64_t sequence, Words words);
+  void next(Peer& peer);
   void handle_held(const PeerPtr& peer);
   void handle(const PeerPtr& peer, kj::ArrayPtr<const capnp::word> words);
   void transmit(const PeerPtr& peer, Words words, bool hello = false);

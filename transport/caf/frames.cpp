@@ -46,7 +46,10 @@ bool Core::loses(const Peer& peer) {
 }
 
 void Core::transmit(const PeerPtr& peer, Words words, bool hello) {
-  if (loses(*peer)) return;
+  if (loses(*peer)) {
+    if (!hello && peer->tx_token != 0) ++peer->tx_sequence;  // which the peer will miss
+    return;
+  }
   const auto now = Clock::now();
   if (fault_.delay_ms > 0 && troubled(*peer))
     peer->delayed_until =
@@ -122,11 +125,7 @@ ucs_status_t Core::arrive(const FrameHeader& frame, void* data, size_t bytes, bo
       return UCS_OK;
     }
     peer = found->second;
-    if (!rendezvous && frame.sequence >= peer->rx_sequence && loses(*peer)) {
-      in_order(peer, frame.sequence, nullptr);
-      return UCS_OK;
-    }
-    peer->heard = peer->established;
+    if (!rendezvous && loses(*peer)) return UCS_OK;
     // C3: who has not shown that it has the key makes us hold nothing.
     if (peer->caller &&
         (rendezvous || bytes > kCallerBytesMax || frame.sequence != peer->rx_sequence)) {
@@ -164,7 +163,7 @@ ucs_status_t Core::arrive(const FrameHeader& frame, void* data, size_t bytes, bo
     std::memcpy(aligned_.data(), data, bytes);
     words = aligned_.data();
   }
-  if (peer) ++peer->rx_sequence;
+  if (peer) next(*peer);
   handle(peer, kj::arrayPtr(words, count_words));
   if (aligned_.size() > 8192) aligned_ = {};
   if (peer) handle_held(peer);
@@ -214,13 +213,20 @@ void Core::in_order(const PeerPtr& peer, uint64_t sequence, Words words) {
   handle_held(peer);
 }
 
+/// Only what comes in order is a sign of life: after a message that got lost a peer is silent, and
+/// so the connection ends, and all that depended on it learns of it.
+void Core::next(Peer& peer) {
+  ++peer.rx_sequence;
+  peer.heard = peer.established;
+}
+
 void Core::handle_held(const PeerPtr& peer) {
   while (!peer->lost && !peer->held.empty() && peer->held.begin()->first == peer->rx_sequence) {
-    Words next = kj::mv(peer->held.begin()->second);
+    Words words = kj::mv(peer->held.begin()->second);
     peer->held.erase(peer->held.begin());
-    peer->held_bytes -= next.asBytes().size();
-    ++peer->rx_sequence;
-    if (next.size() != 0) handle(peer, next);
+    peer->held_bytes -= words.asBytes().size();
+    this->next(*peer);
+    if (words.size() != 0) handle(peer, words);
   }
 }
 

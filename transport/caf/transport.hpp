@@ -57,7 +57,8 @@ struct TransportCounters {
 
 /// Trouble on purpose with all peers but the processes `spared`: a part of the messages is lost
 /// both ways (1: all, as in a partition), the rest is sent delay_ms later. Heartbeats are messages,
-/// too.
+/// too. A connection on which one was lost hands out nothing that came after it, and ends as
+/// silent.
 struct TransportFault {
   double lose = 0;
   uint32_t delay_ms = 0;
