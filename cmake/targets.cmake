@@ -70,6 +70,11 @@ simplescale_layer(transport FOLDERS transport LINK base protocol deps::caf PkgCo
   PRIVATE_LINK PkgConfig::sodium)
 
 simplescale_layer(http FOLDERS runtime/http LINK base PRIVATE_LINK PkgConfig::httplib)
+# So is the page.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/runtime/http/page.html)
+file(READ runtime/http/page.html SIMPLESCALE_PAGE)
+configure_file(cmake/page.cpp.in ${CMAKE_BINARY_DIR}/generated/page.cpp @ONLY)
+target_sources(http PRIVATE ${CMAKE_BINARY_DIR}/generated/page.cpp)
 
 # The trainer actor is the one that meets the model; the others stay free of libtorch.
 simplescale_layer(actors FOLDERS actors EXCLUDE "/actors/trainer/" LINK base transport)

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <tuple>
+#include <utility>
 
 #include "runtime/base/log.hpp"
 #include "runtime/http/page.hpp"
@@ -19,8 +21,9 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kThreads = 4;
-constexpr size_t kPart = 1 << 20;  // of a file that one answer has
-constexpr int kStaleS = 10;        // the supervisor writes its status every second
+constexpr size_t kPart = 1 << 20;    // of a file that one answer has
+constexpr size_t kSpreadMax = 2000;  // lines
+constexpr int kStaleS = 10;          // the supervisor writes its status every second
 
 json status_of(const RunFolder& run) {
   const auto text = read_text(run.status());
@@ -43,43 +46,85 @@ json last_line(const std::string& path) {
   return line.is_discarded() ? json() : line;
 }
 
-/// Whole lines from byte `after` on, and in X-Next where to go on.
-void lines_after(const std::string& path, const httplib::Request& request,
-                 httplib::Response& response) {
-  size_t after = 0;
-  if (request.has_param("after"))
-    after = std::strtoull(request.get_param_value("after").c_str(), nullptr, 10);
+size_t number(const httplib::Request& request, const char* name) {
+  return std::strtoull(request.get_param_value(name).c_str(), nullptr, 10);
+}
+
+/// Where the first line begins that begins at `at` or later; the end if there is none.
+size_t line_from(std::ifstream& file, size_t at, size_t size) {
+  if (at == 0 || at >= size) return std::min(at, size);
+  file.seekg(static_cast<std::streamoff>(at - 1));
+  std::string rest;
+  std::getline(file, rest);
+  return file.eof() ? size : at + rest.size();
+}
+
+/// So many whole lines of a file, evenly spread over its bytes, the first and the last among them;
+/// where to go on after the last.
+std::pair<std::string, size_t> spread_lines(std::ifstream& file, size_t size, size_t count) {
+  std::string text, line;
+  size_t next = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t at = line_from(file, std::max(next, i * size / count), size);
+    if (at >= size) break;
+    file.seekg(static_cast<std::streamoff>(at));
+    std::getline(file, line);
+    if (file.eof()) break;
+    next = at + line.size() + 1;
+    text += line + "\n";
+  }
+  file.clear();
+  return {std::move(text), next};
+}
+
+/// Lines of a file, and in X-Next the byte after them, where to go on. after=BYTE: from there on;
+/// last=BYTES: of the end of the file; spread=COUNT: so many of all of it, then on from the last.
+void lines(const std::string& path, const httplib::Request& request, httplib::Response& response) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   const auto size = file ? static_cast<size_t>(std::max<std::streamoff>(0, file.tellg())) : 0;
-  if (after > size) after = 0;  // another run's
-  std::string text(std::min(kPart, size - after), '\0');
+  std::string text;
+  size_t after = 0;
+  if (const size_t count = std::min(number(request, "spread"), kSpreadMax); count > 0) {
+    std::tie(text, after) = spread_lines(file, size, count);
+  } else {
+    after = number(request, "after");
+    if (after > size) after = 0;  // another run's
+    if (const size_t bytes = number(request, "last"); bytes > 0 && bytes < size)
+      after = line_from(file, size - bytes, size);
+  }
+  std::string rest(std::min(kPart, size - after), '\0');
   file.seekg(static_cast<std::streamoff>(after));
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  const size_t end = text.rfind('\n');
-  text.resize(end == std::string::npos ? 0 : end + 1);
-  response.set_header("X-Next", std::to_string(after + text.size()));
-  response.set_content(std::move(text), "application/x-ndjson");
+  file.read(rest.data(), static_cast<std::streamsize>(rest.size()));
+  const size_t end = rest.rfind('\n');
+  rest.resize(end == std::string::npos ? 0 : end + 1);
+  response.set_header("X-Next", std::to_string(after + rest.size()));
+  response.set_content(text + rest, "application/x-ndjson");
+}
+
+/// Seconds since the supervisor last wrote its status; -1: it has not.
+int64_t status_age_s(const RunFolder& run) {
+  struct stat file {};
+  return stat(run.status().c_str(), &file) == 0 ? time(nullptr) - file.st_mtime : -1;
 }
 
 void healthz(const RunFolder& run, httplib::Response& response) {
-  struct stat file {};
-  const bool there = stat(run.status().c_str(), &file) == 0;
-  const auto age_s = time(nullptr) - file.st_mtime;
-  if (there && age_s <= kStaleS) return response.set_content("ok\n", "text/plain");
+  const int64_t age_s = status_age_s(run);
+  if (age_s >= 0 && age_s <= kStaleS) return response.set_content("ok\n", "text/plain");
   response.status = 503;
-  response.set_content(there ? "status is " + std::to_string(age_s) + " s old\n" : "no status\n",
-                       "text/plain");
+  response.set_content(
+      age_s >= 0 ? "status is " + std::to_string(age_s) + " s old\n" : "no status\n", "text/plain");
 }
 
 void routes(httplib::Server& server, const RunFolder& run) {
   server.Get("/", [](const httplib::Request&, httplib::Response& response) {
-    response.set_content(kPage, sizeof kPage - 1, "text/html; charset=utf-8");
+    response.set_content(page_html.data(), page_html.size(), "text/html; charset=utf-8");
   });
   server.Get("/healthz", [run](const httplib::Request&, httplib::Response& response) {
     healthz(run, response);
   });
   server.Get("/status", [run](const httplib::Request&, httplib::Response& response) {
     auto text = read_text(run.status());
+    response.set_header("X-Age", std::to_string(status_age_s(run)));  // seconds
     if (text.ok()) return response.set_content(text.take(), "application/json");
     response.status = 503;
     response.set_content(json{{"error", text.status().message()}}.dump(), "application/json");
@@ -89,16 +134,18 @@ void routes(httplib::Server& server, const RunFolder& run) {
                          "text/plain; version=0.0.4; charset=utf-8");
   });
   server.Get("/metrics.jsonl", [run](const httplib::Request& request, httplib::Response& response) {
-    lines_after(run.metrics(), request, response);
+    lines(run.metrics(), request, response);
   });
   server.Get("/events.jsonl", [run](const httplib::Request& request, httplib::Response& response) {
-    lines_after(run.events(), request, response);
+    lines(run.events(), request, response);
   });
-  server.set_default_headers({{"X-Content-Type-Options", "nosniff"},
-                              {"Content-Security-Policy",
-                               "default-src 'none'; script-src 'unsafe-inline'; style-src "
-                               "'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'"},
-                              {"Cache-Control", "no-store"}});
+  server.set_default_headers(
+      {{"X-Content-Type-Options", "nosniff"},
+       {"Content-Security-Policy",
+        "default-src 'none'; script-src 'unsafe-inline'; style-src "
+        "'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors "
+        "'none'"},
+       {"Cache-Control", "no-store"}});
 }
 
 }  // namespace

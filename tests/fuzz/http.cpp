@@ -48,7 +48,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
 
 std::vector<std::string> fuzz_seeds() {
   std::vector<std::string> seeds;
-  for (const char* path : {"/", "/status", "/metrics", "/healthz", "/metrics.jsonl?after=3"})
+  for (const char* path : {"/", "/status", "/metrics", "/healthz", "/metrics.jsonl?after=3",
+                           "/metrics.jsonl?spread=3", "/metrics.jsonl?last=9"})
     seeds.push_back("GET " + std::string(path) +
                     " HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
   seeds.push_back("POST /status HTTP/1.1\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
