@@ -161,8 +161,7 @@ CommandReply describe(const JobState& s, const std::vector<std::string>& words) 
               line.value("reason", "") + "\n";
     return {true, text, found->second.dump()};
   }
-  const json page = status_page(s);
-  return {true, page.dump(1), page.dump()};
+  return {true, "", status_text(s, false)};  // who asks draws it
 }
 
 }  // namespace simplescale

@@ -1,8 +1,10 @@
 #include "actors/job/records.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cmath>
+#include <unordered_map>
 
 namespace simplescale {
 
@@ -191,57 +193,51 @@ std::string node_state(const job::State& job, const std::string& name) {
     return "spare";
   return state == job::NodeState::absent ? "lost" : job::to_string(state);
 }
+
+std::string dumped(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 /// The newest; null before the first.
 json health_of(const JobState& s, const std::string& name) {
   const auto found = s.health.find(name);
   if (found == s.health.end() || found->second.recent.empty()) return nullptr;
   return found->second.recent.back();
 }
-}  // namespace
 
-json status_page(const JobState& s) {
-  std::map<std::string, job::Place> place_of;
-  for (const job::Place& place : job::places(s.job.rules, s.job.layout))
-    place_of[place.trainer] = place;
-  json nodes = json::array();
-  for (const std::string& name : s.job.node_order) {
-    auto found = s.nodes.find(name);
-    json trainers = json::array(), group = nullptr;
-    for (int slot = 0; slot < s.job.rules.trainers_per_node; ++slot) {
-      const std::string who = job::trainer_name(name, slot);
-      const job::Trainer& trainer = s.job.trainers.at(who);
-      json line = {{"name", who},
-                   {"pid", trainer.pid},
-                   {"rank", nullptr},
-                   {"shard", nullptr},
-                   {"group", nullptr},
-                   {"state", to_string(trainer.state)},
-                   {"step", s.job.committed_step},
-                   {"slowness", nullptr}};
-      if (auto score = s.anomalies.scores().find(who); score != s.anomalies.scores().end())
-        line["slowness"] = rounded(score->second, 0.01);
-      if (auto place = place_of.find(who); place != place_of.end()) {
-        group = "g" + std::to_string(place->second.group);
-        line["group"] = group;
-        line["shard"] = place->second.shard;
-        line["rank"] =
-            place->second.group * static_cast<uint32_t>(s.job.rules.shards) + place->second.shard;
-      }
-      trainers.push_back(std::move(line));
-    }
-    json copies = json::array();
-    for (const job::PeerHeld& copy : s.job.nodes.at(name).peer)
-      copies.push_back({{"shard", copy.shard}, {"step", copy.step}});
-    nodes.push_back({{"name", name},
-                     {"host", found == s.nodes.end() ? "" : found->second.host},
-                     {"state", node_state(s.job, name)},
-                     {"pid", found == s.nodes.end() ? 0 : found->second.pid},
-                     {"group", group},
-                     {"reason", s.job.nodes.at(name).reason},
-                     {"peer_copies", std::move(copies)},
-                     {"health", health_of(s, name)},
-                     {"trainers", std::move(trainers)}});
-  }
+/// place: null if it does not train.
+std::string trainer_text(const JobState& s, const std::string& who, const job::Place* place) {
+  const job::Trainer& trainer = s.job.trainers.at(who);
+  std::string placed = R"("rank":null,"shard":null,"group":null)", slowness = "null";
+  if (place)
+    placed = fmt::format(R"("rank":{},"shard":{},"group":"g{}")",
+                         place->group * static_cast<uint32_t>(s.job.rules.shards) + place->shard,
+                         place->shard, place->group);
+  const auto score = s.anomalies.scores().find(who);
+  if (score != s.anomalies.scores().end() && std::isfinite(score->second))
+    slowness = fmt::format("{:.2f}", score->second);
+  return fmt::format(R"({{"name":"{}","pid":{},{},"state":"{}","step":{},"slowness":{}}})", who,
+                     trainer.pid, placed, to_string(trainer.state), s.job.committed_step, slowness);
+}
+
+/// All of it but its trainers.
+json node_json(const JobState& s, const std::string& name) {
+  const auto found = s.nodes.find(name);
+  const job::Node& node = s.job.nodes.at(name);
+  json copies = json::array();
+  for (const job::PeerHeld& copy : node.peer)
+    copies.push_back({{"shard", copy.shard}, {"step", copy.step}});
+  return {{"name", name},
+          {"host", found == s.nodes.end() ? "" : found->second.host},
+          {"state", node_state(s.job, name)},
+          {"pid", found == s.nodes.end() ? 0 : found->second.pid},
+          {"reason", node.reason},
+          {"peer_copies", std::move(copies)},
+          {"health", health_of(s, name)}};
+}
+
+/// All of it but its nodes.
+json run_json(const JobState& s) {
   return {
       {"run", s.options.config.run.name},
       {"state", job::to_string(s.job.phase)},
@@ -256,8 +252,34 @@ json status_page(const JobState& s) {
       {"supervisor", {{"node", s.options.node}, {"pid", getpid()}}},
       {"standby", s.lead.standby
                       ? json{{"node", s.lead.standby->node}, {"pid", s.lead.standby->pid}}
-                      : json(nullptr)},
-      {"nodes", std::move(nodes)}};
+                      : json(nullptr)}};
+}
+}  // namespace
+
+std::string status_text(const JobState& s, bool line_a_node) {
+  std::unordered_map<std::string, job::Place> places;
+  for (const job::Place& place : job::places(s.job.rules, s.job.layout))
+    places.emplace(place.trainer, place);
+  std::string text = dumped(run_json(s)), separator = line_a_node ? "\n" : "";
+  text.back() = ',';
+  text += "\"nodes\":[";
+  for (const std::string& name : s.job.node_order) {
+    json node = node_json(s, name);
+    node["group"] = nullptr;
+    std::string trainers;
+    for (int slot = 0; slot < s.job.rules.trainers_per_node; ++slot) {
+      const std::string who = job::trainer_name(name, slot);
+      const auto place = places.find(who);
+      const bool trains = place != places.end();
+      if (trains) node["group"] = "g" + std::to_string(place->second.group);
+      trainers += (slot > 0 ? "," : "") + trainer_text(s, who, trains ? &place->second : nullptr);
+    }
+    text += separator + dumped(node);
+    text.back() = ',';
+    text += "\"trainers\":[" + trainers + "]}";
+    separator = line_a_node ? ",\n" : ",";
+  }
+  return text + "]}";
 }
 
 }  // namespace simplescale

@@ -43,10 +43,16 @@ bool to_node(Self* self, const std::string& name, const Message& message) {
   return true;
 }
 
-void publish_status(Self* self) {
+/// The more trainers a page has, the less often there is a new one; the last one always.
+void publish_status(Self* self, bool last = false) {
+  constexpr size_t kTrainersPerMs = 16;
   JobState& s = self->state;
-  s.status_at_ms = now_ms(self);
-  s.options.journal->replace("control/status.json", status_page(s).dump(1) + "\n");
+  const int64_t now = now_ms(self);
+  const auto every_ms = static_cast<int64_t>(s.job.trainers.size() / kTrainersPerMs);
+  s.status_due = !last && now - s.status_at_ms < every_ms;
+  if (s.status_due) return;
+  s.status_at_ms = now;
+  s.options.journal->replace("control/status.json", status_text(s, true) + "\n");
 }
 
 // --- Steps ---
@@ -179,7 +185,7 @@ void carry_out(Self* self, const job::StopAtStep& stop) {
 }
 
 void carry_out(Self* self, const job::Shutdown& end) {
-  publish_status(self);
+  publish_status(self, true);
   const json page = {{"instance", self->state.options.leadership.instance},
                      {"exit", exit_code(end.exit)},
                      {"reason", end.reason}};
@@ -225,7 +231,16 @@ std::string handle(Self* self, const job::Event& event) {
   JobState& s = self->state;
   if (leadership::put_off(self, event)) return "";
   job::Decision decision = job::decide(now_ms(self), s.job, event);
-  if (!decision.actions.empty()) leadership::submit(self, std::move(decision.actions));
+  // What a new supervisor would hear again from the node itself need not be kept before it is
+  // written down: thousands of trainers come up at once.
+  const bool retold =
+      std::holds_alternative<job::NodeUp>(event) || std::holds_alternative<job::TrainerUp>(event);
+  if (retold && std::ranges::all_of(decision.actions, [](const job::Action& action) {
+        return std::holds_alternative<job::Record>(action);
+      }))
+    s.lead.act(decision.actions);
+  else if (!decision.actions.empty())
+    leadership::submit(self, std::move(decision.actions));
   return decision.reason;
 }
 
@@ -460,7 +475,8 @@ void tick(Self* self) {
   self->delayed_send(self, 100ms, local::Tick{});
   leadership::tick(self);
   handle(self, job::Tick{});
-  if (now_ms(self) - self->state.status_at_ms >= 1000) publish_status(self);
+  const JobState& s = self->state;
+  if (s.status_due || now_ms(self) - s.status_at_ms >= 1000) publish_status(self);
 }
 
 job::State initial(const JobOptions& options) {

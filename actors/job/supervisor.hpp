@@ -108,7 +108,8 @@ struct JobState {
   double committed_time = 0;  // of the newest step, by its trainers; 0: none in this generation
   uint64_t training_since_step = 0;
   double loss = 0, tokens_per_second = 0;
-  int64_t status_at_ms = 0;
+  int64_t status_at_ms = 0;  // of the newest page
+  bool status_due = false;   // there is something newer
 };
 
 caf::behavior job_supervisor(caf::stateful_actor<JobState>* self, JobOptions options);
