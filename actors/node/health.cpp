@@ -1,5 +1,7 @@
 #include "actors/node/health.hpp"
 
+#include <pthread.h>
+
 #include <caf/all.hpp>
 #include <chrono>
 #include <condition_variable>
@@ -22,6 +24,7 @@ HealthReporter::HealthReporter(caf::actor node, std::string name, std::string fo
     : shared_(std::make_shared<Shared>()) {
   shared_->node = std::move(node);
   std::thread([shared = shared_, name = std::move(name), folder = std::move(folder), interval_ms] {
+    pthread_setname_np(pthread_self(), "health");
     HealthProbe probe(folder);
     std::unique_lock lock(shared->mutex);
     while (!shared->wake.wait_for(lock, std::chrono::milliseconds(interval_ms),

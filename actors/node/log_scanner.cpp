@@ -1,6 +1,7 @@
 #include "actors/node/log_scanner.hpp"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -85,6 +86,7 @@ void LogScanner::look_now() {
 }
 
 void LogScanner::run() {
+  pthread_setname_np(pthread_self(), "log scanner");
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     wake_.wait_for(lock, options_.every, [this] { return stopping_ || now_; });

@@ -401,7 +401,7 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
   s.table = SlotTable(o.name(), o.plan.topology.trainers_per_node,
                       static_cast<int>(config.warm_processes));
   s.watch = TrainerWatch({config.heartbeat_ms, config.silence_ms, config.progress_timeout_ms});
-  s.logs = scan_logs(self);
+  if (config.log_max_mib > 0) s.logs = scan_logs(self);
   s.tree = spawn_tree(self);
   if (o.peers) s.peers = spawn_peer_copies(self, {o.name(), o.peers, o.states, o.find});
   self->monitor(s.supervisor);

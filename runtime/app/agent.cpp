@@ -196,8 +196,10 @@ Result<int> run_agent(const AgentOptions& o) {
   int code;
   {
     SignalThread signal_thread(node);
-    const HealthReporter health(node, "n" + std::to_string(o.node), o.run,
-                                config.metrics.health_every_ms);
+    std::unique_ptr<HealthReporter> health;
+    if (config.metrics.health_every_ms > 0)
+      health = std::make_unique<HealthReporter>(node, "n" + std::to_string(o.node), o.run,
+                                                config.metrics.health_every_ms);
     code = result.get().first;
   }
   watch.reset();

@@ -141,14 +141,14 @@ const Key table[] = {
   {"supervision", "give_up_after_cycles", REF(supervision.give_up_after_cycles), positive, no, "Recoveries in a row without a new committed step, after which the run gives up."},
   {"supervision", "warm_processes", REF(supervision.warm_processes), {0, 64}, no, "Trainer processes of a node that are loaded and idle, to take at once the place of one that dies."},
   {"supervision", "log_rules", REF(supervision.log_rules), any, no, "A file like configs/log_rules.toml whose rules come before those."},
-  {"supervision", "log_max_mib", REF(supervision.log_max_mib), {1, 1'000'000}, no, "A log file that has grown beyond this becomes FILE.1, in place of the one before."},
+  {"supervision", "log_max_mib", REF(supervision.log_max_mib), {0, 1'000'000}, no, "A log file that has grown beyond this becomes FILE.1, in place of the one before. 0: nobody looks at the log files."},
 
   {"metrics", "every_steps", REF(metrics.every_steps), positive, no, "Steps between two lines on the terminal; metrics.jsonl has every step."},
   {"metrics", "tensorboard", REF(metrics.tensorboard), any, no, "Writes TensorBoard files to <run folder>/tb."},
   {"metrics", "wandb", REF(metrics.wandb), any, no, "Writes a Weights & Biases offline run to <run folder>/wandb."},
   {"metrics", "http_port", REF(metrics.http_port), {0, 65'535}, no, "Serves a page, status and Prometheus metrics there, from whoever is supervisor (control/http.json). 0: off."},
   {"metrics", "http_host", REF(metrics.http_host), any, no, "The address it listens on; 0.0.0.0: all, for everybody who can reach this host."},
-  {"metrics", "health_every_ms", REF(metrics.health_every_ms), milliseconds, no, "Every node tells its load, memory, disk, network and GPUs this often; health.jsonl gets one of them a minute."},
+  {"metrics", "health_every_ms", REF(metrics.health_every_ms), {0, 86'400'000}, no, "Every node tells its load, memory, disk, network and GPUs this often; health.jsonl gets one of them a minute. 0: never."},
 
   {"slurm", "partition", REF(slurm.partition), any, no, "Where `submit` sends the job. Empty: Slurm's default."},
   {"slurm", "account", REF(slurm.account), any, no, "Who pays. Empty: the user's default."},
