@@ -53,7 +53,7 @@ class Run:
         }
         for key, value in settings.items():
             section, leaf = key.split("__")
-            config[section][leaf] = value
+            config.setdefault(section, {})[leaf] = value
         self.groups = config["cluster"]["nodes"] // config["parallel"]["group_nodes"]
         file = self.folder.with_suffix(".toml")
         file.parent.mkdir(parents=True, exist_ok=True)

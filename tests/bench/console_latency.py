@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""How long a console waits for an answer while a 2 x 2 run of preset micro trains on all cores.
+
+    console_latency.py [--commands 300] [--preset micro]
+
+One `console RUN` is kept open and asked again and again, at random moments, from its standard input; the time is from the line
+that goes in to the line that comes out. Then the same commands as `console RUN -c`, a process and a connection each. Prints a
+JSON line a row, then the table.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import time
+
+import harness
+from faults import Run
+from harness import Failed, table
+
+COMMANDS = ("status", "tree", "set", "plan kill_trainer n0.0", "set supervision.max_restarts 100000")
+
+
+def row(name, ms):
+    ms = sorted(ms)
+    line = dict(what=name, n=len(ms), p50_ms=round(ms[len(ms) // 2], 2), p99_ms=round(ms[min(len(ms) - 1, int(0.99 * len(ms)))], 2), max_ms=round(ms[-1], 2))
+    print(json.dumps(line), flush=True)
+    return line
+
+
+def kept_open(flags, run, dice):
+    console = subprocess.Popen([flags.build / "bin/simplescale", "console", run.folder, "--json"], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True, bufsize=1)
+    times = {command: [] for command in COMMANDS}
+    for i in range(flags.commands + 1):
+        command = COMMANDS[i % len(COMMANDS)]
+        time.sleep(dice.uniform(0, 0.1))
+        begin = time.perf_counter()
+        console.stdin.write(command + "\n")
+        answer = console.stdout.readline()
+        if i:  # the first one connects
+            times[command].append(1e3 * (time.perf_counter() - begin))
+        if not json.loads(answer):
+            raise Failed(f"{command}: {answer}")
+    console.stdin.close()
+    console.wait(10)
+    return times
+
+
+def anew(flags, run, command):
+    begin = time.perf_counter()
+    harness.call([flags.build / "bin/simplescale", "console", run.folder, "-c", command, "--json"])
+    return 1e3 * (time.perf_counter() - begin)
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    harness.add_flags(a)
+    a.add_argument("--commands", type=int, default=300)
+    a.add_argument("--preset", choices=list(harness.PRESETS), default="micro")
+    a.add_argument("--seed", type=int, default=1)
+    flags = a.parse_args()
+    run = Run(flags, harness.write_tokens(flags, flags.preset), "console")
+    run.settle()
+    times = kept_open(flags, run, random.Random(flags.seed))
+    rows = [row(command, ms) for command, ms in times.items()]
+    rows.append(row("all", [ms for each in times.values() for ms in each]))
+    rows.append(row("a process each (-c status)", [anew(flags, run, "status") for _ in range(max(20, flags.commands // 10))]))
+    run.stop()
+    print("\n" + table(["console, ms while training", "n", "p50", "p99", "max"], [[r["what"], r["n"], r["p50_ms"], r["p99_ms"], r["max_ms"]] for r in rows]))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failed as failure:
+        sys.exit(str(failure))

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""From `train` to the first committed step, and where the time goes: 4 nodes x 2 trainers of preset micro on this machine, real
+processes, tokens prepared before.
+
+    launch.py [--rounds 10] [--nodes 4] [--trainers 2] [--preset micro]
+
+The parts follow each other: the launcher checks and starts the agents; they start processes, and the first of them a supervisor;
+trainers load libtorch, connect and register (a node's warm process at low priority beside them); the supervisor has them join;
+they make their initial state and the first step, whose end is when they committed it, by their own clock. Prints a JSON line a
+round, then the table.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import sys
+import time
+from datetime import datetime, timezone
+
+import harness
+from faults import Run, lines
+from harness import Failed, table
+
+PARTS = ("agents run", "supervisor leads", "all nodes are up", "all trainers are up", "they are told to join", "the first step is committed")
+
+
+def first_stamp(folder):
+    """When the first agent said something, by its log."""
+    found = []
+    for path in folder.glob("logs/n*.log"):
+        if match := re.match(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+)", path.read_text()):
+            found.append(datetime.fromisoformat(match[1]).replace(tzinfo=timezone.utc).timestamp())
+    return min(found)
+
+
+def launch(flags, data):
+    began = time.time()
+    run = Run(flags, data, "launch", cluster__nodes=flags.nodes, cluster__trainers_per_node=flags.trainers)
+    first = run.wait(run.metrics, "the first step")[0]
+    events = lines(run.folder / "events.jsonl")
+    run.stop()
+
+    def last(kind):
+        return max(e["time"] for e in events if e["kind"] == kind and e["time"] <= first["time"])
+
+    at = [began, first_stamp(run.folder), last("started"), last("node_up"), last("trainer_up"), last("joined"), first["time"]]
+    return dict(total_s=round(at[-1] - began, 3), parts_s={name: round(b - a, 3) for name, a, b in zip(PARTS, at, at[1:])})
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    harness.add_flags(a)
+    a.add_argument("--rounds", type=int, default=10)
+    a.add_argument("--preset", choices=list(harness.PRESETS), default="micro")
+    a.add_argument("--nodes", type=int, default=4)
+    a.add_argument("--trainers", type=int, default=2)
+    flags = a.parse_args()
+    data = harness.write_tokens(flags, flags.preset)
+    launch(flags, data)  # files come into memory
+    rounds = []
+    for _ in range(flags.rounds):
+        rounds.append(launch(flags, data))
+        print(json.dumps(rounds[-1]), flush=True)
+    totals = [r["total_s"] for r in rounds]
+    rows = [[name, *(f"{f([r['parts_s'][name] for r in rounds]):.2f}" for f in (statistics.median, max))] for name in PARTS]
+    rows.append(["in all", f"{statistics.median(totals):.2f}", f"{max(totals):.2f}"])
+    print("\n" + table([f"{flags.nodes} x {flags.trainers}, seconds until", f"p50 of {len(rounds)}", "max"], rows))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failed as failure:
+        sys.exit(str(failure))

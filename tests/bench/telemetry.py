@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""What telemetry, log scanning and HTTP together cost of a step's time: 2 x 2 trainers of preset micro with all of them, a page
+that asks once a second and a Prometheus that scrapes every 5 s, against none of them, in turn.
+
+    telemetry.py [--rounds 5] [--steps 100] [--preset micro]
+
+On a machine that is not quiet the ratio of the rates is noise; the second table does not depend on that: CPU time, from /proc,
+of the threads that do it (each agent's "health" and "log scanner", all of the HTTP process) in the runs with all of them,
+against the trainers'. What the supervisor does with the reports is not told apart there; it is in the ratio. Prints a JSON line
+a run, then the tables.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import harness
+from faults import Run
+from harness import Failed, median_ratio, table
+
+OFF = dict(metrics__health_every_ms=0, metrics__http_port=0, supervision__log_max_mib=0)
+WARM_UP = 20
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def cpu_s(stat):
+    """CPU time of a thread or process; 0 if it is gone."""
+    try:
+        words = Path(stat).read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / TICKS
+    except OSError:
+        return 0
+
+
+def threads_s(pid, name):
+    """CPU time in ns precision of a process's threads of that name."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            if (task / "comm").read_text().strip() == name:
+                total += int((task / "schedstat").read_text().split()[0]) / 1e9
+        except OSError:
+            pass
+    return total
+
+
+class Reader:
+    """A page that is open, and a Prometheus."""
+
+    def __init__(self, port):
+        self.base, self.stop, self.after, self.bytes = f"http://127.0.0.1:{port}", threading.Event(), {}, 0
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def get(self, path):
+        with urllib.request.urlopen(self.base + path, timeout=10) as answer:
+            self.bytes += len(answer.read())
+            return answer.headers
+
+    def run(self):
+        count = 0
+        while not self.stop.wait(1):
+            try:
+                self.get("/status")
+                for name in ("metrics", "events"):
+                    self.after[name] = self.get(f"/{name}.jsonl?after={self.after.get(name, 0)}")["X-Next"]
+                if count % 5 == 0:
+                    self.get("/metrics")
+                count += 1
+            except OSError:
+                pass
+
+    def end(self):
+        self.stop.set()
+        self.thread.join()
+
+
+def wait_for_steps(run, count):
+    """Seldom, since looking costs time, too."""
+    while len(run.metrics()) < count:
+        if run.process.poll() is not None:
+            raise Failed(f"{run.folder}: `train` ended with {run.process.returncode}")
+        time.sleep(0.5)
+
+
+def go(flags, data, on):
+    port = free_port()
+    settings = dict(metrics__http_port=port, metrics__health_every_ms=1000) if on else OFF
+    run = Run(flags, data, "telemetry-" + ("on" if on else "off"), train__max_steps=1000000, **settings)
+    run.settle()
+    reader = Reader(port) if on else None
+    begin = len(run.metrics()) + WARM_UP
+    wait_for_steps(run, begin)
+    page = run.status()
+    agents = [n["pid"] for n in page["nodes"]]
+    trainers = [t["pid"] for n in page["nodes"] for t in n["trainers"]]
+    http = next((p.name for p in Path("/proc").glob("[0-9]*") if on and command_of(p).split("\0")[1:3] == ["http", f"--run={run.folder}"]), None)
+
+    def used():
+        return {"health": sum(threads_s(p, "health") for p in agents), "log scanner": sum(threads_s(p, "log scanner") for p in agents),
+                "HTTP": cpu_s(f"/proc/{http}/stat") if http else 0, "trainers": sum(cpu_s(f"/proc/{p}/stat") for p in trainers),
+                "supervisor": cpu_s(f"/proc/{page['supervisor']['pid']}/stat")}
+
+    first = used()
+    wait_for_steps(run, begin + flags.steps)
+    last, metrics = used(), run.metrics()[begin : begin + flags.steps]
+    if reader:
+        reader.end()
+    run.stop()
+    took = metrics[-1]["time"] - metrics[0]["time"]
+    return dict(on=on, step_ms=round(1e3 * took / (len(metrics) - 1), 3), cpu_s={k: round(last[k] - first[k], 4) for k in last})
+
+
+def command_of(process):
+    try:
+        return (process / "cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    harness.add_flags(a)
+    a.add_argument("--rounds", type=int, default=5)
+    a.add_argument("--steps", type=int, default=100)
+    a.add_argument("--preset", choices=list(harness.PRESETS), default="micro")
+    flags = a.parse_args()
+    flags.work = flags.work.absolute()
+    data = harness.write_tokens(flags, flags.preset)
+    results = {True: [], False: []}
+    for number in range(flags.rounds):
+        for on in (True, False) if number % 2 == 0 else (False, True):
+            results[on].append(go(flags, data, on))
+            print(json.dumps(results[on][-1]), flush=True)
+    ms = {on: [r["step_ms"] for r in results[on]] for on in results}
+    print("\n" + table([f"{flags.preset} 2x2, {flags.rounds} rounds of {flags.steps} steps", "all", "none", "all to none"],
+                       [["step ms, median", *(f"{statistics.median(ms[on]):.2f}" for on in (True, False)), f"{median_ratio(ms[True], ms[False]):.4f}"],
+                        ["least", *(f"{min(ms[on]):.2f}" for on in (True, False)), f"{min(ms[True]) / min(ms[False]):.4f}"]]))
+    total = {k: sum(r["cpu_s"][k] for r in results[True]) for k in results[True][0]["cpu_s"]}
+    own = sum(total[k] for k in ("health", "log scanner", "HTTP"))
+    rows = [[k, f"{total[k]:.3f}", f"{total[k] / total['trainers']:.3%}"] for k in total]
+    print("\n" + table(["CPU, runs with all", "s", "of the trainers'"], [*rows, ["health, log scanner and HTTP", f"{own:.3f}", f"{own / total['trainers']:.3%}"]]))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failed as failure:
+        sys.exit(str(failure))
