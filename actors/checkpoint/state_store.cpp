@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/cpu_places.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/state_hash.hpp"
 
@@ -21,7 +22,8 @@ uint64_t layout_hash(const ModelShape& s, size_t shards, size_t shard) {
   return hash128(facts, sizeof facts).low;
 }
 
-Status StateStore::create(const std::string& instance, const Plan& plan, int node) {
+Status StateStore::create(const std::string& instance, const Plan& plan, int node,
+                          const std::vector<CpuList>& places) {
   std::lock_guard lock(mutex_);
   const auto shards = static_cast<size_t>(plan.topology.shards);
   const size_t total = shard_layout(units_of(plan.shape), shards).total;
@@ -29,6 +31,8 @@ Status StateStore::create(const std::string& instance, const Plan& plan, int nod
     hash_of_shard_.push_back(layout_hash(plan.shape, shards, shard));
   for (int slot = 0; slot < plan.topology.trainers_per_node; ++slot) {
     const std::string name = "n" + std::to_string(node) + "." + std::to_string(slot);
+    const auto index = static_cast<size_t>(slot);
+    const OnCpus there(index < places.size() ? places[index] : CpuList());
     SS_ASSIGN(TrainState state, TrainState::create("ss-" + instance + "-" + name + "-state",
                                                    hash_of_shard_[0], total));
     entries_.emplace(name, Entry{std::move(state), total, 0});

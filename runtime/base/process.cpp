@@ -63,6 +63,10 @@ Result<pid_t> spawn(const SpawnOptions& options) {
     if (output >= 0) close(output);
     return Status(Code::io, std::string("pipe: ") + std::strerror(errno));
   }
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  for (int cpu : options.cpus)
+    if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_SET(static_cast<size_t>(cpu), &cpus);
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child == 0) {
@@ -79,6 +83,8 @@ Result<pid_t> spawn(const SpawnOptions& options) {
     sigprocmask(SIG_SETMASK, &none, nullptr);
     if (options.nice != 0)
       setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + options.nice);
+    // If that cannot be, it runs wherever it may.
+    if (CPU_COUNT(&cpus) > 0) sched_setaffinity(0, sizeof cpus, &cpus);
     setpgid(0, 0);  // a terminal's Ctrl-C belongs to the launcher alone
     if (output >= 0) {
       dup2(output, STDOUT_FILENO);
