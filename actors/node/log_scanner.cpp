@@ -25,15 +25,6 @@ constexpr size_t kTextBytesMax = 400;   // of a finding
 constexpr auto kAgain = std::chrono::minutes(1);
 constexpr int kKernelRecordsMax = 200;  // a look
 
-/// Our own lines: "<stamp> <process> <level> ...".
-bool of_interest(const std::string& line, bool of_agent) {
-  const std::string_view stamp = stamp_of(line);
-  if (stamp.empty()) return true;
-  const size_t name = stamp.size() + 1;
-  const size_t level = line.find(' ', name);
-  return !of_agent && level != std::string::npos && line.compare(level + 1, 6, "error ") == 0;
-}
-
 bool copy_all(int from, int to) {
   off_t at = 0;
   ssize_t count = 0;
@@ -57,7 +48,21 @@ std::optional<int64_t> process_in(const std::string& line) {
   return std::nullopt;
 }
 
+bool LogScanner::of_interest(const std::string& line, File::Kind kind) {
+  using Kind = File::Kind;
+  // What we show there is ours or quotes something; the rest is of srun, slurmstepd, the shell.
+  if (kind == Kind::batch && (line.starts_with("incident ") || line.starts_with("simplescale: ")))
+    return false;
+  const std::string_view stamp = stamp_of(line);  // "<stamp> <process> <level> ...": our own lines
+  if (stamp.empty()) return true;
+  const size_t name = stamp.size() + 1;
+  const size_t level = line.find(' ', name);
+  return kind == Kind::trainer && level != std::string::npos &&
+         line.compare(level + 1, 6, "error ") == 0;
+}
+
 LogScanner::LogScanner(LogScannerOptions options) : options_(std::move(options)) {
+  kernel_.name = "kernel";
   kernel_.source = options_.node;
   if (!options_.kernel_log.empty())
     kernel_.fd = open(options_.kernel_log.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -103,10 +108,16 @@ void LogScanner::look_for_files(bool at_start) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(options_.folder, error)) {
     const std::string name = entry.path().filename().string();
-    if (!log_selected(name, options_.node) || files_.contains(name)) continue;
+    const bool batch = !options_.batch.empty() && name == options_.batch;
+    if ((!batch && !log_selected(name, options_.node)) || files_.contains(name)) continue;
     File file;
     file.path = entry.path().string();
-    file.source = name.substr(0, name.size() - 4);
+    file.name = name;
+    file.source = batch ? options_.node : name.substr(0, name.size() - 4);
+    file.kind = batch                                    ? File::Kind::batch
+                : file.source.starts_with("supervisor-") ? File::Kind::supervisor
+                : file.source == options_.node           ? File::Kind::agent
+                                                         : File::Kind::trainer;
     file.fd = open(file.path.c_str(), O_RDONLY | O_CLOEXEC);
     if (file.fd < 0) continue;
     if (at_start) {
@@ -141,32 +152,30 @@ void LogScanner::read(File& file) {
 }
 
 void LogScanner::add(File& file, std::string_view bytes) {
-  // The supervisor's own file quotes everything; it is here to be rotated.
-  const bool quotes = file.source.starts_with("supervisor-");
-  const bool of_agent = file.source == options_.node;
   while (!bytes.empty()) {
     const size_t end = std::min(bytes.find('\n'), bytes.size());
     if (file.partial.size() < kLineBytesMax)
       file.partial += bytes.substr(0, std::min(end, kLineBytesMax - file.partial.size()));
     if (end == bytes.size()) return;
     ++file.line;
-    if (!quotes) judge(file, file.partial, of_agent);
+    // The supervisor's own file quotes everything; it is here to be rotated.
+    if (file.kind != File::Kind::supervisor) judge(file, file.partial);
     file.partial.clear();
     bytes.remove_prefix(end + 1);
   }
 }
 
-void LogScanner::judge(File& file, const std::string& line, bool of_agent) {
-  if (line.empty() || !of_interest(line, of_agent)) return;
+void LogScanner::judge(File& file, const std::string& line) {
+  if (line.empty() || !of_interest(line, file.kind)) return;
   const LogRule* rule = options_.rules->match(line);
   if (!rule) return;
   const auto now = Clock::now();
   const auto told = file.told.find(rule->name);
   if (told != file.told.end() && now - told->second < kAgain) return;
   file.told[rule->name] = now;
-  const std::string name = &file == &kernel_ ? "kernel" : file.source + ".log";
-  options_.found({file.source, name, file.skipped ? 0 : file.line, line.substr(0, kTextBytesMax),
-                  rule->name, rule->severity, rule->action, rule->hint, rule->root});
+  options_.found({file.source, file.name, file.skipped ? 0 : file.line,
+                  line.substr(0, kTextBytesMax), rule->name, rule->severity, rule->action,
+                  rule->hint, rule->root});
 }
 
 /// Records "priority,sequence,time,flags;text\n key=value\n". One that was overwritten is an error
@@ -182,7 +191,7 @@ void LogScanner::read_kernel_log() {
     const size_t begin = text.find(';');
     if (begin == std::string_view::npos) continue;
     const size_t end = std::min(text.find('\n', begin), text.size());
-    judge(kernel_, std::string(text.substr(begin + 1, end - begin - 1)), false);
+    judge(kernel_, std::string(text.substr(begin + 1, end - begin - 1)));
   }
 }
 

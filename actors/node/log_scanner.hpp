@@ -4,7 +4,7 @@
 //
 // Bounded: so many bytes a look of a file (beyond that it skips to the newest), one finding a
 // minute of a rule in a file. Our own lines below "error" are left out: the supervisor hears their
-// news by itself, and they quote what happened elsewhere.
+// news by itself, and they quote what happened elsewhere; so do all of ours in Slurm's file.
 //
 // A file that has grown too long is copied to FILE.1 and emptied, since writers hold it open; what
 // is written between the two is lost.
@@ -26,7 +26,7 @@
 namespace simplescale {
 
 struct LogFinding {
-  std::string source;  // "n1.0", a process "n1.p2", or the node: its agent, the kernel
+  std::string source;  // "n1.0", a process "n1.p2", or the node: its agent, the kernel, Slurm
   std::string file;    // within the run's logs; "kernel"
   uint64_t line = 0;   // in it; 0: unknown, lines were skipped
   std::string text;    // of it, cut
@@ -40,6 +40,7 @@ std::optional<int64_t> process_in(const std::string& kernel_line);
 struct LogScannerOptions {
   std::string folder;  // the run's logs
   std::string node;    // "n1": its files are n1.log, n1.*.log, supervisor-n1.log
+  std::string batch;   // and this one: what Slurm, srun and the batch script say; "": none
   std::shared_ptr<const LogRules> rules;
   uint64_t file_bytes_max = 64 << 20;
   std::string kernel_log = "/dev/kmsg";   // "": not read
@@ -61,7 +62,8 @@ class LogScanner {
  private:
   using Clock = std::chrono::steady_clock;
   struct File {
-    std::string path, source;
+    std::string path, name, source;
+    enum class Kind : unsigned char { trainer, agent, supervisor, batch } kind = Kind::trainer;
     int fd = -1;
     uint64_t offset = 0, line = 0;
     bool skipped = false;
@@ -73,7 +75,8 @@ class LogScanner {
   void read(File& file);
   void read_kernel_log();
   void add(File& file, std::string_view bytes);
-  void judge(File& file, const std::string& line, bool of_agent);
+  static bool of_interest(const std::string& line, File::Kind kind);
+  void judge(File& file, const std::string& line);
   void rotate(File& file);
 
   const LogScannerOptions options_;

@@ -17,6 +17,7 @@ struct Scan {
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<LogFinding> found;
+  std::string batch;
   std::unique_ptr<LogScanner> scanner;
 
   Scan() { fs::create_directories(folder); }
@@ -28,6 +29,7 @@ struct Scan {
     LogScannerOptions options;
     options.folder = folder;
     options.node = "n1";
+    options.batch = batch;
     options.rules = load();
     options.file_bytes_max = file_bytes_max;
     options.kernel_log = "";
@@ -96,6 +98,25 @@ TEST_SUITE("log_scanner") {
     found = scan.wait(2);
     CHECK(found[1].source == "n1");
     CHECK(found.size() == 2);
+  }
+
+  TEST_CASE(
+      "log scanner: what Slurm and the batch script say counts, what we show there does not") {
+    Scan scan;
+    scan.batch = "slurm-12.out";
+    scan.start();
+    scan.add("slurm-7.out", "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0\n");
+    scan.add("slurm-12.out",
+             "incident 1   abort: trainer n0.0 Bus error (3 ms)\n"
+             "simplescale: n0: ended early; n0 was killed by signal 7 (Bus error)\n"
+             "2026-11-21T06:48:27.123 requeue error scontrol failed: No space left on device\n"
+             "slurmstepd: error: Detected 1 oom_kill event in StepId=12.0\n");
+    const auto found = scan.wait(1);
+    CHECK(found[0].rule == "out_of_memory_killer");
+    CHECK(found[0].source == "n1");
+    CHECK(found[0].file == "slurm-12.out");
+    CHECK(found[0].line == 4);
+    CHECK(found.size() == 1);
   }
 
   TEST_CASE("log scanner: a long file is rotated, and nothing that was written before is lost") {
