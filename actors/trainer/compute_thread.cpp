@@ -62,7 +62,7 @@ size_t arena_bytes(const Config& config, const Plan& plan, bool host_memory) {
 /// Declared in the order of construction: what uses comes after what is used.
 struct ComputeThread::Generation {
   std::unique_ptr<Collective> shard, replicate;
-  std::optional<TrainState> state;
+  TrainState* state = nullptr;
   std::optional<TokenRings> rings;
   std::unique_ptr<Engine> engine;
   uint64_t step = 0;  // committed
@@ -244,8 +244,13 @@ Status ComputeThread::run_generation(const JoinTrainer& order) {
 Status ComputeThread::enter(Generation& g, const JoinTrainer& order) {
   const int timeout_ms = static_cast<int>(options_.config.parallel.collective_timeout_ms);
   const auto shards = static_cast<size_t>(options_.plan.topology.shards);
-  SS_ASSIGN(g.state, TrainState::open(order.state_segment,
-                                      shard_layout(units_of(options_.plan.shape), shards).total));
+  if (!state_ || state_->name() != order.state_segment) {
+    if (pinned_) backend_->unpin_host(pinned_);
+    pinned_ = nullptr;
+    SS_ASSIGN(state_, TrainState::open(order.state_segment,
+                                       shard_layout(units_of(options_.plan.shape), shards).total));
+  }
+  g.state = &*state_;
   if (order.group == no_group) return {};
   CommunicatorSpec shard{order.generation, "shard", static_cast<int>(order.shard),
                          addresses(order.shard_members), timeout_ms};
@@ -258,6 +263,11 @@ Status ComputeThread::enter(Generation& g, const JoinTrainer& order) {
 
 Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {
   SS_ASSIGN(Backend * backend, this->backend());
+  if (!pinned_ && !backend->host_memory()) {
+    const std::span<float> first = g.state->side(0).params;  // the two sides lie side by side
+    pinned_ = first.data();
+    backend->pin_host(pinned_, 2 * 3 * first.size_bytes());
+  }
   SS_ASSIGN(g.rings, TokenRings::open(order.ring_segment));
   SS_ASSIGN(g.engine, Engine::create(engine_options(options_.config, options_.plan), *backend,
                                      *g.shard, *g.replicate, *g.state));

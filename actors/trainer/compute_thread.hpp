@@ -103,7 +103,11 @@ class ComputeThread {
   const std::function<void(ComputeReport)> report_;
   std::string trainer_;  // who this is; empty while nobody has said
   std::optional<int> device_index_;
-  std::unique_ptr<Backend> backend_;  // made once: it survives generations
+  // The next two survive generations: to map and to pin a large state takes seconds. Its segment is
+  // the node's, and no trainer outlives its node's agent.
+  std::optional<TrainState> state_;
+  std::unique_ptr<Backend> backend_;
+  void* pinned_ = nullptr;  // of state_, for the backend
   std::optional<Dataset> dataset_;
   TrainerIdle fault_;  // of the generation that ends: fault, step and suspect
   std::atomic<bool> stop_ = false, save_ = false;

@@ -36,9 +36,6 @@ Result<ShardOptimizer> ShardOptimizer::create(const BufferPlan& plan, std::vecto
   if (plan.device_state) {
     SS_ASSIGN(void* device, shard.allocate(3 * total * sizeof(float)));
     optimizer.device_ = static_cast<float*>(device);
-    float* sides = state.side(0).params.data();  // side 1 follows
-    backend.pin_host(sides, 2 * 3 * total * sizeof(float));
-    optimizer.pinned_.reset(new Pinned{backend, sides});
   }
   return optimizer;
 }

@@ -5,7 +5,6 @@
 // the next step's computation (engine.hpp, E6). Runs on the compute thread.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "model/backend.hpp"
@@ -55,12 +54,6 @@ class ShardOptimizer {
       : runs_(std::move(runs)), total_(total), backend_(&backend), state_(&state) {}
 
   Hash128 hash_of(const TrainState::Side& side) const;
-  /// Both sides of the state, pinned for the device's copies.
-  struct Pinned {
-    Backend& backend;
-    void* host;
-    ~Pinned() { backend.unpin_host(host); }
-  };
 
   std::vector<DecayRun> runs_;
   size_t total_;
@@ -72,7 +65,6 @@ class ShardOptimizer {
   uint64_t step_ = 0;     // of what device_ holds
   Hash128 hash_;          // its state_hash() when it was made; zero: not known
   bool copying_ = false;  // it is on its way to host memory
-  std::unique_ptr<Pinned> pinned_;
 };
 
 }  // namespace simplescale

@@ -83,6 +83,8 @@ Trained train(std::unique_ptr<DataPlane> plane, DType precision, uint64_t steps)
       "ss-test-gpu-state-" + std::to_string(getpid()) + "-" + std::to_string(count++), 1,
       shard_layout(units_of(options.shape), 1).total);
   REQUIRE(state.ok());
+  const std::span<float> first = state->side(0).params;
+  backend->pin_host(first.data(), 6 * first.size_bytes());
   auto engine = Engine::create(options, *backend, *shard, *replicate, *state);
   INFO(engine.status().message());
   REQUIRE(engine.ok());
@@ -104,6 +106,8 @@ Trained train(std::unique_ptr<DataPlane> plane, DType precision, uint64_t steps)
     trained.states.push_back(state_hash(state->committed()));
     CHECK(state->committed_hash() == trained.states.back());  // made on the device
   }
+  engine->reset();
+  backend->unpin_host(first.data());
   return trained;
 }
 

@@ -34,17 +34,8 @@ class FakeBackend : public Backend {
   }
   void synchronize() override {}
   // Copies of the state happen when they are waited for: who does not wait has the wrong one.
-  void pin_host(void* host, size_t bytes) override {
-    expect(!host_ && pinned_.empty());
-    pinned_ = {static_cast<char*>(host), bytes};
-  }
-  void unpin_host(void* host) override {
-    expect(host == pinned_.data() && copies_.empty());
-    pinned_ = {};
-  }
   void start_copy(void* host, const void* device, size_t bytes) override {
-    expect(host >= pinned_.data() &&
-           static_cast<char*>(host) + bytes <= pinned_.data() + pinned_.size());
+    expect(!host_);
     copies_.push_back({host, device, bytes});
   }
   void finish_copies() override {
@@ -173,7 +164,6 @@ class FakeBackend : public Backend {
   std::vector<Unit> units_;
   std::vector<Hash128> seen_;  // per unit, of its parameters in forward
   std::vector<std::vector<double>> memory_;
-  std::span<char> pinned_;
   std::vector<Copy> copies_;  // under way
   size_t next_ = 0;           // the unit whose call must come
   float token_hash_ = 0;
