@@ -40,7 +40,8 @@ Result<void*> DeviceMemory::allocate(size_t bytes) {
   (void)cudaMemGetInfo(&free, &total);
   return Status(Code::io, "no device memory for " + std::to_string(bytes) + " bytes (" +
                               std::to_string(free) + " of " + std::to_string(total) +
-                              " are free): " + cudaGetErrorString(error));
+                              " are free): " + cudaGetErrorName(error) + ", " +
+                              cudaGetErrorString(error));
 }
 
 PinnedBuffer::~PinnedBuffer() {

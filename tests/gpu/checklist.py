@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import statistics
@@ -93,8 +94,17 @@ class Checklist:
         config = self.config(*arguments, **settings)
         run = config.with_suffix("")
         self.command = f"simplescale train {config.name}: " + " ".join(f"{k.replace('__', '.')}={v}" for k, v in settings.items())
-        call([self.program, "train", config, f"--run={run}"], self.seconds)
+        call([self.program, "train", config, f"--run={run}"], self.seconds, env={**os.environ, "SIMPLESCALE_LOG": "debug"})
         return run, lines(run / "metrics.jsonl")
+
+    def breakdown(self, run):
+        """Medians of what a trainer says of its steps. rest_ms: the wait for the copy of the state before, hashes, the vote."""
+        found = re.findall(r"step \d+: ([\d.]+) ms; data ([\d.]+), forward ([\d.]+), backward ([\d.]+), optimizer ([\d.]+)",
+                           (run / "logs/n0.0.log").read_text())
+        ms = [[float(x) for x in step] for step in found][3:]
+        figures = {f"{name}_ms": round(statistics.median(step[i] for step in ms), 2)
+                   for i, name in enumerate(("step", "data", "forward", "backward", "optimizer"))}
+        return {**figures, "rest_ms": round(statistics.median(step[0] - sum(step[1:]) for step in ms), 2)}
 
     def digest(self, run):
         return call([self.program, "digest", run], 60).splitlines()[-1]
@@ -157,7 +167,7 @@ class Checklist:
         layers = 22 if free > 30e9 else int(22 * free / 30e9)
         if layers < 2:
             raise Skip(f"/dev/shm has {free / 1e9:.1f} GB free; the state of every step wants 30 for TinyLlama")
-        settings = {} if layers == 22 else {"model__layers": layers}
+        settings = {"metrics__health_every_ms": 500, **({} if layers == 22 else {"model__layers": layers})}
         peak, over = [0.0], threading.Event()
         thread = threading.Thread(target=self.watch_memory, args=(peak, over))
         thread.start()
@@ -169,7 +179,7 @@ class Checklist:
         step_ms = statistics.median(b["time"] - a["time"] for a, b in zip(metrics[5:], metrics[6:])) * 1e3
         shown = call([self.program, "config", "show", self.folder / f"{run.name}.toml"], 60)
         figures = {"layers": layers, "step_ms": round(step_ms, 2), "tokens_per_second": round(metrics[-1]["tokens"] / 16 / step_ms * 1e3),
-                   "mfu_palm": metrics[-1]["mfu"], "gpu_peak_mib": peak[0],
+                   "mfu_palm": metrics[-1]["mfu"], "breakdown": self.breakdown(run), "gpu_peak_mib": peak[0],
                    "estimate": next((line.strip() for line in shown.splitlines() if " a GPU: state " in line), None),
                    "gpu_health": (lines(run / "health.jsonl") or [{}])[-1].get("gpus")}
         expect(figures["gpu_health"], f"health.jsonl knows no GPU: {figures}")
@@ -209,7 +219,7 @@ class Checklist:
 
 # name, what it is in the checklist, seconds at most
 PARTS = [("tests", "kernels, backend, engine, NCCL (lines 1, 3)", 150), ("runs", "losses as on the CPU, twice the same bits (1)", 100),
-         ("shared_gpu", "2 x 2 trainers on one GPU; one killed (2)", 120), ("speed", "TinyLlama: speed, memory, health (4, 6, 8)", 200),
+         ("shared_gpu", "2 x 2 trainers on one GPU; one killed (2)", 120), ("speed", "TinyLlama: speed, snapshots, memory, health (4, 5, 6, 8)", 200),
          ("pytorch", "the same in PyTorch, eager and compiled (4)", 150), ("sanitizer", "memcheck, racecheck, initcheck (7)", 120)]
 
 

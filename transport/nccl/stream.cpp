@@ -63,8 +63,8 @@ Result<void*> Stream::allocate(size_t bytes, Clock::time_point limit) const {
   }
   if (error != cudaSuccess) {
     (void)cudaGetLastError();
-    return Status(Code::io, "no device memory for " + std::to_string(bytes) +
-                                " bytes: " + cudaGetErrorString(error));
+    return Status(Code::io, "no device memory for " + std::to_string(bytes) + " bytes: " +
+                                cudaGetErrorName(error) + ", " + cudaGetErrorString(error));
   }
   Status zeroed = SS_CUDA_STATUS(cudaMemsetAsync(data, 0, bytes, stream_));
   if (zeroed.ok()) zeroed = finish(limit);
