@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <ctime>
 #include <map>
 #include <utility>
+
+#include "runtime/base/fleet.hpp"
 
 namespace simplescale {
 
@@ -105,6 +108,7 @@ std::string clock_of(double time) {
 std::string render_status(const json& page, const Look& look) {
   std::string out = painted(text(page, "run"), "1", look) + ": " + state_of(page, look);
   if (field(page, "paused") == json(true)) out += " (paused)";
+  if (field(page, "diagnosing") == json(true)) out += " (a diagnosis)";
   out += fmt::format(", step {} of {}", whole(page, "step"), whole(page, "max_steps"));
   if (field(page, "loss").is_number()) out += fmt::format(", loss {:.4f}", real(page, "loss"));
   if (field(page, "tokens_per_second").is_number())
@@ -198,6 +202,19 @@ std::string render_incident(const std::vector<json>& events, const Look& look) {
                        subject.empty() ? "" : " " + subject, reason.empty() ? "" : ": " + reason);
   }
   return cut(out, look) + summary;
+}
+
+std::string render_diagnosis(const json& event, const Look& look) {
+  std::vector<MachineReport> machines;
+  const json& judged = field(event, "machines");
+  if (judged.is_object())
+    for (const auto& [name, checks] : judged.items())
+      machines.push_back({name, from_json(checks), ""});
+  std::ranges::sort(machines, {}, [](const MachineReport& m) {  // n2 before n10
+    return std::pair(m.name.size(), m.name);
+  });
+  return cut(fleet_table(machines) + text(event, "subject") + ": " + text(event, "reason") + "\n",
+             look);
 }
 
 }  // namespace simplescale

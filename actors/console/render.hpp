@@ -24,4 +24,7 @@ std::string render_events(const std::vector<nlohmann::json>& events, const Look&
 /// The lines of one incident: phase by phase, and its summary.
 std::string render_incident(const std::vector<nlohmann::json>& events, const Look& look);
 
+/// A diagnosis (an event "diagnosed"): a line for each node, and what is wrong.
+std::string render_diagnosis(const nlohmann::json& event, const Look& look);
+
 }  // namespace simplescale

@@ -19,7 +19,8 @@ const std::vector<Verb>& verbs() {
       {"nodes", "", "a line for each node", question},
       {"watch", "", "the tree and the newest events, until a key is pressed", console},
       {"events", "[N]", "the newest N events (20)", console},
-      {"why", "[INCIDENT]", "the phases of an incident (the last), the decision, its reason",
+      {"why", "[INCIDENT|diagnosis]",
+       "the phases of an incident (the last), the decision, its reason; or the last diagnosis",
        console},
       {"plan", "KIND TARGET", "what would be decided, without doing it", question},
       {"pause", "", "end the step and wait", action},
@@ -31,7 +32,8 @@ const std::vector<Verb>& verbs() {
       {"add", "NODE", "the same, for one that is drained; lost ones come back by themselves",
        action},
       {"restart", "TRAINER|GROUP", "end the processes; warm ones take their places", action},
-      {"diagnose", "NODE", "take a node out at the end of a step, examine it, let it come back",
+      {"diagnose", "NODE|all",
+       "examine a node, or all, between two steps, and show what was found; who fails is drained",
        action},
       {"inject", "KIND TARGET [--at STEP] [--ms MS] [--value X]", "a fault on purpose", action},
       {"set", "[KEY VALUE]", "change what may change in flight; alone: what that is", action},
@@ -99,11 +101,14 @@ std::vector<std::string> completions(const json& page, const std::vector<std::st
   } else if (verb == "restart" && index == 1) {
     const Names names = names_of(page);
     take(names.trainers), take(names.groups);
+  } else if (verb == "why" && index == 1) {
+    words = {"diagnosis"};
   } else if (verb == "set" && index == 1) {
     for (const auto& [key, value] : job::settings(job::State())) words.insert(key);
   } else if (const Verb* known = find_verb(verb);
-             known && known->arguments == "NODE" && index == 1) {
+             known && known->arguments.starts_with("NODE") && index == 1) {
     take(names_of(page).nodes);
+    if (verb == "diagnose") words.insert("all");
   }
   std::vector<std::string> result;
   for (const std::string& word : words)

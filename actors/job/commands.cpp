@@ -72,6 +72,30 @@ Request parse_set(const job::State& state, const std::vector<std::string>& words
   return request;
 }
 
+/// Of a node, or of all that are up.
+Request parse_diagnose(const job::State& state, const std::string& target, const std::string& who) {
+  Request request;
+  job::DiagnoseRequested wish{{}, who};
+  const auto node = state.nodes.find(target);
+  for (const std::string& name : state.node_order)
+    if ((target == "all" || target == name) && state.nodes.at(name).state == job::NodeState::up)
+      wish.nodes.push_back(name);
+  if (target.empty())
+    request.error = "diagnose NODE|all";
+  else if (target != "all" && node == state.nodes.end())
+    request.error = "there is no node '" + target + "'";
+  else if (wish.nodes.empty())
+    request.error = target == "all"
+                        ? "no node is up"
+                        : target + " is " + job::to_string(node->second.state) + ", not up";
+  else if (job::diagnosing(state))
+    request.error = "a diagnosis is under way";
+  else if (state.stop_requested)
+    request.error = "the run is being stopped";
+  request.event = std::move(wish);
+  return request;
+}
+
 }  // namespace
 
 Request parse_command(const job::State& state, const std::vector<std::string>& words,
@@ -86,8 +110,7 @@ Request parse_command(const job::State& state, const std::vector<std::string>& w
   const std::string target = words.size() > 1 ? words[1] : "";
   const std::string reason = "asked to by " + who;
   const auto node = state.nodes.find(target);
-  const bool about_node =
-      verb == "drain" || verb == "undrain" || verb == "add" || verb == "diagnose";
+  const bool about_node = verb == "drain" || verb == "undrain" || verb == "add";
   if (about_node && node == state.nodes.end()) {
     request.error = target.empty() ? verb + " NODE" : "there is no node '" + target + "'";
     if (verb == "add" && !target.empty())
@@ -113,10 +136,7 @@ Request parse_command(const job::State& state, const std::vector<std::string>& w
                            ? ": it comes back by itself once its agent runs"
                            : "");
   } else if (verb == "diagnose") {
-    if (node->second.state == job::NodeState::up)
-      request.event = job::Suspected{job::trainer_name(target, 0), reason};
-    else
-      request.error = target + " is " + job::to_string(node->second.state) + ", not up";
+    request = parse_diagnose(state, target, who);
   } else if (verb == "restart") {
     for (const job::Place& place : job::places(state.rules, state.layout))
       if (place.trainer == target || "g" + std::to_string(place.group) == target)

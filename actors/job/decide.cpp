@@ -71,6 +71,12 @@ std::string number(uint64_t n) {
   return std::to_string(n);
 }
 
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
 class Decider {
  public:
   Decider(int64_t now_ms, State& state) : now_(now_ms), s_(state) {}
@@ -300,6 +306,7 @@ class Decider {
     } else if (!s_.stop_requested) {
       s_.stop_requested = true;
       s_.paused = false;
+      s_.to_examine.clear();
       s_.exit = e.exit;
       s_.exit_reason = e.reason;
       record("", "stop_requested", "", e.reason);
@@ -321,6 +328,19 @@ class Decider {
     record("", e.pause ? "paused" : "resumed", "", e.who);
     if (e.pause && all_in_generation()) leave("paused by " + e.who);
     plan();
+  }
+
+  void operator()(const DiagnoseRequested& e) {
+    if (s_.stop_requested) return because("the run is being stopped");
+    if (diagnosing(s_)) return because("a diagnosis is under way");
+    for (const std::string& name : e.nodes)
+      if (const Node* node = find_node(name); node && node->state == NodeState::up)
+        s_.to_examine.push_back(name);
+    if (s_.to_examine.empty()) return because("none of these nodes is up");
+    record("", "diagnosis", joined(s_.to_examine), e.who);
+    if (all_in_generation()) leave("a diagnosis, asked for by " + e.who);
+    plan();
+    because("a diagnosis of " + joined(e.nodes));
   }
 
   void operator()(const SetRequested& e) {
@@ -369,7 +389,8 @@ class Decider {
     }
     plan();
     grow();
-    if (over() || s_.paused || !gathering() || all_in_generation() || !waited(s_.join_timeout_ms))
+    if (over() || s_.paused || !s_.examined.empty() || !gathering() || all_in_generation() ||
+        !waited(s_.join_timeout_ms))
       return;
     const bool drained = std::ranges::any_of(
         s_.nodes, [](const auto& n) { return n.second.state == NodeState::drained; });
@@ -610,6 +631,29 @@ class Decider {
     }
   }
 
+  /// Everybody is idle: the time for what somebody wants to know. Whether it is to be waited for.
+  bool examine() {
+    if (!s_.to_examine.empty()) {
+      for (const std::string& name : std::exchange(s_.to_examine, {}))
+        if (s_.nodes.at(name).state == NodeState::up) s_.examined.push_back(name);
+      for (const std::string& name : s_.examined) suspect(name, "it is examined");
+      wait("a diagnosis");
+    }
+    if (s_.examined.empty()) return false;
+    std::string found;
+    for (const std::string& name : s_.examined) {
+      const Node& node = s_.nodes.at(name);
+      if (node.checking) return true;
+      if (node.state != NodeState::up)
+        found += (found.empty() ? "" : "; ") + name + " is " + to_string(node.state) + ": " +
+                 node.reason;
+    }
+    record("", "diagnosed", joined(s_.examined), found.empty() ? "nothing is wrong" : found);
+    s_.examined.clear();
+    wait("trainers");
+    return false;
+  }
+
   std::string missing() const {
     std::string text;
     for (const std::string& name : s_.node_order) {
@@ -625,9 +669,10 @@ class Decider {
 
   /// Begins the next generation if everybody that it needs is there.
   void plan() {
-    if (over() || s_.paused) return;
+    if (over()) return;
     for (const auto& [name, trainer] : s_.trainers)
       if (trainer.state == TrainerState::draining || in_generation(trainer)) return;
+    if (examine() || s_.paused) return;
     const auto wanted = static_cast<size_t>(s_.rules.cells);
     const bool first = s_.layout.cells.empty();
     const std::vector<std::string> nodes = usable(false);
@@ -801,6 +846,10 @@ std::vector<std::pair<std::string, int64_t>> settings(const State& s) {
           {"supervision.give_up_after_cycles", s.give_up_after_cycles},
           {"supervision.max_restarts", s.max_restarts},
           {"supervision.within_s", s.within_ms / 1000}};
+}
+
+bool diagnosing(const State& state) {
+  return !state.to_examine.empty() || !state.examined.empty();
 }
 
 bool doubted(const State& state, uint64_t step, uint64_t generation) {

@@ -105,6 +105,8 @@ struct State {
   Layout layout;                            // of the current generation; empty: none yet
   bool leaving = false;                     // the current generation was asked to end
   bool paused = false;                      // stay idle until resumed
+  std::vector<std::string> to_examine;      // nodes, as soon as everybody is idle
+  std::vector<std::string> examined;        // nodes, now: everybody waits for their diagnosis
   bool has_checkpoint = false;
   uint64_t checkpoint_step = 0;  // newest valid one on disk
   std::vector<Doubt> doubts;     // the newest last
@@ -209,6 +211,11 @@ struct DrainRequested {
   bool drain = true;
   std::string reason;
 };
+/// These nodes are to be examined between two steps, while nobody trains.
+struct DiagnoseRequested {
+  std::vector<std::string> nodes;
+  std::string who;
+};
 /// One of settings() is to change while the run goes on.
 struct SetRequested {
   std::string key;
@@ -216,10 +223,10 @@ struct SetRequested {
   std::string who;
 };
 struct Tick {};  // time has passed
-using Event =
-    std::variant<NodeUp, NodeLost, TrainerUp, TrainerDown, TrainerIdle, TrainerReady, PeerCopies,
-                 StepCommitted, TrainerFinished, CheckpointSaved, CheckpointFailed, Suspected,
-                 NodeChecked, StopRequested, PauseRequested, DrainRequested, SetRequested, Tick>;
+using Event = std::variant<NodeUp, NodeLost, TrainerUp, TrainerDown, TrainerIdle, TrainerReady,
+                           PeerCopies, StepCommitted, TrainerFinished, CheckpointSaved,
+                           CheckpointFailed, Suspected, NodeChecked, StopRequested, PauseRequested,
+                           DrainRequested, DiagnoseRequested, SetRequested, Tick>;
 
 // --- Actions ---
 struct Fence {
@@ -267,6 +274,9 @@ bool doubted(const State& state, uint64_t step, uint64_t generation);
 
 /// Changes `state` and tells what to do, in order. now_ms: any monotonic clock.
 Decision decide(int64_t now_ms, State& state, const Event& event);
+
+/// Whether somebody's diagnosis has begun, or is about to.
+bool diagnosing(const State& state);
 
 /// Keys of the configuration that SetRequested knows, with their values now.
 std::vector<std::pair<std::string, int64_t>> settings(const State& state);

@@ -249,6 +249,7 @@ json run_json(const JobState& s) {
       {"incidents", s.incidents},
       {"groups", s.job.layout.cells.size() * static_cast<size_t>(s.job.rules.groups_per_cell())},
       {"paused", s.job.paused},
+      {"diagnosing", job::diagnosing(s.job)},
       {"supervisor", {{"node", s.options.node}, {"pid", getpid()}}},
       {"standby", s.lead.standby
                       ? json{{"node", s.lead.standby->node}, {"pid", s.lead.standby->pid}}

@@ -42,9 +42,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(State, rules, max_steps, join_timeout_ms, res
                                    fence_timeout_ms, save_timeout_ms, check_timeout_ms,
                                    give_up_after_cycles, max_restarts, within_ms, budget_steps,
                                    phase, generation, node_order, nodes, trainers, layout, leaving,
-                                   paused, has_checkpoint, checkpoint_step, doubts, committed_step,
-                                   joined_step, cycles, waiting_since_ms, waiting_for, incident,
-                                   stop_requested, exit, exit_reason)
+                                   paused, to_examine, examined, has_checkpoint, checkpoint_step,
+                                   doubts, committed_step, joined_step, cycles, waiting_since_ms,
+                                   waiting_for, incident, stop_requested, exit, exit_reason)
 
 namespace {
 
@@ -67,6 +67,9 @@ bool consistent(const State& s) {
     for (int slot = 0; slot < r.trainers_per_node; ++slot)
       if (!s.trainers.contains(trainer_name(name, slot))) return false;
   }
+  for (const auto* list : {&s.to_examine, &s.examined})
+    for (const std::string& name : *list)
+      if (!s.nodes.contains(name)) return false;
   for (const auto& [name, trainer] : s.trainers)
     if (!known(trainer.state, TrainerState::finished)) return false;
   for (const auto& cell : s.layout.cells) {

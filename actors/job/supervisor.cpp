@@ -9,7 +9,8 @@
 #include "actors/checkpoint/checkpoint.hpp"
 #include "actors/job/commands.hpp"
 #include "actors/job/records.hpp"
-#include "runtime/base/diagnose.hpp"
+#include "actors/node/check.hpp"
+#include "runtime/base/fleet.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/data/data_location.hpp"
 
@@ -160,19 +161,16 @@ void carry_out(Self* self, const job::KillTrainer& kill) {
   to_node(self, job::node_of(kill.trainer), KillTrainer{kill.trainer, kill.reason});
 }
 
-/// The nodes to which a node under examination measures its links: the next ones that are up, each
-/// node its own, so that many nodes may measure at the same time.
+/// The links that a node measures: to nodes that are up, or examined as well.
 std::vector<LinkEnd> links_of(const JobState& s, const std::string& node) {
-  constexpr size_t enough = 2;
-  const auto& order = s.job.node_order;
-  const auto self = std::ranges::find(order, node);
+  auto is_there = [&s](const std::string& peer) {
+    return s.nodes.contains(peer) &&
+           (s.job.nodes.at(peer).state == job::NodeState::up ||
+            std::ranges::find(s.job.examined, peer) != s.job.examined.end());
+  };
   std::vector<LinkEnd> links;
-  for (size_t i = 1; self != order.end() && i < order.size() && links.size() < enough; ++i) {
-    const std::string& peer = order[(static_cast<size_t>(self - order.begin()) + i) % order.size()];
-    const auto known = s.nodes.find(peer);
-    if (s.job.nodes.at(peer).state == job::NodeState::up && known != s.nodes.end())
-      links.push_back({peer, known->second.address});
-  }
+  for (const std::string& peer : link_peers(s.job.node_order, node, is_there))
+    links.push_back({peer, s.nodes.at(peer).address});
   return links;
 }
 
@@ -203,7 +201,8 @@ void carry_out(Self* self, const job::Record& record) {
     s.incident->since_ms = now;
     s.incident->what = record.subject + ": " + record.reason;
   }
-  const json line = event_line(s, record, now);
+  json line = event_line(s, record, now);
+  if (record.kind == "diagnosed") line["machines"] = std::exchange(s.judged, {});
   s.options.journal->append("events.jsonl", line);
   log::info("{}{}{}{}", record.kind, record.subject.empty() ? "" : " " + record.subject,
             record.reason.empty() ? "" : ": ", record.reason);
@@ -408,7 +407,6 @@ void tell_of_failed_diagnosis(Self* self, const std::string& node, const std::st
   });
 }
 
-/// A slow machine shows in comparison with what the others told before.
 /// A bounded history in memory, one a minute in the run's folder.
 void keep_health(Self* self, const NodeHealth& report) {
   constexpr int64_t kWriteMs = 60'000;
@@ -423,30 +421,63 @@ void keep_health(Self* self, const NodeHealth& report) {
   s.options.journal->append("health.jsonl", health.recent.back());
 }
 
+/// What these nodes found, also in comparison with each other and with what others told before.
+void judge(Self* self, const std::map<std::string, NodeChecked>& reports) {
+  JobState& s = self->state;
+  std::vector<MachineReport> machines;
+  for (const auto& [name, checked] : reports)
+    machines.push_back({name, from_json(json::parse(checked.report, nullptr, false)), ""});
+  for (const MachineReport& m : machines) s.checks[m.name] = to_json(m.checks);
+  std::vector<MachineReport> others;
+  for (const auto& [name, report] : s.checks)
+    if (!reports.contains(name)) others.push_back({name, from_json(report), ""});
+  compare(machines, others);
+  for (const MachineReport& m : machines) s.judged[m.name] = to_json(m.checks);
+  for (const MachineReport& m : machines) {
+    json line = event_line(s, {"", "checked", m.name, table(m.checks)}, now_ms(self));
+    line["checks"] = to_json(m.checks);
+    s.options.journal->append("events.jsonl", line);
+    // The other end may have been lost just now, and nobody knows it yet: once more, with those
+    // left.
+    const bool only_links = !all_ok(m.checks) && std::ranges::all_of(m.checks, [](const auto& r) {
+      return r.ok || r.check.starts_with("link");
+    });
+    if (only_links && s.link_doubts.insert(m.name).second) {
+      carry_out(self, job::CheckNode{m.name, "its links once more"});
+      continue;
+    }
+    s.link_doubts.erase(m.name);
+    const NodeChecked& checked = reports.at(m.name);
+    const std::string wrong = checked.ok ? complaints(m.checks) : checked.reason;
+    handle(self, job::NodeChecked{m.name, wrong.empty(), wrong});
+    auto found = s.job.nodes.find(m.name);
+    if (!wrong.empty() && found != s.job.nodes.end() &&
+        found->second.state == job::NodeState::drained)
+      tell_of_failed_diagnosis(self, m.name, wrong);
+  }
+}
+
+/// Nodes that are examined together are judged together, as soon as all have told, or some for a
+/// while, which is less than what decide() waits for them.
+void judge_if_due(Self* self) {
+  constexpr int64_t enough_ms = 30'000;
+  JobState& s = self->state;
+  if (s.reports.empty()) return;
+  const bool all = std::ranges::all_of(s.job.examined, [&](const std::string& name) {
+    return !s.job.nodes.at(name).checking || s.reports.contains(name);
+  });
+  if (all || now_ms(self) - s.reports_since_ms > enough_ms)
+    judge(self, std::exchange(s.reports, {}));
+}
+
 void node_checked(Self* self, const NodeChecked& checked) {
   JobState& s = self->state;
-  std::vector<CheckResult> results = from_json(json::parse(checked.report, nullptr, false));
-  std::vector<json> others;
-  for (const auto& [name, report] : s.checks)
-    if (name != checked.node) others.push_back(report);
-  s.checks[checked.node] = to_json(results);
-  compare(results, others);
-  json line = event_line(s, {"", "checked", checked.node, table(results)}, now_ms(self));
-  line["checks"] = to_json(results);
-  s.options.journal->append("events.jsonl", line);
-  // The other end may have been lost just now, and nobody knows it yet: once more, with those left.
-  const bool only_links = !all_ok(results) && std::ranges::all_of(results, [](const auto& r) {
-    return r.ok || r.check.starts_with("link");
-  });
-  if (only_links && s.link_doubts.insert(checked.node).second)
-    return carry_out(self, job::CheckNode{checked.node, "its links once more"});
-  s.link_doubts.erase(checked.node);
-  const std::string wrong = checked.ok ? complaints(results) : checked.reason;
-  handle(self, job::NodeChecked{checked.node, wrong.empty(), wrong});
-  auto found = s.job.nodes.find(checked.node);
-  if (!wrong.empty() && found != s.job.nodes.end() &&
-      found->second.state == job::NodeState::drained)
-    tell_of_failed_diagnosis(self, checked.node, wrong);
+  if (!s.job.nodes.contains(checked.node)) return;
+  if (std::ranges::find(s.job.examined, checked.node) == s.job.examined.end())
+    return judge(self, {{checked.node, checked}});
+  if (s.reports.empty()) s.reports_since_ms = now_ms(self);
+  s.reports[checked.node] = checked;
+  judge_if_due(self);
 }
 
 /// A line of a log means something: an event, and perhaps the cause of an incident.
@@ -475,6 +506,7 @@ void tick(Self* self) {
   self->delayed_send(self, 100ms, local::Tick{});
   leadership::tick(self);
   handle(self, job::Tick{});
+  judge_if_due(self);
   const JobState& s = self->state;
   if (s.status_due || now_ms(self) - s.status_at_ms >= 1000) publish_status(self);
 }

@@ -81,6 +81,10 @@ struct JobState {
   Anomalies anomalies;
   job::CopyRounds copy_rounds;
   std::map<std::string, nlohmann::json> checks;  // the newest diagnosis by node
+  /// Of the nodes that are examined together, until all have told.
+  std::map<std::string, NodeChecked> reports;
+  int64_t reports_since_ms = 0;                  // the first of them
+  std::map<std::string, nlohmann::json> judged;  // what became of them
   std::set<std::string> link_doubts;  // nodes whose links alone failed it, and are looked at again
   struct Health {
     std::deque<nlohmann::json> recent;  // newest last, at most kHealthKept

@@ -37,6 +37,18 @@ double fastest(caf::scoped_actor& self, const caf::actor& peer, size_t bytes, in
 
 }  // namespace
 
+std::vector<std::string> link_peers(const std::vector<std::string>& order, const std::string& node,
+                                    const std::function<bool(const std::string&)>& is_there) {
+  constexpr size_t enough = 2;
+  const auto self = std::ranges::find(order, node);
+  std::vector<std::string> peers;
+  for (size_t i = 1; self != order.end() && i < order.size() && peers.size() < enough; ++i) {
+    const auto at = (static_cast<size_t>(self - order.begin()) + i) % order.size();
+    if (is_there(order[at])) peers.push_back(order[at]);
+  }
+  return peers;
+}
+
 std::vector<CheckResult> check_links(caf::actor_system& system, const FindNode& find,
                                      const std::vector<LinkEnd>& links) {
   if (links.empty()) return {};

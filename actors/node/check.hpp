@@ -6,6 +6,7 @@
 #include <caf/actor_system.hpp>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "runtime/base/diagnose.hpp"
 #include "runtime/base/status.hpp"
@@ -15,6 +16,11 @@ namespace simplescale {
 
 /// Finds the node actor behind an agent's address; may block for some seconds.
 using FindNode = std::function<Result<caf::actor>(const std::string& address)>;
+
+/// The peers to which `node` measures its links: the next ones in `order` that are there, each node
+/// its own, so that all may measure at the same time.
+std::vector<std::string> link_peers(const std::vector<std::string>& order, const std::string& node,
+                                    const std::function<bool(const std::string&)>& is_there);
 
 /// Round trip and bandwidth of the network to other nodes, through the transport that the agents
 /// use: small Pings, then large ones. value of "link_rtt" is the best peer's best, in us, and of

@@ -221,6 +221,8 @@ int run_agent_process(const AgentOptions& options) {
   // Also removes what an agent before this one left when it was killed.
   const auto owner = SegmentOwner::claim("ss-" + options.instance + "-" + name);
   if (!owner.ok()) return report(owner.status());
+  // A limit of file sizes is an error of the disk, not a death; trainers inherit this.
+  signal(SIGXFSZ, SIG_IGN);
   sigset_t set = SignalThread::signals();
   sigprocmask(SIG_BLOCK, &set, nullptr);
   auto code = run_agent(options);

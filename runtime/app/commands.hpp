@@ -34,8 +34,10 @@ Status logs_command(const std::string& run, const std::string& who, bool follow,
                     const std::string& grep);
 /// Asks the supervisor of a run; commands as in the console.
 Status console_command(const std::string& run, const std::vector<std::string>& commands, bool json);
-/// config: checks where its run would write; "": the current folder.
-Status doctor_command(const std::string& config, const Overrides& overrides, bool json);
+/// config: checks where its run would write; "": the current folder. run: the run's folder, or "".
+/// In an allocation all of its hosts (fleet_doctor.hpp). Returns the exit code.
+int doctor_command(const std::string& config, Overrides overrides, const std::string& run,
+                   bool json);
 /// Becomes simplescale-compute with these arguments.
 Status compute_command(const std::string& command, const std::vector<std::string>& arguments);
 

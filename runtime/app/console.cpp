@@ -8,10 +8,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "actors/console/render.hpp"
 #include "actors/console/verbs.hpp"
@@ -29,6 +31,7 @@ using nlohmann::json;
 
 constexpr std::streamoff kAll = INT64_MAX, kTail = 8 << 20, kShortTail = 64 << 10;  // bytes
 constexpr int kRedrawMs = 500;
+constexpr int kDiagnosisMs = 600'000, kLookMs = 50;  // also the step before it takes its time
 
 volatile sig_atomic_t interrupted = 0;
 void on_interrupt(int) {
@@ -44,21 +47,35 @@ std::string who_asks() {
          ", process " + std::to_string(getpid());
 }
 
-/// The newest lines of events.jsonl, in at most so many bytes.
-std::vector<json> events_of(const RunFolder& run, std::streamoff bytes_max) {
-  std::vector<json> list;
+std::string text_of(const json& event, const char* key) {
+  const auto found = event.find(key);
+  return found != event.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+std::streamoff size_of_events(const RunFolder& run) {
   std::ifstream file(run.events(), std::ios::binary | std::ios::ate);
-  if (!file) return list;
-  const std::streamoff size = file.tellg();
-  const std::streamoff from = std::max<std::streamoff>(0, size - bytes_max);
-  file.seekg(from);
+  return file ? std::streamoff(file.tellg()) : 0;
+}
+
+/// The lines of events.jsonl from a byte on.
+std::vector<json> events_from(const RunFolder& run, std::streamoff from) {
+  std::vector<json> list;
+  std::ifstream file(run.events(), std::ios::binary);
   std::string line;
-  if (from > 0) std::getline(file, line);  // a part of one
+  if (from > 0) {
+    file.seekg(from - 1);
+    std::getline(file, line);  // a part of one
+  }
   while (std::getline(file, line)) {
     json event = json::parse(line, nullptr, false);
     if (event.is_object()) list.push_back(std::move(event));
   }
   return list;
+}
+
+/// The newest of them, in at most so many bytes.
+std::vector<json> events_of(const RunFolder& run, std::streamoff bytes_max) {
+  return events_from(run, std::max<std::streamoff>(0, size_of_events(run) - bytes_max));
 }
 
 std::vector<json> newest(std::vector<json> events, size_t count) {
@@ -113,11 +130,13 @@ class Console {
     if (verb->name == "why") return why(words.size() > 1 ? words[1] : "", as_json);
     if (verb->name == "watch") return watch(as_json);
     if (quit) return {};
+    const std::streamoff asked_at = size_of_events(run_);
     auto reply = client_.ask({words, who_asks()}, verb->answerer == Answerer::action);
     const bool page = words[0] == "status" || words[0] == "tree" || words[0] == "nodes";
     if (!reply.ok() && page) return page_of_folder(words[0], as_json, reply.status());
     if (!reply.ok()) return reply.status();
     if (!reply->ok) return Status(Code::usage, reply->text);
+    if (verb->name == "diagnose") return diagnosis(asked_at, as_json);
     if (as_json)
       say(reply->json.empty() ? json{{"ok", true}, {"text", reply->text}}.dump() : reply->json);
     else
@@ -188,7 +207,40 @@ class Console {
     return {};
   }
 
+  /// Waits for the end of the diagnosis that was asked for when the event log was so long.
+  Status diagnosis(std::streamoff asked_at, bool as_json) {
+    const auto deadline =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(kDiagnosisMs);
+    while (!interrupted && std::chrono::steady_clock::now() < deadline) {
+      for (const json& event : events_from(run_, asked_at)) {
+        const std::string kind = text_of(event, "kind");
+        if (kind == "diagnosed") {
+          say(as_json ? event.dump() : render_diagnosis(event, look_));
+          return {};
+        }
+        if (kind == "stop_requested" || kind == "finished" || kind == "failed")
+          return Status(Code::unavailable, "the run ends: " + text_of(event, "reason"));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(kLookMs));  // files tell no changes
+    }
+    return Status(Code::deadline,
+                  "the diagnosis has not ended yet; `why diagnosis` shows it once it has");
+  }
+
+  /// The last one.
+  Status why_diagnosis(bool as_json) {
+    const std::vector<json> all = events_of(run_, kAll);
+    for (auto event = all.rbegin(); event != all.rend(); ++event)
+      if (text_of(*event, "kind") == "diagnosed") {
+        say(as_json ? event->dump()
+                    : render_events({*event}, look_) + render_diagnosis(*event, look_));
+        return {};
+      }
+    return Status(Code::usage, "there was no diagnosis; `diagnose all` makes one");
+  }
+
   Status why(const std::string& number, bool as_json) {
+    if (number == "diagnosis") return why_diagnosis(as_json);
     std::vector<json> list;
     int64_t wanted = std::strtoll(number.c_str(), nullptr, 10);
     const std::vector<json> all = events_of(run_, kAll);

@@ -142,11 +142,16 @@ int run(int argc, char** argv) {
   logs->add_flag("--follow,-f", a.follow, "goes on with what is written, until Ctrl-C");
   logs->add_option("--grep", a.grep, "only what matches this regular expression (grep -E)");
 
-  CLI::App* doctor = command(app, "doctor", "checks this machine before a run", [&](CLI::App* sub) {
-    return report(doctor_command(a.config, sub->remaining(), a.json));
-  });
+  CLI::App* doctor = command(
+      app, "doctor",
+      "checks this machine before a run; in an allocation of Slurm, all hosts and their links",
+      [&](CLI::App* sub) { return doctor_command(a.config, sub->remaining(), a.run, a.json); });
   doctor->add_option("CONFIG", a.config, "a TOML file: checks where its run would write");
   doctor->allow_extras();
+  doctor->add_option("--run", a.run, "the run's folder (run.folder)");
+  doctor->footer(
+      "exit code 0: fit to train; 3: not, and the last line says who and why. Waits for hosts at "
+      "most --cluster.join_timeout_ms at a time");
   doctor->add_flag("--json", a.json, "as JSON");
 
   for (const auto& [name, text] :

@@ -112,6 +112,13 @@ Status same_data(const json& before, const json& now) {
 
 }  // namespace
 
+std::string program_facts() {
+  const json all = libraries();
+  return fmt::format("simplescale {} {}, UCX {}, CAF {}, libtorch {}", SIMPLESCALE_VERSION,
+                     SIMPLESCALE_COMMIT, all["ucx"].get<std::string>(),
+                     all["caf"].get<std::string>(), SIMPLESCALE_TORCH);
+}
+
 Status note_start(const RunFolder& run, const Config& config) {
   const std::string path = run.control() + "/manifest.json";
   const auto text = read_text(path);

@@ -249,38 +249,4 @@ std::string table(const std::vector<CheckResult>& results) {
   return text;
 }
 
-namespace {
-/// A disk that is shared and busy may be many times slower than a moment before, and still do.
-constexpr double kDiskEnoughMbPerS = 5;
-
-/// How many times worse than the others' median is slow. Links and disks are shared, and carry more
-/// than the check.
-int tolerance(const std::string& check) {
-  return check == "arithmetic" ? 2 : check == "memory" ? 4 : 10;
-}
-}  // namespace
-
-void compare(std::vector<CheckResult>& mine, const std::vector<nlohmann::json>& others) {
-  for (CheckResult& r : mine) {
-    if (r.unit == "ms") continue;  // of the moment, not of the machine
-    std::vector<double> values;
-    for (const auto& report : others) {
-      if (!report.is_array()) continue;
-      for (const auto& entry : report)
-        if (entry.is_object() && entry.value("check", "") == r.check)
-          values.push_back(entry.value("value", 0.0));
-    }
-    if (values.size() < 2) continue;
-    std::ranges::sort(values);
-    const double median = values[values.size() / 2];
-    if (r.check == "disk" && r.value >= kDiskEnoughMbPerS) continue;
-    if (r.unit == "us" ? r.value <= tolerance(r.check) * median
-                       : r.value >= median / tolerance(r.check))
-      continue;
-    r.ok = false;
-    r.detail += fmt::format("; {:.2f} {} is more than {} times worse than the median {:.2f}",
-                            r.value, r.unit, tolerance(r.check), median);
-  }
-}
-
 }  // namespace simplescale

@@ -14,7 +14,7 @@ struct CheckResult {
   std::string check;  // "arithmetic", "memory", "disk", "clock"; "link", "link_rtt" (actors/node)
   bool ok = false;
   double value = 0;    // the figure, in `unit`
-  std::string unit;    // "GFLOP/s", "GB/s", "MB/s", "ms", "us"
+  std::string unit;    // "GFLOP/s", "GB/s", "MB/s", "ms", "us"; "": detail is a fact, no figure
   std::string detail;  // what is wrong, or what was done
 };
 
@@ -44,10 +44,5 @@ std::vector<CheckResult> from_json(const nlohmann::json& report);
 nlohmann::json to_json(const std::vector<CheckResult>& results);
 /// For people: one line a check.
 std::string table(const std::vector<CheckResult>& results);
-
-/// A machine is slow if a figure is several times worse than the others' median: twice for
-/// arithmetic, four times for memory, ten times for disk and links, which others use at the same
-/// time. Needs at least two others; changes ok and detail of `mine`.
-void compare(std::vector<CheckResult>& mine, const std::vector<nlohmann::json>& others);
 
 }  // namespace simplescale

@@ -5,11 +5,13 @@
 #include <cstring>
 #include <set>
 #include <sstream>
+#include <utility>
 
 namespace simplescale::slurm {
 
 namespace {
 
+constexpr uint64_t kTasksMax = 100'000;
 constexpr uint64_t kFirstSpecialStep = 4294967280;  // those of batch scripts and salloc's shells
 
 std::optional<uint64_t> number(const std::string& text) {
@@ -43,7 +45,7 @@ std::optional<Task> task_of(const Environment& environment) {
   const auto step_number = number(step);
   if (!index || !tasks || !number(job) || !step_number || *step_number >= kFirstSpecialStep)
     return std::nullopt;
-  if (*tasks == 0 || *tasks > 100'000 || *index >= *tasks) return std::nullopt;
+  if (*tasks == 0 || *tasks > kTasksMax || *index >= *tasks) return std::nullopt;
   Task task;
   task.task = static_cast<int>(*index);
   task.tasks = static_cast<int>(*tasks);
@@ -56,6 +58,68 @@ std::optional<Task> task_of(const Environment& environment) {
   task.host = environment("SLURMD_NODENAME");
   task.instance = job + "." + step + "." + (number(restart) ? restart : "0");
   return task;
+}
+
+int allocation_of(const Environment& environment) {
+  const auto step = number(environment("SLURM_STEP_ID"));
+  if (!number(environment("SLURM_JOB_ID")) || (step && *step < kFirstSpecialStep)) return 0;
+  std::string nodes = environment("SLURM_JOB_NUM_NODES");
+  if (nodes.empty()) nodes = environment("SLURM_NNODES");
+  const uint64_t count = number(nodes).value_or(0);
+  return count > kTasksMax ? 0 : static_cast<int>(count);
+}
+
+namespace {
+/// The names of "n[01-03,7]x", appended; false: not understood.
+bool add_hosts(const std::string& part, std::vector<std::string>& hosts) {
+  const size_t open = part.find('['), close = part.find(']');
+  if (open == std::string::npos) {
+    hosts.push_back(part);
+    return valid_node_name(part);
+  }
+  if (close == std::string::npos || close < open || part.find('[', open + 1) != std::string::npos)
+    return false;
+  std::istringstream ranges(part.substr(open + 1, close - open - 1));
+  for (std::string range; std::getline(ranges, range, ',');) {
+    const size_t dash = range.find('-');
+    const std::string first = range.substr(0, dash);
+    const auto from = number(first),
+               to = dash == std::string::npos ? from : number(range.substr(dash + 1));
+    if (!from || !to || *to < *from || *to - *from >= kTasksMax - hosts.size()) return false;
+    for (uint64_t i = *from; i <= *to; ++i) {
+      std::string digits = std::to_string(i);
+      if (digits.size() < first.size()) digits.insert(0, first.size() - digits.size(), '0');
+      hosts.push_back(part.substr(0, open) + digits + part.substr(close + 1));
+      if (!valid_node_name(hosts.back())) return false;
+    }
+  }
+  return true;
+}
+}  // namespace
+
+std::vector<std::string> hosts_of(const std::string& list) {
+  std::vector<std::string> hosts;
+  std::string part;
+  bool inside = false;  // brackets
+  for (size_t i = 0; i <= list.size(); ++i) {
+    if (i < list.size() && (list[i] != ',' || inside)) {
+      inside = list[i] == '[' || (inside && list[i] != ']');
+      part += list[i];
+    } else if (!add_hosts(std::exchange(part, {}), hosts) || hosts.size() > kTasksMax) {
+      return {};
+    }
+  }
+  return hosts;
+}
+
+std::string host_of_task(const std::vector<std::string>& hosts, const std::string& tasks_per_node,
+                         int task) {
+  for (size_t i = 0; i < hosts.size() && task >= 0; ++i) {
+    const int here = tasks_on_node(tasks_per_node, static_cast<int>(i));
+    if (task < here) return hosts[i];
+    task -= here;
+  }
+  return "";
 }
 
 int tasks_on_node(const std::string& text, int index) {

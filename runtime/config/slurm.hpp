@@ -25,6 +25,17 @@ struct Task {
 /// Nothing outside srun, and in the shell that salloc opens. Numbers that make no sense: nothing.
 std::optional<Task> task_of(const Environment& environment);
 
+/// Hosts of the allocation in whose shell or script this is, outside any step of srun; 0: in none.
+int allocation_of(const Environment& environment);
+
+/// The names in Slurm's "n[01-03,7],gpu1"; empty if the text is not understood, or has more than
+/// 100,000.
+std::vector<std::string> hosts_of(const std::string& list);
+/// Which of these hosts a task is on by the block distribution of "2(x3),1"; "" if that does not
+/// tell.
+std::string host_of_task(const std::vector<std::string>& hosts, const std::string& tasks_per_node,
+                         int task);
+
 /// The tasks on the node `index` of "2(x3),1"; 1 if the text does not tell.
 int tasks_on_node(const std::string& text, int index);
 

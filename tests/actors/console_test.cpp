@@ -121,6 +121,7 @@ TEST_SUITE("console") {
       render_nodes(odd, {});
       render_events({odd}, {true, 20});
       render_incident({odd}, {});
+      render_diagnosis(odd, {});
     }
     CHECK(render_events({{{"reason", "\033[2Jx\n"}}}, {}).find('\033') == std::string::npos);
   }
@@ -140,7 +141,7 @@ TEST_SUITE("console") {
     CHECK(is<job::PauseRequested>(parse("pause")));
     CHECK(is<job::StopRequested>(parse("stop")));
     CHECK(is<job::DrainRequested>(parse("drain n1")));
-    CHECK(is<job::Suspected>(parse("diagnose n1")));
+    CHECK(is<job::DiagnoseRequested>(parse("diagnose n1")));
     CHECK(parse("drain").error == "drain NODE");
     CHECK(parse("drain n7").error == "there is no node 'n7'");
     CHECK(parse("add n7").error.find("cluster.spares") != std::string::npos);
@@ -150,6 +151,12 @@ TEST_SUITE("console") {
     CHECK(is<job::DrainRequested>(parse("add n2", state)));
     CHECK(is<job::DrainRequested>(parse("undrain n2", state)));
     CHECK(parse("diagnose n2", state).error == "n2 is drained, not up");
+    CHECK(std::get<job::DiagnoseRequested>(*parse("diagnose all", state).event).nodes ==
+          Words{"n0", "n1"});
+    CHECK(parse("diagnose").error == "diagnose NODE|all");
+    CHECK(parse("diagnose n7").error == "there is no node 'n7'");
+    state.examined = {"n0"};
+    CHECK(parse("diagnose n1", state).error == "a diagnosis is under way");
     state.nodes["n2"].state = job::NodeState::lost;
     CHECK(parse("add n2", state).error.find("by itself") != std::string::npos);
   }

@@ -538,3 +538,118 @@ TEST_CASE("job: S1: before older state is used, a trainer that is being restarte
   CHECK(nodes_of(s) == std::vector<std::string>{"n1"});
   CHECK(only<Join>(decide(without.restart_timeout_ms + 1, without, Tick{})).step == 0);
 }
+
+namespace {
+
+std::vector<std::string> examined(const Decision& d) {
+  std::vector<std::string> nodes;
+  for (const CheckNode& check : all<CheckNode>(d)) nodes.push_back(check.node);
+  return nodes;
+}
+
+/// Those who were asked to leave have, and say so.
+Decision all_left(State& s, uint64_t step) {
+  Decision last;
+  for (const Place& p : places(s.rules, s.layout))
+    last = decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, {step - 1, step}});
+  return last;
+}
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("job: a diagnosis begins at a step's end, all wait for it, and go on with that step") {
+  State s = training(2, 1);
+  const Decision asked = decide(0, s, DiagnoseRequested{{"n0", "n1", "n2"}, "me"});
+  CHECK(only<Leave>(asked).generation == s.generation);
+  CHECK(examined(asked).empty());
+  CHECK(diagnosing(s));
+  CHECK(examined(all_left(s, 4)) == Names{"n0", "n1", "n2"});
+  CHECK(decide(0, s, DiagnoseRequested{{"n0"}, "you"}).reason == "a diagnosis is under way");
+  CHECK(all<Join>(decide(0, s, NodeChecked{"n0", true, ""})).empty());
+  CHECK(all<Join>(decide(0, s, NodeChecked{"n2", true, ""})).empty());
+  CHECK(all<Join>(decide(s.check_timeout_ms, s, Tick{})).empty());
+  const Decision over = decide(0, s, NodeChecked{"n1", true, ""});
+  CHECK(only<Join>(over).step == 4);
+  CHECK(nodes_of(s) == Names{"n0", "n1"});
+  CHECK(all<Fence>(over).empty());
+  CHECK(!diagnosing(s));
+  const auto told = all<Record>(over);
+  CHECK(std::ranges::any_of(told, [](const Record& r) {
+    return r.kind == "diagnosed" && r.subject == "n0, n1, n2" && r.reason == "nothing is wrong";
+  }));
+}
+
+TEST_CASE("job: a paused run is examined at once, and stays paused") {
+  State s = training(2);
+  decide(0, s, PauseRequested{true, "me"});
+  all_left(s, 4);
+  CHECK(examined(decide(0, s, DiagnoseRequested{{"n1"}, "me"})) == Names{"n1"});
+  const Decision over = decide(0, s, NodeChecked{"n1", true, ""});
+  CHECK(!diagnosing(s));
+  CHECK(all<Join>(over).empty());
+  CHECK(s.paused);
+  CHECK(only<Join>(decide(0, s, PauseRequested{false, "me"})).step == 4);
+}
+
+TEST_CASE("job: who resumes a run that is examined waits for the diagnosis") {
+  State s = training(2);
+  decide(0, s, PauseRequested{true, "me"});
+  all_left(s, 4);
+  decide(0, s, DiagnoseRequested{{"n1"}, "me"});
+  CHECK(all<Join>(decide(0, s, PauseRequested{false, "me"})).empty());
+  CHECK(only<Join>(decide(0, s, NodeChecked{"n1", true, ""})).step == 4);
+}
+
+TEST_CASE(
+    "job: a node that fails the diagnosis is drained, one that is lost or hangs ends it too") {
+  State s = training(3, 1);
+  decide(0, s, DiagnoseRequested{{"n0", "n1", "n2", "n3", "n9"}, "me"});
+  all_left(s, 4);
+  decide(0, s, NodeChecked{"n0", true, ""});
+  decide(0, s, NodeChecked{"n1", false, "memory: slow"});
+  CHECK(s.nodes.at("n1").state == NodeState::drained);
+  decide(0, s, NodeLost{"n3", "gone"});
+  CHECK(diagnosing(s));
+  const Decision over = decide(s.check_timeout_ms + 1, s, Tick{});
+  CHECK(s.nodes.at("n2").state == NodeState::drained);
+  CHECK(only<Join>(over).step == 4);
+  CHECK(nodes_of(s) == Names{"n0"});
+  for (const Record& r : all<Record>(over))
+    if (r.kind == "diagnosed")
+      CHECK(r.reason ==
+            "n1 is drained: it failed its diagnosis: memory: slow; n2 is drained: its "
+            "diagnosis has not ended; n3 is lost: gone");
+}
+
+TEST_CASE(
+    "job: a run that is being stopped is not examined any more, one under way is ended first") {
+  State s = training(2);
+  decide(0, s, DiagnoseRequested{{"n0"}, "me"});
+  decide(0, s, StopRequested{Code::ok, "enough", false});
+  CHECK(decide(0, s, DiagnoseRequested{{"n0"}, "me"}).reason == "the run is being stopped");
+  const Decision left = all_left(s, 4);
+  CHECK(examined(left).empty());
+  CHECK(all<StopAtStep>(left).size() == 1);
+
+  s = training(2);
+  decide(0, s, DiagnoseRequested{{"n0"}, "me"});
+  CHECK(examined(all_left(s, 4)) == Names{"n0"});
+  CHECK(all<Join>(decide(0, s, StopRequested{Code::ok, "enough", false})).empty());
+  const Decision over = decide(0, s, NodeChecked{"n0", true, ""});
+  CHECK(only<Join>(over).step == 4);
+  CHECK(all<StopAtStep>(over).size() == 1);
+}
+
+TEST_CASE("job: a failure before a diagnosis is dealt with as ever, after it") {
+  State s = training(2);
+  decide(0, s, DiagnoseRequested{{"n0"}, "me"});
+  CHECK(all<Fence>(decide(0, s, TrainerDown{"n1.0", "signal 9"})).size() == 1);
+  decide(0, s, TrainerUp{"n1.0", 2, {2}, 0, {3}, 0});
+  const Decision idle = all_idle(s, {3});
+  CHECK(examined(idle) == Names{"n0"});
+  s.join_timeout_ms = 10;  // for nodes, not for a diagnosis
+  CHECK(all<Shutdown>(decide(20, s, Tick{})).empty());
+  CHECK(only<Join>(decide(0, s, NodeChecked{"n0", true, ""})).step == 3);
+}

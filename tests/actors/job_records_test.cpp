@@ -84,6 +84,9 @@ TEST_SUITE("job records") {
     s = some_state();
     s.job.phase = static_cast<job::Phase>(77);
     CHECK(!decode(encode(s)).ok());
+    s = some_state();
+    s.job.examined = {"n9"};
+    CHECK(!decode(encode(s)).ok());
     for (size_t i = 0; i < bytes.size(); ++i) {  // whatever comes, it does not crash
       auto damaged = bytes;
       damaged[i] ^= 0x5A;

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "actors/node/check.hpp"
 #include "actors/node/inject.hpp"
 #include "actors/node/join.hpp"
 #include "actors/node/slots.hpp"
@@ -13,6 +14,18 @@
 #include "runtime/config/config.hpp"
 
 using namespace simplescale;
+
+TEST_CASE("links: each node measures to the next two that are there, and all to different ones") {
+  using Names = std::vector<std::string>;
+  const Names order = {"a", "b", "c", "d"};
+  auto all = [](const std::string&) { return true; };
+  CHECK(link_peers(order, "a", all) == Names{"b", "c"});
+  CHECK(link_peers(order, "c", all) == Names{"d", "a"});
+  CHECK(link_peers(order, "c", [](const std::string& n) { return n != "a"; }) == Names{"d", "b"});
+  CHECK(link_peers({"a", "b"}, "a", all) == Names{"b"});
+  CHECK(link_peers({"a"}, "a", all).empty());
+  CHECK(link_peers(order, "x", all).empty());
+}
 
 TEST_SUITE("slots") {
   TEST_CASE("slots: the first processes are the trainers, the rest is warm") {

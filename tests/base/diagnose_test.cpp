@@ -21,25 +21,3 @@ TEST_CASE("diagnose: a folder that cannot be written is named") {
   CHECK(!result.ok);
   CHECK(result.detail.find("/nonexistent") != std::string::npos);
 }
-
-TEST_CASE("diagnose: slow is several times worse than the median of the others") {
-  std::vector<CheckResult> mine = {{"memory", true, 2, "GB/s", ""},
-                                   {"disk", true, 90, "MB/s", ""},
-                                   {"clock", true, 50, "ms", ""},
-                                   {"link", true, 0.09, "GB/s", ""},
-                                   {"link_rtt", true, 90, "us", ""}};
-  const nlohmann::json other = to_json({{"memory", true, 10, "GB/s", ""},
-                                        {"disk", true, 100, "MB/s", ""},
-                                        {"clock", true, 1, "ms", ""},
-                                        {"link", true, 1, "GB/s", ""},
-                                        {"link_rtt", true, 10, "us", ""}});
-  compare(mine, {other});
-  CHECK(all_ok(mine));  // one other is no fleet
-  compare(mine, {other, other, nlohmann::json("nonsense")});
-  CHECK(!mine[0].ok);
-  CHECK(mine[1].ok);
-  CHECK(mine[2].ok);
-  CHECK(!mine[3].ok);
-  CHECK(mine[4].ok);
-  CHECK(complaints(mine).find("times worse than the median") != std::string::npos);
-}

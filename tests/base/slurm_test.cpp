@@ -193,6 +193,34 @@ TEST_SUITE("slurm") {
     CHECK(!array_script(*one, "sweep", "/sweep", {"/sweep/$(reboot)"}).ok());
   }
 
+  TEST_CASE("slurm: the names in a list of nodes, and which of them a task is on") {
+    using Names = std::vector<std::string>;
+    CHECK(hosts_of("node1") == Names{"node1"});
+    CHECK(hosts_of("n[08-10,3],gpu,x[1-2]y") ==
+          Names{"n08", "n09", "n10", "n3", "gpu", "x1y", "x2y"});
+    for (const char* odd : {"", "a,,b", "n[1-", "n[2-1]", "n[x]", "n[1][2]", "n[]1,$(x)", "a b",
+                            "n[1-4000000000]", "n[1-99999],m[1-99999]", "]n["})
+      CHECK_MESSAGE(hosts_of(odd).empty(), odd);
+    CHECK(hosts_of("n[1-100000]").size() == 100000);
+    const Names hosts = {"a", "b", "c"};
+    CHECK(host_of_task(hosts, "2,1(x2)", 1) == "a");
+    CHECK(host_of_task(hosts, "2,1(x2)", 2) == "b");
+    CHECK(host_of_task(hosts, "2,1(x2)", 3) == "c");
+    CHECK(host_of_task(hosts, "2,1(x2)", 4) == "");
+    CHECK(host_of_task({}, "1(x3)", 0) == "");
+  }
+
+  TEST_CASE("slurm: an allocation is one in its shell and in its script, not in a step") {
+    auto in = [](const std::map<std::string, std::string>& values) {
+      return allocation_of(environment(values));
+    };
+    CHECK(in({}) == 0);
+    CHECK(in({{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NUM_NODES", "4"}}) == 4);
+    CHECK(in({{"SLURM_JOB_ID", "7"}, {"SLURM_NNODES", "2"}, {"SLURM_STEP_ID", "4294967290"}}) == 2);
+    CHECK(in({{"SLURM_JOB_ID", "7"}, {"SLURM_NNODES", "2"}, {"SLURM_STEP_ID", "0"}}) == 0);
+    CHECK(in({{"SLURM_JOB_ID", "7"}, {"SLURM_NNODES", "x"}}) == 0);
+  }
+
   TEST_CASE("slurm: fields of a job and lists of nodes") {
     const std::string line = "JobId=7 JobState=RUNNING ExcNodeList=(null) Command=/x y JobState=NO";
     CHECK(field(line, "JobState") == "RUNNING");

@@ -176,7 +176,7 @@ class Console(Case):
         self.wait_for(lambda: events(run, "undrained"), f"{one} back")
         shell.command(f"diagnose {other}")
         self.wait_for(lambda: events(run, "check_passed"), "a diagnosis", timeout=120)
-        self.wait_for(lambda: status(run)["state"] == "training", "training")
+        self.wait_for(lambda: status(run)["state"] == "training" and not status(run)["diagnosing"], "training")
         shell.command("inject kill_trainer " + next(t["name"] for n in status(run)["nodes"] for t in n["trainers"] if t["state"] == "training"))
         self.wait_for(lambda: len(events(run, "recovered")) >= 2, "a recovery")
         self.assertIn("killed by signal 9", shell.command("why"))

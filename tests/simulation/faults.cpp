@@ -184,6 +184,16 @@ const Kind kinds[] = {
          c.at(time + i * second, [&c] { c.ask(job::PauseRequested{false, "somebody"}); });
        return time + 20 * second;
      }},
+    {"diagnosis", 3,
+     [](Cluster& c) -> Time {
+       job::DiagnoseRequested wish{{}, "somebody"};
+       const bool all = c.random.chance(50);
+       const int one = any_node(c);
+       for (int n = 0; n < c.options.nodes; ++n)
+         if (all || n == one) wish.nodes.push_back(c.nodes[n].name);
+       c.ask(wish);
+       return 5 * second;
+     }},
     {"drain", 3,
      [](Cluster& c) -> Time {
        const int n = any_node(c);

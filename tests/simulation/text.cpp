@@ -62,6 +62,9 @@ std::string text_of(const job::Event& event) {
           [](const job::StopRequested&) { return std::string("StopRequested"); },
           [](const job::PauseRequested& e) { return std::string(e.pause ? "pause" : "resume"); },
           [](const job::DrainRequested& e) { return (e.drain ? "drain " : "undrain ") + e.node; },
+          [](const job::DiagnoseRequested& e) {
+            return "diagnose " + number(e.nodes.size()) + " nodes";
+          },
           [](const job::SetRequested& e) { return "set " + e.key + " " + std::to_string(e.value); },
           [](const job::Tick&) { return std::string("Tick"); },
       },

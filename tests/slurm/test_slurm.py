@@ -245,6 +245,14 @@ class Slurm(Case):
         self.assertNotIn(host, slurm("scontrol", "show", "hostnames", end["NodeList"]).split())
         self.check_whole(run)
 
+    def test_doctor_examines_the_hosts_of_an_allocation(self):
+        command = ["salloc", "--quiet", "--nodes=3", "--exclusive", PROGRAM, "doctor", self.config, f"--run={self.folder / 'run'}"]
+        done = subprocess.run([*map(str, command), "--json"], capture_output=True, text=True, timeout=60, cwd=self.folder)
+        page = json.loads(done.stdout)
+        self.assertEqual(done.returncode, 0, done)
+        self.assertEqual(([m["host"] for m in page["machines"]], page["ok"]), (["node1", "node2", "node3"], True))
+        self.assertIn("link", [c["check"] for c in page["machines"][0]["checks"]])
+
     def test_salloc_and_srun_with_two_tasks_on_one_host_and_bound_cpus(self):
         run = self.folder / "run"
         flags = [f"--train.max_steps={self.steps}", *self.layout_flags]

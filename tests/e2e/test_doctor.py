@@ -1,0 +1,135 @@
+"""`doctor` over an allocation, as srun starts it, and `diagnose` of a run: who is not fit is named, nothing is lost."""
+
+import json
+import os
+import resource
+import subprocess
+import unittest
+
+from common import PROGRAM, Case, last_step, leftovers, lines, status
+
+HOSTS = 3
+SMALL_FILES = 7 << 20  # bytes; nothing but the check of the disk needs more
+
+
+def limit_files():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL_FILES, resource.RLIM_INFINITY))
+
+
+class Doctor(Case):
+    def srun(self, *flags, absent=(), limited=()):
+        """A task for each host, as srun starts them: (exit code, stdout, stderr) by host."""
+        self.run_folder = self.folder / "run"
+        tasks = {}
+        for i in range(HOSTS):
+            host = f"node{i + 1}"
+            if host in absent:
+                continue
+            environment = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(i), "SLURM_NTASKS": str(HOSTS),
+                           "SLURM_STEP_NODELIST": f"node[1-{HOSTS}]", "SLURM_STEP_TASKS_PER_NODE": f"1(x{HOSTS})",
+                           "SLURM_NODEID": str(i), "SLURMD_NODENAME": host}
+            tasks[host] = subprocess.Popen([PROGRAM, "doctor", str(self.config), f"--run={self.run_folder}", *flags], cwd=self.folder,
+                                           env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                           preexec_fn=limit_files if host in limited else None)
+            self.addCleanup(lambda p=tasks[host]: p.poll() is None and p.kill())
+        found = {}
+        for host, task in tasks.items():
+            out, err = task.communicate(timeout=60)
+            found[host] = (task.returncode, out, err)
+        return found
+
+    def only(self, found, index):
+        """What one of them said."""
+        said = [task[index] for task in found.values() if task[index]]
+        self.assertEqual(len(said), 1, found)
+        return said[0]
+
+    def test_all_hosts_and_their_links_are_examined_and_one_table_shows_them(self):
+        found = self.srun()
+        self.assertEqual({code for code, _, _ in found.values()}, {0}, found)
+        table = self.only(found, 1).splitlines()
+        for column in ("arithmetic", "memory", "disk", "clock", "link_rtt", "link", "program"):
+            self.assertIn(column, table[0].split())
+        for row, host in zip(table[2:], ("node1", "node2", "node3")):
+            self.assertRegex(row, rf"^{host}( +[0-9.]+){{6}} +same  pass$")
+        self.assertIn("all 3 are fit", table[-1])
+        self.assertFalse(self.run_folder.exists(), "nothing is left behind")
+
+    def test_who_fails_and_who_never_comes_are_named_with_the_reason(self):
+        found = self.srun("--json", "--cluster.join_timeout_ms=4000", absent=["node3"], limited=["node2"])
+        self.assertEqual({code for code, _, _ in found.values()}, {3}, found)
+        page = json.loads(self.only(found, 1))
+        self.assertEqual((page["ok"], page["exclude"]), (False, "node2,node3"))
+        by_name = {m["name"]: m for m in page["machines"]}
+        self.assertTrue(by_name["node1"]["ok"], page)
+        self.assertIn("disk: cannot write to", by_name["node2"]["reason"])
+        self.assertIn("did not come", by_name["node3"]["reason"])
+        self.assertEqual([c["check"] for c in by_name["node2"]["checks"] if not c["ok"]], ["disk"])
+        self.assertIn("--exclude=node2,node3", [e for _, _, e in found.values() if "exclude" in e][0])
+        self.assertFalse(self.run_folder.exists())
+
+    def test_in_the_shell_of_an_allocation_it_becomes_srun_over_its_hosts(self):
+        (self.folder / "bin").mkdir()
+        srun = self.folder / "bin/srun"
+        srun.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+        srun.chmod(0o755)
+        allocation = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3", "SLURM_NTASKS": "6"}
+        asked = self.command("doctor", self.config, "--run=/x/run", "--cluster.join_timeout_ms=9",
+                             env={**allocation, "PATH": f"{self.folder}/bin:{os.environ['PATH']}"}).split("\n")
+        self.assertEqual(asked[:4], ["--overlap", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1"])
+        self.assertEqual(asked[asked.index("doctor"):-1], ["doctor", str(self.config), "--cluster.join_timeout_ms=9", "--run=/x/run"])
+        # Without srun: the command to run, and this machine.
+        alone = self.command("doctor", self.config, env={**allocation, "PATH": "/nowhere"})
+        self.assertIn("srun --overlap --nodes=3", self.stderr)
+        self.assertIn("arithmetic   pass", alone)
+        self.assertTrue(json.loads(self.command("doctor", "--json"))["ok"])
+
+
+class Diagnose(Case):
+    STEPS = 600
+
+    def events(self, run, kind):
+        return [e for e in lines(run / "events.jsonl") if e["kind"] == kind]
+
+    def diagnose(self, run, nodes):
+        return json.loads(self.command("console", run, "-c", f"diagnose {nodes}", "--json"))
+
+    def test_at_any_time_running_or_paused_nothing_is_lost_and_who_fails_is_drained(self):
+        keys = ["--train.global_batch_size=8", *self.layout(2, 1), f"--train.max_steps={self.STEPS}", "--cluster.spares=1"]
+        want = self.digest(self.train("reference", *keys))
+        run, process = self.start("run", *keys)
+        self.wait_for(lambda: last_step(run) >= 3 and status(run)["standby"] and status(run)["state"] == "training", "training and a standby")
+        # While it runs.
+        found = self.diagnose(run, "all")
+        self.assertEqual((set(found["machines"]), found["reason"]), ({"n0", "n1", "n2"}, "nothing is wrong"))
+        self.assertIn("link", [c["check"] for c in found["machines"]["n0"]])
+        step = last_step(run)
+        self.wait_for(lambda: last_step(run) > step, "further steps")
+        self.assertLess(last_step(run), self.STEPS)
+        # While it is paused: it stays so.
+        self.command("console", run, "-c", "pause")
+        self.wait_for(lambda: all(t["state"] == "idle" for n in status(run)["nodes"] for t in n["trainers"]), "a pause")
+        step = status(run)["step"]
+        self.assertEqual(set(self.diagnose(run, "n1")["machines"]), {"n1"})
+        victim = next(n for n in status(run)["nodes"] if n["group"] == "g1")
+        resource.prlimit(victim["pid"], resource.RLIMIT_FSIZE, (SMALL_FILES, resource.RLIM_INFINITY))
+        shown = self.command("console", run, "-c", "diagnose all")
+        self.assertRegex(shown, rf"(?m)^{victim['name']} .*! .*FAIL$")
+        self.assertIn(f"{victim['name']} is drained: it failed its diagnosis: disk: cannot write", shown)
+        self.assertTrue(status(run)["paused"])
+        self.assertEqual((status(run)["step"], last_step(run)), (step, step))
+        self.assertTrue(self.command("console", run, "-c", "why diagnosis").endswith(shown))
+        self.command("console", run, "-c", f"diagnose {victim['name']}", code=64)
+        self.assertIn("drained, not up", self.stderr)
+        self.command("console", run, "-c", "resume")
+        self.assertEqual(process.wait(120), 0, process.stdout.read())
+        self.assertTrue(any(f"n2 takes the place of {victim['name']}" in e["reason"] for e in lines(run / "events.jsonl")))
+        self.assertEqual(self.digest(run), want)
+        self.assertEqual([m["step"] for m in lines(run / "metrics.jsonl")], list(range(1, self.STEPS + 1)), "no step was made twice")
+        self.assertIn("each sample exactly once", self.verify(run))
+        self.assertEqual(status(run)["incidents"], 0)
+        self.wait_for(lambda: not leftovers(run), "all processes of the run to end")
+
+
+if __name__ == "__main__":
+    unittest.main()
