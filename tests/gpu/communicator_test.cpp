@@ -1,0 +1,227 @@
+// The NCCL communicator over a fake NCCL that is slow to take effect (fake_gpu.hpp): the same bits
+// as the tests' own collective, aborts, deadlines and lost peers. Ranks are threads.
+#include "transport/nccl/communicator.hpp"
+
+#include <doctest/doctest.h>
+
+#include <future>
+#include <random>
+
+#include "tests/gpu/fake_gpu.hpp"
+#include "tests/model/thread_collective.hpp"
+
+using namespace simplescale;
+using nccl::NcclCommunicator;
+
+namespace {
+
+/// The collective over which the ranks of a communicator first meet.
+class Host final : public Collective {
+ public:
+  explicit Host(Collective& c) : c_(c) {}
+  int rank() const override { return c_.rank(); }
+  int size() const override { return c_.size(); }
+  Result<void*> allocate(size_t bytes) override { return c_.allocate(bytes); }
+  WorkPtr all_gather(const void* shard, void* full, size_t count, DType dtype) override {
+    return c_.all_gather(shard, full, count, dtype);
+  }
+  WorkPtr reduce_scatter(const void* full, void* shard, size_t count, DType dtype) override {
+    return c_.reduce_scatter(full, shard, count, dtype);
+  }
+  WorkPtr all_reduce(void* data, size_t count, DType dtype) override {
+    return c_.all_reduce(data, count, dtype);
+  }
+  WorkPtr broadcast(void* data, size_t count, DType dtype, int root) override {
+    return c_.broadcast(data, count, dtype, root);
+  }
+  WorkPtr barrier() override { return c_.barrier(); }
+  WorkPtr all_gather_bytes(const void* mine, void* all, size_t bytes) override {
+    return c_.all_gather_bytes(mine, all, bytes);
+  }
+  WorkPtr reduce_scatter_leaves(const void* full, size_t count, DType dtype,
+                                std::span<const TreeNode> leaves, PartialSum& slice) override {
+    return c_.reduce_scatter_leaves(full, count, dtype, leaves, slice);
+  }
+  WorkPtr all_reduce_partials(const PartialSum& mine, std::span<const std::vector<TreeNode>> nodes,
+                              float* total) override {
+    return c_.all_reduce_partials(mine, nodes, total);
+  }
+  void abort(const std::string& reason) override { c_.abort(reason); }
+
+ private:
+  Collective& c_;
+};
+
+std::unique_ptr<NcclCommunicator> communicator(Collective& host, int timeout_ms) {
+  auto stream = nccl::Stream::create(host.rank());
+  REQUIRE(stream.ok());
+  return std::make_unique<NcclCommunicator>(NcclCommunicator::Spec{"shard@1", 1, timeout_ms},
+                                            std::make_unique<Host>(host), stream.take(),
+                                            [](NcclCommunicator*) {});
+}
+
+/// body(rank, its communicator, the tests' own collective of it) on a thread each.
+template <class Body>
+void on_ranks(int ranks, int timeout_ms, Body body) {
+  ThreadCommunicator hosts(ranks, 60'000), references(ranks, 60'000);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      auto made = communicator(hosts.rank(rank), timeout_ms);
+      const Status connected = made->connect();
+      INFO(connected.message());
+      CHECK(connected.ok());
+      if (connected.ok()) body(rank, *made, references.rank(rank));
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<float> some(int rank, size_t count) {
+  std::mt19937 random(static_cast<unsigned>(rank) + 100);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& v : values) v = normal(random);
+  return values;
+}
+
+/// Device memory with these values, in the precision.
+void* device(Collective& c, const std::vector<float>& values, DType dtype) {
+  const auto memory = c.allocate(values.size() * 4);
+  REQUIRE(memory.ok());
+  for (size_t i = 0; i < values.size(); ++i)
+    if (dtype == DType::f32)
+      static_cast<float*>(*memory)[i] = values[i];
+    else
+      static_cast<uint16_t*>(*memory)[i] = f32_to_bf16(values[i]);
+  return *memory;
+}
+
+}  // namespace
+
+TEST_SUITE("nccl") {
+  TEST_CASE("nccl: every operation has the bits of the tests' own collective") {
+    for (const int ranks : {1, 2, 3, 5})
+      for (const size_t count : {size_t{1}, size_t{37}, size_t{9000}})
+        for (const DType dtype : {DType::f32, DType::bf16}) {
+          CAPTURE(ranks);
+          CAPTURE(count);
+          const auto size = static_cast<size_t>(ranks);
+          on_ranks(ranks, 60'000, [&](int rank, Collective& ours, Collective& reference) {
+            const auto values = some(rank, count * size);
+            const size_t bytes = count * bytes_of(dtype), own = static_cast<size_t>(rank) * bytes;
+            auto both = [&](size_t compared, auto operation) {
+              std::vector<char> results[2];
+              for (Collective* c : {&ours, &reference}) {
+                auto* full = static_cast<char*>(device(*c, values, dtype));
+                auto* out = static_cast<char*>(device(*c, values, dtype));
+                CHECK(operation(*c, full, out)->wait().ok());
+                results[c == &reference].assign(out, out + compared);
+              }
+              CHECK(results[0] == results[1]);
+            };
+            both(bytes * size, [&](Collective& c, char*, char* out) {
+              return c.all_gather(out + own, out, count, dtype);
+            });
+            both(bytes, [&](Collective& c, char* full, char* out) {
+              return c.reduce_scatter(full, out, count, dtype);
+            });
+            both(bytes,
+                 [&](Collective& c, char*, char* out) { return c.all_reduce(out, count, dtype); });
+            both(bytes, [&](Collective& c, char*, char* out) {
+              return c.broadcast(out, count, dtype, ranks - 1);
+            });
+            // Three rows of leaves into a slice, then the slices of all ranks as if of groups.
+            std::vector<float> totals[2];
+            for (Collective* c : {&ours, &reference}) {
+              std::vector<float*> digits;
+              for (size_t i = 0; i < 8; ++i)
+                digits.push_back(static_cast<float*>(device(*c, some(0, count), DType::f32)));
+              PartialSum slice(digits, count);
+              void* full = device(*c, values, dtype);
+              for (uint64_t row = 0; row < 3; ++row) {
+                std::vector<TreeNode> leaves;
+                for (uint64_t r = 0; r < size; ++r) leaves.push_back({0, row * size + r});
+                CHECK(c->reduce_scatter_leaves(full, count, dtype, leaves, slice)->wait().ok());
+              }
+              std::vector<float>& all = totals[c == &reference];
+              for (size_t i = 0; i < slice.nodes().size(); ++i)
+                all.insert(all.end(), slice.data(i), slice.data(i) + count);
+              PartialSum mine(digits, count);
+              const auto first = static_cast<uint64_t>(rank) * 3;
+              std::vector<std::vector<TreeNode>> nodes;
+              for (uint64_t r = 0; r < size; ++r) nodes.push_back(nodes_of_run(3 * r, 3));
+              for (uint64_t leaf = first; leaf < first + 3; ++leaf) {
+                const auto summand = some(static_cast<int>(leaf) + 50, count);
+                const TreeSource source{{0, leaf}, summand.data(), DType::f32};
+                mine.add({&source, 1});
+              }
+              auto* total = static_cast<float*>(device(*c, some(1, count), DType::f32));
+              CHECK(c->all_reduce_partials(mine, nodes, total)->wait().ok());
+              all.insert(all.end(), total, total + count);
+            }
+            CHECK(totals[0] == totals[1]);
+          });
+        }
+    CHECK(fake_gpu::calls_too_early() == 0);
+  }
+
+  TEST_CASE(
+      "nccl: operations wait for what the followed stream has been given, the host does not") {
+    on_ranks(2, 60'000, [](int rank, Collective& ours, Collective&) {
+      const auto compute = nccl::Stream::create(rank);
+      REQUIRE(compute.ok());
+      ours.follow((*compute)->handle());
+      auto* full = static_cast<float*>(device(ours, {0, 0}, DType::f32));
+      std::promise<void> gate;
+      fake_gpu::run_on((*compute)->handle(), [full, rank, opened = gate.get_future().share()] {
+        opened.wait();
+        full[rank] = static_cast<float>(rank + 1);
+      });
+      WorkPtr work = ours.all_gather(full + rank, full, 1, DType::f32);
+      gate.set_value();
+      CHECK(work->wait().ok());
+      CHECK(full[0] == 1);
+      CHECK(full[1] == 2);
+      CHECK((*compute)->finish(nccl::Clock::now() + std::chrono::seconds(60)).ok());
+    });
+  }
+
+  TEST_CASE("nccl: abort() from another thread ends an operation whose peer never comes") {
+    on_ranks(2, 60'000, [](int rank, Collective& ours, Collective& reference) {
+      void* data = device(ours, {1, 2}, DType::f32);
+      if (rank == 0) {
+        std::promise<void> started;
+        std::thread other([&] {
+          started.get_future().wait();
+          ours.abort("fenced");
+        });
+        WorkPtr work = ours.all_gather(data, data, 1, DType::f32);
+        started.set_value();
+        const Status status = work->wait();
+        CHECK(status.code() == Code::aborted);
+        CHECK(status.message() == "shard@1: fenced");
+        CHECK(ours.all_reduce(data, 1, DType::f32)->wait().code() == Code::aborted);
+        other.join();
+      }
+      CHECK(reference.barrier()->wait().ok());  // rank 1 never starts one, and ends after it
+    });
+  }
+
+  TEST_CASE("nccl: a peer that does not come is a deadline, one that NCCL has lost an error") {
+    on_ranks(2, 300, [](int rank, Collective& ours, Collective& reference) {
+      void* data = device(ours, {1, 2}, DType::f32);
+      if (rank == 0) CHECK(ours.all_reduce(data, 1, DType::f32)->wait().code() == Code::deadline);
+      CHECK(reference.barrier()->wait().ok());
+    });
+    on_ranks(2, 60'000, [](int rank, Collective& ours, Collective& reference) {
+      void* data = device(ours, {1, 2}, DType::f32);
+      if (rank == 0) {
+        WorkPtr work = ours.all_reduce(data, 1, DType::f32);
+        fake_gpu::lose_peer_of(0);
+        CHECK(work->wait().code() == Code::unavailable);
+        fake_gpu::lose_peer_of(-1);
+      }
+      CHECK(reference.barrier()->wait().ok());
+    });
+  }
+}

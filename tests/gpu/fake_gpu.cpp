@@ -1,0 +1,354 @@
+#include "tests/gpu/fake_gpu.hpp"
+
+#include <nccl.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "runtime/base/dtype.hpp"
+#include "transport/nccl/tree_program.hpp"
+
+using Flag = std::shared_ptr<std::atomic<bool>>;
+
+struct CUstream_st {
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::deque<std::function<void()>> queue;
+  bool ending = false;
+  std::thread worker{[this] {
+    for (;;) {
+      std::unique_lock lock(mutex);
+      wake.wait(lock, [this] { return ending || !queue.empty(); });
+      if (queue.empty()) return;
+      const auto work = std::move(queue.front());
+      queue.pop_front();
+      lock.unlock();
+      work();
+    }
+  }};
+  void push(std::function<void()> work) {
+    const std::lock_guard lock(mutex);
+    queue.push_back(std::move(work));
+    wake.notify_one();
+  }
+  ~CUstream_st() {
+    {
+      const std::lock_guard lock(mutex);
+      ending = true;
+    }
+    wake.notify_one();
+    worker.join();
+  }
+};
+struct CUevent_st {
+  Flag done;  // null: nothing was recorded
+};
+
+namespace {
+
+constexpr int kPolls = 3;  // until a call has taken effect
+std::atomic<int> lost_rank = -1, early_calls = 0;
+
+/// What the ranks of one identifier share: bytes on their way.
+struct Network {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<std::tuple<int, int, bool>, std::deque<std::vector<char>>> mail;  // from, to, collective
+  int joined = 0;
+};
+struct State {
+  std::shared_ptr<Network> network;
+  int rank = 0, size = 0;
+  std::atomic<bool> aborted = false;
+  int polls = kPolls;           // left of the call in progress
+  std::function<void()> flush;  // puts it on its stream
+
+  void send(int to, bool collective, const void* data, size_t bytes) {
+    const auto* from = static_cast<const char*>(data);
+    const std::lock_guard lock(network->mutex);
+    network->mail[{rank, to, collective}].emplace_back(from, from + bytes);
+    network->changed.notify_all();
+  }
+  void receive(int from, bool collective, void* data) {
+    std::unique_lock lock(network->mutex);
+    auto& mail = network->mail[{from, rank, collective}];
+    network->changed.wait(lock, [&] { return aborted || !mail.empty(); });
+    if (mail.empty()) return;
+    std::memcpy(data, mail.front().data(), mail.front().size());
+    mail.pop_front();
+  }
+};
+
+std::mutex networks_mutex;
+std::map<int, std::shared_ptr<Network>> networks;
+thread_local bool grouping = false;
+thread_local std::vector<std::function<void()>> group_sends, group_receives;
+thread_local std::shared_ptr<State> group_state;
+thread_local cudaStream_t group_stream;
+
+ncclResult_t begin(const std::shared_ptr<State>& state, std::function<void()> flush) {
+  if (state->polls > 0) {
+    ++early_calls;
+    return ncclInvalidUsage;
+  }
+  state->polls = kPolls;
+  state->flush = std::move(flush);
+  return ncclInProgress;
+}
+
+size_t size_of(ncclDataType_t type) {
+  return type == ncclInt8 ? 1 : type == ncclBfloat16 ? 2 : 4;
+}
+
+}  // namespace
+
+struct ncclComm {
+  std::shared_ptr<State> state;
+};
+
+namespace simplescale::fake_gpu {
+void run_on(cudaStream_t stream, std::function<void()> work) {
+  stream->push(std::move(work));
+}
+void lose_peer_of(int rank) {
+  lost_rank = rank;
+}
+int calls_too_early() {
+  return early_calls;
+}
+}  // namespace simplescale::fake_gpu
+
+// --- The device's sum, as plain loops (the kernel itself: kernels_test.cpp) ---
+
+cudaError_t simplescale::nccl::run_tree_program(cudaStream_t stream, const TreeProgram& program,
+                                                int64_t count) {
+  stream->push([p = std::make_shared<TreeProgram>(program), count] {
+    for (int64_t i = 0; i < count; ++i) {
+      std::vector<float> stack;
+      auto merge = [&] {
+        const float top = stack.back();
+        stack.pop_back();
+        stack.back() += top;
+      };
+      for (int s = 0; s < p->sources; ++s) {
+        stack.push_back(p->bf16[s] ? bf16_to_f32(static_cast<const uint16_t*>(p->source[s])[i])
+                                   : static_cast<const float*>(p->source[s])[i]);
+        for (int m = 0; m < p->merges[s]; ++m) merge();
+      }
+      while (p->total && stack.size() > 1) merge();
+      for (size_t s = 0; s < stack.size(); ++s)
+        if (p->narrow_sinks)
+          static_cast<uint16_t*>(p->sink[s])[i] = f32_to_bf16(stack[s]);
+        else
+          static_cast<float*>(p->sink[s])[i] = stack[s];
+    }
+  });
+  return cudaSuccess;
+}
+
+extern "C" {
+
+// --- CUDA ---
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  const Flag done = std::make_shared<std::atomic<bool>>(false);
+  event->done = done;
+  stream->push([done] {
+    *done = true;
+    done->notify_all();
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return !event->done || *event->done ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  stream->push([done = event->done] {
+    if (done) done->wait(false);
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
+  stream->push([=] { std::memset(data, value, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaMalloc(void** data, size_t bytes) {
+  *data = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  return *data ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+cudaError_t cudaFree(void* data) {
+  std::free(data);
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  *properties = {};
+  properties->uuid.bytes[0] = static_cast<char>(device + 1);
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) {
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+const char* cudaGetErrorName(cudaError_t) {
+  return "cudaErrorFake";
+}
+const char* cudaGetErrorString(cudaError_t) {
+  return "fake";
+}
+
+// --- NCCL ---
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+const char* ncclGetErrorString(ncclResult_t result) {
+  return result == ncclRemoteError ? "remote process exited or there was a network error" : "fake";
+}
+const char* ncclGetLastError(ncclComm_t) {
+  return "";
+}
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  static std::atomic<int> next = 1;
+  const int number = next++;
+  *id = {};
+  std::memcpy(id->internal, &number, sizeof number);
+  const std::lock_guard lock(networks_mutex);
+  networks[number] = std::make_shared<Network>();
+  return ncclSuccess;
+}
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  if (config->blocking != 0) return ncclInvalidArgument;
+  int number = 0;
+  std::memcpy(&number, id.internal, sizeof number);
+  auto state = std::make_shared<State>();
+  {
+    const std::lock_guard lock(networks_mutex);
+    state->network = networks.at(number);
+  }
+  state->rank = rank;
+  state->size = size;
+  const std::lock_guard lock(state->network->mutex);
+  ++state->network->joined;
+  *comm = new ncclComm{state};
+  return ncclInProgress;
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  State& state = *comm->state;
+  *error = ncclSuccess;
+  if (state.rank == lost_rank) {
+    *error = ncclRemoteError;
+  } else if (state.polls > 0) {
+    *error = ncclInProgress;
+    const std::lock_guard lock(state.network->mutex);
+    if (state.network->joined < state.size || --state.polls > 0) return ncclSuccess;
+    if (state.flush) std::exchange(state.flush, nullptr)();
+  }
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupStart() {
+  grouping = true;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  grouping = false;
+  const auto state = std::exchange(group_state, nullptr);
+  if (!state) return ncclSuccess;
+  return begin(state, [stream = group_stream, sends = std::move(group_sends),
+                       receives = std::move(group_receives)] {
+    stream->push([=] {
+      for (const auto& send : sends) send();
+      for (const auto& receive : receives) receive();
+    });
+  });
+}
+ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  if (!grouping) return ncclInvalidUsage;
+  group_state = comm->state;
+  group_stream = stream;
+  group_sends.push_back(
+      [=, state = comm->state] { state->send(peer, false, data, count * size_of(type)); });
+  return ncclSuccess;
+}
+ncclResult_t ncclRecv(void* data, size_t, ncclDataType_t, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  if (!grouping) return ncclInvalidUsage;
+  group_state = comm->state;
+  group_stream = stream;
+  group_receives.push_back([=, state = comm->state] { state->receive(peer, false, data); });
+  return ncclSuccess;
+}
+ncclResult_t ncclAllGather(const void* mine, void* all, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return begin(comm->state, [=, state = comm->state] {
+    stream->push([=] {
+      const size_t bytes = count * size_of(type);
+      auto* to = static_cast<char*>(all);
+      for (int r = 0; r < state->size; ++r)
+        if (r != state->rank) state->send(r, true, mine, bytes);
+      std::memmove(to + static_cast<size_t>(state->rank) * bytes, mine, bytes);
+      for (int r = 0; r < state->size; ++r)
+        if (r != state->rank) state->receive(r, true, to + static_cast<size_t>(r) * bytes);
+    });
+  });
+}
+ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return begin(comm->state, [=, state = comm->state] {
+    stream->push([=] {
+      if (state->rank != root) return state->receive(root, true, to);
+      for (int r = 0; r < state->size; ++r)
+        if (r != root) state->send(r, true, from, count * size_of(type));
+    });
+  });
+}
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  return begin(comm->state, nullptr);
+}
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  delete comm;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  {
+    const std::lock_guard lock(comm->state->network->mutex);
+    comm->state->aborted = true;
+  }
+  comm->state->network->changed.notify_all();
+  delete comm;
+  return ncclSuccess;
+}
+
+}  // extern "C"
