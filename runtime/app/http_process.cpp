@@ -1,5 +1,6 @@
 #include "runtime/app/http_process.hpp"
 
+#include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -27,6 +28,7 @@ int run_http_process(const HttpProcessOptions& o) {
   init_logging("http");
   const rlimit memory{kMemoryBytes, kMemoryBytes}, files{kFiles, kFiles};
   setrlimit(RLIMIT_AS, &memory);
+  mallopt(M_ARENA_MAX, 2);  // else each thread would take 64 MiB of that
   setrlimit(RLIMIT_NOFILE, &files);
   std::this_thread::sleep_for(std::chrono::milliseconds(o.delay_ms));  // not again at once
   const RunFolder run{o.run};

@@ -20,7 +20,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kThreads = 4;
+constexpr size_t kThreads = 16;  // a connection that says nothing takes one for kPatienceS
+constexpr int kPatienceS = 2;
 constexpr size_t kPart = 1 << 20;    // of a file that one answer has
 constexpr size_t kSpreadMax = 2000;  // lines
 constexpr int kStaleS = 10;          // the supervisor writes its status every second
@@ -160,10 +161,10 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options
   http->parts_ = std::make_unique<Parts>();
   httplib::Server& server = http->parts_->server;
   server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
-  server.set_read_timeout(2);  // of one read: who is slower is let go
+  server.set_read_timeout(kPatienceS);  // of one read: who is slower is let go
   server.set_write_timeout(5);
-  server.set_keep_alive_timeout(2);
-  server.set_keep_alive_max_count(50);
+  server.set_keep_alive_timeout(kPatienceS);
+  server.set_keep_alive_max_count(1);  // else each page that is open would take several threads
   server.set_payload_max_length(0);
   // Without httplib's SO_REUSEPORT, by which two supervisors on a host would share the port.
   server.set_socket_options([](socket_t fd) {
