@@ -1,9 +1,11 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
 #include "actors/job/journal.hpp"
+#include "actors/job/records.hpp"
 #include "actors/job/state_codec.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/run_folder.hpp"
@@ -101,6 +103,36 @@ TEST_SUITE("job records") {
     CHECK(s.job.nodes["n0"].since_ms == 5'001'000);
     CHECK(s.job.nodes["n0"].failures_ms == std::vector<int64_t>{5'000'900, 5'000'950});
     CHECK(s.incident_since_ms == 5'001'050);
+  }
+
+  TEST_CASE("status: one object whoever asks, in one line or in a line a node") {
+    JobState s;
+    s.job = some_state().job;
+    s.job.rules.shards = 2;
+    s.job.committed_step = 31;
+    s.options.config.run.name = "a \"run\"";
+    s.nodes["n0"].host = "host \\0";
+    s.anomalies.step(1, 2.0, {{"n0.0", 100}, {"n0.1", 100}, {"n2.0", 100}, {"n2.1", 137}});
+    s.health["n0"].recent.push_back({{"cpu", 0.5}});
+    const std::string one = status_text(s, false), many = status_text(s, true);
+    CHECK(one.find('\n') == std::string::npos);
+    CHECK(std::ranges::count(many, '\n') == 3);
+    const auto page = nlohmann::json::parse(one);
+    CHECK(page == nlohmann::json::parse(many));
+    CHECK(page["run"] == "a \"run\"");
+    CHECK(page["standby"].is_null());
+    REQUIRE(page["nodes"].size() == 3);
+    const auto &n0 = page["nodes"][0], &n1 = page["nodes"][1], &n2 = page["nodes"][2];
+    CHECK(n0["host"] == "host \\0");
+    CHECK(n0["health"]["cpu"] == 0.5);
+    CHECK(n0["peer_copies"] == nlohmann::json::parse(R"([{"shard": 1, "step": 33}])"));
+    CHECK(n1["group"].is_null());
+    CHECK(n1["health"].is_null());
+    CHECK(n2["group"] == "g1");
+    CHECK(n2["trainers"][1] == nlohmann::json::parse(R"({"name": "n2.1", "pid": 99, "rank": 3,
+      "shard": 1, "group": "g1", "state": "training", "step": 31, "slowness": 1.37})"));
+    CHECK(n1["trainers"][0] == nlohmann::json::parse(R"({"name": "n1.0", "pid": 0, "rank": null,
+      "shard": null, "group": null, "state": "down", "step": 31, "slowness": null})"));
   }
 
   TEST_CASE("journal: lines and marks in the order given; a deposed one writes nothing more") {
