@@ -1,10 +1,12 @@
-// The CUDA backend on a GPU, loaded as a trainer loads it, beside the CPU's.
+// The CUDA backend beside the CPU's: on a GPU, loaded as a trainer loads it; and over a fake GPU
+// with emulated kernels and plain loops for libtorch's part (fake_gpu.hpp, fake_aten.cpp).
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "model/cuda/cuda_backend.hpp"
 #include "runtime/base/state_hash.hpp"
 #include "tests/model/test_model.hpp"
 
@@ -13,6 +15,21 @@ using namespace simplescale::testing;
 
 namespace {
 
+#ifdef SIMPLESCALE_EMULATED_GPU
+ModelShape small(bool tied) {
+  ModelShape shape{.dim = 32,
+                   .hidden = 56,
+                   .layers = 3,
+                   .heads = 4,
+                   .kv_heads = 2,
+                   .vocab = 101,
+                   .block_size = 13};
+  shape.tie_embeddings = tied;
+  return shape;
+}
+constexpr auto make = cuda::make_backend;
+#else
+constexpr auto make = make_cuda_backend;
 ModelShape small(bool tied) {
   ModelShape shape{.dim = 128,
                    .hidden = 352,
@@ -24,9 +41,10 @@ ModelShape small(bool tied) {
   shape.tie_embeddings = tied;
   return shape;
 }
+#endif
 
 std::unique_ptr<Backend> gpu(const BackendOptions& options) {
-  Result<std::unique_ptr<Backend>> made = make_cuda_backend(options);
+  Result<std::unique_ptr<Backend>> made = make(options);
   INFO(made.status().message());
   REQUIRE(made.ok());
   return made.take();

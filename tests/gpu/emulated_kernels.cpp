@@ -9,4 +9,6 @@
 #include "model/cuda/row_kernels.cu"
 #undef SS_INSTANTIATE
 #include "model/cuda/shard_kernels.cu"
+#ifndef SIMPLESCALE_FAKE_STREAMS
 #include "transport/nccl/tree_sum.cu"
+#endif

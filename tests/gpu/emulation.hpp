@@ -18,6 +18,10 @@
 #include <stdexcept>
 #include <vector>
 
+#ifdef SIMPLESCALE_FAKE_STREAMS
+#include "tests/gpu/fake_gpu.hpp"
+#endif
+
 #undef __shared__
 #define __shared__ static  // of all threads of the block that runs
 
@@ -159,11 +163,19 @@ struct GpuGrid {
   size_t shared = 0;
 };
 
+/// At once, or on a stream of fake_gpu.hpp; only one of those may be given kernels at a time.
 template <class... Parameter, class... Argument>
 cudaError_t gpu_launch(const GpuGrid& grid, void (*kernel)(Parameter...),
                        const Argument&... arguments) {
-  emulation::run_grid(grid.blocks, grid.threads, grid.shared,
-                      [&] { kernel(static_cast<Parameter>(arguments)...); });
+  const auto run = [=] {
+    emulation::run_grid(grid.blocks, grid.threads, grid.shared,
+                        [&] { kernel(static_cast<Parameter>(arguments)...); });
+  };
+#ifdef SIMPLESCALE_FAKE_STREAMS
+  fake_gpu::run_on(grid.stream, run);
+#else
+  run();
+#endif
   return cudaSuccess;
 }
 

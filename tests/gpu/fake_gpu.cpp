@@ -197,6 +197,48 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t st
   stream->push([=] { std::memset(data, value, bytes); });
   return cudaSuccess;
 }
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  stream->push([=] { std::memcpy(to, from, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const Flag done = std::make_shared<std::atomic<bool>>(false);
+  stream->push([done] {
+    *done = true;
+    done->notify_all();
+  });
+  done->wait(false);
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (const Flag done = event->done) done->wait(false);
+  return cudaSuccess;
+}
+cudaError_t cudaMemset(void* data, int value, size_t bytes) {
+  std::memset(data, value, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** data, size_t bytes) {
+  return cudaMalloc(data, bytes);
+}
+cudaError_t cudaFreeHost(void* data) {
+  return cudaFree(data);
+}
+cudaError_t cudaHostRegister(void*, size_t, unsigned) {
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void*) {
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *free = *total = size_t{1} << 30;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* devices) {
+  *devices = 1;
+  return cudaSuccess;
+}
 cudaError_t cudaMalloc(void** data, size_t bytes) {
   *data = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   return *data ? cudaSuccess : cudaErrorMemoryAllocation;
@@ -207,6 +249,7 @@ cudaError_t cudaFree(void* data) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
+  properties->major = 9;
   properties->uuid.bytes[0] = static_cast<char>(device + 1);
   return cudaSuccess;
 }

@@ -1,0 +1,185 @@
+// Products and attention as plain loops, in the place of model/cuda/aten.cpp: for the CUDA backend
+// over a fake GPU. What it computes is put on the stream, as libtorch does.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "model/cuda/aten.hpp"
+#include "model/cuda/reference.hpp"
+#include "tests/gpu/fake_gpu.hpp"
+
+namespace simplescale::cuda {
+namespace {
+
+using Memory = std::shared_ptr<std::vector<unsigned char>>;
+
+/// Memory is the stream's until it has come here, as libtorch's allocator sees to.
+void let_go(cudaStream_t stream, const Memory& memory) {
+  fake_gpu::run_on(stream, [memory] {});
+}
+
+struct Elements {
+  void* data;
+  DType dtype;
+  double operator[](int64_t i) const {
+    return dtype == DType::f32 ? double{static_cast<const float*>(data)[i]}
+                               : double{reference::value(static_cast<const Bf16*>(data)[i])};
+  }
+  void set(int64_t i, double value) const {
+    if (dtype == DType::f32)
+      reference::assign(static_cast<float*>(data)[i], value);
+    else
+      reference::assign(static_cast<Bf16*>(data)[i], value);
+  }
+};
+
+}  // namespace
+
+struct Aten::Saved {
+  cudaStream_t stream;
+  Memory out;
+};
+void Aten::SavedDeleter::operator()(Saved* saved) const {
+  let_go(saved->stream, saved->out);
+  delete saved;
+}
+
+struct Aten::Impl {
+  cudaStream_t stream = nullptr;
+  DType dtype;
+  AttentionShape shape;
+  Memory gradients;
+
+  Elements at(const void* data) const { return {const_cast<void*>(data), dtype}; }
+  Memory take(int64_t elements) const {
+    return std::make_shared<std::vector<unsigned char>>(static_cast<size_t>(elements) *
+                                                        bytes_of(dtype));
+  }
+  /// What query (b, t, head) gives to the tokens up to it.
+  std::vector<double> weights(const Elements& qkv, int64_t b, int64_t t, int64_t head) const {
+    const int64_t D = shape.D, key = shape.heads + head / (shape.heads / shape.kv_heads);
+    std::vector<double> w;
+    double max = -1e300, sum = 0;
+    for (int64_t s = 0; s <= t; ++s) {
+      double dot = 0;
+      for (int64_t d = 0; d < D; ++d)
+        dot += qkv[(b * shape.T + t) * shape.ld_qkv + head * D + d] *
+               qkv[(b * shape.T + s) * shape.ld_qkv + key * D + d];
+      w.push_back(dot / std::sqrt(static_cast<double>(D)));
+      max = std::max(max, w.back());
+    }
+    for (double& x : w) sum += x = std::exp(x - max);
+    for (double& x : w) x /= sum;
+    return w;
+  }
+  template <class Body>
+  void each_query(Body body) const {
+    for (int64_t b = 0; b < shape.batch; ++b)
+      for (int64_t t = 0; t < shape.T; ++t)
+        for (int64_t h = 0; h < shape.heads; ++h) body(b, t, h);
+  }
+};
+
+Aten::Aten(int, DType dtype, const AttentionShape& attention, bool)
+    : impl_(new Impl{.dtype = dtype, .shape = attention}) {
+  (void)cudaStreamCreateWithFlags(&impl_->stream, cudaStreamNonBlocking);
+}
+Aten::~Aten() {
+  (void)cudaStreamDestroy(impl_->stream);
+}
+
+cudaStream_t Aten::stream() const {
+  return impl_->stream;
+}
+
+void Aten::gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
+                const void* a, const void* b, void* c, bool accumulate) {
+  fake_gpu::run_on(impl_->stream,
+                   [=, left = impl_->at(a), right = impl_->at(b), out = impl_->at(c)] {
+                     for (int64_t i = 0; i < m; ++i)
+                       for (int64_t j = 0; j < n; ++j) {
+                         double sum = accumulate ? out[i * n + j] : 0;
+                         for (int64_t x = 0; x < k; ++x)
+                           sum += left[transpose_a == Transpose::no ? i * k + x : x * m + i] *
+                                  right[transpose_b == Transpose::no ? x * n + j : j * k + x];
+                         out.set(i * n + j, sum);
+                       }
+                   });
+}
+
+Aten::SavedPtr Aten::attention(const void* qkv) {
+  const Impl& s = *impl_;
+  const AttentionShape shape = s.shape;
+  const Memory out = s.take(shape.batch * shape.T * shape.heads * shape.D);
+  fake_gpu::run_on(s.stream, [&s, shape, out, from = s.at(qkv)] {
+    const Elements to = s.at(out->data());
+    s.each_query([&](int64_t b, int64_t t, int64_t h) {
+      const auto w = s.weights(from, b, t, h);
+      const int64_t value = shape.heads + shape.kv_heads + h / (shape.heads / shape.kv_heads);
+      for (int64_t d = 0; d < shape.D; ++d) {
+        double sum = 0;
+        for (int64_t i = 0; i <= t; ++i)
+          sum += w[static_cast<size_t>(i)] *
+                 from[(b * shape.T + i) * shape.ld_qkv + value * shape.D + d];
+        to.set(((b * shape.T + t) * shape.heads + h) * shape.D + d, sum);
+      }
+    });
+  });
+  return SavedPtr(new Saved{s.stream, out});
+}
+
+const void* Aten::attended(const Saved& saved) const {
+  return saved.out->data();
+}
+
+/// dq: (batch, T, heads, D) in memory; dk, dv: (batch, T, kv_heads, D).
+template <class T>
+Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved&, const void* dattended) {
+  Impl& s = *impl_;
+  const AttentionShape shape = s.shape;
+  const int64_t D = shape.D, tokens = shape.batch * shape.T, group = shape.heads / shape.kv_heads,
+                q_size = tokens * shape.heads * D, kv_size = tokens * shape.kv_heads * D;
+  let_go(s.stream, s.gradients);
+  s.gradients = s.take(q_size + 2 * kv_size);
+  fake_gpu::run_on(
+      s.stream, [=, &s, memory = s.gradients, from = s.at(qkv), d_out = s.at(dattended)] {
+        std::vector<double> all(static_cast<size_t>(q_size + 2 * kv_size));
+        double *const dq = all.data(), *const dk = dq + q_size, *const dv = dk + kv_size;
+        s.each_query([&](int64_t b, int64_t t, int64_t h) {
+          const auto w = s.weights(from, b, t, h);
+          const int64_t kv = h / group, key = (shape.heads + kv) * D,
+                        value = (shape.heads + shape.kv_heads + kv) * D;
+          const int64_t row = b * shape.T + t, at = (row * shape.heads + h) * D;
+          auto row_of = [&](int64_t i) { return (b * shape.T + i) * shape.ld_qkv; };
+          std::vector<double> dw(w.size());
+          double mean = 0;
+          for (size_t i = 0; i < w.size(); ++i) {
+            for (int64_t d = 0; d < D; ++d)
+              dw[i] += d_out[at + d] * from[row_of(static_cast<int64_t>(i)) + value + d];
+            mean += dw[i] * w[i];
+          }
+          for (size_t i = 0; i < w.size(); ++i) {
+            const auto other = static_cast<int64_t>(i);
+            const double slope = w[i] * (dw[i] - mean) / std::sqrt(static_cast<double>(D));
+            const int64_t to = ((b * shape.T + other) * shape.kv_heads + kv) * D;
+            for (int64_t d = 0; d < D; ++d) {
+              dq[at + d] += slope * from[row_of(other) + key + d];
+              dk[to + d] += slope * from[row_of(t) + h * D + d];
+              dv[to + d] += w[i] * d_out[at + d];
+            }
+          }
+        });
+        const Elements to = s.at(memory->data());
+        for (size_t i = 0; i < all.size(); ++i) to.set(static_cast<int64_t>(i), all[i]);
+      });
+  const T* data = reinterpret_cast<const T*>(s.gradients->data());
+  const int64_t q_row = shape.heads * D, kv_row = shape.kv_heads * D;
+  return {{data, shape.T * q_row, D, q_row},
+          {data + q_size, shape.T * kv_row, D, kv_row},
+          {data + q_size + kv_size, shape.T * kv_row, D, kv_row}};
+}
+
+template Aten::Gradients<float> Aten::attention_backward(const void*, const Saved&, const void*);
+template Aten::Gradients<Bf16> Aten::attention_backward(const void*, const Saved&, const void*);
+
+}  // namespace simplescale::cuda
