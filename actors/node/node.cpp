@@ -11,6 +11,7 @@
 #include "actors/node/join.hpp"
 #include "actors/node/trainer_process.hpp"
 #include "actors/supervision/supervisor_actor.hpp"
+#include "runtime/base/cpu_places.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/shared_memory.hpp"
 #include "runtime/data/data_location.hpp"
@@ -45,7 +46,16 @@ std::string segments_of(const NodeState& s, const std::string& process, pid_t pi
   return "ss-" + s.options.instance + "-" + dotted(process) + "-" + std::to_string(pid);
 }
 
-SpawnOptions trainer_command(const NodeOptions& o, const std::string& process) {
+/// The CPUs of a slot "n1.0"; empty: those of the node.
+CpuList place_of(const NodeOptions& o, const std::string& slot) {
+  const size_t dot = slot.rfind('.');
+  const size_t index = dot == std::string::npos ? SIZE_MAX : std::stoul(slot.substr(dot + 1));
+  return index < o.places.size() ? o.places[index] : CpuList();
+}
+
+/// slot: what it is at first, or "".
+SpawnOptions trainer_command(const NodeOptions& o, const std::string& process,
+                             const std::string& slot) {
   SpawnOptions command;
   command.argv = {program_folder() + "/simplescale-compute",
                   "trainer",
@@ -59,6 +69,7 @@ SpawnOptions trainer_command(const NodeOptions& o, const std::string& process) {
   // Slurm signals every process of a step. The agent knows what to do, and ends this one.
   command.deaf = std::getenv("SLURM_STEP_ID") != nullptr;
   if (may_lower_nice()) command.nice = kWarmNice;
+  command.cpus = place_of(o, slot);
   return command;
 }
 
@@ -91,11 +102,12 @@ caf::actor spawn_tree(Self* self) {
                              return child;
                            }});
   for (const auto& [id, process] : s.table.processes())
-    tree.children.push_back({{.id = id, .restart = Restart::transient},
-                             [node, watcher = o.watcher, id,
-                              command = trainer_command(o, id)](caf::scheduled_actor* parent) {
-                               return parent->spawn(trainer_process, node, watcher, id, command);
-                             }});
+    tree.children.push_back(
+        {{.id = id, .restart = Restart::transient},
+         [node, watcher = o.watcher, id,
+          command = trainer_command(o, id, process.slot)](caf::scheduled_actor* parent) {
+           return parent->spawn(trainer_process, node, watcher, id, command);
+         }});
   return self->spawn<caf::monitored>(supervisor_actor, std::move(tree));
 }
 
@@ -158,7 +170,10 @@ void raise(Self* self, const std::string& id) {
   const Process* process = s.table.process(id);
   if (!process || process->slot.empty()) return;
   s.watch.needed(id);
-  if (process->pid != 0 && may_lower_nice())
+  if (process->pid == 0) return;
+  if (Status status = place_process(process->pid, place_of(s.options, process->slot)); !status.ok())
+    log::debug("{} stays on its CPUs: {}", id, status.message());
+  if (may_lower_nice())
     if (Status status = set_nice(process->pid, getpriority(PRIO_PROCESS, 0)); !status.ok())
       log::debug("{} stays at low priority: {}", id, status.message());
 }
@@ -286,6 +301,7 @@ std::unique_ptr<LogScanner> scan_logs(Self* self) {
   LogScannerOptions options;
   options.folder = o.run.logs();
   options.node = o.name();
+  options.batch = o.batch_log;
   options.rules = o.log_rules;
   options.file_bytes_max = static_cast<uint64_t>(o.config.supervision.log_max_mib) << 20;
   options.found = [node = caf::actor_cast<caf::actor>(self)](LogFinding found) {

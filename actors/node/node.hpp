@@ -47,6 +47,8 @@ struct NodeOptions {
   FindNode find;                                                    // other agents
   std::shared_ptr<PeerTier> peers;                                  // null: no copies on peers
   std::shared_ptr<const LogRules> log_rules = std::make_shared<LogRules>();
+  std::string batch_log;                 // Slurm's, within the run's logs, if it is ours to read
+  std::vector<std::vector<int>> places;  // the CPUs of each slot; empty: those of the node
   std::string name() const { return "n" + std::to_string(index); }
 };
 

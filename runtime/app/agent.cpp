@@ -9,6 +9,7 @@
 #include <caf/all.hpp>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <future>
 #include <mutex>
 #include <set>
@@ -20,7 +21,9 @@
 #include "runtime/app/actor_process.hpp"
 #include "runtime/app/agent.hpp"
 #include "runtime/app/report.hpp"
+#include "runtime/base/cpu_places.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/config/slurm.hpp"
 #include "runtime/data/data_location.hpp"
 
 namespace simplescale {
@@ -45,6 +48,31 @@ Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan
   return std::make_shared<RingFiller>(
       std::move(rings), dataset.train, order,
       [](const Status& status) { log::error("the dataloader stops: {}", status.message()); });
+}
+
+/// This agent's task, if srun has started it.
+std::optional<slurm::Task> task_of_slurm() {
+  return slurm::task_of([](const char* name) -> std::string {
+    const char* value = std::getenv(name);
+    return value ? value : "";
+  });
+}
+
+/// The CPUs of each trainer of this node, beside the host's others.
+std::vector<CpuList> trainer_places(const Config& config, const Plan& plan, int node) {
+  const CpuList mask = cpu_mask();
+  const int slots = plan.topology.trainers_per_node;
+  const int nodes = plan.topology.nodes + static_cast<int>(config.cluster.spares);
+  slurm::HostSlots host{node * slots, nodes * slots};  // all nodes are on this host
+  if (const auto task = task_of_slurm())
+    host = slurm::cpu_slots(*task, slots, static_cast<int>(mask.size()),
+                            static_cast<int>(std::thread::hardware_concurrency()));
+  std::vector<CpuList> list = places(mask, numa_nodes(), host.total);
+  list = {list.begin() + host.first, list.begin() + host.first + slots};
+  for (int slot = 0; slot < slots; ++slot)
+    if (const CpuList& cpus = list[static_cast<size_t>(slot)]; !cpus.empty())
+      log::info("n{}.{} runs on the CPUs {} of its NUMA node", node, slot, cpu_list_text(cpus));
+  return list;
 }
 
 /// The supervisors and standbys that this agent has started. They are not bound to it; at the run's
@@ -134,7 +162,8 @@ Result<int> run_agent(const AgentOptions& o) {
   SS_ASSIGN(const Plan plan, make_plan(config));
   SS_ASSIGN(const Dataset dataset, open_tokens(config, plan.shape));
   auto states = std::make_shared<StateStore>();
-  SS_RETURN_IF_ERROR(states->create(o.instance, plan, o.node));
+  const auto places = trainer_places(config, plan, o.node);
+  SS_RETURN_IF_ERROR(states->create(o.instance, plan, o.node, places));
   SS_ASSIGN(auto filler, make_filler(config, plan, dataset, o.instance, o.node));
   SS_ASSIGN(LogRules rules, LogRules::load(config.supervision.log_rules));
   auto watcher = std::make_shared<ProcessWatcher>();
@@ -190,7 +219,9 @@ Result<int> run_agent(const AgentOptions& o) {
                         return transport.lookup(address, "node", kLookupMs);
                       },
                       peers,
-                      std::make_shared<LogRules>(std::move(rules))};
+                      std::make_shared<LogRules>(std::move(rules)),
+                      slurm::batch_log(task_of_slurm()),
+                      places};
   caf::actor node = system.spawn(node_actor, supervisor, std::move(options));
   transport.publish("node", node);
   int code;

@@ -5,12 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
+#include <thread>
 
 #include "actors/job/journal.hpp"
 #include "runtime/base/files.hpp"
@@ -26,6 +27,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr int64_t kCommandMs = 20'000;  // of sbatch and scontrol; a busy controller takes its time
+constexpr auto kAgain = std::chrono::seconds(2);  // scontrol, while a task waits for news
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -53,6 +55,11 @@ Result<std::string> must_run(const std::vector<std::string>& argv) {
   while (!result.output.empty() && result.output.back() == '\n') result.output.pop_back();
   if (result.code == 0) return result.output;
   return Status(Code::unavailable, shell_text(argv) + " failed: " + result.output);
+}
+
+/// The job in one line of name=value.
+Result<std::string> show(const std::string& job) {
+  return must_run({"scontrol", "show", "job", job, "--oneliner"});
 }
 
 /// The newest checkpoint by its folder's name: a measure of progress, not a promise.
@@ -130,14 +137,16 @@ Status requeue(const std::string& job, const std::string& excluded) {
   return must_run({"scontrol", "update", "JobId=" + job, "ExcNodeList=" + excluded}).status();
 }
 
-/// Whether Slurm knows this host as one of the job's.
-bool is_of_job(const std::string& host) {
-  const auto names = must_run({"scontrol", "show", "hostnames", variable("SLURM_JOB_NODELIST")});
-  if (!names.ok()) return false;
-  std::istringstream lines(*names);
-  for (std::string line; std::getline(lines, line);)
-    if (line == host) return true;
-  return false;
+/// The hosts of a list of Slurm's, which may have ranges.
+std::vector<std::string> hosts_of(const std::string& list) {
+  std::vector<std::string> hosts;
+  const auto names = must_run({"scontrol", "show", "hostnames", list});
+  std::istringstream lines(names.ok() ? *names : "");
+  for (std::string line; std::getline(lines, line);) hosts.push_back(line);
+  return hosts;
+}
+bool has(const std::vector<std::string>& hosts, const std::string& host) {
+  return std::ranges::find(hosts, host) != hosts.end();
 }
 
 Status note_failed_node(const std::string& run, const json& line) {
@@ -148,6 +157,51 @@ Status note_failed_node(const std::string& run, const json& line) {
       file >= 0 && write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   if (file >= 0) close(file);
   return written ? Status() : Status(Code::io, "cannot write " + path);
+}
+
+/// The run's last word on its nodes.
+std::vector<slurm::Seat> seats_of(const RunFolder& run) {
+  std::vector<slurm::Seat> seats;
+  const auto text = read_text(run.status());
+  const json page = text.ok() ? json::parse(*text, nullptr, false) : json();
+  if (!page.is_object() || !page.contains("nodes") || !page["nodes"].is_array()) return seats;
+  for (const json& node : page["nodes"]) {
+    if (!node.is_object()) continue;
+    try {
+      seats.push_back(
+          {node.value("name", ""), node.value("host", ""), node.value("state", "") == "lost"});
+    } catch (const json::exception&) {
+      return {};
+    }
+  }
+  return seats;
+}
+
+/// What this process says from now on is added to a file.
+void write_to(const std::string& path) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (file < 0) return;
+  dup2(file, STDOUT_FILENO);
+  dup2(file, STDERR_FILENO);
+  close(file);
+}
+
+/// How long Slurm takes at most to notice that a host does not answer; some time later it is down.
+std::chrono::seconds slurm_patience() {
+  const auto config = must_run({"scontrol", "show", "config"});
+  int seconds = 300;  // Slurm's default
+  if (config.ok())
+    if (const size_t at = config->find("SlurmdTimeout"); at != std::string::npos)
+      std::sscanf(config->c_str() + at, "SlurmdTimeout = %d", &seconds);
+  return std::chrono::seconds(std::clamp(seconds, 1, 3600) / 2 + 30);
+}
+
+/// Whether a host answers, for all that Slurm knows.
+bool answers(const std::string& host) {
+  const auto shown = must_run({"scontrol", "show", "node", host, "--oneliner"});
+  const std::string state = shown.ok() ? slurm::field(*shown, "State") : "";
+  const auto says = [&](const char* what) { return state.find(what) != std::string::npos; };
+  return !state.empty() && !says("*") && !says("DOWN") && !says("NOT_RESPONDING");
 }
 
 }  // namespace
@@ -200,7 +254,7 @@ int requeue_command(const std::string& path, int code) {
     std::fprintf(stderr, "simplescale: requeue is for the batch script of a job of Slurm\n");
     return exit_code(Code::usage);
   }
-  const auto shown = must_run({"scontrol", "show", "job", job, "--oneliner"});
+  const auto shown = show(job);
   if (!shown.ok()) log::warn("{}", shown.status().message());
   const auto loaded = load_config(run.config());
   slurm::JobEnd end;
@@ -230,11 +284,39 @@ int requeue_command(const std::string& path, int code) {
   return verdict.code;
 }
 
+void stand_in_for_script(const std::string& path, const slurm::Task& task, int code) {
+  const std::string job = job_id();
+  const std::vector<slurm::Seat> seats = seats_of(RunFolder{path});
+  if (job.empty() || !slurm::first_of_the_others(seats, "n" + std::to_string(task.task))) return;
+  auto shown = show(job);
+  if (!shown.ok() || slurm::field(*shown, "BatchFlag") != "1") return;  // of salloc
+  // Slurm starts the script on the first host. What it says of the job later leaves lost hosts out.
+  const auto hosts = hosts_of(variable("SLURM_JOB_NODELIST"));
+  if (hosts.empty() || !slurm::script_may_be_lost(seats, hosts[0])) return;
+  write_to(RunFolder{path}.logs() + "/slurm-" + job + ".out");  // srun is gone with its host
+  log::info("waiting until Slurm has noticed the loss of {}, on which the script ran", hosts[0]);
+  const auto by_then = std::chrono::steady_clock::now() + slurm_patience();
+  while (!shown.ok() || slurm::field(*shown, "JobState") == "RUNNING") {
+    if (shown.ok() && !has(hosts_of(slurm::field(*shown, "NodeList")), hosts[0])) {
+      requeue_command(path, code);
+      shown = show(job);
+      if (shown.ok() && slurm::field(*shown, "JobState") != "RUNNING") return;
+      if (auto ended = must_run({"scancel", job}); !ended.ok())
+        log::error("{}", ended.status().message());
+      return;
+    }
+    if (std::chrono::steady_clock::now() > by_then && answers(hosts[0]))
+      return log::info("{} answers Slurm: its script goes on", hosts[0]);
+    std::this_thread::sleep_for(kAgain);  // Slurm announces nothing to us
+    shown = show(job);
+  }
+}
+
 std::pair<std::string, std::string> drain_in_slurm(const std::string& run, const std::string& host,
                                                    const std::string& reason) {
   const std::string job = job_id();
   if (job.empty()) return {"", ""};
-  if (!slurm::valid_node_name(host) || !is_of_job(host))
+  if (!slurm::valid_node_name(host) || !has(hosts_of(variable("SLURM_JOB_NODELIST")), host))
     return {"not_drained_in_slurm", "Slurm has no such node in this job"};
   const json line = {{"job", job}, {"host", host}, {"reason", reason}, {"time", wall_time_s()}};
   if (Status noted = note_failed_node(run, line); !noted.ok()) log::warn("{}", noted.message());

@@ -34,6 +34,11 @@ Status submit_command(const std::string& config, Overrides overrides, const std:
 /// Returns the job's exit code.
 int requeue_command(const std::string& run, int code);
 
+/// By every task, once the run is over: if the batch script has died with its host, one of them
+/// ends or requeues the job in its stead. Without it a job that outlives lost hosts (--no-kill)
+/// would keep the others until its time limit. That task blocks until Slurm has noticed the loss.
+void stand_in_for_script(const std::string& run, const slurm::Task& task, int code);
+
 /// Inside a job: what a node that failed its diagnosis means for Slurm. Notes it for the next
 /// requeue, and drains it if this user may. Blocks for as long as scontrol does. Returns an event's
 /// kind and reason; an empty kind outside a job.

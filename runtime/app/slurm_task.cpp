@@ -171,7 +171,9 @@ Status train_in_slurm(RunStart start, const slurm::Task& task) {
                  keeper.dead().c_str(), run.logs().c_str(), task.task);
   }
   std::fflush(nullptr);
-  std::exit(code < 0 ? exit_code(Code::requeue) : code);
+  if (code < 0) code = exit_code(Code::requeue);
+  stand_in_for_script(run.path, task, code);
+  std::exit(code);
 }
 
 }  // namespace simplescale

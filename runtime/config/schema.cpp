@@ -153,7 +153,7 @@ const Key table[] = {
   {"slurm", "partition", REF(slurm.partition), any, no, "Where `submit` sends the job. Empty: Slurm's default."},
   {"slurm", "account", REF(slurm.account), any, no, "Who pays. Empty: the user's default."},
   {"slurm", "qos", REF(slurm.qos), any, no, "Quality of service. Empty: the default."},
-  {"slurm", "tasks_per_node", REF(slurm.tasks_per_node), {1, 64}, no, "Nodes of ours on one host; more than one where hosts have several times trainers_per_node devices."},
+  {"slurm", "tasks_per_node", REF(slurm.tasks_per_node), {0, 64}, no, "Nodes of ours on one host; more than one where hosts have several times trainers_per_node devices. 0: as many as each host has CPUs (cpus_per_task) and GPUs for."},
   {"slurm", "cpus_per_task", REF(slurm.cpus_per_task), {0, 4096}, no, "CPUs of a node of ours, bound as Slurm does. 0: whole hosts, unbound."},
   {"slurm", "gpus_per_node", REF(slurm.gpus_per_node), {-1, 64}, no, "GPUs of a host. -1: one a trainer if cluster.device is cuda, else none."},
   {"slurm", "time_minutes", REF(slurm.time_minutes), {0, 1e6}, no, "Time limit; the job saves before it and is requeued. 0: the partition's."},

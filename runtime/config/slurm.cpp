@@ -138,6 +138,16 @@ HostSlots host_slots(const Task& task, int slots) {
   return {task.local_task * slots, task.tasks_on_host * slots};
 }
 
+HostSlots cpu_slots(const Task& task, int slots, int bound, int online) {
+  if (bound < online) return {0, slots};
+  return {task.local_task * slots, task.tasks_on_host * slots};
+}
+
+std::string batch_log(const std::optional<Task>& task) {
+  if (!task || task->task != 0) return "";
+  return "slurm-" + task->instance.substr(0, task->instance.find('.')) + ".out";
+}
+
 int task_cores(const Task& task, int bound, int online) {
   return std::max(1, bound < online ? bound : bound / task.tasks_on_host);
 }
@@ -165,27 +175,39 @@ Result<std::string> batch_script(const Config& config, const std::string& progra
                                    {"slurm.qos", slurm.qos}})
     SS_RETURN_IF_ERROR(check_value(key, value));
   const int64_t per_host = slurm.tasks_per_node;
+  const bool packed = per_host == 0;  // hosts take as many tasks as they have room for
   int64_t gpus = slurm.gpus_per_node;
   if (gpus < 0)
-    gpus =
-        config.cluster.device == DeviceKind::cuda ? per_host * config.cluster.trainers_per_node : 0;
+    gpus = config.cluster.device == DeviceKind::cuda
+               ? std::max<int64_t>(1, per_host) * config.cluster.trainers_per_node
+               : 0;
+  if (packed && slurm.cpus_per_task == 0)
+    return Status(
+        Code::bad_config,
+        "slurm.tasks_per_node = 0 needs slurm.cpus_per_task: else Slurm does not know how "
+        "many tasks a host has room for");
   std::string text =
       "#!/bin/bash\n"
       "# Written by `simplescale submit`. Slurm starts it on the first node, and again after "
       "every requeue.\n";
   const auto option = [&](const std::string& line) { text += "#SBATCH --" + line + "\n"; };
   option("job-name=" + config.run.name);
-  option("nodes=" + std::to_string((tasks + per_host - 1) / per_host));
   option("ntasks=" + std::to_string(tasks));
-  option("ntasks-per-node=" + std::to_string(per_host));
-  if (gpus > 0) option("gpus-per-node=" + std::to_string(gpus));
+  if (!packed) {
+    option("nodes=" + std::to_string((tasks + per_host - 1) / per_host));
+    option("ntasks-per-node=" + std::to_string(per_host));
+  }
+  if (gpus > 0 && packed)
+    option("gpus-per-task=" + std::to_string(config.cluster.trainers_per_node));
+  else if (gpus > 0)
+    option("gpus-per-node=" + std::to_string(gpus));
   if (slurm.cpus_per_task > 0)
     option("cpus-per-task=" + std::to_string(slurm.cpus_per_task));
   else
     option("exclusive");
   option("no-kill");
   option("requeue");
-  option("signal=B:USR1@" + std::to_string(slurm.save_before_end_s));
+  option("signal=USR1@" + std::to_string(slurm.save_before_end_s));
   option("open-mode=append");
   option("output=" + run + "/logs/slurm-%j.out");
   if (slurm.time_minutes > 0) option("time=" + std::to_string(slurm.time_minutes));
@@ -208,8 +230,9 @@ Result<std::string> batch_script(const Config& config, const std::string& progra
 srun --no-kill --kill-on-bad-exit=0 --wait=0 )" +
           binding + R"( "$program" train "$run/control/submit.toml" --run="$run" &
 step=$!
-trap 'kill -USR1 $step' USR1  # the time limit is near: save, and go on in the next allocation
-trap : TERM                   # scancel, preemption: the tasks got it as well, and save
+# Near the time limit Slurm sends USR1 to the tasks, for scancel and preemption TERM: they save.
+trap 'kill -USR1 $step' USR1
+trap : TERM  # srun would kill its tasks
 while :; do
   wait $step
   code=$?
@@ -239,7 +262,10 @@ Result<std::string> array_script(const std::string& batch_script, const std::str
       text += line + "\n";
   text += "\nruns=(\n";
   for (const std::string& run : runs) text += run + "\n";
-  return text + ")\nexec bash \"${runs[$SLURM_ARRAY_TASK_ID]}/control/submit.sh\"\n";
+  return text + R"()
+run=${runs[$SLURM_ARRAY_TASK_ID]}
+exec bash "$run/control/submit.sh" >>"$run/logs/slurm-$SLURM_JOB_ID.out" 2>&1
+)";
 }
 
 Verdict judge(const JobEnd& end, const Requeues& before) {
@@ -271,6 +297,18 @@ Verdict judge(const JobEnd& end, const Requeues& before) {
     verdict.reason = "goes on from step " + std::to_string(end.step);
   }
   return verdict;
+}
+
+bool first_of_the_others(const std::vector<Seat>& seats, const std::string& name) {
+  const auto first = std::ranges::find(seats, false, &Seat::lost);
+  return first != seats.end() && first->name == name &&
+         std::ranges::any_of(seats, [](const Seat& seat) { return seat.lost; });
+}
+
+bool script_may_be_lost(const std::vector<Seat>& seats, const std::string& script_host) {
+  return std::ranges::any_of(seats, [](const Seat& s) { return s.name == "n0" && s.lost; }) &&
+         std::ranges::none_of(seats,
+                              [&](const Seat& s) { return s.host == script_host && !s.lost; });
 }
 
 std::string field(const std::string& line, const std::string& name) {

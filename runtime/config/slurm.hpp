@@ -45,6 +45,12 @@ struct HostSlots {
 };
 HostSlots host_slots(const Task& task, int slots);
 
+/// The same for its CPUs: those of a mask narrower than the host are its own.
+HostSlots cpu_slots(const Task& task, int slots, int bound, int online);
+/// The file in the run's logs to which Slurm, srun and the batch script write, to be read by the
+/// first task: it runs where they do. "" for the others.
+std::string batch_log(const std::optional<Task>& task);
+
 /// CPUs for the task's trainers. bound: those of its CPU mask; online: of the host. A mask of the
 /// whole host is shared with the other tasks on it.
 int task_cores(const Task& task, int bound, int online);
@@ -86,6 +92,18 @@ struct Verdict {
   Requeues next;  // to be kept
 };
 Verdict judge(const JobEnd& end, const Requeues& before);
+
+/// A node of ours, by the run's last word on it.
+struct Seat {
+  std::string name, host;
+  bool lost = false;
+};
+/// Whether nodes have been lost and `name` is the first of the others, so that it acts for them.
+bool first_of_the_others(const std::vector<Seat>& seats, const std::string& name);
+/// Whether the batch script's host may be lost: the first node of ours is, which is always there,
+/// and no other one there lives. (Who supervises does not know the host of a node that was lost
+/// with the supervisor before.)
+bool script_may_be_lost(const std::vector<Seat>& seats, const std::string& script_host);
 
 /// "JobState=RUNNING" in a line of `scontrol show job --oneliner`; "" if there is none.
 std::string field(const std::string& line, const std::string& name);

@@ -87,6 +87,42 @@ TEST_SUITE("slurm") {
     CHECK(host_slots(task, 4).total == 4);
   }
 
+  TEST_CASE("slurm: a mask of its own is a task's alone, a whole host's is shared") {
+    const Task task{.local_task = 1, .tasks_on_host = 2};
+    CHECK(cpu_slots(task, 4, 8, 16).first == 0);
+    CHECK(cpu_slots(task, 4, 8, 16).total == 4);
+    CHECK(cpu_slots(task, 4, 16, 16).first == 4);
+    CHECK(cpu_slots(task, 4, 16, 16).total == 8);
+  }
+
+  TEST_CASE("slurm: the first task reads what Slurm and the batch script write") {
+    auto task = task_of(environment(third_task));
+    CHECK(batch_log(task).empty());
+    task->task = 0;
+    CHECK(batch_log(task) == "slurm-77.out");
+    CHECK(batch_log(std::nullopt).empty());
+  }
+
+  TEST_CASE("slurm: one of the nodes that are left acts for a batch script that is lost") {
+    const std::vector<Seat> whole = {{"n0", "a", false}, {"n1", "a", false}, {"n2", "b", false}};
+    for (const char* name : {"n0", "n1", "n2"}) CHECK_FALSE(first_of_the_others(whole, name));
+    CHECK_FALSE(script_may_be_lost(whole, "a"));
+    std::vector<Seat> half = whole;
+    half[0].lost = true;
+    CHECK(first_of_the_others(half, "n1"));
+    CHECK_FALSE(first_of_the_others(half, "n2"));
+    CHECK_FALSE(script_may_be_lost(half, "a"));  // a node died there, not the host
+    half[1].lost = true;
+    CHECK(first_of_the_others(half, "n2"));
+    CHECK(script_may_be_lost(half, "a"));
+    half[0].host = "";  // forgotten with the supervisor
+    half[1].host = "";
+    CHECK(script_may_be_lost(half, "a"));
+    half[2].lost = true;
+    CHECK_FALSE(first_of_the_others(half, "n2"));
+    CHECK_FALSE(first_of_the_others({}, "n0"));
+  }
+
   TEST_CASE("slurm: only plain names are given to its commands") {
     for (const char* good : {"n1", "gpu-07.cluster.example", "A_1"}) CHECK(valid_node_name(good));
     for (const char* bad : {"", "-n1", "n 1", "n1;reboot", "$(reboot)", "n1\n", "n[1-4]", "a=b"})
@@ -105,7 +141,7 @@ TEST_SUITE("slurm") {
     REQUIRE(script.ok());
     for (const char* option :
          {"job-name=r", "nodes=5", "ntasks=5", "ntasks-per-node=1", "gpus-per-node=8", "exclusive",
-          "no-kill", "requeue", "signal=B:USR1@120", "open-mode=append", "time=60",
+          "no-kill", "requeue", "signal=USR1@120", "open-mode=append", "time=60",
           "output=/runs/r/logs/slurm-%j.out", "partition=gpu"})
       CHECK(script->find(std::string("#SBATCH --") + option + "\n") != std::string::npos);
     CHECK(script->find("srun --no-kill --kill-on-bad-exit=0 --wait=0 --cpu-bind=none ") !=
@@ -116,6 +152,16 @@ TEST_SUITE("slurm") {
     for (const char* option : {"nodes=3", "ntasks=5", "gpus-per-node=16", "cpus-per-task=12"})
       CHECK(bound->find(std::string("#SBATCH --") + option + "\n") != std::string::npos);
     CHECK(bound->find("exclusive") == std::string::npos);
+    config.slurm.tasks_per_node = 0;  // hosts of different sizes
+    const auto packed = batch_script(config, "/bin/simplescale", 5);
+    REQUIRE(packed.ok());
+    for (const char* option : {"ntasks=5", "gpus-per-task=8", "cpus-per-task=12"})
+      CHECK(packed->find(std::string("#SBATCH --") + option + "\n") != std::string::npos);
+    for (const char* option : {"nodes=", "ntasks-per-node", "gpus-per-node", "exclusive"})
+      CHECK(packed->find(std::string("#SBATCH --") + option) == std::string::npos);
+    config.slurm.cpus_per_task = 0;
+    config.cluster.device = DeviceKind::cpu;
+    CHECK(batch_script(config, "/bin/simplescale", 5).status().code() == Code::bad_config);
   }
 
   TEST_CASE("slurm: what could be read as more than a value is refused") {
@@ -186,7 +232,8 @@ TEST_SUITE("slurm") {
           "#SBATCH --ntasks=2\n", "#SBATCH --no-kill\n", "#SBATCH --requeue\n",
           "#SBATCH --output=/sweep/logs/slurm-%A_%a.out\n",
           "runs=(\n/sweep/000-seed-1\n/sweep/001-seed-2\n)\n",
-          "exec bash \"${runs[$SLURM_ARRAY_TASK_ID]}/control/submit.sh\"\n"})
+          "run=${runs[$SLURM_ARRAY_TASK_ID]}\n",
+          "exec bash \"$run/control/submit.sh\" >>\"$run/logs/slurm-$SLURM_JOB_ID.out\" 2>&1\n"})
       CHECK_MESSAGE(script->find(line) != std::string::npos, line);
     CHECK(script->find("srun") == std::string::npos);
     CHECK(script->find("job-name=one") == std::string::npos);
