@@ -7,16 +7,25 @@
 #   tests/slurm/cluster.sh node FOLDER NAME           starts the slurmd of one node (again)
 #
 # FOLDER holds the configuration, state, logs and keys; the machine's own Slurm and munge, if any, are left alone.
-# Exit 77 with the reason where Slurm is not installed or cannot run. Needs: slurmctld slurmd slurm-client munge.
+# Exit 77 with the reason where Slurm is not installed or cannot run. Needs: slurmctld slurmd slurm-client munge. With
+# slurmdbd and mariadb-server-core `sacct` works, too.
+#
+# Nodes have 2 CPUs and 2 GPUs (in name only), the last one twice as many. Jobs in the partitions `scavenge` and
+# `scavenge-now` are preempted by those in `all`: the former are told 30 s before.
 set -euo pipefail
 command=${1:-} folder=$(realpath -m "${2:-/tmp/simplescale-slurm}") nodes=${3:-6}
 port=${SIMPLESCALE_SLURM_PORT:-17400}
 export SLURM_CONF=$folder/slurm.conf PATH=$PATH:/usr/sbin:/sbin
 
-skip() { echo "SKIPPED: $*" >&2; exit 77; }
+skip() {
+  echo "SKIPPED: $*" >&2
+  stop  # what has started already
+  exit 77
+}
 
 write_configuration() {
-  local i
+  local i size device
+  rm -f "$folder/gres.conf"
   cat >"$SLURM_CONF" <<CONF
 ClusterName=simplescale
 SlurmctldHost=$(hostname)(127.0.0.1)
@@ -34,7 +43,7 @@ StateSaveLocation=$folder/state
 SlurmdSpoolDir=$folder/spool-%n
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin=task/$( (($(nproc) > 1)) && echo affinity || echo none)
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SwitchType=switch/none
@@ -48,12 +57,67 @@ KillWait=20
 InactiveLimit=0
 MinJobAge=600
 OverTimeLimit=0
+MessageTimeout=5
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+GresTypes=gpu
 SchedulerParameters=sched_interval=1,sched_min_interval=0,default_queue_depth=50,bf_interval=1
 CONF
   for ((i = 1; i <= nodes; ++i)); do
-    echo "NodeName=node$i NodeHostname=$(hostname) NodeAddr=127.0.0.1 Port=$((port + i)) CPUs=2 State=UNKNOWN" >>"$SLURM_CONF"
-  done
-  echo "PartitionName=all Nodes=node[1-$nodes] Default=YES MaxTime=INFINITE OverSubscribe=NO State=UP" >>"$SLURM_CONF"
+    size=$((i < nodes || nodes == 1 ? 2 : 4))
+    echo "NodeName=node$i NodeHostname=$(hostname) NodeAddr=127.0.0.1 Port=$((port + i)) CPUs=$size Gres=gpu:$size State=UNKNOWN"
+    for device in /dev/{null,zero,full,random}; do
+      ((size-- > 0)) && echo "NodeName=node$i Name=gpu File=$device"
+    done >>"$folder/gres.conf" || true
+  done >>"$SLURM_CONF"
+  local partition="Nodes=node[1-$nodes] MaxTime=INFINITE OverSubscribe=NO State=UP"
+  cat >>"$SLURM_CONF" <<CONF
+PartitionName=all Default=YES PriorityTier=10 PreemptMode=OFF $partition
+PartitionName=scavenge PriorityTier=1 PreemptMode=REQUEUE GraceTime=30 $partition
+PartitionName=scavenge-now PriorityTier=1 PreemptMode=REQUEUE GraceTime=0 $partition
+CONF
+  if has_accounting; then
+    cat >>"$SLURM_CONF" <<CONF
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=localhost
+AccountingStoragePass=$folder/munge.socket
+AccountingStoragePort=$((port + 91))
+CONF
+  fi
+}
+
+has_accounting() {
+  local program
+  for program in slurmdbd mariadbd sacctmgr; do command -v "$program" >/dev/null || return 1; done
+}
+
+# A database of its own, without users, reached by a socket in a folder that only we may enter, and Slurm's daemon that
+# keeps the jobs in it.
+start_accounting() {
+  has_accounting || { echo "no sacct: apt-get install slurmdbd mariadb-server-core" >&2; return 0; }
+  mkdir -m 700 -p "$folder/mysql"
+  export MYSQL_UNIX_PORT=$folder/mysql/socket
+  setsid mariadbd --no-defaults --datadir="$folder/mysql" --socket="$MYSQL_UNIX_PORT" --skip-networking --skip-grant-tables \
+    --user="$(id -un)" --pid-file="$folder/mysql.pid" --innodb-buffer-pool-size=16M --innodb-log-file-size=8M \
+    --innodb-flush-log-at-trx-commit=0 \
+    </dev/null >"$folder/mysql.log" 2>&1 &
+  await mariadbd test -S "$MYSQL_UNIX_PORT"
+  (umask 077 && cat >"$folder/slurmdbd.conf" <<CONF
+AuthType=auth/munge
+AuthInfo=socket=$folder/munge.socket
+DbdHost=localhost
+DbdPort=$((port + 91))
+SlurmUser=$(id -un)
+LogFile=$folder/slurmdbd.log
+PidFile=$folder/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=$(id -un)
+StorageLoc=slurm
+CONF
+  )
+  setsid slurmdbd </dev/null >/dev/null 2>&1 || skip "slurmdbd does not start; see $folder/slurmdbd.log"
+  await slurmdbd sacctmgr --immediate add cluster simplescale
 }
 
 # await WHAT COMMAND...: until it succeeds; daemons do not tell when they are ready.
@@ -66,7 +130,7 @@ await() {
   done
 }
 
-all_idle() { [[ $(sinfo --noheader --Node --format=%T | grep -c '^idle$') == "$nodes" ]]; }
+all_idle() { [[ $(sinfo --noheader --Node --partition=all --format=%T | grep -c '^idle$') == "$nodes" ]]; }
 
 start_node() { setsid slurmd -N "$1" </dev/null >/dev/null 2>&1; }
 
@@ -83,6 +147,7 @@ start() {
   munged --force --key-file="$folder/munge.key" --socket="$folder/munge.socket" --pid-file="$folder/munged.pid" \
     --log-file="$folder/munged.log" --seed-file="$folder/munge.seed" --num-threads=2 ||
     skip "munged does not start; see $folder/munged.log"
+  start_accounting
   setsid slurmctld -c </dev/null >/dev/null 2>&1 || skip "slurmctld does not start; see $folder/slurmctld.log"
   await slurmctld scontrol ping
   for ((i = 1; i <= nodes; ++i)); do
@@ -98,7 +163,7 @@ end_process() {
   local pid name
   pid=$(cat "$1" 2>/dev/null) || return 0
   name=$(ps -o comm= -p "$pid" 2>/dev/null) || return 0
-  [[ $name =~ ^(munged|slurm) ]] || return 0  # the number belongs to somebody else by now
+  [[ $name =~ ^(munged|slurm|mariadbd) ]] || return 0  # the number belongs to somebody else by now
   kill "$pid" 2>/dev/null || true
   for _ in {1..50}; do
     [[ -d /proc/$pid ]] || return 0
@@ -117,7 +182,7 @@ stop() {
       sleep 0.1
     done
   fi
-  for file in "$folder"/node*.pid "$folder/slurmctld.pid" "$folder/munged.pid"; do end_process "$file"; done
+  for file in "$folder"/node*.pid "$folder/slurmctld.pid" "$folder/slurmdbd.pid" "$folder/mysql.pid" "$folder/munged.pid"; do end_process "$file"; done
   rm -f "$folder"/*.pid
 }
 
@@ -125,5 +190,5 @@ case $command in
   start) start ;;
   stop) stop ;;
   node) start_node "$3" ;;
-  *) sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 64 ;;
+  *) sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 64 ;;
 esac

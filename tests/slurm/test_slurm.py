@@ -1,4 +1,4 @@
-"""Under a real Slurm of six nodes on this machine (cluster.sh): jobs, lost nodes, requeues, drained nodes.
+"""Under a real Slurm of eight nodes on this machine (cluster.sh): jobs, lost nodes, requeues, drained nodes.
 
 Skips visibly where Slurm is not installed or cannot run."""
 
@@ -13,11 +13,12 @@ import sys
 import tempfile
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 
-from common import PROGRAM, Case, last_step, leftovers, lines, status  # noqa: E402
+from common import PROGRAM, Case, last_step, leftovers, lines, status, trainer_pids  # noqa: E402
 
 CLUSTER = HERE / "cluster.sh"
 
@@ -45,6 +46,15 @@ def parent(pid):
     return int(re.search(r"PPid:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1])
 
 
+def cpus(pid):
+    return sorted(os.sched_getaffinity(pid))
+
+
+def environment(pid):
+    text = pathlib.Path(f"/proc/{pid}/environ").read_text()
+    return dict(word.split("=", 1) for word in text.split("\0") if "=" in word)
+
+
 def name_of(pid):
     try:
         return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
@@ -63,10 +73,11 @@ class Slurm(Case):
         cls.cluster = tempfile.mkdtemp(prefix="simplescale-slurm-")
         os.environ.setdefault("SIMPLESCALE_SLURM_PORT", "17500")
         cls.addClassCleanup(lambda: subprocess.run([CLUSTER, "stop", cls.cluster], capture_output=True, timeout=60))
-        done = subprocess.run([CLUSTER, "start", cls.cluster, "6"], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([CLUSTER, "start", cls.cluster, "8"], capture_output=True, text=True, timeout=60)
         if done.returncode == 77:
             raise unittest.SkipTest(done.stderr.strip())
         assert done.returncode == 0, done.stderr
+        cls.accounting = "no sacct" not in done.stderr
         os.environ["SLURM_CONF"] = f"{cls.cluster}/slurm.conf"
 
     # --- What Slurm says ---
@@ -106,6 +117,31 @@ class Slurm(Case):
             self.references[key] = self.digest(run)
         return self.references[key]
 
+    def check_goes_on_by_itself(self, run, lost_supervisor=False):
+        """It was interrupted once, and nothing was lost or made twice. Steps may be if the supervisor has been lost."""
+        self.check_whole(run)
+        events = lines(run / "events.jsonl")
+        saved = [e["step"] for e in events if e["kind"] == "checkpoint_saved"][0]
+        self.assertGreaterEqual(saved, 20)
+        self.assertLess(saved, self.steps, "it was interrupted")
+        self.assertEqual([e["reason"] for e in events if e["kind"] == "started"], ["", f"goes on from step {saved}"])
+        made = [m["step"] for m in lines(run / "metrics.jsonl")]
+        self.assertEqual(sorted(set(made)) if lost_supervisor else made, list(range(1, self.steps + 1)))
+
+    def exit_codes(self, *jobs):
+        """Of the jobs and their steps, as sacct has them: from slurmdbd; without one jobcomp/filetxt's, which has no steps."""
+        source = "--duplicates" if self.accounting else "--completion"
+        text = slurm("sacct", source, "--noheader", "--parsable2", "--format=jobid,exitcode", "--jobs", ",".join(jobs))
+        return {tuple(line.split("|")) for line in text.splitlines()}
+
+    def not_of_the_script(self, run, job):
+        script = self.job(job)["BatchHost"]
+        return next(n["name"] for n in status(run)["nodes"] if n["group"] and n["host"] != script)
+
+    def wait_for_one_group(self, run):
+        self.wait_for(lambda: any("1 groups instead of 2" in e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "joined"),
+                      "one group")
+
     def check_whole(self, run):
         self.assertEqual(self.digest(run), self.reference())
         self.assertIn("each sample exactly once", self.verify(run))
@@ -118,11 +154,12 @@ class Slurm(Case):
         """As if it lost its power: slurmd, the step's daemon, our processes. Stopped first, so that none can react."""
         daemon = int(pathlib.Path(f"{self.cluster}/{host}.pid").read_text())
         ours = [p for p in processes(host) if name_of(p) not in ("slurmd", "")]
-        steps = {parent(p) for p in ours if name_of(p).startswith("simplescale")}
+        steps = {parent(p) for p in ours}
         victims = {daemon, *ours, *(p for p in steps if name_of(p) == "slurmstepd")}
         self.assertGreater(len(victims), 4, "slurmd, slurmstepd, the launcher, the agent and its trainers")
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in victims:
+        srun = [p for p in victims if name_of(p) == "srun"]  # would be woken as an orphan, and react
+        for number, pids in ((signal.SIGSTOP, victims), (signal.SIGKILL, srun), (signal.SIGKILL, victims)):
+            for pid in pids:
                 try:
                     os.kill(pid, number)
                 except ProcessLookupError:
@@ -150,7 +187,7 @@ class Slurm(Case):
     def test_submit_to_finish(self):
         script = self.command("submit", self.config, f"--run={self.folder / 'dry'}", *self.layout_flags, "--train.max_steps=5",
                               "--cluster.spares=1", "--slurm.time_minutes=90", "--slurm.options=--comment=hello --nice=3", "--dry-run")
-        for option in ("nodes=3", "ntasks-per-node=1", "no-kill", "requeue", "signal=B:USR1@120", "open-mode=append", "time=90",
+        for option in ("nodes=3", "ntasks-per-node=1", "no-kill", "requeue", "signal=USR1@120", "open-mode=append", "time=90",
                        "comment=hello", "nice=3", f"output={self.folder}/dry/logs/slurm-%j.out"):
             self.assertIn(f"#SBATCH --{option}\n", script)
         self.assertEqual((self.folder / "dry/control/submit.sh").read_text(), script)
@@ -175,40 +212,109 @@ class Slurm(Case):
     def test_a_killed_node_is_replaced_by_a_spare(self):
         run, job = self.submit("run", "--cluster.spares=1")
         self.wait_for_step(run, 20)
-        victim = next(n["name"] for n in status(run)["nodes"] if n["group"] and n["host"] != self.job(job)["BatchHost"])
-        host = self.host(run, victim)
+        host = self.host(run, self.not_of_the_script(run, job))
         self.kill_host(host)
         self.wait_for(lambda: any("takes the place of" in e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "joined"),
                       "the spare")
         self.command("console", run, "-c", "pause")  # until Slurm has noticed, too
         self.wait_for(lambda: self.slurm_sees_down(host), f"Slurm to see that {host} is down", timeout=30)
         self.assertEqual(self.job(job)["JobState"], "RUNNING")
+        # What srun says of that is in the script's file, which is read by the rules.
+        notice = self.wait_for(lambda: [e for e in lines(run / "events.jsonl") if e.get("rule") == "slurm_node_failure"], "srun's notice")
+        self.assertEqual((notice[0]["file"], notice[0]["subject"]), (f"slurm-{job}.out", "n0"))
+        self.assertIn(f"Node failure on {host}", self.command("logs", run, f"slurm-{job}"))
         self.command("console", run, "-c", "resume")
         self.wait_for_end(run, job)
         self.check_whole(run)
 
-    def test_without_a_spare_the_other_group_goes_on(self):
-        run, job = self.submit("run")
+    def lost_without_a_spare(self):
+        run, job = self.submit("no-spare")
         self.wait_for_step(run, 20)
-        victim = next(n["name"] for n in status(run)["nodes"] if n["host"] != self.job(job)["BatchHost"])
-        self.kill_host(self.host(run, victim))
-        self.wait_for(lambda: any("1 groups instead of 2" in e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "joined"),
-                      "one group")
+        self.kill_host(self.host(run, self.not_of_the_script(run, job)))
+        self.wait_for_one_group(run)
         self.wait_for_end(run, job)
         self.check_whole(run)
+
+    def the_scripts_host_is_lost(self):
+        """Another task requeues the job in its stead."""
+        run, job = self.submit("script")
+        self.wait_for_step(run, 20)
+        host = self.job(job)["BatchHost"]
+        self.kill_host(host)
+        self.wait_for_one_group(run)
+        slurm("scancel", "--signal=USR1", job)  # to the tasks, as --signal=USR1@… does
+        self.wait_for(lambda: self.job(job)["Restarts"] == "1", "the requeue", timeout=60)
+        self.wait_for_end(run, job)
+        self.check_goes_on_by_itself(run, lost_supervisor=True)
+        self.assertIn(f"noticed the loss of {host}", (run / f"logs/slurm-{job}.out").read_text())
+
+    def the_time_limit_comes(self):
+        """Slurm looks every 30 s who is to be told. The limit is set once the run has begun, however slow the machine is."""
+        run, job = self.submit("limit", "--slurm.time_minutes=60", "--slurm.save_before_end_s=100")
+        self.wait_for_step(run, 20)
+        self.command("console", run, "-c", "pause")
+        before = self.job(job)
+        hours, minutes, _ = map(int, before["RunTime"].split(":"))
+        slurm("scontrol", "update", f"JobId={job}", f"TimeLimit={60 * hours + minutes + 2}")  # in one or two minutes
+        self.wait_for(lambda: self.job(job)["Restarts"] == "1", "the requeue", timeout=70)
+        slurm("scontrol", "update", f"JobId={job}", "TimeLimit=60")
+        self.wait_for_end(run, job)
+        self.assertGreater(self.job(job)["StartTime"], before["StartTime"])
+        self.assertNotIn("DUE TO TIME LIMIT", self.output(run))
+        self.check_goes_on_by_itself(run)
+
+    def test_two_hosts_are_lost_and_a_time_limit_comes(self):
+        """Slurm takes half a minute for each of these, so they go together."""
+        self.reference()
+        with ThreadPoolExecutor(3) as pool:
+            scenes = [pool.submit(s) for s in (self.the_scripts_host_is_lost, self.the_time_limit_comes, self.lost_without_a_spare)]
+        for scene in scenes:
+            scene.result()
+
+    def test_preempted_with_and_without_a_warning_it_saves_and_comes_back(self):
+        self.reference()
+        jobs = {name: self.submit(name, f'--slurm.partition="{name}"') for name in ("scavenge", "scavenge-now")}
+        for run, _ in jobs.values():
+            self.wait_for_step(run, 20)
+        urgent = slurm("sbatch", "--parsable", "--partition=all", "--exclusive", "--nodes=8", "--output=/dev/null", "--wrap=sleep 1")
+        self.wait_for(lambda: [self.job(job)["Restarts"] for _, job in jobs.values()] == ["1", "1"], "both requeues", timeout=60)
+        for run, job in jobs.values():
+            self.wait_for_end(run, job)
+            self.check_goes_on_by_itself(run)
+        self.assertEqual(self.job(urgent)["JobState"], "COMPLETED")
 
     def test_told_of_the_time_limit_it_saves_is_requeued_and_goes_on(self):
         run, job = self.submit("run")
         self.wait_for_step(run, 20)
-        slurm("scancel", "--batch", "--signal=USR1", job)  # as --signal=B:USR1@… does
+        slurm("scancel", "--signal=USR1", job)  # to the tasks, as --signal=USR1@… does
         self.wait_for(lambda: self.job(job)["Restarts"] == "1", "the requeue", timeout=30)
-        saved = self.wait_for(lambda: [e["step"] for e in lines(run / "events.jsonl") if e["kind"] == "checkpoint_saved"], "a checkpoint")
-        self.assertLess(saved[0], self.steps, "it was interrupted")
         self.wait_for_end(run, job)
-        self.check_whole(run)
-        started = [e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "started"]
-        self.assertEqual(started, ["", f"goes on from step {saved[0]}"])
-        self.assertEqual([m["step"] for m in lines(run / "metrics.jsonl")], list(range(1, self.steps + 1)), "no step was made twice")
+        self.check_goes_on_by_itself(run)
+        if self.accounting:
+            want = {(f"{job}.batch", "75:0"), (job, "0:0")}
+            self.wait_for(lambda: want <= self.exit_codes(job), f"{want} in {self.exit_codes(job)}", timeout=20)
+
+    def test_exit_codes_are_the_jobs_also_for_sacct(self):
+        one = ["--cluster.nodes=1", "--cluster.trainers_per_node=1"]
+        stops, cancelled = self.submit("cancelled", *one, steps=100000)
+        lost, gave_up = self.submit("gave-up", *one, "--supervision.max_restarts=0",
+                                    '--inject.faults=[{ step = 5, kind = "kill_trainer", target = "n0.0" }]')
+        wrong, bad_config = self.submit("bad-config", *one, '--slurm.options="--hold"')
+        toml = wrong / "control/submit.toml"
+        toml.write_text(toml.read_text() + "\n[nonsense]\nkey = 1\n")
+        slurm("scontrol", "release", bad_config)
+        good, done = self.submit("done", *one, steps=20)
+        self.wait_for_end(wrong, bad_config, "FAILED", "78:0")
+        self.wait_for(lambda: last_step(stops) >= 5, "step 5")
+        slurm("scancel", cancelled)
+        self.wait_for_end(stops, cancelled, "CANCELLED", "75:0")
+        self.wait_for_end(lost, gave_up, "FAILED", "3:0")
+        self.wait_for_end(good, done)
+        want = {(gave_up, "3:0"), (bad_config, "78:0"), (done, "0:0")}
+        # For slurmdbd a cancelled job ends when it is cancelled; its script's code comes later.
+        want.add((f"{cancelled}.batch" if self.accounting else cancelled, "75:0"))
+        jobs = (cancelled, gave_up, bad_config, done)
+        self.wait_for(lambda: want <= self.exit_codes(*jobs), f"{want} in {self.exit_codes(*jobs)}", timeout=20)
 
     def test_scancel_saves_and_a_new_job_goes_on(self):
         run, job = self.submit("run")
@@ -252,6 +358,45 @@ class Slurm(Case):
         self.assertEqual(done.returncode, 0, done)
         self.assertEqual(([m["host"] for m in page["machines"]], page["ok"]), (["node1", "node2", "node3"], True))
         self.assertIn("link", [c["check"] for c in page["machines"][0]["checks"]])
+
+    def test_hosts_of_different_sizes_and_trainers_on_cpus_of_their_own(self):
+        """node8 is twice node7. For the run every CPU is a NUMA node, which this machine need not have."""
+        numa = self.folder / "numa"
+        for cpu in range(os.cpu_count()):
+            (numa / f"node{cpu}").mkdir(parents=True)
+            (numa / f"node{cpu}/cpulist").write_text(f"{cpu}\n")
+        os.environ["SIMPLESCALE_NUMA"] = str(numa)
+        self.addCleanup(os.environ.pop, "SIMPLESCALE_NUMA")
+        run, job = self.submit("run", "--cluster.nodes=3", "--slurm.tasks_per_node=0", "--slurm.cpus_per_task=2", "--slurm.gpus_per_node=2",
+                               "--slurm.options=--nodelist=node[7-8]")
+        self.wait_for_step(run, 5)
+        self.command("console", run, "-c", "pause")
+        nodes = sorted((n for n in status(run)["nodes"]), key=lambda n: (n["host"], n["name"]))
+        self.assertEqual([n["host"] for n in nodes], ["node7", "node8", "node8"])
+        gpus = [environment(n["pid"])["CUDA_VISIBLE_DEVICES"] for n in nodes]
+        self.assertEqual([gpus[0], *sorted(gpus[1:])], ["0,1", "0,1", "2,3"])
+        for node in nodes:
+            mask, own = cpus(node["pid"]), [cpus(t["pid"]) for t in node["trainers"]]
+            self.assertLessEqual(len(mask), 2, "as Slurm has bound it")
+            if len(mask) == 1:
+                self.assertEqual(own, [mask, mask])
+            else:
+                self.assertEqual(own, [mask[:1], mask[1:]])
+            self.assertEqual(environment(node["pid"])["SIMPLESCALE_THREADS"], "1")
+        # A warm process that takes a trainer's place moves to its CPUs.
+        name, pid = nodes[0]["trainers"][1]["name"], nodes[0]["trainers"][1]["pid"]
+        before = cpus(pid)
+        os.kill(pid, signal.SIGKILL)
+        after = self.wait_for(lambda: (now := trainer_pids(run)[name]) not in (0, pid) and now, "another process")
+        self.wait_for(lambda: cpus(after) == before, "its CPUs")
+        self.command("console", run, "-c", "resume")
+        self.wait_for_end(run, job)
+        self.check_whole(run)
+        # --gpus-per-node: only node8 has four, none has five.
+        run, job = self.submit("four", "--cluster.nodes=1", "--slurm.gpus_per_node=4", steps=5)
+        self.wait_for_end(run, job)
+        self.assertEqual(status(run)["nodes"][0]["host"], "node8")
+        self.command("submit", self.config, f"--run={self.folder / 'five'}", "--slurm.gpus_per_node=5", code=78)
 
     def test_salloc_and_srun_with_two_tasks_on_one_host_and_bound_cpus(self):
         run = self.folder / "run"
