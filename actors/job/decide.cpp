@@ -67,6 +67,8 @@ State make_state(const LayoutRules& rules, const std::vector<std::string>& nodes
 
 namespace {
 
+constexpr size_t kOlderCheckpoints = 64;  // that are remembered
+
 std::string number(uint64_t n) {
   return std::to_string(n);
 }
@@ -223,12 +225,14 @@ class Decider {
     }
     trainer->state = TrainerState::idle;
     if (e.fault == Fault::mismatch && e.step > 0) doubt(e.step, e.generation);
+    if (e.fault == Fault::bad_checkpoint) skip_checkpoint(e.step, e.reason);
     if (e.fault == Fault::bad_copy) {
       strike(e.suspect, e.step);
       if (!current) record("", "bad_copy", e.suspect, e.reason);
     }
     if (current && !(s_.leaving && e.fault == Fault::none)) {
-      static const char* kinds[] = {"left", "step_failed", "non_finite", "mismatch", "bad_copy"};
+      static const char* kinds[] = {"left",     "step_failed", "non_finite",
+                                    "mismatch", "bad_copy",    "bad_checkpoint"};
       if (!e.suspect.empty()) fail(node_of(e.suspect));
       fence("detect", kinds[static_cast<int>(e.fault)], e.suspect.empty() ? e.trainer : e.suspect,
             e.reason);
@@ -286,16 +290,22 @@ class Decider {
   }
 
   void operator()(const CheckpointSaved& e) {
-    s_.checkpoint_step = s_.has_checkpoint ? std::max(s_.checkpoint_step, e.step) : e.step;
-    s_.has_checkpoint = true;
+    if (!s_.has_checkpoint || e.step > s_.checkpoint_step) {
+      if (s_.has_checkpoint) s_.older_checkpoints.push_back(s_.checkpoint_step);
+      if (s_.older_checkpoints.size() > kOlderCheckpoints)
+        s_.older_checkpoints.erase(s_.older_checkpoints.begin());
+      s_.checkpoint_step = e.step;
+      s_.has_checkpoint = true;
+    }
     record("", "checkpoint_saved", "step-" + number(e.step), "");
     finish_if_saved();
   }
 
   void operator()(const CheckpointFailed& e) {
     record("", "checkpoint_failed", "step-" + number(e.step), e.reason);
-    if (all_in(TrainerState::finished) && last_step() == e.step)
-      shut_down(Code::io, "the last checkpoint could not be saved: " + e.reason);
+    s_.failed_checkpoint = e.step;
+    s_.failed_checkpoint_reason = e.reason;
+    finish_if_saved();
   }
 
   // --- Wishes ---
@@ -748,6 +758,16 @@ class Decider {
     return text;
   }
 
+  /// The next tier of the disk. Several trainers may say it of the same checkpoint.
+  void skip_checkpoint(uint64_t step, const std::string& reason) {
+    if (!s_.has_checkpoint || s_.checkpoint_step != step) return;
+    record("", "checkpoint_skipped", "step-" + number(step),
+           reason + "; the next older checkpoint is used");
+    s_.has_checkpoint = !s_.older_checkpoints.empty();
+    s_.checkpoint_step = s_.has_checkpoint ? s_.older_checkpoints.back() : 0;
+    if (s_.has_checkpoint) s_.older_checkpoints.pop_back();
+  }
+
   struct Beginning {
     Source source = Source::initialize;
     uint64_t step = 0;
@@ -817,7 +837,13 @@ class Decider {
   void finish_if_saved() {
     if (over() || !all_in(TrainerState::finished)) return;
     const uint64_t step = last_step();
-    if (!s_.has_checkpoint || s_.checkpoint_step != step) return;
+    if (!s_.has_checkpoint || s_.checkpoint_step != step) {
+      // It may have failed before the last trainer said that it has finished.
+      if (!s_.failed_checkpoint_reason.empty() && s_.failed_checkpoint == step)
+        shut_down(Code::io,
+                  "the last checkpoint could not be saved: " + s_.failed_checkpoint_reason);
+      return;
+    }
     if (step >= s_.max_steps)
       shut_down(Code::ok, "trained " + number(step) + " steps");
     else

@@ -108,8 +108,11 @@ struct State {
   std::vector<std::string> to_examine;      // nodes, as soon as everybody is idle
   std::vector<std::string> examined;        // nodes, now: everybody waits for their diagnosis
   bool has_checkpoint = false;
-  uint64_t checkpoint_step = 0;  // newest valid one on disk
-  std::vector<Doubt> doubts;     // the newest last
+  uint64_t checkpoint_step = 0;    // newest valid one on disk
+  uint64_t failed_checkpoint = 0;  // the last one that could not be saved, if there is a reason
+  std::string failed_checkpoint_reason;
+  std::vector<uint64_t> older_checkpoints;  // the newest last; pruning may have taken them
+  std::vector<Doubt> doubts;                // the newest last
   uint64_t committed_step = 0;
   uint64_t joined_step = 0;      // where the current generation began
   int cycles = 0;                // generations in a row without a committed step
@@ -146,11 +149,12 @@ struct TrainerDown {
 };
 /// Why a trainer left a generation.
 enum class Fault : unsigned char {
-  none,        // told to
-  failed,      // a collective, a peer, a timeout
-  non_finite,  // loss or norm
-  mismatch,    // replicas differ in the state of `step`
-  bad_copy,    // what `suspect` held is damaged
+  none,            // told to
+  failed,          // a collective, a peer, a timeout
+  non_finite,      // loss or norm
+  mismatch,        // replicas differ in the state of `step`
+  bad_copy,        // what `suspect` held is damaged
+  bad_checkpoint,  // the checkpoint of `step` is damaged, or is not there any more
 };
 /// A trainer left generation `generation` and waits.
 struct TrainerIdle {

@@ -43,6 +43,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(State, rules, max_steps, join_timeout_ms, res
                                    give_up_after_cycles, max_restarts, within_ms, budget_steps,
                                    phase, generation, node_order, nodes, trainers, layout, leaving,
                                    paused, to_examine, examined, has_checkpoint, checkpoint_step,
+                                   older_checkpoints, failed_checkpoint, failed_checkpoint_reason,
                                    doubts, committed_step, joined_step, cycles, waiting_since_ms,
                                    waiting_for, incident, stop_requested, exit, exit_reason)
 

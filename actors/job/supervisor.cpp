@@ -175,7 +175,12 @@ std::vector<LinkEnd> links_of(const JobState& s, const std::string& node) {
 }
 
 void carry_out(Self* self, const job::CheckNode& check) {
-  to_node(self, check.node, CheckNode{check.reason, links_of(self->state, check.node)});
+  JobState& s = self->state;
+  std::vector<LinkEnd> links = links_of(s, check.node);
+  auto& others = s.link_checks[check.node].others;
+  others.clear();
+  for (const LinkEnd& link : links) others.emplace_back(link.node, s.nodes.at(link.node).pid);
+  to_node(self, check.node, CheckNode{check.reason, std::move(links)});
 }
 
 void carry_out(Self* self, const job::StopAtStep& stop) {
@@ -275,6 +280,7 @@ job::Fault fault_of(const std::string& name) {
   if (name == "non_finite") return job::Fault::non_finite;
   if (name == "mismatch") return job::Fault::mismatch;
   if (name == "bad_copy") return job::Fault::bad_copy;
+  if (name == "bad_checkpoint") return job::Fault::bad_checkpoint;
   return job::Fault::failed;
 }
 
@@ -437,16 +443,23 @@ void judge(Self* self, const std::map<std::string, NodeChecked>& reports) {
     json line = event_line(s, {"", "checked", m.name, table(m.checks)}, now_ms(self));
     line["checks"] = to_json(m.checks);
     s.options.journal->append("events.jsonl", line);
-    // The other end may have been lost just now, and nobody knows it yet: once more, with those
-    // left.
+    // Links that fail to agents which have been lost meanwhile say nothing; others may be about to
+    // be. Once more then, with those that are left.
+    JobState::LinkCheck& links = s.link_checks[m.name];
+    const bool gone = std::ranges::none_of(links.others, [&s](const auto& other) {
+      const auto known = s.nodes.find(other.first);
+      return known != s.nodes.end() && known->second.pid == other.second &&
+             s.job.nodes.at(other.first).state == job::NodeState::up;
+    });
     const bool only_links = !all_ok(m.checks) && std::ranges::all_of(m.checks, [](const auto& r) {
       return r.ok || r.check.starts_with("link");
     });
-    if (only_links && s.link_doubts.insert(m.name).second) {
+    if (only_links && (gone || !links.doubted)) {
+      links.doubted = links.doubted || !gone;
       carry_out(self, job::CheckNode{m.name, "its links once more"});
       continue;
     }
-    s.link_doubts.erase(m.name);
+    s.link_checks.erase(m.name);
     const NodeChecked& checked = reports.at(m.name);
     const std::string wrong = checked.ok ? complaints(m.checks) : checked.reason;
     handle(self, job::NodeChecked{m.name, wrong.empty(), wrong});
@@ -534,6 +547,7 @@ job::State initial(const JobOptions& options) {
   state.generation = options.last_generation;
   state.has_checkpoint = options.checkpoint_step.has_value();
   state.checkpoint_step = options.checkpoint_step.value_or(0);
+  state.older_checkpoints = options.older_checkpoints;
   return state;
 }
 

@@ -38,6 +38,7 @@ struct JobOptions {
   std::string node;                         // on which it runs
   uint64_t last_generation = 0;             // of earlier starts of this run
   std::optional<uint64_t> checkpoint_step;  // newest valid checkpoint
+  std::vector<uint64_t> older_checkpoints;  // the newest last
   std::vector<std::string> skipped;         // newer ones that are not, and why
   std::string tokenizer;                    // to keep with checkpoints; may be empty
   std::shared_ptr<Journal> journal;
@@ -85,7 +86,12 @@ struct JobState {
   std::map<std::string, NodeChecked> reports;
   int64_t reports_since_ms = 0;                  // the first of them
   std::map<std::string, nlohmann::json> judged;  // what became of them
-  std::set<std::string> link_doubts;  // nodes whose links alone failed it, and are looked at again
+  /// The examination of a node's links: with which agents, and whether they failed it before.
+  struct LinkCheck {
+    std::vector<std::pair<std::string, int32_t>> others;  // node, pid
+    bool doubted = false;
+  };
+  std::map<std::string, LinkCheck> link_checks;  // by node
   struct Health {
     std::deque<nlohmann::json> recent;  // newest last, at most kHealthKept
     int64_t written_ms = 0;

@@ -144,7 +144,12 @@ Status Restore::check_own(TrainState& state) {
 }
 
 Status Restore::commit(TrainState& state, Collective& shard, Collective& replicate) {
-  if (order_.source == "checkpoint") SS_RETURN_IF_ERROR(read_checkpoint(state));
+  if (order_.source == "checkpoint") {
+    const Status read = read_checkpoint(state);
+    if (read.code() == Code::bad_data || read.code() == Code::not_found)
+      fault_ = {"bad_checkpoint", ""};
+    SS_RETURN_IF_ERROR(read);
+  }
   if (order_.source == "memory" && !received_) SS_RETURN_IF_ERROR(check_own(state));
   SS_RETURN_IF_ERROR(meet(shard, replicate));
   auto settle = [&]() -> Status {

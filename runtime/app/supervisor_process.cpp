@@ -73,6 +73,7 @@ Result<JobOptions> job_options(const Process& p, bool takes_over) {
                                           " holds another model than the configuration's; give "
                                           "this run a folder of its own with --run=FOLDER");
     job.checkpoint_step = found->checkpoint.info().step;
+    job.older_checkpoints = found->older;
   } else if (found.status().code() != Code::not_found) {
     return found.status();
   }

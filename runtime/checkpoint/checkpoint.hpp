@@ -151,6 +151,7 @@ struct FoundCheckpoint {
   Checkpoint checkpoint;
   std::vector<std::string>
       warnings;  // one line for each newer checkpoint that is damaged: file and what is wrong
+  std::vector<uint64_t> older;  // steps of those before it, unchecked, the newest last
 };
 /// The newest valid checkpoint of a checkpoints folder. Errors: not_found if there is none at all,
 /// bad_data (all the warnings) if all are damaged.

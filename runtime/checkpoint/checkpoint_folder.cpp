@@ -49,9 +49,15 @@ Status remove_checkpoint(const std::string& checkpoints, const std::string& name
 
 Result<FoundCheckpoint> find_newest_valid(const std::string& checkpoints, Verify verify) {
   std::vector<std::string> warnings;
-  for (const Candidate& candidate : candidates(checkpoints)) {
+  const auto all_of_them = candidates(checkpoints);
+  for (const Candidate& candidate : all_of_them) {
     auto checkpoint = open_checked(checkpoints + "/" + candidate.name, verify);
-    if (checkpoint.ok()) return FoundCheckpoint{checkpoint.take(), std::move(warnings)};
+    if (checkpoint.ok()) {
+      FoundCheckpoint found{checkpoint.take(), std::move(warnings), {}};
+      for (const Candidate& other : all_of_them)
+        if (other.step < candidate.step) found.older.insert(found.older.begin(), other.step);
+      return found;
+    }
     warnings.push_back(checkpoint.status().message());
   }
   if (warnings.empty()) return Status(Code::not_found, checkpoints + ": no checkpoint there");

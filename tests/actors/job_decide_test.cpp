@@ -271,6 +271,32 @@ TEST_CASE("job: a damaged copy is not used again") {
   CHECK(only<Join>(d).step == 2);
 }
 
+TEST_CASE("job: a damaged checkpoint is passed over for the one before, until none is left") {
+  State s = job_of(2);
+  s.has_checkpoint = true;
+  s.checkpoint_step = 8;
+  s.older_checkpoints = {4, 6};
+  Join join = only<Join>(all_up(s));
+  for (const uint64_t next : {6, 4, 0}) {
+    CHECK(join.source == Source::checkpoint);
+    // Two say so: one of them decides.
+    const TrainerIdle bad{"n0.0", join.generation, 0, {}, Fault::bad_checkpoint, join.step,
+                          "",     "checksum"};
+    CHECK(all<Fence>(decide(0, s, bad)).size() == 1);
+    decide(0, s,
+           TrainerIdle{
+               "n1.0", join.generation, 0, {}, Fault::bad_checkpoint, join.step, "", "checksum"});
+    join = only<Join>(all_idle(s, {}));
+    CHECK(join.step == next);
+  }
+  CHECK(join.source == Source::initialize);
+  // Newer ones count again.
+  decide(0, s, CheckpointSaved{2});
+  decide(0, s, CheckpointSaved{4});
+  CHECK(s.checkpoint_step == 4);
+  CHECK(s.older_checkpoints == std::vector<uint64_t>{2});
+}
+
 TEST_CASE("job: S4: what carries an older generation has no effect") {
   State s = training(2);
   decide(0, s, TrainerDown{"n1.0", "signal 9"});
@@ -396,6 +422,19 @@ TEST_CASE("job: the end waits for the last checkpoint, also through a failure") 
     d = decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
   CHECK(all<Shutdown>(d).empty());
   CHECK(only<Shutdown>(decide(0, s, CheckpointSaved{10})).exit == Code::ok);
+}
+
+TEST_CASE("job: a last checkpoint that cannot be saved ends the run, whoever is told first") {
+  for (const bool early : {false, true}) {
+    State s = training(2);
+    const CheckpointFailed failed{10, "no space left"};
+    if (early) decide(0, s, failed);
+    Decision d;
+    for (const Place& p : places(s.rules, s.layout))
+      d = decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
+    if (!early) d = decide(0, s, failed);
+    CHECK(only<Shutdown>(d).exit == Code::io);
+  }
 }
 
 TEST_CASE("job: no_shard: a node holds as many groups as trainers") {
