@@ -306,7 +306,9 @@ TEST_SUITE("inject") {
       CHECK((status.code() == Code::bad_data) == (kind == "kill_supervisor"));
     }
     CHECK(passed == std::vector<std::string>{"n1.1 hang_trainer", "n1.1 segfault_trainer",
-                                             "n1.1 oom_trainer", "n1.0 slow_node", "n1.1 slow_node",
+                                             "n1.1 oom_trainer", "n1.0 partition_node",
+                                             "n1.1 partition_node", "n1.0 slow_node",
+                                             "n1.1 slow_node", "n1.0 slow_link", "n1.1 slow_link",
                                              "n1.1 bitflip_gradient", "n1.1 nan_loss"});
     REQUIRE(troubles.size() == 3);
     CHECK(troubles[0].lose == 1);
