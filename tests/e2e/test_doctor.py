@@ -123,7 +123,7 @@ class Diagnose(Case):
         self.assertIn("drained, not up", self.stderr)
         self.command("console", run, "-c", "resume")
         self.assertEqual(process.wait(120), 0, process.stdout.read())
-        self.assertTrue(any(f"n2 takes the place of {victim['name']}" in e["reason"] for e in lines(run / "events.jsonl")))
+        self.assertTrue(any(f"takes the place of {victim['name']}" in e["reason"] for e in lines(run / "events.jsonl")))
         self.assertEqual(self.digest(run), want)
         self.assertEqual([m["step"] for m in lines(run / "metrics.jsonl")], list(range(1, self.STEPS + 1)), "no step was made twice")
         self.assertIn("each sample exactly once", self.verify(run))
