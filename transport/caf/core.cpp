@@ -286,7 +286,8 @@ void Core::end_lookup(uint64_t id, Result<caf::actor> result) {
   // A peer that never answered, and that nobody waits for any more, is given up.
   bool waited_for = std::any_of(lookups_.begin(), lookups_.end(),
                                 [&](auto& other) { return other.second.peer == lookup.peer; });
-  if (!lookup.peer->established && !waited_for) lose(lookup.peer, "it did not answer", false);
+  if (!lookup.peer->established && lookup.peer->ours && !waited_for)
+    lose(lookup.peer, "it did not answer", false);
 }
 
 }  // namespace simplescale::remote

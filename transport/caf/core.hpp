@@ -77,6 +77,9 @@ class Core : public std::enable_shared_from_this<Core> {
 
   // meeting (handshake.cpp)
   Result<PeerPtr> connect(const Address& address);
+  PeerPtr current(const caf::node_id& node) const;
+  bool lower_than(const caf::node_id& node) const;
+  void hand_over(const PeerPtr& from, const PeerPtr& to, const std::string& reason);
   PeerPtr make_peer(const caf::node_id& node);
   void watch_process(const PeerPtr& peer);
   Side our_side(const Peer& peer) const;
@@ -149,7 +152,8 @@ class Core : public std::enable_shared_from_this<Core> {
   std::set<std::string> unsupported_logged_;
   uint32_t logged_ = 0;  // kinds of bad messages already logged, of no known peer
   int refusals_logged_ = 0;
-  size_t callers_ = 0;  // peers that have not shown yet that they have the key
+  uint64_t connections_ = 0;  // so far
+  size_t callers_ = 0;        // peers that have not shown yet that they have the key
   std::deque<std::weak_ptr<Peer>> caller_order_;  // oldest first, those who have since included
   bool ticking_ = false;
   bool stopping_ = false;

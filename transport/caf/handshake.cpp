@@ -12,6 +12,7 @@
 #include "runtime/base/log.hpp"
 #include "transport/caf/core.hpp"
 #include "transport/caf/envelope.hpp"
+#include "transport/caf/meeting.hpp"
 
 namespace simplescale::remote {
 namespace {
@@ -39,10 +40,30 @@ std::optional<Side> side_of(wire::Hello::Reader in) {
   return side;
 }
 
+std::optional<Standing> standing_of(const PeerPtr& peer) {
+  if (!peer) return std::nullopt;
+  return Standing{peer->born, peer->ours, peer->established};
+}
+
+const Standing* pointer(const std::optional<Standing>& standing) {
+  return standing ? &*standing : nullptr;
+}
+
 }  // namespace
+
+/// The connection with that process, established or being made by us; null: none.
+PeerPtr Core::current(const caf::node_id& node) const {
+  const auto found = peers_.find(node);
+  return found == peers_.end() ? nullptr : found->second;
+}
+
+bool Core::lower_than(const caf::node_id& node) const {
+  return node_to_bytes(system_.node()) < node_to_bytes(node);
+}
 
 PeerPtr Core::make_peer(const caf::node_id& node) {
   auto peer = std::make_shared<Peer>(node, random_token());
+  peer->born = ++connections_;
   peer->last_heard = Clock::now();
   peer->pid = visible_pid(system_.node(), node);
   by_token_[peer->rx_token] = peer;
@@ -74,10 +95,10 @@ Status Core::open_endpoint(const PeerPtr& peer, const std::vector<uint8_t>& addr
 }
 
 Result<PeerPtr> Core::connect(const Address& address) {
-  auto found = peers_.find(address.node);
-  if (found != peers_.end()) return found->second;
+  if (auto known = current(address.node)) return known;
   if (peers_.size() >= options_.peers_max) return Status(Code::unavailable, "too many peers");
   auto peer = make_peer(address.node);
+  peer->ours = true;
   take_place(peer);
   Status opened = open_endpoint(peer, address.worker);
   if (!opened.ok()) {
@@ -130,13 +151,13 @@ void Core::handle_hello(wire::Hello::Reader in) {
   }
   if (stopping_ || peers_.size() >= options_.peers_max)
     return count(Bad::dropped, nullptr, "a hello while stopping or beyond peers_max");
-  // Both say hello at the same time: the lower id's counts.
-  if (auto ours = peers_.find(node); ours != peers_.end() && !ours->second->established &&
-                                     node_to_bytes(system_.node()) < side->node)
-    return;
+  const PeerPtr known = current(node);
+  const auto standing = standing_of(known);
+  if (!hears_hello(pointer(standing), lower_than(node))) return;
   make_room_for_caller();
   PeerPtr caller = make_peer(node);
   caller->caller = true;
+  caller->met = met(pointer(standing));
   ++callers_;
   caller_order_.push_back(caller);
   if (Status opened = open_endpoint(caller, side->address); !opened.ok())
@@ -148,6 +169,7 @@ void Core::handle_hello(wire::Hello::Reader in) {
   transmit(caller, make_envelope([&](wire::Envelope::Builder out) {
              auto welcome = out.initWelcome();
              fill_hello(welcome, *caller);
+             if (caller->met != 0) welcome.setOther(known->tx_token);
              welcome.setProof(kj::arrayPtr(proof.data(), proof.size()));
            }));
   loop_.call_at(Clock::now() + std::chrono::milliseconds(std::max(kCallerMs, options_.silence_ms)),
@@ -171,6 +193,11 @@ void Core::handle_welcome(const PeerPtr& peer, wire::Hello::Reader in) {
     count(Bad::malformed, peer.get(), "a welcome without the run's key");
     return lose(peer, "it does not have this run's key", false);
   }
+  const auto other = in.getOther() == 0 ? by_token_.end() : by_token_.find(in.getOther());
+  const bool alive =
+      other != by_token_.end() && other->second != peer && other->second->node == peer->node;
+  if (yields(in.getOther() != 0, alive))
+    return hand_over(peer, other->second, "the other one's call");
   peer->tx_token = side->token;
   const Proof proof = prove(options_.key, options_.run_id, Role::proof, ours, *side);
   transmit(peer, make_envelope([&](wire::Envelope::Builder out) {
@@ -185,17 +212,24 @@ void Core::handle_proof(const PeerPtr& caller, capnp::Data::Reader proof) {
     count(Bad::malformed, caller.get(), "a proof without the run's key");
     return lose(caller, "it does not have this run's key", false);
   }
+  const PeerPtr before = current(caller->node);
+  const auto standing = standing_of(before);
+  const Verdict verdict =
+      on_proof(pointer(standing), caller->born, caller->met, lower_than(caller->node));
+  if (verdict == Verdict::keep) return lose(caller, "another connection with it stays", false);
   caller->caller = false;
   --callers_;
-  PeerPtr before;
-  if (auto found = peers_.find(caller->node); found != peers_.end()) before = found->second;
-  if (before) {
-    for (auto& [id, lookup] : lookups_)
-      if (lookup.peer == before && !before->established) lookup.peer = caller;
-    lose(before, "it connected anew", false);
-  }
+  if (verdict == Verdict::cross) before->established = false;  // nothing has ended: it goes quietly
+  if (before) hand_over(before, caller, "it connected anew");
   take_place(caller);
   establish(caller);
+}
+
+/// `to` stays in its place.
+void Core::hand_over(const PeerPtr& from, const PeerPtr& to, const std::string& reason) {
+  for (auto& [id, lookup] : lookups_)
+    if (lookup.peer == from) lookup.peer = to;  // asked again, once that is established
+  lose(from, reason, false);
 }
 
 /// Who floods us with hellos loses the oldest of them; an honest handshake takes a millisecond.

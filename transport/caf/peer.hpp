@@ -48,6 +48,8 @@ struct Peer {
   const caf::node_id node;
   const std::string name;
 
+  uint64_t born = 0, met = 0;  // meeting.hpp
+  bool ours = false;           // this process called
   bool established = false;
   bool caller = false;           // it has called us, and has not shown yet that it has the key
   Nonce nonce = random_nonce();  // ours, of this handshake

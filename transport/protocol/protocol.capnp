@@ -37,6 +37,7 @@ struct Hello {
   checksum @5 :UInt64;          # of the address, since UCX trusts what it is given
   nonce @6 :Data;               # 32 random bytes
   proof @7 :Data;               # of a welcome; transport/caf/proof.hpp
+  other @8 :UInt64;             # of a welcome: the receiver's token of a connection that is established between the two; 0: none
 }
 
 struct Message {
