@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -25,12 +26,40 @@ constexpr size_t kTextBytesMax = 400;   // of a finding
 constexpr auto kAgain = std::chrono::minutes(1);
 constexpr int kKernelRecordsMax = 200;  // a look
 
-bool copy_all(int from, int to) {
+/// Copies what is there, and what is written meanwhile; nothing if it cannot be written.
+std::optional<uint64_t> copy_all(int from, int to) {
   off_t at = 0;
   ssize_t count = 0;
   while ((count = sendfile(to, from, &at, 1 << 20)) > 0) {
   }
-  return count == 0;
+  return count == 0 ? std::optional(static_cast<uint64_t>(at)) : std::nullopt;
+}
+
+/// Takes whole blocks off the beginning of a file, of which `copied` bytes have been copied; those
+/// who append to it go on at its end, wherever that is. Returns how many bytes; 0: this file system
+/// (ext4 and XFS can) or so short a file does not do it.
+uint64_t cut_beginning(int file, uint64_t copied) {
+  struct stat info {};
+  if (fstat(file, &info) != 0 || info.st_blksize <= 0) return 0;
+  const auto block = static_cast<uint64_t>(info.st_blksize);
+  const uint64_t bytes = copied > 0 ? (copied - 1) / block * block : 0;  // not up to its end
+  if (bytes == 0) return 0;
+  const bool cut = fallocate(file, FALLOC_FL_COLLAPSE_RANGE, 0, static_cast<off_t>(bytes)) == 0;
+  return cut ? bytes : 0;
+}
+
+/// Newlines in the first bytes of a file.
+uint64_t lines_before(int file, uint64_t bytes) {
+  std::array<char, 16 << 10> chunk;
+  uint64_t lines = 0;
+  for (uint64_t at = 0; at < bytes;) {
+    const ssize_t got = pread(file, chunk.data(), std::min<uint64_t>(chunk.size(), bytes - at),
+                              static_cast<off_t>(at));
+    if (got <= 0) break;
+    lines += static_cast<uint64_t>(std::count(chunk.begin(), chunk.begin() + got, '\n'));
+    at += static_cast<uint64_t>(got);
+  }
+  return lines;
 }
 
 }  // namespace
@@ -197,31 +226,34 @@ void LogScanner::read_kernel_log() {
 
 void LogScanner::rotate(File& file) {
   const std::string older = file.path + ".1", part = older + ".part";
-  const int to = open(part.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int to = open(part.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   const int writable = open(file.path.c_str(), O_WRONLY | O_CLOEXEC);
-  const bool done = to >= 0 && writable >= 0 && copy_all(file.fd, to) &&
-                    std::rename(part.c_str(), older.c_str()) == 0 && ftruncate(writable, 0) == 0;
-  const int error = errno;
-  if (to >= 0) close(to);
-  if (writable >= 0) close(writable);
-  if (done) {
-    // What was written after the last look is in the older file now.
-    const uint64_t from = file.offset;
-    if (const int rest = open(older.c_str(), O_RDONLY | O_CLOEXEC); rest >= 0) {
-      std::array<char, 16 << 10> chunk;
-      ssize_t got = 0;
-      for (uint64_t at = from;
-           at < from + options_.bytes_per_look_max &&
-           (got = pread(rest, chunk.data(), chunk.size(), static_cast<off_t>(at))) > 0;
-           at += static_cast<uint64_t>(got))
-        add(file, {chunk.data(), static_cast<size_t>(got)});
-      close(rest);
-    }
-    file.offset = file.line = 0;
-    file.skipped = false;
-    file.partial.clear();
-    return;
+  const auto copied = to >= 0 && writable >= 0 ? copy_all(file.fd, to) : std::nullopt;
+  uint64_t cut = 0;
+  bool done = false;
+  if (copied) {
+    cut = cut_beginning(writable, *copied);
+    done = cut > 0 ? ftruncate(to, static_cast<off_t>(cut)) == 0 : ftruncate(writable, 0) == 0;
+    done = std::rename(part.c_str(), older.c_str()) == 0 && done;
   }
+  const int error = errno;
+  if (writable >= 0) close(writable);
+  if (done) {  // what was written after the last look is in the older file now, as far as it goes
+    std::array<char, 16 << 10> chunk;
+    ssize_t got = 0;
+    const uint64_t from = file.offset;
+    for (uint64_t at = from;
+         at < from + options_.bytes_per_look_max &&
+         (got = pread(to, chunk.data(), chunk.size(), static_cast<off_t>(at))) > 0;
+         at += static_cast<uint64_t>(got))
+      add(file, {chunk.data(), static_cast<size_t>(got)});
+    file.offset = cut > 0 && from > cut ? from - cut : 0;
+    file.line = lines_before(file.fd, file.offset);
+    if (cut == 0) file.partial.clear();
+  }
+  if (done) file.skipped = false;
+  if (to >= 0) close(to);
+  if (done) return;
   unlink(part.c_str());
   if (file.told.emplace("rotation", Clock::now()).second)
     log::warn("cannot rotate {}: {}", file.path, std::strerror(error));

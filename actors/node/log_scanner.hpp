@@ -6,8 +6,10 @@
 // minute of a rule in a file. Our own lines below "error" are left out: the supervisor hears their
 // news by itself, and they quote what happened elsewhere; so do all of ours in Slurm's file.
 //
-// A file that has grown too long is copied to FILE.1 and emptied, since writers hold it open; what
-// is written between the two is lost.
+// Of a file that has grown too long, since writers hold it open, the beginning is copied to FILE.1
+// and cut off; FILE.1 and FILE together are all that was written, a line may begin in one and end
+// in the other. Where the file system cannot do that (NFS; ext4 and XFS can), the file is copied
+// and emptied, and what is written in the moment between the two is lost.
 #pragma once
 
 #include <caf/allowed_unsafe_message_type.hpp>

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 
@@ -129,14 +130,16 @@ bool LogMerger::fill(Source& source) {
     close(source.older.front());
     source.older.pop_front();
   }
-  if (size_of(source.fd) < source.offset) {  // rotated: what was there is in the older file now
+  if (size_of(source.fd) < source.offset) {  // rotated: its beginning is in the older file now
     const int older = open_to_read(source.path + ".1");
-    if (older >= 0 && size_of(older) > source.offset &&
+    const uint64_t cut = size_of(older);
+    if (older >= 0 && cut > source.offset &&
         lseek(older, static_cast<off_t>(source.offset), SEEK_SET) >= 0)
       source.older.push_back(older);
     else if (older >= 0)
       close(older);
-    source.offset = 0;
+    source.offset -= std::min(source.offset, older >= 0 ? cut : source.offset);
+    if (source.offset > size_of(source.fd)) source.offset = 0;
     if (!source.older.empty()) return fill(source);
   }
   const ssize_t got =

@@ -102,6 +102,26 @@ TEST_CASE("logs: following tells what is new, whole lines only, also of new and 
                                     "the rest of it\n");
 }
 
+TEST_CASE("logs: following a file whose beginning was cut off tells nothing twice and all once") {
+  Folder folder;
+  const std::string first = line(1, "a") + line(2, "b"), half = first.substr(0, first.size() - 5);
+  // What log_scanner.hpp does: the older file has the beginning, the file the rest.
+  folder.add("n0.log.1", half);
+  folder.add("n0.log", first.substr(half.size()));
+  LogMerger later(folder.path, "n0");
+  CHECK(merged(later, false) == first);
+  // Beginnings go while a reader has the file open.
+  folder.add("n2.log", first);
+  LogMerger merger(folder.path, "n2");
+  CHECK(merged(merger, true) == first);
+  folder.add("n2.log.1", half);
+  fs::resize_file(folder.path / "n2.log", 0);
+  folder.add("n2.log", first.substr(half.size()));
+  CHECK(merged(merger, true) == "");
+  folder.add("n2.log", line(3, "c"));
+  CHECK(merged(merger, true) == line(3, "c"));
+}
+
 TEST_CASE("logs: an end without a newline is a line, and a flood without one is cut") {
   Folder folder;
   folder.add("n0.log", line(1, "a") + "no end");
