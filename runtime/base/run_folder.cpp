@@ -35,7 +35,8 @@ Result<RunLock> RunLock::take(const RunFolder& folder) {
 bool RunLock::held(const RunFolder& folder) {
   RunLock probe;
   probe.fd_ = open((folder.control() + "/lock").c_str(), O_RDONLY | O_CLOEXEC);
-  return probe.fd_ >= 0 && flock(probe.fd_, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (probe.fd_ < 0) return errno != ENOENT && errno != ENOTDIR;  // it may be
+  return flock(probe.fd_, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 }  // namespace simplescale

@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "runtime/config/check.hpp"
+#include "runtime/config/faults.hpp"
 #include "runtime/config/topology.hpp"
 
 namespace simplescale {
@@ -107,6 +108,7 @@ Result<Plan> make_plan(const Config& config) {
   SS_RETURN_IF_ERROR(plan_batch(config, plan));
   SS_RETURN_IF_ERROR(plan_length(config, plan));
   SS_RETURN_IF_ERROR(plan_learning_rate(config, plan));
+  SS_RETURN_IF_ERROR(check_faults(config, plan));
   plan.parameters = parameter_count(plan.shape);
   plan.memory = memory_estimate(config, plan.shape, plan.topology.sharding, plan.topology.shards,
                                 plan.topology.groups, plan.rows());

@@ -13,6 +13,8 @@
 #include <fstream>
 #include <vector>
 
+#include "runtime/base/process.hpp"
+
 namespace simplescale {
 namespace {
 
@@ -96,6 +98,56 @@ Status check_shared_memory(const Config& config, const Plan& plan, const Preflig
              " free: enlarge it (mount -o remount,size=...), or use more hosts");
 }
 
+std::string gib(uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f GiB", static_cast<double>(bytes) / (1u << 30));
+  return text;
+}
+
+/// Bytes of the host, or of what the control group may use; 0: unknown.
+uint64_t memory_of_host() {
+  uint64_t bytes = 0;
+  std::ifstream info("/proc/meminfo");
+  for (std::string name, unit; info >> name;) {
+    uint64_t kib = 0;
+    if (name == "MemTotal:" && info >> kib) {
+      bytes = kib << 10;
+      break;
+    }
+    std::getline(info, unit);
+  }
+  for (const char* limit :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    uint64_t most = 0;  // "max" is no number
+    if (std::ifstream(limit) >> most && most > 0) bytes = std::min(bytes, most);
+  }
+  return bytes;
+}
+
+/// Only what cannot be meant is refused: many nodes on a small machine are how runs are tried.
+Status check_processes(const Config& config, const Plan& plan, const PreflightInput& input) {
+  if (input.oversubscribe) return {};
+  const HostNeeds needs = host_needs(config, plan, input.trainers_on_host);
+  const int cores = std::max(1, input.cores > 0 ? input.cores : usable_cores());
+  const uint64_t memory = input.host_memory > 0 ? input.host_memory : memory_of_host();
+  const bool crowd = needs.processes() > static_cast<int64_t>(cores) * processes_per_core_max;
+  const bool large = memory > 0 && needs.memory() > memory;
+  if (!crowd && !large) return {};
+  const auto count = [](int number, const char* what) {
+    return std::to_string(number) + " " + what;
+  };
+  return bad("cluster.nodes = " + std::to_string(config.cluster.nodes) + ": " +
+             count(needs.processes(), "processes on this host (") + count(needs.nodes, "agents, ") +
+             count(needs.trainers, "trainers, ") + count(needs.warm, "warm ones, ") +
+             count(needs.supervisors, "supervisors) need about ") + gib(needs.memory()) +
+             " of memory (" + gib(needs.shared) + " of it shared" +
+             (needs.copies > 0 ? ", " + gib(needs.copies) + " copies for peers" : "") +
+             "); there are " + gib(memory) + " and " + count(cores, "cores, at most ") +
+             std::to_string(processes_per_core_max) +
+             " processes each: fewer nodes, or more hosts; train --oversubscribe starts them "
+             "nevertheless");
+}
+
 Status check_port(int64_t port) {
   if (port == 0) return {};
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -164,8 +216,34 @@ uint64_t shared_memory_bytes(const Config& config, const Plan& plan, int trainer
          static_cast<uint64_t>(kept) * 2 * 12 * own;
 }
 
+HostNeeds host_needs(const Config& config, const Plan& plan, int trainers) {
+  // Measured, without what is shared and what is counted below: a trainer with a tiny model, an
+  // agent that has run for minutes, a supervisor.
+  constexpr uint64_t trainer_bytes = uint64_t{100} << 20, agent_bytes = uint64_t{35} << 20,
+                     supervisor_bytes = uint64_t{10} << 20;
+  const Topology& t = plan.topology;
+  HostNeeds needs;
+  needs.trainers = trainers;
+  needs.nodes = (trainers + t.trainers_per_node - 1) / t.trainers_per_node;
+  needs.warm = needs.nodes * static_cast<int>(config.supervision.warm_processes);
+  needs.supervisors = needs.nodes > 1 ? 2 : 1;
+  needs.shared = shared_memory_bytes(config, plan, trainers);
+  // Each trainer's newest two steps wait in its agent until they have been sent.
+  const uint64_t own = shard_layout(units_of(plan.shape), static_cast<size_t>(t.shards)).total;
+  const auto count = static_cast<uint64_t>(trainers);
+  if (config.checkpoint.peer_every_steps > 0) needs.copies = count * 2 * 12 * own;
+  const uint64_t activations =
+      config.cluster.device == DeviceKind::cuda ? 0 : plan.memory.activations;
+  needs.private_ = needs.copies + count * (trainer_bytes + activations) +
+                   static_cast<uint64_t>(needs.warm) * trainer_bytes +
+                   static_cast<uint64_t>(needs.nodes) * agent_bytes +
+                   static_cast<uint64_t>(needs.supervisors) * supervisor_bytes;
+  return needs;
+}
+
 Status preflight(const Config& config, const Plan& plan, const PreflightInput& input) {
   SS_RETURN_IF_ERROR(check_data(config, plan, input));
+  SS_RETURN_IF_ERROR(check_processes(config, plan, input));
   if (input.writes_checkpoints) {
     SS_RETURN_IF_ERROR(check_writable("run.folder", run_folder(config)));
     SS_RETURN_IF_ERROR(check_writable("checkpoint.folder", checkpoint_folder(config)));

@@ -15,11 +15,29 @@ struct PreflightInput {
   bool writes_checkpoints = true;        // this host checks run folder, disk and port
   std::optional<uint64_t> train_tokens;  // once known
   std::string shared_memory_folder = "/dev/shm";
+  bool oversubscribe = false;  // processes and memory are the user's business
+  uint64_t host_memory = 0;    // bytes; 0: what this host has, or its control group may use
+  int cores = 0;               // 0: those that this process may use
 };
+
+/// What a run starts on a host, and the memory that it takes there.
+struct HostNeeds {
+  int nodes = 0, trainers = 0, warm = 0, supervisors = 0;
+  uint64_t shared = 0;    // bytes: shared_memory_bytes()
+  uint64_t copies = 0;    // of the peer tier, on their way out of an agent
+  uint64_t private_ = 0;  // of all processes, copies included
+  int processes() const { return nodes + trainers + warm + supervisors; }
+  uint64_t memory() const { return shared + private_; }
+};
+HostNeeds host_needs(const Config& config, const Plan& plan, int trainers);
+
+/// Processes a core that a host may have: so many that only a mistake has more.
+constexpr int processes_per_core_max = 64;
 
 /// The first thing that will not work, in one line with figures. bad_config: run folder not
 /// writable, too little disk or shared memory, port taken, no data named. bad_data: data.source is
-/// not there, fewer tokens than one sample. Leaves nothing behind.
+/// not there, fewer tokens than one sample. Leaves nothing behind. Also bad_config: more processes
+/// than processes_per_core_max or than there is memory for, unless oversubscribe.
 Status preflight(const Config& config, const Plan& plan, const PreflightInput& input);
 
 /// Bytes of one checkpoint on disk, and of everything that checkpoint.keep and

@@ -1,7 +1,8 @@
 #include "runtime/config/schema.hpp"
 
 #include <algorithm>
-#include <numeric>
+
+#include "runtime/base/words.hpp"
 
 namespace simplescale {
 namespace {
@@ -170,21 +171,6 @@ const Key table[] = {
 // clang-format on
 #undef REF
 #undef ENUM
-
-size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row.back();
-}
 
 }  // namespace
 

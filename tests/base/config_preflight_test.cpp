@@ -132,4 +132,39 @@ TEST_SUITE("config preflight") {
     config.data.source = "debian:bible-kjv";
     CHECK(check().ok());
   }
+
+  TEST_CASE_FIXTURE(Fixture, "preflight: more processes than a host has room for, in figures") {
+    config.cluster.nodes = 100;
+    input.trainers_on_host = 100;
+    input.cores = 2;
+    input.host_memory = uint64_t{1} << 40;
+    input.shared_memory_folder = folder.string();
+    Status status = check();
+    CHECK(status.code() == Code::bad_config);
+    CHECK(
+        status.message().starts_with("cluster.nodes = 100: 302 processes on this host (100 "
+                                     "agents, 100 trainers, 100 warm ones, 2 supervisors)"));
+    CHECK(status.message().find("2 cores, at most 64 processes each") != std::string::npos);
+    input.cores = 64;
+    CHECK(check().message().find("processes on this host") == std::string::npos);
+    input.host_memory = uint64_t{1} << 30;
+    CHECK(check().message().find("there are 1.0 GiB") != std::string::npos);
+    input.oversubscribe = true;
+    CHECK(check().message().find("processes on this host") == std::string::npos);
+  }
+
+  TEST_CASE_FIXTURE(Fixture, "preflight: copies on their way to peers are memory, too") {
+    config.cluster.nodes = 2;
+    config.parallel.group_nodes = 1;
+    config.parallel.strategy = Strategy::hybrid_shard;
+    const auto plan = make_plan(config);
+    REQUIRE(plan.ok());
+    const HostNeeds without = host_needs(config, *plan, 2);
+    config.checkpoint.peer_every_steps = 1;
+    const HostNeeds with = host_needs(config, *plan, 2);
+    const uint64_t own = shard_layout(units_of(plan->shape), 1).total;
+    CHECK(with.copies == 2 * 2 * 12 * own);
+    CHECK(with.memory() == without.memory() + with.copies + (with.shared - without.shared));
+    CHECK(with.shared > without.shared);
+  }
 }

@@ -1,0 +1,46 @@
+#include "runtime/base/words.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace simplescale {
+
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
+    }
+  }
+  return row.back();
+}
+
+std::string nearest_word(const std::string& word, const std::vector<std::string>& known) {
+  std::string nearest;
+  size_t distance = std::string::npos;
+  for (const std::string& candidate : known) {
+    const size_t d = edit_distance(word, candidate);
+    if (d >= distance || 3 * d > std::max<size_t>({word.size(), candidate.size(), 3})) continue;
+    distance = d;
+    nearest = candidate;
+  }
+  return nearest;
+}
+
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& known) {
+  const std::string nearest = nearest_word(word, known);
+  return nearest.empty() ? "" : ": did you mean '" + nearest + "'?";
+}
+
+std::string joined(const std::vector<std::string>& words, const std::string& between) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
+  return text;
+}
+
+}  // namespace simplescale
