@@ -7,7 +7,7 @@
 #include "actors/console/verbs.hpp"
 #include "actors/job/records.hpp"
 #include "actors/job/what_if.hpp"
-#include "runtime/config/config.hpp"
+#include "runtime/config/faults.hpp"
 
 namespace simplescale {
 
@@ -23,6 +23,13 @@ std::string joined(const std::vector<std::string>& words) {
 
 bool is_fault(const std::string& kind) {
   return std::ranges::find(fault_kinds(), kind) != fault_kinds().end();
+}
+
+/// Why this fault cannot be, "" if it can.
+std::string refused(const job::State& state, const std::string& kind, const std::string& target) {
+  std::vector<std::string> trainers;
+  for (const auto& [name, trainer] : state.trainers) trainers.push_back(name);
+  return check_fault(kind, target, state.node_order, trainers).message();
 }
 
 Request parse_inject(const job::State& state, const std::vector<std::string>& words) {
@@ -47,9 +54,7 @@ Request parse_inject(const job::State& state, const std::vector<std::string>& wo
     else
       request.error = "unknown option " + words[next];
   }
-  if (fault.kind != "kill_supervisor" && !state.nodes.contains(fault.target) &&
-      !state.trainers.contains(fault.target))
-    request.error = "there is no node or trainer '" + fault.target + "'";
+  if (request.error.empty()) request.error = refused(state, fault.kind, fault.target);
   request.fault = std::move(fault);
   return request;
 }
@@ -154,12 +159,25 @@ Request parse_command(const job::State& state, const std::vector<std::string>& w
   return request;
 }
 
+namespace {
+std::string without_supervisor(const JobState& s) {
+  return s.lead.standby
+             ? "the standby on " + s.lead.standby->node + " leads; trainers do not notice"
+             : "an agent starts another supervisor; trainers do not notice";
+}
+}  // namespace
+
 CommandReply describe(const JobState& s, const std::vector<std::string>& words) {
   const std::string target = words.size() > 1 ? words[1] : "";
   if (words[0] == "plan") {
-    if (words.size() < 3) return {false, "plan KIND TARGET", ""};
-    const std::string text = job::what_if(s.job, words[1], words[2]);
-    return {true, text, json{{"plan", text}}.dump()};
+    if (words.size() < 2) return {false, "plan KIND TARGET", ""};
+    const std::string object = words.size() > 2 ? words[2] : "";
+    if (const std::string why = refused(s.job, words[1], object); !why.empty())
+      return {false, why, ""};
+    const std::string text = fault_target(words[1]) == FaultTarget::supervisor
+                                 ? without_supervisor(s)
+                                 : job::what_if(s.job, words[1], object);
+    return {true, text, json_text({{"plan", text}})};
   }
   if (words[0] == "set") {
     std::string text;
@@ -168,7 +186,7 @@ CommandReply describe(const JobState& s, const std::vector<std::string>& words) 
       text += key + " = " + std::to_string(value) + "\n";
       values[key] = value;
     }
-    return {true, text, values.dump()};
+    return {true, text, json_text(values)};
   }
   if (words[0] == "why") {
     const uint64_t incident =
@@ -179,7 +197,7 @@ CommandReply describe(const JobState& s, const std::vector<std::string>& words) 
     for (const json& line : found->second)
       text += line.value("kind", "") + " " + line.value("subject", "") + ": " +
               line.value("reason", "") + "\n";
-    return {true, text, found->second.dump()};
+    return {true, text, json_text(found->second)};
   }
   return {true, "", status_text(s, false)};  // who asks draws it
 }

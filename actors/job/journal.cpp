@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "runtime/base/log.hpp"
 
@@ -16,6 +17,10 @@ namespace simplescale {
 
 namespace {
 constexpr size_t kJobsMax = 100'000;  // beyond that lines are dropped, and it is said
+}
+
+std::string json_text(const nlohmann::json& value, int indent) {
+  return value.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 double wall_time_s() {
@@ -55,13 +60,19 @@ void Journal::Writer::push(Job job) {
       queued.text = std::move(job.text);
       return;
     }
-  if (jobs_.size() < kJobsMax) jobs_.push_back(std::move(job));
+  if (jobs_.size() < kJobsMax) {
+    jobs_.push_back(std::move(job));
+  } else {
+    if (!std::exchange(dropped_, true))
+      log::error("the disk does not take {}: {} lines wait, further ones are dropped", folder_,
+                 kJobsMax);
+    if (job.done) jobs_.push_back(std::move(job)), jobs_.back().step = 1;  // that something is lost
+  }
   wake_.notify_one();
 }
 
 void Journal::append(const std::string& file, const nlohmann::json& line) {
-  writer_->push({Kind::line, file,
-                 line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n", 0});
+  writer_->push({Kind::line, file, json_text(line) + "\n", 0});
 }
 
 void Journal::replace(const std::string& file, std::string text) {
@@ -70,6 +81,10 @@ void Journal::replace(const std::string& file, std::string text) {
 
 void Journal::mark(uint64_t step) {
   writer_->push({Kind::mark, "", "", step});
+}
+
+void Journal::when_written(std::function<void(bool)> done) {
+  writer_->push({Kind::call, "", "", 0, std::move(done)});
 }
 
 bool Journal::flush() {
@@ -99,11 +114,18 @@ void Journal::Writer::run() {
         jobs[i + 1].text.insert(0, jobs[i].text);
         ++i;
       }
-      if (write(jobs[i]) || complained_) continue;
-      complained_ = true;
+      if (jobs[i].kind == Kind::call) {
+        std::exchange(jobs[i].done, nullptr)(std::exchange(whole_, true) && jobs[i].step == 0);
+        continue;
+      }
+      if (write(jobs[i])) continue;
+      whole_ = whole_ && jobs[i].kind != Kind::line;
+      if (std::exchange(complained_, true)) continue;
       log::error("cannot write {}/{}: {}; training goes on, the run's records have a gap", folder_,
                  jobs[i].file, std::strerror(errno));
     }
+    for (const Job& job : jobs)
+      if (job.kind == Kind::call && job.done && stopped_) job.done(false);
     if (written_ && !stopped_) written_();
     lock.lock();
     writing_ = false;

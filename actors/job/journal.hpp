@@ -39,17 +39,21 @@ class Journal {
   /// marked() is `step` as soon as all that was appended before is in the files.
   void mark(uint64_t step);
   uint64_t marked() const { return writer_->marked_; }
+  /// Called once, on the thread, when all that was appended before is in the files (true), or will
+  /// not be (false).
+  void when_written(std::function<void(bool)> done);
   /// Waits until all that was given before is in the files; false: the disk hangs.
   bool flush();
   /// Nothing is written any more, whatever is queued.
   void stop();
 
  private:
-  enum class Kind : unsigned char { line, page, mark };
+  enum class Kind : unsigned char { line, page, mark, call };
   struct Job {
     Kind kind;
     std::string file, text;
     uint64_t step;
+    std::function<void(bool)> done = nullptr;
   };
   /// What the thread has; it outlives the journal if the file system hangs.
   struct Writer {
@@ -69,6 +73,7 @@ class Journal {
     std::condition_variable wake_, idle_, ended_;
     std::deque<Job> jobs_;
     bool stopping_ = false, writing_ = false, over_ = false, complained_ = false;
+    bool dropped_ = false, whole_ = true;  // lines; since the last call
     std::atomic<bool> stopped_ = false;
     std::atomic<uint64_t> marked_ = 0;
     std::map<std::string, int> files_;
@@ -76,6 +81,10 @@ class Journal {
   const int64_t patience_ms_;
   std::shared_ptr<Writer> writer_;
 };
+
+/// JSON as text, whatever bytes its strings are made of: those that are not UTF-8 (of a log's line,
+/// of a path) are replaced, where dump() throws.
+std::string json_text(const nlohmann::json& value, int indent = -1);
 
 /// Seconds since the epoch with milliseconds, as the "time" of every line.
 double wall_time_s();

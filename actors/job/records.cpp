@@ -54,15 +54,18 @@ json ledger_line(uint64_t generation, uint64_t step, const std::string& trainer,
 
 json event_line(const JobState& s, const job::Record& record, int64_t now_ms) {
   const bool incident = s.incident.has_value() && !record.phase.empty();
-  return {{"time", wall_time_s()},
-          {"generation", s.job.generation},
-          {"step", s.job.committed_step},
-          {"incident", incident ? json(s.incidents) : json(nullptr)},
-          {"phase", record.phase.empty() ? json(nullptr) : json(record.phase)},
-          {"kind", record.kind},
-          {"subject", record.subject},
-          {"reason", record.reason},
-          {"ms", incident ? json(now_ms - s.incident->since_ms) : json(nullptr)}};
+  json line = {{"time", wall_time_s()},
+               {"generation", s.job.generation},
+               {"step", s.job.committed_step},
+               {"incident", incident ? json(s.incidents) : json(nullptr)},
+               {"phase", record.phase.empty() ? json(nullptr) : json(record.phase)},
+               {"kind", record.kind},
+               {"subject", record.subject},
+               {"reason", record.reason},
+               {"ms", incident ? json(now_ms - s.incident->since_ms) : json(nullptr)}};
+  if (record.kind == "joined" || record.kind == "layout_changed" || record.kind == "took_over")
+    line["layout"] = s.job.layout.cells;
+  return line;
 }
 
 namespace {

@@ -12,6 +12,8 @@ namespace simplescale {
 nlohmann::json metrics_line(const JobState& state, const StepDone& step, double step_ms);
 nlohmann::json ledger_line(uint64_t generation, uint64_t step, const std::string& trainer,
                            const std::vector<uint64_t>& samples);
+/// Events with which a generation begins, or a supervisor, say who trains: "layout", a list of
+/// cells, each a list of nodes.
 nlohmann::json event_line(const JobState& state, const job::Record& record, int64_t now_ms);
 /// The current incident in a line, at its end: what, the decision, what was lost, its phases.
 nlohmann::json incident_line(const JobState& state, int64_t now_ms);

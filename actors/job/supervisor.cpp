@@ -17,6 +17,21 @@
 namespace simplescale {
 
 namespace {
+/// The journal's thread, or a clock -> supervisor: the event of a console's command is in the file,
+/// or not.
+struct CommandRecorded {
+  uint64_t number;
+  bool written;
+};
+}  // namespace
+
+}  // namespace simplescale
+
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::CommandRecorded)
+
+namespace simplescale {
+
+namespace {
 
 using Self = caf::stateful_actor<JobState>;
 using namespace std::chrono_literals;
@@ -97,7 +112,7 @@ void settle_records(Self* self, uint64_t step) {
     if (auto found = s.pending.find(next); found != s.pending.end()) {
       reports = found->second;
     } else {
-      reports.any.generation = s.job.generation;
+      reports.any.generation = s.members_generation;  // that made it
       reports.any.step = next;
       reports.any.loss = reports.any.grad_norm = std::nan("");
       reports.any.learning_rate = s.options.plan.learning_rate.at(static_cast<int64_t>(next) - 1);
@@ -192,7 +207,7 @@ void carry_out(Self* self, const job::Shutdown& end) {
   const json page = {{"instance", self->state.options.leadership.instance},
                      {"exit", exit_code(end.exit)},
                      {"reason", end.reason}};
-  self->state.options.journal->replace("control/end.json", page.dump(1) + "\n");
+  self->state.options.journal->replace("control/end.json", json_text(page, 1) + "\n");
   if (end.exit != Code::ok) log::error("{}", end.reason);
   to_nodes(self, Shutdown{exit_code(end.exit), end.reason});
 }
@@ -248,16 +263,13 @@ std::string handle(Self* self, const job::Event& event) {
   return decision.reason;
 }
 
-/// False: the target is not there.
+/// False: the target is not there. How a supervisor dies is its caller's business.
 bool inject(Self* self, const InjectFault& fault) {
   JobState& s = self->state;
   s.options.journal->append(
       "events.jsonl", event_line(s, {"", "injected", fault.target, fault.kind}, now_ms(self)));
   log::info("injected: {} {}", fault.kind, fault.target);
-  if (fault.kind == "kill_supervisor") {  // after whoever asked has its answer
-    self->delayed_send(self, 20ms, local::Die{});
-    return true;
-  }
+  if (fault.kind == "kill_supervisor") return true;
   const bool trainer = s.job.trainers.contains(fault.target);
   return to_node(self, trainer ? job::node_of(fault.target) : fault.target, fault);
 }
@@ -271,6 +283,7 @@ void inject_due(Self* self, uint64_t committed) {
     const auto step = static_cast<uint64_t>(std::max<int64_t>(1, faults[i].step));
     if (s.injected[i] || committed + 1 < step) continue;
     s.injected[i] = true;
+    if (faults[i].kind == "kill_supervisor") self->delayed_send(self, 20ms, local::Die{});
     inject(self, InjectFault{faults[i].kind, faults[i].target, step, 0, 0});
   }
 }
@@ -285,14 +298,7 @@ job::Fault fault_of(const std::string& name) {
 }
 
 /// What consoles and clients ask for.
-CommandReply answer(Self* self, const Command& command) {
-  JobState& s = self->state;
-  const Request request = parse_command(s.job, command.words, command.who);
-  if (!request.error.empty()) return {false, request.error, ""};
-  const bool acts =
-      request.fault || request.event || !request.restart.empty() || !request.save.empty();
-  if (!acts) return describe(s, command.words);
-  carry_out(self, job::Record{"", "command", request.words, command.who});
+CommandReply carry_out(Self* self, const Command& command, const Request& request) {
   if (request.fault)
     return inject(self, *request.fault)
                ? CommandReply{true, "injected " + request.fault->kind, ""}
@@ -303,6 +309,45 @@ CommandReply answer(Self* self, const Command& command) {
     to_node(self, job::node_of(request.save), SaveCheckpoint{request.save});
   const std::string reason = request.event ? handle(self, *request.event) : "";
   return {true, reason.empty() ? "done" : reason, ""};
+}
+
+/// Whoever asked for an action is answered when the event that it was asked for is in the file, so
+/// that nobody hears "done" from a supervisor whose records went with it; a disk that hangs keeps
+/// nobody waiting for long.
+void answer(Self* self, const Command& command) {
+  constexpr int64_t patience_ms = 2'000;
+  JobState& s = self->state;
+  auto promise = self->make_response_promise();
+  const Request request = parse_command(s.job, command.words, command.who);
+  if (!request.error.empty()) return promise.deliver(CommandReply{false, request.error, ""});
+  const bool acts =
+      request.fault || request.event || !request.restart.empty() || !request.save.empty();
+  if (!acts) return promise.deliver(describe(s, command.words));
+  carry_out(self, job::Record{"", "command", request.words, command.who});
+  CommandReply reply = carry_out(self, command, request);
+  const bool dies = request.fault && request.fault->kind == "kill_supervisor";
+  const uint64_t number = ++s.asked;
+  s.answers.emplace(number, JobState::Answer{promise, std::move(reply), dies});
+  s.options.journal->when_written([me = caf::actor_cast<caf::actor>(self), number](bool written) {
+    caf::anon_send(me, CommandRecorded{number, written});
+  });
+  self->delayed_send(self, std::chrono::milliseconds(patience_ms), CommandRecorded{number, false});
+}
+
+void command_recorded(Self* self, const CommandRecorded& recorded) {
+  JobState& s = self->state;
+  auto found = s.answers.extract(recorded.number);
+  if (found.empty()) return;
+  JobState::Answer& answer = found.mapped();
+  if (!recorded.written && s.lead.deposed)
+    answer.reply = {false,
+                    "another supervisor leads: whether this was done is not known; `events` "
+                    "tells what was recorded",
+                    ""};
+  else if (!recorded.written)
+    answer.reply.text += " (its event could not be written)";
+  answer.promise.deliver(std::move(answer.reply));
+  if (answer.dies) self->delayed_send(self, 20ms, local::Die{});  // once whoever asked has it
 }
 
 /// Copies of the step before go to other nodes' memory, if it is time.
@@ -652,7 +697,8 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
       [self](const NodeChecked& checked) { node_checked(self, checked); },
       [self](const NodeHealth& report) { keep_health(self, report); },
       [self](LogFound& found) { log_found(self, std::move(found)); },
-      [self](const Command& command) { return answer(self, command); },
+      [self](const Command& command) { answer(self, command); },
+      [self](const CommandRecorded& recorded) { command_recorded(self, recorded); },
       [self](const StepDone& done) { step_done(self, done); },
       [self](const Validated& result) {
         JobState& s = self->state;

@@ -120,6 +120,13 @@ struct JobState {
   double loss = 0, tokens_per_second = 0;
   int64_t status_at_ms = 0;  // of the newest page
   bool status_due = false;   // there is something newer
+  struct Answer {
+    caf::response_promise promise;
+    CommandReply reply;
+    bool dies = false;  // this supervisor, as was asked for
+  };
+  std::map<uint64_t, Answer> answers;  // to actions whose events are being written
+  uint64_t asked = 0;
 };
 
 caf::behavior job_supervisor(caf::stateful_actor<JobState>* self, JobOptions options);

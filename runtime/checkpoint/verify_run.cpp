@@ -77,12 +77,15 @@ std::optional<size_t> for_each_line(const std::string& path, const std::vector<c
 
 // -- Checkpoints --------------------------------------------------------------------------------
 
-void verify_checkpoints(const std::string& folder, VerifyReport& report) {
+/// Returns the newest one's step, 0 if there is none.
+uint64_t verify_checkpoints(const std::string& folder, VerifyReport& report) {
   Section section(report, "checkpoints");
   size_t count = 0;
+  uint64_t newest = 0;
   for (const std::string& name : list_folder(folder)) {
     if (!checkpoint_format::parse_step_folder(name)) continue;
     ++count;
+    newest = std::max(newest, *checkpoint_format::parse_step_folder(name));
     auto checkpoint = Checkpoint::open(folder + "/" + name);
     const Status status = checkpoint.ok() ? checkpoint->verify() : checkpoint.status();
     if (!status.ok())
@@ -96,14 +99,33 @@ void verify_checkpoints(const std::string& folder, VerifyReport& report) {
   if (std::filesystem::is_symlink(latest, error) && !std::filesystem::exists(latest, error))
     section.problem(latest + ": names a checkpoint that is not there");
   if (section.clean()) section.note(std::to_string(count) + " checked, all checksums right");
+  return newest;
 }
 
 // -- Metrics and events -------------------------------------------------------------------------
 
-/// Returns the committed steps.
-std::set<uint64_t> verify_metrics(const std::string& path, VerifyReport& report) {
+/// What events.jsonl tells of generations.
+struct Generations {
+  bool read = false;                                // the file is there
+  std::set<uint64_t> known;                         // that some event is of
+  std::map<uint64_t, std::set<std::string>> nodes;  // that train in it, where it was recorded
+};
+
+/// Each generation that trained is told of by an event before it does.
+void check_known(const Generations& generations, const std::set<uint64_t>& used, Section& section) {
+  if (!generations.read) return;
+  for (const uint64_t generation : used)
+    if (!generations.known.contains(generation))
+      section.problem("generation " + std::to_string(generation) +
+                      " is in no line of events.jsonl: lines are missing there, or this is wrong");
+}
+
+/// Returns the committed steps. checkpoint: the newest one's step; it is published when its step's
+/// line is there.
+std::set<uint64_t> verify_metrics(const std::string& path, uint64_t checkpoint,
+                                  const Generations& generations, VerifyReport& report) {
   Section section(report, "metrics.jsonl");
-  std::set<uint64_t> steps;
+  std::set<uint64_t> steps, used;
   std::pair<uint64_t, uint64_t> last;  // generation, step
   const auto lines = for_each_line(
       path,
@@ -125,6 +147,7 @@ std::set<uint64_t> verify_metrics(const std::string& path, VerifyReport& report)
                           std::to_string(last.first));
         last = std::max(last, now);
         steps.insert(now.second);
+        used.insert(now.first);
       });
   if (!lines) {
     section.problem(path + " is missing");
@@ -137,25 +160,66 @@ std::set<uint64_t> verify_metrics(const std::string& path, VerifyReport& report)
                       " are missing");
     next = step + 1;
   }
+  // A model that was imported to start from has a checkpoint and no step.
+  if (!steps.empty() && checkpoint > *steps.rbegin())
+    section.problem("ends at step " + std::to_string(*steps.rbegin()) +
+                    ", and there is a checkpoint of step " + std::to_string(checkpoint) +
+                    ": lines are missing at the end");
+  check_known(generations, used, section);
   if (section.clean()) section.note(std::to_string(steps.size()) + " steps, none missing");
   return steps;
 }
 
-void verify_events(const std::string& path, VerifyReport& report) {
+/// The run's own word on how it ended, from control/end.json; nothing while it runs, or if it was
+/// killed.
+std::optional<std::string> end_reason(const std::string& run) {
+  std::ifstream file(run + "/control/end.json", std::ios::binary);
+  const json page = file ? json::parse(file, nullptr, false) : json();
+  if (!page.is_object() || !page.contains("reason") || !page["reason"].is_string()) return {};
+  return page["reason"].get<std::string>();
+}
+
+std::set<std::string> nodes_of(const json& layout) {
+  std::set<std::string> nodes;
+  if (!layout.is_array()) return nodes;
+  for (const json& cell : layout)
+    for (const json& node : cell)
+      if (node.is_string()) nodes.insert(node.get<std::string>());
+  return nodes;
+}
+
+Generations verify_events(const std::string& run, VerifyReport& report) {
   static const std::set<std::string> phases = {"detect", "fence", "abort",
                                                "decide", "heal",  "resume"};
+  const std::string path = run + "/events.jsonl";
   Section section(report, "events.jsonl");
+  Generations generations;
+  std::string last_end;
   const auto lines = for_each_line(
       path, {"time", "generation", "step", "incident", "phase", "kind", "subject", "reason", "ms"},
       section, [&](const json& value, size_t line) {
         const json& phase = value["phase"];
         if (!phase.is_null() && !(phase.is_string() && phases.contains(phase.get<std::string>())))
           section.problem("line " + std::to_string(line) + ": phase is " + phase.dump());
+        if (value["kind"] == "finished" || value["kind"] == "failed")
+          last_end = value["reason"].is_string() ? value["reason"].get<std::string>() : "";
+        if (value["kind"] == "started") last_end.clear();
+        if (!value["generation"].is_number_unsigned()) return;
+        const uint64_t generation = value["generation"].get<uint64_t>();
+        generations.known.insert(generation);
+        if (value.contains("layout"))
+          generations.nodes[generation].merge(nodes_of(value["layout"]));
       });
+  generations.read = lines.has_value();
+  const auto end = end_reason(run);
   if (!lines)
     section.problem(path + " is missing");
+  else if (end && *end != last_end)
+    section.problem("the run has ended (" + *end +
+                    "; control/end.json), and no event says so: lines are missing at the end");
   else if (section.clean())
     section.note(std::to_string(*lines) + " events");
+  return generations;
 }
 
 // -- Ledger -------------------------------------------------------------------------------------
@@ -198,10 +262,17 @@ bool read_runs(const json& samples, std::vector<std::pair<uint64_t, uint64_t>>& 
   return true;
 }
 
+/// "n1.0" -> "n1".
+std::string node_of(const std::string& trainer) {
+  return trainer.substr(0, trainer.rfind('.'));
+}
+
 void verify_ledger(const std::string& path, uint64_t global_batch,
-                   const std::set<uint64_t>& committed, VerifyReport& report) {
+                   const std::set<uint64_t>& committed, const Generations& generations,
+                   VerifyReport& report) {
   Section section(report, "ledger.jsonl");
   std::map<uint64_t, LedgerStep> steps;
+  std::set<uint64_t> used;
   const auto lines = for_each_line(
       path, {"step", "trainer", "generation", "samples"}, section,
       [&](const json& value, size_t line) {
@@ -212,11 +283,20 @@ void verify_ledger(const std::string& path, uint64_t global_batch,
                                  ": step, generation or samples of a wrong type");
         LedgerStep& step = steps[value["step"].get<uint64_t>()];
         const uint64_t generation = value["generation"].get<uint64_t>();
+        used.insert(generation);
+        const std::string trainer =
+            value["trainer"].is_string() ? value["trainer"].get<std::string>() : "";
+        const auto nodes = generations.nodes.find(generation);
+        if (nodes != generations.nodes.end() && !nodes->second.contains(node_of(trainer)))
+          section.problem("line " + std::to_string(line) + ": " + value["trainer"].dump() +
+                          " does not train in generation " + std::to_string(generation) +
+                          ", says events.jsonl");
         if (generation < step.generation) return;
         if (generation > step.generation) step = {generation, {}};
         step.runs.insert(step.runs.end(), runs.begin(), runs.end());
       });
   if (!lines) return section.problem(path + " is missing");
+  check_known(generations, used, section);
   // Each step's line in metrics.jsonl comes first.
   if (committed.empty() && steps.size() > 1)
     section.problem("has " + std::to_string(steps.size()) + " steps, metrics.jsonl none");
@@ -255,9 +335,10 @@ Result<VerifyReport> verify_run(const std::string& run) {
     report.lines.push_back("config.toml: line " + std::to_string(e.source().begin.line) + ": " +
                            std::string(e.description()));
   }
-  verify_checkpoints(checkpoints, report);
-  const std::set<uint64_t> committed = verify_metrics(run + "/metrics.jsonl", report);
-  verify_events(run + "/events.jsonl", report);
+  const uint64_t checkpoint = verify_checkpoints(checkpoints, report);
+  const Generations generations = verify_events(run, report);
+  const std::set<uint64_t> committed =
+      verify_metrics(run + "/metrics.jsonl", checkpoint, generations, report);
   if (!ledger) {
     report.lines.push_back("ledger.jsonl: switched off in config.toml, not checked");
   } else if (global_batch < 1) {
@@ -265,7 +346,8 @@ Result<VerifyReport> verify_run(const std::string& run) {
     report.lines.push_back(
         "config.toml: no train.global_batch_size, so the ledger cannot be checked");
   } else {
-    verify_ledger(run + "/ledger.jsonl", static_cast<uint64_t>(global_batch), committed, report);
+    verify_ledger(run + "/ledger.jsonl", static_cast<uint64_t>(global_batch), committed,
+                  generations, report);
   }
   return report;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <future>
 
 #include "actors/job/journal.hpp"
 #include "actors/job/records.hpp"
@@ -218,5 +220,27 @@ TEST_SUITE("job records") {
     folder.write("metrics.jsonl", metric(1) + metric(2) + "{");
     CHECK(mend(false).step == 2);
     CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2));
+  }
+
+  TEST_CASE("journal: whoever asks is told when lines are in the file, or that they will not be") {
+    const auto told = [](const Folder& folder, std::function<bool()> may_write) {
+      std::promise<std::pair<bool, std::string>> answer;
+      auto result = answer.get_future();
+      Journal journal(folder.path, std::move(may_write));
+      journal.append("events.jsonl", {{"kind", "command"}});
+      journal.when_written([&](bool written) {
+        const auto text = read_text(folder.path + "/events.jsonl");
+        answer.set_value({written, text.ok() ? *text : ""});
+      });
+      return result.get();
+    };
+    using Told = std::pair<bool, std::string>;
+    Folder folder;
+    CHECK(told(folder, nullptr) == Told{true, "{\"kind\":\"command\"}\n"});
+    Folder deposed;
+    CHECK(told(deposed, [] { return false; }) == Told{false, ""});
+    Folder gone;
+    std::filesystem::remove_all(gone.path);
+    CHECK(told(gone, nullptr) == Told{false, ""});
   }
 }

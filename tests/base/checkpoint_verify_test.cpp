@@ -23,6 +23,15 @@ std::string event(const std::string& phase) {
   return R"({"time":1,"generation":0,"step":1,"incident":1,"phase":)" + phase +
          R"(,"kind":"started","subject":"n0","reason":"","ms":0})" + "\n";
 }
+std::string event_of(uint64_t generation, const std::string& kind, const std::string& reason,
+                     const std::string& more = "") {
+  return R"({"time":1,"generation":)" + std::to_string(generation) +
+         R"(,"step":1,"incident":null,"phase":null,"kind":")" + kind +
+         R"(","subject":"","reason":")" + reason + R"(","ms":null)" + more + "}\n";
+}
+std::string joined(uint64_t generation, const std::string& layout) {
+  return event_of(generation, "joined", "", R"(,"layout":)" + layout);
+}
 std::string entry(uint64_t step, uint64_t generation, const std::string& samples,
                   const std::string& trainer = "n0.0") {
   return R"({"step":)" + std::to_string(step) + R"(,"trainer":")" + trainer + R"(","generation":)" +
@@ -36,7 +45,7 @@ struct Run {
                        entry(2, 0, "[[8,2]]") + entry(2, 1, "[[8,8]]") +
                        entry(3, 1, "[[20,4],[16,4]]");
   std::string metrics = metric(1) + metric(2) + metric(2, 1) + metric(3, 1);
-  std::string events = event("null") + event("\"detect\"");
+  std::string events = event("null") + event("\"detect\"") + joined(1, R"([["n0"]])");
   Run() {
     spew(folder / "config.toml", "[train]\nglobal_batch_size = 8\n");
     const ModelShape shape = tiny_shape();
@@ -111,9 +120,40 @@ TEST_CASE("verify: log lines are objects with their keys, and no step is missing
   CHECK_HAS(run.problems(), "ledger.jsonl: has 3 steps, metrics.jsonl none");
   Run other;
   other.events += "{}\n";
-  CHECK_HAS(other.problems(), "events.jsonl: line 3: no \"time\"");
+  CHECK_HAS(other.problems(), "events.jsonl: line 4: no \"time\"");
   other.events = event("\"dance\"");
   CHECK_HAS(other.problems(), "events.jsonl: line 1: phase is \"dance\"");
+}
+
+TEST_CASE("verify: each generation is told of by an event, and its trainers are of its layout") {
+  Run run;
+  run.events = event("null");
+  CHECK_HAS(run.problems(), "metrics.jsonl: generation 1 is in no line of events.jsonl");
+  CHECK_HAS(run.problems(), "ledger.jsonl: generation 1 is in no line of events.jsonl");
+  run.events += event_of(1, "validated", "");  // by a version that recorded no layouts
+  CHECK(run.problems() == "");
+  run.events += joined(1, R"([["n0"],["n1"]])");
+  CHECK(run.problems() == "");
+  run.ledger += entry(3, 1, "[]", "n1.0");
+  CHECK(run.problems() == "");
+  run.ledger += entry(3, 1, "[]", "n2.0");
+  CHECK_HAS(run.problems(), "line 7: \"n2.0\" does not train in generation 1");
+}
+
+TEST_CASE("verify: lines cut off the end are missed") {
+  Run run;
+  fs::create_directories(run.folder / "control");
+  spew(run.folder / "control/end.json", R"({"instance":"x","exit":0,"reason":"trained 3 steps"})");
+  CHECK_HAS(run.problems(), "the run has ended (trained 3 steps; control/end.json), and no event");
+  run.events += event_of(1, "finished", "trained 3 steps");
+  CHECK(run.problems() == "");
+  run.events += event("null");  // it was started again, and that has not ended
+  CHECK_HAS(run.problems(), "no event says so");
+  spew(run.folder / "control/end.json", "");
+  CHECK(run.problems() == "");
+  run.metrics = metric(1) + metric(2);
+  run.ledger = run.ledger.substr(0, run.ledger.find(R"({"step":3)"));
+  CHECK_HAS(run.problems(), "metrics.jsonl: ends at step 2, and there is a checkpoint of step 3");
 }
 
 TEST_CASE("verify: damaged checkpoints and missing files are named, all of them") {

@@ -249,6 +249,12 @@ class Console(Case):
         self.command("console", run, "-c", "drain n9", code=64)
         self.assertIn("there is no node 'n9'", self.stderr)
         self.command("console", run, "-c", "inject", code=64)
+        self.command("console", run, "-c", "plan kill_agent n9", code=64)
+        self.assertIn("there is no node 'n9'", self.stderr)
+        self.command("console", run, "-c", "plan kill_agnt n1", code=64)
+        self.assertIn("kill_agent", self.stderr)
+        self.command("console", run, "-c", "inject kill_agent n1.0", code=64)
+        self.assertIn("standby", self.ask(run, "plan kill_supervisor supervisor")["plan"])
         self.assertNotIn("\x1b", self.command("console", run, "-c", "tree"))
         self.end(run, process)
         # The run is over: its folder answers what it can.
