@@ -81,7 +81,7 @@ simplescale_layer(actors FOLDERS actors EXCLUDE "/actors/trainer/" LINK base tra
 simplescale_layer(trainer FOLDERS actors/trainer LINK actors model)
 
 # Two programs: `simplescale` is what people call; `simplescale-compute` beside it is a trainer, generate and evaluate.
-set(common runtime/app/report.cpp runtime/app/actor_process.cpp)
+set(common runtime/app/report.cpp runtime/app/usage.cpp runtime/app/actor_process.cpp)
 add_executable(simplescale runtime/app/main.cpp runtime/app/commands.cpp runtime/app/train.cpp
   runtime/app/run_start.cpp runtime/app/slurm.cpp runtime/app/slurm_task.cpp runtime/app/agent.cpp
   runtime/app/keeper.cpp runtime/app/supervisor_process.cpp runtime/app/http_process.cpp

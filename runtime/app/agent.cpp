@@ -22,6 +22,7 @@
 #include "runtime/app/agent.hpp"
 #include "runtime/app/report.hpp"
 #include "runtime/base/cpu_places.hpp"
+#include "runtime/base/folder_watch.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/config/slurm.hpp"
 #include "runtime/data/data_location.hpp"
@@ -227,6 +228,10 @@ Result<int> run_agent(const AgentOptions& o) {
   int code;
   {
     SignalThread signal_thread(node);
+    const FolderWatch folder_watch(run, [node, run] {
+      log::error("{}", run_is_gone(run));
+      caf::anon_send(node, Shutdown{exit_code(Code::io), run_is_gone(run)});
+    });
     std::unique_ptr<HealthReporter> health;
     if (config.metrics.health_every_ms > 0)
       health = std::make_unique<HealthReporter>(node, "n" + std::to_string(o.node), o.run,

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "actors/console/render.hpp"
+#include "actors/job/journal.hpp"
 #include "runtime/app/prepare_data.hpp"
 #include "runtime/app/run_status.hpp"
 #include "runtime/base/process.hpp"
@@ -38,8 +39,10 @@ Result<nlohmann::json> current_status(const std::string& run) {
   auto page = nlohmann::json::parse(text, nullptr, false);
   if (!page.is_object() || !page["supervisor"].is_object() || !page["nodes"].is_array())
     return Status(Code::bad_data, RunFolder{run}.status() + " is damaged");
-  const std::string state = page.value("state", "");
-  if (state != "finished" && state != "failed" && RunLock::take(RunFolder{run}).ok())
+  if (!page["state"].is_string())
+    return Status(Code::bad_data, RunFolder{run}.status() + " is damaged");
+  const std::string state = page["state"];
+  if (state != "finished" && state != "failed" && !RunLock::held(RunFolder{run}))
     page["state"] = "failed";  // nobody holds the run: its processes have died without a last word
   return page;
 }
@@ -85,7 +88,7 @@ Status status_command(const std::string& run, bool json, bool watch) {
     const Look look{terminal && !std::getenv("NO_COLOR"), 0};
     const bool redraw = watch && terminal && !json;
     SS_RETURN_IF_ERROR(print((redraw ? "\033[H\033[2J" : "") +
-                             (json ? page.dump(watch ? -1 : 1) : render_tree(page, look))));
+                             (json ? json_text(page, watch ? -1 : 1) : render_tree(page, look))));
     const std::string state = page.value("state", "");
     if (!watch || state == "finished" || state == "failed") return {};
     std::this_thread::sleep_for(std::chrono::seconds(1));

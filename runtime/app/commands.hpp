@@ -13,7 +13,9 @@ using Overrides = std::vector<std::string>;  // "--section.key=value"
 
 /// Inside an srun: one node agent of the job. Otherwise all nodes on this machine. run: the run's
 /// folder, or "".
-Status train_command(const std::string& config, Overrides overrides, const std::string& run);
+/// oversubscribe: also with more processes than this host seems to have room for.
+Status train_command(const std::string& config, Overrides overrides, const std::string& run,
+                     bool oversubscribe);
 /// A node's agent; returns the process's exit code.
 int agent_command(const std::string& run, const std::string& node);
 /// A supervisor on node `node`, or the standby of the one at an address; returns the exit code.

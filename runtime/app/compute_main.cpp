@@ -1,9 +1,11 @@
 // The program `simplescale-compute`: what needs libtorch. People reach it through `simplescale
 // generate` and `evaluate`; node agents start it as a trainer.
 #include <CLI/CLI.hpp>
+#include <exception>
 
 #include "runtime/app/compute_commands.hpp"
 #include "runtime/app/report.hpp"
+#include "runtime/app/usage.hpp"
 #include "runtime/base/log.hpp"
 
 namespace simplescale {
@@ -58,7 +60,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : exit_code(Code::usage);
+    return report_usage(app, error, {argv + 1, argv + argc});
   }
   return code;
 }
@@ -68,5 +70,9 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   simplescale::init_logging("simplescale");
-  return simplescale::run(argc, argv);
+  try {
+    return simplescale::run(argc, argv);
+  } catch (const std::exception& error) {  // such as a file system that answers oddly
+    return simplescale::report({simplescale::Code::internal, error.what()});
+  }
 }

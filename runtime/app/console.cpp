@@ -17,6 +17,7 @@
 
 #include "actors/console/render.hpp"
 #include "actors/console/verbs.hpp"
+#include "actors/job/journal.hpp"
 #include "runtime/app/commands.hpp"
 #include "runtime/app/line_editor.hpp"
 #include "runtime/app/run_status.hpp"
@@ -138,7 +139,7 @@ class Console {
     if (!reply->ok) return Status(Code::usage, reply->text);
     if (verb->name == "diagnose") return diagnosis(asked_at, as_json);
     if (as_json)
-      say(reply->json.empty() ? json{{"ok", true}, {"text", reply->text}}.dump() : reply->json);
+      say(reply->json.empty() ? json_text({{"ok", true}, {"text", reply->text}}) : reply->json);
     else
       say(page ? render(words[0], json::parse(reply->json, nullptr, false)) : reply->text);
     return {};
@@ -177,7 +178,7 @@ class Console {
   Status page_of_folder(const std::string& what, bool as_json, const Status& why) {
     SS_ASSIGN(const json page, current_status(run_.path));
     std::fprintf(stderr, "%s; this is what its folder says\n", why.message().c_str());
-    say(as_json ? page.dump() : render(what, page));
+    say(as_json ? json_text(page) : render(what, page));
     return {};
   }
 
@@ -203,7 +204,7 @@ class Console {
     const unsigned long wanted = std::strtoul(count.c_str(), &end, 10);
     if (*end != '\0') return Status(Code::usage, "events [N]: '" + count + "' is no number");
     const std::vector<json> list = newest(events_of(run_, kTail), wanted);
-    say(as_json ? json(list).dump() : render_events(list, look_));
+    say(as_json ? json_text(list) : render_events(list, look_));
     return {};
   }
 
@@ -256,7 +257,7 @@ class Console {
     if (list.empty())
       return Status(Code::usage,
                     number.empty() ? "there was no incident" : "no incident " + number);
-    say(as_json ? json(list).dump() : render_incident(list, look_));
+    say(as_json ? json_text(list) : render_incident(list, look_));
     return {};
   }
 

@@ -27,6 +27,8 @@ class Keeper {
   bool look();
   /// To all agents.
   void signal(int number);
+  /// Agents that end now are not started again.
+  void expect_end() { stopping_ = true; }
   /// Waits for processes of the run that outlived their agent (supervisors), and kills what is
   /// still there after so long.
   void end_others(int64_t timeout_ms);

@@ -2,6 +2,7 @@
 // simplescale-compute beside it, so that consoles and agents start in milliseconds.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "runtime/app/report.hpp"
 #include "runtime/app/runs.hpp"
 #include "runtime/app/slurm.hpp"
+#include "runtime/app/usage.hpp"
 #include "runtime/base/log.hpp"
 
 namespace simplescale {
@@ -20,7 +22,7 @@ struct Arguments {
   std::vector<std::string> commands, runs;
   std::string runs_folder = "runs", output = "plot.svg";
   SweepOptions sweep;
-  bool json = false, watch = false, follow = false, dry_run = false;
+  bool json = false, watch = false, follow = false, dry_run = false, oversubscribe = false;
   int code = 0;
 };
 
@@ -44,11 +46,13 @@ int run(int argc, char** argv) {
     return sub;
   };
 
-  config_of(command(app, "train", "start a run, or go on with it if its folder has one",
-                    [&](CLI::App* sub) {
-                      return report(train_command(a.config, sub->remaining(), a.run));
-                    }))
-      ->add_option("--run", a.run, "the run's folder (run.folder)");
+  CLI::App* train = config_of(command(
+      app, "train", "start a run, or go on with it if its folder has one", [&](CLI::App* sub) {
+        return report(train_command(a.config, sub->remaining(), a.run, a.oversubscribe));
+      }));
+  train->add_option("--run", a.run, "the run's folder (run.folder)");
+  train->add_flag("--oversubscribe", a.oversubscribe,
+                  "also with more processes than this host seems to have room for");
   CLI::App* submit = config_of(command(
       app, "submit", "train as a job of Slurm: writes the batch script, shows it, submits it",
       [&](CLI::App* sub) {
@@ -197,7 +201,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : exit_code(Code::usage);
+    return report_usage(app, error, {argv + 1, argv + argc});
   }
   return code;
 }
@@ -207,5 +211,9 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   simplescale::init_logging("simplescale");
-  return simplescale::run(argc, argv);
+  try {
+    return simplescale::run(argc, argv);
+  } catch (const std::exception& error) {  // such as a file system that answers oddly
+    return simplescale::report({simplescale::Code::internal, error.what()});
+  }
 }

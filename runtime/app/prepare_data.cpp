@@ -1,14 +1,40 @@
 #include "runtime/app/prepare_data.hpp"
 
 #include <cstdio>
+#include <filesystem>
+#include <vector>
 
 #include "runtime/app/progress.hpp"
+#include "runtime/base/words.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/prepare.hpp"
 
 namespace simplescale {
 
+namespace {
+/// A tokenizer that is asked for by its path has to be there, also where tokens are already.
+Status check_tokenizer(const Config& config) {
+  namespace fs = std::filesystem;
+  const fs::path path = config.tokenizer.path;
+  std::error_code error;
+  if (path.empty() || fs::is_regular_file(path, error)) return {};
+  const bool folder = fs::is_directory(path, error);
+  const fs::path around = folder ? path : path.parent_path();
+  std::vector<std::string> known;
+  for (const auto& entry : fs::directory_iterator(around.empty() ? fs::path(".") : around, error))
+    if (entry.path().extension() == ".model" || !folder)
+      known.push_back((around / entry.path().filename()).string());
+  const std::string nearest = folder && known.size() == 1
+                                  ? ": did you mean '" + known.front() + "'?"
+                                  : did_you_mean(path.string(), known);
+  return Status(Code::bad_config,
+                "tokenizer.path = \"" + path.string() +
+                    "\": " + (folder ? "it is a folder" : "there is no such file") + nearest);
+}
+}  // namespace
+
 Status prepare_data(const Config& config) {
+  SS_RETURN_IF_ERROR(check_tokenizer(config));
   SS_ASSIGN(const ModelShape shape, model_shape(config));
   if (config.data.source.empty())
     return Status(Code::bad_config,

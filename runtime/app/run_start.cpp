@@ -1,6 +1,8 @@
 #include "runtime/app/run_start.hpp"
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 #include <utility>
 
 #include "runtime/app/manifest.hpp"
@@ -77,7 +79,13 @@ Result<RunLock> lock_run(const RunFolder& run) {
   fs::create_directories(run.control(), error);
   if (error)
     return Status(Code::bad_config, "cannot make " + run.control() + ": " + error.message());
-  return RunLock::take(run);
+  // Who only asks whether it is held (`status`, consoles) holds it for a moment, too.
+  auto lock = RunLock::take(run);
+  for (int tries = 0; tries < 10 && !lock.ok() && RunLock::held(run); ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // flock has no deadline
+    lock = RunLock::take(run);
+  }
+  return lock;
 }
 
 Status ready_data(const Config& config, const Plan& plan) {

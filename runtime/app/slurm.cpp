@@ -151,7 +151,7 @@ bool has(const std::vector<std::string>& hosts, const std::string& host) {
 
 Status note_failed_node(const std::string& run, const json& line) {
   const std::string path = failed_nodes_file(RunFolder{run});
-  const std::string text = line.dump() + "\n";
+  const std::string text = json_text(line) + "\n";
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   const bool written =
       file >= 0 && write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());

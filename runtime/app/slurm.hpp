@@ -16,7 +16,7 @@ namespace simplescale {
 std::optional<slurm::Task> slurm_task();
 
 /// One node agent of a job. Returns only if it could not begin; else the process ends here.
-Status train_in_slurm(RunStart start, const slurm::Task& task);
+Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscribe);
 
 /// control/submit.sh of a run's folder, and control/submit.toml, which it trains.
 struct BatchFile {

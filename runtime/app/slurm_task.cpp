@@ -10,10 +10,12 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "actors/job/journal.hpp"
 #include "runtime/app/keeper.hpp"
 #include "runtime/app/slurm.hpp"
 #include "runtime/app/watch.hpp"
 #include "runtime/base/epoch.hpp"
+#include "runtime/base/folder_watch.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/shared_memory.hpp"
@@ -79,7 +81,7 @@ Status come_in(const RunFolder& run, const RunStart& start, const std::string& i
       if (made.ok()) return write_file_atomic(words.ready, "\n");
       const nlohmann::json page = {{"code", static_cast<unsigned>(made.code())},
                                    {"message", made.message()}};
-      SS_RETURN_IF_ERROR(write_file_atomic(words.failed, page.dump() + "\n"));
+      SS_RETURN_IF_ERROR(write_file_atomic(words.failed, json_text(page) + "\n"));
       return made;
     }
     if (auto taken = lock_run(run); taken.ok())
@@ -120,7 +122,7 @@ std::optional<slurm::Task> slurm_task() {
   });
 }
 
-Status train_in_slurm(RunStart start, const slurm::Task& task) {
+Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscribe) {
   SS_RETURN_IF_ERROR(fit_tasks(start, task));
   const Config& config = start.config;
   const Plan& plan = start.plan;
@@ -129,6 +131,11 @@ Status train_in_slurm(RunStart start, const slurm::Task& task) {
   PreflightInput input;
   input.trainers_on_host = slots * task.tasks_on_host;
   input.writes_checkpoints = task.task == 0;
+  input.oversubscribe = oversubscribe;
+  // A foreign folder stays as it is. Once there is `control`, another task may have begun the run.
+  if (!fs::exists(run.control()))
+    if (Status status = check_run_folder(run, config); !status.ok() && !fs::exists(run.control()))
+      return status;
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
   struct sigaction action {};
   action.sa_handler = on_signal;
@@ -162,7 +169,10 @@ Status train_in_slurm(RunStart start, const slurm::Task& task) {
   unlink_shared_memory(mine + ".");
   unlink_shared_memory(mine + "-");
   int code = keeper.exit_code();
-  if (view) {
+  if (folder_is_gone(run)) {
+    std::fprintf(stderr, "simplescale: %s\n", run_is_gone(run).c_str());
+    code = exit_code(Code::io);
+  } else if (view) {
     const Status end = view->end(code, keeper.dead(), keeper.reason());
     if (!end.ok()) std::fprintf(stderr, "simplescale: %s\n", end.message().c_str());
   } else if (code != 0) {

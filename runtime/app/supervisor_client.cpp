@@ -85,8 +85,7 @@ Result<CommandReply> SupervisorClient::ask(const Command& command, bool acts) {
     if (Clock::now() > deadline)
       return Status(Code::deadline, "no supervisor answers (" + reply.status().message() + ")");
     // Nobody leads, or nobody who can be reached: has the run ended?
-    auto lock = RunLock::take(run_);
-    if (!sent && lock.ok())
+    if (!sent && !RunLock::held(run_))
       return Status(Code::not_found, "nothing trains in " + run_.path + " now");
     if (cancelled_()) return Status(Code::aborted, "not waited for any longer");
     std::this_thread::sleep_for(milliseconds(kLookAgainMs));  // files tell no changes

@@ -22,6 +22,7 @@
 #include "runtime/app/slurm.hpp"
 #include "runtime/base/epoch.hpp"
 #include "runtime/base/files.hpp"
+#include "runtime/base/folder_watch.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/data/data_location.hpp"
@@ -117,10 +118,20 @@ caf::behavior refuse(caf::event_based_actor* self, Shutdown end) {
   }};
 }
 
-Status give_up(const Process& p, const Status& why) {
+Status give_up(const Process& p, uint64_t generation, const Status& why) {
   const nlohmann::json page = {
       {"instance", p.options.instance}, {"exit", exit_code(why.code())}, {"reason", why.message()}};
-  SS_RETURN_IF_ERROR(write_file_atomic(p.run().end(), page.dump(1) + "\n"));
+  Journal(p.options.run, nullptr, kPatienceMs)
+      .append("events.jsonl", {{"time", wall_time_s()},
+                               {"generation", generation},
+                               {"step", 0},
+                               {"incident", nullptr},
+                               {"phase", nullptr},
+                               {"kind", "failed"},
+                               {"subject", ""},
+                               {"reason", why.message()},
+                               {"ms", nullptr}});
+  SS_RETURN_IF_ERROR(write_file_atomic(p.run().end(), json_text(page, 1) + "\n"));
   p.transport.publish("supervisor",
                       p.system.spawn(refuse, Shutdown{exit_code(why.code()), why.message()}));
   std::this_thread::sleep_for(std::chrono::milliseconds(kRefuseMs));  // for whoever comes
@@ -168,7 +179,7 @@ Result<int> supervise(const Process& p, Before before) {
   watch->lead(epoch);
   watch->every(500);
   auto options = job_options(p, takes_over);
-  if (!options.ok()) return give_up(p, options.status());
+  if (!options.ok()) return give_up(p, generation, options.status());
   JobOptions job = options.take();
   job.last_generation = generation;
   SS_ASSIGN(const RecordsEnd records,
@@ -208,10 +219,16 @@ Result<int> supervise(const Process& p, Before before) {
   to_actor->set_value(supervisor);
 
   const auto http = serve_http(p, epoch);
+  // Deposed, so to say: there is no run left to lead.
+  auto folder_watch = std::make_unique<FolderWatch>(p.run(), [supervisor, run = p.run()] {
+    log::error("{}", run_is_gone(run));
+    caf::anon_send(supervisor, local::EpochSeen{0, true, 0});
+  });
 
   const auto [code, reason] = result.get();
   log::info("ends: {}", reason);
   watch.reset();
+  folder_watch.reset();
   caf::anon_send_exit(supervisor, caf::exit_reason::user_shutdown);
   supervisor = nullptr;
   if (exporter && journal->flush()) exporter->finish(code);
@@ -270,7 +287,11 @@ Result<int> stand_by(const Process& p) {
   ready->set_value();
   watch->every(500);
   log::info("standby");
+  auto folder_watch = std::make_unique<FolderWatch>(p.run(), [me = *me, run = p.run()] {
+    caf::anon_send(me, Shutdown{0, run_is_gone(run)});
+  });
   Before before = result.get();
+  folder_watch.reset();
   watch.reset();
   if (before.state) return supervise(p, std::move(before));
   log::info("ends: {}", before.lost);

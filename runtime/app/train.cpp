@@ -6,8 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "runtime/app/agent.hpp"
@@ -18,6 +21,7 @@
 #include "runtime/app/supervisor_process.hpp"
 #include "runtime/app/watch.hpp"
 #include "runtime/base/epoch.hpp"
+#include "runtime/base/folder_watch.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_folder.hpp"
 #include "runtime/base/shared_memory.hpp"
@@ -45,11 +49,14 @@ Status check_device(const Config& config) {
 }
 
 /// Everything before the first process. Leaves the run's folder ready.
-Result<RunLock> get_ready(const Config& config, const Plan& plan, int trainers_on_host) {
+Result<RunLock> get_ready(const Config& config, const Plan& plan, int trainers_on_host,
+                          bool oversubscribe) {
   const RunFolder run{run_folder(config)};
+  SS_RETURN_IF_ERROR(check_run_folder(run, config));  // a foreign one stays as it is
   SS_RETURN_IF_ERROR(check_device(config));
   PreflightInput input;
   input.trainers_on_host = trainers_on_host;
+  input.oversubscribe = oversubscribe;
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
   SS_RETURN_IF_ERROR(ready_data(config, plan));
   SS_ASSIGN(RunLock lock, lock_run(run));
@@ -69,11 +76,12 @@ int agents(const Config& config) {
 
 /// All nodes on this machine: starts the agents, passes signals on, shows progress, collects the
 /// exit codes.
-Status train_here(const Config& config, const Plan& plan, const std::string& config_file) {
+Status train_here(const Config& config, const Plan& plan, const std::string& config_file,
+                  bool oversubscribe) {
   const RunFolder run{run_folder(config)};
   const int nodes = plan.topology.nodes + static_cast<int>(config.cluster.spares);
   const int trainers = nodes * plan.topology.trainers_per_node;
-  SS_ASSIGN(const RunLock lock, get_ready(config, plan, trainers));
+  SS_ASSIGN(const RunLock lock, get_ready(config, plan, trainers, oversubscribe));
   const std::string instance = unique_id();
   struct sigaction action {};
   action.sa_handler = on_interrupt;
@@ -84,7 +92,11 @@ Status train_here(const Config& config, const Plan& plan, const std::string& con
   SS_RETURN_IF_ERROR(EpochFiles(run, instance).begin());
   const int cores = usable_cores();
   Keeper keeper(run, config, instance, threads_per_trainer(config, cores, plan.topology.world()));
+  auto gone = std::make_shared<std::atomic<bool>>(false);
+  const FolderWatch folder_watch(run, [gone] { *gone = true; });
+  std::optional<std::chrono::steady_clock::time_point> gone_at;
   for (int node = 0; node < agents(config); ++node) SS_RETURN_IF_ERROR(keeper.start(node));
+  const std::chrono::milliseconds shutdown(config.supervision.shutdown_ms);
   int passed = 0;
   while (keeper.look()) {
     if (interrupts > passed) {
@@ -93,26 +105,35 @@ Status train_here(const Config& config, const Plan& plan, const std::string& con
                            : "stopping at once");
       keeper.signal(passed > 2 ? SIGKILL : SIGINT);
     }
+    if (*gone && !gone_at) {  // agents end by themselves
+      gone_at = std::chrono::steady_clock::now();
+      keeper.expect_end();
+      view.say(run_is_gone(run));
+    }
+    if (gone_at && std::chrono::steady_clock::now() - *gone_at > 2 * shutdown)
+      keeper.signal(SIGKILL);
     view.update();
     std::this_thread::sleep_for(
         std::chrono::milliseconds(20));  // a view for people, not a synchronisation
   }
   keeper.end_others(config.supervision.shutdown_ms);
   unlink_shared_memory("ss-" + instance + "-");
+  if (folder_is_gone(run)) return Status(Code::io, run_is_gone(run) + "; all its processes ended");
   return view.end(keeper.exit_code(), keeper.dead(), keeper.reason());
 }
 
 }  // namespace
 
-Status train_command(const std::string& config_file, Overrides overrides, const std::string& run) {
+Status train_command(const std::string& config_file, Overrides overrides, const std::string& run,
+                     bool oversubscribe) {
   SS_ASSIGN(RunStart start, run_start(config_file, std::move(overrides), run));
-  if (const auto task = slurm_task()) return train_in_slurm(std::move(start), *task);
+  if (const auto task = slurm_task()) return train_in_slurm(std::move(start), *task, oversubscribe);
   if (std::getenv("SLURM_JOB_ID"))
     std::fprintf(stderr,
                  "simplescale: not started by srun: all nodes run on this host; to use the "
                  "allocation: srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 simplescale "
                  "train ...\n");
-  return train_here(start.config, start.plan, config_file);
+  return train_here(start.config, start.plan, config_file, oversubscribe);
 }
 
 int agent_command(const std::string& run, const std::string& node) {

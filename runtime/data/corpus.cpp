@@ -115,7 +115,7 @@ Result<std::vector<std::string>> list_files(const std::string& source) {
     if (entry->path().extension() == ".txt" && entry->is_regular_file(error))
       files.push_back(entry->path().string());
   if (error) return bad(source, "cannot read the folder: " + error.message());
-  if (files.empty()) return bad(source, "the folder holds no .txt files");
+  if (files.empty()) return bad(source, "no text was found, the folder holds no .txt files");
   std::sort(files.begin(), files.end());
   return files;
 }

@@ -147,7 +147,7 @@ std::string summary_json(const std::vector<RunSummary>& runs) {
                     {"tokens_per_second", number_or_null(run.tokens_per_second)},
                     {"recoveries", run.recoveries},
                     {"time", run.time_s}});
-  return list.dump(1) + "\n";
+  return list.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace simplescale

@@ -1,10 +1,12 @@
 """What is wrong is said in one line with its place, with the right exit code, before any process starts."""
 
+import os
 import pathlib
+import shutil
 import struct
 import unittest
 
-from common import Case
+from common import Case, last_step, leftovers
 
 
 class BadInput(Case):
@@ -27,8 +29,16 @@ class BadInput(Case):
 
     def test_missing_config(self):
         self.command("train", self.folder / "nowhere.toml", code=78)
-        self.command("train", code=64)
-        self.command("no-such-command", code=64)
+
+    def test_usage_is_one_line_that_names_the_nearest(self):
+        for arguments, words in [(["trian"], ["unknown command 'trian'", "'train'"]), (["config", "shwo"], ["'shwo'", "config --help"]),
+                                 (["frobnicate"], ["'frobnicate'", "simplescale --help"]), ([], ["a command is missing", "train, "]),
+                                 (["train"], ["CONFIG is required"]), (["status", "x", "--jsn"], ["unknown option --jsn", "'--json'"]),
+                                 (["generate", "x", "--max-tokns=3"], ["'--max-tokens'"]), (["verify", "a", "b"], ["verify --help"])]:
+            self.command(*arguments, code=64)
+            self.assertEqual(len(self.stderr.splitlines()), 1, self.stderr)
+            for word in words:
+                self.assertIn(word, self.stderr)
 
     def test_data(self):
         self.refused(65, f'--data.source="{self.folder}/nothing.bin"', says=["nothing.bin"])
@@ -44,6 +54,62 @@ class BadInput(Case):
         magic = self.folder / "magic.bin"
         magic.write_bytes(struct.pack("<256i", 20240520, 99, 5, *([0] * 253)) + b"\x01\x00" * 5)
         self.refused(65, f'--data.source="{magic}"', says=["magic.bin"])
+
+    def test_a_folder_without_text_is_named(self):
+        empty = self.folder / "empty"
+        empty.mkdir()
+        self.refused(65, f'--data.source="{empty}"', says=[str(empty), "no text was found"])
+        (empty / "a.txt").write_text("")
+        self.refused(65, f'--data.source="{empty}"', says=[str(empty), "no text was found"])
+
+    def test_faults_and_a_tokenizer_that_cannot_be(self):
+        layout = self.layout(2, 1)
+        for fault, says in [('step = 1, kind = "kill_trainer", target = "n9.0"', ["'n9.0'", "did you mean 'n"]),
+                            ('step = 1, kind = "kill_agent", target = "n1.0"', ["is a trainer", "'n1'"]),
+                            ('step = 3, kind = "kill_trainer", target = "n1.0"', ["ends after step 2"])]:
+            self.refused(78, *layout, "--inject.faults=[{ %s }]" % fault, says=says)
+        (self.folder / "tokenizer.model").write_text("x")
+        self.refused(78, f'--tokenizer.path="{self.folder}/tokeniser.model"', says=["no such file", f"'{self.folder}/tokenizer.model'"])
+
+    def test_more_processes_than_this_host_has_room_for(self):
+        self.refused(78, "--cluster.nodes=10000", "--parallel.group_nodes=1", "--parallel.strategy=no_shard",
+                     says=["30002 processes", "10000 agents", "GiB", "cores", "--oversubscribe"])
+
+    def test_nothing_is_written_into_a_foreign_folder(self):
+        run = self.folder / "run"
+        run.mkdir()
+        (run / "thesis.tex").write_text("mine")
+        self.refused(78, says=["is no run folder"])
+        self.assertEqual(os.listdir(run), ["thesis.tex"])
+        (run / "thesis.tex").unlink()
+        (run / "config.toml").write_text(self.config.read_text().replace("layers = 2", "layers = 1"))
+        self.refused(78, says=["model.layers was 1 and is now 2"])
+        self.assertEqual(os.listdir(run), ["config.toml"])
+
+    def test_a_run_whose_folder_is_deleted_ends(self):
+        run, process = self.start("run", *self.layout(2, 1), "--train.max_steps=100000")
+        self.wait_for(lambda: last_step(run) >= 3, "step 3")
+        instance = (run / "control/instance").read_text().strip()
+        self.wait_for(lambda: shutil.rmtree(run, ignore_errors=True) or not run.exists(), "the folder to go")
+        self.assertEqual(process.wait(60), 74)
+        self.assertIn(f"the run folder {run} is gone", process.stdout.read().splitlines()[-1])
+        self.wait_for(lambda: not leftovers(run), "all its processes to end")
+        self.assertEqual([name for name in os.listdir("/dev/shm") if instance in name], [])
+
+    def test_records_that_were_cut_off_are_missed(self):
+        run = self.train("run", *self.layout(2, 1), "--train.max_steps=6")
+        self.verify(run)
+        for file, line, says in [("events.jsonl", -1, "no event says so"), ("metrics.jsonl", -1, "ends at step 5"),
+                                 ("ledger.jsonl", -1, "are missing")]:
+            whole = (run / file).read_text()
+            (run / file).write_text("".join(whole.splitlines(True)[:line]))
+            self.assertIn(says, self.command("verify", run, code=65))
+            (run / file).write_text(whole)
+        ledger = (run / "ledger.jsonl").read_text()
+        (run / "ledger.jsonl").write_text(ledger.replace('"trainer":"n1.0"', '"trainer":"n7.0"', 1))
+        self.assertIn('"n7.0" does not train in generation 1', self.command("verify", run, code=65))
+        (run / "ledger.jsonl").write_text(ledger.replace('"generation":1', '"generation":9'))
+        self.assertIn("generation 9 is in no line of events.jsonl", self.command("verify", run, code=65))
 
     def test_folders(self):
         self.command("train", self.config, "--run=/proc/nowhere", code=78)
