@@ -98,9 +98,9 @@ Status open_sweep_folder(const Sweep& sweep) {
     return {};
   }
   if (fs::exists(sweep.folder, error) && !fs::is_empty(sweep.folder, error))
-    return Status(Code::bad_config,
-                  sweep.folder +
-                      " exists, is not empty and is no sweep's; choose another with --run=FOLDER");
+    return Status(
+        Code::bad_config,
+        sweep.folder + " exists, is not empty and is no sweep's; choose another with --run=FOLDER");
   fs::create_directories(sweep.folder + "/logs", error);
   if (error)
     return Status(Code::bad_config, "cannot make " + sweep.folder + ": " + error.message());

@@ -54,10 +54,12 @@ std::string usage_text(const CLI::App& app, const CLI::ParseError& error,
   else if (!commands.empty() && next == words.size())
     text = "a command is missing: " + joined(commands, ", ");
   if (text.empty()) {
+    // Its name may be the command's.
+    const bool extras = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
     text = error.what();
     std::ranges::replace(text, '\n', ' ');
     while (!text.empty() && (text.back() == ' ' || text.back() == '.')) text.pop_back();
-    for (size_t i = next; i < words.size() && error.get_name() == "ExtrasError"; ++i) {
+    for (size_t i = next; i < words.size() && extras; ++i) {
       const std::string option = words[i].substr(0, words[i].find('='));
       const std::vector<std::string> known = options_of(*command);
       if (!option.starts_with("--") || std::ranges::find(known, option) != known.end()) continue;

@@ -25,7 +25,7 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
   size_t distance = std::string::npos;
   for (const std::string& candidate : known) {
     const size_t d = edit_distance(word, candidate);
-    if (d >= distance || 3 * d > std::max<size_t>({word.size(), candidate.size(), 3})) continue;
+    if (d >= distance || 2 * d > std::max(word.size(), candidate.size())) continue;
     distance = d;
     nearest = candidate;
   }

@@ -9,7 +9,7 @@ namespace simplescale {
 /// Insertions, removals and replacements of characters from one to the other.
 size_t edit_distance(const std::string& a, const std::string& b);
 
-/// The known word that is nearest, or "" if none is near: more than a third of it is different.
+/// The known word that is nearest, or "" if none is near: more than half of it is different.
 std::string nearest_word(const std::string& word, const std::vector<std::string>& known);
 
 /// ": did you mean 'train'?", or "" if no known word is near.

@@ -309,6 +309,8 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
   const Progress report = progress ? progress : [](const PrepareProgress&) {};
   // First the text: without one, what is wrong with the tokenizer is not the news.
   const auto opened = Corpus::open(options.source);
+  if (opened.ok() && opened->bytes() == 0)
+    return Status(Code::bad_data, options.source + ": no text was found, its files are empty");
   if (opened.ok()) SS_RETURN_IF_ERROR(check(options));
   if (!opened.ok()) {
     const auto ready = read_manifest(options.folder);
@@ -317,8 +319,6 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
               options.folder);
     return *ready;
   }
-  if (opened->bytes() == 0)
-    return Status(Code::bad_data, options.source + ": no text was found, its files are empty");
   const Corpus& corpus = *opened;
   std::error_code error;
   fs::create_directories(options.folder, error);
