@@ -57,8 +57,17 @@ class Terminal:
         self.expect("\n")
         return self.expect(")> ")
 
-    def wait(self):
+    def wait(self, keys="", timeout=60):
+        """Its exit code. keys: typed each second; one key may get lost while a prompt is being made."""
+        end = time.monotonic() + timeout
         while self.code is None:
+            if time.monotonic() > end:
+                self.case.fail(f"the program does not end: {self.shown!r}")
+            if keys:
+                try:
+                    self.type(keys)
+                except OSError:
+                    pass  # it has ended
             if self.read(1) is False:
                 _, state = os.waitpid(self.pid, 0)
                 self.code = os.waitstatus_to_exitcode(state)
@@ -89,8 +98,7 @@ class Console(Case):
 
     def end(self, run, process, *consoles):
         for console in consoles:
-            console.type("\x04")
-            self.assertEqual(console.wait(), 0)
+            self.assertEqual(console.wait(keys="\x04"), 0)
         self.command("console", run, "-c", "stop")
         self.assertEqual(process.wait(120), 0, process.stdout.read())
         self.wait_for(lambda: not leftovers(run), "all processes of the run to end")
@@ -139,8 +147,7 @@ class Console(Case):
         shell.type("q")
         shell.expect(")> ")
         self.assertIn("n0", shell.command("nodes"))
-        shell.type("\x04")  # Ctrl-D
-        self.assertEqual(shell.wait(), 0)
+        self.assertEqual(shell.wait(keys="\x04"), 0)  # Ctrl-D
         # Another console has the history of the first; on a terminal there are colours.
         shell = self.open(run, TERM="xterm")
         self.assertIn("n1", shell.command("\x1b[A"))
@@ -180,8 +187,7 @@ class Console(Case):
         shell.command("inject kill_trainer " + next(t["name"] for n in status(run)["nodes"] for t in n["trainers"] if t["state"] == "training"))
         self.wait_for(lambda: len(events(run, "recovered")) >= 2, "a recovery")
         self.assertIn("killed by signal 9", shell.command("why"))
-        shell.type("\x04")
-        self.assertEqual(shell.wait(), 0)
+        self.assertEqual(shell.wait(keys="\x04"), 0)
         asked = events(run, "command")
         self.assertEqual([e["subject"].split()[0] for e in asked],
                          ["pause", "resume", "save", "set", "restart", "drain", "add", "diagnose", "inject"])
