@@ -46,6 +46,11 @@ def parent(pid):
     return int(re.search(r"PPid:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1])
 
 
+def depth(pid):
+    """How many processes stand above it."""
+    return 1 + depth(parent(pid)) if pid > 1 else 0
+
+
 def cpus(pid):
     return sorted(os.sched_getaffinity(pid))
 
@@ -151,15 +156,16 @@ class Slurm(Case):
         return next(n["host"] for n in status(run)["nodes"] if n["name"] == node)
 
     def kill_host(self, host):
-        """As if it lost its power: slurmd, the step's daemon, our processes. Stopped first, so that none can react."""
+        """As if it lost its power: slurmd, the step's daemon, our processes. Stopped first, so that none can react; children
+        are killed before their parents, since the kernel wakes stopped orphans."""
         daemon = int(pathlib.Path(f"{self.cluster}/{host}.pid").read_text())
         ours = [p for p in processes(host) if name_of(p) not in ("slurmd", "")]
         steps = {parent(p) for p in ours}
         victims = {daemon, *ours, *(p for p in steps if name_of(p) == "slurmstepd")}
         self.assertGreater(len(victims), 4, "slurmd, slurmstepd, the launcher, the agent and its trainers")
-        srun = [p for p in victims if name_of(p) == "srun"]  # would be woken as an orphan, and react
-        for number, pids in ((signal.SIGSTOP, victims), (signal.SIGKILL, srun), (signal.SIGKILL, victims)):
-            for pid in pids:
+        victims = sorted(victims, key=depth, reverse=True)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in victims:
                 try:
                     os.kill(pid, number)
                 except ProcessLookupError:
@@ -197,7 +203,8 @@ class Slurm(Case):
         run, job = self.submit("run")
         self.wait_for_end(run, job)
         self.check_whole(run)
-        self.assertEqual({n["host"] for n in status(run)["nodes"]}, {"node1", "node2"})
+        self.assertEqual({n["host"] for n in status(run)["nodes"]},
+                         set(slurm("scontrol", "show", "hostnames", self.job(job)["NodeList"]).split()))
         self.assertIn(f"step {self.steps}", (run / f"logs/slurm-{job}.out").read_text())
 
         run, job = self.submit("wrong", '--data.source="/nowhere"')
@@ -212,6 +219,8 @@ class Slurm(Case):
     def test_a_killed_node_is_replaced_by_a_spare(self):
         run, job = self.submit("run", "--cluster.spares=1")
         self.wait_for_step(run, 20)
+        self.wait_for(lambda: {e["subject"] for e in lines(run / "events.jsonl") if e["kind"] == "trainer_up"} >=
+                      {f"n{n}.{t}" for n in range(3) for t in range(2)}, "the spare's trainers")
         host = self.host(run, self.not_of_the_script(run, job))
         self.kill_host(host)
         self.wait_for(lambda: any("takes the place of" in e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "joined"),
@@ -219,8 +228,10 @@ class Slurm(Case):
         self.command("console", run, "-c", "pause")  # until Slurm has noticed, too
         self.wait_for(lambda: self.slurm_sees_down(host), f"Slurm to see that {host} is down", timeout=30)
         self.assertEqual(self.job(job)["JobState"], "RUNNING")
-        # What srun says of that is in the script's file.
-        self.wait_for(lambda: f"Node failure on {host}" in self.command("logs", run, f"slurm-{job}"), "srun's notice")
+        # What srun says of that is in the script's file, which is read by the rules.
+        notice = self.wait_for(lambda: [e for e in lines(run / "events.jsonl") if e.get("rule") == "slurm_node_failure"], "srun's notice")
+        self.assertEqual((notice[0]["file"], notice[0]["subject"]), (f"slurm-{job}.out", "n0"))
+        self.assertIn(f"Node failure on {host}", self.command("logs", run, f"slurm-{job}"))
         self.command("console", run, "-c", "resume")
         self.wait_for_end(run, job)
         self.check_whole(run)
