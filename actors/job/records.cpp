@@ -201,13 +201,6 @@ std::string dumped(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-/// The newest; null before the first.
-json health_of(const JobState& s, const std::string& name) {
-  const auto found = s.health.find(name);
-  if (found == s.health.end() || found->second.recent.empty()) return nullptr;
-  return found->second.recent.back();
-}
-
 /// place: null if it does not train.
 std::string trainer_text(const JobState& s, const std::string& who, const job::Place* place) {
   const job::Trainer& trainer = s.job.trainers.at(who);
@@ -223,7 +216,7 @@ std::string trainer_text(const JobState& s, const std::string& who, const job::P
                      trainer.pid, placed, to_string(trainer.state), s.job.committed_step, slowness);
 }
 
-/// All of it but its trainers.
+/// All of it but its health and trainers.
 json node_json(const JobState& s, const std::string& name) {
   const auto found = s.nodes.find(name);
   const job::Node& node = s.job.nodes.at(name);
@@ -235,8 +228,7 @@ json node_json(const JobState& s, const std::string& name) {
           {"state", node_state(s.job, name)},
           {"pid", found == s.nodes.end() ? 0 : found->second.pid},
           {"reason", node.reason},
-          {"peer_copies", std::move(copies)},
-          {"health", health_of(s, name)}};
+          {"peer_copies", std::move(copies)}};
 }
 
 /// All of it but its nodes.
@@ -280,7 +272,9 @@ std::string status_text(const JobState& s, bool line_a_node) {
     }
     text += separator + dumped(node);
     text.back() = ',';
-    text += "\"trainers\":[" + trainers + "]}";
+    const auto health = s.health.find(name);
+    text += "\"health\":" + (health == s.health.end() ? "null" : health->second.newest) +
+            ",\"trainers\":[" + trainers + "]}";
     separator = line_a_node ? ",\n" : ",";
   }
   return text + "]}";

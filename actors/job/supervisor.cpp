@@ -465,6 +465,7 @@ void keep_health(Self* self, const NodeHealth& report) {
   if (!s.job.nodes.contains(report.node)) return;
   JobState::Health& health = s.health[report.node];
   health.recent.push_back(health_line(report));
+  health.newest = health.recent.back().dump(-1, ' ', false, json::error_handler_t::replace);
   if (health.recent.size() > JobState::kHealthKept) health.recent.pop_front();
   const int64_t now = now_ms(self);
   if (health.recent.size() > 1 && now - health.written_ms < kWriteMs) return;

@@ -94,6 +94,7 @@ struct JobState {
   std::map<std::string, LinkCheck> link_checks;  // by node
   struct Health {
     std::deque<nlohmann::json> recent;  // newest last, at most kHealthKept
+    std::string newest;                 // the same as text
     int64_t written_ms = 0;
   };
   static constexpr size_t kHealthKept = 120;

@@ -115,7 +115,7 @@ TEST_SUITE("job records") {
     s.options.config.run.name = "a \"run\"";
     s.nodes["n0"].host = "host \\0";
     s.anomalies.step(1, 2.0, {{"n0.0", 100}, {"n0.1", 100}, {"n2.0", 100}, {"n2.1", 137}});
-    s.health["n0"].recent.push_back({{"cpu", 0.5}});
+    s.health["n0"].newest = R"({"cpu":0.5})";
     const std::string one = status_text(s, false), many = status_text(s, true);
     CHECK(one.find('\n') == std::string::npos);
     CHECK(std::ranges::count(many, '\n') == 3);
