@@ -18,6 +18,7 @@
 #include "runtime/app/manifest.hpp"
 #include "runtime/app/report.hpp"
 #include "runtime/base/fleet.hpp"
+#include "runtime/base/log.hpp"
 #include "runtime/base/meeting.hpp"
 
 namespace simplescale {
@@ -75,14 +76,20 @@ class Links {
   /// "": it has none, and nobody can measure a link to it.
   std::string address() const { return process_ ? process_->transport().address() : ""; }
 
+  /// Twice, and the better figures: all others measure at the same time.
   std::vector<CheckResult> check(const std::vector<LinkEnd>& ends) {
     if (!process_) return {{"link", false, 0, "GB/s", error_}};
-    return check_links(
-        process_->system(),
-        [this](const std::string& address) {
-          return process_->transport().lookup(address, "node", kLookupMs);
-        },
-        ends);
+    const auto find = [this](const std::string& address) {
+      return process_->transport().lookup(address, "node", kLookupMs);
+    };
+    std::vector<CheckResult> best = check_links(process_->system(), find, ends);
+    const std::vector<CheckResult> again = check_links(process_->system(), find, ends);
+    for (size_t i = 0; i < best.size(); ++i) {
+      const bool better =
+          best[i].unit == "us" ? again[i].value < best[i].value : again[i].value > best[i].value;
+      if (again[i].ok && (!best[i].ok || better)) best[i] = again[i];
+    }
+    return best;
   }
 
  private:
@@ -261,6 +268,8 @@ Result<int> examine(const FleetDoctorOptions& o) {
 }  // namespace
 
 int fleet_doctor(const FleetDoctorOptions& options) {
+  // That others have ended is no news at the end.
+  if (variable("SIMPLESCALE_LOG").empty()) log::set_level(log::level::err);
   auto code = examine(options);
   if (code.ok()) return *code;
   const Code as = code.status().code() == Code::io ? Code::io : Code::gave_up;
