@@ -109,16 +109,15 @@ void Journal::Writer::run() {
     if (!stopped_ && may_write_ && !may_write_()) stopped_ = true;
     for (size_t i = 0; i < jobs.size() && !stopped_; ++i) {
       // Neighbouring lines of a file go out in one write.
+      const size_t first = i;
       while (jobs[i].kind == Kind::line && i + 1 < jobs.size() && jobs[i + 1].kind == Kind::line &&
-             jobs[i + 1].file == jobs[i].file) {
-        jobs[i + 1].text.insert(0, jobs[i].text);
-        ++i;
-      }
+             jobs[i + 1].file == jobs[i].file)
+        jobs[first].text += jobs[++i].text;
       if (jobs[i].kind == Kind::call) {
         std::exchange(jobs[i].done, nullptr)(std::exchange(whole_, true) && jobs[i].step == 0);
         continue;
       }
-      if (write(jobs[i])) continue;
+      if (write(jobs[first])) continue;
       whole_ = whole_ && jobs[i].kind != Kind::line;
       if (std::exchange(complained_, true)) continue;
       log::error("cannot write {}/{}: {}; training goes on, the run's records have a gap", folder_,
