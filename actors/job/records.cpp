@@ -153,25 +153,6 @@ json validated_line(const JobState& s, const Validated& result) {
           {"ms", nullptr},         {"val_loss", number_or_null(result.loss)}};
 }
 
-json health_line(const NodeHealth& report) {
-  json gpus = json::array();
-  for (const GpuHealthReport& gpu : report.gpus)
-    gpus.push_back({{"name", gpu.name},
-                    {"utilization", number_or_null(gpu.utilization)},
-                    {"temperature_c", number_or_null(gpu.temperature_c)},
-                    {"power_w", number_or_null(gpu.power_w)},
-                    {"memory_used", number_or_null(gpu.memory_used)},
-                    {"ecc_errors", gpu.ecc_errors}});
-  return {{"time", wall_time_s()},
-          {"node", report.node},
-          {"cpu", rounded(report.cpu, 0.001)},
-          {"memory", rounded(report.memory, 0.001)},
-          {"disk", rounded(report.disk, 0.001)},
-          {"received_mb_per_s", rounded(report.received_mb_per_s, 0.01)},
-          {"sent_mb_per_s", rounded(report.sent_mb_per_s, 0.01)},
-          {"gpus", std::move(gpus)}};
-}
-
 namespace {
 const char* to_string(job::TrainerState state) {
   switch (state) {
@@ -272,9 +253,7 @@ std::string status_text(const JobState& s, bool line_a_node) {
     }
     text += separator + dumped(node);
     text.back() = ',';
-    const auto health = s.health.find(name);
-    text += "\"health\":" + (health == s.health.end() ? "null" : health->second.newest) +
-            ",\"trainers\":[" + trainers + "]}";
+    text += "\"health\":" + s.health.text(name) + ",\"trainers\":[" + trainers + "]}";
     separator = line_a_node ? ",\n" : ",";
   }
   return text + "]}";

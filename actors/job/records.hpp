@@ -19,7 +19,6 @@ nlohmann::json event_line(const JobState& state, const job::Record& record, int6
 nlohmann::json incident_line(const JobState& state, int64_t now_ms);
 nlohmann::json log_rule_line(const JobState& state, const LogFound& found, int64_t now_ms);
 nlohmann::json validated_line(const JobState& state, const Validated& result);
-nlohmann::json health_line(const NodeHealth& report);
 /// `status --json`, in one line or in a line a node. Trainers by the thousand become text at once:
 /// a tree of JSON values would take several times as long.
 std::string status_text(const JobState& state, bool line_a_node);

@@ -220,6 +220,7 @@ void carry_out(Self* self, const job::Record& record) {
     s.incident.emplace();
     s.incident->since_ms = now;
     s.incident->what = record.subject + ": " + record.reason;
+    s.health.write(record.subject.substr(0, record.subject.find('.')), *s.options.journal);
   }
   json line = event_line(s, record, now);
   if (record.kind == "diagnosed") line["machines"] = std::exchange(s.judged, {});
@@ -458,21 +459,6 @@ void tell_of_failed_diagnosis(Self* self, const std::string& node, const std::st
   });
 }
 
-/// A bounded history in memory, one a minute in the run's folder.
-void keep_health(Self* self, const NodeHealth& report) {
-  constexpr int64_t kWriteMs = 60'000;
-  JobState& s = self->state;
-  if (!s.job.nodes.contains(report.node)) return;
-  JobState::Health& health = s.health[report.node];
-  health.recent.push_back(health_line(report));
-  health.newest = health.recent.back().dump(-1, ' ', false, json::error_handler_t::replace);
-  if (health.recent.size() > JobState::kHealthKept) health.recent.pop_front();
-  const int64_t now = now_ms(self);
-  if (health.recent.size() > 1 && now - health.written_ms < kWriteMs) return;
-  health.written_ms = now;
-  s.options.journal->append("health.jsonl", health.recent.back());
-}
-
 /// What these nodes found, also in comparison with each other and with what others told before.
 void judge(Self* self, const std::map<std::string, NodeChecked>& reports) {
   JobState& s = self->state;
@@ -696,7 +682,11 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
           log::info("step {} is whole in the memory of peer nodes", sent.step);
       },
       [self](const NodeChecked& checked) { node_checked(self, checked); },
-      [self](const NodeHealth& report) { keep_health(self, report); },
+      [self](const NodeHealth& report) {
+        JobState& s = self->state;
+        if (s.job.nodes.contains(report.node))
+          s.health.add(report, now_ms(self), wall_time_s(), *s.options.journal);
+      },
       [self](LogFound& found) { log_found(self, std::move(found)); },
       [self](const Command& command) { answer(self, command); },
       [self](const CommandRecorded& recorded) { command_recorded(self, recorded); },

@@ -21,6 +21,7 @@
 #include "actors/job/anomalies.hpp"
 #include "actors/job/copy_plan.hpp"
 #include "actors/job/decide.hpp"
+#include "actors/job/health_history.hpp"
 #include "actors/job/journal.hpp"
 #include "actors/job/leadership.hpp"
 #include "actors/local.hpp"
@@ -92,13 +93,7 @@ struct JobState {
     bool doubted = false;
   };
   std::map<std::string, LinkCheck> link_checks;  // by node
-  struct Health {
-    std::deque<nlohmann::json> recent;  // newest last, at most kHealthKept
-    std::string newest;                 // the same as text
-    int64_t written_ms = 0;
-  };
-  static constexpr size_t kHealthKept = 120;
-  std::map<std::string, Health> health;  // by node
+  HealthHistory health;
   caf::actor publisher;
   uint64_t incidents = 0;
   struct Incident {

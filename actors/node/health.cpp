@@ -31,10 +31,11 @@ HealthReporter::HealthReporter(caf::actor node, std::string name, std::string fo
                                   [&] { return !shared->node; })) {
       lock.unlock();
       const HostHealth h = probe.sample();
-      NodeHealth report{name, h.cpu, h.memory, h.disk, h.received_mb_per_s, h.sent_mb_per_s, {}};
+      NodeHealth report{name, h.cpu, h.memory, h.disk, h.received_mb_per_s, h.sent_mb_per_s,
+                        {},   {}};
       for (const GpuHealth& gpu : h.gpus)
         report.gpus.push_back({gpu.name, gpu.utilization, gpu.temperature_c, gpu.power_w,
-                               gpu.memory_used, gpu.ecc_errors});
+                               gpu.memory_used, gpu.ecc_errors, gpu.clock_mhz, gpu.xids, gpu.xid});
       lock.lock();
       if (shared->node) caf::anon_send(shared->node, std::move(report));
     }

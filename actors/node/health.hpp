@@ -12,7 +12,7 @@ namespace simplescale {
 
 class HealthReporter {
  public:
-  /// Sends NodeHealth{name, ...} every interval_ms until it is destroyed.
+  /// Sends NodeHealth{name, ...}, without trainers, every interval_ms until it is destroyed.
   HealthReporter(caf::actor node, std::string name, std::string folder, int64_t interval_ms);
   ~HealthReporter();
 

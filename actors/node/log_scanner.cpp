@@ -119,13 +119,25 @@ void LogScanner::look_now() {
   wake_.notify_one();
 }
 
+void LogScanner::kernel_line(std::string line) {
+  {
+    std::lock_guard lock(mutex_);
+    kernel_lines_.push_back(std::move(line));
+    now_ = true;
+  }
+  wake_.notify_one();
+}
+
 void LogScanner::run() {
   pthread_setname_np(pthread_self(), "log scanner");
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     wake_.wait_for(lock, options_.every, [this] { return stopping_ || now_; });
     now_ = false;
+    const auto lines = std::exchange(kernel_lines_, {});
     lock.unlock();
+    if (kernel_.fd < 0)
+      for (const std::string& line : lines) judge(kernel_, line);
     look_for_files(false);
     for (auto& [name, file] : files_) read(file);
     read_kernel_log();

@@ -22,6 +22,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "runtime/base/log_rules.hpp"
 
@@ -60,6 +61,9 @@ class LogScanner {
   LogScanner& operator=(const LogScanner&) = delete;
   /// Something has happened: looks at once. Any thread.
   void look_now();
+  /// A line as of the kernel's log, heard of in another way; left out where that log is read. Any
+  /// thread.
+  void kernel_line(std::string line);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -85,6 +89,7 @@ class LogScanner {
   std::map<std::string, File> files_;  // by name
   File kernel_;
   std::mutex mutex_;
+  std::vector<std::string> kernel_lines_;
   std::condition_variable wake_;
   bool stopping_ = false, now_ = false;
   std::thread thread_;

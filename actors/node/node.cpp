@@ -296,6 +296,19 @@ void found_in_log(Self* self, const LogFinding& found) {
                                found.severity, found.action, found.hint, found.root});
 }
 
+/// The host's, with the trainers' newest steps. An Xid means what the kernel's line about it does.
+void report_health(Self* self, NodeHealth& health) {
+  NodeState& s = self->state;
+  for (const auto& [trainer, times] : s.times) health.trainers.push_back(times);
+  for (size_t i = 0; i < health.gpus.size(); ++i) {
+    const GpuHealthReport& gpu = health.gpus[i];
+    if (std::exchange(s.xids[i], gpu.xids) >= gpu.xids || !s.logs) continue;
+    s.logs->kernel_line("NVRM: Xid (GPU " + std::to_string(i) + "): " + std::to_string(gpu.xid) +
+                        ", told by NVML");
+  }
+  to_supervisor(self, std::move(health));
+}
+
 std::unique_ptr<LogScanner> scan_logs(Self* self) {
   const NodeOptions& o = self->state.options;
   LogScannerOptions options;
@@ -488,8 +501,12 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
         if (!idle.trainer.empty()) report_idle(self, std::move(idle));
       },
       [self](const TrainerReady& ready) { to_supervisor(self, ready); },
-      [self](const StepDone& done) {
+      [self](StepDone& done) {
         NodeState& s = self->state;
+        s.times[done.trainer] = {
+            done.trainer,    done.step,        done.step_ms,      done.data_ms,
+            done.forward_ms, done.backward_ms, done.optimizer_ms, done.step_ms - done.busy_ms};
+        done.data_ms = done.forward_ms = done.backward_ms = done.optimizer_ms = 0;
         to_supervisor(self, done);
         if (const Slot* slot = s.table.slot(done.trainer)) {
           s.watch.step_took(slot->process, done.step_ms);
@@ -558,7 +575,7 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
         self->send(self->state.peers, order);
       },
       [self](const NodeChecked& checked) { to_supervisor(self, checked); },
-      [self](const NodeHealth& health) { to_supervisor(self, health); },
+      [self](NodeHealth& health) { report_health(self, health); },
       // From its peer copies.
       [self](const CopySent& sent) { to_supervisor(self, sent); },
       [self](const PeerCopies& copies) { to_supervisor(self, copies); },

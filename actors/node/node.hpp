@@ -62,6 +62,8 @@ struct NodeState {
   std::map<std::string, std::string> accusations;  // why a process was killed
   std::map<std::string, bool> unproven;            // processes that have committed nothing yet
   TrainerWatch watch{WatchOptions{}};
+  std::map<std::string, TrainerTimes> times;  // of each trainer's newest step
+  std::map<size_t, uint64_t> xids;            // told of so far, by GPU
   LifelineWatcher lifelines;
   std::unique_ptr<LogScanner> logs;
   std::deque<std::pair<pid_t, std::string>> ended;  // the newest processes, and who they were

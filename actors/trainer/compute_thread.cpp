@@ -300,6 +300,10 @@ StepDone ComputeThread::step_done(const JoinTrainer& order, uint64_t step,
   done.learning_rate = options_.plan.learning_rate.at(static_cast<int64_t>(step) - 1);
   done.step_ms = result.step_ms;
   done.busy_ms = result.step_ms - result.wait_ms;
+  done.data_ms = result.data_ms;
+  done.forward_ms = result.forward_ms;
+  done.backward_ms = result.backward_ms;
+  done.optimizer_ms = result.optimizer_ms;
   done.state_hash = result.state_hash.low;
   done.time =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 namespace simplescale {
@@ -67,6 +68,14 @@ double used_disk(const std::string& folder) {
 /// (https://docs.nvidia.com/deploy/nvml-api). One that a driver lacks leaves its figure 0.
 struct HealthProbe::Nvml {
   using Device = void*;
+  using EventSet = void*;
+  struct Event {
+    Device device;
+    unsigned long long type, data;
+    unsigned gpu_instance, compute_instance;
+  };
+  static constexpr unsigned long long kXidEvents = 8;  // nvmlEventTypeXidCriticalError
+  static constexpr int kEventsMax = 1000;              // a sample
   struct Utilization {
     unsigned gpu, memory;
   };
@@ -84,7 +93,17 @@ struct HealthProbe::Nvml {
   int (*power)(Device, unsigned* milliwatts) = nullptr;
   int (*memory)(Device, Memory*) = nullptr;
   int (*ecc)(Device, int type, int counter, unsigned long long*) = nullptr;
+  int (*clock)(Device, int type, unsigned* mhz) = nullptr;
+  int (*event_set)(EventSet*) = nullptr;
+  int (*event_set_free)(EventSet) = nullptr;
+  int (*register_events)(Device, unsigned long long types, EventSet) = nullptr;
+  int (*next_event)(EventSet, Event*, unsigned timeout_ms) = nullptr;
   bool usable = false;
+  EventSet events = nullptr;
+  struct Xids {
+    uint64_t count = 0, newest = 0;
+  };
+  std::map<Device, Xids> xids;
 
   explicit Nvml(const std::string& file) : library(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
     if (!library) return;
@@ -102,16 +121,41 @@ struct HealthProbe::Nvml {
     find(power, "nvmlDeviceGetPowerUsage");
     find(memory, "nvmlDeviceGetMemoryInfo");
     find(ecc, "nvmlDeviceGetTotalEccErrors");
+    find(clock, "nvmlDeviceGetClockInfo");
+    find(event_set, "nvmlEventSetCreate");
+    find(event_set_free, "nvmlEventSetFree");
+    find(register_events, "nvmlDeviceRegisterEvents");
+    find(next_event, "nvmlEventSetWait_v2");
     usable = init && count && by_index && init() == 0;
+    if (usable) listen();
   }
   ~Nvml() {
+    if (events) event_set_free(events);
     if (usable && shutdown) shutdown();
     if (library) dlclose(library);
   }
-  std::vector<GpuHealth> sample() const {
+  /// For critical errors, which NVML keeps from now on until they are fetched.
+  void listen() {
+    unsigned number = 0;
+    if (!event_set || !event_set_free || !register_events || !next_event || count(&number) != 0 ||
+        event_set(&events) != 0) {
+      events = nullptr;
+      return;
+    }
+    for (unsigned index = 0; index < number; ++index)
+      if (Device device = nullptr; by_index(index, &device) == 0)
+        register_events(device, kXidEvents, events);  // one that does not tell of them stays at 0
+  }
+  void fetch_events() {
+    Event event{};
+    for (int i = 0; events && i < kEventsMax && next_event(events, &event, 0) == 0; ++i)
+      if (event.type == kXidEvents) xids[event.device] = {xids[event.device].count + 1, event.data};
+  }
+  std::vector<GpuHealth> sample() {
     std::vector<GpuHealth> gpus;
     unsigned number = 0;
     if (!usable || count(&number) != 0) return gpus;
+    fetch_events();
     for (unsigned index = 0; index < number; ++index) {
       Device device = nullptr;
       if (by_index(index, &device) != 0) continue;
@@ -128,6 +172,9 @@ struct HealthProbe::Nvml {
       if (memory && memory(device, &use) == 0 && use.total > 0)
         gpu.memory_used = static_cast<double>(use.used) / static_cast<double>(use.total);
       if (ecc && ecc(device, 1, 0, &errors) == 0) gpu.ecc_errors = errors;  // uncorrected, volatile
+      if (clock && clock(device, 1, &value) == 0) gpu.clock_mhz = value;    // NVML_CLOCK_SM
+      gpu.xids = xids[device].count;
+      gpu.xid = xids[device].newest;
     }
     return gpus;
   }

@@ -17,6 +17,9 @@ struct GpuHealth {
   double power_w = 0;
   double memory_used = 0;   // 0 to 1
   uint64_t ecc_errors = 0;  // uncorrected, since the driver was loaded
+  double clock_mhz = 0;     // of the multiprocessors
+  uint64_t xids = 0;        // critical errors since the probe was made
+  uint64_t xid = 0;         // the newest of them, by NVIDIA's list
   bool operator==(const GpuHealth&) const = default;
 };
 

@@ -99,6 +99,18 @@ std::string prometheus_text(const json& status, const json& metrics) {
   each_node("node_disk", "Used share of the run folder's disk, 0 to 1.", "disk");
   each_node("node_received_megabytes_per_second", "Network in.", "received_mb_per_s");
   each_node("node_sent_megabytes_per_second", "Network out.", "sent_mb_per_s");
+  for (const std::string part : {"data", "forward", "backward", "optimizer", "wait"}) {
+    if (!nodes.is_array()) break;
+    for (const json& node : nodes) {
+      const json times = at(at(node, "health"), "busiest");
+      page.add("node_step_part_milliseconds", "gauge",
+               "Where the newest step of the node's busiest trainer went; waiting is part of the "
+               "others.",
+               at(times, (part + "_ms").c_str()),
+               label("node", node, "name") + "," + label("trainer", times, "name") + ",part=\"" +
+                   part + "\"");
+    }
+  }
   const auto each_gpu = [&](const char* name, const char* help, const char* key) {
     if (!nodes.is_array()) return;
     for (const json& node : nodes) {
@@ -113,6 +125,8 @@ std::string prometheus_text(const json& status, const json& metrics) {
   each_gpu("gpu_power_watts", "Power.", "power_w");
   each_gpu("gpu_memory", "Used share, 0 to 1.", "memory_used");
   each_gpu("gpu_ecc_errors", "Uncorrected, since the driver was loaded.", "ecc_errors");
+  each_gpu("gpu_clock_megahertz", "Of the multiprocessors.", "clock_mhz");
+  each_gpu("gpu_xids", "Critical errors since the agent started.", "xids");
   return std::move(page).text();
 }
 

@@ -115,7 +115,8 @@ TEST_SUITE("job records") {
     s.options.config.run.name = "a \"run\"";
     s.nodes["n0"].host = "host \\0";
     s.anomalies.step(1, 2.0, {{"n0.0", 100}, {"n0.1", 100}, {"n2.0", 100}, {"n2.1", 137}});
-    s.health["n0"].newest = R"({"cpu":0.5})";
+    Journal journal("/nonexistent");
+    s.health.add({.node = "n0", .cpu = 0.5}, 0, 0, journal);
     const std::string one = status_text(s, false), many = status_text(s, true);
     CHECK(one.find('\n') == std::string::npos);
     CHECK(std::ranges::count(many, '\n') == 3);
@@ -135,6 +136,46 @@ TEST_SUITE("job records") {
       "shard": 1, "group": "g1", "state": "training", "step": 31, "slowness": 1.37})"));
     CHECK(n1["trainers"][0] == nlohmann::json::parse(R"({"name": "n1.0", "pid": 0, "rank": null,
       "shard": null, "group": null, "state": "down", "step": 31, "slowness": null})"));
+  }
+
+  TEST_CASE("health: a line a minute, and what led up to an incident") {
+    Folder folder;
+    HealthHistory health;
+    Journal journal(folder.path);
+    const auto report = [](double step_ms) {
+      return NodeHealth{.node = "n1",
+                        .trainers = {{.trainer = "n1.0", .step_ms = step_ms, .wait_ms = 60},
+                                     {.trainer = "n1.1", .step_ms = step_ms, .wait_ms = 30}}};
+    };
+    const auto times = [&] {
+      REQUIRE(journal.flush());
+      std::vector<int> found;
+      std::istringstream file(folder.text("health.jsonl"));
+      for (std::string line; std::getline(file, line);)
+        found.push_back(nlohmann::json::parse(line)["time"].get<int>());
+      return found;
+    };
+    CHECK(health.text("n1") == "null");
+    for (int second = 0; second <= 60; ++second)
+      health.add(report(100 + second), 7'000 + 1000 * second, second, journal);
+    CHECK(times() == std::vector{0, 60});
+    const auto page = nlohmann::json::parse(health.text("n1"));
+    CHECK(page["busiest"]["name"] == "n1.1");
+    CHECK(page["busiest"]["step_ms"] == 160);
+    CHECK(!page.contains("trainers"));
+    health.write("n0", journal);
+    health.write("n1", journal);
+    health.write("n1", journal);
+    std::vector<int> want = {0, 60};
+    for (int second = 1; second < 60; ++second) want.push_back(second);
+    CHECK(times() == want);
+    for (int second = 61; second < 61 + 60 + 200; ++second)
+      health.add(report(1), 7'000 + 1000 * second, second, journal);
+    health.write("n1", journal);
+    CHECK(times().size() == want.size() + 4 + HealthHistory::kKept);
+    const std::string text = folder.text("health.jsonl");
+    const std::string last = text.substr(text.rfind('\n', text.size() - 2) + 1);
+    CHECK(nlohmann::json::parse(last)["trainers"].size() == 2);
   }
 
   TEST_CASE("journal: lines and marks in the order given; a deposed one writes nothing more") {

@@ -28,14 +28,14 @@ struct Scan {
     scanner.reset();
     fs::remove_all(folder);
   }
-  void start(uint64_t file_bytes_max = 1 << 20) {
+  void start(uint64_t file_bytes_max = 1 << 20, const std::string& kernel_log = "") {
     LogScannerOptions options;
     options.folder = folder;
     options.node = "n1";
     options.batch = batch;
     options.rules = load();
     options.file_bytes_max = file_bytes_max;
-    options.kernel_log = "";
+    options.kernel_log = kernel_log;
     options.every = std::chrono::milliseconds(1);
     options.found = [this](LogFinding finding) {
       std::lock_guard lock(mutex);
@@ -177,6 +177,24 @@ TEST_SUITE("log_scanner") {
     const auto found = scan.wait(1);
     CHECK(found[0].rule == "segmentation_fault");
     CHECK(found[0].line == 0);
+  }
+
+  TEST_CASE("log scanner: an Xid that NVML told of counts where the kernel's log is not read") {
+    for (const bool readable : {false, true}) {
+      Scan scan;
+      scan.start(1 << 20, readable ? "/dev/null" : "");
+      scan.scanner->kernel_line("NVRM: Xid (GPU 3): 79, told by NVML");
+      scan.scanner->kernel_line("nothing to mind");
+      if (!readable) {
+        const auto found = scan.wait(1);
+        CHECK(found[0].rule == "xid_fatal");
+        CHECK(found[0].file == "kernel");
+        CHECK(found[0].action == "diagnose");
+      }
+      scan.add("n1.0.log", "No space left on device\n");  // looked for in the same round or later
+      const auto found = scan.wait(readable ? 1 : 2);
+      CHECK(found.back().rule == "out_of_disk");
+    }
   }
 
   TEST_CASE("log scanner: the process that a line of the kernel is about") {

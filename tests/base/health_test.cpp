@@ -24,13 +24,14 @@ TEST_CASE("health: shares are shares, and a busy loop shows") {
 }
 
 TEST_CASE("health: GPUs as NVML tells of them, and 0 for what it does not tell") {
-  const GpuHealth whole{"NVIDIA H100 80GB HBM3", 0.87, 61, 412.5, 0.25, (5ull << 40) + 3};
+  const GpuHealth whole{"NVIDIA H100 80GB HBM3", 0.87, 61, 412.5, 0.25,
+                        (5ull << 40) + 3,        1980, 2,  79};
   const GpuHealth silent{.name = "NVIDIA H100 (silent)"};
   for (int time = 0; time < 2; ++time)  // it is let go of, and found again
     CHECK(HealthProbe("/tmp", SIMPLESCALE_FAKE_NVML).sample().gpus == std::vector{whole, silent});
   GpuHealth old = whole;
-  old.utilization = old.power_w = 0;
-  old.ecc_errors = 0;
+  old.utilization = old.power_w = old.clock_mhz = 0;
+  old.ecc_errors = old.xids = old.xid = 0;
   CHECK(HealthProbe("/tmp", SIMPLESCALE_FAKE_NVML_OLD).sample().gpus == std::vector{old, silent});
 }
 

@@ -160,11 +160,14 @@ class Agents {
   }
 
   void health() {
-    for (Agent& agent : agents_)
-      if (agent.name != "console")
-        tell(agent,
-             NodeHealth{agent.name, 0.5, 0.4, 0.3, 80, 81,
-                        std::vector<GpuHealthReport>(8, {"NVIDIA H100", 0.97, 61, 640, 0.8, 0})});
+    const GpuHealthReport gpu{"NVIDIA H100", 0.97, 61, 640, 0.8, 0, 1980, 0, 0};
+    for (Agent& agent : agents_) {
+      if (agent.name == "console") continue;
+      NodeHealth health{agent.name, 0.5, 0.4, 0.3, 80, 81, std::vector(8, gpu), {}};
+      for (const std::string& trainer : trainers_of(agent))
+        health.trainers.push_back({trainer, step_, 900.12, 1.23, 300.45, 500.67, 80.89, 45.67});
+      tell(agent, health);
+    }
   }
 
   /// A console's command: ms until its answer is here, whole.

@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 
 import browser
-from common import BIN, PROGRAM, Case, last_step, lines, status
+from common import BIN, PROGRAM, Case, last_step, lines, status, trainer_pids
 from page_fixture import WRONG, large_run
 
 
@@ -61,7 +61,7 @@ class Http(Case):
         with unittest.mock.patch.dict(os.environ, LD_LIBRARY_PATH=str(fake)):
             run, process = self.begin()
         whole = {"name": "NVIDIA H100 80GB HBM3", "utilization": 0.87, "temperature_c": 61.0, "power_w": 412.5, "memory_used": 0.25,
-                 "ecc_errors": (5 << 40) + 3}
+                 "ecc_errors": (5 << 40) + 3, "clock_mhz": 1980.0, "xids": 2, "xid": 79}
         silent = {**dict.fromkeys(whole, 0), "name": "NVIDIA H100 (silent)"}
         self.wait_for(lambda: lines(run / "health.jsonl"), "a line of health")
         self.assertEqual(lines(run / "health.jsonl")[0]["gpus"], [whole, silent])
@@ -69,6 +69,20 @@ class Http(Case):
         self.wait_for(lambda: sample("gpu_power_watts", "n1", 1), "both nodes' GPUs")
         self.assertEqual(float(sample("gpu_temperature_celsius", "n0", 0)[1]), 61)
         self.assertEqual(float(sample("gpu_ecc_errors", "n1", 0)[1]), (5 << 40) + 3)
+        part = lambda name: re.search(rf'^simplescale_node_step_part_milliseconds{{.*trainer="n1.0",part="{name}"}} (\S+)$',
+                                      self.get("/metrics")[1], re.M)
+        self.wait_for(lambda: part("backward"), "where a step's time goes")
+        self.assertGreater(float(part("backward")[1]), 0)
+        told = set()
+        self.wait_for(lambda: told.add(json.loads(self.get("/status")[1])["nodes"][1]["health"]["time"]) or len(told) >= 4, "four reports")
+        self.assertEqual(len([line for line in lines(run / "health.jsonl") if line["node"] == "n1"]), 1, "a line a minute")
+        os.kill(trainer_pids(run)["n1.0"], signal.SIGKILL)  # then what came before it counts
+        history = self.wait_for(lambda: [line for line in lines(run / "health.jsonl") if line["node"] == "n1"][1:], "it")
+        self.assertEqual({t["name"] for t in history[-1]["trainers"]}, {"n1.0"})
+        # Where the kernel's log is not read, NVML's Xid is an event like the kernel's line; of one GPU, of each node.
+        if not os.access("/dev/kmsg", os.R_OK):
+            xids = self.wait_for(lambda: [e for e in lines(run / "events.jsonl") if e.get("rule") == "xid_fatal"], "the Xid")
+            self.assertIn("(GPU 0): 79", xids[0]["reason"])
         self.stop(process)
 
     def test_it_answers_and_changes_nothing(self):

@@ -226,10 +226,28 @@ struct GpuHealthReport {
   double power_w = 0;
   double memory_used = 0;
   uint64_t ecc_errors = 0;
+  double clock_mhz = 0;
+  uint64_t xids = 0;  // since the node's agent started
+  uint64_t xid = 0;   // the newest
   bool operator==(const GpuHealthReport&) const = default;
 };
 SS_FIELDS(GpuHealthReport, x.name, x.utilization, x.temperature_c, x.power_w, x.memory_used,
-          x.ecc_errors);
+          x.ecc_errors, x.clock_mhz, x.xids, x.xid);
+
+/// Where the time of a trainer's newest step went; wait_ms is part of the others.
+struct TrainerTimes {
+  std::string trainer;
+  uint64_t step = 0;
+  double step_ms = 0;
+  double data_ms = 0;
+  double forward_ms = 0;
+  double backward_ms = 0;
+  double optimizer_ms = 0;
+  double wait_ms = 0;  // for others, in collectives
+  bool operator==(const TrainerTimes&) const = default;
+};
+SS_FIELDS(TrainerTimes, x.trainer, x.step, x.step_ms, x.data_ms, x.forward_ms, x.backward_ms,
+          x.optimizer_ms, x.wait_ms);
 
 /// Node to supervisor, every supervision.health_ms: for eyes only.
 struct NodeHealth {
@@ -240,10 +258,11 @@ struct NodeHealth {
   double received_mb_per_s = 0;
   double sent_mb_per_s = 0;
   std::vector<GpuHealthReport> gpus;
+  std::vector<TrainerTimes> trainers;
   bool operator==(const NodeHealth&) const = default;
 };
-SS_FIELDS(NodeHealth, x.node, x.cpu, x.memory, x.disk, x.received_mb_per_s, x.sent_mb_per_s,
-          x.gpus);
+SS_FIELDS(NodeHealth, x.node, x.cpu, x.memory, x.disk, x.received_mb_per_s, x.sent_mb_per_s, x.gpus,
+          x.trainers);
 
 /// A copy of a shard's state in a node's peer store.
 struct PeerCopy {
@@ -336,10 +355,15 @@ struct StepDone {
   uint64_t state_hash = 0;
   double time = 0;
   bool copy = false;
+  double data_ms = 0;  // of step_ms, with the next three; node to supervisor: see TrainerTimes
+  double forward_ms = 0;
+  double backward_ms = 0;
+  double optimizer_ms = 0;
   bool operator==(const StepDone&) const = default;
 };
 SS_FIELDS(StepDone, x.generation, x.step, x.trainer, x.loss, x.grad_norm, x.learning_rate,
-          x.step_ms, x.samples, x.save, x.busy_ms, x.state_hash, x.time, x.copy);
+          x.step_ms, x.samples, x.save, x.busy_ms, x.state_hash, x.time, x.copy, x.data_ms,
+          x.forward_ms, x.backward_ms, x.optimizer_ms);
 
 /// Validation loss of the state of `step`, the same on every trainer.
 struct Validated {

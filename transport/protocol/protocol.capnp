@@ -229,6 +229,10 @@ struct StepDone {
   stateHash @10 :UInt64;
   time @11 :Float64;
   copy @12 :Bool;
+  dataMs @13 :Float64;
+  forwardMs @14 :Float64;
+  backwardMs @15 :Float64;
+  optimizerMs @16 :Float64;
 }
 
 struct Validated {
@@ -329,6 +333,20 @@ struct GpuHealthReport {
   powerW @3 :Float64;
   memoryUsed @4 :Float64;
   eccErrors @5 :UInt64;
+  clockMhz @6 :Float64;
+  xids @7 :UInt64;
+  xid @8 :UInt64;
+}
+
+struct TrainerTimes {
+  trainer @0 :Text;
+  step @1 :UInt64;
+  stepMs @2 :Float64;
+  dataMs @3 :Float64;
+  forwardMs @4 :Float64;
+  backwardMs @5 :Float64;
+  optimizerMs @6 :Float64;
+  waitMs @7 :Float64;
 }
 
 struct NodeHealth {
@@ -339,6 +357,7 @@ struct NodeHealth {
   receivedMbPerS @4 :Float64;
   sentMbPerS @5 :Float64;
   gpus @6 :List(GpuHealthReport);
+  trainers @7 :List(TrainerTimes);
 }
 
 struct CopyTask {
