@@ -9,6 +9,7 @@
 
 #include <caf/all.hpp>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -113,7 +114,8 @@ struct JobState {
   int64_t committed_at_ms = 0, training_since_ms = 0;
   double committed_time = 0;  // of the newest step, by its trainers; 0: none in this generation
   uint64_t training_since_step = 0;
-  double loss = 0, tokens_per_second = 0;
+  double loss = std::numeric_limits<double>::quiet_NaN();  // none yet in this start of the run
+  double tokens_per_second = 0;
   int64_t status_at_ms = 0;  // of the newest page
   bool status_due = false;   // there is something newer
   struct Answer {

@@ -7,11 +7,25 @@
 
 #include "runtime/app/manifest.hpp"
 #include "runtime/app/prepare_data.hpp"
+#include "runtime/data/corpus.hpp"
 #include "runtime/data/data_location.hpp"
 
 namespace simplescale {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+/// All processes read the configuration back as TOML, which is UTF-8; paths need not be.
+Status check_utf8(const Config& config) {
+  const std::string text = to_toml(config);
+  const size_t at = first_invalid_utf8(text);
+  if (at == text.size()) return {};
+  const size_t begin = text.rfind('\n', at) + 1, end = text.find('\n', at);
+  return Status(Code::bad_config, "not UTF-8: " + text.substr(begin, end - begin));
+}
+
+}  // namespace
 
 Result<RunStart> run_start(const std::string& config_file, Overrides overrides,
                            const std::string& run) {
@@ -29,11 +43,15 @@ Result<RunStart> run_start(const std::string& config_file, Overrides overrides,
   config.data.folder = absolute(data_folder(config));
   if (!config.checkpoint.folder.empty())
     config.checkpoint.folder = absolute(config.checkpoint.folder);
+  SS_RETURN_IF_ERROR(check_utf8(config));
   return RunStart{config_file, std::move(config), plan};
 }
 
 Status check_run_folder(const RunFolder& run, const Config& config) {
   std::error_code error;
+  for (const std::string& records : {run.metrics(), run.events(), run.ledger()})
+    if (fs::exists(records, error) && !fs::is_regular_file(records, error))
+      return Status(Code::bad_config, records + " is not a file");
   if (fs::exists(run.config(), error)) {
     if (config.run.resume == Resume::never)
       return Status(Code::bad_config,

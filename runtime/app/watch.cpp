@@ -110,8 +110,7 @@ Status RunView::end(int exit_code, const std::string& dead, const std::string& r
                                                   : "the supervisor's agent ended without a word";
     const bool goes_on = exit_code != simplescale::exit_code(Code::bad_data) &&
                          exit_code != simplescale::exit_code(Code::bad_config);
-    const std::string text = why + (dead.empty() ? "" : ";" + dead) + " logs are in " +
-                             run_.logs() +
+    const std::string text = why + ";" + dead + " logs are in " + run_.logs() +
                              (goes_on ? "; `train` goes on from the newest checkpoint" : "");
     if (exit_code == simplescale::exit_code(Code::gave_up)) return Status(Code::gave_up, text);
     if (exit_code == simplescale::exit_code(Code::requeue) || exit_code == -1)

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 
+#include "runtime/base/run_folder.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
 
@@ -173,8 +174,8 @@ std::set<uint64_t> verify_metrics(const std::string& path, uint64_t checkpoint,
 /// The run's own word on how it ended, from control/end.json; nothing while it runs, or if it was
 /// killed.
 std::optional<std::string> end_reason(const std::string& run) {
-  std::ifstream file(run + "/control/end.json", std::ios::binary);
-  const json page = file ? json::parse(file, nullptr, false) : json();
+  const auto text = read_text(RunFolder{run}.end());
+  const json page = text.ok() ? json::parse(*text, nullptr, false) : json();
   if (!page.is_object() || !page.contains("reason") || !page["reason"].is_string()) return {};
   return page["reason"].get<std::string>();
 }

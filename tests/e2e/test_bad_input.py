@@ -4,9 +4,10 @@ import os
 import pathlib
 import shutil
 import struct
+import subprocess
 import unittest
 
-from common import Case, last_step, leftovers
+from common import PROGRAM, Case, last_step, leftovers, status
 
 
 class BadInput(Case):
@@ -85,6 +86,22 @@ class BadInput(Case):
         (run / "config.toml").write_text(self.config.read_text().replace("layers = 2", "layers = 1"))
         self.refused(78, says=["model.layers was 1 and is now 2"])
         self.assertEqual(os.listdir(run), ["config.toml"])
+
+    def test_a_folder_that_is_not_utf8_and_records_that_are_no_files(self):
+        strange = subprocess.run([PROGRAM, "train", self.config, b"--run=" + os.fsencode(self.folder) + b"/a\xff", "--train.max_steps=2"],
+                                 capture_output=True, timeout=30)
+        self.assertEqual((strange.returncode, len(strange.stderr.splitlines())), (78, 1), strange.stderr)
+        self.assertIn(b"not UTF-8: folder = ", strange.stderr)
+        run = self.train("run", "--train.max_steps=2")
+        self.command("train", self.config, f"--run={run}", "--train.max_steps=2")  # makes no step
+        self.assertIsNone(status(run)["loss"])
+        (run / "control/end.json").unlink()
+        (run / "control/end.json").mkdir()
+        self.assertIn("right", self.verify(run))
+        (run / "ledger.jsonl").rename(run / "old.jsonl")
+        (run / "ledger.jsonl").mkdir()
+        self.command("train", self.config, f"--run={run}", "--train.max_steps=2", code=78)
+        self.assertIn("ledger.jsonl is not a file", self.stderr)
 
     def test_a_run_whose_folder_is_deleted_ends(self):
         run, process = self.start("run", *self.layout(2, 1), "--train.max_steps=100000")
