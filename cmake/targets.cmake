@@ -86,7 +86,7 @@ add_executable(simplescale runtime/app/main.cpp runtime/app/commands.cpp runtime
   runtime/app/run_start.cpp runtime/app/slurm.cpp runtime/app/slurm_task.cpp runtime/app/agent.cpp
   runtime/app/keeper.cpp runtime/app/supervisor_process.cpp runtime/app/http_process.cpp
   runtime/app/watch.cpp runtime/app/progress.cpp runtime/app/console.cpp runtime/app/supervisor_client.cpp runtime/app/line_editor.cpp
-  runtime/app/logs.cpp runtime/app/doctor.cpp runtime/app/fleet_doctor.cpp runtime/app/prepare_data.cpp
+  runtime/app/logs.cpp runtime/app/trace.cpp runtime/app/doctor.cpp runtime/app/fleet_doctor.cpp runtime/app/prepare_data.cpp
   runtime/app/runs.cpp runtime/app/sweep.cpp runtime/app/manifest.cpp ${common})
 target_link_libraries(simplescale PRIVATE actors http CLI11::CLI11 PkgConfig::libedit)
 target_compile_definitions(simplescale PRIVATE SIMPLESCALE_VERSION="${PROJECT_VERSION}")

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "runtime/base/log.hpp"
+#include "runtime/base/trace.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "transport/protocol/messages.hpp"
 
@@ -18,6 +19,7 @@ caf::behavior writer_actor(caf::stateful_actor<WriterState>* self, caf::actor no
                            CheckpointOptions options) {
   return {
       [self, node, options](local::WriteShard& job) {
+        trace::Span span("write checkpoint shard", static_cast<int64_t>(job.shard));
         const size_t total = job.state.size() / 3;
         const TrainState::Side side{{job.state.data(), total},
                                     {job.state.data() + total, total},
@@ -25,6 +27,7 @@ caf::behavior writer_actor(caf::stateful_actor<WriterState>* self, caf::actor no
         auto record =
             write_shard(checkpoint_tmp_folder(options.folder, job.step, job.generation),
                         options.shape, options.shards, job.shard, side, {}, *options.files);
+        span.end();
         ShardSaved saved{job.generation, job.step, job.shard, "", ""};
         if (record.ok())
           saved.record = to_json(*record);
@@ -51,7 +54,9 @@ caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, 
   return {
       [self, node, states](const local::SaveShard& job) {
         auto& waiting = self->state.waiting;
+        trace::Span span("copy pinned state", static_cast<int64_t>(job.shard));
         auto copy = states->copy_pinned(job.trainer, job.pid, job.step);
+        span.end();
         if (!copy.ok()) {
           self->send(node,
                      ShardSaved{job.generation, job.step, job.shard, "", copy.status().message()});

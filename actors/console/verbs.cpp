@@ -36,6 +36,8 @@ const std::vector<Verb>& verbs() {
        "examine a node, or all, between two steps, and show what was found; who fails is drained",
        action},
       {"inject", "KIND TARGET [--at STEP] [--ms MS] [--value X]", "a fault on purpose", action},
+      {"trace", "[STEP|next] [COUNT]", "write a trace of these steps; `trace RUN` shows it",
+       action},
       {"set", "[KEY VALUE]", "change what may change in flight; alone: what that is", action},
       {"quit", "", "leave the console; training goes on", console},
   };

@@ -101,6 +101,28 @@ Request parse_diagnose(const job::State& state, const std::string& target, const
   return request;
 }
 
+/// trace [STEP|next] [COUNT]
+void parse_trace(const job::State& state, const std::vector<std::string>& words, Request& request) {
+  constexpr uint64_t most = 100;
+  auto number = [](const std::string& text) {
+    uint64_t value = 0;
+    const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
+    return end.ec == std::errc() && end.ptr == text.data() + text.size() ? value : 0;
+  };
+  const uint64_t next = state.committed_step + 1;
+  const bool named = words.size() > 1 && words[1] != "next";
+  const Request::Trace trace{named ? number(words[1]) : next,
+                             words.size() > 2 ? number(words[2]) : 1};
+  if (trace.first == 0 || trace.count == 0 || trace.count > most || words.size() > 3)
+    request.error = "trace [STEP|next] [COUNT]; at most " + std::to_string(most) + " steps";
+  else if (trace.first < next)
+    request.error = "step " + words[1] + " is over; the next one is " + std::to_string(next);
+  else if (trace.first > state.max_steps)
+    request.error = "the last step is " + std::to_string(state.max_steps);
+  else
+    request.trace = trace;
+}
+
 }  // namespace
 
 Request parse_command(const job::State& state, const std::vector<std::string>& words,
@@ -149,6 +171,8 @@ Request parse_command(const job::State& state, const std::vector<std::string>& w
     if (request.restart.empty()) request.error = "no trainer or group '" + target + "' trains";
   } else if (verb == "inject") {
     request = parse_inject(state, words);
+  } else if (verb == "trace") {
+    parse_trace(state, words, request);
   } else if (verb == "set" && words.size() > 1) {
     request = parse_set(state, words, who);
   } else if (const Verb* known = find_verb(verb);

@@ -17,7 +17,11 @@ struct Request {
   std::optional<job::Event> event;
   std::optional<InjectFault> fault;
   std::vector<std::string> restart;  // trainers whose processes are to end
-  std::string save;                  // the trainer that is to propose a checkpoint
+  struct Trace {
+    uint64_t first, count;
+  };
+  std::optional<Trace> trace;  // steps
+  std::string save;            // the trainer that is to propose a checkpoint
 };
 
 /// Words as in verbs() (actors/console/verbs.hpp).

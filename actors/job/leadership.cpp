@@ -155,7 +155,8 @@ void begin(Self* self) {
   s.members_generation = s.job.generation;
   for (const job::Place& place : s.members)
     s.groups = std::max<uint64_t>(s.groups, place.group + 1);
-  const bool incident = from.incident_since_ms >= 0;
+  // At the end of one its last records may still have been on their way to the file.
+  const bool incident = from.incident_since_ms >= 0 && s.job.incident;
   if (incident) {
     s.incident.emplace();
     s.incident->since_ms = from.incident_since_ms;

@@ -12,6 +12,7 @@
 #include "actors/node/check.hpp"
 #include "runtime/base/fleet.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/trace.hpp"
 #include "runtime/data/data_location.hpp"
 
 namespace simplescale {
@@ -57,6 +58,21 @@ bool to_node(Self* self, const std::string& name, const Message& message) {
   if (found == self->state.nodes.end() || !found->second.handle) return false;
   self->send(found->second.handle, message);
   return true;
+}
+
+int64_t wall_ns() {
+  return trace::now_ns() + trace::wall_offset_ns();
+}
+
+/// Everybody writes what it did in these windows of time.
+void write_traces(Self* self, const std::vector<TraceWindow>& windows) {
+  if (!trace::on()) return;
+  for (const TraceWindow& window : windows) {
+    to_nodes(self, WriteTrace{window.name, window.begin_ns, window.end_ns});
+    self->spawn<caf::detached>([run = self->state.options.run, window](caf::event_based_actor*) {
+      write_own_trace(run, window, "supervisor");
+    });
+  }
 }
 
 /// The more trainers a page has, the less often there is a new one; the last one always.
@@ -121,6 +137,7 @@ void settle_records(Self* self, uint64_t step) {
       if (!reports.samples.contains(place.trainer))
         reports.samples[place.trainer] = samples_of(self, place, next);
     record_step(self, next, reports);
+    write_traces(self, s.traces.committed(next, wall_ns(), wall_ns()));
   }
   s.pending.clear();
 }
@@ -166,6 +183,7 @@ void carry_out(Self* self, const job::Join& join) {
           {move.source, no_group, move.shard, s.job.trainers.at(move.source).address});
   }
   to_nodes(self, order);
+  s.traces.begun(wall_ns());
   s.training_since_ms = now_ms(self);
   s.committed_at_ms = s.training_since_ms;
   s.committed_time = 0;
@@ -209,6 +227,7 @@ void carry_out(Self* self, const job::Shutdown& end) {
                      {"reason", end.reason}};
   self->state.options.journal->replace("control/end.json", json_text(page, 1) + "\n");
   if (end.exit != Code::ok) log::error("{}", end.reason);
+  write_traces(self, self->state.traces.over(wall_ns()));
   to_nodes(self, Shutdown{exit_code(end.exit), end.reason});
 }
 
@@ -222,6 +241,8 @@ void carry_out(Self* self, const job::Record& record) {
     s.incident->what = record.subject + ": " + record.reason;
     s.health.write(record.subject.substr(0, record.subject.find('.')), *s.options.journal);
   }
+  if (record.phase == "detect") s.traces.incident_begun(s.job.generation, s.incidents, wall_ns());
+  trace::instant(record.kind, record.subject);
   json line = event_line(s, record, now);
   if (record.kind == "diagnosed") line["machines"] = std::exchange(s.judged, {});
   s.options.journal->append("events.jsonl", line);
@@ -243,6 +264,7 @@ void carry_out(Self* self, const job::Record& record) {
     s.explained[s.incidents].push_back(summary);
     log::info("{}", summary["reason"].get<std::string>());
     s.incident.reset();
+    s.traces.incident_ended(s.job.generation, s.incidents);
   }
 }
 
@@ -250,6 +272,7 @@ void carry_out(Self* self, const job::Record& record) {
 std::string handle(Self* self, const job::Event& event) {
   JobState& s = self->state;
   if (leadership::put_off(self, event)) return "";
+  const trace::Span span("decide");
   job::Decision decision = job::decide(now_ms(self), s.job, event);
   // What a new supervisor would hear again from the node itself need not be kept before it is
   // written down: thousands of trainers come up at once.
@@ -300,10 +323,16 @@ job::Fault fault_of(const std::string& name) {
 
 /// What consoles and clients ask for.
 CommandReply carry_out(Self* self, const Command& command, const Request& request) {
+  JobState& s = self->state;
   if (request.fault)
     return inject(self, *request.fault)
                ? CommandReply{true, "injected " + request.fault->kind, ""}
                : CommandReply{false, request.fault->target + " is not there", ""};
+  if (request.trace) {
+    if (!trace::on()) return {false, "metrics.trace_events is 0: nothing is recorded", ""};
+    s.traces.choose(request.trace->first, request.trace->count);
+    return {true, "`simplescale trace` shows it when they are done", ""};
+  }
   for (const std::string& trainer : request.restart)
     carry_out(self, job::KillTrainer{trainer, "restarted by " + command.who});
   if (!request.save.empty())
@@ -321,8 +350,8 @@ void answer(Self* self, const Command& command) {
   auto promise = self->make_response_promise();
   const Request request = parse_command(s.job, command.words, command.who);
   if (!request.error.empty()) return promise.deliver(CommandReply{false, request.error, ""});
-  const bool acts =
-      request.fault || request.event || !request.restart.empty() || !request.save.empty();
+  const bool acts = request.fault || request.event || request.trace || !request.restart.empty() ||
+                    !request.save.empty();
   if (!acts) return promise.deliver(describe(s, command.words));
   carry_out(self, job::Record{"", "command", request.words, command.who});
   CommandReply reply = carry_out(self, command, request);
@@ -379,6 +408,8 @@ void commit(Self* self, uint64_t step, const JobState::Step& reports) {
   copy_to_peers(self, step);
   for (const Anomaly& a : s.anomalies.step(step, reports.any.loss, reports.busy_ms))
     carry_out(self, job::Record{"", a.kind, a.subject, a.reason});
+  const auto ended_ns = static_cast<int64_t>(std::clamp(reports.first_time, 0.0, 4e9) * 1e9);
+  write_traces(self, s.traces.committed(step, ended_ns, wall_ns()));
   if (now - s.status_at_ms >= 200) publish_status(self);
 }
 
@@ -432,6 +463,7 @@ void step_done(Self* self, const StepDone& done) {
   if (s.recorded_step && done.step <= *s.recorded_step) return;  // told once more
   JobState::Step& step = s.pending[done.step];
   step.any = done;
+  step.first_time = step.samples.empty() ? done.time : std::min(step.first_time, done.time);
   step.samples[done.trainer] = done.samples;
   step.busy_ms[done.trainer] = done.busy_ms;
   // Trainers report their steps in order, so the oldest is complete first.
@@ -611,6 +643,8 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
   });
   s.recorded_step = s.options.recorded_step;
+  s.traces =
+      TracePlan(s.options.config.metrics.trace_steps, s.options.config.metrics.trace_recoveries);
   s.copy_rounds =
       job::CopyRounds(static_cast<uint64_t>(s.options.config.checkpoint.peer_every_steps));
   s.lead.handle = [self](const job::Event& event) { handle(self, event); };

@@ -25,6 +25,7 @@
 #include "actors/job/health_history.hpp"
 #include "actors/job/journal.hpp"
 #include "actors/job/leadership.hpp"
+#include "actors/job/trace_plan.hpp"
 #include "actors/local.hpp"
 #include "runtime/base/run_folder.hpp"
 #include "runtime/config/config.hpp"
@@ -65,6 +66,7 @@ struct JobState {
     StepDone any;
     std::map<std::string, std::vector<uint64_t>> samples;  // by trainer
     std::map<std::string, double> busy_ms;
+    double first_time = 0;  // when the first trainer was done with it
   };
   JobOptions options;
   job::State job;
@@ -114,6 +116,7 @@ struct JobState {
   int64_t committed_at_ms = 0, training_since_ms = 0;
   double committed_time = 0;  // of the newest step, by its trainers; 0: none in this generation
   uint64_t training_since_step = 0;
+  TracePlan traces;
   double loss = std::numeric_limits<double>::quiet_NaN();  // none yet in this start of the run
   double tokens_per_second = 0;
   int64_t status_at_ms = 0;  // of the newest page

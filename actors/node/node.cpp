@@ -14,6 +14,7 @@
 #include "runtime/base/cpu_places.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/shared_memory.hpp"
+#include "runtime/base/trace.hpp"
 #include "runtime/data/data_location.hpp"
 #include "transport/protocol/messages.hpp"
 
@@ -183,6 +184,7 @@ void fill_slots(Self* self) {
   for (const std::string& slot : s.table.fill()) {
     const std::string id = s.table.slot(slot)->process;
     log::info("{} becomes {}", id, slot);
+    trace::instant("becomes " + slot, id);
     raise(self, id);
     announce(self, slot);
   }
@@ -194,6 +196,7 @@ void process_dying(Self* self, const local::ProcessDying& dying) {
   NodeState& s = self->state;
   const Process* process = s.table.process(dying.process);
   if (s.stopping || !process || process->pid != dying.pid || process->slot.empty()) return;
+  trace::instant("dying", process->slot);
   if (s.logs) s.logs->look_now();
   auto accused = s.accusations.find(dying.process);
   to_supervisor(
@@ -223,6 +226,8 @@ void process_ended(Self* self, const local::ProcessEnded& end) {
   std::string how = end.how;
   if (auto accused = s.accusations.extract(end.process); !accused.empty()) how = accused.mapped();
   const std::string slot = s.table.ended(end.process);
+  trace::instant("ended", slot.empty() ? end.process : slot);
+  s.traces.ended(end.process, slot.empty() ? end.process : slot);
   s.ended.emplace_back(end.pid, slot);
   if (s.ended.size() > kEndedKept) s.ended.pop_front();
   if (s.logs) s.logs->look_now();  // what it said last
@@ -349,6 +354,23 @@ void inject_here(Self* self, const InjectFault& fault) {
   context.disk = o.disk;
   context.checkpoints = checkpoint_folder(o.config);
   if (Status status = inject(context, fault); !status.ok()) log::warn("{}", status.message());
+}
+
+/// What this node's processes did in a window of time goes to the run's folder, beside the actor.
+void write_trace(Self* self, const WriteTrace& order) {
+  const NodeState& s = self->state;
+  if (!trace::on()) return;
+  auto sources = s.traces.sources(s.options.name(), [&](const std::string& id) {
+    const auto found = s.table.processes().find(id);
+    const bool trainer = found != s.table.processes().end() && !found->second.slot.empty();
+    return trainer ? found->second.slot : id;
+  });
+  self->spawn<caf::detached>(
+      [run = s.options.run, node = s.options.name(), sources = std::move(sources),
+       window = TraceWindow{order.name, order.begin_ns, order.end_ns}](caf::event_based_actor*) {
+        if (Status status = write_trace_part(run, window, node, sources); !status.ok())
+          log::warn("no trace {} of this node: {}", window.name, status.message());
+      });
 }
 
 // --- Generations ---
@@ -487,6 +509,7 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
         s.handles[hello.trainer] = caf::actor_cast<caf::actor>(self->current_sender());
         self->monitor(s.handles[hello.trainer]);
         s.watch.up(now_ms(self), hello.trainer, hello.pid);
+        s.traces.up(hello.trainer, hello.pid, segments_of(s, hello.trainer, hello.pid) + "-trace");
         hold_on_to(self, hello.trainer, hello.pid);
         if (!process->slot.empty()) announce(self, process->slot);
       },
@@ -563,6 +586,7 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
           self->send(found->second, order);
       },
       [self](const InjectFault& fault) { inject_here(self, fault); },
+      [self](const WriteTrace& order) { write_trace(self, order); },
       [self](const CheckNode& order) {
         NodeState& s = self->state;
         log::info("a diagnosis: {}", order.reason);

@@ -20,6 +20,7 @@
 #include "actors/node/inject.hpp"
 #include "actors/node/log_scanner.hpp"
 #include "actors/node/slots.hpp"
+#include "actors/node/trace_rings.hpp"
 #include "actors/node/watch.hpp"
 #include "actors/peer/peer_copies.hpp"
 #include "runtime/base/lifeline.hpp"
@@ -66,6 +67,7 @@ struct NodeState {
   std::map<size_t, uint64_t> xids;            // told of so far, by GPU
   LifelineWatcher lifelines;
   std::unique_ptr<LogScanner> logs;
+  TraceRings traces;
   std::deque<std::pair<pid_t, std::string>> ended;  // the newest processes, and who they were
   bool stopping = false;
   int exit_code = 0;

@@ -187,6 +187,7 @@ caf::message_handler commands(Self* self) {
       passed_on<SaveCheckpoint>(self),
       passed_on<CheckNode>(self),
       passed_on<CopyToPeers>(self),
+      passed_on<WriteTrace>(self),
       passed_on<InjectFault>(self),
       [self](const Shutdown& order) {
         LinkState& s = self->state;

@@ -4,6 +4,7 @@
 
 #include "model/engine/buffer_plan.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/trace.hpp"
 #include "runtime/data/data_location.hpp"
 
 namespace simplescale {
@@ -143,6 +144,7 @@ void ComputeThread::set_engine(Engine* engine) {
 }
 
 void ComputeThread::run() {
+  trace::name_thread("compute");
   // While the first membership is being agreed on, load what every membership needs. Which GPU will
   // be its own, only that membership tells.
   const Status loaded = options_.choose_device ? load_cuda_backend() : backend().status();
@@ -214,8 +216,13 @@ Status ComputeThread::run_generation(const JoinTrainer& order) {
                   static_cast<int>(options_.config.parallel.collective_timeout_ms));
   {
     const WaitsForOthers waits(waiting_);
+    trace::Span span("join generation", static_cast<int64_t>(order.generation));
     SS_RETURN_IF_ERROR(enter(g, order));
+    span.end();
+    span = trace::Span("transfer state");
     Status status = restore.transfer(*plane_, *g.state);
+    span.end();
+    span = trace::Span("check and commit state", -1, order.source);
     if (status.ok() && order.group != no_group)
       status = restore.commit(*g.state, *g.shard, *g.replicate);
     fault_.fault = restore.fault().fault;
@@ -262,6 +269,7 @@ Status ComputeThread::enter(Generation& g, const JoinTrainer& order) {
 }
 
 Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {
+  const trace::Span span("make engine");
   SS_ASSIGN(Backend * backend, this->backend());
   if (!pinned_ && !backend->host_memory()) {
     const std::span<float> first = g.state->side(0).params;  // the two sides lie side by side
@@ -428,6 +436,7 @@ Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, 
 /// Mean loss over the first validation samples: micro-batch j is computed by rank j mod world, and
 /// the losses are added in their order, so the result does not depend on the layout.
 Status ComputeThread::validate(Generation& g, const JoinTrainer& order, uint64_t step) {
+  const trace::Span span("validate", static_cast<int64_t>(step));
   const Plan& plan = options_.plan;
   const auto batch_size = static_cast<uint64_t>(plan.micro_batch_size);
   if (options_.config.train.validation_samples == 0) return {};

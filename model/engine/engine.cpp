@@ -18,6 +18,7 @@
 #include "model/engine/vote.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/state_hash.hpp"
+#include "runtime/base/trace.hpp"
 
 namespace simplescale {
 namespace {
@@ -197,11 +198,15 @@ void Engine::Parts::flip_bit() {
 Result<const void*> Engine::Parts::forward(const int32_t* tokens, size_t after_head,
                                            const void** tied_params) {
   SS_ASSIGN(const void* params, gather->use(0, 1, wait));
-  backend.embed(params, tokens);
+  {
+    const trace::Span span("forward embeddings");
+    backend.embed(params, tokens);
+  }
   *tied_params = tied() ? params : nullptr;
   for (size_t layer = 0; layer < layers(); ++layer) {
     SS_RETURN_IF_ERROR(computed());
     SS_ASSIGN(params, gather->use(1 + layer, 2 + layer, wait));
+    const trace::Span span("forward block", static_cast<int64_t>(layer));
     backend.forward_block(static_cast<int>(layer), params);
   }
   SS_RETURN_IF_ERROR(computed());
@@ -209,6 +214,7 @@ Result<const void*> Engine::Parts::forward(const int32_t* tokens, size_t after_h
 }
 
 Status Engine::Parts::micro_batch(int k, const int32_t* tokens, double& loss, StepResult& times) {
+  const trace::Span span("micro-batch", k);
   const void* tied_params = nullptr;
   void* tied_grad = nullptr;
   const void* params = nullptr;
@@ -221,21 +227,30 @@ Status Engine::Parts::micro_batch(int k, const int32_t* tokens, double& loss, St
   if (tied()) {
     SS_ASSIGN(tied_grad, reduce->gradient(0, wait));
   }
-  loss = backend.head(params, tied_params, leaf_scale, grad, tied_grad);
+  {
+    const trace::Span head_span("forward and backward head");
+    loss = backend.head(params, tied_params, leaf_scale, grad, tied_grad);
+  }
   SS_RETURN_IF_ERROR(reduce->reduce(head(), k, wait));
   const size_t after = static_cast<uint64_t>(k) + 1 < rows.count ? 0 : GatherSchedule::kNone;
   for (size_t unit = layers(); unit > 0; --unit) {
     SS_RETURN_IF_ERROR(computed());
     SS_ASSIGN(params, gather->use(unit, unit > 1 ? unit - 1 : after, wait));
     SS_ASSIGN(grad, reduce->gradient(unit, wait));
-    backend.backward_block(static_cast<int>(unit) - 1, params, grad);
+    {
+      const trace::Span block_span("backward block", static_cast<int64_t>(unit) - 1);
+      backend.backward_block(static_cast<int>(unit) - 1, params, grad);
+    }
     SS_RETURN_IF_ERROR(reduce->reduce(unit, k, wait));
   }
   SS_RETURN_IF_ERROR(computed());
   if (!tied()) {
     SS_ASSIGN(tied_grad, reduce->gradient(0, wait));
   }
-  backend.backward_embed(tied_grad, tied());
+  {
+    const trace::Span embed_span("backward embeddings");
+    backend.backward_embed(tied_grad, tied());
+  }
   return reduce->reduce(0, k, wait);
 }
 
@@ -248,6 +263,7 @@ Result<Verdict> Engine::Parts::vote_on(Ballot& ballot, const Batch& batch, StepR
     const int32_t* tokens = no_tokens.data();
     if (ballot.failure.ok()) {
       const Stopwatch watch(times.data_ms);
+      const trace::Span span("data");
       const Result<const int32_t*> next = batch(k);
       if (next.ok())
         tokens = *next;
@@ -264,13 +280,20 @@ Result<Verdict> Engine::Parts::vote_on(Ballot& ballot, const Batch& batch, StepR
   // While the last reductions are under way; as late as can be, so that no damage slips in between.
   // E2: who votes for this step holds the one before it in host memory.
   SS_RETURN_IF_ERROR(optimizer->settle());
+  trace::Span hash_span("hash state");
   ballot.state_hash = optimizer->whole_hash();
+  hash_span.end();
   const Status intact = check_memory(ballot.state_hash);
   if (ballot.failure.ok()) ballot.failure = intact;
   const Stopwatch watch(times.backward_ms);
+  trace::Span reduce_span("finish reductions");
   SS_RETURN_IF_ERROR(reduce->finish(wait));
+  reduce_span.end();
+  trace::Span norm_span("gradient norm");
   backend.block_square_sums(reduce->total(), layout.total, block_squares.data());
   ballot.block_squares = block_squares;
+  norm_span.end();
+  const trace::Span vote_span("vote");
   return vote->hold(ballot, wait);
 }
 
@@ -333,6 +356,7 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
   p.wait.ms = 0;
   {
     const Stopwatch watch(result.step_ms);
+    const trace::Span span("step", static_cast<int64_t>(step));
     Ballot ballot{.step = step,
                   .options_hash = p.options_hash,
                   .learning_rate = learning_rate,
@@ -350,6 +374,7 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
     result.agreed = verdict->agreed;
 
     const Stopwatch optimizer_watch(result.optimizer_ms);
+    const trace::Span optimizer_span("optimizer");
     const EngineOptions& o = p.options;
     AdamW adamw{learning_rate, o.beta1, o.beta2, o.eps, o.weight_decay, 1.0f, step};
     if (o.grad_clip > 0)

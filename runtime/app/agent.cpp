@@ -24,6 +24,7 @@
 #include "runtime/base/cpu_places.hpp"
 #include "runtime/base/folder_watch.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/trace.hpp"
 #include "runtime/config/slurm.hpp"
 #include "runtime/data/data_location.hpp"
 
@@ -162,6 +163,8 @@ Result<int> run_agent(const AgentOptions& o) {
   const Config& config = loaded.config;
   SS_ASSIGN(const Plan plan, make_plan(config));
   SS_ASSIGN(const Dataset dataset, open_tokens(config, plan.shape));
+  if (Status status = trace::start(static_cast<size_t>(config.metrics.trace_events)); !status.ok())
+    log::warn("no traces: {}", status.message());
   auto states = std::make_shared<StateStore>();
   const auto places = trainer_places(config, plan, o.node);
   SS_RETURN_IF_ERROR(states->create(o.instance, plan, o.node, places));

@@ -34,6 +34,10 @@ Status status_command(const std::string& run, bool json, bool watch);
 /// The logs of a run's processes, merged by time. who: a node, a trainer, "supervisor"; "": all.
 Status logs_command(const std::string& run, const std::string& who, bool follow,
                     const std::string& grep);
+/// One file for Perfetto of the trace `name`, "": the newest. output: the file, "": in the run's
+/// traces folder. list: only the names.
+Status trace_command(const std::string& run, const std::string& name, const std::string& output,
+                     bool list);
 /// Asks the supervisor of a run; commands as in the console.
 Status console_command(const std::string& run, const std::vector<std::string>& commands, bool json);
 /// config: checks where its run would write; "": the current folder. run: the run's folder, or "".

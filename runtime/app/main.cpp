@@ -22,7 +22,9 @@ struct Arguments {
   std::vector<std::string> commands, runs;
   std::string runs_folder = "runs", output = "plot.svg";
   SweepOptions sweep;
-  bool json = false, watch = false, follow = false, dry_run = false, oversubscribe = false;
+  std::string trace_output;
+  bool list = false, json = false, watch = false, follow = false, dry_run = false;
+  bool oversubscribe = false;
   int code = 0;
 };
 
@@ -145,6 +147,14 @@ int run(int argc, char** argv) {
   logs->add_option("NODE|TRAINER", a.who, "only of a node (n1), a trainer (n1.0), \"supervisor\"");
   logs->add_flag("--follow,-f", a.follow, "goes on with what is written, until Ctrl-C");
   logs->add_option("--grep", a.grep, "only what matches this regular expression (grep -E)");
+
+  CLI::App* trace = command(
+      app, "trace", "a trace of a run (metrics.trace_steps, recoveries) for ui.perfetto.dev",
+      [&](CLI::App*) { return report(trace_command(a.run, a.who, a.trace_output, a.list)); });
+  trace->add_option("RUN", a.run, "the run's folder")->required();
+  trace->add_option("NAME", a.who, "which one (the newest)");
+  trace->add_option("-o,--output", a.trace_output, "the file (RUN/traces/NAME.json)");
+  trace->add_flag("--list", a.list, "only lists what there is, the newest last");
 
   CLI::App* doctor = command(
       app, "doctor",

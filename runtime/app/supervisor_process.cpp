@@ -24,6 +24,7 @@
 #include "runtime/base/files.hpp"
 #include "runtime/base/folder_watch.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/trace.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/exports/exporter.hpp"
@@ -303,6 +304,9 @@ Result<int> run_supervisor(const SupervisorOptions& o) {
   SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
   SS_ASSIGN(const Plan plan, make_plan(loaded.config));
   SS_ASSIGN(const Dataset dataset, open_tokens(loaded.config, plan.shape));
+  const auto trace_events = static_cast<size_t>(loaded.config.metrics.trace_events);
+  if (Status status = trace::start(trace_events); !status.ok())
+    log::warn("no traces: {}", status.message());
   SS_ASSIGN(auto actors, ActorProcess::start(loaded.config, run, o.instance, 2));
   const Process process{o,
                         loaded.config,

@@ -19,6 +19,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_folder.hpp"
+#include "runtime/base/trace.hpp"
 #include "runtime/config/slurm.hpp"
 #include "transport/nccl/device_plane.hpp"
 
@@ -86,6 +87,10 @@ Result<int> serve(const TrainerProcessOptions& o) {
   data.communicators = 6;  // shard, replicate, transfers, and room for their predecessors
   if (!device || device->transport == DeviceTransport::staged)
     data.arena_bytes = arena_bytes(config, plan, !device);
+  if (Status status = trace::start(static_cast<size_t>(config.metrics.trace_events),
+                                   data.shm_prefix + "-trace");
+      !status.ok())
+    log::warn("no traces: {}", status.message());
   SS_ASSIGN(auto plane, DataPlane::create(data));
   std::vector<uint8_t> address = plane->address();
   if (device) address = device_plane_address(std::move(address), *device);

@@ -15,6 +15,8 @@ struct RunFolder {
   std::string events() const { return path + "/events.jsonl"; }
   std::string ledger() const { return path + "/ledger.jsonl"; }
   std::string logs() const { return path + "/logs"; }
+  /// Traces of steps and recoveries (runtime/exports/trace_parts.hpp).
+  std::string traces() const { return path + "/traces"; }
   std::string control() const { return path + "/control"; }
   std::string status() const { return control() + "/status.json"; }
   std::string generation() const { return control() + "/generation"; }

@@ -67,6 +67,8 @@ Status check_combinations(const Config& c) {
   if (c.supervision.backoff_max_ms < c.supervision.backoff_ms)
     return bad("supervision.backoff_max_ms", c,
                "is less than supervision.backoff_ms = " + std::to_string(c.supervision.backoff_ms));
+  if (!c.metrics.trace_steps.empty() && c.metrics.trace_events < 2)
+    return bad("metrics.trace_steps", c, "needs metrics.trace_events");
   return check_faults(c);
 }
 

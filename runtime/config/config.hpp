@@ -134,6 +134,9 @@ struct MetricsConfig {
   int64_t http_port = 0;  // 0: off
   std::string http_host = "127.0.0.1";
   int64_t health_every_ms = 5'000;
+  std::vector<int64_t> trace_steps;
+  bool trace_recoveries = true;
+  int64_t trace_events = 16'384;  // of each process, kept in memory; 0: none
 };
 
 struct SlurmConfig {  // of `submit`

@@ -150,6 +150,9 @@ const Key table[] = {
   {"metrics", "http_port", REF(metrics.http_port), {0, 65'535}, no, "Serves a page, status and Prometheus metrics there, from whoever is supervisor (control/http.json). 0: off."},
   {"metrics", "http_host", REF(metrics.http_host), any, no, "The address it listens on; 0.0.0.0: all, for everybody who can reach this host."},
   {"metrics", "health_every_ms", REF(metrics.health_every_ms), {0, 86'400'000}, no, "Every node tells its load, memory, disk, network and GPUs this often; health.jsonl gets one of them a minute. 0: never."},
+  {"metrics", "trace_steps", REF(metrics.trace_steps), positive, no, "Steps whose traces are written to <run folder>/traces; `trace RUN` makes a file for ui.perfetto.dev of them. `trace` of the console chooses more."},
+  {"metrics", "trace_recoveries", REF(metrics.trace_recoveries), any, no, "The same for every recovery, with a step before and after it; the newest 32 are kept."},
+  {"metrics", "trace_events", REF(metrics.trace_events), {0, 10'000'000}, no, "So many of its newest events (128 bytes each) every process keeps in memory all the time, to write traces from. 0: none, and no traces."},
 
   {"slurm", "partition", REF(slurm.partition), any, no, "Where `submit` sends the job. Empty: Slurm's default."},
   {"slurm", "account", REF(slurm.account), any, no, "Who pays. Empty: the user's default."},

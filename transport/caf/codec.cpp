@@ -134,6 +134,19 @@ size_t body_bytes(const caf::type_erased_tuple& content) {
   return type ? type->bytes(content.get(0)) : 0;
 }
 
+std::string name_of(wire::Envelope::Reader envelope) {
+  if (!envelope.isMessage()) {
+    const capnp::DynamicStruct::Reader any(envelope);
+    KJ_IF_MAYBE (member, any.which()) return member->getProto().getName().cStr();
+    return "unknown";
+  }
+  const auto body = envelope.getMessage().getBody();
+  if (body.isNothing()) return "answer";
+  if (body.isError()) return "error";
+  const auto found = table().by_discriminant.find(static_cast<uint16_t>(body.which()));
+  return found == table().by_discriminant.end() ? "unknown" : found->second->name;
+}
+
 BodyKind read_body(wire::Body::Reader in, caf::message& content) {
   switch (in.which()) {
     case wire::Body::NOTHING:

@@ -26,6 +26,9 @@ bool write_body(const caf::type_erased_tuple& content, wire::Body::Builder out);
 /// A guess for make_envelope().
 size_t body_bytes(const caf::type_erased_tuple& content);
 
+/// For people: "StepDone", or what kind of envelope it is.
+std::string name_of(wire::Envelope::Reader envelope);
+
 enum class BodyKind { message, unknown };
 /// Reads into `content`. Unknown: a type this program does not have (a newer peer). Throws
 /// kj::Exception if malformed.

@@ -5,6 +5,8 @@
 
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/trace.hpp"
+#include "transport/caf/codec.hpp"
 #include "transport/caf/core.hpp"
 #include "transport/caf/envelope.hpp"
 
@@ -12,6 +14,17 @@ namespace simplescale::remote {
 
 namespace {
 constexpr size_t kCallerBytesMax = 1024;
+
+/// Of one message, at either end; token and sequence tell which it is to whoever has both ends.
+/// Half a token is enough for that, and does not let who reads a trace speak on the connection.
+trace::Span message_span(trace::Kind kind, wire::Envelope::Reader envelope, size_t bytes,
+                         const Peer* peer, uint64_t token, uint64_t sequence) {
+  return trace::Span({.number = static_cast<int64_t>(bytes),
+                      .a = static_cast<uint32_t>(token),
+                      .b = sequence,
+                      .kind = kind},
+                     name_of(envelope), peer ? peer->name : "");
+}
 }  // namespace
 
 /// An envelope that UCX has not finished sending.
@@ -69,6 +82,12 @@ void Core::transmit_now(const PeerPtr& peer, Words words, bool hello) {
     flight->header.sequence = peer->tx_sequence++;
   }
   size_t bytes = flight->words.asBytes().size();
+  trace::Span span;
+  if (trace::on()) {
+    capnp::FlatArrayMessageReader reader(flight->words, reader_options(flight->words.size()));
+    span = message_span(trace::Kind::sent, reader.getRoot<wire::Envelope>(), bytes, peer.get(),
+                        flight->header.token, flight->header.sequence);
+  }
   peer->queued_bytes += bytes;
   peer->spoke = true;
   ucp_request_param_t params{};
@@ -235,6 +254,10 @@ void Core::handle(const PeerPtr& peer, kj::ArrayPtr<const capnp::word> words) {
   try {
     capnp::FlatArrayMessageReader reader(words, reader_options(words.size()));
     auto envelope = reader.getRoot<wire::Envelope>();
+    trace::Span span;
+    if (trace::on())
+      span = message_span(trace::Kind::received, envelope, words.asBytes().size(), peer.get(),
+                          peer ? peer->rx_token : 0, peer ? peer->rx_sequence - 1 : 0);
     if (peer) {
       dispatch(peer, envelope);
     } else if (envelope.isHello()) {

@@ -123,6 +123,12 @@ WorkPtr Communicator::start(Plan plan) {
   auto operation = std::make_shared<Operation>(++operations_, std::move(plan), std::span(links_),
                                                outbox_, &in_arena, shared_.segment.get());
   if (dead_.ok()) {
+    if (trace::on() && size() > 1)
+      operation->span = trace::Span({.number = static_cast<int64_t>(operations_),
+                                     .a = operation->bytes_sent(),
+                                     .b = operation->bytes_received(),
+                                     .kind = trace::Kind::collective},
+                                    operation->name(), spec_.name);
     active_.push_back(operation);
     begun_ = Clock::now();
     shared_.advance();
@@ -208,6 +214,8 @@ Status Communicator::wait(Operation& operation) {
 }
 
 Status Communicator::wait(Operation& operation, std::unique_lock<std::mutex>& turn) {
+  const trace::Span span(trace::on() ? std::string("wait for ") + operation.name() : "", -1,
+                         spec_.name);
   const auto begun = Clock::now();
   const auto timeout = milliseconds(spec_.timeout_ms);
   auto look = begun + kLookEvery;

@@ -68,6 +68,21 @@ Operation::Operation(uint64_t number, Plan plan, std::span<const std::unique_ptr
     if (!summand.data) link(summand.from).expect(key(summand.phase));
 }
 
+uint64_t Operation::bytes_sent() const {
+  uint64_t bytes = 0;
+  for (const Outgoing& out : plan_.sends)
+    bytes += out.bytes * static_cast<uint64_t>(std::popcount(out.to));
+  return bytes;
+}
+
+uint64_t Operation::bytes_received() const {
+  uint64_t bytes = 0;
+  for (const Incoming& in : plan_.copies) bytes += in.bytes;
+  for (const Summand& summand : plan_.sum.summands)
+    if (!summand.data) bytes += plan_.sum.count * bytes_of(plan_.sum.dtype);
+  return bytes;
+}
+
 bool Operation::reads_arena(uint64_t ranks) const {
   bool any = false;
   for_ranks(ranks, [&](int rank) { any = any || link(rank).reads_arena(); });
@@ -134,6 +149,7 @@ void Operation::finish(Status with) {
     if (!summand.data) link(summand.from).forget(key(summand.phase));
   if (block_) outbox_.give_block(block_, std::move(block_readers_));
   block_ = nullptr;
+  span.end();
   status = std::move(with);
   finished = true;
 }

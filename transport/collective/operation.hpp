@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/trace.hpp"
 #include "transport/collective/link.hpp"
 #include "transport/collective/plan.hpp"
 
@@ -68,6 +69,11 @@ class Operation {
   /// without the lock.
   std::atomic<bool> finished{false};
   Status status;
+  /// From its start until then.
+  trace::Span span;
+  /// What this rank sends to others and gets from them, all in all.
+  uint64_t bytes_sent() const;
+  uint64_t bytes_received() const;
   void finish(Status with);
 
  private:

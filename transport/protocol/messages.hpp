@@ -476,6 +476,16 @@ struct LogFound {
 SS_FIELDS(LogFound, x.node, x.subject, x.file, x.line, x.text, x.rule, x.severity, x.action, x.hint,
           x.root);
 
+/// Supervisor to nodes: write what your processes did in this time (wall clock) to the run's
+/// folder. trace_parts.hpp.
+struct WriteTrace {
+  std::string name;
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+  bool operator==(const WriteTrace&) const = default;
+};
+SS_FIELDS(WriteTrace, x.name, x.begin_ns, x.end_ns);
+
 /// Supervisor to its nodes, at once and whenever it changes: who leads. standby_address is empty
 /// while there is none. recorded_step: reports up to here are in the ledger and need not be kept.
 struct Lead {
@@ -593,6 +603,6 @@ using Messages =
                 TrainerProgress, PeerCopies, LeaveGeneration, KillTrainer, CheckNode, NodeChecked,
                 InjectFault, Lead, HostStandby, StandbyHello, Replica, ReplicaKept, Command,
                 CommandReply, CopyToPeers, OfferCopy, AcceptCopy, CopySent, NodeHealth,
-                SaveCheckpoint, LogFound>;
+                SaveCheckpoint, LogFound, WriteTrace>;
 
 }  // namespace simplescale

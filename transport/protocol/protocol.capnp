@@ -123,6 +123,7 @@ struct Body {
     nodeHealth @39 :NodeHealth;
     saveCheckpoint @40 :SaveCheckpoint;
     logFound @41 :LogFound;
+    writeTrace @42 :WriteTrace;
   }
 }
 
@@ -447,6 +448,12 @@ struct LogFound {
   action @7 :Text;
   hint @8 :Text;
   root @9 :Bool;
+}
+
+struct WriteTrace {
+  name @0 :Text;
+  beginNs @1 :Int64;
+  endNs @2 :Int64;
 }
 
 struct Lead {

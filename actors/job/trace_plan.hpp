@@ -1,0 +1,60 @@
+// Which parts of a run's time become traces: chosen steps, and recoveries with a step before and
+// after. Plain data and pure functions; time is an argument, in ns of the wall clock.
+//
+// The supervisor tells what happens; when something that was chosen is over, it is told which
+// window of time to have written. All processes record all the time, so nobody needs to be told
+// beforehand.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/exports/trace_parts.hpp"
+
+namespace simplescale {
+
+class TracePlan {
+ public:
+  TracePlan() = default;
+  /// recoveries: each becomes a trace.
+  TracePlan(const std::vector<int64_t>& steps, bool recoveries);
+
+  /// count steps from `first` on; those that follow each other become one trace.
+  void choose(uint64_t first, uint64_t count);
+
+  /// A generation is told to begin.
+  void begun(int64_t at_ns);
+  /// generation: the one that fails. Whatever fails before it ends is of the same trace.
+  void incident_begun(uint64_t generation, uint64_t incident, int64_t at_ns);
+  /// Training goes on, in this generation.
+  void incident_ended(uint64_t generation, uint64_t incident);
+  /// ended_ns: when the first trainer was done with it. Returns what is complete now.
+  std::vector<TraceWindow> committed(uint64_t step, int64_t ended_ns, int64_t at_ns);
+  /// Nothing more will be committed: what was under way, also a recovery that did not come to an
+  /// end.
+  std::vector<TraceWindow> over(int64_t at_ns);
+
+ private:
+  struct Steps {
+    uint64_t first, last;
+    int64_t begin_ns;
+  };
+  struct Recovery {
+    int64_t begin_ns;
+    uint64_t generation, incident;
+    bool over = false;
+  };
+  void end_steps(int64_t at_ns, std::vector<TraceWindow>& windows);
+  void end_recovery(int64_t at_ns, std::vector<TraceWindow>& windows);
+
+  std::set<uint64_t> chosen_;
+  bool recoveries_ = false;
+  int64_t last_ns_ = 0, before_ns_ = 0;  // when the last two steps ended; 0: unknown
+  std::optional<Steps> steps_;
+  std::optional<Recovery> recovery_;
+};
+
+}  // namespace simplescale
