@@ -68,6 +68,7 @@ State make_state(const LayoutRules& rules, const std::vector<std::string>& nodes
 namespace {
 
 constexpr size_t kOlderCheckpoints = 64;  // that are remembered
+constexpr int64_t kDiskAgainMs = 5'000;   // between two tries of a checkpoint that nobody can read
 
 std::string number(uint64_t n) {
   return std::to_string(n);
@@ -226,13 +227,17 @@ class Decider {
     trainer->state = TrainerState::idle;
     if (e.fault == Fault::mismatch && e.step > 0) doubt(e.step, e.generation);
     if (e.fault == Fault::bad_checkpoint) skip_checkpoint(e.step, e.reason);
+    if (e.fault == Fault::bad_disk) {
+      trainer->unreadable = true;
+      if (!current) record("", "bad_disk", e.trainer, e.reason);
+    }
     if (e.fault == Fault::bad_copy) {
       strike(e.suspect, e.step);
       if (!current) record("", "bad_copy", e.suspect, e.reason);
     }
     if (current && !(s_.leaving && e.fault == Fault::none)) {
-      static const char* kinds[] = {"left",     "step_failed", "non_finite",
-                                    "mismatch", "bad_copy",    "bad_checkpoint"};
+      static const char* kinds[] = {"left",     "step_failed",    "non_finite", "mismatch",
+                                    "bad_copy", "bad_checkpoint", "bad_disk"};
       if (!e.suspect.empty()) fail(node_of(e.suspect));
       fence("detect", kinds[static_cast<int>(e.fault)], e.suspect.empty() ? e.trainer : e.suspect,
             e.reason);
@@ -682,7 +687,7 @@ class Decider {
     if (over()) return;
     for (const auto& [name, trainer] : s_.trainers)
       if (trainer.state == TrainerState::draining || in_generation(trainer)) return;
-    if (examine() || s_.paused) return;
+    if (examine() || s_.paused || disk_is_away()) return;
     const auto wanted = static_cast<size_t>(s_.rules.cells);
     const bool first = s_.layout.cells.empty();
     const std::vector<std::string> nodes = usable(false);
@@ -768,6 +773,28 @@ class Decider {
     if (s_.has_checkpoint) s_.older_checkpoints.pop_back();
   }
 
+  /// Who could not read the checkpoint that others could is examined, while they go on from it, or
+  /// wait. If nobody could, that is true: it is tried again, and none older, as it may be as good
+  /// as ever.
+  bool disk_is_away() {
+    std::vector<std::string> without;
+    size_t others = 0;
+    for (const auto& cell : s_.layout.cells)
+      for (const std::string& name : cell)
+        if (!all_of_node(name, [](const Trainer& t) { return !t.unreadable; }))
+          without.push_back(name);
+        else if (s_.nodes.at(name).state == NodeState::up)
+          ++others;
+    if (without.empty() || others == 0) return !without.empty() && !waited(kDiskAgainMs);
+    for (const std::string& name : without) {
+      each_trainer(name, [](Trainer& t) { t.unreadable = false; });
+      fail(name);
+      if (s_.nodes.at(name).state == NodeState::up)
+        suspect(name, "it cannot read the checkpoint of step " + number(s_.joined_step));
+    }
+    return false;
+  }
+
   struct Beginning {
     Source source = Source::initialize;
     uint64_t step = 0;
@@ -810,7 +837,7 @@ class Decider {
       Trainer& trainer = s_.trainers.at(place.trainer);
       trainer.state = TrainerState::training;
       trainer.generation = order.generation;
-      trainer.ready = false;
+      trainer.ready = trainer.unreadable = false;
       trainer.step = order.step;
     }
     if (s_.phase != Phase::starting) s_.phase = Phase::recovering;

@@ -52,6 +52,7 @@ struct Trainer {
   uint64_t step = 0;             // last reported
   uint64_t generation = 0;       // newest it was told to join, or said it is in
   bool ready = false;            // has the state of the current generation's first step
+  bool unreadable = false;       // was that generation's checkpoint to it: an I/O error
   std::vector<Doubt> doubted;    // since it last was ready
 };
 
@@ -155,6 +156,7 @@ enum class Fault : unsigned char {
   mismatch,        // replicas differ in the state of `step`
   bad_copy,        // what `suspect` held is damaged
   bad_checkpoint,  // the checkpoint of `step` is damaged, or is not there any more
+  bad_disk,        // it cannot be read, and may be as good as ever
 };
 /// A trainer left generation `generation` and waits.
 struct TrainerIdle {

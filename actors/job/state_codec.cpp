@@ -22,7 +22,8 @@ void to_json(nlohmann::json& j, const Trainer& t) {
        {"step", t.step},
        {"generation", t.generation},
        {"doubted", t.doubted},
-       {"ready", t.ready}};
+       {"ready", t.ready},
+       {"unreadable", t.unreadable}};
 }
 void from_json(const nlohmann::json& j, Trainer& t) {
   j.at("state").get_to(t.state);
@@ -34,6 +35,7 @@ void from_json(const nlohmann::json& j, Trainer& t) {
   j.at("generation").get_to(t.generation);
   j.at("doubted").get_to(t.doubted);
   j.at("ready").get_to(t.ready);
+  j.at("unreadable").get_to(t.unreadable);
 }
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Node, state, pid, reason, since_ms, failures_ms, failed_at_step,

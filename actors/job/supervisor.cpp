@@ -318,6 +318,7 @@ job::Fault fault_of(const std::string& name) {
   if (name == "mismatch") return job::Fault::mismatch;
   if (name == "bad_copy") return job::Fault::bad_copy;
   if (name == "bad_checkpoint") return job::Fault::bad_checkpoint;
+  if (name == "bad_disk") return job::Fault::bad_disk;
   return job::Fault::failed;
 }
 

@@ -174,7 +174,7 @@ void ComputeThread::run() {
     generation_ = 0;
     if (status.ok()) continue;
     log::warn("generation {} ends here: {}", order.generation, status.message());
-    // The fence is answered after it. A damaged copy or checkpoint is news also then.
+    // The fence is answered after it. A bad copy, checkpoint or disk is news also then.
     if (order.generation < fenced_ && !fault_.fault.starts_with("bad_")) continue;
     if (fault_.fault.empty()) fault_.fault = "failed";
     fault_.reason = status.message();

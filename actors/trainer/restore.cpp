@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "actors/checkpoint/state_store.hpp"
 #include "runtime/base/state_hash.hpp"
@@ -122,7 +123,13 @@ Status Restore::take(TrainState& state, const TransferPart& part, const TrainSta
 Status Restore::read_checkpoint(TrainState& state) {
   char name[32];
   std::snprintf(name, sizeof name, "/step-%08llu", static_cast<unsigned long long>(order_.step));
-  SS_ASSIGN(Checkpoint checkpoint, Checkpoint::open(order_.checkpoint + name));
+  auto opened = Checkpoint::open(order_.checkpoint + name);
+  // Pruning takes one, never all.
+  if (opened.status().code() == Code::not_found &&
+      find_newest_valid(order_.checkpoint, Verify::sizes).status().code() == Code::not_found)
+    return Status(Code::io, order_.checkpoint +
+                                ": no checkpoint is to be seen there: is its file system mounted?");
+  SS_ASSIGN(Checkpoint checkpoint, std::move(opened));
   SS_ASSIGN(const TrainState::Side side, state.begin_write(timeout_ms_));
   SS_RETURN_IF_ERROR(read_shard(checkpoint, shards_, order_.shard, side));
   hash_ = state_hash(side);
@@ -146,7 +153,9 @@ Status Restore::check_own(TrainState& state) {
 Status Restore::commit(TrainState& state, Collective& shard, Collective& replicate) {
   if (order_.source == "checkpoint") {
     const Status read = read_checkpoint(state);
-    if (read.code() == Code::bad_data || read.code() == Code::not_found)
+    if (read.code() == Code::io)
+      fault_ = {"bad_disk", ""};
+    else if (read.code() == Code::bad_data || read.code() == Code::not_found)
       fault_ = {"bad_checkpoint", ""};
     SS_RETURN_IF_ERROR(read);
   }

@@ -33,10 +33,11 @@ namespace simplescale {
 
 namespace {
 
-constexpr int kAliveMs = 1'000;      // for another supervisor to answer
-constexpr int kRefuseMs = 5'000;     // of telling agents that the run cannot begin
-constexpr int kPatienceMs = 10'000;  // for the disk at the end
-constexpr int kBeatMs = 1'500;       // for its heartbeat to change
+constexpr int kAliveMs = 1'000;                      // for another supervisor to answer
+constexpr int kRefuseMs = 5'000;                     // of telling agents that the run cannot begin
+constexpr int kPatienceMs = 10'000;                  // for the disk at the end
+constexpr int kBeatMs = 1'500;                       // for its heartbeat to change
+constexpr int kReadTries = 5, kReadAgainMs = 2'000;  // of checkpoints, and between two
 
 /// Shared by everything in the process.
 struct Process {
@@ -56,6 +57,17 @@ int64_t now_ms(caf::actor_system& system) {
       .count();
 }
 
+/// An I/O error may pass; nothing older takes the place of a checkpoint that cannot be read.
+Result<FoundCheckpoint> newest_checkpoint(const std::string& folder) {
+  auto found = find_newest_valid(folder);
+  for (int tries = 1; tries < kReadTries && found.status().code() == Code::io; ++tries) {
+    log::warn("{}", found.status().message());
+    std::this_thread::sleep_for(std::chrono::milliseconds(kReadAgainMs));
+    found = find_newest_valid(folder);
+  }
+  return found;
+}
+
 /// Where the run stands, as far as its folder tells.
 Result<JobOptions> job_options(const Process& p, bool takes_over) {
   JobOptions job;
@@ -66,7 +78,7 @@ Result<JobOptions> job_options(const Process& p, bool takes_over) {
   job.tokenizer = p.tokenizer;
   // A run that goes on has no need of the disk's checkpoints; checking them can take minutes.
   if (takes_over) return job;
-  auto found = find_newest_valid(checkpoint_folder(p.config));
+  auto found = newest_checkpoint(checkpoint_folder(p.config));
   if (found.ok()) {
     for (const std::string& warning : found->warnings)
       job.skipped.push_back(warning + "; the next older checkpoint is used");

@@ -116,8 +116,8 @@ Status prune_checkpoints(const std::string& checkpoints, size_t keep,
 /// read.
 class Checkpoint {
  public:
-  /// folder: a step-N folder or a symlink to one. Errors: bad_data naming the file; not_found
-  /// without a manifest.
+  /// folder: a step-N folder or a symlink to one. Errors: bad_data naming the file: it is damaged;
+  /// not_found without a manifest; io: it cannot be read, and may be as good as ever.
   static Result<Checkpoint> open(const std::string& folder);
   const std::string& folder() const { return folder_; }
   const CheckpointInfo& info() const { return info_; }
@@ -126,7 +126,7 @@ class Checkpoint {
 
   /// Gives the elements of a unit in order, piece by piece: sink(offset in the unit, values). What
   /// the sink got is right only if ok comes back: a checksum is known when its tensor has been read
-  /// whole. Errors: bad_data naming file and tensor; or the sink's.
+  /// whole. Errors: bad_data naming file and tensor; io; or the sink's.
   using Sink = std::function<Status(size_t offset, std::span<const float> values)>;
   Status stream_unit(StateKind kind, size_t unit, const Sink& sink);
   /// Only the pieces of the shards that overlap elements [begin, end) of the unit.
@@ -154,7 +154,8 @@ struct FoundCheckpoint {
   std::vector<uint64_t> older;  // steps of those before it, unchecked, the newest last
 };
 /// The newest valid checkpoint of a checkpoints folder. Errors: not_found if there is none at all,
-/// bad_data (all the warnings) if all are damaged.
+/// bad_data (all the warnings) if all are damaged; io if the folder or a newer checkpoint cannot be
+/// read: an older one never takes its place for that.
 Result<FoundCheckpoint> find_newest_valid(const std::string& checkpoints,
                                           Verify verify = Verify::full);
 

@@ -15,11 +15,11 @@ struct Candidate {
   uint64_t step = 0;
 };
 
-/// The folders that look like checkpoints, newest first; a replaced one after the one that replaced
+/// The names that look like checkpoints, newest first; a replaced one after the one that replaced
 /// it.
-std::vector<Candidate> candidates(const std::string& checkpoints) {
+std::vector<Candidate> candidates(const std::vector<std::string>& names) {
   std::vector<Candidate> out;
-  for (const std::string& name : list_folder(checkpoints))
+  for (const std::string& name : names)
     if (const auto step = parse_step_folder(name)) out.push_back({name, *step});
   std::sort(out.begin(), out.end(), [](const Candidate& a, const Candidate& b) {
     return a.step != b.step ? a.step > b.step : a.name.size() < b.name.size();
@@ -49,7 +49,8 @@ Status remove_checkpoint(const std::string& checkpoints, const std::string& name
 
 Result<FoundCheckpoint> find_newest_valid(const std::string& checkpoints, Verify verify) {
   std::vector<std::string> warnings;
-  const auto all_of_them = candidates(checkpoints);
+  SS_ASSIGN(const std::vector<std::string> names, read_folder(checkpoints));
+  const std::vector<Candidate> all_of_them = candidates(names);
   for (const Candidate& candidate : all_of_them) {
     auto checkpoint = open_checked(checkpoints + "/" + candidate.name, verify);
     if (checkpoint.ok()) {
@@ -58,6 +59,11 @@ Result<FoundCheckpoint> find_newest_valid(const std::string& checkpoints, Verify
         if (other.step < candidate.step) found.older.insert(found.older.begin(), other.step);
       return found;
     }
+    if (checkpoint.status().code() == Code::io)
+      return Status(Code::io, checkpoint.status().message() +
+                                  "; nothing says that it is damaged: make it readable, or move " +
+                                  checkpoints + "/" + candidate.name +
+                                  " away to go on from the checkpoint before it");
     warnings.push_back(checkpoint.status().message());
   }
   if (warnings.empty()) return Status(Code::not_found, checkpoints + ": no checkpoint there");
@@ -73,7 +79,7 @@ Status prune_checkpoints(const std::string& checkpoints, size_t keep,
   size_t valid = 0;
   std::optional<uint64_t> counted_step, newest;
   std::vector<std::string> doomed;
-  for (const Candidate& candidate : candidates(checkpoints)) {
+  for (const Candidate& candidate : candidates(list_folder(checkpoints))) {
     const bool permanent = permanent_every_steps > 0 && candidate.step > 0 &&
                            candidate.step % permanent_every_steps == 0;
     const bool enough = valid >= std::max<size_t>(keep, 1);

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
@@ -15,12 +14,16 @@ Status bad(const std::string& text) {
   return {Code::bad_data, text};
 }
 
+/// What is wrong with a file that the manifest names. An I/O error says nothing about its contents.
+Status as_damage(const Status& status) {
+  return status.code() == Code::io ? status : bad(status.message());
+}
+
 Status check_size(const std::string& path, uint64_t expected) {
-  std::error_code error;
-  const uint64_t bytes = std::filesystem::file_size(path, error);
-  if (error) return bad(path + ": is missing (" + error.message() + ")");
-  if (bytes != expected)
-    return bad(path + ": has " + std::to_string(bytes) + " bytes instead of " +
+  const auto bytes = file_bytes(path);
+  if (!bytes.ok()) return as_damage(bytes.status());
+  if (*bytes != expected)
+    return bad(path + ": has " + std::to_string(*bytes) + " bytes instead of " +
                std::to_string(expected));
   return {};
 }
@@ -60,7 +63,7 @@ Result<const SafetensorsFile*> Checkpoint::shard_file(size_t shard) {
   if (slot) return &*slot;
   const ShardRecord& record = records_[shard];
   auto file = SafetensorsFile::open(folder_ + "/" + record.file);
-  if (!file.ok()) return bad(file.status().message());
+  if (!file.ok()) return as_damage(file.status());
   if (file->header_hash() != record.header)
     return bad(file->path() + ": the checksum of its header is wrong");
   for (const TensorEntry& expected : shard_tensors(units_, info_.shards, shard)) {
@@ -109,8 +112,9 @@ Status Checkpoint::stream_unit(StateKind kind, size_t unit, const Sink& sink) {
 
 Status Checkpoint::verify() {
   if (!info_.tokenizer.empty()) {
-    SS_ASSIGN(const std::string text, read_text_file(info_.tokenizer, 1 << 30));
-    if (hash128(text.data(), text.size()) != tokenizer_hash_)
+    const auto text = read_text_file(info_.tokenizer, 1 << 30);
+    if (!text.ok()) return as_damage(text.status());
+    if (hash128(text->data(), text->size()) != tokenizer_hash_)
       return bad(info_.tokenizer + ": its checksum is wrong");
   }
   auto ignore = [](size_t, std::span<const float>) { return Status(); };

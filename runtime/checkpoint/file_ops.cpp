@@ -102,18 +102,28 @@ Status OutputFile::sync() {
 
 // -- InputFile ----------------------------------------------------------------------------------
 
+namespace {
+
+Status missing_or_io(const char* call, const std::string& path) {
+  if (errno != ENOENT && errno != ENOTDIR) return io_error(call, path);
+  return {Code::not_found, std::string(call) + " " + path + ": " + std::strerror(errno)};
+}
+
+Result<uint64_t> size_of(const std::string& path, const struct stat& info) {
+  if (!S_ISREG(info.st_mode)) return Status(Code::bad_data, path + ": not a file");
+  return static_cast<uint64_t>(info.st_size);
+}
+
+}  // namespace
+
 Result<InputFile> InputFile::open(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    const Code code = errno == ENOENT ? Code::not_found : Code::io;
-    return Status(code, "open " + path + ": " + std::strerror(errno));
-  }
+  if (fd < 0) return missing_or_io("open", path);
+  InputFile file(path, fd, 0);
   struct stat info;
-  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(fd);
-    return Status(Code::bad_data, path + ": not a file");
-  }
-  return InputFile(path, fd, static_cast<uint64_t>(info.st_size));
+  if (::fstat(fd, &info) != 0) return io_error("stat", path);
+  SS_ASSIGN(file.bytes_, size_of(path, info));
+  return file;
 }
 InputFile::InputFile(InputFile&& other) noexcept
     : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), bytes_(other.bytes_) {}
@@ -135,6 +145,12 @@ Status InputFile::read(uint64_t offset, void* data, size_t bytes) const {
 }
 
 // -- Whole files and folders --------------------------------------------------------------------
+
+Result<uint64_t> file_bytes(const std::string& path) {
+  struct stat info;
+  if (::stat(path.c_str(), &info) != 0) return missing_or_io("stat", path);
+  return size_of(path, info);
+}
 
 Result<std::string> read_text_file(const std::string& path, size_t bytes_max) {
   SS_ASSIGN(const InputFile file, InputFile::open(path));
@@ -185,14 +201,22 @@ Status remove_folder(FileOps& ops, const std::string& path) {
   return ops.rmdir(path);
 }
 
-std::vector<std::string> list_folder(const std::string& path) {
+Result<std::vector<std::string>> read_folder(const std::string& path) {
   std::vector<std::string> names;
   std::error_code error;
   for (std::filesystem::directory_iterator entry(path, error), end; !error && entry != end;
        entry.increment(error))
     names.push_back(entry->path().filename().string());
+  const bool missing =
+      error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
+  if (error && !missing) return Status(Code::io, "list " + path + ": " + error.message());
   std::sort(names.begin(), names.end());
   return names;
+}
+
+std::vector<std::string> list_folder(const std::string& path) {
+  auto names = read_folder(path);
+  return names.ok() ? names.take() : std::vector<std::string>();
 }
 
 std::string parent_folder(const std::string& path) {

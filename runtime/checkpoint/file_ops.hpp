@@ -58,6 +58,7 @@ class OutputFile {
 /// A file being read; size as of open().
 class InputFile {
  public:
+  /// not_found if it is not there, bad_data if it is no file; io: it may be as good as ever.
   static Result<InputFile> open(const std::string& path);
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&&) = delete;
@@ -75,6 +76,8 @@ class InputFile {
   uint64_t bytes_;
 };
 
+/// Without opening it; the same errors.
+Result<uint64_t> file_bytes(const std::string& path);
 /// A whole small file; bad_data if it is larger than bytes_max.
 Result<std::string> read_text_file(const std::string& path, size_t bytes_max);
 /// Writes and syncs a small file.
@@ -84,7 +87,9 @@ Status copy_file(FileOps& ops, const std::string& from, const std::string& to);
 Status make_folders(FileOps& ops, const std::string& path);
 /// Removes a folder and all in it; symlinks are removed, not followed. Fine if there is none.
 Status remove_folder(FileOps& ops, const std::string& path);
-/// Names in a folder, sorted; empty if there is none.
+/// Names in a folder, sorted; empty if there is none. io: it cannot be read.
+Result<std::vector<std::string>> read_folder(const std::string& path);
+/// The same; empty also if it cannot be read.
 std::vector<std::string> list_folder(const std::string& path);
 /// "a/b" from "a/b/c" and from "a/b/c/"; "." if there is no parent in the text.
 std::string parent_folder(const std::string& path);

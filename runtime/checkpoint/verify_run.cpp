@@ -83,15 +83,18 @@ uint64_t verify_checkpoints(const std::string& folder, VerifyReport& report) {
   Section section(report, "checkpoints");
   size_t count = 0;
   uint64_t newest = 0;
-  for (const std::string& name : list_folder(folder)) {
-    if (!checkpoint_format::parse_step_folder(name)) continue;
+  const auto names = read_folder(folder);
+  if (!names.ok()) section.problem(names.status().message());
+  for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
+    const auto step = checkpoint_format::parse_step_folder(name);
+    if (!step) continue;
     ++count;
-    newest = std::max(newest, *checkpoint_format::parse_step_folder(name));
+    newest = std::max(newest, *step);
     auto checkpoint = Checkpoint::open(folder + "/" + name);
     const Status status = checkpoint.ok() ? checkpoint->verify() : checkpoint.status();
     if (!status.ok())
       section.problem(status.message());
-    else if (checkpoint->info().step != checkpoint_format::parse_step_folder(name))
+    else if (checkpoint->info().step != *step)
       section.problem(folder + "/" + name + ": its manifest says step " +
                       std::to_string(checkpoint->info().step));
   }

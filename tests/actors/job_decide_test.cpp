@@ -297,6 +297,51 @@ TEST_CASE("job: a damaged checkpoint is passed over for the one before, until no
   CHECK(s.older_checkpoints == std::vector<uint64_t>{2});
 }
 
+TEST_CASE("job: a node that alone cannot read the checkpoint is examined, others go on from it") {
+  State s = job_of(2);
+  s.has_checkpoint = true;
+  s.checkpoint_step = 8;
+  s.older_checkpoints = {6};
+  const uint64_t generation = only<Join>(all_up(s)).generation;
+  const TrainerIdle unread{"n1.0", generation, 0, {}, Fault::bad_disk, 8, "", "input/output error"};
+  CHECK(all<Fence>(decide(0, s, unread)).size() == 1);
+  TrainerIdle also = unread;
+  also.trainer = "n1.1";
+  decide(0, s, also);
+  const Decision d = all_idle(s, {});
+  CHECK(only<CheckNode>(d).node == "n1");
+  CHECK(only<Join>(d).source == Source::checkpoint);
+  CHECK(only<Join>(d).step == 8);
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0"});
+  CHECK(s.older_checkpoints == std::vector<uint64_t>{6});
+  // Found fit, it takes part again, until its budget is used up.
+  decide(0, s, StepCommitted{s.generation, 9});
+  decide(0, s, NodeChecked{"n1", true, ""});
+  CHECK(s.nodes.at("n1").state == NodeState::up);
+  CHECK(s.nodes.at("n1").failures_ms.size() == 1);
+}
+
+TEST_CASE("job: a checkpoint that nobody can read is tried again, and none older") {
+  State s = job_of(2);
+  s.has_checkpoint = true;
+  s.checkpoint_step = 8;
+  s.older_checkpoints = {6};
+  int64_t now = 0;
+  Join join = only<Join>(all_up(s));
+  for (int tries = 0; tries < s.give_up_after_cycles; ++tries) {
+    CHECK(join.step == 8);
+    for (const char* name : {"n0.0", "n0.1", "n1.0", "n1.1"})
+      decide(now, s,
+             TrainerIdle{name, join.generation, 0, {}, Fault::bad_disk, 8, "", "stale handle"});
+    CHECK(all<Join>(decide(now, s, Tick{})).empty());
+    join = only<Join>(decide(now += 6'000, s, Tick{}));
+  }
+  const Decision last = decide(
+      now, s, TrainerIdle{"n0.0", join.generation, 0, {}, Fault::bad_disk, 8, "", "stale handle"});
+  CHECK(only<Shutdown>(last).reason.ends_with("n0.0: stale handle"));
+  for (const auto& [name, node] : s.nodes) CHECK(node.state == NodeState::up);
+}
+
 TEST_CASE("job: S4: what carries an older generation has no effect") {
   State s = training(2);
   decide(0, s, TrainerDown{"n1.0", "signal 9"});

@@ -1,5 +1,6 @@
 // Checkpoints: what is written is read back in any layout; damage is found and named.
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include "runtime/checkpoint/digest.hpp"
 #include "tests/base/checkpoint_fixture.hpp"
@@ -167,6 +168,53 @@ TEST_CASE("checkpoint: a file cut short or missing is named, and the older one i
   CHECK(none.status().code() == Code::bad_data);
   CHECK(none.status().message().find("step-00000010/manifest.json") != std::string::npos);
   CHECK(none.status().message().find("step-00000020/manifest.json") != std::string::npos);
+}
+
+namespace {
+/// While it lives no file can be opened: what a process does that has too many.
+class NoFiles {
+ public:
+  NoFiles() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit none{0, before_.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &none);
+  }
+  ~NoFiles() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+}  // namespace
+
+TEST_CASE("checkpoint: one that cannot be read is not taken for damaged, and none older is used") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  const std::string newest = folder / "step-00000020";
+  REQUIRE(save(folder.path(), random_state(shape, 7), info_of(shape, 10), 1).ok());
+  REQUIRE(save(folder.path(), random_state(shape, 8), info_of(shape, 20), 2).ok());
+  for (const std::string& name : list_folder(newest)) {
+    const std::string path = newest + "/" + name;
+    auto opened = Checkpoint::open(newest);
+    fs::rename(path, folder / "aside");
+    fs::create_symlink(path, path);  // too many levels of symbolic links
+    for (const Verify verify : {Verify::sizes, Verify::full}) {
+      const Status status = find_newest_valid(folder.path(), verify).status();
+      CHECK(status.code() == Code::io);
+      CHECK(status.message().find(path) != std::string::npos);
+    }
+    if (name != "manifest.json") CHECK(opened->verify().code() == Code::io);
+    fs::rename(folder / "aside", path);
+  }
+  Status none, one;
+  {
+    const NoFiles no_files;
+    none = find_newest_valid(folder.path()).status();
+    one = Checkpoint::open(newest).status();
+  }
+  CHECK(none.code() == Code::io);
+  CHECK(none.message().find(folder.path()) != std::string::npos);
+  CHECK(one.code() == Code::io);
+  CHECK(find_newest_valid(folder.path())->checkpoint.info().step == 20);
 }
 
 TEST_CASE(

@@ -1,8 +1,10 @@
 """Disks that are full or slow: saving fails or waits, training does not, and saving works again afterwards."""
 
+import os
+import signal
 import unittest
 
-from common import Case, last_step, leftovers, lines
+from common import Case, last_step, leftovers, lines, status
 
 
 class Disks(Case):
@@ -52,6 +54,45 @@ class Disks(Case):
         self.assertIn("too slow", failed["reason"])
         self.check(run, process)
         self.assertGreater(self.events(run, "checkpoint_saved")[-1]["time"], self.events(run, "checkpoint_failed")[-1]["time"])
+
+    def test_a_checkpoint_that_cannot_be_read_is_tried_again_and_none_older_is_used(self):
+        run, process = self.begin()
+        self.wait_for(lambda: len(self.events(run, "checkpoint_saved")) > 1, "an older checkpoint")
+        self.command("console", run, "-c", "pause")
+        self.wait_for(lambda: all(t["state"] == "idle" for n in status(run)["nodes"] for t in n["trainers"]), "a pause")
+        for node in status(run)["nodes"]:
+            os.kill(node["pid"], signal.SIGKILL)
+        self.wait_for(lambda: len(self.events(run, "node_lost")) == 2, "both nodes' loss, with their memory")
+        newest = max(run.glob("checkpoints/step-*"))
+        manifest, aside = newest / "manifest.json", run / "aside"
+        manifest.rename(aside)
+        manifest.symlink_to(manifest)
+        self.command("console", run, "-c", "resume")
+        found = self.wait_for(lambda: self.events(run, "bad_disk"), "a checkpoint that cannot be read")[0]
+        self.assertIn(f"{manifest}: Too many levels of symbolic links", found["reason"])
+        aside.rename(manifest)
+        self.assertEqual(process.wait(90), 0, process.stdout.read())
+        self.assertEqual(self.digest(run), self.want)
+        self.assertIn("each sample exactly once", self.verify(run))
+        self.assertFalse(self.events(run, "checkpoint_skipped", "drained"))
+        begun = [r for r in (e["reason"] for e in self.events(run, "joined", "layout_changed")) if "from checkpoint" in r]
+        self.assertGreater(len(begun), 1)
+        for reason in begun:
+            self.assertIn(f"step {int(newest.name[5:])} from checkpoint", reason)
+        self.wait_for(lambda: not leftovers(run), "all processes of the run to end")
+
+    def test_a_run_does_not_go_on_from_an_older_checkpoint_for_an_error_of_the_disk(self):
+        keys = [*self.keys, "--checkpoint.disk_every_steps=50", "--train.max_steps=100"]
+        run = self.train("run", *keys)
+        manifest, aside = run / "checkpoints/step-00000100/manifest.json", run / "aside"
+        manifest.rename(aside)
+        manifest.symlink_to(manifest)
+        self.command("train", self.config, *keys, f"--run={run}", code=74)
+        self.assertIn(f"{manifest}: Too many levels of symbolic links", self.stderr)
+        self.assertIn("move", self.stderr)
+        self.assertEqual(last_step(run), 100)
+        aside.rename(manifest)
+        self.assertIn("metrics.jsonl: 100 steps", self.verify(run))
 
 
 if __name__ == "__main__":
