@@ -14,6 +14,7 @@
 
 #include "runtime/base/files.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/process.hpp"
 
 namespace simplescale {
 
@@ -128,22 +129,9 @@ std::vector<CpuList> places(const CpuList& mask, const std::vector<CpuList>& nod
 Status place_process(pid_t pid, const CpuList& cpus) {
   cpu_set_t set;
   if (!to_set(cpus, set)) return {};
-  // Threads that start meanwhile have their starter's old mask: look again until there are none.
-  std::set<pid_t> done;
-  for (bool more = true; more;) {
-    more = false;
-    std::error_code error;
-    for (const auto& entry :
-         std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", error)) {
-      const pid_t thread = std::atoi(entry.path().filename().c_str());
-      if (!done.insert(thread).second) continue;
-      more = true;
-      if (sched_setaffinity(thread, sizeof set, &set) != 0 && errno != ESRCH)
-        return Status(Code::io, std::string("sched_setaffinity: ") + std::strerror(errno));
-    }
-    if (error) return Status(Code::not_found, "process " + std::to_string(pid) + " has ended");
-  }
-  return {};
+  return for_each_thread(pid, "sched_setaffinity", [&set](pid_t thread) {
+    return sched_setaffinity(thread, sizeof set, &set);
+  });
 }
 
 OnCpus::OnCpus(const CpuList& cpus) {

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,8 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+
+#include "runtime/base/cpu_places.hpp"
 
 namespace simplescale {
 
@@ -24,12 +25,8 @@ double seconds_since(Clock::time_point start) {
 }
 
 std::vector<int> cores() {
-  cpu_set_t set;
-  std::vector<int> list;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return {0};
-  for (int core = 0; core < CPU_SETSIZE; ++core)
-    if (CPU_ISSET(core, &set)) list.push_back(core);
-  return list;
+  const CpuList mask = cpu_mask();
+  return mask.empty() ? CpuList{0} : mask;
 }
 
 /// A matrix of small integers; their products and sums are exact in fp32.
@@ -81,10 +78,7 @@ double cpu_seconds() {
 CoreResult work_on(int core, int ms) {
   CoreResult result;
   std::thread([&] {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(core, &set);
-    sched_setaffinity(0, sizeof set, &set);
+    const OnCpus there({core});
     auto a = std::make_unique<Matrix>(), b = std::make_unique<Matrix>(),
          c = std::make_unique<Matrix>();
     fill(*a, static_cast<uint32_t>(core) + 1);

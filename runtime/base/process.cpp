@@ -134,8 +134,8 @@ const std::string& pid_scope() {
   return scope;
 }
 
-Status set_nice(pid_t pid, int nice) {
-  // Threads that start meanwhile have their starter's old value: look again until there are none.
+Status for_each_thread(pid_t pid, const char* call, const std::function<int(pid_t)>& set) {
+  // Threads that start meanwhile have their starter's old setting: look again until there are none.
   std::set<pid_t> done;
   for (bool more = true; more;) {
     more = false;
@@ -145,12 +145,18 @@ Status set_nice(pid_t pid, int nice) {
       const pid_t thread = std::atoi(entry.path().filename().c_str());
       if (!done.insert(thread).second) continue;
       more = true;
-      if (setpriority(PRIO_PROCESS, static_cast<id_t>(thread), nice) != 0 && errno != ESRCH)
-        return Status(Code::io, std::string("setpriority: ") + std::strerror(errno));
+      if (set(thread) != 0 && errno != ESRCH)
+        return Status(Code::io, std::string(call) + ": " + std::strerror(errno));
     }
     if (error) return Status(Code::not_found, "process " + std::to_string(pid) + " has ended");
   }
   return {};
+}
+
+Status set_nice(pid_t pid, int nice) {
+  return for_each_thread(pid, "setpriority", [nice](pid_t thread) {
+    return setpriority(PRIO_PROCESS, static_cast<id_t>(thread), nice);
+  });
 }
 
 bool may_lower_nice() {

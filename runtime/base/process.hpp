@@ -37,6 +37,10 @@ ProcessState process_state(pid_t pid);
 /// Pid namespace and boot of this process: two processes with equal scopes see each other's pids.
 const std::string& pid_scope();
 
+/// Calls `set` for every thread of a process, also for those that start meanwhile. io: `set` said
+/// -1 and errno, `call` names it; not_found: there is no such process. A thread that ends is passed
+/// over.
+Status for_each_thread(pid_t pid, const char* call, const std::function<int(pid_t thread)>& set);
 /// The nice value of all threads of a process; those they start later have it, too.
 Status set_nice(pid_t pid, int nice);
 /// Whether this user may take back a higher nice value; most may not.
