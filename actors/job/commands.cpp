@@ -7,6 +7,7 @@
 #include "actors/console/verbs.hpp"
 #include "actors/job/records.hpp"
 #include "actors/job/what_if.hpp"
+#include "runtime/base/json_text.hpp"
 #include "runtime/config/faults.hpp"
 
 namespace simplescale {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/base/json_text.hpp"
+
 namespace simplescale {
 
 using nlohmann::json;

@@ -11,16 +11,13 @@
 #include <fstream>
 #include <utility>
 
+#include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 
 namespace simplescale {
 
 namespace {
 constexpr size_t kJobsMax = 100'000;  // beyond that lines are dropped, and it is said
-}
-
-std::string json_text(const nlohmann::json& value, int indent) {
-  return value.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 double wall_time_s() {

@@ -82,10 +82,6 @@ class Journal {
   std::shared_ptr<Writer> writer_;
 };
 
-/// JSON as text, whatever bytes its strings are made of: those that are not UTF-8 (of a log's line,
-/// of a path) are replaced, where dump() throws.
-std::string json_text(const nlohmann::json& value, int indent = -1);
-
 /// Seconds since the epoch with milliseconds, as the "time" of every line.
 double wall_time_s();
 

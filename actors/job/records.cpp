@@ -6,6 +6,8 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "runtime/base/json_text.hpp"
+
 namespace simplescale {
 
 using nlohmann::json;
@@ -178,10 +180,6 @@ std::string node_state(const job::State& job, const std::string& name) {
   return state == job::NodeState::absent ? "lost" : job::to_string(state);
 }
 
-std::string dumped(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
 /// place: null if it does not train.
 std::string trainer_text(const JobState& s, const std::string& who, const job::Place* place) {
   const job::Trainer& trainer = s.job.trainers.at(who);
@@ -237,7 +235,7 @@ std::string status_text(const JobState& s, bool line_a_node) {
   std::unordered_map<std::string, job::Place> places;
   for (const job::Place& place : job::places(s.job.rules, s.job.layout))
     places.emplace(place.trainer, place);
-  std::string text = dumped(run_json(s)), separator = line_a_node ? "\n" : "";
+  std::string text = json_text(run_json(s)), separator = line_a_node ? "\n" : "";
   text.back() = ',';
   text += "\"nodes\":[";
   for (const std::string& name : s.job.node_order) {
@@ -251,7 +249,7 @@ std::string status_text(const JobState& s, bool line_a_node) {
       if (trains) node["group"] = "g" + std::to_string(place->second.group);
       trainers += (slot > 0 ? "," : "") + trainer_text(s, who, trains ? &place->second : nullptr);
     }
-    text += separator + dumped(node);
+    text += separator + json_text(node);
     text.back() = ',';
     text += "\"health\":" + s.health.text(name) + ",\"trainers\":[" + trainers + "]}";
     separator = line_a_node ? ",\n" : ",";

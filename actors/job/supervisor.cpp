@@ -11,6 +11,7 @@
 #include "actors/job/records.hpp"
 #include "actors/node/check.hpp"
 #include "runtime/base/fleet.hpp"
+#include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/trace.hpp"
 #include "runtime/data/data_location.hpp"

@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "actors/console/render.hpp"
-#include "actors/job/journal.hpp"
 #include "runtime/app/prepare_data.hpp"
 #include "runtime/app/run_status.hpp"
+#include "runtime/base/json_text.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_folder.hpp"
 #include "runtime/checkpoint/commands.hpp"

@@ -17,11 +17,11 @@
 
 #include "actors/console/render.hpp"
 #include "actors/console/verbs.hpp"
-#include "actors/job/journal.hpp"
 #include "runtime/app/commands.hpp"
 #include "runtime/app/line_editor.hpp"
 #include "runtime/app/run_status.hpp"
 #include "runtime/app/supervisor_client.hpp"
+#include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 
 namespace simplescale {

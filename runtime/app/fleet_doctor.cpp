@@ -18,6 +18,7 @@
 #include "runtime/app/manifest.hpp"
 #include "runtime/app/report.hpp"
 #include "runtime/base/fleet.hpp"
+#include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/meeting.hpp"
 
@@ -193,7 +194,7 @@ Status show(const Verdict& verdict, const FleetDoctorOptions& o) {
                        {"ok", verdict.fit()},
                        {"exclude", verdict.exclude},
                        {"machines", std::move(machines)}};
-    std::printf("%s\n", page.dump(1, ' ', false, json::error_handler_t::replace).c_str());
+    std::printf("%s\n", json_text(page, 1).c_str());
   } else {
     std::printf("%s%s", fleet_table(verdict.machines).c_str(),
                 fleet_complaints(verdict.machines).c_str());

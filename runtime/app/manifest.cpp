@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "actors/job/journal.hpp"
+#include "runtime/base/json_text.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/manifest.hpp"
@@ -135,7 +136,7 @@ Status note_start(const RunFolder& run, const Config& config) {
                     {"host", host()},
                     {"data", std::move(facts)}});
   if (starts.size() > kStarts) starts.erase(starts.begin() + 1);  // the first one stays
-  return write_file_atomic(path, page.dump(1, ' ', false, json::error_handler_t::replace) + "\n");
+  return write_file_atomic(path, json_text(page, 1) + "\n");
 }
 
 }  // namespace simplescale

@@ -9,12 +9,12 @@
 
 namespace simplescale {
 
-/// Adds this start. Token files of more than 256 MiB that were not prepared here are told by size
-/// and time, without a hash. io; bad_data: the data is not that of the start before.
 /// Version and commit of the program, and the libraries that it runs with: the same on all hosts of
 /// a run.
 std::string program_facts();
 
+/// Adds this start. Token files of more than 256 MiB that were not prepared here are told by size
+/// and time, without a hash. io; bad_data: the data is not that of the start before.
 Status note_start(const RunFolder& run, const Config& config);
 
 }  // namespace simplescale

@@ -15,6 +15,7 @@
 
 #include "actors/job/journal.hpp"
 #include "runtime/base/files.hpp"
+#include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_command.hpp"

@@ -10,12 +10,12 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "actors/job/journal.hpp"
 #include "runtime/app/keeper.hpp"
 #include "runtime/app/slurm.hpp"
 #include "runtime/app/watch.hpp"
 #include "runtime/base/epoch.hpp"
 #include "runtime/base/folder_watch.hpp"
+#include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/shared_memory.hpp"

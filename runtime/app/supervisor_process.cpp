@@ -23,6 +23,7 @@
 #include "runtime/base/epoch.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/folder_watch.hpp"
+#include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/trace.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/base/json_text.hpp"
 #include "runtime/base/run_key.hpp"
 
 namespace simplescale {
@@ -75,8 +76,7 @@ Status Meeting::tell(const std::string& stage, const nlohmann::json& page) const
   std::error_code error;
   fs::create_directories(folder_.path + "/" + stage, error);
   if (error) return Status(Code::io, folder_.path + "/" + stage + ": " + error.message());
-  return write_file_atomic(path(stage, task_),
-                           page.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return write_file_atomic(path(stage, task_), json_text(page));
 }
 
 std::set<int> Meeting::tasks_at(const std::string& stage) const {
@@ -127,7 +127,7 @@ bool Meeting::concludes() const {
 }
 
 Status Meeting::conclude(const nlohmann::json& page) const {
-  return write_file_atomic(folder_.path + "/conclusion", page.dump());
+  return write_file_atomic(folder_.path + "/conclusion", json_text(page));
 }
 
 Result<nlohmann::json> Meeting::conclusion() const {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "runtime/base/json_text.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
 #include "runtime/checkpoint/shard_writer.hpp"
@@ -211,8 +212,7 @@ Status import_hf(const std::string& folder, const std::string& checkpoint_folder
 
   CheckpointInfo info;
   info.shape = *shape;
-  info.resume =
-      json{{"imported_from", folder}}.dump(-1, ' ', false, json::error_handler_t::replace);
+  info.resume = json_text({{"imported_from", folder}});
   if (std::filesystem::exists(folder + "/tokenizer.model", error))
     info.tokenizer = folder + "/tokenizer.model";
   std::vector<float> buffer;

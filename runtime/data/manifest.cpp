@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/base/files.hpp"
+#include "runtime/base/json_text.hpp"
 
 namespace simplescale {
 
@@ -94,7 +95,7 @@ Status write_manifest(const std::string& folder, const Manifest& m) {
                  {"train", to_json(m.train)},
                  {"validation", to_json(m.validation)}}}};
   // A path may hold bytes that are no UTF-8; they are replaced rather than thrown at.
-  const std::string text = root.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
+  const std::string text = json_text(root, 2) + "\n";
   return write_file_atomic(folder + "/manifest.json", text);
 }
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json_text.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
 
@@ -147,7 +148,7 @@ std::string summary_json(const std::vector<RunSummary>& runs) {
                     {"tokens_per_second", number_or_null(run.tokens_per_second)},
                     {"recoveries", run.recoveries},
                     {"time", run.time_s}});
-  return list.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+  return json_text(list, 1) + "\n";
 }
 
 }  // namespace simplescale
