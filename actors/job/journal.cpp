@@ -57,14 +57,16 @@ void Journal::Writer::push(Job job) {
       queued.text = std::move(job.text);
       return;
     }
-  if (jobs_.size() < kJobsMax) {
-    jobs_.push_back(std::move(job));
-  } else {
+  if (job.kind == Kind::call) {
+    job.lost = std::exchange(lost_, false);
+  } else if (jobs_.size() >= kJobsMax) {
     if (!std::exchange(dropped_, true))
       log::error("the disk does not take {}: {} lines wait, further ones are dropped", folder_,
                  kJobsMax);
-    if (job.done) jobs_.push_back(std::move(job)), jobs_.back().step = 1;  // that something is lost
+    lost_ = lost_ || job.kind == Kind::line;
+    return;
   }
+  jobs_.push_back(std::move(job));
   wake_.notify_one();
 }
 
@@ -111,7 +113,7 @@ void Journal::Writer::run() {
              jobs[i + 1].file == jobs[i].file)
         jobs[first].text += jobs[++i].text;
       if (jobs[i].kind == Kind::call) {
-        std::exchange(jobs[i].done, nullptr)(std::exchange(whole_, true) && jobs[i].step == 0);
+        std::exchange(jobs[i].done, nullptr)(std::exchange(whole_, true) && !jobs[i].lost);
         continue;
       }
       if (write(jobs[first])) continue;

@@ -54,6 +54,7 @@ class Journal {
     std::string file, text;
     uint64_t step;
     std::function<void(bool)> done = nullptr;
+    bool lost = false;  // of a call: lines that it asks for were dropped
   };
   /// What the thread has; it outlives the journal if the file system hangs.
   struct Writer {
@@ -73,7 +74,8 @@ class Journal {
     std::condition_variable wake_, idle_, ended_;
     std::deque<Job> jobs_;
     bool stopping_ = false, writing_ = false, over_ = false, complained_ = false;
-    bool dropped_ = false, whole_ = true;  // lines; since the last call
+    bool dropped_ = false, lost_ = false;  // lines, for lack of room: ever; since the last call
+    bool whole_ = true;                    // the thread's: all lines since the last call are there
     std::atomic<bool> stopped_ = false;
     std::atomic<uint64_t> marked_ = 0;
     std::map<std::string, int> files_;

@@ -284,4 +284,21 @@ TEST_SUITE("job records") {
     std::filesystem::remove_all(gone.path);
     CHECK(told(gone, nullptr) == Told{false, ""});
   }
+
+  TEST_CASE("journal: a line that was dropped is told of, also when there is room again") {
+    Folder folder;
+    std::promise<void> answers;
+    Journal journal(folder.path, [hangs = answers.get_future().share()] {
+      hangs.wait();
+      return true;
+    });
+    for (int i = 0; i < 200'001; ++i) journal.append("events.jsonl", {});  // two queues full
+    answers.set_value();
+    CHECK(journal.flush());
+    std::promise<bool> first, second;
+    journal.when_written([&](bool written) { first.set_value(written); });
+    CHECK(!first.get_future().get());
+    journal.when_written([&](bool written) { second.set_value(written); });
+    CHECK(second.get_future().get());
+  }
 }
