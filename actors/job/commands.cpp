@@ -8,6 +8,7 @@
 #include "actors/job/records.hpp"
 #include "actors/job/what_if.hpp"
 #include "runtime/base/json_text.hpp"
+#include "runtime/base/words.hpp"
 #include "runtime/config/faults.hpp"
 
 namespace simplescale {
@@ -15,12 +16,6 @@ namespace simplescale {
 using nlohmann::json;
 
 namespace {
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
-}
 
 bool is_fault(const std::string& kind) {
   return std::ranges::find(fault_kinds(), kind) != fault_kinds().end();
@@ -129,7 +124,7 @@ void parse_trace(const job::State& state, const std::vector<std::string>& words,
 Request parse_command(const job::State& state, const std::vector<std::string>& words,
                       const std::string& who) {
   Request request;
-  request.words = joined(words);
+  request.words = joined(words, " ");
   if (words.empty()) {
     request.error = "an empty command";
     return request;
@@ -180,7 +175,7 @@ Request parse_command(const job::State& state, const std::vector<std::string>& w
              !known || (known->answerer == Answerer::console && verb != "why")) {
     request.error = "unknown command '" + verb + "'";
   }
-  request.words = joined(words);
+  request.words = joined(words, " ");
   return request;
 }
 

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "runtime/base/words.hpp"
+
 namespace simplescale::job {
 
 const char* to_string(NodeState state) {
@@ -72,12 +74,6 @@ constexpr int64_t kDiskAgainMs = 5'000;   // between two tries of a checkpoint t
 
 std::string number(uint64_t n) {
   return std::to_string(n);
-}
-
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
 }
 
 class Decider {
@@ -655,15 +651,15 @@ class Decider {
       wait("a diagnosis");
     }
     if (s_.examined.empty()) return false;
-    std::string found;
+    std::vector<std::string> found;
     for (const std::string& name : s_.examined) {
       const Node& node = s_.nodes.at(name);
       if (node.checking) return true;
       if (node.state != NodeState::up)
-        found += (found.empty() ? "" : "; ") + name + " is " + to_string(node.state) + ": " +
-                 node.reason;
+        found.push_back(name + " is " + to_string(node.state) + ": " + node.reason);
     }
-    record("", "diagnosed", joined(s_.examined), found.empty() ? "nothing is wrong" : found);
+    record("", "diagnosed", joined(s_.examined),
+           found.empty() ? "nothing is wrong" : joined(found, "; "));
     s_.examined.clear();
     wait("trainers");
     return false;

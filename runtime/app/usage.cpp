@@ -52,7 +52,7 @@ std::string usage_text(const CLI::App& app, const CLI::ParseError& error,
   if (!commands.empty() && next < words.size() && !words[next].starts_with('-'))
     text = "unknown command '" + words[next] + "'" + did_you_mean(words[next], commands);
   else if (!commands.empty() && next == words.size())
-    text = "a command is missing: " + joined(commands, ", ");
+    text = "a command is missing: " + joined(commands);
   if (text.empty()) {
     // Its name may be the command's.
     const bool extras = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);

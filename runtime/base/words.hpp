@@ -15,6 +15,6 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
 /// ": did you mean 'train'?", or "" if no known word is near.
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known);
 
-std::string joined(const std::vector<std::string>& words, const std::string& between);
+std::string joined(const std::vector<std::string>& words, const std::string& between = ", ");
 
 }  // namespace simplescale

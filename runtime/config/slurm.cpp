@@ -139,8 +139,7 @@ HostSlots host_slots(const Task& task, int slots) {
 }
 
 HostSlots cpu_slots(const Task& task, int slots, int bound, int online) {
-  if (bound < online) return {0, slots};
-  return {task.local_task * slots, task.tasks_on_host * slots};
+  return bound < online ? HostSlots{0, slots} : host_slots(task, slots);
 }
 
 std::string batch_log(const std::optional<Task>& task) {
