@@ -9,7 +9,6 @@
 #include <caf/all.hpp>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <future>
 #include <mutex>
 #include <set>
@@ -21,6 +20,7 @@
 #include "runtime/app/actor_process.hpp"
 #include "runtime/app/agent.hpp"
 #include "runtime/app/report.hpp"
+#include "runtime/app/slurm.hpp"
 #include "runtime/base/cpu_places.hpp"
 #include "runtime/base/folder_watch.hpp"
 #include "runtime/base/log.hpp"
@@ -52,21 +52,13 @@ Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan
       [](const Status& status) { log::error("the dataloader stops: {}", status.message()); });
 }
 
-/// This agent's task, if srun has started it.
-std::optional<slurm::Task> task_of_slurm() {
-  return slurm::task_of([](const char* name) -> std::string {
-    const char* value = std::getenv(name);
-    return value ? value : "";
-  });
-}
-
 /// The CPUs of each trainer of this node, beside the host's others.
 std::vector<CpuList> trainer_places(const Config& config, const Plan& plan, int node) {
   const CpuList mask = cpu_mask();
   const int slots = plan.topology.trainers_per_node;
   const int nodes = plan.topology.nodes + static_cast<int>(config.cluster.spares);
   slurm::HostSlots host{node * slots, nodes * slots};  // all nodes are on this host
-  if (const auto task = task_of_slurm())
+  if (const auto task = slurm_task())
     host = slurm::cpu_slots(*task, slots, static_cast<int>(mask.size()),
                             static_cast<int>(std::thread::hardware_concurrency()));
   std::vector<CpuList> list = places(mask, numa_nodes(), host.total);
@@ -224,7 +216,7 @@ Result<int> run_agent(const AgentOptions& o) {
                       },
                       peers,
                       std::make_shared<LogRules>(std::move(rules)),
-                      slurm::batch_log(task_of_slurm()),
+                      slurm::batch_log(slurm_task()),
                       places};
   caf::actor node = system.spawn(node_actor, supervisor, std::move(options));
   transport.publish("node", node);

@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -135,10 +134,7 @@ int doctor_command(const std::string& config_file, Overrides overrides, const st
   signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of the disk, not a death
   if (const auto task = slurm_task(); task && task->tasks > 1)
     return fleet_doctor({target->config, *task, target->meeting + task->instance, json});
-  const int hosts = slurm::allocation_of([](const char* name) -> std::string {
-    const char* value = std::getenv(name);
-    return value ? value : "";
-  });
+  const int hosts = slurm::allocation_of(environment_variable);
   if (hosts > 1) {
     std::vector<std::string> arguments = std::move(overrides);
     if (!config_file.empty()) arguments.insert(arguments.begin(), config_file);

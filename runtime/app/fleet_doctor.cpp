@@ -21,6 +21,7 @@
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/meeting.hpp"
+#include "runtime/base/process.hpp"
 
 namespace simplescale {
 
@@ -29,11 +30,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int kLookupMs = 3'000;
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
 
 std::string host_of(const slurm::Task& task) {
   if (!task.host.empty()) return task.host;
@@ -126,10 +122,10 @@ void forgive_links(std::vector<CheckResult>& checks, const json& peers,
 
 /// The hosts of all tasks, also of those that did not come; "task 3" where nobody knows.
 std::vector<std::string> names_of(const Meeting& meeting, int tasks, const std::set<int>& here) {
-  std::string list = variable("SLURM_STEP_NODELIST");
-  if (list.empty()) list = variable("SLURM_JOB_NODELIST");
+  std::string list = environment_variable("SLURM_STEP_NODELIST");
+  if (list.empty()) list = environment_variable("SLURM_JOB_NODELIST");
   const std::vector<std::string> hosts = slurm::hosts_of(list);
-  const std::string per_node = variable("SLURM_STEP_TASKS_PER_NODE");
+  const std::string per_node = environment_variable("SLURM_STEP_TASKS_PER_NODE");
   std::vector<std::string> told, known;
   for (int task = 0; task < tasks; ++task) {
     told.push_back(here.contains(task) ? text_of(meeting.told("here", task), "host") : "");
@@ -270,7 +266,7 @@ Result<int> examine(const FleetDoctorOptions& o) {
 
 int fleet_doctor(const FleetDoctorOptions& options) {
   // That others have ended is no news at the end.
-  if (variable("SIMPLESCALE_LOG").empty()) log::set_level(log::level::err);
+  if (environment_variable("SIMPLESCALE_LOG").empty()) log::set_level(log::level::err);
   auto code = examine(options);
   if (code.ok()) return *code;
   const Code as = code.status().code() == Code::io ? Code::io : Code::gave_up;

@@ -30,14 +30,9 @@ using nlohmann::json;
 constexpr int64_t kCommandMs = 20'000;  // of sbatch and scontrol; a busy controller takes its time
 constexpr auto kAgain = std::chrono::seconds(2);  // scontrol, while a task waits for news
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
-
 /// This job's number, if it is one.
 std::string job_id() {
-  const std::string job = variable("SLURM_JOB_ID");
+  const std::string job = environment_variable("SLURM_JOB_ID");
   const bool digits = !job.empty() && job.size() < 12 &&
                       std::ranges::all_of(job, [](unsigned char c) { return std::isdigit(c); });
   return digits ? job : "";
@@ -81,7 +76,7 @@ uint64_t newest_checkpoint(const Config& config) {
 int code_of_run(const RunFolder& run, const std::string& job, int srun_code) {
   const bool of_srun = srun_code == 1 || srun_code > 128;
   const int not_begun = of_srun ? exit_code(Code::requeue) : srun_code;
-  const std::string restart = variable("SLURM_RESTART_COUNT");
+  const std::string restart = environment_variable("SLURM_RESTART_COUNT");
   auto instance = read_text(run.instance());
   if (!instance.ok()) return not_begun;
   while (!instance->empty() && instance->back() == '\n') instance->pop_back();
@@ -292,7 +287,7 @@ void stand_in_for_script(const std::string& path, const slurm::Task& task, int c
   auto shown = show(job);
   if (!shown.ok() || slurm::field(*shown, "BatchFlag") != "1") return;  // of salloc
   // Slurm starts the script on the first host. What it says of the job later leaves lost hosts out.
-  const auto hosts = hosts_of(variable("SLURM_JOB_NODELIST"));
+  const auto hosts = hosts_of(environment_variable("SLURM_JOB_NODELIST"));
   if (hosts.empty() || !slurm::script_may_be_lost(seats, hosts[0])) return;
   write_to(RunFolder{path}.logs() + "/slurm-" + job + ".out");  // srun is gone with its host
   log::info("waiting until Slurm has noticed the loss of {}, on which the script ran", hosts[0]);
@@ -317,7 +312,8 @@ std::pair<std::string, std::string> drain_in_slurm(const std::string& run, const
                                                    const std::string& reason) {
   const std::string job = job_id();
   if (job.empty()) return {"", ""};
-  if (!slurm::valid_node_name(host) || !has(hosts_of(variable("SLURM_JOB_NODELIST")), host))
+  if (!slurm::valid_node_name(host) ||
+      !has(hosts_of(environment_variable("SLURM_JOB_NODELIST")), host))
     return {"not_drained_in_slurm", "Slurm has no such node in this job"};
   const json line = {{"job", job}, {"host", host}, {"reason", reason}, {"time", wall_time_s()}};
   if (Status noted = note_failed_node(run, line); !noted.ok()) log::warn("{}", noted.message());

@@ -116,10 +116,7 @@ void follow_signals(Keeper& keeper, int& passed) {
 }  // namespace
 
 std::optional<slurm::Task> slurm_task() {
-  return slurm::task_of([](const char* name) -> std::string {
-    const char* value = std::getenv(name);
-    return value ? value : "";
-  });
+  return slurm::task_of(environment_variable);
 }
 
 Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscribe) {

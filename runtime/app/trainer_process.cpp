@@ -27,11 +27,6 @@ namespace simplescale {
 
 namespace {
 
-std::string variable(const std::string& name) {
-  const char* value = std::getenv(name.c_str());
-  return value ? value : "";
-}
-
 /// The GPU of a trainer; none: it computes on the CPU.
 Result<std::optional<DevicePlaneOptions>> choose(const Config& config, const Plan& plan, int node,
                                                  int slot) {
@@ -39,7 +34,8 @@ Result<std::optional<DevicePlaneOptions>> choose(const Config& config, const Pla
   const int slots = plan.topology.trainers_per_node;
   const int nodes = plan.topology.nodes + static_cast<int>(config.cluster.spares);
   slurm::HostSlots host{node * slots, nodes * slots};  // all nodes are on this host
-  if (const auto task = slurm::task_of(variable)) host = slurm::host_slots(*task, slots);
+  if (const auto task = slurm::task_of(environment_variable))
+    host = slurm::host_slots(*task, slots);
   auto device = choose_device(host.first + slot, host.total);
   if (device.ok()) return std::optional(*device);
   if (config.cluster.device == DeviceKind::cuda)
@@ -68,8 +64,8 @@ void write_log_of(const RunFolder& run, const std::string& trainer) {
 }
 
 Result<int> serve(const TrainerProcessOptions& o) {
-  const std::string instance = variable("SIMPLESCALE_INSTANCE"),
-                    agent = variable("SIMPLESCALE_AGENT");
+  const std::string instance = environment_variable("SIMPLESCALE_INSTANCE"),
+                    agent = environment_variable("SIMPLESCALE_AGENT");
   const RunFolder run{o.run};
   SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
   const Config& config = loaded.config;
@@ -99,7 +95,7 @@ Result<int> serve(const TrainerProcessOptions& o) {
   SS_ASSIGN(caf::actor node, actors->transport().lookup(
                                  agent, "node", static_cast<int>(config.cluster.join_timeout_ms)));
 
-  const std::string threads = variable("SIMPLESCALE_THREADS");
+  const std::string threads = environment_variable("SIMPLESCALE_THREADS");
   const int cores = usable_cores();
   std::promise<int> end;
   auto result = end.get_future();

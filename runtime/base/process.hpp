@@ -85,6 +85,8 @@ class ProcessWatcher {
 /// CPUs that this process may use: those of its mask (taskset, cgroups, Slurm).
 int usable_cores();
 
+/// Of this process; "" if there is none.
+std::string environment_variable(const std::string& name);
 /// The folder of the running program.
 std::string program_folder();
 /// Text that no other run, process or time has: host boot, pid, clock; hex.
