@@ -28,7 +28,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr int64_t kCommandMs = 20'000;  // of sbatch and scontrol; a busy controller takes its time
-constexpr auto kAgain = std::chrono::seconds(2);  // scontrol, while a task waits for news
+constexpr auto kStandInMax = std::chrono::hours(1);  // for news of a host, beyond Slurm's patience
+constexpr auto kAgain = std::chrono::seconds(2);     // scontrol, while a task waits for news
 
 /// This job's number, if it is one.
 std::string job_id() {
@@ -133,9 +134,10 @@ Status requeue(const std::string& job, const std::string& excluded) {
   return must_run({"scontrol", "update", "JobId=" + job, "ExcNodeList=" + excluded}).status();
 }
 
-/// The hosts of a list of Slurm's, which may have ranges.
+/// The hosts of a list of Slurm's, which may have ranges; empty if Slurm does not tell.
 std::vector<std::string> hosts_of(const std::string& list) {
   std::vector<std::string> hosts;
+  if (list.empty()) return hosts;  // scontrol would take the job's own
   const auto names = must_run({"scontrol", "show", "hostnames", list});
   std::istringstream lines(names.ok() ? *names : "");
   for (std::string line; std::getline(lines, line);) hosts.push_back(line);
@@ -293,7 +295,8 @@ void stand_in_for_script(const std::string& path, const slurm::Task& task, int c
   log::info("waiting until Slurm has noticed the loss of {}, on which the script ran", hosts[0]);
   const auto by_then = std::chrono::steady_clock::now() + slurm_patience();
   while (!shown.ok() || slurm::field(*shown, "JobState") == "RUNNING") {
-    if (shown.ok() && !has(hosts_of(slurm::field(*shown, "NodeList")), hosts[0])) {
+    const auto left = hosts_of(shown.ok() ? slurm::field(*shown, "NodeList") : "");
+    if (!left.empty() && !has(left, hosts[0])) {
       requeue_command(path, code);
       shown = show(job);
       if (shown.ok() && slurm::field(*shown, "JobState") != "RUNNING") return;
@@ -301,8 +304,12 @@ void stand_in_for_script(const std::string& path, const slurm::Task& task, int c
         log::error("{}", ended.status().message());
       return;
     }
-    if (std::chrono::steady_clock::now() > by_then && answers(hosts[0]))
+    const auto now = std::chrono::steady_clock::now();
+    if (now > by_then && answers(hosts[0]))
       return log::info("{} answers Slurm: its script goes on", hosts[0]);
+    if (now > by_then + kStandInMax)
+      return log::error("Slurm does not tell whether {} is lost; the run has ended: scancel {}",
+                        hosts[0], job);
     std::this_thread::sleep_for(kAgain);  // Slurm announces nothing to us
     shown = show(job);
   }
