@@ -16,32 +16,24 @@ using namespace simplescale::testing;
 namespace {
 
 #ifdef SIMPLESCALE_EMULATED_GPU
-ModelShape small(bool tied) {
-  ModelShape shape{.dim = 32,
-                   .hidden = 56,
-                   .layers = 3,
-                   .heads = 4,
-                   .kv_heads = 2,
-                   .vocab = 101,
-                   .block_size = 13};
-  shape.tie_embeddings = tied;
-  return shape;
-}
 constexpr auto make = cuda::make_backend;
+constexpr int64_t kDim = 32, kHidden = 56, kVocab = 101, kBlockSize = 13;
 #else
 constexpr auto make = make_cuda_backend;
+constexpr int64_t kDim = 128, kHidden = 352, kVocab = 4096, kBlockSize = 200;
+#endif
+
 ModelShape small(bool tied) {
-  ModelShape shape{.dim = 128,
-                   .hidden = 352,
+  ModelShape shape{.dim = kDim,
+                   .hidden = kHidden,
                    .layers = 3,
                    .heads = 4,
                    .kv_heads = 2,
-                   .vocab = 4096,
-                   .block_size = 200};
+                   .vocab = kVocab,
+                   .block_size = kBlockSize};
   shape.tie_embeddings = tied;
   return shape;
 }
-#endif
 
 std::unique_ptr<Backend> gpu(const BackendOptions& options) {
   Result<std::unique_ptr<Backend>> made = make(options);

@@ -69,6 +69,19 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+/// Waits for `work` while another thread ends its generation.
+Status wait_aborted(DataPlane& plane, Work& work) {
+  std::thread other([&] { plane.abort(1, "generation 2 begins"); });
+  Status status = work.wait();
+  other.join();
+  return status;
+}
+
+/// The other ranks' aborts may be seen first, as their leaving.
+bool is_abort(const Status& status) {
+  return status.code() == Code::aborted || status.code() == Code::unavailable;
+}
+
 const std::vector<int> kOneHost{0, 0, 0}, kOwnHosts{0, 1, 2};
 
 }  // namespace
@@ -89,13 +102,8 @@ TEST_SUITE("collective faults") {
         // Rank 2 never comes: 0 and 1 are amid an all-reduce of which part has moved.
         if (rank < 2) {
           auto work = (*old)->all_reduce(data.data(), data.size(), DType::f32);
-          std::thread other(
-              [&] { ranks.planes[static_cast<size_t>(rank)]->abort(1, "generation 2 begins"); });
-          const Status status = work->wait();
-          other.join();
-          // The other's abort may be seen first, as its leaving.
-          if (status.code() != Code::aborted && status.code() != Code::unavailable)
-            return "unexpected: " + status.message();
+          const Status status = wait_aborted(*ranks.planes[static_cast<size_t>(rank)], *work);
+          if (!is_abort(status)) return "unexpected: " + status.message();
           if (const Status later = (*old)->barrier()->wait(); later.code() != status.code())
             return "a dead communicator goes on";
         }
@@ -130,12 +138,8 @@ TEST_SUITE("collective faults") {
           joined.arrive_and_wait();
           float x = 1;
           auto work = (*old)->all_reduce(&x, 1, DType::f32);
-          std::thread other(
-              [&] { ranks.planes[static_cast<size_t>(rank)]->abort(1, "generation 2 begins"); });
-          const Status status = work->wait();
-          other.join();
-          if (status.code() != Code::aborted && status.code() != Code::unavailable)
-            return "unexpected: " + status.message();
+          const Status status = wait_aborted(*ranks.planes[static_cast<size_t>(rank)], *work);
+          if (!is_abort(status)) return "unexpected: " + status.message();
           old = Status(Code::aborted, "");
           if (rank == 0) ranks.planes[0]->trouble({});
           auto next = ranks.join(rank, 3, 2);

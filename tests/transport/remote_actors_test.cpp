@@ -33,6 +33,21 @@ std::string ask(caf::scoped_actor& self, const caf::actor& server, const std::st
   return answer;
 }
 
+/// Who says nothing for 200 ms is lost.
+TransportOptions impatient() {
+  TransportOptions options;
+  options.heartbeat_ms = 20;
+  options.silence_ms = 200;
+  return options;
+}
+
+/// What `self` monitors is to be lost.
+void wait_until_lost(caf::scoped_actor& self) {
+  self->receive(
+      [](caf::down_msg& x) { CHECK(x.reason == caf::exit_reason::remote_link_unreachable); },
+      caf::after(std::chrono::seconds(30)) >> [] { FAIL("nobody has noticed"); });
+}
+
 }  // namespace
 
 TEST_CASE("transport: a request is answered, errors and empty answers too") {
@@ -187,8 +202,7 @@ TEST_CASE("transport: kill -9 of a peer is down for monitors and fails requests 
       kept.receive([](Text&) { FAIL("answered"); },
                    [&](caf::error& e) { failed = e == caf::sec::request_receiver_down; });
       CHECK(failed);
-      self->receive(
-          [](caf::down_msg& x) { CHECK(x.reason == caf::exit_reason::remote_link_unreachable); });
+      wait_until_lost(self);
       CHECK(!lost.get_future().get().empty());
       CHECK(ask(self, server, "anyone?").find("request_receiver_down") != std::string::npos);
     }
@@ -197,18 +211,14 @@ TEST_CASE("transport: kill -9 of a peer is down for monitors and fails requests 
 
 TEST_CASE("transport: a stopped peer is lost by its silence, and learns of it when it goes on") {
   each_wire([] {
-    TransportOptions options;
-    options.heartbeat_ms = 20;
-    options.silence_ms = 200;
     Helper helper;
-    Process here(options);
+    Process here(impatient());
     auto server = here.server(helper);
     caf::scoped_actor self(*here.system);
     self->monitor(server);
     CHECK(ask(self, server, "x") == "x");
     helper.signal(SIGSTOP);
-    self->receive(
-        [](caf::down_msg& x) { CHECK(x.reason == caf::exit_reason::remote_link_unreachable); });
+    wait_until_lost(self);
     helper.signal(SIGCONT);
     // A new connection is a new handle.
     auto again = here.server(helper);
@@ -219,19 +229,15 @@ TEST_CASE("transport: a stopped peer is lost by its silence, and learns of it wh
 
 TEST_CASE("transport: a partition on purpose is a lost peer, a delay is not, and both end") {
   each_wire([] {
-    TransportOptions options;
-    options.heartbeat_ms = 20;
-    options.silence_ms = 200;
     Helper helper;
-    Process here(options);
+    Process here(impatient());
     auto server = here.server(helper);
     caf::scoped_actor self(*here.system);
     here.transport->inject({.delay_ms = 50, .for_ms = 100});
     for (const char* word : {"a", "b", "c"}) CHECK(ask(self, server, word) == word);
     self->monitor(server);
     here.transport->inject({.lose = 1, .for_ms = 600'000, .spared = {1}});
-    self->receive(
-        [](caf::down_msg& x) { CHECK(x.reason == caf::exit_reason::remote_link_unreachable); });
+    wait_until_lost(self);
     here.transport->inject({});
     CHECK(ask(self, here.server(helper), "back") == "back");
   });
@@ -239,18 +245,13 @@ TEST_CASE("transport: a partition on purpose is a lost peer, a delay is not, and
 
 TEST_CASE("transport: a connection that lost a message ends, whatever comes after it") {
   each_wire([] {
-    TransportOptions options;
-    options.heartbeat_ms = 20;
-    options.silence_ms = 200;
     Helper helper;
-    Process here(options);
+    Process here(impatient());
     auto server = here.server(helper);
     caf::scoped_actor self(*here.system);
     self->monitor(server);
     here.transport->inject({.lose = 0.3, .for_ms = 600'000, .spared = {1}});
-    self->receive(
-        [](caf::down_msg& x) { CHECK(x.reason == caf::exit_reason::remote_link_unreachable); },
-        caf::after(std::chrono::seconds(30)) >> [] { FAIL("nobody has noticed"); });
+    wait_until_lost(self);
     here.transport->inject({});
     CHECK(ask(self, here.server(helper), "back") == "back");
   });
@@ -258,11 +259,8 @@ TEST_CASE("transport: a connection that lost a message ends, whatever comes afte
 
 TEST_CASE("transport: who was paused itself accuses nobody of silence") {
   each_wire([] {
-    TransportOptions options;
-    options.heartbeat_ms = 20;
-    options.silence_ms = 200;
     Helper helper;
-    Process here(options);
+    Process here(impatient());
     auto server = here.server(helper);
     caf::scoped_actor self(*here.system);
     CHECK(ask(self, server, "x") == "x");
@@ -434,8 +432,7 @@ TEST_CASE("transport: a peer that ends in an orderly way says goodbye") {
     self->monitor(server);
     CHECK(ask(self, server, "x") == "x");
     CHECK(helper.end() == 0);
-    self->receive(
-        [](caf::down_msg& x) { CHECK(x.reason == caf::exit_reason::remote_link_unreachable); });
+    wait_until_lost(self);
   });
 }
 
@@ -454,8 +451,7 @@ TEST_CASE("transport: stopping here fails what is open and leaves nothing hangin
     kept.receive([](Text&) { FAIL("answered"); },
                  [&](caf::error& e) { failed = e == caf::sec::request_receiver_down; });
     CHECK(failed);
-    self->receive(
-        [](caf::down_msg& x) { CHECK(x.reason == caf::exit_reason::remote_link_unreachable); });
+    wait_until_lost(self);
     CHECK(ask(self, server, "anyone?").find("request_receiver_down") != std::string::npos);
     CHECK(here.transport->lookup(helper.address(), "server", 1000).status().code() ==
           Code::aborted);
