@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Real processes under a seeded random schedule of faults, against the same run without any.
 
-    chaos.py [--faults 30] [--seed 1] [--nodes 2] [--trainers 2] [--spares 1] [--kinds a,b,...] [--run FOLDER]
+    chaos.py [--faults 30] [--seed 1] [--nodes 2] [--trainers 2] [--spares 1] [--group-nodes 1] [--strategy hybrid_shard]
+             [--batch 48] [--kinds a,b,...] [--set KEY=VALUE ...]
 
 A reference run makes the same steps undisturbed. The faulted one gets a fault each time some more steps are committed, at a
 random moment of the step; sometimes a second one while the first is being recovered from. If the whole run ends in a way
@@ -68,12 +69,12 @@ class Chaos:
 
     def config(self):
         path = self.folder / "chaos.toml"
-        keys = {**TINY, "data.source": f'"{self.data}"', "train.max_steps": self.steps, "train.global_batch_size": 48,
+        keys = {**TINY, "data.source": f'"{self.data}"', "train.max_steps": self.steps, "train.global_batch_size": self.flags.batch,
                 "cluster.nodes": self.flags.nodes, "cluster.trainers_per_node": self.flags.trainers,
-                "cluster.spares": self.flags.spares, "parallel.group_nodes": 1, "parallel.strategy": '"hybrid_shard"',
+                "cluster.spares": self.flags.spares, "parallel.group_nodes": self.flags.group_nodes, "parallel.strategy": f'"{self.flags.strategy}"',
                 "supervision.max_restarts": 100000, "supervision.give_up_after_cycles": 50,
                 "parallel.collective_timeout_ms": 5000, "supervision.progress_timeout_ms": 3000,
-                "checkpoint.disk_every_steps": 25}
+                "checkpoint.disk_every_steps": 25, **dict(item.split("=", 1) for item in self.flags.set)}
         sections = {}
         for key, value in keys.items():
             section, _, leaf = key.partition(".")
@@ -256,7 +257,7 @@ class Chaos:
         begin = time.monotonic()
         reference = self.folder / "reference"
         subprocess.run([PROGRAM, "train", str(self.config()), f"--run={reference}", "--cluster.nodes=1",
-                        "--cluster.trainers_per_node=1", "--cluster.spares=0"],
+                        "--cluster.trainers_per_node=1", "--cluster.spares=0", "--parallel.group_nodes=1"],
                        check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=3600)
         self.run = self.folder / "run"
         self.process = self.start(self.run)
@@ -325,6 +326,10 @@ def main():
     a.add_argument("--nodes", type=int, default=2)
     a.add_argument("--trainers", type=int, default=2)
     a.add_argument("--spares", type=int, default=1)
+    a.add_argument("--group-nodes", type=int, default=1)
+    a.add_argument("--strategy", default="hybrid_shard")
+    a.add_argument("--batch", type=int, default=48, help="global_batch_size")
+    a.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the configuration, in TOML syntax")
     a.add_argument("--kinds", default="", help="only these, separated by commas")
     flags = a.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="simplescale-chaos-"))
