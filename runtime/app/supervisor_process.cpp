@@ -108,7 +108,10 @@ bool lives(const Process& p, const Epoch& epoch) {
 /// The state that the last supervisor left in the run's folder, if it left one.
 std::optional<SupervisorState> left_state(const Process& p) {
   auto text = read_text(p.run().state(p.options.instance));
-  if (!text.ok()) return std::nullopt;
+  if (!text.ok()) {
+    if (text.status().code() != Code::not_found) log::warn("{}", text.status().message());
+    return std::nullopt;
+  }
   auto state = decode({reinterpret_cast<const uint8_t*>(text->data()), text->size()});
   if (state.ok()) return state.take();
   log::warn("{}: {}", p.run().state(p.options.instance), state.status().message());
@@ -164,8 +167,11 @@ std::unique_ptr<HttpProcess> serve_http(const Process& p, uint64_t epoch) {
 Result<int> supervise(const Process& p, Before before) {
   const uint64_t epoch = before.epoch + 1;
   uint64_t generation = before.state ? before.state->job.generation : 0;
-  if (auto text = read_text(p.run().generation()); text.ok())
+  const auto text = read_text(p.run().generation());
+  if (text.ok())
     generation = std::max<uint64_t>(generation, std::strtoull(text->c_str(), nullptr, 10));
+  else if (text.status().code() != Code::not_found)
+    return text.status();  // S4: a number might be given out again
   SS_ASSIGN(const bool ours,
             p.files.claim({epoch, p.options.node, getpid(), p.transport.address(), generation}));
   if (!ours) {

@@ -3,12 +3,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 namespace simplescale {
 
@@ -30,11 +30,17 @@ Status sync_path(const std::string& path) {
 }  // namespace
 
 Result<std::string> read_text(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return Status(Code::not_found, "cannot read " + path + ": " + std::strerror(errno));
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return failed("cannot read", path, errno);
+  std::string text;
+  std::array<char, 16 << 10> chunk;
+  ssize_t got = 0;
+  while ((got = ::read(fd, chunk.data(), chunk.size())) > 0 || (got < 0 && errno == EINTR))
+    if (got > 0) text.append(chunk.data(), static_cast<size_t>(got));
+  const int error = got < 0 ? errno : 0;
+  ::close(fd);
+  if (error != 0) return failed("cannot read", path, error);
+  return text;
 }
 
 Status publish_file(const std::string& temporary, const std::string& path) {
