@@ -64,6 +64,7 @@ class Chaos:
         self.data.write_bytes(tokens(60000, TINY["model.vocab"]).tobytes())
         self.steps = (flags.faults + 1) * STEPS_PER_FAULT
         self.done = collections.Counter()
+        self.damaged = -1  # newest checkpoint that was
         self.to_wake = []  # (when, pid): stopped processes
         self.restarts = 0
 
@@ -210,6 +211,11 @@ class Chaos:
         return self.inject("corrupt_snapshot")
 
     def corrupt_checkpoint(self):
+        """The newest; another good one has to be left for a run whose processes are all killed."""
+        steps = sorted(int(folder.name[5:]) for folder in (self.run / "checkpoints").glob("step-*"))
+        if sum(step > self.damaged for step in steps) < 2:
+            return None
+        self.damaged = steps[-1]
         return self.inject("corrupt_checkpoint", "nodes")
 
     def disk_full(self):
