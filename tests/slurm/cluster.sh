@@ -158,6 +158,12 @@ start() {
   echo "export SLURM_CONF=$SLURM_CONF"
 }
 
+# runs PID: and is not just waiting for a parent that never asks, as in a container whose first process reaps nobody.
+runs() {
+  local state
+  state=$(ps -o stat= -p "$1") && [[ $state != Z* ]]
+}
+
 # end_process FILE: the daemon of a pid file, and the steps it has started.
 end_process() {
   local pid name
@@ -166,7 +172,7 @@ end_process() {
   [[ $name =~ ^(munged|slurm|mariadbd) ]] || return 0  # the number belongs to somebody else by now
   kill "$pid" 2>/dev/null || true
   for _ in {1..50}; do
-    [[ -d /proc/$pid ]] || return 0
+    runs "$pid" || return 0
     sleep 0.1
   done
   kill -9 "$pid" 2>/dev/null || true
