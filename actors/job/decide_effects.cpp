@@ -116,13 +116,15 @@ void Decider::leave(std::string reason) {
   if (s_.leaving || s_.stop_requested || !all_in_generation() || all_in(TrainerState::finished))
     return;
   s_.leaving = true;
+  wait("all trainers to leave");
   record("", "leaving", "generation " + number(s_.generation), reason);
   because(reason);
   act(Leave{s_.generation, std::move(reason)});
 }
 
 void Decider::end_fence() {
-  if (s_.phase != Phase::recovering || !waited(s_.fence_timeout_ms)) return;
+  // Also those that came back in an older generation, while the others leave theirs.
+  if ((s_.phase != Phase::recovering && !s_.leaving) || !waited(s_.fence_timeout_ms)) return;
   for (auto& [name, trainer] : s_.trainers) {
     if (trainer.state != TrainerState::draining) continue;
     trainer.state = TrainerState::down;

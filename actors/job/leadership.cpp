@@ -235,12 +235,11 @@ void node_came(Self* self, const std::string& name) {
   const caf::actor& node = s.nodes.at(name).handle;
   s.lead.expected.erase(name);
   self->send(node, lead_message(self));
-  // What the one before decided, but perhaps did not come to say.
+  // What was decided while it was away, or by the one before, who perhaps did not come to say it.
   if (over(self)) {
     self->send(node, Shutdown{s.lead.end_exit, s.lead.end_reason});
     return;
   }
-  if (s.options.leadership.epoch == 1) return;
   if (s.job.generation > 0)
     self->send(node, FenceGeneration{s.job.generation, "an older generation is over"});
   if (s.job.leaving)

@@ -588,6 +588,23 @@ TEST_CASE("job: S4: a trainer that came back is idle once it has left what it wa
   CHECK(s.trainers.at("n1.0").state == TrainerState::idle);
 }
 
+TEST_CASE(
+    "job: S5: who came back and does not leave an older generation does not hold up the rest") {
+  State s = training(3);
+  decide(0, s, NodeLost{"n1", "gone"});
+  all_idle(s, {3});
+  decide(0, s, StepCommitted{s.generation, 4});
+  decide(0, s, NodeUp{"n1", 1});
+  decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, {3}, 1});
+  decide(0, s, TrainerUp{"n1.1", 1, {1}, 0, {3}, 0});
+  CHECK(all<KillTrainer>(decide(s.fence_timeout_ms + 1, s, Tick{})).empty());  // nobody waits
+  const int64_t since = 2 * s.fence_timeout_ms;
+  CHECK(all<Leave>(decide(since, s, DrainRequested{"n2", true, "me"})).size() == 1);
+  CHECK(all<KillTrainer>(decide(since + s.fence_timeout_ms, s, Tick{})).empty());
+  CHECK(only<KillTrainer>(decide(since + s.fence_timeout_ms + 1, s, Tick{})).trainer == "n1.0");
+  CHECK(all<KillTrainer>(decide(since + s.fence_timeout_ms + 2, s, Tick{})).empty());
+}
+
 TEST_CASE("job: a mismatch that was dealt with is not news again") {
   State s = training(3);
   const TrainerIdle mismatch{"n0.0", 1, 0, {2, 3}, Fault::mismatch, 3, "", "shard 0 differs"};

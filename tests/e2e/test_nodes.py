@@ -53,6 +53,23 @@ class Nodes(Case):
         self.wait_for(lambda: any("2 groups instead of 1" in e["reason"] for e in self.kinds(run, "layout_changed")), "two groups")
         self.finish(run, process, want)
 
+    def test_a_group_that_trained_on_by_itself_is_told_when_its_network_is_back(self):
+        # The whole group is cut off: its collectives go on, and nothing but the supervisor can tell it that others took its place.
+        run, process = self.start("run", "--cluster.nodes=1", "--cluster.trainers_per_node=2", "--cluster.spares=1",
+                                  "--parallel.strategy=full_shard", "--train.max_steps=1000000", "--checkpoint.disk_every_steps=1000")
+        self.wait_for(lambda: last_step(run) >= 20 and status(run)["standby"], "step 20 and a standby")
+        page = status(run)
+        cut = next(n["name"] for n in page["nodes"] if n["group"])
+        self.assertEqual(page["generation"], 1)
+        self.command("console", run, "-c", f"inject partition_node {cut} --ms 4500")
+        self.wait_for(lambda: any(n["group"] for n in status(run)["nodes"] if n["name"] != cut), "the spare to train")
+        self.wait_for(lambda: self.kinds(run, "node_up")[-1]["reason"] == "it came back", "it to come back")
+        self.wait_for(lambda: [t["state"] for n in status(run)["nodes"] if n["name"] == cut for t in n["trainers"]] == ["idle"] * 2,
+                      "its trainers to leave what is over", timeout=20)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0, process.stdout.read())
+        self.assertIn("each sample exactly once", self.verify(run))
+
     def test_a_wrong_sum_is_found_undone_and_its_node_examined(self):
         want = self.reference()
         run, process = self.start("run", *self.layout_flags, f"--train.max_steps={self.steps}")
