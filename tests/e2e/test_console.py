@@ -6,6 +6,8 @@ import pathlib
 import pty
 import re
 import select
+import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -85,6 +87,33 @@ def events(run, kind):
     return [e for e in lines(run / "events.jsonl") if e["kind"] == kind]
 
 
+class Tmux:
+    """A program in a window of tmux: what is on its screen, and not only what was sent to it."""
+
+    def __init__(self, case, *command):
+        self.case, self.socket = case, case.folder / "tmux"
+        case.addCleanup(lambda: self("kill-server", check=False))
+        self("new-session", "-d", "-x", "100", "-y", "30", shlex.join(["env", f"HOME={case.folder}", *map(str, command)]))
+
+    def __call__(self, *command, check=True):
+        done = subprocess.run(["tmux", "-S", self.socket, "-f", "/dev/null", *command], capture_output=True, text=True, timeout=20)
+        if check:
+            self.case.assertEqual(done.returncode, 0, done)
+        return done.stdout
+
+    def keys(self, *keys):
+        self("send-keys", *keys)
+
+    def screen(self):
+        return self("capture-pane", "-p")
+
+    def wait(self, condition, what):
+        try:
+            return self.case.wait_for(lambda: condition(self.screen()), what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the screen shows\n{self.screen()}") from None
+
+
 class Console(Case):
     def begin(self, *flags, steps=100000, groups=2):
         run, process = self.start("run", *self.layout(groups, 1), f"--train.max_steps={steps}", "--train.global_batch_size=8", *flags)
@@ -106,6 +135,30 @@ class Console(Case):
 
     def ask(self, run, command, **more):
         return json.loads(self.command("console", run, "-c", command, "--json", **more))
+
+    @unittest.skipUnless(shutil.which("tmux"), "SKIPPED: no tmux")
+    def test_on_the_screen_of_tmux(self):
+        run, process = self.begin()
+        window = Tmux(self, PROGRAM, "console", run)
+        prompts = lambda screen: screen.count(")>")
+        window.wait(lambda screen: prompts(screen) == 1, "a prompt")
+        window.keys("tre", "Tab", "Enter")
+        window.wait(lambda screen: "n1.0 training shard 0" in screen and prompts(screen) == 2, "the tree, and another prompt")
+        window.keys("watch", "Enter")
+        step = lambda screen: int((re.search(r"training, step (\d+)", screen) or [0, 0])[1])
+        first = window.wait(step, "what is watched")
+        for size in (("100", "30"), ("72", "16")):  # also after the window has become smaller
+            window("resize-window", "-x", size[0], "-y", size[1])
+            now = window.wait(lambda screen: step(screen) > first and step(screen), "a later step")
+            self.assertGreater(window.wait(lambda screen: step(screen) > now and step(screen), "and one after it"), now)
+            window.wait(lambda screen: screen.count("any key ends this") == 1 and screen.count("training, step") == 1, "it drawn in place")
+        window.keys("q")
+        window.wait(lambda screen: screen.rstrip().endswith(")>"), "the prompt")
+        window.keys("Up", "Up", "Enter")
+        window.wait(lambda screen: screen.rstrip().endswith(")>") and "tree" in screen and "n1.0 training" in screen, "the tree again")
+        window.keys("quit", "Enter")
+        self.wait_for(lambda: not window("list-sessions", check=False), "the console to end")
+        self.end(run, process)
 
     def test_completion_history_and_every_kind_of_command(self):
         run, process = self.begin()
