@@ -133,7 +133,7 @@ struct MetricsConfig {
   bool tensorboard = false, wandb = false;
   int64_t http_port = 0;  // 0: off
   std::string http_host = "127.0.0.1";
-  int64_t health_every_ms = 5'000;
+  int64_t health_every_ms = 1'000;
   std::vector<int64_t> trace_steps;
   bool trace_recoveries = true;
   int64_t trace_events = 16'384;  // of each process, kept in memory; 0: none
