@@ -1,7 +1,6 @@
 #include "actors/job/health_history.hpp"
 
 #include <algorithm>
-#include <cmath>
 
 #include "runtime/base/json_text.hpp"
 
@@ -13,10 +12,6 @@ namespace {
 
 constexpr int64_t kWriteMs = 60'000;
 constexpr const char* kFile = "health.jsonl";
-
-json rounded(double value, double unit) {
-  return std::isfinite(value) ? json(std::round(value / unit) * unit) : json(nullptr);
-}
 
 json times_json(const TrainerTimes& times) {
   return {{"name", times.trainer},

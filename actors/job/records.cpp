@@ -12,15 +12,6 @@ namespace simplescale {
 
 using nlohmann::json;
 
-namespace {
-json number_or_null(double value) {
-  return std::isfinite(value) ? json(value) : json(nullptr);
-}
-json rounded(double value, double unit) {
-  return number_or_null(std::round(value / unit) * unit);
-}
-}  // namespace
-
 json metrics_line(const JobState& s, const StepDone& step, double step_ms) {
   const Plan& plan = s.options.plan;
   const double rate = s.tokens_per_second;

@@ -82,6 +82,18 @@ Decision back(State& s, const std::string& trainer, uint32_t shard,
   return decide(0, s, TrainerUp{trainer, 2, {2}, shard, held, 0});
 }
 
+/// n0 and n2 train; n1, which was lost, is there again, and its first trainer still in
+/// generation 1.
+State with_one_back_in_an_older_generation() {
+  State s = training(3);
+  decide(0, s, NodeLost{"n1", "gone"});
+  all_idle(s, {3});
+  decide(0, s, StepCommitted{s.generation, 4});
+  decide(0, s, NodeUp{"n1", 1});
+  decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, {3}, 1});
+  return s;
+}
+
 std::vector<std::string> nodes_of(const State& s) {
   std::vector<std::string> list;
   for (const auto& cell : s.layout.cells) list.insert(list.end(), cell.begin(), cell.end());
@@ -574,12 +586,7 @@ TEST_CASE("job: a trainer of an old generation that comes back disturbs nobody")
 }
 
 TEST_CASE("job: S4: a trainer that came back is idle once it has left what it was in") {
-  State s = training(3);
-  decide(0, s, NodeLost{"n1", "gone"});
-  all_idle(s, {3});
-  decide(0, s, StepCommitted{s.generation, 4});
-  decide(0, s, NodeUp{"n1", 1});
-  decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, {3}, 1});
+  State s = with_one_back_in_an_older_generation();
   // Meanwhile generations come and go without a fence.
   decide(0, s, DrainRequested{"n2", true, "me"});
   for (const Place& p : places(s.rules, s.layout))
@@ -590,12 +597,7 @@ TEST_CASE("job: S4: a trainer that came back is idle once it has left what it wa
 
 TEST_CASE(
     "job: S5: who came back and does not leave an older generation does not hold up the rest") {
-  State s = training(3);
-  decide(0, s, NodeLost{"n1", "gone"});
-  all_idle(s, {3});
-  decide(0, s, StepCommitted{s.generation, 4});
-  decide(0, s, NodeUp{"n1", 1});
-  decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, {3}, 1});
+  State s = with_one_back_in_an_older_generation();
   decide(0, s, TrainerUp{"n1.1", 1, {1}, 0, {3}, 0});
   CHECK(all<KillTrainer>(decide(s.fence_timeout_ms + 1, s, Tick{})).empty());  // nobody waits
   const int64_t since = 2 * s.fence_timeout_ms;
