@@ -7,6 +7,7 @@
 
 #include "runtime/app/manifest.hpp"
 #include "runtime/app/prepare_data.hpp"
+#include "runtime/config/preflight.hpp"
 #include "runtime/data/corpus.hpp"
 #include "runtime/data/data_location.hpp"
 
@@ -43,6 +44,8 @@ Result<RunStart> run_start(const std::string& config_file, Overrides overrides,
   config.data.folder = absolute(data_folder(config));
   if (!config.checkpoint.folder.empty())
     config.checkpoint.folder = absolute(config.checkpoint.folder);
+  if (std::string& rules = config.supervision.log_rules; !rules.empty()) rules = absolute(rules);
+  SS_RETURN_IF_ERROR(check_log_rules(config));
   SS_RETURN_IF_ERROR(check_utf8(config));
   return RunStart{config_file, std::move(config), plan};
 }

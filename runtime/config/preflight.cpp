@@ -13,6 +13,7 @@
 #include <fstream>
 #include <vector>
 
+#include "runtime/base/log_rules.hpp"
 #include "runtime/base/process.hpp"
 
 namespace simplescale {
@@ -186,6 +187,10 @@ Status check_data(const Config& config, const Plan& plan, const PreflightInput& 
 }
 
 }  // namespace
+
+Status check_log_rules(const Config& config) {
+  return LogRules::load(config.supervision.log_rules).status().in("supervision.log_rules");
+}
 
 uint64_t checkpoint_bytes(const Plan& plan) {
   return 12 * plan.parameters;

@@ -40,6 +40,10 @@ constexpr int processes_per_core_max = 64;
 /// than processes_per_core_max or than there is memory for, unless oversubscribe.
 Status preflight(const Config& config, const Plan& plan, const PreflightInput& input);
 
+/// The file supervision.log_rules, if there is one, as the agents will read it. bad_config: it is
+/// not there, or holds something else than rules.
+Status check_log_rules(const Config& config);
+
 /// Bytes of one checkpoint on disk, and of everything that checkpoint.keep and
 /// permanent_every_steps keep, plus the one being written.
 uint64_t checkpoint_bytes(const Plan& plan);

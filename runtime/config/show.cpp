@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "runtime/config/check.hpp"
+#include "runtime/config/preflight.hpp"
 #include "runtime/config/schema.hpp"
 #include "runtime/config/topology.hpp"
 
@@ -107,6 +109,7 @@ std::string show_config(const LoadedConfig& loaded) {
 
 Result<std::string> validate_config(const LoadedConfig& loaded) {
   SS_ASSIGN(const Plan plan, make_plan(loaded));
+  SS_RETURN_IF_ERROR(located(check_log_rules(loaded.config), loaded));
   if (loaded.config.data.source.empty() && loaded.config.data.folder.empty())
     return Status(Code::bad_config,
                   loaded.file + ": data.source is not set: name a text or tokens");

@@ -28,6 +28,18 @@ class BadInput(Case):
         self.refused(78, "--train.global_batch_size=7", "--cluster.nodes=2", "--cluster.trainers_per_node=1")
         self.refused(78, "--parallel.group_nodes=4", "--cluster.nodes=2", "--parallel.strategy=hybrid_shard")
 
+    def test_log_rules_that_cannot_be_read(self):
+        rules = self.folder / "rules.toml"
+        for text, says in [(None, "No such file"), ('[[rule]]\nname = "mine"\n', "rule 'mine'")]:
+            if text:
+                rules.write_text(text)
+            key = f"--supervision.log_rules={rules}"
+            self.refused(78, key, says=["supervision.log_rules: ", str(rules), says])
+            self.command("submit", self.config, f"--run={self.folder / 'run'}", "--dry-run", "--train.max_steps=2", key, code=78)
+            self.command("config", "validate", self.config, "--train.max_steps=2", key, code=78)
+            self.assertIn("command line: supervision.log_rules: ", self.stderr)
+            self.assertFalse((self.folder / "run").exists())
+
     def test_missing_config(self):
         self.command("train", self.folder / "nowhere.toml", code=78)
 
