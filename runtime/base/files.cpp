@@ -1,6 +1,7 @@
 #include "runtime/base/files.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -30,8 +31,14 @@ Status sync_path(const std::string& path) {
 }  // namespace
 
 Result<std::string> read_text(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A pipe that nobody writes to would be waited for; on files the flag does nothing.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return failed("cannot read", path, errno);
+  struct stat info {};
+  if (fstat(fd, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
+    ::close(fd);
+    return Status(Code::bad_data, path + " is not a file");
+  }
   std::string text;
   std::array<char, 16 << 10> chunk;
   ssize_t got = 0;

@@ -8,7 +8,7 @@
 
 namespace simplescale {
 
-/// Reads a small text file whole. not_found if it is not there; io if it cannot be read.
+/// Reads a small text file whole. not_found: it is not there; bad_data: a pipe or device; io: else.
 Result<std::string> read_text(const std::string& path);
 /// Writes path through a temporary file beside it, so that nobody sees half of it. io; not_found if
 /// there is no such folder.

@@ -40,12 +40,14 @@ Result<std::shared_ptr<const Mapping>> map_file(const std::string& path) {
   auto fail = [&](int error) {
     return Status(Code::bad_data, "cannot read token file " + path + ": " + std::strerror(error));
   };
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A pipe that nobody writes to would be waited for; on files the flag does nothing.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return fail(errno);
   struct stat info {};
   auto mapping = std::make_shared<Mapping>();
-  int error = fstat(fd, &info) != 0 ? errno : !S_ISREG(info.st_mode) ? EINVAL : 0;
-  if (error == 0 && info.st_size > 0) {
+  int error = fstat(fd, &info) != 0 ? errno : 0;
+  const bool file = error == 0 && S_ISREG(info.st_mode);
+  if (file && info.st_size > 0) {
     void* data = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED)
       error = errno;
@@ -54,6 +56,7 @@ Result<std::shared_ptr<const Mapping>> map_file(const std::string& path) {
   }
   ::close(fd);
   if (error != 0) return fail(error);
+  if (!file) return Status(Code::bad_data, "token file " + path + " is not a file");
   if (mapping->bytes == 0) return bad(path, 0, "the file is empty");
   return std::shared_ptr<const Mapping>(mapping);
 }

@@ -136,6 +136,15 @@ TEST_CASE("safetensors: a header length beyond the file or the limit is refused"
   CHECK(SafetensorsFile::open(folder.path()).status().code() == Code::bad_data);
 }
 
+TEST_CASE("safetensors: a pipe is refused, not waited for") {
+  TempFolder folder;
+  const std::string pipe = folder / "pipe";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  const Status status = SafetensorsFile::open(pipe).status();
+  CHECK(status.code() == Code::bad_data);
+  CHECK(status.message() == pipe + ": not a file");
+}
+
 TEST_CASE("safetensors: damaged files never crash, and what is accepted can be read") {
   TempFolder folder;
   const std::string right = sample_file();

@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -76,7 +77,10 @@ TEST_SUITE("token file") {
     CHECK(error_of(folder.write<char>("empty.bin", {}))
               .find("empty.bin: byte 0: the file is empty") != std::string::npos);
     CHECK(error_of(folder.path + "/none.bin").find("No such file") != std::string::npos);
-    CHECK(error_of(folder.path).find(folder.path) != std::string::npos);
+    CHECK(error_of(folder.path) == "token file " + folder.path + " is not a file");
+    const std::string pipe = folder.path + "/pipe.bin";
+    REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+    CHECK(error_of(pipe) == "token file " + pipe + " is not a file");  // and waits for nobody
     const auto raw = folder.write("raw.bin", counting<uint16_t>(1000));
     CHECK(error_of(raw, "llmc").find("byte 0: wrong magic") != std::string::npos);
     const auto head = llmc::header(2, 10);

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/stat.h>
+
 #include <filesystem>
 
 #include "runtime/base/process.hpp"
@@ -21,5 +23,9 @@ TEST_CASE(
   CHECK(read_text(folder / "missing").status().code() == Code::not_found);
   CHECK(read_text(folder).status().code() == Code::io);
   CHECK(read_text(file + "/below").status().code() == Code::io);
+  const std::string pipe = folder / "pipe";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(read_text(pipe).status().message() == pipe + " is not a file");  // and waits for nobody
+  CHECK(read_text("/dev/zero").status().code() == Code::bad_data);
   std::filesystem::remove_all(folder);
 }

@@ -67,6 +67,9 @@ class BadInput(Case):
         magic = self.folder / "magic.bin"
         magic.write_bytes(struct.pack("<256i", 20240520, 99, 5, *([0] * 253)) + b"\x01\x00" * 5)
         self.refused(65, f'--data.source="{magic}"', says=["magic.bin"])
+        pipe = self.folder / "pipe.bin"
+        os.mkfifo(pipe)
+        self.refused(65, f'--data.source="{pipe}"', says=["pipe.bin is not a file"])
 
     def test_a_folder_without_text_is_named(self):
         empty = self.folder / "empty"
