@@ -53,6 +53,8 @@ Result<RunLock> get_ready(const Config& config, const Plan& plan, int trainers_o
                           bool oversubscribe) {
   const RunFolder run{run_folder(config)};
   SS_RETURN_IF_ERROR(check_run_folder(run, config));  // a foreign one stays as it is
+  // The port that a living run of this folder listens on is not what is wrong.
+  if (RunLock::held(run)) SS_RETURN_IF_ERROR(lock_run(run).status());
   SS_RETURN_IF_ERROR(check_device(config));
   PreflightInput input;
   input.trainers_on_host = trainers_on_host;

@@ -1,6 +1,6 @@
 #include "runtime/config/preflight.hpp"
 
-#include <netinet/in.h>
+#include <netdb.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -149,24 +149,42 @@ Status check_processes(const Config& config, const Plan& plan, const PreflightIn
              "nevertheless");
 }
 
-Status check_port(int64_t port) {
-  if (port == 0) return {};
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return {};
+/// 0, or why nobody could listen there.
+int listen_error(const addrinfo& address) {
+  const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return errno;
   const int yes = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_ANY);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  const int result = bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);
-  const int error = errno;
+  int error = bind(fd, address.ai_addr, address.ai_addrlen) != 0 ? errno : 0;
   // With SO_REUSEADDR, two sockets may be bound before one of them listens.
-  const bool taken = result != 0 || listen(fd, 1) != 0;
+  if (error == 0 && listen(fd, 1) != 0) error = EADDRINUSE;
   close(fd);
-  if (!taken) return {};
-  return bad("metrics.http_port = " + std::to_string(port) + " cannot be used: " +
-             std::strerror(result != 0 ? error : EADDRINUSE) + "; choose another or 0");
+  return error;
+}
+
+/// As the server will: the first of the host's addresses that can be listened on. Speaks of this
+/// host only; the server moves with the supervisor.
+Status check_http(const std::string& host, int64_t port) {
+  if (port == 0) return {};
+  const auto bad_host = [&](const char* reason) {
+    return bad("metrics.http_host = \"" + host + "\": " + reason +
+               "; name an address of this host, or 0.0.0.0 for all");
+  };
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_flags = AI_PASSIVE;
+  hints.ai_socktype = SOCK_STREAM;
+  const int unknown = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (unknown != 0) return bad_host(gai_strerror(unknown));
+  int error = EADDRNOTAVAIL;
+  for (const addrinfo* address = found; address && error != 0; address = address->ai_next) {
+    const int next = listen_error(*address);
+    if (next == 0 || error == EADDRNOTAVAIL) error = next;  // what says more about the port stays
+  }
+  freeaddrinfo(found);
+  if (error == 0) return {};
+  if (error == EADDRNOTAVAIL || error == EAFNOSUPPORT) return bad_host(std::strerror(error));
+  return bad("metrics.http_port = " + std::to_string(port) +
+             " cannot be used: " + std::strerror(error) + "; choose another or 0");
 }
 
 Status check_data(const Config& config, const Plan& plan, const PreflightInput& input) {
@@ -253,7 +271,7 @@ Status preflight(const Config& config, const Plan& plan, const PreflightInput& i
     SS_RETURN_IF_ERROR(check_writable("run.folder", run_folder(config)));
     SS_RETURN_IF_ERROR(check_writable("checkpoint.folder", checkpoint_folder(config)));
     SS_RETURN_IF_ERROR(check_disk(config, plan));
-    SS_RETURN_IF_ERROR(check_port(config.metrics.http_port));
+    SS_RETURN_IF_ERROR(check_http(config.metrics.http_host, config.metrics.http_port));
   }
   return check_shared_memory(config, plan, input);
 }

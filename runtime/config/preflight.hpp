@@ -35,9 +35,10 @@ HostNeeds host_needs(const Config& config, const Plan& plan, int trainers);
 constexpr int processes_per_core_max = 64;
 
 /// The first thing that will not work, in one line with figures. bad_config: run folder not
-/// writable, too little disk or shared memory, port taken, no data named. bad_data: data.source is
-/// not there, fewer tokens than one sample. Leaves nothing behind. Also bad_config: more processes
-/// than processes_per_core_max or than there is memory for, unless oversubscribe.
+/// writable, too little disk or shared memory, port taken, http_host no address of this host, no
+/// data named. bad_data: data.source is not there, fewer tokens than one sample. Leaves nothing
+/// behind. Also bad_config: more processes than processes_per_core_max or than there is memory for,
+/// unless oversubscribe.
 Status preflight(const Config& config, const Plan& plan, const PreflightInput& input);
 
 /// The file supervision.log_rules, if there is one, as the agents will read it. bad_config: it is

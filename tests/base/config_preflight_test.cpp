@@ -113,6 +113,33 @@ TEST_SUITE("config preflight") {
     CHECK(check().ok());
   }
 
+  TEST_CASE_FIXTURE(Fixture, "preflight: a host that nobody here can listen on is refused") {
+    config.metrics.http_port = 8000;
+    for (const char* host : {"no.such.host.invalid", "", "203.0.113.1"}) {  // the last: RFC 5737
+      config.metrics.http_host = host;
+      const Status status = check();
+      CHECK(status.code() == Code::bad_config);
+      const std::string begin = "metrics.http_host = \"" + config.metrics.http_host + "\": ";
+      CHECK_MESSAGE(status.message().starts_with(begin), status.message());
+    }
+    const int fd = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    REQUIRE(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    socklen_t length = sizeof address;
+    REQUIRE(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0);
+    close(fd);
+    config.metrics.http_port = ntohs(address.sin_port);  // that was free a moment ago
+    for (const char* host : {"0.0.0.0", "localhost", "127.0.0.1", "127.0.0.2"}) {
+      config.metrics.http_host = host;
+      const Status status = check();
+      CHECK_MESSAGE(status.ok(), status.message());
+    }
+    config.metrics.http_host = "no.such.host.invalid";
+    config.metrics.http_port = 0;  // there is no server
+    CHECK(check().ok());
+  }
+
   TEST_CASE_FIXTURE(Fixture,
                     "preflight: data that is missing or shorter than a block is bad data") {
     input.train_tokens = 257;

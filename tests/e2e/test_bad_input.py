@@ -40,6 +40,10 @@ class BadInput(Case):
             self.assertIn("command line: supervision.log_rules: ", self.stderr)
             self.assertFalse((self.folder / "run").exists())
 
+    def test_http_where_nobody_can_listen(self):
+        for host in ["no.such.host.invalid", "203.0.113.1"]:  # the latter is for documentation: RFC 5737
+            self.refused(78, "--metrics.http_port=8000", f"--metrics.http_host={host}", says=["metrics.http_host", host])
+
     def test_missing_config(self):
         self.command("train", self.folder / "nowhere.toml", code=78)
 

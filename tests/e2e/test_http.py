@@ -53,6 +53,12 @@ class Http(Case):
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(60), 0, process.stdout.read())
 
+    def test_a_second_start_is_told_of_the_first_not_of_its_port(self):
+        run, process = self.begin()
+        self.command("train", self.config, f"--run={run}", *self.keys, code=78)
+        self.assertIn("another process trains in", self.stderr)
+        self.stop(process)
+
     def test_gpus_of_a_node_show(self):
         fake = BIN.parent / "fake_nvml"  # tests/base/programs/fake_nvml.cpp
         if not fake.exists():
