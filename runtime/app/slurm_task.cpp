@@ -20,6 +20,7 @@
 #include "runtime/base/process.hpp"
 #include "runtime/base/shared_memory.hpp"
 #include "runtime/config/preflight.hpp"
+#include "runtime/data/data_location.hpp"
 
 namespace simplescale {
 
@@ -129,6 +130,7 @@ Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscrib
   input.trainers_on_host = slots * task.tasks_on_host;
   input.writes_checkpoints = task.task == 0;
   input.oversubscribe = oversubscribe;
+  input.prepares_data = to_be_prepared(config);
   // A foreign folder stays as it is. Once there is `control`, another task may have begun the run.
   if (!fs::exists(run.control()))
     if (Status status = check_run_folder(run, config); !status.ok() && !fs::exists(run.control()))

@@ -26,6 +26,7 @@
 #include "runtime/base/run_folder.hpp"
 #include "runtime/base/shared_memory.hpp"
 #include "runtime/config/preflight.hpp"
+#include "runtime/data/data_location.hpp"
 
 namespace simplescale {
 
@@ -59,6 +60,7 @@ Result<RunLock> get_ready(const Config& config, const Plan& plan, int trainers_o
   PreflightInput input;
   input.trainers_on_host = trainers_on_host;
   input.oversubscribe = oversubscribe;
+  input.prepares_data = to_be_prepared(config);
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
   SS_RETURN_IF_ERROR(ready_data(config, plan));
   SS_ASSIGN(RunLock lock, lock_run(run));

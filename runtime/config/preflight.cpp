@@ -270,6 +270,7 @@ Status preflight(const Config& config, const Plan& plan, const PreflightInput& i
   if (input.writes_checkpoints) {
     SS_RETURN_IF_ERROR(check_writable("run.folder", run_folder(config)));
     SS_RETURN_IF_ERROR(check_writable("checkpoint.folder", checkpoint_folder(config)));
+    if (input.prepares_data) SS_RETURN_IF_ERROR(check_writable("data.folder", data_folder(config)));
     SS_RETURN_IF_ERROR(check_disk(config, plan));
     SS_RETURN_IF_ERROR(check_http(config.metrics.http_host, config.metrics.http_port));
   }

@@ -12,7 +12,8 @@ namespace simplescale {
 
 struct PreflightInput {
   int trainers_on_host = 1;              // that will have their state in this host's shared memory
-  bool writes_checkpoints = true;        // this host checks run folder, disk and port
+  bool writes_checkpoints = true;        // this host checks folders, disk and port
+  bool prepares_data = false;            // text is still to become tokens in data.folder
   std::optional<uint64_t> train_tokens;  // once known
   std::string shared_memory_folder = "/dev/shm";
   bool oversubscribe = false;  // processes and memory are the user's business

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 
+#include "runtime/data/manifest.hpp"
+
 namespace simplescale {
 
 namespace {
@@ -29,6 +31,12 @@ bool source_is_tokens(const Config& config) {
   if (fs::is_directory(source, error))
     return fs::exists(source / "manifest.json", error) || fs::exists(source / "train.bin", error);
   return source.extension() == ".bin";
+}
+
+bool to_be_prepared(const Config& config) {
+  if (config.data.source.empty() || source_is_tokens(config)) return false;
+  const auto manifest = read_manifest(data_folder(config));
+  return !manifest.ok() || !manifest->complete();
 }
 
 std::string token_path(const Config& config) {

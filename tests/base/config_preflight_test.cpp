@@ -62,6 +62,11 @@ TEST_SUITE("config preflight") {
     config.run.folder = (folder / "runs").string();
     config.checkpoint.folder = config.data.source + "/checkpoints";
     CHECK(check().message().starts_with("checkpoint.folder: cannot write to "));
+    config.checkpoint.folder.clear();
+    config.data.folder = "/proc/simplescale-data";
+    CHECK(check().ok());  // nothing is to be written there
+    input.prepares_data = true;
+    CHECK(check().message().starts_with("data.folder: cannot write to "));
     input.writes_checkpoints = false;
     CHECK(check().ok());
   }

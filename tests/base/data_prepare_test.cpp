@@ -280,6 +280,27 @@ TEST_SUITE("prepare") {
     CHECK(prepare(options).status().code() == Code::bad_data);
   }
 
+  TEST_CASE("prepare: what is ready is taken from a folder that can only be read") {
+    const Folder folder;
+    PrepareOptions options{.source = folder.write("text.txt", prose(800)),
+                           .folder = folder.path + "/prepared",
+                           .vocab = 400};
+    const auto made = prepare(options);
+    REQUIRE(made.ok());
+    fs::remove(options.folder + "/.lock");
+    fs::permissions(options.folder, fs::perms(0555));
+    const uid_t user = geteuid();
+    if (user == 0) REQUIRE(seteuid(65534) == 0);  // root may write everywhere
+    const auto again = prepare(options);
+    options.validation_fraction = 0.2;
+    const auto other = prepare(options);
+    REQUIRE(seteuid(user) == 0);
+    fs::permissions(options.folder, fs::perms(0755));
+    REQUIRE_MESSAGE(again.ok(), again.status().message());
+    CHECK(*again == *made);
+    CHECK(other.status().code() == Code::io);
+  }
+
   TEST_CASE("prepare: killed anywhere, it leaves nothing that is taken for whole, and goes on") {
     const Folder folder;
     PrepareOptions options{.source = folder.write("text.txt", prose(3000)),

@@ -149,6 +149,8 @@ class BadInput(Case):
 
     def test_folders(self):
         self.command("train", self.config, "--run=/proc/nowhere", code=78)
+        (self.folder / "text.txt").write_text("some text")
+        self.refused(78, f'--data.source="{self.folder}/text.txt"', "--data.folder=/proc/nowhere", says=["data.folder: cannot write to /proc/nowhere"])
         self.command("digest", self.folder, code=65)
         self.command("status", self.folder / "none", code=65)
 
