@@ -293,16 +293,30 @@ size_t digits_of_run(uint64_t first, uint64_t count, uint64_t together) {
 
 namespace {
 constexpr uint64_t kCounted = 1 << 16;
+constexpr uint64_t kCountedInAll = 1 << 22;
+
+/// Each end of a run has at most one node of every size.
+size_t digits_at_most(uint64_t rows, uint64_t shards) {
+  return 2 * std::bit_width(rows) + 2 * std::bit_width(shards);
 }
+}  // namespace
 
 size_t digits_of_rows(uint64_t rows, uint64_t groups, uint64_t shards) {
-  // Each end of a run has at most one node of every size.
-  if (rows > kCounted / shards) return 2 * std::bit_width(rows) + 2 * std::bit_width(shards);
+  if (rows > kCounted / shards) return digits_at_most(rows, shards);
   size_t digits = 1;
   for (uint64_t group = 0; group < groups; ++group) {
     const RowRange run = rows_of_group(rows, groups, group);
     digits = std::max(digits, digits_of_run(run.first * shards, run.count * shards, shards));
   }
+  return digits;
+}
+
+size_t digits_of_any_groups(uint64_t rows, uint64_t groups, uint64_t shards) {
+  if (rows > kCounted / shards || groups > kCountedInAll / (rows * shards))
+    return digits_at_most(rows, shards);
+  size_t digits = 1;
+  for (uint64_t some = 1; some <= groups; ++some)
+    digits = std::max(digits, digits_of_rows(rows, some, shards));
   return digits;
 }
 

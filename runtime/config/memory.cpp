@@ -48,11 +48,8 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   estimate.state = 12 * own * sides;
   estimate.parameters = c * own + c * (sharding == Sharding::full_shard ? in_turn : all);
   // Buffers stay when groups go: with fewer of them a trainer has more rows and more partial sums.
-  uint64_t digits = 1;
-  for (int g = 1; g <= groups; ++g)
-    digits = std::max<uint64_t>(
-        digits, digits_of_rows(static_cast<uint64_t>(rows), static_cast<uint64_t>(g),
-                               static_cast<uint64_t>(shards)));
+  const uint64_t digits = digits_of_any_groups(
+      static_cast<uint64_t>(rows), static_cast<uint64_t>(groups), static_cast<uint64_t>(shards));
   estimate.gradients = c * in_turn + 4 * own * (1 + digits);
   // In floating point: absurd sizes, which a config may hold, must not wrap around.
   const double element = static_cast<double>(c) * static_cast<double>(tokens);

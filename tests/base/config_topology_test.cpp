@@ -34,6 +34,12 @@ constexpr Strategy automatic = Strategy::automatic, full = Strategy::full_shard,
 }  // namespace
 
 TEST_SUITE("config topology") {
+  TEST_CASE("topology: the largest layout there can be is planned at once") {
+    Config c = cluster(1024, 64, none);  // any number of its groups may be left
+    c.train.micro_batch_size = 1;
+    CHECK(make_plan(c)->topology.groups == 65'536);
+  }
+
   TEST_CASE("topology: groups and shards by strategy") {
     struct Row {
       Strategy strategy;

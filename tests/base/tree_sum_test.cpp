@@ -78,6 +78,21 @@ TEST_SUITE("tree_sum") {
   }
 
   TEST_CASE(
+      "tree_sum: the digits of any number of groups are exact, and beyond 2^22 never too few") {
+    for (uint64_t shards : {1, 3, 8}) {
+      size_t most = 0;
+      for (uint64_t groups = 1; groups <= 48; ++groups) {
+        most = std::max(most, digits_of_rows(48, groups, shards));
+        CHECK(digits_of_any_groups(48, groups, shards) == most);
+      }
+    }
+    const uint64_t rows = 4096;  // 2^24 with as many groups
+    for (uint64_t groups : {uint64_t{1}, uint64_t{3}, uint64_t{1000}, rows})
+      CHECK(digits_of_any_groups(rows, rows, 1) >= digits_of_rows(rows, groups, 1));
+    CHECK(digits_of_any_groups(uint64_t{1} << 40, 1 << 20, 3) <= 2 * 41 + 2 * 2);
+  }
+
+  TEST_CASE(
       "tree_sum: the total equals the definition for any number of leaves, dtype and odd size") {
     for (size_t count : {size_t{0}, size_t{1}, size_t{63}, size_t{1025}, size_t{5000}}) {
       for (size_t n = 1; n <= 20; ++n) {
