@@ -223,7 +223,7 @@ Result<RecordsEnd> mend_records(const std::string& folder, bool ledger, uint64_t
   SS_ASSIGN(Tail metrics, open_tail(folder + "/metrics.jsonl"));
   RecordsEnd result;
   SS_ASSIGN(Tail tail, open_tail(folder + "/ledger.jsonl"));
-  if (tail.text.empty()) ledger = false;  // it has been switched on just now
+  if (tail.text.empty()) ledger = false;  // somebody took it away: metrics.jsonl stays
   if (ledger) {
     // The last lines of one step and generation: all its samples, or the step goes.
     for (int tries = 0; tries < 2 && !tail.text.empty() && !result.any; ++tries) {

@@ -216,9 +216,9 @@ std::string to_toml(const Config& config);
 struct KeyDifference {
   std::string key, was, now;  // values in TOML syntax
 };
-/// Keys that make `b` another training run than `a`: model, tokenizer, data, batch, precision,
-/// schedule, seeds. Layout (parallel, cluster) counts only without train.deterministic. Paths,
-/// limits of patience and reporting never count.
+/// Keys that make `b` another training run than `a`: model, tokenizer, data and its ledger, batch,
+/// precision, schedule, seeds. Layout (parallel, cluster) counts only without train.deterministic.
+/// Paths, limits of patience and reporting never count.
 std::vector<KeyDifference> diff(const Config& a, const Config& b);
 
 /// The preset's shape with explicit keys over it, validated. bad_config: unknown preset, a key

@@ -88,7 +88,7 @@ const Key table[] = {
   {"data", "validation_fraction", REF(data.validation_fraction), {.min = 0, .max = 0.5}, run, "Part of the tokens that is held back from training."},
   {"data", "shuffle", REF(data.shuffle), any, run, "Samples in a seeded random order, a new one each epoch."},
   {"data", "seed", REF(data.seed), rule_or_more, run, "Of the shuffle. -1: run.seed."},
-  {"data", "ledger", REF(data.ledger), any, no, "Writes ledger.jsonl: which samples each committed step trained."},
+  {"data", "ledger", REF(data.ledger), any, run, "Writes ledger.jsonl: which samples each committed step trained."},
   {"data", "ring_batches", REF(data.ring_batches), {1, 1024}, no, "Micro-batches held ready for each trainer in shared memory."},
 
   {"train", "max_tokens", REF(train.max_tokens), {0, 1e18}, run, "The run ends at the first of max_tokens, max_iters and max_steps that is set. 0: not set."},

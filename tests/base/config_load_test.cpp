@@ -361,6 +361,7 @@ TEST_SUITE("config load") {
           "train.global_batch_size");
     CHECK(diff(a, parsed(text, {"--train.max_steps=200"}))[0].key == "train.max_steps");
     CHECK(diff(a, parsed(text, {"--train.precision=fp32"})).size() == 1);
+    CHECK(diff(a, parsed(text, {"--data.ledger=false"}))[0].key == "data.ledger");
     CHECK(diff(a, parsed(text, {"--data.source=y"}))[0].key == "tokenizer.train_on");
     const Config loose = parsed(text, {"--train.deterministic=false"});
     CHECK(diff(loose, parsed(text, {"--train.deterministic=false", "--cluster.nodes=4"}))[0].key ==

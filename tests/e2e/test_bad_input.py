@@ -103,7 +103,7 @@ class BadInput(Case):
         self.assertEqual(os.listdir(run), ["thesis.tex"])
         (run / "thesis.tex").unlink()
         (run / "config.toml").write_text(self.config.read_text().replace("layers = 2", "layers = 1"))
-        self.refused(78, says=["model.layers was 1 and is now 2"])
+        self.refused(78, "--data.ledger=false", says=["model.layers was 1 and is now 2", "data.ledger was true and is now false"])
         self.assertEqual(os.listdir(run), ["config.toml"])
 
     def test_a_folder_that_is_not_utf8_and_records_that_are_no_files(self):
