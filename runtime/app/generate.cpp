@@ -129,6 +129,10 @@ Status evaluate_command(const EvaluateOptions& o) {
     SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
     SS_ASSIGN(const Dataset dataset, open_tokens(loaded.config, model.shape));
     source = dataset.validation;
+    if (source.tokens() == 0)
+      return Status(Code::bad_data, o.checkpoint +
+                                        ": its data has no validation tokens; say what to "
+                                        "evaluate on with --data=PATH");
   }
   SS_RETURN_IF_ERROR(source.require_block(model.shape.block_size));
   uint64_t samples = source.samples(model.shape.block_size);

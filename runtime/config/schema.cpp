@@ -108,7 +108,7 @@ const Key table[] = {
   {"train", "deterministic", REF(train.deterministic), any, run, "The same bits on every layout."},
   {"train", "validation_samples", REF(train.validation_samples), not_negative, no, "Samples evaluated at the start and at the end of the run. 0: none."},
   {"train", "sample_prompt", REF(train.sample_prompt), any, no, "How the text begins that is generated at the end of the run."},
-  {"train", "sample_tokens", REF(train.sample_tokens), not_negative, no, "Length of that text. 0: none is generated."},
+  {"train", "sample_tokens", REF(train.sample_tokens), {0, 1e6}, no, "Length of that text. 0: none is generated."},
 
   {"parallel", "strategy", ENUM(parallel.strategy, strategy_names), any, layout, "How a group shares the model. auto: the smallest group that fits memory, one group on up to eight nodes."},
   {"parallel", "group_nodes", REF(parallel.group_nodes), {0, 10'000}, layout, "Nodes that hold one copy together. 0: by strategy (hybrid_shard: 4; full_shard, shard_grad_op: all). no_shard ignores it."},

@@ -25,6 +25,7 @@ class BadInput(Case):
         self.refused(78, "--parallel.strategy=fast", says=["strategy"])
         self.refused(78, "--model.heads=5", says=["heads"])
         self.refused(78, "--model.kv_heads=3", says=["kv_heads"])
+        self.refused(78, "--train.sample_tokens=1000001", says=["sample_tokens"])  # more than `generate` adds
         self.refused(78, "--train.global_batch_size=7", "--cluster.nodes=2", "--cluster.trainers_per_node=1")
         self.refused(78, "--parallel.group_nodes=4", "--cluster.nodes=2", "--parallel.strategy=hybrid_shard")
 
@@ -168,6 +169,11 @@ class BadInput(Case):
             self.skipTest("SKIPPED: there is a GPU here")
         self.command("train", self.config, f"--run={self.folder / 'run'}", "--train.max_steps=4", "--cluster.device=cuda", code=78)
         self.assertIn("no NVIDIA driver", self.stderr)
+
+    def test_a_run_without_validation_tokens_is_not_evaluated_on_them(self):
+        run = self.train("run", "--train.max_steps=2", "--data.validation_fraction=0")
+        self.command("evaluate", run, code=65)
+        self.assertIn(f"{run}: its data has no validation tokens", self.stderr)
 
     def test_damaged_checkpoints_are_named_where_people_look(self):
         keys = ["--train.max_steps=60", "--checkpoint.disk_every_steps=20"]
