@@ -202,6 +202,29 @@ TEST_CASE(
   CHECK(refused > 0);
 }
 
+TEST_CASE("protocol: a message readdressed is the message made for the other receiver") {
+  auto made = [](uint64_t receiver, const std::string& payload, size_t guess) {
+    return remote::make_envelope(
+        [&](wire::Envelope::Builder envelope) {
+          auto message = envelope.initMessage();
+          message.setSender(3);
+          message.setReceiver(receiver);
+          message.setId(5);
+          auto ping = message.initBody().initPing();
+          ping.setId(UINT64_MAX);
+          ping.setPayload(payload);
+        },
+        guess);
+  };
+  for (const size_t bytes : {0, 10, 100'000})
+    for (const size_t guess : {0, 200'000})  // one segment, or more
+      for (const uint64_t receiver : {uint64_t{0}, uint64_t{9}, UINT64_MAX}) {
+        const std::string payload(bytes, 'x');
+        const auto words = remote::readdressed(made(7, payload, guess), receiver);
+        CHECK(words.asBytes() == made(receiver, payload, guess).asBytes());
+      }
+}
+
 TEST_CASE("protocol: a small message cannot pose as a large one") {
   // Every element of the list points to the same bytes: 1,000 times 8,000 bytes in a message of
   // 16,000.

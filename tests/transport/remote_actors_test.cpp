@@ -116,6 +116,30 @@ TEST_CASE("transport: messages arrive in order, in both directions, large ones a
   });
 }
 
+TEST_CASE("transport: one large content sent to several reaches each, and comes from its sender") {
+  each_wire([] {
+    Helper first, second;
+    Process here;
+    const std::vector<caf::actor> servers{here.server(first), here.server(second)};
+    caf::scoped_actor self(*here.system), another(*here.system);
+    uint64_t id = 0;
+    for (const size_t bytes : {1 << 20, 100, 40'000}) {
+      for (caf::scoped_actor* sender : {&self, &another}) {
+        const Ping ping{id++, std::string(bytes, static_cast<char>('a' + id))};
+        const caf::message content = caf::make_message(ping);
+        for (const caf::actor& server : servers) (*sender)->send(server, content);
+        for (size_t i = 0; i < servers.size(); ++i)
+          (*sender)->receive(
+              [&](Pong& pong) {
+                CHECK(pong == Pong{ping.id, ping.payload});
+              },
+              caf::after(kLong) >> [] { FAIL("no answer"); });
+      }
+    }
+    for (const caf::actor& server : servers) CHECK(ask(self, server, "order") == "ordered 6");
+  });
+}
+
 TEST_CASE("transport: many requesters get their own answers") {
   each_wire([] {
     Helper helper;

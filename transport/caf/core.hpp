@@ -18,6 +18,8 @@
 #include <caf/actor.hpp>
 #include <caf/error.hpp>
 #include <caf/mailbox_element.hpp>
+#include <caf/message.hpp>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -69,6 +71,13 @@ class Core : public std::enable_shared_from_this<Core> {
   struct Flight;
   struct Arrival;
   struct Outgoing;
+  /// The newest large message that was sent to several: its encoding serves all of them.
+  struct Encoded {
+    caf::message content;
+    caf::actor_id sender = 0;
+    uint64_t id = 0;
+    Words words;
+  };
   struct Lookup {
     PeerPtr peer;
     std::string name;
@@ -122,6 +131,8 @@ class Core : public std::enable_shared_from_this<Core> {
   void send_now(const PeerPtr& peer, Outgoing out);
   bool encode(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_element& element,
               Outgoing& out);
+  Words encode_message(const caf::mailbox_element& element, caf::actor_id sender,
+                       caf::actor_id receiver, bool& allowed);
   void export_actor(const PeerPtr& peer, const caf::strong_actor_ptr& actor);
   caf::strong_actor_ptr proxy(const PeerPtr& peer, caf::actor_id actor);
   void dispatch(const PeerPtr& peer, wire::Envelope::Reader envelope);
@@ -137,6 +148,9 @@ class Core : public std::enable_shared_from_this<Core> {
   caf::actor_system& system_;
   const TransportOptions options_;
   Loop loop_;
+
+  std::mutex encoded_mutex_;  // senders encode on their own threads
+  Encoded encoded_;
 
   std::unique_ptr<ucx::Context> context_;
   std::unique_ptr<ucx::Worker> worker_;

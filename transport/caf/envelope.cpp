@@ -1,5 +1,8 @@
 #include "transport/caf/envelope.hpp"
 
+#include <capnp/any.h>
+#include <capnp/schema.h>
+
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -48,6 +51,25 @@ Words EnvelopeBuilder::finish() {
                        static_cast<uint32_t>(segments[0].size())};  // number of segments - 1, size
   std::memcpy(first_.get(), table, sizeof table);
   return Words(first_.release(), 1 + segments[0].size(), free_words);
+}
+
+Words readdressed(const Words& words, uint64_t receiver) {
+  static const size_t field = capnp::Schema::from<wire::Message>()
+                                  .getFieldByName("receiver")
+                                  .getProto()
+                                  .getSlot()
+                                  .getOffset();  // in units of its own size
+  Words copy(static_cast<capnp::word*>(std::malloc(words.asBytes().size())), words.size(),
+             free_words);
+  if (!copy.begin()) throw std::bad_alloc();
+  std::memcpy(copy.begin(), words.begin(), words.asBytes().size());
+  capnp::FlatArrayMessageReader reader(copy, reader_options(copy.size()));
+  const auto message = reader.getRoot<wire::Envelope>().getMessage();
+  const auto data = capnp::AnyStruct::Reader(message).getDataSection();
+  KJ_REQUIRE(data.size() >= (field + 1) * sizeof receiver);
+  auto* at = const_cast<capnp::byte*>(data.begin()) + field * sizeof receiver;  // within `copy`
+  std::memcpy(at, &receiver, sizeof receiver);
+  return copy;
 }
 
 }  // namespace simplescale::remote

@@ -44,6 +44,9 @@ Words make_envelope(F&& fill, size_t body_bytes = 0) {
   return builder.finish();
 }
 
+/// The same message to another receiver: a copy. `words`: an envelope with a Message, made here.
+Words readdressed(const Words& words, uint64_t receiver);
+
 /// Reads each word about once, so that a small message cannot pose as a large one.
 inline capnp::ReaderOptions reader_options(size_t words) {
   capnp::ReaderOptions options;

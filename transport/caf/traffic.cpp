@@ -15,6 +15,7 @@ namespace simplescale::remote {
 namespace {
 
 constexpr size_t kNameBytesMax = 256;
+constexpr size_t kWorthSharing = 16 << 10;  // bytes
 
 void answer_locally(const caf::strong_actor_ptr& requester, caf::message_id request,
                     caf::error error, caf::execution_unit* context) {
@@ -127,14 +128,7 @@ bool Core::encode(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_elem
   }
   try {
     bool allowed = false;
-    auto fill = [&](wire::Envelope::Builder envelope) {
-      auto message = envelope.initMessage();
-      message.setSender(out.sender ? out.sender->id() : 0);
-      message.setReceiver(receiver);
-      message.setId(out.id.integer_value());
-      allowed = write_body(content, message.initBody());
-    };
-    out.words = make_envelope(fill, body_bytes(content));
+    out.words = encode_message(element, out.sender ? out.sender->id() : 0, receiver, allowed);
     if (!allowed) {
       return refuse(Bad::unsupported, caf::sec::unknown_type,
                     "not a message of the protocol: " + type_names(content));
@@ -149,6 +143,36 @@ bool Core::encode(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_elem
                       std::to_string(options_.message_bytes_max));
   }
   return true;
+}
+
+/// What thousands of nodes are to join is thousands of members long, and the same for all of them.
+Words Core::encode_message(const caf::mailbox_element& element, caf::actor_id sender,
+                           caf::actor_id receiver, bool& allowed) {
+  const auto& content = element.content();
+  const uint64_t id = element.mid.integer_value();
+  const size_t bytes = body_bytes(content);
+  const bool several = content.shared() && bytes >= kWorthSharing;
+  if (several) {
+    const std::lock_guard lock(encoded_mutex_);
+    const Encoded& e = encoded_;
+    if (e.content.cvals().get() == &content && e.sender == sender && e.id == id) {
+      allowed = true;
+      return readdressed(e.words, receiver);
+    }
+  }
+  auto fill = [&](wire::Envelope::Builder envelope) {
+    auto message = envelope.initMessage();
+    message.setSender(sender);
+    message.setReceiver(receiver);
+    message.setId(id);
+    allowed = write_body(content, message.initBody());
+  };
+  Words words = make_envelope(fill, bytes);
+  if (several && allowed) {
+    const std::lock_guard lock(encoded_mutex_);
+    encoded_ = {element.copy_content_to_message(), sender, id, readdressed(words, receiver)};
+  }
+  return words;
 }
 
 void Core::send_now(const PeerPtr& peer, Outgoing out) {
