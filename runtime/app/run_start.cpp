@@ -7,6 +7,7 @@
 
 #include "runtime/app/manifest.hpp"
 #include "runtime/app/prepare_data.hpp"
+#include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/config/preflight.hpp"
 #include "runtime/data/corpus.hpp"
 #include "runtime/data/data_location.hpp"
@@ -72,16 +73,18 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
     }
   } else if (fs::exists(run.path, error) && !fs::is_empty(run.path, error)) {
     // A start that went no further leaves `control`, `submit` also `logs`; an imported model to
-    // start from lies in `checkpoints`.
+    // start from lies in `checkpoints`; another task of the job may be trying whether it can write.
     for (const auto& entry : fs::directory_iterator(run.path, error))
-      if (entry.path().filename() != "control" && entry.path().filename() != "checkpoints" &&
-          entry.path().filename() != "logs")
+      if (const std::string name = entry.path().filename();
+          name != "control" && name != "checkpoints" && name != "logs" &&
+          !name.starts_with(kWritableProbe))
         return Status(
             Code::bad_config,
             run.path +
                 " exists, is not empty and is no run folder; choose another with --run=FOLDER");
   }
-  return {};
+  if (config.checkpoint.folder.empty()) return {};
+  return check_checkpoints_are_ours(run, config.checkpoint.folder);
 }
 
 Status open_run_folder(const RunFolder& run, const Config& config) {
@@ -91,6 +94,8 @@ Status open_run_folder(const RunFolder& run, const Config& config) {
   if (!error) fs::create_directories(run.control(), error);
   if (!error) fs::create_directories(checkpoint_folder(config), error);
   if (error) return Status(Code::bad_config, "cannot make " + run.path + ": " + error.message());
+  if (!config.checkpoint.folder.empty())
+    SS_RETURN_IF_ERROR(make_checkpoints_ours(run, config.checkpoint.folder));
   SS_RETURN_IF_ERROR(note_start(run, config));
   return write_file_atomic(run.config(), to_toml(config));
 }

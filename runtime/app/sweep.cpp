@@ -69,6 +69,10 @@ Result<Sweep> plan_sweep(const SweepOptions& options) {
     run.overrides.push_back("--sweep.seeds=[]");
     run.overrides.push_back("--sweep.keys={}");
     if (sweep.own_data) run.overrides.push_back("--data.folder=" + tokens + "/" + run.name);
+    if (!base.checkpoint.folder.empty())
+      run.overrides.push_back("--checkpoint.folder=" +
+                              fs::absolute(base.checkpoint.folder).lexically_normal().string() +
+                              "/" + run.name);
     SS_ASSIGN(const LoadedConfig loaded, load_config(options.config, run.overrides));
     const auto plan = make_plan(loaded);
     if (!plan.ok()) return plan.status().in(run.name);

@@ -128,8 +128,9 @@ Status RunView::end(int exit_code, const std::string& dead, const std::string& r
   if (seen_after_ && !seen_before_) std::printf("  validation loss  %.4f\n", val_after_);
   std::printf(
       "  run folder       %s\n  metrics, events  metrics.jsonl, events.jsonl, ledger.jsonl\n"
-      "  checkpoint       checkpoints/latest\n  logs             logs/\n",
-      run_.path.c_str());
+      "  checkpoint       %s/latest\n  logs             logs/\n",
+      run_.path.c_str(),
+      config_.checkpoint.folder.empty() ? "checkpoints" : config_.checkpoint.folder.c_str());
   std::fflush(stdout);
   const bool done = last_step_ >= plan_.max_steps;
   if (!done) {

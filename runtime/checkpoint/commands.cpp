@@ -5,6 +5,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/digest.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
+#include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/checkpoint/verify_run.hpp"
 
 namespace simplescale {
@@ -18,8 +19,9 @@ Result<Checkpoint> resolve_checkpoint(const std::string& path, Verify verify) {
     if (verify == Verify::full) SS_RETURN_IF_ERROR(checkpoint.verify());
     return checkpoint;
   }
-  const bool run = std::filesystem::is_directory(path + "/checkpoints", error);
-  auto found = find_newest_valid(run ? path + "/checkpoints" : path, verify);
+  const bool run = std::filesystem::is_regular_file(path + "/config.toml", error) ||
+                   std::filesystem::is_directory(path + "/checkpoints", error);
+  auto found = find_newest_valid(run ? checkpoints_of({path}) : path, verify);
   if (!found.ok() && found.status().code() == Code::not_found)
     return Status(Code::bad_data, path + ": neither a checkpoint nor a folder with one");
   if (!found.ok()) return found.status();

@@ -1,4 +1,5 @@
 #include "runtime/checkpoint/verify_run.hpp"
+#include "runtime/checkpoint/run_checkpoints.hpp"
 
 #include <toml++/toml.h>
 #include <algorithm>
@@ -327,19 +328,16 @@ Result<VerifyReport> verify_run(const std::string& run) {
   VerifyReport report;
   int64_t global_batch = 0;
   bool ledger = true;
-  std::string checkpoints = run + "/checkpoints";
   try {
     const toml::table config = toml::parse_file(config_path);
     global_batch = config["train"]["global_batch_size"].value_or(int64_t{0});
     ledger = config["data"]["ledger"].value_or(true);
-    const std::string folder = config["checkpoint"]["folder"].value_or(std::string());
-    if (!folder.empty() && std::filesystem::path(folder).is_absolute()) checkpoints = folder;
   } catch (const toml::parse_error& e) {
     report.ok = false;
     report.lines.push_back("config.toml: line " + std::to_string(e.source().begin.line) + ": " +
                            std::string(e.description()));
   }
-  const uint64_t checkpoint = verify_checkpoints(checkpoints, report);
+  const uint64_t checkpoint = verify_checkpoints(checkpoints_of({run}), report);
   const Generations generations = verify_events(run, report);
   const std::set<uint64_t> committed =
       verify_metrics(run + "/metrics.jsonl", checkpoint, generations, report);

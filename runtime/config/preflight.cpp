@@ -57,7 +57,7 @@ Status check_writable(const char* key, const std::string& folder) {
   if (error) {
     reason = error.message();
   } else {
-    const fs::path probe = fs::path(folder) / (".writable-" + std::to_string(getpid()));
+    const fs::path probe = fs::path(folder) / (kWritableProbe + std::to_string(getpid()));
     errno = 0;
     if (!std::ofstream(probe).put('x').flush()) reason = std::strerror(errno ? errno : EIO);
     fs::remove(probe, error);

@@ -10,6 +10,9 @@
 
 namespace simplescale {
 
+/// How the names of files begin that only show whether a folder can be written to.
+inline constexpr const char* kWritableProbe = ".writable-";
+
 struct PreflightInput {
   int trainers_on_host = 1;              // that will have their state in this host's shared memory
   bool writes_checkpoints = true;        // this host checks folders, disk and port

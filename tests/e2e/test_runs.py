@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import unittest
@@ -159,6 +160,26 @@ class Runs(Case):
         self.assertEqual((other / "thesis.txt").read_text(), "do not lose")
         self.train("run", *self.two_by_two, "--train.max_steps=3")
         self.assertEqual(self.digest(run), before)
+
+    def test_a_folder_of_checkpoints_is_one_runs(self):
+        kept = self.folder / "kept"
+        here = [*self.two_by_two, "--train.max_steps=6", f"--checkpoint.folder={kept}"]
+        run = self.train("run", *here)
+        want, latest = self.digest(run), os.readlink(kept / "latest")
+        self.assertIn("each sample exactly once", self.verify(run))
+        self.assertFalse((run / "checkpoints").exists())
+        self.train("other", *here, "--train.learning_rate=0.5", code=78)
+        self.assertIn("holds the checkpoints of another run", self.stderr)
+        self.assertEqual(os.readlink(kept / "latest"), latest)
+        moved = run.rename(self.folder / "moved")
+        self.train("moved", *here)
+        self.assertEqual(self.digest(moved), want)
+
+    def test_a_checkpoint_beyond_the_last_step_is_refused(self):
+        run = self.train("run", *self.two_by_two, "--train.max_steps=6")
+        shutil.copytree(run / "checkpoints", self.folder / "shorter/checkpoints", symlinks=True)
+        self.train("shorter", *self.two_by_two, "--train.max_steps=3", code=78)
+        self.assertIn("step-00000006 is beyond the configuration's last step, 3", self.stderr)
 
     def test_two_trains_in_one_folder(self):
         run, process = self.start("run", *self.two_by_two, "--train.max_steps=100000")

@@ -19,7 +19,7 @@ train.learning_rate = [1e-3, 4e-3]
 class Sweep(Case):
     def setUp(self):
         super().setUp()
-        self.write_config({**TINY, "train.max_steps": 600})
+        self.write_config({**TINY, "train.max_steps": 600, "checkpoint.folder": '"kept"'})
         self.config.write_text(self.config.read_text() + SWEEP)
         self.sweep = self.folder / "sweep"
 
@@ -49,6 +49,7 @@ class Sweep(Case):
                                                          "002-learning_rate-0.004-seed-1", "003-learning_rate-0.004-seed-2"])
         for run in self.runs():
             self.assertEqual([m["step"] for m in lines(run / "metrics.jsonl")], list(range(1, 601)), run.name)
+        self.assertEqual(sorted(p.name for p in (self.folder / "kept").iterdir()), [r.name for r in self.runs()])
         # The interrupted one has the bits of a run that was never interrupted.
         alone = self.train("alone", "--train.learning_rate=1e-3", "--run.seed=2")
         self.assertEqual(self.digest(second), self.digest(alone))

@@ -1,0 +1,77 @@
+#include "runtime/checkpoint/run_checkpoints.hpp"
+
+#include <toml++/toml.h>
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/base/process.hpp"
+
+namespace simplescale {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Of FOLDER/owner: the run's id, and for people its folder when it came.
+struct Owner {
+  std::string id, path;
+};
+
+std::string owner_file(const std::string& folder) {
+  return folder + "/owner";
+}
+
+std::string id_file(const RunFolder& run) {
+  return run.control() + "/id";
+}
+
+/// Empty if there is none.
+Result<Owner> read_owner(const std::string& path) {
+  Owner owner;
+  const auto text = read_text(path);
+  if (text.status().code() == Code::not_found) return owner;
+  if (!text.ok()) return text.status();
+  const size_t end = text->find('\n');
+  owner.id = text->substr(0, end);
+  if (end != std::string::npos)
+    owner.path = text->substr(end + 1, text->find('\n', end + 1) - end - 1);
+  return owner;
+}
+
+}  // namespace
+
+std::string checkpoints_of(const RunFolder& run) {
+  try {
+    const toml::table config = toml::parse_file(run.config());
+    const std::string folder = config["checkpoint"]["folder"].value_or(std::string());
+    if (fs::path(folder).is_absolute()) return folder;
+  } catch (const toml::parse_error&) {  // not there, or damaged
+  }
+  return run.path + "/checkpoints";
+}
+
+Status check_checkpoints_are_ours(const RunFolder& run, const std::string& folder) {
+  SS_ASSIGN(const Owner owner, read_owner(owner_file(folder)));
+  if (owner.id.empty()) return {};
+  SS_ASSIGN(const Owner ours, read_owner(id_file(run)));
+  if (ours.id == owner.id) return {};
+  return Status(Code::bad_config,
+                "checkpoint.folder: " + folder + " holds the checkpoints of another run, " +
+                    owner.path +
+                    "; give this one its own with --checkpoint.folder=FOLDER, or remove " +
+                    owner_file(folder) + " if that run is no more");
+}
+
+Status make_checkpoints_ours(const RunFolder& run, const std::string& folder) {
+  SS_RETURN_IF_ERROR(check_checkpoints_are_ours(run, folder));
+  SS_ASSIGN(Owner ours, read_owner(id_file(run)));
+  if (ours.id.empty()) {
+    ours.id = unique_id();
+    SS_RETURN_IF_ERROR(write_file_atomic(id_file(run), ours.id + "\n"));
+  }
+  std::error_code error;
+  if (fs::exists(owner_file(folder), error)) return {};
+  return write_file_atomic(owner_file(folder), ours.id + "\n" + run.path + "\n");
+}
+
+}  // namespace simplescale
