@@ -82,6 +82,7 @@ struct ShardWritten {
 struct Published {
   uint64_t step;
   std::string folder, error;
+  uint64_t generation;
 };
 
 struct Tick {};

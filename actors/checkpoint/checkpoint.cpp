@@ -1,5 +1,6 @@
 #include "actors/checkpoint/checkpoint.hpp"
 
+#include <algorithm>
 #include <map>
 
 #include "runtime/base/log.hpp"
@@ -99,11 +100,15 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
   if (checkpoint.failed) return;
   auto fail = [&](const std::string& reason) {
     checkpoint.failed = true;
-    self->send(supervisor, local::Published{shard.step, "", reason});
+    self->send(supervisor, local::Published{shard.step, "", reason, shard.generation});
   };
   if (!shard.error.empty()) return fail(shard.error);
   auto record = parse_shard_record(shard.record);
   if (!record.ok()) return fail(record.status().message());
+  // A node that presents itself to a supervisor tells everything once more.
+  if (std::ranges::find(checkpoint.records, record->file, &ShardRecord::file) !=
+      checkpoint.records.end())
+    return;
   checkpoint.records.push_back(record.take());
   if (checkpoint.records.size() < options.shards) return;
   CheckpointInfo info;
@@ -116,16 +121,16 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
   info.shards = options.shards;
   info.resume = options.resume;
   info.tokenizer = options.tokenizer;
-  auto folder = publish_checkpoint(options.folder,
-                                   checkpoint_tmp_folder(options.folder, shard.step, s.generation),
-                                   info, checkpoint.records);
+  const std::string tmp = checkpoint_tmp_folder(options.folder, shard.step, s.generation);
+  auto folder = published_checkpoint(options.folder, tmp, shard.step, checkpoint.records);
+  if (!folder.ok()) folder = publish_checkpoint(options.folder, tmp, info, checkpoint.records);
   if (!folder.ok()) return fail(folder.status().message());
   if (Status pruned =
           prune_checkpoints(options.folder, options.keep, options.permanent_every_steps);
       !pruned.ok())
     log::warn("old checkpoints stay: {}", pruned.message());
   s.pending.erase(s.pending.begin(), s.pending.upper_bound(shard.step));
-  self->send(supervisor, local::Published{shard.step, *folder, ""});
+  self->send(supervisor, local::Published{shard.step, *folder, "", shard.generation});
 }
 
 caf::behavior publisher_actor(caf::stateful_actor<PublisherState>* self, caf::actor supervisor,

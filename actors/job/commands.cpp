@@ -28,6 +28,13 @@ std::string refused(const job::State& state, const std::string& kind, const std:
   return check_fault(kind, target, state.node_order, trainers).message();
 }
 
+/// False: the text is not such a number, whole.
+template <class Number>
+bool number_of(const std::string& text, Number& value) {
+  const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
+  return end.ec == std::errc() && end.ptr == text.data() + text.size();
+}
+
 Request parse_inject(const job::State& state, const std::vector<std::string>& words) {
   Request request;
   if (words.size() < 2 || !is_fault(words[1])) {
@@ -39,16 +46,22 @@ Request parse_inject(const job::State& state, const std::vector<std::string>& wo
   fault.kind = words[1];
   size_t next = 2;
   if (next < words.size() && words[next].rfind("--", 0) != 0) fault.target = words[next++];
-  for (; next + 1 < words.size(); next += 2) {
-    const char* value = words[next + 1].c_str();
-    if (words[next] == "--at")
-      fault.step = std::strtoull(value, nullptr, 10);
-    else if (words[next] == "--ms")
-      fault.ms = std::strtoull(value, nullptr, 10);
-    else if (words[next] == "--value")
-      fault.value = std::strtod(value, nullptr);
-    else
-      request.error = "unknown option " + words[next];
+  for (; next < words.size(); next += 2) {
+    const std::string& option = words[next];
+    const std::string text = next + 1 < words.size() ? words[next + 1] : "";
+    const bool known = option == "--at" || option == "--ms" || option == "--value";
+    const bool right = option == "--at"   ? number_of(text, fault.step)
+                       : option == "--ms" ? number_of(text, fault.ms)
+                                          : number_of(text, fault.value);
+    if (!known)
+      request.error = "unknown option " + option;
+    else if (!right)
+      request.error = option + " needs a number";
+    else if (option == "--at" && fault.step <= state.committed_step)
+      request.error = "step " + text + " has been made; " +
+                      std::to_string(state.committed_step + 1) + " is the next";
+    else if (option == "--at" && fault.step > state.max_steps)
+      request.error = "the run ends with step " + std::to_string(state.max_steps);
   }
   if (request.error.empty()) request.error = refused(state, fault.kind, fault.target);
   request.fault = std::move(fault);
@@ -62,11 +75,10 @@ Request parse_set(const job::State& state, const std::vector<std::string>& words
   const auto found =
       std::ranges::find_if(known, [&](const auto& k) { return k.first == words[1]; });
   int64_t value = 0;
-  const std::string& text = words.back();
-  const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = number_of(words.back(), value);
   if (found == known.end())
     request.error = "'" + words[1] + "' cannot change in flight; `set` lists what can";
-  else if (words.size() != 3 || end.ec != std::errc() || end.ptr != text.data() + text.size())
+  else if (words.size() != 3 || !whole)
     request.error = "set KEY VALUE, a whole number";
   else
     request.event = job::SetRequested{words[1], value, who};
@@ -102,8 +114,7 @@ void parse_trace(const job::State& state, const std::vector<std::string>& words,
   constexpr uint64_t most = 100;
   auto number = [](const std::string& text) {
     uint64_t value = 0;
-    const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
-    return end.ec == std::errc() && end.ptr == text.data() + text.size() ? value : 0;
+    return number_of(text, value) ? value : 0;
   };
   const uint64_t next = state.committed_step + 1;
   const bool named = words.size() > 1 && words[1] != "next";

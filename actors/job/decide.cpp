@@ -12,6 +12,7 @@ namespace simplescale::job {
 
 namespace {
 constexpr size_t kOlderCheckpoints = 64;  // that are remembered
+constexpr int64_t kFirstStep = 30;        // may take this many times join_timeout_ms
 }  // namespace
 
 // --- Nodes ---
@@ -180,8 +181,9 @@ void Decider::operator()(const TrainerReady& e) {
     std::erase_if(trainer->doubted, [&](const Doubt& d) { return d.generation < e.generation; });
   if (e.generation != s_.generation) return;
   trainer->ready = true;
-  if (s_.incident && all_members([](const Trainer& t) { return t.ready; }))
-    record("heal", "state_restored", "", "step " + number(s_.joined_step));
+  if (!all_members([](const Trainer& t) { return t.ready; })) return;
+  if (gathering()) wait("the first step");
+  if (s_.incident) record("heal", "state_restored", "", "step " + number(s_.joined_step));
 }
 
 void Decider::operator()(const Suspected& e) {
@@ -235,6 +237,7 @@ void Decider::operator()(const CheckpointSaved& e) {
 
 void Decider::operator()(const CheckpointFailed& e) {
   record("", "checkpoint_failed", "step-" + number(e.step), e.reason);
+  if (e.generation != s_.generation) return;  // S4: another one saves that step again
   s_.failed_checkpoint = e.step;
   s_.failed_checkpoint_reason = e.reason;
   finish_if_saved();
@@ -320,7 +323,10 @@ void Decider::operator()(const Tick&) {
                               " ms for " + s_.waiting_for);
     return;
   }
-  if (gathering() && all_in_generation() && waited(s_.join_timeout_ms)) {
+  // Steps may be long; that who makes one gets on, its node watches.
+  const bool ready = all_members([](const Trainer& t) { return t.ready; });
+  if (gathering() && all_in_generation() &&
+      waited(ready ? kFirstStep * s_.join_timeout_ms : s_.join_timeout_ms)) {
     std::string late;
     for (const Place& p : places(s_.rules, s_.layout))
       if (!s_.trainers.at(p.trainer).ready) {

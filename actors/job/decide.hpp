@@ -191,6 +191,7 @@ struct CheckpointSaved {
 struct CheckpointFailed {
   uint64_t step = 0;
   std::string reason;
+  uint64_t generation = 0;  // that was to be saved
 };
 /// A node's trainer alone makes no progress (stuck), or others found it to be wrong.
 struct Suspected {
@@ -277,6 +278,12 @@ struct Decision {
 
 /// Whether what was made of `step` in `generation` is one of the states that differed.
 bool doubted(const State& state, uint64_t step, uint64_t generation);
+/// The newest generation that trainers were told to join; faults of one before it have been dealt
+/// with.
+uint64_t newest_joined(const State& state);
+/// The records of a run end with `step`, made in `generation`: what of it is still committed. Steps
+/// that were undone stay in the records until they are made again.
+uint64_t committed_of(const State& state, uint64_t step, uint64_t generation);
 
 /// Changes `state` and tells what to do, in order. now_ms: any monotonic clock.
 Decision decide(int64_t now_ms, State& state, const Event& event);

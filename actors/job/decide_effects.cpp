@@ -84,7 +84,7 @@ void Decider::doubt(uint64_t step, uint64_t generation) {
   if (s_.doubts.size() > doubts_kept) s_.doubts.erase(s_.doubts.begin());
   for (auto& [name, t] : s_.trainers)
     if (!t.ready || t.generation <= generation) t.doubted.push_back({step, generation});
-  if (newest_joined() > generation || s_.committed_step < step) return;
+  if (newest_joined(s_) > generation || s_.committed_step < step) return;
   record("", "steps_undone", number(s_.committed_step - step + 1),
          "replicas have made different states");
   s_.committed_step = step - 1;

@@ -193,7 +193,8 @@ void Decider::join(Layout next, const Beginning& beginning) {
     trainer.step = order.step;
   }
   if (s_.phase != Phase::starting) s_.phase = Phase::recovering;
-  wait("the first step");
+  s_.failed_checkpoint_reason.clear();
+  wait("trainers to restore their state");
   because(what + "; generation " + number(s_.generation) + " begins at step " + number(order.step) +
           " from " +
           (std::ranges::any_of(order.moves, &Move::peer) ? "peer" : to_string(order.source)) +

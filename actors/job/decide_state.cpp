@@ -80,4 +80,18 @@ bool doubted(const State& state, uint64_t step, uint64_t generation) {
       state.doubts, [&](const Doubt& d) { return d.step == step && d.generation >= generation; });
 }
 
+uint64_t newest_joined(const State& state) {
+  uint64_t newest = 0;
+  for (const auto& [name, trainer] : state.trainers) newest = std::max(newest, trainer.generation);
+  return newest;
+}
+
+uint64_t committed_of(const State& state, uint64_t step, uint64_t generation) {
+  const bool undone =
+      generation < newest_joined(state) || std::ranges::any_of(state.doubts, [&](const Doubt& d) {
+        return d.step <= step && d.generation >= generation;
+      });
+  return undone && step > state.committed_step ? state.committed_step : step;
+}
+
 }  // namespace simplescale::job

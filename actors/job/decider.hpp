@@ -56,12 +56,6 @@ class Decider {
     auto found = s_.trainers.find(name);
     return found == s_.trainers.end() || over() ? nullptr : &found->second;
   }
-  /// Faults of a generation before it have been dealt with.
-  uint64_t newest_joined() const {
-    uint64_t newest = 0;
-    for (const auto& [name, trainer] : s_.trainers) newest = std::max(newest, trainer.generation);
-    return newest;
-  }
   static bool in_generation(const Trainer& t) {
     return t.state == TrainerState::training || t.state == TrainerState::finished;
   }

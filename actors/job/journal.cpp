@@ -244,7 +244,7 @@ Result<RecordsEnd> mend_records(const std::string& folder, bool ledger, uint64_t
         from = end = begin;
       }
       if (samples == global_batch) {
-        result = {true, step};
+        result = {true, step, generation};
       } else {
         SS_RETURN_IF_ERROR(tail.cut(from));
       }
@@ -252,8 +252,9 @@ Result<RecordsEnd> mend_records(const std::string& folder, bool ledger, uint64_t
   }
   for (size_t end = metrics.text.size(); end > 0;) {
     const size_t begin = metrics.line_before(end);
-    const uint64_t step = number(metrics.line(begin, end), "step");
-    if (!ledger && !result.any) result = {true, step};
+    const nlohmann::json line = metrics.line(begin, end);
+    const uint64_t step = number(line, "step");
+    if (!ledger && !result.any) result = {true, step, number(line, "generation")};
     if (step <= result.step) break;
     SS_RETURN_IF_ERROR(metrics.cut(begin));
     end = begin;

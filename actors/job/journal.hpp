@@ -92,7 +92,7 @@ double wall_time_s();
 /// after the last whole step. Blocks; nobody else may write. ledger: the run keeps one.
 struct RecordsEnd {
   bool any = false;
-  uint64_t step = 0;
+  uint64_t step = 0, generation = 0;  // the last step, and in which generation it was made
 };
 Result<RecordsEnd> mend_records(const std::string& folder, bool ledger, uint64_t global_batch);
 

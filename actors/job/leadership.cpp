@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "actors/clock.hpp"
 #include "actors/job/supervisor.hpp"
 #include "runtime/base/log.hpp"
 
@@ -13,12 +14,6 @@ using namespace std::chrono_literals;
 constexpr auto kPatience = 200ms;       // for the standby, and for the epoch files
 constexpr int64_t kAppointMs = 10'000;  // for a standby to present itself
 constexpr int64_t kReturnMs = 1'500;    // for nodes to find a new supervisor
-
-int64_t now_ms(Self* self) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             self->clock().now().time_since_epoch())
-      .count();
-}
 
 void finish(Self* self, int code, const std::string& reason) {
   auto& finished = self->state.options.leadership.finished;
@@ -152,7 +147,8 @@ void begin(Self* self) {
   s.job.generation = std::max(s.job.generation, given_out);
   s.incidents = from.incidents;
   s.members = job::places(s.job.rules, s.job.layout);
-  s.members_generation = s.job.generation;
+  s.members_generation = job::newest_joined(s.job);
+  if (s.members_generation == 0) s.members_generation = s.job.generation;
   for (const job::Place& place : s.members)
     s.groups = std::max<uint64_t>(s.groups, place.group + 1);
   // At the end of one its last records may still have been on their way to the file.
@@ -168,12 +164,15 @@ void begin(Self* self) {
     s.incident->since_ms = o.lost_at_ms;
     s.incident->what = "supervisor: " + o.lost;
   }
-  // What the configuration wants to happen by now has happened.
-  const auto& faults = s.options.config.inject.faults;
-  for (const auto& fault : faults)
-    s.injected.push_back(static_cast<uint64_t>(std::max<int64_t>(1, fault.step)) <=
-                         s.recorded_step.value_or(0) + 1);
   if (!s.recorded_step && from.recorded) s.recorded_step = from.recorded_step;
+  if (s.recorded_step) {
+    s.recorded_step = job::committed_of(s.job, *s.recorded_step, s.options.recorded_generation);
+    s.options.journal->mark(*s.recorded_step);  // checkpoints wait for it
+  }
+  // What the configuration wants to happen by now has happened.
+  std::erase_if(s.planned, [&s](const InjectFault& fault) {
+    return fault.step <= s.recorded_step.value_or(0) + 1;
+  });
   s.lead.sequence = from.sequence;
   s.lead.end_exit = from.end_exit;
   s.lead.end_reason = from.end_reason;
@@ -188,8 +187,11 @@ void begin(Self* self) {
   record(self, incident ? "decide" : "resume", "took_over", s.options.node,
          "epoch " + std::to_string(o.epoch) + ", generation " + std::to_string(s.job.generation) +
              (s.recorded_step ? ", after step " + std::to_string(*s.recorded_step) : ""));
-  if (s.recorded_step && *s.recorded_step > s.job.committed_step)
+  if (!s.recorded_step || *s.recorded_step <= s.job.committed_step) return;
+  if (s.options.recorded_generation == s.job.generation)
     s.lead.handle(job::StepCommitted{s.job.generation, *s.recorded_step});
+  else
+    s.job.committed_step = *s.recorded_step;  // just before its generation was fenced
 }
 
 bool put_off(Self* self, const job::Event& event) {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "actors/clock.hpp"
 #include "runtime/base/log.hpp"
 
 namespace simplescale {
@@ -12,12 +13,6 @@ using Self = caf::stateful_actor<StandbyState>;
 constexpr int64_t kStaleMs = 1'500;    // three heartbeats of the epoch file
 constexpr int64_t kWatchMs = 100;      // how often it is looked at once the link is broken
 constexpr int64_t kUselessMs = 4'000;  // a heartbeat that goes on so long: only the link is broken
-
-int64_t now_ms(Self* self) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             self->clock().now().time_since_epoch())
-      .count();
-}
 
 void end(Self* self, bool take_over, const std::string& reason, bool silent) {
   StandbyState& s = self->state;

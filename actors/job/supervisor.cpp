@@ -7,10 +7,9 @@
 #include <set>
 
 #include "actors/checkpoint/checkpoint.hpp"
+#include "actors/clock.hpp"
 #include "actors/job/commands.hpp"
 #include "actors/job/records.hpp"
-#include "actors/node/check.hpp"
-#include "runtime/base/fleet.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/trace.hpp"
@@ -41,16 +40,12 @@ using nlohmann::json;
 
 constexpr size_t incidents_kept = 1000;
 
-int64_t now_ms(Self* self) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             self->clock().now().time_since_epoch())
-      .count();
-}
-
+/// One content for all, so that the transport encodes a large one only once.
 template <class Message>
-void to_nodes(Self* self, const Message& message) {
+void to_nodes(Self* self, Message message) {
+  const caf::message content = caf::make_message(std::move(message));
   for (auto& [name, node] : self->state.nodes)
-    if (node.handle) self->send(node.handle, message);
+    if (node.handle) self->send(node.handle, content);
 }
 
 template <class Message>
@@ -65,11 +60,12 @@ int64_t wall_ns() {
   return trace::now_ns() + trace::wall_offset_ns();
 }
 
-/// Everybody writes what it did in these windows of time.
+/// Nodes write what they did in these windows of time, and so do we.
 void write_traces(Self* self, const std::vector<TraceWindow>& windows) {
   if (!trace::on()) return;
   for (const TraceWindow& window : windows) {
-    to_nodes(self, WriteTrace{window.name, window.begin_ns, window.end_ns});
+    for (const std::string& node : self->state.traces.writers(window, self->state.job.node_order))
+      to_node(self, node, WriteTrace{window.name, window.begin_ns, window.end_ns});
     self->spawn<caf::detached>([run = self->state.options.run, window](caf::event_based_actor*) {
       write_own_trace(run, window, "supervisor");
     });
@@ -155,6 +151,8 @@ void carry_out(Self* self, const job::Leave& leave) {
   to_nodes(self, LeaveGeneration{leave.generation, leave.reason});
 }
 
+void inject_due(Self* self, uint64_t committed);
+
 void carry_out(Self* self, const job::Join& join) {
   JobState& s = self->state;
   settle_records(self, join.step);
@@ -183,38 +181,21 @@ void carry_out(Self* self, const job::Join& join) {
       order.members.push_back(
           {move.source, no_group, move.shard, s.job.trainers.at(move.source).address});
   }
-  to_nodes(self, order);
+  to_nodes(self, std::move(order));
   s.traces.begun(wall_ns());
   s.training_since_ms = now_ms(self);
   s.committed_at_ms = s.training_since_ms;
   s.committed_time = 0;
   s.training_since_step = join.step;
+  inject_due(self, join.step);
 }
 
 void carry_out(Self* self, const job::KillTrainer& kill) {
   to_node(self, job::node_of(kill.trainer), KillTrainer{kill.trainer, kill.reason});
 }
 
-/// The links that a node measures: to nodes that are up, or examined as well.
-std::vector<LinkEnd> links_of(const JobState& s, const std::string& node) {
-  auto is_there = [&s](const std::string& peer) {
-    return s.nodes.contains(peer) &&
-           (s.job.nodes.at(peer).state == job::NodeState::up ||
-            std::ranges::find(s.job.examined, peer) != s.job.examined.end());
-  };
-  std::vector<LinkEnd> links;
-  for (const std::string& peer : link_peers(s.job.node_order, node, is_there))
-    links.push_back({peer, s.nodes.at(peer).address});
-  return links;
-}
-
 void carry_out(Self* self, const job::CheckNode& check) {
-  JobState& s = self->state;
-  std::vector<LinkEnd> links = links_of(s, check.node);
-  auto& others = s.link_checks[check.node].others;
-  others.clear();
-  for (const LinkEnd& link : links) others.emplace_back(link.node, s.nodes.at(link.node).pid);
-  to_node(self, check.node, CheckNode{check.reason, std::move(links)});
+  diagnosis::examine(self, check);
 }
 
 void carry_out(Self* self, const job::StopAtStep& stop) {
@@ -242,10 +223,11 @@ void carry_out(Self* self, const job::Record& record) {
     s.incident->what = record.subject + ": " + record.reason;
     s.health.write(record.subject.substr(0, record.subject.find('.')), *s.options.journal);
   }
-  if (record.phase == "detect") s.traces.incident_begun(s.job.generation, s.incidents, wall_ns());
+  if (record.phase == "detect")
+    s.traces.incident_begun(s.job.generation, s.incidents, job::node_of(record.subject), wall_ns());
   trace::instant(record.kind, record.subject);
   json line = event_line(s, record, now);
-  if (record.kind == "diagnosed") line["machines"] = std::exchange(s.judged, {});
+  if (record.kind == "diagnosed") line["machines"] = std::exchange(s.diagnosis.judged, {});
   s.options.journal->append("events.jsonl", line);
   log::info("{}{}{}{}", record.kind, record.subject.empty() ? "" : " " + record.subject,
             record.reason.empty() ? "" : ": ", record.reason);
@@ -299,18 +281,29 @@ bool inject(Self* self, const InjectFault& fault) {
   return to_node(self, trainer ? job::node_of(fault.target) : fault.target, fault);
 }
 
-/// Faults of the configuration, a step ahead so that they happen while it is made.
+/// What was planned for the step that is made now.
 void inject_due(Self* self, uint64_t committed) {
   JobState& s = self->state;
-  const auto& faults = s.options.config.inject.faults;
-  s.injected.resize(faults.size());
-  for (size_t i = 0; i < faults.size(); ++i) {
-    const auto step = static_cast<uint64_t>(std::max<int64_t>(1, faults[i].step));
-    if (s.injected[i] || committed + 1 < step) continue;
-    s.injected[i] = true;
-    if (faults[i].kind == "kill_supervisor") self->delayed_send(self, 20ms, local::Die{});
-    inject(self, InjectFault{faults[i].kind, faults[i].target, step, 0, 0});
+  std::vector<InjectFault> due;
+  std::erase_if(s.planned, [&](const InjectFault& fault) {
+    if (fault.step > committed + 1) return false;
+    due.push_back(fault);
+    return true;
+  });
+  for (const InjectFault& fault : due) {
+    if (fault.kind == "kill_supervisor") self->delayed_send(self, 20ms, local::Die{});
+    inject(self, fault);
   }
+}
+
+/// Those of the configuration for steps that are still to be made.
+std::vector<InjectFault> planned_faults(const JobOptions& options) {
+  std::vector<InjectFault> planned;
+  for (const auto& fault : options.config.inject.faults)
+    if (const auto step = static_cast<uint64_t>(std::max<int64_t>(1, fault.step));
+        step > options.checkpoint_step.value_or(0))
+      planned.push_back({fault.kind, fault.target, step, 0, 0});
+  return planned;
 }
 
 job::Fault fault_of(const std::string& name) {
@@ -326,6 +319,10 @@ job::Fault fault_of(const std::string& name) {
 /// What consoles and clients ask for.
 CommandReply carry_out(Self* self, const Command& command, const Request& request) {
   JobState& s = self->state;
+  if (request.fault && request.fault->step > s.job.committed_step + 1) {
+    s.planned.push_back(*request.fault);
+    return {true, "planned for step " + std::to_string(request.fault->step), ""};
+  }
   if (request.fault)
     return inject(self, *request.fault)
                ? CommandReply{true, "injected " + request.fault->kind, ""}
@@ -357,7 +354,8 @@ void answer(Self* self, const Command& command) {
   if (!acts) return promise.deliver(describe(s, command.words));
   carry_out(self, job::Record{"", "command", request.words, command.who});
   CommandReply reply = carry_out(self, command, request);
-  const bool dies = request.fault && request.fault->kind == "kill_supervisor";
+  const bool dies = request.fault && request.fault->kind == "kill_supervisor" &&
+                    request.fault->step <= s.job.committed_step + 1;
   const uint64_t number = ++s.asked;
   s.answers.emplace(number, JobState::Answer{promise, std::move(reply), dies});
   s.options.journal->when_written([me = caf::actor_cast<caf::actor>(self), number](bool written) {
@@ -393,7 +391,7 @@ void copy_to_peers(Self* self, uint64_t step) {
   for (CopyTask& task : order->copies)
     if (auto found = s.nodes.find(task.node); found != s.nodes.end())
       task.address = found->second.address;
-  to_nodes(self, *order);
+  to_nodes(self, std::move(*order));
 }
 
 void commit(Self* self, uint64_t step, const JobState::Step& reports) {
@@ -427,6 +425,7 @@ void publish_recorded(Self* self) {
   std::erase_if(s.unpublished, [&](const ShardSaved& saved) {
     // Replicas compare a step's state in the next one, or before they finish.
     if (job::doubted(s.job, saved.step, saved.generation)) return true;
+    if (s.job.has_checkpoint && saved.step <= s.job.checkpoint_step) return true;  // told once more
     if (saved.step > recorded || (saved.step == recorded && !finished(saved.step))) return false;
     self->send(
         s.publisher,
@@ -477,88 +476,6 @@ void step_done(Self* self, const StepDone& done) {
   }
 }
 
-/// Whoever lends us the machines wants to know.
-void tell_of_failed_diagnosis(Self* self, const std::string& node, const std::string& reason) {
-  const JobState& s = self->state;
-  if (!s.options.diagnosis_failed) return;
-  self->spawn<caf::detached>([tell = s.options.diagnosis_failed, journal = s.options.journal,
-                              line = event_line(s, {"", "", node, ""}, now_ms(self)),
-                              host = s.nodes.at(node).host, reason](caf::event_based_actor*) {
-    const auto [kind, text] = tell(host, reason);
-    if (kind.empty()) return;
-    json event = line;
-    event["kind"] = kind;
-    event["reason"] = text;
-    journal->append("events.jsonl", event);
-  });
-}
-
-/// What these nodes found, also in comparison with each other and with what others told before.
-void judge(Self* self, const std::map<std::string, NodeChecked>& reports) {
-  JobState& s = self->state;
-  std::vector<MachineReport> machines;
-  for (const auto& [name, checked] : reports)
-    machines.push_back({name, from_json(json::parse(checked.report, nullptr, false)), ""});
-  for (const MachineReport& m : machines) s.checks[m.name] = to_json(m.checks);
-  std::vector<MachineReport> others;
-  for (const auto& [name, report] : s.checks)
-    if (!reports.contains(name)) others.push_back({name, from_json(report), ""});
-  compare(machines, others);
-  for (const MachineReport& m : machines) s.judged[m.name] = to_json(m.checks);
-  for (const MachineReport& m : machines) {
-    json line = event_line(s, {"", "checked", m.name, table(m.checks)}, now_ms(self));
-    line["checks"] = to_json(m.checks);
-    s.options.journal->append("events.jsonl", line);
-    // Links that fail to agents which have been lost meanwhile say nothing; others may be about to
-    // be. Once more then, with those that are left.
-    JobState::LinkCheck& links = s.link_checks[m.name];
-    const bool gone = std::ranges::none_of(links.others, [&s](const auto& other) {
-      const auto known = s.nodes.find(other.first);
-      return known != s.nodes.end() && known->second.pid == other.second &&
-             s.job.nodes.at(other.first).state == job::NodeState::up;
-    });
-    const bool only_links = !all_ok(m.checks) && std::ranges::all_of(m.checks, [](const auto& r) {
-      return r.ok || r.check.starts_with("link");
-    });
-    if (only_links && (gone || !links.doubted)) {
-      links.doubted = links.doubted || !gone;
-      carry_out(self, job::CheckNode{m.name, "its links once more"});
-      continue;
-    }
-    s.link_checks.erase(m.name);
-    const NodeChecked& checked = reports.at(m.name);
-    const std::string wrong = checked.ok ? complaints(m.checks) : checked.reason;
-    handle(self, job::NodeChecked{m.name, wrong.empty(), wrong});
-    auto found = s.job.nodes.find(m.name);
-    if (!wrong.empty() && found != s.job.nodes.end() &&
-        found->second.state == job::NodeState::drained)
-      tell_of_failed_diagnosis(self, m.name, wrong);
-  }
-}
-
-/// Nodes that are examined together are judged together, as soon as all have told, or some for a
-/// while, which is less than what decide() waits for them.
-void judge_if_due(Self* self) {
-  constexpr int64_t enough_ms = 30'000;
-  JobState& s = self->state;
-  if (s.reports.empty()) return;
-  const bool all = std::ranges::all_of(s.job.examined, [&](const std::string& name) {
-    return !s.job.nodes.at(name).checking || s.reports.contains(name);
-  });
-  if (all || now_ms(self) - s.reports_since_ms > enough_ms)
-    judge(self, std::exchange(s.reports, {}));
-}
-
-void node_checked(Self* self, const NodeChecked& checked) {
-  JobState& s = self->state;
-  if (!s.job.nodes.contains(checked.node)) return;
-  if (std::ranges::find(s.job.examined, checked.node) == s.job.examined.end())
-    return judge(self, {{checked.node, checked}});
-  if (s.reports.empty()) s.reports_since_ms = now_ms(self);
-  s.reports[checked.node] = checked;
-  judge_if_due(self);
-}
-
 /// A line of a log means something: an event, and perhaps the cause of an incident.
 void log_found(Self* self, LogFound found) {
   constexpr size_t text_max = 400, causes_kept = 64;
@@ -585,7 +502,7 @@ void tick(Self* self) {
   self->delayed_send(self, 100ms, local::Tick{});
   leadership::tick(self);
   handle(self, job::Tick{});
-  judge_if_due(self);
+  diagnosis::judge_if_due(self);
   const JobState& s = self->state;
   if (s.status_due || now_ms(self) - s.status_at_ms >= 1000) publish_status(self);
 }
@@ -645,6 +562,7 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
   });
   s.recorded_step = s.options.recorded_step;
+  s.planned = planned_faults(s.options);
   s.traces =
       TracePlan(s.options.config.metrics.trace_steps, s.options.config.metrics.trace_recoveries);
   s.copy_rounds =
@@ -717,7 +635,7 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
         if (self->state.copy_rounds.ended(sent))
           log::info("step {} is whole in the memory of peer nodes", sent.step);
       },
-      [self](const NodeChecked& checked) { node_checked(self, checked); },
+      [self](const NodeChecked& checked) { diagnosis::node_checked(self, checked); },
       [self](const NodeHealth& report) {
         JobState& s = self->state;
         if (s.job.nodes.contains(report.node))
@@ -746,7 +664,8 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
         if (published.error.empty())
           handle(self, job::CheckpointSaved{published.step});
         else
-          handle(self, job::CheckpointFailed{published.step, published.error});
+          handle(self,
+                 job::CheckpointFailed{published.step, published.error, published.generation});
       },
       [self](const RequestStop& stop) {
         Code code = Code::ok;

@@ -1,7 +1,7 @@
 // The supervisor actor: hears all nodes, asks decide() (decide.hpp), carries out what it says, and
 // keeps the run's records (metrics, events, ledger, status page). It lives in a process of its own,
 // on some node; everybody else knows it by an ordinary handle. Leading, deposing and the standby
-// are in leadership.hpp.
+// are in leadership.hpp, examining nodes in diagnosis.hpp.
 //
 // Runs on the transport thread or a CAF worker; file writing is the journal's thread, publishing
 // checkpoints an actor's.
@@ -22,6 +22,7 @@
 #include "actors/job/anomalies.hpp"
 #include "actors/job/copy_plan.hpp"
 #include "actors/job/decide.hpp"
+#include "actors/job/diagnosis.hpp"
 #include "actors/job/health_history.hpp"
 #include "actors/job/journal.hpp"
 #include "actors/job/leadership.hpp"
@@ -46,6 +47,7 @@ struct JobOptions {
   std::string tokenizer;                    // to keep with checkpoints; may be empty
   std::shared_ptr<Journal> journal;
   std::optional<uint64_t> recorded_step;  // newest in the records, if it takes a run over
+  uint64_t recorded_generation = 0;       // that made it
   LeadershipOptions leadership;
   /// Blocks; told of a host that failed its diagnosis, it returns an event's kind and reason, or
   /// "".
@@ -85,17 +87,7 @@ struct JobState {
   std::optional<uint64_t> recorded_step;     // newest in metrics and ledger
   Anomalies anomalies;
   job::CopyRounds copy_rounds;
-  std::map<std::string, nlohmann::json> checks;  // the newest diagnosis by node
-  /// Of the nodes that are examined together, until all have told.
-  std::map<std::string, NodeChecked> reports;
-  int64_t reports_since_ms = 0;                  // the first of them
-  std::map<std::string, nlohmann::json> judged;  // what became of them
-  /// The examination of a node's links: with which agents, and whether they failed it before.
-  struct LinkCheck {
-    std::vector<std::pair<std::string, int32_t>> others;  // node, pid
-    bool doubted = false;
-  };
-  std::map<std::string, LinkCheck> link_checks;  // by node
+  Diagnosis diagnosis;
   HealthHistory health;
   caf::actor publisher;
   uint64_t incidents = 0;
@@ -112,7 +104,7 @@ struct JobState {
   };
   std::deque<Finding> causes;                    // root causes that logs told of, the newest last
   std::map<uint64_t, nlohmann::json> explained;  // incident -> its phases and reasons, for `why`
-  std::vector<bool> injected;                    // by index in the configuration
+  std::vector<InjectFault> planned;              // each to be injected while its step is made
   int64_t committed_at_ms = 0, training_since_ms = 0;
   double committed_time = 0;  // of the newest step, by its trainers; 0: none in this generation
   uint64_t training_since_step = 0;

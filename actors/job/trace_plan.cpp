@@ -27,7 +27,10 @@ void TracePlan::begun(int64_t at_ns) {
   last_ns_ = at_ns;
 }
 
-void TracePlan::incident_begun(uint64_t generation, uint64_t incident, int64_t at_ns) {
+void TracePlan::incident_begun(uint64_t generation, uint64_t incident, const std::string& node,
+                               int64_t at_ns) {
+  if (!recovery_) hurt_.clear();
+  hurt_.insert(node);
   if (!recoveries_ || recovery_) return;
   const int64_t since = before_ns_ > 0 ? before_ns_ : last_ns_ > 0 ? last_ns_ : at_ns - kUnknownNs;
   recovery_ = {std::clamp(since, at_ns - kLongestBeforeNs, at_ns), generation, incident};
@@ -55,6 +58,17 @@ std::vector<TraceWindow> TracePlan::over(int64_t at_ns) {
   if (steps_) end_steps(at_ns, windows);
   if (recovery_) end_recovery(at_ns, windows);
   return windows;
+}
+
+std::vector<std::string> TracePlan::writers(const TraceWindow& window,
+                                            const std::vector<std::string>& nodes) const {
+  if (!window.name.starts_with(kRecoveryTraces) || nodes.size() <= kRecoveryNodes) return nodes;
+  std::vector<std::string> chosen, others;
+  for (const std::string& node : nodes) (hurt_.contains(node) ? chosen : others).push_back(node);
+  chosen.resize(std::min(chosen.size(), kRecoveryNodes));
+  const size_t more = std::min(kRecoveryNodes - chosen.size(), others.size());
+  for (size_t i = 0; i < more; ++i) chosen.push_back(others[i * others.size() / more]);
+  return chosen;
 }
 
 void TracePlan::end_steps(int64_t at_ns, std::vector<TraceWindow>& windows) {

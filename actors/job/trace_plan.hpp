@@ -27,8 +27,10 @@ class TracePlan {
 
   /// A generation is told to begin.
   void begun(int64_t at_ns);
-  /// generation: the one that fails. Whatever fails before it ends is of the same trace.
-  void incident_begun(uint64_t generation, uint64_t incident, int64_t at_ns);
+  /// generation: the one that fails, on this node. Whatever fails before it ends is of the same
+  /// trace.
+  void incident_begun(uint64_t generation, uint64_t incident, const std::string& node,
+                      int64_t at_ns);
   /// Training goes on, in this generation.
   void incident_ended(uint64_t generation, uint64_t incident);
   /// ended_ns: when the first trainer was done with it. Returns what is complete now.
@@ -36,6 +38,13 @@ class TracePlan {
   /// Nothing more will be committed: what was under way, also a recovery that did not come to an
   /// end.
   std::vector<TraceWindow> over(int64_t at_ns);
+
+  /// Who writes a window: all nodes what was chosen, of a recovery those that it happened to and
+  /// some of the others, at most kRecoveryNodes. Thousands of nodes would write gigabytes, each
+  /// time and at the same moment.
+  std::vector<std::string> writers(const TraceWindow& window,
+                                   const std::vector<std::string>& nodes) const;
+  static constexpr size_t kRecoveryNodes = 16;
 
  private:
   struct Steps {
@@ -55,6 +64,7 @@ class TracePlan {
   int64_t last_ns_ = 0, before_ns_ = 0;  // when the last two steps ended; 0: unknown
   std::optional<Steps> steps_;
   std::optional<Recovery> recovery_;
+  std::set<std::string> hurt_;  // the nodes of the newest recovery
 };
 
 }  // namespace simplescale

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "actors/checkpoint/checkpoint.hpp"
+#include "actors/clock.hpp"
 #include "actors/dataloader/dataloader.hpp"
 #include "actors/node/join.hpp"
 #include "actors/node/trainer_process.hpp"
@@ -28,12 +29,6 @@ constexpr size_t kEndedKept = 64;
 constexpr int kWarmNice = 15;  // of a process that no slot needs yet
 // The tree gives up on a process only after the supervisor should have given up on the node.
 constexpr uint32_t kLastResort = 10;
-
-int64_t now_ms(Self* self) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             self->clock().now().time_since_epoch())
-      .count();
-}
 
 /// "n1/p2" as a part of a file's name.
 std::string dotted(std::string process) {

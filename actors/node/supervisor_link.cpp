@@ -1,5 +1,6 @@
 #include "actors/node/supervisor_link.hpp"
 
+#include "actors/clock.hpp"
 #include "runtime/base/log.hpp"
 
 namespace simplescale {
@@ -15,12 +16,6 @@ constexpr int64_t kAskAgainMs = 100;     // the same address is tried again
 constexpr int64_t kPatienceMs = 1'000;   // before a node starts a supervisor
 constexpr int64_t kTakeoverMs = 3'000;   // the same where a standby is to take over
 constexpr int64_t kPerNodeMs = 500;      // more for each node
-
-int64_t now_ms(Self* self) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             self->clock().now().time_since_epoch())
-      .count();
-}
 
 void alone(Self* self, int64_t patience_ms) {
   LinkState& s = self->state;
@@ -68,7 +63,6 @@ void present(Self* self) {
   if (s.copies) to_leader(self, *s.copies);
   for (const auto& report : s.reports)
     std::visit([self](const auto& message) { to_leader(self, message); }, report);
-  if (s.checked) to_leader(self, *s.checked);
   if (s.stop) to_leader(self, *s.stop);
 }
 
@@ -248,9 +242,14 @@ caf::behavior supervisor_link(Self* self, LinkOptions options) {
         to_leader(self, down);
       },
       [self](const TrainerIdle& idle) {
-        // The answer to the fence says less than what the trainer found in that generation.
-        auto& last = self->state.trainers[idle.trainer].idle;
-        if (!last || last->generation != idle.generation || !idle.fault.empty()) last = idle;
+        // The answer to a fence says less than what the trainer found in that generation; and that
+        // to an older one, which may have had to wait, nothing.
+        LinkState::Trainer& trainer = self->state.trainers[idle.trainer];
+        const uint64_t newest =
+            std::max(trainer.up.generation, trainer.idle ? trainer.idle->generation : 0);
+        const bool news =
+            !trainer.idle || trainer.idle->generation < idle.generation || !idle.fault.empty();
+        if (idle.generation >= newest && news) trainer.idle = idle;
         to_leader(self, idle);
       },
       [self](const PeerCopies& copies) {
@@ -259,10 +258,8 @@ caf::behavior supervisor_link(Self* self, LinkOptions options) {
       },
       [self](const CopySent& sent) { to_leader(self, sent); },
       [self](const NodeHealth& health) { to_leader(self, health); },
-      [self](const NodeChecked& checked) {
-        self->state.checked = checked;
-        to_leader(self, checked);
-      },
+      // Not told again: whoever still wants to know asks anew, and this may be of long ago.
+      [self](const NodeChecked& checked) { to_leader(self, checked); },
       [self](const RequestStop& stop) {
         self->state.stop = stop;
         to_leader(self, stop);

@@ -78,7 +78,6 @@ struct LinkState {
   std::optional<NodeHello> hello;
   std::map<std::string, Trainer> trainers;
   std::optional<PeerCopies> copies;
-  std::optional<NodeChecked> checked;
   std::optional<RequestStop> stop;
   std::deque<Report> reports;
 };

@@ -87,6 +87,11 @@ Result<JobOptions> job_options(const Process& p, bool takes_over) {
       return Status(Code::bad_config, found->checkpoint.folder() +
                                           " holds another model than the configuration's; give "
                                           "this run a folder of its own with --run=FOLDER");
+    if (found->checkpoint.info().step > static_cast<uint64_t>(p.plan.max_steps))
+      return Status(Code::bad_config, found->checkpoint.folder() +
+                                          " is beyond the configuration's last step, " +
+                                          std::to_string(p.plan.max_steps) +
+                                          "; give this run a folder of its own with --run=FOLDER");
     job.checkpoint_step = found->checkpoint.info().step;
     job.older_checkpoints = found->older;
   } else if (found.status().code() != Code::not_found) {
@@ -205,7 +210,10 @@ Result<int> supervise(const Process& p, Before before) {
   SS_ASSIGN(const RecordsEnd records,
             mend_records(p.options.run, p.config.data.ledger,
                          static_cast<uint64_t>(p.plan.global_batch_size)));
-  if (takes_over && records.any) job.recorded_step = records.step;
+  if (takes_over && records.any) {
+    job.recorded_step = records.step;
+    job.recorded_generation = records.generation;
+  }
 
   auto end = std::make_shared<std::promise<std::pair<int, std::string>>>();
   auto result = end->get_future();

@@ -66,6 +66,7 @@ struct ShardRecord {
   uint64_t bytes = 0;
   Hash128 header;
   std::map<std::string, Hash128> tensors;  // "params.embed": ...
+  bool operator==(const ShardRecord&) const = default;
 };
 /// As one line of JSON, to travel from the node that wrote it to the coordinator.
 std::string to_json(const ShardRecord& record);
@@ -96,7 +97,13 @@ Result<std::string> publish_checkpoint(const std::string& checkpoints,
                                        const std::vector<ShardRecord>& records,
                                        FileOps& ops = system_files());
 
-/// The same for a checkpoint of its own, outside a run: `folder` must not exist.
+/// The folder of step-N if these records have been published already, by a coordinator that did not
+/// come to say so: tmp_folder is gone and step-N has them. not_found.
+Result<std::string> published_checkpoint(const std::string& checkpoints,
+                                         const std::string& tmp_folder, uint64_t step,
+                                         const std::vector<ShardRecord>& records);
+
+/// As publish_checkpoint for a checkpoint of its own, outside a run: `folder` must not exist.
 Status publish_checkpoint_as(const std::string& folder, const std::string& tmp_folder,
                              const CheckpointInfo& info, const std::vector<ShardRecord>& records,
                              FileOps& ops = system_files());
@@ -122,6 +129,8 @@ class Checkpoint {
   const std::string& folder() const { return folder_; }
   const CheckpointInfo& info() const { return info_; }
   const std::vector<Unit>& units() const { return units_; }
+  /// Of its files, in the order of shards.
+  const std::vector<ShardRecord>& records() const { return records_; }
   uint64_t bytes() const;
 
   /// Gives the elements of a unit in order, piece by piece: sink(offset in the unit, values). What

@@ -144,6 +144,19 @@ Result<std::string> publish_checkpoint(const std::string& checkpoints,
   return status.in("checkpoint of step " + std::to_string(info.step));
 }
 
+Result<std::string> published_checkpoint(const std::string& checkpoints,
+                                         const std::string& tmp_folder, uint64_t step,
+                                         const std::vector<ShardRecord>& records) {
+  std::error_code error;
+  const std::string folder = checkpoints + "/" + step_folder_name(step);
+  const Status not_there(Code::not_found, folder + " is not of these records");
+  if (std::filesystem::exists(tmp_folder, error)) return not_there;
+  const auto checkpoint = Checkpoint::open(folder);
+  if (!checkpoint.ok() || !std::ranges::is_permutation(checkpoint->records(), records))
+    return not_there;
+  return folder;
+}
+
 Status publish_checkpoint_as(const std::string& folder, const std::string& tmp_folder,
                              const CheckpointInfo& info, const std::vector<ShardRecord>& records,
                              FileOps& ops) {

@@ -53,19 +53,16 @@ void append(std::string& out, const TraceSource& source, const TraceWindow& wind
   }
 }
 
-/// Our own files of recoveries long past.
-void forget_old(const std::string& folder, const std::string& who) {
+/// Recoveries long past; not every one of them has a file of ours.
+void forget_old(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error))
     if (std::string name = i->path().filename(); name.starts_with(kRecoveryTraces))
       names.push_back(std::move(name));
   std::ranges::sort(names);
-  for (size_t i = 0; i + kRecoveryTracesKept < names.size(); ++i) {
-    const fs::path old = fs::path(folder) / names[i];
-    fs::remove(old / (who + ".jsonl"), error);
-    fs::remove(old, error);  // unless others still have files there
-  }
+  for (size_t i = 0; i + kRecoveryTracesKept < names.size(); ++i)
+    fs::remove_all(fs::path(folder) / names[i], error);
 }
 
 Status read_process(const json& line, TracePart& part) {
@@ -144,7 +141,7 @@ Status write_trace_part(const RunFolder& run, const TraceWindow& window, const s
   fs::create_directory(run.traces(), error);  // a run's folder that was deleted stays so
   fs::create_directory(folder, error);
   SS_RETURN_IF_ERROR(write_file_atomic(folder + "/" + who + ".jsonl", text));
-  if (window.name.starts_with(kRecoveryTraces)) forget_old(run.traces(), who);
+  if (window.name.starts_with(kRecoveryTraces)) forget_old(run.traces());
   return {};
 }
 

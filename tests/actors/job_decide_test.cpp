@@ -484,7 +484,7 @@ TEST_CASE("job: the end waits for the last checkpoint, also through a failure") 
 TEST_CASE("job: a last checkpoint that cannot be saved ends the run, whoever is told first") {
   for (const bool early : {false, true}) {
     State s = training(2);
-    const CheckpointFailed failed{10, "no space left"};
+    const CheckpointFailed failed{10, "no space left", s.generation};
     if (early) decide(0, s, failed);
     Decision d;
     for (const Place& p : places(s.rules, s.layout))
@@ -492,6 +492,53 @@ TEST_CASE("job: a last checkpoint that cannot be saved ends the run, whoever is 
     if (!early) d = decide(0, s, failed);
     CHECK(only<Shutdown>(d).exit == Code::io);
   }
+}
+
+TEST_CASE("job: what an older generation could not save does not end the run") {
+  for (const bool early : {false, true}) {
+    State s = training(2);
+    const CheckpointFailed failed{10, "its copy was replaced", s.generation};
+    for (const Place& p : places(s.rules, s.layout))
+      decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
+    decide(0, s, TrainerDown{"n0.0", "signal 9"});
+    if (early) decide(0, s, failed);
+    all_idle(s, {9, 10});
+    back(s, "n0.0", 0, {9, 10});
+    for (const Place& p : places(s.rules, s.layout))
+      decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
+    if (!early) CHECK(all<Shutdown>(decide(0, s, failed)).empty());
+    CHECK(only<Shutdown>(decide(0, s, CheckpointSaved{10})).exit == Code::ok);
+  }
+}
+
+TEST_CASE("job: who restores its state has a deadline, a first step may take longer") {
+  State s = job_of(2);
+  all_up(s);
+  const int64_t late = s.join_timeout_ms + 1;
+  State slow = s;
+  decide(0, slow, TrainerReady{"n0.0", slow.generation});
+  CHECK(only<Fence>(decide(late, slow, Tick{})).generation == s.generation + 1);
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerReady{p.trainer, s.generation});
+  CHECK(all<Fence>(decide(late, s, Tick{})).empty());
+  CHECK(all<Fence>(decide(10 * late, s, Tick{})).empty());
+  CHECK(all<Fence>(decide(100 * late, s, Tick{})).size() == 1);  // nothing waits for ever
+}
+
+TEST_CASE("job: what the records tell of steps that were undone since is not committed") {
+  State s = training(2);
+  decide(0, s, StepCommitted{1, 8});
+  CHECK(committed_of(s, 9, 1) == 9);  // recorded just before the last supervisor died
+  // Replicas differ in step 8.
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerIdle{p.trainer, 1, p.shard, {7, 8}, Fault::mismatch, 8});
+  REQUIRE(s.committed_step == 7);
+  CHECK(committed_of(s, 8, 1) == 7);
+  CHECK(committed_of(s, 7, 1) == 7);
+  // The next generation has begun at 7, and has made nothing yet.
+  REQUIRE(newest_joined(s) == 2);
+  CHECK(committed_of(s, 9, 1) == 7);
+  CHECK(committed_of(s, 9, 2) == 9);
 }
 
 TEST_CASE("job: no_shard: a node holds as many groups as trainers") {

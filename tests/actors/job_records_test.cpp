@@ -235,6 +235,7 @@ TEST_SUITE("job records") {
     folder.write("ledger.jsonl", one + two);
     folder.write("events.jsonl", "{}\n");
     CHECK(mend().step == 2);
+    CHECK(mend().generation == 1);
     CHECK(folder.text("ledger.jsonl") == one + two);
 
     // Half a line everywhere, and a step of which one trainer's line is there.

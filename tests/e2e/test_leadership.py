@@ -116,6 +116,34 @@ class Leadership(Case):
         self.assertIn("deposed", (run / "logs/supervisor-n0.log").read_text())
         self.check(run, process, steps, want)
 
+    def test_dies_when_the_last_step_is_recorded_and_not_saved_yet(self):
+        steps = 60
+        want = self.digest_without_faults(steps)
+        faults = ", ".join(f'{{ step = {steps - 1}, kind = "slow_disk", target = "{node}" }}' for node in ("n0", "n1"))
+        run, process = self.begin(steps, f"--inject.faults=[{faults}]", "--checkpoint.disk_every_steps=0")
+        self.wait_for(lambda: last_step(run) == steps, "the last step")
+        self.assertFalse(events(run, "checkpoint_saved"))
+        os.kill(leader(run)[1], signal.SIGKILL)
+        self.check(run, process, steps, want)
+        self.assertEqual(len(events(run, "checkpoint_saved")), 1)
+        self.assertFalse(events(run, "checkpoint_failed"))
+
+    def test_dies_twice_with_a_pause_in_between(self):
+        """A fence that the second one has told again is answered after the pause's order to leave."""
+        run, process = self.begin(100000)
+        epoch = 1
+        os.kill(leader(run)[1], signal.SIGKILL)
+        epoch = self.succeeded(run, epoch)
+        self.command("console", run, "-c", "pause")
+        self.wait_for(lambda: all(t["state"] == "idle" for n in status(run)["nodes"] for t in n["trainers"]), "everybody to be idle")
+        os.kill(leader(run)[1], signal.SIGKILL)
+        self.succeeded(run, epoch)
+        step = last_step(run)
+        self.command("console", run, "-c", "resume")
+        self.wait_for(lambda: last_step(run) > step + 5, "training")
+        self.command("console", run, "-c", "stop")
+        self.assertEqual(process.wait(120), 0, process.stdout.read())
+
     def test_a_node_alone_restarts_its_supervisor(self):
         keys = ["--train.global_batch_size=8", *self.layout(1, 2), "--train.max_steps=400"]
         want = self.digest(self.train("reference", *keys))

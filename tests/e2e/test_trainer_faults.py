@@ -42,6 +42,20 @@ class TrainerFaults(Case):
         self.assertEqual(self.digest(run), want)
         self.assertIn("stuck at step", (run / "logs/n0.log").read_text())
 
+    def test_in_the_first_step_and_once_only_if_the_run_is_interrupted(self):
+        want = self.reference()
+        faults = [f'{{ step = {step}, kind = "nan_loss", target = "n1.0" }}' for step in (1, 8, 40)]
+        planned = f"--inject.faults=[{', '.join(faults)}]"
+        run, process = self.start("run", *self.two_by_two, planned)
+        self.wait_for(lambda: last_step(run) >= 12, "step 12")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0)
+        self.train("run", *self.two_by_two, planned)
+        self.assertEqual(self.digest(run), want)
+        injected = [e["step"] for e in lines(run / "events.jsonl") if e["kind"] == "injected"]
+        self.assertEqual(len(injected), 3, injected)
+        self.assertEqual(injected[0], 0)
+
     def test_a_warm_process_takes_over_without_a_new_start(self):
         run, process = self.start("run", *self.two_by_two, "--train.max_steps=100000")
         self.wait_for(lambda: last_step(run) >= 5, "step 5")

@@ -291,7 +291,7 @@ void Cluster::save_shard(const StateCopy& copy, int node, uint64_t generation, i
        Boss* boss = leader();
        if (disk.failing_until > now) {
          if (boss && boss->hung_until <= now)
-           handle(*boss, job::CheckpointFailed{copy.step, "no space left"});
+           handle(*boss, job::CheckpointFailed{copy.step, "no space left", generation});
          return;
        }
        if (!boss || boss->hung_until > now) {  // reports of saved shards are kept for the next one

@@ -1,0 +1,18 @@
+// The clock that actors decide by: it never jumps, and tests may replace it.
+#pragma once
+
+#include <caf/actor_clock.hpp>
+#include <caf/local_actor.hpp>
+#include <chrono>
+#include <cstdint>
+
+namespace simplescale {
+
+/// Milliseconds since some moment before the process started. Called by the actor itself.
+inline int64_t now_ms(caf::local_actor* self) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             self->clock().now().time_since_epoch())
+      .count();
+}
+
+}  // namespace simplescale
