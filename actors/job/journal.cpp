@@ -223,7 +223,9 @@ Result<RecordsEnd> mend_records(const std::string& folder, bool ledger, uint64_t
   SS_ASSIGN(Tail metrics, open_tail(folder + "/metrics.jsonl"));
   RecordsEnd result;
   SS_ASSIGN(Tail tail, open_tail(folder + "/ledger.jsonl"));
-  if (tail.text.empty()) ledger = false;  // somebody took it away: metrics.jsonl stays
+  const size_t last = metrics.line_before(metrics.text.size());
+  const bool begun = number(metrics.line(last, metrics.text.size()), "step") > 1;
+  if (tail.text.empty() && begun) ledger = false;  // somebody took it away: metrics.jsonl stays
   if (ledger) {
     // The last lines of one step and generation: all its samples, or the step goes.
     for (int tries = 0; tries < 2 && !tail.text.empty() && !result.any; ++tries) {

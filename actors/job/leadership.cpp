@@ -270,7 +270,9 @@ void tick(Self* self) {
       l.over_since_ms = now;
       if (l.standby) self->send(l.standby->handle, Shutdown{0, "the run is over"});
     }
-    if (alone || now - l.over_since_ms > 2 * s.options.config.supervision.shutdown_ms)
+    // Nodes that have yet to come are still to hear of it.
+    const bool told = alone && l.expected.empty();
+    if (told || now - l.over_since_ms > 2 * s.options.config.supervision.shutdown_ms)
       finish(self, 0, "the run is over");
   } else if (alone && now - l.alone_since_ms > s.options.config.cluster.join_timeout_ms) {
     finish(self, exit_code(Code::requeue),

@@ -259,6 +259,14 @@ TEST_SUITE("job records") {
     CHECK(folder.text("ledger.jsonl").empty());
     CHECK(folder.text("metrics.jsonl").empty());
 
+    // Its metrics were written, its ledger not yet; a ledger that is gone is another matter.
+    folder.write("metrics.jsonl", metric(1));
+    CHECK(!mend().any);
+    CHECK(folder.text("metrics.jsonl").empty());
+    folder.write("metrics.jsonl", metric(1) + metric(2));
+    CHECK(mend().step == 2);
+    CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2));
+
     folder.write("metrics.jsonl", metric(1) + metric(2) + "{");
     CHECK(mend(false).step == 2);
     CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2));
