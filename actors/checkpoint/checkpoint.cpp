@@ -121,9 +121,9 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
   info.shards = options.shards;
   info.resume = options.resume;
   info.tokenizer = options.tokenizer;
-  const std::string tmp = checkpoint_tmp_folder(options.folder, shard.step, s.generation);
-  auto folder = published_checkpoint(options.folder, tmp, shard.step, checkpoint.records);
-  if (!folder.ok()) folder = publish_checkpoint(options.folder, tmp, info, checkpoint.records);
+  auto folder = publish_checkpoint(options.folder,
+                                   checkpoint_tmp_folder(options.folder, shard.step, s.generation),
+                                   info, checkpoint.records);
   if (!folder.ok()) return fail(folder.status().message());
   if (Status pruned =
           prune_checkpoints(options.folder, options.keep, options.permanent_every_steps);

@@ -22,7 +22,9 @@ void Decider::operator()(const NodeUp& e) {
   if (!node) return;
   const bool known = node->state != NodeState::absent && node->state != NodeState::lost;
   if (known && node->pid == e.pid) {  // it presents itself to a new supervisor
-    if (node->checking) act(CheckNode{e.node, node->reason});  // perhaps not told by the last
+    if (!node->checking) return;
+    act(CheckNode{e.node, node->reason});  // perhaps not told by the last
+    node->since_ms = now_;
     return;
   }
   if (known) lose(e.node, "its agent has started anew");

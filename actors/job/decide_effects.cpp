@@ -48,6 +48,7 @@ void Decider::suspect(const std::string& name, const std::string& reason) {
 }
 
 void Decider::drain(const std::string& name, const std::string& reason) {
+  if (over()) return;  // the failure that would drain it has ended the run
   set(name, NodeState::drained, reason);
   record("", "drained", name, reason);
 }

@@ -164,7 +164,9 @@ void begin(Self* self) {
     s.incident->since_ms = o.lost_at_ms;
     s.incident->what = "supervisor: " + o.lost;
   }
-  if (!s.recorded_step && from.recorded) s.recorded_step = from.recorded_step;
+  // Nothing usable is in the files: what has been made in this generation is told again.
+  if (!s.recorded_step && from.recorded)
+    s.recorded_step = std::min(from.recorded_step, s.job.joined_step);
   if (s.recorded_step) {
     s.recorded_step = job::committed_of(s.job, *s.recorded_step, s.options.recorded_generation);
     s.options.journal->mark(*s.recorded_step);  // checkpoints wait for it

@@ -321,7 +321,10 @@ CommandReply carry_out(Self* self, const Command& command, const Request& reques
   JobState& s = self->state;
   if (request.fault && request.fault->step > s.job.committed_step + 1) {
     s.planned.push_back(*request.fault);
-    return {true, "planned for step " + std::to_string(request.fault->step), ""};
+    return {true,
+            "planned for step " + std::to_string(request.fault->step) +
+                ", if this supervisor still leads then",
+            ""};
   }
   if (request.fault)
     return inject(self, *request.fault)

@@ -102,6 +102,10 @@ void ComputeThread::fence(uint64_t generation, const std::string& reason) {
     std::lock_guard lock(plane_mutex_);
     plane_->abort(generation - 1, reason);
   }
+  {  // which may compute for long before it needs the plane again
+    std::lock_guard lock(engine_mutex_);
+    if (engine_ && generation_ < generation) engine_->abort(reason);
+  }
   std::lock_guard lock(mutex_);
   jobs_.push_back(Fenced{generation, reason});
   wake_.notify_one();
@@ -139,6 +143,7 @@ void ComputeThread::set_engine(Engine* engine) {
   if (engine_) units_ += engine_->progress();
   engine_ = engine;
   if (!engine_) return;
+  if (fenced_ > generation_) engine_->abort("fenced before it began");
   for (const auto& [fault, step] : faults_) engine_->inject(fault, step);
   faults_.clear();
 }
@@ -213,7 +218,8 @@ Status ComputeThread::run_generation(const JoinTrainer& order) {
   SS_RETURN_IF_ERROR(settle(order.trainer));
   Generation g;
   Restore restore(order, options_.plan.shape, static_cast<size_t>(options_.plan.topology.shards),
-                  static_cast<int>(options_.config.parallel.collective_timeout_ms));
+                  static_cast<int>(options_.config.parallel.collective_timeout_ms),
+                  [this, &order] { return fenced_ > order.generation; });
   {
     const WaitsForOthers waits(waiting_);
     trace::Span span("join generation", static_cast<int64_t>(order.generation));
@@ -405,6 +411,22 @@ void ComputeThread::dawdle(double step_ms) {
                  [this] { return exiting_; });
 }
 
+/// They may be long in coming; a fence does not wait for them.
+Result<MicroBatch> ComputeThread::tokens(Generation& g, const JoinTrainer& order,
+                                         const BatchKey& key) {
+  constexpr int look_ms = 50;
+  const int64_t limit_ms = options_.config.supervision.progress_timeout_ms;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(limit_ms);
+  while (true) {
+    auto batch = g.rings->acquire(order.ring, key, look_ms);
+    if (batch.status().code() != Code::deadline) return batch;
+    if (fenced_ > order.generation)
+      return Status(Code::aborted, "fenced while it waited for tokens");
+    if (std::chrono::steady_clock::now() > deadline)
+      return Status(Code::deadline, "no tokens within " + std::to_string(limit_ms) + " ms");
+  }
+}
+
 Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, uint64_t step) {
   bool holding = false;
   auto let_go = [&]() -> Status {
@@ -416,8 +438,7 @@ Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, 
     SS_RETURN_IF_ERROR(let_go());
     const WaitsForOthers waits(waiting_);
     SS_ASSIGN(const MicroBatch micro_batch,
-              g.rings->acquire(order.ring, {order.generation, step - 1, static_cast<uint64_t>(k)},
-                               static_cast<int>(options_.config.supervision.progress_timeout_ms)));
+              tokens(g, order, {order.generation, step - 1, static_cast<uint64_t>(k)}));
     holding = true;
     return micro_batch.tokens;
   };

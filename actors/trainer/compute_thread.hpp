@@ -88,6 +88,7 @@ class ComputeThread {
   Status train(Generation& g, const JoinTrainer& order);
   Status finish(Generation& g, const JoinTrainer& order);
   Status validate(Generation& g, const JoinTrainer& order, uint64_t step);
+  Result<MicroBatch> tokens(Generation& g, const JoinTrainer& order, const BatchKey& key);
   Result<StepResult> step(Generation& g, const JoinTrainer& order, uint64_t step);
   StepDone step_done(const JoinTrainer& order, uint64_t step, const StepResult& result) const;
   Status blame_state(Generation& g, Status status);

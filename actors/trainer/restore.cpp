@@ -33,12 +33,14 @@ class Pin {
 
 }  // namespace
 
-Restore::Restore(const JoinTrainer& order, const ModelShape& shape, size_t shards, int timeout_ms)
+Restore::Restore(const JoinTrainer& order, const ModelShape& shape, size_t shards, int timeout_ms,
+                 std::function<bool()> fenced)
     : order_(order),
       shape_(shape),
       shards_(shards),
       total_(shard_layout(units_of(shape), shards).total),
       timeout_ms_(timeout_ms),
+      fenced_(std::move(fenced)),
       layout_(order.group == no_group ? 0 : layout_hash(shape, shards, order.shard)) {}
 
 Status Restore::transfer(DataPlane& plane, TrainState& state) {
@@ -131,7 +133,7 @@ Status Restore::read_checkpoint(TrainState& state) {
                                 ": no checkpoint is to be seen there: is its file system mounted?");
   SS_ASSIGN(Checkpoint checkpoint, std::move(opened));
   SS_ASSIGN(const TrainState::Side side, state.begin_write(timeout_ms_));
-  SS_RETURN_IF_ERROR(read_shard(checkpoint, shards_, order_.shard, side));
+  SS_RETURN_IF_ERROR(read_shard(checkpoint, shards_, order_.shard, side, fenced_));
   hash_ = state_hash(side);
   received_ = true;
   return {};

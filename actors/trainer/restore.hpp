@@ -7,6 +7,7 @@
 //   S7  Every copy is held against its hash before it is used; one that is damaged is forgotten.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -25,8 +26,10 @@ struct RestoreFault {
 
 class Restore {
  public:
-  /// shards: of a group. timeout_ms: of each wait for others.
-  Restore(const JoinTrainer& order, const ModelShape& shape, size_t shards, int timeout_ms);
+  /// shards: of a group. timeout_ms: of each wait for others. fenced: asked while a checkpoint is
+  /// read, which takes long; true ends that.
+  Restore(const JoinTrainer& order, const ModelShape& shape, size_t shards, int timeout_ms,
+          std::function<bool()> fenced);
 
   /// This trainer's part in the generation's transfers, in the order of their numbers; all that
   /// another trainer gets has arrived when it returns, what it gets itself is not committed.
@@ -52,6 +55,7 @@ class Restore {
   const ModelShape& shape_;
   const size_t shards_, total_;
   const int timeout_ms_;
+  const std::function<bool()> fenced_;
   const uint64_t layout_;  // of the shard that is wanted
   bool received_ = false;  // it lies, uncommitted, in the other side
   Hash128 hash_;           // of what was received

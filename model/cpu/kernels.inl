@@ -442,17 +442,33 @@ SS_INLINE Vf root(Vf v) {
 #endif
 }
 
+/// A product that is not contracted with the sum it goes into.
+SS_INLINE Vf rounded(Vf v) {
+#if defined(__x86_64__)
+  __asm__("" : "+x"(v));
+#else
+  for (int i = 0; i < kWidth; ++i) {
+    volatile float one = v[i];
+    v[i] = one;
+  }
+#endif
+  return v;
+}
+
+/// Every replica of a shard computes it for itself, on whatever CPU: the same bits on all of them.
 void adamw(int64_t count, const ShardKernels::AdamWConstants& c, const float* gradient,
            const float* from_params, const float* from_avg, const float* from_avg_sq,
            float* to_params, float* to_avg, float* to_avg_sq) {
   each(count, [&](int64_t i, auto w) {
     const Vf g = load(gradient + i, w) * c.gradient_scale;
-    const Vf avg = load(from_avg + i, w) * c.beta1 + g * (1.0f - c.beta1);
-    const Vf avg_sq = load(from_avg_sq + i, w) * c.beta2 + g * g * (1.0f - c.beta2);
-    const Vf denominator = root(avg_sq) * c.inverse_root_correction2 + c.eps;
+    const Vf avg = rounded(load(from_avg + i, w) * c.beta1) + rounded(g * (1.0f - c.beta1));
+    const Vf avg_sq =
+        rounded(load(from_avg_sq + i, w) * c.beta2) + rounded(g * g * (1.0f - c.beta2));
+    const Vf denominator = rounded(root(avg_sq) * c.inverse_root_correction2) + c.eps;
     save(to_avg + i, avg, w);
     save(to_avg_sq + i, avg_sq, w);
-    save(to_params + i, load(from_params + i, w) * c.keep - c.step_size * avg / denominator, w);
+    save(to_params + i,
+         rounded(load(from_params + i, w) * c.keep) - c.step_size * avg / denominator, w);
   });
 }
 

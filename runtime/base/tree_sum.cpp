@@ -293,7 +293,7 @@ size_t digits_of_run(uint64_t first, uint64_t count, uint64_t together) {
 
 namespace {
 constexpr uint64_t kCounted = 1 << 16;
-constexpr uint64_t kCountedInAll = 1 << 22;
+constexpr uint64_t kCountedInAll = 1 << 25;
 
 /// Each end of a run has at most one node of every size.
 size_t digits_at_most(uint64_t rows, uint64_t shards) {

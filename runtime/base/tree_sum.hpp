@@ -84,7 +84,7 @@ size_t digits_of_run(uint64_t first, uint64_t count, uint64_t together = 1);
 /// (sharding.hpp). Exact up to 65,536 leaves, an upper bound beyond, so that no size takes long.
 size_t digits_of_rows(uint64_t rows, uint64_t groups, uint64_t shards);
 
-/// The most of digits_of_rows() for 1, 2, ... `groups` groups. Exact up to 2^22 leaves times
+/// The most of digits_of_rows() for 1, 2, ... `groups` groups. Exact up to 2^25 leaves times
 /// groups, an upper bound beyond.
 size_t digits_of_any_groups(uint64_t rows, uint64_t groups, uint64_t shards);
 

@@ -90,20 +90,15 @@ Result<ShardRecord> write_shard(const std::string& tmp_folder, const ModelShape&
 
 /// By one coordinator, when it has the records of all shards: copies the tokenizer, writes the
 /// manifest, renames the folder to step-N (replacing one that is there), moves `latest`. Returns
-/// the folder. Errors leave the older checkpoints as they were; tmp_folder is then removed where
+/// the folder. What another coordinator did of this before it died is not done again. Errors leave
+/// the older checkpoints as they were; tmp_folder is then removed where
 /// possible.
 Result<std::string> publish_checkpoint(const std::string& checkpoints,
                                        const std::string& tmp_folder, const CheckpointInfo& info,
                                        const std::vector<ShardRecord>& records,
                                        FileOps& ops = system_files());
 
-/// The folder of step-N if these records have been published already, by a coordinator that did not
-/// come to say so: tmp_folder is gone and step-N has them. not_found.
-Result<std::string> published_checkpoint(const std::string& checkpoints,
-                                         const std::string& tmp_folder, uint64_t step,
-                                         const std::vector<ShardRecord>& records);
-
-/// As publish_checkpoint for a checkpoint of its own, outside a run: `folder` must not exist.
+/// The same for a checkpoint of its own, outside a run: `folder` must not exist.
 Status publish_checkpoint_as(const std::string& folder, const std::string& tmp_folder,
                              const CheckpointInfo& info, const std::vector<ShardRecord>& records,
                              FileOps& ops = system_files());
@@ -170,8 +165,9 @@ Result<FoundCheckpoint> find_newest_valid(const std::string& checkpoints,
 
 /// Fills one shard of a layout of `shards`, whatever the checkpoint has; padding becomes zero. The
 /// spans have shard_layout(units, shards).total elements. Compares the checksums of all it reads;
-/// on an error the side is undefined.
-Status read_shard(Checkpoint& checkpoint, size_t shards, size_t shard, const TrainState::Side& out);
+/// on an error the side is undefined. stopped: asked between pieces; aborted if it says so.
+Status read_shard(Checkpoint& checkpoint, size_t shards, size_t shard, const TrainState::Side& out,
+                  const std::function<bool()>& stopped = nullptr);
 
 /// Gives the parameters of a unit one after the other, each in pieces: sink(parameter, offset in
 /// it, values). As stream_unit: what the sink got is right only if ok comes back.

@@ -128,8 +128,8 @@ Status Checkpoint::verify() {
   return {};
 }
 
-Status read_shard(Checkpoint& checkpoint, size_t shards, size_t shard,
-                  const TrainState::Side& out) {
+Status read_shard(Checkpoint& checkpoint, size_t shards, size_t shard, const TrainState::Side& out,
+                  const std::function<bool()>& stopped) {
   const std::vector<Unit>& units = checkpoint.units();
   const ShardLayout layout = shard_layout(units, shards);
   const std::span<float> sides[] = {out.params, out.exp_avg, out.exp_avg_sq};
@@ -140,13 +140,14 @@ Status read_shard(Checkpoint& checkpoint, size_t shards, size_t shard,
       const std::span<float> target = side.subspan(layout.offset[u], layout.count[u]);
       const Range own = shard_range(units[u], shards, shard);
       std::fill(target.begin() + static_cast<ptrdiff_t>(own.end - own.begin), target.end(), 0.0f);
-      auto copy = [&](size_t offset, std::span<const float> values) {
+      auto copy = [&](size_t offset, std::span<const float> values) -> Status {
+        if (stopped && stopped()) return {Code::aborted, "stopped while reading a checkpoint"};
         const size_t begin = std::max(offset, own.begin),
                      end = std::min(offset + values.size(), own.end);
         if (begin < end)
           std::memcpy(target.data() + (begin - own.begin), values.data() + (begin - offset),
                       (end - begin) * 4);
-        return Status();
+        return {};
       };
       SS_RETURN_IF_ERROR(checkpoint.stream_unit(kind, u, own.begin, own.end, copy));
     }

@@ -86,14 +86,27 @@ Status move_into_place(const std::string& checkpoints, const std::string& tmp_fo
     SS_RETURN_IF_ERROR(remove_folder(ops, replaced));
     SS_RETURN_IF_ERROR(ops.rename(folder, replaced));
   }
-  SS_RETURN_IF_ERROR(ops.rename(tmp_folder, folder));
+  return ops.rename(tmp_folder, folder);
+}
+
+/// `latest` names it, and what it replaced goes.
+Status make_latest(const std::string& checkpoints, const std::string& name, FileOps& ops) {
   SS_RETURN_IF_ERROR(ops.fsync_folder(checkpoints));
   const std::string link = checkpoints + "/" + kTmpPrefix + "latest";
   SS_RETURN_IF_ERROR(ops.unlink(link));
   SS_RETURN_IF_ERROR(ops.symlink(name, link));
   SS_RETURN_IF_ERROR(ops.rename(link, checkpoints + "/latest"));
   SS_RETURN_IF_ERROR(ops.fsync_folder(checkpoints));
-  return remove_folder(ops, replaced);
+  return remove_folder(ops, checkpoints + "/" + name + kReplaced);
+}
+
+/// Somebody has moved it into place, and did not come to say so.
+bool in_place(const std::string& folder, const std::string& tmp_folder,
+              const std::vector<ShardRecord>& records) {
+  std::error_code error;
+  if (std::filesystem::exists(tmp_folder, error)) return false;
+  const auto checkpoint = Checkpoint::open(folder);
+  return checkpoint.ok() && std::ranges::is_permutation(checkpoint->records(), records);
 }
 
 }  // namespace
@@ -137,24 +150,15 @@ Result<std::string> publish_checkpoint(const std::string& checkpoints,
                                        const std::string& tmp_folder, const CheckpointInfo& info,
                                        const std::vector<ShardRecord>& records, FileOps& ops) {
   const std::string name = step_folder_name(info.step);
-  Status status = complete(tmp_folder, info, records, ops);
-  if (status.ok()) status = move_into_place(checkpoints, tmp_folder, name, ops);
+  Status status;
+  if (!in_place(checkpoints + "/" + name, tmp_folder, records)) {
+    status = complete(tmp_folder, info, records, ops);
+    if (status.ok()) status = move_into_place(checkpoints, tmp_folder, name, ops);
+  }
+  if (status.ok()) status = make_latest(checkpoints, name, ops);
   if (status.ok()) return checkpoints + "/" + name;
   (void)remove_folder(ops, tmp_folder);
   return status.in("checkpoint of step " + std::to_string(info.step));
-}
-
-Result<std::string> published_checkpoint(const std::string& checkpoints,
-                                         const std::string& tmp_folder, uint64_t step,
-                                         const std::vector<ShardRecord>& records) {
-  std::error_code error;
-  const std::string folder = checkpoints + "/" + step_folder_name(step);
-  const Status not_there(Code::not_found, folder + " is not of these records");
-  if (std::filesystem::exists(tmp_folder, error)) return not_there;
-  const auto checkpoint = Checkpoint::open(folder);
-  if (!checkpoint.ok() || !std::ranges::is_permutation(checkpoint->records(), records))
-    return not_there;
-  return folder;
 }
 
 Status publish_checkpoint_as(const std::string& folder, const std::string& tmp_folder,

@@ -51,15 +51,23 @@ std::string checkpoints_of(const RunFolder& run) {
 }
 
 Status check_checkpoints_are_ours(const RunFolder& run, const std::string& folder) {
-  SS_ASSIGN(const Owner owner, read_owner(owner_file(folder)));
+  SS_ASSIGN(Owner owner, read_owner(owner_file(folder)));
+  std::error_code error;
+  std::string remedy = ", or remove " + owner_file(folder) + " if that run is no more";
+  const fs::path holder = fs::path(folder).parent_path();
+  if (owner.id.empty() && fs::path(folder).filename() == "checkpoints" &&
+      fs::exists(RunFolder{holder.string()}.config(), error) &&
+      !fs::equivalent(holder, run.path, error)) {
+    owner = {"the run around it", holder.string()};
+    remedy.clear();
+  }
   if (owner.id.empty()) return {};
   SS_ASSIGN(const Owner ours, read_owner(id_file(run)));
   if (ours.id == owner.id) return {};
-  return Status(Code::bad_config,
-                "checkpoint.folder: " + folder + " holds the checkpoints of another run, " +
-                    owner.path +
-                    "; give this one its own with --checkpoint.folder=FOLDER, or remove " +
-                    owner_file(folder) + " if that run is no more");
+  return Status(Code::bad_config, "checkpoint.folder: " + folder +
+                                      " holds the checkpoints of another run, " + owner.path +
+                                      "; give this one its own with --checkpoint.folder=FOLDER" +
+                                      remedy);
 }
 
 Status make_checkpoints_ours(const RunFolder& run, const std::string& folder) {

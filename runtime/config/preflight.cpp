@@ -45,8 +45,9 @@ uint64_t free_bytes(const fs::path& folder) {
   return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
 }
 
-/// Makes the folder and a file in it, and takes away what it made.
-Status check_writable(const char* key, const std::string& folder) {
+/// Makes the folder and a file in it, and takes away what it made. name: of the folder, or of one
+/// in it that is still to be made, perhaps by another task at this moment.
+Status check_writable(const char* key, const std::string& name, const std::string& folder) {
   std::error_code error;
   std::vector<fs::path> made;
   for (fs::path path = fs::absolute(folder, error).lexically_normal();
@@ -64,7 +65,7 @@ Status check_writable(const char* key, const std::string& folder) {
   }
   for (const fs::path& path : made) fs::remove(path, error);  // innermost first; only empty ones go
   if (reason.empty()) return {};
-  return bad(std::string(key) + ": cannot write to " + folder + ": " + reason);
+  return bad(std::string(key) + ": cannot write to " + name + ": " + reason);
 }
 
 /// Whole checkpoints that are there already; they are part of what is kept.
@@ -268,9 +269,12 @@ Status preflight(const Config& config, const Plan& plan, const PreflightInput& i
   SS_RETURN_IF_ERROR(check_data(config, plan, input));
   SS_RETURN_IF_ERROR(check_processes(config, plan, input));
   if (input.writes_checkpoints) {
-    SS_RETURN_IF_ERROR(check_writable("run.folder", run_folder(config)));
-    SS_RETURN_IF_ERROR(check_writable("checkpoint.folder", checkpoint_folder(config)));
-    if (input.prepares_data) SS_RETURN_IF_ERROR(check_writable("data.folder", data_folder(config)));
+    SS_RETURN_IF_ERROR(check_writable("run.folder", run_folder(config), run_folder(config)));
+    SS_RETURN_IF_ERROR(
+        check_writable("checkpoint.folder", checkpoint_folder(config), checkpoint_folder(config)));
+    if (input.prepares_data)
+      SS_RETURN_IF_ERROR(
+          check_writable("data.folder", data_folder(config), existing(data_folder(config))));
     SS_RETURN_IF_ERROR(check_disk(config, plan));
     SS_RETURN_IF_ERROR(check_http(config.metrics.http_host, config.metrics.http_port));
   }

@@ -494,6 +494,15 @@ TEST_CASE("job: a last checkpoint that cannot be saved ends the run, whoever is 
   }
 }
 
+TEST_CASE("job: the end of a run is the last that is told of it") {
+  State s = training(2);
+  s.max_restarts = 0;
+  s.cycles = s.give_up_after_cycles;
+  const Decision d = decide(0, s, TrainerDown{"n0.0", "signal 9"});
+  CHECK(only<Shutdown>(d).exit == Code::gave_up);
+  CHECK(all<Record>(d).back().kind == "failed");
+}
+
 TEST_CASE("job: what an older generation could not save does not end the run") {
   for (const bool early : {false, true}) {
     State s = training(2);

@@ -70,7 +70,11 @@ TEST_SUITE("publisher") {
     for (int coordinator = 0; coordinator < 2; ++coordinator) {
       const caf::actor publisher = job.publisher();
       for (const size_t shard : {1, 0}) job.tell(publisher, shard);
-      CHECK(job.heard().error.empty());
+      const local::Published published = job.heard();
+      CHECK(published.error.empty());
+      CHECK(std::filesystem::read_symlink(job.folder / "latest") == "step-00000007");
+      // The first one died before it came to that.
+      if (coordinator == 0) std::filesystem::remove(job.folder / "latest");
       caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
     }
     // Other contents under the same step are not.

@@ -117,9 +117,9 @@ class Leadership(Case):
         self.check(run, process, steps, want)
 
     def test_dies_when_the_last_step_is_recorded_and_not_saved_yet(self):
-        steps = 60
+        steps = STEPS
         want = self.digest_without_faults(steps)
-        faults = ", ".join(f'{{ step = {steps - 1}, kind = "slow_disk", target = "{node}" }}' for node in ("n0", "n1"))
+        faults = ", ".join(f'{{ step = {steps - 30}, kind = "slow_disk", target = "{node}" }}' for node in ("n0", "n1"))
         run, process = self.begin(steps, f"--inject.faults=[{faults}]", "--checkpoint.disk_every_steps=0")
         self.wait_for(lambda: last_step(run) == steps, "the last step")
         self.assertFalse(events(run, "checkpoint_saved"))

@@ -56,6 +56,19 @@ class TrainerFaults(Case):
         self.assertEqual(len(injected), 3, injected)
         self.assertEqual(injected[0], 0)
 
+    def test_a_fence_does_not_wait_for_who_computes(self):
+        """Groups of one trainer need nobody for seconds; one dies, and the others leave at once, alive."""
+        long = ["--train.global_batch_size=9000", *self.layout(3, 1, "no_shard"), "--train.max_steps=3", "--train.validation_samples=0"]
+        run, process = self.start("run", *long)
+        self.wait_for(lambda: last_step(run) >= 1, "step 1")
+        before = trainer_pids(run)
+        os.kill(before["n1.0"], signal.SIGKILL)
+        self.assertEqual(process.wait(170), 0, process.stdout.read())
+        kinds = [e["kind"] for e in lines(run / "events.jsonl")]
+        self.assertNotIn("fence_ignored", kinds)
+        self.assertEqual(kinds.count("trainer_up"), 4)
+        self.assertIn("each sample exactly once", self.verify(run))
+
     def test_a_warm_process_takes_over_without_a_new_start(self):
         run, process = self.start("run", *self.two_by_two, "--train.max_steps=100000")
         self.wait_for(lambda: last_step(run) >= 5, "step 5")
