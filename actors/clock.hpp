@@ -8,11 +8,15 @@
 
 namespace simplescale {
 
-/// Milliseconds since some moment before the process started. Called by the actor itself.
-inline int64_t now_ms(caf::local_actor* self) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             self->clock().now().time_since_epoch())
+/// Milliseconds since some moment before the process started.
+inline int64_t now_ms(const caf::actor_clock& clock) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(clock.now().time_since_epoch())
       .count();
+}
+
+/// The same, called by the actor itself.
+inline int64_t now_ms(caf::local_actor* self) {
+  return now_ms(self->clock());
 }
 
 }  // namespace simplescale

@@ -139,6 +139,48 @@ void settle_records(Self* self, uint64_t step) {
   s.pending.clear();
 }
 
+// --- Faults on purpose ---
+
+/// False: the target is not there. How a supervisor dies is its caller's business.
+bool inject(Self* self, const InjectFault& fault) {
+  JobState& s = self->state;
+  s.options.journal->append(
+      "events.jsonl", event_line(s, {"", "injected", fault.target, fault.kind}, now_ms(self)));
+  log::info("injected: {} {}", fault.kind, fault.target);
+  if (fault.kind == "kill_supervisor") return true;
+  const bool trainer = s.job.trainers.contains(fault.target);
+  return to_node(self, trainer ? job::node_of(fault.target) : fault.target, fault);
+}
+
+/// What was planned for the step that is made now.
+void inject_due(Self* self, uint64_t committed) {
+  JobState& s = self->state;
+  std::vector<InjectFault> due;
+  std::erase_if(s.planned, [&](const InjectFault& fault) {
+    if (fault.step > committed + 1) return false;
+    due.push_back(fault);
+    return true;
+  });
+  for (const InjectFault& fault : due) {
+    if (fault.kind == "kill_supervisor") self->delayed_send(self, 20ms, local::Die{});
+    inject(self, fault);
+  }
+}
+
+/// Those of the configuration for steps that are still to be made.
+std::vector<InjectFault> planned_faults(const JobOptions& options) {
+  std::vector<InjectFault> planned;
+  for (const auto& fault : options.config.inject.faults)
+    if (const auto step = static_cast<uint64_t>(std::max<int64_t>(1, fault.step));
+        step > options.checkpoint_step.value_or(0))
+      planned.push_back({fault.kind, fault.target, step, 0, 0});
+  return planned;
+}
+
+bool is_later(const JobState& s, const InjectFault& fault) {
+  return fault.step > s.job.committed_step + 1;
+}
+
 // --- Carrying out decisions ---
 
 void carry_out(Self* self, const job::Fence& fence) {
@@ -150,8 +192,6 @@ void carry_out(Self* self, const job::Fence& fence) {
 void carry_out(Self* self, const job::Leave& leave) {
   to_nodes(self, LeaveGeneration{leave.generation, leave.reason});
 }
-
-void inject_due(Self* self, uint64_t committed);
 
 void carry_out(Self* self, const job::Join& join) {
   JobState& s = self->state;
@@ -270,42 +310,6 @@ std::string handle(Self* self, const job::Event& event) {
   return decision.reason;
 }
 
-/// False: the target is not there. How a supervisor dies is its caller's business.
-bool inject(Self* self, const InjectFault& fault) {
-  JobState& s = self->state;
-  s.options.journal->append(
-      "events.jsonl", event_line(s, {"", "injected", fault.target, fault.kind}, now_ms(self)));
-  log::info("injected: {} {}", fault.kind, fault.target);
-  if (fault.kind == "kill_supervisor") return true;
-  const bool trainer = s.job.trainers.contains(fault.target);
-  return to_node(self, trainer ? job::node_of(fault.target) : fault.target, fault);
-}
-
-/// What was planned for the step that is made now.
-void inject_due(Self* self, uint64_t committed) {
-  JobState& s = self->state;
-  std::vector<InjectFault> due;
-  std::erase_if(s.planned, [&](const InjectFault& fault) {
-    if (fault.step > committed + 1) return false;
-    due.push_back(fault);
-    return true;
-  });
-  for (const InjectFault& fault : due) {
-    if (fault.kind == "kill_supervisor") self->delayed_send(self, 20ms, local::Die{});
-    inject(self, fault);
-  }
-}
-
-/// Those of the configuration for steps that are still to be made.
-std::vector<InjectFault> planned_faults(const JobOptions& options) {
-  std::vector<InjectFault> planned;
-  for (const auto& fault : options.config.inject.faults)
-    if (const auto step = static_cast<uint64_t>(std::max<int64_t>(1, fault.step));
-        step > options.checkpoint_step.value_or(0))
-      planned.push_back({fault.kind, fault.target, step, 0, 0});
-  return planned;
-}
-
 job::Fault fault_of(const std::string& name) {
   if (name.empty()) return job::Fault::none;
   if (name == "non_finite") return job::Fault::non_finite;
@@ -319,7 +323,7 @@ job::Fault fault_of(const std::string& name) {
 /// What consoles and clients ask for.
 CommandReply carry_out(Self* self, const Command& command, const Request& request) {
   JobState& s = self->state;
-  if (request.fault && request.fault->step > s.job.committed_step + 1) {
+  if (request.fault && is_later(s, *request.fault)) {
     s.planned.push_back(*request.fault);
     return {true,
             "planned for step " + std::to_string(request.fault->step) +
@@ -357,8 +361,8 @@ void answer(Self* self, const Command& command) {
   if (!acts) return promise.deliver(describe(s, command.words));
   carry_out(self, job::Record{"", "command", request.words, command.who});
   CommandReply reply = carry_out(self, command, request);
-  const bool dies = request.fault && request.fault->kind == "kill_supervisor" &&
-                    request.fault->step <= s.job.committed_step + 1;
+  const bool dies =
+      request.fault && request.fault->kind == "kill_supervisor" && !is_later(s, *request.fault);
   const uint64_t number = ++s.asked;
   s.answers.emplace(number, JobState::Answer{promise, std::move(reply), dies});
   s.options.journal->when_written([me = caf::actor_cast<caf::actor>(self), number](bool written) {

@@ -13,6 +13,7 @@
 #include <future>
 #include <thread>
 
+#include "actors/clock.hpp"
 #include "actors/job/journal.hpp"
 #include "actors/job/standby.hpp"
 #include "actors/job/supervisor.hpp"
@@ -51,12 +52,6 @@ struct Process {
   Transport& transport;
   RunFolder run() const { return {options.run}; }
 };
-
-int64_t now_ms(caf::actor_system& system) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             system.clock().now().time_since_epoch())
-      .count();
-}
 
 /// An I/O error may pass; nothing older takes the place of a checkpoint that cannot be read.
 Result<FoundCheckpoint> newest_checkpoint(const std::string& folder) {
@@ -273,7 +268,7 @@ Result<int> claim(const Process& p) {
   Before before;
   before.epoch = newest.number;
   before.lost = "its process and its standby have ended";
-  before.lost_at_ms = now_ms(p.system);
+  before.lost_at_ms = now_ms(p.system.clock());
   before.silent = true;
   return supervise(p, std::move(before));
 }
@@ -302,7 +297,7 @@ Result<int> stand_by(const Process& p) {
     before.epoch = state ? state->epoch : 0;
     before.state = std::move(state);
     before.lost = std::move(reason);
-    before.lost_at_ms = now_ms(system);
+    before.lost_at_ms = now_ms(system.clock());
     before.silent = silent;
     end->set_value(std::move(before));
   };

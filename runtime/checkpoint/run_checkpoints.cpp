@@ -2,7 +2,6 @@
 
 #include <toml++/toml.h>
 #include <filesystem>
-#include <fstream>
 
 #include "runtime/base/process.hpp"
 
