@@ -4,6 +4,7 @@
 #include <caf/actor.hpp>
 #include <caf/allowed_unsafe_message_type.hpp>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,7 @@ struct EpochSeen {
   uint64_t question;
   bool deposed;
   uint64_t newest;
+  std::set<std::string> votes = {};  // nodes that vote against this epoch
 };
 
 /// supervisor -> itself: a decision has waited long enough.

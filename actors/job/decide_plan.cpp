@@ -10,6 +10,7 @@ namespace simplescale::job {
 
 namespace {
 constexpr int64_t kDiskAgainMs = 5'000;  // between two tries of a checkpoint that nobody can read
+constexpr int64_t kVotesMs = 4'000;      // in which cut-off nodes find each other (leadership.hpp)
 }  // namespace
 
 std::vector<std::string> Decider::usable(bool with_training) const {
@@ -50,7 +51,7 @@ void Decider::plan() {
   if (over()) return;
   for (const auto& [name, trainer] : s_.trainers)
     if (trainer.state == TrainerState::draining || in_generation(trainer)) return;
-  if (examine() || s_.paused || disk_is_away()) return;
+  if (examine() || s_.paused || disk_is_away() || perhaps_cut_off()) return;
   const auto wanted = static_cast<size_t>(s_.rules.cells);
   const bool first = s_.layout.cells.empty();
   const std::vector<std::string> nodes = usable(false);
@@ -151,6 +152,17 @@ bool Decider::disk_is_away() {
       suspect(name, "it cannot read the checkpoint of step " + number(s_.joined_step));
   }
   return false;
+}
+
+bool Decider::perhaps_cut_off() const {
+  size_t nodes = 0, lost = 0;
+  for (const auto& cell : s_.layout.cells)
+    for (const std::string& name : cell) {
+      const Node& node = s_.nodes.at(name);
+      ++nodes;
+      lost += node.state == NodeState::lost && now_ - node.since_ms <= kVotesMs;
+    }
+  return 2 * lost > nodes;
 }
 
 Decider::Beginning Decider::newest_state() const {

@@ -144,6 +144,9 @@ class Decider {
   /// wait. If nobody could, that is true: it is tried again, and none older, as it may be as good
   /// as ever.
   bool disk_is_away();
+  /// Most nodes of the layout have just been lost: if it is this side of the network that is cut
+  /// off, the others get the time to say so before it goes on alone.
+  bool perhaps_cut_off() const;
 
   struct Beginning {
     Source source = Source::initialize;

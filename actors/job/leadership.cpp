@@ -14,10 +14,11 @@ using namespace std::chrono_literals;
 constexpr auto kPatience = 200ms;       // for the standby, and for the epoch files
 constexpr int64_t kAppointMs = 10'000;  // for a standby to present itself
 constexpr int64_t kReturnMs = 1'500;    // for nodes to find a new supervisor
+constexpr int64_t kComeMs = 2'000;      // between two of many nodes that come
 
-void finish(Self* self, int code, const std::string& reason) {
+void finish(Self* self, int code, const std::string& reason, bool resigns = false) {
   auto& finished = self->state.options.leadership.finished;
-  if (finished) finished(code, reason);
+  if (finished) finished(code, reason, resigns);
   finished = nullptr;
 }
 
@@ -102,6 +103,33 @@ void act_if_may(Self* self) {
   }
 }
 
+/// Whether more nodes say that they cannot reach this supervisor than report to it, and no more
+/// come.
+bool outvoted(Self* self, const std::set<std::string>& votes) {
+  const JobState& s = self->state;
+  if (s.options.leadership.elected || now_ms(self) - s.lead.last_came_ms < kComeMs) return false;
+  if (s.job.phase != job::Phase::starting && s.job.phase != job::Phase::recovering) return false;
+  size_t against = 0, with = 0;
+  for (const auto& [name, node] : s.job.nodes) {
+    const auto here = s.nodes.find(name);
+    if (votes.contains(name))
+      ++against;
+    else if (here != s.nodes.end() && here->second.handle)
+      ++with;
+  }
+  return against > with;
+}
+
+/// Its standby is dismissed first: on this side of the network it would fare no better.
+void resign(Self* self, const std::string& reason) {
+  Leadership& l = self->state.lead;
+  log::warn("resigning: {}", reason);
+  drop_standby(self, reason);
+  record(self, "", "resigned", self->state.options.node, reason);
+  l.deposed = true;
+  finish(self, 0, "resigned: " + reason, true);
+}
+
 /// Actions after which somebody does something that a second supervisor must not order as well.
 bool changes_membership(const job::Action& action) {
   return !std::holds_alternative<job::Record>(action);
@@ -133,7 +161,7 @@ void begin(Self* self) {
   JobState& s = self->state;
   LeadershipOptions& o = s.options.leadership;
   const int64_t now = now_ms(self);
-  s.lead.alone_since_ms = now;
+  s.lead.alone_since_ms = s.lead.last_came_ms = now;
   s.options.journal->replace(
       "control/supervisor.json",
       nlohmann::json{{"epoch", o.epoch}, {"address", o.address}, {"instance", o.instance}}.dump(1) +
@@ -238,6 +266,7 @@ void node_came(Self* self, const std::string& name) {
   JobState& s = self->state;
   const caf::actor& node = s.nodes.at(name).handle;
   s.lead.expected.erase(name);
+  s.lead.last_came_ms = now_ms(self);
   self->send(node, lead_message(self));
   // What was decided while it was away, or by the one before, who perhaps did not come to say it.
   if (over(self)) {
@@ -255,6 +284,7 @@ void tick(Self* self) {
   JobState& s = self->state;
   Leadership& l = s.lead;
   const int64_t now = now_ms(self);
+  if (s.job.phase == job::Phase::training) s.options.leadership.elected = false;
   appoint(self);
   if (s.options.journal->marked() != l.told_step) tell_nodes(self);
   if (!l.expected.empty() && now > l.expected_until_ms && l.waiting.empty()) {
@@ -334,6 +364,8 @@ void epoch_seen(Self* self, const local::EpochSeen& seen) {
     finish(self, 0, "deposed: " + reason);
     return;
   }
+  if (outvoted(self, seen.votes))
+    return resign(self, std::to_string(seen.votes.size()) + " nodes cannot reach it");
   if (seen.question == l.decision) l.checked = true;
   act_if_may(self);
 }

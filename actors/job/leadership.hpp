@@ -5,6 +5,12 @@
 //   S4 At most one supervisor acts: before a change of membership, and twice a second, the epoch
 //      files are looked at; a supervisor that is not the newest epoch acts and writes no more. A
 //      file system that hangs is waited for no longer than kPatience.
+//
+// A supervisor that has no generation at work, and cannot be reached by more nodes than report to
+// it (they vote in the run's folder), resigns: they go on without its side of the network. One that
+// trains does not: what its side commits is the run's history (S1), and the others wait. Nor does
+// its successor before it has trained: that it is no better off shows that the network is not cut
+// in two.
 #pragma once
 
 #include <caf/all.hpp>
@@ -36,7 +42,9 @@ struct LeadershipOptions {
   std::string lost;                      // what became of that one
   int64_t lost_at_ms = 0;                // when, by the actor clock
   bool silent = false;                   // it was noticed by silence, so nodes may notice as late
-  std::function<void(int exit_code, std::string reason)> finished;  // called once, at the end
+  bool elected = false;                  // it resigned
+  /// Called once, at the end. resigns: somebody else is to lead.
+  std::function<void(int exit_code, std::string reason, bool resigns)> finished;
 };
 
 struct Leadership {
@@ -58,6 +66,7 @@ struct Leadership {
   int64_t expected_until_ms = 0;
   uint64_t told_step = 0;
   int64_t alone_since_ms = 0;
+  int64_t last_came_ms = 0;  // when a node last presented itself
   int64_t over_since_ms = 0;
   bool over = false, deposed = false;
   int32_t end_exit = 0;

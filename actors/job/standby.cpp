@@ -77,7 +77,7 @@ caf::behavior standby_actor(Self* self, caf::actor supervisor, StandbyOptions op
         if (seen.answered && s.kept && seen.newest > s.kept->epoch)
           return end(self, false, "epoch " + std::to_string(seen.newest) + " leads", false);
         if (!s.lost || !seen.answered) return;
-        if (seen.beat_age_ms >= kStaleMs) return end(self, true, s.why, true);
+        if (seen.resigned || seen.beat_age_ms >= kStaleMs) return end(self, true, s.why, true);
         if (now_ms(self) - s.lost_at_ms > kUselessMs)
           return end(self, false, "the supervisor lives, but cannot be reached from here", false);
       },

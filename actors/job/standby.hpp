@@ -48,6 +48,7 @@ struct LeaderSeen {
   bool answered, current;
   uint64_t newest;
   int64_t beat_age_ms;
+  bool resigned;
 };
 }  // namespace local
 

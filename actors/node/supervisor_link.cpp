@@ -16,12 +16,15 @@ constexpr int64_t kAskAgainMs = 100;     // the same address is tried again
 constexpr int64_t kPatienceMs = 1'000;   // before a node starts a supervisor
 constexpr int64_t kTakeoverMs = 3'000;   // the same where a standby is to take over
 constexpr int64_t kPerNodeMs = 500;      // more for each node
+constexpr int64_t kBeatMs = 1'500;       // between two heartbeats of a supervisor that lives
+constexpr int64_t kVoteAfterMs = 1'500;  // that one lives and cannot be reached
 
 void alone(Self* self, int64_t patience_ms) {
   LinkState& s = self->state;
   s.alone_since_ms = now_ms(self);
   s.start_at_ms = s.alone_since_ms + patience_ms;
-  s.asking = false;
+  s.asking = s.prepares = s.votes = false;
+  s.seen_since_ms = s.beat_at_ms = s.alone_since_ms;
   s.options.watch->every(kLookMs);
   self->delayed_send(self, 200ms, local::Tick{});
 }
@@ -90,12 +93,35 @@ void leave_run(Self* self, const std::string& reason) {
   if (s.node) self->send(s.node, Shutdown{exit_code(Code::requeue), reason});
 }
 
+/// A supervisor that lives, and cannot be reached from here, is waited for as long as it leads; if
+/// most nodes find it so, it is to resign.
+void vote(Self* self, const local::EpochsSeen& view) {
+  LinkState& s = self->state;
+  const int64_t now = now_ms(self);
+  if (view.number != std::exchange(s.seen, view.number)) {
+    s.seen_since_ms = now;
+    s.votes = s.prepares = false;
+  }
+  if (view.number == 0) return;
+  const bool lives = !view.resigned && view.beat_age_ms < kBeatMs;
+  if (lives) s.beat_at_ms = now;
+  if (view.resigned && std::exchange(s.votes, false))
+    s.start_at_ms = std::min(s.start_at_ms, now + kPerNodeMs * s.options.index);
+  if (!lives || s.votes || s.prepares ||
+      now - std::max(s.seen_since_ms, s.alone_since_ms) < kVoteAfterMs)
+    return;
+  s.votes = true;
+  s.options.watch->vote(view.number, s.options.node);
+  log::warn("the supervisor of epoch {} lives, but cannot be reached from here", view.number);
+}
+
 /// A look at the epochs, while there is no supervisor.
 void seen(Self* self, const local::EpochsSeen& view) {
   LinkState& s = self->state;
   if (s.leader || s.over || !view.answered) return;
   if (!view.current) return leave_run(self, "the run has been started anew");
   const int64_t now = now_ms(self);
+  vote(self, view);
   const bool again = s.asked != view.number || (!s.asking && now - s.asked_at_ms >= kAskAgainMs);
   if (view.number > 0 && view.number >= s.epoch && !view.address.empty() && again) {
     s.asked = view.number;
@@ -124,12 +150,14 @@ void found(Self* self, const local::SupervisorFound& found) {
   s.asking = false;
   if (!found.supervisor) {
     log::debug("supervisor {} does not answer: {}", found.number, found.error);
+    s.prepares = found.prepares;
     if (found.prepares) s.start_at_ms = now_ms(self) + kPatienceMs + kPerNodeMs * s.options.index;
     return;
   }
   s.leader = found.supervisor;
   s.epoch = found.number;
   s.options.watch->every(0);
+  s.options.watch->vote(0, "");
   self->monitor(s.leader);
   log::info("the supervisor is that of epoch {}", s.epoch);
   present(self);
@@ -207,7 +235,8 @@ caf::message_handler commands(Self* self) {
 }  // namespace
 
 local::EpochsSeen epochs_seen(const EpochView& view) {
-  return {view.answered, view.current, view.newest.number, view.newest.address};
+  return {view.answered,       view.current,     view.newest.number,
+          view.newest.address, view.beat_age_ms, view.resigned};
 }
 
 caf::behavior supervisor_link(Self* self, LinkOptions options) {
@@ -278,7 +307,7 @@ caf::behavior supervisor_link(Self* self, LinkOptions options) {
         LinkState& s = self->state;
         if (s.leader || s.over) return;
         const int64_t limit = s.options.join_timeout_ms;
-        if (now_ms(self) - s.alone_since_ms > limit)
+        if (now_ms(self) - std::max(s.alone_since_ms, s.beat_at_ms) > limit)
           return leave_run(self, "no supervisor has shown up within " + std::to_string(limit) +
                                      " ms; is the run folder on a file system that all nodes see?");
         self->delayed_send(self, 200ms, local::Tick{});

@@ -48,6 +48,8 @@ struct EpochsSeen {
   bool answered, current;
   uint64_t number;
   std::string address;
+  int64_t beat_age_ms;
+  bool resigned;
 };
 /// A lookup's end -> link.
 struct SupervisorFound {
@@ -74,6 +76,10 @@ struct LinkState {
   uint64_t asked = 0;       // epoch that is being looked up
   bool asking = false;
   int64_t asked_at_ms = 0, alone_since_ms = 0, start_at_ms = 0;
+  // Of the newest epoch that is seen while there is no supervisor.
+  uint64_t seen = 0;
+  int64_t seen_since_ms = 0, beat_at_ms = 0;
+  bool prepares = false, votes = false;
   bool over = false;
   std::optional<NodeHello> hello;
   std::map<std::string, Trainer> trainers;

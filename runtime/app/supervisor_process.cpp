@@ -97,12 +97,24 @@ Result<JobOptions> job_options(const Process& p, bool takes_over) {
 
 /// Whether the supervisor of this epoch still lives: it answers, or its heartbeat goes on.
 bool lives(const Process& p, const Epoch& epoch) {
+  if (p.files.touched_ns(epoch.number) == 0) return false;
   auto found = p.transport.lookup(epoch.address, "supervisor", kAliveMs);
   if (found.ok()) return true;
   if (found.status().code() == Code::unavailable || epoch.address.empty()) return false;
   const int64_t before = p.files.touched_ns(epoch.number);
   std::this_thread::sleep_for(std::chrono::milliseconds(kBeatMs));  // a file tells no changes
   return p.files.touched_ns(epoch.number) != before;
+}
+
+/// Whether this epoch resigned because of nodes that still vote, of which this is none: one of them
+/// leads next.
+bool outvoted(const Process& p, const Epoch& epoch) {
+  if (p.files.touched_ns(epoch.number) != 0) return false;
+  const auto before = p.files.votes(epoch.number);
+  if (!before.ok() || before->empty() || before->contains(p.options.node)) return false;
+  std::this_thread::sleep_for(std::chrono::milliseconds(kBeatMs));
+  const auto now = p.files.votes(epoch.number);
+  return now.ok() && *now != *before;
 }
 
 /// The state that the last supervisor left in the run's folder, if it left one.
@@ -194,7 +206,8 @@ Result<int> supervise(const Process& p, Before before) {
       p.files, [actor = to_actor->get_future().share(), epoch](const EpochView& view) {
         // Until it is there, others see its heartbeat.
         if (actor.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
-        caf::anon_send(actor.get(), local::EpochSeen{0, view.deposed(epoch), view.newest.number});
+        caf::anon_send(actor.get(),
+                       local::EpochSeen{0, view.deposed(epoch), view.newest.number, view.votes});
       });
   watch->lead(epoch);
   watch->every(500);
@@ -210,7 +223,12 @@ Result<int> supervise(const Process& p, Before before) {
     job.recorded_generation = records.generation;
   }
 
-  auto end = std::make_shared<std::promise<std::pair<int, std::string>>>();
+  struct End {
+    int code;
+    std::string reason;
+    bool resigns;
+  };
+  auto end = std::make_shared<std::promise<End>>();
   auto result = end->get_future();
   LeadershipOptions& lead = job.leadership;
   lead.epoch = epoch;
@@ -220,8 +238,9 @@ Result<int> supervise(const Process& p, Before before) {
   lead.lost = before.lost;
   lead.lost_at_ms = before.lost_at_ms;
   lead.silent = before.silent;
-  lead.finished = [end](int code, std::string reason) {
-    end->set_value({code, std::move(reason)});
+  lead.elected = before.epoch > 0 && p.files.touched_ns(before.epoch) == 0;
+  lead.finished = [end](int code, std::string reason, bool resigns) {
+    end->set_value({code, std::move(reason), resigns});
   };
   // S4: also what was queued when this process was stopped is not written by a deposed one.
   const auto leads = [files = p.files, epoch] {
@@ -248,13 +267,19 @@ Result<int> supervise(const Process& p, Before before) {
     caf::anon_send(supervisor, local::EpochSeen{0, true, 0});
   });
 
-  const auto [code, reason] = result.get();
+  const auto [code, reason, resigns] = result.get();
   log::info("ends: {}", reason);
   watch.reset();
   folder_watch.reset();
+  if (resigns) {
+    (void)journal->flush();  // what it has recorded comes before what others will
+    journal->stop();
+    if (Status resigned = p.files.resign(epoch); !resigned.ok())
+      log::warn("{}", resigned.message());
+  }
   caf::anon_send_exit(supervisor, caf::exit_reason::user_shutdown);
   supervisor = nullptr;
-  if (exporter && journal->flush()) exporter->finish(code);
+  if (exporter && !resigns && journal->flush()) exporter->finish(code);
   return code;
 }
 
@@ -263,6 +288,10 @@ Result<int> claim(const Process& p) {
   SS_ASSIGN(const Epoch newest, p.files.newest());
   if (newest.number > 0 && lives(p, newest)) {
     log::info("the supervisor of epoch {} lives", newest.number);
+    return 0;
+  }
+  if (newest.number > 0 && outvoted(p, newest)) {
+    log::info("epoch {} was voted out by other nodes, which lead next", newest.number);
     return 0;
   }
   Before before;
@@ -287,8 +316,8 @@ Result<int> stand_by(const Process& p) {
   options.address = p.transport.address();
   options.watch = std::make_shared<EpochWatch>(p.files, [me, is_ready](const EpochView& view) {
     is_ready.wait();
-    caf::anon_send(
-        *me, local::LeaderSeen{view.answered, view.current, view.newest.number, view.beat_age_ms});
+    caf::anon_send(*me, local::LeaderSeen{view.answered, view.current, view.newest.number,
+                                          view.beat_age_ms, view.resigned});
   });
   auto watch = options.watch;
   options.ended = [end, &system = p.system](std::optional<SupervisorState> state,

@@ -39,6 +39,13 @@ Result<std::vector<std::string>> names(const std::string& folder, const std::str
   return found;
 }
 
+/// When a file was last touched; 0 if it is not there.
+int64_t time_ns(const std::string& path) {
+  struct stat status {};
+  if (stat(path.c_str(), &status) != 0) return 0;
+  return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
+}
+
 /// The number after `prefix`, 0 if that is none ("epoch-x-3.new-17" is a file in the making).
 uint64_t number_of(const std::string& name, const std::string& prefix) {
   char* end = nullptr;
@@ -58,7 +65,7 @@ std::string EpochFiles::path(uint64_t number) const {
 Status EpochFiles::begin() const {
   SS_RETURN_IF_ERROR(make_run_key(run_));
   SS_RETURN_IF_ERROR(write_file_atomic(run_.instance(), instance_ + "\n"));
-  for (const char* kind : {"epoch-", "state-"}) {
+  for (const char* kind : {"epoch-", "state-", "vote-"}) {
     SS_ASSIGN(const auto old, names(run_.control(), kind));
     for (const std::string& name : old) unlink((run_.control() + "/" + name).c_str());
   }
@@ -125,15 +132,43 @@ Status EpochFiles::touch(uint64_t number) const {
 }
 
 int64_t EpochFiles::touched_ns(uint64_t number) const {
-  struct stat status {};
-  if (stat(path(number).c_str(), &status) != 0) return 0;
-  return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
+  return time_ns(path(number));
+}
+
+Status EpochFiles::resign(uint64_t number) const {
+  const timespec never[2] = {};
+  if (utimensat(AT_FDCWD, path(number).c_str(), never, 0) == 0) return {};
+  return failed("touch", path(number));
+}
+
+std::string EpochFiles::vote_prefix(uint64_t number) const {
+  return "vote-" + instance_ + "-" + std::to_string(number) + "-";
+}
+
+Status EpochFiles::vote(uint64_t number, const std::string& node) const {
+  const std::string file = run_.control() + "/" + vote_prefix(number) + node;
+  const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) return failed("write", file);
+  const int touched = futimens(fd, nullptr);
+  close(fd);
+  return touched == 0 ? Status() : failed("touch", file);
+}
+
+Result<std::map<std::string, int64_t>> EpochFiles::votes(uint64_t number) const {
+  const std::string prefix = vote_prefix(number);
+  SS_ASSIGN(const auto found, names(run_.control(), prefix));
+  std::map<std::string, int64_t> votes;
+  for (const std::string& name : found)
+    votes[name.substr(prefix.size())] = time_ns(run_.control() + "/" + name);
+  return votes;
 }
 
 // --- The thread ---
 
 struct EpochWatch::Shared {
   using Clock = std::chrono::steady_clock;
+  static constexpr auto kTouchEvery = std::chrono::milliseconds(450);
+  static constexpr auto kVoteLasts = std::chrono::milliseconds(2'000);
   explicit Shared(EpochFiles f) : files(std::move(f)) {}
   const EpochFiles files;
   std::mutex mutex;
@@ -141,12 +176,18 @@ struct EpochWatch::Shared {
   std::function<void(const EpochView&)> on_view;
   std::vector<std::function<void(const EpochView&)>> asked;
   int64_t every_ms = 0;
-  uint64_t leading = 0;
+  uint64_t leading = 0, voting = 0;
+  std::string voter;
   bool stopping = false, changed = false;
   // The thread's own.
   uint64_t beat_of = 0;
   int64_t beat_ns = 0;
   Clock::time_point beat_at, touched_at;
+  struct Vote {
+    int64_t touched_ns = 0;
+    Clock::time_point at;
+  };
+  std::map<std::string, Vote> votes;
 
   EpochView look() {
     EpochView view;
@@ -161,7 +202,30 @@ struct EpochWatch::Shared {
     beat_ns = beat;
     beat_of = view.newest.number;
     view.beat_age_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - beat_at).count();
+    view.resigned = view.newest.number > 0 && beat == 0;
     return view;
+  }
+
+  /// Of nodes that have not stopped to vote.
+  std::set<std::string> votes_against(uint64_t number) {
+    std::set<std::string> nodes;
+    const auto found = files.votes(number);
+    if (!found.ok()) return nodes;
+    for (const auto& [node, touched_ns] : *found) {
+      Vote& vote = votes[node];
+      if (vote.touched_ns != touched_ns) vote = {touched_ns, Clock::now()};
+      if (Clock::now() - vote.at < kVoteLasts) nodes.insert(node);
+    }
+    return nodes;
+  }
+
+  /// The own sign of life, twice a second.
+  void touch(uint64_t leads, uint64_t votes_against, const std::string& node) {
+    if ((leads == 0 && votes_against == 0) || Clock::now() - touched_at < kTouchEvery) return;
+    // Whether it leads, or what its vote is worth, is another question.
+    if (leads > 0) (void)files.touch(leads).ok();
+    if (votes_against > 0) (void)files.vote(votes_against, node).ok();
+    touched_at = Clock::now();
   }
 
   void run() {
@@ -180,13 +244,12 @@ struct EpochWatch::Shared {
       }
       auto questions = std::move(asked);
       asked.clear();
-      const uint64_t mine = leading;
+      const uint64_t mine = leading, against = voting;
+      const std::string node = voter;
       lock.unlock();
-      if (mine > 0 && Clock::now() - touched_at >= std::chrono::milliseconds(450)) {
-        (void)files.touch(mine).ok();  // whether it leads is another question
-        touched_at = Clock::now();
-      }
-      const EpochView view = look();
+      touch(mine, against, node);
+      EpochView view = look();
+      if (mine > 0) view.votes = votes_against(mine);
       for (auto& done : questions) done(view);
       lock.lock();
       next = Clock::now() + std::chrono::milliseconds(every_ms);
@@ -227,6 +290,12 @@ void EpochWatch::look(std::function<void(const EpochView&)> done) {
 void EpochWatch::lead(uint64_t number) {
   std::lock_guard lock(shared_->mutex);
   shared_->leading = number;
+}
+
+void EpochWatch::vote(uint64_t number, const std::string& node) {
+  std::lock_guard lock(shared_->mutex);
+  shared_->voting = number;
+  shared_->voter = node;
 }
 
 }  // namespace simplescale

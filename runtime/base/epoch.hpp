@@ -5,6 +5,10 @@
 // can tell a silent link from a dead leader. control/instance names the current start; files of
 // others have no effect.
 //
+// A node that sees supervisor n's heartbeat but cannot reach it votes against it, in
+// control/vote-<instance>-<n>-<node>, touched as often. A leader that cannot go on and is
+// outvoted is the one that is cut off; it resigns (leadership.hpp).
+//
 //   S4 At most one supervisor acts: whoever is not the highest epoch of the current instance is
 //      deposed (EpochView::deposed) and stops acting, also after being stopped for hours.
 //
@@ -14,8 +18,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "runtime/base/run_folder.hpp"
@@ -46,11 +52,19 @@ class EpochFiles {
   Result<bool> claim(const Epoch& epoch) const;
   /// The leader's sign of life.
   Status touch(uint64_t number) const;
-  /// Time of the last touch in ns, by the file system's clock; 0 if the file is not there.
+  /// Time of the last touch in ns, by the file system's clock; 0 if it has resigned, or there is no
+  /// such file.
   int64_t touched_ns(uint64_t number) const;
+  /// The leader gives up: others need not wait until its heartbeat is missed.
+  Status resign(uint64_t number) const;
+  /// A node's sign that it lives, and cannot reach the supervisor of this epoch.
+  Status vote(uint64_t number, const std::string& node) const;
+  /// Who has voted against an epoch, and the time of their last touch in ns.
+  Result<std::map<std::string, int64_t>> votes(uint64_t number) const;
 
  private:
   std::string path(uint64_t number) const;
+  std::string vote_prefix(uint64_t number) const;
   RunFolder run_;
   std::string instance_, prefix_;
 };
@@ -61,6 +75,8 @@ struct EpochView {
   bool current = true;    // this instance is the current one
   Epoch newest;
   int64_t beat_age_ms = 0;  // how long its heartbeat has been the same, by our own clock
+  bool resigned = false;
+  std::set<std::string> votes;  // nodes that vote against it; only a leader is told
   /// True: number is not (any more) who leads.
   bool deposed(uint64_t number) const { return answered && (!current || newest.number != number); }
 };
@@ -79,6 +95,8 @@ class EpochWatch {
   void look(std::function<void(const EpochView&)> done);
   /// Also touches this epoch's file, every 500 ms.
   void lead(uint64_t number);
+  /// Also votes against this epoch, every 500 ms; 0: no more.
+  void vote(uint64_t number, const std::string& node);
 
  private:
   struct Shared;

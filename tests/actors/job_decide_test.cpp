@@ -207,6 +207,17 @@ TEST_CASE("job: a group is put together from what is left of two") {
   CHECK(join.moves.empty());
 }
 
+TEST_CASE("job: who has lost most nodes at once waits for word of them before going on alone") {
+  State s = training(3);
+  decide(0, s, NodeLost{"n1", "silent"});
+  decide(0, s, NodeLost{"n2", "silent"});
+  CHECK(all<Join>(all_idle(s, {2, 3})).empty());
+  CHECK(all<Join>(decide(4'000, s, Tick{})).empty());
+  const Join join = only<Join>(decide(4'001, s, Tick{}));
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0"});
+  CHECK(join.step == 3);
+}
+
 TEST_CASE("job: the only group waits for a node, then stops to be started again") {
   State s = training(1, 0, 2);
   decide(0, s, NodeLost{"n1", "gone"});

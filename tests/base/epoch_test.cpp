@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <future>
 
@@ -82,6 +83,59 @@ TEST_SUITE("epoch") {
     CHECK(before.touched_ns(1) == 0);
     EpochView view{true, before.current(), *before.newest(), 0};
     CHECK(view.deposed(1));
+  }
+
+  TEST_CASE("epoch: a leader is told who votes against it, for as long as they go on") {
+    Folder folder;
+    const EpochFiles files(folder.run, "a");
+    REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
+    CHECK(files.votes(1)->empty());
+    EpochWatch leader(files, nullptr), voter(files, nullptr);
+    auto look = [](EpochWatch& watch) {
+      std::promise<EpochView> view;
+      watch.look([&](const EpochView& seen) { view.set_value(seen); });
+      return view.get_future().get();
+    };
+    auto until = [&](size_t votes) {
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (std::chrono::steady_clock::now() < deadline)
+        if (auto seen = look(leader).votes; seen.size() == votes) return seen;
+      return std::set<std::string>{"in vain"};
+    };
+    leader.lead(1);
+    voter.vote(1, "n2");
+    voter.every(5);
+    CHECK(until(1) == std::set<std::string>{"n2"});
+    REQUIRE(files.vote(1, "n10").ok());
+    CHECK(until(2) == std::set<std::string>{"n10", "n2"});
+    REQUIRE(files.vote(2, "n3").ok());               // of another epoch
+    CHECK(until(1) == std::set<std::string>{"n2"});  // n10 has stopped
+    CHECK(files.votes(1)->size() == 2);
+    CHECK(look(voter).votes.empty());
+    voter.vote(0, "");
+    CHECK(until(0).empty());
+    REQUIRE(files.begin().ok());
+    CHECK(files.votes(1)->empty());
+  }
+
+  TEST_CASE("epoch: who resigns need not be missed first") {
+    Folder folder;
+    const EpochFiles files(folder.run, "a");
+    REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
+    EpochWatch watch(files, nullptr);
+    auto look = [&] {
+      std::promise<EpochView> view;
+      watch.look([&](const EpochView& seen) { view.set_value(seen); });
+      return view.get_future().get();
+    };
+    CHECK(!look().resigned);
+    REQUIRE(files.resign(1).ok());
+    CHECK(files.touched_ns(1) == 0);
+    CHECK(look().resigned);
+    CHECK(!look().deposed(1));  // until somebody else leads
+    REQUIRE(*files.claim({2, "n1", 2, "y", 0}));
+    CHECK(!look().resigned);
+    CHECK(files.resign(7).code() == Code::io);
   }
 
   TEST_CASE("epoch: files in the making and damaged ones") {

@@ -34,6 +34,16 @@ def tokens(count, vocab):
     return out
 
 
+def leader(run):
+    """Epoch, process and node of whoever leads, by the files that settle it."""
+    found = [(int(p.name.rsplit("-", 1)[1]), p) for p in (run / "control").glob("epoch-*") if p.name.rsplit("-", 1)[1].isdigit()]
+    if not found:
+        return None
+    number, path = max(found)
+    page = json.loads(path.read_text())
+    return number, page["pid"], page["node"]
+
+
 class Case(unittest.TestCase):
     """A folder of its own for each test, removed if it passes."""
 

@@ -6,19 +6,9 @@ import pathlib
 import signal
 import unittest
 
-from common import Case, last_step, leftovers, lines, status, trainer_pids
+from common import Case, last_step, leader, leftovers, lines, status, trainer_pids
 
 STEPS = 1000  # long enough for a successor to appoint a standby of its own
-
-
-def leader(run):
-    """Epoch and process of whoever leads, by the files that settle it."""
-    found = [(int(p.name.rsplit("-", 1)[1]), p) for p in (run / "control").glob("epoch-*") if p.name.rsplit("-", 1)[1].isdigit()]
-    if not found:
-        return None
-    number, path = max(found)
-    page = json.loads(path.read_text())
-    return number, page["pid"], page["node"]
 
 
 def events(run, kind):

@@ -9,7 +9,7 @@ import subprocess
 import time
 import unittest
 
-from common import PROGRAM, Case, last_step, leftovers, lines, status
+from common import PROGRAM, Case, last_step, leader, leftovers, lines, status
 
 NODES = 3
 counter = itertools.count()
@@ -83,22 +83,19 @@ WHY_NOT = works()
 
 @unittest.skipIf(WHY_NOT, WHY_NOT)
 class Networks(Case):
-    def setUp(self):
-        super().setUp()
-        self.network = Network(NODES)
+    def begin(self, steps, nodes=NODES, *more):
+        """One agent per namespace, as srun starts them; a reference run with the same bits beside it."""
+        self.network = Network(nodes)
         self.addCleanup(self.network.close)
         # A collective that waits for a lost packet must outlive TCP's retransmission, no more.
-        self.keys = ["--train.global_batch_size=12", *self.layout(NODES, 1), "--parallel.collective_timeout_ms=10000",
-                     "--supervision.max_restarts=100"]
-
-    def begin(self, steps):
-        """One agent per namespace, as srun starts them; a reference run with the same bits beside it."""
+        self.keys = ["--train.global_batch_size=12", *self.layout(nodes, 1), "--parallel.collective_timeout_ms=10000",
+                     "--supervision.max_restarts=100", *more]
         self.want = self.digest(self.train("reference", *self.keys, f"--train.max_steps={steps}"))
         self.run_folder = self.folder / "run"
         self.steps = steps
         self.tasks = []
-        for i in range(NODES):
-            environment = {**os.environ, "SLURM_PROCID": str(i), "SLURM_NTASKS": str(NODES), "SLURM_JOB_ID": "7",
+        for i in range(nodes):
+            environment = {**os.environ, "SLURM_PROCID": str(i), "SLURM_NTASKS": str(nodes), "SLURM_JOB_ID": "7",
                            "SLURM_STEP_ID": "0", "UCX_TLS": "tcp", "UCX_NET_DEVICES": "eth0"}
             errors = open(self.folder / f"task-{i}.err", "w")
             task = subprocess.Popen(
@@ -153,11 +150,12 @@ class Networks(Case):
         self.wait_for(lambda: not leftovers(self.run_folder), "all processes of the run to end")
 
     def test_a_node_that_is_cut_off_returns(self):
-        self.begin(STEPS)
+        """However long it takes: that the others train, it sees in the run folder."""
+        self.begin(STEPS, NODES, "--cluster.join_timeout_ms=3000")
         self.network.drop(2, out="", into="")
         self.lost("n2")
         self.more_steps(20, "the others' steps")
-        time.sleep(2)  # how long the partition lasts
+        time.sleep(6)  # how long the partition lasts
         self.network.heal(2)
         self.grown_back()
         self.check()
@@ -180,10 +178,26 @@ class Networks(Case):
         self.assertFalse(self.events("gave_up"))
 
     def test_the_supervisors_node_is_cut_off(self):
+        """It resigns, as most nodes cannot reach it, and they go on."""
         self.begin(STEPS)
         self.network.drop(0, out="", into="")
-        self.lost("n1")
-        self.more_steps(20, "steps of one side")
+        self.lost("n0")
+        self.more_steps(20, "steps of the others")
+        self.assertIn(leader(self.run_folder)[2], ("n1", "n2"))
+        self.assertEqual(len(self.events("resigned")), 1)
+        self.assertFalse(self.events("steps_undone"))
+        self.network.heal(0)
+        self.grown_back()
+        self.check()
+
+    def test_the_supervisors_node_is_cut_off_and_takes_half_a_group_along(self):
+        """Alone it could not train; nor would it be any good to wait for it."""
+        self.begin(STEPS, 4, "--parallel.group_nodes=2", "--supervision.heartbeat_ms=250", "--supervision.silence_ms=1500")
+        self.network.drop(0, into="")
+        self.lost("n0")
+        self.more_steps(20, "steps of the other group")
+        self.assertNotEqual(leader(self.run_folder)[2], "n0")
+        self.assertFalse(self.events("steps_undone"))
         self.network.heal(0)
         self.grown_back()
         self.check()

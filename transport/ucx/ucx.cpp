@@ -22,6 +22,9 @@ void set_defaults() {
   std::call_once(once, [] {
     setenv("UCX_POSIX_ERROR_HANDLING", "y", 0);
     setenv("UCX_SYSV_ERROR_HANDLING", "y", 0);
+    // UCX's own default waits in connect(), over two minutes for a host that does not answer, and
+    // all other peers of the worker with it.
+    setenv("UCX_TCP_CONN_NB", "y", 0);
     // These two are read when the library is loaded, so the environment is too late for them.
     if (!std::getenv("UCX_WARN_UNUSED_ENV_VARS")) {
       (void)ucs_global_opts_set_value("WARN_UNUSED_ENV_VARS", "n");
