@@ -154,6 +154,8 @@ SupervisorState snapshot(Self* self) {
   out.recorded_step = s.recorded_step.value_or(0);
   out.end_exit = s.lead.end_exit;
   out.end_reason = s.lead.end_reason;
+  out.planned = s.planned;
+  out.traced = s.traces.chosen();
   return out;
 }
 
@@ -199,10 +201,11 @@ void begin(Self* self) {
     s.recorded_step = job::committed_of(s.job, *s.recorded_step, s.options.recorded_generation);
     s.options.journal->mark(*s.recorded_step);  // checkpoints wait for it
   }
-  // What the configuration wants to happen by now has happened.
-  std::erase_if(s.planned, [&s](const InjectFault& fault) {
+  s.planned = std::move(from.planned);
+  std::erase_if(s.planned, [&s](const InjectFault& fault) {  // these have happened
     return fault.step <= s.recorded_step.value_or(0) + 1;
   });
+  s.traces.go_on_with(std::move(from.traced));
   s.lead.sequence = from.sequence;
   s.lead.end_exit = from.end_exit;
   s.lead.end_reason = from.end_reason;
@@ -232,6 +235,17 @@ bool put_off(Self* self, const job::Event& event) {
   return true;
 }
 
+void replicate(Self* self) {
+  JobState& s = self->state;
+  Leadership& l = s.lead;
+  const LeadershipOptions& o = s.options.leadership;
+  ++l.sequence;
+  std::vector<uint8_t> state = encode(snapshot(self));
+  s.options.journal->replace("control/state-" + o.instance,
+                             std::string(state.begin(), state.end()));
+  if (l.standby) self->send(l.standby->handle, Replica{o.epoch, l.sequence, std::move(state)});
+}
+
 void submit(Self* self, std::vector<job::Action> actions) {
   JobState& s = self->state;
   Leadership& l = s.lead;
@@ -244,14 +258,11 @@ void submit(Self* self, std::vector<job::Action> actions) {
       l.end_reason = end->reason;
     }
   }
-  l.decision = ++l.sequence;
+  replicate(self);
+  l.decision = l.sequence;
   l.waiting = std::move(actions);
   l.kept = !l.standby;
   l.checked = !check || !o.watch;
-  std::vector<uint8_t> state = encode(snapshot(self));
-  s.options.journal->replace("control/state-" + o.instance,
-                             std::string(state.begin(), state.end()));
-  if (l.standby) self->send(l.standby->handle, Replica{o.epoch, l.decision, std::move(state)});
   if (!l.checked)
     o.watch->look([me = caf::actor_cast<caf::actor>(self), decision = l.decision,
                    epoch = o.epoch](const EpochView& view) {

@@ -86,6 +86,8 @@ void begin(Self* self);
 bool put_off(Self* self, const job::Event& event);
 /// The actions are carried out (act) as soon as they may be.
 void submit(Self* self, std::vector<job::Action> actions);
+/// The standby, and the run's folder, get what has changed beside decisions.
+void replicate(Self* self);
 /// After a node has presented itself: tells it who leads, and what it may have missed.
 void node_came(Self* self, const std::string& node);
 void tick(Self* self);

@@ -86,9 +86,10 @@ bool consistent(const State& s) {
 }  // namespace
 }  // namespace job
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InjectFault, kind, target, step, ms, value)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SupervisorState, job, now_ms, epoch, sequence, incidents,
                                    incident_since_ms, incident_what, incident_decision,
-                                   recorded_step, recorded, end_exit, end_reason)
+                                   recorded_step, recorded, end_exit, end_reason, planned, traced)
 
 std::vector<uint8_t> encode(const SupervisorState& state) {
   return nlohmann::json::to_msgpack(nlohmann::json(state));

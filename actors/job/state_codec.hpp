@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <vector>
 
 #include "actors/job/decide.hpp"
 #include "runtime/base/status.hpp"
+#include "transport/protocol/messages.hpp"
 
 namespace simplescale {
 
@@ -23,6 +25,8 @@ struct SupervisorState {
   bool recorded = false;
   int32_t end_exit = 0;  // once the job is over: what the nodes are told
   std::string end_reason;
+  std::vector<InjectFault> planned;  // faults on purpose that are still to come
+  std::set<uint64_t> traced;         // steps that are to be traced
 };
 
 std::vector<uint8_t> encode(const SupervisorState& state);

@@ -325,10 +325,8 @@ CommandReply carry_out(Self* self, const Command& command, const Request& reques
   JobState& s = self->state;
   if (request.fault && is_later(s, *request.fault)) {
     s.planned.push_back(*request.fault);
-    return {true,
-            "planned for step " + std::to_string(request.fault->step) +
-                ", if this supervisor still leads then",
-            ""};
+    leadership::replicate(self);
+    return {true, "planned for step " + std::to_string(request.fault->step), ""};
   }
   if (request.fault)
     return inject(self, *request.fault)
@@ -337,6 +335,7 @@ CommandReply carry_out(Self* self, const Command& command, const Request& reques
   if (request.trace) {
     if (!trace::on()) return {false, "metrics.trace_events is 0: nothing is recorded", ""};
     s.traces.choose(request.trace->first, request.trace->count);
+    leadership::replicate(self);
     return {true, "`simplescale trace` shows it when they are done", ""};
   }
   for (const std::string& trainer : request.restart)

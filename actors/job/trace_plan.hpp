@@ -24,6 +24,9 @@ class TracePlan {
 
   /// count steps from `first` on; those that follow each other become one trace.
   void choose(uint64_t first, uint64_t count);
+  /// What is chosen and not complete; a successor goes on with that.
+  const std::set<uint64_t>& chosen() const { return chosen_; }
+  void go_on_with(std::set<uint64_t> chosen) { chosen_ = std::move(chosen); }
 
   /// A generation is told to begin.
   void begun(int64_t at_ns);

@@ -56,6 +56,8 @@ SupervisorState some_state() {
   s.incident_since_ms = 1050;
   s.recorded = true;
   s.recorded_step = 31;
+  s.planned = {{"nan_loss", "n0.1", 40, 5, 0.5}};
+  s.traced = {38, 39};
   return s;
 }
 
@@ -74,6 +76,8 @@ TEST_SUITE("job records") {
     CHECK(back->job.nodes["n0"].failures_ms == std::vector<int64_t>{900, 950});
     CHECK(back->job.exit == Code::requeue);
     CHECK(back->sequence == 1ull << 60);
+    CHECK(back->planned == s.planned);
+    CHECK(back->traced == s.traced);
   }
 
   TEST_CASE("state codec: no half, damaged or senseless state is taken") {

@@ -251,10 +251,12 @@ class Console(Case):
 
     def test_a_fault_waits_for_its_step(self):
         run, process = self.begin()
-        step = last_step(run) + 150
+        self.wait_for(lambda: status(run)["standby"], "a standby")
+        step = last_step(run) + 300
         self.assertIn(f"planned for step {step}", self.command("console", run, "-c", f"inject nan_loss n1.0 --at {step}"))
         for wrong in ("--at abc", "--at", "--at 1", "--at 99999999", "--ms -3", "--value x", "--nonsense 3"):
             self.command("console", run, "-c", f"inject nan_loss n1.0 {wrong}", code=64)
+        os.kill(status(run)["supervisor"]["pid"], signal.SIGKILL)  # its successor knows of it
         injected = self.wait_for(lambda: events(run, "injected"), "the fault")
         self.assertEqual([e["step"] for e in injected], [step - 1])
         self.wait_for(lambda: events(run, "recovered"), "a recovery")
