@@ -411,7 +411,8 @@ void ComputeThread::dawdle(double step_ms) {
                  [this] { return exiting_; });
 }
 
-/// They may be long in coming; a fence does not wait for them.
+/// They may be long in coming; a fence does not wait for them. A token file that is bad is told as
+/// io: bad_data is what the engine calls a loss that is not finite.
 Result<MicroBatch> ComputeThread::tokens(Generation& g, const JoinTrainer& order,
                                          const BatchKey& key) {
   constexpr int look_ms = 50;
@@ -419,6 +420,7 @@ Result<MicroBatch> ComputeThread::tokens(Generation& g, const JoinTrainer& order
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(limit_ms);
   while (true) {
     auto batch = g.rings->acquire(order.ring, key, look_ms);
+    if (batch.status().code() == Code::bad_data) return Status(Code::io, batch.status().message());
     if (batch.status().code() != Code::deadline) return batch;
     if (fenced_ > order.generation)
       return Status(Code::aborted, "fenced while it waited for tokens");
@@ -481,8 +483,12 @@ Status ComputeThread::validate(Generation& g, const JoinTrainer& order, uint64_t
     const uint64_t mine =
         std::min(first + rank, batches - 1);  // beyond the end: computed, not counted
     for (uint64_t b = 0; b < batch_size; ++b)
-      SS_RETURN_IF_ERROR(source.read_sample(mine * batch_size + b, plan.shape.block_size,
-                                            tokens.data() + b * row));
+      if (Status read = source.read_sample(mine * batch_size + b, plan.shape.block_size,
+                                           tokens.data() + b * row);
+          !read.ok()) {
+        (void)dataset_->validation.reopen();  // the next generation tries again
+        return read;
+      }
     SS_ASSIGN(const double loss, g.engine->loss(tokens.data()));
     SS_RETURN_IF_ERROR(g.shard->all_gather_bytes(&loss, group_losses.data(), sizeof loss)->wait());
     SS_RETURN_IF_ERROR(g.replicate

@@ -100,58 +100,7 @@ Status OutputFile::sync() {
   return ops_->fsync(fd_, path_);
 }
 
-// -- InputFile ----------------------------------------------------------------------------------
-
-namespace {
-
-Status missing_or_io(const char* call, const std::string& path) {
-  if (errno != ENOENT && errno != ENOTDIR) return io_error(call, path);
-  return {Code::not_found, std::string(call) + " " + path + ": " + std::strerror(errno)};
-}
-
-Result<uint64_t> size_of(const std::string& path, const struct stat& info) {
-  if (!S_ISREG(info.st_mode)) return Status(Code::bad_data, path + ": not a file");
-  return static_cast<uint64_t>(info.st_size);
-}
-
-}  // namespace
-
-Result<InputFile> InputFile::open(const std::string& path) {
-  // A pipe that nobody writes to would be waited for; on files the flag does nothing.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) return missing_or_io("open", path);
-  InputFile file(path, fd, 0);
-  struct stat info;
-  if (::fstat(fd, &info) != 0) return io_error("stat", path);
-  SS_ASSIGN(file.bytes_, size_of(path, info));
-  return file;
-}
-InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), bytes_(other.bytes_) {}
-InputFile::~InputFile() {
-  if (fd_ >= 0) ::close(fd_);
-}
-Status InputFile::read(uint64_t offset, void* data, size_t bytes) const {
-  char* next = static_cast<char*>(data);
-  while (bytes > 0) {
-    const ssize_t n = ::pread(fd_, next, bytes, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return io_error("read", path_);
-    if (n == 0) return {Code::bad_data, path_ + ": ends at byte " + std::to_string(offset)};
-    next += n;
-    offset += static_cast<uint64_t>(n);
-    bytes -= static_cast<size_t>(n);
-  }
-  return {};
-}
-
 // -- Whole files and folders --------------------------------------------------------------------
-
-Result<uint64_t> file_bytes(const std::string& path) {
-  struct stat info;
-  if (::stat(path.c_str(), &info) != 0) return missing_or_io("stat", path);
-  return size_of(path, info);
-}
 
 Result<std::string> read_text_file(const std::string& path, size_t bytes_max) {
   SS_ASSIGN(const InputFile file, InputFile::open(path));

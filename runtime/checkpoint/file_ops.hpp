@@ -1,7 +1,6 @@
 // All access of the checkpoint code to files. Every change goes through FileOps, one small seam
-// that tests replace to stop a write at any operation or byte. Reading is by pread: a file cut
-// short or a failing disk is a Status here, while a mapping would raise SIGBUS. Threads: stateless;
-// an object belongs to the thread that uses it.
+// that tests replace to stop a write at any operation or byte; reading is InputFile's. Threads:
+// stateless; an object belongs to the thread that uses it.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/input_file.hpp"
 #include "runtime/base/status.hpp"
 
 namespace simplescale {
@@ -55,29 +55,6 @@ class OutputFile {
   int fd_;
 };
 
-/// A file being read; size as of open().
-class InputFile {
- public:
-  /// not_found if it is not there, bad_data if it is no file; io: it may be as good as ever.
-  static Result<InputFile> open(const std::string& path);
-  InputFile(InputFile&& other) noexcept;
-  InputFile& operator=(InputFile&&) = delete;
-  ~InputFile();
-  uint64_t bytes() const { return bytes_; }
-  const std::string& path() const { return path_; }
-  /// Reads exactly these bytes; Code::bad_data if the file has become shorter.
-  Status read(uint64_t offset, void* data, size_t bytes) const;
-
- private:
-  InputFile(std::string path, int fd, uint64_t bytes)
-      : path_(std::move(path)), fd_(fd), bytes_(bytes) {}
-  std::string path_;
-  int fd_;
-  uint64_t bytes_;
-};
-
-/// Without opening it; the same errors.
-Result<uint64_t> file_bytes(const std::string& path);
 /// A whole small file; bad_data if it is larger than bytes_max.
 Result<std::string> read_text_file(const std::string& path, size_t bytes_max);
 /// Writes and syncs a small file.

@@ -4,14 +4,17 @@
 
 #include <utility>
 
+#include "runtime/base/log.hpp"
+
 namespace simplescale {
 
 RingFiller::RingFiller(TokenRings rings, TokenSource source, SampleOrder order,
-                       std::function<void(const Status&)> on_error)
+                       std::function<void(const Status&)> on_error, ReadRetries retries)
     : rings_(std::move(rings)),
       source_(std::move(source)),
       order_(order),
-      on_error_(std::move(on_error)) {
+      on_error_(std::move(on_error)),
+      retries_(retries) {
   SS_ASSERT(order_.samples() <= source_.samples(static_cast<int64_t>(rings_.shape().block_size)));
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "dataloader");
@@ -40,6 +43,7 @@ Status RingFiller::start(const FillPlan& plan) {
     next_plan_ = plan;
     status_ = Status();
   }
+  asked_.notify_one();
   rings_.ring_doorbell();
   return {};
 }
@@ -49,6 +53,7 @@ void RingFiller::stop() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
+  asked_.notify_one();
   rings_.ring_doorbell();
   const std::lock_guard lock(join_mutex_);
   if (thread_.joinable()) thread_.join();
@@ -74,8 +79,10 @@ void RingFiller::run() {
     bool worked = false;
     if (plan_) {
       const auto filled = fill_one_slot_each();
-      if (!filled.ok()) fail(filled.status());
-      worked = filled.ok() && *filled;
+      worked = filled.ok() ? *filled : pause(filled.status());
+      if (!filled.ok() && !worked) fail(filled.status());
+      if (filled.ok() && worked && std::exchange(failures_, 0) > 0)
+        log::info("{}: can be read again", source_.path());
     }
     // Whoever needs this thread rings; the deadline is for a machine that lost a ring in some way
     // not thought of.
@@ -90,6 +97,7 @@ void RingFiller::adopt(FillPlan plan) {
   for (uint64_t ring = 0; ring < rings_.shape().rings; ++ring) rings_.reset(ring, plan.generation);
   cursors_.assign(plan.trainers.size(), Cursor{.step = plan.start_step});
   plan_ = std::move(plan);
+  failures_ = 0;
 }
 
 // One slot of every ring that has room, so that no trainer waits for another one's ring to be
@@ -118,6 +126,21 @@ Status RingFiller::fill(int32_t* tokens, uint64_t first) {
                                            static_cast<int64_t>(shape.block_size),
                                            tokens + row * (shape.block_size + 1)));
   return {};
+}
+
+// A file that is being put back, or a disk that comes back, is waited for; a plan or the end is not
+// kept waiting. False: there have been enough pauses.
+bool RingFiller::pause(const Status& error) {
+  if (failures_ == retries_.tries) return false;
+  if (failures_ == 0) log::warn("tokens cannot be read, trying again: {}", error.message());
+  {
+    std::unique_lock lock(mutex_);
+    asked_.wait_for(lock, retries_.first_pause * (1 << failures_),
+                    [this] { return stopping_ || next_plan_.has_value(); });
+  }
+  ++failures_;
+  if (Status again = source_.reopen(); !again.ok()) log::debug("{}", again.message());
+  return true;
 }
 
 void RingFiller::fail(const Status& status) {

@@ -3,6 +3,8 @@
 // full, and never waits for a trainer.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -26,13 +28,19 @@ struct FillPlan {
   std::vector<Trainer> trainers;  // ring i is read by trainers[i]; rings beyond stay empty
 };
 
+/// How often tokens that cannot be read are tried again, and after which pause, which doubles.
+struct ReadRetries {
+  int tries = 5;
+  std::chrono::milliseconds first_pause{100};
+};
+
 class RingFiller {
  public:
   /// Starts the thread, idle. order.samples() is source.samples(block_size of the rings).
   /// on_error, if given, is called once for each failed plan, on the filler's thread, after the
   /// rings were closed.
   RingFiller(TokenRings rings, TokenSource source, SampleOrder order,
-             std::function<void(const Status&)> on_error = {});
+             std::function<void(const Status&)> on_error = {}, ReadRetries retries = {});
   /// stop()
   ~RingFiller();
   RingFiller(const RingFiller&) = delete;
@@ -57,14 +65,17 @@ class RingFiller {
   void adopt(FillPlan plan);
   Result<bool> fill_one_slot_each();
   Status fill(int32_t* tokens, uint64_t first);
+  bool pause(const Status& error);
   void fail(const Status& status);
 
-  TokenRings rings_;  // filled by the thread alone
-  const TokenSource source_;
+  TokenRings rings_;    // filled by the thread alone
+  TokenSource source_;  // the thread's own
   const SampleOrder order_;
   const std::function<void(const Status&)> on_error_;
+  const ReadRetries retries_;
 
-  mutable std::mutex mutex_;  // the next four
+  mutable std::mutex mutex_;       // the next four
+  std::condition_variable asked_;  // for a pause: a plan has come, or the end
   std::optional<FillPlan> next_plan_;
   uint64_t last_generation_ = 0;
   Status status_;
@@ -72,6 +83,7 @@ class RingFiller {
 
   std::optional<FillPlan> plan_;  // the thread's own
   std::vector<Cursor> cursors_;
+  int failures_ = 0;  // to read, in a row
   std::mutex join_mutex_;
   std::thread thread_;
 };

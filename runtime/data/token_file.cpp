@@ -1,14 +1,10 @@
 #include "runtime/data/token_file.hpp"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
+#include <array>
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
 #include "runtime/data/manifest.hpp"
 
@@ -22,61 +18,38 @@ Status bad(const std::string& path, uint64_t byte, const std::string& what) {
   return Status(Code::bad_data, path + ": byte " + std::to_string(byte) + ": " + what);
 }
 
-uint32_t word(const unsigned char* data, int index) {
+Result<std::shared_ptr<const InputFile>> open_file(const std::string& path) {
+  auto opened = InputFile::open(path);
+  if (!opened.ok()) return Status(Code::bad_data, "token file: " + opened.status().message());
+  if (opened->bytes() == 0) return bad(path, 0, "the file is empty");
+  return std::make_shared<const InputFile>(opened.take());
+}
+
+// The first bytes of a file; zeros behind its end.
+using Head = std::array<unsigned char, 16>;
+
+uint32_t word(const Head& head, size_t index) {
   uint32_t value = 0;
-  std::memcpy(&value, data + 4 * index, sizeof value);
+  std::memcpy(&value, head.data() + 4 * index, sizeof value);
   return value;
 }
 
-struct Mapping {
-  void* data = nullptr;
-  uint64_t bytes = 0;
-  ~Mapping() {
-    if (data) munmap(data, bytes);
-  }
-};
-
-Result<std::shared_ptr<const Mapping>> map_file(const std::string& path) {
-  auto fail = [&](int error) {
-    return Status(Code::bad_data, "cannot read token file " + path + ": " + std::strerror(error));
-  };
-  // A pipe that nobody writes to would be waited for; on files the flag does nothing.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) return fail(errno);
-  struct stat info {};
-  auto mapping = std::make_shared<Mapping>();
-  int error = fstat(fd, &info) != 0 ? errno : 0;
-  const bool file = error == 0 && S_ISREG(info.st_mode);
-  if (file && info.st_size > 0) {
-    void* data = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_SHARED, fd, 0);
-    if (data == MAP_FAILED)
-      error = errno;
-    else
-      mapping->data = data, mapping->bytes = static_cast<uint64_t>(info.st_size);
-  }
-  ::close(fd);
-  if (error != 0) return fail(error);
-  if (!file) return Status(Code::bad_data, "token file " + path + " is not a file");
-  if (mapping->bytes == 0) return bad(path, 0, "the file is empty");
-  return std::shared_ptr<const Mapping>(mapping);
-}
-
 // What the header of an llm.c file says, checked against the size of the file.
-Status parse_llmc(const std::string& path, const Mapping& file, int& token_bytes, uint64_t& count) {
-  const auto* data = static_cast<const unsigned char*>(file.data);
-  if (file.bytes < 4 || (word(data, 0) != llmc::magic_u16 && word(data, 0) != llmc::magic_u32))
+Status parse_llmc(const std::string& path, uint64_t bytes, const Head& head, int& token_bytes,
+                  uint64_t& count) {
+  if (word(head, 0) != llmc::magic_u16 && word(head, 0) != llmc::magic_u32)
     return bad(path, 0, "wrong magic for llm.c tokens, which begin with 20240520 or 20240801");
-  if (file.bytes < llmc::header_bytes)
-    return bad(path, file.bytes, "the file ends within its header of 1024 bytes");
-  const bool wide = word(data, 0) == llmc::magic_u32;
+  if (bytes < llmc::header_bytes)
+    return bad(path, bytes, "the file ends within its header of 1024 bytes");
+  const bool wide = word(head, 0) == llmc::magic_u32;
   const uint32_t version = wide ? llmc::version_u32 : llmc::version_u16;
-  if (word(data, 1) != version)
+  if (word(head, 1) != version)
     return bad(path, 4,
-               "version " + std::to_string(word(data, 1)) + ", but only " +
+               "version " + std::to_string(word(head, 1)) + ", but only " +
                    std::to_string(version) + " is known for this magic");
   token_bytes = wide ? 4 : 2;
-  count = word(data, 2) | uint64_t{word(data, 3)} << 32;
-  const uint64_t rest = file.bytes - llmc::header_bytes;
+  count = word(head, 2) | uint64_t{word(head, 3)} << 32;
+  const uint64_t rest = bytes - llmc::header_bytes;
   if (rest % token_bytes != 0 || count != rest / token_bytes)
     return bad(path, 8,
                "the header promises " + std::to_string(count) + " tokens of " +
@@ -95,16 +68,13 @@ Token largest(const Token* tokens) {
   return most;
 }
 
+// The index of the first id that is not below the vocabulary; count if there is none.
 template <class Token>
-bool copy(const unsigned char* data, uint64_t count, uint64_t vocab, int32_t* out) {
-  uint64_t most = 0;
-  for (uint64_t i = 0; i < count; ++i) {
-    Token token;
-    std::memcpy(&token, data + i * sizeof token, sizeof token);
-    most = std::max<uint64_t>(most, token);
-    out[i] = static_cast<int32_t>(token);
-  }
-  return most < vocab;
+uint64_t first_bad(const Token* tokens, uint64_t count, uint64_t vocab) {
+  uint64_t i = 0;
+  while (i + block <= count && largest(tokens + i) < vocab) i += block;
+  while (i < count && tokens[i] < vocab) ++i;
+  return i;
 }
 
 }  // namespace
@@ -125,57 +95,68 @@ Result<TokenSource> TokenSource::open(const std::string& path, const std::string
   if (format != "auto" && format != "llmc" && format != "nanogpt")
     return Status(Code::bad_config,
                   "data.format \"" + format + "\" is not one of auto, prepared, llmc, nanogpt");
-  SS_ASSIGN(auto file, map_file(path));
-  const auto* data = static_cast<const unsigned char*>(file->data);
+  SS_ASSIGN(const auto file, open_file(path));
+  Head head{};
+  SS_RETURN_IF_ERROR(file->read(0, head.data(), std::min<uint64_t>(head.size(), file->bytes())));
   auto begins = [&](const char* text) {
-    return file->bytes >= std::strlen(text) && std::memcmp(data, text, std::strlen(text)) == 0;
+    return std::memcmp(head.data(), text, std::strlen(text)) == 0;
   };
   TokenSource source;
   source.path_ = path;
   source.vocab_ = vocab;
-  const uint32_t first = file->bytes >= 4 ? word(data, 0) : 0;
+  source.file_ = file;
+  const uint32_t first = word(head, 0);
   if (format == "llmc" ||
       (format == "auto" && (first == llmc::magic_u16 || first == llmc::magic_u32))) {
-    SS_RETURN_IF_ERROR(parse_llmc(path, *file, source.token_bytes_, source.count_));
+    SS_RETURN_IF_ERROR(parse_llmc(path, file->bytes(), head, source.token_bytes_, source.count_));
     source.offset_ = llmc::header_bytes;
   } else if (format == "auto" && (begins("LITPKDS") || begins("MMIDIDX"))) {
     return bad(path, 0,
                "lit-gpt (LITPKDS) and Megatron (MMIDIDX) files are not read: use raw u16 "
                "tokens (nanoGPT), llm.c's format, or prepare the text");
   } else {
-    if (file->bytes % 2 != 0)
-      return bad(path, file->bytes - 1,
-                 "odd length of " + std::to_string(file->bytes) +
+    if (file->bytes() % 2 != 0)
+      return bad(path, file->bytes() - 1,
+                 "odd length of " + std::to_string(file->bytes()) +
                      " bytes: u16 tokens take two bytes each");
-    source.count_ = file->bytes / 2;
+    source.count_ = file->bytes() / 2;
   }
-  source.data_ = data + source.offset_;
-  source.mapping_ = std::shared_ptr<const void>(file, data);
   return source;
 }
 
-template <class Token>
-uint64_t TokenSource::first_bad(uint64_t first, uint64_t count) const {
-  const auto* tokens = reinterpret_cast<const Token*>(data_);
-  const uint64_t end = first + count;
-  uint64_t i = first;
-  while (i + block <= end && largest(tokens + i) < static_cast<uint64_t>(vocab_)) i += block;
-  while (i < end && tokens[i] < static_cast<uint64_t>(vocab_)) ++i;
-  return i;
+Status TokenSource::reopen() {
+  SS_ASSIGN(auto file, open_file(path_));
+  if (file->bytes() != file_->bytes())
+    return bad(path_, file->bytes(),
+               "the file ends here, it had " + std::to_string(file_->bytes()) + " bytes");
+  file_ = std::move(file);
+  return {};
 }
 
-Status TokenSource::bad_id(uint64_t index) const {
-  uint32_t token = 0;
-  std::memcpy(&token, data_ + index * token_bytes_, static_cast<size_t>(token_bytes_));
-  return bad(path_, offset_ + index * token_bytes_,
-             "token id " + std::to_string(token) + " is beyond the vocabulary of " +
-                 std::to_string(vocab_));
+uint64_t TokenSource::byte_of(uint64_t index) const {
+  return offset_ + index * static_cast<uint64_t>(token_bytes_);
+}
+
+Status TokenSource::bad_id(uint64_t index, uint64_t id) const {
+  return bad(
+      path_, byte_of(index),
+      "token id " + std::to_string(id) + " is beyond the vocabulary of " + std::to_string(vocab_));
+}
+
+template <class Token>
+Status TokenSource::validate_as() const {
+  std::vector<Token> chunk(std::min<uint64_t>(count_, (1 << 20) / sizeof(Token)));
+  for (uint64_t first = 0; first < count_; first += chunk.size()) {
+    const uint64_t count = std::min<uint64_t>(chunk.size(), count_ - first);
+    SS_RETURN_IF_ERROR(file_->read(byte_of(first), chunk.data(), count * sizeof(Token)));
+    const uint64_t bad = first_bad(chunk.data(), count, static_cast<uint64_t>(vocab_));
+    if (bad < count) return bad_id(first + bad, chunk[bad]);
+  }
+  return {};
 }
 
 Status TokenSource::validate() const {
-  const uint64_t index =
-      token_bytes_ == 2 ? first_bad<uint16_t>(0, count_) : first_bad<uint32_t>(0, count_);
-  return index < count_ ? bad_id(index) : Status();
+  return token_bytes_ == 2 ? validate_as<uint16_t>() : validate_as<uint32_t>();
 }
 
 Status TokenSource::require_block(int64_t block_size) const {
@@ -190,24 +171,40 @@ uint64_t TokenSource::samples(int64_t block_size) const {
   return count_ == 0 ? 0 : (count_ - 1) / static_cast<uint64_t>(block_size);
 }
 
+// Narrow ids are read to the end of out and widened in place, from the front: none is overwritten
+// before it is read.
+template <class Token>
+Status TokenSource::read_as(uint64_t first, uint64_t count, int32_t* out) const {
+  static_assert(sizeof(Token) <= sizeof *out);
+  unsigned char* narrow =
+      reinterpret_cast<unsigned char*>(out) + count * (sizeof *out - sizeof(Token));
+  SS_RETURN_IF_ERROR(file_->read(byte_of(first), narrow, count * sizeof(Token)));
+  uint64_t most = 0;
+  for (uint64_t i = 0; i < count; ++i) {
+    Token id;
+    std::memcpy(&id, narrow + i * sizeof id, sizeof id);
+    most = std::max<uint64_t>(most, id);
+    out[i] = static_cast<int32_t>(id);
+  }
+  const auto vocab = static_cast<uint64_t>(vocab_);
+  if (most < vocab) return {};
+  uint64_t bad = 0;
+  while (static_cast<uint32_t>(out[bad]) < vocab) ++bad;
+  return bad_id(first + bad, static_cast<uint32_t>(out[bad]));
+}
+
 Status TokenSource::read_sample(uint64_t position, int64_t block_size, int32_t* out) const {
   SS_ASSERT(position < samples(block_size));
   const uint64_t first = position * static_cast<uint64_t>(block_size);
   const uint64_t count = static_cast<uint64_t>(block_size) + 1;
-  const auto vocab = static_cast<uint64_t>(vocab_);
-  const unsigned char* data = data_ + first * token_bytes_;
-  if (token_bytes_ == 2 ? copy<uint16_t>(data, count, vocab, out)
-                        : copy<uint32_t>(data, count, vocab, out))
-    return {};
-  return bad_id(token_bytes_ == 2 ? first_bad<uint16_t>(first, count)
-                                  : first_bad<uint32_t>(first, count));
+  return token_bytes_ == 2 ? read_as<uint16_t>(first, count, out)
+                           : read_as<uint32_t>(first, count, out);
 }
 
 TokenSource TokenSource::slice(uint64_t first, uint64_t count) const {
   SS_ASSERT(first <= count_ && count <= count_ - first);
   TokenSource part = *this;
-  part.data_ += first * token_bytes_;
-  part.offset_ += first * token_bytes_;
+  part.offset_ = byte_of(first);
   part.count_ = count;
   return part;
 }

@@ -1,5 +1,6 @@
-// Token files, memory-mapped and read-only: where training and validation samples come from. Any
-// thread may read.
+// Token files, read-only: where training and validation samples come from. Any thread may read.
+// Samples are read by pread where they are wanted: a file that is cut off, or whose disk fails, is
+// a Status.
 //
 // Formats ("auto" takes the first that fits):
 //   prepared   a folder with manifest.json (manifest.hpp), holding train.bin and validation.bin
@@ -8,31 +9,36 @@
 //   version, token count; then the tokens.
 //              "auto" takes a file for llmc if its first four bytes are one of the magics.
 //   nanogpt    u16 tokens, nothing else: what "auto" takes every other file for
-// All is little-endian. A file must not be truncated while it is mapped (the reader would get
-// SIGBUS).
+// All is little-endian.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "runtime/base/input_file.hpp"
 #include "runtime/base/status.hpp"
 
 namespace simplescale {
 
-/// A run of tokens of one file. Copies share the mapping.
+/// A run of tokens of one file. Copies and slices share the open file.
 class TokenSource {
  public:
   TokenSource() = default;
 
-  /// Maps a token file. vocab: ids must be below it. Checks all but the ids (see validate()).
+  /// Opens a token file. vocab: ids must be below it. Checks all but the ids (see validate()).
   /// bad_data with file and byte offset: missing, empty, odd length, wrong magic or version, count
   /// not that of the file. bad_config: an unknown format.
   static Result<TokenSource> open(const std::string& path, const std::string& format,
                                   int64_t vocab);
 
+  /// Opens the file again under its name, for one that cannot be read any more: another may have
+  /// taken its place, or its disk have come back. bad_data unless it is as long as it was; then,
+  /// and for any other error, all stays as it is. Copies stay with the file they have.
+  Status reopen();
+
   /// Reads every token once: bad_data names the first id that is not below the vocabulary, with its
-  /// byte.
+  /// byte. Errors as read_sample().
   Status validate() const;
   /// bad_data unless there are at least block_size + 1 tokens.
   Status require_block(int64_t block_size) const;
@@ -42,7 +48,8 @@ class TokenSource {
   /// block_size.
   uint64_t samples(int64_t block_size) const;
   /// Copies sample `position` (block_size + 1 ids, tokens[i*T : i*T+T+1]) to out. bad_data if an id
-  /// is beyond the vocabulary: no bad id ever reaches the model.
+  /// is beyond the vocabulary (no bad id ever reaches the model), or the file has become shorter;
+  /// io. After an error out holds anything.
   Status read_sample(uint64_t position, int64_t block_size, int32_t* out) const;
 
   /// Tokens [first, first + count) as a source of their own.
@@ -51,14 +58,16 @@ class TokenSource {
   int64_t vocab() const { return vocab_; }
 
  private:
+  uint64_t byte_of(uint64_t index) const;
   template <class Token>
-  uint64_t first_bad(uint64_t first, uint64_t count) const;
-  Status bad_id(uint64_t index) const;
+  Status validate_as() const;
+  template <class Token>
+  Status read_as(uint64_t first, uint64_t count, int32_t* out) const;
+  Status bad_id(uint64_t index, uint64_t id) const;
 
   std::string path_;
-  std::shared_ptr<const void> mapping_;
-  const unsigned char* data_ = nullptr;  // the first token
-  uint64_t offset_ = 0;                  // its byte in the file
+  std::shared_ptr<const InputFile> file_;
+  uint64_t offset_ = 0;  // of the first token in the file, bytes
   uint64_t count_ = 0;
   int64_t vocab_ = 0;
   int token_bytes_ = 2;

@@ -2,7 +2,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <thread>
@@ -16,6 +18,8 @@ namespace {
 
 constexpr int long_ms = 20'000;
 constexpr uint64_t T = 4, B = 2;
+constexpr ReadRetries quick{.tries = 2, .first_pause = std::chrono::milliseconds(1)};
+constexpr ReadRetries for_ever{.tries = 20, .first_pause = std::chrono::hours(1)};
 
 struct File {
   std::string path = "/tmp/ss-ring-filler-test-" + std::to_string(getpid()) + ".bin";
@@ -25,6 +29,8 @@ struct File {
               static_cast<std::streamsize>(tokens.size() * 2));
   }
   ~File() { std::remove(path.c_str()); }
+  void cut(uint64_t bytes) const { std::filesystem::resize_file(path, bytes); }
+  void remove() const { std::filesystem::remove(path); }
 };
 
 std::vector<uint16_t> counting(uint64_t n) {
@@ -125,8 +131,9 @@ TEST_SUITE("ring filler") {
     const File file(tokens);
     const auto source = *TokenSource::open(file.path, "auto", 1000);
     std::promise<Status> reported;
-    RingFiller filler(make_rings(1), source, SampleOrder(source.samples(T), 3, false),
-                      [&](const Status& status) { reported.set_value(status); });
+    RingFiller filler(
+        make_rings(1), source, SampleOrder(source.samples(T), 3, false),
+        [&](const Status& status) { reported.set_value(status); }, quick);
     FillPlan plan{.generation = 1, .layout = {1, 1, 1, B}, .trainers = {{0, 0}}};
     REQUIRE(filler.start(plan).ok());
     const Status status = reported.get_future().get();
@@ -141,6 +148,66 @@ TEST_SUITE("ring filler") {
     plan.start_step = 3;
     REQUIRE(filler.start(plan).ok());
     CHECK(read_steps(rings, 0, 2, 3, 1, plan) == std::vector<uint64_t>{6, 7});
+  }
+
+  TEST_CASE("ring filler: tokens that can be read again in time go on as if nothing had happened") {
+    const auto tokens = counting(40 * T + 1);
+    const File file(tokens);
+    const auto source = *TokenSource::open(file.path, "auto", 1000);
+    RingFiller filler(make_rings(1), source, SampleOrder(source.samples(T), 3, false),
+                      [](const Status& status) { FAIL(status.message()); },
+                      {.tries = 20, .first_pause = std::chrono::milliseconds(1)});
+    auto rings = TokenRings::open(filler.name()).take();
+    FillPlan plan{.generation = 1, .layout = {1, 1, 1, B}, .trainers = {{0, 0}}};
+    file.cut(10);
+    REQUIRE(filler.start(plan).ok());
+    CHECK(rings.acquire(0, {1, 0, 0}, 10).status().code() == Code::deadline);
+    file.remove();
+    CHECK(rings.acquire(0, {1, 0, 0}, 10).status().code() == Code::deadline);
+    const File again(tokens);  // another one of the same name
+    CHECK(read_steps(rings, 0, 1, 0, 5, plan) ==
+          std::vector<uint64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+    CHECK(filler.status().ok());
+  }
+
+  TEST_CASE("ring filler: a file cut off for good is named to the trainers; a later plan works") {
+    const auto tokens = counting(40 * T + 1);
+    const File file(tokens);
+    const auto source = *TokenSource::open(file.path, "auto", 1000);
+    std::promise<Status> reported;
+    RingFiller filler(
+        make_rings(1), source, SampleOrder(source.samples(T), 3, false),
+        [&](const Status& status) { reported.set_value(status); }, quick);
+    auto rings = TokenRings::open(filler.name()).take();
+    FillPlan plan{.generation = 1, .layout = {1, 1, 1, B}, .trainers = {{0, 0}}};
+    file.cut(100);
+    REQUIRE(filler.start(plan).ok());
+    read_steps(rings, 0, 1, 0, 4, plan);  // the ring has room for what begins to miss a part
+    const Status status = reported.get_future().get();
+    CHECK(status.code() == Code::bad_data);
+    CHECK(status.message() == file.path + ": ends at byte 100");
+    CHECK(rings.acquire(0, {1, 4, 0}, long_ms).status().message() == status.message());
+    const File again(tokens);
+    plan.generation = 2;
+    plan.start_step = 6;
+    REQUIRE(filler.start(plan).ok());
+    CHECK(read_steps(rings, 0, 2, 6, 2, plan) == std::vector<uint64_t>{12, 13, 14, 15});
+  }
+
+  TEST_CASE("ring filler: neither a plan nor the end waits for a file to come back") {
+    const File file(counting(40 * T + 1));
+    const auto source = *TokenSource::open(file.path, "auto", 1000);
+    RingFiller filler(make_rings(1), source, SampleOrder(source.samples(T), 3, false), {},
+                      for_ever);
+    auto rings = TokenRings::open(filler.name()).take();
+    FillPlan plan{.generation = 1, .layout = {1, 1, 1, B}, .trainers = {{0, 0}}};
+    file.cut(100);
+    for (plan.generation = 1; plan.generation < 4; ++plan.generation) {
+      REQUIRE(filler.start(plan).ok());
+      read_steps(rings, 0, plan.generation, 0, 6, plan);  // all that there is
+      CHECK(rings.acquire(0, {plan.generation, 6, 0}, 20).status().code() == Code::deadline);
+    }
+    filler.stop();
   }
 
   TEST_CASE("ring filler: stop wakes the trainers") {

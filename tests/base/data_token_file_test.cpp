@@ -77,10 +77,10 @@ TEST_SUITE("token file") {
     CHECK(error_of(folder.write<char>("empty.bin", {}))
               .find("empty.bin: byte 0: the file is empty") != std::string::npos);
     CHECK(error_of(folder.path + "/none.bin").find("No such file") != std::string::npos);
-    CHECK(error_of(folder.path) == "token file " + folder.path + " is not a file");
+    CHECK(error_of(folder.path) == "token file: " + folder.path + " is not a file");
     const std::string pipe = folder.path + "/pipe.bin";
     REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
-    CHECK(error_of(pipe) == "token file " + pipe + " is not a file");  // and waits for nobody
+    CHECK(error_of(pipe) == "token file: " + pipe + " is not a file");  // and waits for nobody
     const auto raw = folder.write("raw.bin", counting<uint16_t>(1000));
     CHECK(error_of(raw, "llmc").find("byte 0: wrong magic") != std::string::npos);
     const auto head = llmc::header(2, 10);
@@ -122,6 +122,45 @@ TEST_SUITE("token file") {
       CHECK(a.read_sample(1, 5000, sample.data()).ok() == (bad < 5000));
       CHECK(b.read_sample(1, 5000, sample.data()).ok() == (bad < 5000));
     }
+  }
+
+  TEST_CASE(
+      "token file: one that is cut off while it is open is an error, and good once restored") {
+    Folder folder;
+    const auto path = folder.write("a.bin", counting<uint16_t>(10'000), llmc::header(2, 10'000));
+    const auto source = *TokenSource::open(path, "auto", 10'000);
+    const auto end = source.slice(9'000, 1'000);
+    std::filesystem::resize_file(path, 1024 + 2 * 5'000 + 1);
+    std::vector<int32_t> sample(101);
+    CHECK(source.read_sample(49, 100, sample.data()).code() == Code::bad_data);  // begins before it
+    CHECK(source.read_sample(80, 100, sample.data()).message() == path + ": ends at byte 11025");
+    CHECK(end.read_sample(0, 100, sample.data()).message() == path + ": ends at byte 11025");
+    CHECK(source.validate().message() == path + ": ends at byte 11025");
+    CHECK(source.read_sample(48, 100, sample.data()).ok());
+    folder.write("a.bin", counting<uint16_t>(10'000), llmc::header(2, 10'000));
+    CHECK(source.validate().ok());
+    REQUIRE(end.read_sample(1, 100, sample.data()).ok());
+    CHECK(sample[0] == 9'100);
+    CHECK(sample[100] == 9'200);
+  }
+
+  TEST_CASE("token file: one that another has replaced is opened again if it is as long") {
+    Folder folder;
+    const auto path = folder.write("a.bin", counting<uint16_t>(100));
+    auto source = TokenSource::open(path, "auto", 1000)->slice(50, 50);
+    auto first = [&] {
+      int32_t sample[3] = {};
+      REQUIRE(source.read_sample(0, 2, sample).ok());
+      return sample[0];
+    };
+    std::filesystem::remove(path);
+    CHECK(source.reopen().code() == Code::bad_data);
+    folder.write("a.bin", counting<uint16_t>(99));
+    CHECK(source.reopen().message() == path + ": byte 198: the file ends here, it had 200 bytes");
+    CHECK(first() == 50);  // of the file that has no name any more
+    folder.write("a.bin", std::vector<uint16_t>(100, 7));
+    CHECK(source.reopen().ok());
+    CHECK(first() == 7);
   }
 
   TEST_CASE("token file: of one file the last part is held back for validation") {

@@ -1,4 +1,5 @@
-"""Disks that are full or slow: saving fails or waits, training does not, and saving works again afterwards."""
+"""Disks that are full or slow: saving fails or waits, training does not, and saving works again afterwards. Token files
+that cannot be read: training waits for them for a while, and no process dies of it."""
 
 import os
 import signal
@@ -93,6 +94,58 @@ class Disks(Case):
         self.assertEqual(last_step(run), 100)
         aside.rename(manifest)
         self.assertIn("metrics.jsonl: 100 steps", self.verify(run))
+
+
+class TokenFiles(Case):
+    def setUp(self):
+        super().setUp()
+        self.content = self.data.read_bytes()
+        self.keys = ["--train.global_batch_size=8", *self.layout(2, 1), "--train.max_steps=600", "--checkpoint.disk_every_steps=0",
+                     "--train.validation_samples=0"]
+
+    def events(self, run, *kinds):
+        return [e for e in lines(run / "events.jsonl") if e["kind"] in kinds]
+
+    def begin(self):
+        run, process = self.start("run", *self.keys)
+        self.wait_for(lambda: last_step(run) >= 20, "steps")
+        with open(self.data, "r+b") as file:
+            file.truncate(100)
+        return run, process
+
+    def check(self, run, process):
+        self.assertEqual(process.wait(120), 0, process.stdout.read())
+        self.assertFalse(self.events(run, "trainer_down", "node_lost"))
+        self.assertIn("each sample exactly once", self.verify(run))
+        got = self.digest(run)
+        self.assertEqual(got, self.digest(self.train("reference", *self.keys)))
+
+    def said(self, run, text):
+        return any(text in log.read_text(errors="replace") for log in (run / "logs").glob("*.log"))
+
+    def test_one_that_is_cut_off_and_put_back_is_waited_for(self):
+        run, process = self.begin()
+        self.wait_for(lambda: self.said(run, "trying again"), "a node that has noticed")
+        self.data.write_bytes(self.content)
+        self.check(run, process)
+        self.assertFalse(self.events(run, "step_failed"))
+
+    def test_one_that_comes_back_late_ends_a_generation_and_nothing_else(self):
+        run, process = self.begin()
+        failed = self.wait_for(lambda: self.events(run, "step_failed"), "a generation that ends")[0]
+        self.assertIn(f"{self.data}: ends at byte 100", failed["reason"])
+        self.data.write_bytes(self.content)
+        self.check(run, process)
+
+    def test_one_that_never_comes_back_ends_the_run_with_its_name(self):
+        self.keys.append("--supervision.give_up_after_cycles=1")
+        run, process = self.begin()
+        self.assertEqual(process.wait(120), 3, process.stdout.read())
+        reason = self.events(run, "failed")[0]["reason"]
+        self.assertIn("generations in a row without a committed step", reason)
+        self.assertIn(f"{self.data}: ends at byte 100", reason)
+        self.assertFalse(self.events(run, "trainer_down", "node_lost"))
+        self.wait_for(lambda: not leftovers(run), "all processes of the run to end")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,70 @@
+#include "runtime/base/input_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace simplescale {
+
+namespace {
+
+Status failed(const char* call, const std::string& path) {
+  const Code code = errno == ENOENT || errno == ENOTDIR ? Code::not_found : Code::io;
+  return {code, std::string(call) + " " + path + ": " + std::strerror(errno)};
+}
+
+Result<uint64_t> size_of(const std::string& path, const struct stat& info) {
+  if (!S_ISREG(info.st_mode)) return Status(Code::bad_data, path + " is not a file");
+  return static_cast<uint64_t>(info.st_size);
+}
+
+}  // namespace
+
+Result<InputFile> InputFile::open(const std::string& path) {
+  // A pipe that nobody writes to would be waited for; on files the flag does nothing.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return failed("open", path);
+  InputFile file(path, fd, 0);
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return failed("stat", path);
+  SS_ASSIGN(file.bytes_, size_of(path, info));
+  return file;
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), bytes_(other.bytes_) {}
+
+InputFile::~InputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Status InputFile::read(uint64_t offset, void* data, size_t bytes) const {
+  char* next = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::pread(fd_, next, bytes, static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return failed("read", path_);
+    if (n == 0) {
+      struct stat info {};
+      if (::fstat(fd_, &info) == 0) offset = std::min(offset, static_cast<uint64_t>(info.st_size));
+      return {Code::bad_data, path_ + ": ends at byte " + std::to_string(offset)};
+    }
+    next += n;
+    offset += static_cast<uint64_t>(n);
+    bytes -= static_cast<size_t>(n);
+  }
+  return {};
+}
+
+Result<uint64_t> file_bytes(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return failed("stat", path);
+  return size_of(path, info);
+}
+
+}  // namespace simplescale
