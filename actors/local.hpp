@@ -4,11 +4,16 @@
 #include <caf/actor.hpp>
 #include <caf/allowed_unsafe_message_type.hpp>
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "runtime/base/train_state.hpp"
+
+namespace simplescale {
+class PinnedState;
+}
 
 namespace simplescale::local {
 
@@ -55,15 +60,14 @@ struct StopSignal {
 
 /// node -> checkpoint: the pinned side of a trainer's state is to be saved.
 struct SaveShard {
-  std::string trainer;
-  int32_t pid;  // of the process that has pinned it
+  std::shared_ptr<PinnedState> state;
   uint64_t generation, step, shard;
 };
 
 /// node -> peer copies: the pinned side of a trainer's state is to be staged for a peer node.
 struct StageCopy {
   std::string trainer;
-  int32_t pid;  // of the process that has pinned it
+  std::shared_ptr<PinnedState> state;
   uint64_t generation, step, shard;
 };
 

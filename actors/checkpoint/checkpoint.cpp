@@ -50,13 +50,13 @@ void write_next(caf::stateful_actor<CheckpointActorState>* self) {
 }  // namespace
 
 caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, caf::actor node,
-                               std::shared_ptr<StateStore> states, CheckpointOptions options) {
+                               CheckpointOptions options) {
   self->state.writer = self->spawn<caf::detached + caf::linked>(writer_actor, node, options);
   return {
-      [self, node, states](const local::SaveShard& job) {
+      [self, node](const local::SaveShard& job) {
         auto& waiting = self->state.waiting;
         trace::Span span("copy pinned state", static_cast<int64_t>(job.shard));
-        auto copy = states->copy_pinned(job.trainer, job.pid, job.step);
+        auto copy = job.state->copy();
         span.end();
         if (!copy.ok()) {
           self->send(node,

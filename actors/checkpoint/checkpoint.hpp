@@ -38,7 +38,7 @@ struct CheckpointActorState {
 };
 
 caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, caf::actor node,
-                               std::shared_ptr<StateStore> states, CheckpointOptions options);
+                               CheckpointOptions options);
 
 /// One for a job, beside the supervisor: publishes a checkpoint when all its shards are there, and
 /// prunes old ones. Detached. In: local::ShardWritten. Out: local::Published.

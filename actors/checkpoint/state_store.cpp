@@ -74,12 +74,13 @@ Result<StateStore::Copy> StateStore::copy_pinned(const std::string& trainer, int
   if (found == entries_.end())
     return Status(Code::not_found, "no trainer " + trainer + " on this node");
   TrainState& state = found->second.state;
+  Copy copy;
+  copy.values.reserve(3 * found->second.total);  // which may throw: nothing is held yet
   SS_ASSIGN(const int side, state.pin(step));  // a hold of our own, whatever becomes of the trainer
   const uint64_t restarts = found->second.restarts;
   lock.unlock();  // entries stay where they are, and others need not wait for gigabytes
   const TrainState::Side from = state.side(side);
-  Copy copy{{}, state.hash(side)};
-  copy.values.reserve(3 * found->second.total);
+  copy.hash = state.hash(side);
   for (const auto& part : {from.params, from.exp_avg, from.exp_avg_sq})
     copy.values.insert(copy.values.end(), part.begin(), part.end());
   lock.lock();
@@ -109,6 +110,21 @@ void StateStore::release(const std::string& trainer, int32_t pid, uint64_t step)
   if (!side.ok()) return;
   found->second.state.unpin(*side);
   found->second.state.unpin(*side);
+}
+
+PinnedState::PinnedState(std::shared_ptr<StateStore> states, std::string trainer, int32_t pid,
+                         uint64_t step)
+    : states_(std::move(states)), trainer_(std::move(trainer)), pid_(pid), step_(step) {}
+
+PinnedState::~PinnedState() {
+  if (held_) states_->release(trainer_, pid_, step_);
+}
+
+Result<StateStore::Copy> PinnedState::copy() {
+  SS_ASSERT(held_);
+  auto copy = states_->copy_pinned(trainer_, pid_, step_);
+  held_ = false;
+  return copy;
 }
 
 Status StateStore::damage(const std::string& trainer) {

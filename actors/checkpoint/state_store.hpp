@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -33,7 +34,7 @@ class StateStore {
   bool has(const std::string& trainer) const { return !segment(trainer).empty(); }
   HeldState held(const std::string& trainer) const;
   /// A private copy of the side that holds `step`, which process `pid` of the trainer has pinned;
-  /// lets go of that pin. mismatch: it is not what was committed (S7).
+  /// lets go of that pin, whatever it returns. mismatch: it is not what was committed (S7).
   struct Copy {
     std::vector<float> values;  // params, exp_avg, exp_avg_sq
     Hash128 hash;               // zero: not known
@@ -58,6 +59,26 @@ class StateStore {
   mutable std::mutex mutex_;
   std::map<std::string, Entry> entries_;
   std::vector<uint64_t> hash_of_shard_;
+};
+
+/// The pin of a trainer's process on the side that holds a step, handed over to who is to copy that
+/// side. It is let go of once, also if nobody copies it: the message that carries this may be
+/// dropped anywhere, as those are that an actor leaves behind when it dies. One thread at a time.
+class PinnedState {
+ public:
+  PinnedState(std::shared_ptr<StateStore> states, std::string trainer, int32_t pid, uint64_t step);
+  ~PinnedState();
+  PinnedState(const PinnedState&) = delete;
+  PinnedState& operator=(const PinnedState&) = delete;
+  /// StateStore::copy_pinned; once.
+  Result<StateStore::Copy> copy();
+
+ private:
+  const std::shared_ptr<StateStore> states_;
+  const std::string trainer_;
+  const int32_t pid_;
+  const uint64_t step_;
+  bool held_ = true;
 };
 
 }  // namespace simplescale

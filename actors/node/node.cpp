@@ -90,13 +90,12 @@ caf::actor spawn_tree(Self* self) {
                            }});
   const CheckpointOptions checkpoint{checkpoint_folder(o.config), o.plan.shape,
                                      static_cast<size_t>(o.plan.topology.shards), o.disk};
-  tree.children.push_back({{.id = o.name() + "/checkpoint"},
-                           [node, states = o.states, checkpoint](caf::scheduled_actor* parent) {
-                             caf::actor child = parent->spawn<caf::detached>(checkpoint_actor, node,
-                                                                             states, checkpoint);
-                             caf::anon_send(node, local::ChildUp{"checkpoint", child});
-                             return child;
-                           }});
+  tree.children.push_back(
+      {{.id = o.name() + "/checkpoint"}, [node, checkpoint](caf::scheduled_actor* parent) {
+         caf::actor child = parent->spawn<caf::detached>(checkpoint_actor, node, checkpoint);
+         caf::anon_send(node, local::ChildUp{"checkpoint", child});
+         return child;
+       }});
   for (const auto& [id, process] : s.table.processes())
     tree.children.push_back(
         {{.id = id, .restart = Restart::transient},
@@ -416,14 +415,29 @@ void save(Self* self, const std::string& trainer, uint64_t generation, uint64_t 
   NodeState& s = self->state;
   const Process* process = s.table.trainer(trainer);
   if (!pinned || !process) return;
+  auto state = std::make_shared<PinnedState>(s.options.states, trainer, process->pid, step);
   const uint64_t shard = s.options.states->held(trainer).shard;
-  if (s.checkpoint)
-    self->send(s.checkpoint, local::SaveShard{trainer, process->pid, generation, step, shard});
-  else {
-    s.options.states->release(trainer, process->pid, step);
-    to_supervisor(
-        self, ShardSaved{generation, step, shard, "", "the checkpoint actor is being restarted"});
-  }
+  const ShardSaved lost{generation, step, shard, "", "the checkpoint actor is being restarted"};
+  if (!s.checkpoint) return to_supervisor(self, lost);
+  s.saving.push_back(lost);
+  self->send(s.checkpoint, local::SaveShard{std::move(state), generation, step, shard});
+}
+
+/// The checkpoint actor has answered.
+void saved(Self* self, const ShardSaved& saved) {
+  std::erase_if(self->state.saving, [&](const ShardSaved& asked) {
+    return asked.generation == saved.generation && asked.step == saved.step &&
+           asked.shard == saved.shard;
+  });
+  to_supervisor(self, saved);
+}
+
+/// It is gone, or another one has taken its place: what it was asked for, nobody answers any more.
+void lose_checkpoint_actor(Self* self) {
+  NodeState& s = self->state;
+  s.checkpoint = nullptr;
+  for (const ShardSaved& lost : std::exchange(s.saving, {}))
+    if (!s.stopping) to_supervisor(self, lost);
 }
 
 /// Has a pinned state copied for a peer node.
@@ -431,8 +445,10 @@ void stage(Self* self, const StepDone& done) {
   NodeState& s = self->state;
   const Process* process = s.table.trainer(done.trainer);
   if (!done.copy || !process) return;
-  if (!s.peers) return s.options.states->release(done.trainer, process->pid, done.step);
-  self->send(s.peers, local::StageCopy{done.trainer, process->pid, done.generation, done.step,
+  auto state =
+      std::make_shared<PinnedState>(s.options.states, done.trainer, process->pid, done.step);
+  if (!s.peers) return;
+  self->send(s.peers, local::StageCopy{done.trainer, std::move(state), done.generation, done.step,
                                        s.options.states->held(done.trainer).shard});
 }
 
@@ -463,6 +479,8 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
       }
       for (const auto& [name, slot] : s.table.slots())
         to_supervisor(self, TrainerDown{name, "the node's restart budget is exhausted", false});
+    } else if (s.checkpoint && down.source == s.checkpoint.address()) {
+      lose_checkpoint_actor(self);
     } else if (s.peers && down.source == s.peers.address()) {
       const NodeOptions& o = s.options;
       s.peers = nullptr;
@@ -543,8 +561,14 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
       // From the children on this node.
       [self](const local::ChildUp& up) {
         NodeState& s = self->state;
-        (up.name == "dataloader" ? s.dataloader : s.checkpoint) = up.child;
-        if (up.name == "dataloader" && s.fill.generation > 0) self->send(s.dataloader, s.fill);
+        if (up.name == "checkpoint") {
+          lose_checkpoint_actor(self);  // the one before
+          s.checkpoint = up.child;
+          self->monitor(s.checkpoint);
+          return;
+        }
+        s.dataloader = up.child;
+        if (s.fill.generation > 0) self->send(s.dataloader, s.fill);
       },
       [self](const local::ProcessStarted& start) {
         NodeState& s = self->state;
@@ -554,7 +578,7 @@ caf::behavior node_actor(Self* self, caf::actor supervisor, NodeOptions options)
       [self](const local::ProcessDying& dying) { process_dying(self, dying); },
       [self](const local::ProcessEnded& end) { process_ended(self, end); },
       [self](const LogFinding& found) { found_in_log(self, found); },
-      [self](const ShardSaved& saved) { to_supervisor(self, saved); },
+      [self](const ShardSaved& answer) { saved(self, answer); },
       [self](const local::StopSignal& stop) {
         const bool now = stop.signal == SIGQUIT;
         const Code code = stop.signal == SIGINT || now ? Code::ok : Code::requeue;

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "actors/checkpoint/state_store.hpp"
 #include "actors/local.hpp"
@@ -29,6 +30,7 @@
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/data/ring_filler.hpp"
+#include "transport/protocol/messages.hpp"
 
 namespace simplescale {
 
@@ -57,7 +59,8 @@ struct NodeState {
   static inline const char* name = "node";
   NodeOptions options;
   caf::actor supervisor, tree, dataloader, checkpoint, peers;
-  local::FillRings fill{};  // of the newest generation in which this node trains
+  std::vector<ShardSaved> saving;  // asked of the checkpoint actor, and not answered yet
+  local::FillRings fill{};         // of the newest generation in which this node trains
   SlotTable table;
   std::map<std::string, caf::actor> handles;       // of processes that are up
   std::map<std::string, std::string> accusations;  // why a process was killed

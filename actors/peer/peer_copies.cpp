@@ -164,8 +164,8 @@ caf::behavior staging(caf::stateful_actor<StagingState>* self, caf::actor node,
   self->state.sender = self->spawn<caf::detached + caf::linked>(sender, node, o);
   self->state.receiver = self->spawn<caf::detached + caf::linked>(receiver, node, o);
   return {
-      [self, o](const local::StageCopy& job) {
-        auto copy = o.states->copy_pinned(job.trainer, job.pid, job.step);
+      [self](const local::StageCopy& job) {
+        auto copy = job.state->copy();
         if (!copy.ok()) {
           log::warn("no copy for a peer node: {}", copy.status().message());
           return;

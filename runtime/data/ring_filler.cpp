@@ -35,11 +35,12 @@ Status RingFiller::start(const FillPlan& plan) {
   {
     const std::lock_guard lock(mutex_);
     if (stopping_) return Status(Code::aborted, "the dataloader has stopped");
-    if (plan.generation <= last_generation_)
+    if (plan == newest_) return {};
+    if (plan.generation <= newest_.generation)
       return Status(Code::aborted, "token rings are at generation " +
-                                       std::to_string(last_generation_) + ", the plan is for " +
+                                       std::to_string(newest_.generation) + ", the plan is for " +
                                        std::to_string(plan.generation));
-    last_generation_ = plan.generation;
+    newest_ = plan;
     next_plan_ = plan;
     status_ = Status();
   }

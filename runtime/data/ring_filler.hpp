@@ -24,8 +24,10 @@ struct FillPlan {
   BatchLayout layout;
   struct Trainer {
     uint64_t group = 0, shard = 0;
+    bool operator==(const Trainer&) const = default;
   };
   std::vector<Trainer> trainers;  // ring i is read by trainers[i]; rings beyond stay empty
+  bool operator==(const FillPlan&) const = default;
 };
 
 /// How often tokens that cannot be read are tried again, and after which pause, which doubles.
@@ -48,7 +50,8 @@ class RingFiller {
 
   /// Drops what the rings hold and fills them for this plan; returns at once. Trainers of an
   /// earlier generation get Code::aborted, those of this one wait until their tokens come.
-  /// bad_config: a plan that does not fit the rings. Any thread.
+  /// The newest plan once more changes nothing. bad_config: a plan that does not fit the rings;
+  /// aborted: an older one. Any thread.
   Status start(const FillPlan& plan);
   /// Ends the thread and closes the rings with Code::aborted. Any thread, more than once.
   void stop();
@@ -77,7 +80,7 @@ class RingFiller {
   mutable std::mutex mutex_;       // the next four
   std::condition_variable asked_;  // for a pause: a plan has come, or the end
   std::optional<FillPlan> next_plan_;
-  uint64_t last_generation_ = 0;
+  FillPlan newest_;  // of those that came
   Status status_;
   bool stopping_ = false;
 

@@ -38,6 +38,7 @@ struct BatchLayout {
   uint64_t global_batch() const { return shards * rows * micro_batch_size; }  // samples a step
   /// Micro-batches that each trainer of a group computes in a step.
   uint64_t accumulation(uint64_t group) const { return rows_of_group(rows, groups, group).count; }
+  bool operator==(const BatchLayout&) const = default;
 };
 
 /// The index of a micro-batch within its step, as a leaf of the tree of sums (tree_sum.hpp).

@@ -116,7 +116,11 @@ TEST_SUITE("ring filler") {
           std::vector<uint64_t>{24, 25, 28, 29, 32, 33, 36, 37});
     CHECK(rings.acquire(0, {4, 5, 0}, long_ms).status().code() == Code::aborted);
     read_steps(rings, 1, 5, 3, 2, plan);
-    CHECK(filler.start(plan).code() == Code::aborted);  // a plan that came twice
+    // A dataloader that was restarted is given its plan again: nothing begins anew.
+    CHECK(filler.start(plan).ok());
+    CHECK(read_steps(rings, 0, 5, 5, 1, plan) == std::vector<uint64_t>{40, 41, 44, 45});
+    ++plan.start_step;
+    CHECK(filler.start(plan).code() == Code::aborted);  // another plan for the same generation
     plan.generation = 6;
     plan.layout.micro_batch_size = B + 1;
     CHECK(filler.start(plan).code() == Code::bad_config);
