@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 namespace simplescale {
 namespace {
@@ -54,7 +55,47 @@ Result<TransferPart> part_of(const Transfer& transfer, const std::vector<std::st
   return part;
 }
 
+/// Who gives to whom out of its own memory.
+using Gifts = std::map<std::string, std::vector<std::string>>;
+
+bool gives_to_any(const Gifts& gifts, const std::vector<std::string>& targets) {
+  return std::ranges::any_of(targets, [&](const std::string& t) { return gifts.contains(t); });
+}
+
+/// Without those whom nobody here gives anything: rings, and what lies between them.
+Gifts rings_of(Gifts gifts) {
+  while (true) {
+    std::set<std::string> given;
+    for (const auto& [source, targets] : gifts) given.insert(targets.begin(), targets.end());
+    if (std::erase_if(gifts, [&](const auto& gift) { return !given.contains(gift.first); }) == 0)
+      return gifts;
+  }
+}
+
 }  // namespace
+
+std::map<std::string, uint32_t> settle_rounds(const JoinGeneration& job) {
+  std::set<std::string> trains;
+  for (const Member& member : job.members)
+    if (member.group != no_group) trains.insert(member.trainer);
+  Gifts gifts;
+  for (const Transfer& transfer : job.transfers)
+    for (const std::string& target : transfer.targets)
+      if (!transfer.peer && target != transfer.source && trains.contains(target) &&
+          trains.contains(transfer.source))
+        gifts[transfer.source].push_back(target);
+  std::map<std::string, uint32_t> rounds;
+  for (uint32_t round = 1; !gifts.empty(); ++round) {
+    Gifts ready = gifts;
+    std::erase_if(ready, [&](const auto& gift) { return gives_to_any(gifts, gift.second); });
+    if (ready.empty()) ready = rings_of(gifts);
+    for (const auto& [source, targets] : ready) {
+      rounds[source] = round;
+      gifts.erase(source);
+    }
+  }
+  return rounds;
+}
 
 Result<NodeOrders> orders_of(
     const JoinGeneration& job, uint32_t shards, const std::vector<LocalTrainer>& locals,
@@ -62,6 +103,9 @@ Result<NodeOrders> orders_of(
   SS_ASSIGN(const Places places, places_of(job, shards));
   Members members;
   for (const Member& member : job.members) members[member.trainer] = &member;
+  const auto rounds = settle_rounds(job);
+  uint32_t last_round = 0;
+  for (const auto& [trainer, round] : rounds) last_round = std::max(last_round, round);
   NodeOrders orders;
   orders.fill = {job.generation, job.step, job.groups, {}};
   for (const LocalTrainer& local : locals) {
@@ -77,6 +121,9 @@ Result<NodeOrders> orders_of(
     order.source = job.source;
     order.step = job.step;
     order.checkpoint = job.checkpoint;
+    const auto round = rounds.find(local.name);
+    order.settle_round = round == rounds.end() ? 0 : round->second;
+    order.settle_rounds = last_round + 1;
     if (me.group != no_group) {
       order.ring = static_cast<uint32_t>(orders.fill.trainers.size());
       orders.fill.trainers.push_back({me.group, me.shard});

@@ -90,10 +90,8 @@ Status Restore::damaged(TrainState& state, uint64_t step, Status status) {
 }
 
 Status Restore::send(Collective* others, TrainState& state, const TransferPart& part) {
-  if (part.segment.empty()) {
-    given_ = true;
+  if (part.segment.empty())
     return others ? damaged(state, part.step, send_state(*others, state, part.step)) : Status();
-  }
   SS_ASSIGN(TrainState peer, TrainState::open(part.segment, total_));
   const Result<int> side = peer.pin(part.step);
   if (!side.ok()) {
@@ -153,6 +151,9 @@ Status Restore::check_own(TrainState& state) {
 }
 
 Status Restore::commit(TrainState& state, Collective& shard, Collective& replicate) {
+  if (order_.settle_round >= order_.settle_rounds)
+    return Status(Code::bad_data, "it settles in round " + std::to_string(order_.settle_round) +
+                                      " of " + std::to_string(order_.settle_rounds));
   if (order_.source == "checkpoint") {
     const Status read = read_checkpoint(state);
     if (read.code() == Code::io)
@@ -162,19 +163,24 @@ Status Restore::commit(TrainState& state, Collective& shard, Collective& replica
     SS_RETURN_IF_ERROR(read);
   }
   if (order_.source == "memory" && !received_) SS_RETURN_IF_ERROR(check_own(state));
-  SS_RETURN_IF_ERROR(meet(shard, replicate));
-  auto settle = [&]() -> Status {
-    if (order_.source == "initialize")
-      state.invalidate_as(layout_);
-    else if (received_)
-      state.commit_as(layout_, order_.step, hash_);
-    else
-      return state.rewind(order_.step);
-    return {};
-  };
-  if (!given_) SS_RETURN_IF_ERROR(settle());
-  SS_RETURN_IF_ERROR(meet(shard, replicate));
-  return given_ ? settle() : Status();
+  // Nobody waits for the last round: a side is written again only after the first step's vote, to
+  // which all come settled, and what a trainer holds from before it has then discarded anyhow.
+  for (uint32_t round = 0; round < order_.settle_rounds; ++round) {
+    SS_RETURN_IF_ERROR(meet(shard, replicate));
+    if (round == order_.settle_round) SS_RETURN_IF_ERROR(settle(state));
+  }
+  return {};
+}
+
+/// Discards whatever else the memory holds.
+Status Restore::settle(TrainState& state) {
+  if (order_.source == "initialize")
+    state.invalidate_as(layout_);
+  else if (received_)
+    state.commit_as(layout_, order_.step, hash_);
+  else
+    return state.rewind(order_.step);
+  return {};
 }
 
 }  // namespace simplescale

@@ -2,8 +2,8 @@
 // trainers, its own memory, a checkpoint. Blocking; the compute thread's.
 //
 //   R1  Nobody discards what it held before all transfers of the generation are done, and nobody
-//   who
-//       has given its shard to another before that one has committed it.
+//       who has given its shard to another before that one has committed it: all settle in rounds
+//       (settle_rounds in node/join.hpp), and meet before each.
 //   S7  Every copy is held against its hash before it is used; one that is damaged is forgotten.
 #pragma once
 
@@ -49,6 +49,7 @@ class Restore {
               const Hash128& hash);
   Status read_checkpoint(TrainState& state);
   Status check_own(TrainState& state);
+  Status settle(TrainState& state);
   Status damaged(TrainState& state, uint64_t step, Status status);
 
   const JoinTrainer& order_;
@@ -59,7 +60,6 @@ class Restore {
   const uint64_t layout_;  // of the shard that is wanted
   bool received_ = false;  // it lies, uncommitted, in the other side
   Hash128 hash_;           // of what was received
-  bool given_ = false;     // has sent what it held
   uint64_t bytes_ = 0;
   RestoreFault fault_;
 };

@@ -262,6 +262,56 @@ TEST_SUITE("join") {
     CHECK(made->trainers[0].transfers[0].segment == "peer-0");
   }
 
+  TEST_CASE("join: who gives its shard away settles after all that it gives to") {
+    using Rounds = std::map<std::string, uint32_t>;
+    auto transfer = [](const std::string& source, std::vector<std::string> targets,
+                       bool peer = false) {
+      return Transfer{0, 0, 8, source, peer, std::move(targets)};
+    };
+    JoinGeneration job;
+    for (const char* name : {"a", "b", "c", "d", "e", "f"})
+      job.members.push_back({name, 0, 0, address(1)});
+    job.members.push_back({"helper", no_group, 0, address(1)});
+    auto rounds = [&](std::vector<Transfer> transfers) {
+      job.transfers = std::move(transfers);
+      return settle_rounds(job);
+    };
+    CHECK(rounds({}).empty());
+    CHECK(rounds({transfer("a", {"b"})}) == Rounds{{"a", 1}});
+    // A chain, in any order.
+    CHECK(rounds({transfer("b", {"c"}), transfer("a", {"b"}), transfer("c", {"d"})}) ==
+          Rounds{{"a", 3}, {"b", 2}, {"c", 1}});
+    // The last of several targets counts, of several transfers too.
+    CHECK(rounds({transfer("a", {"f", "b"}), transfer("b", {"c"})}) == Rounds{{"a", 2}, {"b", 1}});
+    CHECK(rounds({transfer("a", {"b"}), transfer("a", {"f"}), transfer("b", {"c"})}) ==
+          Rounds{{"a", 2}, {"b", 1}});
+    // Peer stores and helpers keep what they give, and nobody gives to itself.
+    CHECK(rounds({transfer("a", {"b"}, true), transfer("helper", {"c"}), transfer("d", {"d"})}) ==
+          Rounds{});
+    CHECK(rounds({transfer("a", {"b"}), transfer("b", {"c"}, true)}) == Rounds{{"a", 1}});
+    // A ring is one round; before it those that it gives to, after it those that give to it.
+    CHECK(rounds({transfer("a", {"b"}), transfer("b", {"a"})}) == Rounds{{"a", 1}, {"b", 1}});
+    CHECK(rounds({transfer("a", {"b"}), transfer("b", {"c"}), transfer("c", {"b", "d"}),
+                  transfer("d", {"e"}), transfer("f", {"a"})}) ==
+          Rounds{{"f", 4}, {"a", 3}, {"b", 2}, {"c", 2}, {"d", 1}});
+  }
+
+  TEST_CASE("join: all trainers know how many rounds there are, and each its own") {
+    JoinGeneration job = two_groups();
+    auto round = [&](const char* name, uint8_t x) {
+      const auto made = orders(job, {{name, "s", address(x)}});
+      REQUIRE(made.ok());
+      const JoinTrainer& order = made->trainers[0];
+      return std::pair(order.settle_round, order.settle_rounds);
+    };
+    CHECK(round("n0.0", 1) == std::pair(0u, 1u));
+    job.transfers = {{0, 0, 8, "n0.1", false, {"n1.0"}}, {1, 1, 8, "n1.0", false, {"n1.1"}}};
+    CHECK(round("n0.0", 1) == std::pair(0u, 3u));
+    CHECK(round("n0.1", 2) == std::pair(2u, 3u));
+    CHECK(round("n1.0", 3) == std::pair(1u, 3u));
+    CHECK(round("n1.1", 4) == std::pair(0u, 3u));
+  }
+
   TEST_CASE("join: an order that contradicts itself is refused") {
     const std::vector<LocalTrainer> locals = {{"n0.0", "s", address(1)}};
     JoinGeneration job = two_groups();

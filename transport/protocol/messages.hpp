@@ -169,11 +169,13 @@ struct JoinTrainer {
   std::vector<DataAddress> shard_members;
   std::vector<DataAddress> replicate_members;
   std::vector<TransferPart> transfers;
+  uint32_t settle_round = 0;
+  uint32_t settle_rounds = 1;
   bool operator==(const JoinTrainer&) const = default;
 };
 SS_FIELDS(JoinTrainer, x.trainer, x.generation, x.group, x.shard, x.ring, x.state_segment,
           x.ring_segment, x.source, x.step, x.checkpoint, x.shard_members, x.replicate_members,
-          x.transfers);
+          x.transfers, x.settle_round, x.settle_rounds);
 
 /// A trainer has left a generation and waits. fault: "" (told to: fenced, asked to leave, or only
 /// helped), "failed" (a collective, a peer, a timeout), "non_finite", "mismatch" (replicas differ

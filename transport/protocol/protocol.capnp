@@ -202,6 +202,8 @@ struct JoinTrainer {
   shardMembers @10 :List(DataAddress);
   replicateMembers @11 :List(DataAddress);
   transfers @12 :List(TransferPart);
+  settleRound @13 :UInt32;
+  settleRounds @14 :UInt32;
 }
 
 struct TrainerIdle {
