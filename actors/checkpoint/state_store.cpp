@@ -56,8 +56,10 @@ HeldState StateStore::held(const std::string& trainer) const {
   const std::optional<uint64_t> step = state.step_if_any();
   if (shard == hash_of_shard_.end() || !step) return held;
   held.shard = static_cast<uint32_t>(shard - hash_of_shard_.begin());
-  if (*step > 0 && state.holds(*step - 1)) held.steps.push_back(*step - 1);
-  held.steps.push_back(*step);
+  for (const uint64_t wanted : {*step - 1, *step})
+    for (const int side : {0, 1})
+      if (const auto copy = state.held(side); copy && copy->step == wanted)
+        held.steps.push_back(*copy);
   return held;
 }
 
@@ -68,7 +70,7 @@ TrainState::Side StateStore::Copy::side() {
 }
 
 Result<StateStore::Copy> StateStore::copy_pinned(const std::string& trainer, int32_t pid,
-                                                 uint64_t step) {
+                                                 const HeldStep& wanted) {
   std::unique_lock lock(mutex_);
   auto found = entries_.find(trainer);
   if (found == entries_.end())
@@ -76,7 +78,18 @@ Result<StateStore::Copy> StateStore::copy_pinned(const std::string& trainer, int
   TrainState& state = found->second.state;
   Copy copy;
   copy.values.reserve(3 * found->second.total);  // which may throw: nothing is held yet
-  SS_ASSIGN(const int side, state.pin(step));  // a hold of our own, whatever becomes of the trainer
+  // A hold of our own, whatever becomes of the trainer.
+  SS_ASSIGN(const int side, state.pin(wanted.step));
+  auto let_go = [&] {
+    state.unpin(side);
+    if (found->second.pid == pid) state.unpin(side);
+  };
+  if (state.held(side) != wanted) {
+    let_go();
+    return Status(Code::not_found, trainer + " does not hold step " + std::to_string(wanted.step) +
+                                       " as generation " + std::to_string(wanted.generation) +
+                                       " made it");
+  }
   const uint64_t restarts = found->second.restarts;
   lock.unlock();  // entries stay where they are, and others need not wait for gigabytes
   const TrainState::Side from = state.side(side);
@@ -86,10 +99,9 @@ Result<StateStore::Copy> StateStore::copy_pinned(const std::string& trainer, int
   lock.lock();
   if (found->second.restarts != restarts)  // our hold went with those of the process before
     return Status(Code::aborted, trainer + " has been replaced while its state was copied");
-  state.unpin(side);
-  if (found->second.pid == pid) state.unpin(side);
+  let_go();
   lock.unlock();
-  SS_RETURN_IF_ERROR(check_copy(copy.side(), step, copy.hash).in(trainer));
+  SS_RETURN_IF_ERROR(check_copy(copy.side(), wanted.step, copy.hash).in(trainer));
   return copy;
 }
 
@@ -113,11 +125,11 @@ void StateStore::release(const std::string& trainer, int32_t pid, uint64_t step)
 }
 
 PinnedState::PinnedState(std::shared_ptr<StateStore> states, std::string trainer, int32_t pid,
-                         uint64_t step)
+                         const HeldStep& step)
     : states_(std::move(states)), trainer_(std::move(trainer)), pid_(pid), step_(step) {}
 
 PinnedState::~PinnedState() {
-  if (held_) states_->release(trainer_, pid_, step_);
+  if (held_) states_->release(trainer_, pid_, step_.step);
 }
 
 Result<StateStore::Copy> PinnedState::copy() {

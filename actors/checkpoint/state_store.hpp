@@ -18,7 +18,7 @@ namespace simplescale {
 /// What a trainer's memory holds.
 struct HeldState {
   uint32_t shard = 0;
-  std::vector<uint64_t> steps;  // the committed one last; empty if none
+  std::vector<HeldStep> steps;  // the committed one last; empty if none
 };
 
 /// Tells layouts apart: a segment of another model or number of shards is refused.
@@ -33,14 +33,15 @@ class StateStore {
   std::string segment(const std::string& trainer) const;
   bool has(const std::string& trainer) const { return !segment(trainer).empty(); }
   HeldState held(const std::string& trainer) const;
-  /// A private copy of the side that holds `step`, which process `pid` of the trainer has pinned;
-  /// lets go of that pin, whatever it returns. mismatch: it is not what was committed (S7).
+  /// A private copy of the side that holds a step, which process `pid` of the trainer has pinned;
+  /// lets go of that pin, whatever it returns. not_found: none does, or as another generation made
+  /// it. mismatch: it is not what was committed (S7).
   struct Copy {
     std::vector<float> values;  // params, exp_avg, exp_avg_sq
     Hash128 hash;               // zero: not known
     TrainState::Side side();
   };
-  Result<Copy> copy_pinned(const std::string& trainer, int32_t pid, uint64_t step);
+  Result<Copy> copy_pinned(const std::string& trainer, int32_t pid, const HeldStep& wanted);
   /// Lets go of the pin of process `pid` on `step`, which nobody is going to copy.
   void release(const std::string& trainer, int32_t pid, uint64_t step);
   /// A new process takes the trainer's place: pins of the old one are void.
@@ -66,7 +67,8 @@ class StateStore {
 /// dropped anywhere, as those are that an actor leaves behind when it dies. One thread at a time.
 class PinnedState {
  public:
-  PinnedState(std::shared_ptr<StateStore> states, std::string trainer, int32_t pid, uint64_t step);
+  PinnedState(std::shared_ptr<StateStore> states, std::string trainer, int32_t pid,
+              const HeldStep& step);
   ~PinnedState();
   PinnedState(const PinnedState&) = delete;
   PinnedState& operator=(const PinnedState&) = delete;
@@ -77,7 +79,7 @@ class PinnedState {
   const std::shared_ptr<StateStore> states_;
   const std::string trainer_;
   const int32_t pid_;
-  const uint64_t step_;
+  const HeldStep step_;
   bool held_ = true;
 };
 

@@ -52,7 +52,9 @@ std::optional<uint64_t> newest_kept(const State& state) {
   std::vector<Copy> copies;
   for (const auto& [name, node] : state.nodes)
     if (node.state != NodeState::absent && node.state != NodeState::lost)
-      for (const PeerHeld& copy : node.peer) copies.push_back({name, copy.shard, copy.step, true});
+      for (const PeerHeld& copy : node.peer)
+        if (trusted(state, copy.step, copy.generation))
+          copies.push_back({name, copy.shard, copy.step, true});
   return newest_complete(copies, state.rules.shards);
 }
 

@@ -5,7 +5,8 @@
 //   P2  Of two steps that a node keeps, the one that is whole on all shards is not overwritten: a
 //       round that fails halfway costs nothing.
 //   P3  Only a step that all replicas have made alike is copied: it is, once the next one is
-//       committed.
+//       committed. It was made in the generation whose round it is, so that an older generation's
+//       copy of it is of an undone past.
 #pragma once
 
 #include <cstdint>

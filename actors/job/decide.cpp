@@ -103,8 +103,7 @@ void Decider::operator()(const TrainerUp& e) {
               .address = e.address,
               .shard = e.shard,
               .held = e.held,
-              .generation = told ? trainer->generation : e.generation,
-              .doubted = std::move(trainer->doubted)};
+              .generation = told ? trainer->generation : e.generation};
   if (e.generation >= std::max<uint64_t>(s_.generation, 1)) {  // unknown to this supervisor
     s_.generation = e.generation;
     trainer->state = TrainerState::training;
@@ -177,11 +176,7 @@ void Decider::operator()(const TrainerIdle& e) {
 
 void Decider::operator()(const TrainerReady& e) {
   Trainer* trainer = find_trainer(e.trainer);
-  if (!trainer) return;
-  // It holds what its generation began with, and what it made since.
-  if (e.generation == trainer->generation)
-    std::erase_if(trainer->doubted, [&](const Doubt& d) { return d.generation < e.generation; });
-  if (e.generation != s_.generation) return;
+  if (!trainer || e.generation != s_.generation) return;
   trainer->ready = true;
   if (!all_members([](const Trainer& t) { return t.ready; })) return;
   if (gathering()) wait("the first step");

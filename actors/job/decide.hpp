@@ -14,6 +14,9 @@
 // cells put together from what is left, fewer groups, waiting for a node, stopping.
 //
 //   S1 A committed step is never undone while one copy of every shard survives anywhere.
+//   S3 A generation begins with copies of one history: a step that was undone and made again in a
+//      later generation may have come out differently, so older copies of it are not used, even if
+//      one of every shard turns up.
 //   S4 What carries another generation than the current one has no effect.
 #pragma once
 
@@ -25,6 +28,7 @@
 #include <vector>
 
 #include "actors/job/layout.hpp"
+#include "runtime/base/held_step.hpp"
 #include "runtime/base/status.hpp"
 
 namespace simplescale::job {
@@ -43,17 +47,22 @@ struct Doubt {
 };
 constexpr size_t doubts_kept = 16;
 
+/// Since this generation began, what older ones had made of `step` and all after it is undone.
+struct Undoing {
+  uint64_t generation = 0, step = 0;
+};
+constexpr size_t undoings_kept = 64;
+
 struct Trainer {
   TrainerState state = TrainerState::down;
   int32_t pid = 0;
   std::vector<uint8_t> address;  // of its data plane
   uint32_t shard = 0;            // of which it holds
-  std::vector<uint64_t> held;    // steps whose state it has in memory
+  std::vector<HeldStep> held;    // steps whose state it has in memory
   uint64_t step = 0;             // last reported
   uint64_t generation = 0;       // newest it was told to join, or said it is in
   bool ready = false;            // has the state of the current generation's first step
   bool unreadable = false;       // was that generation's checkpoint to it: an I/O error
-  std::vector<Doubt> doubted;    // since it last was ready
 };
 
 enum class NodeState : unsigned char {
@@ -114,6 +123,7 @@ struct State {
   std::string failed_checkpoint_reason;
   std::vector<uint64_t> older_checkpoints;  // the newest last; pruning may have taken them
   std::vector<Doubt> doubts;                // the newest last
+  std::vector<Undoing> undoings;            // of growing generation and step
   uint64_t committed_step = 0;
   uint64_t joined_step = 0;      // where the current generation began
   int cycles = 0;                // generations in a row without a committed step
@@ -141,7 +151,7 @@ struct TrainerUp {
   int32_t pid = 0;
   std::vector<uint8_t> address;
   uint32_t shard = 0;
-  std::vector<uint64_t> held;
+  std::vector<HeldStep> held;
   uint64_t generation = 0;
 };
 struct TrainerDown {
@@ -163,7 +173,7 @@ struct TrainerIdle {
   std::string trainer;
   uint64_t generation = 0;
   uint32_t shard = 0;
-  std::vector<uint64_t> held;
+  std::vector<HeldStep> held;
   Fault fault = Fault::none;
   uint64_t step = 0;
   std::string suspect;
@@ -278,6 +288,10 @@ struct Decision {
 
 /// Whether what was made of `step` in `generation` is one of the states that differed.
 bool doubted(const State& state, uint64_t step, uint64_t generation);
+/// Whether it is of the past that a newer generation has undone (S3).
+bool undone(const State& state, uint64_t step, uint64_t generation);
+/// Neither: a generation may begin with a copy of it.
+bool trusted(const State& state, uint64_t step, uint64_t generation);
 /// The newest generation that trainers were told to join; faults of one before it have been dealt
 /// with.
 uint64_t newest_joined(const State& state);

@@ -28,7 +28,7 @@ void Decider::lose(const std::string& name, const std::string& reason) {
   bool in = false;
   each_trainer(name, [&](Trainer& t) {
     in = in || in_generation(t);
-    t = {.doubted = std::move(t.doubted)};
+    t = {};
   });
   Node& node = s_.nodes.at(name);
   node.peer.clear();
@@ -72,7 +72,8 @@ void Decider::budget(const std::string& name) {
 
 void Decider::strike(const std::string& trainer, uint64_t step) {
   auto found = s_.trainers.find(trainer);
-  if (found != s_.trainers.end()) std::erase(found->second.held, step);
+  if (found != s_.trainers.end())
+    std::erase_if(found->second.held, [&](const HeldStep& copy) { return copy.step == step; });
   // If it came out of the peer store of that trainer's node, that is where it is bad.
   auto node = s_.nodes.find(node_of(trainer));
   if (node != s_.nodes.end())
@@ -83,8 +84,6 @@ void Decider::doubt(uint64_t step, uint64_t generation) {
   if (doubted(s_, step, generation)) return;
   s_.doubts.push_back({step, generation});
   if (s_.doubts.size() > doubts_kept) s_.doubts.erase(s_.doubts.begin());
-  for (auto& [name, t] : s_.trainers)
-    if (!t.ready || t.generation <= generation) t.doubted.push_back({step, generation});
   if (newest_joined(s_) > generation || s_.committed_step < step) return;
   record("", "steps_undone", number(s_.committed_step - step + 1),
          "replicas have made different states");

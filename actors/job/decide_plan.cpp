@@ -89,12 +89,13 @@ std::vector<Copy> Decider::copies() const {
       const std::string who = trainer_name(name, slot);
       const Trainer& trainer = s_.trainers.at(who);
       if (trainer.state != TrainerState::idle) continue;
-      for (uint64_t step : trainer.held)
-        if (std::ranges::find(trainer.doubted, step, &Doubt::step) == trainer.doubted.end())
-          list.push_back({who, trainer.shard, step, false});
+      for (const HeldStep& copy : trainer.held)
+        if (trusted(s_, copy.step, copy.generation))
+          list.push_back({who, trainer.shard, copy.step, false});
       if (std::exchange(peers, false))
         for (const PeerHeld& copy : node.peer)
-          if (!doubted(s_, copy.step, 0)) list.push_back({who, copy.shard, copy.step, true});
+          if (trusted(s_, copy.step, copy.generation))
+            list.push_back({who, copy.shard, copy.step, true});
     }
   }
   return list;
@@ -196,6 +197,8 @@ void Decider::join(Layout next, const Beginning& beginning) {
   s_.layout = std::move(next);
   s_.leaving = false;
   s_.joined_step = order.step;
+  // Where all read the step from a checkpoint, older copies of it are not needed, and may differ.
+  undo_from(order.source == Source::memory ? order.step + 1 : order.step);
   s_.committed_step = order.step;  // S1: lower than before only if no complete newer copy is left
   for (const Place& place : members) {
     Trainer& trainer = s_.trainers.at(place.trainer);
@@ -215,6 +218,17 @@ void Decider::join(Layout next, const Beginning& beginning) {
   record(s_.incident ? "decide" : "", changed ? "layout_changed" : "joined", "", decision_.reason);
   act(std::move(order));
   if (s_.stop_requested) act(StopAtStep{s_.exit_reason});
+}
+
+void Decider::undo_from(uint64_t step) {
+  auto& list = s_.undoings;
+  while (!list.empty() && list.back().step >= step) list.pop_back();
+  list.push_back({s_.generation, step});
+  if (list.size() <= undoings_kept) return;
+  // S3 before S1: of copies older than the last undoings_kept beginnings, each at a later step than
+  // the one before it, some count as undone that are not.
+  list[1].step = list[0].step;
+  list.erase(list.begin());
 }
 
 void Decider::grow() {

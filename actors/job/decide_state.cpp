@@ -80,6 +80,16 @@ bool doubted(const State& state, uint64_t step, uint64_t generation) {
       state.doubts, [&](const Doubt& d) { return d.step == step && d.generation >= generation; });
 }
 
+bool undone(const State& state, uint64_t step, uint64_t generation) {
+  return std::ranges::any_of(state.undoings, [&](const Undoing& u) {
+    return step >= u.step && generation < u.generation;
+  });
+}
+
+bool trusted(const State& state, uint64_t step, uint64_t generation) {
+  return !undone(state, step, generation) && !doubted(state, step, generation);
+}
+
 uint64_t newest_joined(const State& state) {
   uint64_t newest = 0;
   for (const auto& [name, trainer] : state.trainers) newest = std::max(newest, trainer.generation);
@@ -87,11 +97,11 @@ uint64_t newest_joined(const State& state) {
 }
 
 uint64_t committed_of(const State& state, uint64_t step, uint64_t generation) {
-  const bool undone =
-      generation < newest_joined(state) || std::ranges::any_of(state.doubts, [&](const Doubt& d) {
+  const bool gone =
+      undone(state, step, generation) || std::ranges::any_of(state.doubts, [&](const Doubt& d) {
         return d.step <= step && d.generation >= generation;
       });
-  return undone && step > state.committed_step ? state.committed_step : step;
+  return gone && step > state.committed_step ? state.committed_step : step;
 }
 
 }  // namespace simplescale::job

@@ -115,8 +115,7 @@ class Decider {
   void budget(const std::string& name);
   /// The copy that `trainer` holds of `step` is no good.
   void strike(const std::string& trainer, uint64_t step);
-  /// Nobody has gone on from this step as it was made. Who has begun a newer generation since holds
-  /// it as it was made again, if at all.
+  /// Nobody has gone on from this step as it was made.
   void doubt(uint64_t step, uint64_t generation);
   /// Ends the current generation for everybody in it, at once.
   void fence(std::string phase, std::string kind, std::string subject, std::string reason);
@@ -158,6 +157,8 @@ class Decider {
   /// A node reports, but not all of its trainers are up.
   bool somebody_may_come() const;
   void join(Layout next, const Beginning& beginning);
+  /// What older generations have made of `step` and all after it is undone by the present one.
+  void undo_from(uint64_t step);
   /// More groups, or a drained node replaced, as soon as nodes are there for it.
   void grow();
   void finish_if_saved();

@@ -50,10 +50,11 @@ Layout assign(const LayoutRules& rules, const Layout& current,
 
 // --- State ---
 
-/// A copy in a node's peer store.
+/// A copy in a node's peer store. generation: as in HeldStep.
 struct PeerHeld {
   uint32_t shard = 0;
   uint64_t step = 0;
+  uint64_t generation = 0;
   bool operator==(const PeerHeld&) const = default;
 };
 /// A copy that can be had: in the memory of a trainer that is up, or (peer) of its node.

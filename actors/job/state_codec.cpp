@@ -4,13 +4,16 @@
 
 namespace simplescale {
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HeldStep, step, generation)
+
 namespace job {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayoutRules, trainers_per_node, shards, cell_nodes, cells,
                                    min_cells)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Layout, cells)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PeerHeld, shard, step)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PeerHeld, shard, step, generation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Doubt, step, generation)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Undoing, generation, step)
 
 // By hand: an address is bytes, not a list of numbers.
 void to_json(nlohmann::json& j, const Trainer& t) {
@@ -21,7 +24,6 @@ void to_json(nlohmann::json& j, const Trainer& t) {
        {"held", t.held},
        {"step", t.step},
        {"generation", t.generation},
-       {"doubted", t.doubted},
        {"ready", t.ready},
        {"unreadable", t.unreadable}};
 }
@@ -33,7 +35,6 @@ void from_json(const nlohmann::json& j, Trainer& t) {
   j.at("held").get_to(t.held);
   j.at("step").get_to(t.step);
   j.at("generation").get_to(t.generation);
-  j.at("doubted").get_to(t.doubted);
   j.at("ready").get_to(t.ready);
   j.at("unreadable").get_to(t.unreadable);
 }
@@ -46,8 +47,9 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(State, rules, max_steps, join_timeout_ms, res
                                    phase, generation, node_order, nodes, trainers, layout, leaving,
                                    paused, to_examine, examined, has_checkpoint, checkpoint_step,
                                    older_checkpoints, failed_checkpoint, failed_checkpoint_reason,
-                                   doubts, committed_step, joined_step, cycles, waiting_since_ms,
-                                   waiting_for, incident, stop_requested, exit, exit_reason)
+                                   doubts, undoings, committed_step, joined_step, cycles,
+                                   waiting_since_ms, waiting_for, incident, stop_requested, exit,
+                                   exit_reason)
 
 namespace {
 

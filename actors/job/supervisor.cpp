@@ -429,8 +429,9 @@ void publish_recorded(Self* self) {
     });
   };
   std::erase_if(s.unpublished, [&](const ShardSaved& saved) {
-    // Replicas compare a step's state in the next one, or before they finish.
-    if (job::doubted(s.job, saved.step, saved.generation)) return true;
+    // Replicas compare a step's state in the next one, or before they finish. Of steps that were
+    // undone none is published: who goes on from it would not go on from what was made since.
+    if (!job::trusted(s.job, saved.step, saved.generation)) return true;
     if (s.job.has_checkpoint && saved.step <= s.job.checkpoint_step) return true;  // told once more
     if (saved.step > recorded || (saved.step == recorded && !finished(saved.step))) return false;
     self->send(
@@ -631,7 +632,8 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
       },
       [self](const PeerCopies& held) {
         job::PeerCopies event{held.node, {}};
-        for (const PeerCopy& copy : held.copies) event.copies.push_back({copy.shard, copy.step});
+        for (const PeerCopy& copy : held.copies)
+          event.copies.push_back({copy.shard, copy.step, copy.generation});
         handle(self, event);
       },
       [self](const CopySent& sent) {

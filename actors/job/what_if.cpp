@@ -22,9 +22,13 @@ std::string what_if(State state, const std::string& kind, const std::string& tar
       tell(TrainerIdle{.trainer = name,
                        .generation = state.generation - 1,
                        .shard = t.shard,
-                       .held = {state.committed_step}});
+                       .held = {{state.committed_step, state.generation}}});
   if (trainer)
-    tell(TrainerUp{target, before.pid, before.address, before.shard, {state.committed_step}});
+    tell(TrainerUp{target,
+                   before.pid,
+                   before.address,
+                   before.shard,
+                   {{state.committed_step, state.generation}}});
   return text.empty() ? "nothing" : text;
 }
 

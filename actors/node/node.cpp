@@ -375,11 +375,9 @@ void join(Self* self, const JoinGeneration& job) {
   for (const auto& [name, slot] : s.table.slots())
     if (const Process* process = s.table.trainer(name))
       locals.push_back({name, s.options.states->segment(name), process->data_address});
-  // Steps that are made again may come out differently (where the result is not deterministic).
   if (s.options.peers) {
     s.options.peers->fence(job.generation);
     s.options.peers->newest_step = 0;
-    s.options.peers->store.drop_newer(job.step);
   }
   auto orders = orders_of(job, static_cast<uint32_t>(s.options.plan.topology.shards), locals,
                           [&s](uint32_t shard, uint64_t step) {
@@ -415,7 +413,8 @@ void save(Self* self, const std::string& trainer, uint64_t generation, uint64_t 
   NodeState& s = self->state;
   const Process* process = s.table.trainer(trainer);
   if (!pinned || !process) return;
-  auto state = std::make_shared<PinnedState>(s.options.states, trainer, process->pid, step);
+  auto state = std::make_shared<PinnedState>(s.options.states, trainer, process->pid,
+                                             HeldStep{step, generation});
   const uint64_t shard = s.options.states->held(trainer).shard;
   const ShardSaved lost{generation, step, shard, "", "the checkpoint actor is being restarted"};
   if (!s.checkpoint) return to_supervisor(self, lost);
@@ -445,8 +444,8 @@ void stage(Self* self, const StepDone& done) {
   NodeState& s = self->state;
   const Process* process = s.table.trainer(done.trainer);
   if (!done.copy || !process) return;
-  auto state =
-      std::make_shared<PinnedState>(s.options.states, done.trainer, process->pid, done.step);
+  auto state = std::make_shared<PinnedState>(s.options.states, done.trainer, process->pid,
+                                             HeldStep{done.step, done.generation});
   if (!s.peers) return;
   self->send(s.peers, local::StageCopy{done.trainer, std::move(state), done.generation, done.step,
                                        s.options.states->held(done.trainer).shard});

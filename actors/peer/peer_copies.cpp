@@ -96,20 +96,11 @@ caf::behavior sender(caf::event_based_actor* self, caf::actor node, PeerCopiesOp
 
 // --- Receiving ---
 
-/// Whether the copy is there, and as it was committed.
-bool held(TrainState& state, uint64_t step) {
-  const Result<int> side = state.pin(step);
-  if (!side.ok()) return false;
-  const bool good = check_side(state, *side).ok();
-  state.unpin(*side);
-  if (!good) state.forget(step);
-  return good;
-}
-
 /// What does not fit is refused in the answer.
 Result<TrainState*> accept(PeerTier& tier, const OfferCopy& offer) {
   if (!tier.current(offer.generation, offer.step))  // S4
     return Status(Code::aborted, "a newer generation or round has begun");
+  tier.fence(offer.generation);  // which this node may not have heard of: no older copy comes now
   return tier.store.begin(offer.shard, offer.keep);
 }
 
@@ -118,6 +109,7 @@ Status receive_copy(PeerTier& tier, TrainState& state, const OfferCopy& offer) {
             meet(tier, offer.generation, offer.shard, offer.step, 1, offer.data_address));
   SS_ASSIGN(const Hash128 hash,
             receive_state(*from, state, offer.step, offer.from, tier.timeout_ms));
+  state.set_generation(offer.generation);
   state.commit(offer.step, hash);
   return {};
 }
@@ -130,7 +122,7 @@ caf::behavior receiver(caf::event_based_actor* self, caf::actor node, PeerCopies
         auto answer = self->make_response_promise();
         const Result<TrainState*> state = accept(*o.tier, offer);
         if (!state.ok()) return answer.deliver(AcceptCopy{false, state.status().message(), {}});
-        if (held(**state, offer.step)) {
+        if (has_whole(**state, {offer.step, offer.generation})) {
           report();
           return answer.deliver(AcceptCopy{true, "", {}});
         }

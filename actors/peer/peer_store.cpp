@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/checkpoint/state_store.hpp"
+#include "runtime/base/state_hash.hpp"
 
 namespace simplescale {
 
@@ -35,21 +36,13 @@ bool PeerStore::drop_others(const std::set<uint32_t>& mine, uint64_t keep) {
          }) > 0;
 }
 
-void PeerStore::drop_newer(uint64_t step) {
-  std::lock_guard lock(mutex_);
-  for (auto& [shard, state] : states_)
-    for (const int side : {0, 1})
-      if (const uint64_t kept = state.step_of(side); kept != UINT64_MAX && kept > step)
-        state.forget(kept);
-}
-
 std::vector<PeerCopy> PeerStore::held() const {
   std::lock_guard lock(mutex_);
   std::vector<PeerCopy> copies;
   for (const auto& [shard, state] : states_)
     for (const int side : {0, 1})
-      if (const uint64_t step = state.step_of(side); step != UINT64_MAX)
-        copies.push_back({shard, step});
+      if (const auto copy = state.held(side))
+        copies.push_back({shard, copy->step, copy->generation});
   return copies;
 }
 
@@ -69,6 +62,15 @@ std::string PeerStore::segment(uint32_t shard, uint64_t step) const {
   std::lock_guard lock(mutex_);
   const auto found = states_.find(shard);
   return found == states_.end() || !found->second.holds(step) ? "" : found->second.name();
+}
+
+bool has_whole(TrainState& state, const HeldStep& copy) {
+  const Result<int> side = state.pin(copy.step);
+  if (!side.ok()) return false;
+  const bool good = state.held(*side) == copy && check_side(state, *side).ok();
+  state.unpin(*side);
+  if (!good) state.forget(copy.step);
+  return good;
 }
 
 }  // namespace simplescale

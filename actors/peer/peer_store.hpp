@@ -30,8 +30,6 @@ class PeerStore {
   /// Frees the memory of shards that are not in `mine` and do not hold `keep`; returns whether
   /// there were any.
   bool drop_others(const std::set<uint32_t>& mine, uint64_t keep);
-  /// Copies of later steps are of a past that was undone.
-  void drop_newer(uint64_t step);
   std::vector<PeerCopy> held() const;
   /// Flips a bit of the newest copy of every shard, as failing memory would: a fault on purpose.
   /// not_found: there is none.
@@ -46,5 +44,9 @@ class PeerStore {
   mutable std::mutex mutex_;
   std::map<uint32_t, TrainState> states_;
 };
+
+/// Whether a state that begin() gave holds this copy, as it was committed. Else one of that step is
+/// forgotten: it is damaged, or of an undone past, since each generation makes a step once.
+bool has_whole(TrainState& state, const HeldStep& copy);
 
 }  // namespace simplescale

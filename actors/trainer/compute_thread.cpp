@@ -264,6 +264,7 @@ Status ComputeThread::enter(Generation& g, const JoinTrainer& order) {
                                        shard_layout(units_of(options_.plan.shape), shards).total));
   }
   g.state = &*state_;
+  g.state->set_generation(order.generation);
   if (order.group == no_group) return {};
   CommunicatorSpec shard{order.generation, "shard", static_cast<int>(order.shard),
                          addresses(order.shard_members), timeout_ms};

@@ -110,6 +110,14 @@ Status TrainState::rewind(uint64_t step) {
           "training state " + name() + " does not hold step " + std::to_string(step)};
 }
 
+Status TrainState::adopt(uint64_t step) {
+  SS_RETURN_IF_ERROR(rewind(step));
+  const uint32_t side = header()->committed - 1, other = 1 - side;
+  header()->generation[side] = generation_;
+  if (header()->step[other] > step) header()->step[other] = kNoStep;
+  return {};
+}
+
 TrainState::Side TrainState::committed() {
   SS_ASSERT(has_step());
   return side(static_cast<int>(header()->committed.load()) - 1);
@@ -147,21 +155,22 @@ Result<TrainState::Side> TrainState::begin_write(int timeout_ms) {
   return side(static_cast<int>(other));
 }
 
-void TrainState::commit(uint64_t step, const Hash128& hash) {
+void TrainState::flip_to(uint32_t side, uint64_t step, const Hash128& hash) {
   SS_ASSERT(step != kNoStep);
-  const uint32_t other = header()->committed == 1 ? 1 : 0;
-  header()->hash[other] = hash;
-  header()->step[other] = step;
-  header()->committed = other + 1;
+  header()->hash[side] = hash;
+  header()->generation[side] = generation_;
+  header()->step[side] = step;
+  header()->committed = side + 1;
+}
+
+void TrainState::commit(uint64_t step, const Hash128& hash) {
+  flip_to(header()->committed == 1 ? 1 : 0, step, hash);
 }
 
 void TrainState::commit_as(uint64_t layout_hash, uint64_t step, const Hash128& hash) {
-  SS_ASSERT(step != kNoStep);
   const uint32_t written = header()->committed == 1 ? 1 : 0;
   invalidate_as(layout_hash);
-  header()->hash[written] = hash;
-  header()->step[written] = step;
-  header()->committed = written + 1;
+  flip_to(written, step, hash);
 }
 
 void TrainState::forget(uint64_t step) {
@@ -210,6 +219,14 @@ Hash128 TrainState::hash(int side) const {
 uint64_t TrainState::step_of(int side) const {
   SS_ASSERT(side == 0 || side == 1);
   return header()->step[side];
+}
+
+std::optional<HeldStep> TrainState::held(int side) const {
+  while (true) {  // a commit in between belongs to another step
+    const HeldStep copy{step_of(side), header()->generation[side]};
+    if (copy.step != step_of(side)) continue;
+    return copy.step == kNoStep ? std::nullopt : std::optional(copy);
+  }
 }
 
 void TrainState::unpin(int side) {

@@ -4,7 +4,8 @@
 //
 //   S1 The committed side is never written. A writer that dies leaves it whole.
 //   S7 With a side goes the hash of what was committed (state_hash.hpp): whoever uses a copy checks
-//      it.
+//      it. And the generation in which it was made: a copy of a step that was undone and made again
+//      is not taken for the new one.
 //
 // Segment: StateHeader (4096 bytes), then side 0, then side 1; a side is params, exp_avg,
 // exp_avg_sq, each total floats. Threads: one writer (the trainer's compute thread) or the node
@@ -19,6 +20,7 @@
 #include <string>
 
 #include "runtime/base/hash.hpp"
+#include "runtime/base/held_step.hpp"
 #include "runtime/base/shared_memory.hpp"
 #include "runtime/base/status.hpp"
 
@@ -32,8 +34,9 @@ struct StateHeader {
   uint64_t total;   // elements of params
   std::atomic<uint32_t> committed;  // 0: no side is valid; else 1 + the committed side
   std::atomic<uint64_t> step[2];    // the step whose result a side holds; step 0: initial values
-  std::atomic<uint32_t> pins[2];    // readers (checkpoint writer, healer) of a side; futex
-  Hash128 hash[2];                  // state_hash() of a side, set before its step; zero: not known
+  std::atomic<uint64_t> generation[2];  // in which a side was made, set before its step
+  std::atomic<uint32_t> pins[2];        // readers (checkpoint writer, healer) of a side; futex
+  Hash128 hash[2];  // state_hash() of a side, set before its step; zero: not known
 };
 
 class TrainState {
@@ -64,6 +67,12 @@ class TrainState {
   /// Makes the side that holds `step` the committed one (undoes at most one step). Only while
   /// nobody writes.
   Status rewind(uint64_t step);
+  /// What commit(), commit_as() and adopt() are told the generation of. This object's, not the
+  /// segment's.
+  void set_generation(uint64_t generation) { generation_ = generation; }
+  /// As rewind(), where the generation begins with `step`: the copy is of that generation from now
+  /// on, and one of a newer step is forgotten, since that is undone.
+  Status adopt(uint64_t step);
   Side committed();
   /// What commit() was told of the committed side; for the writer.
   Hash128 committed_hash() const;
@@ -95,6 +104,8 @@ class TrainState {
   Hash128 hash(int side) const;
   /// UINT64_MAX: it holds none.
   uint64_t step_of(int side) const;
+  /// The same with its generation.
+  std::optional<HeldStep> held(int side) const;
   void unpin(int side);
   /// Lets go of all pins: the reader died.
   void clear_pins();
@@ -104,7 +115,9 @@ class TrainState {
   Status wait_unpinned(uint32_t side, int timeout_ms);
   StateHeader* header() const { return static_cast<StateHeader*>(memory_.data()); }
   uint64_t committed_step() const;
+  void flip_to(uint32_t side, uint64_t step, const Hash128& hash);
   SharedMemory memory_;
+  uint64_t generation_ = 0;
 };
 
 }  // namespace simplescale

@@ -68,7 +68,7 @@ TEST_SUITE("copy plan") {
     CHECK(five->keep == UINT64_MAX);
     CHECK_FALSE(rounds.ended(sent(*five, 0)));
     CHECK_FALSE(rounds.committed(0, state, 11, 0));  // the last is under way
-    state.nodes["n2"].peer = {{0, 5}, {1, 5}};
+    state.nodes["n2"].peer = {{0, 5, 3}, {1, 5, 3}};
     CHECK(rounds.ended(sent(*five, 1)));
     CHECK_FALSE(rounds.ended(sent(*five, 1)));  // told once more
     const auto ten = rounds.committed(0, state, 11, 0);
@@ -76,7 +76,7 @@ TEST_SUITE("copy plan") {
     CHECK(ten->keep == 5);
     rounds.ended(sent(*ten, 0));
     CHECK_FALSE(rounds.ended(sent(*ten, 1, "no room")));
-    state.nodes["n2"].peer = {{0, 5}, {0, 10}, {1, 5}};
+    state.nodes["n2"].peer = {{0, 5, 3}, {0, 10, 3}, {1, 5, 3}};
     const auto fifteen = rounds.committed(0, state, 16, 0);
     REQUIRE(fifteen);
     CHECK(fifteen->keep == 5);
@@ -97,11 +97,13 @@ TEST_SUITE("copy plan") {
     CHECK_FALSE(never.lacking());
   }
 
-  TEST_CASE("copy rounds: copies of a node that is lost do not count") {
+  TEST_CASE("copy rounds: copies of a node that is lost, or of steps undone, do not count") {
     State state = cluster(1, 2, 2, 2);
-    state.nodes["n2"].peer = {{0, 5}, {0, 10}};
-    state.nodes["n3"].peer = {{1, 5}, {1, 10}};
+    state.nodes["n2"].peer = {{0, 5, 2}, {0, 10, 3}};
+    state.nodes["n3"].peer = {{1, 5, 2}, {1, 10, 2}};
     CHECK(newest_kept(state) == 10);
+    state.undoings = {{3, 8}};  // step 10 was made again
+    CHECK(newest_kept(state) == 5);
     state.nodes["n3"].state = NodeState::lost;
     CHECK_FALSE(newest_kept(state));
   }
@@ -122,6 +124,7 @@ TEST_SUITE("peer store") {
       const Result<TrainState::Side> side = (*state)->begin_write(0);
       REQUIRE(side.ok());
       side->params[0] = static_cast<float>(step);
+      (*state)->set_generation(3);
       (*state)->commit(step, state_hash(*side));
     };
     put(1, 5, UINT64_MAX);
@@ -137,11 +140,41 @@ TEST_SUITE("peer store") {
     put(0, 20, 15);
     CHECK_FALSE(store.drop_others({0}, 15));
     CHECK(store.drop_others({0}, 25));  // shard 1 is kept elsewhere now
-    CHECK(store.held() == std::vector<PeerCopy>{{0, 20}});
+    CHECK(store.held() == std::vector<PeerCopy>{{0, 20, 3}});
     CHECK_FALSE(store.drop_others({}, 20));
+    Result<TrainState*> kept = store.begin(0, 20);
+    REQUIRE(kept.ok());
+    CHECK(has_whole(**kept, {20, 3}));
+    CHECK_FALSE(has_whole(**kept, {15, 3}));
+    CHECK(store.held().size() == 1);
     REQUIRE(store.damage().ok());
     const Result<TrainState*> state = store.begin(0, 20);
     REQUIRE(state.ok());
     CHECK(check_side(**state, *(*state)->pin(20)).code() == Code::mismatch);
+  }
+
+  TEST_CASE("peer store: S3, a copy of a step that was made again makes room for the new one") {
+    ModelShape shape;
+    shape.dim = 16, shape.hidden = 16, shape.layers = 1, shape.heads = shape.kv_heads = 1;
+    shape.vocab = 32, shape.block_size = 8;
+    PeerStore store("ss-test-again-" + std::to_string(getpid()) + "-", shape, 1);
+    const Result<TrainState*> begun = store.begin(0, UINT64_MAX);
+    REQUIRE(begun.ok());
+    TrainState& state = **begun;
+    auto put = [&state](const HeldStep& copy) {
+      const Result<TrainState::Side> side = state.begin_write(0);
+      REQUIRE(side.ok());
+      side->params[0] = static_cast<float>(copy.generation);
+      state.set_generation(copy.generation);
+      state.commit(copy.step, state_hash(*side));
+    };
+    put({5, 1});
+    put({10, 1});
+    CHECK_FALSE(has_whole(state, {10, 2}));
+    CHECK(store.held() == std::vector<PeerCopy>{{0, 5, 1}});
+    REQUIRE(store.begin(0, 5).ok());
+    put({10, 2});
+    CHECK(has_whole(state, {10, 2}));
+    CHECK(has_whole(state, {5, 1}));
   }
 }

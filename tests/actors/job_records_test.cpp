@@ -44,8 +44,11 @@ SupervisorState some_state() {
   s.job.phase = job::Phase::training;
   s.job.generation = 7;
   s.job.layout.cells = {{"n0"}, {"n2"}};
-  s.job.nodes["n0"] = {job::NodeState::up, 41, "", 1000, {900, 950}, 12, false, {{1, 33}}};
-  s.job.trainers["n2.1"] = {job::TrainerState::training, 99, {1, 2, 255}, 1, {32, 33}, 33, true};
+  s.job.nodes["n0"] = {job::NodeState::up, 41, "", 1000, {900, 950}, 12, false, {{1, 33, 6}}};
+  s.job.trainers["n2.1"] = {job::TrainerState::training, 99, {1, 2, 255}, 1,
+                            {{32, 6}, {33, 7}},          33, true};
+  s.job.doubts = {{30, 4}};
+  s.job.undoings = {{4, 0}, {7, 33}};
   s.job.waiting_since_ms = 990;
   s.job.exit = Code::requeue;
   s.job.exit_reason = "a \"reason\"";
@@ -72,7 +75,11 @@ TEST_SUITE("job records") {
     CHECK(encode(*back) == bytes);
     CHECK(back->job.layout == s.job.layout);
     CHECK(back->job.trainers["n2.1"].address == s.job.trainers.at("n2.1").address);
-    CHECK(back->job.trainers["n2.1"].held == std::vector<uint64_t>{32, 33});
+    CHECK(back->job.trainers["n2.1"].held == std::vector<HeldStep>{{32, 6}, {33, 7}});
+    CHECK(back->job.nodes["n0"].peer == s.job.nodes.at("n0").peer);
+    CHECK(job::undone(back->job, 33, 6));
+    CHECK(!job::undone(back->job, 32, 6));
+    CHECK(job::doubted(back->job, 30, 4));
     CHECK(back->job.nodes["n0"].failures_ms == std::vector<int64_t>{900, 950});
     CHECK(back->job.exit == Code::requeue);
     CHECK(back->sequence == 1ull << 60);

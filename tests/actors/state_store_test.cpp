@@ -28,6 +28,7 @@ struct Node {
     REQUIRE(states->create("pins-" + std::to_string(getpid()), plan, 0).ok());
     states->trainer_restarted("n0.0", pid);
     trainer = TrainState::open(states->segment("n0.0"), states->total("n0.0")).take();
+    trainer->set_generation(1);
     auto side = trainer->begin_write(0);
     REQUIRE(side.ok());
     side->params[0] = 3;
@@ -37,7 +38,7 @@ struct Node {
   /// As a trainer does it for a checkpoint, and the node for its actors.
   std::shared_ptr<PinnedState> hand_over() {
     REQUIRE(trainer->pin(7).ok());
-    return std::make_shared<PinnedState>(states, "n0.0", pid, 7);
+    return std::make_shared<PinnedState>(states, "n0.0", pid, HeldStep{7, 1});
   }
   bool pinned() { return !trainer->wait_unpinned(0).ok(); }
 };
@@ -55,6 +56,10 @@ TEST_SUITE("pinned state") {
     CHECK(node.pinned());  // the other one's
     to_stage.reset();
     CHECK_FALSE(node.pinned());
+    REQUIRE(node.trainer->pin(7).ok());  // a step of that number, made in another generation
+    CHECK(PinnedState(node.states, "n0.0", pid, HeldStep{7, 2}).copy().status().code() ==
+          Code::not_found);
+    CHECK_FALSE(node.pinned());
   }
 
   TEST_CASE("pinned state: what a process before had pinned is not taken from the next one") {
@@ -66,7 +71,7 @@ TEST_SUITE("pinned state") {
     CHECK(copied->copy().ok());
     copied.reset();
     CHECK(node.pinned());
-    PinnedState(node.states, "n0.0", pid + 1, 7);
+    PinnedState(node.states, "n0.0", pid + 1, HeldStep{7, 1});
     CHECK_FALSE(node.pinned());
   }
 

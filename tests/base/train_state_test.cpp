@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <numeric>
 #include <thread>
 
@@ -224,6 +225,47 @@ TEST_SUITE("train_state") {
     state.forget(4);
     CHECK_FALSE(state.has_step());
     CHECK_FALSE(state.step_if_any());
+  }
+
+  TEST_CASE(
+      "train_state: S3, a side is marked with the generation that made it, or began with it") {
+    TrainState state = new_state();
+    CHECK_FALSE(state.held(0));
+    auto both = [&state] {
+      std::vector<HeldStep> sides;
+      for (const int side : {0, 1})
+        if (const auto copy = state.held(side)) sides.push_back(*copy);
+      std::ranges::sort(sides, {}, &HeldStep::step);
+      return sides;
+    };
+    using Copies = std::vector<HeldStep>;
+    state.set_generation(4);
+    write(state, 7);
+    write(state, 8);
+    CHECK(both() == Copies{{7, 4}, {8, 4}});
+    state.set_generation(6);
+    CHECK(both() == Copies{{7, 4}, {8, 4}});
+    REQUIRE(state.rewind(7).ok());  // to see to it that 8 is overwritten first
+    CHECK(both() == Copies{{7, 4}, {8, 4}});
+    REQUIRE(state.rewind(8).ok());
+    REQUIRE(state.adopt(8).ok());
+    CHECK(both() == Copies{{7, 4}, {8, 6}});
+    state.set_generation(7);
+    REQUIRE(state.adopt(7).ok());  // so step 8 is undone
+    CHECK(both() == Copies{{7, 7}});
+    CHECK_FALSE(state.holds(8));
+    CHECK(state.adopt(8).code() == Code::not_found);
+    write(state, 8);
+    CHECK(both() == Copies{{7, 7}, {8, 7}});
+    state.set_generation(9);
+    REQUIRE(state.begin_write(0).ok());
+    CHECK(both() == Copies{{8, 7}});
+    state.commit_as(5, 8);
+    CHECK(both() == Copies{{8, 9}});
+    Result<TrainState> other = TrainState::open(state.name(), 5, kTotal);  // its own generation
+    REQUIRE(other.ok());
+    write(*other, 9);
+    CHECK(both() == Copies{{8, 9}, {9, 0}});
   }
 
   TEST_CASE("state_hash: sees every bit and every place, and does not depend on who hashes when") {

@@ -402,11 +402,10 @@ void Cluster::plant(Boss& boss, const job::Event& event, job::Decision& decision
       }
       break;
     case Bug::ceiling_dropped:
-      for (const job::Action& action : decision.actions)
-        if (std::holds_alternative<job::Join>(action)) {
-          s.doubts.clear();
-          for (auto& [name, trainer] : s.trainers) trainer.doubted.clear();
-        }
+      s.doubts.clear();
+      break;
+    case Bug::undone_copies:
+      s.undoings.clear();
       break;
     case Bug::silent_decision:
       for (job::Action& action : decision.actions)

@@ -15,8 +15,8 @@ constexpr uint64_t events_max = 40'000'000;
 constexpr Time look_again = 100 * ms;  // at the epochs, by an agent without a supervisor
 }  // namespace
 
-uint64_t content_of(uint32_t shard, uint64_t step) {
-  uint64_t z = (step << 20 ^ shard) + 0x9e3779b97f4a7c15u;
+uint64_t content_of(uint32_t shard, uint64_t step, uint64_t made) {
+  uint64_t z = (made << 44 ^ step << 20 ^ shard) + 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
   return z ^ (z >> 31);
 }
@@ -234,7 +234,7 @@ void Cluster::present(int index) {
     if (!t.known) continue;
     const bool news = t.idle && t.idle->generation + 1 >= node.generation;
     job::TrainerUp up{.trainer = t.name, .pid = t.pid, .shard = t.shard};
-    for (const StateCopy& copy : t.copies) up.held.push_back(copy.step);
+    for (const StateCopy& copy : t.copies) up.held.push_back(copy.held());
     up.generation = t.idle && !news ? 0 : t.told_generation;
     to_boss(index, up);
     if (news) to_boss(index, *t.idle);
@@ -267,7 +267,7 @@ void Cluster::report_idle(int index, job::TrainerIdle idle) {
   if (!nodes[node].up || !t.known) return;
   idle.trainer = t.name;
   idle.shard = t.shard;
-  for (const StateCopy& copy : t.copies) idle.held.push_back(copy.step);
+  for (const StateCopy& copy : t.copies) idle.held.push_back(copy.held());
   // An answer to a fence may come after the next order to join has passed.
   const bool known = t.idle && t.idle->generation == idle.generation &&
                      idle.fault == job::Fault::none;  // the answer to a fence says less
@@ -290,7 +290,8 @@ void Cluster::report_step(int index, StepReport report) {
 
 void Cluster::peer_copies(int index) {
   job::PeerCopies held{nodes[index].name, {}};
-  for (const auto& [shard, copy] : nodes[index].peer) held.copies.push_back({shard, copy.step});
+  for (const auto& [shard, copy] : nodes[index].peer)
+    held.copies.push_back({shard, copy.step, copy.generation});
   to_boss(index, held);
 }
 
@@ -311,7 +312,7 @@ void Cluster::start_trainer(int index, Time delay) {
     t.known = true;
     t.idle.reset();
     job::TrainerUp up{.trainer = t.name, .pid = t.pid, .shard = t.shard};
-    for (const StateCopy& copy : t.copies) up.held.push_back(copy.step);
+    for (const StateCopy& copy : t.copies) up.held.push_back(copy.held());
     to_boss(node_of(index), up);
   });
 }
@@ -428,6 +429,27 @@ void Cluster::damage_peer_copy(int index) {
   auto chosen = peer.begin();
   std::advance(chosen, random.pick(static_cast<int>(peer.size())));
   chosen->second.content ^= 1;
+}
+
+void Cluster::leave_behind(int index) {
+  if (noting()) note(nodes[index].name + ": left behind");
+  const Time back = random.between(1000, 4000) * ms;
+  for (Node& node : nodes) node.slow = 8;
+  at(random.between(0, 20) * ms, [this, index] {
+    block(index, -1, true);
+    block(-1, index, true);
+    kill_trainer(random.pick(static_cast<int>(trainers.size())), 0);
+  });
+  at(back, [this, index] {
+    block(index, -1, false);
+    block(-1, index, false);
+  });
+  for (int i = 0; i < 3; ++i)
+    at(back + random.between(0, 4000) * ms,
+       [this] { kill_trainer(random.pick(static_cast<int>(trainers.size())), 0); });
+  at(back + 4 * second, [this] {
+    for (Node& node : nodes) node.slow = 1;
+  });
 }
 
 /// What somebody sent long ago comes again.

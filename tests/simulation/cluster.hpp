@@ -5,7 +5,8 @@
 // What is simulated and what is not: agents, trainers, collectives, transfers and the supervisor
 // actor around decide() are small stand-ins of the real ones with the same messages in the same
 // order; decisions, layouts and moves are the real code. A copy of a shard's state is its content's
-// hash, a function of (shard, step) unless something went wrong with it.
+// hash, a function of (shard, step, the generation that made it) unless something went wrong with
+// it: a step that is made again comes out differently.
 #pragma once
 
 #include <deque>
@@ -32,14 +33,17 @@ constexpr Time collective_timeout = 8 * second;
 constexpr uint64_t rows = 64;  // of a step
 constexpr uint64_t peer_every = 5, disk_every = 10;
 
-/// The true content of a shard's state after a step.
-uint64_t content_of(uint32_t shard, uint64_t step);
+/// The true content of a shard's state after a step, as generation `made` made it.
+uint64_t content_of(uint32_t shard, uint64_t step, uint64_t made);
 
 struct StateCopy {
   uint32_t shard = 0;
   uint64_t step = 0;
   uint64_t content = 0, checksum = 0;
-  bool good() const { return content == content_of(shard, step); }
+  uint64_t generation = 0;  // what it is marked with
+  uint64_t made = 0;        // the truth, which nobody in the cluster knows
+  bool good() const { return content == content_of(shard, step, made); }
+  HeldStep held() const { return {step, generation}; }
 };
 
 struct Trainer {
@@ -162,6 +166,9 @@ class Cluster {
   void hang_boss(Time how_long);
   void kill_standby();
   void damage_peer_copy(int node);
+  /// Cut off while a step is applied; the others get on slowly and fail again about when it is
+  /// back.
+  void leave_behind(int node);
   void ask(const job::Event& event);  // somebody's wish, to whoever is supervisor
   void replay_stale();
 
@@ -180,6 +187,7 @@ class Cluster {
   uint64_t events = 0;
   bool mismatch_due = false;  // the next step applied is computed wrongly by one
   uint64_t wrong_made = 0;
+  bool cut_off_due = false;                            // somebody is left behind in the next step
   int transit_damage_due = 0;                          // transfers that arrive damaged
   std::set<std::pair<std::string, uint64_t>> doubted;  // sources of transfers that arrived damaged
   std::optional<job::Shutdown> ended;

@@ -92,6 +92,12 @@ const Kind kinds[] = {
        c.at(time, [&c, a, b] { c.block(a, b, false); });
        return time;
      }},
+    {"left_behind", 5,
+     [](Cluster& c) -> Time {
+       c.cut_off_due = true;
+       c.at(3 * second, [&c] { c.cut_off_due = false; });
+       return 11 * second;
+     }},
     {"slow_node", 4,
      [](Cluster& c) -> Time {
        const Time time = c.random.between(1, 10) * second;

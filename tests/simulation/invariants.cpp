@@ -65,6 +65,7 @@ void Invariants::at_end() {
 // --- Training ---
 
 void Invariants::wrote(const Generation& g, uint64_t step) {
+  if (g.number >= joined_) made_[step] = g.number;
   ++written_[{g.number, step}];
 }
 
@@ -108,9 +109,15 @@ void Invariants::settled(const Generation& g) {
     require(copy && copy == &t.copies.back(), "S3",
             t.name + " begins generation " + number(g.number) + " without shard " +
                 number(m.shard) + " at step " + number(g.begun_at));
+    if (const auto made = made_.find(g.begun_at); made != made_.end() && g.number == joined_)
+      require(copy->made == made->second, "S3",
+              t.name + " begins generation " + number(g.number) + " with step " +
+                  number(g.begun_at) + " as generation " + number(copy->made) +
+                  " made it, before generation " + number(made->second) + " made it again");
     if (copy->good()) continue;
     // A wrong result that no comparison has found yet is found by the next one.
-    const uint64_t difference = (copy->content ^ content_of(copy->shard, copy->step)) >> 8;
+    const uint64_t difference =
+        (copy->content ^ content_of(copy->shard, copy->step, copy->made)) >> 8;
     const bool undetected = difference > 0 && difference <= c_.wrong_made &&
                             copy->content == copy->checksum && !detected_.contains(copy->content);
     require(undetected, "S3",
@@ -141,6 +148,12 @@ void Invariants::claimed(const Boss& boss, bool replica, uint64_t sequence) {
   // A failure that was decided on, and not acted on, is one that nobody has heard of.
   for (auto& [name, f] : failures_)
     if (f.at_ms.size() == boss.job.nodes.at(name).failures_ms.size() + 1) f.at_ms.pop_back();
+  // What was decided and kept counts, whether or not it was acted on.
+  if (!boss.job.undoings.empty() && boss.job.undoings.back().generation > joined_) {
+    joined_ = boss.job.undoings.back().generation;
+    go_on_from(boss.job.joined_step);
+    made_.erase(made_.lower_bound(boss.job.undoings.back().step), made_.end());
+  }
   for (const auto& before : c_.bosses)
     if (before->epoch + 1 == boss.epoch && !c_.options.large())
       require(before->acted <= sequence, "S4",
@@ -245,10 +258,10 @@ void Invariants::layout(const Boss& boss) {
 void Invariants::copies(const Boss& boss, const job::Join& join) {
   const uint64_t newest = std::min(committed_, distrusted_ - 1);
   if (join.step >= newest) return;
-  // A successor does not know who had begun the generation after a mismatch, and distrusts them.
-  if (!boss.job.doubts.empty() && boss.epoch > 1) return;
   std::map<uint64_t, std::set<uint32_t>> have;
   auto add = [&](const StateCopy& copy, const std::string& node) {
+    const auto made = made_.find(copy.step);
+    if (made == made_.end() || made->second != copy.made) return;
     if (copy.step > join.step && !c_.doubted.contains({node, copy.step}) && copy.good() &&
         copy.content == copy.checksum && copy.step < distrusted_)
       have[copy.step].insert(copy.shard);
@@ -259,9 +272,7 @@ void Invariants::copies(const Boss& boss, const job::Join& join) {
       const Trainer& t = c_.trainers[n * c_.options.trainers + slot];
       if (t.up && boss.job.trainers.at(t.name).state != job::TrainerState::down)
         for (const StateCopy& copy : t.copies)  // one of several states of a step is none
-          if (std::ranges::find(boss.job.trainers.at(t.name).doubted, copy.step,
-                                &job::Doubt::step) == boss.job.trainers.at(t.name).doubted.end())
-            add(copy, c_.nodes[n].name);
+          if (!job::doubted(boss.job, copy.step, copy.generation)) add(copy, c_.nodes[n].name);
     }
     // What is left is for trainers that are up to send.
     bool sender = false;
@@ -273,7 +284,8 @@ void Invariants::copies(const Boss& boss, const job::Join& join) {
     for (const job::PeerHeld& told : boss.job.nodes.at(c_.nodes[n].name).peer)
       if (auto found = c_.nodes[n].peer.find(told.shard);
           found != c_.nodes[n].peer.end() && found->second.step == told.step &&
-          !job::doubted(boss.job, told.step, 0))  // as it was made first, or again
+          found->second.generation == told.generation &&
+          !job::doubted(boss.job, told.step, told.generation))
         add(found->second, c_.nodes[n].name);
   }
   if (boss.job.has_checkpoint)
@@ -307,8 +319,16 @@ void Invariants::acts(const Boss& boss, const job::Action& action) {
     require(join->generation > joined_ && join->generation >= acted_generation_, "S4",
             "generation " + number(join->generation) + " begins again");
     joined_ = acted_generation_ = join->generation;
-    committed_ = join->step;
+    go_on_from(join->step);
+    if (join->source == job::Source::checkpoint)
+      made_[join->step] = c_.disk.shards.at(join->step).begin()->second.made;
+    if (join->source == job::Source::initialize) made_[0] = 0;
   }
+}
+
+void Invariants::go_on_from(uint64_t step) {
+  committed_ = step;
+  made_.erase(made_.upper_bound(step), made_.end());
 }
 
 void Invariants::reported(const Boss& boss, uint64_t generation, uint64_t step) {

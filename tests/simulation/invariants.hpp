@@ -3,9 +3,10 @@
 //
 //   S1 A committed step is undone only if no usable copy of it, or of a newer one, is left.
 //   S2 A step is committed once in a generation, by all its ranks, and all its rows are trained
-//   once. S3 A generation begins from one step, and what each member holds is that shard at that
-//   step. S4 Only the newest supervisor acts; a generation's number is given out once; nobody
-//   trains in
+//      once.
+//   S3 A generation begins from one step, and what each member holds is that shard at that step, as
+//      it was made last.
+//   S4 Only the newest supervisor acts; a generation's number is given out once; nobody trains in
 //      two generations.
 //   S5 Once faults have ended, training goes on within a bounded time, and no node is forgotten.
 //   S6 The same events make the same decisions, each with a reason.
@@ -47,11 +48,13 @@ class Invariants {
  private:
   void joins(const Boss& boss, const job::Join& join);
   void layout(const Boss& boss);
+  void go_on_from(uint64_t step);
   void copies(const Boss& boss, const job::Join& join);
   void budgets(const Boss& boss);
 
   const Cluster& c_;
   uint64_t committed_ = 0;                                   // newest step
+  std::map<uint64_t, uint64_t> made_;                        // step -> the generation that made it
   std::map<uint64_t, uint64_t> by_generation_;               // newest step committed in it
   std::map<std::pair<uint64_t, uint64_t>, size_t> written_;  // (generation, step) -> ranks
   uint64_t distrusted_ = UINT64_MAX;                         // this step and all after it

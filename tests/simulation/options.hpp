@@ -24,9 +24,10 @@ enum class Bug : unsigned char {
   acts_unreplicated,     // decisions are acted on before the standby has them
   waits_for_the_dead,    // no time limit on trainers that do not answer a fence
   growth_without_leave,  // a larger layout joins while the smaller one is in a step
-  ceiling_dropped,       // distrusted steps are trusted again as soon as a generation begins
+  ceiling_dropped,       // steps that replicas do not agree on are trusted all the same
   two_supervisors,       // nobody looks at epochs
   applied_before_vote,   // trainers apply a step without waiting for the others
+  undone_copies,         // copies of steps that were undone are taken for the new ones
   silent_decision,       // a decision without a reason
 };
 struct BugName {
@@ -48,6 +49,7 @@ inline constexpr BugName bug_names[] = {
     {Bug::ceiling_dropped, "ceiling_dropped"},
     {Bug::two_supervisors, "two_supervisors"},
     {Bug::applied_before_vote, "applied_before_vote"},
+    {Bug::undone_copies, "undone_copies"},
     {Bug::silent_decision, "silent_decision"},
 };
 

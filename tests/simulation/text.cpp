@@ -13,10 +13,10 @@ std::string number(uint64_t n) {
   return std::to_string(n);
 }
 
-template <class List>
-std::string listed(const List& list) {
+std::string listed(const std::vector<HeldStep>& list) {
   std::string text = "{";
-  for (const auto& x : list) text += (text.size() > 1 ? "," : "") + std::to_string(x);
+  for (const HeldStep& x : list)
+    text += (text.size() > 1 ? "," : "") + number(x.step) + " of " + number(x.generation);
   return text + "}";
 }
 

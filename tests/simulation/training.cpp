@@ -8,8 +8,9 @@ namespace simplescale::simulation {
 
 namespace {
 
-StateCopy fresh(uint32_t shard, uint64_t step) {
-  return {shard, step, content_of(shard, step), content_of(shard, step)};
+StateCopy fresh(uint32_t shard, uint64_t step, uint64_t made) {
+  const uint64_t content = content_of(shard, step, made);
+  return {shard, step, content, content, made, made};
 }
 
 const StateCopy* find_copy(const Trainer& t, uint32_t shard, uint64_t step) {
@@ -105,7 +106,7 @@ void Cluster::transfer(std::shared_ptr<Generation> g) {
   for (Generation::Member& m : g->members) {
     if (m.helper) continue;
     if (g->source == job::Source::initialize)
-      m.incoming = fresh(m.shard, 0);
+      m.incoming = fresh(m.shard, 0, 0);
     else if (g->source == job::Source::checkpoint)
       m.incoming = disk.shards.at(g->begun_at).at(m.shard);
     else if (!m.incoming && !find_copy(trainers[m.trainer], m.shard, g->begun_at))
@@ -140,6 +141,8 @@ void Cluster::settle(Generation& g, Generation::Member& m) {
     std::erase_if(t.copies, [&](const StateCopy& copy) {
       return copy.shard != m.shard || copy.step > g.begun_at;
     });
+  for (StateCopy& copy : t.copies)
+    if (copy.step == g.begun_at) copy.generation = g.number;
   t.shard = m.shard;
 }
 
@@ -174,6 +177,9 @@ void Cluster::vote(std::shared_ptr<Generation> g) {
     t.writing = true;
     if (t.copies.size() > 1) t.copies.erase(t.copies.begin());
   }
+  if (std::exchange(cut_off_due, false))
+    leave_behind(node_of(
+        g->members[static_cast<size_t>(random.pick(static_cast<int>(g->trainers)))].trainer));
   // In a large cluster a node's trainers apply a step at once.
   const size_t batch = options.large() ? static_cast<size_t>(options.trainers) : 1;
   for (size_t first = 0; first < g->trainers; first += batch)
@@ -204,7 +210,7 @@ bool Cluster::differ(Generation& g) {
 
 /// A rank has applied the next step; true if it was the last to.
 bool Cluster::write(Trainer& t, Generation& g) {
-  t.copies.push_back(fresh(t.shard, g.step + 1));
+  t.copies.push_back(fresh(t.shard, g.step + 1, g.number));
   if (mismatch_due && g.groups > 1) {
     mismatch_due = false;
     ++wrong_made;
@@ -274,7 +280,8 @@ void Cluster::keep_copies(Generation& g, const Generation::Member& m, uint64_t s
            Node& node = nodes[other];
            if (!node.up || node.pid != pid) return;
            auto [known, added] = node.peer.try_emplace(copy.shard, arrived);
-           if (!added && known->second.step > arrived.step) return;
+           auto age = [](const StateCopy& c) { return std::pair(c.generation, c.step); };
+           if (!added && age(known->second) > age(arrived)) return;
            known->second = arrived;
            peer_copies(other);
          });
@@ -299,10 +306,14 @@ void Cluster::save_shard(const StateCopy& copy, int node, uint64_t generation, i
          return;
        }
        if (generation > 0) {
-         if (job::doubted(boss->job, copy.step, generation)) return;
+         if (!job::trusted(boss->job, copy.step, generation)) return;
          if (boss->recorded <= copy.step) return save_shard(copy, node, generation, tries);
        }
-       disk.shards[copy.step][copy.shard] = copy;
+       if (disk.published.contains(copy.step)) return;
+       auto& shards = disk.shards[copy.step];  // of one generation
+       if (!shards.empty() && shards.begin()->second.generation > copy.generation) return;
+       std::erase_if(shards, [&](const auto& s) { return s.second.generation < copy.generation; });
+       shards[copy.shard] = copy;
        published(copy.step);
      });
 }

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/held_step.hpp"
+
 /// Lists the fields of a message in order: SS_FIELDS(Ping, x.id, x.payload). Defines the `inspect`
 /// that CAF and our own converter walk, and the names that are compared with the schema.
 #define SS_FIELDS(Type, ...)                                       \
@@ -68,6 +70,8 @@ struct TrainerHello {
 };
 SS_FIELDS(TrainerHello, x.trainer, x.pid, x.data_address);
 
+SS_FIELDS(HeldStep, x.step, x.generation);
+
 /// Node to supervisor: a trainer is up. shard, held: the steps of that shard whose state its memory
 /// has. generation: the one it trains in (told to a new supervisor), 0 for none.
 struct TrainerUp {
@@ -75,7 +79,7 @@ struct TrainerUp {
   int32_t pid = 0;
   std::vector<uint8_t> data_address;
   uint32_t shard = 0;
-  std::vector<uint64_t> held;
+  std::vector<HeldStep> held;
   uint64_t generation = 0;
   bool operator==(const TrainerUp&) const = default;
 };
@@ -186,7 +190,7 @@ struct TrainerIdle {
   std::string trainer;
   uint64_t generation = 0;
   uint32_t shard = 0;
-  std::vector<uint64_t> held;
+  std::vector<HeldStep> held;
   std::string fault;
   uint64_t step = 0;
   std::string suspect;
@@ -266,13 +270,14 @@ struct NodeHealth {
 SS_FIELDS(NodeHealth, x.node, x.cpu, x.memory, x.disk, x.received_mb_per_s, x.sent_mb_per_s, x.gpus,
           x.trainers);
 
-/// A copy of a shard's state in a node's peer store.
+/// A copy of a shard's state in a node's peer store; as in HeldStep.
 struct PeerCopy {
   uint32_t shard = 0;
   uint64_t step = 0;
+  uint64_t generation = 0;
   bool operator==(const PeerCopy&) const = default;
 };
-SS_FIELDS(PeerCopy, x.shard, x.step);
+SS_FIELDS(PeerCopy, x.shard, x.step, x.generation);
 
 /// Node to supervisor: what its peer store holds now.
 struct PeerCopies {
@@ -305,7 +310,8 @@ struct CopyToPeers {
 };
 SS_FIELDS(CopyToPeers, x.generation, x.step, x.keep, x.copies);
 
-/// Node to the node that is to keep a copy. Answered by AcceptCopy; then both join a communicator,
+/// Node to the node that is to keep a copy. generation: also that in which the copy was made (P3 of
+/// job/copy_plan.hpp). Answered by AcceptCopy; then both join a communicator,
 /// the sender as rank 0.
 struct OfferCopy {
   std::string from;

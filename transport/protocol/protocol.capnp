@@ -8,7 +8,7 @@
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("simplescale::wire");
 
-const protocolVersion :UInt32 = 3;
+const protocolVersion :UInt32 = 4;
 
 struct Envelope {
   union {
@@ -152,12 +152,17 @@ struct TrainerHello {
   dataAddress @2 :Data;
 }
 
+struct HeldStep {
+  step @0 :UInt64;
+  generation @1 :UInt64;
+}
+
 struct TrainerUp {
   trainer @0 :Text;
   pid @1 :Int32;
   dataAddress @2 :Data;
   shard @3 :UInt32;
-  held @4 :List(UInt64);
+  held @4 :List(HeldStep);
   generation @5 :UInt64;
 }
 
@@ -210,7 +215,7 @@ struct TrainerIdle {
   trainer @0 :Text;
   generation @1 :UInt64;
   shard @2 :UInt32;
-  held @3 :List(UInt64);
+  held @3 :List(HeldStep);
   fault @4 :Text;
   step @5 :UInt64;
   suspect @6 :Text;
@@ -322,6 +327,7 @@ struct TrainerProgress {
 struct PeerCopy {
   shard @0 :UInt32;
   step @1 :UInt64;
+  generation @2 :UInt64;
 }
 
 struct PeerCopies {
