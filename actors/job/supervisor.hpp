@@ -24,37 +24,14 @@
 #include "actors/job/decide.hpp"
 #include "actors/job/diagnosis.hpp"
 #include "actors/job/health_history.hpp"
+#include "actors/job/job_options.hpp"
 #include "actors/job/journal.hpp"
 #include "actors/job/leadership.hpp"
 #include "actors/job/trace_plan.hpp"
 #include "actors/local.hpp"
-#include "runtime/base/run_folder.hpp"
-#include "runtime/config/config.hpp"
-#include "runtime/config/topology.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {
-
-struct JobOptions {
-  Config config;
-  Plan plan;
-  RunFolder run;
-  std::string node;                         // on which it runs
-  uint64_t last_generation = 0;             // of earlier starts of this run
-  std::optional<uint64_t> checkpoint_step;  // newest valid checkpoint
-  std::vector<uint64_t> older_checkpoints;  // the newest last
-  std::vector<std::string> skipped;         // newer ones that are not, and why
-  std::string tokenizer;                    // to keep with checkpoints; may be empty
-  std::shared_ptr<Journal> journal;
-  std::optional<uint64_t> recorded_step;  // newest in the records, if it takes a run over
-  uint64_t recorded_generation = 0;       // that made it
-  LeadershipOptions leadership;
-  /// Blocks; told of a host that failed its diagnosis, it returns an event's kind and reason, or
-  /// "".
-  std::function<std::pair<std::string, std::string>(const std::string& host,
-                                                    const std::string& reason)>
-      diagnosis_failed;
-};
 
 struct JobState {
   static inline const char* name = "supervisor";
