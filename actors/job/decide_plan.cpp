@@ -163,7 +163,7 @@ bool Decider::perhaps_cut_off() const {
       ++nodes;
       lost += node.state == NodeState::lost && now_ - node.since_ms <= kVotesMs;
     }
-  return 2 * lost > nodes;
+  return nodes > 1 && 2 * lost > nodes;
 }
 
 Decider::Beginning Decider::newest_state() const {

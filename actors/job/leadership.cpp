@@ -104,18 +104,23 @@ void act_if_may(Self* self) {
 }
 
 /// Whether more nodes say that they cannot reach this supervisor than report to it, and no more
-/// come.
+/// come. Votes of nodes that have missed a step do not count: that step may be on this side only.
 bool outvoted(Self* self, const std::set<std::string>& votes) {
   const JobState& s = self->state;
-  if (s.options.leadership.elected || now_ms(self) - s.lead.last_came_ms < kComeMs) return false;
-  if (s.job.phase != job::Phase::starting && s.job.phase != job::Phase::recovering) return false;
+  if (s.options.leadership.elected || over(self)) return false;
+  if (now_ms(self) - s.lead.last_came_ms < kComeMs) return false;
+  for (const auto& [name, trainer] : s.job.trainers)
+    if (trainer.state == job::TrainerState::training ||
+        trainer.state == job::TrainerState::finished)
+      return false;
   size_t against = 0, with = 0;
   for (const auto& [name, node] : s.job.nodes) {
     const auto here = s.nodes.find(name);
-    if (votes.contains(name))
-      ++against;
-    else if (here != s.nodes.end() && here->second.handle)
+    if (here != s.nodes.end() && here->second.handle)
       ++with;
+    else if (votes.contains(name) &&
+             (node.state == job::NodeState::absent || node.failed_at_step >= s.job.committed_step))
+      ++against;
   }
   return against > with;
 }
@@ -294,6 +299,7 @@ void node_came(Self* self, const std::string& name) {
 void tick(Self* self) {
   JobState& s = self->state;
   Leadership& l = s.lead;
+  if (l.deposed) return;
   const int64_t now = now_ms(self);
   if (s.job.phase == job::Phase::training) s.options.leadership.elected = false;
   appoint(self);
@@ -338,7 +344,7 @@ void standby_came(Self* self, const StandbyHello& hello) {
   Leadership& l = s.lead;
   auto handle = caf::actor_cast<caf::actor>(self->current_sender());
   if (!handle) return;
-  if (over(self) || l.standby || hello.node != l.asked) {
+  if (over(self) || l.deposed || l.standby || hello.node != l.asked) {
     self->send(handle, Shutdown{0, "no standby is wanted"});
     return;
   }

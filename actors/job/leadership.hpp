@@ -8,9 +8,9 @@
 //
 // A supervisor that has no generation at work, and cannot be reached by more nodes than report to
 // it (they vote in the run's folder), resigns: they go on without its side of the network. One that
-// trains does not: what its side commits is the run's history (S1), and the others wait. Nor does
-// its successor before it has trained: that it is no better off shows that the network is not cut
-// in two.
+// trains, or has trained without them, does not: what its side commits is the run's history (S1),
+// and the others wait. Nor does its successor before it has trained: that it is no better off shows
+// that the network is not cut in two.
 #pragma once
 
 #include <caf/all.hpp>

@@ -15,9 +15,15 @@ constexpr int64_t kLookMs = 20;          // how often the epochs are looked at w
 constexpr int64_t kAskAgainMs = 100;     // the same address is tried again
 constexpr int64_t kPatienceMs = 1'000;   // before a node starts a supervisor
 constexpr int64_t kTakeoverMs = 3'000;   // the same where a standby is to take over
-constexpr int64_t kPerNodeMs = 500;      // more for each node
-constexpr int64_t kBeatMs = 1'500;       // between two heartbeats of a supervisor that lives
-constexpr int64_t kVoteAfterMs = 1'500;  // that one lives and cannot be reached
+constexpr int64_t kPerNodeMs = 500;      // more for each node,
+constexpr int64_t kPerNodeMaxMs = 10'000;  // at most this
+constexpr int64_t kBeatMs = 1'500;         // between two heartbeats of a supervisor that lives
+constexpr int64_t kVoteAfterMs = 1'500;    // that one lives and cannot be reached
+
+/// One node after the other starts a supervisor; only the first is needed.
+int64_t turn_ms(const LinkState& s) {
+  return std::min(kPerNodeMs * s.options.index, kPerNodeMaxMs);
+}
 
 void alone(Self* self, int64_t patience_ms) {
   LinkState& s = self->state;
@@ -106,7 +112,7 @@ void vote(Self* self, const local::EpochsSeen& view) {
   const bool lives = !view.resigned && view.beat_age_ms < kBeatMs;
   if (lives) s.beat_at_ms = now;
   if (view.resigned && std::exchange(s.votes, false))
-    s.start_at_ms = std::min(s.start_at_ms, now + kPerNodeMs * s.options.index);
+    s.start_at_ms = std::min(s.start_at_ms, now + turn_ms(s));
   if (!lives || s.votes || s.prepares ||
       now - std::max(s.seen_since_ms, s.alone_since_ms) < kVoteAfterMs)
     return;
@@ -141,7 +147,7 @@ void seen(Self* self, const local::EpochsSeen& view) {
   if (Status started = s.options.start_supervisor(""); !started.ok())
     log::error("cannot start a supervisor: {}", started.message());
   s.epoch = std::max<uint64_t>(s.epoch, 1);  // not the first any more
-  s.start_at_ms = now + kTakeoverMs + kPerNodeMs * s.options.index;
+  s.start_at_ms = now + kTakeoverMs + turn_ms(s);
 }
 
 void found(Self* self, const local::SupervisorFound& found) {
@@ -151,7 +157,7 @@ void found(Self* self, const local::SupervisorFound& found) {
   if (!found.supervisor) {
     log::debug("supervisor {} does not answer: {}", found.number, found.error);
     s.prepares = found.prepares;
-    if (found.prepares) s.start_at_ms = now_ms(self) + kPatienceMs + kPerNodeMs * s.options.index;
+    if (found.prepares) s.start_at_ms = now_ms(self) + kPatienceMs + turn_ms(s);
     return;
   }
   s.leader = found.supervisor;
@@ -242,15 +248,14 @@ local::EpochsSeen epochs_seen(const EpochView& view) {
 caf::behavior supervisor_link(Self* self, LinkOptions options) {
   LinkState& s = self->state;
   s.options = std::move(options);
-  alone(self, kPatienceMs + kPerNodeMs * s.options.index);
+  alone(self, kPatienceMs + turn_ms(s));
   self->set_down_handler([self](const caf::down_msg& down) {
     LinkState& s = self->state;
     if (!s.leader || down.source != s.leader.address()) return;
     s.leader = nullptr;
     if (s.over) return;
     log::warn("the supervisor of epoch {} is lost; training goes on", s.epoch);
-    alone(self,
-          (s.lead.standby_node.empty() ? kPatienceMs : kTakeoverMs) + kPerNodeMs * s.options.index);
+    alone(self, (s.lead.standby_node.empty() ? kPatienceMs : kTakeoverMs) + turn_ms(s));
   });
   const caf::message_handler reports{
       [self](const NodeHello& hello) {

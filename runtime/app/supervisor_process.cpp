@@ -95,12 +95,11 @@ Result<JobOptions> job_options(const Process& p, bool takes_over) {
   return job;
 }
 
-/// Whether the supervisor of this epoch still lives: it answers, or its heartbeat goes on.
+/// Whether the supervisor of this epoch still lives: it answers, or its heartbeat goes on. That
+/// there is no way to it says nothing.
 bool lives(const Process& p, const Epoch& epoch) {
-  if (p.files.touched_ns(epoch.number) == 0) return false;
-  auto found = p.transport.lookup(epoch.address, "supervisor", kAliveMs);
-  if (found.ok()) return true;
-  if (found.status().code() == Code::unavailable || epoch.address.empty()) return false;
+  if (p.files.touched_ns(epoch.number) == 0 || epoch.address.empty()) return false;
+  if (p.transport.lookup(epoch.address, "supervisor", kAliveMs).ok()) return true;
   const int64_t before = p.files.touched_ns(epoch.number);
   std::this_thread::sleep_for(std::chrono::milliseconds(kBeatMs));  // a file tells no changes
   return p.files.touched_ns(epoch.number) != before;
@@ -269,6 +268,12 @@ Result<int> supervise(const Process& p, Before before) {
 
   const auto [code, reason, resigns] = result.get();
   log::info("ends: {}", reason);
+  if (resigns) {  // its heartbeat ends first
+    watch->lead(0);
+    const auto looked = std::make_shared<std::promise<void>>();
+    watch->look([looked](const EpochView&) { looked->set_value(); });
+    looked->get_future().wait_for(std::chrono::milliseconds(kBeatMs));
+  }
   watch.reset();
   folder_watch.reset();
   if (resigns) {

@@ -39,10 +39,15 @@ Result<std::vector<std::string>> names(const std::string& folder, const std::str
   return found;
 }
 
-/// When a file was last touched; 0 if it is not there.
+/// When a file was last touched; 0 if it is not there, -1 if nobody can tell. Opening it makes NFS
+/// ask its server.
 int64_t time_ns(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return errno == ENOENT ? 0 : -1;
   struct stat status {};
-  if (stat(path.c_str(), &status) != 0) return 0;
+  const int known = fstat(fd, &status);
+  close(fd);
+  if (known != 0) return -1;
   return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
@@ -154,6 +159,11 @@ Status EpochFiles::vote(uint64_t number, const std::string& node) const {
   return touched == 0 ? Status() : failed("touch", file);
 }
 
+Status EpochFiles::take_back_vote(uint64_t number, const std::string& node) const {
+  const std::string file = run_.control() + "/" + vote_prefix(number) + node;
+  return unlink(file.c_str()) == 0 || errno == ENOENT ? Status() : failed("remove", file);
+}
+
 Result<std::map<std::string, int64_t>> EpochFiles::votes(uint64_t number) const {
   const std::string prefix = vote_prefix(number);
   SS_ASSIGN(const auto found, names(run_.control(), prefix));
@@ -188,6 +198,8 @@ struct EpochWatch::Shared {
     Clock::time_point at;
   };
   std::map<std::string, Vote> votes;
+  uint64_t voted = 0;  // against which the own vote stands, if not 0
+  std::string voted_as;
 
   EpochView look() {
     EpochView view;
@@ -221,6 +233,11 @@ struct EpochWatch::Shared {
 
   /// The own sign of life, twice a second.
   void touch(uint64_t leads, uint64_t votes_against, const std::string& node) {
+    if (voted != votes_against) {
+      if (voted > 0) (void)files.take_back_vote(voted, voted_as).ok();
+      voted = votes_against;
+      voted_as = node;
+    }
     if ((leads == 0 && votes_against == 0) || Clock::now() - touched_at < kTouchEvery) return;
     // Whether it leads, or what its vote is worth, is another question.
     if (leads > 0) (void)files.touch(leads).ok();
@@ -249,8 +266,8 @@ struct EpochWatch::Shared {
       lock.unlock();
       touch(mine, against, node);
       EpochView view = look();
-      if (mine > 0) view.votes = votes_against(mine);
       for (auto& done : questions) done(view);
+      if (mine > 0) view.votes = votes_against(mine);
       lock.lock();
       next = Clock::now() + std::chrono::milliseconds(every_ms);
       // Called under the lock, so that it has ended when the destructor returns.
@@ -296,6 +313,8 @@ void EpochWatch::vote(uint64_t number, const std::string& node) {
   std::lock_guard lock(shared_->mutex);
   shared_->voting = number;
   shared_->voter = node;
+  if (number == 0) shared_->asked.push_back([](const EpochView&) {});  // the file goes at once
+  shared_->wake.notify_all();
 }
 
 }  // namespace simplescale

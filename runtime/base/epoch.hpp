@@ -59,7 +59,8 @@ class EpochFiles {
   Status resign(uint64_t number) const;
   /// A node's sign that it lives, and cannot reach the supervisor of this epoch.
   Status vote(uint64_t number, const std::string& node) const;
-  /// Who has voted against an epoch, and the time of their last touch in ns.
+  Status take_back_vote(uint64_t number, const std::string& node) const;
+  /// Who votes against an epoch, and the time of their last touch in ns.
   Result<std::map<std::string, int64_t>> votes(uint64_t number) const;
 
  private:
@@ -95,7 +96,7 @@ class EpochWatch {
   void look(std::function<void(const EpochView&)> done);
   /// Also touches this epoch's file, every 500 ms.
   void lead(uint64_t number);
-  /// Also votes against this epoch, every 500 ms; 0: no more.
+  /// Also votes against this epoch, every 500 ms; 0: takes that back.
   void vote(uint64_t number, const std::string& node);
 
  private:

@@ -6,8 +6,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <filesystem>
 #include <future>
+#include <mutex>
+#include <set>
 
 #include "runtime/base/files.hpp"
 
@@ -90,30 +93,34 @@ TEST_SUITE("epoch") {
     const EpochFiles files(folder.run, "a");
     REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
     CHECK(files.votes(1)->empty());
-    EpochWatch leader(files, nullptr), voter(files, nullptr);
-    auto look = [](EpochWatch& watch) {
-      std::promise<EpochView> view;
-      watch.look([&](const EpochView& seen) { view.set_value(seen); });
-      return view.get_future().get();
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::set<std::string> votes;
+    EpochWatch leader(files, [&](const EpochView& view) {
+      const std::lock_guard lock(mutex);
+      votes = view.votes;
+      changed.notify_all();
+    });
+    auto until = [&](const std::set<std::string>& wanted) {
+      std::unique_lock lock(mutex);
+      return changed.wait_for(lock, std::chrono::seconds(20), [&] { return votes == wanted; });
     };
-    auto until = [&](size_t votes) {
-      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-      while (std::chrono::steady_clock::now() < deadline)
-        if (auto seen = look(leader).votes; seen.size() == votes) return seen;
-      return std::set<std::string>{"in vain"};
-    };
+    std::atomic<bool> told = false;
+    EpochWatch voter(files, [&](const EpochView& view) { told = told || !view.votes.empty(); });
     leader.lead(1);
+    leader.every(5);
     voter.vote(1, "n2");
     voter.every(5);
-    CHECK(until(1) == std::set<std::string>{"n2"});
+    CHECK(until({"n2"}));
     REQUIRE(files.vote(1, "n10").ok());
-    CHECK(until(2) == std::set<std::string>{"n10", "n2"});
-    REQUIRE(files.vote(2, "n3").ok());               // of another epoch
-    CHECK(until(1) == std::set<std::string>{"n2"});  // n10 has stopped
+    CHECK(until({"n10", "n2"}));
+    REQUIRE(files.vote(2, "n3").ok());  // of another epoch
+    CHECK(until({"n2"}));               // n10 has stopped
     CHECK(files.votes(1)->size() == 2);
-    CHECK(look(voter).votes.empty());
     voter.vote(0, "");
-    CHECK(until(0).empty());
+    CHECK(until({}));
+    CHECK(!files.votes(1)->contains("n2"));
+    CHECK(!told);
     REQUIRE(files.begin().ok());
     CHECK(files.votes(1)->empty());
   }
