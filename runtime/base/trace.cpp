@@ -33,7 +33,7 @@ static_assert(sizeof(Slot) == 128 && std::atomic<uint64_t>::is_always_lock_free)
 
 template <size_t size>
 void copy_text(char (&to)[size], std::string_view from) {
-  std::memcpy(to, from.data(), std::min(size, from.size()));
+  from.copy(to, size);
 }
 
 }  // namespace
