@@ -10,7 +10,6 @@ namespace simplescale {
 namespace {
 
 using Self = caf::stateful_actor<StandbyState>;
-constexpr int64_t kStaleMs = 1'500;    // three heartbeats of the epoch file
 constexpr int64_t kWatchMs = 100;      // how often it is looked at once the link is broken
 constexpr int64_t kUselessMs = 4'000;  // a heartbeat that goes on so long: only the link is broken
 
@@ -77,7 +76,7 @@ caf::behavior standby_actor(Self* self, caf::actor supervisor, StandbyOptions op
         if (seen.answered && s.kept && seen.newest > s.kept->epoch)
           return end(self, false, "epoch " + std::to_string(seen.newest) + " leads", false);
         if (!s.lost || !seen.answered) return;
-        if (seen.resigned || seen.beat_age_ms >= kStaleMs) return end(self, true, s.why, true);
+        if (!seen.lives) return end(self, true, s.why, true);
         if (now_ms(self) - s.lost_at_ms > kUselessMs)
           return end(self, false, "the supervisor lives, but cannot be reached from here", false);
       },

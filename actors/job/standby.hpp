@@ -47,8 +47,7 @@ struct SupervisorLost {
 struct LeaderSeen {
   bool answered, current;
   uint64_t newest;
-  int64_t beat_age_ms;
-  bool resigned;
+  bool lives;
 };
 }  // namespace local
 

@@ -17,7 +17,6 @@ constexpr int64_t kPatienceMs = 1'000;   // before a node starts a supervisor
 constexpr int64_t kTakeoverMs = 3'000;   // the same where a standby is to take over
 constexpr int64_t kPerNodeMs = 500;      // more for each node,
 constexpr int64_t kPerNodeMaxMs = 10'000;  // at most this
-constexpr int64_t kBeatMs = 1'500;         // between two heartbeats of a supervisor that lives
 constexpr int64_t kVoteAfterMs = 1'500;    // that one lives and cannot be reached
 
 /// One node after the other starts a supervisor; only the first is needed.
@@ -109,11 +108,10 @@ void vote(Self* self, const local::EpochsSeen& view) {
     s.votes = s.prepares = false;
   }
   if (view.number == 0) return;
-  const bool lives = !view.resigned && view.beat_age_ms < kBeatMs;
-  if (lives) s.beat_at_ms = now;
+  if (view.lives) s.beat_at_ms = now;
   if (view.resigned && std::exchange(s.votes, false))
     s.start_at_ms = std::min(s.start_at_ms, now + turn_ms(s));
-  if (!lives || s.votes || s.prepares ||
+  if (!view.lives || s.votes || s.prepares ||
       now - std::max(s.seen_since_ms, s.alone_since_ms) < kVoteAfterMs)
     return;
   s.votes = true;
@@ -241,8 +239,8 @@ caf::message_handler commands(Self* self) {
 }  // namespace
 
 local::EpochsSeen epochs_seen(const EpochView& view) {
-  return {view.answered,       view.current,     view.newest.number,
-          view.newest.address, view.beat_age_ms, view.resigned};
+  return {view.answered,       view.current, view.newest.number,
+          view.newest.address, view.lives(), view.resigned};
 }
 
 caf::behavior supervisor_link(Self* self, LinkOptions options) {

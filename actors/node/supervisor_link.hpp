@@ -48,8 +48,7 @@ struct EpochsSeen {
   bool answered, current;
   uint64_t number;
   std::string address;
-  int64_t beat_age_ms;
-  bool resigned;
+  bool lives, resigned;
 };
 /// A lookup's end -> link.
 struct SupervisorFound {

@@ -38,7 +38,6 @@ namespace {
 constexpr int kAliveMs = 1'000;                      // for another supervisor to answer
 constexpr int kRefuseMs = 5'000;                     // of telling agents that the run cannot begin
 constexpr int kPatienceMs = 10'000;                  // for the disk at the end
-constexpr int kBeatMs = 1'500;                       // for its heartbeat to change
 constexpr int kReadTries = 5, kReadAgainMs = 2'000;  // of checkpoints, and between two
 
 /// Shared by everything in the process.
@@ -101,7 +100,7 @@ bool lives(const Process& p, const Epoch& epoch) {
   if (p.files.touched_ns(epoch.number) == 0 || epoch.address.empty()) return false;
   if (p.transport.lookup(epoch.address, "supervisor", kAliveMs).ok()) return true;
   const int64_t before = p.files.touched_ns(epoch.number);
-  std::this_thread::sleep_for(std::chrono::milliseconds(kBeatMs));  // a file tells no changes
+  std::this_thread::sleep_for(std::chrono::milliseconds(kBeatIsOverMs));  // a file tells no changes
   return p.files.touched_ns(epoch.number) != before;
 }
 
@@ -111,7 +110,7 @@ bool outvoted(const Process& p, const Epoch& epoch) {
   if (p.files.touched_ns(epoch.number) != 0) return false;
   const auto before = p.files.votes(epoch.number);
   if (!before.ok() || before->empty() || before->contains(p.options.node)) return false;
-  std::this_thread::sleep_for(std::chrono::milliseconds(kBeatMs));
+  std::this_thread::sleep_for(std::chrono::milliseconds(kBeatIsOverMs));
   const auto now = p.files.votes(epoch.number);
   return now.ok() && *now != *before;
 }
@@ -172,6 +171,18 @@ std::unique_ptr<HttpProcess> serve_http(const Process& p, uint64_t epoch) {
   if (metrics.http_port == 0) return nullptr;
   return std::make_unique<HttpProcess>(HttpProcessOptions{
       p.options.run, metrics.http_host, static_cast<int>(metrics.http_port), epoch});
+}
+
+/// Others may lead from now on: nothing of this supervisor comes after that, neither a heartbeat
+/// nor a record.
+void resign(const Process& p, uint64_t epoch, EpochWatch& watch, Journal& journal) {
+  watch.lead(0);
+  const auto looked = std::make_shared<std::promise<void>>();
+  watch.look([looked](const EpochView&) { looked->set_value(); });
+  looked->get_future().wait_for(std::chrono::milliseconds(kBeatIsOverMs));
+  (void)journal.flush();
+  journal.stop();
+  if (Status resigned = p.files.resign(epoch); !resigned.ok()) log::warn("{}", resigned.message());
 }
 
 /// Claims the next epoch and supervises until the end; 0 at once if somebody else was faster.
@@ -268,20 +279,9 @@ Result<int> supervise(const Process& p, Before before) {
 
   const auto [code, reason, resigns] = result.get();
   log::info("ends: {}", reason);
-  if (resigns) {  // its heartbeat ends first
-    watch->lead(0);
-    const auto looked = std::make_shared<std::promise<void>>();
-    watch->look([looked](const EpochView&) { looked->set_value(); });
-    looked->get_future().wait_for(std::chrono::milliseconds(kBeatMs));
-  }
+  if (resigns) resign(p, epoch, *watch, *journal);
   watch.reset();
   folder_watch.reset();
-  if (resigns) {
-    (void)journal->flush();  // what it has recorded comes before what others will
-    journal->stop();
-    if (Status resigned = p.files.resign(epoch); !resigned.ok())
-      log::warn("{}", resigned.message());
-  }
   caf::anon_send_exit(supervisor, caf::exit_reason::user_shutdown);
   supervisor = nullptr;
   if (exporter && !resigns && journal->flush()) exporter->finish(code);
@@ -321,8 +321,8 @@ Result<int> stand_by(const Process& p) {
   options.address = p.transport.address();
   options.watch = std::make_shared<EpochWatch>(p.files, [me, is_ready](const EpochView& view) {
     is_ready.wait();
-    caf::anon_send(*me, local::LeaderSeen{view.answered, view.current, view.newest.number,
-                                          view.beat_age_ms, view.resigned});
+    caf::anon_send(
+        *me, local::LeaderSeen{view.answered, view.current, view.newest.number, view.lives()});
   });
   auto watch = options.watch;
   options.ended = [end, &system = p.system](std::optional<SupervisorState> state,

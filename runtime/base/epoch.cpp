@@ -199,7 +199,6 @@ struct EpochWatch::Shared {
   };
   std::map<std::string, Vote> votes;
   uint64_t voted = 0;  // against which the own vote stands, if not 0
-  std::string voted_as;
 
   EpochView look() {
     EpochView view;
@@ -234,9 +233,8 @@ struct EpochWatch::Shared {
   /// The own sign of life, twice a second.
   void touch(uint64_t leads, uint64_t votes_against, const std::string& node) {
     if (voted != votes_against) {
-      if (voted > 0) (void)files.take_back_vote(voted, voted_as).ok();
+      if (voted > 0) (void)files.take_back_vote(voted, node).ok();
       voted = votes_against;
-      voted_as = node;
     }
     if ((leads == 0 && votes_against == 0) || Clock::now() - touched_at < kTouchEvery) return;
     // Whether it leads, or what its vote is worth, is another question.
@@ -312,7 +310,7 @@ void EpochWatch::lead(uint64_t number) {
 void EpochWatch::vote(uint64_t number, const std::string& node) {
   std::lock_guard lock(shared_->mutex);
   shared_->voting = number;
-  shared_->voter = node;
+  if (number > 0) shared_->voter = node;
   if (number == 0) shared_->asked.push_back([](const EpochView&) {});  // the file goes at once
   shared_->wake.notify_all();
 }

@@ -70,6 +70,9 @@ class EpochFiles {
   std::string instance_, prefix_;
 };
 
+/// A heartbeat that has been the same for so long, three times what lies between two, is over.
+inline constexpr int64_t kBeatIsOverMs = 1'500;
+
 /// What a look at the folder has shown.
 struct EpochView {
   bool answered = false;  // false: the folder could not be read
@@ -80,6 +83,8 @@ struct EpochView {
   std::set<std::string> votes;  // nodes that vote against it; only a leader is told
   /// True: number is not (any more) who leads.
   bool deposed(uint64_t number) const { return answered && (!current || newest.number != number); }
+  /// Whether who leads lives, as far as its heartbeat tells.
+  bool lives() const { return !resigned && beat_age_ms < kBeatIsOverMs; }
 };
 
 /// Looks at the epoch files on a thread of its own. The thread is never waited for.
