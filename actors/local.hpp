@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/train_state.hpp"
+#include "runtime/training/train_state.hpp"
 
 namespace simplescale {
 class PinnedState;

@@ -78,7 +78,7 @@ function(simplescale_gpu_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   add_library(${name}_objects OBJECT ${ARG_SOURCES})
   target_include_directories(${name}_objects PUBLIC ${CMAKE_SOURCE_DIR})
-  target_link_libraries(${name}_objects PUBLIC base ${ARG_LINK})
+  target_link_libraries(${name}_objects PUBLIC training observe ${ARG_LINK})
   target_compile_options(${name}_objects PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror -Werror=all-warnings>)
   simplescale_flags(${name}_objects)

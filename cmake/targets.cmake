@@ -1,4 +1,4 @@
-# One target per layer. A layer's sources are the files of its folder.
+# One target per floor, and per room of the ground floor (runtime/). A target's sources are the files of its folder.
 function(simplescale_flags target)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Werror -Wno-missing-field-initializers>)
@@ -33,16 +33,33 @@ function(simplescale_layer name)
   simplescale_flags(${name})
 endfunction()
 
-simplescale_layer(base FOLDERS runtime/base runtime/config runtime/data runtime/checkpoint runtime/exports
-  LINK Threads::Threads spdlog::spdlog nlohmann_json::nlohmann_json PkgConfig::tomlplusplus
-       PkgConfig::xxhash PkgConfig::sentencepiece rt)
-# The log rules are part of the program.
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/configs/log_rules.toml)
-file(READ configs/log_rules.toml SIMPLESCALE_LOG_RULES)
-configure_file(cmake/log_rules.cpp.in ${CMAKE_BINARY_DIR}/generated/log_rules.cpp @ONLY)
-target_sources(base PRIVATE ${CMAKE_BINARY_DIR}/generated/log_rules.cpp)
+# The rooms of runtime/, from the ground up. A room may include only the rooms that it links.
+function(simplescale_room name)
+  simplescale_layer(${name} FOLDERS runtime/${name} ${ARGN})
+endfunction()
 
-simplescale_layer(model FOLDERS model LINK base PRIVATE_LINK deps::torch)
+simplescale_room(base LINK Threads::Threads spdlog::spdlog nlohmann_json::nlohmann_json PkgConfig::xxhash rt)
+simplescale_room(training LINK base)
+simplescale_room(run LINK base)
+simplescale_room(observe LINK base PkgConfig::tomlplusplus)
+simplescale_room(diagnostics LINK base)
+simplescale_room(config LINK training observe PkgConfig::tomlplusplus)
+simplescale_room(data LINK config PkgConfig::sentencepiece)
+simplescale_room(checkpoint LINK training run)
+simplescale_room(exports LINK config run)
+simplescale_room(http LINK run PRIVATE_LINK PkgConfig::httplib)
+
+# Two files become part of the program: the rules for log lines, and the web page.
+function(simplescale_embed room file variable template)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${file})
+  file(READ ${file} ${variable})
+  configure_file(cmake/${template}.in ${CMAKE_BINARY_DIR}/generated/${template} @ONLY)
+  target_sources(${room} PRIVATE ${CMAKE_BINARY_DIR}/generated/${template})
+endfunction()
+simplescale_embed(observe configs/log_rules.toml SIMPLESCALE_LOG_RULES log_rules.cpp)
+simplescale_embed(http runtime/http/page.html SIMPLESCALE_PAGE page.cpp)
+
+simplescale_layer(model FOLDERS model LINK training observe PRIVATE_LINK deps::torch)
 if(TARGET model)
   # Lets MKL choose its kernels by what the CPU can do: see model/cpu/gemm.cpp.
   target_link_options(model INTERFACE -Wl,--export-dynamic-symbol=mkl_serv_intel_cpu_true)
@@ -66,36 +83,34 @@ add_library(protocol STATIC ${SIMPLESCALE_GENERATED}/${SIMPLESCALE_PROTOCOL}.c++
 target_include_directories(protocol SYSTEM PUBLIC ${SIMPLESCALE_GENERATED})
 target_link_libraries(protocol PUBLIC CapnProto::capnp)
 
-simplescale_layer(transport FOLDERS transport LINK base protocol deps::caf PkgConfig::ucx
+simplescale_layer(transport FOLDERS transport LINK training run observe protocol deps::caf PkgConfig::ucx
   PRIVATE_LINK PkgConfig::sodium)
 
-simplescale_layer(http FOLDERS runtime/http LINK base PRIVATE_LINK PkgConfig::httplib)
-# So is the page.
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/runtime/http/page.html)
-file(READ runtime/http/page.html SIMPLESCALE_PAGE)
-configure_file(cmake/page.cpp.in ${CMAKE_BINARY_DIR}/generated/page.cpp @ONLY)
-target_sources(http PRIVATE ${CMAKE_BINARY_DIR}/generated/page.cpp)
-
+# What the supervisor decides is pure functions of plain data: the simulation links them without CAF.
+simplescale_layer(decision FOLDERS actors/supervisor/decision LINK training)
 # The trainer actor is the one that meets the model; the others stay free of libtorch.
-simplescale_layer(actors FOLDERS actors EXCLUDE "/actors/trainer/" LINK base transport)
+simplescale_layer(actors FOLDERS actors EXCLUDE "/actors/(trainer|supervisor/decision)/"
+  LINK decision config data checkpoint exports diagnostics transport)
 simplescale_layer(trainer FOLDERS actors/trainer LINK actors model)
 
-# Two programs: `simplescale` is what people call; `simplescale-compute` beside it is a trainer, generate and evaluate.
-set(common runtime/app/report.cpp runtime/app/usage.cpp runtime/app/actor_process.cpp)
-add_executable(simplescale runtime/app/main.cpp runtime/app/commands.cpp runtime/app/train.cpp
-  runtime/app/run_start.cpp runtime/app/slurm.cpp runtime/app/slurm_task.cpp runtime/app/agent.cpp
-  runtime/app/keeper.cpp runtime/app/supervisor_process.cpp runtime/app/http_process.cpp
-  runtime/app/watch.cpp runtime/app/progress.cpp runtime/app/console.cpp runtime/app/supervisor_client.cpp runtime/app/line_editor.cpp
-  runtime/app/logs.cpp runtime/app/trace.cpp runtime/app/doctor.cpp runtime/app/fleet_doctor.cpp runtime/app/prepare_data.cpp
-  runtime/app/runs.cpp runtime/app/sweep.cpp runtime/app/manifest.cpp ${common})
-target_link_libraries(simplescale PRIVATE actors http CLI11::CLI11 PkgConfig::libedit)
-target_compile_definitions(simplescale PRIVATE SIMPLESCALE_VERSION="${PROJECT_VERSION}")
-simplescale_flags(simplescale)
+# Two programs: `simplescale` is what people call; `simplescale-compute` beside it is a trainer,
+# generate and evaluate, and the only one that links libtorch.
+add_library(slurm STATIC app/slurm/slurm.cpp)
+target_include_directories(slurm PUBLIC ${CMAKE_SOURCE_DIR})
+target_link_libraries(slurm PUBLIC config)
+simplescale_flags(slurm)
 
-add_executable(simplescale-compute runtime/app/compute_main.cpp runtime/app/trainer_process.cpp
-  runtime/app/generate.cpp ${common})
-target_link_libraries(simplescale-compute PRIVATE trainer CLI11::CLI11)
-target_compile_definitions(simplescale-compute PRIVATE SIMPLESCALE_VERSION="${PROJECT_VERSION}")
-simplescale_flags(simplescale-compute)
+set(common app/report.cpp app/usage.cpp app/processes/actor_process.cpp)
+set(compute app/compute_main.cpp app/commands/generate.cpp app/processes/trainer_process.cpp)
+file(GLOB_RECURSE sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/app/*.cpp)
+list(REMOVE_ITEM sources ${compute} app/slurm/slurm.cpp)
+add_executable(simplescale ${sources})
+target_link_libraries(simplescale PRIVATE actors slurm http CLI11::CLI11 PkgConfig::libedit)
+add_executable(simplescale-compute ${compute} ${common})
+target_link_libraries(simplescale-compute PRIVATE trainer slurm CLI11::CLI11)
+foreach(program simplescale simplescale-compute)
+  target_compile_definitions(${program} PRIVATE SIMPLESCALE_VERSION="${PROJECT_VERSION}")
+  simplescale_flags(${program})
+endforeach()
 
 add_custom_target(programs DEPENDS simplescale simplescale-compute)

@@ -18,9 +18,9 @@
 #include <string>
 
 #include "runtime/base/dtype.hpp"
-#include "runtime/base/model_shape.hpp"
-#include "runtime/base/state_hash.hpp"
 #include "runtime/base/status.hpp"
+#include "runtime/training/model_shape.hpp"
+#include "runtime/training/state_hash.hpp"
 
 namespace simplescale {
 
@@ -121,7 +121,7 @@ class Backend {
   /// sums[b] = sum of squares, in double and in element order, of block b of kShardAlign elements.
   /// count is a multiple.
   virtual void block_square_sums(const float* values, size_t count, double* sums) = 0;
-  /// state_hash() (runtime/base/state_hash.hpp) of a state in device memory: the same bits as of
+  /// state_hash() (runtime/training/state_hash.hpp) of a state in device memory: the same bits as of
   /// its copy in host memory. total is a multiple of kShardAlign. Waits for what was asked for
   /// before.
   virtual Hash128 state_hash(const float* params, const float* avg, const float* avg_sq,

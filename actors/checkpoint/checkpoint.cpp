@@ -4,8 +4,8 @@
 #include <map>
 
 #include "runtime/base/log.hpp"
-#include "runtime/base/trace.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/observe/trace.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {

@@ -4,7 +4,7 @@
 
 #include "runtime/base/cpu_places.hpp"
 #include "runtime/base/hash.hpp"
-#include "runtime/base/state_hash.hpp"
+#include "runtime/training/state_hash.hpp"
 
 namespace simplescale {
 

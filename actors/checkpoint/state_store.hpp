@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/train_state.hpp"
 #include "runtime/config/topology.hpp"
+#include "runtime/training/train_state.hpp"
 
 namespace simplescale {
 

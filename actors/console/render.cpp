@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "runtime/base/fleet.hpp"
+#include "runtime/diagnostics/fleet.hpp"
 
 namespace simplescale {
 

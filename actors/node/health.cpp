@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "runtime/base/health.hpp"
+#include "runtime/observe/health.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {

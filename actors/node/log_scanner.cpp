@@ -15,7 +15,7 @@
 #include <filesystem>
 
 #include "runtime/base/log.hpp"
-#include "runtime/base/log_merge.hpp"
+#include "runtime/observe/log_merge.hpp"
 
 namespace simplescale {
 

@@ -1,5 +1,5 @@
 // Reads what a node's processes write into their log files, as it is written, holds it against the
-// rules (runtime/base/log_rules.hpp), and keeps the files from growing for ever. A thread of its
+// rules (runtime/observe/log_rules.hpp), and keeps the files from growing for ever. A thread of its
 // own, so a slow file system delays nobody else.
 //
 // Bounded: so many bytes a look of a file (beyond that it skips to the newest), one finding a
@@ -24,7 +24,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/log_rules.hpp"
+#include "runtime/observe/log_rules.hpp"
 
 namespace simplescale {
 

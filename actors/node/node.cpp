@@ -11,12 +11,12 @@
 #include "actors/dataloader/dataloader.hpp"
 #include "actors/node/join.hpp"
 #include "actors/node/trainer_process.hpp"
-#include "actors/supervision/supervisor_actor.hpp"
+#include "actors/otp/supervisor_actor.hpp"
 #include "runtime/base/cpu_places.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/shared_memory.hpp"
-#include "runtime/base/trace.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/observe/trace.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {

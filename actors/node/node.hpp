@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "actors/checkpoint/state_store.hpp"
+#include "actors/diagnosis/node_check.hpp"
 #include "actors/local.hpp"
-#include "actors/node/check.hpp"
 #include "actors/node/inject.hpp"
 #include "actors/node/log_scanner.hpp"
 #include "actors/node/slots.hpp"
@@ -26,10 +26,10 @@
 #include "actors/peer/peer_copies.hpp"
 #include "runtime/base/lifeline.hpp"
 #include "runtime/base/process.hpp"
-#include "runtime/base/run_folder.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/data/ring_filler.hpp"
+#include "runtime/run/run_folder.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {

@@ -23,7 +23,7 @@
 
 #include "actors/checkpoint/state_store.hpp"
 #include "actors/local.hpp"
-#include "runtime/base/epoch.hpp"
+#include "runtime/run/epoch.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {

@@ -1,4 +1,4 @@
-// The rings of events (runtime/base/trace.hpp) of a node's processes: of the agent itself, of its
+// The rings of events (runtime/observe/trace.hpp) of a node's processes: of the agent itself, of its
 // trainers' processes, and of those that ended lately. The node actor's; nothing here blocks but
 // what it says.
 #pragma once

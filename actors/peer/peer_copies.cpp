@@ -7,8 +7,8 @@
 #include <map>
 
 #include "runtime/base/log.hpp"
-#include "runtime/base/state_hash.hpp"
-#include "runtime/base/state_transfer.hpp"
+#include "runtime/training/state_hash.hpp"
+#include "runtime/training/state_transfer.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {

@@ -18,8 +18,8 @@
 #include <string>
 
 #include "actors/checkpoint/state_store.hpp"
+#include "actors/find_node.hpp"
 #include "actors/local.hpp"
-#include "actors/node/check.hpp"
 #include "actors/peer/peer_store.hpp"
 #include "transport/collective/data_plane.hpp"
 

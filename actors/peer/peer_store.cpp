@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "actors/checkpoint/state_store.hpp"
-#include "runtime/base/state_hash.hpp"
+#include "runtime/training/state_hash.hpp"
 
 namespace simplescale {
 

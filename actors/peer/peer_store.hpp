@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/model_shape.hpp"
-#include "runtime/base/train_state.hpp"
+#include "runtime/training/model_shape.hpp"
+#include "runtime/training/train_state.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {

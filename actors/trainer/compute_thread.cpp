@@ -4,8 +4,8 @@
 
 #include "model/engine/buffer_plan.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/base/trace.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/observe/trace.hpp"
 
 namespace simplescale {
 

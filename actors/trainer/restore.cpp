@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "actors/checkpoint/state_store.hpp"
-#include "runtime/base/state_hash.hpp"
-#include "runtime/base/state_transfer.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/training/state_hash.hpp"
+#include "runtime/training/state_transfer.hpp"
 
 namespace simplescale {
 namespace {

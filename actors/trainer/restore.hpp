@@ -11,9 +11,9 @@
 #include <memory>
 #include <string>
 
-#include "runtime/base/collective.hpp"
-#include "runtime/base/model_shape.hpp"
-#include "runtime/base/train_state.hpp"
+#include "runtime/training/collective.hpp"
+#include "runtime/training/model_shape.hpp"
+#include "runtime/training/train_state.hpp"
 #include "transport/collective/data_plane.hpp"
 #include "transport/protocol/messages.hpp"
 

@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "model/cuda/check.hpp"
-#include "runtime/base/state_hash.hpp"
+#include "runtime/training/state_hash.hpp"
 
 namespace simplescale::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <cuda_bf16.h>
 
 #include "model/cuda/kernels.hpp"
-#include "runtime/base/gpu_launch.cuh"
+#include "runtime/training/gpu_launch.cuh"
 
 namespace simplescale::cuda {
 

@@ -105,7 +105,7 @@ cudaError_t to_bf16(cudaStream_t stream, int64_t count, const float* from, Bf16*
 cudaError_t block_square_sums(cudaStream_t stream, int64_t blocks, const float* values,
                               double* sums);
 
-/// Elements of a block that is hashed by itself: runtime/base/state_hash.hpp.
+/// Elements of a block that is hashed by itself: runtime/training/state_hash.hpp.
 constexpr int64_t kHashBlock = int64_t{1} << 16;
 /// hashes[2 b], hashes[2 b + 1] = upper and lower half of XXH3's 128-bit hash (seed 0) of block b
 /// of kHashBlock elements of `values`, the last shorter. count: a multiple of 1024; values: 16-byte

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/tree_sum.hpp"
+#include "runtime/training/tree_sum.hpp"
 
 namespace simplescale {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model/engine/engine.hpp"
-#include "runtime/base/model_shape.hpp"
+#include "runtime/training/model_shape.hpp"
 
 namespace simplescale {
 

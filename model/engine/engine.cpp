@@ -17,8 +17,8 @@
 #include "model/engine/stopwatch.hpp"
 #include "model/engine/vote.hpp"
 #include "runtime/base/hash.hpp"
-#include "runtime/base/state_hash.hpp"
-#include "runtime/base/trace.hpp"
+#include "runtime/observe/trace.hpp"
+#include "runtime/training/state_hash.hpp"
 
 namespace simplescale {
 namespace {

@@ -39,12 +39,12 @@
 #include <vector>
 
 #include "model/backend.hpp"
-#include "runtime/base/collective.hpp"
 #include "runtime/base/hash.hpp"
-#include "runtime/base/model_shape.hpp"
-#include "runtime/base/sharding.hpp"
 #include "runtime/base/status.hpp"
-#include "runtime/base/train_state.hpp"
+#include "runtime/training/collective.hpp"
+#include "runtime/training/model_shape.hpp"
+#include "runtime/training/sharding.hpp"
+#include "runtime/training/train_state.hpp"
 
 namespace simplescale {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "runtime/base/model_shape.hpp"
+#include "runtime/training/model_shape.hpp"
 
 namespace simplescale {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/state_hash.hpp"
+#include "runtime/training/state_hash.hpp"
 
 namespace simplescale {
 

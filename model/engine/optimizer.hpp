@@ -9,9 +9,9 @@
 
 #include "model/backend.hpp"
 #include "model/engine/buffer_plan.hpp"
-#include "runtime/base/collective.hpp"
 #include "runtime/base/hash.hpp"
-#include "runtime/base/train_state.hpp"
+#include "runtime/training/collective.hpp"
+#include "runtime/training/train_state.hpp"
 
 namespace simplescale {
 

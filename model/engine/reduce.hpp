@@ -12,7 +12,7 @@
 #include "model/backend.hpp"
 #include "model/engine/buffer_plan.hpp"
 #include "model/engine/stopwatch.hpp"
-#include "runtime/base/collective.hpp"
+#include "runtime/training/collective.hpp"
 
 namespace simplescale {
 

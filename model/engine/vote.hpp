@@ -10,9 +10,9 @@
 
 #include "model/engine/engine.hpp"
 #include "model/engine/stopwatch.hpp"
-#include "runtime/base/collective.hpp"
 #include "runtime/base/hash.hpp"
-#include "runtime/base/model_shape.hpp"
+#include "runtime/training/collective.hpp"
+#include "runtime/training/model_shape.hpp"
 
 namespace simplescale {
 

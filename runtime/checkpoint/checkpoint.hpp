@@ -31,11 +31,11 @@
 #include <vector>
 
 #include "runtime/base/hash.hpp"
-#include "runtime/base/model_shape.hpp"
 #include "runtime/base/status.hpp"
-#include "runtime/base/train_state.hpp"
 #include "runtime/checkpoint/file_ops.hpp"
 #include "runtime/checkpoint/safetensors.hpp"
+#include "runtime/training/model_shape.hpp"
+#include "runtime/training/train_state.hpp"
 
 namespace simplescale {
 

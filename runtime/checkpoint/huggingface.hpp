@@ -5,9 +5,9 @@
 #include <string>
 
 #include "runtime/base/dtype.hpp"
-#include "runtime/base/model_shape.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/training/model_shape.hpp"
 
 namespace simplescale {
 

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "runtime/base/run_folder.hpp"
 #include "runtime/base/status.hpp"
+#include "runtime/run/run_folder.hpp"
 
 namespace simplescale {
 

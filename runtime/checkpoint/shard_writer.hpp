@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/model_shape.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/training/model_shape.hpp"
 
 namespace simplescale {
 

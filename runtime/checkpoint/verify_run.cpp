@@ -11,9 +11,9 @@
 #include <optional>
 #include <set>
 
-#include "runtime/base/run_folder.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
+#include "runtime/run/run_folder.hpp"
 
 namespace simplescale {
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "runtime/base/dtype.hpp"
-#include "runtime/base/model_shape.hpp"
 #include "runtime/base/status.hpp"
+#include "runtime/training/model_shape.hpp"
 
 namespace simplescale {
 
@@ -200,15 +200,18 @@ struct LoadedConfig {
   std::map<std::string, std::string> origin;
 };
 
+/// Keys given on the command line: "--section.key=value".
+using Overrides = std::vector<std::string>;
+
 /// Reads a TOML file, the files it inherits from (`base`, relative to the file) and overrides
 /// ("--section.key=value"; the leading dashes may be left out), in this order, later wins. Every
 /// error is Code::bad_config and one line with file and line. Values are checked one by one and
 /// against each other as far as no plan is needed (make_plan does the rest).
 Result<LoadedConfig> load_config(const std::string& path,
-                                 const std::vector<std::string>& overrides = {});
+                                 const Overrides& overrides = {});
 /// The same from text; `file` names it in messages and is what `base` is relative to.
 Result<LoadedConfig> load_config_text(const std::string& text, const std::string& file,
-                                      const std::vector<std::string>& overrides = {});
+                                      const Overrides& overrides = {});
 
 /// The resolved config, every key, as a file that load_config() reads back to an equal Config.
 std::string to_toml(const Config& config);

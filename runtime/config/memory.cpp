@@ -2,8 +2,8 @@
 // groups and is shown to users.
 #include <algorithm>
 
-#include "runtime/base/tree_sum.hpp"
 #include "runtime/config/topology.hpp"
+#include "runtime/training/tree_sum.hpp"
 
 namespace simplescale {
 

@@ -13,8 +13,8 @@
 #include <fstream>
 #include <vector>
 
-#include "runtime/base/log_rules.hpp"
 #include "runtime/base/process.hpp"
+#include "runtime/observe/log_rules.hpp"
 
 namespace simplescale {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/sharding.hpp"
 #include "runtime/config/config.hpp"
+#include "runtime/training/sharding.hpp"
 
 namespace simplescale {
 

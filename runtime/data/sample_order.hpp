@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "runtime/base/sharding.hpp"
+#include "runtime/training/sharding.hpp"
 
 namespace simplescale {
 

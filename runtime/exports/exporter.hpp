@@ -9,8 +9,8 @@
 #include <memory>
 #include <optional>
 
-#include "runtime/base/run_folder.hpp"
 #include "runtime/config/config.hpp"
+#include "runtime/run/run_folder.hpp"
 
 namespace simplescale {
 

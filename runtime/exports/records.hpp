@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/run_folder.hpp"
 #include "runtime/base/status.hpp"
+#include "runtime/run/run_folder.hpp"
 
 namespace simplescale {
 

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/run_folder.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/exports/trace_parts.hpp"
+#include "runtime/run/run_folder.hpp"
 
 namespace simplescale {
 

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/run_folder.hpp"
 #include "runtime/base/status.hpp"
-#include "runtime/base/trace.hpp"
+#include "runtime/observe/trace.hpp"
+#include "runtime/run/run_folder.hpp"
 
 namespace simplescale {
 

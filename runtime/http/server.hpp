@@ -1,6 +1,6 @@
 // HTTP for people and monitoring: /healthz, /status, /metrics, / (a page), and the run's records.
 //
-// Runs in a process of its own, a child of the supervisor's (runtime/app/http_process.hpp). It
+// Runs in a process of its own, a child of the supervisor's (app/processes/http_process.hpp). It
 // reads the run's folder as anybody could, so it can change nothing, and no request, however slow
 // or hostile, reaches an actor. Answers GET and HEAD of fixed paths only.
 #pragma once
@@ -8,8 +8,8 @@
 #include <memory>
 #include <string>
 
-#include "runtime/base/run_folder.hpp"
 #include "runtime/base/status.hpp"
+#include "runtime/run/run_folder.hpp"
 
 namespace simplescale {
 

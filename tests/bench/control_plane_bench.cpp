@@ -25,14 +25,14 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "runtime/base/epoch.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/process.hpp"
-#include "runtime/base/run_folder.hpp"
-#include "runtime/base/run_key.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/run/epoch.hpp"
+#include "runtime/run/run_folder.hpp"
+#include "runtime/run/run_key.hpp"
 #include "transport/caf/address.hpp"
 #include "transport/caf/core.hpp"
 #include "transport/caf/envelope.hpp"

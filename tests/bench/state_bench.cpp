@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "model/backend.hpp"
-#include "runtime/base/state_hash.hpp"
-#include "runtime/base/train_state.hpp"
-#include "runtime/base/tree_sum.hpp"
+#include "runtime/training/state_hash.hpp"
+#include "runtime/training/train_state.hpp"
+#include "runtime/training/tree_sum.hpp"
 
 using namespace simplescale;
 

@@ -60,7 +60,7 @@ class Http(Case):
         self.stop(process)
 
     def test_gpus_of_a_node_show(self):
-        fake = BIN.parent / "fake_nvml"  # tests/base/programs/fake_nvml.cpp
+        fake = BIN.parent / "fake_nvml"  # tests/runtime/observe/programs/fake_nvml.cpp
         if not fake.exists():
             self.skipTest("SKIPPED: no fake NVML beside the build")
         self.keys.append("--metrics.health_every_ms=200")

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "actors/job/state_codec.hpp"
+#include "actors/supervisor/state_codec.hpp"
 #include "tests/fuzz/driver.hpp"
 #include "transport/caf/codec.hpp"
 #include "transport/caf/envelope.hpp"

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "model/cuda/cuda_backend.hpp"
-#include "runtime/base/state_hash.hpp"
+#include "runtime/training/state_hash.hpp"
 #include "tests/model/test_model.hpp"
 
 using namespace simplescale;

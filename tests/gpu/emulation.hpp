@@ -1,6 +1,6 @@
 // Runs device code on a CPU: the blocks of a grid one after the other, the threads of a block as
 // fibers that take turns at barriers and shuffles. Include it before a .cu file; it stands in for
-// runtime/base/gpu_launch.cuh and what nvcc brings. Nothing of a GPU's memory model is tested, but
+// runtime/training/gpu_launch.cuh and what nvcc brings. Nothing of a GPU's memory model is tested, but
 // indices, sizes, sums and barriers are; threads run forwards and backwards in turn, so that a
 // barrier that is missing shows. One thread of the host.
 #pragma once

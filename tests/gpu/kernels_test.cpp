@@ -4,8 +4,8 @@
 
 #include "model/cuda/tokens.hpp"
 #include "runtime/base/hash.hpp"
-#include "runtime/base/state_hash.hpp"
-#include "runtime/base/tree_sum.hpp"
+#include "runtime/training/state_hash.hpp"
+#include "runtime/training/tree_sum.hpp"
 #include "tests/gpu/device_values.hpp"
 #include "transport/nccl/tree_build.hpp"
 

@@ -10,7 +10,7 @@
 
 #include "model/engine/engine.hpp"
 #include "runtime/base/hash.hpp"
-#include "runtime/base/state_hash.hpp"
+#include "runtime/training/state_hash.hpp"
 #include "transport/nccl/device_plane.hpp"
 
 using namespace simplescale;

@@ -3,7 +3,7 @@
 #include <limits>
 #include <mutex>
 
-#include "runtime/base/state_hash.hpp"
+#include "runtime/training/state_hash.hpp"
 #include "tests/model/engine_world.hpp"
 
 using namespace simplescale;

@@ -1,4 +1,4 @@
-#include "runtime/base/state_transfer.hpp"
+#include "runtime/training/state_transfer.hpp"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -6,7 +6,7 @@
 #include <functional>
 #include <thread>
 
-#include "runtime/base/state_hash.hpp"
+#include "runtime/training/state_hash.hpp"
 #include "tests/model/engine_world.hpp"
 #include "tests/model/thread_collective.hpp"
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/collective.hpp"
+#include "runtime/training/collective.hpp"
 
 namespace simplescale {
 

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/job/decide.hpp"
+#include "actors/supervisor/decision/decide.hpp"
 #include "tests/simulation/options.hpp"
 
 namespace simplescale::simulation {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/sharding.hpp"
+#include "runtime/training/sharding.hpp"
 
 namespace simplescale::simulation {
 

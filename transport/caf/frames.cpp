@@ -5,7 +5,7 @@
 
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/base/trace.hpp"
+#include "runtime/observe/trace.hpp"
 #include "transport/caf/codec.hpp"
 #include "transport/caf/core.hpp"
 #include "transport/caf/envelope.hpp"

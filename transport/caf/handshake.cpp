@@ -10,9 +10,9 @@
 #include <caf/all.hpp>
 
 #include "runtime/base/log.hpp"
+#include "transport/caf/connection_tiebreak.hpp"
 #include "transport/caf/core.hpp"
 #include "transport/caf/envelope.hpp"
-#include "transport/caf/meeting.hpp"
 
 namespace simplescale::remote {
 namespace {

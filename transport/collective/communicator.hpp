@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/collective.hpp"
+#include "runtime/training/collective.hpp"
 #include "transport/collective/operation.hpp"
 #include "transport/collective/segment.hpp"
 #include "transport/collective/shm_link.hpp"

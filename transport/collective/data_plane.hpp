@@ -22,8 +22,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/collective.hpp"
 #include "runtime/base/status.hpp"
+#include "runtime/training/collective.hpp"
 
 namespace simplescale {
 

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/trace.hpp"
+#include "runtime/observe/trace.hpp"
 #include "transport/collective/link.hpp"
 #include "transport/collective/plan.hpp"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "runtime/base/dtype.hpp"
-#include "runtime/base/tree_sum.hpp"
+#include "runtime/training/tree_sum.hpp"
 
 namespace simplescale::collective {
 

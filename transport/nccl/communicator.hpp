@@ -1,7 +1,7 @@
 // A Collective over device memory by NCCL, beside a Collective over host memory by which its ranks
 // first met and which carries what is small.
 //
-// Sums follow the tree (runtime/base/tree_sum.hpp), which NCCL's own reductions do not: slices are
+// Sums follow the tree (runtime/training/tree_sum.hpp), which NCCL's own reductions do not: slices are
 // exchanged by grouped sends and receives, then added by our kernel in leaf order. That moves the
 // bytes of a ring. What goes where is transport/collective/plan.hpp's, as on CPUs.
 //
@@ -25,7 +25,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/collective.hpp"
+#include "runtime/training/collective.hpp"
 #include "transport/collective/plan.hpp"
 #include "transport/nccl/stream.hpp"
 

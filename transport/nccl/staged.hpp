@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/collective.hpp"
+#include "runtime/training/collective.hpp"
 #include "transport/nccl/stream.hpp"
 
 namespace simplescale::nccl {

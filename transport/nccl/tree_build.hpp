@@ -5,7 +5,7 @@
 
 #include "runtime/base/dtype.hpp"
 #include "runtime/base/status.hpp"
-#include "runtime/base/tree_sum.hpp"
+#include "runtime/training/tree_sum.hpp"
 #include "transport/nccl/tree_program.hpp"
 
 namespace simplescale::nccl {

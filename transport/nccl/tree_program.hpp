@@ -26,7 +26,7 @@ struct TreeProgram {
 // Since CUDA 12.1 and Volta; 64 groups with 16 nodes each fit.
 static_assert(sizeof(TreeProgram) <= 32764 - 64, "a kernel's parameters");
 
-/// Runs it for `count` elements. The same bits as runtime/base/tree_sum.cpp.
+/// Runs it for `count` elements. The same bits as runtime/training/tree_sum.cpp.
 cudaError_t run_tree_program(cudaStream_t stream, const TreeProgram& program, int64_t count);
 
 }  // namespace simplescale::nccl

@@ -1,7 +1,7 @@
 // Sums in tree order on the device: tree_program.hpp says what is computed.
 #include <cuda_bf16.h>
 
-#include "runtime/base/gpu_launch.cuh"
+#include "runtime/training/gpu_launch.cuh"
 #include "transport/nccl/tree_program.hpp"
 
 namespace simplescale::nccl {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/held_step.hpp"
+#include "runtime/training/held_step.hpp"
 
 /// Lists the fields of a message in order: SS_FIELDS(Ping, x.id, x.payload). Defines the `inspect`
 /// that CAF and our own converter walk, and the names that are compared with the schema.
@@ -224,7 +224,7 @@ struct TrainerProgress {
 };
 SS_FIELDS(TrainerProgress, x.trainer, x.generation, x.step, x.units, x.waiting);
 
-/// As in runtime/base/health.hpp.
+/// As in runtime/observe/health.hpp.
 struct GpuHealthReport {
   std::string name;
   double utilization = 0;

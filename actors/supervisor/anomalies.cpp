@@ -1,0 +1,50 @@
+#include "actors/supervisor/anomalies.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace simplescale {
+
+void Anomalies::reset() {
+  scores_.clear();
+  slow_for_.clear();
+}
+
+std::vector<Anomaly> Anomalies::step(uint64_t step, double loss,
+                                     const std::map<std::string, double>& busy_ms) {
+  std::vector<Anomaly> found;
+  std::vector<double> sorted;
+  for (const auto& [trainer, ms] : busy_ms) sorted.push_back(ms);
+  std::ranges::sort(sorted);
+  // The lower middle: of two trainers the slower one is the odd one.
+  const double median = sorted.empty() ? 0 : sorted[(sorted.size() - 1) / 2];
+  for (const auto& [trainer, ms] : busy_ms) {
+    if (median <= 0) break;
+    auto [score, first] = scores_.try_emplace(trainer, ms / median);
+    if (!first) score->second += 0.2 * (ms / median - score->second);
+    int& times = slow_for_[trainer];
+    if (score->second < slow) {
+      if (times >= slow_steps)
+        found.push_back({"straggler_over", trainer, "as fast as the others"});
+      times = 0;
+    } else if (++times == slow_steps) {
+      found.push_back({"straggler", trainer,
+                       fmt::format("{:.1f} times the median's {:.0f} ms for {} steps",
+                                   score->second, median, slow_steps)});
+    }
+  }
+  if (!std::isfinite(loss)) return found;
+  const double deviation = std::sqrt(std::max(0.0, loss_square_ - loss_mean_ * loss_mean_));
+  if (losses_ >= loss_memory && loss > loss_mean_ + spike_sigmas * std::max(deviation, 1e-3))
+    found.push_back(
+        {"loss_spike", "",
+         fmt::format("step {}: loss {:.4f} after a mean of {:.4f}", step, loss, loss_mean_)});
+  losses_ = std::min(losses_ + 1, loss_memory);
+  loss_mean_ += (loss - loss_mean_) / losses_;
+  loss_square_ += (loss * loss - loss_square_) / losses_;
+  return found;
+}
+
+}  // namespace simplescale

@@ -1,0 +1,352 @@
+// What each event means. What it does to nodes and generations is in decide_effects.cpp, the next
+// generation in decide_plan.cpp, the state itself in decide_state.cpp.
+#include "actors/supervisor/decision/decide.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "actors/supervisor/decision/decider.hpp"
+#include "runtime/base/words.hpp"
+
+namespace simplescale::job {
+
+namespace {
+constexpr size_t kOlderCheckpoints = 64;  // that are remembered
+constexpr int64_t kFirstStep = 30;        // may take this many times join_timeout_ms
+}  // namespace
+
+// --- Nodes ---
+
+void Decider::operator()(const NodeUp& e) {
+  Node* node = find_node(e.node);
+  if (!node) return;
+  const bool known = node->state != NodeState::absent && node->state != NodeState::lost;
+  if (known && node->pid == e.pid) {  // it presents itself to a new supervisor
+    if (!node->checking) return;
+    act(CheckNode{e.node, node->reason});  // perhaps not told by the last
+    node->since_ms = now_;
+    return;
+  }
+  if (known) lose(e.node, "its agent has started anew");
+  const bool returns = node->state == NodeState::lost;
+  node->pid = e.pid;
+  node->peer.clear();
+  record("", "node_up", e.node, returns ? "it came back" : "");
+  if (returns)
+    suspect(e.node, "it was lost before");
+  else
+    set(e.node, NodeState::up, "");
+  plan();
+}
+
+void Decider::operator()(const NodeLost& e) {
+  Node* node = find_node(e.node);
+  if (!node || node->state == NodeState::absent || node->state == NodeState::lost) return;
+  lose(e.node, e.reason);
+  plan();
+}
+
+void Decider::operator()(const NodeChecked& e) {
+  Node* node = find_node(e.node);
+  if (!node || !node->checking) return;
+  node->checking = false;
+  record("", e.ok ? "check_passed" : "check_failed", e.node, e.reason);
+  if (node->state != NodeState::suspect) return;
+  if (e.ok) {
+    set(e.node, NodeState::up, "");
+    budget(e.node);  // it may have failed on while it was suspect
+  } else {
+    drain(e.node, "it failed its diagnosis: " + e.reason);
+  }
+  plan();
+}
+
+void Decider::operator()(const DrainRequested& e) {
+  Node* node = find_node(e.node);
+  if (!node) {
+    because("there is no node " + e.node);
+  } else if (e.drain && !spared(e.node)) {
+    because("without " + e.node + " there would be fewer than " +
+            std::to_string(s_.rules.min_cells * s_.rules.groups_per_cell()) + " groups");
+  } else if (e.drain && node->state != NodeState::drained) {
+    drain(e.node, e.reason);
+    if (s_.layout.contains(e.node)) leave("node " + e.node + " is drained");
+  } else if (!e.drain && node->state == NodeState::drained) {
+    node->failures_ms.clear();
+    node->checking = false;
+    record("", "undrained", e.node, e.reason);
+    set(e.node, NodeState::up, "");
+  }
+  plan();
+}
+
+void Decider::operator()(const PeerCopies& e) {
+  if (Node* node = find_node(e.node)) node->peer = e.copies;
+}
+
+// --- Trainers ---
+
+void Decider::operator()(const TrainerUp& e) {
+  Trainer* trainer = find_trainer(e.trainer);
+  if (!trainer) return;
+  if (e.generation != 0 && e.generation == s_.generation && in_generation(*trainer)) {
+    trainer->pid = e.pid;  // adopted by a supervisor that took over
+    trainer->address = e.address;
+    trainer->held = e.held;
+    return;
+  }
+  const bool replaced = in_generation(*trainer);
+  // The same process may just not have got the order to join when it said this.
+  const bool told = trainer->pid == e.pid && (replaced || trainer->state == TrainerState::draining);
+  *trainer = {.state = TrainerState::idle,
+              .pid = e.pid,
+              .address = e.address,
+              .shard = e.shard,
+              .held = e.held,
+              .generation = told ? trainer->generation : e.generation};
+  if (e.generation >= std::max<uint64_t>(s_.generation, 1)) {  // unknown to this supervisor
+    s_.generation = e.generation;
+    trainer->state = TrainerState::training;
+    fence("detect", "unknown_generation", e.trainer,
+          "it trains in generation " + number(e.generation));
+  } else {
+    // In an older one: it has been told to leave, or is about to be.
+    if (e.generation != 0 || told) trainer->state = TrainerState::draining;
+    if (replaced)
+      fence("detect", "trainer_replaced", e.trainer, "it is not in the current generation");
+  }
+  record("", "trainer_up", e.trainer, "");
+  if (all_idle(node_of(e.trainer))) plan();  // else nothing new can be planned
+}
+
+void Decider::operator()(const TrainerDown& e) {
+  Trainer* trainer = find_trainer(e.trainer);
+  if (!trainer) return;
+  if (trainer->state == TrainerState::down) {  // known already; now it is known how it ended
+    record("", "trainer_ended", e.trainer, e.reason);
+    return;
+  }
+  const bool in = in_generation(*trainer);
+  trainer->state = TrainerState::down;
+  fail(node_of(e.trainer));
+  if (in)
+    fence("detect", "trainer_down", e.trainer, e.reason);
+  else
+    record(gathering() ? "detect" : "", "trainer_down", e.trainer, e.reason);
+  if (!e.restarting) drain(node_of(e.trainer), e.reason);
+  budget(node_of(e.trainer));
+  plan();
+}
+
+void Decider::operator()(const TrainerIdle& e) {
+  Trainer* trainer = find_trainer(e.trainer);
+  if (!trainer) return;
+  const bool current = trainer->state == TrainerState::training && e.generation == s_.generation;
+  // S4: stale is what is older than what it was in, or was told before the last fence.
+  const bool answers =
+      (trainer->state == TrainerState::draining && e.generation >= trainer->generation) ||
+      (trainer->state == TrainerState::idle && e.generation + 1 >= s_.generation);
+  if (!current && !answers) return;
+  trainer->shard = e.shard;
+  trainer->held = e.held;
+  if (trainer->state == TrainerState::idle) {  // has helped others to their state
+    plan();
+    return;
+  }
+  trainer->state = TrainerState::idle;
+  if (e.fault == Fault::mismatch && e.step > 0) doubt(e.step, e.generation);
+  if (e.fault == Fault::bad_checkpoint) skip_checkpoint(e.step, e.reason);
+  if (e.fault == Fault::bad_disk) {
+    trainer->unreadable = true;
+    if (!current) record("", "bad_disk", e.trainer, e.reason);
+  }
+  if (e.fault == Fault::bad_copy) {
+    strike(e.suspect, e.step);
+    if (!current) record("", "bad_copy", e.suspect, e.reason);
+  }
+  if (current && !(s_.leaving && e.fault == Fault::none)) {
+    static const char* kinds[] = {"left",     "step_failed",    "non_finite", "mismatch",
+                                  "bad_copy", "bad_checkpoint", "bad_disk"};
+    if (!e.suspect.empty()) fail(node_of(e.suspect));
+    fence("detect", kinds[static_cast<int>(e.fault)], e.suspect.empty() ? e.trainer : e.suspect,
+          e.reason);
+  }
+  plan();
+}
+
+void Decider::operator()(const TrainerReady& e) {
+  Trainer* trainer = find_trainer(e.trainer);
+  if (!trainer || e.generation != s_.generation) return;
+  trainer->ready = true;
+  if (!all_members([](const Trainer& t) { return t.ready; })) return;
+  if (gathering()) wait("the first step");
+  if (s_.incident) record("heal", "state_restored", "", "step " + number(s_.joined_step));
+}
+
+void Decider::operator()(const Suspected& e) {
+  Trainer* trainer = find_trainer(e.trainer);
+  if (!trainer) return;
+  const std::string node = node_of(e.trainer);
+  record("", "suspected", e.trainer, e.reason);
+  if (s_.nodes.at(node).state != NodeState::up) return;
+  suspect(node, e.reason);
+  if (s_.layout.contains(node)) leave(e.trainer + " is suspected: " + e.reason);
+  plan();
+}
+
+// --- Progress ---
+
+void Decider::operator()(const StepCommitted& e) {
+  if (e.generation != s_.generation) return;  // S4
+  s_.committed_step = std::max(s_.committed_step, e.step);
+  s_.cycles = 0;
+  for (auto& [name, node] : s_.nodes)
+    if (!node.failures_ms.empty() && s_.layout.contains(name) &&
+        s_.committed_step >= node.failed_at_step + s_.budget_steps)
+      node.failures_ms.clear();
+  if (s_.phase == Phase::recovering || s_.phase == Phase::starting) {
+    if (s_.incident) record("resume", "committed", "", "step " + number(e.step));
+    s_.incident = false;
+    s_.phase = s_.stop_requested ? Phase::stopping : Phase::training;
+  }
+}
+
+void Decider::operator()(const TrainerFinished& e) {
+  Trainer* trainer = find_trainer(e.trainer);
+  if (!trainer || e.generation != s_.generation || !in_generation(*trainer)) return;
+  trainer->state = TrainerState::finished;
+  trainer->step = e.step;
+  wait("the last checkpoint");
+  finish_if_saved();
+}
+
+void Decider::operator()(const CheckpointSaved& e) {
+  if (!s_.has_checkpoint || e.step > s_.checkpoint_step) {
+    if (s_.has_checkpoint) s_.older_checkpoints.push_back(s_.checkpoint_step);
+    if (s_.older_checkpoints.size() > kOlderCheckpoints)
+      s_.older_checkpoints.erase(s_.older_checkpoints.begin());
+    s_.checkpoint_step = e.step;
+    s_.has_checkpoint = true;
+  }
+  record("", "checkpoint_saved", "step-" + number(e.step), "");
+  finish_if_saved();
+}
+
+void Decider::operator()(const CheckpointFailed& e) {
+  record("", "checkpoint_failed", "step-" + number(e.step), e.reason);
+  if (e.generation != s_.generation) return;  // S4: another one saves that step again
+  s_.failed_checkpoint = e.step;
+  s_.failed_checkpoint_reason = e.reason;
+  finish_if_saved();
+}
+
+// --- Wishes ---
+
+void Decider::operator()(const StopRequested& e) {
+  if (e.now) {
+    shut_down(e.exit, e.reason);
+  } else if (!s_.stop_requested) {
+    s_.stop_requested = true;
+    s_.paused = false;
+    s_.to_examine.clear();
+    s_.exit = e.exit;
+    s_.exit_reason = e.reason;
+    record("", "stop_requested", "", e.reason);
+    // Nothing has been made yet that could be saved.
+    if (s_.phase == Phase::starting && s_.generation == 0) return shut_down(e.exit, e.reason);
+    if (s_.phase == Phase::training) {
+      s_.phase = Phase::stopping;
+      wait("the step in progress");
+    }
+    if (all_in_generation() && !s_.leaving) act(StopAtStep{e.reason});
+    plan();
+  }
+}
+
+void Decider::operator()(const PauseRequested& e) {
+  if (s_.stop_requested) return because("the run is being stopped");
+  if (s_.paused == e.pause) return because(e.pause ? "it is paused" : "it is not paused");
+  s_.paused = e.pause;
+  record("", e.pause ? "paused" : "resumed", "", e.who);
+  if (e.pause && all_in_generation()) leave("paused by " + e.who);
+  plan();
+}
+
+void Decider::operator()(const DiagnoseRequested& e) {
+  if (s_.stop_requested) return because("the run is being stopped");
+  if (diagnosing(s_)) return because("a diagnosis is under way");
+  for (const std::string& name : e.nodes)
+    if (const Node* node = find_node(name); node && node->state == NodeState::up)
+      s_.to_examine.push_back(name);
+  if (s_.to_examine.empty()) return because("none of these nodes is up");
+  record("", "diagnosis", joined(s_.to_examine), e.who);
+  if (all_in_generation()) leave("a diagnosis, asked for by " + e.who);
+  plan();
+  because("a diagnosis of " + joined(e.nodes));
+}
+
+void Decider::operator()(const SetRequested& e) {
+  const int64_t per_cell = s_.rules.groups_per_cell();
+  const int64_t least = e.key == "supervision.max_restarts" ? 0 : 1;
+  if (e.value < least || e.value > 1'000'000'000)
+    return because(e.key + " must be at least " + std::to_string(least));
+  const auto count = static_cast<int>(std::min<int64_t>(e.value, 1'000'000));
+  if (e.key == "supervision.max_restarts")
+    s_.max_restarts = count;
+  else if (e.key == "supervision.within_s")
+    s_.within_ms = e.value * 1000;
+  else if (e.key == "supervision.give_up_after_cycles")
+    s_.give_up_after_cycles = count;
+  else if (e.key == "cluster.join_timeout_ms")
+    s_.join_timeout_ms = e.value;
+  else if (e.key != "cluster.min_groups")
+    return because(e.key + " cannot change in flight");
+  else if (e.value > s_.rules.cells * per_cell)
+    return because("there are " + std::to_string(s_.rules.cells * per_cell) + " groups");
+  else
+    s_.rules.min_cells = static_cast<int>((e.value + per_cell - 1) / per_cell);
+  record("", "set", e.key, std::to_string(e.value) + " by " + e.who);
+  because(e.key + " = " + std::to_string(e.value));
+  plan();
+}
+
+void Decider::operator()(const Tick&) {
+  end_fence();
+  give_up_on_restarts();
+  give_up_on_checks();
+  if (all_in(TrainerState::finished)) {
+    if (waited(s_.save_timeout_ms))
+      shut_down(Code::io, "waited " + number(static_cast<uint64_t>(s_.save_timeout_ms)) +
+                              " ms for " + s_.waiting_for);
+    return;
+  }
+  // Steps may be long; that who makes one gets on, its node watches.
+  const bool ready = all_members([](const Trainer& t) { return t.ready; });
+  if (gathering() && all_in_generation() &&
+      waited(ready ? kFirstStep * s_.join_timeout_ms : s_.join_timeout_ms)) {
+    std::string late;
+    for (const Place& p : places(s_.rules, s_.layout))
+      if (!s_.trainers.at(p.trainer).ready) {
+        late += (late.empty() ? "" : ", ") + p.trainer;
+        act(KillTrainer{p.trainer, "it has not restored its state"});
+      }
+    fence("detect", "no_first_step", late, "no step of generation " + number(s_.generation));
+  }
+  plan();
+  grow();
+  if (over() || s_.paused || !s_.examined.empty() || !gathering() || all_in_generation() ||
+      !waited(s_.join_timeout_ms))
+    return;
+  const bool drained = std::ranges::any_of(
+      s_.nodes, [](const auto& n) { return n.second.state == NodeState::drained; });
+  shut_down(drained ? Code::gave_up : Code::requeue,
+            "waited " + number(static_cast<uint64_t>(s_.join_timeout_ms)) + " ms for " + missing());
+}
+
+Decision decide(int64_t now_ms, State& state, const Event& event) {
+  Decider decider(now_ms, state);
+  if (!decider.over()) std::visit(decider, event);
+  return decider.take();
+}
+
+}  // namespace simplescale::job

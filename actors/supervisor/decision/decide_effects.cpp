@@ -1,0 +1,186 @@
+// What becomes of nodes, copies and generations when something has happened.
+#include <algorithm>
+#include <utility>
+
+#include "actors/supervisor/decision/decider.hpp"
+#include "runtime/base/words.hpp"
+
+namespace simplescale::job {
+
+void Decider::record(std::string phase, std::string kind, std::string subject, std::string reason) {
+  if (phase == "detect") s_.incident = true;
+  act(Record{std::move(phase), std::move(kind), std::move(subject), std::move(reason)});
+}
+
+void Decider::wait(std::string what) {
+  s_.waiting_since_ms = now_;
+  s_.waiting_for = std::move(what);
+}
+
+void Decider::set(const std::string& name, NodeState state, std::string reason) {
+  Node& node = s_.nodes.at(name);
+  node.state = state;
+  node.reason = std::move(reason);
+  node.since_ms = now_;
+}
+
+void Decider::lose(const std::string& name, const std::string& reason) {
+  bool in = false;
+  each_trainer(name, [&](Trainer& t) {
+    in = in || in_generation(t);
+    t = {};
+  });
+  Node& node = s_.nodes.at(name);
+  node.peer.clear();
+  node.checking = false;
+  fail(name);
+  set(name, NodeState::lost, reason);
+  if (in)
+    fence("detect", "node_lost", name, reason);
+  else
+    record(gathering() ? "detect" : "", "node_lost", name, reason);
+}
+
+void Decider::suspect(const std::string& name, const std::string& reason) {
+  set(name, NodeState::suspect, reason);
+  s_.nodes.at(name).checking = true;
+  act(CheckNode{name, reason});
+}
+
+void Decider::drain(const std::string& name, const std::string& reason) {
+  if (over()) return;  // the failure that would drain it has ended the run
+  set(name, NodeState::drained, reason);
+  record("", "drained", name, reason);
+}
+
+void Decider::fail(const std::string& name) {
+  auto found = s_.nodes.find(name);
+  if (found == s_.nodes.end()) return;
+  std::vector<int64_t>& failures = found->second.failures_ms;
+  std::erase_if(failures, [&](int64_t at) { return now_ - at > s_.within_ms; });
+  failures.push_back(now_);
+  found->second.failed_at_step = s_.committed_step;
+}
+
+void Decider::budget(const std::string& name) {
+  const Node& node = s_.nodes.at(name);
+  const size_t failures = node.failures_ms.size();
+  if (node.state == NodeState::up && failures > static_cast<size_t>(s_.max_restarts))
+    drain(name, number(failures) + " failures within " +
+                    number(static_cast<uint64_t>(s_.within_ms / 1000)) + " s");
+}
+
+void Decider::strike(const std::string& trainer, uint64_t step) {
+  auto found = s_.trainers.find(trainer);
+  if (found != s_.trainers.end())
+    std::erase_if(found->second.held, [&](const HeldStep& copy) { return copy.step == step; });
+  // If it came out of the peer store of that trainer's node, that is where it is bad.
+  auto node = s_.nodes.find(node_of(trainer));
+  if (node != s_.nodes.end())
+    std::erase_if(node->second.peer, [&](const PeerHeld& copy) { return copy.step == step; });
+}
+
+void Decider::doubt(uint64_t step, uint64_t generation) {
+  if (doubted(s_, step, generation)) return;
+  s_.doubts.push_back({step, generation});
+  if (s_.doubts.size() > doubts_kept) s_.doubts.erase(s_.doubts.begin());
+  if (newest_joined(s_) > generation || s_.committed_step < step) return;
+  record("", "steps_undone", number(s_.committed_step - step + 1),
+         "replicas have made different states");
+  s_.committed_step = step - 1;
+}
+
+void Decider::fence(std::string phase, std::string kind, std::string subject, std::string reason) {
+  record(std::move(phase), kind, subject, reason);
+  ++s_.generation;
+  ++s_.cycles;
+  s_.leaving = false;
+  for (auto& [name, trainer] : s_.trainers) {
+    trainer.ready = false;
+    if (in_generation(trainer)) trainer.state = TrainerState::draining;
+  }
+  s_.phase = Phase::recovering;
+  wait("all trainers to be idle");
+  if (s_.cycles > s_.give_up_after_cycles) {
+    shut_down(Code::gave_up, std::to_string(s_.cycles) +
+                                 " generations in a row without a committed step; the last: " +
+                                 subject + ": " + reason);
+    return;
+  }
+  act(Fence{s_.generation, subject + ": " + reason});
+  record("fence", kind, subject, "generation " + number(s_.generation));
+  because("fence generation " + number(s_.generation) + ", since " + subject + ": " + reason);
+}
+
+void Decider::leave(std::string reason) {
+  if (s_.leaving || s_.stop_requested || !all_in_generation() || all_in(TrainerState::finished))
+    return;
+  s_.leaving = true;
+  wait("all trainers to leave");
+  record("", "leaving", "generation " + number(s_.generation), reason);
+  because(reason);
+  act(Leave{s_.generation, std::move(reason)});
+}
+
+void Decider::end_fence() {
+  // Also those that came back in an older generation, while the others leave theirs.
+  if ((s_.phase != Phase::recovering && !s_.leaving) || !waited(s_.fence_timeout_ms)) return;
+  for (auto& [name, trainer] : s_.trainers) {
+    if (trainer.state != TrainerState::draining) continue;
+    trainer.state = TrainerState::down;
+    fail(node_of(name));
+    record("abort", "fence_ignored", name, "killed");
+    act(KillTrainer{name, "it does not leave its generation"});
+    wait("trainers that were killed");
+  }
+}
+
+void Decider::give_up_on_restarts() {
+  if (s_.phase != Phase::recovering || !waited(s_.restart_timeout_ms)) return;
+  for (const std::string& name : s_.node_order)
+    if (s_.nodes.at(name).state == NodeState::up && s_.layout.contains(name) && !all_idle(name) &&
+        !all_in_generation())
+      suspect(name, "it does not bring its trainers up");
+}
+
+void Decider::give_up_on_checks() {
+  for (const std::string& name : s_.node_order) {
+    Node& node = s_.nodes.at(name);
+    if (!node.checking || now_ - node.since_ms <= s_.check_timeout_ms) continue;
+    node.checking = false;
+    if (node.state == NodeState::suspect) drain(name, "its diagnosis has not ended");
+  }
+}
+
+bool Decider::examine() {
+  if (!s_.to_examine.empty()) {
+    for (const std::string& name : std::exchange(s_.to_examine, {}))
+      if (s_.nodes.at(name).state == NodeState::up) s_.examined.push_back(name);
+    for (const std::string& name : s_.examined) suspect(name, "it is examined");
+    wait("a diagnosis");
+  }
+  if (s_.examined.empty()) return false;
+  std::vector<std::string> found;
+  for (const std::string& name : s_.examined) {
+    const Node& node = s_.nodes.at(name);
+    if (node.checking) return true;
+    if (node.state != NodeState::up)
+      found.push_back(name + " is " + to_string(node.state) + ": " + node.reason);
+  }
+  record("", "diagnosed", joined(s_.examined),
+         found.empty() ? "nothing is wrong" : joined(found, "; "));
+  s_.examined.clear();
+  wait("trainers");
+  return false;
+}
+
+void Decider::shut_down(Code exit, std::string reason) {
+  if (over()) return;
+  const bool good = exit == Code::ok || exit == Code::requeue;
+  s_.phase = good ? Phase::finished : Phase::failed;
+  record("", good ? "finished" : "failed", "", reason);
+  because(reason);
+  act(Shutdown{exit, std::move(reason)});
+}
+
+}  // namespace simplescale::job

@@ -1,0 +1,256 @@
+// The next generation: who, from which state, and when; and the run's end.
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "actors/supervisor/decision/decider.hpp"
+
+namespace simplescale::job {
+
+namespace {
+constexpr int64_t kDiskAgainMs = 5'000;  // between two tries of a checkpoint that nobody can read
+constexpr int64_t kVotesMs = 4'000;      // in which cut-off nodes find each other (leadership.hpp)
+}  // namespace
+
+std::vector<std::string> Decider::usable(bool with_training) const {
+  std::vector<std::string> list;
+  std::set<std::string_view> training;
+  if (with_training)
+    for (const auto& cell : s_.layout.cells) training.insert(cell.begin(), cell.end());
+  for (const std::string& name : s_.node_order) {
+    if (s_.nodes.at(name).state != NodeState::up) continue;
+    if (all_idle(name) || training.contains(name)) list.push_back(name);
+  }
+  std::ranges::stable_sort(
+      list, {}, [&](const std::string& name) { return s_.nodes.at(name).failures_ms.size(); });
+  return list;
+}
+
+bool Decider::spared(const std::string& name) const {
+  std::vector<std::string> others = usable(true);
+  std::erase(others, name);
+  return assign(s_.rules, s_.layout, others).cells.size() >=
+         static_cast<size_t>(s_.rules.min_cells);
+}
+
+std::string Decider::missing() const {
+  std::string text;
+  for (const std::string& name : s_.node_order) {
+    const Node& node = s_.nodes.at(name);
+    if (node.state == NodeState::up && all_idle(name)) continue;
+    text += (text.empty() ? "" : ", ") + name + " (" +
+            (node.state == NodeState::up ? "its trainers are not up" : to_string(node.state)) +
+            (node.reason.empty() ? "" : ": " + node.reason) + ")";
+  }
+  return "enough nodes for " + std::to_string(s_.rules.min_cells * s_.rules.groups_per_cell()) +
+         " groups; missing: " + text;
+}
+
+void Decider::plan() {
+  if (over()) return;
+  for (const auto& [name, trainer] : s_.trainers)
+    if (trainer.state == TrainerState::draining || in_generation(trainer)) return;
+  if (examine() || s_.paused || disk_is_away() || perhaps_cut_off()) return;
+  const auto wanted = static_cast<size_t>(s_.rules.cells);
+  const bool first = s_.layout.cells.empty();
+  const std::vector<std::string> nodes = usable(false);
+  if (!first)  // its members are being restarted: cheaper than doing without them
+    for (const auto& cell : s_.layout.cells)
+      for (const std::string& name : cell)
+        if (s_.nodes.at(name).state == NodeState::up && !all_idle(name)) return;
+  Layout next = assign(s_.rules, s_.layout, nodes);
+  if (next.cells.size() < static_cast<size_t>(s_.rules.min_cells) || next.cells.empty()) {
+    const bool hopeless = std::ranges::all_of(
+        s_.nodes, [](const auto& n) { return n.second.state == NodeState::drained; });
+    if (hopeless) {
+      shut_down(Code::gave_up, "every node is drained: " + missing());
+    } else if (!gathering()) {
+      ++s_.generation;  // nobody is in the last one any more
+      s_.phase = Phase::recovering;
+      wait("nodes");
+    }
+    return;
+  }
+  if (first && next.cells.size() < wanted && !waited(s_.join_timeout_ms)) return;
+  const Beginning beginning = newest_state();
+  if (beginning.step < s_.committed_step && somebody_may_come() && !waited(s_.restart_timeout_ms))
+    return;  // S1: who is being restarted may hold what is missing
+  join(std::move(next), beginning);
+}
+
+std::vector<Copy> Decider::copies() const {
+  std::vector<Copy> list;
+  for (const std::string& name : s_.node_order) {
+    const Node& node = s_.nodes.at(name);
+    if (node.state == NodeState::absent || node.state == NodeState::lost) continue;
+    bool peers = true;  // not yet listed
+    for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot) {
+      const std::string who = trainer_name(name, slot);
+      const Trainer& trainer = s_.trainers.at(who);
+      if (trainer.state != TrainerState::idle) continue;
+      for (const HeldStep& copy : trainer.held)
+        if (trusted(s_, copy.step, copy.generation))
+          list.push_back({who, trainer.shard, copy.step, false});
+      if (std::exchange(peers, false))
+        for (const PeerHeld& copy : node.peer)
+          if (trusted(s_, copy.step, copy.generation))
+            list.push_back({who, copy.shard, copy.step, true});
+    }
+  }
+  return list;
+}
+
+std::string Decider::choice(const Layout& before, const Layout& next) const {
+  if (before.cells.empty()) return "all are there";
+  if (next == before) return "the same nodes";
+  std::string taken, given;
+  for (const auto& cell : next.cells)
+    for (const std::string& node : cell)
+      if (!before.contains(node)) taken += (taken.empty() ? "" : ", ") + node;
+  for (const auto& cell : before.cells)
+    for (const std::string& node : cell)
+      if (!next.contains(node)) given += (given.empty() ? "" : ", ") + node;
+  const int per_cell = s_.rules.groups_per_cell();
+  std::string text;
+  if (!taken.empty() && !given.empty())
+    text = taken + (taken.find(',') == std::string::npos ? " takes" : " take") + " the place of " +
+           given;
+  else if (!taken.empty())
+    text = "with " + taken;
+  else
+    text = given.empty() ? "nodes in other places" : "without " + given;
+  if (next.cells.size() != before.cells.size())
+    text += ": " + std::to_string(next.cells.size() * static_cast<size_t>(per_cell)) +
+            " groups instead of " +
+            std::to_string(before.cells.size() * static_cast<size_t>(per_cell));
+  return text;
+}
+
+void Decider::skip_checkpoint(uint64_t step, const std::string& reason) {
+  if (!s_.has_checkpoint || s_.checkpoint_step != step) return;
+  record("", "checkpoint_skipped", "step-" + number(step),
+         reason + "; the next older checkpoint is used");
+  s_.has_checkpoint = !s_.older_checkpoints.empty();
+  s_.checkpoint_step = s_.has_checkpoint ? s_.older_checkpoints.back() : 0;
+  if (s_.has_checkpoint) s_.older_checkpoints.pop_back();
+}
+
+bool Decider::disk_is_away() {
+  std::vector<std::string> without;
+  size_t others = 0;
+  for (const auto& cell : s_.layout.cells)
+    for (const std::string& name : cell)
+      if (!all_of_node(name, [](const Trainer& t) { return !t.unreadable; }))
+        without.push_back(name);
+      else if (s_.nodes.at(name).state == NodeState::up)
+        ++others;
+  if (without.empty() || others == 0) return !without.empty() && !waited(kDiskAgainMs);
+  for (const std::string& name : without) {
+    each_trainer(name, [](Trainer& t) { t.unreadable = false; });
+    fail(name);
+    if (s_.nodes.at(name).state == NodeState::up)
+      suspect(name, "it cannot read the checkpoint of step " + number(s_.joined_step));
+  }
+  return false;
+}
+
+bool Decider::perhaps_cut_off() const {
+  size_t nodes = 0, lost = 0;
+  for (const auto& cell : s_.layout.cells)
+    for (const std::string& name : cell) {
+      const Node& node = s_.nodes.at(name);
+      ++nodes;
+      lost += node.state == NodeState::lost && now_ - node.since_ms <= kVotesMs;
+    }
+  return nodes > 1 && 2 * lost > nodes;
+}
+
+Decider::Beginning Decider::newest_state() const {
+  Beginning b{.copies = copies()};
+  if (s_.has_checkpoint) b.source = Source::checkpoint, b.step = s_.checkpoint_step;
+  const auto step = newest_complete(b.copies, s_.rules.shards);
+  if (step && *step >= b.step) b.source = Source::memory, b.step = *step;
+  return b;
+}
+
+bool Decider::somebody_may_come() const {
+  return std::ranges::any_of(s_.nodes, [&](const auto& n) {
+    return n.second.state != NodeState::absent && n.second.state != NodeState::lost &&
+           !all_idle(n.first);
+  });
+}
+
+void Decider::join(Layout next, const Beginning& beginning) {
+  const std::vector<Place> members = places(s_.rules, next);
+  Join order{.source = beginning.source, .step = beginning.step};
+  if (order.source == Source::memory)
+    order.moves = moves_for(members, beginning.copies, order.step);
+  // S4: a number is used once; one that a fence has given out has not begun yet.
+  if (s_.phase != Phase::recovering || s_.generation == 0 || s_.leaving) ++s_.generation;
+  order.generation = s_.generation;
+  const std::string what = choice(s_.layout, next);
+  const bool changed = s_.phase == Phase::training || s_.leaving;
+  if (order.step < s_.committed_step)
+    record("", "steps_undone", number(s_.committed_step - order.step),
+           "no newer state is left of every shard");
+  s_.layout = std::move(next);
+  s_.leaving = false;
+  s_.joined_step = order.step;
+  // Where all read the step from a checkpoint, older copies of it are not needed, and may differ.
+  undo_from(order.source == Source::memory ? order.step + 1 : order.step);
+  s_.committed_step = order.step;  // S1: lower than before only if no complete newer copy is left
+  for (const Place& place : members) {
+    Trainer& trainer = s_.trainers.at(place.trainer);
+    trainer.state = TrainerState::training;
+    trainer.generation = order.generation;
+    trainer.ready = trainer.unreadable = false;
+    trainer.step = order.step;
+  }
+  if (s_.phase != Phase::starting) s_.phase = Phase::recovering;
+  s_.failed_checkpoint_reason.clear();
+  wait("trainers to restore their state");
+  because(what + "; generation " + number(s_.generation) + " begins at step " + number(order.step) +
+          " from " +
+          (std::ranges::any_of(order.moves, &Move::peer) ? "peer" : to_string(order.source)) +
+          (order.moves.empty() ? "" : ", " + number(order.moves.size()) + " shards move"));
+  if (s_.incident) record("abort", "all_idle", "", "everybody has left");
+  record(s_.incident ? "decide" : "", changed ? "layout_changed" : "joined", "", decision_.reason);
+  act(std::move(order));
+  if (s_.stop_requested) act(StopAtStep{s_.exit_reason});
+}
+
+void Decider::undo_from(uint64_t step) {
+  auto& list = s_.undoings;
+  while (!list.empty() && list.back().step >= step) list.pop_back();
+  list.push_back({s_.generation, step});
+  if (list.size() <= undoings_kept) return;
+  // S3 before S1: of copies older than the last undoings_kept beginnings, each at a later step than
+  // the one before it, some count as undone that are not.
+  list[1].step = list[0].step;
+  list.erase(list.begin());
+}
+
+void Decider::grow() {
+  if (over() || s_.phase != Phase::training || s_.leaving || s_.paused) return;
+  if (s_.layout.cells.size() >= static_cast<size_t>(s_.rules.cells)) return;
+  const Layout next = assign(s_.rules, s_.layout, usable(true));
+  if (next.cells.size() > s_.layout.cells.size()) leave("nodes are there for more groups");
+}
+
+void Decider::finish_if_saved() {
+  if (over() || !all_in(TrainerState::finished)) return;
+  const uint64_t step = last_step();
+  if (!s_.has_checkpoint || s_.checkpoint_step != step) {
+    // It may have failed before the last trainer said that it has finished.
+    if (!s_.failed_checkpoint_reason.empty() && s_.failed_checkpoint == step)
+      shut_down(Code::io, "the last checkpoint could not be saved: " + s_.failed_checkpoint_reason);
+    return;
+  }
+  if (step >= s_.max_steps)
+    shut_down(Code::ok, "trained " + number(step) + " steps");
+  else
+    shut_down(s_.exit, s_.exit_reason);
+}
+
+}  // namespace simplescale::job

@@ -1,0 +1,107 @@
+// The state that is decided upon: names, the beginning, questions about it.
+#include <algorithm>
+
+#include "actors/supervisor/decision/decide.hpp"
+
+namespace simplescale::job {
+
+const char* to_string(NodeState state) {
+  switch (state) {
+    case NodeState::absent:
+      return "absent";
+    case NodeState::up:
+      return "up";
+    case NodeState::suspect:
+      return "suspect";
+    case NodeState::drained:
+      return "drained";
+    case NodeState::lost:
+      return "lost";
+  }
+  return "?";
+}
+
+const char* to_string(Phase phase) {
+  switch (phase) {
+    case Phase::starting:
+      return "starting";
+    case Phase::training:
+      return "training";
+    case Phase::recovering:
+      return "recovering";
+    case Phase::stopping:
+      return "stopping";
+    case Phase::finished:
+      return "finished";
+    case Phase::failed:
+      return "failed";
+  }
+  return "?";
+}
+
+const char* to_string(Source source) {
+  switch (source) {
+    case Source::initialize:
+      return "initialize";
+    case Source::checkpoint:
+      return "checkpoint";
+    case Source::memory:
+      return "memory";
+  }
+  return "?";
+}
+
+State make_state(const LayoutRules& rules, const std::vector<std::string>& nodes) {
+  State state;
+  state.rules = rules;
+  state.node_order = nodes;
+  for (const std::string& node : nodes) {
+    state.nodes[node];
+    for (int slot = 0; slot < rules.trainers_per_node; ++slot)
+      state.trainers[trainer_name(node, slot)];
+  }
+  return state;
+}
+
+std::vector<std::pair<std::string, int64_t>> settings(const State& s) {
+  return {{"cluster.join_timeout_ms", s.join_timeout_ms},
+          {"cluster.min_groups", s.rules.min_cells * s.rules.groups_per_cell()},
+          {"supervision.give_up_after_cycles", s.give_up_after_cycles},
+          {"supervision.max_restarts", s.max_restarts},
+          {"supervision.within_s", s.within_ms / 1000}};
+}
+
+bool diagnosing(const State& state) {
+  return !state.to_examine.empty() || !state.examined.empty();
+}
+
+bool doubted(const State& state, uint64_t step, uint64_t generation) {
+  return std::ranges::any_of(
+      state.doubts, [&](const Doubt& d) { return d.step == step && d.generation >= generation; });
+}
+
+bool undone(const State& state, uint64_t step, uint64_t generation) {
+  return std::ranges::any_of(state.undoings, [&](const Undoing& u) {
+    return step >= u.step && generation < u.generation;
+  });
+}
+
+bool trusted(const State& state, uint64_t step, uint64_t generation) {
+  return !undone(state, step, generation) && !doubted(state, step, generation);
+}
+
+uint64_t newest_joined(const State& state) {
+  uint64_t newest = 0;
+  for (const auto& [name, trainer] : state.trainers) newest = std::max(newest, trainer.generation);
+  return newest;
+}
+
+uint64_t committed_of(const State& state, uint64_t step, uint64_t generation) {
+  const bool gone =
+      undone(state, step, generation) || std::ranges::any_of(state.doubts, [&](const Doubt& d) {
+        return d.step <= step && d.generation >= generation;
+      });
+  return gone && step > state.committed_step ? state.committed_step : step;
+}
+
+}  // namespace simplescale::job

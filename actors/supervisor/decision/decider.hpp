@@ -1,0 +1,172 @@
+// decide() at work: one event, against the state that it changes. For decide*.cpp alone; decide.hpp
+// says what it is about.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/supervisor/decision/decide.hpp"
+
+namespace simplescale::job {
+
+inline std::string number(uint64_t n) {
+  return std::to_string(n);
+}
+
+class Decider {
+ public:
+  Decider(int64_t now_ms, State& state) : now_(now_ms), s_(state) {}
+  Decision take() { return std::move(decision_); }
+  bool over() const { return s_.phase == Phase::finished || s_.phase == Phase::failed; }
+
+  // --- Nodes ---
+  void operator()(const NodeUp& e);
+  void operator()(const NodeLost& e);
+  void operator()(const NodeChecked& e);
+  void operator()(const DrainRequested& e);
+  void operator()(const PeerCopies& e);
+  // --- Trainers ---
+  void operator()(const TrainerUp& e);
+  void operator()(const TrainerDown& e);
+  void operator()(const TrainerIdle& e);
+  void operator()(const TrainerReady& e);
+  void operator()(const Suspected& e);
+  // --- Progress ---
+  void operator()(const StepCommitted& e);
+  void operator()(const TrainerFinished& e);
+  void operator()(const CheckpointSaved& e);
+  void operator()(const CheckpointFailed& e);
+  // --- Wishes ---
+  void operator()(const StopRequested& e);
+  void operator()(const PauseRequested& e);
+  void operator()(const DiagnoseRequested& e);
+  void operator()(const SetRequested& e);
+  void operator()(const Tick&);
+
+ private:
+  // --- Facts ---
+
+  Node* find_node(const std::string& name) {
+    auto found = s_.nodes.find(name);
+    return found == s_.nodes.end() || over() ? nullptr : &found->second;
+  }
+  Trainer* find_trainer(const std::string& name) {
+    auto found = s_.trainers.find(name);
+    return found == s_.trainers.end() || over() ? nullptr : &found->second;
+  }
+  static bool in_generation(const Trainer& t) {
+    return t.state == TrainerState::training || t.state == TrainerState::finished;
+  }
+  bool gathering() const { return s_.phase == Phase::starting || s_.phase == Phase::recovering; }
+  bool waited(int64_t limit_ms) const { return now_ - s_.waiting_since_ms > limit_ms; }
+  /// Whether all trainers of a node are so; stops at the first that is not. They are neighbours in
+  /// the map, since "." sorts before any digit.
+  template <class F>
+  bool all_of_node(const std::string& node, F&& is_so) const {
+    auto next = s_.trainers.lower_bound(node + ".");
+    for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot, ++next)
+      if (!is_so(next->second)) return false;
+    return true;
+  }
+  /// The same for all trainers of the layout; false if there is none.
+  template <class F>
+  bool all_members(F&& are_so) const {
+    for (const auto& cell : s_.layout.cells)
+      for (const std::string& node : cell)
+        if (!all_of_node(node, are_so)) return false;
+    return !s_.layout.cells.empty();
+  }
+  bool all_in(TrainerState state) const {
+    return all_members([&](const Trainer& t) { return t.state == state; });
+  }
+  bool all_in_generation() const { return all_members(in_generation); }
+  uint64_t last_step() const {
+    return s_.trainers.at(trainer_name(s_.layout.cells.front().front(), 0)).step;
+  }
+  template <class F>
+  void each_trainer(const std::string& node, F&& f) {
+    auto next = s_.trainers.lower_bound(node + ".");
+    for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot, ++next) f(next->second);
+  }
+  bool all_idle(const std::string& node) const {
+    return all_of_node(node, [](const Trainer& t) { return t.state == TrainerState::idle; });
+  }
+  /// Nodes that a new layout may use: idle ones, and (for what-if) those that train.
+  std::vector<std::string> usable(bool with_training) const;
+  /// Whether training could go on without this node.
+  bool spared(const std::string& name) const;
+
+  // --- Effects ---
+
+  template <class A>
+  void act(A action) {
+    decision_.actions.push_back(std::move(action));
+  }
+  void record(std::string phase, std::string kind, std::string subject, std::string reason);
+  void because(std::string reason) { decision_.reason = std::move(reason); }
+  void wait(std::string what);
+  void set(const std::string& name, NodeState state, std::string reason);
+  void lose(const std::string& name, const std::string& reason);
+  void suspect(const std::string& name, const std::string& reason);
+  void drain(const std::string& name, const std::string& reason);
+  void fail(const std::string& name);
+  void budget(const std::string& name);
+  /// The copy that `trainer` holds of `step` is no good.
+  void strike(const std::string& trainer, uint64_t step);
+  /// Nobody has gone on from this step as it was made.
+  void doubt(uint64_t step, uint64_t generation);
+  /// Ends the current generation for everybody in it, at once.
+  void fence(std::string phase, std::string kind, std::string subject, std::string reason);
+  /// Ends the current generation after a step.
+  void leave(std::string reason);
+  /// Trainers that ignore a fence are stuck.
+  void end_fence();
+  /// Nodes whose trainers do not come up again are suspects.
+  void give_up_on_restarts();
+  void give_up_on_checks();
+  /// Everybody is idle: the time for what somebody wants to know. Whether it is to be waited for.
+  bool examine();
+
+  // --- The next generation ---
+
+  std::string missing() const;
+  /// Begins the next generation if everybody that it needs is there.
+  void plan();
+  std::vector<Copy> copies() const;
+  /// What changes in words.
+  std::string choice(const Layout& before, const Layout& next) const;
+  /// The next tier of the disk. Several trainers may say it of the same checkpoint.
+  void skip_checkpoint(uint64_t step, const std::string& reason);
+  /// Who could not read the checkpoint that others could is examined, while they go on from it, or
+  /// wait. If nobody could, that is true: it is tried again, and none older, as it may be as good
+  /// as ever.
+  bool disk_is_away();
+  /// Most nodes of the layout have just been lost: if it is this side of the network that is cut
+  /// off, the others get the time to say so before it goes on alone.
+  bool perhaps_cut_off() const;
+
+  struct Beginning {
+    Source source = Source::initialize;
+    uint64_t step = 0;
+    std::vector<Copy> copies;
+  };
+  /// The newest state that can be had of every shard.
+  Beginning newest_state() const;
+  /// A node reports, but not all of its trainers are up.
+  bool somebody_may_come() const;
+  void join(Layout next, const Beginning& beginning);
+  /// What older generations have made of `step` and all after it is undone by the present one.
+  void undo_from(uint64_t step);
+  /// More groups, or a drained node replaced, as soon as nodes are there for it.
+  void grow();
+  void finish_if_saved();
+  void shut_down(Code exit, std::string reason);
+
+  const int64_t now_;
+  State& s_;
+  Decision decision_;
+};
+
+}  // namespace simplescale::job

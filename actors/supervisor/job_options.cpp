@@ -1,0 +1,58 @@
+#include "actors/supervisor/job_options.hpp"
+
+#include <algorithm>
+
+namespace simplescale {
+
+job::State initial_state(const JobOptions& options) {
+  const Config& config = options.config;
+  const Topology& topology = options.plan.topology;
+  const int per_cell = std::max(1, topology.trainers_per_node / topology.shards);
+  job::LayoutRules rules;
+  rules.trainers_per_node = topology.trainers_per_node;
+  rules.shards = topology.shards;
+  rules.cell_nodes = std::max(1, topology.shards / topology.trainers_per_node);
+  rules.cells = topology.nodes / rules.cell_nodes;
+  rules.min_cells =
+      std::max(1, (static_cast<int>(config.cluster.min_groups) + per_cell - 1) / per_cell);
+  std::vector<std::string> names;
+  for (int node = 0; node < topology.nodes + static_cast<int>(config.cluster.spares); ++node)
+    names.push_back("n" + std::to_string(node));
+  job::State state = job::make_state(rules, names);
+  state.max_steps = static_cast<uint64_t>(options.plan.max_steps);
+  state.join_timeout_ms = config.cluster.join_timeout_ms;
+  state.give_up_after_cycles = static_cast<int>(config.supervision.give_up_after_cycles);
+  state.max_restarts = static_cast<int>(config.supervision.max_restarts);
+  state.within_ms = config.supervision.within_s * 1000;
+  state.generation = options.last_generation;
+  state.has_checkpoint = options.checkpoint_step.has_value();
+  state.checkpoint_step = options.checkpoint_step.value_or(0);
+  state.older_checkpoints = options.older_checkpoints;
+  return state;
+}
+
+PublisherOptions publisher_options(const JobOptions& o) {
+  PublisherOptions p;
+  p.folder = checkpoint_folder(o.config);
+  p.shape = o.plan.shape;
+  p.shards = static_cast<size_t>(o.plan.topology.shards);
+  p.seed = static_cast<uint64_t>(o.config.run.seed);
+  p.precision = o.config.train.precision == DType::bf16 ? "bf16" : "fp32";
+  p.tokenizer = o.tokenizer;
+  p.resume = "{}";
+  p.tokens_per_sample = static_cast<uint64_t>(o.plan.shape.block_size);
+  p.keep = static_cast<size_t>(o.config.checkpoint.keep);
+  p.permanent_every_steps = static_cast<uint64_t>(o.config.checkpoint.permanent_every_steps);
+  return p;
+}
+
+std::vector<InjectFault> planned_faults(const JobOptions& options) {
+  std::vector<InjectFault> planned;
+  for (const auto& fault : options.config.inject.faults)
+    if (const auto step = static_cast<uint64_t>(std::max<int64_t>(1, fault.step));
+        step > options.checkpoint_step.value_or(0))
+      planned.push_back({fault.kind, fault.target, step, 0, 0});
+  return planned;
+}
+
+}  // namespace simplescale

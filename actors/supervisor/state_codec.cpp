@@ -1,0 +1,122 @@
+#include "actors/supervisor/state_codec.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace simplescale {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HeldStep, step, generation)
+
+namespace job {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayoutRules, trainers_per_node, shards, cell_nodes, cells,
+                                   min_cells)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Layout, cells)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PeerHeld, shard, step, generation)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Doubt, step, generation)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Undoing, generation, step)
+
+// By hand: an address is bytes, not a list of numbers.
+void to_json(nlohmann::json& j, const Trainer& t) {
+  j = {{"state", t.state},
+       {"pid", t.pid},
+       {"address", nlohmann::json::binary(t.address)},
+       {"shard", t.shard},
+       {"held", t.held},
+       {"step", t.step},
+       {"generation", t.generation},
+       {"ready", t.ready},
+       {"unreadable", t.unreadable}};
+}
+void from_json(const nlohmann::json& j, Trainer& t) {
+  j.at("state").get_to(t.state);
+  j.at("pid").get_to(t.pid);
+  t.address = j.at("address").get_binary();
+  j.at("shard").get_to(t.shard);
+  j.at("held").get_to(t.held);
+  j.at("step").get_to(t.step);
+  j.at("generation").get_to(t.generation);
+  j.at("ready").get_to(t.ready);
+  j.at("unreadable").get_to(t.unreadable);
+}
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Node, state, pid, reason, since_ms, failures_ms, failed_at_step,
+                                   checking, peer)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(State, rules, max_steps, join_timeout_ms, restart_timeout_ms,
+                                   fence_timeout_ms, save_timeout_ms, check_timeout_ms,
+                                   give_up_after_cycles, max_restarts, within_ms, budget_steps,
+                                   phase, generation, node_order, nodes, trainers, layout, leaving,
+                                   paused, to_examine, examined, has_checkpoint, checkpoint_step,
+                                   older_checkpoints, failed_checkpoint, failed_checkpoint_reason,
+                                   doubts, undoings, committed_step, joined_step, cycles,
+                                   waiting_since_ms, waiting_for, incident, stop_requested, exit,
+                                   exit_reason)
+
+namespace {
+
+template <class Enum>
+bool known(Enum value, Enum last) {
+  return static_cast<unsigned>(value) <= static_cast<unsigned>(last);
+}
+
+/// What decide() takes for granted.
+bool consistent(const State& s) {
+  const LayoutRules& r = s.rules;
+  for (int value : {r.trainers_per_node, r.shards, r.cell_nodes, r.cells, r.min_cells})
+    if (value < 1 || value > 1'000'000) return false;
+  if (!known(s.phase, Phase::failed) || !known(s.exit, Code::io)) return false;
+  if (s.node_order.size() != s.nodes.size()) return false;
+  for (const std::string& name : s.node_order)
+    if (!s.nodes.contains(name)) return false;
+  for (const auto& [name, node] : s.nodes) {
+    if (!known(node.state, NodeState::lost)) return false;
+    for (int slot = 0; slot < r.trainers_per_node; ++slot)
+      if (!s.trainers.contains(trainer_name(name, slot))) return false;
+  }
+  for (const auto* list : {&s.to_examine, &s.examined})
+    for (const std::string& name : *list)
+      if (!s.nodes.contains(name)) return false;
+  for (const auto& [name, trainer] : s.trainers)
+    if (!known(trainer.state, TrainerState::finished)) return false;
+  for (const auto& cell : s.layout.cells) {
+    if (cell.size() != static_cast<size_t>(r.cell_nodes)) return false;
+    for (const std::string& name : cell)
+      if (!s.nodes.contains(name)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+}  // namespace job
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InjectFault, kind, target, step, ms, value)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SupervisorState, job, now_ms, epoch, sequence, incidents,
+                                   incident_since_ms, incident_what, incident_decision,
+                                   recorded_step, recorded, end_exit, end_reason, planned, traced)
+
+std::vector<uint8_t> encode(const SupervisorState& state) {
+  return nlohmann::json::to_msgpack(nlohmann::json(state));
+}
+
+Result<SupervisorState> decode(std::span<const uint8_t> bytes) {
+  const auto page = nlohmann::json::from_msgpack(bytes.begin(), bytes.end(), true, false);
+  try {
+    SupervisorState state = page.get<SupervisorState>();
+    if (job::consistent(state.job)) return state;
+  } catch (const nlohmann::json::exception&) {  // something is missing or of another type
+  }
+  return Status(Code::bad_data, "not a supervisor's state");
+}
+
+void rebase(SupervisorState& state, int64_t now_ms) {
+  const int64_t shift = now_ms - state.now_ms;
+  state.now_ms = now_ms;
+  state.job.waiting_since_ms += shift;
+  if (state.incident_since_ms >= 0)
+    state.incident_since_ms = std::max<int64_t>(0, state.incident_since_ms + shift);
+  for (auto& [name, node] : state.job.nodes) {
+    node.since_ms += shift;
+    for (int64_t& at : node.failures_ms) at += shift;
+  }
+}
+
+}  // namespace simplescale

@@ -1,0 +1,109 @@
+// The commands that need no processes: they call the library and print.
+#include "app/commands/commands.hpp"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "actors/console/render.hpp"
+#include "app/commands/run_status.hpp"
+#include "app/launch/prepare_data.hpp"
+#include "runtime/base/json_text.hpp"
+#include "runtime/base/process.hpp"
+#include "runtime/checkpoint/commands.hpp"
+#include "runtime/config/show.hpp"
+#include "runtime/run/run_folder.hpp"
+
+namespace simplescale {
+
+namespace {
+
+Status print(const Result<std::string>& text) {
+  if (!text.ok()) return text.status();
+  std::fputs(text->c_str(), stdout);
+  if (!text->empty() && text->back() != '\n') std::fputc('\n', stdout);
+  return std::fflush(stdout) == 0
+             ? Status()
+             : Status(Code::io, std::string("cannot print: ") + std::strerror(errno));
+}
+
+}  // namespace
+
+Result<nlohmann::json> current_status(const std::string& run) {
+  SS_ASSIGN(const std::string text, read_text(RunFolder{run}.status()));
+  auto page = nlohmann::json::parse(text, nullptr, false);
+  if (!page.is_object() || !page["supervisor"].is_object() || !page["nodes"].is_array())
+    return Status(Code::bad_data, RunFolder{run}.status() + " is damaged");
+  if (!page["state"].is_string())
+    return Status(Code::bad_data, RunFolder{run}.status() + " is damaged");
+  const std::string state = page["state"];
+  if (state != "finished" && state != "failed" && !RunLock::held(RunFolder{run}))
+    page["state"] = "failed";  // nobody holds the run: its processes have died without a last word
+  return page;
+}
+
+Status prepare_command(const std::string& config, const Overrides& overrides) {
+  SS_ASSIGN(const LoadedConfig loaded, load_config(config, overrides));
+  return prepare_data(loaded.config);
+}
+
+Status config_show_command(const std::string& config, const Overrides& overrides) {
+  SS_ASSIGN(const LoadedConfig loaded, load_config(config, overrides));
+  return print(show_config(loaded));
+}
+
+Status config_validate_command(const std::string& config, const Overrides& overrides) {
+  SS_ASSIGN(const LoadedConfig loaded, load_config(config, overrides));
+  return print(validate_config(loaded));
+}
+
+Status digest_text_command(const std::string& checkpoint) {
+  return print(digest_command(checkpoint));
+}
+
+Status export_text_command(const std::string& checkpoint, const std::string& folder,
+                           const std::string& dtype) {
+  return print(export_command(checkpoint, folder, dtype));
+}
+
+Status import_text_command(const std::string& folder, const std::string& checkpoint) {
+  return print(import_command(folder, checkpoint));
+}
+
+Status verify_text_command(const std::string& run) {
+  SS_ASSIGN(const VerifyText result, verify_command(run));
+  SS_RETURN_IF_ERROR(print(result.text));
+  return result.ok ? Status() : Status(Code::bad_data, run + " has the faults listed above");
+}
+
+Status status_command(const std::string& run, bool json, bool watch) {
+  while (true) {
+    SS_ASSIGN(const nlohmann::json page, current_status(run));
+    const bool terminal = isatty(STDOUT_FILENO);
+    const Look look{terminal && !std::getenv("NO_COLOR"), 0};
+    const bool redraw = watch && terminal && !json;
+    SS_RETURN_IF_ERROR(print((redraw ? "\033[H\033[2J" : "") +
+                             (json ? json_text(page, watch ? -1 : 1) : render_tree(page, look))));
+    const std::string state = page.value("state", "");
+    if (!watch || state == "finished" || state == "failed") return {};
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+}
+
+Status compute_command(const std::string& command, const std::vector<std::string>& arguments) {
+  std::vector<std::string> texts = {program_folder() + "/simplescale-compute", command};
+  texts.insert(texts.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& text : texts) argv.push_back(text.data());
+  argv.push_back(nullptr);
+  execv(argv[0], argv.data());
+  return Status(Code::internal,
+                "cannot run " + texts[0] + ": " + std::strerror(errno) + "; build again");
+}
+
+}  // namespace simplescale

@@ -1,0 +1,366 @@
+// `console RUN`: commands to whoever supervises the run, typed or from -c; what the run's folder
+// tells, it reads there. A client like any other: the run does not know whether it is there.
+#include <poll.h>
+#include <pwd.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "actors/console/render.hpp"
+#include "actors/supervisor/verbs.hpp"
+#include "app/commands/commands.hpp"
+#include "app/commands/line_editor.hpp"
+#include "app/commands/run_status.hpp"
+#include "app/commands/supervisor_client.hpp"
+#include "runtime/base/json_text.hpp"
+#include "runtime/base/log.hpp"
+
+namespace simplescale {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::streamoff kAll = INT64_MAX, kTail = 8 << 20, kShortTail = 64 << 10;  // bytes
+constexpr int kRedrawMs = 500;
+constexpr int kDiagnosisMs = 600'000, kLookMs = 50;  // also the step before it takes its time
+
+volatile sig_atomic_t interrupted = 0;
+void on_interrupt(int) {
+  interrupted = 1;
+}
+
+/// user@host, process: for the event log.
+std::string who_asks() {
+  const passwd* user = getpwuid(getuid());
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  return (user ? std::string(user->pw_name) : std::to_string(getuid())) + "@" + host +
+         ", process " + std::to_string(getpid());
+}
+
+std::string text_of(const json& event, const char* key) {
+  const auto found = event.find(key);
+  return found != event.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+std::streamoff size_of_events(const RunFolder& run) {
+  std::ifstream file(run.events(), std::ios::binary | std::ios::ate);
+  return file ? std::streamoff(file.tellg()) : 0;
+}
+
+/// The lines of events.jsonl from a byte on.
+std::vector<json> events_from(const RunFolder& run, std::streamoff from) {
+  std::vector<json> list;
+  std::ifstream file(run.events(), std::ios::binary);
+  std::string line;
+  if (from > 0) {
+    file.seekg(from - 1);
+    std::getline(file, line);  // a part of one
+  }
+  while (std::getline(file, line)) {
+    json event = json::parse(line, nullptr, false);
+    if (event.is_object()) list.push_back(std::move(event));
+  }
+  return list;
+}
+
+/// The newest of them, in at most so many bytes.
+std::vector<json> events_of(const RunFolder& run, std::streamoff bytes_max) {
+  return events_from(run, std::max<std::streamoff>(0, size_of_events(run) - bytes_max));
+}
+
+std::vector<json> newest(std::vector<json> events, size_t count) {
+  if (events.size() > count)
+    events.erase(events.begin(), events.end() - static_cast<std::ptrdiff_t>(count));
+  return events;
+}
+
+/// A key ends it, which is not shown; without Ctrl-C the terminal is as before at its end.
+class RawKeys {
+ public:
+  RawKeys() {
+    if (tcgetattr(STDIN_FILENO, &before_) != 0) return;
+    termios raw = before_;
+    raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    changed_ = tcsetattr(STDIN_FILENO, TCSANOW, &raw) == 0;
+  }
+  ~RawKeys() {
+    if (changed_) tcsetattr(STDIN_FILENO, TCSAFLUSH, &before_);
+  }
+  /// Waits; whether a key was pressed, or there is nobody to press one.
+  static bool pressed(int timeout_ms) {
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    return poll(&input, 1, timeout_ms) > 0;
+  }
+
+ private:
+  termios before_{};
+  bool changed_ = false;
+};
+
+class Console {
+ public:
+  Console(RunFolder run, const Config& config, bool json)
+      : run_(run), client_(run, config, [] { return interrupted != 0; }), json_(json) {
+    terminal_ = isatty(STDOUT_FILENO);
+    look_.color = terminal_ && !std::getenv("NO_COLOR");
+  }
+
+  /// Carries out one line. quit is set if it says so.
+  Status run(const std::string& line, bool& quit) {
+    std::vector<std::string> words = words_of(line);
+    const bool as_json = json_ || std::ranges::find(words, "--json") != words.end();
+    std::erase(words, "--json");
+    if (words.empty()) return {};
+    if (words[0] == "exit") words[0] = "quit";
+    const Verb* verb = find_verb(words[0]);
+    if (!verb) return Status(Code::usage, "unknown command '" + words[0] + "'; `help` lists all");
+    quit = verb->name == "quit";
+    if (verb->name == "help") return help(words.size() > 1 ? words[1] : "", as_json);
+    if (verb->name == "events") return events(words.size() > 1 ? words[1] : "20", as_json);
+    if (verb->name == "why") return why(words.size() > 1 ? words[1] : "", as_json);
+    if (verb->name == "watch") return watch(as_json);
+    if (quit) return {};
+    const std::streamoff asked_at = size_of_events(run_);
+    auto reply = client_.ask({words, who_asks()}, verb->answerer == Answerer::action);
+    const bool page = words[0] == "status" || words[0] == "tree" || words[0] == "nodes";
+    if (!reply.ok() && page) return page_of_folder(words[0], as_json, reply.status());
+    if (!reply.ok()) return reply.status();
+    if (!reply->ok) return Status(Code::usage, reply->text);
+    if (verb->name == "diagnose") return diagnosis(asked_at, as_json);
+    if (as_json)
+      say(reply->json.empty() ? json_text({{"ok", true}, {"text", reply->text}}) : reply->json);
+    else
+      say(page ? render(words[0], json::parse(reply->json, nullptr, false)) : reply->text);
+    return {};
+  }
+
+  /// Of the run's state, for people to see where they are.
+  std::string prompt() const {
+    const auto page = current_status(run_.path);
+    const std::string name = page.ok() ? page->value("run", "run") : "run";
+    const std::string state = page.ok() ? page->value("state", "?") : "nothing yet";
+    // \1 begins and ends what takes no room on the line.
+    const std::string bold = look_.color ? "\1\033[1m\1" : "",
+                      plain = look_.color ? "\1\033[0m\1" : "";
+    return bold + name + plain + " (" + state + ")> ";
+  }
+
+  std::vector<std::string> complete(const std::vector<std::string>& before,
+                                    const std::string& prefix) const {
+    const auto page = current_status(run_.path);
+    return completions(page.ok() ? *page : json(), before, prefix);
+  }
+
+ private:
+  static void say(const std::string& text) {
+    std::fputs(text.c_str(), stdout);
+    if (!text.empty() && text.back() != '\n') std::fputc('\n', stdout);
+    std::fflush(stdout);
+  }
+
+  std::string render(const std::string& what, const json& page) const {
+    if (what == "status") return render_status(page, look_);
+    return what == "tree" ? render_tree(page, look_) : render_nodes(page, look_);
+  }
+
+  /// Nobody answers: what the folder has.
+  Status page_of_folder(const std::string& what, bool as_json, const Status& why) {
+    SS_ASSIGN(const json page, current_status(run_.path));
+    std::fprintf(stderr, "%s; this is what its folder says\n", why.message().c_str());
+    say(as_json ? json_text(page) : render(what, page));
+    return {};
+  }
+
+  static Status help(const std::string& name, bool as_json) {
+    json list = json::array();
+    std::string text;
+    for (const Verb& verb : verbs()) {
+      if (!name.empty() && name != verb.name) continue;
+      list.push_back({{"name", verb.name}, {"arguments", verb.arguments}, {"help", verb.help}});
+      const std::string call = verb.name + " " + verb.arguments;
+      text +=
+          "  " + call +
+          (call.size() < 24 ? std::string(24 - call.size(), ' ') : "\n" + std::string(26, ' ')) +
+          verb.help + "\n";
+    }
+    if (list.empty()) return Status(Code::usage, "unknown command '" + name + "'");
+    say(as_json ? list.dump() : text);
+    return {};
+  }
+
+  Status events(const std::string& count, bool as_json) {
+    char* end = nullptr;
+    const unsigned long wanted = std::strtoul(count.c_str(), &end, 10);
+    if (*end != '\0') return Status(Code::usage, "events [N]: '" + count + "' is no number");
+    const std::vector<json> list = newest(events_of(run_, kTail), wanted);
+    say(as_json ? json_text(list) : render_events(list, look_));
+    return {};
+  }
+
+  /// Waits for the end of the diagnosis that was asked for when the event log was so long.
+  Status diagnosis(std::streamoff asked_at, bool as_json) {
+    const auto deadline =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(kDiagnosisMs);
+    while (!interrupted && std::chrono::steady_clock::now() < deadline) {
+      for (const json& event : events_from(run_, asked_at)) {
+        const std::string kind = text_of(event, "kind");
+        if (kind == "diagnosed") {
+          say(as_json ? event.dump() : render_diagnosis(event, look_));
+          return {};
+        }
+        if (kind == "stop_requested" || kind == "finished" || kind == "failed")
+          return Status(Code::unavailable, "the run ends: " + text_of(event, "reason"));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(kLookMs));  // files tell no changes
+    }
+    return Status(Code::deadline,
+                  "the diagnosis has not ended yet; `why diagnosis` shows it once it has");
+  }
+
+  /// The last one.
+  Status why_diagnosis(bool as_json) {
+    const std::vector<json> all = events_of(run_, kAll);
+    for (auto event = all.rbegin(); event != all.rend(); ++event)
+      if (text_of(*event, "kind") == "diagnosed") {
+        say(as_json ? event->dump()
+                    : render_events({*event}, look_) + render_diagnosis(*event, look_));
+        return {};
+      }
+    return Status(Code::usage, "there was no diagnosis; `diagnose all` makes one");
+  }
+
+  Status why(const std::string& number, bool as_json) {
+    if (number == "diagnosis") return why_diagnosis(as_json);
+    std::vector<json> list;
+    int64_t wanted = std::strtoll(number.c_str(), nullptr, 10);
+    const std::vector<json> all = events_of(run_, kAll);
+    auto incident = [](const json& event) {
+      return event.contains("incident") && event["incident"].is_number_integer()
+                 ? event["incident"].get<int64_t>()
+                 : 0;
+    };
+    for (const json& event : all)
+      if (number.empty()) wanted = std::max(wanted, incident(event));
+    for (const json& event : all)
+      if (wanted > 0 && incident(event) == wanted) list.push_back(event);
+    if (list.empty())
+      return Status(Code::usage,
+                    number.empty() ? "there was no incident" : "no incident " + number);
+    say(as_json ? json_text(list) : render_incident(list, look_));
+    return {};
+  }
+
+  /// Redraws in place until a key, Ctrl-C, or the run's end.
+  Status watch(bool as_json) {
+    const bool live = terminal_ && isatty(STDIN_FILENO) && !as_json;
+    std::unique_ptr<RawKeys> keys = live ? std::make_unique<RawKeys>() : nullptr;
+    if (live) std::fputs("\033[2J", stdout);
+    Status status;
+    while (true) {
+      const auto page = current_status(run_.path);
+      if (!page.ok()) {
+        status = page.status();
+        break;
+      }
+      if (!live) {
+        say(as_json ? page->dump() : render_tree(*page, look_));
+        break;
+      }
+      say(frame(*page));
+      const std::string state = page->value("state", "");
+      if (state == "finished" || state == "failed" || RawKeys::pressed(kRedrawMs) || interrupted)
+        break;
+    }
+    return status;
+  }
+
+  /// A screen: the tree as far as it fits, then the newest events.
+  std::string frame(const json& page) const {
+    winsize size{};
+    ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
+    const size_t rows = std::max<size_t>(size.ws_row > 0 ? size.ws_row : 24, 8);
+    const Look look{look_.color, size.ws_col > 0 ? size_t{size.ws_col} : 80};
+    auto lines_of = [](const std::string& text) {
+      std::vector<std::string> lines;
+      for (size_t begin = 0; begin < text.size();) {
+        const size_t end = std::min(text.find('\n', begin), text.size());
+        lines.push_back(text.substr(begin, end - begin));
+        begin = end + 1;
+      }
+      return lines;
+    };
+    std::vector<std::string> tree = lines_of(render_tree(page, look));
+    const size_t below = std::min<size_t>(rows / 3, 6);
+    const size_t room = rows - below - 2;
+    if (tree.size() > room) {
+      tree.resize(room - 1);
+      tree.push_back("...");
+    }
+    tree.emplace_back();
+    for (const std::string& line :
+         lines_of(render_events(newest(events_of(run_, kShortTail), below), look)))
+      tree.push_back(line);
+    std::string out = "\033[H";
+    for (const std::string& line : tree) out += line + "\033[K\n";
+    return out + "\033[J(any key ends this; training goes on)";
+  }
+
+  const RunFolder run_;
+  SupervisorClient client_;
+  const bool json_;
+  bool terminal_ = false;
+  Look look_;
+};
+
+std::string history_file() {
+  const char* home = std::getenv("HOME");
+  return home && *home ? std::string(home) + "/.simplescale_history" : "";
+}
+
+/// What an answer that did not come costs a script: nothing that was asked for is done.
+Status as_exit(const Status& status) {
+  return status.code() == Code::bad_data ? status : Status(Code::usage, status.message());
+}
+
+}  // namespace
+
+Status console_command(const std::string& folder, const std::vector<std::string>& commands,
+                       bool json) {
+  const RunFolder run{folder};
+  SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
+  if (!std::getenv("SIMPLESCALE_LOG")) log::set_level(log::level::err);
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  sigaction(SIGINT, &action, nullptr);
+  Console console(run, loaded.config, json);
+  bool quit = false;
+  for (const std::string& text : commands)
+    if (Status status = console.run(text, quit); !status.ok()) return as_exit(status);
+  if (!commands.empty()) return {};
+  LineEditor editor(history_file(), [&](const auto& before, const std::string& prefix) {
+    return console.complete(before, prefix);
+  });
+  if (editor.terminal()) std::printf("`help` lists the commands, Tab completes, Ctrl-D leaves\n");
+  while (!quit) {
+    const auto line = editor.read(editor.terminal() ? console.prompt() : "");
+    if (!line) break;
+    interrupted = 0;
+    if (Status status = console.run(*line, quit); !status.ok())
+      std::fprintf(stderr, "%s\n", status.message().c_str());
+  }
+  if (editor.terminal() && !quit) std::printf("\n");
+  return {};
+}
+
+}  // namespace simplescale

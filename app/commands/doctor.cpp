@@ -1,0 +1,148 @@
+// `doctor`: is this machine fit for a run? Checks, and what a person would want to know about it.
+// As one of several tasks of Slurm: are all of them (fleet_doctor.hpp)?
+#include <signal.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "app/commands/commands.hpp"
+#include "app/commands/fleet_doctor.hpp"
+#include "app/report.hpp"
+#include "app/slurm/job.hpp"
+#include "runtime/base/process.hpp"
+#include "runtime/base/run_command.hpp"
+#include "runtime/config/config.hpp"
+#include "runtime/diagnostics/diagnose.hpp"
+#include "runtime/run/run_folder.hpp"
+
+extern char** environ;
+
+namespace simplescale {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The nearest folder above `path` that exists.
+std::string existing(fs::path path) {
+  path = fs::absolute(path);
+  std::error_code error;
+  while (!path.empty() && !fs::is_directory(path, error) && path != path.parent_path())
+    path = path.parent_path();
+  return path.string();
+}
+
+/// Variables that change how a run behaves.
+nlohmann::json environment() {
+  nlohmann::json found = nlohmann::json::object();
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string text = *entry;
+    for (const char* prefix : {"UCX_", "NCCL_", "OMP_", "MKL_", "CUDA_", "SLURM_", "SIMPLESCALE_"})
+      if (text.rfind(prefix, 0) == 0)
+        found[text.substr(0, text.find('='))] = text.substr(text.find('=') + 1);
+  }
+  return found;
+}
+
+struct Target {
+  Config config;
+  std::string folder;   // where the run would write
+  std::string meeting;  // a folder for all hosts to meet in, without the name of the start
+};
+
+Result<Target> target_of(const std::string& config_file, Overrides overrides,
+                         const std::string& run) {
+  if (!run.empty()) overrides.push_back("--run.folder=" + run);
+  const std::string here = fs::current_path().string();
+  Target target{{}, here, here + "/.simplescale-doctor-"};
+  std::string path = run;
+  if (!config_file.empty()) {
+    SS_ASSIGN(LoadedConfig loaded, load_config(config_file, overrides));
+    target.config = std::move(loaded.config);
+    path = run_folder(target.config);
+  }
+  if (path.empty()) return target;
+  path = fs::absolute(path).lexically_normal().string();
+  target.folder = existing(path);
+  target.meeting = RunFolder{path}.control() + "/doctor-";
+  return target;
+}
+
+Status check_this_machine(const std::string& folder, bool json) {
+  const std::vector<CheckResult> results = check_machine(folder);
+  utsname name{};
+  uname(&name);
+  const auto memory_gib = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
+                          static_cast<double>(sysconf(_SC_PAGE_SIZE)) / (1u << 30);
+  const unsigned cores = std::thread::hardware_concurrency();
+  if (json) {
+    std::printf("%s\n", nlohmann::json{{"host", name.nodename},
+                                       {"kernel", name.release},
+                                       {"cores", cores},
+                                       {"memory_gib", memory_gib},
+                                       {"version", SIMPLESCALE_VERSION},
+                                       {"environment", environment()},
+                                       {"ok", all_ok(results)},
+                                       {"checks", to_json(results)}}
+                            .dump(1)
+                            .c_str());
+  } else {
+    std::printf("%s: %u cores, %.1f GiB, Linux %s, simplescale %s\n%s", name.nodename, cores,
+                memory_gib, name.release, SIMPLESCALE_VERSION, table(results).c_str());
+    const nlohmann::json variables = environment();
+    for (const auto& [key, value] : variables.items())
+      std::printf("%s=%s\n", key.c_str(), value.get<std::string>().c_str());
+  }
+  std::fflush(stdout);
+  if (all_ok(results)) return {};
+  return Status(Code::gave_up, "this machine is not fit: " + complaints(results));
+}
+
+/// In the shell or script of an allocation: becomes srun over all of its hosts. Returns if it
+/// cannot.
+void become_srun(int hosts, std::vector<std::string> arguments) {
+  // Beside whatever else runs in the allocation, and on all cores.
+  const std::string count = std::to_string(hosts);
+  arguments.insert(
+      arguments.begin(),
+      {"srun", "--overlap", "--nodes=" + count, "--ntasks=" + count, "--ntasks-per-node=1",
+       "--cpu-bind=none", "--kill-on-bad-exit=0", program_folder() + "/simplescale", "doctor"});
+  std::fprintf(stderr, "simplescale: an allocation of %d hosts: %s\n", hosts,
+               shell_text(arguments).c_str());
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  execvp(argv[0], argv.data());
+  std::fprintf(stderr,
+               "simplescale: srun: %s; only this machine is checked. Run the command above where "
+               "srun is\n",
+               std::strerror(errno));
+}
+
+}  // namespace
+
+int doctor_command(const std::string& config_file, Overrides overrides, const std::string& run,
+                   bool json) {
+  auto target = target_of(config_file, overrides, run);
+  if (!target.ok()) return report(target.status());
+  signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of the disk, not a death
+  if (const auto task = slurm_task(); task && task->tasks > 1)
+    return fleet_doctor({target->config, *task, target->meeting + task->instance, json});
+  const int hosts = slurm::allocation_of(environment_variable);
+  if (hosts > 1) {
+    std::vector<std::string> arguments = std::move(overrides);
+    if (!config_file.empty()) arguments.insert(arguments.begin(), config_file);
+    if (!run.empty()) arguments.push_back("--run=" + run);
+    if (json) arguments.emplace_back("--json");
+    become_srun(hosts, std::move(arguments));
+  }
+  return report(check_this_machine(target->folder, json));
+}
+
+}  // namespace simplescale

@@ -1,0 +1,276 @@
+#include "app/commands/fleet_doctor.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <caf/all.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "actors/diagnosis/node_check.hpp"
+#include "app/launch/manifest.hpp"
+#include "app/processes/actor_process.hpp"
+#include "app/report.hpp"
+#include "runtime/base/json_text.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/base/process.hpp"
+#include "runtime/diagnostics/fleet.hpp"
+#include "runtime/run/rendezvous.hpp"
+
+namespace simplescale {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr int kLookupMs = 3'000;
+
+std::string host_of(const slurm::Task& task) {
+  if (!task.host.empty()) return task.host;
+  char name[256] = "";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+std::string text_of(const json& page, const char* key) {
+  const auto found = page.is_object() ? page.find(key) : page.end();
+  return found != page.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+/// What the others measure their links to: it answers, and no more.
+caf::behavior echo() {
+  return {[](const Ping& ping) { return Pong{ping.id, ping.payload}; }};
+}
+
+/// This host's end of the links.
+class Links {
+ public:
+  Links(const FleetDoctorOptions& o, const RunFolder& folder) {
+    auto started = ActorProcess::start(o.config, folder, o.task.instance, 2);
+    if (!started.ok()) {
+      error_ = started.status().message();
+      return;
+    }
+    process_ = started.take();
+    echo_ = process_->system().spawn(echo);
+    process_->transport().publish("node", echo_);
+  }
+  ~Links() {
+    if (!process_) return;
+    caf::anon_send_exit(echo_, caf::exit_reason::user_shutdown);
+    echo_ = nullptr;
+    process_->transport().stop();
+  }
+  Links(const Links&) = delete;
+  Links& operator=(const Links&) = delete;
+
+  /// "": it has none, and nobody can measure a link to it.
+  std::string address() const { return process_ ? process_->transport().address() : ""; }
+
+  /// Twice, and the better figures: all others measure at the same time.
+  std::vector<CheckResult> check(const std::vector<LinkEnd>& ends) {
+    if (!process_) return {{"link", false, 0, "GB/s", error_}};
+    const auto find = [this](const std::string& address) {
+      return process_->transport().lookup(address, "node", kLookupMs);
+    };
+    std::vector<CheckResult> best = check_links(process_->system(), find, ends);
+    const std::vector<CheckResult> again = check_links(process_->system(), find, ends);
+    for (size_t i = 0; i < best.size(); ++i) {
+      const bool better =
+          best[i].unit == "us" ? again[i].value < best[i].value : again[i].value > best[i].value;
+      if (again[i].ok && (!best[i].ok || better)) best[i] = again[i];
+    }
+    return best;
+  }
+
+ private:
+  std::unique_ptr<ActorProcess> process_;
+  caf::actor echo_;
+  std::string error_;
+};
+
+/// To the next tasks of these, by task.
+std::map<int, LinkEnd> links_of(const Meeting& meeting, int task, const std::set<int>& tasks) {
+  std::vector<std::string> order;
+  for (const int other : tasks) order.push_back(std::to_string(other));
+  std::map<int, LinkEnd> known;
+  const auto peers = link_peers(order, std::to_string(task), [&](const std::string& name) {
+    const int other = std::atoi(name.c_str());
+    const json page = meeting.told("here", other);
+    known[other] = {text_of(page, "host"), text_of(page, "address")};
+    return !known[other].address.empty();
+  });
+  std::map<int, LinkEnd> ends;
+  for (const std::string& name : peers) ends.insert(known.extract(std::atoi(name.c_str())));
+  return ends;
+}
+
+/// Nobody is at fault for links to those who then did not report.
+void forgive_links(std::vector<CheckResult>& checks, const json& peers,
+                   const std::set<int>& reported) {
+  if (!peers.is_array() || peers.empty()) return;
+  for (const json& peer : peers)
+    if (peer.is_number_integer() && reported.contains(peer.get<int>())) return;
+  std::erase_if(checks, [](const CheckResult& r) { return !r.ok && r.check.starts_with("link"); });
+}
+
+/// The hosts of all tasks, also of those that did not come; "task 3" where nobody knows.
+std::vector<std::string> names_of(const Meeting& meeting, int tasks, const std::set<int>& here) {
+  std::string list = environment_variable("SLURM_STEP_NODELIST");
+  if (list.empty()) list = environment_variable("SLURM_JOB_NODELIST");
+  const std::vector<std::string> hosts = slurm::hosts_of(list);
+  const std::string per_node = environment_variable("SLURM_STEP_TASKS_PER_NODE");
+  std::vector<std::string> told, known;
+  for (int task = 0; task < tasks; ++task) {
+    told.push_back(here.contains(task) ? text_of(meeting.told("here", task), "host") : "");
+    known.push_back(slurm::host_of_task(hosts, per_node, task));
+  }
+  bool agrees = true;  // tasks may be distributed in other ways
+  for (size_t i = 0; i < told.size(); ++i)
+    if (!told[i].empty() && told[i] != known[i]) agrees = false;
+  for (size_t i = 0; i < told.size(); ++i)
+    if (told[i].empty())
+      told[i] = agrees && !known[i].empty() ? known[i] : fmt::format("task {}", i);
+  return told;
+}
+
+struct Verdict {
+  std::vector<MachineReport> machines;  // by task
+  std::vector<std::string> hosts;       // of theirs
+  std::string exclude;                  // for Slurm
+  bool fit() const { return std::ranges::all_of(machines, is_fit); }
+};
+
+Verdict judge(const Meeting& meeting, const FleetDoctorOptions& o, const std::set<int>& here,
+              const std::set<int>& examined, const std::set<int>& reported) {
+  Verdict verdict;
+  verdict.hosts = names_of(meeting, o.task.tasks, here);
+  for (int task = 0; task < o.task.tasks; ++task) {
+    const std::string& host = verdict.hosts[static_cast<size_t>(task)];
+    MachineReport machine{host, {}, ""};
+    if (std::ranges::count(verdict.hosts, host) > 1) machine.name += "/" + std::to_string(task);
+    const json page = meeting.told("report", task);
+    if (page.is_object() && page.contains("checks")) machine.checks = from_json(page["checks"]);
+    if (page.is_object() && page.contains("peers"))
+      forgive_links(machine.checks, page["peers"], reported);
+    if (!here.contains(task))
+      machine.missing = fmt::format("it did not come within {} s: is it up, and does it see {}?",
+                                    o.config.cluster.join_timeout_ms / 1000, o.folder);
+    else if (!examined.contains(task))
+      machine.missing = "it came, but did not end its examination";
+    else if (!reported.contains(task) || machine.checks.empty())
+      machine.missing = "it ended its examination, but not that of its links";
+    verdict.machines.push_back(std::move(machine));
+  }
+  compare(verdict.machines);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < verdict.machines.size(); ++i)
+    if (!is_fit(verdict.machines[i]) && slurm::valid_node_name(verdict.hosts[i]))
+      names.push_back(verdict.hosts[i]);
+  verdict.exclude = slurm::merged_nodes("", names);
+  return verdict;
+}
+
+/// On stdout for people or programs, and the end of it in a line on stderr.
+Status show(const Verdict& verdict, const FleetDoctorOptions& o) {
+  if (o.json) {
+    json machines = fleet_json(verdict.machines);
+    for (size_t i = 0; i < machines.size(); ++i) {
+      machines[i]["task"] = i;
+      machines[i]["host"] = verdict.hosts[i];
+    }
+    const json page = {{"instance", o.task.instance},
+                       {"tasks", o.task.tasks},
+                       {"ok", verdict.fit()},
+                       {"exclude", verdict.exclude},
+                       {"machines", std::move(machines)}};
+    std::printf("%s\n", json_text(page, 1).c_str());
+  } else {
+    std::printf("%s%s", fleet_table(verdict.machines).c_str(),
+                fleet_complaints(verdict.machines).c_str());
+    if (verdict.fit())
+      std::printf("all %zu are fit; %s\n", verdict.machines.size(), program_facts().c_str());
+    else if (!verdict.exclude.empty())
+      std::printf("without them: --exclude=%s\n", verdict.exclude.c_str());
+  }
+  std::fflush(stdout);
+  if (verdict.fit()) return {};
+  const auto unfit =
+      std::ranges::count_if(verdict.machines, [](const auto& m) { return !is_fit(m); });
+  const auto first =
+      std::ranges::find_if(verdict.machines, [](const auto& m) { return !is_fit(m); });
+  return Status(
+      Code::gave_up,
+      fmt::format("{} of {} not fit; {}: {}{}", unfit, verdict.machines.size(), first->name,
+                  complaint(*first),
+                  verdict.exclude.empty() ? "" : "; without them: --exclude=" + verdict.exclude));
+}
+
+/// The exit code.
+Result<int> examine(const FleetDoctorOptions& o) {
+  const slurm::Task& task = o.task;
+  const std::string host = host_of(task);
+  SS_ASSIGN(const Meeting meeting,
+            Meeting::come(o.folder, task.task, task.tasks, o.config.cluster.join_timeout_ms));
+  Links links(o, meeting.folder());
+  SS_RETURN_IF_ERROR(meeting.tell("here", {{"host", host}, {"address", links.address()}}));
+  const std::set<int> here = meeting.wait("here", [&](const std::set<int>& late) {
+    int lowest = 0;
+    while (late.contains(lowest)) ++lowest;
+    if (lowest == task.task)
+      std::fprintf(stderr, "simplescale: waiting for %zu of %d tasks, the first is task %d\n",
+                   late.size(), task.tasks, *late.begin());
+  });
+  std::vector<CheckResult> results = check_machine(o.folder);
+  SS_RETURN_IF_ERROR(meeting.tell("machine", json::object()));
+  const std::set<int> examined = meeting.wait("machine");  // links are measured on idle machines
+  json peers = json::array();
+  std::vector<LinkEnd> ends;
+  for (const auto& [peer, end] : links_of(meeting, task.task, examined)) {
+    peers.push_back(peer);
+    ends.push_back(end);
+  }
+  for (CheckResult& result : links.check(ends)) results.push_back(std::move(result));
+  results.push_back({"program", true, 0, "", program_facts()});
+  SS_RETURN_IF_ERROR(
+      meeting.tell("report", {{"checks", to_json(results)}, {"peers", std::move(peers)}}));
+  std::set<int> reported = meeting.wait("report");
+
+  const bool mine = meeting.concludes();
+  int code = 0;
+  if (mine) {
+    code = report(show(judge(meeting, o, here, examined, reported), o));
+    SS_RETURN_IF_ERROR(meeting.conclude({{"code", code}}));
+  } else {
+    SS_ASSIGN(const json page, meeting.conclusion());
+    code = page.value("code", exit_code(Code::internal));
+  }
+  reported.erase(task.task);
+  meeting.leave(mine, reported);
+  if (mine) {  // what was made for this alone
+    std::error_code error;
+    const std::filesystem::path control = std::filesystem::path(o.folder).parent_path();
+    if (control.filename() == "control" && std::filesystem::remove(control, error))
+      std::filesystem::remove(control.parent_path(), error);
+  }
+  return code;
+}
+
+}  // namespace
+
+int fleet_doctor(const FleetDoctorOptions& options) {
+  // That others have ended is no news at the end.
+  if (environment_variable("SIMPLESCALE_LOG").empty()) log::set_level(log::level::err);
+  auto code = examine(options);
+  if (code.ok()) return *code;
+  const Code as = code.status().code() == Code::io ? Code::io : Code::gave_up;
+  return report(Status(as, host_of(options.task) + ": " + code.status().message()));
+}
+
+}  // namespace simplescale

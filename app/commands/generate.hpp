@@ -1,0 +1,36 @@
+// The commands of simplescale-compute that need no run: generate, evaluate, logits.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/base/status.hpp"
+
+namespace simplescale {
+
+struct GenerateOptions {
+  std::string checkpoint, prompt;
+  int max_tokens = 64, top_k = 0;
+  double temperature = 1.0;
+  uint64_t seed = 1;
+};
+/// Prints the prompt and what follows it. The same seed gives the same text.
+Status generate_command(const GenerateOptions& options);
+
+struct EvaluateOptions {
+  std::string checkpoint, data;
+  int64_t samples = 0;
+  bool json = false;
+};
+/// Prints the mean loss in nats a token and exp of it.
+Status evaluate_command(const EvaluateOptions& options);
+
+struct LogitsOptions {
+  std::string checkpoint, data, out;
+  int64_t samples = 1;
+};
+/// Writes the logits of the first samples of `data` to `out`, a .npy file of float32 (samples, T,
+/// V): for comparisons with other programs.
+Status logits_command(const LogitsOptions& options);
+
+}  // namespace simplescale

@@ -1,0 +1,102 @@
+// `logs`: the files of RUN/logs as one, by time; with --follow until Ctrl-C. It only reads files,
+// so it works on a run that is over, and costs one that trains nothing.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "app/commands/commands.hpp"
+#include "runtime/base/regex.hpp"
+#include "runtime/observe/log_merge.hpp"
+#include "runtime/run/run_folder.hpp"
+
+namespace simplescale {
+
+namespace {
+
+volatile sig_atomic_t interrupted = 0;
+void on_interrupt(int) {
+  interrupted = 1;
+}
+
+/// The lines of a record: those without a stamp are told whose they are.
+void print(const std::string& name, const LogRecord& record, bool color) {
+  const char* paint = nullptr;
+  const size_t first_end = record.text.find('\n');
+  const std::string_view head = std::string_view(record.text).substr(0, first_end);
+  if (color && head.find(" error ") != std::string_view::npos) paint = "\033[31m";
+  if (color && head.find(" warning ") != std::string_view::npos) paint = "\033[33m";
+  for (size_t begin = 0; begin < record.text.size();) {
+    const size_t end = std::min(record.text.find('\n', begin), record.text.size());
+    const std::string line = record.text.substr(begin, end - begin);
+    const std::string tag = stamp_of(line).empty() ? name + ": " : "";
+    std::printf("%s%s%s%s\n", tag.c_str(), paint ? paint : "", line.c_str(),
+                paint ? "\033[0m" : "");
+    begin = end + 1;
+  }
+}
+
+/// Whether a line of the record matches; what continues a record is shown if that was.
+class Filter {
+ public:
+  explicit Filter(std::optional<Regex> regex) : regex_(std::move(regex)) {}
+  bool shows(const std::string& name, const LogRecord& record) {
+    if (!regex_) return true;
+    bool& shown = shown_[name];
+    if (!record.continued) shown = false;
+    for (size_t begin = 0; begin < record.text.size() && !shown;) {
+      const size_t end = std::min(record.text.find('\n', begin), record.text.size());
+      shown = regex_->matches(record.text.substr(begin, end - begin).c_str());
+      begin = end + 1;
+    }
+    return shown;
+  }
+
+ private:
+  std::optional<Regex> regex_;
+  std::map<std::string, bool> shown_;
+};
+
+}  // namespace
+
+Status logs_command(const std::string& run, const std::string& who, bool follow,
+                    const std::string& grep) {
+  const std::string folder = RunFolder{run}.logs();
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error))
+    return Status(Code::bad_data, "there is no folder " + folder + "; is " + run + " a run?");
+  std::optional<Regex> regex;
+  if (!grep.empty()) {
+    SS_ASSIGN(regex, Regex::compile(grep));
+  }
+  Filter filter(std::move(regex));
+  const bool color = isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR");
+  LogMerger merger(folder, who);
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  if (follow) sigaction(SIGINT, &action, nullptr);
+  while (true) {
+    merger.read(follow, [&](const std::string& name, const LogRecord& record) {
+      if (filter.shows(name, record)) print(name, record, color);
+      return !interrupted;
+    });
+    if (std::fflush(stdout) != 0 || interrupted || !follow) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // shared folders tell no changes
+  }
+  if (!follow && merger.names().empty()) {
+    LogMerger all(folder, "");
+    all.read(false, [](const std::string&, const LogRecord&) { return false; });
+    std::string names;
+    for (const std::string& name : all.names()) names += " " + name;
+    return Status(Code::usage, "no log of '" + who + "' in " + folder + "; there are:" + names);
+  }
+  return {};
+}
+
+}  // namespace simplescale

@@ -1,0 +1,45 @@
+#include "app/commands/runs.hpp"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "runtime/exports/plot.hpp"
+#include "runtime/exports/summary.hpp"
+
+namespace simplescale {
+
+Status runs_command(const std::string& folder, bool json) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error))
+    return Status(Code::bad_data, folder + " is no folder; name the one that holds the runs");
+  std::vector<RunSummary> runs;
+  for (const std::string& run : find_runs(folder))
+    if (auto summary = summarize(run); summary.ok()) runs.push_back(summary.take());
+  if (json)
+    std::fputs(summary_json(runs).c_str(), stdout);
+  else if (runs.empty())
+    std::printf("no runs in %s\n", folder.c_str());
+  else
+    std::fputs(summary_table(runs, folder).c_str(), stdout);
+  return {};
+}
+
+Status plot_command(const std::vector<std::string>& folders, const std::string& output) {
+  std::vector<PlotRun> plots;
+  for (const std::string& folder : folders) {
+    const std::vector<std::string> runs = find_runs(folder);
+    if (runs.empty()) return Status(Code::bad_data, folder + " is no run folder and holds none");
+    for (const std::string& run : runs) {
+      PlotRun plot;
+      SS_ASSIGN(const RunSummary summary, summarize(run, &plot.records));
+      plot.name = summary.name;
+      plots.push_back(std::move(plot));
+    }
+  }
+  if (Status drawn = draw_plot(plots, output); !drawn.ok())
+    return drawn.code() == Code::not_found ? Status(Code::bad_data, drawn.message()) : drawn;
+  std::printf("%s\n", output.c_str());
+  return {};
+}
+
+}  // namespace simplescale

@@ -1,0 +1,272 @@
+// `sweep`: a queue of runs on this machine, each a process of `train`, or a job array of Slurm.
+// What is finished is left alone, so that an interrupted sweep goes on.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+
+#include "app/commands/runs.hpp"
+#include "app/launch/prepare_data.hpp"
+#include "app/launch/run_start.hpp"
+#include "app/slurm/job.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/base/process.hpp"
+#include "runtime/config/schema.hpp"
+#include "runtime/config/sweep.hpp"
+#include "runtime/data/data_location.hpp"
+#include "runtime/exports/plot.hpp"
+#include "runtime/exports/summary.hpp"
+
+namespace simplescale {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Run {
+  std::string name, folder;
+  Overrides overrides;
+};
+struct Sweep {
+  std::string config_file, folder;
+  LoadedConfig base;
+  bool own_data = false;  // runs differ in how their tokens are made
+  std::vector<Run> runs;
+};
+
+bool makes_other_tokens(const std::string& key) {
+  return key.starts_with("data.") || key.starts_with("tokenizer.") || key == "model.preset" ||
+         key == "model.vocab";
+}
+
+/// All runs with their keys; every one is checked before the first starts.
+Result<Sweep> plan_sweep(const SweepOptions& options) {
+  Sweep sweep;
+  sweep.config_file = options.config;
+  Overrides overrides = options.overrides;
+  if (!options.folder.empty()) overrides.push_back("--run.folder=" + options.folder);
+  SS_ASSIGN(sweep.base, load_config(options.config, overrides));
+  const Config& base = sweep.base.config;
+  sweep.folder = fs::absolute(run_folder(base)).lexically_normal().string();
+  if (sweep.folder.size() > 1 && sweep.folder.back() == '/') sweep.folder.pop_back();
+  SS_ASSIGN(const std::vector<SweepRun> runs, expand_sweep(base));
+  for (const SweepAxis& axis : base.sweep.keys)
+    sweep.own_data = sweep.own_data || makes_other_tokens(axis.key);
+  // Tokens are made once; a tokenizer depends on run.seed, which may be what differs.
+  const std::string tokens = fs::absolute(data_folder(base)).lexically_normal().string();
+  const bool prepared = !sweep.own_data && !source_is_tokens(base);
+  for (const SweepRun& planned : runs) {
+    Run run{planned.name, sweep.folder + "/" + planned.name, overrides};
+    for (const std::string& text : planned.overrides) run.overrides.push_back(text);
+    run.overrides.push_back("--run.name=" + run.name);
+    run.overrides.push_back("--run.folder=" + run.folder);
+    run.overrides.push_back("--sweep.seeds=[]");
+    run.overrides.push_back("--sweep.keys={}");
+    if (sweep.own_data) run.overrides.push_back("--data.folder=" + tokens + "/" + run.name);
+    if (!base.checkpoint.folder.empty())
+      run.overrides.push_back("--checkpoint.folder=" +
+                              fs::absolute(base.checkpoint.folder).lexically_normal().string() +
+                              "/" + run.name);
+    SS_ASSIGN(const LoadedConfig loaded, load_config(options.config, run.overrides));
+    const auto plan = make_plan(loaded);
+    if (!plan.ok()) return plan.status().in(run.name);
+    if (prepared) {
+      run.overrides.push_back("--data.source=" + tokens);
+      run.overrides.push_back("--data.format=prepared");
+    }
+    sweep.runs.push_back(std::move(run));
+  }
+  return sweep;
+}
+
+/// Makes the sweep's folder, or checks that the one there is of this sweep.
+Status open_sweep_folder(const Sweep& sweep) {
+  const std::string path = sweep.folder + "/sweep.toml";
+  std::error_code error;
+  if (fs::exists(path, error)) {
+    SS_ASSIGN(const LoadedConfig before, load_config(path));
+    for (const char* key : {"sweep.mode", "sweep.seeds", "sweep.keys"}) {
+      const std::string was = schema::to_toml(schema::find(key)->in(before.config)),
+                        now = schema::to_toml(schema::find(key)->in(sweep.base.config));
+      if (was != now)
+        return Status(Code::bad_config, sweep.folder + " holds another sweep: " + key + " was " +
+                                            was + " and is now " + now +
+                                            "; start anew with --run=FOLDER");
+    }
+    return {};
+  }
+  if (fs::exists(sweep.folder, error) && !fs::is_empty(sweep.folder, error))
+    return Status(
+        Code::bad_config,
+        sweep.folder + " exists, is not empty and is no sweep's; choose another with --run=FOLDER");
+  fs::create_directories(sweep.folder + "/logs", error);
+  if (error)
+    return Status(Code::bad_config, "cannot make " + sweep.folder + ": " + error.message());
+  return write_file_atomic(path, to_toml(sweep.base.config));
+}
+
+std::string state_of(const Run& run) {
+  const auto summary = summarize(run.folder);
+  return summary.ok() ? summary->state : "new";
+}
+
+/// A line on the terminal or in a log.
+void say(const Sweep& sweep, size_t i, const std::string& text) {
+  std::printf("[%zu/%zu] %s: %s\n", i + 1, sweep.runs.size(), sweep.runs[i].name.c_str(),
+              text.c_str());
+  std::fflush(stdout);
+}
+
+volatile sig_atomic_t interrupts = 0;
+void on_interrupt(int) {
+  interrupts = interrupts + 1;
+}
+
+/// `train` in a process of its own; its exit code, -1 for a signal. Interrupts are passed on.
+Result<int> train(const Sweep& sweep, const Run& run, const std::string& log) {
+  SpawnOptions command;
+  command.argv = {program_folder() + "/simplescale", "train", sweep.config_file};
+  command.argv.insert(command.argv.end(), run.overrides.begin(), run.overrides.end());
+  command.output = log;
+  command.death_signal = SIGTERM;  // without us it saves and ends
+  SS_ASSIGN(const pid_t pid, spawn(command));
+  int status = 0, passed = 0;
+  while (waitpid(pid, &status, WNOHANG) == 0) {
+    if (interrupts > passed) {
+      ++passed;
+      kill(pid, SIGINT);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // waitpid misses signals
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/// The last line of a log, which says why a command failed.
+std::string last_words(const std::string& log) {
+  const auto text = read_text(log);
+  if (!text.ok()) return "";
+  const size_t end = text->find_last_not_of('\n');
+  if (end == std::string::npos) return "";
+  const size_t begin = text->rfind('\n', end);
+  return text->substr(begin == std::string::npos ? 0 : begin + 1, end - begin).substr(0, 300);
+}
+
+/// Returns how many failed.
+Result<size_t> train_all(const Sweep& sweep) {
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  size_t failed = 0;
+  for (size_t i = 0; i < sweep.runs.size() && interrupts == 0; ++i) {
+    const Run& run = sweep.runs[i];
+    const std::string state = state_of(run), log = sweep.folder + "/logs/" + run.name + ".log";
+    if (state == "finished") {
+      say(sweep, i, "is finished");
+      continue;
+    }
+    if (RunLock::held(RunFolder{run.folder})) {
+      say(sweep, i, "another process trains it");
+      continue;
+    }
+    say(sweep, i, state == "new" ? "begins" : "goes on");
+    SS_ASSIGN(const int code, train(sweep, run, log));
+    const auto summary = summarize(run.folder);
+    if (code == 0 && summary.ok()) {
+      say(sweep, i,
+          summary->state + " at step " + std::to_string(summary->step) +
+              (summary->loss ? ", loss " + std::to_string(*summary->loss) : ""));
+      continue;
+    }
+    ++failed;
+    say(sweep, i,
+        (code < 0 ? "was killed" : "failed with exit code " + std::to_string(code)) + ": " +
+            last_words(log) + " (its output: " + log + ")");
+  }
+  return failed;
+}
+
+/// The table and the plot of what there is by now.
+Status summarize_all(const Sweep& sweep) {
+  std::vector<RunSummary> table;
+  std::vector<PlotRun> plots;
+  for (const Run& run : sweep.runs) {
+    PlotRun plot{run.name, {}};
+    auto summary = summarize(run.folder, &plot.records);
+    if (!summary.ok()) summary = RunSummary{run.folder, run.name, "new"};
+    table.push_back(summary.take());
+    plots.push_back(std::move(plot));
+  }
+  const std::string text = summary_table(table, sweep.folder);
+  std::printf("\n%s\n", text.c_str());
+  SS_RETURN_IF_ERROR(write_file_atomic(sweep.folder + "/summary.txt", text));
+  SS_RETURN_IF_ERROR(write_file_atomic(sweep.folder + "/summary.json", summary_json(table)));
+  const std::string picture = sweep.folder + "/summary.svg";
+  if (Status drawn = draw_plot(plots, picture); !drawn.ok())
+    log::warn("no plot: {}", drawn.message());
+  else
+    std::printf("table and plot: %s/summary.txt, summary.json, summary.svg\n",
+                sweep.folder.c_str());
+  std::fflush(stdout);
+  return {};
+}
+
+Status submit_all(const Sweep& sweep, bool dry_run) {
+  for (const SweepAxis& axis : sweep.base.config.sweep.keys)
+    if (axis.key.starts_with("cluster.") || axis.key.starts_with("slurm."))
+      return Status(Code::bad_config,
+                    axis.key +
+                        " differs among the runs, and the elements of a job array are of "
+                        "one size; leave out --submit, or submit each run by itself");
+  std::vector<std::string> folders;
+  std::string first;
+  for (const Run& run : sweep.runs) {
+    if (state_of(run) == "finished" || RunLock::held(RunFolder{run.folder})) continue;
+    SS_ASSIGN(const BatchFile batch, write_batch_file(sweep.config_file, run.overrides, ""));
+    if (first.empty()) first = batch.script;
+    folders.push_back(batch.run);
+  }
+  if (folders.empty()) {
+    std::printf("nothing to submit: every run is finished or trains\n");
+    return {};
+  }
+  SS_ASSIGN(const std::string script,
+            slurm::array_script(first, sweep.base.config.run.name, sweep.folder, folders));
+  const std::string file = sweep.folder + "/submit.sh";
+  SS_RETURN_IF_ERROR(write_file_atomic(file, script));
+  std::fputs(script.c_str(), stdout);
+  std::fflush(stdout);
+  if (dry_run) return {};
+  SS_ASSIGN(const std::string job, submit_batch_file(file));
+  std::printf(
+      "\nsubmitted as job array %s; the table, at any time: simplescale sweep %s --summary "
+      "--run=%s\n",
+      job.c_str(), sweep.config_file.c_str(), sweep.folder.c_str());
+  return {};
+}
+
+}  // namespace
+
+Status sweep_command(SweepOptions options) {
+  SS_ASSIGN(const Sweep sweep, plan_sweep(options));
+  SS_RETURN_IF_ERROR(open_sweep_folder(sweep));
+  if (options.summary) return summarize_all(sweep);
+  if (!sweep.own_data) SS_RETURN_IF_ERROR(prepare_data(sweep.base.config));
+  if (options.submit) return submit_all(sweep, options.dry_run);
+  SS_ASSIGN(const size_t failed, train_all(sweep));
+  SS_RETURN_IF_ERROR(summarize_all(sweep));
+  if (failed > 0)
+    return Status(Code::gave_up, std::to_string(failed) + " of " +
+                                     std::to_string(sweep.runs.size()) +
+                                     " runs failed; the same command tries them again");
+  if (interrupts > 0) std::printf("the same command goes on from here\n");
+  return {};
+}
+
+}  // namespace simplescale

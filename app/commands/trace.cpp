@@ -1,0 +1,40 @@
+// `trace`: one file for Perfetto from what the processes of a run have written. It only reads the
+// run's folder, so it works on a run that is over, and costs one that trains nothing.
+#include <cstdio>
+
+#include "app/commands/commands.hpp"
+#include "runtime/base/files.hpp"
+#include "runtime/exports/trace_merge.hpp"
+
+namespace simplescale {
+
+Status trace_command(const std::string& run, const std::string& name, const std::string& output,
+                     bool list) {
+  const RunFolder folder{run};
+  const std::vector<std::string> names = trace_names(folder);
+  if (names.empty())
+    return Status(Code::bad_data,
+                  "there are no traces in " + folder.traces() +
+                      "; choose steps by metrics.trace_steps, or `trace` in the run's console");
+  if (list) {
+    for (const std::string& known : names) std::printf("%s\n", known.c_str());
+    return {};
+  }
+  const std::string& chosen = name.empty() ? names.back() : name;
+  auto merged = merge_trace(folder, chosen);
+  if (!merged.ok())
+    return Status(
+        Code::bad_data,
+        merged.status().message() +
+            (merged.status().code() == Code::not_found ? "; --list shows which there are" : ""));
+  const std::string file = output.empty() ? folder.traces() + "/" + chosen + ".json" : output;
+  SS_RETURN_IF_ERROR(write_file_atomic(file, merged->json));
+  for (const std::string& note : merged->notes) std::fprintf(stderr, "%s\n", note.c_str());
+  std::printf(
+      "%s: %zu processes, %zu events, %zu messages, %.1f ms; open it at "
+      "https://ui.perfetto.dev\n",
+      file.c_str(), merged->processes, merged->events, merged->messages, merged->ms);
+  return {};
+}
+
+}  // namespace simplescale

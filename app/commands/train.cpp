@@ -1,0 +1,154 @@
+// `train`: checks everything that can be checked, makes or finds the run's folder, starts a node
+// agent per node on this machine (or is one, inside an srun: slurm_task.cpp), and shows how it
+// goes.
+#include <dlfcn.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "app/commands/commands.hpp"
+#include "app/launch/agent_launcher.hpp"
+#include "app/launch/run_start.hpp"
+#include "app/launch/run_view.hpp"
+#include "app/processes/agent.hpp"
+#include "app/processes/supervisor_process.hpp"
+#include "app/slurm/job.hpp"
+#include "runtime/base/process.hpp"
+#include "runtime/base/shared_memory.hpp"
+#include "runtime/config/preflight.hpp"
+#include "runtime/data/data_location.hpp"
+#include "runtime/run/epoch.hpp"
+#include "runtime/run/folder_watch.hpp"
+#include "runtime/run/run_folder.hpp"
+
+namespace simplescale {
+
+namespace {
+
+const char* variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value && *value ? value : nullptr;
+}
+
+/// GPUs that are asked for by name have to be there.
+Status check_device(const Config& config) {
+  if (config.cluster.device != DeviceKind::cuda) return {};
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!driver)
+    return Status(Code::bad_config,
+                  "cluster.device = \"cuda\": this host has no NVIDIA driver (libcuda.so.1); "
+                  "\"auto\" takes what is there");
+  dlclose(driver);
+  return {};
+}
+
+/// Everything before the first process. Leaves the run's folder ready.
+Result<RunLock> get_ready(const Config& config, const Plan& plan, int trainers_on_host,
+                          bool oversubscribe) {
+  const RunFolder run{run_folder(config)};
+  SS_RETURN_IF_ERROR(check_run_folder(run, config));  // a foreign one stays as it is
+  // The port that a living run of this folder listens on is not what is wrong.
+  if (RunLock::held(run)) SS_RETURN_IF_ERROR(lock_run(run).status());
+  SS_RETURN_IF_ERROR(check_device(config));
+  PreflightInput input;
+  input.trainers_on_host = trainers_on_host;
+  input.oversubscribe = oversubscribe;
+  input.prepares_data = to_be_prepared(config);
+  SS_RETURN_IF_ERROR(preflight(config, plan, input));
+  SS_RETURN_IF_ERROR(ready_data(config, plan));
+  SS_ASSIGN(RunLock lock, lock_run(run));
+  SS_RETURN_IF_ERROR(open_run_folder(run, config));
+  return lock;
+}
+
+volatile sig_atomic_t interrupts = 0;
+void on_interrupt(int) {
+  interrupts = interrupts + 1;
+}
+
+/// Nodes that have an agent: those that train and those that wait.
+int agents(const Config& config) {
+  return static_cast<int>(config.cluster.nodes + config.cluster.spares);
+}
+
+/// All nodes on this machine: starts the agents, passes signals on, shows progress, collects the
+/// exit codes.
+Status train_here(const Config& config, const Plan& plan, const std::string& config_file,
+                  bool oversubscribe) {
+  const RunFolder run{run_folder(config)};
+  const int nodes = plan.topology.nodes + static_cast<int>(config.cluster.spares);
+  const int trainers = nodes * plan.topology.trainers_per_node;
+  SS_ASSIGN(const RunLock lock, get_ready(config, plan, trainers, oversubscribe));
+  const std::string instance = unique_id();
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+
+  RunView view(run, config, plan, config_file);
+  SS_RETURN_IF_ERROR(EpochFiles(run, instance).begin());
+  const int cores = usable_cores();
+  Keeper keeper(run, config, instance, threads_per_trainer(config, cores, plan.topology.world()));
+  auto gone = std::make_shared<std::atomic<bool>>(false);
+  const FolderWatch folder_watch(run, [gone] { *gone = true; });
+  std::optional<std::chrono::steady_clock::time_point> gone_at;
+  for (int node = 0; node < agents(config); ++node) SS_RETURN_IF_ERROR(keeper.start(node));
+  const std::chrono::milliseconds shutdown(config.supervision.shutdown_ms);
+  int passed = 0;
+  while (keeper.look()) {
+    if (interrupts > passed) {
+      ++passed;
+      view.say(passed == 1 ? "stopping after this step, and saving (again: at once)"
+                           : "stopping at once");
+      keeper.signal(passed > 2 ? SIGKILL : SIGINT);
+    }
+    if (*gone && !gone_at) {  // agents end by themselves
+      gone_at = std::chrono::steady_clock::now();
+      keeper.expect_end();
+      view.say(run_is_gone(run));
+    }
+    if (gone_at && std::chrono::steady_clock::now() - *gone_at > 2 * shutdown)
+      keeper.signal(SIGKILL);
+    view.update();
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(20));  // a view for people, not a synchronisation
+  }
+  keeper.end_others(config.supervision.shutdown_ms);
+  unlink_shared_memory("ss-" + instance + "-");
+  if (folder_is_gone(run)) return Status(Code::io, run_is_gone(run) + "; all its processes ended");
+  return view.end(keeper.exit_code(), keeper.dead(), keeper.reason());
+}
+
+}  // namespace
+
+Status train_command(const std::string& config_file, Overrides overrides, const std::string& run,
+                     bool oversubscribe) {
+  SS_ASSIGN(RunStart start, run_start(config_file, std::move(overrides), run));
+  if (const auto task = slurm_task()) return train_in_slurm(std::move(start), *task, oversubscribe);
+  if (std::getenv("SLURM_JOB_ID"))
+    std::fprintf(stderr,
+                 "simplescale: not started by srun: all nodes run on this host; to use the "
+                 "allocation: srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 simplescale "
+                 "train ...\n");
+  return train_here(start.config, start.plan, config_file, oversubscribe);
+}
+
+int agent_command(const std::string& run, const std::string& node) {
+  const char* instance = variable("SIMPLESCALE_INSTANCE");
+  return run_agent_process({run, std::atoi(node.c_str()), instance ? instance : unique_id()});
+}
+
+int supervisor_command(const std::string& run, const std::string& node,
+                       const std::string& standby_of) {
+  const char* instance = variable("SIMPLESCALE_INSTANCE");
+  return run_supervisor_process({run, node, instance ? instance : unique_id(), standby_of});
+}
+
+}  // namespace simplescale

@@ -1,0 +1,132 @@
+#include "app/launch/agent_launcher.hpp"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "runtime/base/files.hpp"
+#include "runtime/base/log.hpp"
+
+namespace simplescale {
+
+namespace {
+constexpr auto kRestartAfter = std::chrono::seconds(1);
+
+/// control/end.json of this start of the run, or null.
+nlohmann::json end_page(const RunFolder& run, const std::string& instance) {
+  const auto text = read_text(run.end());
+  if (!text.ok()) return {};
+  auto page = nlohmann::json::parse(*text, nullptr, false);
+  if (!page.is_object() || !page.contains("instance") || page["instance"] != instance ||
+      !page.contains("exit") || !page["exit"].is_number_integer())
+    return {};
+  return page;
+}
+}  // namespace
+
+Keeper::Keeper(RunFolder run, const Config& config, std::string instance, int threads)
+    : run_(std::move(run)), config_(config), instance_(std::move(instance)), threads_(threads) {
+  // A supervisor whose agent is killed becomes our child: it is reaped, and waited for at the end.
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+Keeper::~Keeper() {
+  for (auto& [node, agent] : agents_)
+    if (agent.pid > 0) kill(agent.pid, SIGKILL);
+}
+
+Status Keeper::start(int node) {
+  SpawnOptions command;
+  command.argv = {program_folder() + "/simplescale",
+                  "agent",
+                  "--run",
+                  run_.path,
+                  "--node",
+                  std::to_string(node)};
+  command.environment = {{"SIMPLESCALE_INSTANCE", instance_},
+                         {"SIMPLESCALE_THREADS", std::to_string(threads_)}};
+  command.output = run_.logs() + "/n" + std::to_string(node) + ".log";
+  command.death_signal = SIGTERM;  // without us it saves and ends
+  command.signals_wait = true;     // until it can, at its very beginning, too
+  SS_ASSIGN(const pid_t pid, spawn(command));
+  agents_[node].pid = pid;
+  return {};
+}
+
+bool Keeper::run_is_over() const {
+  return !end_page(run_, instance_).is_null();
+}
+
+void Keeper::ended(Agent& agent, int node, int status) {
+  agent.pid = 0;
+  if (WIFEXITED(status)) {
+    codes_.push_back(WEXITSTATUS(status));
+    return;
+  }
+  const std::string what =
+      "n" + std::to_string(node) + " was killed by signal " + std::to_string(WTERMSIG(status));
+  dead_ += " " + what + ";";
+  if (stopping_ || run_is_over() || agent.restarts >= config_.supervision.max_restarts) return;
+  ++agent.restarts;
+  agent.due = true;
+  agent.due_at = Clock::now() + kRestartAfter;
+}
+
+bool Keeper::look() {
+  int status = 0;
+  for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
+    for (auto& [node, agent] : agents_)
+      if (agent.pid == pid) ended(agent, node, status);
+  bool any = false;
+  for (auto& [node, agent] : agents_) {
+    if (agent.due && (stopping_ || run_is_over())) agent.due = false;
+    if (agent.due && Clock::now() >= agent.due_at) {
+      agent.due = false;
+      if (Status started = start(node); !started.ok())
+        log::error("cannot start n{} again: {}", node, started.message());
+    }
+    any = any || agent.pid > 0 || agent.due;
+  }
+  return any;
+}
+
+void Keeper::signal(int number) {
+  if (number == SIGKILL || number == SIGINT || number == SIGTERM) stopping_ = true;
+  for (const auto& [node, agent] : agents_)
+    if (agent.pid > 0) kill(agent.pid, number);
+}
+
+void Keeper::end_others(int64_t timeout_ms) {
+  // A supervisor ends by itself once the run is over; one that waits for agents waits in vain.
+  const auto deadline = Clock::now() + std::chrono::milliseconds(run_is_over() ? timeout_ms : 0);
+  while (true) {
+    const pid_t ended = waitpid(-1, nullptr, WNOHANG);
+    if (ended < 0) return;  // no child is left
+    if (ended > 0) continue;
+    if (Clock::now() >= deadline) {
+      const std::string self = std::to_string(getpid());
+      std::ifstream children("/proc/" + self + "/task/" + self + "/children");
+      for (pid_t pid; children >> pid;) kill(pid, SIGKILL);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // waitpid has no deadline
+  }
+}
+
+int Keeper::exit_code() const {
+  const auto page = end_page(run_, instance_);
+  if (!page.is_null()) return page["exit"].get<int>();
+  return codes_.empty() ? -1 : *std::max_element(codes_.begin(), codes_.end());
+}
+
+std::string Keeper::reason() const {
+  const auto page = end_page(run_, instance_);
+  return page.is_null() ? "" : page.value("reason", "");
+}
+
+}  // namespace simplescale

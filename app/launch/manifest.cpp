@@ -1,0 +1,142 @@
+#include "app/launch/manifest.hpp"
+
+#include <fmt/format.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <caf/config.hpp>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "actors/supervisor/journal.hpp"
+#include "runtime/base/json_text.hpp"
+#include "runtime/base/process.hpp"
+#include "runtime/data/data_location.hpp"
+#include "runtime/data/manifest.hpp"
+#include "transport/ucx/version.hpp"
+
+namespace simplescale {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr size_t kStarts = 100;
+constexpr uint64_t kHashBytes = uint64_t{256} << 20;
+
+/// "key : value" of a file in /proc, at its first line with that key.
+std::string fact(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key)) continue;
+    const size_t value = line.find_first_not_of(" \t", line.find(':') + 1);
+    return value == std::string::npos ? "" : line.substr(value);
+  }
+  return "unknown";
+}
+
+json host() {
+  utsname name{};
+  uname(&name);
+  return {{"name", name.nodename},
+          {"kernel", name.release},
+          {"machine", name.machine},
+          {"cpu", fact("/proc/cpuinfo", "model name")},
+          {"cores", usable_cores()},
+          {"memory", fact("/proc/meminfo", "MemTotal")},
+          {"nvidia_driver", fs::exists("/proc/driver/nvidia/version")
+                                ? fact("/proc/driver/nvidia/version", "NVRM version")
+                                : "none"}};
+}
+
+json libraries() {
+  return {{"caf", fmt::format("{}.{}.{}", CAF_MAJOR_VERSION, CAF_MINOR_VERSION, CAF_PATCH_VERSION)},
+          {"ucx", ucx::version()},
+          {"libtorch", SIMPLESCALE_TORCH},
+          {"nccl", SIMPLESCALE_NCCL},
+          {"compiler", __VERSION__}};
+}
+
+json file_facts(const std::string& path) {
+  std::error_code error;
+  const uint64_t bytes = fs::file_size(path, error);
+  json facts = {{"name", path}, {"bytes", bytes}, {"xxh3_128", nullptr}};
+  if (error || bytes > kHashBytes) return facts;
+  if (const auto hash = hash_file(path); hash.ok()) facts["xxh3_128"] = *hash;
+  return facts;
+}
+
+json record_facts(const FileRecord& record) {
+  return {{"name", record.name}, {"bytes", record.bytes}, {"xxh3_128", record.hash}};
+}
+
+json data(const Config& config) {
+  const std::string path = token_path(config);
+  json facts = {{"path", path}, {"files", json::array()}};
+  std::error_code error;
+  if (const auto made = read_manifest(path); made.ok()) {
+    facts["source"] = made->source;
+    facts["source_xxh3_128"] = made->source_hash;
+    facts["tokenizer_seed"] = made->seed;
+    for (const FileRecord* record : {&made->tokenizer, &made->train, &made->validation})
+      if (!record->hash.empty()) facts["files"].push_back(record_facts(*record));
+  } else if (fs::is_directory(path, error)) {
+    for (const auto& entry : fs::directory_iterator(path, error))
+      if (entry.is_regular_file(error)) facts["files"].push_back(file_facts(entry.path().string()));
+  } else {
+    facts["files"].push_back(file_facts(path));
+  }
+  return facts;
+}
+
+/// A run that goes on does so with the data that it began with.
+Status same_data(const json& before, const json& now) {
+  auto files = [](const json& data) {
+    return data.is_object() && data.contains("files") && data["files"].is_array() ? data["files"]
+                                                                                  : json::array();
+  };
+  for (const json& was : files(before))
+    for (const json& is : files(now)) {
+      if (!was.is_object() || !was.contains("name") || was["name"] != is["name"]) continue;
+      const json hash = was.value("xxh3_128", json());
+      const bool other_hash =
+          hash.is_string() && is["xxh3_128"].is_string() && hash != is["xxh3_128"];
+      if (was.value("bytes", json()) == is["bytes"] && !other_hash) continue;
+      return {Code::bad_data, is["name"].get<std::string>() +
+                                  " has changed since this run began, which was made of what it "
+                                  "was; start anew with --run=FOLDER"};
+    }
+  return {};
+}
+
+}  // namespace
+
+std::string program_facts() {
+  const json all = libraries();
+  return fmt::format("simplescale {} {}, UCX {}, CAF {}, libtorch {}", SIMPLESCALE_VERSION,
+                     SIMPLESCALE_COMMIT, all["ucx"].get<std::string>(),
+                     all["caf"].get<std::string>(), SIMPLESCALE_TORCH);
+}
+
+Status note_start(const RunFolder& run, const Config& config) {
+  const std::string path = run.control() + "/manifest.json";
+  const auto text = read_text(path);
+  json page = text.ok() ? json::parse(*text, nullptr, false) : json();
+  if (!page.is_object() || !page.contains("starts") || !page["starts"].is_array())
+    page = {{"starts", json::array()}};
+  json& starts = page["starts"];
+  json facts = data(config);
+  if (!starts.empty() && starts.back().is_object() && starts.back().contains("data"))
+    SS_RETURN_IF_ERROR(same_data(starts.back()["data"], facts));
+  starts.push_back({{"time", wall_time_s()},
+                    {"program", {{"version", SIMPLESCALE_VERSION}, {"commit", SIMPLESCALE_COMMIT}}},
+                    {"libraries", libraries()},
+                    {"host", host()},
+                    {"data", std::move(facts)}});
+  if (starts.size() > kStarts) starts.erase(starts.begin() + 1);  // the first one stays
+  return write_file_atomic(path, json_text(page, 1) + "\n");
+}
+
+}  // namespace simplescale

@@ -1,0 +1,69 @@
+#include "app/launch/prepare_data.hpp"
+
+#include <cstdio>
+#include <filesystem>
+#include <vector>
+
+#include "app/launch/progress.hpp"
+#include "runtime/base/words.hpp"
+#include "runtime/data/data_location.hpp"
+#include "runtime/data/prepare.hpp"
+
+namespace simplescale {
+
+namespace {
+/// A tokenizer that is asked for by its path has to be there, also where tokens are already.
+Status check_tokenizer(const Config& config) {
+  namespace fs = std::filesystem;
+  const fs::path path = config.tokenizer.path;
+  std::error_code error;
+  if (path.empty() || fs::is_regular_file(path, error)) return {};
+  const bool folder = fs::is_directory(path, error);
+  const fs::path around = folder ? path : path.parent_path();
+  std::vector<std::string> known;
+  for (const auto& entry : fs::directory_iterator(around.empty() ? fs::path(".") : around, error))
+    if (entry.path().extension() == ".model" || !folder)
+      known.push_back((around / entry.path().filename()).string());
+  const std::string nearest = folder && known.size() == 1
+                                  ? ": did you mean '" + known.front() + "'?"
+                                  : did_you_mean(path.string(), known);
+  return Status(Code::bad_config,
+                "tokenizer.path = \"" + path.string() +
+                    "\": " + (folder ? "it is a folder" : "there is no such file") + nearest);
+}
+}  // namespace
+
+Status prepare_data(const Config& config) {
+  SS_RETURN_IF_ERROR(check_tokenizer(config));
+  SS_ASSIGN(const ModelShape shape, model_shape(config));
+  if (config.data.source.empty())
+    return Status(Code::bad_config,
+                  "[data] source is empty: name a text file, a folder of .txt files, a token file "
+                  "(.bin), or debian:bible-kjv");
+  if (source_is_tokens(config)) return {};
+  PrepareOptions options;
+  options.source = config.data.source;
+  options.folder = data_folder(config);
+  options.tokenizer_path = config.tokenizer.path;
+  options.train_tokenizer_on = config.tokenizer.train_on;
+  options.vocab = config.tokenizer.vocab > 0 ? config.tokenizer.vocab : shape.vocab;
+  options.validation_fraction = config.data.validation_fraction;
+  options.seed = static_cast<uint64_t>(config.run.seed);
+  ProgressLine line;
+  std::string stage;
+  auto made = prepare(options, [&](const PrepareProgress& progress) {
+    if (progress.stage != stage && !line.terminal()) line.say("prepare: " + progress.stage);
+    stage = progress.stage;
+    char text[16];
+    std::snprintf(text, sizeof text, "%3.0f %%", progress.fraction * 100);
+    line.draw("prepare: " + stage, progress.fraction, text);
+  });
+  line.clear();
+  if (!made.ok()) return made.status();
+  if (!stage.empty())
+    line.say("prepared " + std::to_string(made->train_tokens) + " training and " +
+             std::to_string(made->validation_tokens) + " validation tokens in " + options.folder);
+  return {};
+}
+
+}  // namespace simplescale

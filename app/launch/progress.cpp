@@ -1,0 +1,42 @@
+#include "app/launch/progress.hpp"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace simplescale {
+
+ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO)) {}
+
+void ProgressLine::draw(const std::string& label, double fraction, const std::string& text) {
+  if (!terminal_) return;
+  winsize size{};
+  const int columns =
+      ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+  const int room = columns - 1 - static_cast<int>(label.size() + text.size()) - 4;
+  const int width = std::clamp(room, 0, 40);
+  const int done = static_cast<int>(std::clamp(fraction, 0.0, 1.0) * width);
+  std::string line = label + " ";
+  if (width >= 8)
+    line += "[" + std::string(done, '=') +
+            (done < width ? ">" + std::string(width - done - 1, ' ') : "") + "] ";
+  line += text;
+  line.resize(std::min<size_t>(line.size(), static_cast<size_t>(columns - 1)));
+  std::fprintf(stderr, "\r\033[K%s", line.c_str());
+  std::fflush(stderr);
+  drawn_ = true;
+}
+
+void ProgressLine::say(const std::string& text) {
+  clear();
+  std::fprintf(stderr, "%s\n", text.c_str());
+}
+
+void ProgressLine::clear() {
+  if (drawn_) std::fputs("\r\033[K", stderr);
+  drawn_ = false;
+}
+
+}  // namespace simplescale

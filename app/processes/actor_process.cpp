@@ -1,0 +1,31 @@
+#include "app/processes/actor_process.hpp"
+
+#include <caf/all.hpp>
+
+#include "runtime/run/run_key.hpp"
+
+namespace simplescale {
+
+ActorProcess::SystemConfig::SystemConfig(size_t threads) {
+  Transport::configure(*this);
+  set("scheduler.policy", caf::atom("sharing"));  // stealing workers poll, even with nothing to do
+  set("scheduler.max-threads", threads);
+}
+
+ActorProcess::ActorProcess(size_t threads) : config_(threads), system_(config_) {}
+
+Result<std::unique_ptr<ActorProcess>> ActorProcess::start(const Config& config,
+                                                          const RunFolder& run,
+                                                          const std::string& instance,
+                                                          size_t threads) {
+  std::unique_ptr<ActorProcess> process(new ActorProcess(threads));
+  TransportOptions options;
+  options.run_id = instance;
+  SS_ASSIGN(options.key, read_run_key(run));
+  options.heartbeat_ms = static_cast<uint32_t>(config.supervision.heartbeat_ms);
+  options.silence_ms = static_cast<uint32_t>(config.supervision.silence_ms);
+  SS_ASSIGN(process->transport_, Transport::start(process->system_, options));
+  return process;
+}
+
+}  // namespace simplescale

@@ -1,0 +1,88 @@
+#include "app/processes/http_process.hpp"
+
+#include <malloc.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "app/report.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/http/server.hpp"
+
+namespace simplescale {
+
+namespace {
+
+constexpr rlim_t kMemoryBytes = rlim_t{1} << 30;
+constexpr rlim_t kFiles = 128;
+constexpr int kNice = 10;
+constexpr int kAgainMs = 2'000;
+
+}  // namespace
+
+int run_http_process(const HttpProcessOptions& o) {
+  init_logging("http");
+  const rlimit memory{kMemoryBytes, kMemoryBytes}, files{kFiles, kFiles};
+  setrlimit(RLIMIT_AS, &memory);
+  mallopt(M_ARENA_MAX, 2);  // else each thread would take 64 MiB of that
+  setrlimit(RLIMIT_NOFILE, &files);
+  std::this_thread::sleep_for(std::chrono::milliseconds(o.delay_ms));  // not again at once
+  const RunFolder run{o.run};
+  auto server = HttpServer::start({o.host, o.port, run});
+  if (!server.ok()) return report(server.status());
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  const nlohmann::json where = {{"url", (*server)->url()}, {"host", host}, {"epoch", o.epoch}};
+  if (Status written = write_file_atomic(run.http(), where.dump(1) + "\n"); !written.ok())
+    log::warn("{}", written.message());
+  log::info("http: {}", (*server)->url());
+  for (;;) pause();  // ends with its parent
+}
+
+HttpProcess::HttpProcess(HttpProcessOptions options) : options_(std::move(options)) {
+  start(false);
+}
+
+HttpProcess::~HttpProcess() {
+  std::lock_guard lock(mutex_);
+  stopping_ = true;
+  if (child_ > 0) kill(child_, SIGKILL);
+}
+
+void HttpProcess::start(bool by_watcher) {
+  std::lock_guard lock(mutex_);
+  if (stopping_) return;
+  SpawnOptions spawn;
+  spawn.argv = {program_folder() + "/simplescale",
+                "http",
+                "--run=" + options_.run,
+                "--host=" + options_.host,
+                "--port=" + std::to_string(options_.port),
+                "--epoch=" + std::to_string(options_.epoch),
+                "--delay-ms=" + std::to_string(options_.delay_ms)};
+  spawn.nice = kNice;
+  options_.delay_ms = kAgainMs;
+  auto ended = [this](pid_t, ExitStatus status) {
+    log::warn("the HTTP process ended: {}", status.text());
+    {
+      std::lock_guard lock(mutex_);
+      child_ = -1;
+    }
+    start(true);
+  };
+  // It is to end with the watcher's thread, which therefore starts it.
+  Result<pid_t> child = by_watcher ? simplescale::spawn(spawn) : watcher_.spawn(spawn, ended);
+  if (child.ok() && by_watcher) {
+    if (Status watched = watcher_.watch(*child, ended); !watched.ok()) child = watched;
+  }
+  if (child.ok())
+    child_ = *child;
+  else
+    log::warn("no HTTP: {}", child.status().message());
+}
+
+}  // namespace simplescale

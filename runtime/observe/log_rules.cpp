@@ -1,0 +1,102 @@
+#include "runtime/observe/log_rules.hpp"
+
+#include <toml++/toml.h>
+#include <algorithm>
+#include <set>
+
+#include "runtime/base/files.hpp"
+
+namespace simplescale {
+
+extern const std::string_view shipped_log_rules;  // made by CMake of configs/log_rules.toml
+
+namespace {
+
+constexpr size_t kLineBytesMax = 2048;
+
+Result<LogRule> read_rule(const toml::table& table) {
+  static const std::set<std::string_view> keys = {"name",  "contains", "pattern", "severity",
+                                                  "cause", "action",   "hint",    "example"};
+  auto bad = [](const std::string& what) { return Status(Code::bad_config, what); };
+  auto text = [&](const char* key) { return table[key].value_or(std::string()); };
+  LogRule rule;
+  rule.name = text("name");
+  if (rule.name.empty()) return bad("a rule without a name");
+  for (const auto& [key, value] : table)
+    if (!keys.contains(key.str())) return bad("unknown key '" + std::string(key.str()) + "'");
+  rule.severity = text("severity");
+  if (rule.severity != "error" && rule.severity != "warning" && rule.severity != "info")
+    return bad("severity must be \"error\", \"warning\" or \"info\"");
+  rule.action = table["action"].value_or(std::string("tell"));
+  if (rule.action != "tell" && rule.action != "diagnose")
+    return bad("action must be \"tell\" or \"diagnose\"");
+  const std::string cause = text("cause");
+  if (cause != "root" && cause != "consequence")
+    return bad("cause must be \"root\" or \"consequence\"");
+  rule.root = cause == "root";
+  rule.hint = text("hint");
+  rule.example = text("example");
+  if (const toml::array* list = table["contains"].as_array())
+    for (const auto& item : *list) rule.contains.push_back(item.value_or(std::string()));
+  if (rule.contains.empty() || std::ranges::find(rule.contains, "") != rule.contains.end())
+    return bad("contains must be a list of texts");
+  if (const std::string pattern = text("pattern"); !pattern.empty()) {
+    SS_ASSIGN(rule.pattern, Regex::compile(pattern));
+  }
+  return rule;
+}
+
+}  // namespace
+
+bool LogRule::matches(const std::string& line) const {
+  return std::ranges::any_of(
+             contains, [&](const auto& text) { return line.find(text) != std::string::npos; }) &&
+         (!pattern || pattern->matches(line.c_str()));
+}
+
+Result<LogRules> LogRules::parse(std::string_view text, const std::string& file) {
+  LogRules rules;
+  try {
+    const toml::table page = toml::parse(text, file);
+    const toml::array* list = page["rule"].as_array();
+    if (!list || page.size() != 1)
+      return Status(Code::bad_config, file + ": [[rule]] tables and nothing else");
+    for (const auto& item : *list) {
+      const toml::table* table = item.as_table();
+      if (!table) return Status(Code::bad_config, file + ": [[rule]] tables and nothing else");
+      auto rule = read_rule(*table);
+      if (!rule.ok())
+        return Status(Code::bad_config, file + ":" + std::to_string(table->source().begin.line) +
+                                            ": rule '" +
+                                            (*table)["name"].value_or(std::string("?")) +
+                                            "': " + rule.status().message());
+      rules.rules_.push_back(rule.take());
+    }
+  } catch (const toml::parse_error& error) {
+    return Status(Code::bad_config, file + ":" + std::to_string(error.source().begin.line) + ": " +
+                                        std::string(error.description()));
+  }
+  return rules;
+}
+
+Result<LogRules> LogRules::load(const std::string& extra) {
+  LogRules rules;
+  if (!extra.empty()) {
+    auto text = read_text(extra);
+    if (!text.ok()) return Status(Code::bad_config, text.status().message());
+    SS_ASSIGN(rules, parse(*text, extra));
+  }
+  SS_ASSIGN(LogRules shipped, parse(shipped_log_rules, "configs/log_rules.toml"));
+  std::ranges::move(shipped.rules_, std::back_inserter(rules.rules_));
+  return rules;
+}
+
+const LogRule* LogRules::match(const std::string& line) const {
+  const std::string shown = line.size() > kLineBytesMax ? line.substr(0, kLineBytesMax) : "";
+  const std::string& text = shown.empty() ? line : shown;
+  const auto found =
+      std::ranges::find_if(rules_, [&](const LogRule& rule) { return rule.matches(text); });
+  return found == rules_.end() ? nullptr : &*found;
+}
+
+}  // namespace simplescale

@@ -1,0 +1,155 @@
+#include "runtime/run/rendezvous.hpp"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <iterator>
+#include <thread>
+#include <utility>
+
+#include "runtime/base/json_text.hpp"
+#include "runtime/run/run_key.hpp"
+
+namespace simplescale {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr const char* kHere = "here";  // the first stage
+constexpr int64_t kTellMs = 3'000, kLeaveMs = 5'000;
+
+/// Exactly one of all who try gets true.
+Result<bool> make_alone(const std::string& folder) {
+  if (mkdir(folder.c_str(), 0700) == 0) return true;
+  if (errno == EEXIST) return false;
+  return Status(Code::io, "cannot make " + folder + ": " + std::strerror(errno));
+}
+
+bool until(int64_t patience_ms, int64_t poll_ms, const std::function<bool()>& done) {
+  const auto deadline = Clock::now() + milliseconds(patience_ms);
+  while (!done()) {
+    if (Clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(milliseconds(poll_ms));
+  }
+  return true;
+}
+
+}  // namespace
+
+Meeting::Meeting(std::string folder, int task, int tasks, int64_t patience_ms)
+    : folder_{std::move(folder)},
+      task_(task),
+      tasks_(tasks),
+      patience_ms_(patience_ms),
+      poll_ms_(std::clamp<int64_t>(2 * int64_t{tasks}, 20, 2'000)) {}
+
+Result<Meeting> Meeting::come(const std::string& folder, int task, int tasks, int64_t patience_ms) {
+  Meeting meeting(folder, task, tasks, patience_ms);
+  std::error_code error;
+  fs::create_directories(fs::path(folder).parent_path(), error);
+  if (error) return Status(Code::io, "cannot make " + folder + ": " + error.message());
+  SS_ASSIGN(const bool first, make_alone(folder));
+  const RunFolder& run = meeting.folder_;
+  if (first) {
+    fs::create_directories(run.control(), error);
+    if (error) return Status(Code::io, "cannot make " + run.control() + ": " + error.message());
+    SS_RETURN_IF_ERROR(make_run_key(run));
+  } else if (!until(patience_ms, meeting.poll_ms_, [&] { return fs::exists(run.key(), error); })) {
+    return Status(Code::deadline, "whoever made " + folder + " has made no key in it");
+  }
+  return meeting;
+}
+
+std::string Meeting::path(const std::string& stage, int task) const {
+  return folder_.path + "/" + stage + "/" + std::to_string(task);
+}
+
+Status Meeting::tell(const std::string& stage, const nlohmann::json& page) const {
+  std::error_code error;
+  fs::create_directories(folder_.path + "/" + stage, error);
+  if (error) return Status(Code::io, folder_.path + "/" + stage + ": " + error.message());
+  return write_file_atomic(path(stage, task_), json_text(page));
+}
+
+std::set<int> Meeting::tasks_at(const std::string& stage) const {
+  std::set<int> tasks;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder_.path + "/" + stage, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    int task = -1;
+    const auto [last, wrong] = std::from_chars(name.data(), name.data() + name.size(), task);
+    if (wrong == std::errc() && last == name.data() + name.size() && task >= 0 && task < tasks_)
+      tasks.insert(task);
+  }
+  return tasks;
+}
+
+std::set<int> Meeting::wait(const std::string& stage,
+                            const std::function<void(const std::set<int>&)>& missing) const {
+  std::set<int> all;
+  for (int task = 0; stage == kHere && task < tasks_; ++task) all.insert(task);
+  const auto begin = Clock::now();
+  bool told = !missing;
+  std::set<int> there;
+  until(patience_ms_, poll_ms_, [&] {
+    if (stage != kHere) all = tasks_at(kHere);
+    there = tasks_at(stage);
+    if (std::ranges::includes(there, all)) return true;
+    if (!told && Clock::now() - begin > milliseconds(kTellMs)) {
+      std::set<int> late;
+      std::ranges::set_difference(all, there, std::inserter(late, late.end()));
+      missing(late);
+      told = true;
+    }
+    return false;
+  });
+  return there;
+}
+
+nlohmann::json Meeting::told(const std::string& stage, int task) const {
+  const auto text = read_text(path(stage, task));
+  const auto page = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
+  return page.is_discarded() ? nlohmann::json() : page;
+}
+
+bool Meeting::concludes() const {
+  const auto alone = make_alone(folder_.path + "/claimed");
+  return alone.ok() && *alone;
+}
+
+Status Meeting::conclude(const nlohmann::json& page) const {
+  return write_file_atomic(folder_.path + "/conclusion", json_text(page));
+}
+
+Result<nlohmann::json> Meeting::conclusion() const {
+  const std::string file = folder_.path + "/conclusion";
+  std::error_code error;
+  if (!until(patience_ms_, poll_ms_, [&] { return fs::exists(file, error); }))
+    return Status(Code::deadline, "the task that was to sum up has not done so");
+  SS_ASSIGN(const std::string text, read_text(file));
+  auto page = nlohmann::json::parse(text, nullptr, false);
+  if (!page.is_object()) return Status(Code::bad_data, file + " is damaged");
+  return page;
+}
+
+void Meeting::leave(bool concluded, const std::set<int>& others) const {
+  std::error_code error;
+  fs::remove(path(kHere, task_), error);
+  if (!concluded) return;
+  until(kLeaveMs, poll_ms_, [&] {
+    const std::set<int> here = tasks_at(kHere);
+    return std::ranges::none_of(others, [&](int task) { return here.contains(task); });
+  });
+  fs::remove_all(folder_.path, error);
+}
+
+}  // namespace simplescale

@@ -1,0 +1,42 @@
+#include "runtime/run/run_folder.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace simplescale {
+
+RunLock& RunLock::operator=(RunLock&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+RunLock::~RunLock() {
+  if (fd_ >= 0) close(fd_);
+}
+
+Result<RunLock> RunLock::take(const RunFolder& folder) {
+  const std::string path = folder.control() + "/lock";
+  RunLock lock;
+  lock.fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (lock.fd_ < 0)
+    return Status(Code::bad_config, "cannot write " + path + ": " + std::strerror(errno));
+  if (flock(lock.fd_, LOCK_EX | LOCK_NB) != 0)
+    return Status(Code::bad_config,
+                  "another process trains in " + folder.path +
+                      "; stop it, or give this run a folder of its own with --run=FOLDER");
+  return lock;
+}
+
+bool RunLock::held(const RunFolder& folder) {
+  RunLock probe;
+  probe.fd_ = open((folder.control() + "/lock").c_str(), O_RDONLY | O_CLOEXEC);
+  if (probe.fd_ < 0) return errno != ENOENT && errno != ENOTDIR;  // it may be
+  return flock(probe.fd_, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
+}  // namespace simplescale

@@ -1,0 +1,42 @@
+#include "runtime/training/state_hash.hpp"
+
+#include <algorithm>
+
+namespace simplescale {
+
+void hash_blocks(std::span<const float> values, std::vector<Hash128>& blocks) {
+  for (size_t first = 0; first < values.size(); first += kStateHashBlock)
+    blocks.push_back(hash128(values.data() + first,
+                             std::min(kStateHashBlock, values.size() - first) * sizeof(float)));
+}
+
+Hash128 state_hash(const TrainState::Side& side, const Parallel& parallel) {
+  const std::span<const float> parts[] = {side.params, side.exp_avg, side.exp_avg_sq};
+  const size_t total = side.params.size(), blocks = (total + kStateHashBlock - 1) / kStateHashBlock;
+  std::vector<Hash128> hashes(3 * blocks);
+  auto hash = [&](size_t task) {
+    const size_t first = task % blocks * kStateHashBlock;
+    hashes[task] = hash128(parts[task / blocks].data() + first,
+                           std::min(kStateHashBlock, total - first) * sizeof(float));
+  };
+  if (parallel)
+    parallel(hashes.size(), hash);
+  else
+    for (size_t task = 0; task < hashes.size(); ++task) hash(task);
+  return hash128(hashes.data(), hashes.size() * sizeof(Hash128));
+}
+
+Status check_copy(const TrainState::Side& copy, uint64_t step, const Hash128& hash,
+                  const Parallel& parallel) {
+  if (hash == Hash128{}) return {};
+  const Hash128 now = state_hash(copy, parallel);
+  if (now == hash) return {};
+  return {Code::mismatch, "the copy of step " + std::to_string(step) +
+                              " is damaged: committed as " + hash.hex() + ", now " + now.hex()};
+}
+
+Status check_side(TrainState& state, int side, const Parallel& parallel) {
+  return check_copy(state.side(side), state.step_of(side), state.hash(side), parallel);
+}
+
+}  // namespace simplescale

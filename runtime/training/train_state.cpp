@@ -1,0 +1,249 @@
+#include "runtime/training/train_state.hpp"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <new>
+
+namespace simplescale {
+namespace {
+
+constexpr size_t kHeaderBytes = 4096;
+constexpr uint64_t kNoStep = UINT64_MAX;  // in StateHeader::step: the side is empty or half written
+static_assert(sizeof(StateHeader) <= kHeaderBytes);
+static_assert(std::atomic<uint32_t>::is_always_lock_free &&
+              std::atomic<uint64_t>::is_always_lock_free);
+
+// Reader and writer agree as in Dekker's algorithm, with sequentially consistent atomics: a reader
+// pins and then looks whether the side still holds its step; the writer forgets the step and then
+// looks for pins. One of them sees the other.
+
+/// Sleeps while *word == value, at most timeout. Shared between processes, hence not FUTEX_PRIVATE.
+void futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds timeout) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
+  timespec relative{seconds.count(), (timeout - seconds).count()};
+  syscall(SYS_futex, &word, FUTEX_WAIT, value, &relative, nullptr, 0);
+}
+
+void futex_wake(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+}  // namespace
+
+size_t TrainState::bytes_for(size_t total) {
+  return kHeaderBytes + 2 * 3 * total * sizeof(float);
+}
+
+Result<TrainState> TrainState::create(const std::string& name, uint64_t layout_hash, size_t total) {
+  TrainState state;
+  SS_ASSIGN(state.memory_, SharedMemory::create(name, bytes_for(total)));
+  auto* header = new (state.memory_.data()) StateHeader{};
+  header->layout_hash = layout_hash;
+  header->total = total;
+  for (auto& step : header->step) step = kNoStep;
+  std::atomic_ref(header->magic).store(StateHeader::kMagic);
+  return state;
+}
+
+Result<TrainState> TrainState::open(const std::string& name, uint64_t layout_hash, size_t total) {
+  SS_ASSIGN(TrainState state, open(name, total));
+  if (state.layout_hash() != layout_hash)
+    return Status(Code::bad_data, "shared memory " + name +
+                                      ": holds the training state of another model or layout");
+  return state;
+}
+
+Result<TrainState> TrainState::open(const std::string& name, size_t total) {
+  TrainState state;
+  SS_ASSIGN(state.memory_, SharedMemory::open(name));
+  auto refuse = [&](const std::string& why) {
+    return Status(Code::bad_data, "shared memory " + name + ": " + why);
+  };
+  if (state.memory_.bytes() < kHeaderBytes || state.header()->magic != StateHeader::kMagic)
+    return refuse("is no training state");
+  if (state.header()->total != total)
+    return refuse("holds the training state of another model or layout");
+  if (state.memory_.bytes() < bytes_for(total)) return refuse("is shorter than its header says");
+  return state;
+}
+
+bool TrainState::has_step() const {
+  return committed_step() != kNoStep;
+}
+
+uint64_t TrainState::step() const {
+  const uint64_t step = committed_step();
+  SS_ASSERT(step != kNoStep);
+  return step;
+}
+
+std::optional<uint64_t> TrainState::step_if_any() const {
+  const uint64_t step = committed_step();
+  return step == kNoStep ? std::nullopt : std::optional(step);
+}
+
+uint64_t TrainState::committed_step() const {
+  while (true) {  // a commit in between has forgotten the step of the side that was committed
+    const uint32_t committed = header()->committed;
+    if (committed != 1 && committed != 2) return kNoStep;
+    const uint64_t step = header()->step[committed - 1];
+    if (header()->committed == committed) return step;
+  }
+}
+
+bool TrainState::holds(uint64_t step) const {
+  return step != kNoStep && (header()->step[0] == step || header()->step[1] == step);
+}
+
+Status TrainState::rewind(uint64_t step) {
+  for (uint32_t side = 0; side < 2 && step != kNoStep; ++side) {
+    if (header()->step[side] != step) continue;
+    header()->committed = side + 1;
+    return {};
+  }
+  return {Code::not_found,
+          "training state " + name() + " does not hold step " + std::to_string(step)};
+}
+
+Status TrainState::adopt(uint64_t step) {
+  SS_RETURN_IF_ERROR(rewind(step));
+  const uint32_t side = header()->committed - 1, other = 1 - side;
+  header()->generation[side] = generation_;
+  if (header()->step[other] > step) header()->step[other] = kNoStep;
+  return {};
+}
+
+TrainState::Side TrainState::committed() {
+  SS_ASSERT(has_step());
+  return side(static_cast<int>(header()->committed.load()) - 1);
+}
+
+Hash128 TrainState::committed_hash() const {
+  SS_ASSERT(has_step());
+  return header()->hash[header()->committed - 1];
+}
+
+Status TrainState::wait_unpinned(uint32_t side, int timeout_ms) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  while (const uint32_t pins = header()->pins[side]) {
+    const auto left = end - std::chrono::steady_clock::now();
+    if (left <= left.zero())
+      return {Code::deadline, "training state " + name() + ": " + std::to_string(pins) +
+                                  " readers kept the side to be written for " +
+                                  std::to_string(timeout_ms) + " ms"};
+    futex_wait(header()->pins[side], pins, left);
+  }
+  return {};
+}
+
+Status TrainState::wait_unpinned(int timeout_ms) {
+  SS_RETURN_IF_ERROR(wait_unpinned(uint32_t{0}, timeout_ms));
+  return wait_unpinned(uint32_t{1}, timeout_ms);
+}
+
+Result<TrainState::Side> TrainState::begin_write(int timeout_ms) {
+  const uint32_t other = header()->committed == 1 ? 1 : 0;
+  // Twice: who is to copy the side for its pinner finds it by its step.
+  SS_RETURN_IF_ERROR(wait_unpinned(other, timeout_ms));
+  header()->step[other] = kNoStep;
+  SS_RETURN_IF_ERROR(wait_unpinned(other, timeout_ms));
+  return side(static_cast<int>(other));
+}
+
+void TrainState::flip_to(uint32_t side, uint64_t step, const Hash128& hash) {
+  SS_ASSERT(step != kNoStep);
+  header()->hash[side] = hash;
+  header()->generation[side] = generation_;
+  header()->step[side] = step;
+  header()->committed = side + 1;
+}
+
+void TrainState::commit(uint64_t step, const Hash128& hash) {
+  flip_to(header()->committed == 1 ? 1 : 0, step, hash);
+}
+
+void TrainState::commit_as(uint64_t layout_hash, uint64_t step, const Hash128& hash) {
+  const uint32_t written = header()->committed == 1 ? 1 : 0;
+  invalidate_as(layout_hash);
+  flip_to(written, step, hash);
+}
+
+void TrainState::forget(uint64_t step) {
+  for (uint32_t side = 0; side < 2 && step != kNoStep; ++side) {
+    if (header()->step[side] != step) continue;
+    if (header()->committed == side + 1)
+      header()->committed = header()->step[1 - side] != kNoStep ? 2 - side : 0;
+    header()->step[side] = kNoStep;
+  }
+}
+
+void TrainState::invalidate_as(uint64_t layout_hash) {
+  invalidate();
+  header()->layout_hash = layout_hash;
+}
+
+void TrainState::invalidate() {
+  header()->committed = 0;
+  for (auto& step : header()->step) step = kNoStep;
+}
+
+Result<int> TrainState::pin(uint64_t step) {
+  for (int side = 0; side < 2 && step != kNoStep; ++side) {
+    if (header()->step[side] != step) continue;
+    ++header()->pins[side];
+    if (header()->step[side] == step) return side;
+    unpin(side);
+  }
+  return Status(Code::not_found,
+                "training state " + name() + " does not hold step " + std::to_string(step));
+}
+
+TrainState::Side TrainState::side(int index) {
+  SS_ASSERT(index == 0 || index == 1);
+  const size_t total = header()->total;
+  auto* first = reinterpret_cast<float*>(static_cast<char*>(memory_.data()) + kHeaderBytes) +
+                static_cast<size_t>(index) * 3 * total;
+  return {{first, total}, {first + total, total}, {first + 2 * total, total}};
+}
+
+Hash128 TrainState::hash(int side) const {
+  SS_ASSERT(side == 0 || side == 1);
+  return header()->hash[side];
+}
+
+uint64_t TrainState::step_of(int side) const {
+  SS_ASSERT(side == 0 || side == 1);
+  return header()->step[side];
+}
+
+std::optional<HeldStep> TrainState::held(int side) const {
+  while (true) {  // a commit in between belongs to another step
+    const HeldStep copy{step_of(side), header()->generation[side]};
+    if (copy.step != step_of(side)) continue;
+    return copy.step == kNoStep ? std::nullopt : std::optional(copy);
+  }
+}
+
+void TrainState::unpin(int side) {
+  SS_ASSERT(side == 0 || side == 1);
+  std::atomic<uint32_t>& pins = header()->pins[side];
+  uint32_t value = pins;
+  do {
+    if (value == 0) return;  // clear_pins() was here
+  } while (!pins.compare_exchange_weak(value, value - 1));
+  if (value == 1) futex_wake(pins);
+}
+
+void TrainState::clear_pins() {
+  for (auto& pins : header()->pins) {
+    pins = 0;
+    futex_wake(pins);
+  }
+}
+
+}  // namespace simplescale

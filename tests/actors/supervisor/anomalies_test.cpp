@@ -1,0 +1,47 @@
+// Stragglers and loss spikes are told once, and not where there are none.
+#include "actors/supervisor/anomalies.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace simplescale;
+
+namespace {
+std::vector<Anomaly> run(Anomalies& a, int steps, double slow_ms, double loss = 4) {
+  std::vector<Anomaly> all;
+  for (int i = 0; i < steps; ++i)
+    for (const Anomaly& x : a.step(static_cast<uint64_t>(i), loss + 0.01 * (i % 3),
+                                   {{"n0.0", 100}, {"n0.1", 105}, {"n1.0", slow_ms}}))
+      all.push_back(x);
+  return all;
+}
+}  // namespace
+
+TEST_CASE("anomalies: a slow trainer is told once, and when it is over") {
+  Anomalies a;
+  CHECK(run(a, 100, 120).empty());
+  const auto slow = run(a, 100, 400);
+  REQUIRE(slow.size() == 1);
+  CHECK(slow[0].kind == "straggler");
+  CHECK(slow[0].subject == "n1.0");
+  const auto over = run(a, 100, 100);
+  REQUIRE(over.size() == 1);
+  CHECK(over[0].kind == "straggler_over");
+}
+
+TEST_CASE("anomalies: one slow step is none") {
+  Anomalies a;
+  for (int i = 0; i < 200; ++i)
+    CHECK(a.step(static_cast<uint64_t>(i), 4, {{"a", 100}, {"b", i % 10 == 0 ? 250.0 : 100.0}})
+              .empty());
+}
+
+TEST_CASE("anomalies: a jump of the loss") {
+  Anomalies a;
+  CHECK(run(a, 100, 100).empty());
+  const auto spike = a.step(100, 9, {});
+  REQUIRE(spike.size() == 1);
+  CHECK(spike[0].kind == "loss_spike");
+  Anomalies young;
+  CHECK(young.step(1, 9, {}).empty());
+  CHECK(young.step(2, 90, {}).empty());
+}

@@ -1,0 +1,198 @@
+#include <doctest/doctest.h>
+
+#include "actors/console/render.hpp"
+#include "actors/supervisor/commands.hpp"
+#include "actors/supervisor/verbs.hpp"
+#include "runtime/config/config.hpp"
+
+using namespace simplescale;
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+namespace {
+
+json trainer(const char* name, const char* group, int shard) {
+  return {{"name", name},   {"pid", 40}, {"rank", shard},      {"shard", shard},
+          {"group", group}, {"step", 7}, {"state", "training"}};
+}
+
+json page() {
+  json spare = trainer("n2.0", "", 0);
+  spare["group"] = spare["shard"] = nullptr;
+  spare["state"] = "idle";
+  return {{"run", "r"},
+          {"state", "training"},
+          {"generation", 3},
+          {"step", 7},
+          {"max_steps", 20},
+          {"loss", 1.5},
+          {"tokens_per_second", 12.4},
+          {"incidents", 1},
+          {"paused", false},
+          {"supervisor", {{"node", "n0"}, {"pid", 11}}},
+          {"standby", nullptr},
+          {"nodes",
+           {{{"name", "n0"},
+             {"host", "h"},
+             {"state", "up"},
+             {"pid", 12},
+             {"group", "g1"},
+             {"reason", ""},
+             {"trainers", {trainer("n0.0", "g0", 0), trainer("n0.1", "g1", 0)}}},
+            {{"name", "n2"},
+             {"host", "h"},
+             {"state", "spare"},
+             {"pid", 13},
+             {"group", nullptr},
+             {"reason", "waits"},
+             {"trainers", {spare}}}}}};
+}
+
+/// Two groups of one node with two trainers each, in step 5, and a spare.
+job::State training() {
+  job::State s = job::make_state({2, 2, 1, 2, 1}, {"n0", "n1", "n2"});
+  s.phase = job::Phase::training;
+  s.generation = 4;
+  s.committed_step = 5;
+  s.layout.cells = {{"n0"}, {"n1"}};
+  for (auto& [name, node] : s.nodes) node.state = job::NodeState::up;
+  for (auto& [name, t] : s.trainers)
+    t.state = name.starts_with("n2") ? job::TrainerState::idle : job::TrainerState::training;
+  return s;
+}
+
+Request parse(const std::string& line, const job::State& state = training()) {
+  return parse_command(state, words_of(line), "me@here, process 1");
+}
+
+template <class E>
+bool is(const Request& request) {
+  return request.error.empty() && request.event && std::holds_alternative<E>(*request.event);
+}
+
+}  // namespace
+
+TEST_SUITE("console") {
+  TEST_CASE("console: Tab completes commands, nodes, trainers, groups and fault kinds") {
+    CHECK(completions(page(), {}, "dr") == Words{"drain"});
+    CHECK(completions(page(), {}, "st") == Words{"status", "stop"});
+    CHECK(completions(page(), {"help"}, "wat") == Words{"watch"});
+    CHECK(completions(page(), {"drain"}, "") == Words{"n0", "n2"});
+    CHECK(completions(page(), {"drain", "n0"}, "").empty());
+    CHECK(completions(page(), {"restart"}, "") == Words{"g0", "g1", "n0.0", "n0.1", "n2.0"});
+    CHECK(completions(page(), {"inject"}, "kill_s") == Words{"kill_supervisor"});
+    CHECK(completions(page(), {"plan"}, "").size() == fault_kinds().size());
+    CHECK(completions(page(), {"plan", "kill_agent"}, "n0") == Words{"n0", "n0.0", "n0.1"});
+    CHECK(completions(page(), {"inject", "kill_agent", "n0"}, "--a") == Words{"--at"});
+    CHECK(completions(page(), {"set"}, "cluster.m") == Words{"cluster.min_groups"});
+    CHECK(completions(page(), {"nothing"}, "").empty());
+    CHECK(completions(json(), {"drain"}, "").empty());
+    CHECK(completions({{"nodes", {1, {{"trainers", {2}}}}}}, {"restart"}, "").empty());
+    CHECK(common_prefix({"status", "stop"}) == "st");
+    CHECK(common_prefix({"drain"}) == "drain");
+    CHECK(common_prefix({}) == "");
+  }
+
+  TEST_CASE("console: the tree has groups, their nodes and trainers, and the others last") {
+    const std::string text = render_tree(page(), {});
+    CHECK(text ==
+          "r: training, step 7 of 20, loss 1.5000, 12 tokens/s, generation 3, 1 incidents\n"
+          "supervisor on n0 (process 11)\n"
+          "├─ g0\n"
+          "│  └─ n0 up h (process 12)\n"
+          "│     └─ n0.0 training shard 0 (process 40)\n"
+          "├─ g1\n"
+          "│  └─ n0 up h (process 12)\n"
+          "│     └─ n0.1 training shard 0 (process 40)\n"
+          "└─ spares and others\n"
+          "   └─ n2 spare h (process 13): waits\n"
+          "      └─ n2.0 idle (process 40)\n");
+    CHECK(render_tree(page(), {true, 0}).find("\033[32mtraining\033[0m") != std::string::npos);
+    const std::string narrow = render_tree(page(), {false, 12});
+    CHECK(narrow.starts_with("r: training,\nsupervisor o\n├─ g0\n│  └─ n0 up \n"));
+    CHECK(render_nodes(page(), {}).find("n2       spare") != std::string::npos);
+  }
+
+  TEST_CASE("console: a page of anything is rendered, and cannot write to the terminal") {
+    for (const json& odd : {json(), json(1), json("x"), json::array({1, 2}),
+                            json{{"nodes", 3}, {"supervisor", 1}, {"step", "x"}},
+                            json{{"nodes", {{{"trainers", {{{"group", "gx"}}}}}}}}}) {
+      render_tree(odd, {});
+      render_nodes(odd, {});
+      render_events({odd}, {true, 20});
+      render_incident({odd}, {});
+      render_diagnosis(odd, {});
+    }
+    CHECK(render_events({{{"reason", "\033[2Jx\n"}}}, {}).find('\033') == std::string::npos);
+  }
+
+  TEST_CASE("console: every command that the supervisor answers is known to it") {
+    for (const Verb& verb : verbs()) {
+      const std::string error = parse(verb.name).error;
+      CHECK_MESSAGE((error.find("unknown") != std::string::npos) ==
+                        (verb.answerer == Answerer::console && verb.name != "why"),
+                    verb.name);
+    }
+    CHECK(parse("nonsense").error == "unknown command 'nonsense'");
+    CHECK_FALSE(parse("").error.empty());
+  }
+
+  TEST_CASE("console: wishes become events, and those that cannot be are refused with a reason") {
+    CHECK(is<job::PauseRequested>(parse("pause")));
+    CHECK(is<job::StopRequested>(parse("stop")));
+    CHECK(is<job::DrainRequested>(parse("drain n1")));
+    CHECK(is<job::DiagnoseRequested>(parse("diagnose n1")));
+    CHECK(parse("drain").error == "drain NODE");
+    CHECK(parse("drain n7").error == "there is no node 'n7'");
+    CHECK(parse("add n7").error.find("cluster.spares") != std::string::npos);
+    CHECK(parse("add n1").error.find("not drained") != std::string::npos);
+    job::State state = training();
+    state.nodes["n2"].state = job::NodeState::drained;
+    CHECK(is<job::DrainRequested>(parse("add n2", state)));
+    CHECK(is<job::DrainRequested>(parse("undrain n2", state)));
+    CHECK(parse("diagnose n2", state).error == "n2 is drained, not up");
+    CHECK(std::get<job::DiagnoseRequested>(*parse("diagnose all", state).event).nodes ==
+          Words{"n0", "n1"});
+    CHECK(parse("diagnose").error == "diagnose NODE|all");
+    CHECK(parse("diagnose n7").error == "there is no node 'n7'");
+    state.examined = {"n0"};
+    CHECK(parse("diagnose n1", state).error == "a diagnosis is under way");
+    state.nodes["n2"].state = job::NodeState::lost;
+    CHECK(parse("add n2", state).error.find("by itself") != std::string::npos);
+  }
+
+  TEST_CASE("console: restart takes a trainer or a group, save a trainer that trains") {
+    CHECK(parse("restart n1.1").restart == Words{"n1.1"});
+    CHECK(parse("restart g1").restart == Words{"n1.0", "n1.1"});
+    CHECK(parse("restart n2.0").error == "no trainer or group 'n2.0' trains");
+    CHECK(parse("save").save == "n0.0");
+    job::State state = training();
+    state.paused = true;
+    state.phase = job::Phase::recovering;
+    CHECK(parse("save", state).error == "it is not training now: paused");
+  }
+
+  TEST_CASE("console: set changes what may change in flight, and nothing else") {
+    job::State state = training();
+    auto set = [&](const std::string& line) {
+      const Request request = parse(line, state);
+      REQUIRE_MESSAGE(request.event, request.error);
+      return job::decide(0, state, *request.event);
+    };
+    CHECK(set("set supervision.max_restarts 9").reason == "supervision.max_restarts = 9");
+    CHECK(state.max_restarts == 9);
+    set("set supervision.within_s 7");
+    CHECK(state.within_ms == 7000);
+    CHECK(set("set cluster.min_groups 3").reason == "there are 2 groups");
+    CHECK(state.rules.min_cells == 1);
+    set("set cluster.min_groups 2");
+    CHECK(state.rules.min_cells == 2);
+    CHECK(set("set cluster.join_timeout_ms 0").actions.empty());
+    for (const auto& [key, value] : job::settings(state))
+      CHECK(set("set " + key + " 2").reason == key + " = 2");
+    CHECK_FALSE(parse("set train.max_steps 7").error.empty());
+    CHECK_FALSE(parse("set cluster.min_groups two").error.empty());
+    CHECK_FALSE(parse("set cluster.min_groups").error.empty());
+    CHECK(parse("set").error.empty());
+  }
+}

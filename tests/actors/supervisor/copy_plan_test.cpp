@@ -1,0 +1,180 @@
+// The peer tier: where copies go, which stay, and the memory that keeps them.
+#include "actors/supervisor/copy_plan.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include "actors/peer/peer_store.hpp"
+#include "runtime/training/state_hash.hpp"
+
+using namespace simplescale;
+using namespace simplescale::job;
+
+namespace {
+
+/// cells x cell_nodes nodes of one trainer each, and a spare if any; all up and placed.
+State cluster(int cells, int cell_nodes, int spares, int shards) {
+  std::vector<std::string> names;
+  for (int node = 0; node < cells * cell_nodes + spares; ++node)
+    names.push_back("n" + std::to_string(node));
+  State state = make_state({1, shards, cell_nodes, cells, 1}, names);
+  for (const std::string& name : names) state.nodes[name].state = NodeState::up;
+  for (int cell = 0; cell < cells; ++cell)
+    state.layout.cells.emplace_back(names.begin() + cell * cell_nodes,
+                                    names.begin() + (cell + 1) * cell_nodes);
+  state.generation = 3;
+  return state;
+}
+
+std::string text(const std::vector<CopyTask>& tasks) {
+  std::string text;
+  for (const CopyTask& task : tasks)
+    text += std::to_string(task.shard) + ":" + task.source + ">" + task.node + " ";
+  return text;
+}
+
+CopySent sent(const CopyToPeers& order, uint32_t shard, const std::string& error = "") {
+  return {order.generation, order.step, shard, error, 1};
+}
+
+}  // namespace
+
+TEST_SUITE("copy plan") {
+  TEST_CASE("copy plan: P1, a copy never lies in its own cell") {
+    CHECK(text(plan_copies(cluster(1, 2, 1, 2))) == "0:n0.0>n2 1:n1.0>n2 ");
+    CHECK(plan_copies(cluster(1, 2, 0, 2)).empty());
+    // Groups take turns; each has the other for a peer.
+    CHECK(text(plan_copies(cluster(2, 2, 0, 2))) == "0:n0.0>n2 1:n3.0>n0 ");
+  }
+
+  TEST_CASE("copy plan: the load is shared, spares first, by nodes that are up") {
+    CHECK(text(plan_copies(cluster(1, 4, 2, 4))) == "0:n0.0>n4 1:n1.0>n5 2:n2.0>n4 3:n3.0>n5 ");
+    State state = cluster(2, 1, 1, 1);
+    CHECK(text(plan_copies(state)) == "0:n0.0>n2 ");
+    state.nodes["n2"].state = NodeState::suspect;
+    CHECK(text(plan_copies(state)) == "0:n0.0>n1 ");
+    state.nodes["n1"].state = NodeState::lost;
+    CHECK(plan_copies(state).empty());
+  }
+
+  TEST_CASE("copy rounds: P2 and P3, one after the other, and what is whole is kept") {
+    State state = cluster(1, 2, 1, 2);
+    CopyRounds rounds(5);
+    for (uint64_t step = 1; step <= 5; ++step) CHECK_FALSE(rounds.committed(0, state, step, 0));
+    const auto five = rounds.committed(0, state, 6, 0);  // step 5 has been gone on from
+    REQUIRE(five);
+    CHECK(five->step == 5);
+    CHECK(five->generation == 3);
+    CHECK(five->keep == UINT64_MAX);
+    CHECK_FALSE(rounds.ended(sent(*five, 0)));
+    CHECK_FALSE(rounds.committed(0, state, 11, 0));  // the last is under way
+    state.nodes["n2"].peer = {{0, 5, 3}, {1, 5, 3}};
+    CHECK(rounds.ended(sent(*five, 1)));
+    CHECK_FALSE(rounds.ended(sent(*five, 1)));  // told once more
+    const auto ten = rounds.committed(0, state, 11, 0);
+    REQUIRE(ten);
+    CHECK(ten->keep == 5);
+    rounds.ended(sent(*ten, 0));
+    CHECK_FALSE(rounds.ended(sent(*ten, 1, "no room")));
+    state.nodes["n2"].peer = {{0, 5, 3}, {0, 10, 3}, {1, 5, 3}};
+    const auto fifteen = rounds.committed(0, state, 16, 0);
+    REQUIRE(fifteen);
+    CHECK(fifteen->keep == 5);
+    CHECK_FALSE(rounds.committed(119'000, state, 21, 0));
+    CHECK(rounds.committed(121'000, state, 26, 0));  // whoever should have answered is gone
+    rounds.reset();
+    CHECK_FALSE(rounds.committed(0, state, 26, 25));  // step 25 was not made in this generation
+    CHECK(rounds.committed(0, state, 31, 25));
+  }
+
+  TEST_CASE("copy rounds: none while there is no node for every shard, or none is wished") {
+    State state = cluster(1, 2, 0, 2);
+    CopyRounds rounds(5);
+    CHECK_FALSE(rounds.committed(0, state, 6, 0));
+    CHECK(rounds.lacking());
+    CopyRounds never(0);
+    CHECK_FALSE(never.committed(0, cluster(1, 2, 1, 2), 6, 0));
+    CHECK_FALSE(never.lacking());
+  }
+
+  TEST_CASE("copy rounds: copies of a node that is lost, or of steps undone, do not count") {
+    State state = cluster(1, 2, 2, 2);
+    state.nodes["n2"].peer = {{0, 5, 2}, {0, 10, 3}};
+    state.nodes["n3"].peer = {{1, 5, 2}, {1, 10, 2}};
+    CHECK(newest_kept(state) == 10);
+    state.undoings = {{3, 8}};  // step 10 was made again
+    CHECK(newest_kept(state) == 5);
+    state.nodes["n3"].state = NodeState::lost;
+    CHECK_FALSE(newest_kept(state));
+  }
+}
+
+TEST_SUITE("peer store") {
+  TEST_CASE("peer store: P2, the step that is kept is not overwritten, whatever is newer") {
+    ModelShape shape;
+    shape.dim = 16, shape.hidden = 16, shape.layers = 1, shape.heads = shape.kv_heads = 1;
+    shape.vocab = 32, shape.block_size = 8;
+    PeerStore store("ss-test-peers-" + std::to_string(getpid()) + "-", shape, 2);
+    CHECK(store.held().empty());
+    CHECK(store.segment(1, 5) == "");
+    CHECK(store.begin(2, UINT64_MAX).status().code() == Code::bad_data);
+    auto put = [&](uint32_t shard, uint64_t step, uint64_t keep) {
+      const Result<TrainState*> state = store.begin(shard, keep);
+      REQUIRE(state.ok());
+      const Result<TrainState::Side> side = (*state)->begin_write(0);
+      REQUIRE(side.ok());
+      side->params[0] = static_cast<float>(step);
+      (*state)->set_generation(3);
+      (*state)->commit(step, state_hash(*side));
+    };
+    put(1, 5, UINT64_MAX);
+    put(1, 10, 5);
+    CHECK(store.segment(1, 5) == store.segment(1, 10));
+    CHECK(store.segment(0, 5) == "");
+    put(1, 15, 5);  // 10 was not whole
+    CHECK(store.segment(1, 10) == "");
+    CHECK_FALSE(store.segment(1, 5).empty());
+    put(1, 20, 15);
+    CHECK(store.held().size() == 2);
+    CHECK(store.segment(1, 5) == "");
+    put(0, 20, 15);
+    CHECK_FALSE(store.drop_others({0}, 15));
+    CHECK(store.drop_others({0}, 25));  // shard 1 is kept elsewhere now
+    CHECK(store.held() == std::vector<PeerCopy>{{0, 20, 3}});
+    CHECK_FALSE(store.drop_others({}, 20));
+    Result<TrainState*> kept = store.begin(0, 20);
+    REQUIRE(kept.ok());
+    CHECK(has_whole(**kept, {20, 3}));
+    CHECK_FALSE(has_whole(**kept, {15, 3}));
+    CHECK(store.held().size() == 1);
+    REQUIRE(store.damage().ok());
+    const Result<TrainState*> state = store.begin(0, 20);
+    REQUIRE(state.ok());
+    CHECK(check_side(**state, *(*state)->pin(20)).code() == Code::mismatch);
+  }
+
+  TEST_CASE("peer store: S3, a copy of a step that was made again makes room for the new one") {
+    ModelShape shape;
+    shape.dim = 16, shape.hidden = 16, shape.layers = 1, shape.heads = shape.kv_heads = 1;
+    shape.vocab = 32, shape.block_size = 8;
+    PeerStore store("ss-test-again-" + std::to_string(getpid()) + "-", shape, 1);
+    const Result<TrainState*> begun = store.begin(0, UINT64_MAX);
+    REQUIRE(begun.ok());
+    TrainState& state = **begun;
+    auto put = [&state](const HeldStep& copy) {
+      const Result<TrainState::Side> side = state.begin_write(0);
+      REQUIRE(side.ok());
+      side->params[0] = static_cast<float>(copy.generation);
+      state.set_generation(copy.generation);
+      state.commit(copy.step, state_hash(*side));
+    };
+    put({5, 1});
+    put({10, 1});
+    CHECK_FALSE(has_whole(state, {10, 2}));
+    CHECK(store.held() == std::vector<PeerCopy>{{0, 5, 1}});
+    REQUIRE(store.begin(0, 5).ok());
+    put({10, 2});
+    CHECK(has_whole(state, {10, 2}));
+    CHECK(has_whole(state, {5, 1}));
+  }
+}

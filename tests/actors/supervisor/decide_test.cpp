@@ -1,0 +1,934 @@
+// The job's decisions, edge by edge: what a run does when trainers and nodes come, fail, finish, or
+// never come.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "actors/supervisor/decision/decide.hpp"
+#include "actors/supervisor/decision/what_if.hpp"
+
+using namespace simplescale;
+using namespace simplescale::job;
+
+namespace {
+
+/// nodes x 2 trainers, groups of one node unless cell_nodes says more.
+State job_of(int cells, int spares = 0, int cell_nodes = 1) {
+  LayoutRules rules{.trainers_per_node = 2,
+                    .shards = 2 * cell_nodes,
+                    .cell_nodes = cell_nodes,
+                    .cells = cells,
+                    .min_cells = 1};
+  std::vector<std::string> nodes;
+  for (int i = 0; i < cells * cell_nodes + spares; ++i) nodes.push_back("n" + std::to_string(i));
+  State s = make_state(rules, nodes);
+  s.max_steps = 10;
+  return s;
+}
+
+template <class A>
+std::vector<A> all(const Decision& d) {
+  std::vector<A> found;
+  for (const Action& action : d.actions)
+    if (const A* a = std::get_if<A>(&action)) found.push_back(*a);
+  return found;
+}
+
+template <class A>
+A only(const Decision& d) {
+  const auto found = all<A>(d);
+  REQUIRE(found.size() == 1);
+  return found[0];
+}
+
+using Steps = std::vector<uint64_t>;
+
+/// Copies of these steps, as `generation` made them.
+std::vector<HeldStep> made(uint64_t generation, const Steps& steps) {
+  std::vector<HeldStep> copies;
+  for (const uint64_t step : steps) copies.push_back({step, generation});
+  return copies;
+}
+
+Decision up(State& s, const std::string& node, const std::vector<HeldStep>& held = {},
+            int64_t now = 0, int32_t pid = 1) {
+  decide(now, s, NodeUp{node, pid});
+  Decision last;
+  for (int slot = 0; slot < 2; ++slot)
+    last = decide(now, s, TrainerUp{trainer_name(node, slot), 1, {1}, 0, held, 0});
+  return last;
+}
+
+Decision all_up(State& s) {
+  Decision joined;
+  for (const auto& node : s.node_order)
+    if (Decision d = up(s, node); !all<Join>(d).empty()) joined = d;
+  return joined;
+}
+
+/// Everybody that drains says so; each holds its own shard's `held`.
+Decision all_idle(State& s, const std::vector<HeldStep>& held, int64_t now = 0) {
+  Decision last;
+  std::map<std::string, uint32_t> shard;
+  for (const Place& p : places(s.rules, s.layout)) shard[p.trainer] = p.shard;
+  for (const auto& [name, trainer] : State(s).trainers)
+    if (trainer.state == TrainerState::draining)
+      last = decide(now, s, TrainerIdle{name, s.generation - 1, shard[name], held});
+  return last;
+}
+
+/// The same, as the generation that they leave made it.
+Decision all_idle(State& s, const Steps& steps, int64_t now = 0) {
+  return all_idle(s, made(newest_joined(s), steps), now);
+}
+
+/// Joined and training at `step`.
+State training(int cells, int spares = 0, int cell_nodes = 1, uint64_t step = 3) {
+  State s = job_of(cells, spares, cell_nodes);
+  REQUIRE(all<Join>(all_up(s)).size() == 1);
+  decide(0, s, StepCommitted{s.generation, step});
+  REQUIRE(s.phase == Phase::training);
+  return s;
+}
+
+Decision back(State& s, const std::string& trainer, uint32_t shard,
+              const std::vector<HeldStep>& held) {
+  return decide(0, s, TrainerUp{trainer, 2, {2}, shard, held, 0});
+}
+
+Decision back(State& s, const std::string& trainer, uint32_t shard, const Steps& steps) {
+  return back(s, trainer, shard, made(newest_joined(s), steps));
+}
+
+/// n0 and n2 train; n1, which was lost, is there again, and its first trainer still in
+/// generation 1.
+State with_one_back_in_an_older_generation() {
+  State s = training(3);
+  decide(0, s, NodeLost{"n1", "gone"});
+  all_idle(s, Steps{3});
+  decide(0, s, StepCommitted{s.generation, 4});
+  decide(0, s, NodeUp{"n1", 1});
+  decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, made(1, {3}), 1});
+  return s;
+}
+
+std::vector<std::string> nodes_of(const State& s) {
+  std::vector<std::string> list;
+  for (const auto& cell : s.layout.cells) list.insert(list.end(), cell.begin(), cell.end());
+  return list;
+}
+
+}  // namespace
+
+TEST_CASE("job: a generation begins when enough nodes are up") {
+  State s = job_of(2, 1);
+  CHECK(all<Join>(up(s, "n0")).empty());
+  const Join join = only<Join>(up(s, "n2"));  // whoever comes first
+  CHECK(join.source == Source::initialize);
+  CHECK(join.generation == 1);
+  CHECK(s.phase == Phase::starting);
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0", "n2"});
+}
+
+TEST_CASE("job: with fewer nodes than wanted it starts after the time to wait") {
+  State s = job_of(2);
+  up(s, "n1");
+  CHECK(all<Join>(decide(s.join_timeout_ms, s, Tick{})).empty());
+  CHECK(all<Join>(decide(s.join_timeout_ms + 1, s, Tick{})).size() == 1);
+  CHECK(nodes_of(s) == std::vector<std::string>{"n1"});
+}
+
+TEST_CASE("job: without any node it stops, to be started again") {
+  State s = job_of(2);
+  CHECK(only<Shutdown>(decide(s.join_timeout_ms + 1, s, Tick{})).exit == Code::requeue);
+}
+
+TEST_CASE("job: a killed trainer's process is replaced in place") {
+  State s = training(2);
+  const Decision down = decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  CHECK(only<Fence>(down).generation == 2);
+  CHECK(s.phase == Phase::recovering);
+  CHECK(all<Join>(all_idle(s, Steps{2, 3})).empty());  // waits for the process
+  const Join join = only<Join>(back(s, "n1.0", 0, Steps{2, 3}));
+  CHECK(join.generation == 2);
+  CHECK(join.source == Source::memory);
+  CHECK(join.step == 3);
+  CHECK(join.moves.empty());
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0", "n1"});
+  const auto records = all<Record>(decide(0, s, StepCommitted{2, 4}));
+  REQUIRE(records.size() == 1);
+  CHECK(records[0].phase == "resume");
+}
+
+TEST_CASE("job: a step that only some have applied is rolled back to the common one") {
+  State s = training(2);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  for (const char* name : {"n0.0", "n0.1", "n1.1"})
+    decide(0, s, TrainerIdle{name, 1, name[3] == '1', made(1, {3, 4})});
+  // n1.0 died before it applied step 4; its replica n0.0 holds it: rolled forward.
+  const Join join = only<Join>(back(s, "n1.0", 0, Steps{2, 3}));
+  CHECK(join.step == 4);
+  REQUIRE(join.moves.size() == 1);
+  CHECK(join.moves[0] == Move{0, 4, "n0.0", false, {"n1.0"}});
+}
+
+TEST_CASE("job: a spare takes the place of a lost node and gets its state from replicas") {
+  State s = training(2, 1);
+  CHECK(all<Fence>(decide(0, s, NodeLost{"n0", "its agent is gone"})).size() == 1);
+  const Join join = only<Join>(all_idle(s, Steps{2, 3}));
+  CHECK(nodes_of(s) == std::vector<std::string>{"n2", "n1"});
+  REQUIRE(join.moves.size() == 2);
+  CHECK(join.moves[0] == Move{0, 3, "n1.0", false, {"n2.0"}});
+  CHECK(join.moves[1] == Move{1, 3, "n1.1", false, {"n2.1"}});
+}
+
+TEST_CASE("job: without a spare the other group goes on, and groups grow back") {
+  State s = training(2);
+  decide(0, s, NodeLost{"n1", "its agent is gone"});
+  Join join = only<Join>(all_idle(s, Steps{2, 3}));
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0"});
+  CHECK(join.step == 3);
+  decide(0, s, StepCommitted{s.generation, 4});
+  // It comes back, is looked at, and joins at a step's end.
+  decide(5, s, NodeUp{"n1", 7});
+  CHECK(s.nodes.at("n1").state == NodeState::suspect);
+  for (int slot = 0; slot < 2; ++slot)
+    decide(5, s, TrainerUp{trainer_name("n1", slot), 7, {7}, 0, {}, 0});
+  CHECK(all<Leave>(decide(6, s, Tick{})).empty());
+  decide(7, s, NodeChecked{"n1", true, ""});
+  const Leave leave = only<Leave>(decide(8, s, Tick{}));
+  CHECK(leave.generation == s.generation);
+  decide(9, s, TrainerIdle{"n0.0", s.generation, 0, made(s.generation, {5, 6})});
+  join = only<Join>(decide(9, s, TrainerIdle{"n0.1", s.generation, 1, made(s.generation, {5, 6})}));
+  CHECK(join.step == 6);
+  CHECK(join.moves.size() == 2);
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0", "n1"});
+}
+
+TEST_CASE("job: a node that fails its diagnosis is drained") {
+  State s = training(2);
+  decide(0, s, NodeLost{"n1", "gone"});
+  all_idle(s, Steps{3});
+  decide(0, s, NodeUp{"n1", 7});
+  decide(0, s, NodeChecked{"n1", false, "core 1 adds wrongly"});
+  CHECK(s.nodes.at("n1").state == NodeState::drained);
+}
+
+TEST_CASE("job: a group is put together from what is left of two") {
+  State s = training(2, 0, 2);  // cells n0 n1 | n2 n3
+  decide(0, s, NodeLost{"n1", "gone"});
+  decide(0, s, NodeLost{"n2", "gone"});
+  const Join join = only<Join>(all_idle(s, Steps{2, 3}));
+  // n0 keeps shards 0 and 1, n3 keeps 2 and 3, in one group.
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0", "n3"});
+  CHECK(join.step == 3);
+  CHECK(join.moves.empty());
+}
+
+TEST_CASE("job: who has lost most nodes at once waits for word of them before going on alone") {
+  State s = training(3);
+  decide(0, s, NodeLost{"n1", "silent"});
+  decide(0, s, NodeLost{"n2", "silent"});
+  CHECK(all<Join>(all_idle(s, {2, 3})).empty());
+  CHECK(all<Join>(decide(4'000, s, Tick{})).empty());
+  const Join join = only<Join>(decide(4'001, s, Tick{}));
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0"});
+  CHECK(join.step == 3);
+}
+
+TEST_CASE("job: the only group waits for a node, then stops to be started again") {
+  State s = training(1, 0, 2);
+  decide(0, s, NodeLost{"n1", "gone"});
+  CHECK(all<Join>(all_idle(s, Steps{2, 3})).empty());
+  CHECK(only<Shutdown>(decide(s.join_timeout_ms + 1, s, Tick{})).exit == Code::requeue);
+}
+
+TEST_CASE("job: a peer's copy of a lost shard, at an older step, beats the disk") {
+  State s = training(1, 1, 2, 6);
+  decide(0, s, CheckpointSaved{2});
+  decide(0, s, PeerCopies{"n0", {{2, 5, 1}, {3, 5, 1}}});
+  decide(0, s, PeerCopies{"n2", {{0, 5, 1}, {1, 5, 1}}});
+  decide(0, s, NodeLost{"n1", "gone"});
+  const Decision d = all_idle(s, Steps{5, 6});
+  const Join join = only<Join>(d);
+  CHECK(join.source == Source::memory);
+  CHECK(join.step == 5);
+  CHECK(d.reason.find("begins at step 5 from peer") != std::string::npos);
+  REQUIRE(join.moves.size() == 2);
+  CHECK(join.moves[0] == Move{2, 5, "n0.0", true, {"n2.0"}});
+  CHECK(join.moves[1] == Move{3, 5, "n0.0", true, {"n2.1"}});
+}
+
+std::vector<std::string> names(const State& s) {
+  std::vector<std::string> list;
+  for (const auto& [name, trainer] : s.trainers) list.push_back(name);
+  return list;
+}
+
+TEST_CASE("job: replicas that differ go back to the step before, and make it again") {
+  State s = training(2);
+  Decision d = decide(0, s,
+                      TrainerIdle{"n0.0", 1, 0, made(1, {2, 3}), Fault::mismatch, 3, "",
+                                  "shard 0 of step 3 differs"});
+  CHECK(all<Fence>(d).size() == 1);
+  const Join join = only<Join>(all_idle(s, Steps{2, 3}));
+  CHECK(join.step == 2);
+  // Nobody has made step 3 again, and some have not come to begin with step 2.
+  decide(0, s, TrainerDown{"n0.0", "signal 9"});
+  all_idle(s, {{2, 2}, {3, 1}});
+  CHECK(only<Join>(back(s, "n0.0", 0, made(1, {2, 3}))).step == 2);
+  CHECK(doubted(s, 3, 1));
+  CHECK(!doubted(s, 3, 2));
+  decide(0, s, StepCommitted{s.generation, 3});
+  decide(0, s, TrainerDown{"n0.0", "signal 9"});
+  all_idle(s, Steps{2, 3});
+  CHECK(only<Join>(back(s, "n0.0", 0, Steps{2, 3})).step == 3);
+}
+
+TEST_CASE("job: a second doubt does not make up for the first") {
+  State s = training(2);
+  decide(0, s, TrainerIdle{"n0.0", 1, 0, made(1, {2, 3}), Fault::mismatch, 3, "", "differs"});
+  all_idle(s, Steps{2, 3});
+  for (const std::string& name : names(s)) decide(0, s, TrainerReady{name, s.generation});
+  decide(0, s,
+         TrainerIdle{"n0.0", s.generation, 0, made(s.generation, {3, 4}), Fault::mismatch, 4, "",
+                     "differs"});
+  // Step 3 was made again, and compared.
+  CHECK(only<Join>(all_idle(s, Steps{3, 4})).step == 3);
+}
+
+TEST_CASE("job: a damaged copy is not used again") {
+  State s = training(2, 1);
+  decide(0, s, NodeLost{"n0", "gone"});
+  all_idle(s, Steps{2, 3});
+  Decision d = decide(
+      0, s, TrainerIdle{"n2.0", s.generation, 0, {}, Fault::bad_copy, 3, "n1.0", "hash differs"});
+  CHECK(all<Fence>(d).size() == 1);
+  for (const auto& [name, shard, steps] : {std::tuple<const char*, uint32_t, Steps>{"n1.0", 0, {2}},
+                                           {"n1.1", 1, {2, 3}},
+                                           {"n2.1", 1, {}}})
+    d = decide(0, s, TrainerIdle{name, s.generation - 1, shard, made(1, steps)});
+  CHECK(only<Join>(d).step == 2);
+}
+
+TEST_CASE("job: a damaged checkpoint is passed over for the one before, until none is left") {
+  State s = job_of(2);
+  s.has_checkpoint = true;
+  s.checkpoint_step = 8;
+  s.older_checkpoints = {4, 6};
+  Join join = only<Join>(all_up(s));
+  for (const uint64_t next : {6, 4, 0}) {
+    CHECK(join.source == Source::checkpoint);
+    // Two say so: one of them decides.
+    const TrainerIdle bad{"n0.0", join.generation, 0, {}, Fault::bad_checkpoint, join.step,
+                          "",     "checksum"};
+    CHECK(all<Fence>(decide(0, s, bad)).size() == 1);
+    decide(0, s,
+           TrainerIdle{
+               "n1.0", join.generation, 0, {}, Fault::bad_checkpoint, join.step, "", "checksum"});
+    join = only<Join>(all_idle(s, Steps{}));
+    CHECK(join.step == next);
+  }
+  CHECK(join.source == Source::initialize);
+  // Newer ones count again.
+  decide(0, s, CheckpointSaved{2});
+  decide(0, s, CheckpointSaved{4});
+  CHECK(s.checkpoint_step == 4);
+  CHECK(s.older_checkpoints == std::vector<uint64_t>{2});
+}
+
+TEST_CASE("job: a node that alone cannot read the checkpoint is examined, others go on from it") {
+  State s = job_of(2);
+  s.has_checkpoint = true;
+  s.checkpoint_step = 8;
+  s.older_checkpoints = {6};
+  const uint64_t generation = only<Join>(all_up(s)).generation;
+  const TrainerIdle unread{"n1.0", generation, 0, {}, Fault::bad_disk, 8, "", "input/output error"};
+  CHECK(all<Fence>(decide(0, s, unread)).size() == 1);
+  TrainerIdle also = unread;
+  also.trainer = "n1.1";
+  decide(0, s, also);
+  const Decision d = all_idle(s, Steps{});
+  CHECK(only<CheckNode>(d).node == "n1");
+  CHECK(only<Join>(d).source == Source::checkpoint);
+  CHECK(only<Join>(d).step == 8);
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0"});
+  CHECK(s.older_checkpoints == std::vector<uint64_t>{6});
+  // Found fit, it takes part again, until its budget is used up.
+  decide(0, s, StepCommitted{s.generation, 9});
+  decide(0, s, NodeChecked{"n1", true, ""});
+  CHECK(s.nodes.at("n1").state == NodeState::up);
+  CHECK(s.nodes.at("n1").failures_ms.size() == 1);
+}
+
+TEST_CASE("job: a checkpoint that nobody can read is tried again, and none older") {
+  State s = job_of(2);
+  s.has_checkpoint = true;
+  s.checkpoint_step = 8;
+  s.older_checkpoints = {6};
+  int64_t now = 0;
+  Join join = only<Join>(all_up(s));
+  for (int tries = 0; tries < s.give_up_after_cycles; ++tries) {
+    CHECK(join.step == 8);
+    for (const char* name : {"n0.0", "n0.1", "n1.0", "n1.1"})
+      decide(now, s,
+             TrainerIdle{name, join.generation, 0, {}, Fault::bad_disk, 8, "", "stale handle"});
+    CHECK(all<Join>(decide(now, s, Tick{})).empty());
+    join = only<Join>(decide(now += 6'000, s, Tick{}));
+  }
+  const Decision last = decide(
+      now, s, TrainerIdle{"n0.0", join.generation, 0, {}, Fault::bad_disk, 8, "", "stale handle"});
+  CHECK(only<Shutdown>(last).reason.ends_with("n0.0: stale handle"));
+  for (const auto& [name, node] : s.nodes) CHECK(node.state == NodeState::up);
+}
+
+TEST_CASE("job: S4: what carries an older generation has no effect") {
+  State s = training(2);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, Steps{3});
+  back(s, "n1.0", 0, Steps{3});
+  const State before = s;
+  for (const Event& event : std::vector<Event>{
+           StepCommitted{1, 9}, TrainerIdle{"n0.0", 1, 0, made(1, {9}), Fault::failed},
+           TrainerFinished{"n0.0", 1, 10}, TrainerReady{"n0.0", 1}}) {
+    const Decision d = decide(0, s, event);
+    CHECK(d.actions.empty());
+    CHECK(s.phase == before.phase);
+    CHECK(s.generation == before.generation);
+    CHECK(s.committed_step == before.committed_step);
+  }
+}
+
+TEST_CASE("job: a trainer that ignores a fence is killed") {
+  State s = training(2);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  CHECK(all<KillTrainer>(decide(s.fence_timeout_ms, s, Tick{})).empty());
+  CHECK(all<KillTrainer>(decide(s.fence_timeout_ms + 1, s, Tick{})).size() == 3);
+  CHECK(all<KillTrainer>(decide(s.fence_timeout_ms + 2, s, Tick{})).empty());
+}
+
+TEST_CASE("job: budgets drain a node, and committed steps reset them") {
+  for (const bool commits : {true, false}) {
+    State s = training(2);
+    s.budget_steps = 2;
+    uint64_t step = 3;
+    for (int i = 0; i <= s.max_restarts; ++i) {
+      decide(0, s, TrainerDown{"n1.0", "signal 11"});
+      all_idle(s, Steps{step});
+      back(s, "n1.0", 0, Steps{step});
+      if (s.nodes.at("n1").state == NodeState::drained) break;
+      step += commits ? 2 : 1;
+      s.max_steps = 100;
+      decide(0, s, StepCommitted{s.generation, step});
+    }
+    CHECK((s.nodes.at("n1").state == NodeState::drained) == !commits);
+    if (!commits) CHECK(nodes_of(s) == std::vector<std::string>{"n0"});
+  }
+}
+
+TEST_CASE("job: gives up after too many generations without a step") {
+  State s = training(2);
+  Decision d;
+  for (int i = 0; i <= s.give_up_after_cycles; ++i) {
+    d = decide(0, s,
+               TrainerIdle{"n0.0", s.generation, 0, made(s.generation, {3}), Fault::non_finite, 0,
+                           "", "loss"});
+    if (all<Shutdown>(d).empty()) all_idle(s, Steps{3});
+  }
+  CHECK(only<Shutdown>(d).exit == Code::gave_up);
+}
+
+TEST_CASE("job: a node whose trainers do not come up again is left out") {
+  State s = training(2);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, Steps{3});
+  const Decision d = decide(s.restart_timeout_ms + 1, s, Tick{});
+  CHECK(all<CheckNode>(d).size() == 1);
+  CHECK(all<Join>(d).size() == 1);
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0"});
+}
+
+TEST_CASE("job: pause, resume, stop while paused") {
+  State s = training(2);
+  CHECK(all<Leave>(decide(0, s, PauseRequested{true, "me"})).size() == 1);
+  Decision d;
+  for (const Place& p : places(s.rules, s.layout))
+    d = decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, made(s.generation, {3, 4})});
+  CHECK(all<Join>(d).empty());
+  CHECK(all<Shutdown>(decide(s.join_timeout_ms * 9, s, Tick{})).empty());
+  State stopped = s;
+  CHECK(only<Join>(decide(0, s, PauseRequested{false, "me"})).step == 4);
+  d = decide(0, stopped, StopRequested{Code::ok, "me", false});
+  CHECK(all<Join>(d).size() == 1);
+  CHECK(all<StopAtStep>(d).size() == 1);
+}
+
+TEST_CASE("job: draining asks first whether the run can do without") {
+  State s = training(2);
+  CHECK(all<Leave>(decide(0, s, DrainRequested{"n1", true, "me"})).size() == 1);
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, made(s.generation, {3, 4})});
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0"});
+  decide(0, s, StepCommitted{s.generation, 5});
+  const Decision d = decide(0, s, DrainRequested{"n0", true, "me"});
+  CHECK(d.actions.empty());
+  CHECK(!d.reason.empty());
+  CHECK(s.nodes.at("n0").state == NodeState::up);
+}
+
+TEST_CASE("job: a supervisor that took over adopts trainers as they are") {
+  State s = training(2);
+  for (const auto& node : s.node_order) CHECK(decide(0, s, NodeUp{node, 1}).actions.empty());
+  for (const Place& p : places(s.rules, s.layout))
+    CHECK(decide(0, s,
+                 TrainerUp{p.trainer, 1, {1}, p.shard, made(s.generation, {2, 3}), s.generation})
+              .actions.empty());
+  CHECK(s.phase == Phase::training);
+  // One that knows nothing ends the unknown generation, and goes on from memory.
+  State fresh = job_of(2);
+  decide(0, fresh, NodeUp{"n0", 1});
+  const Decision d = decide(0, fresh, TrainerUp{"n0.0", 1, {1}, 0, made(41, {2, 3}), 41});
+  CHECK(only<Fence>(d).generation == 42);
+}
+
+TEST_CASE("job: an agent that started anew is a loss and a return") {
+  State s = training(2);
+  const Decision d = decide(0, s, NodeUp{"n1", 99});
+  CHECK(all<Fence>(d).size() == 1);
+  CHECK(all<CheckNode>(d).size() == 1);
+}
+
+TEST_CASE("job: the end waits for the last checkpoint, also through a failure") {
+  State s = training(2);
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
+  decide(0, s, TrainerDown{"n0.0", "signal 9"});
+  all_idle(s, Steps{9, 10});
+  CHECK(only<Join>(back(s, "n0.0", 0, Steps{9, 10})).step == 10);
+  Decision d;
+  for (const Place& p : places(s.rules, s.layout))
+    d = decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
+  CHECK(all<Shutdown>(d).empty());
+  CHECK(only<Shutdown>(decide(0, s, CheckpointSaved{10})).exit == Code::ok);
+}
+
+TEST_CASE("job: a last checkpoint that cannot be saved ends the run, whoever is told first") {
+  for (const bool early : {false, true}) {
+    State s = training(2);
+    const CheckpointFailed failed{10, "no space left", s.generation};
+    if (early) decide(0, s, failed);
+    Decision d;
+    for (const Place& p : places(s.rules, s.layout))
+      d = decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
+    if (!early) d = decide(0, s, failed);
+    CHECK(only<Shutdown>(d).exit == Code::io);
+  }
+}
+
+TEST_CASE("job: the end of a run is the last that is told of it") {
+  State s = training(2);
+  s.max_restarts = 0;
+  s.cycles = s.give_up_after_cycles;
+  const Decision d = decide(0, s, TrainerDown{"n0.0", "signal 9"});
+  CHECK(only<Shutdown>(d).exit == Code::gave_up);
+  CHECK(all<Record>(d).back().kind == "failed");
+}
+
+TEST_CASE("job: what an older generation could not save does not end the run") {
+  for (const bool early : {false, true}) {
+    State s = training(2);
+    const CheckpointFailed failed{10, "its copy was replaced", s.generation};
+    for (const Place& p : places(s.rules, s.layout))
+      decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
+    decide(0, s, TrainerDown{"n0.0", "signal 9"});
+    if (early) decide(0, s, failed);
+    all_idle(s, Steps{9, 10});
+    back(s, "n0.0", 0, Steps{9, 10});
+    for (const Place& p : places(s.rules, s.layout))
+      decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
+    if (!early) CHECK(all<Shutdown>(decide(0, s, failed)).empty());
+    CHECK(only<Shutdown>(decide(0, s, CheckpointSaved{10})).exit == Code::ok);
+  }
+}
+
+TEST_CASE("job: who restores its state has a deadline, a first step may take longer") {
+  State s = job_of(2);
+  all_up(s);
+  const int64_t late = s.join_timeout_ms + 1;
+  State slow = s;
+  decide(0, slow, TrainerReady{"n0.0", slow.generation});
+  CHECK(only<Fence>(decide(late, slow, Tick{})).generation == s.generation + 1);
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerReady{p.trainer, s.generation});
+  CHECK(all<Fence>(decide(late, s, Tick{})).empty());
+  CHECK(all<Fence>(decide(10 * late, s, Tick{})).empty());
+  CHECK(all<Fence>(decide(100 * late, s, Tick{})).size() == 1);  // nothing waits for ever
+}
+
+TEST_CASE("job: what the records tell of steps that were undone since is not committed") {
+  State s = training(2);
+  decide(0, s, StepCommitted{1, 8});
+  CHECK(committed_of(s, 9, 1) == 9);  // recorded just before the last supervisor died
+  // Replicas differ in step 8.
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerIdle{p.trainer, 1, p.shard, made(1, {7, 8}), Fault::mismatch, 8});
+  REQUIRE(s.committed_step == 7);
+  CHECK(committed_of(s, 8, 1) == 7);
+  CHECK(committed_of(s, 7, 1) == 7);
+  // The next generation has begun at 7, and has made nothing yet.
+  REQUIRE(newest_joined(s) == 2);
+  CHECK(committed_of(s, 9, 1) == 7);
+  CHECK(committed_of(s, 9, 2) == 9);
+}
+
+TEST_CASE("job: no_shard: a node holds as many groups as trainers") {
+  LayoutRules rules{.trainers_per_node = 2, .shards = 1, .cell_nodes = 1, .cells = 2};
+  const auto all = places(rules, Layout{{{"n0"}, {"n1"}}});
+  REQUIRE(all.size() == 4);
+  CHECK(all[3].group == 3);
+  CHECK(all[3].shard == 0);
+}
+
+TEST_CASE("job: what-if tells the decision and changes nothing") {
+  const State s = training(2, 1);
+  CHECK(what_if(s, "kill_agent", "n0").find("n2 takes the place of n0") != std::string::npos);
+  CHECK(what_if(s, "kill_trainer", "n0.0").find("the same nodes") != std::string::npos);
+  CHECK(what_if(s, "kill_agent", "n9").find("no node") != std::string::npos);
+}
+
+TEST_CASE("job: S4: a trainer's answer to a fence long ago is not taken for one to the last") {
+  State s = training(2);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, Steps{3});
+  back(s, "n1.0", 0, Steps{3});
+  decide(0, s, StepCommitted{s.generation, 4});
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  decide(0, s, TrainerIdle{"n0.0", 1, 0, made(1, {3})});
+  CHECK(s.trainers.at("n0.0").state == TrainerState::draining);
+}
+
+TEST_CASE("job: S4: a generation that was left is not begun again") {
+  State s = job_of(2);
+  const uint64_t first = only<Join>(all_up(s)).generation;
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, Steps{});
+  const uint64_t second = only<Join>(back(s, "n1.0", 0, Steps{})).generation;
+  CHECK(second > first);
+  // Before its first step it is left for a pause.
+  decide(0, s, PauseRequested{true, "me"});
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, {}});
+  CHECK(only<Join>(decide(0, s, PauseRequested{false, "me"})).generation > second);
+}
+
+TEST_CASE("job: S1: what was trained since a mismatch is trusted before a step is reported") {
+  State s = training(2);
+  decide(0, s,
+         TrainerIdle{"n0.0", 1, 0, made(1, {2, 3}), Fault::mismatch, 3, "", "shard 0 differs"});
+  CHECK(only<Join>(all_idle(s, Steps{2, 3})).step == 2);
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerReady{p.trainer, s.generation});
+  decide(0, s, NodeLost{"n1", "gone"});
+  CHECK(only<Join>(all_idle(s, Steps{4, 5})).step == 5);
+}
+
+TEST_CASE("job: a supervisor that knows nothing ends an unknown generation once") {
+  State s = job_of(4);
+  size_t fences = 0;
+  for (const auto& node : s.node_order) {
+    decide(0, s, NodeUp{node, 1});
+    for (int slot = 0; slot < 2; ++slot)
+      fences += all<Fence>(
+                    decide(0, s, TrainerUp{trainer_name(node, slot), 1, {1}, 0, made(41, {3}), 41}))
+                    .size();
+  }
+  CHECK(fences == 1);
+  CHECK(s.generation == 42);
+}
+
+TEST_CASE("job: a diagnosis that a supervisor did not come to order is ordered by its successor") {
+  State s = training(2, 1);
+  CHECK(all<CheckNode>(decide(0, s, Suspected{"n1.0", "slow"})).size() == 1);
+  CHECK(only<CheckNode>(decide(0, s, NodeUp{"n1", 1})).node == "n1");
+}
+
+TEST_CASE("job: a node that used its budget up while it was suspect is drained after its check") {
+  State s = training(2, 1);
+  decide(0, s, Suspected{"n1.0", "slow"});
+  for (int i = 0; i <= s.max_restarts; ++i) {
+    decide(0, s, TrainerDown{"n1.0", "signal 11"});
+    decide(0, s, TrainerUp{"n1.0", 2, {2}, 0, made(1, {3}), 0});
+  }
+  decide(0, s, NodeChecked{"n1", true, ""});
+  CHECK(s.nodes.at("n1").state == NodeState::drained);
+}
+
+TEST_CASE("job: a trainer of an old generation that comes back disturbs nobody") {
+  State s = training(2);
+  decide(0, s, NodeLost{"n1", "gone"});
+  all_idle(s, Steps{3});
+  decide(0, s, StepCommitted{s.generation, 4});
+  decide(0, s, NodeUp{"n1", 1});
+  CHECK(all<Fence>(decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, made(1, {3}), 1})).empty());
+  // One that should train in this one is another matter.
+  CHECK(all<Fence>(decide(0, s, TrainerUp{"n0.0", 1, {1}, 0, made(1, {3}), 1})).size() == 1);
+}
+
+TEST_CASE("job: S4: a trainer that came back is idle once it has left what it was in") {
+  State s = with_one_back_in_an_older_generation();
+  // Meanwhile generations come and go without a fence.
+  decide(0, s, DrainRequested{"n2", true, "me"});
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, made(s.generation, {4, 5})});
+  decide(0, s, TrainerIdle{"n1.0", 1, 0, made(1, {3})});
+  CHECK(s.trainers.at("n1.0").state == TrainerState::idle);
+}
+
+TEST_CASE(
+    "job: S5: who came back and does not leave an older generation does not hold up the rest") {
+  State s = with_one_back_in_an_older_generation();
+  decide(0, s, TrainerUp{"n1.1", 1, {1}, 0, made(1, {3}), 0});
+  CHECK(all<KillTrainer>(decide(s.fence_timeout_ms + 1, s, Tick{})).empty());  // nobody waits
+  const int64_t since = 2 * s.fence_timeout_ms;
+  CHECK(all<Leave>(decide(since, s, DrainRequested{"n2", true, "me"})).size() == 1);
+  CHECK(all<KillTrainer>(decide(since + s.fence_timeout_ms, s, Tick{})).empty());
+  CHECK(only<KillTrainer>(decide(since + s.fence_timeout_ms + 1, s, Tick{})).trainer == "n1.0");
+  CHECK(all<KillTrainer>(decide(since + s.fence_timeout_ms + 2, s, Tick{})).empty());
+}
+
+TEST_CASE("job: a mismatch that was dealt with is not news again") {
+  State s = training(3);
+  const TrainerIdle mismatch{"n0.0",          1, 0,  made(1, {2, 3}),
+                             Fault::mismatch, 3, "", "shard 0 differs"};
+  decide(0, s, mismatch);
+  decide(0, s, NodeLost{"n1", "gone"});
+  CHECK(only<Join>(all_idle(s, Steps{2, 3})).step == 2);
+  const size_t doubts = s.doubts.size();
+  decide(0, s, StepCommitted{s.generation, 4});
+  decide(0, s, NodeUp{"n1", 1});
+  decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, made(1, {2, 3}), 1});
+  TrainerIdle late = mismatch;
+  late.trainer = "n1.0";
+  decide(0, s, late);
+  CHECK(s.trainers.at("n1.0").state == TrainerState::idle);
+  CHECK(s.doubts.size() == doubts);
+}
+
+TEST_CASE(
+    "job: S3: a copy of a step that was undone and made again is not used with the new ones") {
+  State s = training(2, 0, 1, 12);
+  decide(0, s, NodeLost{"n1", "cut off"});  // it holds step 12, the other never applied it
+  REQUIRE(only<Join>(all_idle(s, Steps{9, 10})).step == 10);
+  const uint64_t second = s.generation;
+  decide(0, s, StepCommitted{second, 12});
+  CHECK(undone(s, 11, 1));
+  CHECK(!undone(s, 10, 1));
+  CHECK(!undone(s, 12, second));
+  // It is there again, while the other fails at the very same step, and one of its trainers with
+  // all it held.
+  decide(0, s, NodeUp{"n1", 1});
+  for (int slot = 0; slot < 2; ++slot)
+    decide(
+        0, s,
+        TrainerUp{
+            trainer_name("n1", slot), 1, {1}, static_cast<uint32_t>(slot), made(1, {11, 12}), 0});
+  decide(0, s, NodeChecked{"n1", true, ""});
+  decide(0, s, TrainerDown{"n0.1", "signal 9"});
+  State lost = s, whole = s;
+  all_idle(whole, made(second, {11, 12}));
+  const Join join = only<Join>(back(whole, "n0.1", 1, made(second, {11, 12})));
+  CHECK(join.step == 12);
+  REQUIRE(join.moves.size() == 2);  // n1 gets both of its shards, as they were made again
+  CHECK(join.moves[0] == Move{0, 12, "n0.0", false, {"n1.0"}});
+  CHECK(join.moves[1] == Move{1, 12, "n0.1", false, {"n1.1"}});
+  CHECK(!undone(whole, 12, second));
+  all_idle(lost, made(second, {11, 12}));
+  CHECK(only<Join>(back(lost, "n0.1", 1, Steps{})).source == Source::initialize);
+}
+
+TEST_CASE("job: S3: neither is such a copy that a peer node keeps") {
+  State s = training(1, 1, 2, 12);
+  decide(0, s, PeerCopies{"n2", {{0, 10, 1}, {1, 10, 1}, {2, 10, 1}, {3, 10, 1}, {3, 5, 1}}});
+  decide(0, s, PeerCopies{"n0", {{2, 5, 1}, {2, 10, 2}, {3, 10, 2}}});
+  decide(0, s, PeerCopies{"n1", {{0, 5, 1}, {1, 5, 1}}});
+  s.undoings = {{2, 8}};
+  s.generation = 2;
+  decide(0, s, NodeLost{"n1", "gone"});
+  State before = s;
+  CHECK(only<Join>(all_idle(s, Steps{})).step ==
+        0);  // of shards 0 and 1 only the old ones are left
+  before.undoings.clear();
+  CHECK(only<Join>(all_idle(before, Steps{})).step == 10);
+}
+
+TEST_CASE("job: S3: who reads a checkpoint needs no older copy of its step, which may differ") {
+  State s = job_of(2);
+  s.has_checkpoint = true;
+  s.checkpoint_step = 8;
+  s.generation = 3;
+  REQUIRE(only<Join>(all_up(s)).source == Source::checkpoint);
+  CHECK(undone(s, 8, 3));
+  CHECK(!undone(s, 7, 3));
+  CHECK(!undone(s, 8, 4));
+}
+
+TEST_CASE("job: S3: what has been undone is known for long, in little memory, rather too much") {
+  State s = training(2);
+  s.max_restarts = s.give_up_after_cycles = 1000;
+  std::vector<Undoing> all_of_them = s.undoings;
+  uint64_t step = 3;
+  for (int i = 0; i < 100; ++i, step += 2) {
+    decide(0, s, TrainerDown{"n1.0", "signal 9"});
+    all_idle(s, Steps{step});
+    REQUIRE(only<Join>(back(s, "n1.0", 0, Steps{step})).step == step);
+    all_of_them.push_back({s.generation, step + 1});
+  }
+  CHECK(s.undoings.size() == undoings_kept);
+  for (uint64_t generation = 1; generation <= s.generation; ++generation)
+    for (uint64_t i = 0; i <= step; ++i) {
+      const bool is = std::ranges::any_of(
+          all_of_them, [&](const Undoing& u) { return i >= u.step && generation < u.generation; });
+      const bool recent = generation + undoings_kept > s.generation;
+      CHECK((recent ? undone(s, i, generation) == is : undone(s, i, generation) >= is));
+    }
+  // Less is undone once older steps are begun from.
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, made(s.undoings[10].generation, {s.undoings[11].step - 1}));
+  const size_t before = s.undoings.size();
+  back(s, "n1.0", 0, Steps{});
+  CHECK(s.undoings.size() < before);
+}
+
+TEST_CASE("job: S1: before older state is used, a trainer that is being restarted is waited for") {
+  State s = training(1, 1);  // n0 trains, n1 is a spare
+  for (int i = 0; i <= s.max_restarts; ++i) {
+    decide(0, s, TrainerDown{"n0.0", "signal 9"});
+    all_idle(s, Steps{2, 3});
+    if (i < s.max_restarts) back(s, "n0.0", 0, Steps{2, 3});
+    s.cycles = 0;
+  }
+  // n0 has used its budget up, and n0.0 alone holds shard 0.
+  REQUIRE(s.nodes.at("n0").state == NodeState::drained);
+  CHECK(s.phase == Phase::recovering);
+  State without = s;
+  const Join join = only<Join>(back(s, "n0.0", 0, Steps{2, 3}));
+  CHECK(join.step == 3);
+  CHECK(nodes_of(s) == std::vector<std::string>{"n1"});
+  CHECK(only<Join>(decide(without.restart_timeout_ms + 1, without, Tick{})).step == 0);
+}
+
+namespace {
+
+std::vector<std::string> examined(const Decision& d) {
+  std::vector<std::string> nodes;
+  for (const CheckNode& check : all<CheckNode>(d)) nodes.push_back(check.node);
+  return nodes;
+}
+
+/// Those who were asked to leave have, and say so.
+Decision all_left(State& s, uint64_t step) {
+  Decision last;
+  for (const Place& p : places(s.rules, s.layout))
+    last = decide(
+        0, s, TrainerIdle{p.trainer, s.generation, p.shard, made(s.generation, {step - 1, step})});
+  return last;
+}
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("job: a diagnosis begins at a step's end, all wait for it, and go on with that step") {
+  State s = training(2, 1);
+  const Decision asked = decide(0, s, DiagnoseRequested{{"n0", "n1", "n2"}, "me"});
+  CHECK(only<Leave>(asked).generation == s.generation);
+  CHECK(examined(asked).empty());
+  CHECK(diagnosing(s));
+  CHECK(examined(all_left(s, 4)) == Names{"n0", "n1", "n2"});
+  CHECK(decide(0, s, DiagnoseRequested{{"n0"}, "you"}).reason == "a diagnosis is under way");
+  CHECK(all<Join>(decide(0, s, NodeChecked{"n0", true, ""})).empty());
+  CHECK(all<Join>(decide(0, s, NodeChecked{"n2", true, ""})).empty());
+  CHECK(all<Join>(decide(s.check_timeout_ms, s, Tick{})).empty());
+  const Decision over = decide(0, s, NodeChecked{"n1", true, ""});
+  CHECK(only<Join>(over).step == 4);
+  CHECK(nodes_of(s) == Names{"n0", "n1"});
+  CHECK(all<Fence>(over).empty());
+  CHECK(!diagnosing(s));
+  const auto told = all<Record>(over);
+  CHECK(std::ranges::any_of(told, [](const Record& r) {
+    return r.kind == "diagnosed" && r.subject == "n0, n1, n2" && r.reason == "nothing is wrong";
+  }));
+}
+
+TEST_CASE("job: a paused run is examined at once, and stays paused") {
+  State s = training(2);
+  decide(0, s, PauseRequested{true, "me"});
+  all_left(s, 4);
+  CHECK(examined(decide(0, s, DiagnoseRequested{{"n1"}, "me"})) == Names{"n1"});
+  const Decision over = decide(0, s, NodeChecked{"n1", true, ""});
+  CHECK(!diagnosing(s));
+  CHECK(all<Join>(over).empty());
+  CHECK(s.paused);
+  CHECK(only<Join>(decide(0, s, PauseRequested{false, "me"})).step == 4);
+}
+
+TEST_CASE("job: who resumes a run that is examined waits for the diagnosis") {
+  State s = training(2);
+  decide(0, s, PauseRequested{true, "me"});
+  all_left(s, 4);
+  decide(0, s, DiagnoseRequested{{"n1"}, "me"});
+  CHECK(all<Join>(decide(0, s, PauseRequested{false, "me"})).empty());
+  CHECK(only<Join>(decide(0, s, NodeChecked{"n1", true, ""})).step == 4);
+}
+
+TEST_CASE(
+    "job: a node that fails the diagnosis is drained, one that is lost or hangs ends it too") {
+  State s = training(3, 1);
+  decide(0, s, DiagnoseRequested{{"n0", "n1", "n2", "n3", "n9"}, "me"});
+  all_left(s, 4);
+  decide(0, s, NodeChecked{"n0", true, ""});
+  decide(0, s, NodeChecked{"n1", false, "memory: slow"});
+  CHECK(s.nodes.at("n1").state == NodeState::drained);
+  decide(0, s, NodeLost{"n3", "gone"});
+  CHECK(diagnosing(s));
+  const Decision over = decide(s.check_timeout_ms + 1, s, Tick{});
+  CHECK(s.nodes.at("n2").state == NodeState::drained);
+  CHECK(only<Join>(over).step == 4);
+  CHECK(nodes_of(s) == Names{"n0"});
+  for (const Record& r : all<Record>(over))
+    if (r.kind == "diagnosed")
+      CHECK(r.reason ==
+            "n1 is drained: it failed its diagnosis: memory: slow; n2 is drained: its "
+            "diagnosis has not ended; n3 is lost: gone");
+}
+
+TEST_CASE(
+    "job: a run that is being stopped is not examined any more, one under way is ended first") {
+  State s = training(2);
+  decide(0, s, DiagnoseRequested{{"n0"}, "me"});
+  decide(0, s, StopRequested{Code::ok, "enough", false});
+  CHECK(decide(0, s, DiagnoseRequested{{"n0"}, "me"}).reason == "the run is being stopped");
+  const Decision left = all_left(s, 4);
+  CHECK(examined(left).empty());
+  CHECK(all<StopAtStep>(left).size() == 1);
+
+  s = training(2);
+  decide(0, s, DiagnoseRequested{{"n0"}, "me"});
+  CHECK(examined(all_left(s, 4)) == Names{"n0"});
+  CHECK(all<Join>(decide(0, s, StopRequested{Code::ok, "enough", false})).empty());
+  const Decision over = decide(0, s, NodeChecked{"n0", true, ""});
+  CHECK(only<Join>(over).step == 4);
+  CHECK(all<StopAtStep>(over).size() == 1);
+}
+
+TEST_CASE("job: a failure before a diagnosis is dealt with as ever, after it") {
+  State s = training(2);
+  decide(0, s, DiagnoseRequested{{"n0"}, "me"});
+  CHECK(all<Fence>(decide(0, s, TrainerDown{"n1.0", "signal 9"})).size() == 1);
+  decide(0, s, TrainerUp{"n1.0", 2, {2}, 0, made(1, {3}), 0});
+  const Decision idle = all_idle(s, Steps{3});
+  CHECK(examined(idle) == Names{"n0"});
+  s.join_timeout_ms = 10;  // for nodes, not for a diagnosis
+  CHECK(all<Shutdown>(decide(20, s, Tick{})).empty());
+  CHECK(only<Join>(decide(0, s, NodeChecked{"n0", true, ""})).step == 3);
+}

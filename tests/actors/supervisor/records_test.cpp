@@ -1,0 +1,324 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <future>
+
+#include "actors/supervisor/journal.hpp"
+#include "actors/supervisor/records.hpp"
+#include "actors/supervisor/state_codec.hpp"
+#include "runtime/base/files.hpp"
+#include "runtime/run/run_folder.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+struct Folder {
+  Folder() {
+    char name[] = "/tmp/simplescale-records-XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string text(const std::string& file) { return *read_text(path + "/" + file); }
+  void write(const std::string& file, const std::string& text) {
+    std::ofstream(path + "/" + file) << text;
+  }
+  std::string path;
+};
+
+std::string metric(int step) {
+  return "{\"step\":" + std::to_string(step) + "}\n";
+}
+std::string ledger(int step, int generation, int first, int count) {
+  return "{\"generation\":" + std::to_string(generation) + ",\"samples\":[[" +
+         std::to_string(first) + "," + std::to_string(count) +
+         "]],\"step\":" + std::to_string(step) + "}\n";
+}
+
+SupervisorState some_state() {
+  SupervisorState s;
+  s.job = job::make_state({2, 2, 1, 2, 1}, {"n0", "n1", "n2"});
+  s.job.phase = job::Phase::training;
+  s.job.generation = 7;
+  s.job.layout.cells = {{"n0"}, {"n2"}};
+  s.job.nodes["n0"] = {job::NodeState::up, 41, "", 1000, {900, 950}, 12, false, {{1, 33, 6}}};
+  s.job.trainers["n2.1"] = {job::TrainerState::training, 99, {1, 2, 255}, 1,
+                            {{32, 6}, {33, 7}},          33, true};
+  s.job.doubts = {{30, 4}};
+  s.job.undoings = {{4, 0}, {7, 33}};
+  s.job.waiting_since_ms = 990;
+  s.job.exit = Code::requeue;
+  s.job.exit_reason = "a \"reason\"";
+  s.now_ms = 1100;
+  s.epoch = 3;
+  s.sequence = 1ull << 60;
+  s.incidents = 2;
+  s.incident_since_ms = 1050;
+  s.recorded = true;
+  s.recorded_step = 31;
+  s.planned = {{"nan_loss", "n0.1", 40, 5, 0.5}};
+  s.traced = {38, 39};
+  return s;
+}
+
+}  // namespace
+
+TEST_SUITE("job records") {
+  TEST_CASE("state codec: what is encoded comes back") {
+    const SupervisorState s = some_state();
+    const auto bytes = encode(s);
+    auto back = decode(bytes);
+    REQUIRE(back.ok());
+    CHECK(encode(*back) == bytes);
+    CHECK(back->job.layout == s.job.layout);
+    CHECK(back->job.trainers["n2.1"].address == s.job.trainers.at("n2.1").address);
+    CHECK(back->job.trainers["n2.1"].held == std::vector<HeldStep>{{32, 6}, {33, 7}});
+    CHECK(back->job.nodes["n0"].peer == s.job.nodes.at("n0").peer);
+    CHECK(job::undone(back->job, 33, 6));
+    CHECK(!job::undone(back->job, 32, 6));
+    CHECK(job::doubted(back->job, 30, 4));
+    CHECK(back->job.nodes["n0"].failures_ms == std::vector<int64_t>{900, 950});
+    CHECK(back->job.exit == Code::requeue);
+    CHECK(back->sequence == 1ull << 60);
+    CHECK(back->planned == s.planned);
+    CHECK(back->traced == s.traced);
+  }
+
+  TEST_CASE("state codec: no half, damaged or senseless state is taken") {
+    const auto bytes = encode(some_state());
+    for (size_t n = 0; n < bytes.size(); n += 7) CHECK(!decode({bytes.data(), n}).ok());
+    SupervisorState s = some_state();
+    s.job.layout.cells = {{"n9"}};
+    CHECK(!decode(encode(s)).ok());
+    s = some_state();
+    s.job.trainers.erase("n1.1");
+    CHECK(!decode(encode(s)).ok());
+    s = some_state();
+    s.job.phase = static_cast<job::Phase>(77);
+    CHECK(!decode(encode(s)).ok());
+    s = some_state();
+    s.job.examined = {"n9"};
+    CHECK(!decode(encode(s)).ok());
+    for (size_t i = 0; i < bytes.size(); ++i) {  // whatever comes, it does not crash
+      auto damaged = bytes;
+      damaged[i] ^= 0x5A;
+      (void)decode(damaged).ok();
+    }
+  }
+
+  TEST_CASE("state codec: times move to another clock") {
+    SupervisorState s = some_state();
+    rebase(s, 5'001'100);
+    CHECK(s.job.waiting_since_ms == 5'000'990);
+    CHECK(s.job.nodes["n0"].since_ms == 5'001'000);
+    CHECK(s.job.nodes["n0"].failures_ms == std::vector<int64_t>{5'000'900, 5'000'950});
+    CHECK(s.incident_since_ms == 5'001'050);
+  }
+
+  TEST_CASE("status: one object whoever asks, in one line or in a line a node") {
+    JobState s;
+    s.job = some_state().job;
+    s.job.rules.shards = 2;
+    s.job.committed_step = 31;
+    s.options.config.run.name = "a \"run\"";
+    s.nodes["n0"].host = "host \\0";
+    s.anomalies.step(1, 2.0, {{"n0.0", 100}, {"n0.1", 100}, {"n2.0", 100}, {"n2.1", 137}});
+    Journal journal("/nonexistent");
+    s.health.add({.node = "n0", .cpu = 0.5}, 0, 0, journal);
+    const std::string one = status_text(s, false), many = status_text(s, true);
+    CHECK(one.find('\n') == std::string::npos);
+    CHECK(std::ranges::count(many, '\n') == 3);
+    const auto page = nlohmann::json::parse(one);
+    CHECK(page == nlohmann::json::parse(many));
+    CHECK(page["run"] == "a \"run\"");
+    CHECK(page["standby"].is_null());
+    REQUIRE(page["nodes"].size() == 3);
+    const auto &n0 = page["nodes"][0], &n1 = page["nodes"][1], &n2 = page["nodes"][2];
+    CHECK(n0["host"] == "host \\0");
+    CHECK(n0["health"]["cpu"] == 0.5);
+    CHECK(n0["peer_copies"] == nlohmann::json::parse(R"([{"shard": 1, "step": 33}])"));
+    CHECK(n1["group"].is_null());
+    CHECK(n1["health"].is_null());
+    CHECK(n2["group"] == "g1");
+    CHECK(n2["trainers"][1] == nlohmann::json::parse(R"({"name": "n2.1", "pid": 99, "rank": 3,
+      "shard": 1, "group": "g1", "state": "training", "step": 31, "slowness": 1.37})"));
+    CHECK(n1["trainers"][0] == nlohmann::json::parse(R"({"name": "n1.0", "pid": 0, "rank": null,
+      "shard": null, "group": null, "state": "down", "step": 31, "slowness": null})"));
+  }
+
+  TEST_CASE("health: a line a minute, and what led up to an incident") {
+    Folder folder;
+    HealthHistory health;
+    Journal journal(folder.path);
+    const auto report = [](double step_ms) {
+      return NodeHealth{.node = "n1",
+                        .trainers = {{.trainer = "n1.0", .step_ms = step_ms, .wait_ms = 60},
+                                     {.trainer = "n1.1", .step_ms = step_ms, .wait_ms = 30}}};
+    };
+    const auto times = [&] {
+      REQUIRE(journal.flush());
+      std::vector<int> found;
+      std::istringstream file(folder.text("health.jsonl"));
+      for (std::string line; std::getline(file, line);)
+        found.push_back(nlohmann::json::parse(line)["time"].get<int>());
+      return found;
+    };
+    CHECK(health.text("n1") == "null");
+    for (int second = 0; second <= 60; ++second)
+      health.add(report(100 + second), 7'000 + 1000 * second, second, journal);
+    CHECK(times() == std::vector{0, 60});
+    const auto page = nlohmann::json::parse(health.text("n1"));
+    CHECK(page["busiest"]["name"] == "n1.1");
+    CHECK(page["busiest"]["step_ms"] == 160);
+    CHECK(!page.contains("trainers"));
+    health.write("n0", journal);
+    health.write("n1", journal);
+    health.write("n1", journal);
+    std::vector<int> want = {0, 60};
+    for (int second = 1; second < 60; ++second) want.push_back(second);
+    CHECK(times() == want);
+    for (int second = 61; second < 61 + 60 + 200; ++second)
+      health.add(report(1), 7'000 + 1000 * second, second, journal);
+    health.write("n1", journal);
+    CHECK(times().size() == want.size() + 4 + HealthHistory::kKept);
+    const std::string text = folder.text("health.jsonl");
+    const std::string last = text.substr(text.rfind('\n', text.size() - 2) + 1);
+    CHECK(nlohmann::json::parse(last)["trainers"].size() == 2);
+  }
+
+  TEST_CASE("journal: lines and marks in the order given; a deposed one writes nothing more") {
+    Folder folder;
+    {
+      Journal journal(folder.path);
+      for (int i = 1; i <= 100; ++i) {
+        journal.append("metrics.jsonl", {{"step", i}});
+        journal.mark(static_cast<uint64_t>(i));
+      }
+      journal.replace("page", "one\n");
+      while (journal.marked() < 100) std::this_thread::yield();
+      CHECK(folder.text("metrics.jsonl").ends_with(metric(99) + metric(100)));
+      journal.stop();
+      journal.append("metrics.jsonl", {{"step", 101}});
+    }
+    CHECK(folder.text("metrics.jsonl").ends_with(metric(100)));
+    CHECK(folder.text("page") == "one\n");
+    std::atomic<bool> leads = true;
+    {
+      Journal journal(folder.path, [&] { return leads.load(); });
+      leads = false;
+      journal.append("metrics.jsonl", {{"step", 102}});
+    }
+    CHECK(folder.text("metrics.jsonl").ends_with(metric(100)));
+  }
+
+  TEST_CASE("journal: whoever follows it is told once the lines are in the files") {
+    Folder folder;
+    std::atomic<int> told = 0;
+    std::string seen;
+    Journal journal(folder.path, nullptr, 10'000, [&] {
+      seen = folder.text("metrics.jsonl");
+      ++told;
+    });
+    journal.append("metrics.jsonl", {{"step", 1}});
+    CHECK(journal.flush());
+    CHECK(told >= 1);
+    CHECK(seen == metric(1));
+    journal.append("metrics.jsonl", {{"step", 2}});
+    CHECK(journal.flush());
+    CHECK(seen == metric(1) + metric(2));
+    CHECK(journal.flush());  // nothing is queued
+  }
+
+  TEST_CASE("records: a successor goes on after the last whole step") {
+    Folder folder;
+    auto mend = [&](bool keeps_ledger = true) {
+      auto end = mend_records(folder.path, keeps_ledger, 8);
+      REQUIRE(end.ok());
+      return *end;
+    };
+    CHECK(!mend().any);  // nothing yet
+    const std::string one = ledger(1, 1, 0, 4) + ledger(1, 1, 4, 4),
+                      two = ledger(2, 1, 8, 4) + ledger(2, 1, 12, 4);
+    folder.write("metrics.jsonl", metric(1) + metric(2));
+    folder.write("ledger.jsonl", one + two);
+    folder.write("events.jsonl", "{}\n");
+    CHECK(mend().step == 2);
+    CHECK(mend().generation == 1);
+    CHECK(folder.text("ledger.jsonl") == one + two);
+
+    // Half a line everywhere, and a step of which one trainer's line is there.
+    folder.write("metrics.jsonl", metric(1) + metric(2) + metric(3) + metric(4) + "{\"st");
+    folder.write("ledger.jsonl", one + two + ledger(3, 1, 16, 4) + "{\"gener");
+    folder.write("events.jsonl", "{}\n{\"time\":");
+    CHECK(mend().step == 2);
+    CHECK(folder.text("ledger.jsonl") == one + two);
+    CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2));
+    CHECK(folder.text("events.jsonl") == "{}\n");
+
+    // The same step in an older generation is another one.
+    folder.write("ledger.jsonl", one + two + ledger(2, 2, 8, 4));
+    CHECK(mend().step == 2);
+    CHECK(folder.text("ledger.jsonl") == one + two);
+
+    // Nothing but the beginning of the first step.
+    folder.write("metrics.jsonl", metric(1));
+    folder.write("ledger.jsonl", ledger(1, 1, 0, 4));
+    CHECK(!mend().any);
+    CHECK(folder.text("ledger.jsonl").empty());
+    CHECK(folder.text("metrics.jsonl").empty());
+
+    // Its metrics were written, its ledger not yet; a ledger that is gone is another matter.
+    folder.write("metrics.jsonl", metric(1));
+    CHECK(!mend().any);
+    CHECK(folder.text("metrics.jsonl").empty());
+    folder.write("metrics.jsonl", metric(1) + metric(2));
+    CHECK(mend().step == 2);
+    CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2));
+
+    folder.write("metrics.jsonl", metric(1) + metric(2) + "{");
+    CHECK(mend(false).step == 2);
+    CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2));
+  }
+
+  TEST_CASE("journal: whoever asks is told when lines are in the file, or that they will not be") {
+    const auto told = [](const Folder& folder, std::function<bool()> may_write) {
+      std::promise<std::pair<bool, std::string>> answer;
+      auto result = answer.get_future();
+      Journal journal(folder.path, std::move(may_write));
+      journal.append("events.jsonl", {{"kind", "command"}});
+      journal.when_written([&](bool written) {
+        const auto text = read_text(folder.path + "/events.jsonl");
+        answer.set_value({written, text.ok() ? *text : ""});
+      });
+      return result.get();
+    };
+    using Told = std::pair<bool, std::string>;
+    Folder folder;
+    CHECK(told(folder, nullptr) == Told{true, "{\"kind\":\"command\"}\n"});
+    Folder deposed;
+    CHECK(told(deposed, [] { return false; }) == Told{false, ""});
+    Folder gone;
+    std::filesystem::remove_all(gone.path);
+    CHECK(told(gone, nullptr) == Told{false, ""});
+  }
+
+  TEST_CASE("journal: a line that was dropped is told of, also when there is room again") {
+    Folder folder;
+    std::promise<void> answers;
+    Journal journal(folder.path, [hangs = answers.get_future().share()] {
+      hangs.wait();
+      return true;
+    });
+    for (int i = 0; i < 200'001; ++i) journal.append("events.jsonl", {});  // two queues full
+    answers.set_value();
+    CHECK(journal.flush());
+    std::promise<bool> first, second;
+    journal.when_written([&](bool written) { first.set_value(written); });
+    CHECK(!first.get_future().get());
+    journal.when_written([&](bool written) { second.set_value(written); });
+    CHECK(second.get_future().get());
+  }
+}

@@ -1,0 +1,290 @@
+// What Slurm tells us, what we tell Slurm, and when a job goes back into the queue.
+#include "app/slurm/slurm.hpp"
+
+#include <doctest/doctest.h>
+
+#include <map>
+
+#include "runtime/base/run_command.hpp"
+
+using namespace simplescale;
+using namespace simplescale::slurm;
+
+namespace {
+
+Environment environment(const std::map<std::string, std::string>& values) {
+  return [values](const char* name) {
+    auto found = values.find(name);
+    return found == values.end() ? "" : found->second;
+  };
+}
+
+const std::map<std::string, std::string> third_task = {
+    {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "3"},        {"SLURM_PROCID", "2"},
+    {"SLURM_NTASKS", "9"},  {"SLURM_NODEID", "1"},         {"SLURM_STEP_TASKS_PER_NODE", "1,2(x2)"},
+    {"SLURM_LOCALID", "1"}, {"SLURM_STEP_NUM_TASKS", "5"}, {"SLURMD_NODENAME", "host-4"}};
+
+Config batch_config() {
+  auto loaded = load_config_text("[run]\nname = \"r\"\nfolder = \"/runs/r\"\n", "r.toml");
+  REQUIRE(loaded.ok());
+  return loaded->config;
+}
+
+JobEnd ended(int code, uint64_t step) {
+  return {.job = "7", .code = code, .running = true, .step = step, .most = 100, .fruitless = 3};
+}
+
+}  // namespace
+
+TEST_SUITE("slurm") {
+  TEST_CASE("slurm: a task knows its number, its host's other tasks and its start of the run") {
+    const auto task = task_of(environment(third_task));
+    REQUIRE(task);
+    CHECK(task->task == 2);
+    CHECK(task->tasks == 5);
+    CHECK(task->local_task == 1);
+    CHECK(task->tasks_on_host == 2);
+    CHECK(task->host == "host-4");
+    CHECK(task->instance == "77.3.0");
+    auto again = third_task;
+    again["SLURM_RESTART_COUNT"] = "4";
+    CHECK(task_of(environment(again))->instance == "77.3.4");
+  }
+
+  TEST_CASE(
+      "slurm: outside srun, in salloc's shell and with numbers that make no sense there is no "
+      "task") {
+    CHECK_FALSE(task_of(environment({})));
+    for (const auto& [name, value] : {std::pair{"SLURM_STEP_ID", ""},
+                                      {"SLURM_STEP_ID", "4294967290"},
+                                      {"SLURM_PROCID", "5"},
+                                      {"SLURM_PROCID", "-1"},
+                                      {"SLURM_JOB_ID", "7/../x"},
+                                      {"SLURM_STEP_NUM_TASKS", "0"}}) {
+      auto values = third_task;
+      values[name] = value;
+      CHECK_FALSE(task_of(environment(values)));
+    }
+  }
+
+  TEST_CASE("slurm: tasks on a node from Slurm's short form") {
+    CHECK(tasks_on_node("2(x3),1", 0) == 2);
+    CHECK(tasks_on_node("2(x3),1", 2) == 2);
+    CHECK(tasks_on_node("2(x3),1", 3) == 1);
+    CHECK(tasks_on_node("8", 0) == 8);
+    for (const char* wrong : {"", "x", "(x2)", ",,", "-4"}) CHECK(tasks_on_node(wrong, 0) >= 1);
+  }
+
+  TEST_CASE("slurm: tasks of one host share its GPUs and CPUs, unless Slurm has shared them out") {
+    Task task{.local_task = 1, .tasks_on_host = 2};
+    CHECK(host_slots(task, 4).first == 4);
+    CHECK(host_slots(task, 4).total == 8);
+    CHECK(task_cores(task, 16, 16) == 8);  // no mask: half of the host
+    CHECK(task_cores(task, 6, 16) == 6);   // Slurm's mask
+    CHECK(task_cores(task, 1, 1) == 1);
+    task.own_gpus = true;
+    CHECK(host_slots(task, 4).first == 0);
+    CHECK(host_slots(task, 4).total == 4);
+  }
+
+  TEST_CASE("slurm: a mask of its own is a task's alone, a whole host's is shared") {
+    const Task task{.local_task = 1, .tasks_on_host = 2};
+    CHECK(cpu_slots(task, 4, 8, 16).first == 0);
+    CHECK(cpu_slots(task, 4, 8, 16).total == 4);
+    CHECK(cpu_slots(task, 4, 16, 16).first == 4);
+    CHECK(cpu_slots(task, 4, 16, 16).total == 8);
+  }
+
+  TEST_CASE("slurm: the first task reads what Slurm and the batch script write") {
+    auto task = task_of(environment(third_task));
+    CHECK(batch_log(task).empty());
+    task->task = 0;
+    CHECK(batch_log(task) == "slurm-77.out");
+    CHECK(batch_log(std::nullopt).empty());
+  }
+
+  TEST_CASE("slurm: one of the nodes that are left acts for a batch script that is lost") {
+    const std::vector<Seat> whole = {{"n0", "a", false}, {"n1", "a", false}, {"n2", "b", false}};
+    for (const char* name : {"n0", "n1", "n2"}) CHECK_FALSE(first_of_the_others(whole, name));
+    CHECK_FALSE(script_may_be_lost(whole, "a"));
+    std::vector<Seat> half = whole;
+    half[0].lost = true;
+    CHECK(first_of_the_others(half, "n1"));
+    CHECK_FALSE(first_of_the_others(half, "n2"));
+    CHECK_FALSE(script_may_be_lost(half, "a"));  // a node died there, not the host
+    half[1].lost = true;
+    CHECK(first_of_the_others(half, "n2"));
+    CHECK(script_may_be_lost(half, "a"));
+    half[0].host = "";  // forgotten with the supervisor
+    half[1].host = "";
+    CHECK(script_may_be_lost(half, "a"));
+    half[2].lost = true;
+    CHECK_FALSE(first_of_the_others(half, "n2"));
+    CHECK_FALSE(first_of_the_others({}, "n0"));
+  }
+
+  TEST_CASE("slurm: only plain names are given to its commands") {
+    for (const char* good : {"n1", "gpu-07.cluster.example", "A_1"}) CHECK(valid_node_name(good));
+    for (const char* bad : {"", "-n1", "n 1", "n1;reboot", "$(reboot)", "n1\n", "n[1-4]", "a=b"})
+      CHECK_FALSE(valid_node_name(bad));
+    CHECK_FALSE(valid_node_name(std::string(65, 'a')));
+    CHECK(plain_reason("disk: \"5 MB/s\"\n`x`") == "disk:  5 MB/s  `x`");
+  }
+
+  TEST_CASE("slurm: the batch script asks for everything that survival needs") {
+    Config config = batch_config();
+    config.cluster.trainers_per_node = 8;
+    config.cluster.device = DeviceKind::cuda;
+    config.slurm.partition = "gpu";
+    config.slurm.time_minutes = 60;
+    const auto script = batch_script(config, "/bin/simplescale", 5);
+    REQUIRE(script.ok());
+    for (const char* option :
+         {"job-name=r", "nodes=5", "ntasks=5", "ntasks-per-node=1", "gpus-per-node=8", "exclusive",
+          "no-kill", "requeue", "signal=USR1@120", "open-mode=append", "time=60",
+          "output=/runs/r/logs/slurm-%j.out", "partition=gpu"})
+      CHECK(script->find(std::string("#SBATCH --") + option + "\n") != std::string::npos);
+    CHECK(script->find("srun --no-kill --kill-on-bad-exit=0 --wait=0 --cpu-bind=none ") !=
+          std::string::npos);
+    config.slurm.tasks_per_node = 2;
+    config.slurm.cpus_per_task = 12;
+    const auto bound = batch_script(config, "/bin/simplescale", 5);
+    for (const char* option : {"nodes=3", "ntasks=5", "gpus-per-node=16", "cpus-per-task=12"})
+      CHECK(bound->find(std::string("#SBATCH --") + option + "\n") != std::string::npos);
+    CHECK(bound->find("exclusive") == std::string::npos);
+    config.slurm.tasks_per_node = 0;  // hosts of different sizes
+    const auto packed = batch_script(config, "/bin/simplescale", 5);
+    REQUIRE(packed.ok());
+    for (const char* option : {"ntasks=5", "gpus-per-task=8", "cpus-per-task=12"})
+      CHECK(packed->find(std::string("#SBATCH --") + option + "\n") != std::string::npos);
+    for (const char* option : {"nodes=", "ntasks-per-node", "gpus-per-node", "exclusive"})
+      CHECK(packed->find(std::string("#SBATCH --") + option) == std::string::npos);
+    config.slurm.cpus_per_task = 0;
+    config.cluster.device = DeviceKind::cpu;
+    CHECK(batch_script(config, "/bin/simplescale", 5).status().code() == Code::bad_config);
+  }
+
+  TEST_CASE("slurm: what could be read as more than a value is refused") {
+    for (const char* wrong : {"a b", "$(reboot)", "a;b", "a'b", "a\nb", "`x`", "a\\b", "a\"b"}) {
+      Config config = batch_config();
+      config.slurm.partition = wrong;
+      CHECK(batch_script(config, "/bin/simplescale", 1).status().code() == Code::bad_config);
+      config = batch_config();
+      config.run.folder = std::string("/runs/") + wrong;
+      CHECK(batch_script(config, "/bin/simplescale", 1).status().code() == Code::bad_config);
+    }
+    for (const char* wrong : {"reboot", "-N", "--", "--x=$(y)"}) {
+      Config config = batch_config();
+      config.slurm.options = wrong;
+      CHECK(batch_script(config, "/bin/simplescale", 1).status().code() == Code::bad_config);
+    }
+  }
+
+  TEST_CASE("slurm: 75 goes back into the queue, other codes are the job's") {
+    for (int code : {0, 3, 65, 70, 78}) {
+      const Verdict verdict = judge(ended(code, 10), {});
+      CHECK_FALSE(verdict.requeue);
+      CHECK(verdict.code == code);
+    }
+    const Verdict verdict = judge(ended(75, 10), {});
+    CHECK(verdict.requeue);
+    CHECK(verdict.next.count == 1);
+    CHECK(verdict.next.step == 10);
+  }
+
+  TEST_CASE("slurm: a job that was cancelled is not requeued") {
+    JobEnd end = ended(75, 10);
+    end.running = false;
+    CHECK_FALSE(judge(end, {}).requeue);
+    CHECK(judge(end, {}).code == 75);
+  }
+
+  TEST_CASE("slurm: requeues are bounded, by number and by progress") {
+    Requeues kept;
+    for (uint64_t i = 0; i < 3; ++i) {  // the first is no repetition
+      const Verdict verdict = judge(ended(75, 10), kept);
+      CHECK(verdict.requeue);
+      kept = verdict.next;
+    }
+    CHECK_FALSE(judge(ended(75, 10), kept).requeue);
+    CHECK(judge(ended(75, 10), kept).code == 3);
+    CHECK(judge(ended(75, 11), kept).requeue);  // a newer checkpoint
+    JobEnd other = ended(75, 10);
+    other.job = "8";
+    CHECK(judge(other, kept).requeue);
+    CHECK(judge(other, kept).next.count == 1);
+    kept = {"7", 10, 100, 0};
+    CHECK(judge(ended(75, 11), kept).code == 3);
+  }
+
+  TEST_CASE("slurm: a job array asks for what one of its runs asks for") {
+    Config config;
+    config.run.name = "one";
+    config.run.folder = "/sweep/000-seed-1";
+    config.slurm.partition = "long";
+    const auto one = batch_script(config, "/bin/simplescale", 2);
+    REQUIRE(one.ok());
+    const std::vector<std::string> runs = {"/sweep/000-seed-1", "/sweep/001-seed-2"};
+    const auto script = array_script(*one, "sweep", "/sweep", runs);
+    REQUIRE(script.ok());
+    for (const char* line :
+         {"#SBATCH --job-name=sweep\n", "#SBATCH --array=0-1\n", "#SBATCH --partition=long\n",
+          "#SBATCH --ntasks=2\n", "#SBATCH --no-kill\n", "#SBATCH --requeue\n",
+          "#SBATCH --output=/sweep/logs/slurm-%A_%a.out\n",
+          "runs=(\n/sweep/000-seed-1\n/sweep/001-seed-2\n)\n",
+          "run=${runs[$SLURM_ARRAY_TASK_ID]}\n",
+          "exec bash \"$run/control/submit.sh\" >>\"$run/logs/slurm-$SLURM_JOB_ID.out\" 2>&1\n"})
+      CHECK_MESSAGE(script->find(line) != std::string::npos, line);
+    CHECK(script->find("srun") == std::string::npos);
+    CHECK(script->find("job-name=one") == std::string::npos);
+    CHECK(!array_script(*one, "sweep", "/sweep", {"/sweep/$(reboot)"}).ok());
+  }
+
+  TEST_CASE("slurm: the names in a list of nodes, and which of them a task is on") {
+    using Names = std::vector<std::string>;
+    CHECK(hosts_of("node1") == Names{"node1"});
+    CHECK(hosts_of("n[08-10,3],gpu,x[1-2]y") ==
+          Names{"n08", "n09", "n10", "n3", "gpu", "x1y", "x2y"});
+    for (const char* odd : {"", "a,,b", "n[1-", "n[2-1]", "n[x]", "n[1][2]", "n[]1,$(x)", "a b",
+                            "n[1-4000000000]", "n[1-99999],m[1-99999]", "]n["})
+      CHECK_MESSAGE(hosts_of(odd).empty(), odd);
+    CHECK(hosts_of("n[1-100000]").size() == 100000);
+    const Names hosts = {"a", "b", "c"};
+    CHECK(host_of_task(hosts, "2,1(x2)", 1) == "a");
+    CHECK(host_of_task(hosts, "2,1(x2)", 2) == "b");
+    CHECK(host_of_task(hosts, "2,1(x2)", 3) == "c");
+    CHECK(host_of_task(hosts, "2,1(x2)", 4) == "");
+    CHECK(host_of_task({}, "1(x3)", 0) == "");
+  }
+
+  TEST_CASE("slurm: an allocation is one in its shell and in its script, not in a step") {
+    auto in = [](const std::map<std::string, std::string>& values) {
+      return allocation_of(environment(values));
+    };
+    CHECK(in({}) == 0);
+    CHECK(in({{"SLURM_JOB_ID", "7"}, {"SLURM_JOB_NUM_NODES", "4"}}) == 4);
+    CHECK(in({{"SLURM_JOB_ID", "7"}, {"SLURM_NNODES", "2"}, {"SLURM_STEP_ID", "4294967290"}}) == 2);
+    CHECK(in({{"SLURM_JOB_ID", "7"}, {"SLURM_NNODES", "2"}, {"SLURM_STEP_ID", "0"}}) == 0);
+    CHECK(in({{"SLURM_JOB_ID", "7"}, {"SLURM_NNODES", "x"}}) == 0);
+  }
+
+  TEST_CASE("slurm: fields of a job and lists of nodes") {
+    const std::string line = "JobId=7 JobState=RUNNING ExcNodeList=(null) Command=/x y JobState=NO";
+    CHECK(field(line, "JobState") == "RUNNING");
+    CHECK(field(line, "Job") == "");
+    CHECK(merged_nodes("(null)", {"n2", "n1", "n2"}) == "n1,n2");
+    CHECK(merged_nodes("n[3-4],n1", {"n1", "n2"}) == "n[3-4],n1,n2");
+    CHECK(merged_nodes("", {}).empty());
+  }
+
+  TEST_CASE("run_command: keeps output and exit code, passes arguments as they are, ends in time") {
+    const auto echo = run_command({"printf", "%s|", "$(reboot)", "a b", "'"}, 10'000);
+    REQUIRE(echo.ok());
+    CHECK(echo->output == "$(reboot)|a b|'|");
+    CHECK(echo->code == 0);
+    CHECK(run_command({"false"}, 10'000)->code == 1);
+    CHECK(run_command({"no-such-program-anywhere"}, 10'000).status().code() == Code::not_found);
+    CHECK(run_command({"sleep", "600"}, 50).status().code() == Code::deadline);
+    CHECK(shell_text({"a", "b c", "it's", "x=1"}) == "a 'b c' 'it'\\''s' x=1");
+  }
+}

@@ -1,0 +1,204 @@
+// verify: what is wrong in a run folder is said with its file and line.
+#include <doctest/doctest.h>
+
+#include "runtime/checkpoint/commands.hpp"
+#include "runtime/checkpoint/verify_run.hpp"
+#include "tests/runtime/checkpoint/fixture.hpp"
+
+using namespace simplescale;
+using namespace simplescale::test;
+namespace fs = std::filesystem;
+
+TEST_SUITE_BEGIN("verify");
+
+namespace {
+
+std::string metric(uint64_t step, uint64_t generation = 0) {
+  return R"({"time":1.5,"step":)" + std::to_string(step) +
+         R"(,"iter":1,"loss":null,"grad_norm":1,"lr":0.1,"step_ms":3,"tokens":8,"tokens_per_second":5,"mfu":0.1,)"
+         R"("remaining_s":3,"generation":)" +
+         std::to_string(generation) + "}\n";
+}
+std::string event(const std::string& phase) {
+  return R"({"time":1,"generation":0,"step":1,"incident":1,"phase":)" + phase +
+         R"(,"kind":"started","subject":"n0","reason":"","ms":0})" + "\n";
+}
+std::string event_of(uint64_t generation, const std::string& kind, const std::string& reason,
+                     const std::string& more = "") {
+  return R"({"time":1,"generation":)" + std::to_string(generation) +
+         R"(,"step":1,"incident":null,"phase":null,"kind":")" + kind +
+         R"(","subject":"","reason":")" + reason + R"(","ms":null)" + more + "}\n";
+}
+std::string joined(uint64_t generation, const std::string& layout) {
+  return event_of(generation, "joined", "", R"(,"layout":)" + layout);
+}
+std::string entry(uint64_t step, uint64_t generation, const std::string& samples,
+                  const std::string& trainer = "n0.0") {
+  return R"({"step":)" + std::to_string(step) + R"(,"trainer":")" + trainer + R"(","generation":)" +
+         std::to_string(generation) + R"(,"samples":)" + samples + "}\n";
+}
+
+/// A right run of three steps of 8 samples on two trainers; step 2 was trained twice.
+struct Run {
+  TempFolder folder;
+  std::string ledger = entry(1, 0, "[[0,2],[4,2]]") + entry(1, 0, "[[2,2],[6,2]]", "n0.1") +
+                       entry(2, 0, "[[8,2]]") + entry(2, 1, "[[8,8]]") +
+                       entry(3, 1, "[[20,4],[16,4]]");
+  std::string metrics = metric(1) + metric(2) + metric(2, 1) + metric(3, 1);
+  std::string events = event("null") + event("\"detect\"") + joined(1, R"([["n0"]])");
+  Run() {
+    spew(folder / "config.toml", "[train]\nglobal_batch_size = 8\n");
+    const ModelShape shape = tiny_shape();
+    for (const uint64_t step : {1, 3})
+      REQUIRE(save(folder / "checkpoints", random_state(shape, 1), info_of(shape, step), 2).ok());
+  }
+  /// "" if right, else all lines.
+  std::string problems() {
+    spew(folder / "ledger.jsonl", ledger);
+    spew(folder / "metrics.jsonl", metrics);
+    spew(folder / "events.jsonl", events);
+    const auto verified = verify_command(folder.path());
+    REQUIRE_MESSAGE(verified.ok(), verified.status().message());
+    CHECK(verified->text.ends_with(verified->ok ? ": right\n" : ": WRONG\n"));
+    return verified->ok ? "" : verified->text;
+  }
+};
+
+#define CHECK_HAS(text, part)                                          \
+  do {                                                                 \
+    const std::string has_text = (text);                               \
+    CHECK_MESSAGE(has_text.find(part) != std::string::npos, has_text); \
+  } while (false)
+
+}  // namespace
+
+TEST_CASE("verify: a right run is right") {
+  Run run;
+  CHECK(run.problems() == "");
+  run.ledger += R"({"step":4,"trai)";  // killed while writing
+  run.metrics += R"({"ti)";
+  CHECK(run.problems() == "");
+  run.ledger = run.ledger.substr(0, run.ledger.rfind('{')) +
+               entry(4, 1, "[[24,2]]");  // step 4 is not committed
+  CHECK(run.problems() == "");
+}
+
+TEST_CASE("verify: the ledger of each committed step covers its samples exactly once") {
+  const auto with = [](const std::string& line) {
+    Run run;
+    run.ledger = run.ledger.substr(0, run.ledger.find(R"({"step":3)")) + line;
+    return run.problems();
+  };
+  CHECK_HAS(with(""), "step 3: has no line");
+  CHECK_HAS(with(entry(3, 1, "[[16,4],[21,3]]")), "step 3: samples 20 to 20 are missing");
+  CHECK_HAS(with(entry(3, 1, "[[16,4]]")), "step 3: samples 20 to 23 are missing");
+  CHECK_HAS(with(entry(3, 1, "[]")), "step 3: samples 16 to 23 are missing");
+  CHECK_HAS(with(entry(3, 1, "[[16,8]]") + entry(3, 1, "[[18,1]]", "n1.0")),
+            "step 3: sample 18 is there twice");
+  CHECK_HAS(with(entry(3, 1, "[[15,9]]")), "step 3: sample 15 is not of this step");
+  CHECK_HAS(with(entry(3, 1, "[[16,9]]")), "step 3: sample 24 is not of this step");
+  CHECK_HAS(with(entry(3, 1, "[[16,8]]") + entry(3, 2, "[[16,4]]")),
+            "step 3: samples 20 to 23 are missing");
+  CHECK_HAS(with(entry(3, 1, "[[16,18446744073709551615]]")), "step 3: ");
+  CHECK_HAS(with(entry(3, 1, "[[16,-8]]")), "ledger.jsonl: line 5: ");
+  CHECK_HAS(with(entry(3, 1, "7")), "ledger.jsonl: line 5: ");
+}
+
+TEST_CASE("verify: log lines are objects with their keys, and no step is missing") {
+  Run run;
+  run.metrics = metric(1) + metric(3);
+  CHECK_HAS(run.problems(), "metrics.jsonl: steps 2 to 2 are missing");
+  run.metrics = metric(1) + "garbage\n" + metric(2) + metric(3);
+  CHECK_HAS(run.problems(), "metrics.jsonl: line 2: not a JSON object");
+  run.metrics = metric(1) + metric(2) + metric(3) + "{\"step\":4}\n";
+  CHECK_HAS(run.problems(), "metrics.jsonl: line 4: no \"time\"");
+  run.metrics = metric(3) + metric(2) + metric(1);
+  CHECK_HAS(run.problems(), "metrics.jsonl: line 2: step 2 of generation 0 after step 3");
+  run.metrics = metric(1) + metric(2) + metric(2) + metric(3);
+  CHECK_HAS(run.problems(), "metrics.jsonl: line 3: step 2 of generation 0 after step 2");
+  run.metrics = std::string("\x01\x02 nothing that was written by us");
+  CHECK_HAS(run.problems(), "ledger.jsonl: has 3 steps, metrics.jsonl none");
+  Run other;
+  other.events += "{}\n";
+  CHECK_HAS(other.problems(), "events.jsonl: line 4: no \"time\"");
+  other.events = event("\"dance\"");
+  CHECK_HAS(other.problems(), "events.jsonl: line 1: phase is \"dance\"");
+}
+
+TEST_CASE("verify: each generation is told of by an event, and its trainers are of its layout") {
+  Run run;
+  run.events = event("null");
+  CHECK_HAS(run.problems(), "metrics.jsonl: generation 1 is in no line of events.jsonl");
+  CHECK_HAS(run.problems(), "ledger.jsonl: generation 1 is in no line of events.jsonl");
+  run.events += event_of(1, "validated", "");  // by a version that recorded no layouts
+  CHECK(run.problems() == "");
+  run.events += joined(1, R"([["n0"],["n1"]])");
+  CHECK(run.problems() == "");
+  run.ledger += entry(3, 1, "[]", "n1.0");
+  CHECK(run.problems() == "");
+  run.ledger += entry(3, 1, "[]", "n2.0");
+  CHECK_HAS(run.problems(), "line 7: \"n2.0\" does not train in generation 1");
+}
+
+TEST_CASE("verify: lines cut off the end are missed") {
+  Run run;
+  fs::create_directories(run.folder / "control");
+  spew(run.folder / "control/end.json", R"({"instance":"x","exit":0,"reason":"trained 3 steps"})");
+  CHECK_HAS(run.problems(), "the run has ended (trained 3 steps; control/end.json), and no event");
+  run.events += event_of(1, "finished", "trained 3 steps");
+  CHECK(run.problems() == "");
+  run.events += event("null");  // it was started again, and that has not ended
+  CHECK_HAS(run.problems(), "no event says so");
+  spew(run.folder / "control/end.json", "");
+  CHECK(run.problems() == "");
+  run.metrics = metric(1) + metric(2);
+  run.ledger = run.ledger.substr(0, run.ledger.find(R"({"step":3)"));
+  CHECK_HAS(run.problems(), "metrics.jsonl: ends at step 2, and there is a checkpoint of step 3");
+}
+
+TEST_CASE("verify: damaged checkpoints and missing files are named, all of them") {
+  Run run;
+  for (const char* step : {"step-00000001", "step-00000003"}) {
+    const std::string path =
+        run.folder / "checkpoints/" + step + "/shard-00001-of-00002.safetensors";
+    std::string bytes = slurp(path);
+    bytes[9] = static_cast<char>(bytes[9] ^ 1);
+    spew(path, bytes);
+  }
+  const std::string problems = run.problems();
+  CHECK_HAS(problems, "step-00000001/shard-00001-of-00002.safetensors");
+  CHECK_HAS(problems, "step-00000003/shard-00001-of-00002.safetensors");
+  TempFolder empty;
+  CHECK(verify_command(empty.path()).status().code() == Code::bad_data);
+  spew(empty / "config.toml", "[train]\nglobal_batch_size = 8\n");
+  const auto verified = verify_command(empty.path());
+  REQUIRE(verified.ok());
+  CHECK_FALSE(verified->ok);
+  for (const char* name :
+       {"ledger.jsonl is missing", "metrics.jsonl is missing", "events.jsonl is missing"})
+    CHECK_HAS(verified->text, name);
+  spew(empty / "config.toml", "[train\n");
+  CHECK_HAS(verify_command(empty.path())->text, "config.toml: line 1");
+}
+
+TEST_CASE("commands: digest, export and import take a checkpoint or a run, and say what they did") {
+  Run run;
+  const auto of_run = digest_command(run.folder.path()),
+             of_step = digest_command(run.folder / "checkpoints/step-00000003");
+  REQUIRE(of_run.ok());
+  CHECK(*of_run == *of_step);
+  CHECK(*of_run == *digest_command(run.folder / "checkpoints"));
+  CHECK(*of_run != *digest_command(run.folder / "checkpoints/step-00000001"));
+  CHECK(digest_command(run.folder / "none").status().code() == Code::bad_data);
+  TempFolder empty;
+  CHECK(digest_command(empty.path()).status().code() == Code::bad_data);
+  CHECK(export_command(run.folder.path(), empty / "hf", "float8").status().code() == Code::usage);
+  const auto exported = export_command(run.folder.path(), empty / "hf", "bfloat16");
+  REQUIRE(exported.ok());
+  CHECK_HAS(*exported, "exported step 3");
+  const auto imported = import_command(empty / "hf", empty / "new");
+  REQUIRE_MESSAGE(imported.ok(), imported.status().message());
+  CHECK_HAS(*imported, "imported " + std::to_string(parameter_count(tiny_shape())) + " parameters");
+}
+
+TEST_SUITE_END();

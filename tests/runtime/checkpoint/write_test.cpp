@@ -1,0 +1,317 @@
+// Checkpoints: what is written is read back in any layout; damage is found and named.
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+
+#include "runtime/checkpoint/digest.hpp"
+#include "tests/runtime/checkpoint/fixture.hpp"
+
+using namespace simplescale;
+using namespace simplescale::test;
+namespace fs = std::filesystem;
+
+TEST_SUITE_BEGIN("checkpoint");
+
+TEST_CASE("checkpoint: a state written in S shards is read in S' shards, bit for bit") {
+  for (const bool tied : {false, true}) {
+    const ModelShape shape = some_shape(tied);
+    const State whole = random_state(shape, 1);
+    for (const size_t shards : {1, 2, 3, 4, 7}) {
+      TempFolder folder;
+      const auto saved = save(folder.path(), whole, info_of(shape, 100), shards);
+      REQUIRE_MESSAGE(saved.ok(), saved.status().message());
+      CHECK(*saved == folder / "step-00000100");
+      CHECK(fs::read_symlink(folder / "latest") == "step-00000100");
+      auto checkpoint = Checkpoint::open(folder / "latest");
+      REQUIRE_MESSAGE(checkpoint.ok(), checkpoint.status().message());
+      CHECK(checkpoint->verify().ok());
+      for (const size_t others : {1, 2, 3, 5, 40}) {
+        for (size_t s = 0; s < others; ++s) {
+          State out = empty_state(shape, others);
+          CHECK(read_shard(*checkpoint, others, s, out.side()).ok());
+          CHECK(same_bits(out, cut(whole, shape, others, s)));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("checkpoint: the facts given by the caller come back") {
+  TempFolder folder;
+  spew(folder / "tok", "a tokenizer");
+  CheckpointInfo info = info_of(some_shape(), 12);
+  info.tokenizer = folder / "tok";
+  info.shape.rope_theta = 500000.0, info.shape.norm_eps = 1e-6;
+  REQUIRE(save(folder.path(), random_state(info.shape, 2), info, 2).ok());
+  auto found = find_newest_valid(folder.path());
+  REQUIRE(found.ok());
+  const CheckpointInfo& back = found->checkpoint.info();
+  CHECK(found->warnings.empty());
+  CHECK(back.step == 12);
+  CHECK(back.next_sample == info.next_sample);
+  CHECK(back.tokens_seen == info.tokens_seen);
+  CHECK(back.seed == info.seed);
+  CHECK(back.precision == "bf16");
+  CHECK(back.shape == info.shape);
+  CHECK(back.shards == 2);
+  CHECK(back.resume == R"({"list":[1,2.5,null],"trainer":{"strategy":"full_shard"}})");
+  CHECK(slurp(back.tokenizer) == "a tokenizer");
+}
+
+TEST_CASE("checkpoint: a parameter is read by its name") {
+  TempFolder folder;
+  const ModelShape shape = some_shape();
+  const State whole = random_state(shape, 3);
+  REQUIRE(save(folder.path(), whole, info_of(shape, 1), 3).ok());
+  auto checkpoint = Checkpoint::open(folder / "step-00000001");
+  REQUIRE(checkpoint.ok());
+  const auto units = units_of(shape);
+  const ShardLayout layout = shard_layout(units, 1);
+  for (size_t u = 0; u < units.size(); ++u)
+    for (const Parameter& p : units[u].parameters) {
+      const auto values = read_parameter(*checkpoint, p.name, StateKind::exp_avg);
+      REQUIRE(values.ok());
+      REQUIRE(values->size() == p.count);
+      CHECK(std::memcmp(values->data(), &whole.values[1][layout.offset[u] + p.offset],
+                        p.count * 4) == 0);
+    }
+  CHECK(read_parameter(*checkpoint, "model.nothing").status().code() == Code::not_found);
+}
+
+TEST_CASE(
+    "digest: equal for equal states whatever the shards, different for any other bit or step") {
+  TempFolder folder;
+  const ModelShape shape = some_shape();
+  State whole = random_state(shape, 4);
+  auto text = [&](const char* name, uint64_t step, size_t shards) {
+    const std::string at = folder / name;
+    const auto saved = save(at, whole, info_of(shape, step), shards);
+    REQUIRE(saved.ok());
+    auto checkpoint = Checkpoint::open(*saved);
+    REQUIRE(checkpoint.ok());
+    const auto digested = digest(*checkpoint);
+    REQUIRE(digested.ok());
+    return *digested;
+  };
+  const std::string one = text("a", 5, 1);
+  CHECK(one == text("b", 5, 4));
+  CHECK(one.starts_with("model.embed_tokens.weight [300, 16] float32 "));
+  CHECK(one.find("\nlm_head.weight.exp_avg_sq [300, 16] float32 ") != std::string::npos);
+  const size_t lines = static_cast<size_t>(std::count(one.begin(), one.end(), '\n'));
+  CHECK(lines == 3 * (1 + 2 * 9 + 2) + 1);
+  const std::string next_step = text("c", 6, 1);
+  CHECK(one.substr(0, one.rfind("total")) == next_step.substr(0, next_step.rfind("total")));
+  CHECK(one != next_step);
+  whole.values[2][3] = std::bit_cast<float>(std::bit_cast<uint32_t>(whole.values[2][3]) ^ 1u);
+  CHECK(one != text("d", 5, 1));
+}
+
+TEST_CASE(
+    "checkpoint: any byte flipped in any file is found and named, and the older one is used") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  const State older = random_state(shape, 5), newer = random_state(shape, 6);
+  spew(folder / "tok", "tokenizer bytes");
+  CheckpointInfo info = info_of(shape, 20);
+  info.tokenizer = folder / "tok";
+  const std::string checkpoints = folder / "checkpoints";
+  REQUIRE(save(checkpoints, older, info_of(shape, 10), 1).ok());
+  REQUIRE(save(checkpoints, newer, info, 2).ok());
+  size_t flips = 0;
+  for (const std::string& name : list_folder(checkpoints + "/step-00000020")) {
+    const std::string path = checkpoints + "/step-00000020/" + name;
+    const std::string right = slurp(path);
+    for (size_t at = 0; at < right.size(); at += 1) {
+      std::string wrong = right;
+      wrong[at] = static_cast<char>(wrong[at] ^ (1 << (at % 8)));
+      spew(path, wrong);
+      const auto found = find_newest_valid(checkpoints);
+      ++flips;
+      if (!found.ok() || found->checkpoint.info().step != 10 || found->warnings.size() != 1 ||
+          found->warnings[0].find(name) == std::string::npos)
+        FAIL(name << " byte " << at << ": "
+                  << (found.ok() ? "not named" : found.status().message()));
+    }
+    spew(path, right);
+  }
+  CHECK(flips > 3000);
+  CHECK(find_newest_valid(checkpoints)->checkpoint.info().step == 20);
+}
+
+TEST_CASE("checkpoint: a file cut short or missing is named, and the older one is used") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  REQUIRE(save(folder.path(), random_state(shape, 7), info_of(shape, 10), 1).ok());
+  REQUIRE(save(folder.path(), random_state(shape, 8), info_of(shape, 20), 2).ok());
+  for (const std::string& name : list_folder(folder / "step-00000020")) {
+    const std::string path = folder / "step-00000020/" + name;
+    const std::string right = slurp(path);
+    for (const size_t bytes : {size_t{0}, size_t{5}, right.size() / 2, right.size() - 1}) {
+      spew(path, right.substr(0, bytes));
+      for (const Verify verify : {Verify::sizes, Verify::full}) {
+        const auto found = find_newest_valid(folder.path(), verify);
+        REQUIRE(found.ok());
+        CHECK(found->checkpoint.info().step == 10);
+        REQUIRE(found->warnings.size() == 1);
+        CHECK(found->warnings[0].find(name) != std::string::npos);
+      }
+    }
+    fs::remove(path);
+    const auto found = find_newest_valid(folder.path(), Verify::sizes);
+    REQUIRE(found.ok());
+    CHECK(found->checkpoint.info().step == 10);
+    CHECK(found->warnings[0].find(name) != std::string::npos);
+    spew(path, right);
+  }
+  fs::remove(folder / "step-00000010/manifest.json");
+  spew(folder / "step-00000020/manifest.json", "{}");
+  const auto none = find_newest_valid(folder.path());
+  CHECK(none.status().code() == Code::bad_data);
+  CHECK(none.status().message().find("step-00000010/manifest.json") != std::string::npos);
+  CHECK(none.status().message().find("step-00000020/manifest.json") != std::string::npos);
+}
+
+namespace {
+/// While it lives no file can be opened: what a process does that has too many.
+class NoFiles {
+ public:
+  NoFiles() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit none{0, before_.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &none);
+  }
+  ~NoFiles() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+}  // namespace
+
+TEST_CASE("checkpoint: one that cannot be read is not taken for damaged, and none older is used") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  const std::string newest = folder / "step-00000020";
+  REQUIRE(save(folder.path(), random_state(shape, 7), info_of(shape, 10), 1).ok());
+  REQUIRE(save(folder.path(), random_state(shape, 8), info_of(shape, 20), 2).ok());
+  for (const std::string& name : list_folder(newest)) {
+    const std::string path = newest + "/" + name;
+    auto opened = Checkpoint::open(newest);
+    fs::rename(path, folder / "aside");
+    fs::create_symlink(path, path);  // too many levels of symbolic links
+    for (const Verify verify : {Verify::sizes, Verify::full}) {
+      const Status status = find_newest_valid(folder.path(), verify).status();
+      CHECK(status.code() == Code::io);
+      CHECK(status.message().find(path) != std::string::npos);
+    }
+    if (name != "manifest.json") CHECK(opened->verify().code() == Code::io);
+    fs::rename(folder / "aside", path);
+  }
+  Status none, one;
+  {
+    const NoFiles no_files;
+    none = find_newest_valid(folder.path()).status();
+    one = Checkpoint::open(newest).status();
+  }
+  CHECK(none.code() == Code::io);
+  CHECK(none.message().find(folder.path()) != std::string::npos);
+  CHECK(one.code() == Code::io);
+  CHECK(find_newest_valid(folder.path())->checkpoint.info().step == 20);
+}
+
+TEST_CASE(
+    "checkpoint: without a checkpoint the answer is not_found, and foreign files are ignored") {
+  TempFolder folder;
+  CHECK(find_newest_valid(folder / "nowhere").status().code() == Code::not_found);
+  fs::create_directory(folder / "step-abc");
+  fs::create_directory(folder / "step-7");
+  spew(folder / "notes.txt", "hello");
+  CHECK(find_newest_valid(folder.path()).status().code() == Code::not_found);
+  const ModelShape shape = tiny_shape();
+  REQUIRE(save(folder.path(), random_state(shape, 9), info_of(shape, 10), 1).ok());
+  spew(folder / "step-00000010/notes.txt", "mine");
+  const auto found = find_newest_valid(folder.path());
+  REQUIRE(found.ok());
+  CHECK(found->warnings.empty());
+  CHECK(prune_checkpoints(folder.path(), 1, 0).ok());
+  CHECK(fs::exists(folder / "notes.txt"));
+  CHECK(fs::exists(folder / "step-abc"));
+}
+
+TEST_CASE("checkpoint: a folder renamed to another step is not believed") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  REQUIRE(save(folder.path(), random_state(shape, 9), info_of(shape, 10), 1).ok());
+  fs::rename(folder / "step-00000010", folder / "step-00000030");
+  const auto found = find_newest_valid(folder.path());
+  CHECK(found.status().message().find("says step 10") != std::string::npos);
+}
+
+TEST_CASE(
+    "checkpoint: a shard that nobody wrote, or that is not on a shared disk, is refused at "
+    "publishing") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  CheckpointInfo info = info_of(shape, 10);
+  info.shards = 2;
+  const std::string tmp = checkpoint_tmp_folder(folder.path(), 10, 1);
+  State piece = cut(random_state(shape, 9), shape, 2, 0);
+  const auto record = write_shard(tmp, shape, 2, 0, piece.side());
+  REQUIRE(record.ok());
+  const auto lacking = publish_checkpoint(folder.path(), tmp, info, {*record});
+  CHECK(lacking.status().message().find("nobody has written shard-00001-of-00002") !=
+        std::string::npos);
+  CHECK(list_folder(folder.path()).empty());
+  ShardRecord second = *record;
+  second.file = "shard-00001-of-00002.safetensors";
+  REQUIRE(write_shard(tmp, shape, 2, 0, piece.side()).ok());
+  const auto elsewhere = publish_checkpoint(folder.path(), tmp, info, {*record, second});
+  CHECK(elsewhere.status().message().find("that all nodes share") != std::string::npos);
+}
+
+TEST_CASE("checkpoint: writing can be aborted, and what it wrote is gone") {
+  TempFolder folder;
+  const ModelShape shape = some_shape();
+  State whole = random_state(shape, 9);
+  uint64_t last = 0;
+  const auto record = write_shard(folder / "tmp-x", shape, 1, 0, whole.side(), [&](uint64_t bytes) {
+    last = bytes;
+    return bytes < 10000;
+  });
+  CHECK(record.status().code() == Code::aborted);
+  CHECK(last >= 10000);
+  CHECK(list_folder(folder / "tmp-x").empty());
+}
+
+TEST_CASE("prune: keeps the newest valid ones, the permanent ones, and what `latest` names") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  for (uint64_t step = 10; step <= 80; step += 10)
+    REQUIRE(save(folder.path(), random_state(shape, 1), info_of(shape, step), 1).ok());
+  fs::remove(folder / "latest");
+  fs::create_symlink("step-00000020", folder / "latest");
+  fs::remove(folder / "step-00000080/manifest.json");              // damaged: does not count
+  for (const char* name : {"tmp-00000050-1", "tmp-00000090-2"}) {  // left by a crash; being written
+    fs::create_directories(folder / name);
+    spew(folder / name + std::string("/shard"), "half");
+  }
+  REQUIRE(prune_checkpoints(folder.path(), 2, 40).ok());
+  CHECK(list_folder(folder.path()) ==
+        std::vector<std::string>{"latest", "step-00000020", "step-00000040", "step-00000060",
+                                 "step-00000070", "step-00000080", "tmp-00000090-2"});
+}
+
+TEST_CASE("prune: never removes the only valid one") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  for (const uint64_t step : {10, 20, 30})
+    REQUIRE(save(folder.path(), random_state(shape, 1), info_of(shape, step), 1).ok());
+  for (const char* name : {"step-00000020", "step-00000030"}) {
+    const std::string path = folder / name + std::string("/shard-00000-of-00001.safetensors");
+    std::string bytes = slurp(path);
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);  // sizes are right
+    spew(path, bytes);
+  }
+  REQUIRE(prune_checkpoints(folder.path(), 0, 0, Verify::full).ok());
+  CHECK(find_newest_valid(folder.path())->checkpoint.info().step == 10);
+}
+
+TEST_SUITE_END();

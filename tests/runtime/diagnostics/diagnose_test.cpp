@@ -1,0 +1,23 @@
+// The checks of a machine: they pass on a sound one, say what is wrong, and compare with others.
+#include "runtime/diagnostics/diagnose.hpp"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+using namespace simplescale;
+
+TEST_CASE("diagnose: this machine is fit") {
+  const auto results = check_machine(std::filesystem::temp_directory_path().string());
+  CHECK(results.size() == 4);
+  CHECK_MESSAGE(all_ok(results), table(results));
+  CHECK(complaints(results).empty());
+  for (const auto& r : results)
+    if (r.unit != "ms") CHECK(r.value > 0);
+}
+
+TEST_CASE("diagnose: a folder that cannot be written is named") {
+  const auto result = check_disk("/nonexistent");
+  CHECK(!result.ok);
+  CHECK(result.detail.find("/nonexistent") != std::string::npos);
+}

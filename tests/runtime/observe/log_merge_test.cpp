@@ -1,0 +1,155 @@
+#include "runtime/observe/log_merge.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/base/process.hpp"
+#include "runtime/base/regex.hpp"
+
+using namespace simplescale;
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string line(int ms, const std::string& text) {
+  char stamp[64];
+  std::snprintf(stamp, sizeof stamp, "2026-11-21T06:48:%02d.%03d", ms / 1000, ms % 1000);
+  return std::string(stamp) + " " + text + "\n";
+}
+
+struct Folder {
+  fs::path path = fs::temp_directory_path() / ("simplescale-logs-" + unique_id());
+  Folder() { fs::create_directories(path); }
+  ~Folder() { fs::remove_all(path); }
+  void add(const std::string& file, const std::string& text) const {
+    std::ofstream(path / file, std::ios::app) << text;
+  }
+  /// As the agent rotates: a copy, then the file is emptied.
+  void rotate(const std::string& file) const {
+    fs::copy_file(path / file, path / (file + ".1"), fs::copy_options::overwrite_existing);
+    fs::resize_file(path / file, 0);
+  }
+};
+
+std::string merged(LogMerger& merger, bool more) {
+  std::string text;
+  merger.read(more, [&](const std::string&, const LogRecord& record) {
+    text += record.text;
+    return true;
+  });
+  return text;
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("log_merge");
+
+TEST_CASE("logs: a stamp is an ISO date and time with milliseconds at the beginning") {
+  CHECK(stamp_of("2026-11-21T06:48:27.123 n0 info x") == "2026-11-21T06:48:27.123");
+  CHECK(stamp_of("2026-11-21 06:48:27.123 n0 info x") == "");
+  CHECK(stamp_of(" 2026-11-21T06:48:27.123") == "");
+  CHECK(stamp_of("2026-11-21T06:48:27.12") == "");
+  CHECK(stamp_of("") == "");
+}
+
+TEST_CASE(
+    "logs: records of all files come in the order of their stamps, with what belongs to them") {
+  Folder folder;
+  folder.add("n0.log", line(1, "a") + line(5, "trace:") + "  at x\n  at y\n" + line(9, "c"));
+  folder.add("n0.1.log", line(2, "d") + line(5, "e") + line(6, "f"));
+  folder.add("notes.txt", line(3, "not a log"));
+  LogMerger merger(folder.path, "");
+  CHECK(merged(merger, false) == line(1, "a") + line(2, "d") + line(5, "trace:") +
+                                     "  at x\n  at y\n" + line(5, "e") + line(6, "f") +
+                                     line(9, "c"));
+  CHECK(merged(merger, false) == "");
+}
+
+TEST_CASE("logs: a clock that was set back does not change the order within a file") {
+  Folder folder;
+  folder.add("n0.log", line(5, "a") + line(1, "b") + line(7, "c"));
+  folder.add("n1.log", line(3, "d") + line(6, "e"));
+  LogMerger merger(folder.path, "");
+  CHECK(merged(merger, false) ==
+        line(3, "d") + line(5, "a") + line(1, "b") + line(6, "e") + line(7, "c"));
+}
+
+TEST_CASE("logs: following tells what is new, whole lines only, also of new and rotated files") {
+  Folder folder;
+  folder.add("n0.log", line(1, "a") + "2026-11-21T06:48:00.002 ha");
+  LogMerger merger(folder.path, "");
+  CHECK(merged(merger, true) == line(1, "a"));
+  folder.add("n0.log", "lf\n");
+  folder.add("n0.0.log", line(3, "new"));
+  CHECK(merged(merger, true) == line(2, "half") + line(3, "new"));
+  folder.add("n0.log", line(4, "before it is rotated"));
+  folder.rotate("n0.log");
+  folder.add("n0.log", line(5, "and after"));
+  CHECK(merged(merger, true) == line(4, "before it is rotated") + line(5, "and after"));
+  folder.add("n0.log", "the rest of it\n");
+  merger.read(true, [&](const std::string& name, const LogRecord& record) {
+    CHECK(name == "n0");
+    CHECK(record.continued);
+    CHECK(record.text == "the rest of it\n");
+    return true;
+  });
+  LogMerger later(folder.path, "n0");
+  CHECK(merged(later, false) == line(1, "a") + line(2, "half") + line(3, "new") +
+                                    line(4, "before it is rotated") + line(5, "and after") +
+                                    "the rest of it\n");
+}
+
+TEST_CASE("logs: following a file whose beginning was cut off tells nothing twice and all once") {
+  Folder folder;
+  const std::string first = line(1, "a") + line(2, "b"), half = first.substr(0, first.size() - 5);
+  // What log_scanner.hpp does: the older file has the beginning, the file the rest.
+  folder.add("n0.log.1", half);
+  folder.add("n0.log", first.substr(half.size()));
+  LogMerger later(folder.path, "n0");
+  CHECK(merged(later, false) == first);
+  // Beginnings go while a reader has the file open.
+  folder.add("n2.log", first);
+  LogMerger merger(folder.path, "n2");
+  CHECK(merged(merger, true) == first);
+  folder.add("n2.log.1", half);
+  fs::resize_file(folder.path / "n2.log", 0);
+  folder.add("n2.log", first.substr(half.size()));
+  CHECK(merged(merger, true) == "");
+  folder.add("n2.log", line(3, "c"));
+  CHECK(merged(merger, true) == line(3, "c"));
+}
+
+TEST_CASE("logs: an end without a newline is a line, and a flood without one is cut") {
+  Folder folder;
+  folder.add("n0.log", line(1, "a") + "no end");
+  LogMerger merger(folder.path, "");
+  CHECK(merged(merger, false) == line(1, "a") + "no end\n");
+  folder.add("n1.log", std::string(1 << 20, 'x'));
+  CHECK(merged(merger, true).size() > (1 << 19));
+}
+
+TEST_CASE("logs: a node's name selects its agent, trainers and supervisor, a trainer's only it") {
+  CHECK(log_selected("n1.log", ""));
+  CHECK(log_selected("n1.log", "n1"));
+  CHECK(log_selected("n1.0.log", "n1"));
+  CHECK(log_selected("supervisor-n1.log", "n1"));
+  CHECK(log_selected("supervisor-n1.log", "supervisor"));
+  CHECK(log_selected("slurm-12.out", ""));
+  CHECK_FALSE(log_selected("n10.log", "n1"));
+  CHECK_FALSE(log_selected("n1.0.log", "n1.1"));
+  CHECK_FALSE(log_selected("n1.log", "n1.0"));
+  CHECK_FALSE(log_selected("n1.log.1", "n1"));
+}
+
+TEST_CASE("regex: matches as grep -E does, and says what is wrong with a pattern") {
+  auto regex = Regex::compile("step [0-9]+: (a|b)$");
+  REQUIRE(regex.ok());
+  CHECK(regex->matches("x step 12: b"));
+  CHECK_FALSE(regex->matches("x step 12: bc"));
+  CHECK(Regex::compile("(").status().code() == Code::usage);
+}
+
+TEST_SUITE_END();

@@ -1,0 +1,95 @@
+#include "runtime/observe/log_rules.hpp"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "runtime/base/process.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+const std::string good =
+    "[[rule]]\nname = \"a\"\ncontains = [\"x\", \"y\"]\npattern = 'x[0-9]+$|y'\n"
+    "severity = \"error\"\ncause = \"root\"\n";
+
+std::string error_of(const std::string& text) {
+  auto rules = LogRules::parse(text, "my.toml");
+  return rules.ok() ? "" : rules.status().message();
+}
+
+}  // namespace
+
+TEST_SUITE("log_rules") {
+  TEST_CASE("log rules: every shipped rule is the first to match the line that stands beside it") {
+    auto rules = LogRules::load("");
+    REQUIRE_MESSAGE(rules.ok(), rules.status().message());
+    std::set<std::string> names;
+    for (const LogRule& rule : rules->all()) {
+      CAPTURE(rule.name);
+      CHECK_MESSAGE(names.insert(rule.name).second, "a name twice");
+      CHECK_FALSE(rule.example.empty());
+      CHECK_FALSE(rule.hint.empty());
+      const LogRule* match = rules->match(rule.example);
+      REQUIRE(match);
+      CHECK(match->name == rule.name);
+    }
+    for (const char* wanted :
+         {"cuda_out_of_memory", "xid", "nccl", "cuda_ecc", "memory_ecc", "out_of_memory_killer",
+          "out_of_disk", "stale_file_handle", "segmentation_fault", "bus_error", "slurm_cancelled"})
+      CHECK(names.contains(wanted));
+  }
+
+  TEST_CASE("log rules: ordinary lines match nothing") {
+    auto rules = LogRules::load("");
+    REQUIRE(rules.ok());
+    for (const char* line : {"", "2026-11-21T06:48:27.123 n0 info n0/p1 becomes n0.1",
+                             "loss 4.1 at step 12", "NCCL INFO Channel 00/02 : 0 1 2 3",
+                             "usb 1-1: new device", "Bootstrap : Using eth0:10.0.0.7<0>"})
+      CHECK_MESSAGE(!rules->match(line), line);
+  }
+
+  TEST_CASE("log rules: a line needs one of the texts, and the pattern") {
+    auto rules = LogRules::parse(good, "my.toml");
+    REQUIRE(rules.ok());
+    CHECK(rules->match("ax12"));
+    CHECK(rules->match("y"));
+    CHECK_FALSE(rules->match("ax12b"));
+    CHECK_FALSE(rules->match("12"));
+    CHECK(rules->match("y" + std::string(1 << 20, 'z')));
+    CHECK_FALSE(rules->match(std::string(1 << 20, 'z') + "y"));
+  }
+
+  TEST_CASE("log rules: one's own come first") {
+    const auto path = std::filesystem::temp_directory_path() / ("rules-" + unique_id());
+    std::ofstream(path) << "[[rule]]\nname = \"mine\"\ncontains = [\"CUDA out of memory\"]\n"
+                           "severity = \"info\"\ncause = \"consequence\"\n";
+    auto rules = LogRules::load(path);
+    std::filesystem::remove(path);
+    REQUIRE(rules.ok());
+    CHECK(rules->match("CUDA out of memory.")->name == "mine");
+    CHECK(rules->match("x: Stale file handle")->name == "stale_file_handle");
+    CHECK(LogRules::load("/nowhere.toml").status().code() == Code::bad_config);
+  }
+
+  TEST_CASE("log rules: what is wrong is said with file, line and rule") {
+    CHECK(error_of(good).empty());
+    auto with = [](const std::string& from, const std::string& to) {
+      std::string text = good;
+      return text.replace(text.find(from), from.size(), to);
+    };
+    CHECK(error_of(with("\"error\"", "\"bad\"")).find("my.toml:1: rule 'a': severity") == 0);
+    CHECK(error_of(with("\"root\"", "7")).find("cause must be") != std::string::npos);
+    CHECK(error_of(with("[\"x\", \"y\"]", "[]")).find("contains") != std::string::npos);
+    CHECK(error_of(with("[\"x\", \"y\"]", "[\"\"]")).find("contains") != std::string::npos);
+    CHECK(error_of(with("x[0-9]+$|y", "(")).find("regular expression") != std::string::npos);
+    CHECK(error_of(with("cause", "caus")).find("unknown key 'caus'") != std::string::npos);
+    CHECK(error_of(with("name = \"a\"", "")).find("without a name") != std::string::npos);
+    CHECK(error_of("x = [").find("my.toml:1") == 0);
+    CHECK_FALSE(error_of("rule = 3").empty());
+    CHECK_FALSE(error_of("other = 3\n" + good).empty());
+  }
+}

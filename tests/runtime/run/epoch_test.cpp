@@ -1,0 +1,193 @@
+#include "runtime/run/epoch.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <future>
+#include <mutex>
+#include <set>
+
+#include "runtime/base/files.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+struct Folder {
+  Folder() {
+    char name[] = "/tmp/simplescale-epoch-XXXXXX";
+    run.path = mkdtemp(name);
+    std::filesystem::create_directories(run.control());
+  }
+  ~Folder() { std::filesystem::remove_all(run.path); }
+  RunFolder run;
+};
+
+}  // namespace
+
+TEST_SUITE("epoch") {
+  TEST_CASE("epoch: of eight processes that claim the same one, one gets it, 50 times") {
+    Folder folder;
+    const EpochFiles files(folder.run, "a");
+    for (uint64_t number = 1; number <= 50; ++number) {
+      int gate[2];
+      REQUIRE(pipe(gate) == 0);
+      std::vector<pid_t> children;
+      for (int i = 0; i < 8; ++i) {
+        const pid_t child = fork();
+        if (child == 0) {
+          char byte;
+          close(gate[1]);
+          (void)!read(gate[0], &byte, 1);  // ends when the parent closes its side: all at once
+          auto won = files.claim({number, "n" + std::to_string(i), getpid(), "somewhere", 7});
+          _exit(!won.ok() ? 2 : *won ? 1 : 0);
+        }
+        children.push_back(child);
+      }
+      close(gate[0]);
+      close(gate[1]);
+      int winners = 0;
+      pid_t winner = 0;
+      for (const pid_t child : children) {
+        int status = 0;
+        waitpid(child, &status, 0);
+        REQUIRE(WIFEXITED(status));
+        REQUIRE(WEXITSTATUS(status) < 2);
+        winners += WEXITSTATUS(status);
+        if (WEXITSTATUS(status) == 1) winner = child;
+      }
+      CHECK(winners == 1);
+      auto newest = files.newest();
+      REQUIRE(newest.ok());
+      CHECK(newest->number == number);
+      CHECK(newest->pid == winner);
+      CHECK(newest->address == "somewhere");
+      CHECK(newest->generation == 7);
+    }
+  }
+
+  TEST_CASE("epoch: a new start of the run removes the files of older ones and deposes them") {
+    Folder folder;
+    const EpochFiles before(folder.run, "a"), after(folder.run, "b");
+    CHECK(before.current());  // nobody has said
+    REQUIRE(before.begin().ok());
+    CHECK(before.current());
+    REQUIRE(*before.claim({1, "n0", 1, "x", 0}));
+    CHECK(before.touched_ns(1) > 0);
+    REQUIRE(after.begin().ok());
+    CHECK(!before.current());
+    CHECK(after.current());
+    CHECK(before.newest()->number == 0);
+    CHECK(before.touched_ns(1) == 0);
+    EpochView view{true, before.current(), *before.newest(), 0};
+    CHECK(view.deposed(1));
+  }
+
+  TEST_CASE("epoch: a leader is told who votes against it, for as long as they go on") {
+    Folder folder;
+    const EpochFiles files(folder.run, "a");
+    REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
+    CHECK(files.votes(1)->empty());
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::set<std::string> votes;
+    EpochWatch leader(files, [&](const EpochView& view) {
+      const std::lock_guard lock(mutex);
+      votes = view.votes;
+      changed.notify_all();
+    });
+    auto until = [&](const std::set<std::string>& wanted) {
+      std::unique_lock lock(mutex);
+      return changed.wait_for(lock, std::chrono::seconds(20), [&] { return votes == wanted; });
+    };
+    std::atomic<bool> told = false;
+    EpochWatch voter(files, [&](const EpochView& view) { told = told || !view.votes.empty(); });
+    leader.lead(1);
+    leader.every(5);
+    voter.vote(1, "n2");
+    voter.every(5);
+    CHECK(until({"n2"}));
+    REQUIRE(files.vote(1, "n10").ok());
+    CHECK(until({"n10", "n2"}));
+    REQUIRE(files.vote(2, "n3").ok());  // of another epoch
+    CHECK(until({"n2"}));               // n10 has stopped
+    CHECK(files.votes(1)->size() == 2);
+    voter.vote(0, "");
+    CHECK(until({}));
+    CHECK(!files.votes(1)->contains("n2"));
+    CHECK(!told);
+    REQUIRE(files.begin().ok());
+    CHECK(files.votes(1)->empty());
+  }
+
+  TEST_CASE("epoch: who resigns need not be missed first") {
+    Folder folder;
+    const EpochFiles files(folder.run, "a");
+    REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
+    EpochWatch watch(files, nullptr);
+    auto look = [&] {
+      std::promise<EpochView> view;
+      watch.look([&](const EpochView& seen) { view.set_value(seen); });
+      return view.get_future().get();
+    };
+    CHECK(!look().resigned);
+    REQUIRE(files.resign(1).ok());
+    CHECK(files.touched_ns(1) == 0);
+    CHECK(look().resigned);
+    CHECK(!look().deposed(1));  // until somebody else leads
+    REQUIRE(*files.claim({2, "n1", 2, "y", 0}));
+    CHECK(!look().resigned);
+    CHECK(files.resign(7).code() == Code::io);
+  }
+
+  TEST_CASE("epoch: files in the making and damaged ones") {
+    Folder folder;
+    const EpochFiles files(folder.run, "a");
+    REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
+    REQUIRE(write_file_atomic(folder.run.control() + "/epoch-a-9.new-xyz", "half").ok());
+    CHECK(files.newest()->number == 1);
+    REQUIRE(write_file_atomic(folder.run.control() + "/epoch-a-4", "[\"no object\"]").ok());
+    CHECK(files.newest()->number == 4);
+    CHECK(files.newest()->address.empty());
+    REQUIRE(write_file_atomic(folder.run.control() + "/epoch-a-5", "{\"pid\":\"x\"}").ok());
+    CHECK(files.newest()->number == 5);
+    CHECK(*files.claim({4, "n0", 1, "x", 0}) == false);
+  }
+
+  TEST_CASE("epoch: a watch tells of a higher epoch, and answers when it is asked") {
+    Folder folder;
+    const EpochFiles files(folder.run, "a");
+    REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
+    std::promise<void> seen;
+    std::atomic<bool> told = false;
+    EpochWatch watch(files, [&](const EpochView& view) {
+      if (view.newest.number == 2 && !told.exchange(true)) seen.set_value();
+    });
+    std::promise<EpochView> first;
+    watch.look([&](const EpochView& view) { first.set_value(view); });
+    const EpochView view = first.get_future().get();
+    CHECK(view.newest.number == 1);
+    CHECK(!view.deposed(1));
+    watch.every(5);
+    REQUIRE(*files.claim({2, "n1", 2, "y", 0}));
+    seen.get_future().wait();
+    std::promise<EpochView> second;
+    watch.look([&](const EpochView& view) { second.set_value(view); });
+    CHECK(second.get_future().get().deposed(1));
+  }
+
+  TEST_CASE("epoch: a folder that cannot be read deposes nobody") {
+    const EpochFiles files({"/nonexistent"}, "a");
+    EpochWatch watch(files, nullptr);
+    std::promise<EpochView> answer;
+    watch.look([&](const EpochView& view) { answer.set_value(view); });
+    const EpochView view = answer.get_future().get();
+    CHECK(!view.answered);
+    CHECK(!view.deposed(3));
+  }
+}

@@ -1,0 +1,52 @@
+// A run's folder that goes away is noticed; a file system that only hesitates is not mistaken.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <future>
+
+#include "runtime/base/process.hpp"
+#include "runtime/run/folder_watch.hpp"
+
+using namespace simplescale;
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+namespace {
+struct Run {
+  RunFolder run{(fs::temp_directory_path() / ("simplescale-gone-" + unique_id())).string()};
+  Run() {
+    fs::create_directories(run.control());
+    std::ofstream(run.instance()) << "x\n";
+  }
+  ~Run() { fs::remove_all(run.path); }
+};
+}  // namespace
+
+TEST_SUITE("folder watch") {
+  TEST_CASE("folder watch: a folder that is deleted or moved is gone, one that is there is not") {
+    Run one, two;
+    CHECK_FALSE(folder_is_gone(one.run));
+    std::promise<void> gone;
+    FolderWatch watch(
+        one.run, [&] { gone.set_value(); }, 1ms, 3);
+    FolderWatch other(
+        two.run, [] { FAIL("it is there"); }, 1ms, 3);
+    fs::rename(one.run.path, one.run.path + "-elsewhere");
+    gone.get_future().wait();
+    CHECK(folder_is_gone(one.run));
+    CHECK_FALSE(folder_is_gone(two.run));
+    fs::remove_all(one.run.path + "-elsewhere");
+  }
+
+  TEST_CASE("folder watch: it ends at once, and calls nobody after that") {
+    Run run;
+    bool called = false;
+    {
+      FolderWatch watch(
+          run.run, [&] { called = true; }, 1h, 1);
+    }
+    fs::remove_all(run.run.path);
+    CHECK_FALSE(called);
+  }
+}

@@ -1,0 +1,295 @@
+#include "runtime/training/train_state.hpp"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <numeric>
+#include <thread>
+
+#include "runtime/training/state_hash.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+constexpr size_t kTotal = 2048;
+
+std::string segment_name() {
+  static int count = 0;
+  return "ss-test-state-" + std::to_string(getpid()) + "-" + std::to_string(count++);
+}
+
+TrainState new_state(const std::string& name = segment_name()) {
+  Result<TrainState> state = TrainState::create(name, 7, kTotal);
+  REQUIRE(state.ok());
+  return state.take();
+}
+
+void write(TrainState& state, uint64_t step) {
+  Result<TrainState::Side> side = state.begin_write(1000);
+  REQUIRE(side.ok());
+  for (float& value : side->params) value = static_cast<float>(step);
+  for (float& value : side->exp_avg_sq) value = -static_cast<float>(step);
+  state.commit(step);
+}
+
+}  // namespace
+
+TEST_SUITE("train_state") {
+  TEST_CASE("train_state: S1, a writer that dies leaves the committed side whole") {
+    const std::string name = segment_name();
+    TrainState node = new_state(name);
+    CHECK_FALSE(node.has_step());
+    {
+      Result<TrainState> trainer = TrainState::open(name, 7, kTotal);
+      REQUIRE(trainer.ok());
+      write(*trainer, 0);
+      write(*trainer, 1);
+      Result<TrainState::Side> half = trainer->begin_write(1000);
+      REQUIRE(half.ok());
+      half->params[5] = 99;
+    }
+    CHECK(node.step() == 1);
+    CHECK_FALSE(node.holds(0));
+    CHECK_FALSE(node.holds(2));
+    for (float value : node.committed().params) CHECK(value == 1);
+    CHECK(node.committed().exp_avg_sq[kTotal - 1] == -1);
+    CHECK(node.committed().exp_avg[0] == 0);
+  }
+
+  TEST_CASE("train_state: the step before the committed one can be had back, once") {
+    TrainState state = new_state();
+    for (uint64_t step = 0; step <= 3; ++step) write(state, step);
+    CHECK(state.holds(2));
+    CHECK(state.rewind(3).ok());
+    CHECK(state.step() == 3);
+    CHECK(state.rewind(1).code() == Code::not_found);
+    CHECK(state.rewind(2).ok());
+    CHECK(state.step() == 2);
+    CHECK(state.committed().params[0] == 2);
+    write(state, 3);
+    CHECK(state.holds(2));
+    CHECK(state.committed().params[0] == 3);
+    state.invalidate();
+    CHECK_FALSE(state.has_step());
+    CHECK_FALSE(state.holds(3));
+    CHECK(state.rewind(3).code() == Code::not_found);
+  }
+
+  TEST_CASE("train_state: a pinned side is not written, and its reader is told apart from none") {
+    TrainState state = new_state();
+    write(state, 0);
+    write(state, 1);
+    CHECK(state.pin(5).status().code() == Code::not_found);
+    Result<int> pin = state.pin(1);
+    REQUIRE(pin.ok());
+    CHECK(state.side(*pin).params[0] == 1);
+    write(state, 2);  // the other side is free
+    CHECK(state.begin_write(0).status().code() == Code::deadline);
+    CHECK(state.step() == 2);
+    CHECK(state.side(*pin).params[0] == 1);
+    Result<int> other = state.pin(1);  // who copies it for its reader still finds it
+    REQUIRE(other.ok());
+    state.unpin(*other);
+    std::thread reader([&] { state.unpin(*pin); });
+    CHECK(state.begin_write(60'000).ok());
+    reader.join();
+    CHECK(state.pin(1).status().code() == Code::not_found);  // it is about to be overwritten
+    state.commit(3);
+    CHECK(state.step() == 3);
+  }
+
+  TEST_CASE("train_state: the pins of a dead reader are cleared") {
+    TrainState state = new_state();
+    write(state, 0);
+    REQUIRE(state.pin(0).ok());
+    REQUIRE(state.pin(0).ok());
+    write(state, 1);
+    CHECK(state.begin_write(0).status().code() == Code::deadline);
+    state.clear_pins();
+    state.unpin(0);  // harmless
+    CHECK(state.begin_write(0).ok());
+  }
+
+  TEST_CASE("train_state: readers never see a side change under their pin") {
+    TrainState state = new_state();
+    write(state, 0);
+    std::atomic<bool> done = false;
+    uint64_t reads = 0, torn = 0;
+    std::thread reader([&] {
+      while (!done || reads == 0) {
+        const uint64_t step = state.step();
+        const Result<int> pin = state.pin(step);
+        if (!pin.ok()) continue;
+        const TrainState::Side side = state.side(*pin);
+        for (size_t i = 0; i < kTotal; ++i) {
+          if (side.params[i] != static_cast<float>(step)) ++torn;
+          if (side.exp_avg_sq[i] != -static_cast<float>(step)) ++torn;
+        }
+        ++reads;
+        state.unpin(*pin);
+      }
+    });
+    for (uint64_t step = 1; step <= 3000; ++step) {
+      Result<TrainState::Side> side = state.begin_write(60'000);
+      if (!side.ok()) break;
+      for (float& value : side->params) value = static_cast<float>(step);
+      for (float& value : side->exp_avg_sq) value = -static_cast<float>(step);
+      state.commit(step);
+    }
+    done = true;
+    reader.join();
+    CHECK(torn == 0);
+    CHECK(state.step() == 3000);
+  }
+
+  TEST_CASE("train_state: a segment of another layout is refused") {
+    const std::string name = segment_name();
+    const TrainState state = new_state(name);
+    CHECK(TrainState::open(name, 7, kTotal).ok());
+    CHECK(TrainState::open(name, 8, kTotal).status().code() == Code::bad_data);
+    CHECK(TrainState::open(name, 7, kTotal * 2).status().code() == Code::bad_data);
+    CHECK_FALSE(TrainState::open(name + "-missing", 7, kTotal).ok());
+    Result<SharedMemory> small = SharedMemory::create(name + "-small", 64);
+    REQUIRE(small.ok());
+    CHECK(TrainState::open(name + "-small", 7, kTotal).status().code() == Code::bad_data);
+  }
+
+  TEST_CASE("train_state: a segment may become another shard's; what it held is forgotten") {
+    const std::string name = segment_name();
+    TrainState state = new_state(name);
+    write(state, 0);
+    write(state, 1);
+    Result<TrainState> any = TrainState::open(name, kTotal);
+    REQUIRE(any.ok());
+    CHECK(any->layout_hash() == 7);
+    CHECK(TrainState::open(name, kTotal * 2).status().code() == Code::bad_data);
+    Result<TrainState::Side> side = any->begin_write(0);
+    REQUIRE(side.ok());
+    CHECK(any->holds(1));  // until the end
+    std::fill(side->params.begin(), side->params.end(), 42.0f);
+    any->commit_as(8, 1);
+    CHECK(state.step() == 1);
+    CHECK(state.committed().params[3] == 42);
+    CHECK(TrainState::open(name, 8, kTotal).ok());
+    CHECK(TrainState::open(name, 7, kTotal).status().code() == Code::bad_data);
+    write(state, 2);
+    CHECK(state.holds(1));
+    state.invalidate_as(9);
+    CHECK_FALSE(state.has_step());
+    CHECK(state.layout_hash() == 9);
+    write(state, 5);
+    CHECK(state.step() == 5);
+  }
+
+  TEST_CASE("train_state: S7, a copy is held against what was committed") {
+    TrainState state = new_state();
+    write(state, 3);  // nobody said what it hashes to
+    CHECK(state.committed_hash() == Hash128{});
+    CHECK(check_side(state, *state.pin(3)).ok());
+    state.unpin(0);
+    Result<TrainState::Side> side = state.begin_write(1000);
+    REQUIRE(side.ok());
+    side->params[1] = 4;
+    const Hash128 hash = state_hash(*side);
+    state.commit(4, hash);
+    CHECK(state.committed_hash() == hash);
+    const Result<int> four = state.pin(4);
+    REQUIRE(four.ok());
+    CHECK(state.step_of(*four) == 4);
+    CHECK(check_side(state, *four).ok());
+    state.committed().exp_avg_sq[kTotal - 1] += 1;
+    const Status status = check_side(state, *four);
+    CHECK(status.code() == Code::mismatch);
+    CHECK(
+        status.message().starts_with("the copy of step 4 is damaged: committed as " + hash.hex()));
+    state.unpin(*four);
+    state.commit_as(9, 5, hash);
+    CHECK(state.committed_hash() == hash);
+  }
+
+  TEST_CASE("train_state: a side that is forgotten is found by nobody, the other stays") {
+    TrainState state = new_state();
+    write(state, 3);
+    write(state, 4);
+    state.forget(9);
+    CHECK(state.step() == 4);
+    state.forget(4);
+    CHECK(state.step() == 3);
+    CHECK_FALSE(state.holds(4));
+    write(state, 4);
+    state.forget(3);
+    CHECK(state.step() == 4);
+    CHECK_FALSE(state.rewind(3).ok());
+    state.forget(4);
+    CHECK_FALSE(state.has_step());
+    CHECK_FALSE(state.step_if_any());
+  }
+
+  TEST_CASE(
+      "train_state: S3, a side is marked with the generation that made it, or began with it") {
+    TrainState state = new_state();
+    CHECK_FALSE(state.held(0));
+    auto both = [&state] {
+      std::vector<HeldStep> sides;
+      for (const int side : {0, 1})
+        if (const auto copy = state.held(side)) sides.push_back(*copy);
+      std::ranges::sort(sides, {}, &HeldStep::step);
+      return sides;
+    };
+    using Copies = std::vector<HeldStep>;
+    state.set_generation(4);
+    write(state, 7);
+    write(state, 8);
+    CHECK(both() == Copies{{7, 4}, {8, 4}});
+    state.set_generation(6);
+    CHECK(both() == Copies{{7, 4}, {8, 4}});
+    REQUIRE(state.rewind(7).ok());  // to see to it that 8 is overwritten first
+    CHECK(both() == Copies{{7, 4}, {8, 4}});
+    REQUIRE(state.rewind(8).ok());
+    REQUIRE(state.adopt(8).ok());
+    CHECK(both() == Copies{{7, 4}, {8, 6}});
+    state.set_generation(7);
+    REQUIRE(state.adopt(7).ok());  // so step 8 is undone
+    CHECK(both() == Copies{{7, 7}});
+    CHECK_FALSE(state.holds(8));
+    CHECK(state.adopt(8).code() == Code::not_found);
+    write(state, 8);
+    CHECK(both() == Copies{{7, 7}, {8, 7}});
+    state.set_generation(9);
+    REQUIRE(state.begin_write(0).ok());
+    CHECK(both() == Copies{{8, 7}});
+    state.commit_as(5, 8);
+    CHECK(both() == Copies{{8, 9}});
+    Result<TrainState> other = TrainState::open(state.name(), 5, kTotal);  // its own generation
+    REQUIRE(other.ok());
+    write(*other, 9);
+    CHECK(both() == Copies{{8, 9}, {9, 0}});
+  }
+
+  TEST_CASE("state_hash: sees every bit and every place, and does not depend on who hashes when") {
+    const size_t total = 2 * kStateHashBlock + 1024;
+    std::vector<float> memory(3 * total);
+    std::iota(memory.begin(), memory.end(), 1.0f);
+    const TrainState::Side side{
+        {memory.data(), total}, {memory.data() + total, total}, {memory.data() + 2 * total, total}};
+    const Hash128 hash = state_hash(side);
+    const Parallel backwards = [](size_t tasks, const std::function<void(size_t)>& body) {
+      while (tasks-- > 0) body(tasks);
+    };
+    CHECK(state_hash(side, backwards) == hash);
+    std::vector<Hash128> blocks;
+    for (const std::span<float> part : {side.params, side.exp_avg, side.exp_avg_sq})
+      hash_blocks(part, blocks);
+    CHECK(hash128(blocks.data(), blocks.size() * sizeof(Hash128)) == hash);
+    for (const size_t at : {size_t{0}, kStateHashBlock, total - 1, total, 3 * total - 1}) {
+      auto* bits = reinterpret_cast<unsigned char*>(&memory[at]);
+      bits[0] ^= 1;
+      CHECK(state_hash(side) != hash);
+      bits[0] ^= 1;
+    }
+    std::swap(memory[0], memory[kStateHashBlock]);
+    CHECK(state_hash(side) != hash);
+  }
+}

@@ -1,0 +1,564 @@
+// Remote actors behave as local ones: two real processes, over tcp and over shared memory.
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <future>
+
+#include "tests/transport/caf/helper.hpp"
+#include "transport/protocol/messages.hpp"
+
+using namespace simplescale;
+using simplescale::testing::Helper;
+using simplescale::testing::Process;
+using simplescale::testing::set_wire;
+
+namespace {
+
+constexpr auto kLong = std::chrono::seconds(60);  // a deadline that is not meant to be met
+
+/// Runs the rest of a test case once for each wire.
+void each_wire(const std::function<void()>& test) {
+  for (const char* tls : {"tcp", "posix,sysv,self"}) {
+    CAPTURE(tls);
+    set_wire(tls);
+    test();
+  }
+}
+
+std::string ask(caf::scoped_actor& self, const caf::actor& server, const std::string& text) {
+  std::string answer;
+  self->request(server, kLong, Text{text})
+      .receive([&](Text& x) { answer = x.text; },
+               [&](caf::error& e) { answer = "error " + to_string(e); });
+  return answer;
+}
+
+/// Who says nothing for 200 ms is lost.
+TransportOptions impatient() {
+  TransportOptions options;
+  options.heartbeat_ms = 20;
+  options.silence_ms = 200;
+  return options;
+}
+
+/// What `self` monitors is to be lost.
+void wait_until_lost(caf::scoped_actor& self) {
+  self->receive(
+      [](caf::down_msg& x) { CHECK(x.reason == caf::exit_reason::remote_link_unreachable); },
+      caf::after(std::chrono::seconds(30)) >> [] { FAIL("nobody has noticed"); });
+}
+
+}  // namespace
+
+TEST_CASE("transport: a request is answered, errors and empty answers too") {
+  each_wire([] {
+    Helper helper;
+    Process here;
+    auto server = here.server(helper);
+    CHECK(server.node() != here.system->node());
+    caf::scoped_actor self(*here.system);
+    self->request(server, kLong, Ping{7, "hello"})
+        .receive(
+            [](Pong& pong) {
+              CHECK(pong == Pong{7, "hello"});
+            },
+            [](caf::error& e) { FAIL(to_string(e)); });
+    CHECK(ask(self, server, "echo") == "echo");
+    bool failed = false;
+    self->request(server, kLong, Text{"fail"})
+        .receive([](Text&) { FAIL("answered"); },
+                 [&](caf::error& e) {
+                   failed = true;
+                   CHECK(e == caf::sec::runtime_error);
+                   CHECK(e.context().get_as<std::string>(0) == "as asked");
+                 });
+    CHECK(failed);
+    bool empty = false;
+    self->request(server, kLong, Pong{})
+        .receive([&] { empty = true; }, [](caf::error& e) { FAIL(to_string(e)); });
+    CHECK(empty);
+  });
+}
+
+TEST_CASE("transport: a request without an answer meets its deadline") {
+  each_wire([] {
+    Helper helper;
+    Process here;
+    auto server = here.server(helper);
+    caf::scoped_actor self(*here.system);
+    bool late = false;
+    self->request(server, std::chrono::milliseconds(50), Text{"keep"})
+        .receive([](Text&) { FAIL("answered"); },
+                 [&](caf::error& e) { late = e == caf::sec::request_timeout; });
+    CHECK(late);
+    CHECK(ask(self, server, "still there") == "still there");
+  });
+}
+
+TEST_CASE("transport: messages arrive in order, in both directions, large ones among small ones") {
+  each_wire([] {
+    Helper helper;
+    Process here;
+    auto server = here.server(helper);
+    caf::scoped_actor self(*here.system);
+    for (uint64_t i = 0; i < 1000; ++i) {
+      // Every 50th goes by rendezvous; the small ones after it must wait for it.
+      caf::anon_send(server, Ping{i, std::string(i % 50 == 7 ? 1 << 20 : 10, 'x')});
+    }
+    CHECK(ask(self, server, "order") == "ordered 1000");
+    self->send(server, Text{"burst 1000"});
+    uint64_t next = 0;
+    bool ordered = true;
+    self->receive_for(next,
+                      uint64_t{1000})([&](Pong& pong) { ordered = ordered && pong.id == next; });
+    CHECK(ordered);
+    self->receive([](Text& text) { CHECK(text.text == "burst 1000"); });
+  });
+}
+
+TEST_CASE("transport: one large content sent to several reaches each, and comes from its sender") {
+  each_wire([] {
+    Helper first, second;
+    Process here;
+    const std::vector<caf::actor> servers{here.server(first), here.server(second)};
+    caf::scoped_actor self(*here.system), another(*here.system);
+    uint64_t id = 0;
+    for (const size_t bytes : {1 << 20, 100, 40'000}) {
+      for (caf::scoped_actor* sender : {&self, &another}) {
+        const Ping ping{id++, std::string(bytes, static_cast<char>('a' + id))};
+        const caf::message content = caf::make_message(ping);
+        for (const caf::actor& server : servers) (*sender)->send(server, content);
+        for (size_t i = 0; i < servers.size(); ++i)
+          (*sender)->receive(
+              [&](Pong& pong) {
+                CHECK(pong == Pong{ping.id, ping.payload});
+              },
+              caf::after(kLong) >> [] { FAIL("no answer"); });
+      }
+    }
+    for (const caf::actor& server : servers) CHECK(ask(self, server, "order") == "ordered 6");
+  });
+}
+
+TEST_CASE("transport: many requesters get their own answers") {
+  each_wire([] {
+    Helper helper;
+    Process here;
+    auto server = here.server(helper);
+    constexpr int kActors = 20, kRequests = 200;
+    std::promise<void> done;
+    std::atomic<int> left{kActors}, wrong{0};
+    for (int a = 0; a < kActors; ++a) {
+      here.system->spawn([&, a](caf::event_based_actor* self) {
+        auto count = std::make_shared<int>(0);
+        for (int r = 0; r < kRequests; ++r) {
+          std::string text = std::to_string(a * kRequests + r);
+          self->request(server, kLong, Text{text})
+              .then(
+                  [&, text, count](Text& answer) {
+                    if (answer.text != text) ++wrong;
+                    if (++*count == kRequests && --left == 0) done.set_value();
+                  },
+                  [&](caf::error&) { ++wrong; });
+        }
+      });
+    }
+    done.get_future().wait();
+    CHECK(wrong == 0);
+  });
+}
+
+TEST_CASE(
+    "transport: an actor that quits is down with its reason, and requests to it fail at once") {
+  each_wire([] {
+    Helper helper;
+    Process here;
+    auto server = here.server(helper);
+    caf::scoped_actor self(*here.system);
+    self->monitor(server);
+    auto kept = self->request(server, caf::infinite, Text{"keep"});
+    self->send(server, Text{"quit"});
+    bool failed = false;
+    kept.receive([](Text&) { FAIL("answered"); },
+                 [&](caf::error& e) { failed = e == caf::sec::request_receiver_down; });
+    CHECK(failed);
+    bool down = false;
+    self->receive_while([&] { return !down; })(
+        [&](caf::down_msg& x) {
+          down = true;
+          CHECK(x.source == server.address());
+          CHECK(x.reason == caf::sec::runtime_error);
+          CHECK(x.reason.context().get_as<std::string>(0) == "was asked to");
+        },
+        [](Text& answer) { CHECK(answer.text == "quitting"); });
+    CHECK(ask(self, server, "anyone?").find("request_receiver_down") != std::string::npos);
+    // Whoever monitors it only now learns the same.
+    self->monitor(server);
+    self->receive([](caf::down_msg& x) { CHECK(x.reason == caf::sec::runtime_error); });
+    // It is still published; a lookup gives the handle of an actor that is down.
+    auto again = here.transport->lookup(helper.address(), "server", 30'000);
+    REQUIRE(again.ok());
+    self->monitor(*again);
+    self->receive([](caf::down_msg& x) { CHECK(x.reason == caf::sec::runtime_error); });
+  });
+}
+
+TEST_CASE("transport: kill -9 of a peer is down for monitors and fails requests at once") {
+  each_wire([] {
+    for (bool known : {false, true}) {
+      TransportOptions options;
+      options.heartbeat_ms = 20;
+      options.silence_ms = known ? 0 : 400;  // 0: only the word of who saw it die can tell
+      Helper helper;
+      Process here(options);
+      auto server = here.server(helper);
+      caf::scoped_actor self(*here.system);
+      self->monitor(server);
+      std::promise<std::string> lost;
+      here.transport->on_peer_lost([&](const caf::node_id& node, const std::string& reason) {
+        if (node == server.node()) lost.set_value(reason);
+      });
+      auto kept = self->request(server, caf::infinite, Text{"keep"});
+      CHECK(ask(self, server, "x") == "x");
+      helper.kill(!known);  // a zombie holds on to its shared memory
+      if (known) here.transport->peer_is_dead(server.node(), "killed by signal 9");
+      bool failed = false;
+      kept.receive([](Text&) { FAIL("answered"); },
+                   [&](caf::error& e) { failed = e == caf::sec::request_receiver_down; });
+      CHECK(failed);
+      wait_until_lost(self);
+      CHECK(!lost.get_future().get().empty());
+      CHECK(ask(self, server, "anyone?").find("request_receiver_down") != std::string::npos);
+    }
+  });
+}
+
+TEST_CASE("transport: a stopped peer is lost by its silence, and learns of it when it goes on") {
+  each_wire([] {
+    Helper helper;
+    Process here(impatient());
+    auto server = here.server(helper);
+    caf::scoped_actor self(*here.system);
+    self->monitor(server);
+    CHECK(ask(self, server, "x") == "x");
+    helper.signal(SIGSTOP);
+    wait_until_lost(self);
+    helper.signal(SIGCONT);
+    // A new connection is a new handle.
+    auto again = here.server(helper);
+    CHECK(ask(self, again, "back") == "back");
+    CHECK(ask(self, server, "old").find("request_receiver_down") != std::string::npos);
+  });
+}
+
+TEST_CASE("transport: a partition on purpose is a lost peer, a delay is not, and both end") {
+  each_wire([] {
+    Helper helper;
+    Process here(impatient());
+    auto server = here.server(helper);
+    caf::scoped_actor self(*here.system);
+    here.transport->inject({.delay_ms = 50, .for_ms = 100});
+    for (const char* word : {"a", "b", "c"}) CHECK(ask(self, server, word) == word);
+    self->monitor(server);
+    here.transport->inject({.lose = 1, .for_ms = 600'000, .spared = {1}});
+    wait_until_lost(self);
+    here.transport->inject({});
+    CHECK(ask(self, here.server(helper), "back") == "back");
+  });
+}
+
+TEST_CASE("transport: a connection that lost a message ends, whatever comes after it") {
+  each_wire([] {
+    Helper helper;
+    Process here(impatient());
+    auto server = here.server(helper);
+    caf::scoped_actor self(*here.system);
+    self->monitor(server);
+    here.transport->inject({.lose = 0.3, .for_ms = 600'000, .spared = {1}});
+    wait_until_lost(self);
+    here.transport->inject({});
+    CHECK(ask(self, here.server(helper), "back") == "back");
+  });
+}
+
+TEST_CASE("transport: who was paused itself accuses nobody of silence") {
+  each_wire([] {
+    Helper helper;
+    Process here(impatient());
+    auto server = here.server(helper);
+    caf::scoped_actor self(*here.system);
+    CHECK(ask(self, server, "x") == "x");
+    for (int i = 0; i < 2; ++i) {
+      std::promise<void> paused;
+      here.transport->lookup(helper.address(), "server", 30'000, [&](Result<caf::actor>) {
+        std::this_thread::sleep_for(std::chrono::seconds(1));  // the pause, on the transport thread
+        paused.set_value();
+      });
+      paused.get_future().get();
+      CHECK(ask(self, server, "still here") == "still here");
+    }
+  });
+}
+
+namespace {
+
+/// A local actor that is linked to the server, and obeys "quit" and "unlink".
+caf::actor make_linked(Process& here, const caf::actor& server, std::promise<caf::error>* ended) {
+  auto local = here.system->spawn([=](caf::event_based_actor* self) -> caf::behavior {
+    self->link_to(server);
+    return {[=](const Text& text) {
+      if (text.text == "quit") self->quit(make_error(caf::sec::runtime_error));
+      if (text.text == "unlink") self->unlink_from(server);
+    }};
+  });
+  local->attach_functor([ended](const caf::error& reason) { ended->set_value(reason); });
+  return local;
+}
+
+}  // namespace
+
+TEST_CASE("transport: a local actor ends with the remote one that it linked to") {
+  each_wire([] {
+    Helper helper;
+    Process here;
+    auto server = here.server(helper);
+    std::promise<caf::error> ended;
+    make_linked(here, server, &ended);
+    caf::anon_send(server, Text{"quit"});
+    CHECK(ended.get_future().get() == caf::sec::runtime_error);
+  });
+}
+
+TEST_CASE("transport: a remote actor ends with the local one that linked to it") {
+  each_wire([] {
+    Helper helper;
+    Process here;
+    auto server = here.server(helper);
+    caf::scoped_actor self(*here.system);
+    self->monitor(server);
+    std::promise<caf::error> ended;
+    auto local = make_linked(here, server, &ended);
+    self->send(local, Text{"quit"});
+    self->receive([](caf::down_msg& x) { CHECK(x.reason == caf::sec::runtime_error); });
+  });
+}
+
+TEST_CASE("transport: a local actor ends with the remote one that linked to it") {
+  each_wire([] {
+    Helper helper;
+    Process here;
+    auto server = here.server(helper);
+    std::promise<caf::error> ended;
+    auto local = here.system->spawn([=](caf::event_based_actor* self) -> caf::behavior {
+      self->send(server, Text{"link"});
+      return {[=](const Text&) { self->send(server, Text{"quit"}); }};
+    });
+    local->attach_functor([&](const caf::error& reason) { ended.set_value(reason); });
+    CHECK(ended.get_future().get() == caf::sec::runtime_error);
+  });
+}
+
+TEST_CASE("transport: send_exit reaches a remote actor") {
+  each_wire([] {
+    Helper helper;
+    Process here;
+    auto server = here.server(helper);
+    caf::scoped_actor self(*here.system);
+    self->monitor(server);
+    self->send_exit(server, caf::exit_reason::user_shutdown);
+    self->receive([](caf::down_msg& x) { CHECK(x.reason == caf::exit_reason::user_shutdown); });
+  });
+}
+
+TEST_CASE("transport: linked from both sides, one that traps exits gets one exit message") {
+  each_wire([] {
+    Helper helper;
+    Process here;
+    auto server = here.server(helper);
+    std::promise<int> seen;
+    here.system->spawn([&](caf::event_based_actor* self) -> caf::behavior {
+      auto exits = std::make_shared<int>(0);
+      self->set_exit_handler([=](caf::exit_msg& exit) {
+        CHECK(exit.source == server.address());
+        ++*exits;
+      });
+      // Sent when the proxy ends, as the exits are, and queued behind them.
+      self->set_down_handler([=](caf::down_msg&) { self->send(self, Text{"count"}); });
+      self->link_to(server);
+      self->monitor(server);
+      self->send(server, Text{"link"});
+      return {[=, &seen](const Text& text) {
+        if (text.text == "link") self->send(server, Text{"quit"});
+        if (text.text != "count") return;
+        seen.set_value(*exits);
+        self->quit();
+      }};
+    });
+    CHECK(seen.get_future().get() == 1);
+  });
+}
+
+TEST_CASE("transport: a linked actor ends when the peer's process is lost") {
+  each_wire([] {
+    Helper helper;
+    Process here;
+    auto server = here.server(helper);
+    std::promise<caf::error> ended;
+    make_linked(here, server, &ended);
+    helper.kill();
+    here.transport->peer_is_dead(server.node(), "killed");
+    CHECK(ended.get_future().get() == caf::exit_reason::remote_link_unreachable);
+  });
+}
+
+TEST_CASE("transport: unlinked actors do not end together") {
+  each_wire([] {
+    Helper helper;
+    Process here;
+    auto server = here.server(helper);
+    caf::scoped_actor self(*here.system);
+    std::promise<caf::error> ended;
+    auto local = make_linked(here, server, &ended);
+    self->send(local, Text{"unlink"});
+    self->send(local, Text{"quit"});
+    CHECK(ended.get_future().get() == caf::sec::runtime_error);
+    CHECK(ask(self, server, "alive") == "alive");
+  });
+}
+
+TEST_CASE("transport: a remote actor monitors a local one") {
+  each_wire([] {
+    Helper helper;
+    Process here;
+    auto server = here.server(helper);
+    caf::scoped_actor self(*here.system);
+    auto local = here.system->spawn([=](caf::event_based_actor* self) -> caf::behavior {
+      self->send(server, Text{"monitor"});
+      return {[=](const Text&) { self->quit(make_error(caf::sec::runtime_error)); }};
+    });
+    auto answer = self->request(server, kLong, Text{"keep"});  // answered by the down handler
+    self->send(server, Text{"burst 0"});
+    self->receive([](Text&) {});
+    self->send(local, Text{"quit"});
+    answer.receive([](Text& text) { CHECK(text.text.find("runtime_error") != std::string::npos); },
+                   [](caf::error& e) { FAIL(to_string(e)); });
+  });
+}
+
+TEST_CASE("transport: a peer that ends in an orderly way says goodbye") {
+  each_wire([] {
+    TransportOptions options;
+    options.heartbeat_ms = 0;  // only the goodbye can tell
+    Helper helper;
+    Process here(options);
+    auto server = here.server(helper);
+    caf::scoped_actor self(*here.system);
+    self->monitor(server);
+    CHECK(ask(self, server, "x") == "x");
+    CHECK(helper.end() == 0);
+    wait_until_lost(self);
+  });
+}
+
+TEST_CASE("transport: stopping here fails what is open and leaves nothing hanging") {
+  each_wire([] {
+    Helper helper, dead;
+    Process here;
+    auto server = here.server(helper), gone = here.server(dead);
+    caf::scoped_actor self(*here.system);
+    self->monitor(server);
+    auto kept = self->request(server, caf::infinite, Text{"keep"});
+    CHECK(ask(self, server, "x") == "x");
+    dead.kill(true);
+    here.transport->stop();
+    bool failed = false;
+    kept.receive([](Text&) { FAIL("answered"); },
+                 [&](caf::error& e) { failed = e == caf::sec::request_receiver_down; });
+    CHECK(failed);
+    wait_until_lost(self);
+    CHECK(ask(self, server, "anyone?").find("request_receiver_down") != std::string::npos);
+    CHECK(here.transport->lookup(helper.address(), "server", 1000).status().code() ==
+          Code::aborted);
+  });
+}
+
+TEST_CASE("transport: lookups that cannot succeed say why") {
+  each_wire([] {
+    Helper helper;
+    TransportOptions options;
+    options.run_id = "another run";
+    Process stranger(options);
+    auto refused = stranger.transport->lookup(helper.address(), "server", 30'000);
+    CHECK(refused.status().code() == Code::unavailable);
+    CHECK(refused.status().message().find("refused: run \"test\" here") == 0);
+
+    Process here;
+    CHECK(here.transport->lookup(helper.address(), "nobody", 30'000).status().code() ==
+          Code::not_found);
+    CHECK(here.transport->lookup("rubbish", "server", 1000).status().code() == Code::bad_data);
+    auto damaged = helper.address();
+    damaged[100] = damaged[100] == 'a' ? 'b' : 'a';
+    CHECK(here.transport->lookup(damaged, "server", 1000).status().code() == Code::bad_data);
+
+    Process fresh;  // knows nothing of the helper yet
+    helper.kill();
+    auto nobody = fresh.transport->lookup(helper.address(), "server", 300).status().code();
+    CHECK((nobody == Code::unavailable || nobody == Code::deadline));
+  });
+}
+
+TEST_CASE("transport: a lookup of one's own address gives the local actor") {
+  set_wire("tcp");
+  Process here;
+  auto actor =
+      here.system->spawn([](caf::event_based_actor*) { return caf::behavior{[](const Text&) {}}; });
+  here.transport->publish("me", actor);
+  auto found = here.transport->lookup(here.transport->address(), "me", 1000);
+  REQUIRE(found.ok());
+  CHECK(*found == actor);
+  caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
+}
+
+TEST_CASE("transport: what may not travel is refused here, and its request fails") {
+  each_wire([] {
+    TransportOptions options;
+    options.message_bytes_max = 1 << 20;
+    Helper helper;
+    Process here(options);
+    auto server = here.server(helper);
+    caf::scoped_actor self(*here.system);
+    auto fails = [&](caf::sec code, auto... content) {
+      bool failed = false;
+      self->request(server, kLong, content...)
+          .receive([](Text&) { FAIL("answered"); }, [&](caf::error& e) { failed = e == code; });
+      CHECK(failed);
+    };
+    fails(caf::sec::unknown_type, std::string("a bare string"));
+    fails(caf::sec::unknown_type, Text{"two"}, Text{"structs"});
+    fails(caf::sec::invalid_argument, Text{std::string(2 << 20, 'x')});
+    CHECK(ask(self, server, "unsupported").find("unknown_type") != std::string::npos);
+    CHECK(ask(self, server, "big 100000") == std::string(100000, 'x'));
+    CHECK(ask(self, server, "x") == "x");
+    auto counters = here.transport->counters();
+    CHECK(counters.unsupported == 2);
+    CHECK(counters.oversized == 1);
+  });
+}
+
+TEST_CASE("transport: an oversized message from a peer is dropped, others go on") {
+  each_wire([] {
+    TransportOptions options;
+    options.message_bytes_max = 1 << 20;
+    Helper helper;  // has the default limit, so it sends what we do not take
+    Process here(options);
+    auto server = here.server(helper);
+    caf::scoped_actor self(*here.system);
+    bool late = false;
+    self->request(server, std::chrono::milliseconds(200), Text{"big 3000000"})
+        .receive([](Text&) { FAIL("answered"); },
+                 [&](caf::error& e) { late = e == caf::sec::request_timeout; });
+    CHECK(late);
+    CHECK(ask(self, server, "x") == "x");
+    CHECK(here.transport->counters().oversized == 1);
+  });
+}

@@ -1,0 +1,401 @@
+// A peer that does not keep to the protocol, played by hand over UCX: whatever it sends is counted
+// and dropped, and the process goes on.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <random>
+
+#include "tests/transport/caf/helper.hpp"
+#include "transport/caf/address.hpp"
+#include "transport/caf/core.hpp"
+#include "transport/caf/envelope.hpp"
+#include "transport/caf/proof.hpp"
+#include "transport/protocol/messages.hpp"
+#include "transport/ucx/ucx.hpp"
+
+using namespace simplescale;
+using simplescale::testing::Process;
+using simplescale::testing::set_wire;
+
+namespace {
+
+/// Speaks UCX to one process, and keeps what it answers.
+class Rogue {
+ public:
+  explicit Rogue(const std::string& address) {
+    auto target = remote::parse_address(address);
+    REQUIRE(target.ok());
+    auto context = ucx::Context::create(UCP_FEATURE_AM);
+    REQUIRE(context.ok());
+    context_ = context.take();
+    auto worker = ucx::Worker::create(*context_);
+    REQUIRE(worker.ok());
+    worker_ = worker.take();
+    REQUIRE(
+        worker_->on_message(remote::kActiveMessage, &Rogue::arrived, this, UCP_AM_FLAG_WHOLE_MSG)
+            .ok());
+    auto endpoint = ucx::Endpoint::create(*worker_, target->worker.data(), {});
+    REQUIRE(endpoint.ok());
+    endpoint_ = endpoint.take();
+    caf::node_id::default_data::host_id_type host{};
+    std::random_device random;
+    for (auto& byte : host) byte = static_cast<uint8_t>(random());
+    node = remote::node_to_bytes(caf::make_node_id(uint32_t{1}, host));
+  }
+
+  void send_raw(const void* header, size_t header_bytes, const void* data, size_t bytes) {
+    ucp_request_param_t params{};
+    auto request = ucp_am_send_nbx(endpoint_->handle(), remote::kActiveMessage, header,
+                                   header_bytes, data, bytes, &params);
+    REQUIRE(!UCS_PTR_IS_ERR(request));
+    if (!request) return;
+    while (ucp_request_check_status(request) == UCS_INPROGRESS) worker_->progress();
+    ucp_request_free(request);
+  }
+  void send(const remote::FrameHeader& header, kj::ArrayPtr<const capnp::word> words) {
+    send_raw(&header, sizeof header, words.begin(), words.asBytes().size());
+  }
+  remote::FrameHeader next() { return {remote::FrameHeader::kMagic, 0, token, sequence++}; }
+
+  remote::Words hello(uint32_t version, const std::string& run, uint8_t identity = 0) {
+    auto node = this->node;
+    node[0] = static_cast<uint8_t>(node[0] + identity);
+    return remote::make_envelope([&](wire::Envelope::Builder out) {
+      auto hello = out.initHello();
+      hello.setVersion(version);
+      hello.setRunId(run);
+      hello.setNode(kj::arrayPtr(node.data(), node.size()));
+      hello.setToken(77);
+      hello.setAddress(kj::arrayPtr(worker_->address().data(), worker_->address().size()));
+      hello.setChecksum(remote::checksum(worker_->address()));
+      hello.setNonce(kj::arrayPtr(nonce_.data(), nonce_.size()));
+      const remote::Proof proof =
+          remote::prove(key, "", remote::Role::hello, {node, 77, nonce_, worker_->address()}, {});
+      hello.setProof(kj::arrayPtr(proof.data(), proof.size()));
+    });
+  }
+  void progress() { worker_->progress(); }
+  /// Waits for the next answer.
+  std::string answer() {
+    while (answers_.empty()) worker_->progress();
+    auto words = kj::mv(answers_.front());
+    answers_.erase(answers_.begin());
+    capnp::FlatArrayMessageReader reader(words);
+    auto envelope = reader.getRoot<wire::Envelope>();
+    if (envelope.isWelcome()) {
+      auto welcome = envelope.getWelcome();
+      auto bytes = [](capnp::Data::Reader data) {
+        return std::vector<uint8_t>(data.begin(), data.end());
+      };
+      if (token == 0) token = welcome.getToken();
+      theirs = {bytes(welcome.getNode()), welcome.getToken(), {}, bytes(welcome.getAddress())};
+      REQUIRE(welcome.getNonce().size() == remote::kNonceBytes);
+      std::ranges::copy(welcome.getNonce(), theirs.nonce.begin());
+      shown = bytes(welcome.getProof());
+      return "welcome";
+    }
+    if (envelope.isRefused()) return std::string("refused: ") + envelope.getRefused().cStr();
+    if (envelope.isFound()) {
+      actor = envelope.getFound().getActor();
+      return "found";
+    }
+    return "other";
+  }
+  void join() {
+    send({remote::FrameHeader::kMagic, 0, 0, 0}, hello(wire::PROTOCOL_VERSION, "test"));
+    REQUIRE(answer() == "welcome");
+    send(next(), proof());
+    look_up();
+  }
+  remote::Side mine() const { return {node, 77, nonce_, worker_->address()}; }
+  remote::Words proof(const std::string& key = "") {
+    const remote::Proof proof = remote::prove(key, "test", remote::Role::proof, mine(), theirs);
+    return remote::make_envelope([&](wire::Envelope::Builder out) {
+      out.setProof(kj::arrayPtr(proof.data(), proof.size()));
+    });
+  }
+  /// A lookup whose answer shows that everything before it was handled.
+  void look_up() {
+    send(next(), remote::make_envelope(
+                     [](wire::Envelope::Builder out) { out.initLookup().setName("server"); }));
+    while (answer() != "found") {
+    }
+  }
+  remote::Words message(const std::function<void(wire::Body::Builder)>& fill, uint64_t id = 0) {
+    return remote::make_envelope([&](wire::Envelope::Builder out) {
+      auto message = out.initMessage();
+      message.setReceiver(actor);
+      message.setSender(4711);
+      message.setId(id);
+      fill(message.initBody());
+    });
+  }
+
+  std::vector<uint8_t> node;
+  uint64_t token = 0, sequence = 0, actor = 0;
+  std::string key;             // of its hellos
+  remote::Side theirs;         // of the last welcome
+  std::vector<uint8_t> shown;  // and the proof in it
+
+ private:
+  static ucs_status_t arrived(void* self, const void*, size_t, void* data, size_t bytes,
+                              const ucp_am_recv_param_t*) {
+    auto words = kj::heapArray<capnp::word>(bytes / 8);
+    std::memcpy(words.begin(), data, words.asBytes().size());
+    static_cast<Rogue*>(self)->answers_.push_back(kj::mv(words));
+    return UCS_OK;
+  }
+  const remote::Nonce nonce_ = remote::random_nonce();
+  std::vector<remote::Words> answers_;
+  std::unique_ptr<ucx::Context> context_;
+  std::unique_ptr<ucx::Worker> worker_;
+  std::unique_ptr<ucx::Endpoint> endpoint_;
+};
+
+/// A process with the actor "server", which counts what reaches it.
+struct Victim : Process {
+  explicit Victim(TransportOptions options = quiet()) : Process(options) {
+    server = system->spawn([this](caf::event_based_actor* self) -> caf::behavior {
+      self->set_default_handler(caf::drop);
+      return {[this](const Text&) { ++texts; }, [](const Ping& ping) { return Pong{ping.id, ""}; }};
+    });
+    transport->publish("server", server);
+  }
+  ~Victim() { caf::anon_send_exit(server, caf::exit_reason::user_shutdown); }
+  static TransportOptions quiet() {
+    TransportOptions options;
+    options.heartbeat_ms = 0;
+    options.message_bytes_max = 1 << 20;
+    return options;
+  }
+  caf::actor server;
+  std::atomic<int> texts{0};
+};
+
+void fill_text(wire::Body::Builder body) {
+  body.initText().setText("hello");
+}
+
+}  // namespace
+
+TEST_CASE("rogue: another protocol version or run is refused with the reason") {
+  set_wire("tcp");
+  Victim victim;
+  {
+    Rogue rogue(victim.transport->address());
+    rogue.send({remote::FrameHeader::kMagic, 0, 0, 0}, rogue.hello(99, "test"));
+    CHECK(rogue.answer() == "refused: protocol version " + std::to_string(wire::PROTOCOL_VERSION) +
+                                " here, version 99 there");
+  }
+  Rogue rogue(victim.transport->address());
+  rogue.send({remote::FrameHeader::kMagic, 0, 0, 0}, rogue.hello(wire::PROTOCOL_VERSION, "other"));
+  CHECK(rogue.answer() == "refused: run \"test\" here, run \"other\" there");
+}
+
+TEST_CASE("rogue: C3, who does not have the key is no peer, and takes no peer's place") {
+  set_wire("tcp");
+  TransportOptions options = Victim::quiet();
+  options.key = std::string(32, 'k');
+  Victim victim(options);
+  const remote::FrameHeader first{remote::FrameHeader::kMagic, 0, 0, 0};
+  Rogue friendly(victim.transport->address());
+  friendly.key = options.key;
+  friendly.send(first, friendly.hello(wire::PROTOCOL_VERSION, "test"));
+  REQUIRE(friendly.answer() == "welcome");
+  const remote::Proof welcome =
+      remote::prove(options.key, "test", remote::Role::welcome, friendly.theirs, friendly.mine());
+  CHECK(remote::equal(welcome, friendly.shown));
+  const remote::Words proof = friendly.proof(options.key);
+  friendly.send(friendly.next(), proof);
+  friendly.look_up();
+
+  // A stranger under the friend's name; guesses, talks without a proof, sends back what it got.
+  for (int way = 0; way < 3; ++way) {
+    Rogue stranger(victim.transport->address());
+    stranger.node = friendly.node;
+    stranger.key = options.key;  // as if it had overheard a hello
+    stranger.send(first, stranger.hello(wire::PROTOCOL_VERSION, "test"));
+    REQUIRE(stranger.answer() == "welcome");
+    if (way == 0) stranger.send(stranger.next(), stranger.proof(std::string(32, 'x')));
+    if (way == 1) stranger.send(stranger.next(), stranger.message(fill_text));
+    if (way == 2)
+      stranger.send(stranger.next(), remote::make_envelope([&](wire::Envelope::Builder out) {
+                      out.setProof(kj::arrayPtr(stranger.shown.data(), stranger.shown.size()));
+                    }));
+    friendly.look_up();
+    CHECK(victim.transport->counters().malformed == static_cast<uint64_t>(way + 1));
+  }
+  // A hello of its own: its address is not even used.
+  Rogue unknown(victim.transport->address());
+  unknown.send(first, unknown.hello(wire::PROTOCOL_VERSION, "test"));
+  while (victim.transport->counters().malformed < 4) unknown.progress();
+  // A replay of all that the friend said.
+  friendly.send(first, friendly.hello(wire::PROTOCOL_VERSION, "test"));
+  REQUIRE(friendly.answer() == "welcome");
+  CHECK(friendly.theirs.token != friendly.token);
+  friendly.send({remote::FrameHeader::kMagic, 0, friendly.theirs.token, 0}, proof);
+  friendly.look_up();
+  CHECK(victim.transport->counters().malformed == 5);
+  CHECK(victim.texts == 0);
+}
+
+TEST_CASE("rogue: C3, hellos by the thousand, with nothing after them, keep nobody out") {
+  set_wire("tcp");
+  Victim victim;
+  Rogue flood(victim.transport->address()), guest(victim.transport->address());
+  for (int i = 0; i < 1500; ++i) {
+    flood.node[0] = static_cast<uint8_t>(i), flood.node[1] = static_cast<uint8_t>(i >> 8);
+    flood.send({remote::FrameHeader::kMagic, 0, 0, 0}, flood.hello(wire::PROTOCOL_VERSION, "test"));
+  }
+  for (int i = 0; i < 1500; ++i) REQUIRE(flood.answer() == "welcome");
+  guest.join();
+  CHECK(victim.transport->counters().dropped >= 1500 - 1024);
+}
+
+TEST_CASE("rogue: bad frames are counted and dropped, and good ones after them arrive") {
+  for (const char* tls : {"tcp", "posix,sysv,self"}) {
+    set_wire(tls);
+    Victim victim;
+    Rogue rogue(victim.transport->address());
+    rogue.join();
+    auto text = rogue.message(fill_text);
+    char rubbish[64] = "rubbish";
+
+    rogue.send_raw(rubbish, 24, rubbish, 64);                            // malformed 1
+    rogue.send_raw(rubbish, 8, rubbish, 64);                             // malformed 2
+    rogue.send_raw(nullptr, 0, rubbish, 64);                             // malformed 3
+    rogue.send({remote::FrameHeader::kMagic, 0, 12345, 0}, text);        // dropped 1
+    rogue.send({remote::FrameHeader::kMagic, 0, 0, 0}, text);            // malformed 4: no hello
+    rogue.send({remote::FrameHeader::kMagic, 0, rogue.token, 0}, text);  // malformed 5: seen
+    rogue.send({remote::FrameHeader::kMagic, 0, rogue.token, ~0ull >> 1}, text);  // malformed 6
+    auto header = rogue.next();
+    rogue.send_raw(&header, sizeof header, rubbish, 63);  // malformed 7: not whole words
+    header = rogue.next();
+    rogue.send_raw(&header, sizeof header, rubbish, 64);  // malformed 8
+    header = rogue.next();
+    rogue.send_raw(&header, sizeof header, rubbish, 0);        // malformed 9
+    rogue.send(rogue.next(), text.slice(0, text.size() - 1));  // malformed 10: truncated
+    rogue.send(rogue.next(), rogue.message(fill_text, 0x3000000000000000));  // malformed 11
+    rogue.send(rogue.next(),
+               rogue.message(fill_text, 0x8000000000000005));  // dropped 2: no such request
+    std::vector<char> large(2 << 20);
+    header = rogue.next();
+    rogue.send_raw(&header, sizeof header, large.data(), large.size());  // oversized 1
+    auto later = rogue.next();
+    // Out of order: the later one waits for the earlier one.
+    auto first = later, second = rogue.next();
+    rogue.send(second, text);
+    rogue.send(first, text);
+    rogue.send(rogue.next(), text);
+    rogue.look_up();
+    auto counters = victim.transport->counters();
+    CHECK(counters.malformed == 11);
+    CHECK(counters.dropped == 2);
+    CHECK(counters.oversized == 1);
+    caf::scoped_actor self(*victim.system);
+    self->request(victim.server, caf::infinite, Ping{}).receive([](Pong&) {}, [](caf::error&) {});
+    CHECK(victim.texts == 3);
+  }
+}
+
+TEST_CASE("rogue: kinds that a newer program might send are counted as unknown") {
+  set_wire("tcp");
+  Victim victim;
+  Rogue rogue(victim.transport->address());
+  rogue.join();
+  auto body = rogue.message(fill_text);
+  auto envelope = kj::heapArray<capnp::word>(body.begin(), body.size());
+  // The discriminants are found by what changes when another member is set.
+  auto other = rogue.message([](wire::Body::Builder out) { out.initPing().setPayload("hello"); });
+  REQUIRE(other.size() >= body.size());
+  bool found = false;
+  for (size_t i = 0; i + 1 < body.asBytes().size() && !found; ++i) {
+    auto* at = reinterpret_cast<uint8_t*>(body.begin()) + i;
+    if (*at != static_cast<uint8_t>(wire::Body::TEXT)) continue;
+    uint8_t before = *at;
+    *at = 200;
+    capnp::FlatArrayMessageReader reader(body);
+    try {
+      auto root = reader.getRoot<wire::Envelope>();
+      found = root.isMessage() && static_cast<int>(root.getMessage().getBody().which()) == 200;
+    } catch (const kj::Exception&) {
+    }
+    if (!found) *at = before;
+  }
+  REQUIRE(found);
+  rogue.send(rogue.next(), body);
+  rogue.look_up();
+  CHECK(victim.transport->counters().unknown == 1);
+  CHECK(victim.texts == 0);
+}
+
+TEST_CASE("rogue: thousands of damaged messages do no harm") {
+  const char* given = std::getenv("SS_TEST_SEED");
+  uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+  CAPTURE(seed);
+  std::mt19937_64 random(seed);
+  set_wire("tcp");
+  Victim victim;
+  auto rogue = std::make_unique<Rogue>(victim.transport->address());
+  rogue->join();
+  for (int i = 0; i < 10'000; ++i) {
+    remote::Words whole;
+    switch (random() % 6) {
+      case 0:
+        whole = rogue->hello(wire::PROTOCOL_VERSION, "test",
+                             1);  // of another node, so that it does not replace the good one
+        break;
+      case 1:
+        whole = rogue->message([](wire::Body::Builder out) {
+          auto x = out.initStepDone();
+          x.initSamples(20);
+          x.setTrainer("n1.0");
+        });
+        break;
+      case 2:
+        whole = remote::make_envelope([&](wire::Envelope::Builder out) {
+          auto x = out.initExit();
+          x.setSource(5);
+          x.setReceiver(rogue->actor + 1000);
+          x.initReason().setCode(3);
+        });
+        break;
+      case 3:
+        whole = remote::make_envelope([&](wire::Envelope::Builder out) {
+          auto x = out.initDown();
+          x.setActor(random() % 10);
+          x.initReason().setText("why");
+        });
+        break;
+      case 4:
+        whole = remote::make_envelope([&](wire::Envelope::Builder out) {
+          auto x = out.initFound();
+          x.setId(random() % 3);
+          x.setActor(9);
+        });
+        break;
+      default:
+        whole = rogue->message(fill_text, random() % 2 ? 0 : 5);
+    }
+    auto bytes = whole.asBytes();
+    for (uint64_t flips = random() % 5; flips > 0; --flips) {
+      bytes[random() % bytes.size()] = static_cast<uint8_t>(random());
+    }
+    // A goodbye or an exit that hits the server would end the test early, not the process.
+    try {
+      capnp::FlatArrayMessageReader reader(whole);
+      auto root = reader.getRoot<wire::Envelope>();
+      if (root.isGoodbye() || root.isRefused() || root.isExit()) continue;
+    } catch (const kj::Exception&) {
+    }
+    size_t keep = random() % 4 ? whole.size() : random() % (whole.size() + 1);
+    bool hello = random() % 10 == 0;
+    rogue->send(hello ? remote::FrameHeader{remote::FrameHeader::kMagic, 0, 0, 0} : rogue->next(),
+                whole.slice(0, keep));
+  }
+  rogue->look_up();
+  CHECK(victim.transport->counters().malformed > 0);
+  rogue.reset();
+  Rogue again(victim.transport->address());
+  again.join();
+}
