@@ -25,7 +25,7 @@ class DiskFaults final : public FileOps {
 
  private:
   static int64_t until(std::chrono::milliseconds how_long);
-  Status trouble(const std::string& path) const;
+  Status fault_for(const std::string& path) const;
   std::atomic<int64_t> full_until_ns_ = 0, slow_until_ns_ = 0, slow_ms_ = 0;
 };
 

@@ -35,7 +35,7 @@ class StateStore {
   HeldState held(const std::string& trainer) const;
   /// A private copy of the side that holds a step, which process `pid` of the trainer has pinned;
   /// lets go of that pin, whatever it returns. not_found: none does, or as another generation made
-  /// it. mismatch: it is not what was committed (S7).
+  /// it. mismatch: it is not what was committed (STATE-2).
   struct Copy {
     std::vector<float> values;  // params, exp_avg, exp_avg_sq
     Hash128 hash;               // zero: not known

@@ -105,27 +105,28 @@ std::string clock_of(double time) {
 
 }  // namespace
 
-std::string render_status(const json& page, const Look& look) {
-  std::string out = painted(text(page, "run"), "1", look) + ": " + state_of(page, look);
-  if (field(page, "paused") == json(true)) out += " (paused)";
-  if (field(page, "diagnosing") == json(true)) out += " (a diagnosis)";
-  out += fmt::format(", step {} of {}", whole(page, "step"), whole(page, "max_steps"));
-  if (field(page, "loss").is_number()) out += fmt::format(", loss {:.4f}", real(page, "loss"));
-  if (field(page, "tokens_per_second").is_number())
-    out += fmt::format(", {:.0f} tokens/s", real(page, "tokens_per_second"));
-  out += fmt::format(", generation {}, {} incidents\n", whole(page, "generation"),
-                     whole(page, "incidents"));
-  const json& boss = field(page, "supervisor");
-  const json& standby = field(page, "standby");
-  out += "supervisor on " + text(boss, "node") + process(boss);
+std::string render_status(const json& document, const Look& look) {
+  std::string out = painted(text(document, "run"), "1", look) + ": " + state_of(document, look);
+  if (field(document, "paused") == json(true)) out += " (paused)";
+  if (field(document, "diagnosing") == json(true)) out += " (a diagnosis)";
+  out += fmt::format(", step {} of {}", whole(document, "step"), whole(document, "max_steps"));
+  if (field(document, "loss").is_number())
+    out += fmt::format(", loss {:.4f}", real(document, "loss"));
+  if (field(document, "tokens_per_second").is_number())
+    out += fmt::format(", {:.0f} tokens/s", real(document, "tokens_per_second"));
+  out += fmt::format(", generation {}, {} incidents\n", whole(document, "generation"),
+                     whole(document, "incidents"));
+  const json& supervisor = field(document, "supervisor");
+  const json& standby = field(document, "standby");
+  out += "supervisor on " + text(supervisor, "node") + process(supervisor);
   out += standby.is_object() ? ", standby on " + text(standby, "node") + process(standby) : "";
   return cut(out + "\n", look);
 }
 
-std::string render_tree(const json& page, const Look& look) {
+std::string render_tree(const json& document, const Look& look) {
   // group -> node -> trainers; group -1: in none. A node may hold several groups.
   std::map<int64_t, std::vector<std::pair<const json*, std::vector<const json*>>>> groups;
-  for (const json& node : field(page, "nodes")) {
+  for (const json& node : field(document, "nodes")) {
     auto put = [&](int64_t group) -> std::vector<const json*>& {
       auto& nodes = groups[group];
       if (nodes.empty() || nodes.back().first != &node) nodes.emplace_back(&node, 0);
@@ -142,7 +143,7 @@ std::string render_tree(const json& page, const Look& look) {
     others.key() = INT64_MAX;
     groups.insert(std::move(others));
   }
-  std::string out = render_status(page, look);
+  std::string out = render_status(document, look);
   for (const auto& [group, nodes] : groups) {
     const bool last = group == groups.rbegin()->first;
     out += std::string(last ? "└─ " : "├─ ") +
@@ -160,10 +161,10 @@ std::string render_tree(const json& page, const Look& look) {
   return cut(out, look);
 }
 
-std::string render_nodes(const json& page, const Look& look) {
+std::string render_nodes(const json& document, const Look& look) {
   std::string out = fmt::format("{:<8} {:<8} {:<6} {:<9} {:<20} {:>8}  {}\n", "node", "state",
                                 "group", "training", "host", "process", "why");
-  for (const json& node : field(page, "nodes")) {
+  for (const json& node : field(document, "nodes")) {
     size_t training = 0, all = 0;
     for (const json& trainer : field(node, "trainers"))
       ++all, training += text(trainer, "state") == "training" ? 1 : 0;

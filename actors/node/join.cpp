@@ -74,7 +74,7 @@ Gifts rings_of(Gifts gifts) {
 
 }  // namespace
 
-std::map<std::string, uint32_t> settle_rounds(const JoinGeneration& job) {
+std::map<std::string, uint32_t> commit_rounds(const JoinGeneration& job) {
   std::set<std::string> trains;
   for (const Member& member : job.members)
     if (member.group != no_group) trains.insert(member.trainer);
@@ -103,7 +103,7 @@ Result<NodeOrders> orders_of(
   SS_ASSIGN(const Places places, places_of(job, shards));
   Members members;
   for (const Member& member : job.members) members[member.trainer] = &member;
-  const auto rounds = settle_rounds(job);
+  const auto rounds = commit_rounds(job);
   uint32_t last_round = 0;
   for (const auto& [trainer, round] : rounds) last_round = std::max(last_round, round);
   NodeOrders orders;
@@ -122,8 +122,8 @@ Result<NodeOrders> orders_of(
     order.step = job.step;
     order.checkpoint = job.checkpoint;
     const auto round = rounds.find(local.name);
-    order.settle_round = round == rounds.end() ? 0 : round->second;
-    order.settle_rounds = last_round + 1;
+    order.commit_round = round == rounds.end() ? 0 : round->second;
+    order.commit_rounds = last_round + 1;
     if (me.group != no_group) {
       order.ring = static_cast<uint32_t>(orders.fill.trainers.size());
       orders.fill.trainers.push_back({me.group, me.shard});

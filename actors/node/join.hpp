@@ -25,12 +25,12 @@ struct NodeOrders {
   local::FillRings fill{};            // ring i belongs to fill.trainers[i]
 };
 
-/// In which round each trainer that gives its shard to others discards it (R1 of
+/// In which round each trainer that gives its shard to others discards it (RESTORE-1 of
 /// trainer/restore.hpp): one after the last of those it gives to; who is not named here settles in
 /// round 0. What comes out of a peer store, or from a trainer that only helps, stays there whoever
 /// settles. Rings of moves cannot be ordered: theirs is one round, in which a death may cost a
 /// shard that lies nowhere else.
-std::map<std::string, uint32_t> settle_rounds(const JoinGeneration& job);
+std::map<std::string, uint32_t> commit_rounds(const JoinGeneration& job);
 
 /// peer_segment: where this node keeps the copy of a shard that lies in its peer store; "" if it
 /// does not. A trainer whose process is another one than the order knows is left out: the

@@ -63,7 +63,7 @@ SpawnOptions trainer_command(const NodeOptions& o, const std::string& process,
   // What a process writes before it knows which trainer it is; see logs/n1.0.log for the rest.
   command.output = o.run.logs() + "/" + dotted(process) + ".log";
   // Slurm signals every process of a step. The agent knows what to do, and ends this one.
-  command.deaf = std::getenv("SLURM_STEP_ID") != nullptr;
+  command.ignore_signals = std::getenv("SLURM_STEP_ID") != nullptr;
   if (may_lower_nice()) command.nice = kWarmNice;
   command.cpus = place_of(o, slot);
   return command;
@@ -340,8 +340,8 @@ void inject_here(Self* self, const InjectFault& fault) {
     if (auto found = s.handles.find(slot->process); found != s.handles.end())
       self->send(found->second, inner);
   };
-  context.transport = [&o](const TransportFault& trouble) {
-    if (o.trouble) o.trouble(trouble);
+  context.transport = [&o](const TransportFault& fault) {
+    if (o.inject_network_fault) o.inject_network_fault(fault);
   };
   context.states = o.states;
   if (o.peers) context.damage_peers_copies = [&o] { return o.peers->store.damage(); };

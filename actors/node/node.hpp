@@ -45,7 +45,7 @@ struct NodeOptions {
   std::shared_ptr<StateStore> states;
   std::shared_ptr<RingFiller> filler;
   std::shared_ptr<DiskFaults> disk = std::make_shared<DiskFaults>();
-  std::function<void(TransportFault)> trouble;                      // of the transport
+  std::function<void(TransportFault)> inject_network_fault;         // of the transport
   std::function<void(int exit_code, std::string reason)> finished;  // called once, at the end
   FindNode find;                                                    // other agents
   std::shared_ptr<PeerTier> peers;                                  // null: no copies on peers

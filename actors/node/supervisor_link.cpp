@@ -167,7 +167,7 @@ void found(Self* self, const local::SupervisorFound& found) {
   present(self);
 }
 
-/// S4: true if a command comes from who leads.
+/// LEAD-1: true if a command comes from who leads.
 bool from_leader(Self* self) {
   const LinkState& s = self->state;
   if (s.leader && self->current_sender() == s.leader) return true;

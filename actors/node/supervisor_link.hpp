@@ -4,7 +4,7 @@
 // trainers are, what they train in, and the reports that are not in the run's records yet. While
 // there is no supervisor, trainers go on.
 //
-//   S4 Commands have an effect only if the supervisor of the highest epoch known sent them.
+//   LEAD-1 Commands have an effect only if the supervisor of the highest epoch known sent them.
 //
 // When the line breaks: whoever has claimed a higher epoch is the new supervisor. If nobody has
 // within a patience that grows with the node's number, this node starts a supervisor itself. That

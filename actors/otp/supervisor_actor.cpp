@@ -100,10 +100,10 @@ struct Executor {
   void operator()(const action::Report& a) const {
     const Report report{now_ms(self), state.name, a.kind, a.id, a.instance, a.why};
     if (state.observer) return state.observer(report);
-    const bool trouble = a.kind == ReportKind::start_failed || a.kind == ReportKind::exited ||
-                         a.kind == ReportKind::killed || a.kind == ReportKind::shutdown_error ||
-                         a.kind == ReportKind::escalated;
-    log::log(trouble ? spdlog::level::warn : spdlog::level::info, "{}: {}", state.name, a.why);
+    const bool is_failure = a.kind == ReportKind::start_failed || a.kind == ReportKind::exited ||
+                            a.kind == ReportKind::killed || a.kind == ReportKind::shutdown_error ||
+                            a.kind == ReportKind::escalated;
+    log::log(is_failure ? spdlog::level::warn : spdlog::level::info, "{}: {}", state.name, a.why);
   }
 };
 

@@ -98,7 +98,7 @@ caf::behavior sender(caf::event_based_actor* self, caf::actor node, PeerCopiesOp
 
 /// What does not fit is refused in the answer.
 Result<TrainState*> accept(PeerTier& tier, const OfferCopy& offer) {
-  if (!tier.current(offer.generation, offer.step))  // S4
+  if (!tier.current(offer.generation, offer.step))  // GEN-1
     return Status(Code::aborted, "a newer generation or round has begun");
   tier.fence(offer.generation);  // which this node may not have heard of: no older copy comes now
   return tier.store.begin(offer.shard, offer.keep);

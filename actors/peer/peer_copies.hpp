@@ -2,7 +2,7 @@
 // and copies of others' shards come here, over a data plane of the agent's own. Trainers only pin a
 // side for as long as it takes to copy it.
 //
-//   stage    at once, on the actor's own thread: a private copy, held against its hash (S7)
+//   stage    at once, on the actor's own thread: a private copy, held against its hash (STATE-2)
 //   send     when the supervisor asks for it, one after the other, on a thread of low priority
 //   receive  one after the other, on another such thread, into the PeerStore
 //
@@ -37,7 +37,7 @@ struct PeerTier {
   const int timeout_ms;                   // of each wait for the other node
   std::atomic<uint64_t> generation = 0;   // the newest heard of
   std::atomic<uint64_t> newest_step = 0;  // of the newest round
-  /// Ends what older generations have under way (S4). Any thread.
+  /// Ends what older generations have under way (GEN-1). Any thread.
   void fence(uint64_t newer) {
     uint64_t known = generation;
     while (known < newer && !generation.compare_exchange_weak(known, newer)) {

@@ -88,16 +88,16 @@ Request parse_set(const job::State& state, const std::vector<std::string>& words
 /// Of a node, or of all that are up.
 Request parse_diagnose(const job::State& state, const std::string& target, const std::string& who) {
   Request request;
-  job::DiagnoseRequested wish{{}, who};
+  job::DiagnoseRequested diagnose{{}, who};
   const auto node = state.nodes.find(target);
   for (const std::string& name : state.node_order)
     if ((target == "all" || target == name) && state.nodes.at(name).state == job::NodeState::up)
-      wish.nodes.push_back(name);
+      diagnose.nodes.push_back(name);
   if (target.empty())
     request.error = "diagnose NODE|all";
   else if (target != "all" && node == state.nodes.end())
     request.error = "there is no node '" + target + "'";
-  else if (wish.nodes.empty())
+  else if (diagnose.nodes.empty())
     request.error = target == "all"
                         ? "no node is up"
                         : target + " is " + job::to_string(node->second.state) + ", not up";
@@ -105,7 +105,7 @@ Request parse_diagnose(const job::State& state, const std::string& target, const
     request.error = "a diagnosis is under way";
   else if (state.stop_requested)
     request.error = "the run is being stopped";
-  request.event = std::move(wish);
+  request.event = std::move(diagnose);
   return request;
 }
 

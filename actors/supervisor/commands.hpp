@@ -28,7 +28,7 @@ struct Request {
 Request parse_command(const job::State& state, const std::vector<std::string>& words,
                       const std::string& who);
 
-/// Answers a question: why, plan, set; the status page for all others.
+/// Answers a question: why, plan, set; the status document for all others.
 CommandReply describe(const JobState& state, const std::vector<std::string>& words);
 
 }  // namespace simplescale

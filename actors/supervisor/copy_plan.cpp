@@ -27,7 +27,7 @@ std::vector<CopyTask> plan_copies(const State& state) {
   for (const Place& place : members) {
     if (place.shard % groups != place.group) continue;
     const std::string home = node_of(place.trainer);
-    const size_t cell = cell_of(state.layout, home);  // P1
+    const size_t cell = cell_of(state.layout, home);  // PEER-1
     const auto& order = state.node_order;
     const auto first = static_cast<size_t>(std::ranges::find(order, home) - order.begin());
     const std::string* best = nullptr;
@@ -60,10 +60,10 @@ std::optional<uint64_t> newest_kept(const State& state) {
 
 std::optional<CopyToPeers> CopyRounds::committed(int64_t now_ms, const State& state, uint64_t step,
                                                  uint64_t begun_at) {
-  const uint64_t due = step - 1;  // P3
+  const uint64_t due = step - 1;  // PEER-3
   if (every_ == 0 || step == 0 || due % every_ != 0 || due <= begun_at) return std::nullopt;
   if (!waiting_.empty() && now_ms - since_ms_ < kRoundTimeoutMs) return std::nullopt;
-  CopyToPeers order{state.generation, due, newest_kept(state).value_or(UINT64_MAX),  // P2
+  CopyToPeers order{state.generation, due, newest_kept(state).value_or(UINT64_MAX),  // PEER-2
                     plan_copies(state)};
   lacking_ = order.copies.size() < static_cast<size_t>(state.rules.shards);
   if (lacking_) return std::nullopt;

@@ -1,10 +1,10 @@
 // The peer tier as the supervisor directs it: which step is copied, from whom to whom, and which
 // older copies stay meanwhile. Pure functions of plain data; the supervisor's.
 //
-//   P1  A copy never lies in its own cell, whose nodes are lost together.
-//   P2  Of two steps that a node keeps, the one that is whole on all shards is not overwritten: a
+//   PEER-1  A copy never lies in its own cell, whose nodes are lost together.
+//   PEER-2  Of two steps that a node keeps, the one that is whole on all shards is not overwritten: a
 //       round that fails halfway costs nothing.
-//   P3  Only a step that all replicas have made alike is copied: it is, once the next one is
+//   PEER-3  Only a step that all replicas have made alike is copied: it is, once the next one is
 //       committed. It was made in the generation whose round it is, so that an older generation's
 //       copy of it is of an undone past.
 #pragma once

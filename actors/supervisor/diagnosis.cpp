@@ -71,8 +71,8 @@ void judge(Self* self, const std::map<std::string, NodeChecked>& reports) {
     const bool only_links = !all_ok(m.checks) && std::ranges::all_of(m.checks, [](const auto& r) {
       return r.ok || r.check.starts_with("link");
     });
-    if (only_links && (gone || !links.doubted)) {
-      links.doubted = links.doubted || !gone;
+    if (only_links && (gone || !links.failed_before)) {
+      links.failed_before = links.failed_before || !gone;
       examine(self, job::CheckNode{m.name, "its links once more"});
       continue;
     }

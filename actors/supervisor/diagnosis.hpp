@@ -28,7 +28,7 @@ struct Diagnosis {
   /// The examination of a node's links: with which agents, and whether they failed it before.
   struct Links {
     std::vector<std::pair<std::string, int32_t>> others;  // node, pid
-    bool doubted = false;
+    bool failed_before = false;
   };
   std::map<std::string, Links> links;  // by node
 };

@@ -57,11 +57,11 @@ json health_line(const NodeHealth& report, double time) {
 
 void HealthHistory::add(const NodeHealth& report, int64_t now_ms, double time, Journal& journal) {
   Node& node = nodes_[report.node];
-  json page = host_json(report, time);
+  json document = host_json(report, time);
   const auto busiest = std::ranges::max_element(
       report.trainers, {}, [](const TrainerTimes& t) { return t.step_ms - t.wait_ms; });
-  page["busiest"] = busiest == report.trainers.end() ? json(nullptr) : times_json(*busiest);
-  node.text = json_text(page);
+  document["busiest"] = busiest == report.trainers.end() ? json(nullptr) : times_json(*busiest);
+  node.text = json_text(document);
   if (!node.written || now_ms - node.written_ms >= kWriteMs) {
     journal.append(kFile, health_line(report, time));
     node.written_ms = now_ms;

@@ -51,9 +51,9 @@ Journal::Writer::~Writer() {
 
 void Journal::Writer::push(Job job) {
   std::lock_guard lock(mutex_);
-  if (job.kind == Kind::page)
-    for (Job& queued : jobs_) {  // an older page nobody has seen yet is not needed any more
-      if (queued.kind != Kind::page || queued.file != job.file) continue;
+  if (job.kind == Kind::document)
+    for (Job& queued : jobs_) {  // an older document nobody has seen yet is not needed any more
+      if (queued.kind != Kind::document || queued.file != job.file) continue;
       queued.text = std::move(job.text);
       return;
     }
@@ -75,7 +75,7 @@ void Journal::append(const std::string& file, const nlohmann::json& line) {
 }
 
 void Journal::replace(const std::string& file, std::string text) {
-  writer_->push({Kind::page, file, std::move(text), 0});
+  writer_->push({Kind::document, file, std::move(text), 0});
 }
 
 void Journal::mark(uint64_t step) {
@@ -157,7 +157,7 @@ bool Journal::Writer::write(const Job& job) {
     return true;
   }
   if (job.kind == Kind::line) return write_lines(job.file, job.text);
-  // A page that is lost with the machine is of no use to anybody: not synced.
+  // A document that is lost with the machine is of no use to anybody: not synced.
   const std::string path = folder_ + "/" + job.file, temporary = path + ".new";
   std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
   if (!(file << job.text << std::flush)) return false;

@@ -1,4 +1,4 @@
-// Writes the run folder's line files (metrics, events, ledger) and its pages in the background, in
+// Writes the run folder's line files (metrics, events, ledger) and its documents in the background, in
 // the order given.
 //
 // One thread owns the files; append(), replace() and mark() never block on the disk. A disk that
@@ -24,7 +24,7 @@ namespace simplescale {
 class Journal {
  public:
   /// may_write is asked on the thread before what has gathered is written; once it says no, nothing
-  /// is written any more (S4: a deposed supervisor). written is called on the thread after each
+  /// is written any more (LEAD-1: a deposed supervisor). written is called on the thread after each
   /// writing.
   /// patience_ms: how long the destructor and flush() wait for the disk.
   explicit Journal(std::string folder, std::function<bool()> may_write = nullptr,
@@ -48,7 +48,7 @@ class Journal {
   void stop();
 
  private:
-  enum class Kind : unsigned char { line, page, mark, call };
+  enum class Kind : unsigned char { line, document, mark, call };
   struct Job {
     Kind kind;
     std::string file, text;

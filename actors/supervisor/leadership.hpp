@@ -2,13 +2,13 @@
 // an older epoch is deposed, a standby is appointed and watched, and one that took over waits for
 // the nodes it expects. Functions on the supervisor actor's state, run by that actor.
 //
-//   S4 At most one supervisor acts: before a change of membership, and twice a second, the epoch
+//   LEAD-1 At most one supervisor acts: before a change of membership, and twice a second, the epoch
 //      files are looked at; a supervisor that is not the newest epoch acts and writes no more. A
 //      file system that hangs is waited for no longer than kPatience.
 //
 // A supervisor that has no generation at work, and cannot be reached by more nodes than report to
 // it (they vote in the run's folder), resigns: they go on without its side of the network. One that
-// trains, or has trained without them, does not: what its side commits is the run's history (S1),
+// trains, or has trained without them, does not: what its side commits is the run's history (JOB-1),
 // and the others wait. Nor does its successor before it has trained: that it is no better off shows
 // that the network is not cut in two.
 #pragma once

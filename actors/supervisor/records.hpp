@@ -1,4 +1,4 @@
-// The lines and pages of the run folder (interface.md) as pure functions of the supervisor's state.
+// The lines and documents of the run folder (interface.md) as pure functions of the supervisor's state.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -55,7 +55,7 @@ caf::behavior standby_actor(Self* self, caf::actor supervisor, StandbyOptions op
   return {
       [self](const Replica& replica) {
         StandbyState& s = self->state;
-        if (self->current_sender() != s.supervisor) return;  // S4
+        if (self->current_sender() != s.supervisor) return;  // LEAD-1
         auto state = decode(replica.state);
         if (!state.ok()) {
           log::error("the supervisor sent {}", state.status().message());

@@ -12,7 +12,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayoutRules, trainers_per_node, shards, cell_
                                    min_cells)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Layout, cells)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PeerHeld, shard, step, generation)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Doubt, step, generation)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SuspectStep, step, generation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Undoing, generation, step)
 
 // By hand: an address is bytes, not a list of numbers.
@@ -47,7 +47,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(State, rules, max_steps, join_timeout_ms, res
                                    phase, generation, node_order, nodes, trainers, layout, leaving,
                                    paused, to_examine, examined, has_checkpoint, checkpoint_step,
                                    older_checkpoints, failed_checkpoint, failed_checkpoint_reason,
-                                   doubts, undoings, committed_step, joined_step, cycles,
+                                   suspect_steps, undoings, committed_step, joined_step, cycles,
                                    waiting_since_ms, waiting_for, incident, stop_requested, exit,
                                    exit_reason)
 
@@ -98,9 +98,9 @@ std::vector<uint8_t> encode(const SupervisorState& state) {
 }
 
 Result<SupervisorState> decode(std::span<const uint8_t> bytes) {
-  const auto page = nlohmann::json::from_msgpack(bytes.begin(), bytes.end(), true, false);
+  const auto document = nlohmann::json::from_msgpack(bytes.begin(), bytes.end(), true, false);
   try {
-    SupervisorState state = page.get<SupervisorState>();
+    SupervisorState state = document.get<SupervisorState>();
     if (job::consistent(state.job)) return state;
   } catch (const nlohmann::json::exception&) {  // something is missing or of another type
   }

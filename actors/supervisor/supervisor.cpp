@@ -71,7 +71,7 @@ void write_traces(Self* self, const std::vector<TraceWindow>& windows) {
   }
 }
 
-/// The more trainers a page has, the less often there is a new one; the last one always.
+/// The more trainers a document has, the less often there is a new one; the last one always.
 void publish_status(Self* self, bool last = false) {
   constexpr size_t kTrainersPerMs = 16;
   JobState& s = self->state;
@@ -233,10 +233,10 @@ void carry_out(Self* self, const job::StopAtStep& stop) {
 
 void carry_out(Self* self, const job::Shutdown& end) {
   publish_status(self, true);
-  const json page = {{"instance", self->state.options.leadership.instance},
-                     {"exit", exit_code(end.exit)},
-                     {"reason", end.reason}};
-  self->state.options.journal->replace("control/end.json", json_text(page, 1) + "\n");
+  const json document = {{"instance", self->state.options.leadership.instance},
+                         {"exit", exit_code(end.exit)},
+                         {"reason", end.reason}};
+  self->state.options.journal->replace("control/end.json", json_text(document, 1) + "\n");
   if (end.exit != Code::ok) log::error("{}", end.reason);
   write_traces(self, self->state.traces.over(wall_ns()));
   to_nodes(self, Shutdown{exit_code(end.exit), end.reason});
@@ -455,7 +455,7 @@ void settle_dispute(Self* self, const StepDone& done) {
 
 void step_done(Self* self, const StepDone& done) {
   JobState& s = self->state;
-  // S4. Reports of a generation that was just fenced still tell what its last steps were.
+  // GEN-1. Reports of a generation that was just fenced still tell what its last steps were.
   if (done.generation != s.members_generation) return;
   if (s.recorded_step && done.step <= *s.recorded_step) return;  // told once more
   JobState::Step& step = s.pending[done.step];

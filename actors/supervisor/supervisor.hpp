@@ -1,5 +1,5 @@
 // The supervisor actor: hears all nodes, asks decide() (decide.hpp), carries out what it says, and
-// keeps the run's records (metrics, events, ledger, status page). It lives in a process of its own,
+// keeps the run's records (metrics, events, ledger, status document). It lives in a process of its own,
 // on some node; everybody else knows it by an ordinary handle. Leading, deposing and the standby
 // are in leadership.hpp, examining nodes in diagnosis.hpp.
 //
@@ -88,7 +88,7 @@ struct JobState {
   TracePlan traces;
   double loss = std::numeric_limits<double>::quiet_NaN();  // none yet in this start of the run
   double tokens_per_second = 0;
-  int64_t status_at_ms = 0;  // of the newest page
+  int64_t status_at_ms = 0;  // of the newest document
   bool status_due = false;   // there is something newer
   struct Answer {
     caf::response_promise promise;

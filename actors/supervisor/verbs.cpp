@@ -65,14 +65,15 @@ struct Names {
   std::set<std::string> nodes, trainers, groups;
 };
 
-Names names_of(const json& page) {
+Names names_of(const json& document) {
   Names names;
   auto text = [](const json& object, const char* key) {
     const auto found = object.find(key);
     return found != object.end() && found->is_string() ? found->get<std::string>() : "";
   };
-  if (!page.is_object() || !page.contains("nodes") || !page["nodes"].is_array()) return names;
-  for (const json& node : page["nodes"]) {
+  if (!document.is_object() || !document.contains("nodes") || !document["nodes"].is_array())
+    return names;
+  for (const json& node : document["nodes"]) {
     if (!node.is_object()) continue;
     names.nodes.insert(text(node, "name"));
     if (!node.contains("trainers") || !node["trainers"].is_array()) continue;
@@ -87,7 +88,7 @@ Names names_of(const json& page) {
 
 }  // namespace
 
-std::vector<std::string> completions(const json& page, const std::vector<std::string>& before,
+std::vector<std::string> completions(const json& document, const std::vector<std::string>& before,
                                      const std::string& prefix) {
   std::set<std::string> words;
   auto take = [&](const auto& more) { words.insert(more.begin(), more.end()); };
@@ -96,12 +97,12 @@ std::vector<std::string> completions(const json& page, const std::vector<std::st
   if (index == 0 || (verb == "help" && index == 1)) {
     for (const Verb& known : verbs()) words.insert(known.name);
   } else if (verb == "inject" || verb == "plan") {
-    const Names names = names_of(page);
+    const Names names = names_of(document);
     if (index == 1) take(fault_kinds());
     if (index == 2) take(names.nodes), take(names.trainers);
     if (verb == "inject" && index > 2) words = {"--at", "--ms", "--value"};
   } else if (verb == "restart" && index == 1) {
-    const Names names = names_of(page);
+    const Names names = names_of(document);
     take(names.trainers), take(names.groups);
   } else if (verb == "why" && index == 1) {
     words = {"diagnosis"};
@@ -109,7 +110,7 @@ std::vector<std::string> completions(const json& page, const std::vector<std::st
     for (const auto& [key, value] : job::settings(job::State())) words.insert(key);
   } else if (const Verb* known = find_verb(verb);
              known && known->arguments.starts_with("NODE") && index == 1) {
-    take(names_of(page).nodes);
+    take(names_of(document).nodes);
     if (verb == "diagnose") words.insert("all");
   }
   std::vector<std::string> result;

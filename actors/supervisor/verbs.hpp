@@ -26,9 +26,9 @@ const Verb* find_verb(const std::string& name);
 /// Words of a line, separated by spaces.
 std::vector<std::string> words_of(const std::string& text);
 
-/// What the word that begins with `prefix` may become after the words `before`, sorted. page: as of
+/// What the word that begins with `prefix` may become after the words `before`, sorted. document: as of
 /// `status --json`; anything else completes no names.
-std::vector<std::string> completions(const nlohmann::json& page,
+std::vector<std::string> completions(const nlohmann::json& document,
                                      const std::vector<std::string>& before,
                                      const std::string& prefix);
 /// What all of them begin with.

@@ -96,7 +96,7 @@ void ComputeThread::join(JoinTrainer order) {
 }
 
 void ComputeThread::fence(uint64_t generation, const std::string& reason) {
-  if (generation <= fenced_) return;  // S4
+  if (generation <= fenced_) return;  // GEN-1
   fenced_ = generation;
   {
     std::lock_guard lock(plane_mutex_);
@@ -132,9 +132,9 @@ void ComputeThread::slow_down(double fraction, std::chrono::milliseconds how_lon
   slow_until_ns_ = (std::chrono::steady_clock::now() + how_long).time_since_epoch().count();
 }
 
-void ComputeThread::trouble(const DataTrouble& trouble) {
+void ComputeThread::inject_network_fault(const NetworkFault& fault) {
   std::lock_guard lock(plane_mutex_);
-  plane_->trouble(trouble);
+  plane_->inject_network_fault(fault);
 }
 
 /// progress() counts on: what this engine computed is not forgotten with it.
@@ -170,7 +170,7 @@ void ComputeThread::run() {
       continue;
     }
     const auto& order = std::get<JoinTrainer>(job);
-    if (order.generation < fenced_) continue;  // S4; the fence is answered after it
+    if (order.generation < fenced_) continue;  // GEN-1; the fence is answered after it
     trainer_ = order.trainer;
     fault_ = {.trainer = trainer_, .generation = order.generation};
     generation_ = order.generation;
@@ -353,7 +353,7 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
       SS_ASSIGN(done.copy, keep_for_checkpoint(g, order, step));
     }
     report_(std::move(done));
-    dawdle(result.step_ms);
+    inject_delay(result.step_ms);
   }
   if (g.step == max_steps || agreed.stop) return finish(g, order);
   SS_RETURN_IF_ERROR(g.engine->settle());  // what memory holds is told next
@@ -405,7 +405,7 @@ Status ComputeThread::blame_state(Generation& g, Status status) {
 }
 
 /// Injected slowness.
-void ComputeThread::dawdle(double step_ms) {
+void ComputeThread::inject_delay(double step_ms) {
   if (std::chrono::steady_clock::now().time_since_epoch().count() >= slow_until_ns_) return;
   std::unique_lock lock(mutex_);
   wake_.wait_for(lock, std::chrono::duration<double, std::milli>(slow_fraction_ * step_ms),

@@ -72,7 +72,7 @@ class ComputeThread {
   /// Sleeps for this fraction of each step's time, so long. Any thread.
   void slow_down(double fraction, std::chrono::milliseconds how_long);
   /// The links to trainers of other nodes. Any thread.
-  void trouble(const DataTrouble& trouble);
+  void inject_network_fault(const NetworkFault& fault);
 
  private:
   struct Generation;  // what lives as long as one membership
@@ -93,7 +93,7 @@ class ComputeThread {
   StepDone step_done(const JoinTrainer& order, uint64_t step, const StepResult& result) const;
   Status blame_state(Generation& g, Status status);
   Result<bool> keep_for_checkpoint(Generation& g, const JoinTrainer& order, uint64_t step);
-  void dawdle(double step_ms);
+  void inject_delay(double step_ms);
   Result<Backend*> backend();
   Status settle(const std::string& trainer);
   void set_engine(Engine* engine);

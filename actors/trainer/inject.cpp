@@ -47,8 +47,9 @@ void inject_into_trainer(ComputeThread& compute, const InjectFault& fault) {
   } else if (fault.kind == "nan_loss") {
     compute.inject(EngineFault::nan_loss, fault.step);
   } else if (fault.kind == "partition_node" || fault.kind == "slow_link") {
-    compute.trouble({.delay = std::chrono::milliseconds(static_cast<int64_t>(fault.value)),
-                     .for_time = std::chrono::milliseconds(fault.ms)});
+    compute.inject_network_fault(
+        {.delay = std::chrono::milliseconds(static_cast<int64_t>(fault.value)),
+         .for_time = std::chrono::milliseconds(fault.ms)});
   } else if (fault.kind == "slow_node") {
     compute.slow_down(fault.value > 0 ? fault.value : 1,
                       std::chrono::milliseconds(fault.ms > 0 ? fault.ms : 10'000));

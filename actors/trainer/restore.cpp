@@ -151,9 +151,9 @@ Status Restore::check_own(TrainState& state) {
 }
 
 Status Restore::commit(TrainState& state, Collective& shard, Collective& replicate) {
-  if (order_.settle_round >= order_.settle_rounds)
-    return Status(Code::bad_data, "it settles in round " + std::to_string(order_.settle_round) +
-                                      " of " + std::to_string(order_.settle_rounds));
+  if (order_.commit_round >= order_.commit_rounds)
+    return Status(Code::bad_data, "it settles in round " + std::to_string(order_.commit_round) +
+                                      " of " + std::to_string(order_.commit_rounds));
   if (order_.source == "checkpoint") {
     const Status read = read_checkpoint(state);
     if (read.code() == Code::io)
@@ -165,9 +165,9 @@ Status Restore::commit(TrainState& state, Collective& shard, Collective& replica
   if (order_.source == "memory" && !received_) SS_RETURN_IF_ERROR(check_own(state));
   // Nobody waits for the last round: a side is written again only after the first step's vote, to
   // which all come settled, and what a trainer holds from before it has then discarded anyhow.
-  for (uint32_t round = 0; round < order_.settle_rounds; ++round) {
+  for (uint32_t round = 0; round < order_.commit_rounds; ++round) {
     SS_RETURN_IF_ERROR(meet(shard, replicate));
-    if (round == order_.settle_round) SS_RETURN_IF_ERROR(settle(state));
+    if (round == order_.commit_round) SS_RETURN_IF_ERROR(settle(state));
   }
   return {};
 }

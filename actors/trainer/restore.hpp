@@ -1,10 +1,10 @@
 // How a trainer's memory comes to hold the state that its generation begins with: transfers between
 // trainers, its own memory, a checkpoint. Blocking; the compute thread's.
 //
-//   R1  Nobody discards what it held before all transfers of the generation are done, and nobody
+//   RESTORE-1  Nobody discards what it held before all transfers of the generation are done, and nobody
 //       who has given its shard to another before that one has committed it: all settle in rounds
-//       (settle_rounds in node/join.hpp), and meet before each.
-//   S7  Every copy is held against its hash before it is used; one that is damaged is forgotten.
+//       (commit_rounds in node/join.hpp), and meet before each.
+//   STATE-2  Every copy is held against its hash before it is used; one that is damaged is forgotten.
 #pragma once
 
 #include <functional>

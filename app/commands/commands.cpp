@@ -36,15 +36,16 @@ Status print(const Result<std::string>& text) {
 
 Result<nlohmann::json> current_status(const std::string& run) {
   SS_ASSIGN(const std::string text, read_text(RunFolder{run}.status()));
-  auto page = nlohmann::json::parse(text, nullptr, false);
-  if (!page.is_object() || !page["supervisor"].is_object() || !page["nodes"].is_array())
+  auto document = nlohmann::json::parse(text, nullptr, false);
+  if (!document.is_object() || !document["supervisor"].is_object() || !document["nodes"].is_array())
     return Status(Code::bad_data, RunFolder{run}.status() + " is damaged");
-  if (!page["state"].is_string())
+  if (!document["state"].is_string())
     return Status(Code::bad_data, RunFolder{run}.status() + " is damaged");
-  const std::string state = page["state"];
+  const std::string state = document["state"];
   if (state != "finished" && state != "failed" && !RunLock::held(RunFolder{run}))
-    page["state"] = "failed";  // nobody holds the run: its processes have died without a last word
-  return page;
+    document["state"] =
+        "failed";  // nobody holds the run: its processes have died without a last word
+  return document;
 }
 
 Status prepare_command(const std::string& config, const Overrides& overrides) {
@@ -83,13 +84,14 @@ Status verify_text_command(const std::string& run) {
 
 Status status_command(const std::string& run, bool json, bool watch) {
   while (true) {
-    SS_ASSIGN(const nlohmann::json page, current_status(run));
+    SS_ASSIGN(const nlohmann::json document, current_status(run));
     const bool terminal = isatty(STDOUT_FILENO);
     const Look look{terminal && !std::getenv("NO_COLOR"), 0};
     const bool redraw = watch && terminal && !json;
-    SS_RETURN_IF_ERROR(print((redraw ? "\033[H\033[2J" : "") +
-                             (json ? json_text(page, watch ? -1 : 1) : render_tree(page, look))));
-    const std::string state = page.value("state", "");
+    SS_RETURN_IF_ERROR(
+        print((redraw ? "\033[H\033[2J" : "") +
+              (json ? json_text(document, watch ? -1 : 1) : render_tree(document, look))));
+    const std::string state = document.value("state", "");
     if (!watch || state == "finished" || state == "failed") return {};
     std::this_thread::sleep_for(std::chrono::seconds(1));
   }

@@ -133,23 +133,23 @@ class Console {
     if (quit) return {};
     const std::streamoff asked_at = size_of_events(run_);
     auto reply = client_.ask({words, who_asks()}, verb->answerer == Answerer::action);
-    const bool page = words[0] == "status" || words[0] == "tree" || words[0] == "nodes";
-    if (!reply.ok() && page) return page_of_folder(words[0], as_json, reply.status());
+    const bool document = words[0] == "status" || words[0] == "tree" || words[0] == "nodes";
+    if (!reply.ok() && document) return document_of_folder(words[0], as_json, reply.status());
     if (!reply.ok()) return reply.status();
     if (!reply->ok) return Status(Code::usage, reply->text);
     if (verb->name == "diagnose") return diagnosis(asked_at, as_json);
     if (as_json)
       say(reply->json.empty() ? json_text({{"ok", true}, {"text", reply->text}}) : reply->json);
     else
-      say(page ? render(words[0], json::parse(reply->json, nullptr, false)) : reply->text);
+      say(document ? render(words[0], json::parse(reply->json, nullptr, false)) : reply->text);
     return {};
   }
 
   /// Of the run's state, for people to see where they are.
   std::string prompt() const {
-    const auto page = current_status(run_.path);
-    const std::string name = page.ok() ? page->value("run", "run") : "run";
-    const std::string state = page.ok() ? page->value("state", "?") : "nothing yet";
+    const auto document = current_status(run_.path);
+    const std::string name = document.ok() ? document->value("run", "run") : "run";
+    const std::string state = document.ok() ? document->value("state", "?") : "nothing yet";
     // \1 begins and ends what takes no room on the line.
     const std::string bold = look_.color ? "\1\033[1m\1" : "",
                       plain = look_.color ? "\1\033[0m\1" : "";
@@ -158,8 +158,8 @@ class Console {
 
   std::vector<std::string> complete(const std::vector<std::string>& before,
                                     const std::string& prefix) const {
-    const auto page = current_status(run_.path);
-    return completions(page.ok() ? *page : json(), before, prefix);
+    const auto document = current_status(run_.path);
+    return completions(document.ok() ? *document : json(), before, prefix);
   }
 
  private:
@@ -169,16 +169,16 @@ class Console {
     std::fflush(stdout);
   }
 
-  std::string render(const std::string& what, const json& page) const {
-    if (what == "status") return render_status(page, look_);
-    return what == "tree" ? render_tree(page, look_) : render_nodes(page, look_);
+  std::string render(const std::string& what, const json& document) const {
+    if (what == "status") return render_status(document, look_);
+    return what == "tree" ? render_tree(document, look_) : render_nodes(document, look_);
   }
 
   /// Nobody answers: what the folder has.
-  Status page_of_folder(const std::string& what, bool as_json, const Status& why) {
-    SS_ASSIGN(const json page, current_status(run_.path));
+  Status document_of_folder(const std::string& what, bool as_json, const Status& why) {
+    SS_ASSIGN(const json document, current_status(run_.path));
     std::fprintf(stderr, "%s; this is what its folder says\n", why.message().c_str());
-    say(as_json ? json_text(page) : render(what, page));
+    say(as_json ? json_text(document) : render(what, document));
     return {};
   }
 
@@ -268,17 +268,17 @@ class Console {
     if (live) std::fputs("\033[2J", stdout);
     Status status;
     while (true) {
-      const auto page = current_status(run_.path);
-      if (!page.ok()) {
-        status = page.status();
+      const auto document = current_status(run_.path);
+      if (!document.ok()) {
+        status = document.status();
         break;
       }
       if (!live) {
-        say(as_json ? page->dump() : render_tree(*page, look_));
+        say(as_json ? document->dump() : render_tree(*document, look_));
         break;
       }
-      say(frame(*page));
-      const std::string state = page->value("state", "");
+      say(frame(*document));
+      const std::string state = document->value("state", "");
       if (state == "finished" || state == "failed" || RawKeys::pressed(kRedrawMs) || interrupted)
         break;
     }
@@ -286,7 +286,7 @@ class Console {
   }
 
   /// A screen: the tree as far as it fits, then the newest events.
-  std::string frame(const json& page) const {
+  std::string frame(const json& document) const {
     winsize size{};
     ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
     const size_t rows = std::max<size_t>(size.ws_row > 0 ? size.ws_row : 24, 8);
@@ -300,7 +300,7 @@ class Console {
       }
       return lines;
     };
-    std::vector<std::string> tree = lines_of(render_tree(page, look));
+    std::vector<std::string> tree = lines_of(render_tree(document, look));
     const size_t below = std::min<size_t>(rows / 3, 6);
     const size_t room = rows - below - 2;
     if (tree.size() > room) {

@@ -52,8 +52,8 @@ nlohmann::json environment() {
 
 struct Target {
   Config config;
-  std::string folder;   // where the run would write
-  std::string meeting;  // a folder for all hosts to meet in, without the name of the start
+  std::string folder;      // where the run would write
+  std::string rendezvous;  // a folder for all hosts to meet in, without the name of the start
 };
 
 Result<Target> target_of(const std::string& config_file, Overrides overrides,
@@ -70,7 +70,7 @@ Result<Target> target_of(const std::string& config_file, Overrides overrides,
   if (path.empty()) return target;
   path = fs::absolute(path).lexically_normal().string();
   target.folder = existing(path);
-  target.meeting = RunFolder{path}.control() + "/doctor-";
+  target.rendezvous = RunFolder{path}.control() + "/doctor-";
   return target;
 }
 
@@ -133,7 +133,7 @@ int doctor_command(const std::string& config_file, Overrides overrides, const st
   if (!target.ok()) return report(target.status());
   signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of the disk, not a death
   if (const auto task = slurm_task(); task && task->tasks > 1)
-    return fleet_doctor({target->config, *task, target->meeting + task->instance, json});
+    return fleet_doctor({target->config, *task, target->rendezvous + task->instance, json});
   const int hosts = slurm::allocation_of(environment_variable);
   if (hosts > 1) {
     std::vector<std::string> arguments = std::move(overrides);

@@ -38,9 +38,9 @@ std::string host_of(const slurm::Task& task) {
   return name;
 }
 
-std::string text_of(const json& page, const char* key) {
-  const auto found = page.is_object() ? page.find(key) : page.end();
-  return found != page.end() && found->is_string() ? found->get<std::string>() : "";
+std::string text_of(const json& document, const char* key) {
+  const auto found = document.is_object() ? document.find(key) : document.end();
+  return found != document.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 /// What the others measure their links to: it answers, and no more.
@@ -96,14 +96,15 @@ class Links {
 };
 
 /// To the next tasks of these, by task.
-std::map<int, LinkEnd> links_of(const Meeting& meeting, int task, const std::set<int>& tasks) {
+std::map<int, LinkEnd> links_of(const Rendezvous& rendezvous, int task,
+                                const std::set<int>& tasks) {
   std::vector<std::string> order;
   for (const int other : tasks) order.push_back(std::to_string(other));
   std::map<int, LinkEnd> known;
   const auto peers = link_peers(order, std::to_string(task), [&](const std::string& name) {
     const int other = std::atoi(name.c_str());
-    const json page = meeting.told("here", other);
-    known[other] = {text_of(page, "host"), text_of(page, "address")};
+    const json document = rendezvous.told("here", other);
+    known[other] = {text_of(document, "host"), text_of(document, "address")};
     return !known[other].address.empty();
   });
   std::map<int, LinkEnd> ends;
@@ -121,14 +122,15 @@ void forgive_links(std::vector<CheckResult>& checks, const json& peers,
 }
 
 /// The hosts of all tasks, also of those that did not come; "task 3" where nobody knows.
-std::vector<std::string> names_of(const Meeting& meeting, int tasks, const std::set<int>& here) {
+std::vector<std::string> names_of(const Rendezvous& rendezvous, int tasks,
+                                  const std::set<int>& here) {
   std::string list = environment_variable("SLURM_STEP_NODELIST");
   if (list.empty()) list = environment_variable("SLURM_JOB_NODELIST");
   const std::vector<std::string> hosts = slurm::hosts_of(list);
   const std::string per_node = environment_variable("SLURM_STEP_TASKS_PER_NODE");
   std::vector<std::string> told, known;
   for (int task = 0; task < tasks; ++task) {
-    told.push_back(here.contains(task) ? text_of(meeting.told("here", task), "host") : "");
+    told.push_back(here.contains(task) ? text_of(rendezvous.told("here", task), "host") : "");
     known.push_back(slurm::host_of_task(hosts, per_node, task));
   }
   bool agrees = true;  // tasks may be distributed in other ways
@@ -147,18 +149,19 @@ struct Verdict {
   bool fit() const { return std::ranges::all_of(machines, is_fit); }
 };
 
-Verdict judge(const Meeting& meeting, const FleetDoctorOptions& o, const std::set<int>& here,
+Verdict judge(const Rendezvous& rendezvous, const FleetDoctorOptions& o, const std::set<int>& here,
               const std::set<int>& examined, const std::set<int>& reported) {
   Verdict verdict;
-  verdict.hosts = names_of(meeting, o.task.tasks, here);
+  verdict.hosts = names_of(rendezvous, o.task.tasks, here);
   for (int task = 0; task < o.task.tasks; ++task) {
     const std::string& host = verdict.hosts[static_cast<size_t>(task)];
     MachineReport machine{host, {}, ""};
     if (std::ranges::count(verdict.hosts, host) > 1) machine.name += "/" + std::to_string(task);
-    const json page = meeting.told("report", task);
-    if (page.is_object() && page.contains("checks")) machine.checks = from_json(page["checks"]);
-    if (page.is_object() && page.contains("peers"))
-      forgive_links(machine.checks, page["peers"], reported);
+    const json document = rendezvous.told("report", task);
+    if (document.is_object() && document.contains("checks"))
+      machine.checks = from_json(document["checks"]);
+    if (document.is_object() && document.contains("peers"))
+      forgive_links(machine.checks, document["peers"], reported);
     if (!here.contains(task))
       machine.missing = fmt::format("it did not come within {} s: is it up, and does it see {}?",
                                     o.config.cluster.join_timeout_ms / 1000, o.folder);
@@ -185,12 +188,12 @@ Status show(const Verdict& verdict, const FleetDoctorOptions& o) {
       machines[i]["task"] = i;
       machines[i]["host"] = verdict.hosts[i];
     }
-    const json page = {{"instance", o.task.instance},
-                       {"tasks", o.task.tasks},
-                       {"ok", verdict.fit()},
-                       {"exclude", verdict.exclude},
-                       {"machines", std::move(machines)}};
-    std::printf("%s\n", json_text(page, 1).c_str());
+    const json document = {{"instance", o.task.instance},
+                           {"tasks", o.task.tasks},
+                           {"ok", verdict.fit()},
+                           {"exclude", verdict.exclude},
+                           {"machines", std::move(machines)}};
+    std::printf("%s\n", json_text(document, 1).c_str());
   } else {
     std::printf("%s%s", fleet_table(verdict.machines).c_str(),
                 fleet_complaints(verdict.machines).c_str());
@@ -216,11 +219,11 @@ Status show(const Verdict& verdict, const FleetDoctorOptions& o) {
 Result<int> examine(const FleetDoctorOptions& o) {
   const slurm::Task& task = o.task;
   const std::string host = host_of(task);
-  SS_ASSIGN(const Meeting meeting,
-            Meeting::come(o.folder, task.task, task.tasks, o.config.cluster.join_timeout_ms));
-  Links links(o, meeting.folder());
-  SS_RETURN_IF_ERROR(meeting.tell("here", {{"host", host}, {"address", links.address()}}));
-  const std::set<int> here = meeting.wait("here", [&](const std::set<int>& late) {
+  SS_ASSIGN(const Rendezvous rendezvous,
+            Rendezvous::come(o.folder, task.task, task.tasks, o.config.cluster.join_timeout_ms));
+  Links links(o, rendezvous.folder());
+  SS_RETURN_IF_ERROR(rendezvous.tell("here", {{"host", host}, {"address", links.address()}}));
+  const std::set<int> here = rendezvous.wait("here", [&](const std::set<int>& late) {
     int lowest = 0;
     while (late.contains(lowest)) ++lowest;
     if (lowest == task.task)
@@ -228,31 +231,31 @@ Result<int> examine(const FleetDoctorOptions& o) {
                    late.size(), task.tasks, *late.begin());
   });
   std::vector<CheckResult> results = check_machine(o.folder);
-  SS_RETURN_IF_ERROR(meeting.tell("machine", json::object()));
-  const std::set<int> examined = meeting.wait("machine");  // links are measured on idle machines
+  SS_RETURN_IF_ERROR(rendezvous.tell("machine", json::object()));
+  const std::set<int> examined = rendezvous.wait("machine");  // links are measured on idle machines
   json peers = json::array();
   std::vector<LinkEnd> ends;
-  for (const auto& [peer, end] : links_of(meeting, task.task, examined)) {
+  for (const auto& [peer, end] : links_of(rendezvous, task.task, examined)) {
     peers.push_back(peer);
     ends.push_back(end);
   }
   for (CheckResult& result : links.check(ends)) results.push_back(std::move(result));
   results.push_back({"program", true, 0, "", program_facts()});
   SS_RETURN_IF_ERROR(
-      meeting.tell("report", {{"checks", to_json(results)}, {"peers", std::move(peers)}}));
-  std::set<int> reported = meeting.wait("report");
+      rendezvous.tell("report", {{"checks", to_json(results)}, {"peers", std::move(peers)}}));
+  std::set<int> reported = rendezvous.wait("report");
 
-  const bool mine = meeting.concludes();
+  const bool mine = rendezvous.concludes();
   int code = 0;
   if (mine) {
-    code = report(show(judge(meeting, o, here, examined, reported), o));
-    SS_RETURN_IF_ERROR(meeting.conclude({{"code", code}}));
+    code = report(show(judge(rendezvous, o, here, examined, reported), o));
+    SS_RETURN_IF_ERROR(rendezvous.conclude({{"code", code}}));
   } else {
-    SS_ASSIGN(const json page, meeting.conclusion());
-    code = page.value("code", exit_code(Code::internal));
+    SS_ASSIGN(const json document, rendezvous.conclusion());
+    code = document.value("code", exit_code(Code::internal));
   }
   reported.erase(task.task);
-  meeting.leave(mine, reported);
+  rendezvous.leave(mine, reported);
   if (mine) {  // what was made for this alone
     std::error_code error;
     const std::filesystem::path control = std::filesystem::path(o.folder).parent_path();

@@ -1,6 +1,6 @@
 // `doctor` as a task of srun: all hosts examine themselves at the same time, then the links between
 // them, as a run's diagnosis does; one task compares, prints one table, and all end with its exit
-// code. They meet through a folder that all hosts see (meeting.hpp), and connect with its key.
+// code. They meet through a folder that all hosts see (rendezvous.hpp), and connect with its key.
 #pragma once
 
 #include <string>

@@ -25,11 +25,11 @@ SupervisorClient::~SupervisorClient() {
 
 Status SupervisorClient::connect() {
   SS_ASSIGN(const std::string text, read_text(run_.supervisor()));
-  const auto page = nlohmann::json::parse(text, nullptr, false);
-  if (!page.is_object() || !page.contains("address") || !page["address"].is_string() ||
-      !page.contains("instance") || !page["instance"].is_string())
+  const auto document = nlohmann::json::parse(text, nullptr, false);
+  if (!document.is_object() || !document.contains("address") || !document["address"].is_string() ||
+      !document.contains("instance") || !document["instance"].is_string())
     return Status(Code::bad_data, run_.supervisor() + " is damaged");
-  const std::string address = page["address"], instance = page["instance"];
+  const std::string address = document["address"], instance = document["instance"];
   if (lost_->exchange(false)) supervisor_ = nullptr;  // while nothing was asked
   if (supervisor_ && address == address_) return {};
   supervisor_ = nullptr;

@@ -95,35 +95,36 @@ Status train_here(const Config& config, const Plan& plan, const std::string& con
   RunView view(run, config, plan, config_file);
   SS_RETURN_IF_ERROR(EpochFiles(run, instance).begin());
   const int cores = usable_cores();
-  Keeper keeper(run, config, instance, threads_per_trainer(config, cores, plan.topology.world()));
+  AgentLauncher launcher(run, config, instance,
+                         threads_per_trainer(config, cores, plan.topology.world()));
   auto gone = std::make_shared<std::atomic<bool>>(false);
   const FolderWatch folder_watch(run, [gone] { *gone = true; });
   std::optional<std::chrono::steady_clock::time_point> gone_at;
-  for (int node = 0; node < agents(config); ++node) SS_RETURN_IF_ERROR(keeper.start(node));
+  for (int node = 0; node < agents(config); ++node) SS_RETURN_IF_ERROR(launcher.start(node));
   const std::chrono::milliseconds shutdown(config.supervision.shutdown_ms);
   int passed = 0;
-  while (keeper.look()) {
+  while (launcher.look()) {
     if (interrupts > passed) {
       ++passed;
       view.say(passed == 1 ? "stopping after this step, and saving (again: at once)"
                            : "stopping at once");
-      keeper.signal(passed > 2 ? SIGKILL : SIGINT);
+      launcher.signal(passed > 2 ? SIGKILL : SIGINT);
     }
     if (*gone && !gone_at) {  // agents end by themselves
       gone_at = std::chrono::steady_clock::now();
-      keeper.expect_end();
+      launcher.expect_end();
       view.say(run_is_gone(run));
     }
     if (gone_at && std::chrono::steady_clock::now() - *gone_at > 2 * shutdown)
-      keeper.signal(SIGKILL);
+      launcher.signal(SIGKILL);
     view.update();
     std::this_thread::sleep_for(
         std::chrono::milliseconds(20));  // a view for people, not a synchronisation
   }
-  keeper.end_others(config.supervision.shutdown_ms);
+  launcher.end_others(config.supervision.shutdown_ms);
   unlink_shared_memory("ss-" + instance + "-");
   if (folder_is_gone(run)) return Status(Code::io, run_is_gone(run) + "; all its processes ended");
-  return view.end(keeper.exit_code(), keeper.dead(), keeper.reason());
+  return view.end(launcher.exit_code(), launcher.dead(), launcher.reason());
 }
 
 }  // namespace

@@ -19,29 +19,29 @@ namespace {
 constexpr auto kRestartAfter = std::chrono::seconds(1);
 
 /// control/end.json of this start of the run, or null.
-nlohmann::json end_page(const RunFolder& run, const std::string& instance) {
+nlohmann::json end_document(const RunFolder& run, const std::string& instance) {
   const auto text = read_text(run.end());
   if (!text.ok()) return {};
-  auto page = nlohmann::json::parse(*text, nullptr, false);
-  if (!page.is_object() || !page.contains("instance") || page["instance"] != instance ||
-      !page.contains("exit") || !page["exit"].is_number_integer())
+  auto document = nlohmann::json::parse(*text, nullptr, false);
+  if (!document.is_object() || !document.contains("instance") || document["instance"] != instance ||
+      !document.contains("exit") || !document["exit"].is_number_integer())
     return {};
-  return page;
+  return document;
 }
 }  // namespace
 
-Keeper::Keeper(RunFolder run, const Config& config, std::string instance, int threads)
+AgentLauncher::AgentLauncher(RunFolder run, const Config& config, std::string instance, int threads)
     : run_(std::move(run)), config_(config), instance_(std::move(instance)), threads_(threads) {
   // A supervisor whose agent is killed becomes our child: it is reaped, and waited for at the end.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
-Keeper::~Keeper() {
+AgentLauncher::~AgentLauncher() {
   for (auto& [node, agent] : agents_)
     if (agent.pid > 0) kill(agent.pid, SIGKILL);
 }
 
-Status Keeper::start(int node) {
+Status AgentLauncher::start(int node) {
   SpawnOptions command;
   command.argv = {program_folder() + "/simplescale",
                   "agent",
@@ -59,11 +59,11 @@ Status Keeper::start(int node) {
   return {};
 }
 
-bool Keeper::run_is_over() const {
-  return !end_page(run_, instance_).is_null();
+bool AgentLauncher::run_is_over() const {
+  return !end_document(run_, instance_).is_null();
 }
 
-void Keeper::ended(Agent& agent, int node, int status) {
+void AgentLauncher::ended(Agent& agent, int node, int status) {
   agent.pid = 0;
   if (WIFEXITED(status)) {
     codes_.push_back(WEXITSTATUS(status));
@@ -78,7 +78,7 @@ void Keeper::ended(Agent& agent, int node, int status) {
   agent.due_at = Clock::now() + kRestartAfter;
 }
 
-bool Keeper::look() {
+bool AgentLauncher::look() {
   int status = 0;
   for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
     for (auto& [node, agent] : agents_)
@@ -96,13 +96,13 @@ bool Keeper::look() {
   return any;
 }
 
-void Keeper::signal(int number) {
+void AgentLauncher::signal(int number) {
   if (number == SIGKILL || number == SIGINT || number == SIGTERM) stopping_ = true;
   for (const auto& [node, agent] : agents_)
     if (agent.pid > 0) kill(agent.pid, number);
 }
 
-void Keeper::end_others(int64_t timeout_ms) {
+void AgentLauncher::end_others(int64_t timeout_ms) {
   // A supervisor ends by itself once the run is over; one that waits for agents waits in vain.
   const auto deadline = Clock::now() + std::chrono::milliseconds(run_is_over() ? timeout_ms : 0);
   while (true) {
@@ -118,15 +118,15 @@ void Keeper::end_others(int64_t timeout_ms) {
   }
 }
 
-int Keeper::exit_code() const {
-  const auto page = end_page(run_, instance_);
-  if (!page.is_null()) return page["exit"].get<int>();
+int AgentLauncher::exit_code() const {
+  const auto document = end_document(run_, instance_);
+  if (!document.is_null()) return document["exit"].get<int>();
   return codes_.empty() ? -1 : *std::max_element(codes_.begin(), codes_.end());
 }
 
-std::string Keeper::reason() const {
-  const auto page = end_page(run_, instance_);
-  return page.is_null() ? "" : page.value("reason", "");
+std::string AgentLauncher::reason() const {
+  const auto document = end_document(run_, instance_);
+  return document.is_null() ? "" : document.value("reason", "");
 }
 
 }  // namespace simplescale

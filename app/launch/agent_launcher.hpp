@@ -13,14 +13,14 @@
 
 namespace simplescale {
 
-class Keeper {
+class AgentLauncher {
  public:
   /// Agents of the nodes `nodes` of one start of a run; threads: of a trainer.
-  Keeper(RunFolder run, const Config& config, std::string instance, int threads);
+  AgentLauncher(RunFolder run, const Config& config, std::string instance, int threads);
   /// Kills what still runs.
-  ~Keeper();
-  Keeper(const Keeper&) = delete;
-  Keeper& operator=(const Keeper&) = delete;
+  ~AgentLauncher();
+  AgentLauncher(const AgentLauncher&) = delete;
+  AgentLauncher& operator=(const AgentLauncher&) = delete;
 
   Status start(int node);
   /// Looks after the agents, without waiting: true while one runs or is about to.

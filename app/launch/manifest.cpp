@@ -123,10 +123,10 @@ std::string program_facts() {
 Status note_start(const RunFolder& run, const Config& config) {
   const std::string path = run.control() + "/manifest.json";
   const auto text = read_text(path);
-  json page = text.ok() ? json::parse(*text, nullptr, false) : json();
-  if (!page.is_object() || !page.contains("starts") || !page["starts"].is_array())
-    page = {{"starts", json::array()}};
-  json& starts = page["starts"];
+  json document = text.ok() ? json::parse(*text, nullptr, false) : json();
+  if (!document.is_object() || !document.contains("starts") || !document["starts"].is_array())
+    document = {{"starts", json::array()}};
+  json& starts = document["starts"];
   json facts = data(config);
   if (!starts.empty() && starts.back().is_object() && starts.back().contains("data"))
     SS_RETURN_IF_ERROR(same_data(starts.back()["data"], facts));
@@ -136,7 +136,7 @@ Status note_start(const RunFolder& run, const Config& config) {
                     {"host", host()},
                     {"data", std::move(facts)}});
   if (starts.size() > kStarts) starts.erase(starts.begin() + 1);  // the first one stays
-  return write_file_atomic(path, json_text(page, 1) + "\n");
+  return write_file_atomic(path, json_text(document, 1) + "\n");
 }
 
 }  // namespace simplescale

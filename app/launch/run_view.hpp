@@ -18,7 +18,7 @@ class RunView {
   /// Reads what has been added since the last call and shows it.
   void update();
   void say(const std::string& text) { line_.say(text); }
-  /// The closing page, and the run's result from the exit code of the supervisor's agent (-1: it
+  /// The closing document, and the run's result from the exit code of the supervisor's agent (-1: it
   /// was killed).
   Status end(int exit_code, const std::string& dead, const std::string& reason);
 

@@ -146,7 +146,7 @@ caf::behavior refuse(caf::event_based_actor* self, Shutdown end) {
 }
 
 Status give_up(const Process& p, uint64_t generation, const Status& why) {
-  const nlohmann::json page = {
+  const nlohmann::json document = {
       {"instance", p.options.instance}, {"exit", exit_code(why.code())}, {"reason", why.message()}};
   Journal(p.options.run, nullptr, kPatienceMs)
       .append("events.jsonl", {{"time", wall_time_s()},
@@ -158,7 +158,7 @@ Status give_up(const Process& p, uint64_t generation, const Status& why) {
                                {"subject", ""},
                                {"reason", why.message()},
                                {"ms", nullptr}});
-  SS_RETURN_IF_ERROR(write_file_atomic(p.run().end(), json_text(page, 1) + "\n"));
+  SS_RETURN_IF_ERROR(write_file_atomic(p.run().end(), json_text(document, 1) + "\n"));
   p.transport.publish("supervisor",
                       p.system.spawn(refuse, Shutdown{exit_code(why.code()), why.message()}));
   std::this_thread::sleep_for(std::chrono::milliseconds(kRefuseMs));  // for whoever comes
@@ -193,7 +193,7 @@ Result<int> supervise(const Process& p, Before before) {
   if (text.ok())
     generation = std::max<uint64_t>(generation, std::strtoull(text->c_str(), nullptr, 10));
   else if (text.status().code() != Code::not_found)
-    return text.status();  // S4: a number might be given out again
+    return text.status();  // LEAD-1: a number might be given out again
   SS_ASSIGN(const bool ours,
             p.files.claim({epoch, p.options.node, getpid(), p.transport.address(), generation}));
   if (!ours) {
@@ -202,7 +202,7 @@ Result<int> supervise(const Process& p, Before before) {
   }
   if (!p.files.current()) return 0;
   log::info("supervisor of epoch {}", epoch);
-  // S4: the last one may have lost its standby, or been lost by it, and gone on deciding.
+  // LEAD-1: the last one may have lost its standby, or been lost by it, and gone on deciding.
   if (before.epoch > 0)
     if (auto left = left_state(p);
         left && (!before.state || std::pair(left->epoch, left->sequence) >
@@ -252,7 +252,7 @@ Result<int> supervise(const Process& p, Before before) {
   lead.finished = [end](int code, std::string reason, bool resigns) {
     end->set_value({code, std::move(reason), resigns});
   };
-  // S4: also what was queued when this process was stopped is not written by a deposed one.
+  // LEAD-1: also what was queued when this process was stopped is not written by a deposed one.
   const auto leads = [files = p.files, epoch] {
     const auto newest = files.newest();
     return !newest.ok() || (newest->number == epoch && files.current());

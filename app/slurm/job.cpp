@@ -85,23 +85,23 @@ int code_of_run(const RunFolder& run, const std::string& job, int srun_code) {
       !instance->ends_with("." + (restart.empty() ? "0" : restart)))
     return not_begun;
   const auto text = read_text(run.end());
-  const json page = text.ok() ? json::parse(*text, nullptr, false) : json();
-  if (page.is_object() && page.value("instance", "") == *instance && page.contains("exit") &&
-      page["exit"].is_number_integer())
-    return page["exit"].get<int>();
+  const json document = text.ok() ? json::parse(*text, nullptr, false) : json();
+  if (document.is_object() && document.value("instance", "") == *instance &&
+      document.contains("exit") && document["exit"].is_number_integer())
+    return document["exit"].get<int>();
   return srun_code == 0 ? 0 : exit_code(Code::requeue);
 }
 
 slurm::Requeues read_requeues(const RunFolder& run) {
   const auto text = read_text(requeues_file(run));
-  const json page = text.ok() ? json::parse(*text, nullptr, false) : json();
+  const json document = text.ok() ? json::parse(*text, nullptr, false) : json();
   slurm::Requeues before;
-  if (!page.is_object()) return before;
+  if (!document.is_object()) return before;
   try {
-    before.job = page.value("job", "");
-    before.step = page.value("step", uint64_t{0});
-    before.count = page.value("count", int64_t{0});
-    before.fruitless = page.value("fruitless", int64_t{0});
+    before.job = document.value("job", "");
+    before.step = document.value("step", uint64_t{0});
+    before.count = document.value("count", int64_t{0});
+    before.fruitless = document.value("fruitless", int64_t{0});
   } catch (const json::exception&) {
     return {};
   }
@@ -115,11 +115,11 @@ std::vector<std::string> failed_nodes(const RunFolder& run, const std::string& j
   if (!text.ok()) return names;
   std::istringstream lines(*text);
   for (std::string line; std::getline(lines, line);) {
-    const json page = json::parse(line, nullptr, false);
-    if (!page.is_object() || !page.contains("job") || page["job"] != job ||
-        !page.contains("host") || !page["host"].is_string())
+    const json document = json::parse(line, nullptr, false);
+    if (!document.is_object() || !document.contains("job") || document["job"] != job ||
+        !document.contains("host") || !document["host"].is_string())
       continue;
-    const std::string host = page["host"].get<std::string>();
+    const std::string host = document["host"].get<std::string>();
     if (slurm::valid_node_name(host)) names.push_back(host);
   }
   return names;
@@ -161,9 +161,10 @@ Status note_failed_node(const std::string& run, const json& line) {
 std::vector<slurm::Seat> seats_of(const RunFolder& run) {
   std::vector<slurm::Seat> seats;
   const auto text = read_text(run.status());
-  const json page = text.ok() ? json::parse(*text, nullptr, false) : json();
-  if (!page.is_object() || !page.contains("nodes") || !page["nodes"].is_array()) return seats;
-  for (const json& node : page["nodes"]) {
+  const json document = text.ok() ? json::parse(*text, nullptr, false) : json();
+  if (!document.is_object() || !document.contains("nodes") || !document["nodes"].is_array())
+    return seats;
+  for (const json& node : document["nodes"]) {
     if (!node.is_object()) continue;
     try {
       seats.push_back(
@@ -267,11 +268,11 @@ int requeue_command(const std::string& path, int code) {
   const slurm::Verdict verdict = slurm::judge(end, read_requeues(run));
   log::info("job {}: {}", job, verdict.reason);
   if (!verdict.requeue) return verdict.code;
-  const json page = {{"job", verdict.next.job},
-                     {"step", verdict.next.step},
-                     {"count", verdict.next.count},
-                     {"fruitless", verdict.next.fruitless}};
-  if (Status kept = write_file_atomic(requeues_file(run), page.dump(1) + "\n"); !kept.ok()) {
+  const json document = {{"job", verdict.next.job},
+                         {"step", verdict.next.step},
+                         {"count", verdict.next.count},
+                         {"fruitless", verdict.next.fruitless}};
+  if (Status kept = write_file_atomic(requeues_file(run), document.dump(1) + "\n"); !kept.ok()) {
     log::error("{}; not requeued, since its requeues could not be counted", kept.message());
     return verdict.code;
   }

@@ -70,19 +70,19 @@ Status come_in(const RunFolder& run, const RunStart& start, const std::string& i
   while (true) {
     if (fs::exists(words.ready)) return {};
     if (auto text = read_text(words.failed); text.ok()) {
-      const auto page = nlohmann::json::parse(*text, nullptr, false);
-      if (!page.is_object()) return Status(Code::requeue, words.failed + " is damaged");
-      const unsigned code = page.value("code", 0U);
+      const auto document = nlohmann::json::parse(*text, nullptr, false);
+      if (!document.is_object()) return Status(Code::requeue, words.failed + " is damaged");
+      const unsigned code = document.value("code", 0U);
       return Status(is_code(code) && code != 0 ? static_cast<Code>(code) : Code::internal,
-                    page.value("message", ""));
+                    document.value("message", ""));
     }
     if (lock) {
       SS_RETURN_IF_ERROR(write_file_atomic(words.preparing, "\n"));
       const Status made = prepare(run, start, instance);
       if (made.ok()) return write_file_atomic(words.ready, "\n");
-      const nlohmann::json page = {{"code", static_cast<unsigned>(made.code())},
-                                   {"message", made.message()}};
-      SS_RETURN_IF_ERROR(write_file_atomic(words.failed, json_text(page) + "\n"));
+      const nlohmann::json document = {{"code", static_cast<unsigned>(made.code())},
+                                       {"message", made.message()}};
+      SS_RETURN_IF_ERROR(write_file_atomic(words.failed, json_text(document) + "\n"));
       return made;
     }
     if (auto taken = lock_run(run); taken.ok())
@@ -108,10 +108,10 @@ Status fit_tasks(RunStart& start, const slurm::Task& task) {
   return {};
 }
 
-void follow_signals(Keeper& keeper, int& passed) {
+void follow_signals(AgentLauncher& launcher, int& passed) {
   if (signals <= passed) return;
   ++passed;
-  keeper.signal(last_signal);
+  launcher.signal(last_signal);
 }
 
 }  // namespace
@@ -147,12 +147,12 @@ Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscrib
 
   const int cores = slurm::task_cores(task, usable_cores(),
                                       static_cast<int>(std::thread::hardware_concurrency()));
-  Keeper keeper(run, config, task.instance, threads_per_trainer(config, cores, slots));
-  SS_RETURN_IF_ERROR(keeper.start(task.task));
+  AgentLauncher launcher(run, config, task.instance, threads_per_trainer(config, cores, slots));
+  SS_RETURN_IF_ERROR(launcher.start(task.task));
   std::unique_ptr<RunView> view;
   auto lock_due = Clock::now();
-  for (int passed = 0; keeper.look();) {
-    follow_signals(keeper, passed);
+  for (int passed = 0; launcher.look();) {
+    follow_signals(launcher, passed);
     // While the run lives somebody holds its lock: `status` and other starts go by that.
     if (!lock && Clock::now() >= lock_due) {
       if (auto taken = RunLock::take(run); taken.ok()) lock = taken.take();
@@ -162,22 +162,22 @@ Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscrib
     if (view) view->update();
     std::this_thread::sleep_for(milliseconds(20));  // until the agent or a signal
   }
-  keeper.end_others(config.supervision.shutdown_ms);
+  launcher.end_others(config.supervision.shutdown_ms);
   // What an agent that was killed for good has left on this host.
   const std::string mine = "ss-" + task.instance + "-n" + std::to_string(task.task);
   unlink_shared_memory(mine + ".");
   unlink_shared_memory(mine + "-");
-  int code = keeper.exit_code();
+  int code = launcher.exit_code();
   if (folder_is_gone(run)) {
     std::fprintf(stderr, "simplescale: %s\n", run_is_gone(run).c_str());
     code = exit_code(Code::io);
   } else if (view) {
-    const Status end = view->end(code, keeper.dead(), keeper.reason());
+    const Status end = view->end(code, launcher.dead(), launcher.reason());
     if (!end.ok()) std::fprintf(stderr, "simplescale: %s\n", end.message().c_str());
   } else if (code != 0) {
     std::fprintf(stderr, "simplescale: n%d: %s;%s log is %s/n%d.log\n", task.task,
-                 keeper.reason().empty() ? "ended early" : keeper.reason().c_str(),
-                 keeper.dead().c_str(), run.logs().c_str(), task.task);
+                 launcher.reason().empty() ? "ended early" : launcher.reason().c_str(),
+                 launcher.dead().c_str(), run.logs().c_str(), task.task);
   }
   std::fflush(nullptr);
   if (code < 0) code = exit_code(Code::requeue);

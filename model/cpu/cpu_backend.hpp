@@ -5,7 +5,7 @@
 // How it goes: a unit's rows (tokens) are cut in chunks of kRows that stay in a core's cache from
 // the first product to the last; attention goes by sample and key/value head; a weight's gradient
 // by blocks of its rows over all tokens. What is cut depends on the shape alone and every piece is
-// computed by one thread, so bits do not depend on the number of threads (D1). All memory is taken
+// computed by one thread, so bits do not depend on the number of threads (BACKEND-1). All memory is taken
 // at the start.
 //
 // Letters: N = B*T rows; C = dim; F = hidden; K = kv_heads * head_dim; Q = C + 2K, one row of q, k

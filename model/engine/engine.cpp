@@ -169,7 +169,7 @@ Status Engine::Parts::computed() {
   return {Code::aborted, abort_reason};
 }
 
-/// E5.
+/// ENGINE-5.
 Status Engine::Parts::check_memory(const Hash128& now) {
   damaged = !optimizer->intact(now);
   if (!damaged) return {};
@@ -278,7 +278,7 @@ Result<Verdict> Engine::Parts::vote_on(Ballot& ballot, const Batch& batch, StepR
     ballot.losses.push_back(loss);
   }
   // While the last reductions are under way; as late as can be, so that no damage slips in between.
-  // E2: who votes for this step holds the one before it in host memory.
+  // ENGINE-2: who votes for this step holds the one before it in host memory.
   SS_RETURN_IF_ERROR(optimizer->settle());
   trace::Span hash_span("hash state");
   ballot.state_hash = optimizer->whole_hash();
@@ -381,7 +381,7 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
       adamw.gradient_scale = static_cast<float>(
           std::min(1.0, static_cast<double>(o.grad_clip) / (result.grad_norm + 1e-6)));
     if (p.due(EngineFault::bitflip_gradient)) p.flip_bit();
-    // E5: replicas would find it in the next vote.
+    // ENGINE-5: replicas would find it in the next vote.
     const bool check_source = p.replicate.size() == 1;
     const Status applied =
         p.optimizer->apply(adamw, p.reduce->total(), o.state_timeout_ms, check_source);

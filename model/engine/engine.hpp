@@ -6,27 +6,27 @@
 // Batches come as pointers, results go as values: no files, no clocks but for the breakdown, no
 // logging of steps.
 //
-// E1. Until every rank of the world has voted for a step, nothing of it is written but to buffers.
+// ENGINE-1. Until every rank of the world has voted for a step, nothing of it is written but to buffers.
 //
-// E2. The side of the state that holds step N - 1 is overwritten only after a vote for step N + 1
+// ENGINE-2. The side of the state that holds step N - 1 is overwritten only after a vote for step N + 1
 // in which all took part, so a step that some ranks committed and others did not can be undone
-// (TrainState::rewind). So can a committed step N whose replicas turn out to differ (E4): the vote
+// (TrainState::rewind). So can a committed step N whose replicas turn out to differ (ENGINE-4): the vote
 // that finds it is the one for N + 1, and it fails.
 //
-// E3. The state after a step has the same bits for every layout (groups, shards) of the same
+// ENGINE-3. The state after a step has the same bits for every layout (groups, shards) of the same
 // leaves, whether or not the groups train equally many.
 //
-// E4. Replicas whose states of step N differ in any bit find out in the vote for step N + 1, or in
+// ENGINE-4. Replicas whose states of step N differ in any bit find out in the vote for step N + 1, or in
 // compare_states() where there is none: they compare a 128-bit hash of all of it, made right before
 // the vote. Nobody commits N + 1 then.
 //
-// E5. A committed state of which a bit changes in memory is found by its own rank before the vote
+// ENGINE-5. A committed state of which a bit changes in memory is found by its own rank before the vote
 // for the next step, also without replicas: it is held against the hash made when it was committed.
 // Nobody commits the next step then. In host memory, without replicas, it is held against it once
 // more after the next state has been made of it: that one is not committed by its rank.
 //
-// E6. With device memory the state of step N lies on the device when step() returns, and is being
-// copied to host memory while step N + 1 is computed. The vote for N + 1 waits for the copy, so E2
+// ENGINE-6. With device memory the state of step N lies on the device when step() returns, and is being
+// copied to host memory while step N + 1 is computed. The vote for N + 1 waits for the copy, so ENGINE-2
 // holds for the two sides in host memory. Whoever dies during the copy leaves N - 1 there; N is
 // made again then, unless a replica has it.
 #pragma once
@@ -152,7 +152,7 @@ class Engine {
   /// end of the engine do it, too. At once without device memory, or after compare_states().
   Status settle();
   /// The last step() or compare_states() found that the own committed state is not what was
-  /// committed (E5). It should be forgotten.
+  /// committed (ENGINE-5). It should be forgotten.
   bool damaged() const;
   /// How the replicas differ, if the last step() or compare_states() ended with Code::mismatch
   /// because of their states.

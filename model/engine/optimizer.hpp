@@ -2,7 +2,7 @@
 //
 // Host memory: the state's committed side is the master copy, the update writes the other side.
 // Device memory: the master copy is on the device, and the other side receives a copy of it beside
-// the next step's computation (engine.hpp, E6). Runs on the compute thread.
+// the next step's computation (engine.hpp, ENGINE-6). Runs on the compute thread.
 #pragma once
 
 #include <vector>
@@ -36,7 +36,7 @@ class ShardOptimizer {
   Hash128 whole_hash() const;
   /// The same of what lies in host memory; not while a copy is under way.
   Hash128 copy_hash() const;
-  /// S7: whether that is what was committed. whole_hash: of now.
+  /// STATE-2: whether that is what was committed. whole_hash: of now.
   bool intact(const Hash128& whole_hash) const;
   /// gradient: the own shard's total, fp32, device memory. Writes the new state and commits it as
   /// options.step, with its hash: in host memory at once, with device memory in settle(). deadline
@@ -45,7 +45,7 @@ class ShardOptimizer {
   /// then.
   Status apply(const AdamW& options, const float* gradient, int state_timeout_ms,
                bool check_source);
-  /// Device memory: waits for the copy under way, if any, and commits it in host memory. S1: until
+  /// Device memory: waits for the copy under way, if any, and commits it in host memory. STATE-1: until
   /// then that side holds no step, so who dies before leaves the step before.
   Status settle();
 

@@ -74,7 +74,7 @@ Result<pid_t> spawn(const SpawnOptions& options) {
       prctl(PR_SET_PDEATHSIG, options.death_signal);
       if (getppid() != parent) _exit(127);
     }
-    if (options.deaf)
+    if (options.ignore_signals)
       for (int number : {SIGINT, SIGTERM, SIGUSR1}) signal(number, SIG_IGN);
     sigset_t none;
     sigemptyset(&none);

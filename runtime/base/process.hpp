@@ -24,7 +24,7 @@ struct SpawnOptions {
   int death_signal = 9;         // which: SIGKILL
   int nice = 0;                 // added to ours; see set_nice()
   std::vector<int> cpus;        // on which it runs; empty: ours. See cpu_places.hpp
-  bool deaf = false;            // to SIGINT, SIGTERM and SIGUSR1, from its first moment on
+  bool ignore_signals = false;  // to SIGINT, SIGTERM and SIGUSR1, from its first moment on
   bool signals_wait = false;    // these three stay pending until the program asks for them
 };
 

@@ -12,11 +12,11 @@
 //   crash checkpoints/step-00000100.replaced                           the former one while the
 //   same step is written again
 //
-//   C1 A folder step-N appears by rename, when all its files are on disk: a crash at any byte
+//   CHECKPOINT-1 A folder step-N appears by rename, when all its files are on disk: a crash at any byte
 //   leaves the older ones as
 //      they were.
-//   C2 Every byte of a checkpoint is under a checksum: data per tensor, each header, and the
-//   manifest itself. C3 Any number of shards can be read as any other number.
+//   CHECKPOINT-2 Every byte of a checkpoint is under a checksum: data per tensor, each header, and the
+//   manifest itself. CHECKPOINT-3 Any number of shards can be read as any other number.
 //
 // Threads: the checkpoint writer's thread of a node writes; a Checkpoint belongs to one thread.
 // Must not: touch anything outside the checkpoints folder.

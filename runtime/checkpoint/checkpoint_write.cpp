@@ -76,7 +76,7 @@ Status complete(const std::string& tmp_folder, const CheckpointInfo& info,
   return ops.fsync_folder(tmp_folder);
 }
 
-/// C1: the former folder of the same step stays readable under the name step-N.replaced until the
+/// CHECKPOINT-1: the former folder of the same step stays readable under the name step-N.replaced until the
 /// new one is in place.
 Status move_into_place(const std::string& checkpoints, const std::string& tmp_folder,
                        const std::string& name, FileOps& ops) {

@@ -207,8 +207,7 @@ using Overrides = std::vector<std::string>;
 /// ("--section.key=value"; the leading dashes may be left out), in this order, later wins. Every
 /// error is Code::bad_config and one line with file and line. Values are checked one by one and
 /// against each other as far as no plan is needed (make_plan does the rest).
-Result<LoadedConfig> load_config(const std::string& path,
-                                 const Overrides& overrides = {});
+Result<LoadedConfig> load_config(const std::string& path, const Overrides& overrides = {});
 /// The same from text; `file` names it in messages and is what `base` is relative to.
 Result<LoadedConfig> load_config_text(const std::string& text, const std::string& file,
                                       const Overrides& overrides = {});

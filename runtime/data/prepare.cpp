@@ -52,7 +52,7 @@ class FolderLock {
     const auto deadline = std::chrono::steady_clock::now() + lock_patience;
     while (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       if (errno == EINTR) continue;
-      if (errno != EWOULDBLOCK) return {};  // a file system without locks: P1 and P3 still hold
+      if (errno != EWOULDBLOCK) return {};  // a file system without locks: PREPARE-1 and PREPARE-3 still hold
       if (std::chrono::steady_clock::now() > deadline)
         return Status(Code::deadline,
                       "another process has been preparing " + folder + " for ten minutes");

@@ -1,9 +1,9 @@
 // From text to a prepared folder (manifest.hpp): corpus -> tokenizer -> tokens. Blocks its caller
 // for as long as it takes.
 //
-//   P1 A file under its final name is whole: everything is written beside it and renamed.
-//   P2 A stage's output is kept if what it was made from is unchanged; a folder that is ready costs
-//   a few stat() calls. P3 The same text and options give the same bytes.
+//   PREPARE-1 A file under its final name is whole: everything is written beside it and renamed.
+//   PREPARE-2 A stage's output is kept if what it was made from is unchanged; a folder that is ready costs
+//   a few stat() calls. PREPARE-3 The same text and options give the same bytes.
 #pragma once
 
 #include <cstdint>

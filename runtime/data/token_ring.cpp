@@ -122,7 +122,7 @@ Result<MicroBatch> TokenRings::acquire(uint64_t ring, const BatchKey& key, int t
     if (!in_time)
       return Status(Code::deadline,
                     "no tokens for " + show(key) + " within " + std::to_string(timeout_ms) + " ms");
-    ring_doorbell();  // R2: a consumer before this one may have died between a release and its ring
+    ring_doorbell();  // RING-2: a consumer before this one may have died between a release and its ring
     in_time = futex_wait(r->changed, seen, deadline);
   }
 }
@@ -132,7 +132,7 @@ Status TokenRings::release(uint64_t ring) {
   SS_ASSERT(held_[ring] > 0);
   uint64_t expected = held_[ring] - 1;
   held_[ring] = 0;
-  if (!r->tail.compare_exchange_strong(expected, expected + 1))  // R1
+  if (!r->tail.compare_exchange_strong(expected, expected + 1))  // RING-1
     return Status(Code::aborted, "token ring was reset while a micro-batch was read");
   ring_doorbell();
   return {};

@@ -3,11 +3,11 @@
 // node's filler thread) and one consumer (the trainer's compute thread, another process); the
 // consumer reads in place.
 //
-//   R1 Positions only grow, also over reset(): a slot handed out before a reset cannot be released
-//   after it. R2 No wait depends on the other side living: every wait has a deadline, and a
+//   RING-1 Positions only grow, also over reset(): a slot handed out before a reset cannot be released
+//   after it. RING-2 No wait depends on the other side living: every wait has a deadline, and a
 //   consumer killed at any instruction
 //      leaves a ring that the producer can go on with or reset.
-//   R3 A consumer only gets the generation, step and accumulation it asks for.
+//   RING-3 A consumer only gets the generation, step and accumulation it asks for.
 //
 // Segment: Header (4096 bytes), `rings` RingHeaders (4096 bytes each), then rings x slots slots of
 // slot_bytes(): SlotHeader (64 bytes) and micro_batch_size x (block_size + 1) int32.

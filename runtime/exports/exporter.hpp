@@ -17,7 +17,7 @@ namespace simplescale {
 class Exporter {
  public:
   /// may_write is asked on the thread before anything is written; once it says no, nothing is any
-  /// more (S4: a deposed supervisor). patience_ms: how long the end waits for the disk.
+  /// more (LEAD-1: a deposed supervisor). patience_ms: how long the end waits for the disk.
   Exporter(RunFolder run, Config config, std::function<bool()> may_write,
            int64_t patience_ms = 10'000);
   ~Exporter();  // writes what the records hold by then

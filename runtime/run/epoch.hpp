@@ -9,7 +9,7 @@
 // control/vote-<instance>-<n>-<node>, touched as often. A leader that cannot go on and is
 // outvoted is the one that is cut off; it resigns (leadership.hpp).
 //
-//   S4 At most one supervisor acts: whoever is not the highest epoch of the current instance is
+//   LEAD-1 At most one supervisor acts: whoever is not the highest epoch of the current instance is
 //      deposed (EpochView::deposed) and stops acting, also after being stopped for hours.
 //
 // EpochFiles touches files and may block for as long as the file system does. EpochWatch does so on

@@ -44,42 +44,44 @@ bool until(int64_t patience_ms, int64_t poll_ms, const std::function<bool()>& do
 
 }  // namespace
 
-Meeting::Meeting(std::string folder, int task, int tasks, int64_t patience_ms)
+Rendezvous::Rendezvous(std::string folder, int task, int tasks, int64_t patience_ms)
     : folder_{std::move(folder)},
       task_(task),
       tasks_(tasks),
       patience_ms_(patience_ms),
       poll_ms_(std::clamp<int64_t>(2 * int64_t{tasks}, 20, 2'000)) {}
 
-Result<Meeting> Meeting::come(const std::string& folder, int task, int tasks, int64_t patience_ms) {
-  Meeting meeting(folder, task, tasks, patience_ms);
+Result<Rendezvous> Rendezvous::come(const std::string& folder, int task, int tasks,
+                                    int64_t patience_ms) {
+  Rendezvous rendezvous(folder, task, tasks, patience_ms);
   std::error_code error;
   fs::create_directories(fs::path(folder).parent_path(), error);
   if (error) return Status(Code::io, "cannot make " + folder + ": " + error.message());
   SS_ASSIGN(const bool first, make_alone(folder));
-  const RunFolder& run = meeting.folder_;
+  const RunFolder& run = rendezvous.folder_;
   if (first) {
     fs::create_directories(run.control(), error);
     if (error) return Status(Code::io, "cannot make " + run.control() + ": " + error.message());
     SS_RETURN_IF_ERROR(make_run_key(run));
-  } else if (!until(patience_ms, meeting.poll_ms_, [&] { return fs::exists(run.key(), error); })) {
+  } else if (!until(patience_ms, rendezvous.poll_ms_,
+                    [&] { return fs::exists(run.key(), error); })) {
     return Status(Code::deadline, "whoever made " + folder + " has made no key in it");
   }
-  return meeting;
+  return rendezvous;
 }
 
-std::string Meeting::path(const std::string& stage, int task) const {
+std::string Rendezvous::path(const std::string& stage, int task) const {
   return folder_.path + "/" + stage + "/" + std::to_string(task);
 }
 
-Status Meeting::tell(const std::string& stage, const nlohmann::json& page) const {
+Status Rendezvous::tell(const std::string& stage, const nlohmann::json& document) const {
   std::error_code error;
   fs::create_directories(folder_.path + "/" + stage, error);
   if (error) return Status(Code::io, folder_.path + "/" + stage + ": " + error.message());
-  return write_file_atomic(path(stage, task_), json_text(page));
+  return write_file_atomic(path(stage, task_), json_text(document));
 }
 
-std::set<int> Meeting::tasks_at(const std::string& stage) const {
+std::set<int> Rendezvous::tasks_at(const std::string& stage) const {
   std::set<int> tasks;
   std::error_code error;
   for (fs::directory_iterator entry(folder_.path + "/" + stage, error), end; !error && entry != end;
@@ -93,8 +95,8 @@ std::set<int> Meeting::tasks_at(const std::string& stage) const {
   return tasks;
 }
 
-std::set<int> Meeting::wait(const std::string& stage,
-                            const std::function<void(const std::set<int>&)>& missing) const {
+std::set<int> Rendezvous::wait(const std::string& stage,
+                               const std::function<void(const std::set<int>&)>& missing) const {
   std::set<int> all;
   for (int task = 0; stage == kHere && task < tasks_; ++task) all.insert(task);
   const auto begin = Clock::now();
@@ -115,33 +117,33 @@ std::set<int> Meeting::wait(const std::string& stage,
   return there;
 }
 
-nlohmann::json Meeting::told(const std::string& stage, int task) const {
+nlohmann::json Rendezvous::told(const std::string& stage, int task) const {
   const auto text = read_text(path(stage, task));
-  const auto page = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
-  return page.is_discarded() ? nlohmann::json() : page;
+  const auto document = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
+  return document.is_discarded() ? nlohmann::json() : document;
 }
 
-bool Meeting::concludes() const {
+bool Rendezvous::concludes() const {
   const auto alone = make_alone(folder_.path + "/claimed");
   return alone.ok() && *alone;
 }
 
-Status Meeting::conclude(const nlohmann::json& page) const {
-  return write_file_atomic(folder_.path + "/conclusion", json_text(page));
+Status Rendezvous::conclude(const nlohmann::json& document) const {
+  return write_file_atomic(folder_.path + "/conclusion", json_text(document));
 }
 
-Result<nlohmann::json> Meeting::conclusion() const {
+Result<nlohmann::json> Rendezvous::conclusion() const {
   const std::string file = folder_.path + "/conclusion";
   std::error_code error;
   if (!until(patience_ms_, poll_ms_, [&] { return fs::exists(file, error); }))
     return Status(Code::deadline, "the task that was to sum up has not done so");
   SS_ASSIGN(const std::string text, read_text(file));
-  auto page = nlohmann::json::parse(text, nullptr, false);
-  if (!page.is_object()) return Status(Code::bad_data, file + " is damaged");
-  return page;
+  auto document = nlohmann::json::parse(text, nullptr, false);
+  if (!document.is_object()) return Status(Code::bad_data, file + " is damaged");
+  return document;
 }
 
-void Meeting::leave(bool concluded, const std::set<int>& others) const {
+void Rendezvous::leave(bool concluded, const std::set<int>& others) const {
   std::error_code error;
   fs::remove(path(kHere, task_), error);
   if (!concluded) return;

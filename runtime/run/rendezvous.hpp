@@ -2,7 +2,7 @@
 // them see, and tell each other how far they are, stage by stage. No task is needed by the others:
 // whoever does not come, or does not get to a stage, is missed at a deadline.
 //
-//   FOLDER/control/key        of this meeting; who reads it may connect to the others (run_key.hpp)
+//   FOLDER/control/key        of this rendezvous; who reads it may connect to the others (run_key.hpp)
 //   FOLDER/STAGE/TASK         what a task told at a stage, in JSON
 //   FOLDER/claimed            made by the one task that concludes
 //   FOLDER/conclusion         what it said
@@ -21,16 +21,17 @@
 
 namespace simplescale {
 
-class Meeting {
+class Rendezvous {
  public:
   /// Makes the folder with a fresh key in it, or waits for whoever does. folder: one that no other
   /// start uses. patience_ms: of each wait. io: cannot be written; deadline: no key was made.
-  static Result<Meeting> come(const std::string& folder, int task, int tasks, int64_t patience_ms);
+  static Result<Rendezvous> come(const std::string& folder, int task, int tasks,
+                                 int64_t patience_ms);
 
   /// Where the key lies.
   const RunFolder& folder() const { return folder_; }
 
-  Status tell(const std::string& stage, const nlohmann::json& page) const;
+  Status tell(const std::string& stage, const nlohmann::json& document) const;
   /// Waits until all who have come, which at the first stage is everybody, have told this one.
   /// Those who have, at the latest when patience is over. missing: told once, early in a long wait,
   /// who is waited for.
@@ -41,7 +42,7 @@ class Meeting {
 
   /// Whether it is this task that concludes; true for one.
   bool concludes() const;
-  Status conclude(const nlohmann::json& page) const;
+  Status conclude(const nlohmann::json& document) const;
   /// deadline: nobody has concluded.
   Result<nlohmann::json> conclusion() const;
   /// By everybody at the end; who has concluded waits a moment for those of `others` that are still
@@ -49,7 +50,7 @@ class Meeting {
   void leave(bool concluded, const std::set<int>& others) const;
 
  private:
-  Meeting(std::string folder, int task, int tasks, int64_t patience_ms);
+  Rendezvous(std::string folder, int task, int tasks, int64_t patience_ms);
   std::string path(const std::string& stage, int task) const;
   std::set<int> tasks_at(const std::string& stage) const;
 

@@ -27,7 +27,7 @@ using Parallel = std::function<void(size_t tasks, const std::function<void(size_
 /// hash128 over the hashes of the blocks of params, exp_avg and exp_avg_sq, in this order.
 Hash128 state_hash(const TrainState::Side& side, const Parallel& parallel = {});
 
-/// S7: a side that is pinned, or that nobody writes, is what was committed. mismatch: it is not. A
+/// STATE-2: a side that is pinned, or that nobody writes, is what was committed. mismatch: it is not. A
 /// side whose hash is not known passes.
 Status check_side(TrainState& state, int side, const Parallel& parallel = {});
 /// The same for a copy of the state of `step` that lies elsewhere; `hash` came with it.

@@ -21,7 +21,7 @@ namespace simplescale {
 Status send_state(Collective& c, TrainState& mine, uint64_t step);
 /// Rank 0: a copy that lies elsewhere, as that of a peer. hash: what was committed; zero: not
 /// known. bad_data: a receiver got something else (it says so, too). mismatch: the copy is not what
-/// was committed (S7); all receivers find that out, too. aborted, deadline, unavailable: of the
+/// was committed (STATE-2); all receivers find that out, too. aborted, deadline, unavailable: of the
 /// communicator.
 Status send_state(Collective& c, const TrainState::Side& copy, uint64_t step,
                   const Hash128& hash = {});

@@ -2,8 +2,8 @@
 // side, writes the other, and commit() flips: a snapshot of every step without a copy, which
 // survives the death of the trainer.
 //
-//   S1 The committed side is never written. A writer that dies leaves it whole.
-//   S7 With a side goes the hash of what was committed (state_hash.hpp): whoever uses a copy checks
+//   STATE-1 The committed side is never written. A writer that dies leaves it whole.
+//   STATE-2 With a side goes the hash of what was committed (state_hash.hpp): whoever uses a copy checks
 //      it. And the generation in which it was made: a copy of a step that was undone and made again
 //      is not taken for the new one.
 //

@@ -8,11 +8,11 @@ A reference run makes the same steps undisturbed. The faulted one gets a fault e
 random moment of the step; sometimes a second one while the first is being recovered from. If the whole run ends in a way
 that asks to be started again (all agents gone), it is, as a user would. At the end:
 
-    S1 no committed step was made again, but after everything was killed, or where an event says why (no newer state is left)
-    S2 `verify`: each sample exactly once in the committed history
-    S3 the digests are equal
-    S4 no generation was given out twice
-    S5 nothing took longer than its deadline, no process is left
+    JOB-1 no committed step was made again, but after everything was killed, or where an event says why (no newer state is left)
+    JOB-2 `verify`: each sample exactly once in the committed history
+    JOB-6 the digests are equal
+    GEN-2 no generation was given out twice
+    JOB-4 nothing took longer than its deadline, no process is left
 
 Prints one line a fault, a JSON summary at the end; a failure prints the command that repeats it, and keeps the folder.
 """
@@ -255,7 +255,7 @@ class Chaos:
             if now != seen:
                 seen, since = now, time.monotonic()
             if time.monotonic() - since > DEADLINE_S:
-                raise Broken(f"S5: no step for {DEADLINE_S} s after step {seen}, while waiting for {what}")
+                raise Broken(f"JOB-4: no step for {DEADLINE_S} s after step {seen}, while waiting for {what}")
             time.sleep(0.02)
         return True
 
@@ -304,24 +304,24 @@ class Chaos:
             hit(pid, signal.SIGCONT)
         digest = lambda run: subprocess.run([PROGRAM, "digest", run], capture_output=True, text=True, check=True).stdout.splitlines()[-1]
         if digest(self.run) != digest(reference):
-            raise Broken("S3: the digests differ")
+            raise Broken("JOB-6: the digests differ")
         done = subprocess.run([PROGRAM, "verify", self.run], capture_output=True, text=True)
         right = done.returncode == 0 or self.only_damaged_on_purpose(done.stdout)
         if not right or "each sample exactly once" not in done.stdout:
-            raise Broken(f"S2: verify says {done.stdout}{done.stderr}")
+            raise Broken(f"JOB-2: verify says {done.stdout}{done.stderr}")
         metrics = lines(self.run / "metrics.jsonl")
         excuses = [e["time"] for e in lines(self.run / "events.jsonl") if e["kind"] in ("steps_undone", "started")]
         again = [(a["step"], b["step"]) for a, b in zip(metrics, metrics[1:])
                  if b["step"] != a["step"] + 1 and not any(a["time"] <= t <= b["time"] for t in excuses)]
         if again:
-            raise Broken(f"S1: steps were made again, and no event says why: {again}")
+            raise Broken(f"JOB-1: steps were made again, and no event says why: {again}")
         joined = [e["generation"] for e in lines(self.run / "events.jsonl") if e["kind"] in ("joined", "layout_changed")]
         if len(joined) != len(set(joined)):
-            raise Broken(f"S4: generations given out twice: {joined}")
+            raise Broken(f"GEN-2: generations given out twice: {joined}")
         end = time.monotonic() + 30
         while leftovers(self.run):
             if time.monotonic() > end:
-                raise Broken(f"S5: processes are left: {leftovers(self.run)}")
+                raise Broken(f"JOB-4: processes are left: {leftovers(self.run)}")
             time.sleep(0.1)
 
 

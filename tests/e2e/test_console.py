@@ -267,26 +267,26 @@ class Console(Case):
         one, two = self.open(run), self.open(run)
         one.command("status")
         two.command("status")
-        boss = status(run)["supervisor"]
-        os.kill(boss["pid"], signal.SIGKILL)
+        supervisor = status(run)["supervisor"]
+        os.kill(supervisor["pid"], signal.SIGKILL)
         # Both find the next one, whatever they are in the middle of.
         self.assertIn("supervisor on", one.command("tree"))
         self.assertIn("n1", two.command("nodes"))
-        self.wait_for(lambda: status(run)["supervisor"]["pid"] != boss["pid"] and status(run)["standby"], "the next supervisor and its standby")
+        self.wait_for(lambda: status(run)["supervisor"]["pid"] != supervisor["pid"] and status(run)["standby"], "the next supervisor and its standby")
         # One that is stopped in mid-command: a question is asked again, an action is not.
-        boss = status(run)["supervisor"]
-        os.kill(boss["pid"], signal.SIGSTOP)
-        self.wait_for(lambda: all(t.read_text().rpartition(")")[2].split()[0] == "T" for t in pathlib.Path(f"/proc/{boss['pid']}/task").glob("*/stat")),
+        supervisor = status(run)["supervisor"]
+        os.kill(supervisor["pid"], signal.SIGSTOP)
+        self.wait_for(lambda: all(t.read_text().rpartition(")")[2].split()[0] == "T" for t in pathlib.Path(f"/proc/{supervisor['pid']}/task").glob("*/stat")),
                       "all its threads to stop")
         one.type("tree\r")
         two.type("pause\r")
         one.expect("\n")
-        self.assertIn(f"supervisor on {'n0' if boss['node'] == 'n1' else 'n1'}", one.expect(")> "))
+        self.assertIn(f"supervisor on {'n0' if supervisor['node'] == 'n1' else 'n1'}", one.expect(")> "))
         two.expect("\n")
         self.assertIn("is not known", two.expect(")> "))
-        os.kill(boss["pid"], signal.SIGCONT)
+        os.kill(supervisor["pid"], signal.SIGCONT)
         self.assertIn("training", one.command("status"))
-        self.wait_for(lambda: status(run)["supervisor"]["pid"] != boss["pid"] and status(run)["standby"], "a standby of the next")
+        self.wait_for(lambda: status(run)["supervisor"]["pid"] != supervisor["pid"] and status(run)["standby"], "a standby of the next")
         self.assertIn("injected", self.command("console", run, "-c", "inject kill_supervisor"))
         self.wait_for(lambda: len(events(run, "took_over")) >= 3, "the third takeover")
         if status(run)["paused"]:

@@ -114,7 +114,7 @@ TEST_SUITE("backend") {
         }
   }
 
-  TEST_CASE("backend: D1: bits do not depend on the number of threads") {
+  TEST_CASE("backend: BACKEND-1: bits do not depend on the number of threads") {
     for (const ModelShape& shape : {kMicro, kMini, kOdd, kNarrowVocab})
       for (DType dtype : {DType::f32, DType::bf16}) {
         const TestModel m(shape, shape == kOdd ? 5 : 3);

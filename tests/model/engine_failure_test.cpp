@@ -109,7 +109,7 @@ TEST_SUITE("engine_failure") {
           "step 5: group 0: trainer 0: holds step 2, cannot make step 5");
   }
 
-  TEST_CASE("engine: E4, a bit that differs between replicas is found in the next vote") {
+  TEST_CASE("engine: ENGINE-4, a bit that differs between replicas is found in the next vote") {
     for (const int groups : {2, 3}) {
       for (int damaged = 0; damaged < 3; ++damaged) {  // parameters, exp_avg, exp_avg_sq
         World world(options_for(3), groups, 2);
@@ -148,7 +148,7 @@ TEST_SUITE("engine_failure") {
   }
 
   TEST_CASE(
-      "engine: E5, a bit that changes in memory is found by its rank, also without replicas") {
+      "engine: ENGINE-5, a bit that changes in memory is found by its rank, also without replicas") {
     for (const int groups : {1, 2}) {
       World world(options_for(2), groups, 2);
       world.initialize();
@@ -183,7 +183,7 @@ TEST_SUITE("engine_failure") {
   }
 
   TEST_CASE(
-      "engine: E4, a bit flipped in one reduced gradient, after the vote and at the very end") {
+      "engine: ENGINE-4, a bit flipped in one reduced gradient, after the vote and at the very end") {
     for (const bool host : {true, false}) {
       World world(options_for(4), 2, 2, fake_backends(host));
       world.initialize();
@@ -236,7 +236,7 @@ TEST_SUITE("engine_failure") {
     });
   }
 
-  TEST_CASE("engine: E6, with device memory the vote for the next step waits for the copy") {
+  TEST_CASE("engine: ENGINE-6, with device memory the vote for the next step waits for the copy") {
     for (const int groups : {1, 2}) {
       World world(options_for(2), groups, 2, fake_backends(false));
       world.initialize();
@@ -267,7 +267,7 @@ TEST_SUITE("engine_failure") {
     }
   }
 
-  TEST_CASE("engine: E6, who dies during the copy leaves the step before, whole") {
+  TEST_CASE("engine: ENGINE-6, who dies during the copy leaves the step before, whole") {
     const EngineOptions options = options_for(2);
     World world(options, 1, 2, fake_backends(false));
     world.initialize();
@@ -295,7 +295,7 @@ TEST_SUITE("engine_failure") {
     CHECK(next.digest() == undisturbed(options, 1, 2, 4));
   }
 
-  TEST_CASE("engine: E5, a copy that was damaged before the device got it is found by its rank") {
+  TEST_CASE("engine: ENGINE-5, a copy that was damaged before the device got it is found by its rank") {
     World world(options_for(2), 1, 2, fake_backends(false));
     world.initialize();
     world.train(1, 2);
@@ -444,7 +444,7 @@ TEST_SUITE("engine_failure") {
   }
 
   TEST_CASE(
-      "engine: E2, a step that only some ranks committed is undone and made again with the same "
+      "engine: ENGINE-2, a step that only some ranks committed is undone and made again with the same "
       "bits") {
     const EngineOptions options = options_for(6);
     World world(options, 2, 2);

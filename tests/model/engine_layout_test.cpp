@@ -53,7 +53,7 @@ void check_same(const Outcome& a, const Outcome& b) {
 }  // namespace
 
 TEST_SUITE("engine_layout") {
-  TEST_CASE("engine: E3, every layout of the same leaves has the same bits") {
+  TEST_CASE("engine: ENGINE-3, every layout of the same leaves has the same bits") {
     const int leaves = 144;
     const Outcome expected =
         outcome(options_for(leaves, {1, 1}, Sharding::no_shard, DType::f32, false), {1, 1}, 3,
@@ -74,7 +74,7 @@ TEST_SUITE("engine_layout") {
   }
 
   TEST_CASE(
-      "engine: E3 holds for every strategy, both precisions, tied embeddings, host and device "
+      "engine: ENGINE-3 holds for every strategy, both precisions, tied embeddings, host and device "
       "memory") {
     const int leaves = 12;
     for (DType precision : {DType::f32, DType::bf16}) {
@@ -112,7 +112,7 @@ TEST_SUITE("engine_layout") {
     }
   }
 
-  TEST_CASE("engine: E3 holds when the rows of a step do not divide among the groups") {
+  TEST_CASE("engine: ENGINE-3 holds when the rows of a step do not divide among the groups") {
     for (const DType precision : {DType::f32, DType::bf16}) {
       for (const int rows : {3, 4, 7, 13}) {
         for (const int shards : {1, 2, 3}) {

@@ -176,7 +176,7 @@ TEST_SUITE("state_transfer") {
     }
   }
 
-  TEST_CASE("transfer: S7, a source that is not what was committed is found by everybody") {
+  TEST_CASE("transfer: STATE-2, a source that is not what was committed is found by everybody") {
     for (const bool known : {true, false}) {
       std::vector<TrainState> states;
       for (int i = 0; i < 3; ++i) states.push_back(new_state(1));

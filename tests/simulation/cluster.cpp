@@ -74,7 +74,7 @@ void Cluster::run() {
     what();
     ++events;
     invariants->after_event();
-    if (events > events_max) throw Broken{"S5", "events without end"};
+    if (events > events_max) throw Broken{"JOB-4", "events without end"};
   }
   invariants->at_end();
 }
@@ -114,47 +114,49 @@ void Cluster::send(int node, int direction, Message what) {
 void Cluster::pump(int node, int direction, uint64_t id) {
   Node& n = nodes[node];
   if (n.link.id != id || !n.link.up) return;
-  Boss& boss = *n.link.boss;
-  const bool stuck = direction == 0 ? !reachable(node, boss.host) || boss.hung_until > now ||
-                                          hung(nodes[boss.host])
-                                    : !reachable(boss.host, node) || hung(n);
+  Supervisor& supervisor = *n.link.supervisor;
+  const bool stuck = direction == 0
+                         ? !reachable(node, supervisor.host) || supervisor.hung_until > now ||
+                               hung(nodes[supervisor.host])
+                         : !reachable(supervisor.host, node) || hung(n);
   if (stuck) {
     at(20 * ms, [this, node, direction, id] { pump(node, direction, id); });
     return;
   }
-  if (direction == 0 ? !boss.up : !n.up) return;
+  if (direction == 0 ? !supervisor.up : !n.up) return;
   Message what = std::move(n.link.queue[direction].front());
   n.link.queue[direction].pop_front();
   what();
 }
 
 /// The agent notices now; the supervisor a little before or after.
-void Cluster::break_link(int node, bool boss_knows_at_once) {
+void Cluster::break_link(int node, bool supervisor_knows_at_once) {
   Link& link = nodes[node].link;
   if (!link.up) return;
   link.up = false;
   for (auto& queue : link.queue) queue.clear();
   nodes[node].alone_since = now;
-  Boss* boss = link.boss;
+  Supervisor* supervisor = link.supervisor;
   const uint64_t id = link.id;
   if (noting())
-    note(nodes[node].name + ": its link to supervisor " + std::to_string(boss->epoch) + " breaks");
-  at(boss_knows_at_once ? random.between(1, 20) * ms : random.between(1, 400) * ms,
-     [this, node, boss, id] { notice_loss(node, boss, id); });
+    note(nodes[node].name + ": its link to supervisor " + std::to_string(supervisor->epoch) +
+         " breaks");
+  at(supervisor_knows_at_once ? random.between(1, 20) * ms : random.between(1, 400) * ms,
+     [this, node, supervisor, id] { notice_loss(node, supervisor, id); });
   at(random.between(1, 50) * ms, [this, node] { seek(node); });
 }
 
 /// The supervisor's end of a broken link.
-void Cluster::notice_loss(int node, Boss* boss, uint64_t id) {
-  if (!boss->up) return;
-  if (boss->hung_until > now || hung(nodes[boss->host])) {
-    at(20 * ms, [this, node, boss, id] { notice_loss(node, boss, id); });
+void Cluster::notice_loss(int node, Supervisor* supervisor, uint64_t id) {
+  if (!supervisor->up) return;
+  if (supervisor->hung_until > now || hung(nodes[supervisor->host])) {
+    at(20 * ms, [this, node, supervisor, id] { notice_loss(node, supervisor, id); });
     return;
   }
-  auto found = boss->links.find(node);
-  if (found == boss->links.end() || found->second != id) return;
-  boss->links.erase(found);
-  handle(*boss, job::NodeLost{nodes[node].name, "its agent does not answer any more"});
+  auto found = supervisor->links.find(node);
+  if (found == supervisor->links.end() || found->second != id) return;
+  supervisor->links.erase(found);
+  handle(*supervisor, job::NodeLost{nodes[node].name, "its agent does not answer any more"});
 }
 
 /// Links whose ends have not heard each other for too long break.
@@ -162,21 +164,22 @@ void Cluster::check_links() {
   for (int n = 0; n < options.nodes; ++n) {
     Node& node = nodes[n];
     if (!node.up || !node.link.up) continue;
-    const Boss& boss = *node.link.boss;
-    if (!reachable(n, boss.host) || !reachable(boss.host, n) || hung(node) ||
-        hung(nodes[boss.host]) || boss.hung_until > now || !boss.up)
+    const Supervisor& supervisor = *node.link.supervisor;
+    if (!reachable(n, supervisor.host) || !reachable(supervisor.host, n) || hung(node) ||
+        hung(nodes[supervisor.host]) || supervisor.hung_until > now || !supervisor.up)
       break_link(n, false);
   }
 }
 
-bool Cluster::hears(const Boss& boss, int node) const {
-  auto found = boss.links.find(node);
-  return found != boss.links.end() && nodes[node].link.up && nodes[node].link.id == found->second;
+bool Cluster::hears(const Supervisor& supervisor, int node) const {
+  auto found = supervisor.links.find(node);
+  return found != supervisor.links.end() && nodes[node].link.up &&
+         nodes[node].link.id == found->second;
 }
 
-Boss* Cluster::leader() {
-  for (auto& boss : bosses)
-    if (boss->epoch == disk.newest_epoch && boss->up) return boss.get();
+Supervisor* Cluster::leader() {
+  for (auto& supervisor : supervisors)
+    if (supervisor->epoch == disk.newest_epoch && supervisor->up) return supervisor.get();
   return nullptr;
 }
 
@@ -204,12 +207,12 @@ void Cluster::seek(int index) {
     at(node.hung_until - now, [this, index] { seek(index); });
     return;
   }
-  Boss* boss = leader();
-  const bool beats = boss && boss->hung_until <= now && !hung(nodes[boss->host]);
-  if (beats && boss->epoch >= node.epoch && reachable(index, boss->host) &&
-      reachable(boss->host, index)) {
-    node.epoch = boss->epoch;
-    node.link = {boss, ++links_, true, {now, now}, {}};
+  Supervisor* supervisor = leader();
+  const bool beats = supervisor && supervisor->hung_until <= now && !hung(nodes[supervisor->host]);
+  if (beats && supervisor->epoch >= node.epoch && reachable(index, supervisor->host) &&
+      reachable(supervisor->host, index)) {
+    node.epoch = supervisor->epoch;
+    node.link = {supervisor, ++links_, true, {now, now}, {}};
     present(index);
     return;
   }
@@ -225,9 +228,9 @@ void Cluster::seek(int index) {
 /// What a new supervisor has to hear.
 void Cluster::present(int index) {
   Node& node = nodes[index];
-  Boss* boss = node.link.boss;
-  send(index, 0, [this, boss, index, id = node.link.id, pid = node.pid] {
-    node_came(*boss, index, id, pid);
+  Supervisor* supervisor = node.link.supervisor;
+  send(index, 0, [this, supervisor, index, id = node.link.id, pid = node.pid] {
+    node_came(*supervisor, index, id, pid);
   });
   for (int slot = 0; slot < options.trainers; ++slot) {
     const Trainer& t = trainers[index * options.trainers + slot];
@@ -236,28 +239,29 @@ void Cluster::present(int index) {
     job::TrainerUp up{.trainer = t.name, .pid = t.pid, .shard = t.shard};
     for (const StateCopy& copy : t.copies) up.held.push_back(copy.held());
     up.generation = t.idle && !news ? 0 : t.told_generation;
-    to_boss(index, up);
-    if (news) to_boss(index, *t.idle);
-    if (!t.up) to_boss(index, job::TrainerDown{t.name, "it has ended", true});
+    to_supervisor(index, up);
+    if (news) to_supervisor(index, *t.idle);
+    if (!t.up) to_supervisor(index, job::TrainerDown{t.name, "it has ended", true});
     auto g = generations.find(t.told_generation);
     if (g == generations.end() || !g->second->settled || t.told_generation == 0) continue;
-    to_boss(index, job::TrainerReady{t.name, g->first});
+    to_supervisor(index, job::TrainerReady{t.name, g->first});
     if (g->second->stops_now && t.generation == g->first)
-      to_boss(index, job::TrainerFinished{t.name, g->first, g->second->step});
+      to_supervisor(index, job::TrainerFinished{t.name, g->first, g->second->step});
   }
   peer_copies(index);
   for (const StepReport& report : node.reports)
-    send(index, 0, [this, boss, report] { step_done(*boss, report); });
-  if (node.checked) to_boss(index, *node.checked);
+    send(index, 0, [this, supervisor, report] { step_done(*supervisor, report); });
+  if (node.checked) to_supervisor(index, *node.checked);
 }
 
-void Cluster::to_boss(int node, const job::Event& event) {
+void Cluster::to_supervisor(int node, const job::Event& event) {
   if (!nodes[node].link.up) return;
-  send(node, 0, [this, boss = nodes[node].link.boss, event] {
-    if (noting()) note("supervisor " + std::to_string(boss->epoch) + " hears " + text_of(event));
+  send(node, 0, [this, supervisor = nodes[node].link.supervisor, event] {
+    if (noting())
+      note("supervisor " + std::to_string(supervisor->epoch) + " hears " + text_of(event));
     if (old_events_.size() > 40) old_events_.pop_front();
     if (!options.large()) old_events_.push_back(event);
-    handle(*boss, event);
+    handle(*supervisor, event);
   });
 }
 
@@ -272,27 +276,28 @@ void Cluster::report_idle(int index, job::TrainerIdle idle) {
   const bool known = t.idle && t.idle->generation == idle.generation &&
                      idle.fault == job::Fault::none;  // the answer to a fence says less
   if (idle.generation >= t.told_generation && !known) t.idle = idle;
-  to_boss(node, idle);
+  to_supervisor(node, idle);
 }
 
 void Cluster::report_step(int index, StepReport report) {
   Node& node = nodes[index];
   if (!node.up) return;
   if (node.link.up)
-    while (!node.reports.empty() && node.reports.front().step + 2 <= node.link.boss->recorded)
+    while (!node.reports.empty() && node.reports.front().step + 2 <= node.link.supervisor->recorded)
       node.reports.pop_front();
   node.reports.push_back(report);
   if (node.reports.size() > 64) node.reports.pop_front();
   if (!node.link.up) return;
-  send(index, 0,
-       [this, boss = node.link.boss, report = std::move(report)] { step_done(*boss, report); });
+  send(index, 0, [this, supervisor = node.link.supervisor, report = std::move(report)] {
+    step_done(*supervisor, report);
+  });
 }
 
 void Cluster::peer_copies(int index) {
   job::PeerCopies held{nodes[index].name, {}};
   for (const auto& [shard, copy] : nodes[index].peer)
     held.copies.push_back({shard, copy.step, copy.generation});
-  to_boss(index, held);
+  to_supervisor(index, held);
 }
 
 void Cluster::start_trainer(int index, Time delay) {
@@ -313,7 +318,7 @@ void Cluster::start_trainer(int index, Time delay) {
     t.idle.reset();
     job::TrainerUp up{.trainer = t.name, .pid = t.pid, .shard = t.shard};
     for (const StateCopy& copy : t.copies) up.held.push_back(copy.held());
-    to_boss(node_of(index), up);
+    to_supervisor(node_of(index), up);
   });
 }
 
@@ -361,7 +366,7 @@ void Cluster::notice_death(int index, int32_t agent) {
   }
   trainers[index].told_generation = 0;
   trainers[index].idle.reset();
-  to_boss(node, job::TrainerDown{trainers[index].name, "signal 9", true});
+  to_supervisor(node, job::TrainerDown{trainers[index].name, "signal 9", true});
   start_trainer(index,
                 random.chance(70) ? random.between(20, 200) * ms : random.between(1000, 4000) * ms);
 }
@@ -394,12 +399,12 @@ void Cluster::kill_node(int index, Time back_after) {
     t.known = false;
     t.no_restart_until = 0;
   }
-  for (auto& boss : bosses) {
-    if (boss->up && boss->host == index) {
-      boss->up = false;
-      boss_lost(*boss, false);
-    } else if (boss->standby == index) {
-      boss->standby = -1;
+  for (auto& supervisor : supervisors) {
+    if (supervisor->up && supervisor->host == index) {
+      supervisor->up = false;
+      supervisor_lost(*supervisor, false);
+    } else if (supervisor->standby == index) {
+      supervisor->standby = -1;
     }
   }
   break_link(index, true);
@@ -412,15 +417,15 @@ void Cluster::hang_node(int index, Time how_long) {
   if (noting()) note(node.name + ": its agent hangs");
   node.hung_until = std::max(node.hung_until, now + how_long);
   at(silence + random.between(0, 500) * ms, [this] { check_links(); });
-  for (auto& boss : bosses)
-    if (boss->up && boss->host == index) hang_boss(how_long);
+  for (auto& supervisor : supervisors)
+    if (supervisor->up && supervisor->host == index) hang_supervisor(how_long);
 }
 
 void Cluster::kill_standby() {
-  Boss* boss = leader();
-  if (!boss || boss->standby < 0) return;
-  boss->standby = -1;
-  boss->replica.reset();
+  Supervisor* supervisor = leader();
+  if (!supervisor || supervisor->standby < 0) return;
+  supervisor->standby = -1;
+  supervisor->replica.reset();
 }
 
 void Cluster::damage_peer_copy(int index) {
@@ -454,29 +459,29 @@ void Cluster::leave_behind(int index) {
 
 /// What somebody sent long ago comes again.
 void Cluster::replay_stale() {
-  Boss* boss = leader();
-  if (!boss || boss->hung_until > now) return;
+  Supervisor* supervisor = leader();
+  if (!supervisor || supervisor->hung_until > now) return;
   std::vector<job::Event> stale;
   for (const job::Event& event : old_events_) {
     const auto* idle = std::get_if<job::TrainerIdle>(&event);
     const auto* ready = std::get_if<job::TrainerReady>(&event);
     const auto* finished = std::get_if<job::TrainerFinished>(&event);
     // An answer to the last fence carries the generation before it.
-    if ((idle && idle->generation + 1 < boss->job.generation) ||
-        (ready && ready->generation < boss->job.generation) ||
-        (finished && finished->generation < boss->job.generation))
+    if ((idle && idle->generation + 1 < supervisor->job.generation) ||
+        (ready && ready->generation < supervisor->job.generation) ||
+        (finished && finished->generation < supervisor->job.generation))
       stale.push_back(event);
   }
   if (stale.empty()) return;
   const job::Event event = stale[static_cast<size_t>(random.pick(static_cast<int>(stale.size())))];
   if (noting()) note("stale: " + text_of(event));
-  handle(*boss, event);
+  handle(*supervisor, event);
 }
 
 void Cluster::ask(const job::Event& event) {
-  if (Boss* boss = leader(); boss && boss->hung_until <= now) {
+  if (Supervisor* supervisor = leader(); supervisor && supervisor->hung_until <= now) {
     if (noting()) note("asked: " + text_of(event));
-    handle(*boss, event);
+    handle(*supervisor, event);
   }
 }
 

@@ -67,10 +67,10 @@ struct StepReport {
   std::vector<int> trainers;
 };
 
-struct Boss;
+struct Supervisor;
 using Message = std::function<void()>;
 struct Link {
-  Boss* boss = nullptr;  // as the agent sees it
+  Supervisor* supervisor = nullptr;  // as the agent sees it
   uint64_t id = 0;
   bool up = false;
   Time last[2] = {0, 0};  // to the supervisor, to the agent
@@ -118,12 +118,12 @@ struct Generation {
 };
 
 /// A supervisor's process and the standby's of it.
-struct Boss {
+struct Supervisor {
   uint64_t epoch = 0;
   int host = 0;
   bool up = true;
   Time hung_until = 0;
-  job::State job, shadow;  // shadow: fed with the same, to see that decide() is a function (S6)
+  job::State job, shadow;  // shadow: fed with the same, to see that decide() is a function (JOB-5)
   std::map<int, uint64_t> links;  // nodes it hears -> link
   std::set<int> expected;         // nodes that have not come to it yet
   std::map<uint64_t, std::set<int>> pending;
@@ -162,8 +162,8 @@ class Cluster {
   void hang_node(int node, Time how_long);
   /// Messages from `from` to `to` do not pass; -1: nobody's.
   void block(int from, int to, bool blocked);
-  void kill_boss();
-  void hang_boss(Time how_long);
+  void kill_supervisor();
+  void hang_supervisor(Time how_long);
   void kill_standby();
   void damage_peer_copy(int node);
   /// Cut off while a step is applied; the others get on slowly and fail again about when it is
@@ -179,7 +179,7 @@ class Cluster {
   Disk disk;
   std::vector<Node> nodes;
   std::vector<Trainer> trainers;
-  std::vector<std::unique_ptr<Boss>> bosses;
+  std::vector<std::unique_ptr<Supervisor>> supervisors;
   std::map<uint64_t, std::shared_ptr<Generation>> generations;
   std::map<std::string, uint64_t> faults;  // by kind
   std::map<std::string, int> node_index, trainer_index;
@@ -196,25 +196,25 @@ class Cluster {
   void at(Time delay, Message what);
   void note(const std::string& text);
   bool noting() const { return options.remember || options.verbose; }
-  Boss* leader();  // of the highest epoch, if its process is up
+  Supervisor* leader();  // of the highest epoch, if its process is up
   bool reachable(int from, int to) const;
   bool hung(const Node& node) const { return node.hung_until > now; }
   int node_of(int trainer) const { return trainer / options.trainers; }
-  bool hears(const Boss& boss, int node) const;
+  bool hears(const Supervisor& supervisor, int node) const;
 
  private:
   // cluster.cpp: links, agents
   void send(int node, int direction, Message what);
   void pump(int node, int direction, uint64_t id);
-  void break_link(int node, bool boss_knows_at_once);
-  void notice_loss(int node, Boss* boss, uint64_t id);
+  void break_link(int node, bool supervisor_knows_at_once);
+  void notice_loss(int node, Supervisor* supervisor, uint64_t id);
   void notice_death(int trainer, int32_t agent);
   void check_links();
   void seek(int node);
   void present(int node);
   void start_agent(int node);
   void start_trainer(int trainer, Time delay);
-  void to_boss(int node, const job::Event& event);
+  void to_supervisor(int node, const job::Event& event);
   void report_idle(int trainer, job::TrainerIdle idle);
   void report_step(int node, StepReport report);
   void to_trainer(int trainer, Time delay, Message what);
@@ -240,19 +240,19 @@ class Cluster {
   void fence(int trainer, uint64_t generation);
   bool together(const Generation& g, bool& hung) const;
 
-  // bosses.cpp: what stands around decide()
+  // supervisors.cpp: what stands around decide()
   void claim(int host, std::optional<job::State> from, uint64_t sequence);
-  void boss_lost(Boss& boss, bool silent);
-  void tick(Boss& boss);
-  void handle(Boss& boss, const job::Event& event);
-  void submit(Boss& boss, std::vector<job::Action> actions);
-  void act(Boss& boss, uint64_t sequence);
-  void carry_out(Boss& boss, const job::Action& action);
-  void command(Boss& boss, int node, const char* what, std::function<void()> effect);
-  void node_came(Boss& boss, int node, uint64_t link, int32_t pid);
-  void step_done(Boss& boss, const StepReport& report);
+  void supervisor_lost(Supervisor& supervisor, bool silent);
+  void tick(Supervisor& supervisor);
+  void handle(Supervisor& supervisor, const job::Event& event);
+  void submit(Supervisor& supervisor, std::vector<job::Action> actions);
+  void act(Supervisor& supervisor, uint64_t sequence);
+  void carry_out(Supervisor& supervisor, const job::Action& action);
+  void command(Supervisor& supervisor, int node, const char* what, std::function<void()> effect);
+  void node_came(Supervisor& supervisor, int node, uint64_t link, int32_t pid);
+  void step_done(Supervisor& supervisor, const StepReport& report);
   void published(uint64_t step);
-  void plant(Boss& boss, const job::Event& event, job::Decision& decision);
+  void plant(Supervisor& supervisor, const job::Event& event, job::Decision& decision);
 
   struct Due {
     Time time;

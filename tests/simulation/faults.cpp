@@ -166,19 +166,19 @@ const Kind kinds[] = {
      }},
     {"kill_supervisor", 8,
      [](Cluster& c) -> Time {
-       c.kill_boss();
+       c.kill_supervisor();
        return 0;
      }},
     {"kill_supervisor_and_standby", 4,
      [](Cluster& c) -> Time {
        c.kill_standby();
-       c.kill_boss();
+       c.kill_supervisor();
        return 0;
      }},
     {"hang_supervisor", 6,
      [](Cluster& c) -> Time {
        const Time time = c.random.between(200, 6000) * ms;
-       c.hang_boss(time);
+       c.hang_supervisor(time);
        return time;
      }},
     {"pause", 2,
@@ -192,12 +192,12 @@ const Kind kinds[] = {
      }},
     {"diagnosis", 3,
      [](Cluster& c) -> Time {
-       job::DiagnoseRequested wish{{}, "somebody"};
+       job::DiagnoseRequested request{{}, "somebody"};
        const bool all = c.random.chance(50);
        const int one = any_node(c);
        for (int n = 0; n < c.options.nodes; ++n)
-         if (all || n == one) wish.nodes.push_back(c.nodes[n].name);
-       c.ask(wish);
+         if (all || n == one) request.nodes.push_back(c.nodes[n].name);
+       c.ask(request);
        return 5 * second;
      }},
     {"drain", 3,

@@ -26,39 +26,40 @@ void Invariants::after_event() {
   if (c_.now < c_.quiet_at || c_.now < looked_at_ + second) return;
   if (looked_at_ < c_.quiet_at) progress_at_ = c_.now;
   looked_at_ = c_.now;
-  require(c_.now - progress_at_ < patience, "S5",
+  require(c_.now - progress_at_ < patience, "JOB-4",
           "no step for " + number(static_cast<uint64_t>(patience / second)) +
               " s although all faults have ended; the newest is " + number(committed_));
   // A node that is there and not drained must not be left out for ever.
-  for (const auto& boss : c_.bosses) {
-    if (!boss->up || boss->epoch != c_.disk.newest_epoch) continue;
-    for (const auto& [name, node] : boss->job.nodes) {
+  for (const auto& supervisor : c_.supervisors) {
+    if (!supervisor->up || supervisor->epoch != c_.disk.newest_epoch) continue;
+    for (const auto& [name, node] : supervisor->job.nodes) {
       if (node.state != job::NodeState::suspect && node.state != job::NodeState::absent &&
           node.state != job::NodeState::lost) {
         suspect_since_[name] = c_.now;
         continue;
       }
       Time& since = suspect_since_.try_emplace(name, c_.now).first->second;
-      require(c_.now - since < patience / 3, "S5",
+      require(c_.now - since < patience / 3, "JOB-4",
               name + " is " + job::to_string(node.state) + " for ever: " + node.reason);
     }
   }
 }
 
 void Invariants::at_end() {
-  require(c_.ended.has_value(), "S5", "nothing happens any more");
-  require(!c_.ended->reason.empty(), "S6", "the run ends without a reason");
+  require(c_.ended.has_value(), "JOB-4", "nothing happens any more");
+  require(!c_.ended->reason.empty(), "JOB-5", "the run ends without a reason");
   if (c_.ended->exit == Code::mismatch) return;
-  const Boss* boss = nullptr;
-  for (const auto& b : c_.bosses)
-    if (b->epoch == c_.disk.newest_epoch) boss = b.get();
-  if (c_.ended->exit == Code::ok && !boss->job.stop_requested)
-    require(committed_ == c_.options.steps, "S2",
+  const Supervisor* supervisor = nullptr;
+  for (const auto& b : c_.supervisors)
+    if (b->epoch == c_.disk.newest_epoch) supervisor = b.get();
+  if (c_.ended->exit == Code::ok && !supervisor->job.stop_requested)
+    require(committed_ == c_.options.steps, "JOB-2",
             "finished after step " + number(committed_) + ": " + c_.ended->reason);
   if (c_.ended->exit == Code::ok || c_.now < c_.quiet_at + 30 * second) return;
   size_t fit = 0;
-  for (const auto& [name, node] : boss->job.nodes) fit += node.state != job::NodeState::drained;
-  require(fit < static_cast<size_t>(c_.options.cell_nodes), "S5",
+  for (const auto& [name, node] : supervisor->job.nodes)
+    fit += node.state != job::NodeState::drained;
+  require(fit < static_cast<size_t>(c_.options.cell_nodes), "JOB-4",
           "gave up although enough nodes are there: " + c_.ended->reason);
 }
 
@@ -71,13 +72,13 @@ void Invariants::wrote(const Generation& g, uint64_t step) {
 
 void Invariants::committed(const Generation& g, uint64_t step) {
   const size_t ranks = written_[{g.number, step}];
-  require(ranks == g.trainers, "S2",
+  require(ranks == g.trainers, "JOB-2",
           "step " + number(step) + " counts after " + number(ranks) + " of " + number(g.trainers) +
               " ranks have applied it");
   std::erase_if(written_,
                 [&](const auto& w) { return w.first.first == g.number && w.first.second < step; });
   auto [known, first] = by_generation_.try_emplace(g.number, g.begun_at);
-  require(step == known->second + 1, "S2",
+  require(step == known->second + 1, "JOB-2",
           "generation " + number(g.number) + " commits step " + number(step) + " after step " +
               number(known->second));
   known->second = step;
@@ -106,11 +107,11 @@ void Invariants::settled(const Generation& g) {
     const StateCopy* copy = nullptr;
     for (const StateCopy& have : t.copies)
       if (have.shard == m.shard && have.step == g.begun_at) copy = &have;
-    require(copy && copy == &t.copies.back(), "S3",
+    require(copy && copy == &t.copies.back(), "JOB-3",
             t.name + " begins generation " + number(g.number) + " without shard " +
                 number(m.shard) + " at step " + number(g.begun_at));
     if (const auto made = made_.find(g.begun_at); made != made_.end() && g.number == joined_)
-      require(copy->made == made->second, "S3",
+      require(copy->made == made->second, "JOB-3",
               t.name + " begins generation " + number(g.number) + " with step " +
                   number(g.begun_at) + " as generation " + number(copy->made) +
                   " made it, before generation " + number(made->second) + " made it again");
@@ -120,7 +121,7 @@ void Invariants::settled(const Generation& g) {
         (copy->content ^ content_of(copy->shard, copy->step, copy->made)) >> 8;
     const bool undetected = difference > 0 && difference <= c_.wrong_made &&
                             copy->content == copy->checksum && !detected_.contains(copy->content);
-    require(undetected, "S3",
+    require(undetected, "JOB-3",
             t.name + " begins generation " + number(g.number) + " with a wrong state of shard " +
                 number(m.shard) + " at step " + number(g.begun_at));
   }
@@ -131,13 +132,13 @@ void Invariants::settled(const Generation& g) {
     for (uint64_t row = range.first; row < range.first + range.count; ++row)
       trained[row * shards + place.second] += count;
   }
-  require(std::ranges::all_of(trained, [](int n) { return n == 1; }), "S2",
+  require(std::ranges::all_of(trained, [](int n) { return n == 1; }), "JOB-2",
           "generation " + number(g.number) + " does not train all rows once");
 }
 
 // --- Supervisors ---
 
-void Invariants::claimed(const Boss& boss, bool replica, uint64_t sequence) {
+void Invariants::claimed(const Supervisor& supervisor, bool replica, uint64_t sequence) {
   if (!replica) {
     failures_.clear();  // it cannot know
     distrusted_ = UINT64_MAX;
@@ -147,55 +148,58 @@ void Invariants::claimed(const Boss& boss, bool replica, uint64_t sequence) {
   }
   // A failure that was decided on, and not acted on, is one that nobody has heard of.
   for (auto& [name, f] : failures_)
-    if (f.at_ms.size() == boss.job.nodes.at(name).failures_ms.size() + 1) f.at_ms.pop_back();
+    if (f.at_ms.size() == supervisor.job.nodes.at(name).failures_ms.size() + 1) f.at_ms.pop_back();
   // What was decided and kept counts, whether or not it was acted on.
-  if (!boss.job.undoings.empty() && boss.job.undoings.back().generation > joined_) {
-    joined_ = boss.job.undoings.back().generation;
-    go_on_from(boss.job.joined_step);
-    made_.erase(made_.lower_bound(boss.job.undoings.back().step), made_.end());
+  if (!supervisor.job.undoings.empty() && supervisor.job.undoings.back().generation > joined_) {
+    joined_ = supervisor.job.undoings.back().generation;
+    go_on_from(supervisor.job.joined_step);
+    made_.erase(made_.lower_bound(supervisor.job.undoings.back().step), made_.end());
   }
-  for (const auto& before : c_.bosses)
-    if (before->epoch + 1 == boss.epoch && !c_.options.large())
-      require(before->acted <= sequence, "S4",
-              "supervisor " + number(boss.epoch) + " knows decisions up to " + number(sequence) +
-                  ", the one before acted on " + number(before->acted));
+  for (const auto& before : c_.supervisors)
+    if (before->epoch + 1 == supervisor.epoch && !c_.options.large())
+      require(before->acted <= sequence, "LEAD-1",
+              "supervisor " + number(supervisor.epoch) + " knows decisions up to " +
+                  number(sequence) + ", the one before acted on " + number(before->acted));
 }
 
-void Invariants::before(const Boss& boss, const job::Event& event) {
+void Invariants::before(const Supervisor& supervisor, const job::Event& event) {
   if (const auto* down = std::get_if<job::TrainerDown>(&event)) {
-    const auto found = boss.job.trainers.find(down->trainer);
-    if (found == boss.job.trainers.end() || found->second.state == job::TrainerState::down) return;
+    const auto found = supervisor.job.trainers.find(down->trainer);
+    if (found == supervisor.job.trainers.end() || found->second.state == job::TrainerState::down)
+      return;
     Failures& f = failures_[job::node_of(down->trainer)];
     f.at_ms.push_back(c_.now / ms);
-    f.step = boss.job.committed_step;
+    f.step = supervisor.job.committed_step;
   } else if (const auto* idle = std::get_if<job::TrainerIdle>(&event)) {
-    if (idle->fault != job::Fault::mismatch || idle->generation + 1 < boss.job.generation) return;
-    if (boss.epoch != c_.disk.newest_epoch || idle->generation < joined_) return;
+    if (idle->fault != job::Fault::mismatch || idle->generation + 1 < supervisor.job.generation)
+      return;
+    if (supervisor.epoch != c_.disk.newest_epoch || idle->generation < joined_) return;
     distrusted_ = std::min(distrusted_, idle->step);
     made_again_ = false;
     detected_.merge(found_);
   } else if (const auto* lost = std::get_if<job::NodeLost>(&event)) {
-    lost_.insert({boss.epoch, lost->node});
+    lost_.insert({supervisor.epoch, lost->node});
   } else if (const auto* up = std::get_if<job::NodeUp>(&event)) {
-    lost_.erase({boss.epoch, up->node});
-  } else if (const auto* wish = std::get_if<job::DrainRequested>(&event)) {
-    if (!wish->drain) failures_.erase(wish->node);
+    lost_.erase({supervisor.epoch, up->node});
+  } else if (const auto* request = std::get_if<job::DrainRequested>(&event)) {
+    if (!request->drain) failures_.erase(request->node);
   } else if (const auto* step = std::get_if<job::StepCommitted>(&event)) {
     std::erase_if(failures_, [&](const auto& f) {
-      return step->step >= f.second.step + boss.job.budget_steps;
+      return step->step >= f.second.step + supervisor.job.budget_steps;
     });
   }
 }
 
 void Invariants::same(const job::Decision& a, const job::Decision& b) {
-  require(a.reason == b.reason && a.actions.size() == b.actions.size(), "S6",
+  require(a.reason == b.reason && a.actions.size() == b.actions.size(), "JOB-5",
           "the same event makes two decisions: '" + a.reason + "', '" + b.reason + "'");
   for (size_t i = 0; i < a.actions.size(); ++i)
-    require(text_of(a.actions[i]) == text_of(b.actions[i]), "S6",
+    require(text_of(a.actions[i]) == text_of(b.actions[i]), "JOB-5",
             "the same event makes two decisions");
 }
 
-void Invariants::decided(const Boss& boss, const job::Event& event, const job::Decision& decision) {
+void Invariants::decided(const Supervisor& supervisor, const job::Event& event,
+                         const job::Decision& decision) {
   for (const job::Action& action : decision.actions) {
     const std::string* reason = nullptr;
     if (const auto* a = std::get_if<job::Fence>(&action)) reason = &a->reason;
@@ -205,38 +209,38 @@ void Invariants::decided(const Boss& boss, const job::Event& event, const job::D
     if (const auto* a = std::get_if<job::StopAtStep>(&action)) reason = &a->reason;
     if (const auto* a = std::get_if<job::Shutdown>(&action)) reason = &a->reason;
     if (std::holds_alternative<job::Join>(action)) reason = &decision.reason;
-    require(!reason || !reason->empty(), "S6", text_of(action) + " has no reason");
-    if (const auto* join = std::get_if<job::Join>(&action)) joins(boss, *join);
+    require(!reason || !reason->empty(), "JOB-5", text_of(action) + " has no reason");
+    if (const auto* join = std::get_if<job::Join>(&action)) joins(supervisor, *join);
   }
   (void)event;
 }
 
-void Invariants::joins(const Boss& boss, const job::Join& join) {
-  if (boss.epoch != c_.disk.newest_epoch) return;  // it will not act
-  layout(boss);
-  for (const job::Place& place : job::places(boss.job.rules, boss.job.layout)) {
+void Invariants::joins(const Supervisor& supervisor, const job::Join& join) {
+  if (supervisor.epoch != c_.disk.newest_epoch) return;  // it will not act
+  layout(supervisor);
+  for (const job::Place& place : job::places(supervisor.job.rules, supervisor.job.layout)) {
     const int index = c_.trainer_index.at(place.trainer);
     const Trainer& t = c_.trainers[index];
     const auto g = c_.generations.find(t.generation);
     if (g != c_.generations.end() && g->second->index.contains(index) &&
         g->second->members[static_cast<size_t>(g->second->index.at(index))].helper)
       continue;  // it only helps others there, and joins when that has ended
-    require(!t.up || t.pid != boss.job.trainers.at(place.trainer).pid || t.generation == 0 ||
+    require(!t.up || t.pid != supervisor.job.trainers.at(place.trainer).pid || t.generation == 0 ||
                 t.generation >= join.generation,
-            "S4",
+            "GEN-1",
             t.name + " is to join generation " + number(join.generation) + " and still trains in " +
                 number(t.generation));
   }
   // Newer states come from before, and are none the worse for it.
-  require(join.step != distrusted_ || made_again_ || join.source == job::Source::checkpoint, "S3",
+  require(join.step != distrusted_ || made_again_ || join.source == job::Source::checkpoint, "JOB-3",
           "generation " + number(join.generation) + " begins at step " + number(join.step) +
               ", which replicas do not agree on");
-  copies(boss, join);
-  budgets(boss);
+  copies(supervisor, join);
+  budgets(supervisor);
 }
 
-void Invariants::layout(const Boss& boss) {
-  const job::State& s = boss.job;
+void Invariants::layout(const Supervisor& supervisor) {
+  const job::State& s = supervisor.job;
   std::set<std::string> seen;
   require(s.layout.cells.size() >= static_cast<size_t>(s.rules.min_cells) &&
               s.layout.cells.size() <= static_cast<size_t>(s.rules.cells),
@@ -248,14 +252,14 @@ void Invariants::layout(const Boss& boss) {
       require(seen.insert(name).second, "layout", name + " has two places");
       require(s.nodes.at(name).state == job::NodeState::up, "layout",
               name + " is " + job::to_string(s.nodes.at(name).state) + " and in the layout");
-      require(!lost_.contains({boss.epoch, name}), "layout",
+      require(!lost_.contains({supervisor.epoch, name}), "layout",
               name + " is in the layout although it was lost");
     }
   }
 }
 
-/// S1: no newer committed step could be had.
-void Invariants::copies(const Boss& boss, const job::Join& join) {
+/// JOB-1: no newer committed step could be had.
+void Invariants::copies(const Supervisor& supervisor, const job::Join& join) {
   const uint64_t newest = std::min(committed_, distrusted_ - 1);
   if (join.step >= newest) return;
   std::map<uint64_t, std::set<uint32_t>> have;
@@ -267,56 +271,58 @@ void Invariants::copies(const Boss& boss, const job::Join& join) {
       have[copy.step].insert(copy.shard);
   };
   for (int n = 0; n < c_.options.nodes; ++n) {
-    if (!c_.hears(boss, n) || !c_.nodes[n].up || c_.hung(c_.nodes[n])) continue;
+    if (!c_.hears(supervisor, n) || !c_.nodes[n].up || c_.hung(c_.nodes[n])) continue;
     for (int slot = 0; slot < c_.options.trainers; ++slot) {
       const Trainer& t = c_.trainers[n * c_.options.trainers + slot];
-      if (t.up && boss.job.trainers.at(t.name).state != job::TrainerState::down)
+      if (t.up && supervisor.job.trainers.at(t.name).state != job::TrainerState::down)
         for (const StateCopy& copy : t.copies)  // one of several states of a step is none
-          if (!job::doubted(boss.job, copy.step, copy.generation)) add(copy, c_.nodes[n].name);
+          if (!job::is_suspect(supervisor.job, copy.step, copy.generation))
+            add(copy, c_.nodes[n].name);
     }
     // What is left is for trainers that are up to send.
     bool sender = false;
     for (int slot = 0; slot < c_.options.trainers; ++slot)
-      sender =
-          sender || boss.job.trainers.at(c_.trainers[n * c_.options.trainers + slot].name).state !=
-                        job::TrainerState::down;
+      sender = sender ||
+               supervisor.job.trainers.at(c_.trainers[n * c_.options.trainers + slot].name).state !=
+                   job::TrainerState::down;
     if (!sender) continue;
-    for (const job::PeerHeld& told : boss.job.nodes.at(c_.nodes[n].name).peer)
+    for (const job::PeerHeld& told : supervisor.job.nodes.at(c_.nodes[n].name).peer)
       if (auto found = c_.nodes[n].peer.find(told.shard);
           found != c_.nodes[n].peer.end() && found->second.step == told.step &&
           found->second.generation == told.generation &&
-          !job::doubted(boss.job, told.step, told.generation))
+          !job::is_suspect(supervisor.job, told.step, told.generation))
         add(found->second, c_.nodes[n].name);
   }
-  if (boss.job.has_checkpoint)
-    if (auto found = c_.disk.shards.find(boss.job.checkpoint_step); found != c_.disk.shards.end())
+  if (supervisor.job.has_checkpoint)
+    if (auto found = c_.disk.shards.find(supervisor.job.checkpoint_step);
+        found != c_.disk.shards.end())
       for (const auto& [shard, copy] : found->second) add(copy, "");
   for (const auto& [step, shards] : have)
-    require(shards.size() < static_cast<size_t>(boss.job.rules.shards), "S1",
+    require(shards.size() < static_cast<size_t>(supervisor.job.rules.shards), "JOB-1",
             "generation " + number(join.generation) + " begins at step " + number(join.step) +
                 " although all shards of committed step " + number(step) + " can be had");
 }
 
-void Invariants::budgets(const Boss& boss) {
+void Invariants::budgets(const Supervisor& supervisor) {
   for (auto& [name, f] : failures_) {
-    std::erase_if(f.at_ms, [&](int64_t at) { return c_.now / ms - at > boss.job.within_ms; });
-    require(f.at_ms.size() <= static_cast<size_t>(boss.job.max_restarts) ||
-                !boss.job.layout.contains(name),
+    std::erase_if(f.at_ms, [&](int64_t at) { return c_.now / ms - at > supervisor.job.within_ms; });
+    require(f.at_ms.size() <= static_cast<size_t>(supervisor.job.max_restarts) ||
+                !supervisor.job.layout.contains(name),
             "budget", name + " trains again after " + number(f.at_ms.size()) + " failures");
   }
 }
 
-void Invariants::acts(const Boss& boss, const job::Action& action) {
+void Invariants::acts(const Supervisor& supervisor, const job::Action& action) {
   if (std::holds_alternative<job::Record>(action)) return;
-  require(boss.epoch == c_.disk.newest_epoch, "S4",
-          "supervisor " + number(boss.epoch) + " acts although " + number(c_.disk.newest_epoch) +
-              " leads");
+  require(supervisor.epoch == c_.disk.newest_epoch, "LEAD-1",
+          "supervisor " + number(supervisor.epoch) + " acts although " +
+              number(c_.disk.newest_epoch) + " leads");
   if (const auto* fence = std::get_if<job::Fence>(&action)) {
-    require(fence->generation > acted_generation_, "S4",
+    require(fence->generation > acted_generation_, "GEN-2",
             "generation " + number(fence->generation) + " is given out again");
     acted_generation_ = fence->generation;
   } else if (const auto* join = std::get_if<job::Join>(&action)) {
-    require(join->generation > joined_ && join->generation >= acted_generation_, "S4",
+    require(join->generation > joined_ && join->generation >= acted_generation_, "GEN-2",
             "generation " + number(join->generation) + " begins again");
     joined_ = acted_generation_ = join->generation;
     go_on_from(join->step);
@@ -331,17 +337,17 @@ void Invariants::go_on_from(uint64_t step) {
   made_.erase(made_.upper_bound(step), made_.end());
 }
 
-void Invariants::reported(const Boss& boss, uint64_t generation, uint64_t step) {
-  if (boss.epoch != c_.disk.newest_epoch) return;
+void Invariants::reported(const Supervisor& supervisor, uint64_t generation, uint64_t step) {
+  if (supervisor.epoch != c_.disk.newest_epoch) return;
   auto found = by_generation_.find(generation);
-  require(found != by_generation_.end() && step <= found->second, "S2",
+  require(found != by_generation_.end() && step <= found->second, "JOB-2",
           "step " + number(step) + " of generation " + number(generation) +
               " counts before every rank has applied it");
 }
 
 void Invariants::obeyed(int node, uint64_t epoch, const char* what) {
   uint64_t& newest = obeyed_[node];
-  require(epoch >= newest, "S4",
+  require(epoch >= newest, "LEAD-1",
           c_.nodes[node].name + " obeys a " + what + " of supervisor " + number(epoch) +
               " after one of " + number(newest));
   newest = epoch;

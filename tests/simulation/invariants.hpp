@@ -1,15 +1,15 @@
 // What has to hold in every history, whatever fails. The simulated cluster tells what happens; the
 // first thing that must not happen is thrown as Broken.
 //
-//   S1 A committed step is undone only if no usable copy of it, or of a newer one, is left.
-//   S2 A step is committed once in a generation, by all its ranks, and all its rows are trained
-//      once.
-//   S3 A generation begins from one step, and what each member holds is that shard at that step, as
-//      it was made last.
-//   S4 Only the newest supervisor acts; a generation's number is given out once; nobody trains in
-//      two generations.
-//   S5 Once faults have ended, training goes on within a bounded time, and no node is forgotten.
-//   S6 The same events make the same decisions, each with a reason.
+//   JOB-1   A committed step is undone only if no usable copy of it, or of a newer step, is left.
+//   JOB-2   A step is committed once in a generation, by all its ranks; each row is trained once.
+//   JOB-3   A generation begins from one step, and each member holds its shard of that step as it was
+//           made last.
+//   JOB-4   Once faults have ended, training goes on within a bounded time; no node is forgotten.
+//   JOB-5   The same events make the same decisions, each with a reason.
+//   LEAD-1  Only the newest supervisor acts.
+//   GEN-1   No trainer trains in two generations.
+//   GEN-2   The number of a generation is given out once.
 #pragma once
 
 #include <map>
@@ -35,22 +35,23 @@ class Invariants {
   void settled(const Generation& g);
 
   // Supervisors.
-  void claimed(const Boss& boss, bool replica, uint64_t sequence);
-  void before(const Boss& boss, const job::Event& event);
+  void claimed(const Supervisor& supervisor, bool replica, uint64_t sequence);
+  void before(const Supervisor& supervisor, const job::Event& event);
   void same(const job::Decision& a, const job::Decision& b);
-  void decided(const Boss& boss, const job::Event& event, const job::Decision& decision);
-  void acts(const Boss& boss, const job::Action& action);
-  void reported(const Boss& boss, uint64_t generation, uint64_t step);
+  void decided(const Supervisor& supervisor, const job::Event& event,
+               const job::Decision& decision);
+  void acts(const Supervisor& supervisor, const job::Action& action);
+  void reported(const Supervisor& supervisor, uint64_t generation, uint64_t step);
   void obeyed(int node, uint64_t epoch, const char* what);
 
   uint64_t newest() const { return committed_; }
 
  private:
-  void joins(const Boss& boss, const job::Join& join);
-  void layout(const Boss& boss);
+  void joins(const Supervisor& supervisor, const job::Join& join);
+  void layout(const Supervisor& supervisor);
   void go_on_from(uint64_t step);
-  void copies(const Boss& boss, const job::Join& join);
-  void budgets(const Boss& boss);
+  void copies(const Supervisor& supervisor, const job::Join& join);
+  void budgets(const Supervisor& supervisor);
 
   const Cluster& c_;
   uint64_t committed_ = 0;                                   // newest step

@@ -43,39 +43,39 @@ void Cluster::claim(int host, std::optional<job::State> from, uint64_t sequence)
     from = *disk.state;
     sequence = disk.sequence;
   }
-  auto made = std::make_unique<Boss>();
-  Boss& boss = *made;
-  boss.epoch = ++disk.newest_epoch;
-  boss.host = host;
+  auto made = std::make_unique<Supervisor>();
+  Supervisor& supervisor = *made;
+  supervisor.epoch = ++disk.newest_epoch;
+  supervisor.host = host;
   const bool replica = from.has_value();
-  boss.job = replica ? std::move(*from) : make_job(options);
-  if (!replica) boss.job.waiting_since_ms = now / ms;
+  supervisor.job = replica ? std::move(*from) : make_job(options);
+  if (!replica) supervisor.job.waiting_since_ms = now / ms;
   const uint64_t written = options.bug == Bug::generation_reused ? 0 : disk.generation;
-  boss.job.generation = std::max(boss.job.generation, written);
-  if (options.bug == Bug::generation_reused && replica && boss.job.generation > 1)
-    --boss.job.generation;
+  supervisor.job.generation = std::max(supervisor.job.generation, written);
+  if (options.bug == Bug::generation_reused && replica && supervisor.job.generation > 1)
+    --supervisor.job.generation;
   if (!disk.published.empty()) {
-    boss.job.has_checkpoint = true;
-    boss.job.checkpoint_step = *disk.published.rbegin();
+    supervisor.job.has_checkpoint = true;
+    supervisor.job.checkpoint_step = *disk.published.rbegin();
   }
-  boss.sequence = boss.acted = sequence;
-  boss.recorded = boss.job.committed_step;
+  supervisor.sequence = supervisor.acted = sequence;
+  supervisor.recorded = supervisor.job.committed_step;
   if (noting())
-    note("supervisor " + std::to_string(boss.epoch) + " on " + nodes[host].name +
+    note("supervisor " + std::to_string(supervisor.epoch) + " on " + nodes[host].name +
          (replica ? ", which knows the last state" : ", which knows nothing") + ", generation " +
-         std::to_string(boss.job.generation));
+         std::to_string(supervisor.job.generation));
   if (replica)
-    for (const auto& [name, node] : boss.job.nodes)
+    for (const auto& [name, node] : supervisor.job.nodes)
       if (node.state != job::NodeState::absent && node.state != job::NodeState::lost)
-        boss.expected.insert(node_index.at(name));
-  boss.shadow = boss.job;
+        supervisor.expected.insert(node_index.at(name));
+  supervisor.shadow = supervisor.job;
   // What was decided last may not have been acted on.
-  if (boss.job.phase == job::Phase::finished || boss.job.phase == job::Phase::failed)
-    ended = job::Shutdown{boss.job.phase == job::Phase::finished ? Code::ok : Code::gave_up,
+  if (supervisor.job.phase == job::Phase::finished || supervisor.job.phase == job::Phase::failed)
+    ended = job::Shutdown{supervisor.job.phase == job::Phase::finished ? Code::ok : Code::gave_up,
                           "decided by the supervisor before"};
-  bosses.push_back(std::move(made));
-  invariants->claimed(boss, replica, sequence);
-  Boss* raw = bosses.back().get();
+  supervisors.push_back(std::move(made));
+  invariants->claimed(supervisor, replica, sequence);
+  Supervisor* raw = supervisors.back().get();
   at(tick_time, [this, raw] { tick(*raw); });
   at(return_time + silence, [this, raw] {
     while (!raw->expected.empty()) {
@@ -86,211 +86,217 @@ void Cluster::claim(int host, std::optional<job::State> from, uint64_t sequence)
   });
 }
 
-void Cluster::kill_boss() {
-  Boss* boss = leader();
-  if (!boss) return;
-  if (noting()) note("supervisor " + std::to_string(boss->epoch) + ": killed");
-  boss->up = false;
-  boss_lost(*boss, false);
+void Cluster::kill_supervisor() {
+  Supervisor* supervisor = leader();
+  if (!supervisor) return;
+  if (noting()) note("supervisor " + std::to_string(supervisor->epoch) + ": killed");
+  supervisor->up = false;
+  supervisor_lost(*supervisor, false);
 }
 
-void Cluster::hang_boss(Time how_long) {
-  Boss* boss = leader();
-  if (!boss) return;
-  if (noting()) note("supervisor " + std::to_string(boss->epoch) + ": hangs");
-  boss->hung_until = std::max(boss->hung_until, now + how_long);
-  at(silence + random.between(0, 500) * ms, [this, boss] {
+void Cluster::hang_supervisor(Time how_long) {
+  Supervisor* supervisor = leader();
+  if (!supervisor) return;
+  if (noting()) note("supervisor " + std::to_string(supervisor->epoch) + ": hangs");
+  supervisor->hung_until = std::max(supervisor->hung_until, now + how_long);
+  at(silence + random.between(0, 500) * ms, [this, supervisor] {
     check_links();
-    if (boss->hung_until > now && boss->up) boss_lost(*boss, true);
+    if (supervisor->hung_until > now && supervisor->up) supervisor_lost(*supervisor, true);
   });
 }
 
 /// Its nodes and its standby notice. silent: it may wake up again.
-void Cluster::boss_lost(Boss& boss, bool silent) {
+void Cluster::supervisor_lost(Supervisor& supervisor, bool silent) {
   for (int n = 0; n < options.nodes; ++n)
-    if (nodes[n].link.up && nodes[n].link.boss == &boss) break_link(n, false);
-  const int host = boss.standby;
-  boss.standby = -1;
-  if (host < 0 || !boss.replica) return;
+    if (nodes[n].link.up && nodes[n].link.supervisor == &supervisor) break_link(n, false);
+  const int host = supervisor.standby;
+  supervisor.standby = -1;
+  if (host < 0 || !supervisor.replica) return;
   at(silent ? random.between(1, 300) * ms : random.between(1, 100) * ms,
-     [this, &boss, silent, host, pid = nodes[host].pid] {
+     [this, &supervisor, silent, host, pid = nodes[host].pid] {
        if (!nodes[host].up || nodes[host].pid != pid || hung(nodes[host])) return;
-       if (boss.epoch != disk.newest_epoch) return;
-       if (silent && boss.hung_until <= now) return;  // its heartbeat goes on
-       claim(host, boss.replica, boss.replica_sequence);
+       if (supervisor.epoch != disk.newest_epoch) return;
+       if (silent && supervisor.hung_until <= now) return;  // its heartbeat goes on
+       claim(host, supervisor.replica, supervisor.replica_sequence);
      });
 }
 
-void Cluster::tick(Boss& boss) {
-  if (!boss.up || ended) return;
-  if (boss.hung_until > now || hung(nodes[boss.host])) {
-    at(std::max(boss.hung_until, nodes[boss.host].hung_until) - now, [this, &boss] { tick(boss); });
+void Cluster::tick(Supervisor& supervisor) {
+  if (!supervisor.up || ended) return;
+  if (supervisor.hung_until > now || hung(nodes[supervisor.host])) {
+    at(std::max(supervisor.hung_until, nodes[supervisor.host].hung_until) - now,
+       [this, &supervisor] { tick(supervisor); });
     return;
   }
-  if (boss.epoch != disk.newest_epoch && options.bug != Bug::two_supervisors) {
-    boss.up = false;  // deposed
-    boss_lost(boss, false);
+  if (supervisor.epoch != disk.newest_epoch && options.bug != Bug::two_supervisors) {
+    supervisor.up = false;  // deposed
+    supervisor_lost(supervisor, false);
     return;
   }
-  at(tick_time, [this, &boss] { tick(boss); });
-  handle(boss, job::Tick{});
-  if (boss.standby < 0 && !boss.asked) {
-    for (const auto& [node, link] : boss.links) {
-      if (node == boss.host) continue;
-      boss.asked = true;
-      at(random.between(50, 600) * ms, [this, &boss, node = node] {
-        boss.asked = false;
-        if (!boss.up || !nodes[node].up || hung(nodes[node]) || !hears(boss, node)) return;
-        if (!boss.waiting.empty()) return;  // with the next tick
-        boss.standby = node;
-        boss.replica = boss.job;
-        boss.replica_sequence = boss.sequence;
+  at(tick_time, [this, &supervisor] { tick(supervisor); });
+  handle(supervisor, job::Tick{});
+  if (supervisor.standby < 0 && !supervisor.asked) {
+    for (const auto& [node, link] : supervisor.links) {
+      if (node == supervisor.host) continue;
+      supervisor.asked = true;
+      at(random.between(50, 600) * ms, [this, &supervisor, node = node] {
+        supervisor.asked = false;
+        if (!supervisor.up || !nodes[node].up || hung(nodes[node]) || !hears(supervisor, node))
+          return;
+        if (!supervisor.waiting.empty()) return;  // with the next tick
+        supervisor.standby = node;
+        supervisor.replica = supervisor.job;
+        supervisor.replica_sequence = supervisor.sequence;
       });
       break;
     }
   }
 }
 
-void Cluster::node_came(Boss& boss, int node, uint64_t link, int32_t pid) {
-  boss.expected.erase(node);
-  boss.links[node] = link;
-  const uint64_t generation = boss.job.generation;
-  handle(boss, job::NodeUp{nodes[node].name, pid});
+void Cluster::node_came(Supervisor& supervisor, int node, uint64_t link, int32_t pid) {
+  supervisor.expected.erase(node);
+  supervisor.links[node] = link;
+  const uint64_t generation = supervisor.job.generation;
+  handle(supervisor, job::NodeUp{nodes[node].name, pid});
   if (generation == 0) return;
-  command(boss, node, "fence", [this, node, generation] {
+  command(supervisor, node, "fence", [this, node, generation] {
     nodes[node].generation = std::max(nodes[node].generation, generation);
     for (int slot = 0; slot < options.trainers; ++slot) {
       const int t = node * options.trainers + slot;
       to_trainer(t, random.between(50, 2000), [this, t, generation] { fence(t, generation); });
     }
   });
-  if (boss.job.leaving) carry_out(boss, job::Leave{boss.job.generation, "to be left"});
-  if (boss.job.stop_requested) carry_out(boss, job::StopAtStep{boss.job.exit_reason});
+  if (supervisor.job.leaving)
+    carry_out(supervisor, job::Leave{supervisor.job.generation, "to be left"});
+  if (supervisor.job.stop_requested)
+    carry_out(supervisor, job::StopAtStep{supervisor.job.exit_reason});
 }
 
-void Cluster::step_done(Boss& boss, const StepReport& report) {
-  if (!boss.up) return;
-  if (report.generation != boss.job.generation && options.bug != Bug::no_fencing) return;  // S4
-  std::set<int>& who = boss.pending[report.step];
+void Cluster::step_done(Supervisor& supervisor, const StepReport& report) {
+  if (!supervisor.up) return;
+  if (report.generation != supervisor.job.generation && options.bug != Bug::no_fencing)
+    return;  // GEN-1
+  std::set<int>& who = supervisor.pending[report.step];
   who.insert(report.trainers.begin(), report.trainers.end());
   size_t members = 0;
-  for (const auto& cell : boss.job.layout.cells) members += cell.size();
+  for (const auto& cell : supervisor.job.layout.cells) members += cell.size();
   members *= static_cast<size_t>(options.trainers);
   if (members == 0) return;
   if (options.bug == Bug::early_commit && members > 1) --members;
-  while (!boss.pending.empty() && boss.pending.begin()->second.size() >= members) {
-    const uint64_t step = boss.pending.begin()->first;
-    boss.pending.erase(boss.pending.begin());
-    boss.recorded = std::max(boss.recorded, step);
-    invariants->reported(boss, boss.job.generation, step);
-    handle(boss, job::StepCommitted{boss.job.generation, step});
+  while (!supervisor.pending.empty() && supervisor.pending.begin()->second.size() >= members) {
+    const uint64_t step = supervisor.pending.begin()->first;
+    supervisor.pending.erase(supervisor.pending.begin());
+    supervisor.recorded = std::max(supervisor.recorded, step);
+    invariants->reported(supervisor, supervisor.job.generation, step);
+    handle(supervisor, job::StepCommitted{supervisor.job.generation, step});
   }
 }
 
 void Cluster::published(uint64_t step) {
   if (disk.shards[step].size() < static_cast<size_t>(options.trainers * options.cell_nodes)) return;
   if (!disk.published.insert(step).second) return;
-  if (Boss* boss = leader()) handle(*boss, job::CheckpointSaved{step});
+  if (Supervisor* supervisor = leader()) handle(*supervisor, job::CheckpointSaved{step});
 }
 
 /// Decides, and lets the standby have the decision before it is acted on.
-void Cluster::handle(Boss& boss, const job::Event& event) {
-  if (!boss.up || ended) return;
-  if (!boss.waiting.empty()) {
-    if (!std::holds_alternative<job::Tick>(event)) boss.later.push_back(event);
+void Cluster::handle(Supervisor& supervisor, const job::Event& event) {
+  if (!supervisor.up || ended) return;
+  if (!supervisor.waiting.empty()) {
+    if (!std::holds_alternative<job::Tick>(event)) supervisor.later.push_back(event);
     return;
   }
-  invariants->before(boss, event);
-  job::Decision decision = job::decide(now / ms, boss.job, event);
+  invariants->before(supervisor, event);
+  job::Decision decision = job::decide(now / ms, supervisor.job, event);
   if (!options.large() && options.bug == Bug::none) {
-    const job::Decision again = job::decide(now / ms, boss.shadow, event);
+    const job::Decision again = job::decide(now / ms, supervisor.shadow, event);
     invariants->same(decision, again);
   }
-  if (options.bug != Bug::none) plant(boss, event, decision);
+  if (options.bug != Bug::none) plant(supervisor, event, decision);
   if (noting() && !decision.actions.empty() && !std::holds_alternative<job::Tick>(event))
-    note("supervisor " + std::to_string(boss.epoch) + " decides on " + text_of(event));
-  invariants->decided(boss, event, decision);
-  if (!decision.actions.empty()) submit(boss, std::move(decision.actions));
+    note("supervisor " + std::to_string(supervisor.epoch) + " decides on " + text_of(event));
+  invariants->decided(supervisor, event, decision);
+  if (!decision.actions.empty()) submit(supervisor, std::move(decision.actions));
 }
 
-void Cluster::submit(Boss& boss, std::vector<job::Action> actions) {
-  boss.waiting = std::move(actions);
-  const uint64_t sequence = ++boss.sequence;
-  const bool light = options.large() && only_records(boss.waiting);
+void Cluster::submit(Supervisor& supervisor, std::vector<job::Action> actions) {
+  supervisor.waiting = std::move(actions);
+  const uint64_t sequence = ++supervisor.sequence;
+  const bool light = options.large() && only_records(supervisor.waiting);
   const bool late = options.bug == Bug::acts_unreplicated;
-  const auto kept = light ? nullptr : std::make_shared<job::State>(boss.job);
-  if (!light && !late && boss.epoch == disk.newest_epoch) {
+  const auto kept = light ? nullptr : std::make_shared<job::State>(supervisor.job);
+  if (!light && !late && supervisor.epoch == disk.newest_epoch) {
     disk.state = kept;
     disk.sequence = sequence;
   }
-  if (boss.standby < 0 || light) return act(boss, sequence);
-  const int standby = boss.standby;
-  at(late ? random.between(10, 100) * ms : random.between(100, 1500),
-     [this, &boss, sequence, standby, late, kept] {
-       if (!boss.up || boss.standby != standby) return;
-       if (!nodes[standby].up || hung(nodes[standby]) || !reachable(boss.host, standby)) return;
-       boss.replica = *kept;
-       boss.replica_sequence = sequence;
-       if (!late && reachable(standby, boss.host))
-         at(random.between(100, 1500), [this, &boss, sequence] { act(boss, sequence); });
-     });
-  if (late) return act(boss, sequence);
-  at(patience, [this, &boss, sequence] {
-    if (boss.waiting.empty() || boss.sequence != sequence) return;
-    boss.standby = -1;  // of no use
-    act(boss, sequence);
+  if (supervisor.standby < 0 || light) return act(supervisor, sequence);
+  const int standby = supervisor.standby;
+  at(late ? random.between(10, 100) * ms : random.between(100, 1500), [this, &supervisor, sequence,
+                                                                       standby, late, kept] {
+    if (!supervisor.up || supervisor.standby != standby) return;
+    if (!nodes[standby].up || hung(nodes[standby]) || !reachable(supervisor.host, standby)) return;
+    supervisor.replica = *kept;
+    supervisor.replica_sequence = sequence;
+    if (!late && reachable(standby, supervisor.host))
+      at(random.between(100, 1500), [this, &supervisor, sequence] { act(supervisor, sequence); });
+  });
+  if (late) return act(supervisor, sequence);
+  at(patience, [this, &supervisor, sequence] {
+    if (supervisor.waiting.empty() || supervisor.sequence != sequence) return;
+    supervisor.standby = -1;  // of no use
+    act(supervisor, sequence);
   });
 }
 
-void Cluster::act(Boss& boss, uint64_t sequence) {
-  if (!boss.up || boss.sequence != sequence || boss.waiting.empty()) return;
-  if (boss.hung_until > now || hung(nodes[boss.host])) {
-    at(std::max(boss.hung_until, nodes[boss.host].hung_until) - now + 1,
-       [this, &boss, sequence] { act(boss, sequence); });
+void Cluster::act(Supervisor& supervisor, uint64_t sequence) {
+  if (!supervisor.up || supervisor.sequence != sequence || supervisor.waiting.empty()) return;
+  if (supervisor.hung_until > now || hung(nodes[supervisor.host])) {
+    at(std::max(supervisor.hung_until, nodes[supervisor.host].hung_until) - now + 1,
+       [this, &supervisor, sequence] { act(supervisor, sequence); });
     return;
   }
-  if (!only_records(boss.waiting) && boss.epoch != disk.newest_epoch &&
+  if (!only_records(supervisor.waiting) && supervisor.epoch != disk.newest_epoch &&
       options.bug != Bug::two_supervisors) {
-    boss.up = false;  // deposed
-    boss_lost(boss, false);
+    supervisor.up = false;  // deposed
+    supervisor_lost(supervisor, false);
     return;
   }
-  boss.acted = sequence;
-  const std::vector<job::Action> actions = std::move(boss.waiting);
-  boss.waiting.clear();
+  supervisor.acted = sequence;
+  const std::vector<job::Action> actions = std::move(supervisor.waiting);
+  supervisor.waiting.clear();
   for (const job::Action& action : actions) {
-    if (noting()) note("supervisor " + std::to_string(boss.epoch) + ": " + text_of(action));
-    invariants->acts(boss, action);
-    carry_out(boss, action);
+    if (noting()) note("supervisor " + std::to_string(supervisor.epoch) + ": " + text_of(action));
+    invariants->acts(supervisor, action);
+    carry_out(supervisor, action);
   }
-  while (!boss.later.empty() && boss.waiting.empty()) {
-    const job::Event event = std::move(boss.later.front());
-    boss.later.pop_front();
-    handle(boss, event);
+  while (!supervisor.later.empty() && supervisor.waiting.empty()) {
+    const job::Event event = std::move(supervisor.later.front());
+    supervisor.later.pop_front();
+    handle(supervisor, event);
   }
 }
 
 /// To one node's agent, who refuses what an older epoch says.
-void Cluster::command(Boss& boss, int node, const char* what, std::function<void()> effect) {
-  if (!hears(boss, node) && options.bug != Bug::two_supervisors) return;
-  auto arrive = [this, node, what, epoch = boss.epoch, effect = std::move(effect)] {
+void Cluster::command(Supervisor& supervisor, int node, const char* what,
+                      std::function<void()> effect) {
+  if (!hears(supervisor, node) && options.bug != Bug::two_supervisors) return;
+  auto arrive = [this, node, what, epoch = supervisor.epoch, effect = std::move(effect)] {
     Node& n = nodes[node];
     if (!n.up) return;
-    if (epoch < n.epoch && options.bug != Bug::two_supervisors) return;  // S4
+    if (epoch < n.epoch && options.bug != Bug::two_supervisors) return;  // LEAD-1
     invariants->obeyed(node, epoch, what);
     n.epoch = std::max(n.epoch, epoch);
     effect();
   };
-  if (hears(boss, node))
+  if (hears(supervisor, node))
     send(node, 1, std::move(arrive));
   else
     at(random.between(100, 2000), std::move(arrive));
 }
 
-void Cluster::carry_out(Boss& boss, const job::Action& action) {
+void Cluster::carry_out(Supervisor& supervisor, const job::Action& action) {
   auto to_all_trainers = [&](const char* what, std::function<void(int)> effect) {
     for (int n = 0; n < options.nodes; ++n)
-      command(boss, n, what, [this, n, effect] {
+      command(supervisor, n, what, [this, n, effect] {
         for (int slot = 0; slot < options.trainers; ++slot) {
           const int t = n * options.trainers + slot;
           to_trainer(t, random.between(50, 2000), [effect, t] { effect(t); });
@@ -300,7 +306,7 @@ void Cluster::carry_out(Boss& boss, const job::Action& action) {
   if (const auto* fence = std::get_if<job::Fence>(&action)) {
     disk.generation = std::max(disk.generation, fence->generation);
     for (int n = 0; n < options.nodes; ++n)
-      command(boss, n, "fence", [this, n, number = fence->generation] {
+      command(supervisor, n, "fence", [this, n, number = fence->generation] {
         nodes[n].generation = std::max(nodes[n].generation, number);
         for (int slot = 0; slot < options.trainers; ++slot) {
           const int t = n * options.trainers + slot;
@@ -321,27 +327,27 @@ void Cluster::carry_out(Boss& boss, const job::Action& action) {
     disk.generation = std::max(disk.generation, order->generation);
     auto g = std::make_shared<Generation>();
     g->number = order->generation;
-    g->epoch = boss.epoch;
+    g->epoch = supervisor.epoch;
     g->source = order->source;
     g->begun_at = g->step = order->step;
     g->moves = order->moves;
     auto add = [&](const std::string& name, uint32_t group, uint32_t shard, bool helper) {
       const int index = trainer_index.at(name);
       if (!g->index.emplace(index, static_cast<int>(g->members.size())).second) return;
-      g->members.push_back({index, boss.job.trainers.at(name).pid, group, shard, helper});
+      g->members.push_back({index, supervisor.job.trainers.at(name).pid, group, shard, helper});
     };
-    for (const job::Place& place : job::places(boss.job.rules, boss.job.layout)) {
+    for (const job::Place& place : job::places(supervisor.job.rules, supervisor.job.layout)) {
       add(place.trainer, place.group, place.shard, false);
       g->groups = std::max(g->groups, place.group + 1);
     }
     g->trainers = g->members.size();
     for (const job::Move& move : order->moves) add(move.source, 0, move.shard, true);
-    boss.pending.clear();
-    boss.recorded = order->step;
+    supervisor.pending.clear();
+    supervisor.recorded = order->step;
     generations[g->number] = g;
     while (generations.size() > 8) generations.erase(generations.begin());
     for (int n = 0; n < options.nodes; ++n)
-      command(boss, n, "join", [this, n, g] {
+      command(supervisor, n, "join", [this, n, g] {
         nodes[n].generation = g->number;
         join(n, g);
       });
@@ -350,17 +356,17 @@ void Cluster::carry_out(Boss& boss, const job::Action& action) {
     });
   } else if (const auto* kill = std::get_if<job::KillTrainer>(&action)) {
     const int t = trainer_index.at(kill->trainer);
-    command(boss, node_of(t), "kill", [this, t] { kill_trainer(t, 0); });
+    command(supervisor, node_of(t), "kill", [this, t] { kill_trainer(t, 0); });
   } else if (const auto* check = std::get_if<job::CheckNode>(&action)) {
     const int n = node_index.at(check->node);
-    command(boss, n, "check", [this, n] {
+    command(supervisor, n, "check", [this, n] {
       nodes[n].checked.reset();
       at(random.between(500, 2500) * ms, [this, n, pid = nodes[n].pid] {
         Node& node = nodes[n];
         if (!node.up || node.pid != pid) return;
         node.checked =
             job::NodeChecked{node.name, !node.sick, node.sick ? "core 1 adds wrongly" : ""};
-        to_boss(n, *node.checked);
+        to_supervisor(n, *node.checked);
       });
     });
   } else if (const auto* end = std::get_if<job::Shutdown>(&action)) {
@@ -369,8 +375,8 @@ void Cluster::carry_out(Boss& boss, const job::Action& action) {
 }
 
 /// What a bug in the decisions would do, done to them.
-void Cluster::plant(Boss& boss, const job::Event& event, job::Decision& decision) {
-  job::State& s = boss.job;
+void Cluster::plant(Supervisor& supervisor, const job::Event& event, job::Decision& decision) {
+  job::State& s = supervisor.job;
   switch (options.bug) {
     case Bug::budget_by_uptime:
       for (auto& [name, node] : s.nodes)
@@ -402,7 +408,7 @@ void Cluster::plant(Boss& boss, const job::Event& event, job::Decision& decision
       }
       break;
     case Bug::ceiling_dropped:
-      s.doubts.clear();
+      s.suspect_steps.clear();
       break;
     case Bug::undone_copies:
       s.undoings.clear();

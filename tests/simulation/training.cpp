@@ -31,7 +31,7 @@ void Cluster::join(int node, const std::shared_ptr<Generation>& g) {
     if (!t.up || t.pid != m.pid) continue;  // the supervisor is about to hear of it
     to_trainer(m.trainer, random.between(50, 3000), [this, g, index = m.trainer] {
       Trainer& t = trainers[index];
-      if (g->number < t.fenced || g->number <= t.generation) return;  // S4
+      if (g->number < t.fenced || g->number <= t.generation) return;  // GEN-1
       t.generation = g->number;
       t.writing = false;
       if (g->over)
@@ -125,7 +125,7 @@ void Cluster::transfer(std::shared_ptr<Generation> g) {
         continue;
       }
       if (m.gives) settle(*g, m);
-      to_boss(node_of(m.trainer), job::TrainerReady{trainers[m.trainer].name, g->number});
+      to_supervisor(node_of(m.trainer), job::TrainerReady{trainers[m.trainer].name, g->number});
     }
     invariants->settled(*g);
     begin_step(g);
@@ -295,19 +295,20 @@ void Cluster::save_shard(const StateCopy& copy, int node, uint64_t generation, i
   at(std::max<Time>(random.between(10, 400) * ms, disk.hung_until - now),
      [this, copy, node, generation, tries] {
        if (!nodes[node].up) return;
-       Boss* boss = leader();
+       Supervisor* supervisor = leader();
        if (disk.failing_until > now) {
-         if (boss && boss->hung_until <= now)
-           handle(*boss, job::CheckpointFailed{copy.step, "no space left", generation});
+         if (supervisor && supervisor->hung_until <= now)
+           handle(*supervisor, job::CheckpointFailed{copy.step, "no space left", generation});
          return;
        }
-       if (!boss || boss->hung_until > now) {  // reports of saved shards are kept for the next one
+       if (!supervisor ||
+           supervisor->hung_until > now) {  // reports of saved shards are kept for the next one
          if (tries < 50) save_shard(copy, node, generation, tries + 1);
          return;
        }
        if (generation > 0) {
-         if (!job::trusted(boss->job, copy.step, generation)) return;
-         if (boss->recorded <= copy.step) return save_shard(copy, node, generation, tries);
+         if (!job::trusted(supervisor->job, copy.step, generation)) return;
+         if (supervisor->recorded <= copy.step) return save_shard(copy, node, generation, tries);
        }
        if (disk.published.contains(copy.step)) return;
        auto& shards = disk.shards[copy.step];  // of one generation
@@ -329,7 +330,7 @@ void Cluster::finish(const std::shared_ptr<Generation>& g) {
       if (t.generation != g->number) return;
       if (m.shard % g->groups == m.group && !t.copies.empty())
         save_shard(t.copies.back(), node_of(m.trainer), 0, 0);
-      to_boss(node_of(m.trainer), job::TrainerFinished{t.name, g->number, g->step});
+      to_supervisor(node_of(m.trainer), job::TrainerFinished{t.name, g->number, g->step});
     });
   }
 }

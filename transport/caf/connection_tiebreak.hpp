@@ -1,7 +1,7 @@
 // Which of several connections between the same two processes stays. Each of them decides alone,
 // about what it has seen; messages of different connections overtake each other. Pure functions.
 //
-// M1: whatever the order, both keep the same one. Where the calls of both cross, it is the call of
+// CONNECTION-4: whatever the order, both keep the same one. Where the calls of both cross, it is the call of
 //     the one with the lower id. Who has lost a connection calls anew, and the new one stays.
 #pragma once
 

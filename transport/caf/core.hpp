@@ -2,14 +2,14 @@
 // between actors. All state belongs to the transport thread; functions marked "any thread" post to
 // it.
 //
-// C1: an actor is "exported" to a peer by the first message that names it, and from then on the
+// CONNECTION-1: an actor is "exported" to a peer by the first message that names it, and from then on the
 // peer is told when it
 //     ends. So a proxy never outlives its actor unnoticed, and no monitor messages are needed.
-// C2: a lost peer is forgotten at once and completely: endpoint, proxies, open requests. If the
+// CONNECTION-2: a lost peer is forgotten at once and completely: endpoint, proxies, open requests. If the
 // process comes back it
 //     shakes hands anew, with new tokens; messages with an old token are dropped.
 //
-// C3: a process becomes a peer by showing that it has the run's key (proof.hpp): hello, welcome
+// CONNECTION-3: a process becomes a peer by showing that it has the run's key (proof.hpp): hello, welcome
 // with a proof, proof. Until then nothing else that it says is heard, it takes no other's place,
 // and it is forgotten after a while.
 #pragma once
@@ -123,7 +123,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void handle(const PeerPtr& peer, kj::ArrayPtr<const capnp::word> words);
   void transmit(const PeerPtr& peer, Words words, bool hello = false);
   void transmit_now(const PeerPtr& peer, Words words, bool hello);
-  bool troubled(const Peer& peer) const;
+  bool has_fault(const Peer& peer) const;
   bool loses(const Peer& peer);
   void count(Bad kind, Peer* peer, const std::string& what);
 

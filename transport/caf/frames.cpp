@@ -43,14 +43,14 @@ struct Core::Arrival {
 };
 
 /// The fault on purpose concerns this peer.
-bool Core::troubled(const Peer& peer) const {
+bool Core::has_fault(const Peer& peer) const {
   return Clock::now() < fault_ends_ &&
          (peer.pid == 0 || std::ranges::find(fault_.spared, peer.pid) == fault_.spared.end());
 }
 
 /// Whether this message is one of those that get lost; the same sequence every time.
 bool Core::loses(const Peer& peer) {
-  if (fault_.lose <= 0 || !troubled(peer)) return false;
+  if (fault_.lose <= 0 || !has_fault(peer)) return false;
   // A connection, once made, loses nothing of how it was made; a partition lets none be made.
   if (!peer.established && fault_.lose < 1) return false;
   const uint64_t draw = ++fault_draws_;
@@ -64,7 +64,7 @@ void Core::transmit(const PeerPtr& peer, Words words, bool hello) {
     return;
   }
   const auto now = Clock::now();
-  if (fault_.delay_ms > 0 && troubled(*peer))
+  if (fault_.delay_ms > 0 && has_fault(*peer))
     peer->delayed_until =
         std::max(peer->delayed_until, now + std::chrono::milliseconds(fault_.delay_ms));
   if (now >= peer->delayed_until) return transmit_now(peer, kj::mv(words), hello);
@@ -145,7 +145,7 @@ ucs_status_t Core::arrive(const FrameHeader& frame, void* data, size_t bytes, bo
     }
     peer = found->second;
     if (!rendezvous && loses(*peer)) return UCS_OK;
-    // C3: who has not shown that it has the key makes us hold nothing.
+    // CONNECTION-3: who has not shown that it has the key makes us hold nothing.
     if (peer->caller &&
         (rendezvous || bytes > kCallerBytesMax || frame.sequence != peer->rx_sequence)) {
       count(Bad::malformed, peer.get(), "more than a proof before the handshake's end");

@@ -1,4 +1,4 @@
-// Meeting (C3): who calls says hello; who is called answers with a welcome and a proof that it has
+// Meeting (CONNECTION-3): who calls says hello; who is called answers with a welcome and a proof that it has
 // the run's key; the caller, now sure of it, sends a proof of its own and may talk at once; the
 // other one is sure when it gets that. Everything both have said so far goes into each proof, fresh
 // nonces and addresses among it, so nothing that was overheard earlier is of any use.

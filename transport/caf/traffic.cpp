@@ -185,7 +185,7 @@ void Core::send_now(const PeerPtr& peer, Outgoing out) {
     auto key = key_of(out.sender->id(), out.id);
     peer->requests[key] = {out.receiver, out.id};
     peer->request_order.push_back(key);
-    // The oldest ones have most likely met their deadlines; they just lose T3.
+    // The oldest ones have most likely met their deadlines; they just lose ACTOR-3.
     if (peer->request_order.size() > options_.actors_max) {
       peer->requests.erase(peer->request_order.front());
       peer->request_order.pop_front();
@@ -226,7 +226,7 @@ void Core::link(const PeerPtr& peer, caf::strong_actor_ptr local, caf::actor_id 
 
 void Core::dispatch(const PeerPtr& peer, wire::Envelope::Reader envelope) {
   using Kind = wire::Envelope;
-  if (!peer->established) {  // C3
+  if (!peer->established) {  // CONNECTION-3
     const auto kind = envelope.which();
     const bool expected =
         peer->caller ? kind == Kind::PROOF : kind == Kind::WELCOME || kind == Kind::REFUSED;

@@ -2,12 +2,12 @@
 // the UCX worker and the transport thread. Behind a handle that lookup() gave, send, request with
 // deadline, monitor, link, down and exit behave as between actors of one process:
 //
-// T1: messages between two actors arrive in the order sent, each at most once; what does not arrive
-// is followed by `down`. T2: when an actor ends, everybody who knows it learns the reason; when its
+// ACTOR-1: messages between two actors arrive in the order sent, each at most once; what does not arrive
+// is followed by `down`. ACTOR-2: when an actor ends, everybody who knows it learns the reason; when its
 // process is lost, the reason is
 //     caf::exit_reason::remote_link_unreachable.
-// T3: a request whose receiver has ended or whose process is lost fails at once with
-// caf::sec::request_receiver_down. T4: nothing a peer sends crashes this process or makes it hold
+// ACTOR-3: a request whose receiver has ended or whose process is lost fails at once with
+// caf::sec::request_receiver_down. ACTOR-4: nothing a peer sends crashes this process or makes it hold
 // memory without bound.
 //
 // Wire rule: a remote message holds exactly one struct of transport/protocol/messages.hpp (a

@@ -175,7 +175,7 @@ bool Communicator::advance() {
     fail(check_aborted());
     return true;
   }
-  if (spec_.between_nodes && in_trouble()) return false;
+  if (spec_.between_nodes && has_network_fault()) return false;
   bool moved = false, first = true;
   for (size_t i = 0; i < active_.size(); ++i) {
     Operation& operation = *active_[i];
@@ -194,12 +194,13 @@ bool Communicator::advance() {
   return true;
 }
 
-bool Communicator::in_trouble() const {
-  const std::chrono::nanoseconds until{shared_.trouble_until_ns.load(std::memory_order_relaxed)};
+bool Communicator::has_network_fault() const {
+  const std::chrono::nanoseconds until{
+      shared_.network_fault_until_ns.load(std::memory_order_relaxed)};
   if (until.count() == 0) return false;
   const auto now = Clock::now();
   if (now.time_since_epoch() >= until) return false;
-  const std::chrono::nanoseconds delay{shared_.trouble_delay_ns.load()};
+  const std::chrono::nanoseconds delay{shared_.network_fault_delay_ns.load()};
   return delay.count() == 0 || now - begun_ < delay;
 }
 
@@ -296,7 +297,7 @@ void Communicator::fail(Status status) {
   end(std::move(status), false);
 }
 
-// Afterwards peers do not believe what they read from us (S2), and the caller's memory is his
+// Afterwards peers do not believe what they read from us (SHM-2), and the caller's memory is his
 // again.
 void Communicator::end(Status status, bool in_peace) {
   if (!dead_.ok()) return;

@@ -5,7 +5,7 @@
 // waiting fetches. Whoever starts or waits advances every operation of every communicator of the
 // plane, so that ranks may wait in any order.
 //
-// C1: a dead communicator (aborted, deadline, a rank lost) stays dead; its memory is used by nobody
+// COLLECTIVE-1: a dead communicator (aborted, deadline, a rank lost) stays dead; its memory is used by nobody
 // else afterwards.
 #pragma once
 
@@ -38,7 +38,7 @@ struct Shared {
   std::unique_ptr<UcxWorker> ucx;
   /// Trouble made on purpose: until then (steady clock) nothing, or only what has waited, moves
   /// between nodes.
-  std::atomic<int64_t> trouble_until_ns{0}, trouble_delay_ns{0};
+  std::atomic<int64_t> network_fault_until_ns{0}, network_fault_delay_ns{0};
 
   /// Advances everything once. Under the lock.
   bool advance();
@@ -97,7 +97,7 @@ class Communicator final : public Collective {
   Status check_peers(Operation& operation, bool thorough);
   Status late(Operation& operation) const;
   void notify_all();
-  bool in_trouble() const;
+  bool has_network_fault() const;
   void linger(std::unique_lock<std::mutex>& turn);
   void pause(uint32_t seen, int limit_ms, std::unique_lock<std::mutex>& turn);
 

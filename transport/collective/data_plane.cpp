@@ -120,7 +120,7 @@ class DataPlaneImpl final : public DataPlane {
   std::vector<uint8_t> address() const override { return encode(own_); }
   Result<std::unique_ptr<Collective>> join(const CommunicatorSpec& spec) override;
   void abort(uint64_t generation, const std::string& reason) override;
-  void trouble(const DataTrouble& trouble) override;
+  void inject_network_fault(const NetworkFault& fault) override;
 
  private:
   Result<std::vector<Member>> members_of(const CommunicatorSpec& spec) const;
@@ -164,10 +164,10 @@ void DataPlaneImpl::abort(uint64_t generation, const std::string& reason) {
   ring(shared_.segment->header());
 }
 
-void DataPlaneImpl::trouble(const DataTrouble& trouble) {
-  const auto until = Clock::now() + trouble.for_time;
-  shared_.trouble_delay_ns = std::chrono::nanoseconds(trouble.delay).count();
-  shared_.trouble_until_ns = std::chrono::nanoseconds(until.time_since_epoch()).count();
+void DataPlaneImpl::inject_network_fault(const NetworkFault& fault) {
+  const auto until = Clock::now() + fault.for_time;
+  shared_.network_fault_delay_ns = std::chrono::nanoseconds(fault.delay).count();
+  shared_.network_fault_until_ns = std::chrono::nanoseconds(until.time_since_epoch()).count();
 }
 
 Result<std::vector<Member>> DataPlaneImpl::members_of(const CommunicatorSpec& spec) const {

@@ -35,11 +35,12 @@ struct DataPlaneOptions {
   size_t staging_bytes = size_t{4} << 20;  ///< per communicator, for sources outside the arena
   int communicators = 4;                   ///< how many at a time the segment has room for
   int spin_us = -1;  ///< busy wait before sleeping; -1: 100 if the ranks here fit the cores, else 0
-  std::string node_prefix;  ///< of the shm_prefix of all planes of this node; for trouble() alone
+  std::string
+      node_prefix;  ///< of the shm_prefix of all planes of this node; for inject_network_fault() alone
 };
 
 /// Links between nodes in trouble, for tests. At most one of the two.
-struct DataTrouble {
+struct NetworkFault {
   std::chrono::milliseconds delay{0};     ///< every operation waits so long before it begins
   std::chrono::milliseconds for_time{0};  ///< how long this lasts; without a delay nothing passes
 };
@@ -81,7 +82,7 @@ class DataPlane {
 
   /// From now on communicators with members of other nodes, running or future, are in trouble;
   /// nothing is lost by it. Any thread, returns at once. On GPUs only what goes over host memory.
-  virtual void trouble(const DataTrouble& trouble) = 0;
+  virtual void inject_network_fault(const NetworkFault& fault) = 0;
 };
 
 }  // namespace simplescale

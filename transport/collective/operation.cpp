@@ -102,7 +102,7 @@ bool Operation::begin(bool first) {
   small_ = total <= kBlockBytes;
   staged_ = !small_ && staged > 0;
   if (small_ && shared && !(block_ = outbox_.take_block())) return false;
-  if (staged_ && !first) return false;  // O1
+  if (staged_ && !first) return false;  // COLLECTIVE-2
   const size_t half = staged ? outbox_.staging().size() / staged / 2 / 64 * 64 : 0;
   SS_ASSERT(!staged_ || half > 0);
   std::byte* room = block_;

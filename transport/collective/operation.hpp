@@ -6,7 +6,7 @@
 // where it lies, if that is the arena, else through the staging buffer, and waits until they have
 // read it.
 //
-// O1: only the oldest unfinished operation uses the staging buffer, and others leave half of a
+// COLLECTIVE-2: only the oldest unfinished operation uses the staging buffer, and others leave half of a
 // link's descriptors free.
 //     Hence the oldest operation of all ranks can always go on, and with it, in turn, every other.
 #pragma once

@@ -1,12 +1,12 @@
 // The shared-memory segment of one process: a header with its doorbell, a table of its
 // communicators, and the arena.
 //
-// S1: a process writes only its own segment; of a peer's segment only the doorbell, so a stale peer
-// can corrupt nothing. S2: a communicator's slot is closed (serial = 0) before any memory that its
+// SHM-1: a process writes only its own segment; of a peer's segment only the doorbell, so a stale peer
+// can corrupt nothing. SHM-2: a communicator's slot is closed (serial = 0) before any memory that its
 // descriptors name is used for anything else.
 //     Who reads a peer's memory checks the serial after the read and before it believes what it
 //     read.
-// S3: what stands in a peer's segment is validated before use.
+// SHM-3: what stands in a peer's segment is validated before use.
 #pragma once
 
 #include <atomic>

@@ -12,7 +12,7 @@ Result<PeerBoard> find_board(const std::shared_ptr<PeerSegment>& segment, uint64
     const auto theirs = std::pair(slot.rank, slot.size);
     const uint64_t offset = slot.board_offset + static_cast<uint64_t>(our_rank) * sizeof(Lane);
     std::atomic_thread_fence(std::memory_order_acquire);
-    if (slot.serial.load(std::memory_order_relaxed) != serial) continue;  // S2
+    if (slot.serial.load(std::memory_order_relaxed) != serial) continue;  // SHM-2
     const std::byte* lane = segment->at(offset, sizeof(Lane));
     if (theirs != std::pair(static_cast<uint32_t>(rank), static_cast<uint32_t>(size)) || !lane ||
         offset % alignof(Lane) != 0)
@@ -68,7 +68,7 @@ void ShmLink::collect() {
     }
     std::atomic_thread_fence(std::memory_order_acquire);
     if (!open())
-      broken_ = left();  // S2
+      broken_ = left();  // SHM-2
     else if (!data)
       broken_ = Status(Code::unavailable, peer_name_ + " published an impossible descriptor");
     else
@@ -93,7 +93,7 @@ Status ShmLink::pop(uint64_t key, size_t bytes) {
   stream.read += bytes;
   SS_ASSERT(stream.read <= piece.data.size());
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (!open()) return broken_ = left();  // S2
+  if (!open()) return broken_ = left();  // SHM-2
   if (stream.read < piece.data.size()) return {};
   lane_->consumed[piece.slot].fetch_add(1, std::memory_order_release);
   changed_ = true;

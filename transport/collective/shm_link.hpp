@@ -1,6 +1,6 @@
 // The link between two processes of one host: the sender publishes where in its arena a piece lies,
 // the receiver reads it there and acknowledges. All shared words lie in the writer's own segment
-// (S1 in segment.hpp).
+// (SHM-1 in segment.hpp).
 //
 // A board is what one rank writes for one communicator: a lane for every peer. A lane holds the
 // descriptors that the owner publishes for that peer (a pool of slots, announced in order through a

@@ -10,7 +10,7 @@
 //     is received into such. So an abort need not wait for UCX and closes no connection; what is
 //     under way in a dead channel dies out.
 // U2: what a channel has under way to a member is bounded, apart for operations that were and were
-//     not the oldest when they sent: a later one never keeps an earlier one from going on (O1 in
+//     not the oldest when they sent: a later one never keeps an earlier one from going on (COLLECTIVE-2 in
 //     operation.hpp).
 // U3: messages of a channel that is not registered (another generation) are dropped.
 // U4: a member has joined when it has acknowledged our greeting: it is registered and our

@@ -21,7 +21,9 @@ class DevicePlane final : public DataPlane {
   }
   Result<std::unique_ptr<Collective>> join(const CommunicatorSpec& spec) override;
   void abort(uint64_t generation, const std::string& reason) override;
-  void trouble(const DataTrouble& trouble) override { host_->trouble(trouble); }
+  void inject_network_fault(const NetworkFault& fault) override {
+    host_->inject_network_fault(fault);
+  }
 
  private:
   Result<CommunicatorSpec> host_spec(const CommunicatorSpec& spec) const;

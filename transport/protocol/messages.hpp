@@ -173,13 +173,13 @@ struct JoinTrainer {
   std::vector<DataAddress> shard_members;
   std::vector<DataAddress> replicate_members;
   std::vector<TransferPart> transfers;
-  uint32_t settle_round = 0;
-  uint32_t settle_rounds = 1;
+  uint32_t commit_round = 0;
+  uint32_t commit_rounds = 1;
   bool operator==(const JoinTrainer&) const = default;
 };
 SS_FIELDS(JoinTrainer, x.trainer, x.generation, x.group, x.shard, x.ring, x.state_segment,
           x.ring_segment, x.source, x.step, x.checkpoint, x.shard_members, x.replicate_members,
-          x.transfers, x.settle_round, x.settle_rounds);
+          x.transfers, x.commit_round, x.commit_rounds);
 
 /// A trainer has left a generation and waits. fault: "" (told to: fenced, asked to leave, or only
 /// helped), "failed" (a collective, a peer, a timeout), "non_finite", "mismatch" (replicas differ
@@ -310,7 +310,7 @@ struct CopyToPeers {
 };
 SS_FIELDS(CopyToPeers, x.generation, x.step, x.keep, x.copies);
 
-/// Node to the node that is to keep a copy. generation: also that in which the copy was made (P3 of
+/// Node to the node that is to keep a copy. generation: also that in which the copy was made (PEER-3 of
 /// job/copy_plan.hpp). Answered by AcceptCopy; then both join a communicator,
 /// the sender as rank 0.
 struct OfferCopy {

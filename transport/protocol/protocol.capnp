@@ -207,8 +207,8 @@ struct JoinTrainer {
   shardMembers @10 :List(DataAddress);
   replicateMembers @11 :List(DataAddress);
   transfers @12 :List(TransferPart);
-  settleRound @13 :UInt32;
-  settleRounds @14 :UInt32;
+  commitRound @13 :UInt32;
+  commitRounds @14 :UInt32;
 }
 
 struct TrainerIdle {

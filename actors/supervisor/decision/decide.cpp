@@ -35,7 +35,7 @@ void Decider::operator()(const NodeUp& e) {
   if (returns)
     suspect(e.node, "it was lost before");
   else
-    set(e.node, NodeState::up, "");
+    set_node_state(e.node, NodeState::up, "");
   plan();
 }
 
@@ -53,8 +53,8 @@ void Decider::operator()(const NodeChecked& e) {
   record("", e.ok ? "check_passed" : "check_failed", e.node, e.reason);
   if (node->state != NodeState::suspect) return;
   if (e.ok) {
-    set(e.node, NodeState::up, "");
-    budget(e.node);  // it may have failed on while it was suspect
+    set_node_state(e.node, NodeState::up, "");
+    enforce_restart_budget(e.node);  // it may have failed on while it was suspect
   } else {
     drain(e.node, "it failed its diagnosis: " + e.reason);
   }
@@ -75,7 +75,7 @@ void Decider::operator()(const DrainRequested& e) {
     node->failures_ms.clear();
     node->checking = false;
     record("", "undrained", e.node, e.reason);
-    set(e.node, NodeState::up, "");
+    set_node_state(e.node, NodeState::up, "");
   }
   plan();
 }
@@ -128,13 +128,13 @@ void Decider::operator()(const TrainerDown& e) {
   }
   const bool in = in_generation(*trainer);
   trainer->state = TrainerState::down;
-  fail(node_of(e.trainer));
+  record_failure(node_of(e.trainer));
   if (in)
     fence("detect", "trainer_down", e.trainer, e.reason);
   else
     record(gathering() ? "detect" : "", "trainer_down", e.trainer, e.reason);
   if (!e.restarting) drain(node_of(e.trainer), e.reason);
-  budget(node_of(e.trainer));
+  enforce_restart_budget(node_of(e.trainer));
   plan();
 }
 
@@ -142,7 +142,7 @@ void Decider::operator()(const TrainerIdle& e) {
   Trainer* trainer = find_trainer(e.trainer);
   if (!trainer) return;
   const bool current = trainer->state == TrainerState::training && e.generation == s_.generation;
-  // S4: stale is what is older than what it was in, or was told before the last fence.
+  // GEN-1: stale is what is older than what it was in, or was told before the last fence.
   const bool answers =
       (trainer->state == TrainerState::draining && e.generation >= trainer->generation) ||
       (trainer->state == TrainerState::idle && e.generation + 1 >= s_.generation);
@@ -154,20 +154,20 @@ void Decider::operator()(const TrainerIdle& e) {
     return;
   }
   trainer->state = TrainerState::idle;
-  if (e.fault == Fault::mismatch && e.step > 0) doubt(e.step, e.generation);
+  if (e.fault == Fault::mismatch && e.step > 0) mark_suspect(e.step, e.generation);
   if (e.fault == Fault::bad_checkpoint) skip_checkpoint(e.step, e.reason);
   if (e.fault == Fault::bad_disk) {
     trainer->unreadable = true;
     if (!current) record("", "bad_disk", e.trainer, e.reason);
   }
   if (e.fault == Fault::bad_copy) {
-    strike(e.suspect, e.step);
+    discard_copy(e.suspect, e.step);
     if (!current) record("", "bad_copy", e.suspect, e.reason);
   }
   if (current && !(s_.leaving && e.fault == Fault::none)) {
     static const char* kinds[] = {"left",     "step_failed",    "non_finite", "mismatch",
                                   "bad_copy", "bad_checkpoint", "bad_disk"};
-    if (!e.suspect.empty()) fail(node_of(e.suspect));
+    if (!e.suspect.empty()) record_failure(node_of(e.suspect));
     fence("detect", kinds[static_cast<int>(e.fault)], e.suspect.empty() ? e.trainer : e.suspect,
           e.reason);
   }
@@ -197,7 +197,7 @@ void Decider::operator()(const Suspected& e) {
 // --- Progress ---
 
 void Decider::operator()(const StepCommitted& e) {
-  if (e.generation != s_.generation) return;  // S4
+  if (e.generation != s_.generation) return;  // GEN-1
   s_.committed_step = std::max(s_.committed_step, e.step);
   s_.cycles = 0;
   for (auto& [name, node] : s_.nodes)
@@ -234,13 +234,13 @@ void Decider::operator()(const CheckpointSaved& e) {
 
 void Decider::operator()(const CheckpointFailed& e) {
   record("", "checkpoint_failed", "step-" + number(e.step), e.reason);
-  if (e.generation != s_.generation) return;  // S4: another one saves that step again
+  if (e.generation != s_.generation) return;  // GEN-1: another one saves that step again
   s_.failed_checkpoint = e.step;
   s_.failed_checkpoint_reason = e.reason;
   finish_if_saved();
 }
 
-// --- Wishes ---
+// --- Requests ---
 
 void Decider::operator()(const StopRequested& e) {
   if (e.now) {

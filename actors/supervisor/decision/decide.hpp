@@ -13,11 +13,11 @@
 // Cheapest first: the same trainers again (restarted processes), a spare in place of a lost node,
 // cells put together from what is left, fewer groups, waiting for a node, stopping.
 //
-//   S1 A committed step is never undone while one copy of every shard survives anywhere.
-//   S3 A generation begins with copies of one history: a step that was undone and made again in a
+//   JOB-1 A committed step is never undone while one copy of every shard survives anywhere.
+//   JOB-3 A generation begins with copies of one history: a step that was undone and made again in a
 //      later generation may have come out differently, so older copies of it are not used, even if
 //      one of every shard turns up.
-//   S4 What carries another generation than the current one has no effect.
+//   GEN-1 What carries another generation than the current one has no effect.
 #pragma once
 
 #include <cstdint>
@@ -42,10 +42,10 @@ enum class TrainerState : unsigned char {
 };
 
 /// Replicas made different states of `step` in this generation.
-struct Doubt {
+struct SuspectStep {
   uint64_t step = 0, generation = 0;
 };
-constexpr size_t doubts_kept = 16;
+constexpr size_t suspect_steps_kept = 16;
 
 /// Since this generation began, what older ones had made of `step` and all after it is undone.
 struct Undoing {
@@ -122,7 +122,7 @@ struct State {
   uint64_t failed_checkpoint = 0;  // the last one that could not be saved, if there is a reason
   std::string failed_checkpoint_reason;
   std::vector<uint64_t> older_checkpoints;  // the newest last; pruning may have taken them
-  std::vector<Doubt> doubts;                // the newest last
+  std::vector<SuspectStep> suspect_steps;   // the newest last
   std::vector<Undoing> undoings;            // of growing generation and step
   uint64_t committed_step = 0;
   uint64_t joined_step = 0;      // where the current generation began
@@ -287,8 +287,8 @@ struct Decision {
 };
 
 /// Whether what was made of `step` in `generation` is one of the states that differed.
-bool doubted(const State& state, uint64_t step, uint64_t generation);
-/// Whether it is of the past that a newer generation has undone (S3).
+bool is_suspect(const State& state, uint64_t step, uint64_t generation);
+/// Whether it is of the past that a newer generation has undone (JOB-3).
 bool undone(const State& state, uint64_t step, uint64_t generation);
 /// Neither: a generation may begin with a copy of it.
 bool trusted(const State& state, uint64_t step, uint64_t generation);

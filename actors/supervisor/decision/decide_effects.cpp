@@ -17,7 +17,7 @@ void Decider::wait(std::string what) {
   s_.waiting_for = std::move(what);
 }
 
-void Decider::set(const std::string& name, NodeState state, std::string reason) {
+void Decider::set_node_state(const std::string& name, NodeState state, std::string reason) {
   Node& node = s_.nodes.at(name);
   node.state = state;
   node.reason = std::move(reason);
@@ -33,8 +33,8 @@ void Decider::lose(const std::string& name, const std::string& reason) {
   Node& node = s_.nodes.at(name);
   node.peer.clear();
   node.checking = false;
-  fail(name);
-  set(name, NodeState::lost, reason);
+  record_failure(name);
+  set_node_state(name, NodeState::lost, reason);
   if (in)
     fence("detect", "node_lost", name, reason);
   else
@@ -42,18 +42,18 @@ void Decider::lose(const std::string& name, const std::string& reason) {
 }
 
 void Decider::suspect(const std::string& name, const std::string& reason) {
-  set(name, NodeState::suspect, reason);
+  set_node_state(name, NodeState::suspect, reason);
   s_.nodes.at(name).checking = true;
   act(CheckNode{name, reason});
 }
 
 void Decider::drain(const std::string& name, const std::string& reason) {
   if (over()) return;  // the failure that would drain it has ended the run
-  set(name, NodeState::drained, reason);
+  set_node_state(name, NodeState::drained, reason);
   record("", "drained", name, reason);
 }
 
-void Decider::fail(const std::string& name) {
+void Decider::record_failure(const std::string& name) {
   auto found = s_.nodes.find(name);
   if (found == s_.nodes.end()) return;
   std::vector<int64_t>& failures = found->second.failures_ms;
@@ -62,7 +62,7 @@ void Decider::fail(const std::string& name) {
   found->second.failed_at_step = s_.committed_step;
 }
 
-void Decider::budget(const std::string& name) {
+void Decider::enforce_restart_budget(const std::string& name) {
   const Node& node = s_.nodes.at(name);
   const size_t failures = node.failures_ms.size();
   if (node.state == NodeState::up && failures > static_cast<size_t>(s_.max_restarts))
@@ -70,7 +70,7 @@ void Decider::budget(const std::string& name) {
                     number(static_cast<uint64_t>(s_.within_ms / 1000)) + " s");
 }
 
-void Decider::strike(const std::string& trainer, uint64_t step) {
+void Decider::discard_copy(const std::string& trainer, uint64_t step) {
   auto found = s_.trainers.find(trainer);
   if (found != s_.trainers.end())
     std::erase_if(found->second.held, [&](const HeldStep& copy) { return copy.step == step; });
@@ -80,10 +80,11 @@ void Decider::strike(const std::string& trainer, uint64_t step) {
     std::erase_if(node->second.peer, [&](const PeerHeld& copy) { return copy.step == step; });
 }
 
-void Decider::doubt(uint64_t step, uint64_t generation) {
-  if (doubted(s_, step, generation)) return;
-  s_.doubts.push_back({step, generation});
-  if (s_.doubts.size() > doubts_kept) s_.doubts.erase(s_.doubts.begin());
+void Decider::mark_suspect(uint64_t step, uint64_t generation) {
+  if (is_suspect(s_, step, generation)) return;
+  s_.suspect_steps.push_back({step, generation});
+  if (s_.suspect_steps.size() > suspect_steps_kept)
+    s_.suspect_steps.erase(s_.suspect_steps.begin());
   if (newest_joined(s_) > generation || s_.committed_step < step) return;
   record("", "steps_undone", number(s_.committed_step - step + 1),
          "replicas have made different states");
@@ -128,7 +129,7 @@ void Decider::end_fence() {
   for (auto& [name, trainer] : s_.trainers) {
     if (trainer.state != TrainerState::draining) continue;
     trainer.state = TrainerState::down;
-    fail(node_of(name));
+    record_failure(node_of(name));
     record("abort", "fence_ignored", name, "killed");
     act(KillTrainer{name, "it does not leave its generation"});
     wait("trainers that were killed");

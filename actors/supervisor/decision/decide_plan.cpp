@@ -75,7 +75,7 @@ void Decider::plan() {
   if (first && next.cells.size() < wanted && !waited(s_.join_timeout_ms)) return;
   const Beginning beginning = newest_state();
   if (beginning.step < s_.committed_step && somebody_may_come() && !waited(s_.restart_timeout_ms))
-    return;  // S1: who is being restarted may hold what is missing
+    return;  // JOB-1: who is being restarted may hold what is missing
   join(std::move(next), beginning);
 }
 
@@ -148,7 +148,7 @@ bool Decider::disk_is_away() {
   if (without.empty() || others == 0) return !without.empty() && !waited(kDiskAgainMs);
   for (const std::string& name : without) {
     each_trainer(name, [](Trainer& t) { t.unreadable = false; });
-    fail(name);
+    record_failure(name);
     if (s_.nodes.at(name).state == NodeState::up)
       suspect(name, "it cannot read the checkpoint of step " + number(s_.joined_step));
   }
@@ -186,7 +186,7 @@ void Decider::join(Layout next, const Beginning& beginning) {
   Join order{.source = beginning.source, .step = beginning.step};
   if (order.source == Source::memory)
     order.moves = moves_for(members, beginning.copies, order.step);
-  // S4: a number is used once; one that a fence has given out has not begun yet.
+  // GEN-2: a number is used once; one that a fence has given out has not begun yet.
   if (s_.phase != Phase::recovering || s_.generation == 0 || s_.leaving) ++s_.generation;
   order.generation = s_.generation;
   const std::string what = choice(s_.layout, next);
@@ -199,7 +199,7 @@ void Decider::join(Layout next, const Beginning& beginning) {
   s_.joined_step = order.step;
   // Where all read the step from a checkpoint, older copies of it are not needed, and may differ.
   undo_from(order.source == Source::memory ? order.step + 1 : order.step);
-  s_.committed_step = order.step;  // S1: lower than before only if no complete newer copy is left
+  s_.committed_step = order.step;  // JOB-1: lower than before only if no complete newer copy is left
   for (const Place& place : members) {
     Trainer& trainer = s_.trainers.at(place.trainer);
     trainer.state = TrainerState::training;
@@ -225,7 +225,7 @@ void Decider::undo_from(uint64_t step) {
   while (!list.empty() && list.back().step >= step) list.pop_back();
   list.push_back({s_.generation, step});
   if (list.size() <= undoings_kept) return;
-  // S3 before S1: of copies older than the last undoings_kept beginnings, each at a later step than
+  // JOB-3 before JOB-1: of copies older than the last undoings_kept beginnings, each at a later step than
   // the one before it, some count as undone that are not.
   list[1].step = list[0].step;
   list.erase(list.begin());

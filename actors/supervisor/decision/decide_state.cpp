@@ -75,9 +75,10 @@ bool diagnosing(const State& state) {
   return !state.to_examine.empty() || !state.examined.empty();
 }
 
-bool doubted(const State& state, uint64_t step, uint64_t generation) {
-  return std::ranges::any_of(
-      state.doubts, [&](const Doubt& d) { return d.step == step && d.generation >= generation; });
+bool is_suspect(const State& state, uint64_t step, uint64_t generation) {
+  return std::ranges::any_of(state.suspect_steps, [&](const SuspectStep& d) {
+    return d.step == step && d.generation >= generation;
+  });
 }
 
 bool undone(const State& state, uint64_t step, uint64_t generation) {
@@ -87,7 +88,7 @@ bool undone(const State& state, uint64_t step, uint64_t generation) {
 }
 
 bool trusted(const State& state, uint64_t step, uint64_t generation) {
-  return !undone(state, step, generation) && !doubted(state, step, generation);
+  return !undone(state, step, generation) && !is_suspect(state, step, generation);
 }
 
 uint64_t newest_joined(const State& state) {
@@ -97,10 +98,10 @@ uint64_t newest_joined(const State& state) {
 }
 
 uint64_t committed_of(const State& state, uint64_t step, uint64_t generation) {
-  const bool gone =
-      undone(state, step, generation) || std::ranges::any_of(state.doubts, [&](const Doubt& d) {
-        return d.step <= step && d.generation >= generation;
-      });
+  const bool gone = undone(state, step, generation) ||
+                    std::ranges::any_of(state.suspect_steps, [&](const SuspectStep& d) {
+                      return d.step <= step && d.generation >= generation;
+                    });
   return gone && step > state.committed_step ? state.committed_step : step;
 }
 

@@ -38,7 +38,7 @@ class Decider {
   void operator()(const TrainerFinished& e);
   void operator()(const CheckpointSaved& e);
   void operator()(const CheckpointFailed& e);
-  // --- Wishes ---
+  // --- Requests ---
   void operator()(const StopRequested& e);
   void operator()(const PauseRequested& e);
   void operator()(const DiagnoseRequested& e);
@@ -107,16 +107,16 @@ class Decider {
   void record(std::string phase, std::string kind, std::string subject, std::string reason);
   void because(std::string reason) { decision_.reason = std::move(reason); }
   void wait(std::string what);
-  void set(const std::string& name, NodeState state, std::string reason);
+  void set_node_state(const std::string& name, NodeState state, std::string reason);
   void lose(const std::string& name, const std::string& reason);
   void suspect(const std::string& name, const std::string& reason);
   void drain(const std::string& name, const std::string& reason);
-  void fail(const std::string& name);
-  void budget(const std::string& name);
+  void record_failure(const std::string& name);
+  void enforce_restart_budget(const std::string& name);
   /// The copy that `trainer` holds of `step` is no good.
-  void strike(const std::string& trainer, uint64_t step);
+  void discard_copy(const std::string& trainer, uint64_t step);
   /// Nobody has gone on from this step as it was made.
-  void doubt(uint64_t step, uint64_t generation);
+  void mark_suspect(uint64_t step, uint64_t generation);
   /// Ends the current generation for everybody in it, at once.
   void fence(std::string phase, std::string kind, std::string subject, std::string reason);
   /// Ends the current generation after a step.

@@ -274,7 +274,7 @@ TEST_SUITE("join") {
     job.members.push_back({"helper", no_group, 0, address(1)});
     auto rounds = [&](std::vector<Transfer> transfers) {
       job.transfers = std::move(transfers);
-      return settle_rounds(job);
+      return commit_rounds(job);
     };
     CHECK(rounds({}).empty());
     CHECK(rounds({transfer("a", {"b"})}) == Rounds{{"a", 1}});
@@ -302,7 +302,7 @@ TEST_SUITE("join") {
       const auto made = orders(job, {{name, "s", address(x)}});
       REQUIRE(made.ok());
       const JoinTrainer& order = made->trainers[0];
-      return std::pair(order.settle_round, order.settle_rounds);
+      return std::pair(order.commit_round, order.commit_rounds);
     };
     CHECK(round("n0.0", 1) == std::pair(0u, 1u));
     job.transfers = {{0, 0, 8, "n0.1", false, {"n1.0"}}, {1, 1, 8, "n1.0", false, {"n1.1"}}};
@@ -345,8 +345,8 @@ TEST_SUITE("inject") {
     context.pass_on = [&](const std::string& trainer, const InjectFault& fault) {
       passed.push_back(trainer + " " + fault.kind);
     };
-    std::vector<TransportFault> troubles;
-    context.transport = [&](TransportFault trouble) { troubles.push_back(trouble); };
+    std::vector<TransportFault> faults;
+    context.transport = [&](TransportFault fault) { faults.push_back(fault); };
     context.states = std::make_shared<StateStore>();
     context.disk = std::make_shared<DiskFaults>();
     context.checkpoints = "/nonexistent";
@@ -360,8 +360,8 @@ TEST_SUITE("inject") {
                                              "n1.1 partition_node", "n1.0 slow_node",
                                              "n1.1 slow_node", "n1.0 slow_link", "n1.1 slow_link",
                                              "n1.1 bitflip_gradient", "n1.1 nan_loss"});
-    REQUIRE(troubles.size() == 3);
-    CHECK(troubles[0].lose == 1);
+    REQUIRE(faults.size() == 3);
+    CHECK(faults[0].lose == 1);
     CHECK(inject(context, {"hang_trainer", "n2.0"}).code() == Code::not_found);
   }
 

@@ -16,7 +16,7 @@ json trainer(const char* name, const char* group, int shard) {
           {"group", group}, {"step", 7}, {"state", "training"}};
 }
 
-json page() {
+json document() {
   json spare = trainer("n2.0", "", 0);
   spare["group"] = spare["shard"] = nullptr;
   spare["state"] = "idle";
@@ -74,18 +74,18 @@ bool is(const Request& request) {
 
 TEST_SUITE("console") {
   TEST_CASE("console: Tab completes commands, nodes, trainers, groups and fault kinds") {
-    CHECK(completions(page(), {}, "dr") == Words{"drain"});
-    CHECK(completions(page(), {}, "st") == Words{"status", "stop"});
-    CHECK(completions(page(), {"help"}, "wat") == Words{"watch"});
-    CHECK(completions(page(), {"drain"}, "") == Words{"n0", "n2"});
-    CHECK(completions(page(), {"drain", "n0"}, "").empty());
-    CHECK(completions(page(), {"restart"}, "") == Words{"g0", "g1", "n0.0", "n0.1", "n2.0"});
-    CHECK(completions(page(), {"inject"}, "kill_s") == Words{"kill_supervisor"});
-    CHECK(completions(page(), {"plan"}, "").size() == fault_kinds().size());
-    CHECK(completions(page(), {"plan", "kill_agent"}, "n0") == Words{"n0", "n0.0", "n0.1"});
-    CHECK(completions(page(), {"inject", "kill_agent", "n0"}, "--a") == Words{"--at"});
-    CHECK(completions(page(), {"set"}, "cluster.m") == Words{"cluster.min_groups"});
-    CHECK(completions(page(), {"nothing"}, "").empty());
+    CHECK(completions(document(), {}, "dr") == Words{"drain"});
+    CHECK(completions(document(), {}, "st") == Words{"status", "stop"});
+    CHECK(completions(document(), {"help"}, "wat") == Words{"watch"});
+    CHECK(completions(document(), {"drain"}, "") == Words{"n0", "n2"});
+    CHECK(completions(document(), {"drain", "n0"}, "").empty());
+    CHECK(completions(document(), {"restart"}, "") == Words{"g0", "g1", "n0.0", "n0.1", "n2.0"});
+    CHECK(completions(document(), {"inject"}, "kill_s") == Words{"kill_supervisor"});
+    CHECK(completions(document(), {"plan"}, "").size() == fault_kinds().size());
+    CHECK(completions(document(), {"plan", "kill_agent"}, "n0") == Words{"n0", "n0.0", "n0.1"});
+    CHECK(completions(document(), {"inject", "kill_agent", "n0"}, "--a") == Words{"--at"});
+    CHECK(completions(document(), {"set"}, "cluster.m") == Words{"cluster.min_groups"});
+    CHECK(completions(document(), {"nothing"}, "").empty());
     CHECK(completions(json(), {"drain"}, "").empty());
     CHECK(completions({{"nodes", {1, {{"trainers", {2}}}}}}, {"restart"}, "").empty());
     CHECK(common_prefix({"status", "stop"}) == "st");
@@ -94,7 +94,7 @@ TEST_SUITE("console") {
   }
 
   TEST_CASE("console: the tree has groups, their nodes and trainers, and the others last") {
-    const std::string text = render_tree(page(), {});
+    const std::string text = render_tree(document(), {});
     CHECK(text ==
           "r: training, step 7 of 20, loss 1.5000, 12 tokens/s, generation 3, 1 incidents\n"
           "supervisor on n0 (process 11)\n"
@@ -107,13 +107,13 @@ TEST_SUITE("console") {
           "└─ spares and others\n"
           "   └─ n2 spare h (process 13): waits\n"
           "      └─ n2.0 idle (process 40)\n");
-    CHECK(render_tree(page(), {true, 0}).find("\033[32mtraining\033[0m") != std::string::npos);
-    const std::string narrow = render_tree(page(), {false, 12});
+    CHECK(render_tree(document(), {true, 0}).find("\033[32mtraining\033[0m") != std::string::npos);
+    const std::string narrow = render_tree(document(), {false, 12});
     CHECK(narrow.starts_with("r: training,\nsupervisor o\n├─ g0\n│  └─ n0 up \n"));
-    CHECK(render_nodes(page(), {}).find("n2       spare") != std::string::npos);
+    CHECK(render_nodes(document(), {}).find("n2       spare") != std::string::npos);
   }
 
-  TEST_CASE("console: a page of anything is rendered, and cannot write to the terminal") {
+  TEST_CASE("console: a document of anything is rendered, and cannot write to the terminal") {
     for (const json& odd : {json(), json(1), json("x"), json::array({1, 2}),
                             json{{"nodes", 3}, {"supervisor", 1}, {"step", "x"}},
                             json{{"nodes", {{{"trainers", {{{"group", "gx"}}}}}}}}}) {

@@ -40,7 +40,7 @@ CopySent sent(const CopyToPeers& order, uint32_t shard, const std::string& error
 }  // namespace
 
 TEST_SUITE("copy plan") {
-  TEST_CASE("copy plan: P1, a copy never lies in its own cell") {
+  TEST_CASE("copy plan: PEER-1, a copy never lies in its own cell") {
     CHECK(text(plan_copies(cluster(1, 2, 1, 2))) == "0:n0.0>n2 1:n1.0>n2 ");
     CHECK(plan_copies(cluster(1, 2, 0, 2)).empty());
     // Groups take turns; each has the other for a peer.
@@ -57,7 +57,7 @@ TEST_SUITE("copy plan") {
     CHECK(plan_copies(state).empty());
   }
 
-  TEST_CASE("copy rounds: P2 and P3, one after the other, and what is whole is kept") {
+  TEST_CASE("copy rounds: PEER-2 and PEER-3, one after the other, and what is whole is kept") {
     State state = cluster(1, 2, 1, 2);
     CopyRounds rounds(5);
     for (uint64_t step = 1; step <= 5; ++step) CHECK_FALSE(rounds.committed(0, state, step, 0));
@@ -110,7 +110,7 @@ TEST_SUITE("copy plan") {
 }
 
 TEST_SUITE("peer store") {
-  TEST_CASE("peer store: P2, the step that is kept is not overwritten, whatever is newer") {
+  TEST_CASE("peer store: PEER-2, the step that is kept is not overwritten, whatever is newer") {
     ModelShape shape;
     shape.dim = 16, shape.hidden = 16, shape.layers = 1, shape.heads = shape.kv_heads = 1;
     shape.vocab = 32, shape.block_size = 8;
@@ -153,7 +153,7 @@ TEST_SUITE("peer store") {
     CHECK(check_side(**state, *(*state)->pin(20)).code() == Code::mismatch);
   }
 
-  TEST_CASE("peer store: S3, a copy of a step that was made again makes room for the new one") {
+  TEST_CASE("peer store: JOB-3, a copy of a step that was made again makes room for the new one") {
     ModelShape shape;
     shape.dim = 16, shape.hidden = 16, shape.layers = 1, shape.heads = shape.kv_heads = 1;
     shape.vocab = 32, shape.block_size = 8;

@@ -277,8 +277,8 @@ TEST_CASE("job: replicas that differ go back to the step before, and make it aga
   decide(0, s, TrainerDown{"n0.0", "signal 9"});
   all_idle(s, {{2, 2}, {3, 1}});
   CHECK(only<Join>(back(s, "n0.0", 0, made(1, {2, 3}))).step == 2);
-  CHECK(doubted(s, 3, 1));
-  CHECK(!doubted(s, 3, 2));
+  CHECK(is_suspect(s, 3, 1));
+  CHECK(!is_suspect(s, 3, 2));
   decide(0, s, StepCommitted{s.generation, 3});
   decide(0, s, TrainerDown{"n0.0", "signal 9"});
   all_idle(s, Steps{2, 3});
@@ -382,7 +382,7 @@ TEST_CASE("job: a checkpoint that nobody can read is tried again, and none older
   for (const auto& [name, node] : s.nodes) CHECK(node.state == NodeState::up);
 }
 
-TEST_CASE("job: S4: what carries an older generation has no effect") {
+TEST_CASE("job: GEN-1: what carries an older generation has no effect") {
   State s = training(2);
   decide(0, s, TrainerDown{"n1.0", "signal 9"});
   all_idle(s, Steps{3});
@@ -596,7 +596,7 @@ TEST_CASE("job: what-if tells the decision and changes nothing") {
   CHECK(what_if(s, "kill_agent", "n9").find("no node") != std::string::npos);
 }
 
-TEST_CASE("job: S4: a trainer's answer to a fence long ago is not taken for one to the last") {
+TEST_CASE("job: GEN-1: a trainer's answer to a fence long ago is not taken for one to the last") {
   State s = training(2);
   decide(0, s, TrainerDown{"n1.0", "signal 9"});
   all_idle(s, Steps{3});
@@ -607,7 +607,7 @@ TEST_CASE("job: S4: a trainer's answer to a fence long ago is not taken for one 
   CHECK(s.trainers.at("n0.0").state == TrainerState::draining);
 }
 
-TEST_CASE("job: S4: a generation that was left is not begun again") {
+TEST_CASE("job: GEN-2: a generation that was left is not begun again") {
   State s = job_of(2);
   const uint64_t first = only<Join>(all_up(s)).generation;
   decide(0, s, TrainerDown{"n1.0", "signal 9"});
@@ -621,7 +621,7 @@ TEST_CASE("job: S4: a generation that was left is not begun again") {
   CHECK(only<Join>(decide(0, s, PauseRequested{false, "me"})).generation > second);
 }
 
-TEST_CASE("job: S1: what was trained since a mismatch is trusted before a step is reported") {
+TEST_CASE("job: JOB-1: what was trained since a mismatch is trusted before a step is reported") {
   State s = training(2);
   decide(0, s,
          TrainerIdle{"n0.0", 1, 0, made(1, {2, 3}), Fault::mismatch, 3, "", "shard 0 differs"});
@@ -674,7 +674,7 @@ TEST_CASE("job: a trainer of an old generation that comes back disturbs nobody")
   CHECK(all<Fence>(decide(0, s, TrainerUp{"n0.0", 1, {1}, 0, made(1, {3}), 1})).size() == 1);
 }
 
-TEST_CASE("job: S4: a trainer that came back is idle once it has left what it was in") {
+TEST_CASE("job: GEN-1: a trainer that came back is idle once it has left what it was in") {
   State s = with_one_back_in_an_older_generation();
   // Meanwhile generations come and go without a fence.
   decide(0, s, DrainRequested{"n2", true, "me"});
@@ -685,7 +685,7 @@ TEST_CASE("job: S4: a trainer that came back is idle once it has left what it wa
 }
 
 TEST_CASE(
-    "job: S5: who came back and does not leave an older generation does not hold up the rest") {
+    "job: JOB-4: who came back and does not leave an older generation does not hold up the rest") {
   State s = with_one_back_in_an_older_generation();
   decide(0, s, TrainerUp{"n1.1", 1, {1}, 0, made(1, {3}), 0});
   CHECK(all<KillTrainer>(decide(s.fence_timeout_ms + 1, s, Tick{})).empty());  // nobody waits
@@ -703,7 +703,7 @@ TEST_CASE("job: a mismatch that was dealt with is not news again") {
   decide(0, s, mismatch);
   decide(0, s, NodeLost{"n1", "gone"});
   CHECK(only<Join>(all_idle(s, Steps{2, 3})).step == 2);
-  const size_t doubts = s.doubts.size();
+  const size_t suspect_steps = s.suspect_steps.size();
   decide(0, s, StepCommitted{s.generation, 4});
   decide(0, s, NodeUp{"n1", 1});
   decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, made(1, {2, 3}), 1});
@@ -711,11 +711,11 @@ TEST_CASE("job: a mismatch that was dealt with is not news again") {
   late.trainer = "n1.0";
   decide(0, s, late);
   CHECK(s.trainers.at("n1.0").state == TrainerState::idle);
-  CHECK(s.doubts.size() == doubts);
+  CHECK(s.suspect_steps.size() == suspect_steps);
 }
 
 TEST_CASE(
-    "job: S3: a copy of a step that was undone and made again is not used with the new ones") {
+    "job: JOB-3: a copy of a step that was undone and made again is not used with the new ones") {
   State s = training(2, 0, 1, 12);
   decide(0, s, NodeLost{"n1", "cut off"});  // it holds step 12, the other never applied it
   REQUIRE(only<Join>(all_idle(s, Steps{9, 10})).step == 10);
@@ -746,7 +746,7 @@ TEST_CASE(
   CHECK(only<Join>(back(lost, "n0.1", 1, Steps{})).source == Source::initialize);
 }
 
-TEST_CASE("job: S3: neither is such a copy that a peer node keeps") {
+TEST_CASE("job: JOB-3: neither is such a copy that a peer node keeps") {
   State s = training(1, 1, 2, 12);
   decide(0, s, PeerCopies{"n2", {{0, 10, 1}, {1, 10, 1}, {2, 10, 1}, {3, 10, 1}, {3, 5, 1}}});
   decide(0, s, PeerCopies{"n0", {{2, 5, 1}, {2, 10, 2}, {3, 10, 2}}});
@@ -761,7 +761,7 @@ TEST_CASE("job: S3: neither is such a copy that a peer node keeps") {
   CHECK(only<Join>(all_idle(before, Steps{})).step == 10);
 }
 
-TEST_CASE("job: S3: who reads a checkpoint needs no older copy of its step, which may differ") {
+TEST_CASE("job: JOB-3: who reads a checkpoint needs no older copy of its step, which may differ") {
   State s = job_of(2);
   s.has_checkpoint = true;
   s.checkpoint_step = 8;
@@ -772,7 +772,7 @@ TEST_CASE("job: S3: who reads a checkpoint needs no older copy of its step, whic
   CHECK(!undone(s, 8, 4));
 }
 
-TEST_CASE("job: S3: what has been undone is known for long, in little memory, rather too much") {
+TEST_CASE("job: JOB-3: what has been undone is known for long, in little memory, rather too much") {
   State s = training(2);
   s.max_restarts = s.give_up_after_cycles = 1000;
   std::vector<Undoing> all_of_them = s.undoings;
@@ -799,7 +799,7 @@ TEST_CASE("job: S3: what has been undone is known for long, in little memory, ra
   CHECK(s.undoings.size() < before);
 }
 
-TEST_CASE("job: S1: before older state is used, a trainer that is being restarted is waited for") {
+TEST_CASE("job: JOB-1: before older state is used, a trainer that is being restarted is waited for") {
   State s = training(1, 1);  // n0 trains, n1 is a spare
   for (int i = 0; i <= s.max_restarts; ++i) {
     decide(0, s, TrainerDown{"n0.0", "signal 9"});

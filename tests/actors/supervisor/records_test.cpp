@@ -47,7 +47,7 @@ SupervisorState some_state() {
   s.job.nodes["n0"] = {job::NodeState::up, 41, "", 1000, {900, 950}, 12, false, {{1, 33, 6}}};
   s.job.trainers["n2.1"] = {job::TrainerState::training, 99, {1, 2, 255}, 1,
                             {{32, 6}, {33, 7}},          33, true};
-  s.job.doubts = {{30, 4}};
+  s.job.suspect_steps = {{30, 4}};
   s.job.undoings = {{4, 0}, {7, 33}};
   s.job.waiting_since_ms = 990;
   s.job.exit = Code::requeue;
@@ -79,7 +79,7 @@ TEST_SUITE("job records") {
     CHECK(back->job.nodes["n0"].peer == s.job.nodes.at("n0").peer);
     CHECK(job::undone(back->job, 33, 6));
     CHECK(!job::undone(back->job, 32, 6));
-    CHECK(job::doubted(back->job, 30, 4));
+    CHECK(job::is_suspect(back->job, 30, 4));
     CHECK(back->job.nodes["n0"].failures_ms == std::vector<int64_t>{900, 950});
     CHECK(back->job.exit == Code::requeue);
     CHECK(back->sequence == 1ull << 60);
@@ -131,12 +131,12 @@ TEST_SUITE("job records") {
     const std::string one = status_text(s, false), many = status_text(s, true);
     CHECK(one.find('\n') == std::string::npos);
     CHECK(std::ranges::count(many, '\n') == 3);
-    const auto page = nlohmann::json::parse(one);
-    CHECK(page == nlohmann::json::parse(many));
-    CHECK(page["run"] == "a \"run\"");
-    CHECK(page["standby"].is_null());
-    REQUIRE(page["nodes"].size() == 3);
-    const auto &n0 = page["nodes"][0], &n1 = page["nodes"][1], &n2 = page["nodes"][2];
+    const auto document = nlohmann::json::parse(one);
+    CHECK(document == nlohmann::json::parse(many));
+    CHECK(document["run"] == "a \"run\"");
+    CHECK(document["standby"].is_null());
+    REQUIRE(document["nodes"].size() == 3);
+    const auto &n0 = document["nodes"][0], &n1 = document["nodes"][1], &n2 = document["nodes"][2];
     CHECK(n0["host"] == "host \\0");
     CHECK(n0["health"]["cpu"] == 0.5);
     CHECK(n0["peer_copies"] == nlohmann::json::parse(R"([{"shard": 1, "step": 33}])"));
@@ -170,10 +170,10 @@ TEST_SUITE("job records") {
     for (int second = 0; second <= 60; ++second)
       health.add(report(100 + second), 7'000 + 1000 * second, second, journal);
     CHECK(times() == std::vector{0, 60});
-    const auto page = nlohmann::json::parse(health.text("n1"));
-    CHECK(page["busiest"]["name"] == "n1.1");
-    CHECK(page["busiest"]["step_ms"] == 160);
-    CHECK(!page.contains("trainers"));
+    const auto document = nlohmann::json::parse(health.text("n1"));
+    CHECK(document["busiest"]["name"] == "n1.1");
+    CHECK(document["busiest"]["step_ms"] == 160);
+    CHECK(!document.contains("trainers"));
     health.write("n0", journal);
     health.write("n1", journal);
     health.write("n1", journal);
@@ -197,14 +197,14 @@ TEST_SUITE("job records") {
         journal.append("metrics.jsonl", {{"step", i}});
         journal.mark(static_cast<uint64_t>(i));
       }
-      journal.replace("page", "one\n");
+      journal.replace("document", "one\n");
       while (journal.marked() < 100) std::this_thread::yield();
       CHECK(folder.text("metrics.jsonl").ends_with(metric(99) + metric(100)));
       journal.stop();
       journal.append("metrics.jsonl", {{"step", 101}});
     }
     CHECK(folder.text("metrics.jsonl").ends_with(metric(100)));
-    CHECK(folder.text("page") == "one\n");
+    CHECK(folder.text("document") == "one\n");
     std::atomic<bool> leads = true;
     {
       Journal journal(folder.path, [&] { return leads.load(); });

@@ -1,4 +1,4 @@
-// C1: a crash at any operation or byte of writing a checkpoint leaves the previous one or the new
+// CHECKPOINT-1: a crash at any operation or byte of writing a checkpoint leaves the previous one or the new
 // one, never a mixture.
 #include <doctest/doctest.h>
 

@@ -245,7 +245,7 @@ TEST_SUITE("prepare") {
     };
     const Manifest first = run();
     CHECK(run() == first);
-    CHECK(stages == "");  // P2
+    CHECK(stages == "");  // PREPARE-2
 
     // Another time, the same contents.
     fs::last_write_time(options.folder + "/train.bin",
@@ -259,7 +259,7 @@ TEST_SUITE("prepare") {
     options.validation_fraction = 0.01;
 
     // A truncated token file, a lost manifest, a leftover of a crash: the same bytes as at first
-    // (P3).
+    // (PREPARE-3).
     fs::resize_file(options.folder + "/train.bin", 100);
     CHECK(run().train.hash == first.train.hash);
     CHECK(stages == "tokens ");

@@ -103,7 +103,7 @@ TEST_SUITE("token ring") {
     CHECK(rings.acquire(0, key(0), 0).status().code() == Code::deadline);
   }
 
-  TEST_CASE("token ring: R3 another step than the ring's is refused, not skipped") {
+  TEST_CASE("token ring: RING-3 another step than the ring's is refused, not skipped") {
     TokenRings rings = make("wrong", 2);
     produce(rings, 0);
     const auto wrong = rings.acquire(0, key(1), long_ms);
@@ -153,7 +153,7 @@ TEST_SUITE("token ring") {
     });
     rings.close(0, Status(Code::io, "of the old generation"));
     rings.reset(0, 5);
-    CHECK(rings.release(0).code() == Code::aborted);  // R1
+    CHECK(rings.release(0).code() == Code::aborted);  // RING-1
     CHECK(rings.acquire(0, key(0), long_ms).status().code() == Code::aborted);
     CHECK(rings.filled(0) == 0);
     CHECK(rings.closed(0).ok());
@@ -163,7 +163,7 @@ TEST_SUITE("token ring") {
   }
 
   TEST_CASE(
-      "token ring: R2 a consumer killed at any time leaves a ring that a new one goes on with") {
+      "token ring: RING-2 a consumer killed at any time leaves a ring that a new one goes on with") {
     TokenRings rings = make("kill", 1);  // one slot: a lost wake-up would hang
     uint64_t produced = 0;
     for (int round = 0; round < 20; ++round) {

@@ -18,18 +18,19 @@ namespace fs = std::filesystem;
 namespace {
 
 struct Folder {
-  std::string path = (fs::temp_directory_path() / ("meeting-" + std::to_string(getpid()))).string();
+  std::string path =
+      (fs::temp_directory_path() / ("rendezvous-" + std::to_string(getpid()))).string();
   Folder() { fs::remove_all(path); }
   ~Folder() { fs::remove_all(path); }
-  std::string meeting() const { return path + "/control/doctor-7.0.0"; }
+  std::string rendezvous() const { return path + "/control/doctor-7.0.0"; }
 };
 
 constexpr int64_t kLong = 60'000;
 
 }  // namespace
 
-TEST_SUITE("meeting") {
-  TEST_CASE("meeting: all come, one concludes, all hear it, and nothing is left") {
+TEST_SUITE("rendezvous") {
+  TEST_CASE("rendezvous: all come, one concludes, all hear it, and nothing is left") {
     const Folder folder;
     constexpr int tasks = 4;
     std::atomic<int> concluded{0}, heard{0}, keys{0};
@@ -37,67 +38,67 @@ TEST_SUITE("meeting") {
     std::vector<std::thread> threads;
     for (int task = 0; task < tasks; ++task)
       threads.emplace_back([&, task] {
-        const auto meeting = Meeting::come(folder.meeting(), task, tasks, kLong);
-        if (!meeting.ok()) return;
-        if (auto text = read_run_key(meeting->folder()); text.ok()) key[task] = *text, ++keys;
-        (void)meeting->tell("here", {{"host", "h"}}).ok();
-        const auto here = meeting->wait("here");
-        (void)meeting->tell("report", {{"task", task}}).ok();
-        std::set<int> others = meeting->wait("report");
+        const auto rendezvous = Rendezvous::come(folder.rendezvous(), task, tasks, kLong);
+        if (!rendezvous.ok()) return;
+        if (auto text = read_run_key(rendezvous->folder()); text.ok()) key[task] = *text, ++keys;
+        (void)rendezvous->tell("here", {{"host", "h"}}).ok();
+        const auto here = rendezvous->wait("here");
+        (void)rendezvous->tell("report", {{"task", task}}).ok();
+        std::set<int> others = rendezvous->wait("report");
         others.erase(task);
-        const bool mine = meeting->concludes();
+        const bool mine = rendezvous->concludes();
         if (mine) {
           int sum = 0;
-          for (int t = 0; t < tasks; ++t) sum += meeting->told("report", t).value("task", 100);
-          (void)meeting->conclude({{"sum", sum}}).ok();
+          for (int t = 0; t < tasks; ++t) sum += rendezvous->told("report", t).value("task", 100);
+          (void)rendezvous->conclude({{"sum", sum}}).ok();
           ++concluded;
         }
-        if (const auto page = meeting->conclusion(); page.ok() && here.size() == tasks)
-          heard += page->value("sum", 0);
-        meeting->leave(mine, others);
+        if (const auto document = rendezvous->conclusion(); document.ok() && here.size() == tasks)
+          heard += document->value("sum", 0);
+        rendezvous->leave(mine, others);
       });
     for (std::thread& thread : threads) thread.join();
     CHECK(concluded == 1);
     CHECK(heard == tasks * (0 + 1 + 2 + 3));
     CHECK(keys == tasks);
     for (const std::string& one : key) CHECK(one == key[0]);
-    CHECK(!fs::exists(folder.meeting()));
+    CHECK(!fs::exists(folder.rendezvous()));
   }
 
-  TEST_CASE("meeting: who does not come is missed, who comes and goes no further, too") {
+  TEST_CASE("rendezvous: who does not come is missed, who comes and goes no further, too") {
     const Folder folder;
-    const auto meeting = Meeting::come(folder.meeting(), 1, 3, 50);
-    REQUIRE(meeting.ok());
-    REQUIRE(meeting->tell("here", {}).ok());
-    const auto other = Meeting::come(folder.meeting(), 2, 3, 50);
+    const auto rendezvous = Rendezvous::come(folder.rendezvous(), 1, 3, 50);
+    REQUIRE(rendezvous.ok());
+    REQUIRE(rendezvous->tell("here", {}).ok());
+    const auto other = Rendezvous::come(folder.rendezvous(), 2, 3, 50);
     REQUIRE(other.ok());
     REQUIRE(other->tell("here", {}).ok());
-    CHECK(meeting->wait("here") == std::set<int>{1, 2});
-    REQUIRE(meeting->tell("report", {}).ok());
-    CHECK(meeting->wait("report") == std::set<int>{1});
-    CHECK(meeting->told("report", 2).is_null());
+    CHECK(rendezvous->wait("here") == std::set<int>{1, 2});
+    REQUIRE(rendezvous->tell("report", {}).ok());
+    CHECK(rendezvous->wait("report") == std::set<int>{1});
+    CHECK(rendezvous->told("report", 2).is_null());
     CHECK(other->conclusion().status().code() == Code::deadline);
-    CHECK(meeting->concludes());
+    CHECK(rendezvous->concludes());
     CHECK_FALSE(other->concludes());
   }
 
-  TEST_CASE("meeting: names that are no tasks, and pages that are nonsense, do no harm") {
+  TEST_CASE("rendezvous: names that are no tasks, and documents that are nonsense, do no harm") {
     const Folder folder;
-    const auto meeting = Meeting::come(folder.meeting(), 0, 2, 50);
-    REQUIRE(meeting.ok());
-    REQUIRE(meeting->tell("here", {}).ok());
+    const auto rendezvous = Rendezvous::come(folder.rendezvous(), 0, 2, 50);
+    REQUIRE(rendezvous.ok());
+    REQUIRE(rendezvous->tell("here", {}).ok());
     for (const char* name : {"2", "-1", "x", "1.part", "1x", "99999999999999"})
-      std::ofstream(folder.meeting() + "/here/" + name) << "{";
-    CHECK(meeting->wait("here") == std::set<int>{0});
-    std::ofstream(folder.meeting() + "/here/1") << "{";
-    CHECK(meeting->wait("here") == std::set<int>{0, 1});
-    CHECK(meeting->told("here", 1).is_null());
+      std::ofstream(folder.rendezvous() + "/here/" + name) << "{";
+    CHECK(rendezvous->wait("here") == std::set<int>{0});
+    std::ofstream(folder.rendezvous() + "/here/1") << "{";
+    CHECK(rendezvous->wait("here") == std::set<int>{0, 1});
+    CHECK(rendezvous->told("here", 1).is_null());
   }
 
-  TEST_CASE("meeting: a folder that cannot be made, or has no key, is told") {
-    CHECK(Meeting::come("/proc/nowhere/x", 0, 1, 50).status().code() == Code::io);
+  TEST_CASE("rendezvous: a folder that cannot be made, or has no key, is told") {
+    CHECK(Rendezvous::come("/proc/nowhere/x", 0, 1, 50).status().code() == Code::io);
     const Folder folder;
-    fs::create_directories(folder.meeting());
-    CHECK(Meeting::come(folder.meeting(), 0, 2, 50).status().code() == Code::deadline);
+    fs::create_directories(folder.rendezvous());
+    CHECK(Rendezvous::come(folder.rendezvous(), 0, 2, 50).status().code() == Code::deadline);
   }
 }

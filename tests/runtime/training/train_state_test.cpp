@@ -37,7 +37,7 @@ void write(TrainState& state, uint64_t step) {
 }  // namespace
 
 TEST_SUITE("train_state") {
-  TEST_CASE("train_state: S1, a writer that dies leaves the committed side whole") {
+  TEST_CASE("train_state: STATE-1, a writer that dies leaves the committed side whole") {
     const std::string name = segment_name();
     TrainState node = new_state(name);
     CHECK_FALSE(node.has_step());
@@ -183,7 +183,7 @@ TEST_SUITE("train_state") {
     CHECK(state.step() == 5);
   }
 
-  TEST_CASE("train_state: S7, a copy is held against what was committed") {
+  TEST_CASE("train_state: STATE-2, a copy is held against what was committed") {
     TrainState state = new_state();
     write(state, 3);  // nobody said what it hashes to
     CHECK(state.committed_hash() == Hash128{});
@@ -228,7 +228,7 @@ TEST_SUITE("train_state") {
   }
 
   TEST_CASE(
-      "train_state: S3, a side is marked with the generation that made it, or began with it") {
+      "train_state: JOB-3, a side is marked with the generation that made it, or began with it") {
     TrainState state = new_state();
     CHECK_FALSE(state.held(0));
     auto both = [&state] {

@@ -159,7 +159,7 @@ TEST_SUITE("meeting") {
     CHECK(play(0, 1, 0, 0) == "");
   }
 
-  TEST_CASE("meeting: both call, in whatever order, and both keep the same connection (M1)") {
+  TEST_CASE("meeting: both call, in whatever order, and both keep the same connection (CONNECTION-4)") {
     CHECK(play(1, 1, 0, 0) == "");
   }
 

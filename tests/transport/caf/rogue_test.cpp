@@ -192,7 +192,7 @@ TEST_CASE("rogue: another protocol version or run is refused with the reason") {
   CHECK(rogue.answer() == "refused: run \"test\" here, run \"other\" there");
 }
 
-TEST_CASE("rogue: C3, who does not have the key is no peer, and takes no peer's place") {
+TEST_CASE("rogue: CONNECTION-3, who does not have the key is no peer, and takes no peer's place") {
   set_wire("tcp");
   TransportOptions options = Victim::quiet();
   options.key = std::string(32, 'k');
@@ -239,7 +239,7 @@ TEST_CASE("rogue: C3, who does not have the key is no peer, and takes no peer's 
   CHECK(victim.texts == 0);
 }
 
-TEST_CASE("rogue: C3, hellos by the thousand, with nothing after them, keep nobody out") {
+TEST_CASE("rogue: CONNECTION-3, hellos by the thousand, with nothing after them, keep nobody out") {
   set_wire("tcp");
   Victim victim;
   Rogue flood(victim.transport->address()), guest(victim.transport->address());

@@ -126,22 +126,22 @@ TEST_SUITE("collective faults") {
 
   TEST_CASE("collective: nothing passes between nodes in trouble, and it can be aborted") {
     using std::chrono::hours;
-    for (const DataTrouble& trouble :
-         {DataTrouble{.for_time = hours(1)}, DataTrouble{.delay = hours(1), .for_time = hours(2)}})
+    for (const NetworkFault& fault : {NetworkFault{.for_time = hours(1)},
+                                      NetworkFault{.delay = hours(1), .for_time = hours(2)}})
       for (const auto& hosts : {kOneHost, kOwnHosts}) {
         RankPlanes ranks("trouble", hosts);
         std::barrier joined(3);
         const std::string errors = on_ranks(3, [&](int rank) -> std::string {
           auto old = ranks.join(rank, 3, 1);
           if (!old.ok()) return old.status().message();
-          if (rank == 0) ranks.planes[0]->trouble(trouble);
+          if (rank == 0) ranks.planes[0]->inject_network_fault(fault);
           joined.arrive_and_wait();
           float x = 1;
           auto work = (*old)->all_reduce(&x, 1, DType::f32);
           const Status status = wait_aborted(*ranks.planes[static_cast<size_t>(rank)], *work);
           if (!is_abort(status)) return "unexpected: " + status.message();
           old = Status(Code::aborted, "");
-          if (rank == 0) ranks.planes[0]->trouble({});
+          if (rank == 0) ranks.planes[0]->inject_network_fault({});
           auto next = ranks.join(rank, 3, 2);
           if (!next.ok()) return next.status().message();
           x = 1;
