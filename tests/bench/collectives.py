@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Collectives between processes of this host: ours, gloo's, and a plain two-process copy of the same bytes.
+"""bench collectives: all_gather, reduce_scatter, all_reduce between processes; ours, gloo, memcpy.
 
-    tests/bench/collectives.py [--build build] [--peers ../shared/peers] [--ranks 2 4] [--rounds 3] [--pin] [--realtime]
+Collectives between processes of this host: ours, gloo's, and a plain two-process copy of the same bytes.
+
+    tests/bench/collectives.py [--build build] [--peers FOLDER] [--ranks 2 4] [--rounds 3] [--pin] [--realtime]
 
 Prints a table and one JSON line per row. us is the median over repetitions of the slowest rank, the best of the rounds,
 ours and gloo's taking turns; bus bandwidth is as gloo_bench.py defines it. `copy` is the time in which two processes
@@ -32,7 +34,7 @@ def keep_best(best, who, rows):
 def main():
     a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     a.add_argument("--build", default=os.path.join(ROOT, "build/release"))
-    a.add_argument("--peers", default=os.path.join(ROOT, "..", "shared", "peers"))
+    a.add_argument("--peers", default=os.path.join(ROOT, "tests", "bench", "peers"))
     a.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     a.add_argument("--sizes", type=int, nargs="+", default=[1 << 16, 1 << 20, 1 << 24, 1 << 26])
     a.add_argument("--rounds", type=int, default=3)

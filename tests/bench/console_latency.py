@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""How long a console waits for an answer while a 2 x 2 run of preset micro trains on all cores.
+"""bench console_latency: how long the console waits for an answer while a run trains.
+
+How long a console waits for an answer while a 2 x 2 run of preset micro trains on all cores.
 
     console_latency.py [--commands 300] [--preset micro]
 

@@ -1,3 +1,5 @@
+// bench control_plane: one supervisor with 1,024 simulated agents of 8 trainers each.
+//
 // The control plane at scale: one real supervisor process, and this process as the agents of all
 // other nodes. Each agent is a peer of its own: its own handshake with the run's key, connection,
 // heartbeats and registration over the real protocol, with made-up trainers that answer at once.

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""What a failure costs: real processes killed and stopped in a 2 x 2 run of preset micro with default settings.
+"""bench faults: time from a killed or stopped process to the next step; torchft and torchrun beside it.
+
+What a failure costs: real processes killed and stopped in a 2 x 2 run of preset micro with default settings.
 
     faults.py [--faults 50] [--only REGEX] [--preset micro] [--peer]
 

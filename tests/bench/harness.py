@@ -23,7 +23,7 @@ PRESETS = {  # name -> (block_size, vocab, micro_batch_size)
 
 def add_flags(parser):
     parser.add_argument("--build", type=Path, default=ROOT / "build/release", help="the build folder")
-    parser.add_argument("--peers", type=Path, default=ROOT.parent / "shared/peers", help="where fsdp_baseline.py lies")
+    parser.add_argument("--peers", type=Path, default=ROOT / "tests/bench/peers", help="where fsdp_baseline.py lies")
     parser.add_argument("--python", type=Path, default=ROOT / ".deps/python/bin/python", help="has torch and numpy")
     parser.add_argument("--work", type=Path, default=ROOT / "build/bench", help="run folders; emptied as it goes")
 

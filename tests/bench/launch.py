@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""From `train` to the first committed step, and where the time goes: 4 nodes x 2 trainers of preset micro on this machine, real
+"""bench launch: time from `train` to the first committed step, part by part.
+
+From `train` to the first committed step, and where the time goes: 4 nodes x 2 trainers of preset micro on this machine, real
 processes, tokens prepared before.
 
     launch.py [--rounds 10] [--nodes 4] [--trainers 2] [--preset micro]

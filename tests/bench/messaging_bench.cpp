@@ -1,3 +1,5 @@
+// bench messaging: actor messages between two processes; ours beside BASP, the protocol of CAF.
+//
 // Actor messaging between two processes, ours and CAF's own BASP in the same run: round trip and
 // rate, time until `down` after kill -9, and CPU when idle. Each figure comes from a fresh pair of
 // processes.

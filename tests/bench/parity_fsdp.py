@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Does training give what PyTorch gives? The same weights, samples, batch and schedule through `simplescale train` and
+"""bench parity_fsdp: losses and logits equal PyTorch FSDP2 and transformers, in every layout.
+
+Does training give what PyTorch gives? The same weights, samples, batch and schedule through `simplescale train` and
 through fsdp_baseline.py, in every layout and with every strategy; the losses of 20 steps must agree within 1e-4 in fp32.
 bf16 is reported, not judged: the two round at different places. Then the trained model is exported, and transformers'
 logits of it must be ours within 1e-4.

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""What keeping every step and saying which samples it trained costs: steps a second on 2x2 and in one process, with the
+"""bench snapshots: what the state of every step, ledger, checkpoints and exports cost.
+
+What keeping every step and saying which samples it trained costs: steps a second on 2x2 and in one process, with the
 ledger on and off, with disk checkpoints every 10 steps, with TensorBoard's and W&B's files, and with copies on a peer node
 (one process has none), in turn; and beside a step's time, by state_bench, what the double-buffered state costs against an
 optimizer that writes in place, its hash, its copy, and sums in tree order against a running sum.

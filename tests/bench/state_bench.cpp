@@ -1,3 +1,5 @@
+// bench state: cost of double-buffered state, its hash, its copy, sums in tree order.
+//
 // What some guarantees cost by themselves, one thread, a preset's whole model: the state of every
 // step kept in shared memory (double-buffered, flipped at commit), its hash (made with the commit,
 // and again before the next vote), a private copy for a peer node, and sums that do not depend on

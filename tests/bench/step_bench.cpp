@@ -1,3 +1,5 @@
+// bench step: tokens/s of forward, backward and AdamW in one process, no collectives.
+//
 // One process, no collectives: tokens per second of forward, backward and AdamW on the CPU. Prints
 // one JSON line a row.
 //   step_bench [micro|mini|small ...] [float32|bfloat16] [1|2]      by default micro and mini, both

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Training speed against PyTorch on this machine: tokens a second of `simplescale train` as it runs for a user (snapshots,
+"""bench step_vs_pytorch: training speed beside PyTorch FSDP2, eager and compiled.
+
+Training speed against PyTorch on this machine: tokens a second of `simplescale train` as it runs for a user (snapshots,
 ledger, metrics, supervision on) and of fsdp_baseline.py (FSDP2 / HSDP over gloo) in its best environment (fast_env.sh).
 
     step_vs_pytorch.py [--rounds 3] [--quick] [--compile] [--only REGEX]

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""What telemetry, log scanning and HTTP together cost of a step's time: 2 x 2 trainers of preset micro with all of them, a page
+"""bench telemetry: what telemetry, log scanning and the web page cost of a step.
+
+What telemetry, log scanning and HTTP together cost of a step's time: 2 x 2 trainers of preset micro with all of them, a page
 that asks once a second and a Prometheus that scrapes every 5 s, against none of them, in turn.
 
     telemetry.py [--rounds 5] [--steps 100] [--preset micro]
