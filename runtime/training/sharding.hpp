@@ -12,8 +12,8 @@ enum class Sharding : unsigned char {
   no_shard,       // a group is one trainer: nothing is gathered
 };
 
-/// A step has K rows of S leaves (S: shards of a group); K and S are fixed for a run, the number of
-/// groups is not. Leaf of (row, shard) is row * S + shard.
+/// Rows of a step's batch: [first, first + count). A step has K rows of S micro-batches, one for each
+/// of a group's S shards. K and S are fixed for a run, the number of groups is not.
 struct RowRange {
   uint64_t first = 0, count = 0;
   bool operator==(const RowRange&) const = default;
@@ -26,7 +26,14 @@ constexpr RowRange rows_of_group(uint64_t rows, uint64_t groups, uint64_t group)
   return {first, end - first};
 }
 
-/// The largest count of any group.
+/// Index of a micro-batch in its step, and leaf of the step's tree of sums (tree_sum.hpp): the k-th
+/// that the trainer of `shard` computes, k in [0, rows.count), where `rows` are those of its group.
+/// The only place that has this formula: dataloader, trainer and engine must agree on it bit by bit.
+constexpr uint64_t leaf_of(const RowRange& rows, uint64_t k, uint64_t shards, uint64_t shard) {
+  return (rows.first + k) * shards + shard;
+}
+
+/// The largest number of rows of any group.
 constexpr uint64_t most_rows(uint64_t rows, uint64_t groups) {
   return (rows + groups - 1) / groups;
 }

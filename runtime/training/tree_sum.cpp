@@ -306,7 +306,8 @@ size_t digits_of_rows(uint64_t rows, uint64_t groups, uint64_t shards) {
   size_t digits = 1;
   for (uint64_t group = 0; group < groups; ++group) {
     const RowRange run = rows_of_group(rows, groups, group);
-    digits = std::max(digits, digits_of_run(run.first * shards, run.count * shards, shards));
+    digits =
+        std::max(digits, digits_of_run(leaf_of(run, 0, shards, 0), run.count * shards, shards));
   }
   return digits;
 }
