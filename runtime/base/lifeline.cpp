@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <cerrno>
-#include <cstring>
 #include <ctime>
 
 namespace simplescale {
@@ -16,10 +15,6 @@ struct Segment {
   pthread_mutex_t mutex;
   std::atomic<uint32_t> held;  // 1 once the mutex is initialized and locked
 };
-
-Status failed(const char* what, const std::string& name, int error) {
-  return Status(Code::io, std::string(what) + " " + name + ": " + std::strerror(error));
-}
 
 }  // namespace
 
@@ -34,7 +29,7 @@ Status hold_lifeline(const std::string& name) {
   int error = pthread_mutex_init(&segment->mutex, &attributes);
   pthread_mutexattr_destroy(&attributes);
   if (error == 0) error = pthread_mutex_lock(&segment->mutex);
-  if (error != 0) return failed("lifeline", name, error);
+  if (error != 0) return system_error("cannot hold lifeline", name, error);
   segment->held.store(1, std::memory_order_release);
   return {};
 }

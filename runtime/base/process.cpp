@@ -55,13 +55,12 @@ Result<pid_t> spawn(const SpawnOptions& options) {
   int output = -1;
   if (!options.output.empty()) {
     output = open(options.output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (output < 0)
-      return Status(Code::io, "cannot write " + options.output + ": " + std::strerror(errno));
+    if (output < 0) return system_error("cannot write", options.output, errno);
   }
   int report[2];
   if (pipe2(report, O_CLOEXEC) != 0) {
     if (output >= 0) close(output);
-    return Status(Code::io, std::string("pipe: ") + std::strerror(errno));
+    return system_error("cannot create a pipe for", options.argv[0], errno);
   }
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
@@ -103,10 +102,10 @@ Result<pid_t> spawn(const SpawnOptions& options) {
   int error = 0;
   const bool failed = child > 0 && read(report[0], &error, sizeof error) == sizeof error;
   close(report[0]);
-  if (child < 0) return Status(Code::io, std::string("fork: ") + std::strerror(fork_error));
+  if (child < 0) return system_error("cannot fork for", options.argv[0], fork_error);
   if (failed) {
     waitpid(child, nullptr, 0);
-    return Status(Code::io, "cannot run " + options.argv[0] + ": " + std::strerror(error));
+    return system_error("cannot run", options.argv[0], error);
   }
   return child;
 }
@@ -146,7 +145,7 @@ Status for_each_thread(pid_t pid, const char* call, const std::function<int(pid_
       if (!done.insert(thread).second) continue;
       more = true;
       if (set(thread) != 0 && errno != ESRCH)
-        return Status(Code::io, std::string(call) + ": " + std::strerror(errno));
+        return system_error(call, "of thread " + std::to_string(thread), errno);
     }
     if (error) return Status(Code::not_found, "process " + std::to_string(pid) + " has ended");
   }
@@ -204,9 +203,7 @@ void ProcessWatcher::post(std::function<void()> job) {
 
 Status ProcessWatcher::watch(pid_t child, std::function<void(pid_t, ExitStatus)> ended) {
   const int fd = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
-  if (fd < 0)
-    return Status(Code::io,
-                  "pidfd of process " + std::to_string(child) + ": " + std::strerror(errno));
+  if (fd < 0) return system_error("cannot watch", "process " + std::to_string(child), errno);
   fcntl(fd, F_SETFD, FD_CLOEXEC);
   post([this, fd, child, ended = std::move(ended)] {
     children_[fd] = {child, ended};

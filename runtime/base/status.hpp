@@ -31,8 +31,8 @@ constexpr bool is_code(unsigned value) {
   return value <= static_cast<unsigned>(Code::mismatch);
 }
 
-/// Process exit code of interface.md for a code; codes without one of their own are bugs at that
-/// level (70).
+/// Exit code of a process that ends with this code (docs/operations.md). A code that has none of its
+/// own gives 70: main() should not have seen it.
 int exit_code(Code code);
 const char* to_string(Code code);
 
@@ -53,6 +53,11 @@ class [[nodiscard]] Status {
   Code code_ = Code::ok;
   std::string message_;
 };
+
+/// The operating system refused: "WHAT WHERE: <text of the errno>", e.g. system_error("cannot read",
+/// path, errno, Code::not_found). missing: the code for ENOENT and ENOTDIR; any other error is io.
+Status system_error(const std::string& what, const std::string& where, int error,
+                    Code missing = Code::io);
 
 template <class T>
 class [[nodiscard]] Result {

@@ -48,11 +48,12 @@ class FolderLock {
     // Who may only read needs no lock for tokens that are ready; any others fail as they are
     // written.
     if (fd_ < 0 && (errno == EACCES || errno == EROFS)) return {};
-    if (fd_ < 0) return Status(Code::io, "cannot write " + path + ": " + std::strerror(errno));
+    if (fd_ < 0) return system_error("cannot write", path, errno);
     const auto deadline = std::chrono::steady_clock::now() + lock_patience;
     while (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       if (errno == EINTR) continue;
-      if (errno != EWOULDBLOCK) return {};  // a file system without locks: PREPARE-1 and PREPARE-3 still hold
+      if (errno != EWOULDBLOCK)
+        return {};  // a file system without locks: PREPARE-1 and PREPARE-3 still hold
       if (std::chrono::steady_clock::now() > deadline)
         return Status(Code::deadline,
                       "another process has been preparing " + folder + " for ten minutes");
@@ -181,9 +182,7 @@ class TokenWriter {
   uint64_t count() const { return count_; }
 
  private:
-  Status failed() const {
-    return Status(Code::io, "cannot write " + path_ + ": " + std::strerror(errno));
-  }
+  Status failed() const { return system_error("cannot write", path_, errno); }
   const std::string path_;
   const int token_bytes_;
   std::ofstream out_;

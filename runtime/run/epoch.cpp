@@ -23,14 +23,10 @@ using nlohmann::json;
 
 namespace {
 
-Status failed(const std::string& what, const std::string& path) {
-  return Status(Code::io, "cannot " + what + " " + path + ": " + std::strerror(errno));
-}
-
 /// Names in a folder that begin with `prefix`.
 Result<std::vector<std::string>> names(const std::string& folder, const std::string& prefix) {
   DIR* open = opendir(folder.c_str());
-  if (!open) return failed("read", folder);
+  if (!open) return system_error("cannot read", folder, errno);
   std::vector<std::string> found;
   while (const dirent* entry = readdir(open))
     if (std::strncmp(entry->d_name, prefix.c_str(), prefix.size()) == 0)
@@ -111,7 +107,7 @@ Result<bool> EpochFiles::claim(const Epoch& epoch) const {
   const std::string whole = path(epoch.number);
   std::string temporary = whole + ".new-XXXXXX";
   const int fd = mkstemp(temporary.data());
-  if (fd < 0) return failed("write", temporary);
+  if (fd < 0) return system_error("cannot write", temporary, errno);
   const std::string text = page.dump(1) + "\n";
   bool good = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   good = fchmod(fd, 0644) == 0 && good;
@@ -125,15 +121,14 @@ Result<bool> EpochFiles::claim(const Epoch& epoch) const {
   const bool ours =
       linked == 0 || (good && stat(temporary.c_str(), &status) == 0 && status.st_nlink == 2);
   unlink(temporary.c_str());
-  errno = error;
   if (ours) return true;
   if (good && error == EEXIST) return false;
-  return failed("create", whole);
+  return system_error("cannot create", whole, error);
 }
 
 Status EpochFiles::touch(uint64_t number) const {
   if (utimensat(AT_FDCWD, path(number).c_str(), nullptr, 0) == 0) return {};
-  return failed("touch", path(number));
+  return system_error("cannot touch", path(number), errno);
 }
 
 int64_t EpochFiles::touched_ns(uint64_t number) const {
@@ -143,7 +138,7 @@ int64_t EpochFiles::touched_ns(uint64_t number) const {
 Status EpochFiles::resign(uint64_t number) const {
   const timespec never[2] = {};
   if (utimensat(AT_FDCWD, path(number).c_str(), never, 0) == 0) return {};
-  return failed("touch", path(number));
+  return system_error("cannot touch", path(number), errno);
 }
 
 std::string EpochFiles::vote_prefix(uint64_t number) const {
@@ -153,15 +148,16 @@ std::string EpochFiles::vote_prefix(uint64_t number) const {
 Status EpochFiles::vote(uint64_t number, const std::string& node) const {
   const std::string file = run_.control() + "/" + vote_prefix(number) + node;
   const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-  if (fd < 0) return failed("write", file);
+  if (fd < 0) return system_error("cannot write", file, errno);
   const int touched = futimens(fd, nullptr);
   close(fd);
-  return touched == 0 ? Status() : failed("touch", file);
+  return touched == 0 ? Status() : system_error("cannot touch", file, errno);
 }
 
 Status EpochFiles::take_back_vote(uint64_t number, const std::string& node) const {
   const std::string file = run_.control() + "/" + vote_prefix(number) + node;
-  return unlink(file.c_str()) == 0 || errno == ENOENT ? Status() : failed("remove", file);
+  return unlink(file.c_str()) == 0 || errno == ENOENT ? Status()
+                                                      : system_error("cannot remove", file, errno);
 }
 
 Result<std::map<std::string, int64_t>> EpochFiles::votes(uint64_t number) const {

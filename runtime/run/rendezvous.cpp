@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <thread>
@@ -30,7 +29,7 @@ constexpr int64_t kTellMs = 3'000, kLeaveMs = 5'000;
 Result<bool> make_alone(const std::string& folder) {
   if (mkdir(folder.c_str(), 0700) == 0) return true;
   if (errno == EEXIST) return false;
-  return Status(Code::io, "cannot make " + folder + ": " + std::strerror(errno));
+  return system_error("cannot create", folder, errno);
 }
 
 bool until(int64_t patience_ms, int64_t poll_ms, const std::function<bool()>& done) {

@@ -22,7 +22,7 @@ TEST_CASE(
   }
   CHECK(read_text(folder / "missing").status().code() == Code::not_found);
   CHECK(read_text(folder).status().code() == Code::io);
-  CHECK(read_text(file + "/below").status().code() == Code::io);
+  CHECK(read_text(file + "/below").status().code() == Code::not_found);
   const std::string pipe = folder / "pipe";
   REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
   CHECK(read_text(pipe).status().message() == pipe + " is not a file");  // and waits for nobody
