@@ -6,7 +6,7 @@
 
 namespace simplescale {
 
-Result<void*> symbol_of_gpu_library(const std::string& library, const std::string& symbol) {
+Result<void*> load_gpu_symbol(const std::string& library, const std::string& symbol) {
   // The driver's library first: it is small, and without it the rest would load for nothing.
   if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL))
     return Status(Code::unavailable, std::string("no NVIDIA driver: ") + dlerror());

@@ -10,6 +10,6 @@ namespace simplescale {
 /// The address of `symbol` in `library`, a file beside this program. Loads it on first use, which
 /// takes a second or two, and never unloads it. unavailable with the reason, at once where this
 /// machine has no NVIDIA driver. Any thread.
-Result<void*> symbol_of_gpu_library(const std::string& library, const std::string& symbol);
+Result<void*> load_gpu_symbol(const std::string& library, const std::string& symbol);
 
 }  // namespace simplescale

@@ -77,7 +77,7 @@ Result<pid_t> spawn(const SpawnOptions& options) {
       for (int number : {SIGINT, SIGTERM, SIGUSR1}) signal(number, SIG_IGN);
     sigset_t none;
     sigemptyset(&none);
-    if (options.signals_wait)
+    if (options.block_signals)
       for (int number : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&none, number);
     sigprocmask(SIG_SETMASK, &none, nullptr);
     if (options.nice != 0)

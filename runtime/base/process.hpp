@@ -23,9 +23,9 @@ struct SpawnOptions {
                                 // from a lasting one
   int death_signal = 9;         // which: SIGKILL
   int nice = 0;                 // added to ours; see set_nice()
-  std::vector<int> cpus;        // on which it runs; empty: ours. See cpu_places.hpp
+  std::vector<int> cpus;        // on which it runs; empty: ours. See cpu_affinity.hpp
   bool ignore_signals = false;  // to SIGINT, SIGTERM and SIGUSR1, from its first moment on
-  bool signals_wait = false;    // these three stay pending until the program asks for them
+  bool block_signals = false;   // these three stay pending until the program asks for them
 };
 
 /// Starts the process; an exec that fails is an error here.

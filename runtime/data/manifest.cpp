@@ -125,7 +125,7 @@ Result<FileRecord> record_file(const std::string& folder, const std::string& nam
   return record;
 }
 
-bool unchanged(const std::string& folder, FileRecord& record) {
+bool revalidate(const std::string& folder, FileRecord& record) {
   FileRecord now;
   const std::string path = folder + "/" + record.name;
   if (record.hash.empty() || !stat_of(path, now) || now.bytes != record.bytes) return false;

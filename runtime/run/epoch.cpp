@@ -37,7 +37,7 @@ Result<std::vector<std::string>> names(const std::string& folder, const std::str
 
 /// When a file was last touched; 0 if it is not there, -1 if nobody can tell. Opening it makes NFS
 /// ask its server.
-int64_t time_ns(const std::string& path) {
+int64_t modified_ns(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return errno == ENOENT ? 0 : -1;
   struct stat status {};
@@ -48,7 +48,7 @@ int64_t time_ns(const std::string& path) {
 }
 
 /// The number after `prefix`, 0 if that is none ("epoch-x-3.new-17" is a file in the making).
-uint64_t number_of(const std::string& name, const std::string& prefix) {
+uint64_t number_after(const std::string& name, const std::string& prefix) {
   char* end = nullptr;
   const uint64_t number = std::strtoull(name.c_str() + prefix.size(), &end, 10);
   return *end == 0 ? number : 0;
@@ -83,7 +83,7 @@ Result<Epoch> EpochFiles::newest() const {
   SS_ASSIGN(const auto found, names(run_.control(), prefix_));
   Epoch epoch;
   for (const std::string& name : found)
-    epoch.number = std::max(epoch.number, number_of(name, prefix_));
+    epoch.number = std::max(epoch.number, number_after(name, prefix_));
   if (epoch.number == 0) return epoch;
   const auto text = read_text(path(epoch.number));
   const json page = text.ok() ? json::parse(*text, nullptr, false) : json();
@@ -132,7 +132,7 @@ Status EpochFiles::touch(uint64_t number) const {
 }
 
 int64_t EpochFiles::touched_ns(uint64_t number) const {
-  return time_ns(path(number));
+  return modified_ns(path(number));
 }
 
 Status EpochFiles::resign(uint64_t number) const {
@@ -154,7 +154,7 @@ Status EpochFiles::vote(uint64_t number, const std::string& node) const {
   return touched == 0 ? Status() : system_error("cannot touch", file, errno);
 }
 
-Status EpochFiles::take_back_vote(uint64_t number, const std::string& node) const {
+Status EpochFiles::withdraw_vote(uint64_t number, const std::string& node) const {
   const std::string file = run_.control() + "/" + vote_prefix(number) + node;
   return unlink(file.c_str()) == 0 || errno == ENOENT ? Status()
                                                       : system_error("cannot remove", file, errno);
@@ -165,7 +165,7 @@ Result<std::map<std::string, int64_t>> EpochFiles::votes(uint64_t number) const 
   SS_ASSIGN(const auto found, names(run_.control(), prefix));
   std::map<std::string, int64_t> votes;
   for (const std::string& name : found)
-    votes[name.substr(prefix.size())] = time_ns(run_.control() + "/" + name);
+    votes[name.substr(prefix.size())] = modified_ns(run_.control() + "/" + name);
   return votes;
 }
 
@@ -174,29 +174,29 @@ Result<std::map<std::string, int64_t>> EpochFiles::votes(uint64_t number) const 
 struct EpochWatch::Shared {
   using Clock = std::chrono::steady_clock;
   static constexpr auto kTouchEvery = std::chrono::milliseconds(450);
-  static constexpr auto kVoteLasts = std::chrono::milliseconds(2'000);
+  static constexpr auto kVoteTimeout = std::chrono::milliseconds(2'000);
   explicit Shared(EpochFiles f) : files(std::move(f)) {}
   const EpochFiles files;
   std::mutex mutex;
   std::condition_variable wake;
   std::function<void(const EpochView&)> on_view;
-  std::vector<std::function<void(const EpochView&)>> asked;
+  std::vector<std::function<void(const EpochView&)>> requests;
   int64_t every_ms = 0;
   uint64_t leading = 0, voting = 0;
   std::string voter;
   bool stopping = false, changed = false;
   // The thread's own.
-  uint64_t beat_of = 0;
-  int64_t beat_ns = 0;
-  Clock::time_point beat_at, touched_at;
+  uint64_t heartbeat_epoch = 0;
+  int64_t heartbeat_ns = 0;
+  Clock::time_point heartbeat_seen_at, touched_at;
   struct Vote {
     int64_t touched_ns = 0;
     Clock::time_point at;
   };
   std::map<std::string, Vote> votes;
-  uint64_t voted = 0;  // against which the own vote stands, if not 0
+  uint64_t vote_cast = 0;  // against which the own vote stands, if not 0
 
-  EpochView look() {
+  EpochView read() {
     EpochView view;
     auto newest = files.newest();
     view.answered = newest.ok();
@@ -205,10 +205,11 @@ struct EpochWatch::Shared {
     view.current = files.current();
     const int64_t beat = files.touched_ns(view.newest.number);
     const auto now = Clock::now();
-    if (beat != beat_ns || view.newest.number != beat_of) beat_at = now;
-    beat_ns = beat;
-    beat_of = view.newest.number;
-    view.beat_age_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - beat_at).count();
+    if (beat != heartbeat_ns || view.newest.number != heartbeat_epoch) heartbeat_seen_at = now;
+    heartbeat_ns = beat;
+    heartbeat_epoch = view.newest.number;
+    view.heartbeat_age_ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(now - heartbeat_seen_at).count();
     view.resigned = view.newest.number > 0 && beat == 0;
     return view;
   }
@@ -221,16 +222,16 @@ struct EpochWatch::Shared {
     for (const auto& [node, touched_ns] : *found) {
       Vote& vote = votes[node];
       if (vote.touched_ns != touched_ns) vote = {touched_ns, Clock::now()};
-      if (Clock::now() - vote.at < kVoteLasts) nodes.insert(node);
+      if (Clock::now() - vote.at < kVoteTimeout) nodes.insert(node);
     }
     return nodes;
   }
 
   /// The own sign of life, twice a second.
   void touch(uint64_t leads, uint64_t votes_against, const std::string& node) {
-    if (voted != votes_against) {
-      if (voted > 0) (void)files.take_back_vote(voted, node).ok();
-      voted = votes_against;
+    if (vote_cast != votes_against) {
+      if (vote_cast > 0) (void)files.withdraw_vote(vote_cast, node).ok();
+      vote_cast = votes_against;
     }
     if ((leads == 0 && votes_against == 0) || Clock::now() - touched_at < kTouchEvery) return;
     // Whether it leads, or what its vote is worth, is another question.
@@ -245,22 +246,22 @@ struct EpochWatch::Shared {
     while (!stopping) {
       if (changed) next = Clock::now();
       changed = false;
-      if (asked.empty() && Clock::now() < next) {
+      if (requests.empty() && Clock::now() < next) {
         wake.wait_until(lock, next);
         continue;
       }
-      if (asked.empty() && every_ms == 0) {
-        wake.wait(lock, [this] { return stopping || changed || !asked.empty(); });
+      if (requests.empty() && every_ms == 0) {
+        wake.wait(lock, [this] { return stopping || changed || !requests.empty(); });
         continue;
       }
-      auto questions = std::move(asked);
-      asked.clear();
+      auto due = std::move(requests);
+      requests.clear();
       const uint64_t mine = leading, against = voting;
       const std::string node = voter;
       lock.unlock();
       touch(mine, against, node);
-      EpochView view = look();
-      for (auto& done : questions) done(view);
+      EpochView view = read();
+      for (auto& done : due) done(view);
       if (mine > 0) view.votes = votes_against(mine);
       lock.lock();
       next = Clock::now() + std::chrono::milliseconds(every_ms);
@@ -280,11 +281,11 @@ EpochWatch::~EpochWatch() {
   std::lock_guard lock(shared_->mutex);
   shared_->stopping = true;
   shared_->on_view = nullptr;
-  shared_->asked.clear();
+  shared_->requests.clear();
   shared_->wake.notify_all();
 }
 
-void EpochWatch::every(int64_t ms) {
+void EpochWatch::poll_every(int64_t ms) {
   std::lock_guard lock(shared_->mutex);
   if (shared_->every_ms == ms) return;
   shared_->every_ms = ms;
@@ -292,9 +293,9 @@ void EpochWatch::every(int64_t ms) {
   shared_->wake.notify_all();
 }
 
-void EpochWatch::look(std::function<void(const EpochView&)> done) {
+void EpochWatch::poll(std::function<void(const EpochView&)> done) {
   std::lock_guard lock(shared_->mutex);
-  shared_->asked.push_back(std::move(done));
+  shared_->requests.push_back(std::move(done));
   shared_->wake.notify_all();
 }
 
@@ -307,7 +308,7 @@ void EpochWatch::vote(uint64_t number, const std::string& node) {
   std::lock_guard lock(shared_->mutex);
   shared_->voting = number;
   if (number > 0) shared_->voter = node;
-  if (number == 0) shared_->asked.push_back([](const EpochView&) {});  // the file goes at once
+  if (number == 0) shared_->requests.push_back([](const EpochView&) {});  // the file goes at once
   shared_->wake.notify_all();
 }
 

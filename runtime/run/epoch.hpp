@@ -59,7 +59,7 @@ class EpochFiles {
   Status resign(uint64_t number) const;
   /// A node's sign that it lives, and cannot reach the supervisor of this epoch.
   Status vote(uint64_t number, const std::string& node) const;
-  Status take_back_vote(uint64_t number, const std::string& node) const;
+  Status withdraw_vote(uint64_t number, const std::string& node) const;
   /// Who votes against an epoch, and the time of their last touch in ns.
   Result<std::map<std::string, int64_t>> votes(uint64_t number) const;
 
@@ -71,20 +71,20 @@ class EpochFiles {
 };
 
 /// A heartbeat that has been the same for so long, three times what lies between two, is over.
-inline constexpr int64_t kBeatIsOverMs = 1'500;
+inline constexpr int64_t kHeartbeatTimeoutMs = 1'500;
 
 /// What a look at the folder has shown.
 struct EpochView {
   bool answered = false;  // false: the folder could not be read
   bool current = true;    // this instance is the current one
   Epoch newest;
-  int64_t beat_age_ms = 0;  // how long its heartbeat has been the same, by our own clock
+  int64_t heartbeat_age_ms = 0;  // how long its heartbeat has been the same, by our own clock
   bool resigned = false;
   std::set<std::string> votes;  // nodes that vote against it; only a leader is told
   /// True: number is not (any more) who leads.
   bool deposed(uint64_t number) const { return answered && (!current || newest.number != number); }
   /// Whether who leads lives, as far as its heartbeat tells.
-  bool lives() const { return !resigned && beat_age_ms < kBeatIsOverMs; }
+  bool leader_alive() const { return !resigned && heartbeat_age_ms < kHeartbeatTimeoutMs; }
 };
 
 /// Looks at the epoch files on a thread of its own. The thread is never waited for.
@@ -96,9 +96,9 @@ class EpochWatch {
   EpochWatch(const EpochWatch&) = delete;
   EpochWatch& operator=(const EpochWatch&) = delete;
   /// Looks every `ms` from now on, the first time at once; 0: only when asked.
-  void every(int64_t ms);
+  void poll_every(int64_t ms);
   /// Looks once, soon; `done` is called on the thread, unless the file system hangs.
-  void look(std::function<void(const EpochView&)> done);
+  void poll(std::function<void(const EpochView&)> done);
   /// Also touches this epoch's file, every 500 ms.
   void lead(uint64_t number);
   /// Also votes against this epoch, every 500 ms; 0: takes that back.

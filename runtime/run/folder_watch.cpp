@@ -14,7 +14,7 @@ bool folder_is_gone(const RunFolder& run) {
   return access(run.instance().c_str(), F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
-std::string run_is_gone(const RunFolder& run) {
+std::string run_gone_message(const RunFolder& run) {
   return "the run folder " + run.path +
          " is gone: it was deleted or moved while it was trained in, nothing can be saved";
 }

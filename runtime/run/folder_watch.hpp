@@ -17,7 +17,7 @@ namespace simplescale {
 /// The file system says that there is no such run (control/instance is not there). Blocks on it.
 bool folder_is_gone(const RunFolder& run);
 /// The same in words.
-std::string run_is_gone(const RunFolder& run);
+std::string run_gone_message(const RunFolder& run);
 
 class FolderWatch {
  public:

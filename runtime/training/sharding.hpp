@@ -34,7 +34,7 @@ constexpr uint64_t leaf_of(const RowRange& rows, uint64_t k, uint64_t shards, ui
 }
 
 /// The largest number of rows of any group.
-constexpr uint64_t most_rows(uint64_t rows, uint64_t groups) {
+constexpr uint64_t max_rows(uint64_t rows, uint64_t groups) {
   return (rows + groups - 1) / groups;
 }
 

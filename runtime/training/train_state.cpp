@@ -110,7 +110,7 @@ Status TrainState::rewind(uint64_t step) {
           "training state " + name() + " does not hold step " + std::to_string(step)};
 }
 
-Status TrainState::adopt(uint64_t step) {
+Status TrainState::begin_generation(uint64_t step) {
   SS_RETURN_IF_ERROR(rewind(step));
   const uint32_t side = header()->committed - 1, other = 1 - side;
   header()->generation[side] = generation_;

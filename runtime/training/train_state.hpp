@@ -67,12 +67,12 @@ class TrainState {
   /// Makes the side that holds `step` the committed one (undoes at most one step). Only while
   /// nobody writes.
   Status rewind(uint64_t step);
-  /// What commit(), commit_as() and adopt() are told the generation of. This object's, not the
+  /// What commit(), commit_as() and begin_generation() are told the generation of. This object's, not the
   /// segment's.
   void set_generation(uint64_t generation) { generation_ = generation; }
   /// As rewind(), where the generation begins with `step`: the copy is of that generation from now
   /// on, and one of a newer step is forgotten, since that is undone.
-  Status adopt(uint64_t step);
+  Status begin_generation(uint64_t step);
   Side committed();
   /// What commit() was told of the committed side; for the writer.
   Hash128 committed_hash() const;

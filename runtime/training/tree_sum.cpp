@@ -258,7 +258,7 @@ void PartialSum::add(std::span<const TreeSource> sources) {
   add_range(sources, 0, count_);
   std::vector<TreeNode> nodes;
   for (const TreeSource& source : sources) nodes.push_back(source.node);
-  added(nodes);
+  finish_add(nodes);
 }
 
 void PartialSum::add_range(std::span<const TreeSource> sources, size_t begin, size_t count) {
@@ -275,18 +275,18 @@ void PartialSum::add_range(std::span<const TreeSource> sources, size_t begin, si
   tree_sum(all, sinks, count);
 }
 
-void PartialSum::added(std::span<const TreeNode> nodes) {
+void PartialSum::finish_add(std::span<const TreeNode> nodes) {
   nodes_.insert(nodes_.end(), nodes.begin(), nodes.end());
   nodes_ = merged(nodes_);
 }
 
-size_t digits_of_run(uint64_t first, uint64_t count, uint64_t together) {
-  SS_ASSERT(together > 0);
+size_t digits_of_run(uint64_t first, uint64_t count, uint64_t leaves_per_add) {
+  SS_ASSERT(leaves_per_add > 0);
   std::vector<TreeNode> stack;
   size_t digits = 0;
   for (uint64_t i = 0; i < count; ++i) {
     push(stack, {0, first + i}, [](size_t) {});
-    if ((i + 1) % together == 0 || i + 1 == count) digits = std::max(digits, stack.size());
+    if ((i + 1) % leaves_per_add == 0 || i + 1 == count) digits = std::max(digits, stack.size());
   }
   return digits;
 }

@@ -60,9 +60,9 @@ class PartialSum {
   /// Adds leaves or nodes that follow what is there, in order.
   void add(std::span<const TreeSource> sources);
   /// add() in pieces, for sources that arrive bit by bit: adds elements [begin, begin + count), to
-  /// which the sources' data point; nodes() changes with added(), once all elements are in.
+  /// which the sources' data point; nodes() changes with finish_add(), once all elements are in.
   void add_range(std::span<const TreeSource> sources, size_t begin, size_t count);
-  void added(std::span<const TreeNode> nodes);
+  void finish_add(std::span<const TreeNode> nodes);
   std::span<const TreeNode> nodes() const { return nodes_; }
   const float* data(size_t node) const { return buffers_[node]; }
   /// For whoever makes a node in place and then add()s it.
@@ -77,8 +77,8 @@ class PartialSum {
 };
 
 /// How many buffers a PartialSum needs for the run [first, first + count) when leaves are added
-/// `together` at a time.
-size_t digits_of_run(uint64_t first, uint64_t count, uint64_t together = 1);
+/// `leaves_per_add` at a time.
+size_t digits_of_run(uint64_t first, uint64_t count, uint64_t leaves_per_add = 1);
 
 /// The same for whichever of `groups` groups needs most, of a step's `rows` rows of `shards` leaves
 /// (sharding.hpp). Exact up to 65,536 leaves, an upper bound beyond, so that no size takes long.

@@ -108,9 +108,9 @@ TEST_SUITE("epoch") {
     std::atomic<bool> told = false;
     EpochWatch voter(files, [&](const EpochView& view) { told = told || !view.votes.empty(); });
     leader.lead(1);
-    leader.every(5);
+    leader.poll_every(5);
     voter.vote(1, "n2");
-    voter.every(5);
+    voter.poll_every(5);
     CHECK(until({"n2"}));
     REQUIRE(files.vote(1, "n10").ok());
     CHECK(until({"n10", "n2"}));
@@ -132,7 +132,7 @@ TEST_SUITE("epoch") {
     EpochWatch watch(files, nullptr);
     auto look = [&] {
       std::promise<EpochView> view;
-      watch.look([&](const EpochView& seen) { view.set_value(seen); });
+      watch.poll([&](const EpochView& seen) { view.set_value(seen); });
       return view.get_future().get();
     };
     CHECK(!look().resigned);
@@ -169,15 +169,15 @@ TEST_SUITE("epoch") {
       if (view.newest.number == 2 && !told.exchange(true)) seen.set_value();
     });
     std::promise<EpochView> first;
-    watch.look([&](const EpochView& view) { first.set_value(view); });
+    watch.poll([&](const EpochView& view) { first.set_value(view); });
     const EpochView view = first.get_future().get();
     CHECK(view.newest.number == 1);
     CHECK(!view.deposed(1));
-    watch.every(5);
+    watch.poll_every(5);
     REQUIRE(*files.claim({2, "n1", 2, "y", 0}));
     seen.get_future().wait();
     std::promise<EpochView> second;
-    watch.look([&](const EpochView& view) { second.set_value(view); });
+    watch.poll([&](const EpochView& view) { second.set_value(view); });
     CHECK(second.get_future().get().deposed(1));
   }
 
@@ -185,7 +185,7 @@ TEST_SUITE("epoch") {
     const EpochFiles files({"/nonexistent"}, "a");
     EpochWatch watch(files, nullptr);
     std::promise<EpochView> answer;
-    watch.look([&](const EpochView& view) { answer.set_value(view); });
+    watch.poll([&](const EpochView& view) { answer.set_value(view); });
     const EpochView view = answer.get_future().get();
     CHECK(!view.answered);
     CHECK(!view.deposed(3));

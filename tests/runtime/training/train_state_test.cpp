@@ -248,13 +248,13 @@ TEST_SUITE("train_state") {
     REQUIRE(state.rewind(7).ok());  // to see to it that 8 is overwritten first
     CHECK(both() == Copies{{7, 4}, {8, 4}});
     REQUIRE(state.rewind(8).ok());
-    REQUIRE(state.adopt(8).ok());
+    REQUIRE(state.begin_generation(8).ok());
     CHECK(both() == Copies{{7, 4}, {8, 6}});
     state.set_generation(7);
-    REQUIRE(state.adopt(7).ok());  // so step 8 is undone
+    REQUIRE(state.begin_generation(7).ok());  // so step 8 is undone
     CHECK(both() == Copies{{7, 7}});
     CHECK_FALSE(state.holds(8));
-    CHECK(state.adopt(8).code() == Code::not_found);
+    CHECK(state.begin_generation(8).code() == Code::not_found);
     write(state, 8);
     CHECK(both() == Copies{{7, 7}, {8, 7}});
     state.set_generation(9);

@@ -1,4 +1,4 @@
-#include "runtime/base/cpu_places.hpp"
+#include "runtime/base/cpu_affinity.hpp"
 
 #include <sched.h>
 
@@ -103,7 +103,8 @@ CpuList cpu_mask() {
   return cpus;
 }
 
-std::vector<CpuList> places(const CpuList& mask, const std::vector<CpuList>& nodes, int trainers) {
+std::vector<CpuList> trainer_cpus(const CpuList& mask, const std::vector<CpuList>& nodes,
+                                  int trainers) {
   std::vector<CpuList> result(static_cast<size_t>(std::max(0, trainers)));
   std::vector<CpuList> parts;   // the mask's CPUs of each NUMA node
   std::vector<size_t> part_of;  // of each CPU, part by part
@@ -126,7 +127,7 @@ std::vector<CpuList> places(const CpuList& mask, const std::vector<CpuList>& nod
   return result;
 }
 
-Status place_process(pid_t pid, const CpuList& cpus) {
+Status set_affinity(pid_t pid, const CpuList& cpus) {
   cpu_set_t set;
   if (!to_set(cpus, set)) return {};
   return for_each_thread(pid, "sched_setaffinity", [&set](pid_t thread) {
@@ -134,7 +135,7 @@ Status place_process(pid_t pid, const CpuList& cpus) {
   });
 }
 
-OnCpus::OnCpus(const CpuList& cpus) {
+ScopedAffinity::ScopedAffinity(const CpuList& cpus) {
   cpu_set_t set;
   if (!to_set(cpus, set)) return;
   before_ = cpu_mask();
@@ -143,7 +144,7 @@ OnCpus::OnCpus(const CpuList& cpus) {
   before_.clear();
 }
 
-OnCpus::~OnCpus() {
+ScopedAffinity::~ScopedAffinity() {
   cpu_set_t set;
   if (to_set(before_, set)) sched_setaffinity(0, sizeof set, &set);
 }

@@ -33,19 +33,20 @@ CpuList cpu_mask();
 /// The CPUs of each of `trainers` equal trainers that share `mask`: as many CPUs to each, NUMA node
 /// by NUMA node, and then all CPUs of the NUMA node in which its share lies (of the nodes, if there
 /// are more nodes than trainers). Empty lists where there is nothing to choose.
-std::vector<CpuList> places(const CpuList& mask, const std::vector<CpuList>& nodes, int trainers);
+std::vector<CpuList> trainer_cpus(const CpuList& mask, const std::vector<CpuList>& nodes,
+                                  int trainers);
 
 /// All threads of a process, and those they start; an empty list changes nothing.
-Status place_process(pid_t pid, const CpuList& cpus);
+Status set_affinity(pid_t pid, const CpuList& cpus);
 
 /// The calling thread runs on these CPUs while this lives, so that memory it touches first lies
 /// there. An empty list changes nothing.
-class OnCpus {
+class ScopedAffinity {
  public:
-  explicit OnCpus(const CpuList& cpus);
-  ~OnCpus();
-  OnCpus(const OnCpus&) = delete;
-  OnCpus& operator=(const OnCpus&) = delete;
+  explicit ScopedAffinity(const CpuList& cpus);
+  ~ScopedAffinity();
+  ScopedAffinity(const ScopedAffinity&) = delete;
+  ScopedAffinity& operator=(const ScopedAffinity&) = delete;
 
  private:
   CpuList before_;

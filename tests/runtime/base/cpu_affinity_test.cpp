@@ -1,5 +1,5 @@
 // Which CPUs trainers get, on machines that this one is not.
-#include "runtime/base/cpu_places.hpp"
+#include "runtime/base/cpu_affinity.hpp"
 
 #include <doctest/doctest.h>
 #include <sched.h>
@@ -35,7 +35,7 @@ struct Nodes {
 
 }  // namespace
 
-TEST_SUITE("cpu_places") {
+TEST_SUITE("cpu_affinity") {
   TEST_CASE("cpu places: lists of CPUs are read and written as /proc does") {
     CHECK(list("0-3,8,10-11\n") == CpuList{0, 1, 2, 3, 8, 10, 11});
     CHECK(list("").empty());
@@ -60,27 +60,27 @@ TEST_SUITE("cpu_places") {
   TEST_CASE("cpu places: trainers are spread over the NUMA nodes by their CPUs") {
     const std::vector<CpuList> two = {list("0-3,8-11"), list("4-7,12-15")};
     const CpuList all = list("0-15");
-    CHECK(places(all, two, 4) == std::vector<CpuList>{two[0], two[0], two[1], two[1]});
-    CHECK(places(all, two, 2) == two);
-    CHECK(places(all, two, 1) == std::vector<CpuList>{all});
+    CHECK(trainer_cpus(all, two, 4) == std::vector<CpuList>{two[0], two[0], two[1], two[1]});
+    CHECK(trainer_cpus(all, two, 2) == two);
+    CHECK(trainer_cpus(all, two, 1) == std::vector<CpuList>{all});
     // A mask that leaves node 0 two CPUs: one trainer of four is there.
     CHECK(
-        places(list("0,8,4-7,12-13"), two, 4) ==
+        trainer_cpus(list("0,8,4-7,12-13"), two, 4) ==
         std::vector<CpuList>{list("0,8"), list("4-7,12-13"), list("4-7,12-13"), list("4-7,12-13")});
     const std::vector<CpuList> four = {{0, 1}, {2, 3}, {4, 5}, {6, 7}};
-    CHECK(places(list("0-7"), four, 2) == std::vector<CpuList>{list("0-3"), list("4-7")});
-    CHECK(places(list("0-7"), four, 3) ==
+    CHECK(trainer_cpus(list("0-7"), four, 2) == std::vector<CpuList>{list("0-3"), list("4-7")});
+    CHECK(trainer_cpus(list("0-7"), four, 3) ==
           std::vector<CpuList>{list("0-1"), list("2-5"), list("4-7")});
   }
 
   TEST_CASE("cpu places: nothing is chosen where there is no choice, or the kernel does not tell") {
     const std::vector<CpuList> two = {list("0-3"), list("4-7")}, none(2);
-    CHECK(places(list("0-7"), {list("0-7")}, 2) == none);
-    CHECK(places(list("0-3"), two, 2) == none);  // bound to one of them
-    CHECK(places(list("0-8"), two, 2) == none);  // CPU 8 is in none
-    CHECK(places(list("0-7"), {}, 2) == none);
-    CHECK(places({}, two, 2) == none);
-    CHECK(places(list("0-7"), two, 0).empty());
+    CHECK(trainer_cpus(list("0-7"), {list("0-7")}, 2) == none);
+    CHECK(trainer_cpus(list("0-3"), two, 2) == none);  // bound to one of them
+    CHECK(trainer_cpus(list("0-8"), two, 2) == none);  // CPU 8 is in none
+    CHECK(trainer_cpus(list("0-7"), {}, 2) == none);
+    CHECK(trainer_cpus({}, two, 2) == none);
+    CHECK(trainer_cpus(list("0-7"), two, 0).empty());
   }
 
   TEST_CASE("cpu places: whatever the mask, each trainer keeps to it") {
@@ -91,7 +91,7 @@ TEST_SUITE("cpu_places") {
       for (int cpu = 0; cpu < 31; ++cpu)
         if ((seed = seed * 1103515245 + 12345) >> 16 & 1) mask.push_back(cpu);
       const int trainers = 1 + static_cast<int>((seed = seed * 1103515245 + 12345) >> 16) % 9;
-      for (const CpuList& place : places(mask, nodes, trainers)) {
+      for (const CpuList& place : trainer_cpus(mask, nodes, trainers)) {
         CHECK(std::ranges::is_sorted(place));
         CHECK(std::ranges::includes(mask, place));
       }
@@ -103,7 +103,7 @@ TEST_SUITE("cpu_places") {
     REQUIRE(!mask.empty());
     const CpuList one = {mask.back()};
     {
-      const OnCpus there(one);
+      const ScopedAffinity there(one);
       CHECK(cpu_mask() == one);
     }
     CHECK(cpu_mask() == mask);
@@ -118,12 +118,12 @@ TEST_SUITE("cpu_places") {
       return CPU_COUNT(&set);
     };
     CHECK(mask_of() == 1);
-    CHECK(place_process(*child, mask).ok());
+    CHECK(set_affinity(*child, mask).ok());
     CHECK(mask_of() == static_cast<int>(mask.size()));
-    CHECK(place_process(*child, {}).ok());
+    CHECK(set_affinity(*child, {}).ok());
     CHECK(mask_of() == static_cast<int>(mask.size()));
     kill(*child, SIGKILL);
     waitpid(*child, nullptr, 0);
-    CHECK(place_process(*child, one).code() == Code::not_found);
+    CHECK(set_affinity(*child, one).code() == Code::not_found);
   }
 }
