@@ -26,7 +26,7 @@ Status sync_path(const std::string& path) {
 }  // namespace
 
 Result<std::string> read_text(const std::string& path) {
-  // A pipe that nobody writes to would be waited for; on files the flag does nothing.
+  // O_NONBLOCK: opening a pipe without a writer would block. It has no effect on files.
   const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return system_error("cannot read", path, errno, Code::not_found);
   struct stat info {};

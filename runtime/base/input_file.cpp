@@ -20,7 +20,7 @@ Result<uint64_t> size_of(const std::string& path, const struct stat& info) {
 }  // namespace
 
 Result<InputFile> InputFile::open(const std::string& path) {
-  // A pipe that nobody writes to would be waited for; on files the flag does nothing.
+  // O_NONBLOCK: opening a pipe without a writer would block. It has no effect on files.
   const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0) return system_error("cannot open", path, errno, Code::not_found);
   InputFile file(path, fd, 0);

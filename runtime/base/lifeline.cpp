@@ -9,7 +9,7 @@ namespace simplescale {
 
 namespace {
 
-constexpr long kLookNs = 100'000'000;  // how often a waiting thread sees whether it is to stop
+constexpr long kLookNs = 100'000'000;  // how often a waiting thread checks whether to stop
 
 struct Segment {
   pthread_mutex_t mutex;
@@ -19,7 +19,7 @@ struct Segment {
 }  // namespace
 
 Status hold_lifeline(const std::string& name) {
-  static SharedMemory memory;  // stays mapped: the kernel walks the list of mutexes a thread holds
+  static SharedMemory memory;  // must stay mapped: the kernel walks a thread's list of held mutexes
   SS_ASSIGN(memory, SharedMemory::create(name, sizeof(Segment)));
   auto* segment = new (memory.data()) Segment{};
   pthread_mutexattr_t attributes;
@@ -47,7 +47,7 @@ Status LifelineWatcher::watch(const std::string& name, std::function<void()> dea
   SS_ASSIGN(SharedMemory memory, SharedMemory::open(name));
   if (memory.bytes() < sizeof(Segment) ||
       static_cast<Segment*>(memory.data())->held.load(std::memory_order_acquire) != 1)
-    return Status(Code::not_found, "lifeline " + name + " is not held by anybody");
+    return Status(Code::not_found, "no process holds lifeline " + name);
   auto watch = std::make_unique<Watch>();
   watch->thread =
       std::thread([this, watch = watch.get(), memory = std::move(memory), dead = std::move(dead)] {

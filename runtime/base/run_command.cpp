@@ -30,7 +30,7 @@ bool readable(int fd, Clock::time_point deadline) {
   }
 }
 
-/// Starts argv with stdout, and stderr if asked for, at `out`. Returns an errno.
+/// Starts argv with its stdout, and its stderr if asked for, at `out`. Returns 0 or an errno.
 int spawn(const std::vector<std::string>& argv, int out, bool with_stderr, pid_t& pid) {
   std::vector<std::string> texts = argv;
   std::vector<char*> arguments;
@@ -65,7 +65,7 @@ Status read_all(int in, Clock::time_point deadline, size_t bytes_max, std::strin
   return too_late();
 }
 
-/// A program may close its output and run on, so its end has a deadline of its own wait.
+/// The end of its output is not the end of a program.
 Status wait_until_ended(pid_t pid, Clock::time_point deadline) {
   const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   const bool ended = pidfd < 0 || readable(pidfd, deadline);

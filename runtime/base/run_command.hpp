@@ -13,7 +13,7 @@ namespace simplescale {
 
 struct CommandResult {
   int code = 0;        // exit code, or 128 + signal
-  std::string output;  // what was asked for, whole
+  std::string output;  // stdout, and stderr if asked for
 };
 
 /// What run_command() returns of what the program prints.
@@ -22,9 +22,9 @@ struct CommandOutput {
   size_t bytes_max = size_t{1} << 20;
 };
 
-/// Looks argv[0] up in PATH and runs it with an empty stdin. A program that ends by itself is ok,
-/// whatever its exit code. not_found: there is no such program. deadline: it did not end within
-/// timeout_ms and was killed. io: it printed more than bytes_max and was killed, or could not start.
+/// Looks argv[0] up in PATH and runs it with an empty stdin. ok whatever its exit code. not_found:
+/// there is no such program. deadline: it did not end within timeout_ms and was killed. io: it
+/// could not be started, or printed more than bytes_max and was killed.
 Result<CommandResult> run_command(const std::vector<std::string>& argv, int64_t timeout_ms,
                                   const CommandOutput& kept = {});
 

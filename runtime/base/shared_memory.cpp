@@ -116,8 +116,8 @@ std::vector<std::string> segments() {
   return names;
 }
 
-/// By who holds the lock. The lock itself stays: it is the last to go, or another one might own the
-/// prefix, and make segments, in the middle of this.
+/// Requires the lock of `prefix`. Keeps the lock file: were it removed first, another process could
+/// claim the prefix and create segments while this function removes them.
 void remove_segments(const std::string& prefix) {
   for (const std::string& name : segments())
     if ((name.starts_with(prefix + ".") || name.starts_with(prefix + "-")) &&
@@ -125,17 +125,18 @@ void remove_segments(const std::string& prefix) {
       shm_unlink(("/" + name).c_str());
 }
 
+/// True if the file has not been unlinked since it was opened.
 bool still_there(int fd) {
   struct stat file {};
   return fstat(fd, &file) == 0 && file.st_nlink > 0;
 }
 
-/// What processes that were killed have left, of whatever run of this user.
+/// Removes the segments that killed processes have left, of all runs of this user.
 void sweep() {
   for (const std::string& name : segments()) {
     if (!name.starts_with("ss-") || !name.ends_with(kOwner)) continue;
-    const int fd =
-        open((kFolder + name).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);  // of others: refused
+    const int fd = open((kFolder + name).c_str(),
+                        O_RDWR | O_CLOEXEC | O_NOFOLLOW);  // another user's is refused
     if (fd < 0) continue;
     if (flock(fd, LOCK_EX | LOCK_NB) == 0 && still_there(fd)) {
       remove_segments(name.substr(0, name.size() - kOwner.size()));
@@ -158,10 +159,10 @@ Result<SegmentOwner> SegmentOwner::claim(const std::string& prefix) {
       remove_segments(prefix);
       return SegmentOwner(prefix, fd);
     }
-    close(fd);  // somebody sweeps just now, or has swept it away
+    close(fd);  // another process is sweeping, or has removed this file in between
     if (!locked) usleep(10'000);
   }
-  return Status(Code::unavailable, "another process answers for " + path);
+  return Status(Code::unavailable, "another process owns the shared memory of " + path);
 }
 
 SegmentOwner::~SegmentOwner() {

@@ -1,4 +1,4 @@
-// Which CPUs trainers get, on machines that this one is not.
+// Which CPUs trainers get, on simulated machines.
 #include "runtime/base/cpu_affinity.hpp"
 
 #include <doctest/doctest.h>
@@ -23,7 +23,7 @@ CpuList list(const std::string& text) {
   return *cpus;
 }
 
-/// A folder as /sys/devices/system/node is.
+/// A folder like /sys/devices/system/node.
 struct Nodes {
   fs::path folder = fs::temp_directory_path() / ("simplescale-numa-" + unique_id());
   ~Nodes() { fs::remove_all(folder); }
@@ -35,8 +35,8 @@ struct Nodes {
 
 }  // namespace
 
-TEST_SUITE("cpu_affinity") {
-  TEST_CASE("cpu places: lists of CPUs are read and written as /proc does") {
+TEST_SUITE("cpu affinity") {
+  TEST_CASE("cpu affinity: lists of CPUs are parsed and printed in the form of /proc") {
     CHECK(list("0-3,8,10-11\n") == CpuList{0, 1, 2, 3, 8, 10, 11});
     CHECK(list("").empty());
     CHECK(cpu_list_text({0, 1, 2, 3, 8, 10, 11}) == "0-3,8,10-11");
@@ -45,7 +45,7 @@ TEST_SUITE("cpu_affinity") {
       CHECK_FALSE(parse_cpu_list(wrong));
   }
 
-  TEST_CASE("cpu places: NUMA nodes as the kernel tells them; memory alone is none") {
+  TEST_CASE("cpu affinity: NUMA nodes are read from /sys, without nodes that have memory only") {
     const Nodes machine;
     CHECK(numa_nodes(machine.folder).empty());
     machine.add("node10", "4-7");
@@ -53,17 +53,17 @@ TEST_SUITE("cpu_affinity") {
     machine.add("node3", "");
     machine.add("power", "9");
     CHECK(numa_nodes(machine.folder) == std::vector<CpuList>{list("0-3"), list("4-7")});
-    machine.add("node4", "3");  // in two nodes: nonsense
+    machine.add("node4", "3");  // in two nodes: contradictory
     CHECK(numa_nodes(machine.folder).empty());
   }
 
-  TEST_CASE("cpu places: trainers are spread over the NUMA nodes by their CPUs") {
+  TEST_CASE("cpu affinity: trainers are spread over the NUMA nodes in proportion to their CPUs") {
     const std::vector<CpuList> two = {list("0-3,8-11"), list("4-7,12-15")};
     const CpuList all = list("0-15");
     CHECK(trainer_cpus(all, two, 4) == std::vector<CpuList>{two[0], two[0], two[1], two[1]});
     CHECK(trainer_cpus(all, two, 2) == two);
     CHECK(trainer_cpus(all, two, 1) == std::vector<CpuList>{all});
-    // A mask that leaves node 0 two CPUs: one trainer of four is there.
+    // A mask that leaves node 0 two CPUs: it gets one trainer of four.
     CHECK(
         trainer_cpus(list("0,8,4-7,12-13"), two, 4) ==
         std::vector<CpuList>{list("0,8"), list("4-7,12-13"), list("4-7,12-13"), list("4-7,12-13")});
@@ -73,17 +73,17 @@ TEST_SUITE("cpu_affinity") {
           std::vector<CpuList>{list("0-1"), list("2-5"), list("4-7")});
   }
 
-  TEST_CASE("cpu places: nothing is chosen where there is no choice, or the kernel does not tell") {
+  TEST_CASE("cpu affinity: nothing is bound with one NUMA node or without node information") {
     const std::vector<CpuList> two = {list("0-3"), list("4-7")}, none(2);
     CHECK(trainer_cpus(list("0-7"), {list("0-7")}, 2) == none);
-    CHECK(trainer_cpus(list("0-3"), two, 2) == none);  // bound to one of them
-    CHECK(trainer_cpus(list("0-8"), two, 2) == none);  // CPU 8 is in none
+    CHECK(trainer_cpus(list("0-3"), two, 2) == none);  // the mask lies in one node
+    CHECK(trainer_cpus(list("0-8"), two, 2) == none);  // CPU 8 is in no node
     CHECK(trainer_cpus(list("0-7"), {}, 2) == none);
     CHECK(trainer_cpus({}, two, 2) == none);
     CHECK(trainer_cpus(list("0-7"), two, 0).empty());
   }
 
-  TEST_CASE("cpu places: whatever the mask, each trainer keeps to it") {
+  TEST_CASE("cpu affinity: for any mask, each trainer's CPUs are in the mask") {
     const std::vector<CpuList> nodes = {list("0-5"), list("6-7"), list("8-15"), list("16-30")};
     unsigned seed = 7;
     for (int round = 0; round < 2000; ++round) {
@@ -98,7 +98,7 @@ TEST_SUITE("cpu_affinity") {
     }
   }
 
-  TEST_CASE("cpu places: a process and all its threads move, and a thread comes back") {
+  TEST_CASE("cpu affinity: a process is bound with all its threads; a scoped binding is undone") {
     const CpuList mask = cpu_mask();
     REQUIRE(!mask.empty());
     const CpuList one = {mask.back()};
