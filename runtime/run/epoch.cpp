@@ -23,7 +23,7 @@ using nlohmann::json;
 
 namespace {
 
-/// Names in a folder that begin with `prefix`.
+/// The names in a folder that begin with `prefix`.
 Result<std::vector<std::string>> names(const std::string& folder, const std::string& prefix) {
   DIR* open = opendir(folder.c_str());
   if (!open) return system_error("cannot read", folder, errno);
@@ -35,8 +35,8 @@ Result<std::vector<std::string>> names(const std::string& folder, const std::str
   return found;
 }
 
-/// When a file was last touched; 0 if it is not there, -1 if nobody can tell. Opening it makes NFS
-/// ask its server.
+/// Modification time of a file in ns; 0: there is none, -1: it cannot be read. Opening the file
+/// makes an NFS client ask its server.
 int64_t modified_ns(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return errno == ENOENT ? 0 : -1;
@@ -47,7 +47,8 @@ int64_t modified_ns(const std::string& path) {
   return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
-/// The number after `prefix`, 0 if that is none ("epoch-x-3.new-17" is a file in the making).
+/// The number after `prefix`; 0 if other text follows, as in the temporary file
+/// "epoch-x-3.new-aB3xYz".
 uint64_t number_after(const std::string& name, const std::string& prefix) {
   char* end = nullptr;
   const uint64_t number = std::strtoull(name.c_str() + prefix.size(), &end, 10);
@@ -113,11 +114,12 @@ Result<bool> EpochFiles::claim(const Epoch& epoch) const {
   good = fchmod(fd, 0644) == 0 && good;
   good = fsync(fd) == 0 && good;
   close(fd);
-  // link() is exclusive where O_EXCL is not, and whoever sees the name sees all of the file.
+  // link() is exclusive on file systems where O_EXCL is not, and a reader never sees a partial
+  // file.
   const int linked = good ? link(temporary.c_str(), whole.c_str()) : -1;
   const int error = errno;
   struct stat status {};
-  // Over NFS the answer may be lost though the link was made: two names tell.
+  // NFS may report an error though it made the link: then the file has two names.
   const bool ours =
       linked == 0 || (good && stat(temporary.c_str(), &status) == 0 && status.st_nlink == 2);
   unlink(temporary.c_str());
@@ -169,8 +171,10 @@ Result<std::map<std::string, int64_t>> EpochFiles::votes(uint64_t number) const 
   return votes;
 }
 
-// --- The thread ---
+// --- EpochWatch ---
 
+/// Shared by the EpochWatch and its detached thread; `mutex` guards all but the thread's own
+/// fields.
 struct EpochWatch::Shared {
   using Clock = std::chrono::steady_clock;
   static constexpr auto kTouchEvery = std::chrono::milliseconds(450);
@@ -185,7 +189,7 @@ struct EpochWatch::Shared {
   uint64_t leading = 0, voting = 0;
   std::string voter;
   bool stopping = false, changed = false;
-  // The thread's own.
+  // Only the thread uses these.
   uint64_t heartbeat_epoch = 0;
   int64_t heartbeat_ns = 0;
   Clock::time_point heartbeat_seen_at, touched_at;
@@ -194,7 +198,7 @@ struct EpochWatch::Shared {
     Clock::time_point at;
   };
   std::map<std::string, Vote> votes;
-  uint64_t vote_cast = 0;  // against which the own vote stands, if not 0
+  uint64_t vote_cast = 0;  // the epoch that this node's vote file is against; 0: none
 
   EpochView read() {
     EpochView view;
@@ -214,7 +218,7 @@ struct EpochWatch::Shared {
     return view;
   }
 
-  /// Of nodes that have not stopped to vote.
+  /// The nodes whose votes have been touched within kVoteTimeout.
   std::set<std::string> votes_against(uint64_t number) {
     std::set<std::string> nodes;
     const auto found = files.votes(number);
@@ -227,14 +231,14 @@ struct EpochWatch::Shared {
     return nodes;
   }
 
-  /// The own sign of life, twice a second.
+  /// Renews the heartbeat and the vote, twice a second.
   void touch(uint64_t leads, uint64_t votes_against, const std::string& node) {
     if (vote_cast != votes_against) {
       if (vote_cast > 0) (void)files.withdraw_vote(vote_cast, node).ok();
       vote_cast = votes_against;
     }
     if ((leads == 0 && votes_against == 0) || Clock::now() - touched_at < kTouchEvery) return;
-    // Whether it leads, or what its vote is worth, is another question.
+    // A failure shows itself: the file is not touched.
     if (leads > 0) (void)files.touch(leads).ok();
     if (votes_against > 0) (void)files.vote(votes_against, node).ok();
     touched_at = Clock::now();
@@ -265,7 +269,7 @@ struct EpochWatch::Shared {
       if (mine > 0) view.votes = votes_against(mine);
       lock.lock();
       next = Clock::now() + std::chrono::milliseconds(every_ms);
-      // Called under the lock, so that it has ended when the destructor returns.
+      // Called under the lock, so that it has returned when the destructor returns.
       if (!stopping && on_view) on_view(view);
     }
   }
@@ -308,7 +312,8 @@ void EpochWatch::vote(uint64_t number, const std::string& node) {
   std::lock_guard lock(shared_->mutex);
   shared_->voting = number;
   if (number > 0) shared_->voter = node;
-  if (number == 0) shared_->requests.push_back([](const EpochView&) {});  // the file goes at once
+  if (number == 0)
+    shared_->requests.push_back([](const EpochView&) {});  // removes the file at once
   shared_->wake.notify_all();
 }
 

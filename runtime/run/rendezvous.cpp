@@ -22,10 +22,10 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr const char* kFirstStage = "here";  // the first stage
+constexpr const char* kFirstStage = "here";
 constexpr int64_t kReportMissingMs = 3'000, kLeaveTimeoutMs = 5'000;
 
-/// Exactly one of all who try gets true.
+/// Creates a folder. Exactly one of all tasks that try gets true.
 Result<bool> create_exclusively(const std::string& folder) {
   if (mkdir(folder.c_str(), 0700) == 0) return true;
   if (errno == EEXIST) return false;
@@ -55,16 +55,16 @@ Result<Rendezvous> Rendezvous::join(const std::string& folder, int task, int tas
   Rendezvous rendezvous(folder, task, tasks, timeout_ms);
   std::error_code error;
   fs::create_directories(fs::path(folder).parent_path(), error);
-  if (error) return Status(Code::io, "cannot make " + folder + ": " + error.message());
+  if (error) return Status(Code::io, "cannot create " + folder + ": " + error.message());
   SS_ASSIGN(const bool first, create_exclusively(folder));
   const RunFolder& run = rendezvous.folder_;
   if (first) {
     fs::create_directories(run.control(), error);
-    if (error) return Status(Code::io, "cannot make " + run.control() + ": " + error.message());
+    if (error) return Status(Code::io, "cannot create " + run.control() + ": " + error.message());
     SS_RETURN_IF_ERROR(make_run_key(run));
   } else if (!poll_until(timeout_ms, rendezvous.poll_ms_,
                          [&] { return fs::exists(run.key(), error); })) {
-    return Status(Code::deadline, "whoever made " + folder + " has made no key in it");
+    return Status(Code::deadline, "the task that created " + folder + " has written no key to it");
   }
   return rendezvous;
 }
@@ -76,7 +76,8 @@ std::string Rendezvous::path(const std::string& stage, int task) const {
 Status Rendezvous::publish(const std::string& stage, const nlohmann::json& document) const {
   std::error_code error;
   fs::create_directories(folder_.path + "/" + stage, error);
-  if (error) return Status(Code::io, folder_.path + "/" + stage + ": " + error.message());
+  if (error)
+    return Status(Code::io, "cannot create " + folder_.path + "/" + stage + ": " + error.message());
   return write_file_atomic(path(stage, task_), json_text(document));
 }
 
@@ -135,7 +136,8 @@ Result<nlohmann::json> Rendezvous::wait_conclusion() const {
   const std::string file = folder_.path + "/conclusion";
   std::error_code error;
   if (!poll_until(timeout_ms_, poll_ms_, [&] { return fs::exists(file, error); }))
-    return Status(Code::deadline, "the task that was to sum up has not done so");
+    return Status(Code::deadline, "the task that claimed the conclusion in " + folder_.path +
+                                      " has not written it");
   SS_ASSIGN(const std::string text, read_text(file));
   auto document = nlohmann::json::parse(text, nullptr, false);
   if (!document.is_object()) return Status(Code::bad_data, file + " is damaged");

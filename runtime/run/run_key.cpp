@@ -41,7 +41,8 @@ Result<std::string> read_run_key(const RunFolder& run) {
   if (got != static_cast<ssize_t>(kRunKeyBytes))
     return Status(Code::bad_data, run.key() + " is not a run's key: start `train` again");
   if (seen && (file.st_mode & 077) != 0)
-    log::warn("{} can be read by others: whoever can may command this run", run.key());
+    log::warn("{} is readable by other users, who can therefore control this run: chmod 600 it",
+              run.key());
   key.resize(kRunKeyBytes);
   return key;
 }

@@ -1,4 +1,4 @@
-// Tasks that meet through a folder: who comes, who is missed, and that one concludes.
+// Tasks meet in a folder: they join, publish, miss each other, and one writes the conclusion.
 #include "runtime/run/rendezvous.hpp"
 
 #include <doctest/doctest.h>
@@ -30,10 +30,11 @@ constexpr int64_t kLong = 60'000;
 }  // namespace
 
 TEST_SUITE("rendezvous") {
-  TEST_CASE("rendezvous: all come, one concludes, all hear it, and nothing is left") {
+  TEST_CASE(
+      "rendezvous: all join, one writes the conclusion, all read it, and the folder is removed") {
     const Folder folder;
     constexpr int tasks = 4;
-    std::atomic<int> concluded{0}, heard{0}, keys{0};
+    std::atomic<int> conclusions{0}, read_sum{0}, keys{0};
     std::string key[tasks];
     std::vector<std::thread> threads;
     for (int task = 0; task < tasks; ++task)
@@ -51,22 +52,23 @@ TEST_SUITE("rendezvous") {
           int sum = 0;
           for (int t = 0; t < tasks; ++t) sum += rendezvous->read("report", t).value("task", 100);
           (void)rendezvous->publish_conclusion({{"sum", sum}}).ok();
-          ++concluded;
+          ++conclusions;
         }
         if (const auto document = rendezvous->wait_conclusion();
             document.ok() && here.size() == tasks)
-          heard += document->value("sum", 0);
+          read_sum += document->value("sum", 0);
         rendezvous->leave(mine, others);
       });
     for (std::thread& thread : threads) thread.join();
-    CHECK(concluded == 1);
-    CHECK(heard == tasks * (0 + 1 + 2 + 3));
+    CHECK(conclusions == 1);
+    CHECK(read_sum == tasks * (0 + 1 + 2 + 3));
     CHECK(keys == tasks);
     for (const std::string& one : key) CHECK(one == key[0]);
     CHECK(!fs::exists(folder.rendezvous()));
   }
 
-  TEST_CASE("rendezvous: who does not come is missed, who comes and goes no further, too") {
+  TEST_CASE(
+      "rendezvous: a task that does not join, or stops at a stage, is left out after the timeout") {
     const Folder folder;
     const auto rendezvous = Rendezvous::join(folder.rendezvous(), 1, 3, 50);
     REQUIRE(rendezvous.ok());
@@ -83,7 +85,7 @@ TEST_SUITE("rendezvous") {
     CHECK_FALSE(other->claim_conclusion());
   }
 
-  TEST_CASE("rendezvous: names that are no tasks, and documents that are nonsense, do no harm") {
+  TEST_CASE("rendezvous: file names that are not tasks and damaged documents are ignored") {
     const Folder folder;
     const auto rendezvous = Rendezvous::join(folder.rendezvous(), 0, 2, 50);
     REQUIRE(rendezvous.ok());
@@ -96,7 +98,7 @@ TEST_SUITE("rendezvous") {
     CHECK(rendezvous->read("here", 1).is_null());
   }
 
-  TEST_CASE("rendezvous: a folder that cannot be made, or has no key, is told") {
+  TEST_CASE("rendezvous: a folder that cannot be created gives io, one without a key deadline") {
     CHECK(Rendezvous::join("/proc/nowhere/x", 0, 1, 50).status().code() == Code::io);
     const Folder folder;
     fs::create_directories(folder.rendezvous());
