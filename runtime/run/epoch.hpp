@@ -1,11 +1,10 @@
 // Leader election: the run folder on the shared file system decides which supervisor leads.
 //
-//   control/instance                       names the current start of the run (instance); files of
-//                                          other instances have no effect
-//   control/epoch-<instance>-<n>           created exclusively by the process that becomes
-//   supervisor
-//                                          n of the instance; the highest n leads
-//   control/vote-<instance>-<n>-<node>     the node's vote against supervisor n
+//   control/instance                    names the current start of the run (instance); files of
+//                                       other instances have no effect
+//   control/epoch-<instance>-<n>        created exclusively by the process that becomes
+//                                       supervisor n of the instance; the highest n leads
+//   control/vote-<instance>-<n>-<node>  the node's vote against supervisor n
 //
 // The leader touches its epoch file twice a second as a heartbeat, so that a node that hears
 // nothing can tell a broken link from a dead leader. A node that sees the heartbeat but cannot
@@ -14,9 +13,8 @@
 // (actors/supervisor/leadership.hpp).
 //
 //   LEAD-1  At most one supervisor acts: a supervisor that is not the highest epoch of the current
-//           instance is deposed (EpochView::deposed) and stops acting, even after being suspended
-//           for
-//           hours.
+//           instance is deposed (EpochView::deposed) and stops acting, even after it was suspended
+//           for hours.
 //
 // EpochFiles blocks as long as the file system does. EpochWatch uses it on a thread of its own, so
 // that no other thread waits for a file system that hangs.
