@@ -45,7 +45,7 @@ simplescale_room(observe LINK base PkgConfig::tomlplusplus)
 simplescale_room(diagnostics LINK base)
 simplescale_room(config LINK training observe PkgConfig::tomlplusplus)
 simplescale_room(data LINK config PkgConfig::sentencepiece)
-simplescale_room(checkpoint LINK training run)
+simplescale_room(checkpoint LINK training run PkgConfig::sentencepiece)
 simplescale_room(exports LINK config run)
 simplescale_room(http LINK run PRIVATE_LINK PkgConfig::httplib)
 

@@ -5,12 +5,12 @@
 namespace simplescale {
 
 Result<std::unique_ptr<Backend>> make_cuda_backend(const BackendOptions& options) {
-  SS_ASSIGN(void* symbol, symbol_of_gpu_library(kCudaLibrary, kCudaLibrarySymbol));
+  SS_ASSIGN(void* symbol, load_gpu_symbol(kCudaLibrary, kCudaLibrarySymbol));
   return reinterpret_cast<CudaLibraryFunction>(symbol)()->make_backend(options);
 }
 
 Status load_cuda_backend() {
-  return symbol_of_gpu_library(kCudaLibrary, kCudaLibrarySymbol).status();
+  return load_gpu_symbol(kCudaLibrary, kCudaLibrarySymbol).status();
 }
 
 }  // namespace simplescale

@@ -7,7 +7,7 @@ namespace simplescale {
 namespace {
 
 Result<const NcclLibrary*> nccl_library() {
-  SS_ASSIGN(void* symbol, symbol_of_gpu_library(kNcclLibrary, kNcclLibrarySymbol));
+  SS_ASSIGN(void* symbol, load_gpu_symbol(kNcclLibrary, kNcclLibrarySymbol));
   return reinterpret_cast<NcclLibraryFunction>(symbol)();
 }
 

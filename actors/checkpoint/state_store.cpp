@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/cpu_places.hpp"
+#include "runtime/base/cpu_affinity.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/training/state_hash.hpp"
 
@@ -32,7 +32,7 @@ Status StateStore::create(const std::string& instance, const Plan& plan, int nod
   for (int slot = 0; slot < plan.topology.trainers_per_node; ++slot) {
     const std::string name = "n" + std::to_string(node) + "." + std::to_string(slot);
     const auto index = static_cast<size_t>(slot);
-    const OnCpus there(index < places.size() ? places[index] : CpuList());
+    const ScopedAffinity there(index < places.size() ? places[index] : CpuList());
     SS_ASSIGN(TrainState state, TrainState::create("ss-" + instance + "-" + name + "-state",
                                                    hash_of_shard_[0], total));
     entries_.emplace(name, Entry{std::move(state), total, 0});

@@ -27,7 +27,8 @@ uint64_t layout_hash(const ModelShape& shape, size_t shards, size_t shard);
 class StateStore {
  public:
   /// A segment for each slot of node `node`, named "ss-<instance>-<slot>-state". Any shard may come
-  /// to lie in it. places: the CPUs of each slot (cpu_places.hpp), near which its memory is to lie.
+  /// to lie in it. places: the CPUs of each slot (cpu_affinity.hpp), near which its memory is to
+  /// lie.
   Status create(const std::string& instance, const Plan& plan, int node,
                 const std::vector<std::vector<int>>& places = {});
   std::string segment(const std::string& trainer) const;

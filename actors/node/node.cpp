@@ -12,7 +12,7 @@
 #include "actors/node/join.hpp"
 #include "actors/node/trainer_process.hpp"
 #include "actors/otp/supervisor_actor.hpp"
-#include "runtime/base/cpu_places.hpp"
+#include "runtime/base/cpu_affinity.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/shared_memory.hpp"
 #include "runtime/data/data_location.hpp"
@@ -166,7 +166,7 @@ void raise(Self* self, const std::string& id) {
   if (!process || process->slot.empty()) return;
   s.watch.needed(id);
   if (process->pid == 0) return;
-  if (Status status = place_process(process->pid, place_of(s.options, process->slot)); !status.ok())
+  if (Status status = set_affinity(process->pid, place_of(s.options, process->slot)); !status.ok())
     log::debug("{} stays on its CPUs: {}", id, status.message());
   if (may_lower_nice())
     if (Status status = set_nice(process->pid, getpriority(PRIO_PROCESS, 0)); !status.ok())

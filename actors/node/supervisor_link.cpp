@@ -30,7 +30,7 @@ void alone(Self* self, int64_t patience_ms) {
   s.start_at_ms = s.alone_since_ms + patience_ms;
   s.asking = s.prepares = s.votes = false;
   s.seen_since_ms = s.beat_at_ms = s.alone_since_ms;
-  s.options.watch->every(kLookMs);
+  s.options.watch->poll_every(kLookMs);
   self->delayed_send(self, 200ms, local::Tick{});
 }
 
@@ -94,7 +94,7 @@ void leave_run(Self* self, const std::string& reason) {
   LinkState& s = self->state;
   if (s.over) return;
   s.over = true;
-  s.options.watch->every(0);
+  s.options.watch->poll_every(0);
   if (s.node) self->send(s.node, Shutdown{exit_code(Code::requeue), reason});
 }
 
@@ -160,7 +160,7 @@ void found(Self* self, const local::SupervisorFound& found) {
   }
   s.leader = found.supervisor;
   s.epoch = found.number;
-  s.options.watch->every(0);
+  s.options.watch->poll_every(0);
   s.options.watch->vote(0, "");
   self->monitor(s.leader);
   log::info("the supervisor is that of epoch {}", s.epoch);
@@ -239,8 +239,8 @@ caf::message_handler commands(Self* self) {
 }  // namespace
 
 local::EpochsSeen epochs_seen(const EpochView& view) {
-  return {view.answered,       view.current, view.newest.number,
-          view.newest.address, view.lives(), view.resigned};
+  return {view.answered,       view.current,        view.newest.number,
+          view.newest.address, view.leader_alive(), view.resigned};
 }
 
 caf::behavior supervisor_link(Self* self, LinkOptions options) {

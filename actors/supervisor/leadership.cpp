@@ -269,7 +269,7 @@ void submit(Self* self, std::vector<job::Action> actions) {
   l.kept = !l.standby;
   l.checked = !check || !o.watch;
   if (!l.checked)
-    o.watch->look([me = caf::actor_cast<caf::actor>(self), decision = l.decision,
+    o.watch->poll([me = caf::actor_cast<caf::actor>(self), decision = l.decision,
                    epoch = o.epoch](const EpochView& view) {
       caf::anon_send(me, local::EpochSeen{decision, view.deposed(epoch), view.newest.number});
     });

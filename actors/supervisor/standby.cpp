@@ -33,7 +33,7 @@ void lost(Self* self, const std::string& reason) {
   // side's system closed is not.
   if (reason.starts_with("connection lost") || reason == "its process has ended")
     return end(self, true, reason, false);
-  s.options.watch->every(kWatchMs);
+  s.options.watch->poll_every(kWatchMs);
 }
 
 }  // namespace

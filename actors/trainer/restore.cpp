@@ -179,7 +179,7 @@ Status Restore::settle(TrainState& state) {
   else if (received_)
     state.commit_as(layout_, order_.step, hash_);
   else
-    return state.adopt(order_.step);
+    return state.begin_generation(order_.step);
   return {};
 }
 

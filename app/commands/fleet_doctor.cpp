@@ -103,7 +103,7 @@ std::map<int, LinkEnd> links_of(const Rendezvous& rendezvous, int task,
   std::map<int, LinkEnd> known;
   const auto peers = link_peers(order, std::to_string(task), [&](const std::string& name) {
     const int other = std::atoi(name.c_str());
-    const json document = rendezvous.told("here", other);
+    const json document = rendezvous.read("here", other);
     known[other] = {text_of(document, "host"), text_of(document, "address")};
     return !known[other].address.empty();
   });
@@ -130,7 +130,7 @@ std::vector<std::string> names_of(const Rendezvous& rendezvous, int tasks,
   const std::string per_node = environment_variable("SLURM_STEP_TASKS_PER_NODE");
   std::vector<std::string> told, known;
   for (int task = 0; task < tasks; ++task) {
-    told.push_back(here.contains(task) ? text_of(rendezvous.told("here", task), "host") : "");
+    told.push_back(here.contains(task) ? text_of(rendezvous.read("here", task), "host") : "");
     known.push_back(slurm::host_of_task(hosts, per_node, task));
   }
   bool agrees = true;  // tasks may be distributed in other ways
@@ -157,7 +157,7 @@ Verdict judge(const Rendezvous& rendezvous, const FleetDoctorOptions& o, const s
     const std::string& host = verdict.hosts[static_cast<size_t>(task)];
     MachineReport machine{host, {}, ""};
     if (std::ranges::count(verdict.hosts, host) > 1) machine.name += "/" + std::to_string(task);
-    const json document = rendezvous.told("report", task);
+    const json document = rendezvous.read("report", task);
     if (document.is_object() && document.contains("checks"))
       machine.checks = from_json(document["checks"]);
     if (document.is_object() && document.contains("peers"))
@@ -220,9 +220,9 @@ Result<int> examine(const FleetDoctorOptions& o) {
   const slurm::Task& task = o.task;
   const std::string host = host_of(task);
   SS_ASSIGN(const Rendezvous rendezvous,
-            Rendezvous::come(o.folder, task.task, task.tasks, o.config.cluster.join_timeout_ms));
+            Rendezvous::join(o.folder, task.task, task.tasks, o.config.cluster.join_timeout_ms));
   Links links(o, rendezvous.folder());
-  SS_RETURN_IF_ERROR(rendezvous.tell("here", {{"host", host}, {"address", links.address()}}));
+  SS_RETURN_IF_ERROR(rendezvous.publish("here", {{"host", host}, {"address", links.address()}}));
   const std::set<int> here = rendezvous.wait("here", [&](const std::set<int>& late) {
     int lowest = 0;
     while (late.contains(lowest)) ++lowest;
@@ -231,7 +231,7 @@ Result<int> examine(const FleetDoctorOptions& o) {
                    late.size(), task.tasks, *late.begin());
   });
   std::vector<CheckResult> results = check_machine(o.folder);
-  SS_RETURN_IF_ERROR(rendezvous.tell("machine", json::object()));
+  SS_RETURN_IF_ERROR(rendezvous.publish("machine", json::object()));
   const std::set<int> examined = rendezvous.wait("machine");  // links are measured on idle machines
   json peers = json::array();
   std::vector<LinkEnd> ends;
@@ -242,16 +242,16 @@ Result<int> examine(const FleetDoctorOptions& o) {
   for (CheckResult& result : links.check(ends)) results.push_back(std::move(result));
   results.push_back({"program", true, 0, "", program_facts()});
   SS_RETURN_IF_ERROR(
-      rendezvous.tell("report", {{"checks", to_json(results)}, {"peers", std::move(peers)}}));
+      rendezvous.publish("report", {{"checks", to_json(results)}, {"peers", std::move(peers)}}));
   std::set<int> reported = rendezvous.wait("report");
 
-  const bool mine = rendezvous.concludes();
+  const bool mine = rendezvous.claim_conclusion();
   int code = 0;
   if (mine) {
     code = report(show(judge(rendezvous, o, here, examined, reported), o));
-    SS_RETURN_IF_ERROR(rendezvous.conclude({{"code", code}}));
+    SS_RETURN_IF_ERROR(rendezvous.publish_conclusion({{"code", code}}));
   } else {
-    SS_ASSIGN(const json document, rendezvous.conclusion());
+    SS_ASSIGN(const json document, rendezvous.wait_conclusion());
     code = document.value("code", exit_code(Code::internal));
   }
   reported.erase(task.task);

@@ -60,7 +60,7 @@ Result<RunLock> get_ready(const Config& config, const Plan& plan, int trainers_o
   PreflightInput input;
   input.trainers_on_host = trainers_on_host;
   input.oversubscribe = oversubscribe;
-  input.prepares_data = to_be_prepared(config);
+  input.prepares_data = needs_preparation(config);
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
   SS_RETURN_IF_ERROR(ready_data(config, plan));
   SS_ASSIGN(RunLock lock, lock_run(run));
@@ -113,7 +113,7 @@ Status train_here(const Config& config, const Plan& plan, const std::string& con
     if (*gone && !gone_at) {  // agents end by themselves
       gone_at = std::chrono::steady_clock::now();
       launcher.expect_end();
-      view.say(run_is_gone(run));
+      view.say(run_gone_message(run));
     }
     if (gone_at && std::chrono::steady_clock::now() - *gone_at > 2 * shutdown)
       launcher.signal(SIGKILL);
@@ -123,7 +123,8 @@ Status train_here(const Config& config, const Plan& plan, const std::string& con
   }
   launcher.end_others(config.supervision.shutdown_ms);
   unlink_shared_memory("ss-" + instance + "-");
-  if (folder_is_gone(run)) return Status(Code::io, run_is_gone(run) + "; all its processes ended");
+  if (folder_is_gone(run))
+    return Status(Code::io, run_gone_message(run) + "; all its processes ended");
   return view.end(launcher.exit_code(), launcher.dead(), launcher.reason());
 }
 

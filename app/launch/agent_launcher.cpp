@@ -53,7 +53,7 @@ Status AgentLauncher::start(int node) {
                          {"SIMPLESCALE_THREADS", std::to_string(threads_)}};
   command.output = run_.logs() + "/n" + std::to_string(node) + ".log";
   command.death_signal = SIGTERM;  // without us it saves and ends
-  command.signals_wait = true;     // until it can, at its very beginning, too
+  command.block_signals = true;    // until it can, at its very beginning, too
   SS_ASSIGN(const pid_t pid, spawn(command));
   agents_[node].pid = pid;
   return {};

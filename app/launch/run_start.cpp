@@ -84,7 +84,7 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
                 " exists, is not empty and is no run folder; choose another with --run=FOLDER");
   }
   if (config.checkpoint.folder.empty()) return {};
-  return check_checkpoints_are_ours(run, config.checkpoint.folder);
+  return check_checkpoints_owner(run, config.checkpoint.folder);
 }
 
 Status open_run_folder(const RunFolder& run, const Config& config) {
@@ -95,7 +95,7 @@ Status open_run_folder(const RunFolder& run, const Config& config) {
   if (!error) fs::create_directories(checkpoint_folder(config), error);
   if (error) return Status(Code::bad_config, "cannot make " + run.path + ": " + error.message());
   if (!config.checkpoint.folder.empty())
-    SS_RETURN_IF_ERROR(make_checkpoints_ours(run, config.checkpoint.folder));
+    SS_RETURN_IF_ERROR(claim_checkpoints(run, config.checkpoint.folder));
   SS_RETURN_IF_ERROR(note_start(run, config));
   return write_file_atomic(run.config(), to_toml(config));
 }

@@ -22,7 +22,7 @@
 #include "app/report.hpp"
 #include "app/slurm/job.hpp"
 #include "app/slurm/slurm.hpp"
-#include "runtime/base/cpu_places.hpp"
+#include "runtime/base/cpu_affinity.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/observe/trace.hpp"
@@ -61,7 +61,7 @@ std::vector<CpuList> trainer_places(const Config& config, const Plan& plan, int 
   if (const auto task = slurm_task())
     host = slurm::cpu_slots(*task, slots, static_cast<int>(mask.size()),
                             static_cast<int>(std::thread::hardware_concurrency()));
-  std::vector<CpuList> list = places(mask, numa_nodes(), host.total);
+  std::vector<CpuList> list = trainer_cpus(mask, numa_nodes(), host.total);
   list = {list.begin() + host.first, list.begin() + host.first + slots};
   for (int slot = 0; slot < slots; ++slot)
     if (const CpuList& cpus = list[static_cast<size_t>(slot)]; !cpus.empty())
@@ -224,8 +224,8 @@ Result<int> run_agent(const AgentOptions& o) {
   {
     SignalThread signal_thread(node);
     const FolderWatch folder_watch(run, [node, run] {
-      log::error("{}", run_is_gone(run));
-      caf::anon_send(node, Shutdown{exit_code(Code::io), run_is_gone(run)});
+      log::error("{}", run_gone_message(run));
+      caf::anon_send(node, Shutdown{exit_code(Code::io), run_gone_message(run)});
     });
     std::unique_ptr<HealthReporter> health;
     if (config.metrics.health_every_ms > 0)

@@ -100,7 +100,8 @@ bool lives(const Process& p, const Epoch& epoch) {
   if (p.files.touched_ns(epoch.number) == 0 || epoch.address.empty()) return false;
   if (p.transport.lookup(epoch.address, "supervisor", kAliveMs).ok()) return true;
   const int64_t before = p.files.touched_ns(epoch.number);
-  std::this_thread::sleep_for(std::chrono::milliseconds(kBeatIsOverMs));  // a file tells no changes
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(kHeartbeatTimeoutMs));  // a file tells no changes
   return p.files.touched_ns(epoch.number) != before;
 }
 
@@ -110,7 +111,7 @@ bool outvoted(const Process& p, const Epoch& epoch) {
   if (p.files.touched_ns(epoch.number) != 0) return false;
   const auto before = p.files.votes(epoch.number);
   if (!before.ok() || before->empty() || before->contains(p.options.node)) return false;
-  std::this_thread::sleep_for(std::chrono::milliseconds(kBeatIsOverMs));
+  std::this_thread::sleep_for(std::chrono::milliseconds(kHeartbeatTimeoutMs));
   const auto now = p.files.votes(epoch.number);
   return now.ok() && *now != *before;
 }
@@ -178,8 +179,8 @@ std::unique_ptr<HttpProcess> serve_http(const Process& p, uint64_t epoch) {
 void resign(const Process& p, uint64_t epoch, EpochWatch& watch, Journal& journal) {
   watch.lead(0);
   const auto looked = std::make_shared<std::promise<void>>();
-  watch.look([looked](const EpochView&) { looked->set_value(); });
-  looked->get_future().wait_for(std::chrono::milliseconds(kBeatIsOverMs));
+  watch.poll([looked](const EpochView&) { looked->set_value(); });
+  looked->get_future().wait_for(std::chrono::milliseconds(kHeartbeatTimeoutMs));
   (void)journal.flush();
   journal.stop();
   if (Status resigned = p.files.resign(epoch); !resigned.ok()) log::warn("{}", resigned.message());
@@ -220,7 +221,7 @@ Result<int> supervise(const Process& p, Before before) {
                        local::EpochSeen{0, view.deposed(epoch), view.newest.number, view.votes});
       });
   watch->lead(epoch);
-  watch->every(500);
+  watch->poll_every(500);
   auto options = job_options(p, takes_over);
   if (!options.ok()) return give_up(p, generation, options.status());
   JobOptions job = options.take();
@@ -273,7 +274,7 @@ Result<int> supervise(const Process& p, Before before) {
   const auto http = serve_http(p, epoch);
   // Deposed, so to say: there is no run left to lead.
   auto folder_watch = std::make_unique<FolderWatch>(p.run(), [supervisor, run = p.run()] {
-    log::error("{}", run_is_gone(run));
+    log::error("{}", run_gone_message(run));
     caf::anon_send(supervisor, local::EpochSeen{0, true, 0});
   });
 
@@ -321,8 +322,8 @@ Result<int> stand_by(const Process& p) {
   options.address = p.transport.address();
   options.watch = std::make_shared<EpochWatch>(p.files, [me, is_ready](const EpochView& view) {
     is_ready.wait();
-    caf::anon_send(
-        *me, local::LeaderSeen{view.answered, view.current, view.newest.number, view.lives()});
+    caf::anon_send(*me, local::LeaderSeen{view.answered, view.current, view.newest.number,
+                                          view.leader_alive()});
   });
   auto watch = options.watch;
   options.ended = [end, &system = p.system](std::optional<SupervisorState> state,
@@ -342,10 +343,10 @@ Result<int> stand_by(const Process& p) {
   });
   supervisor = nullptr;
   ready->set_value();
-  watch->every(500);
+  watch->poll_every(500);
   log::info("standby");
   auto folder_watch = std::make_unique<FolderWatch>(p.run(), [me = *me, run = p.run()] {
-    caf::anon_send(me, Shutdown{0, run_is_gone(run)});
+    caf::anon_send(me, Shutdown{0, run_gone_message(run)});
   });
   Before before = result.get();
   folder_watch.reset();

@@ -130,7 +130,7 @@ Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscrib
   input.trainers_on_host = slots * task.tasks_on_host;
   input.writes_checkpoints = task.task == 0;
   input.oversubscribe = oversubscribe;
-  input.prepares_data = to_be_prepared(config);
+  input.prepares_data = needs_preparation(config);
   // A foreign folder stays as it is. Once there is `control`, another task may have begun the run.
   if (!fs::exists(run.control()))
     if (Status status = check_run_folder(run, config); !status.ok() && !fs::exists(run.control()))
@@ -169,7 +169,7 @@ Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscrib
   unlink_shared_memory(mine + "-");
   int code = launcher.exit_code();
   if (folder_is_gone(run)) {
-    std::fprintf(stderr, "simplescale: %s\n", run_is_gone(run).c_str());
+    std::fprintf(stderr, "simplescale: %s\n", run_gone_message(run).c_str());
     code = exit_code(Code::io);
   } else if (view) {
     const Status end = view->end(code, launcher.dead(), launcher.reason());

@@ -433,8 +433,8 @@ int Engine::accumulation() const {
 }
 
 uint64_t Engine::leaf(int k) const {
-  return (parts_->rows.first + static_cast<uint64_t>(k)) * parts_->layout.shards +
-         static_cast<uint64_t>(parts_->shard.rank());
+  return leaf_of(parts_->rows, static_cast<uint64_t>(k), parts_->layout.shards,
+                 static_cast<uint64_t>(parts_->shard.rank()));
 }
 
 size_t Engine::buffer_bytes() const {

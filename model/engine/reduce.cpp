@@ -37,7 +37,8 @@ Result<ReduceSchedule> ReduceSchedule::create(const BufferPlan& plan,
   const auto shards = static_cast<uint64_t>(shard.size());
   for (uint64_t group = 0; group < groups; ++group) {
     const RowRange run = rows_of_group(rows, groups, group);
-    schedule.nodes_of_group_.push_back(nodes_of_run(run.first * shards, run.count * shards));
+    schedule.nodes_of_group_.push_back(
+        nodes_of_run(leaf_of(run, 0, shards, 0), run.count * shards));
   }
   return schedule;
 }
@@ -76,7 +77,7 @@ void ReduceSchedule::clear_padding(Slot& slot, size_t unit) {
 
 Status ReduceSchedule::reduce(size_t unit, int k, WaitClock& wait) {
   const uint64_t shards = layout_->shards;
-  const uint64_t first = (rows_.first + static_cast<uint64_t>(k)) * shards;
+  const uint64_t first = leaf_of(rows_, static_cast<uint64_t>(k), shards, 0);
   const bool last = static_cast<uint64_t>(k) + 1 == rows_.count;
   PartialSum& slice = slices_[unit];
   if (slots_.empty()) {

@@ -132,7 +132,7 @@ Vote::Vote(const std::vector<Unit>& units, const ShardLayout& layout, uint64_t r
     : units_(&units),
       layout_(&layout),
       rows_(rows),
-      most_rows_(most_rows(rows, static_cast<uint64_t>(replicate.size()))),
+      most_rows_(max_rows(rows, static_cast<uint64_t>(replicate.size()))),
       shard_(&shard),
       replicate_(&replicate) {
   for (size_t rank = 0; rank < layout.shards; ++rank) {

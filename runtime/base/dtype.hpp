@@ -1,4 +1,4 @@
-// The two element types of tensors that travel, and their conversion.
+// The element types of tensors that are sent or stored (fp32, bf16) and their conversion.
 #pragma once
 
 #include <bit>

@@ -7,7 +7,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -15,25 +14,21 @@ namespace simplescale {
 
 namespace {
 
-Status failed(const std::string& what, const std::string& path, int error) {
-  return Status(error == ENOENT ? Code::not_found : Code::io,
-                what + " " + path + ": " + std::strerror(error));
-}
-
 Status sync_path(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return failed("cannot open", path, errno);
+  if (fd < 0) return system_error("cannot open", path, errno, Code::not_found);
   const int error = fsync(fd) == 0 ? 0 : errno;
   ::close(fd);
-  return error == 0 || error == EINVAL ? Status() : failed("cannot sync", path, error);
+  // EINVAL: this kind of file cannot be synced.
+  return error == 0 || error == EINVAL ? Status() : system_error("cannot sync", path, error);
 }
 
 }  // namespace
 
 Result<std::string> read_text(const std::string& path) {
-  // A pipe that nobody writes to would be waited for; on files the flag does nothing.
+  // O_NONBLOCK: opening a pipe without a writer would block. It has no effect on files.
   const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) return failed("cannot read", path, errno);
+  if (fd < 0) return system_error("cannot read", path, errno, Code::not_found);
   struct stat info {};
   if (fstat(fd, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
     ::close(fd);
@@ -46,13 +41,14 @@ Result<std::string> read_text(const std::string& path) {
     if (got > 0) text.append(chunk.data(), static_cast<size_t>(got));
   const int error = got < 0 ? errno : 0;
   ::close(fd);
-  if (error != 0) return failed("cannot read", path, error);
+  if (error != 0) return system_error("cannot read", path, error);
   return text;
 }
 
 Status publish_file(const std::string& temporary, const std::string& path) {
   SS_RETURN_IF_ERROR(sync_path(temporary));
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return failed("cannot write", path, errno);
+  if (::rename(temporary.c_str(), path.c_str()) != 0)
+    return system_error("cannot write", path, errno, Code::not_found);
   const std::string folder = std::filesystem::path(path).parent_path().string();
   return sync_path(folder.empty() ? "." : folder);
 }
@@ -61,9 +57,9 @@ Status write_file_atomic(const std::string& path, const std::string& contents) {
   const std::string temporary = path + ".part";
   {
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    if (!out) return failed("cannot write", temporary, errno);
+    if (!out) return system_error("cannot write", temporary, errno, Code::not_found);
     out.write(contents.data(), static_cast<std::streamsize>(contents.size()));
-    if (!out.flush()) return failed("cannot write", temporary, errno);
+    if (!out.flush()) return system_error("cannot write", temporary, errno);
   }
   return publish_file(temporary, path);
 }

@@ -1,5 +1,6 @@
-// Small files, read and replaced whole. What is replaced is durable: after a crash there is the old
-// contents or the new, never half of either. Any thread; blocks on the disk, so never in an actor.
+// Reads and replaces small files as a whole. A replaced file is durable and atomic: after a crash
+// it holds the old contents or the new, never a part of either. Any thread. Blocks on the disk, so
+// no actor may call it.
 #pragma once
 
 #include <string>
@@ -8,12 +9,12 @@
 
 namespace simplescale {
 
-/// Reads a small text file whole. not_found: it is not there; bad_data: a pipe or device; io: else.
+/// The contents of a small file. not_found: no such file; bad_data: it is a pipe or a device; io.
 Result<std::string> read_text(const std::string& path);
-/// Writes path through a temporary file beside it, so that nobody sees half of it. io; not_found if
-/// there is no such folder.
+/// Writes `path`.part and renames it to `path`, so that readers see the old or the new contents.
+/// not_found: there is no such folder; io.
 Status write_file_atomic(const std::string& path, const std::string& contents);
-/// Makes a finished temporary file durable under its name. io; not_found.
+/// Syncs a finished temporary file, renames it to `path` and syncs the folder. not_found, io.
 Status publish_file(const std::string& temporary, const std::string& path);
 
 }  // namespace simplescale

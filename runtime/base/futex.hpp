@@ -1,7 +1,8 @@
-// Sleeping on a 32-bit word, also across processes that share its memory. Nothing spins.
+// Sleeps on a 32-bit word, which may lie in memory shared between processes. Nothing spins.
 //
-// A waiter reads the word, looks for what it wants, and waits only if the word has not changed
-// since; whoever changes something that others wait for calls bump(). Any thread.
+// A waiter reads the word, checks the condition it waits for, and calls futex_wait() with the value
+// it read: that sleeps only if the word has not changed since. A thread that changes the condition
+// calls futex_bump() afterwards. Any thread.
 #pragma once
 
 #include <linux/futex.h>
@@ -19,7 +20,7 @@ namespace simplescale {
 
 using TimePoint = std::chrono::steady_clock::time_point;
 
-/// Sleeps while word == seen, until a bump(), a signal or the deadline. False: the deadline has
+/// Sleeps while word == seen, until futex_bump(), a signal or the deadline. False: the deadline has
 /// passed.
 inline bool futex_wait(std::atomic<uint32_t>& word, uint32_t seen, TimePoint deadline) {
   const auto ns =
@@ -32,7 +33,7 @@ inline bool futex_wait(std::atomic<uint32_t>& word, uint32_t seen, TimePoint dea
   return result == 0 || errno != ETIMEDOUT;
 }
 
-/// Changes the word and wakes everybody who sleeps on it.
+/// Increments the word and wakes all threads that sleep on it.
 inline void futex_bump(std::atomic<uint32_t>& word) {
   word.fetch_add(1, std::memory_order_seq_cst);
   syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

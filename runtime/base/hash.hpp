@@ -1,4 +1,4 @@
-// xxh3-128, the checksum of everything stored or transferred.
+// xxh3-128, the checksum of all stored and transferred data. Any thread; a Hasher belongs to one.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct Hash128 {
 
 Hash128 hash128(const void* data, size_t bytes);
 
-/// Hashes a stream piece by piece; the result equals hash128 of the concatenation.
+/// Hashes data piece by piece; digest() equals hash128() of the concatenated pieces.
 class Hasher {
  public:
   Hasher();

@@ -6,17 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 namespace simplescale {
 
 namespace {
-
-Status failed(const char* call, const std::string& path) {
-  const Code code = errno == ENOENT || errno == ENOTDIR ? Code::not_found : Code::io;
-  return {code, std::string(call) + " " + path + ": " + std::strerror(errno)};
-}
 
 Result<uint64_t> size_of(const std::string& path, const struct stat& info) {
   if (!S_ISREG(info.st_mode)) return Status(Code::bad_data, path + " is not a file");
@@ -26,12 +20,12 @@ Result<uint64_t> size_of(const std::string& path, const struct stat& info) {
 }  // namespace
 
 Result<InputFile> InputFile::open(const std::string& path) {
-  // A pipe that nobody writes to would be waited for; on files the flag does nothing.
+  // O_NONBLOCK: opening a pipe without a writer would block. It has no effect on files.
   const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) return failed("open", path);
+  if (fd < 0) return system_error("cannot open", path, errno, Code::not_found);
   InputFile file(path, fd, 0);
   struct stat info {};
-  if (::fstat(fd, &info) != 0) return failed("stat", path);
+  if (::fstat(fd, &info) != 0) return system_error("cannot read", path, errno);
   SS_ASSIGN(file.bytes_, size_of(path, info));
   return file;
 }
@@ -48,7 +42,7 @@ Status InputFile::read(uint64_t offset, void* data, size_t bytes) const {
   while (bytes > 0) {
     const ssize_t n = ::pread(fd_, next, bytes, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return failed("read", path_);
+    if (n < 0) return system_error("cannot read", path_, errno);
     if (n == 0) {
       struct stat info {};
       if (::fstat(fd_, &info) == 0) offset = std::min(offset, static_cast<uint64_t>(info.st_size));
@@ -63,7 +57,8 @@ Status InputFile::read(uint64_t offset, void* data, size_t bytes) const {
 
 Result<uint64_t> file_bytes(const std::string& path) {
   struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) return failed("stat", path);
+  if (::stat(path.c_str(), &info) != 0)
+    return system_error("cannot read", path, errno, Code::not_found);
   return size_of(path, info);
 }
 

@@ -1,5 +1,5 @@
-// A file that is read in pieces, by pread: one that is cut short or a failing disk is a Status
-// here, while a mapping would raise SIGBUS. Any thread may read.
+// Reads pieces of a file with pread. A truncated file or a failing disk gives an error Status; a
+// memory mapping would raise SIGBUS instead. Any thread may read.
 #pragma once
 
 #include <cstddef>
@@ -10,18 +10,19 @@
 
 namespace simplescale {
 
-/// A file being read; size as of open().
+/// An open file. Its size is that at open().
 class InputFile {
  public:
-  /// not_found if it is not there, bad_data if it is no file; io: it may be as good as ever.
+  /// not_found: no such file; bad_data: it is not a regular file; io: it cannot be read now, which
+  /// says nothing about its contents.
   static Result<InputFile> open(const std::string& path);
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&&) = delete;
   ~InputFile();
   uint64_t bytes() const { return bytes_; }
   const std::string& path() const { return path_; }
-  /// Reads exactly these bytes; bad_data with the byte where it ends if the file has become
-  /// shorter, io.
+  /// Reads exactly `bytes` bytes at `offset`. bad_data: the file ends before, and at which byte;
+  /// io.
   Status read(uint64_t offset, void* data, size_t bytes) const;
 
  private:
@@ -32,7 +33,7 @@ class InputFile {
   uint64_t bytes_;
 };
 
-/// Without opening it; the same errors as InputFile::open.
+/// Size of a file, without opening it. Errors as InputFile::open().
 Result<uint64_t> file_bytes(const std::string& path);
 
 }  // namespace simplescale

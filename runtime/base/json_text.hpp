@@ -1,4 +1,4 @@
-// JSON as text, and numbers for it. Any thread.
+// Writes JSON text, and makes numbers fit for JSON. Any thread.
 #pragma once
 
 #include <cmath>
@@ -7,18 +7,18 @@
 
 namespace simplescale {
 
-/// Whatever bytes its strings are made of: those that are not UTF-8 (of a log's line, of a path)
-/// are replaced, where dump() throws. indent: spaces a level; -1: all in one line.
+/// Like value.dump(), but bytes that are not UTF-8 (in a log line or a path) are replaced by
+/// U+FFFD, where dump() throws. indent: spaces per level; -1: one line.
 inline std::string json_text(const nlohmann::json& value, int indent = -1) {
   return value.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-/// JSON has no NaN and no infinity.
+/// The number, or null for NaN and infinity, which JSON does not have.
 inline nlohmann::json number_or_null(double value) {
   return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
 }
 
-/// To whole multiples of `unit`.
+/// The value rounded to a multiple of `unit`; null as above.
 inline nlohmann::json rounded(double value, double unit) {
   return number_or_null(std::round(value / unit) * unit);
 }

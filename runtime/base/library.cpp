@@ -6,8 +6,8 @@
 
 namespace simplescale {
 
-Result<void*> symbol_of_gpu_library(const std::string& library, const std::string& symbol) {
-  // The driver's library first: it is small, and without it the rest would load for nothing.
+Result<void*> load_gpu_symbol(const std::string& library, const std::string& symbol) {
+  // The driver's library first: it is small, and without it loading the rest is a waste.
   if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL))
     return Status(Code::unavailable, std::string("no NVIDIA driver: ") + dlerror());
   std::error_code error;
@@ -15,11 +15,12 @@ Result<void*> symbol_of_gpu_library(const std::string& library, const std::strin
   if (error) return Status(Code::unavailable, "/proc/self/exe: " + error.message());
   const std::string path = program.parent_path() / library;
   if (!std::filesystem::exists(path, error))
-    return Status(Code::unavailable, path + " is missing: it is built where nvcc is found");
+    return Status(Code::unavailable, path + " is missing: build again on a machine that has nvcc");
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) return Status(Code::unavailable, std::string("cannot load ") + dlerror());
   if (void* address = dlsym(handle, symbol.c_str())) return address;
-  return Status(Code::unavailable, path + " is of another version: it has no " + symbol);
+  return Status(Code::unavailable,
+                path + " is of another version, build again: it has no " + symbol);
 }
 
 }  // namespace simplescale

@@ -1,4 +1,4 @@
-// Shared libraries of ours that only some machines can load: those that need a GPU's driver.
+// Loads our own shared libraries that need an NVIDIA driver and so cannot be linked.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace simplescale {
 
-/// The address of `symbol` in `library`, a file beside this program. Loads it on first use, which
-/// takes a second or two, and never unloads it. unavailable with the reason, at once where this
-/// machine has no NVIDIA driver. Any thread.
-Result<void*> symbol_of_gpu_library(const std::string& library, const std::string& symbol);
+/// The address of `symbol` in `library`, a file in the folder of this program. The first call loads
+/// the library, which takes 1 to 2 s; it is never unloaded. unavailable: why not, and at once on a
+/// machine without an NVIDIA driver. Any thread.
+Result<void*> load_gpu_symbol(const std::string& library, const std::string& symbol);
 
 }  // namespace simplescale

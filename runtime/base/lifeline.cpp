@@ -3,28 +3,23 @@
 #include <pthread.h>
 
 #include <cerrno>
-#include <cstring>
 #include <ctime>
 
 namespace simplescale {
 
 namespace {
 
-constexpr long kLookNs = 100'000'000;  // how often a waiting thread sees whether it is to stop
+constexpr long kLookNs = 100'000'000;  // how often a waiting thread checks whether to stop
 
 struct Segment {
   pthread_mutex_t mutex;
   std::atomic<uint32_t> held;  // 1 once the mutex is initialized and locked
 };
 
-Status failed(const char* what, const std::string& name, int error) {
-  return Status(Code::io, std::string(what) + " " + name + ": " + std::strerror(error));
-}
-
 }  // namespace
 
 Status hold_lifeline(const std::string& name) {
-  static SharedMemory memory;  // stays mapped: the kernel walks the list of mutexes a thread holds
+  static SharedMemory memory;  // must stay mapped: the kernel walks a thread's list of held mutexes
   SS_ASSIGN(memory, SharedMemory::create(name, sizeof(Segment)));
   auto* segment = new (memory.data()) Segment{};
   pthread_mutexattr_t attributes;
@@ -34,7 +29,7 @@ Status hold_lifeline(const std::string& name) {
   int error = pthread_mutex_init(&segment->mutex, &attributes);
   pthread_mutexattr_destroy(&attributes);
   if (error == 0) error = pthread_mutex_lock(&segment->mutex);
-  if (error != 0) return failed("lifeline", name, error);
+  if (error != 0) return system_error("cannot hold lifeline", name, error);
   segment->held.store(1, std::memory_order_release);
   return {};
 }
@@ -52,7 +47,7 @@ Status LifelineWatcher::watch(const std::string& name, std::function<void()> dea
   SS_ASSIGN(SharedMemory memory, SharedMemory::open(name));
   if (memory.bytes() < sizeof(Segment) ||
       static_cast<Segment*>(memory.data())->held.load(std::memory_order_acquire) != 1)
-    return Status(Code::not_found, "lifeline " + name + " is not held by anybody");
+    return Status(Code::not_found, "no process holds lifeline " + name);
   auto watch = std::make_unique<Watch>();
   watch->thread =
       std::thread([this, watch = watch.get(), memory = std::move(memory), dead = std::move(dead)] {

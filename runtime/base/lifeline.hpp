@@ -1,10 +1,11 @@
-// A sign of life that the kernel takes down: a robust mutex in shared memory, held by a thread of
-// the process for as long as it lives.
+// Early notice of a process's death: a robust mutex in shared memory that a thread of the process
+// holds as long as it lives.
 //
-// The kernel marks such a mutex as soon as the thread dies, before it takes the process's memory
-// apart and long before the pidfd tells: measured on a loaded machine with 300 MB mapped, 0.1 to 6
-// ms after SIGKILL instead of 30 to 140. The other threads may still be dying at that moment, so
-// whatever the process owned must be left alone until its pidfd or its parent has seen its end.
+// The kernel marks a robust mutex as soon as its owner dies, before it unmaps the process's memory
+// and long before the process's pidfd becomes readable. Measured on a loaded machine with 300 MB
+// mapped: 0.1 to 6 ms after SIGKILL instead of 30 to 140 ms. At that moment other threads of the
+// process may still run. So nothing that the process owned may be touched until its pidfd or its
+// parent reports its end.
 #pragma once
 
 #include <sys/types.h>
@@ -20,20 +21,22 @@
 
 namespace simplescale {
 
-/// Creates the segment `name` and holds it until the calling thread ends. Once a process.
+/// Creates the shared-memory segment `name` and holds its mutex until the calling thread ends. At
+/// most once per process. io.
 Status hold_lifeline(const std::string& name);
 
-/// For whoever wants to know of an end. All functions: one thread.
+/// Watches the lifelines of other processes, with one thread for each. One thread calls its
+/// functions.
 class LifelineWatcher {
  public:
   ~LifelineWatcher();
-  /// dead is called once, on a thread of the watcher, when the holder of `name` dies; never, if the
-  /// watcher ends before. An error: there is no such lifeline.
+  /// Calls `dead` once, on a thread of the watcher, when the process that holds lifeline `name`
+  /// dies. It is never called once the watcher is destroyed. not_found, io: no such lifeline.
   Status watch(const std::string& name, std::function<void()> dead);
 
  private:
   struct Watch {
-    std::atomic<bool> over{false};  // the thread has nothing left to do
+    std::atomic<bool> over{false};  // the thread has finished and can be joined
     std::thread thread;
   };
   std::atomic<bool> stopping_{false};

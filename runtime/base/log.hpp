@@ -1,4 +1,4 @@
-// Logging for every process: spdlog to stderr, level from SIMPLESCALE_LOG=debug|info|warn|error.
+// Sets up logging: spdlog to stderr, level from SIMPLESCALE_LOG=debug|info|warn|error (info).
 #pragma once
 
 #include <spdlog/spdlog.h>
@@ -7,10 +7,10 @@
 
 namespace simplescale {
 
-/// Call once in main(). `process` is the name lines are tagged with: "n0", "n1.0", "train", ...
+/// Called once, by main(). process: the name in each log line: "n0", "n1.0", "train", ...
 void init_logging(const std::string& process);
 
-/// Changes the name: a process may learn later who it is. Any thread.
+/// Changes that name, for a process that learns it after main() has begun. Any thread.
 void set_log_name(const std::string& process);
 
 namespace log = spdlog;  // log::info("fmt {}", x), log::warn, log::error, log::debug

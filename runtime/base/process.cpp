@@ -49,19 +49,18 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }  // namespace
 
 Result<pid_t> spawn(const SpawnOptions& options) {
-  // Everything that allocates comes before fork(): other threads may hold the allocator's lock.
+  // Allocate everything before fork(): in the child the allocator's lock may be held for ever.
   std::vector<std::string> argv = options.argv, environment = merged_environment(options);
   std::vector<char*> arguments = pointers(argv), variables = pointers(environment);
   int output = -1;
   if (!options.output.empty()) {
     output = open(options.output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (output < 0)
-      return Status(Code::io, "cannot write " + options.output + ": " + std::strerror(errno));
+    if (output < 0) return system_error("cannot write", options.output, errno);
   }
   int report[2];
   if (pipe2(report, O_CLOEXEC) != 0) {
     if (output >= 0) close(output);
-    return Status(Code::io, std::string("pipe: ") + std::strerror(errno));
+    return system_error("cannot create a pipe for", options.argv[0], errno);
   }
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
@@ -78,14 +77,14 @@ Result<pid_t> spawn(const SpawnOptions& options) {
       for (int number : {SIGINT, SIGTERM, SIGUSR1}) signal(number, SIG_IGN);
     sigset_t none;
     sigemptyset(&none);
-    if (options.signals_wait)
+    if (options.block_signals)
       for (int number : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&none, number);
     sigprocmask(SIG_SETMASK, &none, nullptr);
     if (options.nice != 0)
       setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + options.nice);
-    // If that cannot be, it runs wherever it may.
+    // If this fails, the child keeps the affinity of this process.
     if (CPU_COUNT(&cpus) > 0) sched_setaffinity(0, sizeof cpus, &cpus);
-    setpgid(0, 0);  // a terminal's Ctrl-C belongs to the launcher alone
+    setpgid(0, 0);  // a terminal sends Ctrl-C to the launcher alone
     if (output >= 0) {
       dup2(output, STDOUT_FILENO);
       dup2(output, STDERR_FILENO);
@@ -103,10 +102,10 @@ Result<pid_t> spawn(const SpawnOptions& options) {
   int error = 0;
   const bool failed = child > 0 && read(report[0], &error, sizeof error) == sizeof error;
   close(report[0]);
-  if (child < 0) return Status(Code::io, std::string("fork: ") + std::strerror(fork_error));
+  if (child < 0) return system_error("cannot fork for", options.argv[0], fork_error);
   if (failed) {
     waitpid(child, nullptr, 0);
-    return Status(Code::io, "cannot run " + options.argv[0] + ": " + std::strerror(error));
+    return system_error("cannot run", options.argv[0], error);
   }
   return child;
 }
@@ -115,7 +114,7 @@ ProcessState process_state(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
   if (!std::getline(file, text)) return ProcessState::gone;
-  // pid (name) state ...; the name may hold anything
+  // "pid (name) state ..."; the name may contain any character
   const size_t name_end = text.rfind(')');
   const char state =
       name_end != std::string::npos && name_end + 2 < text.size() ? text[name_end + 2] : 'X';
@@ -135,7 +134,7 @@ const std::string& pid_scope() {
 }
 
 Status for_each_thread(pid_t pid, const char* call, const std::function<int(pid_t)>& set) {
-  // Threads that start meanwhile have their starter's old setting: look again until there are none.
+  // A thread that started meanwhile inherited the old setting: repeat until no thread is new.
   std::set<pid_t> done;
   for (bool more = true; more;) {
     more = false;
@@ -146,7 +145,7 @@ Status for_each_thread(pid_t pid, const char* call, const std::function<int(pid_
       if (!done.insert(thread).second) continue;
       more = true;
       if (set(thread) != 0 && errno != ESRCH)
-        return Status(Code::io, std::string(call) + ": " + std::strerror(errno));
+        return system_error(call, "of thread " + std::to_string(thread), errno);
     }
     if (error) return Status(Code::not_found, "process " + std::to_string(pid) + " has ended");
   }
@@ -160,7 +159,8 @@ Status set_nice(pid_t pid, int nice) {
 }
 
 bool may_lower_nice() {
-  // The capability counts, not the user; only a try tells. The value belongs to the thread.
+  // Depends on a capability, so try it. Linux keeps the nice value per thread, so a thread of its
+  // own.
   static const bool may = [] {
     bool done = false;
     std::thread([&done] {
@@ -204,9 +204,7 @@ void ProcessWatcher::post(std::function<void()> job) {
 
 Status ProcessWatcher::watch(pid_t child, std::function<void(pid_t, ExitStatus)> ended) {
   const int fd = static_cast<int>(syscall(SYS_pidfd_open, child, 0));
-  if (fd < 0)
-    return Status(Code::io,
-                  "pidfd of process " + std::to_string(child) + ": " + std::strerror(errno));
+  if (fd < 0) return system_error("cannot watch", "process " + std::to_string(child), errno);
   fcntl(fd, F_SETFD, FD_CLOEXEC);
   post([this, fd, child, ended = std::move(ended)] {
     children_[fd] = {child, ended};
@@ -263,7 +261,7 @@ void ProcessWatcher::run() {
 int usable_cores() {
   cpu_set_t mask;
   CPU_ZERO(&mask);
-  // A machine with more CPUs than the set has answers with an error.
+  // Fails on a machine with more CPUs than a cpu_set_t holds.
   if (sched_getaffinity(0, sizeof mask, &mask) == 0) return std::max(1, CPU_COUNT(&mask));
   return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
 }

@@ -1,4 +1,5 @@
-// Child processes: started without a shell, watched through a pidfd, never left behind.
+// Starts child processes (without a shell), watches them through pidfds, and reads or sets
+// properties of processes. A child ends with its parent unless asked otherwise.
 #pragma once
 
 #include <sys/types.h>
@@ -17,54 +18,57 @@ namespace simplescale {
 
 struct SpawnOptions {
   std::vector<std::string> argv;                                 // argv[0] is the program's path
-  std::vector<std::pair<std::string, std::string>> environment;  // added to ours
-  std::string output;           // file that stdout and stderr are appended to; "" keeps ours
-  bool die_with_parent = true;  // a signal when the thread that called spawn() ends, so call it
-                                // from a lasting one
-  int death_signal = 9;         // which: SIGKILL
-  int nice = 0;                 // added to ours; see set_nice()
-  std::vector<int> cpus;        // on which it runs; empty: ours. See cpu_places.hpp
-  bool ignore_signals = false;  // to SIGINT, SIGTERM and SIGUSR1, from its first moment on
-  bool signals_wait = false;    // these three stay pending until the program asks for them
+  std::vector<std::pair<std::string, std::string>> environment;  // added to this process's
+  std::string output;  // file to append stdout and stderr to; "": those of this process
+  /// Sends death_signal to the child when the thread that called spawn() ends, so that thread must
+  /// last as long as the child.
+  bool die_with_parent = true;
+  int death_signal = 9;         // SIGKILL
+  int nice = 0;                 // added to this process's nice value; see set_nice()
+  std::vector<int> cpus;        // CPU affinity (cpu_affinity.hpp); empty: that of this process
+  bool ignore_signals = false;  // the child starts with SIGINT, SIGTERM and SIGUSR1 ignored
+  bool block_signals = false;   // the child starts with these three blocked: they stay pending
 };
 
-/// Starts the process; an exec that fails is an error here.
+/// Starts a process in a process group of its own and returns its pid. io: the output file cannot
+/// be opened, or fork() or exec() failed.
 Result<pid_t> spawn(const SpawnOptions& options);
 
-/// What the operating system says of a process. gone: also one that has ended and is not reaped.
+/// State of a process by /proc. gone: it has ended, though it may not be reaped yet.
 enum class ProcessState : unsigned char { gone, runs, stopped };
 ProcessState process_state(pid_t pid);
-/// Pid namespace and boot of this process: two processes with equal scopes see each other's pids.
+/// Boot id and pid namespace of this process. Processes with equal scopes see each other's pids.
 const std::string& pid_scope();
 
-/// Calls `set` for every thread of a process, also for those that start meanwhile. io: `set` said
-/// -1 and errno, `call` names it; not_found: there is no such process. A thread that ends is passed
-/// over.
+/// Calls `set` for every thread of a process, also for threads that start meanwhile; a thread that
+/// has ended (ESRCH) is skipped. io: `set` returned non-zero with errno, `call` names the system
+/// call; not_found: the process has ended.
 Status for_each_thread(pid_t pid, const char* call, const std::function<int(pid_t thread)>& set);
-/// The nice value of all threads of a process; those they start later have it, too.
+/// Sets the nice value of all threads of a process; threads that they start inherit it. Errors as
+/// for_each_thread().
 Status set_nice(pid_t pid, int nice);
-/// Whether this user may take back a higher nice value; most may not.
+/// True if this process may lower its nice value again; most users may not.
 bool may_lower_nice();
 
-/// How a process ended: "exit code 3", "killed by signal 9 (Killed)".
+/// How a process ended. text(): "exit code 3" or "killed by signal 9 (Killed)".
 struct ExitStatus {
-  bool exited = false;  // by itself; else by a signal
-  int code = 0;         // exit code or signal number
+  bool exited = false;  // true: it exited; false: a signal killed it
+  int code = 0;         // exit code, or signal number
   bool ok() const { return exited && code == 0; }
   std::string text() const;
 };
 
-/// Tells when children end. One thread sleeps on their pidfds and reaps them.
+/// Reports the ends of children. Its thread sleeps on their pidfds and reaps them.
 class ProcessWatcher {
  public:
   ProcessWatcher();
   ~ProcessWatcher();
   ProcessWatcher(const ProcessWatcher&) = delete;
   ProcessWatcher& operator=(const ProcessWatcher&) = delete;
-  /// ended is called once, on the watcher's thread, after the child has been reaped.
+  /// Calls `ended` once, on the watcher's thread, after it has reaped the child. io. Any thread.
   Status watch(pid_t child, std::function<void(pid_t, ExitStatus)> ended);
-  /// Starts and watches in one call, on the watcher's thread's account (die_with_parent then means:
-  /// with the watcher).
+  /// Starts a child on the watcher's thread, so that die_with_parent refers to the watcher, and
+  /// watches it. Blocks until it has started. Any thread but the watcher's.
   Result<pid_t> spawn(const SpawnOptions& options, std::function<void(pid_t, ExitStatus)> ended);
 
  private:
@@ -82,14 +86,14 @@ class ProcessWatcher {
   std::thread thread_;
 };
 
-/// CPUs that this process may use: those of its mask (taskset, cgroups, Slurm).
+/// Number of CPUs that this process may use: those of its affinity mask (taskset, cgroups, Slurm).
 int usable_cores();
 
-/// Of this process; "" if there is none.
+/// The value of an environment variable; "" if it is not set.
 std::string environment_variable(const std::string& name);
-/// The folder of the running program.
+/// The folder of the running program's file.
 std::string program_folder();
-/// Text that no other run, process or time has: host boot, pid, clock; hex.
+/// 64 random bits as 16 hex digits.
 std::string unique_id();
 
 }  // namespace simplescale

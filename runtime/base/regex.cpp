@@ -13,7 +13,7 @@ Result<Regex> Regex::compile(const std::string& pattern) {
   if (error != 0) {
     char text[256];
     regerror(error, compiled.get(), text, sizeof text);
-    return Status(Code::usage, "'" + pattern + "' is no regular expression: " + text);
+    return Status(Code::usage, "'" + pattern + "' is not a regular expression: " + text);
   }
   Regex regex;
   regex.regex_.reset(compiled.release());

@@ -1,4 +1,4 @@
-// Regular expressions as in `grep -E`. Not std::regex, whose stack grows with the text it searches.
+// POSIX extended regular expressions, as in `grep -E`. std::regex would recurse once per character.
 #pragma once
 
 #include <regex.h>
@@ -12,9 +12,9 @@ namespace simplescale {
 
 class Regex {
  public:
-  /// usage: not a regular expression, and why.
+  /// usage: the pattern is not a regular expression, and why.
   static Result<Regex> compile(const std::string& pattern);
-  /// Whether some part of the text (without zero bytes) matches. Any thread.
+  /// True if a part of the text matches. Any thread.
   bool matches(const char* text) const;
 
  private:

@@ -4,10 +4,12 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -16,71 +18,85 @@ namespace simplescale {
 
 namespace {
 
-constexpr size_t kOutputBytes = size_t{1} << 20;
+using Clock = std::chrono::steady_clock;
 
-struct Pipe {
-  int ends[2] = {-1, -1};
-  ~Pipe() {
-    close_end(0);
-    close_end(1);
-  }
-  void close_end(int i) {
-    if (ends[i] >= 0) close(ends[i]);
-    ends[i] = -1;
-  }
-};
-
-/// Reads until the writers are gone; false: the deadline came first.
-bool read_all(int fd, std::chrono::steady_clock::time_point deadline, std::string& output) {
-  char buffer[4096];
+/// Waits until `fd` can be read. False: the deadline has passed.
+bool readable(int fd, Clock::time_point deadline) {
   while (true) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline - std::chrono::steady_clock::now());
-    pollfd wait{fd, POLLIN, 0};
-    const int ready = poll(&wait, 1, static_cast<int>(std::max<int64_t>(0, left.count())));
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) return false;
-    const ssize_t n = read(fd, buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return true;
-    output.append(buffer, std::min(static_cast<size_t>(n),
-                                   kOutputBytes - std::min(kOutputBytes, output.size())));
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    pollfd waiting{fd, POLLIN, 0};
+    const int ready = poll(&waiting, 1, static_cast<int>(std::max<int64_t>(left, 0)));
+    if (ready >= 0 || errno != EINTR) return ready != 0;
   }
+}
+
+/// Starts argv with its stdout, and its stderr if asked for, at `out`. Returns 0 or an errno.
+int spawn(const std::vector<std::string>& argv, int out, bool with_stderr, pid_t& pid) {
+  std::vector<std::string> texts = argv;
+  std::vector<char*> arguments;
+  for (std::string& text : texts) arguments.push_back(text.data());
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
+  if (with_stderr) posix_spawn_file_actions_adddup2(&actions, out, STDERR_FILENO);
+  const int error = posix_spawnp(&pid, arguments[0], &actions, nullptr, arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  return error;
+}
+
+Status too_late() {
+  return Status(Code::deadline, "did not end in time and was killed");
+}
+
+/// Reads until every writer has closed the pipe.
+Status read_all(int in, Clock::time_point deadline, size_t bytes_max, std::string& text) {
+  std::vector<char> buffer(1 << 16);
+  while (readable(in, deadline)) {
+    const ssize_t count = read(in, buffer.data(), buffer.size());
+    if (count == 0) return {};
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return system_error("cannot read", "its output", errno);
+    text.append(buffer.data(), static_cast<size_t>(count));
+    if (text.size() > bytes_max)
+      return Status(Code::io, "printed more than " + std::to_string(bytes_max) + " bytes");
+  }
+  return too_late();
+}
+
+/// The end of its output is not the end of a program.
+Status wait_until_ended(pid_t pid, Clock::time_point deadline) {
+  const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  const bool ended = pidfd < 0 || readable(pidfd, deadline);
+  if (pidfd >= 0) close(pidfd);
+  return ended ? Status() : too_late();
 }
 
 }  // namespace
 
-Result<CommandResult> run_command(const std::vector<std::string>& argv, int64_t timeout_ms) {
+Result<CommandResult> run_command(const std::vector<std::string>& argv, int64_t timeout_ms,
+                                  const CommandOutput& kept) {
   SS_ASSERT(!argv.empty());
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
-  Pipe pipe;
-  if (pipe2(pipe.ends, O_CLOEXEC) != 0)
-    return Status(Code::io, std::string("pipe: ") + std::strerror(errno));
-  std::vector<std::string> texts = argv;
-  std::vector<char*> pointers;
-  for (std::string& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&files, pipe.ends[1], STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&files, pipe.ends[1], STDERR_FILENO);
-  pid_t child = 0;
-  const int error = posix_spawnp(&child, pointers[0], &files, nullptr, pointers.data(), environ);
-  posix_spawn_file_actions_destroy(&files);
-  if (error != 0)
-    return Status(error == ENOENT ? Code::not_found : Code::io,
-                  "cannot run " + argv[0] + ": " + std::strerror(error));
-  pipe.close_end(1);
-  CommandResult result;
-  const bool ended = read_all(pipe.ends[0], deadline, result.output);
-  if (!ended) kill(child, SIGKILL);
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_error("cannot create a pipe for", argv[0], errno);
+  pid_t pid = -1;
+  const int error = spawn(argv, ends[1], kept.with_stderr, pid);
+  close(ends[1]);
+  if (error != 0) {
+    close(ends[0]);
+    return system_error("cannot run", argv[0], error, Code::not_found);
   }
-  if (!ended)
-    return Status(Code::deadline,
-                  argv[0] + " did not end within " + std::to_string(timeout_ms) + " ms");
+  CommandResult result;
+  Status ended = read_all(ends[0], deadline, kept.bytes_max, result.output);
+  close(ends[0]);
+  if (ended.ok()) ended = wait_until_ended(pid, deadline);
+  if (!ended.ok()) kill(pid, SIGKILL);
+  int status = 0;
+  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!ended.ok()) return ended.in(argv[0]);
   result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
 }

@@ -1,7 +1,8 @@
-// Runs a program of the system (scontrol, sbatch) to its end and keeps what it said. There is never
-// a shell: arguments are passed as they are.
+// Runs another program to its end and returns what it printed (scontrol, sbatch, gnuplot, bible).
+// Never a shell: arguments are passed as they are. Blocks the caller; any thread, never an actor.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,14 +13,22 @@ namespace simplescale {
 
 struct CommandResult {
   int code = 0;        // exit code, or 128 + signal
-  std::string output;  // stdout and stderr, at most 1 MiB
+  std::string output;  // stdout, and stderr if asked for
 };
 
-/// argv[0] is looked up in PATH. Blocks until it ends; after timeout_ms it is killed: deadline.
-/// not_found: there is no such program.
-Result<CommandResult> run_command(const std::vector<std::string>& argv, int64_t timeout_ms);
+/// What run_command() returns of what the program prints.
+struct CommandOutput {
+  bool with_stderr = true;  // false: stdout only; stderr stays that of this process
+  size_t bytes_max = size_t{1} << 20;
+};
 
-/// For people: what to type into a shell to run the same.
+/// Looks argv[0] up in PATH and runs it with an empty stdin. ok whatever its exit code. not_found:
+/// there is no such program. deadline: it did not end within timeout_ms and was killed. io: it
+/// could not be started, or printed more than bytes_max and was killed.
+Result<CommandResult> run_command(const std::vector<std::string>& argv, int64_t timeout_ms,
+                                  const CommandOutput& kept = {});
+
+/// What to type into a shell to run the same command, for messages.
 std::string shell_text(const std::vector<std::string>& argv);
 
 }  // namespace simplescale

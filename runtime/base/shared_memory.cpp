@@ -15,17 +15,11 @@
 
 namespace simplescale {
 
-namespace {
-Status failed(const std::string& what, const std::string& name, int error) {
-  return Status(Code::io, what + " shared memory " + name + ": " + std::strerror(error));
-}
-}  // namespace
-
 Result<SharedMemory> SharedMemory::create(const std::string& name, size_t bytes) {
   const std::string path = "/" + name;
   shm_unlink(path.c_str());
   const int fd = shm_open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) return failed("cannot create", name, errno);
+  if (fd < 0) return system_error("cannot create shared memory", name, errno);
   SharedMemory memory;
   memory.name_ = name;
   memory.owner_ = true;
@@ -41,14 +35,15 @@ Result<SharedMemory> SharedMemory::create(const std::string& name, size_t bytes)
   if (error != 0) {
     shm_unlink(path.c_str());
     memory.owner_ = false;
-    return failed("no room for " + std::to_string(bytes >> 20) + " MiB of", name, error);
+    return system_error("no room for " + std::to_string(bytes >> 20) + " MiB of shared memory",
+                        name, error);
   }
   return memory;
 }
 
 Result<SharedMemory> SharedMemory::open(const std::string& name) {
   const int fd = shm_open(("/" + name).c_str(), O_RDWR | O_CLOEXEC, 0);
-  if (fd < 0) return failed("cannot open", name, errno);
+  if (fd < 0) return system_error("cannot open shared memory", name, errno);
   struct stat info {};
   SharedMemory memory;
   memory.name_ = name;
@@ -62,7 +57,7 @@ Result<SharedMemory> SharedMemory::open(const std::string& name) {
       memory.data_ = data;
   }
   ::close(fd);
-  if (error != 0) return failed("cannot map", name, error);
+  if (error != 0) return system_error("cannot map shared memory", name, error);
   return memory;
 }
 
@@ -121,8 +116,8 @@ std::vector<std::string> segments() {
   return names;
 }
 
-/// By who holds the lock. The lock itself stays: it is the last to go, or another one might own the
-/// prefix, and make segments, in the middle of this.
+/// Requires the lock of `prefix`. Keeps the lock file: were it removed first, another process could
+/// claim the prefix and create segments while this function removes them.
 void remove_segments(const std::string& prefix) {
   for (const std::string& name : segments())
     if ((name.starts_with(prefix + ".") || name.starts_with(prefix + "-")) &&
@@ -130,17 +125,18 @@ void remove_segments(const std::string& prefix) {
       shm_unlink(("/" + name).c_str());
 }
 
+/// True if the file has not been unlinked since it was opened.
 bool still_there(int fd) {
   struct stat file {};
   return fstat(fd, &file) == 0 && file.st_nlink > 0;
 }
 
-/// What processes that were killed have left, of whatever run of this user.
+/// Removes the segments that killed processes have left, of all runs of this user.
 void sweep() {
   for (const std::string& name : segments()) {
     if (!name.starts_with("ss-") || !name.ends_with(kOwner)) continue;
-    const int fd =
-        open((kFolder + name).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);  // of others: refused
+    const int fd = open((kFolder + name).c_str(),
+                        O_RDWR | O_CLOEXEC | O_NOFOLLOW);  // another user's is refused
     if (fd < 0) continue;
     if (flock(fd, LOCK_EX | LOCK_NB) == 0 && still_there(fd)) {
       remove_segments(name.substr(0, name.size() - kOwner.size()));
@@ -157,16 +153,16 @@ Result<SegmentOwner> SegmentOwner::claim(const std::string& prefix) {
   const std::string path = kFolder + prefix + std::string(kOwner);
   for (int tries = 0; tries < 500; ++tries) {
     const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0) return Status(Code::io, "cannot make " + path + ": " + std::strerror(errno));
+    if (fd < 0) return system_error("cannot create", path, errno);
     const bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
     if (locked && still_there(fd)) {
       remove_segments(prefix);
       return SegmentOwner(prefix, fd);
     }
-    close(fd);  // somebody sweeps just now, or has swept it away
+    close(fd);  // another process is sweeping, or has removed this file in between
     if (!locked) usleep(10'000);
   }
-  return Status(Code::unavailable, "another process answers for " + path);
+  return Status(Code::unavailable, "another process owns the shared memory of " + path);
 }
 
 SegmentOwner::~SegmentOwner() {

@@ -1,5 +1,6 @@
-// A POSIX shared-memory segment, private to its user (mode 0600). The owner creates and unlinks it;
-// others map it by name.
+// POSIX shared-memory segments, private to their user (mode 0600). One process creates and unlinks
+// a segment; other processes map it by name. A segment that outlives a killed process is removed by
+// the next process that claims its prefix (SegmentOwner).
 #pragma once
 
 #include <cstddef>
@@ -17,17 +18,17 @@ class SharedMemory {
   SharedMemory& operator=(SharedMemory&&) noexcept;
   ~SharedMemory();
 
-  /// A new zeroed segment; replaces one left over under the same name. name has no '/', e.g.
-  /// "ss-<run>-n0.1-state". The pages are reserved at once, so that a full /dev/shm is an error
-  /// here and no SIGBUS later.
+  /// Creates a zeroed segment, replacing one of the same name. name: without '/', e.g.
+  /// "ss-<run>-n0.1-state". Reserves all pages at once, so that a full /dev/shm is an error here
+  /// (io) instead of a SIGBUS later.
   static Result<SharedMemory> create(const std::string& name, size_t bytes);
-  /// Maps an existing segment, whole, read-write.
+  /// Maps an existing segment as a whole, for reading and writing. io, also if there is none.
   static Result<SharedMemory> open(const std::string& name);
 
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   const std::string& name() const { return name_; }
-  /// Removes the name now; mappings stay valid. Done by the destructor of the one that created it.
+  /// Removes the name now; existing mappings stay valid. The creator's destructor does it, too.
   void unlink();
 
  private:
@@ -38,21 +39,22 @@ class SharedMemory {
   bool owner_ = false;
 };
 
-/// Removes every segment whose name begins with prefix (what a killed agent left behind). Returns
-/// how many.
+/// Removes every segment whose name begins with `prefix`, e.g. those that a killed agent left.
+/// Returns their number.
 int unlink_shared_memory(const std::string& prefix);
 
-/// Says who answers for the segments that begin with `prefix` followed by "." or "-": a lock on the
-/// segment "<prefix>.owner", which the kernel takes back when the process ends, however it does.
+/// Owns all segments whose names begin with `prefix` followed by "." or "-", by a lock on the
+/// segment "<prefix>.owner". The kernel releases the lock when the process ends, in whatever way.
 class SegmentOwner {
  public:
-  /// Also removes all segments whose owner has ended without doing so itself, those of this prefix
-  /// included. unavailable: another process owns it, and has not let go for 5 s.
+  /// Takes the lock. Before that, removes the segments of all owners (of this user) that have ended
+  /// without doing so, those of this prefix included. unavailable: another process has held the
+  /// lock for 5 s. io.
   static Result<SegmentOwner> claim(const std::string& prefix);
   SegmentOwner(SegmentOwner&& other) noexcept
       : prefix_(std::move(other.prefix_)), fd_(std::exchange(other.fd_, -1)) {}
   SegmentOwner& operator=(SegmentOwner&&) = delete;
-  ~SegmentOwner();  // removes the segments
+  ~SegmentOwner();  // removes the segments and the lock
 
  private:
   SegmentOwner(std::string prefix, int fd) : prefix_(std::move(prefix)), fd_(fd) {}

@@ -1,5 +1,8 @@
 #include "runtime/base/status.hpp"
 
+#include <cerrno>
+#include <cstring>
+
 namespace simplescale {
 
 int exit_code(Code code) {
@@ -54,6 +57,11 @@ const char* to_string(Code code) {
       return "mismatch";
   }
   return "?";
+}
+
+Status system_error(const std::string& what, const std::string& where, int error, Code missing) {
+  const Code code = error == ENOENT || error == ENOTDIR ? missing : Code::io;
+  return Status(code, what + " " + where + ": " + std::strerror(error));
 }
 
 }  // namespace simplescale

@@ -1,5 +1,6 @@
-// Errors as values: Status for "did it work", Result<T> for "what came out". Library code never
-// exits and never throws for an expected failure; main() turns a Code into an exit code.
+// Errors as values: a function returns Status, or Result<T> if it has a value to return. Library
+// code never exits, and never throws for an expected failure; main() turns a Code into an exit
+// code.
 #pragma once
 
 #include <cstdio>
@@ -15,28 +16,28 @@ enum class Code : unsigned char {
   usage,        // the command line is wrong                      exit 64
   bad_data,     // an input file is missing or damaged            exit 65
   internal,     // a bug of ours                                  exit 70
-  requeue,      // stopped before the end, start me again         exit 75
+  requeue,      // stopped before the end, start the run again    exit 75
   bad_config,   // the configuration is wrong or impossible       exit 78
-  gave_up,      // training gave up, the reason is the message    exit 3
-  aborted,      // somebody called abort(), or the generation is over
+  gave_up,      // training gave up; the message is the reason    exit 3
+  aborted,      // abort() was called, or the generation is over
   deadline,     // a wait reached its deadline
-  unavailable,  // a peer is gone or refuses
-  not_found,    // what was asked for does not exist
-  io,           // the operating system says no: disk full, permission, ...
-  mismatch,     // replicas that must hold the same bits do not
+  unavailable,  // a peer is gone, or refuses
+  not_found,    // a file, step or object does not exist          exit 65
+  io,           // the operating system refused: disk full, ...   exit 74
+  mismatch,     // replicas that must hold the same bits differ
 };
 
-/// True if a number from elsewhere is a Code.
+/// True if a number received from a peer or a file is a Code.
 constexpr bool is_code(unsigned value) {
   return value <= static_cast<unsigned>(Code::mismatch);
 }
 
-/// Process exit code of interface.md for a code; codes without one of their own are bugs at that
-/// level (70).
+/// Exit code of a process that ends with `code` (docs/operations.md). Codes without an exit code of
+/// their own give 70, as a bug: they should have been handled before main().
 int exit_code(Code code);
 const char* to_string(Code code);
 
-/// The message says what was wrong, where, and what to do, in one line.
+/// A code and a message of one line, which says what was wrong, where, and what to do.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -54,6 +55,12 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
+/// A system call failed: "WHAT WHERE: <text of the errno>", as system_error("cannot read", path,
+/// errno). missing: the code for ENOENT and ENOTDIR; every other errno gives io.
+Status system_error(const std::string& what, const std::string& where, int error,
+                    Code missing = Code::io);
+
+/// A value, or the error that prevented it. *result requires ok().
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -74,8 +81,8 @@ class [[nodiscard]] Result {
   Status status_;
 };
 
-/// A programmer's mistake: on in release builds too. Never for data that a peer, a user or a file
-/// controls.
+/// Aborts the process on a programmer's mistake, in release builds, too. Never use it on data that
+/// a peer, a user or a file controls.
 #define SS_ASSERT(condition)                                                                 \
   do {                                                                                       \
     if (!(condition)) [[unlikely]] {                                                         \
@@ -86,12 +93,12 @@ class [[nodiscard]] Result {
 
 #define SS_CONCAT_(a, b) a##b
 #define SS_CONCAT(a, b) SS_CONCAT_(a, b)
-/// Returns from the calling function with the status, if it is an error.
+/// Returns from the calling function if the expression's Status is an error.
 #define SS_RETURN_IF_ERROR(expression)                                       \
   do {                                                                       \
     if (auto ss_status_ = (expression); !ss_status_.ok()) return ss_status_; \
   } while (false)
-/// SS_ASSIGN(auto x, f()) returns f's error or binds its value.
+/// SS_ASSIGN(auto x, f()) binds the value of the Result that f() returns, or returns its error.
 #define SS_ASSIGN(declaration, expression) \
   SS_ASSIGN_(SS_CONCAT(ss_result_, __LINE__), declaration, expression)
 #define SS_ASSIGN_(result, declaration, expression) \

@@ -1,4 +1,4 @@
-// What people type, against what is known. Pure functions, any thread.
+// Suggestions for misspelt words. Pure functions, any thread.
 #pragma once
 
 #include <string>
@@ -6,15 +6,16 @@
 
 namespace simplescale {
 
-/// Insertions, removals and replacements of characters from one to the other.
+/// Number of insertions, removals and replacements of characters that turn `a` into `b`.
 size_t edit_distance(const std::string& a, const std::string& b);
 
-/// The known word that is nearest, or "" if none is near: more than half of it is different.
+/// The known word with the smallest edit distance; "" if more than half of its characters differ.
 std::string nearest_word(const std::string& word, const std::vector<std::string>& known);
 
-/// ": did you mean 'train'?", or "" if no known word is near.
+/// ": did you mean 'train'?", or "" if nearest_word() finds none.
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known);
 
+/// The words in a row, with `between` between them.
 std::string joined(const std::vector<std::string>& words, const std::string& between = ", ");
 
 }  // namespace simplescale

@@ -39,10 +39,10 @@ Result<Checkpoint> open_checked(const std::string& folder, Verify verify) {
 
 /// In two moves, so that a crash in between leaves no half folder under the name of a checkpoint.
 Status remove_checkpoint(const std::string& checkpoints, const std::string& name, FileOps& ops) {
-  const std::string doomed = checkpoints + "/" + kTmpPrefix + "delete-" + name;
-  SS_RETURN_IF_ERROR(remove_folder(ops, doomed));
-  SS_RETURN_IF_ERROR(ops.rename(checkpoints + "/" + name, doomed));
-  return remove_folder(ops, doomed);
+  const std::string removed = checkpoints + "/" + kTmpPrefix + "delete-" + name;
+  SS_RETURN_IF_ERROR(remove_folder(ops, removed));
+  SS_RETURN_IF_ERROR(ops.rename(checkpoints + "/" + name, removed));
+  return remove_folder(ops, removed);
 }
 
 }  // namespace
@@ -78,20 +78,20 @@ Status prune_checkpoints(const std::string& checkpoints, size_t keep,
   const std::string latest = std::filesystem::read_symlink(checkpoints + "/latest", error).string();
   size_t valid = 0;
   std::optional<uint64_t> counted_step, newest;
-  std::vector<std::string> doomed;
+  std::vector<std::string> removed;
   for (const Candidate& candidate : candidates(list_folder(checkpoints))) {
     const bool permanent = permanent_every_steps > 0 && candidate.step > 0 &&
                            candidate.step % permanent_every_steps == 0;
     const bool enough = valid >= std::max<size_t>(keep, 1);
     if (counted_step == candidate.step || (enough && !permanent && candidate.name != latest)) {
-      doomed.push_back(candidate.name);  // old, or the former one of a step that was written again
+      removed.push_back(candidate.name);  // old, or the former one of a step that was written again
     } else if (!enough && open_checked(checkpoints + "/" + candidate.name, verify).ok()) {
       ++valid;
       if (!newest) newest = candidate.step;
       counted_step = candidate.step;
     }
   }
-  for (const std::string& name : doomed)
+  for (const std::string& name : removed)
     SS_RETURN_IF_ERROR(remove_checkpoint(checkpoints, name, ops));
   for (const std::string& name : list_folder(checkpoints)) {
     if (!name.starts_with(kTmpPrefix)) continue;

@@ -44,8 +44,8 @@ Result<ShardRecord> write_shard_file(const std::string& path, const std::vector<
 }
 
 /// Everything into tmp_folder that makes it a checkpoint: tokenizer and manifest, synced.
-Status complete(const std::string& tmp_folder, const CheckpointInfo& info,
-                std::vector<ShardRecord> records, FileOps& ops) {
+Status write_manifest(const std::string& tmp_folder, const CheckpointInfo& info,
+                      std::vector<ShardRecord> records, FileOps& ops) {
   if (const auto resume = nlohmann::json::parse(info.resume, nullptr, false); !resume.is_object())
     return {Code::internal, "checkpoint: resume facts are not a JSON object"};
   Manifest manifest{info, {}, {}};
@@ -90,7 +90,7 @@ Status move_into_place(const std::string& checkpoints, const std::string& tmp_fo
 }
 
 /// `latest` names it, and what it replaced goes.
-Status make_latest(const std::string& checkpoints, const std::string& name, FileOps& ops) {
+Status update_latest(const std::string& checkpoints, const std::string& name, FileOps& ops) {
   SS_RETURN_IF_ERROR(ops.fsync_folder(checkpoints));
   const std::string link = checkpoints + "/" + kTmpPrefix + "latest";
   SS_RETURN_IF_ERROR(ops.unlink(link));
@@ -101,8 +101,8 @@ Status make_latest(const std::string& checkpoints, const std::string& name, File
 }
 
 /// Somebody has moved it into place, and did not come to say so.
-bool in_place(const std::string& folder, const std::string& tmp_folder,
-              const std::vector<ShardRecord>& records) {
+bool is_published(const std::string& folder, const std::string& tmp_folder,
+                  const std::vector<ShardRecord>& records) {
   std::error_code error;
   if (std::filesystem::exists(tmp_folder, error)) return false;
   const auto checkpoint = Checkpoint::open(folder);
@@ -151,11 +151,11 @@ Result<std::string> publish_checkpoint(const std::string& checkpoints,
                                        const std::vector<ShardRecord>& records, FileOps& ops) {
   const std::string name = step_folder_name(info.step);
   Status status;
-  if (!in_place(checkpoints + "/" + name, tmp_folder, records)) {
-    status = complete(tmp_folder, info, records, ops);
+  if (!is_published(checkpoints + "/" + name, tmp_folder, records)) {
+    status = write_manifest(tmp_folder, info, records, ops);
     if (status.ok()) status = move_into_place(checkpoints, tmp_folder, name, ops);
   }
-  if (status.ok()) status = make_latest(checkpoints, name, ops);
+  if (status.ok()) status = update_latest(checkpoints, name, ops);
   if (status.ok()) return checkpoints + "/" + name;
   (void)remove_folder(ops, tmp_folder);
   return status.in("checkpoint of step " + std::to_string(info.step));
@@ -164,7 +164,7 @@ Result<std::string> publish_checkpoint(const std::string& checkpoints,
 Status publish_checkpoint_as(const std::string& folder, const std::string& tmp_folder,
                              const CheckpointInfo& info, const std::vector<ShardRecord>& records,
                              FileOps& ops) {
-  Status status = complete(tmp_folder, info, records, ops);
+  Status status = write_manifest(tmp_folder, info, records, ops);
   std::error_code error;
   if (status.ok() && std::filesystem::exists(folder, error))
     status = {Code::bad_data, folder + ": exists already; name another folder or remove it"};

@@ -7,22 +7,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
 namespace simplescale {
-namespace {
-
-Status io_error(const char* call, const std::string& path) {
-  return {Code::io, std::string(call) + " " + path + ": " + std::strerror(errno)};
-}
-
-}  // namespace
 
 Result<int> FileOps::create(const std::string& path) {
   const int fd = ::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
-  if (fd < 0) return io_error("create", path);
+  if (fd < 0) return system_error("cannot create", path, errno);
   return fd;
 }
 
@@ -31,7 +23,7 @@ Status FileOps::write(int fd, const std::string& path, const void* data, size_t 
   while (bytes > 0) {
     const ssize_t n = ::write(fd, next, bytes);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return io_error("write", path);
+    if (n < 0) return system_error("cannot write", path, errno);
     next += n;
     bytes -= static_cast<size_t>(n);
   }
@@ -39,25 +31,29 @@ Status FileOps::write(int fd, const std::string& path, const void* data, size_t 
 }
 
 Status FileOps::fsync(int fd, const std::string& path) {
-  return ::fsync(fd) == 0 ? Status() : io_error("fsync", path);
+  return ::fsync(fd) == 0 ? Status() : system_error("cannot sync", path, errno);
 }
 
 Status FileOps::fsync_folder(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return io_error("open", path);
+  if (fd < 0) return system_error("cannot open", path, errno);
   // Some network filesystems refuse to sync a folder (EINVAL); their renames are durable on the
   // server.
-  const Status status = ::fsync(fd) == 0 || errno == EINVAL ? Status() : io_error("fsync", path);
+  const Status status =
+      ::fsync(fd) == 0 || errno == EINVAL ? Status() : system_error("cannot sync", path, errno);
   ::close(fd);
   return status;
 }
 
 Status FileOps::rename(const std::string& from, const std::string& to) {
-  return ::rename(from.c_str(), to.c_str()) == 0 ? Status() : io_error("rename to", to);
+  return ::rename(from.c_str(), to.c_str()) == 0
+             ? Status()
+             : system_error("cannot rename a file to", to, errno);
 }
 
 Status FileOps::symlink(const std::string& target, const std::string& path) {
-  return ::symlink(target.c_str(), path.c_str()) == 0 ? Status() : io_error("symlink", path);
+  return ::symlink(target.c_str(), path.c_str()) == 0 ? Status()
+                                                      : system_error("cannot link", path, errno);
 }
 
 Status FileOps::mkdir(const std::string& path) {
@@ -65,16 +61,19 @@ Status FileOps::mkdir(const std::string& path) {
   struct stat info;
   const int error = errno;
   if (error == EEXIST && ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return {};
-  errno = error;
-  return io_error("mkdir", path);
+  return system_error("cannot create folder", path, error);
 }
 
 Status FileOps::unlink(const std::string& path) {
-  return ::unlink(path.c_str()) == 0 || errno == ENOENT ? Status() : io_error("unlink", path);
+  return ::unlink(path.c_str()) == 0 || errno == ENOENT
+             ? Status()
+             : system_error("cannot remove", path, errno);
 }
 
 Status FileOps::rmdir(const std::string& path) {
-  return ::rmdir(path.c_str()) == 0 || errno == ENOENT ? Status() : io_error("rmdir", path);
+  return ::rmdir(path.c_str()) == 0 || errno == ENOENT
+             ? Status()
+             : system_error("cannot remove folder", path, errno);
 }
 
 FileOps& system_files() {

@@ -49,7 +49,7 @@ std::string checkpoints_of(const RunFolder& run) {
   return run.path + "/checkpoints";
 }
 
-Status check_checkpoints_are_ours(const RunFolder& run, const std::string& folder) {
+Status check_checkpoints_owner(const RunFolder& run, const std::string& folder) {
   SS_ASSIGN(Owner owner, read_owner(owner_file(folder)));
   std::error_code error;
   std::string remedy = ", or remove " + owner_file(folder) + " if that run is no more";
@@ -69,8 +69,8 @@ Status check_checkpoints_are_ours(const RunFolder& run, const std::string& folde
                                       remedy);
 }
 
-Status make_checkpoints_ours(const RunFolder& run, const std::string& folder) {
-  SS_RETURN_IF_ERROR(check_checkpoints_are_ours(run, folder));
+Status claim_checkpoints(const RunFolder& run, const std::string& folder) {
+  SS_RETURN_IF_ERROR(check_checkpoints_owner(run, folder));
   SS_ASSIGN(Owner ours, read_owner(id_file(run)));
   if (ours.id.empty()) {
     ours.id = unique_id();

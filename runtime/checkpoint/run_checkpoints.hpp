@@ -13,8 +13,8 @@ namespace simplescale {
 std::string checkpoints_of(const RunFolder& run);
 
 /// bad_config: `folder` holds another run's checkpoints. ok if it is nobody's.
-Status check_checkpoints_are_ours(const RunFolder& run, const std::string& folder);
+Status check_checkpoints_owner(const RunFolder& run, const std::string& folder);
 /// The same, and from now on they are this run's, also if it is moved. Both folders are there.
-Status make_checkpoints_ours(const RunFolder& run, const std::string& folder);
+Status claim_checkpoints(const RunFolder& run, const std::string& folder);
 
 }  // namespace simplescale

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "runtime/base/hash.hpp"
-#include "runtime/data/run_program.hpp"
+#include "runtime/base/run_command.hpp"
 
 namespace simplescale {
 
@@ -97,10 +97,13 @@ Status cut_text(const std::string& path, std::string_view text, const Take& take
 }
 
 Result<std::string> read_bible() {
-  auto verses = run_program({"bible", "-f", "gen1:1-rev22:21"}, 30'000, 64 << 20);
-  if (verses.ok()) return bible_prose(*verses);
-  return bad(bible_source,
-             verses.status().code() == Code::not_found ? not_installed : verses.status().message());
+  const auto program = run_command({"bible", "-f", "gen1:1-rev22:21"}, 30'000,
+                                   {.with_stderr = false, .bytes_max = 64 << 20});
+  if (program.status().code() == Code::not_found) return bad(bible_source, not_installed);
+  if (!program.ok()) return bad(bible_source, program.status().message());
+  if (program->code != 0)
+    return bad(bible_source, "bible ended with exit code " + std::to_string(program->code));
+  return bible_prose(program->output);
 }
 
 Result<std::vector<std::string>> list_files(const std::string& source) {

@@ -33,7 +33,7 @@ bool source_is_tokens(const Config& config) {
   return source.extension() == ".bin";
 }
 
-bool to_be_prepared(const Config& config) {
+bool needs_preparation(const Config& config) {
   if (config.data.source.empty() || source_is_tokens(config)) return false;
   const auto manifest = read_manifest(data_folder(config));
   return !manifest.ok() || !manifest->complete();

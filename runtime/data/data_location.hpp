@@ -16,7 +16,7 @@ namespace simplescale {
 bool source_is_tokens(const Config& config);
 
 /// True if data.source is text, and data_folder() does not hold tokens yet.
-bool to_be_prepared(const Config& config);
+bool needs_preparation(const Config& config);
 
 /// data.source itself where that holds tokens, else the prepared folder (data_folder()).
 std::string token_path(const Config& config);

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -19,11 +18,6 @@ namespace simplescale {
 namespace {
 
 using nlohmann::json;
-
-Status failed(const std::string& what, const std::string& path, int error) {
-  return Status(error == ENOENT ? Code::not_found : Code::io,
-                what + " " + path + ": " + std::strerror(error));
-}
 
 json to_json(const FileRecord& file) {
   return {{"name", file.name},
@@ -42,7 +36,7 @@ FileRecord file_from(const json& value) {
 Result<Manifest> read_manifest(const std::string& folder) {
   const std::string path = folder + "/manifest.json";
   std::ifstream in(path);
-  if (!in) return failed("cannot read", path, errno);
+  if (!in) return system_error("cannot read", path, errno, Code::not_found);
   std::stringstream text;
   text << in.rdbuf();
   try {
@@ -101,7 +95,7 @@ Status write_manifest(const std::string& folder, const Manifest& m) {
 
 Result<std::string> hash_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return failed("cannot read", path, errno);
+  if (fd < 0) return system_error("cannot read", path, errno, Code::not_found);
   Hasher hasher;
   std::vector<char> buffer(1 << 20);
   ssize_t count = 0;
@@ -109,7 +103,7 @@ Result<std::string> hash_file(const std::string& path) {
     hasher.update(buffer.data(), static_cast<size_t>(count));
   const int error = count < 0 ? errno : 0;
   ::close(fd);
-  if (error != 0) return failed("cannot read", path, error);
+  if (error != 0) return system_error("cannot read", path, error);
   return hasher.digest().hex();
 }
 
@@ -126,12 +120,12 @@ bool stat_of(const std::string& path, FileRecord& record) {
 Result<FileRecord> record_file(const std::string& folder, const std::string& name) {
   FileRecord record{.name = name};
   const std::string path = folder + "/" + name;
-  if (!stat_of(path, record)) return failed("cannot read", path, errno);
+  if (!stat_of(path, record)) return system_error("cannot read", path, errno, Code::not_found);
   SS_ASSIGN(record.hash, hash_file(path));
   return record;
 }
 
-bool unchanged(const std::string& folder, FileRecord& record) {
+bool revalidate(const std::string& folder, FileRecord& record) {
   FileRecord now;
   const std::string path = folder + "/" + record.name;
   if (record.hash.empty() || !stat_of(path, now) || now.bytes != record.bytes) return false;

@@ -54,7 +54,7 @@ Status write_manifest(const std::string& folder, const Manifest& manifest);
 Result<FileRecord> record_file(const std::string& folder, const std::string& name);
 /// Whether folder/record.name still is what was recorded. Reads the file only if its time has
 /// changed, and notes the new time if the contents have not.
-bool unchanged(const std::string& folder, FileRecord& record);
+bool revalidate(const std::string& folder, FileRecord& record);
 
 /// xxh3-128 of a file's contents, in hex. not_found, io.
 Result<std::string> hash_file(const std::string& path);

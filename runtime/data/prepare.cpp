@@ -48,11 +48,12 @@ class FolderLock {
     // Who may only read needs no lock for tokens that are ready; any others fail as they are
     // written.
     if (fd_ < 0 && (errno == EACCES || errno == EROFS)) return {};
-    if (fd_ < 0) return Status(Code::io, "cannot write " + path + ": " + std::strerror(errno));
+    if (fd_ < 0) return system_error("cannot write", path, errno);
     const auto deadline = std::chrono::steady_clock::now() + lock_patience;
     while (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       if (errno == EINTR) continue;
-      if (errno != EWOULDBLOCK) return {};  // a file system without locks: PREPARE-1 and PREPARE-3 still hold
+      if (errno != EWOULDBLOCK)
+        return {};  // a file system without locks: PREPARE-1 and PREPARE-3 still hold
       if (std::chrono::steady_clock::now() > deadline)
         return Status(Code::deadline,
                       "another process has been preparing " + folder + " for ten minutes");
@@ -113,7 +114,7 @@ Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manif
                     options.tokenizer_path + " has " + std::to_string(tokenizer.vocab()) +
                         " tokens, more than the vocabulary of " + std::to_string(options.vocab));
     made.vocab = tokenizer.vocab();
-    if (!unchanged(options.folder, old.tokenizer) ||
+    if (!revalidate(options.folder, old.tokenizer) ||
         old.tokenizer_hash != hash128(model.data(), model.size()).hex())
       SS_RETURN_IF_ERROR(write_file_atomic(path, model));
   } else {
@@ -126,7 +127,7 @@ Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manif
       text = &*other;
     }
     made.tokenizer_signature = text->signature();
-    const bool keep = unchanged(options.folder, old.tokenizer) && old.tokenizer_path.empty() &&
+    const bool keep = revalidate(options.folder, old.tokenizer) && old.tokenizer_path.empty() &&
                       old.tokenizer_signature == made.tokenizer_signature &&
                       old.vocab == made.vocab && old.seed == made.seed;
     if (!keep) {
@@ -181,9 +182,7 @@ class TokenWriter {
   uint64_t count() const { return count_; }
 
  private:
-  Status failed() const {
-    return Status(Code::io, "cannot write " + path_ + ": " + std::strerror(errno));
-  }
+  Status failed() const { return system_error("cannot write", path_, errno); }
   const std::string path_;
   const int token_bytes_;
   std::ofstream out_;
@@ -294,12 +293,12 @@ Status make_tokens(const PrepareOptions& options, const Corpus& corpus, Manifest
 bool keep_tokens(const std::string& folder, Manifest& old, const Manifest& made) {
   return old.source_signature == made.source_signature &&
          old.tokenizer_hash == made.tokenizer_hash &&
-         old.validation_fraction == made.validation_fraction && unchanged(folder, old.train) &&
-         (old.validation_tokens == 0 || unchanged(folder, old.validation));
+         old.validation_fraction == made.validation_fraction && revalidate(folder, old.train) &&
+         (old.validation_tokens == 0 || revalidate(folder, old.validation));
 }
 
 // Whether a complete folder is what the options ask for, as far as can be told without the source.
-bool answers(const Manifest& manifest, const PrepareOptions& options) {
+bool matches_options(const Manifest& manifest, const PrepareOptions& options) {
   return manifest.complete() && manifest.source == options.source &&
          manifest.tokenizer_path == options.tokenizer_path &&
          (manifest.vocab == options.vocab || !options.tokenizer_path.empty()) &&
@@ -317,7 +316,7 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
   if (opened.ok()) SS_RETURN_IF_ERROR(check(options));
   if (!opened.ok()) {
     const auto ready = read_manifest(options.folder);
-    if (!ready.ok() || !answers(*ready, options)) return opened.status();
+    if (!ready.ok() || !matches_options(*ready, options)) return opened.status();
     log::warn("{}; going on with {}, which was made from it", opened.status().message(),
               options.folder);
     return *ready;

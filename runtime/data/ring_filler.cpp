@@ -44,7 +44,7 @@ Status RingFiller::start(const FillPlan& plan) {
     next_plan_ = plan;
     status_ = Status();
   }
-  asked_.notify_one();
+  wake_.notify_one();
   rings_.ring_doorbell();
   return {};
 }
@@ -54,7 +54,7 @@ void RingFiller::stop() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
   }
-  asked_.notify_one();
+  wake_.notify_one();
   rings_.ring_doorbell();
   const std::lock_guard lock(join_mutex_);
   if (thread_.joinable()) thread_.join();
@@ -75,12 +75,12 @@ void RingFiller::run() {
       next = std::exchange(next_plan_, std::nullopt);
       stopping = stopping_;
     }
-    if (next) adopt(*std::move(next));
+    if (next) begin_plan(*std::move(next));
     if (stopping) break;
     bool worked = false;
     if (plan_) {
       const auto filled = fill_one_slot_each();
-      worked = filled.ok() ? *filled : pause(filled.status());
+      worked = filled.ok() ? *filled : pause_and_reopen(filled.status());
       if (!filled.ok() && !worked) fail(filled.status());
       if (filled.ok() && worked && std::exchange(failures_, 0) > 0)
         log::info("{}: can be read again", source_.path());
@@ -94,7 +94,7 @@ void RingFiller::run() {
     rings_.close(ring, Status(Code::aborted, "the dataloader has stopped"));
 }
 
-void RingFiller::adopt(FillPlan plan) {
+void RingFiller::begin_plan(FillPlan plan) {
   for (uint64_t ring = 0; ring < rings_.shape().rings; ++ring) rings_.reset(ring, plan.generation);
   cursors_.assign(plan.trainers.size(), Cursor{.step = plan.start_step});
   plan_ = std::move(plan);
@@ -131,13 +131,13 @@ Status RingFiller::fill(int32_t* tokens, uint64_t first) {
 
 // A file that is being put back, or a disk that comes back, is waited for; a plan or the end is not
 // kept waiting. False: there have been enough pauses.
-bool RingFiller::pause(const Status& error) {
+bool RingFiller::pause_and_reopen(const Status& error) {
   if (failures_ == retries_.tries) return false;
   if (failures_ == 0) log::warn("tokens cannot be read, trying again: {}", error.message());
   {
     std::unique_lock lock(mutex_);
-    asked_.wait_for(lock, retries_.first_pause * (1 << failures_),
-                    [this] { return stopping_ || next_plan_.has_value(); });
+    wake_.wait_for(lock, retries_.first_pause * (1 << failures_),
+                   [this] { return stopping_ || next_plan_.has_value(); });
   }
   ++failures_;
   if (Status again = source_.reopen(); !again.ok()) log::debug("{}", again.message());

@@ -65,10 +65,10 @@ class RingFiller {
     uint64_t step = 0, accumulation = 0;
   };
   void run();
-  void adopt(FillPlan plan);
+  void begin_plan(FillPlan plan);
   Result<bool> fill_one_slot_each();
   Status fill(int32_t* tokens, uint64_t first);
-  bool pause(const Status& error);
+  bool pause_and_reopen(const Status& error);
   void fail(const Status& status);
 
   TokenRings rings_;    // filled by the thread alone
@@ -77,8 +77,8 @@ class RingFiller {
   const std::function<void(const Status&)> on_error_;
   const ReadRetries retries_;
 
-  mutable std::mutex mutex_;       // the next four
-  std::condition_variable asked_;  // for a pause: a plan has come, or the end
+  mutable std::mutex mutex_;      // the next four
+  std::condition_variable wake_;  // for a pause: a plan has come, or the end
   std::optional<FillPlan> next_plan_;
   FillPlan newest_;  // of those that came
   Status status_;

@@ -41,11 +41,11 @@ struct BatchLayout {
   bool operator==(const BatchLayout&) const = default;
 };
 
-/// The index of a micro-batch within its step, as a leaf of the tree of sums (tree_sum.hpp).
+/// leaf_of() of a trainer, given its group (sharding.hpp).
 inline uint64_t leaf_of(const BatchLayout& layout, uint64_t group, uint64_t shard,
                         uint64_t accumulation) {
-  return (rows_of_group(layout.rows, layout.groups, group).first + accumulation) * layout.shards +
-         shard;
+  return leaf_of(rows_of_group(layout.rows, layout.groups, group), accumulation, layout.shards,
+                 shard);
 }
 
 /// Global index of the first of the micro_batch_size samples that a trainer reads for a leaf.

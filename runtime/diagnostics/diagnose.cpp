@@ -12,7 +12,7 @@
 #include <memory>
 #include <thread>
 
-#include "runtime/base/cpu_places.hpp"
+#include "runtime/base/cpu_affinity.hpp"
 
 namespace simplescale {
 
@@ -78,7 +78,7 @@ double cpu_seconds() {
 CoreResult work_on(int core, int ms) {
   CoreResult result;
   std::thread([&] {
-    const OnCpus there({core});
+    const ScopedAffinity there({core});
     auto a = std::make_unique<Matrix>(), b = std::make_unique<Matrix>(),
          c = std::make_unique<Matrix>();
     fill(*a, static_cast<uint32_t>(core) + 1);

@@ -23,14 +23,10 @@ using nlohmann::json;
 
 namespace {
 
-Status failed(const std::string& what, const std::string& path) {
-  return Status(Code::io, "cannot " + what + " " + path + ": " + std::strerror(errno));
-}
-
-/// Names in a folder that begin with `prefix`.
+/// The names in a folder that begin with `prefix`.
 Result<std::vector<std::string>> names(const std::string& folder, const std::string& prefix) {
   DIR* open = opendir(folder.c_str());
-  if (!open) return failed("read", folder);
+  if (!open) return system_error("cannot read", folder, errno);
   std::vector<std::string> found;
   while (const dirent* entry = readdir(open))
     if (std::strncmp(entry->d_name, prefix.c_str(), prefix.size()) == 0)
@@ -39,9 +35,9 @@ Result<std::vector<std::string>> names(const std::string& folder, const std::str
   return found;
 }
 
-/// When a file was last touched; 0 if it is not there, -1 if nobody can tell. Opening it makes NFS
-/// ask its server.
-int64_t time_ns(const std::string& path) {
+/// Modification time of a file in ns; 0: there is none, -1: it cannot be read. Opening the file
+/// makes an NFS client ask its server.
+int64_t modified_ns(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return errno == ENOENT ? 0 : -1;
   struct stat status {};
@@ -51,8 +47,9 @@ int64_t time_ns(const std::string& path) {
   return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
-/// The number after `prefix`, 0 if that is none ("epoch-x-3.new-17" is a file in the making).
-uint64_t number_of(const std::string& name, const std::string& prefix) {
+/// The number after `prefix`; 0 if other text follows, as in the temporary file
+/// "epoch-x-3.new-aB3xYz".
+uint64_t number_after(const std::string& name, const std::string& prefix) {
   char* end = nullptr;
   const uint64_t number = std::strtoull(name.c_str() + prefix.size(), &end, 10);
   return *end == 0 ? number : 0;
@@ -87,7 +84,7 @@ Result<Epoch> EpochFiles::newest() const {
   SS_ASSIGN(const auto found, names(run_.control(), prefix_));
   Epoch epoch;
   for (const std::string& name : found)
-    epoch.number = std::max(epoch.number, number_of(name, prefix_));
+    epoch.number = std::max(epoch.number, number_after(name, prefix_));
   if (epoch.number == 0) return epoch;
   const auto text = read_text(path(epoch.number));
   const json page = text.ok() ? json::parse(*text, nullptr, false) : json();
@@ -111,39 +108,39 @@ Result<bool> EpochFiles::claim(const Epoch& epoch) const {
   const std::string whole = path(epoch.number);
   std::string temporary = whole + ".new-XXXXXX";
   const int fd = mkstemp(temporary.data());
-  if (fd < 0) return failed("write", temporary);
+  if (fd < 0) return system_error("cannot write", temporary, errno);
   const std::string text = page.dump(1) + "\n";
   bool good = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   good = fchmod(fd, 0644) == 0 && good;
   good = fsync(fd) == 0 && good;
   close(fd);
-  // link() is exclusive where O_EXCL is not, and whoever sees the name sees all of the file.
+  // link() is exclusive on file systems where O_EXCL is not, and a reader never sees a partial
+  // file.
   const int linked = good ? link(temporary.c_str(), whole.c_str()) : -1;
   const int error = errno;
   struct stat status {};
-  // Over NFS the answer may be lost though the link was made: two names tell.
+  // NFS may report an error though it made the link: then the file has two names.
   const bool ours =
       linked == 0 || (good && stat(temporary.c_str(), &status) == 0 && status.st_nlink == 2);
   unlink(temporary.c_str());
-  errno = error;
   if (ours) return true;
   if (good && error == EEXIST) return false;
-  return failed("create", whole);
+  return system_error("cannot create", whole, error);
 }
 
 Status EpochFiles::touch(uint64_t number) const {
   if (utimensat(AT_FDCWD, path(number).c_str(), nullptr, 0) == 0) return {};
-  return failed("touch", path(number));
+  return system_error("cannot touch", path(number), errno);
 }
 
 int64_t EpochFiles::touched_ns(uint64_t number) const {
-  return time_ns(path(number));
+  return modified_ns(path(number));
 }
 
 Status EpochFiles::resign(uint64_t number) const {
   const timespec never[2] = {};
   if (utimensat(AT_FDCWD, path(number).c_str(), never, 0) == 0) return {};
-  return failed("touch", path(number));
+  return system_error("cannot touch", path(number), errno);
 }
 
 std::string EpochFiles::vote_prefix(uint64_t number) const {
@@ -153,15 +150,16 @@ std::string EpochFiles::vote_prefix(uint64_t number) const {
 Status EpochFiles::vote(uint64_t number, const std::string& node) const {
   const std::string file = run_.control() + "/" + vote_prefix(number) + node;
   const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-  if (fd < 0) return failed("write", file);
+  if (fd < 0) return system_error("cannot write", file, errno);
   const int touched = futimens(fd, nullptr);
   close(fd);
-  return touched == 0 ? Status() : failed("touch", file);
+  return touched == 0 ? Status() : system_error("cannot touch", file, errno);
 }
 
-Status EpochFiles::take_back_vote(uint64_t number, const std::string& node) const {
+Status EpochFiles::withdraw_vote(uint64_t number, const std::string& node) const {
   const std::string file = run_.control() + "/" + vote_prefix(number) + node;
-  return unlink(file.c_str()) == 0 || errno == ENOENT ? Status() : failed("remove", file);
+  return unlink(file.c_str()) == 0 || errno == ENOENT ? Status()
+                                                      : system_error("cannot remove", file, errno);
 }
 
 Result<std::map<std::string, int64_t>> EpochFiles::votes(uint64_t number) const {
@@ -169,38 +167,40 @@ Result<std::map<std::string, int64_t>> EpochFiles::votes(uint64_t number) const 
   SS_ASSIGN(const auto found, names(run_.control(), prefix));
   std::map<std::string, int64_t> votes;
   for (const std::string& name : found)
-    votes[name.substr(prefix.size())] = time_ns(run_.control() + "/" + name);
+    votes[name.substr(prefix.size())] = modified_ns(run_.control() + "/" + name);
   return votes;
 }
 
-// --- The thread ---
+// --- EpochWatch ---
 
+/// Shared by the EpochWatch and its detached thread; `mutex` guards all but the thread's own
+/// fields.
 struct EpochWatch::Shared {
   using Clock = std::chrono::steady_clock;
   static constexpr auto kTouchEvery = std::chrono::milliseconds(450);
-  static constexpr auto kVoteLasts = std::chrono::milliseconds(2'000);
+  static constexpr auto kVoteTimeout = std::chrono::milliseconds(2'000);
   explicit Shared(EpochFiles f) : files(std::move(f)) {}
   const EpochFiles files;
   std::mutex mutex;
   std::condition_variable wake;
   std::function<void(const EpochView&)> on_view;
-  std::vector<std::function<void(const EpochView&)>> asked;
+  std::vector<std::function<void(const EpochView&)>> requests;
   int64_t every_ms = 0;
   uint64_t leading = 0, voting = 0;
   std::string voter;
   bool stopping = false, changed = false;
-  // The thread's own.
-  uint64_t beat_of = 0;
-  int64_t beat_ns = 0;
-  Clock::time_point beat_at, touched_at;
+  // Only the thread uses these.
+  uint64_t heartbeat_epoch = 0;
+  int64_t heartbeat_ns = 0;
+  Clock::time_point heartbeat_seen_at, touched_at;
   struct Vote {
     int64_t touched_ns = 0;
     Clock::time_point at;
   };
   std::map<std::string, Vote> votes;
-  uint64_t voted = 0;  // against which the own vote stands, if not 0
+  uint64_t vote_cast = 0;  // the epoch that this node's vote file is against; 0: none
 
-  EpochView look() {
+  EpochView read() {
     EpochView view;
     auto newest = files.newest();
     view.answered = newest.ok();
@@ -209,15 +209,16 @@ struct EpochWatch::Shared {
     view.current = files.current();
     const int64_t beat = files.touched_ns(view.newest.number);
     const auto now = Clock::now();
-    if (beat != beat_ns || view.newest.number != beat_of) beat_at = now;
-    beat_ns = beat;
-    beat_of = view.newest.number;
-    view.beat_age_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now - beat_at).count();
+    if (beat != heartbeat_ns || view.newest.number != heartbeat_epoch) heartbeat_seen_at = now;
+    heartbeat_ns = beat;
+    heartbeat_epoch = view.newest.number;
+    view.heartbeat_age_ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(now - heartbeat_seen_at).count();
     view.resigned = view.newest.number > 0 && beat == 0;
     return view;
   }
 
-  /// Of nodes that have not stopped to vote.
+  /// The nodes whose votes have been touched within kVoteTimeout.
   std::set<std::string> votes_against(uint64_t number) {
     std::set<std::string> nodes;
     const auto found = files.votes(number);
@@ -225,19 +226,19 @@ struct EpochWatch::Shared {
     for (const auto& [node, touched_ns] : *found) {
       Vote& vote = votes[node];
       if (vote.touched_ns != touched_ns) vote = {touched_ns, Clock::now()};
-      if (Clock::now() - vote.at < kVoteLasts) nodes.insert(node);
+      if (Clock::now() - vote.at < kVoteTimeout) nodes.insert(node);
     }
     return nodes;
   }
 
-  /// The own sign of life, twice a second.
+  /// Renews the heartbeat and the vote, twice a second.
   void touch(uint64_t leads, uint64_t votes_against, const std::string& node) {
-    if (voted != votes_against) {
-      if (voted > 0) (void)files.take_back_vote(voted, node).ok();
-      voted = votes_against;
+    if (vote_cast != votes_against) {
+      if (vote_cast > 0) (void)files.withdraw_vote(vote_cast, node).ok();
+      vote_cast = votes_against;
     }
     if ((leads == 0 && votes_against == 0) || Clock::now() - touched_at < kTouchEvery) return;
-    // Whether it leads, or what its vote is worth, is another question.
+    // A failure shows itself: the file is not touched.
     if (leads > 0) (void)files.touch(leads).ok();
     if (votes_against > 0) (void)files.vote(votes_against, node).ok();
     touched_at = Clock::now();
@@ -249,26 +250,26 @@ struct EpochWatch::Shared {
     while (!stopping) {
       if (changed) next = Clock::now();
       changed = false;
-      if (asked.empty() && Clock::now() < next) {
+      if (requests.empty() && Clock::now() < next) {
         wake.wait_until(lock, next);
         continue;
       }
-      if (asked.empty() && every_ms == 0) {
-        wake.wait(lock, [this] { return stopping || changed || !asked.empty(); });
+      if (requests.empty() && every_ms == 0) {
+        wake.wait(lock, [this] { return stopping || changed || !requests.empty(); });
         continue;
       }
-      auto questions = std::move(asked);
-      asked.clear();
+      auto due = std::move(requests);
+      requests.clear();
       const uint64_t mine = leading, against = voting;
       const std::string node = voter;
       lock.unlock();
       touch(mine, against, node);
-      EpochView view = look();
-      for (auto& done : questions) done(view);
+      EpochView view = read();
+      for (auto& done : due) done(view);
       if (mine > 0) view.votes = votes_against(mine);
       lock.lock();
       next = Clock::now() + std::chrono::milliseconds(every_ms);
-      // Called under the lock, so that it has ended when the destructor returns.
+      // Called under the lock, so that it has returned when the destructor returns.
       if (!stopping && on_view) on_view(view);
     }
   }
@@ -284,11 +285,11 @@ EpochWatch::~EpochWatch() {
   std::lock_guard lock(shared_->mutex);
   shared_->stopping = true;
   shared_->on_view = nullptr;
-  shared_->asked.clear();
+  shared_->requests.clear();
   shared_->wake.notify_all();
 }
 
-void EpochWatch::every(int64_t ms) {
+void EpochWatch::poll_every(int64_t ms) {
   std::lock_guard lock(shared_->mutex);
   if (shared_->every_ms == ms) return;
   shared_->every_ms = ms;
@@ -296,9 +297,9 @@ void EpochWatch::every(int64_t ms) {
   shared_->wake.notify_all();
 }
 
-void EpochWatch::look(std::function<void(const EpochView&)> done) {
+void EpochWatch::poll(std::function<void(const EpochView&)> done) {
   std::lock_guard lock(shared_->mutex);
-  shared_->asked.push_back(std::move(done));
+  shared_->requests.push_back(std::move(done));
   shared_->wake.notify_all();
 }
 
@@ -311,7 +312,8 @@ void EpochWatch::vote(uint64_t number, const std::string& node) {
   std::lock_guard lock(shared_->mutex);
   shared_->voting = number;
   if (number > 0) shared_->voter = node;
-  if (number == 0) shared_->asked.push_back([](const EpochView&) {});  // the file goes at once
+  if (number == 0)
+    shared_->requests.push_back([](const EpochView&) {});  // removes the file at once
   shared_->wake.notify_all();
 }
 

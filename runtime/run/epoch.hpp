@@ -1,19 +1,23 @@
-// Who is supervisor: the run folder on the shared file system is the arbiter.
+// Leader election: the run folder on the shared file system decides which supervisor leads.
 //
-// control/epoch-<instance>-<n> is created exclusively by whoever becomes supervisor n of this start
-// of the run; the highest number leads. The leader touches its file twice a second, so that others
-// can tell a silent link from a dead leader. control/instance names the current start; files of
-// others have no effect.
+//   control/instance                    names the current start of the run (instance); files of
+//                                       other instances have no effect
+//   control/epoch-<instance>-<n>        created exclusively by the process that becomes
+//                                       supervisor n of the instance; the highest n leads
+//   control/vote-<instance>-<n>-<node>  the node's vote against supervisor n
 //
-// A node that sees supervisor n's heartbeat but cannot reach it votes against it, in
-// control/vote-<instance>-<n>-<node>, touched as often. A leader that cannot go on and is
-// outvoted is the one that is cut off; it resigns (leadership.hpp).
+// The leader touches its epoch file twice a second as a heartbeat, so that a node that hears
+// nothing can tell a broken link from a dead leader. A node that sees the heartbeat but cannot
+// reach the leader votes against it, and touches its vote as often. A leader that cannot go on and
+// has more votes against it than nodes it reaches is cut off, so it resigns
+// (actors/supervisor/leadership.hpp).
 //
-//   LEAD-1 At most one supervisor acts: whoever is not the highest epoch of the current instance is
-//      deposed (EpochView::deposed) and stops acting, also after being stopped for hours.
+//   LEAD-1  At most one supervisor acts: a supervisor that is not the highest epoch of the current
+//           instance is deposed (EpochView::deposed) and stops acting, even after it was suspended
+//           for hours.
 //
-// EpochFiles touches files and may block for as long as the file system does. EpochWatch does so on
-// a thread of its own, so that nobody else waits for a file system that hangs.
+// EpochFiles blocks as long as the file system does. EpochWatch uses it on a thread of its own, so
+// that no other thread waits for a file system that hangs.
 #pragma once
 
 #include <cstdint>
@@ -29,38 +33,39 @@
 namespace simplescale {
 
 struct Epoch {
-  uint64_t number = 0;  // from 1; 0: none
+  uint64_t number = 0;  // from 1; 0: there is no epoch
   std::string node;
   int32_t pid = 0;
   std::string address;      // of the supervisor's transport
-  uint64_t generation = 0;  // the newest one given out when the epoch began
+  uint64_t generation = 0;  // the newest generation when the epoch began
   bool operator==(const Epoch&) const = default;
 };
 
+/// The files. Any thread; every call may block on the file system. Errors: io.
 class EpochFiles {
  public:
   EpochFiles(RunFolder run, std::string instance);
-  /// Makes this instance the current one and removes what older ones left. By the launcher, before
-  /// any agent starts.
+  /// Makes this instance the current one, with a new run key, and removes the files of older ones.
+  /// Called by the launcher before it starts any agent.
   Status begin() const;
-  /// False if another start of the run has begun. True also where nobody said which is current.
+  /// False if another start of the run has begun. True if control/instance cannot be read.
   bool current() const;
-  /// The highest epoch of this instance; number 0 if there is none. A file that is damaged counts
-  /// by its number.
+  /// The highest epoch of this instance; number 0 if there is none. A damaged file counts: only its
+  /// number is known then.
   Result<Epoch> newest() const;
-  /// Creates the file of epoch.number: true if it is ours now, false if somebody was faster.
+  /// Creates the file of epoch.number. False: another process has created it.
   Result<bool> claim(const Epoch& epoch) const;
-  /// The leader's sign of life.
+  /// The leader's heartbeat.
   Status touch(uint64_t number) const;
-  /// Time of the last touch in ns, by the file system's clock; 0 if it has resigned, or there is no
-  /// such file.
+  /// Time of the last heartbeat in ns, by the file system's clock. 0: the leader has resigned, or
+  /// there is no such file; -1: it cannot be read.
   int64_t touched_ns(uint64_t number) const;
-  /// The leader gives up: others need not wait until its heartbeat is missed.
+  /// The leader steps down: no node needs to wait for its heartbeat to time out.
   Status resign(uint64_t number) const;
-  /// A node's sign that it lives, and cannot reach the supervisor of this epoch.
+  /// Creates or touches a node's vote against supervisor `number`.
   Status vote(uint64_t number, const std::string& node) const;
-  Status take_back_vote(uint64_t number, const std::string& node) const;
-  /// Who votes against an epoch, and the time of their last touch in ns.
+  Status withdraw_vote(uint64_t number, const std::string& node) const;
+  /// The nodes that vote against supervisor `number`, with the times of their last touch in ns.
   Result<std::map<std::string, int64_t>> votes(uint64_t number) const;
 
  private:
@@ -70,38 +75,42 @@ class EpochFiles {
   std::string instance_, prefix_;
 };
 
-/// A heartbeat that has been the same for so long, three times what lies between two, is over.
-inline constexpr int64_t kBeatIsOverMs = 1'500;
+/// A leader whose heartbeat has not changed for this time, three times its interval, counts as
+/// dead.
+inline constexpr int64_t kHeartbeatTimeoutMs = 1'500;
 
-/// What a look at the folder has shown.
+/// Result of one poll of the folder.
 struct EpochView {
   bool answered = false;  // false: the folder could not be read
-  bool current = true;    // this instance is the current one
+  bool current = true;    // this instance is the current start of the run
   Epoch newest;
-  int64_t beat_age_ms = 0;  // how long its heartbeat has been the same, by our own clock
+  int64_t heartbeat_age_ms = 0;  // time since its heartbeat last changed, by the local clock
   bool resigned = false;
-  std::set<std::string> votes;  // nodes that vote against it; only a leader is told
-  /// True: number is not (any more) who leads.
+  std::set<std::string> votes;  // nodes that vote against it; only set for its own lead() epoch
+  /// LEAD-1: true if supervisor `number` is not the leader, or not any more.
   bool deposed(uint64_t number) const { return answered && (!current || newest.number != number); }
-  /// Whether who leads lives, as far as its heartbeat tells.
-  bool lives() const { return !resigned && beat_age_ms < kBeatIsOverMs; }
+  /// True if the newest leader has not resigned and its heartbeat has not timed out.
+  bool leader_alive() const { return !resigned && heartbeat_age_ms < kHeartbeatTimeoutMs; }
 };
 
-/// Looks at the epoch files on a thread of its own. The thread is never waited for.
+/// Polls the epoch files on a thread of its own. The thread is detached: if the file system hangs,
+/// the destructor does not wait for it. Any thread may call.
 class EpochWatch {
  public:
-  /// on_view is called on the thread after every look.
+  /// on_view is called on the watch's thread after every poll. It may be empty.
   EpochWatch(EpochFiles files, std::function<void(const EpochView&)> on_view);
-  ~EpochWatch();  // on_view is not called any more once this returns
+  ~EpochWatch();  // on_view has returned, and is not called again, once this returns
   EpochWatch(const EpochWatch&) = delete;
   EpochWatch& operator=(const EpochWatch&) = delete;
-  /// Looks every `ms` from now on, the first time at once; 0: only when asked.
-  void every(int64_t ms);
-  /// Looks once, soon; `done` is called on the thread, unless the file system hangs.
-  void look(std::function<void(const EpochView&)> done);
-  /// Also touches this epoch's file, every 500 ms.
+  /// Polls every `ms` from now on, the first time at once. 0: only on poll().
+  void poll_every(int64_t ms);
+  /// Polls once, soon; `done` is called on the watch's thread, unless the file system hangs.
+  void poll(std::function<void(const EpochView&)> done);
+  /// From now on, each poll also touches this epoch's file if 450 ms have passed, and reads the
+  /// votes against it. 0: no more.
   void lead(uint64_t number);
-  /// Also votes against this epoch, every 500 ms; 0: takes that back.
+  /// From now on, each poll also renews this node's vote against epoch `number`, as often. 0:
+  /// withdraws the vote at once.
   void vote(uint64_t number, const std::string& node);
 
  private:

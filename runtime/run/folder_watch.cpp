@@ -14,9 +14,9 @@ bool folder_is_gone(const RunFolder& run) {
   return access(run.instance().c_str(), F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
-std::string run_is_gone(const RunFolder& run) {
+std::string run_gone_message(const RunFolder& run) {
   return "the run folder " + run.path +
-         " is gone: it was deleted or moved while it was trained in, nothing can be saved";
+         " is gone: it was deleted or moved during training, so nothing can be saved";
 }
 
 struct FolderWatch::Shared {
@@ -35,7 +35,7 @@ struct FolderWatch::Shared {
       missing = folder_is_gone(run) ? missing + 1 : 0;
       lock.lock();
       if (missing < looks) continue;
-      // Called under the lock, so that it has ended when the destructor returns.
+      // Called under the lock, so that it has returned when the destructor returns.
       if (!stopping) gone();
       return;
     }

@@ -1,8 +1,8 @@
-// Notices that a run's folder is not there any more: deleted or moved while it is trained in.
+// Detects that a run folder was deleted or moved during training.
 //
-// Nothing can be recorded, saved or decided without it, so processes that find it gone end. A file
-// system that does not answer, or answers with an error, is another thing: it may come back, and
-// training goes on meanwhile. A thread of its own looks, which may hang with the file system.
+// Without it nothing can be recorded, saved or decided, so processes that find it gone end. A file
+// system that hangs or returns an error is a different case: it may recover, and training continues
+// meanwhile. The check runs on a thread of its own, which may hang with the file system.
 #pragma once
 
 #include <chrono>
@@ -14,18 +14,18 @@
 
 namespace simplescale {
 
-/// The file system says that there is no such run (control/instance is not there). Blocks on it.
+/// True if the file system says that control/instance does not exist. Blocks on the file system.
 bool folder_is_gone(const RunFolder& run);
-/// The same in words.
-std::string run_is_gone(const RunFolder& run);
+/// The message to the user.
+std::string run_gone_message(const RunFolder& run);
 
 class FolderWatch {
  public:
-  /// `gone` is called once, on the thread, when all of so many looks in a row have found no folder.
-  /// Only begun once the run has begun (epoch.hpp).
+  /// Calls `gone` once, on the watch's thread, after `looks` checks in a row, `every` apart, have
+  /// found no folder. The run must have begun (EpochFiles::begin()).
   FolderWatch(RunFolder run, std::function<void()> gone,
               std::chrono::milliseconds every = std::chrono::seconds(1), int looks = 4);
-  ~FolderWatch();  // waits for no file system
+  ~FolderWatch();  // does not wait for the file system
   FolderWatch(const FolderWatch&) = delete;
   FolderWatch& operator=(const FolderWatch&) = delete;
 

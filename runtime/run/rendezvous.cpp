@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <thread>
@@ -23,18 +22,18 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr const char* kHere = "here";  // the first stage
-constexpr int64_t kTellMs = 3'000, kLeaveMs = 5'000;
+constexpr const char* kFirstStage = "here";
+constexpr int64_t kReportMissingMs = 3'000, kLeaveTimeoutMs = 5'000;
 
-/// Exactly one of all who try gets true.
-Result<bool> make_alone(const std::string& folder) {
+/// Creates a folder. Exactly one of all tasks that try gets true.
+Result<bool> create_exclusively(const std::string& folder) {
   if (mkdir(folder.c_str(), 0700) == 0) return true;
   if (errno == EEXIST) return false;
-  return Status(Code::io, "cannot make " + folder + ": " + std::strerror(errno));
+  return system_error("cannot create", folder, errno);
 }
 
-bool until(int64_t patience_ms, int64_t poll_ms, const std::function<bool()>& done) {
-  const auto deadline = Clock::now() + milliseconds(patience_ms);
+bool poll_until(int64_t timeout_ms, int64_t poll_ms, const std::function<bool()>& done) {
+  const auto deadline = Clock::now() + milliseconds(timeout_ms);
   while (!done()) {
     if (Clock::now() >= deadline) return false;
     std::this_thread::sleep_for(milliseconds(poll_ms));
@@ -44,28 +43,28 @@ bool until(int64_t patience_ms, int64_t poll_ms, const std::function<bool()>& do
 
 }  // namespace
 
-Rendezvous::Rendezvous(std::string folder, int task, int tasks, int64_t patience_ms)
+Rendezvous::Rendezvous(std::string folder, int task, int tasks, int64_t timeout_ms)
     : folder_{std::move(folder)},
       task_(task),
       tasks_(tasks),
-      patience_ms_(patience_ms),
+      timeout_ms_(timeout_ms),
       poll_ms_(std::clamp<int64_t>(2 * int64_t{tasks}, 20, 2'000)) {}
 
-Result<Rendezvous> Rendezvous::come(const std::string& folder, int task, int tasks,
-                                    int64_t patience_ms) {
-  Rendezvous rendezvous(folder, task, tasks, patience_ms);
+Result<Rendezvous> Rendezvous::join(const std::string& folder, int task, int tasks,
+                                    int64_t timeout_ms) {
+  Rendezvous rendezvous(folder, task, tasks, timeout_ms);
   std::error_code error;
   fs::create_directories(fs::path(folder).parent_path(), error);
-  if (error) return Status(Code::io, "cannot make " + folder + ": " + error.message());
-  SS_ASSIGN(const bool first, make_alone(folder));
+  if (error) return Status(Code::io, "cannot create " + folder + ": " + error.message());
+  SS_ASSIGN(const bool first, create_exclusively(folder));
   const RunFolder& run = rendezvous.folder_;
   if (first) {
     fs::create_directories(run.control(), error);
-    if (error) return Status(Code::io, "cannot make " + run.control() + ": " + error.message());
+    if (error) return Status(Code::io, "cannot create " + run.control() + ": " + error.message());
     SS_RETURN_IF_ERROR(make_run_key(run));
-  } else if (!until(patience_ms, rendezvous.poll_ms_,
-                    [&] { return fs::exists(run.key(), error); })) {
-    return Status(Code::deadline, "whoever made " + folder + " has made no key in it");
+  } else if (!poll_until(timeout_ms, rendezvous.poll_ms_,
+                         [&] { return fs::exists(run.key(), error); })) {
+    return Status(Code::deadline, "the task that created " + folder + " has written no key to it");
   }
   return rendezvous;
 }
@@ -74,14 +73,15 @@ std::string Rendezvous::path(const std::string& stage, int task) const {
   return folder_.path + "/" + stage + "/" + std::to_string(task);
 }
 
-Status Rendezvous::tell(const std::string& stage, const nlohmann::json& document) const {
+Status Rendezvous::publish(const std::string& stage, const nlohmann::json& document) const {
   std::error_code error;
   fs::create_directories(folder_.path + "/" + stage, error);
-  if (error) return Status(Code::io, folder_.path + "/" + stage + ": " + error.message());
+  if (error)
+    return Status(Code::io, "cannot create " + folder_.path + "/" + stage + ": " + error.message());
   return write_file_atomic(path(stage, task_), json_text(document));
 }
 
-std::set<int> Rendezvous::tasks_at(const std::string& stage) const {
+std::set<int> Rendezvous::tasks_in(const std::string& stage) const {
   std::set<int> tasks;
   std::error_code error;
   for (fs::directory_iterator entry(folder_.path + "/" + stage, error), end; !error && entry != end;
@@ -98,45 +98,46 @@ std::set<int> Rendezvous::tasks_at(const std::string& stage) const {
 std::set<int> Rendezvous::wait(const std::string& stage,
                                const std::function<void(const std::set<int>&)>& missing) const {
   std::set<int> all;
-  for (int task = 0; stage == kHere && task < tasks_; ++task) all.insert(task);
+  for (int task = 0; stage == kFirstStage && task < tasks_; ++task) all.insert(task);
   const auto begin = Clock::now();
-  bool told = !missing;
+  bool reported = !missing;
   std::set<int> there;
-  until(patience_ms_, poll_ms_, [&] {
-    if (stage != kHere) all = tasks_at(kHere);
-    there = tasks_at(stage);
+  poll_until(timeout_ms_, poll_ms_, [&] {
+    if (stage != kFirstStage) all = tasks_in(kFirstStage);
+    there = tasks_in(stage);
     if (std::ranges::includes(there, all)) return true;
-    if (!told && Clock::now() - begin > milliseconds(kTellMs)) {
+    if (!reported && Clock::now() - begin > milliseconds(kReportMissingMs)) {
       std::set<int> late;
       std::ranges::set_difference(all, there, std::inserter(late, late.end()));
       missing(late);
-      told = true;
+      reported = true;
     }
     return false;
   });
   return there;
 }
 
-nlohmann::json Rendezvous::told(const std::string& stage, int task) const {
+nlohmann::json Rendezvous::read(const std::string& stage, int task) const {
   const auto text = read_text(path(stage, task));
   const auto document = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
   return document.is_discarded() ? nlohmann::json() : document;
 }
 
-bool Rendezvous::concludes() const {
-  const auto alone = make_alone(folder_.path + "/claimed");
+bool Rendezvous::claim_conclusion() const {
+  const auto alone = create_exclusively(folder_.path + "/claimed");
   return alone.ok() && *alone;
 }
 
-Status Rendezvous::conclude(const nlohmann::json& document) const {
+Status Rendezvous::publish_conclusion(const nlohmann::json& document) const {
   return write_file_atomic(folder_.path + "/conclusion", json_text(document));
 }
 
-Result<nlohmann::json> Rendezvous::conclusion() const {
+Result<nlohmann::json> Rendezvous::wait_conclusion() const {
   const std::string file = folder_.path + "/conclusion";
   std::error_code error;
-  if (!until(patience_ms_, poll_ms_, [&] { return fs::exists(file, error); }))
-    return Status(Code::deadline, "the task that was to sum up has not done so");
+  if (!poll_until(timeout_ms_, poll_ms_, [&] { return fs::exists(file, error); }))
+    return Status(Code::deadline, "the task that claimed the conclusion in " + folder_.path +
+                                      " has not written it");
   SS_ASSIGN(const std::string text, read_text(file));
   auto document = nlohmann::json::parse(text, nullptr, false);
   if (!document.is_object()) return Status(Code::bad_data, file + " is damaged");
@@ -145,10 +146,10 @@ Result<nlohmann::json> Rendezvous::conclusion() const {
 
 void Rendezvous::leave(bool concluded, const std::set<int>& others) const {
   std::error_code error;
-  fs::remove(path(kHere, task_), error);
+  fs::remove(path(kFirstStage, task_), error);
   if (!concluded) return;
-  until(kLeaveMs, poll_ms_, [&] {
-    const std::set<int> here = tasks_at(kHere);
+  poll_until(kLeaveTimeoutMs, poll_ms_, [&] {
+    const std::set<int> here = tasks_in(kFirstStage);
     return std::ranges::none_of(others, [&](int task) { return here.contains(task); });
   });
   fs::remove_all(folder_.path, error);

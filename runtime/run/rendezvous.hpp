@@ -1,13 +1,14 @@
-// Tasks that were started together on several hosts find each other through a folder that all of
-// them see, and tell each other how far they are, stage by stage. No task is needed by the others:
-// whoever does not come, or does not get to a stage, is missed at a deadline.
+// Rendezvous of tasks that were started together on several hosts: they meet in a folder on a
+// shared file system, and each publishes a JSON document per stage. No task depends on another: a
+// task that never joins, or never reaches a stage, is left out after a timeout.
 //
-//   FOLDER/control/key        of this rendezvous; who reads it may connect to the others (run_key.hpp)
-//   FOLDER/STAGE/TASK         what a task told at a stage, in JSON
-//   FOLDER/claimed            made by the one task that concludes
-//   FOLDER/conclusion         what it said
+//   FOLDER/control/key    the key with which the tasks connect to each other (run_key.hpp)
+//   FOLDER/STAGE/TASK     the document of a task at a stage; the first stage is "here"
+//   FOLDER/claimed        created by the one task that writes the conclusion
+//   FOLDER/conclusion     the conclusion
 //
-// Blocking, one thread. A shared file system tells no changes, so waits poll: rarely if many do.
+// Blocks; one thread. A shared file system reports no changes, so waits poll, every
+// 2 ms times the number of tasks, but at least 20 ms and at most 2 s.
 #pragma once
 
 #include <cstdint>
@@ -23,40 +24,41 @@ namespace simplescale {
 
 class Rendezvous {
  public:
-  /// Makes the folder with a fresh key in it, or waits for whoever does. folder: one that no other
-  /// start uses. patience_ms: of each wait. io: cannot be written; deadline: no key was made.
-  static Result<Rendezvous> come(const std::string& folder, int task, int tasks,
-                                 int64_t patience_ms);
+  /// Creates the folder with a new key in it, or waits until the task that created it has written
+  /// the key. folder: not used by any other start. timeout_ms: of each wait. io; deadline: no key.
+  static Result<Rendezvous> join(const std::string& folder, int task, int tasks,
+                                 int64_t timeout_ms);
 
-  /// Where the key lies.
+  /// The folder, which holds the key where a run folder does.
   const RunFolder& folder() const { return folder_; }
 
-  Status tell(const std::string& stage, const nlohmann::json& document) const;
-  /// Waits until all who have come, which at the first stage is everybody, have told this one.
-  /// Those who have, at the latest when patience is over. missing: told once, early in a long wait,
-  /// who is waited for.
+  /// Writes this task's document of a stage. io.
+  Status publish(const std::string& stage, const nlohmann::json& document) const;
+  /// Waits until every task has published its document of `stage`, or until the timeout. At stages
+  /// after the first, waits only for tasks that have published at the first. Returns the tasks that
+  /// have published. missing: called once, after 3 s, with the tasks that have not.
   std::set<int> wait(const std::string& stage,
                      const std::function<void(const std::set<int>&)>& missing = {}) const;
-  /// What a task told; null if it did not, or nonsense.
-  nlohmann::json told(const std::string& stage, int task) const;
+  /// The document of a task at a stage; null if there is none, or if it is damaged.
+  nlohmann::json read(const std::string& stage, int task) const;
 
-  /// Whether it is this task that concludes; true for one.
-  bool concludes() const;
-  Status conclude(const nlohmann::json& document) const;
-  /// deadline: nobody has concluded.
-  Result<nlohmann::json> conclusion() const;
-  /// By everybody at the end; who has concluded waits a moment for those of `others` that are still
-  /// to read what it said, and removes the folder.
+  /// Claims the conclusion: true for the first task that calls this, false for all others.
+  bool claim_conclusion() const;
+  Status publish_conclusion(const nlohmann::json& document) const;
+  /// Waits for the conclusion. deadline: no task has published one; bad_data: it is damaged.
+  Result<nlohmann::json> wait_conclusion() const;
+  /// Called by every task at the end. The task that has written the conclusion (concluded) waits up
+  /// to 5 s for the tasks `others` to leave, too, so that they can read it, and removes the folder.
   void leave(bool concluded, const std::set<int>& others) const;
 
  private:
-  Rendezvous(std::string folder, int task, int tasks, int64_t patience_ms);
+  Rendezvous(std::string folder, int task, int tasks, int64_t timeout_ms);
   std::string path(const std::string& stage, int task) const;
-  std::set<int> tasks_at(const std::string& stage) const;
+  std::set<int> tasks_in(const std::string& stage) const;
 
   RunFolder folder_;
   int task_, tasks_;
-  int64_t patience_ms_, poll_ms_;
+  int64_t timeout_ms_, poll_ms_;
 };
 
 }  // namespace simplescale

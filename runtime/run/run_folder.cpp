@@ -35,7 +35,7 @@ Result<RunLock> RunLock::take(const RunFolder& folder) {
 bool RunLock::held(const RunFolder& folder) {
   RunLock probe;
   probe.fd_ = open((folder.control() + "/lock").c_str(), O_RDONLY | O_CLOEXEC);
-  if (probe.fd_ < 0) return errno != ENOENT && errno != ENOTDIR;  // it may be
+  if (probe.fd_ < 0) return errno != ENOENT && errno != ENOTDIR;  // it may be held
   return flock(probe.fd_, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 

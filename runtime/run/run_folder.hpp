@@ -1,9 +1,10 @@
-// Names within a run's folder, and the lock that keeps a second `train` out of it.
+// The names of the files in a run folder (docs/operations.md), and the lock that keeps a second
+// `train` out of it.
 #pragma once
 
 #include <string>
 
-#include "runtime/base/files.hpp"  // how most of these files are read and replaced
+#include "runtime/base/files.hpp"  // reads and replaces most of these files
 #include "runtime/base/status.hpp"
 
 namespace simplescale {
@@ -15,35 +16,35 @@ struct RunFolder {
   std::string events() const { return path + "/events.jsonl"; }
   std::string ledger() const { return path + "/ledger.jsonl"; }
   std::string logs() const { return path + "/logs"; }
-  /// Traces of steps and recoveries (runtime/exports/trace_parts.hpp).
+  /// Folder of traces of steps and recoveries (runtime/exports/trace_parts.hpp).
   std::string traces() const { return path + "/traces"; }
   std::string control() const { return path + "/control"; }
   std::string status() const { return control() + "/status.json"; }
   std::string generation() const { return control() + "/generation"; }
-  /// Which start of the run is the current one (epoch.hpp).
+  /// Names the current start of the run (epoch.hpp).
   std::string instance() const { return control() + "/instance"; }
-  /// run_key.hpp.
+  /// The secret that the run's processes share (run_key.hpp).
   std::string key() const { return control() + "/key"; }
-  /// For clients: {"epoch","address","instance"} of the supervisor.
+  /// Where clients find the supervisor: {"epoch","address","instance"}.
   std::string supervisor() const { return control() + "/supervisor.json"; }
-  /// Where the supervisor serves HTTP: {"url","host","epoch"}; missing without.
+  /// Where the supervisor serves HTTP: {"url","host","epoch"}; missing if it does not.
   std::string http() const { return control() + "/http.json"; }
-  /// The supervisor's state, for one that comes after it without having been its standby.
+  /// The supervisor's state, for a successor that was not its standby.
   std::string state(const std::string& instance) const { return control() + "/state-" + instance; }
-  /// How the newest start of the run ended: {"instance","exit","reason"}; missing until it has.
+  /// How the newest start of the run ended: {"instance","exit","reason"}; missing while it runs.
   std::string end() const { return control() + "/end.json"; }
 };
 
-/// Holds <run>/control/lock while it lives.
+/// Locks <run>/control/lock until destroyed; the kernel releases it if the process dies.
 class RunLock {
  public:
   RunLock() = default;
   RunLock(RunLock&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
   RunLock& operator=(RunLock&& other) noexcept;
   ~RunLock();
-  /// unavailable: another process trains in this folder.
+  /// bad_config: another process trains in this folder, or the lock file cannot be written.
   static Result<RunLock> take(const RunFolder& folder);
-  /// Whether some process holds it. Writes nothing.
+  /// True if a process holds the lock, or if that cannot be found out. Writes nothing.
   static bool held(const RunFolder& folder);
 
  private:

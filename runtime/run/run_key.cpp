@@ -12,35 +12,27 @@
 
 namespace simplescale {
 
-namespace {
-
-Status failed(const std::string& path, int error) {
-  return {Code::io, path + ": " + std::strerror(error)};
-}
-
-}  // namespace
-
 Status make_run_key(const RunFolder& run) {
   char key[kRunKeyBytes];
   if (getrandom(key, sizeof key, 0) != static_cast<ssize_t>(sizeof key))
-    return failed("getrandom", errno);
+    return system_error("cannot make", run.key(), errno);
   const std::string temporary = run.key() + ".part";
   unlink(temporary.c_str());
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) return failed(temporary, errno);
+  if (fd < 0) return system_error("cannot write", temporary, errno);
   const ssize_t written = write(fd, key, sizeof key);
   const int error = errno;
   close(fd);
   if (written != static_cast<ssize_t>(sizeof key))
-    return failed(temporary, written < 0 ? error : ENOSPC);
+    return system_error("cannot write", temporary, written < 0 ? error : ENOSPC);
   return publish_file(temporary, run.key());
 }
 
 Result<std::string> read_run_key(const RunFolder& run) {
   const int fd = open(run.key().c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0)
-    return Status(Code::io, "the run's key " + run.key() + ": " + std::strerror(errno) +
-                                (errno == EACCES ? "; only who started the run may connect" : ""));
+    return Status(Code::io, "cannot read the run's key " + run.key() + ": " + std::strerror(errno) +
+                                (errno == EACCES ? "; only its owner may connect to the run" : ""));
   std::string key(kRunKeyBytes + 1, '\0');
   struct stat file {};
   const bool seen = fstat(fd, &file) == 0;
@@ -49,7 +41,8 @@ Result<std::string> read_run_key(const RunFolder& run) {
   if (got != static_cast<ssize_t>(kRunKeyBytes))
     return Status(Code::bad_data, run.key() + " is not a run's key: start `train` again");
   if (seen && (file.st_mode & 077) != 0)
-    log::warn("{} can be read by others: whoever can may command this run", run.key());
+    log::warn("{} is readable by other users, who can therefore control this run: chmod 600 it",
+              run.key());
   key.resize(kRunKeyBytes);
   return key;
 }

@@ -1,9 +1,9 @@
-// Collectives over flat buffers, as the model sees them; the implementations live in transport/.
+// Collectives over flat buffers: the interface that the model uses. transport/ implements it.
 //
-// All ranks of a communicator call the same operations in the same order. An operation starts when
-// called and is finished by wait(); buffers belong to the operation in between. Operations of one
-// communicator complete in any order. One thread (the compute thread) starts and waits; abort() may
-// come from any thread.
+// All ranks of a communicator call the same operations in the same order. A call starts an
+// operation, and wait() finishes it; in between its buffers belong to the operation. Operations may
+// complete in any order. One thread per rank (the compute thread) starts and waits; any thread may
+// call abort().
 #pragma once
 
 #include <cstddef>
@@ -19,12 +19,12 @@
 
 namespace simplescale {
 
-/// One started operation. Destroying it without wait() waits for it.
+/// A started operation. The destructor waits for it if wait() was not called.
 class Work {
  public:
   virtual ~Work() = default;
-  /// Ends with ok, Code::aborted, Code::deadline (a rank did not come; says which) or
-  /// Code::unavailable (a rank is gone).
+  /// Blocks until the operation is complete. aborted; deadline: a rank has not joined in, and
+  /// which; unavailable: a rank is gone.
   virtual Status wait() = 0;
 };
 using WorkPtr = std::unique_ptr<Work>;
@@ -35,51 +35,52 @@ class Collective {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// Memory that peers on this host read directly. Sources of the operations below that lie
-  /// elsewhere are copied first. Valid as long as the communicator. 64-byte aligned, zeroed.
+  /// Memory that peers on this host read directly; sources of operations that lie elsewhere are
+  /// copied first. Zeroed, 64-byte aligned, valid as long as the communicator.
   virtual Result<void*> allocate(size_t bytes) = 0;
 
-  /// full: size() * count elements; rank r's `shard` (count elements) lands at full + r * count. In
-  /// place if shard == full + rank() * count.
+  /// full: size() * count elements; `shard` (count elements) of rank r is copied to full + r *
+  /// count. In place if shard == full + rank() * count.
   virtual WorkPtr all_gather(const void* shard, void* full, size_t count, DType dtype) = 0;
 
-  /// full: size() * count elements on every rank; shard (count): the sum over ranks of part rank(),
-  /// a tree with rank = leaf, summed in fp32, rounded once.
+  /// full: size() * count elements on every rank; shard (count elements) becomes the sum over ranks
+  /// of part rank() of full. Summed in fp32 as a tree with leaf = rank (tree_sum.hpp), rounded
+  /// once.
   virtual WorkPtr reduce_scatter(const void* full, void* shard, size_t count, DType dtype) = 0;
 
-  /// data (count) becomes the sum over ranks, tree with rank = leaf, fp32, rounded once.
+  /// data (count elements) becomes the sum over ranks, with the same tree and rounding.
   virtual WorkPtr all_reduce(void* data, size_t count, DType dtype) = 0;
 
   virtual WorkPtr broadcast(void* data, size_t count, DType dtype, int root) = 0;
   virtual WorkPtr barrier() = 0;
 
-  /// all_gather of small records: `bytes` of every rank, in rank order. For votes, norms and
-  /// losses.
+  /// all_gather of small records (votes, norms, losses): all receives `bytes` of each rank, in rank
+  /// order.
   virtual WorkPtr all_gather_bytes(const void* mine, void* all, size_t bytes) = 0;
 
-  /// The layout-independent reduce-scatter: full is leaf `leaf_of_rank[rank()]` of the step's tree;
-  /// when it is done, this rank's part (count elements) of all ranks' leaves has been added to
-  /// `slice` in leaf order. leaf_of_rank: size() consecutive leaves that follow what slice holds.
-  /// All are added together (one PartialSum::add): slice has buffers for what is left after that,
-  /// not for every prefix.
+  /// The layout-independent reduce-scatter. full (size() * count elements) is leaf
+  /// `leaf_of_rank[rank()]` of the step's tree. Adds part rank() (count elements) of all ranks'
+  /// leaves to `slice`, in leaf order and as one PartialSum::add(), so slice needs buffers only for
+  /// the nodes that remain after that. leaf_of_rank: size() consecutive leaves that follow those in
+  /// slice.
   virtual WorkPtr reduce_scatter_leaves(const void* full, size_t count, DType dtype,
                                         std::span<const TreeNode> leaf_of_rank,
                                         PartialSum& slice) = 0;
 
-  /// The layout-independent all-reduce: `mine` holds the nodes `nodes_of_rank[rank()]`; total
-  /// (mine.count() fp32 elements) becomes the collapsed sum over all ranks' nodes. The same bits on
+  /// The layout-independent all-reduce. `mine` holds the nodes `nodes_of_rank[rank()]`; total
+  /// (mine.count() fp32 elements) becomes tree_total() of all ranks' nodes, with the same bits on
   /// every rank.
   virtual WorkPtr all_reduce_partials(const PartialSum& mine,
                                       std::span<const std::vector<TreeNode>> nodes_of_rank,
                                       float* total) = 0;
 
-  /// Device memory: operations started from now on begin once what `stream` (a cudaStream_t of the
-  /// same device) has been given by their start is done, so that nobody has to wait for it before.
-  /// Host memory: nothing.
+  /// Device memory: an operation started from now on begins after all work that `stream` (a
+  /// cudaStream_t of the same device) has been given before, so that the caller need not
+  /// synchronize with the stream. Host memory: no effect.
   virtual void follow(void* /*stream*/) {}
 
-  /// Every operation, started or future, ends with Code::aborted and this reason, on this rank, at
-  /// once. Any thread.
+  /// Ends every started and every future operation of this rank with Code::aborted and this reason,
+  /// at once. Any thread.
   virtual void abort(const std::string& reason) = 0;
 };
 

@@ -1,6 +1,5 @@
-// How our kernels are started, in one place: the tests run the same kernels on a CPU by putting
-// loops here instead (tests/gpu/emulation.hpp, which is included before and defines the same
-// names).
+// Launches our CUDA kernels. Tests run the same kernels on a CPU: they include
+// tests/gpu/emulation.hpp before, which defines the same names with loops.
 #pragma once
 
 #ifdef __CUDACC__
@@ -12,14 +11,14 @@ namespace simplescale {
 struct GpuGrid {
   cudaStream_t stream;
   dim3 blocks, threads;
-  size_t shared = 0;  // bytes of dynamic_shared() a block
+  size_t shared = 0;  // bytes of dynamic_shared() per block
 };
 
-/// kernel<<<...>>>(arguments...); returns what the launch said.
+/// kernel<<<...>>>(arguments...); returns the error of the launch.
 template <class... Parameter, class... Argument>
 cudaError_t gpu_launch(const GpuGrid& grid, void (*kernel)(Parameter...),
                        const Argument&... arguments) {
-  if (grid.shared > (size_t{40} << 10)) {  // with a static part, more than a kernel gets unasked
+  if (grid.shared > (size_t{40} << 10)) {  // with static memory, above the default limit
     const cudaError_t allowed = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(grid.shared));
     if (allowed != cudaSuccess) return allowed;
@@ -28,7 +27,7 @@ cudaError_t gpu_launch(const GpuGrid& grid, void (*kernel)(Parameter...),
   return cudaGetLastError();
 }
 
-/// The block's shared memory whose size the launch gave.
+/// The block's shared memory, of the size given at the launch.
 __device__ inline float* dynamic_shared() {
   extern __shared__ float simplescale_shared[];
   return simplescale_shared;

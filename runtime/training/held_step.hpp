@@ -1,12 +1,13 @@
-// A copy of a shard's training state, by what tells it from all others.
+// Identifies a copy of a shard's training state.
 #pragma once
 
 #include <cstdint>
 
 namespace simplescale {
 
-/// The state of a step. generation: in which it was made, or last begun from: a step that is undone
-/// is made again, in a later generation and perhaps with other bits.
+/// A copy of the state after `step`. generation: the one that computed the step, or the last one
+/// that began with it. It tells copies of the same step apart: a step that was undone is computed
+/// again in a later generation, perhaps with other bits.
 struct HeldStep {
   uint64_t step = 0;
   uint64_t generation = 0;

@@ -1,5 +1,5 @@
-// What a group keeps of the gathered parameters between uses, and which part of a step's batch it
-// trains. Groups always replicate. Pure functions; no thread of their own.
+// How parameters are sharded inside a group, and which part of a step's batch each trainer
+// computes. Groups replicate each other. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -7,27 +7,35 @@
 namespace simplescale {
 
 enum class Sharding : unsigned char {
-  full_shard,     // a unit is gathered for forward and again for backward
-  shard_grad_op,  // gathered once a step and kept; gradients and optimizer state are sharded
-  no_shard,       // a group is one trainer: nothing is gathered
+  full_shard,     // a unit is gathered for forward, freed, and gathered again for backward
+  shard_grad_op,  // a unit is gathered once per step; gradients and optimizer state are sharded
+  no_shard,       // a group is one trainer; nothing is gathered
 };
 
-/// A step has K rows of S leaves (S: shards of a group); K and S are fixed for a run, the number of
-/// groups is not. Leaf of (row, shard) is row * S + shard.
+/// Rows [first, first + count) of a step's batch. A step has K rows; a row has S micro-batches, one
+/// for each shard of a group. K and S are fixed for a run, the number of groups is not.
 struct RowRange {
   uint64_t first = 0, count = 0;
   bool operator==(const RowRange&) const = default;
 };
 
-/// The rows that `group` of `groups` trains: their numbers differ by at most one among groups, and
-/// together the groups train each row once. rows < 2^32, groups < 2^32.
+/// The rows that `group` of `groups` computes. Together the groups compute each row once; their row
+/// counts differ by at most one. rows < 2^32, groups < 2^32.
 constexpr RowRange rows_of_group(uint64_t rows, uint64_t groups, uint64_t group) {
   const uint64_t first = rows * group / groups, end = rows * (group + 1) / groups;
   return {first, end - first};
 }
 
-/// The largest count of any group.
-constexpr uint64_t most_rows(uint64_t rows, uint64_t groups) {
+/// Index, in its step, of the k-th micro-batch that the trainer of `shard` computes, k in [0,
+/// rows.count); rows: those of its group. The index chooses the samples (sample_order.hpp) and is
+/// the micro-batch's leaf in the step's tree of sums (tree_sum.hpp). Dataloader, engine and ledger
+/// must agree on it exactly, so they all call this function.
+constexpr uint64_t leaf_of(const RowRange& rows, uint64_t k, uint64_t shards, uint64_t shard) {
+  return (rows.first + k) * shards + shard;
+}
+
+/// The largest number of rows of any group.
+constexpr uint64_t max_rows(uint64_t rows, uint64_t groups) {
   return (rows + groups - 1) / groups;
 }
 

@@ -1,7 +1,7 @@
-// The 128-bit hash of a shard's training state: what replicas compare every step and what goes
-// along with every stored or transferred copy. One definition, so that hashes made in different
-// places can be compared. Pure functions; they run on the caller's thread, and on those that
-// `parallel` lends.
+// The 128-bit hash of a shard's training state. Replicas compare it after every step, and it goes
+// with every stored or transferred copy. One definition, so that hashes computed in different
+// places can be compared. Pure functions; they run on the caller's thread and on the threads of
+// `parallel`.
 #pragma once
 
 #include <functional>
@@ -14,10 +14,10 @@
 
 namespace simplescale {
 
-/// Elements of a hashed block: 256 KiB, which stays in a core's cache.
+/// Elements of a hashed block: 256 KiB, which fit into a core's cache.
 constexpr size_t kStateHashBlock = size_t{1} << 16;
 
-/// Appends the hash128 of each block of kStateHashBlock elements; the last may be shorter.
+/// Appends the hash128 of each block of kStateHashBlock elements; the last block may be shorter.
 void hash_blocks(std::span<const float> values, std::vector<Hash128>& blocks);
 
 /// Calls body(task) once for each task in [0, tasks), in any order and on any thread; returns when
@@ -27,10 +27,10 @@ using Parallel = std::function<void(size_t tasks, const std::function<void(size_
 /// hash128 over the hashes of the blocks of params, exp_avg and exp_avg_sq, in this order.
 Hash128 state_hash(const TrainState::Side& side, const Parallel& parallel = {});
 
-/// STATE-2: a side that is pinned, or that nobody writes, is what was committed. mismatch: it is not. A
-/// side whose hash is not known passes.
+/// STATE-2: compares a side with its hash at commit; a side without a hash passes. mismatch: they
+/// differ. The side must be pinned, or no writer attached.
 Status check_side(TrainState& state, int side, const Parallel& parallel = {});
-/// The same for a copy of the state of `step` that lies elsewhere; `hash` came with it.
+/// The same for a copy outside a TrainState, which came with `hash`. step: for the message.
 Status check_copy(const TrainState::Side& copy, uint64_t step, const Hash128& hash,
                   const Parallel& parallel = {});
 

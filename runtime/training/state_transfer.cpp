@@ -14,9 +14,9 @@ namespace {
 constexpr size_t kChunk = size_t{1} << 20;  // elements of one broadcast, 4 MiB
 static_assert(kChunk % kStateHashBlock == 0);
 
-/// Opens a transfer; broadcast as the bits of floats.
+/// First record of a transfer, broadcast as the bits of floats.
 struct Opening {
-  uint64_t step = 0, total = 0;  // total 0: the sender does not have the state
+  uint64_t step = 0, total = 0;  // total: parameters; 0: the sender does not hold the state
 };
 
 template <class T>
@@ -29,8 +29,8 @@ Status broadcast_record(Collective& c, T& record) {
   return {};
 }
 
-/// The same calls on every rank: broadcasts the side, one chunk ahead of the hashing. Returns the
-/// state_hash() of what this rank has sent or received.
+/// Broadcasts a side from rank 0, one chunk ahead of the hashing; every rank makes the same calls.
+/// Returns the state_hash() of what this rank has sent or received.
 Result<Hash128> broadcast_side(Collective& c, const TrainState::Side& side) {
   std::vector<std::span<float>> chunks;
   for (const std::span<float> part : {side.params, side.exp_avg, side.exp_avg_sq})
@@ -51,8 +51,8 @@ Result<Hash128> broadcast_side(Collective& c, const TrainState::Side& side) {
   return hash128(blocks.data(), blocks.size() * sizeof(Hash128));
 }
 
-/// All ranks hear whether all are content: rank 0's is the verdict on itself. The first rank that
-/// is not, or 0.
+/// Tells all ranks whether each receiver has failed. Returns the first receiver that has, or 0. The
+/// sender's own value is not looked at.
 Result<int> first_failed(Collective& c, bool failed) {
   const auto mine = static_cast<char>(failed);
   std::vector<char> all(static_cast<size_t>(c.size()));
@@ -65,7 +65,8 @@ std::string state_of(uint64_t step) {
 }
 
 Status damaged(uint64_t step, int rank) {
-  return {Code::bad_data, state_of(step) + " did not arrive whole at rank " + std::to_string(rank)};
+  return {Code::bad_data,
+          state_of(step) + " was not received completely by rank " + std::to_string(rank)};
 }
 
 }  // namespace
@@ -105,7 +106,7 @@ Result<Hash128> receive_state(Collective& c, TrainState& mine, uint64_t step,
   SS_ASSERT(c.rank() > 0);
   Opening opening;
   SS_RETURN_IF_ERROR(broadcast_record(c, opening));
-  // The side is fetched before anything comes, so that nobody sends to a rank that has no room.
+  // Get the side before the data comes, so that the sender does not send to a rank without room.
   Status status;
   if (opening.total == 0)
     status = {Code::not_found, from + " does not hold the " + state_of(step)};
@@ -132,8 +133,8 @@ Result<Hash128> receive_state(Collective& c, TrainState& mine, uint64_t step,
   SS_ASSIGN(failed, first_failed(c, here != there));
   if (here != there)
     return Status(Code::bad_data, state_of(step) + " from " + from +
-                                      " did not arrive whole: sent " + there.hex() + ", received " +
-                                      here.hex());
+                                      " was damaged in transfer: sent " + there.hex() +
+                                      ", received " + here.hex());
   if (failed) return damaged(step, failed);
   return here;
 }

@@ -13,16 +13,16 @@ namespace simplescale {
 namespace {
 
 constexpr size_t kHeaderBytes = 4096;
-constexpr uint64_t kNoStep = UINT64_MAX;  // in StateHeader::step: the side is empty or half written
+constexpr uint64_t kNoStep = UINT64_MAX;  // the step of a side that is empty or being written
 static_assert(sizeof(StateHeader) <= kHeaderBytes);
 static_assert(std::atomic<uint32_t>::is_always_lock_free &&
               std::atomic<uint64_t>::is_always_lock_free);
 
-// Reader and writer agree as in Dekker's algorithm, with sequentially consistent atomics: a reader
-// pins and then looks whether the side still holds its step; the writer forgets the step and then
-// looks for pins. One of them sees the other.
+// Readers and writer synchronize as in Dekker's algorithm, with sequentially consistent atomics: a
+// reader pins a side and then checks that it still holds the step; the writer forgets the step and
+// then checks for pins. At least one of them sees the other.
 
-/// Sleeps while *word == value, at most timeout. Shared between processes, hence not FUTEX_PRIVATE.
+/// Sleeps while word == value, at most `timeout`. Not FUTEX_PRIVATE: processes share the word.
 void futex_wait(std::atomic<uint32_t>& word, uint32_t value, std::chrono::nanoseconds timeout) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
   timespec relative{seconds.count(), (timeout - seconds).count()};
@@ -88,7 +88,7 @@ std::optional<uint64_t> TrainState::step_if_any() const {
 }
 
 uint64_t TrainState::committed_step() const {
-  while (true) {  // a commit in between has forgotten the step of the side that was committed
+  while (true) {  // try again if a commit in between has changed the committed side
     const uint32_t committed = header()->committed;
     if (committed != 1 && committed != 2) return kNoStep;
     const uint64_t step = header()->step[committed - 1];
@@ -110,7 +110,7 @@ Status TrainState::rewind(uint64_t step) {
           "training state " + name() + " does not hold step " + std::to_string(step)};
 }
 
-Status TrainState::adopt(uint64_t step) {
+Status TrainState::begin_generation(uint64_t step) {
   SS_RETURN_IF_ERROR(rewind(step));
   const uint32_t side = header()->committed - 1, other = 1 - side;
   header()->generation[side] = generation_;
@@ -134,7 +134,7 @@ Status TrainState::wait_unpinned(uint32_t side, int timeout_ms) {
     const auto left = end - std::chrono::steady_clock::now();
     if (left <= left.zero())
       return {Code::deadline, "training state " + name() + ": " + std::to_string(pins) +
-                                  " readers kept the side to be written for " +
+                                  " readers have pinned the side to be written for " +
                                   std::to_string(timeout_ms) + " ms"};
     futex_wait(header()->pins[side], pins, left);
   }
@@ -148,7 +148,7 @@ Status TrainState::wait_unpinned(int timeout_ms) {
 
 Result<TrainState::Side> TrainState::begin_write(int timeout_ms) {
   const uint32_t other = header()->committed == 1 ? 1 : 0;
-  // Twice: who is to copy the side for its pinner finds it by its step.
+  // Wait before forgetting the step, too: a process that copies a pinned side finds it by its step.
   SS_RETURN_IF_ERROR(wait_unpinned(other, timeout_ms));
   header()->step[other] = kNoStep;
   SS_RETURN_IF_ERROR(wait_unpinned(other, timeout_ms));
@@ -222,7 +222,7 @@ uint64_t TrainState::step_of(int side) const {
 }
 
 std::optional<HeldStep> TrainState::held(int side) const {
-  while (true) {  // a commit in between belongs to another step
+  while (true) {  // try again if a commit in between has changed the step
     const HeldStep copy{step_of(side), header()->generation[side]};
     if (copy.step != step_of(side)) continue;
     return copy.step == kNoStep ? std::nullopt : std::optional(copy);
@@ -234,7 +234,7 @@ void TrainState::unpin(int side) {
   std::atomic<uint32_t>& pins = header()->pins[side];
   uint32_t value = pins;
   do {
-    if (value == 0) return;  // clear_pins() was here
+    if (value == 0) return;  // clear_pins() has removed this pin
   } while (!pins.compare_exchange_weak(value, value - 1));
   if (value == 1) futex_wake(pins);
 }

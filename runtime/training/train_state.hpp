@@ -1,15 +1,19 @@
-// One shard's training state in node-owned shared memory, twice. The optimizer reads the committed
-// side, writes the other, and commit() flips: a snapshot of every step without a copy, which
-// survives the death of the trainer.
+// One shard's training state, twice ("sides"), in shared memory that the node owns. The optimizer
+// reads the committed side and writes the other one, then commit() flips them. So every step leaves
+// a snapshot without a copy, which survives the death of the trainer.
 //
-//   STATE-1 The committed side is never written. A writer that dies leaves it whole.
-//   STATE-2 With a side goes the hash of what was committed (state_hash.hpp): whoever uses a copy checks
-//      it. And the generation in which it was made: a copy of a step that was undone and made again
-//      is not taken for the new one.
+//   STATE-1  The committed side is never written. A writer that dies leaves it intact.
+//   STATE-2  Each side carries the hash of what was committed (state_hash.hpp), which every user of
+//            a copy checks, and its generation, so that a copy of a step that was undone and
+//            computed again is not mistaken for the new one.
 //
-// Segment: StateHeader (4096 bytes), then side 0, then side 1; a side is params, exp_avg,
-// exp_avg_sq, each total floats. Threads: one writer (the trainer's compute thread) or the node
-// while no trainer is attached; readers pin a side.
+// Segment:
+//   StateHeader   4096 bytes
+//   side 0        params, exp_avg, exp_avg_sq: `total` floats each
+//   side 1        the same
+//
+// Threads: one writer, which is the trainer's compute thread, or the node while no trainer is
+// attached. Any number of readers in any process, each of which pins the side it reads.
 #pragma once
 
 #include <atomic>
@@ -29,26 +33,25 @@ namespace simplescale {
 struct StateHeader {
   static constexpr uint64_t kMagic = 0x3153'5453'4c50'4d53;
   uint64_t magic;
-  std::atomic<uint64_t>
-      layout_hash;  // of model shape, shards, shard index: a segment of another layout is refused
-  uint64_t total;   // elements of params
-  std::atomic<uint32_t> committed;  // 0: no side is valid; else 1 + the committed side
-  std::atomic<uint64_t> step[2];    // the step whose result a side holds; step 0: initial values
-  std::atomic<uint64_t> generation[2];  // in which a side was made, set before its step
-  std::atomic<uint32_t> pins[2];        // readers (checkpoint writer, healer) of a side; futex
-  Hash128 hash[2];  // state_hash() of a side, set before its step; zero: not known
+  std::atomic<uint64_t> layout_hash;    // of model shape, shards and shard index; checked by open()
+  uint64_t total;                       // elements of params
+  std::atomic<uint32_t> committed;      // 0: no side is valid; else 1 + the committed side
+  std::atomic<uint64_t> step[2];        // the step whose result a side holds; 0: initial values
+  std::atomic<uint64_t> generation[2];  // HeldStep::generation of a side, set before its step
+  std::atomic<uint32_t> pins[2];        // readers of a side (checkpoint writer, sender); a futex
+  Hash128 hash[2];                      // state_hash() of a side, set before its step; 0: unknown
 };
 
 class TrainState {
  public:
   /// Bytes of a segment for `total` parameters.
   static size_t bytes_for(size_t total);
-  /// The node's call: a new empty segment.
+  /// Creates a segment without any step. Called by the node.
   static Result<TrainState> create(const std::string& name, uint64_t layout_hash, size_t total);
-  /// Maps what create() made; refuses another layout.
+  /// Maps an existing segment. bad_data: it is not of this layout; io.
   static Result<TrainState> open(const std::string& name, uint64_t layout_hash, size_t total);
-  /// Maps a segment of any layout with this total: another shard of the same model, to be
-  /// overwritten, or sent to whom it belongs. layout_hash() tells whose it is.
+  /// Maps a segment of any layout with this total, e.g. of another shard of the same model, in
+  /// order to overwrite it or to send it to its owner. layout_hash() tells its layout.
   static Result<TrainState> open(const std::string& name, size_t total);
   uint64_t layout_hash() const { return header()->layout_hash; }
 
@@ -57,57 +60,59 @@ class TrainState {
   };
   /// True if one side holds a committed step.
   bool has_step() const;
-  /// The committed step; only if has_step(), and by whom nobody can invalidate it meanwhile.
+  /// The committed step. Requires has_step(), and that no other process can invalidate it
+  /// meanwhile.
   uint64_t step() const;
-  /// The same for everybody else.
+  /// The committed step if there is one; safe at any time.
   std::optional<uint64_t> step_if_any() const;
-  /// True if one side holds exactly this step (the committed one, or the one before it, until it is
-  /// overwritten).
+  /// True if a side holds this step: the committed one, or the one before it until it is
+  /// overwritten.
   bool holds(uint64_t step) const;
-  /// Makes the side that holds `step` the committed one (undoes at most one step). Only while
-  /// nobody writes.
+  /// Makes the side that holds `step` the committed one, which undoes at most one step. Only the
+  /// writer. not_found.
   Status rewind(uint64_t step);
-  /// What commit(), commit_as() and adopt() are told the generation of. This object's, not the
-  /// segment's.
+  /// The generation that commit(), commit_as() and begin_generation() record. A member of this
+  /// object, not of the segment.
   void set_generation(uint64_t generation) { generation_ = generation; }
-  /// As rewind(), where the generation begins with `step`: the copy is of that generation from now
-  /// on, and one of a newer step is forgotten, since that is undone.
-  Status adopt(uint64_t step);
+  /// The generation begins with `step`: rewind(), then marks the copy with this generation, and
+  /// forgets a copy of a newer step, which is undone. not_found.
+  Status begin_generation(uint64_t step);
+  /// The committed side. Requires has_step(); only the writer.
   Side committed();
-  /// What commit() was told of the committed side; for the writer.
+  /// The hash that commit() was given for it.
   Hash128 committed_hash() const;
-  /// Until nobody pins either side: who is to copy a pinned one finds it by its step, so before
-  /// that is forgotten. Code::deadline.
+  /// Blocks until no reader pins either side. Call it before forgetting a step: a process that
+  /// copies a pinned side finds it by its step. deadline.
   Status wait_unpinned(int timeout_ms);
-  /// The side to write the next step to; waits until no reader pins it, and forgets its old step
-  /// then. Code::deadline when readers keep it longer than that.
+  /// The side to write the next step to. Waits until no reader pins it, then forgets its old step.
+  /// deadline: a reader kept its pin for timeout_ms.
   Result<Side> begin_write(int timeout_ms);
-  /// Flips: what begin_write() gave is now the state of `step`. hash: its state_hash(); zero: not
-  /// known, so that nobody can check it.
+  /// Makes the side that begin_write() returned the committed state of `step`. hash: its
+  /// state_hash(); zero: not known, so it cannot be checked.
   void commit(uint64_t step, const Hash128& hash = {});
-  /// As commit(); from now on the segment is of the layout `layout_hash`, so the other side, which
-  /// is of the old one, is forgotten. Whoever dies in between leaves an empty segment.
+  /// commit(), and changes the segment's layout to `layout_hash`; the other side, which is of the
+  /// old layout, is forgotten. A writer that dies in between leaves an empty segment.
   void commit_as(uint64_t layout_hash, uint64_t step, const Hash128& hash = {});
-  /// The side that holds `step`, if any, is damaged: nobody finds it any more. Only the writer, or
-  /// while there is none.
+  /// Forgets the side that holds `step`, if any, because it is damaged: no reader finds it any
+  /// more. Only the writer.
   void forget(uint64_t step);
   /// Forgets both sides (before a restore).
   void invalidate();
-  /// Forgets both sides; from now on the segment is of the layout `layout_hash`.
+  /// Forgets both sides and changes the segment's layout to `layout_hash`.
   void invalidate_as(uint64_t layout_hash);
 
-  /// A reader's hold on the side that holds `step`, else not_found. unpin() lets go. The writer
-  /// waits for it.
+  /// Pins the side that holds `step` and returns its index: the writer does not overwrite it until
+  /// unpin(). not_found. Any process.
   Result<int> pin(uint64_t step);
   Side side(int index);
-  /// What commit() was told of it; for a side that is pinned, or that nobody writes.
+  /// The hash at commit. Requires that the side is pinned, or that no writer is attached.
   Hash128 hash(int side) const;
-  /// UINT64_MAX: it holds none.
+  /// The step that a side holds; UINT64_MAX: none.
   uint64_t step_of(int side) const;
-  /// The same with its generation.
+  /// Step and generation that a side holds.
   std::optional<HeldStep> held(int side) const;
   void unpin(int side);
-  /// Lets go of all pins: the reader died.
+  /// Removes all pins, after a reader has died.
   void clear_pins();
   const std::string& name() const { return memory_.name(); }
 

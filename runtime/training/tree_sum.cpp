@@ -7,8 +7,8 @@
 #include "runtime/base/status.hpp"
 #include "runtime/training/sharding.hpp"
 
-// The loops below add independent elements: wider vectors change no bits, so each is compiled for
-// three instruction sets and the loader picks. -O2 alone would not vectorise them.
+// The loops below add independent elements, so the vector width does not change any bit. Each is
+// compiled for three instruction sets, of which the loader picks one. -O2 would not vectorise them.
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define SS_VECTORISED __attribute__((optimize("O3"), target_clones("avx512f", "avx2", "default")))
 #else
@@ -18,7 +18,7 @@
 namespace simplescale {
 namespace {
 
-// --- Kernels: `to` may be a source at the same offset, hence ivdep ---
+// --- Kernels; `to` may be one of the sources at the same offset, hence ivdep ---
 
 SS_VECTORISED void add(float* to, const float* a, const float* b, size_t count) {
 #pragma GCC ivdep
@@ -45,13 +45,13 @@ SS_VECTORISED void narrow(uint16_t* to, const float* from, size_t count) {
   for (size_t i = 0; i < count; ++i) to[i] = f32_to_bf16(from[i]);
 }
 
-// --- The plan: which additions, in which order, computed once a call and run once a chunk ---
+// --- The plan: the additions and their order; computed once per call, run once per chunk ---
 
-/// A source, or a scratch buffer of one chunk.
+/// A source, or a scratch buffer that holds one chunk.
 struct Operand {
   bool scratch;
   uint32_t index;
-  size_t born = 0;  // of a source: the additions planned before it came
+  size_t born = 0;  // of a source: number of additions planned before it was pushed
 };
 
 /// to = left + right, or to = left where `copy`.
@@ -70,8 +70,8 @@ TreeNode parent(const TreeNode& node) {
   return {node.level + 1, node.index / 2};
 }
 
-/// Pushes a node and merges it with its siblings; on_merge(depth) is told that stack entries depth
-/// and depth + 1 merge.
+/// Pushes a node and merges siblings at the top of the stack. Calls on_merge(depth) when entries
+/// depth and depth + 1 are merged.
 template <class OnMerge>
 void push(std::vector<TreeNode>& stack, const TreeNode& node, OnMerge on_merge) {
   SS_ASSERT(stack.empty() || node.first() == (stack.back().index + 1) << stack.back().level);
@@ -93,12 +93,12 @@ class Plan {
     }
   }
 
-  /// One sink for each node that is left.
+  /// Writes each remaining node to a sink of its own.
   void write_nodes() {
     for (uint32_t i = static_cast<uint32_t>(stack_.size()); i-- > 0;) write(stack_[i], i);
   }
 
-  /// One sink for everything, added right to left.
+  /// Adds the remaining nodes right to left and writes the total to the only sink.
   void write_total() {
     while (stack_.size() > 1) add_top();
     write(stack_[0], 0);
@@ -106,9 +106,9 @@ class Plan {
 
   size_t nodes() const { return stack_.size(); }
 
-  /// narrowed: the one sink is bf16.
+  /// Runs the additions on `count` elements. narrowed: the only sink is bf16.
   void run(void* const* sinks, bool narrowed, size_t count) {
-    // Scratch stays in the first-level cache, with room for one chunk of two sources.
+    // Scratch leaves room in the L1 cache for one chunk of two sources.
     alignas(64) float scratch[4096];
     const size_t chunk = std::min<size_t>(4096 / (scratch_ + 1) / 64 * 64, 1024);
     SS_ASSERT(chunk > 0);
@@ -150,7 +150,7 @@ class Plan {
     stack_.back() = {true, to};
   }
 
-  /// The last addition of a node writes its sink itself; a lone source is copied.
+  /// Redirects the last addition of a node to its sink; a node that is a single source is copied.
   void write(Operand operand, uint32_t sink) {
     for (size_t i = additions_.size(); operand.scratch && i-- > 0;) {
       Addition& addition = additions_[i];
@@ -159,7 +159,7 @@ class Plan {
       addition.to = sink;
       return;
     }
-    // In order of nodes, so that a sink may lie where a source of an earlier node was.
+    // Copies stand in the order of nodes: a sink may be the source of an earlier node.
     const auto at = additions_.begin() + static_cast<ptrdiff_t>(operand.born);
     additions_.insert(at, {operand, operand, true, true, sink});
   }
@@ -258,7 +258,7 @@ void PartialSum::add(std::span<const TreeSource> sources) {
   add_range(sources, 0, count_);
   std::vector<TreeNode> nodes;
   for (const TreeSource& source : sources) nodes.push_back(source.node);
-  added(nodes);
+  finish_add(nodes);
 }
 
 void PartialSum::add_range(std::span<const TreeSource> sources, size_t begin, size_t count) {
@@ -275,18 +275,18 @@ void PartialSum::add_range(std::span<const TreeSource> sources, size_t begin, si
   tree_sum(all, sinks, count);
 }
 
-void PartialSum::added(std::span<const TreeNode> nodes) {
+void PartialSum::finish_add(std::span<const TreeNode> nodes) {
   nodes_.insert(nodes_.end(), nodes.begin(), nodes.end());
   nodes_ = merged(nodes_);
 }
 
-size_t digits_of_run(uint64_t first, uint64_t count, uint64_t together) {
-  SS_ASSERT(together > 0);
+size_t digits_of_run(uint64_t first, uint64_t count, uint64_t leaves_per_add) {
+  SS_ASSERT(leaves_per_add > 0);
   std::vector<TreeNode> stack;
   size_t digits = 0;
   for (uint64_t i = 0; i < count; ++i) {
     push(stack, {0, first + i}, [](size_t) {});
-    if ((i + 1) % together == 0 || i + 1 == count) digits = std::max(digits, stack.size());
+    if ((i + 1) % leaves_per_add == 0 || i + 1 == count) digits = std::max(digits, stack.size());
   }
   return digits;
 }
@@ -295,7 +295,7 @@ namespace {
 constexpr uint64_t kCounted = 1 << 16;
 constexpr uint64_t kCountedInAll = 1 << 25;
 
-/// Each end of a run has at most one node of every size.
+/// At each end of a run there is at most one node of every level.
 size_t digits_at_most(uint64_t rows, uint64_t shards) {
   return 2 * std::bit_width(rows) + 2 * std::bit_width(shards);
 }
@@ -306,7 +306,8 @@ size_t digits_of_rows(uint64_t rows, uint64_t groups, uint64_t shards) {
   size_t digits = 1;
   for (uint64_t group = 0; group < groups; ++group) {
     const RowRange run = rows_of_group(rows, groups, group);
-    digits = std::max(digits, digits_of_run(run.first * shards, run.count * shards, shards));
+    digits =
+        std::max(digits, digits_of_run(leaf_of(run, 0, shards, 0), run.count * shards, shards));
   }
   return digits;
 }

@@ -1,10 +1,10 @@
-// The summation tree that makes results independent of the layout.
+// The summation tree that makes sums independent of the layout, bit by bit.
 //
-// A step's gradient is ONE binary tree over its micro-batches (leaves) in sample order.
-// TreeNode{level, index} is the sum of leaves [index << level, (index + 1) << level). Whoever holds
-// two siblings adds left + right, at once or later: the bits are the same. What no sibling is left
-// for (the leaf count is no power of two) is added right to left at the end: for leaves 0..6 the
-// total is (0..3) + ((4..5) + 6).
+// A step's gradient is the sum over its micro-batches (leaves), in sample order, along one binary
+// tree. TreeNode{level, index} is the sum of leaves [index << level, (index + 1) << level). A rank
+// that holds two siblings adds left + right, at once or later: the bits are the same. If the number
+// of leaves is not a power of two, the nodes without a sibling are added right to left at the end:
+// for leaves 0..6 the total is (0..3) + ((4..5) + 6). Pure functions, any thread.
 #pragma once
 
 #include <cstddef>
@@ -23,49 +23,50 @@ struct TreeNode {
   uint64_t first() const { return index << level; }
 };
 
-/// What is left of `nodes` (in order of first(), disjoint, contiguous) after every pair of siblings
-/// has been merged.
+/// The nodes that remain of `nodes` (in order of first(), disjoint, contiguous) after all pairs of
+/// siblings have been merged.
 std::vector<TreeNode> merged(std::span<const TreeNode> nodes);
 
-/// The leaves [first, first + count) as the fewest aligned nodes, in order: merged() of the single
+/// The leaves [first, first + count) as the fewest possible nodes, in order: merged() of the
 /// leaves.
 std::vector<TreeNode> nodes_of_run(uint64_t first, uint64_t count);
 
-/// One summand: a node and its `count` elements (count is common to a call).
+/// A summand: a node and its elements. All summands of a call have the same number of elements.
 struct TreeSource {
   TreeNode node;
   const void* data;
   DType dtype;
 };
 
-/// Adds element by element in tree order, in fp32. sinks[i] receives the i-th node of merged(nodes
-/// of the sources); a sink may be the data of a source of its own or an earlier node (in place).
-/// Sources: in order, contiguous. Thread: the caller's; reads each source once, in chunks that stay
-/// in the first-level cache.
+/// Adds `count` elements of each source in tree order, in fp32. sinks[i] receives node i of
+/// merged(nodes of the sources), and may be the data of a source of this node or of an earlier one
+/// (in place). sources: in order, contiguous. Reads each source once, in chunks that fit into the
+/// L1 cache.
 void tree_sum(std::span<const TreeSource> sources, std::span<float* const> sinks, size_t count);
 
-/// As tree_sum, then collapses what is left right to left into the total.
+/// tree_sum(), then adds the remaining nodes right to left into `total`, rounded to `dtype` once.
 void tree_total(std::span<const TreeSource> sources, void* total, DType dtype, size_t count);
 
-/// The same collapse for scalars in double, for losses and norms: values[i] belongs to nodes[i].
+/// The same total for scalars in double (losses and norms); values[i] belongs to nodes[i].
 double tree_total(std::span<const TreeNode> nodes, std::span<const double> values);
 
-/// The growing sum of one run of leaves: the nodes so far, each with a buffer of `count` fp32
-/// elements.
+/// The growing sum of a run of consecutive leaves. Like a binary counter, whose digits are the
+/// nodes so far; each has a buffer of `count` fp32 elements. One thread.
 class PartialSum {
  public:
-  /// buffers: digits_of_run(leaves) buffers of count elements each, owned by the caller.
+  /// buffers: digits_of_run() of them, with `count` elements each, owned by the caller.
   PartialSum(std::vector<float*> buffers, size_t count);
   void clear() { nodes_.clear(); }
-  /// Adds leaves or nodes that follow what is there, in order.
+  /// Adds leaves or nodes that follow those added so far, in order.
   void add(std::span<const TreeSource> sources);
-  /// add() in pieces, for sources that arrive bit by bit: adds elements [begin, begin + count), to
-  /// which the sources' data point; nodes() changes with added(), once all elements are in.
+  /// add() in pieces, for sources that arrive in pieces: adds elements [begin, begin + count),
+  /// where the sources' data points to element `begin`. After all elements, finish_add() updates
+  /// nodes().
   void add_range(std::span<const TreeSource> sources, size_t begin, size_t count);
-  void added(std::span<const TreeNode> nodes);
+  void finish_add(std::span<const TreeNode> nodes);
   std::span<const TreeNode> nodes() const { return nodes_; }
   const float* data(size_t node) const { return buffers_[node]; }
-  /// For whoever makes a node in place and then add()s it.
+  /// For a caller that computes a node in its buffer and then adds it.
   float* buffer(size_t node) { return buffers_[node]; }
   size_t count() const { return count_; }
   size_t buffers() const { return buffers_.size(); }
@@ -76,16 +77,17 @@ class PartialSum {
   std::vector<TreeNode> nodes_;
 };
 
-/// How many buffers a PartialSum needs for the run [first, first + count) when leaves are added
-/// `together` at a time.
-size_t digits_of_run(uint64_t first, uint64_t count, uint64_t together = 1);
+/// Number of buffers that a PartialSum needs for leaves [first, first + count) if `leaves_per_add`
+/// are added per call: the most nodes ("digits") that it ever holds.
+size_t digits_of_run(uint64_t first, uint64_t count, uint64_t leaves_per_add = 1);
 
-/// The same for whichever of `groups` groups needs most, of a step's `rows` rows of `shards` leaves
-/// (sharding.hpp). Exact up to 65,536 leaves, an upper bound beyond, so that no size takes long.
+/// The largest digits_of_run() of `groups` groups that share a step of `rows` rows of `shards`
+/// leaves (sharding.hpp). Exact up to 65,536 leaves; an upper bound above, to be fast for every
+/// size.
 size_t digits_of_rows(uint64_t rows, uint64_t groups, uint64_t shards);
 
-/// The most of digits_of_rows() for 1, 2, ... `groups` groups. Exact up to 2^25 leaves times
-/// groups, an upper bound beyond.
+/// The largest digits_of_rows() for 1 to `groups` groups. Exact if leaves times groups are at most
+/// 2^25; an upper bound above.
 size_t digits_of_any_groups(uint64_t rows, uint64_t groups, uint64_t shards);
 
 }  // namespace simplescale

@@ -5,8 +5,6 @@
 
 #include <map>
 
-#include "runtime/base/run_command.hpp"
-
 using namespace simplescale;
 using namespace simplescale::slurm;
 
@@ -275,16 +273,5 @@ TEST_SUITE("slurm") {
     CHECK(merged_nodes("(null)", {"n2", "n1", "n2"}) == "n1,n2");
     CHECK(merged_nodes("n[3-4],n1", {"n1", "n2"}) == "n[3-4],n1,n2");
     CHECK(merged_nodes("", {}).empty());
-  }
-
-  TEST_CASE("run_command: keeps output and exit code, passes arguments as they are, ends in time") {
-    const auto echo = run_command({"printf", "%s|", "$(reboot)", "a b", "'"}, 10'000);
-    REQUIRE(echo.ok());
-    CHECK(echo->output == "$(reboot)|a b|'|");
-    CHECK(echo->code == 0);
-    CHECK(run_command({"false"}, 10'000)->code == 1);
-    CHECK(run_command({"no-such-program-anywhere"}, 10'000).status().code() == Code::not_found);
-    CHECK(run_command({"sleep", "600"}, 50).status().code() == Code::deadline);
-    CHECK(shell_text({"a", "b c", "it's", "x=1"}) == "a 'b c' 'it'\\''s' x=1");
   }
 }

@@ -167,7 +167,7 @@ TEST_SUITE("state_transfer") {
       write(states[2], 3, 6);
       const std::vector<Status> statuses = transfer(states, 7, damaged);
       for (const Status& status : statuses) CHECK(status.code() == Code::bad_data);
-      CHECK(statuses[0].message() == "state of step 7 did not arrive whole at rank 2");
+      CHECK(statuses[0].message() == "state of step 7 was not received completely by rank 2");
       CHECK(statuses[1].message() == statuses[0].message());
       CHECK(statuses[2].message().find("trainer n1.0") != std::string::npos);
       CHECK_FALSE(states[2].holds(7));

@@ -1,4 +1,4 @@
-// A process's lifeline tells of its death; neither its silence nor the watcher's end does.
+// Lifelines report a process's death, and nothing else; shared memory of killed owners is removed.
 #include "runtime/base/lifeline.hpp"
 
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@ using namespace simplescale;
 
 namespace {
 
-/// A child that holds the lifeline until it is killed; returns its pid once it does.
+/// Starts a child that holds the lifeline until it is killed; returns once the child holds it.
 pid_t holder(const std::string& name) {
   int ready[2];
   REQUIRE(pipe(ready) == 0);
@@ -32,36 +32,36 @@ pid_t holder(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("a lifeline tells of a killed process, once") {
+TEST_CASE("lifeline: the death of the holder is reported once, a stopped holder is not") {
   const std::string name = "ss-test-life-" + std::to_string(getpid());
   const pid_t child = holder(name);
   LifelineWatcher watcher;
   std::promise<void> dead;
   REQUIRE(watcher.watch(name, [&] { dead.set_value(); }).ok());
-  auto told = dead.get_future();
+  auto reported = dead.get_future();
   kill(child, SIGSTOP);
-  CHECK(told.wait_for(std::chrono::milliseconds(0)) == std::future_status::timeout);
+  CHECK(reported.wait_for(std::chrono::milliseconds(0)) == std::future_status::timeout);
   kill(child, SIGKILL);
-  CHECK(told.wait_for(std::chrono::seconds(30)) == std::future_status::ready);
+  CHECK(reported.wait_for(std::chrono::seconds(30)) == std::future_status::ready);
   waitpid(child, nullptr, 0);
   unlink_shared_memory(name);
 }
 
-TEST_CASE("a watcher that ends before the process says nothing") {
+TEST_CASE("lifeline: a watcher that is destroyed before the process dies reports nothing") {
   const std::string name = "ss-test-life2-" + std::to_string(getpid());
   const pid_t child = holder(name);
-  bool told = false;
+  bool reported = false;
   {
     LifelineWatcher watcher;
-    REQUIRE(watcher.watch(name, [&] { told = true; }).ok());
+    REQUIRE(watcher.watch(name, [&] { reported = true; }).ok());
   }
-  CHECK(!told);
+  CHECK(!reported);
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   unlink_shared_memory(name);
 }
 
-TEST_CASE("what nobody holds cannot be watched") {
+TEST_CASE("lifeline: a segment that is missing or not held cannot be watched") {
   LifelineWatcher watcher;
   CHECK(!watcher.watch("ss-test-life-none", [] {}).ok());
   auto empty = SharedMemory::create("ss-test-life-empty-" + std::to_string(getpid()), 4096);
@@ -69,7 +69,7 @@ TEST_CASE("what nobody holds cannot be watched") {
   CHECK(!watcher.watch(empty->name(), [] {}).ok());
 }
 
-TEST_CASE("segments of an owner that was killed are removed by the next owner") {
+TEST_CASE("shared memory: segments of a killed owner are removed by the next owner") {
   const std::string prefix = "ss-test-owner-" + std::to_string(getpid());
   int ready[2];
   REQUIRE(pipe(ready) == 0);

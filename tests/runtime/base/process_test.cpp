@@ -26,7 +26,7 @@ TEST_SUITE("process") {
   }
 
   TEST_CASE(
-      "process: a process started at low priority gets the usual one back, where that may be") {
+      "process: the nice value of a child is raised at its start and lowered where permitted") {
     const int usual = getpriority(PRIO_PROCESS, 0);
     auto child = spawn({.argv = {"/bin/sleep", "60"}, .nice = 5});
     REQUIRE(child.ok());

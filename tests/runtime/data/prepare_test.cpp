@@ -9,7 +9,6 @@
 
 #include "runtime/data/corpus.hpp"
 #include "runtime/data/prepare.hpp"
-#include "runtime/data/run_program.hpp"
 #include "runtime/data/token_file.hpp"
 #include "runtime/data/tokenizer.hpp"
 
@@ -151,20 +150,6 @@ TEST_SUITE("prepare") {
     REQUIRE(text.ok());
     CHECK(text->substr(0, 65) ==
           "A b. C d.\nE f.\n<|endoftext|>\nG h.\n<|endoftext|>\nx x x x x x x x x");
-  }
-
-  TEST_CASE("run_program: output, failure, a missing program, and its deadline") {
-    CHECK(*run_program({"echo", "a b", "$HOME"}, 20'000, 100) == "a b $HOME\n");
-    CHECK(run_program({"no-such-program-of-ours"}, 20'000, 100).status().code() == Code::not_found);
-    CHECK(run_program({"false"}, 20'000, 100).status().message().find("exit status 1") !=
-          std::string::npos);
-    CHECK(run_program({"yes"}, 20'000, 100'000).status().message().find("printed more") !=
-          std::string::npos);
-    CHECK(run_program({"sleep", "1000"}, 10, 100).status().code() == Code::deadline);
-    // One that closes its output and goes on.
-    CHECK(run_program({"bash", "-c", "exec >&-; exec sleep 1000"}, 50, 100).status().code() ==
-          Code::io);
-    CHECK(*run_program({"cat"}, 20'000, 100) == "");  // stdin is empty
   }
 
   TEST_CASE("tokenizer: text comes back exactly, control tokens are Llama's") {

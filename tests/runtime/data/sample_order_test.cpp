@@ -77,11 +77,11 @@ TEST_SUITE("sample order") {
           const RowRange range = rows_of_group(rows, groups, group);
           REQUIRE(range.first == next);
           REQUIRE(range.count >= rows / groups);
-          REQUIRE(range.count <= most_rows(rows, groups));
+          REQUIRE(range.count <= max_rows(rows, groups));
           next += range.count;
         }
         REQUIRE(next == rows);
-        REQUIRE(most_rows(rows, groups) <= rows / groups + 1);
+        REQUIRE(max_rows(rows, groups) <= rows / groups + 1);
       }
     static_assert(rows_of_group(7, 3, 0) == RowRange{0, 2});
     static_assert(rows_of_group(7, 3, 2) == RowRange{4, 3});

@@ -31,7 +31,7 @@ struct Folder {
 }  // namespace
 
 TEST_SUITE("epoch") {
-  TEST_CASE("epoch: of eight processes that claim the same one, one gets it, 50 times") {
+  TEST_CASE("epoch: LEAD-1, of eight processes that claim the same epoch exactly one gets it") {
     Folder folder;
     const EpochFiles files(folder.run, "a");
     for (uint64_t number = 1; number <= 50; ++number) {
@@ -43,7 +43,7 @@ TEST_SUITE("epoch") {
         if (child == 0) {
           char byte;
           close(gate[1]);
-          (void)!read(gate[0], &byte, 1);  // ends when the parent closes its side: all at once
+          (void)!read(gate[0], &byte, 1);  // returns in all children when the parent closes its end
           auto won = files.claim({number, "n" + std::to_string(i), getpid(), "somewhere", 7});
           _exit(!won.ok() ? 2 : *won ? 1 : 0);
         }
@@ -71,10 +71,11 @@ TEST_SUITE("epoch") {
     }
   }
 
-  TEST_CASE("epoch: a new start of the run removes the files of older ones and deposes them") {
+  TEST_CASE(
+      "epoch: LEAD-1, a new start of the run removes the files of older ones and deposes them") {
     Folder folder;
     const EpochFiles before(folder.run, "a"), after(folder.run, "b");
-    CHECK(before.current());  // nobody has said
+    CHECK(before.current());  // there is no control/instance
     REQUIRE(before.begin().ok());
     CHECK(before.current());
     REQUIRE(*before.claim({1, "n0", 1, "x", 0}));
@@ -88,7 +89,7 @@ TEST_SUITE("epoch") {
     CHECK(view.deposed(1));
   }
 
-  TEST_CASE("epoch: a leader is told who votes against it, for as long as they go on") {
+  TEST_CASE("epoch: a leader sees the nodes that vote against it until they stop voting") {
     Folder folder;
     const EpochFiles files(folder.run, "a");
     REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
@@ -105,47 +106,48 @@ TEST_SUITE("epoch") {
       std::unique_lock lock(mutex);
       return changed.wait_for(lock, std::chrono::seconds(20), [&] { return votes == wanted; });
     };
-    std::atomic<bool> told = false;
-    EpochWatch voter(files, [&](const EpochView& view) { told = told || !view.votes.empty(); });
+    std::atomic<bool> voter_sees = false;
+    EpochWatch voter(
+        files, [&](const EpochView& view) { voter_sees = voter_sees || !view.votes.empty(); });
     leader.lead(1);
-    leader.every(5);
+    leader.poll_every(5);
     voter.vote(1, "n2");
-    voter.every(5);
+    voter.poll_every(5);
     CHECK(until({"n2"}));
     REQUIRE(files.vote(1, "n10").ok());
     CHECK(until({"n10", "n2"}));
     REQUIRE(files.vote(2, "n3").ok());  // of another epoch
-    CHECK(until({"n2"}));               // n10 has stopped
+    CHECK(until({"n2"}));               // n10 has stopped voting
     CHECK(files.votes(1)->size() == 2);
     voter.vote(0, "");
     CHECK(until({}));
     CHECK(!files.votes(1)->contains("n2"));
-    CHECK(!told);
+    CHECK(!voter_sees);
     REQUIRE(files.begin().ok());
     CHECK(files.votes(1)->empty());
   }
 
-  TEST_CASE("epoch: who resigns need not be missed first") {
+  TEST_CASE("epoch: a resignation is seen at once, without a heartbeat timeout") {
     Folder folder;
     const EpochFiles files(folder.run, "a");
     REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
     EpochWatch watch(files, nullptr);
-    auto look = [&] {
+    auto poll = [&] {
       std::promise<EpochView> view;
-      watch.look([&](const EpochView& seen) { view.set_value(seen); });
+      watch.poll([&](const EpochView& seen) { view.set_value(seen); });
       return view.get_future().get();
     };
-    CHECK(!look().resigned);
+    CHECK(!poll().resigned);
     REQUIRE(files.resign(1).ok());
     CHECK(files.touched_ns(1) == 0);
-    CHECK(look().resigned);
-    CHECK(!look().deposed(1));  // until somebody else leads
+    CHECK(poll().resigned);
+    CHECK(!poll().deposed(1));  // until another supervisor leads
     REQUIRE(*files.claim({2, "n1", 2, "y", 0}));
-    CHECK(!look().resigned);
+    CHECK(!poll().resigned);
     CHECK(files.resign(7).code() == Code::io);
   }
 
-  TEST_CASE("epoch: files in the making and damaged ones") {
+  TEST_CASE("epoch: temporary files do not count, damaged files count by their number") {
     Folder folder;
     const EpochFiles files(folder.run, "a");
     REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
@@ -159,33 +161,33 @@ TEST_SUITE("epoch") {
     CHECK(*files.claim({4, "n0", 1, "x", 0}) == false);
   }
 
-  TEST_CASE("epoch: a watch tells of a higher epoch, and answers when it is asked") {
+  TEST_CASE("epoch: a watch reports a higher epoch, and polls on request") {
     Folder folder;
     const EpochFiles files(folder.run, "a");
     REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
     std::promise<void> seen;
-    std::atomic<bool> told = false;
+    std::atomic<bool> reported = false;
     EpochWatch watch(files, [&](const EpochView& view) {
-      if (view.newest.number == 2 && !told.exchange(true)) seen.set_value();
+      if (view.newest.number == 2 && !reported.exchange(true)) seen.set_value();
     });
     std::promise<EpochView> first;
-    watch.look([&](const EpochView& view) { first.set_value(view); });
+    watch.poll([&](const EpochView& view) { first.set_value(view); });
     const EpochView view = first.get_future().get();
     CHECK(view.newest.number == 1);
     CHECK(!view.deposed(1));
-    watch.every(5);
+    watch.poll_every(5);
     REQUIRE(*files.claim({2, "n1", 2, "y", 0}));
     seen.get_future().wait();
     std::promise<EpochView> second;
-    watch.look([&](const EpochView& view) { second.set_value(view); });
+    watch.poll([&](const EpochView& view) { second.set_value(view); });
     CHECK(second.get_future().get().deposed(1));
   }
 
-  TEST_CASE("epoch: a folder that cannot be read deposes nobody") {
+  TEST_CASE("epoch: a folder that cannot be read deposes no supervisor") {
     const EpochFiles files({"/nonexistent"}, "a");
     EpochWatch watch(files, nullptr);
     std::promise<EpochView> answer;
-    watch.look([&](const EpochView& view) { answer.set_value(view); });
+    watch.poll([&](const EpochView& view) { answer.set_value(view); });
     const EpochView view = answer.get_future().get();
     CHECK(!view.answered);
     CHECK(!view.deposed(3));

@@ -1,4 +1,4 @@
-// A run's folder that goes away is noticed; a file system that only hesitates is not mistaken.
+// A run folder that is deleted or moved is detected; the watch ends without waiting.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -24,7 +24,7 @@ struct Run {
 }  // namespace
 
 TEST_SUITE("folder watch") {
-  TEST_CASE("folder watch: a folder that is deleted or moved is gone, one that is there is not") {
+  TEST_CASE("folder watch: a folder that was moved is reported, a folder that exists is not") {
     Run one, two;
     CHECK_FALSE(folder_is_gone(one.run));
     std::promise<void> gone;
@@ -39,7 +39,8 @@ TEST_SUITE("folder watch") {
     fs::remove_all(one.run.path + "-elsewhere");
   }
 
-  TEST_CASE("folder watch: it ends at once, and calls nobody after that") {
+  TEST_CASE(
+      "folder watch: the destructor returns at once, and the callback is not called afterwards") {
     Run run;
     bool called = false;
     {

@@ -1,4 +1,4 @@
-// Tasks that meet through a folder: who comes, who is missed, and that one concludes.
+// Tasks meet in a folder: they join, publish, miss each other, and one writes the conclusion.
 #include "runtime/run/rendezvous.hpp"
 
 #include <doctest/doctest.h>
@@ -30,75 +30,78 @@ constexpr int64_t kLong = 60'000;
 }  // namespace
 
 TEST_SUITE("rendezvous") {
-  TEST_CASE("rendezvous: all come, one concludes, all hear it, and nothing is left") {
+  TEST_CASE(
+      "rendezvous: all join, one writes the conclusion, all read it, and the folder is removed") {
     const Folder folder;
     constexpr int tasks = 4;
-    std::atomic<int> concluded{0}, heard{0}, keys{0};
+    std::atomic<int> conclusions{0}, read_sum{0}, keys{0};
     std::string key[tasks];
     std::vector<std::thread> threads;
     for (int task = 0; task < tasks; ++task)
       threads.emplace_back([&, task] {
-        const auto rendezvous = Rendezvous::come(folder.rendezvous(), task, tasks, kLong);
+        const auto rendezvous = Rendezvous::join(folder.rendezvous(), task, tasks, kLong);
         if (!rendezvous.ok()) return;
         if (auto text = read_run_key(rendezvous->folder()); text.ok()) key[task] = *text, ++keys;
-        (void)rendezvous->tell("here", {{"host", "h"}}).ok();
+        (void)rendezvous->publish("here", {{"host", "h"}}).ok();
         const auto here = rendezvous->wait("here");
-        (void)rendezvous->tell("report", {{"task", task}}).ok();
+        (void)rendezvous->publish("report", {{"task", task}}).ok();
         std::set<int> others = rendezvous->wait("report");
         others.erase(task);
-        const bool mine = rendezvous->concludes();
+        const bool mine = rendezvous->claim_conclusion();
         if (mine) {
           int sum = 0;
-          for (int t = 0; t < tasks; ++t) sum += rendezvous->told("report", t).value("task", 100);
-          (void)rendezvous->conclude({{"sum", sum}}).ok();
-          ++concluded;
+          for (int t = 0; t < tasks; ++t) sum += rendezvous->read("report", t).value("task", 100);
+          (void)rendezvous->publish_conclusion({{"sum", sum}}).ok();
+          ++conclusions;
         }
-        if (const auto document = rendezvous->conclusion(); document.ok() && here.size() == tasks)
-          heard += document->value("sum", 0);
+        if (const auto document = rendezvous->wait_conclusion();
+            document.ok() && here.size() == tasks)
+          read_sum += document->value("sum", 0);
         rendezvous->leave(mine, others);
       });
     for (std::thread& thread : threads) thread.join();
-    CHECK(concluded == 1);
-    CHECK(heard == tasks * (0 + 1 + 2 + 3));
+    CHECK(conclusions == 1);
+    CHECK(read_sum == tasks * (0 + 1 + 2 + 3));
     CHECK(keys == tasks);
     for (const std::string& one : key) CHECK(one == key[0]);
     CHECK(!fs::exists(folder.rendezvous()));
   }
 
-  TEST_CASE("rendezvous: who does not come is missed, who comes and goes no further, too") {
+  TEST_CASE(
+      "rendezvous: a task that does not join, or stops at a stage, is left out after the timeout") {
     const Folder folder;
-    const auto rendezvous = Rendezvous::come(folder.rendezvous(), 1, 3, 50);
+    const auto rendezvous = Rendezvous::join(folder.rendezvous(), 1, 3, 50);
     REQUIRE(rendezvous.ok());
-    REQUIRE(rendezvous->tell("here", {}).ok());
-    const auto other = Rendezvous::come(folder.rendezvous(), 2, 3, 50);
+    REQUIRE(rendezvous->publish("here", {}).ok());
+    const auto other = Rendezvous::join(folder.rendezvous(), 2, 3, 50);
     REQUIRE(other.ok());
-    REQUIRE(other->tell("here", {}).ok());
+    REQUIRE(other->publish("here", {}).ok());
     CHECK(rendezvous->wait("here") == std::set<int>{1, 2});
-    REQUIRE(rendezvous->tell("report", {}).ok());
+    REQUIRE(rendezvous->publish("report", {}).ok());
     CHECK(rendezvous->wait("report") == std::set<int>{1});
-    CHECK(rendezvous->told("report", 2).is_null());
-    CHECK(other->conclusion().status().code() == Code::deadline);
-    CHECK(rendezvous->concludes());
-    CHECK_FALSE(other->concludes());
+    CHECK(rendezvous->read("report", 2).is_null());
+    CHECK(other->wait_conclusion().status().code() == Code::deadline);
+    CHECK(rendezvous->claim_conclusion());
+    CHECK_FALSE(other->claim_conclusion());
   }
 
-  TEST_CASE("rendezvous: names that are no tasks, and documents that are nonsense, do no harm") {
+  TEST_CASE("rendezvous: file names that are not tasks and damaged documents are ignored") {
     const Folder folder;
-    const auto rendezvous = Rendezvous::come(folder.rendezvous(), 0, 2, 50);
+    const auto rendezvous = Rendezvous::join(folder.rendezvous(), 0, 2, 50);
     REQUIRE(rendezvous.ok());
-    REQUIRE(rendezvous->tell("here", {}).ok());
+    REQUIRE(rendezvous->publish("here", {}).ok());
     for (const char* name : {"2", "-1", "x", "1.part", "1x", "99999999999999"})
       std::ofstream(folder.rendezvous() + "/here/" + name) << "{";
     CHECK(rendezvous->wait("here") == std::set<int>{0});
     std::ofstream(folder.rendezvous() + "/here/1") << "{";
     CHECK(rendezvous->wait("here") == std::set<int>{0, 1});
-    CHECK(rendezvous->told("here", 1).is_null());
+    CHECK(rendezvous->read("here", 1).is_null());
   }
 
-  TEST_CASE("rendezvous: a folder that cannot be made, or has no key, is told") {
-    CHECK(Rendezvous::come("/proc/nowhere/x", 0, 1, 50).status().code() == Code::io);
+  TEST_CASE("rendezvous: a folder that cannot be created gives io, one without a key deadline") {
+    CHECK(Rendezvous::join("/proc/nowhere/x", 0, 1, 50).status().code() == Code::io);
     const Folder folder;
     fs::create_directories(folder.rendezvous());
-    CHECK(Rendezvous::come(folder.rendezvous(), 0, 2, 50).status().code() == Code::deadline);
+    CHECK(Rendezvous::join(folder.rendezvous(), 0, 2, 50).status().code() == Code::deadline);
   }
 }

@@ -58,7 +58,7 @@ TEST_SUITE("train_state") {
     CHECK(node.committed().exp_avg[0] == 0);
   }
 
-  TEST_CASE("train_state: the step before the committed one can be had back, once") {
+  TEST_CASE("train_state: rewind() goes back to the step before the committed one, once") {
     TrainState state = new_state();
     for (uint64_t step = 0; step <= 3; ++step) write(state, step);
     CHECK(state.holds(2));
@@ -77,7 +77,8 @@ TEST_SUITE("train_state") {
     CHECK(state.rewind(3).code() == Code::not_found);
   }
 
-  TEST_CASE("train_state: a pinned side is not written, and its reader is told apart from none") {
+  TEST_CASE(
+      "train_state: the writer waits for the pins of the side to be written, until a deadline") {
     TrainState state = new_state();
     write(state, 0);
     write(state, 1);
@@ -89,13 +90,13 @@ TEST_SUITE("train_state") {
     CHECK(state.begin_write(0).status().code() == Code::deadline);
     CHECK(state.step() == 2);
     CHECK(state.side(*pin).params[0] == 1);
-    Result<int> other = state.pin(1);  // who copies it for its reader still finds it
+    Result<int> other = state.pin(1);  // the writer that waits has not forgotten its step yet
     REQUIRE(other.ok());
     state.unpin(*other);
     std::thread reader([&] { state.unpin(*pin); });
     CHECK(state.begin_write(60'000).ok());
     reader.join();
-    CHECK(state.pin(1).status().code() == Code::not_found);  // it is about to be overwritten
+    CHECK(state.pin(1).status().code() == Code::not_found);  // begin_write() has forgotten it
     state.commit(3);
     CHECK(state.step() == 3);
   }
@@ -108,11 +109,11 @@ TEST_SUITE("train_state") {
     write(state, 1);
     CHECK(state.begin_write(0).status().code() == Code::deadline);
     state.clear_pins();
-    state.unpin(0);  // harmless
+    state.unpin(0);  // no effect
     CHECK(state.begin_write(0).ok());
   }
 
-  TEST_CASE("train_state: readers never see a side change under their pin") {
+  TEST_CASE("train_state: a pinned side does not change") {
     TrainState state = new_state();
     write(state, 0);
     std::atomic<bool> done = false;
@@ -156,7 +157,8 @@ TEST_SUITE("train_state") {
     CHECK(TrainState::open(name + "-small", 7, kTotal).status().code() == Code::bad_data);
   }
 
-  TEST_CASE("train_state: a segment may become another shard's; what it held is forgotten") {
+  TEST_CASE(
+      "train_state: commit_as() and invalidate_as() change the layout and forget older steps") {
     const std::string name = segment_name();
     TrainState state = new_state(name);
     write(state, 0);
@@ -167,7 +169,7 @@ TEST_SUITE("train_state") {
     CHECK(TrainState::open(name, kTotal * 2).status().code() == Code::bad_data);
     Result<TrainState::Side> side = any->begin_write(0);
     REQUIRE(side.ok());
-    CHECK(any->holds(1));  // until the end
+    CHECK(any->holds(1));  // until it is committed
     std::fill(side->params.begin(), side->params.end(), 42.0f);
     any->commit_as(8, 1);
     CHECK(state.step() == 1);
@@ -183,9 +185,9 @@ TEST_SUITE("train_state") {
     CHECK(state.step() == 5);
   }
 
-  TEST_CASE("train_state: STATE-2, a copy is held against what was committed") {
+  TEST_CASE("train_state: STATE-2, a copy is compared with its hash at commit") {
     TrainState state = new_state();
-    write(state, 3);  // nobody said what it hashes to
+    write(state, 3);  // committed without a hash
     CHECK(state.committed_hash() == Hash128{});
     CHECK(check_side(state, *state.pin(3)).ok());
     state.unpin(0);
@@ -209,7 +211,7 @@ TEST_SUITE("train_state") {
     CHECK(state.committed_hash() == hash);
   }
 
-  TEST_CASE("train_state: a side that is forgotten is found by nobody, the other stays") {
+  TEST_CASE("train_state: forget() makes one side unfindable and keeps the other") {
     TrainState state = new_state();
     write(state, 3);
     write(state, 4);
@@ -228,7 +230,7 @@ TEST_SUITE("train_state") {
   }
 
   TEST_CASE(
-      "train_state: JOB-3, a side is marked with the generation that made it, or began with it") {
+      "train_state: STATE-2 and JOB-3, a side has the generation that computed or began with it") {
     TrainState state = new_state();
     CHECK_FALSE(state.held(0));
     auto both = [&state] {
@@ -245,16 +247,16 @@ TEST_SUITE("train_state") {
     CHECK(both() == Copies{{7, 4}, {8, 4}});
     state.set_generation(6);
     CHECK(both() == Copies{{7, 4}, {8, 4}});
-    REQUIRE(state.rewind(7).ok());  // to see to it that 8 is overwritten first
+    REQUIRE(state.rewind(7).ok());  // so that step 8 is the side that is written next
     CHECK(both() == Copies{{7, 4}, {8, 4}});
     REQUIRE(state.rewind(8).ok());
-    REQUIRE(state.adopt(8).ok());
+    REQUIRE(state.begin_generation(8).ok());
     CHECK(both() == Copies{{7, 4}, {8, 6}});
     state.set_generation(7);
-    REQUIRE(state.adopt(7).ok());  // so step 8 is undone
+    REQUIRE(state.begin_generation(7).ok());  // so step 8 is undone
     CHECK(both() == Copies{{7, 7}});
     CHECK_FALSE(state.holds(8));
-    CHECK(state.adopt(8).code() == Code::not_found);
+    CHECK(state.begin_generation(8).code() == Code::not_found);
     write(state, 8);
     CHECK(both() == Copies{{7, 7}, {8, 7}});
     state.set_generation(9);
@@ -262,13 +264,14 @@ TEST_SUITE("train_state") {
     CHECK(both() == Copies{{8, 7}});
     state.commit_as(5, 8);
     CHECK(both() == Copies{{8, 9}});
-    Result<TrainState> other = TrainState::open(state.name(), 5, kTotal);  // its own generation
+    Result<TrainState> other =
+        TrainState::open(state.name(), 5, kTotal);  // with a generation of its own
     REQUIRE(other.ok());
     write(*other, 9);
     CHECK(both() == Copies{{8, 9}, {9, 0}});
   }
 
-  TEST_CASE("state_hash: sees every bit and every place, and does not depend on who hashes when") {
+  TEST_CASE("state_hash: depends on every bit and its place, and not on the threads that hash") {
     const size_t total = 2 * kStateHashBlock + 1024;
     std::vector<float> memory(3 * total);
     std::iota(memory.begin(), memory.end(), 1.0f);

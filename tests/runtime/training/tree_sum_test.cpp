@@ -22,8 +22,8 @@ std::vector<float> random_floats(size_t count, uint64_t seed) {
   return values;
 }
 
-/// The definition, leaf by leaf: the left subtree is the largest power of two that is smaller than
-/// the count.
+/// The definition as recursion: the left subtree has the largest power of two of leaves that is
+/// smaller than their number.
 float reference(const std::vector<std::vector<float>>& leaves, size_t element, size_t first,
                 size_t count) {
   if (count == 1) return leaves[first][element];
@@ -59,7 +59,7 @@ struct Run {
 }  // namespace
 
 TEST_SUITE("tree_sum") {
-  TEST_CASE("tree_sum: a run is cut into the fewest aligned nodes") {
+  TEST_CASE("tree_sum: a run of leaves is divided into the fewest nodes") {
     CHECK(nodes_of_run(0, 0).empty());
     CHECK(nodes_of_run(0, 7) == std::vector<TreeNode>{{2, 0}, {1, 2}, {0, 6}});
     CHECK(nodes_of_run(3, 6) == std::vector<TreeNode>{{0, 3}, {2, 1}, {0, 8}});
@@ -78,7 +78,7 @@ TEST_SUITE("tree_sum") {
   }
 
   TEST_CASE(
-      "tree_sum: the digits of any number of groups are exact, and beyond 2^22 never too few") {
+      "tree_sum: buffer counts for any number of groups are exact, or an upper bound if large") {
     for (uint64_t shards : {1, 3, 8}) {
       size_t most = 0;
       for (uint64_t groups = 1; groups <= 48; ++groups) {
@@ -86,14 +86,14 @@ TEST_SUITE("tree_sum") {
         CHECK(digits_of_any_groups(48, groups, shards) == most);
       }
     }
-    const uint64_t rows = 4096;  // 2^24 with as many groups
+    const uint64_t rows = 4096;  // 2^24 leaves times groups
     for (uint64_t groups : {uint64_t{1}, uint64_t{3}, uint64_t{1000}, rows})
       CHECK(digits_of_any_groups(rows, rows, 1) >= digits_of_rows(rows, groups, 1));
     CHECK(digits_of_any_groups(uint64_t{1} << 40, 1 << 20, 3) <= 2 * 41 + 2 * 2);
   }
 
   TEST_CASE(
-      "tree_sum: the total equals the definition for any number of leaves, dtype and odd size") {
+      "tree_sum: the total equals the definition for any number of leaves, type and odd size") {
     for (size_t count : {size_t{0}, size_t{1}, size_t{63}, size_t{1025}, size_t{5000}}) {
       for (size_t n = 1; n <= 20; ++n) {
         std::vector<std::vector<float>> leaves;
@@ -126,7 +126,7 @@ TEST_SUITE("tree_sum") {
     }
   }
 
-  TEST_CASE("tree_sum: partial sums of any cut of the leaves give the same bits") {
+  TEST_CASE("tree_sum: partial sums of any division of the leaves give the same bits") {
     const size_t elements = 1500;
     std::mt19937_64 random(kSeed);
     for (size_t n : {size_t{1}, size_t{5}, size_t{12}, size_t{24}, size_t{31}}) {
@@ -139,7 +139,7 @@ TEST_SUITE("tree_sum") {
         for (size_t first = 0; first < n;) {
           const size_t count = 1 + random() % (n - first);
           runs.emplace_back(first, count, elements);
-          for (size_t i = 0; i < count;) {  // several leaves at a time
+          for (size_t i = 0; i < count;) {  // several leaves per add
             const size_t together = 1 + random() % (count - i);
             std::vector<TreeSource> sources;
             for (size_t k = 0; k < together; ++k)
@@ -160,7 +160,7 @@ TEST_SUITE("tree_sum") {
     }
   }
 
-  TEST_CASE("tree_sum: a total may replace one of its sources") {
+  TEST_CASE("tree_sum: a total may overwrite one of its sources") {
     const size_t elements = 3000;
     for (size_t at = 0; at < 5; ++at) {
       std::vector<std::vector<float>> leaves;

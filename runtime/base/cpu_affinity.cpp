@@ -1,4 +1,4 @@
-#include "runtime/base/cpu_places.hpp"
+#include "runtime/base/cpu_affinity.hpp"
 
 #include <sched.h>
 
@@ -20,14 +20,14 @@ namespace simplescale {
 
 namespace {
 
-constexpr int kCpusMax = 1 << 16;  // more than any machine has
+constexpr int kCpusMax = 1 << 16;  // above any real CPU number
 
 bool number(std::string_view text, int& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size() && value >= 0 && value < kCpusMax;
 }
 
-/// False if one of them is beyond what the kernel's plain interface knows.
+/// False if the list is empty or a CPU number does not fit into a cpu_set_t (1,024 CPUs).
 bool to_set(const CpuList& cpus, cpu_set_t& set) {
   CPU_ZERO(&set);
   for (int cpu : cpus) {
@@ -81,7 +81,7 @@ std::vector<CpuList> numa_nodes(const std::string& folder) {
     if (!cpus) return {};
     for (int cpu : *cpus)
       if (!seen.insert(cpu).second) return {};
-    if (!cpus->empty()) nodes[node] = *cpus;  // memory alone has none
+    if (!cpus->empty()) nodes[node] = *cpus;  // a node with memory only has no CPUs
   }
   std::vector<CpuList> list;
   for (auto& [node, cpus] : nodes) list.push_back(std::move(cpus));
@@ -103,10 +103,11 @@ CpuList cpu_mask() {
   return cpus;
 }
 
-std::vector<CpuList> places(const CpuList& mask, const std::vector<CpuList>& nodes, int trainers) {
+std::vector<CpuList> trainer_cpus(const CpuList& mask, const std::vector<CpuList>& nodes,
+                                  int trainers) {
   std::vector<CpuList> result(static_cast<size_t>(std::max(0, trainers)));
-  std::vector<CpuList> parts;   // the mask's CPUs of each NUMA node
-  std::vector<size_t> part_of;  // of each CPU, part by part
+  std::vector<CpuList> parts;   // for each NUMA node: its CPUs that are in the mask
+  std::vector<size_t> part_of;  // for each CPU of the mask, in the order of parts: its part
   for (const CpuList& node : nodes) {
     CpuList part;
     std::ranges::set_intersection(node, mask, std::back_inserter(part));
@@ -126,7 +127,7 @@ std::vector<CpuList> places(const CpuList& mask, const std::vector<CpuList>& nod
   return result;
 }
 
-Status place_process(pid_t pid, const CpuList& cpus) {
+Status set_affinity(pid_t pid, const CpuList& cpus) {
   cpu_set_t set;
   if (!to_set(cpus, set)) return {};
   return for_each_thread(pid, "sched_setaffinity", [&set](pid_t thread) {
@@ -134,7 +135,7 @@ Status place_process(pid_t pid, const CpuList& cpus) {
   });
 }
 
-OnCpus::OnCpus(const CpuList& cpus) {
+ScopedAffinity::ScopedAffinity(const CpuList& cpus) {
   cpu_set_t set;
   if (!to_set(cpus, set)) return;
   before_ = cpu_mask();
@@ -143,7 +144,7 @@ OnCpus::OnCpus(const CpuList& cpus) {
   before_.clear();
 }
 
-OnCpus::~OnCpus() {
+ScopedAffinity::~ScopedAffinity() {
   cpu_set_t set;
   if (to_set(before_, set)) sched_setaffinity(0, sizeof set, &set);
 }

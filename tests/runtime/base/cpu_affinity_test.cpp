@@ -1,5 +1,5 @@
-// Which CPUs trainers get, on machines that this one is not.
-#include "runtime/base/cpu_places.hpp"
+// Which CPUs trainers get, on simulated machines.
+#include "runtime/base/cpu_affinity.hpp"
 
 #include <doctest/doctest.h>
 #include <sched.h>
@@ -23,7 +23,7 @@ CpuList list(const std::string& text) {
   return *cpus;
 }
 
-/// A folder as /sys/devices/system/node is.
+/// A folder like /sys/devices/system/node.
 struct Nodes {
   fs::path folder = fs::temp_directory_path() / ("simplescale-numa-" + unique_id());
   ~Nodes() { fs::remove_all(folder); }
@@ -35,8 +35,8 @@ struct Nodes {
 
 }  // namespace
 
-TEST_SUITE("cpu_places") {
-  TEST_CASE("cpu places: lists of CPUs are read and written as /proc does") {
+TEST_SUITE("cpu affinity") {
+  TEST_CASE("cpu affinity: lists of CPUs are parsed and printed in the form of /proc") {
     CHECK(list("0-3,8,10-11\n") == CpuList{0, 1, 2, 3, 8, 10, 11});
     CHECK(list("").empty());
     CHECK(cpu_list_text({0, 1, 2, 3, 8, 10, 11}) == "0-3,8,10-11");
@@ -45,7 +45,7 @@ TEST_SUITE("cpu_places") {
       CHECK_FALSE(parse_cpu_list(wrong));
   }
 
-  TEST_CASE("cpu places: NUMA nodes as the kernel tells them; memory alone is none") {
+  TEST_CASE("cpu affinity: NUMA nodes are read from /sys, without nodes that have memory only") {
     const Nodes machine;
     CHECK(numa_nodes(machine.folder).empty());
     machine.add("node10", "4-7");
@@ -53,37 +53,37 @@ TEST_SUITE("cpu_places") {
     machine.add("node3", "");
     machine.add("power", "9");
     CHECK(numa_nodes(machine.folder) == std::vector<CpuList>{list("0-3"), list("4-7")});
-    machine.add("node4", "3");  // in two nodes: nonsense
+    machine.add("node4", "3");  // in two nodes: contradictory
     CHECK(numa_nodes(machine.folder).empty());
   }
 
-  TEST_CASE("cpu places: trainers are spread over the NUMA nodes by their CPUs") {
+  TEST_CASE("cpu affinity: trainers are spread over the NUMA nodes in proportion to their CPUs") {
     const std::vector<CpuList> two = {list("0-3,8-11"), list("4-7,12-15")};
     const CpuList all = list("0-15");
-    CHECK(places(all, two, 4) == std::vector<CpuList>{two[0], two[0], two[1], two[1]});
-    CHECK(places(all, two, 2) == two);
-    CHECK(places(all, two, 1) == std::vector<CpuList>{all});
-    // A mask that leaves node 0 two CPUs: one trainer of four is there.
+    CHECK(trainer_cpus(all, two, 4) == std::vector<CpuList>{two[0], two[0], two[1], two[1]});
+    CHECK(trainer_cpus(all, two, 2) == two);
+    CHECK(trainer_cpus(all, two, 1) == std::vector<CpuList>{all});
+    // A mask that leaves node 0 two CPUs: it gets one trainer of four.
     CHECK(
-        places(list("0,8,4-7,12-13"), two, 4) ==
+        trainer_cpus(list("0,8,4-7,12-13"), two, 4) ==
         std::vector<CpuList>{list("0,8"), list("4-7,12-13"), list("4-7,12-13"), list("4-7,12-13")});
     const std::vector<CpuList> four = {{0, 1}, {2, 3}, {4, 5}, {6, 7}};
-    CHECK(places(list("0-7"), four, 2) == std::vector<CpuList>{list("0-3"), list("4-7")});
-    CHECK(places(list("0-7"), four, 3) ==
+    CHECK(trainer_cpus(list("0-7"), four, 2) == std::vector<CpuList>{list("0-3"), list("4-7")});
+    CHECK(trainer_cpus(list("0-7"), four, 3) ==
           std::vector<CpuList>{list("0-1"), list("2-5"), list("4-7")});
   }
 
-  TEST_CASE("cpu places: nothing is chosen where there is no choice, or the kernel does not tell") {
+  TEST_CASE("cpu affinity: nothing is bound with one NUMA node or without node information") {
     const std::vector<CpuList> two = {list("0-3"), list("4-7")}, none(2);
-    CHECK(places(list("0-7"), {list("0-7")}, 2) == none);
-    CHECK(places(list("0-3"), two, 2) == none);  // bound to one of them
-    CHECK(places(list("0-8"), two, 2) == none);  // CPU 8 is in none
-    CHECK(places(list("0-7"), {}, 2) == none);
-    CHECK(places({}, two, 2) == none);
-    CHECK(places(list("0-7"), two, 0).empty());
+    CHECK(trainer_cpus(list("0-7"), {list("0-7")}, 2) == none);
+    CHECK(trainer_cpus(list("0-3"), two, 2) == none);  // the mask lies in one node
+    CHECK(trainer_cpus(list("0-8"), two, 2) == none);  // CPU 8 is in no node
+    CHECK(trainer_cpus(list("0-7"), {}, 2) == none);
+    CHECK(trainer_cpus({}, two, 2) == none);
+    CHECK(trainer_cpus(list("0-7"), two, 0).empty());
   }
 
-  TEST_CASE("cpu places: whatever the mask, each trainer keeps to it") {
+  TEST_CASE("cpu affinity: for any mask, each trainer's CPUs are in the mask") {
     const std::vector<CpuList> nodes = {list("0-5"), list("6-7"), list("8-15"), list("16-30")};
     unsigned seed = 7;
     for (int round = 0; round < 2000; ++round) {
@@ -91,19 +91,19 @@ TEST_SUITE("cpu_places") {
       for (int cpu = 0; cpu < 31; ++cpu)
         if ((seed = seed * 1103515245 + 12345) >> 16 & 1) mask.push_back(cpu);
       const int trainers = 1 + static_cast<int>((seed = seed * 1103515245 + 12345) >> 16) % 9;
-      for (const CpuList& place : places(mask, nodes, trainers)) {
+      for (const CpuList& place : trainer_cpus(mask, nodes, trainers)) {
         CHECK(std::ranges::is_sorted(place));
         CHECK(std::ranges::includes(mask, place));
       }
     }
   }
 
-  TEST_CASE("cpu places: a process and all its threads move, and a thread comes back") {
+  TEST_CASE("cpu affinity: a process is bound with all its threads; a scoped binding is undone") {
     const CpuList mask = cpu_mask();
     REQUIRE(!mask.empty());
     const CpuList one = {mask.back()};
     {
-      const OnCpus there(one);
+      const ScopedAffinity there(one);
       CHECK(cpu_mask() == one);
     }
     CHECK(cpu_mask() == mask);
@@ -118,12 +118,12 @@ TEST_SUITE("cpu_places") {
       return CPU_COUNT(&set);
     };
     CHECK(mask_of() == 1);
-    CHECK(place_process(*child, mask).ok());
+    CHECK(set_affinity(*child, mask).ok());
     CHECK(mask_of() == static_cast<int>(mask.size()));
-    CHECK(place_process(*child, {}).ok());
+    CHECK(set_affinity(*child, {}).ok());
     CHECK(mask_of() == static_cast<int>(mask.size()));
     kill(*child, SIGKILL);
     waitpid(*child, nullptr, 0);
-    CHECK(place_process(*child, one).code() == Code::not_found);
+    CHECK(set_affinity(*child, one).code() == Code::not_found);
   }
 }
