@@ -10,42 +10,44 @@
 namespace simplescale::remote {
 
 /// A connection that takes the other process's place here, answered or not.
-struct Standing {
-  uint64_t born = 0;  // counts the connections of this process, from 1
-  bool ours = false;  // this process called
+struct Connection {
+  uint64_t number = 0;  // counts the connections of this process, from 1
+  bool ours = false;    // this process called
   bool established = false;
 };
 
 /// Whether a hello is answered. current: null if there is none. lower: this process's id is.
-inline bool hears_hello(const Standing* current, bool lower) {
+inline bool accepts_hello(const Connection* current, bool lower) {
   return !current || current->established || !lower;
 }
 
 /// What a caller's hello found here: the connection that was established then, 0 if none was. The
 /// welcome names it, so that a caller to whom it still means something does not go on (yields()).
-inline uint64_t met(const Standing* current) {
-  return current && current->established ? current->born : 0;
+inline uint64_t established_number(const Connection* current) {
+  return current && current->established ? current->number : 0;
 }
 
 /// An answer to our call. named: it names another connection with us. alive: which is still known
 /// here, whether it has been established or not. True: that one stays, our call is over.
-inline bool yields(bool named, bool alive) {
+inline bool keeps_named_connection(bool named, bool alive) {
   return named && alive;
 }
 
-enum class Verdict : uint8_t {
+enum class TieBreak : uint8_t {
   take,   // the caller's stays
   cross,  // the same, and the other side, too, will find that the current one has to go
   keep,   // the current one stays, the caller's goes on both sides
 };
 
 /// A caller has shown that it has the key. born, met: of its connection.
-inline Verdict on_proof(const Standing* current, uint64_t born, uint64_t met, bool lower) {
-  if (!current || !current->established) return Verdict::take;
-  if (!current->ours) return born > current->born ? Verdict::take : Verdict::keep;  // it overtook
-  if (met == current->born)
-    return Verdict::take;  // it was told of the current one, and has lost it
-  return lower ? Verdict::keep : Verdict::cross;
+inline TieBreak break_tie(const Connection* current, uint64_t number, uint64_t established_at_hello,
+                          bool lower) {
+  if (!current || !current->established) return TieBreak::replace;
+  if (!current->ours)
+    return number > current->number ? TieBreak::replace : TieBreak::keep;  // it overtook
+  if (established_at_hello == current->number)
+    return TieBreak::replace;  // it was told of the current one, and has lost it
+  return lower ? TieBreak::keep : TieBreak::replace_silently;
 }
 
 }  // namespace simplescale::remote

@@ -14,7 +14,7 @@
 namespace simplescale::remote {
 namespace {
 
-constexpr auto kLinger = std::chrono::seconds(1);  // for the last words to a peer
+constexpr auto kGoodbyeTime = std::chrono::seconds(1);  // for the last words to a peer
 constexpr size_t kLingeringMax = 64;
 constexpr int kShutdownFlushMs = 200;  // the same, when this process stops
 
@@ -55,7 +55,7 @@ void Core::on_peer_lost(Transport::OnPeerLost callback) {
 void Core::peer_is_dead(const caf::node_id& node, const std::string& reason) {
   loop_.post([this, node, reason]() {
     auto found = peers_.find(node);
-    if (found != peers_.end()) lose(PeerPtr(found->second), reason, false);
+    if (found != peers_.end()) disconnect(PeerPtr(found->second), reason, false);
   });
 }
 
@@ -95,16 +95,16 @@ void Core::run(const std::function<void(Result<std::string>)>& ready) {
   ready(std::move(started));
   if (ok) {
     loop_.run(*worker_, [this]() {
-      while (!dead_endpoints_.empty()) {  // closing progresses, and may bring more
-        auto closing = std::move(dead_endpoints_);
-        dead_endpoints_.clear();
+      while (!closing_endpoints_.empty()) {  // closing progresses, and may bring more
+        auto closing = std::move(closing_endpoints_);
+        closing_endpoints_.clear();
         closing.clear();
       }
     });
     // The goodbyes have a moment to leave; peers that are dead do not hold us up.
     worker_->flush(kShutdownFlushMs);
     lingering_.clear();
-    dead_endpoints_.clear();
+    closing_endpoints_.clear();
   }
   worker_.reset();
   context_.reset();
@@ -114,7 +114,8 @@ void Core::shut_down() {
   if (stopping_) return;
   stopping_ = true;
   // With those who have only called.
-  while (!by_token_.empty()) lose(PeerPtr(by_token_.begin()->second), "this process stops", true);
+  while (!by_token_.empty())
+    disconnect(PeerPtr(by_token_.begin()->second), "this process stops", true);
   while (!lookups_.empty()) {
     end_lookup(lookups_.begin()->first, Status(Code::aborted, "the transport has stopped"));
   }
@@ -125,7 +126,7 @@ void Core::shut_down() {
 
 // ---- parting ----------------------------------------------------------------------------------
 
-void Core::lose(const PeerPtr& peer, const std::string& reason, bool expected) {
+void Core::disconnect(const PeerPtr& peer, const std::string& reason, bool expected) {
   if (peer->lost) return;
   PeerPtr keep = peer;  // the caller's reference may be the map's
   bool was_established = peer->established;
@@ -144,7 +145,7 @@ void Core::lose(const PeerPtr& peer, const std::string& reason, bool expected) {
   peer->established = false;
   by_token_.erase(peer->rx_token);
   if (auto at = peers_.find(peer->node); at != peers_.end() && at->second == peer) peers_.erase(at);
-  if (std::exchange(peer->caller, false)) --callers_;
+  if (std::exchange(peer->awaiting_proof, false)) --callers_;
   peer->held.clear();
   if (peer->pidfd >= 0) {
     loop_.forget(peer->pidfd);
@@ -182,16 +183,16 @@ void Core::lose(const PeerPtr& peer, const std::string& reason, bool expected) {
 void Core::retire(std::unique_ptr<ucx::Endpoint> endpoint, bool linger) {
   if (!endpoint) return;
   if (!linger || lingering_.size() >= kLingeringMax) {
-    dead_endpoints_.push_back(std::move(endpoint));
+    closing_endpoints_.push_back(std::move(endpoint));
     return;
   }
   auto* key = endpoint.get();
   lingering_.push_back(std::move(endpoint));
-  loop_.call_at(Clock::now() + kLinger, [this, key]() {
+  loop_.call_at(Clock::now() + kGoodbyeTime, [this, key]() {
     auto at = std::find_if(lingering_.begin(), lingering_.end(),
                            [&](auto& endpoint) { return endpoint.get() == key; });
     if (at == lingering_.end()) return;
-    dead_endpoints_.push_back(std::move(*at));
+    closing_endpoints_.push_back(std::move(*at));
     lingering_.erase(at);
   });
 }
@@ -214,25 +215,25 @@ void Core::tick() {
   const auto late = now - last_tick_ - std::chrono::milliseconds(options_.heartbeat_ms);
   std::vector<std::pair<PeerPtr, std::string>> lost;
   for (auto& [node, peer] : peers_) {
-    if (late > late.zero()) peer->last_heard = std::min(now, peer->last_heard + late);
-    if (peer->heard) peer->last_heard = now;
-    if (std::string why = why_lost(*peer, now); !why.empty()) {
+    if (late > late.zero()) peer->last_received = std::min(now, peer->last_received + late);
+    if (peer->received_since_tick) peer->last_received = now;
+    if (std::string why = silence_reason(*peer, now); !why.empty()) {
       lost.emplace_back(peer, std::move(why));
-    } else if (peer->established && !peer->spoke) {
+    } else if (peer->established && !peer->sent_since_tick) {
       transmit(peer, make_envelope([](wire::Envelope::Builder out) { out.setHeartbeat(); }));
     }
-    peer->heard = peer->spoke = false;
+    peer->received_since_tick = peer->sent_since_tick = false;
   }
-  for (auto& [peer, why] : lost) lose(peer, why, false);
+  for (auto& [peer, why] : lost) disconnect(peer, why, false);
   start_ticking();
 }
 
 /// Empty: it is not. A process that can be looked at, and runs, may just be short of time: it gets
 /// three times as long.
-std::string Core::why_lost(const Peer& peer, Clock::time_point now) const {
-  if (peer.heard || options_.silence_ms == 0) return "";
+std::string Core::silence_reason(const Peer& peer, Clock::time_point now) const {
+  if (peer.received_since_tick || options_.silence_ms == 0) return "";
   const auto limit = std::chrono::milliseconds(options_.silence_ms);
-  const auto silence = now - peer.last_heard;
+  const auto silence = now - peer.last_received;
   if (silence <= limit / 4) return "";
   ProcessState state = ProcessState::runs;
   if (peer.pid != 0) state = process_state(peer.pid);
@@ -287,7 +288,7 @@ void Core::end_lookup(uint64_t id, Result<caf::actor> result) {
   bool waited_for = std::any_of(lookups_.begin(), lookups_.end(),
                                 [&](auto& other) { return other.second.peer == lookup.peer; });
   if (!lookup.peer->established && lookup.peer->ours && !waited_for)
-    lose(lookup.peer, "it did not answer", false);
+    disconnect(lookup.peer, "it did not answer", false);
 }
 
 }  // namespace simplescale::remote

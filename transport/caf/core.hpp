@@ -68,8 +68,8 @@ class Core : public std::enable_shared_from_this<Core> {
   void run(const std::function<void(Result<std::string>)>& ready);
 
  private:
-  struct Flight;
-  struct Arrival;
+  struct PendingSend;
+  struct PendingReceive;
   struct Outgoing;
   /// The newest large message that was sent to several: its encoding serves all of them.
   struct Encoded {
@@ -86,17 +86,17 @@ class Core : public std::enable_shared_from_this<Core> {
 
   // meeting (handshake.cpp)
   Result<PeerPtr> connect(const Address& address);
-  PeerPtr current(const caf::node_id& node) const;
+  PeerPtr current_peer(const caf::node_id& node) const;
   bool lower_than(const caf::node_id& node) const;
-  void hand_over(const PeerPtr& from, const PeerPtr& to, const std::string& reason);
+  void replace_peer(const PeerPtr& from, const PeerPtr& to, const std::string& reason);
   PeerPtr make_peer(const caf::node_id& node);
   void watch_process(const PeerPtr& peer);
   Side our_side(const Peer& peer) const;
   Status open_endpoint(const PeerPtr& peer, const std::vector<uint8_t>& address);
   void establish(const PeerPtr& peer);
-  void take_place(const PeerPtr& peer);
-  void make_room_for_caller();
-  void lose(const PeerPtr& peer, const std::string& reason, bool expected);
+  void make_current(const PeerPtr& peer);
+  void limit_callers();
+  void disconnect(const PeerPtr& peer, const std::string& reason, bool expected);
   void refuse(const Address& address, uint64_t token, const std::string& reason);
   void fill_hello(wire::Hello::Builder out, const Peer& peer);
   void handle_hello(wire::Hello::Reader in);
@@ -105,7 +105,7 @@ class Core : public std::enable_shared_from_this<Core> {
   // staying in touch, parting, lookups (core.cpp)
   void retire(std::unique_ptr<ucx::Endpoint> endpoint, bool linger);
   void tick();
-  std::string why_lost(const Peer& peer, Clock::time_point now) const;
+  std::string silence_reason(const Peer& peer, Clock::time_point now) const;
   void start_ticking();
   void begin_lookup(Address address, std::string name, int timeout_ms, Transport::OnLookup on_done);
   void send_lookup(uint64_t id, const Lookup& lookup);
@@ -115,16 +115,16 @@ class Core : public std::enable_shared_from_this<Core> {
   // frames (frames.cpp)
   static ucs_status_t on_active_message(void* self, const void* header, size_t header_bytes,
                                         void* data, size_t bytes, const ucp_am_recv_param_t* param);
-  ucs_status_t arrive(const FrameHeader& header, void* data, size_t bytes, bool rendezvous);
+  ucs_status_t receive_frame(const FrameHeader& header, void* data, size_t bytes, bool rendezvous);
   void receive_rendezvous(const PeerPtr& peer, uint64_t sequence, void* descriptor, size_t bytes);
-  void in_order(const PeerPtr& peer, uint64_t sequence, Words words);
-  void next(Peer& peer);
+  void hold_until_in_order(const PeerPtr& peer, uint64_t sequence, Words words);
+  void advance_sequence(Peer& peer);
   void handle_held(const PeerPtr& peer);
   void handle(const PeerPtr& peer, kj::ArrayPtr<const capnp::word> words);
   void transmit(const PeerPtr& peer, Words words, bool hello = false);
   void transmit_now(const PeerPtr& peer, Words words, bool hello);
-  bool has_fault(const Peer& peer) const;
-  bool loses(const Peer& peer);
+  bool fault_applies_to(const Peer& peer) const;
+  bool draw_loss(const Peer& peer);
   void count(Bad kind, Peer* peer, const std::string& what);
 
   // actor traffic (traffic.cpp)
@@ -160,15 +160,15 @@ class Core : public std::enable_shared_from_this<Core> {
   std::unordered_map<uint64_t, Lookup> lookups_;
   uint64_t last_lookup_ = 0;
   std::vector<Transport::OnPeerLost> on_peer_lost_;
-  std::vector<std::unique_ptr<ucx::Endpoint>> dead_endpoints_;  // closed at the end of the round
-  std::vector<std::unique_ptr<ucx::Endpoint>> lingering_;       // last words are under way
-  std::vector<capnp::word> aligned_;                            // scratch for misaligned data
+  std::vector<std::unique_ptr<ucx::Endpoint>> closing_endpoints_;  // closed at the end of the round
+  std::vector<std::unique_ptr<ucx::Endpoint>> lingering_;          // last words are under way
+  std::vector<capnp::word> aligned_;                               // scratch for misaligned data
   std::set<std::string> unsupported_logged_;
   uint32_t logged_ = 0;  // kinds of bad messages already logged, of no known peer
   int refusals_logged_ = 0;
   uint64_t connections_ = 0;  // so far
   size_t callers_ = 0;        // peers that have not shown yet that they have the key
-  std::deque<std::weak_ptr<Peer>> caller_order_;  // oldest first, those who have since included
+  std::deque<std::weak_ptr<Peer>> callers_by_age_;  // oldest first, those who have since included
   bool ticking_ = false;
   bool stopping_ = false;
   Clock::time_point last_tick_;

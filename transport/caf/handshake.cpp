@@ -40,19 +40,19 @@ std::optional<Side> side_of(wire::Hello::Reader in) {
   return side;
 }
 
-std::optional<Standing> standing_of(const PeerPtr& peer) {
+std::optional<Connection> connection_of(const PeerPtr& peer) {
   if (!peer) return std::nullopt;
-  return Standing{peer->born, peer->ours, peer->established};
+  return Connection{peer->number, peer->ours, peer->established};
 }
 
-const Standing* pointer(const std::optional<Standing>& standing) {
-  return standing ? &*standing : nullptr;
+const Connection* pointer(const std::optional<Connection>& connection) {
+  return connection ? &*connection : nullptr;
 }
 
 }  // namespace
 
 /// The connection with that process, established or being made by us; null: none.
-PeerPtr Core::current(const caf::node_id& node) const {
+PeerPtr Core::current_peer(const caf::node_id& node) const {
   const auto found = peers_.find(node);
   return found == peers_.end() ? nullptr : found->second;
 }
@@ -63,8 +63,8 @@ bool Core::lower_than(const caf::node_id& node) const {
 
 PeerPtr Core::make_peer(const caf::node_id& node) {
   auto peer = std::make_shared<Peer>(node, random_token());
-  peer->born = ++connections_;
-  peer->last_heard = Clock::now();
+  peer->number = ++connections_;
+  peer->last_received = Clock::now();
   peer->pid = visible_pid(system_.node(), node);
   by_token_[peer->rx_token] = peer;
   return peer;
@@ -79,7 +79,7 @@ void Core::watch_process(const PeerPtr& peer) {
     auto peer = weak.lock();
     if (!peer) return;
     peer->broken = true;
-    lose(peer, "its process has ended", false);
+    disconnect(peer, "its process has ended", false);
   });
 }
 
@@ -87,7 +87,7 @@ Status Core::open_endpoint(const PeerPtr& peer, const std::vector<uint8_t>& addr
   auto on_error = [this, weak = std::weak_ptr<Peer>(peer)](ucs_status_t status) {
     if (auto peer = weak.lock()) {
       peer->broken = true;
-      lose(peer, std::string("connection lost: ") + ucs_status_string(status), false);
+      disconnect(peer, std::string("connection lost: ") + ucs_status_string(status), false);
     }
   };
   SS_ASSIGN(peer->endpoint, ucx::Endpoint::create(*worker_, address.data(), on_error));
@@ -95,14 +95,14 @@ Status Core::open_endpoint(const PeerPtr& peer, const std::vector<uint8_t>& addr
 }
 
 Result<PeerPtr> Core::connect(const Address& address) {
-  if (auto known = current(address.node)) return known;
+  if (auto known = current_peer(address.node)) return known;
   if (peers_.size() >= options_.peers_max) return Status(Code::unavailable, "too many peers");
   auto peer = make_peer(address.node);
   peer->ours = true;
-  take_place(peer);
+  make_current(peer);
   Status opened = open_endpoint(peer, address.worker);
   if (!opened.ok()) {
-    lose(peer, opened.message(), false);
+    disconnect(peer, opened.message(), false);
     return Status(Code::unavailable, opened.message());
   }
   const Proof proof = prove(options_.key, "", Role::hello, our_side(*peer), {});
@@ -151,17 +151,17 @@ void Core::handle_hello(wire::Hello::Reader in) {
   }
   if (stopping_ || peers_.size() >= options_.peers_max)
     return count(Bad::dropped, nullptr, "a hello while stopping or beyond peers_max");
-  const PeerPtr known = current(node);
-  const auto standing = standing_of(known);
-  if (!hears_hello(pointer(standing), lower_than(node))) return;
-  make_room_for_caller();
+  const PeerPtr known = current_peer(node);
+  const auto connection = connection_of(known);
+  if (!accepts_hello(pointer(connection), lower_than(node))) return;
+  limit_callers();
   PeerPtr caller = make_peer(node);
-  caller->caller = true;
-  caller->met = met(pointer(standing));
+  caller->awaiting_proof = true;
+  caller->established_at_hello = established_number(pointer(connection));
   ++callers_;
-  caller_order_.push_back(caller);
+  callers_by_age_.push_back(caller);
   if (Status opened = open_endpoint(caller, side->address); !opened.ok())
-    return lose(caller, opened.message(), false);
+    return disconnect(caller, opened.message(), false);
   caller->tx_token = side->token;
   caller->hello = std::move(*side);
   const Proof proof =
@@ -169,13 +169,13 @@ void Core::handle_hello(wire::Hello::Reader in) {
   transmit(caller, make_envelope([&](wire::Envelope::Builder out) {
              auto welcome = out.initWelcome();
              fill_hello(welcome, *caller);
-             if (caller->met != 0) welcome.setOther(known->tx_token);
+             if (caller->established_at_hello != 0) welcome.setOther(known->tx_token);
              welcome.setProof(kj::arrayPtr(proof.data(), proof.size()));
            }));
   loop_.call_at(Clock::now() + std::chrono::milliseconds(std::max(kCallerMs, options_.silence_ms)),
                 [this, weak = std::weak_ptr<Peer>(caller)] {
-                  if (auto caller = weak.lock(); caller && caller->caller)
-                    lose(caller, "it has not shown that it has the run's key", false);
+                  if (auto caller = weak.lock(); caller && caller->awaiting_proof)
+                    disconnect(caller, "it has not shown that it has the run's key", false);
                 });
 }
 
@@ -185,19 +185,19 @@ void Core::handle_welcome(const PeerPtr& peer, wire::Hello::Reader in) {
   if (!side || in.getVersion() != wire::PROTOCOL_VERSION ||
       std::string(in.getRunId()) != options_.run_id || node_from_bytes(side->node) != peer->node) {
     count(Bad::malformed, peer.get(), "a welcome of another node or run");
-    return lose(peer, "it answered as another node or run", false);
+    return disconnect(peer, "it answered as another node or run", false);
   }
   const Side ours = our_side(*peer);
   if (!equal(prove(options_.key, options_.run_id, Role::welcome, *side, ours),
              to_span(in.getProof()))) {
     count(Bad::malformed, peer.get(), "a welcome without the run's key");
-    return lose(peer, "it does not have this run's key", false);
+    return disconnect(peer, "it does not have this run's key", false);
   }
   const auto other = in.getOther() == 0 ? by_token_.end() : by_token_.find(in.getOther());
   const bool alive =
       other != by_token_.end() && other->second != peer && other->second->node == peer->node;
-  if (yields(in.getOther() != 0, alive))
-    return hand_over(peer, other->second, "the other one's call");
+  if (keeps_named_connection(in.getOther() != 0, alive))
+    return replace_peer(peer, other->second, "the other one's call");
   peer->tx_token = side->token;
   const Proof proof = prove(options_.key, options_.run_id, Role::proof, ours, *side);
   transmit(peer, make_envelope([&](wire::Envelope::Builder out) {
@@ -210,46 +210,48 @@ void Core::handle_proof(const PeerPtr& caller, capnp::Data::Reader proof) {
   if (!equal(prove(options_.key, options_.run_id, Role::proof, caller->hello, our_side(*caller)),
              to_span(proof))) {
     count(Bad::malformed, caller.get(), "a proof without the run's key");
-    return lose(caller, "it does not have this run's key", false);
+    return disconnect(caller, "it does not have this run's key", false);
   }
-  const PeerPtr before = current(caller->node);
-  const auto standing = standing_of(before);
-  const Verdict verdict =
-      on_proof(pointer(standing), caller->born, caller->met, lower_than(caller->node));
-  if (verdict == Verdict::keep) return lose(caller, "another connection with it stays", false);
-  caller->caller = false;
+  const PeerPtr before = current_peer(caller->node);
+  const auto connection = connection_of(before);
+  const TieBreak decision = break_tie(pointer(connection), caller->number,
+                                      caller->established_at_hello, lower_than(caller->node));
+  if (decision == TieBreak::keep)
+    return disconnect(caller, "another connection with it stays", false);
+  caller->awaiting_proof = false;
   --callers_;
-  if (verdict == Verdict::cross) before->established = false;  // nothing has ended: it goes quietly
-  if (before) hand_over(before, caller, "it connected anew");
-  take_place(caller);
+  if (decision == TieBreak::replace_silently)
+    before->established = false;  // nothing has ended: it goes quietly
+  if (before) replace_peer(before, caller, "it connected anew");
+  make_current(caller);
   establish(caller);
 }
 
 /// `to` stays in its place.
-void Core::hand_over(const PeerPtr& from, const PeerPtr& to, const std::string& reason) {
+void Core::replace_peer(const PeerPtr& from, const PeerPtr& to, const std::string& reason) {
   for (auto& [id, lookup] : lookups_)
     if (lookup.peer == from) lookup.peer = to;  // asked again, once that is established
-  lose(from, reason, false);
+  disconnect(from, reason, false);
 }
 
 /// Who floods us with hellos loses the oldest of them; an honest handshake takes a millisecond.
-void Core::make_room_for_caller() {
+void Core::limit_callers() {
   auto over = [](const std::weak_ptr<Peer>& weak) {
     const PeerPtr caller = weak.lock();
-    return !caller || !caller->caller;
+    return !caller || !caller->awaiting_proof;
   };
-  while (!caller_order_.empty() && over(caller_order_.front())) caller_order_.pop_front();
-  if (caller_order_.size() < 2 * kCallersMax && callers_ < kCallersMax) return;
-  std::erase_if(caller_order_, over);
-  if (callers_ < kCallersMax || caller_order_.empty()) return;
+  while (!callers_by_age_.empty() && over(callers_by_age_.front())) callers_by_age_.pop_front();
+  if (callers_by_age_.size() < 2 * kCallersMax && callers_ < kCallersMax) return;
+  std::erase_if(callers_by_age_, over);
+  if (callers_ < kCallersMax || callers_by_age_.empty()) return;
   count(Bad::dropped, nullptr, "a hello that nothing followed, for newer ones");
-  const PeerPtr oldest = caller_order_.front().lock();
-  caller_order_.pop_front();
-  lose(oldest, "others call", false);
+  const PeerPtr oldest = callers_by_age_.front().lock();
+  callers_by_age_.pop_front();
+  disconnect(oldest, "others call", false);
 }
 
 /// From now on it is the peer for that node.
-void Core::take_place(const PeerPtr& peer) {
+void Core::make_current(const PeerPtr& peer) {
   watch_process(peer);
   peers_[peer->node] = peer;
   start_ticking();
@@ -257,7 +259,7 @@ void Core::take_place(const PeerPtr& peer) {
 
 void Core::establish(const PeerPtr& peer) {
   peer->established = true;
-  peer->last_heard = Clock::now();
+  peer->last_received = Clock::now();
   log::debug("transport: connected to {}", peer->name);
   for (auto& [id, lookup] : lookups_) {
     if (lookup.peer == peer) send_lookup(id, lookup);

@@ -48,10 +48,10 @@ struct Peer {
   const caf::node_id node;
   const std::string name;
 
-  uint64_t born = 0, met = 0;  // meeting.hpp
-  bool ours = false;           // this process called
+  uint64_t number = 0, established_at_hello = 0;  // meeting.hpp
+  bool ours = false;                              // this process called
   bool established = false;
-  bool caller = false;           // it has called us, and has not shown yet that it has the key
+  bool awaiting_proof = false;   // it has called us, and has not shown yet that it has the key
   Nonce nonce = random_nonce();  // ours, of this handshake
   Side hello;                    // a caller's
   bool lost = false;
@@ -68,9 +68,9 @@ struct Peer {
 
   Clock::time_point delayed_until{};  // by an injected fault; what comes later queues behind
 
-  bool heard = false;  // since the last tick
-  bool spoke = false;
-  Clock::time_point last_heard;
+  bool received_since_tick = false;  // since the last tick
+  bool sent_since_tick = false;
+  Clock::time_point last_received;
 
   std::unordered_map<caf::actor_id, caf::strong_actor_ptr>
       proxies;  // actors of the peer, known here

@@ -15,7 +15,7 @@ namespace simplescale::remote {
 namespace {
 
 constexpr size_t kNameBytesMax = 256;
-constexpr size_t kWorthSharing = 16 << 10;  // bytes
+constexpr size_t kSharedEncodingBytes = 16 << 10;  // bytes
 
 void answer_locally(const caf::strong_actor_ptr& requester, caf::message_id request,
                     caf::error error, caf::execution_unit* context) {
@@ -151,7 +151,7 @@ Words Core::encode_message(const caf::mailbox_element& element, caf::actor_id se
   const auto& content = element.content();
   const uint64_t id = element.mid.integer_value();
   const size_t bytes = body_bytes(content);
-  const bool several = content.shared() && bytes >= kWorthSharing;
+  const bool several = content.shared() && bytes >= kSharedEncodingBytes;
   if (several) {
     const std::lock_guard lock(encoded_mutex_);
     const Encoded& e = encoded_;
@@ -229,7 +229,7 @@ void Core::dispatch(const PeerPtr& peer, wire::Envelope::Reader envelope) {
   if (!peer->established) {  // CONNECTION-3
     const auto kind = envelope.which();
     const bool expected =
-        peer->caller ? kind == Kind::PROOF : kind == Kind::WELCOME || kind == Kind::REFUSED;
+        peer->awaiting_proof ? kind == Kind::PROOF : kind == Kind::WELCOME || kind == Kind::REFUSED;
     if (!expected) return count(Bad::malformed, peer.get(), "a message before the handshake's end");
   }
   switch (envelope.which()) {
@@ -239,12 +239,14 @@ void Core::dispatch(const PeerPtr& peer, wire::Envelope::Reader envelope) {
       return handle_welcome(peer, envelope.getWelcome());
     case Kind::REFUSED:
       if (peer->established) return;
-      return lose(peer, "refused: " + std::string(envelope.getRefused()).substr(0, 500), false);
+      return disconnect(peer, "refused: " + std::string(envelope.getRefused()).substr(0, 500),
+                        false);
     case Kind::GOODBYE:
       peer->broken = true;
-      return lose(peer, "it parted: " + std::string(envelope.getGoodbye()).substr(0, 500), true);
+      return disconnect(peer, "it parted: " + std::string(envelope.getGoodbye()).substr(0, 500),
+                        true);
     case Kind::PROOF:
-      if (peer->caller) return handle_proof(peer, envelope.getProof());
+      if (peer->awaiting_proof) return handle_proof(peer, envelope.getProof());
       return count(Bad::malformed, peer.get(), "a proof on an open connection");
     case Kind::HEARTBEAT:
       return;
