@@ -18,8 +18,8 @@ using std::chrono::milliseconds;
 constexpr size_t kInFlight = 32;  // operations of one communicator
 constexpr int kYields = 16;
 constexpr size_t kOldBoards = 8;
-constexpr milliseconds kLookEvery{50};  // after dead peers, while waiting
-constexpr milliseconds kLingerAtMost{5000};
+constexpr milliseconds kPeerCheckInterval{50};  // after dead peers, while waiting
+constexpr milliseconds kReadersTimeout{5000};
 
 bool in_arena(const void* segment, const void* data, size_t bytes) {
   return static_cast<const Segment*>(segment)->contains(data, bytes);
@@ -41,7 +41,7 @@ class Handle final : public Work {
   std::shared_ptr<Operation> operation_;
 };
 
-std::string names_of(uint64_t ranks) {
+std::string rank_names(uint64_t ranks) {
   std::string names = std::popcount(ranks) == 1 ? "rank " : "ranks ";
   for (bool more = false; ranks != 0; ranks &= ranks - 1, more = true)
     names += (more ? ", " : "") + std::to_string(std::countr_zero(ranks));
@@ -74,9 +74,9 @@ Communicator::Communicator(Shared& shared, Spec spec, Boards boards,
 Communicator::~Communicator() {
   forget_(this);
   std::unique_lock turn(shared_.lock);
-  linger(turn);
-  const bool in_peace = dead_.ok() && active_.empty();
-  end(Status(Code::aborted, spec_.name + " has been destroyed"), in_peace);
+  wait_for_readers(turn);
+  const bool graceful = dead_.ok() && active_.empty();
+  shut_down(Status(Code::aborted, spec_.name + " has been destroyed"), graceful);
   std::erase(shared_.communicators, this);
   Segment& segment = *shared_.segment;
   for (std::byte* data : allocations_) segment.release(data);
@@ -91,8 +91,8 @@ Communicator::~Communicator() {
 }
 
 // Peers shall have taken what our finished operations sent before the memory that it lies in goes.
-void Communicator::linger(std::unique_lock<std::mutex>& turn) {
-  const auto limit = Clock::now() + std::min(kLingerAtMost, milliseconds(spec_.timeout_ms));
+void Communicator::wait_for_readers(std::unique_lock<std::mutex>& turn) {
+  const auto limit = Clock::now() + std::min(kReadersTimeout, milliseconds(spec_.timeout_ms));
   while (dead_.ok() && !aborted_ && Clock::now() < limit) {
     const uint32_t seen = shared_.segment->header().doorbell.load();
     shared_.advance();
@@ -100,7 +100,7 @@ void Communicator::linger(std::unique_lock<std::mutex>& turn) {
       return !link || link->drained() || !link->health(true).ok();
     });
     if (drained && active_.empty()) return;
-    pause(seen, 50, turn);
+    wait_for_doorbell(seen, 50, turn);
   }
 }
 
@@ -130,7 +130,7 @@ WorkPtr Communicator::start(Plan plan) {
                                      .kind = trace::Kind::collective},
                                     operation->name(), spec_.name);
     active_.push_back(operation);
-    begun_ = Clock::now();
+    last_start_ = Clock::now();
     shared_.advance();
   } else {
     operation->finish(dead_);
@@ -189,7 +189,7 @@ bool Communicator::advance() {
   }
   std::erase_if(active_, [](const auto& operation) { return operation->finished.load(); });
   if (!moved) return false;
-  moved_ = Clock::now();
+  last_progress_ = Clock::now();
   notify_all();
   return true;
 }
@@ -201,7 +201,7 @@ bool Communicator::has_network_fault() const {
   const auto now = Clock::now();
   if (now.time_since_epoch() >= until) return false;
   const std::chrono::nanoseconds delay{shared_.network_fault_delay_ns.load()};
-  return delay.count() == 0 || now - begun_ < delay;
+  return delay.count() == 0 || now - last_start_ < delay;
 }
 
 void Communicator::notify_all() {
@@ -219,30 +219,31 @@ Status Communicator::wait(Operation& operation, std::unique_lock<std::mutex>& tu
                          spec_.name);
   const auto begun = Clock::now();
   const auto timeout = milliseconds(spec_.timeout_ms);
-  auto look = begun + kLookEvery;
+  auto next_check = begun + kPeerCheckInterval;
   for (;;) {
     const uint32_t seen = shared_.segment->header().doorbell.load();
     if (operation.finished) return operation.status;
     if (shared_.advance()) continue;
     const auto now = Clock::now();
-    const auto deadline = std::max(begun, moved_) + timeout;
-    const bool thorough = now >= look;
-    if (thorough) look = now + kLookEvery;
+    const auto deadline = std::max(begun, last_progress_) + timeout;
+    const bool thorough = now >= next_check;
+    if (thorough) next_check = now + kPeerCheckInterval;
     if (const Status lost = check_peers(operation, thorough); !lost.ok()) {
       // It may have sent the last piece just before it went.
       if (!shared_.advance()) fail(lost);
     } else if (now >= deadline) {
-      fail(late(operation));
+      fail(deadline_error(operation));
     } else {
-      const auto limit =
-          std::chrono::ceil<milliseconds>(std::min<Clock::duration>(deadline - now, kLookEvery));
-      pause(seen, static_cast<int>(limit.count()), turn);
+      const auto limit = std::chrono::ceil<milliseconds>(
+          std::min<Clock::duration>(deadline - now, kPeerCheckInterval));
+      wait_for_doorbell(seen, static_cast<int>(limit.count()), turn);
     }
   }
 }
 
 // Others have their turn until the doorbell rings, but at most limit_ms.
-void Communicator::pause(uint32_t seen, int limit_ms, std::unique_lock<std::mutex>& turn) {
+void Communicator::wait_for_doorbell(uint32_t seen, int limit_ms,
+                                     std::unique_lock<std::mutex>& turn) {
   turn.unlock();
   SegmentHeader& header = shared_.segment->header();
   if (spec_.spin_us > 0) {
@@ -276,7 +277,7 @@ Status Communicator::check_aborted() {
 }
 
 Status Communicator::check_peers(Operation& operation, bool thorough) {
-  for (uint64_t ranks = operation.waits_for(); ranks != 0; ranks &= ranks - 1) {
+  for (uint64_t ranks = operation.awaited_ranks(); ranks != 0; ranks &= ranks - 1) {
     const Status status = links_[static_cast<size_t>(std::countr_zero(ranks))]->health(thorough);
     if (!status.ok())
       return status.in(spec_.name + ", " + operation.name() + " (operation " +
@@ -285,25 +286,25 @@ Status Communicator::check_peers(Operation& operation, bool thorough) {
   return {};
 }
 
-Status Communicator::late(Operation& operation) const {
-  const uint64_t ranks = operation.waits_for();
-  return Status(Code::deadline, spec_.name + ": " + (ranks ? names_of(ranks) : "a rank") +
+Status Communicator::deadline_error(Operation& operation) const {
+  const uint64_t ranks = operation.awaited_ranks();
+  return Status(Code::deadline, spec_.name + ": " + (ranks ? rank_names(ranks) : "a rank") +
                                     " did not come to " + operation.name() + " (operation " +
                                     std::to_string(operation.number()) + ") within " +
                                     std::to_string(spec_.timeout_ms) + " ms");
 }
 
 void Communicator::fail(Status status) {
-  end(std::move(status), false);
+  shut_down(std::move(status), false);
 }
 
 // Afterwards peers do not believe what they read from us (SHM-2), and the caller's memory is his
 // again.
-void Communicator::end(Status status, bool in_peace) {
+void Communicator::shut_down(Status status, bool graceful) {
   if (!dead_.ok()) return;
   dead_ = std::move(status);
   shared_.segment->close_slot(boards_.slot);
-  if (channel_) shared_.ucx->detach(channel_, in_peace);
+  if (channel_) shared_.ucx->detach(channel_, graceful);
   for (const auto& operation : std::exchange(active_, {})) operation->finish(dead_);
   for (const auto& peer : peers_) ring(peer->header());
 }

@@ -92,14 +92,14 @@ class Communicator final : public Collective {
   WorkPtr start(Plan plan);
   Status wait(Operation& operation, std::unique_lock<std::mutex>& turn);
   void fail(Status status);
-  void end(Status status, bool in_peace);
+  void shut_down(Status status, bool graceful);
   Status check_aborted();
   Status check_peers(Operation& operation, bool thorough);
-  Status late(Operation& operation) const;
+  Status deadline_error(Operation& operation) const;
   void notify_all();
   bool has_network_fault() const;
-  void linger(std::unique_lock<std::mutex>& turn);
-  void pause(uint32_t seen, int limit_ms, std::unique_lock<std::mutex>& turn);
+  void wait_for_readers(std::unique_lock<std::mutex>& turn);
+  void wait_for_doorbell(uint32_t seen, int limit_ms, std::unique_lock<std::mutex>& turn);
 
   Shared& shared_;
   Spec spec_;
@@ -112,8 +112,8 @@ class Communicator final : public Collective {
   std::vector<std::byte*> allocations_;
   std::deque<std::shared_ptr<Operation>> active_;  // in order of their start
   uint64_t operations_ = 0;
-  Clock::time_point moved_{};  // when an operation last got on
-  Clock::time_point begun_{};  // when one was last started
+  Clock::time_point last_progress_{};  // when an operation last got on
+  Clock::time_point last_start_{};     // when one was last started
   Status dead_;
   std::atomic<bool> aborted_{false};
   std::mutex reason_lock_;

@@ -38,7 +38,7 @@ class Link {
                                      bool first_in_line) = 0;
 
   /// The piece's memory is not needed any more.
-  virtual bool settled(const Ticket& ticket) = 0;
+  virtual bool is_released(const Ticket& ticket) = 0;
 
   /// This side is going to read stream `key`: data may be fetched ahead.
   virtual void expect(uint64_t key) = 0;

@@ -30,7 +30,7 @@ std::byte* Outbox::take_block() {
   if (free_.empty()) {
     std::erase_if(lent_, [&](const Lent& lent) {
       for (const auto& [link, ticket] : lent.readers)
-        if (!link->settled(ticket)) return false;
+        if (!link->is_released(ticket)) return false;
       free_.push_back(lent.block);
       return true;
     });
@@ -139,7 +139,7 @@ Result<bool> Operation::advance(bool first, const std::atomic<bool>& stop) {
   moved |= added | copied;
   const bool received = std::ranges::equal(
       copied_, plan_.copies, [](size_t have, const Incoming& in) { return have == in.bytes; });
-  if (sum_done_ && received && all_sent(true) && all_settled()) finish({});
+  if (sum_done_ && received && all_sent(true) && all_released()) finish({});
   return moved || finished;
 }
 
@@ -179,7 +179,7 @@ bool Operation::next_piece(const Outgoing& out, Sending& state) {
   const std::byte* from = state.data + state.sent;
   if (!state.stage.empty()) {
     const size_t half = state.stage.size() / 2;
-    if (unsettled(state, state.pieces % 2) != 0) return false;
+    if (unreleased_ranks(state, state.pieces % 2) != 0) return false;
     state.tickets[state.pieces % 2].clear();
     length = std::min(length, half);
     std::byte* to = state.stage.data() + state.pieces % 2 * half;
@@ -228,19 +228,20 @@ bool Operation::all_sent(bool results_too) const {
   return true;
 }
 
-uint64_t Operation::unsettled(Sending& state, size_t half) {
+uint64_t Operation::unreleased_ranks(Sending& state, size_t half) {
   uint64_t ranks = 0;
   std::erase_if(state.tickets[half], [&](const auto& entry) {
-    if (link(entry.first).settled(entry.second)) return true;
+    if (link(entry.first).is_released(entry.second)) return true;
     ranks |= uint64_t{1} << entry.first;
     return false;
   });
   return ranks;
 }
 
-bool Operation::all_settled() {
-  return std::ranges::all_of(
-      sending_, [&](Sending& state) { return (unsettled(state, 0) | unsettled(state, 1)) == 0; });
+bool Operation::all_released() {
+  return std::ranges::all_of(sending_, [&](Sending& state) {
+    return (unreleased_ranks(state, 0) | unreleased_ranks(state, 1)) == 0;
+  });
 }
 
 // --- Receiving ---
@@ -260,7 +261,7 @@ Result<bool> Operation::advance_sum(bool first, const std::atomic<bool>& stop) {
         ready = std::min(ready, link(summand.from).front(key(summand.phase)).size() / element);
     }
     if (ready == 0) break;
-    add_up(ready);
+    sum_range(ready);
     for (const Summand& summand : sum.summands)
       if (!summand.data)
         SS_RETURN_IF_ERROR(link(summand.from).pop(key(summand.phase), ready * element));
@@ -279,7 +280,7 @@ Result<bool> Operation::advance_sum(bool first, const std::atomic<bool>& stop) {
   return summed_ > before || sum_done_;
 }
 
-void Operation::add_up(size_t count) {
+void Operation::sum_range(size_t count) {
   Sum& sum = plan_.sum;
   const size_t element = bytes_of(sum.dtype);
   std::vector<TreeSource> sources;
@@ -323,7 +324,7 @@ Result<bool> Operation::advance_copies(const std::atomic<bool>& stop) {
   return moved;
 }
 
-uint64_t Operation::waits_for() {
+uint64_t Operation::awaited_ranks() {
   uint64_t ranks = 0;
   for (size_t i = 0; i < copied_.size(); ++i)
     if (copied_[i] < plan_.copies[i].bytes) ranks |= uint64_t{1} << plan_.copies[i].from;
@@ -332,7 +333,7 @@ uint64_t Operation::waits_for() {
       if (!summand.data && link(summand.from).front(key(summand.phase)).empty())
         ranks |= uint64_t{1} << summand.from;
   for (Sending& state : sending_)
-    ranks |= state.piece_to | unsettled(state, 0) | unsettled(state, 1);
+    ranks |= state.piece_to | unreleased_ranks(state, 0) | unreleased_ranks(state, 1);
   return ranks;
 }
 

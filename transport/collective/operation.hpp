@@ -61,7 +61,7 @@ class Operation {
   Result<bool> advance(bool first, const std::atomic<bool>& stop);
 
   /// Ranks that we wait for, as a bit mask.
-  uint64_t waits_for();
+  uint64_t awaited_ranks();
   uint64_t number() const { return number_; }
   const char* name() const { return plan_.name; }
 
@@ -95,10 +95,10 @@ class Operation {
   bool next_piece(const Outgoing& out, Sending& state);
   Result<bool> advance_sum(bool first, const std::atomic<bool>& stop);
   Result<bool> advance_copies(const std::atomic<bool>& stop);
-  void add_up(size_t count);
+  void sum_range(size_t count);
   bool all_sent(bool results_too) const;
-  bool all_settled();
-  uint64_t unsettled(Sending& state, size_t half);
+  bool all_released();
+  uint64_t unreleased_ranks(Sending& state, size_t half);
 
   uint64_t number_;
   Plan plan_;

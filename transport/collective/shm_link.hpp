@@ -55,7 +55,7 @@ class ShmLink final : public Link {
   bool reads_arena() const override { return true; }
   std::optional<Ticket> send(uint64_t key, uint64_t offset, Bytes data, bool copy,
                              bool first_in_line) override;
-  bool settled(const Ticket& ticket) override;
+  bool is_released(const Ticket& ticket) override;
   void expect(uint64_t) override {}
   Bytes front(uint64_t key) override;
   Status pop(uint64_t key, size_t bytes) override;
@@ -75,8 +75,9 @@ class ShmLink final : public Link {
     size_t read = 0;  // of pieces[next]
   };
   bool open() const { return peer_.slot->serial.load(std::memory_order_acquire) == peer_.serial; }
-  Status left() const;
-  void collect();  // takes over newly published descriptors
+  Status left_error() const;
+  void collect();  // takes over the descriptors that the peer has published since the last call
+  void reclaim_slots();  // frees the slots whose pieces the peer has consumed
 
   Segment& segment_;
   Lane* lane_;

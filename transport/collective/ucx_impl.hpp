@@ -49,6 +49,11 @@ struct UcxHeader {
   }
 };
 
+/// Why a member is broken, after a failed UCX call.
+inline std::string lost(ucs_status_t status) {
+  return std::string("is lost (") + ucs_status_string(status) + ")";
+}
+
 /// What the thread owns. `lock` guards the channels, `channels` and `commands`; the rest is the
 /// thread's own.
 struct UcxWorker::Impl {
@@ -77,7 +82,7 @@ struct UcxWorker::Impl {
   std::unique_ptr<ucx::Context> context;
   std::unique_ptr<ucx::Worker> worker;
   std::map<UcxAddress, Connection> connections;
-  std::chrono::steady_clock::time_point next_greeting;
+  std::chrono::steady_clock::time_point next_hello;
   std::atomic<int> spin_us{0};
   std::atomic<bool> stop{false};
   std::thread thread;
@@ -102,19 +107,18 @@ struct UcxWorker::Impl {
   Status start();
   void run();
   bool run_commands();
-  void greet();
+  void send_hellos();
   bool close_failed();
-  void break_members(const UcxAddress& address, const std::string& why);
+  void fail_members(const UcxAddress& address, const std::string& why);
   ucp_ep_h connect(const UcxAddress& address);
-  void say(UcxKind kind, const UcxChannelPtr& channel, uint32_t to);
+  void send_control(UcxKind kind, const UcxChannelPtr& channel, uint32_t to);
   void send(std::unique_ptr<Sending> sending);
-  void pump(const UcxChannelPtr& channel, uint32_t to);
-  void sent(std::unique_ptr<Sending> sending, ucs_status_t status);
-  void receive(const UcxChannelPtr& channel, uint32_t from, uint64_t key,
-               UcxStream::Announced piece);
-  void received(std::unique_ptr<Receiving> receiving, ucs_status_t status);
+  void send_waiting(const UcxChannelPtr& channel, uint32_t to);
+  void on_sent(std::unique_ptr<Sending> sending, ucs_status_t status);
+  void fetch(const UcxChannelPtr& channel, uint32_t from, uint64_t key, UcxStream::Announced piece);
+  void on_received(std::unique_ptr<Receiving> receiving, ucs_status_t status);
   ucs_status_t on_message(const UcxHeader& header, void* data, size_t bytes, bool announced);
-  void end(const UcxChannelPtr& channel, bool in_peace);
+  void end_channel(const UcxChannelPtr& channel, bool graceful);
   void close_all();
 
   // --- Under the lock ---

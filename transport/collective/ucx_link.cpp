@@ -46,11 +46,11 @@ class UcxLink final : public Link {
                            data.subspan(at, std::min(kUcxFragment, data.size() - at)), ticket.id});
       member().uncopied[ticket.id] = fragments;
     }
-    impl_.post([impl = &impl_, channel = channel_, to] { impl->pump(channel, to); });
+    impl_.post([impl = &impl_, channel = channel_, to] { impl->send_waiting(channel, to); });
     return ticket;
   }
 
-  bool settled(const Ticket& ticket) override {
+  bool is_released(const Ticket& ticket) override {
     std::lock_guard guard(impl_.lock);
     return !member().uncopied.contains(ticket.id);
   }
@@ -70,7 +70,7 @@ class UcxLink final : public Link {
     for (const auto& piece : std::exchange(stream.announced, {}))
       impl_.commands.push_back([impl = &impl_, channel = channel_,
                                 from = static_cast<uint32_t>(peer_), key,
-                                piece] { impl->receive(channel, from, key, piece); });
+                                piece] { impl->fetch(channel, from, key, piece); });
     impl_.worker->signal();
   }
 

@@ -75,6 +75,11 @@ struct UcxMember {
     size_t under_way = 0;
   } queues[2];
   std::unordered_map<uint64_t, size_t> uncopied;  ///< ticket -> its pieces that are waiting
+
+  /// Marks the member as broken; the first reason stays.
+  void fail(const std::string& why) {
+    if (broken.ok()) broken = Status(Code::unavailable, why);
+  }
 };
 
 /// One communicator's members. Everything but the constants is guarded by the worker's lock.
@@ -102,9 +107,9 @@ class UcxWorker {
   void attach(const UcxChannelPtr& channel);
   /// Ends it; afterwards no memory of the caller is used. Tells the members, unless we part in
   /// peace.
-  void detach(const UcxChannelPtr& channel, bool in_peace);
+  void detach(const UcxChannelPtr& channel, bool graceful);
   /// Remote ranks that have not joined yet (U4).
-  std::vector<int> missing(const UcxChannelPtr& channel);
+  std::vector<int> unjoined_ranks(const UcxChannelPtr& channel);
 
   std::unique_ptr<Link> link(const UcxChannelPtr& channel, int peer, std::string peer_name);
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <numeric>
 
 #include "collective_ranks.hpp"
 
@@ -13,101 +14,135 @@ std::string at(const char* what, size_t index) {
   return std::string(what) + " differs at " + std::to_string(index);
 }
 
-/// Every operation once, with buffers in the arena or outside.
-std::string every_operation(Collective& c, DType dtype, size_t count, bool arena) {
-  const int rank = c.rank(), size = c.size();
-  const auto ranks = static_cast<size_t>(size);
-  std::vector<std::unique_ptr<Buffer>> kept;
-  auto make = [&](DType type, size_t n) -> Buffer& {
-    kept.push_back(arena ? std::make_unique<Buffer>(c, type, n)
-                         : std::make_unique<Buffer>(type, n));
-    return *kept.back();
-  };
-  auto sum_over_ranks = [&](uint64_t first, size_t index) {
-    static thread_local std::vector<float> leaves;
-    leaves.clear();
-    for (int r = 0; r < size; ++r) leaves.push_back(input(dtype, r, index));
-    return reference_sum(first, leaves);
-  };
 #define RUN(work)                                           \
   do {                                                      \
     const Status status = (work)->wait();                   \
     if (!status.ok()) return std::string(status.message()); \
   } while (false)
 
-  {
-    Buffer &shard = make(dtype, count), &full = make(dtype, count * ranks);
-    for (size_t i = 0; i < count; ++i) shard.set(i, input(dtype, rank, i));
+/// Runs each operation on one rank and compares its result with the serial reference. Each check
+/// returns what is wrong, or an empty text. Buffers lie in the arena or on the heap.
+struct OperationChecks {
+  Collective& c;
+  const DType dtype;
+  const size_t count;
+  const bool arena;
+  const int rank = c.rank(), size = c.size();
+  const size_t ranks = static_cast<size_t>(size);
+  std::vector<std::unique_ptr<Buffer>> buffers;
+
+  Buffer& make(DType type, size_t elements) {
+    buffers.push_back(arena ? std::make_unique<Buffer>(c, type, elements)
+                            : std::make_unique<Buffer>(type, elements));
+    return *buffers.back();
+  }
+
+  /// `count` elements, this rank's input.
+  Buffer& make_input(DType type, size_t elements) {
+    Buffer& buffer = make(type, elements);
+    for (size_t i = 0; i < elements; ++i) buffer.set(i, input(type, rank, i));
+    return buffer;
+  }
+
+  /// The reference sum of one element over `leaf_rank`, the rank of each leaf.
+  float sum_over(uint64_t first_leaf, const std::vector<int>& leaf_rank, size_t index) const {
+    static thread_local std::vector<float> leaves;
+    leaves.clear();
+    for (const int r : leaf_rank) leaves.push_back(input(dtype, r, index));
+    return reference_sum(first_leaf, leaves);
+  }
+
+  std::vector<int> every_rank() const {
+    std::vector<int> all(ranks);
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
+
+  /// `digits` buffers of `count` fp32 elements in one allocation.
+  PartialSum make_partial(size_t digits) {
+    auto* memory = static_cast<float*>(make(DType::f32, count * digits).data);
+    std::vector<float*> parts;
+    for (size_t i = 0; i < digits; ++i) parts.push_back(memory + i * count);
+    return PartialSum(parts, count);
+  }
+
+  std::string all_gather() {
+    Buffer &shard = make_input(dtype, count), &full = make(dtype, count * ranks);
+    auto wrong = [&](const char* what) -> std::string {
+      for (size_t i = 0; i < count * ranks; ++i)
+        if (full.get(i) != input(dtype, static_cast<int>(i / count), i % count)) return at(what, i);
+      return "";
+    };
     RUN(c.all_gather(shard.data, full.data, count, dtype));
-    for (size_t i = 0; i < count * ranks; ++i)
-      if (full.get(i) != input(dtype, static_cast<int>(i / count), i % count))
-        return at("all_gather", i);
-    // In place.
+    if (const std::string error = wrong("all_gather"); !error.empty()) return error;
     std::memset(full.data, 0, full.bytes());
     auto* own = static_cast<std::byte*>(full.data) + static_cast<size_t>(rank) * shard.bytes();
     std::memcpy(own, shard.data, shard.bytes());
     RUN(c.all_gather(own, full.data, count, dtype));
-    for (size_t i = 0; i < count * ranks; ++i)
-      if (full.get(i) != input(dtype, static_cast<int>(i / count), i % count))
-        return at("all_gather in place", i);
+    return wrong("all_gather in place");
   }
-  Buffer& full = make(dtype, count * ranks);
-  for (size_t i = 0; i < full.count; ++i) full.set(i, input(dtype, rank, i));
-  const size_t part = static_cast<size_t>(rank) * count;
-  {
-    Buffer& shard = make(dtype, count);
+
+  std::string reduce_scatter() {
+    Buffer &full = make_input(dtype, count * ranks), &shard = make(dtype, count);
+    const size_t part = static_cast<size_t>(rank) * count;
     RUN(c.reduce_scatter(full.data, shard.data, count, dtype));
     for (size_t i = 0; i < count; ++i)
-      if (shard.get(i) != rounded(dtype, sum_over_ranks(0, part + i)))
+      if (shard.get(i) != rounded(dtype, sum_over(0, every_rank(), part + i)))
         return at("reduce_scatter", i);
+    return "";
   }
-  {
-    Buffer& data = make(dtype, count);
-    for (size_t i = 0; i < count; ++i) data.set(i, input(dtype, rank, i));
+
+  std::string all_reduce() {
+    Buffer& data = make_input(dtype, count);
     RUN(c.all_reduce(data.data, count, dtype));
     for (size_t i = 0; i < count; ++i)
-      if (data.get(i) != rounded(dtype, sum_over_ranks(0, i))) return at("all_reduce", i);
+      if (data.get(i) != rounded(dtype, sum_over(0, every_rank(), i))) return at("all_reduce", i);
+    return "";
   }
-  for (int root = 0; root < size; root += 3) {
-    Buffer& data = make(dtype, count);
-    for (size_t i = 0; i < count; ++i) data.set(i, rank == root ? input(dtype, root, i) : 0);
-    RUN(c.broadcast(data.data, count, dtype, root));
-    for (size_t i = 0; i < count; ++i)
-      if (data.get(i) != input(dtype, root, i)) return at("broadcast", i);
+
+  std::string broadcast() {
+    for (int root = 0; root < size; root += 3) {
+      Buffer& data = make(dtype, count);
+      for (size_t i = 0; i < count; ++i) data.set(i, rank == root ? input(dtype, root, i) : 0);
+      RUN(c.broadcast(data.data, count, dtype, root));
+      for (size_t i = 0; i < count; ++i)
+        if (data.get(i) != input(dtype, root, i)) return at("broadcast", i);
+    }
+    return "";
   }
-  {
-    // Two accumulation steps of one leaf a rank, then the total: the tree over 2 * size leaves, 3
-    // leaves into the step.
+
+  /// Two accumulation steps of one leaf per rank, then the total: a tree over 2 * size leaves that
+  /// starts at leaf 3 of the step.
+  std::string reduce_scatter_leaves() {
     const uint64_t first = 3;
-    Buffer& memory = make(DType::f32, count * 8);
-    Buffer& total = make(DType::f32, count);
-    std::vector<float*> digits;
-    for (size_t i = 0; i < 8; ++i) digits.push_back(static_cast<float*>(memory.data) + i * count);
-    PartialSum slice(digits, count);
+    Buffer &full = make_input(dtype, count * ranks), &total = make(DType::f32, count);
+    PartialSum slice = make_partial(8);
+    std::vector<TreeNode> all;
+    std::vector<int> leaf_rank;
     for (uint64_t k = 0; k < 2; ++k) {
       std::vector<TreeNode> leaves;
-      for (uint64_t r = 0; r < ranks; ++r) leaves.push_back({0, first + k * ranks + r});
+      for (uint64_t r = 0; r < ranks; ++r) {
+        leaves.push_back({0, first + k * ranks + r});
+        all.push_back(leaves.back());
+        leaf_rank.push_back(static_cast<int>(r));
+      }
       RUN(c.reduce_scatter_leaves(full.data, count, dtype, leaves, slice));
     }
-    std::vector<TreeNode> all;
-    for (uint64_t i = 0; i < 2 * ranks; ++i) all.push_back({0, first + i});
     const auto nodes = merged(all);
     if (!std::ranges::equal(nodes, slice.nodes())) return "reduce_scatter_leaves left other nodes";
     std::vector<TreeSource> sources;
     for (size_t i = 0; i < nodes.size(); ++i)
       sources.push_back({nodes[i], slice.data(i), DType::f32});
     tree_total(sources, total.data, DType::f32, count);
-    for (size_t i = 0; i < count; ++i) {
-      static thread_local std::vector<float> leaves;
-      leaves.clear();
-      for (size_t l = 0; l < 2 * ranks; ++l)
-        leaves.push_back(input(dtype, static_cast<int>(l % ranks), part + i));
-      if (total.get(i) != reference_sum(first, leaves)) return at("reduce_scatter_leaves", i);
-    }
+    const size_t part = static_cast<size_t>(rank) * count;
+    for (size_t i = 0; i < count; ++i)
+      if (total.get(i) != sum_over(first, leaf_rank, part + i))
+        return at("reduce_scatter_leaves", i);
+    return "";
   }
-  {
-    // Rank r holds 3 leaves (rank 1: none, where there are others), summed as far as siblings
-    // allow.
+
+  /// Each rank holds 3 leaves, rank 1 none. A rank has merged its leaves as far as siblings allow.
+  std::string all_reduce_partials() {
     std::vector<std::vector<TreeNode>> nodes_of_rank;
     std::vector<int> leaf_rank;
     std::vector<TreeNode> own_leaves;
@@ -120,34 +155,38 @@ std::string every_operation(Collective& c, DType dtype, size_t count, bool arena
         if (r == rank) own_leaves.push_back({0, first + i});
       }
     }
-    Buffer& memory = make(DType::f32, count * 3);
-    Buffer& leaf = make(dtype, count);
-    Buffer& total = make(DType::f32, count);
-    for (size_t i = 0; i < count; ++i) leaf.set(i, input(dtype, rank, i));
-    std::vector<float*> digits;
-    for (size_t i = 0; i < 3; ++i) digits.push_back(static_cast<float*>(memory.data) + i * count);
-    PartialSum mine(digits, count);
+    Buffer &leaf = make_input(dtype, count), &total = make(DType::f32, count);
+    PartialSum mine = make_partial(3);
     for (const TreeNode& node : own_leaves) {
       const TreeSource source{node, leaf.data, dtype};
       mine.add({&source, 1});
     }
     RUN(c.all_reduce_partials(mine, nodes_of_rank, static_cast<float*>(total.data)));
-    for (size_t i = 0; i < count; ++i) {
-      static thread_local std::vector<float> leaves;
-      leaves.clear();
-      for (const int r : leaf_rank) leaves.push_back(input(dtype, r, i));
-      if (total.get(i) != reference_sum(0, leaves)) return at("all_reduce_partials", i);
-    }
+    for (size_t i = 0; i < count; ++i)
+      if (total.get(i) != sum_over(0, leaf_rank, i)) return at("all_reduce_partials", i);
+    return "";
   }
-  {
+
+  std::string all_gather_bytes() {
     const uint64_t mine = static_cast<uint64_t>(rank) * 7 + 1;
     std::vector<uint64_t> all(ranks);
     RUN(c.all_gather_bytes(&mine, all.data(), sizeof(mine)));
     for (size_t r = 0; r < ranks; ++r)
       if (all[r] != r * 7 + 1) return at("all_gather_bytes", r);
     RUN(c.barrier());
+    return "";
   }
+};
+
 #undef RUN
+
+std::string every_operation(Collective& c, DType dtype, size_t count, bool arena) {
+  using Checks = OperationChecks;
+  OperationChecks checks{c, dtype, count, arena};
+  for (const auto check :
+       {&Checks::all_gather, &Checks::reduce_scatter, &Checks::all_reduce, &Checks::broadcast,
+        &Checks::reduce_scatter_leaves, &Checks::all_reduce_partials, &Checks::all_gather_bytes})
+    if (const std::string error = (checks.*check)(); !error.empty()) return error;
   return "";
 }
 
