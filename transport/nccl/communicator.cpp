@@ -12,8 +12,8 @@ namespace simplescale::nccl {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kLookEvery{1};   // after NCCL's own errors, while waiting
-constexpr milliseconds kClosing{5000};  // for an orderly end
+constexpr milliseconds kErrorCheckInterval{1};  // after NCCL's own errors, while waiting
+constexpr milliseconds kCloseTimeout{5000};     // for an orderly end
 
 ncclDataType_t type_of(DType dtype) {
   return dtype == DType::f32 ? ncclFloat32 : ncclBfloat16;
@@ -48,7 +48,7 @@ ncclResult_t in_group(Body body) {
   return inside == ncclSuccess || inside == ncclInProgress ? ended : inside;
 }
 
-bool bad(ncclResult_t result) {
+bool is_error(ncclResult_t result) {
   return result != ncclSuccess && result != ncclInProgress;
 }
 
@@ -81,9 +81,8 @@ class NcclCommunicator::Handle final : public Work {
 NcclCommunicator::NcclCommunicator(Spec spec, std::unique_ptr<Collective> host,
                                    std::unique_ptr<Stream> stream,
                                    std::function<void(NcclCommunicator*)> forget)
-    : spec_(std::move(spec)),
-      host_(std::move(host)),
-      stream_(std::move(stream)),
+    : DeviceCollective(std::move(host), std::move(stream)),
+      spec_(std::move(spec)),
       forget_(std::move(forget)) {}
 
 NcclCommunicator::~NcclCommunicator() {
@@ -95,7 +94,7 @@ NcclCommunicator::~NcclCommunicator() {
     aborter = std::move(aborter_);
   }
   if (aborter.joinable()) aborter.join();
-  if (!stream_->finish(Clock::now() + kClosing).ok()) return;  // N2
+  if (!stream_->finish(Clock::now() + kCloseTimeout).ok()) return;  // N2
   // After an abort the backend's last kernels may still read what we gave out; they end by
   // themselves.
   (void)cudaDeviceSynchronize();
@@ -105,7 +104,7 @@ NcclCommunicator::~NcclCommunicator() {
 /// Peers may still be fetching what we have sent: finalize waits for that.
 void NcclCommunicator::close() {
   if (is_dead_) return;
-  const auto limit = Clock::now() + kClosing;
+  const auto limit = Clock::now() + kCloseTimeout;
   Status closed = stream_->finish(limit);
   if (closed.ok()) closed = call("finalize", limit, ncclCommFinalize);
   if (!closed.ok()) {
@@ -154,24 +153,24 @@ Status NcclCommunicator::connect() {
     std::lock_guard guard(comm_lock_);
     if (is_dead_) return dead();
     const ncclResult_t begun = ncclCommInitRankConfig(&comm_, size(), all[0].id, rank(), &config);
-    if (bad(begun)) return nccl_status(begun, "init", nullptr).in(spec_.name);
+    if (is_error(begun)) return nccl_status(begun, "init", nullptr).in(spec_.name);
   }
-  SS_RETURN_IF_ERROR(settle("init", limit));
-  return use_once(limit);
+  SS_RETURN_IF_ERROR(wait_until_ready("init", limit));
+  return connect_all_pairs(limit);
 }
 
-Status NcclCommunicator::use_once(Clock::time_point limit) {
+Status NcclCommunicator::connect_all_pairs(Clock::time_point limit) {
   constexpr size_t kBytes = 256;
   const auto ranks = static_cast<size_t>(size());
   SS_ASSIGN(std::byte * data, scratch(2 * ranks * kBytes));
   SS_RETURN_IF_ERROR(call("first use", [&](ncclComm_t comm) {
     return in_group([&] {
       ncclResult_t result = ncclSuccess;
-      for (int r = 0; r < size() && !bad(result); ++r) {
+      for (int r = 0; r < size() && !is_error(result); ++r) {
         const size_t at = static_cast<size_t>(r) * kBytes;
         if (r == rank()) continue;
         result = ncclSend(data + at, kBytes, ncclInt8, r, comm, stream_->handle());
-        if (!bad(result))
+        if (!is_error(result))
           result =
               ncclRecv(data + ranks * kBytes + at, kBytes, ncclInt8, r, comm, stream_->handle());
       }
@@ -184,9 +183,9 @@ Status NcclCommunicator::use_once(Clock::time_point limit) {
   }));
   SS_ASSIGN(const Event event, Event::record(stream_->handle()));
   const Status used = poll(limit, [&]() -> Result<bool> {
-    SS_ASSIGN(const bool settled, healthy_and_settled("first use"));
+    SS_ASSIGN(const bool ready, check_ready("first use"));
     SS_ASSIGN(const bool done, event.done());
-    return settled && done;
+    return ready && done;
   });
   if (used.code() == Code::deadline)
     return fail(Status(Code::deadline, spec_.name + ": NCCL did not connect within " +
@@ -318,7 +317,7 @@ Status NcclCommunicator::exchange(const collective::Plan& plan, bool after_sum,
       for (const Message& m : messages) {
         result = m.send ? ncclSend(m.from, m.bytes, ncclInt8, m.peer, comm, stream_->handle())
                         : ncclRecv(m.to, m.bytes, ncclInt8, m.peer, comm, stream_->handle());
-        if (bad(result)) break;
+        if (is_error(result)) break;
       }
       return result;
     });
@@ -358,14 +357,14 @@ Status NcclCommunicator::sum(const collective::Plan& plan, std::byte* received) 
 }
 
 Status NcclCommunicator::wait(const char* name, uint64_t number, const Event& event) {
-  auto look = Clock::now() + kLookEvery;
+  auto next_check = Clock::now() + kErrorCheckInterval;
   const Status status = poll(limit(), [&]() -> Result<bool> {
     if (is_dead_) return dead();
     SS_ASSIGN(const bool done, event.done());
-    if (done || Clock::now() < look) return done;
-    look = Clock::now() + kLookEvery;
-    SS_ASSIGN(const bool settled, healthy_and_settled(name));
-    (void)settled;
+    if (done || Clock::now() < next_check) return done;
+    next_check = Clock::now() + kErrorCheckInterval;
+    SS_ASSIGN(const bool ready, check_ready(name));
+    (void)ready;
     return false;
   });
   if (status.ok()) return status;
@@ -383,28 +382,28 @@ Status NcclCommunicator::call(const char* what, Clock::time_point limit,
   {
     std::lock_guard guard(comm_lock_);
     if (!comm_) return dead();
-    if (const ncclResult_t result = function(comm_); bad(result))
+    if (const ncclResult_t result = function(comm_); is_error(result))
       return nccl_status(result, what, comm_).in(spec_.name);
   }
-  return settle(what, limit);
+  return wait_until_ready(what, limit);
 }
 
 /// A call to a non-blocking communicator has taken effect only when this says so.
-Status NcclCommunicator::settle(const char* what, Clock::time_point limit) {
-  const Status status = poll(limit, [&] { return healthy_and_settled(what); });
+Status NcclCommunicator::wait_until_ready(const char* what, Clock::time_point limit) {
+  const Status status = poll(limit, [&] { return check_ready(what); });
   if (status.code() != Code::deadline) return status;
   return Status(Code::deadline, spec_.name + ": " + what + " did not begin within " +
                                     std::to_string(spec_.timeout_ms) +
                                     " ms; NCCL does not say which rank did not come");
 }
 
-Result<bool> NcclCommunicator::healthy_and_settled(const char* what) {
+Result<bool> NcclCommunicator::check_ready(const char* what) {
   std::lock_guard guard(comm_lock_);
   if (!comm_) return dead();
   ncclResult_t state = ncclSuccess;
-  if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state); bad(asked))
+  if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state); is_error(asked))
     return nccl_status(asked, what, comm_).in(spec_.name);
-  if (bad(state)) return nccl_status(state, what, comm_).in(spec_.name);
+  if (is_error(state)) return nccl_status(state, what, comm_).in(spec_.name);
   return state == ncclSuccess;
 }
 
@@ -425,12 +424,12 @@ Status NcclCommunicator::fail(Status status) {
     is_dead_ = true;
   }
   host_->abort(status.message());
-  end();
+  abort_nccl();
   return status;
 }
 
 /// The GPU's kernels of this communicator end soon after; nobody waits for that here.
-void NcclCommunicator::end() {
+void NcclCommunicator::abort_nccl() {
   std::lock_guard comm_guard(comm_lock_);
   if (!comm_) return;
   std::lock_guard guard(lock_);

@@ -25,13 +25,12 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/training/collective.hpp"
 #include "transport/collective/plan.hpp"
-#include "transport/nccl/stream.hpp"
+#include "transport/nccl/device_collective.hpp"
 
 namespace simplescale::nccl {
 
-class NcclCommunicator final : public Collective {
+class NcclCommunicator final : public DeviceCollective {
  public:
   struct Spec {
     std::string name;  ///< "shard@7", for messages
@@ -48,23 +47,16 @@ class NcclCommunicator final : public Collective {
   /// that later no start waits for a connection. Call it once, before anything but abort().
   Status connect();
 
-  int rank() const override { return host_->rank(); }
-  int size() const override { return host_->size(); }
   Result<void*> allocate(size_t bytes) override;
   WorkPtr all_gather(const void* shard, void* full, size_t count, DType dtype) override;
   WorkPtr reduce_scatter(const void* full, void* shard, size_t count, DType dtype) override;
   WorkPtr all_reduce(void* data, size_t count, DType dtype) override;
   WorkPtr broadcast(void* data, size_t count, DType dtype, int root) override;
-  WorkPtr barrier() override { return host_->barrier(); }
-  WorkPtr all_gather_bytes(const void* mine, void* all, size_t bytes) override {
-    return host_->all_gather_bytes(mine, all, bytes);
-  }
   WorkPtr reduce_scatter_leaves(const void* full, size_t count, DType dtype,
                                 std::span<const TreeNode> leaf_of_rank, PartialSum& slice) override;
   WorkPtr all_reduce_partials(const PartialSum& mine,
                               std::span<const std::vector<TreeNode>> nodes_of_rank,
                               float* total) override;
-  void follow(void* stream) override { followed_ = static_cast<cudaStream_t>(stream); }
   void abort(const std::string& reason) override;
 
  private:
@@ -82,9 +74,9 @@ class NcclCommunicator final : public Collective {
   Status call(const char* what, const std::function<ncclResult_t(ncclComm_t)>& function) {
     return call(what, limit(), function);
   }
-  Status settle(const char* what, Clock::time_point limit);
-  Result<bool> healthy_and_settled(const char* what);
-  Status use_once(Clock::time_point limit);
+  Status wait_until_ready(const char* what, Clock::time_point limit);
+  Result<bool> check_ready(const char* what);
+  Status connect_all_pairs(Clock::time_point limit);
   Result<std::byte*> scratch(size_t bytes);
 
   Clock::time_point limit() const {
@@ -92,14 +84,11 @@ class NcclCommunicator final : public Collective {
   }
   Status dead() const;
   Status fail(Status status);
-  void end();
+  void abort_nccl();
   void close();
 
   const Spec spec_;
-  std::unique_ptr<Collective> host_;
-  std::unique_ptr<Stream> stream_;
   std::function<void(NcclCommunicator*)> forget_;
-  cudaStream_t followed_ = nullptr;
   std::vector<void*> blocks_;     // of device memory
   std::byte* scratch_ = nullptr;  // one of blocks_; operations use it one after the other
   size_t scratch_bytes_ = 0;

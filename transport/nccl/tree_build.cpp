@@ -7,7 +7,7 @@ namespace simplescale::nccl {
 namespace {
 
 /// All but the sinks.
-Result<TreeProgram> pushes_and_merges(std::span<const TreeSource> sources) {
+Result<TreeProgram> stack_program(std::span<const TreeSource> sources) {
   SS_ASSERT(!sources.empty());
   if (sources.size() > TreeProgram::kSourcesMax)
     return Status(Code::bad_config, std::to_string(sources.size()) +
@@ -33,7 +33,7 @@ Result<TreeProgram> pushes_and_merges(std::span<const TreeSource> sources) {
 
 Result<TreeProgram> tree_program(std::span<const TreeSource> sources,
                                  std::span<float* const> sinks) {
-  SS_ASSIGN(TreeProgram program, pushes_and_merges(sources));
+  SS_ASSIGN(TreeProgram program, stack_program(sources));
   SS_ASSERT(static_cast<size_t>(program.sinks) == sinks.size());
   if (program.sinks > TreeProgram::kSinksMax)
     return Status(Code::bad_config, std::to_string(program.sinks) +
@@ -45,7 +45,7 @@ Result<TreeProgram> tree_program(std::span<const TreeSource> sources,
 
 Result<TreeProgram> tree_total_program(std::span<const TreeSource> sources, void* total,
                                        DType dtype) {
-  SS_ASSIGN(TreeProgram program, pushes_and_merges(sources));
+  SS_ASSIGN(TreeProgram program, stack_program(sources));
   program.total = true;
   program.narrow_sinks = dtype == DType::bf16;
   program.sinks = 1;
