@@ -1,4 +1,5 @@
-// Peers: how processes stay in touch and part; handshake.cpp has how they meet.
+// Peers after the handshake: heartbeats, loss, disconnecting and lookups. Runs on the transport
+// thread, except for the section "any thread". handshake.cpp connects peers.
 #include "transport/caf/core.hpp"
 
 #include <unistd.h>
@@ -14,9 +15,9 @@
 namespace simplescale::remote {
 namespace {
 
-constexpr auto kGoodbyeTime = std::chrono::seconds(1);  // for the last words to a peer
+constexpr auto kGoodbyeTime = std::chrono::seconds(1);  // to send a goodbye before closing
 constexpr size_t kLingeringMax = 64;
-constexpr int kShutdownFlushMs = 200;  // the same, when this process stops
+constexpr int kShutdownFlushMs = 200;  // to send all goodbyes when this process stops
 
 }  // namespace
 
@@ -69,7 +70,7 @@ void Core::inject(TransportFault fault) {
   loop_.post([this, fault = std::move(fault)]() {
     fault_ = fault;
     fault_ends_ = Clock::now() + std::chrono::milliseconds(fault_.for_ms);
-    log::warn("injected: {:.0f} % of the messages are lost, the rest is {} ms late, for {} ms",
+    log::warn("injected: {:.0f} % of the messages dropped, the others {} ms late, for {} ms",
               100 * fault_.lose, fault_.delay_ms, fault_.for_ms);
   });
 }
@@ -95,13 +96,13 @@ void Core::run(const std::function<void(Result<std::string>)>& ready) {
   ready(std::move(started));
   if (ok) {
     loop_.run(*worker_, [this]() {
-      while (!closing_endpoints_.empty()) {  // closing progresses, and may bring more
+      while (!closing_endpoints_.empty()) {  // closing progresses UCX, which may add more
         auto closing = std::move(closing_endpoints_);
         closing_endpoints_.clear();
         closing.clear();
       }
     });
-    // The goodbyes have a moment to leave; peers that are dead do not hold us up.
+    // Send the goodbyes; the time limit covers dead peers.
     worker_->flush(kShutdownFlushMs);
     lingering_.clear();
     closing_endpoints_.clear();
@@ -113,9 +114,9 @@ void Core::run(const std::function<void(Result<std::string>)>& ready) {
 void Core::shut_down() {
   if (stopping_) return;
   stopping_ = true;
-  // With those who have only called.
+  // by_token_ also has the callers without a proof, which peers_ lacks.
   while (!by_token_.empty())
-    disconnect(PeerPtr(by_token_.begin()->second), "this process stops", true);
+    disconnect(PeerPtr(by_token_.begin()->second), "the process is stopping", true);
   while (!lookups_.empty()) {
     end_lookup(lookups_.begin()->first, Status(Code::aborted, "the transport has stopped"));
   }
@@ -124,19 +125,19 @@ void Core::shut_down() {
   loop_.quit();
 }
 
-// ---- parting ----------------------------------------------------------------------------------
+// ---- disconnecting ----------------------------------------------------------------------------
 
 void Core::disconnect(const PeerPtr& peer, const std::string& reason, bool expected) {
   if (peer->lost) return;
   PeerPtr keep = peer;  // the caller's reference may be the map's
   bool was_established = peer->established;
-  bool last_words = was_established && !peer->broken;
-  if (last_words) {
+  bool say_goodbye = was_established && !peer->broken;
+  if (say_goodbye) {
     transmit(peer, make_envelope([&](wire::Envelope::Builder out) { out.setGoodbye(reason); }));
   }
   if (was_established) {
     if (expected) {
-      log::debug("transport: parting from {}: {}", peer->name, reason);
+      log::debug("transport: disconnected from {}: {}", peer->name, reason);
     } else {
       log::warn("transport: lost {}: {}", peer->name, reason);
     }
@@ -151,7 +152,7 @@ void Core::disconnect(const PeerPtr& peer, const std::string& reason, bool expec
     loop_.forget(peer->pidfd);
     close(std::exchange(peer->pidfd, -1));
   }
-  retire(std::move(peer->endpoint), last_words);
+  retire(std::move(peer->endpoint), say_goodbye);
 
   std::vector<uint64_t> waiting;
   for (auto& [id, lookup] : lookups_) {
@@ -197,7 +198,7 @@ void Core::retire(std::unique_ptr<ucx::Endpoint> endpoint, bool linger) {
   });
 }
 
-// ---- staying in touch -------------------------------------------------------------------------
+// ---- heartbeats -------------------------------------------------------------------------------
 
 void Core::start_ticking() {
   if (ticking_ || options_.heartbeat_ms == 0) return;
@@ -211,7 +212,7 @@ void Core::tick() {
   ticking_ = false;
   if (peers_.empty()) return;
   auto now = Clock::now();
-  // If this process itself was stopped or starved, that time is nobody's silence.
+  // The time that this process itself was stopped or starved does not count as a peer's silence.
   const auto late = now - last_tick_ - std::chrono::milliseconds(options_.heartbeat_ms);
   std::vector<std::pair<PeerPtr, std::string>> lost;
   for (auto& [node, peer] : peers_) {
@@ -228,8 +229,8 @@ void Core::tick() {
   start_ticking();
 }
 
-/// Empty: it is not. A process that can be looked at, and runs, may just be short of time: it gets
-/// three times as long.
+/// Why the silent peer counts as lost, or empty. A peer on this host that the kernel reports as
+/// running may only be starved, so it gets three times silence_ms.
 std::string Core::silence_reason(const Peer& peer, Clock::time_point now) const {
   if (peer.received_since_tick || options_.silence_ms == 0) return "";
   const auto limit = std::chrono::milliseconds(options_.silence_ms);
@@ -284,11 +285,11 @@ void Core::end_lookup(uint64_t id, Result<caf::actor> result) {
   Lookup lookup = std::move(found->second);
   lookups_.erase(found);
   lookup.on_done(std::move(result));
-  // A peer that never answered, and that nobody waits for any more, is given up.
+  // Drop a peer that has not answered once no lookup waits for it.
   bool waited_for = std::any_of(lookups_.begin(), lookups_.end(),
                                 [&](auto& other) { return other.second.peer == lookup.peer; });
   if (!lookup.peer->established && lookup.peer->ours && !waited_for)
-    disconnect(lookup.peer, "it did not answer", false);
+    disconnect(lookup.peer, "no answer", false);
 }
 
 }  // namespace simplescale::remote

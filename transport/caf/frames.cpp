@@ -1,4 +1,5 @@
-// Frames: from envelopes to active messages and back, in order, within bounds.
+// Frames: sends envelopes as active messages, and receives them in order and within the limits of
+// TransportOptions. Runs on the transport thread.
 #include <algorithm>
 #include <caf/all.hpp>
 #include <cstring>
@@ -13,10 +14,11 @@
 namespace simplescale::remote {
 
 namespace {
-constexpr size_t kCallerBytesMax = 1024;
+constexpr size_t kCallerBytesMax = 1024;  // of one message before the peer's proof
 
-/// Of one message, at either end; token and sequence tell which it is to whoever has both ends.
-/// Half a token is enough for that, and does not let who reads a trace speak on the connection.
+/// The trace span of sending or receiving one message. Token and sequence identify the message, so
+/// that a reader of both processes' traces can match the two spans. The span has only half of the
+/// token: a reader of the trace cannot send messages with it.
 trace::Span message_span(trace::Kind kind, wire::Envelope::Reader envelope, size_t bytes,
                          const Peer* peer, uint64_t token, uint64_t sequence) {
   return trace::Span({.number = static_cast<int64_t>(bytes),
@@ -27,14 +29,14 @@ trace::Span message_span(trace::Kind kind, wire::Envelope::Reader envelope, size
 }
 }  // namespace
 
-/// An envelope that UCX has not finished sending.
+/// An envelope that UCX is sending.
 struct Core::PendingSend {
   FrameHeader header;
   Words words;
   PeerPtr peer;
 };
 
-/// An envelope that UCX is fetching by rendezvous.
+/// An envelope that UCX is receiving by rendezvous.
 struct Core::PendingReceive {
   Core* core;
   PeerPtr peer;
@@ -42,16 +44,16 @@ struct Core::PendingReceive {
   Words words;
 };
 
-/// The fault on purpose concerns this peer.
+/// True if an injected fault is active and does not spare this peer.
 bool Core::fault_applies_to(const Peer& peer) const {
   return Clock::now() < fault_ends_ &&
          (peer.pid == 0 || std::ranges::find(fault_.spared, peer.pid) == fault_.spared.end());
 }
 
-/// Whether this message is one of those that get lost; the same sequence every time.
+/// True if the injected fault drops this message. The sequence of draws is the same in every run.
 bool Core::draw_loss(const Peer& peer) {
   if (fault_.lose <= 0 || !fault_applies_to(peer)) return false;
-  // A connection, once made, loses nothing of how it was made; a partition lets none be made.
+  // A partial loss spares the handshake; a full loss (a partition) does not.
   if (!peer.established && fault_.lose < 1) return false;
   const uint64_t draw = ++fault_draws_;
   const uint64_t hash = hash128(&draw, sizeof draw).low;
@@ -60,7 +62,7 @@ bool Core::draw_loss(const Peer& peer) {
 
 void Core::transmit(const PeerPtr& peer, Words words, bool hello) {
   if (draw_loss(*peer)) {
-    if (!hello && peer->tx_token != 0) ++peer->tx_sequence;  // which the peer will miss
+    if (!hello && peer->tx_token != 0) ++peer->tx_sequence;  // the gap tells the peer
     return;
   }
   const auto now = Clock::now();
@@ -114,9 +116,8 @@ void Core::transmit_now(const PeerPtr& peer, Words words, bool hello) {
   }
   counters_.sent.fetch_add(1, std::memory_order_relaxed);
   if (peer->queued_bytes > options_.queue_bytes_max) {
-    loop_.post([this, peer]() {
-      disconnect(peer, "it does not take its messages, the queue is full", false);
-    });
+    loop_.post(
+        [this, peer]() { disconnect(peer, "it does not receive, the send queue is full", false); });
   }
 }
 
@@ -136,25 +137,25 @@ ucs_status_t Core::on_active_message(void* self, const void* header, size_t head
 ucs_status_t Core::receive_frame(const FrameHeader& frame, void* data, size_t bytes,
                                  bool rendezvous) {
   if (frame.magic != FrameHeader::kMagic) {
-    count(Bad::malformed, nullptr, "a frame without our mark");
+    count(Bad::malformed, nullptr, "a frame without the magic number");
     return UCS_OK;
   }
   PeerPtr peer;
   if (frame.token != 0) {
     auto found = by_token_.find(frame.token);
     if (found == by_token_.end()) {
-      count(Bad::dropped, nullptr, "a message on a connection that is no more");
+      count(Bad::dropped, nullptr, "a message on a closed connection");
       return UCS_OK;
     }
     peer = found->second;
     if (!rendezvous && draw_loss(*peer)) return UCS_OK;
-    // CONNECTION-3: who has not shown that it has the key makes us hold nothing.
+    // CONNECTION-3: this process buffers nothing for a caller before its proof.
     if (peer->awaiting_proof &&
         (rendezvous || bytes > kCallerBytesMax || frame.sequence != peer->rx_sequence)) {
       count(Bad::malformed, peer.get(), "more than a proof before the handshake's end");
       return UCS_OK;
     }
-    // Early messages wait for a rendezvous under way, at most so many of them.
+    // Messages overtake a rendezvous in progress; at most actors_max of them are held.
     if (frame.sequence < peer->rx_sequence ||
         frame.sequence - peer->rx_sequence > options_.actors_max) {
       count(Bad::malformed, peer.get(), "a message out of sequence");
@@ -166,7 +167,7 @@ ucs_status_t Core::receive_frame(const FrameHeader& frame, void* data, size_t by
     count(bytes > options_.message_bytes_max ? Bad::oversized : Bad::malformed, peer.get(),
           "a message of " + std::to_string(bytes) + " bytes");
     if (peer) hold_until_in_order(peer, frame.sequence, nullptr);
-    return UCS_OK;  // a rendezvous is thereby dropped
+    return UCS_OK;  // UCX then drops a rendezvous
   }
   if (rendezvous) {
     receive_rendezvous(peer, frame.sequence, data, bytes);
@@ -196,7 +197,7 @@ void Core::receive_rendezvous(const PeerPtr& peer, uint64_t sequence, void* desc
                               size_t bytes) {
   peer->held_bytes += bytes;
   if (peer->held_bytes > options_.queue_bytes_max) {
-    loop_.post([this, peer]() { disconnect(peer, "it sends more than fits in the queue", false); });
+    loop_.post([this, peer]() { disconnect(peer, "the receive queue is full", false); });
   }
   auto* pending = new PendingReceive{this, peer, sequence,
                                      kj::heapArray<capnp::word>(bytes / sizeof(capnp::word))};
@@ -223,10 +224,11 @@ void Core::receive_rendezvous(const PeerPtr& peer, uint64_t sequence, void* desc
   if (UCS_PTR_IS_PTR(request)) return;
   peer->held_bytes -= bytes;
   delete pending;
-  loop_.post([this, peer]() { disconnect(peer, "a large message cannot be fetched", false); });
+  loop_.post([this, peer]() { disconnect(peer, "UCX cannot receive a large message", false); });
 }
 
-/// `words` may be null: then the sequence number is only used up (a message that was thrown away).
+/// Holds a message until all before it are handled. `words` may be null: the message was discarded
+/// and only its sequence number counts.
 void Core::hold_until_in_order(const PeerPtr& peer, uint64_t sequence, Words words) {
   size_t bytes = words.asBytes().size();
   if (peer->held.emplace(sequence, kj::mv(words)).second) peer->held_bytes += bytes;
@@ -236,8 +238,8 @@ void Core::hold_until_in_order(const PeerPtr& peer, uint64_t sequence, Words wor
   handle_held(peer);
 }
 
-/// Only what comes in order is a sign of life: after a message that got lost a peer is silent, and
-/// so the connection ends, and all that depended on it learns of it.
+/// Counts the message as handled, and as a sign of life. Messages after a lost one are never
+/// handled, so that the peer counts as silent and its connection ends, which tells its monitors.
 void Core::advance_sequence(Peer& peer) {
   ++peer.rx_sequence;
   peer.received_since_tick = peer.established;
@@ -280,14 +282,14 @@ void Core::count(Bad kind, Peer* peer, const std::string& what) {
   counters_.bad[static_cast<size_t>(kind)].fetch_add(1, std::memory_order_relaxed);
   uint32_t& logged = peer ? peer->logged : logged_;
   uint32_t bit = 1u << static_cast<unsigned>(kind);
-  // What is unsupported is a mistake of this program, and worth a line for every type.
+  // Log unsupported messages once per type: each is a bug in this program.
   if (kind == Bad::unsupported ? !unsupported_logged_.insert(what).second : (logged & bit) != 0) {
     return;
   }
   logged |= bit;
-  // Dropping what nobody waits for any more is ordinary life.
+  // A dropped message is normal: its receiver or requester has ended.
   log::log(kind == Bad::dropped ? log::level::debug : log::level::warn,
-           "transport: {} {}: {} (said once, counted always)",
+           "transport: {} {}: {} (logged once, always counted)",
            peer ? peer->name : "an unknown process", kNames[static_cast<size_t>(kind)], what);
 }
 

@@ -1,7 +1,11 @@
-// Meeting (CONNECTION-3): who calls says hello; who is called answers with a welcome and a proof that it has
-// the run's key; the caller, now sure of it, sends a proof of its own and may talk at once; the
-// other one is sure when it gets that. Everything both have said so far goes into each proof, fresh
-// nonces and addresses among it, so nothing that was overheard earlier is of any use.
+// The handshake between two processes (CONNECTION-3). Runs on the transport thread.
+//
+//   caller -> callee   hello                 its address and a fresh nonce
+//   callee -> caller   welcome with a proof  shows that the callee has the run's key
+//   caller -> callee   proof                 shows that the caller has it; messages may follow
+//
+// Each proof covers all that both sides have sent so far, including nonces and addresses, so a
+// recorded handshake cannot be replayed. connection_tiebreak.hpp decides between two connections.
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,15 +22,15 @@ namespace simplescale::remote {
 namespace {
 
 constexpr size_t kAddressBytesMax = 64 << 10;
-constexpr size_t kCallersMax = 1024;  // at a time, who have not shown yet that they have the key
-constexpr size_t kRefusalsMax = 64;   // under way
-constexpr uint32_t kCallerMs = 5'000;
+constexpr size_t kCallersMax = 1024;   // callers at a time that have not sent their proof
+constexpr size_t kRefusalsMax = 64;    // being sent
+constexpr uint32_t kCallerMs = 5'000;  // time for a caller's proof, unless silence_ms is longer
 
 std::span<const uint8_t> to_span(capnp::Data::Reader data) {
   return {data.begin(), data.size()};
 }
 
-/// What a hello or welcome says of its sender; nothing if it makes no sense.
+/// The sender of a hello or welcome; nothing if it is malformed.
 std::optional<Side> side_of(wire::Hello::Reader in) {
   const auto node = to_span(in.getNode()), address = to_span(in.getAddress()),
              nonce = to_span(in.getNonce());
@@ -34,7 +38,7 @@ std::optional<Side> side_of(wire::Hello::Reader in) {
       checksum(address) != in.getChecksum() || !node_from_bytes(node))
     return std::nullopt;
   Side side{{node.begin(), node.end()}, in.getToken(), {}, {address.begin(), address.end()}};
-  // Programs of another version are told so, whatever they have here.
+  // Another version may have another nonce; the caller then refuses it with the version.
   if (in.getVersion() == wire::PROTOCOL_VERSION && nonce.size() != kNonceBytes) return std::nullopt;
   if (nonce.size() == kNonceBytes) std::ranges::copy(nonce, side.nonce.begin());
   return side;
@@ -51,7 +55,7 @@ const Connection* pointer(const std::optional<Connection>& connection) {
 
 }  // namespace
 
-/// The connection with that process, established or being made by us; null: none.
+/// The current connection with that process: established, or awaiting a welcome. Null: none.
 PeerPtr Core::current_peer(const caf::node_id& node) const {
   const auto found = peers_.find(node);
   return found == peers_.end() ? nullptr : found->second;
@@ -70,7 +74,8 @@ PeerPtr Core::make_peer(const caf::node_id& node) {
   return peer;
 }
 
-/// Shared memory tells of no death, and tcp only when the kernel is done with the process.
+/// Disconnects as soon as the peer's process ends, if it is visible here. Over shared memory UCX
+/// does not report a death, and over TCP only after the kernel has torn the process down.
 void Core::watch_process(const PeerPtr& peer) {
   if (peer->pid != 0) peer->pidfd = static_cast<int>(syscall(SYS_pidfd_open, peer->pid, 0));
   if (peer->pidfd < 0) return;
@@ -135,7 +140,7 @@ void Core::handle_hello(wire::Hello::Reader in) {
   const caf::node_id node = side ? node_from_bytes(side->node) : caf::node_id{};
   if (!side || node == system_.node())
     return count(Bad::malformed, nullptr, "a hello with a bad node id, address or nonce");
-  // UCX trusts addresses: none is used that does not come from somebody with the key.
+  // UCX does not check addresses: use one only if its sender has the key.
   if (!equal(prove(options_.key, "", Role::hello, *side, {}), to_span(in.getProof())))
     return count(Bad::malformed, nullptr, "a hello without the run's key");
   if (in.getVersion() != wire::PROTOCOL_VERSION) {
@@ -175,7 +180,7 @@ void Core::handle_hello(wire::Hello::Reader in) {
   loop_.call_at(Clock::now() + std::chrono::milliseconds(std::max(kCallerMs, options_.silence_ms)),
                 [this, weak = std::weak_ptr<Peer>(caller)] {
                   if (auto caller = weak.lock(); caller && caller->awaiting_proof)
-                    disconnect(caller, "it has not shown that it has the run's key", false);
+                    disconnect(caller, "no proof of the run's key in time", false);
                 });
 }
 
@@ -185,7 +190,7 @@ void Core::handle_welcome(const PeerPtr& peer, wire::Hello::Reader in) {
   if (!side || in.getVersion() != wire::PROTOCOL_VERSION ||
       std::string(in.getRunId()) != options_.run_id || node_from_bytes(side->node) != peer->node) {
     count(Bad::malformed, peer.get(), "a welcome of another node or run");
-    return disconnect(peer, "it answered as another node or run", false);
+    return disconnect(peer, "the welcome is of another node or run", false);
   }
   const Side ours = our_side(*peer);
   if (!equal(prove(options_.key, options_.run_id, Role::welcome, *side, ours),
@@ -197,7 +202,7 @@ void Core::handle_welcome(const PeerPtr& peer, wire::Hello::Reader in) {
   const bool alive =
       other != by_token_.end() && other->second != peer && other->second->node == peer->node;
   if (keeps_named_connection(in.getOther() != 0, alive))
-    return replace_peer(peer, other->second, "the other one's call");
+    return replace_peer(peer, other->second, "the peer's own connection stays");
   peer->tx_token = side->token;
   const Proof proof = prove(options_.key, options_.run_id, Role::proof, ours, *side);
   transmit(peer, make_envelope([&](wire::Envelope::Builder out) {
@@ -220,21 +225,22 @@ void Core::handle_proof(const PeerPtr& caller, capnp::Data::Reader proof) {
     return disconnect(caller, "another connection with it stays", false);
   caller->awaiting_proof = false;
   --callers_;
-  if (decision == TieBreak::replace_silently)
-    before->established = false;  // nothing has ended: it goes quietly
-  if (before) replace_peer(before, caller, "it connected anew");
+  // No goodbye, and no peer lost: the other process replaces the connection as well.
+  if (decision == TieBreak::replace_silently) before->established = false;
+  if (before) replace_peer(before, caller, "it reconnected");
   make_current(caller);
   establish(caller);
 }
 
-/// `to` stays in its place.
+/// Disconnects `from`; its lookups wait for `to`.
 void Core::replace_peer(const PeerPtr& from, const PeerPtr& to, const std::string& reason) {
   for (auto& [id, lookup] : lookups_)
-    if (lookup.peer == from) lookup.peer = to;  // asked again, once that is established
+    if (lookup.peer == from) lookup.peer = to;  // establish() sends it again
   disconnect(from, reason, false);
 }
 
-/// Who floods us with hellos loses the oldest of them; an honest handshake takes a millisecond.
+/// Makes room for a new caller: at kCallersMax it drops the oldest, whose hello nothing followed. A
+/// regular handshake takes about a millisecond.
 void Core::limit_callers() {
   auto over = [](const std::weak_ptr<Peer>& weak) {
     const PeerPtr caller = weak.lock();
@@ -244,13 +250,13 @@ void Core::limit_callers() {
   if (callers_by_age_.size() < 2 * kCallersMax && callers_ < kCallersMax) return;
   std::erase_if(callers_by_age_, over);
   if (callers_ < kCallersMax || callers_by_age_.empty()) return;
-  count(Bad::dropped, nullptr, "a hello that nothing followed, for newer ones");
+  count(Bad::dropped, nullptr, "the oldest hello without a proof, for a newer one");
   const PeerPtr oldest = callers_by_age_.front().lock();
   callers_by_age_.pop_front();
-  disconnect(oldest, "others call", false);
+  disconnect(oldest, "too many callers without a proof", false);
 }
 
-/// From now on it is the peer for that node.
+/// Makes it the connection that current_peer() returns for its node.
 void Core::make_current(const PeerPtr& peer) {
   watch_process(peer);
   peers_[peer->node] = peer;
