@@ -16,16 +16,17 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kInFlight = 32;  // operations of one communicator
-constexpr int kYields = 16;
+constexpr int kYields = 16;       // before sleeping, if spin_us is 0
 constexpr size_t kOldBoards = 8;
-constexpr milliseconds kPeerCheckInterval{50};  // after dead peers, while waiting
+constexpr milliseconds kPeerCheckInterval{50};  // between checks for dead peers while waiting
 constexpr milliseconds kReadersTimeout{5000};
 
 bool in_arena(const void* segment, const void* data, size_t bytes) {
   return static_cast<const Segment*>(segment)->contains(data, bytes);
 }
 
-/// The handle of an operation; outlives its communicator harmlessly, as that one finishes it.
+/// The handle of an operation. May outlive the communicator, whose destructor finishes all
+/// operations.
 class Handle final : public Work {
  public:
   Handle(Communicator* communicator, std::shared_ptr<Operation> operation)
@@ -83,14 +84,14 @@ Communicator::~Communicator() {
   segment.release(boards_.blocks);
   segment.release(boards_.staging.data());
   segment.free_slot(boards_.slot);
-  // Peers may still look here whether we had read their last pieces.
+  // Peers may still read this board's acknowledgements of their last pieces.
   shared_.old_boards.push_back(boards_.board);
   if (shared_.old_boards.size() <= kOldBoards) return;
   segment.release(shared_.old_boards.front());
   shared_.old_boards.pop_front();
 }
 
-// Peers shall have taken what our finished operations sent before the memory that it lies in goes.
+// Waits for peers to finish reading this rank's buffers before they are freed.
 void Communicator::wait_for_readers(std::unique_lock<std::mutex>& turn) {
   const auto limit = Clock::now() + std::min(kReadersTimeout, milliseconds(spec_.timeout_ms));
   while (dead_.ok() && !aborted_ && Clock::now() < limit) {
@@ -167,7 +168,7 @@ WorkPtr Communicator::all_reduce_partials(const PartialSum& mine,
   return start(plan_all_reduce_partials(rank(), size(), mine, nodes_of_rank, total));
 }
 
-// --- Going on ---
+// --- Progress ---
 
 bool Communicator::advance() {
   if (!dead_.ok()) return false;
@@ -229,7 +230,7 @@ Status Communicator::wait(Operation& operation, std::unique_lock<std::mutex>& tu
     const bool thorough = now >= next_check;
     if (thorough) next_check = now + kPeerCheckInterval;
     if (const Status lost = check_peers(operation, thorough); !lost.ok()) {
-      // It may have sent the last piece just before it went.
+      // The peer may have sent the last piece just before it was lost.
       if (!shared_.advance()) fail(lost);
     } else if (now >= deadline) {
       fail(deadline_error(operation));
@@ -241,7 +242,8 @@ Status Communicator::wait(Operation& operation, std::unique_lock<std::mutex>& tu
   }
 }
 
-// Others have their turn until the doorbell rings, but at most limit_ms.
+// Releases the lock until the doorbell differs from `seen`, at most limit_ms. Spins for spin_us or
+// yields, then sleeps.
 void Communicator::wait_for_doorbell(uint32_t seen, int limit_ms,
                                      std::unique_lock<std::mutex>& turn) {
   turn.unlock();
@@ -289,7 +291,7 @@ Status Communicator::check_peers(Operation& operation, bool thorough) {
 Status Communicator::deadline_error(Operation& operation) const {
   const uint64_t ranks = operation.awaited_ranks();
   return Status(Code::deadline, spec_.name + ": " + (ranks ? rank_names(ranks) : "a rank") +
-                                    " did not come to " + operation.name() + " (operation " +
+                                    " did not take part in " + operation.name() + " (operation " +
                                     std::to_string(operation.number()) + ") within " +
                                     std::to_string(spec_.timeout_ms) + " ms");
 }
@@ -298,8 +300,8 @@ void Communicator::fail(Status status) {
   shut_down(std::move(status), false);
 }
 
-// Afterwards peers do not believe what they read from us (SHM-2), and the caller's memory is his
-// again.
+// Finishes all operations with `status`. Closing the slot makes peers reject what they read from
+// this rank (SHM-2), so the callers' memory is free to use. graceful: no operation was in flight.
 void Communicator::shut_down(Status status, bool graceful) {
   if (!dead_.ok()) return;
   dead_ = std::move(status);

@@ -24,15 +24,17 @@ using std::chrono::milliseconds;
 constexpr size_t kBytesPerRank = sizeof(Lane);
 constexpr int kSpinUs = 100;
 
-/// FNV-1a: names are a few letters, and both ends of a link run this code.
+/// FNV-1a. Names are short, and both ends of a link run this code.
 uint64_t hash_of(const std::string& name) {
   uint64_t hash = 14695981039346656037u;
   for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
   return hash;
 }
 
-// --- Addresses: magic, then host id, segment name, incarnation and UCX address, each with its
-// length in front ---
+// --- Addresses ---
+//
+// Magic, host id, segment name, incarnation, UCX address, each preceded by its length in bytes
+// (uint32, native byte order).
 
 struct Address {
   std::string host_id, segment;
@@ -94,7 +96,7 @@ int cores() {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-/// A join under way: what has been found of every member so far.
+/// One member during join(): what is known of it so far.
 struct Member {
   Address address;
   bool shared = false;  // on this host
@@ -142,13 +144,13 @@ class DataPlaneImpl final : public DataPlane {
   DataPlaneOptions options_;
   Address own_;
   Shared shared_;
-  // By segment name; under shared_.lock. Peers stay mapped from one generation to the next: mapping
-  // costs milliseconds a peer.
+  // By segment name; guarded by shared_.lock. Peers stay mapped from one generation to the next:
+  // mapping costs milliseconds per peer.
   std::map<std::string, std::shared_ptr<PeerSegment>> mapped_;
-  std::set<std::pair<uint64_t, uint64_t>> joined_;
+  std::set<std::pair<uint64_t, uint64_t>> joined_;  // (generation, name hash); shared_.lock
 
-  std::mutex fence_lock_;  // never held together with shared_.lock
-  uint64_t newest_ = 0;
+  std::mutex fence_lock_;  // guards the rest; never held together with shared_.lock
+  uint64_t newest_ = 0;    // generation
   std::optional<uint64_t> fence_;
   std::string fence_reason_;
   std::vector<Communicator*> communicators_;
@@ -182,7 +184,7 @@ Result<std::vector<Member>> DataPlaneImpl::parse_members(const CommunicatorSpec&
   if (size < 1 || size > static_cast<size_t>(kMaxRanks) || spec.rank < 0 ||
       static_cast<size_t>(spec.rank) >= size)
     return Status(Code::bad_data, "rank " + std::to_string(spec.rank) + " of " +
-                                      std::to_string(size) + " ranks: impossible");
+                                      std::to_string(size) + " ranks is out of range");
   std::vector<Member> members(size);
   for (size_t i = 0; i < size; ++i) {
     const auto address = decode(spec.members[i]);
@@ -249,7 +251,7 @@ void DataPlaneImpl::release(const Boards& boards) {
   shared_.segment->free_slot(boards.slot);
 }
 
-// Code::not_found: not yet.
+// Maps a member's segment and finds its board. Code::not_found: it has not joined yet.
 Status DataPlaneImpl::find_member(Member& member, uint64_t generation, uint64_t name_hash, int rank,
                                   const CommunicatorSpec& spec) {
   if (!member.segment) {
@@ -258,7 +260,7 @@ Status DataPlaneImpl::find_member(Member& member, uint64_t generation, uint64_t 
       SS_ASSIGN(known, PeerSegment::open(member.address.segment, member.address.incarnation));
     }
     member.segment = known;
-    ring(member.segment->header());  // it may be looking for us
+    ring(member.segment->header());  // the member may be waiting for this rank
   }
   SS_ASSIGN(member.board, find_board(member.segment, generation, name_hash, rank,
                                      static_cast<int>(spec.members.size()), spec.rank));
@@ -285,7 +287,7 @@ Status DataPlaneImpl::wait_for_members(const CommunicatorSpec& spec, const std::
           return Status(Code::unavailable, name + ": rank " + std::to_string(i) + " has died");
         missing.push_back(i);
       }
-      // Communicators in use must not wait for us, in case another thread does not wait on them.
+      // Operations of other communicators must go on even if no thread waits for them.
       shared_.advance();
     }
     if (missing.empty()) return {};
@@ -408,7 +410,7 @@ std::string this_host_id() {
 Result<std::unique_ptr<DataPlane>> DataPlane::create(const DataPlaneOptions& options) {
   DataPlaneOptions complete = options;
   if (complete.host_id.empty()) complete.host_id = this_host_id();
-  // Two half pieces of a cache line for every stream of the largest operation.
+  // Every stream of the largest operation needs two halves of at least a cache line.
   complete.staging_bytes = std::max(complete.staging_bytes, size_t{1} << 20);
   const size_t per_communicator =
       kBlocks * kBlockBytes + complete.staging_bytes + kMaxRanks * kBytesPerRank;

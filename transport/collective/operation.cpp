@@ -9,10 +9,10 @@
 namespace simplescale::collective {
 
 namespace {
-constexpr size_t kSumElements = size_t{64} << 10;  // between two looks at `stop`
+constexpr size_t kSumElements = size_t{64} << 10;  // summed between two checks of `stop`
+constexpr size_t kCopyBytes = size_t{1} << 20;     // copied between two checks of `stop`
 constexpr size_t kCachedBytes = size_t{32} << 10;
-constexpr size_t kCopyBytes = size_t{1} << 20;      // the same
-constexpr size_t kResultBytes = size_t{256} << 10;  // of a sum go out at a time
+constexpr size_t kResultBytes = size_t{256} << 10;  // least part of a sum to send at a time
 
 template <class Function>
 void for_ranks(uint64_t mask, Function function) {
@@ -89,7 +89,7 @@ bool Operation::reads_arena(uint64_t ranks) const {
   return any;
 }
 
-// Decides where every stream is sent from. False: there is no room yet.
+// Decides from which memory every stream is sent. False: there is no room yet.
 bool Operation::begin(bool first) {
   size_t total = 0, staged = 0;
   bool shared = false;
@@ -160,14 +160,14 @@ bool Operation::advance_sends(bool first) {
   bool moved = false;
   for (size_t i = 0; i < sending_.size(); ++i)
     moved |= advance_send(plan_.sends[i], sending_[i], first);
-  // Now, not after the work that follows: others shall work at the same time.
+  // Wake the peers now, so that they work while this rank sums and copies.
   if (moved)
     for (const auto& to : links_)
       if (to) to->notify();
   return moved;
 }
 
-// Sets state.piece to what goes out next. False: nothing now.
+// Sets state.piece to the next piece. False: there is none to send now.
 bool Operation::next_piece(const Outgoing& out, Sending& state) {
   size_t ready = out.bytes;
   if (out.after_sum) {
@@ -249,7 +249,7 @@ bool Operation::all_released() {
 Result<bool> Operation::advance_sum(bool first, const std::atomic<bool>& stop) {
   Sum& sum = plan_.sum;
   if (sum_done_) return false;
-  // A small sum may be in place: what it overwrites must have been sent.
+  // A small sum may be in place: send the source before the sum overwrites it.
   if (small_ && !all_sent(false)) return false;
   const size_t element = bytes_of(sum.dtype);
   const size_t before = summed_;
@@ -295,7 +295,7 @@ void Operation::sum_range(size_t count) {
       std::ranges::any_of(sources, [&](const auto& s) { return s.data == total; });
   if (in_place || sum.count * element < kPastCacheBytes)
     return tree_total(sources, total, sum.dtype, count);
-  // By way of the cache, to be written around it.
+  // Sum in a buffer that fits the cache, then write the result around the cache.
   alignas(64) thread_local std::byte cached[kCachedBytes];
   for (size_t done = 0; done < count;) {
     const size_t now = std::min(count - done, kCachedBytes / element);

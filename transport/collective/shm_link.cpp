@@ -64,7 +64,7 @@ void ShmLink::collect() {
     if (!open())
       broken_ = left_error();  // SHM-2
     else if (!data)
-      broken_ = Status(Code::unavailable, peer_name_ + " published an impossible descriptor");
+      broken_ = Status(Code::unavailable, peer_name_ + " published an invalid descriptor");
     else
       streams_[piece.key].pieces.push_back({Bytes(data, piece.bytes), slot});
     ++collected_;

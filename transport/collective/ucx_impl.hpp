@@ -1,6 +1,7 @@
-// What stands behind a UcxWorker: what its thread owns and what its parts (ucx_worker.cpp: thread
-// and connections; ucx_messages.cpp: sending and receiving; ucx_link.cpp: the caller's side) share.
-// Included by these three only.
+// The implementation of UcxWorker. Only its three source files include this header:
+//   ucx_worker.cpp    the thread and its connections
+//   ucx_messages.cpp  sending and receiving
+//   ucx_link.cpp      the Link that callers use
 #pragma once
 
 #include <atomic>
@@ -21,12 +22,12 @@ namespace simplescale::collective {
 
 inline constexpr unsigned kUcxMessageId = 1;
 inline constexpr uint32_t kUcxMagic = 0x31637353;
-inline constexpr size_t kUcxFragment = size_t{1} << 20;  // of a large piece: one request
-inline constexpr size_t kUcxWindow = 8;                  // fragments of a queue under way
+inline constexpr size_t kUcxFragment = size_t{1} << 20;  // largest part of a piece in one message
+inline constexpr size_t kUcxWindow = 8;                  // fragments of one queue in flight
 
 enum class UcxKind : uint32_t { hello, acknowledge, bye, data };
 
-/// The header of every message.
+/// The header of every message, in native byte order.
 struct UcxHeader {
   uint32_t magic;
   UcxKind kind;
@@ -54,21 +55,21 @@ inline std::string lost(ucs_status_t status) {
   return std::string("is lost (") + ucs_status_string(status) + ")";
 }
 
-/// What the thread owns. `lock` guards the channels, `channels` and `commands`; the rest is the
-/// thread's own.
+/// `lock` guards the channels' contents, `channels`, `commands` and `pool`. Only the worker's
+/// thread uses the rest.
 struct UcxWorker::Impl {
   struct Connection {
     std::unique_ptr<ucx::Endpoint> endpoint;
     ucs_status_t failed = UCS_OK;
   };
-  /// A send in UCX's hands; kept until it completes.
+  /// A send that UCX has not completed.
   struct Sending {
     Impl* impl;
     UcxHeader header;
     std::unique_ptr<std::byte[]> data;
     size_t bytes = 0;
-    bool large = false;  // data is of the pool
-    int queue = 0;       // of a large one
+    bool large = false;  // `data` is a buffer of the pool
+    int queue = 0;       // if large: index in UcxMember::queues
     UcxChannelPtr channel;
   };
   struct Receiving {
@@ -90,7 +91,7 @@ struct UcxWorker::Impl {
   std::mutex lock;
   std::map<std::pair<uint64_t, uint64_t>, UcxChannelPtr> channels;
   std::vector<std::function<void()>> commands;
-  std::vector<std::unique_ptr<std::byte[]>> pool;  // of kUcxFragment bytes each
+  std::vector<std::unique_ptr<std::byte[]>> pool;  // idle buffers of kUcxFragment bytes each
 
   // --- Any thread ---
 

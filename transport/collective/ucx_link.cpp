@@ -1,4 +1,4 @@
-// A link over the UCX worker: the side of whoever reads and writes a channel's streams. Takes the
+// A link over the UCX worker: reads and writes the streams of a channel for the caller. Takes the
 // worker's lock, posts commands to its thread and never calls UCX.
 #include <algorithm>
 #include <cstring>
@@ -39,7 +39,7 @@ class UcxLink final : public Link {
       auto& waiting = queue.waiting;
       const size_t fragments = (data.size() + kUcxFragment - 1) / kUcxFragment;
       if (!first_in_line && waiting.size() + queue.under_way + fragments > kUcxWindow)
-        return std::nullopt;  // U2: nothing waits here that could become the oldest later
+        return std::nullopt;  // so this queue never blocks the operation that becomes the oldest
       ticket.id = ++channel_->tickets;
       for (size_t at = 0; at < data.size(); at += kUcxFragment)
         waiting.push_back({key, offset + at,

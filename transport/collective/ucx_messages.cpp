@@ -1,5 +1,5 @@
-// The worker's messages: what goes into UCX and what comes out of it. Everything here runs on the
-// worker's thread.
+// The UCX worker's messages: sending and receiving. Runs on the worker's thread, except take_buffer
+// and give_buffer, which are called under the lock.
 #include <cstring>
 #include <string>
 
@@ -8,7 +8,7 @@
 namespace simplescale::collective {
 
 namespace {
-constexpr size_t kIdleBuffersMax = 64;  // idle buffers kept
+constexpr size_t kIdleBuffersMax = 64;
 }  // namespace
 
 std::unique_ptr<std::byte[]> UcxWorker::Impl::take_buffer() {
@@ -31,7 +31,7 @@ void UcxWorker::Impl::send(std::unique_ptr<Sending> sending) {
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  // Large pieces wait at the sender until the receiver wants them: that is the flow control.
+  // Flow control: a large piece stays at the sender (rendezvous) until the receiver reads it.
   param.flags = sending->large ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
   param.user_data = sending.get();
   param.cb.send = [](void* request, ucs_status_t status, void* user_data) {
@@ -50,7 +50,7 @@ void UcxWorker::Impl::send(std::unique_ptr<Sending> sending) {
 }
 
 void UcxWorker::Impl::on_sent(std::unique_ptr<Sending> sending, ucs_status_t status) {
-  if (sending->header.kind != UcxKind::data) return;  // greetings are repeated
+  if (sending->header.kind != UcxKind::data) return;  // hellos are repeated anyway
   {
     std::lock_guard guard(lock);
     auto& member = sending->channel->members[sending->header.to];
@@ -66,7 +66,7 @@ void UcxWorker::Impl::on_sent(std::unique_ptr<Sending> sending, ucs_status_t sta
   ring();
 }
 
-// Hands over as much of what is waiting for the member as may be under way.
+// Sends the member's waiting fragments, up to kUcxWindow in flight per queue.
 void UcxWorker::Impl::send_waiting(const UcxChannelPtr& channel, uint32_t to) {
   UcxMember& member = channel->members[to];
   for (const int queue : {1, 0}) {
@@ -107,7 +107,7 @@ ucs_status_t UcxWorker::Impl::on_message(const UcxHeader& header, void* data, si
                                          bool announced) {
   std::unique_lock guard(lock);
   const auto found = channels.find({header.generation, header.name_hash});
-  if (found == channels.end()) return UCS_OK;  // U3
+  if (found == channels.end()) return UCS_OK;  // of another generation: dropped
   const UcxChannelPtr channel = found->second;
   if (header.from >= channel->members.size() || static_cast<int>(header.to) != channel->rank)
     return UCS_OK;
@@ -132,7 +132,7 @@ ucs_status_t UcxWorker::Impl::on_message(const UcxHeader& header, void* data, si
       UcxStream& stream = member.streams[header.key];
       if (announced) {
         if (bytes > kUcxFragment) {
-          member.broken = Status(Code::unavailable, "announced an impossible piece");
+          member.broken = Status(Code::unavailable, "announced a piece that is too large");
           break;
         }
         const UcxStream::Announced piece{header.offset, bytes, data};

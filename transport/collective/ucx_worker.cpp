@@ -1,4 +1,5 @@
-// The worker's thread: connections, greetings, its loop; and what other threads ask of it.
+// The UCX worker's thread: connections, hellos and the loop. And the functions that other threads
+// call.
 #include "transport/collective/ucx_worker.hpp"
 
 #include <poll.h>
@@ -19,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kHelloInterval{50};
-constexpr milliseconds kFlushTimeout{2000};  // for UCX to give up what was closed or flushed
+constexpr milliseconds kFlushTimeout{2000};
 
 }  // namespace
 
@@ -49,8 +50,8 @@ void UcxWorker::Impl::fail_members(const UcxAddress& address, const std::string&
       if (member.acknowledged && member.address == address) member.fail(why);
 }
 
-// Closing runs the worker, whose callbacks may mark further connections as failed; hence one at a
-// time.
+// Closes failed connections one at a time: closing progresses UCX, whose callbacks may mark further
+// connections as failed.
 bool UcxWorker::Impl::close_failed() {
   bool any = false;
   for (;;) {
@@ -106,8 +107,8 @@ bool UcxWorker::Impl::run_commands() {
 }
 
 Status UcxWorker::Impl::start() {
-  // Members on this host share memory without UCX; its own shared memory would only hide their
-  // death.
+  // Members on this host share memory without UCX, and over UCX's shared memory a peer's death
+  // would go unnoticed.
   SS_ASSIGN(context, ucx::Context::create(UCP_FEATURE_AM | UCP_FEATURE_WAKEUP, "^sm"));
   SS_ASSIGN(worker, ucx::Worker::create(*context));
   const auto callback = [](void* self, const void* head, size_t head_bytes, void* data,
@@ -155,7 +156,7 @@ void UcxWorker::Impl::end_channel(const UcxChannelPtr& channel, bool graceful) {
     const auto found = channels.find({channel->generation, channel->name_hash});
     if (found != channels.end() && found->second == channel) channels.erase(found);
     for (auto& member : channel->members) {
-      for (auto& queue : member.queues) queue.waiting.clear();  // U1
+      for (auto& queue : member.queues) queue.waiting.clear();  // they name the caller's memory
       for (auto& [key, stream] : member.streams)
         for (const auto& piece : std::exchange(stream.announced, {}))
           ucp_am_data_release(worker->handle(), piece.descriptor);
@@ -204,7 +205,7 @@ UcxWorker::UcxWorker(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 UcxWorker::~UcxWorker() {
   impl_->post([impl = impl_.get()] { impl->stop = true; });
-  impl_->thread.join();  // only then the UCX worker goes: post() may still be about to signal it
+  impl_->thread.join();  // before the UCX worker is destroyed: post() may still signal it
 }
 
 const UcxAddress& UcxWorker::address() const {

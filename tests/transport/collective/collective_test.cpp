@@ -1,5 +1,5 @@
-// Results of every collective against the serial reference, bit for bit, over shared memory, UCX,
-// and both mixed.
+// Compares the results of every collective with the serial reference, bit for bit, over shared
+// memory, over UCX, and over both.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -203,9 +203,9 @@ void check_every_operation(const std::string& name, const std::vector<int>& host
       for (const DType dtype : {DType::f32, DType::bf16})
         for (const size_t count : counts)
           for (const bool arena : {true, false}) {
-            // What one count took of the arena is given back with its communicator only.
+            // The arena frees a buffer only with its communicator, so only some large cases fit.
             if (arena && count > 2000 && (dtype == DType::bf16 || size > 4)) continue;
-            if (count > 2000 && (size == 4 || size == 6 || size == 7)) continue;  // takes long
+            if (count > 2000 && (size == 4 || size == 6 || size == 7)) continue;  // to save time
             const std::string error = every_operation(**joined, dtype, count, arena);
             if (!error.empty())
               return error + " (" + to_string(dtype) + ", count " + std::to_string(count) +
@@ -225,16 +225,15 @@ TEST_SUITE("collective") {
     check_every_operation("shm", std::vector<int>(8, 0), 1, {0, 1, 2, 3, 1023, 1024, 100003});
   }
 
-  TEST_CASE("collective: the same bits over UCX between ranks that are each on their own host") {
+  TEST_CASE("collective: the same bits over UCX, with every rank on its own host") {
     check_every_operation("ucx", {0, 1, 2, 3}, 2, {0, 1, 3, 1023, 100003});
   }
 
-  TEST_CASE("collective: the same bits where some ranks share a host and others do not") {
+  TEST_CASE("collective: the same bits if some ranks share a host and others do not") {
     check_every_operation("mixed", {0, 0, 1, 1, 2}, 5, {0, 1, 3, 1024, 100003});
   }
 
-  TEST_CASE(
-      "collective: buffers outside the arena and larger than the staging buffer go in pieces") {
+  TEST_CASE("collective: a source outside the arena may be larger than the staging buffer") {
     for (const bool one_host : {true, false}) {
       RankPlanes ranks(one_host ? "big" : "bigucx",
                        one_host ? std::vector{0, 0, 0} : std::vector{0, 0, 1});
@@ -249,7 +248,7 @@ TEST_SUITE("collective") {
           for (size_t i = 0; i < count; ++i) data.back().set(i, input(DType::f32, rank + k, i));
         }
         for (auto& d : data) works.push_back((*joined)->all_reduce(d.data, count, DType::f32));
-        // The last first: waiting for one goes on with the others.
+        // Wait for the last first: a wait advances all operations.
         for (size_t k = works.size(); k-- > 0;)
           if (const Status status = works[k]->wait(); !status.ok()) return status.message();
         for (int k = 0; k < 3; ++k)
@@ -266,7 +265,8 @@ TEST_SUITE("collective") {
   }
 
   TEST_CASE(
-      "collective: a hundred operations in flight on two communicators, waited for in any order") {
+      "collective: COLLECTIVE-2, a hundred operations on two communicators end in any order of "
+      "waiting") {
     for (const bool one_host : {true, false}) {
       RankPlanes ranks(one_host ? "many" : "manyucx",
                        one_host ? std::vector{0, 0, 0, 0} : std::vector{0, 1, 2, 3});
@@ -296,7 +296,7 @@ TEST_SUITE("collective") {
     }
   }
 
-  TEST_CASE("collective: sub-groups of ranks form communicators of their own at the same time") {
+  TEST_CASE("collective: subsets of the ranks use their own communicators at the same time") {
     RankPlanes ranks("grid", {0, 0, 1, 1});
     // 2 groups x 2 trainers: shard = {0,1}, {2,3}; replicate = {0,2}, {1,3}.
     const std::string errors = on_ranks(4, [&](int rank) -> std::string {
@@ -315,7 +315,7 @@ TEST_SUITE("collective") {
       std::vector<float> a(50'000, static_cast<float>(1 << rank)), b = a;
       auto in_group = (*shard)->all_reduce(a.data(), a.size(), DType::f32);
       auto across = (*replicate)->all_reduce(b.data(), b.size(), DType::f32);
-      // Crosswise: nobody may need the other to wait in the same order.
+      // Odd ranks wait in the other order.
       Status one = (rank % 2 ? in_group : across)->wait();
       Status two = (rank % 2 ? across : in_group)->wait();
       if (!one.ok() || !two.ok()) return one.message() + two.message();
