@@ -23,10 +23,10 @@ constexpr size_t padded(size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-/// What the ranks tell each other before there is an NCCL communicator. Of one build and machine
-/// type.
+/// What every rank sends to all others before the NCCL communicator exists. In native byte order:
+/// all ranks run the same build.
 struct Greeting {
-  ncclUniqueId id;  // rank 0's is used
+  ncclUniqueId id;  // only rank 0's is used
   int32_t id_result, version;
   char device[16];  // its UUID
 };
@@ -39,7 +39,7 @@ Status nccl_status(ncclResult_t result, const char* what, ncclComm_t comm) {
   return Status(Code::unavailable, text);
 }
 
-/// The group's first error, or that of its end, which is always reached.
+/// Runs `body` in an NCCL group and always ends the group. Returns the first error.
 template <class Body>
 ncclResult_t in_group(Body body) {
   if (const ncclResult_t begun = ncclGroupStart(); begun != ncclSuccess) return begun;
@@ -94,14 +94,14 @@ NcclCommunicator::~NcclCommunicator() {
     aborter = std::move(aborter_);
   }
   if (aborter.joinable()) aborter.join();
-  if (!stream_->finish(Clock::now() + kCloseTimeout).ok()) return;  // N2
-  // After an abort the backend's last kernels may still read what we gave out; they end by
-  // themselves.
+  if (!stream_->finish(Clock::now() + kCloseTimeout).ok()) return;  // leaks the device memory
+  // After an abort the backend's last kernels may still read the buffers of allocate(). Wait for
+  // them.
   (void)cudaDeviceSynchronize();
   for (void* block : blocks_) (void)cudaFree(block);
 }
 
-/// Peers may still be fetching what we have sent: finalize waits for that.
+/// Ends the communicator; ncclCommFinalize waits until peers have received what this rank sent.
 void NcclCommunicator::close() {
   if (is_dead_) return;
   const auto limit = Clock::now() + kCloseTimeout;
@@ -116,7 +116,7 @@ void NcclCommunicator::close() {
   comm_ = nullptr;
 }
 
-// --- Beginning ---
+// --- Connecting ---
 
 Status NcclCommunicator::connect() {
   const auto limit = this->limit();
@@ -133,7 +133,7 @@ Status NcclCommunicator::connect() {
 
   if (all[0].id_result != ncclSuccess)
     return Status(Code::unavailable,
-                  spec_.name + ": NCCL makes no identifier on rank 0: " +
+                  spec_.name + ": NCCL cannot make an identifier on rank 0: " +
                       ncclGetErrorString(static_cast<ncclResult_t>(all[0].id_result)));
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].version != all[0].version)
@@ -144,7 +144,7 @@ Status NcclCommunicator::connect() {
       if (std::memcmp(all[r].device, all[other].device, sizeof(mine.device)) == 0)
         return Status(Code::bad_config, spec_.name + ": ranks " + std::to_string(other) + " and " +
                                             std::to_string(r) +
-                                            " share one GPU, NCCL needs one for each");
+                                            " share one GPU, but NCCL needs one per rank");
   }
 
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -193,8 +193,8 @@ Status NcclCommunicator::connect_all_pairs(Clock::time_point limit) {
   return used.ok() ? used : fail(used);
 }
 
-/// Not ncclMemAlloc: it rounds up to what multicast recommends, and pays off only
-/// for buffers that are registered.
+/// Does not use ncclMemAlloc: it rounds up to the granularity of multicast, and is faster only for
+/// registered buffers.
 Result<void*> NcclCommunicator::allocate(size_t bytes) {
   Result<void*> data = stream_->allocate(bytes, limit());
   if (!data.ok()) return data.status().in(spec_.name);
@@ -202,7 +202,8 @@ Result<void*> NcclCommunicator::allocate(size_t bytes) {
   return data;
 }
 
-/// Grows; what was there before may still be in use by operations on the stream, and stays.
+/// Device memory for one operation. If it has to grow, the old block stays allocated: operations on
+/// the stream may still use it.
 Result<std::byte*> NcclCommunicator::scratch(size_t bytes) {
   if (bytes > scratch_bytes_) {
     SS_ASSIGN(void* data, allocate(bytes));
@@ -270,8 +271,8 @@ WorkPtr NcclCommunicator::start(const collective::Plan& plan) {
   return start(plan.name, [&] { return run(plan); });
 }
 
-/// The summands to their adder, the sum, the result to everybody: three things in turn on the
-/// stream.
+/// Queues three steps on the stream: send the summands to the rank that adds them, add, send the
+/// result to all ranks.
 Status NcclCommunicator::run(const collective::Plan& plan) {
   const size_t bytes = padded(plan.sum.count * bytes_of(plan.sum.dtype));
   const auto others = static_cast<size_t>(
@@ -282,8 +283,9 @@ Status NcclCommunicator::run(const collective::Plan& plan) {
   return exchange(plan, true, nullptr);
 }
 
-/// NCCL pairs the n-th send to a rank with that rank's n-th receive from here. Both are in the
-/// order of phases: a rank's summands are in leaf order, and so are its nodes.
+/// Queues the sends and receives before the sum, or those of its result. NCCL pairs the n-th send
+/// to a rank with that rank's n-th receive from here. Both are in the order of phases, because a
+/// rank's summands and its nodes are in leaf order.
 Status NcclCommunicator::exchange(const collective::Plan& plan, bool after_sum,
                                   std::byte* received) {
   struct Message {
@@ -372,7 +374,7 @@ Status NcclCommunicator::wait(const char* name, uint64_t number, const Event& ev
   return fail(Status(Code::deadline, spec_.name + ": " + name + " (operation " +
                                          std::to_string(number) + ") did not end within " +
                                          std::to_string(spec_.timeout_ms) +
-                                         " ms; NCCL does not say which rank did not come"));
+                                         " ms; NCCL does not report which rank is missing"));
 }
 
 // --- Calls to NCCL ---
@@ -388,15 +390,16 @@ Status NcclCommunicator::call(const char* what, Clock::time_point limit,
   return wait_until_ready(what, limit);
 }
 
-/// A call to a non-blocking communicator has taken effect only when this says so.
+/// Waits until the last call to the non-blocking communicator has taken effect.
 Status NcclCommunicator::wait_until_ready(const char* what, Clock::time_point limit) {
   const Status status = poll(limit, [&] { return check_ready(what); });
   if (status.code() != Code::deadline) return status;
   return Status(Code::deadline, spec_.name + ": " + what + " did not begin within " +
                                     std::to_string(spec_.timeout_ms) +
-                                    " ms; NCCL does not say which rank did not come");
+                                    " ms; NCCL does not report which rank is missing");
 }
 
+/// True once the last call to the communicator has taken effect; an error if NCCL has failed.
 Result<bool> NcclCommunicator::check_ready(const char* what) {
   std::lock_guard guard(comm_lock_);
   if (!comm_) return dead();
@@ -415,7 +418,7 @@ Status NcclCommunicator::dead() const {
   return dead_;
 }
 
-/// The first to fail decides; returns what it decided.
+/// Kills the communicator. Only the first call sets the status; every call returns that status.
 Status NcclCommunicator::fail(Status status) {
   {
     std::lock_guard guard(lock_);
@@ -428,7 +431,8 @@ Status NcclCommunicator::fail(Status status) {
   return status;
 }
 
-/// The GPU's kernels of this communicator end soon after; nobody waits for that here.
+/// Starts ncclCommAbort on its own thread. The communicator's kernels end soon after; this does not
+/// wait for them.
 void NcclCommunicator::abort_nccl() {
   std::lock_guard comm_guard(comm_lock_);
   if (!comm_) return;

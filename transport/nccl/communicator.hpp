@@ -1,18 +1,18 @@
-// A Collective over device memory by NCCL, beside a Collective over host memory by which its ranks
-// first met and which carries what is small.
+// A Collective over device memory, by NCCL. The host collective beside it connects the ranks and
+// carries small records.
 //
-// Sums follow the tree (runtime/training/tree_sum.hpp), which NCCL's own reductions do not: slices are
-// exchanged by grouped sends and receives, then added by our kernel in leaf order. That moves the
-// bytes of a ring. What goes where is transport/collective/plan.hpp's, as on CPUs.
+// Sums follow the tree (runtime/training/tree_sum.hpp), which NCCL's own reductions do not: ranks
+// exchange slices by grouped sends and receives, then a kernel (tree_sum.cu) adds them in leaf
+// order. That transfers as many bytes as a ring. transport/collective/plan.hpp says which bytes go
+// where, as on CPUs.
 //
-// One stream; operations run on it in the order of their start, after what the followed stream has
-// been given by then. The compute thread starts and
-// waits; abort() may come from any thread. NCCL calls on a communicator are made under comm_lock_
-// and return at once (it is non-blocking), so abort() never waits for one; ncclCommAbort itself,
-// which may take its time, has a thread of its own.
+// Operations run on one stream in the order of their start, each after the work that the followed
+// stream had been given by then. The compute thread starts and waits; any thread may call abort().
+// NCCL calls on the communicator are made under comm_lock_ and return at once (it is non-blocking),
+// so abort() never waits for one. ncclCommAbort may take long and runs on its own thread.
 //
-// N1: a dead communicator (aborted, deadline, a rank or the device lost) stays dead.
-// N2: memory is freed only when the stream is idle; a stream that does not come to rest keeps it.
+// A dead communicator (aborted, deadline, a rank or the device lost) stays dead. Device memory is
+// freed only once the stream is idle; if the stream does not become idle in time, it is leaked.
 #pragma once
 
 #include <nccl.h>
@@ -37,14 +37,14 @@ class NcclCommunicator final : public DeviceCollective {
     uint64_t generation;
     int timeout_ms;
   };
-  /// forget: called once, when it is about to be destroyed and takes no more abort().
+  /// forget: called once, at the start of the destructor. No abort() may follow it.
   NcclCommunicator(Spec spec, std::unique_ptr<Collective> host, std::unique_ptr<Stream> stream,
                    std::function<void(NcclCommunicator*)> forget);
   ~NcclCommunicator() override;
 
   uint64_t generation() const { return spec_.generation; }
-  /// Hands round the identifier, creates the NCCL communicator and uses it once with every rank, so
-  /// that later no start waits for a connection. Call it once, before anything but abort().
+  /// Distributes NCCL's identifier, creates the NCCL communicator and connects all pairs of ranks,
+  /// so that no later start waits for a connection. Call it once, before anything but abort().
   Status connect();
 
   Result<void*> allocate(size_t bytes) override;
@@ -89,12 +89,12 @@ class NcclCommunicator final : public DeviceCollective {
 
   const Spec spec_;
   std::function<void(NcclCommunicator*)> forget_;
-  std::vector<void*> blocks_;     // of device memory
-  std::byte* scratch_ = nullptr;  // one of blocks_; operations use it one after the other
+  std::vector<void*> blocks_;     // device memory of allocate()
+  std::byte* scratch_ = nullptr;  // one of blocks_; operations use it in turn
   size_t scratch_bytes_ = 0;
   uint64_t operations_ = 0;
 
-  mutable std::mutex lock_;  // of the next two
+  mutable std::mutex lock_;  // guards the next two
   Status dead_;
   std::thread aborter_;
   std::atomic<bool> is_dead_{false};

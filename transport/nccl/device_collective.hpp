@@ -1,5 +1,5 @@
-// What the collectives over device memory have in common: each keeps a Collective over host memory
-// beside it. The ranks meet there, and barriers and small host records go over it.
+// The common base of the collectives over device memory. It owns a stream and a collective over
+// host memory, which carries barriers and small records. Threads: as Collective.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ class DeviceCollective : public Collective {
 
   std::unique_ptr<Collective> host_;
   std::unique_ptr<Stream> stream_;
-  cudaStream_t followed_ = nullptr;  // null: no stream is followed
+  cudaStream_t followed_ = nullptr;  // see follow(); null: none
 };
 
 }  // namespace simplescale::nccl

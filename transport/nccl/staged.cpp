@@ -24,7 +24,7 @@ std::byte* Mirrors::of(const void* device) const {
   return found->host + (at - found->device);
 }
 
-/// An operation between mirrors, and what is to be done with its results.
+/// An operation between mirrors; wait() then runs `after`, which copies the results.
 class StagedCommunicator::StagedWork final : public Work {
  public:
   explicit StagedWork(Status failed) : status_(std::move(failed)), finished_(true) {}
@@ -86,7 +86,7 @@ Status StagedCommunicator::finish_copies() {
                 "the GPU did not copy within " + std::to_string(timeout_ms_) + " ms");
 }
 
-/// The same nodes in the mirrors of its buffers; their contents are on their way down.
+/// A PartialSum with the same nodes in the mirrors. Queues the copies of their contents.
 Result<std::unique_ptr<PartialSum>> StagedCommunicator::mirror_of(const PartialSum& sum) {
   std::vector<float*> buffers;
   for (size_t i = 0; i < sum.buffers(); ++i)
@@ -98,8 +98,8 @@ Result<std::unique_ptr<PartialSum>> StagedCommunicator::mirror_of(const PartialS
   return mirrored;
 }
 
-/// Waits for the copies to the mirrors, then starts the operation between the mirrors. `copies`: how
-/// queueing them ended. `copy_results` queues the copies back once the operation is done.
+/// Waits for the copies to the mirrors, then starts the operation between the mirrors. copies: the
+/// status of queueing those copies. copy_results: queues the copies back after the operation.
 WorkPtr StagedCommunicator::start(Status copies, const std::function<WorkPtr()>& start_on_host,
                                   std::function<Status()> copy_results) {
   if (copies.ok()) copies = finish_copies();

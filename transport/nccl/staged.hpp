@@ -1,7 +1,8 @@
-// A Collective over device memory by way of host memory: for several trainers on one GPU, which
-// NCCL refuses. Every allocation is a pair, device memory and its mirror in the host communicator's
-// arena at the same offsets; an operation copies its sources down, runs between the mirrors and
-// copies its results up when it is waited for. Slow and simple. Threads: as Collective.
+// A Collective over device memory that goes through host memory, for several trainers on one GPU,
+// which NCCL does not support. Every allocation is a pair: device memory, and its mirror of the
+// same size in the host communicator's arena. An operation copies its sources to the mirrors, runs
+// between the mirrors, and copies its results to the device in wait(). Slow and simple. Threads: as
+// Collective.
 #pragma once
 
 #include <functional>
@@ -14,8 +15,8 @@
 
 namespace simplescale::nccl {
 
-/// Which host memory mirrors which device memory, over all communicators of a plane: one may be
-/// asked to work on what another allocated. Any thread.
+/// Maps device memory to its host mirror, for all communicators of a plane: a communicator may work
+/// on memory that another communicator has allocated. Any thread.
 class Mirrors {
  public:
   struct Pair {
@@ -24,7 +25,7 @@ class Mirrors {
   };
   void add(const Pair& pair);
   void remove(const std::byte* device);
-  /// Asserts that there is one.
+  /// The mirror of a device address. Asserts that it exists.
   std::byte* of(const void* device) const;
 
  private:
@@ -38,8 +39,8 @@ class StagedCommunicator final : public DeviceCollective {
                      std::shared_ptr<Mirrors> mirrors, int timeout_ms);
   ~StagedCommunicator() override;
 
-  /// Pointers that the operations take must lie in what this gave, here or in another communicator
-  /// of the plane that still lives (but for all_gather_bytes).
+  /// The operations' buffers must lie in memory from allocate() of this or another living
+  /// communicator of the plane (except for all_gather_bytes).
   Result<void*> allocate(size_t bytes) override;
   WorkPtr all_gather(const void* shard, void* full, size_t count, DType dtype) override;
   WorkPtr reduce_scatter(const void* full, void* shard, size_t count, DType dtype) override;
@@ -64,7 +65,7 @@ class StagedCommunicator final : public DeviceCollective {
 
   const std::shared_ptr<Mirrors> mirrors_;
   const int timeout_ms_;
-  std::vector<std::byte*> blocks_;  // of device memory
+  std::vector<std::byte*> blocks_;  // device memory of allocate()
 };
 
 }  // namespace simplescale::nccl
