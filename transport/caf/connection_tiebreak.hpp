@@ -31,9 +31,9 @@ inline uint64_t established_number(const Connection* current) {
   return current && current->established ? current->number : 0;
 }
 
-/// A welcome has answered our hello. named: it names another connection between the two processes.
-/// alive: this process still knows that connection, established or not. True: the named connection
-/// stays and ours ends.
+/// Decides when the caller receives a welcome. named: the welcome names another connection between
+/// the two processes. alive: the caller still knows that connection, established or not. True: the
+/// named connection stays and the caller's new one ends.
 inline bool keeps_named_connection(bool named, bool alive) {
   return named && alive;
 }

@@ -129,7 +129,7 @@ void Core::shut_down() {
 
 void Core::disconnect(const PeerPtr& peer, const std::string& reason, bool expected) {
   if (peer->lost) return;
-  PeerPtr keep = peer;  // the caller's reference may be the map's
+  PeerPtr keep = peer;  // `peer` may refer to an element of a map that this function erases
   bool was_established = peer->established;
   bool say_goodbye = was_established && !peer->broken;
   if (say_goodbye) {

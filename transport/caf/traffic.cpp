@@ -24,6 +24,16 @@ void answer_locally(const caf::strong_actor_ptr& requester, caf::message_id requ
   requester->enqueue(nullptr, request.response_id(), caf::make_message(std::move(error)), context);
 }
 
+/// An envelope that answers a request with an error.
+Words error_envelope(caf::actor_id requester, caf::message_id response, const caf::error& error) {
+  return make_envelope([&](wire::Envelope::Builder envelope) {
+    auto message = envelope.initMessage();
+    message.setReceiver(requester);
+    message.setId(response.integer_value());
+    write_error(error, message.initBody().initError());
+  });
+}
+
 std::string type_names(const caf::type_erased_tuple& content) {
   std::string names;
   for (size_t i = 0; i < content.size(); ++i) {
@@ -88,12 +98,7 @@ bool Core::encode(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_elem
         [self = shared_from_this(), peer, kind, what]() { self->count(kind, peer.get(), what); });
     caf::error error = caf::make_error(code, what);
     if (out.id.is_response()) {  // send the error to the remote requester instead
-      out.words = make_envelope([&](wire::Envelope::Builder envelope) {
-        auto message = envelope.initMessage();
-        message.setReceiver(receiver);
-        message.setId(out.id.integer_value());
-        write_error(error, message.initBody().initError());
-      });
+      out.words = error_envelope(receiver, out.id, error);
       return true;
     }
     answer_locally(out.sender, out.id, error, nullptr);
@@ -316,12 +321,7 @@ void Core::handle_message(const PeerPtr& peer, wire::Message::Reader in) {
 void Core::answer_error(const PeerPtr& peer, caf::actor_id requester, caf::message_id request,
                         const caf::error& error) {
   if (!request.is_request()) return;
-  transmit(peer, make_envelope([&](wire::Envelope::Builder envelope) {
-             auto message = envelope.initMessage();
-             message.setReceiver(requester);
-             message.setId(request.response_id().integer_value());
-             write_error(error, message.initBody().initError());
-           }));
+  transmit(peer, error_envelope(requester, request.response_id(), error));
 }
 
 void Core::handle_exit(const PeerPtr& peer, wire::Exit::Reader in) {
@@ -359,7 +359,7 @@ void Core::handle_down(const PeerPtr& peer, wire::Down::Reader in) {
 void Core::handle_link(const PeerPtr& peer, wire::Link::Reader in, bool on) {
   auto remote = proxy(peer, in.getSource());
   auto local = peer->exported.find(in.getReceiver());
-  if (!remote || local == peer->exported.end()) return;  // the Down of `local` is under way
+  if (!remote || local == peer->exported.end()) return;  // the peer gets the Down of `local`
   // Nothing to attach to the local actor: when it ends, Down tells the proxy and its links there.
   auto proxy_address = caf::actor_cast<caf::actor_addr>(remote);
   auto local_address = caf::actor_cast<caf::actor_addr>(local->second);
@@ -388,7 +388,8 @@ void Core::handle_lookup(const PeerPtr& peer, wire::Lookup::Reader in) {
 
 void Core::handle_found(const PeerPtr& peer, wire::Found::Reader in) {
   auto lookup = lookups_.find(in.getId());
-  if (lookup == lookups_.end() || lookup->second.peer != peer) return;  // its deadline was earlier
+  if (lookup == lookups_.end() || lookup->second.peer != peer)
+    return;  // already ended at its deadline
   auto actor = proxy(peer, in.getActor());
   if (!actor) {
     return end_lookup(in.getId(), Status(Code::not_found, "no actor is published as \"" +

@@ -12,8 +12,8 @@ namespace simplescale::nccl {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kErrorCheckInterval{1};  // after NCCL's own errors, while waiting
-constexpr milliseconds kCloseTimeout{5000};     // for an orderly end
+constexpr milliseconds kErrorCheckInterval{1};  // between checks for NCCL's errors while waiting
+constexpr milliseconds kCloseTimeout{5000};     // for close() and the destructor
 
 ncclDataType_t type_of(DType dtype) {
   return dtype == DType::f32 ? ncclFloat32 : ncclBfloat16;
@@ -74,7 +74,7 @@ class NcclCommunicator::Handle final : public Work {
   NcclCommunicator* communicator_;
   const char* name_;
   uint64_t number_;
-  std::optional<Event> event_;  // none: ended with status_
+  std::optional<Event> event_;  // none: status_ is final
   Status status_;
 };
 

@@ -592,7 +592,7 @@ struct RequestStop {
 };
 SS_FIELDS(RequestStop, x.exit_code, x.reason, x.now);
 
-/// Supervisor to nodes, nodes to trainers: end your process.
+/// Supervisor to nodes, nodes to trainers: exit.
 struct Shutdown {
   int32_t exit_code = 0;
   std::string reason;

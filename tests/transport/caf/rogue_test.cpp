@@ -91,7 +91,7 @@ class Rogue {
       theirs = {bytes(welcome.getNode()), welcome.getToken(), {}, bytes(welcome.getAddress())};
       REQUIRE(welcome.getNonce().size() == remote::kNonceBytes);
       std::ranges::copy(welcome.getNonce(), theirs.nonce.begin());
-      shown = bytes(welcome.getProof());
+      welcome_proof = bytes(welcome.getProof());
       return "welcome";
     }
     if (envelope.isRefused()) return std::string("refused: ") + envelope.getRefused().cStr();
@@ -105,7 +105,7 @@ class Rogue {
     send({remote::FrameHeader::kMagic, 0, 0, 0}, hello(wire::PROTOCOL_VERSION, "test"));
     REQUIRE(answer() == "welcome");
     send(next(), proof());
-    look_up();
+    wait_until_handled();
   }
   remote::Side mine() const { return {node, 77, nonce_, worker_->address()}; }
   remote::Words proof(const std::string& key = "") {
@@ -115,7 +115,7 @@ class Rogue {
     });
   }
   /// Sends a lookup and waits for its answer. By then all earlier messages have been handled.
-  void look_up() {
+  void wait_until_handled() {
     send(next(), remote::make_envelope(
                      [](wire::Envelope::Builder out) { out.initLookup().setName("server"); }));
     while (answer() != "found") {
@@ -133,9 +133,9 @@ class Rogue {
 
   std::vector<uint8_t> node;
   uint64_t token = 0, sequence = 0, actor = 0;
-  std::string key;             // for the proof in its hellos
-  remote::Side theirs;         // of the last welcome
-  std::vector<uint8_t> shown;  // the proof in the last welcome
+  std::string key;                     // for the proof in its hellos
+  remote::Side theirs;                 // of the last welcome
+  std::vector<uint8_t> welcome_proof;  // the proof in the last welcome
 
  private:
   static ucs_status_t arrived(void* self, const void*, size_t, void* data, size_t bytes,
@@ -204,10 +204,10 @@ TEST_CASE("rogue: CONNECTION-3, a process without the key is no peer and replace
   REQUIRE(friendly.answer() == "welcome");
   const remote::Proof welcome =
       remote::prove(options.key, "test", remote::Role::welcome, friendly.theirs, friendly.mine());
-  CHECK(remote::equal(welcome, friendly.shown));
+  CHECK(remote::equal(welcome, friendly.welcome_proof));
   const remote::Words proof = friendly.proof(options.key);
   friendly.send(friendly.next(), proof);
-  friendly.look_up();
+  friendly.wait_until_handled();
 
   // A stranger with the friend's node id guesses a key, sends a message without a proof, or sends
   // back the proof from its welcome.
@@ -221,9 +221,10 @@ TEST_CASE("rogue: CONNECTION-3, a process without the key is no peer and replace
     if (way == 1) stranger.send(stranger.next(), stranger.message(fill_text));
     if (way == 2)
       stranger.send(stranger.next(), remote::make_envelope([&](wire::Envelope::Builder out) {
-                      out.setProof(kj::arrayPtr(stranger.shown.data(), stranger.shown.size()));
+                      out.setProof(kj::arrayPtr(stranger.welcome_proof.data(),
+                                                stranger.welcome_proof.size()));
                     }));
-    friendly.look_up();
+    friendly.wait_until_handled();
     CHECK(victim.transport->counters().malformed == static_cast<uint64_t>(way + 1));
   }
   // A hello without the key: the address in it is not used.
@@ -235,7 +236,7 @@ TEST_CASE("rogue: CONNECTION-3, a process without the key is no peer and replace
   REQUIRE(friendly.answer() == "welcome");
   CHECK(friendly.theirs.token != friendly.token);
   friendly.send({remote::FrameHeader::kMagic, 0, friendly.theirs.token, 0}, proof);
-  friendly.look_up();
+  friendly.wait_until_handled();
   CHECK(victim.transport->counters().malformed == 5);
   CHECK(victim.texts == 0);
 }
@@ -288,7 +289,7 @@ TEST_CASE("rogue: ACTOR-4, bad frames are counted and dropped, and later good on
     rogue.send(second, text);
     rogue.send(first, text);
     rogue.send(rogue.next(), text);
-    rogue.look_up();
+    rogue.wait_until_handled();
     auto counters = victim.transport->counters();
     CHECK(counters.malformed == 11);
     CHECK(counters.dropped == 2);
@@ -325,7 +326,7 @@ TEST_CASE("rogue: a kind of message that only a newer program has is counted as 
   }
   REQUIRE(found);
   rogue.send(rogue.next(), body);
-  rogue.look_up();
+  rogue.wait_until_handled();
   CHECK(victim.transport->counters().unknown == 1);
   CHECK(victim.texts == 0);
 }
@@ -394,7 +395,7 @@ TEST_CASE("rogue: ACTOR-4, thousands of damaged messages do no harm") {
     rogue->send(hello ? remote::FrameHeader{remote::FrameHeader::kMagic, 0, 0, 0} : rogue->next(),
                 whole.slice(0, keep));
   }
-  rogue->look_up();
+  rogue->wait_until_handled();
   CHECK(victim.transport->counters().malformed > 0);
   rogue.reset();
   Rogue again(victim.transport->address());

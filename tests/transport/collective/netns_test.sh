@@ -52,7 +52,7 @@ fail() { echo "FAILED: $1"; tail -n 5 "$folder"/out-* "$folder"/err-*; exit 1; }
 
 start 1 all
 for pid in "${pids[@]}"; do wait "$pid" || fail "operations across namespaces"; done
-# The same on one host.
+# The same operations on one host.
 pids=()
 for rank in 0 1 2 3; do "$program" "$folder" $rank 4 2 all 20000 >"$folder/out-2-$rank" & pids+=($!); done
 for pid in "${pids[@]}"; do wait "$pid" || fail "operations on one host"; done

@@ -216,7 +216,7 @@ TEST_CASE("protocol: readdressed() equals the message built for the other receiv
         guess);
   };
   for (const size_t bytes : {0, 10, 100'000})
-    for (const size_t guess : {0, 200'000})  // one segment, or more
+    for (const size_t guess : {0, 200'000})  // too small for the large payload, or enough
       for (const uint64_t receiver : {uint64_t{0}, uint64_t{9}, UINT64_MAX}) {
         const std::string payload(bytes, 'x');
         const auto words = remote::readdressed(made(7, payload, guess), receiver);
