@@ -1,4 +1,5 @@
-// Loads the GPU's data plane where it is asked for; the program itself does not know CUDA or NCCL.
+// Loads libsimplescale_nccl.so on first use, and passes the calls of device_plane.hpp to it. The
+// program itself does not link CUDA or NCCL.
 #include "runtime/base/library.hpp"
 #include "transport/nccl/device_plane.hpp"
 

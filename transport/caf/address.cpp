@@ -45,7 +45,7 @@ caf::node_id node_from_bytes(std::span<const uint8_t> bytes) {
 
 pid_t visible_pid(const caf::node_id& here, const caf::node_id& peer) {
   const auto own = node_to_bytes(here), other = node_to_bytes(peer);
-  constexpr size_t kPidBytes = 4, kScopeBytes = 8;  // see middleman.cpp
+  constexpr size_t kPidBytes = 4, kScopeBytes = 8;  // set in middleman.cpp
   if (own.size() != kNodeBytes || other.size() != kNodeBytes ||
       !std::equal(own.begin() + kPidBytes, own.begin() + kPidBytes + kScopeBytes,
                   other.begin() + kPidBytes))

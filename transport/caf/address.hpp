@@ -1,5 +1,5 @@
-// How a process is named to others: its node id (24 bytes) and its UCX worker address, and both as
-// one line of text. Pure functions.
+// The address of a process: its node id (24 bytes) and its UCX worker address, and both as one line
+// of text. Pure functions, any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -16,8 +16,9 @@ namespace simplescale::remote {
 
 constexpr size_t kNodeBytes = 24;
 
+/// kNodeBytes: the process id (4, little endian), then the host id (20). Empty for an invalid id.
 std::vector<uint8_t> node_to_bytes(const caf::node_id& node);
-/// Empty id if the bytes are not a node's.
+/// An invalid id if the bytes are not a node id.
 caf::node_id node_from_bytes(std::span<const uint8_t> bytes);
 
 struct Address {
@@ -25,14 +26,15 @@ struct Address {
   std::vector<uint8_t> worker;
 };
 
-/// UCX trusts the addresses it is given, so every one travels with this.
+/// XXH3, low 64 bits. UCX does not check addresses, so each address is sent with its checksum.
 uint64_t checksum(std::span<const uint8_t> bytes);
 
-/// "ss1-" and lower-case hex.
+/// "ss1-", then lower-case hex of the node id, the worker address and the checksum of both.
 std::string to_text(const Address& address);
+/// Code::bad_data if the text is not an address or its checksum is wrong.
 Result<Address> parse_address(const std::string& text);
 
-/// The peer's process id, if pids mean the same to both; else 0.
+/// The peer's process id if the peer is in this process's pid namespace, else 0.
 pid_t visible_pid(const caf::node_id& here, const caf::node_id& peer);
 
 }  // namespace simplescale::remote

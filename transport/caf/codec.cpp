@@ -11,7 +11,7 @@
 namespace simplescale::remote {
 namespace {
 
-/// How one type travels: which member of Body it is, and the two conversions.
+/// How one type is encoded: its member of Body, and the conversions.
 struct MessageType {
   std::string name;
   capnp::StructSchema::Field member;
@@ -22,7 +22,7 @@ struct MessageType {
 };
 
 struct Table {
-  Status status;  // ok if all twins were found
+  Status status;  // ok if Body has a member for every type
   std::unordered_map<std::type_index, MessageType> by_type;
   std::unordered_map<uint16_t, const MessageType*> by_discriminant;
 };

@@ -1,4 +1,6 @@
-// CAF messages to wire::Body and back: the table of message types. Pure functions, any thread.
+// Converts CAF messages to wire::Body and back. Holds the table of message types. Pure functions,
+// any thread.
+//
 // Wire rule: a message holds exactly one registered struct, or nothing (the response of a void
 // handler), or a caf::error.
 #pragma once
@@ -14,27 +16,28 @@
 
 namespace simplescale::remote {
 
-/// Does every C++ message have its twin in the schema, and the other way round, with equal fields?
+/// ok if every C++ message has a struct in the schema with the same fields, and every struct of the
+/// schema's Body has a C++ message; else Code::internal names the difference.
 Status check_messages();
 
-/// Makes the messages known to CAF by name.
+/// Registers the messages with CAF by name.
 void add_message_types(caf::actor_system_config& config);
 
-/// False if `content` is not allowed on the wire (then `out` is left as it was).
+/// False, and `out` is unchanged, if the wire rule does not allow `content`.
 bool write_body(const caf::type_erased_tuple& content, wire::Body::Builder out);
 
-/// A guess for make_envelope().
+/// Estimated size on the wire, for make_envelope(). 0 for a type that is not in the table.
 size_t body_bytes(const caf::type_erased_tuple& content);
 
-/// For people: "StepDone", or what kind of envelope it is.
+/// The message's type ("StepDone") or the envelope's kind ("heartbeat"), for traces.
 std::string name_of(wire::Envelope::Reader envelope);
 
 enum class BodyKind { message, unknown };
-/// Reads into `content`. Unknown: a type this program does not have (a newer peer). Throws
-/// kj::Exception if malformed.
+/// Reads into `content`. unknown: the peer is newer and sent a type that this program lacks. Throws
+/// kj::Exception if `in` is malformed.
 BodyKind read_body(wire::Body::Reader in, caf::message& content);
 
-/// An error's context travels as text.
+/// The error's context is sent as text.
 void write_error(const caf::error& error, wire::Error::Builder out);
 caf::error read_error(wire::Error::Reader in);
 

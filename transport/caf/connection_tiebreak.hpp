@@ -1,51 +1,59 @@
-// Which of several connections between the same two processes stays. Each of them decides alone,
-// about what it has seen; messages of different connections overtake each other. Pure functions.
+// Tie-breaking: decides which of several connections between the same two processes stays. Each
+// process decides alone, from the messages that it has received; messages of different connections
+// may overtake each other. The process that sent the hello is the connection's caller. Pure
+// functions.
 //
-// CONNECTION-4: whatever the order, both keep the same one. Where the calls of both cross, it is the call of
-//     the one with the lower id. Who has lost a connection calls anew, and the new one stays.
+//   CONNECTION-4  In whatever order messages arrive, both processes keep the same connection. If
+//                 both call at once, the call of the process with the lower id stays. A process
+//                 that has lost the connection calls again, and the new connection stays.
 #pragma once
 
 #include <cstdint>
 
 namespace simplescale::remote {
 
-/// A connection that takes the other process's place here, answered or not.
-struct Standing {
-  uint64_t born = 0;  // counts the connections of this process, from 1
-  bool ours = false;  // this process called
+/// The current connection with the other process. It need not be established yet.
+struct Connection {
+  uint64_t number = 0;  // this process numbers its connections from 1
+  bool ours = false;    // this process is the caller
   bool established = false;
 };
 
-/// Whether a hello is answered. current: null if there is none. lower: this process's id is.
-inline bool hears_hello(const Standing* current, bool lower) {
+/// True if this process answers a hello with a welcome. current: null if there is none. lower: this
+/// process has the lower id.
+inline bool accepts_hello(const Connection* current, bool lower) {
   return !current || current->established || !lower;
 }
 
-/// What a caller's hello found here: the connection that was established then, 0 if none was. The
-/// welcome names it, so that a caller to whom it still means something does not go on (yields()).
-inline uint64_t met(const Standing* current) {
-  return current && current->established ? current->born : 0;
+/// Number of the connection that is established when a hello arrives, or 0. The welcome names that
+/// connection; see keeps_named_connection().
+inline uint64_t established_number(const Connection* current) {
+  return current && current->established ? current->number : 0;
 }
 
-/// An answer to our call. named: it names another connection with us. alive: which is still known
-/// here, whether it has been established or not. True: that one stays, our call is over.
-inline bool yields(bool named, bool alive) {
+/// Decides when the caller receives a welcome. named: the welcome names another connection between
+/// the two processes. alive: the caller still knows that connection, established or not. True: the
+/// named connection stays and the caller's new one ends.
+inline bool keeps_named_connection(bool named, bool alive) {
   return named && alive;
 }
 
-enum class Verdict : uint8_t {
-  take,   // the caller's stays
-  cross,  // the same, and the other side, too, will find that the current one has to go
-  keep,   // the current one stays, the caller's goes on both sides
+enum class TieBreak : uint8_t {
+  replace,           // the caller's connection replaces the current one
+  replace_silently,  // the same, without a goodbye: the other process replaces it, too
+  keep,              // the current one stays; the caller's ends on both sides
 };
 
-/// A caller has shown that it has the key. born, met: of its connection.
-inline Verdict on_proof(const Standing* current, uint64_t born, uint64_t met, bool lower) {
-  if (!current || !current->established) return Verdict::take;
-  if (!current->ours) return born > current->born ? Verdict::take : Verdict::keep;  // it overtook
-  if (met == current->born)
-    return Verdict::take;  // it was told of the current one, and has lost it
-  return lower ? Verdict::keep : Verdict::cross;
+/// Decides when a caller has proven that it has the key. number, established_at_hello: of the
+/// caller's connection.
+inline TieBreak break_tie(const Connection* current, uint64_t number, uint64_t established_at_hello,
+                          bool lower) {
+  if (!current || !current->established) return TieBreak::replace;
+  if (!current->ours)  // two calls of the other process: the later hello stays
+    return number > current->number ? TieBreak::replace : TieBreak::keep;
+  // The welcome named the current connection and the caller went on: it has lost that one.
+  if (established_at_hello == current->number) return TieBreak::replace;
+  return lower ? TieBreak::keep : TieBreak::replace_silently;
 }
 
 }  // namespace simplescale::remote

@@ -1,4 +1,5 @@
-// Peers: how processes stay in touch and part; handshake.cpp has how they meet.
+// Peers after the handshake: heartbeats, loss, disconnecting and lookups. Runs on the transport
+// thread, except for the section "any thread". handshake.cpp connects peers.
 #include "transport/caf/core.hpp"
 
 #include <unistd.h>
@@ -14,9 +15,9 @@
 namespace simplescale::remote {
 namespace {
 
-constexpr auto kLinger = std::chrono::seconds(1);  // for the last words to a peer
+constexpr auto kGoodbyeTime = std::chrono::seconds(1);  // to send a goodbye before closing
 constexpr size_t kLingeringMax = 64;
-constexpr int kShutdownFlushMs = 200;  // the same, when this process stops
+constexpr int kShutdownFlushMs = 200;  // to send all goodbyes when this process stops
 
 }  // namespace
 
@@ -55,7 +56,7 @@ void Core::on_peer_lost(Transport::OnPeerLost callback) {
 void Core::peer_is_dead(const caf::node_id& node, const std::string& reason) {
   loop_.post([this, node, reason]() {
     auto found = peers_.find(node);
-    if (found != peers_.end()) lose(PeerPtr(found->second), reason, false);
+    if (found != peers_.end()) disconnect(PeerPtr(found->second), reason, false);
   });
 }
 
@@ -69,7 +70,7 @@ void Core::inject(TransportFault fault) {
   loop_.post([this, fault = std::move(fault)]() {
     fault_ = fault;
     fault_ends_ = Clock::now() + std::chrono::milliseconds(fault_.for_ms);
-    log::warn("injected: {:.0f} % of the messages are lost, the rest is {} ms late, for {} ms",
+    log::warn("injected: {:.0f} % of the messages dropped, the others {} ms late, for {} ms",
               100 * fault_.lose, fault_.delay_ms, fault_.for_ms);
   });
 }
@@ -95,16 +96,16 @@ void Core::run(const std::function<void(Result<std::string>)>& ready) {
   ready(std::move(started));
   if (ok) {
     loop_.run(*worker_, [this]() {
-      while (!dead_endpoints_.empty()) {  // closing progresses, and may bring more
-        auto closing = std::move(dead_endpoints_);
-        dead_endpoints_.clear();
+      while (!closing_endpoints_.empty()) {  // closing progresses UCX, which may add more
+        auto closing = std::move(closing_endpoints_);
+        closing_endpoints_.clear();
         closing.clear();
       }
     });
-    // The goodbyes have a moment to leave; peers that are dead do not hold us up.
+    // Send the goodbyes; the time limit covers dead peers.
     worker_->flush(kShutdownFlushMs);
     lingering_.clear();
-    dead_endpoints_.clear();
+    closing_endpoints_.clear();
   }
   worker_.reset();
   context_.reset();
@@ -113,8 +114,9 @@ void Core::run(const std::function<void(Result<std::string>)>& ready) {
 void Core::shut_down() {
   if (stopping_) return;
   stopping_ = true;
-  // With those who have only called.
-  while (!by_token_.empty()) lose(PeerPtr(by_token_.begin()->second), "this process stops", true);
+  // by_token_ also has the callers without a proof, which peers_ lacks.
+  while (!by_token_.empty())
+    disconnect(PeerPtr(by_token_.begin()->second), "the process is stopping", true);
   while (!lookups_.empty()) {
     end_lookup(lookups_.begin()->first, Status(Code::aborted, "the transport has stopped"));
   }
@@ -123,19 +125,19 @@ void Core::shut_down() {
   loop_.quit();
 }
 
-// ---- parting ----------------------------------------------------------------------------------
+// ---- disconnecting ----------------------------------------------------------------------------
 
-void Core::lose(const PeerPtr& peer, const std::string& reason, bool expected) {
+void Core::disconnect(const PeerPtr& peer, const std::string& reason, bool expected) {
   if (peer->lost) return;
-  PeerPtr keep = peer;  // the caller's reference may be the map's
+  PeerPtr keep = peer;  // `peer` may refer to an element of a map that this function erases
   bool was_established = peer->established;
-  bool last_words = was_established && !peer->broken;
-  if (last_words) {
+  bool say_goodbye = was_established && !peer->broken;
+  if (say_goodbye) {
     transmit(peer, make_envelope([&](wire::Envelope::Builder out) { out.setGoodbye(reason); }));
   }
   if (was_established) {
     if (expected) {
-      log::debug("transport: parting from {}: {}", peer->name, reason);
+      log::debug("transport: disconnected from {}: {}", peer->name, reason);
     } else {
       log::warn("transport: lost {}: {}", peer->name, reason);
     }
@@ -144,13 +146,13 @@ void Core::lose(const PeerPtr& peer, const std::string& reason, bool expected) {
   peer->established = false;
   by_token_.erase(peer->rx_token);
   if (auto at = peers_.find(peer->node); at != peers_.end() && at->second == peer) peers_.erase(at);
-  if (std::exchange(peer->caller, false)) --callers_;
+  if (std::exchange(peer->awaiting_proof, false)) --callers_;
   peer->held.clear();
   if (peer->pidfd >= 0) {
     loop_.forget(peer->pidfd);
     close(std::exchange(peer->pidfd, -1));
   }
-  retire(std::move(peer->endpoint), last_words);
+  retire(std::move(peer->endpoint), say_goodbye);
 
   std::vector<uint64_t> waiting;
   for (auto& [id, lookup] : lookups_) {
@@ -182,21 +184,21 @@ void Core::lose(const PeerPtr& peer, const std::string& reason, bool expected) {
 void Core::retire(std::unique_ptr<ucx::Endpoint> endpoint, bool linger) {
   if (!endpoint) return;
   if (!linger || lingering_.size() >= kLingeringMax) {
-    dead_endpoints_.push_back(std::move(endpoint));
+    closing_endpoints_.push_back(std::move(endpoint));
     return;
   }
   auto* key = endpoint.get();
   lingering_.push_back(std::move(endpoint));
-  loop_.call_at(Clock::now() + kLinger, [this, key]() {
+  loop_.call_at(Clock::now() + kGoodbyeTime, [this, key]() {
     auto at = std::find_if(lingering_.begin(), lingering_.end(),
                            [&](auto& endpoint) { return endpoint.get() == key; });
     if (at == lingering_.end()) return;
-    dead_endpoints_.push_back(std::move(*at));
+    closing_endpoints_.push_back(std::move(*at));
     lingering_.erase(at);
   });
 }
 
-// ---- staying in touch -------------------------------------------------------------------------
+// ---- heartbeats -------------------------------------------------------------------------------
 
 void Core::start_ticking() {
   if (ticking_ || options_.heartbeat_ms == 0) return;
@@ -210,29 +212,29 @@ void Core::tick() {
   ticking_ = false;
   if (peers_.empty()) return;
   auto now = Clock::now();
-  // If this process itself was stopped or starved, that time is nobody's silence.
+  // The time that this process itself was stopped or starved does not count as a peer's silence.
   const auto late = now - last_tick_ - std::chrono::milliseconds(options_.heartbeat_ms);
   std::vector<std::pair<PeerPtr, std::string>> lost;
   for (auto& [node, peer] : peers_) {
-    if (late > late.zero()) peer->last_heard = std::min(now, peer->last_heard + late);
-    if (peer->heard) peer->last_heard = now;
-    if (std::string why = why_lost(*peer, now); !why.empty()) {
+    if (late > late.zero()) peer->last_received = std::min(now, peer->last_received + late);
+    if (peer->received_since_tick) peer->last_received = now;
+    if (std::string why = silence_reason(*peer, now); !why.empty()) {
       lost.emplace_back(peer, std::move(why));
-    } else if (peer->established && !peer->spoke) {
+    } else if (peer->established && !peer->sent_since_tick) {
       transmit(peer, make_envelope([](wire::Envelope::Builder out) { out.setHeartbeat(); }));
     }
-    peer->heard = peer->spoke = false;
+    peer->received_since_tick = peer->sent_since_tick = false;
   }
-  for (auto& [peer, why] : lost) lose(peer, why, false);
+  for (auto& [peer, why] : lost) disconnect(peer, why, false);
   start_ticking();
 }
 
-/// Empty: it is not. A process that can be looked at, and runs, may just be short of time: it gets
-/// three times as long.
-std::string Core::why_lost(const Peer& peer, Clock::time_point now) const {
-  if (peer.heard || options_.silence_ms == 0) return "";
+/// Why the silent peer counts as lost, or empty. A peer on this host that the kernel reports as
+/// running may only be starved, so it gets three times silence_ms.
+std::string Core::silence_reason(const Peer& peer, Clock::time_point now) const {
+  if (peer.received_since_tick || options_.silence_ms == 0) return "";
   const auto limit = std::chrono::milliseconds(options_.silence_ms);
-  const auto silence = now - peer.last_heard;
+  const auto silence = now - peer.last_received;
   if (silence <= limit / 4) return "";
   ProcessState state = ProcessState::runs;
   if (peer.pid != 0) state = process_state(peer.pid);
@@ -283,11 +285,11 @@ void Core::end_lookup(uint64_t id, Result<caf::actor> result) {
   Lookup lookup = std::move(found->second);
   lookups_.erase(found);
   lookup.on_done(std::move(result));
-  // A peer that never answered, and that nobody waits for any more, is given up.
+  // Drop a peer that has not answered once no lookup waits for it.
   bool waited_for = std::any_of(lookups_.begin(), lookups_.end(),
                                 [&](auto& other) { return other.second.peer == lookup.peer; });
   if (!lookup.peer->established && lookup.peer->ours && !waited_for)
-    lose(lookup.peer, "it did not answer", false);
+    disconnect(lookup.peer, "no answer", false);
 }
 
 }  // namespace simplescale::remote

@@ -1,17 +1,15 @@
-// The control plane of one process: which peers it has, how they meet and part, and what travels
-// between actors. All state belongs to the transport thread; functions marked "any thread" post to
-// it.
+// The control plane of one process: its peers, the handshake with them, and the messages between
+// actors. All state belongs to the transport thread; functions marked "any thread" post to it.
 //
-// CONNECTION-1: an actor is "exported" to a peer by the first message that names it, and from then on the
-// peer is told when it
-//     ends. So a proxy never outlives its actor unnoticed, and no monitor messages are needed.
-// CONNECTION-2: a lost peer is forgotten at once and completely: endpoint, proxies, open requests. If the
-// process comes back it
-//     shakes hands anew, with new tokens; messages with an old token are dropped.
-//
-// CONNECTION-3: a process becomes a peer by showing that it has the run's key (proof.hpp): hello, welcome
-// with a proof, proof. Until then nothing else that it says is heard, it takes no other's place,
-// and it is forgotten after a while.
+//   CONNECTION-1  The first message to a peer that names an actor exports the actor to that peer.
+//                 From then on the peer is told when the actor ends. So every proxy learns of its
+//                 actor's end, without monitor messages.
+//   CONNECTION-2  A lost peer is forgotten at once and completely: endpoint, proxies, requests. If
+//                 the process comes back, it shakes hands again with new tokens. Messages with an
+//                 old token are dropped.
+//   CONNECTION-3  A process becomes a peer by proving that it has the run's key (proof.hpp): hello,
+//                 welcome with a proof, proof. Until then this process handles no other message
+//                 from it, does not let it replace a peer, and forgets it after a time limit.
 #pragma once
 
 #include <atomic>
@@ -32,14 +30,14 @@
 
 namespace simplescale::remote {
 
-/// In front of every envelope, as the header of the active message. Machines of one run have one
-/// byte order.
+/// Precedes every envelope, as the header of the active message. In native byte order: all machines
+/// of a run have the same.
 struct FrameHeader {
   static constexpr uint32_t kMagic = 0x31537353;  // "SsS1"
   uint32_t magic = kMagic;
   uint32_t reserved = 0;
-  uint64_t token = 0;     // 0: a Hello
-  uint64_t sequence = 0;  // counts from 0 per connection and direction
+  uint64_t token = 0;     // chosen by the receiver; 0 for a hello
+  uint64_t sequence = 0;  // from 0, per connection and direction
 };
 constexpr unsigned kActiveMessage = 1;
 
@@ -50,7 +48,7 @@ class Core : public std::enable_shared_from_this<Core> {
   Core(caf::actor_system& system, TransportOptions options);
 
   // ---- any thread ----
-  /// What a proxy got. Requests that cannot be sent are answered with an error.
+  /// Sends what a proxy received. Requests that cannot be sent are answered with an error.
   void send(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_element_ptr element);
   void link(const PeerPtr& peer, caf::strong_actor_ptr local, caf::actor_id remote, bool on);
   void local_actor_ended(const PeerPtr& peer, caf::actor_id actor, const caf::error& reason);
@@ -64,14 +62,14 @@ class Core : public std::enable_shared_from_this<Core> {
   void stop();
 
   // ---- the transport thread ----
-  /// The thread's whole life; `ready` is told whether it started, and the address.
+  /// The body of the thread. Calls `ready` once: with this process's address, or the start's error.
   void run(const std::function<void(Result<std::string>)>& ready);
 
  private:
-  struct Flight;
-  struct Arrival;
+  struct PendingSend;
+  struct PendingReceive;
   struct Outgoing;
-  /// The newest large message that was sent to several: its encoding serves all of them.
+  /// The encoding of the newest large message that several receivers share; encoded only once.
   struct Encoded {
     caf::message content;
     caf::actor_id sender = 0;
@@ -84,28 +82,28 @@ class Core : public std::enable_shared_from_this<Core> {
     Transport::OnLookup on_done;
   };
 
-  // meeting (handshake.cpp)
+  // handshake (handshake.cpp)
   Result<PeerPtr> connect(const Address& address);
-  PeerPtr current(const caf::node_id& node) const;
+  PeerPtr current_peer(const caf::node_id& node) const;
   bool lower_than(const caf::node_id& node) const;
-  void hand_over(const PeerPtr& from, const PeerPtr& to, const std::string& reason);
+  void replace_peer(const PeerPtr& from, const PeerPtr& to, const std::string& reason);
   PeerPtr make_peer(const caf::node_id& node);
   void watch_process(const PeerPtr& peer);
   Side our_side(const Peer& peer) const;
   Status open_endpoint(const PeerPtr& peer, const std::vector<uint8_t>& address);
   void establish(const PeerPtr& peer);
-  void take_place(const PeerPtr& peer);
-  void make_room_for_caller();
-  void lose(const PeerPtr& peer, const std::string& reason, bool expected);
+  void make_current(const PeerPtr& peer);
+  void limit_callers();
+  void disconnect(const PeerPtr& peer, const std::string& reason, bool expected);
   void refuse(const Address& address, uint64_t token, const std::string& reason);
   void fill_hello(wire::Hello::Builder out, const Peer& peer);
   void handle_hello(wire::Hello::Reader in);
   void handle_welcome(const PeerPtr& peer, wire::Hello::Reader in);
   void handle_proof(const PeerPtr& peer, capnp::Data::Reader proof);
-  // staying in touch, parting, lookups (core.cpp)
+  // disconnecting, heartbeats, lookups (core.cpp)
   void retire(std::unique_ptr<ucx::Endpoint> endpoint, bool linger);
   void tick();
-  std::string why_lost(const Peer& peer, Clock::time_point now) const;
+  std::string silence_reason(const Peer& peer, Clock::time_point now) const;
   void start_ticking();
   void begin_lookup(Address address, std::string name, int timeout_ms, Transport::OnLookup on_done);
   void send_lookup(uint64_t id, const Lookup& lookup);
@@ -115,16 +113,16 @@ class Core : public std::enable_shared_from_this<Core> {
   // frames (frames.cpp)
   static ucs_status_t on_active_message(void* self, const void* header, size_t header_bytes,
                                         void* data, size_t bytes, const ucp_am_recv_param_t* param);
-  ucs_status_t arrive(const FrameHeader& header, void* data, size_t bytes, bool rendezvous);
+  ucs_status_t receive_frame(const FrameHeader& header, void* data, size_t bytes, bool rendezvous);
   void receive_rendezvous(const PeerPtr& peer, uint64_t sequence, void* descriptor, size_t bytes);
-  void in_order(const PeerPtr& peer, uint64_t sequence, Words words);
-  void next(Peer& peer);
+  void hold_until_in_order(const PeerPtr& peer, uint64_t sequence, Words words);
+  void advance_sequence(Peer& peer);
   void handle_held(const PeerPtr& peer);
   void handle(const PeerPtr& peer, kj::ArrayPtr<const capnp::word> words);
   void transmit(const PeerPtr& peer, Words words, bool hello = false);
   void transmit_now(const PeerPtr& peer, Words words, bool hello);
-  bool has_fault(const Peer& peer) const;
-  bool loses(const Peer& peer);
+  bool fault_applies_to(const Peer& peer) const;
+  bool draw_loss(const Peer& peer);
   void count(Bad kind, Peer* peer, const std::string& what);
 
   // actor traffic (traffic.cpp)
@@ -149,7 +147,7 @@ class Core : public std::enable_shared_from_this<Core> {
   const TransportOptions options_;
   Loop loop_;
 
-  std::mutex encoded_mutex_;  // senders encode on their own threads
+  std::mutex encoded_mutex_;  // guards encoded_: senders encode on their own threads
   Encoded encoded_;
 
   std::unique_ptr<ucx::Context> context_;
@@ -160,19 +158,20 @@ class Core : public std::enable_shared_from_this<Core> {
   std::unordered_map<uint64_t, Lookup> lookups_;
   uint64_t last_lookup_ = 0;
   std::vector<Transport::OnPeerLost> on_peer_lost_;
-  std::vector<std::unique_ptr<ucx::Endpoint>> dead_endpoints_;  // closed at the end of the round
-  std::vector<std::unique_ptr<ucx::Endpoint>> lingering_;       // last words are under way
-  std::vector<capnp::word> aligned_;                            // scratch for misaligned data
+  // Closed at the end of the round, outside of any UCX callback.
+  std::vector<std::unique_ptr<ucx::Endpoint>> closing_endpoints_;
+  std::vector<std::unique_ptr<ucx::Endpoint>> lingering_;  // still sending a goodbye or a refusal
+  std::vector<capnp::word> aligned_;                       // scratch for misaligned data
   std::set<std::string> unsupported_logged_;
-  uint32_t logged_ = 0;  // kinds of bad messages already logged, of no known peer
+  uint32_t logged_ = 0;  // kinds of bad messages already logged, from unknown processes
   int refusals_logged_ = 0;
-  uint64_t connections_ = 0;  // so far
-  size_t callers_ = 0;        // peers that have not shown yet that they have the key
-  std::deque<std::weak_ptr<Peer>> caller_order_;  // oldest first, those who have since included
+  uint64_t connections_ = 0;                        // made so far
+  size_t callers_ = 0;                              // peers with awaiting_proof
+  std::deque<std::weak_ptr<Peer>> callers_by_age_;  // oldest first; may hold ended and proven ones
   bool ticking_ = false;
   bool stopping_ = false;
   Clock::time_point last_tick_;
-  TransportFault fault_;  // on purpose, until fault_ends_
+  TransportFault fault_;  // injected, until fault_ends_
   Clock::time_point fault_ends_{};
   uint64_t fault_draws_ = 0;
 

@@ -10,7 +10,7 @@
 namespace simplescale::remote {
 namespace {
 
-constexpr size_t kEnvelopeWords = 64;  // the envelope around a body, with room for a small one
+constexpr size_t kEnvelopeWords = 64;  // for the envelope and a small body
 
 struct FreeWords : kj::ArrayDisposer {
   void disposeImpl(void* first, size_t, size_t, size_t, void (*)(void*)) const override {
@@ -47,8 +47,8 @@ Words EnvelopeBuilder::finish() {
   if (segments.size() != 1 || segments[0].begin() != first_.get() + 1) {
     return capnp::messageToFlatArray(segments);
   }
-  uint32_t table[2] = {0,
-                       static_cast<uint32_t>(segments[0].size())};  // number of segments - 1, size
+  // Cap'n Proto's segment table: number of segments - 1, then the size of each in words.
+  uint32_t table[2] = {0, static_cast<uint32_t>(segments[0].size())};
   std::memcpy(first_.get(), table, sizeof table);
   return Words(first_.release(), 1 + segments[0].size(), free_words);
 }
@@ -58,7 +58,7 @@ Words readdressed(const Words& words, uint64_t receiver) {
                                   .getFieldByName("receiver")
                                   .getProto()
                                   .getSlot()
-                                  .getOffset();  // in units of its own size
+                                  .getOffset();  // in units of the field's size
   Words copy(static_cast<capnp::word*>(std::malloc(words.asBytes().size())), words.size(),
              free_words);
   if (!copy.begin()) throw std::bad_alloc();

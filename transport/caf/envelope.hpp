@@ -1,4 +1,4 @@
-// Building and opening envelopes. Pure functions, any thread.
+// Builds and opens envelopes. Pure functions, any thread.
 #pragma once
 
 #include <capnp/message.h>
@@ -14,13 +14,13 @@
 
 namespace simplescale::remote {
 
-/// Builds into the memory that is sent: the segment table and, if the size was guessed well, the
-/// one segment.
+/// Builds the message in the memory that is sent: the segment table, then one segment if
+/// `body_bytes` was large enough. Otherwise finish() copies the segments.
 class EnvelopeBuilder : public capnp::MessageBuilder {
  public:
   explicit EnvelopeBuilder(size_t body_bytes);
   kj::ArrayPtr<capnp::word> allocateSegment(unsigned minimum_words) override;
-  /// The envelope, ready to send. Ends the builder.
+  /// The envelope, ready to send. Call it once; the builder cannot be used afterwards.
   Words finish();
 
  private:
@@ -35,8 +35,8 @@ class EnvelopeBuilder : public capnp::MessageBuilder {
   std::vector<Memory> more_;
 };
 
-/// `fill(wire::Envelope::Builder)`; `body_bytes` is a guess of what it needs beyond the envelope
-/// itself, best not below. May throw kj::Exception if it does not fit Cap'n Proto's limits.
+/// Calls `fill(wire::Envelope::Builder)`. body_bytes: estimated size of the body; too small costs a
+/// copy. Throws kj::Exception if the message exceeds Cap'n Proto's limits.
 template <class F>
 Words make_envelope(F&& fill, size_t body_bytes = 0) {
   EnvelopeBuilder builder(body_bytes);
@@ -44,10 +44,12 @@ Words make_envelope(F&& fill, size_t body_bytes = 0) {
   return builder.finish();
 }
 
-/// The same message to another receiver: a copy. `words`: an envelope with a Message, made here.
+/// A copy of the message for another receiver. `words`: an envelope with a Message, made by
+/// make_envelope().
 Words readdressed(const Words& words, uint64_t receiver);
 
-/// Reads each word about once, so that a small message cannot pose as a large one.
+/// Lets a reader visit each word about twice, so that a small message cannot expand into a large
+/// one.
 inline capnp::ReaderOptions reader_options(size_t words) {
   capnp::ReaderOptions options;
   options.traversalLimitInWords = 2 * words + 64;

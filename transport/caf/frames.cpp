@@ -1,4 +1,5 @@
-// Frames: from envelopes to active messages and back, in order, within bounds.
+// Frames: sends envelopes as active messages, and receives them in order and within the limits of
+// TransportOptions. Runs on the transport thread.
 #include <algorithm>
 #include <caf/all.hpp>
 #include <cstring>
@@ -13,10 +14,11 @@
 namespace simplescale::remote {
 
 namespace {
-constexpr size_t kCallerBytesMax = 1024;
+constexpr size_t kCallerBytesMax = 1024;  // of one message before the peer's proof
 
-/// Of one message, at either end; token and sequence tell which it is to whoever has both ends.
-/// Half a token is enough for that, and does not let who reads a trace speak on the connection.
+/// The trace span of sending or receiving one message. Token and sequence identify the message, so
+/// that a reader of both processes' traces can match the two spans. The span has only half of the
+/// token: a reader of the trace cannot send messages with it.
 trace::Span message_span(trace::Kind kind, wire::Envelope::Reader envelope, size_t bytes,
                          const Peer* peer, uint64_t token, uint64_t sequence) {
   return trace::Span({.number = static_cast<int64_t>(bytes),
@@ -27,31 +29,31 @@ trace::Span message_span(trace::Kind kind, wire::Envelope::Reader envelope, size
 }
 }  // namespace
 
-/// An envelope that UCX has not finished sending.
-struct Core::Flight {
+/// An envelope that UCX is sending.
+struct Core::PendingSend {
   FrameHeader header;
   Words words;
   PeerPtr peer;
 };
 
-/// An envelope that UCX is fetching by rendezvous.
-struct Core::Arrival {
+/// An envelope that UCX is receiving by rendezvous.
+struct Core::PendingReceive {
   Core* core;
   PeerPtr peer;
   uint64_t sequence;
   Words words;
 };
 
-/// The fault on purpose concerns this peer.
-bool Core::has_fault(const Peer& peer) const {
+/// True if an injected fault is active and does not spare this peer.
+bool Core::fault_applies_to(const Peer& peer) const {
   return Clock::now() < fault_ends_ &&
          (peer.pid == 0 || std::ranges::find(fault_.spared, peer.pid) == fault_.spared.end());
 }
 
-/// Whether this message is one of those that get lost; the same sequence every time.
-bool Core::loses(const Peer& peer) {
-  if (fault_.lose <= 0 || !has_fault(peer)) return false;
-  // A connection, once made, loses nothing of how it was made; a partition lets none be made.
+/// True if the injected fault drops this message. The sequence of draws is the same in every run.
+bool Core::draw_loss(const Peer& peer) {
+  if (fault_.lose <= 0 || !fault_applies_to(peer)) return false;
+  // A partial loss spares the handshake; a full loss (a partition) does not.
   if (!peer.established && fault_.lose < 1) return false;
   const uint64_t draw = ++fault_draws_;
   const uint64_t hash = hash128(&draw, sizeof draw).low;
@@ -59,12 +61,12 @@ bool Core::loses(const Peer& peer) {
 }
 
 void Core::transmit(const PeerPtr& peer, Words words, bool hello) {
-  if (loses(*peer)) {
-    if (!hello && peer->tx_token != 0) ++peer->tx_sequence;  // which the peer will miss
+  if (draw_loss(*peer)) {
+    if (!hello && peer->tx_token != 0) ++peer->tx_sequence;  // the gap tells the peer
     return;
   }
   const auto now = Clock::now();
-  if (fault_.delay_ms > 0 && has_fault(*peer))
+  if (fault_.delay_ms > 0 && fault_applies_to(*peer))
     peer->delayed_until =
         std::max(peer->delayed_until, now + std::chrono::milliseconds(fault_.delay_ms));
   if (now >= peer->delayed_until) return transmit_now(peer, kj::mv(words), hello);
@@ -76,46 +78,46 @@ void Core::transmit(const PeerPtr& peer, Words words, bool hello) {
 void Core::transmit_now(const PeerPtr& peer, Words words, bool hello) {
   if (peer->lost || !peer->endpoint) return;
   if (!hello && peer->tx_token == 0) return;
-  auto* flight = new Flight{{}, kj::mv(words), peer};
+  auto* pending = new PendingSend{{}, kj::mv(words), peer};
   if (!hello) {
-    flight->header.token = peer->tx_token;
-    flight->header.sequence = peer->tx_sequence++;
+    pending->header.token = peer->tx_token;
+    pending->header.sequence = peer->tx_sequence++;
   }
-  size_t bytes = flight->words.asBytes().size();
+  size_t bytes = pending->words.asBytes().size();
   trace::Span span;
   if (trace::on()) {
-    capnp::FlatArrayMessageReader reader(flight->words, reader_options(flight->words.size()));
+    capnp::FlatArrayMessageReader reader(pending->words, reader_options(pending->words.size()));
     span = message_span(trace::Kind::sent, reader.getRoot<wire::Envelope>(), bytes, peer.get(),
-                        flight->header.token, flight->header.sequence);
+                        pending->header.token, pending->header.sequence);
   }
   peer->queued_bytes += bytes;
-  peer->spoke = true;
+  peer->sent_since_tick = true;
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  params.user_data = flight;
+  params.user_data = pending;
   params.cb.send = [](void* request, ucs_status_t, void* user_data) {
-    auto* flight = static_cast<Flight*>(user_data);
-    flight->peer->queued_bytes -= flight->words.asBytes().size();
-    delete flight;
+    auto* pending = static_cast<PendingSend*>(user_data);
+    pending->peer->queued_bytes -= pending->words.asBytes().size();
+    delete pending;
     ucp_request_free(request);
   };
   ucs_status_ptr_t request =
-      ucp_am_send_nbx(peer->endpoint->handle(), kActiveMessage, &flight->header,
-                      sizeof flight->header, flight->words.begin(), bytes, &params);
+      ucp_am_send_nbx(peer->endpoint->handle(), kActiveMessage, &pending->header,
+                      sizeof pending->header, pending->words.begin(), bytes, &params);
   if (!UCS_PTR_IS_PTR(request)) {
     peer->queued_bytes -= bytes;
-    delete flight;
+    delete pending;
     if (UCS_PTR_IS_ERR(request)) {
       std::string reason =
           std::string("cannot send: ") + ucs_status_string(UCS_PTR_STATUS(request));
-      loop_.post([this, peer, reason]() { lose(peer, reason, false); });
+      loop_.post([this, peer, reason]() { disconnect(peer, reason, false); });
       return;
     }
   }
   counters_.sent.fetch_add(1, std::memory_order_relaxed);
   if (peer->queued_bytes > options_.queue_bytes_max) {
     loop_.post(
-        [this, peer]() { lose(peer, "it does not take its messages, the queue is full", false); });
+        [this, peer]() { disconnect(peer, "it does not receive, the send queue is full", false); });
   }
 }
 
@@ -128,30 +130,32 @@ ucs_status_t Core::on_active_message(void* self, const void* header, size_t head
     return UCS_OK;
   }
   std::memcpy(&frame, header, sizeof frame);
-  return core->arrive(frame, data, bytes, (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+  return core->receive_frame(frame, data, bytes,
+                             (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
 }
 
-ucs_status_t Core::arrive(const FrameHeader& frame, void* data, size_t bytes, bool rendezvous) {
+ucs_status_t Core::receive_frame(const FrameHeader& frame, void* data, size_t bytes,
+                                 bool rendezvous) {
   if (frame.magic != FrameHeader::kMagic) {
-    count(Bad::malformed, nullptr, "a frame without our mark");
+    count(Bad::malformed, nullptr, "a frame without the magic number");
     return UCS_OK;
   }
   PeerPtr peer;
   if (frame.token != 0) {
     auto found = by_token_.find(frame.token);
     if (found == by_token_.end()) {
-      count(Bad::dropped, nullptr, "a message on a connection that is no more");
+      count(Bad::dropped, nullptr, "a message on a closed connection");
       return UCS_OK;
     }
     peer = found->second;
-    if (!rendezvous && loses(*peer)) return UCS_OK;
-    // CONNECTION-3: who has not shown that it has the key makes us hold nothing.
-    if (peer->caller &&
+    if (!rendezvous && draw_loss(*peer)) return UCS_OK;
+    // CONNECTION-3: this process buffers nothing for a caller before its proof.
+    if (peer->awaiting_proof &&
         (rendezvous || bytes > kCallerBytesMax || frame.sequence != peer->rx_sequence)) {
       count(Bad::malformed, peer.get(), "more than a proof before the handshake's end");
       return UCS_OK;
     }
-    // Early messages wait for a rendezvous under way, at most so many of them.
+    // Messages overtake a rendezvous in progress; at most actors_max of them are held.
     if (frame.sequence < peer->rx_sequence ||
         frame.sequence - peer->rx_sequence > options_.actors_max) {
       count(Bad::malformed, peer.get(), "a message out of sequence");
@@ -162,8 +166,8 @@ ucs_status_t Core::arrive(const FrameHeader& frame, void* data, size_t bytes, bo
       (rendezvous && !peer)) {
     count(bytes > options_.message_bytes_max ? Bad::oversized : Bad::malformed, peer.get(),
           "a message of " + std::to_string(bytes) + " bytes");
-    if (peer) in_order(peer, frame.sequence, nullptr);
-    return UCS_OK;  // a rendezvous is thereby dropped
+    if (peer) hold_until_in_order(peer, frame.sequence, nullptr);
+    return UCS_OK;  // UCX then drops a rendezvous
   }
   if (rendezvous) {
     receive_rendezvous(peer, frame.sequence, data, bytes);
@@ -173,7 +177,7 @@ ucs_status_t Core::arrive(const FrameHeader& frame, void* data, size_t bytes, bo
   if (peer && (frame.sequence != peer->rx_sequence)) {
     auto copy = kj::heapArray<capnp::word>(count_words);
     std::memcpy(copy.begin(), data, bytes);
-    in_order(peer, frame.sequence, kj::mv(copy));
+    hold_until_in_order(peer, frame.sequence, kj::mv(copy));
     return UCS_OK;
   }
   auto* words = static_cast<const capnp::word*>(data);
@@ -182,7 +186,7 @@ ucs_status_t Core::arrive(const FrameHeader& frame, void* data, size_t bytes, bo
     std::memcpy(aligned_.data(), data, bytes);
     words = aligned_.data();
   }
-  if (peer) next(*peer);
+  if (peer) advance_sequence(*peer);
   handle(peer, kj::arrayPtr(words, count_words));
   if (aligned_.size() > 8192) aligned_ = {};
   if (peer) handle_held(peer);
@@ -193,50 +197,52 @@ void Core::receive_rendezvous(const PeerPtr& peer, uint64_t sequence, void* desc
                               size_t bytes) {
   peer->held_bytes += bytes;
   if (peer->held_bytes > options_.queue_bytes_max) {
-    loop_.post([this, peer]() { lose(peer, "it sends more than fits in the queue", false); });
+    loop_.post([this, peer]() { disconnect(peer, "the receive queue is full", false); });
   }
-  auto* arrival =
-      new Arrival{this, peer, sequence, kj::heapArray<capnp::word>(bytes / sizeof(capnp::word))};
+  auto* pending = new PendingReceive{this, peer, sequence,
+                                     kj::heapArray<capnp::word>(bytes / sizeof(capnp::word))};
   ucp_request_param_t params{};
   params.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
-  params.user_data = arrival;
+  params.user_data = pending;
   params.cb.recv_am = [](void* request, ucs_status_t status, size_t, void* user_data) {
-    std::unique_ptr<Arrival> arrival(static_cast<Arrival*>(user_data));
+    std::unique_ptr<PendingReceive> pending(static_cast<PendingReceive*>(user_data));
     ucp_request_free(request);
-    PeerPtr& peer = arrival->peer;
-    Core* core = arrival->core;
-    peer->held_bytes -= arrival->words.asBytes().size();
+    PeerPtr& peer = pending->peer;
+    Core* core = pending->core;
+    peer->held_bytes -= pending->words.asBytes().size();
     if (peer->lost) return;
     if (status != UCS_OK) {
-      core->loop_.post([core, peer]() { core->lose(peer, "a large message got lost", false); });
+      core->loop_.post(
+          [core, peer]() { core->disconnect(peer, "a large message got lost", false); });
       return;
     }
-    core->in_order(peer, arrival->sequence, kj::mv(arrival->words));
+    core->hold_until_in_order(peer, pending->sequence, kj::mv(pending->words));
   };
   ucs_status_ptr_t request =
-      ucp_am_recv_data_nbx(worker_->handle(), descriptor, arrival->words.begin(), bytes, &params);
+      ucp_am_recv_data_nbx(worker_->handle(), descriptor, pending->words.begin(), bytes, &params);
   if (UCS_PTR_IS_PTR(request)) return;
   peer->held_bytes -= bytes;
-  delete arrival;
-  loop_.post([this, peer]() { lose(peer, "a large message cannot be fetched", false); });
+  delete pending;
+  loop_.post([this, peer]() { disconnect(peer, "UCX cannot receive a large message", false); });
 }
 
-/// `words` may be null: then the sequence number is only used up (a message that was thrown away).
-void Core::in_order(const PeerPtr& peer, uint64_t sequence, Words words) {
+/// Holds a message until all before it are handled. `words` may be null: the message was discarded
+/// and only its sequence number counts.
+void Core::hold_until_in_order(const PeerPtr& peer, uint64_t sequence, Words words) {
   size_t bytes = words.asBytes().size();
   if (peer->held.emplace(sequence, kj::mv(words)).second) peer->held_bytes += bytes;
   if (peer->held_bytes > options_.queue_bytes_max) {
-    loop_.post([this, peer]() { lose(peer, "too many messages out of order", false); });
+    loop_.post([this, peer]() { disconnect(peer, "too many messages out of order", false); });
   }
   handle_held(peer);
 }
 
-/// Only what comes in order is a sign of life: after a message that got lost a peer is silent, and
-/// so the connection ends, and all that depended on it learns of it.
-void Core::next(Peer& peer) {
+/// Counts the message as handled, and as a sign of life. Messages after a lost one are never
+/// handled, so that the peer counts as silent and its connection ends, which tells its monitors.
+void Core::advance_sequence(Peer& peer) {
   ++peer.rx_sequence;
-  peer.heard = peer.established;
+  peer.received_since_tick = peer.established;
 }
 
 void Core::handle_held(const PeerPtr& peer) {
@@ -244,7 +250,7 @@ void Core::handle_held(const PeerPtr& peer) {
     Words words = kj::mv(peer->held.begin()->second);
     peer->held.erase(peer->held.begin());
     peer->held_bytes -= words.asBytes().size();
-    this->next(*peer);
+    advance_sequence(*peer);
     if (words.size() != 0) handle(peer, words);
   }
 }
@@ -276,14 +282,14 @@ void Core::count(Bad kind, Peer* peer, const std::string& what) {
   counters_.bad[static_cast<size_t>(kind)].fetch_add(1, std::memory_order_relaxed);
   uint32_t& logged = peer ? peer->logged : logged_;
   uint32_t bit = 1u << static_cast<unsigned>(kind);
-  // What is unsupported is a mistake of this program, and worth a line for every type.
+  // Log unsupported messages once per type: each is a bug in this program.
   if (kind == Bad::unsupported ? !unsupported_logged_.insert(what).second : (logged & bit) != 0) {
     return;
   }
   logged |= bit;
-  // Dropping what nobody waits for any more is ordinary life.
+  // A dropped message is normal: its receiver or requester has ended.
   log::log(kind == Bad::dropped ? log::level::debug : log::level::warn,
-           "transport: {} {}: {} (said once, counted always)",
+           "transport: {} {}: {} (logged once, always counted)",
            peer ? peer->name : "an unknown process", kNames[static_cast<size_t>(kind)], what);
 }
 

@@ -1,7 +1,11 @@
-// Meeting (CONNECTION-3): who calls says hello; who is called answers with a welcome and a proof that it has
-// the run's key; the caller, now sure of it, sends a proof of its own and may talk at once; the
-// other one is sure when it gets that. Everything both have said so far goes into each proof, fresh
-// nonces and addresses among it, so nothing that was overheard earlier is of any use.
+// The handshake between two processes (CONNECTION-3). Runs on the transport thread.
+//
+//   caller -> callee   hello                 its address and a fresh nonce
+//   callee -> caller   welcome with a proof  shows that the callee has the run's key
+//   caller -> callee   proof                 shows that the caller has it; messages may follow
+//
+// Each proof covers all that both sides have sent so far, including nonces and addresses, so a
+// recorded handshake cannot be replayed. connection_tiebreak.hpp decides between two connections.
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,15 +22,15 @@ namespace simplescale::remote {
 namespace {
 
 constexpr size_t kAddressBytesMax = 64 << 10;
-constexpr size_t kCallersMax = 1024;  // at a time, who have not shown yet that they have the key
-constexpr size_t kRefusalsMax = 64;   // under way
-constexpr uint32_t kCallerMs = 5'000;
+constexpr size_t kCallersMax = 1024;   // callers at a time that have not sent their proof
+constexpr size_t kRefusalsMax = 64;    // being sent
+constexpr uint32_t kCallerMs = 5'000;  // time for a caller's proof, unless silence_ms is longer
 
 std::span<const uint8_t> to_span(capnp::Data::Reader data) {
   return {data.begin(), data.size()};
 }
 
-/// What a hello or welcome says of its sender; nothing if it makes no sense.
+/// The sender of a hello or welcome; nothing if it is malformed.
 std::optional<Side> side_of(wire::Hello::Reader in) {
   const auto node = to_span(in.getNode()), address = to_span(in.getAddress()),
              nonce = to_span(in.getNonce());
@@ -34,25 +38,25 @@ std::optional<Side> side_of(wire::Hello::Reader in) {
       checksum(address) != in.getChecksum() || !node_from_bytes(node))
     return std::nullopt;
   Side side{{node.begin(), node.end()}, in.getToken(), {}, {address.begin(), address.end()}};
-  // Programs of another version are told so, whatever they have here.
+  // Another version may have another nonce; the caller then refuses it with the version.
   if (in.getVersion() == wire::PROTOCOL_VERSION && nonce.size() != kNonceBytes) return std::nullopt;
   if (nonce.size() == kNonceBytes) std::ranges::copy(nonce, side.nonce.begin());
   return side;
 }
 
-std::optional<Standing> standing_of(const PeerPtr& peer) {
+std::optional<Connection> connection_of(const PeerPtr& peer) {
   if (!peer) return std::nullopt;
-  return Standing{peer->born, peer->ours, peer->established};
+  return Connection{peer->number, peer->ours, peer->established};
 }
 
-const Standing* pointer(const std::optional<Standing>& standing) {
-  return standing ? &*standing : nullptr;
+const Connection* pointer(const std::optional<Connection>& connection) {
+  return connection ? &*connection : nullptr;
 }
 
 }  // namespace
 
-/// The connection with that process, established or being made by us; null: none.
-PeerPtr Core::current(const caf::node_id& node) const {
+/// The current connection with that process: established, or awaiting a welcome. Null: none.
+PeerPtr Core::current_peer(const caf::node_id& node) const {
   const auto found = peers_.find(node);
   return found == peers_.end() ? nullptr : found->second;
 }
@@ -63,14 +67,15 @@ bool Core::lower_than(const caf::node_id& node) const {
 
 PeerPtr Core::make_peer(const caf::node_id& node) {
   auto peer = std::make_shared<Peer>(node, random_token());
-  peer->born = ++connections_;
-  peer->last_heard = Clock::now();
+  peer->number = ++connections_;
+  peer->last_received = Clock::now();
   peer->pid = visible_pid(system_.node(), node);
   by_token_[peer->rx_token] = peer;
   return peer;
 }
 
-/// Shared memory tells of no death, and tcp only when the kernel is done with the process.
+/// Disconnects as soon as the peer's process ends, if it is visible here. Over shared memory UCX
+/// does not report a death, and over TCP only after the kernel has torn the process down.
 void Core::watch_process(const PeerPtr& peer) {
   if (peer->pid != 0) peer->pidfd = static_cast<int>(syscall(SYS_pidfd_open, peer->pid, 0));
   if (peer->pidfd < 0) return;
@@ -79,7 +84,7 @@ void Core::watch_process(const PeerPtr& peer) {
     auto peer = weak.lock();
     if (!peer) return;
     peer->broken = true;
-    lose(peer, "its process has ended", false);
+    disconnect(peer, "its process has ended", false);
   });
 }
 
@@ -87,7 +92,7 @@ Status Core::open_endpoint(const PeerPtr& peer, const std::vector<uint8_t>& addr
   auto on_error = [this, weak = std::weak_ptr<Peer>(peer)](ucs_status_t status) {
     if (auto peer = weak.lock()) {
       peer->broken = true;
-      lose(peer, std::string("connection lost: ") + ucs_status_string(status), false);
+      disconnect(peer, std::string("connection lost: ") + ucs_status_string(status), false);
     }
   };
   SS_ASSIGN(peer->endpoint, ucx::Endpoint::create(*worker_, address.data(), on_error));
@@ -95,14 +100,14 @@ Status Core::open_endpoint(const PeerPtr& peer, const std::vector<uint8_t>& addr
 }
 
 Result<PeerPtr> Core::connect(const Address& address) {
-  if (auto known = current(address.node)) return known;
+  if (auto known = current_peer(address.node)) return known;
   if (peers_.size() >= options_.peers_max) return Status(Code::unavailable, "too many peers");
   auto peer = make_peer(address.node);
   peer->ours = true;
-  take_place(peer);
+  make_current(peer);
   Status opened = open_endpoint(peer, address.worker);
   if (!opened.ok()) {
-    lose(peer, opened.message(), false);
+    disconnect(peer, opened.message(), false);
     return Status(Code::unavailable, opened.message());
   }
   const Proof proof = prove(options_.key, "", Role::hello, our_side(*peer), {});
@@ -135,7 +140,7 @@ void Core::handle_hello(wire::Hello::Reader in) {
   const caf::node_id node = side ? node_from_bytes(side->node) : caf::node_id{};
   if (!side || node == system_.node())
     return count(Bad::malformed, nullptr, "a hello with a bad node id, address or nonce");
-  // UCX trusts addresses: none is used that does not come from somebody with the key.
+  // UCX does not check addresses: use one only if its sender has the key.
   if (!equal(prove(options_.key, "", Role::hello, *side, {}), to_span(in.getProof())))
     return count(Bad::malformed, nullptr, "a hello without the run's key");
   if (in.getVersion() != wire::PROTOCOL_VERSION) {
@@ -151,17 +156,17 @@ void Core::handle_hello(wire::Hello::Reader in) {
   }
   if (stopping_ || peers_.size() >= options_.peers_max)
     return count(Bad::dropped, nullptr, "a hello while stopping or beyond peers_max");
-  const PeerPtr known = current(node);
-  const auto standing = standing_of(known);
-  if (!hears_hello(pointer(standing), lower_than(node))) return;
-  make_room_for_caller();
+  const PeerPtr known = current_peer(node);
+  const auto connection = connection_of(known);
+  if (!accepts_hello(pointer(connection), lower_than(node))) return;
+  limit_callers();
   PeerPtr caller = make_peer(node);
-  caller->caller = true;
-  caller->met = met(pointer(standing));
+  caller->awaiting_proof = true;
+  caller->established_at_hello = established_number(pointer(connection));
   ++callers_;
-  caller_order_.push_back(caller);
+  callers_by_age_.push_back(caller);
   if (Status opened = open_endpoint(caller, side->address); !opened.ok())
-    return lose(caller, opened.message(), false);
+    return disconnect(caller, opened.message(), false);
   caller->tx_token = side->token;
   caller->hello = std::move(*side);
   const Proof proof =
@@ -169,13 +174,13 @@ void Core::handle_hello(wire::Hello::Reader in) {
   transmit(caller, make_envelope([&](wire::Envelope::Builder out) {
              auto welcome = out.initWelcome();
              fill_hello(welcome, *caller);
-             if (caller->met != 0) welcome.setOther(known->tx_token);
+             if (caller->established_at_hello != 0) welcome.setOther(known->tx_token);
              welcome.setProof(kj::arrayPtr(proof.data(), proof.size()));
            }));
   loop_.call_at(Clock::now() + std::chrono::milliseconds(std::max(kCallerMs, options_.silence_ms)),
                 [this, weak = std::weak_ptr<Peer>(caller)] {
-                  if (auto caller = weak.lock(); caller && caller->caller)
-                    lose(caller, "it has not shown that it has the run's key", false);
+                  if (auto caller = weak.lock(); caller && caller->awaiting_proof)
+                    disconnect(caller, "no proof of the run's key in time", false);
                 });
 }
 
@@ -185,19 +190,19 @@ void Core::handle_welcome(const PeerPtr& peer, wire::Hello::Reader in) {
   if (!side || in.getVersion() != wire::PROTOCOL_VERSION ||
       std::string(in.getRunId()) != options_.run_id || node_from_bytes(side->node) != peer->node) {
     count(Bad::malformed, peer.get(), "a welcome of another node or run");
-    return lose(peer, "it answered as another node or run", false);
+    return disconnect(peer, "the welcome is of another node or run", false);
   }
   const Side ours = our_side(*peer);
   if (!equal(prove(options_.key, options_.run_id, Role::welcome, *side, ours),
              to_span(in.getProof()))) {
     count(Bad::malformed, peer.get(), "a welcome without the run's key");
-    return lose(peer, "it does not have this run's key", false);
+    return disconnect(peer, "it does not have this run's key", false);
   }
   const auto other = in.getOther() == 0 ? by_token_.end() : by_token_.find(in.getOther());
   const bool alive =
       other != by_token_.end() && other->second != peer && other->second->node == peer->node;
-  if (yields(in.getOther() != 0, alive))
-    return hand_over(peer, other->second, "the other one's call");
+  if (keeps_named_connection(in.getOther() != 0, alive))
+    return replace_peer(peer, other->second, "the peer's own connection stays");
   peer->tx_token = side->token;
   const Proof proof = prove(options_.key, options_.run_id, Role::proof, ours, *side);
   transmit(peer, make_envelope([&](wire::Envelope::Builder out) {
@@ -210,46 +215,49 @@ void Core::handle_proof(const PeerPtr& caller, capnp::Data::Reader proof) {
   if (!equal(prove(options_.key, options_.run_id, Role::proof, caller->hello, our_side(*caller)),
              to_span(proof))) {
     count(Bad::malformed, caller.get(), "a proof without the run's key");
-    return lose(caller, "it does not have this run's key", false);
+    return disconnect(caller, "it does not have this run's key", false);
   }
-  const PeerPtr before = current(caller->node);
-  const auto standing = standing_of(before);
-  const Verdict verdict =
-      on_proof(pointer(standing), caller->born, caller->met, lower_than(caller->node));
-  if (verdict == Verdict::keep) return lose(caller, "another connection with it stays", false);
-  caller->caller = false;
+  const PeerPtr before = current_peer(caller->node);
+  const auto connection = connection_of(before);
+  const TieBreak decision = break_tie(pointer(connection), caller->number,
+                                      caller->established_at_hello, lower_than(caller->node));
+  if (decision == TieBreak::keep)
+    return disconnect(caller, "another connection with it stays", false);
+  caller->awaiting_proof = false;
   --callers_;
-  if (verdict == Verdict::cross) before->established = false;  // nothing has ended: it goes quietly
-  if (before) hand_over(before, caller, "it connected anew");
-  take_place(caller);
+  // No goodbye, and no peer lost: the other process replaces the connection as well.
+  if (decision == TieBreak::replace_silently) before->established = false;
+  if (before) replace_peer(before, caller, "it reconnected");
+  make_current(caller);
   establish(caller);
 }
 
-/// `to` stays in its place.
-void Core::hand_over(const PeerPtr& from, const PeerPtr& to, const std::string& reason) {
+/// Disconnects `from`; its lookups wait for `to`.
+void Core::replace_peer(const PeerPtr& from, const PeerPtr& to, const std::string& reason) {
   for (auto& [id, lookup] : lookups_)
-    if (lookup.peer == from) lookup.peer = to;  // asked again, once that is established
-  lose(from, reason, false);
+    if (lookup.peer == from) lookup.peer = to;  // establish() sends it again
+  disconnect(from, reason, false);
 }
 
-/// Who floods us with hellos loses the oldest of them; an honest handshake takes a millisecond.
-void Core::make_room_for_caller() {
+/// Makes room for a new caller: at kCallersMax it drops the oldest, whose hello nothing followed. A
+/// regular handshake takes about a millisecond.
+void Core::limit_callers() {
   auto over = [](const std::weak_ptr<Peer>& weak) {
     const PeerPtr caller = weak.lock();
-    return !caller || !caller->caller;
+    return !caller || !caller->awaiting_proof;
   };
-  while (!caller_order_.empty() && over(caller_order_.front())) caller_order_.pop_front();
-  if (caller_order_.size() < 2 * kCallersMax && callers_ < kCallersMax) return;
-  std::erase_if(caller_order_, over);
-  if (callers_ < kCallersMax || caller_order_.empty()) return;
-  count(Bad::dropped, nullptr, "a hello that nothing followed, for newer ones");
-  const PeerPtr oldest = caller_order_.front().lock();
-  caller_order_.pop_front();
-  lose(oldest, "others call", false);
+  while (!callers_by_age_.empty() && over(callers_by_age_.front())) callers_by_age_.pop_front();
+  if (callers_by_age_.size() < 2 * kCallersMax && callers_ < kCallersMax) return;
+  std::erase_if(callers_by_age_, over);
+  if (callers_ < kCallersMax || callers_by_age_.empty()) return;
+  count(Bad::dropped, nullptr, "the oldest hello without a proof, for a newer one");
+  const PeerPtr oldest = callers_by_age_.front().lock();
+  callers_by_age_.pop_front();
+  disconnect(oldest, "too many callers without a proof", false);
 }
 
-/// From now on it is the peer for that node.
-void Core::take_place(const PeerPtr& peer) {
+/// Makes it the connection that current_peer() returns for its node.
+void Core::make_current(const PeerPtr& peer) {
   watch_process(peer);
   peers_[peer->node] = peer;
   start_ticking();
@@ -257,7 +265,7 @@ void Core::take_place(const PeerPtr& peer) {
 
 void Core::establish(const PeerPtr& peer) {
   peer->established = true;
-  peer->last_heard = Clock::now();
+  peer->last_received = Clock::now();
   log::debug("transport: connected to {}", peer->name);
   for (auto& [id, lookup] : lookups_) {
     if (lookup.peer == peer) send_lookup(id, lookup);

@@ -43,11 +43,11 @@ bool Loop::on_this_thread() const {
 }
 
 bool Loop::post(Task task) {
-  std::lock_guard lock(mutex_);  // to the end: the worker lives as long as the loop is not closed
+  std::lock_guard lock(mutex_);  // held for signal(): the worker exists until closed_ is set
   if (closed_) return false;
   posted_.push_back(kj::mv(task));
   has_posted_.store(true, std::memory_order_seq_cst);
-  // sleep() sets asleep_ before it looks at has_posted_, so one of the two sees the other.
+  // sleep() sets asleep_ before it reads has_posted_, so at least one of the two sees the other.
   if (asleep_.load(std::memory_order_seq_cst)) worker_->signal();
   return true;
 }
@@ -99,8 +99,8 @@ void Loop::exec_later(caf::resumable* job) {
 bool Loop::run_jobs() {
   if (jobs_.empty()) return false;
   auto start = Clock::now(), now = start;
-  // After a while others get their turn: the scheduler's workers do the rest, and the network is
-  // looked at again.
+  // After kJobsBudget the scheduler's workers take the remaining actors, and this thread polls the
+  // network again.
   while (!jobs_.empty() && now - start < kJobsBudget) {
     caf::resumable* job = jobs_.front();
     jobs_.pop_front();
@@ -113,7 +113,7 @@ bool Loop::run_jobs() {
     auto before = now;
     now = Clock::now();
     if (now - before > kSlowHandler) {
-      log::warn("an actor's handler blocked the transport thread for {} ms; detach it",
+      log::warn("an actor's handler blocked the transport thread for {} ms; spawn it detached",
                 std::chrono::duration_cast<std::chrono::milliseconds>(now - before).count());
     }
   }
@@ -141,10 +141,10 @@ void Loop::sleep() {
   asleep_.store(false, std::memory_order_relaxed);
   for (size_t i = 1; i < polled_.size(); ++i) {
     if (polled_[i].revents == 0) continue;
-    while (worker_->progress()) {  // what a process said before its end comes first
+    while (worker_->progress()) {  // handle what the peer sent before it ended
     }
     auto found = readable_.find(polled_[i].fd);
-    if (found == readable_.end()) continue;  // forgotten by the task before
+    if (found == readable_.end()) continue;  // a task has called forget()
     Task task = kj::mv(found->second);
     readable_.erase(found);
     task();
@@ -167,12 +167,12 @@ void Loop::run(ucx::Worker& worker, Task after) {
     if (busy) {
       spin_.hit(now);
     } else if (spin_.poll_again(now)) {
-      sched_yield();  // whoever shares this core, perhaps the peer itself, goes first
+      sched_yield();  // let other processes on this core run, perhaps the peer
     } else {
       sleep();
     }
   }
-  // The rest: everything posted gets to run, so that nobody waits for an answer for ever.
+  // Run everything that is still posted, so that every waiting caller gets its answer.
   for (bool done = false; !done;) {
     run_posted();
     for (caf::resumable* job : jobs_) system().scheduler().enqueue(job);

@@ -1,11 +1,11 @@
-// The transport thread: progresses the UCX worker, runs what other threads post, runs CAF actors
-// that a network message woke up, and keeps timers. It spins for a short while only as long as
-// spinning pays, and sleeps on the worker's event descriptor otherwise. Knows nothing of peers and
-// messages.
+// The event loop of the transport thread: progresses the UCX worker, runs the tasks that other
+// threads post, runs CAF actors that a network message woke up, and keeps timers. It polls for a
+// short while where polling has paid off (SpinPolicy), else it sleeps on the worker's event
+// descriptor. Knows nothing of peers and messages.
 //
-// L1: what is posted runs in the order of posting, and before anything that this thread does later
-// of its own accord
-//     (see flush()), so the messages of an actor that moves between threads stay in order.
+// Order of posting: tasks run in the order in which they were posted. Before this thread sends on
+// its own it runs the tasks posted so far (flush()). So the messages of an actor that moves between
+// threads stay in order (ACTOR-1).
 #pragma once
 
 #include <poll.h>
@@ -31,19 +31,19 @@ namespace simplescale::remote {
 using Task = kj::Function<void()>;
 using Clock = std::chrono::steady_clock;
 
-/// Decides whether to poll for another message or to sleep. Pure; time is told to it.
+/// Decides whether to poll for another message or to sleep. Takes the time as an argument.
 class SpinPolicy {
  public:
   explicit SpinPolicy(std::chrono::nanoseconds budget) : budget_(budget) {}
-  /// Something arrived.
+  /// A poll found work.
   void hit(Clock::time_point now) {
     if (spinning_ && score_ < kMax) ++score_;
     spinning_ = false;
     last_ = now;
   }
-  /// Nothing arrived: poll once more (true) or sleep (false)?
+  /// A poll found no work. True: poll again; false: sleep.
   bool poll_again(Clock::time_point now);
-  /// Called after sleeping, so that the time asleep is not taken for spinning.
+  /// Call after sleeping: the time asleep does not count as polling.
   void woke(Clock::time_point now) {
     spinning_ = false;
     last_ = now;
@@ -51,8 +51,7 @@ class SpinPolicy {
 
  private:
   static constexpr int kMax = 16;
-  static constexpr int kProbe =
-      64;  // with no score left, one sleep in so many is preceded by a spin
+  static constexpr int kProbe = 64;  // at score 0 it polls before one sleep in kProbe
   std::chrono::nanoseconds budget_;
   Clock::time_point last_{};
   int score_ = kMax / 2;
@@ -60,28 +59,28 @@ class SpinPolicy {
   bool spinning_ = false;
 };
 
-/// An execution unit, so that actors woken from this thread run on it.
+/// A CAF execution unit: actors that this thread wakes up run on it.
 class Loop : public caf::execution_unit {
  public:
   Loop(caf::actor_system& system, std::chrono::nanoseconds spin);
 
   // ---- any thread ----
-  /// False, and the task is not run, once the loop has ended.
+  /// False, and the task never runs, once the loop has ended.
   bool post(Task task);
   bool on_this_thread() const;
 
   // ---- this thread ----
-  /// Runs until quit(), then what is still posted. `after` runs in every round, outside of any
-  /// callback.
+  /// Runs until quit(), then runs the tasks that are still posted. Calls `after` in every round,
+  /// outside of any UCX callback.
   void run(ucx::Worker& worker, Task after);
   void quit() { quit_ = true; }
-  /// Runs what was posted so far. False if called from something posted: then the caller must post
-  /// as well to keep L1.
+  /// Runs the tasks posted so far. False if called from a posted task: the caller must then post,
+  /// too, to keep the order of posting.
   bool flush();
-  /// Runs the task once, at or soon after `when`.
+  /// Runs the task once, at `when` or soon after.
   void call_at(Clock::time_point when, Task task);
-  /// Runs the task once, soon after `fd` is readable, unless forget(fd) came first. The fd stays
-  /// the caller's. A busy loop may be late: it looks only when it has nothing else to do.
+  /// Runs the task once, soon after `fd` becomes readable, unless forget(fd) comes first. The
+  /// caller keeps the fd. A busy loop may be late: it checks only when it has nothing else to do.
   void when_readable(int fd, Task task);
   void forget(int fd) { readable_.erase(fd); }
   void exec_later(caf::resumable* job) override;

@@ -1,6 +1,6 @@
-// The CAF module that gives an actor system its node id: only a class of this name may set it (CAF
-// 0.17 declares caf::net::middleman a friend of actor_system and leaves it to others). It has no
-// threads and no state.
+// The CAF module that gives an actor system its node id. CAF 0.17 lets only a class of this name
+// set the id: it declares caf::net::middleman a friend of actor_system but does not define it. It
+// has no threads and no state.
 #pragma once
 
 #include <caf/actor_system.hpp>
@@ -11,8 +11,8 @@ namespace caf::net {
 class middleman : public actor_system::module {
  public:
   explicit middleman(actor_system& system) : system_(system) {}
-  /// Random 20 bytes and the pid: another process never has the same, not even on the same host
-  /// with the same pid.
+  /// Sets the id: the pid, 8 bytes that identify the pid namespace, 12 random bytes. Unique even
+  /// among processes that have the same pid one after the other.
   void init(actor_system_config&) override;
   void start() override {}
   void stop() override {}

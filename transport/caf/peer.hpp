@@ -1,5 +1,5 @@
-// What this process knows of one other process. Plain state, touched by the transport thread only
-// (except `node`, `name`, which never change).
+// The state of one connection with another process. Plain data, used by the transport thread only
+// (except `node` and `name`, which never change).
 #pragma once
 
 #include <capnp/common.h>
@@ -22,7 +22,7 @@ namespace simplescale::remote {
 
 using Words = kj::Array<capnp::word>;
 
-/// A request of a local actor that a remote one has not answered yet.
+/// A request of a local actor that a remote actor has not answered yet.
 struct RequestKey {
   caf::actor_id requester = 0;
   uint64_t id = 0;  // the request number without flags
@@ -48,40 +48,39 @@ struct Peer {
   const caf::node_id node;
   const std::string name;
 
-  uint64_t born = 0, met = 0;  // meeting.hpp
-  bool ours = false;           // this process called
+  uint64_t number = 0, established_at_hello = 0;  // see connection_tiebreak.hpp
+  bool ours = false;                              // this process is the caller
   bool established = false;
-  bool caller = false;           // it has called us, and has not shown yet that it has the key
-  Nonce nonce = random_nonce();  // ours, of this handshake
-  Side hello;                    // a caller's
+  bool awaiting_proof = false;   // the peer is the caller and has not proven that it has the key
+  Nonce nonce = random_nonce();  // this process's, for this handshake
+  Side hello;                    // the caller's, if the peer is the caller
   bool lost = false;
-  bool broken = false;  // nothing can be sent any more, not even a goodbye
+  bool broken = false;  // nothing can be sent, not even a goodbye
   std::unique_ptr<ucx::Endpoint> endpoint;
-  uint64_t rx_token;      // what the peer puts in front of its messages
-  uint64_t tx_token = 0;  // what we put in front of ours; known once established
+  uint64_t rx_token;      // in the frames from the peer
+  uint64_t tx_token = 0;  // in the frames to the peer; 0 until its hello or welcome
 
   uint64_t tx_sequence = 0;
-  uint64_t rx_sequence = 0;        // the next one to be handled
-  std::map<uint64_t, Words> held;  // arrived early: a rendezvous before them is still under way
-  size_t held_bytes = 0;           // of `held` and of rendezvous under way
-  size_t queued_bytes = 0;         // sent, not yet taken by UCX
+  uint64_t rx_sequence = 0;        // of the next message to handle
+  std::map<uint64_t, Words> held;  // arrived early, wait for a rendezvous before them; by sequence
+  size_t held_bytes = 0;           // of `held` and of rendezvous in progress
+  size_t queued_bytes = 0;         // of messages that UCX is still sending
 
-  Clock::time_point delayed_until{};  // by an injected fault; what comes later queues behind
+  Clock::time_point delayed_until{};  // by an injected fault; later messages wait, too
 
-  bool heard = false;  // since the last tick
-  bool spoke = false;
-  Clock::time_point last_heard;
+  bool received_since_tick = false;
+  bool sent_since_tick = false;
+  Clock::time_point last_received;
 
-  std::unordered_map<caf::actor_id, caf::strong_actor_ptr>
-      proxies;  // actors of the peer, known here
-  std::unordered_map<caf::actor_id, caf::strong_actor_ptr> exported;  // actors of ours, known there
+  // The peer's actors that are known here, and this process's actors that are known there; by id.
+  std::unordered_map<caf::actor_id, caf::strong_actor_ptr> proxies, exported;
   std::unordered_map<RequestKey, Request, RequestKeyHash> requests;
-  std::deque<RequestKey> request_order;  // oldest first, answered ones included
+  std::deque<RequestKey> request_order;  // oldest first; may hold answered ones
 
-  pid_t pid = 0;   // if it is a process that this one can look at; else 0
-  int pidfd = -1;  // of it, watched by the loop
+  pid_t pid = 0;   // the peer's, if it is in this process's pid namespace; else 0
+  int pidfd = -1;  // of `pid`; the loop watches it
 
-  uint32_t logged = 0;  // kinds of bad messages already logged for this peer
+  uint32_t logged = 0;  // bit mask of the kinds of bad messages already logged for this peer
 };
 using PeerPtr = std::shared_ptr<Peer>;
 

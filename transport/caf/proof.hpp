@@ -1,6 +1,6 @@
-// Who has the run's key, shown without sending it: BLAKE2b, keyed, over what both sides of a
-// connection have said in their hellos, fresh nonces among it (libsodium's crypto_generichash).
-// Pure functions, any thread.
+// Proves that a process has the run's key without sending the key: a keyed BLAKE2b hash of what
+// both sides of a connection have sent in their hellos, fresh nonces included (libsodium's
+// crypto_generichash). Any thread.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ constexpr size_t kProofBytes = 32;
 using Nonce = std::array<uint8_t, kNonceBytes>;
 using Proof = std::array<uint8_t, kProofBytes>;
 
-/// One side of a handshake, as in its hello.
+/// One side of a handshake, as in its hello or welcome.
 struct Side {
   std::vector<uint8_t> node;  // node_to_bytes()
   uint64_t token = 0;
@@ -26,20 +26,20 @@ struct Side {
   std::vector<uint8_t> address;  // of its UCX worker
 };
 
-/// internal: libsodium cannot be used on this machine.
+/// Call it once, before the other functions. Code::internal: libsodium does not work here.
 Status init_crypto();
 Nonce random_nonce();
 uint64_t random_token();  // never 0
 
-/// Which of the messages with a proof it is: one cannot be sent back as another. A hello's shows
-/// only that its sender's address comes from somebody with the key: it can be replayed.
+/// The message that carries the proof; a proof is valid for one role only. A hello's proof can be
+/// replayed: it shows only that a process with the key has sent this address.
 enum class Role : uint8_t { welcome = 1, proof = 2, hello = 3 };
 
-/// What `from` shows to `to`. key: 32 bytes, or empty for processes that need no protection (all of
-/// a test): they still have to be of the same run.
+/// The proof that `from` sends to `to`. key: 32 bytes, or empty for no protection (in tests); the
+/// proof then only shows that both are of the same run.
 Proof prove(const std::string& key, const std::string& run_id, Role role, const Side& from,
             const Side& to);
-/// In constant time; false if it has another length.
+/// Compares in constant time. False if the length differs.
 bool equal(const Proof& proof, std::span<const uint8_t> claimed);
 
 }  // namespace simplescale::remote

@@ -1,4 +1,5 @@
-// Actor traffic: what goes in at a proxy here comes out at the actor there.
+// Messages between actors: encodes what a proxy receives, and delivers envelopes to local actors.
+// Encoding runs on the sender's thread, everything else on the transport thread.
 #include <cxxabi.h>
 
 #include <caf/all.hpp>
@@ -15,12 +16,22 @@ namespace simplescale::remote {
 namespace {
 
 constexpr size_t kNameBytesMax = 256;
-constexpr size_t kWorthSharing = 16 << 10;  // bytes
+constexpr size_t kSharedEncodingBytes = 16 << 10;  // bytes
 
 void answer_locally(const caf::strong_actor_ptr& requester, caf::message_id request,
                     caf::error error, caf::execution_unit* context) {
   if (!requester || !request.is_request()) return;
   requester->enqueue(nullptr, request.response_id(), caf::make_message(std::move(error)), context);
+}
+
+/// An envelope that answers a request with an error.
+Words error_envelope(caf::actor_id requester, caf::message_id response, const caf::error& error) {
+  return make_envelope([&](wire::Envelope::Builder envelope) {
+    auto message = envelope.initMessage();
+    message.setReceiver(requester);
+    message.setId(response.integer_value());
+    write_error(error, message.initBody().initError());
+  });
 }
 
 std::string type_names(const caf::type_erased_tuple& content) {
@@ -51,7 +62,7 @@ caf::default_attachable::observe_token link_token(const caf::strong_actor_ptr& o
 
 }  // namespace
 
-/// An encoded message on its way to the transport thread, with what is to be noted there.
+/// An encoded message for the transport thread, and what send_now() has to register.
 struct Core::Outgoing {
   Words words;
   caf::strong_actor_ptr sender;  // a local actor, or null
@@ -64,8 +75,7 @@ struct Core::Outgoing {
 void Core::send(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_element_ptr element) {
   Outgoing out;
   if (!encode(peer, receiver, *element, out)) return;
-  // On the transport thread nothing is queued: the handler that answers a message sends it itself
-  // (and L1 is kept).
+  // A handler on the transport thread sends at once, after the posted tasks (order of posting).
   if (loop_.on_this_thread() && loop_.flush()) return send_now(peer, std::move(out));
   caf::strong_actor_ptr sender = out.sender;
   caf::message_id id = out.id;
@@ -75,7 +85,8 @@ void Core::send(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_elemen
   if (!posted) answer_locally(sender, id, make_error(caf::sec::request_receiver_down), nullptr);
 }
 
-/// False if there is nothing to send (and whoever waits for an answer has got one).
+/// False if there is nothing to send. A request that cannot be sent has then been answered with an
+/// error.
 bool Core::encode(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_element& element,
                   Outgoing& out) {
   auto& content = element.content();
@@ -86,13 +97,8 @@ bool Core::encode(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_elem
     loop_.post(
         [self = shared_from_this(), peer, kind, what]() { self->count(kind, peer.get(), what); });
     caf::error error = caf::make_error(code, what);
-    if (out.id.is_response()) {  // the requester is remote: it gets the error instead
-      out.words = make_envelope([&](wire::Envelope::Builder envelope) {
-        auto message = envelope.initMessage();
-        message.setReceiver(receiver);
-        message.setId(out.id.integer_value());
-        write_error(error, message.initBody().initError());
-      });
+    if (out.id.is_response()) {  // send the error to the remote requester instead
+      out.words = error_envelope(receiver, out.id, error);
       return true;
     }
     answer_locally(out.sender, out.id, error, nullptr);
@@ -102,7 +108,7 @@ bool Core::encode(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_elem
   if (content.size() == 1 && content.match_element<caf::exit_msg>(0)) {
     auto& exit = content.get_as<caf::exit_msg>(0);
     auto source = caf::actor_cast<caf::strong_actor_ptr>(exit.source);
-    // A link that broke: the peer learns of it by the actor's Down.
+    // The exit of a linked actor: its Down tells the peer.
     if (element.sender && element.sender == source &&
         source->get()->getf(caf::abstract_actor::is_terminated_flag)) {
       return false;
@@ -145,13 +151,14 @@ bool Core::encode(const PeerPtr& peer, caf::actor_id receiver, caf::mailbox_elem
   return true;
 }
 
-/// What thousands of nodes are to join is thousands of members long, and the same for all of them.
+/// Encodes a large message that several receivers share only once. A JoinGeneration lists all
+/// members of the job and goes to every node.
 Words Core::encode_message(const caf::mailbox_element& element, caf::actor_id sender,
                            caf::actor_id receiver, bool& allowed) {
   const auto& content = element.content();
   const uint64_t id = element.mid.integer_value();
   const size_t bytes = body_bytes(content);
-  const bool several = content.shared() && bytes >= kWorthSharing;
+  const bool several = content.shared() && bytes >= kSharedEncodingBytes;
   if (several) {
     const std::lock_guard lock(encoded_mutex_);
     const Encoded& e = encoded_;
@@ -185,7 +192,8 @@ void Core::send_now(const PeerPtr& peer, Outgoing out) {
     auto key = key_of(out.sender->id(), out.id);
     peer->requests[key] = {out.receiver, out.id};
     peer->request_order.push_back(key);
-    // The oldest ones have most likely met their deadlines; they just lose ACTOR-3.
+    // Beyond actors_max forget the oldest request, whose deadline has most likely passed. It only
+    // loses ACTOR-3.
     if (peer->request_order.size() > options_.actors_max) {
       peer->requests.erase(peer->request_order.front());
       peer->request_order.pop_front();
@@ -229,7 +237,7 @@ void Core::dispatch(const PeerPtr& peer, wire::Envelope::Reader envelope) {
   if (!peer->established) {  // CONNECTION-3
     const auto kind = envelope.which();
     const bool expected =
-        peer->caller ? kind == Kind::PROOF : kind == Kind::WELCOME || kind == Kind::REFUSED;
+        peer->awaiting_proof ? kind == Kind::PROOF : kind == Kind::WELCOME || kind == Kind::REFUSED;
     if (!expected) return count(Bad::malformed, peer.get(), "a message before the handshake's end");
   }
   switch (envelope.which()) {
@@ -239,12 +247,15 @@ void Core::dispatch(const PeerPtr& peer, wire::Envelope::Reader envelope) {
       return handle_welcome(peer, envelope.getWelcome());
     case Kind::REFUSED:
       if (peer->established) return;
-      return lose(peer, "refused: " + std::string(envelope.getRefused()).substr(0, 500), false);
+      return disconnect(peer, "refused: " + std::string(envelope.getRefused()).substr(0, 500),
+                        false);
     case Kind::GOODBYE:
       peer->broken = true;
-      return lose(peer, "it parted: " + std::string(envelope.getGoodbye()).substr(0, 500), true);
+      return disconnect(
+          peer, "the peer disconnected: " + std::string(envelope.getGoodbye()).substr(0, 500),
+          true);
     case Kind::PROOF:
-      if (peer->caller) return handle_proof(peer, envelope.getProof());
+      if (peer->awaiting_proof) return handle_proof(peer, envelope.getProof());
       return count(Bad::malformed, peer.get(), "a proof on an open connection");
     case Kind::HEARTBEAT:
       return;
@@ -286,9 +297,9 @@ caf::strong_actor_ptr Core::proxy(const PeerPtr& peer, caf::actor_id actor) {
 void Core::handle_message(const PeerPtr& peer, wire::Message::Reader in) {
   caf::message_id id(in.getId());
   if (id.is_stream_message() || id.is_answered()) {
-    return count(Bad::malformed, peer.get(), "a message id that cannot travel");
+    return count(Bad::malformed, peer.get(), "a message id that is not allowed on the wire");
   }
-  // Whatever comes in its place, the answer to a request ends it.
+  // An answer ends its request even if its content is unknown.
   bool expected = !id.is_response() || peer->requests.erase(key_of(in.getReceiver(), id)) != 0;
   auto receiver = peer->exported.find(in.getReceiver());
   if (receiver == peer->exported.end() || !expected) {
@@ -310,12 +321,7 @@ void Core::handle_message(const PeerPtr& peer, wire::Message::Reader in) {
 void Core::answer_error(const PeerPtr& peer, caf::actor_id requester, caf::message_id request,
                         const caf::error& error) {
   if (!request.is_request()) return;
-  transmit(peer, make_envelope([&](wire::Envelope::Builder envelope) {
-             auto message = envelope.initMessage();
-             message.setReceiver(requester);
-             message.setId(request.response_id().integer_value());
-             write_error(error, message.initBody().initError());
-           }));
+  transmit(peer, error_envelope(requester, request.response_id(), error));
 }
 
 void Core::handle_exit(const PeerPtr& peer, wire::Exit::Reader in) {
@@ -353,9 +359,8 @@ void Core::handle_down(const PeerPtr& peer, wire::Down::Reader in) {
 void Core::handle_link(const PeerPtr& peer, wire::Link::Reader in, bool on) {
   auto remote = proxy(peer, in.getSource());
   auto local = peer->exported.find(in.getReceiver());
-  if (!remote || local == peer->exported.end()) return;  // the Down of `local` is under way
-  // The way back needs nothing: when the local actor ends, Down reaches all who are linked to it
-  // over there.
+  if (!remote || local == peer->exported.end()) return;  // the peer gets the Down of `local`
+  // Nothing to attach to the local actor: when it ends, Down tells the proxy and its links there.
   auto proxy_address = caf::actor_cast<caf::actor_addr>(remote);
   auto local_address = caf::actor_cast<caf::actor_addr>(local->second);
   remote->get()->detach(link_token(local->second));
@@ -383,7 +388,8 @@ void Core::handle_lookup(const PeerPtr& peer, wire::Lookup::Reader in) {
 
 void Core::handle_found(const PeerPtr& peer, wire::Found::Reader in) {
   auto lookup = lookups_.find(in.getId());
-  if (lookup == lookups_.end() || lookup->second.peer != peer) return;  // its deadline was earlier
+  if (lookup == lookups_.end() || lookup->second.peer != peer)
+    return;  // already ended at its deadline
   auto actor = proxy(peer, in.getActor());
   if (!actor) {
     return end_lookup(in.getId(), Status(Code::not_found, "no actor is published as \"" +

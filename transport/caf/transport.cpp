@@ -17,7 +17,7 @@ struct Transport::Impl {
   std::shared_ptr<remote::Core> core;
   std::string address;
   std::thread thread;
-  std::mutex stopping;  // two may stop at once, both wait for the thread
+  std::mutex stopping;  // held while joining: concurrent calls of stop() all wait for the thread
 };
 
 Transport::Transport(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -29,7 +29,7 @@ Transport::~Transport() {
 void Transport::configure(caf::actor_system_config& config) {
   remote::add_message_types(config);
   config.load<caf::net::middleman>();
-  // CAF's default scheduler, work stealing, wakes up many times a second when idle.
+  // CAF's default scheduler, work stealing, wakes up many times a second even when idle.
   if (!caf::get_if<caf::atom_value>(&config, "scheduler.policy")) {
     config.set("scheduler.policy", caf::atom("sharing"));
   }
@@ -70,7 +70,7 @@ void Transport::publish(const std::string& name, caf::actor actor) {
 
 Result<caf::actor> Transport::lookup(const std::string& address, const std::string& name,
                                      int timeout_ms) {
-  // The callback runs exactly once, also when the transport stops, so waiting for it cannot last.
+  // The callback runs exactly once, also if the transport stops, so this wait ends.
   auto promise = std::make_shared<std::promise<Result<caf::actor>>>();
   auto result = promise->get_future();
   impl_->core->lookup(address, name, timeout_ms, [promise](Result<caf::actor> actor) {

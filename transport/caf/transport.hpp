@@ -1,19 +1,19 @@
 // Remote actors as ordinary CAF handles, over UCX active messages. One Transport per process owns
-// the UCX worker and the transport thread. Behind a handle that lookup() gave, send, request with
+// the UCX worker and the transport thread. With a handle from lookup(), send, request with
 // deadline, monitor, link, down and exit behave as between actors of one process:
 //
-// ACTOR-1: messages between two actors arrive in the order sent, each at most once; what does not arrive
-// is followed by `down`. ACTOR-2: when an actor ends, everybody who knows it learns the reason; when its
-// process is lost, the reason is
-//     caf::exit_reason::remote_link_unreachable.
-// ACTOR-3: a request whose receiver has ended or whose process is lost fails at once with
-// caf::sec::request_receiver_down. ACTOR-4: nothing a peer sends crashes this process or makes it hold
-// memory without bound.
+//   ACTOR-1  Messages between two actors arrive in the order sent, each at most once. If a message
+//            does not arrive, `down` follows.
+//   ACTOR-2  When an actor ends, every process that knows it learns the reason. When its process is
+//            lost, the reason is caf::exit_reason::remote_link_unreachable.
+//   ACTOR-3  A request fails at once with caf::sec::request_receiver_down if its receiver has ended
+//            or the receiver's process is lost.
+//   ACTOR-4  Nothing that a peer sends crashes this process or makes it use unbounded memory.
 //
 // Wire rule: a remote message holds exactly one struct of transport/protocol/messages.hpp (a
-// response may also be void or an error). Anything else is refused here: counted, logged once per
-// type, and its request fails with caf::sec::unknown_type. Handlers that a remote message wakes up
-// run on the transport thread (unless detached): they must not block.
+// response may also be void or an error). The sender's Transport refuses anything else: counts it,
+// logs it once per type, and fails its request with caf::sec::unknown_type. Handlers that a remote
+// message wakes up run on the transport thread (unless detached): they must not block.
 #pragma once
 
 #include <sys/types.h>
@@ -34,36 +34,35 @@ namespace simplescale {
 
 struct TransportOptions {
   std::string run_id;                     // processes of another run are refused
-  std::string key;                        // 32 bytes that all processes of the run have, no others
-  uint64_t message_bytes_max = 16 << 20;  // encoded size; larger ones are refused on both sides
-  uint64_t queue_bytes_max =
-      64 << 20;                 // sent but not taken, per peer; a peer beyond it is given up
-  uint32_t heartbeat_ms = 500;  // sent to a peer when nothing else was; 0: no heartbeats
-  uint32_t silence_ms = 5000;   // a peer that was silent for so long is lost; 0: never
-  uint32_t spin_us = 50;        // how long to poll for the next message before sleeping; 0: never
+  std::string key;                        // 32 secret bytes, the same for all processes of the run
+  uint64_t message_bytes_max = 16 << 20;  // encoded size; sender and receiver refuse larger ones
+  uint64_t queue_bytes_max = 64 << 20;    // per peer and direction; a peer beyond it is lost
+  uint32_t heartbeat_ms = 500;            // period; sent if nothing else was; 0: no heartbeats
+  uint32_t silence_ms = 5000;             // a peer that is silent for this long is lost; 0: never
+  uint32_t spin_us = 50;  // how long to poll for the next message before sleeping; 0: never
   uint32_t peers_max = 4096;
-  uint32_t actors_max = 65536;  // remote actors known here, and unanswered requests, per peer
+  uint32_t actors_max = 65536;  // per peer: remote actors known here, unanswered requests
 };
 
-/// What went over the wire and what was thrown away, since the start.
+/// Messages since the start.
 struct TransportCounters {
   uint64_t sent = 0, received = 0;  // envelopes
-  uint64_t malformed = 0;           // not an envelope, or one that makes no sense
-  uint64_t unknown = 0;      // from a newer program: a kind or type that this one does not have
-  uint64_t oversized = 0;    // beyond message_bytes_max, here or there
-  uint64_t unsupported = 0;  // local messages that the wire rule does not allow
-  uint64_t dropped = 0;      // for an actor or a connection that is no more
+  uint64_t malformed = 0;           // not an envelope, or not allowed in this state
+  uint64_t unknown = 0;             // of a kind or type that only a newer program has
+  uint64_t oversized = 0;           // larger than message_bytes_max, received or to be sent
+  uint64_t unsupported = 0;         // local messages that the wire rule does not allow
+  uint64_t dropped = 0;             // for an actor that has ended or on a connection that is closed
 };
 
-/// Trouble on purpose with all peers but the processes `spared`: a part of the messages is lost
-/// both ways (1: all, as in a partition), the rest is sent delay_ms later. Heartbeats are messages,
-/// too. A connection on which one was lost hands out nothing that came after it, and ends as
-/// silent.
+/// An injected fault. It affects all peers but the processes in `spared`, in both directions, for
+/// for_ms. The share `lose` of the messages is dropped (1: all, as in a partition), the others are
+/// sent delay_ms later. Heartbeats are messages, too. After a dropped message a connection delivers
+/// nothing more, and ends because of silence.
 struct TransportFault {
-  double lose = 0;
+  double lose = 0;  // 0..1
   uint32_t delay_ms = 0;
   uint32_t for_ms = 0;
-  std::vector<pid_t> spared;  // of this pid namespace
+  std::vector<pid_t> spared;  // in this process's pid namespace
 };
 
 class Transport {
@@ -71,23 +70,24 @@ class Transport {
   using OnLookup = std::function<void(Result<caf::actor>)>;
   using OnPeerLost = std::function<void(const caf::node_id&, const std::string& reason)>;
 
-  /// Must have been applied to the configuration of the actor system that start() gets: registers
-  /// the messages, and gives the system a node id.
+  /// Call it on the configuration before creating the actor system for start(): registers the
+  /// messages and gives the system a node id.
   static void configure(caf::actor_system_config& config);
 
-  /// Opens UCX and starts the thread. Fails if UCX cannot start, or messages.hpp and protocol.capnp
-  /// disagree. Stop (or destroy) the transport before the actor system.
+  /// Opens UCX and starts the thread. Code::internal if configure() was not called or messages.hpp
+  /// and protocol.capnp disagree; UCX's error if it cannot start. Stop (or destroy) the transport
+  /// before the actor system.
   static Result<std::unique_ptr<Transport>> start(caf::actor_system& system,
                                                   TransportOptions options);
   ~Transport();
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
 
-  /// One line of text for others to connect to, by file, environment or argument.
+  /// This process's address as one line of text, for other processes' lookup().
   const std::string& address() const;
 
-  /// Makes an actor available to lookup(). An actor that has ended stays published: who looks it up
-  /// learns that it is down. Publishing another one under the name replaces it. Any thread.
+  /// Makes an actor available to lookup() under the name, in place of an earlier one. An actor that
+  /// has ended stays published: a lookup then returns a handle that is down. Any thread.
   void publish(const std::string& name, caf::actor actor);
 
   /// Connects to a process, if not yet connected, and resolves an actor that it published.
@@ -95,25 +95,26 @@ class Transport {
   /// another key or protocol), not_found, deadline, aborted if this transport stops. Blocks: for
   /// main() and tests, never in an actor.
   Result<caf::actor> lookup(const std::string& address, const std::string& name, int timeout_ms);
-  /// The same without blocking; `on_done` runs exactly once, on the transport thread. Actors send
-  /// themselves a message.
+  /// The same without blocking. `on_done` runs exactly once: on the transport thread, or on the
+  /// caller's if the address is bad or the transport has stopped. In an actor, let it send the
+  /// result to the actor as a message.
   void lookup(const std::string& address, const std::string& name, int timeout_ms,
               OnLookup on_done);
 
-  /// Called on the transport thread for every peer that was connected and is no longer, whatever
-  /// the reason.
+  /// Adds a callback for every peer whose established connection ends, for whatever reason. It runs
+  /// on the transport thread.
   void on_peer_lost(OnPeerLost callback);
-  /// Tells that a process is known to be dead (its parent saw it end), which UCX may notice late or
-  /// never. Any thread.
+  /// Reports that a process is dead, for example because its parent has reaped it; UCX may notice
+  /// late or never. Any thread.
   void peer_is_dead(const caf::node_id& node, const std::string& reason);
 
   TransportCounters counters() const;
 
-  /// In place of the fault before, if one lasts. Any thread.
+  /// Replaces an active fault, too. Any thread.
   void inject(TransportFault fault);
 
-  /// Says goodbye to all peers and ends the thread: remote actors are then down. Idempotent; not
-  /// from an actor.
+  /// Sends a goodbye to all peers and ends the thread; remote actors are then down. Idempotent. Any
+  /// thread, but not from an actor.
   void stop();
 
  private:

@@ -16,16 +16,17 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kInFlight = 32;  // operations of one communicator
-constexpr int kYields = 16;
+constexpr int kYields = 16;       // before sleeping, if spin_us is 0
 constexpr size_t kOldBoards = 8;
-constexpr milliseconds kLookEvery{50};  // after dead peers, while waiting
-constexpr milliseconds kLingerAtMost{5000};
+constexpr milliseconds kPeerCheckInterval{50};  // between checks for dead peers while waiting
+constexpr milliseconds kReadersTimeout{5000};
 
 bool in_arena(const void* segment, const void* data, size_t bytes) {
   return static_cast<const Segment*>(segment)->contains(data, bytes);
 }
 
-/// The handle of an operation; outlives its communicator harmlessly, as that one finishes it.
+/// The handle of an operation. May outlive the communicator, whose destructor finishes all
+/// operations.
 class Handle final : public Work {
  public:
   Handle(Communicator* communicator, std::shared_ptr<Operation> operation)
@@ -41,7 +42,7 @@ class Handle final : public Work {
   std::shared_ptr<Operation> operation_;
 };
 
-std::string names_of(uint64_t ranks) {
+std::string rank_names(uint64_t ranks) {
   std::string names = std::popcount(ranks) == 1 ? "rank " : "ranks ";
   for (bool more = false; ranks != 0; ranks &= ranks - 1, more = true)
     names += (more ? ", " : "") + std::to_string(std::countr_zero(ranks));
@@ -74,25 +75,25 @@ Communicator::Communicator(Shared& shared, Spec spec, Boards boards,
 Communicator::~Communicator() {
   forget_(this);
   std::unique_lock turn(shared_.lock);
-  linger(turn);
-  const bool in_peace = dead_.ok() && active_.empty();
-  end(Status(Code::aborted, spec_.name + " has been destroyed"), in_peace);
+  wait_for_readers(turn);
+  const bool graceful = dead_.ok() && active_.empty();
+  shut_down(Status(Code::aborted, spec_.name + " has been destroyed"), graceful);
   std::erase(shared_.communicators, this);
   Segment& segment = *shared_.segment;
   for (std::byte* data : allocations_) segment.release(data);
   segment.release(boards_.blocks);
   segment.release(boards_.staging.data());
   segment.free_slot(boards_.slot);
-  // Peers may still look here whether we had read their last pieces.
+  // Peers may still read this board's acknowledgements of their last pieces.
   shared_.old_boards.push_back(boards_.board);
   if (shared_.old_boards.size() <= kOldBoards) return;
   segment.release(shared_.old_boards.front());
   shared_.old_boards.pop_front();
 }
 
-// Peers shall have taken what our finished operations sent before the memory that it lies in goes.
-void Communicator::linger(std::unique_lock<std::mutex>& turn) {
-  const auto limit = Clock::now() + std::min(kLingerAtMost, milliseconds(spec_.timeout_ms));
+// Waits for peers to finish reading this rank's buffers before they are freed.
+void Communicator::wait_for_readers(std::unique_lock<std::mutex>& turn) {
+  const auto limit = Clock::now() + std::min(kReadersTimeout, milliseconds(spec_.timeout_ms));
   while (dead_.ok() && !aborted_ && Clock::now() < limit) {
     const uint32_t seen = shared_.segment->header().doorbell.load();
     shared_.advance();
@@ -100,7 +101,7 @@ void Communicator::linger(std::unique_lock<std::mutex>& turn) {
       return !link || link->drained() || !link->health(true).ok();
     });
     if (drained && active_.empty()) return;
-    pause(seen, 50, turn);
+    wait_for_doorbell(seen, 50, turn);
   }
 }
 
@@ -130,7 +131,7 @@ WorkPtr Communicator::start(Plan plan) {
                                      .kind = trace::Kind::collective},
                                     operation->name(), spec_.name);
     active_.push_back(operation);
-    begun_ = Clock::now();
+    last_start_ = Clock::now();
     shared_.advance();
   } else {
     operation->finish(dead_);
@@ -167,7 +168,7 @@ WorkPtr Communicator::all_reduce_partials(const PartialSum& mine,
   return start(plan_all_reduce_partials(rank(), size(), mine, nodes_of_rank, total));
 }
 
-// --- Going on ---
+// --- Progress ---
 
 bool Communicator::advance() {
   if (!dead_.ok()) return false;
@@ -189,7 +190,7 @@ bool Communicator::advance() {
   }
   std::erase_if(active_, [](const auto& operation) { return operation->finished.load(); });
   if (!moved) return false;
-  moved_ = Clock::now();
+  last_progress_ = Clock::now();
   notify_all();
   return true;
 }
@@ -201,7 +202,7 @@ bool Communicator::has_network_fault() const {
   const auto now = Clock::now();
   if (now.time_since_epoch() >= until) return false;
   const std::chrono::nanoseconds delay{shared_.network_fault_delay_ns.load()};
-  return delay.count() == 0 || now - begun_ < delay;
+  return delay.count() == 0 || now - last_start_ < delay;
 }
 
 void Communicator::notify_all() {
@@ -219,30 +220,32 @@ Status Communicator::wait(Operation& operation, std::unique_lock<std::mutex>& tu
                          spec_.name);
   const auto begun = Clock::now();
   const auto timeout = milliseconds(spec_.timeout_ms);
-  auto look = begun + kLookEvery;
+  auto next_check = begun + kPeerCheckInterval;
   for (;;) {
     const uint32_t seen = shared_.segment->header().doorbell.load();
     if (operation.finished) return operation.status;
     if (shared_.advance()) continue;
     const auto now = Clock::now();
-    const auto deadline = std::max(begun, moved_) + timeout;
-    const bool thorough = now >= look;
-    if (thorough) look = now + kLookEvery;
+    const auto deadline = std::max(begun, last_progress_) + timeout;
+    const bool thorough = now >= next_check;
+    if (thorough) next_check = now + kPeerCheckInterval;
     if (const Status lost = check_peers(operation, thorough); !lost.ok()) {
-      // It may have sent the last piece just before it went.
+      // The peer may have sent the last piece just before it was lost.
       if (!shared_.advance()) fail(lost);
     } else if (now >= deadline) {
-      fail(late(operation));
+      fail(deadline_error(operation));
     } else {
-      const auto limit =
-          std::chrono::ceil<milliseconds>(std::min<Clock::duration>(deadline - now, kLookEvery));
-      pause(seen, static_cast<int>(limit.count()), turn);
+      const auto limit = std::chrono::ceil<milliseconds>(
+          std::min<Clock::duration>(deadline - now, kPeerCheckInterval));
+      wait_for_doorbell(seen, static_cast<int>(limit.count()), turn);
     }
   }
 }
 
-// Others have their turn until the doorbell rings, but at most limit_ms.
-void Communicator::pause(uint32_t seen, int limit_ms, std::unique_lock<std::mutex>& turn) {
+// Releases the lock until the doorbell differs from `seen`, at most limit_ms. Spins for spin_us or
+// yields, then sleeps.
+void Communicator::wait_for_doorbell(uint32_t seen, int limit_ms,
+                                     std::unique_lock<std::mutex>& turn) {
   turn.unlock();
   SegmentHeader& header = shared_.segment->header();
   if (spec_.spin_us > 0) {
@@ -276,7 +279,7 @@ Status Communicator::check_aborted() {
 }
 
 Status Communicator::check_peers(Operation& operation, bool thorough) {
-  for (uint64_t ranks = operation.waits_for(); ranks != 0; ranks &= ranks - 1) {
+  for (uint64_t ranks = operation.awaited_ranks(); ranks != 0; ranks &= ranks - 1) {
     const Status status = links_[static_cast<size_t>(std::countr_zero(ranks))]->health(thorough);
     if (!status.ok())
       return status.in(spec_.name + ", " + operation.name() + " (operation " +
@@ -285,25 +288,25 @@ Status Communicator::check_peers(Operation& operation, bool thorough) {
   return {};
 }
 
-Status Communicator::late(Operation& operation) const {
-  const uint64_t ranks = operation.waits_for();
-  return Status(Code::deadline, spec_.name + ": " + (ranks ? names_of(ranks) : "a rank") +
-                                    " did not come to " + operation.name() + " (operation " +
+Status Communicator::deadline_error(Operation& operation) const {
+  const uint64_t ranks = operation.awaited_ranks();
+  return Status(Code::deadline, spec_.name + ": " + (ranks ? rank_names(ranks) : "a rank") +
+                                    " did not take part in " + operation.name() + " (operation " +
                                     std::to_string(operation.number()) + ") within " +
                                     std::to_string(spec_.timeout_ms) + " ms");
 }
 
 void Communicator::fail(Status status) {
-  end(std::move(status), false);
+  shut_down(std::move(status), false);
 }
 
-// Afterwards peers do not believe what they read from us (SHM-2), and the caller's memory is his
-// again.
-void Communicator::end(Status status, bool in_peace) {
+// Finishes all operations with `status`. Closing the slot makes peers reject what they read from
+// this rank (SHM-2), so the callers' memory is free to use. graceful: no operation was in flight.
+void Communicator::shut_down(Status status, bool graceful) {
   if (!dead_.ok()) return;
   dead_ = std::move(status);
   shared_.segment->close_slot(boards_.slot);
-  if (channel_) shared_.ucx->detach(channel_, in_peace);
+  if (channel_) shared_.ucx->detach(channel_, graceful);
   for (const auto& operation : std::exchange(active_, {})) operation->finish(dead_);
   for (const auto& peer : peers_) ring(peer->header());
 }

@@ -1,12 +1,13 @@
-// The Collective of a data plane: links to every other rank, the operations in flight, and the one
-// place that waits.
+// The Collective of a data plane: links to every other rank, the operations in flight, and the only
+// place that waits for them.
 //
-// There is no thread of its own for shared memory: starting an operation publishes its sources,
-// waiting fetches. Whoever starts or waits advances every operation of every communicator of the
-// plane, so that ranks may wait in any order.
+// Shared memory has no thread of its own: starting an operation publishes its sources, waiting
+// reads the peers' memory. A thread that starts or waits advances every operation of every
+// communicator of the plane, so ranks may wait for operations in any order. Every function takes
+// the plane's lock, except abort(), which any thread may call.
 //
-// COLLECTIVE-1: a dead communicator (aborted, deadline, a rank lost) stays dead; its memory is used by nobody
-// else afterwards.
+//   COLLECTIVE-1  A dead communicator (aborted, deadline, a rank lost) stays dead. No rank uses its
+//                 memory afterwards.
 #pragma once
 
 #include <atomic>
@@ -29,27 +30,26 @@ namespace simplescale::collective {
 
 class Communicator;
 
-/// What the communicators of one process share.
+/// State that the communicators of one process share.
 struct Shared {
-  std::mutex lock;                           ///< the turn of the threads that start and wait
+  std::mutex lock;                           ///< the plane's lock; taken by start() and wait()
   std::vector<Communicator*> communicators;  ///< guarded by lock
-  std::deque<std::byte*> old_boards;  ///< closed ones; peers may still look at them for a while
+  std::deque<std::byte*> old_boards;         ///< of closed communicators; peers may still read them
   std::unique_ptr<Segment> segment;
   std::unique_ptr<UcxWorker> ucx;
-  /// Trouble made on purpose: until then (steady clock) nothing, or only what has waited, moves
-  /// between nodes.
+  /// An injected fault (NetworkFault): its end on the steady clock, and its delay; 0 for no delay.
   std::atomic<int64_t> network_fault_until_ns{0}, network_fault_delay_ns{0};
 
-  /// Advances everything once. Under the lock.
+  /// Advances every operation once. Returns whether one made progress. Call it under the lock.
   bool advance();
 };
 
-/// Rank's memory in the arena for one communicator.
+/// This rank's memory in the arena for one communicator.
 struct Boards {
-  std::byte* board = nullptr;
-  std::byte* blocks = nullptr;
-  std::span<std::byte> staging;
-  size_t slot = 0;
+  std::byte* board = nullptr;    ///< a Lane for every rank (shm_link.hpp)
+  std::byte* blocks = nullptr;   ///< kBlocks of kBlockBytes (operation.hpp)
+  std::span<std::byte> staging;  ///< for sources outside the arena
+  size_t slot = 0;               ///< index in SegmentHeader::slots
 };
 
 class Communicator final : public Collective {
@@ -83,7 +83,7 @@ class Communicator final : public Collective {
                               float* total) override;
   void abort(const std::string& reason) override;
 
-  // --- For Shared and Work; `wait` takes the lock, the others are called under it ---
+  // --- For Shared and Work: wait() takes the lock, advance() is called under it ---
   Status wait(Operation& operation);
   bool advance();
 
@@ -92,28 +92,28 @@ class Communicator final : public Collective {
   WorkPtr start(Plan plan);
   Status wait(Operation& operation, std::unique_lock<std::mutex>& turn);
   void fail(Status status);
-  void end(Status status, bool in_peace);
+  void shut_down(Status status, bool graceful);
   Status check_aborted();
   Status check_peers(Operation& operation, bool thorough);
-  Status late(Operation& operation) const;
+  Status deadline_error(Operation& operation) const;
   void notify_all();
   bool has_network_fault() const;
-  void linger(std::unique_lock<std::mutex>& turn);
-  void pause(uint32_t seen, int limit_ms, std::unique_lock<std::mutex>& turn);
+  void wait_for_readers(std::unique_lock<std::mutex>& turn);
+  void wait_for_doorbell(uint32_t seen, int limit_ms, std::unique_lock<std::mutex>& turn);
 
   Shared& shared_;
   Spec spec_;
   Boards boards_;
   Outbox outbox_;
-  std::vector<std::unique_ptr<Link>> links_;         // by rank; null at our own
-  std::vector<std::shared_ptr<PeerSegment>> peers_;  // those on this host
-  UcxChannelPtr channel_;                            // null: nobody is remote
+  std::vector<std::unique_ptr<Link>> links_;         // by rank; null at this rank
+  std::vector<std::shared_ptr<PeerSegment>> peers_;  // of the other ranks on this host
+  UcxChannelPtr channel_;                            // null: all ranks are on this host
   std::function<void(Communicator*)> forget_;
   std::vector<std::byte*> allocations_;
   std::deque<std::shared_ptr<Operation>> active_;  // in order of their start
   uint64_t operations_ = 0;
-  Clock::time_point moved_{};  // when an operation last got on
-  Clock::time_point begun_{};  // when one was last started
+  Clock::time_point last_progress_{};  // of any operation
+  Clock::time_point last_start_{};     // of any operation
   Status dead_;
   std::atomic<bool> aborted_{false};
   std::mutex reason_lock_;

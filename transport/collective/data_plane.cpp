@@ -24,15 +24,17 @@ using std::chrono::milliseconds;
 constexpr size_t kBytesPerRank = sizeof(Lane);
 constexpr int kSpinUs = 100;
 
-/// FNV-1a: names are a few letters, and both ends of a link run this code.
+/// FNV-1a. Names are short, and both ends of a link run this code.
 uint64_t hash_of(const std::string& name) {
   uint64_t hash = 14695981039346656037u;
   for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
   return hash;
 }
 
-// --- Addresses: magic, then host id, segment name, incarnation and UCX address, each with its
-// length in front ---
+// --- Addresses ---
+//
+// Magic, host id, segment name, incarnation, UCX address, each preceded by its length in bytes
+// (uint32, native byte order).
 
 struct Address {
   std::string host_id, segment;
@@ -94,7 +96,7 @@ int cores() {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-/// A join under way: what has been found of every member so far.
+/// One member during join(): what is known of it so far.
 struct Member {
   Address address;
   bool shared = false;  // on this host
@@ -123,31 +125,38 @@ class DataPlaneImpl final : public DataPlane {
   void inject_network_fault(const NetworkFault& fault) override;
 
  private:
-  Result<std::vector<Member>> members_of(const CommunicatorSpec& spec) const;
-  Result<Boards> make_boards(int size);
+  Result<std::vector<Member>> parse_members(const CommunicatorSpec& spec) const;
+  Result<Boards> allocate_boards(int size);
+  Result<Boards> open_boards(const CommunicatorSpec& spec, const std::string& name,
+                             uint64_t name_hash);
   void release(const Boards& boards);
-  Status find_members(const CommunicatorSpec& spec, const std::string& name, uint64_t name_hash,
-                      std::vector<Member>& members, const UcxChannelPtr& channel);
-  Status look_for(Member& member, uint64_t generation, uint64_t name_hash, int rank,
-                  const CommunicatorSpec& spec);
-  Status fenced(uint64_t generation);
+  UcxChannelPtr make_channel(const CommunicatorSpec& spec, uint64_t name_hash,
+                             const std::vector<Member>& members) const;
+  std::unique_ptr<Communicator> connect(const CommunicatorSpec& spec, const std::string& name,
+                                        const std::vector<Member>& members, const Boards& boards,
+                                        const UcxChannelPtr& channel);
+  Status wait_for_members(const CommunicatorSpec& spec, const std::string& name, uint64_t name_hash,
+                          std::vector<Member>& members, const UcxChannelPtr& channel);
+  Status find_member(Member& member, uint64_t generation, uint64_t name_hash, int rank,
+                     const CommunicatorSpec& spec);
+  Status check_fence(uint64_t generation);
 
   DataPlaneOptions options_;
   Address own_;
   Shared shared_;
-  // By segment name; under shared_.lock. Peers stay mapped from one generation to the next: mapping
-  // costs milliseconds a peer.
+  // By segment name; guarded by shared_.lock. Peers stay mapped from one generation to the next:
+  // mapping costs milliseconds per peer.
   std::map<std::string, std::shared_ptr<PeerSegment>> mapped_;
-  std::set<std::pair<uint64_t, uint64_t>> joined_;
+  std::set<std::pair<uint64_t, uint64_t>> joined_;  // (generation, name hash); shared_.lock
 
-  std::mutex fence_lock_;  // never held together with shared_.lock
-  uint64_t newest_ = 0;
+  std::mutex fence_lock_;  // guards the rest; never held together with shared_.lock
+  uint64_t newest_ = 0;    // generation
   std::optional<uint64_t> fence_;
   std::string fence_reason_;
-  std::vector<Communicator*> living_;
+  std::vector<Communicator*> communicators_;
 };
 
-Status DataPlaneImpl::fenced(uint64_t generation) {
+Status DataPlaneImpl::check_fence(uint64_t generation) {
   std::lock_guard guard(fence_lock_);
   if (!fence_ || generation > *fence_) return {};
   return Status(Code::aborted,
@@ -158,7 +167,7 @@ void DataPlaneImpl::abort(uint64_t generation, const std::string& reason) {
   {
     std::lock_guard guard(fence_lock_);
     if (!fence_ || generation > *fence_) fence_ = generation, fence_reason_ = reason;
-    for (Communicator* communicator : living_)
+    for (Communicator* communicator : communicators_)
       if (communicator->generation() <= generation) communicator->abort(reason);
   }
   ring(shared_.segment->header());
@@ -170,12 +179,12 @@ void DataPlaneImpl::inject_network_fault(const NetworkFault& fault) {
   shared_.network_fault_until_ns = std::chrono::nanoseconds(until.time_since_epoch()).count();
 }
 
-Result<std::vector<Member>> DataPlaneImpl::members_of(const CommunicatorSpec& spec) const {
+Result<std::vector<Member>> DataPlaneImpl::parse_members(const CommunicatorSpec& spec) const {
   const size_t size = spec.members.size();
   if (size < 1 || size > static_cast<size_t>(kMaxRanks) || spec.rank < 0 ||
       static_cast<size_t>(spec.rank) >= size)
     return Status(Code::bad_data, "rank " + std::to_string(spec.rank) + " of " +
-                                      std::to_string(size) + " ranks: impossible");
+                                      std::to_string(size) + " ranks is out of range");
   std::vector<Member> members(size);
   for (size_t i = 0; i < size; ++i) {
     const auto address = decode(spec.members[i]);
@@ -190,7 +199,7 @@ Result<std::vector<Member>> DataPlaneImpl::members_of(const CommunicatorSpec& sp
   return members;
 }
 
-Result<Boards> DataPlaneImpl::make_boards(int size) {
+Result<Boards> DataPlaneImpl::allocate_boards(int size) {
   Segment& segment = *shared_.segment;
   auto allocate = [&](size_t bytes) {
     auto data = segment.allocate(bytes);
@@ -215,49 +224,70 @@ Result<Boards> DataPlaneImpl::make_boards(int size) {
   return boards;
 }
 
+/// Allocates this rank's boards and makes them visible to peers on this host.
+Result<Boards> DataPlaneImpl::open_boards(const CommunicatorSpec& spec, const std::string& name,
+                                          uint64_t name_hash) {
+  const auto size = static_cast<int>(spec.members.size());
+  std::lock_guard turn(shared_.lock);
+  if (std::erase_if(joined_, [&](const auto& id) { return id.first < spec.generation; }) > 0)
+    std::erase_if(mapped_, [](const auto& peer) { return !peer.second || !peer.second->alive(); });
+  if (!joined_.emplace(spec.generation, name_hash).second)
+    return Status(Code::aborted, name + " has been joined before");
+  SS_ASSIGN(Boards boards, allocate_boards(size));
+  auto slot =
+      shared_.segment->open_slot(spec.generation, name_hash, static_cast<uint32_t>(spec.rank),
+                                 static_cast<uint32_t>(size), boards.board);
+  if (!slot.ok()) {
+    release(boards);
+    return slot.status();
+  }
+  boards.slot = *slot;
+  return boards;
+}
+
 void DataPlaneImpl::release(const Boards& boards) {
   for (const void* data : {boards.board, boards.blocks, boards.staging.data()})
     shared_.segment->release(data);
   shared_.segment->free_slot(boards.slot);
 }
 
-// Code::not_found: not yet.
-Status DataPlaneImpl::look_for(Member& member, uint64_t generation, uint64_t name_hash, int rank,
-                               const CommunicatorSpec& spec) {
+// Maps a member's segment and finds its board. Code::not_found: it has not joined yet.
+Status DataPlaneImpl::find_member(Member& member, uint64_t generation, uint64_t name_hash, int rank,
+                                  const CommunicatorSpec& spec) {
   if (!member.segment) {
     auto& known = mapped_[member.address.segment];
     if (!known || known->header().incarnation != member.address.incarnation) {
       SS_ASSIGN(known, PeerSegment::open(member.address.segment, member.address.incarnation));
     }
     member.segment = known;
-    ring(member.segment->header());  // it may be looking for us
+    ring(member.segment->header());  // the member may be waiting for this rank
   }
   SS_ASSIGN(member.board, find_board(member.segment, generation, name_hash, rank,
                                      static_cast<int>(spec.members.size()), spec.rank));
   return {};
 }
 
-Status DataPlaneImpl::find_members(const CommunicatorSpec& spec, const std::string& name,
-                                   uint64_t name_hash, std::vector<Member>& members,
-                                   const UcxChannelPtr& channel) {
+Status DataPlaneImpl::wait_for_members(const CommunicatorSpec& spec, const std::string& name,
+                                       uint64_t name_hash, std::vector<Member>& members,
+                                       const UcxChannelPtr& channel) {
   const auto deadline = Clock::now() + milliseconds(spec.timeout_ms);
   for (;;) {
     const uint32_t seen = shared_.segment->header().doorbell.load();
-    SS_RETURN_IF_ERROR(fenced(spec.generation).in(name));
-    std::vector<int> missing = channel ? shared_.ucx->missing(channel) : std::vector<int>{};
+    SS_RETURN_IF_ERROR(check_fence(spec.generation).in(name));
+    std::vector<int> missing = channel ? shared_.ucx->unjoined_ranks(channel) : std::vector<int>{};
     {
       std::lock_guard turn(shared_.lock);
       for (int i = 0; i < static_cast<int>(members.size()); ++i) {
         Member& member = members[static_cast<size_t>(i)];
         if (!member.shared || i == spec.rank || member.board) continue;
-        const Status status = look_for(member, spec.generation, name_hash, i, spec);
+        const Status status = find_member(member, spec.generation, name_hash, i, spec);
         if (status.ok()) continue;
         if (status.code() != Code::not_found) return status.in(name);
         if (member.segment && !member.segment->alive())
           return Status(Code::unavailable, name + ": rank " + std::to_string(i) + " has died");
         missing.push_back(i);
       }
-      // Communicators in use must not wait for us, in case another thread does not wait on them.
+      // Operations of other communicators must go on even if no thread waits for them.
       shared_.advance();
     }
     if (missing.empty()) return {};
@@ -273,66 +303,32 @@ Status DataPlaneImpl::find_members(const CommunicatorSpec& spec, const std::stri
   }
 }
 
-Result<std::unique_ptr<Collective>> DataPlaneImpl::join(const CommunicatorSpec& spec) {
-  const std::string name = spec.name + "@" + std::to_string(spec.generation);
-  const uint64_t name_hash = hash_of(spec.name);
-  auto found = members_of(spec);
-  if (!found.ok()) return found.status().in(name);
-  std::vector<Member> members = found.take();
+/// Null if all members are on this host.
+UcxChannelPtr DataPlaneImpl::make_channel(const CommunicatorSpec& spec, uint64_t name_hash,
+                                          const std::vector<Member>& members) const {
+  if (std::ranges::all_of(members, [](const Member& m) { return m.shared; })) return nullptr;
+  auto channel = std::make_shared<UcxChannel>();
+  channel->generation = spec.generation;
+  channel->name_hash = name_hash;
+  channel->rank = spec.rank;
+  channel->members.resize(members.size());
+  for (size_t i = 0; i < members.size(); ++i)
+    if (!members[i].shared) channel->members[i].address = members[i].address.ucx;
+  return channel;
+}
+
+/// Makes the communicator, with a link to every other member.
+std::unique_ptr<Communicator> DataPlaneImpl::connect(const CommunicatorSpec& spec,
+                                                     const std::string& name,
+                                                     const std::vector<Member>& members,
+                                                     const Boards& boards,
+                                                     const UcxChannelPtr& channel) {
   const auto size = static_cast<int>(members.size());
-  {
-    std::lock_guard guard(fence_lock_);
-    if (spec.generation < newest_)
-      return Status(Code::aborted, name + ": generation " + std::to_string(newest_) + " has begun");
-    newest_ = spec.generation;
-  }
-  SS_RETURN_IF_ERROR(fenced(spec.generation).in(name));
-
-  UcxChannelPtr channel;
-  if (std::ranges::any_of(members, [](const Member& m) { return !m.shared; })) {
-    channel = std::make_shared<UcxChannel>();
-    channel->generation = spec.generation;
-    channel->name_hash = name_hash;
-    channel->rank = spec.rank;
-    channel->members.resize(members.size());
-    for (size_t i = 0; i < members.size(); ++i)
-      if (!members[i].shared) channel->members[i].address = members[i].address.ucx;
-  }
-
-  // The slot and the channel say "I am here"; from now on peers may write to and read from us.
-  Boards boards;
-  {
-    std::lock_guard turn(shared_.lock);
-    if (std::erase_if(joined_, [&](const auto& id) { return id.first < spec.generation; }) > 0)
-      std::erase_if(mapped_,
-                    [](const auto& peer) { return !peer.second || !peer.second->alive(); });
-    if (!joined_.emplace(spec.generation, name_hash).second)
-      return Status(Code::aborted, name + " has been joined before");
-    SS_ASSIGN(boards, make_boards(size));
-    auto slot =
-        shared_.segment->open_slot(spec.generation, name_hash, static_cast<uint32_t>(spec.rank),
-                                   static_cast<uint32_t>(size), boards.board);
-    if (!slot.ok()) {
-      release(boards);
-      return slot.status();
-    }
-    boards.slot = *slot;
-  }
-  if (channel) shared_.ucx->attach(channel);
-  const Status status = find_members(spec, name, name_hash, members, channel);
-  if (!status.ok()) {
-    shared_.segment->close_slot(boards.slot);
-    if (channel) shared_.ucx->detach(channel, false);
-    std::lock_guard turn(shared_.lock);
-    release(boards);
-    return status;
-  }
-
   std::vector<std::unique_ptr<Link>> links(members.size());
   std::vector<std::shared_ptr<PeerSegment>> peers;
   auto* lanes = reinterpret_cast<Lane*>(boards.board);
   for (int i = 0; i < size; ++i) {
-    Member& member = members[static_cast<size_t>(i)];
+    const Member& member = members[static_cast<size_t>(i)];
     if (i == spec.rank) continue;
     const std::string peer_name = "rank " + std::to_string(i);
     auto& link = links[static_cast<size_t>(i)];
@@ -353,18 +349,48 @@ Result<std::unique_ptr<Collective>> DataPlaneImpl::join(const CommunicatorSpec& 
                                        spin_us, between_nodes};
   auto forget = [this](Communicator* communicator) {
     std::lock_guard guard(fence_lock_);
-    std::erase(living_, communicator);
+    std::erase(communicators_, communicator);
   };
   auto communicator =
       std::make_unique<Communicator>(shared_, std::move(communicator_spec), boards,
                                      std::move(links), std::move(peers), channel, forget);
+  std::lock_guard guard(fence_lock_);
+  communicators_.push_back(communicator.get());
+  return communicator;
+}
+
+Result<std::unique_ptr<Collective>> DataPlaneImpl::join(const CommunicatorSpec& spec) {
+  const std::string name = spec.name + "@" + std::to_string(spec.generation);
+  const uint64_t name_hash = hash_of(spec.name);
+  auto found = parse_members(spec);
+  if (!found.ok()) return found.status().in(name);
+  std::vector<Member> members = found.take();
   {
     std::lock_guard guard(fence_lock_);
-    living_.push_back(communicator.get());
+    if (spec.generation < newest_)
+      return Status(Code::aborted, name + ": generation " + std::to_string(newest_) + " has begun");
+    newest_ = spec.generation;
   }
-  // A fence that was set in between has not seen it.
-  if (const Status over = fenced(spec.generation); !over.ok()) communicator->abort(over.message());
-  // Nobody may leave before all have arrived.
+  SS_RETURN_IF_ERROR(check_fence(spec.generation).in(name));
+
+  // The open slot and the attached channel announce this rank; from then on peers may write to it
+  // and read from it.
+  const UcxChannelPtr channel = make_channel(spec, name_hash, members);
+  SS_ASSIGN(const Boards boards, open_boards(spec, name, name_hash));
+  if (channel) shared_.ucx->attach(channel);
+  const Status status = wait_for_members(spec, name, name_hash, members, channel);
+  if (!status.ok()) {
+    shared_.segment->close_slot(boards.slot);
+    if (channel) shared_.ucx->detach(channel, false);
+    std::lock_guard turn(shared_.lock);
+    release(boards);
+    return status;
+  }
+  auto communicator = connect(spec, name, members, boards, channel);
+  // abort() does not reach a communicator that was not yet registered when the fence was set.
+  if (const Status over = check_fence(spec.generation); !over.ok())
+    communicator->abort(over.message());
+  // No rank may leave before all have joined.
   SS_RETURN_IF_ERROR(communicator->barrier()->wait());
   return std::unique_ptr<Collective>(std::move(communicator));
 }
@@ -384,7 +410,7 @@ std::string this_host_id() {
 Result<std::unique_ptr<DataPlane>> DataPlane::create(const DataPlaneOptions& options) {
   DataPlaneOptions complete = options;
   if (complete.host_id.empty()) complete.host_id = this_host_id();
-  // Two half pieces of a cache line for every stream of the largest operation.
+  // Every stream of the largest operation needs two halves of at least a cache line.
   complete.staging_bytes = std::max(complete.staging_bytes, size_t{1} << 20);
   const size_t per_communicator =
       kBlocks * kBlockBytes + complete.staging_bytes + kMaxRanks * kBytesPerRank;

@@ -9,10 +9,10 @@
 namespace simplescale::collective {
 
 namespace {
-constexpr size_t kSumElements = size_t{64} << 10;  // between two looks at `stop`
+constexpr size_t kSumElements = size_t{64} << 10;  // summed between two checks of `stop`
+constexpr size_t kCopyBytes = size_t{1} << 20;     // copied between two checks of `stop`
 constexpr size_t kCachedBytes = size_t{32} << 10;
-constexpr size_t kCopyBytes = size_t{1} << 20;      // the same
-constexpr size_t kResultBytes = size_t{256} << 10;  // of a sum go out at a time
+constexpr size_t kResultBytes = size_t{256} << 10;  // least part of a sum to send at a time
 
 template <class Function>
 void for_ranks(uint64_t mask, Function function) {
@@ -30,7 +30,7 @@ std::byte* Outbox::take_block() {
   if (free_.empty()) {
     std::erase_if(lent_, [&](const Lent& lent) {
       for (const auto& [link, ticket] : lent.readers)
-        if (!link->settled(ticket)) return false;
+        if (!link->is_released(ticket)) return false;
       free_.push_back(lent.block);
       return true;
     });
@@ -89,7 +89,7 @@ bool Operation::reads_arena(uint64_t ranks) const {
   return any;
 }
 
-// Decides where every stream is sent from. False: there is no room yet.
+// Decides from which memory every stream is sent. False: there is no room yet.
 bool Operation::begin(bool first) {
   size_t total = 0, staged = 0;
   bool shared = false;
@@ -139,7 +139,7 @@ Result<bool> Operation::advance(bool first, const std::atomic<bool>& stop) {
   moved |= added | copied;
   const bool received = std::ranges::equal(
       copied_, plan_.copies, [](size_t have, const Incoming& in) { return have == in.bytes; });
-  if (sum_done_ && received && all_sent(true) && all_settled()) finish({});
+  if (sum_done_ && received && all_sent(true) && all_released()) finish({});
   return moved || finished;
 }
 
@@ -160,14 +160,14 @@ bool Operation::advance_sends(bool first) {
   bool moved = false;
   for (size_t i = 0; i < sending_.size(); ++i)
     moved |= advance_send(plan_.sends[i], sending_[i], first);
-  // Now, not after the work that follows: others shall work at the same time.
+  // Wake the peers now, so that they work while this rank sums and copies.
   if (moved)
     for (const auto& to : links_)
       if (to) to->notify();
   return moved;
 }
 
-// Sets state.piece to what goes out next. False: nothing now.
+// Sets state.piece to the next piece. False: there is none to send now.
 bool Operation::next_piece(const Outgoing& out, Sending& state) {
   size_t ready = out.bytes;
   if (out.after_sum) {
@@ -179,7 +179,7 @@ bool Operation::next_piece(const Outgoing& out, Sending& state) {
   const std::byte* from = state.data + state.sent;
   if (!state.stage.empty()) {
     const size_t half = state.stage.size() / 2;
-    if (unsettled(state, state.pieces % 2) != 0) return false;
+    if (unreleased_ranks(state, state.pieces % 2) != 0) return false;
     state.tickets[state.pieces % 2].clear();
     length = std::min(length, half);
     std::byte* to = state.stage.data() + state.pieces % 2 * half;
@@ -228,19 +228,20 @@ bool Operation::all_sent(bool results_too) const {
   return true;
 }
 
-uint64_t Operation::unsettled(Sending& state, size_t half) {
+uint64_t Operation::unreleased_ranks(Sending& state, size_t half) {
   uint64_t ranks = 0;
   std::erase_if(state.tickets[half], [&](const auto& entry) {
-    if (link(entry.first).settled(entry.second)) return true;
+    if (link(entry.first).is_released(entry.second)) return true;
     ranks |= uint64_t{1} << entry.first;
     return false;
   });
   return ranks;
 }
 
-bool Operation::all_settled() {
-  return std::ranges::all_of(
-      sending_, [&](Sending& state) { return (unsettled(state, 0) | unsettled(state, 1)) == 0; });
+bool Operation::all_released() {
+  return std::ranges::all_of(sending_, [&](Sending& state) {
+    return (unreleased_ranks(state, 0) | unreleased_ranks(state, 1)) == 0;
+  });
 }
 
 // --- Receiving ---
@@ -248,7 +249,7 @@ bool Operation::all_settled() {
 Result<bool> Operation::advance_sum(bool first, const std::atomic<bool>& stop) {
   Sum& sum = plan_.sum;
   if (sum_done_) return false;
-  // A small sum may be in place: what it overwrites must have been sent.
+  // A small sum may be in place: send the source before the sum overwrites it.
   if (small_ && !all_sent(false)) return false;
   const size_t element = bytes_of(sum.dtype);
   const size_t before = summed_;
@@ -260,7 +261,7 @@ Result<bool> Operation::advance_sum(bool first, const std::atomic<bool>& stop) {
         ready = std::min(ready, link(summand.from).front(key(summand.phase)).size() / element);
     }
     if (ready == 0) break;
-    add_up(ready);
+    sum_range(ready);
     for (const Summand& summand : sum.summands)
       if (!summand.data)
         SS_RETURN_IF_ERROR(link(summand.from).pop(key(summand.phase), ready * element));
@@ -279,7 +280,7 @@ Result<bool> Operation::advance_sum(bool first, const std::atomic<bool>& stop) {
   return summed_ > before || sum_done_;
 }
 
-void Operation::add_up(size_t count) {
+void Operation::sum_range(size_t count) {
   Sum& sum = plan_.sum;
   const size_t element = bytes_of(sum.dtype);
   std::vector<TreeSource> sources;
@@ -294,7 +295,7 @@ void Operation::add_up(size_t count) {
       std::ranges::any_of(sources, [&](const auto& s) { return s.data == total; });
   if (in_place || sum.count * element < kPastCacheBytes)
     return tree_total(sources, total, sum.dtype, count);
-  // By way of the cache, to be written around it.
+  // Sum in a buffer that fits the cache, then write the result around the cache.
   alignas(64) thread_local std::byte cached[kCachedBytes];
   for (size_t done = 0; done < count;) {
     const size_t now = std::min(count - done, kCachedBytes / element);
@@ -323,7 +324,7 @@ Result<bool> Operation::advance_copies(const std::atomic<bool>& stop) {
   return moved;
 }
 
-uint64_t Operation::waits_for() {
+uint64_t Operation::awaited_ranks() {
   uint64_t ranks = 0;
   for (size_t i = 0; i < copied_.size(); ++i)
     if (copied_[i] < plan_.copies[i].bytes) ranks |= uint64_t{1} << plan_.copies[i].from;
@@ -332,7 +333,7 @@ uint64_t Operation::waits_for() {
       if (!summand.data && link(summand.from).front(key(summand.phase)).empty())
         ranks |= uint64_t{1} << summand.from;
   for (Sending& state : sending_)
-    ranks |= state.piece_to | unsettled(state, 0) | unsettled(state, 1);
+    ranks |= state.piece_to | unreleased_ranks(state, 0) | unreleased_ranks(state, 1);
   return ranks;
 }
 

@@ -1,14 +1,15 @@
-// One started collective: a plan and how far it has come. advance() does what can be done without
-// waiting. Thread: the holder of the plane's lock.
+// One started collective: a plan and its progress. advance() does what can be done without waiting.
+// Call it while holding the plane's lock.
 //
-// Where the bytes are sent from: a small operation (all it sends fits one block) copies them into a
-// block of the outbox and is done when it has heard from the others; a large one is read by peers
-// where it lies, if that is the arena, else through the staging buffer, and waits until they have
-// read it.
+// Where peers on this host read the data:
+//   small operation  Everything that it sends fits one block: copied into a block of the outbox.
+//                    The operation ends without waiting for readers.
+//   large operation  In place if the source lies in the arena, else in the staging buffer, piece
+//                    by piece. The operation ends once all peers have read everything.
 //
-// COLLECTIVE-2: only the oldest unfinished operation uses the staging buffer, and others leave half of a
-// link's descriptors free.
-//     Hence the oldest operation of all ranks can always go on, and with it, in turn, every other.
+//   COLLECTIVE-2  Only the oldest unfinished operation uses the staging buffer, and the others
+//                 leave half of a link's descriptors free. So the oldest operation of all ranks can
+//                 always make progress, and after it every other.
 #pragma once
 
 #include <atomic>
@@ -26,16 +27,16 @@ namespace simplescale::collective {
 constexpr size_t kBlockBytes = size_t{64} << 10;
 constexpr size_t kBlocks = 32;
 
-/// Memory of one communicator in the arena, to send from.
+/// The arena memory from which one communicator sends.
 class Outbox {
  public:
   Outbox() = default;
   /// blocks: kBlocks * kBlockBytes.
   Outbox(std::byte* blocks, std::span<std::byte> staging);
   std::span<std::byte> staging() const { return staging_; }
-  /// nullptr: all are still being read.
+  /// nullptr: peers still read all blocks.
   std::byte* take_block();
-  /// The block is free again when the pieces are settled.
+  /// Returns the block. It becomes free once all pieces in `readers` are released.
   void give_block(std::byte* block, std::vector<std::pair<Link*, Ticket>> readers);
 
  private:
@@ -50,41 +51,41 @@ class Outbox {
 
 class Operation {
  public:
-  /// links: by rank, null at our own. in_arena: tells whether peers can read these bytes where they
-  /// lie.
+  /// links: by rank, null at this rank. in_arena(context, data, bytes): true if the bytes lie in
+  /// the arena.
   using InArena = bool (*)(const void* context, const void* data, size_t bytes);
   Operation(uint64_t number, Plan plan, std::span<const std::unique_ptr<Link>> links,
             Outbox& outbox, InArena in_arena, const void* context);
 
-  /// Goes on as far as it can. first: it is the oldest unfinished one. Returns whether anything
-  /// moved; an error if a peer has left amid a read.
+  /// Makes as much progress as possible; returns whether there was any. first: this is the oldest
+  /// unfinished operation. stop: return soon. An error if a peer left during a read.
   Result<bool> advance(bool first, const std::atomic<bool>& stop);
 
-  /// Ranks that we wait for, as a bit mask.
-  uint64_t waits_for();
+  /// The ranks that this operation waits for, as a bit mask.
+  uint64_t awaited_ranks();
   uint64_t number() const { return number_; }
   const char* name() const { return plan_.name; }
 
-  /// Set once, status before it; the operation touches no memory of the caller afterwards. Readable
-  /// without the lock.
+  /// Set once, after `status`. Readable without the lock. Afterwards the operation does not use the
+  /// caller's memory.
   std::atomic<bool> finished{false};
   Status status;
-  /// From its start until then.
+  /// Covers the time from the start until `finished`.
   trace::Span span;
-  /// What this rank sends to others and gets from them, all in all.
+  /// Totals over all other ranks.
   uint64_t bytes_sent() const;
   uint64_t bytes_received() const;
   void finish(Status with);
 
  private:
   struct Sending {
-    const std::byte* data = nullptr;  // where it is sent from, unless staged
-    size_t sent = 0;                  // bytes of the stream handed over to everybody
-    size_t pieces = 0;
-    Bytes piece;                 // being handed over
-    uint64_t piece_to = 0;       // ranks that have not got it yet
-    std::span<std::byte> stage;  // two halves, used in turn
-    std::vector<std::pair<int, Ticket>> tickets[2];
+    const std::byte* data = nullptr;  // the source or the block, unless staged
+    size_t sent = 0;                  // bytes given to the links of all receivers
+    size_t pieces = 0;                // number of pieces sent
+    Bytes piece;                      // being given to the links
+    uint64_t piece_to = 0;            // ranks whose link has not taken it yet
+    std::span<std::byte> stage;       // in the staging buffer: two halves, used in turn
+    std::vector<std::pair<int, Ticket>> tickets[2];  // by half of the stage: rank and ticket
   };
   uint64_t key(uint16_t phase) const { return number_ << 16 | phase; }
   Link& link(int rank) const { return *links_[static_cast<size_t>(rank)]; }
@@ -95,10 +96,10 @@ class Operation {
   bool next_piece(const Outgoing& out, Sending& state);
   Result<bool> advance_sum(bool first, const std::atomic<bool>& stop);
   Result<bool> advance_copies(const std::atomic<bool>& stop);
-  void add_up(size_t count);
+  void sum_range(size_t count);
   bool all_sent(bool results_too) const;
-  bool all_settled();
-  uint64_t unsettled(Sending& state, size_t half);
+  bool all_released();
+  uint64_t unreleased_ranks(Sending& state, size_t half);
 
   uint64_t number_;
   Plan plan_;
@@ -107,8 +108,8 @@ class Operation {
   InArena in_arena_;
   const void* context_;
   bool begun_ = false;
-  bool past_cache_ = false;  // more is copied than the cache keeps
-  bool small_ = false;       // copied into a block (or by UCX)
+  bool past_cache_ = false;  // copy around the cache (copy.hpp)
+  bool small_ = false;       // sources are copied into a block, or by UCX
   bool staged_ = false;      // some sends go through the staging buffer
   std::byte* block_ = nullptr;
   std::vector<std::pair<Link*, Ticket>> block_readers_;

@@ -8,7 +8,7 @@ namespace simplescale::collective {
 
 namespace {
 
-constexpr uint16_t kGather = 0xffff;  // phase of results; the phases of summands count from 0
+constexpr uint16_t kGather = 0xffff;  // phase of results; summands have phases from 0
 
 const std::byte* bytes_at(const void* data, size_t offset) {
   return static_cast<const std::byte*>(data) + offset;
@@ -22,7 +22,7 @@ uint64_t all_but(int rank, int size) {
   return all & ~(uint64_t{1} << rank);
 }
 
-/// The elements of `count` that a rank sums: equal slices, begun on a cache line.
+/// The part of `count` elements that a rank sums: equal slices of whole cache lines.
 struct Slice {
   size_t begin, count;
 };
@@ -33,7 +33,8 @@ Slice slice_of(int rank, int size, size_t count) {
   return {begin, std::min(length, count - begin)};
 }
 
-/// The sum of slice `rank` is in `whole` (count elements): send it around and take the others'.
+/// Gathers the summed slices: `whole` (count elements) holds this rank's slice; sends it to all
+/// ranks and receives theirs.
 void gather_slices(Plan& plan, int rank, int size, void* whole, size_t count, size_t element) {
   const Slice mine = slice_of(rank, size, count);
   plan.sends.push_back({kGather, all_but(rank, size), bytes_at(whole, mine.begin * element),
@@ -59,7 +60,7 @@ Sum sum_of_ranks(int rank, int size, std::span<const TreeNode> leaf_of_rank, con
   return sum;
 }
 
-/// Part p of `full` (count elements each) to rank p; the sum of our own part.
+/// Sends part p of `full` (count elements each) to rank p and sums this rank's part.
 Plan exchange_parts(const char* name, int rank, int size, const void* full, size_t count,
                     DType dtype, std::span<const TreeNode> leaf_of_rank) {
   Plan plan;
@@ -135,8 +136,8 @@ Plan plan_all_reduce(int rank, int size, void* data, size_t count, DType dtype) 
     plan.sum = sum_of_ranks(rank, size, {}, data, count, dtype);
     plan.sum.total = bytes_at(data, 0);
   } else {
-    // In place: what is left of `data` in a slice is read by the slice's owner only, before it
-    // sends the result.
+    // In place: this rank receives the result of a slice only after the slice's owner has read this
+    // rank's data of it.
     for (int i = 1; i < size; ++i) {
       const int to = (rank + i) % size;
       const Slice theirs = slice_of(to, size, count);

@@ -1,6 +1,6 @@
-// What a collective does, as data: which bytes go to whom, what is summed in which order, which
-// bytes come from whom. Every operation is written once, here, as a pure function; operation.hpp
-// carries plans out over any kind of link.
+// What a collective does, as data: which bytes go to which rank, what is summed in which order,
+// which bytes come from which rank. Each operation is a pure function that returns its plan;
+// operation.hpp executes plans over any kind of link, transport/nccl over NCCL.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,16 @@
 
 namespace simplescale::collective {
 
-/// A stream to the ranks of a bit mask.
+/// A stream to one or more ranks.
 struct Outgoing {
   uint16_t phase;
-  uint64_t to;
+  uint64_t to;  ///< bit mask of ranks
   const std::byte* data;
   size_t bytes;
-  bool after_sum;  ///< its bytes are the sum's result and go out as they become ready
+  bool after_sum;  ///< the data is the sum's result, sent as it becomes ready
 };
 
-/// A stream from a rank, to be copied.
+/// A stream from a rank, copied to memory.
 struct Incoming {
   uint16_t phase;
   int from;
@@ -31,7 +31,7 @@ struct Incoming {
   size_t bytes;
 };
 
-/// A summand: our own where data is set, else the stream `phase` of rank `from`.
+/// A summand: this rank's `data`, or if that is null the stream `phase` of rank `from`.
 struct Summand {
   TreeNode node;
   uint16_t phase;
@@ -39,11 +39,11 @@ struct Summand {
   const std::byte* data;
 };
 
-/// summands, in leaf order, of `count` elements each; into `total`, or added to `partial`.
+/// The sum goes into `total`, or is added to `partial`.
 struct Sum {
-  std::vector<Summand> summands;
-  size_t count = 0;
-  DType dtype = DType::f32;  ///< of the summands and of total
+  std::vector<Summand> summands;  ///< in leaf order
+  size_t count = 0;               ///< elements of each summand
+  DType dtype = DType::f32;       ///< of the summands and of total
   std::byte* total = nullptr;
   PartialSum* partial = nullptr;
 };
@@ -53,14 +53,14 @@ struct Plan {
   std::vector<Outgoing> sends;
   Sum sum;
   std::vector<Incoming> copies;
-  /// Our own part, copied locally.
+  /// This rank's own part, copied locally.
   const std::byte* local_from = nullptr;
   std::byte* local_to = nullptr;
   size_t local_bytes = 0;
-  std::vector<std::byte> scratch;  ///< memory for operations without any of the caller's
+  std::vector<std::byte> scratch;  ///< for operations without the caller's buffers (barrier)
 };
 
-/// Below this size an all-reduce sends everything to everybody: one hop instead of two.
+/// Up to this size an all-reduce sends all data to all ranks: one hop instead of two.
 constexpr size_t kSmallBytes = size_t{32} << 10;
 
 Plan plan_all_gather(int rank, int size, const void* mine, void* all, size_t bytes);

@@ -1,12 +1,12 @@
 // The shared-memory segment of one process: a header with its doorbell, a table of its
-// communicators, and the arena.
+// communicators, and the arena. Peers on this host map it.
 //
-// SHM-1: a process writes only its own segment; of a peer's segment only the doorbell, so a stale peer
-// can corrupt nothing. SHM-2: a communicator's slot is closed (serial = 0) before any memory that its
-// descriptors name is used for anything else.
-//     Who reads a peer's memory checks the serial after the read and before it believes what it
-//     read.
-// SHM-3: what stands in a peer's segment is validated before use.
+//   SHM-1  A process writes only to its own segment, and to the doorbell of a peer's segment. So a
+//          stale process cannot corrupt a peer's data.
+//   SHM-2  A communicator closes its slot (serial = 0) before it reuses any memory that its
+//          descriptors name. A reader checks the serial after it has read a peer's memory, and
+//          discards the data if the serial has changed.
+//   SHM-3  A process validates everything that it reads from a peer's segment before use.
 #pragma once
 
 #include <atomic>
@@ -23,10 +23,10 @@ namespace simplescale::collective {
 
 constexpr size_t kCacheLine = 64;
 
-/// One communicator of the segment's owner, for peers to find. Written by the owner; serial last
+/// One communicator of the segment's owner, which peers search for. The owner writes `serial` last
 /// (release).
 struct alignas(kCacheLine) CommunicatorSlot {
-  std::atomic<uint64_t> serial;  ///< 0: closed; else never the same twice in this segment
+  std::atomic<uint64_t> serial;  ///< 0: closed; else unique in this segment
   uint64_t generation;
   uint64_t name_hash;
   uint64_t board_offset;
@@ -38,26 +38,25 @@ constexpr size_t kSlots = 32;
 
 struct SegmentHeader {
   uint64_t magic;
-  uint64_t incarnation;  ///< random; address() carries it, so a segment of the same name but
-                         ///< another life is refused
+  uint64_t incarnation;  ///< random, part of the address: tells apart segments of the same name
   uint64_t bytes;
   int64_t pid;
-  alignas(kCacheLine)
-      std::atomic<uint32_t> doorbell;  ///< bumped by whoever made progress possible for the owner
-  std::atomic<uint32_t> sleepers;
+  /// Futex and counter: a peer increments it when the owner can make progress.
+  alignas(kCacheLine) std::atomic<uint32_t> doorbell;
+  std::atomic<uint32_t> sleepers;  ///< threads in sleep_on()
   alignas(kCacheLine) CommunicatorSlot slots[kSlots];
 };
 
-/// Bumps a doorbell and wakes who sleeps on it. Any process, any thread.
+/// Increments the doorbell and wakes all threads that sleep on it. Any process, any thread.
 void ring(SegmentHeader& header);
-/// Sleeps until the doorbell differs from `seen`, at most timeout_ms.
+/// Sleeps until the doorbell differs from `seen`, at most timeout_ms. May return early.
 void sleep_on(SegmentHeader& header, uint32_t seen, int timeout_ms);
 
-/// First-fit allocator of offsets in [begin, end); the bookkeeping is private to the process.
+/// First-fit allocator of offsets in [begin, end). Its tables are private to the process.
 class OffsetAllocator {
  public:
   OffsetAllocator(size_t begin, size_t end) { free_[begin] = end - begin; }
-  /// 0: no room.
+  /// The offset, or 0 if there is no room.
   size_t allocate(size_t bytes, size_t alignment);
   void release(size_t offset);
 
@@ -65,10 +64,10 @@ class OffsetAllocator {
   std::map<size_t, size_t> free_, used_;  // offset -> bytes
 };
 
-/// Our own segment. Allocations are for the holder of the plane's lock.
+/// The segment of this process. Call allocate() and release() while holding the plane's lock.
 class Segment {
  public:
-  /// arena_bytes are reserved and faulted in at once, on huge pages where the kernel gives them.
+  /// Allocates the pages of arena_bytes at once, as huge pages if the kernel provides them.
   static Result<std::unique_ptr<Segment>> create(const std::string& name, size_t arena_bytes);
 
   SegmentHeader& header() const { return *static_cast<SegmentHeader*>(memory_.data()); }
@@ -78,16 +77,17 @@ class Segment {
   size_t offset_of(const void* data) const {
     return static_cast<size_t>(static_cast<const std::byte*>(data) - at(0));
   }
-  /// Zeroed; Code::io when the arena is full.
+  /// Zeroed memory. Code::io if the arena is full.
   Result<std::byte*> allocate(size_t bytes);
   void release(const void* data) { allocator_.release(offset_of(data)); }
 
-  /// A slot visible to peers; its index. Code::io when all are taken.
+  /// Makes a communicator visible to peers and returns its slot's index. Code::io if all slots are
+  /// taken.
   Result<size_t> open_slot(uint64_t generation, uint64_t name_hash, uint32_t rank, uint32_t size,
                            const void* board);
-  /// Any thread; may be repeated.
+  /// Any thread; idempotent.
   void close_slot(size_t slot) { header().slots[slot].serial.store(0); }
-  /// The closed slot may be used again.
+  /// Makes a closed slot available to open_slot().
   void free_slot(size_t slot) { taken_[slot] = false; }
 
  private:
@@ -99,18 +99,18 @@ class Segment {
   uint64_t serials_ = 0;
 };
 
-/// A peer's segment, mapped; with a pidfd to notice its death.
+/// A peer's mapped segment, with a pidfd to detect the peer's death.
 class PeerSegment {
  public:
-  /// Code::not_found: it is not (or no longer) there, or another life.
+  /// Code::not_found: there is no such segment, it has another incarnation, or its process is gone.
   static Result<std::shared_ptr<PeerSegment>> open(const std::string& name, uint64_t incarnation);
   ~PeerSegment();
 
   SegmentHeader& header() const { return *static_cast<SegmentHeader*>(memory_.data()); }
   size_t bytes() const { return memory_.bytes(); }
-  /// nullptr if [offset, offset + bytes) is not wholly inside.
+  /// nullptr if [offset, offset + bytes) is not entirely inside the segment.
   const std::byte* at(uint64_t offset, uint64_t bytes) const;
-  /// One system call: does the process still live (a zombie does not)?
+  /// False once the process has ended, even as a zombie. One system call.
   bool alive() const;
 
  private:

@@ -28,21 +28,15 @@ ShmLink::ShmLink(Segment& segment, Lane* lane, PeerBoard peer, std::string peer_
   for (uint32_t i = kDescriptors; i-- > 0;) free_.push_back(i);
 }
 
-bool ShmLink::settled(const Ticket& ticket) {
+bool ShmLink::is_released(const Ticket& ticket) {
   const uint32_t consumed = peer_.lane->consumed[ticket.id].load(std::memory_order_acquire);
   return static_cast<int32_t>(consumed - static_cast<uint32_t>(ticket.use)) >= 0;
 }
 
 std::optional<Ticket> ShmLink::send(uint64_t key, uint64_t, Bytes data, bool, bool first_in_line) {
   const size_t reserve = first_in_line ? 1 : kDescriptors / 2;
-  if (free_.size() < reserve) {
-    std::erase_if(in_use_, [&](uint32_t slot) {
-      const bool done = settled({slot, uses_[slot]});
-      if (done) free_.push_back(slot);
-      return done;
-    });
-    if (free_.size() < reserve) return std::nullopt;
-  }
+  if (free_.size() < reserve) reclaim_slots();
+  if (free_.size() < reserve) return std::nullopt;
   const uint32_t slot = free_.back();
   free_.pop_back();
   in_use_.push_back(slot);
@@ -68,9 +62,9 @@ void ShmLink::collect() {
     }
     std::atomic_thread_fence(std::memory_order_acquire);
     if (!open())
-      broken_ = left();  // SHM-2
+      broken_ = left_error();  // SHM-2
     else if (!data)
-      broken_ = Status(Code::unavailable, peer_name_ + " published an impossible descriptor");
+      broken_ = Status(Code::unavailable, peer_name_ + " published an invalid descriptor");
     else
       streams_[piece.key].pieces.push_back({Bytes(data, piece.bytes), slot});
     ++collected_;
@@ -93,7 +87,7 @@ Status ShmLink::pop(uint64_t key, size_t bytes) {
   stream.read += bytes;
   SS_ASSERT(stream.read <= piece.data.size());
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (!open()) return broken_ = left();  // SHM-2
+  if (!open()) return broken_ = left_error();  // SHM-2
   if (stream.read < piece.data.size()) return {};
   lane_->consumed[piece.slot].fetch_add(1, std::memory_order_release);
   changed_ = true;
@@ -102,13 +96,13 @@ Status ShmLink::pop(uint64_t key, size_t bytes) {
   return {};
 }
 
-Status ShmLink::left() const {
+Status ShmLink::left_error() const {
   return Status(Code::unavailable, peer_name_ + " has left the communicator");
 }
 
 Status ShmLink::health(bool thorough) {
   if (!broken_.ok()) return broken_;
-  if (!open()) return left();
+  if (!open()) return left_error();
   if (thorough && !dead_) dead_ = !peer_.segment->alive();
   if (dead_) return Status(Code::unavailable, peer_name_ + " has died");
   return {};
@@ -118,12 +112,16 @@ void ShmLink::notify() {
   if (std::exchange(changed_, false)) ring(peer_.segment->header());
 }
 
-bool ShmLink::drained() {
+void ShmLink::reclaim_slots() {
   std::erase_if(in_use_, [&](uint32_t slot) {
-    const bool done = settled({slot, uses_[slot]});
+    const bool done = is_released({slot, uses_[slot]});
     if (done) free_.push_back(slot);
     return done;
   });
+}
+
+bool ShmLink::drained() {
+  reclaim_slots();
   return in_use_.empty();
 }
 

@@ -1,6 +1,7 @@
-// What stands behind a UcxWorker: what its thread owns and what its parts (ucx_worker.cpp: thread
-// and connections; ucx_messages.cpp: sending and receiving; ucx_link.cpp: the caller's side) share.
-// Included by these three only.
+// The implementation of UcxWorker. Only its three source files include this header:
+//   ucx_worker.cpp    the thread and its connections
+//   ucx_messages.cpp  sending and receiving
+//   ucx_link.cpp      the Link that callers use
 #pragma once
 
 #include <atomic>
@@ -21,12 +22,12 @@ namespace simplescale::collective {
 
 inline constexpr unsigned kUcxMessageId = 1;
 inline constexpr uint32_t kUcxMagic = 0x31637353;
-inline constexpr size_t kUcxFragment = size_t{1} << 20;  // of a large piece: one request
-inline constexpr size_t kUcxWindow = 8;                  // fragments of a queue under way
+inline constexpr size_t kUcxFragment = size_t{1} << 20;  // largest part of a piece in one message
+inline constexpr size_t kUcxWindow = 8;                  // fragments of one queue in flight
 
 enum class UcxKind : uint32_t { hello, acknowledge, bye, data };
 
-/// The header of every message.
+/// The header of every message, in native byte order.
 struct UcxHeader {
   uint32_t magic;
   UcxKind kind;
@@ -49,21 +50,26 @@ struct UcxHeader {
   }
 };
 
-/// What the thread owns. `lock` guards the channels, `channels` and `commands`; the rest is the
-/// thread's own.
+/// Why a member is broken, after a failed UCX call.
+inline std::string lost(ucs_status_t status) {
+  return std::string("is lost (") + ucs_status_string(status) + ")";
+}
+
+/// `lock` guards the channels' contents, `channels`, `commands` and `pool`. Only the worker's
+/// thread uses the rest.
 struct UcxWorker::Impl {
   struct Connection {
     std::unique_ptr<ucx::Endpoint> endpoint;
     ucs_status_t failed = UCS_OK;
   };
-  /// A send in UCX's hands; kept until it completes.
+  /// A send that UCX has not completed.
   struct Sending {
     Impl* impl;
     UcxHeader header;
     std::unique_ptr<std::byte[]> data;
     size_t bytes = 0;
-    bool large = false;  // data is of the pool
-    int queue = 0;       // of a large one
+    bool large = false;  // `data` is a buffer of the pool
+    int queue = 0;       // if large: index in UcxMember::queues
     UcxChannelPtr channel;
   };
   struct Receiving {
@@ -77,7 +83,7 @@ struct UcxWorker::Impl {
   std::unique_ptr<ucx::Context> context;
   std::unique_ptr<ucx::Worker> worker;
   std::map<UcxAddress, Connection> connections;
-  std::chrono::steady_clock::time_point next_greeting;
+  std::chrono::steady_clock::time_point next_hello;
   std::atomic<int> spin_us{0};
   std::atomic<bool> stop{false};
   std::thread thread;
@@ -85,7 +91,7 @@ struct UcxWorker::Impl {
   std::mutex lock;
   std::map<std::pair<uint64_t, uint64_t>, UcxChannelPtr> channels;
   std::vector<std::function<void()>> commands;
-  std::vector<std::unique_ptr<std::byte[]>> pool;  // of kUcxFragment bytes each
+  std::vector<std::unique_ptr<std::byte[]>> pool;  // idle buffers of kUcxFragment bytes each
 
   // --- Any thread ---
 
@@ -102,19 +108,18 @@ struct UcxWorker::Impl {
   Status start();
   void run();
   bool run_commands();
-  void greet();
+  void send_hellos();
   bool close_failed();
-  void break_members(const UcxAddress& address, const std::string& why);
+  void fail_members(const UcxAddress& address, const std::string& why);
   ucp_ep_h connect(const UcxAddress& address);
-  void say(UcxKind kind, const UcxChannelPtr& channel, uint32_t to);
+  void send_control(UcxKind kind, const UcxChannelPtr& channel, uint32_t to);
   void send(std::unique_ptr<Sending> sending);
-  void pump(const UcxChannelPtr& channel, uint32_t to);
-  void sent(std::unique_ptr<Sending> sending, ucs_status_t status);
-  void receive(const UcxChannelPtr& channel, uint32_t from, uint64_t key,
-               UcxStream::Announced piece);
-  void received(std::unique_ptr<Receiving> receiving, ucs_status_t status);
+  void send_waiting(const UcxChannelPtr& channel, uint32_t to);
+  void on_sent(std::unique_ptr<Sending> sending, ucs_status_t status);
+  void fetch(const UcxChannelPtr& channel, uint32_t from, uint64_t key, UcxStream::Announced piece);
+  void on_received(std::unique_ptr<Receiving> receiving, ucs_status_t status);
   ucs_status_t on_message(const UcxHeader& header, void* data, size_t bytes, bool announced);
-  void end(const UcxChannelPtr& channel, bool in_peace);
+  void end_channel(const UcxChannelPtr& channel, bool graceful);
   void close_all();
 
   // --- Under the lock ---

@@ -1,4 +1,4 @@
-// A link over the UCX worker: the side of whoever reads and writes a channel's streams. Takes the
+// A link over the UCX worker: reads and writes the streams of a channel for the caller. Takes the
 // worker's lock, posts commands to its thread and never calls UCX.
 #include <algorithm>
 #include <cstring>
@@ -39,18 +39,18 @@ class UcxLink final : public Link {
       auto& waiting = queue.waiting;
       const size_t fragments = (data.size() + kUcxFragment - 1) / kUcxFragment;
       if (!first_in_line && waiting.size() + queue.under_way + fragments > kUcxWindow)
-        return std::nullopt;  // U2: nothing waits here that could become the oldest later
+        return std::nullopt;  // so this queue never blocks the operation that becomes the oldest
       ticket.id = ++channel_->tickets;
       for (size_t at = 0; at < data.size(); at += kUcxFragment)
         waiting.push_back({key, offset + at,
                            data.subspan(at, std::min(kUcxFragment, data.size() - at)), ticket.id});
       member().uncopied[ticket.id] = fragments;
     }
-    impl_.post([impl = &impl_, channel = channel_, to] { impl->pump(channel, to); });
+    impl_.post([impl = &impl_, channel = channel_, to] { impl->send_waiting(channel, to); });
     return ticket;
   }
 
-  bool settled(const Ticket& ticket) override {
+  bool is_released(const Ticket& ticket) override {
     std::lock_guard guard(impl_.lock);
     return !member().uncopied.contains(ticket.id);
   }
@@ -70,7 +70,7 @@ class UcxLink final : public Link {
     for (const auto& piece : std::exchange(stream.announced, {}))
       impl_.commands.push_back([impl = &impl_, channel = channel_,
                                 from = static_cast<uint32_t>(peer_), key,
-                                piece] { impl->receive(channel, from, key, piece); });
+                                piece] { impl->fetch(channel, from, key, piece); });
     impl_.worker->signal();
   }
 

@@ -1,5 +1,5 @@
-// The worker's messages: what goes into UCX and what comes out of it. Everything here runs on the
-// worker's thread.
+// The UCX worker's messages: sending and receiving. Runs on the worker's thread, except take_buffer
+// and give_buffer, which are called under the lock.
 #include <cstring>
 #include <string>
 
@@ -8,7 +8,7 @@
 namespace simplescale::collective {
 
 namespace {
-constexpr size_t kPool = 64;  // idle buffers kept
+constexpr size_t kIdleBuffersMax = 64;
 }  // namespace
 
 std::unique_ptr<std::byte[]> UcxWorker::Impl::take_buffer() {
@@ -19,7 +19,7 @@ std::unique_ptr<std::byte[]> UcxWorker::Impl::take_buffer() {
 }
 
 void UcxWorker::Impl::give_buffer(std::unique_ptr<std::byte[]> buffer) {
-  if (pool.size() < kPool) pool.push_back(std::move(buffer));
+  if (pool.size() < kIdleBuffersMax) pool.push_back(std::move(buffer));
 }
 
 // --- Sending ---
@@ -27,17 +27,17 @@ void UcxWorker::Impl::give_buffer(std::unique_ptr<std::byte[]> buffer) {
 void UcxWorker::Impl::send(std::unique_ptr<Sending> sending) {
   sending->impl = this;
   const ucp_ep_h endpoint = connect(sending->channel->members[sending->header.to].address);
-  if (!endpoint) return sent(std::move(sending), UCS_ERR_NOT_CONNECTED);
+  if (!endpoint) return on_sent(std::move(sending), UCS_ERR_NOT_CONNECTED);
   ucp_request_param_t param{};
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  // Large pieces wait at the sender until the receiver wants them: that is the flow control.
+  // Flow control: a large piece stays at the sender (rendezvous) until the receiver reads it.
   param.flags = sending->large ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
   param.user_data = sending.get();
   param.cb.send = [](void* request, ucs_status_t status, void* user_data) {
     std::unique_ptr<Sending> done(static_cast<Sending*>(user_data));
     Impl* impl = done->impl;
-    impl->sent(std::move(done), status);
+    impl->on_sent(std::move(done), status);
     ucp_request_free(request);
   };
   const ucs_status_ptr_t request =
@@ -46,29 +46,28 @@ void UcxWorker::Impl::send(std::unique_ptr<Sending> sending) {
   if (UCS_PTR_IS_PTR(request))
     (void)sending.release();  // the callback takes it back
   else
-    sent(std::move(sending), UCS_PTR_STATUS(request));
+    on_sent(std::move(sending), UCS_PTR_STATUS(request));
 }
 
-void UcxWorker::Impl::sent(std::unique_ptr<Sending> sending, ucs_status_t status) {
-  if (sending->header.kind != UcxKind::data) return;  // greetings are repeated
+void UcxWorker::Impl::on_sent(std::unique_ptr<Sending> sending, ucs_status_t status) {
+  if (sending->header.kind != UcxKind::data) return;  // hellos are repeated anyway
   {
     std::lock_guard guard(lock);
     auto& member = sending->channel->members[sending->header.to];
-    if (status != UCS_OK && member.broken.ok())
-      member.broken =
-          Status(Code::unavailable, std::string("is lost (") + ucs_status_string(status) + ")");
+    if (status != UCS_OK) member.fail(lost(status));
     if (sending->large) {
       --member.queues[sending->queue].under_way;
       give_buffer(std::move(sending->data));
-      commands.push_back(
-          [this, channel = sending->channel, to = sending->header.to] { pump(channel, to); });
+      commands.push_back([this, channel = sending->channel, to = sending->header.to] {
+        send_waiting(channel, to);
+      });
     }
   }
   ring();
 }
 
-// Hands over as much of what is waiting for the member as may be under way.
-void UcxWorker::Impl::pump(const UcxChannelPtr& channel, uint32_t to) {
+// Sends the member's waiting fragments, up to kUcxWindow in flight per queue.
+void UcxWorker::Impl::send_waiting(const UcxChannelPtr& channel, uint32_t to) {
   UcxMember& member = channel->members[to];
   for (const int queue : {1, 0}) {
     for (;;) {
@@ -108,7 +107,7 @@ ucs_status_t UcxWorker::Impl::on_message(const UcxHeader& header, void* data, si
                                          bool announced) {
   std::unique_lock guard(lock);
   const auto found = channels.find({header.generation, header.name_hash});
-  if (found == channels.end()) return UCS_OK;  // U3
+  if (found == channels.end()) return UCS_OK;  // of another generation: dropped
   const UcxChannelPtr channel = found->second;
   if (header.from >= channel->members.size() || static_cast<int>(header.to) != channel->rank)
     return UCS_OK;
@@ -118,8 +117,8 @@ ucs_status_t UcxWorker::Impl::on_message(const UcxHeader& header, void* data, si
     case UcxKind::hello: {
       const bool answer_only = member.acknowledged;
       commands.push_back([this, channel, from = header.from, answer_only] {
-        say(UcxKind::acknowledge, channel, from);
-        if (!answer_only) say(UcxKind::hello, channel, from);
+        send_control(UcxKind::acknowledge, channel, from);
+        if (!answer_only) send_control(UcxKind::hello, channel, from);
       });
       return UCS_OK;
     }
@@ -127,20 +126,19 @@ ucs_status_t UcxWorker::Impl::on_message(const UcxHeader& header, void* data, si
       member.acknowledged = true;
       break;
     case UcxKind::bye:
-      if (member.broken.ok())
-        member.broken = Status(Code::unavailable, "has left the communicator");
+      member.fail("has left the communicator");
       break;
     case UcxKind::data: {
       UcxStream& stream = member.streams[header.key];
       if (announced) {
         if (bytes > kUcxFragment) {
-          member.broken = Status(Code::unavailable, "announced an impossible piece");
+          member.broken = Status(Code::unavailable, "announced a piece that is too large");
           break;
         }
         const UcxStream::Announced piece{header.offset, bytes, data};
         if (stream.expected)
           commands.push_back(
-              [this, channel, header, piece] { receive(channel, header.from, header.key, piece); });
+              [this, channel, header, piece] { fetch(channel, header.from, header.key, piece); });
         else
           stream.announced.push_back(piece);
         return UCS_INPROGRESS;
@@ -161,8 +159,8 @@ ucs_status_t UcxWorker::Impl::on_message(const UcxHeader& header, void* data, si
   return UCS_OK;
 }
 
-void UcxWorker::Impl::receive(const UcxChannelPtr& channel, uint32_t from, uint64_t key,
-                              UcxStream::Announced piece) {
+void UcxWorker::Impl::fetch(const UcxChannelPtr& channel, uint32_t from, uint64_t key,
+                            UcxStream::Announced piece) {
   auto receiving = std::make_unique<Receiving>();
   {
     std::lock_guard guard(lock);
@@ -187,7 +185,7 @@ void UcxWorker::Impl::receive(const UcxChannelPtr& channel, uint32_t from, uint6
   param.cb.recv_am = [](void* request, ucs_status_t status, size_t, void* user_data) {
     std::unique_ptr<Receiving> done(static_cast<Receiving*>(user_data));
     Impl* impl = done->impl;
-    impl->received(std::move(done), status);
+    impl->on_received(std::move(done), status);
     ucp_request_free(request);
   };
   const ucs_status_ptr_t request = ucp_am_recv_data_nbx(
@@ -195,18 +193,17 @@ void UcxWorker::Impl::receive(const UcxChannelPtr& channel, uint32_t from, uint6
   if (UCS_PTR_IS_PTR(request))
     (void)receiving.release();
   else
-    received(std::move(receiving), UCS_PTR_STATUS(request));
+    on_received(std::move(receiving), UCS_PTR_STATUS(request));
 }
 
-void UcxWorker::Impl::received(std::unique_ptr<Receiving> receiving, ucs_status_t status) {
+void UcxWorker::Impl::on_received(std::unique_ptr<Receiving> receiving, ucs_status_t status) {
   {
     std::lock_guard guard(lock);
     auto& member = receiving->channel->members[receiving->from];
     if (status == UCS_OK)
       receiving->piece->complete = true;
-    else if (member.broken.ok())
-      member.broken =
-          Status(Code::unavailable, std::string("is lost (") + ucs_status_string(status) + ")");
+    else
+      member.fail(lost(status));
   }
   ring();
 }

@@ -1,4 +1,5 @@
-// The worker's thread: connections, greetings, its loop; and what other threads ask of it.
+// The UCX worker's thread: connections, hellos and the loop. And the functions that other threads
+// call.
 #include "transport/collective/ucx_worker.hpp"
 
 #include <poll.h>
@@ -18,8 +19,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kGreetEvery{50};
-constexpr milliseconds kPatience{2000};  // for UCX to give up what was closed or flushed
+constexpr milliseconds kHelloInterval{50};
+constexpr milliseconds kFlushTimeout{2000};
 
 }  // namespace
 
@@ -42,28 +43,27 @@ ucp_ep_h UcxWorker::Impl::connect(const UcxAddress& address) {
   return connection.endpoint->handle();
 }
 
-void UcxWorker::Impl::break_members(const UcxAddress& address, const std::string& why) {
+void UcxWorker::Impl::fail_members(const UcxAddress& address, const std::string& why) {
   std::lock_guard guard(lock);
   for (auto& [id, channel] : channels)
     for (auto& member : channel->members)
-      if (member.acknowledged && member.broken.ok() && member.address == address)
-        member.broken = Status(Code::unavailable, why);
+      if (member.acknowledged && member.address == address) member.fail(why);
 }
 
-// Closing runs the worker, whose callbacks may mark further connections as failed; hence one at a
-// time.
+// Closes failed connections one at a time: closing progresses UCX, whose callbacks may mark further
+// connections as failed.
 bool UcxWorker::Impl::close_failed() {
   bool any = false;
   for (;;) {
     const auto found = std::find_if(connections.begin(), connections.end(),
                                     [](const auto& c) { return c.second.failed != UCS_OK; });
     if (found == connections.end()) break;
-    const std::string why = ucs_status_string(found->second.failed);
+    const std::string why = lost(found->second.failed);
     const UcxAddress address = found->first;
-    log::debug("data plane: a connection is lost: {}", why);
+    log::debug("data plane: a connection {}", why);
     found->second.endpoint.reset();
     connections.erase(found);
-    break_members(address, "is lost (" + why + ")");
+    fail_members(address, why);
     any = true;
   }
   if (any) ring();
@@ -72,9 +72,9 @@ bool UcxWorker::Impl::close_failed() {
 
 // --- Joining ---
 
-void UcxWorker::Impl::greet() {
-  if (Clock::now() < next_greeting) return;
-  next_greeting = Clock::now() + kGreetEvery;
+void UcxWorker::Impl::send_hellos() {
+  if (Clock::now() < next_hello) return;
+  next_hello = Clock::now() + kHelloInterval;
   std::vector<std::pair<UcxChannelPtr, uint32_t>> waiting;
   {
     std::lock_guard guard(lock);
@@ -83,11 +83,11 @@ void UcxWorker::Impl::greet() {
         if (const auto& m = channel->members[i]; !m.address.empty() && !m.acknowledged)
           waiting.emplace_back(channel, i);
   }
-  if (waiting.empty()) next_greeting = Clock::time_point::max();
-  for (const auto& [channel, to] : waiting) say(UcxKind::hello, channel, to);
+  if (waiting.empty()) next_hello = Clock::time_point::max();
+  for (const auto& [channel, to] : waiting) send_control(UcxKind::hello, channel, to);
 }
 
-void UcxWorker::Impl::say(UcxKind kind, const UcxChannelPtr& channel, uint32_t to) {
+void UcxWorker::Impl::send_control(UcxKind kind, const UcxChannelPtr& channel, uint32_t to) {
   auto sending = std::make_unique<Sending>();
   sending->header = UcxHeader::of(*channel, kind, to);
   sending->channel = channel;
@@ -107,8 +107,8 @@ bool UcxWorker::Impl::run_commands() {
 }
 
 Status UcxWorker::Impl::start() {
-  // Members on this host share memory without UCX; its own shared memory would only hide their
-  // death.
+  // Members on this host share memory without UCX, and over UCX's shared memory a peer's death
+  // would go unnoticed.
   SS_ASSIGN(context, ucx::Context::create(UCP_FEATURE_AM | UCP_FEATURE_WAKEUP, "^sm"));
   SS_ASSIGN(worker, ucx::Worker::create(*context));
   const auto callback = [](void* self, const void* head, size_t head_bytes, void* data,
@@ -131,7 +131,7 @@ void UcxWorker::Impl::run() {
     for (int i = 0; i < 32 && worker->progress(); ++i) busy = true;
     busy |= run_commands();
     busy |= close_failed();
-    greet();
+    send_hellos();
     if (busy) {
       last_busy = Clock::now();
       continue;
@@ -141,38 +141,38 @@ void UcxWorker::Impl::run() {
     const auto armed = worker->arm();
     if (armed.ok() && !*armed) continue;
     int timeout_ms = -1;
-    if (next_greeting != Clock::time_point::max())
-      timeout_ms = static_cast<int>(std::max<int64_t>(
-          1, std::chrono::ceil<milliseconds>(next_greeting - Clock::now()).count()));
+    if (next_hello != Clock::time_point::max())
+      timeout_ms = static_cast<int>(
+          std::max<int64_t>(1, std::chrono::ceil<milliseconds>(next_hello - Clock::now()).count()));
     pollfd event{worker->event_fd(), POLLIN, 0};
     ::poll(&event, 1, timeout_ms);
   }
   close_all();
 }
 
-void UcxWorker::Impl::end(const UcxChannelPtr& channel, bool in_peace) {
+void UcxWorker::Impl::end_channel(const UcxChannelPtr& channel, bool graceful) {
   {
     std::lock_guard guard(lock);
     const auto found = channels.find({channel->generation, channel->name_hash});
     if (found != channels.end() && found->second == channel) channels.erase(found);
     for (auto& member : channel->members) {
-      for (auto& queue : member.queues) queue.waiting.clear();  // U1
+      for (auto& queue : member.queues) queue.waiting.clear();  // they name the caller's memory
       for (auto& [key, stream] : member.streams)
         for (const auto& piece : std::exchange(stream.announced, {}))
           ucp_am_data_release(worker->handle(), piece.descriptor);
     }
   }
-  if (in_peace) return;
+  if (graceful) return;
   for (uint32_t i = 0; i < channel->members.size(); ++i)
     if (channel->members[i].acknowledged && channel->members[i].broken.ok())
-      say(UcxKind::bye, channel, i);
+      send_control(UcxKind::bye, channel, i);
 }
 
 void UcxWorker::Impl::close_all() {
   ucp_request_param_t param{};
   const ucs_status_ptr_t flush = ucp_worker_flush_nbx(worker->handle(), &param);
   if (UCS_PTR_IS_PTR(flush)) {
-    const auto limit = Clock::now() + kPatience;
+    const auto limit = Clock::now() + kFlushTimeout;
     while (ucp_request_check_status(flush) == UCS_INPROGRESS && Clock::now() < limit)
       if (!worker->progress()) std::this_thread::yield();
     ucp_request_free(flush);
@@ -188,7 +188,7 @@ void UcxWorker::Impl::close_all() {
 Result<std::unique_ptr<UcxWorker>> UcxWorker::create(std::function<void()> ring) {
   auto impl = std::make_unique<Impl>();
   impl->ring = std::move(ring);
-  impl->next_greeting = Clock::time_point::max();
+  impl->next_hello = Clock::time_point::max();
   std::promise<Status> started;
   impl->thread = std::thread([&started, impl = impl.get()] {
     const Status status = impl->start();
@@ -205,7 +205,7 @@ UcxWorker::UcxWorker(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 UcxWorker::~UcxWorker() {
   impl_->post([impl = impl_.get()] { impl->stop = true; });
-  impl_->thread.join();  // only then the UCX worker goes: post() may still be about to signal it
+  impl_->thread.join();  // before the UCX worker is destroyed: post() may still signal it
 }
 
 const UcxAddress& UcxWorker::address() const {
@@ -221,19 +221,19 @@ void UcxWorker::attach(const UcxChannelPtr& channel) {
     std::lock_guard guard(impl_->lock);
     impl_->channels[{channel->generation, channel->name_hash}] = channel;
   }
-  impl_->post([impl = impl_.get()] { impl->next_greeting = Clock::now(); });
+  impl_->post([impl = impl_.get()] { impl->next_hello = Clock::now(); });
 }
 
-void UcxWorker::detach(const UcxChannelPtr& channel, bool in_peace) {
+void UcxWorker::detach(const UcxChannelPtr& channel, bool graceful) {
   std::promise<void> done;
   impl_->post([&, impl = impl_.get()] {
-    impl->end(channel, in_peace);
+    impl->end_channel(channel, graceful);
     done.set_value();
   });
   done.get_future().wait();
 }
 
-std::vector<int> UcxWorker::missing(const UcxChannelPtr& channel) {
+std::vector<int> UcxWorker::unjoined_ranks(const UcxChannelPtr& channel) {
   std::lock_guard guard(impl_->lock);
   std::vector<int> ranks;
   for (size_t i = 0; i < channel->members.size(); ++i)

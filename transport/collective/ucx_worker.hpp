@@ -1,21 +1,20 @@
 // The UCX worker of a data plane: one context, one worker, one thread that sleeps on the worker's
-// event descriptor. It carries active messages between processes on different hosts and knows
-// channels, one for every communicator.
+// event descriptor. It exchanges active messages with processes on other hosts. Each communicator
+// has a channel.
 //
-// Only the worker's thread calls UCX. Others take the lock, post a command and signal the worker;
-// whoever waits for data sleeps on the plane's doorbell, which the thread rings.
+// Only the worker's thread calls UCX. Other threads take the lock, post a command and signal the
+// worker. A thread that waits for data sleeps on the plane's doorbell, which the worker's thread
+// rings.
 //
-// U1: UCX sees no memory of the caller: the thread copies what is sent into buffers of ours, and
-// data
-//     is received into such. So an abort need not wait for UCX and closes no connection; what is
-//     under way in a dead channel dies out.
-// U2: what a channel has under way to a member is bounded, apart for operations that were and were
-//     not the oldest when they sent: a later one never keeps an earlier one from going on (COLLECTIVE-2 in
-//     operation.hpp).
-// U3: messages of a channel that is not registered (another generation) are dropped.
-// U4: a member has joined when it has acknowledged our greeting: it is registered and our
-// connection
-//     to it works.
+// * UCX never sees the caller's memory. The thread copies data to send into its own buffers and
+//   receives into its own buffers. So an abort neither waits for UCX nor closes a connection;
+//   messages of a dead channel that are in flight are dropped on arrival.
+// * Every channel has two queues for each member, one for the oldest operation and one for the
+//   others. Each has its own limit of fragments in flight, so a later operation never blocks an
+//   earlier one (COLLECTIVE-2 in operation.hpp).
+// * A message whose channel is not registered, for example of an older generation, is dropped.
+// * A member has joined once it has acknowledged this process's hello: the member has registered
+//   the channel, and the connection to it works.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +33,7 @@ namespace simplescale::collective {
 
 using UcxAddress = std::vector<uint8_t>;
 
-/// A piece of a stream that has arrived, or is on its way into `data`.
+/// A piece of a stream that has arrived, or that UCX is receiving into `data`.
 struct UcxPiece {
   std::unique_ptr<std::byte[]> data;
   size_t bytes = 0;
@@ -43,7 +42,7 @@ struct UcxPiece {
 };
 
 struct UcxStream {
-  /// A large piece that stays with the sender until the reader expects the stream.
+  /// A large piece that stays at the sender until this process expects the stream.
   struct Announced {
     uint64_t offset;
     size_t bytes;
@@ -55,7 +54,7 @@ struct UcxStream {
   std::vector<Announced> announced;
 };
 
-/// A piece of the caller's memory to be sent as one message.
+/// A part of the caller's memory that is sent as one message.
 struct UcxFragment {
   uint64_t key;
   uint64_t offset;
@@ -65,19 +64,24 @@ struct UcxFragment {
 
 /// One remote member of a channel.
 struct UcxMember {
-  UcxAddress address;  ///< empty: not reached by UCX
+  UcxAddress address;  ///< empty: on this host, or this rank
   bool acknowledged = false;
   Status broken;
   std::unordered_map<uint64_t, UcxStream> streams;  ///< by key
-  /// Pieces to be sent, and how many are in UCX's hands: of operations in line, and of the oldest.
+  /// Fragments to send, and the number in flight. [0]: of later operations; [1]: of the oldest.
   struct Queue {
     std::deque<UcxFragment> waiting;
     size_t under_way = 0;
   } queues[2];
-  std::unordered_map<uint64_t, size_t> uncopied;  ///< ticket -> its pieces that are waiting
+  std::unordered_map<uint64_t, size_t> uncopied;  ///< ticket -> fragments still to be copied
+
+  /// Marks the member as broken; the first reason stays.
+  void fail(const std::string& why) {
+    if (broken.ok()) broken = Status(Code::unavailable, why);
+  }
 };
 
-/// One communicator's members. Everything but the constants is guarded by the worker's lock.
+/// One communicator's members. The worker's lock guards `members` and `tickets`.
 struct UcxChannel {
   uint64_t generation = 0;
   uint64_t name_hash = 0;
@@ -89,22 +93,22 @@ using UcxChannelPtr = std::shared_ptr<UcxChannel>;
 
 class UcxWorker {
  public:
-  /// ring: called on the worker's thread when something arrived, completed or failed.
+  /// ring: called on the worker's thread when data arrived, or a send completed or failed.
   static Result<std::unique_ptr<UcxWorker>> create(std::function<void()> ring);
   ~UcxWorker();
 
   const UcxAddress& address() const;
-  /// How long the thread looks for more before it sleeps.
+  /// How long the thread polls before it sleeps.
   void set_spin_us(int spin_us);
 
-  /// Registers the channel and greets its remote members until each has acknowledged. Returns at
-  /// once.
+  /// Registers the channel and sends hellos to its remote members until each has acknowledged.
+  /// Returns at once.
   void attach(const UcxChannelPtr& channel);
-  /// Ends it; afterwards no memory of the caller is used. Tells the members, unless we part in
-  /// peace.
-  void detach(const UcxChannelPtr& channel, bool in_peace);
-  /// Remote ranks that have not joined yet (U4).
-  std::vector<int> missing(const UcxChannelPtr& channel);
+  /// Ends the channel; returns once the caller's memory is no longer used. Sends a bye to the
+  /// members unless `graceful`.
+  void detach(const UcxChannelPtr& channel, bool graceful);
+  /// Remote ranks that have not joined yet.
+  std::vector<int> unjoined_ranks(const UcxChannelPtr& channel);
 
   std::unique_ptr<Link> link(const UcxChannelPtr& channel, int peer, std::string peer_name);
 

@@ -12,8 +12,8 @@ namespace simplescale::nccl {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kLookEvery{1};   // after NCCL's own errors, while waiting
-constexpr milliseconds kClosing{5000};  // for an orderly end
+constexpr milliseconds kErrorCheckInterval{1};  // between checks for NCCL's errors while waiting
+constexpr milliseconds kCloseTimeout{5000};     // for close() and the destructor
 
 ncclDataType_t type_of(DType dtype) {
   return dtype == DType::f32 ? ncclFloat32 : ncclBfloat16;
@@ -23,10 +23,10 @@ constexpr size_t padded(size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-/// What the ranks tell each other before there is an NCCL communicator. Of one build and machine
-/// type.
+/// What every rank sends to all others before the NCCL communicator exists. In native byte order:
+/// all ranks run the same build.
 struct Greeting {
-  ncclUniqueId id;  // rank 0's is used
+  ncclUniqueId id;  // only rank 0's is used
   int32_t id_result, version;
   char device[16];  // its UUID
 };
@@ -39,7 +39,7 @@ Status nccl_status(ncclResult_t result, const char* what, ncclComm_t comm) {
   return Status(Code::unavailable, text);
 }
 
-/// The group's first error, or that of its end, which is always reached.
+/// Runs `body` in an NCCL group and always ends the group. Returns the first error.
 template <class Body>
 ncclResult_t in_group(Body body) {
   if (const ncclResult_t begun = ncclGroupStart(); begun != ncclSuccess) return begun;
@@ -48,7 +48,7 @@ ncclResult_t in_group(Body body) {
   return inside == ncclSuccess || inside == ncclInProgress ? ended : inside;
 }
 
-bool bad(ncclResult_t result) {
+bool is_error(ncclResult_t result) {
   return result != ncclSuccess && result != ncclInProgress;
 }
 
@@ -74,16 +74,15 @@ class NcclCommunicator::Handle final : public Work {
   NcclCommunicator* communicator_;
   const char* name_;
   uint64_t number_;
-  std::optional<Event> event_;  // none: ended with status_
+  std::optional<Event> event_;  // none: status_ is final
   Status status_;
 };
 
 NcclCommunicator::NcclCommunicator(Spec spec, std::unique_ptr<Collective> host,
                                    std::unique_ptr<Stream> stream,
                                    std::function<void(NcclCommunicator*)> forget)
-    : spec_(std::move(spec)),
-      host_(std::move(host)),
-      stream_(std::move(stream)),
+    : DeviceCollective(std::move(host), std::move(stream)),
+      spec_(std::move(spec)),
       forget_(std::move(forget)) {}
 
 NcclCommunicator::~NcclCommunicator() {
@@ -95,17 +94,17 @@ NcclCommunicator::~NcclCommunicator() {
     aborter = std::move(aborter_);
   }
   if (aborter.joinable()) aborter.join();
-  if (!stream_->finish(Clock::now() + kClosing).ok()) return;  // N2
-  // After an abort the backend's last kernels may still read what we gave out; they end by
-  // themselves.
+  if (!stream_->finish(Clock::now() + kCloseTimeout).ok()) return;  // leaks the device memory
+  // After an abort the backend's last kernels may still read the buffers of allocate(). Wait for
+  // them.
   (void)cudaDeviceSynchronize();
   for (void* block : blocks_) (void)cudaFree(block);
 }
 
-/// Peers may still be fetching what we have sent: finalize waits for that.
+/// Ends the communicator; ncclCommFinalize waits until peers have received what this rank sent.
 void NcclCommunicator::close() {
   if (is_dead_) return;
-  const auto limit = Clock::now() + kClosing;
+  const auto limit = Clock::now() + kCloseTimeout;
   Status closed = stream_->finish(limit);
   if (closed.ok()) closed = call("finalize", limit, ncclCommFinalize);
   if (!closed.ok()) {
@@ -117,7 +116,7 @@ void NcclCommunicator::close() {
   comm_ = nullptr;
 }
 
-// --- Beginning ---
+// --- Connecting ---
 
 Status NcclCommunicator::connect() {
   const auto limit = this->limit();
@@ -134,7 +133,7 @@ Status NcclCommunicator::connect() {
 
   if (all[0].id_result != ncclSuccess)
     return Status(Code::unavailable,
-                  spec_.name + ": NCCL makes no identifier on rank 0: " +
+                  spec_.name + ": NCCL cannot make an identifier on rank 0: " +
                       ncclGetErrorString(static_cast<ncclResult_t>(all[0].id_result)));
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].version != all[0].version)
@@ -145,7 +144,7 @@ Status NcclCommunicator::connect() {
       if (std::memcmp(all[r].device, all[other].device, sizeof(mine.device)) == 0)
         return Status(Code::bad_config, spec_.name + ": ranks " + std::to_string(other) + " and " +
                                             std::to_string(r) +
-                                            " share one GPU, NCCL needs one for each");
+                                            " share one GPU, but NCCL needs one per rank");
   }
 
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -154,24 +153,24 @@ Status NcclCommunicator::connect() {
     std::lock_guard guard(comm_lock_);
     if (is_dead_) return dead();
     const ncclResult_t begun = ncclCommInitRankConfig(&comm_, size(), all[0].id, rank(), &config);
-    if (bad(begun)) return nccl_status(begun, "init", nullptr).in(spec_.name);
+    if (is_error(begun)) return nccl_status(begun, "init", nullptr).in(spec_.name);
   }
-  SS_RETURN_IF_ERROR(settle("init", limit));
-  return use_once(limit);
+  SS_RETURN_IF_ERROR(wait_until_ready("init", limit));
+  return connect_all_pairs(limit);
 }
 
-Status NcclCommunicator::use_once(Clock::time_point limit) {
+Status NcclCommunicator::connect_all_pairs(Clock::time_point limit) {
   constexpr size_t kBytes = 256;
   const auto ranks = static_cast<size_t>(size());
   SS_ASSIGN(std::byte * data, scratch(2 * ranks * kBytes));
   SS_RETURN_IF_ERROR(call("first use", [&](ncclComm_t comm) {
     return in_group([&] {
       ncclResult_t result = ncclSuccess;
-      for (int r = 0; r < size() && !bad(result); ++r) {
+      for (int r = 0; r < size() && !is_error(result); ++r) {
         const size_t at = static_cast<size_t>(r) * kBytes;
         if (r == rank()) continue;
         result = ncclSend(data + at, kBytes, ncclInt8, r, comm, stream_->handle());
-        if (!bad(result))
+        if (!is_error(result))
           result =
               ncclRecv(data + ranks * kBytes + at, kBytes, ncclInt8, r, comm, stream_->handle());
       }
@@ -184,9 +183,9 @@ Status NcclCommunicator::use_once(Clock::time_point limit) {
   }));
   SS_ASSIGN(const Event event, Event::record(stream_->handle()));
   const Status used = poll(limit, [&]() -> Result<bool> {
-    SS_ASSIGN(const bool settled, healthy_and_settled("first use"));
+    SS_ASSIGN(const bool ready, check_ready("first use"));
     SS_ASSIGN(const bool done, event.done());
-    return settled && done;
+    return ready && done;
   });
   if (used.code() == Code::deadline)
     return fail(Status(Code::deadline, spec_.name + ": NCCL did not connect within " +
@@ -194,8 +193,8 @@ Status NcclCommunicator::use_once(Clock::time_point limit) {
   return used.ok() ? used : fail(used);
 }
 
-/// Not ncclMemAlloc: it rounds up to what multicast recommends, and pays off only
-/// for buffers that are registered.
+/// Does not use ncclMemAlloc: it rounds up to the granularity of multicast, and is faster only for
+/// registered buffers.
 Result<void*> NcclCommunicator::allocate(size_t bytes) {
   Result<void*> data = stream_->allocate(bytes, limit());
   if (!data.ok()) return data.status().in(spec_.name);
@@ -203,7 +202,8 @@ Result<void*> NcclCommunicator::allocate(size_t bytes) {
   return data;
 }
 
-/// Grows; what was there before may still be in use by operations on the stream, and stays.
+/// Device memory for one operation. If it has to grow, the old block stays allocated: operations on
+/// the stream may still use it.
 Result<std::byte*> NcclCommunicator::scratch(size_t bytes) {
   if (bytes > scratch_bytes_) {
     SS_ASSIGN(void* data, allocate(bytes));
@@ -271,8 +271,8 @@ WorkPtr NcclCommunicator::start(const collective::Plan& plan) {
   return start(plan.name, [&] { return run(plan); });
 }
 
-/// The summands to their adder, the sum, the result to everybody: three things in turn on the
-/// stream.
+/// Queues three steps on the stream: send the summands to the rank that adds them, add, send the
+/// result to all ranks.
 Status NcclCommunicator::run(const collective::Plan& plan) {
   const size_t bytes = padded(plan.sum.count * bytes_of(plan.sum.dtype));
   const auto others = static_cast<size_t>(
@@ -283,8 +283,9 @@ Status NcclCommunicator::run(const collective::Plan& plan) {
   return exchange(plan, true, nullptr);
 }
 
-/// NCCL pairs the n-th send to a rank with that rank's n-th receive from here. Both are in the
-/// order of phases: a rank's summands are in leaf order, and so are its nodes.
+/// Queues the sends and receives before the sum, or those of its result. NCCL pairs the n-th send
+/// to a rank with that rank's n-th receive from here. Both are in the order of phases, because a
+/// rank's summands and its nodes are in leaf order.
 Status NcclCommunicator::exchange(const collective::Plan& plan, bool after_sum,
                                   std::byte* received) {
   struct Message {
@@ -318,7 +319,7 @@ Status NcclCommunicator::exchange(const collective::Plan& plan, bool after_sum,
       for (const Message& m : messages) {
         result = m.send ? ncclSend(m.from, m.bytes, ncclInt8, m.peer, comm, stream_->handle())
                         : ncclRecv(m.to, m.bytes, ncclInt8, m.peer, comm, stream_->handle());
-        if (bad(result)) break;
+        if (is_error(result)) break;
       }
       return result;
     });
@@ -358,14 +359,14 @@ Status NcclCommunicator::sum(const collective::Plan& plan, std::byte* received) 
 }
 
 Status NcclCommunicator::wait(const char* name, uint64_t number, const Event& event) {
-  auto look = Clock::now() + kLookEvery;
+  auto next_check = Clock::now() + kErrorCheckInterval;
   const Status status = poll(limit(), [&]() -> Result<bool> {
     if (is_dead_) return dead();
     SS_ASSIGN(const bool done, event.done());
-    if (done || Clock::now() < look) return done;
-    look = Clock::now() + kLookEvery;
-    SS_ASSIGN(const bool settled, healthy_and_settled(name));
-    (void)settled;
+    if (done || Clock::now() < next_check) return done;
+    next_check = Clock::now() + kErrorCheckInterval;
+    SS_ASSIGN(const bool ready, check_ready(name));
+    (void)ready;
     return false;
   });
   if (status.ok()) return status;
@@ -373,7 +374,7 @@ Status NcclCommunicator::wait(const char* name, uint64_t number, const Event& ev
   return fail(Status(Code::deadline, spec_.name + ": " + name + " (operation " +
                                          std::to_string(number) + ") did not end within " +
                                          std::to_string(spec_.timeout_ms) +
-                                         " ms; NCCL does not say which rank did not come"));
+                                         " ms; NCCL does not report which rank is missing"));
 }
 
 // --- Calls to NCCL ---
@@ -383,28 +384,29 @@ Status NcclCommunicator::call(const char* what, Clock::time_point limit,
   {
     std::lock_guard guard(comm_lock_);
     if (!comm_) return dead();
-    if (const ncclResult_t result = function(comm_); bad(result))
+    if (const ncclResult_t result = function(comm_); is_error(result))
       return nccl_status(result, what, comm_).in(spec_.name);
   }
-  return settle(what, limit);
+  return wait_until_ready(what, limit);
 }
 
-/// A call to a non-blocking communicator has taken effect only when this says so.
-Status NcclCommunicator::settle(const char* what, Clock::time_point limit) {
-  const Status status = poll(limit, [&] { return healthy_and_settled(what); });
+/// Waits until the last call to the non-blocking communicator has taken effect.
+Status NcclCommunicator::wait_until_ready(const char* what, Clock::time_point limit) {
+  const Status status = poll(limit, [&] { return check_ready(what); });
   if (status.code() != Code::deadline) return status;
   return Status(Code::deadline, spec_.name + ": " + what + " did not begin within " +
                                     std::to_string(spec_.timeout_ms) +
-                                    " ms; NCCL does not say which rank did not come");
+                                    " ms; NCCL does not report which rank is missing");
 }
 
-Result<bool> NcclCommunicator::healthy_and_settled(const char* what) {
+/// True once the last call to the communicator has taken effect; an error if NCCL has failed.
+Result<bool> NcclCommunicator::check_ready(const char* what) {
   std::lock_guard guard(comm_lock_);
   if (!comm_) return dead();
   ncclResult_t state = ncclSuccess;
-  if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state); bad(asked))
+  if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state); is_error(asked))
     return nccl_status(asked, what, comm_).in(spec_.name);
-  if (bad(state)) return nccl_status(state, what, comm_).in(spec_.name);
+  if (is_error(state)) return nccl_status(state, what, comm_).in(spec_.name);
   return state == ncclSuccess;
 }
 
@@ -416,7 +418,7 @@ Status NcclCommunicator::dead() const {
   return dead_;
 }
 
-/// The first to fail decides; returns what it decided.
+/// Kills the communicator. Only the first call sets the status; every call returns that status.
 Status NcclCommunicator::fail(Status status) {
   {
     std::lock_guard guard(lock_);
@@ -425,12 +427,13 @@ Status NcclCommunicator::fail(Status status) {
     is_dead_ = true;
   }
   host_->abort(status.message());
-  end();
+  abort_nccl();
   return status;
 }
 
-/// The GPU's kernels of this communicator end soon after; nobody waits for that here.
-void NcclCommunicator::end() {
+/// Starts ncclCommAbort on its own thread. The communicator's kernels end soon after; this does not
+/// wait for them.
+void NcclCommunicator::abort_nccl() {
   std::lock_guard comm_guard(comm_lock_);
   if (!comm_) return;
   std::lock_guard guard(lock_);

@@ -1,18 +1,18 @@
-// A Collective over device memory by NCCL, beside a Collective over host memory by which its ranks
-// first met and which carries what is small.
+// A Collective over device memory, by NCCL. The host collective beside it connects the ranks and
+// carries small records.
 //
-// Sums follow the tree (runtime/training/tree_sum.hpp), which NCCL's own reductions do not: slices are
-// exchanged by grouped sends and receives, then added by our kernel in leaf order. That moves the
-// bytes of a ring. What goes where is transport/collective/plan.hpp's, as on CPUs.
+// Sums follow the tree (runtime/training/tree_sum.hpp), which NCCL's own reductions do not: ranks
+// exchange slices by grouped sends and receives, then a kernel (tree_sum.cu) adds them in leaf
+// order. That transfers as many bytes as a ring. transport/collective/plan.hpp says which bytes go
+// where, as on CPUs.
 //
-// One stream; operations run on it in the order of their start, after what the followed stream has
-// been given by then. The compute thread starts and
-// waits; abort() may come from any thread. NCCL calls on a communicator are made under comm_lock_
-// and return at once (it is non-blocking), so abort() never waits for one; ncclCommAbort itself,
-// which may take its time, has a thread of its own.
+// Operations run on one stream in the order of their start, each after the work that the followed
+// stream had been given by then. The compute thread starts and waits; any thread may call abort().
+// NCCL calls on the communicator are made under comm_lock_ and return at once (it is non-blocking),
+// so abort() never waits for one. ncclCommAbort may take long and runs on its own thread.
 //
-// N1: a dead communicator (aborted, deadline, a rank or the device lost) stays dead.
-// N2: memory is freed only when the stream is idle; a stream that does not come to rest keeps it.
+// A dead communicator (aborted, deadline, a rank or the device lost) stays dead. Device memory is
+// freed only once the stream is idle; if the stream does not become idle in time, it is leaked.
 #pragma once
 
 #include <nccl.h>
@@ -25,46 +25,38 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/training/collective.hpp"
 #include "transport/collective/plan.hpp"
-#include "transport/nccl/stream.hpp"
+#include "transport/nccl/device_collective.hpp"
 
 namespace simplescale::nccl {
 
-class NcclCommunicator final : public Collective {
+class NcclCommunicator final : public DeviceCollective {
  public:
   struct Spec {
     std::string name;  ///< "shard@7", for messages
     uint64_t generation;
     int timeout_ms;
   };
-  /// forget: called once, when it is about to be destroyed and takes no more abort().
+  /// forget: called once, at the start of the destructor. No abort() may follow it.
   NcclCommunicator(Spec spec, std::unique_ptr<Collective> host, std::unique_ptr<Stream> stream,
                    std::function<void(NcclCommunicator*)> forget);
   ~NcclCommunicator() override;
 
   uint64_t generation() const { return spec_.generation; }
-  /// Hands round the identifier, creates the NCCL communicator and uses it once with every rank, so
-  /// that later no start waits for a connection. Call it once, before anything but abort().
+  /// Distributes NCCL's identifier, creates the NCCL communicator and connects all pairs of ranks,
+  /// so that no later start waits for a connection. Call it once, before anything but abort().
   Status connect();
 
-  int rank() const override { return host_->rank(); }
-  int size() const override { return host_->size(); }
   Result<void*> allocate(size_t bytes) override;
   WorkPtr all_gather(const void* shard, void* full, size_t count, DType dtype) override;
   WorkPtr reduce_scatter(const void* full, void* shard, size_t count, DType dtype) override;
   WorkPtr all_reduce(void* data, size_t count, DType dtype) override;
   WorkPtr broadcast(void* data, size_t count, DType dtype, int root) override;
-  WorkPtr barrier() override { return host_->barrier(); }
-  WorkPtr all_gather_bytes(const void* mine, void* all, size_t bytes) override {
-    return host_->all_gather_bytes(mine, all, bytes);
-  }
   WorkPtr reduce_scatter_leaves(const void* full, size_t count, DType dtype,
                                 std::span<const TreeNode> leaf_of_rank, PartialSum& slice) override;
   WorkPtr all_reduce_partials(const PartialSum& mine,
                               std::span<const std::vector<TreeNode>> nodes_of_rank,
                               float* total) override;
-  void follow(void* stream) override { followed_ = static_cast<cudaStream_t>(stream); }
   void abort(const std::string& reason) override;
 
  private:
@@ -82,9 +74,9 @@ class NcclCommunicator final : public Collective {
   Status call(const char* what, const std::function<ncclResult_t(ncclComm_t)>& function) {
     return call(what, limit(), function);
   }
-  Status settle(const char* what, Clock::time_point limit);
-  Result<bool> healthy_and_settled(const char* what);
-  Status use_once(Clock::time_point limit);
+  Status wait_until_ready(const char* what, Clock::time_point limit);
+  Result<bool> check_ready(const char* what);
+  Status connect_all_pairs(Clock::time_point limit);
   Result<std::byte*> scratch(size_t bytes);
 
   Clock::time_point limit() const {
@@ -92,20 +84,17 @@ class NcclCommunicator final : public Collective {
   }
   Status dead() const;
   Status fail(Status status);
-  void end();
+  void abort_nccl();
   void close();
 
   const Spec spec_;
-  std::unique_ptr<Collective> host_;
-  std::unique_ptr<Stream> stream_;
   std::function<void(NcclCommunicator*)> forget_;
-  cudaStream_t followed_ = nullptr;
-  std::vector<void*> blocks_;     // of device memory
-  std::byte* scratch_ = nullptr;  // one of blocks_; operations use it one after the other
+  std::vector<void*> blocks_;     // device memory of allocate()
+  std::byte* scratch_ = nullptr;  // one of blocks_; operations use it in turn
   size_t scratch_bytes_ = 0;
   uint64_t operations_ = 0;
 
-  mutable std::mutex lock_;  // of the next two
+  mutable std::mutex lock_;  // guards the next two
   Status dead_;
   std::thread aborter_;
   std::atomic<bool> is_dead_{false};

@@ -10,7 +10,7 @@
 namespace simplescale::nccl {
 namespace {
 
-/// Addresses are one byte that names the transport, then the CPU plane's address.
+/// An address is one byte for the transport, then the host plane's address.
 class DevicePlane final : public DataPlane {
  public:
   DevicePlane(std::unique_ptr<DataPlane> host, const DevicePlaneOptions& options)
@@ -31,9 +31,9 @@ class DevicePlane final : public DataPlane {
   std::unique_ptr<DataPlane> host_;
   const DevicePlaneOptions options_;
   const std::shared_ptr<Mirrors> mirrors_ = std::make_shared<Mirrors>();
-  std::mutex lock_;  // of the rest
+  std::mutex lock_;  // guards the rest
   std::vector<NcclCommunicator*> communicators_;
-  uint64_t fenced_ = 0;  // generations up to here are over, if there is a reason
+  uint64_t fenced_ = 0;  // generations up to this one are aborted, unless fence_reason_ is empty
   std::string fence_reason_;
 };
 
@@ -43,7 +43,7 @@ Result<CommunicatorSpec> DevicePlane::host_spec(const CommunicatorSpec& spec) co
     std::vector<uint8_t>& member = host.members[r];
     if (member.empty() || member[0] != static_cast<uint8_t>(options_.transport))
       return Status(Code::bad_data, spec.name + ": rank " + std::to_string(r) +
-                                        " does not move device memory the way this rank does");
+                                        " uses another transport for device memory than this rank");
     member.erase(member.begin());
   }
   return host;
@@ -99,7 +99,7 @@ Result<DevicePlaneOptions> choose_device(int index, int trainers) {
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device_index)));
   if (major < 9)
     return Status(Code::unavailable, "GPU " + std::to_string(options.device_index) +
-                                         " is older than Hopper, for which the program is built");
+                                         " is older than Hopper, which the program requires");
   return options;
 }
 

@@ -1,6 +1,6 @@
 // The data plane of a trainer on a GPU: collectives over device memory, by NCCL or through host
-// memory. It wraps the CPU's data plane, over which processes find each other and exchange what is
-// small; so addresses travel through the control plane as before.
+// memory. It wraps a CPU data plane, over which the processes connect and exchange small records.
+// The control plane distributes its addresses like those of the CPU data plane.
 //
 //   SS_ASSIGN(const DevicePlaneOptions device, choose_device(slot, trainers_per_node));
 //   SS_ASSIGN(auto plane, DataPlane::create({.shm_prefix = ...}));
@@ -9,15 +9,13 @@
 //   SS_ASSIGN(auto shard, plane->join({.generation = 7, .name = "shard", .rank = 1, ...}));
 //   SS_ASSIGN(void* full, shard->allocate(bytes));  // device memory, zeroed
 //
-// A communicator's buffers are device memory, but for all_gather_bytes, whose are the host's. Every
-// join makes a fresh NCCL identifier on rank 0 and hands it round over the CPU's communicator, so
-// none outlives its generation. Work on device memory must be finished before an operation starts
-// (Backend::synchronize), or be on the stream that the communicator follows; an operation is waited
-// for before its results are used. Threads: as
-// DataPlane.
+// A communicator's buffers are device memory, except those of all_gather_bytes, which are host
+// memory. Every join makes a new NCCL identifier on rank 0 and distributes it over the host
+// communicator, so none outlives its generation. Before an operation starts, the work that writes
+// its sources must be finished (Backend::synchronize) or be on the stream that the communicator
+// follows. Wait for an operation before using its results. Threads: as DataPlane.
 //
-// The implementation is a library of its own beside the program, libsimplescale_nccl.so, loaded
-// here.
+// The implementation is a separate library, libsimplescale_nccl.so; nccl_loader.cpp loads it.
 #pragma once
 
 #include <memory>
@@ -27,8 +25,8 @@
 namespace simplescale {
 
 enum class DeviceTransport : uint8_t {
-  nccl = 1,    ///< one trainer a GPU
-  staged = 2,  ///< copied to host memory and back: for several trainers on one GPU
+  nccl = 1,    ///< one trainer per GPU
+  staged = 2,  ///< through host memory: for several trainers on one GPU
 };
 
 struct DevicePlaneOptions {
@@ -36,24 +34,25 @@ struct DevicePlaneOptions {
   DeviceTransport transport = DeviceTransport::nccl;
 };
 
-/// The GPU of trainer `index` of `trainers` on this host. More trainers than GPUs share them evenly
-/// and go through host memory. unavailable with the reason where the library, a driver or a GPU
-/// that it is built for is missing.
+/// The GPU and transport of trainer `index` of `trainers` on this host. If there are more trainers
+/// than GPUs, they share the GPUs evenly and use host memory. Code::unavailable, with the reason,
+/// if the library, a driver or a suitable GPU is missing.
 Result<DevicePlaneOptions> choose_device(int index, int trainers);
 
-/// What a plane's address() becomes with make_device_plane(): for those who must tell it before.
+/// The address() of make_device_plane()'s plane, from the host plane's address.
 inline std::vector<uint8_t> device_plane_address(std::vector<uint8_t> host,
                                                  const DevicePlaneOptions& options) {
   host.insert(host.begin(), static_cast<uint8_t>(options.transport));
   return host;
 }
 
-/// The arena of `host` must hold what communicators allocate if the transport is staged; NCCL's do
-/// not use it. All members of a communicator must use the same transport; join() says so otherwise.
+/// Wraps `host`. With the staged transport, its arena must have room for everything that
+/// communicators allocate; NCCL does not use the arena. All members of a communicator must use the
+/// same transport, else join() returns Code::bad_data.
 Result<std::unique_ptr<DataPlane>> make_device_plane(std::unique_ptr<DataPlane> host,
                                                      const DevicePlaneOptions& options);
 
-/// The one symbol by which the program reaches libsimplescale_nccl.so.
+/// The functions of libsimplescale_nccl.so, which exports one symbol that returns them.
 struct NcclLibrary {
   Result<DevicePlaneOptions> (*choose_device)(int index, int trainers);
   Result<std::unique_ptr<DataPlane>> (*make_device_plane)(std::unique_ptr<DataPlane> host,

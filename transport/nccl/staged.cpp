@@ -24,7 +24,7 @@ std::byte* Mirrors::of(const void* device) const {
   return found->host + (at - found->device);
 }
 
-/// An operation between mirrors, and what is to be done with its results.
+/// An operation between mirrors; wait() then runs `after`, which copies the results.
 class StagedCommunicator::StagedWork final : public Work {
  public:
   explicit StagedWork(Status failed) : status_(std::move(failed)), finished_(true) {}
@@ -49,8 +49,7 @@ class StagedCommunicator::StagedWork final : public Work {
 StagedCommunicator::StagedCommunicator(std::unique_ptr<Collective> host,
                                        std::unique_ptr<Stream> stream,
                                        std::shared_ptr<Mirrors> mirrors, int timeout_ms)
-    : host_(std::move(host)),
-      stream_(std::move(stream)),
+    : DeviceCollective(std::move(host), std::move(stream)),
       mirrors_(std::move(mirrors)),
       timeout_ms_(timeout_ms) {}
 
@@ -69,13 +68,13 @@ Result<void*> StagedCommunicator::allocate(size_t bytes) {
   return device;
 }
 
-Status StagedCommunicator::down(const void* device, size_t bytes) {
+Status StagedCommunicator::copy_to_host(const void* device, size_t bytes) {
   SS_RETURN_IF_ERROR(stream_->after(followed_));
   return SS_CUDA_STATUS(
       cudaMemcpyAsync(mirror(device), device, bytes, cudaMemcpyDeviceToHost, stream_->handle()));
 }
 
-Status StagedCommunicator::up(void* device, size_t bytes) {
+Status StagedCommunicator::copy_to_device(void* device, size_t bytes) {
   return SS_CUDA_STATUS(
       cudaMemcpyAsync(device, mirror(device), bytes, cudaMemcpyHostToDevice, stream_->handle()));
 }
@@ -87,7 +86,7 @@ Status StagedCommunicator::finish_copies() {
                 "the GPU did not copy within " + std::to_string(timeout_ms_) + " ms");
 }
 
-/// The same nodes in the mirrors of its buffers; their contents are on their way down.
+/// A PartialSum with the same nodes in the mirrors. Queues the copies of their contents.
 Result<std::unique_ptr<PartialSum>> StagedCommunicator::mirror_of(const PartialSum& sum) {
   std::vector<float*> buffers;
   for (size_t i = 0; i < sum.buffers(); ++i)
@@ -95,92 +94,87 @@ Result<std::unique_ptr<PartialSum>> StagedCommunicator::mirror_of(const PartialS
   auto mirrored = std::make_unique<PartialSum>(std::move(buffers), sum.count());
   mirrored->added(sum.nodes());
   for (size_t i = 0; i < sum.nodes().size(); ++i)
-    SS_RETURN_IF_ERROR(down(sum.data(i), sum.count() * sizeof(float)));
+    SS_RETURN_IF_ERROR(copy_to_host(sum.data(i), sum.count() * sizeof(float)));
   return mirrored;
+}
+
+/// Waits for the copies to the mirrors, then starts the operation between the mirrors. copies: the
+/// status of queueing those copies. copy_results: queues the copies back after the operation.
+WorkPtr StagedCommunicator::start(Status copies, const std::function<WorkPtr()>& start_on_host,
+                                  std::function<Status()> copy_results) {
+  if (copies.ok()) copies = finish_copies();
+  if (!copies.ok()) return std::make_unique<StagedWork>(copies);
+  return std::make_unique<StagedWork>(start_on_host(),
+                                      [this, copy_results = std::move(copy_results)]() -> Status {
+                                        SS_RETURN_IF_ERROR(copy_results());
+                                        return finish_copies();
+                                      });
 }
 
 WorkPtr StagedCommunicator::all_gather(const void* shard, void* full, size_t count, DType dtype) {
   const size_t bytes = count * bytes_of(dtype);
-  Status status = down(shard, bytes);
-  if (status.ok()) status = finish_copies();
-  if (!status.ok()) return std::make_unique<StagedWork>(status);
-  return std::make_unique<StagedWork>(
-      host_->all_gather(mirror(shard), mirror(full), count, dtype), [this, full, bytes] {
-        SS_RETURN_IF_ERROR(up(full, bytes * static_cast<size_t>(size())));
-        return finish_copies();
-      });
+  return start(
+      copy_to_host(shard, bytes),
+      [&] { return host_->all_gather(mirror(shard), mirror(full), count, dtype); },
+      [=, this] { return copy_to_device(full, bytes * static_cast<size_t>(size())); });
 }
 
 WorkPtr StagedCommunicator::reduce_scatter(const void* full, void* shard, size_t count,
                                            DType dtype) {
   const size_t bytes = count * bytes_of(dtype);
-  Status status = down(full, bytes * static_cast<size_t>(size()));
-  if (status.ok()) status = finish_copies();
-  if (!status.ok()) return std::make_unique<StagedWork>(status);
-  return std::make_unique<StagedWork>(
-      host_->reduce_scatter(mirror(full), mirror(shard), count, dtype), [this, shard, bytes] {
-        SS_RETURN_IF_ERROR(up(shard, bytes));
-        return finish_copies();
-      });
+  return start(
+      copy_to_host(full, bytes * static_cast<size_t>(size())),
+      [&] { return host_->reduce_scatter(mirror(full), mirror(shard), count, dtype); },
+      [=, this] { return copy_to_device(shard, bytes); });
 }
 
 WorkPtr StagedCommunicator::all_reduce(void* data, size_t count, DType dtype) {
   const size_t bytes = count * bytes_of(dtype);
-  Status status = down(data, bytes);
-  if (status.ok()) status = finish_copies();
-  if (!status.ok()) return std::make_unique<StagedWork>(status);
-  return std::make_unique<StagedWork>(host_->all_reduce(mirror(data), count, dtype),
-                                      [this, data, bytes] {
-                                        SS_RETURN_IF_ERROR(up(data, bytes));
-                                        return finish_copies();
-                                      });
+  return start(
+      copy_to_host(data, bytes), [&] { return host_->all_reduce(mirror(data), count, dtype); },
+      [=, this] { return copy_to_device(data, bytes); });
 }
 
 WorkPtr StagedCommunicator::broadcast(void* data, size_t count, DType dtype, int root) {
   const size_t bytes = count * bytes_of(dtype);
-  Status status = rank() == root ? down(data, bytes) : stream_->after(followed_);
-  if (status.ok()) status = finish_copies();
-  if (!status.ok()) return std::make_unique<StagedWork>(status);
-  return std::make_unique<StagedWork>(host_->broadcast(mirror(data), count, dtype, root),
-                                      [this, data, bytes] {
-                                        SS_RETURN_IF_ERROR(up(data, bytes));
-                                        return finish_copies();
-                                      });
+  return start(
+      rank() == root ? copy_to_host(data, bytes) : stream_->after(followed_),
+      [&] { return host_->broadcast(mirror(data), count, dtype, root); },
+      [=, this] { return copy_to_device(data, bytes); });
 }
 
 WorkPtr StagedCommunicator::reduce_scatter_leaves(const void* full, size_t count, DType dtype,
                                                   std::span<const TreeNode> leaf_of_rank,
                                                   PartialSum& slice) {
-  Status status = down(full, count * bytes_of(dtype) * static_cast<size_t>(size()));
+  Status copies = copy_to_host(full, count * bytes_of(dtype) * static_cast<size_t>(size()));
   auto mirrored = mirror_of(slice);
-  if (status.ok()) status = mirrored.status();
-  if (status.ok()) status = finish_copies();
-  if (!status.ok()) return std::make_unique<StagedWork>(status);
-  std::shared_ptr<PartialSum> sum = mirrored.take();
-  WorkPtr work = host_->reduce_scatter_leaves(mirror(full), count, dtype, leaf_of_rank, *sum);
-  return std::make_unique<StagedWork>(std::move(work), [this, sum, &slice]() -> Status {
-    for (size_t i = 0; i < sum->nodes().size(); ++i)
-      SS_RETURN_IF_ERROR(up(slice.buffer(i), sum->count() * sizeof(float)));
-    slice.clear();
-    slice.finish_add(sum->nodes());
-    return finish_copies();
-  });
+  if (copies.ok()) copies = mirrored.status();
+  const std::shared_ptr<PartialSum> sum = mirrored.ok() ? mirrored.take() : nullptr;
+  return start(
+      copies,
+      [&] { return host_->reduce_scatter_leaves(mirror(full), count, dtype, leaf_of_rank, *sum); },
+      [this, sum, &slice]() -> Status {
+        for (size_t i = 0; i < sum->nodes().size(); ++i)
+          SS_RETURN_IF_ERROR(copy_to_device(slice.buffer(i), sum->count() * sizeof(float)));
+        slice.clear();
+        slice.finish_add(sum->nodes());
+        return {};
+      });
 }
 
 WorkPtr StagedCommunicator::all_reduce_partials(
     const PartialSum& mine, std::span<const std::vector<TreeNode>> nodes_of_rank, float* total) {
   auto mirrored = mirror_of(mine);
-  Status status = mirrored.status();
-  if (status.ok()) status = stream_->after(followed_);
-  if (status.ok()) status = finish_copies();
-  if (!status.ok()) return std::make_unique<StagedWork>(status);
-  std::shared_ptr<PartialSum> sum = mirrored.take();
-  WorkPtr work =
-      host_->all_reduce_partials(*sum, nodes_of_rank, reinterpret_cast<float*>(mirror(total)));
-  return std::make_unique<StagedWork>(std::move(work), [this, sum, total]() -> Status {
-    SS_RETURN_IF_ERROR(up(total, sum->count() * sizeof(float)));
-    return finish_copies();
-  });
+  Status copies = mirrored.status();
+  if (copies.ok()) copies = stream_->after(followed_);
+  const std::shared_ptr<PartialSum> sum = mirrored.ok() ? mirrored.take() : nullptr;
+  return start(
+      copies,
+      [&] {
+        return host_->all_reduce_partials(*sum, nodes_of_rank,
+                                          reinterpret_cast<float*>(mirror(total)));
+      },
+      [=, this] { return copy_to_device(total, sum->count() * sizeof(float)); });
 }
 
 }  // namespace simplescale::nccl

@@ -1,21 +1,22 @@
-// A Collective over device memory by way of host memory: for several trainers on one GPU, which
-// NCCL refuses. Every allocation is a pair, device memory and its mirror in the host communicator's
-// arena at the same offsets; an operation copies its sources down, runs between the mirrors and
-// copies its results up when it is waited for. Slow and simple. Threads: as Collective.
+// A Collective over device memory that goes through host memory, for several trainers on one GPU,
+// which NCCL does not support. Every allocation is a pair: device memory, and its mirror of the
+// same size in the host communicator's arena. An operation copies its sources to the mirrors, runs
+// between the mirrors, and copies its results to the device in wait(). Slow and simple. Threads: as
+// Collective.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
-#include "runtime/training/collective.hpp"
-#include "transport/nccl/stream.hpp"
+#include "transport/nccl/device_collective.hpp"
 
 namespace simplescale::nccl {
 
-/// Which host memory mirrors which device memory, over all communicators of a plane: one may be
-/// asked to work on what another allocated. Any thread.
+/// Maps device memory to its host mirror, for all communicators of a plane: a communicator may work
+/// on memory that another communicator has allocated. Any thread.
 class Mirrors {
  public:
   struct Pair {
@@ -24,7 +25,7 @@ class Mirrors {
   };
   void add(const Pair& pair);
   void remove(const std::byte* device);
-  /// Asserts that there is one.
+  /// The mirror of a device address. Asserts that it exists.
   std::byte* of(const void* device) const;
 
  private:
@@ -32,47 +33,39 @@ class Mirrors {
   std::vector<Pair> pairs_;
 };
 
-class StagedCommunicator final : public Collective {
+class StagedCommunicator final : public DeviceCollective {
  public:
   StagedCommunicator(std::unique_ptr<Collective> host, std::unique_ptr<Stream> stream,
                      std::shared_ptr<Mirrors> mirrors, int timeout_ms);
   ~StagedCommunicator() override;
 
-  int rank() const override { return host_->rank(); }
-  int size() const override { return host_->size(); }
-  /// Pointers that the operations take must lie in what this gave, here or in another communicator
-  /// of the plane that still lives (but for all_gather_bytes).
+  /// The operations' buffers must lie in memory from allocate() of this or another living
+  /// communicator of the plane (except for all_gather_bytes).
   Result<void*> allocate(size_t bytes) override;
   WorkPtr all_gather(const void* shard, void* full, size_t count, DType dtype) override;
   WorkPtr reduce_scatter(const void* full, void* shard, size_t count, DType dtype) override;
   WorkPtr all_reduce(void* data, size_t count, DType dtype) override;
   WorkPtr broadcast(void* data, size_t count, DType dtype, int root) override;
-  WorkPtr barrier() override { return host_->barrier(); }
-  WorkPtr all_gather_bytes(const void* mine, void* all, size_t bytes) override {
-    return host_->all_gather_bytes(mine, all, bytes);
-  }
   WorkPtr reduce_scatter_leaves(const void* full, size_t count, DType dtype,
                                 std::span<const TreeNode> leaf_of_rank, PartialSum& slice) override;
   WorkPtr all_reduce_partials(const PartialSum& mine,
                               std::span<const std::vector<TreeNode>> nodes_of_rank,
                               float* total) override;
-  void follow(void* stream) override { followed_ = static_cast<cudaStream_t>(stream); }
   void abort(const std::string& reason) override { host_->abort(reason); }
 
  private:
   class StagedWork;
   std::byte* mirror(const void* device) const { return mirrors_->of(device); }
-  Status down(const void* device, size_t bytes);
-  Status up(void* device, size_t bytes);
+  Status copy_to_host(const void* device, size_t bytes);
+  Status copy_to_device(void* device, size_t bytes);
   Status finish_copies();
   Result<std::unique_ptr<PartialSum>> mirror_of(const PartialSum& sum);
+  WorkPtr start(Status copies, const std::function<WorkPtr()>& start_on_host,
+                std::function<Status()> copy_results);
 
-  std::unique_ptr<Collective> host_;
-  std::unique_ptr<Stream> stream_;
   const std::shared_ptr<Mirrors> mirrors_;
   const int timeout_ms_;
-  cudaStream_t followed_ = nullptr;
-  std::vector<std::byte*> blocks_;  // of device memory
+  std::vector<std::byte*> blocks_;  // device memory of allocate()
 };
 
 }  // namespace simplescale::nccl

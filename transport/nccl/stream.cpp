@@ -58,7 +58,7 @@ Result<void*> Stream::allocate(size_t bytes, Clock::time_point limit) const {
   const auto give_up = std::min(limit, Clock::now() + std::chrono::seconds(10));
   while ((error = cudaMalloc(&data, bytes > 0 ? bytes : 1)) == cudaErrorMemoryAllocation &&
          Clock::now() < give_up) {
-    (void)cudaGetLastError();  // does not stick
+    (void)cudaGetLastError();  // resets the error
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   if (error != cudaSuccess) {

@@ -1,4 +1,4 @@
-// A CUDA stream that is only ever polled: every wait has a deadline and a way to be called off.
+// A CUDA stream that is only polled, so that every wait has a deadline and can be aborted.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,13 +15,13 @@ namespace simplescale::nccl {
 
 using Clock = std::chrono::steady_clock;
 
-/// unavailable with expression, file and line: a device that fails stays so.
+/// Code::unavailable with expression, file and line: a failed device stays failed.
 Status cuda_status(cudaError_t error, const char* expression, const char* file, int line);
 #define SS_CUDA_STATUS(expression) \
   ::simplescale::nccl::cuda_status((expression), #expression, __FILE__, __LINE__)
 
-/// Asks done() until it says true or fails; Code::deadline without a message at `limit`. Looks
-/// busily for a while, then every 20 to 200 us.
+/// Calls done() until it returns true or an error. Code::deadline without a message at `limit`.
+/// Yields between the calls for 100 us, then sleeps 20 to 200 us.
 template <class Done>
 Status poll(Clock::time_point limit, Done done) {
   const auto begun = Clock::now();
@@ -43,9 +43,9 @@ Status poll(Clock::time_point limit, Done done) {
 /// A point on a stream.
 class Event {
  public:
-  /// What `stream` has been given so far.
+  /// The point after all work queued on `stream` so far.
   static Result<Event> record(cudaStream_t stream);
-  /// unavailable: the device failed.
+  /// True once the stream has passed it. Code::unavailable: the device failed.
   Result<bool> done() const;
 
  private:
@@ -57,7 +57,7 @@ class Event {
   Handle event_;
 };
 
-/// A stream of its own on one device, which does not wait for the default stream.
+/// A stream on one device, which does not synchronize with the default stream.
 class Stream {
  public:
   static Result<std::unique_ptr<Stream>> create(int device_index);
@@ -67,20 +67,20 @@ class Stream {
 
   cudaStream_t handle() const { return stream_; }
   int device_index() const { return device_index_; }
-  /// What this stream is given from now on waits, on the device, for what `other` has been given so
-  /// far; null: for nothing.
+  /// Later work on this stream waits, on the device, for all work queued on `other` so far. Null:
+  /// does nothing.
   Status after(cudaStream_t other) const;
-  /// Waits for everything so far.
+  /// Waits for all work queued so far.
   Status finish(Clock::time_point limit) const;
-  /// Zeroed device memory. While there is too little it waits for some, at most 10 s: a killed
-  /// process's memory comes back when the driver has cleaned up after it. Code::io names the size.
+  /// Zeroed device memory. If there is too little, waits for more, at most 10 s: the driver takes
+  /// time to free the memory of a killed process. Code::io names the size.
   Result<void*> allocate(size_t bytes, Clock::time_point limit) const;
 
  private:
   explicit Stream(int device_index) : device_index_(device_index) {}
   int device_index_;
   cudaStream_t stream_ = nullptr;
-  cudaEvent_t other_ = nullptr;  // where the stream was that this one follows
+  cudaEvent_t other_ = nullptr;  // recorded on the stream that after() waits for
 };
 
 }  // namespace simplescale::nccl

@@ -6,12 +6,12 @@
 namespace simplescale::nccl {
 namespace {
 
-/// All but the sinks.
-Result<TreeProgram> pushes_and_merges(std::span<const TreeSource> sources) {
+/// The program without its sinks.
+Result<TreeProgram> stack_program(std::span<const TreeSource> sources) {
   SS_ASSERT(!sources.empty());
   if (sources.size() > TreeProgram::kSourcesMax)
     return Status(Code::bad_config, std::to_string(sources.size()) +
-                                        " partial sums at a time, a GPU adds at most " +
+                                        " partial sums at a time, but a GPU adds at most " +
                                         std::to_string(TreeProgram::kSourcesMax));
   TreeProgram program{};
   program.sources = static_cast<int32_t>(sources.size());
@@ -33,11 +33,11 @@ Result<TreeProgram> pushes_and_merges(std::span<const TreeSource> sources) {
 
 Result<TreeProgram> tree_program(std::span<const TreeSource> sources,
                                  std::span<float* const> sinks) {
-  SS_ASSIGN(TreeProgram program, pushes_and_merges(sources));
+  SS_ASSIGN(TreeProgram program, stack_program(sources));
   SS_ASSERT(static_cast<size_t>(program.sinks) == sinks.size());
   if (program.sinks > TreeProgram::kSinksMax)
     return Status(Code::bad_config, std::to_string(program.sinks) +
-                                        " partial sums are left, a GPU keeps at most " +
+                                        " partial sums remain, but a GPU keeps at most " +
                                         std::to_string(TreeProgram::kSinksMax));
   std::copy(sinks.begin(), sinks.end(), program.sink);
   return program;
@@ -45,7 +45,7 @@ Result<TreeProgram> tree_program(std::span<const TreeSource> sources,
 
 Result<TreeProgram> tree_total_program(std::span<const TreeSource> sources, void* total,
                                        DType dtype) {
-  SS_ASSIGN(TreeProgram program, pushes_and_merges(sources));
+  SS_ASSIGN(TreeProgram program, stack_program(sources));
   program.total = true;
   program.narrow_sinks = dtype == DType::bf16;
   program.sinks = 1;

@@ -1,4 +1,4 @@
-// From sources in tree order to the device's program.
+// Builds the device's program (tree_program.hpp) from sources in tree order. Pure functions.
 #pragma once
 
 #include <span>
@@ -10,12 +10,12 @@
 
 namespace simplescale::nccl {
 
-/// As simplescale::tree_sum(): sinks[i] receives the i-th node of merged(nodes of the sources).
-/// bad_config: more sources or sinks than a program holds.
+/// Computes what simplescale::tree_sum() computes: sinks[i] receives the i-th node of merged(nodes
+/// of the sources). Code::bad_config: more sources or sinks than a program holds.
 Result<TreeProgram> tree_program(std::span<const TreeSource> sources,
                                  std::span<float* const> sinks);
 
-/// As simplescale::tree_total().
+/// Computes what simplescale::tree_total() computes. Code::bad_config as above.
 Result<TreeProgram> tree_total_program(std::span<const TreeSource> sources, void* total,
                                        DType dtype);
 

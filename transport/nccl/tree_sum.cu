@@ -1,4 +1,4 @@
-// Sums in tree order on the device: tree_program.hpp says what is computed.
+// The kernel that runs a TreeProgram (tree_program.hpp): sums in tree order on the device.
 #include <cuda_bf16.h>
 
 #include "runtime/training/gpu_launch.cuh"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 128;
 
-/// Elements i .. i + n of a source, as fp32.
+/// Loads elements i .. i + n - 1 of a source as fp32.
 template <int n>
 __device__ void load(const void* source, bool bf16, int64_t i, float (&to)[n]) {
   if constexpr (n == 1) {
@@ -46,8 +46,9 @@ __device__ void store(void* sink, bool bf16, int64_t i, const float (&from)[n]) 
   }
 }
 
-/// A thread n elements from first + n * its index on. The top of the stack is in registers; entry e
-/// below it lies in shared memory at (e * n + k) * blockDim.x + threadIdx.x.
+/// Each thread sums n elements, starting at first + n * its index. The top of the stack is in
+/// registers; element k of entry e below it is in shared memory, at
+/// (e * n + k) * blockDim.x + threadIdx.x.
 template <int n>
 __global__ void tree_kernel(const __grid_constant__ TreeProgram program, int64_t first,
                             int64_t items) {

@@ -1,6 +1,6 @@
-// C++ message structs to Cap'n Proto and back, for any struct with SS_FIELDS: walks `inspect` and
-// the schema's fields in step. No CAF here. Pure functions, any thread. Reading throws
-// kj::Exception for malformed data and nothing else.
+// Converts C++ message structs to Cap'n Proto and back, for any struct with SS_FIELDS: visits the
+// fields with `inspect` and takes the schema's fields in the same order. Does not use CAF. Pure
+// functions, any thread. Reading malformed data throws kj::Exception.
 #pragma once
 
 #include <capnp/dynamic.h>
@@ -70,14 +70,14 @@ struct Writer {
   }
 };
 
-/// `out` must be of T's schema (see check_messages).
+/// `out` must have T's schema; check_struct() compares the two.
 template <class T>
 void write_struct(const T& x, capnp::DynamicStruct::Builder out) {
   Writer writer{out};
-  inspect(writer, const_cast<T&>(x));  // inspect takes T& for both directions, a writer only reads
+  inspect(writer, const_cast<T&>(x));  // inspect() takes T&, but Writer only reads it
 }
 
-/// About how many bytes a message needs on the wire, rather too many than too few.
+/// Estimates a message's size on the wire in bytes; usually too large rather than too small.
 struct SizeHint {
   using result_type = void;
   size_t bytes = 16;
@@ -217,7 +217,8 @@ struct Checker {
   }
 };
 
-/// Same number of fields, same names, same types, same order, all the way down?
+/// ok if T and the schema have the same fields: names, types and order, recursively. Else
+/// Code::internal names the difference.
 template <class T>
 Status check_struct(capnp::StructSchema schema) {
   T x{};

@@ -1,11 +1,11 @@
-// The messages of the control plane as plain C++ structs. Each has a twin in protocol.capnp; the
-// list at the end ties the two together by name. To add one: the struct and its SS_FIELDS line
-// here, its name in Messages, and in the schema a struct and a member of Body. Nothing else is
-// written by hand, and check_messages() (convert.hpp) finds a slip.
+// The messages of the control plane as plain C++ structs. Each has a struct of the same fields in
+// protocol.capnp; the list Messages at the end relates the two by name. To add a message, write the
+// struct and its SS_FIELDS line here, add its name to Messages, and add a struct and a member of
+// Body to the schema. check_messages() (transport/caf/codec.hpp) compares the two at start.
 //
 // Fields may be: bool, (u)int8..64, float, double, std::string, std::vector<uint8_t> (bytes),
-// another struct with SS_FIELDS, and std::vector of any of these. No bulk data here: tensors go
-// over the data plane.
+// another struct with SS_FIELDS, and std::vector of any of these. Tensors are not sent in messages
+// but over the data plane.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,9 @@
 
 #include "runtime/training/held_step.hpp"
 
-/// Lists the fields of a message in order: SS_FIELDS(Ping, x.id, x.payload). Defines the `inspect`
-/// that CAF and our own converter walk, and the names that are compared with the schema.
+/// Lists the fields of a message in order: SS_FIELDS(Ping, x.id, x.payload). Defines `inspect`,
+/// with which CAF and convert.hpp visit the fields, and the names that are compared with the
+/// schema.
 #define SS_FIELDS(Type, ...)                                       \
   inline const char* message_name(const Type*) {                   \
     return #Type;                                                  \
@@ -32,7 +33,7 @@
 
 namespace simplescale {
 
-/// Answered with a Pong of the same id and payload; used to measure.
+/// Answered by a Pong with the same id and payload. Measures a link.
 struct Ping {
   uint64_t id = 0;
   std::string payload;
@@ -47,8 +48,8 @@ struct Pong {
 };
 SS_FIELDS(Pong, x.id, x.payload);
 
-/// A node agent presents itself to the supervisor, also to a new one in mid-run. epoch: of the
-/// supervisor it obeyed before, 0 for none. address: of its agent's transport.
+/// Agent to supervisor: registers a node, also with a new supervisor during the run. epoch: of the
+/// agent's previous supervisor, 0 for none. address: of the agent's transport.
 struct NodeHello {
   std::string node;
   std::string host;
@@ -60,8 +61,7 @@ struct NodeHello {
 };
 SS_FIELDS(NodeHello, x.node, x.host, x.pid, x.trainers, x.epoch, x.address);
 
-/// A trainer presents itself to its node's agent. `data_address` is where its data plane is
-/// reached.
+/// Trainer to its node's agent: registers the trainer. data_address: of its data plane.
 struct TrainerHello {
   std::string trainer;
   int32_t pid = 0;
@@ -72,8 +72,8 @@ SS_FIELDS(TrainerHello, x.trainer, x.pid, x.data_address);
 
 SS_FIELDS(HeldStep, x.step, x.generation);
 
-/// Node to supervisor: a trainer is up. shard, held: the steps of that shard whose state its memory
-/// has. generation: the one it trains in (told to a new supervisor), 0 for none.
+/// Node to supervisor: a trainer is up. held: the steps of `shard` whose state is in its memory.
+/// generation: in which it trains (for a new supervisor), 0 for none.
 struct TrainerUp {
   std::string trainer;
   int32_t pid = 0;
@@ -85,7 +85,7 @@ struct TrainerUp {
 };
 SS_FIELDS(TrainerUp, x.trainer, x.pid, x.data_address, x.shard, x.held, x.generation);
 
-/// Node to supervisor: a trainer's process has ended; restarting: the node starts another one.
+/// Node to supervisor: a trainer's process has ended. restarting: the node starts it again.
 struct TrainerDown {
   std::string trainer;
   std::string reason;
@@ -94,7 +94,7 @@ struct TrainerDown {
 };
 SS_FIELDS(TrainerDown, x.trainer, x.reason, x.restarting);
 
-/// Member::group of a trainer that only helps others to their state.
+/// Member::group of a trainer that takes part only in state transfers.
 inline constexpr uint32_t no_group = UINT32_MAX;
 
 /// One trainer of a generation.
@@ -107,8 +107,8 @@ struct Member {
 };
 SS_FIELDS(Member, x.trainer, x.group, x.shard, x.data_address);
 
-/// One copy of a shard's state moves: from the memory of `source` (peer: from its node's peer
-/// store) to the targets, all trainers' names. id: unique in the generation.
+/// Sends the state of a shard at `step` from trainer `source` to the trainers in `targets`: from
+/// its memory, or if `peer` from its node's peer store. id: unique in the generation.
 struct Transfer {
   uint32_t id = 0;
   uint32_t shard = 0;
@@ -120,8 +120,9 @@ struct Transfer {
 };
 SS_FIELDS(Transfer, x.id, x.shard, x.step, x.source, x.peer, x.targets);
 
-/// Supervisor to nodes: a generation of `groups` groups begins at `step`, whose state comes from
-/// source (initialize, checkpoint, memory); transfers bring it to those that lack it.
+/// Supervisor to nodes: a generation of `groups` groups begins at `step`. source: where the state
+/// of that step comes from (initialize, checkpoint, memory). transfers: to the trainers that lack
+/// it.
 struct JoinGeneration {
   uint64_t generation = 0;
   std::string source;
@@ -141,9 +142,9 @@ struct DataAddress {
 };
 SS_FIELDS(DataAddress, x.bytes);
 
-/// A trainer's part in a transfer: members in rank order, rank 0 sends, own rank is `rank`. source:
-/// rank 0's name. segment: what rank 0 sends from, if not its own state; rank 0 may be the only
-/// member, and takes it for itself then.
+/// A trainer's part in a transfer. members: in rank order; rank 0 sends. rank: this trainer's.
+/// source: rank 0's name. segment: shared memory from which rank 0 sends, empty for its own state.
+/// If rank 0 is the only member, it copies the segment to its own state.
 struct TransferPart {
   uint32_t id = 0;
   uint32_t shard = 0;
@@ -156,9 +157,10 @@ struct TransferPart {
 };
 SS_FIELDS(TransferPart, x.id, x.shard, x.step, x.rank, x.segment, x.members, x.source);
 
-/// Node to trainer: its place in a generation, and who it is (a warm process learns it here).
-/// Members are in rank order of the two communicators. group = no_group: it only takes part in the
-/// transfers and is idle again.
+/// Node to trainer: its name (new to a warm process) and its place in a generation. Members are in
+/// the rank order of the two communicators. group = no_group: it takes part only in the transfers
+/// and is then idle again. commit_round, commit_rounds: see commit_rounds() in
+/// actors/node/join.hpp.
 struct JoinTrainer {
   std::string trainer;
   uint64_t generation = 0;
@@ -181,11 +183,13 @@ SS_FIELDS(JoinTrainer, x.trainer, x.generation, x.group, x.shard, x.ring, x.stat
           x.ring_segment, x.source, x.step, x.checkpoint, x.shard_members, x.replicate_members,
           x.transfers, x.commit_round, x.commit_rounds);
 
-/// A trainer has left a generation and waits. fault: "" (told to: fenced, asked to leave, or only
-/// helped), "failed" (a collective, a peer, a timeout), "non_finite", "mismatch" (replicas differ
-/// in the state of `step`), "bad_copy" (the state received from, or held by, `suspect` is damaged).
-/// The node adds shard and held. state_hash: of a mismatch, of the own state; 0 if that is not in
-/// question.
+/// A trainer has left a generation and waits. The node adds shard and held. fault is one of
+///   ""            it was fenced or asked to leave, or took part only in transfers
+///   "failed"      a collective, a peer or a timeout
+///   "non_finite"  a value is not finite
+///   "mismatch"    replicas differ in the state of `step`
+///   "bad_copy"    the state that `suspect` sent or holds is damaged
+/// state_hash: for a mismatch, of the trainer's own state; 0 if its own state is not in doubt.
 struct TrainerIdle {
   std::string trainer;
   uint64_t generation = 0;
@@ -201,7 +205,7 @@ struct TrainerIdle {
 SS_FIELDS(TrainerIdle, x.trainer, x.generation, x.shard, x.held, x.fault, x.step, x.suspect,
           x.reason, x.state_hash);
 
-/// A trainer has the state of `step` and begins to train. ms, bytes: what it took to bring it.
+/// A trainer has the state of `step` and begins to train. ms, bytes: time and size of the restore.
 struct TrainerReady {
   std::string trainer;
   uint64_t generation = 0;
@@ -212,8 +216,8 @@ struct TrainerReady {
 };
 SS_FIELDS(TrainerReady, x.trainer, x.generation, x.step, x.ms, x.bytes);
 
-/// Trainer to node, several times a second: a sign of life. units: grows with every unit computed.
-/// waiting: inside a collective, so somebody else is late.
+/// Trainer to node, several times a second: a sign of life. units: how many units it has computed.
+/// waiting: it waits in a collective, so another trainer is late.
 struct TrainerProgress {
   std::string trainer;
   uint64_t generation = 0;
@@ -240,7 +244,7 @@ struct GpuHealthReport {
 SS_FIELDS(GpuHealthReport, x.name, x.utilization, x.temperature_c, x.power_w, x.memory_used,
           x.ecc_errors, x.clock_mhz, x.xids, x.xid);
 
-/// Where the time of a trainer's newest step went; wait_ms is part of the others.
+/// The times of a trainer's newest step. wait_ms is contained in the others.
 struct TrainerTimes {
   std::string trainer;
   uint64_t step = 0;
@@ -249,13 +253,13 @@ struct TrainerTimes {
   double forward_ms = 0;
   double backward_ms = 0;
   double optimizer_ms = 0;
-  double wait_ms = 0;  // for others, in collectives
+  double wait_ms = 0;  // for other trainers, in collectives
   bool operator==(const TrainerTimes&) const = default;
 };
 SS_FIELDS(TrainerTimes, x.trainer, x.step, x.step_ms, x.data_ms, x.forward_ms, x.backward_ms,
           x.optimizer_ms, x.wait_ms);
 
-/// Node to supervisor, every supervision.health_ms: for eyes only.
+/// Node to supervisor, every supervision.health_ms: for display only.
 struct NodeHealth {
   std::string node;
   double cpu = 0;
@@ -279,7 +283,7 @@ struct PeerCopy {
 };
 SS_FIELDS(PeerCopy, x.shard, x.step, x.generation);
 
-/// Node to supervisor: what its peer store holds now.
+/// Node to supervisor: the contents of its peer store.
 struct PeerCopies {
   std::string node;
   std::vector<PeerCopy> copies;
@@ -287,8 +291,8 @@ struct PeerCopies {
 };
 SS_FIELDS(PeerCopies, x.node, x.copies);
 
-/// Where the copy of a shard goes: from the memory of trainer `source` to the peer store of `node`,
-/// whose agent is at `address`.
+/// Copy a shard from the memory of trainer `source` to the peer store of `node`. address: of the
+/// agent of `node`.
 struct CopyTask {
   uint32_t shard = 0;
   std::string source;
@@ -298,9 +302,10 @@ struct CopyTask {
 };
 SS_FIELDS(CopyTask, x.shard, x.source, x.node, x.address);
 
-/// Supervisor to nodes: send the copies of `step` that you have staged (StepDone.copy). keep: the
-/// newest step of which peer stores hold every shard, which stays; UINT64_MAX: none. What is older,
-/// and for shards that are not kept there any more, may go. Answered by CopySent for each task.
+/// Supervisor to nodes: send the staged copies of `step` (StepDone.copy). keep: the newest step of
+/// which the peer stores hold every shard, which must stay; UINT64_MAX: none. Older copies, and
+/// copies of shards that the store no longer keeps, may be deleted. The node answers with a
+/// CopySent for each task.
 struct CopyToPeers {
   uint64_t generation = 0;
   uint64_t step = 0;
@@ -310,9 +315,9 @@ struct CopyToPeers {
 };
 SS_FIELDS(CopyToPeers, x.generation, x.step, x.keep, x.copies);
 
-/// Node to the node that is to keep a copy. generation: also that in which the copy was made (PEER-3 of
-/// job/copy_plan.hpp). Answered by AcceptCopy; then both join a communicator,
-/// the sender as rank 0.
+/// Node to the node that will keep a copy. generation: also the one in which the copy was made
+/// (PEER-3 in actors/supervisor/copy_plan.hpp). Answered by AcceptCopy; then both join a
+/// communicator, the sender as rank 0.
 struct OfferCopy {
   std::string from;
   uint64_t generation = 0;
@@ -324,7 +329,7 @@ struct OfferCopy {
 };
 SS_FIELDS(OfferCopy, x.from, x.generation, x.step, x.keep, x.shard, x.data_address);
 
-/// held: the copy is there already. error: why it is refused, else empty.
+/// held: the node already has the copy. error: why it refuses the copy, else empty.
 struct AcceptCopy {
   bool held = false;
   std::string error;
@@ -333,7 +338,7 @@ struct AcceptCopy {
 };
 SS_FIELDS(AcceptCopy, x.held, x.error, x.data_address);
 
-/// Node to supervisor: a task of CopyToPeers is over; error: why it failed, else empty.
+/// Node to supervisor: a task of CopyToPeers has ended. error: why it failed, else empty.
 struct CopySent {
   uint64_t generation = 0;
   uint64_t step = 0;
@@ -344,11 +349,11 @@ struct CopySent {
 };
 SS_FIELDS(CopySent, x.generation, x.step, x.shard, x.error, x.ms);
 
-/// A trainer has committed a step. loss in nats per token. samples: first, count, first, count, ...
-/// of its micro-batches. save: the trainer has pinned the step's state for a checkpoint. busy_ms:
-/// what of step_ms it did not wait for others. state_hash: of the shard's state before the step, 0
-/// without replicas. time: when it was committed, seconds since the epoch. copy: the trainer has
-/// pinned the step's state for a peer node.
+/// A trainer has committed a step. loss: nats per token. samples: of its micro-batches, as first,
+/// count, first, count, ... save: the trainer has pinned the step's state for a checkpoint. copy:
+/// the trainer has pinned it for a peer node. busy_ms: step_ms without waiting for other trainers.
+/// state_hash: of the shard's state before the step, 0 without replicas. time: of the commit,
+/// seconds since 1970.
 struct StepDone {
   uint64_t generation = 0;
   uint64_t step = 0;
@@ -363,7 +368,7 @@ struct StepDone {
   uint64_t state_hash = 0;
   double time = 0;
   bool copy = false;
-  double data_ms = 0;  // of step_ms, with the next three; node to supervisor: see TrainerTimes
+  double data_ms = 0;  // part of step_ms, like the next three
   double forward_ms = 0;
   double backward_ms = 0;
   double optimizer_ms = 0;
@@ -373,7 +378,7 @@ SS_FIELDS(StepDone, x.generation, x.step, x.trainer, x.loss, x.grad_norm, x.lear
           x.step_ms, x.samples, x.save, x.busy_ms, x.state_hash, x.time, x.copy, x.data_ms,
           x.forward_ms, x.backward_ms, x.optimizer_ms);
 
-/// Validation loss of the state of `step`, the same on every trainer.
+/// The validation loss of the state of `step`, in nats per token; the same on every trainer.
 struct Validated {
   uint64_t generation = 0;
   uint64_t step = 0;
@@ -383,7 +388,7 @@ struct Validated {
 };
 SS_FIELDS(Validated, x.generation, x.step, x.trainer, x.loss);
 
-/// A trainer has made its last step. save as in StepDone.
+/// A trainer has made its last step. save: as in StepDone.
 struct TrainerFinished {
   std::string trainer;
   uint64_t generation = 0;
@@ -393,8 +398,7 @@ struct TrainerFinished {
 };
 SS_FIELDS(TrainerFinished, x.trainer, x.generation, x.step, x.save);
 
-/// Supervisor to trainers: generations below this one are over; whoever works for one leaves it at
-/// once.
+/// Supervisor to trainers: leave all generations below this one at once.
 struct FenceGeneration {
   uint64_t generation = 0;
   std::string reason;
@@ -402,7 +406,7 @@ struct FenceGeneration {
 };
 SS_FIELDS(FenceGeneration, x.generation, x.reason);
 
-/// Supervisor to trainers: leave this generation together after a step, without losing work.
+/// Supervisor to trainers: leave this generation together after a step, so that no work is lost.
 struct LeaveGeneration {
   uint64_t generation = 0;
   std::string reason;
@@ -410,8 +414,8 @@ struct LeaveGeneration {
 };
 SS_FIELDS(LeaveGeneration, x.generation, x.reason);
 
-/// Supervisor to node: end this trainer's process (it is stuck, or ignored a fence); another takes
-/// its place.
+/// Supervisor to node: kill this trainer's process, because it is stuck or has ignored a fence. The
+/// node starts another one.
 struct KillTrainer {
   std::string trainer;
   std::string reason;
@@ -419,7 +423,7 @@ struct KillTrainer {
 };
 SS_FIELDS(KillTrainer, x.trainer, x.reason);
 
-/// Another node's agent, to which a link is to be measured.
+/// Another node's agent, as the other end of a link to measure.
 struct LinkEnd {
   std::string node;
   std::string address;
@@ -427,7 +431,7 @@ struct LinkEnd {
 };
 SS_FIELDS(LinkEnd, x.node, x.address);
 
-/// Supervisor to node: diagnose yourself and the links to these. Answered by NodeChecked.
+/// Supervisor to node: diagnose the node and its links to `links`. Answered by NodeChecked.
 struct CheckNode {
   std::string reason;
   std::vector<LinkEnd> links;
@@ -435,7 +439,7 @@ struct CheckNode {
 };
 SS_FIELDS(CheckNode, x.reason, x.links);
 
-/// ok: fit to train. report: a table in JSON; reason: in a line, what is wrong.
+/// ok: the node may train. reason: what is wrong, in one line. report: all results as JSON.
 struct NodeChecked {
   std::string node;
   bool ok = false;
@@ -445,9 +449,9 @@ struct NodeChecked {
 };
 SS_FIELDS(NodeChecked, x.node, x.ok, x.reason, x.report);
 
-/// A fault on purpose (interface.md lists the kinds), to a node, which passes on what concerns a
-/// trainer. step 0: now. ms: how long, for faults that end; value: how much, where that means
-/// something.
+/// Supervisor to node: inject a fault. docs/operations.md lists the kinds. The node forwards faults
+/// of a trainer to it. step: before which it starts, 0: now. ms: how long it lasts, 0: the kind's
+/// default. value: its strength, if the kind has one.
 struct InjectFault {
   std::string kind;
   std::string target;
@@ -458,16 +462,17 @@ struct InjectFault {
 };
 SS_FIELDS(InjectFault, x.kind, x.target, x.step, x.ms, x.value);
 
-/// Supervisor to the node of a trainer that trains: propose a checkpoint of the next step; all
-/// trainers then agree on it.
+/// Supervisor to the node of a training trainer: propose a checkpoint of the next step. All
+/// trainers then agree on the step.
 struct SaveCheckpoint {
   std::string trainer;
   bool operator==(const SaveCheckpoint&) const = default;
 };
 SS_FIELDS(SaveCheckpoint, x.trainer);
 
-/// Node to supervisor: a rule matches a line of a log. subject: a trainer, or the node. file:
-/// within the run's logs, or "kernel". line: 0 if unknown. root: it explains an incident.
+/// Node to supervisor: a log rule matches a line. subject: the trainer or node. file: path in the
+/// run's logs, or "kernel". line: 0 if unknown. root: the line can be the root cause of an
+/// incident.
 struct LogFound {
   std::string node;
   std::string subject;
@@ -484,8 +489,8 @@ struct LogFound {
 SS_FIELDS(LogFound, x.node, x.subject, x.file, x.line, x.text, x.rule, x.severity, x.action, x.hint,
           x.root);
 
-/// Supervisor to nodes: write what your processes did in this time (wall clock) to the run's
-/// folder. trace_parts.hpp.
+/// Supervisor to nodes: write the trace of your processes in this time (ns of wall clock) to the
+/// run's folder; see runtime/exports/trace_parts.hpp.
 struct WriteTrace {
   std::string name;
   int64_t begin_ns = 0;
@@ -494,8 +499,9 @@ struct WriteTrace {
 };
 SS_FIELDS(WriteTrace, x.name, x.begin_ns, x.end_ns);
 
-/// Supervisor to its nodes, at once and whenever it changes: who leads. standby_address is empty
-/// while there is none. recorded_step: reports up to here are in the ledger and need not be kept.
+/// Supervisor to its nodes, when they register and after every change: the supervisor and its
+/// standby. standby_address: empty if there is none. recorded_step: the ledger has all reports up
+/// to this step, so the nodes may delete theirs.
 struct Lead {
   uint64_t epoch = 0;
   std::string node;
@@ -507,7 +513,7 @@ struct Lead {
 };
 SS_FIELDS(Lead, x.epoch, x.node, x.address, x.standby_node, x.standby_address, x.recorded_step);
 
-/// Supervisor to a node: start a standby for me.
+/// Supervisor to a node: start a standby of this supervisor.
 struct HostStandby {
   uint64_t epoch = 0;
   std::string address;  // the supervisor's
@@ -515,7 +521,7 @@ struct HostStandby {
 };
 SS_FIELDS(HostStandby, x.epoch, x.address);
 
-/// A standby presents itself to its supervisor.
+/// Standby to supervisor: registers the standby.
 struct StandbyHello {
   std::string node;
   int32_t pid = 0;
@@ -524,8 +530,8 @@ struct StandbyHello {
 };
 SS_FIELDS(StandbyHello, x.node, x.pid, x.address);
 
-/// Supervisor to standby: the state (MessagePack) that it is about to act on. Answered by
-/// ReplicaKept.
+/// Supervisor to standby: the state (MessagePack) on which the supervisor will act next. Answered
+/// by ReplicaKept.
 struct Replica {
   uint64_t epoch = 0;
   uint64_t sequence = 0;
@@ -540,8 +546,8 @@ struct ReplicaKept {
 };
 SS_FIELDS(ReplicaKept, x.sequence);
 
-/// Somebody asks the supervisor to do or tell something, in the words of the console. who: for the
-/// event log. Answered by CommandReply.
+/// A client's command to the supervisor, as the words of a console command. who: the client's name,
+/// for the event log. Answered by CommandReply.
 struct Command {
   std::vector<std::string> words;
   std::string who;
@@ -549,7 +555,7 @@ struct Command {
 };
 SS_FIELDS(Command, x.words, x.who);
 
-/// ok, or text says why not; json: the same answer for programs.
+/// ok: the command succeeded. text: the answer or the error. json: the same, for programs.
 struct CommandReply {
   bool ok = false;
   std::string text;
@@ -565,7 +571,8 @@ struct StopTraining {
 };
 SS_FIELDS(StopTraining, x.reason);
 
-/// Node to supervisor: one shard of a checkpoint is on disk (record, JSON), or why not (error).
+/// Node to supervisor: a shard of a checkpoint is on disk. record: JSON. error: why saving failed,
+/// else empty.
 struct ShardSaved {
   uint64_t generation = 0;
   uint64_t step = 0;
@@ -576,7 +583,7 @@ struct ShardSaved {
 };
 SS_FIELDS(ShardSaved, x.generation, x.step, x.shard, x.record, x.error);
 
-/// To the supervisor: stop the run. now: without another step and without saving.
+/// To the supervisor: stop the run. now: at once, without another step and without saving.
 struct RequestStop {
   int32_t exit_code = 0;
   std::string reason;
@@ -585,7 +592,7 @@ struct RequestStop {
 };
 SS_FIELDS(RequestStop, x.exit_code, x.reason, x.now);
 
-/// Supervisor to nodes, nodes to trainers: end your process.
+/// Supervisor to nodes, nodes to trainers: exit.
 struct Shutdown {
   int32_t exit_code = 0;
   std::string reason;
@@ -602,8 +609,8 @@ SS_FIELDS(Text, x.text);
 template <class... Ts>
 struct MessageList {};
 
-/// Every message that may travel. A type belongs to the member of Body (protocol.capnp) of the same
-/// name in camelCase.
+/// All messages that the wire rule allows. Each type belongs to the member of Body (protocol.capnp)
+/// that has its name in camelCase.
 using Messages =
     MessageList<Ping, Pong, NodeHello, TrainerHello, TrainerUp, TrainerDown, JoinGeneration,
                 JoinTrainer, TrainerIdle, StepDone, Validated, TrainerFinished, FenceGeneration,

@@ -1,8 +1,8 @@
-# Everything that travels on the control plane. An active message carries one Envelope; its Body carries one message.
+# The wire format of the control plane. An active message holds one Envelope; the Body of a Message holds one message.
 #
-# To add a message: a struct here, a member of Body here, and a C++ struct with its line in messages.hpp. Field numbers are
-# given in the order of the C++ fields, names are the C++ names in camelCase; a check at start-up compares the two.
-# To change one: append fields only, and raise `protocolVersion` if older programs would misread the result.
+# To add a message, add a struct and a member of Body here, and a C++ struct with its SS_FIELDS line in messages.hpp.
+# Number the fields in the order of the C++ fields and name them like those in camelCase; a check at start compares both.
+# To change a message, only append fields, and raise `protocolVersion` if older programs would misread the result.
 @0xd3a6c1f5b2e84977;
 
 using Cxx = import "/capnp/c++.capnp";
@@ -13,10 +13,10 @@ const protocolVersion :UInt32 = 4;
 struct Envelope {
   union {
     hello @0 :Hello;            # first message of a process that connects
-    welcome @1 :Hello;          # the answer to it, with a proof that its sender has the run's key
-    refused @2 :Text;           # the other answer: why not
-    goodbye @3 :Text;           # the sender forgets the receiver: why
-    heartbeat @4 :Void;         # "I live", sent when nothing else was
+    welcome @1 :Hello;          # answer to a hello, with a proof that the sender has the run's key
+    refused @2 :Text;           # answer to a hello: why the connection is refused
+    goodbye @3 :Text;           # the sender closes the connection: why
+    heartbeat @4 :Void;         # sign of life, sent if nothing else was
     message @5 :Message;
     exit @6 :Exit;
     down @7 :Down;
@@ -24,7 +24,7 @@ struct Envelope {
     unlink @9 :Link;
     lookup @10 :Lookup;
     found @11 :Found;
-    proof @12 :Data;            # the answer to a welcome: the caller has the key as well; from there on both may send
+    proof @12 :Data;            # answer to a welcome: proves that the caller has the key; afterwards both may send
   }
 }
 
@@ -32,12 +32,12 @@ struct Hello {
   version @0 :UInt32;
   runId @1 :Text;
   node @2 :Data;                # identity of the sending process, 24 bytes
-  token @3 :UInt64;             # what the receiver of this puts in front of every message to the sender
+  token @3 :UInt64;             # the receiver puts it into the frame header of every message to the sender
   address @4 :Data;             # UCX worker address of the sender
-  checksum @5 :UInt64;          # of the address, since UCX trusts what it is given
+  checksum @5 :UInt64;          # of the address, because UCX does not check addresses
   nonce @6 :Data;               # 32 random bytes
-  proof @7 :Data;               # of a welcome; transport/caf/proof.hpp
-  other @8 :UInt64;             # of a welcome: the receiver's token of a connection that is established between the two; 0: none
+  proof @7 :Data;               # see transport/caf/proof.hpp
+  other @8 :UInt64;             # in a welcome: the receiver's token of another established connection of the two; 0: none
 }
 
 struct Message {
@@ -47,18 +47,18 @@ struct Message {
   body @3 :Body;
 }
 
-struct Exit {                   # somebody asks an actor to quit (send_exit, or a link broke)
+struct Exit {                   # asks an actor to quit (send_exit, or the end of a linked actor)
   source @0 :UInt64;            # actor id in the sending process, 0 for none
   receiver @1 :UInt64;
   reason @2 :Error;
 }
 
-struct Down {                   # an actor of the sender that the receiver knows has terminated
+struct Down {                   # an actor of the sender that is exported to the receiver has ended
   actor @0 :UInt64;
   reason @1 :Error;
 }
 
-struct Link {                   # an actor of the sender links to, or unlinks from, one of the receiver
+struct Link {                   # an actor of the sender links to, or unlinks from, an actor of the receiver
   source @0 :UInt64;
   receiver @1 :UInt64;
 }
@@ -70,7 +70,7 @@ struct Lookup {
 
 struct Found {
   id @0 :UInt64;
-  actor @1 :UInt64;             # 0: nothing is published under that name
+  actor @1 :UInt64;             # 0: no actor is published under that name
 }
 
 struct Error {                  # caf::error; code 0 is "no error"
@@ -100,7 +100,7 @@ struct Body {
     shardSaved @16 :ShardSaved;
     requestStop @17 :RequestStop;
     shutdown @18 :Shutdown;
-    text @19 :TextMessage;      # (Text is Cap'n Proto's own)
+    text @19 :TextMessage;      # not Text, which is a type of Cap'n Proto
     trainerReady @20 :TrainerReady;
     trainerProgress @21 :TrainerProgress;
     peerCopies @22 :PeerCopies;

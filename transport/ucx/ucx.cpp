@@ -8,28 +8,28 @@
 
 #include "runtime/base/log.hpp"
 
-// libucs exports these two; its own headers drag in half of UCX's internals.
+// Exported by libucs; declared here because its headers include much of UCX's internals.
 extern "C" void ucs_debug_disable_signal(int signum);
 extern "C" ucs_status_t ucs_global_opts_set_value(const char* name, const char* value);
 
 namespace simplescale::ucx {
 namespace {
 
-/// Once a process, before the first context: what UCX reads from the environment when it opens its
-/// transports.
+/// Sets UCX's defaults through its environment variables, once per process, before the first
+/// context.
 void set_defaults() {
   static std::once_flag once;
   std::call_once(once, [] {
     setenv("UCX_POSIX_ERROR_HANDLING", "y", 0);
     setenv("UCX_SYSV_ERROR_HANDLING", "y", 0);
-    // UCX's own default waits in connect(), over two minutes for a host that does not answer, and
-    // all other peers of the worker with it.
+    // By default UCX blocks in connect(), over two minutes for a host that does not answer, which
+    // also delays all other peers of the worker.
     setenv("UCX_TCP_CONN_NB", "y", 0);
-    // These two are read when the library is loaded, so the environment is too late for them.
+    // UCX reads the next options when the library is loaded, so the environment is too late.
     if (!std::getenv("UCX_WARN_UNUSED_ENV_VARS")) {
       (void)ucs_global_opts_set_value("WARN_UNUSED_ENV_VARS", "n");
     }
-    // A refused connection is no news for stdout; whoever uses UCX here logs what it means.
+    // Callers log errors themselves; UCX would print every refused connection to stdout.
     if (!std::getenv("UCX_LOG_LEVEL")) (void)ucs_global_opts_set_value("LOG_LEVEL", "fatal");
     if (!std::getenv("UCX_HANDLE_ERRORS")) {
       (void)ucs_global_opts_set_value("HANDLE_ERRORS", "none");
@@ -84,9 +84,8 @@ Result<std::unique_ptr<Worker>> Worker::create(const Context& context) {
   return worker;
 }
 
-// UCX 1.13 aborts the process in ucp_worker_destroy if its answer to somebody who is just
-// connecting still waits to be sent, and flush() does not cover that one. So: until nothing has
-// happened for a moment.
+// UCX 1.13 aborts the process in ucp_worker_destroy if its reply to a connecting peer is not sent
+// yet, and flush() does not wait for that reply. So progress until nothing has happened for kQuiet.
 Worker::~Worker() {
   constexpr auto kQuiet = std::chrono::milliseconds(20), kMost = std::chrono::milliseconds(500);
   flush(100);

@@ -1,6 +1,6 @@
-// UCX as three RAII types: Context (the library), Worker (a progress engine and its address) and
-// Endpoint (a way to one peer). A Worker and its Endpoints belong to one thread; only
-// Worker::signal() may be called from others. Create them after exec, never before a fork.
+// RAII wrappers for UCX: Context (the library), Worker (a progress engine with an address) and
+// Endpoint (a connection to one peer). A Worker and its Endpoints belong to one thread; other
+// threads may only call Worker::signal(). Create them after exec, never before a fork.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -16,15 +16,14 @@
 
 namespace simplescale::ucx {
 
-/// `what: UCX's words` with Code::unavailable for lost or unreachable peers, Code::internal
-/// otherwise.
+/// "WHAT: UCX's message". Code::unavailable for a lost or unreachable peer, Code::aborted for a
+/// canceled request, else Code::internal.
 Status to_status(ucs_status_t status, const std::string& what);
 
-/// One per use of UCX in a process. `features` are UCP_FEATURE_* bits.
-/// Shared memory is allowed next to peer error handling (UCX_POSIX/SYSV_ERROR_HANDLING=y), and
-/// UCX's own signal handlers are taken out, unless the environment says otherwise.
-/// `transports`: the value of UCX_TLS where the environment has none, e.g. "^sm"; null: UCX's
-/// choice.
+/// An instance of the UCX library. features: UCP_FEATURE_* bits. transports: the value of UCX_TLS,
+/// e.g. "^sm"; null: UCX chooses. Unless the environment says otherwise, it allows shared memory
+/// with peer error handling (UCX_POSIX/SYSV_ERROR_HANDLING=y), disables UCX's signal handlers, and
+/// uses `transports`.
 class Context {
  public:
   static Result<std::unique_ptr<Context>> create(uint64_t features,
@@ -48,21 +47,20 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
 
   ucp_worker_h handle() const { return handle_; }
-  /// What a peer needs to create an Endpoint to this worker: opaque bytes, a few hundred.
+  /// The address from which a peer creates an Endpoint to this worker: opaque, a few hundred bytes.
   const std::vector<uint8_t>& address() const { return address_; }
-  /// Runs UCX; true if something happened.
+  /// Progresses UCX; true if there was work.
   bool progress() { return ucp_worker_progress(handle_) != 0; }
-  /// Runs UCX until all that was sent has left, or the time is over; false in that case. Peers may
-  /// be dead.
+  /// Progresses UCX until all sends have completed, at most timeout_ms: with dead peers they may
+  /// not. False on a timeout or an error.
   bool flush(int timeout_ms);
-  /// Prepares event_fd() for one wait; false if there is something to progress first. Needs
-  /// UCP_FEATURE_WAKEUP.
+  /// Prepares event_fd() for one wait. False: call progress() first. Needs UCP_FEATURE_WAKEUP.
   Result<bool> arm();
-  /// Readable when there is something to progress; -1 without UCP_FEATURE_WAKEUP.
+  /// Readable if there is work for progress(). -1 without UCP_FEATURE_WAKEUP.
   int event_fd() const { return event_fd_; }
   /// Makes event_fd() readable. Any thread.
   void signal() { ucp_worker_signal(handle_); }
-  /// Routes active messages with this id to `callback(argument, ...)`; `flags` are UCP_AM_FLAG_*.
+  /// Calls `callback(argument, ...)` for active messages with this id. flags: UCP_AM_FLAG_*.
   Status on_message(unsigned id, ucp_am_recv_callback_t callback, void* argument, uint32_t flags);
 
  private:
@@ -72,17 +70,17 @@ class Worker {
   std::vector<uint8_t> address_;
 };
 
-/// A way to one peer, with peer error handling. `on_error` runs at most once, inside
-/// Worker::progress(), and must not destroy the endpoint there.
+/// A connection to one peer, with peer error handling. `on_error` runs at most once, inside
+/// Worker::progress(), and must not destroy the endpoint.
 class Endpoint {
  public:
   using OnError = std::function<void(ucs_status_t)>;
-  /// Fails at once if the peer's address cannot be reached from here at all; a peer that is gone
-  /// may also be told by `on_error` later.
+  /// Fails at once if no transport reaches the address. The loss of a peer may also be reported by
+  /// `on_error` later.
   static Result<std::unique_ptr<Endpoint>> create(Worker& worker, const void* address,
                                                   OnError on_error);
-  /// Closes at once, unsent data is lost; runs the worker until that is done. Not inside
-  /// Worker::progress().
+  /// Closes at once and discards unsent data. Progresses the worker until that is done; do not call
+  /// it inside Worker::progress().
   ~Endpoint();
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;

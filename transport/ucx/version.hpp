@@ -1,11 +1,11 @@
-// For those who only want to tell which UCX is in use.
+// The version of UCX, without UCX's headers.
 #pragma once
 
 #include <string>
 
 namespace simplescale::ucx {
 
-/// Of the library that is loaded.
+/// The version of the loaded library, e.g. "1.13.1".
 std::string version();
 
 }  // namespace simplescale::ucx

@@ -1,4 +1,5 @@
-// Two processes that call each other: every order of their messages is played through.
+// CONNECTION-4: two processes connect to each other; the test explores every order in which their
+// messages can arrive.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -15,83 +16,87 @@ using namespace simplescale::remote;
 
 namespace {
 
-/// As in Peer, as far as it matters here. call: which call made the connection, on both sides.
-struct Side {
-  int call = 0;
-  uint64_t born = 0, met = 0;
+/// One process's view of one connection: what tie-breaking needs of a Peer. `hello` identifies the
+/// connection on both sides: the number of the hello that opened it.
+struct View {
+  int hello = 0;
+  uint64_t number = 0, established_at_hello = 0;
   bool ours = false, established = false;
-  auto operator<=>(const Side&) const = default;
+  auto operator<=>(const View&) const = default;
 };
 
 struct Process {
-  std::vector<Side> peers;  // those that are known: at most one stands, the others are callers
-  int standing = 0;         // its call; 0: none
-  uint64_t born = 0;
-  int calls = 0, losses = 0;  // still to be made
+  std::vector<View> views;  // at most one is current; the others await their proof
+  int current_hello = 0;    // of the current connection; 0: none
+  uint64_t connections = 0;
+  int hellos_left = 0, losses_left = 0;
   auto operator<=>(const Process&) const = default;
 
-  Side* find(int call) {
-    for (Side& peer : peers)
-      if (peer.call == call) return &peer;
+  View* find(int hello) {
+    for (View& view : views)
+      if (view.hello == hello) return &view;
     return nullptr;
   }
-  void drop(int call) {
-    std::erase_if(peers, [&](const Side& peer) { return peer.call == call; });
-    if (standing == call) standing = 0;
+  void drop(int hello) {
+    std::erase_if(views, [&](const View& view) { return view.hello == hello; });
+    if (current_hello == hello) current_hello = 0;
   }
-  std::optional<Standing> current() {
-    Side* peer = find(standing);
-    if (!peer) return std::nullopt;
-    return Standing{peer->born, peer->ours, peer->established};
+  std::optional<Connection> current() {
+    const View* view = find(current_hello);
+    if (!view) return std::nullopt;
+    return Connection{view->number, view->ours, view->established};
   }
 };
 
 enum class Kind { hello, welcome, proof };
 struct Message {
   Kind kind;
-  int to, call;
+  int to, hello;
   int other = 0;  // of a welcome
   auto operator<=>(const Message&) const = default;
 };
 
 struct World {
-  std::array<Process, 2> at;  // the first has the lower id
-  std::multiset<Message> under_way;
-  int calls = 0;
+  std::array<Process, 2> processes;  // the first has the lower id
+  std::multiset<Message> in_flight;
+  int hellos = 0;
   auto operator<=>(const World&) const = default;
 
-  void call(int who) {
-    Process& p = at[who];
-    --p.calls;
-    const int number = ++calls;
-    p.peers.push_back({number, ++p.born, 0, true, false});
-    p.standing = number;
-    under_way.insert({Kind::hello, 1 - who, number});
+  void connect(int index) {
+    Process& p = processes[index];
+    --p.hellos_left;
+    const int hello = ++hellos;
+    p.views.push_back({hello, ++p.connections, 0, true, false});
+    p.current_hello = hello;
+    in_flight.insert({Kind::hello, 1 - index, hello});
   }
 
-  void arrive(const Message& m) {
-    Process& p = at[m.to];
+  void deliver(const Message& m) {
+    Process& p = processes[m.to];
     const bool lower = m.to == 0;
     const auto current = p.current();
-    const Standing* known = current ? &*current : nullptr;
-    Side* peer = p.find(m.call);
+    const Connection* known = current ? &*current : nullptr;
+    View* view = p.find(m.hello);
     if (m.kind == Kind::hello) {
-      if (!hears_hello(known, lower)) return;
-      p.peers.push_back({m.call, ++p.born, met(known), false, false});
-      under_way.insert({Kind::welcome, 1 - m.to, m.call, met(known) != 0 ? p.standing : 0});
-    } else if (m.kind == Kind::welcome && peer) {
-      if (yields(m.other != 0, p.find(m.other) != nullptr)) return p.drop(m.call);
-      peer->established = true;
-      under_way.insert({Kind::proof, 1 - m.to, m.call});
-    } else if (m.kind == Kind::proof && peer) {
-      if (on_proof(known, peer->born, peer->met, lower) == Verdict::keep) return p.drop(m.call);
-      if (p.standing) p.drop(p.standing);
-      p.find(m.call)->established = true;
-      p.standing = m.call;
+      if (!accepts_hello(known, lower)) return;
+      const uint64_t established = established_number(known);
+      p.views.push_back({m.hello, ++p.connections, established, false, false});
+      in_flight.insert({Kind::welcome, 1 - m.to, m.hello, established != 0 ? p.current_hello : 0});
+    } else if (m.kind == Kind::welcome && view) {
+      if (keeps_named_connection(m.other != 0, p.find(m.other) != nullptr)) return p.drop(m.hello);
+      view->established = true;
+      in_flight.insert({Kind::proof, 1 - m.to, m.hello});
+    } else if (m.kind == Kind::proof && view) {
+      if (break_tie(known, view->number, view->established_at_hello, lower) == TieBreak::keep)
+        return p.drop(m.hello);
+      if (p.current_hello) p.drop(p.current_hello);
+      p.find(m.hello)->established = true;
+      p.current_hello = m.hello;
     }
   }
 };
 
+/// Depth-first search over all states that any order of deliveries, hellos and losses reaches.
 struct Explorer {
   std::set<World> seen;
   size_t ends = 0;
@@ -99,52 +104,57 @@ struct Explorer {
 
   void explore(const World& world) {
     if (!wrong.empty() || !seen.insert(world).second) return;
-    bool over = world.under_way.empty();
+    bool over = world.in_flight.empty();
     for (const Message& message :
-         std::set<Message>(world.under_way.begin(), world.under_way.end())) {
+         std::set<Message>(world.in_flight.begin(), world.in_flight.end())) {
       World next = world;
-      next.under_way.erase(next.under_way.find(message));
-      next.arrive(message);
+      next.in_flight.erase(next.in_flight.find(message));
+      next.deliver(message);
       explore(next);
     }
-    for (int who : {0, 1}) {
-      const Process& p = world.at[who];
-      if (p.calls > 0 && p.standing == 0) {
+    for (int index : {0, 1}) {
+      const Process& p = world.processes[index];
+      if (p.hellos_left > 0 && p.current_hello == 0) {
         over = false;
         World next = world;
-        next.call(who);
+        next.connect(index);
         explore(next);
       }
       const auto current = Process(p).current();
-      if (p.losses > 0 && current && current->established && world.under_way.empty()) {
-        World next = world;  // and does not say so: the other side does not know
-        next.at[who].drop(p.standing);
-        --next.at[who].losses;
-        ++next.at[who].calls;
+      if (p.losses_left > 0 && current && current->established && world.in_flight.empty()) {
+        World next = world;  // this process loses the connection; the other does not learn of it
+        next.processes[index].drop(p.current_hello);
+        --next.processes[index].losses_left;
+        ++next.processes[index].hellos_left;
         explore(next);
       }
     }
-    if (over) end(world);
+    if (over) check_end(world);
   }
 
-  void end(World world) {
+  void check_end(World world) {
     ++ends;
-    const auto one = world.at[0].current(), two = world.at[1].current();
+    Process &lower = world.processes[0], &higher = world.processes[1];
+    const auto one = lower.current(), two = higher.current();
     const bool connected = one && two && one->established && two->established &&
-                           world.at[0].standing == world.at[1].standing;
+                           lower.current_hello == higher.current_hello;
     if (!connected)
-      wrong = "connection " + std::to_string(world.at[0].standing) + " here, " +
-              std::to_string(world.at[1].standing) + " there, of " + std::to_string(world.calls);
+      wrong = "connection " + std::to_string(lower.current_hello) + " in the lower process, " +
+              std::to_string(higher.current_hello) + " in the higher, of " +
+              std::to_string(world.hellos);
   }
 };
 
-std::string play(int calls_of_lower, int calls_of_higher, int losses_of_lower,
-                 int losses_of_higher) {
+struct Limits {
+  int hellos = 0, losses = 0;
+};
+
+std::string explore(Limits lower, Limits higher) {
   World world;
-  world.at[0].calls = calls_of_lower;
-  world.at[1].calls = calls_of_higher;
-  world.at[0].losses = losses_of_lower;
-  world.at[1].losses = losses_of_higher;
+  world.processes[0].hellos_left = lower.hellos;
+  world.processes[1].hellos_left = higher.hellos;
+  world.processes[0].losses_left = lower.losses;
+  world.processes[1].losses_left = higher.losses;
   Explorer explorer;
   explorer.explore(world);
   CHECK(explorer.ends > 0);
@@ -153,29 +163,30 @@ std::string play(int calls_of_lower, int calls_of_higher, int losses_of_lower,
 
 }  // namespace
 
-TEST_SUITE("meeting") {
-  TEST_CASE("meeting: one calls, and the other keeps that connection") {
-    CHECK(play(1, 0, 0, 0) == "");
-    CHECK(play(0, 1, 0, 0) == "");
+TEST_SUITE("tie-break") {
+  TEST_CASE("tie-break: if one process connects, both keep that connection") {
+    CHECK(explore({1, 0}, {0, 0}) == "");
+    CHECK(explore({0, 0}, {1, 0}) == "");
   }
 
-  TEST_CASE("meeting: both call, in whatever order, and both keep the same connection (CONNECTION-4)") {
-    CHECK(play(1, 1, 0, 0) == "");
+  TEST_CASE("tie-break: CONNECTION-4, if both connect, both keep the same one in any order") {
+    CHECK(explore({1, 0}, {1, 0}) == "");
   }
 
-  TEST_CASE("meeting: who has lost the connection calls anew, also while the other one calls") {
-    CHECK(play(1, 1, 1, 0) == "");
-    CHECK(play(1, 1, 0, 1) == "");
-    CHECK(play(1, 1, 1, 1) == "");
+  TEST_CASE("tie-break: a process that lost the connection reconnects, whatever the other does") {
+    CHECK(explore({1, 1}, {1, 0}) == "");
+    CHECK(explore({1, 0}, {1, 1}) == "");
+    CHECK(explore({1, 1}, {1, 1}) == "");
   }
 
-  TEST_CASE("meeting: where calls cross, the lower id's stays") {
-    const Standing ours{1, true, true};
-    CHECK(on_proof(&ours, 2, 0, true) == Verdict::keep);
-    CHECK(on_proof(&ours, 2, 0, false) == Verdict::cross);
-    CHECK(on_proof(&ours, 2, 1, true) == Verdict::take);  // it was told, and calls anew
-    const Standing theirs{5, false, true};
-    CHECK(on_proof(&theirs, 6, 0, true) == Verdict::take);
-    CHECK(on_proof(&theirs, 4, 0, true) == Verdict::keep);
+  TEST_CASE("tie-break: of two connections opened at once, that of the lower id stays") {
+    const Connection ours{1, true, true};
+    CHECK(break_tie(&ours, 2, 0, true) == TieBreak::keep);
+    CHECK(break_tie(&ours, 2, 0, false) == TieBreak::replace_silently);
+    // The caller knew of the current connection and lost it.
+    CHECK(break_tie(&ours, 2, 1, true) == TieBreak::replace);
+    const Connection theirs{5, false, true};
+    CHECK(break_tie(&theirs, 6, 0, true) == TieBreak::replace);
+    CHECK(break_tie(&theirs, 4, 0, true) == TieBreak::keep);
   }
 }

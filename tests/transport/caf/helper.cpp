@@ -96,12 +96,17 @@ struct ServerState {
   std::vector<caf::response_promise> kept;
 };
 
-/// Text commands:
-///   keep         a request that is never answered         quit / fail    ends, or answers, with an
-///   error void         an empty answer                          ended          answers with an
-///   actor's name that has ended link / monitor  links to, or monitors, the sender     echo:...
-///   answers with the same text order        how the Pings so far came               burst N sends
-///   N Pongs, then the answer unsupported  answers with what may not travel
+/// Answers a Ping with a Pong, a Pong with an empty answer, and a Text command:
+///   keep         does not answer until a monitored actor ends, then answers "down REASON"
+///   monitor      monitors the sender, then as keep
+///   quit         answers "quitting" and ends with sec::runtime_error
+///   fail         answers with sec::runtime_error
+///   link         links to the sender, answers "link"
+///   order        answers "ordered N" or "disordered N": how the N Pings so far arrived
+///   burst N      sends N Pongs to the sender, then answers with the command
+///   big N        answers with N letters
+///   unsupported  answers with a bare string, which the wire rule forbids
+///   other texts  answers with the same text
 caf::behavior server(caf::event_based_actor* base) {
   auto* self = static_cast<caf::stateful_actor<ServerState>*>(base);
   self->set_down_handler([=](caf::down_msg& down) {
@@ -159,7 +164,7 @@ TEST_CASE("transport helper" * doctest::skip()) {
   using namespace simplescale;
   TransportOptions options;
   const char* run = std::getenv("SS_TEST_RUN");
-  if (!run) return;  // somebody runs everything with --no-skip
+  if (!run) return;  // the test program runs with --no-skip, not as a helper
   options.run_id = run;
   testing::Process process(options);
   auto server = process.system->spawn(

@@ -1,6 +1,6 @@
-// A second process for the tests: this program again, in the role of the test case "transport
-// helper" (helper.cpp). It publishes the actor "server", prints its address, and lives until its
-// parent closes the pipe or kills it.
+// A second process for the tests: starts the test program again to run the test case "transport
+// helper" (helper.cpp) alone. The helper publishes the actor "server", prints its address, and runs
+// until its parent closes the pipe or kills it.
 #pragma once
 
 #include <caf/all.hpp>
@@ -11,8 +11,7 @@
 
 namespace simplescale::testing {
 
-/// Sets UCX_TLS for this process and those it starts: "tcp", or "posix,sysv,self" for shared
-/// memory.
+/// Sets UCX_TLS for this process and its children: "tcp", or "posix,sysv,self" for shared memory.
 void set_wire(const std::string& tls);
 
 class Helper {
@@ -22,10 +21,10 @@ class Helper {
   Helper(const Helper&) = delete;
   const std::string& address() const { return address_; }
   pid_t pid() const { return pid_; }
-  /// SIGKILL; reaped as well unless `zombie`.
+  /// Sends SIGKILL and, unless `zombie`, reaps the process.
   void kill(bool zombie = false);
   void signal(int number);
-  /// Closes the pipe: the helper stops its transport and ends by itself; returns its exit status.
+  /// Closes the pipe, so that the helper stops its transport and exits. Returns its exit status.
   int end();
 
  private:
@@ -34,18 +33,18 @@ class Helper {
   std::string address_;
 };
 
-/// An actor system with a transport, for this side.
+/// An actor system with a transport, in the test process.
 struct Process {
   explicit Process(TransportOptions options = {});
   ~Process();
   caf::actor_system_config config;
   std::unique_ptr<caf::actor_system> system;
   std::unique_ptr<Transport> transport;
-  /// The helper's server; fails the test if it cannot be found.
+  /// The helper's server. Fails the test if the lookup fails.
   caf::actor server(const Helper& helper);
 };
 
-/// What the helper runs: see helper.cpp for what it answers.
+/// The helper's server; helper.cpp lists its commands.
 caf::behavior server(caf::event_based_actor* self);
 
 }  // namespace simplescale::testing

@@ -1,4 +1,5 @@
-// Remote actors behave as local ones: two real processes, over tcp and over shared memory.
+// Remote actors behave like local ones (ACTOR-1..3, CONNECTION-1, CONNECTION-2). Each test runs two
+// processes, once over TCP and once over shared memory.
 #include <doctest/doctest.h>
 #include <signal.h>
 
@@ -14,9 +15,9 @@ using simplescale::testing::set_wire;
 
 namespace {
 
-constexpr auto kLong = std::chrono::seconds(60);  // a deadline that is not meant to be met
+constexpr auto kLong = std::chrono::seconds(60);  // a deadline that does not pass
 
-/// Runs the rest of a test case once for each wire.
+/// Runs the test once over TCP and once over shared memory.
 void each_wire(const std::function<void()>& test) {
   for (const char* tls : {"tcp", "posix,sysv,self"}) {
     CAPTURE(tls);
@@ -33,7 +34,7 @@ std::string ask(caf::scoped_actor& self, const caf::actor& server, const std::st
   return answer;
 }
 
-/// Who says nothing for 200 ms is lost.
+/// A peer that is silent for 200 ms is lost.
 TransportOptions impatient() {
   TransportOptions options;
   options.heartbeat_ms = 20;
@@ -41,16 +42,16 @@ TransportOptions impatient() {
   return options;
 }
 
-/// What `self` monitors is to be lost.
+/// Waits until the actor that `self` monitors is down because its process is lost.
 void wait_until_lost(caf::scoped_actor& self) {
   self->receive(
       [](caf::down_msg& x) { CHECK(x.reason == caf::exit_reason::remote_link_unreachable); },
-      caf::after(std::chrono::seconds(30)) >> [] { FAIL("nobody has noticed"); });
+      caf::after(std::chrono::seconds(30)) >> [] { FAIL("no down message"); });
 }
 
 }  // namespace
 
-TEST_CASE("transport: a request is answered, errors and empty answers too") {
+TEST_CASE("transport: a request gets its answer, also an error or an empty one") {
   each_wire([] {
     Helper helper;
     Process here;
@@ -80,7 +81,7 @@ TEST_CASE("transport: a request is answered, errors and empty answers too") {
   });
 }
 
-TEST_CASE("transport: a request without an answer meets its deadline") {
+TEST_CASE("transport: a request without an answer fails at its deadline") {
   each_wire([] {
     Helper helper;
     Process here;
@@ -95,14 +96,14 @@ TEST_CASE("transport: a request without an answer meets its deadline") {
   });
 }
 
-TEST_CASE("transport: messages arrive in order, in both directions, large ones among small ones") {
+TEST_CASE("transport: ACTOR-1, large and small messages arrive in order in both directions") {
   each_wire([] {
     Helper helper;
     Process here;
     auto server = here.server(helper);
     caf::scoped_actor self(*here.system);
     for (uint64_t i = 0; i < 1000; ++i) {
-      // Every 50th goes by rendezvous; the small ones after it must wait for it.
+      // Every 50th message is sent by rendezvous; the small ones after it must wait for it.
       caf::anon_send(server, Ping{i, std::string(i % 50 == 7 ? 1 << 20 : 10, 'x')});
     }
     CHECK(ask(self, server, "order") == "ordered 1000");
@@ -116,7 +117,7 @@ TEST_CASE("transport: messages arrive in order, in both directions, large ones a
   });
 }
 
-TEST_CASE("transport: one large content sent to several reaches each, and comes from its sender") {
+TEST_CASE("transport: a large message to several receivers reaches each, with the right sender") {
   each_wire([] {
     Helper first, second;
     Process here;
@@ -169,7 +170,8 @@ TEST_CASE("transport: many requesters get their own answers") {
 }
 
 TEST_CASE(
-    "transport: an actor that quits is down with its reason, and requests to it fail at once") {
+    "transport: ACTOR-2 and ACTOR-3, an actor that quits is down with its reason, and requests to "
+    "it fail at once") {
   each_wire([] {
     Helper helper;
     Process here;
@@ -192,10 +194,10 @@ TEST_CASE(
         },
         [](Text& answer) { CHECK(answer.text == "quitting"); });
     CHECK(ask(self, server, "anyone?").find("request_receiver_down") != std::string::npos);
-    // Whoever monitors it only now learns the same.
+    // A monitor that is attached only now gets the same reason.
     self->monitor(server);
     self->receive([](caf::down_msg& x) { CHECK(x.reason == caf::sec::runtime_error); });
-    // It is still published; a lookup gives the handle of an actor that is down.
+    // The actor is still published; a lookup returns a handle that is down.
     auto again = here.transport->lookup(helper.address(), "server", 30'000);
     REQUIRE(again.ok());
     self->monitor(*again);
@@ -203,12 +205,12 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("transport: kill -9 of a peer is down for monitors and fails requests at once") {
+TEST_CASE("transport: after kill -9 of a peer, monitors get down and requests fail at once") {
   each_wire([] {
     for (bool known : {false, true}) {
       TransportOptions options;
       options.heartbeat_ms = 20;
-      options.silence_ms = known ? 0 : 400;  // 0: only the word of who saw it die can tell
+      options.silence_ms = known ? 0 : 400;  // 0: only peer_is_dead() reports the loss
       Helper helper;
       Process here(options);
       auto server = here.server(helper);
@@ -220,7 +222,7 @@ TEST_CASE("transport: kill -9 of a peer is down for monitors and fails requests 
       });
       auto kept = self->request(server, caf::infinite, Text{"keep"});
       CHECK(ask(self, server, "x") == "x");
-      helper.kill(!known);  // a zombie holds on to its shared memory
+      helper.kill(!known);  // a zombie keeps its shared memory
       if (known) here.transport->peer_is_dead(server.node(), "killed by signal 9");
       bool failed = false;
       kept.receive([](Text&) { FAIL("answered"); },
@@ -233,7 +235,7 @@ TEST_CASE("transport: kill -9 of a peer is down for monitors and fails requests 
   });
 }
 
-TEST_CASE("transport: a stopped peer is lost by its silence, and learns of it when it goes on") {
+TEST_CASE("transport: CONNECTION-2, a stopped peer is lost, and can be connected again later") {
   each_wire([] {
     Helper helper;
     Process here(impatient());
@@ -244,14 +246,14 @@ TEST_CASE("transport: a stopped peer is lost by its silence, and learns of it wh
     helper.signal(SIGSTOP);
     wait_until_lost(self);
     helper.signal(SIGCONT);
-    // A new connection is a new handle.
+    // The new connection needs a new handle.
     auto again = here.server(helper);
     CHECK(ask(self, again, "back") == "back");
     CHECK(ask(self, server, "old").find("request_receiver_down") != std::string::npos);
   });
 }
 
-TEST_CASE("transport: a partition on purpose is a lost peer, a delay is not, and both end") {
+TEST_CASE("transport: an injected partition loses the peer, an injected delay does not") {
   each_wire([] {
     Helper helper;
     Process here(impatient());
@@ -267,7 +269,7 @@ TEST_CASE("transport: a partition on purpose is a lost peer, a delay is not, and
   });
 }
 
-TEST_CASE("transport: a connection that lost a message ends, whatever comes after it") {
+TEST_CASE("transport: ACTOR-1, a connection that lost a message ends") {
   each_wire([] {
     Helper helper;
     Process here(impatient());
@@ -281,7 +283,7 @@ TEST_CASE("transport: a connection that lost a message ends, whatever comes afte
   });
 }
 
-TEST_CASE("transport: who was paused itself accuses nobody of silence") {
+TEST_CASE("transport: a process that was paused does not count the pause as its peer's silence") {
   each_wire([] {
     Helper helper;
     Process here(impatient());
@@ -302,7 +304,7 @@ TEST_CASE("transport: who was paused itself accuses nobody of silence") {
 
 namespace {
 
-/// A local actor that is linked to the server, and obeys "quit" and "unlink".
+/// A local actor that is linked to the server and handles "quit" and "unlink".
 caf::actor make_linked(Process& here, const caf::actor& server, std::promise<caf::error>* ended) {
   auto local = here.system->spawn([=](caf::event_based_actor* self) -> caf::behavior {
     self->link_to(server);
@@ -370,7 +372,7 @@ TEST_CASE("transport: send_exit reaches a remote actor") {
   });
 }
 
-TEST_CASE("transport: linked from both sides, one that traps exits gets one exit message") {
+TEST_CASE("transport: an actor that traps exits gets one exit message, also if linked both ways") {
   each_wire([] {
     Helper helper;
     Process here;
@@ -382,7 +384,7 @@ TEST_CASE("transport: linked from both sides, one that traps exits gets one exit
         CHECK(exit.source == server.address());
         ++*exits;
       });
-      // Sent when the proxy ends, as the exits are, and queued behind them.
+      // The proxy sends the exits first, then this down message.
       self->set_down_handler([=](caf::down_msg&) { self->send(self, Text{"count"}); });
       self->link_to(server);
       self->monitor(server);
@@ -398,7 +400,7 @@ TEST_CASE("transport: linked from both sides, one that traps exits gets one exit
   });
 }
 
-TEST_CASE("transport: a linked actor ends when the peer's process is lost") {
+TEST_CASE("transport: ACTOR-2, a linked actor ends when the peer's process is lost") {
   each_wire([] {
     Helper helper;
     Process here;
@@ -436,7 +438,7 @@ TEST_CASE("transport: a remote actor monitors a local one") {
       self->send(server, Text{"monitor"});
       return {[=](const Text&) { self->quit(make_error(caf::sec::runtime_error)); }};
     });
-    auto answer = self->request(server, kLong, Text{"keep"});  // answered by the down handler
+    auto answer = self->request(server, kLong, Text{"keep"});  // the down handler answers it
     self->send(server, Text{"burst 0"});
     self->receive([](Text&) {});
     self->send(local, Text{"quit"});
@@ -445,10 +447,10 @@ TEST_CASE("transport: a remote actor monitors a local one") {
   });
 }
 
-TEST_CASE("transport: a peer that ends in an orderly way says goodbye") {
+TEST_CASE("transport: a peer that stops its transport sends a goodbye") {
   each_wire([] {
     TransportOptions options;
-    options.heartbeat_ms = 0;  // only the goodbye can tell
+    options.heartbeat_ms = 0;  // only the goodbye reports the end
     Helper helper;
     Process here(options);
     auto server = here.server(helper);
@@ -460,7 +462,7 @@ TEST_CASE("transport: a peer that ends in an orderly way says goodbye") {
   });
 }
 
-TEST_CASE("transport: stopping here fails what is open and leaves nothing hanging") {
+TEST_CASE("transport: stop() fails open requests and lookups, and does not wait for dead peers") {
   each_wire([] {
     Helper helper, dead;
     Process here;
@@ -482,7 +484,7 @@ TEST_CASE("transport: stopping here fails what is open and leaves nothing hangin
   });
 }
 
-TEST_CASE("transport: lookups that cannot succeed say why") {
+TEST_CASE("transport: a lookup that fails returns the reason") {
   each_wire([] {
     Helper helper;
     TransportOptions options;
@@ -500,14 +502,14 @@ TEST_CASE("transport: lookups that cannot succeed say why") {
     damaged[100] = damaged[100] == 'a' ? 'b' : 'a';
     CHECK(here.transport->lookup(damaged, "server", 1000).status().code() == Code::bad_data);
 
-    Process fresh;  // knows nothing of the helper yet
+    Process fresh;  // not connected to the helper yet
     helper.kill();
     auto nobody = fresh.transport->lookup(helper.address(), "server", 300).status().code();
     CHECK((nobody == Code::unavailable || nobody == Code::deadline));
   });
 }
 
-TEST_CASE("transport: a lookup of one's own address gives the local actor") {
+TEST_CASE("transport: a lookup at this process's own address returns the local actor") {
   set_wire("tcp");
   Process here;
   auto actor =
@@ -519,7 +521,7 @@ TEST_CASE("transport: a lookup of one's own address gives the local actor") {
   caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
 }
 
-TEST_CASE("transport: what may not travel is refused here, and its request fails") {
+TEST_CASE("transport: a message that the wire rule forbids is refused, and its request fails") {
   each_wire([] {
     TransportOptions options;
     options.message_bytes_max = 1 << 20;
@@ -545,11 +547,11 @@ TEST_CASE("transport: what may not travel is refused here, and its request fails
   });
 }
 
-TEST_CASE("transport: an oversized message from a peer is dropped, others go on") {
+TEST_CASE("transport: ACTOR-4, an oversized message is dropped and the connection stays") {
   each_wire([] {
     TransportOptions options;
     options.message_bytes_max = 1 << 20;
-    Helper helper;  // has the default limit, so it sends what we do not take
+    Helper helper;  // has the default limit, so it sends messages that are too large here
     Process here(options);
     auto server = here.server(helper);
     caf::scoped_actor self(*here.system);

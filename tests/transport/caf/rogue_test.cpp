@@ -1,5 +1,5 @@
-// A peer that does not keep to the protocol, played by hand over UCX: whatever it sends is counted
-// and dropped, and the process goes on.
+// ACTOR-4 and CONNECTION-3 against a peer that breaks the protocol. The test speaks UCX itself.
+// Whatever it sends is counted and dropped, and the process under attack goes on.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -19,7 +19,7 @@ using simplescale::testing::set_wire;
 
 namespace {
 
-/// Speaks UCX to one process, and keeps what it answers.
+/// Sends any bytes to one process over UCX, and collects the answers.
 class Rogue {
  public:
   explicit Rogue(const std::string& address) {
@@ -75,7 +75,7 @@ class Rogue {
     });
   }
   void progress() { worker_->progress(); }
-  /// Waits for the next answer.
+  /// Waits for the next answer and returns its kind.
   std::string answer() {
     while (answers_.empty()) worker_->progress();
     auto words = kj::mv(answers_.front());
@@ -91,7 +91,7 @@ class Rogue {
       theirs = {bytes(welcome.getNode()), welcome.getToken(), {}, bytes(welcome.getAddress())};
       REQUIRE(welcome.getNonce().size() == remote::kNonceBytes);
       std::ranges::copy(welcome.getNonce(), theirs.nonce.begin());
-      shown = bytes(welcome.getProof());
+      welcome_proof = bytes(welcome.getProof());
       return "welcome";
     }
     if (envelope.isRefused()) return std::string("refused: ") + envelope.getRefused().cStr();
@@ -105,7 +105,7 @@ class Rogue {
     send({remote::FrameHeader::kMagic, 0, 0, 0}, hello(wire::PROTOCOL_VERSION, "test"));
     REQUIRE(answer() == "welcome");
     send(next(), proof());
-    look_up();
+    wait_until_handled();
   }
   remote::Side mine() const { return {node, 77, nonce_, worker_->address()}; }
   remote::Words proof(const std::string& key = "") {
@@ -114,8 +114,8 @@ class Rogue {
       out.setProof(kj::arrayPtr(proof.data(), proof.size()));
     });
   }
-  /// A lookup whose answer shows that everything before it was handled.
-  void look_up() {
+  /// Sends a lookup and waits for its answer. By then all earlier messages have been handled.
+  void wait_until_handled() {
     send(next(), remote::make_envelope(
                      [](wire::Envelope::Builder out) { out.initLookup().setName("server"); }));
     while (answer() != "found") {
@@ -133,9 +133,9 @@ class Rogue {
 
   std::vector<uint8_t> node;
   uint64_t token = 0, sequence = 0, actor = 0;
-  std::string key;             // of its hellos
-  remote::Side theirs;         // of the last welcome
-  std::vector<uint8_t> shown;  // and the proof in it
+  std::string key;                     // for the proof in its hellos
+  remote::Side theirs;                 // of the last welcome
+  std::vector<uint8_t> welcome_proof;  // the proof in the last welcome
 
  private:
   static ucs_status_t arrived(void* self, const void*, size_t, void* data, size_t bytes,
@@ -152,7 +152,7 @@ class Rogue {
   std::unique_ptr<ucx::Endpoint> endpoint_;
 };
 
-/// A process with the actor "server", which counts what reaches it.
+/// The process under attack. Its actor "server" counts the Texts that reach it.
 struct Victim : Process {
   explicit Victim(TransportOptions options = quiet()) : Process(options) {
     server = system->spawn([this](caf::event_based_actor* self) -> caf::behavior {
@@ -192,7 +192,7 @@ TEST_CASE("rogue: another protocol version or run is refused with the reason") {
   CHECK(rogue.answer() == "refused: run \"test\" here, run \"other\" there");
 }
 
-TEST_CASE("rogue: CONNECTION-3, who does not have the key is no peer, and takes no peer's place") {
+TEST_CASE("rogue: CONNECTION-3, a process without the key is no peer and replaces no peer") {
   set_wire("tcp");
   TransportOptions options = Victim::quiet();
   options.key = std::string(32, 'k');
@@ -204,42 +204,44 @@ TEST_CASE("rogue: CONNECTION-3, who does not have the key is no peer, and takes 
   REQUIRE(friendly.answer() == "welcome");
   const remote::Proof welcome =
       remote::prove(options.key, "test", remote::Role::welcome, friendly.theirs, friendly.mine());
-  CHECK(remote::equal(welcome, friendly.shown));
+  CHECK(remote::equal(welcome, friendly.welcome_proof));
   const remote::Words proof = friendly.proof(options.key);
   friendly.send(friendly.next(), proof);
-  friendly.look_up();
+  friendly.wait_until_handled();
 
-  // A stranger under the friend's name; guesses, talks without a proof, sends back what it got.
+  // A stranger with the friend's node id guesses a key, sends a message without a proof, or sends
+  // back the proof from its welcome.
   for (int way = 0; way < 3; ++way) {
     Rogue stranger(victim.transport->address());
     stranger.node = friendly.node;
-    stranger.key = options.key;  // as if it had overheard a hello
+    stranger.key = options.key;  // as if it replayed a recorded hello
     stranger.send(first, stranger.hello(wire::PROTOCOL_VERSION, "test"));
     REQUIRE(stranger.answer() == "welcome");
     if (way == 0) stranger.send(stranger.next(), stranger.proof(std::string(32, 'x')));
     if (way == 1) stranger.send(stranger.next(), stranger.message(fill_text));
     if (way == 2)
       stranger.send(stranger.next(), remote::make_envelope([&](wire::Envelope::Builder out) {
-                      out.setProof(kj::arrayPtr(stranger.shown.data(), stranger.shown.size()));
+                      out.setProof(kj::arrayPtr(stranger.welcome_proof.data(),
+                                                stranger.welcome_proof.size()));
                     }));
-    friendly.look_up();
+    friendly.wait_until_handled();
     CHECK(victim.transport->counters().malformed == static_cast<uint64_t>(way + 1));
   }
-  // A hello of its own: its address is not even used.
+  // A hello without the key: the address in it is not used.
   Rogue unknown(victim.transport->address());
   unknown.send(first, unknown.hello(wire::PROTOCOL_VERSION, "test"));
   while (victim.transport->counters().malformed < 4) unknown.progress();
-  // A replay of all that the friend said.
+  // A replay of everything that the friend has sent.
   friendly.send(first, friendly.hello(wire::PROTOCOL_VERSION, "test"));
   REQUIRE(friendly.answer() == "welcome");
   CHECK(friendly.theirs.token != friendly.token);
   friendly.send({remote::FrameHeader::kMagic, 0, friendly.theirs.token, 0}, proof);
-  friendly.look_up();
+  friendly.wait_until_handled();
   CHECK(victim.transport->counters().malformed == 5);
   CHECK(victim.texts == 0);
 }
 
-TEST_CASE("rogue: CONNECTION-3, hellos by the thousand, with nothing after them, keep nobody out") {
+TEST_CASE("rogue: CONNECTION-3, thousands of hellos without a proof do not keep a peer out") {
   set_wire("tcp");
   Victim victim;
   Rogue flood(victim.transport->address()), guest(victim.transport->address());
@@ -252,7 +254,7 @@ TEST_CASE("rogue: CONNECTION-3, hellos by the thousand, with nothing after them,
   CHECK(victim.transport->counters().dropped >= 1500 - 1024);
 }
 
-TEST_CASE("rogue: bad frames are counted and dropped, and good ones after them arrive") {
+TEST_CASE("rogue: ACTOR-4, bad frames are counted and dropped, and later good ones arrive") {
   for (const char* tls : {"tcp", "posix,sysv,self"}) {
     set_wire(tls);
     Victim victim;
@@ -282,12 +284,12 @@ TEST_CASE("rogue: bad frames are counted and dropped, and good ones after them a
     header = rogue.next();
     rogue.send_raw(&header, sizeof header, large.data(), large.size());  // oversized 1
     auto later = rogue.next();
-    // Out of order: the later one waits for the earlier one.
+    // Out of order: the message with the higher sequence number waits for the other.
     auto first = later, second = rogue.next();
     rogue.send(second, text);
     rogue.send(first, text);
     rogue.send(rogue.next(), text);
-    rogue.look_up();
+    rogue.wait_until_handled();
     auto counters = victim.transport->counters();
     CHECK(counters.malformed == 11);
     CHECK(counters.dropped == 2);
@@ -298,14 +300,14 @@ TEST_CASE("rogue: bad frames are counted and dropped, and good ones after them a
   }
 }
 
-TEST_CASE("rogue: kinds that a newer program might send are counted as unknown") {
+TEST_CASE("rogue: a kind of message that only a newer program has is counted as unknown") {
   set_wire("tcp");
   Victim victim;
   Rogue rogue(victim.transport->address());
   rogue.join();
   auto body = rogue.message(fill_text);
   auto envelope = kj::heapArray<capnp::word>(body.begin(), body.size());
-  // The discriminants are found by what changes when another member is set.
+  // Finds the discriminant's byte: the one that, set to 200, makes Body read as kind 200.
   auto other = rogue.message([](wire::Body::Builder out) { out.initPing().setPayload("hello"); });
   REQUIRE(other.size() >= body.size());
   bool found = false;
@@ -324,12 +326,12 @@ TEST_CASE("rogue: kinds that a newer program might send are counted as unknown")
   }
   REQUIRE(found);
   rogue.send(rogue.next(), body);
-  rogue.look_up();
+  rogue.wait_until_handled();
   CHECK(victim.transport->counters().unknown == 1);
   CHECK(victim.texts == 0);
 }
 
-TEST_CASE("rogue: thousands of damaged messages do no harm") {
+TEST_CASE("rogue: ACTOR-4, thousands of damaged messages do no harm") {
   const char* given = std::getenv("SS_TEST_SEED");
   uint64_t seed = given ? std::strtoull(given, nullptr, 10) : std::random_device{}();
   CAPTURE(seed);
@@ -342,8 +344,8 @@ TEST_CASE("rogue: thousands of damaged messages do no harm") {
     remote::Words whole;
     switch (random() % 6) {
       case 0:
-        whole = rogue->hello(wire::PROTOCOL_VERSION, "test",
-                             1);  // of another node, so that it does not replace the good one
+        // Of another node, so that it does not replace the rogue's own connection.
+        whole = rogue->hello(wire::PROTOCOL_VERSION, "test", 1);
         break;
       case 1:
         whole = rogue->message([](wire::Body::Builder out) {
@@ -381,7 +383,7 @@ TEST_CASE("rogue: thousands of damaged messages do no harm") {
     for (uint64_t flips = random() % 5; flips > 0; --flips) {
       bytes[random() % bytes.size()] = static_cast<uint8_t>(random());
     }
-    // A goodbye or an exit that hits the server would end the test early, not the process.
+    // Skip goodbyes and exits: one that reaches the server would end the test early.
     try {
       capnp::FlatArrayMessageReader reader(whole);
       auto root = reader.getRoot<wire::Envelope>();
@@ -393,7 +395,7 @@ TEST_CASE("rogue: thousands of damaged messages do no harm") {
     rogue->send(hello ? remote::FrameHeader{remote::FrameHeader::kMagic, 0, 0, 0} : rogue->next(),
                 whole.slice(0, keep));
   }
-  rogue->look_up();
+  rogue->wait_until_handled();
   CHECK(victim.transport->counters().malformed > 0);
   rogue.reset();
   Rogue again(victim.transport->address());

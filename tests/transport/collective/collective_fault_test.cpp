@@ -1,4 +1,4 @@
-// What happens when ranks abort, do not come, or die.
+// COLLECTIVE-1 and SHM-2: what happens when ranks abort, do not take part, or die.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -69,7 +69,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-/// Waits for `work` while another thread ends its generation.
+/// Waits for `work` while another thread aborts its generation.
 Status wait_aborted(DataPlane& plane, Work& work) {
   std::thread other([&] { plane.abort(1, "generation 2 begins"); });
   Status status = work.wait();
@@ -77,7 +77,7 @@ Status wait_aborted(DataPlane& plane, Work& work) {
   return status;
 }
 
-/// The other ranks' aborts may be seen first, as their leaving.
+/// A rank may first see that another rank has left, because that rank has aborted.
 bool is_abort(const Status& status) {
   return status.code() == Code::aborted || status.code() == Code::unavailable;
 }
@@ -88,8 +88,9 @@ const std::vector<int> kOneHost{0, 0, 0}, kOwnHosts{0, 1, 2};
 
 TEST_SUITE("collective faults") {
   TEST_CASE(
-      "collective: abort from another thread ends a wait and every later operation, and a newer "
-      "generation works") {
+      "collective: COLLECTIVE-1, abort() from another thread ends a wait and every later "
+      "operation, "
+      "and a newer generation works") {
     for (const auto& hosts : {kOneHost, kOwnHosts}) {
       RankPlanes ranks("abort", hosts);
       std::barrier joined(3);
@@ -97,9 +98,9 @@ TEST_SUITE("collective faults") {
       const std::string errors = on_ranks(3, [&](int rank) -> std::string {
         auto old = ranks.join(rank, 3, 1);
         if (!old.ok()) return old.status().message();
-        joined.arrive_and_wait();  // an abort may cut the others' joins short
+        joined.arrive_and_wait();  // an earlier abort would end the other ranks' joins
         std::vector<float> data = large;
-        // Rank 2 never comes: 0 and 1 are amid an all-reduce of which part has moved.
+        // Rank 2 does not take part, so ranks 0 and 1 wait with a part of the data transferred.
         if (rank < 2) {
           auto work = (*old)->all_reduce(data.data(), data.size(), DType::f32);
           const Status status = wait_aborted(*ranks.planes[static_cast<size_t>(rank)], *work);
@@ -124,7 +125,7 @@ TEST_SUITE("collective faults") {
     }
   }
 
-  TEST_CASE("collective: nothing passes between nodes in trouble, and it can be aborted") {
+  TEST_CASE("collective: an injected network fault blocks operations, and abort() ends them") {
     using std::chrono::hours;
     for (const NetworkFault& fault : {NetworkFault{.for_time = hours(1)},
                                       NetworkFault{.delay = hours(1), .for_time = hours(2)}})
@@ -152,13 +153,13 @@ TEST_SUITE("collective faults") {
       }
   }
 
-  TEST_CASE("collective: the reason of an abort is what every operation in flight ends with") {
+  TEST_CASE("collective: every operation in flight ends with the reason of the abort") {
     RankPlanes ranks("reason", {0, 0});
     std::barrier both(2);
     const std::string errors = on_ranks(2, [&](int rank) -> std::string {
       auto c = ranks.join(rank, 2, 1);
       if (!c.ok()) return c.status().message();
-      both.arrive_and_wait();  // an abort may cut the other's join short
+      both.arrive_and_wait();  // an earlier abort would end the other rank's join
       float x = 1, y = 2;
       if (rank == 0) {
         auto one = (*c)->all_reduce(&x, 1, DType::f32), two = (*c)->all_reduce(&y, 1, DType::f32);
@@ -169,7 +170,7 @@ TEST_SUITE("collective faults") {
             return "unexpected: " + s.message();
         return "";
       }
-      // Rank 1 is told that rank 0 has left, long before its deadline.
+      // Rank 1 learns that rank 0 has left, long before its deadline.
       Status status;
       while (status.ok()) status = (*c)->barrier()->wait();
       return contains(status.message(), "rank 0 has left") ? "" : "unexpected: " + status.message();
@@ -178,8 +179,9 @@ TEST_SUITE("collective faults") {
   }
 
   TEST_CASE(
-      "collective: a rank that does not come to an operation or a join is named when the deadline "
-      "has passed") {
+      "collective: at the deadline the error names the ranks that did not take part in an "
+      "operation "
+      "or a join") {
     for (const auto& hosts : {kOneHost, kOwnHosts}) {
       RankPlanes ranks("late", hosts);
       std::mutex lock;
@@ -192,10 +194,10 @@ TEST_SUITE("collective faults") {
         if (rank != 1) {
           std::vector<float> data(rank == 0 ? 10 : 10);
           const Status status = (*c)->all_reduce(data.data(), data.size(), DType::f32)->wait();
-          // Rank 0 and 2 reach their deadlines one after the other, so the later may see the
-          // earlier leave.
+          // Ranks 0 and 2 reach their deadlines one after the other, so the later rank may first
+          // see that the earlier one has left.
           if (status.code() == Code::deadline &&
-              !(contains(status.message(), "rank 1 did not come to all_reduce (operation 2)")))
+              !(contains(status.message(), "rank 1 did not take part in all_reduce (operation 2)")))
             error = "unexpected: " + status.message();
           else if (status.code() != Code::deadline && status.code() != Code::unavailable)
             error = "unexpected: " + status.message();
@@ -213,7 +215,7 @@ TEST_SUITE("collective faults") {
     }
   }
 
-  TEST_CASE("collective: a fence ends a join that waits for others") {
+  TEST_CASE("collective: a fence ends a join that waits for other ranks") {
     RankPlanes ranks("fence", {0, 1});
     std::thread other([&] { ranks.planes[0]->abort(4, "the supervisor has a new plan"); });
     auto joined = ranks.join(0, 2, 4);
@@ -223,7 +225,7 @@ TEST_SUITE("collective faults") {
     CHECK(contains(joined.status().message(), "the supervisor has a new plan"));
   }
 
-  TEST_CASE("collective: malformed members are refused") {
+  TEST_CASE("collective: join refuses malformed members") {
     RankPlanes ranks("bad", {0});
     auto& plane = *ranks.planes[0];
     CHECK(plane.join({1, "w", 0, {}, 100}).status().code() == Code::bad_data);
@@ -258,7 +260,7 @@ TEST_SUITE("collective faults") {
   }
 
   TEST_CASE(
-      "collective: a killed rank is named to the others at once, and they go on in a new "
+      "collective: the other ranks learn at once which rank was killed, and go on in a new "
       "generation") {
     for (const bool one_host : {true, false}) {
       CAPTURE(one_host);
@@ -271,9 +273,9 @@ TEST_SUITE("collective faults") {
       std::vector<std::unique_ptr<Process>> processes;
       for (int rank = 0; rank < 3; ++rank) processes.push_back(start(rank, "1", "endless"));
       for (auto& process : processes) CHECK(process->line() == "started");
-      processes[1]->kill();  // and stays a zombie
-      // Both say unavailable: the first rank 1, the other that one or the one that left because of
-      // it.
+      processes[1]->kill();  // not reaped: a zombie
+      // Both report unavailable. One names rank 1; the other names rank 1 or the rank that left
+      // after it.
       std::string said;
       for (const int rank : {0, 2}) {
         const std::string line = processes[static_cast<size_t>(rank)]->line();
@@ -288,12 +290,12 @@ TEST_SUITE("collective faults") {
     }
   }
 
-  TEST_CASE("collective: segments are unlinked with their plane") {
+  TEST_CASE("collective: a plane's destructor unlinks its segment") {
     { RankPlanes ranks("unlink", {0, 0}); }
     CHECK(unlink_shared_memory("ss-test-" + std::to_string(getpid()) + "-unlink") == 0);
   }
 
-  TEST_CASE("segment: released memory is whole again whatever the order") {
+  TEST_CASE("segment: memory released in any order becomes one block again") {
     collective::OffsetAllocator allocator(4096, 4096 + 1024 * 64);
     std::mt19937 random(7);
     for (int round = 0; round < 50; ++round) {

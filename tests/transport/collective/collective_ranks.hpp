@@ -1,6 +1,6 @@
-// Ranks for the collectives' tests: a thread each, with a data plane of its own, as separate
-// processes would have. Planes are made once and used for many generations. And the plain serial
-// reference that results are compared with.
+// Ranks for the tests of collectives, and the serial reference for their results. Each rank is a
+// thread with its own data plane, as separate processes would have. A test creates the planes once
+// and uses them for many generations.
 #pragma once
 
 #include <unistd.h>
@@ -22,14 +22,14 @@ struct RankPlanes {
   std::vector<std::unique_ptr<DataPlane>> planes;
   std::vector<std::vector<uint8_t>> addresses;
 
-  /// hosts[i]: which host rank i pretends to be on; equal numbers share memory.
+  /// hosts[i]: the simulated host of rank i; ranks with equal numbers share memory.
   RankPlanes(const std::string& name, const std::vector<int>& hosts,
              size_t staging_bytes = 1 << 20) {
     for (size_t i = 0; i < hosts.size(); ++i) {
       DataPlaneOptions options;
       options.shm_prefix =
           "ss-test-" + std::to_string(getpid()) + "-" + name + "-" + std::to_string(i);
-      options.node_prefix = options.shm_prefix;  // each is a node
+      options.node_prefix = options.shm_prefix;  // each rank is its own node
       options.arena_bytes = 24 << 20;
       options.staging_bytes = staging_bytes;
       options.communicators = 2;
@@ -50,7 +50,7 @@ struct RankPlanes {
   }
 };
 
-/// Runs body(rank) on a thread per rank; what they return, empty for success, is concatenated.
+/// Runs body(rank) on a thread per rank. Returns all errors in one text; empty if there is none.
 inline std::string on_ranks(int size, const std::function<std::string(int)>& body) {
   std::mutex lock;
   std::string errors;
@@ -65,7 +65,7 @@ inline std::string on_ranks(int size, const std::function<std::string(int)>& bod
   return errors;
 }
 
-/// Values of many magnitudes, so that another order of the sum gives other bits.
+/// Values of many magnitudes, so that summing in another order gives other bits.
 inline float value_of(uint64_t seed, uint64_t index) {
   uint64_t x = (seed * 0x9e3779b97f4a7c15u) ^ (index + 0x632be59bd9b4e019u);
   x ^= x >> 32, x *= 0xd6e8feb86659fd93u, x ^= x >> 32;
@@ -73,8 +73,8 @@ inline float value_of(uint64_t seed, uint64_t index) {
   return std::ldexp(mantissa, static_cast<int>((x >> 24) % 20) - 30);
 }
 
-/// One element's sum over leaves [first, first + leaves): pairs of siblings as early as possible,
-/// the rest from the right.
+/// The tree sum of one element over leaves [first, first + leaves.size()): merges siblings as early
+/// as possible, and at the end the remaining nodes from the right.
 inline float reference_sum(uint64_t first, const std::vector<float>& leaves) {
   struct Node {
     uint64_t first, size;
@@ -110,7 +110,7 @@ struct Buffer {
       : dtype(type), count(elements), own(elements * bytes_of(type) + 1) {
     data = own.data();
   }
-  /// In the arena, where peers read it.
+  /// In the arena, where peers on this host read it.
   Buffer(Collective& collective, DType type, size_t elements) : dtype(type), count(elements) {
     auto memory = collective.allocate(bytes());
     if (!memory.ok()) throw std::runtime_error(memory.status().message());
@@ -132,7 +132,7 @@ struct Buffer {
   }
 };
 
-/// What rank `rank` puts at `index`, as the type holds it.
+/// The input of rank `rank` at `index`, rounded to the type.
 inline float input(DType dtype, int rank, size_t index) {
   const float value = value_of(static_cast<uint64_t>(rank) + 1, index);
   return dtype == DType::f32 ? value : bf16_to_f32(f32_to_bf16(value));

@@ -1,8 +1,9 @@
-// Results of every collective against the serial reference, bit for bit, over shared memory, UCX,
-// and both mixed.
+// Compares the results of every collective with the serial reference, bit for bit, over shared
+// memory, over UCX, and over both.
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <numeric>
 
 #include "collective_ranks.hpp"
 
@@ -13,101 +14,135 @@ std::string at(const char* what, size_t index) {
   return std::string(what) + " differs at " + std::to_string(index);
 }
 
-/// Every operation once, with buffers in the arena or outside.
-std::string every_operation(Collective& c, DType dtype, size_t count, bool arena) {
-  const int rank = c.rank(), size = c.size();
-  const auto ranks = static_cast<size_t>(size);
-  std::vector<std::unique_ptr<Buffer>> kept;
-  auto make = [&](DType type, size_t n) -> Buffer& {
-    kept.push_back(arena ? std::make_unique<Buffer>(c, type, n)
-                         : std::make_unique<Buffer>(type, n));
-    return *kept.back();
-  };
-  auto sum_over_ranks = [&](uint64_t first, size_t index) {
-    static thread_local std::vector<float> leaves;
-    leaves.clear();
-    for (int r = 0; r < size; ++r) leaves.push_back(input(dtype, r, index));
-    return reference_sum(first, leaves);
-  };
 #define RUN(work)                                           \
   do {                                                      \
     const Status status = (work)->wait();                   \
     if (!status.ok()) return std::string(status.message()); \
   } while (false)
 
-  {
-    Buffer &shard = make(dtype, count), &full = make(dtype, count * ranks);
-    for (size_t i = 0; i < count; ++i) shard.set(i, input(dtype, rank, i));
+/// Runs each operation on one rank and compares its result with the serial reference. Each check
+/// returns what is wrong, or an empty text. Buffers lie in the arena or on the heap.
+struct OperationChecks {
+  Collective& c;
+  const DType dtype;
+  const size_t count;
+  const bool arena;
+  const int rank = c.rank(), size = c.size();
+  const size_t ranks = static_cast<size_t>(size);
+  std::vector<std::unique_ptr<Buffer>> buffers;
+
+  Buffer& make(DType type, size_t elements) {
+    buffers.push_back(arena ? std::make_unique<Buffer>(c, type, elements)
+                            : std::make_unique<Buffer>(type, elements));
+    return *buffers.back();
+  }
+
+  /// `count` elements, this rank's input.
+  Buffer& make_input(DType type, size_t elements) {
+    Buffer& buffer = make(type, elements);
+    for (size_t i = 0; i < elements; ++i) buffer.set(i, input(type, rank, i));
+    return buffer;
+  }
+
+  /// The reference sum of one element over `leaf_rank`, the rank of each leaf.
+  float sum_over(uint64_t first_leaf, const std::vector<int>& leaf_rank, size_t index) const {
+    static thread_local std::vector<float> leaves;
+    leaves.clear();
+    for (const int r : leaf_rank) leaves.push_back(input(dtype, r, index));
+    return reference_sum(first_leaf, leaves);
+  }
+
+  std::vector<int> every_rank() const {
+    std::vector<int> all(ranks);
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
+
+  /// `digits` buffers of `count` fp32 elements in one allocation.
+  PartialSum make_partial(size_t digits) {
+    auto* memory = static_cast<float*>(make(DType::f32, count * digits).data);
+    std::vector<float*> parts;
+    for (size_t i = 0; i < digits; ++i) parts.push_back(memory + i * count);
+    return PartialSum(parts, count);
+  }
+
+  std::string all_gather() {
+    Buffer &shard = make_input(dtype, count), &full = make(dtype, count * ranks);
+    auto wrong = [&](const char* what) -> std::string {
+      for (size_t i = 0; i < count * ranks; ++i)
+        if (full.get(i) != input(dtype, static_cast<int>(i / count), i % count)) return at(what, i);
+      return "";
+    };
     RUN(c.all_gather(shard.data, full.data, count, dtype));
-    for (size_t i = 0; i < count * ranks; ++i)
-      if (full.get(i) != input(dtype, static_cast<int>(i / count), i % count))
-        return at("all_gather", i);
-    // In place.
+    if (const std::string error = wrong("all_gather"); !error.empty()) return error;
     std::memset(full.data, 0, full.bytes());
     auto* own = static_cast<std::byte*>(full.data) + static_cast<size_t>(rank) * shard.bytes();
     std::memcpy(own, shard.data, shard.bytes());
     RUN(c.all_gather(own, full.data, count, dtype));
-    for (size_t i = 0; i < count * ranks; ++i)
-      if (full.get(i) != input(dtype, static_cast<int>(i / count), i % count))
-        return at("all_gather in place", i);
+    return wrong("all_gather in place");
   }
-  Buffer& full = make(dtype, count * ranks);
-  for (size_t i = 0; i < full.count; ++i) full.set(i, input(dtype, rank, i));
-  const size_t part = static_cast<size_t>(rank) * count;
-  {
-    Buffer& shard = make(dtype, count);
+
+  std::string reduce_scatter() {
+    Buffer &full = make_input(dtype, count * ranks), &shard = make(dtype, count);
+    const size_t part = static_cast<size_t>(rank) * count;
     RUN(c.reduce_scatter(full.data, shard.data, count, dtype));
     for (size_t i = 0; i < count; ++i)
-      if (shard.get(i) != rounded(dtype, sum_over_ranks(0, part + i)))
+      if (shard.get(i) != rounded(dtype, sum_over(0, every_rank(), part + i)))
         return at("reduce_scatter", i);
+    return "";
   }
-  {
-    Buffer& data = make(dtype, count);
-    for (size_t i = 0; i < count; ++i) data.set(i, input(dtype, rank, i));
+
+  std::string all_reduce() {
+    Buffer& data = make_input(dtype, count);
     RUN(c.all_reduce(data.data, count, dtype));
     for (size_t i = 0; i < count; ++i)
-      if (data.get(i) != rounded(dtype, sum_over_ranks(0, i))) return at("all_reduce", i);
+      if (data.get(i) != rounded(dtype, sum_over(0, every_rank(), i))) return at("all_reduce", i);
+    return "";
   }
-  for (int root = 0; root < size; root += 3) {
-    Buffer& data = make(dtype, count);
-    for (size_t i = 0; i < count; ++i) data.set(i, rank == root ? input(dtype, root, i) : 0);
-    RUN(c.broadcast(data.data, count, dtype, root));
-    for (size_t i = 0; i < count; ++i)
-      if (data.get(i) != input(dtype, root, i)) return at("broadcast", i);
+
+  std::string broadcast() {
+    for (int root = 0; root < size; root += 3) {
+      Buffer& data = make(dtype, count);
+      for (size_t i = 0; i < count; ++i) data.set(i, rank == root ? input(dtype, root, i) : 0);
+      RUN(c.broadcast(data.data, count, dtype, root));
+      for (size_t i = 0; i < count; ++i)
+        if (data.get(i) != input(dtype, root, i)) return at("broadcast", i);
+    }
+    return "";
   }
-  {
-    // Two accumulation steps of one leaf a rank, then the total: the tree over 2 * size leaves, 3
-    // leaves into the step.
+
+  /// Two accumulation steps of one leaf per rank, then the total: a tree over 2 * size leaves that
+  /// starts at leaf 3 of the step.
+  std::string reduce_scatter_leaves() {
     const uint64_t first = 3;
-    Buffer& memory = make(DType::f32, count * 8);
-    Buffer& total = make(DType::f32, count);
-    std::vector<float*> digits;
-    for (size_t i = 0; i < 8; ++i) digits.push_back(static_cast<float*>(memory.data) + i * count);
-    PartialSum slice(digits, count);
+    Buffer &full = make_input(dtype, count * ranks), &total = make(DType::f32, count);
+    PartialSum slice = make_partial(8);
+    std::vector<TreeNode> all;
+    std::vector<int> leaf_rank;
     for (uint64_t k = 0; k < 2; ++k) {
       std::vector<TreeNode> leaves;
-      for (uint64_t r = 0; r < ranks; ++r) leaves.push_back({0, first + k * ranks + r});
+      for (uint64_t r = 0; r < ranks; ++r) {
+        leaves.push_back({0, first + k * ranks + r});
+        all.push_back(leaves.back());
+        leaf_rank.push_back(static_cast<int>(r));
+      }
       RUN(c.reduce_scatter_leaves(full.data, count, dtype, leaves, slice));
     }
-    std::vector<TreeNode> all;
-    for (uint64_t i = 0; i < 2 * ranks; ++i) all.push_back({0, first + i});
     const auto nodes = merged(all);
     if (!std::ranges::equal(nodes, slice.nodes())) return "reduce_scatter_leaves left other nodes";
     std::vector<TreeSource> sources;
     for (size_t i = 0; i < nodes.size(); ++i)
       sources.push_back({nodes[i], slice.data(i), DType::f32});
     tree_total(sources, total.data, DType::f32, count);
-    for (size_t i = 0; i < count; ++i) {
-      static thread_local std::vector<float> leaves;
-      leaves.clear();
-      for (size_t l = 0; l < 2 * ranks; ++l)
-        leaves.push_back(input(dtype, static_cast<int>(l % ranks), part + i));
-      if (total.get(i) != reference_sum(first, leaves)) return at("reduce_scatter_leaves", i);
-    }
+    const size_t part = static_cast<size_t>(rank) * count;
+    for (size_t i = 0; i < count; ++i)
+      if (total.get(i) != sum_over(first, leaf_rank, part + i))
+        return at("reduce_scatter_leaves", i);
+    return "";
   }
-  {
-    // Rank r holds 3 leaves (rank 1: none, where there are others), summed as far as siblings
-    // allow.
+
+  /// Each rank holds 3 leaves, rank 1 none. A rank has merged its leaves as far as siblings allow.
+  std::string all_reduce_partials() {
     std::vector<std::vector<TreeNode>> nodes_of_rank;
     std::vector<int> leaf_rank;
     std::vector<TreeNode> own_leaves;
@@ -120,34 +155,38 @@ std::string every_operation(Collective& c, DType dtype, size_t count, bool arena
         if (r == rank) own_leaves.push_back({0, first + i});
       }
     }
-    Buffer& memory = make(DType::f32, count * 3);
-    Buffer& leaf = make(dtype, count);
-    Buffer& total = make(DType::f32, count);
-    for (size_t i = 0; i < count; ++i) leaf.set(i, input(dtype, rank, i));
-    std::vector<float*> digits;
-    for (size_t i = 0; i < 3; ++i) digits.push_back(static_cast<float*>(memory.data) + i * count);
-    PartialSum mine(digits, count);
+    Buffer &leaf = make_input(dtype, count), &total = make(DType::f32, count);
+    PartialSum mine = make_partial(3);
     for (const TreeNode& node : own_leaves) {
       const TreeSource source{node, leaf.data, dtype};
       mine.add({&source, 1});
     }
     RUN(c.all_reduce_partials(mine, nodes_of_rank, static_cast<float*>(total.data)));
-    for (size_t i = 0; i < count; ++i) {
-      static thread_local std::vector<float> leaves;
-      leaves.clear();
-      for (const int r : leaf_rank) leaves.push_back(input(dtype, r, i));
-      if (total.get(i) != reference_sum(0, leaves)) return at("all_reduce_partials", i);
-    }
+    for (size_t i = 0; i < count; ++i)
+      if (total.get(i) != sum_over(0, leaf_rank, i)) return at("all_reduce_partials", i);
+    return "";
   }
-  {
+
+  std::string all_gather_bytes() {
     const uint64_t mine = static_cast<uint64_t>(rank) * 7 + 1;
     std::vector<uint64_t> all(ranks);
     RUN(c.all_gather_bytes(&mine, all.data(), sizeof(mine)));
     for (size_t r = 0; r < ranks; ++r)
       if (all[r] != r * 7 + 1) return at("all_gather_bytes", r);
     RUN(c.barrier());
+    return "";
   }
+};
+
 #undef RUN
+
+std::string every_operation(Collective& c, DType dtype, size_t count, bool arena) {
+  using Checks = OperationChecks;
+  OperationChecks checks{c, dtype, count, arena};
+  for (const auto check :
+       {&Checks::all_gather, &Checks::reduce_scatter, &Checks::all_reduce, &Checks::broadcast,
+        &Checks::reduce_scatter_leaves, &Checks::all_reduce_partials, &Checks::all_gather_bytes})
+    if (const std::string error = (checks.*check)(); !error.empty()) return error;
   return "";
 }
 
@@ -164,9 +203,9 @@ void check_every_operation(const std::string& name, const std::vector<int>& host
       for (const DType dtype : {DType::f32, DType::bf16})
         for (const size_t count : counts)
           for (const bool arena : {true, false}) {
-            // What one count took of the arena is given back with its communicator only.
+            // The arena frees a buffer only with its communicator, so only some large cases fit.
             if (arena && count > 2000 && (dtype == DType::bf16 || size > 4)) continue;
-            if (count > 2000 && (size == 4 || size == 6 || size == 7)) continue;  // takes long
+            if (count > 2000 && (size == 4 || size == 6 || size == 7)) continue;  // to save time
             const std::string error = every_operation(**joined, dtype, count, arena);
             if (!error.empty())
               return error + " (" + to_string(dtype) + ", count " + std::to_string(count) +
@@ -186,16 +225,15 @@ TEST_SUITE("collective") {
     check_every_operation("shm", std::vector<int>(8, 0), 1, {0, 1, 2, 3, 1023, 1024, 100003});
   }
 
-  TEST_CASE("collective: the same bits over UCX between ranks that are each on their own host") {
+  TEST_CASE("collective: the same bits over UCX, with every rank on its own host") {
     check_every_operation("ucx", {0, 1, 2, 3}, 2, {0, 1, 3, 1023, 100003});
   }
 
-  TEST_CASE("collective: the same bits where some ranks share a host and others do not") {
+  TEST_CASE("collective: the same bits if some ranks share a host and others do not") {
     check_every_operation("mixed", {0, 0, 1, 1, 2}, 5, {0, 1, 3, 1024, 100003});
   }
 
-  TEST_CASE(
-      "collective: buffers outside the arena and larger than the staging buffer go in pieces") {
+  TEST_CASE("collective: a source outside the arena may be larger than the staging buffer") {
     for (const bool one_host : {true, false}) {
       RankPlanes ranks(one_host ? "big" : "bigucx",
                        one_host ? std::vector{0, 0, 0} : std::vector{0, 0, 1});
@@ -210,7 +248,7 @@ TEST_SUITE("collective") {
           for (size_t i = 0; i < count; ++i) data.back().set(i, input(DType::f32, rank + k, i));
         }
         for (auto& d : data) works.push_back((*joined)->all_reduce(d.data, count, DType::f32));
-        // The last first: waiting for one goes on with the others.
+        // Wait for the last first: a wait advances all operations.
         for (size_t k = works.size(); k-- > 0;)
           if (const Status status = works[k]->wait(); !status.ok()) return status.message();
         for (int k = 0; k < 3; ++k)
@@ -227,7 +265,8 @@ TEST_SUITE("collective") {
   }
 
   TEST_CASE(
-      "collective: a hundred operations in flight on two communicators, waited for in any order") {
+      "collective: COLLECTIVE-2, a hundred operations on two communicators end in any order of "
+      "waiting") {
     for (const bool one_host : {true, false}) {
       RankPlanes ranks(one_host ? "many" : "manyucx",
                        one_host ? std::vector{0, 0, 0, 0} : std::vector{0, 1, 2, 3});
@@ -257,7 +296,7 @@ TEST_SUITE("collective") {
     }
   }
 
-  TEST_CASE("collective: sub-groups of ranks form communicators of their own at the same time") {
+  TEST_CASE("collective: subsets of the ranks use their own communicators at the same time") {
     RankPlanes ranks("grid", {0, 0, 1, 1});
     // 2 groups x 2 trainers: shard = {0,1}, {2,3}; replicate = {0,2}, {1,3}.
     const std::string errors = on_ranks(4, [&](int rank) -> std::string {
@@ -276,7 +315,7 @@ TEST_SUITE("collective") {
       std::vector<float> a(50'000, static_cast<float>(1 << rank)), b = a;
       auto in_group = (*shard)->all_reduce(a.data(), a.size(), DType::f32);
       auto across = (*replicate)->all_reduce(b.data(), b.size(), DType::f32);
-      // Crosswise: nobody may need the other to wait in the same order.
+      // Odd ranks wait in the other order.
       Status one = (rank % 2 ? in_group : across)->wait();
       Status two = (rank % 2 ? across : in_group)->wait();
       if (!one.ok() || !two.ok()) return one.message() + two.message();

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs ranks in several network namespaces, which is several hosts on one machine: two ranks in the first (they share
-# memory), one in each other (they are reached by UCX over TCP). All must end with the same bits as on one host; then one
-# is killed and the others must name it. Needs root and ip; skips visibly (exit 77) without.
+# Runs four ranks in three network namespaces, which simulate three hosts on one machine. Two ranks are in the first
+# namespace and share memory; UCX reaches the others over TCP. All ranks must compute the same bits as on one host. Then
+# the test kills a rank, and the others must name it. Needs root and `ip`, else it skips (exit 77).
 #
 #   netns_test.sh PATH_OF_collective_rank
 set -u
@@ -35,7 +35,8 @@ for space in "${spaces[@]}"; do
   ip -n "$space" link set lo up
   number=$((number + 1))
 done
-# It mounts the namespace's own /sys, where UCX looks for interfaces; a chroot whose / is no mount refuses that.
+# `ip netns exec` mounts the namespace's own /sys, where UCX looks for interfaces. A chroot whose / is no mount point
+# refuses that.
 ip netns exec "${spaces[0]}" true || skip "cannot enter a network namespace"
 
 # rank -> namespace
@@ -51,7 +52,7 @@ fail() { echo "FAILED: $1"; tail -n 5 "$folder"/out-* "$folder"/err-*; exit 1; }
 
 start 1 all
 for pid in "${pids[@]}"; do wait "$pid" || fail "operations across namespaces"; done
-# The same on one host.
+# The same operations on one host.
 pids=()
 for rank in 0 1 2 3; do "$program" "$folder" $rank 4 2 all 20000 >"$folder/out-2-$rank" & pids+=($!); done
 for pid in "${pids[@]}"; do wait "$pid" || fail "operations on one host"; done
@@ -67,7 +68,7 @@ done
 kill -9 "${pids[3]}"
 for rank in 0 1 2; do
   wait "${pids[$rank]}" && fail "rank $rank ended without an error"
-  grep -q unavailable "$folder/out-3-$rank" || fail "rank $rank did not notice"
+  grep -q unavailable "$folder/out-3-$rank" || fail "rank $rank did not report the loss as unavailable"
 done
-grep -q "rank 3" "$folder"/out-3-[012] || fail "nobody named rank 3"
+grep -q "rank 3" "$folder"/out-3-[012] || fail "no rank named rank 3"
 echo "passed: same bits on 3 hosts and on one; the loss of a host's rank is named"

@@ -1,5 +1,5 @@
-// State transfers over the real data plane: in shared memory and between (pretended) hosts, out of
-// memory that the plane has to stage.
+// State transfers over the real data plane: in shared memory and between simulated hosts, from
+// memory outside the arena, which the plane has to stage.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@ using namespace simplescale;
 
 namespace {
 
-constexpr size_t kTotal = (size_t{5} << 18) + 1024;  // 5 MiB a part
+constexpr size_t kTotal = (size_t{5} << 18) + 1024;  // elements: 5 MiB per part of the state
 
 std::string text_of(const Status& status) {
   return status.ok() ? "" : std::string(to_string(status.code())) + " " + status.message();
@@ -22,7 +22,7 @@ std::string text_of(const Status& status) {
 }  // namespace
 
 TEST_SUITE("state_transfer") {
-  TEST_CASE("transfer: over data planes, to a rank on this host and one on another") {
+  TEST_CASE("transfer: a rank sends its state to a rank on its host and to one on another") {
     testing::RankPlanes planes("transfer", {0, 0, 1});
     std::vector<TrainState> states;
     for (int i = 0; i < 3; ++i) {
@@ -54,7 +54,7 @@ TEST_SUITE("state_transfer") {
     }
   }
 
-  TEST_CASE("transfer: a receiver that leaves ends it for all, and the pin is let go") {
+  TEST_CASE("transfer: if a receiver leaves, the sender fails and unpins its state") {
     testing::RankPlanes planes("leave", {0, 0});
     std::vector<TrainState> states;
     for (int i = 0; i < 2; ++i) {
@@ -65,7 +65,7 @@ TEST_SUITE("state_transfer") {
     }
     REQUIRE(states[0].begin_write(0).ok());
     states[0].commit(3);
-    std::latch both_joined(2);  // who leaves earlier ends the other's join instead
+    std::latch both_joined(2);  // leaving earlier would end the other rank's join
     CHECK(testing::on_ranks(2, [&](int rank) -> std::string {
             auto joined = planes.join(rank, 2, 1, "heal-0");
             both_joined.arrive_and_wait();

@@ -1,5 +1,5 @@
-// The table of messages: every one round-trips, whatever its values; damaged ones are refused and
-// never crash.
+// The table of messages: every message round-trips with any values; damaged messages are refused
+// and never crash the reader (ACTOR-4).
 #include <capnp/serialize.h>
 #include <doctest/doctest.h>
 
@@ -22,7 +22,7 @@ uint64_t test_seed() {
   return given ? std::strtoull(given, nullptr, 10) : std::random_device{}();
 }
 
-/// Fills the fields of a message with random values, extremes among them.
+/// Fills the fields of a message with random values, including extreme ones.
 struct Randomizer {
   using result_type = void;
   std::mt19937_64& random;
@@ -101,7 +101,7 @@ std::vector<remote::Words> envelopes_of_all(std::mt19937_64& random, MessageList
   return all;
 }
 
-/// Reads everything there is to read, as the transport does.
+/// Reads the envelope and its message, as the transport does.
 void open(kj::ArrayPtr<const capnp::word> words) {
   capnp::FlatArrayMessageReader reader(words, remote::reader_options(words.size()));
   auto envelope = reader.getRoot<wire::Envelope>();
@@ -115,8 +115,7 @@ void open(kj::ArrayPtr<const capnp::word> words) {
 
 }  // namespace
 
-// A struct with every kind of field, and schemas it does and does not agree with, would need a
-// schema of its own; the real ones serve.
+// Structs that differ from the schema of Ping or NodeHello.
 struct Misnamed {
   uint64_t id = 0;
   std::string pay_load;
@@ -137,13 +136,13 @@ struct Swapped {
 };
 SS_FIELDS(Swapped, x.payload, x.id);
 
-TEST_CASE("protocol: every C++ message agrees with its schema, and every schema has its message") {
+TEST_CASE("protocol: every C++ message matches its schema, and every schema has a C++ message") {
   Status status = remote::check_messages();
   INFO(status.message());
   CHECK(status.ok());
 }
 
-TEST_CASE("protocol: a struct that disagrees with its schema is found") {
+TEST_CASE("protocol: check_struct finds a struct that differs from its schema") {
   auto schema = capnp::Schema::from<wire::Ping>();
   CHECK(wire::check_struct<Ping>(schema).ok());
   CHECK(!wire::check_struct<Misnamed>(schema).ok());
@@ -178,7 +177,7 @@ TEST_CASE("protocol: errors and empty answers round-trip") {
 }
 
 TEST_CASE(
-    "protocol: damaged envelopes throw kj::Exception or read as something else, never crash") {
+    "protocol: ACTOR-4, a damaged envelope throws kj::Exception or reads as another message") {
   uint64_t seed = test_seed();
   CAPTURE(seed);
   std::mt19937_64 random(seed);
@@ -202,7 +201,7 @@ TEST_CASE(
   CHECK(refused > 0);
 }
 
-TEST_CASE("protocol: a message readdressed is the message made for the other receiver") {
+TEST_CASE("protocol: readdressed() equals the message built for the other receiver") {
   auto made = [](uint64_t receiver, const std::string& payload, size_t guess) {
     return remote::make_envelope(
         [&](wire::Envelope::Builder envelope) {
@@ -217,7 +216,7 @@ TEST_CASE("protocol: a message readdressed is the message made for the other rec
         guess);
   };
   for (const size_t bytes : {0, 10, 100'000})
-    for (const size_t guess : {0, 200'000})  // one segment, or more
+    for (const size_t guess : {0, 200'000})  // too small for the large payload, or enough
       for (const uint64_t receiver : {uint64_t{0}, uint64_t{9}, UINT64_MAX}) {
         const std::string payload(bytes, 'x');
         const auto words = remote::readdressed(made(7, payload, guess), receiver);
@@ -225,9 +224,8 @@ TEST_CASE("protocol: a message readdressed is the message made for the other rec
       }
 }
 
-TEST_CASE("protocol: a small message cannot pose as a large one") {
-  // Every element of the list points to the same bytes: 1,000 times 8,000 bytes in a message of
-  // 16,000.
+TEST_CASE("protocol: ACTOR-4, a small message cannot expand into a large one") {
+  // Reads the same 8,000 bytes 1,000 times, as if 1,000 list elements pointed to them.
   capnp::MallocMessageBuilder builder;
   auto list = builder.initRoot<wire::Envelope>().initMessage().initBody().initStepDone();
   list.setTrainer(kj::heapString(8000));
@@ -240,7 +238,7 @@ TEST_CASE("protocol: a small message cannot pose as a large one") {
   CHECK_THROWS_AS(read(), kj::Exception);
 }
 
-TEST_CASE("protocol: addresses survive as text, and damaged ones are refused") {
+TEST_CASE("protocol: an address round-trips as text, and a damaged one is refused") {
   caf::node_id::default_data::host_id_type host{};
   host[3] = 7;
   remote::Address address{caf::make_node_id(uint32_t{4711}, host), {1, 2, 3, 250}};

@@ -1,10 +1,11 @@
-// One rank as a process of its own, for tests that kill ranks or put them into network namespaces.
+// One rank as its own process, for tests that kill ranks or put them into network namespaces.
 //
 //   collective_rank FOLDER RANK SIZE GENERATION SCENARIO [TIMEOUT_MS] [HOST]
 //
-// Ranks find each other through files in FOLDER. SCENARIO: "all" runs operations and prints "ok
-// <hash>"; "endless" all-reduces until something ends it, prints "started" after the first and the
-// error's code and message at last.
+// The ranks exchange addresses through files in FOLDER. SCENARIO is one of
+//   all      runs operations and prints "ok HASH"
+//   endless  all-reduces until an error; prints "started" after the first all-reduce, and at the
+//            end the error's code and message
 #include <unistd.h>
 
 #include <chrono>
@@ -29,7 +30,7 @@ std::vector<uint8_t> read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Every rank's address; none if one of them does not appear.
+/// The address of every rank; empty if one does not appear within 60 s.
 std::vector<std::vector<uint8_t>> exchange(const std::string& folder, const std::string& generation,
                                            int rank, int size, const std::vector<uint8_t>& mine) {
   auto path = [&](int r) { return folder + "/" + generation + "-" + std::to_string(r); };
@@ -40,8 +41,7 @@ std::vector<std::vector<uint8_t>> exchange(const std::string& folder, const std:
   }
   std::filesystem::rename(path(rank) + ".tmp", path(rank));
   std::vector<std::vector<uint8_t>> all;
-  // Polled until a deadline: the ranks share nothing but this folder yet, in network namespaces not
-  // even the loopback, and a file that another process renames is no event but to inotify.
+  // Polls: the ranks share only this folder, in network namespaces not even the loopback device.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   for (int r = 0; r < size; ++r) {
     while (!std::filesystem::exists(path(r))) {
