@@ -11,14 +11,6 @@ bool Layout::contains(const std::string& node) const {
       cells, [&](const auto& cell) { return std::ranges::find(cell, node) != cell.end(); });
 }
 
-std::string trainer_name(const std::string& node, int slot) {
-  return node + "." + std::to_string(slot);
-}
-
-std::string node_of(const std::string& trainer) {
-  return trainer.substr(0, trainer.rfind('.'));
-}
-
 std::vector<Place> places(const LayoutRules& rules, const Layout& layout) {
   std::vector<Place> all;
   uint32_t rank = 0;

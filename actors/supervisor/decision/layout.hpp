@@ -13,7 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "runtime/training/names.hpp"
+
 namespace simplescale::job {
+
+using simplescale::node_of;
+using simplescale::trainer_name;
 
 struct LayoutRules {
   int trainers_per_node = 1;
@@ -30,10 +35,6 @@ struct Layout {
   bool operator==(const Layout&) const = default;
   bool contains(const std::string& node) const;
 };
-
-std::string trainer_name(const std::string& node, int slot);
-/// "n1.0" -> "n1".
-std::string node_of(const std::string& trainer);
 
 struct Place {
   std::string trainer;

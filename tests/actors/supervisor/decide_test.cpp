@@ -20,7 +20,7 @@ State job_of(int cells, int spares = 0, int cell_nodes = 1) {
                     .cells = cells,
                     .min_cells = 1};
   std::vector<std::string> nodes;
-  for (int i = 0; i < cells * cell_nodes + spares; ++i) nodes.push_back("n" + std::to_string(i));
+  for (int i = 0; i < cells * cell_nodes + spares; ++i) nodes.push_back(node_name(i));
   State s = make_state(rules, nodes);
   s.max_steps = 10;
   return s;
@@ -799,7 +799,8 @@ TEST_CASE("job: JOB-3: what has been undone is known for long, in little memory,
   CHECK(s.undoings.size() < before);
 }
 
-TEST_CASE("job: JOB-1: before older state is used, a trainer that is being restarted is waited for") {
+TEST_CASE(
+    "job: JOB-1: before older state is used, a trainer that is being restarted is waited for") {
   State s = training(1, 1);  // n0 trains, n1 is a spare
   for (int i = 0; i <= s.max_restarts; ++i) {
     decide(0, s, TrainerDown{"n0.0", "signal 9"});
