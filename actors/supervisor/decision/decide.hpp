@@ -83,7 +83,7 @@ struct Node {
                                      // budget_steps committed steps without another
   uint64_t failed_at_step = 0;       // the newest of them
   bool checking = false;             // a diagnosis runs
-  std::vector<PeerHeld> peer;        // copies of others' shards in its memory
+  std::vector<PeerCopy> peer;        // copies of others' shards in its memory
 };
 
 enum class Phase : unsigned char { starting, training, recovering, stopping, finished, failed };
@@ -186,7 +186,7 @@ struct TrainerReady {
 };
 struct PeerCopies {
   std::string node;
-  std::vector<PeerHeld> copies;
+  std::vector<PeerCopy> copies;
 };
 struct StepCommitted {
   uint64_t generation = 0, step = 0;

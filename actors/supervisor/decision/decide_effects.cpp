@@ -77,7 +77,7 @@ void Decider::discard_copy(const std::string& trainer, uint64_t step) {
   // If it came out of the peer store of that trainer's node, that is where it is bad.
   auto node = s_.nodes.find(node_of(trainer));
   if (node != s_.nodes.end())
-    std::erase_if(node->second.peer, [&](const PeerHeld& copy) { return copy.step == step; });
+    std::erase_if(node->second.peer, [&](const PeerCopy& copy) { return copy.step == step; });
 }
 
 void Decider::mark_suspect(uint64_t step, uint64_t generation) {

@@ -79,8 +79,8 @@ void Decider::plan() {
   join(std::move(next), beginning);
 }
 
-std::vector<Copy> Decider::copies() const {
-  std::vector<Copy> list;
+std::vector<AvailableCopy> Decider::copies() const {
+  std::vector<AvailableCopy> list;
   for (const std::string& name : s_.node_order) {
     const Node& node = s_.nodes.at(name);
     if (node.state == NodeState::absent || node.state == NodeState::lost) continue;
@@ -93,7 +93,7 @@ std::vector<Copy> Decider::copies() const {
         if (trusted(s_, copy.step, copy.generation))
           list.push_back({who, trainer.shard, copy.step, false});
       if (std::exchange(peers, false))
-        for (const PeerHeld& copy : node.peer)
+        for (const PeerCopy& copy : node.peer)
           if (trusted(s_, copy.step, copy.generation))
             list.push_back({who, copy.shard, copy.step, true});
     }

@@ -134,7 +134,7 @@ class Decider {
   std::string missing() const;
   /// Begins the next generation if everybody that it needs is there.
   void plan();
-  std::vector<Copy> copies() const;
+  std::vector<AvailableCopy> copies() const;
   /// What changes in words.
   std::string choice(const Layout& before, const Layout& next) const;
   /// The next tier of the disk. Several trainers may say it of the same checkpoint.
@@ -150,7 +150,7 @@ class Decider {
   struct Beginning {
     Source source = Source::initialize;
     uint64_t step = 0;
-    std::vector<Copy> copies;
+    std::vector<AvailableCopy> copies;
   };
   /// The newest state that can be had of every shard.
   Beginning newest_state() const;

@@ -78,36 +78,36 @@ Layout assign(const LayoutRules& rules, const Layout& current,
   return layout;
 }
 
-std::optional<uint64_t> newest_complete(const std::vector<Copy>& copies, int shards) {
+std::optional<uint64_t> newest_complete(const std::vector<AvailableCopy>& copies, int shards) {
   std::map<uint64_t, std::set<uint32_t>> by_step;
-  for (const Copy& copy : copies)
+  for (const AvailableCopy& copy : copies)
     if (copy.shard < static_cast<uint32_t>(shards)) by_step[copy.step].insert(copy.shard);
   for (auto it = by_step.rbegin(); it != by_step.rend(); ++it)
     if (it->second.size() == static_cast<size_t>(shards)) return it->first;
   return std::nullopt;
 }
 
-std::vector<Move> moves_for(const std::vector<Place>& places, const std::vector<Copy>& copies,
-                            uint64_t step) {
+std::vector<Move> moves_for(const std::vector<Place>& places,
+                            const std::vector<AvailableCopy>& copies, uint64_t step) {
   std::map<std::string, uint32_t> keeps;  // trainers that hold what their place needs
-  std::map<uint32_t, const Copy*> best;
+  std::map<uint32_t, const AvailableCopy*> best;
   std::map<std::string, uint32_t> place_of;
   for (const Place& place : places) place_of[place.trainer] = place.shard;
-  auto rank = [&](const Copy& copy) {
+  auto rank = [&](const AvailableCopy& copy) {
     if (copy.peer) return 2;
     auto found = place_of.find(copy.trainer);
     return found != place_of.end() && found->second == copy.shard ? 0 : 1;
   };
-  for (const Copy& copy : copies) {
+  for (const AvailableCopy& copy : copies) {
     if (copy.step != step) continue;
     if (!copy.peer && rank(copy) == 0) keeps[copy.trainer] = copy.shard;
-    const Copy*& known = best[copy.shard];
+    const AvailableCopy*& known = best[copy.shard];
     if (!known || rank(copy) < rank(*known)) known = &copy;
   }
   std::map<uint32_t, Move> moves;
   for (const Place& place : places) {
     if (keeps.contains(place.trainer)) continue;
-    const Copy* source = best[place.shard];
+    const AvailableCopy* source = best[place.shard];
     if (!source) continue;  // the caller has made sure that there is one
     Move& move = moves[place.shard];
     move.shard = place.shard;

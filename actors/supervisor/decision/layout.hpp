@@ -51,22 +51,15 @@ Layout assign(const LayoutRules& rules, const Layout& current,
 
 // --- State ---
 
-/// A copy in a node's peer store. generation: as in HeldStep.
-struct PeerHeld {
-  uint32_t shard = 0;
-  uint64_t step = 0;
-  uint64_t generation = 0;
-  bool operator==(const PeerHeld&) const = default;
-};
 /// A copy that can be had: in the memory of a trainer that is up, or (peer) of its node.
-struct Copy {
+struct AvailableCopy {
   std::string trainer;
   uint32_t shard = 0;
   uint64_t step = 0;
   bool peer = false;
 };
 /// The newest step of which every shard 0..shards-1 has a copy.
-std::optional<uint64_t> newest_complete(const std::vector<Copy>& copies, int shards);
+std::optional<uint64_t> newest_complete(const std::vector<AvailableCopy>& copies, int shards);
 
 /// One copy to several trainers.
 struct Move {
@@ -79,7 +72,7 @@ struct Move {
 };
 /// What has to move so that every place has its shard at `step`: nothing for those that hold it. A
 /// source that keeps its shard is preferred, then any trainer's memory, then a peer store.
-std::vector<Move> moves_for(const std::vector<Place>& places, const std::vector<Copy>& copies,
-                            uint64_t step);
+std::vector<Move> moves_for(const std::vector<Place>& places,
+                            const std::vector<AvailableCopy>& copies, uint64_t step);
 
 }  // namespace simplescale::job
