@@ -23,17 +23,17 @@ void Decider::operator()(const NodeUp& e) {
   const bool known = node->state != NodeState::absent && node->state != NodeState::lost;
   if (known && node->pid == e.pid) {  // it presents itself to a new supervisor
     if (!node->checking) return;
-    act(CheckNode{e.node, node->reason});  // perhaps not told by the last
+    add_action(CheckNode{e.node, node->reason});  // perhaps not told by the last
     node->since_ms = now_;
     return;
   }
-  if (known) lose(e.node, "its agent has started anew");
+  if (known) declare_lost(e.node, "its agent has started anew");
   const bool returns = node->state == NodeState::lost;
   node->pid = e.pid;
   node->peer.clear();
   record("", "node_up", e.node, returns ? "it came back" : "");
   if (returns)
-    suspect(e.node, "it was lost before");
+    suspect_node(e.node, "it was lost before");
   else
     set_node_state(e.node, NodeState::up, "");
   plan();
@@ -42,7 +42,7 @@ void Decider::operator()(const NodeUp& e) {
 void Decider::operator()(const NodeLost& e) {
   Node* node = find_node(e.node);
   if (!node || node->state == NodeState::absent || node->state == NodeState::lost) return;
-  lose(e.node, e.reason);
+  declare_lost(e.node, e.reason);
   plan();
 }
 
@@ -56,7 +56,7 @@ void Decider::operator()(const NodeChecked& e) {
     set_node_state(e.node, NodeState::up, "");
     enforce_restart_budget(e.node);  // it may have failed on while it was suspect
   } else {
-    drain(e.node, "it failed its diagnosis: " + e.reason);
+    drain_node(e.node, "it failed its diagnosis: " + e.reason);
   }
   plan();
 }
@@ -64,13 +64,13 @@ void Decider::operator()(const NodeChecked& e) {
 void Decider::operator()(const DrainRequested& e) {
   Node* node = find_node(e.node);
   if (!node) {
-    because("there is no node " + e.node);
-  } else if (e.drain && !spared(e.node)) {
-    because("without " + e.node + " there would be fewer than " +
-            std::to_string(s_.rules.min_cells * s_.rules.groups_per_cell()) + " groups");
+    set_reason("there is no node " + e.node);
+  } else if (e.drain && !can_spare(e.node)) {
+    set_reason("without " + e.node + " there would be fewer than " +
+               std::to_string(s_.rules.min_cells * s_.rules.groups_per_cell()) + " groups");
   } else if (e.drain && node->state != NodeState::drained) {
-    drain(e.node, e.reason);
-    if (s_.layout.contains(e.node)) leave("node " + e.node + " is drained");
+    drain_node(e.node, e.reason);
+    if (s_.layout.contains(e.node)) leave_after_step("node " + e.node + " is drained");
   } else if (!e.drain && node->state == NodeState::drained) {
     node->failures_ms.clear();
     node->checking = false;
@@ -116,7 +116,7 @@ void Decider::operator()(const TrainerUp& e) {
       fence("detect", "trainer_replaced", e.trainer, "it is not in the current generation");
   }
   record("", "trainer_up", e.trainer, "");
-  if (all_idle(node_of(e.trainer))) plan();  // else nothing new can be planned
+  if (node_is_idle(node_of(e.trainer))) plan();  // else nothing new can be planned
 }
 
 void Decider::operator()(const TrainerDown& e) {
@@ -132,8 +132,8 @@ void Decider::operator()(const TrainerDown& e) {
   if (in)
     fence("detect", "trainer_down", e.trainer, e.reason);
   else
-    record(gathering() ? "detect" : "", "trainer_down", e.trainer, e.reason);
-  if (!e.restarting) drain(node_of(e.trainer), e.reason);
+    record(awaiting_first_step() ? "detect" : "", "trainer_down", e.trainer, e.reason);
+  if (!e.restarting) drain_node(node_of(e.trainer), e.reason);
   enforce_restart_budget(node_of(e.trainer));
   plan();
 }
@@ -154,7 +154,7 @@ void Decider::operator()(const TrainerIdle& e) {
     return;
   }
   trainer->state = TrainerState::idle;
-  if (e.fault == Fault::mismatch && e.step > 0) mark_suspect(e.step, e.generation);
+  if (e.fault == Fault::mismatch && e.step > 0) suspect_step(e.step, e.generation);
   if (e.fault == Fault::bad_checkpoint) skip_checkpoint(e.step, e.reason);
   if (e.fault == Fault::bad_disk) {
     trainer->unreadable = true;
@@ -179,7 +179,7 @@ void Decider::operator()(const TrainerReady& e) {
   if (!trainer || e.generation != s_.generation) return;
   trainer->ready = true;
   if (!all_members([](const Trainer& t) { return t.ready; })) return;
-  if (gathering()) wait("the first step");
+  if (awaiting_first_step()) begin_wait("the first step");
   if (s_.incident) record("heal", "state_restored", "", "step " + number(s_.joined_step));
 }
 
@@ -189,8 +189,8 @@ void Decider::operator()(const Suspected& e) {
   const std::string node = node_of(e.trainer);
   record("", "suspected", e.trainer, e.reason);
   if (s_.nodes.at(node).state != NodeState::up) return;
-  suspect(node, e.reason);
-  if (s_.layout.contains(node)) leave(e.trainer + " is suspected: " + e.reason);
+  suspect_node(node, e.reason);
+  if (s_.layout.contains(node)) leave_after_step(e.trainer + " is suspected: " + e.reason);
   plan();
 }
 
@@ -216,7 +216,7 @@ void Decider::operator()(const TrainerFinished& e) {
   if (!trainer || e.generation != s_.generation || !in_generation(*trainer)) return;
   trainer->state = TrainerState::finished;
   trainer->step = e.step;
-  wait("the last checkpoint");
+  begin_wait("the last checkpoint");
   finish_if_saved();
 }
 
@@ -256,40 +256,40 @@ void Decider::operator()(const StopRequested& e) {
     if (s_.phase == Phase::starting && s_.generation == 0) return shut_down(e.exit, e.reason);
     if (s_.phase == Phase::training) {
       s_.phase = Phase::stopping;
-      wait("the step in progress");
+      begin_wait("the step in progress");
     }
-    if (all_in_generation() && !s_.leaving) act(StopAtStep{e.reason});
+    if (all_in_generation() && !s_.leaving) add_action(StopAtStep{e.reason});
     plan();
   }
 }
 
 void Decider::operator()(const PauseRequested& e) {
-  if (s_.stop_requested) return because("the run is being stopped");
-  if (s_.paused == e.pause) return because(e.pause ? "it is paused" : "it is not paused");
+  if (s_.stop_requested) return set_reason("the run is being stopped");
+  if (s_.paused == e.pause) return set_reason(e.pause ? "it is paused" : "it is not paused");
   s_.paused = e.pause;
   record("", e.pause ? "paused" : "resumed", "", e.who);
-  if (e.pause && all_in_generation()) leave("paused by " + e.who);
+  if (e.pause && all_in_generation()) leave_after_step("paused by " + e.who);
   plan();
 }
 
 void Decider::operator()(const DiagnoseRequested& e) {
-  if (s_.stop_requested) return because("the run is being stopped");
-  if (diagnosing(s_)) return because("a diagnosis is under way");
+  if (s_.stop_requested) return set_reason("the run is being stopped");
+  if (diagnosing(s_)) return set_reason("a diagnosis is under way");
   for (const std::string& name : e.nodes)
     if (const Node* node = find_node(name); node && node->state == NodeState::up)
       s_.to_examine.push_back(name);
-  if (s_.to_examine.empty()) return because("none of these nodes is up");
+  if (s_.to_examine.empty()) return set_reason("none of these nodes is up");
   record("", "diagnosis", joined(s_.to_examine), e.who);
-  if (all_in_generation()) leave("a diagnosis, asked for by " + e.who);
+  if (all_in_generation()) leave_after_step("a diagnosis, asked for by " + e.who);
   plan();
-  because("a diagnosis of " + joined(e.nodes));
+  set_reason("a diagnosis of " + joined(e.nodes));
 }
 
 void Decider::operator()(const SetRequested& e) {
   const int64_t per_cell = s_.rules.groups_per_cell();
   const int64_t least = e.key == "supervision.max_restarts" ? 0 : 1;
   if (e.value < least || e.value > 1'000'000'000)
-    return because(e.key + " must be at least " + std::to_string(least));
+    return set_reason(e.key + " must be at least " + std::to_string(least));
   const auto count = static_cast<int>(std::min<int64_t>(e.value, 1'000'000));
   if (e.key == "supervision.max_restarts")
     s_.max_restarts = count;
@@ -300,21 +300,21 @@ void Decider::operator()(const SetRequested& e) {
   else if (e.key == "cluster.join_timeout_ms")
     s_.join_timeout_ms = e.value;
   else if (e.key != "cluster.min_groups")
-    return because(e.key + " cannot change in flight");
+    return set_reason(e.key + " cannot change in flight");
   else if (e.value > s_.rules.cells * per_cell)
-    return because("there are " + std::to_string(s_.rules.cells * per_cell) + " groups");
+    return set_reason("there are " + std::to_string(s_.rules.cells * per_cell) + " groups");
   else
     s_.rules.min_cells = static_cast<int>((e.value + per_cell - 1) / per_cell);
   record("", "set", e.key, std::to_string(e.value) + " by " + e.who);
-  because(e.key + " = " + std::to_string(e.value));
+  set_reason(e.key + " = " + std::to_string(e.value));
   plan();
 }
 
 void Decider::operator()(const Tick&) {
-  end_fence();
-  give_up_on_restarts();
-  give_up_on_checks();
-  if (all_in(TrainerState::finished)) {
+  kill_trainers_ignoring_fence();
+  suspect_nodes_missing_trainers();
+  drain_nodes_with_hung_checks();
+  if (all_members_in(TrainerState::finished)) {
     if (waited(s_.save_timeout_ms))
       shut_down(Code::io, "waited " + number(static_cast<uint64_t>(s_.save_timeout_ms)) +
                               " ms for " + s_.waiting_for);
@@ -322,25 +322,26 @@ void Decider::operator()(const Tick&) {
   }
   // Steps may be long; that who makes one gets on, its node watches.
   const bool ready = all_members([](const Trainer& t) { return t.ready; });
-  if (gathering() && all_in_generation() &&
+  if (awaiting_first_step() && all_in_generation() &&
       waited(ready ? kFirstStep * s_.join_timeout_ms : s_.join_timeout_ms)) {
     std::string late;
     for (const Place& p : places(s_.rules, s_.layout))
       if (!s_.trainers.at(p.trainer).ready) {
         late += (late.empty() ? "" : ", ") + p.trainer;
-        act(KillTrainer{p.trainer, "it has not restored its state"});
+        add_action(KillTrainer{p.trainer, "it has not restored its state"});
       }
     fence("detect", "no_first_step", late, "no step of generation " + number(s_.generation));
   }
   plan();
-  grow();
-  if (over() || s_.paused || !s_.examined.empty() || !gathering() || all_in_generation() ||
-      !waited(s_.join_timeout_ms))
+  leave_to_grow();
+  if (over() || s_.paused || !s_.examined.empty() || !awaiting_first_step() ||
+      all_in_generation() || !waited(s_.join_timeout_ms))
     return;
   const bool drained = std::ranges::any_of(
       s_.nodes, [](const auto& n) { return n.second.state == NodeState::drained; });
-  shut_down(drained ? Code::gave_up : Code::requeue,
-            "waited " + number(static_cast<uint64_t>(s_.join_timeout_ms)) + " ms for " + missing());
+  shut_down(
+      drained ? Code::gave_up : Code::requeue,
+      "waited " + number(static_cast<uint64_t>(s_.join_timeout_ms)) + " ms for " + missing_nodes());
 }
 
 Decision decide(int64_t now_ms, State& state, const Event& event) {

@@ -9,10 +9,10 @@ namespace simplescale::job {
 
 void Decider::record(std::string phase, std::string kind, std::string subject, std::string reason) {
   if (phase == "detect") s_.incident = true;
-  act(Record{std::move(phase), std::move(kind), std::move(subject), std::move(reason)});
+  add_action(Record{std::move(phase), std::move(kind), std::move(subject), std::move(reason)});
 }
 
-void Decider::wait(std::string what) {
+void Decider::begin_wait(std::string what) {
   s_.waiting_since_ms = now_;
   s_.waiting_for = std::move(what);
 }
@@ -24,9 +24,9 @@ void Decider::set_node_state(const std::string& name, NodeState state, std::stri
   node.since_ms = now_;
 }
 
-void Decider::lose(const std::string& name, const std::string& reason) {
+void Decider::declare_lost(const std::string& name, const std::string& reason) {
   bool in = false;
-  each_trainer(name, [&](Trainer& t) {
+  for_each_trainer(name, [&](Trainer& t) {
     in = in || in_generation(t);
     t = {};
   });
@@ -38,16 +38,16 @@ void Decider::lose(const std::string& name, const std::string& reason) {
   if (in)
     fence("detect", "node_lost", name, reason);
   else
-    record(gathering() ? "detect" : "", "node_lost", name, reason);
+    record(awaiting_first_step() ? "detect" : "", "node_lost", name, reason);
 }
 
-void Decider::suspect(const std::string& name, const std::string& reason) {
+void Decider::suspect_node(const std::string& name, const std::string& reason) {
   set_node_state(name, NodeState::suspect, reason);
   s_.nodes.at(name).checking = true;
-  act(CheckNode{name, reason});
+  add_action(CheckNode{name, reason});
 }
 
-void Decider::drain(const std::string& name, const std::string& reason) {
+void Decider::drain_node(const std::string& name, const std::string& reason) {
   if (over()) return;  // the failure that would drain it has ended the run
   set_node_state(name, NodeState::drained, reason);
   record("", "drained", name, reason);
@@ -66,8 +66,8 @@ void Decider::enforce_restart_budget(const std::string& name) {
   const Node& node = s_.nodes.at(name);
   const size_t failures = node.failures_ms.size();
   if (node.state == NodeState::up && failures > static_cast<size_t>(s_.max_restarts))
-    drain(name, number(failures) + " failures within " +
-                    number(static_cast<uint64_t>(s_.within_ms / 1000)) + " s");
+    drain_node(name, number(failures) + " failures within " +
+                         number(static_cast<uint64_t>(s_.within_ms / 1000)) + " s");
 }
 
 void Decider::discard_copy(const std::string& trainer, uint64_t step) {
@@ -80,7 +80,7 @@ void Decider::discard_copy(const std::string& trainer, uint64_t step) {
     std::erase_if(node->second.peer, [&](const PeerCopy& copy) { return copy.step == step; });
 }
 
-void Decider::mark_suspect(uint64_t step, uint64_t generation) {
+void Decider::suspect_step(uint64_t step, uint64_t generation) {
   if (is_suspect(s_, step, generation)) return;
   s_.suspect_steps.push_back({step, generation});
   if (s_.suspect_steps.size() > suspect_steps_kept)
@@ -101,29 +101,30 @@ void Decider::fence(std::string phase, std::string kind, std::string subject, st
     if (in_generation(trainer)) trainer.state = TrainerState::draining;
   }
   s_.phase = Phase::recovering;
-  wait("all trainers to be idle");
+  begin_wait("all trainers to be idle");
   if (s_.cycles > s_.give_up_after_cycles) {
     shut_down(Code::gave_up, std::to_string(s_.cycles) +
                                  " generations in a row without a committed step; the last: " +
                                  subject + ": " + reason);
     return;
   }
-  act(Fence{s_.generation, subject + ": " + reason});
+  add_action(Fence{s_.generation, subject + ": " + reason});
   record("fence", kind, subject, "generation " + number(s_.generation));
-  because("fence generation " + number(s_.generation) + ", since " + subject + ": " + reason);
+  set_reason("fence generation " + number(s_.generation) + ", since " + subject + ": " + reason);
 }
 
-void Decider::leave(std::string reason) {
-  if (s_.leaving || s_.stop_requested || !all_in_generation() || all_in(TrainerState::finished))
+void Decider::leave_after_step(std::string reason) {
+  if (s_.leaving || s_.stop_requested || !all_in_generation() ||
+      all_members_in(TrainerState::finished))
     return;
   s_.leaving = true;
-  wait("all trainers to leave");
+  begin_wait("all trainers to leave");
   record("", "leaving", "generation " + number(s_.generation), reason);
-  because(reason);
-  act(Leave{s_.generation, std::move(reason)});
+  set_reason(reason);
+  add_action(Leave{s_.generation, std::move(reason)});
 }
 
-void Decider::end_fence() {
+void Decider::kill_trainers_ignoring_fence() {
   // Also those that came back in an older generation, while the others leave theirs.
   if ((s_.phase != Phase::recovering && !s_.leaving) || !waited(s_.fence_timeout_ms)) return;
   for (auto& [name, trainer] : s_.trainers) {
@@ -131,48 +132,49 @@ void Decider::end_fence() {
     trainer.state = TrainerState::down;
     record_failure(node_of(name));
     record("abort", "fence_ignored", name, "killed");
-    act(KillTrainer{name, "it does not leave its generation"});
-    wait("trainers that were killed");
+    add_action(KillTrainer{name, "it does not leave its generation"});
+    begin_wait("trainers that were killed");
   }
 }
 
-void Decider::give_up_on_restarts() {
+void Decider::suspect_nodes_missing_trainers() {
   if (s_.phase != Phase::recovering || !waited(s_.restart_timeout_ms)) return;
   for (const std::string& name : s_.node_order)
-    if (s_.nodes.at(name).state == NodeState::up && s_.layout.contains(name) && !all_idle(name) &&
-        !all_in_generation())
-      suspect(name, "it does not bring its trainers up");
+    if (s_.nodes.at(name).state == NodeState::up && s_.layout.contains(name) &&
+        !node_is_idle(name) && !all_in_generation())
+      suspect_node(name, "it does not bring its trainers up");
 }
 
-void Decider::give_up_on_checks() {
+void Decider::drain_nodes_with_hung_checks() {
   for (const std::string& name : s_.node_order) {
     Node& node = s_.nodes.at(name);
     if (!node.checking || now_ - node.since_ms <= s_.check_timeout_ms) continue;
     node.checking = false;
-    if (node.state == NodeState::suspect) drain(name, "its diagnosis has not ended");
+    if (node.state == NodeState::suspect) drain_node(name, "its diagnosis has not ended");
   }
 }
 
-bool Decider::examine() {
-  if (!s_.to_examine.empty()) {
-    for (const std::string& name : std::exchange(s_.to_examine, {}))
-      if (s_.nodes.at(name).state == NodeState::up) s_.examined.push_back(name);
-    for (const std::string& name : s_.examined) suspect(name, "it is examined");
-    wait("a diagnosis");
-  }
-  if (s_.examined.empty()) return false;
+void Decider::begin_diagnosis() {
+  if (s_.to_examine.empty()) return;
+  for (const std::string& name : std::exchange(s_.to_examine, {}))
+    if (s_.nodes.at(name).state == NodeState::up) s_.examined.push_back(name);
+  for (const std::string& name : s_.examined) suspect_node(name, "it is examined");
+  begin_wait("a diagnosis");
+}
+
+void Decider::end_diagnosis() {
+  if (s_.examined.empty()) return;
   std::vector<std::string> found;
   for (const std::string& name : s_.examined) {
     const Node& node = s_.nodes.at(name);
-    if (node.checking) return true;
+    if (node.checking) return;
     if (node.state != NodeState::up)
       found.push_back(name + " is " + to_string(node.state) + ": " + node.reason);
   }
   record("", "diagnosed", joined(s_.examined),
          found.empty() ? "nothing is wrong" : joined(found, "; "));
   s_.examined.clear();
-  wait("trainers");
-  return false;
+  begin_wait("trainers");
 }
 
 void Decider::shut_down(Code exit, std::string reason) {
@@ -180,8 +182,8 @@ void Decider::shut_down(Code exit, std::string reason) {
   const bool good = exit == Code::ok || exit == Code::requeue;
   s_.phase = good ? Phase::finished : Phase::failed;
   record("", good ? "finished" : "failed", "", reason);
-  because(reason);
-  act(Shutdown{exit, std::move(reason)});
+  set_reason(reason);
+  add_action(Shutdown{exit, std::move(reason)});
 }
 
 }  // namespace simplescale::job

@@ -11,6 +11,8 @@
 
 namespace simplescale::job {
 
+constexpr int64_t disk_retry_ms = 5'000;  // between two tries of a checkpoint that no node can read
+
 inline std::string number(uint64_t n) {
   return std::to_string(n);
 }
@@ -59,7 +61,9 @@ class Decider {
   static bool in_generation(const Trainer& t) {
     return t.state == TrainerState::training || t.state == TrainerState::finished;
   }
-  bool gathering() const { return s_.phase == Phase::starting || s_.phase == Phase::recovering; }
+  bool awaiting_first_step() const {
+    return s_.phase == Phase::starting || s_.phase == Phase::recovering;
+  }
   bool waited(int64_t limit_ms) const { return now_ - s_.waiting_since_ms > limit_ms; }
   /// Whether all trainers of a node are so; stops at the first that is not. They are neighbours in
   /// the map, since "." sorts before any digit.
@@ -78,7 +82,7 @@ class Decider {
         if (!all_of_node(node, are_so)) return false;
     return !s_.layout.cells.empty();
   }
-  bool all_in(TrainerState state) const {
+  bool all_members_in(TrainerState state) const {
     return all_members([&](const Trainer& t) { return t.state == state; });
   }
   bool all_in_generation() const { return all_members(in_generation); }
@@ -86,66 +90,73 @@ class Decider {
     return s_.trainers.at(trainer_name(s_.layout.cells.front().front(), 0)).step;
   }
   template <class F>
-  void each_trainer(const std::string& node, F&& f) {
+  void for_each_trainer(const std::string& node, F&& f) {
     auto next = s_.trainers.lower_bound(node + ".");
     for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot, ++next) f(next->second);
   }
-  bool all_idle(const std::string& node) const {
+  bool node_is_idle(const std::string& node) const {
     return all_of_node(node, [](const Trainer& t) { return t.state == TrainerState::idle; });
   }
   /// Nodes that a new layout may use: idle ones, and (for what-if) those that train.
-  std::vector<std::string> usable(bool with_training) const;
+  std::vector<std::string> usable_nodes(bool with_training) const;
   /// Whether training could go on without this node.
-  bool spared(const std::string& name) const;
+  bool can_spare(const std::string& name) const;
 
   // --- Effects ---
 
   template <class A>
-  void act(A action) {
+  void add_action(A action) {
     decision_.actions.push_back(std::move(action));
   }
   void record(std::string phase, std::string kind, std::string subject, std::string reason);
-  void because(std::string reason) { decision_.reason = std::move(reason); }
-  void wait(std::string what);
+  void set_reason(std::string reason) { decision_.reason = std::move(reason); }
+  void begin_wait(std::string what);
   void set_node_state(const std::string& name, NodeState state, std::string reason);
-  void lose(const std::string& name, const std::string& reason);
-  void suspect(const std::string& name, const std::string& reason);
-  void drain(const std::string& name, const std::string& reason);
+  void declare_lost(const std::string& name, const std::string& reason);
+  void suspect_node(const std::string& name, const std::string& reason);
+  void drain_node(const std::string& name, const std::string& reason);
   void record_failure(const std::string& name);
   void enforce_restart_budget(const std::string& name);
   /// The copy that `trainer` holds of `step` is no good.
   void discard_copy(const std::string& trainer, uint64_t step);
   /// Nobody has gone on from this step as it was made.
-  void mark_suspect(uint64_t step, uint64_t generation);
+  void suspect_step(uint64_t step, uint64_t generation);
   /// Ends the current generation for everybody in it, at once.
   void fence(std::string phase, std::string kind, std::string subject, std::string reason);
   /// Ends the current generation after a step.
-  void leave(std::string reason);
+  void leave_after_step(std::string reason);
   /// Trainers that ignore a fence are stuck.
-  void end_fence();
+  void kill_trainers_ignoring_fence();
   /// Nodes whose trainers do not come up again are suspects.
-  void give_up_on_restarts();
-  void give_up_on_checks();
-  /// Everybody is idle: the time for what somebody wants to know. Whether it is to be waited for.
-  bool examine();
+  void suspect_nodes_missing_trainers();
+  void drain_nodes_with_hung_checks();
+  /// Requires that all trainers are idle. Suspects the nodes whose diagnosis was requested.
+  void begin_diagnosis();
+  /// Records the result of the diagnosis once all of its nodes have answered.
+  void end_diagnosis();
 
   // --- The next generation ---
 
-  std::string missing() const;
+  std::string missing_nodes() const;
   /// Begins the next generation if everybody that it needs is there.
   void plan();
   std::vector<AvailableCopy> copies() const;
   /// What changes in words.
-  std::string choice(const Layout& before, const Layout& next) const;
+  std::string describe_change(const Layout& before, const Layout& next) const;
   /// The next tier of the disk. Several trainers may say it of the same checkpoint.
   void skip_checkpoint(uint64_t step, const std::string& reason);
-  /// Who could not read the checkpoint that others could is examined, while they go on from it, or
-  /// wait. If nobody could, that is true: it is tried again, and none older, as it may be as good
-  /// as ever.
-  bool disk_is_away();
+  /// Nodes of the layout with a trainer that could not read the generation's checkpoint.
+  std::vector<std::string> nodes_without_checkpoint() const;
+  /// A node that cannot read the checkpoint becomes suspect if another node could read it.
+  void suspect_nodes_without_checkpoint();
+  /// No node could read the checkpoint: retry it after a delay, never an older one, since it may be
+  /// intact.
+  bool waiting_for_disk() const {
+    return !nodes_without_checkpoint().empty() && !waited(disk_retry_ms);
+  }
   /// Most nodes of the layout have just been lost: if it is this side of the network that is cut
   /// off, the others get the time to say so before it goes on alone.
-  bool perhaps_cut_off() const;
+  bool may_be_cut_off() const;
 
   struct Beginning {
     Source source = Source::initialize;
@@ -155,12 +166,12 @@ class Decider {
   /// The newest state that can be had of every shard.
   Beginning newest_state() const;
   /// A node reports, but not all of its trainers are up.
-  bool somebody_may_come() const;
+  bool trainers_may_return() const;
   void join(Layout next, const Beginning& beginning);
   /// What older generations have made of `step` and all after it is undone by the present one.
   void undo_from(uint64_t step);
   /// More groups, or a drained node replaced, as soon as nodes are there for it.
-  void grow();
+  void leave_to_grow();
   void finish_if_saved();
   void shut_down(Code exit, std::string reason);
 
