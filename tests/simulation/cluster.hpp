@@ -87,7 +87,7 @@ struct Node {
   std::map<uint32_t, StateCopy> peer;
   Link link;
   uint64_t epoch = 0, generation = 0;
-  bool over = false;  // it was told that the run is
+  bool run_over = false;  // it was told that the run is
   Time alone_since = 0;
   std::deque<StepReport> reports;
   std::optional<job::NodeChecked> checked;
@@ -101,7 +101,7 @@ struct Generation {
     uint32_t group = 0, shard = 0;
     bool helper = false;
     std::optional<StateCopy> incoming;
-    bool gives = false;
+    bool is_source = false;
   };
   uint64_t number = 0, epoch = 0;
   job::Source source = job::Source::initialize;
@@ -113,7 +113,7 @@ struct Generation {
   size_t trainers = 0;  // members without helpers
   size_t joined = 0, applied = 0;
   bool leave = false, stop = false, leaves_now = false, stops_now = false;
-  bool over = false, settled = false;
+  bool over = false, restored = false;
   Time stalled_since = -1;
 };
 
@@ -126,14 +126,13 @@ struct Supervisor {
   job::State job, shadow;  // shadow: fed with the same, to see that decide() is a function (JOB-5)
   std::map<int, uint64_t> links;  // nodes it hears -> link
   std::set<int> expected;         // nodes that have not come to it yet
-  std::map<uint64_t, std::set<int>> pending;
-  std::set<uint64_t> saved_shards_of;
+  std::map<uint64_t, std::set<int>> step_reports;
   uint64_t recorded = 0;
-  std::deque<job::Event> later;
-  std::vector<job::Action> waiting;
+  std::deque<job::Event> deferred;
+  std::vector<job::Action> pending_actions;
   uint64_t sequence = 0, acted = 0;
   int standby = -1;  // its node
-  bool asked = false;
+  bool standby_requested = false;
   std::optional<job::State> replica;
   uint64_t replica_sequence = 0;
 };
@@ -152,7 +151,7 @@ class Cluster {
  public:
   explicit Cluster(const Options& options);
   ~Cluster();
-  /// The whole history. Throws Broken.
+  /// The whole history. Throws Violation.
   void run();
 
   // --- Faults (faults.cpp) ---
@@ -168,8 +167,8 @@ class Cluster {
   void damage_peer_copy(int node);
   /// Cut off while a step is applied; the others get on slowly and fail again about when it is
   /// back.
-  void leave_behind(int node);
-  void ask(const job::Event& event);  // somebody's wish, to whoever is supervisor
+  void cut_off_during_step(int node);
+  void request(const job::Event& event);  // somebody's wish, to whoever is supervisor
   void replay_stale();
 
   Options options;
@@ -187,72 +186,72 @@ class Cluster {
   uint64_t events = 0;
   bool mismatch_due = false;  // the next step applied is computed wrongly by one
   uint64_t wrong_made = 0;
-  bool cut_off_due = false;                            // somebody is left behind in the next step
-  int transit_damage_due = 0;                          // transfers that arrive damaged
-  std::set<std::pair<std::string, uint64_t>> doubted;  // sources of transfers that arrived damaged
+  bool cut_off_due = false;                             // somebody is left behind in the next step
+  int transit_damage_due = 0;                           // transfers that arrive damaged
+  std::set<std::pair<std::string, uint64_t>> rejected;  // sources of transfers that arrived damaged
   std::optional<job::Shutdown> ended;
   std::deque<std::string> log;  // the last events
 
-  void at(Time delay, Message what);
-  void note(const std::string& text);
-  bool noting() const { return options.remember || options.verbose; }
+  void after(Time delay, Message what);
+  void log_line(const std::string& text);
+  bool logging() const { return options.remember || options.verbose; }
   Supervisor* leader();  // of the highest epoch, if its process is up
   bool reachable(int from, int to) const;
   bool hung(const Node& node) const { return node.hung_until > now; }
   int node_of(int trainer) const { return trainer / options.trainers; }
-  bool hears(const Supervisor& supervisor, int node) const;
+  bool connected(const Supervisor& supervisor, int node) const;
 
  private:
   // cluster.cpp: links, agents
   void send(int node, int direction, Message what);
-  void pump(int node, int direction, uint64_t id);
+  void deliver_next(int node, int direction, uint64_t id);
   void break_link(int node, bool supervisor_knows_at_once);
   void notice_loss(int node, Supervisor* supervisor, uint64_t id);
   void notice_death(int trainer, int32_t agent);
   void check_links();
-  void seek(int node);
-  void present(int node);
+  void find_supervisor(int node);
+  void report_to_supervisor(int node);
   void start_agent(int node);
   void start_trainer(int trainer, Time delay);
   void to_supervisor(int node, const job::Event& event);
   void report_idle(int trainer, job::TrainerIdle idle);
   void report_step(int node, StepReport report);
   void to_trainer(int trainer, Time delay, Message what);
-  void peer_copies(int node);
+  void report_peer_copies(int node);
 
   // training.cpp: generations
-  void join(int node, const std::shared_ptr<Generation>& g);
+  void join_members(int node, const std::shared_ptr<Generation>& g);
   void transfer(std::shared_ptr<Generation> g);
-  void settle(Generation& g, Generation::Member& m);
+  void commit_restored_state(Generation& g, Generation::Member& m);
   void begin_step(std::shared_ptr<Generation> g);
   void vote(std::shared_ptr<Generation> g);
   void apply(std::shared_ptr<Generation> g, size_t first, size_t count);
-  bool write(Trainer& trainer, Generation& g);
-  bool differ(Generation& g);
-  void applied(const std::shared_ptr<Generation>& g);
-  void keep_copies(Generation& g, const Generation::Member& m, uint64_t step);
+  bool write_step(Trainer& trainer, Generation& g);
+  bool compare_replicas(Generation& g);
+  void step_applied(const std::shared_ptr<Generation>& g);
+  void store_copies(Generation& g, const Generation::Member& m, uint64_t step);
   /// generation: in which it was made; 0: replicas have agreed on it, and finish.
   void save_shard(const StateCopy& copy, int node, uint64_t generation, int tries);
   void finish(const std::shared_ptr<Generation>& g);
-  void break_off(Generation& g, job::Fault fault, const std::string& suspect);
+  void abort_generation(Generation& g, job::Fault fault, const std::string& suspect);
   void leave(int trainer, uint64_t generation, job::Fault fault, const std::string& suspect,
              uint64_t step);
   void fence(int trainer, uint64_t generation);
-  bool together(const Generation& g, bool& hung) const;
+  bool all_reachable(const Generation& g, bool& hung) const;
 
   // supervisors.cpp: what stands around decide()
-  void claim(int host, std::optional<job::State> from, uint64_t sequence);
-  void supervisor_lost(Supervisor& supervisor, bool silent);
+  void start_supervisor(int host, std::optional<job::State> from, uint64_t sequence);
+  void notice_supervisor_loss(Supervisor& supervisor, bool silent);
   void tick(Supervisor& supervisor);
   void handle(Supervisor& supervisor, const job::Event& event);
   void submit(Supervisor& supervisor, std::vector<job::Action> actions);
   void act(Supervisor& supervisor, uint64_t sequence);
   void carry_out(Supervisor& supervisor, const job::Action& action);
   void command(Supervisor& supervisor, int node, const char* what, std::function<void()> effect);
-  void node_came(Supervisor& supervisor, int node, uint64_t link, int32_t pid);
+  void node_connected(Supervisor& supervisor, int node, uint64_t link, int32_t pid);
   void step_done(Supervisor& supervisor, const StepReport& report);
-  void published(uint64_t step);
-  void plant(Supervisor& supervisor, const job::Event& event, job::Decision& decision);
+  void publish_if_complete(uint64_t step);
+  void plant_bug(Supervisor& supervisor, const job::Event& event, job::Decision& decision);
 
   struct Due {
     Time time;

@@ -1,5 +1,5 @@
 // What has to hold in every history, whatever fails. The simulated cluster tells what happens; the
-// first thing that must not happen is thrown as Broken.
+// first thing that must not happen is thrown as Violation.
 //
 //   JOB-1   A committed step is undone only if no usable copy of it, or of a newer step, is left.
 //   JOB-2   A step is committed once in a generation, by all its ranks; each row is trained once.
@@ -23,37 +23,37 @@ namespace simplescale::simulation {
 
 class Invariants {
  public:
-  explicit Invariants(const Cluster& cluster) : c_(cluster) {}
+  explicit Invariants(const Cluster& cluster) : cluster_(cluster) {}
 
   void after_event();
   void at_end();
 
   // Training.
-  void wrote(const Generation& g, uint64_t step);
-  void committed(const Generation& g, uint64_t step);
-  void distrusted(uint64_t step, const std::set<uint64_t>& wrong);
-  void settled(const Generation& g);
+  void step_written(const Generation& g, uint64_t step);
+  void step_committed(const Generation& g, uint64_t step);
+  void step_distrusted(uint64_t step, const std::set<uint64_t>& wrong);
+  void state_restored(const Generation& g);
 
   // Supervisors.
-  void claimed(const Supervisor& supervisor, bool replica, uint64_t sequence);
-  void before(const Supervisor& supervisor, const job::Event& event);
-  void same(const job::Decision& a, const job::Decision& b);
-  void decided(const Supervisor& supervisor, const job::Event& event,
-               const job::Decision& decision);
-  void acts(const Supervisor& supervisor, const job::Action& action);
-  void reported(const Supervisor& supervisor, uint64_t generation, uint64_t step);
-  void obeyed(int node, uint64_t epoch, const char* what);
+  void supervisor_started(const Supervisor& supervisor, bool replica, uint64_t sequence);
+  void event_received(const Supervisor& supervisor, const job::Event& event);
+  void same_decision(const job::Decision& a, const job::Decision& b);
+  void decision_made(const Supervisor& supervisor, const job::Event& event,
+                     const job::Decision& decision);
+  void action_taken(const Supervisor& supervisor, const job::Action& action);
+  void step_counted(const Supervisor& supervisor, uint64_t generation, uint64_t step);
+  void command_obeyed(int node, uint64_t epoch, const char* what);
 
-  uint64_t newest() const { return committed_; }
+  uint64_t newest_committed() const { return committed_; }
 
  private:
-  void joins(const Supervisor& supervisor, const job::Join& join);
-  void layout(const Supervisor& supervisor);
-  void go_on_from(uint64_t step);
-  void copies(const Supervisor& supervisor, const job::Join& join);
-  void budgets(const Supervisor& supervisor);
+  void check_join(const Supervisor& supervisor, const job::Join& join);
+  void check_layout(const Supervisor& supervisor);
+  void set_committed(uint64_t step);
+  void check_newest_step(const Supervisor& supervisor, const job::Join& join);
+  void check_budgets(const Supervisor& supervisor);
 
-  const Cluster& c_;
+  const Cluster& cluster_;
   uint64_t committed_ = 0;                                   // newest step
   std::map<uint64_t, uint64_t> made_;                        // step -> the generation that made it
   std::map<uint64_t, uint64_t> by_generation_;               // newest step committed in it
@@ -70,7 +70,7 @@ class Invariants {
     uint64_t step = 0;
   };
   std::map<std::string, Failures> failures_;
-  Time progress_at_ = 0, looked_at_ = 0;
+  Time progress_at_ = 0, checked_at_ = 0;
   uint64_t quiet_step_ = 0;
   std::map<std::string, Time> suspect_since_;
 };

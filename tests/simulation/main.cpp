@@ -115,18 +115,18 @@ struct Totals {
 };
 
 /// True if all invariants hold in this history.
-bool live(const Options& o, Totals& totals, Broken& broken) {
+bool run_history(const Options& o, Totals& totals, Violation& broken) {
   Cluster cluster(o);
   bool holds = true;
   try {
     cluster.run();
-  } catch (const Broken& b) {
+  } catch (const Violation& b) {
     broken = b;
     holds = false;
   }
   ++totals.seeds;
   totals.events += cluster.events;
-  totals.steps += cluster.invariants->newest();
+  totals.steps += cluster.invariants->newest_committed();
   totals.hours += static_cast<double>(cluster.now) / second / 3600;
   for (const auto& [kind, count] : cluster.faults) totals.faults[kind] += count;
   if (holds)
@@ -136,12 +136,12 @@ bool live(const Options& o, Totals& totals, Broken& broken) {
 }
 
 /// The history once more, with its last events.
-void explain(const Arguments& a, Options o, const Broken& broken) {
+void explain(const Arguments& a, Options o, const Violation& broken) {
   o.remember = true;
   Cluster cluster(o);
   try {
     cluster.run();
-  } catch (const Broken&) {
+  } catch (const Violation&) {
   }
   std::printf("seed %llu breaks %s: %s\nthe last events, in seconds:\n",
               static_cast<unsigned long long>(o.seed), broken.invariant.c_str(),
@@ -163,9 +163,9 @@ int find_bugs(Arguments a) {
   for (const BugName& bug : bug_names) {
     a.bug = bug.bug;
     Totals totals;
-    Broken broken;
+    Violation broken;
     uint64_t seed = a.from;
-    while (seed < a.from + a.seeds && live(options_of(a, seed), totals, broken)) ++seed;
+    while (seed < a.from + a.seeds && run_history(options_of(a, seed), totals, broken)) ++seed;
     const bool ok = !broken.invariant.empty();
     all = all && ok;
     std::printf(
@@ -185,8 +185,8 @@ int run(const Arguments& a) {
   const auto begun = std::chrono::steady_clock::now();
   for (uint64_t seed = a.from; seed < a.from + a.seeds; ++seed) {
     const Options o = options_of(a, seed);
-    Broken broken;
-    if (!live(o, totals, broken)) {
+    Violation broken;
+    if (!run_history(o, totals, broken)) {
       ++failed;
       if (!a.go_on) {
         explain(a, o, broken);

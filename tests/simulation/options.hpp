@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/splitmix64.hpp"
+
 namespace simplescale::simulation {
 
 /// Classic mistakes, each a small change of the supervisor or of the simulated world, which the
@@ -20,7 +22,7 @@ enum class Bug : unsigned char {
   unverified_copy,       // receivers do not check what they get
   lost_node_kept,        // the layout keeps a node that is lost
   two_shards,            // a node has two places in the layout
-  generation_reused,     // a successor gives a number out that was given out before
+  generation_reused,     // a successor is_source a number out that was given out before
   acts_unreplicated,     // decisions are acted on before the standby has them
   waits_for_the_dead,    // no time limit on trainers that do not answer a fence
   growth_without_leave,  // a larger layout joins while the smaller one is in a step
@@ -66,16 +68,10 @@ struct Options {
   bool large() const { return nodes * trainers > 200; }
 };
 
-/// splitmix64: the same numbers on every machine.
 class Random {
  public:
-  explicit Random(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 1) {}
-  uint64_t next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
+  explicit Random(uint64_t seed) : state_(seed * splitmix64_increment + 1) {}
+  uint64_t next() { return splitmix64_mix(state_ += splitmix64_increment); }
   /// 0 .. n-1
   int pick(int n) { return static_cast<int>(next() % static_cast<uint64_t>(n)); }
   int64_t between(int64_t low, int64_t high) {
@@ -88,7 +84,7 @@ class Random {
 };
 
 /// Thrown by the invariants: this history breaks one.
-struct Broken {
+struct Violation {
   std::string invariant, text;
 };
 

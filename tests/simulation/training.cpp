@@ -22,7 +22,7 @@ const StateCopy* find_copy(const Trainer& t, uint32_t shard, uint64_t step) {
 }  // namespace
 
 /// The node's agent passes an order on to its trainers.
-void Cluster::join(int node, const std::shared_ptr<Generation>& g) {
+void Cluster::join_members(int node, const std::shared_ptr<Generation>& g) {
   for (const Generation::Member& m : g->members) {
     if (node_of(m.trainer) != node) continue;
     Trainer& t = trainers[m.trainer];
@@ -37,18 +37,18 @@ void Cluster::join(int node, const std::shared_ptr<Generation>& g) {
       if (g->over)
         leave(index, g->number, job::Fault::failed, "", g->begun_at);
       else if (++g->joined == g->members.size())
-        at(random.between(5, 100) * ms, [this, g] { transfer(g); });
+        after(random.between(5, 100) * ms, [this, g] { transfer(g); });
     });
   }
 }
 
 /// All members answer each other. hung: some of them will, later.
-bool Cluster::together(const Generation& g, bool& hung) const {
+bool Cluster::all_reachable(const Generation& g, bool& hung) const {
   hung = false;
   std::vector<int> hosts;
   for (const Generation::Member& m : g.members) {
     const Trainer& t = trainers[m.trainer];
-    if (!t.up || (t.generation != g.number && !(m.helper && g.settled))) return false;
+    if (!t.up || (t.generation != g.number && !(m.helper && g.restored))) return false;
     hung = hung || t.hung_until > now;
     if (hosts.empty() || hosts.back() != node_of(m.trainer)) hosts.push_back(node_of(m.trainer));
   }
@@ -61,20 +61,21 @@ bool Cluster::together(const Generation& g, bool& hung) const {
 void Cluster::transfer(std::shared_ptr<Generation> g) {
   if (g->over) return;
   bool hung;
-  if (!together(*g, hung)) return break_off(*g, job::Fault::failed, "");
+  if (!all_reachable(*g, hung)) return abort_generation(*g, job::Fault::failed, "");
   if (hung) {
     if (g->stalled_since < 0) g->stalled_since = now;
-    if (now - g->stalled_since > collective_timeout) return break_off(*g, job::Fault::failed, "");
-    at(50 * ms, [this, g] { transfer(g); });
+    if (now - g->stalled_since > collective_timeout)
+      return abort_generation(*g, job::Fault::failed, "");
+    after(50 * ms, [this, g] { transfer(g); });
     return;
   }
   g->stalled_since = -1;
   if (g->source == job::Source::checkpoint) {
     if (disk.hung_until > now) {
-      at(disk.hung_until - now, [this, g] { transfer(g); });
+      after(disk.hung_until - now, [this, g] { transfer(g); });
       return;
     }
-    if (disk.failing_until > now) return break_off(*g, job::Fault::failed, "");
+    if (disk.failing_until > now) return abort_generation(*g, job::Fault::failed, "");
   }
   for (const job::Move& move : g->moves) {
     const Trainer& from = trainers[trainer_index.at(move.source)];
@@ -94,14 +95,14 @@ void Cluster::transfer(std::shared_ptr<Generation> g) {
     }
     const bool checked = options.bug != Bug::unverified_copy;
     if (!copy || (checked && sent.content != sent.checksum)) {
-      doubted.insert({nodes[node_of(trainer_index.at(move.source))].name, move.step});
-      return break_off(*g, job::Fault::bad_copy, move.source);
+      rejected.insert({nodes[node_of(trainer_index.at(move.source))].name, move.step});
+      return abort_generation(*g, job::Fault::bad_copy, move.source);
     }
     for (const std::string& target : move.targets)
       g->members[static_cast<size_t>(g->index.at(trainer_index.at(target)))].incoming = sent;
-    auto giver = g->index.find(trainer_index.at(move.source));
-    if (!move.peer && giver != g->index.end())
-      g->members[static_cast<size_t>(giver->second)].gives = true;
+    auto source = g->index.find(trainer_index.at(move.source));
+    if (!move.peer && source != g->index.end())
+      g->members[static_cast<size_t>(source->second)].is_source = true;
   }
   for (Generation::Member& m : g->members) {
     if (m.helper) continue;
@@ -110,30 +111,30 @@ void Cluster::transfer(std::shared_ptr<Generation> g) {
     else if (g->source == job::Source::checkpoint)
       m.incoming = disk.shards.at(g->begun_at).at(m.shard);
     else if (!m.incoming && !find_copy(trainers[m.trainer], m.shard, g->begun_at))
-      return break_off(*g, job::Fault::bad_copy, trainers[m.trainer].name);
+      return abort_generation(*g, job::Fault::bad_copy, trainers[m.trainer].name);
   }
   for (Generation::Member& m : g->members)
-    if (!m.gives && !m.helper) settle(*g, m);
-  at(random.between(1, 20) * ms, [this, g] {  // the second barrier
+    if (!m.is_source && !m.helper) commit_restored_state(*g, m);
+  after(random.between(1, 20) * ms, [this, g] {  // the second barrier
     bool hung;
-    if (g->over || !together(*g, hung)) return break_off(*g, job::Fault::failed, "");
-    g->settled = true;
+    if (g->over || !all_reachable(*g, hung)) return abort_generation(*g, job::Fault::failed, "");
+    g->restored = true;
     for (Generation::Member& m : g->members) {
       if (m.helper) {
         trainers[m.trainer].generation = 0;
         report_idle(m.trainer, {.generation = g->number});
         continue;
       }
-      if (m.gives) settle(*g, m);
+      if (m.is_source) commit_restored_state(*g, m);
       to_supervisor(node_of(m.trainer), job::TrainerReady{trainers[m.trainer].name, g->number});
     }
-    invariants->settled(*g);
+    invariants->state_restored(*g);
     begin_step(g);
   });
 }
 
 /// A member's memory holds the state that the generation begins with, and nothing newer.
-void Cluster::settle(Generation& g, Generation::Member& m) {
+void Cluster::commit_restored_state(Generation& g, Generation::Member& m) {
   Trainer& t = trainers[m.trainer];
   if (m.incoming)
     t.copies = {*m.incoming};
@@ -152,22 +153,23 @@ void Cluster::begin_step(std::shared_ptr<Generation> g) {
   int slow = 1;
   for (const Generation::Member& m : g->members)
     slow = std::max(slow, nodes[node_of(m.trainer)].slow);
-  at(step_time * slow * random.between(90, 110) / 100, [this, g] { vote(g); });
+  after(step_time * slow * random.between(90, 110) / 100, [this, g] { vote(g); });
 }
 
 /// All ranks agree on the step and on what comes after it; then each applies it.
 void Cluster::vote(std::shared_ptr<Generation> g) {
   if (g->over) return;
   bool hung;
-  if (!together(*g, hung)) return break_off(*g, job::Fault::failed, "");
+  if (!all_reachable(*g, hung)) return abort_generation(*g, job::Fault::failed, "");
   if (hung && options.bug != Bug::applied_before_vote) {
     if (g->stalled_since < 0) g->stalled_since = now;
-    if (now - g->stalled_since > collective_timeout) return break_off(*g, job::Fault::failed, "");
-    at(50 * ms, [this, g] { vote(g); });
+    if (now - g->stalled_since > collective_timeout)
+      return abort_generation(*g, job::Fault::failed, "");
+    after(50 * ms, [this, g] { vote(g); });
     return;
   }
   g->stalled_since = -1;
-  if (differ(*g)) return break_off(*g, job::Fault::mismatch, "");
+  if (compare_replicas(*g)) return abort_generation(*g, job::Fault::mismatch, "");
   g->applied = 0;
   g->leaves_now = g->leave;
   g->stops_now = g->stop;
@@ -178,17 +180,17 @@ void Cluster::vote(std::shared_ptr<Generation> g) {
     if (t.copies.size() > 1) t.copies.erase(t.copies.begin());
   }
   if (std::exchange(cut_off_due, false))
-    leave_behind(node_of(
+    cut_off_during_step(node_of(
         g->members[static_cast<size_t>(random.pick(static_cast<int>(g->trainers)))].trainer));
   // In a large cluster a node's trainers apply a step at once.
   const size_t batch = options.large() ? static_cast<size_t>(options.trainers) : 1;
   for (size_t first = 0; first < g->trainers; first += batch)
-    at(random.between(100, 20'000),
-       [this, g, first, batch] { apply(g, first, std::min(batch, g->trainers - first)); });
+    after(random.between(100, 20'000),
+          [this, g, first, batch] { apply(g, first, std::min(batch, g->trainers - first)); });
 }
 
 /// Replicas compare their states of the last step; true: they are not the same.
-bool Cluster::differ(Generation& g) {
+bool Cluster::compare_replicas(Generation& g) {
   if (wrong_made == 0) return false;
   std::map<uint32_t, uint64_t> known;
   bool bad = false, same = true;
@@ -204,12 +206,12 @@ bool Cluster::differ(Generation& g) {
     ended = job::Shutdown{Code::mismatch, "undetectable"};
     return false;
   }
-  if (!same) invariants->distrusted(g.step, wrong);
+  if (!same) invariants->step_distrusted(g.step, wrong);
   return !same;
 }
 
 /// A rank has applied the next step; true if it was the last to.
-bool Cluster::write(Trainer& t, Generation& g) {
+bool Cluster::write_step(Trainer& t, Generation& g) {
   t.copies.push_back(fresh(t.shard, g.step + 1, g.number));
   if (mismatch_due && g.groups > 1) {
     mismatch_due = false;
@@ -217,15 +219,15 @@ bool Cluster::write(Trainer& t, Generation& g) {
     ++faults["mismatch"];
     StateCopy& copy = t.copies.back();
     copy.content = copy.checksum = copy.content ^ (wrong_made << 8);
-    if (noting()) note(t.name + ": computes step " + std::to_string(copy.step) + " wrongly");
+    if (logging()) log_line(t.name + ": computes step " + std::to_string(copy.step) + " wrongly");
   }
   t.writing = false;
   if (t.copies.size() > 2) t.copies.erase(t.copies.begin());
-  invariants->wrote(g, g.step + 1);
+  invariants->step_written(g, g.step + 1);
   const size_t all = g.trainers - (options.bug == Bug::applied_before_vote && g.trainers > 1);
   if (++g.applied != all) return false;
   ++g.step;
-  invariants->committed(g, g.step);
+  invariants->step_committed(g, g.step);
   return true;
 }
 
@@ -238,23 +240,23 @@ void Cluster::apply(std::shared_ptr<Generation> g, size_t first, size_t count) {
     Trainer& t = trainers[m.trainer];
     if (!t.up || t.generation != g->number || !t.writing) continue;
     if (t.hung_until > now) {
-      at(t.hung_until - now, [this, g, i] { apply(g, i, 1); });
+      after(t.hung_until - now, [this, g, i] { apply(g, i, 1); });
       continue;
     }
-    all = write(t, *g);
+    all = write_step(t, *g);
     node = node_of(m.trainer);
     report.trainers.push_back(m.trainer);
-    keep_copies(*g, m, report.step);
+    store_copies(*g, m, report.step);
   }
-  if (noting() && node >= 0)
-    note(trainers[report.trainers[0]].name + ": applied step " + std::to_string(report.step) +
-         " of generation " + std::to_string(g->number));
+  if (logging() && node >= 0)
+    log_line(trainers[report.trainers[0]].name + ": applied step " + std::to_string(report.step) +
+             " of generation " + std::to_string(g->number));
   if (node >= 0) report_step(node, std::move(report));
-  if (all) applied(g);
+  if (all) step_applied(g);
 }
 
 /// Every rank has applied the step.
-void Cluster::applied(const std::shared_ptr<Generation>& g) {
+void Cluster::step_applied(const std::shared_ptr<Generation>& g) {
   if (g->over) return;
   if (!g->leaves_now || g->step >= options.steps) return begin_step(g);
   g->over = true;
@@ -266,25 +268,25 @@ void Cluster::applied(const std::shared_ptr<Generation>& g) {
 }
 
 /// Copies of a step's state for a peer node and for the disk.
-void Cluster::keep_copies(Generation& g, const Generation::Member& m, uint64_t step) {
+void Cluster::store_copies(Generation& g, const Generation::Member& m, uint64_t step) {
   const StateCopy copy = trainers[m.trainer].copies.back();
   const int home = node_of(m.trainer);
   if (step % peer_every == 0) {
     const int other = (home + options.cell_nodes) % options.nodes;
     if (other != home && nodes[other].up && reachable(home, other))
-      at(random.between(1, 150) * ms,
-         [this, copy, other, index = m.trainer, pid = nodes[other].pid] {
-           StateCopy arrived = copy;
-           if (options.bug == Bug::stale_snapshot && !trainers[index].copies.empty())
-             arrived.step = trainers[index].copies.back().step;
-           Node& node = nodes[other];
-           if (!node.up || node.pid != pid) return;
-           auto [known, added] = node.peer.try_emplace(copy.shard, arrived);
-           auto age = [](const StateCopy& c) { return std::pair(c.generation, c.step); };
-           if (!added && age(known->second) > age(arrived)) return;
-           known->second = arrived;
-           peer_copies(other);
-         });
+      after(random.between(1, 150) * ms,
+            [this, copy, other, index = m.trainer, pid = nodes[other].pid] {
+              StateCopy arrived = copy;
+              if (options.bug == Bug::stale_snapshot && !trainers[index].copies.empty())
+                arrived.step = trainers[index].copies.back().step;
+              Node& node = nodes[other];
+              if (!node.up || node.pid != pid) return;
+              auto [known, added] = node.peer.try_emplace(copy.shard, arrived);
+              auto age = [](const StateCopy& c) { return std::pair(c.generation, c.step); };
+              if (!added && age(known->second) > age(arrived)) return;
+              known->second = arrived;
+              report_peer_copies(other);
+            });
   }
   const bool last = step >= options.steps || g.stops_now;
   if (!last && step % disk_every == 0 && m.shard % g.groups == m.group)
@@ -292,35 +294,35 @@ void Cluster::keep_copies(Generation& g, const Generation::Member& m, uint64_t s
 }
 
 void Cluster::save_shard(const StateCopy& copy, int node, uint64_t generation, int tries) {
-  at(std::max<Time>(random.between(10, 400) * ms, disk.hung_until - now),
-     [this, copy, node, generation, tries] {
-       if (!nodes[node].up) return;
-       Supervisor* supervisor = leader();
-       if (disk.failing_until > now) {
-         if (supervisor && supervisor->hung_until <= now)
-           handle(*supervisor, job::CheckpointFailed{copy.step, "no space left", generation});
-         return;
-       }
-       if (!supervisor ||
-           supervisor->hung_until > now) {  // reports of saved shards are kept for the next one
-         if (tries < 50) save_shard(copy, node, generation, tries + 1);
-         return;
-       }
-       if (generation > 0) {
-         if (!job::trusted(supervisor->job, copy.step, generation)) return;
-         if (supervisor->recorded <= copy.step) return save_shard(copy, node, generation, tries);
-       }
-       if (disk.published.contains(copy.step)) return;
-       auto& shards = disk.shards[copy.step];  // of one generation
-       if (!shards.empty() && shards.begin()->second.generation > copy.generation) return;
-       std::erase_if(shards, [&](const auto& s) { return s.second.generation < copy.generation; });
-       shards[copy.shard] = copy;
-       published(copy.step);
-     });
+  after(std::max<Time>(random.between(10, 400) * ms, disk.hung_until - now), [this, copy, node,
+                                                                              generation, tries] {
+    if (!nodes[node].up) return;
+    Supervisor* supervisor = leader();
+    if (disk.failing_until > now) {
+      if (supervisor && supervisor->hung_until <= now)
+        handle(*supervisor, job::CheckpointFailed{copy.step, "no space left", generation});
+      return;
+    }
+    if (!supervisor ||
+        supervisor->hung_until > now) {  // reports of saved shards are kept for the next one
+      if (tries < 50) save_shard(copy, node, generation, tries + 1);
+      return;
+    }
+    if (generation > 0) {
+      if (!job::trusted(supervisor->job, copy.step, generation)) return;
+      if (supervisor->recorded <= copy.step) return save_shard(copy, node, generation, tries);
+    }
+    if (disk.published.contains(copy.step)) return;
+    auto& shards = disk.shards[copy.step];  // of one generation
+    if (!shards.empty() && shards.begin()->second.generation > copy.generation) return;
+    std::erase_if(shards, [&](const auto& s) { return s.second.generation < copy.generation; });
+    shards[copy.shard] = copy;
+    publish_if_complete(copy.step);
+  });
 }
 
 void Cluster::finish(const std::shared_ptr<Generation>& g) {
-  if (differ(*g)) return break_off(*g, job::Fault::mismatch, "");
+  if (compare_replicas(*g)) return abort_generation(*g, job::Fault::mismatch, "");
   g->over = true;
   g->stops_now = true;
   for (const Generation::Member& m : g->members) {
@@ -336,7 +338,7 @@ void Cluster::finish(const std::shared_ptr<Generation>& g) {
 }
 
 /// A member died, answers nobody, or has found something: all others leave on their own.
-void Cluster::break_off(Generation& g, job::Fault fault, const std::string& suspect) {
+void Cluster::abort_generation(Generation& g, job::Fault fault, const std::string& suspect) {
   if (g.over) return;
   g.over = true;
   for (const Generation::Member& m : g.members)
@@ -353,7 +355,7 @@ void Cluster::leave(int index, uint64_t generation, job::Fault fault, const std:
   Trainer& t = trainers[index];
   if (t.generation != generation) return;
   if (t.writing && random.chance(50))
-    if (auto g = generations.find(generation); g != generations.end()) write(t, *g->second);
+    if (auto g = generations.find(generation); g != generations.end()) write_step(t, *g->second);
   t.writing = false;
   t.generation = 0;
   report_idle(index, {.generation = generation,
@@ -373,8 +375,8 @@ void Cluster::fence(int index, uint64_t generation) {
     t.writing = false;
     t.generation = 0;
     if (g != generations.end()) {
-      if (writes) write(t, *g->second);
-      break_off(*g->second, job::Fault::failed, "");
+      if (writes) write_step(t, *g->second);
+      abort_generation(*g->second, job::Fault::failed, "");
     }
   }
   if (t.generation == 0) report_idle(index, {.generation = generation - 1, .reason = "fenced"});
