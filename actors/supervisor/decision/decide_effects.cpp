@@ -1,4 +1,4 @@
-// What becomes of nodes, copies and generations when something has happened.
+// The effects of events on nodes, copies and generations.
 #include <algorithm>
 #include <utility>
 
@@ -48,7 +48,7 @@ void Decider::suspect_node(const std::string& name, const std::string& reason) {
 }
 
 void Decider::drain_node(const std::string& name, const std::string& reason) {
-  if (over()) return;  // the failure that would drain it has ended the run
+  if (over()) return;  // the failure has ended the run
   set_node_state(name, NodeState::drained, reason);
   record("", "drained", name, reason);
 }
@@ -74,7 +74,7 @@ void Decider::discard_copy(const std::string& trainer, uint64_t step) {
   auto found = s_.trainers.find(trainer);
   if (found != s_.trainers.end())
     std::erase_if(found->second.held, [&](const HeldStep& copy) { return copy.step == step; });
-  // If it came out of the peer store of that trainer's node, that is where it is bad.
+  // The trainer may have sent it from the peer store of its node.
   auto node = s_.nodes.find(node_of(trainer));
   if (node != s_.nodes.end())
     std::erase_if(node->second.peer, [&](const PeerCopy& copy) { return copy.step == step; });
@@ -87,7 +87,7 @@ void Decider::suspect_step(uint64_t step, uint64_t generation) {
     s_.suspect_steps.erase(s_.suspect_steps.begin());
   if (newest_joined(s_) > generation || s_.committed_step < step) return;
   record("", "steps_undone", number(s_.committed_step - step + 1),
-         "replicas have made different states");
+         "replicas computed different states");
   s_.committed_step = step - 1;
 }
 
@@ -103,14 +103,16 @@ void Decider::fence(std::string phase, std::string kind, std::string subject, st
   s_.phase = Phase::recovering;
   begin_wait("all trainers to be idle");
   if (s_.cycles > s_.give_up_after_cycles) {
-    shut_down(Code::gave_up, std::to_string(s_.cycles) +
-                                 " generations in a row without a committed step; the last: " +
-                                 subject + ": " + reason);
+    shut_down(Code::gave_up,
+              std::to_string(s_.cycles) +
+                  " generations in a row without a committed step; the last failure: " + subject +
+                  ": " + reason);
     return;
   }
   add_action(Fence{s_.generation, subject + ": " + reason});
-  record("fence", kind, subject, "generation " + number(s_.generation));
-  set_reason("fence generation " + number(s_.generation) + ", since " + subject + ": " + reason);
+  record("fence", kind, subject, "the next generation is " + number(s_.generation));
+  set_reason("all trainers stop after " + subject + ": " + reason + "; the next generation is " +
+             number(s_.generation));
 }
 
 void Decider::leave_after_step(std::string reason) {
@@ -125,14 +127,16 @@ void Decider::leave_after_step(std::string reason) {
 }
 
 void Decider::kill_trainers_ignoring_fence() {
-  // Also those that came back in an older generation, while the others leave theirs.
+  // This includes trainers that came back in an older generation while the current one ends.
   if ((s_.phase != Phase::recovering && !s_.leaving) || !waited(s_.fence_timeout_ms)) return;
   for (auto& [name, trainer] : s_.trainers) {
     if (trainer.state != TrainerState::draining) continue;
     trainer.state = TrainerState::down;
     record_failure(node_of(name));
-    record("abort", "fence_ignored", name, "killed");
-    add_action(KillTrainer{name, "it does not leave its generation"});
+    const std::string why =
+        "it did not leave its generation within " + milliseconds(s_.fence_timeout_ms);
+    record("abort", "fence_ignored", name, "killed: " + why);
+    add_action(KillTrainer{name, why});
     begin_wait("trainers that were killed");
   }
 }
@@ -142,7 +146,8 @@ void Decider::suspect_nodes_missing_trainers() {
   for (const std::string& name : s_.node_order)
     if (s_.nodes.at(name).state == NodeState::up && s_.layout.contains(name) &&
         !node_is_idle(name) && !all_in_generation())
-      suspect_node(name, "it does not bring its trainers up");
+      suspect_node(name,
+                   "its trainers did not restart within " + milliseconds(s_.restart_timeout_ms));
 }
 
 void Decider::drain_nodes_with_hung_checks() {
@@ -150,7 +155,8 @@ void Decider::drain_nodes_with_hung_checks() {
     Node& node = s_.nodes.at(name);
     if (!node.checking || now_ - node.since_ms <= s_.check_timeout_ms) continue;
     node.checking = false;
-    if (node.state == NodeState::suspect) drain_node(name, "its diagnosis has not ended");
+    if (node.state == NodeState::suspect)
+      drain_node(name, "its diagnosis did not end within " + milliseconds(s_.check_timeout_ms));
   }
 }
 
@@ -158,7 +164,7 @@ void Decider::begin_diagnosis() {
   if (s_.to_examine.empty()) return;
   for (const std::string& name : std::exchange(s_.to_examine, {}))
     if (s_.nodes.at(name).state == NodeState::up) s_.examined.push_back(name);
-  for (const std::string& name : s_.examined) suspect_node(name, "it is examined");
+  for (const std::string& name : s_.examined) suspect_node(name, "a diagnosis was requested");
   begin_wait("a diagnosis");
 }
 

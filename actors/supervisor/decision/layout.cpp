@@ -46,7 +46,8 @@ Layout assign(const LayoutRules& rules, const Layout& current,
   for (const std::string& node : usable)
     if (!placed.contains(node)) spares.push_back(node);
 
-  // Fill the cells with the fewest gaps first; those with the most give up their nodes for it.
+  // Fill the cells with the fewest gaps first. The nodes of the cells with the most gaps become
+  // spares for it.
   std::vector<size_t> order(drafts.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::stable_sort(order, {}, [&](size_t i) { return drafts[i].gaps; });
@@ -89,7 +90,7 @@ std::optional<uint64_t> newest_complete(const std::vector<AvailableCopy>& copies
 
 std::vector<Move> moves_for(const std::vector<Place>& places,
                             const std::vector<AvailableCopy>& copies, uint64_t step) {
-  std::map<std::string, uint32_t> keeps;  // trainers that hold what their place needs
+  std::map<std::string, uint32_t> keeps;  // trainers that hold the shard of their place
   std::map<uint32_t, const AvailableCopy*> best;
   std::map<std::string, uint32_t> place_of;
   for (const Place& place : places) place_of[place.trainer] = place.shard;
@@ -108,7 +109,7 @@ std::vector<Move> moves_for(const std::vector<Place>& places,
   for (const Place& place : places) {
     if (keeps.contains(place.trainer)) continue;
     const AvailableCopy* source = best[place.shard];
-    if (!source) continue;  // the caller has made sure that there is one
+    if (!source) continue;
     Move& move = moves[place.shard];
     move.shard = place.shard;
     move.step = step;
