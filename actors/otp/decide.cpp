@@ -1,6 +1,5 @@
-// See decide.hpp. The Decider holds the state during one call of decide(); its parts: events (on),
-// the operation in progress (advance, start_next, stop_next, finish), deaths and restarts (died,
-// restart, shut_down).
+// The implementation of decide() (decide.hpp). A Decider holds the state during one call: on() is
+// called for each event; advance() continues the operation in progress.
 #include "actors/otp/decide.hpp"
 
 #include <fmt/format.h>
@@ -26,7 +25,8 @@ class Decider {
       s_.backlog.pop_front();
       handle(next);
     }
-    if (reason_.empty()) reason_ = actions_.empty() ? "nothing to do" : "carries on";
+    if (reason_.empty())
+      reason_ = actions_.empty() ? "nothing to do" : "continues the operation in progress";
     return {std::move(s_), std::move(actions_), std::move(reason_)};
   }
 
@@ -37,7 +37,7 @@ class Decider {
   bool busy() const { return s_.operation.kind != Kind::none; }
   bool shutting_down() const { return s_.terminated || s_.operation.kind == Kind::shutdown; }
 
-  // Defers an event that has to wait for the operation in progress.
+  // Puts an event into the backlog while an operation is in progress; true if it did.
   template <class E>
   bool defer_if_busy(const E& event) {
     if (busy()) s_.backlog.push_back(event);
@@ -53,7 +53,7 @@ class Decider {
     ChildState* child = find(id);
     return child != nullptr && child->instance == instance ? child : nullptr;
   }
-  void erase(std::string id) {  // by value: the caller's may be part of what is erased
+  void erase(std::string id) {  // by value: the argument may be part of the erased child
     std::erase_if(s_.children, [&](const ChildState& child) { return child.spec.id == id; });
   }
 
@@ -118,8 +118,8 @@ class Decider {
     const std::string how = fmt::format("{} exit: {}", to_string(e.kind), e.why);
     switch (child->phase) {
       case Phase::stopping: {
-        // As OTP: a permanent child has to end with `shutdown` when told to, others may also end
-        // normally.
+        // As in OTP: a child that was asked to exit ends with `shutdown`; one that is not permanent
+        // may also end normally.
         const bool killed = child->timer == 0;
         const bool expected =
             killed || e.kind == ExitKind::shutdown ||
@@ -143,7 +143,7 @@ class Decider {
     }
   }
 
-  // A running child died by itself.
+  // A running child ended by itself.
   void handle_death(ChildState& child, ExitKind kind, const std::string& how) {
     const std::string what = fmt::format("{} ended ({})", child.spec.id, how);
     report(ReportKind::exited, child, what);
@@ -162,19 +162,20 @@ class Decider {
     shut_down(false, why);
   }
 
-  // No instance of the child lives, and it is not going to be restarted by itself. May erase it.
+  // No instance of the child lives and no restart is due. Erases a temporary child.
   void mark_stopped(ChildState& child) {
     child.phase = Phase::stopped;
     child.down = child.start_killed = false;
     child.timer = 0;
     if (child.spec.restart == Restart::temporary) erase(child.spec.id);
   }
-  // The same for a child that the operation may have been waiting for.
+  // The same for a child that the operation may be waiting for.
   void end_child(ChildState& child) {
     clear_current(child.spec.id);
     mark_stopped(child);
   }
-  // During a shutdown a child that was just starting may end while another one is being stopped.
+  // No effect if the operation waits for another child: during a shutdown, a child that was
+  // starting may end while another one is being stopped.
   void clear_current(const std::string& id) {
     if (s_.operation.current == id) s_.operation.current.clear();
   }
@@ -191,8 +192,8 @@ class Decider {
     switch (op.kind) {
       case Kind::init:
         return shut_down(false, text);
-      case Kind::restart:  // counts as a restart of its own; the children after it stay down until
-                           // then, as in OTP
+      case Kind::restart:
+        // As in OTP: the next try counts as another restart, and later children wait for it.
         child.phase = Phase::restarting;
         op = {};
         s_.backlog.push_back(event::Retry{id});
@@ -285,8 +286,8 @@ class Decider {
       child.start_killed = true;
       kill(child, fmt::format("{} did not start within {} ms: killed", child.spec.id,
                               child.spec.start_timeout_ms));
-    } else if (!defer_if_busy(
-                   e)) {  // restarting: its back-off is over, and that of those restarted with it
+    } else if (!defer_if_busy(e)) {
+      // The back-off of this child is over, and of all children that are restarted with it.
       s_.operation.kind = Kind::restart;
       s_.operation.subject = child.spec.id;
       for (const auto& other : s_.children)
@@ -309,7 +310,7 @@ class Decider {
     shut_down(true, e.why);
   }
 
-  // Drops whatever is in progress; stops all children in reverse order, then terminates.
+  // Drops the operation in progress, stops all children in reverse order, then terminates.
   void shut_down(bool requested, const std::string& why) {
     const Operation old = std::exchange(s_.operation, {});
     const auto refused = [&](uint64_t request, const std::string& id) {

@@ -43,7 +43,7 @@ caf::actor find_actor(const SupervisorActorState& state, const std::string& id) 
   return {};
 }
 
-// Carries out actions. Events that come of them (a start function's result) go to the inbox.
+/// Carries out actions. Events that result from them, as of a start function, go to the inbox.
 struct Executor {
   SupervisorActor* self;
   SupervisorActorState& state;
@@ -55,8 +55,8 @@ struct Executor {
       caf::expected<caf::actor> started = state.starts.at(spec.tag)(self);
       if (started && !*started) return state.inbox.push_back(event::Ignored{a.id, a.instance});
       if (started) {
-        self->unlink_from(
-            *started);  // a link would stop the supervisor, or the child, at the wrong time
+        // A link would stop the supervisor when the child ends, or the child too early.
+        self->unlink_from(*started);
         self->monitor(*started);
         state.lives[a.instance] = {a.id, *started};
         if (spec.reports_started) return;
@@ -107,6 +107,8 @@ struct Executor {
   }
 };
 
+/// Decides on an event and on those that its actions cause. A call from within an action only
+/// queues the event.
 void handle(SupervisorActor* self, Event event) {
   SupervisorActorState& state = self->state;
   state.inbox.push_back(std::move(event));
@@ -121,7 +123,7 @@ void handle(SupervisorActor* self, Event event) {
   }
   state.deciding = false;
   std::erase_if(state.starts, [&](const auto& entry) {
-    if (state.requests.contains(entry.first)) return false;  // waits to be added
+    if (state.requests.contains(entry.first)) return false;  // the child is not added yet
     for (const auto& child : state.core.children)
       if (child.spec.tag == entry.first) return false;
     return true;
@@ -212,7 +214,7 @@ void set_handlers(SupervisorActor* self) {
       exit_requested(self, m.reason);
   });
   self->set_error_handler([self](caf::error& error) {
-    log::warn("{}: an answer nobody waits for: {}", self->state.name, describe(self, error));
+    log::warn("{}: dropped an error message: {}", self->state.name, describe(self, error));
   });
   self->set_default_handler(
       [](caf::scheduled_actor* me, caf::message_view& message) -> caf::result<caf::message> {
