@@ -12,7 +12,7 @@ namespace simplescale::simulation {
 namespace {
 constexpr size_t events_shown = 50;
 constexpr uint64_t events_max = 40'000'000;
-constexpr Time retry_time = 100 * ms;  // at the epochs, by an agent without a supervisor
+constexpr Time retry_time = 100 * ms;  // until an agent without a supervisor looks for one again
 }  // namespace
 
 uint64_t content_of(uint32_t shard, uint64_t step, uint64_t made) {
@@ -72,7 +72,8 @@ void Cluster::run() {
     what();
     ++events;
     invariants->after_event();
-    if (events > events_max) throw Violation{"JOB-4", "events without end"};
+    if (events > events_max)
+      throw Violation{"JOB-4", "more than " + std::to_string(events_max) + " events"};
   }
   invariants->at_end();
 }
@@ -127,7 +128,7 @@ void Cluster::deliver_next(int node, int direction, uint64_t id) {
   what();
 }
 
-/// The agent notices now; the supervisor a little before or after.
+/// The agent notices now, the supervisor after a short delay.
 void Cluster::break_link(int node, bool supervisor_knows_at_once) {
   Link& link = nodes[node].link;
   if (!link.up) return;
@@ -157,7 +158,7 @@ void Cluster::notice_loss(int node, Supervisor* supervisor, uint64_t id) {
   handle(*supervisor, job::NodeLost{nodes[node].name, "its agent does not answer any more"});
 }
 
-/// Links whose ends have not heard each other for too long break.
+/// Breaks the links whose ends cannot hear each other.
 void Cluster::check_links() {
   for (int n = 0; n < options.nodes; ++n) {
     Node& node = nodes[n];
@@ -197,7 +198,7 @@ void Cluster::start_agent(int index) {
   find_supervisor(index);
 }
 
-/// Looks for the supervisor of the newest epoch; starts one if there is none for too long.
+/// Reports to the supervisor of the newest epoch; starts one if there has been none for too long.
 void Cluster::find_supervisor(int index) {
   Node& node = nodes[index];
   if (!node.up || node.link.up || node.run_over) return;
@@ -223,7 +224,7 @@ void Cluster::find_supervisor(int index) {
   after(retry_time, [this, index] { find_supervisor(index); });
 }
 
-/// What a new supervisor has to hear.
+/// Reports everything that a new supervisor has to know.
 void Cluster::report_to_supervisor(int index) {
   Node& node = nodes[index];
   Supervisor* supervisor = node.link.supervisor;
@@ -270,9 +271,10 @@ void Cluster::report_idle(int index, job::TrainerIdle idle) {
   idle.trainer = t.name;
   idle.shard = t.shard;
   for (const StateCopy& copy : t.copies) idle.held.push_back(copy.held());
-  // An answer to a fence may come after the next order to join has passed.
-  const bool known = t.idle && t.idle->generation == idle.generation &&
-                     idle.fault == job::Fault::none;  // the answer to a fence says less
+  // An answer to a fence may arrive after the next order to join. It says less than a report of a
+  // fault in the same generation, which is kept.
+  const bool known =
+      t.idle && t.idle->generation == idle.generation && idle.fault == job::Fault::none;
   if (idle.generation >= t.told_generation && !known) t.idle = idle;
   to_supervisor(node, idle);
 }
@@ -320,9 +322,9 @@ void Cluster::start_trainer(int index, Time delay) {
   });
 }
 
-/// Runs what a message to a trainer does, as soon as its process gets it.
+/// Sends a message to a trainer; `what` runs when its process handles the message.
 void Cluster::to_trainer(int index, Time delay, Message what) {
-  Time& last = trainers[index].last_message;  // in the order they were sent in
+  Time& last = trainers[index].last_message;  // messages arrive in the order sent
   last = std::max(last + 1, now + delay);
   after(last - now, [this, index, pid = trainers[index].pid, what = std::move(what)] {
     Trainer& t = trainers[index];
@@ -355,7 +357,7 @@ void Cluster::kill_trainer(int index, Time no_restart_for) {
         [this, index, pid = nodes[node].pid] { notice_death(index, pid); });
 }
 
-/// The agent's part of a trainer's death.
+/// The agent reports the death of a trainer and restarts it.
 void Cluster::notice_death(int index, int32_t agent) {
   const int node = node_of(index);
   if (!nodes[node].up || nodes[node].pid != agent || trainers[index].up) return;
@@ -436,7 +438,7 @@ void Cluster::damage_peer_copy(int index) {
 }
 
 void Cluster::cut_off_during_step(int index) {
-  if (logging()) log_line(nodes[index].name + ": left behind");
+  if (logging()) log_line(nodes[index].name + ": cut off during a step");
   const Time back = random.between(1000, 4000) * ms;
   for (Node& node : nodes) node.slow = 8;
   after(random.between(0, 20) * ms, [this, index] {
@@ -456,7 +458,6 @@ void Cluster::cut_off_during_step(int index) {
   });
 }
 
-/// What somebody sent long ago comes again.
 void Cluster::replay_stale() {
   Supervisor* supervisor = leader();
   if (!supervisor || supervisor->hung_until > now) return;

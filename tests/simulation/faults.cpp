@@ -185,15 +185,15 @@ const Kind kinds[] = {
     {"pause", 2,
      [](Cluster& c) -> Time {
        const Time time = c.random.between(500, 5000) * ms;
-       c.request(job::PauseRequested{true, "somebody"});
-       // Asked again: a supervisor that has just died may not have heard it.
+       c.request(job::PauseRequested{true, "a user"});
+       // Repeated: a supervisor that has just died may not have received it.
        for (int i = 0; i < 20; ++i)
-         c.after(time + i * second, [&c] { c.request(job::PauseRequested{false, "somebody"}); });
+         c.after(time + i * second, [&c] { c.request(job::PauseRequested{false, "a user"}); });
        return time + 20 * second;
      }},
     {"diagnosis", 3,
      [](Cluster& c) -> Time {
-       job::DiagnoseRequested request{{}, "somebody"};
+       job::DiagnoseRequested request{{}, "a user"};
        const bool all = c.random.chance(50);
        const int one = any_node(c);
        for (int n = 0; n < c.options.nodes; ++n)
@@ -207,7 +207,7 @@ const Kind kinds[] = {
        const Time time = c.random.between(1, 10) * second;
        c.request(job::DrainRequested{c.nodes[n].name, true, "maintenance"});
        c.after(time, [&c, n] {
-         c.request(job::DrainRequested{c.nodes[n].name, false, "it is over"});
+         c.request(job::DrainRequested{c.nodes[n].name, false, "maintenance is over"});
        });
        return time;
      }},
@@ -240,7 +240,7 @@ void schedule_faults(Cluster& c) {
   const Time window = static_cast<Time>(c.options.steps) * c.step_time;
   Time when = c.random.between(0, 2000) * ms;
   for (int i = 0; i < count; ++i) {
-    // Often one soon after another: during recovery, and several at once.
+    // Half of the faults follow the last one closely: during the recovery from it, or at once.
     when += c.random.chance(50) ? c.random.between(0, 1500) * ms
                                 : c.random.between(0, std::max<Time>(window / count, ms));
     c.after(when, [&c] { make_fault(c); });

@@ -29,7 +29,7 @@ void Invariants::after_event() {
   require(cluster_.now - progress_at_ < patience, "JOB-4",
           "no step for " + number(static_cast<uint64_t>(patience / second)) +
               " s although all faults have ended; the newest is " + number(committed_));
-  // A node that is there and not drained must not be left out for ever.
+  // A node that is up and not drained must not be left out forever.
   for (const auto& supervisor : cluster_.supervisors) {
     if (!supervisor->up || supervisor->epoch != cluster_.disk.newest_epoch) continue;
     for (const auto& [name, node] : supervisor->job.nodes) {
@@ -40,13 +40,13 @@ void Invariants::after_event() {
       }
       Time& since = suspect_since_.try_emplace(name, cluster_.now).first->second;
       require(cluster_.now - since < patience / 3, "JOB-4",
-              name + " is " + job::to_string(node.state) + " for ever: " + node.reason);
+              name + " is " + job::to_string(node.state) + " forever: " + node.reason);
     }
   }
 }
 
 void Invariants::at_end() {
-  require(cluster_.ended.has_value(), "JOB-4", "nothing happens any more");
+  require(cluster_.ended.has_value(), "JOB-4", "no events are left, but the run has not ended");
   require(!cluster_.ended->reason.empty(), "JOB-5", "the run ends without a reason");
   if (cluster_.ended->exit == Code::mismatch) return;
   const Supervisor* newest = nullptr;
@@ -91,8 +91,7 @@ void Invariants::step_committed(const Generation& g, uint64_t step) {
   }
 }
 
-void Invariants::step_distrusted(uint64_t step, const std::set<uint64_t>& wrong) {
-  (void)step;  // it counts when the supervisor has heard of it
+void Invariants::step_distrusted(const std::set<uint64_t>& wrong) {
   found_.insert(wrong.begin(), wrong.end());
 }
 
@@ -115,7 +114,7 @@ void Invariants::state_restored(const Generation& g) {
                   number(g.begun_at) + " as generation " + number(copy->made) +
                   " made it, before generation " + number(made->second) + " made it again");
     if (copy->good()) continue;
-    // A wrong result that no comparison has found yet is found by the next one.
+    // A wrong result that no comparison has found yet is allowed: the next comparison finds it.
     const uint64_t difference =
         (copy->content ^ content_of(copy->shard, copy->step, copy->made)) >> 8;
     const bool undetected = difference > 0 && difference <= cluster_.wrong_made &&
@@ -140,16 +139,16 @@ void Invariants::state_restored(const Generation& g) {
 
 void Invariants::supervisor_started(const Supervisor& supervisor, bool replica, uint64_t sequence) {
   if (!replica) {
-    failures_.clear();  // it cannot know
+    failures_.clear();  // a supervisor without a replica cannot know them
     distrusted_ = UINT64_MAX;
     detected_.clear();
     found_.clear();
     return;
   }
-  // A failure that was decided on, and not acted on, is one that nobody has heard of.
+  // The last decision of the predecessor may be lost, and with it one failure that it counted.
   for (auto& [name, f] : failures_)
     if (f.at_ms.size() == supervisor.job.nodes.at(name).failures_ms.size() + 1) f.at_ms.pop_back();
-  // What was decided and kept counts, whether or not it was acted on.
+  // A decision that the replica has counts, even if it was not acted on.
   if (!supervisor.job.undoings.empty() && supervisor.job.undoings.back().generation > joined_) {
     joined_ = supervisor.job.undoings.back().generation;
     set_committed(supervisor.job.joined_step);
@@ -198,8 +197,7 @@ void Invariants::same_decision(const job::Decision& a, const job::Decision& b) {
             "the same event makes two decisions");
 }
 
-void Invariants::decision_made(const Supervisor& supervisor, const job::Event& event,
-                               const job::Decision& decision) {
+void Invariants::decision_made(const Supervisor& supervisor, const job::Decision& decision) {
   for (const job::Action& action : decision.actions) {
     const std::string* reason = nullptr;
     if (const auto* a = std::get_if<job::Fence>(&action)) reason = &a->reason;
@@ -212,11 +210,10 @@ void Invariants::decision_made(const Supervisor& supervisor, const job::Event& e
     require(!reason || !reason->empty(), "JOB-5", text_of(action) + " has no reason");
     if (const auto* join = std::get_if<job::Join>(&action)) check_join(supervisor, *join);
   }
-  (void)event;
 }
 
 void Invariants::check_join(const Supervisor& supervisor, const job::Join& join) {
-  if (supervisor.epoch != cluster_.disk.newest_epoch) return;  // it will not act
+  if (supervisor.epoch != cluster_.disk.newest_epoch) return;  // it is deposed and will not act
   check_layout(supervisor);
   for (const job::Place& place : job::places(supervisor.job.rules, supervisor.job.layout)) {
     const int index = cluster_.trainer_index.at(place.trainer);
@@ -224,14 +221,14 @@ void Invariants::check_join(const Supervisor& supervisor, const job::Join& join)
     const auto g = cluster_.generations.find(t.generation);
     if (g != cluster_.generations.end() && g->second->index.contains(index) &&
         g->second->members[static_cast<size_t>(g->second->index.at(index))].helper)
-      continue;  // it only helps others there, and joins when that has ended
+      continue;  // it only sends copies there, and joins afterwards
     require(!t.up || t.pid != supervisor.job.trainers.at(place.trainer).pid || t.generation == 0 ||
                 t.generation >= join.generation,
             "GEN-1",
             t.name + " is to join generation " + number(join.generation) + " and still trains in " +
                 number(t.generation));
   }
-  // Newer states come from before, and are none the worse for it.
+  // A later step was committed before the difference was found and stays usable.
   require(join.step != distrusted_ || made_again_ || join.source == job::Source::checkpoint,
           "JOB-3",
           "generation " + number(join.generation) + " begins at step " + number(join.step) +
@@ -259,7 +256,7 @@ void Invariants::check_layout(const Supervisor& supervisor) {
   }
 }
 
-/// JOB-1: no newer committed step could be had.
+/// JOB-1: no newer committed step has a usable copy of every shard.
 void Invariants::check_newest_step(const Supervisor& supervisor, const job::Join& join) {
   const uint64_t newest = std::min(committed_, distrusted_ - 1);
   if (join.step >= newest) return;
@@ -278,11 +275,11 @@ void Invariants::check_newest_step(const Supervisor& supervisor, const job::Join
     for (int slot = 0; slot < cluster_.options.trainers; ++slot) {
       const Trainer& t = cluster_.trainers[n * cluster_.options.trainers + slot];
       if (t.up && supervisor.job.trainers.at(t.name).state != job::TrainerState::down)
-        for (const StateCopy& copy : t.copies)  // one of several states of a step is none
+        for (const StateCopy& copy : t.copies)  // a state that replicas differ in is not usable
           if (!job::is_suspect(supervisor.job, copy.step, copy.generation))
             add(copy, cluster_.nodes[n].name);
     }
-    // What is left is for trainers that are up to send.
+    // Copies in a peer store are sent by a trainer of the node.
     bool sender = false;
     for (int slot = 0; slot < cluster_.options.trainers; ++slot)
       sender = sender || supervisor.job.trainers

@@ -1,5 +1,4 @@
-// What a simulated history depends on: its seed, the size of the cluster, and the bug planted in
-// it, if any.
+// The inputs of a simulated history: its seed, the size of the cluster, and a planted bug, if any.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +10,25 @@
 
 namespace simplescale::simulation {
 
-/// Classic mistakes, each a small change of the supervisor or of the simulated world, which the
-/// invariants have to find.
+/// Classic mistakes: small changes of the supervisor or of the simulated world that the invariants
+/// must find.
 enum class Bug : unsigned char {
   none,
-  no_fencing,            // reports of older generations are taken for the current one's
+  no_fencing,            // reports of older generations count for the current one
   early_commit,          // a step counts when all but one trainer have reported it
   budget_by_uptime,      // failures are forgotten after seconds, not after steps
-  stale_snapshot,        // a copy is labelled with the step its source is at when it arrives
-  unverified_copy,       // receivers do not check what they get
+  stale_snapshot,        // a copy is labelled with the step that its source has when it arrives
+  unverified_copy,       // receivers do not check the checksum of a copy
   lost_node_kept,        // the layout keeps a node that is lost
   two_shards,            // a node has two places in the layout
-  generation_reused,     // a successor is_source a number out that was given out before
-  acts_unreplicated,     // decisions are acted on before the standby has them
-  waits_for_the_dead,    // no time limit on trainers that do not answer a fence
+  generation_reused,     // a new supervisor uses the number of an older generation again
+  acts_unreplicated,     // a decision is acted on before the standby has it
+  waits_for_the_dead,    // no time limit for trainers that do not answer a fence
   growth_without_leave,  // a larger layout joins while the smaller one is in a step
-  ceiling_dropped,       // steps that replicas do not agree on are trusted all the same
-  two_supervisors,       // nobody looks at epochs
-  applied_before_vote,   // trainers apply a step without waiting for the others
-  undone_copies,         // copies of steps that were undone are taken for the new ones
+  ceiling_dropped,       // steps that replicas do not agree on are trusted
+  two_supervisors,       // epochs are ignored
+  applied_before_vote,   // trainers apply a step without waiting for the other trainers
+  undone_copies,         // copies of undone steps are used as if they were the new ones
   silent_decision,       // a decision without a reason
 };
 struct BugName {
@@ -58,7 +57,7 @@ inline constexpr BugName bug_names[] = {
 struct Options {
   uint64_t seed = 1;
   int nodes = 4;     // spares included
-  int trainers = 2;  // per node
+  int trainers = 2;  // of each node
   int cell_nodes = 1;
   int spares = 0;
   uint64_t steps = 100;
@@ -68,6 +67,7 @@ struct Options {
   bool large() const { return nodes * trainers > 200; }
 };
 
+/// The same numbers on every machine.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed * splitmix64_increment + 1) {}
@@ -83,7 +83,7 @@ class Random {
   uint64_t state_;
 };
 
-/// Thrown by the invariants: this history breaks one.
+/// Thrown by Invariants: this history violates one of them.
 struct Violation {
   std::string invariant, text;
 };

@@ -1,4 +1,4 @@
-// The simulated supervisor: what the real actor does around decide(), in a few lines, and the bugs
+// The simulated supervisor: the work of the real actor around decide() in a few lines, and the bugs
 // that can be planted there.
 #include <algorithm>
 
@@ -10,8 +10,8 @@ namespace simplescale::simulation {
 namespace {
 
 constexpr Time tick_time = 100 * ms;
-constexpr Time patience = 200 * ms;  // for the standby to keep a decision
-constexpr Time return_time = 1500 * ms;
+constexpr Time patience = 200 * ms;      // for the standby to confirm a decision
+constexpr Time return_time = 1500 * ms;  // for agents to report to a new supervisor
 
 bool only_records(const std::vector<job::Action>& actions) {
   return std::ranges::all_of(actions,
@@ -36,9 +36,9 @@ job::State make_job(const Options& o) {
 
 }  // namespace
 
-/// A supervisor of the next epoch. from: what the standby kept of the one before.
+/// Starts the supervisor of the next epoch. from: the state that the standby has, if any.
 void Cluster::start_supervisor(int host, std::optional<job::State> from, uint64_t sequence) {
-  // The run's folder knows more, if the last one decided without a standby.
+  // The disk has a newer state if the last supervisor decided without a standby.
   if (disk.state && (!from || disk.sequence > sequence)) {
     from = *disk.state;
     sequence = disk.sequence;
@@ -62,17 +62,17 @@ void Cluster::start_supervisor(int host, std::optional<job::State> from, uint64_
   supervisor.recorded = supervisor.job.committed_step;
   if (logging())
     log_line("supervisor " + std::to_string(supervisor.epoch) + " on " + nodes[host].name +
-             (replica ? ", which knows the last state" : ", which knows nothing") +
-             ", generation " + std::to_string(supervisor.job.generation));
+             (replica ? ", with the last state" : ", without the last state") + ", generation " +
+             std::to_string(supervisor.job.generation));
   if (replica)
     for (const auto& [name, node] : supervisor.job.nodes)
       if (node.state != job::NodeState::absent && node.state != job::NodeState::lost)
         supervisor.expected.insert(node_index.at(name));
   supervisor.shadow = supervisor.job;
-  // What was decided last may not have been acted on.
+  // The last decision may not have been acted on.
   if (supervisor.job.phase == job::Phase::finished || supervisor.job.phase == job::Phase::failed)
     ended = job::Shutdown{supervisor.job.phase == job::Phase::finished ? Code::ok : Code::gave_up,
-                          "decided by the supervisor before"};
+                          "decided by the previous supervisor"};
   supervisors.push_back(std::move(made));
   invariants->supervisor_started(supervisor, replica, sequence);
   Supervisor* raw = supervisors.back().get();
@@ -105,7 +105,7 @@ void Cluster::hang_supervisor(Time how_long) {
   });
 }
 
-/// Its nodes and its standby notice. silent: it may wake up again.
+/// The nodes and the standby notice the loss. silent: the supervisor hangs and may wake up again.
 void Cluster::notice_supervisor_loss(Supervisor& supervisor, bool silent) {
   for (int n = 0; n < options.nodes; ++n)
     if (nodes[n].link.up && nodes[n].link.supervisor == &supervisor) break_link(n, false);
@@ -116,7 +116,7 @@ void Cluster::notice_supervisor_loss(Supervisor& supervisor, bool silent) {
         [this, &supervisor, silent, host, pid = nodes[host].pid] {
           if (!nodes[host].up || nodes[host].pid != pid || hung(nodes[host])) return;
           if (supervisor.epoch != disk.newest_epoch) return;
-          if (silent && supervisor.hung_until <= now) return;  // its heartbeat goes on
+          if (silent && supervisor.hung_until <= now) return;  // it has woken up
           start_supervisor(host, supervisor.replica, supervisor.replica_sequence);
         });
 }
@@ -143,7 +143,7 @@ void Cluster::tick(Supervisor& supervisor) {
         supervisor.standby_requested = false;
         if (!supervisor.up || !nodes[node].up || hung(nodes[node]) || !connected(supervisor, node))
           return;
-        if (!supervisor.pending_actions.empty()) return;  // with the next tick
+        if (!supervisor.pending_actions.empty()) return;  // try again at the next tick
         supervisor.standby = node;
         supervisor.replica = supervisor.job;
         supervisor.replica_sequence = supervisor.sequence;
@@ -159,15 +159,9 @@ void Cluster::node_connected(Supervisor& supervisor, int node, uint64_t link, in
   const uint64_t generation = supervisor.job.generation;
   handle(supervisor, job::NodeUp{nodes[node].name, pid});
   if (generation == 0) return;
-  command(supervisor, node, "fence", [this, node, generation] {
-    nodes[node].generation = std::max(nodes[node].generation, generation);
-    for (int slot = 0; slot < options.trainers; ++slot) {
-      const int t = node * options.trainers + slot;
-      to_trainer(t, random.between(50, 2000), [this, t, generation] { fence(t, generation); });
-    }
-  });
+  send_fence(supervisor, node, generation);
   if (supervisor.job.leaving)
-    carry_out(supervisor, job::Leave{supervisor.job.generation, "to be left"});
+    carry_out(supervisor, job::Leave{supervisor.job.generation, "the generation is to be left"});
   if (supervisor.job.stop_requested)
     carry_out(supervisor, job::StopAtStep{supervisor.job.exit_reason});
 }
@@ -199,7 +193,7 @@ void Cluster::publish_if_complete(uint64_t step) {
   if (Supervisor* supervisor = leader()) handle(*supervisor, job::CheckpointSaved{step});
 }
 
-/// Decides, and lets the standby have the decision before it is acted on.
+/// Decides on an event. submit() gives the decision to the standby before it is acted on.
 void Cluster::handle(Supervisor& supervisor, const job::Event& event) {
   if (!supervisor.up || ended) return;
   if (!supervisor.pending_actions.empty()) {
@@ -215,7 +209,7 @@ void Cluster::handle(Supervisor& supervisor, const job::Event& event) {
   if (options.bug != Bug::none) plant_bug(supervisor, event, decision);
   if (logging() && !decision.actions.empty() && !std::holds_alternative<job::Tick>(event))
     log_line("supervisor " + std::to_string(supervisor.epoch) + " decides on " + text_of(event));
-  invariants->decision_made(supervisor, event, decision);
+  invariants->decision_made(supervisor, decision);
   if (!decision.actions.empty()) submit(supervisor, std::move(decision.actions));
 }
 
@@ -245,7 +239,7 @@ void Cluster::submit(Supervisor& supervisor, std::vector<job::Action> actions) {
   if (late) return act(supervisor, sequence);
   after(patience, [this, &supervisor, sequence] {
     if (supervisor.pending_actions.empty() || supervisor.sequence != sequence) return;
-    supervisor.standby = -1;  // of no use
+    supervisor.standby = -1;  // it did not confirm in time
     act(supervisor, sequence);
   });
 }
@@ -280,7 +274,7 @@ void Cluster::act(Supervisor& supervisor, uint64_t sequence) {
   }
 }
 
-/// To one node's agent, who refuses what an older epoch says.
+/// Sends an order to the agent of a node. The agent refuses orders of older epochs.
 void Cluster::command(Supervisor& supervisor, int node, const char* what,
                       std::function<void()> effect) {
   if (!connected(supervisor, node) && options.bug != Bug::two_supervisors) return;
@@ -298,6 +292,63 @@ void Cluster::command(Supervisor& supervisor, int node, const char* what,
     after(random.between(100, 2000), std::move(arrive));
 }
 
+/// Orders the trainers of a node to leave generations older than this one.
+void Cluster::send_fence(Supervisor& supervisor, int node, uint64_t generation) {
+  command(supervisor, node, "fence", [this, node, generation] {
+    nodes[node].generation = std::max(nodes[node].generation, generation);
+    for (int slot = 0; slot < options.trainers; ++slot) {
+      const int t = node * options.trainers + slot;
+      to_trainer(t, random.between(50, 2000), [this, t, generation] { fence(t, generation); });
+    }
+  });
+}
+
+void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
+  disk.generation = std::max(disk.generation, order.generation);
+  auto g = std::make_shared<Generation>();
+  g->number = order.generation;
+  g->epoch = supervisor.epoch;
+  g->source = order.source;
+  g->begun_at = g->step = order.step;
+  g->moves = order.moves;
+  auto add = [&](const std::string& name, uint32_t group, uint32_t shard, bool helper) {
+    const int index = trainer_index.at(name);
+    if (!g->index.emplace(index, static_cast<int>(g->members.size())).second) return;
+    g->members.push_back({index, supervisor.job.trainers.at(name).pid, group, shard, helper});
+  };
+  for (const job::Place& place : job::places(supervisor.job.rules, supervisor.job.layout)) {
+    add(place.trainer, place.group, place.shard, false);
+    g->groups = std::max(g->groups, place.group + 1);
+  }
+  g->trainers = g->members.size();
+  for (const job::Move& move : order.moves) add(move.source, 0, move.shard, true);
+  supervisor.step_reports.clear();
+  supervisor.recorded = order.step;
+  generations[g->number] = g;
+  while (generations.size() > 8) generations.erase(generations.begin());
+  for (int n = 0; n < options.nodes; ++n)
+    command(supervisor, n, "join", [this, n, g] {
+      nodes[n].generation = g->number;
+      join_members(n, g);
+    });
+  after(2 * collective_timeout, [this, g] {
+    if (!g->restored && !g->over) abort_generation(*g, job::Fault::failed, "");
+  });
+}
+
+void Cluster::check_node(Supervisor& supervisor, int n) {
+  command(supervisor, n, "check", [this, n] {
+    nodes[n].checked.reset();
+    after(random.between(500, 2500) * ms, [this, n, pid = nodes[n].pid] {
+      Node& node = nodes[n];
+      if (!node.up || node.pid != pid) return;
+      node.checked =
+          job::NodeChecked{node.name, !node.sick, node.sick ? "core 1 adds wrongly" : ""};
+      to_supervisor(n, *node.checked);
+    });
+  });
+}
+
 void Cluster::carry_out(Supervisor& supervisor, const job::Action& action) {
   auto to_all_trainers = [&](const char* what, std::function<void(int)> effect) {
     for (int n = 0; n < options.nodes; ++n)
@@ -310,14 +361,7 @@ void Cluster::carry_out(Supervisor& supervisor, const job::Action& action) {
   };
   if (const auto* fence = std::get_if<job::Fence>(&action)) {
     disk.generation = std::max(disk.generation, fence->generation);
-    for (int n = 0; n < options.nodes; ++n)
-      command(supervisor, n, "fence", [this, n, number = fence->generation] {
-        nodes[n].generation = std::max(nodes[n].generation, number);
-        for (int slot = 0; slot < options.trainers; ++slot) {
-          const int t = n * options.trainers + slot;
-          to_trainer(t, random.between(50, 2000), [this, t, number] { this->fence(t, number); });
-        }
-      });
+    for (int n = 0; n < options.nodes; ++n) send_fence(supervisor, n, fence->generation);
   } else if (const auto* leave = std::get_if<job::Leave>(&action)) {
     to_all_trainers("leave", [this, number = leave->generation](int t) {
       if (trainers[t].generation != number) return;
@@ -329,57 +373,18 @@ void Cluster::carry_out(Supervisor& supervisor, const job::Action& action) {
         g->second->stop = true;
     });
   } else if (const auto* order = std::get_if<job::Join>(&action)) {
-    disk.generation = std::max(disk.generation, order->generation);
-    auto g = std::make_shared<Generation>();
-    g->number = order->generation;
-    g->epoch = supervisor.epoch;
-    g->source = order->source;
-    g->begun_at = g->step = order->step;
-    g->moves = order->moves;
-    auto add = [&](const std::string& name, uint32_t group, uint32_t shard, bool helper) {
-      const int index = trainer_index.at(name);
-      if (!g->index.emplace(index, static_cast<int>(g->members.size())).second) return;
-      g->members.push_back({index, supervisor.job.trainers.at(name).pid, group, shard, helper});
-    };
-    for (const job::Place& place : job::places(supervisor.job.rules, supervisor.job.layout)) {
-      add(place.trainer, place.group, place.shard, false);
-      g->groups = std::max(g->groups, place.group + 1);
-    }
-    g->trainers = g->members.size();
-    for (const job::Move& move : order->moves) add(move.source, 0, move.shard, true);
-    supervisor.step_reports.clear();
-    supervisor.recorded = order->step;
-    generations[g->number] = g;
-    while (generations.size() > 8) generations.erase(generations.begin());
-    for (int n = 0; n < options.nodes; ++n)
-      command(supervisor, n, "join", [this, n, g] {
-        nodes[n].generation = g->number;
-        join_members(n, g);
-      });
-    after(2 * collective_timeout, [this, g] {
-      if (!g->restored && !g->over) abort_generation(*g, job::Fault::failed, "");
-    });
+    begin_generation(supervisor, *order);
   } else if (const auto* kill = std::get_if<job::KillTrainer>(&action)) {
     const int t = trainer_index.at(kill->trainer);
     command(supervisor, node_of(t), "kill", [this, t] { kill_trainer(t, 0); });
   } else if (const auto* check = std::get_if<job::CheckNode>(&action)) {
-    const int n = node_index.at(check->node);
-    command(supervisor, n, "check", [this, n] {
-      nodes[n].checked.reset();
-      after(random.between(500, 2500) * ms, [this, n, pid = nodes[n].pid] {
-        Node& node = nodes[n];
-        if (!node.up || node.pid != pid) return;
-        node.checked =
-            job::NodeChecked{node.name, !node.sick, node.sick ? "core 1 adds wrongly" : ""};
-        to_supervisor(n, *node.checked);
-      });
-    });
+    check_node(supervisor, node_index.at(check->node));
   } else if (const auto* end = std::get_if<job::Shutdown>(&action)) {
     ended = *end;
   }
 }
 
-/// What a bug in the decisions would do, done to them.
+/// Changes the state or the decision as a bug in decide() would.
 void Cluster::plant_bug(Supervisor& supervisor, const job::Event& event, job::Decision& decision) {
   job::State& s = supervisor.job;
   switch (options.bug) {

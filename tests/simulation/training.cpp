@@ -1,4 +1,4 @@
-// Generations in the simulated cluster: joining, transfers, steps with their vote, leaving.
+// Generations in the simulated cluster: joining, transfers, steps with their votes, leaving.
 #include <algorithm>
 
 #include "tests/simulation/cluster.hpp"
@@ -21,14 +21,14 @@ const StateCopy* find_copy(const Trainer& t, uint32_t shard, uint64_t step) {
 
 }  // namespace
 
-/// The node's agent passes an order on to its trainers.
+/// The agent of the node passes an order to join on to its trainers.
 void Cluster::join_members(int node, const std::shared_ptr<Generation>& g) {
   for (const Generation::Member& m : g->members) {
     if (node_of(m.trainer) != node) continue;
     Trainer& t = trainers[m.trainer];
     t.told_generation = m.helper ? 0 : g->number;
     t.idle.reset();
-    if (!t.up || t.pid != m.pid) continue;  // the supervisor is about to hear of it
+    if (!t.up || t.pid != m.pid) continue;  // the supervisor will learn it
     to_trainer(m.trainer, random.between(50, 3000), [this, g, index = m.trainer] {
       Trainer& t = trainers[index];
       if (g->number < t.fenced || g->number <= t.generation) return;  // GEN-1
@@ -42,8 +42,9 @@ void Cluster::join_members(int node, const std::shared_ptr<Generation>& g) {
   }
 }
 
-/// All members answer each other. hung: some of them will, later.
-bool Cluster::all_reachable(const Generation& g, bool& hung) const {
+/// True if all members are up and in the generation. hung: some of them cannot answer now, but may
+/// later.
+bool Cluster::all_members_up(const Generation& g, bool& hung) const {
   hung = false;
   std::vector<int> hosts;
   for (const Generation::Member& m : g.members) {
@@ -58,26 +59,9 @@ bool Cluster::all_reachable(const Generation& g, bool& hung) const {
   return true;
 }
 
-void Cluster::transfer(std::shared_ptr<Generation> g) {
-  if (g->over) return;
-  bool hung;
-  if (!all_reachable(*g, hung)) return abort_generation(*g, job::Fault::failed, "");
-  if (hung) {
-    if (g->stalled_since < 0) g->stalled_since = now;
-    if (now - g->stalled_since > collective_timeout)
-      return abort_generation(*g, job::Fault::failed, "");
-    after(50 * ms, [this, g] { transfer(g); });
-    return;
-  }
-  g->stalled_since = -1;
-  if (g->source == job::Source::checkpoint) {
-    if (disk.hung_until > now) {
-      after(disk.hung_until - now, [this, g] { transfer(g); });
-      return;
-    }
-    if (disk.failing_until > now) return abort_generation(*g, job::Fault::failed, "");
-  }
-  for (const job::Move& move : g->moves) {
+/// Carries out the moves; false if a copy is missing or damaged: the generation is aborted.
+bool Cluster::send_copies(Generation& g) {
+  for (const job::Move& move : g.moves) {
     const Trainer& from = trainers[trainer_index.at(move.source)];
     const auto& peer = nodes[node_of(trainer_index.at(move.source))].peer;
     const StateCopy* copy = nullptr;
@@ -96,44 +80,80 @@ void Cluster::transfer(std::shared_ptr<Generation> g) {
     const bool checked = options.bug != Bug::unverified_copy;
     if (!copy || (checked && sent.content != sent.checksum)) {
       rejected.insert({nodes[node_of(trainer_index.at(move.source))].name, move.step});
-      return abort_generation(*g, job::Fault::bad_copy, move.source);
+      abort_generation(g, job::Fault::bad_copy, move.source);
+      return false;
     }
     for (const std::string& target : move.targets)
-      g->members[static_cast<size_t>(g->index.at(trainer_index.at(target)))].incoming = sent;
-    auto source = g->index.find(trainer_index.at(move.source));
-    if (!move.peer && source != g->index.end())
-      g->members[static_cast<size_t>(source->second)].is_source = true;
+      g.members[static_cast<size_t>(g.index.at(trainer_index.at(target)))].incoming = sent;
+    auto source = g.index.find(trainer_index.at(move.source));
+    if (!move.peer && source != g.index.end())
+      g.members[static_cast<size_t>(source->second)].is_source = true;
   }
-  for (Generation::Member& m : g->members) {
-    if (m.helper) continue;
-    if (g->source == job::Source::initialize)
-      m.incoming = fresh(m.shard, 0, 0);
-    else if (g->source == job::Source::checkpoint)
-      m.incoming = disk.shards.at(g->begun_at).at(m.shard);
-    else if (!m.incoming && !find_copy(trainers[m.trainer], m.shard, g->begun_at))
-      return abort_generation(*g, job::Fault::bad_copy, trainers[m.trainer].name);
-  }
-  for (Generation::Member& m : g->members)
-    if (!m.is_source && !m.helper) commit_restored_state(*g, m);
-  after(random.between(1, 20) * ms, [this, g] {  // the second barrier
-    bool hung;
-    if (g->over || !all_reachable(*g, hung)) return abort_generation(*g, job::Fault::failed, "");
-    g->restored = true;
-    for (Generation::Member& m : g->members) {
-      if (m.helper) {
-        trainers[m.trainer].generation = 0;
-        report_idle(m.trainer, {.generation = g->number});
-        continue;
-      }
-      if (m.is_source) commit_restored_state(*g, m);
-      to_supervisor(node_of(m.trainer), job::TrainerReady{trainers[m.trainer].name, g->number});
-    }
-    invariants->state_restored(*g);
-    begin_step(g);
-  });
+  return true;
 }
 
-/// A member's memory holds the state that the generation begins with, and nothing newer.
+/// Gives all members a state that they did not receive; false if one has none: the generation is
+/// aborted.
+bool Cluster::load_states(Generation& g) {
+  for (Generation::Member& m : g.members) {
+    if (m.helper) continue;
+    if (g.source == job::Source::initialize)
+      m.incoming = fresh(m.shard, 0, 0);
+    else if (g.source == job::Source::checkpoint)
+      m.incoming = disk.shards.at(g.begun_at).at(m.shard);
+    else if (!m.incoming && !find_copy(trainers[m.trainer], m.shard, g.begun_at)) {
+      abort_generation(g, job::Fault::bad_copy, trainers[m.trainer].name);
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Members wait for each other, then exchange the copies that the generation begins with.
+void Cluster::transfer(std::shared_ptr<Generation> g) {
+  if (g->over) return;
+  bool hung;
+  if (!all_members_up(*g, hung)) return abort_generation(*g, job::Fault::failed, "");
+  if (hung) {
+    if (g->stalled_since < 0) g->stalled_since = now;
+    if (now - g->stalled_since > collective_timeout)
+      return abort_generation(*g, job::Fault::failed, "");
+    after(50 * ms, [this, g] { transfer(g); });
+    return;
+  }
+  g->stalled_since = -1;
+  if (g->source == job::Source::checkpoint) {
+    if (disk.hung_until > now) {
+      after(disk.hung_until - now, [this, g] { transfer(g); });
+      return;
+    }
+    if (disk.failing_until > now) return abort_generation(*g, job::Fault::failed, "");
+  }
+  if (!send_copies(*g) || !load_states(*g)) return;
+  for (Generation::Member& m : g->members)
+    if (!m.is_source && !m.helper) commit_restored_state(*g, m);
+  after(random.between(1, 20) * ms, [this, g] { end_transfer(g); });
+}
+
+/// The barrier after the transfers: all members have their states.
+void Cluster::end_transfer(const std::shared_ptr<Generation>& g) {
+  bool hung;
+  if (g->over || !all_members_up(*g, hung)) return abort_generation(*g, job::Fault::failed, "");
+  g->restored = true;
+  for (Generation::Member& m : g->members) {
+    if (m.helper) {
+      trainers[m.trainer].generation = 0;
+      report_idle(m.trainer, {.generation = g->number});
+      continue;
+    }
+    if (m.is_source) commit_restored_state(*g, m);
+    to_supervisor(node_of(m.trainer), job::TrainerReady{trainers[m.trainer].name, g->number});
+  }
+  invariants->state_restored(*g);
+  begin_step(g);
+}
+
+/// Makes a member's memory hold the state that the generation begins with, and nothing newer.
 void Cluster::commit_restored_state(Generation& g, Generation::Member& m) {
   Trainer& t = trainers[m.trainer];
   if (m.incoming)
@@ -156,11 +176,11 @@ void Cluster::begin_step(std::shared_ptr<Generation> g) {
   after(step_time * slow * random.between(90, 110) / 100, [this, g] { vote(g); });
 }
 
-/// All ranks agree on the step and on what comes after it; then each applies it.
+/// All ranks agree on the step and on whether to leave or stop after it; then each applies it.
 void Cluster::vote(std::shared_ptr<Generation> g) {
   if (g->over) return;
   bool hung;
-  if (!all_reachable(*g, hung)) return abort_generation(*g, job::Fault::failed, "");
+  if (!all_members_up(*g, hung)) return abort_generation(*g, job::Fault::failed, "");
   if (hung && options.bug != Bug::applied_before_vote) {
     if (g->stalled_since < 0) g->stalled_since = now;
     if (now - g->stalled_since > collective_timeout)
@@ -182,14 +202,15 @@ void Cluster::vote(std::shared_ptr<Generation> g) {
   if (std::exchange(cut_off_due, false))
     cut_off_during_step(node_of(
         g->members[static_cast<size_t>(random.pick(static_cast<int>(g->trainers)))].trainer));
-  // In a large cluster a node's trainers apply a step at once.
+  // In a large cluster all trainers of a node apply a step in one event.
   const size_t batch = options.large() ? static_cast<size_t>(options.trainers) : 1;
   for (size_t first = 0; first < g->trainers; first += batch)
     after(random.between(100, 20'000),
           [this, g, first, batch] { apply(g, first, std::min(batch, g->trainers - first)); });
 }
 
-/// Replicas compare their states of the last step; true: they are not the same.
+/// Replicas compare their states of the last step. Returns true if they differ. Ends the history if
+/// a state is wrong in all replicas, since no comparison can detect it.
 bool Cluster::compare_replicas(Generation& g) {
   if (wrong_made == 0) return false;
   std::map<uint32_t, uint64_t> known;
@@ -202,15 +223,15 @@ bool Cluster::compare_replicas(Generation& g) {
     if (!copy.good()) wrong.insert(copy.content);
     same = known.try_emplace(copy.shard, copy.content).first->second == copy.content && same;
   }
-  if (bad && same) {  // no other copy that could tell
+  if (bad && same) {
     ended = job::Shutdown{Code::mismatch, "undetectable"};
     return false;
   }
-  if (!same) invariants->step_distrusted(g.step, wrong);
+  if (!same) invariants->step_distrusted(wrong);
   return !same;
 }
 
-/// A rank has applied the next step; true if it was the last to.
+/// A rank applies the next step. Returns true if it was the last rank to do so.
 bool Cluster::write_step(Trainer& t, Generation& g) {
   t.copies.push_back(fresh(t.shard, g.step + 1, g.number));
   if (mismatch_due && g.groups > 1) {
@@ -255,7 +276,7 @@ void Cluster::apply(std::shared_ptr<Generation> g, size_t first, size_t count) {
   if (all) step_applied(g);
 }
 
-/// Every rank has applied the step.
+/// All ranks have applied the step.
 void Cluster::step_applied(const std::shared_ptr<Generation>& g) {
   if (g->over) return;
   if (!g->leaves_now || g->step >= options.steps) return begin_step(g);
@@ -267,7 +288,7 @@ void Cluster::step_applied(const std::shared_ptr<Generation>& g) {
       });
 }
 
-/// Copies of a step's state for a peer node and for the disk.
+/// Sends copies of a step's state to a peer node and to the disk when they are due.
 void Cluster::store_copies(Generation& g, const Generation::Member& m, uint64_t step) {
   const StateCopy copy = trainers[m.trainer].copies.back();
   const int home = node_of(m.trainer);
@@ -337,7 +358,7 @@ void Cluster::finish(const std::shared_ptr<Generation>& g) {
   }
 }
 
-/// A member died, answers nobody, or has found something: all others leave on their own.
+/// A member died, does not answer, or reports a fault: all members leave by themselves.
 void Cluster::abort_generation(Generation& g, job::Fault fault, const std::string& suspect) {
   if (g.over) return;
   g.over = true;
