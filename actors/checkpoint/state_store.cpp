@@ -4,6 +4,7 @@
 
 #include "runtime/base/cpu_affinity.hpp"
 #include "runtime/base/hash.hpp"
+#include "runtime/training/names.hpp"
 #include "runtime/training/state_hash.hpp"
 
 namespace simplescale {
@@ -30,7 +31,7 @@ Status StateStore::create(const std::string& instance, const Plan& plan, int nod
   for (size_t shard = 0; shard < shards; ++shard)
     hash_of_shard_.push_back(layout_hash(plan.shape, shards, shard));
   for (int slot = 0; slot < plan.topology.trainers_per_node; ++slot) {
-    const std::string name = "n" + std::to_string(node) + "." + std::to_string(slot);
+    const std::string name = trainer_name(node_name(node), slot);
     const auto index = static_cast<size_t>(slot);
     const ScopedAffinity there(index < places.size() ? places[index] : CpuList());
     SS_ASSIGN(TrainState state, TrainState::create("ss-" + instance + "-" + name + "-state",

@@ -17,6 +17,7 @@
 #include "runtime/base/shared_memory.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/observe/trace.hpp"
+#include "runtime/training/names.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {
@@ -44,8 +45,8 @@ std::string segments_of(const NodeState& s, const std::string& process, pid_t pi
 
 /// The CPUs of a slot "n1.0"; empty: those of the node.
 CpuList place_of(const NodeOptions& o, const std::string& slot) {
-  const size_t dot = slot.rfind('.');
-  const size_t index = dot == std::string::npos ? SIZE_MAX : std::stoul(slot.substr(dot + 1));
+  const auto number = slot_number(slot);
+  const auto index = static_cast<size_t>(number.value_or(-1));
   return index < o.places.size() ? o.places[index] : CpuList();
 }
 

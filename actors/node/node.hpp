@@ -30,6 +30,7 @@
 #include "runtime/config/topology.hpp"
 #include "runtime/data/ring_filler.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "runtime/training/names.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {
@@ -52,7 +53,7 @@ struct NodeOptions {
   std::shared_ptr<const LogRules> log_rules = std::make_shared<LogRules>();
   std::string batch_log;                 // Slurm's, within the run's logs, if it is ours to read
   std::vector<std::vector<int>> places;  // the CPUs of each slot; empty: those of the node
-  std::string name() const { return "n" + std::to_string(index); }
+  std::string name() const { return node_name(index); }
 };
 
 struct NodeState {

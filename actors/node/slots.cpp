@@ -1,12 +1,14 @@
 #include "actors/node/slots.hpp"
 
+#include "runtime/training/names.hpp"
+
 namespace simplescale {
 
 SlotTable::SlotTable(const std::string& node, int slots, int warm) {
-  for (int i = 0; i < slots; ++i) slots_[node + "." + std::to_string(i)];
+  for (int i = 0; i < slots; ++i) slots_[trainer_name(node, i)];
   for (int i = 0; i < slots + warm; ++i) processes_[node + "/p" + std::to_string(i)];
   for (int i = 0; i < slots; ++i) {
-    const std::string slot = node + "." + std::to_string(i), id = node + "/p" + std::to_string(i);
+    const std::string slot = trainer_name(node, i), id = node + "/p" + std::to_string(i);
     slots_[slot].process = id;
     processes_[id].slot = slot;
   }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/base/splitmix64.hpp"
+
 namespace simplescale::supervision {
 
 Spent spend(Budgets& budgets, const Intensity& intensity, const std::string& id, int64_t now_ms) {
@@ -21,14 +23,9 @@ Spent spend(Budgets& budgets, const Intensity& intensity, const std::string& id,
   return {count > intensity.max_restarts, count, own.attempts};
 }
 
-// splitmix64: a counter-based generator, so that a decision needs no generator state but the
-// counter.
+/// In [0, 1), with 53 random bits.
 static double uniform(uint64_t seed, uint64_t draw) {
-  uint64_t z = seed + (draw + 1) * 0x9e3779b97f4a7c15ULL;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
-  z ^= z >> 31;
-  return static_cast<double>(z >> 11) * 0x1.0p-53;
+  return static_cast<double>(splitmix64_at(seed, draw) >> 11) * 0x1.0p-53;
 }
 
 int64_t back_off_ms(const BackOff& back_off, uint32_t attempts, uint64_t draw) {

@@ -1,5 +1,5 @@
-// Restart budgets and back-off: how often, and how soon, a child may be restarted. Pure functions
-// on plain data.
+// Restart budgets and back-off: how often and how soon a child may be restarted. Pure functions on
+// plain data, any thread.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 
 namespace simplescale::supervision {
 
-/// More than max_restarts within within_ms is too many (OTP's intensity and period, its defaults).
-/// A restart exactly within_ms ago still counts, as in OTP. within_ms = kForever counts all since
-/// the last progress.
+/// More than max_restarts within within_ms is too many (OTP's intensity and period, with OTP's
+/// defaults). A restart exactly within_ms ago still counts, as in OTP. within_ms = kForever counts
+/// all restarts since the last progress.
 struct Intensity {
   enum class Scope : uint8_t { supervisor, child };
   uint32_t max_restarts = 1;
   int64_t within_ms = 5000;
-  Scope scope = Scope::supervisor;  // one budget for all children (OTP), or one for each
+  Scope scope = Scope::supervisor;  // one budget for all children (OTP) or for each
   bool operator==(const Intensity&) const = default;
 };
 
 /// The n-th restart of a child since its last progress waits min(max_ms, first_ms * factor^(n-1)),
-/// less a random part of up to `jitter` of it. first_ms = 0: at once, as OTP.
+/// minus a random part of at most `jitter` of it. first_ms = 0: no delay, as in OTP.
 struct BackOff {
   int64_t first_ms = 0;
   double factor = 2.0;
@@ -44,10 +44,11 @@ struct Spent {
   uint64_t count;     // restarts in the window, this one included
   uint32_t attempts;  // of this child since its last progress, this one included
 };
-/// Enters a restart of child `id` at now_ms.
+/// Records a restart of child `id` at now_ms.
 Spent spend(Budgets& budgets, const Intensity& intensity, const std::string& id, int64_t now_ms);
 
-/// draw: a counter; the same (back_off, attempts, draw) give the same delay.
+/// The delay before restart number `attempts`. draw: a counter that selects the random number; the
+/// same arguments give the same delay.
 int64_t back_off_ms(const BackOff& back_off, uint32_t attempts, uint64_t draw);
 
 }  // namespace simplescale::supervision

@@ -1,6 +1,5 @@
-// See decide.hpp. The Decider holds the state during one call of decide(); its parts: events (on),
-// the operation in progress (advance, start_next, stop_next, finish), deaths and restarts (died,
-// restart, shut_down).
+// The implementation of decide() (decide.hpp). A Decider holds the state during one call: on() is
+// called for each event; advance() continues the operation in progress.
 #include "actors/otp/decide.hpp"
 
 #include <fmt/format.h>
@@ -26,7 +25,8 @@ class Decider {
       s_.backlog.pop_front();
       handle(next);
     }
-    if (reason_.empty()) reason_ = actions_.empty() ? "nothing to do" : "carries on";
+    if (reason_.empty())
+      reason_ = actions_.empty() ? "nothing to do" : "continues the operation in progress";
     return {std::move(s_), std::move(actions_), std::move(reason_)};
   }
 
@@ -37,9 +37,9 @@ class Decider {
   bool busy() const { return s_.operation.kind != Kind::none; }
   bool shutting_down() const { return s_.terminated || s_.operation.kind == Kind::shutdown; }
 
-  // Defers an event that has to wait for the operation in progress.
+  // Puts an event into the backlog while an operation is in progress; true if it did.
   template <class E>
-  bool wait(const E& event) {
+  bool defer_if_busy(const E& event) {
     if (busy()) s_.backlog.push_back(event);
     return busy();
   }
@@ -53,27 +53,27 @@ class Decider {
     ChildState* child = find(id);
     return child != nullptr && child->instance == instance ? child : nullptr;
   }
-  void erase(std::string id) {  // by value: the caller's may be part of what is erased
+  void erase(std::string id) {  // by value: the argument may be part of the erased child
     std::erase_if(s_.children, [&](const ChildState& child) { return child.spec.id == id; });
   }
 
-  void say(const std::string& text) {
+  void add_reason(const std::string& text) {
     if (!reason_.empty()) reason_ += "; ";
     reason_ += text;
   }
   void report(ReportKind kind, const ChildState& child, std::string why) {
-    say(why);
+    add_reason(why);
     actions_.push_back(action::Report{kind, child.spec.id, child.instance, std::move(why)});
   }
   void report(ReportKind kind, std::string why) {
-    say(why);
+    add_reason(why);
     actions_.push_back(action::Report{kind, {}, 0, std::move(why)});
   }
   void reply(uint64_t request, Answer answer, const std::string& id, std::string why = {}) {
-    say(fmt::format("answers {} about {}", to_string(answer), id));
+    add_reason(fmt::format("answers {} about {}", to_string(answer), id));
     actions_.push_back(action::Reply{request, answer, id, std::move(why)});
   }
-  uint64_t arm(int64_t delay_ms) {
+  uint64_t start_timer(int64_t delay_ms) {
     actions_.push_back(action::Arm{++s_.timers, delay_ms});
     return s_.timers;
   }
@@ -84,7 +84,7 @@ class Decider {
     if (s_.terminated || busy() || s_.instances != 0) return;
     s_.operation.kind = Kind::init;
     for (const auto& child : s_.children) s_.operation.to_start.push_back(child.spec.id);
-    say("starts all children");
+    add_reason("starts all children");
   }
 
   void on(const event::Started& e) {
@@ -92,23 +92,23 @@ class Decider {
     if (child == nullptr || child->phase != Phase::starting || child->start_killed) return;
     child->phase = Phase::running;
     child->timer = 0;
-    done_with(child->spec.id);
+    clear_current(child->spec.id);
     report(ReportKind::started, *child, fmt::format("{} started", e.id));
   }
 
   void on(const event::Ignored& e) {
     ChildState* child = find(e.id, e.instance);
     if (child == nullptr) return;
-    if (child->phase == Phase::stopping) return gone(*child);
+    if (child->phase == Phase::stopping) return end_child(*child);
     if (child->phase != Phase::starting) return;
     report(ReportKind::stopped, *child, fmt::format("{} chose not to start", e.id));
-    gone(*child);
+    end_child(*child);
   }
 
   void on(const event::StartFailed& e) {
     ChildState* child = find(e.id, e.instance);
     if (child == nullptr) return;
-    if (child->phase == Phase::stopping) return gone(*child);
+    if (child->phase == Phase::stopping) return end_child(*child);
     if (child->phase == Phase::starting) start_failed(*child, e.why);
   }
 
@@ -118,15 +118,15 @@ class Decider {
     const std::string how = fmt::format("{} exit: {}", to_string(e.kind), e.why);
     switch (child->phase) {
       case Phase::stopping: {
-        // As OTP: a permanent child has to end with `shutdown` when told to, others may also end
-        // normally.
+        // As in OTP: a child that was asked to exit ends with `shutdown`; one that is not permanent
+        // may also end normally.
         const bool killed = child->timer == 0;
         const bool expected =
             killed || e.kind == ExitKind::shutdown ||
             (e.kind == ExitKind::normal && child->spec.restart != Restart::permanent);
         report(expected ? ReportKind::stopped : ReportKind::shutdown_error, *child,
                fmt::format("{} stopped ({})", e.id, how));
-        return gone(*child);
+        return end_child(*child);
       }
       case Phase::starting:
         return start_failed(*child, child->start_killed
@@ -135,7 +135,7 @@ class Decider {
                                         : how);
       case Phase::running:
         child->down = true;
-        if (!wait(e)) died(*child, e.kind, how);
+        if (!defer_if_busy(e)) handle_death(*child, e.kind, how);
         return;
       case Phase::stopped:
       case Phase::restarting:
@@ -143,15 +143,15 @@ class Decider {
     }
   }
 
-  // A running child died by itself.
-  void died(ChildState& child, ExitKind kind, const std::string& how) {
+  // A running child ended by itself.
+  void handle_death(ChildState& child, ExitKind kind, const std::string& how) {
     const std::string what = fmt::format("{} ended ({})", child.spec.id, how);
     report(ReportKind::exited, child, what);
     const bool again = child.spec.restart == Restart::permanent ||
                        (child.spec.restart == Restart::transient && kind == ExitKind::abnormal);
-    if (again) return restart(child, what);
+    if (again) return begin_restart(child, what);
     const ChildSpec spec = child.spec;
-    settle(child);
+    mark_stopped(child);
     if (!spec.significant || s_.spec.auto_shutdown == AutoShutdown::never) return;
     const bool others = std::ranges::any_of(s_.children, [](const ChildState& other) {
       return other.spec.significant && other.phase != Phase::stopped;
@@ -162,20 +162,21 @@ class Decider {
     shut_down(false, why);
   }
 
-  // No instance of the child lives, and it is not going to be restarted by itself. May erase it.
-  void settle(ChildState& child) {
+  // No instance of the child lives and no restart is due. Erases a temporary child.
+  void mark_stopped(ChildState& child) {
     child.phase = Phase::stopped;
     child.down = child.start_killed = false;
     child.timer = 0;
     if (child.spec.restart == Restart::temporary) erase(child.spec.id);
   }
-  // The same for a child that the operation may have been waiting for.
-  void gone(ChildState& child) {
-    done_with(child.spec.id);
-    settle(child);
+  // The same for a child that the operation may be waiting for.
+  void end_child(ChildState& child) {
+    clear_current(child.spec.id);
+    mark_stopped(child);
   }
-  // During a shutdown a child that was just starting may end while another one is being stopped.
-  void done_with(const std::string& id) {
+  // No effect if the operation waits for another child: during a shutdown, a child that was
+  // starting may end while another one is being stopped.
+  void clear_current(const std::string& id) {
     if (s_.operation.current == id) s_.operation.current.clear();
   }
 
@@ -187,12 +188,12 @@ class Decider {
     child.timer = 0;
     child.start_killed = false;
     child.phase = Phase::stopped;
-    done_with(id);
+    clear_current(id);
     switch (op.kind) {
       case Kind::init:
         return shut_down(false, text);
-      case Kind::restart:  // counts as a restart of its own; the children after it stay down until
-                           // then, as in OTP
+      case Kind::restart:
+        // As in OTP: the next try counts as another restart, and later children wait for it.
         child.phase = Phase::restarting;
         op = {};
         s_.backlog.push_back(event::Retry{id});
@@ -230,7 +231,7 @@ class Decider {
     return ids;
   }
 
-  void restart(ChildState& child, const std::string& what) {
+  void begin_restart(ChildState& child, const std::string& what) {
     const std::string id = child.spec.id;
     const Intensity& intensity = s_.spec.intensity;
     child.phase = Phase::stopped;
@@ -267,7 +268,7 @@ class Decider {
   void on(const event::Retry& e) {
     ChildState* child = find(e.id);
     if (child == nullptr || child->phase != Phase::restarting || child->timer != 0) return;
-    restart(*child, fmt::format("the restart of {} failed", e.id));
+    begin_restart(*child, fmt::format("the restart of {} failed", e.id));
   }
 
   void on(const event::Timer& e) {
@@ -285,19 +286,20 @@ class Decider {
       child.start_killed = true;
       kill(child, fmt::format("{} did not start within {} ms: killed", child.spec.id,
                               child.spec.start_timeout_ms));
-    } else if (!wait(e)) {  // restarting: its back-off is over, and that of those restarted with it
+    } else if (!defer_if_busy(e)) {
+      // The back-off of this child is over, and of all children that are restarted with it.
       s_.operation.kind = Kind::restart;
       s_.operation.subject = child.spec.id;
       for (const auto& other : s_.children)
         if (other.timer == e.token) s_.operation.to_start.push_back(other.spec.id);
-      say("back-off over");
+      add_reason("back-off over");
     }
   }
 
   void on(const event::Progress& e) {
     if (e.ids.empty()) s_.budgets.clear();
     for (const auto& id : e.ids) s_.budgets.erase(id);
-    say("progress: restarts forgotten");
+    add_reason("progress: restarts forgotten");
   }
 
   // ------------------------------------------------------------------ shutting down
@@ -308,7 +310,7 @@ class Decider {
     shut_down(true, e.why);
   }
 
-  // Drops whatever is in progress; stops all children in reverse order, then terminates.
+  // Drops the operation in progress, stops all children in reverse order, then terminates.
   void shut_down(bool requested, const std::string& why) {
     const Operation old = std::exchange(s_.operation, {});
     const auto refused = [&](uint64_t request, const std::string& id) {
@@ -336,15 +338,15 @@ class Decider {
   // ------------------------------------------------------------------ requests
 
   template <class E>
-  bool later_or_never(const E& e, const std::string& id) {
-    if (!shutting_down()) return wait(e);
+  bool defer_or_refuse(const E& e, const std::string& id) {
+    if (!shutting_down()) return defer_if_busy(e);
     reply(e.request, Answer::stopping, id, "the supervisor is stopping");
     return true;
   }
 
   void on(const event::StartChild& e) {
     const std::string& id = e.spec.id;
-    if (later_or_never(e, id)) return;
+    if (defer_or_refuse(e, id)) return;
     if (const ChildState* child = find(id)) {
       const bool there = child->phase == Phase::stopped || child->phase == Phase::restarting;
       return reply(e.request, there ? Answer::already_present : Answer::already_started, id,
@@ -353,22 +355,22 @@ class Decider {
     if (const Status status = validate(s_.spec, {e.spec}); !status.ok())
       return reply(e.request, Answer::bad_spec, id, status.message());
     s_.children.push_back({.spec = e.spec});
-    begin(Kind::start_child, e.request, id).to_start.push_back(id);
+    begin_operation(Kind::start_child, e.request, id).to_start.push_back(id);
   }
 
   void on(const event::TerminateChild& e) {
-    if (later_or_never(e, e.id)) return;
+    if (defer_or_refuse(e, e.id)) return;
     if (find(e.id) == nullptr) return reply(e.request, Answer::not_found, e.id, "no such child");
-    begin(Kind::terminate_child, e.request, e.id).to_stop.push_back(e.id);
+    begin_operation(Kind::terminate_child, e.request, e.id).to_stop.push_back(e.id);
   }
 
   void on(const event::RestartChild& e) {
-    if (later_or_never(e, e.id) || refuse_unless_stopped(e)) return;
-    begin(Kind::restart_child, e.request, e.id).to_start.push_back(e.id);
+    if (defer_or_refuse(e, e.id) || refuse_unless_stopped(e)) return;
+    begin_operation(Kind::restart_child, e.request, e.id).to_start.push_back(e.id);
   }
 
   void on(const event::DeleteChild& e) {
-    if (later_or_never(e, e.id) || refuse_unless_stopped(e)) return;
+    if (defer_or_refuse(e, e.id) || refuse_unless_stopped(e)) return;
     erase(e.id);
     reply(e.request, Answer::ok, e.id);
   }
@@ -388,7 +390,7 @@ class Decider {
     return true;
   }
 
-  Operation& begin(Kind kind, uint64_t request, const std::string& subject) {
+  Operation& begin_operation(Kind kind, uint64_t request, const std::string& subject) {
     s_.operation.kind = kind;
     s_.operation.request = request;
     s_.operation.subject = subject;
@@ -405,13 +407,13 @@ class Decider {
         op.to_stop.pop_front();
         if (ChildState* child = find(id)) stop_child(*child);
       } else if (!op.to_start.empty() && op.due_ms > now_ms_) {
-        back_off();
+        delay_start();
       } else if (!op.to_start.empty()) {
         const std::string id = std::move(op.to_start.front());
         op.to_start.pop_front();
         if (ChildState* child = find(id)) start_child(*child);
       } else {
-        finish();
+        finish_operation();
       }
     }
   }
@@ -421,9 +423,10 @@ class Decider {
     child.phase = Phase::starting;
     child.timer = 0;
     s_.operation.current = child.spec.id;
-    say(fmt::format("starts {}", child.spec.id));
+    add_reason(fmt::format("starts {}", child.spec.id));
     actions_.push_back(action::Start{child.spec.id, child.instance});
-    if (child.spec.start_timeout_ms != kForever) child.timer = arm(child.spec.start_timeout_ms);
+    if (child.spec.start_timeout_ms != kForever)
+      child.timer = start_timer(child.spec.start_timeout_ms);
   }
 
   void stop_child(ChildState& child) {
@@ -432,16 +435,17 @@ class Decider {
     if (!lives) {
       if (child.down)
         report(ReportKind::stopped, child, fmt::format("{} had already ended", child.spec.id));
-      return settle(child);
+      return mark_stopped(child);
     }
     child.phase = Phase::stopping;
     child.timer = 0;
     s_.operation.current = child.spec.id;
     if (child.spec.shutdown_ms == kBrutalKill)
       return kill(child, fmt::format("kills {}", child.spec.id));
-    say(fmt::format("stops {}", child.spec.id));
+    add_reason(fmt::format("stops {}", child.spec.id));
     actions_.push_back(action::Stop{child.spec.id, child.instance});
-    child.timer = child.spec.shutdown_ms == kForever ? ++s_.timers : arm(child.spec.shutdown_ms);
+    child.timer =
+        child.spec.shutdown_ms == kForever ? ++s_.timers : start_timer(child.spec.shutdown_ms);
   }
 
   void kill(ChildState& child, std::string why) {
@@ -449,9 +453,9 @@ class Decider {
     report(ReportKind::killed, child, std::move(why));
   }
 
-  void back_off() {
+  void delay_start() {
     Operation& op = s_.operation;
-    const uint64_t token = arm(op.due_ms - now_ms_);
+    const uint64_t token = start_timer(op.due_ms - now_ms_);
     for (const auto& id : op.to_start) {
       ChildState& child = *find(id);
       child.phase = Phase::restarting;
@@ -461,7 +465,7 @@ class Decider {
     op = {};
   }
 
-  void finish() {
+  void finish_operation() {
     const Operation op = std::exchange(s_.operation, {});
     switch (op.kind) {
       case Kind::init:

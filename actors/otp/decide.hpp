@@ -1,23 +1,25 @@
-// The supervisor's brain: decide(now, state, event) -> (state, actions, reason), with the semantics
-// of Erlang/OTP's `supervisor`. Pure: plain data in, plain data out; no clock, no I/O, no CAF, any
-// thread. The same function runs in the real system (supervisor_actor.hpp), in simulations and in
-// tests.
+// The decisions of a supervisor with the semantics of Erlang/OTP's `supervisor`, as a pure
+// function: decide(now, state, event) -> (state, actions, reason). No clock, no I/O, no CAF; any
+// thread. supervisor_actor.hpp carries the decisions out; the tests call the same function.
 //
-// The supervisor does one operation at a time (start all, restart a set of children, stop one,
-// ...). What arrives meanwhile waits in a backlog, as messages wait in the mailbox of an OTP
-// supervisor. Invariants, cited by the tests:
-//   V1  at most one instance of a child lives at any time
-//   V2  a child is started only when the one before it in the operation has reported started
-//   V3  children stop one at a time, in reverse start order, each with a deadline and then a kill
-//   V4  more than max_restarts in a sliding window end the supervisor; a failed restart counts too
-//   V5  every request is answered exactly once
-//   V6  the supervisor terminates only when no child lives
+// A supervisor does one operation at a time: start all children, restart a set of them, stop one,
+// and so on. Events that arrive meanwhile wait in a backlog, as messages wait in the mailbox of an
+// OTP supervisor.
 //
-// On purpose different from OTP: a request to stop does not wait for a start in progress (OTP is
-// blocked in the start function); a start may have a deadline; restarts may be delayed (back-off,
-// zero by default), then the children to be stopped stop at once and the start waits; the restart
-// history is kept per child id, can outlive the supervisor, and is forgotten on progress (OTP never
-// hears of progress).
+//   V1  At most one instance of a child lives at any time.
+//   V2  A child is started only after the one before it in the operation has started.
+//   V3  Children stop one at a time in reverse start order; one that misses its deadline is killed.
+//   V4  More than max_restarts in a sliding window end the supervisor. A failed restart counts.
+//   V5  Every request is answered exactly once.
+//   V6  The supervisor terminates only when no child lives.
+//
+// Differences from OTP:
+//   * A request to stop does not wait for a start in progress. OTP blocks in the start function.
+//   * A start may have a deadline.
+//   * A restart may be delayed (back-off; zero by default). The children that have to stop stop at
+//     once; only the starts wait.
+//   * Restarts are counted per child id. The counts can outlive the supervisor and are reset by
+//     progress, which OTP does not know.
 #pragma once
 
 #include <cstdint>
@@ -37,9 +39,10 @@ enum class Strategy : uint8_t {
   one_for_one,    // restart the child that died
   one_for_all,    // stop all others in reverse order, then start all in order
   rest_for_one,   // the same with the children that come after it in start order
-  group_for_all,  // ours: the same with the children of its group; no label: just that child
+  group_for_all,  // not in OTP: the same with the children of its group; no group: only that child
 };
-enum class Restart : uint8_t { permanent, transient, temporary };  // always, if abnormal, never
+/// When a child that died is restarted: always, after an abnormal exit, never.
+enum class Restart : uint8_t { permanent, transient, temporary };
 enum class ExitKind : uint8_t { normal, shutdown, abnormal };
 enum class AutoShutdown : uint8_t { never, any_significant, all_significant };
 enum class Phase : uint8_t { stopped, restarting, starting, running, stopping };
@@ -48,15 +51,15 @@ inline constexpr int64_t kForever = std::numeric_limits<int64_t>::max();  // OTP
 inline constexpr int64_t kBrutalKill = -1;  // as shutdown_ms: kill without asking
 
 struct ChildSpec {
-  std::string id;  // stable identity, unique in its supervisor: "n1.0"
+  std::string id;  // unique in its supervisor, the same in every life: "n1.0"
   Restart restart = Restart::permanent;
   int64_t shutdown_ms = 5000;    // from exit request to kill, or kBrutalKill, or kForever
-  std::string group;             // group_for_all only
-  bool is_supervisor = false;    // for counts only; give supervisors kForever to stop
+  std::string group;             // for group_for_all only
+  bool is_supervisor = false;    // for counts only; a supervisor should have kForever to stop
   bool significant = false;      // see AutoShutdown; not allowed for permanent children
-  bool reports_started = false;  // started when it says so, not when its start function returns
-  int64_t start_timeout_ms = kForever;  // not started by then: killed, failed to start
-  uint64_t tag = 0;                     // the caller's own: decisions do not look at it
+  bool reports_started = false;  // else it has started when its start function returns
+  int64_t start_timeout_ms = kForever;  // a child that has not started by then is killed
+  uint64_t tag = 0;                     // for the caller; decisions ignore it
   bool operator==(const ChildSpec&) const = default;
 };
 
@@ -80,7 +83,8 @@ enum class Answer : uint8_t {
   bad_spec
 };
 
-// What happened. `instance` numbers the lives of children; an event about a past life is ignored.
+// `instance` numbers the lives of all children of a supervisor, from 1. An event about a past life
+// is ignored.
 namespace event {
 /// Start all children.
 struct Begin {
@@ -138,13 +142,12 @@ struct Timer {
   uint64_t token;
   bool operator==(const Timer&) const = default;
 };
-/// Something worth keeping was achieved (a committed step): forgets the restarts of these children,
-/// all if empty.
+/// The children made progress (a committed step): forget the restarts of these, of all if empty.
 struct Progress {
   std::vector<std::string> ids;
   bool operator==(const Progress&) const = default;
 };
-/// Internal: another attempt after a restart that failed.
+/// Internal: try again after a restart that failed.
 struct Retry {
   std::string id;
   bool operator==(const Retry&) const = default;
@@ -171,14 +174,14 @@ enum class ReportKind : uint8_t {
   terminated
 };
 
-// What to do now, in this order.
+// The caller carries them out in their order.
 namespace action {
-/// Answer with Started, Ignored, StartFailed or Exited.
+/// Start the child; answered by Started, Ignored, StartFailed or Exited.
 struct Start {
   std::string id;
   uint64_t instance;
 };
-/// Send an exit request with reason `shutdown`.
+/// Ask the child to exit with reason `shutdown`; answered by Exited.
 struct Stop {
   std::string id;
   uint64_t instance;
@@ -187,7 +190,8 @@ struct Kill {
   std::string id;
   uint64_t instance;
 };
-/// Answer with Timer after the delay. Timers are never cancelled; stale ones are ignored.
+/// Start a timer; answered by Timer after the delay. Timers are never cancelled; stale ones are
+/// ignored.
 struct Arm {
   uint64_t token;
   int64_t delay_ms;
@@ -198,9 +202,9 @@ struct Reply {
   std::string id;
   std::string why;
 };
-/// All children have started: tell who started the supervisor.
+/// All children have started: report it to the parent of the supervisor.
 struct Ready {};
-/// No child lives; end with reason `shutdown`, or with the reason of the request to stop.
+/// No child lives: end with the reason of the request to stop if `requested`, else with `shutdown`.
 struct Terminate {
   bool requested;
   std::string why;
@@ -220,10 +224,10 @@ struct ChildState {
   ChildSpec spec;
   Phase phase = Phase::stopped;
   uint64_t instance = 0;
-  bool down = false;          // its exit is known but waits in the backlog
-  bool start_killed = false;  // its start timed out
-  uint64_t timer = 0;         // until the kill, or while restarting until the start
-  int64_t not_before_ms = 0;  // restarting: the end of its back-off
+  bool down = false;          // has exited; the event waits in the backlog
+  bool start_killed = false;  // was killed because its start timed out
+  uint64_t timer = 0;         // token of the timer for the kill or for the delayed start; 0: none
+  int64_t not_before_ms = 0;  // restarting: when its back-off ends
   bool operator==(const ChildState&) const = default;
 };
 
@@ -239,12 +243,12 @@ struct Operation {
   };
   Kind kind = Kind::none;
   std::deque<std::string> to_stop;   // in the order of stopping
-  std::deque<std::string> to_start;  // in start order, after all of to_stop
+  std::deque<std::string> to_start;  // in start order, after all of to_stop have stopped
   std::string current;               // the child that is starting or stopping now
-  std::string subject;
-  uint64_t request = 0;
-  int64_t due_ms = 0;      // not to start before
-  bool requested = false;  // shutdown: somebody asked for it
+  std::string subject;               // the child that the operation is about
+  uint64_t request = 0;              // the request to answer at the end; 0: none
+  int64_t due_ms = 0;                // no child starts before
+  bool requested = false;            // shutdown: by event::Stop
   std::string why;
   bool operator==(const Operation&) const = default;
 };
@@ -252,12 +256,12 @@ struct Operation {
 struct SupervisorState {
   SupervisorSpec spec;
   std::vector<ChildState> children;  // in start order
-  Budgets budgets;                   // survives the supervisor if given to the next make_state()
+  Budgets budgets;  // outlive the supervisor if they are given to the next make_state()
   Operation operation;
   std::deque<Event> backlog;
-  uint64_t instances = 0;  // lives begun
-  uint64_t timers = 0;     // tokens handed out
-  uint64_t draws = 0;      // random numbers drawn for jitter
+  uint64_t instances = 0;  // the newest number of a life
+  uint64_t timers = 0;     // the newest token of a timer
+  uint64_t draws = 0;      // random numbers used for jitter
   bool terminated = false;
   bool operator==(const SupervisorState&) const = default;
 };
@@ -265,17 +269,17 @@ struct SupervisorState {
 struct Decision {
   SupervisorState state;
   std::vector<Action> actions;
-  std::string reason;  // for people: what was decided and why
+  std::string reason;  // for users: what was decided and why
 };
 
-/// bad_config, with the reason, for an empty or repeated id, a negative time, or a significant
-/// child that OTP refuses.
+/// bad_config for an empty or repeated id, a negative time, or a significant child that OTP
+/// refuses.
 Status validate(const SupervisorSpec& spec, const std::vector<ChildSpec>& children);
 /// The state before event::Begin. The specs must be valid (asserted).
 SupervisorState make_state(SupervisorSpec spec, const std::vector<ChildSpec>& children,
                            Budgets budgets = {});
-/// now_ms: any monotonic clock, the same one for all calls. Never fails; what makes no sense is
-/// ignored and says so.
+/// now_ms: any monotonic clock, the same one for all calls. Never fails: an event that does not fit
+/// the state is ignored, with the reason "nothing to do".
 Decision decide(int64_t now_ms, SupervisorState state, const Event& event);
 
 struct ChildInfo {

@@ -1,4 +1,4 @@
-// Validation, views and names of the plain data in decide.hpp.
+// Validation, views and names of the data in decide.hpp.
 #include <fmt/format.h>
 
 #include <set>

@@ -43,7 +43,7 @@ caf::actor find_actor(const SupervisorActorState& state, const std::string& id) 
   return {};
 }
 
-// Carries out actions. Events that come of them (a start function's result) go to the inbox.
+/// Carries out actions. Events that result from them, as of a start function, go to the inbox.
 struct Executor {
   SupervisorActor* self;
   SupervisorActorState& state;
@@ -55,8 +55,8 @@ struct Executor {
       caf::expected<caf::actor> started = state.starts.at(spec.tag)(self);
       if (started && !*started) return state.inbox.push_back(event::Ignored{a.id, a.instance});
       if (started) {
-        self->unlink_from(
-            *started);  // a link would stop the supervisor, or the child, at the wrong time
+        // A link would stop the supervisor when the child ends, or the child too early.
+        self->unlink_from(*started);
         self->monitor(*started);
         state.lives[a.instance] = {a.id, *started};
         if (spec.reports_started) return;
@@ -107,7 +107,9 @@ struct Executor {
   }
 };
 
-void feed(SupervisorActor* self, Event event) {
+/// Decides on an event and on those that its actions cause. A call from within an action only
+/// queues the event.
+void handle(SupervisorActor* self, Event event) {
   SupervisorActorState& state = self->state;
   state.inbox.push_back(std::move(event));
   if (std::exchange(state.deciding, true)) return;
@@ -121,24 +123,35 @@ void feed(SupervisorActor* self, Event event) {
   }
   state.deciding = false;
   std::erase_if(state.starts, [&](const auto& entry) {
-    if (state.requests.contains(entry.first)) return false;  // waits to be added
+    if (state.requests.contains(entry.first)) return false;  // the child is not added yet
     for (const auto& child : state.core.children)
       if (child.spec.tag == entry.first) return false;
     return true;
   });
 }
 
-// True if `source` is a child that the supervisor believed to live.
-bool child_exited(SupervisorActor* self, const caf::actor_addr& source, const caf::error& reason) {
-  auto& lives = self->state.lives;
-  for (auto it = lives.begin(); it != lives.end(); ++it) {
-    if (it->second.actor.address() != source) continue;
-    const event::Exited exited{it->second.id, it->first, classify(reason), describe(self, reason)};
-    lives.erase(it);
-    feed(self, exited);
-    return true;
-  }
-  return false;
+/// The instance that lives as the actor `source`, or 0.
+uint64_t instance_of(const SupervisorActorState& state, const caf::actor_addr& source) {
+  for (const auto& [instance, life] : state.lives)
+    if (life.actor.address() == source) return instance;
+  return 0;
+}
+
+void child_exited(SupervisorActor* self, uint64_t instance, const caf::error& reason) {
+  const auto life = self->state.lives.extract(instance);
+  handle(self, event::Exited{life.mapped().id, instance, classify(reason), describe(self, reason)});
+}
+
+void exit_requested(SupervisorActor* self, const caf::error& reason) {
+  if (classify(reason) == ExitKind::normal) return;
+  if (!self->state.stop_reason) self->state.stop_reason = reason;
+  handle(self, event::Stop{describe(self, reason)});
+}
+
+void child_started(SupervisorActor* self) {
+  const auto sender = caf::actor_cast<caf::actor_addr>(self->current_sender());
+  if (const uint64_t instance = instance_of(self->state, sender))
+    handle(self, event::Started{self->state.lives.at(instance).id, instance});
 }
 
 using Promise = caf::typed_response_promise<ChildAnswer>;
@@ -148,7 +161,7 @@ Promise ask(SupervisorActor* self, E event) {
   auto promise = self->make_response_promise<ChildAnswer>();
   event.request = ++self->state.last_number;
   self->state.requests.emplace(event.request, promise);
-  feed(self, std::move(event));
+  handle(self, std::move(event));
   return promise;
 }
 
@@ -164,14 +177,17 @@ Promise start_child(SupervisorActor* self, const Child& child) {
   return ask(self, event::StartChild{0, spec});
 }
 
-}  // namespace
-
-SupervisorActorState::~SupervisorActorState() {
-  for (const auto& [_, life] : lives) caf::anon_send_exit(life.actor, caf::exit_reason::kill);
+std::vector<ChildHandle> list_children(const SupervisorActorState& state) {
+  std::vector<ChildHandle> children;
+  for (auto& info : which_children(state.core)) {
+    const auto life = state.lives.find(info.instance);
+    const bool lives = life != state.lives.end() && life->second.id == info.id;
+    children.push_back({std::move(info), lives ? life->second.actor : caf::actor{}});
+  }
+  return children;
 }
 
-caf::behavior supervisor_actor(SupervisorActor* self, SupervisorOptions options) {
-  SupervisorActorState& state = self->state;
+void set_up(SupervisorActorState& state, SupervisorOptions options) {
   std::vector<ChildSpec> specs;
   for (auto& child : options.children) {
     SS_ASSERT(child.start != nullptr);
@@ -184,31 +200,44 @@ caf::behavior supervisor_actor(SupervisorActor* self, SupervisorOptions options)
   state.budgets = std::move(options.budgets);
   state.starter = std::move(options.starter);
   state.core = make_state(options.spec, specs, state.budgets ? *state.budgets : Budgets{});
+}
 
-  self->set_down_handler([self](caf::down_msg& m) { child_exited(self, m.source, m.reason); });
+void set_handlers(SupervisorActor* self) {
+  self->set_down_handler([self](caf::down_msg& m) {
+    if (const uint64_t instance = instance_of(self->state, m.source))
+      child_exited(self, instance, m.reason);
+  });
   self->set_exit_handler([self](caf::exit_msg& m) {
-    if (child_exited(self, m.source, m.reason) || classify(m.reason) == ExitKind::normal) return;
-    if (!self->state.stop_reason) self->state.stop_reason = m.reason;
-    feed(self, event::Stop{describe(self, m.reason)});
+    if (const uint64_t instance = instance_of(self->state, m.source))
+      child_exited(self, instance, m.reason);
+    else
+      exit_requested(self, m.reason);
   });
   self->set_error_handler([self](caf::error& error) {
-    log::warn("{}: an answer nobody waits for: {}", self->state.name, describe(self, error));
+    log::warn("{}: dropped an error message: {}", self->state.name, describe(self, error));
   });
   self->set_default_handler(
       [](caf::scheduled_actor* me, caf::message_view& message) -> caf::result<caf::message> {
         log::warn("{}: unexpected message: {}", me->name(), caf::to_string(message.content()));
         return caf::sec::unexpected_message;
       });
-  feed(self, event::Begin{});
-  if (state.core.terminated) return {};  // a behavior would keep it alive
+}
+
+}  // namespace
+
+SupervisorActorState::~SupervisorActorState() {
+  for (const auto& [_, life] : lives) caf::anon_send_exit(life.actor, caf::exit_reason::kill);
+}
+
+caf::behavior supervisor_actor(SupervisorActor* self, SupervisorOptions options) {
+  set_up(self->state, std::move(options));
+  set_handlers(self);
+  handle(self, event::Begin{});
+  if (self->state.core.terminated) return {};  // a behavior would keep the actor alive
   return {
-      [self](const Tick& m) { feed(self, event::Timer{m.token}); },
-      [self](const ChildStarted&) {
-        for (const auto& [instance, life] : self->state.lives)
-          if (life.actor == self->current_sender())
-            return feed(self, event::Started{life.id, instance});
-      },
-      [self](const Progress& m) { feed(self, event::Progress{m.ids}); },
+      [self](const Tick& m) { handle(self, event::Timer{m.token}); },
+      [self](const ChildStarted&) { child_started(self); },
+      [self](const Progress& m) { handle(self, event::Progress{m.ids}); },
       [self](const StartChild& m) { return start_child(self, m.child); },
       [self](const TerminateChild& m) {
         return ask(self, event::TerminateChild{0, m.id});
@@ -219,15 +248,7 @@ caf::behavior supervisor_actor(SupervisorActor* self, SupervisorOptions options)
       [self](const DeleteChild& m) {
         return ask(self, event::DeleteChild{0, m.id});
       },
-      [self](const WhichChildren&) {
-        std::vector<ChildHandle> children;
-        for (auto& info : which_children(self->state.core)) {
-          const auto life = self->state.lives.find(info.instance);
-          const bool lives = life != self->state.lives.end() && life->second.id == info.id;
-          children.push_back({std::move(info), lives ? life->second.actor : caf::actor{}});
-        }
-        return children;
-      },
+      [self](const WhichChildren&) { return list_children(self->state); },
       [self](const CountChildren&) { return count_children(self->state.core); },
   };
 }

@@ -1,7 +1,7 @@
 // A supervisor for CAF actors with the semantics of Erlang/OTP's `supervisor`: it starts its
-// children in order, restarts those that die as their specification says, and stops them in reverse
-// order. Needs CAF and nothing else of this project's actors. What it decides is in decide.hpp;
-// this file carries the decisions out.
+// children in order, restarts children that die as their specifications say, and stops them in
+// reverse order. Depends on CAF and on no other actor of this program. Carries out the decisions of
+// decide.hpp.
 //
 //   using namespace simplescale::supervision;
 //   SupervisorOptions options;
@@ -16,17 +16,23 @@
 //   auto supervisor = system.spawn<caf::detached>(supervisor_actor, options);
 //
 //   self->request(supervisor, timeout, WhichChildren{}).then(show, give_up);
-//   self->send(supervisor, Progress{});  // something was committed: budgets start anew
+//   self->send(supervisor, Progress{});  // a step was committed: forget the restarts
 //   self->send_exit(supervisor, caf::exit_reason::user_shutdown);  // stops all, last child first
 //
-// Owns its children from start to end. A start function runs in the supervisor's handler, so it
-// must not block; it spawns (or finds: adoption) an actor and returns it, an error, or an invalid
-// handle to start nothing. It must not link the child to the supervisor, which monitors it. A child
-// with reports_started has started when it has sent ChildStarted to the supervisor. Exit reasons:
-// none is `normal`, user_shutdown is OTP's `shutdown`, everything else is abnormal. If the
-// supervisor is killed, or dies of an exception in an observer, it takes its children with it, by
-// kill. Time is the actor clock's, so tests can drive it. Runs wherever it is spawned; all of this
-// is that actor's thread.
+// The supervisor owns its children from start to end.
+//
+//   Start functions  run in the supervisor's handler and must not block. A start function spawns an
+//                    actor, or finds one (adoption), and returns it; or returns an error; or an
+//                    invalid handle to start nothing. It must not link the child to the supervisor,
+//                    which monitors it.
+//   Started          when the start function returns; with reports_started, when the child has sent
+//                    ChildStarted to the supervisor.
+//   Exit reasons     no error is `normal`, user_shutdown is OTP's `shutdown`, all others are
+//                    abnormal.
+//   Death            a supervisor that is killed, or dies of an exception in an observer, kills its
+//                    children.
+//   Time, threads    time is the actor clock's, so tests can drive it. All code runs in the
+//                    handlers of the supervisor.
 #pragma once
 
 #include <caf/actor.hpp>
@@ -57,22 +63,22 @@ struct Report {
   int64_t at_ms;  // actor clock
   std::string supervisor;
   ReportKind kind;
-  std::string child;  // empty if about the supervisor
+  std::string child;  // empty: about the supervisor
   uint64_t instance;
-  std::string why;  // for people
+  std::string why;  // for users
 };
-/// Called in the supervisor's thread; must not block. May send messages.
+/// Called in the supervisor's handler; must not block. May send messages.
 using Observer = std::function<void(const Report&)>;
 
 struct SupervisorOptions {
   std::string name = "supervisor";
   SupervisorSpec spec;
   std::vector<Child> children;  // in start order; spawning asserts validate() of decide.hpp
-  Observer observer;            // none: reports go to the log
-  /// Where restart budgets are kept. Give the same one to the next life of this supervisor to keep
-  /// them; none: they die with it, as in OTP. Not for two supervisors at once.
+  Observer observer;            // empty: reports go to the log
+  /// Restart budgets that outlive the supervisor: give the same object to its next life. Null: they
+  /// end with the supervisor, as in OTP. Must not be shared by two supervisors that live at once.
   std::shared_ptr<Budgets> budgets;
-  /// Gets ChildStarted once all children have started; supervisor_child() sets it.
+  /// Receives ChildStarted once all children have started; set by supervisor_child().
   caf::actor starter;
 };
 
@@ -81,7 +87,7 @@ struct SupervisorOptions {
 struct StartChild {
   Child child;
 };
-/// Stops a child and cancels its restart; its specification stays, unless it is temporary.
+/// Stops a child and cancels its restart. Keeps its specification unless the child is temporary.
 struct TerminateChild {
   std::string id;
 };
@@ -89,7 +95,7 @@ struct TerminateChild {
 struct RestartChild {
   std::string id;
 };
-/// Forgets a stopped child.
+/// Removes the specification of a stopped child.
 struct DeleteChild {
   std::string id;
 };
@@ -97,21 +103,21 @@ struct DeleteChild {
 struct WhichChildren {};
 /// Answered by ChildCounts.
 struct CountChildren {};
-/// Forgets the restarts of these children, of all if empty. No answer.
+/// Forgets the restarts of these children; of all if empty. Not answered.
 struct Progress {
   std::vector<std::string> ids;
 };
-/// From a child with reports_started to its supervisor. No answer.
+/// From a child with reports_started to its supervisor. Not answered.
 struct ChildStarted {};
 
 struct ChildAnswer {
   Answer answer;
   std::string why;
-  caf::actor child;  // valid if it lives
+  caf::actor child;  // invalid if the child does not live
 };
 struct ChildHandle {
   ChildInfo info;
-  caf::actor actor;  // invalid if it does not live
+  caf::actor actor;  // invalid if the child does not live
 };
 
 struct SupervisorActorState {
@@ -126,7 +132,7 @@ struct SupervisorActorState {
   std::map<uint64_t, StartFunction> starts;  // by ChildSpec::tag, which the actor sets
   std::map<uint64_t, Life> lives;            // by instance
   std::map<uint64_t, caf::typed_response_promise<ChildAnswer>> requests;
-  uint64_t last_number = 0;  // of requests and tags
+  uint64_t last_number = 0;  // the newest number of a request or tag
   std::deque<Event> inbox;
   bool deciding = false;
   caf::error stop_reason;
@@ -139,8 +145,7 @@ using SupervisorActor = caf::stateful_actor<SupervisorActorState>;
 caf::behavior supervisor_actor(SupervisorActor* self, SupervisorOptions options);
 
 enum class Threading : uint8_t { pooled, detached };
-/// A supervisor as a child: it has started when all its children have, and has as long as it wants
-/// to stop.
+/// A supervisor as a child. It has started when all of its children have; its stop has no deadline.
 Child supervisor_child(std::string id, SupervisorOptions options,
                        Restart restart = Restart::permanent,
                        Threading threading = Threading::pooled);

@@ -49,10 +49,10 @@ std::vector<CopyTask> plan_copies(const State& state) {
 }
 
 std::optional<uint64_t> newest_kept(const State& state) {
-  std::vector<Copy> copies;
+  std::vector<AvailableCopy> copies;
   for (const auto& [name, node] : state.nodes)
     if (node.state != NodeState::absent && node.state != NodeState::lost)
-      for (const PeerHeld& copy : node.peer)
+      for (const PeerCopy& copy : node.peer)
         if (trusted(state, copy.step, copy.generation))
           copies.push_back({name, copy.shard, copy.step, true});
   return newest_complete(copies, state.rules.shards);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/training/names.hpp"
+
 namespace simplescale {
 
 job::State initial_state(const JobOptions& options) {
@@ -17,7 +19,7 @@ job::State initial_state(const JobOptions& options) {
       std::max(1, (static_cast<int>(config.cluster.min_groups) + per_cell - 1) / per_cell);
   std::vector<std::string> names;
   for (int node = 0; node < topology.nodes + static_cast<int>(config.cluster.spares); ++node)
-    names.push_back("n" + std::to_string(node));
+    names.push_back(node_name(node));
   job::State state = job::make_state(rules, names);
   state.max_steps = static_cast<uint64_t>(options.plan.max_steps);
   state.join_timeout_ms = config.cluster.join_timeout_ms;

@@ -191,7 +191,7 @@ json node_json(const JobState& s, const std::string& name) {
   const auto found = s.nodes.find(name);
   const job::Node& node = s.job.nodes.at(name);
   json copies = json::array();
-  for (const job::PeerHeld& copy : node.peer)
+  for (const PeerCopy& copy : node.peer)
     copies.push_back({{"shard", copy.shard}, {"step", copy.step}});
   return {{"name", name},
           {"host", found == s.nodes.end() ? "" : found->second.host},

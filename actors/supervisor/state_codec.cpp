@@ -5,13 +5,13 @@
 namespace simplescale {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HeldStep, step, generation)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PeerCopy, shard, step, generation)
 
 namespace job {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayoutRules, trainers_per_node, shards, cell_nodes, cells,
                                    min_cells)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Layout, cells)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PeerHeld, shard, step, generation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SuspectStep, step, generation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Undoing, generation, step)
 

@@ -578,10 +578,7 @@ caf::behavior job_supervisor(Self* self, JobOptions options) {
         handle(self, job::TrainerReady{ready.trainer, ready.generation});
       },
       [self](const PeerCopies& held) {
-        job::PeerCopies event{held.node, {}};
-        for (const PeerCopy& copy : held.copies)
-          event.copies.push_back({copy.shard, copy.step, copy.generation});
-        handle(self, event);
+        handle(self, job::PeerCopies{held.node, held.copies});
       },
       [self](const CopySent& sent) {
         log::debug("shard {} of step {} {} its peer after {:.1f} ms{}{}", sent.shard, sent.step,

@@ -12,6 +12,7 @@
 
 #include "runtime/base/files.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/training/names.hpp"
 
 namespace simplescale {
 
@@ -70,7 +71,7 @@ void AgentLauncher::ended(Agent& agent, int node, int status) {
     return;
   }
   const std::string what =
-      "n" + std::to_string(node) + " was killed by signal " + std::to_string(WTERMSIG(status));
+      node_name(node) + " was killed by signal " + std::to_string(WTERMSIG(status));
   dead_ += " " + what + ";";
   if (stopping_ || run_is_over() || agent.restarts >= config_.supervision.max_restarts) return;
   ++agent.restarts;

@@ -27,6 +27,7 @@
 #include "runtime/data/data_location.hpp"
 #include "runtime/observe/trace.hpp"
 #include "runtime/run/folder_watch.hpp"
+#include "runtime/training/names.hpp"
 
 namespace simplescale {
 
@@ -65,7 +66,8 @@ std::vector<CpuList> trainer_places(const Config& config, const Plan& plan, int 
   list = {list.begin() + host.first, list.begin() + host.first + slots};
   for (int slot = 0; slot < slots; ++slot)
     if (const CpuList& cpus = list[static_cast<size_t>(slot)]; !cpus.empty())
-      log::info("n{}.{} runs on the CPUs {} of its NUMA node", node, slot, cpu_list_text(cpus));
+      log::info("{} runs on the CPUs {} of its NUMA node", trainer_name(node_name(node), slot),
+                cpu_list_text(cpus));
   return list;
 }
 
@@ -77,7 +79,7 @@ class SupervisorProcesses {
       : watcher_(std::move(watcher)), options_(options), shared_(std::make_shared<Shared>()) {}
 
   Status start(const std::string& standby_of) {
-    const std::string node = "n" + std::to_string(options_.node);
+    const std::string node = node_name(options_.node);
     SpawnOptions command;
     command.argv = {
         program_folder() + "/simplescale", "supervisor", "--run", options_.run, "--node", node};
@@ -177,7 +179,7 @@ Result<int> run_agent(const AgentOptions& o) {
   auto supervisors = std::make_shared<SupervisorProcesses>(watcher, o);
   auto linked = std::make_shared<std::promise<caf::actor>>();
   LinkOptions link_options;
-  link_options.node = "n" + std::to_string(o.node);
+  link_options.node = node_name(o.node);
   link_options.index = o.node;
   link_options.join_timeout_ms = config.cluster.join_timeout_ms;
   link_options.watch = std::make_shared<EpochWatch>(
@@ -229,7 +231,7 @@ Result<int> run_agent(const AgentOptions& o) {
     });
     std::unique_ptr<HealthReporter> health;
     if (config.metrics.health_every_ms > 0)
-      health = std::make_unique<HealthReporter>(node, "n" + std::to_string(o.node), o.run,
+      health = std::make_unique<HealthReporter>(node, node_name(o.node), o.run,
                                                 config.metrics.health_every_ms);
     code = result.get().first;
   }
@@ -247,7 +249,7 @@ Result<int> run_agent(const AgentOptions& o) {
 }  // namespace
 
 int run_agent_process(const AgentOptions& options) {
-  const std::string name = "n" + std::to_string(options.node);
+  const std::string name = node_name(options.node);
   init_logging(name);
   // Also removes what an agent before this one left when it was killed.
   const auto owner = SegmentOwner::claim("ss-" + options.instance + "-" + name);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <caf/all.hpp>
-#include <cstdio>
 #include <cstdlib>
 #include <future>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "runtime/base/process.hpp"
 #include "runtime/observe/trace.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "runtime/training/names.hpp"
 #include "transport/nccl/device_plane.hpp"
 
 namespace simplescale {
@@ -41,14 +41,6 @@ Result<std::optional<DevicePlaneOptions>> choose(const Config& config, const Pla
   if (config.cluster.device == DeviceKind::cuda)
     return device.status().in("cluster.device = \"cuda\"");
   return std::optional<DevicePlaneOptions>();
-}
-
-/// "n3.1" -> 3, 1.
-Result<std::pair<int, int>> node_and_slot(const std::string& trainer) {
-  int node = 0, slot = 0;
-  if (std::sscanf(trainer.c_str(), "n%d.%d", &node, &slot) != 2 || node < 0 || slot < 0)
-    return Status(Code::bad_data, "no trainer's name: " + trainer);
-  return std::pair(node, slot);
 }
 
 /// Lines go to the log of the trainer that this process has become.
@@ -72,8 +64,7 @@ Result<int> serve(const TrainerProcessOptions& o) {
   SS_ASSIGN(const Plan plan, make_plan(config));
 
   // All slots of a node have a GPU, or none has; which one, follows from the slot.
-  int node_index = 0;
-  std::sscanf(o.process.c_str(), "n%d", &node_index);
+  const int node_index = node_number(o.process).value_or(0);
   SS_ASSIGN(const std::optional<DevicePlaneOptions> device, choose(config, plan, node_index, 0));
   std::string file_name = o.process;
   std::replace(file_name.begin(), file_name.end(), '/', '.');
@@ -113,8 +104,9 @@ Result<int> serve(const TrainerProcessOptions& o) {
     options.compute.choose_device = [config, plan](
                                         const std::string& trainer,
                                         std::unique_ptr<DataPlane>& host) -> Result<int> {
-      SS_ASSIGN(const auto place, node_and_slot(trainer));
-      SS_ASSIGN(const auto own, choose(config, plan, place.first, place.second));
+      const auto number = node_number(trainer), slot = slot_number(trainer);
+      if (!number || !slot) return Status(Code::bad_data, "not a trainer's name: " + trainer);
+      SS_ASSIGN(const auto own, choose(config, plan, *number, *slot));
       if (!own) return Status(Code::unavailable, trainer + " has no GPU any more");
       SS_ASSIGN(host, make_device_plane(std::move(host), *own));
       return own->device_index;

@@ -19,6 +19,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_command.hpp"
+#include "runtime/training/names.hpp"
 
 namespace simplescale {
 
@@ -286,7 +287,7 @@ int requeue_command(const std::string& path, int code) {
 void stand_in_for_script(const std::string& path, const slurm::Task& task, int code) {
   const std::string job = job_id();
   const std::vector<slurm::Seat> seats = seats_of(RunFolder{path});
-  if (job.empty() || !slurm::first_of_the_others(seats, "n" + std::to_string(task.task))) return;
+  if (job.empty() || !slurm::first_of_the_others(seats, node_name(task.task))) return;
   auto shown = show(job);
   if (!shown.ok() || slurm::field(*shown, "BatchFlag") != "1") return;  // of salloc
   // Slurm starts the script on the first host. What it says of the job later leaves lost hosts out.

@@ -21,6 +21,7 @@
 #include "runtime/data/data_location.hpp"
 #include "runtime/run/epoch.hpp"
 #include "runtime/run/folder_watch.hpp"
+#include "runtime/training/names.hpp"
 
 namespace simplescale {
 
@@ -164,7 +165,7 @@ Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscrib
   }
   launcher.end_others(config.supervision.shutdown_ms);
   // What an agent that was killed for good has left on this host.
-  const std::string mine = "ss-" + task.instance + "-n" + std::to_string(task.task);
+  const std::string mine = "ss-" + task.instance + "-" + node_name(task.task);
   unlink_shared_memory(mine + ".");
   unlink_shared_memory(mine + "-");
   int code = launcher.exit_code();

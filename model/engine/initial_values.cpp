@@ -5,24 +5,14 @@
 #include <cmath>
 #include <numbers>
 
+#include "runtime/base/splitmix64.hpp"
+
 // Logarithm and sine are spelled out in IEEE additions, products and divisions, whose bits every
 // machine agrees on; a fused multiply-add would change them.
 #define SS_EXACT __attribute__((optimize("fp-contract=off")))
 
 namespace simplescale {
 namespace {
-
-/// splitmix64's output function.
-uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
-/// The n-th value of the splitmix64 generator that starts at `key`.
-uint64_t splitmix64_at(uint64_t key, uint64_t n) {
-  return mix(key + (n + 1) * 0x9e3779b97f4a7c15u);
-}
 
 /// ln(x) for normal x > 0; error below 1e-15. x = m 2^e with m in [sqrt(1/2), sqrt(2)), ln m = 2
 /// atanh((m-1)/(m+1)).
@@ -98,7 +88,8 @@ void initial_values(const Unit& unit, uint64_t seed, size_t first, std::span<flo
       std::fill_n(out, to - from, 1.0f);
       continue;
     }
-    const uint64_t key = mix(mix(seed) ^ ((parameter.id + 1) * 0xd1342543de82ef95u));
+    const uint64_t key =
+        splitmix64_mix(splitmix64_mix(seed) ^ ((parameter.id + 1) * 0xd1342543de82ef95u));
     for (size_t element = from - parameter.offset; element < to - parameter.offset;) {
       const Pair pair = normal_pair(key, element / 2);
       if (element % 2 == 0) {

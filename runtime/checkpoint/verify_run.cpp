@@ -14,6 +14,7 @@
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "runtime/training/names.hpp"
 
 namespace simplescale {
 
@@ -265,11 +266,6 @@ bool read_runs(const json& samples, std::vector<std::pair<uint64_t, uint64_t>>& 
     runs.push_back({run[0].get<uint64_t>(), run[1].get<uint64_t>()});
   }
   return true;
-}
-
-/// "n1.0" -> "n1".
-std::string node_of(const std::string& trainer) {
-  return trainer.substr(0, trainer.rfind('.'));
 }
 
 void verify_ledger(const std::string& path, uint64_t global_batch,

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "runtime/base/words.hpp"
+#include "runtime/training/names.hpp"
 
 namespace simplescale {
 
@@ -32,7 +33,7 @@ Status check_fault(const std::string& kind, const std::string& target,
   if (in(nodes) || (sort == FaultTarget::trainer && in(trainers))) return {};
   if (in(trainers))
     return bad(kind + " is aimed at a node, and '" + target + "' is a trainer: did you mean '" +
-               target.substr(0, target.find('.')) + "'?");
+               node_of(target) + "'?");
   std::vector<std::string> known = nodes;
   if (sort == FaultTarget::trainer) known.insert(known.end(), trainers.begin(), trainers.end());
   const std::string what = sort == FaultTarget::trainer ? "node or trainer" : "node";
@@ -43,9 +44,9 @@ Status check_faults(const Config& config, const Plan& plan) {
   if (config.inject.faults.empty()) return {};
   std::vector<std::string> nodes, trainers;
   for (int64_t n = 0; n < config.cluster.nodes + config.cluster.spares; ++n) {
-    nodes.push_back("n" + std::to_string(n));
+    nodes.push_back(node_name(n));
     for (int slot = 0; slot < plan.topology.trainers_per_node; ++slot)
-      trainers.push_back(nodes.back() + "." + std::to_string(slot));
+      trainers.push_back(trainer_name(nodes.back(), slot));
   }
   for (const FaultSpec& fault : config.inject.faults) {
     const std::string where = "inject.faults: step " + std::to_string(fault.step) + ": ";

@@ -8,15 +8,16 @@
 #include <vector>
 
 #include "runtime/config/config.hpp"
+#include "runtime/training/names.hpp"
 #include "runtime/training/sharding.hpp"
 
 namespace simplescale {
 
 struct TrainerPlace {
-  int node = 0, slot = 0;  // "n<node>.<slot>"
-  int rank = 0;            // group * shards + shard
+  int node = 0, slot = 0;
+  int rank = 0;  // group * shards + shard
   int group = 0, shard = 0;
-  std::string name() const { return "n" + std::to_string(node) + "." + std::to_string(slot); }
+  std::string name() const { return trainer_name(node_name(node), slot); }
 };
 
 struct Topology {

@@ -2,20 +2,13 @@
 
 #include <bit>
 
+#include "runtime/base/splitmix64.hpp"
 #include "runtime/base/status.hpp"
 
 namespace simplescale {
 
 namespace {
 
-// splitmix64's finalizer (Steele, Lea, Flood 2014)
-uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
-
-constexpr uint64_t golden = 0x9E3779B97F4A7C15u;
 constexpr int rounds = 8;
 
 }  // namespace
@@ -32,11 +25,13 @@ uint64_t SampleOrder::position(uint64_t index) const {
   uint64_t x = index % samples_;
   if (!shuffle_) return x;
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
-  const uint64_t key = mix(mix(seed_ + golden) ^ (epoch * golden));
+  const uint64_t key =
+      splitmix64_mix(splitmix64_mix(seed_ + splitmix64_increment) ^ (epoch * splitmix64_increment));
   do {  // fewer than four turns on average: the domain is less than four times as large
     uint64_t left = x >> half_bits_, right = x & mask;
     for (int round = 0; round < rounds; ++round) {
-      const uint64_t next = left ^ (mix(right + key + golden * (round + 1)) & mask);
+      const uint64_t next =
+          left ^ (splitmix64_mix(right + key + splitmix64_increment * (round + 1)) & mask);
       left = right;
       right = next;
     }

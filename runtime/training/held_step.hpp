@@ -1,4 +1,4 @@
-// Identifies a copy of a shard's training state.
+// What identifies a copy of a shard's training state. Copies with equal fields have equal bits.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,14 @@ struct HeldStep {
   uint64_t step = 0;
   uint64_t generation = 0;
   bool operator==(const HeldStep&) const = default;
+};
+
+/// A copy of a shard's state in the peer store of a node: of another node's trainer.
+struct PeerCopy {
+  uint32_t shard = 0;
+  uint64_t step = 0;  // step and generation as in HeldStep
+  uint64_t generation = 0;
+  bool operator==(const PeerCopy&) const = default;
 };
 
 }  // namespace simplescale

@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
-"""Real processes under a seeded random schedule of faults, against the same run without any.
+"""Trains with real processes under a random schedule of faults and compares with the same run without faults.
 
     chaos.py [--faults 30] [--seed 1] [--nodes 2] [--trainers 2] [--spares 1] [--group-nodes 1] [--strategy hybrid_shard]
              [--batch 48] [--kinds a,b,...] [--set KEY=VALUE ...]
 
-A reference run makes the same steps undisturbed. The faulted one gets a fault each time some more steps are committed, at a
-random moment of the step; sometimes a second one while the first is being recovered from. If the whole run ends in a way
-that asks to be started again (all agents gone), it is, as a user would. At the end:
+A reference run makes the same steps without faults. The other run gets a fault after every few committed steps, at a random
+moment of a step, and sometimes a second fault during the recovery from the first. If the run ends with the exit code for a
+restart (all agents are gone), the script starts it again, as a user would. Checks at the end:
 
-    JOB-1 no committed step was made again, but after everything was killed, or where an event says why (no newer state is left)
-    JOB-2 `verify`: each sample exactly once in the committed history
-    JOB-6 the digests are equal
-    GEN-2 no generation was given out twice
-    JOB-4 nothing took longer than its deadline, no process is left
+    JOB-1  No committed step was made again, except after all processes were killed or where an event says that no newer
+           step had a copy of every shard left.
+    JOB-2  `verify`: the committed history has each sample exactly once.
+    JOB-4  Nothing took longer than its deadline, and no process is left.
+    JOB-6  The digests of both runs are equal.
+    GEN-2  No number of a generation was used twice.
 
-Prints one line a fault, a JSON summary at the end; a failure prints the command that repeats it, and keeps the folder.
+Prints a line for each fault and a JSON summary at the end. A failure prints the command that repeats it and keeps the folder.
 """
 
 import argparse
@@ -34,7 +35,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from common import PROGRAM, TINY, last_step, leftovers, lines, status, tokens  # noqa: E402
 
 STEPS_PER_FAULT = 25
-DEADLINE_S = 90  # between two committed steps, whatever happens
+DEADLINE_S = 90  # between two committed steps
 
 
 class Broken(Exception):
@@ -49,7 +50,7 @@ def pids_of(run):
     return agents, trainers, [who["pid"] for who in leaders if who]
 
 
-def hit(pid, number):
+def send_signal(pid, number):
     try:
         os.kill(pid, number)
         return True
@@ -64,8 +65,8 @@ class Chaos:
         self.data.write_bytes(tokens(60000, TINY["model.vocab"]).tobytes())
         self.steps = (flags.faults + 1) * STEPS_PER_FAULT
         self.done = collections.Counter()
-        self.damaged = -1  # newest checkpoint that was
-        self.to_wake = []  # (when, pid): stopped processes
+        self.damaged = -1  # step of the newest checkpoint that was damaged
+        self.to_wake = []  # (time, pid) of stopped processes
         self.restarts = 0
 
     def config(self):
@@ -87,16 +88,16 @@ class Chaos:
         return subprocess.Popen([PROGRAM, "train", str(self.config()), f"--run={run}"], cwd=self.folder,
                                 stdout=open(self.folder / "train.out", "a"), stderr=subprocess.STDOUT)
 
-    # --- Faults: each returns what was done, or None if it could not be done now ---
+    # --- Faults: each returns what it hit, or None if it is not possible now ---
 
     def signal_trainer(self, number):
         _, trainers, _ = pids_of(self.run)
         if not trainers:
             return None
         name = self.random.choice(sorted(trainers))
-        if not hit(trainers[name], number):
+        if not send_signal(trainers[name], number):
             return None
-        if number == signal.SIGSTOP:  # wakes up much later: nobody may care any more
+        if number == signal.SIGSTOP:  # wakes up after the run has replaced it
             self.to_wake.append((time.monotonic() + self.random.uniform(2, 8), trainers[name]))
         return name
 
@@ -117,22 +118,22 @@ class Chaos:
         if not agents:
             return None
         name = self.random.choice(sorted(agents))
-        if not hit(agents[name], signal.SIGKILL):
+        if not send_signal(agents[name], signal.SIGKILL):
             return None
         for trainer, pid in trainers.items():
             if trainer.startswith(name + "."):
-                hit(pid, signal.SIGKILL)
+                send_signal(pid, signal.SIGKILL)
         return name
 
     def kill_agent(self):
         agents, _, _ = pids_of(self.run)
         name = self.random.choice(sorted(agents)) if agents else None
-        return name if name and hit(agents[name], signal.SIGKILL) else None
+        return name if name and send_signal(agents[name], signal.SIGKILL) else None
 
     def stop_agent(self):
         agents, _, _ = pids_of(self.run)
         name = self.random.choice(sorted(agents)) if agents else None
-        if not name or not hit(agents[name], signal.SIGSTOP):
+        if not name or not send_signal(agents[name], signal.SIGSTOP):
             return None
         self.to_wake.append((time.monotonic() + self.random.uniform(2, 6), agents[name]))
         return name
@@ -140,25 +141,25 @@ class Chaos:
     def kill_supervisor(self):
         page = status(self.run) or {}
         pid = (page.get("supervisor") or {}).get("pid")
-        return str(pid) if pid and hit(pid, signal.SIGKILL) else None
+        return str(pid) if pid and send_signal(pid, signal.SIGKILL) else None
 
     def stop_supervisor(self):
         page = status(self.run) or {}
         pid = (page.get("supervisor") or {}).get("pid")
-        if not pid or not hit(pid, signal.SIGSTOP):
+        if not pid or not send_signal(pid, signal.SIGSTOP):
             return None
         self.to_wake.append((time.monotonic() + self.random.uniform(3, 6), pid))
         return str(pid)
 
     def kill_leaders(self):
         _, _, leaders = pids_of(self.run)
-        hits = [str(pid) for pid in leaders if hit(pid, signal.SIGKILL)]
+        hits = [str(pid) for pid in leaders if send_signal(pid, signal.SIGKILL)]
         return " and ".join(hits) or None
 
     def everything(self):
-        """Launcher, agents, supervisors, trainers: as if the power went."""
+        """Kills launcher, agents, supervisors and trainers, as a power failure would."""
         for pid in leftovers(self.run):
-            hit(int(pid), signal.SIGKILL)
+            send_signal(int(pid), signal.SIGKILL)
         return "all processes"
 
     def inject(self, kind, of="trainers", *words):
@@ -186,10 +187,10 @@ class Chaos:
     def bitflip_gradient(self):
         page = status(self.run) or {}
         if page.get("groups", 0) < 2 or page.get("state") != "training" or self.second or self.to_wake:
-            return None  # without a replica nobody can tell
+            return None  # without a second replica the fault cannot be detected
         at, hit = last_step(self.run), self.inject("bitflip_gradient")
         if hit:
-            self.wait_until(lambda: last_step(self.run) >= at + 6, "the flip to be found, while its replica lives")
+            self.wait_until(lambda: last_step(self.run) >= at + 6, "the flip to be found while its replica lives")
         return hit
 
     def nan_loss(self):
@@ -211,7 +212,7 @@ class Chaos:
         return self.inject("corrupt_snapshot")
 
     def corrupt_checkpoint(self):
-        """The newest; another good one has to be left for a run whose processes are all killed."""
+        """Damages the newest checkpoint, if an intact one is left for a run whose processes are all killed."""
         steps = sorted(int(folder.name[5:]) for folder in (self.run / "checkpoints").glob("step-*"))
         if sum(step > self.damaged for step in steps) < 2:
             return None
@@ -236,10 +237,10 @@ class Chaos:
         due = [pid for when, pid in self.to_wake if when <= time.monotonic()]
         self.to_wake = [(when, pid) for when, pid in self.to_wake if when > time.monotonic()]
         for pid in due:
-            hit(pid, signal.SIGCONT)
+            send_signal(pid, signal.SIGCONT)
 
     def wait_until(self, condition, what):
-        """Lets the run go on, starting it again where it asks for it; False once it has ended well."""
+        """Waits for the condition; starts the run again if it exits with a code that asks for it. False if it ended with success."""
         seen, since = last_step(self.run), time.monotonic()
         while not condition():
             self.wake()
@@ -270,12 +271,12 @@ class Chaos:
         kinds = self.flags.kinds.split(",") if self.flags.kinds else list(self.KINDS)
         weights = [self.KINDS.get(kind, 1) for kind in kinds]
         number = 0
-        self.second = False  # of two faults at once
+        self.second = False  # the fault is the second of two at once
         while number < self.flags.faults:
             at = (number + 1) * STEPS_PER_FAULT + self.random.randrange(STEPS_PER_FAULT // 2)
             if not self.wait_until(lambda: last_step(self.run) >= at, f"step {at}"):
                 break
-            time.sleep(self.random.uniform(0, 0.05))  # somewhere in a step
+            time.sleep(self.random.uniform(0, 0.05))  # at a random moment of the step
             for again in range(1 + (self.random.random() < 0.2)):
                 self.second = again > 0
                 for _ in range(20):
@@ -284,24 +285,24 @@ class Chaos:
                     if what or self.process.poll() is not None:
                         break
                     time.sleep(0.1)
-                print(f"{time.monotonic() - begin:7.1f} s  step {last_step(self.run):5}  {kind} {what or '(nobody there)'}", flush=True)
+                print(f"{time.monotonic() - begin:7.1f} s  step {last_step(self.run):5}  {kind} {what or '(no target)'}", flush=True)
                 self.done[kind] += what is not None
                 number += 1
-                time.sleep(self.random.uniform(0, 0.4))  # the second one hits the recovery from the first
+                time.sleep(self.random.uniform(0, 0.4))  # the second fault hits the recovery from the first
         self.wait_until(lambda: False, "the end")
         self.check(reference)
         print(json.dumps({"faults": sum(self.done.values()), "kinds": dict(self.done), "steps": self.steps, "starts": 1 + self.restarts,
                           "seed": self.flags.seed, "seconds": round(time.monotonic() - begin, 1), "ok": True}))
 
     def only_damaged_on_purpose(self, verified):
-        """The last lines sum up; of those before, all that complain are of a checkpoint's checksum."""
+        """True if `verify` reports nothing but wrong checksums of checkpoints. Its last line is the summary."""
         wrong = [line for line in verified.splitlines()[:-1] if "is wrong" in line or "is not" in line]
         return self.done["corrupt_checkpoint"] and wrong and all(
             line.startswith("checkpoints: ") and "the checksum of" in line for line in wrong)
 
     def check(self, reference):
         for _, pid in self.to_wake:
-            hit(pid, signal.SIGCONT)
+            send_signal(pid, signal.SIGCONT)
         digest = lambda run: subprocess.run([PROGRAM, "digest", run], capture_output=True, text=True, check=True).stdout.splitlines()[-1]
         if digest(self.run) != digest(reference):
             raise Broken("JOB-6: the digests differ")
@@ -314,10 +315,10 @@ class Chaos:
         again = [(a["step"], b["step"]) for a, b in zip(metrics, metrics[1:])
                  if b["step"] != a["step"] + 1 and not any(a["time"] <= t <= b["time"] for t in excuses)]
         if again:
-            raise Broken(f"JOB-1: steps were made again, and no event says why: {again}")
+            raise Broken(f"JOB-1: steps were made again and no event gives a reason: {again}")
         joined = [e["generation"] for e in lines(self.run / "events.jsonl") if e["kind"] in ("joined", "layout_changed")]
         if len(joined) != len(set(joined)):
-            raise Broken(f"GEN-2: generations given out twice: {joined}")
+            raise Broken(f"GEN-2: numbers of generations used twice: {joined}")
         end = time.monotonic() + 30
         while leftovers(self.run):
             if time.monotonic() > end:
@@ -335,8 +336,8 @@ def main():
     a.add_argument("--group-nodes", type=int, default=1)
     a.add_argument("--strategy", default="hybrid_shard")
     a.add_argument("--batch", type=int, default=48, help="global_batch_size")
-    a.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the configuration, in TOML syntax")
-    a.add_argument("--kinds", default="", help="only these, separated by commas")
+    a.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the configuration, in TOML syntax")
+    a.add_argument("--kinds", default="", help="only these faults, separated by commas")
     flags = a.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="simplescale-chaos-"))
     chaos = Chaos(flags, folder)
@@ -344,8 +345,8 @@ def main():
         chaos.go()
     except (Broken, subprocess.SubprocessError) as broken:
         for pid in leftovers(folder):
-            hit(int(pid), signal.SIGKILL)
-        sys.exit(f"{broken}\nkept: {folder}\nagain: {' '.join(sys.argv)} --seed {flags.seed}")
+            send_signal(int(pid), signal.SIGKILL)
+        sys.exit(f"{broken}\nkept: {folder}\nrepeat with: {' '.join(sys.argv)} --seed {flags.seed}")
     shutil.rmtree(folder, ignore_errors=True)
 
 

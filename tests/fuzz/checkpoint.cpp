@@ -1,4 +1,4 @@
-// What a checkpoint's files say: manifests, shard records, safetensors headers.
+// The files of a checkpoint: manifests, shard records, safetensors headers.
 #include "runtime/checkpoint/checkpoint.hpp"
 
 #include "runtime/checkpoint/checkpoint_format.hpp"
@@ -11,7 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   const std::string text(reinterpret_cast<const char*>(data), bytes);
   (void)parse_shard_record(text);
   (void)checkpoint_format::parse_manifest(text);
-  // With its own hash made good again, so that what lies behind it is reached.
+  // Again with a correct hash, to reach the code behind the check of the hash.
   const std::string key = "\"manifest_hash\": \"";
   if (const size_t at = text.find(key); at != std::string::npos) {
     const size_t covered = at + key.size();

@@ -1,4 +1,4 @@
-// Configuration files: TOML, values, plans.
+// Configuration files: TOML syntax, values, plans.
 #include "runtime/config/config.hpp"
 
 #include <fstream>
@@ -11,7 +11,7 @@ using namespace simplescale;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   const std::string text(reinterpret_cast<const char*>(data), bytes);
-  // Other files are not the target's business.
+  // `base` would make the target read other files.
   if (text.find("base") != std::string::npos) return 0;
   auto loaded = load_config_text(text, "fuzz.toml");
   if (loaded.ok()) (void)make_plan(*loaded);

@@ -1,4 +1,5 @@
-// fuzz_NAME [inputs] [seed] [--write-seeds FOLDER]: mutated inputs for a target, without libFuzzer.
+// fuzz_NAME [INPUTS] [SEED]: runs a target on mutated inputs, without libFuzzer.
+// fuzz_NAME --write-seeds FOLDER: writes the seeds to files instead.
 #include "tests/fuzz/driver.hpp"
 
 #include <sys/resource.h>
@@ -89,11 +90,11 @@ int main(int argc, char** argv) {
   std::mt19937_64 random(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
 #if !defined(__SANITIZE_ADDRESS__)
   const rlimit limit{kMemory, kMemory};
-  setrlimit(RLIMIT_AS, &limit);  // who asks for more gets bad_alloc, and shows it
+  setrlimit(RLIMIT_AS, &limit);  // a larger allocation throws bad_alloc, which ends the run
 #endif
   for (long i = 0; i < inputs; ++i) {
     const std::string text = mutated(seeds, random);
-    std::ofstream("fuzz_input", std::ios::binary) << text;  // the culprit, should it crash
+    std::ofstream("fuzz_input", std::ios::binary) << text;  // left behind if the target crashes
     alarm(kInputTimeoutS);
     LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(text.data()), text.size());
   }

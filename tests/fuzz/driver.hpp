@@ -1,6 +1,6 @@
-// What a fuzz target has: libFuzzer's entry, and inputs to begin with. Built with clang and
-// -fsanitize=fuzzer the target is libFuzzer's; else driver.cpp mutates the seeds by itself, the
-// same inputs every time, so that it can stand among the tests.
+// The two functions of a fuzz target: libFuzzer's entry and the inputs to begin with. Built with
+// clang and -fsanitize=fuzzer, libFuzzer runs the target. Otherwise driver.cpp mutates the seeds:
+// the same inputs in every run, so the target can be one of the tests.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-/// Must not crash, hang, or take memory without bound, whatever it gets.
+/// Must not crash, hang, or allocate without bound for any input.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes);
 
-/// Good inputs.
+/// Valid inputs.
 std::vector<std::string> fuzz_seeds();

@@ -1,4 +1,4 @@
-// Requests, each on a connection of its own, to the server that a supervisor runs.
+// Requests to the HTTP server of a supervisor, each on its own connection.
 #include <arpa/inet.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -36,7 +36,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   to.sin_family = AF_INET;
   to.sin_port = htons(static_cast<uint16_t>(port()));
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) std::abort();  // it has died
+  if (connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0)
+    std::abort();  // the server has ended
   (void)!send(fd, data, bytes, MSG_NOSIGNAL);
   shutdown(fd, SHUT_WR);
   char answer[4096];

@@ -1,5 +1,5 @@
-// What arrives on the control plane: envelopes with every kind of message, and the supervisor's
-// state.
+// Data that arrives on the control plane: envelopes with every kind of message, and the encoded
+// state of a supervisor.
 #include <capnp/serialize.h>
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Token files of every format.
+// Token files in every format.
 #include <sys/mman.h>
 #include <unistd.h>
 

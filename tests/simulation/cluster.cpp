@@ -12,13 +12,11 @@ namespace simplescale::simulation {
 namespace {
 constexpr size_t events_shown = 50;
 constexpr uint64_t events_max = 40'000'000;
-constexpr Time look_again = 100 * ms;  // at the epochs, by an agent without a supervisor
+constexpr Time retry_time = 100 * ms;  // until an agent without a supervisor looks for one again
 }  // namespace
 
 uint64_t content_of(uint32_t shard, uint64_t step, uint64_t made) {
-  uint64_t z = (made << 44 ^ step << 20 ^ shard) + 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  return z ^ (z >> 31);
+  return splitmix64_at(made << 44 ^ step << 20 ^ shard, 0);
 }
 
 Cluster::Cluster(const Options& o)
@@ -27,11 +25,11 @@ Cluster::Cluster(const Options& o)
   trainers.resize(static_cast<size_t>(o.nodes * o.trainers));
   blocked_.resize(nodes.size() * nodes.size());
   for (int n = 0; n < o.nodes; ++n) {
-    nodes[n].name = "n" + std::to_string(n);
+    nodes[n].name = node_name(n);
     node_index[nodes[n].name] = n;
     for (int slot = 0; slot < o.trainers; ++slot) {
       Trainer& t = trainers[n * o.trainers + slot];
-      t.name = job::trainer_name(nodes[n].name, slot);
+      t.name = trainer_name(nodes[n].name, slot);
       trainer_index[t.name] = n * o.trainers + slot;
     }
   }
@@ -40,7 +38,7 @@ Cluster::Cluster(const Options& o)
 
 Cluster::~Cluster() = default;
 
-void Cluster::at(Time delay, Message what) {
+void Cluster::after(Time delay, Message what) {
   uint32_t slot;
   if (free_.empty()) {
     slot = static_cast<uint32_t>(slots_.size());
@@ -53,7 +51,7 @@ void Cluster::at(Time delay, Message what) {
   due_.push({now + std::max<Time>(delay, 1), order_++, slot});
 }
 
-void Cluster::note(const std::string& text) {
+void Cluster::log_line(const std::string& text) {
   char time[32];
   std::snprintf(time, sizeof time, "%10.4f  ", static_cast<double>(now) / second);
   log.push_back(time + text);
@@ -63,7 +61,7 @@ void Cluster::note(const std::string& text) {
 
 void Cluster::run() {
   for (int n = 0; n < options.nodes; ++n)
-    at(random.between(1, 300) * ms, [this, n] { start_agent(n); });
+    after(random.between(1, 300) * ms, [this, n] { start_agent(n); });
   schedule_faults(*this);
   while (!ended && !due_.empty()) {
     const Due next = due_.top();
@@ -74,7 +72,8 @@ void Cluster::run() {
     what();
     ++events;
     invariants->after_event();
-    if (events > events_max) throw Broken{"JOB-4", "events without end"};
+    if (events > events_max)
+      throw Violation{"JOB-4", "more than " + std::to_string(events_max) + " events"};
   }
   invariants->at_end();
 }
@@ -96,7 +95,7 @@ void Cluster::block(int from, int to, bool blocked) {
     cell = blocked;
     blocks_ += blocked ? 1 : -1;
   }
-  if (blocked) at(silence + random.between(0, 500) * ms, [this] { check_links(); });
+  if (blocked) after(silence + random.between(0, 500) * ms, [this] { check_links(); });
 }
 
 /// direction 0: to the supervisor; 1: to the agent. First in, first out.
@@ -107,11 +106,11 @@ void Cluster::send(int node, int direction, Message what) {
   if (now < slow_links_until && random.chance(10)) delay += random.between(10, 800) * ms;
   link.last[direction] = std::max(link.last[direction] + 1, now + delay);
   link.queue[direction].push_back(std::move(what));
-  at(link.last[direction] - now,
-     [this, node, direction, id = link.id] { pump(node, direction, id); });
+  after(link.last[direction] - now,
+        [this, node, direction, id = link.id] { deliver_next(node, direction, id); });
 }
 
-void Cluster::pump(int node, int direction, uint64_t id) {
+void Cluster::deliver_next(int node, int direction, uint64_t id) {
   Node& n = nodes[node];
   if (n.link.id != id || !n.link.up) return;
   Supervisor& supervisor = *n.link.supervisor;
@@ -120,7 +119,7 @@ void Cluster::pump(int node, int direction, uint64_t id) {
                                hung(nodes[supervisor.host])
                          : !reachable(supervisor.host, node) || hung(n);
   if (stuck) {
-    at(20 * ms, [this, node, direction, id] { pump(node, direction, id); });
+    after(20 * ms, [this, node, direction, id] { deliver_next(node, direction, id); });
     return;
   }
   if (direction == 0 ? !supervisor.up : !n.up) return;
@@ -129,7 +128,7 @@ void Cluster::pump(int node, int direction, uint64_t id) {
   what();
 }
 
-/// The agent notices now; the supervisor a little before or after.
+/// The agent notices now, the supervisor after a short delay.
 void Cluster::break_link(int node, bool supervisor_knows_at_once) {
   Link& link = nodes[node].link;
   if (!link.up) return;
@@ -138,19 +137,19 @@ void Cluster::break_link(int node, bool supervisor_knows_at_once) {
   nodes[node].alone_since = now;
   Supervisor* supervisor = link.supervisor;
   const uint64_t id = link.id;
-  if (noting())
-    note(nodes[node].name + ": its link to supervisor " + std::to_string(supervisor->epoch) +
-         " breaks");
-  at(supervisor_knows_at_once ? random.between(1, 20) * ms : random.between(1, 400) * ms,
-     [this, node, supervisor, id] { notice_loss(node, supervisor, id); });
-  at(random.between(1, 50) * ms, [this, node] { seek(node); });
+  if (logging())
+    log_line(nodes[node].name + ": its link to supervisor " + std::to_string(supervisor->epoch) +
+             " breaks");
+  after(supervisor_knows_at_once ? random.between(1, 20) * ms : random.between(1, 400) * ms,
+        [this, node, supervisor, id] { notice_loss(node, supervisor, id); });
+  after(random.between(1, 50) * ms, [this, node] { find_supervisor(node); });
 }
 
 /// The supervisor's end of a broken link.
 void Cluster::notice_loss(int node, Supervisor* supervisor, uint64_t id) {
   if (!supervisor->up) return;
   if (supervisor->hung_until > now || hung(nodes[supervisor->host])) {
-    at(20 * ms, [this, node, supervisor, id] { notice_loss(node, supervisor, id); });
+    after(20 * ms, [this, node, supervisor, id] { notice_loss(node, supervisor, id); });
     return;
   }
   auto found = supervisor->links.find(node);
@@ -159,7 +158,7 @@ void Cluster::notice_loss(int node, Supervisor* supervisor, uint64_t id) {
   handle(*supervisor, job::NodeLost{nodes[node].name, "its agent does not answer any more"});
 }
 
-/// Links whose ends have not heard each other for too long break.
+/// Breaks the links whose ends cannot hear each other.
 void Cluster::check_links() {
   for (int n = 0; n < options.nodes; ++n) {
     Node& node = nodes[n];
@@ -171,7 +170,7 @@ void Cluster::check_links() {
   }
 }
 
-bool Cluster::hears(const Supervisor& supervisor, int node) const {
+bool Cluster::connected(const Supervisor& supervisor, int node) const {
   auto found = supervisor.links.find(node);
   return found != supervisor.links.end() && nodes[node].link.up &&
          nodes[node].link.id == found->second;
@@ -190,21 +189,21 @@ void Cluster::start_agent(int index) {
   if (node.up) return;
   node.up = true;
   node.pid = ++pids_;
-  node.over = false;
+  node.run_over = false;
   node.alone_since = now;
   node.hung_until = 0;
-  if (noting()) note(node.name + ": its agent starts");
+  if (logging()) log_line(node.name + ": its agent starts");
   for (int slot = 0; slot < options.trainers; ++slot)
     start_trainer(index * options.trainers + slot, random.between(20, 400) * ms);
-  seek(index);
+  find_supervisor(index);
 }
 
-/// Looks for the supervisor of the newest epoch; starts one if there is none for too long.
-void Cluster::seek(int index) {
+/// Reports to the supervisor of the newest epoch; starts one if there has been none for too long.
+void Cluster::find_supervisor(int index) {
   Node& node = nodes[index];
-  if (!node.up || node.link.up || node.over) return;
+  if (!node.up || node.link.up || node.run_over) return;
   if (hung(node)) {
-    at(node.hung_until - now, [this, index] { seek(index); });
+    after(node.hung_until - now, [this, index] { find_supervisor(index); });
     return;
   }
   Supervisor* supervisor = leader();
@@ -213,24 +212,24 @@ void Cluster::seek(int index) {
       reachable(supervisor->host, index)) {
     node.epoch = supervisor->epoch;
     node.link = {supervisor, ++links_, true, {now, now}, {}};
-    present(index);
+    report_to_supervisor(index);
     return;
   }
   const bool first = disk.newest_epoch == 0 && index == 0;
   const Time patience = silence + 500 * ms + index * 200 * ms;
   if (!beats && (first || now - node.alone_since > patience)) {
-    claim(index, std::nullopt, 0);
+    start_supervisor(index, std::nullopt, 0);
     node.alone_since = now;
   }
-  at(look_again, [this, index] { seek(index); });
+  after(retry_time, [this, index] { find_supervisor(index); });
 }
 
-/// What a new supervisor has to hear.
-void Cluster::present(int index) {
+/// Reports everything that a new supervisor has to know.
+void Cluster::report_to_supervisor(int index) {
   Node& node = nodes[index];
   Supervisor* supervisor = node.link.supervisor;
   send(index, 0, [this, supervisor, index, id = node.link.id, pid = node.pid] {
-    node_came(*supervisor, index, id, pid);
+    node_connected(*supervisor, index, id, pid);
   });
   for (int slot = 0; slot < options.trainers; ++slot) {
     const Trainer& t = trainers[index * options.trainers + slot];
@@ -243,12 +242,12 @@ void Cluster::present(int index) {
     if (news) to_supervisor(index, *t.idle);
     if (!t.up) to_supervisor(index, job::TrainerDown{t.name, "it has ended", true});
     auto g = generations.find(t.told_generation);
-    if (g == generations.end() || !g->second->settled || t.told_generation == 0) continue;
+    if (g == generations.end() || !g->second->restored || t.told_generation == 0) continue;
     to_supervisor(index, job::TrainerReady{t.name, g->first});
     if (g->second->stops_now && t.generation == g->first)
       to_supervisor(index, job::TrainerFinished{t.name, g->first, g->second->step});
   }
-  peer_copies(index);
+  report_peer_copies(index);
   for (const StepReport& report : node.reports)
     send(index, 0, [this, supervisor, report] { step_done(*supervisor, report); });
   if (node.checked) to_supervisor(index, *node.checked);
@@ -257,8 +256,8 @@ void Cluster::present(int index) {
 void Cluster::to_supervisor(int node, const job::Event& event) {
   if (!nodes[node].link.up) return;
   send(node, 0, [this, supervisor = nodes[node].link.supervisor, event] {
-    if (noting())
-      note("supervisor " + std::to_string(supervisor->epoch) + " hears " + text_of(event));
+    if (logging())
+      log_line("supervisor " + std::to_string(supervisor->epoch) + " hears " + text_of(event));
     if (old_events_.size() > 40) old_events_.pop_front();
     if (!options.large()) old_events_.push_back(event);
     handle(*supervisor, event);
@@ -272,9 +271,10 @@ void Cluster::report_idle(int index, job::TrainerIdle idle) {
   idle.trainer = t.name;
   idle.shard = t.shard;
   for (const StateCopy& copy : t.copies) idle.held.push_back(copy.held());
-  // An answer to a fence may come after the next order to join has passed.
-  const bool known = t.idle && t.idle->generation == idle.generation &&
-                     idle.fault == job::Fault::none;  // the answer to a fence says less
+  // An answer to a fence may arrive after the next order to join. It says less than a report of a
+  // fault in the same generation, which is kept.
+  const bool known =
+      t.idle && t.idle->generation == idle.generation && idle.fault == job::Fault::none;
   if (idle.generation >= t.told_generation && !known) t.idle = idle;
   to_supervisor(node, idle);
 }
@@ -293,7 +293,7 @@ void Cluster::report_step(int index, StepReport report) {
   });
 }
 
-void Cluster::peer_copies(int index) {
+void Cluster::report_peer_copies(int index) {
   job::PeerCopies held{nodes[index].name, {}};
   for (const auto& [shard, copy] : nodes[index].peer)
     held.copies.push_back({shard, copy.step, copy.generation});
@@ -301,7 +301,7 @@ void Cluster::peer_copies(int index) {
 }
 
 void Cluster::start_trainer(int index, Time delay) {
-  at(delay, [this, index, agent = nodes[node_of(index)].pid] {
+  after(delay, [this, index, agent = nodes[node_of(index)].pid] {
     Trainer& t = trainers[index];
     Node& node = nodes[node_of(index)];
     if (!node.up || node.pid != agent || t.up) return;
@@ -322,15 +322,15 @@ void Cluster::start_trainer(int index, Time delay) {
   });
 }
 
-/// Runs what a message to a trainer does, as soon as its process gets it.
+/// Sends a message to a trainer; `what` runs when its process handles the message.
 void Cluster::to_trainer(int index, Time delay, Message what) {
-  Time& last = trainers[index].last_message;  // in the order they were sent in
+  Time& last = trainers[index].last_message;  // messages arrive in the order sent
   last = std::max(last + 1, now + delay);
-  at(last - now, [this, index, pid = trainers[index].pid, what = std::move(what)] {
+  after(last - now, [this, index, pid = trainers[index].pid, what = std::move(what)] {
     Trainer& t = trainers[index];
     if (!t.up || t.pid != pid) return;
     if (t.hung_until > now)
-      at(t.hung_until - now + 1, [this, index, pid, what] {
+      after(t.hung_until - now + 1, [this, index, pid, what] {
         if (trainers[index].up && trainers[index].pid == pid) what();
       });
     else
@@ -343,25 +343,26 @@ void Cluster::to_trainer(int index, Time delay, Message what) {
 void Cluster::kill_trainer(int index, Time no_restart_for) {
   Trainer& t = trainers[index];
   if (!t.up) return;
-  if (noting()) note(t.name + ": killed");
+  if (logging()) log_line(t.name + ": killed");
   t.up = false;
   t.no_restart_until = std::max(t.no_restart_until, now + no_restart_for);
   if (t.writing && t.copies.size() > 1) t.copies.erase(t.copies.begin());
   t.writing = false;
   auto g = generations.find(t.generation);
   t.generation = 0;
-  if (g != generations.end()) break_off(*g->second, job::Fault::failed, "");
+  if (g != generations.end()) abort_generation(*g->second, job::Fault::failed, "");
   const int node = node_of(index);
   if (!nodes[node].up) return;
-  at(random.between(1, 5) * ms, [this, index, pid = nodes[node].pid] { notice_death(index, pid); });
+  after(random.between(1, 5) * ms,
+        [this, index, pid = nodes[node].pid] { notice_death(index, pid); });
 }
 
-/// The agent's part of a trainer's death.
+/// The agent reports the death of a trainer and restarts it.
 void Cluster::notice_death(int index, int32_t agent) {
   const int node = node_of(index);
   if (!nodes[node].up || nodes[node].pid != agent || trainers[index].up) return;
   if (hung(nodes[node])) {
-    at(nodes[node].hung_until - now, [this, index, agent] { notice_death(index, agent); });
+    after(nodes[node].hung_until - now, [this, index, agent] { notice_death(index, agent); });
     return;
   }
   trainers[index].told_generation = 0;
@@ -375,7 +376,7 @@ void Cluster::hang_trainer(int index, Time how_long) {
   Trainer& t = trainers[index];
   if (!t.up) return;
   t.hung_until = std::max(t.hung_until, now + how_long);
-  at(silence + random.between(0, 300) * ms, [this, index, pid = t.pid] {
+  after(silence + random.between(0, 300) * ms, [this, index, pid = t.pid] {
     const Node& node = nodes[node_of(index)];
     if (trainers[index].pid == pid && trainers[index].hung_until > now && node.up && !hung(node))
       kill_trainer(index, 0);
@@ -385,7 +386,7 @@ void Cluster::hang_trainer(int index, Time how_long) {
 void Cluster::kill_node(int index, Time back_after) {
   Node& node = nodes[index];
   if (!node.up) return;
-  if (noting()) note(node.name + ": killed with all that is on it");
+  if (logging()) log_line(node.name + ": killed with all that is on it");
   node.up = false;
   node.peer.clear();
   node.reports.clear();
@@ -402,21 +403,21 @@ void Cluster::kill_node(int index, Time back_after) {
   for (auto& supervisor : supervisors) {
     if (supervisor->up && supervisor->host == index) {
       supervisor->up = false;
-      supervisor_lost(*supervisor, false);
+      notice_supervisor_loss(*supervisor, false);
     } else if (supervisor->standby == index) {
       supervisor->standby = -1;
     }
   }
   break_link(index, true);
-  at(back_after, [this, index] { start_agent(index); });
+  after(back_after, [this, index] { start_agent(index); });
 }
 
 void Cluster::hang_node(int index, Time how_long) {
   Node& node = nodes[index];
   if (!node.up) return;
-  if (noting()) note(node.name + ": its agent hangs");
+  if (logging()) log_line(node.name + ": its agent hangs");
   node.hung_until = std::max(node.hung_until, now + how_long);
-  at(silence + random.between(0, 500) * ms, [this] { check_links(); });
+  after(silence + random.between(0, 500) * ms, [this] { check_links(); });
   for (auto& supervisor : supervisors)
     if (supervisor->up && supervisor->host == index) hang_supervisor(how_long);
 }
@@ -436,28 +437,27 @@ void Cluster::damage_peer_copy(int index) {
   chosen->second.content ^= 1;
 }
 
-void Cluster::leave_behind(int index) {
-  if (noting()) note(nodes[index].name + ": left behind");
+void Cluster::cut_off_during_step(int index) {
+  if (logging()) log_line(nodes[index].name + ": cut off during a step");
   const Time back = random.between(1000, 4000) * ms;
   for (Node& node : nodes) node.slow = 8;
-  at(random.between(0, 20) * ms, [this, index] {
+  after(random.between(0, 20) * ms, [this, index] {
     block(index, -1, true);
     block(-1, index, true);
     kill_trainer(random.pick(static_cast<int>(trainers.size())), 0);
   });
-  at(back, [this, index] {
+  after(back, [this, index] {
     block(index, -1, false);
     block(-1, index, false);
   });
   for (int i = 0; i < 3; ++i)
-    at(back + random.between(0, 4000) * ms,
-       [this] { kill_trainer(random.pick(static_cast<int>(trainers.size())), 0); });
-  at(back + 4 * second, [this] {
+    after(back + random.between(0, 4000) * ms,
+          [this] { kill_trainer(random.pick(static_cast<int>(trainers.size())), 0); });
+  after(back + 4 * second, [this] {
     for (Node& node : nodes) node.slow = 1;
   });
 }
 
-/// What somebody sent long ago comes again.
 void Cluster::replay_stale() {
   Supervisor* supervisor = leader();
   if (!supervisor || supervisor->hung_until > now) return;
@@ -474,13 +474,13 @@ void Cluster::replay_stale() {
   }
   if (stale.empty()) return;
   const job::Event event = stale[static_cast<size_t>(random.pick(static_cast<int>(stale.size())))];
-  if (noting()) note("stale: " + text_of(event));
+  if (logging()) log_line("stale: " + text_of(event));
   handle(*supervisor, event);
 }
 
-void Cluster::ask(const job::Event& event) {
+void Cluster::request(const job::Event& event) {
   if (Supervisor* supervisor = leader(); supervisor && supervisor->hung_until <= now) {
-    if (noting()) note("asked: " + text_of(event));
+    if (logging()) log_line("asked: " + text_of(event));
     handle(*supervisor, event);
   }
 }

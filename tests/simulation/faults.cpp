@@ -41,7 +41,7 @@ const Kind kinds[] = {
      [](Cluster& c) -> Time {
        const int t = any_trainer(c);
        for (int i = 0; i < 10; ++i)
-         c.at(i * c.random.between(800, 3500) * ms, [&c, t] { c.kill_trainer(t, 0); });
+         c.after(i * c.random.between(800, 3500) * ms, [&c, t] { c.kill_trainer(t, 0); });
        return 35 * second;
      }},
     {"hang_trainer", 10,
@@ -68,7 +68,7 @@ const Kind kinds[] = {
        const int n = any_node(c);
        c.block(n, -1, true);
        c.block(-1, n, true);
-       c.at(time, [&c, n] {
+       c.after(time, [&c, n] {
          c.block(n, -1, false);
          c.block(-1, n, false);
        });
@@ -80,7 +80,7 @@ const Kind kinds[] = {
        const int n = any_node(c);
        const bool out = c.random.chance(50);
        c.block(out ? n : -1, out ? -1 : n, true);
-       c.at(time, [&c, n, out] { c.block(out ? n : -1, out ? -1 : n, false); });
+       c.after(time, [&c, n, out] { c.block(out ? n : -1, out ? -1 : n, false); });
        return time;
      }},
     {"broken_pair", 4,
@@ -89,13 +89,13 @@ const Kind kinds[] = {
        const int a = any_node(c), b = any_node(c);
        if (a == b) return 0;
        c.block(a, b, true);
-       c.at(time, [&c, a, b] { c.block(a, b, false); });
+       c.after(time, [&c, a, b] { c.block(a, b, false); });
        return time;
      }},
     {"left_behind", 5,
      [](Cluster& c) -> Time {
        c.cut_off_due = true;
-       c.at(3 * second, [&c] { c.cut_off_due = false; });
+       c.after(3 * second, [&c] { c.cut_off_due = false; });
        return 11 * second;
      }},
     {"slow_node", 4,
@@ -103,9 +103,9 @@ const Kind kinds[] = {
        const Time time = c.random.between(1, 10) * second;
        const int n = any_node(c);
        c.nodes[n].slow = static_cast<int>(c.random.between(2, 8));
-       c.at(time, [&c, n] { c.nodes[n].slow = 1; });
+       c.after(time, [&c, n] { c.nodes[n].slow = 1; });
        if (c.random.chance(50))
-         c.ask(job::Suspected{job::trainer_name(c.nodes[n].name, 0), "slower than the others"});
+         c.request(job::Suspected{trainer_name(c.nodes[n].name, 0), "slower than the others"});
        return time;
      }},
     {"delayed_messages", 6,
@@ -116,7 +116,8 @@ const Kind kinds[] = {
      }},
     {"stale_messages", 8,
      [](Cluster& c) -> Time {
-       for (int i = 0; i < 6; ++i) c.at(c.random.between(0, 3000) * ms, [&c] { c.replay_stale(); });
+       for (int i = 0; i < 6; ++i)
+         c.after(c.random.between(0, 3000) * ms, [&c] { c.replay_stale(); });
        return 3 * second;
      }},
     {"damaged_copy", 5,
@@ -128,15 +129,15 @@ const Kind kinds[] = {
     {"damaged_transfer", 4,
      [](Cluster& c) -> Time {
        c.transit_damage_due = 1;
-       c.at(5 * second, [&c] { c.transit_damage_due = 0; });
+       c.after(5 * second, [&c] { c.transit_damage_due = 0; });
        return 5 * second;
      }},
     {"wrong_result", 6,
      [](Cluster& c) -> Time {
        c.mismatch_due = true;
-       c.at(2 * second, [&c] { c.mismatch_due = false; });
+       c.after(2 * second, [&c] { c.mismatch_due = false; });
        if (c.random.chance(60))
-         c.at(c.random.between(0, 2000) * ms, [&c] { c.kill_trainer(any_trainer(c), 0); });
+         c.after(c.random.between(0, 2000) * ms, [&c] { c.kill_trainer(any_trainer(c), 0); });
        return 2 * second;
      }},
     {"sick_node", 4,
@@ -145,10 +146,10 @@ const Kind kinds[] = {
        const int n = any_node(c);
        const Time time = c.random.between(2, 10) * second;
        c.nodes[n].sick = true;
-       c.ask(job::Suspected{job::trainer_name(c.nodes[n].name, 0), "its device complains"});
-       c.at(time, [&c, n] {
+       c.request(job::Suspected{trainer_name(c.nodes[n].name, 0), "its device complains"});
+       c.after(time, [&c, n] {
          c.nodes[n].sick = false;
-         c.ask(job::DrainRequested{c.nodes[n].name, false, "repaired"});
+         c.request(job::DrainRequested{c.nodes[n].name, false, "repaired"});
        });
        return time;
      }},
@@ -184,34 +185,36 @@ const Kind kinds[] = {
     {"pause", 2,
      [](Cluster& c) -> Time {
        const Time time = c.random.between(500, 5000) * ms;
-       c.ask(job::PauseRequested{true, "somebody"});
-       // Asked again: a supervisor that has just died may not have heard it.
+       c.request(job::PauseRequested{true, "a user"});
+       // Repeated: a supervisor that has just died may not have received it.
        for (int i = 0; i < 20; ++i)
-         c.at(time + i * second, [&c] { c.ask(job::PauseRequested{false, "somebody"}); });
+         c.after(time + i * second, [&c] { c.request(job::PauseRequested{false, "a user"}); });
        return time + 20 * second;
      }},
     {"diagnosis", 3,
      [](Cluster& c) -> Time {
-       job::DiagnoseRequested request{{}, "somebody"};
+       job::DiagnoseRequested request{{}, "a user"};
        const bool all = c.random.chance(50);
        const int one = any_node(c);
        for (int n = 0; n < c.options.nodes; ++n)
          if (all || n == one) request.nodes.push_back(c.nodes[n].name);
-       c.ask(request);
+       c.request(request);
        return 5 * second;
      }},
     {"drain", 3,
      [](Cluster& c) -> Time {
        const int n = any_node(c);
        const Time time = c.random.between(1, 10) * second;
-       c.ask(job::DrainRequested{c.nodes[n].name, true, "maintenance"});
-       c.at(time, [&c, n] { c.ask(job::DrainRequested{c.nodes[n].name, false, "it is over"}); });
+       c.request(job::DrainRequested{c.nodes[n].name, true, "maintenance"});
+       c.after(time, [&c, n] {
+         c.request(job::DrainRequested{c.nodes[n].name, false, "maintenance is over"});
+       });
        return time;
      }},
     {"stop", 1,
      [](Cluster& c) -> Time {
        if (!c.random.chance(20)) return 0;
-       c.ask(job::StopRequested{Code::ok, "enough", false});
+       c.request(job::StopRequested{Code::ok, "enough", false});
        return 0;
      }},
 };
@@ -223,7 +226,7 @@ void make_fault(Cluster& c) {
   for (const Kind& kind : kinds) {
     if ((chosen -= kind.weight) >= 0) continue;
     ++c.faults[kind.name];
-    if (c.noting()) c.note(std::string("--- ") + kind.name);
+    if (c.logging()) c.log_line(std::string("--- ") + kind.name);
     c.quiet_at = std::max(c.quiet_at, c.now + kind.make(c) + 5 * second);
     return;
   }
@@ -237,10 +240,10 @@ void schedule_faults(Cluster& c) {
   const Time window = static_cast<Time>(c.options.steps) * c.step_time;
   Time when = c.random.between(0, 2000) * ms;
   for (int i = 0; i < count; ++i) {
-    // Often one soon after another: during recovery, and several at once.
+    // Half of the faults follow the last one closely: during the recovery from it, or at once.
     when += c.random.chance(50) ? c.random.between(0, 1500) * ms
                                 : c.random.between(0, std::max<Time>(window / count, ms));
-    c.at(when, [&c] { make_fault(c); });
+    c.after(when, [&c] { make_fault(c); });
   }
   c.quiet_at = when + 5 * second;
 }

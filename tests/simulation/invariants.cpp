@@ -11,7 +11,7 @@ namespace {
 constexpr Time patience = 90 * second;  // for a step, once faults have ended
 
 [[noreturn]] void broken(const char* invariant, const std::string& text) {
-  throw Broken{invariant, text};
+  throw Violation{invariant, text};
 }
 void require(bool holds, const char* invariant, const std::string& text) {
   if (!holds) broken(invariant, text);
@@ -23,54 +23,53 @@ std::string number(uint64_t n) {
 }  // namespace
 
 void Invariants::after_event() {
-  if (c_.now < c_.quiet_at || c_.now < looked_at_ + second) return;
-  if (looked_at_ < c_.quiet_at) progress_at_ = c_.now;
-  looked_at_ = c_.now;
-  require(c_.now - progress_at_ < patience, "JOB-4",
+  if (cluster_.now < cluster_.quiet_at || cluster_.now < checked_at_ + second) return;
+  if (checked_at_ < cluster_.quiet_at) progress_at_ = cluster_.now;
+  checked_at_ = cluster_.now;
+  require(cluster_.now - progress_at_ < patience, "JOB-4",
           "no step for " + number(static_cast<uint64_t>(patience / second)) +
               " s although all faults have ended; the newest is " + number(committed_));
-  // A node that is there and not drained must not be left out for ever.
-  for (const auto& supervisor : c_.supervisors) {
-    if (!supervisor->up || supervisor->epoch != c_.disk.newest_epoch) continue;
+  // A node that is up and not drained must not be left out forever.
+  for (const auto& supervisor : cluster_.supervisors) {
+    if (!supervisor->up || supervisor->epoch != cluster_.disk.newest_epoch) continue;
     for (const auto& [name, node] : supervisor->job.nodes) {
       if (node.state != job::NodeState::suspect && node.state != job::NodeState::absent &&
           node.state != job::NodeState::lost) {
-        suspect_since_[name] = c_.now;
+        suspect_since_[name] = cluster_.now;
         continue;
       }
-      Time& since = suspect_since_.try_emplace(name, c_.now).first->second;
-      require(c_.now - since < patience / 3, "JOB-4",
-              name + " is " + job::to_string(node.state) + " for ever: " + node.reason);
+      Time& since = suspect_since_.try_emplace(name, cluster_.now).first->second;
+      require(cluster_.now - since < patience / 3, "JOB-4",
+              name + " is " + job::to_string(node.state) + " forever: " + node.reason);
     }
   }
 }
 
 void Invariants::at_end() {
-  require(c_.ended.has_value(), "JOB-4", "nothing happens any more");
-  require(!c_.ended->reason.empty(), "JOB-5", "the run ends without a reason");
-  if (c_.ended->exit == Code::mismatch) return;
-  const Supervisor* supervisor = nullptr;
-  for (const auto& b : c_.supervisors)
-    if (b->epoch == c_.disk.newest_epoch) supervisor = b.get();
-  if (c_.ended->exit == Code::ok && !supervisor->job.stop_requested)
-    require(committed_ == c_.options.steps, "JOB-2",
-            "finished after step " + number(committed_) + ": " + c_.ended->reason);
-  if (c_.ended->exit == Code::ok || c_.now < c_.quiet_at + 30 * second) return;
+  require(cluster_.ended.has_value(), "JOB-4", "no events are left, but the run has not ended");
+  require(!cluster_.ended->reason.empty(), "JOB-5", "the run ends without a reason");
+  if (cluster_.ended->exit == Code::mismatch) return;
+  const Supervisor* newest = nullptr;
+  for (const auto& supervisor : cluster_.supervisors)
+    if (supervisor->epoch == cluster_.disk.newest_epoch) newest = supervisor.get();
+  if (cluster_.ended->exit == Code::ok && !newest->job.stop_requested)
+    require(committed_ == cluster_.options.steps, "JOB-2",
+            "finished after step " + number(committed_) + ": " + cluster_.ended->reason);
+  if (cluster_.ended->exit == Code::ok || cluster_.now < cluster_.quiet_at + 30 * second) return;
   size_t fit = 0;
-  for (const auto& [name, node] : supervisor->job.nodes)
-    fit += node.state != job::NodeState::drained;
-  require(fit < static_cast<size_t>(c_.options.cell_nodes), "JOB-4",
-          "gave up although enough nodes are there: " + c_.ended->reason);
+  for (const auto& [name, node] : newest->job.nodes) fit += node.state != job::NodeState::drained;
+  require(fit < static_cast<size_t>(cluster_.options.cell_nodes), "JOB-4",
+          "gave up although enough nodes are there: " + cluster_.ended->reason);
 }
 
 // --- Training ---
 
-void Invariants::wrote(const Generation& g, uint64_t step) {
+void Invariants::step_written(const Generation& g, uint64_t step) {
   if (g.number >= joined_) made_[step] = g.number;
   ++written_[{g.number, step}];
 }
 
-void Invariants::committed(const Generation& g, uint64_t step) {
+void Invariants::step_committed(const Generation& g, uint64_t step) {
   const size_t ranks = written_[{g.number, step}];
   require(ranks == g.trainers, "JOB-2",
           "step " + number(step) + " counts after " + number(ranks) + " of " + number(g.trainers) +
@@ -86,24 +85,23 @@ void Invariants::committed(const Generation& g, uint64_t step) {
     committed_ = step;
     if (step >= distrusted_) distrusted_ = UINT64_MAX;
   }
-  if (c_.now >= c_.quiet_at && step > quiet_step_) {
+  if (cluster_.now >= cluster_.quiet_at && step > quiet_step_) {
     quiet_step_ = step;
-    progress_at_ = c_.now;
+    progress_at_ = cluster_.now;
   }
 }
 
-void Invariants::distrusted(uint64_t step, const std::set<uint64_t>& wrong) {
-  (void)step;  // it counts when the supervisor has heard of it
+void Invariants::step_distrusted(const std::set<uint64_t>& wrong) {
   found_.insert(wrong.begin(), wrong.end());
 }
 
-void Invariants::settled(const Generation& g) {
+void Invariants::state_restored(const Generation& g) {
   if (g.begun_at < distrusted_) made_again_ = true;
   std::map<std::pair<uint32_t, uint32_t>, int> places;
   for (const Generation::Member& m : g.members) {
     if (m.helper) continue;
     ++places[{m.group, m.shard}];
-    const Trainer& t = c_.trainers[m.trainer];
+    const Trainer& t = cluster_.trainers[m.trainer];
     const StateCopy* copy = nullptr;
     for (const StateCopy& have : t.copies)
       if (have.shard == m.shard && have.step == g.begun_at) copy = &have;
@@ -116,16 +114,17 @@ void Invariants::settled(const Generation& g) {
                   number(g.begun_at) + " as generation " + number(copy->made) +
                   " made it, before generation " + number(made->second) + " made it again");
     if (copy->good()) continue;
-    // A wrong result that no comparison has found yet is found by the next one.
+    // A wrong result that no comparison has found yet is allowed: the next comparison finds it.
     const uint64_t difference =
         (copy->content ^ content_of(copy->shard, copy->step, copy->made)) >> 8;
-    const bool undetected = difference > 0 && difference <= c_.wrong_made &&
+    const bool undetected = difference > 0 && difference <= cluster_.wrong_made &&
                             copy->content == copy->checksum && !detected_.contains(copy->content);
     require(undetected, "JOB-3",
             t.name + " begins generation " + number(g.number) + " with a wrong state of shard " +
                 number(m.shard) + " at step " + number(g.begun_at));
   }
-  const auto shards = static_cast<uint32_t>(c_.options.trainers * c_.options.cell_nodes);
+  const auto shards =
+      static_cast<uint32_t>(cluster_.options.trainers * cluster_.options.cell_nodes);
   std::vector<int> trained(rows * shards);
   for (const auto& [place, count] : places) {
     const RowRange range = rows_of_group(rows, g.groups, place.first);
@@ -138,42 +137,42 @@ void Invariants::settled(const Generation& g) {
 
 // --- Supervisors ---
 
-void Invariants::claimed(const Supervisor& supervisor, bool replica, uint64_t sequence) {
+void Invariants::supervisor_started(const Supervisor& supervisor, bool replica, uint64_t sequence) {
   if (!replica) {
-    failures_.clear();  // it cannot know
+    failures_.clear();  // a supervisor without a replica cannot know them
     distrusted_ = UINT64_MAX;
     detected_.clear();
     found_.clear();
     return;
   }
-  // A failure that was decided on, and not acted on, is one that nobody has heard of.
+  // The last decision of the predecessor may be lost, and with it one failure that it counted.
   for (auto& [name, f] : failures_)
     if (f.at_ms.size() == supervisor.job.nodes.at(name).failures_ms.size() + 1) f.at_ms.pop_back();
-  // What was decided and kept counts, whether or not it was acted on.
+  // A decision that the replica has counts, even if it was not acted on.
   if (!supervisor.job.undoings.empty() && supervisor.job.undoings.back().generation > joined_) {
     joined_ = supervisor.job.undoings.back().generation;
-    go_on_from(supervisor.job.joined_step);
+    set_committed(supervisor.job.joined_step);
     made_.erase(made_.lower_bound(supervisor.job.undoings.back().step), made_.end());
   }
-  for (const auto& before : c_.supervisors)
-    if (before->epoch + 1 == supervisor.epoch && !c_.options.large())
-      require(before->acted <= sequence, "LEAD-1",
+  for (const auto& previous : cluster_.supervisors)
+    if (previous->epoch + 1 == supervisor.epoch && !cluster_.options.large())
+      require(previous->acted <= sequence, "LEAD-1",
               "supervisor " + number(supervisor.epoch) + " knows decisions up to " +
-                  number(sequence) + ", the one before acted on " + number(before->acted));
+                  number(sequence) + ", the one before acted on " + number(previous->acted));
 }
 
-void Invariants::before(const Supervisor& supervisor, const job::Event& event) {
+void Invariants::event_received(const Supervisor& supervisor, const job::Event& event) {
   if (const auto* down = std::get_if<job::TrainerDown>(&event)) {
     const auto found = supervisor.job.trainers.find(down->trainer);
     if (found == supervisor.job.trainers.end() || found->second.state == job::TrainerState::down)
       return;
-    Failures& f = failures_[job::node_of(down->trainer)];
-    f.at_ms.push_back(c_.now / ms);
+    Failures& f = failures_[node_of(down->trainer)];
+    f.at_ms.push_back(cluster_.now / ms);
     f.step = supervisor.job.committed_step;
   } else if (const auto* idle = std::get_if<job::TrainerIdle>(&event)) {
     if (idle->fault != job::Fault::mismatch || idle->generation + 1 < supervisor.job.generation)
       return;
-    if (supervisor.epoch != c_.disk.newest_epoch || idle->generation < joined_) return;
+    if (supervisor.epoch != cluster_.disk.newest_epoch || idle->generation < joined_) return;
     distrusted_ = std::min(distrusted_, idle->step);
     made_again_ = false;
     detected_.merge(found_);
@@ -190,7 +189,7 @@ void Invariants::before(const Supervisor& supervisor, const job::Event& event) {
   }
 }
 
-void Invariants::same(const job::Decision& a, const job::Decision& b) {
+void Invariants::same_decision(const job::Decision& a, const job::Decision& b) {
   require(a.reason == b.reason && a.actions.size() == b.actions.size(), "JOB-5",
           "the same event makes two decisions: '" + a.reason + "', '" + b.reason + "'");
   for (size_t i = 0; i < a.actions.size(); ++i)
@@ -198,8 +197,7 @@ void Invariants::same(const job::Decision& a, const job::Decision& b) {
             "the same event makes two decisions");
 }
 
-void Invariants::decided(const Supervisor& supervisor, const job::Event& event,
-                         const job::Decision& decision) {
+void Invariants::decision_made(const Supervisor& supervisor, const job::Decision& decision) {
   for (const job::Action& action : decision.actions) {
     const std::string* reason = nullptr;
     if (const auto* a = std::get_if<job::Fence>(&action)) reason = &a->reason;
@@ -210,36 +208,36 @@ void Invariants::decided(const Supervisor& supervisor, const job::Event& event,
     if (const auto* a = std::get_if<job::Shutdown>(&action)) reason = &a->reason;
     if (std::holds_alternative<job::Join>(action)) reason = &decision.reason;
     require(!reason || !reason->empty(), "JOB-5", text_of(action) + " has no reason");
-    if (const auto* join = std::get_if<job::Join>(&action)) joins(supervisor, *join);
+    if (const auto* join = std::get_if<job::Join>(&action)) check_join(supervisor, *join);
   }
-  (void)event;
 }
 
-void Invariants::joins(const Supervisor& supervisor, const job::Join& join) {
-  if (supervisor.epoch != c_.disk.newest_epoch) return;  // it will not act
-  layout(supervisor);
+void Invariants::check_join(const Supervisor& supervisor, const job::Join& join) {
+  if (supervisor.epoch != cluster_.disk.newest_epoch) return;  // it is deposed and will not act
+  check_layout(supervisor);
   for (const job::Place& place : job::places(supervisor.job.rules, supervisor.job.layout)) {
-    const int index = c_.trainer_index.at(place.trainer);
-    const Trainer& t = c_.trainers[index];
-    const auto g = c_.generations.find(t.generation);
-    if (g != c_.generations.end() && g->second->index.contains(index) &&
+    const int index = cluster_.trainer_index.at(place.trainer);
+    const Trainer& t = cluster_.trainers[index];
+    const auto g = cluster_.generations.find(t.generation);
+    if (g != cluster_.generations.end() && g->second->index.contains(index) &&
         g->second->members[static_cast<size_t>(g->second->index.at(index))].helper)
-      continue;  // it only helps others there, and joins when that has ended
+      continue;  // it only sends copies there, and joins afterwards
     require(!t.up || t.pid != supervisor.job.trainers.at(place.trainer).pid || t.generation == 0 ||
                 t.generation >= join.generation,
             "GEN-1",
             t.name + " is to join generation " + number(join.generation) + " and still trains in " +
                 number(t.generation));
   }
-  // Newer states come from before, and are none the worse for it.
-  require(join.step != distrusted_ || made_again_ || join.source == job::Source::checkpoint, "JOB-3",
+  // A later step was committed before the difference was found and stays usable.
+  require(join.step != distrusted_ || made_again_ || join.source == job::Source::checkpoint,
+          "JOB-3",
           "generation " + number(join.generation) + " begins at step " + number(join.step) +
               ", which replicas do not agree on");
-  copies(supervisor, join);
-  budgets(supervisor);
+  check_newest_step(supervisor, join);
+  check_budgets(supervisor);
 }
 
-void Invariants::layout(const Supervisor& supervisor) {
+void Invariants::check_layout(const Supervisor& supervisor) {
   const job::State& s = supervisor.job;
   std::set<std::string> seen;
   require(s.layout.cells.size() >= static_cast<size_t>(s.rules.min_cells) &&
@@ -258,44 +256,46 @@ void Invariants::layout(const Supervisor& supervisor) {
   }
 }
 
-/// JOB-1: no newer committed step could be had.
-void Invariants::copies(const Supervisor& supervisor, const job::Join& join) {
+/// JOB-1: no newer committed step has a usable copy of every shard.
+void Invariants::check_newest_step(const Supervisor& supervisor, const job::Join& join) {
   const uint64_t newest = std::min(committed_, distrusted_ - 1);
   if (join.step >= newest) return;
   std::map<uint64_t, std::set<uint32_t>> have;
   auto add = [&](const StateCopy& copy, const std::string& node) {
     const auto made = made_.find(copy.step);
     if (made == made_.end() || made->second != copy.made) return;
-    if (copy.step > join.step && !c_.doubted.contains({node, copy.step}) && copy.good() &&
+    if (copy.step > join.step && !cluster_.rejected.contains({node, copy.step}) && copy.good() &&
         copy.content == copy.checksum && copy.step < distrusted_)
       have[copy.step].insert(copy.shard);
   };
-  for (int n = 0; n < c_.options.nodes; ++n) {
-    if (!c_.hears(supervisor, n) || !c_.nodes[n].up || c_.hung(c_.nodes[n])) continue;
-    for (int slot = 0; slot < c_.options.trainers; ++slot) {
-      const Trainer& t = c_.trainers[n * c_.options.trainers + slot];
+  for (int n = 0; n < cluster_.options.nodes; ++n) {
+    if (!cluster_.connected(supervisor, n) || !cluster_.nodes[n].up ||
+        cluster_.hung(cluster_.nodes[n]))
+      continue;
+    for (int slot = 0; slot < cluster_.options.trainers; ++slot) {
+      const Trainer& t = cluster_.trainers[n * cluster_.options.trainers + slot];
       if (t.up && supervisor.job.trainers.at(t.name).state != job::TrainerState::down)
-        for (const StateCopy& copy : t.copies)  // one of several states of a step is none
+        for (const StateCopy& copy : t.copies)  // a state that replicas differ in is not usable
           if (!job::is_suspect(supervisor.job, copy.step, copy.generation))
-            add(copy, c_.nodes[n].name);
+            add(copy, cluster_.nodes[n].name);
     }
-    // What is left is for trainers that are up to send.
+    // Copies in a peer store are sent by a trainer of the node.
     bool sender = false;
-    for (int slot = 0; slot < c_.options.trainers; ++slot)
-      sender = sender ||
-               supervisor.job.trainers.at(c_.trainers[n * c_.options.trainers + slot].name).state !=
-                   job::TrainerState::down;
+    for (int slot = 0; slot < cluster_.options.trainers; ++slot)
+      sender = sender || supervisor.job.trainers
+                                 .at(cluster_.trainers[n * cluster_.options.trainers + slot].name)
+                                 .state != job::TrainerState::down;
     if (!sender) continue;
-    for (const job::PeerHeld& told : supervisor.job.nodes.at(c_.nodes[n].name).peer)
-      if (auto found = c_.nodes[n].peer.find(told.shard);
-          found != c_.nodes[n].peer.end() && found->second.step == told.step &&
+    for (const PeerCopy& told : supervisor.job.nodes.at(cluster_.nodes[n].name).peer)
+      if (auto found = cluster_.nodes[n].peer.find(told.shard);
+          found != cluster_.nodes[n].peer.end() && found->second.step == told.step &&
           found->second.generation == told.generation &&
           !job::is_suspect(supervisor.job, told.step, told.generation))
-        add(found->second, c_.nodes[n].name);
+        add(found->second, cluster_.nodes[n].name);
   }
   if (supervisor.job.has_checkpoint)
-    if (auto found = c_.disk.shards.find(supervisor.job.checkpoint_step);
-        found != c_.disk.shards.end())
+    if (auto found = cluster_.disk.shards.find(supervisor.job.checkpoint_step);
+        found != cluster_.disk.shards.end())
       for (const auto& [shard, copy] : found->second) add(copy, "");
   for (const auto& [step, shards] : have)
     require(shards.size() < static_cast<size_t>(supervisor.job.rules.shards), "JOB-1",
@@ -303,20 +303,21 @@ void Invariants::copies(const Supervisor& supervisor, const job::Join& join) {
                 " although all shards of committed step " + number(step) + " can be had");
 }
 
-void Invariants::budgets(const Supervisor& supervisor) {
+void Invariants::check_budgets(const Supervisor& supervisor) {
   for (auto& [name, f] : failures_) {
-    std::erase_if(f.at_ms, [&](int64_t at) { return c_.now / ms - at > supervisor.job.within_ms; });
+    std::erase_if(f.at_ms,
+                  [&](int64_t at) { return cluster_.now / ms - at > supervisor.job.within_ms; });
     require(f.at_ms.size() <= static_cast<size_t>(supervisor.job.max_restarts) ||
                 !supervisor.job.layout.contains(name),
             "budget", name + " trains again after " + number(f.at_ms.size()) + " failures");
   }
 }
 
-void Invariants::acts(const Supervisor& supervisor, const job::Action& action) {
+void Invariants::action_taken(const Supervisor& supervisor, const job::Action& action) {
   if (std::holds_alternative<job::Record>(action)) return;
-  require(supervisor.epoch == c_.disk.newest_epoch, "LEAD-1",
+  require(supervisor.epoch == cluster_.disk.newest_epoch, "LEAD-1",
           "supervisor " + number(supervisor.epoch) + " acts although " +
-              number(c_.disk.newest_epoch) + " leads");
+              number(cluster_.disk.newest_epoch) + " leads");
   if (const auto* fence = std::get_if<job::Fence>(&action)) {
     require(fence->generation > acted_generation_, "GEN-2",
             "generation " + number(fence->generation) + " is given out again");
@@ -325,30 +326,30 @@ void Invariants::acts(const Supervisor& supervisor, const job::Action& action) {
     require(join->generation > joined_ && join->generation >= acted_generation_, "GEN-2",
             "generation " + number(join->generation) + " begins again");
     joined_ = acted_generation_ = join->generation;
-    go_on_from(join->step);
+    set_committed(join->step);
     if (join->source == job::Source::checkpoint)
-      made_[join->step] = c_.disk.shards.at(join->step).begin()->second.made;
+      made_[join->step] = cluster_.disk.shards.at(join->step).begin()->second.made;
     if (join->source == job::Source::initialize) made_[0] = 0;
   }
 }
 
-void Invariants::go_on_from(uint64_t step) {
+void Invariants::set_committed(uint64_t step) {
   committed_ = step;
   made_.erase(made_.upper_bound(step), made_.end());
 }
 
-void Invariants::reported(const Supervisor& supervisor, uint64_t generation, uint64_t step) {
-  if (supervisor.epoch != c_.disk.newest_epoch) return;
+void Invariants::step_counted(const Supervisor& supervisor, uint64_t generation, uint64_t step) {
+  if (supervisor.epoch != cluster_.disk.newest_epoch) return;
   auto found = by_generation_.find(generation);
   require(found != by_generation_.end() && step <= found->second, "JOB-2",
           "step " + number(step) + " of generation " + number(generation) +
               " counts before every rank has applied it");
 }
 
-void Invariants::obeyed(int node, uint64_t epoch, const char* what) {
+void Invariants::command_obeyed(int node, uint64_t epoch, const char* what) {
   uint64_t& newest = obeyed_[node];
   require(epoch >= newest, "LEAD-1",
-          c_.nodes[node].name + " obeys a " + what + " of supervisor " + number(epoch) +
+          cluster_.nodes[node].name + " obeys a " + what + " of supervisor " + number(epoch) +
               " after one of " + number(newest));
   newest = epoch;
 }

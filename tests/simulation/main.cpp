@@ -1,5 +1,5 @@
-// simulate: many histories of simulated clusters, one a seed. Prints what was run as JSON; at the
-// first history that breaks an invariant, what led to it and the command that shows it again.
+// simulate: runs histories of simulated clusters, one for each seed. Prints totals as JSON. At the
+// first history that violates an invariant, prints the last events and the command that repeats it.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -76,7 +76,7 @@ Arguments parse(int argc, char** argv) {
     else if (flag == "--keep-going")
       a.go_on = true;
     else
-      usage("what is " + flag + "?");
+      usage("unknown flag " + flag);
   }
   return a;
 }
@@ -114,19 +114,19 @@ struct Totals {
   std::map<std::string, uint64_t> faults, ends;
 };
 
-/// True if all invariants hold in this history.
-bool live(const Options& o, Totals& totals, Broken& broken) {
+/// Runs one history. Returns true if all invariants hold.
+bool run_history(const Options& o, Totals& totals, Violation& broken) {
   Cluster cluster(o);
   bool holds = true;
   try {
     cluster.run();
-  } catch (const Broken& b) {
+  } catch (const Violation& b) {
     broken = b;
     holds = false;
   }
   ++totals.seeds;
   totals.events += cluster.events;
-  totals.steps += cluster.invariants->newest();
+  totals.steps += cluster.invariants->newest_committed();
   totals.hours += static_cast<double>(cluster.now) / second / 3600;
   for (const auto& [kind, count] : cluster.faults) totals.faults[kind] += count;
   if (holds)
@@ -135,15 +135,15 @@ bool live(const Options& o, Totals& totals, Broken& broken) {
   return holds;
 }
 
-/// The history once more, with its last events.
-void explain(const Arguments& a, Options o, const Broken& broken) {
+/// Runs the history again and prints its last events.
+void explain(const Arguments& a, Options o, const Violation& broken) {
   o.remember = true;
   Cluster cluster(o);
   try {
     cluster.run();
-  } catch (const Broken&) {
+  } catch (const Violation&) {
   }
-  std::printf("seed %llu breaks %s: %s\nthe last events, in seconds:\n",
+  std::printf("seed %llu violates %s: %s\nthe last events, times in seconds:\n",
               static_cast<unsigned long long>(o.seed), broken.invariant.c_str(),
               broken.text.c_str());
   for (const std::string& line : cluster.log) std::printf("%s\n", line.c_str());
@@ -153,19 +153,19 @@ void explain(const Arguments& a, Options o, const Broken& broken) {
   if (a.cell_nodes > 0) command += " --cell-nodes " + std::to_string(a.cell_nodes);
   if (a.steps > 0) command += " --steps " + std::to_string(a.steps);
   if (o.bug != Bug::none) command += " --bug " + name_of(o.bug);
-  std::printf("again: %s\n", command.c_str());
+  std::printf("repeat with: %s\n", command.c_str());
 }
 
-/// Every planted bug has to be found within `seeds`.
+/// Runs histories with each planted bug until an invariant finds it, `seeds` of them at most.
 int find_bugs(Arguments a) {
   nlohmann::json found;
   bool all = true;
   for (const BugName& bug : bug_names) {
     a.bug = bug.bug;
     Totals totals;
-    Broken broken;
+    Violation broken;
     uint64_t seed = a.from;
-    while (seed < a.from + a.seeds && live(options_of(a, seed), totals, broken)) ++seed;
+    while (seed < a.from + a.seeds && run_history(options_of(a, seed), totals, broken)) ++seed;
     const bool ok = !broken.invariant.empty();
     all = all && ok;
     std::printf(
@@ -185,14 +185,14 @@ int run(const Arguments& a) {
   const auto begun = std::chrono::steady_clock::now();
   for (uint64_t seed = a.from; seed < a.from + a.seeds; ++seed) {
     const Options o = options_of(a, seed);
-    Broken broken;
-    if (!live(o, totals, broken)) {
+    Violation broken;
+    if (!run_history(o, totals, broken)) {
       ++failed;
       if (!a.go_on) {
         explain(a, o, broken);
         return 1;
       }
-      std::printf("seed %llu breaks %s: %s\n", static_cast<unsigned long long>(seed),
+      std::printf("seed %llu violates %s: %s\n", static_cast<unsigned long long>(seed),
                   broken.invariant.c_str(), broken.text.c_str());
     }
     if ((seed - a.from + 1) % (a.nodes > 100 ? 5 : 1000) == 0) {

@@ -1,5 +1,4 @@
-// What a simulated history depends on: its seed, the size of the cluster, and the bug planted in
-// it, if any.
+// The inputs of a simulated history: its seed, the size of the cluster, and a planted bug, if any.
 #pragma once
 
 #include <cstdint>
@@ -7,27 +6,29 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/splitmix64.hpp"
+
 namespace simplescale::simulation {
 
-/// Classic mistakes, each a small change of the supervisor or of the simulated world, which the
-/// invariants have to find.
+/// Classic mistakes: small changes of the supervisor or of the simulated world that the invariants
+/// must find.
 enum class Bug : unsigned char {
   none,
-  no_fencing,            // reports of older generations are taken for the current one's
+  no_fencing,            // reports of older generations count for the current one
   early_commit,          // a step counts when all but one trainer have reported it
   budget_by_uptime,      // failures are forgotten after seconds, not after steps
-  stale_snapshot,        // a copy is labelled with the step its source is at when it arrives
-  unverified_copy,       // receivers do not check what they get
+  stale_snapshot,        // a copy is labelled with the step that its source has when it arrives
+  unverified_copy,       // receivers do not check the checksum of a copy
   lost_node_kept,        // the layout keeps a node that is lost
   two_shards,            // a node has two places in the layout
-  generation_reused,     // a successor gives a number out that was given out before
-  acts_unreplicated,     // decisions are acted on before the standby has them
-  waits_for_the_dead,    // no time limit on trainers that do not answer a fence
+  generation_reused,     // a new supervisor uses the number of an older generation again
+  acts_unreplicated,     // a decision is acted on before the standby has it
+  waits_for_the_dead,    // no time limit for trainers that do not answer a fence
   growth_without_leave,  // a larger layout joins while the smaller one is in a step
-  ceiling_dropped,       // steps that replicas do not agree on are trusted all the same
-  two_supervisors,       // nobody looks at epochs
-  applied_before_vote,   // trainers apply a step without waiting for the others
-  undone_copies,         // copies of steps that were undone are taken for the new ones
+  ceiling_dropped,       // steps that replicas do not agree on are trusted
+  two_supervisors,       // epochs are ignored
+  applied_before_vote,   // trainers apply a step without waiting for the other trainers
+  undone_copies,         // copies of undone steps are used as if they were the new ones
   silent_decision,       // a decision without a reason
 };
 struct BugName {
@@ -56,7 +57,7 @@ inline constexpr BugName bug_names[] = {
 struct Options {
   uint64_t seed = 1;
   int nodes = 4;     // spares included
-  int trainers = 2;  // per node
+  int trainers = 2;  // of each node
   int cell_nodes = 1;
   int spares = 0;
   uint64_t steps = 100;
@@ -66,16 +67,11 @@ struct Options {
   bool large() const { return nodes * trainers > 200; }
 };
 
-/// splitmix64: the same numbers on every machine.
+/// The same numbers on every machine.
 class Random {
  public:
-  explicit Random(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 1) {}
-  uint64_t next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
+  explicit Random(uint64_t seed) : state_(seed * splitmix64_increment + 1) {}
+  uint64_t next() { return splitmix64_mix(state_ += splitmix64_increment); }
   /// 0 .. n-1
   int pick(int n) { return static_cast<int>(next() % static_cast<uint64_t>(n)); }
   int64_t between(int64_t low, int64_t high) {
@@ -87,8 +83,8 @@ class Random {
   uint64_t state_;
 };
 
-/// Thrown by the invariants: this history breaks one.
-struct Broken {
+/// Thrown by Invariants: this history violates one of them.
+struct Violation {
   std::string invariant, text;
 };
 

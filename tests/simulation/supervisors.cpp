@@ -1,4 +1,4 @@
-// The simulated supervisor: what the real actor does around decide(), in a few lines, and the bugs
+// The simulated supervisor: the work of the real actor around decide() in a few lines, and the bugs
 // that can be planted there.
 #include <algorithm>
 
@@ -10,8 +10,8 @@ namespace simplescale::simulation {
 namespace {
 
 constexpr Time tick_time = 100 * ms;
-constexpr Time patience = 200 * ms;  // for the standby to keep a decision
-constexpr Time return_time = 1500 * ms;
+constexpr Time patience = 200 * ms;      // for the standby to confirm a decision
+constexpr Time return_time = 1500 * ms;  // for agents to report to a new supervisor
 
 bool only_records(const std::vector<job::Action>& actions) {
   return std::ranges::all_of(actions,
@@ -25,7 +25,7 @@ job::State make_job(const Options& o) {
   rules.cell_nodes = o.cell_nodes;
   rules.cells = (o.nodes - o.spares) / o.cell_nodes;
   std::vector<std::string> names;
-  for (int n = 0; n < o.nodes; ++n) names.push_back("n" + std::to_string(n));
+  for (int n = 0; n < o.nodes; ++n) names.push_back(node_name(n));
   job::State state = job::make_state(rules, names);
   state.max_steps = o.steps;
   state.join_timeout_ms = 20'000;
@@ -36,9 +36,9 @@ job::State make_job(const Options& o) {
 
 }  // namespace
 
-/// A supervisor of the next epoch. from: what the standby kept of the one before.
-void Cluster::claim(int host, std::optional<job::State> from, uint64_t sequence) {
-  // The run's folder knows more, if the last one decided without a standby.
+/// Starts the supervisor of the next epoch. from: the state that the standby has, if any.
+void Cluster::start_supervisor(int host, std::optional<job::State> from, uint64_t sequence) {
+  // The disk has a newer state if the last supervisor decided without a standby.
   if (disk.state && (!from || disk.sequence > sequence)) {
     from = *disk.state;
     sequence = disk.sequence;
@@ -60,24 +60,24 @@ void Cluster::claim(int host, std::optional<job::State> from, uint64_t sequence)
   }
   supervisor.sequence = supervisor.acted = sequence;
   supervisor.recorded = supervisor.job.committed_step;
-  if (noting())
-    note("supervisor " + std::to_string(supervisor.epoch) + " on " + nodes[host].name +
-         (replica ? ", which knows the last state" : ", which knows nothing") + ", generation " +
-         std::to_string(supervisor.job.generation));
+  if (logging())
+    log_line("supervisor " + std::to_string(supervisor.epoch) + " on " + nodes[host].name +
+             (replica ? ", with the last state" : ", without the last state") + ", generation " +
+             std::to_string(supervisor.job.generation));
   if (replica)
     for (const auto& [name, node] : supervisor.job.nodes)
       if (node.state != job::NodeState::absent && node.state != job::NodeState::lost)
         supervisor.expected.insert(node_index.at(name));
   supervisor.shadow = supervisor.job;
-  // What was decided last may not have been acted on.
+  // The last decision may not have been acted on.
   if (supervisor.job.phase == job::Phase::finished || supervisor.job.phase == job::Phase::failed)
     ended = job::Shutdown{supervisor.job.phase == job::Phase::finished ? Code::ok : Code::gave_up,
-                          "decided by the supervisor before"};
+                          "decided by the previous supervisor"};
   supervisors.push_back(std::move(made));
-  invariants->claimed(supervisor, replica, sequence);
+  invariants->supervisor_started(supervisor, replica, sequence);
   Supervisor* raw = supervisors.back().get();
-  at(tick_time, [this, raw] { tick(*raw); });
-  at(return_time + silence, [this, raw] {
+  after(tick_time, [this, raw] { tick(*raw); });
+  after(return_time + silence, [this, raw] {
     while (!raw->expected.empty()) {
       const int node = *raw->expected.begin();
       handle(*raw, job::NodeLost{nodes[node].name, "its agent has not come to its new supervisor"});
@@ -89,61 +89,61 @@ void Cluster::claim(int host, std::optional<job::State> from, uint64_t sequence)
 void Cluster::kill_supervisor() {
   Supervisor* supervisor = leader();
   if (!supervisor) return;
-  if (noting()) note("supervisor " + std::to_string(supervisor->epoch) + ": killed");
+  if (logging()) log_line("supervisor " + std::to_string(supervisor->epoch) + ": killed");
   supervisor->up = false;
-  supervisor_lost(*supervisor, false);
+  notice_supervisor_loss(*supervisor, false);
 }
 
 void Cluster::hang_supervisor(Time how_long) {
   Supervisor* supervisor = leader();
   if (!supervisor) return;
-  if (noting()) note("supervisor " + std::to_string(supervisor->epoch) + ": hangs");
+  if (logging()) log_line("supervisor " + std::to_string(supervisor->epoch) + ": hangs");
   supervisor->hung_until = std::max(supervisor->hung_until, now + how_long);
-  at(silence + random.between(0, 500) * ms, [this, supervisor] {
+  after(silence + random.between(0, 500) * ms, [this, supervisor] {
     check_links();
-    if (supervisor->hung_until > now && supervisor->up) supervisor_lost(*supervisor, true);
+    if (supervisor->hung_until > now && supervisor->up) notice_supervisor_loss(*supervisor, true);
   });
 }
 
-/// Its nodes and its standby notice. silent: it may wake up again.
-void Cluster::supervisor_lost(Supervisor& supervisor, bool silent) {
+/// The nodes and the standby notice the loss. silent: the supervisor hangs and may wake up again.
+void Cluster::notice_supervisor_loss(Supervisor& supervisor, bool silent) {
   for (int n = 0; n < options.nodes; ++n)
     if (nodes[n].link.up && nodes[n].link.supervisor == &supervisor) break_link(n, false);
   const int host = supervisor.standby;
   supervisor.standby = -1;
   if (host < 0 || !supervisor.replica) return;
-  at(silent ? random.between(1, 300) * ms : random.between(1, 100) * ms,
-     [this, &supervisor, silent, host, pid = nodes[host].pid] {
-       if (!nodes[host].up || nodes[host].pid != pid || hung(nodes[host])) return;
-       if (supervisor.epoch != disk.newest_epoch) return;
-       if (silent && supervisor.hung_until <= now) return;  // its heartbeat goes on
-       claim(host, supervisor.replica, supervisor.replica_sequence);
-     });
+  after(silent ? random.between(1, 300) * ms : random.between(1, 100) * ms,
+        [this, &supervisor, silent, host, pid = nodes[host].pid] {
+          if (!nodes[host].up || nodes[host].pid != pid || hung(nodes[host])) return;
+          if (supervisor.epoch != disk.newest_epoch) return;
+          if (silent && supervisor.hung_until <= now) return;  // it has woken up
+          start_supervisor(host, supervisor.replica, supervisor.replica_sequence);
+        });
 }
 
 void Cluster::tick(Supervisor& supervisor) {
   if (!supervisor.up || ended) return;
   if (supervisor.hung_until > now || hung(nodes[supervisor.host])) {
-    at(std::max(supervisor.hung_until, nodes[supervisor.host].hung_until) - now,
-       [this, &supervisor] { tick(supervisor); });
+    after(std::max(supervisor.hung_until, nodes[supervisor.host].hung_until) - now,
+          [this, &supervisor] { tick(supervisor); });
     return;
   }
   if (supervisor.epoch != disk.newest_epoch && options.bug != Bug::two_supervisors) {
     supervisor.up = false;  // deposed
-    supervisor_lost(supervisor, false);
+    notice_supervisor_loss(supervisor, false);
     return;
   }
-  at(tick_time, [this, &supervisor] { tick(supervisor); });
+  after(tick_time, [this, &supervisor] { tick(supervisor); });
   handle(supervisor, job::Tick{});
-  if (supervisor.standby < 0 && !supervisor.asked) {
+  if (supervisor.standby < 0 && !supervisor.standby_requested) {
     for (const auto& [node, link] : supervisor.links) {
       if (node == supervisor.host) continue;
-      supervisor.asked = true;
-      at(random.between(50, 600) * ms, [this, &supervisor, node = node] {
-        supervisor.asked = false;
-        if (!supervisor.up || !nodes[node].up || hung(nodes[node]) || !hears(supervisor, node))
+      supervisor.standby_requested = true;
+      after(random.between(50, 600) * ms, [this, &supervisor, node = node] {
+        supervisor.standby_requested = false;
+        if (!supervisor.up || !nodes[node].up || hung(nodes[node]) || !connected(supervisor, node))
           return;
-        if (!supervisor.waiting.empty()) return;  // with the next tick
+        if (!supervisor.pending_actions.empty()) return;  // try again at the next tick
         supervisor.standby = node;
         supervisor.replica = supervisor.job;
         supervisor.replica_sequence = supervisor.sequence;
@@ -153,21 +153,15 @@ void Cluster::tick(Supervisor& supervisor) {
   }
 }
 
-void Cluster::node_came(Supervisor& supervisor, int node, uint64_t link, int32_t pid) {
+void Cluster::node_connected(Supervisor& supervisor, int node, uint64_t link, int32_t pid) {
   supervisor.expected.erase(node);
   supervisor.links[node] = link;
   const uint64_t generation = supervisor.job.generation;
   handle(supervisor, job::NodeUp{nodes[node].name, pid});
   if (generation == 0) return;
-  command(supervisor, node, "fence", [this, node, generation] {
-    nodes[node].generation = std::max(nodes[node].generation, generation);
-    for (int slot = 0; slot < options.trainers; ++slot) {
-      const int t = node * options.trainers + slot;
-      to_trainer(t, random.between(50, 2000), [this, t, generation] { fence(t, generation); });
-    }
-  });
+  send_fence(supervisor, node, generation);
   if (supervisor.job.leaving)
-    carry_out(supervisor, job::Leave{supervisor.job.generation, "to be left"});
+    carry_out(supervisor, job::Leave{supervisor.job.generation, "the generation is to be left"});
   if (supervisor.job.stop_requested)
     carry_out(supervisor, job::StopAtStep{supervisor.job.exit_reason});
 }
@@ -176,52 +170,53 @@ void Cluster::step_done(Supervisor& supervisor, const StepReport& report) {
   if (!supervisor.up) return;
   if (report.generation != supervisor.job.generation && options.bug != Bug::no_fencing)
     return;  // GEN-1
-  std::set<int>& who = supervisor.pending[report.step];
+  std::set<int>& who = supervisor.step_reports[report.step];
   who.insert(report.trainers.begin(), report.trainers.end());
   size_t members = 0;
   for (const auto& cell : supervisor.job.layout.cells) members += cell.size();
   members *= static_cast<size_t>(options.trainers);
   if (members == 0) return;
   if (options.bug == Bug::early_commit && members > 1) --members;
-  while (!supervisor.pending.empty() && supervisor.pending.begin()->second.size() >= members) {
-    const uint64_t step = supervisor.pending.begin()->first;
-    supervisor.pending.erase(supervisor.pending.begin());
+  while (!supervisor.step_reports.empty() &&
+         supervisor.step_reports.begin()->second.size() >= members) {
+    const uint64_t step = supervisor.step_reports.begin()->first;
+    supervisor.step_reports.erase(supervisor.step_reports.begin());
     supervisor.recorded = std::max(supervisor.recorded, step);
-    invariants->reported(supervisor, supervisor.job.generation, step);
+    invariants->step_counted(supervisor, supervisor.job.generation, step);
     handle(supervisor, job::StepCommitted{supervisor.job.generation, step});
   }
 }
 
-void Cluster::published(uint64_t step) {
+void Cluster::publish_if_complete(uint64_t step) {
   if (disk.shards[step].size() < static_cast<size_t>(options.trainers * options.cell_nodes)) return;
   if (!disk.published.insert(step).second) return;
   if (Supervisor* supervisor = leader()) handle(*supervisor, job::CheckpointSaved{step});
 }
 
-/// Decides, and lets the standby have the decision before it is acted on.
+/// Decides on an event. submit() gives the decision to the standby before it is acted on.
 void Cluster::handle(Supervisor& supervisor, const job::Event& event) {
   if (!supervisor.up || ended) return;
-  if (!supervisor.waiting.empty()) {
-    if (!std::holds_alternative<job::Tick>(event)) supervisor.later.push_back(event);
+  if (!supervisor.pending_actions.empty()) {
+    if (!std::holds_alternative<job::Tick>(event)) supervisor.deferred.push_back(event);
     return;
   }
-  invariants->before(supervisor, event);
+  invariants->event_received(supervisor, event);
   job::Decision decision = job::decide(now / ms, supervisor.job, event);
   if (!options.large() && options.bug == Bug::none) {
     const job::Decision again = job::decide(now / ms, supervisor.shadow, event);
-    invariants->same(decision, again);
+    invariants->same_decision(decision, again);
   }
-  if (options.bug != Bug::none) plant(supervisor, event, decision);
-  if (noting() && !decision.actions.empty() && !std::holds_alternative<job::Tick>(event))
-    note("supervisor " + std::to_string(supervisor.epoch) + " decides on " + text_of(event));
-  invariants->decided(supervisor, event, decision);
+  if (options.bug != Bug::none) plant_bug(supervisor, event, decision);
+  if (logging() && !decision.actions.empty() && !std::holds_alternative<job::Tick>(event))
+    log_line("supervisor " + std::to_string(supervisor.epoch) + " decides on " + text_of(event));
+  invariants->decision_made(supervisor, decision);
   if (!decision.actions.empty()) submit(supervisor, std::move(decision.actions));
 }
 
 void Cluster::submit(Supervisor& supervisor, std::vector<job::Action> actions) {
-  supervisor.waiting = std::move(actions);
+  supervisor.pending_actions = std::move(actions);
   const uint64_t sequence = ++supervisor.sequence;
-  const bool light = options.large() && only_records(supervisor.waiting);
+  const bool light = options.large() && only_records(supervisor.pending_actions);
   const bool late = options.bug == Bug::acts_unreplicated;
   const auto kept = light ? nullptr : std::make_shared<job::State>(supervisor.job);
   if (!light && !late && supervisor.epoch == disk.newest_epoch) {
@@ -230,67 +225,128 @@ void Cluster::submit(Supervisor& supervisor, std::vector<job::Action> actions) {
   }
   if (supervisor.standby < 0 || light) return act(supervisor, sequence);
   const int standby = supervisor.standby;
-  at(late ? random.between(10, 100) * ms : random.between(100, 1500), [this, &supervisor, sequence,
-                                                                       standby, late, kept] {
-    if (!supervisor.up || supervisor.standby != standby) return;
-    if (!nodes[standby].up || hung(nodes[standby]) || !reachable(supervisor.host, standby)) return;
-    supervisor.replica = *kept;
-    supervisor.replica_sequence = sequence;
-    if (!late && reachable(standby, supervisor.host))
-      at(random.between(100, 1500), [this, &supervisor, sequence] { act(supervisor, sequence); });
-  });
+  after(late ? random.between(10, 100) * ms : random.between(100, 1500),
+        [this, &supervisor, sequence, standby, late, kept] {
+          if (!supervisor.up || supervisor.standby != standby) return;
+          if (!nodes[standby].up || hung(nodes[standby]) || !reachable(supervisor.host, standby))
+            return;
+          supervisor.replica = *kept;
+          supervisor.replica_sequence = sequence;
+          if (!late && reachable(standby, supervisor.host))
+            after(random.between(100, 1500),
+                  [this, &supervisor, sequence] { act(supervisor, sequence); });
+        });
   if (late) return act(supervisor, sequence);
-  at(patience, [this, &supervisor, sequence] {
-    if (supervisor.waiting.empty() || supervisor.sequence != sequence) return;
-    supervisor.standby = -1;  // of no use
+  after(patience, [this, &supervisor, sequence] {
+    if (supervisor.pending_actions.empty() || supervisor.sequence != sequence) return;
+    supervisor.standby = -1;  // it did not confirm in time
     act(supervisor, sequence);
   });
 }
 
 void Cluster::act(Supervisor& supervisor, uint64_t sequence) {
-  if (!supervisor.up || supervisor.sequence != sequence || supervisor.waiting.empty()) return;
+  if (!supervisor.up || supervisor.sequence != sequence || supervisor.pending_actions.empty())
+    return;
   if (supervisor.hung_until > now || hung(nodes[supervisor.host])) {
-    at(std::max(supervisor.hung_until, nodes[supervisor.host].hung_until) - now + 1,
-       [this, &supervisor, sequence] { act(supervisor, sequence); });
+    after(std::max(supervisor.hung_until, nodes[supervisor.host].hung_until) - now + 1,
+          [this, &supervisor, sequence] { act(supervisor, sequence); });
     return;
   }
-  if (!only_records(supervisor.waiting) && supervisor.epoch != disk.newest_epoch &&
+  if (!only_records(supervisor.pending_actions) && supervisor.epoch != disk.newest_epoch &&
       options.bug != Bug::two_supervisors) {
     supervisor.up = false;  // deposed
-    supervisor_lost(supervisor, false);
+    notice_supervisor_loss(supervisor, false);
     return;
   }
   supervisor.acted = sequence;
-  const std::vector<job::Action> actions = std::move(supervisor.waiting);
-  supervisor.waiting.clear();
+  const std::vector<job::Action> actions = std::move(supervisor.pending_actions);
+  supervisor.pending_actions.clear();
   for (const job::Action& action : actions) {
-    if (noting()) note("supervisor " + std::to_string(supervisor.epoch) + ": " + text_of(action));
-    invariants->acts(supervisor, action);
+    if (logging())
+      log_line("supervisor " + std::to_string(supervisor.epoch) + ": " + text_of(action));
+    invariants->action_taken(supervisor, action);
     carry_out(supervisor, action);
   }
-  while (!supervisor.later.empty() && supervisor.waiting.empty()) {
-    const job::Event event = std::move(supervisor.later.front());
-    supervisor.later.pop_front();
+  while (!supervisor.deferred.empty() && supervisor.pending_actions.empty()) {
+    const job::Event event = std::move(supervisor.deferred.front());
+    supervisor.deferred.pop_front();
     handle(supervisor, event);
   }
 }
 
-/// To one node's agent, who refuses what an older epoch says.
+/// Sends an order to the agent of a node. The agent refuses orders of older epochs.
 void Cluster::command(Supervisor& supervisor, int node, const char* what,
                       std::function<void()> effect) {
-  if (!hears(supervisor, node) && options.bug != Bug::two_supervisors) return;
+  if (!connected(supervisor, node) && options.bug != Bug::two_supervisors) return;
   auto arrive = [this, node, what, epoch = supervisor.epoch, effect = std::move(effect)] {
     Node& n = nodes[node];
     if (!n.up) return;
     if (epoch < n.epoch && options.bug != Bug::two_supervisors) return;  // LEAD-1
-    invariants->obeyed(node, epoch, what);
+    invariants->command_obeyed(node, epoch, what);
     n.epoch = std::max(n.epoch, epoch);
     effect();
   };
-  if (hears(supervisor, node))
+  if (connected(supervisor, node))
     send(node, 1, std::move(arrive));
   else
-    at(random.between(100, 2000), std::move(arrive));
+    after(random.between(100, 2000), std::move(arrive));
+}
+
+/// Orders the trainers of a node to leave generations older than this one.
+void Cluster::send_fence(Supervisor& supervisor, int node, uint64_t generation) {
+  command(supervisor, node, "fence", [this, node, generation] {
+    nodes[node].generation = std::max(nodes[node].generation, generation);
+    for (int slot = 0; slot < options.trainers; ++slot) {
+      const int t = node * options.trainers + slot;
+      to_trainer(t, random.between(50, 2000), [this, t, generation] { fence(t, generation); });
+    }
+  });
+}
+
+void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
+  disk.generation = std::max(disk.generation, order.generation);
+  auto g = std::make_shared<Generation>();
+  g->number = order.generation;
+  g->epoch = supervisor.epoch;
+  g->source = order.source;
+  g->begun_at = g->step = order.step;
+  g->moves = order.moves;
+  auto add = [&](const std::string& name, uint32_t group, uint32_t shard, bool helper) {
+    const int index = trainer_index.at(name);
+    if (!g->index.emplace(index, static_cast<int>(g->members.size())).second) return;
+    g->members.push_back({index, supervisor.job.trainers.at(name).pid, group, shard, helper});
+  };
+  for (const job::Place& place : job::places(supervisor.job.rules, supervisor.job.layout)) {
+    add(place.trainer, place.group, place.shard, false);
+    g->groups = std::max(g->groups, place.group + 1);
+  }
+  g->trainers = g->members.size();
+  for (const job::Move& move : order.moves) add(move.source, 0, move.shard, true);
+  supervisor.step_reports.clear();
+  supervisor.recorded = order.step;
+  generations[g->number] = g;
+  while (generations.size() > 8) generations.erase(generations.begin());
+  for (int n = 0; n < options.nodes; ++n)
+    command(supervisor, n, "join", [this, n, g] {
+      nodes[n].generation = g->number;
+      join_members(n, g);
+    });
+  after(2 * collective_timeout, [this, g] {
+    if (!g->restored && !g->over) abort_generation(*g, job::Fault::failed, "");
+  });
+}
+
+void Cluster::check_node(Supervisor& supervisor, int n) {
+  command(supervisor, n, "check", [this, n] {
+    nodes[n].checked.reset();
+    after(random.between(500, 2500) * ms, [this, n, pid = nodes[n].pid] {
+      Node& node = nodes[n];
+      if (!node.up || node.pid != pid) return;
+      node.checked =
+          job::NodeChecked{node.name, !node.sick, node.sick ? "core 1 adds wrongly" : ""};
+      to_supervisor(n, *node.checked);
+    });
+  });
 }
 
 void Cluster::carry_out(Supervisor& supervisor, const job::Action& action) {
@@ -305,14 +361,7 @@ void Cluster::carry_out(Supervisor& supervisor, const job::Action& action) {
   };
   if (const auto* fence = std::get_if<job::Fence>(&action)) {
     disk.generation = std::max(disk.generation, fence->generation);
-    for (int n = 0; n < options.nodes; ++n)
-      command(supervisor, n, "fence", [this, n, number = fence->generation] {
-        nodes[n].generation = std::max(nodes[n].generation, number);
-        for (int slot = 0; slot < options.trainers; ++slot) {
-          const int t = n * options.trainers + slot;
-          to_trainer(t, random.between(50, 2000), [this, t, number] { this->fence(t, number); });
-        }
-      });
+    for (int n = 0; n < options.nodes; ++n) send_fence(supervisor, n, fence->generation);
   } else if (const auto* leave = std::get_if<job::Leave>(&action)) {
     to_all_trainers("leave", [this, number = leave->generation](int t) {
       if (trainers[t].generation != number) return;
@@ -324,58 +373,19 @@ void Cluster::carry_out(Supervisor& supervisor, const job::Action& action) {
         g->second->stop = true;
     });
   } else if (const auto* order = std::get_if<job::Join>(&action)) {
-    disk.generation = std::max(disk.generation, order->generation);
-    auto g = std::make_shared<Generation>();
-    g->number = order->generation;
-    g->epoch = supervisor.epoch;
-    g->source = order->source;
-    g->begun_at = g->step = order->step;
-    g->moves = order->moves;
-    auto add = [&](const std::string& name, uint32_t group, uint32_t shard, bool helper) {
-      const int index = trainer_index.at(name);
-      if (!g->index.emplace(index, static_cast<int>(g->members.size())).second) return;
-      g->members.push_back({index, supervisor.job.trainers.at(name).pid, group, shard, helper});
-    };
-    for (const job::Place& place : job::places(supervisor.job.rules, supervisor.job.layout)) {
-      add(place.trainer, place.group, place.shard, false);
-      g->groups = std::max(g->groups, place.group + 1);
-    }
-    g->trainers = g->members.size();
-    for (const job::Move& move : order->moves) add(move.source, 0, move.shard, true);
-    supervisor.pending.clear();
-    supervisor.recorded = order->step;
-    generations[g->number] = g;
-    while (generations.size() > 8) generations.erase(generations.begin());
-    for (int n = 0; n < options.nodes; ++n)
-      command(supervisor, n, "join", [this, n, g] {
-        nodes[n].generation = g->number;
-        join(n, g);
-      });
-    at(2 * collective_timeout, [this, g] {
-      if (!g->settled && !g->over) break_off(*g, job::Fault::failed, "");
-    });
+    begin_generation(supervisor, *order);
   } else if (const auto* kill = std::get_if<job::KillTrainer>(&action)) {
     const int t = trainer_index.at(kill->trainer);
     command(supervisor, node_of(t), "kill", [this, t] { kill_trainer(t, 0); });
   } else if (const auto* check = std::get_if<job::CheckNode>(&action)) {
-    const int n = node_index.at(check->node);
-    command(supervisor, n, "check", [this, n] {
-      nodes[n].checked.reset();
-      at(random.between(500, 2500) * ms, [this, n, pid = nodes[n].pid] {
-        Node& node = nodes[n];
-        if (!node.up || node.pid != pid) return;
-        node.checked =
-            job::NodeChecked{node.name, !node.sick, node.sick ? "core 1 adds wrongly" : ""};
-        to_supervisor(n, *node.checked);
-      });
-    });
+    check_node(supervisor, node_index.at(check->node));
   } else if (const auto* end = std::get_if<job::Shutdown>(&action)) {
     ended = *end;
   }
 }
 
-/// What a bug in the decisions would do, done to them.
-void Cluster::plant(Supervisor& supervisor, const job::Event& event, job::Decision& decision) {
+/// Changes the state or the decision as a bug in decide() would.
+void Cluster::plant_bug(Supervisor& supervisor, const job::Event& event, job::Decision& decision) {
   job::State& s = supervisor.job;
   switch (options.bug) {
     case Bug::budget_by_uptime:
@@ -387,7 +397,7 @@ void Cluster::plant(Supervisor& supervisor, const job::Event& event, job::Decisi
           lost && s.layout.contains(lost->node)) {
         s.nodes.at(lost->node).state = job::NodeState::up;
         for (int slot = 0; slot < options.trainers; ++slot)
-          s.trainers.at(job::trainer_name(lost->node, slot)).state = job::TrainerState::idle;
+          s.trainers.at(trainer_name(lost->node, slot)).state = job::TrainerState::idle;
       }
       break;
     case Bug::two_shards:

@@ -1,4 +1,4 @@
-// Generations in the simulated cluster: joining, transfers, steps with their vote, leaving.
+// Generations in the simulated cluster: joining, transfers, steps with their votes, leaving.
 #include <algorithm>
 
 #include "tests/simulation/cluster.hpp"
@@ -21,14 +21,14 @@ const StateCopy* find_copy(const Trainer& t, uint32_t shard, uint64_t step) {
 
 }  // namespace
 
-/// The node's agent passes an order on to its trainers.
-void Cluster::join(int node, const std::shared_ptr<Generation>& g) {
+/// The agent of the node passes an order to join on to its trainers.
+void Cluster::join_members(int node, const std::shared_ptr<Generation>& g) {
   for (const Generation::Member& m : g->members) {
     if (node_of(m.trainer) != node) continue;
     Trainer& t = trainers[m.trainer];
     t.told_generation = m.helper ? 0 : g->number;
     t.idle.reset();
-    if (!t.up || t.pid != m.pid) continue;  // the supervisor is about to hear of it
+    if (!t.up || t.pid != m.pid) continue;  // the supervisor will learn it
     to_trainer(m.trainer, random.between(50, 3000), [this, g, index = m.trainer] {
       Trainer& t = trainers[index];
       if (g->number < t.fenced || g->number <= t.generation) return;  // GEN-1
@@ -37,18 +37,19 @@ void Cluster::join(int node, const std::shared_ptr<Generation>& g) {
       if (g->over)
         leave(index, g->number, job::Fault::failed, "", g->begun_at);
       else if (++g->joined == g->members.size())
-        at(random.between(5, 100) * ms, [this, g] { transfer(g); });
+        after(random.between(5, 100) * ms, [this, g] { transfer(g); });
     });
   }
 }
 
-/// All members answer each other. hung: some of them will, later.
-bool Cluster::together(const Generation& g, bool& hung) const {
+/// True if all members are up and in the generation. hung: some of them cannot answer now, but may
+/// later.
+bool Cluster::all_members_up(const Generation& g, bool& hung) const {
   hung = false;
   std::vector<int> hosts;
   for (const Generation::Member& m : g.members) {
     const Trainer& t = trainers[m.trainer];
-    if (!t.up || (t.generation != g.number && !(m.helper && g.settled))) return false;
+    if (!t.up || (t.generation != g.number && !(m.helper && g.restored))) return false;
     hung = hung || t.hung_until > now;
     if (hosts.empty() || hosts.back() != node_of(m.trainer)) hosts.push_back(node_of(m.trainer));
   }
@@ -58,25 +59,9 @@ bool Cluster::together(const Generation& g, bool& hung) const {
   return true;
 }
 
-void Cluster::transfer(std::shared_ptr<Generation> g) {
-  if (g->over) return;
-  bool hung;
-  if (!together(*g, hung)) return break_off(*g, job::Fault::failed, "");
-  if (hung) {
-    if (g->stalled_since < 0) g->stalled_since = now;
-    if (now - g->stalled_since > collective_timeout) return break_off(*g, job::Fault::failed, "");
-    at(50 * ms, [this, g] { transfer(g); });
-    return;
-  }
-  g->stalled_since = -1;
-  if (g->source == job::Source::checkpoint) {
-    if (disk.hung_until > now) {
-      at(disk.hung_until - now, [this, g] { transfer(g); });
-      return;
-    }
-    if (disk.failing_until > now) return break_off(*g, job::Fault::failed, "");
-  }
-  for (const job::Move& move : g->moves) {
+/// Carries out the moves; false if a copy is missing or damaged: the generation is aborted.
+bool Cluster::send_copies(Generation& g) {
+  for (const job::Move& move : g.moves) {
     const Trainer& from = trainers[trainer_index.at(move.source)];
     const auto& peer = nodes[node_of(trainer_index.at(move.source))].peer;
     const StateCopy* copy = nullptr;
@@ -94,46 +79,82 @@ void Cluster::transfer(std::shared_ptr<Generation> g) {
     }
     const bool checked = options.bug != Bug::unverified_copy;
     if (!copy || (checked && sent.content != sent.checksum)) {
-      doubted.insert({nodes[node_of(trainer_index.at(move.source))].name, move.step});
-      return break_off(*g, job::Fault::bad_copy, move.source);
+      rejected.insert({nodes[node_of(trainer_index.at(move.source))].name, move.step});
+      abort_generation(g, job::Fault::bad_copy, move.source);
+      return false;
     }
     for (const std::string& target : move.targets)
-      g->members[static_cast<size_t>(g->index.at(trainer_index.at(target)))].incoming = sent;
-    auto giver = g->index.find(trainer_index.at(move.source));
-    if (!move.peer && giver != g->index.end())
-      g->members[static_cast<size_t>(giver->second)].gives = true;
+      g.members[static_cast<size_t>(g.index.at(trainer_index.at(target)))].incoming = sent;
+    auto source = g.index.find(trainer_index.at(move.source));
+    if (!move.peer && source != g.index.end())
+      g.members[static_cast<size_t>(source->second)].is_source = true;
   }
-  for (Generation::Member& m : g->members) {
-    if (m.helper) continue;
-    if (g->source == job::Source::initialize)
-      m.incoming = fresh(m.shard, 0, 0);
-    else if (g->source == job::Source::checkpoint)
-      m.incoming = disk.shards.at(g->begun_at).at(m.shard);
-    else if (!m.incoming && !find_copy(trainers[m.trainer], m.shard, g->begun_at))
-      return break_off(*g, job::Fault::bad_copy, trainers[m.trainer].name);
-  }
-  for (Generation::Member& m : g->members)
-    if (!m.gives && !m.helper) settle(*g, m);
-  at(random.between(1, 20) * ms, [this, g] {  // the second barrier
-    bool hung;
-    if (g->over || !together(*g, hung)) return break_off(*g, job::Fault::failed, "");
-    g->settled = true;
-    for (Generation::Member& m : g->members) {
-      if (m.helper) {
-        trainers[m.trainer].generation = 0;
-        report_idle(m.trainer, {.generation = g->number});
-        continue;
-      }
-      if (m.gives) settle(*g, m);
-      to_supervisor(node_of(m.trainer), job::TrainerReady{trainers[m.trainer].name, g->number});
-    }
-    invariants->settled(*g);
-    begin_step(g);
-  });
+  return true;
 }
 
-/// A member's memory holds the state that the generation begins with, and nothing newer.
-void Cluster::settle(Generation& g, Generation::Member& m) {
+/// Gives all members a state that they did not receive; false if one has none: the generation is
+/// aborted.
+bool Cluster::load_states(Generation& g) {
+  for (Generation::Member& m : g.members) {
+    if (m.helper) continue;
+    if (g.source == job::Source::initialize)
+      m.incoming = fresh(m.shard, 0, 0);
+    else if (g.source == job::Source::checkpoint)
+      m.incoming = disk.shards.at(g.begun_at).at(m.shard);
+    else if (!m.incoming && !find_copy(trainers[m.trainer], m.shard, g.begun_at)) {
+      abort_generation(g, job::Fault::bad_copy, trainers[m.trainer].name);
+      return false;
+    }
+  }
+  return true;
+}
+
+/// Members wait for each other, then exchange the copies that the generation begins with.
+void Cluster::transfer(std::shared_ptr<Generation> g) {
+  if (g->over) return;
+  bool hung;
+  if (!all_members_up(*g, hung)) return abort_generation(*g, job::Fault::failed, "");
+  if (hung) {
+    if (g->stalled_since < 0) g->stalled_since = now;
+    if (now - g->stalled_since > collective_timeout)
+      return abort_generation(*g, job::Fault::failed, "");
+    after(50 * ms, [this, g] { transfer(g); });
+    return;
+  }
+  g->stalled_since = -1;
+  if (g->source == job::Source::checkpoint) {
+    if (disk.hung_until > now) {
+      after(disk.hung_until - now, [this, g] { transfer(g); });
+      return;
+    }
+    if (disk.failing_until > now) return abort_generation(*g, job::Fault::failed, "");
+  }
+  if (!send_copies(*g) || !load_states(*g)) return;
+  for (Generation::Member& m : g->members)
+    if (!m.is_source && !m.helper) commit_restored_state(*g, m);
+  after(random.between(1, 20) * ms, [this, g] { end_transfer(g); });
+}
+
+/// The barrier after the transfers: all members have their states.
+void Cluster::end_transfer(const std::shared_ptr<Generation>& g) {
+  bool hung;
+  if (g->over || !all_members_up(*g, hung)) return abort_generation(*g, job::Fault::failed, "");
+  g->restored = true;
+  for (Generation::Member& m : g->members) {
+    if (m.helper) {
+      trainers[m.trainer].generation = 0;
+      report_idle(m.trainer, {.generation = g->number});
+      continue;
+    }
+    if (m.is_source) commit_restored_state(*g, m);
+    to_supervisor(node_of(m.trainer), job::TrainerReady{trainers[m.trainer].name, g->number});
+  }
+  invariants->state_restored(*g);
+  begin_step(g);
+}
+
+/// Makes a member's memory hold the state that the generation begins with, and nothing newer.
+void Cluster::commit_restored_state(Generation& g, Generation::Member& m) {
   Trainer& t = trainers[m.trainer];
   if (m.incoming)
     t.copies = {*m.incoming};
@@ -152,22 +173,23 @@ void Cluster::begin_step(std::shared_ptr<Generation> g) {
   int slow = 1;
   for (const Generation::Member& m : g->members)
     slow = std::max(slow, nodes[node_of(m.trainer)].slow);
-  at(step_time * slow * random.between(90, 110) / 100, [this, g] { vote(g); });
+  after(step_time * slow * random.between(90, 110) / 100, [this, g] { vote(g); });
 }
 
-/// All ranks agree on the step and on what comes after it; then each applies it.
+/// All ranks agree on the step and on whether to leave or stop after it; then each applies it.
 void Cluster::vote(std::shared_ptr<Generation> g) {
   if (g->over) return;
   bool hung;
-  if (!together(*g, hung)) return break_off(*g, job::Fault::failed, "");
+  if (!all_members_up(*g, hung)) return abort_generation(*g, job::Fault::failed, "");
   if (hung && options.bug != Bug::applied_before_vote) {
     if (g->stalled_since < 0) g->stalled_since = now;
-    if (now - g->stalled_since > collective_timeout) return break_off(*g, job::Fault::failed, "");
-    at(50 * ms, [this, g] { vote(g); });
+    if (now - g->stalled_since > collective_timeout)
+      return abort_generation(*g, job::Fault::failed, "");
+    after(50 * ms, [this, g] { vote(g); });
     return;
   }
   g->stalled_since = -1;
-  if (differ(*g)) return break_off(*g, job::Fault::mismatch, "");
+  if (compare_replicas(*g)) return abort_generation(*g, job::Fault::mismatch, "");
   g->applied = 0;
   g->leaves_now = g->leave;
   g->stops_now = g->stop;
@@ -178,17 +200,18 @@ void Cluster::vote(std::shared_ptr<Generation> g) {
     if (t.copies.size() > 1) t.copies.erase(t.copies.begin());
   }
   if (std::exchange(cut_off_due, false))
-    leave_behind(node_of(
+    cut_off_during_step(node_of(
         g->members[static_cast<size_t>(random.pick(static_cast<int>(g->trainers)))].trainer));
-  // In a large cluster a node's trainers apply a step at once.
+  // In a large cluster all trainers of a node apply a step in one event.
   const size_t batch = options.large() ? static_cast<size_t>(options.trainers) : 1;
   for (size_t first = 0; first < g->trainers; first += batch)
-    at(random.between(100, 20'000),
-       [this, g, first, batch] { apply(g, first, std::min(batch, g->trainers - first)); });
+    after(random.between(100, 20'000),
+          [this, g, first, batch] { apply(g, first, std::min(batch, g->trainers - first)); });
 }
 
-/// Replicas compare their states of the last step; true: they are not the same.
-bool Cluster::differ(Generation& g) {
+/// Replicas compare their states of the last step. Returns true if they differ. Ends the history if
+/// a state is wrong in all replicas, since no comparison can detect it.
+bool Cluster::compare_replicas(Generation& g) {
   if (wrong_made == 0) return false;
   std::map<uint32_t, uint64_t> known;
   bool bad = false, same = true;
@@ -200,16 +223,16 @@ bool Cluster::differ(Generation& g) {
     if (!copy.good()) wrong.insert(copy.content);
     same = known.try_emplace(copy.shard, copy.content).first->second == copy.content && same;
   }
-  if (bad && same) {  // no other copy that could tell
+  if (bad && same) {
     ended = job::Shutdown{Code::mismatch, "undetectable"};
     return false;
   }
-  if (!same) invariants->distrusted(g.step, wrong);
+  if (!same) invariants->step_distrusted(wrong);
   return !same;
 }
 
-/// A rank has applied the next step; true if it was the last to.
-bool Cluster::write(Trainer& t, Generation& g) {
+/// A rank applies the next step. Returns true if it was the last rank to do so.
+bool Cluster::write_step(Trainer& t, Generation& g) {
   t.copies.push_back(fresh(t.shard, g.step + 1, g.number));
   if (mismatch_due && g.groups > 1) {
     mismatch_due = false;
@@ -217,15 +240,15 @@ bool Cluster::write(Trainer& t, Generation& g) {
     ++faults["mismatch"];
     StateCopy& copy = t.copies.back();
     copy.content = copy.checksum = copy.content ^ (wrong_made << 8);
-    if (noting()) note(t.name + ": computes step " + std::to_string(copy.step) + " wrongly");
+    if (logging()) log_line(t.name + ": computes step " + std::to_string(copy.step) + " wrongly");
   }
   t.writing = false;
   if (t.copies.size() > 2) t.copies.erase(t.copies.begin());
-  invariants->wrote(g, g.step + 1);
+  invariants->step_written(g, g.step + 1);
   const size_t all = g.trainers - (options.bug == Bug::applied_before_vote && g.trainers > 1);
   if (++g.applied != all) return false;
   ++g.step;
-  invariants->committed(g, g.step);
+  invariants->step_committed(g, g.step);
   return true;
 }
 
@@ -238,23 +261,23 @@ void Cluster::apply(std::shared_ptr<Generation> g, size_t first, size_t count) {
     Trainer& t = trainers[m.trainer];
     if (!t.up || t.generation != g->number || !t.writing) continue;
     if (t.hung_until > now) {
-      at(t.hung_until - now, [this, g, i] { apply(g, i, 1); });
+      after(t.hung_until - now, [this, g, i] { apply(g, i, 1); });
       continue;
     }
-    all = write(t, *g);
+    all = write_step(t, *g);
     node = node_of(m.trainer);
     report.trainers.push_back(m.trainer);
-    keep_copies(*g, m, report.step);
+    store_copies(*g, m, report.step);
   }
-  if (noting() && node >= 0)
-    note(trainers[report.trainers[0]].name + ": applied step " + std::to_string(report.step) +
-         " of generation " + std::to_string(g->number));
+  if (logging() && node >= 0)
+    log_line(trainers[report.trainers[0]].name + ": applied step " + std::to_string(report.step) +
+             " of generation " + std::to_string(g->number));
   if (node >= 0) report_step(node, std::move(report));
-  if (all) applied(g);
+  if (all) step_applied(g);
 }
 
-/// Every rank has applied the step.
-void Cluster::applied(const std::shared_ptr<Generation>& g) {
+/// All ranks have applied the step.
+void Cluster::step_applied(const std::shared_ptr<Generation>& g) {
   if (g->over) return;
   if (!g->leaves_now || g->step >= options.steps) return begin_step(g);
   g->over = true;
@@ -265,26 +288,26 @@ void Cluster::applied(const std::shared_ptr<Generation>& g) {
       });
 }
 
-/// Copies of a step's state for a peer node and for the disk.
-void Cluster::keep_copies(Generation& g, const Generation::Member& m, uint64_t step) {
+/// Sends copies of a step's state to a peer node and to the disk when they are due.
+void Cluster::store_copies(Generation& g, const Generation::Member& m, uint64_t step) {
   const StateCopy copy = trainers[m.trainer].copies.back();
   const int home = node_of(m.trainer);
   if (step % peer_every == 0) {
     const int other = (home + options.cell_nodes) % options.nodes;
     if (other != home && nodes[other].up && reachable(home, other))
-      at(random.between(1, 150) * ms,
-         [this, copy, other, index = m.trainer, pid = nodes[other].pid] {
-           StateCopy arrived = copy;
-           if (options.bug == Bug::stale_snapshot && !trainers[index].copies.empty())
-             arrived.step = trainers[index].copies.back().step;
-           Node& node = nodes[other];
-           if (!node.up || node.pid != pid) return;
-           auto [known, added] = node.peer.try_emplace(copy.shard, arrived);
-           auto age = [](const StateCopy& c) { return std::pair(c.generation, c.step); };
-           if (!added && age(known->second) > age(arrived)) return;
-           known->second = arrived;
-           peer_copies(other);
-         });
+      after(random.between(1, 150) * ms,
+            [this, copy, other, index = m.trainer, pid = nodes[other].pid] {
+              StateCopy arrived = copy;
+              if (options.bug == Bug::stale_snapshot && !trainers[index].copies.empty())
+                arrived.step = trainers[index].copies.back().step;
+              Node& node = nodes[other];
+              if (!node.up || node.pid != pid) return;
+              auto [known, added] = node.peer.try_emplace(copy.shard, arrived);
+              auto age = [](const StateCopy& c) { return std::pair(c.generation, c.step); };
+              if (!added && age(known->second) > age(arrived)) return;
+              known->second = arrived;
+              report_peer_copies(other);
+            });
   }
   const bool last = step >= options.steps || g.stops_now;
   if (!last && step % disk_every == 0 && m.shard % g.groups == m.group)
@@ -292,35 +315,35 @@ void Cluster::keep_copies(Generation& g, const Generation::Member& m, uint64_t s
 }
 
 void Cluster::save_shard(const StateCopy& copy, int node, uint64_t generation, int tries) {
-  at(std::max<Time>(random.between(10, 400) * ms, disk.hung_until - now),
-     [this, copy, node, generation, tries] {
-       if (!nodes[node].up) return;
-       Supervisor* supervisor = leader();
-       if (disk.failing_until > now) {
-         if (supervisor && supervisor->hung_until <= now)
-           handle(*supervisor, job::CheckpointFailed{copy.step, "no space left", generation});
-         return;
-       }
-       if (!supervisor ||
-           supervisor->hung_until > now) {  // reports of saved shards are kept for the next one
-         if (tries < 50) save_shard(copy, node, generation, tries + 1);
-         return;
-       }
-       if (generation > 0) {
-         if (!job::trusted(supervisor->job, copy.step, generation)) return;
-         if (supervisor->recorded <= copy.step) return save_shard(copy, node, generation, tries);
-       }
-       if (disk.published.contains(copy.step)) return;
-       auto& shards = disk.shards[copy.step];  // of one generation
-       if (!shards.empty() && shards.begin()->second.generation > copy.generation) return;
-       std::erase_if(shards, [&](const auto& s) { return s.second.generation < copy.generation; });
-       shards[copy.shard] = copy;
-       published(copy.step);
-     });
+  after(std::max<Time>(random.between(10, 400) * ms, disk.hung_until - now), [this, copy, node,
+                                                                              generation, tries] {
+    if (!nodes[node].up) return;
+    Supervisor* supervisor = leader();
+    if (disk.failing_until > now) {
+      if (supervisor && supervisor->hung_until <= now)
+        handle(*supervisor, job::CheckpointFailed{copy.step, "no space left", generation});
+      return;
+    }
+    if (!supervisor ||
+        supervisor->hung_until > now) {  // reports of saved shards are kept for the next one
+      if (tries < 50) save_shard(copy, node, generation, tries + 1);
+      return;
+    }
+    if (generation > 0) {
+      if (!job::trusted(supervisor->job, copy.step, generation)) return;
+      if (supervisor->recorded <= copy.step) return save_shard(copy, node, generation, tries);
+    }
+    if (disk.published.contains(copy.step)) return;
+    auto& shards = disk.shards[copy.step];  // of one generation
+    if (!shards.empty() && shards.begin()->second.generation > copy.generation) return;
+    std::erase_if(shards, [&](const auto& s) { return s.second.generation < copy.generation; });
+    shards[copy.shard] = copy;
+    publish_if_complete(copy.step);
+  });
 }
 
 void Cluster::finish(const std::shared_ptr<Generation>& g) {
-  if (differ(*g)) return break_off(*g, job::Fault::mismatch, "");
+  if (compare_replicas(*g)) return abort_generation(*g, job::Fault::mismatch, "");
   g->over = true;
   g->stops_now = true;
   for (const Generation::Member& m : g->members) {
@@ -335,8 +358,8 @@ void Cluster::finish(const std::shared_ptr<Generation>& g) {
   }
 }
 
-/// A member died, answers nobody, or has found something: all others leave on their own.
-void Cluster::break_off(Generation& g, job::Fault fault, const std::string& suspect) {
+/// A member died, does not answer, or reports a fault: all members leave by themselves.
+void Cluster::abort_generation(Generation& g, job::Fault fault, const std::string& suspect) {
   if (g.over) return;
   g.over = true;
   for (const Generation::Member& m : g.members)
@@ -353,7 +376,7 @@ void Cluster::leave(int index, uint64_t generation, job::Fault fault, const std:
   Trainer& t = trainers[index];
   if (t.generation != generation) return;
   if (t.writing && random.chance(50))
-    if (auto g = generations.find(generation); g != generations.end()) write(t, *g->second);
+    if (auto g = generations.find(generation); g != generations.end()) write_step(t, *g->second);
   t.writing = false;
   t.generation = 0;
   report_idle(index, {.generation = generation,
@@ -373,8 +396,8 @@ void Cluster::fence(int index, uint64_t generation) {
     t.writing = false;
     t.generation = 0;
     if (g != generations.end()) {
-      if (writes) write(t, *g->second);
-      break_off(*g->second, job::Fault::failed, "");
+      if (writes) write_step(t, *g->second);
+      abort_generation(*g->second, job::Fault::failed, "");
     }
   }
   if (t.generation == 0) report_idle(index, {.generation = generation - 1, .reason = "fenced"});

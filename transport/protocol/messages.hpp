@@ -274,13 +274,6 @@ struct NodeHealth {
 SS_FIELDS(NodeHealth, x.node, x.cpu, x.memory, x.disk, x.received_mb_per_s, x.sent_mb_per_s, x.gpus,
           x.trainers);
 
-/// A copy of a shard's state in a node's peer store; as in HeldStep.
-struct PeerCopy {
-  uint32_t shard = 0;
-  uint64_t step = 0;
-  uint64_t generation = 0;
-  bool operator==(const PeerCopy&) const = default;
-};
 SS_FIELDS(PeerCopy, x.shard, x.step, x.generation);
 
 /// Node to supervisor: the contents of its peer store.

@@ -1,5 +1,5 @@
-// What each event means. What it does to nodes and generations is in decide_effects.cpp, the next
-// generation in decide_plan.cpp, the state itself in decide_state.cpp.
+// What each event does. The effects on nodes and generations are in decide_effects.cpp, the choice
+// of the next generation in decide_plan.cpp, functions of the state in decide_state.cpp.
 #include "actors/supervisor/decision/decide.hpp"
 
 #include <algorithm>
@@ -11,8 +11,30 @@
 namespace simplescale::job {
 
 namespace {
-constexpr size_t kOlderCheckpoints = 64;  // that are remembered
-constexpr int64_t kFirstStep = 30;        // may take this many times join_timeout_ms
+constexpr size_t older_checkpoints_kept = 64;
+constexpr int64_t first_step_factor = 30;  // a first step may take this many times join_timeout_ms
+
+/// Of the event in events.jsonl.
+const char* event_kind(Fault fault) {
+  switch (fault) {
+    case Fault::none:
+      return "left";
+    case Fault::failed:
+      return "step_failed";
+    case Fault::non_finite:
+      return "non_finite";
+    case Fault::mismatch:
+      return "mismatch";
+    case Fault::bad_copy:
+      return "bad_copy";
+    case Fault::bad_checkpoint:
+      return "bad_checkpoint";
+    case Fault::bad_disk:
+      return "bad_disk";
+  }
+  return "?";
+}
+
 }  // namespace
 
 // --- Nodes ---
@@ -21,19 +43,19 @@ void Decider::operator()(const NodeUp& e) {
   Node* node = find_node(e.node);
   if (!node) return;
   const bool known = node->state != NodeState::absent && node->state != NodeState::lost;
-  if (known && node->pid == e.pid) {  // it presents itself to a new supervisor
+  if (known && node->pid == e.pid) {  // reports to a new supervisor
     if (!node->checking) return;
-    act(CheckNode{e.node, node->reason});  // perhaps not told by the last
+    add_action(CheckNode{e.node, node->reason});  // the last supervisor may not have ordered it
     node->since_ms = now_;
     return;
   }
-  if (known) lose(e.node, "its agent has started anew");
+  if (known) declare_lost(e.node, "its agent was restarted");
   const bool returns = node->state == NodeState::lost;
   node->pid = e.pid;
   node->peer.clear();
   record("", "node_up", e.node, returns ? "it came back" : "");
   if (returns)
-    suspect(e.node, "it was lost before");
+    suspect_node(e.node, "it came back after it was lost");
   else
     set_node_state(e.node, NodeState::up, "");
   plan();
@@ -42,7 +64,7 @@ void Decider::operator()(const NodeUp& e) {
 void Decider::operator()(const NodeLost& e) {
   Node* node = find_node(e.node);
   if (!node || node->state == NodeState::absent || node->state == NodeState::lost) return;
-  lose(e.node, e.reason);
+  declare_lost(e.node, e.reason);
   plan();
 }
 
@@ -54,9 +76,9 @@ void Decider::operator()(const NodeChecked& e) {
   if (node->state != NodeState::suspect) return;
   if (e.ok) {
     set_node_state(e.node, NodeState::up, "");
-    enforce_restart_budget(e.node);  // it may have failed on while it was suspect
+    enforce_restart_budget(e.node);  // trainers may have failed while it was suspect
   } else {
-    drain(e.node, "it failed its diagnosis: " + e.reason);
+    drain_node(e.node, "it failed its diagnosis: " + e.reason);
   }
   plan();
 }
@@ -64,13 +86,13 @@ void Decider::operator()(const NodeChecked& e) {
 void Decider::operator()(const DrainRequested& e) {
   Node* node = find_node(e.node);
   if (!node) {
-    because("there is no node " + e.node);
-  } else if (e.drain && !spared(e.node)) {
-    because("without " + e.node + " there would be fewer than " +
-            std::to_string(s_.rules.min_cells * s_.rules.groups_per_cell()) + " groups");
+    set_reason("there is no node " + e.node);
+  } else if (e.drain && !can_spare(e.node)) {
+    set_reason("cannot drain " + e.node + ": fewer than " + groups_needed() +
+               " groups would be left");
   } else if (e.drain && node->state != NodeState::drained) {
-    drain(e.node, e.reason);
-    if (s_.layout.contains(e.node)) leave("node " + e.node + " is drained");
+    drain_node(e.node, e.reason);
+    if (s_.layout.contains(e.node)) leave_after_step("node " + e.node + " is drained");
   } else if (!e.drain && node->state == NodeState::drained) {
     node->failures_ms.clear();
     node->checking = false;
@@ -90,39 +112,43 @@ void Decider::operator()(const TrainerUp& e) {
   Trainer* trainer = find_trainer(e.trainer);
   if (!trainer) return;
   if (e.generation != 0 && e.generation == s_.generation && in_generation(*trainer)) {
-    trainer->pid = e.pid;  // adopted by a supervisor that took over
+    trainer->pid = e.pid;  // a supervisor that took over adopts it
     trainer->address = e.address;
     trainer->held = e.held;
     return;
   }
   const bool replaced = in_generation(*trainer);
-  // The same process may just not have got the order to join when it said this.
-  const bool told = trainer->pid == e.pid && (replaced || trainer->state == TrainerState::draining);
+  // The same process may have sent this before it received the order to join.
+  const bool ordered =
+      trainer->pid == e.pid && (replaced || trainer->state == TrainerState::draining);
   *trainer = {.state = TrainerState::idle,
               .pid = e.pid,
               .address = e.address,
               .shard = e.shard,
               .held = e.held,
-              .generation = told ? trainer->generation : e.generation};
+              .generation = ordered ? trainer->generation : e.generation};
   if (e.generation >= std::max<uint64_t>(s_.generation, 1)) {  // unknown to this supervisor
     s_.generation = e.generation;
     trainer->state = TrainerState::training;
     fence("detect", "unknown_generation", e.trainer,
-          "it trains in generation " + number(e.generation));
+          "it trains in generation " + number(e.generation) +
+              ", which this supervisor did not begin");
   } else {
-    // In an older one: it has been told to leave, or is about to be.
-    if (e.generation != 0 || told) trainer->state = TrainerState::draining;
+    // It trains in an older generation, and was or will be ordered to leave it.
+    if (e.generation != 0 || ordered) trainer->state = TrainerState::draining;
     if (replaced)
-      fence("detect", "trainer_replaced", e.trainer, "it is not in the current generation");
+      fence("detect", "trainer_replaced", e.trainer,
+            "its process was replaced and is not in the current generation");
   }
   record("", "trainer_up", e.trainer, "");
-  if (all_idle(node_of(e.trainer))) plan();  // else nothing new can be planned
+  if (node_is_idle(node_of(e.trainer))) plan();  // otherwise nothing has changed for the plan
 }
 
 void Decider::operator()(const TrainerDown& e) {
   Trainer* trainer = find_trainer(e.trainer);
   if (!trainer) return;
-  if (trainer->state == TrainerState::down) {  // known already; now it is known how it ended
+  // Down already, by an early death notice or a fence: this event says how the process ended.
+  if (trainer->state == TrainerState::down) {
     record("", "trainer_ended", e.trainer, e.reason);
     return;
   }
@@ -132,8 +158,8 @@ void Decider::operator()(const TrainerDown& e) {
   if (in)
     fence("detect", "trainer_down", e.trainer, e.reason);
   else
-    record(gathering() ? "detect" : "", "trainer_down", e.trainer, e.reason);
-  if (!e.restarting) drain(node_of(e.trainer), e.reason);
+    record(awaiting_first_step() ? "detect" : "", "trainer_down", e.trainer, e.reason);
+  if (!e.restarting) drain_node(node_of(e.trainer), e.reason);
   enforce_restart_budget(node_of(e.trainer));
   plan();
 }
@@ -142,19 +168,19 @@ void Decider::operator()(const TrainerIdle& e) {
   Trainer* trainer = find_trainer(e.trainer);
   if (!trainer) return;
   const bool current = trainer->state == TrainerState::training && e.generation == s_.generation;
-  // GEN-1: stale is what is older than what it was in, or was told before the last fence.
+  // GEN-1: an answer is stale if it is older than the trainer's generation or than the last fence.
   const bool answers =
       (trainer->state == TrainerState::draining && e.generation >= trainer->generation) ||
       (trainer->state == TrainerState::idle && e.generation + 1 >= s_.generation);
   if (!current && !answers) return;
   trainer->shard = e.shard;
   trainer->held = e.held;
-  if (trainer->state == TrainerState::idle) {  // has helped others to their state
+  if (trainer->state == TrainerState::idle) {  // it only sent copies to other trainers
     plan();
     return;
   }
   trainer->state = TrainerState::idle;
-  if (e.fault == Fault::mismatch && e.step > 0) mark_suspect(e.step, e.generation);
+  if (e.fault == Fault::mismatch && e.step > 0) suspect_step(e.step, e.generation);
   if (e.fault == Fault::bad_checkpoint) skip_checkpoint(e.step, e.reason);
   if (e.fault == Fault::bad_disk) {
     trainer->unreadable = true;
@@ -165,11 +191,8 @@ void Decider::operator()(const TrainerIdle& e) {
     if (!current) record("", "bad_copy", e.suspect, e.reason);
   }
   if (current && !(s_.leaving && e.fault == Fault::none)) {
-    static const char* kinds[] = {"left",     "step_failed",    "non_finite", "mismatch",
-                                  "bad_copy", "bad_checkpoint", "bad_disk"};
     if (!e.suspect.empty()) record_failure(node_of(e.suspect));
-    fence("detect", kinds[static_cast<int>(e.fault)], e.suspect.empty() ? e.trainer : e.suspect,
-          e.reason);
+    fence("detect", event_kind(e.fault), e.suspect.empty() ? e.trainer : e.suspect, e.reason);
   }
   plan();
 }
@@ -179,7 +202,7 @@ void Decider::operator()(const TrainerReady& e) {
   if (!trainer || e.generation != s_.generation) return;
   trainer->ready = true;
   if (!all_members([](const Trainer& t) { return t.ready; })) return;
-  if (gathering()) wait("the first step");
+  if (awaiting_first_step()) begin_wait("the first step");
   if (s_.incident) record("heal", "state_restored", "", "step " + number(s_.joined_step));
 }
 
@@ -189,8 +212,8 @@ void Decider::operator()(const Suspected& e) {
   const std::string node = node_of(e.trainer);
   record("", "suspected", e.trainer, e.reason);
   if (s_.nodes.at(node).state != NodeState::up) return;
-  suspect(node, e.reason);
-  if (s_.layout.contains(node)) leave(e.trainer + " is suspected: " + e.reason);
+  suspect_node(node, e.reason);
+  if (s_.layout.contains(node)) leave_after_step(e.trainer + " is suspected: " + e.reason);
   plan();
 }
 
@@ -216,14 +239,14 @@ void Decider::operator()(const TrainerFinished& e) {
   if (!trainer || e.generation != s_.generation || !in_generation(*trainer)) return;
   trainer->state = TrainerState::finished;
   trainer->step = e.step;
-  wait("the last checkpoint");
+  begin_wait("the last checkpoint to be saved");
   finish_if_saved();
 }
 
 void Decider::operator()(const CheckpointSaved& e) {
   if (!s_.has_checkpoint || e.step > s_.checkpoint_step) {
     if (s_.has_checkpoint) s_.older_checkpoints.push_back(s_.checkpoint_step);
-    if (s_.older_checkpoints.size() > kOlderCheckpoints)
+    if (s_.older_checkpoints.size() > older_checkpoints_kept)
       s_.older_checkpoints.erase(s_.older_checkpoints.begin());
     s_.checkpoint_step = e.step;
     s_.has_checkpoint = true;
@@ -234,7 +257,7 @@ void Decider::operator()(const CheckpointSaved& e) {
 
 void Decider::operator()(const CheckpointFailed& e) {
   record("", "checkpoint_failed", "step-" + number(e.step), e.reason);
-  if (e.generation != s_.generation) return;  // GEN-1: another one saves that step again
+  if (e.generation != s_.generation) return;  // GEN-1: a newer generation saves that step again
   s_.failed_checkpoint = e.step;
   s_.failed_checkpoint_reason = e.reason;
   finish_if_saved();
@@ -252,44 +275,45 @@ void Decider::operator()(const StopRequested& e) {
     s_.exit = e.exit;
     s_.exit_reason = e.reason;
     record("", "stop_requested", "", e.reason);
-    // Nothing has been made yet that could be saved.
+    // There is no state yet that could be saved.
     if (s_.phase == Phase::starting && s_.generation == 0) return shut_down(e.exit, e.reason);
     if (s_.phase == Phase::training) {
       s_.phase = Phase::stopping;
-      wait("the step in progress");
+      begin_wait("the step in progress");
     }
-    if (all_in_generation() && !s_.leaving) act(StopAtStep{e.reason});
+    if (all_in_generation() && !s_.leaving) add_action(StopAtStep{e.reason});
     plan();
   }
 }
 
 void Decider::operator()(const PauseRequested& e) {
-  if (s_.stop_requested) return because("the run is being stopped");
-  if (s_.paused == e.pause) return because(e.pause ? "it is paused" : "it is not paused");
+  if (s_.stop_requested) return set_reason("the run is being stopped");
+  if (s_.paused == e.pause)
+    return set_reason(e.pause ? "the run is already paused" : "the run is not paused");
   s_.paused = e.pause;
   record("", e.pause ? "paused" : "resumed", "", e.who);
-  if (e.pause && all_in_generation()) leave("paused by " + e.who);
+  if (e.pause && all_in_generation()) leave_after_step("paused by " + e.who);
   plan();
 }
 
 void Decider::operator()(const DiagnoseRequested& e) {
-  if (s_.stop_requested) return because("the run is being stopped");
-  if (diagnosing(s_)) return because("a diagnosis is under way");
+  if (s_.stop_requested) return set_reason("the run is being stopped");
+  if (diagnosing(s_)) return set_reason("a diagnosis is under way");
   for (const std::string& name : e.nodes)
     if (const Node* node = find_node(name); node && node->state == NodeState::up)
       s_.to_examine.push_back(name);
-  if (s_.to_examine.empty()) return because("none of these nodes is up");
+  if (s_.to_examine.empty()) return set_reason("none of these nodes is up");
   record("", "diagnosis", joined(s_.to_examine), e.who);
-  if (all_in_generation()) leave("a diagnosis, asked for by " + e.who);
+  if (all_in_generation()) leave_after_step("a diagnosis was requested by " + e.who);
   plan();
-  because("a diagnosis of " + joined(e.nodes));
+  set_reason("a diagnosis of " + joined(e.nodes) + " begins");
 }
 
 void Decider::operator()(const SetRequested& e) {
   const int64_t per_cell = s_.rules.groups_per_cell();
   const int64_t least = e.key == "supervision.max_restarts" ? 0 : 1;
   if (e.value < least || e.value > 1'000'000'000)
-    return because(e.key + " must be at least " + std::to_string(least));
+    return set_reason(e.key + " must be at least " + std::to_string(least));
   const auto count = static_cast<int>(std::min<int64_t>(e.value, 1'000'000));
   if (e.key == "supervision.max_restarts")
     s_.max_restarts = count;
@@ -300,47 +324,49 @@ void Decider::operator()(const SetRequested& e) {
   else if (e.key == "cluster.join_timeout_ms")
     s_.join_timeout_ms = e.value;
   else if (e.key != "cluster.min_groups")
-    return because(e.key + " cannot change in flight");
+    return set_reason(e.key + " cannot be changed during the run");
   else if (e.value > s_.rules.cells * per_cell)
-    return because("there are " + std::to_string(s_.rules.cells * per_cell) + " groups");
+    return set_reason(e.key + " must be at most " + std::to_string(s_.rules.cells * per_cell) +
+                      ", the number of groups");
   else
     s_.rules.min_cells = static_cast<int>((e.value + per_cell - 1) / per_cell);
   record("", "set", e.key, std::to_string(e.value) + " by " + e.who);
-  because(e.key + " = " + std::to_string(e.value));
+  set_reason(e.key + " = " + std::to_string(e.value));
   plan();
 }
 
 void Decider::operator()(const Tick&) {
-  end_fence();
-  give_up_on_restarts();
-  give_up_on_checks();
-  if (all_in(TrainerState::finished)) {
+  kill_trainers_ignoring_fence();
+  suspect_nodes_missing_trainers();
+  drain_nodes_with_hung_checks();
+  if (all_members_in(TrainerState::finished)) {
     if (waited(s_.save_timeout_ms))
-      shut_down(Code::io, "waited " + number(static_cast<uint64_t>(s_.save_timeout_ms)) +
-                              " ms for " + s_.waiting_for);
+      shut_down(Code::io, "waited " + milliseconds(s_.save_timeout_ms) + " for " + s_.waiting_for);
     return;
   }
-  // Steps may be long; that who makes one gets on, its node watches.
+  // Steps may be long. The node of a trainer watches that the trainer makes progress.
   const bool ready = all_members([](const Trainer& t) { return t.ready; });
-  if (gathering() && all_in_generation() &&
-      waited(ready ? kFirstStep * s_.join_timeout_ms : s_.join_timeout_ms)) {
+  if (awaiting_first_step() && all_in_generation() &&
+      waited(ready ? first_step_factor * s_.join_timeout_ms : s_.join_timeout_ms)) {
     std::string late;
     for (const Place& p : places(s_.rules, s_.layout))
       if (!s_.trainers.at(p.trainer).ready) {
         late += (late.empty() ? "" : ", ") + p.trainer;
-        act(KillTrainer{p.trainer, "it has not restored its state"});
+        add_action(KillTrainer{p.trainer, "it did not restore its state in time"});
       }
-    fence("detect", "no_first_step", late, "no step of generation " + number(s_.generation));
+    fence("detect", "no_first_step", late,
+          "generation " + number(s_.generation) + " committed no step in time");
   }
   plan();
-  grow();
-  if (over() || s_.paused || !s_.examined.empty() || !gathering() || all_in_generation() ||
-      !waited(s_.join_timeout_ms))
+  leave_to_grow();
+  if (over() || s_.paused || !s_.examined.empty() || !awaiting_first_step() ||
+      all_in_generation() || !waited(s_.join_timeout_ms))
     return;
   const bool drained = std::ranges::any_of(
       s_.nodes, [](const auto& n) { return n.second.state == NodeState::drained; });
   shut_down(drained ? Code::gave_up : Code::requeue,
-            "waited " + number(static_cast<uint64_t>(s_.join_timeout_ms)) + " ms for " + missing());
+            "waited " + milliseconds(s_.join_timeout_ms) + " for enough nodes for " +
+                groups_needed() + " groups; missing: " + missing_nodes());
 }
 
 Decision decide(int64_t now_ms, State& state, const Event& event) {

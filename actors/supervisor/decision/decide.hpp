@@ -1,23 +1,24 @@
-// What the supervisor decides, as a pure function: decide(now, state, event) -> actions and the
-// reason for them.
+// The decisions of the supervisor as a function of plain data: decide(now, state, event) changes
+// the state and returns actions and their reason. No clock, no I/O, no actors; any thread. The
+// supervisor actor, its standby, the console's `plan`, the tests and the simulation call the same
+// function.
 //
-// Plain data in and out: no clock, no I/O, no actors. The same function serves the supervisor
-// actor, its standby, the console's `plan`, tests and simulation. A job is a sequence of
-// generations. In one of them a layout of cells (layout.hpp) trains together; whenever the layout
-// changes, or one of its trainers fails, a generation ends and the next begins at the newest step
-// of which every shard has a copy:
+// A job is a sequence of generations. In a generation the nodes of one layout (layout.hpp) train
+// together. It ends when the layout changes or one of its trainers fails. The next generation
+// begins at the newest step of which every shard has a copy:
 //
-//   after a failure   fence (it ends at once) -> idle -> plan -> join
-//   for a wish        leave (it ends after a step; nothing is lost) -> idle -> plan -> join
+//   after a failure   fence (ends at once)                        -> idle -> plan -> join
+//   on request        leave (ends after a step; nothing is lost)  -> idle -> plan -> join
 //
-// Cheapest first: the same trainers again (restarted processes), a spare in place of a lost node,
-// cells put together from what is left, fewer groups, waiting for a node, stopping.
+// The cheapest remedy is tried first: the same trainers with restarted processes, a spare in place
+// of a lost node, cells made of the remaining nodes, fewer groups, waiting for a node, stopping.
 //
-//   JOB-1 A committed step is never undone while one copy of every shard survives anywhere.
-//   JOB-3 A generation begins with copies of one history: a step that was undone and made again in a
-//      later generation may have come out differently, so older copies of it are not used, even if
-//      one of every shard turns up.
-//   GEN-1 What carries another generation than the current one has no effect.
+//   JOB-1  A committed step is never undone while a copy of every shard of it survives anywhere.
+//   JOB-3  A generation begins with copies of one history. A step that was undone and made again in
+//          a later generation may have other bits, so older copies of it are never used, even if
+//          there is one of every shard.
+//   GEN-1  A message that carries another generation than the current one has no effect.
+//   GEN-2  The number of a generation is used once.
 #pragma once
 
 #include <cstdint>
@@ -34,20 +35,20 @@
 namespace simplescale::job {
 
 enum class TrainerState : unsigned char {
-  down,      // no process, or not heard of yet
+  down,      // no process, or none has reported yet
   idle,      // up, in no generation
-  training,  // told to join the current generation
-  draining,  // told to leave it, has not answered yet
-  finished,  // has trained its last step
+  training,  // ordered to join the current generation
+  draining,  // ordered to leave its generation, has not confirmed yet
+  finished,  // has trained the run's last step
 };
 
-/// Replicas made different states of `step` in this generation.
+/// Replicas computed different states of `step` in `generation`.
 struct SuspectStep {
   uint64_t step = 0, generation = 0;
 };
 constexpr size_t suspect_steps_kept = 16;
 
-/// Since this generation began, what older ones had made of `step` and all after it is undone.
+/// States of `step` and later steps that were made before `generation` are undone.
 struct Undoing {
   uint64_t generation = 0, step = 0;
 };
@@ -57,95 +58,98 @@ struct Trainer {
   TrainerState state = TrainerState::down;
   int32_t pid = 0;
   std::vector<uint8_t> address;  // of its data plane
-  uint32_t shard = 0;            // of which it holds
-  std::vector<HeldStep> held;    // steps whose state it has in memory
-  uint64_t step = 0;             // last reported
-  uint64_t generation = 0;       // newest it was told to join, or said it is in
-  bool ready = false;            // has the state of the current generation's first step
-  bool unreadable = false;       // was that generation's checkpoint to it: an I/O error
+  uint32_t shard = 0;            // whose state it holds
+  std::vector<HeldStep> held;    // states in its memory
+  uint64_t step = 0;             // the last one that it reported
+  uint64_t generation = 0;       // the newest one that it was ordered to join, or said it is in
+  bool ready = false;            // has restored the state that the current generation begins with
+  bool unreadable = false;       // reading that generation's checkpoint gave it an I/O error
 };
 
 enum class NodeState : unsigned char {
-  absent,   // not heard of yet
+  absent,   // its agent has not reported yet
   up,       // its agent reports
-  suspect,  // up, but kept out until a diagnosis finds nothing
-  drained,  // up, but kept out: by its budget, a diagnosis, or somebody's wish
-  lost,     // was up
+  suspect,  // up, but excluded until a diagnosis finds nothing wrong
+  drained,  // up, but excluded: by its restart budget, a diagnosis, or a user
+  lost,     // was up; its agent no longer reports
 };
 const char* to_string(NodeState state);
 
 struct Node {
   NodeState state = NodeState::absent;
   int32_t pid = 0;                   // of its agent
-  std::string reason;                // of the state
-  int64_t since_ms = 0;              // when the state began
-  std::vector<int64_t> failures_ms;  // of its trainers and its own; forgotten after
-                                     // budget_steps committed steps without another
-  uint64_t failed_at_step = 0;       // the newest of them
-  bool checking = false;             // a diagnosis runs
-  std::vector<PeerHeld> peer;        // copies of others' shards in its memory
+  std::string reason;                // for `state`
+  int64_t since_ms = 0;              // when `state` began
+  std::vector<int64_t> failures_ms;  // when the node or its trainers failed; forgotten after
+                                     // budget_steps committed steps without a failure
+  uint64_t failed_at_step = 0;       // the committed step at the newest failure
+  bool checking = false;             // a diagnosis is running
+  std::vector<PeerCopy> peer;        // in its peer store
 };
 
 enum class Phase : unsigned char { starting, training, recovering, stopping, finished, failed };
 const char* to_string(Phase phase);
 
-/// Where a generation's state comes from.
+/// Where the state that a generation begins with comes from.
 enum class Source : unsigned char { initialize, checkpoint, memory };
 const char* to_string(Source source);
 
 struct State {
-  // Facts of the run.
+  // Fixed by the configuration.
   LayoutRules rules;
   uint64_t max_steps = 0;
-  int64_t join_timeout_ms = 120'000;    // for the nodes of the start, or for one to come back
-  int64_t restart_timeout_ms = 10'000;  // for a node to bring its trainers up again
-  int64_t fence_timeout_ms = 2'000;     // for a trainer to leave a generation
-  int64_t save_timeout_ms = 600'000;
-  int64_t check_timeout_ms = 60'000;  // for a diagnosis
-  int give_up_after_cycles = 5;
-  int max_restarts = 5;  // failures of a node within within_ms, more than which drain it
+  int64_t join_timeout_ms = 120'000;    // for enough nodes to report, at the start or after a loss
+  int64_t restart_timeout_ms = 10'000;  // for a node to restart its trainers
+  int64_t fence_timeout_ms = 2'000;     // for a trainer to leave its generation
+  int64_t save_timeout_ms = 600'000;    // for the last checkpoint
+  int64_t check_timeout_ms = 60'000;    // for a diagnosis
+  int give_up_after_cycles = 5;         // generations in a row without a committed step
+  int max_restarts = 5;                 // more failures than this within within_ms drain a node
   int64_t within_ms = 600'000;
   uint64_t budget_steps = 50;
-  // What changes.
+  // Changes during the run.
   Phase phase = Phase::starting;
-  uint64_t generation = 0;              // the newest one given out
-  std::vector<std::string> node_order;  // who is taken first
+  uint64_t generation = 0;              // the newest number that was used
+  std::vector<std::string> node_order;  // the preferred nodes first
   std::map<std::string, Node> nodes;
-  std::map<std::string, Trainer> trainers;  // "<node>.<slot>"
-  Layout layout;                            // of the current generation; empty: none yet
-  bool leaving = false;                     // the current generation was asked to end
-  bool paused = false;                      // stay idle until resumed
-  std::vector<std::string> to_examine;      // nodes, as soon as everybody is idle
-  std::vector<std::string> examined;        // nodes, now: everybody waits for their diagnosis
+  std::map<std::string, Trainer> trainers;
+  Layout layout;                        // of the current generation; empty before the first
+  bool leaving = false;                 // the trainers were ordered to leave after a step
+  bool paused = false;                  // stay idle until resumed
+  std::vector<std::string> to_examine;  // nodes to diagnose once all trainers are idle
+  std::vector<std::string> examined;    // nodes under diagnosis, which all trainers wait for
   bool has_checkpoint = false;
-  uint64_t checkpoint_step = 0;    // newest valid one on disk
-  uint64_t failed_checkpoint = 0;  // the last one that could not be saved, if there is a reason
+  uint64_t checkpoint_step = 0;    // of the newest valid checkpoint on disk
+  uint64_t failed_checkpoint = 0;  // step of the last failed save, if the reason is not empty
   std::string failed_checkpoint_reason;
-  std::vector<uint64_t> older_checkpoints;  // the newest last; pruning may have taken them
-  std::vector<SuspectStep> suspect_steps;   // the newest last
-  std::vector<Undoing> undoings;            // of growing generation and step
+  std::vector<uint64_t> older_checkpoints;  // steps, the newest last; some may have been pruned
+  std::vector<SuspectStep> suspect_steps;   // the newest last, suspect_steps_kept at most
+  std::vector<Undoing> undoings;  // generation and step both increase; undoings_kept at most
   uint64_t committed_step = 0;
-  uint64_t joined_step = 0;      // where the current generation began
+  uint64_t joined_step = 0;      // the step that the current generation began with
   int cycles = 0;                // generations in a row without a committed step
-  int64_t waiting_since_ms = 0;  // for trainers to come, to join or to finish
-  std::string waiting_for;       // why a wait began; shown when it is given up
-  bool incident = false;         // between a failure and the first step after it
-  // A wish to stop.
+  int64_t waiting_since_ms = 0;  // when the current wait began
+  std::string waiting_for;       // what the wait is for, as text
+  bool incident = false;         // from a failure to the next committed step
+  // The end of the run.
   bool stop_requested = false;
   Code exit = Code::ok;
   std::string exit_reason;
 };
 
 // --- Events ---
-/// pid: of its agent; the same one again only presents itself to a supervisor that took over.
+/// The agent of a node reports. pid: of the agent; a pid that is known already means that the agent
+/// reports to a new supervisor.
 struct NodeUp {
   std::string node;
   int32_t pid = 0;
 };
+/// The agent of a node no longer reports.
 struct NodeLost {
   std::string node, reason;
 };
-/// generation: the one it trains in, as told to a supervisor that took over; 0: none.
+/// A trainer's process is up. generation: the one that it trains in, reported to a new supervisor;
+/// 0: none.
 struct TrainerUp {
   std::string trainer;
   int32_t pid = 0;
@@ -154,21 +158,22 @@ struct TrainerUp {
   std::vector<HeldStep> held;
   uint64_t generation = 0;
 };
+/// A trainer's process has ended. restarting: its node starts it again.
 struct TrainerDown {
   std::string trainer, reason;
   bool restarting = true;
 };
 /// Why a trainer left a generation.
 enum class Fault : unsigned char {
-  none,            // told to
-  failed,          // a collective, a peer, a timeout
-  non_finite,      // loss or norm
+  none,            // it was ordered to
+  failed,          // a collective failed, a peer was lost, or a timeout
+  non_finite,      // loss or gradient norm
   mismatch,        // replicas differ in the state of `step`
-  bad_copy,        // what `suspect` held is damaged
-  bad_checkpoint,  // the checkpoint of `step` is damaged, or is not there any more
-  bad_disk,        // it cannot be read, and may be as good as ever
+  bad_copy,        // the copy that `suspect` sent is damaged
+  bad_checkpoint,  // the checkpoint of `step` is damaged or missing
+  bad_disk,        // the checkpoint of `step` gave an I/O error and may be intact
 };
-/// A trainer left generation `generation` and waits.
+/// A trainer has left `generation` and waits for orders. suspect: the trainer at fault, or "".
 struct TrainerIdle {
   std::string trainer;
   uint64_t generation = 0;
@@ -179,18 +184,21 @@ struct TrainerIdle {
   std::string suspect;
   std::string reason;
 };
-/// A trainer has the state its generation begins with.
+/// A trainer has restored the state that its generation begins with.
 struct TrainerReady {
   std::string trainer;
   uint64_t generation = 0;
 };
+/// The peer store of a node holds these copies now.
 struct PeerCopies {
   std::string node;
-  std::vector<PeerHeld> copies;
+  std::vector<PeerCopy> copies;
 };
+/// Every trainer of the generation has reported the step.
 struct StepCommitted {
   uint64_t generation = 0, step = 0;
-};  // every trainer has reported it
+};
+/// A trainer has trained the run's last step.
 struct TrainerFinished {
   std::string trainer;
   uint64_t generation = 0, step = 0;
@@ -201,80 +209,90 @@ struct CheckpointSaved {
 struct CheckpointFailed {
   uint64_t step = 0;
   std::string reason;
-  uint64_t generation = 0;  // that was to be saved
+  uint64_t generation = 0;  // that made the state
 };
-/// A node's trainer alone makes no progress (stuck), or others found it to be wrong.
+/// A trainer alone makes no progress, computed a wrong state, or matched a log rule.
 struct Suspected {
   std::string trainer, reason;
 };
-/// A diagnosis has ended.
+/// The diagnosis of a node has ended. ok: nothing is wrong.
 struct NodeChecked {
   std::string node;
   bool ok = false;
   std::string reason;
 };
+// Requests. A request that cannot be met changes nothing; Decision::reason says why.
+/// now: without another step and without a checkpoint.
 struct StopRequested {
   Code exit = Code::ok;
   std::string reason;
   bool now = false;
-};  // now: without a save
-/// Somebody's wishes; a node or trainer that does not exist is refused in Decision::reason.
+};
+/// who: the user who asked, as text.
 struct PauseRequested {
   bool pause = true;
   std::string who;
 };
+/// drain = false: take the node back.
 struct DrainRequested {
   std::string node;
   bool drain = true;
   std::string reason;
 };
-/// These nodes are to be examined between two steps, while nobody trains.
+/// Diagnose these nodes between two steps, while no trainer trains.
 struct DiagnoseRequested {
   std::vector<std::string> nodes;
   std::string who;
 };
-/// One of settings() is to change while the run goes on.
+/// Change one of settings() during the run.
 struct SetRequested {
   std::string key;
   int64_t value = 0;
   std::string who;
 };
-struct Tick {};  // time has passed
+/// Time has passed; several times a second.
+struct Tick {};
 using Event = std::variant<NodeUp, NodeLost, TrainerUp, TrainerDown, TrainerIdle, TrainerReady,
                            PeerCopies, StepCommitted, TrainerFinished, CheckpointSaved,
                            CheckpointFailed, Suspected, NodeChecked, StopRequested, PauseRequested,
                            DrainRequested, DiagnoseRequested, SetRequested, Tick>;
 
 // --- Actions ---
+/// All trainers leave generations older than this one at once.
 struct Fence {
   uint64_t generation = 0;
   std::string reason;
-};  // everybody leaves what is older than this
+};
+/// All trainers leave this generation after a step.
 struct Leave {
   uint64_t generation = 0;
   std::string reason;
-};  // everybody leaves this one after a step
+};
+/// The trainers of state.layout join the generation and begin with `step`.
 struct Join {
   uint64_t generation = 0;
   Source source = Source::initialize;
   uint64_t step = 0;
-  std::vector<Move> moves;  // of state.layout
+  std::vector<Move> moves;
 };
 struct KillTrainer {
   std::string trainer, reason;
 };
+/// Diagnose the node; answered by NodeChecked.
 struct CheckNode {
   std::string node, reason;
 };
+/// All trainers agree on a last step, save it and finish.
 struct StopAtStep {
   std::string reason;
-};  // all trainers agree on the last step, save it, finish
+};
+/// The run ends.
 struct Shutdown {
   Code exit = Code::ok;
   std::string reason;
 };
-/// For events.jsonl: phase of an incident ("detect", "fence", "abort", "decide", "heal", "resume"),
-/// or "" for ordinary life.
+/// A line of events.jsonl. phase: of an incident ("detect", "fence", "abort", "decide", "heal",
+/// "resume"), or "" outside of one.
 struct Record {
   std::string phase, kind, subject, reason;
 };
@@ -283,32 +301,32 @@ using Action =
 
 struct Decision {
   std::vector<Action> actions;
-  std::string reason;  // one line; empty if nothing was decided
+  std::string reason;  // one line for users; empty if nothing was decided
 };
 
-/// Whether what was made of `step` in `generation` is one of the states that differed.
+/// True if replicas differed in the state of `step` that `generation` made.
 bool is_suspect(const State& state, uint64_t step, uint64_t generation);
-/// Whether it is of the past that a newer generation has undone (JOB-3).
+/// True if a newer generation has undone the state of `step` that `generation` made (JOB-3).
 bool undone(const State& state, uint64_t step, uint64_t generation);
-/// Neither: a generation may begin with a copy of it.
+/// Neither suspect nor undone: a generation may begin with a copy of it.
 bool trusted(const State& state, uint64_t step, uint64_t generation);
-/// The newest generation that trainers were told to join; faults of one before it have been dealt
-/// with.
+/// The newest generation that trainers joined. Faults of older ones have been handled.
 uint64_t newest_joined(const State& state);
-/// The records of a run end with `step`, made in `generation`: what of it is still committed. Steps
-/// that were undone stay in the records until they are made again.
+/// For records that end with `step`, made in `generation`: the newest step that is still committed.
+/// Records keep steps that were undone until the steps are made again.
 uint64_t committed_of(const State& state, uint64_t step, uint64_t generation);
 
-/// Changes `state` and tells what to do, in order. now_ms: any monotonic clock.
+/// Changes `state` and returns the actions, in order. now_ms: any monotonic clock, the same for all
+/// calls. Ignores all events once the phase is finished or failed.
 Decision decide(int64_t now_ms, State& state, const Event& event);
 
-/// Whether somebody's diagnosis has begun, or is about to.
+/// True from the request for a diagnosis until its end.
 bool diagnosing(const State& state);
 
-/// Keys of the configuration that SetRequested knows, with their values now.
+/// The keys of the configuration that SetRequested accepts, with their current values.
 std::vector<std::pair<std::string, int64_t>> settings(const State& state);
 
-/// A job before anything was heard of. nodes: all that may come, spares included.
+/// The state before the first event. nodes: names of all nodes, spares included.
 State make_state(const LayoutRules& rules, const std::vector<std::string>& nodes);
 
 }  // namespace simplescale::job

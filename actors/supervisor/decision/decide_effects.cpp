@@ -1,4 +1,4 @@
-// What becomes of nodes, copies and generations when something has happened.
+// The effects of events on nodes, copies and generations.
 #include <algorithm>
 #include <utility>
 
@@ -9,10 +9,10 @@ namespace simplescale::job {
 
 void Decider::record(std::string phase, std::string kind, std::string subject, std::string reason) {
   if (phase == "detect") s_.incident = true;
-  act(Record{std::move(phase), std::move(kind), std::move(subject), std::move(reason)});
+  add_action(Record{std::move(phase), std::move(kind), std::move(subject), std::move(reason)});
 }
 
-void Decider::wait(std::string what) {
+void Decider::begin_wait(std::string what) {
   s_.waiting_since_ms = now_;
   s_.waiting_for = std::move(what);
 }
@@ -24,9 +24,9 @@ void Decider::set_node_state(const std::string& name, NodeState state, std::stri
   node.since_ms = now_;
 }
 
-void Decider::lose(const std::string& name, const std::string& reason) {
+void Decider::declare_lost(const std::string& name, const std::string& reason) {
   bool in = false;
-  each_trainer(name, [&](Trainer& t) {
+  for_each_trainer(name, [&](Trainer& t) {
     in = in || in_generation(t);
     t = {};
   });
@@ -38,17 +38,17 @@ void Decider::lose(const std::string& name, const std::string& reason) {
   if (in)
     fence("detect", "node_lost", name, reason);
   else
-    record(gathering() ? "detect" : "", "node_lost", name, reason);
+    record(awaiting_first_step() ? "detect" : "", "node_lost", name, reason);
 }
 
-void Decider::suspect(const std::string& name, const std::string& reason) {
+void Decider::suspect_node(const std::string& name, const std::string& reason) {
   set_node_state(name, NodeState::suspect, reason);
   s_.nodes.at(name).checking = true;
-  act(CheckNode{name, reason});
+  add_action(CheckNode{name, reason});
 }
 
-void Decider::drain(const std::string& name, const std::string& reason) {
-  if (over()) return;  // the failure that would drain it has ended the run
+void Decider::drain_node(const std::string& name, const std::string& reason) {
+  if (over()) return;  // the failure has ended the run
   set_node_state(name, NodeState::drained, reason);
   record("", "drained", name, reason);
 }
@@ -66,28 +66,28 @@ void Decider::enforce_restart_budget(const std::string& name) {
   const Node& node = s_.nodes.at(name);
   const size_t failures = node.failures_ms.size();
   if (node.state == NodeState::up && failures > static_cast<size_t>(s_.max_restarts))
-    drain(name, number(failures) + " failures within " +
-                    number(static_cast<uint64_t>(s_.within_ms / 1000)) + " s");
+    drain_node(name, number(failures) + " failures within " +
+                         number(static_cast<uint64_t>(s_.within_ms / 1000)) + " s");
 }
 
 void Decider::discard_copy(const std::string& trainer, uint64_t step) {
   auto found = s_.trainers.find(trainer);
   if (found != s_.trainers.end())
     std::erase_if(found->second.held, [&](const HeldStep& copy) { return copy.step == step; });
-  // If it came out of the peer store of that trainer's node, that is where it is bad.
+  // The trainer may have sent it from the peer store of its node.
   auto node = s_.nodes.find(node_of(trainer));
   if (node != s_.nodes.end())
-    std::erase_if(node->second.peer, [&](const PeerHeld& copy) { return copy.step == step; });
+    std::erase_if(node->second.peer, [&](const PeerCopy& copy) { return copy.step == step; });
 }
 
-void Decider::mark_suspect(uint64_t step, uint64_t generation) {
+void Decider::suspect_step(uint64_t step, uint64_t generation) {
   if (is_suspect(s_, step, generation)) return;
   s_.suspect_steps.push_back({step, generation});
   if (s_.suspect_steps.size() > suspect_steps_kept)
     s_.suspect_steps.erase(s_.suspect_steps.begin());
   if (newest_joined(s_) > generation || s_.committed_step < step) return;
   record("", "steps_undone", number(s_.committed_step - step + 1),
-         "replicas have made different states");
+         "replicas computed different states");
   s_.committed_step = step - 1;
 }
 
@@ -101,78 +101,86 @@ void Decider::fence(std::string phase, std::string kind, std::string subject, st
     if (in_generation(trainer)) trainer.state = TrainerState::draining;
   }
   s_.phase = Phase::recovering;
-  wait("all trainers to be idle");
+  begin_wait("all trainers to be idle");
   if (s_.cycles > s_.give_up_after_cycles) {
-    shut_down(Code::gave_up, std::to_string(s_.cycles) +
-                                 " generations in a row without a committed step; the last: " +
-                                 subject + ": " + reason);
+    shut_down(Code::gave_up,
+              std::to_string(s_.cycles) +
+                  " generations in a row without a committed step; the last failure: " + subject +
+                  ": " + reason);
     return;
   }
-  act(Fence{s_.generation, subject + ": " + reason});
-  record("fence", kind, subject, "generation " + number(s_.generation));
-  because("fence generation " + number(s_.generation) + ", since " + subject + ": " + reason);
+  add_action(Fence{s_.generation, subject + ": " + reason});
+  record("fence", kind, subject, "the next generation is " + number(s_.generation));
+  set_reason("all trainers stop after " + subject + ": " + reason + "; the next generation is " +
+             number(s_.generation));
 }
 
-void Decider::leave(std::string reason) {
-  if (s_.leaving || s_.stop_requested || !all_in_generation() || all_in(TrainerState::finished))
+void Decider::leave_after_step(std::string reason) {
+  if (s_.leaving || s_.stop_requested || !all_in_generation() ||
+      all_members_in(TrainerState::finished))
     return;
   s_.leaving = true;
-  wait("all trainers to leave");
+  begin_wait("all trainers to leave");
   record("", "leaving", "generation " + number(s_.generation), reason);
-  because(reason);
-  act(Leave{s_.generation, std::move(reason)});
+  set_reason(reason);
+  add_action(Leave{s_.generation, std::move(reason)});
 }
 
-void Decider::end_fence() {
-  // Also those that came back in an older generation, while the others leave theirs.
+void Decider::kill_trainers_ignoring_fence() {
+  // This includes trainers that came back in an older generation while the current one ends.
   if ((s_.phase != Phase::recovering && !s_.leaving) || !waited(s_.fence_timeout_ms)) return;
   for (auto& [name, trainer] : s_.trainers) {
     if (trainer.state != TrainerState::draining) continue;
     trainer.state = TrainerState::down;
     record_failure(node_of(name));
-    record("abort", "fence_ignored", name, "killed");
-    act(KillTrainer{name, "it does not leave its generation"});
-    wait("trainers that were killed");
+    const std::string why =
+        "it did not leave its generation within " + milliseconds(s_.fence_timeout_ms);
+    record("abort", "fence_ignored", name, "killed: " + why);
+    add_action(KillTrainer{name, why});
+    begin_wait("trainers that were killed");
   }
 }
 
-void Decider::give_up_on_restarts() {
+void Decider::suspect_nodes_missing_trainers() {
   if (s_.phase != Phase::recovering || !waited(s_.restart_timeout_ms)) return;
   for (const std::string& name : s_.node_order)
-    if (s_.nodes.at(name).state == NodeState::up && s_.layout.contains(name) && !all_idle(name) &&
-        !all_in_generation())
-      suspect(name, "it does not bring its trainers up");
+    if (s_.nodes.at(name).state == NodeState::up && s_.layout.contains(name) &&
+        !node_is_idle(name) && !all_in_generation())
+      suspect_node(name,
+                   "its trainers did not restart within " + milliseconds(s_.restart_timeout_ms));
 }
 
-void Decider::give_up_on_checks() {
+void Decider::drain_nodes_with_hung_checks() {
   for (const std::string& name : s_.node_order) {
     Node& node = s_.nodes.at(name);
     if (!node.checking || now_ - node.since_ms <= s_.check_timeout_ms) continue;
     node.checking = false;
-    if (node.state == NodeState::suspect) drain(name, "its diagnosis has not ended");
+    if (node.state == NodeState::suspect)
+      drain_node(name, "its diagnosis did not end within " + milliseconds(s_.check_timeout_ms));
   }
 }
 
-bool Decider::examine() {
-  if (!s_.to_examine.empty()) {
-    for (const std::string& name : std::exchange(s_.to_examine, {}))
-      if (s_.nodes.at(name).state == NodeState::up) s_.examined.push_back(name);
-    for (const std::string& name : s_.examined) suspect(name, "it is examined");
-    wait("a diagnosis");
-  }
-  if (s_.examined.empty()) return false;
+void Decider::begin_diagnosis() {
+  if (s_.to_examine.empty()) return;
+  for (const std::string& name : std::exchange(s_.to_examine, {}))
+    if (s_.nodes.at(name).state == NodeState::up) s_.examined.push_back(name);
+  for (const std::string& name : s_.examined) suspect_node(name, "a diagnosis was requested");
+  begin_wait("a diagnosis");
+}
+
+void Decider::end_diagnosis() {
+  if (s_.examined.empty()) return;
   std::vector<std::string> found;
   for (const std::string& name : s_.examined) {
     const Node& node = s_.nodes.at(name);
-    if (node.checking) return true;
+    if (node.checking) return;
     if (node.state != NodeState::up)
       found.push_back(name + " is " + to_string(node.state) + ": " + node.reason);
   }
   record("", "diagnosed", joined(s_.examined),
          found.empty() ? "nothing is wrong" : joined(found, "; "));
   s_.examined.clear();
-  wait("trainers");
-  return false;
+  begin_wait("trainers");
 }
 
 void Decider::shut_down(Code exit, std::string reason) {
@@ -180,8 +188,8 @@ void Decider::shut_down(Code exit, std::string reason) {
   const bool good = exit == Code::ok || exit == Code::requeue;
   s_.phase = good ? Phase::finished : Phase::failed;
   record("", good ? "finished" : "failed", "", reason);
-  because(reason);
-  act(Shutdown{exit, std::move(reason)});
+  set_reason(reason);
+  add_action(Shutdown{exit, std::move(reason)});
 }
 
 }  // namespace simplescale::job

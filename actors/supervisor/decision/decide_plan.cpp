@@ -1,4 +1,4 @@
-// The next generation: who, from which state, and when; and the run's end.
+// The next generation: its nodes, the state it begins with, and when it begins. The end of the run.
 #include <algorithm>
 #include <set>
 #include <string_view>
@@ -9,82 +9,91 @@
 namespace simplescale::job {
 
 namespace {
-constexpr int64_t kDiskAgainMs = 5'000;  // between two tries of a checkpoint that nobody can read
-constexpr int64_t kVotesMs = 4'000;      // in which cut-off nodes find each other (leadership.hpp)
+// Time for nodes that cannot reach this supervisor to vote against it (leadership.hpp).
+constexpr int64_t vote_ms = 4'000;
+
+/// Where the state of a generation comes from, in words.
+std::string origin_of(const Join& join) {
+  if (join.source == Source::initialize) return "initial values";
+  return std::ranges::any_of(join.moves, &Move::peer) ? "peer copies" : to_string(join.source);
+}
 }  // namespace
 
-std::vector<std::string> Decider::usable(bool with_training) const {
+std::vector<std::string> Decider::usable_nodes(bool with_training) const {
   std::vector<std::string> list;
   std::set<std::string_view> training;
   if (with_training)
     for (const auto& cell : s_.layout.cells) training.insert(cell.begin(), cell.end());
   for (const std::string& name : s_.node_order) {
     if (s_.nodes.at(name).state != NodeState::up) continue;
-    if (all_idle(name) || training.contains(name)) list.push_back(name);
+    if (node_is_idle(name) || training.contains(name)) list.push_back(name);
   }
   std::ranges::stable_sort(
       list, {}, [&](const std::string& name) { return s_.nodes.at(name).failures_ms.size(); });
   return list;
 }
 
-bool Decider::spared(const std::string& name) const {
-  std::vector<std::string> others = usable(true);
+bool Decider::can_spare(const std::string& name) const {
+  std::vector<std::string> others = usable_nodes(true);
   std::erase(others, name);
   return assign(s_.rules, s_.layout, others).cells.size() >=
          static_cast<size_t>(s_.rules.min_cells);
 }
 
-std::string Decider::missing() const {
+std::string Decider::missing_nodes() const {
   std::string text;
   for (const std::string& name : s_.node_order) {
     const Node& node = s_.nodes.at(name);
-    if (node.state == NodeState::up && all_idle(name)) continue;
+    if (node.state == NodeState::up && node_is_idle(name)) continue;
     text += (text.empty() ? "" : ", ") + name + " (" +
             (node.state == NodeState::up ? "its trainers are not up" : to_string(node.state)) +
             (node.reason.empty() ? "" : ": " + node.reason) + ")";
   }
-  return "enough nodes for " + std::to_string(s_.rules.min_cells * s_.rules.groups_per_cell()) +
-         " groups; missing: " + text;
+  return text;
 }
 
 void Decider::plan() {
   if (over()) return;
   for (const auto& [name, trainer] : s_.trainers)
     if (trainer.state == TrainerState::draining || in_generation(trainer)) return;
-  if (examine() || s_.paused || disk_is_away() || perhaps_cut_off()) return;
+  begin_diagnosis();
+  end_diagnosis();
+  if (!s_.examined.empty() || s_.paused) return;
+  suspect_nodes_without_checkpoint();
+  if (waiting_for_disk() || may_be_cut_off()) return;
   const auto wanted = static_cast<size_t>(s_.rules.cells);
   const bool first = s_.layout.cells.empty();
-  const std::vector<std::string> nodes = usable(false);
-  if (!first)  // its members are being restarted: cheaper than doing without them
+  const std::vector<std::string> nodes = usable_nodes(false);
+  if (!first)  // waiting for trainers that are being restarted is cheaper than a new layout
     for (const auto& cell : s_.layout.cells)
       for (const std::string& name : cell)
-        if (s_.nodes.at(name).state == NodeState::up && !all_idle(name)) return;
+        if (s_.nodes.at(name).state == NodeState::up && !node_is_idle(name)) return;
   Layout next = assign(s_.rules, s_.layout, nodes);
   if (next.cells.size() < static_cast<size_t>(s_.rules.min_cells) || next.cells.empty()) {
     const bool hopeless = std::ranges::all_of(
         s_.nodes, [](const auto& n) { return n.second.state == NodeState::drained; });
     if (hopeless) {
-      shut_down(Code::gave_up, "every node is drained: " + missing());
-    } else if (!gathering()) {
-      ++s_.generation;  // nobody is in the last one any more
+      shut_down(Code::gave_up, "every node is drained: " + missing_nodes());
+    } else if (!awaiting_first_step()) {
+      ++s_.generation;  // GEN-2: the last one has ended
       s_.phase = Phase::recovering;
-      wait("nodes");
+      begin_wait("nodes");
     }
     return;
   }
   if (first && next.cells.size() < wanted && !waited(s_.join_timeout_ms)) return;
   const Beginning beginning = newest_state();
-  if (beginning.step < s_.committed_step && somebody_may_come() && !waited(s_.restart_timeout_ms))
-    return;  // JOB-1: who is being restarted may hold what is missing
+  if (beginning.step < s_.committed_step && trainers_may_return() && !waited(s_.restart_timeout_ms))
+    return;  // JOB-1: a trainer that is being restarted may hold a newer copy
   join(std::move(next), beginning);
 }
 
-std::vector<Copy> Decider::copies() const {
-  std::vector<Copy> list;
+std::vector<AvailableCopy> Decider::copies() const {
+  std::vector<AvailableCopy> list;
   for (const std::string& name : s_.node_order) {
     const Node& node = s_.nodes.at(name);
     if (node.state == NodeState::absent || node.state == NodeState::lost) continue;
-    bool peers = true;  // not yet listed
+    bool list_peers = true;  // once per node
     for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot) {
       const std::string who = trainer_name(name, slot);
       const Trainer& trainer = s_.trainers.at(who);
@@ -92,8 +101,8 @@ std::vector<Copy> Decider::copies() const {
       for (const HeldStep& copy : trainer.held)
         if (trusted(s_, copy.step, copy.generation))
           list.push_back({who, trainer.shard, copy.step, false});
-      if (std::exchange(peers, false))
-        for (const PeerHeld& copy : node.peer)
+      if (std::exchange(list_peers, false))
+        for (const PeerCopy& copy : node.peer)
           if (trusted(s_, copy.step, copy.generation))
             list.push_back({who, copy.shard, copy.step, true});
     }
@@ -101,9 +110,10 @@ std::vector<Copy> Decider::copies() const {
   return list;
 }
 
-std::string Decider::choice(const Layout& before, const Layout& next) const {
-  if (before.cells.empty()) return "all are there";
+std::string Decider::describe_change(const Layout& before, const Layout& next) const {
+  if (before.cells.empty()) return "enough nodes are up";
   if (next == before) return "the same nodes";
+  auto one = [](const std::string& list) { return list.find(',') == std::string::npos; };
   std::string taken, given;
   for (const auto& cell : next.cells)
     for (const std::string& node : cell)
@@ -114,12 +124,11 @@ std::string Decider::choice(const Layout& before, const Layout& next) const {
   const int per_cell = s_.rules.groups_per_cell();
   std::string text;
   if (!taken.empty() && !given.empty())
-    text = taken + (taken.find(',') == std::string::npos ? " takes" : " take") + " the place of " +
-           given;
+    text = taken + (one(taken) ? " takes" : " take") + " the place of " + given;
   else if (!taken.empty())
-    text = "with " + taken;
+    text = taken + (one(taken) ? " joins" : " join");
   else
-    text = given.empty() ? "nodes in other places" : "without " + given;
+    text = given.empty() ? "the same nodes in another order" : "without " + given;
   if (next.cells.size() != before.cells.size())
     text += ": " + std::to_string(next.cells.size() * static_cast<size_t>(per_cell)) +
             " groups instead of " +
@@ -136,32 +145,38 @@ void Decider::skip_checkpoint(uint64_t step, const std::string& reason) {
   if (s_.has_checkpoint) s_.older_checkpoints.pop_back();
 }
 
-bool Decider::disk_is_away() {
-  std::vector<std::string> without;
-  size_t others = 0;
+std::vector<std::string> Decider::nodes_without_checkpoint() const {
+  std::vector<std::string> names;
   for (const auto& cell : s_.layout.cells)
     for (const std::string& name : cell)
-      if (!all_of_node(name, [](const Trainer& t) { return !t.unreadable; }))
-        without.push_back(name);
-      else if (s_.nodes.at(name).state == NodeState::up)
-        ++others;
-  if (without.empty() || others == 0) return !without.empty() && !waited(kDiskAgainMs);
-  for (const std::string& name : without) {
-    each_trainer(name, [](Trainer& t) { t.unreadable = false; });
-    record_failure(name);
-    if (s_.nodes.at(name).state == NodeState::up)
-      suspect(name, "it cannot read the checkpoint of step " + number(s_.joined_step));
-  }
-  return false;
+      if (!all_of_node(name, [](const Trainer& t) { return !t.unreadable; })) names.push_back(name);
+  return names;
 }
 
-bool Decider::perhaps_cut_off() const {
+void Decider::suspect_nodes_without_checkpoint() {
+  const std::vector<std::string> without = nodes_without_checkpoint();
+  if (without.empty()) return;
+  const std::set<std::string_view> failed(without.begin(), without.end());
+  const bool others_can = std::ranges::any_of(s_.nodes, [&](const auto& n) {
+    return n.second.state == NodeState::up && s_.layout.contains(n.first) &&
+           !failed.contains(n.first);
+  });
+  if (!others_can) return;
+  for (const std::string& name : without) {
+    for_each_trainer(name, [](Trainer& t) { t.unreadable = false; });
+    record_failure(name);
+    if (s_.nodes.at(name).state == NodeState::up)
+      suspect_node(name, "it cannot read the checkpoint of step " + number(s_.joined_step));
+  }
+}
+
+bool Decider::may_be_cut_off() const {
   size_t nodes = 0, lost = 0;
   for (const auto& cell : s_.layout.cells)
     for (const std::string& name : cell) {
       const Node& node = s_.nodes.at(name);
       ++nodes;
-      lost += node.state == NodeState::lost && now_ - node.since_ms <= kVotesMs;
+      lost += node.state == NodeState::lost && now_ - node.since_ms <= vote_ms;
     }
   return nodes > 1 && 2 * lost > nodes;
 }
@@ -174,10 +189,10 @@ Decider::Beginning Decider::newest_state() const {
   return b;
 }
 
-bool Decider::somebody_may_come() const {
+bool Decider::trainers_may_return() const {
   return std::ranges::any_of(s_.nodes, [&](const auto& n) {
     return n.second.state != NodeState::absent && n.second.state != NodeState::lost &&
-           !all_idle(n.first);
+           !node_is_idle(n.first);
   });
 }
 
@@ -186,20 +201,20 @@ void Decider::join(Layout next, const Beginning& beginning) {
   Join order{.source = beginning.source, .step = beginning.step};
   if (order.source == Source::memory)
     order.moves = moves_for(members, beginning.copies, order.step);
-  // GEN-2: a number is used once; one that a fence has given out has not begun yet.
+  // GEN-2: a number is used once. The number of a fence has not begun yet.
   if (s_.phase != Phase::recovering || s_.generation == 0 || s_.leaving) ++s_.generation;
   order.generation = s_.generation;
-  const std::string what = choice(s_.layout, next);
+  const std::string what = describe_change(s_.layout, next);
   const bool changed = s_.phase == Phase::training || s_.leaving;
   if (order.step < s_.committed_step)
     record("", "steps_undone", number(s_.committed_step - order.step),
-           "no newer state is left of every shard");
+           "no newer step has a copy of every shard left");
   s_.layout = std::move(next);
   s_.leaving = false;
   s_.joined_step = order.step;
-  // Where all read the step from a checkpoint, older copies of it are not needed, and may differ.
+  // If the step is read from a checkpoint, older copies of it are not needed and may differ.
   undo_from(order.source == Source::memory ? order.step + 1 : order.step);
-  s_.committed_step = order.step;  // JOB-1: lower than before only if no complete newer copy is left
+  s_.committed_step = order.step;  // JOB-1: lower only if no newer step is complete
   for (const Place& place : members) {
     Trainer& trainer = s_.trainers.at(place.trainer);
     trainer.state = TrainerState::training;
@@ -209,15 +224,14 @@ void Decider::join(Layout next, const Beginning& beginning) {
   }
   if (s_.phase != Phase::starting) s_.phase = Phase::recovering;
   s_.failed_checkpoint_reason.clear();
-  wait("trainers to restore their state");
-  because(what + "; generation " + number(s_.generation) + " begins at step " + number(order.step) +
-          " from " +
-          (std::ranges::any_of(order.moves, &Move::peer) ? "peer" : to_string(order.source)) +
-          (order.moves.empty() ? "" : ", " + number(order.moves.size()) + " shards move"));
-  if (s_.incident) record("abort", "all_idle", "", "everybody has left");
+  begin_wait("trainers to restore their state");
+  set_reason(what + "; generation " + number(s_.generation) + " begins at step " +
+             number(order.step) + " from " + origin_of(order) +
+             (order.moves.empty() ? "" : ", " + number(order.moves.size()) + " shards move"));
+  if (s_.incident) record("abort", "all_idle", "", "all trainers have left the last generation");
   record(s_.incident ? "decide" : "", changed ? "layout_changed" : "joined", "", decision_.reason);
-  act(std::move(order));
-  if (s_.stop_requested) act(StopAtStep{s_.exit_reason});
+  add_action(std::move(order));
+  if (s_.stop_requested) add_action(StopAtStep{s_.exit_reason});
 }
 
 void Decider::undo_from(uint64_t step) {
@@ -225,24 +239,25 @@ void Decider::undo_from(uint64_t step) {
   while (!list.empty() && list.back().step >= step) list.pop_back();
   list.push_back({s_.generation, step});
   if (list.size() <= undoings_kept) return;
-  // JOB-3 before JOB-1: of copies older than the last undoings_kept beginnings, each at a later step than
-  // the one before it, some count as undone that are not.
+  // The list is full: merge the two oldest. JOB-3 before JOB-1: some copies that are older than the
+  // last undoings_kept beginnings then count as undone although they are not.
   list[1].step = list[0].step;
   list.erase(list.begin());
 }
 
-void Decider::grow() {
+void Decider::leave_to_grow() {
   if (over() || s_.phase != Phase::training || s_.leaving || s_.paused) return;
   if (s_.layout.cells.size() >= static_cast<size_t>(s_.rules.cells)) return;
-  const Layout next = assign(s_.rules, s_.layout, usable(true));
-  if (next.cells.size() > s_.layout.cells.size()) leave("nodes are there for more groups");
+  const Layout next = assign(s_.rules, s_.layout, usable_nodes(true));
+  if (next.cells.size() > s_.layout.cells.size())
+    leave_after_step("enough nodes are up for more groups");
 }
 
 void Decider::finish_if_saved() {
-  if (over() || !all_in(TrainerState::finished)) return;
+  if (over() || !all_members_in(TrainerState::finished)) return;
   const uint64_t step = last_step();
   if (!s_.has_checkpoint || s_.checkpoint_step != step) {
-    // It may have failed before the last trainer said that it has finished.
+    // The save may have failed before the last trainer reported that it has finished.
     if (!s_.failed_checkpoint_reason.empty() && s_.failed_checkpoint == step)
       shut_down(Code::io, "the last checkpoint could not be saved: " + s_.failed_checkpoint_reason);
     return;

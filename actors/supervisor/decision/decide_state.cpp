@@ -1,4 +1,4 @@
-// The state that is decided upon: names, the beginning, questions about it.
+// Functions of the state: names of its values, the initial state, predicates.
 #include <algorithm>
 
 #include "actors/supervisor/decision/decide.hpp"

@@ -1,5 +1,5 @@
-// decide() at work: one event, against the state that it changes. For decide*.cpp alone; decide.hpp
-// says what it is about.
+// The implementation of decide() (decide.hpp): a visitor of one event that changes the state and
+// collects the actions. Included by decide*.cpp alone.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,14 @@
 
 namespace simplescale::job {
 
+constexpr int64_t disk_retry_ms = 5'000;  // between two tries of a checkpoint that no node can read
+
 inline std::string number(uint64_t n) {
   return std::to_string(n);
+}
+
+inline std::string milliseconds(int64_t n) {
+  return std::to_string(n) + " ms";
 }
 
 class Decider {
@@ -48,6 +54,7 @@ class Decider {
  private:
   // --- Facts ---
 
+  /// Null if there is no such node, or if the run is over.
   Node* find_node(const std::string& name) {
     auto found = s_.nodes.find(name);
     return found == s_.nodes.end() || over() ? nullptr : &found->second;
@@ -59,10 +66,13 @@ class Decider {
   static bool in_generation(const Trainer& t) {
     return t.state == TrainerState::training || t.state == TrainerState::finished;
   }
-  bool gathering() const { return s_.phase == Phase::starting || s_.phase == Phase::recovering; }
+  /// No step has been committed since the last failure, or since the start.
+  bool awaiting_first_step() const {
+    return s_.phase == Phase::starting || s_.phase == Phase::recovering;
+  }
   bool waited(int64_t limit_ms) const { return now_ - s_.waiting_since_ms > limit_ms; }
-  /// Whether all trainers of a node are so; stops at the first that is not. They are neighbours in
-  /// the map, since "." sorts before any digit.
+  /// True if all trainers of a node satisfy the predicate. They are neighbours in the map, since
+  /// "." sorts before every digit.
   template <class F>
   bool all_of_node(const std::string& node, F&& is_so) const {
     auto next = s_.trainers.lower_bound(node + ".");
@@ -70,7 +80,7 @@ class Decider {
       if (!is_so(next->second)) return false;
     return true;
   }
-  /// The same for all trainers of the layout; false if there is none.
+  /// True if all trainers of the layout satisfy the predicate; false for an empty layout.
   template <class F>
   bool all_members(F&& are_so) const {
     for (const auto& cell : s_.layout.cells)
@@ -78,7 +88,7 @@ class Decider {
         if (!all_of_node(node, are_so)) return false;
     return !s_.layout.cells.empty();
   }
-  bool all_in(TrainerState state) const {
+  bool all_members_in(TrainerState state) const {
     return all_members([&](const Trainer& t) { return t.state == state; });
   }
   bool all_in_generation() const { return all_members(in_generation); }
@@ -86,81 +96,98 @@ class Decider {
     return s_.trainers.at(trainer_name(s_.layout.cells.front().front(), 0)).step;
   }
   template <class F>
-  void each_trainer(const std::string& node, F&& f) {
+  void for_each_trainer(const std::string& node, F&& f) {
     auto next = s_.trainers.lower_bound(node + ".");
     for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot, ++next) f(next->second);
   }
-  bool all_idle(const std::string& node) const {
+  bool node_is_idle(const std::string& node) const {
     return all_of_node(node, [](const Trainer& t) { return t.state == TrainerState::idle; });
   }
-  /// Nodes that a new layout may use: idle ones, and (for what-if) those that train.
-  std::vector<std::string> usable(bool with_training) const;
-  /// Whether training could go on without this node.
-  bool spared(const std::string& name) const;
+  /// Nodes that a new layout may use, those with the fewest failures first: nodes that are up and
+  /// idle and, if with_training, those of the current layout.
+  std::vector<std::string> usable_nodes(bool with_training) const;
+  /// True if enough cells remain without this node.
+  bool can_spare(const std::string& name) const;
 
   // --- Effects ---
 
   template <class A>
-  void act(A action) {
+  void add_action(A action) {
     decision_.actions.push_back(std::move(action));
   }
   void record(std::string phase, std::string kind, std::string subject, std::string reason);
-  void because(std::string reason) { decision_.reason = std::move(reason); }
-  void wait(std::string what);
+  void set_reason(std::string reason) { decision_.reason = std::move(reason); }
+  void begin_wait(std::string what);
   void set_node_state(const std::string& name, NodeState state, std::string reason);
-  void lose(const std::string& name, const std::string& reason);
-  void suspect(const std::string& name, const std::string& reason);
-  void drain(const std::string& name, const std::string& reason);
+  void declare_lost(const std::string& name, const std::string& reason);
+  void suspect_node(const std::string& name, const std::string& reason);
+  void drain_node(const std::string& name, const std::string& reason);
   void record_failure(const std::string& name);
   void enforce_restart_budget(const std::string& name);
-  /// The copy that `trainer` holds of `step` is no good.
+  /// Forgets the copies of `step` that `trainer` and the peer store of its node hold.
   void discard_copy(const std::string& trainer, uint64_t step);
-  /// Nobody has gone on from this step as it was made.
-  void mark_suspect(uint64_t step, uint64_t generation);
-  /// Ends the current generation for everybody in it, at once.
+  /// Replicas computed different states of `step` in `generation`: no generation begins with them.
+  void suspect_step(uint64_t step, uint64_t generation);
+  /// Ends the current generation at once, for all of its trainers.
   void fence(std::string phase, std::string kind, std::string subject, std::string reason);
-  /// Ends the current generation after a step.
-  void leave(std::string reason);
-  /// Trainers that ignore a fence are stuck.
-  void end_fence();
-  /// Nodes whose trainers do not come up again are suspects.
-  void give_up_on_restarts();
-  void give_up_on_checks();
-  /// Everybody is idle: the time for what somebody wants to know. Whether it is to be waited for.
-  bool examine();
+  /// Ends the current generation after a step, unless it is about to end already.
+  void leave_after_step(std::string reason);
+  /// Kills trainers that do not leave their generation in time.
+  void kill_trainers_ignoring_fence();
+  /// A node whose trainers do not restart in time becomes suspect.
+  void suspect_nodes_missing_trainers();
+  /// A suspect node whose diagnosis does not end in time is drained.
+  void drain_nodes_with_hung_checks();
+  /// Requires that all trainers are idle. Suspects the nodes whose diagnosis was requested.
+  void begin_diagnosis();
+  /// Records the result of the diagnosis once all of its nodes have answered.
+  void end_diagnosis();
 
   // --- The next generation ---
 
-  std::string missing() const;
-  /// Begins the next generation if everybody that it needs is there.
+  /// Groups without which training waits.
+  std::string groups_needed() const {
+    return std::to_string(s_.rules.min_cells * s_.rules.groups_per_cell());
+  }
+  /// The nodes that cannot train now, with the reason for each.
+  std::string missing_nodes() const;
+  /// Begins the next generation if all trainers are idle and enough nodes are usable.
   void plan();
-  std::vector<Copy> copies() const;
-  /// What changes in words.
-  std::string choice(const Layout& before, const Layout& next) const;
-  /// The next tier of the disk. Several trainers may say it of the same checkpoint.
+  /// Trusted copies in the memory of idle trainers and in the peer stores of their nodes.
+  std::vector<AvailableCopy> copies() const;
+  /// The difference between the layouts, in words.
+  std::string describe_change(const Layout& before, const Layout& next) const;
+  /// The checkpoint of `step` is damaged: use the next older one. No effect if it is not the
+  /// current one: several trainers may report the same checkpoint.
   void skip_checkpoint(uint64_t step, const std::string& reason);
-  /// Who could not read the checkpoint that others could is examined, while they go on from it, or
-  /// wait. If nobody could, that is true: it is tried again, and none older, as it may be as good
-  /// as ever.
-  bool disk_is_away();
-  /// Most nodes of the layout have just been lost: if it is this side of the network that is cut
-  /// off, the others get the time to say so before it goes on alone.
-  bool perhaps_cut_off() const;
+  /// Nodes of the layout with a trainer that could not read the generation's checkpoint.
+  std::vector<std::string> nodes_without_checkpoint() const;
+  /// A node that cannot read the checkpoint becomes suspect if another node could read it.
+  void suspect_nodes_without_checkpoint();
+  /// No node could read the checkpoint: retry it after a delay, never an older one, since it may be
+  /// intact.
+  bool waiting_for_disk() const {
+    return !nodes_without_checkpoint().empty() && !waited(disk_retry_ms);
+  }
+  /// Most nodes of the layout were lost a moment ago. If a network partition separates them from
+  /// this supervisor, they may vote against it: wait for the vote before going on without them.
+  bool may_be_cut_off() const;
 
   struct Beginning {
     Source source = Source::initialize;
     uint64_t step = 0;
-    std::vector<Copy> copies;
+    std::vector<AvailableCopy> copies;
   };
-  /// The newest state that can be had of every shard.
+  /// The newest state of which every shard has a copy.
   Beginning newest_state() const;
-  /// A node reports, but not all of its trainers are up.
-  bool somebody_may_come() const;
+  /// A node reports, but not all of its trainers are idle.
+  bool trainers_may_return() const;
   void join(Layout next, const Beginning& beginning);
-  /// What older generations have made of `step` and all after it is undone by the present one.
+  /// The current generation undoes what older ones made of `step` and later steps.
   void undo_from(uint64_t step);
-  /// More groups, or a drained node replaced, as soon as nodes are there for it.
-  void grow();
+  /// Ends the generation after a step if enough nodes are up for more cells.
+  void leave_to_grow();
+  /// Ends the run once all trainers have finished and the last checkpoint is saved, or has failed.
   void finish_if_saved();
   void shut_down(Code exit, std::string reason);
 

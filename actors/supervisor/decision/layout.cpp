@@ -11,14 +11,6 @@ bool Layout::contains(const std::string& node) const {
       cells, [&](const auto& cell) { return std::ranges::find(cell, node) != cell.end(); });
 }
 
-std::string trainer_name(const std::string& node, int slot) {
-  return node + "." + std::to_string(slot);
-}
-
-std::string node_of(const std::string& trainer) {
-  return trainer.substr(0, trainer.rfind('.'));
-}
-
 std::vector<Place> places(const LayoutRules& rules, const Layout& layout) {
   std::vector<Place> all;
   uint32_t rank = 0;
@@ -54,7 +46,8 @@ Layout assign(const LayoutRules& rules, const Layout& current,
   for (const std::string& node : usable)
     if (!placed.contains(node)) spares.push_back(node);
 
-  // Fill the cells with the fewest gaps first; those with the most give up their nodes for it.
+  // Fill the cells with the fewest gaps first. The nodes of the cells with the most gaps become
+  // spares for it.
   std::vector<size_t> order(drafts.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::stable_sort(order, {}, [&](size_t i) { return drafts[i].gaps; });
@@ -86,37 +79,37 @@ Layout assign(const LayoutRules& rules, const Layout& current,
   return layout;
 }
 
-std::optional<uint64_t> newest_complete(const std::vector<Copy>& copies, int shards) {
+std::optional<uint64_t> newest_complete(const std::vector<AvailableCopy>& copies, int shards) {
   std::map<uint64_t, std::set<uint32_t>> by_step;
-  for (const Copy& copy : copies)
+  for (const AvailableCopy& copy : copies)
     if (copy.shard < static_cast<uint32_t>(shards)) by_step[copy.step].insert(copy.shard);
   for (auto it = by_step.rbegin(); it != by_step.rend(); ++it)
     if (it->second.size() == static_cast<size_t>(shards)) return it->first;
   return std::nullopt;
 }
 
-std::vector<Move> moves_for(const std::vector<Place>& places, const std::vector<Copy>& copies,
-                            uint64_t step) {
-  std::map<std::string, uint32_t> keeps;  // trainers that hold what their place needs
-  std::map<uint32_t, const Copy*> best;
+std::vector<Move> moves_for(const std::vector<Place>& places,
+                            const std::vector<AvailableCopy>& copies, uint64_t step) {
+  std::map<std::string, uint32_t> keeps;  // trainers that hold the shard of their place
+  std::map<uint32_t, const AvailableCopy*> best;
   std::map<std::string, uint32_t> place_of;
   for (const Place& place : places) place_of[place.trainer] = place.shard;
-  auto rank = [&](const Copy& copy) {
+  auto rank = [&](const AvailableCopy& copy) {
     if (copy.peer) return 2;
     auto found = place_of.find(copy.trainer);
     return found != place_of.end() && found->second == copy.shard ? 0 : 1;
   };
-  for (const Copy& copy : copies) {
+  for (const AvailableCopy& copy : copies) {
     if (copy.step != step) continue;
     if (!copy.peer && rank(copy) == 0) keeps[copy.trainer] = copy.shard;
-    const Copy*& known = best[copy.shard];
+    const AvailableCopy*& known = best[copy.shard];
     if (!known || rank(copy) < rank(*known)) known = &copy;
   }
   std::map<uint32_t, Move> moves;
   for (const Place& place : places) {
     if (keeps.contains(place.trainer)) continue;
-    const Copy* source = best[place.shard];
-    if (!source) continue;  // the caller has made sure that there is one
+    const AvailableCopy* source = best[place.shard];
+    if (!source) continue;
     Move& move = moves[place.shard];
     move.shard = place.shard;
     move.step = step;

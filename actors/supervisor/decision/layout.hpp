@@ -1,10 +1,11 @@
-// Who trains what in a generation, and where its state comes from. Pure functions of plain data.
+// Which trainer holds which shard in a generation, and which copies of the state have to move.
+// Pure functions of plain data, any thread.
 //
-// A cell is what stands or falls together: group_nodes nodes that hold one group, or, with
-// no_shard, one node with as many groups as trainers. A layout is a list of cells; nodes that are
-// in none are spares. The number of shards never changes in a run, the number of cells does; which
-// samples a group trains follows from its number and theirs (rows_of_group), so that the samples of
-// a step and their sums do not change.
+// A cell is the unit that a layout gains or loses: the group_nodes nodes that hold one group or,
+// with no_shard, one node with as many groups as trainers. A layout is a list of cells; a node that
+// is in none of them is a spare. The number of shards is fixed for a run; the number of cells
+// changes. The samples of a group follow from its number and from the number of groups
+// (rows_of_group), so a step has the same samples and the same sums with any number of cells.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +14,30 @@
 #include <string>
 #include <vector>
 
+#include "runtime/training/names.hpp"
+
 namespace simplescale::job {
+
+using simplescale::node_of;
+using simplescale::trainer_name;
 
 struct LayoutRules {
   int trainers_per_node = 1;
   int shards = 1;      // trainers of a group
   int cell_nodes = 1;  // nodes of a cell
-  int cells = 1;       // wanted
-  int min_cells = 1;   // with fewer, training waits
+  int cells = 1;       // wanted number
+  int min_cells = 1;   // training waits while there are fewer
   int groups_per_cell() const { return cell_nodes * trainers_per_node / shards; }
   bool operator==(const LayoutRules&) const = default;
 };
 
 struct Layout {
-  std::vector<std::vector<std::string>> cells;  // nodes by name, in shard order
+  std::vector<std::vector<std::string>> cells;  // names of nodes, in shard order
   bool operator==(const Layout&) const = default;
   bool contains(const std::string& node) const;
 };
 
-std::string trainer_name(const std::string& node, int slot);
-/// "n1.0" -> "n1".
-std::string node_of(const std::string& trainer);
-
+/// The part of a trainer in a layout.
 struct Place {
   std::string trainer;
   uint32_t group = 0, shard = 0;
@@ -42,32 +45,27 @@ struct Place {
 /// Every trainer of the layout, by group, then shard.
 std::vector<Place> places(const LayoutRules& rules, const Layout& layout);
 
-/// The best layout that the usable nodes allow, as near to `current` as can be: whole cells stay;
-/// a gap is filled by a spare; cells with the most gaps are given up to fill others; new cells are
-/// made of what is left. usable: in order of preference.
+/// A layout of as many cells as the usable nodes allow, with few changes to `current`: complete
+/// cells stay, spares fill gaps, the cells with the most gaps are dissolved to fill the gaps of
+/// other cells, and new cells are made of the remaining nodes.
+/// usable: names of nodes, the preferred ones first.
 Layout assign(const LayoutRules& rules, const Layout& current,
               const std::vector<std::string>& usable);
 
 // --- State ---
 
-/// A copy in a node's peer store. generation: as in HeldStep.
-struct PeerHeld {
-  uint32_t shard = 0;
-  uint64_t step = 0;
-  uint64_t generation = 0;
-  bool operator==(const PeerHeld&) const = default;
-};
-/// A copy that can be had: in the memory of a trainer that is up, or (peer) of its node.
-struct Copy {
+/// A copy of a shard's state that `trainer` can send: from its own memory or, if `peer`, from the
+/// peer store of its node.
+struct AvailableCopy {
   std::string trainer;
   uint32_t shard = 0;
   uint64_t step = 0;
   bool peer = false;
 };
 /// The newest step of which every shard 0..shards-1 has a copy.
-std::optional<uint64_t> newest_complete(const std::vector<Copy>& copies, int shards);
+std::optional<uint64_t> newest_complete(const std::vector<AvailableCopy>& copies, int shards);
 
-/// One copy to several trainers.
+/// An order to send a copy to trainers. source, peer: as in AvailableCopy.
 struct Move {
   uint32_t shard = 0;
   uint64_t step = 0;
@@ -76,9 +74,10 @@ struct Move {
   std::vector<std::string> targets;
   bool operator==(const Move&) const = default;
 };
-/// What has to move so that every place has its shard at `step`: nothing for those that hold it. A
-/// source that keeps its shard is preferred, then any trainer's memory, then a peer store.
-std::vector<Move> moves_for(const std::vector<Place>& places, const std::vector<Copy>& copies,
-                            uint64_t step);
+/// The moves that give every place its shard at `step`; none to trainers that hold it. Prefers as
+/// the source a trainer that keeps the shard, then any trainer's memory, then a peer store. A shard
+/// without a copy is left out: the caller makes sure that there is one (newest_complete).
+std::vector<Move> moves_for(const std::vector<Place>& places,
+                            const std::vector<AvailableCopy>& copies, uint64_t step);
 
 }  // namespace simplescale::job

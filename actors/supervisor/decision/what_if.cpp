@@ -29,7 +29,7 @@ std::string what_if(State state, const std::string& kind, const std::string& tar
                    before.address,
                    before.shard,
                    {{state.committed_step, state.generation}}});
-  return text.empty() ? "nothing" : text;
+  return text.empty() ? "nothing would change" : text;
 }
 
 }  // namespace simplescale::job

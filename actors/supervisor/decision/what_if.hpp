@@ -1,4 +1,4 @@
-// What decide() would do, told without doing it.
+// What decide() would do about a fault, for the console's `plan`. A pure function, any thread.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace simplescale::job {
 
-/// In a line: what would be decided if `kind` happened to a node or trainer now, and everybody
-/// else behaved well. state: a copy.
+/// The decisions, in one line, if the fault `kind` hit the node or trainer `target` now and all
+/// other trainers answered as they should. Works on a copy of the state.
 std::string what_if(State state, const std::string& kind, const std::string& target);
 
 }  // namespace simplescale::job

@@ -1,4 +1,4 @@
-// The supervisor as an actor, in virtual time.
+// supervisor_actor() in virtual time.
 #include "actors/otp/supervisor_actor.hpp"
 #include "tests/actors/otp/world.hpp"
 
@@ -7,8 +7,7 @@ using namespace simplescale::supervision;
 
 TEST_SUITE_BEGIN("supervision: actor");
 
-TEST_CASE(
-    "supervisor actor: starts in order, stops in reverse order with the reason it was given") {
+TEST_CASE("supervisor actor: starts in order, stops in reverse order with the given reason") {
   World world;
   const auto supervisor = world.spawn(world.options(
       Strategy::one_for_one, {world.worker("a"), world.worker("b"), world.worker("c")}));
@@ -56,8 +55,7 @@ TEST_CASE("supervisor actor: restart type and exit reason decide whether a child
 }
 
 TEST_CASE(
-    "supervisor actor: exactly max_restarts in the window are allowed, one more ends it with "
-    "`shutdown`") {
+    "supervisor actor: max_restarts in the window are allowed, one more ends it with `shutdown`") {
   World world;
   world.spawn(
       world.options(Strategy::one_for_one, {world.worker("a"), world.worker("b")}, 2, 1000));
@@ -74,7 +72,7 @@ TEST_CASE(
   CHECK(world.count(ReportKind::escalated) == 1);
 }
 
-TEST_CASE("supervisor actor: escalation goes up two levels, one life at a time") {
+TEST_CASE("supervisor actor: escalation goes up two levels") {
   World world;
   const auto leaf = world.options(Strategy::one_for_one, {world.worker("w")}, 1);
   const auto middle =
@@ -135,7 +133,8 @@ TEST_CASE("supervisor actor: a child that ignores the request to stop is killed 
   CHECK(world.take_log() == "!b -a end");
 }
 
-TEST_CASE("supervisor actor: brutal kill, and a restart that waits for the stubborn") {
+TEST_CASE(
+    "supervisor actor: kBrutalKill kills at once; a restart waits for children that ignore exit") {
   World world;
   world.stubborn = {"b", "c"};
   auto b = world.worker("b");
@@ -148,8 +147,7 @@ TEST_CASE("supervisor actor: brutal kill, and a restart that waits for the stubb
   CHECK(world.take_log() == "!c !b +a +b +c");
 }
 
-TEST_CASE(
-    "supervisor actor: a child that fails to start, by error or exception, ends it at first") {
+TEST_CASE("supervisor actor: a child that fails its first start, by error or exception, ends it") {
   for (const bool throwing : {false, true}) {
     World world;
     (throwing ? world.throws : world.refusals)["b"] = 1;
@@ -184,15 +182,13 @@ TEST_CASE(
   world.spawn(world.options(Strategy::one_for_one,
                             {world.worker("a"), world.slow_worker("b"), world.worker("c")}));
   CHECK(world.take_log() == "+a +b");
-  world.dies("a");  // dies during the start of the next: handled when all have started
+  world.dies("a");  // the death is handled when all have started
   CHECK(world.take_log() == "x:a");
-  world.told("b");
+  world.reports_started("b");
   CHECK(world.take_log() == "+c +a");
 }
 
-TEST_CASE(
-    "supervisor actor: a child that never reports started is killed at its deadline and has "
-    "failed") {
+TEST_CASE("supervisor actor: a child that never reports started is killed at its deadline") {
   World world;
   auto b = world.slow_worker("b");
   b.spec.start_timeout_ms = 100;
@@ -211,7 +207,7 @@ TEST_CASE(
       world.options(Strategy::one_for_one,
                     {world.worker("a"), supervisor_child("pool", pool), world.worker("z")}));
   CHECK(world.take_log() == "+a +p");
-  world.told("p");
+  world.reports_started("p");
   CHECK(world.take_log() == "+z");
   World failing;
   failing.refusals["p"] = 1;
@@ -221,7 +217,7 @@ TEST_CASE(
   CHECK(failing.take_log() == "+a +p -a end");
 }
 
-TEST_CASE("supervisor actor: killed, it takes its children along") {
+TEST_CASE("supervisor actor: a supervisor that is killed kills its children") {
   World world;
   const auto pool = world.options(Strategy::one_for_one, {world.worker("p")});
   const auto supervisor = world.spawn(
@@ -231,7 +227,7 @@ TEST_CASE("supervisor actor: killed, it takes its children along") {
   for (const char* id : {"a", "p"}) CHECK(world.lives[id] == 0);
 }
 
-TEST_CASE("supervisor actor: requests") {
+TEST_CASE("supervisor actor: requests are answered as OTP answers them") {
   World world;
   const auto supervisor = world.spawn(world.options(Strategy::one_for_one, {world.worker("a")}));
   const auto started = world.ask<ChildAnswer>(supervisor, StartChild{world.worker("b")});
@@ -271,8 +267,7 @@ TEST_CASE(
   world.take_log();
   auto other = world.worker("other");
   other.spec.id = "a";
-  world.self->send(supervisor,
-                   TerminateChild{"a"});  // takes until the deadline; the rest waits behind it
+  world.self->send(supervisor, TerminateChild{"a"});  // until the deadline; the others wait
   world.self->send(supervisor, DeleteChild{"a"});
   world.self->send(supervisor, StartChild{other});
   world.pass(5000);
@@ -282,7 +277,7 @@ TEST_CASE(
     world.self->receive([](const ChildAnswer& answer) { CHECK(answer.answer == Answer::ok); });
 }
 
-TEST_CASE("supervisor actor: back-off waits on the actor clock, progress starts it anew") {
+TEST_CASE("supervisor actor: back-off follows the actor clock, progress resets it") {
   World world;
   auto options = world.options(
       Strategy::group_for_all,
@@ -341,7 +336,7 @@ TEST_CASE("supervisor actor: unexpected messages and errors are dropped") {
   CHECK(world.ask<ChildCounts>(supervisor, CountChildren{}).active == 1);
 }
 
-TEST_CASE("supervisor actor: works with threads of its own, in real time") {
+TEST_CASE("supervisor actor: works on its own threads in real time") {
   caf::actor_system_config config;
   caf::actor_system system(config);
   caf::scoped_actor self(system);
@@ -384,7 +379,7 @@ TEST_CASE("supervisor actor: works with threads of its own, in real time") {
   self->receive([](const caf::down_msg& m) { CHECK(m.reason == caf::exit_reason::user_shutdown); });
 }
 
-TEST_CASE("supervisor actor: reports say when, who, and why") {
+TEST_CASE("supervisor actor: reports have the time, the child and the reason") {
   World world;
   auto options = world.options(Strategy::one_for_one, {world.worker("n0")}, 3);
   options.name = "job";

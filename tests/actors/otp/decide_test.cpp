@@ -1,4 +1,4 @@
-// The pure core against OTP's documented behaviour of `supervisor`, edge by edge.
+// decide() against the documented behaviour of OTP's `supervisor`, case by case.
 #include "actors/otp/decide.hpp"
 #include "tests/actors/otp/sim.hpp"
 
@@ -7,7 +7,7 @@ using namespace simplescale::supervision;
 
 TEST_SUITE_BEGIN("supervision: decide");
 
-TEST_CASE("supervisor: children start in order and stop in reverse") {
+TEST_CASE("supervisor: V3: children start in order and stop in reverse") {
   Sim sim(supervisor(Strategy::one_for_one), {child("a"), child("b"), child("c")});
   sim.begin();
   CHECK(sim.take_log() == "+a +b +c ready");
@@ -15,7 +15,7 @@ TEST_CASE("supervisor: children start in order and stop in reverse") {
   CHECK(sim.take_log() == "-c -b -a end");
 }
 
-TEST_CASE("supervisor: a child starts only when the one before it has reported started") {
+TEST_CASE("supervisor: V2: a child starts only when the one before it has reported started") {
   Sim sim(supervisor(Strategy::one_for_one), {child("a"), child("b")});
   sim.slow = {"a"};
   sim.begin();
@@ -109,7 +109,7 @@ TEST_CASE(
   CHECK(sim.take_log() == "+a +t");
 }
 
-TEST_CASE("supervisor: exactly max_restarts are allowed, one more stops the supervisor") {
+TEST_CASE("supervisor: V4: max_restarts restarts are allowed, one more ends the supervisor") {
   for (const uint32_t max : {0u, 1u, 3u}) {
     Sim sim(supervisor(Strategy::one_for_one, max), {child("a"), child("b"), child("c")});
     sim.begin();
@@ -124,7 +124,7 @@ TEST_CASE("supervisor: exactly max_restarts are allowed, one more stops the supe
   }
 }
 
-TEST_CASE("supervisor: the restarts of all children count together; of each alone when asked so") {
+TEST_CASE("supervisor: restarts count for all children together, or per child if configured") {
   auto spec = supervisor(Strategy::one_for_one, 1);
   Sim together(spec, {child("a"), child("b")});
   together.begin();
@@ -160,7 +160,7 @@ TEST_CASE("supervisor: the window slides; a restart exactly within_ms ago still 
   }
 }
 
-TEST_CASE("supervisor: without a window restarts count since the last progress") {
+TEST_CASE("supervisor: within_ms = kForever counts the restarts since the last progress") {
   Sim sim(supervisor(Strategy::one_for_one, 2, kForever), {child("a")});
   sim.begin();
   for (int i = 0; i < 5; ++i) {
@@ -175,7 +175,7 @@ TEST_CASE("supervisor: without a window restarts count since the last progress")
   CHECK(sim.terminated);
 }
 
-TEST_CASE("supervisor: progress forgets the restarts of the children it names, uptime does not") {
+TEST_CASE("supervisor: progress resets the restarts of the named children, uptime does not") {
   auto spec = supervisor(Strategy::one_for_one, 1, kForever);
   spec.intensity.scope = Intensity::Scope::child;
   Sim sim(spec, {child("a"), child("b")});
@@ -190,7 +190,7 @@ TEST_CASE("supervisor: progress forgets the restarts of the children it names, u
   CHECK(sim.terminated);
 }
 
-TEST_CASE("supervisor: budgets are keyed by id and outlive a supervisor if kept") {
+TEST_CASE("supervisor: budgets are kept per id and can outlive the supervisor") {
   Sim first(supervisor(Strategy::one_for_one, 2), {child("a")});
   first.begin();
   first.dies("a");
@@ -207,7 +207,8 @@ TEST_CASE("supervisor: budgets are keyed by id and outlive a supervisor if kept"
 }
 
 TEST_CASE(
-    "supervisor: a child that fails to start at first ends the supervisor, the others stopped in "
+    "supervisor: a child that fails its first start ends the supervisor; the other children stop "
+    "in "
     "reverse") {
   Sim sim(supervisor(Strategy::one_for_one), {child("a"), child("b"), child("c"), child("d")});
   sim.refusals["c"] = 1;
@@ -224,7 +225,7 @@ TEST_CASE("supervisor: a child that dies before it reports started has failed to
   CHECK(sim.take_log() == "+a +b -a end");
 }
 
-TEST_CASE("supervisor: a restart that fails is tried again and counts as another restart") {
+TEST_CASE("supervisor: V4: a restart that fails is tried again and counts as another restart") {
   Sim sim(supervisor(Strategy::one_for_one, 3), {child("a"), child("b")});
   sim.begin();
   sim.take_log();
@@ -247,7 +248,7 @@ TEST_CASE("supervisor: one_for_all with a failing restart stops and starts all a
   CHECK(sim.take_log() == "-b -a +a +b -a +a +b +c");
 }
 
-TEST_CASE("supervisor: rest_for_one with a failing restart goes on from the child that failed") {
+TEST_CASE("supervisor: rest_for_one with a failing restart continues from the child that failed") {
   Sim sim(supervisor(Strategy::rest_for_one, 3), {child("a"), child("b"), child("c"), child("d")});
   sim.begin();
   sim.take_log();
@@ -256,8 +257,7 @@ TEST_CASE("supervisor: rest_for_one with a failing restart goes on from the chil
   CHECK(sim.take_log() == "-d -c +b +c +c +d");
 }
 
-TEST_CASE(
-    "supervisor: group_for_all with a failing restart tries its group again and nobody else") {
+TEST_CASE("supervisor: group_for_all with a failing restart tries only its group again") {
   Sim sim(supervisor(Strategy::group_for_all, 3),
           {child("a", Restart::permanent, "x"), child("b", Restart::permanent, "y"),
            child("c", Restart::permanent, "x"), child("d", Restart::permanent, "x")});
@@ -268,7 +268,7 @@ TEST_CASE(
   CHECK(sim.take_log() == "-c -a +a +c -a +a +c +d");
 }
 
-TEST_CASE("supervisor: a child that dies while the next one starts is handled after the start") {
+TEST_CASE("supervisor: the death of a child while the next one starts is handled after the start") {
   Sim sim(supervisor(Strategy::one_for_one), {child("a"), child("b"), child("c")});
   sim.slow = {"b"};
   sim.begin();
@@ -279,7 +279,7 @@ TEST_CASE("supervisor: a child that dies while the next one starts is handled af
   CHECK(sim.take_log() == "+c ready +a");
 }
 
-TEST_CASE("supervisor: a child found dead when its turn to stop comes is not stopped again") {
+TEST_CASE("supervisor: a child that died before its turn to stop is not stopped again") {
   Sim sim(supervisor(Strategy::one_for_all), {child("a"), child("b"), child("c")});
   sim.stubborn = {"c"};
   sim.begin();
@@ -292,7 +292,7 @@ TEST_CASE("supervisor: a child found dead when its turn to stop comes is not sto
   CHECK(sim.restarts_ms.size() == 1);
 }
 
-TEST_CASE("supervisor: two deaths at once restart each child once") {
+TEST_CASE("supervisor: V1: two deaths at once restart each child once") {
   Sim sim(supervisor(Strategy::one_for_one), {child("a"), child("b")});
   sim.begin();
   sim.take_log();
@@ -320,7 +320,7 @@ TEST_CASE("supervisor: a child that does not stop within its deadline is killed"
   CHECK(sim.take_log() == "!a -x end");
 }
 
-TEST_CASE("supervisor: brutal_kill kills at once, infinity waits for ever, zero asks and kills") {
+TEST_CASE("supervisor: kBrutalKill kills at once, kForever waits forever, zero asks and kills") {
   auto brutal = child("a");
   brutal.shutdown_ms = kBrutalKill;
   auto patient = child("b");
@@ -370,8 +370,7 @@ TEST_CASE("supervisor: a request to stop ends a start in progress") {
 }
 
 TEST_CASE(
-    "supervisor: a start that ends while another child is being stopped does not disturb the "
-    "order") {
+    "supervisor: V3: a start that ends while another child is being stopped keeps the order") {
   for (const bool fails : {false, true}) {
     Sim sim(supervisor(Strategy::one_for_one), {child("a"), child("b"), child("c")});
     sim.begin();
@@ -390,7 +389,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("supervisor: a request to stop during a restart stops everybody in reverse") {
+TEST_CASE("supervisor: a request to stop during a restart stops all children in reverse") {
   Sim sim(supervisor(Strategy::rest_for_one), {child("a"), child("b"), child("c"), child("d")});
   sim.stubborn = {"c"};
   sim.begin();
@@ -492,7 +491,7 @@ TEST_CASE("supervisor: requests wait for the operation in progress, in order") {
   CHECK(sim.answers[second] == Answer::ok);
 }
 
-TEST_CASE("supervisor: stopping answers every request that waits") {
+TEST_CASE("supervisor: V5: stopping answers every request that waits") {
   Sim sim(supervisor(Strategy::one_for_one), {child("a"), child("b")});
   sim.stubborn = {"a"};
   sim.begin();
@@ -549,7 +548,7 @@ TEST_CASE(
   CHECK(all.take_log() == "-b -a end");
 }
 
-TEST_CASE("supervisor: back-off delays the start, not the stop of the others") {
+TEST_CASE("supervisor: back-off delays the starts, not the stops") {
   auto spec = supervisor(Strategy::group_for_all);
   spec.back_off = {.first_ms = 100, .jitter = 0};
   Sim sim(spec,
@@ -586,7 +585,9 @@ TEST_CASE(
   CHECK(sim.next_timer_in_ms() == 100);
 }
 
-TEST_CASE("supervisor: jitter takes away at most its part and depends on seed and counter only") {
+TEST_CASE(
+    "supervisor: jitter shortens a delay by at most its part; it depends on seed and counter "
+    "only") {
   const BackOff back_off{.first_ms = 1000, .factor = 1, .max_ms = 1000, .jitter = 0.5, .seed = 7};
   int64_t low = 1000, high = 0;
   for (uint64_t draw = 0; draw < 1000; ++draw) {
@@ -602,8 +603,8 @@ TEST_CASE("supervisor: jitter takes away at most its part and depends on seed an
 }
 
 TEST_CASE(
-    "supervisor: a wider restart waits for the longest back-off in its set and covers the narrower "
-    "one") {
+    "supervisor: a restart of a larger set waits for the longest back-off in it and replaces the "
+    "smaller one") {
   auto spec = supervisor(Strategy::rest_for_one);
   spec.back_off = {.first_ms = 100, .factor = 10, .max_ms = 1000, .jitter = 0};
   Sim sim(spec, {child("a"), child("b")});
@@ -628,7 +629,7 @@ TEST_CASE("supervisor: events about past lives, unknown children and stale timer
   sim.dies("a");
   const auto before = sim.state;
   sim.feed(event::Exited{"a", 1, ExitKind::abnormal, "late"});
-  sim.feed(event::Exited{"z", 1, ExitKind::abnormal, "who"});
+  sim.feed(event::Exited{"z", 1, ExitKind::abnormal, "unknown"});
   sim.feed(event::Started{"a", 1});
   sim.feed(event::Started{"a", 2});
   sim.feed(event::StartFailed{"a", 2, "late"});

@@ -1,5 +1,5 @@
-// A world for the pure core: children that start, refuse, hang and die as a test says, in virtual
-// time. It checks the invariants of decide.hpp on every action, whatever the test is about.
+// A simulated supervisor around decide() in virtual time: children start, refuse to, hang and die
+// as the test orders. Checks the invariants of decide.hpp on every action of every test.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -21,10 +21,10 @@ class Sim {
       : state(make_state(std::move(spec), children, std::move(budgets))) {}
 
   // How children behave, by id.
-  std::map<std::string, int> refusals;  // so many starts fail
+  std::map<std::string, int> refusals;  // number of starts that will fail
   std::set<std::string> ignores;        // the start function chooses not to start
-  std::set<std::string> slow;           // do not report started by themselves
-  std::set<std::string> stubborn;       // do not obey exit requests
+  std::set<std::string> slow;           // do not report started until reports_started()
+  std::set<std::string> stubborn;       // ignore exit requests
 
   SupervisorState state;
   int64_t now_ms = 1000;
@@ -33,8 +33,8 @@ class Sim {
   std::vector<action::Report> reports;
   std::vector<int64_t> restarts_ms;  // times of `restarting` reports
   std::vector<std::string> reasons;
-  std::string
-      log;  // "+a" start, "-a" exit request, "!a" kill, "ready", "end"; cleared by take_log()
+  /// "+a" start, "-a" exit request, "!a" kill, "ready", "end"; cleared by take_log().
+  std::string log;
   bool terminated = false;
 
   void begin() { feed(event::Begin{}); }
@@ -48,7 +48,7 @@ class Sim {
     alive.erase(id);
     feed(event::Exited{id, instance, kind, "test"});
   }
-  /// Marks the child dead without telling the supervisor yet.
+  /// The child dies; the caller feeds the returned event to the supervisor later.
   event::Exited dies_unseen(const std::string& id, ExitKind kind = ExitKind::abnormal) {
     const uint64_t instance = alive.at(id);
     alive.erase(id);
@@ -73,7 +73,7 @@ class Sim {
   Answer delete_child(const std::string& id) { return ask(event::DeleteChild{next_request(), id}); }
   bool answered(uint64_t request) const { return answers.count(request) == 1; }
 
-  /// Lets time pass, firing timers when they are due.
+  /// Advances the time and fires the timers that are due.
   void pass(int64_t ms) {
     const int64_t until = now_ms + ms;
     while (!timers_.empty() && timers_.begin()->first <= until) {
@@ -152,12 +152,12 @@ class Sim {
   void act(const action::Stop& a) {
     write("-" + a.id);
     REQUIRE_MESSAGE(in({Phase::stopping}) == 1, "V3: two children stop at once");
-    if (state.operation.kind == Operation::Kind::shutdown)  // V3: nobody after it lives
+    if (state.operation.kind == Operation::Kind::shutdown)  // V3: no later child lives
       for (const auto& [other, _] : alive)
         CHECK_MESSAGE(position(other) <= position(a.id), "V3: ", other, " outlives ", a.id);
     if (alive.count(a.id) && alive[a.id] == a.instance && !stubborn.count(a.id)) {
       alive.erase(a.id);
-      inbox_.push_back(event::Exited{a.id, a.instance, ExitKind::shutdown, "as told"});
+      inbox_.push_back(event::Exited{a.id, a.instance, ExitKind::shutdown, "as asked"});
     }
   }
   void act(const action::Kill& a) {
@@ -178,7 +178,7 @@ class Sim {
   void act(const action::Ready&) { write("ready"); }
   void act(const action::Terminate&) {
     write("end");
-    REQUIRE_MESSAGE(alive.empty(), "V6: ended while children live");
+    REQUIRE_MESSAGE(alive.empty(), "V6: terminated while children live");
     REQUIRE(!terminated);
     terminated = true;
   }

@@ -1,5 +1,5 @@
-// An actor system in virtual time, with workers that tell when they start and end. Nothing runs but
-// by World::run().
+// An actor system in virtual time with workers that log when they start and end. Actors run only in
+// World::run().
 #pragma once
 
 #include <doctest/doctest.h>
@@ -42,14 +42,14 @@ class World {
   caf::scheduler::test_coordinator& scheduler;
   caf::scoped_actor self;
 
-  std::map<std::string, int> refusals;  // so many starts answer an error
-  std::map<std::string, int> throws;    // so many starts throw
+  std::map<std::string, int> refusals;  // number of starts that will return an error
+  std::map<std::string, int> throws;    // number of starts that will throw
   std::set<std::string> stubborn;       // ignore exit requests
   std::set<std::string> linked;         // spawned with a link to the supervisor, against the rules
   std::map<std::string, caf::actor> last;  // the newest instance of each worker
-  std::map<std::string, int> lives;        // how many of each live: never more than one
+  std::map<std::string, int> lives;        // number of living instances of each worker
   std::vector<Report> reports;
-  std::string log;  // "+a" started, "-a" ended as told, "!a" killed, "x:a" any other end
+  std::string log;  // "+a" started, "-a" ended as asked, "!a" killed, "x:a" any other end
 
   void run() {
     while (scheduler.try_run_once()) {
@@ -72,7 +72,7 @@ class World {
     child.start = [this, id](caf::scheduled_actor* parent) { return start(id, parent); };
     return child;
   }
-  Child slow_worker(const std::string& id) {  // started when told() says so
+  Child slow_worker(const std::string& id) {  // has started after reports_started()
     Child child = worker(id);
     child.spec.reports_started = true;
     return child;
@@ -91,7 +91,8 @@ class World {
     options.observer = observer();
     return options;
   }
-  /// Spawns and runs until quiet; its end is written as "end" or "end:reason".
+  /// Spawns a supervisor and runs until no message is left. Its end is logged: "end" or
+  /// "end:reason".
   caf::actor spawn(SupervisorOptions options) {
     const caf::actor supervisor = system.spawn(supervisor_actor, std::move(options));
     supervisors_.push_back(supervisor);
@@ -102,8 +103,7 @@ class World {
     return supervisor;
   }
 
-  /// One worker ends: normal by quitting, shutdown by being told from elsewhere, abnormal by an
-  /// error.
+  /// A worker ends: normal: it quits; shutdown: another actor asks it to exit; abnormal: an error.
   void dies(const std::string& id, ExitKind kind = ExitKind::abnormal) {
     if (kind == ExitKind::normal)
       self->send(last.at(id), caf::atom("quit"));
@@ -112,7 +112,7 @@ class World {
                                                                   : caf::exit_reason::unreachable);
     run();
   }
-  void told(const std::string& id) {
+  void reports_started(const std::string& id) {
     self->send(last.at(id), caf::atom("go"));
     run();
   }
@@ -161,8 +161,8 @@ class World {
     REQUIRE_MESSAGE(++lives[id] == 1, "V1: a second ", id);
     child->attach_functor([this, id](const caf::error& reason) {
       --lives[id];
-      const bool told = reason == caf::exit_reason::user_shutdown;
-      write((told ? "-" : reason == caf::exit_reason::kill ? "!" : "x:") + id);
+      const bool asked = reason == caf::exit_reason::user_shutdown;
+      write((asked ? "-" : reason == caf::exit_reason::kill ? "!" : "x:") + id);
     });
     last[id] = child;
     return child;

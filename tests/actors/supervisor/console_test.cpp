@@ -183,7 +183,8 @@ TEST_SUITE("console") {
     CHECK(state.max_restarts == 9);
     set("set supervision.within_s 7");
     CHECK(state.within_ms == 7000);
-    CHECK(set("set cluster.min_groups 3").reason == "there are 2 groups");
+    CHECK(set("set cluster.min_groups 3").reason ==
+          "cluster.min_groups must be at most 2, the number of groups");
     CHECK(state.rules.min_cells == 1);
     set("set cluster.min_groups 2");
     CHECK(state.rules.min_cells == 2);

@@ -15,8 +15,7 @@ namespace {
 /// cells x cell_nodes nodes of one trainer each, and a spare if any; all up and placed.
 State cluster(int cells, int cell_nodes, int spares, int shards) {
   std::vector<std::string> names;
-  for (int node = 0; node < cells * cell_nodes + spares; ++node)
-    names.push_back("n" + std::to_string(node));
+  for (int node = 0; node < cells * cell_nodes + spares; ++node) names.push_back(node_name(node));
   State state = make_state({1, shards, cell_nodes, cells, 1}, names);
   for (const std::string& name : names) state.nodes[name].state = NodeState::up;
   for (int cell = 0; cell < cells; ++cell)

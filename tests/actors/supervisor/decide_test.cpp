@@ -1,5 +1,5 @@
-// The job's decisions, edge by edge: what a run does when trainers and nodes come, fail, finish, or
-// never come.
+// The decisions of the supervisor, case by case: what a run does when trainers and nodes report,
+// fail, finish, or never report.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ using namespace simplescale::job;
 
 namespace {
 
-/// nodes x 2 trainers, groups of one node unless cell_nodes says more.
+/// Two trainers on each node; groups of cell_nodes nodes.
 State job_of(int cells, int spares = 0, int cell_nodes = 1) {
   LayoutRules rules{.trainers_per_node = 2,
                     .shards = 2 * cell_nodes,
@@ -20,7 +20,7 @@ State job_of(int cells, int spares = 0, int cell_nodes = 1) {
                     .cells = cells,
                     .min_cells = 1};
   std::vector<std::string> nodes;
-  for (int i = 0; i < cells * cell_nodes + spares; ++i) nodes.push_back("n" + std::to_string(i));
+  for (int i = 0; i < cells * cell_nodes + spares; ++i) nodes.push_back(node_name(i));
   State s = make_state(rules, nodes);
   s.max_steps = 10;
   return s;
@@ -43,7 +43,7 @@ A only(const Decision& d) {
 
 using Steps = std::vector<uint64_t>;
 
-/// Copies of these steps, as `generation` made them.
+/// Copies of these steps, made by `generation`.
 std::vector<HeldStep> made(uint64_t generation, const Steps& steps) {
   std::vector<HeldStep> copies;
   for (const uint64_t step : steps) copies.push_back({step, generation});
@@ -66,7 +66,7 @@ Decision all_up(State& s) {
   return joined;
 }
 
-/// Everybody that drains says so; each holds its own shard's `held`.
+/// All draining trainers report idle; each holds its own shard at `held`.
 Decision all_idle(State& s, const std::vector<HeldStep>& held, int64_t now = 0) {
   Decision last;
   std::map<std::string, uint32_t> shard;
@@ -77,12 +77,12 @@ Decision all_idle(State& s, const std::vector<HeldStep>& held, int64_t now = 0) 
   return last;
 }
 
-/// The same, as the generation that they leave made it.
+/// The same, with copies made by the generation that they leave.
 Decision all_idle(State& s, const Steps& steps, int64_t now = 0) {
   return all_idle(s, made(newest_joined(s), steps), now);
 }
 
-/// Joined and training at `step`.
+/// A job that trains and has committed `step`.
 State training(int cells, int spares = 0, int cell_nodes = 1, uint64_t step = 3) {
   State s = job_of(cells, spares, cell_nodes);
   REQUIRE(all<Join>(all_up(s)).size() == 1);
@@ -100,8 +100,7 @@ Decision back(State& s, const std::string& trainer, uint32_t shard, const Steps&
   return back(s, trainer, shard, made(newest_joined(s), steps));
 }
 
-/// n0 and n2 train; n1, which was lost, is there again, and its first trainer still in
-/// generation 1.
+/// n0 and n2 train. n1 was lost and is back; its first trainer is still in generation 1.
 State with_one_back_in_an_older_generation() {
   State s = training(3);
   decide(0, s, NodeLost{"n1", "gone"});
@@ -123,14 +122,14 @@ std::vector<std::string> nodes_of(const State& s) {
 TEST_CASE("job: a generation begins when enough nodes are up") {
   State s = job_of(2, 1);
   CHECK(all<Join>(up(s, "n0")).empty());
-  const Join join = only<Join>(up(s, "n2"));  // whoever comes first
+  const Join join = only<Join>(up(s, "n2"));  // the nodes that report first
   CHECK(join.source == Source::initialize);
   CHECK(join.generation == 1);
   CHECK(s.phase == Phase::starting);
   CHECK(nodes_of(s) == std::vector<std::string>{"n0", "n2"});
 }
 
-TEST_CASE("job: with fewer nodes than wanted it starts after the time to wait") {
+TEST_CASE("job: with fewer nodes than wanted it starts after join_timeout_ms") {
   State s = job_of(2);
   up(s, "n1");
   CHECK(all<Join>(decide(s.join_timeout_ms, s, Tick{})).empty());
@@ -138,7 +137,7 @@ TEST_CASE("job: with fewer nodes than wanted it starts after the time to wait") 
   CHECK(nodes_of(s) == std::vector<std::string>{"n1"});
 }
 
-TEST_CASE("job: without any node it stops, to be started again") {
+TEST_CASE("job: without any node it stops with the code for a requeue") {
   State s = job_of(2);
   CHECK(only<Shutdown>(decide(s.join_timeout_ms + 1, s, Tick{})).exit == Code::requeue);
 }
@@ -148,7 +147,7 @@ TEST_CASE("job: a killed trainer's process is replaced in place") {
   const Decision down = decide(0, s, TrainerDown{"n1.0", "signal 9"});
   CHECK(only<Fence>(down).generation == 2);
   CHECK(s.phase == Phase::recovering);
-  CHECK(all<Join>(all_idle(s, Steps{2, 3})).empty());  // waits for the process
+  CHECK(all<Join>(all_idle(s, Steps{2, 3})).empty());  // it waits for the process
   const Join join = only<Join>(back(s, "n1.0", 0, Steps{2, 3}));
   CHECK(join.generation == 2);
   CHECK(join.source == Source::memory);
@@ -160,12 +159,12 @@ TEST_CASE("job: a killed trainer's process is replaced in place") {
   CHECK(records[0].phase == "resume");
 }
 
-TEST_CASE("job: a step that only some have applied is rolled back to the common one") {
+TEST_CASE("job: JOB-1: a step that one replica has applied is rolled forward") {
   State s = training(2);
   decide(0, s, TrainerDown{"n1.0", "signal 9"});
   for (const char* name : {"n0.0", "n0.1", "n1.1"})
     decide(0, s, TrainerIdle{name, 1, name[3] == '1', made(1, {3, 4})});
-  // n1.0 died before it applied step 4; its replica n0.0 holds it: rolled forward.
+  // n1.0 died before it applied step 4; its replica n0.0 holds step 4.
   const Join join = only<Join>(back(s, "n1.0", 0, Steps{2, 3}));
   CHECK(join.step == 4);
   REQUIRE(join.moves.size() == 1);
@@ -182,14 +181,15 @@ TEST_CASE("job: a spare takes the place of a lost node and gets its state from r
   CHECK(join.moves[1] == Move{1, 3, "n1.1", false, {"n2.1"}});
 }
 
-TEST_CASE("job: without a spare the other group goes on, and groups grow back") {
+TEST_CASE(
+    "job: without a spare the other group continues, and a group is added when the node is back") {
   State s = training(2);
   decide(0, s, NodeLost{"n1", "its agent is gone"});
   Join join = only<Join>(all_idle(s, Steps{2, 3}));
   CHECK(nodes_of(s) == std::vector<std::string>{"n0"});
   CHECK(join.step == 3);
   decide(0, s, StepCommitted{s.generation, 4});
-  // It comes back, is looked at, and joins at a step's end.
+  // n1 comes back, is diagnosed, and joins at the end of a step.
   decide(5, s, NodeUp{"n1", 7});
   CHECK(s.nodes.at("n1").state == NodeState::suspect);
   for (int slot = 0; slot < 2; ++slot)
@@ -214,7 +214,7 @@ TEST_CASE("job: a node that fails its diagnosis is drained") {
   CHECK(s.nodes.at("n1").state == NodeState::drained);
 }
 
-TEST_CASE("job: a group is put together from what is left of two") {
+TEST_CASE("job: a group is made of the remaining nodes of two groups") {
   State s = training(2, 0, 2);  // cells n0 n1 | n2 n3
   decide(0, s, NodeLost{"n1", "gone"});
   decide(0, s, NodeLost{"n2", "gone"});
@@ -225,7 +225,8 @@ TEST_CASE("job: a group is put together from what is left of two") {
   CHECK(join.moves.empty());
 }
 
-TEST_CASE("job: who has lost most nodes at once waits for word of them before going on alone") {
+TEST_CASE(
+    "job: a supervisor that loses most nodes at once waits before it continues without them") {
   State s = training(3);
   decide(0, s, NodeLost{"n1", "silent"});
   decide(0, s, NodeLost{"n2", "silent"});
@@ -236,14 +237,14 @@ TEST_CASE("job: who has lost most nodes at once waits for word of them before go
   CHECK(join.step == 3);
 }
 
-TEST_CASE("job: the only group waits for a node, then stops to be started again") {
+TEST_CASE("job: the only group waits for a node, then stops with the code for a requeue") {
   State s = training(1, 0, 2);
   decide(0, s, NodeLost{"n1", "gone"});
   CHECK(all<Join>(all_idle(s, Steps{2, 3})).empty());
   CHECK(only<Shutdown>(decide(s.join_timeout_ms + 1, s, Tick{})).exit == Code::requeue);
 }
 
-TEST_CASE("job: a peer's copy of a lost shard, at an older step, beats the disk") {
+TEST_CASE("job: a peer's copy of a lost shard is used if it is newer than the checkpoint") {
   State s = training(1, 1, 2, 6);
   decide(0, s, CheckpointSaved{2});
   decide(0, s, PeerCopies{"n0", {{2, 5, 1}, {3, 5, 1}}});
@@ -265,7 +266,7 @@ std::vector<std::string> names(const State& s) {
   return list;
 }
 
-TEST_CASE("job: replicas that differ go back to the step before, and make it again") {
+TEST_CASE("job: a step that replicas differ in is undone and made again") {
   State s = training(2);
   Decision d = decide(0, s,
                       TrainerIdle{"n0.0", 1, 0, made(1, {2, 3}), Fault::mismatch, 3, "",
@@ -273,7 +274,7 @@ TEST_CASE("job: replicas that differ go back to the step before, and make it aga
   CHECK(all<Fence>(d).size() == 1);
   const Join join = only<Join>(all_idle(s, Steps{2, 3}));
   CHECK(join.step == 2);
-  // Nobody has made step 3 again, and some have not come to begin with step 2.
+  // No trainer has made step 3 again, and some have not begun with step 2 yet.
   decide(0, s, TrainerDown{"n0.0", "signal 9"});
   all_idle(s, {{2, 2}, {3, 1}});
   CHECK(only<Join>(back(s, "n0.0", 0, made(1, {2, 3}))).step == 2);
@@ -285,7 +286,7 @@ TEST_CASE("job: replicas that differ go back to the step before, and make it aga
   CHECK(only<Join>(back(s, "n0.0", 0, Steps{2, 3})).step == 3);
 }
 
-TEST_CASE("job: a second doubt does not make up for the first") {
+TEST_CASE("job: a second mismatch does not lift the suspicion from the first") {
   State s = training(2);
   decide(0, s, TrainerIdle{"n0.0", 1, 0, made(1, {2, 3}), Fault::mismatch, 3, "", "differs"});
   all_idle(s, Steps{2, 3});
@@ -293,7 +294,7 @@ TEST_CASE("job: a second doubt does not make up for the first") {
   decide(0, s,
          TrainerIdle{"n0.0", s.generation, 0, made(s.generation, {3, 4}), Fault::mismatch, 4, "",
                      "differs"});
-  // Step 3 was made again, and compared.
+  // Step 3 was made again and compared.
   CHECK(only<Join>(all_idle(s, Steps{3, 4})).step == 3);
 }
 
@@ -311,7 +312,7 @@ TEST_CASE("job: a damaged copy is not used again") {
   CHECK(only<Join>(d).step == 2);
 }
 
-TEST_CASE("job: a damaged checkpoint is passed over for the one before, until none is left") {
+TEST_CASE("job: for a damaged checkpoint the next older one is used, until none is left") {
   State s = job_of(2);
   s.has_checkpoint = true;
   s.checkpoint_step = 8;
@@ -319,7 +320,7 @@ TEST_CASE("job: a damaged checkpoint is passed over for the one before, until no
   Join join = only<Join>(all_up(s));
   for (const uint64_t next : {6, 4, 0}) {
     CHECK(join.source == Source::checkpoint);
-    // Two say so: one of them decides.
+    // Two trainers report it: the first report decides.
     const TrainerIdle bad{"n0.0", join.generation, 0, {}, Fault::bad_checkpoint, join.step,
                           "",     "checksum"};
     CHECK(all<Fence>(decide(0, s, bad)).size() == 1);
@@ -330,14 +331,15 @@ TEST_CASE("job: a damaged checkpoint is passed over for the one before, until no
     CHECK(join.step == next);
   }
   CHECK(join.source == Source::initialize);
-  // Newer ones count again.
+  // Checkpoints that are saved later are used again.
   decide(0, s, CheckpointSaved{2});
   decide(0, s, CheckpointSaved{4});
   CHECK(s.checkpoint_step == 4);
   CHECK(s.older_checkpoints == std::vector<uint64_t>{2});
 }
 
-TEST_CASE("job: a node that alone cannot read the checkpoint is examined, others go on from it") {
+TEST_CASE(
+    "job: a node that alone cannot read the checkpoint becomes suspect; the other nodes use it") {
   State s = job_of(2);
   s.has_checkpoint = true;
   s.checkpoint_step = 8;
@@ -354,14 +356,14 @@ TEST_CASE("job: a node that alone cannot read the checkpoint is examined, others
   CHECK(only<Join>(d).step == 8);
   CHECK(nodes_of(s) == std::vector<std::string>{"n0"});
   CHECK(s.older_checkpoints == std::vector<uint64_t>{6});
-  // Found fit, it takes part again, until its budget is used up.
+  // If nothing is wrong with it, it is up again; the failure counts for its budget.
   decide(0, s, StepCommitted{s.generation, 9});
   decide(0, s, NodeChecked{"n1", true, ""});
   CHECK(s.nodes.at("n1").state == NodeState::up);
   CHECK(s.nodes.at("n1").failures_ms.size() == 1);
 }
 
-TEST_CASE("job: a checkpoint that nobody can read is tried again, and none older") {
+TEST_CASE("job: a checkpoint that no node can read is retried; no older one is used") {
   State s = job_of(2);
   s.has_checkpoint = true;
   s.checkpoint_step = 8;
@@ -382,7 +384,7 @@ TEST_CASE("job: a checkpoint that nobody can read is tried again, and none older
   for (const auto& [name, node] : s.nodes) CHECK(node.state == NodeState::up);
 }
 
-TEST_CASE("job: GEN-1: what carries an older generation has no effect") {
+TEST_CASE("job: GEN-1: an event that carries an older generation has no effect") {
   State s = training(2);
   decide(0, s, TrainerDown{"n1.0", "signal 9"});
   all_idle(s, Steps{3});
@@ -407,7 +409,7 @@ TEST_CASE("job: a trainer that ignores a fence is killed") {
   CHECK(all<KillTrainer>(decide(s.fence_timeout_ms + 2, s, Tick{})).empty());
 }
 
-TEST_CASE("job: budgets drain a node, and committed steps reset them") {
+TEST_CASE("job: failures drain a node unless enough steps are committed between them") {
   for (const bool commits : {true, false}) {
     State s = training(2);
     s.budget_steps = 2;
@@ -426,7 +428,7 @@ TEST_CASE("job: budgets drain a node, and committed steps reset them") {
   }
 }
 
-TEST_CASE("job: gives up after too many generations without a step") {
+TEST_CASE("job: it gives up after too many generations without a committed step") {
   State s = training(2);
   Decision d;
   for (int i = 0; i <= s.give_up_after_cycles; ++i) {
@@ -438,7 +440,7 @@ TEST_CASE("job: gives up after too many generations without a step") {
   CHECK(only<Shutdown>(d).exit == Code::gave_up);
 }
 
-TEST_CASE("job: a node whose trainers do not come up again is left out") {
+TEST_CASE("job: a node whose trainers do not restart becomes suspect and is left out") {
   State s = training(2);
   decide(0, s, TrainerDown{"n1.0", "signal 9"});
   all_idle(s, Steps{3});
@@ -448,7 +450,7 @@ TEST_CASE("job: a node whose trainers do not come up again is left out") {
   CHECK(nodes_of(s) == std::vector<std::string>{"n0"});
 }
 
-TEST_CASE("job: pause, resume, stop while paused") {
+TEST_CASE("job: a paused run can be resumed or stopped") {
   State s = training(2);
   CHECK(all<Leave>(decide(0, s, PauseRequested{true, "me"})).size() == 1);
   Decision d;
@@ -463,7 +465,7 @@ TEST_CASE("job: pause, resume, stop while paused") {
   CHECK(all<StopAtStep>(d).size() == 1);
 }
 
-TEST_CASE("job: draining asks first whether the run can do without") {
+TEST_CASE("job: a node is not drained if too few groups would be left") {
   State s = training(2);
   CHECK(all<Leave>(decide(0, s, DrainRequested{"n1", true, "me"})).size() == 1);
   for (const Place& p : places(s.rules, s.layout))
@@ -476,7 +478,7 @@ TEST_CASE("job: draining asks first whether the run can do without") {
   CHECK(s.nodes.at("n0").state == NodeState::up);
 }
 
-TEST_CASE("job: a supervisor that took over adopts trainers as they are") {
+TEST_CASE("job: a supervisor that took over adopts trainers without a fence") {
   State s = training(2);
   for (const auto& node : s.node_order) CHECK(decide(0, s, NodeUp{node, 1}).actions.empty());
   for (const Place& p : places(s.rules, s.layout))
@@ -484,21 +486,21 @@ TEST_CASE("job: a supervisor that took over adopts trainers as they are") {
                  TrainerUp{p.trainer, 1, {1}, p.shard, made(s.generation, {2, 3}), s.generation})
               .actions.empty());
   CHECK(s.phase == Phase::training);
-  // One that knows nothing ends the unknown generation, and goes on from memory.
+  // A supervisor without the state of the last one ends the unknown generation.
   State fresh = job_of(2);
   decide(0, fresh, NodeUp{"n0", 1});
   const Decision d = decide(0, fresh, TrainerUp{"n0.0", 1, {1}, 0, made(41, {2, 3}), 41});
   CHECK(only<Fence>(d).generation == 42);
 }
 
-TEST_CASE("job: an agent that started anew is a loss and a return") {
+TEST_CASE("job: a restarted agent counts as lost and back") {
   State s = training(2);
   const Decision d = decide(0, s, NodeUp{"n1", 99});
   CHECK(all<Fence>(d).size() == 1);
   CHECK(all<CheckNode>(d).size() == 1);
 }
 
-TEST_CASE("job: the end waits for the last checkpoint, also through a failure") {
+TEST_CASE("job: the end waits for the last checkpoint, also after a failure") {
   State s = training(2);
   for (const Place& p : places(s.rules, s.layout))
     decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
@@ -512,7 +514,7 @@ TEST_CASE("job: the end waits for the last checkpoint, also through a failure") 
   CHECK(only<Shutdown>(decide(0, s, CheckpointSaved{10})).exit == Code::ok);
 }
 
-TEST_CASE("job: a last checkpoint that cannot be saved ends the run, whoever is told first") {
+TEST_CASE("job: a last checkpoint that cannot be saved ends the run, in any order of the reports") {
   for (const bool early : {false, true}) {
     State s = training(2);
     const CheckpointFailed failed{10, "no space left", s.generation};
@@ -525,7 +527,7 @@ TEST_CASE("job: a last checkpoint that cannot be saved ends the run, whoever is 
   }
 }
 
-TEST_CASE("job: the end of a run is the last that is told of it") {
+TEST_CASE("job: the end of the run is the last record") {
   State s = training(2);
   s.max_restarts = 0;
   s.cycles = s.give_up_after_cycles;
@@ -534,7 +536,7 @@ TEST_CASE("job: the end of a run is the last that is told of it") {
   CHECK(all<Record>(d).back().kind == "failed");
 }
 
-TEST_CASE("job: what an older generation could not save does not end the run") {
+TEST_CASE("job: GEN-1: a checkpoint that an older generation could not save does not end the run") {
   for (const bool early : {false, true}) {
     State s = training(2);
     const CheckpointFailed failed{10, "its copy was replaced", s.generation};
@@ -551,7 +553,7 @@ TEST_CASE("job: what an older generation could not save does not end the run") {
   }
 }
 
-TEST_CASE("job: who restores its state has a deadline, a first step may take longer") {
+TEST_CASE("job: JOB-4: restoring the state has a deadline, the first step a longer one") {
   State s = job_of(2);
   all_up(s);
   const int64_t late = s.join_timeout_ms + 1;
@@ -562,20 +564,20 @@ TEST_CASE("job: who restores its state has a deadline, a first step may take lon
     decide(0, s, TrainerReady{p.trainer, s.generation});
   CHECK(all<Fence>(decide(late, s, Tick{})).empty());
   CHECK(all<Fence>(decide(10 * late, s, Tick{})).empty());
-  CHECK(all<Fence>(decide(100 * late, s, Tick{})).size() == 1);  // nothing waits for ever
+  CHECK(all<Fence>(decide(100 * late, s, Tick{})).size() == 1);  // nothing waits forever
 }
 
-TEST_CASE("job: what the records tell of steps that were undone since is not committed") {
+TEST_CASE("job: recorded steps that were undone later are not committed") {
   State s = training(2);
   decide(0, s, StepCommitted{1, 8});
-  CHECK(committed_of(s, 9, 1) == 9);  // recorded just before the last supervisor died
+  CHECK(committed_of(s, 9, 1) == 9);  // recorded before the last supervisor died
   // Replicas differ in step 8.
   for (const Place& p : places(s.rules, s.layout))
     decide(0, s, TrainerIdle{p.trainer, 1, p.shard, made(1, {7, 8}), Fault::mismatch, 8});
   REQUIRE(s.committed_step == 7);
   CHECK(committed_of(s, 8, 1) == 7);
   CHECK(committed_of(s, 7, 1) == 7);
-  // The next generation has begun at 7, and has made nothing yet.
+  // The next generation has begun at step 7 and has made no step yet.
   REQUIRE(newest_joined(s) == 2);
   CHECK(committed_of(s, 9, 1) == 7);
   CHECK(committed_of(s, 9, 2) == 9);
@@ -589,14 +591,14 @@ TEST_CASE("job: no_shard: a node holds as many groups as trainers") {
   CHECK(all[3].shard == 0);
 }
 
-TEST_CASE("job: what-if tells the decision and changes nothing") {
+TEST_CASE("job: what_if returns the decisions and does not change the state") {
   const State s = training(2, 1);
   CHECK(what_if(s, "kill_agent", "n0").find("n2 takes the place of n0") != std::string::npos);
   CHECK(what_if(s, "kill_trainer", "n0.0").find("the same nodes") != std::string::npos);
   CHECK(what_if(s, "kill_agent", "n9").find("no node") != std::string::npos);
 }
 
-TEST_CASE("job: GEN-1: a trainer's answer to a fence long ago is not taken for one to the last") {
+TEST_CASE("job: GEN-1: an answer to an older fence does not count for the last one") {
   State s = training(2);
   decide(0, s, TrainerDown{"n1.0", "signal 9"});
   all_idle(s, Steps{3});
@@ -607,21 +609,21 @@ TEST_CASE("job: GEN-1: a trainer's answer to a fence long ago is not taken for o
   CHECK(s.trainers.at("n0.0").state == TrainerState::draining);
 }
 
-TEST_CASE("job: GEN-2: a generation that was left is not begun again") {
+TEST_CASE("job: GEN-2: the number of a generation that was left is not used again") {
   State s = job_of(2);
   const uint64_t first = only<Join>(all_up(s)).generation;
   decide(0, s, TrainerDown{"n1.0", "signal 9"});
   all_idle(s, Steps{});
   const uint64_t second = only<Join>(back(s, "n1.0", 0, Steps{})).generation;
   CHECK(second > first);
-  // Before its first step it is left for a pause.
+  // A pause ends it before its first step.
   decide(0, s, PauseRequested{true, "me"});
   for (const Place& p : places(s.rules, s.layout))
     decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, {}});
   CHECK(only<Join>(decide(0, s, PauseRequested{false, "me"})).generation > second);
 }
 
-TEST_CASE("job: JOB-1: what was trained since a mismatch is trusted before a step is reported") {
+TEST_CASE("job: JOB-1: steps made after a mismatch are trusted before one is reported") {
   State s = training(2);
   decide(0, s,
          TrainerIdle{"n0.0", 1, 0, made(1, {2, 3}), Fault::mismatch, 3, "", "shard 0 differs"});
@@ -632,7 +634,7 @@ TEST_CASE("job: JOB-1: what was trained since a mismatch is trusted before a ste
   CHECK(only<Join>(all_idle(s, Steps{4, 5})).step == 5);
 }
 
-TEST_CASE("job: a supervisor that knows nothing ends an unknown generation once") {
+TEST_CASE("job: a supervisor without a state ends an unknown generation once") {
   State s = job_of(4);
   size_t fences = 0;
   for (const auto& node : s.node_order) {
@@ -646,13 +648,13 @@ TEST_CASE("job: a supervisor that knows nothing ends an unknown generation once"
   CHECK(s.generation == 42);
 }
 
-TEST_CASE("job: a diagnosis that a supervisor did not come to order is ordered by its successor") {
+TEST_CASE("job: a new supervisor orders the diagnosis that its predecessor may not have ordered") {
   State s = training(2, 1);
   CHECK(all<CheckNode>(decide(0, s, Suspected{"n1.0", "slow"})).size() == 1);
   CHECK(only<CheckNode>(decide(0, s, NodeUp{"n1", 1})).node == "n1");
 }
 
-TEST_CASE("job: a node that used its budget up while it was suspect is drained after its check") {
+TEST_CASE("job: a node that spent its budget while it was suspect is drained after its diagnosis") {
   State s = training(2, 1);
   decide(0, s, Suspected{"n1.0", "slow"});
   for (int i = 0; i <= s.max_restarts; ++i) {
@@ -663,20 +665,20 @@ TEST_CASE("job: a node that used its budget up while it was suspect is drained a
   CHECK(s.nodes.at("n1").state == NodeState::drained);
 }
 
-TEST_CASE("job: a trainer of an old generation that comes back disturbs nobody") {
+TEST_CASE("job: a trainer that comes back in an old generation does not end the current one") {
   State s = training(2);
   decide(0, s, NodeLost{"n1", "gone"});
   all_idle(s, Steps{3});
   decide(0, s, StepCommitted{s.generation, 4});
   decide(0, s, NodeUp{"n1", 1});
   CHECK(all<Fence>(decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, made(1, {3}), 1})).empty());
-  // One that should train in this one is another matter.
+  // A trainer that should train in the current one does.
   CHECK(all<Fence>(decide(0, s, TrainerUp{"n0.0", 1, {1}, 0, made(1, {3}), 1})).size() == 1);
 }
 
-TEST_CASE("job: GEN-1: a trainer that came back is idle once it has left what it was in") {
+TEST_CASE("job: GEN-1: a trainer that came back is idle once it has left its old generation") {
   State s = with_one_back_in_an_older_generation();
-  // Meanwhile generations come and go without a fence.
+  // Meanwhile the generation changes without a fence.
   decide(0, s, DrainRequested{"n2", true, "me"});
   for (const Place& p : places(s.rules, s.layout))
     decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, made(s.generation, {4, 5})});
@@ -685,10 +687,10 @@ TEST_CASE("job: GEN-1: a trainer that came back is idle once it has left what it
 }
 
 TEST_CASE(
-    "job: JOB-4: who came back and does not leave an older generation does not hold up the rest") {
+    "job: JOB-4: a trainer that does not leave an old generation is killed when others wait") {
   State s = with_one_back_in_an_older_generation();
   decide(0, s, TrainerUp{"n1.1", 1, {1}, 0, made(1, {3}), 0});
-  CHECK(all<KillTrainer>(decide(s.fence_timeout_ms + 1, s, Tick{})).empty());  // nobody waits
+  CHECK(all<KillTrainer>(decide(s.fence_timeout_ms + 1, s, Tick{})).empty());  // no trainer waits
   const int64_t since = 2 * s.fence_timeout_ms;
   CHECK(all<Leave>(decide(since, s, DrainRequested{"n2", true, "me"})).size() == 1);
   CHECK(all<KillTrainer>(decide(since + s.fence_timeout_ms, s, Tick{})).empty());
@@ -696,7 +698,7 @@ TEST_CASE(
   CHECK(all<KillTrainer>(decide(since + s.fence_timeout_ms + 2, s, Tick{})).empty());
 }
 
-TEST_CASE("job: a mismatch that was dealt with is not news again") {
+TEST_CASE("job: a mismatch that was handled is not handled again") {
   State s = training(3);
   const TrainerIdle mismatch{"n0.0",          1, 0,  made(1, {2, 3}),
                              Fault::mismatch, 3, "", "shard 0 differs"};
@@ -714,18 +716,17 @@ TEST_CASE("job: a mismatch that was dealt with is not news again") {
   CHECK(s.suspect_steps.size() == suspect_steps);
 }
 
-TEST_CASE(
-    "job: JOB-3: a copy of a step that was undone and made again is not used with the new ones") {
+TEST_CASE("job: JOB-3: a copy of an undone step is not used with copies of the step made again") {
   State s = training(2, 0, 1, 12);
-  decide(0, s, NodeLost{"n1", "cut off"});  // it holds step 12, the other never applied it
+  decide(0, s, NodeLost{"n1", "cut off"});  // it holds step 12; n0 never applied it
   REQUIRE(only<Join>(all_idle(s, Steps{9, 10})).step == 10);
   const uint64_t second = s.generation;
   decide(0, s, StepCommitted{second, 12});
   CHECK(undone(s, 11, 1));
   CHECK(!undone(s, 10, 1));
   CHECK(!undone(s, 12, second));
-  // It is there again, while the other fails at the very same step, and one of its trainers with
-  // all it held.
+  // n1 is back when n0.1 fails at the same step. n0.1 restarts with its copies (`whole`) or without
+  // them (`lost`).
   decide(0, s, NodeUp{"n1", 1});
   for (int slot = 0; slot < 2; ++slot)
     decide(
@@ -738,7 +739,7 @@ TEST_CASE(
   all_idle(whole, made(second, {11, 12}));
   const Join join = only<Join>(back(whole, "n0.1", 1, made(second, {11, 12})));
   CHECK(join.step == 12);
-  REQUIRE(join.moves.size() == 2);  // n1 gets both of its shards, as they were made again
+  REQUIRE(join.moves.size() == 2);  // n1 receives both shards of the step made again
   CHECK(join.moves[0] == Move{0, 12, "n0.0", false, {"n1.0"}});
   CHECK(join.moves[1] == Move{1, 12, "n0.1", false, {"n1.1"}});
   CHECK(!undone(whole, 12, second));
@@ -746,7 +747,7 @@ TEST_CASE(
   CHECK(only<Join>(back(lost, "n0.1", 1, Steps{})).source == Source::initialize);
 }
 
-TEST_CASE("job: JOB-3: neither is such a copy that a peer node keeps") {
+TEST_CASE("job: JOB-3: neither is such a copy in a peer store") {
   State s = training(1, 1, 2, 12);
   decide(0, s, PeerCopies{"n2", {{0, 10, 1}, {1, 10, 1}, {2, 10, 1}, {3, 10, 1}, {3, 5, 1}}});
   decide(0, s, PeerCopies{"n0", {{2, 5, 1}, {2, 10, 2}, {3, 10, 2}}});
@@ -755,13 +756,12 @@ TEST_CASE("job: JOB-3: neither is such a copy that a peer node keeps") {
   s.generation = 2;
   decide(0, s, NodeLost{"n1", "gone"});
   State before = s;
-  CHECK(only<Join>(all_idle(s, Steps{})).step ==
-        0);  // of shards 0 and 1 only the old ones are left
+  CHECK(only<Join>(all_idle(s, Steps{})).step == 0);  // shards 0 and 1 have only undone copies
   before.undoings.clear();
   CHECK(only<Join>(all_idle(before, Steps{})).step == 10);
 }
 
-TEST_CASE("job: JOB-3: who reads a checkpoint needs no older copy of its step, which may differ") {
+TEST_CASE("job: JOB-3: older copies of the step of a checkpoint that was read count as undone") {
   State s = job_of(2);
   s.has_checkpoint = true;
   s.checkpoint_step = 8;
@@ -772,7 +772,7 @@ TEST_CASE("job: JOB-3: who reads a checkpoint needs no older copy of its step, w
   CHECK(!undone(s, 8, 4));
 }
 
-TEST_CASE("job: JOB-3: what has been undone is known for long, in little memory, rather too much") {
+TEST_CASE("job: JOB-3: the list of undone steps is bounded; old entries merge to cover more") {
   State s = training(2);
   s.max_restarts = s.give_up_after_cycles = 1000;
   std::vector<Undoing> all_of_them = s.undoings;
@@ -791,7 +791,7 @@ TEST_CASE("job: JOB-3: what has been undone is known for long, in little memory,
       const bool recent = generation + undoings_kept > s.generation;
       CHECK((recent ? undone(s, i, generation) == is : undone(s, i, generation) >= is));
     }
-  // Less is undone once older steps are begun from.
+  // Beginning from an older step replaces the entries of later steps.
   decide(0, s, TrainerDown{"n1.0", "signal 9"});
   all_idle(s, made(s.undoings[10].generation, {s.undoings[11].step - 1}));
   const size_t before = s.undoings.size();
@@ -799,7 +799,8 @@ TEST_CASE("job: JOB-3: what has been undone is known for long, in little memory,
   CHECK(s.undoings.size() < before);
 }
 
-TEST_CASE("job: JOB-1: before older state is used, a trainer that is being restarted is waited for") {
+TEST_CASE(
+    "job: JOB-1: a trainer that is being restarted is awaited before an older state is used") {
   State s = training(1, 1);  // n0 trains, n1 is a spare
   for (int i = 0; i <= s.max_restarts; ++i) {
     decide(0, s, TrainerDown{"n0.0", "signal 9"});
@@ -807,7 +808,7 @@ TEST_CASE("job: JOB-1: before older state is used, a trainer that is being resta
     if (i < s.max_restarts) back(s, "n0.0", 0, Steps{2, 3});
     s.cycles = 0;
   }
-  // n0 has used its budget up, and n0.0 alone holds shard 0.
+  // n0 has spent its budget, and only n0.0 holds shard 0.
   REQUIRE(s.nodes.at("n0").state == NodeState::drained);
   CHECK(s.phase == Phase::recovering);
   State without = s;
@@ -825,7 +826,7 @@ std::vector<std::string> examined(const Decision& d) {
   return nodes;
 }
 
-/// Those who were asked to leave have, and say so.
+/// All trainers report that they have left after `step`, as they were ordered to.
 Decision all_left(State& s, uint64_t step) {
   Decision last;
   for (const Place& p : places(s.rules, s.layout))
@@ -838,7 +839,8 @@ using Names = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("job: a diagnosis begins at a step's end, all wait for it, and go on with that step") {
+TEST_CASE(
+    "job: a diagnosis begins after a step, all trainers wait for it and continue with that step") {
   State s = training(2, 1);
   const Decision asked = decide(0, s, DiagnoseRequested{{"n0", "n1", "n2"}, "me"});
   CHECK(only<Leave>(asked).generation == s.generation);
@@ -860,7 +862,7 @@ TEST_CASE("job: a diagnosis begins at a step's end, all wait for it, and go on w
   }));
 }
 
-TEST_CASE("job: a paused run is examined at once, and stays paused") {
+TEST_CASE("job: a paused run is diagnosed at once and stays paused") {
   State s = training(2);
   decide(0, s, PauseRequested{true, "me"});
   all_left(s, 4);
@@ -872,7 +874,7 @@ TEST_CASE("job: a paused run is examined at once, and stays paused") {
   CHECK(only<Join>(decide(0, s, PauseRequested{false, "me"})).step == 4);
 }
 
-TEST_CASE("job: who resumes a run that is examined waits for the diagnosis") {
+TEST_CASE("job: a run that is resumed during a diagnosis waits for its end") {
   State s = training(2);
   decide(0, s, PauseRequested{true, "me"});
   all_left(s, 4);
@@ -881,8 +883,7 @@ TEST_CASE("job: who resumes a run that is examined waits for the diagnosis") {
   CHECK(only<Join>(decide(0, s, NodeChecked{"n1", true, ""})).step == 4);
 }
 
-TEST_CASE(
-    "job: a node that fails the diagnosis is drained, one that is lost or hangs ends it too") {
+TEST_CASE("job: a diagnosis ends also when nodes fail it, are lost, or do not answer") {
   State s = training(3, 1);
   decide(0, s, DiagnoseRequested{{"n0", "n1", "n2", "n3", "n9"}, "me"});
   all_left(s, 4);
@@ -899,11 +900,11 @@ TEST_CASE(
     if (r.kind == "diagnosed")
       CHECK(r.reason ==
             "n1 is drained: it failed its diagnosis: memory: slow; n2 is drained: its "
-            "diagnosis has not ended; n3 is lost: gone");
+            "diagnosis did not end within 60000 ms; n3 is lost: gone");
 }
 
 TEST_CASE(
-    "job: a run that is being stopped is not examined any more, one under way is ended first") {
+    "job: a request to stop cancels a diagnosis that has not begun and waits for one that has") {
   State s = training(2);
   decide(0, s, DiagnoseRequested{{"n0"}, "me"});
   decide(0, s, StopRequested{Code::ok, "enough", false});
@@ -921,14 +922,14 @@ TEST_CASE(
   CHECK(all<StopAtStep>(over).size() == 1);
 }
 
-TEST_CASE("job: a failure before a diagnosis is dealt with as ever, after it") {
+TEST_CASE("job: a failure before a diagnosis is fenced at once; the diagnosis follows") {
   State s = training(2);
   decide(0, s, DiagnoseRequested{{"n0"}, "me"});
   CHECK(all<Fence>(decide(0, s, TrainerDown{"n1.0", "signal 9"})).size() == 1);
   decide(0, s, TrainerUp{"n1.0", 2, {2}, 0, made(1, {3}), 0});
   const Decision idle = all_idle(s, Steps{3});
   CHECK(examined(idle) == Names{"n0"});
-  s.join_timeout_ms = 10;  // for nodes, not for a diagnosis
+  s.join_timeout_ms = 10;  // does not limit a diagnosis
   CHECK(all<Shutdown>(decide(20, s, Tick{})).empty());
   CHECK(only<Join>(decide(0, s, NodeChecked{"n0", true, ""})).step == 3);
 }
