@@ -100,6 +100,7 @@ TEST_CASE("transport: messages arrive in order, in both directions, large ones a
     Helper helper;
     Process here;
     auto server = here.server(helper);
+    // ACTOR-1: in the order sent, each once.
     caf::scoped_actor self(*here.system);
     for (uint64_t i = 0; i < 1000; ++i) {
       // Every 50th goes by rendezvous; the small ones after it must wait for it.
@@ -174,6 +175,7 @@ TEST_CASE(
     Helper helper;
     Process here;
     auto server = here.server(helper);
+    // ACTOR-2 and CONNECTION-1: each process that knows the actor learns why it ended.
     caf::scoped_actor self(*here.system);
     self->monitor(server);
     auto kept = self->request(server, caf::infinite, Text{"keep"});
@@ -212,6 +214,7 @@ TEST_CASE("transport: kill -9 of a peer is down for monitors and fails requests 
       Helper helper;
       Process here(options);
       auto server = here.server(helper);
+      // ACTOR-2: monitors get `down`. ACTOR-3: open and later requests fail at once.
       caf::scoped_actor self(*here.system);
       self->monitor(server);
       std::promise<std::string> lost;
@@ -238,6 +241,7 @@ TEST_CASE("transport: a stopped peer is lost by its silence, and learns of it wh
     Helper helper;
     Process here(impatient());
     auto server = here.server(helper);
+    // CONNECTION-2: the lost peer is forgotten; when it comes back it gets a new connection.
     caf::scoped_actor self(*here.system);
     self->monitor(server);
     CHECK(ask(self, server, "x") == "x");
