@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the commands of README.md and docs/*.md, and checks the pages' links and lengths.
+"""Runs the commands of README.md and docs/*.md, and checks the pages' links, paths and lengths.
 
     SIMPLESCALE_BIN=build/release/bin tests/docs/commands.py [--keep] [PAGE...]
 
@@ -12,7 +12,7 @@ configs/ and .deps/; pages share prepared data. A comment on the line before a b
     <!-- not run: takes N minutes -->
     <!-- run if installed: PACKAGE -->     runs where .deps/python has that Python package
 
-Without SIMPLESCALE_BIN only links and lengths are checked. Exit code 1 if anything is wrong.
+Without SIMPLESCALE_BIN only links, `paths/of/files` and lengths are checked. Exit code 1 if anything is wrong.
 """
 import argparse
 import os
@@ -30,6 +30,7 @@ README_LINES_MAX, COLUMNS_MAX = 130, 100
 BLOCK_S_MAX = float(os.environ.get("SIMPLESCALE_DOCS_BLOCK_S", 300))  # a slow, busy machine
 NOT_RUN = re.compile(r"<!-- not run: (needs Slurm|needs a GPU|takes \d+ minutes?) -->$")
 RUN_IF = re.compile(r"<!-- run if installed: (\w+) -->$")
+PATH = re.compile(r"`((?:runtime|model|transport|actors|app|tests|configs|cmake)/[\w./-]+)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -86,6 +87,12 @@ def check_links(page, text, problems):
             problems.append(f"{page}: the link to {target} leads nowhere")
         elif anchor and path.suffix == ".md" and anchor not in anchors_of(path):
             problems.append(f"{page}: {file or page} has no heading #{anchor}")
+
+
+def check_paths(page, text, problems):
+    for path in sorted(set(PATH.findall(text))):
+        if not (ROOT / path).exists():
+            problems.append(f"{page}: {path} does not exist")
 
 
 def check_lengths(page, lines, problems):
@@ -170,6 +177,7 @@ def main():
     for page in pages:
         text = (ROOT / page).read_text()
         check_links(page, text, problems)
+        check_paths(page, text, problems)
         check_lengths(page, text.splitlines(), problems)
         blocks[page] = blocks_of(page, text.splitlines(), problems)
     programs = os.environ.get("SIMPLESCALE_BIN")
