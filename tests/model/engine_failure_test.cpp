@@ -384,6 +384,7 @@ TEST_SUITE("engine_failure") {
     World world(options_for(4), 2, 2);
     world.initialize();
     const std::string before = world.digest();
+    // ENGINE-1: without a vote of every rank nothing of the step is written.
     world.seats[1].fake().poison = std::numeric_limits<float>::quiet_NaN();
     for (const Status& status : step_with(world, 1, 99, [](int, Seat&) { return kUsual; })) {
       CHECK(status.code() == Code::bad_data);

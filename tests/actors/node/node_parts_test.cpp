@@ -264,6 +264,7 @@ TEST_SUITE("join") {
 
   TEST_CASE("join: who gives its shard away settles after all that it gives to") {
     using Rounds = std::map<std::string, uint32_t>;
+    // RESTORE-1: a source commits in a later round than all of its targets.
     auto transfer = [](const std::string& source, std::vector<std::string> targets,
                        bool peer = false) {
       return Transfer{0, 0, 8, source, peer, std::move(targets)};

@@ -14,6 +14,7 @@ TEST_SUITE_BEGIN("checkpoint");
 TEST_CASE("checkpoint: a state written in S shards is read in S' shards, bit for bit") {
   for (const bool tied : {false, true}) {
     const ModelShape shape = some_shape(tied);
+    // CHECKPOINT-3: any number of shards is read as any other number.
     const State whole = random_state(shape, 1);
     for (const size_t shards : {1, 2, 3, 4, 7}) {
       TempFolder folder;
@@ -109,6 +110,7 @@ TEST_CASE(
     "checkpoint: any byte flipped in any file is found and named, and the older one is used") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
+  // CHECKPOINT-2: every byte is under a checksum.
   const State older = random_state(shape, 5), newer = random_state(shape, 6);
   spew(folder / "tok", "tokenizer bytes");
   CheckpointInfo info = info_of(shape, 20);

@@ -288,6 +288,7 @@ TEST_SUITE("prepare") {
 
   TEST_CASE("prepare: killed anywhere, it leaves nothing that is taken for whole, and goes on") {
     const Folder folder;
+    // PREPARE-1: a file under its final name is whole.
     PrepareOptions options{.source = folder.write("text.txt", prose(3000)),
                            .folder = folder.path + "/whole",
                            .vocab = 400};

@@ -101,6 +101,7 @@ TEST_CASE("transport: ACTOR-1, large and small messages arrive in order in both 
     Helper helper;
     Process here;
     auto server = here.server(helper);
+    // ACTOR-1: in the order sent, each once.
     caf::scoped_actor self(*here.system);
     for (uint64_t i = 0; i < 1000; ++i) {
       // Every 50th message is sent by rendezvous; the small ones after it must wait for it.
@@ -176,6 +177,7 @@ TEST_CASE(
     Helper helper;
     Process here;
     auto server = here.server(helper);
+    // ACTOR-2 and CONNECTION-1: each process that knows the actor learns why it ended.
     caf::scoped_actor self(*here.system);
     self->monitor(server);
     auto kept = self->request(server, caf::infinite, Text{"keep"});
@@ -214,6 +216,7 @@ TEST_CASE("transport: after kill -9 of a peer, monitors get down and requests fa
       Helper helper;
       Process here(options);
       auto server = here.server(helper);
+      // ACTOR-2: monitors get `down`. ACTOR-3: open and later requests fail at once.
       caf::scoped_actor self(*here.system);
       self->monitor(server);
       std::promise<std::string> lost;
@@ -240,6 +243,7 @@ TEST_CASE("transport: CONNECTION-2, a stopped peer is lost, and can be connected
     Helper helper;
     Process here(impatient());
     auto server = here.server(helper);
+    // CONNECTION-2: the lost peer is forgotten; when it comes back it gets a new connection.
     caf::scoped_actor self(*here.system);
     self->monitor(server);
     CHECK(ask(self, server, "x") == "x");

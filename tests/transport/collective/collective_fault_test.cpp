@@ -95,6 +95,7 @@ TEST_SUITE("collective faults") {
       RankPlanes ranks("abort", hosts);
       std::barrier joined(3);
       std::vector<float> large(1'000'000, 1.0f);
+      // COLLECTIVE-1: the aborted communicator stays dead; the next one sees none of its data.
       const std::string errors = on_ranks(3, [&](int rank) -> std::string {
         auto old = ranks.join(rank, 3, 1);
         if (!old.ok()) return old.status().message();

@@ -241,6 +241,7 @@ TEST_SUITE("collective") {
       const std::string errors = on_ranks(3, [&](int rank) -> std::string {
         auto joined = ranks.join(rank, 3, 1);
         if (!joined.ok()) return joined.status().message();
+        // COLLECTIVE-2: the oldest operation always goes on, so ranks may wait in any order.
         std::vector<Buffer> data;
         std::vector<WorkPtr> works;
         for (int k = 0; k < 3; ++k) {
