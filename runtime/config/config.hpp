@@ -106,7 +106,6 @@ struct ClusterConfig {
 };
 
 struct CheckpointConfig {
-  int64_t memory_every_steps = 1;
   int64_t peer_every_steps = 0;       // 0: never
   int64_t disk_every_steps = 100;     // 0: only at the end
   int64_t keep = 3;                   // newest on disk

@@ -6,8 +6,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
+#include <set>
 #include <sstream>
 
+#include "runtime/base/log.hpp"
 #include "runtime/config/check.hpp"
 #include "runtime/config/schema.hpp"
 
@@ -165,6 +168,14 @@ Status set_value(const Key& key, const toml::node& node, const std::string& wher
   return {};
 }
 
+/// Warns once a process: a command may load several files that carry the key.
+void warn_of_retired_key(const std::string& full_name, const std::string& where) {
+  static std::mutex mutex;
+  static std::set<std::string> warned;
+  std::lock_guard lock(mutex);
+  if (warned.insert(full_name).second) log::warn("{}: {} has no effect any more", where, full_name);
+}
+
 Status apply_table(const toml::table& root, const std::string& file, LoadedConfig& loaded) {
   for (const auto& [section_key, node] : root) {
     const std::string section(section_key.str());
@@ -179,6 +190,10 @@ Status apply_table(const toml::table& root, const std::string& file, LoadedConfi
     for (const auto& [name_key, value] : *table) {
       const std::string name(name_key.str());
       const std::string line = at_line(file, name_key.source());
+      if (schema::is_retired(section + "." + name)) {
+        warn_of_retired_key(section + "." + name, line);
+        continue;
+      }
       const Key* key = schema::find(section, name);
       if (!key) return bad(line, "unknown key " + section + "." + name + nearest(section, name));
       SS_RETURN_IF_ERROR(set_value(*key, value, line, loaded.config));
@@ -243,6 +258,10 @@ Status apply_override(const std::string& argument, const std::string& where, Loa
   const size_t dot = full_name.find('.');
   const std::string section = dot == std::string::npos ? "" : full_name.substr(0, dot);
   const std::string name = dot == std::string::npos ? full_name : full_name.substr(dot + 1);
+  if (schema::is_retired(full_name)) {
+    warn_of_retired_key(full_name, where);
+    return {};
+  }
   const Key* key = schema::find(section, name);
   if (!key) return bad(where, "unknown key " + full_name + nearest(section, name));
   if (equals == std::string::npos)

@@ -124,7 +124,6 @@ const Key table[] = {
   {"cluster", "memory_per_trainer_gib", REF(cluster.memory_per_trainer_gib), not_negative, no, "Memory of a trainer's device. The model must fit it, and strategy auto sizes groups by it. 0: unknown."},
   {"cluster", "peak_flops", REF(cluster.peak_flops), not_negative, no, "Dense peak of one trainer's device in FLOP/s, for the MFU. 0: unknown, the MFU is left out."},
 
-  {"checkpoint", "memory_every_steps", REF(checkpoint.memory_every_steps), positive, no, "Snapshots in the node's shared memory."},
   {"checkpoint", "peer_every_steps", REF(checkpoint.peer_every_steps), not_negative, no, "So often every shard is copied to the memory of a node of another cell. 0: never."},
   {"checkpoint", "disk_every_steps", REF(checkpoint.disk_every_steps), not_negative, no, "Checkpoints on disk. 0: only when the run stops."},
   {"checkpoint", "keep", REF(checkpoint.keep), {1, 1'000'000}, no, "Newest checkpoints kept on disk."},
@@ -175,6 +174,9 @@ const Key table[] = {
 #undef REF
 #undef ENUM
 
+/// Keys of earlier versions that have no effect any more.
+constexpr std::string_view retired[] = {"checkpoint.memory_every_steps"};
+
 }  // namespace
 
 std::span<const Key> keys() {
@@ -185,6 +187,10 @@ const Key* find(const std::string& section, const std::string& name) {
   for (const Key& key : table)
     if (section == key.section && name == key.name) return &key;
   return nullptr;
+}
+
+bool is_retired(const std::string& full_name) {
+  return std::ranges::find(retired, full_name) != std::end(retired);
 }
 
 const Key* find(const std::string& full_name) {
