@@ -170,12 +170,10 @@ std::string to_toml(const Config& config) {
 
 std::string reference_toml() {
   std::string out = schema::comment(
-      "Every key with its default. Generated from the table in runtime/config/schema.cpp; a test "
-      "compares, and rewrites this "
-      "file when started with SIMPLESCALE_WRITE_REFERENCE=1. A config needs only the keys that it "
-      "changes; base = "
-      "\"other.toml\" at its top inherits from another file, and --section.key=value on the "
-      "command line wins over all.");
+      "Every key with its default. A config sets only the keys that it changes. base = "
+      "\"other.toml\" at its top inherits another file; --section.key=value on the command line "
+      "overrides both. Generated from the table in runtime/config/schema.cpp: a test compares the "
+      "two, and rewrites this file if SIMPLESCALE_WRITE_REFERENCE=1 is set.");
   const Config defaults;
   std::string section;
   for (const schema::Key& key : schema::keys()) {
