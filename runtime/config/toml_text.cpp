@@ -1,4 +1,4 @@
-// Values and whole configs as TOML text: config.toml of a run, and configs/reference.toml.
+// Values and whole configs as TOML: a run's config.toml, and configs/reference.toml.
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -27,7 +27,7 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
-/// The shortest text that reads back to the same double, with a mark that it is no integer.
+/// The shortest text that reads back to the same double. It never looks like an integer.
 std::string number(double value) {
   char buffer[32];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
@@ -36,7 +36,7 @@ std::string number(double value) {
   return text;
 }
 
-/// For people: 65536, 0.5.
+/// A number without exponent where possible: 65536, 0.5.
 std::string plain(double value) {
   char buffer[32];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value,
@@ -103,7 +103,7 @@ struct Expected {
   }
 };
 
-/// Comment lines of at most 100 columns.
+/// The text as comment lines of at most 100 columns.
 std::string comment(const std::string& text) {
   std::string out, line = "#";
   for (size_t at = 0; at < text.size();) {
@@ -119,7 +119,7 @@ std::string comment(const std::string& text) {
   return out + line + "\n";
 }
 
-/// What may stand there, beyond the type; for comments.
+/// The allowed values, for comments: the names of an enumeration, or the range.
 std::string allowed(const Key& key, const Ref& value) {
   if (std::holds_alternative<EnumRef>(value)) return " One of " + expected(key) + ".";
   const std::string range = to_string(key.range);
