@@ -1,79 +1,86 @@
-// The program `simplescale-compute`: what needs libtorch. People reach it through `simplescale
-// generate` and `evaluate`; node agents start it as a trainer.
+// The program `simplescale-compute`: everything that needs libtorch. Node agents start it as a
+// trainer; users reach it through `simplescale generate` and `simplescale evaluate`.
 #include <CLI/CLI.hpp>
-#include <exception>
 
 #include "app/commands/generate.hpp"
 #include "app/processes/trainer_process.hpp"
 #include "app/report.hpp"
 #include "app/usage.hpp"
-#include "runtime/base/log.hpp"
 
 namespace simplescale {
 namespace {
 
-int run(int argc, char** argv) {
-  CLI::App app("computes with a simplescale model", "simplescale");
-  app.set_version_flag("--version", SIMPLESCALE_VERSION);
-  app.require_subcommand(1);
-  int code = 0;
-
-  TrainerProcessOptions trainer;
-  CLI::App* train = app.add_subcommand("trainer", "one trainer process of a run")->group("");
-  train->add_option("--run", trainer.run)->required();
-  train->add_option("--process", trainer.process)->required();
-  train->callback([&] { code = run_trainer_process(trainer); });
-
-  GenerateOptions generate;
-  CLI::App* sample = app.add_subcommand("generate", "samples text from a run or checkpoint");
-  sample->add_option("RUN|CHECKPOINT", generate.checkpoint, "a run's folder or a checkpoint")
-      ->required();
-  sample->add_option("--prompt", generate.prompt, "what the text begins with");
-  sample->add_option("--max-tokens", generate.max_tokens, "tokens to add")
-      ->check(CLI::Range(1, 1'000'000));
-  sample->add_option("--temperature", generate.temperature, "0: always the likeliest")
-      ->check(CLI::Range(0.0, 100.0));
-  sample->add_option("--top-k", generate.top_k, "choose among the K likeliest; 0: all")
-      ->check(CLI::Range(0, 1'000'000));
-  sample->add_option("--seed", generate.seed);
-  sample->callback([&] { code = report(generate_command(generate)); });
-
-  EvaluateOptions evaluate;
-  CLI::App* loss =
-      app.add_subcommand("evaluate", "validation loss and perplexity of a run or checkpoint");
-  loss->add_option("RUN|CHECKPOINT", evaluate.checkpoint, "a run's folder or a checkpoint")
-      ->required();
-  loss->add_option("--data", evaluate.data,
-                   "a token file or prepared folder; default: the run's validation tokens");
-  loss->add_option("--samples", evaluate.samples, "at most so many samples; 0: all")
-      ->check(CLI::Range(0, 1'000'000'000));
-  loss->add_flag("--json", evaluate.json);
-  loss->callback([&] { code = report(evaluate_command(evaluate)); });
-
-  LogitsOptions logits;
-  CLI::App* dump = app.add_subcommand("logits", "logits of samples as a .npy file")->group("");
-  dump->add_option("RUN|CHECKPOINT", logits.checkpoint)->required();
-  dump->add_option("--data", logits.data, "a token file or prepared folder")->required();
-  dump->add_option("--samples", logits.samples)->check(CLI::Range(1, 1'000'000));
-  dump->add_option("--out", logits.out)->required();
-  dump->callback([&] { code = report(logits_command(logits)); });
-
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return report_usage(app, error, {argv + 1, argv + argc});
+/// Adds all commands to `app` and holds the values of their options. The callback of the command
+/// that the user chose runs it and keeps its exit code.
+class CommandLine {
+ public:
+  explicit CommandLine(CLI::App& app) {
+    add_trainer(app);
+    add_generate(app);
+    add_evaluate(app);
+    add_logits(app);
   }
-  return code;
-}
+  const int& exit_code() const { return code_; }
+
+ private:
+  void add_trainer(CLI::App& app) {
+    CLI::App* command = app.add_subcommand("trainer", "one trainer process of a run")->group("");
+    command->add_option("--run", trainer_.run)->required();
+    command->add_option("--process", trainer_.process)->required();
+    command->callback([this] { code_ = run_trainer_process(trainer_); });
+  }
+
+  void add_generate(CLI::App& app) {
+    CLI::App* command =
+        app.add_subcommand("generate", "generate text with the model of a run or checkpoint");
+    command->add_option("RUN|CHECKPOINT", generate_.checkpoint, "a run's folder or a checkpoint")
+        ->required();
+    command->add_option("--prompt", generate_.prompt, "text to continue");
+    command->add_option("--max-tokens", generate_.max_tokens, "most tokens to add")
+        ->check(CLI::Range(1, 1'000'000));
+    command->add_option("--temperature", generate_.temperature, "0: always the likeliest token")
+        ->check(CLI::Range(0.0, 100.0));
+    command->add_option("--top-k", generate_.top_k, "sample among the K likeliest tokens; 0: all")
+        ->check(CLI::Range(0, 1'000'000));
+    command->add_option("--seed", generate_.seed, "the same seed gives the same text");
+    command->callback([this] { code_ = report_status(generate_command(generate_)); });
+  }
+
+  void add_evaluate(CLI::App& app) {
+    CLI::App* command = app.add_subcommand(
+        "evaluate", "print validation loss and perplexity of a run or checkpoint");
+    command->add_option("RUN|CHECKPOINT", evaluate_.checkpoint, "a run's folder or a checkpoint")
+        ->required();
+    command->add_option("--data", evaluate_.data,
+                        "a token file or prepared folder; default: the run's validation tokens");
+    command->add_option("--samples", evaluate_.samples, "most samples to evaluate; 0: all")
+        ->check(CLI::Range(0, 1'000'000'000));
+    command->add_flag("--json", evaluate_.json, "print JSON");
+    command->callback([this] { code_ = report_status(evaluate_command(evaluate_)); });
+  }
+
+  void add_logits(CLI::App& app) {
+    CLI::App* command =
+        app.add_subcommand("logits", "write the logits of samples as a .npy file")->group("");
+    command->add_option("RUN|CHECKPOINT", logits_.checkpoint)->required();
+    command->add_option("--data", logits_.data, "a token file or prepared folder")->required();
+    command->add_option("--samples", logits_.samples)->check(CLI::Range(1, 1'000'000));
+    command->add_option("--out", logits_.out)->required();
+    command->callback([this] { code_ = report_status(logits_command(logits_)); });
+  }
+
+  int code_ = 0;
+  TrainerProcessOptions trainer_;
+  GenerateOptions generate_;
+  EvaluateOptions evaluate_;
+  LogitsOptions logits_;
+};
 
 }  // namespace
 }  // namespace simplescale
 
 int main(int argc, char** argv) {
-  simplescale::init_logging("simplescale");
-  try {
-    return simplescale::run(argc, argv);
-  } catch (const std::exception& error) {  // such as a file system that answers oddly
-    return simplescale::report({simplescale::Code::internal, error.what()});
-  }
+  CLI::App app("computes with a simplescale model", "simplescale");
+  const simplescale::CommandLine commands(app);
+  return simplescale::run_program(app, argc, argv, commands.exit_code());
 }

@@ -1,9 +1,9 @@
-// The program `simplescale`: its command line. Everything that needs libtorch is in
+// The program `simplescale`: its command line. Commands that need libtorch are in
 // simplescale-compute beside it, so that consoles and agents start in milliseconds.
 #include <CLI/CLI.hpp>
-#include <cstdio>
-#include <exception>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/commands/commands.hpp"
@@ -12,218 +12,260 @@
 #include "app/report.hpp"
 #include "app/slurm/job.hpp"
 #include "app/usage.hpp"
-#include "runtime/base/log.hpp"
 
 namespace simplescale {
 namespace {
 
-struct Arguments {
-  std::string config, run, folder, checkpoint, dtype = "float32", node, standby_of, who, grep;
-  std::vector<std::string> commands, runs;
-  std::string runs_folder = "runs", output = "plot.svg";
-  SweepOptions sweep;
-  std::string trace_output;
-  bool list = false, json = false, watch = false, follow = false, dry_run = false;
-  bool oversubscribe = false;
-  int code = 0;
-};
+/// Adds all commands to `app` and holds the values of their options. The callback of the command
+/// that the user chose runs it and keeps its exit code.
+class CommandLine {
+ public:
+  explicit CommandLine(CLI::App& app) : app_(app) {
+    add_training();
+    add_checkpoints();
+    add_status_and_console();
+    add_tables_and_sweep();
+    add_logs_and_traces();
+    add_doctor();
+    add_compute();
+    add_internal();
+  }
+  const int& exit_code() const { return code_; }
 
-int run(int argc, char** argv) {
-  CLI::App app(
-      "simplescale: pretrains Llama models on many nodes and does not stop when machines fail",
-      "simplescale");
-  app.set_version_flag("--version", SIMPLESCALE_VERSION);
-  app.require_subcommand(1);
-  Arguments a;
-  int code = 0;
-  auto command = [&](CLI::App& parent, const char* name, const char* text, auto body) {
-    CLI::App* sub = parent.add_subcommand(name, text);
-    sub->callback([&code, body, sub] { code = body(sub); });
-    return sub;
-  };
-  auto config_of = [&](CLI::App* sub) {
-    sub->add_option("CONFIG", a.config, "a TOML file")->required();
-    sub->allow_extras();
-    sub->footer("--section.key=value sets a key of the configuration; see configs/reference.toml");
-    return sub;
-  };
+ private:
+  using Body = std::function<int(CLI::App*)>;
 
-  CLI::App* train = config_of(command(
-      app, "train", "start a run, or go on with it if its folder has one", [&](CLI::App* sub) {
-        return report(train_command(a.config, sub->remaining(), a.run, a.oversubscribe));
-      }));
-  train->add_option("--run", a.run, "the run's folder (run.folder)");
-  train->add_flag("--oversubscribe", a.oversubscribe,
-                  "also with more processes than this host seems to have room for");
-  CLI::App* submit = config_of(command(
-      app, "submit", "train as a job of Slurm: writes the batch script, shows it, submits it",
-      [&](CLI::App* sub) {
-        return report(submit_command(a.config, sub->remaining(), a.run, a.dry_run));
-      }));
-  submit->add_option("--run", a.run, "the run's folder (run.folder)");
-  submit->add_flag("--dry-run", a.dry_run, "does not submit it");
-  config_of(
-      command(app, "prepare", "text to tokens: tokenizer and token files",
-              [&](CLI::App* sub) { return report(prepare_command(a.config, sub->remaining())); }));
+  CLI::App* add(CLI::App& parent, const char* name, const char* help, Body body) {
+    CLI::App* command = parent.add_subcommand(name, help);
+    command->callback([this, body = std::move(body), command] { code_ = body(command); });
+    return command;
+  }
 
-  CLI::App* config = app.add_subcommand("config", "look at a configuration");
-  config->require_subcommand(1);
-  config_of(command(
-      *config, "show", "the resolved configuration, where each value came from, and the plan",
-      [&](CLI::App* sub) { return report(config_show_command(a.config, sub->remaining())); }));
-  config_of(command(
-      *config, "validate", "errors with file and line, or nothing",
-      [&](CLI::App* sub) { return report(config_validate_command(a.config, sub->remaining())); }));
+  /// A command that takes a configuration: CONFIG, then --section.key=value as often as wanted.
+  CLI::App* add_with_config(CLI::App& parent, const char* name, const char* help, Body body) {
+    CLI::App* command = add(parent, name, help, std::move(body));
+    command->add_option("CONFIG", config_, "a TOML file")->required();
+    command->allow_extras();
+    command->footer(
+        "--section.key=value sets a key of the configuration; configs/reference.toml lists all");
+    return command;
+  }
 
-  command(app, "digest", "one line a tensor with its hash, and the hash of all",
-          [&](CLI::App*) { return report(digest_text_command(a.checkpoint)); })
-      ->add_option("CHECKPOINT", a.checkpoint, "a checkpoint, or a run (its newest)")
-      ->required();
+  /// A command of processes: it has no place in --help.
+  CLI::App* add_hidden(const char* name, const char* help, Body body) {
+    return add(app_, name, help, std::move(body))->group("");
+  }
 
-  CLI::App* exporting = command(
-      app, "export", "a Hugging Face Llama folder from a checkpoint",
-      [&](CLI::App*) { return report(export_text_command(a.checkpoint, a.folder, a.dtype)); });
-  exporting->add_option("CHECKPOINT", a.checkpoint, "a checkpoint, or a run (its newest)")
-      ->required();
-  exporting->add_option("FOLDER", a.folder, "the folder to make")->required();
-  exporting->add_option("--dtype", a.dtype, "float32 or bfloat16")
-      ->check(CLI::IsMember({"float32", "bfloat16"}));
+  void add_training() {
+    CLI::App* train = add_with_config(
+        app_, "train", "start a run, or continue the run in its folder", [this](CLI::App* command) {
+          return report_status(train_command(config_, command->remaining(), run_, oversubscribe_));
+        });
+    train->add_option("--run", run_, "the run's folder; overrides run.folder");
+    train->add_flag("--oversubscribe", oversubscribe_,
+                    "start even if this host has too little memory or too few cores");
 
-  CLI::App* importing =
-      command(app, "import", "a checkpoint from a Hugging Face Llama folder",
-              [&](CLI::App*) { return report(import_text_command(a.folder, a.checkpoint)); });
-  importing->add_option("FOLDER", a.folder, "a folder with config.json and *.safetensors")
-      ->required();
-  importing->add_option("CHECKPOINT", a.checkpoint, "the checkpoint to make")->required();
+    CLI::App* submit = add_with_config(
+        app_, "submit", "train as a Slurm job: write the batch script, print it, submit it",
+        [this](CLI::App* command) {
+          return report_status(submit_command(config_, command->remaining(), run_, dry_run_));
+        });
+    submit->add_option("--run", run_, "the run's folder; overrides run.folder");
+    submit->add_flag("--dry-run", dry_run_, "write and print the script, but do not submit it");
 
-  command(app, "verify", "checks every checkpoint, the sample ledger and the event log of a run",
-          [&](CLI::App*) { return report(verify_text_command(a.run)); })
-      ->add_option("RUN", a.run, "the run's folder")
-      ->required();
+    add_with_config(app_, "prepare",
+                    "convert text to tokens: train the tokenizer, write the token files",
+                    [this](CLI::App* command) {
+                      return report_status(prepare_command(config_, command->remaining()));
+                    });
 
-  CLI::App* status =
-      command(app, "status", "the supervision tree, step, rate, recoveries",
-              [&](CLI::App*) { return report(status_command(a.run, a.json, a.watch)); });
-  status->add_option("RUN", a.run, "the run's folder")->required();
-  status->add_flag("--json", a.json, "as JSON");
-  status->add_flag("--watch", a.watch, "again every second");
+    CLI::App* config = app_.add_subcommand("config", "show or check a configuration");
+    config->require_subcommand(1);
+    add_with_config(*config, "show",
+                    "print every key, its value and its origin, and the run's plan",
+                    [this](CLI::App* command) {
+                      return report_status(config_show_command(config_, command->remaining()));
+                    });
+    add_with_config(*config, "validate",
+                    "print what is wrong, with file and line, or that the configuration is valid",
+                    [this](CLI::App* command) {
+                      return report_status(config_validate_command(config_, command->remaining()));
+                    });
+  }
 
-  CLI::App* console =
-      command(app, "console", "the console of a run: asks and tells its supervisor",
-              [&](CLI::App*) { return report(console_command(a.run, a.commands, a.json)); });
-  console->add_option("RUN", a.run, "the run's folder")->required();
-  console->add_option("-c", a.commands,
-                      "carries out a command and ends; -c help lists them; may be repeated");
-  console->add_flag("--json", a.json, "answers as JSON");
+  void add_checkpoints() {
+    const char* checkpoint_or_run = "a checkpoint, or a run's folder (its newest checkpoint)";
+    add(app_, "digest", "print the hash of every tensor, and one hash of all",
+        [this](CLI::App*) { return report_status(digest_text_command(checkpoint_)); })
+        ->add_option("CHECKPOINT", checkpoint_, checkpoint_or_run)
+        ->required();
 
-  CLI::App* runs = command(app, "runs", "a table of the runs in a folder",
-                           [&](CLI::App*) { return report(runs_command(a.runs_folder, a.json)); });
-  runs->add_option("FOLDER", a.runs_folder, "where the runs are (runs)");
-  runs->add_flag("--json", a.json, "as JSON");
+    CLI::App* exporting =
+        add(app_, "export", "write a checkpoint as a Hugging Face Llama folder", [this](CLI::App*) {
+          return report_status(export_text_command(checkpoint_, folder_, dtype_));
+        });
+    exporting->add_option("CHECKPOINT", checkpoint_, checkpoint_or_run)->required();
+    exporting->add_option("FOLDER", folder_, "the folder to create")->required();
+    exporting->add_option("--dtype", dtype_, "type of the weights: float32 or bfloat16")
+        ->check(CLI::IsMember({"float32", "bfloat16"}));
 
-  CLI::App* plot =
-      command(app, "plot", "loss, throughput and recoveries over steps, runs in one picture",
-              [&](CLI::App*) { return report(plot_command(a.runs, a.output)); });
-  plot->add_option("RUN", a.runs, "a run's folder, or a folder of runs")->required();
-  plot->add_option("-o,--output", a.output, "FILE.svg or FILE.png (plot.svg)");
+    CLI::App* importing =
+        add(app_, "import", "create a checkpoint from a Hugging Face Llama folder",
+            [this](CLI::App*) { return report_status(import_text_command(folder_, checkpoint_)); });
+    importing->add_option("FOLDER", folder_, "a folder with config.json and *.safetensors")
+        ->required();
+    importing->add_option("CHECKPOINT", checkpoint_, "the checkpoint to create")->required();
 
-  CLI::App* sweep = config_of(command(
-      app, "sweep", "trains all runs of a [sweep], one after the other; goes on with what is left",
-      [&](CLI::App* sub) {
-        a.sweep.config = a.config;
-        a.sweep.folder = a.run;
-        a.sweep.overrides = sub->remaining();
-        return report(sweep_command(a.sweep));
-      }));
-  sweep->add_option("--run", a.run, "the sweep's folder (run.folder)");
-  sweep->add_flag("--submit", a.sweep.submit, "as a job array of Slurm instead");
-  sweep->add_flag("--dry-run", a.sweep.dry_run, "with --submit: does not submit it");
-  sweep->add_flag("--summary", a.sweep.summary, "only the table and the plot of what there is");
+    add(app_, "verify", "check all checkpoints, the sample ledger and the event log of a run",
+        [this](CLI::App*) { return report_status(verify_text_command(run_)); })
+        ->add_option("RUN", run_, "the run's folder")
+        ->required();
+  }
 
-  CLI::App* logs =
-      command(app, "logs", "the logs of a run's processes, merged by time",
-              [&](CLI::App*) { return report(logs_command(a.run, a.who, a.follow, a.grep)); });
-  logs->add_option("RUN", a.run, "the run's folder")->required();
-  logs->add_option("NODE|TRAINER", a.who, "only of a node (n1), a trainer (n1.0), \"supervisor\"");
-  logs->add_flag("--follow,-f", a.follow, "goes on with what is written, until Ctrl-C");
-  logs->add_option("--grep", a.grep, "only what matches this regular expression (grep -E)");
+  void add_status_and_console() {
+    CLI::App* status =
+        add(app_, "status", "print a run's supervision tree, step, throughput and recoveries",
+            [this](CLI::App*) { return report_status(status_command(run_, json_, watch_)); });
+    status->add_option("RUN", run_, "the run's folder")->required();
+    status->add_flag("--json", json_, "print JSON");
+    status->add_flag("--watch", watch_, "print again every second until the run ends");
 
-  CLI::App* trace = command(
-      app, "trace", "a trace of a run (metrics.trace_steps, recoveries) for ui.perfetto.dev",
-      [&](CLI::App*) { return report(trace_command(a.run, a.who, a.trace_output, a.list)); });
-  trace->add_option("RUN", a.run, "the run's folder")->required();
-  trace->add_option("NAME", a.who, "which one (the newest)");
-  trace->add_option("-o,--output", a.trace_output, "the file (RUN/traces/NAME.json)");
-  trace->add_flag("--list", a.list, "only lists what there is, the newest last");
+    CLI::App* console =
+        add(app_, "console", "control a run: send commands to its supervisor",
+            [this](CLI::App*) { return report_status(console_command(run_, commands_, json_)); });
+    console->add_option("RUN", run_, "the run's folder")->required();
+    console->add_option("-c", commands_,
+                        "run this command and exit; may be repeated; -c help lists the commands");
+    console->add_flag("--json", json_, "print the answers as JSON");
+  }
 
-  CLI::App* doctor = command(
-      app, "doctor",
-      "checks this machine before a run; in an allocation of Slurm, all hosts and their links",
-      [&](CLI::App* sub) { return doctor_command(a.config, sub->remaining(), a.run, a.json); });
-  doctor->add_option("CONFIG", a.config, "a TOML file: checks where its run would write");
-  doctor->allow_extras();
-  doctor->add_option("--run", a.run, "the run's folder (run.folder)");
-  doctor->footer(
-      "exit code 0: fit to train; 3: not, and the last line says who and why. Waits for hosts at "
-      "most --cluster.join_timeout_ms at a time");
-  doctor->add_flag("--json", a.json, "as JSON");
-
-  for (const auto& [name, text] :
-       {std::pair{"generate", "samples text from a run or checkpoint"},
-        std::pair{"evaluate", "validation loss and perplexity of a run or checkpoint"}}) {
-    CLI::App* compute = command(app, name, text, [name = std::string(name)](CLI::App* sub) {
-      return report(compute_command(name, sub->remaining()));
+  void add_tables_and_sweep() {
+    CLI::App* runs = add(app_, "runs", "print a table of the runs in a folder", [this](CLI::App*) {
+      return report_status(runs_command(runs_folder_, json_));
     });
-    compute->prefix_command();
-    compute->set_help_flag();  // simplescale-compute answers --help
+    runs->add_option("FOLDER", runs_folder_, "the folder that holds the runs (default: runs)");
+    runs->add_flag("--json", json_, "print JSON");
+
+    CLI::App* plot =
+        add(app_, "plot", "plot loss, throughput and recoveries of one or several runs",
+            [this](CLI::App*) { return report_status(plot_command(runs_, output_)); });
+    plot->add_option("RUN", runs_, "a run's folder, or a folder of runs")->required();
+    plot->add_option("-o,--output", output_, "FILE.svg or FILE.png (default: plot.svg)");
+
+    CLI::App* sweep = add_with_config(
+        app_, "sweep", "train all runs of a [sweep], one after the other; skip the finished ones",
+        [this](CLI::App* command) {
+          sweep_.config = config_;
+          sweep_.folder = run_;
+          sweep_.overrides = command->remaining();
+          return report_status(sweep_command(sweep_));
+        });
+    sweep->add_option("--run", run_, "the sweep's folder; overrides run.folder");
+    sweep->add_flag("--submit", sweep_.submit, "submit the runs as a Slurm job array instead");
+    sweep->add_flag("--dry-run", sweep_.dry_run, "with --submit: do not submit the script");
+    sweep->add_flag("--summary", sweep_.summary, "only write the table and the plot so far");
   }
 
-  CLI::App* agent = command(app, "agent", "a node's agent",
-                            [&](CLI::App*) { return agent_command(a.run, a.node); });
-  agent->group("");  // started by train, not by people
-  agent->add_option("--run", a.run)->required();
-  agent->add_option("--node", a.node)->required();
+  void add_logs_and_traces() {
+    CLI::App* logs = add(
+        app_, "logs", "print the logs of a run's processes, merged by time",
+        [this](CLI::App*) { return report_status(logs_command(run_, process_, follow_, grep_)); });
+    logs->add_option("RUN", run_, "the run's folder")->required();
+    logs->add_option("NODE|TRAINER", process_,
+                     "only this process: a node (n1), a trainer (n1.0) or \"supervisor\"");
+    logs->add_flag("--follow,-f", follow_, "keep printing new lines until Ctrl-C");
+    logs->add_option("--grep", grep_, "only lines that match this regular expression (grep -E)");
 
-  CLI::App* requeue = command(app, "requeue", "the end of a batch script",
-                              [&](CLI::App*) { return requeue_command(a.run, a.code); });
-  requeue->group("");
-  requeue->add_option("RUN", a.run)->required();
-  requeue->add_option("--code", a.code, "srun's exit code")->required();
-
-  static HttpProcessOptions http_options;
-  CLI::App* http = command(app, "http", "HTTP for a run",
-                           [](CLI::App*) { return run_http_process(http_options); });
-  http->group("");  // started by supervisors
-  http->add_option("--run", http_options.run)->required();
-  http->add_option("--host", http_options.host)->required();
-  http->add_option("--port", http_options.port)->required();
-  http->add_option("--epoch", http_options.epoch);
-  http->add_option("--delay-ms", http_options.delay_ms);
-
-  CLI::App* supervisor =
-      command(app, "supervisor", "the supervisor of a run, or its standby",
-              [&](CLI::App*) { return supervisor_command(a.run, a.node, a.standby_of); });
-  supervisor->group("");  // started by agents
-  supervisor->add_option("--run", a.run)->required();
-  supervisor->add_option("--node", a.node)->required();
-  supervisor->add_option("--standby-of", a.standby_of, "a supervisor's address");
-
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return report_usage(app, error, {argv + 1, argv + argc});
+    CLI::App* trace =
+        add(app_, "trace",
+            "convert a trace of steps (metrics.trace_steps) or a recovery for ui.perfetto.dev",
+            [this](CLI::App*) {
+              return report_status(trace_command(run_, trace_name_, trace_output_, list_));
+            });
+    trace->add_option("RUN", run_, "the run's folder")->required();
+    trace->add_option("NAME", trace_name_, "name of the trace (default: the newest)");
+    trace->add_option("-o,--output", trace_output_,
+                      "the file to write (default: RUN/traces/NAME.json)");
+    trace->add_flag("--list", list_, "only list the traces, the newest last");
   }
-  return code;
-}
+
+  void add_doctor() {
+    CLI::App* doctor =
+        add(app_, "doctor",
+            "check this machine before a run; in a Slurm allocation, all hosts and their links",
+            [this](CLI::App* command) {
+              return doctor_command(config_, command->remaining(), run_, json_);
+            });
+    doctor->add_option("CONFIG", config_, "a TOML file; check the folder that its run writes to");
+    doctor->allow_extras();
+    doctor->add_option("--run", run_, "the run's folder; overrides run.folder");
+    doctor->footer(
+        "Exit code 0: fit to train. 3: not fit; the last line names the host and the reason. "
+        "Each stage waits at most --cluster.join_timeout_ms for the other hosts");
+    doctor->add_flag("--json", json_, "print JSON");
+  }
+
+  void add_compute() {
+    for (const auto& [name, help] :
+         {std::pair{"generate", "generate text with the model of a run or checkpoint"},
+          std::pair{"evaluate", "print validation loss and perplexity of a run or checkpoint"}}) {
+      CLI::App* compute = add(app_, name, help, [name = std::string(name)](CLI::App* command) {
+        return report_status(compute_command(name, command->remaining()));
+      });
+      compute->prefix_command();
+      compute->set_help_flag();  // simplescale-compute answers --help
+    }
+  }
+
+  /// Commands that processes of a run start: launchers start agents, batch scripts `requeue`,
+  /// agents supervisors, supervisors HTTP.
+  void add_internal() {
+    CLI::App* agent = add_hidden("agent", "the agent of a node",
+                                 [this](CLI::App*) { return agent_command(run_, node_); });
+    agent->add_option("--run", run_)->required();
+    agent->add_option("--node", node_)->required();
+
+    CLI::App* requeue = add_hidden("requeue", "the last command of a batch script",
+                                   [this](CLI::App*) { return requeue_command(run_, srun_code_); });
+    requeue->add_option("RUN", run_)->required();
+    requeue->add_option("--code", srun_code_, "srun's exit code")->required();
+
+    CLI::App* http = add_hidden("http", "the HTTP server of a run",
+                                [this](CLI::App*) { return run_http_process(http_); });
+    http->add_option("--run", http_.run)->required();
+    http->add_option("--host", http_.host)->required();
+    http->add_option("--port", http_.port)->required();
+    http->add_option("--epoch", http_.epoch);
+    http->add_option("--delay-ms", http_.delay_ms);
+
+    CLI::App* supervisor =
+        add_hidden("supervisor", "the supervisor of a run, or its standby",
+                   [this](CLI::App*) { return supervisor_command(run_, node_, standby_of_); });
+    supervisor->add_option("--run", run_)->required();
+    supervisor->add_option("--node", node_)->required();
+    supervisor->add_option("--standby-of", standby_of_, "a supervisor's address");
+  }
+
+  CLI::App& app_;
+  int code_ = 0;
+  std::string config_, run_, folder_, checkpoint_, dtype_ = "float32", node_, standby_of_;
+  std::string process_, grep_, trace_name_, trace_output_;
+  std::string runs_folder_ = "runs", output_ = "plot.svg";
+  std::vector<std::string> commands_, runs_;
+  SweepOptions sweep_;
+  HttpProcessOptions http_;
+  bool list_ = false, json_ = false, watch_ = false, follow_ = false, dry_run_ = false;
+  bool oversubscribe_ = false;
+  int srun_code_ = 0;
+};
 
 }  // namespace
 }  // namespace simplescale
 
 int main(int argc, char** argv) {
-  simplescale::init_logging("simplescale");
-  try {
-    return simplescale::run(argc, argv);
-  } catch (const std::exception& error) {  // such as a file system that answers oddly
-    return simplescale::report({simplescale::Code::internal, error.what()});
-  }
+  CLI::App app(
+      "simplescale: pretrains Llama models on many nodes and does not stop when machines fail",
+      "simplescale");
+  const simplescale::CommandLine commands(app);
+  return simplescale::run_program(app, argc, argv, commands.exit_code());
 }

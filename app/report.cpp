@@ -6,7 +6,7 @@
 
 namespace simplescale {
 
-int report(const Status& status) {
+int report_status(const Status& status) {
   if (status.ok()) return 0;
   std::string message = status.message();
   std::ranges::replace(message, '\n', ' ');

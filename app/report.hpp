@@ -1,11 +1,11 @@
-// How a command of either program ends for its user.
+// How a command of either program ends.
 #pragma once
 
 #include "runtime/base/status.hpp"
 
 namespace simplescale {
 
-/// One line on stderr if it is an error; the exit code of interface.md.
-int report(const Status& status);
+/// Prints an error as one line on stderr. Returns the exit code (docs/operations.md); 0 for ok.
+int report_status(const Status& status);
 
 }  // namespace simplescale

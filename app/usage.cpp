@@ -1,9 +1,12 @@
 #include "app/usage.hpp"
 
 #include <algorithm>
-#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
 
 #include "app/report.hpp"
+#include "runtime/base/log.hpp"
 #include "runtime/base/words.hpp"
 
 namespace simplescale {
@@ -13,7 +16,7 @@ namespace {
 std::vector<std::string> commands_of(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
-    if (!sub->get_group().empty()) names.push_back(sub->get_name());  // the others are internal
+    if (!sub->get_group().empty()) names.push_back(sub->get_name());  // "": an internal command
   return names;
 }
 
@@ -24,7 +27,8 @@ std::vector<std::string> options_of(const CLI::App& app) {
   return names;
 }
 
-/// The command that the words name as far as they do; `next` is the first word behind it.
+/// The command that the leading words name, such as `config show`. name: its full name; next: the
+/// index of the first word behind it.
 const CLI::App* command_of(const CLI::App& app, const std::vector<std::string>& words, size_t& next,
                            std::string& name) {
   const CLI::App* at = &app;
@@ -40,8 +44,7 @@ const CLI::App* command_of(const CLI::App& app, const std::vector<std::string>& 
   return at;
 }
 
-}  // namespace
-
+/// One line about the error. words: the command line without the program's name.
 std::string usage_text(const CLI::App& app, const CLI::ParseError& error,
                        const std::vector<std::string>& words) {
   size_t next = 0;
@@ -54,7 +57,7 @@ std::string usage_text(const CLI::App& app, const CLI::ParseError& error,
   else if (!commands.empty() && next == words.size())
     text = "a command is missing: " + joined(commands);
   if (text.empty()) {
-    // Its name may be the command's.
+    // CLI11 may name the command instead of the option that it does not know.
     const bool extras = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
     text = error.what();
     std::ranges::replace(text, '\n', ' ');
@@ -70,10 +73,21 @@ std::string usage_text(const CLI::App& app, const CLI::ParseError& error,
   return text + "; see " + name + " --help";
 }
 
-int report_usage(const CLI::App& app, const CLI::ParseError& error,
-                 const std::vector<std::string>& words) {
-  if (error.get_exit_code() == 0) return app.exit(error);
-  return report(Status(Code::usage, usage_text(app, error, words)));
+}  // namespace
+
+int run_program(CLI::App& app, int argc, char** argv, const int& exit_code) {
+  init_logging("simplescale");
+  app.set_version_flag("--version", SIMPLESCALE_VERSION);
+  app.require_subcommand(1);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    return report_status(Status(Code::usage, usage_text(app, error, {argv + 1, argv + argc})));
+  } catch (const std::exception& error) {  // std::filesystem may throw on an I/O error
+    return report_status({Code::internal, error.what()});
+  }
+  return exit_code;
 }
 
 }  // namespace simplescale

@@ -1,4 +1,5 @@
-// The commands that need no processes: they call the library and print.
+// Commands that only call the library and print its text: prepare, config, digest, export, import,
+// verify, status.
 #include "app/commands/commands.hpp"
 
 #include <unistd.h>
@@ -43,8 +44,7 @@ Result<nlohmann::json> current_status(const std::string& run) {
     return Status(Code::bad_data, RunFolder{run}.status() + " is damaged");
   const std::string state = document["state"];
   if (state != "finished" && state != "failed" && !RunLock::held(RunFolder{run}))
-    document["state"] =
-        "failed";  // nobody holds the run: its processes have died without a last word
+    document["state"] = "failed";  // no process holds the lock: all died without writing an end
   return document;
 }
 
@@ -79,7 +79,7 @@ Status import_text_command(const std::string& folder, const std::string& checkpo
 Status verify_text_command(const std::string& run) {
   SS_ASSIGN(const VerifyText result, verify_command(run));
   SS_RETURN_IF_ERROR(print(result.text));
-  return result.ok ? Status() : Status(Code::bad_data, run + " has the faults listed above");
+  return result.ok ? Status() : Status(Code::bad_data, run + " has the errors listed above");
 }
 
 Status status_command(const std::string& run, bool json, bool watch) {
@@ -104,8 +104,8 @@ Status compute_command(const std::string& command, const std::vector<std::string
   for (std::string& text : texts) argv.push_back(text.data());
   argv.push_back(nullptr);
   execv(argv[0], argv.data());
-  return Status(Code::internal,
-                "cannot run " + texts[0] + ": " + std::strerror(errno) + "; build again");
+  return Status(Code::internal, "cannot run " + texts[0] + ": " + std::strerror(errno) +
+                                    "; build it with ./simplescale build");
 }
 
 }  // namespace simplescale

@@ -1,5 +1,5 @@
-// What main() calls for each command. Every function prints its result to stdout and returns what
-// went wrong.
+// The commands of the program: app/commands has one file per command, and main() calls these
+// functions. Every function prints its result to stdout and returns the error, which main() prints.
 #pragma once
 
 #include <string>
@@ -9,14 +9,15 @@
 
 namespace simplescale {
 
-/// Inside an srun: one node agent of the job. Otherwise all nodes on this machine. run: the run's
-/// folder, or "".
-/// oversubscribe: also with more processes than this host seems to have room for.
+/// As a task of srun: runs one node agent of the job. Otherwise: runs all nodes on this machine.
+/// run: overrides run.folder unless it is "". oversubscribe: skips the check that this host has
+/// room for all processes.
 Status train_command(const std::string& config, Overrides overrides, const std::string& run,
                      bool oversubscribe);
-/// A node's agent; returns the process's exit code.
+/// The process of a node's agent. Returns its exit code.
 int agent_command(const std::string& run, const std::string& node);
-/// A supervisor on node `node`, or the standby of the one at an address; returns the exit code.
+/// The process of a supervisor on node `node`, or of a standby of the supervisor at the address
+/// standby_of. Returns its exit code.
 int supervisor_command(const std::string& run, const std::string& node,
                        const std::string& standby_of);
 
@@ -29,20 +30,22 @@ Status export_text_command(const std::string& checkpoint, const std::string& fol
 Status import_text_command(const std::string& folder, const std::string& checkpoint);
 Status verify_text_command(const std::string& run);
 Status status_command(const std::string& run, bool json, bool watch);
-/// The logs of a run's processes, merged by time. who: a node, a trainer, "supervisor"; "": all.
-Status logs_command(const std::string& run, const std::string& who, bool follow,
+/// Prints the logs of a run's processes, merged by time. process: a node, a trainer or
+/// "supervisor"; "": all. follow: until Ctrl-C. grep: only records with a matching line; "": all.
+Status logs_command(const std::string& run, const std::string& process, bool follow,
                     const std::string& grep);
-/// One file for Perfetto of the trace `name`, "": the newest. output: the file, "": in the run's
-/// traces folder. list: only the names.
+/// Writes one file for Perfetto from the trace `name`; "": the newest. output: the file; "":
+/// RUN/traces/NAME.json. list: only prints the names of all traces.
 Status trace_command(const std::string& run, const std::string& name, const std::string& output,
                      bool list);
-/// Asks the supervisor of a run; commands as in the console.
+/// Runs console commands, or an interactive console if there are none. json: prints answers as
+/// JSON.
 Status console_command(const std::string& run, const std::vector<std::string>& commands, bool json);
-/// config: checks where its run would write; "": the current folder. run: the run's folder, or "".
-/// In an allocation all of its hosts (fleet_doctor.hpp). Returns the exit code.
+/// Checks this machine; in a Slurm allocation, all of its hosts (fleet_doctor.hpp). config, run:
+/// the run whose folder is checked for writing; both "": the current folder. Returns the exit code.
 int doctor_command(const std::string& config, Overrides overrides, const std::string& run,
                    bool json);
-/// Becomes simplescale-compute with these arguments.
+/// Replaces this process by simplescale-compute with these arguments. Returns only on failure.
 Status compute_command(const std::string& command, const std::vector<std::string>& arguments);
 
 }  // namespace simplescale

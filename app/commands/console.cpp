@@ -1,5 +1,5 @@
-// `console RUN`: commands to whoever supervises the run, typed or from -c; what the run's folder
-// tells, it reads there. A client like any other: the run does not know whether it is there.
+// `console RUN`: sends commands, typed or from -c, to the run's supervisor. Commands about the past
+// (events, why) read the run's folder instead. The run does not depend on consoles.
 #include <poll.h>
 #include <pwd.h>
 #include <signal.h>
@@ -32,15 +32,16 @@ using nlohmann::json;
 
 constexpr std::streamoff kAll = INT64_MAX, kTail = 8 << 20, kShortTail = 64 << 10;  // bytes
 constexpr int kRedrawMs = 500;
-constexpr int kDiagnosisMs = 600'000, kLookMs = 50;  // also the step before it takes its time
+constexpr int kDiagnosisMs = 600'000;  // deadline; the diagnosis starts at the end of a step
+constexpr int kPollMs = 50;
 
 volatile sig_atomic_t interrupted = 0;
 void on_interrupt(int) {
   interrupted = 1;
 }
 
-/// user@host, process: for the event log.
-std::string who_asks() {
+/// "user@host, process PID", for the event log.
+std::string requester() {
   const passwd* user = getpwuid(getuid());
   char host[256] = "";
   gethostname(host, sizeof host - 1);
@@ -58,14 +59,14 @@ std::streamoff size_of_events(const RunFolder& run) {
   return file ? std::streamoff(file.tellg()) : 0;
 }
 
-/// The lines of events.jsonl from a byte on.
+/// The events in events.jsonl from byte `from` on.
 std::vector<json> events_from(const RunFolder& run, std::streamoff from) {
   std::vector<json> list;
   std::ifstream file(run.events(), std::ios::binary);
   std::string line;
   if (from > 0) {
     file.seekg(from - 1);
-    std::getline(file, line);  // a part of one
+    std::getline(file, line);  // skips to the next beginning of a line
   }
   while (std::getline(file, line)) {
     json event = json::parse(line, nullptr, false);
@@ -74,7 +75,7 @@ std::vector<json> events_from(const RunFolder& run, std::streamoff from) {
   return list;
 }
 
-/// The newest of them, in at most so many bytes.
+/// The newest events, from the last bytes_max bytes of the file.
 std::vector<json> events_of(const RunFolder& run, std::streamoff bytes_max) {
   return events_from(run, std::max<std::streamoff>(0, size_of_events(run) - bytes_max));
 }
@@ -85,7 +86,8 @@ std::vector<json> newest(std::vector<json> events, size_t count) {
   return events;
 }
 
-/// A key ends it, which is not shown; without Ctrl-C the terminal is as before at its end.
+/// While it exists, keys are read without Enter and without echo. The destructor restores the
+/// terminal.
 class RawKeys {
  public:
   RawKeys() {
@@ -97,7 +99,7 @@ class RawKeys {
   ~RawKeys() {
     if (changed_) tcsetattr(STDIN_FILENO, TCSAFLUSH, &before_);
   }
-  /// Waits; whether a key was pressed, or there is nobody to press one.
+  /// Waits up to timeout_ms. True if a key was pressed or stdin is closed.
   static bool pressed(int timeout_ms) {
     pollfd input{STDIN_FILENO, POLLIN, 0};
     return poll(&input, 1, timeout_ms) > 0;
@@ -116,7 +118,7 @@ class Console {
     look_.color = terminal_ && !std::getenv("NO_COLOR");
   }
 
-  /// Carries out one line. quit is set if it says so.
+  /// Runs one line. Sets `quit` if the line is `quit` or `exit`.
   Status run(const std::string& line, bool& quit) {
     std::vector<std::string> words = words_of(line);
     const bool as_json = json_ || std::ranges::find(words, "--json") != words.end();
@@ -124,7 +126,8 @@ class Console {
     if (words.empty()) return {};
     if (words[0] == "exit") words[0] = "quit";
     const Verb* verb = find_verb(words[0]);
-    if (!verb) return Status(Code::usage, "unknown command '" + words[0] + "'; `help` lists all");
+    if (!verb)
+      return Status(Code::usage, "unknown command '" + words[0] + "'; `help` lists all commands");
     quit = verb->name == "quit";
     if (verb->name == "help") return help(words.size() > 1 ? words[1] : "", as_json);
     if (verb->name == "events") return events(words.size() > 1 ? words[1] : "20", as_json);
@@ -132,25 +135,25 @@ class Console {
     if (verb->name == "watch") return watch(as_json);
     if (quit) return {};
     const std::streamoff asked_at = size_of_events(run_);
-    auto reply = client_.ask({words, who_asks()}, verb->answerer == Answerer::action);
+    auto reply = client_.ask({words, requester()}, verb->answerer == Answerer::action);
     const bool document = words[0] == "status" || words[0] == "tree" || words[0] == "nodes";
     if (!reply.ok() && document) return document_of_folder(words[0], as_json, reply.status());
     if (!reply.ok()) return reply.status();
     if (!reply->ok) return Status(Code::usage, reply->text);
     if (verb->name == "diagnose") return diagnosis(asked_at, as_json);
     if (as_json)
-      say(reply->json.empty() ? json_text({{"ok", true}, {"text", reply->text}}) : reply->json);
+      print(reply->json.empty() ? json_text({{"ok", true}, {"text", reply->text}}) : reply->json);
     else
-      say(document ? render(words[0], json::parse(reply->json, nullptr, false)) : reply->text);
+      print(document ? render(words[0], json::parse(reply->json, nullptr, false)) : reply->text);
     return {};
   }
 
-  /// Of the run's state, for people to see where they are.
+  /// "NAME (STATE)> "
   std::string prompt() const {
     const auto document = current_status(run_.path);
     const std::string name = document.ok() ? document->value("run", "run") : "run";
-    const std::string state = document.ok() ? document->value("state", "?") : "nothing yet";
-    // \1 begins and ends what takes no room on the line.
+    const std::string state = document.ok() ? document->value("state", "?") : "no status";
+    // libedit: \1 begins and ends a sequence that takes no columns.
     const std::string bold = look_.color ? "\1\033[1m\1" : "",
                       plain = look_.color ? "\1\033[0m\1" : "";
     return bold + name + plain + " (" + state + ")> ";
@@ -163,7 +166,7 @@ class Console {
   }
 
  private:
-  static void say(const std::string& text) {
+  static void print(const std::string& text) {
     std::fputs(text.c_str(), stdout);
     if (!text.empty() && text.back() != '\n') std::fputc('\n', stdout);
     std::fflush(stdout);
@@ -174,11 +177,11 @@ class Console {
     return what == "tree" ? render_tree(document, look_) : render_nodes(document, look_);
   }
 
-  /// Nobody answers: what the folder has.
+  /// Called if no supervisor answers: prints what the run's folder shows instead.
   Status document_of_folder(const std::string& what, bool as_json, const Status& why) {
     SS_ASSIGN(const json document, current_status(run_.path));
-    std::fprintf(stderr, "%s; this is what its folder says\n", why.message().c_str());
-    say(as_json ? json_text(document) : render(what, document));
+    std::fprintf(stderr, "%s; the run's folder shows:\n", why.message().c_str());
+    print(as_json ? json_text(document) : render(what, document));
     return {};
   }
 
@@ -195,20 +198,20 @@ class Console {
           verb.help + "\n";
     }
     if (list.empty()) return Status(Code::usage, "unknown command '" + name + "'");
-    say(as_json ? list.dump() : text);
+    print(as_json ? list.dump() : text);
     return {};
   }
 
   Status events(const std::string& count, bool as_json) {
     char* end = nullptr;
     const unsigned long wanted = std::strtoul(count.c_str(), &end, 10);
-    if (*end != '\0') return Status(Code::usage, "events [N]: '" + count + "' is no number");
+    if (*end != '\0') return Status(Code::usage, "events [N]: '" + count + "' is not a number");
     const std::vector<json> list = newest(events_of(run_, kTail), wanted);
-    say(as_json ? json_text(list) : render_events(list, look_));
+    print(as_json ? json_text(list) : render_events(list, look_));
     return {};
   }
 
-  /// Waits for the end of the diagnosis that was asked for when the event log was so long.
+  /// Waits for the end of the requested diagnosis. asked_at: size of events.jsonl at the request.
   Status diagnosis(std::streamoff asked_at, bool as_json) {
     const auto deadline =
         std::chrono::steady_clock::now() + std::chrono::milliseconds(kDiagnosisMs);
@@ -216,28 +219,28 @@ class Console {
       for (const json& event : events_from(run_, asked_at)) {
         const std::string kind = text_of(event, "kind");
         if (kind == "diagnosed") {
-          say(as_json ? event.dump() : render_diagnosis(event, look_));
+          print(as_json ? event.dump() : render_diagnosis(event, look_));
           return {};
         }
         if (kind == "stop_requested" || kind == "finished" || kind == "failed")
           return Status(Code::unavailable, "the run ends: " + text_of(event, "reason"));
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(kLookMs));  // files tell no changes
+      std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
     }
     return Status(Code::deadline,
-                  "the diagnosis has not ended yet; `why diagnosis` shows it once it has");
+                  "the diagnosis has not ended yet; `why diagnosis` will show its result");
   }
 
-  /// The last one.
+  /// Prints the newest diagnosis.
   Status why_diagnosis(bool as_json) {
     const std::vector<json> all = events_of(run_, kAll);
     for (auto event = all.rbegin(); event != all.rend(); ++event)
       if (text_of(*event, "kind") == "diagnosed") {
-        say(as_json ? event->dump()
-                    : render_events({*event}, look_) + render_diagnosis(*event, look_));
+        print(as_json ? event->dump()
+                      : render_events({*event}, look_) + render_diagnosis(*event, look_));
         return {};
       }
-    return Status(Code::usage, "there was no diagnosis; `diagnose all` makes one");
+    return Status(Code::usage, "there was no diagnosis yet; `diagnose all` starts one");
   }
 
   Status why(const std::string& number, bool as_json) {
@@ -257,11 +260,12 @@ class Console {
     if (list.empty())
       return Status(Code::usage,
                     number.empty() ? "there was no incident" : "no incident " + number);
-    say(as_json ? json_text(list) : render_incident(list, look_));
+    print(as_json ? json_text(list) : render_incident(list, look_));
     return {};
   }
 
-  /// Redraws in place until a key, Ctrl-C, or the run's end.
+  /// Redraws the tree in place until a key is pressed or the run ends. Prints it once if stdin or
+  /// stdout is not a terminal.
   Status watch(bool as_json) {
     const bool live = terminal_ && isatty(STDIN_FILENO) && !as_json;
     std::unique_ptr<RawKeys> keys = live ? std::make_unique<RawKeys>() : nullptr;
@@ -274,10 +278,10 @@ class Console {
         break;
       }
       if (!live) {
-        say(as_json ? document->dump() : render_tree(*document, look_));
+        print(as_json ? document->dump() : render_tree(*document, look_));
         break;
       }
-      say(frame(*document));
+      print(frame(*document));
       const std::string state = document->value("state", "");
       if (state == "finished" || state == "failed" || RawKeys::pressed(kRedrawMs) || interrupted)
         break;
@@ -285,7 +289,7 @@ class Console {
     return status;
   }
 
-  /// A screen: the tree as far as it fits, then the newest events.
+  /// One screen: the tree as far as it fits, below it the newest events.
   std::string frame(const json& document) const {
     winsize size{};
     ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
@@ -313,7 +317,7 @@ class Console {
       tree.push_back(line);
     std::string out = "\033[H";
     for (const std::string& line : tree) out += line + "\033[K\n";
-    return out + "\033[J(any key ends this; training goes on)";
+    return out + "\033[J(press any key to leave; training continues)";
   }
 
   const RunFolder run_;
@@ -328,7 +332,7 @@ std::string history_file() {
   return home && *home ? std::string(home) + "/.simplescale_history" : "";
 }
 
-/// What an answer that did not come costs a script: nothing that was asked for is done.
+/// For scripts: every failed command gives exit code 64, except damaged files (65).
 Status as_exit(const Status& status) {
   return status.code() == Code::bad_data ? status : Status(Code::usage, status.message());
 }
@@ -351,7 +355,8 @@ Status console_command(const std::string& folder, const std::vector<std::string>
   LineEditor editor(history_file(), [&](const auto& before, const std::string& prefix) {
     return console.complete(before, prefix);
   });
-  if (editor.terminal()) std::printf("`help` lists the commands, Tab completes, Ctrl-D leaves\n");
+  if (editor.terminal())
+    std::printf("`help` lists the commands, Tab completes words, Ctrl-D quits\n");
   while (!quit) {
     const auto line = editor.read(editor.terminal() ? console.prompt() : "");
     if (!line) break;

@@ -1,5 +1,5 @@
-// `doctor`: is this machine fit for a run? Checks, and what a person would want to know about it.
-// As one of several tasks of Slurm: are all of them (fleet_doctor.hpp)?
+// `doctor`: checks whether this machine is fit for a run and prints what matters about it. As one
+// of several tasks of Slurm it checks all hosts together (fleet_doctor.hpp).
 #include <signal.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The nearest folder above `path` that exists.
+/// `path` or its nearest parent that is an existing folder.
 std::string existing(fs::path path) {
   path = fs::absolute(path);
   std::error_code error;
@@ -38,7 +38,7 @@ std::string existing(fs::path path) {
   return path.string();
 }
 
-/// Variables that change how a run behaves.
+/// Environment variables that change how a run behaves.
 nlohmann::json environment() {
   nlohmann::json found = nlohmann::json::object();
   for (char** entry = environ; *entry; ++entry) {
@@ -52,8 +52,8 @@ nlohmann::json environment() {
 
 struct Target {
   Config config;
-  std::string folder;      // where the run would write
-  std::string rendezvous;  // a folder for all hosts to meet in, without the name of the start
+  std::string folder;      // existing folder to check for writing
+  std::string rendezvous;  // path prefix of the rendezvous folder; the task's instance completes it
 };
 
 Result<Target> target_of(const std::string& config_file, Overrides overrides,
@@ -101,28 +101,29 @@ Status check_this_machine(const std::string& folder, bool json) {
   }
   std::fflush(stdout);
   if (all_ok(results)) return {};
-  return Status(Code::gave_up, "this machine is not fit: " + complaints(results));
+  return Status(Code::gave_up, "this machine is not fit to train: " + complaints(results));
 }
 
-/// In the shell or script of an allocation: becomes srun over all of its hosts. Returns if it
-/// cannot.
+/// In the shell or script of an allocation: replaces this process by srun over all hosts. Returns
+/// only if srun cannot be executed.
 void become_srun(int hosts, std::vector<std::string> arguments) {
-  // Beside whatever else runs in the allocation, and on all cores.
+  // --overlap: other steps of the allocation keep running. --cpu-bind=none: on all cores.
   const std::string count = std::to_string(hosts);
   arguments.insert(
       arguments.begin(),
       {"srun", "--overlap", "--nodes=" + count, "--ntasks=" + count, "--ntasks-per-node=1",
        "--cpu-bind=none", "--kill-on-bad-exit=0", program_folder() + "/simplescale", "doctor"});
-  std::fprintf(stderr, "simplescale: an allocation of %d hosts: %s\n", hosts,
+  std::fprintf(stderr, "simplescale: checking all %d hosts of the allocation: %s\n", hosts,
                shell_text(arguments).c_str());
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   execvp(argv[0], argv.data());
-  std::fprintf(stderr,
-               "simplescale: srun: %s; only this machine is checked. Run the command above where "
-               "srun is\n",
-               std::strerror(errno));
+  std::fprintf(
+      stderr,
+      "simplescale: cannot run srun: %s; checking only this machine. To check all hosts, run "
+      "the command above where srun is installed\n",
+      std::strerror(errno));
 }
 
 }  // namespace
@@ -130,8 +131,8 @@ void become_srun(int hosts, std::vector<std::string> arguments) {
 int doctor_command(const std::string& config_file, Overrides overrides, const std::string& run,
                    bool json) {
   auto target = target_of(config_file, overrides, run);
-  if (!target.ok()) return report(target.status());
-  signal(SIGXFSZ, SIG_IGN);  // a limit of file sizes is an error of the disk, not a death
+  if (!target.ok()) return report_status(target.status());
+  signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of file sizes fails with EFBIG
   if (const auto task = slurm_task(); task && task->tasks > 1)
     return fleet_doctor({target->config, *task, target->rendezvous + task->instance, json});
   const int hosts = slurm::allocation_of(environment_variable);
@@ -142,7 +143,7 @@ int doctor_command(const std::string& config_file, Overrides overrides, const st
     if (json) arguments.emplace_back("--json");
     become_srun(hosts, std::move(arguments));
   }
-  return report(check_this_machine(target->folder, json));
+  return report_status(check_this_machine(target->folder, json));
 }
 
 }  // namespace simplescale

@@ -43,12 +43,12 @@ std::string text_of(const json& document, const char* key) {
   return found != document.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-/// What the others measure their links to: it answers, and no more.
+/// Answers pings: other hosts measure their links to this actor.
 caf::behavior echo() {
   return {[](const Ping& ping) { return Pong{ping.id, ping.payload}; }};
 }
 
-/// This host's end of the links.
+/// The transport of this host, for measuring the links to other hosts.
 class Links {
  public:
   Links(const FleetDoctorOptions& o, const RunFolder& folder) {
@@ -70,10 +70,11 @@ class Links {
   Links(const Links&) = delete;
   Links& operator=(const Links&) = delete;
 
-  /// "": it has none, and nobody can measure a link to it.
+  /// "" if the transport could not start: no host can measure a link to this one.
   std::string address() const { return process_ ? process_->transport().address() : ""; }
 
-  /// Twice, and the better figures: all others measure at the same time.
+  /// Measures every link twice and keeps the better value, since all hosts measure at the same
+  /// time.
   std::vector<CheckResult> check(const std::vector<LinkEnd>& ends) {
     if (!process_) return {{"link", false, 0, "GB/s", error_}};
     const auto find = [this](const std::string& address) {
@@ -95,7 +96,7 @@ class Links {
   std::string error_;
 };
 
-/// To the next tasks of these, by task.
+/// The links that `task` measures: to the tasks that follow it in `tasks`, by task.
 std::map<int, LinkEnd> links_of(const Rendezvous& rendezvous, int task,
                                 const std::set<int>& tasks) {
   std::vector<std::string> order;
@@ -112,18 +113,19 @@ std::map<int, LinkEnd> links_of(const Rendezvous& rendezvous, int task,
   return ends;
 }
 
-/// Nobody is at fault for links to those who then did not report.
-void forgive_links(std::vector<CheckResult>& checks, const json& peers,
-                   const std::set<int>& reported) {
+/// Removes failed links from `checks` if none of the peers has reported: the peers may be at fault,
+/// not this host.
+void drop_unproven_link_failures(std::vector<CheckResult>& checks, const json& peers,
+                                 const std::set<int>& reported) {
   if (!peers.is_array() || peers.empty()) return;
   for (const json& peer : peers)
     if (peer.is_number_integer() && reported.contains(peer.get<int>())) return;
   std::erase_if(checks, [](const CheckResult& r) { return !r.ok && r.check.starts_with("link"); });
 }
 
-/// The hosts of all tasks, also of those that did not come; "task 3" where nobody knows.
-std::vector<std::string> names_of(const Rendezvous& rendezvous, int tasks,
-                                  const std::set<int>& here) {
+/// The host of every task, including tasks that did not join. "task 3" if the host is unknown.
+std::vector<std::string> host_names(const Rendezvous& rendezvous, int tasks,
+                                    const std::set<int>& here) {
   std::string list = environment_variable("SLURM_STEP_NODELIST");
   if (list.empty()) list = environment_variable("SLURM_JOB_NODELIST");
   const std::vector<std::string> hosts = slurm::hosts_of(list);
@@ -133,7 +135,7 @@ std::vector<std::string> names_of(const Rendezvous& rendezvous, int tasks,
     told.push_back(here.contains(task) ? text_of(rendezvous.read("here", task), "host") : "");
     known.push_back(slurm::host_of_task(hosts, per_node, task));
   }
-  bool agrees = true;  // tasks may be distributed in other ways
+  bool agrees = true;  // false: the tasks are not distributed in blocks
   for (size_t i = 0; i < told.size(); ++i)
     if (!told[i].empty() && told[i] != known[i]) agrees = false;
   for (size_t i = 0; i < told.size(); ++i)
@@ -144,15 +146,15 @@ std::vector<std::string> names_of(const Rendezvous& rendezvous, int tasks,
 
 struct Verdict {
   std::vector<MachineReport> machines;  // by task
-  std::vector<std::string> hosts;       // of theirs
-  std::string exclude;                  // for Slurm
+  std::vector<std::string> hosts;       // by task
+  std::string exclude;                  // unfit hosts, for sbatch --exclude
   bool fit() const { return std::ranges::all_of(machines, is_fit); }
 };
 
-Verdict judge(const Rendezvous& rendezvous, const FleetDoctorOptions& o, const std::set<int>& here,
-              const std::set<int>& examined, const std::set<int>& reported) {
+Verdict assess(const Rendezvous& rendezvous, const FleetDoctorOptions& o, const std::set<int>& here,
+               const std::set<int>& examined, const std::set<int>& reported) {
   Verdict verdict;
-  verdict.hosts = names_of(rendezvous, o.task.tasks, here);
+  verdict.hosts = host_names(rendezvous, o.task.tasks, here);
   for (int task = 0; task < o.task.tasks; ++task) {
     const std::string& host = verdict.hosts[static_cast<size_t>(task)];
     MachineReport machine{host, {}, ""};
@@ -161,14 +163,15 @@ Verdict judge(const Rendezvous& rendezvous, const FleetDoctorOptions& o, const s
     if (document.is_object() && document.contains("checks"))
       machine.checks = from_json(document["checks"]);
     if (document.is_object() && document.contains("peers"))
-      forgive_links(machine.checks, document["peers"], reported);
+      drop_unproven_link_failures(machine.checks, document["peers"], reported);
     if (!here.contains(task))
-      machine.missing = fmt::format("it did not come within {} s: is it up, and does it see {}?",
-                                    o.config.cluster.join_timeout_ms / 1000, o.folder);
+      machine.missing =
+          fmt::format("it did not join within {} s; check that the host is up and can access {}",
+                      o.config.cluster.join_timeout_ms / 1000, o.folder);
     else if (!examined.contains(task))
-      machine.missing = "it came, but did not end its examination";
+      machine.missing = "it joined, but did not finish its checks";
     else if (!reported.contains(task) || machine.checks.empty())
-      machine.missing = "it ended its examination, but not that of its links";
+      machine.missing = "it finished its checks, but not those of its links";
     verdict.machines.push_back(std::move(machine));
   }
   compare(verdict.machines);
@@ -176,12 +179,12 @@ Verdict judge(const Rendezvous& rendezvous, const FleetDoctorOptions& o, const s
   for (size_t i = 0; i < verdict.machines.size(); ++i)
     if (!is_fit(verdict.machines[i]) && slurm::valid_node_name(verdict.hosts[i]))
       names.push_back(verdict.hosts[i]);
-  verdict.exclude = slurm::merged_nodes("", names);
+  verdict.exclude = slurm::merge_node_lists("", names);
   return verdict;
 }
 
-/// On stdout for people or programs, and the end of it in a line on stderr.
-Status show(const Verdict& verdict, const FleetDoctorOptions& o) {
+/// Prints the table or the JSON. Returns the error line; ok if all hosts are fit.
+Status print_verdict(const Verdict& verdict, const FleetDoctorOptions& o) {
   if (o.json) {
     json machines = fleet_json(verdict.machines);
     for (size_t i = 0; i < machines.size(); ++i) {
@@ -198,9 +201,10 @@ Status show(const Verdict& verdict, const FleetDoctorOptions& o) {
     std::printf("%s%s", fleet_table(verdict.machines).c_str(),
                 fleet_complaints(verdict.machines).c_str());
     if (verdict.fit())
-      std::printf("all %zu are fit; %s\n", verdict.machines.size(), program_facts().c_str());
+      std::printf("all %zu hosts are fit to train; %s\n", verdict.machines.size(),
+                  program_facts().c_str());
     else if (!verdict.exclude.empty())
-      std::printf("without them: --exclude=%s\n", verdict.exclude.c_str());
+      std::printf("to leave them out: --exclude=%s\n", verdict.exclude.c_str());
   }
   std::fflush(stdout);
   if (verdict.fit()) return {};
@@ -210,13 +214,14 @@ Status show(const Verdict& verdict, const FleetDoctorOptions& o) {
       std::ranges::find_if(verdict.machines, [](const auto& m) { return !is_fit(m); });
   return Status(
       Code::gave_up,
-      fmt::format("{} of {} not fit; {}: {}{}", unfit, verdict.machines.size(), first->name,
-                  complaint(*first),
-                  verdict.exclude.empty() ? "" : "; without them: --exclude=" + verdict.exclude));
+      fmt::format(
+          "{} of {} hosts are not fit; {}: {}{}", unfit, verdict.machines.size(), first->name,
+          complaint(*first),
+          verdict.exclude.empty() ? "" : "; to leave them out: --exclude=" + verdict.exclude));
 }
 
-/// The exit code.
-Result<int> examine(const FleetDoctorOptions& o) {
+/// Checks this host together with the other tasks. Returns the exit code that all tasks share.
+Result<int> examine_host(const FleetDoctorOptions& o) {
   const slurm::Task& task = o.task;
   const std::string host = host_of(task);
   SS_ASSIGN(const Rendezvous rendezvous,
@@ -227,12 +232,12 @@ Result<int> examine(const FleetDoctorOptions& o) {
     int lowest = 0;
     while (late.contains(lowest)) ++lowest;
     if (lowest == task.task)
-      std::fprintf(stderr, "simplescale: waiting for %zu of %d tasks, the first is task %d\n",
+      std::fprintf(stderr, "simplescale: still waiting for %zu of %d tasks, first for task %d\n",
                    late.size(), task.tasks, *late.begin());
   });
   std::vector<CheckResult> results = check_machine(o.folder);
   SS_RETURN_IF_ERROR(rendezvous.publish("machine", json::object()));
-  const std::set<int> examined = rendezvous.wait("machine");  // links are measured on idle machines
+  const std::set<int> examined = rendezvous.wait("machine");  // only then are the machines idle
   json peers = json::array();
   std::vector<LinkEnd> ends;
   for (const auto& [peer, end] : links_of(rendezvous, task.task, examined)) {
@@ -248,7 +253,7 @@ Result<int> examine(const FleetDoctorOptions& o) {
   const bool mine = rendezvous.claim_conclusion();
   int code = 0;
   if (mine) {
-    code = report(show(judge(rendezvous, o, here, examined, reported), o));
+    code = report_status(print_verdict(assess(rendezvous, o, here, examined, reported), o));
     SS_RETURN_IF_ERROR(rendezvous.publish_conclusion({{"code", code}}));
   } else {
     SS_ASSIGN(const json document, rendezvous.wait_conclusion());
@@ -256,7 +261,7 @@ Result<int> examine(const FleetDoctorOptions& o) {
   }
   reported.erase(task.task);
   rendezvous.leave(mine, reported);
-  if (mine) {  // what was made for this alone
+  if (mine) {  // removes the run's folder if it was created only for the rendezvous
     std::error_code error;
     const std::filesystem::path control = std::filesystem::path(o.folder).parent_path();
     if (control.filename() == "control" && std::filesystem::remove(control, error))
@@ -268,12 +273,12 @@ Result<int> examine(const FleetDoctorOptions& o) {
 }  // namespace
 
 int fleet_doctor(const FleetDoctorOptions& options) {
-  // That others have ended is no news at the end.
+  // Hides the transport's warnings about peers that end before this task.
   if (environment_variable("SIMPLESCALE_LOG").empty()) log::set_level(log::level::err);
-  auto code = examine(options);
+  auto code = examine_host(options);
   if (code.ok()) return *code;
   const Code as = code.status().code() == Code::io ? Code::io : Code::gave_up;
-  return report(Status(as, host_of(options.task) + ": " + code.status().message()));
+  return report_status(Status(as, host_of(options.task) + ": " + code.status().message()));
 }
 
 }  // namespace simplescale

@@ -1,6 +1,7 @@
-// `doctor` as a task of srun: all hosts examine themselves at the same time, then the links between
-// them, as a run's diagnosis does; one task compares, prints one table, and all end with its exit
-// code. They meet through a folder that all hosts see (rendezvous.hpp), and connect with its key.
+// `doctor` as a task of srun: all hosts check themselves at the same time, then the links between
+// them, like a run's diagnosis. One task compares the results and prints one table; all tasks end
+// with its exit code. The tasks meet in a shared folder (rendezvous.hpp) and connect with the key
+// in it.
 #pragma once
 
 #include <string>
@@ -11,14 +12,14 @@
 namespace simplescale {
 
 struct FleetDoctorOptions {
-  Config config;  // cluster.join_timeout_ms: how long to wait for hosts, at each stage
+  Config config;  // cluster.join_timeout_ms: how long each stage waits for the other hosts
   slurm::Task task;
-  std::string folder;  // to meet in; removed at the end
+  std::string folder;  // the rendezvous folder; removed at the end
   bool json = false;
 };
 
-/// Blocks until all hosts are done, or missed. Exit codes: 0 all are fit; 3 some are not, or did
-/// not come; 74 the folder cannot be written.
+/// Blocks until all hosts are done or a deadline has passed. Exit codes: 0: all hosts are fit; 3:
+/// some are not, or did not join; 74: the folder cannot be written.
 int fleet_doctor(const FleetDoctorOptions& options);
 
 }  // namespace simplescale

@@ -1,4 +1,4 @@
-// generate, evaluate and logits: one process with the whole model, from a checkpoint.
+// generate, evaluate and logits. B samples per forward pass, T = block_size, V = vocabulary.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -57,8 +57,8 @@ Result<LoadedModel> load_model(const std::string& path, int batch) {
   return model;
 }
 
-/// One id drawn from softmax(logits / temperature) over the top_k likeliest; ties go to the smaller
-/// id.
+/// Samples one id from softmax(logits / temperature) over the top_k likeliest; temperature 0: the
+/// likeliest. Among equal logits the smaller id comes first.
 int32_t draw(std::span<const float> logits, const GenerateOptions& o, std::mt19937_64& random) {
   std::vector<int32_t> ids(logits.size());
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
@@ -90,7 +90,7 @@ Status generate_command(const GenerateOptions& o) {
   SS_ASSIGN(LoadedModel model, load_model(o.checkpoint, 1));
   if (model.tokenizer.empty())
     return Status(Code::bad_data,
-                  o.checkpoint + " has no tokenizer.model, so text cannot be turned into tokens");
+                  o.checkpoint + " has no tokenizer.model, which text generation needs");
   SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(model.tokenizer));
   std::vector<int32_t> text;
   if (tokenizer.bos() >= 0) text.push_back(tokenizer.bos());
@@ -101,7 +101,7 @@ Status generate_command(const GenerateOptions& o) {
   std::vector<int32_t> tokens(T + 1);
   std::vector<float> logits(T * V);
   for (int n = 0; n < o.max_tokens; ++n) {
-    const size_t length = std::min(text.size(), T);  // the last T tokens are what the model sees
+    const size_t length = std::min(text.size(), T);  // the model sees the last T tokens
     std::fill(tokens.begin(), tokens.end(), 0);
     std::copy(text.end() - static_cast<std::ptrdiff_t>(length), text.end(), tokens.begin());
     model.forward(tokens.data());
@@ -124,15 +124,16 @@ Status evaluate_command(const EvaluateOptions& o) {
   } else {
     const RunFolder run{o.checkpoint};
     if (!std::filesystem::exists(run.config()))
-      return Status(Code::usage,
-                    o.checkpoint + " is no run folder: say what to evaluate on with --data=PATH");
+      return Status(
+          Code::usage,
+          o.checkpoint + " is not a run folder; name the tokens to evaluate with --data=PATH");
     SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
     SS_ASSIGN(const Dataset dataset, open_tokens(loaded.config, model.shape));
     source = dataset.validation;
     if (source.tokens() == 0)
       return Status(Code::bad_data, o.checkpoint +
-                                        ": its data has no validation tokens; say what to "
-                                        "evaluate on with --data=PATH");
+                                        ": its data has no validation tokens; name the tokens "
+                                        "to evaluate with --data=PATH");
   }
   SS_RETURN_IF_ERROR(source.require_block(model.shape.block_size));
   uint64_t samples = source.samples(model.shape.block_size);
@@ -141,7 +142,7 @@ Status evaluate_command(const EvaluateOptions& o) {
   std::vector<int32_t> tokens(kBatch * row);
   double sum = 0;
   uint64_t counted = 0;
-  // Whole micro-batches; what is left over at the end is computed one by one with copies of itself.
+  // Whole batches. Each remaining sample fills a batch with copies of itself.
   for (uint64_t first = 0; first < samples;) {
     const uint64_t count = samples - first >= kBatch ? kBatch : 1;
     for (uint64_t b = 0; b < kBatch; ++b)
@@ -174,11 +175,12 @@ Status logits_command(const LogitsOptions& o) {
   const auto samples = static_cast<uint64_t>(o.samples);
   if (samples > dataset.train.samples(model.shape.block_size))
     return Status(Code::bad_data,
-                  o.data + " has " + std::to_string(dataset.train.samples(model.shape.block_size)) +
-                      " samples");
+                  o.data + " has only " +
+                      std::to_string(dataset.train.samples(model.shape.block_size)) +
+                      " samples; lower --samples");
   const auto T = static_cast<size_t>(model.shape.block_size),
              V = static_cast<size_t>(model.shape.vocab);
-  // NumPy's format 1.0: magic, version, length of the header, which ends at a multiple of 64 bytes.
+  // NumPy's format 1.0: magic, version, header length, header, padded to a multiple of 64 bytes.
   std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (" +
                        std::to_string(samples) + ", " + std::to_string(T) + ", " +
                        std::to_string(V) + "), }";

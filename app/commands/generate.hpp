@@ -1,4 +1,5 @@
-// The commands of simplescale-compute that need no run: generate, evaluate, logits.
+// The commands generate, evaluate and logits of simplescale-compute. Each one loads the whole model
+// from a checkpoint into one process and computes on the CPU.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ struct GenerateOptions {
   double temperature = 1.0;
   uint64_t seed = 1;
 };
-/// Prints the prompt and what follows it. The same seed gives the same text.
+/// Prints the prompt and its continuation. The same seed gives the same text.
 Status generate_command(const GenerateOptions& options);
 
 struct EvaluateOptions {
@@ -22,7 +23,7 @@ struct EvaluateOptions {
   int64_t samples = 0;
   bool json = false;
 };
-/// Prints the mean loss in nats a token and exp of it.
+/// Prints the mean loss in nats per token, and the perplexity, its exponential.
 Status evaluate_command(const EvaluateOptions& options);
 
 struct LogitsOptions {
@@ -30,7 +31,7 @@ struct LogitsOptions {
   int64_t samples = 1;
 };
 /// Writes the logits of the first samples of `data` to `out`, a .npy file of float32 (samples, T,
-/// V): for comparisons with other programs.
+/// V), for comparison with other programs.
 Status logits_command(const LogitsOptions& options);
 
 }  // namespace simplescale

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kHistoryLines = 1000;
 
-/// The newest lines of the history; a file that has grown far beyond them is cut.
+/// The newest kHistoryLines lines. Shortens a file with more than four times as many.
 std::deque<std::string> load_history(const std::string& path) {
   std::deque<std::string> lines;
   size_t all = 0;
@@ -41,7 +41,7 @@ std::deque<std::string> load_history(const std::string& path) {
   return lines;
 }
 
-/// One write, so that lines of several consoles do not mix. A history that cannot be kept is none.
+/// One write, so that lines of several consoles do not mix. Errors are ignored.
 void append_history(const std::string& path, const std::string& line) {
   if (path.empty()) return;
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -82,14 +82,14 @@ struct LineEditor::Impl {
   }
   static char* prompt_of(EditLine* edit) { return of(edit)->prompt.data(); }
 
-  /// Ctrl-C: forgets the line.
+  /// Ctrl-C: discards the line.
   static unsigned char on_cancel(EditLine* edit, int) {
     of(edit)->cancelled = true;
     std::printf("^C\n");
     return CC_EOF;
   }
 
-  /// Tab: inserts what all candidates share, or shows them.
+  /// Tab: inserts the common prefix of all candidates, or lists them if that adds nothing.
   static unsigned char on_tab(EditLine* edit, int) {
     const LineInfo* line = el_line(edit);
     const std::string text(line->buffer, line->cursor);
@@ -127,9 +127,9 @@ LineEditor::LineEditor(std::string history_file, Complete complete) {
   el_set(edit, EL_PROMPT_ESC, Impl::prompt_of, '\1');
   el_set(edit, EL_EDITOR, "emacs");
   el_set(edit, EL_HIST, history, impl_->history);
-  el_set(edit, EL_ADDFN, "console-complete", "completes a word", Impl::on_tab);
-  el_set(edit, EL_ADDFN, "console-cancel", "forgets the line", Impl::on_cancel);
-  el_set(edit, EL_SETTY, "-d", "-isig", nullptr);  // Ctrl-C is a key while a line is edited
+  el_set(edit, EL_ADDFN, "console-complete", "complete a word", Impl::on_tab);
+  el_set(edit, EL_ADDFN, "console-cancel", "discard the line", Impl::on_cancel);
+  el_set(edit, EL_SETTY, "-d", "-isig", nullptr);  // Ctrl-C is a key, not a signal
   el_source(edit, nullptr);                        // ~/.editrc
   el_set(edit, EL_BIND, "^I", "console-complete", nullptr);
   el_set(edit, EL_BIND, "^C", "console-cancel", nullptr);

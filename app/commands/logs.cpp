@@ -1,5 +1,5 @@
-// `logs`: the files of RUN/logs as one, by time; with --follow until Ctrl-C. It only reads files,
-// so it works on a run that is over, and costs one that trains nothing.
+// `logs`: prints the files of RUN/logs merged by time; with --follow until Ctrl-C. It only reads
+// files: it works on a run that is over, and does not slow down one that trains.
 #include <signal.h>
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ void on_interrupt(int) {
   interrupted = 1;
 }
 
-/// The lines of a record: those without a stamp are told whose they are.
+/// Prints the lines of a record. Lines without a time stamp get the name of their log in front.
 void print(const std::string& name, const LogRecord& record, bool color) {
   const char* paint = nullptr;
   const size_t first_end = record.text.find('\n');
@@ -42,7 +42,8 @@ void print(const std::string& name, const LogRecord& record, bool color) {
   }
 }
 
-/// Whether a line of the record matches; what continues a record is shown if that was.
+/// Selects the records with a matching line. A record that continues another one is selected with
+/// it.
 class Filter {
  public:
   explicit Filter(std::optional<Regex> regex) : regex_(std::move(regex)) {}
@@ -65,19 +66,19 @@ class Filter {
 
 }  // namespace
 
-Status logs_command(const std::string& run, const std::string& who, bool follow,
+Status logs_command(const std::string& run, const std::string& process, bool follow,
                     const std::string& grep) {
   const std::string folder = RunFolder{run}.logs();
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error))
-    return Status(Code::bad_data, "there is no folder " + folder + "; is " + run + " a run?");
+    return Status(Code::bad_data, "there is no folder " + folder + "; name a run's folder");
   std::optional<Regex> regex;
   if (!grep.empty()) {
     SS_ASSIGN(regex, Regex::compile(grep));
   }
   Filter filter(std::move(regex));
   const bool color = isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR");
-  LogMerger merger(folder, who);
+  LogMerger merger(folder, process);
   struct sigaction action {};
   action.sa_handler = on_interrupt;
   if (follow) sigaction(SIGINT, &action, nullptr);
@@ -87,14 +88,15 @@ Status logs_command(const std::string& run, const std::string& who, bool follow,
       return !interrupted;
     });
     if (std::fflush(stdout) != 0 || interrupted || !follow) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // shared folders tell no changes
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // polls: a shared file system
   }
   if (!follow && merger.names().empty()) {
     LogMerger all(folder, "");
     all.read(false, [](const std::string&, const LogRecord&) { return false; });
     std::string names;
     for (const std::string& name : all.names()) names += " " + name;
-    return Status(Code::usage, "no log of '" + who + "' in " + folder + "; there are:" + names);
+    return Status(Code::usage,
+                  "no log of '" + process + "' in " + folder + "; there are logs of:" + names);
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// What a run's folder tells of its state.
+// The state of a run as its folder shows it.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,8 +8,8 @@
 
 namespace simplescale {
 
-/// control/status.json as it should read now: a run whose processes are gone without a last word is
-/// not training any more. An object with "supervisor" and "nodes". bad_data; not_found.
+/// control/status.json, with "state" set to "failed" if the run has not ended and no process holds
+/// its lock. An object with "supervisor" and "nodes". bad_data: the file is damaged; not_found.
 Result<nlohmann::json> current_status(const std::string& run);
 
 }  // namespace simplescale

@@ -11,7 +11,7 @@ namespace simplescale {
 Status runs_command(const std::string& folder, bool json) {
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error))
-    return Status(Code::bad_data, folder + " is no folder; name the one that holds the runs");
+    return Status(Code::bad_data, folder + " is not a folder; name the folder that holds the runs");
   std::vector<RunSummary> runs;
   for (const std::string& run : find_runs(folder))
     if (auto summary = summarize(run); summary.ok()) runs.push_back(summary.take());
@@ -28,7 +28,7 @@ Status plot_command(const std::vector<std::string>& folders, const std::string& 
   std::vector<PlotRun> plots;
   for (const std::string& folder : folders) {
     const std::vector<std::string> runs = find_runs(folder);
-    if (runs.empty()) return Status(Code::bad_data, folder + " is no run folder and holds none");
+    if (runs.empty()) return Status(Code::bad_data, folder + " is not a run folder and holds none");
     for (const std::string& run : runs) {
       PlotRun plot;
       SS_ASSIGN(const RunSummary summary, summarize(run, &plot.records));

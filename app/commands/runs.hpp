@@ -1,4 +1,4 @@
-// `runs`, `plot` and `sweep`: many runs beside each other.
+// The commands about many runs: `runs`, `plot` and `sweep`.
 #pragma once
 
 #include <string>
@@ -8,18 +8,21 @@
 
 namespace simplescale {
 
-/// A table of the runs in a folder.
+/// Prints a table of the runs in a folder.
 Status runs_command(const std::string& folder, bool json);
-/// One picture; a folder that is no run stands for all runs in it. output: .svg or .png.
+/// Plots runs into one picture. A folder that is not a run stands for all runs in it. output: a
+/// file name that ends in .svg or .png.
 Status plot_command(const std::vector<std::string>& runs, const std::string& output);
 
 struct SweepOptions {
-  std::string config, folder;  // folder: of the sweep (run.folder), or ""
+  std::string config;
+  std::string folder;  // of the sweep; overrides run.folder unless it is ""
   Overrides overrides;
-  bool submit = false, dry_run = false;  // as a job array of Slurm; only shows the script
-  bool summary = false;                  // only the table and the plot of what there is
+  bool submit = false;   // as a Slurm job array
+  bool dry_run = false;  // with submit: only print the script
+  bool summary = false;  // only write the table and the plot of the results so far
 };
-/// Trains one run after the other that is not finished yet. gave_up: some failed.
+/// Trains all runs that are not finished, one after the other. gave_up: some runs failed.
 Status sweep_command(SweepOptions options);
 
 }  // namespace simplescale

@@ -14,13 +14,13 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 constexpr int64_t kAnswerMs = 10'000;
 constexpr int kLookupMs = 1'000;
-constexpr int64_t kLookAgainMs = 50;
+constexpr int64_t kRetryMs = 50;
 
 }  // namespace
 
 SupervisorClient::~SupervisorClient() {
   supervisor_ = nullptr;
-  if (process_) process_->transport().stop();  // fails what still waits for an answer
+  if (process_) process_->transport().stop();  // fails the requests under way
 }
 
 Status SupervisorClient::connect() {
@@ -30,7 +30,7 @@ Status SupervisorClient::connect() {
       !document.contains("instance") || !document["instance"].is_string())
     return Status(Code::bad_data, run_.supervisor() + " is damaged");
   const std::string address = document["address"], instance = document["instance"];
-  if (lost_->exchange(false)) supervisor_ = nullptr;  // while nothing was asked
+  if (lost_->exchange(false)) supervisor_ = nullptr;  // lost since the last command
   if (supervisor_ && address == address_) return {};
   supervisor_ = nullptr;
   if (instance != instance_ || !process_) {
@@ -50,7 +50,7 @@ Result<CommandReply> SupervisorClient::ask_once(const Command& command, int64_t 
                                                 bool& sent) {
   SS_RETURN_IF_ERROR(connect());
   sent = true;
-  // A request of its own actor: whoever does not wait any longer leaves it behind.
+  // An actor of its own sends the request: after a cancelled wait it can be left behind.
   auto answer = std::make_shared<std::promise<Result<CommandReply>>>();
   auto result = answer->get_future();
   process_->system().spawn(
@@ -64,7 +64,7 @@ Result<CommandReply> SupervisorClient::ask_once(const Command& command, int64_t 
                   });
       });
   while (result.wait_for(milliseconds(100)) != std::future_status::ready)
-    if (cancelled_()) return Status(Code::aborted, "not waited for any longer");
+    if (cancelled_()) return Status(Code::aborted, "cancelled");
   return result.get();
 }
 
@@ -78,17 +78,18 @@ Result<CommandReply> SupervisorClient::ask(const Command& command, bool acts) {
     if (sent) supervisor_ = nullptr;
     if (sent && acts)
       return Status(Code::unavailable,
-                    "the supervisor was lost, or gave no answer (" + reply.status().message() +
-                        "): whether it did this is not known; `events` tells what was recorded");
+                    "the supervisor was lost or did not answer (" + reply.status().message() +
+                        "): it is not known whether it ran the command; `events` shows what was "
+                        "recorded");
     if (reply.status().code() == Code::aborted) return reply;
     if (sent && ++lost > 1) return reply;
     if (Clock::now() > deadline)
       return Status(Code::deadline, "no supervisor answers (" + reply.status().message() + ")");
-    // Nobody leads, or nobody who can be reached: has the run ended?
+    // No supervisor, or none that can be reached: the run may have ended.
     if (!sent && !RunLock::held(run_))
       return Status(Code::not_found, "nothing trains in " + run_.path + " now");
-    if (cancelled_()) return Status(Code::aborted, "not waited for any longer");
-    std::this_thread::sleep_for(milliseconds(kLookAgainMs));  // files tell no changes
+    if (cancelled_()) return Status(Code::aborted, "cancelled");
+    std::this_thread::sleep_for(milliseconds(kRetryMs));
   }
 }
 

@@ -1,6 +1,6 @@
-// A console's line to whoever supervises a run. It finds the supervisor through the run's folder,
-// keeps the connection, and finds the next one when that is lost. Nothing in the run waits for it.
-// One thread, the caller's.
+// A console's connection to the supervisor of a run. It finds the supervisor through the run's
+// folder and connects again after the supervisor has changed. The run never waits for it. Used from
+// one thread.
 #pragma once
 
 #include <atomic>
@@ -17,29 +17,30 @@ namespace simplescale {
 
 class SupervisorClient {
  public:
-  /// cancelled: asked several times a second while an answer is waited for.
+  /// cancelled: called several times a second during ask(); true ends the wait.
   SupervisorClient(RunFolder run, Config config, std::function<bool()> cancelled)
       : run_(std::move(run)), config_(std::move(config)), cancelled_(std::move(cancelled)) {}
   ~SupervisorClient();
   SupervisorClient(const SupervisorClient&) = delete;
   SupervisorClient& operator=(const SupervisorClient&) = delete;
 
-  /// Waits at most ten seconds for an answer, through a change of supervisor. A question that was
-  /// lost with its supervisor is asked once more; an action is not, and unavailable says that
-  /// nobody knows. deadline: nobody answers; aborted: cancelled; not_found: nothing runs there.
+  /// Waits at most ten seconds for the answer, across a change of supervisor. A question (acts =
+  /// false) that was lost with its supervisor is sent once more; an action is not. Errors:
+  /// unavailable: the supervisor was lost, and it is unknown whether it did the action; deadline:
+  /// no answer; aborted: cancelled; not_found: nothing trains in the folder.
   Result<CommandReply> ask(const Command& command, bool acts);
 
  private:
-  /// The supervisor that the folder names now, if it can be reached.
+  /// Connects to the supervisor that the run's folder names now.
   Status connect();
-  /// sent: whether it may have arrived.
+  /// sent: set if the command may have reached the supervisor.
   Result<CommandReply> ask_once(const Command& command, int64_t timeout_ms, bool& sent);
 
   const RunFolder run_;
   const Config config_;
   const std::function<bool()> cancelled_;
   std::unique_ptr<ActorProcess> process_;
-  std::string instance_, address_;  // of the start of the run, of its supervisor
+  std::string instance_, address_;  // id of the start of the run; address of its supervisor
   caf::actor supervisor_;
   std::shared_ptr<std::atomic<bool>> lost_ = std::make_shared<std::atomic<bool>>(false);
 };

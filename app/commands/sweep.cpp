@@ -1,5 +1,6 @@
-// `sweep`: a queue of runs on this machine, each a process of `train`, or a job array of Slurm.
-// What is finished is left alone, so that an interrupted sweep goes on.
+// `sweep`: trains a list of runs one after the other on this machine, each in a process of `train`,
+// or submits them as a Slurm job array. Finished runs are skipped, so an interrupted sweep
+// continues.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,16 +37,46 @@ struct Run {
 struct Sweep {
   std::string config_file, folder;
   LoadedConfig base;
-  bool own_data = false;  // runs differ in how their tokens are made
+  bool own_data = false;  // the runs' tokens differ, so each run prepares its own
   std::vector<Run> runs;
 };
 
-bool makes_other_tokens(const std::string& key) {
+/// True if runs that differ in this key have different tokens.
+bool changes_tokens(const std::string& key) {
   return key.starts_with("data.") || key.starts_with("tokenizer.") || key == "model.preset" ||
          key == "model.vocab";
 }
 
-/// All runs with their keys; every one is checked before the first starts.
+std::string absolute(const std::string& path) {
+  return fs::absolute(path).lexically_normal().string();
+}
+
+/// One run of the sweep with its overrides, checked by planning it. prepared: the sweep prepares
+/// the tokens in the folder `tokens`, and the run reads them there.
+Result<Run> plan_run(const Sweep& sweep, const SweepRun& planned, const Overrides& overrides,
+                     const std::string& tokens, bool prepared) {
+  const Config& base = sweep.base.config;
+  Run run{planned.name, sweep.folder + "/" + planned.name, overrides};
+  for (const std::string& text : planned.overrides) run.overrides.push_back(text);
+  run.overrides.push_back("--run.name=" + run.name);
+  run.overrides.push_back("--run.folder=" + run.folder);
+  run.overrides.push_back("--sweep.seeds=[]");
+  run.overrides.push_back("--sweep.keys={}");
+  if (sweep.own_data) run.overrides.push_back("--data.folder=" + tokens + "/" + run.name);
+  if (!base.checkpoint.folder.empty())
+    run.overrides.push_back("--checkpoint.folder=" + absolute(base.checkpoint.folder) + "/" +
+                            run.name);
+  SS_ASSIGN(const LoadedConfig loaded, load_config(sweep.config_file, run.overrides));
+  const auto plan = make_plan(loaded);
+  if (!plan.ok()) return plan.status().in(run.name);
+  if (prepared) {
+    run.overrides.push_back("--data.source=" + tokens);
+    run.overrides.push_back("--data.format=prepared");
+  }
+  return run;
+}
+
+/// All runs with their overrides. Every run is checked before the first one starts.
 Result<Sweep> plan_sweep(const SweepOptions& options) {
   Sweep sweep;
   sweep.config_file = options.config;
@@ -53,39 +84,22 @@ Result<Sweep> plan_sweep(const SweepOptions& options) {
   if (!options.folder.empty()) overrides.push_back("--run.folder=" + options.folder);
   SS_ASSIGN(sweep.base, load_config(options.config, overrides));
   const Config& base = sweep.base.config;
-  sweep.folder = fs::absolute(run_folder(base)).lexically_normal().string();
+  sweep.folder = absolute(run_folder(base));
   if (sweep.folder.size() > 1 && sweep.folder.back() == '/') sweep.folder.pop_back();
   SS_ASSIGN(const std::vector<SweepRun> runs, expand_sweep(base));
   for (const SweepAxis& axis : base.sweep.keys)
-    sweep.own_data = sweep.own_data || makes_other_tokens(axis.key);
-  // Tokens are made once; a tokenizer depends on run.seed, which may be what differs.
-  const std::string tokens = fs::absolute(data_folder(base)).lexically_normal().string();
+    sweep.own_data = sweep.own_data || changes_tokens(axis.key);
+  // Otherwise the tokens are prepared once. The tokenizer depends on run.seed, which may vary.
   const bool prepared = !sweep.own_data && !source_is_tokens(base);
+  const std::string tokens = absolute(data_folder(base));
   for (const SweepRun& planned : runs) {
-    Run run{planned.name, sweep.folder + "/" + planned.name, overrides};
-    for (const std::string& text : planned.overrides) run.overrides.push_back(text);
-    run.overrides.push_back("--run.name=" + run.name);
-    run.overrides.push_back("--run.folder=" + run.folder);
-    run.overrides.push_back("--sweep.seeds=[]");
-    run.overrides.push_back("--sweep.keys={}");
-    if (sweep.own_data) run.overrides.push_back("--data.folder=" + tokens + "/" + run.name);
-    if (!base.checkpoint.folder.empty())
-      run.overrides.push_back("--checkpoint.folder=" +
-                              fs::absolute(base.checkpoint.folder).lexically_normal().string() +
-                              "/" + run.name);
-    SS_ASSIGN(const LoadedConfig loaded, load_config(options.config, run.overrides));
-    const auto plan = make_plan(loaded);
-    if (!plan.ok()) return plan.status().in(run.name);
-    if (prepared) {
-      run.overrides.push_back("--data.source=" + tokens);
-      run.overrides.push_back("--data.format=prepared");
-    }
+    SS_ASSIGN(Run run, plan_run(sweep, planned, overrides, tokens, prepared));
     sweep.runs.push_back(std::move(run));
   }
   return sweep;
 }
 
-/// Makes the sweep's folder, or checks that the one there is of this sweep.
+/// Creates the sweep's folder, or checks that an existing one is of this sweep.
 Status open_sweep_folder(const Sweep& sweep) {
   const std::string path = sweep.folder + "/sweep.toml";
   std::error_code error;
@@ -97,17 +111,18 @@ Status open_sweep_folder(const Sweep& sweep) {
       if (was != now)
         return Status(Code::bad_config, sweep.folder + " holds another sweep: " + key + " was " +
                                             was + " and is now " + now +
-                                            "; start anew with --run=FOLDER");
+                                            "; start a new sweep with --run=FOLDER");
     }
     return {};
   }
   if (fs::exists(sweep.folder, error) && !fs::is_empty(sweep.folder, error))
     return Status(
         Code::bad_config,
-        sweep.folder + " exists, is not empty and is no sweep's; choose another with --run=FOLDER");
+        sweep.folder +
+            " is not empty and is not a sweep's folder; choose another folder with --run=FOLDER");
   fs::create_directories(sweep.folder + "/logs", error);
   if (error)
-    return Status(Code::bad_config, "cannot make " + sweep.folder + ": " + error.message());
+    return Status(Code::bad_config, "cannot create " + sweep.folder + ": " + error.message());
   return write_file_atomic(path, to_toml(sweep.base.config));
 }
 
@@ -116,8 +131,8 @@ std::string state_of(const Run& run) {
   return summary.ok() ? summary->state : "new";
 }
 
-/// A line on the terminal or in a log.
-void say(const Sweep& sweep, size_t i, const std::string& text) {
+/// Prints a line about run `i`.
+void print_progress(const Sweep& sweep, size_t i, const std::string& text) {
   std::printf("[%zu/%zu] %s: %s\n", i + 1, sweep.runs.size(), sweep.runs[i].name.c_str(),
               text.c_str());
   std::fflush(stdout);
@@ -128,13 +143,14 @@ void on_interrupt(int) {
   interrupts = interrupts + 1;
 }
 
-/// `train` in a process of its own; its exit code, -1 for a signal. Interrupts are passed on.
+/// Runs `train` in a process of its own and passes SIGINT and SIGTERM on as SIGINT. Returns its
+/// exit code; -1: a signal killed it.
 Result<int> train(const Sweep& sweep, const Run& run, const std::string& log) {
   SpawnOptions command;
   command.argv = {program_folder() + "/simplescale", "train", sweep.config_file};
   command.argv.insert(command.argv.end(), run.overrides.begin(), run.overrides.end());
   command.output = log;
-  command.death_signal = SIGTERM;  // without us it saves and ends
+  command.death_signal = SIGTERM;  // if this process dies, `train` saves and ends
   SS_ASSIGN(const pid_t pid, spawn(command));
   int status = 0, passed = 0;
   while (waitpid(pid, &status, WNOHANG) == 0) {
@@ -142,13 +158,13 @@ Result<int> train(const Sweep& sweep, const Run& run, const std::string& log) {
       ++passed;
       kill(pid, SIGINT);
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // waitpid misses signals
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/// The last line of a log, which says why a command failed.
-std::string last_words(const std::string& log) {
+/// The last line of a log: the reason why the command failed.
+std::string last_line(const std::string& log) {
   const auto text = read_text(log);
   if (!text.ok()) return "";
   const size_t end = text->find_last_not_of('\n');
@@ -157,7 +173,8 @@ std::string last_words(const std::string& log) {
   return text->substr(begin == std::string::npos ? 0 : begin + 1, end - begin).substr(0, 300);
 }
 
-/// Returns how many failed.
+/// Trains the runs in order until all are done or a signal arrives. Returns the number of failed
+/// runs.
 Result<size_t> train_all(const Sweep& sweep) {
   struct sigaction action {};
   action.sa_handler = on_interrupt;
@@ -168,31 +185,32 @@ Result<size_t> train_all(const Sweep& sweep) {
     const Run& run = sweep.runs[i];
     const std::string state = state_of(run), log = sweep.folder + "/logs/" + run.name + ".log";
     if (state == "finished") {
-      say(sweep, i, "is finished");
+      print_progress(sweep, i, "finished already");
       continue;
     }
     if (RunLock::held(RunFolder{run.folder})) {
-      say(sweep, i, "another process trains it");
+      print_progress(sweep, i, "skipped: another process trains it");
       continue;
     }
-    say(sweep, i, state == "new" ? "begins" : "goes on");
+    print_progress(sweep, i, state == "new" ? "starts" : "continues");
     SS_ASSIGN(const int code, train(sweep, run, log));
     const auto summary = summarize(run.folder);
     if (code == 0 && summary.ok()) {
-      say(sweep, i,
-          summary->state + " at step " + std::to_string(summary->step) +
-              (summary->loss ? ", loss " + std::to_string(*summary->loss) : ""));
+      print_progress(sweep, i,
+                     summary->state + " at step " + std::to_string(summary->step) +
+                         (summary->loss ? ", loss " + std::to_string(*summary->loss) : ""));
       continue;
     }
     ++failed;
-    say(sweep, i,
-        (code < 0 ? "was killed" : "failed with exit code " + std::to_string(code)) + ": " +
-            last_words(log) + " (its output: " + log + ")");
+    print_progress(
+        sweep, i,
+        (code < 0 ? "killed by a signal" : "failed with exit code " + std::to_string(code)) + ": " +
+            last_line(log) + " (its output: " + log + ")");
   }
   return failed;
 }
 
-/// The table and the plot of what there is by now.
+/// Writes and prints the table, and draws the plot, of the results so far.
 Status summarize_all(const Sweep& sweep) {
   std::vector<RunSummary> table;
   std::vector<PlotRun> plots;
@@ -209,7 +227,7 @@ Status summarize_all(const Sweep& sweep) {
   SS_RETURN_IF_ERROR(write_file_atomic(sweep.folder + "/summary.json", summary_json(table)));
   const std::string picture = sweep.folder + "/summary.svg";
   if (Status drawn = draw_plot(plots, picture); !drawn.ok())
-    log::warn("no plot: {}", drawn.message());
+    log::warn("cannot draw the plot: {}", drawn.message());
   else
     std::printf("table and plot: %s/summary.txt, summary.json, summary.svg\n",
                 sweep.folder.c_str());
@@ -217,13 +235,14 @@ Status summarize_all(const Sweep& sweep) {
   return {};
 }
 
+/// Submits the unfinished runs as one job array.
 Status submit_all(const Sweep& sweep, bool dry_run) {
   for (const SweepAxis& axis : sweep.base.config.sweep.keys)
     if (axis.key.starts_with("cluster.") || axis.key.starts_with("slurm."))
       return Status(Code::bad_config,
                     axis.key +
-                        " differs among the runs, and the elements of a job array are of "
-                        "one size; leave out --submit, or submit each run by itself");
+                        " varies between the runs, but all elements of a job array have the same "
+                        "size; leave out --submit, or submit each run by itself");
   std::vector<std::string> folders;
   std::string first;
   for (const Run& run : sweep.runs) {
@@ -233,7 +252,7 @@ Status submit_all(const Sweep& sweep, bool dry_run) {
     folders.push_back(batch.run);
   }
   if (folders.empty()) {
-    std::printf("nothing to submit: every run is finished or trains\n");
+    std::printf("nothing to submit: every run is finished or is training\n");
     return {};
   }
   SS_ASSIGN(const std::string script,
@@ -245,7 +264,8 @@ Status submit_all(const Sweep& sweep, bool dry_run) {
   if (dry_run) return {};
   SS_ASSIGN(const std::string job, submit_batch_file(file));
   std::printf(
-      "\nsubmitted as job array %s; the table, at any time: simplescale sweep %s --summary "
+      "\nsubmitted as job array %s; print the table at any time with: simplescale sweep %s "
+      "--summary "
       "--run=%s\n",
       job.c_str(), sweep.config_file.c_str(), sweep.folder.c_str());
   return {};
@@ -264,8 +284,8 @@ Status sweep_command(SweepOptions options) {
   if (failed > 0)
     return Status(Code::gave_up, std::to_string(failed) + " of " +
                                      std::to_string(sweep.runs.size()) +
-                                     " runs failed; the same command tries them again");
-  if (interrupts > 0) std::printf("the same command goes on from here\n");
+                                     " runs failed; the same command trains them again");
+  if (interrupts > 0) std::printf("interrupted; the same command continues from here\n");
   return {};
 }
 

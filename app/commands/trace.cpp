@@ -1,5 +1,6 @@
-// `trace`: one file for Perfetto from what the processes of a run have written. It only reads the
-// run's folder, so it works on a run that is over, and costs one that trains nothing.
+// `trace`: merges the traces that a run's processes have written into one file for Perfetto. It
+// only reads the run's folder: it works on a run that is over, and does not slow down one that
+// trains.
 #include <cstdio>
 
 #include "app/commands/commands.hpp"
@@ -15,7 +16,7 @@ Status trace_command(const std::string& run, const std::string& name, const std:
   if (names.empty())
     return Status(Code::bad_data,
                   "there are no traces in " + folder.traces() +
-                      "; choose steps by metrics.trace_steps, or `trace` in the run's console");
+                      "; select steps with metrics.trace_steps, or with `trace` in the console");
   if (list) {
     for (const std::string& known : names) std::printf("%s\n", known.c_str());
     return {};
@@ -26,7 +27,7 @@ Status trace_command(const std::string& run, const std::string& name, const std:
     return Status(
         Code::bad_data,
         merged.status().message() +
-            (merged.status().code() == Code::not_found ? "; --list shows which there are" : ""));
+            (merged.status().code() == Code::not_found ? "; --list shows all traces" : ""));
   const std::string file = output.empty() ? folder.traces() + "/" + chosen + ".json" : output;
   SS_RETURN_IF_ERROR(write_file_atomic(file, merged->json));
   for (const std::string& note : merged->notes) std::fprintf(stderr, "%s\n", note.c_str());

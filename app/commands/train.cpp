@@ -1,6 +1,6 @@
-// `train`: checks everything that can be checked, makes or finds the run's folder, starts a node
-// agent per node on this machine (or is one, inside an srun: slurm_task.cpp), and shows how it
-// goes.
+// `train`: checks the configuration and this host, creates or resumes the run's folder, starts one
+// node agent per node on this machine, and prints the progress. As a task of srun it runs a single
+// agent instead (app/slurm/task.cpp).
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -37,24 +37,27 @@ const char* variable(const char* name) {
   return value && *value ? value : nullptr;
 }
 
-/// GPUs that are asked for by name have to be there.
+/// cluster.device = "cuda" needs an NVIDIA driver on this host.
 Status check_device(const Config& config) {
   if (config.cluster.device != DeviceKind::cuda) return {};
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!driver)
-    return Status(Code::bad_config,
-                  "cluster.device = \"cuda\": this host has no NVIDIA driver (libcuda.so.1); "
-                  "\"auto\" takes what is there");
+    return Status(
+        Code::bad_config,
+        "cluster.device = \"cuda\": this host has no NVIDIA driver (libcuda.so.1); install "
+        "it, or use \"auto\" or \"cpu\"");
   dlclose(driver);
   return {};
 }
 
-/// Everything before the first process. Leaves the run's folder ready.
-Result<RunLock> get_ready(const Config& config, const Plan& plan, int trainers_on_host,
-                          bool oversubscribe) {
+/// Everything before the first process starts: checks, data, the run's folder. Returns the run's
+/// lock.
+Result<RunLock> prepare_run(const Config& config, const Plan& plan, int trainers_on_host,
+                            bool oversubscribe) {
   const RunFolder run{run_folder(config)};
-  SS_RETURN_IF_ERROR(check_run_folder(run, config));  // a foreign one stays as it is
-  // The port that a living run of this folder listens on is not what is wrong.
+  SS_RETURN_IF_ERROR(check_run_folder(run, config));  // before anything is written
+  // Before preflight: it would complain about the HTTP port that the running run of this folder
+  // uses.
   if (RunLock::held(run)) SS_RETURN_IF_ERROR(lock_run(run).status());
   SS_RETURN_IF_ERROR(check_device(config));
   PreflightInput input;
@@ -62,7 +65,7 @@ Result<RunLock> get_ready(const Config& config, const Plan& plan, int trainers_o
   input.oversubscribe = oversubscribe;
   input.prepares_data = needs_preparation(config);
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
-  SS_RETURN_IF_ERROR(ready_data(config, plan));
+  SS_RETURN_IF_ERROR(prepare_and_check_data(config, plan));
   SS_ASSIGN(RunLock lock, lock_run(run));
   SS_RETURN_IF_ERROR(open_run_folder(run, config));
   return lock;
@@ -73,19 +76,19 @@ void on_interrupt(int) {
   interrupts = interrupts + 1;
 }
 
-/// Nodes that have an agent: those that train and those that wait.
-int agents(const Config& config) {
+/// Number of nodes with an agent, spares included.
+int agent_count(const Config& config) {
   return static_cast<int>(config.cluster.nodes + config.cluster.spares);
 }
 
-/// All nodes on this machine: starts the agents, passes signals on, shows progress, collects the
-/// exit codes.
+/// Runs all nodes on this machine: starts the agents, passes signals on, prints progress, and waits
+/// for the end of all processes.
 Status train_here(const Config& config, const Plan& plan, const std::string& config_file,
                   bool oversubscribe) {
   const RunFolder run{run_folder(config)};
   const int nodes = plan.topology.nodes + static_cast<int>(config.cluster.spares);
   const int trainers = nodes * plan.topology.trainers_per_node;
-  SS_ASSIGN(const RunLock lock, get_ready(config, plan, trainers, oversubscribe));
+  SS_ASSIGN(const RunLock lock, prepare_run(config, plan, trainers, oversubscribe));
   const std::string instance = unique_id();
   struct sigaction action {};
   action.sa_handler = on_interrupt;
@@ -100,45 +103,46 @@ Status train_here(const Config& config, const Plan& plan, const std::string& con
   auto gone = std::make_shared<std::atomic<bool>>(false);
   const FolderWatch folder_watch(run, [gone] { *gone = true; });
   std::optional<std::chrono::steady_clock::time_point> gone_at;
-  for (int node = 0; node < agents(config); ++node) SS_RETURN_IF_ERROR(launcher.start(node));
+  for (int node = 0; node < agent_count(config); ++node) SS_RETURN_IF_ERROR(launcher.start(node));
   const std::chrono::milliseconds shutdown(config.supervision.shutdown_ms);
   int passed = 0;
-  while (launcher.look()) {
+  while (launcher.poll()) {
     if (interrupts > passed) {
       ++passed;
-      view.say(passed == 1 ? "stopping after this step, and saving (again: at once)"
-                           : "stopping at once");
+      view.print_line(
+          passed == 1 ? "stopping after this step and saving; press Ctrl-C again to stop at once"
+                      : "stopping at once");
       launcher.signal(passed > 2 ? SIGKILL : SIGINT);
     }
-    if (*gone && !gone_at) {  // agents end by themselves
+    if (*gone && !gone_at) {  // the agents notice it, too, and end
       gone_at = std::chrono::steady_clock::now();
-      launcher.expect_end();
-      view.say(run_gone_message(run));
+      launcher.stop_restarting();
+      view.print_line(run_gone_message(run));
     }
     if (gone_at && std::chrono::steady_clock::now() - *gone_at > 2 * shutdown)
       launcher.signal(SIGKILL);
     view.update();
-    std::this_thread::sleep_for(
-        std::chrono::milliseconds(20));  // a view for people, not a synchronisation
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  launcher.end_others(config.supervision.shutdown_ms);
+  launcher.reap_remaining(config.supervision.shutdown_ms);
   unlink_shared_memory("ss-" + instance + "-");
   if (folder_is_gone(run))
-    return Status(Code::io, run_gone_message(run) + "; all its processes ended");
-  return view.end(launcher.exit_code(), launcher.dead(), launcher.reason());
+    return Status(Code::io, run_gone_message(run) + "; all its processes have ended");
+  return view.finish(launcher.exit_code(), launcher.killed_agents(), launcher.reason());
 }
 
 }  // namespace
 
 Status train_command(const std::string& config_file, Overrides overrides, const std::string& run,
                      bool oversubscribe) {
-  SS_ASSIGN(RunStart start, run_start(config_file, std::move(overrides), run));
+  SS_ASSIGN(RunStart start, resolve_run_start(config_file, std::move(overrides), run));
   if (const auto task = slurm_task()) return train_in_slurm(std::move(start), *task, oversubscribe);
   if (std::getenv("SLURM_JOB_ID"))
-    std::fprintf(stderr,
-                 "simplescale: not started by srun: all nodes run on this host; to use the "
-                 "allocation: srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 simplescale "
-                 "train ...\n");
+    std::fprintf(
+        stderr,
+        "simplescale: not started by srun, so all nodes run on this host; to use the whole "
+        "allocation, run: srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 simplescale "
+        "train ...\n");
   return train_here(start.config, start.plan, config_file, oversubscribe);
 }
 

@@ -19,7 +19,7 @@ namespace simplescale {
 namespace {
 constexpr auto kRestartAfter = std::chrono::seconds(1);
 
-/// control/end.json of this start of the run, or null.
+/// control/end.json if this start of the run wrote it; otherwise null.
 nlohmann::json end_document(const RunFolder& run, const std::string& instance) {
   const auto text = read_text(run.end());
   if (!text.ok()) return {};
@@ -33,7 +33,7 @@ nlohmann::json end_document(const RunFolder& run, const std::string& instance) {
 
 AgentLauncher::AgentLauncher(RunFolder run, const Config& config, std::string instance, int threads)
     : run_(std::move(run)), config_(config), instance_(std::move(instance)), threads_(threads) {
-  // A supervisor whose agent is killed becomes our child: it is reaped, and waited for at the end.
+  // A supervisor whose agent is killed becomes a child of this process, which reaps it at the end.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
@@ -53,8 +53,8 @@ Status AgentLauncher::start(int node) {
   command.environment = {{"SIMPLESCALE_INSTANCE", instance_},
                          {"SIMPLESCALE_THREADS", std::to_string(threads_)}};
   command.output = run_.logs() + "/n" + std::to_string(node) + ".log";
-  command.death_signal = SIGTERM;  // without us it saves and ends
-  command.block_signals = true;    // until it can, at its very beginning, too
+  command.death_signal = SIGTERM;  // if this process dies, the agent saves and ends
+  command.block_signals = true;    // blocked until the agent handles them
   SS_ASSIGN(const pid_t pid, spawn(command));
   agents_[node].pid = pid;
   return {};
@@ -64,7 +64,7 @@ bool AgentLauncher::run_is_over() const {
   return !end_document(run_, instance_).is_null();
 }
 
-void AgentLauncher::ended(Agent& agent, int node, int status) {
+void AgentLauncher::on_exit(Agent& agent, int node, int status) {
   agent.pid = 0;
   if (WIFEXITED(status)) {
     codes_.push_back(WEXITSTATUS(status));
@@ -72,25 +72,25 @@ void AgentLauncher::ended(Agent& agent, int node, int status) {
   }
   const std::string what =
       node_name(node) + " was killed by signal " + std::to_string(WTERMSIG(status));
-  dead_ += " " + what + ";";
+  killed_agents_ += " " + what + ";";
   if (stopping_ || run_is_over() || agent.restarts >= config_.supervision.max_restarts) return;
   ++agent.restarts;
   agent.due = true;
   agent.due_at = Clock::now() + kRestartAfter;
 }
 
-bool AgentLauncher::look() {
+bool AgentLauncher::poll() {
   int status = 0;
   for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
     for (auto& [node, agent] : agents_)
-      if (agent.pid == pid) ended(agent, node, status);
+      if (agent.pid == pid) on_exit(agent, node, status);
   bool any = false;
   for (auto& [node, agent] : agents_) {
     if (agent.due && (stopping_ || run_is_over())) agent.due = false;
     if (agent.due && Clock::now() >= agent.due_at) {
       agent.due = false;
       if (Status started = start(node); !started.ok())
-        log::error("cannot start n{} again: {}", node, started.message());
+        log::error("cannot restart n{}: {}", node, started.message());
     }
     any = any || agent.pid > 0 || agent.due;
   }
@@ -103,8 +103,8 @@ void AgentLauncher::signal(int number) {
     if (agent.pid > 0) kill(agent.pid, number);
 }
 
-void AgentLauncher::end_others(int64_t timeout_ms) {
-  // A supervisor ends by itself once the run is over; one that waits for agents waits in vain.
+void AgentLauncher::reap_remaining(int64_t timeout_ms) {
+  // A supervisor ends by itself only when the run is over: before that it would wait for agents.
   const auto deadline = Clock::now() + std::chrono::milliseconds(run_is_over() ? timeout_ms : 0);
   while (true) {
     const pid_t ended = waitpid(-1, nullptr, WNOHANG);
@@ -115,7 +115,7 @@ void AgentLauncher::end_others(int64_t timeout_ms) {
       std::ifstream children("/proc/" + self + "/task/" + self + "/children");
       for (pid_t pid; children >> pid;) kill(pid, SIGKILL);
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // waitpid has no deadline
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // waitpid has no timeout
   }
 }
 

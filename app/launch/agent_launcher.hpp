@@ -1,5 +1,8 @@
-// Keeps a run's agents on this host: starts them, starts one again that was killed, passes signals
-// on, and knows how the run ended. One thread, the caller's.
+// Starts a run's agents on this host, restarts an agent that is killed, passes signals on, and
+// knows how the run ended. Used from one thread.
+//
+// app/launch is what `train`, `submit`, `sweep` and the Slurm task share: the run's folder and
+// configuration, data preparation, starting agents, and the progress on the terminal.
 #pragma once
 
 #include <chrono>
@@ -15,39 +18,43 @@ namespace simplescale {
 
 class AgentLauncher {
  public:
-  /// Agents of the nodes `nodes` of one start of a run; threads: of a trainer.
+  /// instance: id of this start of the run. threads: CPU threads per trainer.
   AgentLauncher(RunFolder run, const Config& config, std::string instance, int threads);
-  /// Kills what still runs.
+  /// Kills the agents that still run.
   ~AgentLauncher();
   AgentLauncher(const AgentLauncher&) = delete;
   AgentLauncher& operator=(const AgentLauncher&) = delete;
 
+  /// Starts the agent of a node.
   Status start(int node);
-  /// Looks after the agents, without waiting: true while one runs or is about to.
-  bool look();
-  /// To all agents.
+  /// Reaps agents that have ended and restarts killed ones. Does not block. True while an agent
+  /// runs or is about to be restarted.
+  bool poll();
+  /// Sends a signal to all agents. SIGINT, SIGTERM and SIGKILL also end the restarting.
   void signal(int number);
-  /// Agents that end now are not started again.
-  void expect_end() { stopping_ = true; }
-  /// Waits for processes of the run that outlived their agent (supervisors), and kills what is
-  /// still there after so long.
-  void end_others(int64_t timeout_ms);
+  /// Agents that end from now on are not restarted.
+  void stop_restarting() { stopping_ = true; }
+  /// Waits for supervisors, which outlive their agents, and kills those that still run after
+  /// timeout_ms, or at once if the run is not over.
+  void reap_remaining(int64_t timeout_ms);
 
-  /// How the run ended: its own word, or else what the agents' exit codes say; -1: all were killed.
+  /// The exit code in control/end.json if this start of the run wrote one; otherwise the highest
+  /// exit code of an agent; -1: all agents were killed.
   int exit_code() const;
+  /// The reason in control/end.json; "" without one.
   std::string reason() const;
-  /// Agents that were killed, in words.
-  const std::string& dead() const { return dead_; }
+  /// For messages: " n1 was killed by signal 9;" for every killed agent.
+  const std::string& killed_agents() const { return killed_agents_; }
 
  private:
   using Clock = std::chrono::steady_clock;
   struct Agent {
-    pid_t pid = 0;  // 0: none now
+    pid_t pid = 0;  // 0: it does not run
     int restarts = 0;
-    bool due = false;  // to be started again
+    bool due = false;  // to be restarted at due_at
     Clock::time_point due_at{};
   };
-  void ended(Agent& agent, int node, int status);
+  void on_exit(Agent& agent, int node, int status);
   bool run_is_over() const;
 
   const RunFolder run_;
@@ -55,8 +62,8 @@ class AgentLauncher {
   const std::string instance_;
   const int threads_;
   std::map<int, Agent> agents_;
-  std::vector<int> codes_;  // of agents that ended by themselves
-  std::string dead_;
+  std::vector<int> codes_;  // exit codes of agents that were not killed
+  std::string killed_agents_;
   bool stopping_ = false;
 };
 

@@ -23,10 +23,10 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr size_t kStarts = 100;
-constexpr uint64_t kHashBytes = uint64_t{256} << 20;
+constexpr size_t kStartsMax = 100;                       // entries kept
+constexpr uint64_t kHashBytesMax = uint64_t{256} << 20;  // larger files are not hashed
 
-/// "key : value" of a file in /proc, at its first line with that key.
+/// The value of the first line "key : value" of a file in /proc; "unknown" without such a line.
 std::string fact(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -63,7 +63,7 @@ json file_facts(const std::string& path) {
   std::error_code error;
   const uint64_t bytes = fs::file_size(path, error);
   json facts = {{"name", path}, {"bytes", bytes}, {"xxh3_128", nullptr}};
-  if (error || bytes > kHashBytes) return facts;
+  if (error || bytes > kHashBytesMax) return facts;
   if (const auto hash = hash_file(path); hash.ok()) facts["xxh3_128"] = *hash;
   return facts;
 }
@@ -91,7 +91,7 @@ json data(const Config& config) {
   return facts;
 }
 
-/// A run that goes on does so with the data that it began with.
+/// bad_data: a data file has another size or hash than at the previous start.
 Status same_data(const json& before, const json& now) {
   auto files = [](const json& data) {
     return data.is_object() && data.contains("files") && data["files"].is_array() ? data["files"]
@@ -105,8 +105,8 @@ Status same_data(const json& before, const json& now) {
           hash.is_string() && is["xxh3_128"].is_string() && hash != is["xxh3_128"];
       if (was.value("bytes", json()) == is["bytes"] && !other_hash) continue;
       return {Code::bad_data, is["name"].get<std::string>() +
-                                  " has changed since this run began, which was made of what it "
-                                  "was; start anew with --run=FOLDER"};
+                                  " has changed since this run began; restore the file, or start "
+                                  "a new run with --run=FOLDER"};
     }
   return {};
 }
@@ -120,7 +120,7 @@ std::string program_facts() {
                      all["caf"].get<std::string>(), SIMPLESCALE_TORCH);
 }
 
-Status note_start(const RunFolder& run, const Config& config) {
+Status record_start(const RunFolder& run, const Config& config) {
   const std::string path = run.control() + "/manifest.json";
   const auto text = read_text(path);
   json document = text.ok() ? json::parse(*text, nullptr, false) : json();
@@ -135,7 +135,7 @@ Status note_start(const RunFolder& run, const Config& config) {
                     {"libraries", libraries()},
                     {"host", host()},
                     {"data", std::move(facts)}});
-  if (starts.size() > kStarts) starts.erase(starts.begin() + 1);  // the first one stays
+  if (starts.size() > kStartsMax) starts.erase(starts.begin() + 1);  // keeps the first
   return write_file_atomic(path, json_text(document, 1) + "\n");
 }
 

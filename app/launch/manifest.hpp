@@ -1,6 +1,6 @@
-// control/manifest.json: with config.toml all that it takes to make the run again. Versions of the
-// program and its libraries, facts about the host, hashes of the data; an entry for each start, the
-// newest last.
+// control/manifest.json: together with config.toml, what is needed to reproduce the run. It holds
+// versions of the program and its libraries, facts about the host, and hashes of the data: one
+// entry for each start, newest last.
 #pragma once
 
 #include "runtime/base/status.hpp"
@@ -9,12 +9,13 @@
 
 namespace simplescale {
 
-/// Version and commit of the program, and the libraries that it runs with: the same on all hosts of
-/// a run.
+/// Version and commit of the program and versions of its libraries, as one line. All hosts of a run
+/// should show the same line.
 std::string program_facts();
 
-/// Adds this start. Token files of more than 256 MiB that were not prepared here are told by size
-/// and time, without a hash. io; bad_data: the data is not that of the start before.
-Status note_start(const RunFolder& run, const Config& config);
+/// Adds an entry for this start. Token files of more than 256 MiB that `prepare` did not write are
+/// recorded with their size but without a hash. bad_data: the data differs from the previous
+/// start's; io: the file cannot be written.
+Status record_start(const RunFolder& run, const Config& config);
 
 }  // namespace simplescale

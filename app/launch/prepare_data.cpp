@@ -12,7 +12,7 @@
 namespace simplescale {
 
 namespace {
-/// A tokenizer that is asked for by its path has to be there, also where tokens are already.
+/// tokenizer.path must exist, even if the tokens are prepared already.
 Status check_tokenizer(const Config& config) {
   namespace fs = std::filesystem;
   const fs::path path = config.tokenizer.path;
@@ -37,9 +37,10 @@ Status prepare_data(const Config& config) {
   SS_RETURN_IF_ERROR(check_tokenizer(config));
   SS_ASSIGN(const ModelShape shape, model_shape(config));
   if (config.data.source.empty())
-    return Status(Code::bad_config,
-                  "[data] source is empty: name a text file, a folder of .txt files, a token file "
-                  "(.bin), or debian:bible-kjv");
+    return Status(
+        Code::bad_config,
+        "data.source is empty: set it to a text file, a folder of .txt files, a token file "
+        "(.bin), or debian:bible-kjv");
   if (source_is_tokens(config)) return {};
   PrepareOptions options;
   options.source = config.data.source;
@@ -52,7 +53,7 @@ Status prepare_data(const Config& config) {
   ProgressLine line;
   std::string stage;
   auto made = prepare(options, [&](const PrepareProgress& progress) {
-    if (progress.stage != stage && !line.terminal()) line.say("prepare: " + progress.stage);
+    if (progress.stage != stage && !line.terminal()) line.print_line("prepare: " + progress.stage);
     stage = progress.stage;
     char text[16];
     std::snprintf(text, sizeof text, "%3.0f %%", progress.fraction * 100);
@@ -61,8 +62,9 @@ Status prepare_data(const Config& config) {
   line.clear();
   if (!made.ok()) return made.status();
   if (!stage.empty())
-    line.say("prepared " + std::to_string(made->train_tokens) + " training and " +
-             std::to_string(made->validation_tokens) + " validation tokens in " + options.folder);
+    line.print_line("prepared " + std::to_string(made->train_tokens) + " training and " +
+                    std::to_string(made->validation_tokens) + " validation tokens in " +
+                    options.folder);
   return {};
 }
 

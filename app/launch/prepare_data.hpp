@@ -1,4 +1,4 @@
-// Text to tokens for a configuration, with progress on the terminal.
+// Converts the text of a configuration to tokens, with progress on the terminal.
 #pragma once
 
 #include "runtime/base/status.hpp"
@@ -6,7 +6,8 @@
 
 namespace simplescale {
 
-/// Makes what is missing of the prepared folder; nothing for a source that holds tokens already.
+/// Creates the files that are missing in the prepared folder. Does nothing if data.source already
+/// holds tokens. Errors of prepare(); bad_config: no source, or tokenizer.path does not exist.
 Status prepare_data(const Config& config);
 
 }  // namespace simplescale

@@ -29,7 +29,7 @@ void ProgressLine::draw(const std::string& label, double fraction, const std::st
   drawn_ = true;
 }
 
-void ProgressLine::say(const std::string& text) {
+void ProgressLine::print_line(const std::string& text) {
   clear();
   std::fprintf(stderr, "%s\n", text.c_str());
 }

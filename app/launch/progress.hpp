@@ -1,4 +1,4 @@
-// One line that redraws itself on a terminal, and whole lines now and then elsewhere.
+// A progress line on stderr that is redrawn in place if stderr is a terminal, and lines above it.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@ namespace simplescale {
 class ProgressLine {
  public:
   ProgressLine();
-  /// Draws "label [=====>    ] text". fraction: 0..1. Elsewhere than on a terminal nothing is
-  /// drawn.
+  /// Draws "label [=====>    ] text". fraction: 0 to 1. Does nothing if stderr is not a terminal.
   void draw(const std::string& label, double fraction, const std::string& text);
-  /// Prints a line above the progress line, everywhere.
-  void say(const std::string& text);
+  /// Prints a line above the progress line, on a terminal or not.
+  void print_line(const std::string& text);
+  /// Removes the progress line.
   void clear();
   bool terminal() const { return terminal_; }
 

@@ -18,25 +18,26 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// All processes read the configuration back as TOML, which is UTF-8; paths need not be.
+/// Paths may hold any bytes, but config.toml, which all processes read, must be UTF-8.
 Status check_utf8(const Config& config) {
   const std::string text = to_toml(config);
   const size_t at = first_invalid_utf8(text);
   if (at == text.size()) return {};
   const size_t begin = text.rfind('\n', at) + 1, end = text.find('\n', at);
-  return Status(Code::bad_config, "not UTF-8: " + text.substr(begin, end - begin));
+  return Status(Code::bad_config,
+                "the configuration is not UTF-8: " + text.substr(begin, end - begin));
 }
 
 }  // namespace
 
-Result<RunStart> run_start(const std::string& config_file, Overrides overrides,
-                           const std::string& run) {
+Result<RunStart> resolve_run_start(const std::string& config_file, Overrides overrides,
+                                   const std::string& run) {
   if (!run.empty()) overrides.push_back("--run.folder=" + run);
   SS_ASSIGN(LoadedConfig loaded, load_config(config_file, overrides));
   Config& config = loaded.config;
   SS_ASSIGN(const Plan plan, make_plan(config));
-  config.train.global_batch_size = plan.global_batch_size;  // what the ledger is checked against
-  // Processes start in other folders' company: paths in the run's config.toml are absolute.
+  config.train.global_batch_size = plan.global_batch_size;  // `verify` checks the ledger against it
+  // Other processes may start in another working directory: paths in config.toml are absolute.
   const auto absolute = [](const std::string& path) {
     return fs::absolute(path).lexically_normal().string();
   };
@@ -60,8 +61,8 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
     if (config.run.resume == Resume::never)
       return Status(Code::bad_config,
                     run.path +
-                        " holds a run already and run.resume = \"never\"; give the new one a "
-                        "folder of its own with --run=FOLDER");
+                        " already holds a run and run.resume = \"never\"; choose another "
+                        "folder with --run=FOLDER");
     SS_ASSIGN(const LoadedConfig before, load_config(run.config()));
     const auto differences = diff(before.config, config);
     if (!differences.empty()) {
@@ -69,11 +70,11 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
       for (const KeyDifference& d : differences)
         text += (text.empty() ? "" : ", ") + d.key + " was " + d.was + " and is now " + d.now;
       return Status(Code::bad_config, run.path + " holds a run of another configuration: " + text +
-                                          "; start anew with --run=FOLDER");
+                                          "; start a new run with --run=FOLDER");
     }
   } else if (fs::exists(run.path, error) && !fs::is_empty(run.path, error)) {
-    // A start that went no further leaves `control`, `submit` also `logs`; an imported model to
-    // start from lies in `checkpoints`; another task of the job may be trying whether it can write.
+    // Allowed: `control`, left by a start that failed early; `logs`, created by `submit`;
+    // `checkpoints`, with an imported model; the write probe of another task of the job.
     for (const auto& entry : fs::directory_iterator(run.path, error))
       if (const std::string name = entry.path().filename();
           name != "control" && name != "checkpoints" && name != "logs" &&
@@ -81,7 +82,7 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
         return Status(
             Code::bad_config,
             run.path +
-                " exists, is not empty and is no run folder; choose another with --run=FOLDER");
+                " is not empty and is not a run folder; choose another folder with --run=FOLDER");
   }
   if (config.checkpoint.folder.empty()) return {};
   return check_checkpoints_owner(run, config.checkpoint.folder);
@@ -93,10 +94,10 @@ Status open_run_folder(const RunFolder& run, const Config& config) {
   fs::create_directories(run.logs(), error);
   if (!error) fs::create_directories(run.control(), error);
   if (!error) fs::create_directories(checkpoint_folder(config), error);
-  if (error) return Status(Code::bad_config, "cannot make " + run.path + ": " + error.message());
+  if (error) return Status(Code::bad_config, "cannot create " + run.path + ": " + error.message());
   if (!config.checkpoint.folder.empty())
     SS_RETURN_IF_ERROR(claim_checkpoints(run, config.checkpoint.folder));
-  SS_RETURN_IF_ERROR(note_start(run, config));
+  SS_RETURN_IF_ERROR(record_start(run, config));
   return write_file_atomic(run.config(), to_toml(config));
 }
 
@@ -104,17 +105,17 @@ Result<RunLock> lock_run(const RunFolder& run) {
   std::error_code error;
   fs::create_directories(run.control(), error);
   if (error)
-    return Status(Code::bad_config, "cannot make " + run.control() + ": " + error.message());
-  // Who only asks whether it is held (`status`, consoles) holds it for a moment, too.
+    return Status(Code::bad_config, "cannot create " + run.control() + ": " + error.message());
+  // RunLock::held(), which `status` and consoles call, takes the lock for a moment: try again.
   auto lock = RunLock::take(run);
   for (int tries = 0; tries < 10 && !lock.ok() && RunLock::held(run); ++tries) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // flock has no deadline
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // flock has no timeout
     lock = RunLock::take(run);
   }
   return lock;
 }
 
-Status ready_data(const Config& config, const Plan& plan) {
+Status prepare_and_check_data(const Config& config, const Plan& plan) {
   SS_RETURN_IF_ERROR(prepare_data(config));
   SS_ASSIGN(const Dataset dataset, open_tokens(config, plan.shape));
   SS_RETURN_IF_ERROR(dataset.train.validate());

@@ -1,4 +1,5 @@
-// The way into a run, shared by `train` on one machine, `train` as a task of Slurm, and `submit`.
+// The checks and steps before a run begins, shared by `train` on one machine, `train` as a Slurm
+// task, and `submit`: configuration, run folder, lock, data.
 #pragma once
 
 #include <string>
@@ -11,20 +12,22 @@ namespace simplescale {
 
 struct RunStart {
   std::string config_file;
-  Config config;  // with absolute paths, and the batch that the ledger is checked against
+  Config config;  // with absolute paths and the planned train.global_batch_size
   Plan plan;
 };
-/// run: the run's folder, or "".
-Result<RunStart> run_start(const std::string& config_file, Overrides overrides,
-                           const std::string& run);
+/// Loads a configuration and plans its run. run: overrides run.folder unless it is "".
+Result<RunStart> resolve_run_start(const std::string& config_file, Overrides overrides,
+                                   const std::string& run);
 
-/// bad_config: the folder holds another run, or something else than a run.
+/// bad_config: the folder holds a run of another configuration, or something that is not a run.
 Status check_run_folder(const RunFolder& run, const Config& config);
-/// Makes the run's folder, or checks that the one there is of this configuration.
+/// Creates the run's folder with config.toml and the manifest, or checks that an existing folder is
+/// of this configuration.
 Status open_run_folder(const RunFolder& run, const Config& config);
-/// Makes the folder as far as the lock needs it, and takes the lock.
+/// Creates the folder that the lock file needs, and takes the lock. unavailable: another process
+/// trains in the folder.
 Result<RunLock> lock_run(const RunFolder& run);
-/// Prepares the tokens where that is still to be done, and checks them.
-Status ready_data(const Config& config, const Plan& plan);
+/// Prepares the tokens unless they are there, and checks all token files.
+Status prepare_and_check_data(const Config& config, const Plan& plan);
 
 }  // namespace simplescale

@@ -15,15 +15,16 @@ using nlohmann::json;
 
 RunView::RunView(RunFolder run, const Config& config, const Plan& plan, std::string config_file)
     : run_(std::move(run)), config_(config), plan_(plan), config_file_(std::move(config_file)) {
-  line_.say("run " + run_.path + ": " + std::to_string(plan.parameters) + " parameters, " +
-            std::to_string(plan.topology.groups) + " groups x " +
-            std::to_string(plan.topology.shards) + " trainers on " +
-            std::to_string(plan.topology.nodes) + " nodes, " + std::to_string(plan.max_steps) +
-            " steps of " + std::to_string(plan.tokens_per_step) + " tokens");
+  line_.print_line("run " + run_.path + ": " + std::to_string(plan.parameters) + " parameters, " +
+                   std::to_string(plan.topology.groups) + " groups x " +
+                   std::to_string(plan.topology.shards) + " trainers on " +
+                   std::to_string(plan.topology.nodes) + " nodes, " +
+                   std::to_string(plan.max_steps) + " steps of " +
+                   std::to_string(plan.tokens_per_step) + " tokens");
   for (auto [file, path] :
        {std::pair{&metrics_, run_.metrics()}, std::pair{&events_, run_.events()}}) {
     file->open(path);
-    if (file->is_open()) file->seekg(0, std::ios::end);  // what earlier starts wrote is not news
+    if (file->is_open()) file->seekg(0, std::ios::end);  // skips the lines of earlier starts
   }
   line_.draw("starting", 0, "");
 }
@@ -36,7 +37,7 @@ void RunView::follow(std::ifstream& file, const std::string& path, std::string& 
   std::string text;
   while (std::getline(file, text)) {
     partial += text;
-    if (file.eof()) return;  // a line in the making
+    if (file.eof()) return;  // the line is not complete yet
     use(partial);
     partial.clear();
   }
@@ -70,7 +71,7 @@ void RunView::on_step(const std::string& text) {
       (last_step_ % every != 0 && last_step_ != plan_.max_steps && printed_step_ >= 0))
     return;
   printed_step_ = last_step_;
-  line_.say(
+  line_.print_line(
       fmt::format("iter {} step {}: loss {:.4f}, iter time: {:.2f} ms, {:.0f} tokens/s, mfu {} %, "
                   "remaining time: "
                   "{:.2f} hours",
@@ -88,39 +89,50 @@ void RunView::on_event(const std::string& text) {
     const bool before = !seen_step_;
     (before ? val_before_ : val_after_) = e["val_loss"];
     (before ? seen_before_ : seen_after_) = true;
-    line_.say(fmt::format("step {}: validation loss {:.4f}", e.value("step", 0),
-                          e["val_loss"].get<double>()));
+    line_.print_line(fmt::format("step {}: validation loss {:.4f}", e.value("step", 0),
+                                 e["val_loss"].get<double>()));
   } else if (e["incident"].is_number()) {
     const double ms = e["ms"].is_number() ? e["ms"].get<double>() : 0;
-    line_.say(fmt::format("incident {} {:>7}: {} {} {} ({:.0f} ms)", e["incident"].get<int64_t>(),
-                          e["phase"].is_string() ? e["phase"].get<std::string>() : "", kind,
-                          subject, reason, ms));
+    line_.print_line(fmt::format(
+        "incident {} {:>7}: {} {} {} ({:.0f} ms)", e["incident"].get<int64_t>(),
+        e["phase"].is_string() ? e["phase"].get<std::string>() : "", kind, subject, reason, ms));
   } else if ((kind == "started" || kind == "checkpoint_skipped") && !reason.empty()) {
-    line_.say(reason);
+    line_.print_line(reason);
   }
   if (kind == "failed" || kind == "finished") last_reason_ = reason;
 }
 
-Status RunView::end(int exit_code, const std::string& dead, const std::string& reason) {
+Status RunView::finish(int exit_code, const std::string& killed_agents, const std::string& reason) {
   update();
   line_.clear();
-  if (exit_code != 0) {
-    const std::string why = !last_reason_.empty() ? last_reason_
-                            : !reason.empty()     ? reason
-                                                  : "the supervisor's agent ended without a word";
-    const bool goes_on = exit_code != simplescale::exit_code(Code::bad_data) &&
-                         exit_code != simplescale::exit_code(Code::bad_config);
-    const std::string text = why + ";" + dead + " logs are in " + run_.logs() +
-                             (goes_on ? "; `train` goes on from the newest checkpoint" : "");
-    if (exit_code == simplescale::exit_code(Code::gave_up)) return Status(Code::gave_up, text);
-    if (exit_code == simplescale::exit_code(Code::requeue) || exit_code == -1)
-      return Status(Code::requeue, text);
-    if (exit_code == simplescale::exit_code(Code::bad_data)) return Status(Code::bad_data, text);
-    if (exit_code == simplescale::exit_code(Code::bad_config))
-      return Status(Code::bad_config, text);
-    if (exit_code == simplescale::exit_code(Code::io)) return Status(Code::io, text);
-    return Status(Code::internal, text);
-  }
+  if (exit_code != 0) return failure(exit_code, killed_agents, reason);
+  print_summary();
+  const bool done = last_step_ >= plan_.max_steps;
+  if (!done)
+    std::printf("continue the run with: simplescale train %s --run=%s\n", config_file_.c_str(),
+                run_.path.c_str());
+  else if (config_.train.sample_tokens > 0)
+    print_sample();
+  return {};
+}
+
+Status RunView::failure(int exit_code, const std::string& killed_agents,
+                        const std::string& reason) const {
+  const auto is = [exit_code](Code code) { return exit_code == simplescale::exit_code(code); };
+  const std::string why = !last_reason_.empty() ? last_reason_
+                          : !reason.empty()     ? reason
+                                                : "the run ended without giving a reason";
+  const bool resumes = !is(Code::bad_data) && !is(Code::bad_config);
+  const std::string text =
+      why + ";" + killed_agents + " logs are in " + run_.logs() +
+      (resumes ? "; the same `train` command continues from the newest checkpoint" : "");
+  if (exit_code == -1) return Status(Code::requeue, text);
+  for (const Code code : {Code::gave_up, Code::requeue, Code::bad_data, Code::bad_config, Code::io})
+    if (is(code)) return Status(code, text);
+  return Status(Code::internal, text);
+}
+
+void RunView::print_summary() const {
   std::printf("%s\n", last_reason_.c_str());
   if (seen_step_) std::printf("  training loss    %.4f -> %.4f\n", first_loss_, last_loss_);
   if (seen_before_ && seen_after_)
@@ -132,32 +144,26 @@ Status RunView::end(int exit_code, const std::string& dead, const std::string& r
       run_.path.c_str(),
       config_.checkpoint.folder.empty() ? "checkpoints" : config_.checkpoint.folder.c_str());
   std::fflush(stdout);
-  const bool done = last_step_ >= plan_.max_steps;
-  if (!done) {
-    std::printf("go on with it: simplescale train %s --run=%s\n", config_file_.c_str(),
-                run_.path.c_str());
-    return {};
-  }
-  if (config_.train.sample_tokens > 0) {
-    SpawnOptions command;
-    command.argv = {program_folder() + "/simplescale-compute",
-                    "generate",
-                    run_.path,
-                    "--prompt",
-                    config_.train.sample_prompt,
-                    "--max-tokens",
-                    std::to_string(config_.train.sample_tokens),
-                    "--temperature",
-                    "0.8",
-                    "--seed",
-                    "1"};
-    std::printf("a sample:\n");
-    std::fflush(stdout);
-    auto child = spawn(command);
-    int status = 0;
-    if (child.ok()) waitpid(*child, &status, 0);
-  }
-  return {};
+}
+
+void RunView::print_sample() const {
+  SpawnOptions command;
+  command.argv = {program_folder() + "/simplescale-compute",
+                  "generate",
+                  run_.path,
+                  "--prompt",
+                  config_.train.sample_prompt,
+                  "--max-tokens",
+                  std::to_string(config_.train.sample_tokens),
+                  "--temperature",
+                  "0.8",
+                  "--seed",
+                  "1"};
+  std::printf("a sample:\n");
+  std::fflush(stdout);
+  auto child = spawn(command);
+  int status = 0;
+  if (child.ok()) waitpid(*child, &status, 0);
 }
 
 }  // namespace simplescale

@@ -1,5 +1,5 @@
-// What `train` shows while the agents work: it follows the run folder's files, so it has no part in
-// the job itself.
+// What `train` prints while the agents train. It only reads metrics.jsonl and events.jsonl, so it
+// cannot affect the run.
 #pragma once
 
 #include <fstream>
@@ -15,19 +15,22 @@ namespace simplescale {
 class RunView {
  public:
   RunView(RunFolder run, const Config& config, const Plan& plan, std::string config_file);
-  /// Reads what has been added since the last call and shows it.
+  /// Prints what has been added to the files since the last call.
   void update();
-  void say(const std::string& text) { line_.say(text); }
-  /// The closing document, and the run's result from the exit code of the supervisor's agent (-1: it
-  /// was killed).
-  Status end(int exit_code, const std::string& dead, const std::string& reason);
+  void print_line(const std::string& text) { line_.print_line(text); }
+  /// Prints the summary, and a generated text if the run is complete. Returns the run's result.
+  /// exit_code: the run's; -1: its agents were killed. killed_agents, reason: for the message.
+  Status finish(int exit_code, const std::string& killed_agents, const std::string& reason);
 
  private:
-  /// Calls use(line) for every whole new line.
+  /// Calls use(line) for every complete new line of a file.
   template <class Use>
   void follow(std::ifstream& file, const std::string& path, std::string& partial, Use use);
   void on_step(const std::string& text);
   void on_event(const std::string& text);
+  Status failure(int exit_code, const std::string& killed_agents, const std::string& reason) const;
+  void print_summary() const;
+  void print_sample() const;
 
   const RunFolder run_;
   const Config& config_;

@@ -8,7 +8,7 @@ namespace simplescale {
 
 ActorProcess::SystemConfig::SystemConfig(size_t threads) {
   Transport::configure(*this);
-  set("scheduler.policy", caf::atom("sharing"));  // stealing workers poll, even with nothing to do
+  set("scheduler.policy", caf::atom("sharing"));  // work stealing would poll when idle
   set("scheduler.max-threads", threads);
 }
 

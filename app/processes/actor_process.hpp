@@ -1,5 +1,5 @@
-// What makes a process one of a run's: its actor system and the transport by which the actors of
-// other processes reach it, set up the same way in agents and trainers.
+// The actor system of a process and its transport to the actors of other processes. Agents,
+// supervisors, trainers, consoles and `doctor` set both up in the same way.
 #pragma once
 
 #include <caf/actor_system.hpp>
@@ -15,9 +15,9 @@ namespace simplescale {
 
 class ActorProcess {
  public:
-  /// instance: the start of the run that this process belongs to; others are refused, and so is who
-  /// does not have the key that lies in the run's folder. threads: of the actors. The errors of
-  /// Transport::start and read_run_key.
+  /// instance: id of this start of the run. Peers of another instance are refused, and peers
+  /// without the key in the run's folder. threads: CAF workers. Errors: those of Transport::start
+  /// and read_run_key.
   static Result<std::unique_ptr<ActorProcess>> start(const Config& config, const RunFolder& run,
                                                      const std::string& instance, size_t threads);
 
@@ -29,8 +29,8 @@ class ActorProcess {
   struct SystemConfig : caf::actor_system_config {
     explicit SystemConfig(size_t threads);
   };
-  // The transport goes before the system, which waits for its actors, and that before its
-  // configuration.
+  // Destroyed in reverse order: the transport, then the system (which waits for its actors), then
+  // its configuration.
   SystemConfig config_;
   caf::actor_system system_;
   std::unique_ptr<Transport> transport_;

@@ -1,5 +1,6 @@
-// A node's agent: the process that srun (or the local launcher) starts, once per node. It wires the
-// node's resources and actors together, waits for the end, and cleans up after its trainers.
+// A node's agent: the process that srun or the local launcher starts once per node. It creates the
+// node's shared memory, dataloader and actors, waits for the run's end, and removes what its
+// trainers leave behind. The main thread only waits; actors run on two CAF workers.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -33,9 +34,9 @@ namespace simplescale {
 
 namespace {
 
-constexpr int kLookupMs = 1'000;  // for a supervisor to answer
+constexpr int kLookupMs = 1'000;  // for a supervisor or another node to answer
 
-/// Where the data's rings come from, for all trainers of the node.
+/// The dataloader: reads samples into the token rings of all trainers of the node.
 Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan& plan,
                                                 const Dataset& dataset, const std::string& instance,
                                                 int node) {
@@ -50,10 +51,10 @@ Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan
                           config.data.shuffle);
   return std::make_shared<RingFiller>(
       std::move(rings), dataset.train, order,
-      [](const Status& status) { log::error("the dataloader stops: {}", status.message()); });
+      [](const Status& status) { log::error("the dataloader failed: {}", status.message()); });
 }
 
-/// The CPUs of each trainer of this node, beside the host's others.
+/// The CPUs of each trainer of this node. Nodes on the same host get different CPUs.
 std::vector<CpuList> trainer_places(const Config& config, const Plan& plan, int node) {
   const CpuList mask = cpu_mask();
   const int slots = plan.topology.trainers_per_node;
@@ -66,13 +67,12 @@ std::vector<CpuList> trainer_places(const Config& config, const Plan& plan, int 
   list = {list.begin() + host.first, list.begin() + host.first + slots};
   for (int slot = 0; slot < slots; ++slot)
     if (const CpuList& cpus = list[static_cast<size_t>(slot)]; !cpus.empty())
-      log::info("{} runs on the CPUs {} of its NUMA node", trainer_name(node_name(node), slot),
-                cpu_list_text(cpus));
+      log::info("{} is bound to CPUs {}", trainer_name(node_name(node), slot), cpu_list_text(cpus));
   return list;
 }
 
-/// The supervisors and standbys that this agent has started. They are not bound to it; at the run's
-/// end it waits for them, so that nothing of the run is left behind it.
+/// The supervisors and standbys that this agent has started. They outlive the agent if it dies. At
+/// the run's end the agent waits for them, so that no process of the run is left.
 class SupervisorProcesses {
  public:
   SupervisorProcesses(std::shared_ptr<ProcessWatcher> watcher, const AgentOptions& options)
@@ -102,7 +102,7 @@ class SupervisorProcesses {
     return {};
   }
 
-  /// True if all have ended by themselves.
+  /// True if all have ended within the time. False: one still runs; it is not killed.
   bool wait(int64_t timeout_ms) {
     std::unique_lock lock(shared_->mutex);
     return shared_->changed.wait_for(lock, std::chrono::milliseconds(timeout_ms), [this] {
@@ -121,7 +121,8 @@ class SupervisorProcesses {
   std::shared_ptr<Shared> shared_;
 };
 
-/// Turns signals into messages. A second SIGINT means: at once.
+/// Sends the signals of this process to the node actor. A second SIGINT is sent as SIGQUIT: stop at
+/// once.
 class SignalThread {
  public:
   explicit SignalThread(caf::actor node)
@@ -131,7 +132,7 @@ class SignalThread {
           while (true) {
             int signal = 0;
             if (sigwait(&set, &signal) != 0) continue;
-            if (signal == SIGALRM) return;  // stop()
+            if (signal == SIGALRM) return;  // from the destructor
             caf::anon_send(node, local::StopSignal{asked && signal == SIGINT ? SIGQUIT : signal});
             asked = true;
           }
@@ -150,6 +151,32 @@ class SignalThread {
  private:
   std::thread thread_;
 };
+
+/// Reads the epoch files and sends what they show to the node's supervisor link.
+std::shared_ptr<EpochWatch> watch_epochs(const RunFolder& run, const std::string& instance,
+                                         std::shared_future<caf::actor> link) {
+  return std::make_shared<EpochWatch>(EpochFiles(run, instance),
+                                      [link = std::move(link)](const EpochView& view) {
+                                        caf::anon_send(link.get(), epochs_seen(view));
+                                      });
+}
+
+LinkOptions make_link_options(const AgentOptions& o, const Config& config, Transport& transport,
+                              std::shared_ptr<SupervisorProcesses> supervisors,
+                              std::shared_ptr<StateStore> states) {
+  LinkOptions options;
+  options.node = node_name(o.node);
+  options.index = o.node;
+  options.join_timeout_ms = config.cluster.join_timeout_ms;
+  options.lookup = [&transport](const std::string& address, auto done) {
+    transport.lookup(address, "supervisor", kLookupMs, std::move(done));
+  };
+  options.start_supervisor = [supervisors](const std::string& standby_of) {
+    return supervisors->start(standby_of);
+  };
+  options.held = [states](const std::string& trainer) { return states->held(trainer); };
+  return options;
+}
 
 Result<int> run_agent(const AgentOptions& o) {
   const RunFolder run{o.run};
@@ -177,25 +204,12 @@ Result<int> run_agent(const AgentOptions& o) {
   Transport& transport = actors->transport();
 
   auto supervisors = std::make_shared<SupervisorProcesses>(watcher, o);
-  auto linked = std::make_shared<std::promise<caf::actor>>();
-  LinkOptions link_options;
-  link_options.node = node_name(o.node);
-  link_options.index = o.node;
-  link_options.join_timeout_ms = config.cluster.join_timeout_ms;
-  link_options.watch = std::make_shared<EpochWatch>(
-      EpochFiles(run, o.instance), [link = linked->get_future().share()](const EpochView& view) {
-        caf::anon_send(link.get(), epochs_seen(view));
-      });
-  link_options.lookup = [&transport](const std::string& address, auto done) {
-    transport.lookup(address, "supervisor", kLookupMs, std::move(done));
-  };
-  link_options.start_supervisor = [supervisors](const std::string& standby_of) {
-    return supervisors->start(standby_of);
-  };
-  link_options.held = [states](const std::string& trainer) { return states->held(trainer); };
+  LinkOptions link_options = make_link_options(o, config, transport, supervisors, states);
+  std::promise<caf::actor> to_watch;
+  link_options.watch = watch_epochs(run, o.instance, to_watch.get_future().share());
   auto watch = link_options.watch;
   caf::actor supervisor = system.spawn(supervisor_link, std::move(link_options));
-  linked->set_value(supervisor);
+  to_watch.set_value(supervisor);
 
   auto end = std::make_shared<std::promise<std::pair<int, std::string>>>();
   auto result = end->get_future();
@@ -242,7 +256,7 @@ Result<int> run_agent(const AgentOptions& o) {
   transport.stop();
   filler->stop();
   if (!supervisors->wait(config.supervision.shutdown_ms))
-    log::info("a supervisor started here goes on");
+    log::info("a supervisor that this agent started is still running");
   return code;
 }
 
@@ -251,15 +265,16 @@ Result<int> run_agent(const AgentOptions& o) {
 int run_agent_process(const AgentOptions& options) {
   const std::string name = node_name(options.node);
   init_logging(name);
-  // Also removes what an agent before this one left when it was killed.
+  // Removes the shared memory of an earlier agent of this node that was killed.
   const auto owner = SegmentOwner::claim("ss-" + options.instance + "-" + name);
-  if (!owner.ok()) return report(owner.status());
-  // A limit of file sizes is an error of the disk, not a death; trainers inherit this.
+  if (!owner.ok()) return report_status(owner.status());
+  // A write beyond the limit of file sizes fails with EFBIG instead of killing the process.
+  // Trainers inherit this.
   signal(SIGXFSZ, SIG_IGN);
   sigset_t set = SignalThread::signals();
   sigprocmask(SIG_BLOCK, &set, nullptr);
   auto code = run_agent(options);
-  if (!code.ok()) return report(code.status());
+  if (!code.ok()) return report_status(code.status());
   return *code;
 }
 

@@ -1,4 +1,5 @@
-// A node's agent as a function of where and who it is.
+// The main function of a node's agent. app/processes holds the main functions of all processes of a
+// run: agent, supervisor (and standby), trainer, HTTP.
 #pragma once
 
 #include <string>
@@ -6,13 +7,13 @@
 namespace simplescale {
 
 struct AgentOptions {
-  std::string run;       // the run's folder; its config.toml says the rest
-  int node = 0;          // "n<node>"
-  std::string instance;  // names this start of the run; all its agents share it
+  std::string run;       // the run's folder, with config.toml
+  int node = 0;          // index of the node: "n<node>"
+  std::string instance;  // id of this start of the run, the same for all its agents
 };
 
-/// Runs until the job ends; returns the process's exit code. Blocks signals, so it must be called
-/// before any thread starts.
+/// Returns the process's exit code when the run ends. Blocks signals: call it before any thread
+/// starts.
 int run_agent_process(const AgentOptions& options);
 
 }  // namespace simplescale

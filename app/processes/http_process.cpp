@@ -20,7 +20,7 @@ namespace {
 constexpr rlim_t kMemoryBytes = rlim_t{1} << 30;
 constexpr rlim_t kFiles = 128;
 constexpr int kNice = 10;
-constexpr int kAgainMs = 2'000;
+constexpr int kRestartDelayMs = 2'000;
 
 }  // namespace
 
@@ -28,19 +28,19 @@ int run_http_process(const HttpProcessOptions& o) {
   init_logging("http");
   const rlimit memory{kMemoryBytes, kMemoryBytes}, files{kFiles, kFiles};
   setrlimit(RLIMIT_AS, &memory);
-  mallopt(M_ARENA_MAX, 2);  // else each thread would take 64 MiB of that
+  mallopt(M_ARENA_MAX, 2);  // otherwise each thread reserves 64 MiB of the limit
   setrlimit(RLIMIT_NOFILE, &files);
-  std::this_thread::sleep_for(std::chrono::milliseconds(o.delay_ms));  // not again at once
+  std::this_thread::sleep_for(std::chrono::milliseconds(o.delay_ms));
   const RunFolder run{o.run};
   auto server = HttpServer::start({o.host, o.port, run});
-  if (!server.ok()) return report(server.status());
+  if (!server.ok()) return report_status(server.status());
   char host[256] = "";
   gethostname(host, sizeof host - 1);
   const nlohmann::json where = {{"url", (*server)->url()}, {"host", host}, {"epoch", o.epoch}};
   if (Status written = write_file_atomic(run.http(), where.dump(1) + "\n"); !written.ok())
     log::warn("{}", written.message());
   log::info("http: {}", (*server)->url());
-  for (;;) pause();  // ends with its parent
+  for (;;) pause();  // until the kernel kills this process after its parent
 }
 
 HttpProcess::HttpProcess(HttpProcessOptions options) : options_(std::move(options)) {
@@ -65,16 +65,17 @@ void HttpProcess::start(bool by_watcher) {
                 "--epoch=" + std::to_string(options_.epoch),
                 "--delay-ms=" + std::to_string(options_.delay_ms)};
   spawn.nice = kNice;
-  options_.delay_ms = kAgainMs;
+  options_.delay_ms = kRestartDelayMs;
   auto ended = [this](pid_t, ExitStatus status) {
-    log::warn("the HTTP process ended: {}", status.text());
+    log::warn("the HTTP process ended ({}); starting it again", status.text());
     {
       std::lock_guard lock(mutex_);
       child_ = -1;
     }
     start(true);
   };
-  // It is to end with the watcher's thread, which therefore starts it.
+  // The kernel kills the child when the thread that spawned it ends: it must be the watcher's
+  // thread.
   Result<pid_t> child = by_watcher ? simplescale::spawn(spawn) : watcher_.spawn(spawn, ended);
   if (child.ok() && by_watcher) {
     if (Status watched = watcher_.watch(*child, ended); !watched.ok()) child = watched;
@@ -82,7 +83,7 @@ void HttpProcess::start(bool by_watcher) {
   if (child.ok())
     child_ = *child;
   else
-    log::warn("no HTTP: {}", child.status().message());
+    log::warn("cannot start the HTTP process: {}", child.status().message());
 }
 
 }  // namespace simplescale

@@ -1,6 +1,6 @@
-// HTTP beside the supervisor, in a process of its own with little memory and few files: what
-// strangers do to it happens to it alone. It ends with the supervisor, and is started again when it
-// ends before.
+// The HTTP server of a run: a child process of the supervisor with limited memory and files, so
+// that hostile clients cannot harm the supervisor. It ends with the supervisor, which restarts it
+// if it ends earlier.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,18 @@ struct HttpProcessOptions {
   std::string host;
   int port = 0;
   uint64_t epoch = 0;
-  int delay_ms = 0;  // before it begins
+  int delay_ms = 0;  // before the server starts
 };
 
-/// The process itself: `simplescale http`. Says in control/http.json where it is. Its exit code.
+/// The main function of the process, `simplescale http`. Writes its address to control/http.json
+/// and serves until it is killed. Returns an exit code only if it cannot start.
 int run_http_process(const HttpProcessOptions& options);
 
-/// The supervisor's side.
+/// Owned by the supervisor: starts the process, and starts it again whenever it ends. Thread-safe.
 class HttpProcess {
  public:
   explicit HttpProcess(HttpProcessOptions options);
-  ~HttpProcess();  // does not wait for it
+  ~HttpProcess();  // kills the process, does not wait for it
 
  private:
   void start(bool by_watcher);
@@ -35,7 +36,7 @@ class HttpProcess {
   std::mutex mutex_;
   bool stopping_ = false;
   pid_t child_ = -1;
-  ProcessWatcher watcher_;  // the first to go: it calls start()
+  ProcessWatcher watcher_;  // destroyed first: its thread calls start()
 };
 
 }  // namespace simplescale

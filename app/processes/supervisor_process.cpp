@@ -1,6 +1,6 @@
-// The supervisor's process: started by an agent, but not bound to it, so that the death of either
-// leaves the other. It becomes supervisor by claiming the next epoch (runtime/run/epoch.hpp): at
-// once if nobody leads, or, as a standby, when it has lost the supervisor whose state it keeps.
+// The process of a supervisor or of a standby. An agent starts it, but neither dies with the other.
+// The process becomes supervisor when it claims the next epoch (runtime/run/epoch.hpp): at once if
+// no supervisor leads; as a standby, after it has lost the supervisor whose state it replicates.
 #include "app/processes/supervisor_process.hpp"
 
 #include <fcntl.h>
@@ -35,12 +35,13 @@ namespace simplescale {
 
 namespace {
 
-constexpr int kAliveMs = 1'000;                      // for another supervisor to answer
-constexpr int kRefuseMs = 5'000;                     // of telling agents that the run cannot begin
-constexpr int kPatienceMs = 10'000;                  // for the disk at the end
-constexpr int kReadTries = 5, kReadAgainMs = 2'000;  // of checkpoints, and between two
+constexpr int kLookupMs = 1'000;         // for another supervisor to answer
+constexpr int kRefusalMs = 5'000;        // how long agents are told that the run cannot begin
+constexpr int kFlushTimeoutMs = 10'000;  // for the disk to take the last records
+constexpr int kEpochPollMs = 500;        // between two reads of the epoch files
+constexpr int kReadTries = 5, kReadRetryMs = 2'000;  // of the checkpoints after an I/O error
 
-/// Shared by everything in the process.
+/// What all functions of this file need; lives as long as the process.
 struct Process {
   SupervisorOptions options;
   Config config;
@@ -52,18 +53,19 @@ struct Process {
   RunFolder run() const { return {options.run}; }
 };
 
-/// An I/O error may pass; nothing older takes the place of a checkpoint that cannot be read.
-Result<FoundCheckpoint> newest_checkpoint(const std::string& folder) {
+/// Tries again after an I/O error, which may be temporary. An older checkpoint never replaces one
+/// that cannot be read.
+Result<FoundCheckpoint> find_newest_checkpoint(const std::string& folder) {
   auto found = find_newest_valid(folder);
   for (int tries = 1; tries < kReadTries && found.status().code() == Code::io; ++tries) {
     log::warn("{}", found.status().message());
-    std::this_thread::sleep_for(std::chrono::milliseconds(kReadAgainMs));
+    std::this_thread::sleep_for(std::chrono::milliseconds(kReadRetryMs));
     found = find_newest_valid(folder);
   }
   return found;
 }
 
-/// Where the run stands, as far as its folder tells.
+/// The supervisor actor's options, with the checkpoint to start from.
 Result<JobOptions> job_options(const Process& p, bool takes_over) {
   JobOptions job;
   job.config = p.config;
@@ -71,21 +73,20 @@ Result<JobOptions> job_options(const Process& p, bool takes_over) {
   job.run = p.run();
   job.node = p.options.node;
   job.tokenizer = p.tokenizer;
-  // A run that goes on has no need of the disk's checkpoints; checking them can take minutes.
+  // After a takeover the trainers hold the state; checking the checkpoints could take minutes.
   if (takes_over) return job;
-  auto found = newest_checkpoint(checkpoint_folder(p.config));
+  auto found = find_newest_checkpoint(checkpoint_folder(p.config));
   if (found.ok()) {
     for (const std::string& warning : found->warnings)
       job.skipped.push_back(warning + "; the next older checkpoint is used");
     if (found->checkpoint.info().shape != p.plan.shape)
       return Status(Code::bad_config, found->checkpoint.folder() +
-                                          " holds another model than the configuration's; give "
-                                          "this run a folder of its own with --run=FOLDER");
+                                          " holds a model of another shape than the "
+                                          "configuration's; start a new run with --run=FOLDER");
     if (found->checkpoint.info().step > static_cast<uint64_t>(p.plan.max_steps))
-      return Status(Code::bad_config, found->checkpoint.folder() +
-                                          " is beyond the configuration's last step, " +
-                                          std::to_string(p.plan.max_steps) +
-                                          "; give this run a folder of its own with --run=FOLDER");
+      return Status(Code::bad_config,
+                    found->checkpoint.folder() + " is beyond the configuration's last step, " +
+                        std::to_string(p.plan.max_steps) + "; start a new run with --run=FOLDER");
     job.checkpoint_step = found->checkpoint.info().step;
     job.older_checkpoints = found->older;
   } else if (found.status().code() != Code::not_found) {
@@ -94,20 +95,20 @@ Result<JobOptions> job_options(const Process& p, bool takes_over) {
   return job;
 }
 
-/// Whether the supervisor of this epoch still lives: it answers, or its heartbeat goes on. That
-/// there is no way to it says nothing.
-bool lives(const Process& p, const Epoch& epoch) {
+/// True if the supervisor of this epoch answers, or if its heartbeat in the run's folder continues:
+/// a supervisor that cannot be reached may still be alive.
+bool is_alive(const Process& p, const Epoch& epoch) {
   if (p.files.touched_ns(epoch.number) == 0 || epoch.address.empty()) return false;
-  if (p.transport.lookup(epoch.address, "supervisor", kAliveMs).ok()) return true;
+  if (p.transport.lookup(epoch.address, "supervisor", kLookupMs).ok()) return true;
   const int64_t before = p.files.touched_ns(epoch.number);
   std::this_thread::sleep_for(
-      std::chrono::milliseconds(kHeartbeatTimeoutMs));  // a file tells no changes
+      std::chrono::milliseconds(kHeartbeatTimeoutMs));  // polls: a shared file
   return p.files.touched_ns(epoch.number) != before;
 }
 
-/// Whether this epoch resigned because of nodes that still vote, of which this is none: one of them
-/// leads next.
-bool outvoted(const Process& p, const Epoch& epoch) {
+/// True if this epoch's supervisor resigned because of votes that other nodes still renew: one of
+/// those nodes leads next, not this one.
+bool was_voted_out(const Process& p, const Epoch& epoch) {
   if (p.files.touched_ns(epoch.number) != 0) return false;
   const auto before = p.files.votes(epoch.number);
   if (!before.ok() || before->empty() || before->contains(p.options.node)) return false;
@@ -116,8 +117,8 @@ bool outvoted(const Process& p, const Epoch& epoch) {
   return now.ok() && *now != *before;
 }
 
-/// The state that the last supervisor left in the run's folder, if it left one.
-std::optional<SupervisorState> left_state(const Process& p) {
+/// The state that the last supervisor wrote to the run's folder; nothing if there is none.
+std::optional<SupervisorState> read_left_state(const Process& p) {
   auto text = read_text(p.run().state(p.options.instance));
   if (!text.ok()) {
     if (text.status().code() != Code::not_found) log::warn("{}", text.status().message());
@@ -129,16 +130,16 @@ std::optional<SupervisorState> left_state(const Process& p) {
   return std::nullopt;
 }
 
-/// What a standby or a new supervisor knows of the one before.
-struct Before {
-  uint64_t epoch = 0;
-  std::optional<SupervisorState> state;
-  std::string lost;
-  int64_t lost_at_ms = 0;
-  bool silent = false;
+/// What this process knows of the supervisor before it.
+struct Predecessor {
+  uint64_t epoch = 0;                    // 0: this is the run's first supervisor
+  std::optional<SupervisorState> state;  // as replicated to the standby
+  std::string lost;                      // why it is counted as lost
+  int64_t lost_at_ms = 0;                // by the actor clock
+  bool silent = false;                   // true: it stopped answering; its process may be alive
 };
 
-/// The run cannot begin: every agent that comes is told so.
+/// An actor in the supervisor's place that tells every agent to end: the run cannot begin.
 caf::behavior refuse(caf::event_based_actor* self, Shutdown end) {
   self->set_default_handler(caf::drop);
   return {[self, end](const NodeHello&) {
@@ -146,10 +147,11 @@ caf::behavior refuse(caf::event_based_actor* self, Shutdown end) {
   }};
 }
 
-Status give_up(const Process& p, uint64_t generation, const Status& why) {
+/// Records that the run cannot begin, and refuses agents for kRefusalMs. Returns `why`.
+Status refuse_agents(const Process& p, uint64_t generation, const Status& why) {
   const nlohmann::json document = {
       {"instance", p.options.instance}, {"exit", exit_code(why.code())}, {"reason", why.message()}};
-  Journal(p.options.run, nullptr, kPatienceMs)
+  Journal(p.options.run, nullptr, kFlushTimeoutMs)
       .append("events.jsonl", {{"time", wall_time_s()},
                                {"generation", generation},
                                {"step", 0},
@@ -162,11 +164,11 @@ Status give_up(const Process& p, uint64_t generation, const Status& why) {
   SS_RETURN_IF_ERROR(write_file_atomic(p.run().end(), json_text(document, 1) + "\n"));
   p.transport.publish("supervisor",
                       p.system.spawn(refuse, Shutdown{exit_code(why.code()), why.message()}));
-  std::this_thread::sleep_for(std::chrono::milliseconds(kRefuseMs));  // for whoever comes
+  std::this_thread::sleep_for(std::chrono::milliseconds(kRefusalMs));  // agents join meanwhile
   return why;
 }
 
-/// By configuration; nothing depends on it.
+/// Null if metrics.http_port is 0. The run does not depend on the HTTP process.
 std::unique_ptr<HttpProcess> serve_http(const Process& p, uint64_t epoch) {
   const auto& metrics = p.config.metrics;
   if (metrics.http_port == 0) return nullptr;
@@ -174,56 +176,101 @@ std::unique_ptr<HttpProcess> serve_http(const Process& p, uint64_t epoch) {
       p.options.run, metrics.http_host, static_cast<int>(metrics.http_port), epoch});
 }
 
-/// Others may lead from now on: nothing of this supervisor comes after that, neither a heartbeat
-/// nor a record.
+/// Lets another process lead: ends the heartbeat, writes the queued records, then resigns. Nothing
+/// of this supervisor is written after that.
 void resign(const Process& p, uint64_t epoch, EpochWatch& watch, Journal& journal) {
   watch.lead(0);
-  const auto looked = std::make_shared<std::promise<void>>();
-  watch.poll([looked](const EpochView&) { looked->set_value(); });
-  looked->get_future().wait_for(std::chrono::milliseconds(kHeartbeatTimeoutMs));
+  const auto stopped = std::make_shared<std::promise<void>>();
+  watch.poll([stopped](const EpochView&) { stopped->set_value(); });
+  stopped->get_future().wait_for(std::chrono::milliseconds(kHeartbeatTimeoutMs));
   (void)journal.flush();
   journal.stop();
   if (Status resigned = p.files.resign(epoch); !resigned.ok()) log::warn("{}", resigned.message());
 }
 
-/// Claims the next epoch and supervises until the end; 0 at once if somebody else was faster.
-Result<int> supervise(const Process& p, Before before) {
-  const uint64_t epoch = before.epoch + 1;
-  uint64_t generation = before.state ? before.state->job.generation : 0;
+/// The highest generation that a supervisor of this run has given out. LEAD-1: an error if that
+/// cannot be read, since no number may be given out twice.
+Result<uint64_t> highest_generation(const Process& p, const Predecessor& before) {
+  const uint64_t known = before.state ? before.state->job.generation : 0;
   const auto text = read_text(p.run().generation());
-  if (text.ok())
-    generation = std::max<uint64_t>(generation, std::strtoull(text->c_str(), nullptr, 10));
-  else if (text.status().code() != Code::not_found)
-    return text.status();  // LEAD-1: a number might be given out again
+  if (text.ok()) return std::max<uint64_t>(known, std::strtoull(text->c_str(), nullptr, 10));
+  if (text.status().code() != Code::not_found) return text.status();
+  return known;
+}
+
+/// LEAD-1: a supervisor that lost its standby, or was lost by it, may have gone on deciding. If the
+/// state that it left in the run's folder is newer, that state replaces the standby's.
+void use_left_state_if_newer(const Process& p, Predecessor& before, uint64_t& generation) {
+  if (before.epoch == 0) return;
+  auto left = read_left_state(p);
+  if (!left) return;
+  if (before.state && std::pair(left->epoch, left->sequence) <=
+                          std::pair(before.state->epoch, before.state->sequence))
+    return;
+  generation = std::max(generation, left->job.generation);
+  before.state = std::move(left);
+}
+
+/// Touches the epoch's file, and tells the supervisor actor what the epoch files show.
+std::shared_ptr<EpochWatch> lead_epoch(const Process& p, uint64_t epoch,
+                                       std::shared_future<caf::actor> supervisor) {
+  auto watch = std::make_shared<EpochWatch>(
+      p.files, [supervisor = std::move(supervisor), epoch](const EpochView& view) {
+        // Before the actor exists, the heartbeat alone shows that this process leads.
+        if (supervisor.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+        caf::anon_send(supervisor.get(),
+                       local::EpochSeen{0, view.deposed(epoch), view.newest.number, view.votes});
+      });
+  watch->lead(epoch);
+  watch->poll_every(kEpochPollMs);
+  return watch;
+}
+
+/// How the supervisor actor ended.
+struct End {
+  int code;
+  std::string reason;
+  bool resigns;
+};
+
+LeadershipOptions leadership_options(const Process& p, uint64_t epoch, Predecessor before,
+                                     std::shared_ptr<EpochWatch> watch,
+                                     std::shared_ptr<std::promise<End>> end) {
+  LeadershipOptions lead;
+  lead.epoch = epoch;
+  lead.address = p.transport.address();
+  lead.instance = p.options.instance;
+  lead.state = std::move(before.state);
+  lead.lost = before.lost;
+  lead.lost_at_ms = before.lost_at_ms;
+  lead.silent = before.silent;
+  lead.elected = before.epoch > 0 && p.files.touched_ns(before.epoch) == 0;
+  lead.watch = std::move(watch);
+  lead.finished = [end = std::move(end)](int code, std::string reason, bool resigns) {
+    end->set_value({code, std::move(reason), resigns});
+  };
+  return lead;
+}
+
+/// Claims the next epoch and supervises until the end. Returns 0 at once if another process claimed
+/// the epoch first.
+Result<int> supervise(const Process& p, Predecessor before) {
+  const uint64_t epoch = before.epoch + 1;
+  SS_ASSIGN(uint64_t generation, highest_generation(p, before));
   SS_ASSIGN(const bool ours,
             p.files.claim({epoch, p.options.node, getpid(), p.transport.address(), generation}));
   if (!ours) {
-    log::info("somebody else leads epoch {}", epoch);
+    log::info("another process leads epoch {}", epoch);
     return 0;
   }
   if (!p.files.current()) return 0;
   log::info("supervisor of epoch {}", epoch);
-  // LEAD-1: the last one may have lost its standby, or been lost by it, and gone on deciding.
-  if (before.epoch > 0)
-    if (auto left = left_state(p);
-        left && (!before.state || std::pair(left->epoch, left->sequence) >
-                                      std::pair(before.state->epoch, before.state->sequence))) {
-      generation = std::max(generation, left->job.generation);
-      before.state = std::move(left);
-    }
+  use_left_state_if_newer(p, before, generation);
   const bool takes_over = before.state.has_value();
-  auto to_actor = std::make_shared<std::promise<caf::actor>>();
-  auto watch = std::make_shared<EpochWatch>(
-      p.files, [actor = to_actor->get_future().share(), epoch](const EpochView& view) {
-        // Until it is there, others see its heartbeat.
-        if (actor.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
-        caf::anon_send(actor.get(),
-                       local::EpochSeen{0, view.deposed(epoch), view.newest.number, view.votes});
-      });
-  watch->lead(epoch);
-  watch->poll_every(500);
+  std::promise<caf::actor> to_watch;
+  auto watch = lead_epoch(p, epoch, to_watch.get_future().share());
   auto options = job_options(p, takes_over);
-  if (!options.ok()) return give_up(p, generation, options.status());
+  if (!options.ok()) return refuse_agents(p, generation, options.status());
   JobOptions job = options.take();
   job.last_generation = generation;
   SS_ASSIGN(const RecordsEnd records,
@@ -233,53 +280,36 @@ Result<int> supervise(const Process& p, Before before) {
     job.recorded_step = records.step;
     job.recorded_generation = records.generation;
   }
-
-  struct End {
-    int code;
-    std::string reason;
-    bool resigns;
-  };
   auto end = std::make_shared<std::promise<End>>();
   auto result = end->get_future();
-  LeadershipOptions& lead = job.leadership;
-  lead.epoch = epoch;
-  lead.address = p.transport.address();
-  lead.instance = p.options.instance;
-  lead.state = std::move(before.state);
-  lead.lost = before.lost;
-  lead.lost_at_ms = before.lost_at_ms;
-  lead.silent = before.silent;
-  lead.elected = before.epoch > 0 && p.files.touched_ns(before.epoch) == 0;
-  lead.finished = [end](int code, std::string reason, bool resigns) {
-    end->set_value({code, std::move(reason), resigns});
-  };
-  // LEAD-1: also what was queued when this process was stopped is not written by a deposed one.
+  job.leadership = leadership_options(p, epoch, std::move(before), watch, std::move(end));
+  // LEAD-1: asked before every write, so that a process that was stopped and deposed meanwhile
+  // drops what it had queued.
   const auto leads = [files = p.files, epoch] {
     const auto newest = files.newest();
     return !newest.ok() || (newest->number == epoch && files.current());
   };
   const auto exporter = Exporter::make(p.run(), p.config, leads);
-  job.journal = std::make_shared<Journal>(p.options.run, leads, kPatienceMs, [exporter] {
+  job.journal = std::make_shared<Journal>(p.options.run, leads, kFlushTimeoutMs, [exporter] {
     if (exporter) exporter->wake();
   });
   auto journal = job.journal;
   job.diagnosis_failed = [run = p.options.run](const std::string& host, const std::string& why) {
     return drain_in_slurm(run, host, why);
   };
-  lead.watch = watch;
   caf::actor supervisor = p.system.spawn(job_supervisor, std::move(job));
   p.transport.publish("supervisor", supervisor);
-  to_actor->set_value(supervisor);
+  to_watch.set_value(supervisor);
 
   const auto http = serve_http(p, epoch);
-  // Deposed, so to say: there is no run left to lead.
+  // Without its folder there is no run left to lead: the actor ends as if it had been deposed.
   auto folder_watch = std::make_unique<FolderWatch>(p.run(), [supervisor, run = p.run()] {
     log::error("{}", run_gone_message(run));
     caf::anon_send(supervisor, local::EpochSeen{0, true, 0});
   });
 
   const auto [code, reason, resigns] = result.get();
-  log::info("ends: {}", reason);
+  log::info("supervisor ends: {}", reason);
   if (resigns) resign(p, epoch, *watch, *journal);
   watch.reset();
   folder_watch.reset();
@@ -289,18 +319,18 @@ Result<int> supervise(const Process& p, Before before) {
   return code;
 }
 
-/// Claims to be supervisor, unless one lives.
-Result<int> claim(const Process& p) {
+/// Becomes supervisor, unless one is alive or other nodes have voted for the next one.
+Result<int> claim_leadership(const Process& p) {
   SS_ASSIGN(const Epoch newest, p.files.newest());
-  if (newest.number > 0 && lives(p, newest)) {
-    log::info("the supervisor of epoch {} lives", newest.number);
+  if (newest.number > 0 && is_alive(p, newest)) {
+    log::info("not needed: the supervisor of epoch {} is alive", newest.number);
     return 0;
   }
-  if (newest.number > 0 && outvoted(p, newest)) {
-    log::info("epoch {} was voted out by other nodes, which lead next", newest.number);
+  if (newest.number > 0 && was_voted_out(p, newest)) {
+    log::info("not needed: other nodes voted out epoch {}, one of them leads next", newest.number);
     return 0;
   }
-  Before before;
+  Predecessor before;
   before.epoch = newest.number;
   before.lost = "its process and its standby have ended";
   before.lost_at_ms = now_ms(p.system.clock());
@@ -308,8 +338,10 @@ Result<int> claim(const Process& p) {
   return supervise(p, std::move(before));
 }
 
+/// Replicates the state of the supervisor at standby_of until that supervisor is lost, then
+/// supervises. Returns 0 if the run ends first.
 Result<int> stand_by(const Process& p) {
-  auto end = std::make_shared<std::promise<Before>>();
+  auto end = std::make_shared<std::promise<Predecessor>>();
   auto result = end->get_future();
   SS_ASSIGN(caf::actor supervisor,
             p.transport.lookup(p.options.standby_of, "supervisor",
@@ -328,7 +360,7 @@ Result<int> stand_by(const Process& p) {
   auto watch = options.watch;
   options.ended = [end, &system = p.system](std::optional<SupervisorState> state,
                                             std::string reason, bool silent) {
-    Before before;
+    Predecessor before;
     before.epoch = state ? state->epoch : 0;
     before.state = std::move(state);
     before.lost = std::move(reason);
@@ -343,16 +375,16 @@ Result<int> stand_by(const Process& p) {
   });
   supervisor = nullptr;
   ready->set_value();
-  watch->poll_every(500);
-  log::info("standby");
+  watch->poll_every(kEpochPollMs);
+  log::info("standby of {}", p.options.standby_of);
   auto folder_watch = std::make_unique<FolderWatch>(p.run(), [me = *me, run = p.run()] {
     caf::anon_send(me, Shutdown{0, run_gone_message(run)});
   });
-  Before before = result.get();
+  Predecessor before = result.get();
   folder_watch.reset();
   watch.reset();
   if (before.state) return supervise(p, std::move(before));
-  log::info("ends: {}", before.lost);
+  log::info("standby ends: {}", before.lost);
   return 0;
 }
 
@@ -372,7 +404,7 @@ Result<int> run_supervisor(const SupervisorOptions& o) {
                         EpochFiles(run, o.instance),
                         actors->system(),
                         actors->transport()};
-  auto code = o.standby_of.empty() ? claim(process) : stand_by(process);
+  auto code = o.standby_of.empty() ? claim_leadership(process) : stand_by(process);
   actors->transport().stop();
   return code;
 }
@@ -381,7 +413,7 @@ Result<int> run_supervisor(const SupervisorOptions& o) {
 
 int run_supervisor_process(const SupervisorOptions& options) {
   init_logging("supervisor-" + options.node);
-  // Its life depends on the run's, not on the terminal's or its agent's.
+  // Signals for the terminal's or the agent's process group must not end the supervisor.
   sigset_t set;
   sigemptyset(&set);
   for (int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE}) sigaddset(&set, signal);
@@ -389,7 +421,7 @@ int run_supervisor_process(const SupervisorOptions& options) {
   auto code = run_supervisor(options);
   if (code.ok()) return *code;
   log::error("{}", code.status().message());
-  return report(code.status());
+  return report_status(code.status());
 }
 
 }  // namespace simplescale

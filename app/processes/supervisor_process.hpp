@@ -1,4 +1,4 @@
-// The supervisor's process as a function of where and who it is; also its standby's.
+// The main function of a supervisor's process, and of a standby's.
 #pragma once
 
 #include <string>
@@ -6,14 +6,14 @@
 namespace simplescale {
 
 struct SupervisorOptions {
-  std::string run;         // the run's folder; its config.toml says the rest
-  std::string node;        // "n<index>", on which it runs
-  std::string instance;    // names this start of the run
-  std::string standby_of;  // the address of the supervisor to stand by for; empty: claim to be one
+  std::string run;         // the run's folder, with config.toml
+  std::string node;        // "n<index>": the node that the process runs on
+  std::string instance;    // id of this start of the run
+  std::string standby_of;  // address of a supervisor: be its standby; "": become supervisor
 };
 
-/// Runs until the run is over, somebody else leads, or no agent has been there for long; returns
-/// the process's exit code. Blocks signals, so it must be called before any thread starts.
+/// Returns the process's exit code when the run is over, when another process leads, or when no
+/// agent has joined for long. Blocks signals: call it before any thread starts.
 int run_supervisor_process(const SupervisorOptions& options);
 
 }  // namespace simplescale

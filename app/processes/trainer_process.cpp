@@ -1,5 +1,5 @@
-// A trainer's process: one actor, one compute thread, one data plane. It gets ready without knowing
-// which trainer it will be, and ends with its agent.
+// A trainer's process: one actor, one compute thread, one data plane. It starts up without knowing
+// which trainer it will become (warm processes wait for one to die), and ends with its agent.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -27,9 +27,12 @@ namespace simplescale {
 
 namespace {
 
-/// The GPU of a trainer; none: it computes on the CPU.
-Result<std::optional<DevicePlaneOptions>> choose(const Config& config, const Plan& plan, int node,
-                                                 int slot) {
+constexpr int kCommunicators = 6;  // shard, replicate, transfers; twice, for the generation before
+
+/// The GPU of the trainer in a slot of a node; nothing: the trainer computes on the CPU. Error: the
+/// configuration wants GPUs and there is none.
+Result<std::optional<DevicePlaneOptions>> choose_gpu(const Config& config, const Plan& plan,
+                                                     int node, int slot) {
   if (config.cluster.device == DeviceKind::cpu) return std::optional<DevicePlaneOptions>();
   const int slots = plan.topology.trainers_per_node;
   const int nodes = plan.topology.nodes + static_cast<int>(config.cluster.spares);
@@ -43,89 +46,106 @@ Result<std::optional<DevicePlaneOptions>> choose(const Config& config, const Pla
   return std::optional<DevicePlaneOptions>();
 }
 
-/// Lines go to the log of the trainer that this process has become.
-void write_log_of(const RunFolder& run, const std::string& trainer) {
+/// From now on this process logs to the file of the trainer that it has become.
+void switch_log_to(const RunFolder& run, const std::string& trainer) {
   const std::string path = run.logs() + "/" + trainer + ".log";
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file < 0) return log::warn("cannot write {}", path);
-  log::info("goes on in {}", path);
+  log::info("this log continues in {}", path);
   dup2(file, STDOUT_FILENO);
   dup2(file, STDERR_FILENO);
   close(file);
   set_log_name(trainer);
 }
 
-Result<int> serve(const TrainerProcessOptions& o) {
+/// The host's data plane, and the address under which peers reach it.
+struct Plane {
+  std::unique_ptr<DataPlane> host;
+  std::vector<uint8_t> address;
+  std::string shm_prefix;  // of the shared memory of this process
+};
+
+/// device: of any slot of this node, since all slots have a GPU or none has.
+Result<Plane> create_plane(const TrainerProcessOptions& o, const std::string& instance,
+                           const Config& config, const Plan& plan,
+                           const std::optional<DevicePlaneOptions>& device) {
+  std::string file_name = o.process;
+  std::replace(file_name.begin(), file_name.end(), '/', '.');
+  DataPlaneOptions options;
+  options.node_prefix = "ss-" + instance + "-" + file_name.substr(0, file_name.rfind('.') + 1);
+  options.shm_prefix = "ss-" + instance + "-" + file_name + "-" + std::to_string(getpid());
+  options.communicators = kCommunicators;
+  if (!device || device->transport == DeviceTransport::staged)
+    options.arena_bytes = arena_bytes(config, plan, !device);
+  if (Status status = trace::start(static_cast<size_t>(config.metrics.trace_events),
+                                   options.shm_prefix + "-trace");
+      !status.ok())
+    log::warn("no traces: {}", status.message());
+  SS_ASSIGN(auto host, DataPlane::create(options));
+  std::vector<uint8_t> address = host->address();
+  if (device) address = device_plane_address(std::move(address), *device);
+  return Plane{std::move(host), std::move(address), options.shm_prefix};
+}
+
+ComputeOptions make_compute_options(const Config& config, const Plan& plan, bool gpu) {
+  const std::string threads = environment_variable("SIMPLESCALE_THREADS");
+  ComputeOptions options{
+      config,
+      plan,
+      threads.empty() ? threads_per_trainer(config, usable_cores(), plan.topology.trainers_per_node)
+                      : std::max(1, std::atoi(threads.c_str())),
+      {}};
+  if (!gpu) return options;
+  // Called once the process knows which trainer it becomes: the slot decides which GPU it uses.
+  options.choose_device = [config, plan](const std::string& trainer,
+                                         std::unique_ptr<DataPlane>& host) -> Result<int> {
+    const auto node = node_number(trainer), slot = slot_number(trainer);
+    if (!node || !slot) return Status(Code::bad_data, "not a trainer's name: " + trainer);
+    SS_ASSIGN(const auto own, choose_gpu(config, plan, *node, *slot));
+    if (!own) return Status(Code::unavailable, trainer + " has no GPU any more");
+    SS_ASSIGN(host, make_device_plane(std::move(host), *own));
+    return own->device_index;
+  };
+  return options;
+}
+
+Result<int> serve_agent(const TrainerProcessOptions& o) {
   const std::string instance = environment_variable("SIMPLESCALE_INSTANCE"),
                     agent = environment_variable("SIMPLESCALE_AGENT");
   const RunFolder run{o.run};
   SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
   const Config& config = loaded.config;
   SS_ASSIGN(const Plan plan, make_plan(config));
-
-  // All slots of a node have a GPU, or none has; which one, follows from the slot.
   const int node_index = node_number(o.process).value_or(0);
-  SS_ASSIGN(const std::optional<DevicePlaneOptions> device, choose(config, plan, node_index, 0));
-  std::string file_name = o.process;
-  std::replace(file_name.begin(), file_name.end(), '/', '.');
-  DataPlaneOptions data;
-  data.node_prefix = "ss-" + instance + "-" + file_name.substr(0, file_name.rfind('.') + 1);
-  data.shm_prefix = "ss-" + instance + "-" + file_name + "-" + std::to_string(getpid());
-  data.communicators = 6;  // shard, replicate, transfers, and room for their predecessors
-  if (!device || device->transport == DeviceTransport::staged)
-    data.arena_bytes = arena_bytes(config, plan, !device);
-  if (Status status = trace::start(static_cast<size_t>(config.metrics.trace_events),
-                                   data.shm_prefix + "-trace");
-      !status.ok())
-    log::warn("no traces: {}", status.message());
-  SS_ASSIGN(auto plane, DataPlane::create(data));
-  std::vector<uint8_t> address = plane->address();
-  if (device) address = device_plane_address(std::move(address), *device);
-
+  SS_ASSIGN(const std::optional<DevicePlaneOptions> device,
+            choose_gpu(config, plan, node_index, 0));
+  SS_ASSIGN(Plane plane, create_plane(o, instance, config, plan, device));
   SS_ASSIGN(auto actors, ActorProcess::start(config, run, instance, 1));
   SS_ASSIGN(caf::actor node, actors->transport().lookup(
                                  agent, "node", static_cast<int>(config.cluster.join_timeout_ms)));
 
-  const std::string threads = environment_variable("SIMPLESCALE_THREADS");
-  const int cores = usable_cores();
   std::promise<int> end;
   auto result = end.get_future();
   std::atomic_flag ended;
   TrainerOptions options;
   options.process = o.process;
   options.heartbeat = std::chrono::milliseconds(config.supervision.heartbeat_ms);
-  options.compute = {config,
-                     plan,
-                     threads.empty()
-                         ? threads_per_trainer(config, cores, plan.topology.trainers_per_node)
-                         : std::max(1, std::atoi(threads.c_str())),
-                     {}};
-  if (device)
-    options.compute.choose_device = [config, plan](
-                                        const std::string& trainer,
-                                        std::unique_ptr<DataPlane>& host) -> Result<int> {
-      const auto number = node_number(trainer), slot = slot_number(trainer);
-      if (!number || !slot) return Status(Code::bad_data, "not a trainer's name: " + trainer);
-      SS_ASSIGN(const auto own, choose(config, plan, *number, *slot));
-      if (!own) return Status(Code::unavailable, trainer + " has no GPU any more");
-      SS_ASSIGN(host, make_device_plane(std::move(host), *own));
-      return own->device_index;
-    };
+  options.compute = make_compute_options(config, plan, device.has_value());
   options.became = [run, known = std::make_shared<std::string>()](const std::string& trainer) {
     if (*known == trainer) return;
     *known = trainer;
-    write_log_of(run, trainer);
+    switch_log_to(run, trainer);
   };
   options.finished = [&end, &ended](int code) {
     if (!ended.test_and_set()) end.set_value(code);
   };
-  SS_RETURN_IF_ERROR(hold_lifeline(data.shm_prefix + "-life"));
-  auto box = std::make_shared<std::unique_ptr<DataPlane>>(std::move(plane));
-  caf::actor trainer =
-      actors->system().spawn(trainer_actor, node, std::move(options), std::move(address), box);
+  SS_RETURN_IF_ERROR(hold_lifeline(plane.shm_prefix + "-life"));
+  auto box = std::make_shared<std::unique_ptr<DataPlane>>(std::move(plane.host));
+  caf::actor trainer = actors->system().spawn(trainer_actor, node, std::move(options),
+                                              std::move(plane.address), box);
   const int code = result.get();
-  // The compute thread may be deep in a product of matrices; nothing of it is needed any more.
-  unlink_shared_memory(data.shm_prefix);
+  // _exit: the compute thread may be in the middle of a matrix product, whose result is not needed.
+  unlink_shared_memory(plane.shm_prefix);
   std::fflush(nullptr);
   _exit(code);
 }
@@ -134,7 +154,7 @@ Result<int> serve(const TrainerProcessOptions& o) {
 
 int run_trainer_process(const TrainerProcessOptions& options) {
   init_logging(options.process);
-  auto code = serve(options);
+  auto code = serve_agent(options);
   if (code.ok()) return *code;
   log::error("{}", code.status().message());
   return exit_code(code.status().code());

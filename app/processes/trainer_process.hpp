@@ -1,17 +1,18 @@
-// The trainer process: main() of simplescale-compute when a node agent starts it.
+// The main function of a trainer process. A node agent starts it as `simplescale-compute trainer`.
 #pragma once
 
 #include <string>
 
 namespace simplescale {
 
-/// The agent passes its address and the run's instance in the environment, as SIMPLESCALE_AGENT and
-/// SIMPLESCALE_INSTANCE.
+/// The agent also passes its address in SIMPLESCALE_AGENT, the id of this start of the run in
+/// SIMPLESCALE_INSTANCE, and CPU threads per trainer in SIMPLESCALE_THREADS.
 struct TrainerProcessOptions {
   std::string run;      // the run's folder
-  std::string process;  // "n1/p2"
+  std::string process;  // "n1/p2": node and number of the process, not yet a trainer's name
 };
-/// Serves the node's agent until the agent ends this process or is gone. Returns the exit code.
+
+/// Serves the agent until the agent ends this process or is lost. Returns the exit code.
 int run_trainer_process(const TrainerProcessOptions& options);
 
 }  // namespace simplescale

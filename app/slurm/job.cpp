@@ -28,11 +28,12 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int64_t kCommandMs = 20'000;  // of sbatch and scontrol; a busy controller takes its time
-constexpr auto kStandInMax = std::chrono::hours(1);  // for news of a host, beyond Slurm's patience
-constexpr auto kAgain = std::chrono::seconds(2);     // scontrol, while a task waits for news
+constexpr int64_t kCommandMs =
+    20'000;  // deadline of sbatch and scontrol; a busy controller is slow
+constexpr auto kDetectionMax = std::chrono::hours(1);    // beyond slurm_detection_time()
+constexpr auto kPollInterval = std::chrono::seconds(2);  // of scontrol, for the loss of a host
 
-/// This job's number, if it is one.
+/// This job's number; "" outside a job.
 std::string job_id() {
   const std::string job = environment_variable("SLURM_JOB_ID");
   const bool digits = !job.empty() && job.size() < 12 &&
@@ -47,20 +48,21 @@ std::string failed_nodes_file(const RunFolder& run) {
   return run.control() + "/failed_nodes.jsonl";
 }
 
-/// Output of a command that is to succeed.
-Result<std::string> must_run(const std::vector<std::string>& argv) {
+/// Output of a command. unavailable: it failed.
+Result<std::string> run_checked(const std::vector<std::string>& argv) {
   SS_ASSIGN(CommandResult result, run_command(argv, kCommandMs));
   while (!result.output.empty() && result.output.back() == '\n') result.output.pop_back();
   if (result.code == 0) return result.output;
   return Status(Code::unavailable, shell_text(argv) + " failed: " + result.output);
 }
 
-/// The job in one line of name=value.
-Result<std::string> show(const std::string& job) {
-  return must_run({"scontrol", "show", "job", job, "--oneliner"});
+/// The job as one line of name=value fields.
+Result<std::string> show_job(const std::string& job) {
+  return run_checked({"scontrol", "show", "job", job, "--oneliner"});
 }
 
-/// The newest checkpoint by its folder's name: a measure of progress, not a promise.
+/// Step of the newest checkpoint by its folder's name. It measures progress; the checkpoint may be
+/// invalid.
 uint64_t newest_checkpoint(const Config& config) {
   uint64_t newest = 0;
   std::error_code error;
@@ -72,10 +74,10 @@ uint64_t newest_checkpoint(const Config& config) {
   return newest;
 }
 
-/// How this job's start of the run has ended: its own word, and without one (all its processes
-/// were killed, or its hosts died) that it wants to go on. If it never began, srun's code; hosts
-/// that srun could not reach or lost are worth another try.
-int code_of_run(const RunFolder& run, const std::string& job, int srun_code) {
+/// The exit code of the run in this job: the one in control/end.json, or 75 (requeue) if the run
+/// began and wrote none, since its processes or hosts died. If the run never began: srun's code, or
+/// 75 for srun's own errors, such as hosts that it could not reach.
+int exit_code_of_run(const RunFolder& run, const std::string& job, int srun_code) {
   const bool of_srun = srun_code == 1 || srun_code > 128;
   const int not_begun = of_srun ? exit_code(Code::requeue) : srun_code;
   const std::string restart = environment_variable("SLURM_RESTART_COUNT");
@@ -126,29 +128,29 @@ std::vector<std::string> failed_nodes(const RunFolder& run, const std::string& j
   return names;
 }
 
-/// Back into the queue, without these hosts; Slurm starts it some two minutes later at the
-/// earliest. It counts as pending at once, so that it may be changed: this script has until
-/// KillWait to do so.
+/// Requeues the job without the excluded hosts. Slurm starts it again after two minutes at the
+/// earliest. The job is pending at once and can be changed, but this script is killed after
+/// KillWait.
 Status requeue(const std::string& job, const std::string& excluded) {
-  SS_RETURN_IF_ERROR(must_run({"scontrol", "requeue", job}).status());
+  SS_RETURN_IF_ERROR(run_checked({"scontrol", "requeue", job}).status());
   if (excluded.empty()) return {};
-  return must_run({"scontrol", "update", "JobId=" + job, "ExcNodeList=" + excluded}).status();
+  return run_checked({"scontrol", "update", "JobId=" + job, "ExcNodeList=" + excluded}).status();
 }
 
-/// The hosts of a list of Slurm's, which may have ranges; empty if Slurm does not tell.
+/// The hosts of a list of Slurm's, which may hold ranges. Empty if scontrol fails.
 std::vector<std::string> hosts_of(const std::string& list) {
   std::vector<std::string> hosts;
-  if (list.empty()) return hosts;  // scontrol would take the job's own
-  const auto names = must_run({"scontrol", "show", "hostnames", list});
+  if (list.empty()) return hosts;  // scontrol would list the job's own hosts
+  const auto names = run_checked({"scontrol", "show", "hostnames", list});
   std::istringstream lines(names.ok() ? *names : "");
   for (std::string line; std::getline(lines, line);) hosts.push_back(line);
   return hosts;
 }
-bool has(const std::vector<std::string>& hosts, const std::string& host) {
+bool contains(const std::vector<std::string>& hosts, const std::string& host) {
   return std::ranges::find(hosts, host) != hosts.end();
 }
 
-Status note_failed_node(const std::string& run, const json& line) {
+Status record_failed_node(const std::string& run, const json& line) {
   const std::string path = failed_nodes_file(RunFolder{run});
   const std::string text = json_text(line) + "\n";
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
@@ -158,27 +160,27 @@ Status note_failed_node(const std::string& run, const json& line) {
   return written ? Status() : Status(Code::io, "cannot write " + path);
 }
 
-/// The run's last word on its nodes.
-std::vector<slurm::Seat> seats_of(const RunFolder& run) {
-  std::vector<slurm::Seat> seats;
+/// The nodes in control/status.json.
+std::vector<slurm::LastKnownNode> last_known_nodes(const RunFolder& run) {
+  std::vector<slurm::LastKnownNode> nodes;
   const auto text = read_text(run.status());
   const json document = text.ok() ? json::parse(*text, nullptr, false) : json();
   if (!document.is_object() || !document.contains("nodes") || !document["nodes"].is_array())
-    return seats;
+    return nodes;
   for (const json& node : document["nodes"]) {
     if (!node.is_object()) continue;
     try {
-      seats.push_back(
+      nodes.push_back(
           {node.value("name", ""), node.value("host", ""), node.value("state", "") == "lost"});
     } catch (const json::exception&) {
       return {};
     }
   }
-  return seats;
+  return nodes;
 }
 
-/// What this process says from now on is added to a file.
-void write_to(const std::string& path) {
+/// Appends the further output of this process to a file.
+void redirect_output_to(const std::string& path) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file < 0) return;
   dup2(file, STDOUT_FILENO);
@@ -186,9 +188,9 @@ void write_to(const std::string& path) {
   close(file);
 }
 
-/// How long Slurm takes at most to notice that a host does not answer; some time later it is down.
-std::chrono::seconds slurm_patience() {
-  const auto config = must_run({"scontrol", "show", "config"});
+/// The longest time until Slurm notices that a host does not respond.
+std::chrono::seconds slurm_detection_time() {
+  const auto config = run_checked({"scontrol", "show", "config"});
   int seconds = 300;  // Slurm's default
   if (config.ok())
     if (const size_t at = config->find("SlurmdTimeout"); at != std::string::npos)
@@ -196,29 +198,30 @@ std::chrono::seconds slurm_patience() {
   return std::chrono::seconds(std::clamp(seconds, 1, 3600) / 2 + 30);
 }
 
-/// Whether a host answers, for all that Slurm knows.
-bool answers(const std::string& host) {
-  const auto shown = must_run({"scontrol", "show", "node", host, "--oneliner"});
+/// True if the host responds to Slurm.
+bool host_responds(const std::string& host) {
+  const auto shown = run_checked({"scontrol", "show", "node", host, "--oneliner"});
   const std::string state = shown.ok() ? slurm::field(*shown, "State") : "";
-  const auto says = [&](const char* what) { return state.find(what) != std::string::npos; };
-  return !state.empty() && !says("*") && !says("DOWN") && !says("NOT_RESPONDING");
+  const auto has = [&](const char* flag) { return state.find(flag) != std::string::npos; };
+  return !state.empty() && !has("*") && !has("DOWN") && !has("NOT_RESPONDING");
 }
 
 }  // namespace
 
 Result<BatchFile> write_batch_file(const std::string& config_file, Overrides overrides,
                                    const std::string& run) {
-  SS_ASSIGN(RunStart start, run_start(config_file, std::move(overrides), run));
+  SS_ASSIGN(RunStart start, resolve_run_start(config_file, std::move(overrides), run));
   const RunFolder folder{run_folder(start.config)};
   SS_RETURN_IF_ERROR(check_run_folder(folder, start.config));
-  start.config.run.resume = Resume::automatic;  // a requeued job goes on with its own run
+  start.config.run.resume = Resume::automatic;  // a requeued job resumes its own run
   const int tasks = start.plan.topology.nodes + static_cast<int>(start.config.cluster.spares);
   SS_ASSIGN(const std::string script,
             slurm::batch_script(start.config, program_folder() + "/simplescale", tasks));
   std::error_code error;
   fs::create_directories(folder.control(), error);
-  if (!error) fs::create_directories(folder.logs(), error);  // where Slurm writes from the start
-  if (error) return Status(Code::bad_config, "cannot make " + folder.path + ": " + error.message());
+  if (!error) fs::create_directories(folder.logs(), error);  // Slurm writes its output there
+  if (error)
+    return Status(Code::bad_config, "cannot create " + folder.path + ": " + error.message());
   const std::string file = folder.control() + "/submit.sh";
   SS_RETURN_IF_ERROR(write_file_atomic(folder.control() + "/submit.toml", to_toml(start.config)));
   SS_RETURN_IF_ERROR(write_file_atomic(file, script));
@@ -226,7 +229,7 @@ Result<BatchFile> write_batch_file(const std::string& config_file, Overrides ove
 }
 
 Result<std::string> submit_batch_file(const std::string& file) {
-  const auto answer = must_run({"sbatch", "--parsable", file});
+  const auto answer = run_checked({"sbatch", "--parsable", file});
   if (!answer.ok()) return Status(Code::bad_config, answer.status().message());
   return answer->substr(0, answer->find(';'));
 }
@@ -239,7 +242,7 @@ Status submit_command(const std::string& config_file, Overrides overrides, const
   if (dry_run) return {};
   SS_ASSIGN(const std::string job, submit_batch_file(batch.file));
   std::printf(
-      "\nsubmitted as job %s; follow it with: simplescale status %s --watch; its output goes to "
+      "\nsubmitted as job %s; watch it with: simplescale status %s --watch; its output is in "
       "%s/slurm-%s.out\n",
       job.c_str(), batch.run.c_str(), RunFolder{batch.run}.logs().c_str(), job.c_str());
   return {};
@@ -251,69 +254,71 @@ int requeue_command(const std::string& path, int code) {
   const RunFolder run{path};
   const std::string job = job_id();
   if (job.empty()) {
-    std::fprintf(stderr, "simplescale: requeue is for the batch script of a job of Slurm\n");
+    std::fprintf(stderr, "simplescale: requeue works only in the batch script of a Slurm job\n");
     return exit_code(Code::usage);
   }
-  const auto shown = show(job);
+  const auto shown = show_job(job);
   if (!shown.ok()) log::warn("{}", shown.status().message());
   const auto loaded = load_config(run.config());
   slurm::JobEnd end;
   end.job = job;
-  end.code = code_of_run(run, job, code);
+  end.code = exit_code_of_run(run, job, code);
   end.running = !shown.ok() || slurm::field(*shown, "JobState") == "RUNNING";
   if (loaded.ok()) {
     end.step = newest_checkpoint(loaded->config);
-    end.most = loaded->config.slurm.max_requeues;
-    end.fruitless = loaded->config.supervision.give_up_after_cycles;
+    end.requeues_max = loaded->config.slurm.max_requeues;
+    end.fruitless_max = loaded->config.supervision.give_up_after_cycles;
   }
-  const slurm::Verdict verdict = slurm::judge(end, read_requeues(run));
-  log::info("job {}: {}", job, verdict.reason);
-  if (!verdict.requeue) return verdict.code;
-  const json document = {{"job", verdict.next.job},
-                         {"step", verdict.next.step},
-                         {"count", verdict.next.count},
-                         {"fruitless", verdict.next.fruitless}};
+  const slurm::RequeueDecision decision = slurm::decide_requeue(end, read_requeues(run));
+  log::info("job {}: {}", job, decision.reason);
+  if (!decision.requeue) return decision.code;
+  const json document = {{"job", decision.next.job},
+                         {"step", decision.next.step},
+                         {"count", decision.next.count},
+                         {"fruitless", decision.next.fruitless}};
   if (Status kept = write_file_atomic(requeues_file(run), document.dump(1) + "\n"); !kept.ok()) {
-    log::error("{}; not requeued, since its requeues could not be counted", kept.message());
-    return verdict.code;
+    log::error("{}; not requeued, since the requeue cannot be counted", kept.message());
+    return decision.code;
   }
-  const std::string excluded = slurm::merged_nodes(
+  const std::string excluded = slurm::merge_node_lists(
       shown.ok() ? slurm::field(*shown, "ExcNodeList") : "", failed_nodes(run, job));
-  if (!excluded.empty()) log::info("without {}", excluded);
+  if (!excluded.empty()) log::info("excluded hosts: {}", excluded);
   if (Status done = requeue(job, excluded); !done.ok()) log::error("{}", done.message());
-  return verdict.code;
+  return decision.code;
 }
 
-void stand_in_for_script(const std::string& path, const slurm::Task& task, int code) {
+void act_for_lost_script(const std::string& path, const slurm::Task& task, int code) {
   const std::string job = job_id();
-  const std::vector<slurm::Seat> seats = seats_of(RunFolder{path});
-  if (job.empty() || !slurm::first_of_the_others(seats, node_name(task.task))) return;
-  auto shown = show(job);
-  if (!shown.ok() || slurm::field(*shown, "BatchFlag") != "1") return;  // of salloc
-  // Slurm starts the script on the first host. What it says of the job later leaves lost hosts out.
+  const std::vector<slurm::LastKnownNode> nodes = last_known_nodes(RunFolder{path});
+  if (job.empty() || !slurm::is_first_survivor(nodes, node_name(task.task))) return;
+  auto shown = show_job(job);
+  if (!shown.ok() || slurm::field(*shown, "BatchFlag") != "1") return;  // salloc: no script
+  // Slurm runs the script on the first host. The environment still names hosts that are lost.
   const auto hosts = hosts_of(environment_variable("SLURM_JOB_NODELIST"));
-  if (hosts.empty() || !slurm::script_may_be_lost(seats, hosts[0])) return;
-  write_to(RunFolder{path}.logs() + "/slurm-" + job + ".out");  // srun is gone with its host
-  log::info("waiting until Slurm has noticed the loss of {}, on which the script ran", hosts[0]);
-  const auto by_then = std::chrono::steady_clock::now() + slurm_patience();
+  if (hosts.empty() || !slurm::script_may_be_lost(nodes, hosts[0])) return;
+  // srun was lost with that host, and with it the way to the script's output.
+  redirect_output_to(RunFolder{path}.logs() + "/slurm-" + job + ".out");
+  log::info("waiting until Slurm has noticed the loss of {}, which ran the batch script", hosts[0]);
+  const auto detected_by = std::chrono::steady_clock::now() + slurm_detection_time();
   while (!shown.ok() || slurm::field(*shown, "JobState") == "RUNNING") {
     const auto left = hosts_of(shown.ok() ? slurm::field(*shown, "NodeList") : "");
-    if (!left.empty() && !has(left, hosts[0])) {
+    if (!left.empty() && !contains(left, hosts[0])) {
       requeue_command(path, code);
-      shown = show(job);
+      shown = show_job(job);
       if (shown.ok() && slurm::field(*shown, "JobState") != "RUNNING") return;
-      if (auto ended = must_run({"scancel", job}); !ended.ok())
+      if (auto ended = run_checked({"scancel", job}); !ended.ok())
         log::error("{}", ended.status().message());
       return;
     }
     const auto now = std::chrono::steady_clock::now();
-    if (now > by_then && answers(hosts[0]))
-      return log::info("{} answers Slurm: its script goes on", hosts[0]);
-    if (now > by_then + kStandInMax)
-      return log::error("Slurm does not tell whether {} is lost; the run has ended: scancel {}",
-                        hosts[0], job);
-    std::this_thread::sleep_for(kAgain);  // Slurm announces nothing to us
-    shown = show(job);
+    if (now > detected_by && host_responds(hosts[0]))
+      return log::info("{} responds to Slurm: the batch script there ends the job", hosts[0]);
+    if (now > detected_by + kDetectionMax)
+      return log::error(
+          "the run has ended, but Slurm has not reported {} as lost; end the job with: scancel {}",
+          hosts[0], job);
+    std::this_thread::sleep_for(kPollInterval);
+    shown = show_job(job);
   }
 }
 
@@ -322,17 +327,18 @@ std::pair<std::string, std::string> drain_in_slurm(const std::string& run, const
   const std::string job = job_id();
   if (job.empty()) return {"", ""};
   if (!slurm::valid_node_name(host) ||
-      !has(hosts_of(environment_variable("SLURM_JOB_NODELIST")), host))
-    return {"not_drained_in_slurm", "Slurm has no such node in this job"};
+      !contains(hosts_of(environment_variable("SLURM_JOB_NODELIST")), host))
+    return {"not_drained_in_slurm", "this Slurm job has no node named " + host};
   const json line = {{"job", job}, {"host", host}, {"reason", reason}, {"time", wall_time_s()}};
-  if (Status noted = note_failed_node(run, line); !noted.ok()) log::warn("{}", noted.message());
+  if (Status recorded = record_failed_node(run, line); !recorded.ok())
+    log::warn("{}", recorded.message());
   const std::vector<std::string> command = {
       "scontrol", "update", "nodename=" + host, "state=drain",
-      "reason=" + slurm::plain_reason("simplescale job " + job + ": " + reason)};
-  const auto done = must_run(command);
+      "reason=" + slurm::sanitized_reason("simplescale job " + job + ": " + reason)};
+  const auto done = run_checked(command);
   if (done.ok()) return {"drained_in_slurm", host + ": " + reason};
-  log::warn("{}; somebody who may should run: {}", done.status().message(), shell_text(command));
-  return {"not_drained_in_slurm", "somebody who may should run: " + shell_text(command)};
+  log::warn("{}; ask an administrator to run: {}", done.status().message(), shell_text(command));
+  return {"not_drained_in_slurm", "ask an administrator to run: " + shell_text(command)};
 }
 
 }  // namespace simplescale

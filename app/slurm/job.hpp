@@ -1,6 +1,6 @@
-// What of the program knows Slurm: a task of srun, `submit`, the end of a batch script, and nodes
-// that are to be drained there. Slurm's commands are run without a shell, and only with names that
-// slurm::valid_node_name() admits.
+// What simplescale does in and with a Slurm job: tasks of srun (task.cpp), `submit`, the end of the
+// batch script, draining nodes. Slurm's commands run without a shell, and node names are passed to
+// them only if slurm::valid_node_name() accepts them.
 #pragma once
 
 #include <optional>
@@ -12,36 +12,38 @@
 
 namespace simplescale {
 
-/// This process's, from its environment.
+/// The task that this process is, from its environment; nothing outside srun.
 std::optional<slurm::Task> slurm_task();
 
-/// One node agent of a job. Returns only if it could not begin; else the process ends here.
+/// Runs one node agent of a job. Returns only if the run could not begin; otherwise exits the
+/// process with the run's exit code.
 Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscribe);
 
-/// control/submit.sh of a run's folder, and control/submit.toml, which it trains.
+/// A batch script that has been written to a run's folder.
 struct BatchFile {
-  std::string run, file, script;
+  std::string run, file, script;  // the run's folder; path and text of the script
 };
+/// Writes control/submit.sh, and control/submit.toml, the configuration that it trains.
 Result<BatchFile> write_batch_file(const std::string& config, Overrides overrides,
                                    const std::string& run);
-/// Hands a script to sbatch; the job's number.
+/// Passes a script to sbatch. Returns the job's number.
 Result<std::string> submit_batch_file(const std::string& file);
-/// Writes control/submit.toml and control/submit.sh into the run's folder, prints the script, and
-/// hands it to sbatch unless dry_run.
+/// The command `submit`: writes the batch script, prints it, and submits it unless dry_run.
 Status submit_command(const std::string& config, Overrides overrides, const std::string& run,
                       bool dry_run);
-/// The last command of the batch script; code: srun's. Requeues the job if the run wants to go on.
-/// Returns the job's exit code.
+/// The last command of the batch script. code: srun's exit code. Requeues the job if the run is to
+/// continue. Returns the job's exit code.
 int requeue_command(const std::string& run, int code);
 
-/// By every task, once the run is over: if the batch script has died with its host, one of them
-/// ends or requeues the job in its stead. Without it a job that outlives lost hosts (--no-kill)
-/// would keep the others until its time limit. That task blocks until Slurm has noticed the loss.
-void stand_in_for_script(const std::string& run, const slurm::Task& task, int code);
+/// Called by every task once the run is over. If the batch script was lost with its host, one task
+/// requeues or cancels the job in its place; otherwise a job that survives lost hosts (--no-kill)
+/// would hold the remaining hosts until its time limit. That task blocks until Slurm has noticed
+/// the loss.
+void act_for_lost_script(const std::string& run, const slurm::Task& task, int code);
 
-/// Inside a job: what a node that failed its diagnosis means for Slurm. Notes it for the next
-/// requeue, and drains it if this user may. Blocks for as long as scontrol does. Returns an event's
-/// kind and reason; an empty kind outside a job.
+/// Handles a host that failed its diagnosis: records it, so that the next requeue excludes it, and
+/// drains it in Slurm if this user may. Blocks while scontrol runs. Returns kind and reason of an
+/// event; the kind is empty outside a job.
 std::pair<std::string, std::string> drain_in_slurm(const std::string& run, const std::string& host,
                                                    const std::string& reason);
 

@@ -12,7 +12,7 @@ namespace simplescale::slurm {
 namespace {
 
 constexpr uint64_t kTasksMax = 100'000;
-constexpr uint64_t kFirstSpecialStep = 4294967280;  // those of batch scripts and salloc's shells
+constexpr uint64_t kFirstSpecialStep = 4294967280;  // step ids of batch scripts and salloc's shells
 
 std::optional<uint64_t> number(const std::string& text) {
   uint64_t value = 0;
@@ -21,17 +21,19 @@ std::optional<uint64_t> number(const std::string& text) {
   return value;
 }
 
-bool of(const std::string& text, const char* others) {
+/// True if every character is a letter, a digit or in `more`.
+bool has_only(const std::string& text, const char* more) {
   return std::ranges::all_of(
-      text, [&](unsigned char c) { return std::isalnum(c) || (c && std::strchr(others, c)); });
+      text, [&](unsigned char c) { return std::isalnum(c) || (c && std::strchr(more, c)); });
 }
 
-/// A value on an #SBATCH line, which is no shell but splits at spaces and knows quotes.
+/// Refuses a value that could be read as more than one value: on an #SBATCH line, which splits at
+/// spaces and interprets quotes, or in the script itself.
 Status check_value(const std::string& key, const std::string& value) {
-  if (of(value, "_-./,:=@+*[]")) return {};
+  if (has_only(value, "_-./,:=@+*[]")) return {};
   return Status(Code::bad_config, key + " = \"" + value +
-                                      "\" cannot stand in a batch script: only letters, digits "
-                                      "and _-./,:=@+*[]");
+                                      "\" cannot be used in a batch script: only letters, "
+                                      "digits and _-./,:=@+*[] can");
 }
 
 }  // namespace
@@ -70,7 +72,7 @@ int allocation_of(const Environment& environment) {
 }
 
 namespace {
-/// The names of "n[01-03,7]x", appended; false: not understood.
+/// Appends the names of "n[01-03,7]x". False: the text has another form.
 bool add_hosts(const std::string& part, std::vector<std::string>& hosts) {
   const size_t open = part.find('['), close = part.find(']');
   if (open == std::string::npos) {
@@ -100,7 +102,7 @@ bool add_hosts(const std::string& part, std::vector<std::string>& hosts) {
 std::vector<std::string> hosts_of(const std::string& list) {
   std::vector<std::string> hosts;
   std::string part;
-  bool inside = false;  // brackets
+  bool inside = false;  // of brackets
   for (size_t i = 0; i <= list.size(); ++i) {
     if (i < list.size() && (list[i] != ',' || inside)) {
       inside = list[i] == '[' || (inside && list[i] != ']');
@@ -153,42 +155,33 @@ int task_cores(const Task& task, int bound, int online) {
 
 bool valid_node_name(const std::string& name) {
   return !name.empty() && name.size() <= 64 && std::isalnum(static_cast<unsigned char>(name[0])) &&
-         of(name, "-_.");
+         has_only(name, "-_.");
 }
 
-std::string plain_reason(const std::string& text) {
+std::string sanitized_reason(const std::string& text) {
   std::string plain;
   for (unsigned char c : text.substr(0, 200))
     plain += c < ' ' || c > '~' || c == '"' || c == '\'' || c == '\\' ? ' ' : static_cast<char>(c);
   return plain;
 }
 
-Result<std::string> batch_script(const Config& config, const std::string& program, int tasks) {
+namespace {
+
+/// The #SBATCH lines of one run.
+Result<std::string> sbatch_options(const Config& config, const std::string& run, int tasks) {
   const SlurmConfig& slurm = config.slurm;
-  const std::string run = run_folder(config);
-  for (const auto& [key, value] : {std::pair{"run.name", config.run.name},
-                                   {"run.folder", run},
-                                   {"the program", program},
-                                   {"slurm.partition", slurm.partition},
-                                   {"slurm.account", slurm.account},
-                                   {"slurm.qos", slurm.qos}})
-    SS_RETURN_IF_ERROR(check_value(key, value));
   const int64_t per_host = slurm.tasks_per_node;
-  const bool packed = per_host == 0;  // hosts take as many tasks as they have room for
+  const bool packed = per_host == 0;  // each host takes as many tasks as it has room for
+  if (packed && slurm.cpus_per_task == 0)
+    return Status(Code::bad_config,
+                  "slurm.tasks_per_node = 0 needs slurm.cpus_per_task: Slurm derives from it how "
+                  "many tasks fit on a host");
   int64_t gpus = slurm.gpus_per_node;
   if (gpus < 0)
     gpus = config.cluster.device == DeviceKind::cuda
                ? std::max<int64_t>(1, per_host) * config.cluster.trainers_per_node
                : 0;
-  if (packed && slurm.cpus_per_task == 0)
-    return Status(
-        Code::bad_config,
-        "slurm.tasks_per_node = 0 needs slurm.cpus_per_task: else Slurm does not know how "
-        "many tasks a host has room for");
-  std::string text =
-      "#!/bin/bash\n"
-      "# Written by `simplescale submit`. Slurm starts it on the first node, and again after "
-      "every requeue.\n";
+  std::string text;
   const auto option = [&](const std::string& line) { text += "#SBATCH --" + line + "\n"; };
   option("job-name=" + config.run.name);
   option("ntasks=" + std::to_string(tasks));
@@ -217,19 +210,40 @@ Result<std::string> batch_script(const Config& config, const std::string& progra
   for (std::string word; more >> word;) {
     if (!word.starts_with("--") || word.size() < 3)
       return Status(Code::bad_config, "slurm.options: " + word +
-                                          " is no option of sbatch in its long form, --name=value");
+                                          " is not an option of sbatch in its long form, "
+                                          "--name=value");
     SS_RETURN_IF_ERROR(check_value("slurm.options", word));
     option(word.substr(2));
   }
+  return text;
+}
+
+}  // namespace
+
+Result<std::string> batch_script(const Config& config, const std::string& program, int tasks) {
+  const SlurmConfig& slurm = config.slurm;
+  const std::string run = run_folder(config);
+  for (const auto& [key, value] : {std::pair{"run.name", config.run.name},
+                                   {"run.folder", run},
+                                   {"the program", program},
+                                   {"slurm.partition", slurm.partition},
+                                   {"slurm.account", slurm.account},
+                                   {"slurm.qos", slurm.qos}})
+    SS_RETURN_IF_ERROR(check_value(key, value));
+  SS_ASSIGN(const std::string options, sbatch_options(config, run, tasks));
   const std::string binding = slurm.cpus_per_task > 0
                                   ? "--cpus-per-task=" + std::to_string(slurm.cpus_per_task)
                                   : "--cpu-bind=none";
-  text += "\nprogram=" + program + "\nrun=" + run + R"(
-# A node agent a task. A lost node ends nothing, and recovery never needs a new step.
+  return "#!/bin/bash\n"
+         "# Written by `simplescale submit`. Slurm runs it on the first node, and again after "
+         "every "
+         "requeue.\n" +
+         options + "\nprogram=" + program + "\nrun=" + run + R"(
+# One node agent per task. The loss of a node does not end the step; recovery needs no new step.
 srun --no-kill --kill-on-bad-exit=0 --wait=0 )" +
-          binding + R"( "$program" train "$run/control/submit.toml" --run="$run" &
+         binding + R"( "$program" train "$run/control/submit.toml" --run="$run" &
 step=$!
-# Near the time limit Slurm sends USR1 to the tasks, for scancel and preemption TERM: they save.
+# Slurm sends the tasks USR1 before the time limit, TERM for scancel and preemption: they save.
 trap 'kill -USR1 $step' USR1
 trap : TERM  # srun would kill its tasks
 while :; do
@@ -237,10 +251,9 @@ while :; do
   code=$?
   kill -0 $step 2>/dev/null || break
 done
-# 75 becomes a requeue, without the nodes that failed their diagnosis; other codes are the job's.
+# Exit code 75 requeues the job without the nodes that failed their diagnosis; others end the job.
 exec "$program" requeue "$run" --code=$code
 )";
-  return text;
 }
 
 Result<std::string> array_script(const std::string& batch_script, const std::string& name,
@@ -249,8 +262,7 @@ Result<std::string> array_script(const std::string& batch_script, const std::str
   SS_RETURN_IF_ERROR(check_value("run.folder", folder));
   for (const std::string& run : runs) SS_RETURN_IF_ERROR(check_value("run.folder", run));
   std::string text =
-      "#!/bin/bash\n# Written by `simplescale sweep --submit`: each element of the array is a "
-      "run.\n"
+      "#!/bin/bash\n# Written by `simplescale sweep --submit`: one array element per run.\n"
       "#SBATCH --job-name=" +
       name + "\n#SBATCH --array=0-" + std::to_string(runs.size() - 1) +
       "\n#SBATCH --output=" + folder + "/logs/slurm-%A_%a.out\n";
@@ -267,47 +279,49 @@ exec bash "$run/control/submit.sh" >>"$run/logs/slurm-$SLURM_JOB_ID.out" 2>&1
 )";
 }
 
-Verdict judge(const JobEnd& end, const Requeues& before) {
+RequeueDecision decide_requeue(const JobEnd& end, const Requeues& before) {
   constexpr int kRequeue = 75;
-  Verdict verdict{false, end.code, "", {end.job, end.step, 0, 0}};
+  RequeueDecision decision{false, end.code, "", {end.job, end.step, 0, 0}};
   if (end.code != kRequeue) {
-    verdict.reason = "the run has ended with exit code " + std::to_string(end.code);
-    return verdict;
+    decision.reason = "not requeued: the run ended with exit code " + std::to_string(end.code);
+    return decision;
   }
   if (before.job == end.job) {
-    verdict.next.count = before.count;
-    verdict.next.fruitless = end.step > before.step ? 0 : before.fruitless + 1;
+    decision.next.count = before.count;
+    decision.next.fruitless = end.step > before.step ? 0 : before.fruitless + 1;
   }
   if (!end.running) {
-    verdict.reason = "Slurm itself ends or requeues the job; submit goes on from step " +
-                     std::to_string(end.step);
-  } else if (verdict.next.count >= end.most) {
-    verdict.code = exit_code(Code::gave_up);
-    verdict.reason =
-        "requeued " + std::to_string(before.count) + " times, which is slurm.max_requeues";
-  } else if (verdict.next.fruitless >= end.fruitless) {
-    verdict.code = exit_code(Code::gave_up);
-    verdict.reason = std::to_string(verdict.next.fruitless) +
-                     " requeues in a row without a newer checkpoint than step " +
-                     std::to_string(end.step);
+    decision.reason =
+        "not requeued: Slurm itself ends or requeues the job; `submit` continues from "
+        "step " +
+        std::to_string(end.step);
+  } else if (decision.next.count >= end.requeues_max) {
+    decision.code = exit_code(Code::gave_up);
+    decision.reason =
+        "gave up: requeued " + std::to_string(before.count) + " times (slurm.max_requeues)";
+  } else if (decision.next.fruitless >= end.fruitless_max) {
+    decision.code = exit_code(Code::gave_up);
+    decision.reason = "gave up: " + std::to_string(decision.next.fruitless) +
+                      " requeues in a row without a newer checkpoint than step " +
+                      std::to_string(end.step);
   } else {
-    verdict.requeue = true;
-    ++verdict.next.count;
-    verdict.reason = "goes on from step " + std::to_string(end.step);
+    decision.requeue = true;
+    ++decision.next.count;
+    decision.reason = "requeued; continues from step " + std::to_string(end.step);
   }
-  return verdict;
+  return decision;
 }
 
-bool first_of_the_others(const std::vector<Seat>& seats, const std::string& name) {
-  const auto first = std::ranges::find(seats, false, &Seat::lost);
-  return first != seats.end() && first->name == name &&
-         std::ranges::any_of(seats, [](const Seat& seat) { return seat.lost; });
+bool is_first_survivor(const std::vector<LastKnownNode>& nodes, const std::string& name) {
+  const auto first = std::ranges::find(nodes, false, &LastKnownNode::lost);
+  return first != nodes.end() && first->name == name &&
+         std::ranges::any_of(nodes, [](const LastKnownNode& node) { return node.lost; });
 }
 
-bool script_may_be_lost(const std::vector<Seat>& seats, const std::string& script_host) {
-  return std::ranges::any_of(seats, [](const Seat& s) { return s.name == "n0" && s.lost; }) &&
-         std::ranges::none_of(seats,
-                              [&](const Seat& s) { return s.host == script_host && !s.lost; });
+bool script_may_be_lost(const std::vector<LastKnownNode>& nodes, const std::string& script_host) {
+  const auto is_lost_n0 = [](const LastKnownNode& n) { return n.name == "n0" && n.lost; };
+  const auto lives_there = [&](const LastKnownNode& n) { return n.host == script_host && !n.lost; };
+  return std::ranges::any_of(nodes, is_lost_n0) && std::ranges::none_of(nodes, lives_there);
 }
 
 std::string field(const std::string& line, const std::string& name) {
@@ -317,7 +331,7 @@ std::string field(const std::string& line, const std::string& name) {
   return "";
 }
 
-std::string merged_nodes(const std::string& list, const std::vector<std::string>& more) {
+std::string merge_node_lists(const std::string& list, const std::vector<std::string>& more) {
   std::string merged = list == "(null)" ? "" : list;
   for (const std::string& name : std::set<std::string>(more.begin(), more.end()))
     if (("," + merged + ",").find("," + name + ",") == std::string::npos)

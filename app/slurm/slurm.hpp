@@ -1,5 +1,6 @@
-// What Slurm tells a task, what the batch script says, and what becomes of a job that has ended.
-// Pure functions; who runs commands is app/slurm/job.cpp.
+// Pure functions about Slurm: the environment of a task, the batch script, and whether a job that
+// has ended is requeued. app/slurm is the only folder that knows Slurm; app/slurm/job.cpp runs
+// Slurm's commands.
 #pragma once
 
 #include <cstdint>
@@ -12,102 +13,109 @@
 
 namespace simplescale::slurm {
 
-using Environment = std::function<std::string(const char* name)>;  // "": not set
+/// Value of an environment variable; "" if it is not set.
+using Environment = std::function<std::string(const char* name)>;
 
-/// A task of srun: one node agent. Several may be on one host.
+/// A task of srun: one node agent. Several tasks may run on one host.
 struct Task {
-  int task = 0, tasks = 1;
-  int local_task = 0, tasks_on_host = 1;
-  bool own_gpus = false;  // this task sees only its own GPUs (--gpus-per-task)
-  std::string host;       // Slurm's name of the node; "" if it tells none
-  std::string instance;   // of this start of the run: job, step, restart
+  int task = 0, tasks = 1;                // rank and number of tasks in the step
+  int local_task = 0, tasks_on_host = 1;  // the same on this host
+  bool own_gpus = false;                  // true: the task sees only its own GPUs (--gpus-per-task)
+  std::string host;                       // Slurm's name of the host; "" if unknown
+  std::string instance;                   // id of this start of the run: job.step.restarts
 };
-/// Nothing outside srun, and in the shell that salloc opens. Numbers that make no sense: nothing.
+/// Nothing outside srun, in the shell that salloc opens, and if the numbers are invalid.
 std::optional<Task> task_of(const Environment& environment);
 
-/// Hosts of the allocation in whose shell or script this is, outside any step of srun; 0: in none.
+/// Number of hosts of the allocation if this process runs in its shell or batch script; 0 outside
+/// an allocation and in a step of srun.
 int allocation_of(const Environment& environment);
 
-/// The names in Slurm's "n[01-03,7],gpu1"; empty if the text is not understood, or has more than
-/// 100,000.
+/// The host names in a list such as "n[01-03,7],gpu1". Empty if the list has another form, or more
+/// than 100,000 names.
 std::vector<std::string> hosts_of(const std::string& list);
-/// Which of these hosts a task is on by the block distribution of "2(x3),1"; "" if that does not
-/// tell.
+/// The host of a task under block distribution. tasks_per_node: such as "2(x3),1". "" if it does
+/// not cover the task.
 std::string host_of_task(const std::vector<std::string>& hosts, const std::string& tasks_per_node,
                          int task);
 
-/// The tasks on the node `index` of "2(x3),1"; 1 if the text does not tell.
+/// Number of tasks on host `index` of a list such as "2(x3),1"; 1 if the list does not cover it.
 int tasks_on_node(const std::string& text, int index);
 
-/// Which trainer slots of this host are the task's: slot s of `slots` is `first + s` of `total`.
+/// Numbers the trainer slots of all tasks on a host: slot s of this task is slot `first + s` of
+/// `total`. slots: trainer slots per task.
 struct HostSlots {
   int first = 0, total = 1;
 };
 HostSlots host_slots(const Task& task, int slots);
 
-/// The same for its CPUs: those of a mask narrower than the host are its own.
+/// The same for CPUs. bound: CPUs in the task's mask; online: CPUs of the host. A mask narrower
+/// than the host belongs to this task alone.
 HostSlots cpu_slots(const Task& task, int slots, int bound, int online);
-/// The file in the run's logs to which Slurm, srun and the batch script write, to be read by the
-/// first task: it runs where they do. "" for the others.
+/// Name of the file in the run's logs that Slurm, srun and the batch script write to. Only the
+/// first task reads it, since it runs on the script's host; "" for every other task.
 std::string batch_log(const std::optional<Task>& task);
 
-/// CPUs for the task's trainers. bound: those of its CPU mask; online: of the host. A mask of the
-/// whole host is shared with the other tasks on it.
+/// Number of CPUs for the task's trainers. bound, online: as for cpu_slots(). Tasks share a mask
+/// that covers the whole host.
 int task_cores(const Task& task, int bound, int online);
 
-/// A name that may be given to Slurm's commands: letters, digits, '-', '_', '.'; at most 64.
+/// True for a name that may be passed to Slurm's commands: letters, digits, '-', '_', '.',
+/// beginning with a letter or digit; at most 64 characters.
 bool valid_node_name(const std::string& name);
-/// Printable, without quotes, one line, at most 200 characters.
-std::string plain_reason(const std::string& text);
+/// The text as one printable line without quotes or backslashes, at most 200 characters.
+std::string sanitized_reason(const std::string& text);
 
-/// For sbatch. program: the path of simplescale; tasks: nodes and spares. bad_config: a value that
-/// cannot stand in a script.
+/// The script for sbatch. program: path of simplescale; tasks: nodes and spares. bad_config: a
+/// value that cannot be used in a script.
 Result<std::string> batch_script(const Config& config, const std::string& program, int tasks);
-/// The script of a job array with an element a run: batch_script()'s options of one of them, and
-/// each element goes on as its run's own control/submit.sh. folder: of the sweep.
+/// The script of a job array with one element per run. Its options are those of `batch_script`, the
+/// script of any of the runs; each element executes its run's control/submit.sh. folder: the
+/// sweep's; runs: the runs' folders.
 Result<std::string> array_script(const std::string& batch_script, const std::string& name,
                                  const std::string& folder, const std::vector<std::string>& runs);
 
 // --- The end of a job ---
 
-/// Kept in the run's folder from one requeue to the next.
+/// Stored in control/requeues.json from one requeue to the next.
 struct Requeues {
   std::string job;
-  uint64_t step = 0;      // newest checkpoint at the last requeue
+  uint64_t step = 0;      // of the newest checkpoint at the last requeue
   int64_t count = 0;      // requeues of this job
-  int64_t fruitless = 0;  // in a row without a newer checkpoint
+  int64_t fruitless = 0;  // requeues in a row without a newer checkpoint
 };
 struct JobEnd {
   std::string job;
-  int code = 0;           // how the run ended
-  bool running = true;    // for Slurm; false: cancelled, or out of time
-  uint64_t step = 0;      // newest checkpoint
-  int64_t most = 0;       // requeues allowed
-  int64_t fruitless = 0;  // of them in a row without a newer checkpoint
+  int code = 0;               // the run's exit code
+  bool running = true;        // Slurm's state of the job; false: cancelled, or out of time
+  uint64_t step = 0;          // of the newest checkpoint
+  int64_t requeues_max = 0;   // slurm.max_requeues
+  int64_t fruitless_max = 0;  // supervision.give_up_after_cycles
 };
-struct Verdict {
+struct RequeueDecision {
   bool requeue = false;
-  int code = 0;  // of the job
+  int code = 0;  // the job's exit code
   std::string reason;
-  Requeues next;  // to be kept
+  Requeues next;  // to store before the requeue
 };
-Verdict judge(const JobEnd& end, const Requeues& before);
+RequeueDecision decide_requeue(const JobEnd& end, const Requeues& before);
 
-/// A node of ours, by the run's last word on it.
-struct Seat {
+/// A node of the run as control/status.json last showed it.
+struct LastKnownNode {
   std::string name, host;
   bool lost = false;
 };
-/// Whether nodes have been lost and `name` is the first of the others, so that it acts for them.
-bool first_of_the_others(const std::vector<Seat>& seats, const std::string& name);
-/// Whether the batch script's host may be lost: the first node of ours is, which is always there,
-/// and no other one there lives. (Who supervises does not know the host of a node that was lost
-/// with the supervisor before.)
-bool script_may_be_lost(const std::vector<Seat>& seats, const std::string& script_host);
+/// True if some node is lost and `name` is the first node that is not: it acts for the lost script.
+bool is_first_survivor(const std::vector<LastKnownNode>& nodes, const std::string& name);
+/// True if the batch script's host may be lost: n0, which always runs there, is lost, and no other
+/// node on that host survives. (The supervisor does not know the host of a node that was lost
+/// together with an earlier supervisor.)
+bool script_may_be_lost(const std::vector<LastKnownNode>& nodes, const std::string& script_host);
 
-/// "JobState=RUNNING" in a line of `scontrol show job --oneliner`; "" if there is none.
+/// Value of `name` in a line of `scontrol show job --oneliner`, such as "JobState=RUNNING"; "" if
+/// it is not there.
 std::string field(const std::string& line, const std::string& name);
-/// The names of both lists, each once, sorted; Slurm's own lists may hold ranges.
-std::string merged_nodes(const std::string& list, const std::vector<std::string>& more);
+/// `list`, which may hold ranges, followed by those names of `more` that it does not hold, sorted.
+std::string merge_node_lists(const std::string& list, const std::vector<std::string>& more);
 
 }  // namespace simplescale::slurm

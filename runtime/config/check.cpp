@@ -7,7 +7,7 @@
 namespace simplescale {
 namespace {
 
-/// "train.learning_rate = 0.0004"
+/// A key with its value: "train.learning_rate = 0.0004".
 std::string shown(const char* full_name, const Config& config) {
   return std::string(full_name) + " = " + schema::to_toml(schema::find(full_name)->in(config));
 }
@@ -33,7 +33,7 @@ Status check_faults(const Config& config) {
       return Status(Code::bad_config,
                     "inject.faults: unknown kind \"" + fault.kind + "\"; known are " + known);
     }
-    if (fault.step < 0) return Status(Code::bad_config, "inject.faults: step is below 0");
+    if (fault.step < 0) return Status(Code::bad_config, "inject.faults: step must be at least 0");
     if (fault.target.empty())
       return Status(Code::bad_config, "inject.faults: a " + fault.kind +
                                           " needs a target such as \"n1\" or \"n1.0\"");
@@ -68,7 +68,7 @@ Status check_combinations(const Config& c) {
     return bad("supervision.backoff_max_ms", c,
                "is less than supervision.backoff_ms = " + std::to_string(c.supervision.backoff_ms));
   if (!c.metrics.trace_steps.empty() && c.metrics.trace_events < 2)
-    return bad("metrics.trace_steps", c, "needs metrics.trace_events");
+    return bad("metrics.trace_steps", c, "needs metrics.trace_events of at least 2");
   return check_faults(c);
 }
 

@@ -1,17 +1,17 @@
-// What makes values impossible together, and where a message's value came from. Pure functions;
-// internal to runtime/config.
+// Checks of values against each other, and the origin of the value that a message is about. Pure
+// functions; internal to runtime/config.
 #pragma once
 
 #include "runtime/config/config.hpp"
 
 namespace simplescale {
 
-/// Values against each other, as far as no plan is needed. Messages begin with the key at fault,
+/// Checks combinations of values that need no plan. Messages begin with the key at fault,
 /// "section.key ...".
 Status check_combinations(const Config& config);
 
-/// The same status with the origin of the key that its message begins with in front:
-/// "configs/a.toml:7: model.heads = 5 ...".
+/// The same status, with the origin of the key at the beginning of its message in front:
+/// "configs/a.toml:7: model.heads = 5 ...". The file if the key has its default.
 Status located(const Status& status, const LoadedConfig& loaded);
 
 }  // namespace simplescale

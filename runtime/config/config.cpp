@@ -1,5 +1,5 @@
-// What follows from a config without planning: folders, seeds, threads, and which differences make
-// another run.
+// Values that follow from a config without planning (folders, seeds, threads), and the comparison
+// of two configs.
 #include "runtime/config/config.hpp"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ int threads_per_trainer(const Config& config, int cores, int trainers) {
   return std::max(1, cores / std::max(1, trainers));
 }
 
-Config with_rules_applied(const Config& config) {
+Config with_derived_values(const Config& config) {
   Config c = config;
   c.data.seed = static_cast<int64_t>(data_seed(c));
   c.run.folder = run_folder(c);
@@ -62,9 +62,9 @@ Config with_rules_applied(const Config& config) {
 }
 
 std::vector<KeyDifference> diff(const Config& a, const Config& b) {
-  Config was = with_rules_applied(a), now = with_rules_applied(b);
-  // The length is told once, by max_steps; iters of warm-up depend on the layout, its steps do not
-  // have to.
+  Config was = with_derived_values(a), now = with_derived_values(b);
+  // max_steps alone counts as the run's length. warmup_iters depends on the layout even where the
+  // number of warm-up steps is the same.
   const auto old_plan = make_plan(a), new_plan = make_plan(b);
   if (old_plan.ok() && new_plan.ok()) {
     was.train.max_iters = now.train.max_iters = 0;
@@ -72,7 +72,7 @@ std::vector<KeyDifference> diff(const Config& a, const Config& b) {
     if (old_plan->learning_rate.warmup_steps == new_plan->learning_rate.warmup_steps)
       was.train.warmup_iters = now.train.warmup_iters;
   }
-  // Without a source the folder is what is trained on.
+  // Without data.source the run trains on data.folder.
   const bool folder_is_source = a.data.source.empty() || b.data.source.empty();
   const bool layout_matters = !a.train.deterministic || !b.train.deterministic;
   std::vector<KeyDifference> differences;

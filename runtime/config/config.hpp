@@ -1,6 +1,5 @@
-// The configuration as plain data. Every key of interface.md is a member with its default; what a
-// key means, its type and its limits stand once, in schema.cpp. Immutable after loading, so any
-// thread reads it.
+// The configuration as plain data: every key is a member with its default. Meaning, type and limits
+// of a key are in schema.cpp. Immutable after loading, so any thread may read it.
 //
 //   SS_ASSIGN(auto loaded, load_config("configs/quickstart.toml", {"--train.max_steps=20"}));
 //   SS_ASSIGN(auto plan, make_plan(loaded.config));  // runtime/config/topology.hpp
@@ -30,19 +29,19 @@ enum class Strategy : unsigned char {
 };
 enum class DeviceKind : unsigned char { automatic, cpu, cuda };
 enum class SweepMode : unsigned char { grid, zip };
-/// As written in a config: "auto", "full_shard", ...
+/// The name in a config file: "auto", "full_shard", ...
 const char* to_string(DataFormat format);
 const char* to_string(Strategy strategy);
 const char* to_string(DeviceKind device);
 
 struct RunConfig {
-  std::string name;    // empty in a file: the file's name
+  std::string name;    // empty: the file's name without .toml
   std::string folder;  // empty: runs/<name>; see run_folder()
   int64_t seed = 1337;
   Resume resume = Resume::automatic;
 };
 
-struct ModelConfig {  // 0: the preset's; see model_shape()
+struct ModelConfig {  // 0: from the preset; see model_shape()
   std::string preset;
   int64_t dim = 0, hidden = 0, layers = 0, heads = 0, kv_heads = 0, vocab = 0, block_size = 0;
   double rope_theta = 0, norm_eps = 0;
@@ -64,18 +63,17 @@ struct DataConfig {
   bool shuffle = true;
   int64_t seed = -1;  // of the shuffle; -1: run.seed; see data_seed()
   bool ledger = true;
-  int64_t ring_batches = 8;  // micro-batches held ready for each trainer
+  int64_t ring_batches = 8;  // micro-batches queued for each trainer
 };
 
 struct TrainConfig {
-  int64_t max_tokens = 0, max_iters = 0,
-          max_steps = 0;          // 0: no limit; the run ends at the first one reached
-  int64_t micro_batch_size = 8;   // samples
-  int64_t global_batch_size = 0;  // samples a step; 0: micro_batch_size x world
+  int64_t max_tokens = 0, max_iters = 0, max_steps = 0;  // 0: no limit; the first one ends the run
+  int64_t micro_batch_size = 8;                          // samples
+  int64_t global_batch_size = 0;  // samples per step; 0: micro_batch_size x world
   DType precision = DType::bf16;
   double learning_rate = 4e-4;
   double min_learning_rate = -1;  // -1: a tenth of learning_rate
-  int64_t warmup_iters = -1;      // -1: 5 % of the run, at most 2000 steps
+  int64_t warmup_iters = -1;      // micro-batches per trainer; -1: 5 % of the run, max. 2000 steps
   double weight_decay = 0.1;
   std::array<double, 2> betas = {0.9, 0.95};
   double eps = 1e-8;
@@ -83,7 +81,7 @@ struct TrainConfig {
   bool activation_checkpointing = false;
   bool deterministic = true;
   int64_t validation_samples = 64;  // evaluated at the start and at the end; 0: none
-  std::string sample_prompt;        // what generated text begins with at the end of the run
+  std::string sample_prompt;        // of the text generated at the end of the run
   int64_t sample_tokens = 64;       // length of that text; 0: none
 };
 
@@ -98,19 +96,17 @@ struct ClusterConfig {
   int64_t spares = 0;  // idle nodes beyond `nodes`
   int64_t min_groups = 1;
   DeviceKind device = DeviceKind::automatic;
-  int64_t threads_per_trainer =
-      0;  // 0: cores / trainers on this host, at least 1; see threads_per_trainer()
+  int64_t threads_per_trainer = 0;  // 0: by the host's cores; see threads_per_trainer()
   int64_t join_timeout_ms = 120'000;
   double memory_per_trainer_gib = 0;  // 0: unknown
   double peak_flops = 0;              // of one trainer's device, dense, FLOP/s; 0: unknown
 };
 
 struct CheckpointConfig {
-  int64_t memory_every_steps = 1;
   int64_t peer_every_steps = 0;       // 0: never
   int64_t disk_every_steps = 100;     // 0: only at the end
-  int64_t keep = 3;                   // newest on disk
-  int64_t permanent_every_steps = 0;  // never pruned; 0: none
+  int64_t keep = 3;                   // newest checkpoints kept on disk
+  int64_t permanent_every_steps = 0;  // multiples of it are never removed; 0: none
   std::string folder;                 // empty: <run folder>/checkpoints; see checkpoint_folder()
 };
 
@@ -119,13 +115,12 @@ struct SupervisionConfig {
   int64_t silence_ms = 1'000;
   int64_t progress_timeout_ms = 120'000;
   int64_t max_restarts = 3, within_s = 60;
-  int64_t backoff_ms = 100,
-          backoff_max_ms = 10'000;  // before the first restart; doubles up to the limit
-  int64_t shutdown_ms = 10'000;     // from asking a process to stop to killing it
+  int64_t backoff_ms = 100, backoff_max_ms = 10'000;  // first and longest delay of a restart
+  int64_t shutdown_ms = 10'000;                       // from asking a process to stop to killing it
   int64_t give_up_after_cycles = 5;
-  int64_t warm_processes = 1;  // of each node, loaded and idle, to take the place of one that dies
-  std::string log_rules;       // a file with rules that come before the shipped ones; or empty
-  int64_t log_max_mib = 64;    // a longer log file is rotated
+  int64_t warm_processes = 1;  // idle trainer processes per node, ready to replace one that dies
+  std::string log_rules;       // file with rules that precede the built-in ones; or empty
+  int64_t log_max_mib = 64;    // larger log files are rotated; 0: neither read nor rotated
 };
 
 struct MetricsConfig {
@@ -136,18 +131,18 @@ struct MetricsConfig {
   int64_t health_every_ms = 1'000;
   std::vector<int64_t> trace_steps;
   bool trace_recoveries = true;
-  int64_t trace_events = 16'384;  // of each process, kept in memory; 0: none
+  int64_t trace_events = 16'384;  // per process, kept in memory; 0: none
 };
 
-struct SlurmConfig {  // of `submit`
+struct SlurmConfig {  // for `submit`; Slurm's task is a node of the run, Slurm's node a host
   std::string partition, account, qos;
-  int64_t tasks_per_node = 1;       // nodes of ours on a host
+  int64_t tasks_per_node = 1;       // nodes of the run per host; 0: as many as fit
   int64_t cpus_per_task = 0;        // 0: whole hosts
-  int64_t gpus_per_node = -1;       // -1: one a trainer if cluster.device is cuda
+  int64_t gpus_per_node = -1;       // -1: one per trainer if cluster.device is cuda
   int64_t time_minutes = 0;         // 0: the partition's limit
   int64_t save_before_end_s = 120;  // before the time limit
   int64_t max_requeues = 100;
-  std::string options;  // further ones, "--reservation=x --mem=0"
+  std::string options;  // further options of sbatch: "--reservation=x --mem=0"
 };
 
 struct SweepAxis {
@@ -156,10 +151,10 @@ struct SweepAxis {
   bool operator==(const SweepAxis&) const = default;
 };
 
-struct SweepConfig {  // of `sweep`; see runtime/config/sweep.hpp
+struct SweepConfig {  // for `sweep`; see runtime/config/sweep.hpp
   SweepMode mode = SweepMode::grid;
-  std::vector<int64_t> seeds;   // of each combination; empty: run.seed
-  std::vector<SweepAxis> keys;  // in order of their names
+  std::vector<int64_t> seeds;   // for each combination; empty: run.seed
+  std::vector<SweepAxis> keys;  // ordered by name
 };
 
 struct FaultSpec {
@@ -189,50 +184,51 @@ struct Config {
   InjectConfig inject;
 };
 
-/// Fault kinds of interface.md.
+/// All kinds of faults that can be injected.
 const std::vector<std::string>& fault_kinds();
 
 struct LoadedConfig {
   Config config;
   std::string file;
-  /// Key ("train.max_steps") -> "default", "configs/quickstart.toml:12" or "command line". Every
-  /// key is there.
+  /// Origin of every key: "train.max_steps" -> "default", "configs/quickstart.toml:12" or
+  /// "command line".
   std::map<std::string, std::string> origin;
 };
 
 /// Keys given on the command line: "--section.key=value".
 using Overrides = std::vector<std::string>;
 
-/// Reads a TOML file, the files it inherits from (`base`, relative to the file) and overrides
-/// ("--section.key=value"; the leading dashes may be left out), in this order, later wins. Every
-/// error is Code::bad_config and one line with file and line. Values are checked one by one and
-/// against each other as far as no plan is needed (make_plan does the rest).
+/// Reads the files that a TOML file inherits (`base`, relative to the file), then the file, then
+/// the overrides ("--section.key=value"; the dashes are optional). The last value of a key counts.
+/// Errors: bad_config, one line with file and line number. Checks every value, and those
+/// combinations that need no plan; make_plan() checks the rest.
 Result<LoadedConfig> load_config(const std::string& path, const Overrides& overrides = {});
 /// The same from text; `file` names it in messages and is what `base` is relative to.
 Result<LoadedConfig> load_config_text(const std::string& text, const std::string& file,
                                       const Overrides& overrides = {});
 
-/// The resolved config, every key, as a file that load_config() reads back to an equal Config.
+/// Every key of the config as a TOML file. load_config() reads it back to an equal Config.
 std::string to_toml(const Config& config);
 
 struct KeyDifference {
   std::string key, was, now;  // values in TOML syntax
 };
-/// Keys that make `b` another training run than `a`: model, tokenizer, data and its ledger, batch,
-/// precision, schedule, seeds. Layout (parallel, cluster) counts only without train.deterministic.
-/// Paths, limits of patience and reporting never count.
+/// The keys that make `b` a different training run from `a`: model, tokenizer, data and its ledger,
+/// batch, precision, schedule, seeds. The layout (parallel, cluster) counts only without
+/// train.deterministic. Paths, timeouts and reporting never count.
 std::vector<KeyDifference> diff(const Config& a, const Config& b);
 
-/// The preset's shape with explicit keys over it, validated. bad_config: unknown preset, a key
-/// missing, impossible shape.
+/// The preset's shape, overridden by explicit keys, and validated. bad_config: unknown preset,
+/// missing key, impossible shape.
 Result<ModelShape> model_shape(const Config& config);
 const std::vector<std::string>& model_presets();
 
+/// Values of keys that default to a rule:
 std::string run_folder(const Config& config);
 std::string data_folder(const Config& config);
 std::string checkpoint_folder(const Config& config);
 uint64_t data_seed(const Config& config);
-/// cores: of this host; trainers: started on this host. At least 1.
+/// At least 1. cores: of this host; trainers: started on this host.
 int threads_per_trainer(const Config& config, int cores, int trainers);
 
 }  // namespace simplescale

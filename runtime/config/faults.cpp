@@ -32,7 +32,7 @@ Status check_fault(const std::string& kind, const std::string& target,
                : bad(kind + " takes the target \"supervisor\", not '" + target + "'");
   if (in(nodes) || (sort == FaultTarget::trainer && in(trainers))) return {};
   if (in(trainers))
-    return bad(kind + " is aimed at a node, and '" + target + "' is a trainer: did you mean '" +
+    return bad(kind + " needs a node, but '" + target + "' is a trainer: did you mean '" +
                node_of(target) + "'?");
   std::vector<std::string> known = nodes;
   if (sort == FaultTarget::trainer) known.insert(known.end(), trainers.begin(), trainers.end());
@@ -54,8 +54,8 @@ Status check_faults(const Config& config, const Plan& plan) {
       return Status(Code::bad_config, where + status.message());
     if (fault.step > plan.max_steps)
       return Status(Code::bad_config, where + "the run ends after step " +
-                                          std::to_string(plan.max_steps) + ": this " + fault.kind +
-                                          " would never happen");
+                                          std::to_string(plan.max_steps) + ", so this " +
+                                          fault.kind + " would never happen");
   }
   return {};
 }

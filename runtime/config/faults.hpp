@@ -1,4 +1,4 @@
-// Which fault can be caused where. Pure functions, any thread.
+// Checks of injected faults and their targets. Pure functions, any thread.
 #pragma once
 
 #include <string>
@@ -9,17 +9,17 @@
 
 namespace simplescale {
 
-/// What a fault's kind is aimed at. A node stands for its first trainer, too.
+/// What a kind of fault hits. Where a trainer is expected, a node's name means its first trainer.
 enum class FaultTarget : unsigned char { trainer, node, supervisor };
 FaultTarget fault_target(const std::string& kind);
 
-/// bad_config: there is no such kind, no such target, or the target is of the wrong sort; names the
-/// nearest that is right. nodes, trainers: all names there are.
+/// bad_config: unknown kind, unknown target, or a target of the wrong sort; the message suggests
+/// the nearest valid name. nodes, trainers: the names of all nodes and trainers.
 Status check_fault(const std::string& kind, const std::string& target,
                    const std::vector<std::string>& nodes, const std::vector<std::string>& trainers);
 
-/// The faults of [inject] against the run they are to happen in: targets that are there, steps that
-/// it will make. bad_config, beginning with the key.
+/// Checks that the targets of inject.faults exist in the run, and that the run reaches their steps.
+/// bad_config: the message begins with the key.
 Status check_faults(const Config& config, const Plan& plan);
 
 }  // namespace simplescale

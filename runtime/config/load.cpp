@@ -1,4 +1,5 @@
-// Files, what they inherit, and overrides into a Config, every value checked by the schema.
+// Loads files, the files that they inherit, and overrides into a Config. The schema checks every
+// value.
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -6,8 +7,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
+#include <set>
 #include <sstream>
 
+#include "runtime/base/log.hpp"
 #include "runtime/config/check.hpp"
 #include "runtime/config/schema.hpp"
 
@@ -21,7 +25,7 @@ using schema::Ref;
 constexpr uintmax_t file_bytes_max = 1 << 20;
 constexpr size_t inheritance_max = 16;  // files
 
-/// Always one line, whatever a path or an argument holds.
+/// One line, even if a path or an argument contains newlines.
 Status bad(const std::string& where, const std::string& text) {
   std::string line = where + ": " + text;
   std::replace(line.begin(), line.end(), '\n', ' ');
@@ -36,7 +40,7 @@ std::string nearest(const std::string& section, const std::string& name) {
   return "; nearest known key: " + schema::nearest_key(section, name);
 }
 
-/// A node as it would be written.
+/// A value in TOML syntax.
 std::string text_of(const toml::node& node) {
   if (auto string = node.value_exact<std::string>()) return schema::to_toml(&*string);
   if (auto number = node.value_exact<double>()) return schema::to_toml(&*number);
@@ -50,22 +54,22 @@ std::string text_of(const toml::node& node) {
   return out.str();
 }
 
-/// The same for messages; long ones are cut.
+/// The same for messages, shortened to 60 bytes.
 std::string shown(const toml::node& node) {
   const std::string text = text_of(node);
   if (text.size() <= 60) return text;
   size_t end = 60;
-  while ((text[end] & 0xc0) == 0x80) --end;  // not within a UTF-8 character
+  while ((text[end] & 0xc0) == 0x80) --end;  // cuts between UTF-8 characters
   return text.substr(0, end) + "…";
 }
 
-/// Writes a TOML value to a member. Each overload returns false for a wrong type.
+/// Assigns a TOML value to a member. Each overload returns false for a wrong type.
 struct Assign {
   const toml::node& node;
   bool operator()(bool* v) const { return assign(v, node.value_exact<bool>()); }
   bool operator()(int64_t* v) const { return assign(v, node.value_exact<int64_t>()); }
   bool operator()(double* v) const {
-    return node.is_number() && assign(v, node.value<double>());  // 1 is a number, too
+    return node.is_number() && assign(v, node.value<double>());  // accepts integers
   }
   bool operator()(std::string* v) const { return assign(v, node.value_exact<std::string>()); }
   bool operator()(schema::Pair* v) const {
@@ -113,7 +117,7 @@ struct Assign {
   }
 
  private:
-  /// Lists by key; a table within a table is a section: train.eps = [...].
+  /// Appends the lists of a table. A table within it is a section: train.eps = [...].
   static bool gather(const toml::table& table, const std::string& before, schema::Axes& axes) {
     for (const auto& [name, value] : table) {
       const std::string key = before + std::string(name.str());
@@ -165,6 +169,14 @@ Status set_value(const Key& key, const toml::node& node, const std::string& wher
   return {};
 }
 
+/// Warns once a process: a command may load several files that carry the key.
+void warn_of_retired_key(const std::string& full_name, const std::string& where) {
+  static std::mutex mutex;
+  static std::set<std::string> warned;
+  std::lock_guard lock(mutex);
+  if (warned.insert(full_name).second) log::warn("{}: {} has no effect any more", where, full_name);
+}
+
 Status apply_table(const toml::table& root, const std::string& file, LoadedConfig& loaded) {
   for (const auto& [section_key, node] : root) {
     const std::string section(section_key.str());
@@ -179,6 +191,10 @@ Status apply_table(const toml::table& root, const std::string& file, LoadedConfi
     for (const auto& [name_key, value] : *table) {
       const std::string name(name_key.str());
       const std::string line = at_line(file, name_key.source());
+      if (schema::is_retired(section + "." + name)) {
+        warn_of_retired_key(section + "." + name, line);
+        continue;
+      }
       const Key* key = schema::find(section, name);
       if (!key) return bad(line, "unknown key " + section + "." + name + nearest(section, name));
       SS_RETURN_IF_ERROR(set_value(*key, value, line, loaded.config));
@@ -194,7 +210,8 @@ Result<std::string> read_text(const std::string& path, const std::string& where)
   if (error) return bad(where, "cannot read " + path + ": " + error.message());
   if (!fs::is_regular_file(path, error)) return bad(where, path + " is not a file");
   if (size > file_bytes_max)
-    return bad(where, path + " is no config: it has " + std::to_string(size) + " bytes");
+    return bad(where,
+               path + " is too large for a config: it has " + std::to_string(size) + " bytes");
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();
@@ -202,7 +219,8 @@ Result<std::string> read_text(const std::string& path, const std::string& where)
   return text.str();
 }
 
-/// Applies what `text` inherits, then `text`. open: the files on the way here, to find cycles.
+/// Applies the file that `text` inherits, then `text`. open: the files that inherit this one, to
+/// find cycles.
 Status apply_text(const std::string& text, const std::string& file, std::vector<fs::path> open,
                   LoadedConfig& loaded) {
   toml::table root;
@@ -214,14 +232,16 @@ Status apply_text(const std::string& text, const std::string& file, std::vector<
   if (const toml::node* node = root.get("base")) {
     const std::string where = at_line(file, node->source());
     const auto base = node->value_exact<std::string>();
-    if (!base) return bad(where, "base = " + shown(*node) + " must be a string, another file");
+    if (!base)
+      return bad(where, "base = " + shown(*node) + " must be a string, the path of a file");
     const fs::path path = (fs::path(file).parent_path() / *base).lexically_normal();
     std::error_code ignored;
     const fs::path unique = fs::weakly_canonical(path, ignored);
     if (std::find(open.begin(), open.end(), unique) != open.end())
       return bad(where, "base = \"" + *base + "\" inherits from itself");
     if (open.size() >= inheritance_max)
-      return bad(where, "more than " + std::to_string(inheritance_max) + " files inherit");
+      return bad(where,
+                 "more than " + std::to_string(inheritance_max) + " files inherit from each other");
     SS_ASSIGN(const std::string base_text, read_text(path.string(), where));
     open.push_back(unique);
     SS_RETURN_IF_ERROR(apply_text(base_text, path.string(), open, loaded));
@@ -234,7 +254,7 @@ bool takes_text(const Ref& value) {
          std::holds_alternative<schema::EnumRef>(value);
 }
 
-/// "--section.key=value" with the value in TOML syntax; what takes a string needs no quotes.
+/// Applies "--section.key=value". The value is in TOML syntax; strings need no quotes.
 Status apply_override(const std::string& argument, const std::string& where, LoadedConfig& loaded) {
   const std::string text =
       argument.substr(std::min(argument.find_first_not_of('-'), argument.size()));
@@ -243,6 +263,10 @@ Status apply_override(const std::string& argument, const std::string& where, Loa
   const size_t dot = full_name.find('.');
   const std::string section = dot == std::string::npos ? "" : full_name.substr(0, dot);
   const std::string name = dot == std::string::npos ? full_name : full_name.substr(dot + 1);
+  if (schema::is_retired(full_name)) {
+    warn_of_retired_key(full_name, where);
+    return {};
+  }
   const Key* key = schema::find(section, name);
   if (!key) return bad(where, "unknown key " + full_name + nearest(section, name));
   if (equals == std::string::npos)
@@ -266,8 +290,7 @@ Status apply_override(const std::string& argument, const std::string& where, Loa
   return {};
 }
 
-/// Every value of a sweep must do by itself; what runs they make together is seen when they are
-/// made.
+/// Checks every value of a sweep by itself. Combinations are checked when the sweep is planned.
 Status check_sweep(const LoadedConfig& loaded) {
   const auto origin = loaded.origin.find("sweep.keys");
   for (const SweepAxis& axis : loaded.config.sweep.keys) {

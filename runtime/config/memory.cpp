@@ -1,5 +1,5 @@
-// How many bytes a trainer needs. An estimate on the safe side, from the engine's buffers; it sizes
-// groups and is shown to users.
+// The memory that a trainer needs, estimated from the engine's buffers and never too low. The
+// estimate sizes groups, and `config show` prints it.
 #include <algorithm>
 
 #include "runtime/config/topology.hpp"
@@ -7,21 +7,21 @@
 
 namespace simplescale {
 
-// N_u parameters of unit u, P = sum over units of shard_count(N_u, S) the own shard, c bytes of the
-// compute precision (4 or 2), B, T, C, L, V as everywhere, K = dim of keys, h = hidden.
+// N_u: parameters of unit u. P: the trainer's shard, the sum over units of shard_count(N_u, S). c:
+// bytes per value of the compute precision (4 or 2). B, T, C, L, V as everywhere, K: width of the
+// keys, h: hidden. U: the largest block. E: embeddings or head, whichever is larger; both if tied.
 //
-//   state        12 P a side (parameters, two moments, fp32); two sides on CPUs, where it is the
-//   snapshot, too
-//   parameters   c P for the own part that others read, and
-//                full: c (2 U + E), of a whole block and of embeddings or head, whichever is larger
-//                (both if tied); grad_op, none: c sum N_u
-//   gradients    c (2 U + E) (one unit being computed, one being reduced), and
-//                4 P (1 + digits): the sum over groups and the partial sums of the own leaves
-//   activations  c B T (6 C + 2 K + 3 h) a block: its input, both norms, q, attention, second
-//   residual, k, v, gate, up, product;
-//                with activation_checkpointing c B T C a block and one block whole;
-//                (4 + c) B T V for the logits and their gradient; c B T (4 C + 3 h) while a block's
-//                backward runs
+//   state        12 P per side (fp32 parameters, two moments). CPU trainers have two sides, which
+//                are also their snapshot.
+//   parameters   c P for the part of the shard that other trainers read, and
+//                full_shard: c (2 U + E); shard_grad_op, no_shard: c sum N_u
+//   gradients    c (2 U + E): one unit being computed, one being reduced; and
+//                4 P (1 + digits): the sum over groups and the partial sums of its leaves
+//   activations  c B T (6 C + 2 K + 3 h) per block: its input, both norms, q, attention, second
+//                residual, k, v, gate, up, product;
+//                with activation_checkpointing: c B T C per block, and one whole block;
+//                (4 + c) B T V for the logits and their gradient;
+//                c B T (4 C + 3 h) during the backward pass of a block
 MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sharding sharding,
                                int shards, int groups, int64_t rows) {
   const std::vector<Unit> units = units_of(shape);
@@ -32,7 +32,7 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
     whole.push_back(shard_count(unit.count, static_cast<size_t>(shards)) * shards);
     all += whole.back();
   }
-  // The engine's buffers: model/engine/buffer_plan.hpp; tests/model holds this against it.
+  // As in model/engine/buffer_plan.hpp; tests/model compares the two.
   const uint64_t ends =
       shape.tie_embeddings ? whole.front() + whole.back() : std::max(whole.front(), whole.back());
   const uint64_t in_turn = 2 * whole[1] + ends;
@@ -47,11 +47,11 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   MemoryEstimate estimate;
   estimate.state = 12 * own * sides;
   estimate.parameters = c * own + c * (sharding == Sharding::full_shard ? in_turn : all);
-  // Buffers stay when groups go: with fewer of them a trainer has more rows and more partial sums.
+  // Buffers are not reallocated when groups are lost, and a trainer then has more partial sums.
   const uint64_t digits = digits_of_any_groups(
       static_cast<uint64_t>(rows), static_cast<uint64_t>(groups), static_cast<uint64_t>(shards));
   estimate.gradients = c * in_turn + 4 * own * (1 + digits);
-  // In floating point: absurd sizes, which a config may hold, must not wrap around.
+  // In floating point, so that absurd sizes in a config do not overflow.
   const double element = static_cast<double>(c) * static_cast<double>(tokens);
   const auto width = static_cast<double>(dim), inner = static_cast<double>(hidden);
   const double block = element * (6 * width + 2 * static_cast<double>(kv_dim) + 3 * inner);

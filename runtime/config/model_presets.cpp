@@ -1,4 +1,4 @@
-// Known model shapes, public figures, and the shape that a config asks for.
+// Model shapes by name, as published, and the shape of a config.
 #include <algorithm>
 #include <utility>
 
@@ -67,7 +67,7 @@ Result<ModelShape> model_shape(const Config& config) {
   if (model.norm_eps > 0) shape.norm_eps = model.norm_eps;
   shape.tie_embeddings = model.tie_embeddings;
   if (const Status status = validate(shape); !status.ok()) {
-    std::string text = status.message();  // "[model] heads = 5 ...": written as a key
+    std::string text = status.message();  // "[model] heads = 5 ..." becomes "model.heads = 5 ..."
     if (text.starts_with("[model] ")) text = "model." + text.substr(8);
     return Status(Code::bad_config, text);
   }

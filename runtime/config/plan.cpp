@@ -1,4 +1,4 @@
-// A run's arithmetic: micro-batches, steps, learning rate, and what the model costs in FLOP.
+// The numbers of a run: micro-batches, steps, learning rate, FLOP per token.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -11,7 +11,7 @@ namespace simplescale {
 namespace {
 
 constexpr double warmup_fraction = 0.05;
-constexpr int64_t warmup_steps_max = 2000;  // TinyLlama's
+constexpr int64_t warmup_steps_max = 2000;  // as in TinyLlama
 
 std::string text(int64_t number) {
   return std::to_string(number);
@@ -20,14 +20,14 @@ Status bad(const std::string& message) {
   return Status(Code::bad_config, message);
 }
 
-/// Fills accumulation, leaves and global_batch_size.
+/// Sets accumulation, leaves, global_batch_size and tokens_per_step.
 Status plan_batch(const Config& config, Plan& plan) {
   const int64_t world = plan.topology.world(), size = plan.micro_batch_size;
   const int64_t unit = world * size;
   const int64_t wanted = config.train.global_batch_size;
   if (wanted % unit != 0) {
     const int64_t below = wanted / unit * unit;
-    return bad("train.global_batch_size = " + text(wanted) + " is not a whole number of " +
+    return bad("train.global_batch_size = " + text(wanted) + " is not a multiple of " +
                text(world) + " trainers x " + text(size) + " samples: use " +
                (below > 0 ? text(below) + " or " : "") + text(below + unit));
   }
@@ -38,8 +38,8 @@ Status plan_batch(const Config& config, Plan& plan) {
   return {};
 }
 
-/// The paper: max_tokens_per_device = max_tokens / world; tokens_per_iter = micro_batch_size x
-/// block_size; max_iters = max_tokens_per_device / tokens_per_iter. Whole steps only.
+/// Sets max_steps, max_iters and max_tokens, in whole steps. The paper's formula: tokens_per_iter =
+/// micro_batch_size x block_size; max_iters = max_tokens / world / tokens_per_iter.
 Status plan_length(const Config& config, Plan& plan) {
   const TrainConfig& train = config.train;
   const int64_t tokens_per_iter = plan.micro_batch_size * plan.shape.block_size;
@@ -57,14 +57,14 @@ Status plan_length(const Config& config, Plan& plan) {
     if (limit.value == 0) continue;
     if (limit.steps == 0)
       return bad(std::string(limit.key) + " = " + text(limit.value) + " is less than one step of " +
-                 text(plan.accumulation) + " micro-batches a trainer, " +
+                 text(plan.accumulation) + " micro-batches per trainer, " +
                  text(plan.tokens_per_step) + " tokens");
     plan.max_steps = plan.max_steps ? std::min(plan.max_steps, limit.steps) : limit.steps;
   }
   if (plan.max_steps == 0)
     return bad(
-        "train.max_steps, train.max_iters and train.max_tokens are all 0: the run has no end, set "
-        "one");
+        "train.max_steps, train.max_iters and train.max_tokens are all 0, so the run has no end: "
+        "set one of them");
   plan.max_iters = plan.max_steps * plan.accumulation;
   if (__builtin_mul_overflow(plan.max_steps, plan.tokens_per_step, &plan.max_tokens))
     return bad("train.max_steps = " + text(plan.max_steps) + " steps of " +
@@ -85,7 +85,8 @@ Status plan_learning_rate(const Config& config, Plan& plan) {
           : train.warmup_iters / plan.accumulation + (train.warmup_iters % plan.accumulation != 0);
   if (rate.warmup_steps >= plan.max_steps)
     return bad("train.warmup_iters = " + text(train.warmup_iters) + " takes " +
-               text(rate.warmup_steps) + " steps, the whole run has " + text(plan.max_steps));
+               text(rate.warmup_steps) + " steps, but the whole run has only " +
+               text(plan.max_steps));
   return {};
 }
 

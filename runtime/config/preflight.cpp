@@ -31,7 +31,7 @@ std::string mib(uint64_t bytes) {
   return text;
 }
 
-/// The folder itself, or the nearest above it that exists.
+/// The folder, or its nearest parent that exists.
 fs::path existing(const fs::path& folder) {
   std::error_code ignored;
   fs::path path = fs::absolute(folder, ignored).lexically_normal();
@@ -45,8 +45,8 @@ uint64_t free_bytes(const fs::path& folder) {
   return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
 }
 
-/// Makes the folder and a file in it, and takes away what it made. name: of the folder, or of one
-/// in it that is still to be made, perhaps by another task at this moment.
+/// Creates the folder and a file in it, then removes what it has created. name: of the folder for
+/// the message. Another task may be creating the same folder.
 Status check_writable(const char* key, const std::string& name, const std::string& folder) {
   std::error_code error;
   std::vector<fs::path> made;
@@ -63,12 +63,12 @@ Status check_writable(const char* key, const std::string& name, const std::strin
     if (!std::ofstream(probe).put('x').flush()) reason = std::strerror(errno ? errno : EIO);
     fs::remove(probe, error);
   }
-  for (const fs::path& path : made) fs::remove(path, error);  // innermost first; only empty ones go
+  for (const fs::path& path : made) fs::remove(path, error);  // innermost first; keeps those in use
   if (reason.empty()) return {};
   return bad(std::string(key) + ": cannot write to " + name + ": " + reason);
 }
 
-/// Whole checkpoints that are there already; they are part of what is kept.
+/// Number of checkpoints in the folder: they already occupy their part of the space.
 uint64_t checkpoints_in(const fs::path& folder) {
   std::error_code error;
   uint64_t found = 0;
@@ -87,7 +87,8 @@ Status check_disk(const Config& config, const Plan& plan) {
   if (free >= needed) return {};
   return bad("checkpoint.keep = " + std::to_string(config.checkpoint.keep) + " needs " +
              mib(needed) + " (" + mib(one) + " a checkpoint), but " + existing(folder).string() +
-             " has " + mib(free) + " free: keep fewer, or set checkpoint.folder");
+             " has " + mib(free) +
+             " free: lower checkpoint.keep, or set checkpoint.folder to another disk");
 }
 
 Status check_shared_memory(const Config& config, const Plan& plan, const PreflightInput& input) {
@@ -106,7 +107,7 @@ std::string gib(uint64_t bytes) {
   return text;
 }
 
-/// Bytes of the host, or of what the control group may use; 0: unknown.
+/// Memory of the host in bytes, or the control group's limit if that is lower; 0: unknown.
 uint64_t memory_of_host() {
   uint64_t bytes = 0;
   std::ifstream info("/proc/meminfo");
@@ -120,13 +121,14 @@ uint64_t memory_of_host() {
   }
   for (const char* limit :
        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    uint64_t most = 0;  // "max" is no number
+    uint64_t most = 0;  // stays 0 for "max"
     if (std::ifstream(limit) >> most && most > 0) bytes = std::min(bytes, most);
   }
   return bytes;
 }
 
-/// Only what cannot be meant is refused: many nodes on a small machine are how runs are tried.
+/// Refuses only what is surely a mistake, since users try out runs of many nodes on one small
+/// machine.
 Status check_processes(const Config& config, const Plan& plan, const PreflightInput& input) {
   if (input.oversubscribe) return {};
   const HostNeeds needs = host_needs(config, plan, input.trainers_on_host);
@@ -140,31 +142,31 @@ Status check_processes(const Config& config, const Plan& plan, const PreflightIn
   };
   return bad("cluster.nodes = " + std::to_string(config.cluster.nodes) + ": " +
              count(needs.processes(), "processes on this host (") + count(needs.nodes, "agents, ") +
-             count(needs.trainers, "trainers, ") + count(needs.warm, "warm ones, ") +
+             count(needs.trainers, "trainers, ") + count(needs.warm, "warm processes, ") +
              count(needs.supervisors, "supervisors) need about ") + gib(needs.memory()) +
              " of memory (" + gib(needs.shared) + " of it shared" +
              (needs.copies > 0 ? ", " + gib(needs.copies) + " copies for peers" : "") +
              "); there are " + gib(memory) + " and " + count(cores, "cores, at most ") +
              std::to_string(processes_per_core_max) +
-             " processes each: fewer nodes, or more hosts; train --oversubscribe starts them "
-             "nevertheless");
+             " processes each: use fewer nodes or more hosts, or start them anyway with train "
+             "--oversubscribe");
 }
 
-/// 0, or why nobody could listen there.
+/// 0 if a server can listen at the address; otherwise the errno.
 int listen_error(const addrinfo& address) {
   const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return errno;
   const int yes = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   int error = bind(fd, address.ai_addr, address.ai_addrlen) != 0 ? errno : 0;
-  // With SO_REUSEADDR, two sockets may be bound before one of them listens.
+  // With SO_REUSEADDR two sockets can bind the same port until one of them listens.
   if (error == 0 && listen(fd, 1) != 0) error = EADDRINUSE;
   close(fd);
   return error;
 }
 
-/// As the server will: the first of the host's addresses that can be listened on. Speaks of this
-/// host only; the server moves with the supervisor.
+/// Succeeds if the server can listen at one of the addresses of http_host. Checks this host only;
+/// the server moves with the supervisor.
 Status check_http(const std::string& host, int64_t port) {
   if (port == 0) return {};
   const auto bad_host = [&](const char* reason) {
@@ -179,13 +181,14 @@ Status check_http(const std::string& host, int64_t port) {
   int error = EADDRNOTAVAIL;
   for (const addrinfo* address = found; address && error != 0; address = address->ai_next) {
     const int next = listen_error(*address);
-    if (next == 0 || error == EADDRNOTAVAIL) error = next;  // what says more about the port stays
+    if (next == 0 || error == EADDRNOTAVAIL)
+      error = next;  // keeps the error that is about the port
   }
   freeaddrinfo(found);
   if (error == 0) return {};
   if (error == EADDRNOTAVAIL || error == EAFNOSUPPORT) return bad_host(std::strerror(error));
   return bad("metrics.http_port = " + std::to_string(port) +
-             " cannot be used: " + std::strerror(error) + "; choose another or 0");
+             " cannot be used: " + std::strerror(error) + "; choose another port, or 0 for none");
 }
 
 Status check_data(const Config& config, const Plan& plan, const PreflightInput& input) {
@@ -201,7 +204,8 @@ Status check_data(const Config& config, const Plan& plan, const PreflightInput& 
     return Status(Code::bad_data,
                   "model.block_size = " + std::to_string(block) + " is longer than the data, " +
                       std::to_string(*input.train_tokens) +
-                      " tokens: a sample takes block_size + 1; use a smaller one or more text");
+                      " tokens: a sample has block_size + 1 tokens; use a smaller block_size, or "
+                      "more text");
   return {};
 }
 
@@ -219,7 +223,7 @@ uint64_t checkpoint_space_bytes(const Config& config, const Plan& plan) {
   const auto steps = static_cast<uint64_t>(plan.max_steps);
   const auto every = static_cast<uint64_t>(config.checkpoint.disk_every_steps);
   const auto permanent_every = static_cast<uint64_t>(config.checkpoint.permanent_every_steps);
-  const uint64_t written = 1 + (every ? steps / every : 0);  // and the one at the end
+  const uint64_t written = 1 + (every ? steps / every : 0);  // and one at the end
   const uint64_t kept = std::min<uint64_t>(static_cast<uint64_t>(config.checkpoint.keep), written);
   const uint64_t permanent = permanent_every ? steps / permanent_every : 0;
   return (kept + permanent + 1) * checkpoint_bytes(plan);
@@ -234,15 +238,15 @@ uint64_t shared_memory_bytes(const Config& config, const Plan& plan, int trainer
   const uint64_t sample = 4 * (static_cast<uint64_t>(plan.shape.block_size) + 1);
   const uint64_t ring =
       static_cast<uint64_t>(config.data.ring_batches * plan.micro_batch_size) * sample;
-  const int kept =  // copies of other nodes' shards, if they are spread evenly
+  const int kept =  // copies of other nodes' shards, assuming that they are spread evenly
       config.checkpoint.peer_every_steps > 0 ? std::min(trainers, t.shards) : 0;
   return static_cast<uint64_t>(trainers) * (2 * 12 * own + arenas + ring) +
          static_cast<uint64_t>(kept) * 2 * 12 * own;
 }
 
 HostNeeds host_needs(const Config& config, const Plan& plan, int trainers) {
-  // Measured, without what is shared and what is counted below: a trainer with a tiny model, an
-  // agent that has run for minutes, a supervisor.
+  // Measured private memory of a trainer with a tiny model, of an agent after some minutes, and of
+  // a supervisor.
   constexpr uint64_t trainer_bytes = uint64_t{100} << 20, agent_bytes = uint64_t{35} << 20,
                      supervisor_bytes = uint64_t{10} << 20;
   const Topology& t = plan.topology;
@@ -252,7 +256,7 @@ HostNeeds host_needs(const Config& config, const Plan& plan, int trainers) {
   needs.warm = needs.nodes * static_cast<int>(config.supervision.warm_processes);
   needs.supervisors = needs.nodes > 1 ? 2 : 1;
   needs.shared = shared_memory_bytes(config, plan, trainers);
-  // Each trainer's newest two steps wait in its agent until they have been sent.
+  // The agent holds the two newest steps of each trainer until they have been sent to a peer.
   const uint64_t own = shard_layout(units_of(plan.shape), static_cast<size_t>(t.shards)).total;
   const auto count = static_cast<uint64_t>(trainers);
   if (config.checkpoint.peer_every_steps > 0) needs.copies = count * 2 * 12 * own;

@@ -1,5 +1,5 @@
-// The one table of all keys: it drives parsing, validation, to_toml(), `config show` and
-// configs/reference.toml. Constant, so any thread reads it. Internal to runtime/config.
+// The table of all keys. Parsing, validation, to_toml(), `config show` and configs/reference.toml
+// are driven by it. Constant, so any thread may read it.
 #pragma once
 
 #include <limits>
@@ -12,7 +12,7 @@
 
 namespace simplescale::schema {
 
-/// An enumeration as the table sees it: its byte and its values' names.
+/// A member of an enumeration type: its byte, and the names of the values.
 struct EnumRef {
   unsigned char* value;
   std::span<const char* const> names;
@@ -21,11 +21,12 @@ using Pair = std::array<double, 2>;
 using Faults = std::vector<FaultSpec>;
 using Integers = std::vector<int64_t>;
 using Axes = std::vector<SweepAxis>;
-/// A member of one Config.
+/// Pointer to a member of a Config.
 using Ref =
     std::variant<bool*, int64_t*, double*, std::string*, Pair*, EnumRef, Faults*, Integers*, Axes*>;
 
-/// Whether two runs that differ in a key are different runs.
+/// Whether a difference in a key makes a different run: always, only without train.deterministic
+/// (layout), or never.
 enum class Matters : unsigned char { always, layout, never };
 
 struct Range {
@@ -39,39 +40,43 @@ struct Key {
   const char* section;
   const char* name;
   Ref (*at)(Config&);
-  Range range;  // numbers, and each number of a pair
+  Range range;  // of a number, and of each number in a pair or list
   Matters matters;
   const char* comment;
   std::string full_name() const { return std::string(section) + "." + name; }
-  /// Reading only.
+  /// For reading only.
   Ref in(const Config& config) const { return at(const_cast<Config&>(config)); }
 };
 
-/// All keys, section by section, in the order of interface.md.
+/// All keys, section by section.
 std::span<const Key> keys();
-/// Null if there is none.
+/// Null if there is no such key.
 const Key* find(const std::string& section, const std::string& name);
 const Key* find(const std::string& full_name);
+/// True for a key of an earlier version. Runs made by it carry the key in their config.toml: it is
+/// ignored with a warning, so that these runs still resume.
+bool is_retired(const std::string& full_name);
 /// One line about a section.
 const char* section_comment(const std::string& section);
-/// The nearest known key by edit distance; a key of the same name in another section is nearest.
+/// The nearest known key by edit distance. The name counts twice, so that the same name in another
+/// section is near.
 std::string nearest_key(const std::string& section, const std::string& name);
 
-/// "an integer", "\"auto\" or \"never\"", ...
+/// What the key accepts: "an integer", "\"auto\" or \"never\"", ...
 std::string expected(const Key& key);
-/// "at least 1", "0 to 0.5"; empty where everything is allowed.
+/// "at least 1", "0 to 0.5"; empty without limits.
 std::string to_string(const Range& range);
 bool contains(const Range& range, double value);
-/// In TOML syntax; reads back to the same value.
+/// The value in TOML syntax; it reads back to the same value.
 std::string to_toml(const Ref& value);
 
 }  // namespace simplescale::schema
 
 namespace simplescale {
-/// configs/reference.toml: every key, its comment and its default.
+/// The text of configs/reference.toml: every key with its comment and its default.
 std::string reference_toml();
 
-/// The config with every "by rule" value (0, -1, empty) replaced by what it comes to, as far as
-/// that can be found out.
-Config with_rules_applied(const Config& config);
+/// The config with every value that stands for a rule (0, -1, "") replaced by the result of the
+/// rule, where it can be computed.
+Config with_derived_values(const Config& config);
 }  // namespace simplescale

@@ -44,22 +44,22 @@ std::string plan_text(const Plan& plan, DeviceKind device) {
     out += "  " + padded(name, 14) + text + "\n";
   };
   line("model", std::to_string(plan.parameters) + " parameters, " + plain(flops.palm / 1e9) +
-                    " GFLOP a token (PaLM), " + plain(flops.causal / 1e9) +
+                    " GFLOP per token (PaLM), " + plain(flops.causal / 1e9) +
                     " (causal, products only)");
   line("strategy", std::string(to_string(t.strategy)) + ", " + count("group", t.groups) + " x " +
                        count("shard", t.shards) + " = " + count("trainer", t.world()) + " on " +
                        count("node", t.nodes) + " (" + t.reason + ")");
-  line("batch", std::to_string(plan.global_batch_size) + " samples a step = " +
+  line("batch", std::to_string(plan.global_batch_size) + " samples per step = " +
                     count("trainer", t.world()) + " x " + std::to_string(plan.accumulation) +
                     " accumulated" + " x " + count("sample", plan.micro_batch_size) + " of " +
                     std::to_string(plan.shape.block_size) + " tokens");
   line("length", count("step", plan.max_steps) + ", " + std::to_string(plan.max_iters) +
                      " iters, " + std::to_string(plan.max_tokens) + " tokens (" +
-                     std::to_string(plan.tokens_per_step) + " a step)");
+                     std::to_string(plan.tokens_per_step) + " per step)");
   line("learning rate", "up to " + plain(rate.peak) + " in " + count("step", rate.warmup_steps) +
                             ", then a cosine down to " + plain(rate.minimum));
   line("memory", "about " + bytes_text(memory.total()) +
-                     (device == DeviceKind::cuda ? " a GPU: state " : " a trainer: state ") +
+                     (device == DeviceKind::cuda ? " per GPU: state " : " per trainer: state ") +
                      bytes_text(memory.state) + ", parameters " + bytes_text(memory.parameters) +
                      ", gradients " + bytes_text(memory.gradients) + ", activations " +
                      bytes_text(memory.activations));
@@ -81,7 +81,7 @@ std::string plan_text(const Plan& plan, DeviceKind device) {
 }  // namespace
 
 std::string show_config(const LoadedConfig& loaded) {
-  const Config ruled = with_rules_applied(loaded.config);
+  const Config derived = with_derived_values(loaded.config);
   struct Row {
     std::string key, value, origin;
   };
@@ -89,7 +89,7 @@ std::string show_config(const LoadedConfig& loaded) {
   size_t key_width = 0, value_width = 0;
   for (const schema::Key& key : schema::keys()) {
     Row row{key.full_name(), schema::to_toml(key.in(loaded.config)), ""};
-    const std::string comes_to = schema::to_toml(key.in(ruled));
+    const std::string comes_to = schema::to_toml(key.in(derived));
     if (comes_to != row.value) row.value += "  (" + comes_to + ")";
     if (const auto origin = loaded.origin.find(row.key); origin != loaded.origin.end())
       row.origin = origin->second;
@@ -112,7 +112,7 @@ Result<std::string> validate_config(const LoadedConfig& loaded) {
   SS_RETURN_IF_ERROR(located(check_log_rules(loaded.config), loaded));
   if (loaded.config.data.source.empty() && loaded.config.data.folder.empty())
     return Status(Code::bad_config,
-                  loaded.file + ": data.source is not set: name a text or tokens");
+                  loaded.file + ": data.source is not set: set it to text or token files");
   const Topology& t = plan.topology;
   return loaded.file + ": valid; " + std::to_string(plan.parameters) + " parameters, " +
          count("group", t.groups) + " x " + count("shard", t.shards) + ", " +

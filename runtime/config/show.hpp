@@ -1,4 +1,4 @@
-// The texts of `config show` and `config validate`. The command line prints them.
+// The texts that `config show` and `config validate` print.
 #pragma once
 
 #include <string>
@@ -7,11 +7,12 @@
 
 namespace simplescale {
 
-/// A table of key, value and where the value came from (with what 0, -1 or "" come to), then the
-/// plan: groups, shards, batch, steps, memory a trainer; or, where no plan is possible, why.
+/// A table of every key with its value and origin (and the result of rules such as 0, -1 or ""),
+/// then the plan: groups, shards, batch, steps, memory per trainer. If no plan is possible: the
+/// reason.
 std::string show_config(const LoadedConfig& loaded);
 
-/// One line about a config that can be trained; else the error that `train` would end with.
+/// One line if the config can be trained; otherwise the error that `train` would end with.
 Result<std::string> validate_config(const LoadedConfig& loaded);
 
 }  // namespace simplescale

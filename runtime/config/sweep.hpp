@@ -1,4 +1,4 @@
-// What runs a [sweep] comes to. Pure.
+// The runs of a [sweep] section. Pure functions.
 #pragma once
 
 #include <string>
@@ -11,13 +11,13 @@
 namespace simplescale {
 
 struct SweepRun {
-  std::string name;  // "003-learning_rate-0.001-seed-2": a run's, and its folder's
+  std::string name;  // "003-learning_rate-0.001-seed-2", of the run and of its folder
   std::vector<std::pair<std::string, std::string>> choices;  // key, value in TOML syntax
-  std::vector<std::string> overrides;                        // of the choices, for load_config()
+  std::vector<std::string> overrides;                        // the choices, for load_config()
 };
 
-/// One run for each combination and seed, seeds varying fastest, then the last key. bad_config:
-/// nothing to vary, lists of different lengths to zip, more than 10,000 runs.
+/// One run for each combination and seed; the seed varies fastest, then the last key. bad_config:
+/// nothing to vary, zip with lists of different lengths, more than 10,000 runs.
 Result<std::vector<SweepRun>> expand_sweep(const Config& config);
 
 }  // namespace simplescale

@@ -1,4 +1,4 @@
-// Values and whole configs as TOML text: config.toml of a run, and configs/reference.toml.
+// Values and whole configs as TOML: a run's config.toml, and configs/reference.toml.
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -27,7 +27,7 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
-/// The shortest text that reads back to the same double, with a mark that it is no integer.
+/// The shortest text that reads back to the same double. It never looks like an integer.
 std::string number(double value) {
   char buffer[32];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
@@ -36,7 +36,7 @@ std::string number(double value) {
   return text;
 }
 
-/// For people: 65536, 0.5.
+/// A number without exponent where possible: 65536, 0.5.
 std::string plain(double value) {
   char buffer[32];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, value,
@@ -103,7 +103,7 @@ struct Expected {
   }
 };
 
-/// Comment lines of at most 100 columns.
+/// The text as comment lines of at most 100 columns.
 std::string comment(const std::string& text) {
   std::string out, line = "#";
   for (size_t at = 0; at < text.size();) {
@@ -119,7 +119,7 @@ std::string comment(const std::string& text) {
   return out + line + "\n";
 }
 
-/// What may stand there, beyond the type; for comments.
+/// The allowed values, for comments: the names of an enumeration, or the range.
 std::string allowed(const Key& key, const Ref& value) {
   if (std::holds_alternative<EnumRef>(value)) return " One of " + expected(key) + ".";
   const std::string range = to_string(key.range);
@@ -170,12 +170,10 @@ std::string to_toml(const Config& config) {
 
 std::string reference_toml() {
   std::string out = schema::comment(
-      "Every key with its default. Generated from the table in runtime/config/schema.cpp; a test "
-      "compares, and rewrites this "
-      "file when started with SIMPLESCALE_WRITE_REFERENCE=1. A config needs only the keys that it "
-      "changes; base = "
-      "\"other.toml\" at its top inherits from another file, and --section.key=value on the "
-      "command line wins over all.");
+      "Every key with its default. A config sets only the keys that it changes. base = "
+      "\"other.toml\" at its top inherits another file; --section.key=value on the command line "
+      "overrides both. Generated from the table in runtime/config/schema.cpp: a test compares the "
+      "two, and rewrites this file if SIMPLESCALE_WRITE_REFERENCE=1 is set.");
   const Config defaults;
   std::string section;
   for (const schema::Key& key : schema::keys()) {

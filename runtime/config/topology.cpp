@@ -6,8 +6,8 @@
 namespace simplescale {
 namespace {
 
-constexpr int paper_group_nodes = 4;      // the paper's default group
-constexpr int paper_one_group_nodes = 8;  // up to here the paper shards over all nodes
+constexpr int paper_group_nodes = 4;      // default group size
+constexpr int paper_one_group_nodes = 8;  // up to this many nodes form one group
 
 Status bad(const std::string& text) {
   return Status(Code::bad_config, text);
@@ -35,7 +35,7 @@ std::string listed(const std::vector<int>& numbers) {
   return out;
 }
 
-/// Bytes a trainer needs with `shards` trainers in its group.
+/// Bytes that a trainer needs if its group has `shards` trainers.
 Result<uint64_t> needed_bytes(const Config& config, Sharding sharding, int shards) {
   SS_ASSIGN(const ModelShape shape, model_shape(config));
   const int64_t world = config.cluster.nodes * config.cluster.trainers_per_node;
@@ -65,10 +65,10 @@ Result<GroupSize> automatic_group(const Config& config) {
     const int shards = size * static_cast<int>(config.cluster.trainers_per_node);
     SS_ASSIGN(const uint64_t needed, needed_bytes(config, Sharding::full_shard, shards));
     if (static_cast<double>(needed) <= memory)
-      return GroupSize{size, "the smallest group whose trainers hold " +
-                                 gib(static_cast<double>(needed)) + " each"};
+      return GroupSize{size, "the smallest group that fits memory, with " +
+                                 gib(static_cast<double>(needed)) + " per trainer"};
   }
-  return GroupSize{nodes, "all nodes"};  // too large even so: the caller says so
+  return GroupSize{nodes, "all nodes"};  // check_memory() reports that it does not fit
 }
 
 Result<GroupSize> group_size(const Config& config) {
@@ -92,9 +92,10 @@ Status check_memory(const Config& config, const Topology& topology) {
   const double memory = config.cluster.memory_per_trainer_gib * (1u << 30);
   if (static_cast<double>(needed) <= memory) return {};
   return bad("cluster.memory_per_trainer_gib: the model needs about " +
-             gib(static_cast<double>(needed)) + " a trainer with " +
-             std::to_string(topology.shards) + " shards, a trainer has " + gib(memory) +
-             ": more trainers a group, a smaller micro_batch_size, or activation_checkpointing");
+             gib(static_cast<double>(needed)) + " per trainer with " +
+             std::to_string(topology.shards) + " shards, but a trainer has " + gib(memory) +
+             ": use more trainers per group, a smaller micro_batch_size, or "
+             "activation_checkpointing");
 }
 
 }  // namespace
@@ -107,7 +108,7 @@ Result<Topology> plan_topology(const Config& config) {
   if (t.nodes % size.nodes != 0)
     return bad("parallel.group_nodes = " + std::to_string(size.nodes) +
                " does not divide cluster.nodes = " + std::to_string(t.nodes) + ": use " +
-               listed(divisors(t.nodes)) + " nodes a group");
+               listed(divisors(t.nodes)) + " nodes per group");
   t.group_nodes = size.nodes;
   t.reason = size.reason;
   const int world = t.nodes * t.trainers_per_node;
@@ -122,7 +123,7 @@ Result<Topology> plan_topology(const Config& config) {
                                                        : Sharding::full_shard;
   if (t.groups < config.cluster.min_groups)
     return bad("cluster.min_groups = " + std::to_string(config.cluster.min_groups) +
-               " is more than the " + std::to_string(t.groups) + " groups there are");
+               " is more than the layout's " + std::to_string(t.groups) + " groups");
   SS_RETURN_IF_ERROR(check_memory(config, t));
   for (int rank = 0; rank < world; ++rank)
     t.trainers.push_back({.node = rank / t.trainers_per_node,

@@ -42,7 +42,7 @@ Status AppendFile::append(std::string_view bytes) {
     if (count <= 0) {
       const int error = count < 0 ? errno : EIO;
       if (ftruncate(fd_, static_cast<off_t>(size_)) != 0) {
-        // The next piece overwrites it.
+        // The next append overwrites the partial data.
       }
       return Status(Code::io, "cannot write " + path_ + ": " + std::strerror(error));
     }

@@ -1,4 +1,4 @@
-// A file that grows by whole pieces: what could only be written in part is taken back.
+// A file that is only appended to. An append that fails leaves the file as it was before.
 #pragma once
 
 #include <string>
@@ -14,9 +14,9 @@ class AppendFile {
   AppendFile(AppendFile&& other) noexcept;
   AppendFile& operator=(AppendFile&& other) noexcept;
   ~AppendFile();
-  /// A new, empty file. io, not_found: no such folder.
+  /// Creates the file, or empties an existing one. not_found: the folder does not exist; io.
   static Result<AppendFile> create(const std::string& path);
-  /// io: none of it is there.
+  /// Appends all bytes. io: none of them are in the file.
   Status append(std::string_view bytes);
   uint64_t size() const { return size_; }
 

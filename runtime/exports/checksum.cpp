@@ -8,7 +8,7 @@ namespace {
 
 using Table = std::array<uint32_t, 256>;
 
-/// polynomial: bits reversed.
+/// polynomial: in reversed bit order.
 constexpr Table table_of(uint32_t polynomial) {
   Table table{};
   for (uint32_t i = 0; i < 256; ++i) {

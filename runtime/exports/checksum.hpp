@@ -1,4 +1,4 @@
-// The checksums of event files. Pure.
+// Checksums of the exported files: crc32 for W&B, crc32c for TensorBoard. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,9 @@
 
 namespace simplescale {
 
-/// As in zlib; before: the checksum of what comes before data.
+/// CRC-32 as in zlib. before: the checksum of the bytes that precede `data`.
 uint32_t crc32(std::string_view data, uint32_t before = 0);
-/// Castagnoli's polynomial, as in iSCSI.
+/// CRC-32C (Castagnoli), as in iSCSI.
 uint32_t crc32c(std::string_view data);
 
 }  // namespace simplescale

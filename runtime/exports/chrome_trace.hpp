@@ -1,5 +1,5 @@
-// Writes Chrome's trace format: JSON that Perfetto (ui.perfetto.dev) and chrome://tracing read.
-// One thread's.
+// Writes Chrome's trace format, JSON that Perfetto (ui.perfetto.dev) and chrome://tracing read.
+// Used from one thread.
 #pragma once
 
 #include <cstdint>
@@ -10,25 +10,26 @@ namespace simplescale {
 
 class ChromeTrace {
  public:
-  /// Times are ns of one clock, not before origin_ns.
+  /// All times are in ns, of one clock, and not before origin_ns.
   explicit ChromeTrace(int64_t origin_ns) : origin_ns_(origin_ns) {}
 
-  /// label: shown beside the name; "": none. Shown in order of pid, threads in order of `order`.
+  /// Names a process and its threads. label: shown beside the name; "": none. Processes are ordered
+  /// by pid, threads by `order`.
   void process(int pid, const std::string& name, const std::string& label);
   void thread(int pid, int tid, const std::string& name, int order);
-  /// Spans of a thread nest.
+  /// Spans of one thread must nest.
   void span(int pid, int tid, const char* category, const std::string& name, int64_t begin_ns,
             int64_t duration_ns, const nlohmann::json& args);
   void instant(int pid, int tid, const std::string& name, int64_t at_ns,
                const nlohmann::json& args);
-  /// One end of an arrow between two spans, each of which begins at that end's at_ns.
+  /// One end of arrow `id` between two spans. A span of the thread must begin at at_ns.
   void flow(bool start, uint64_t id, int pid, int tid, const std::string& name, int64_t at_ns);
 
-  /// Spans and instants.
+  /// Number of spans and instants.
   size_t events() const { return events_; }
-  /// From the origin to the end of the last event.
+  /// Time from the origin to the end of the last event.
   double ms() const { return static_cast<double>(end_ns_ - origin_ns_) / 1e6; }
-  /// The file's text; ends the writing.
+  /// Returns the file's text. Call it once, at the end.
   std::string take();
 
  private:

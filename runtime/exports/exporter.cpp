@@ -14,16 +14,16 @@ namespace simplescale {
 
 namespace {
 
-constexpr auto kPause = std::chrono::milliseconds(250);  // between two looks at the records
-constexpr auto kRetryAfter =
-    std::chrono::milliseconds(10'000);  // when the disk would not take them
-constexpr size_t kRowsMax = 10'000;     // written at once
+constexpr auto kWriteInterval = std::chrono::milliseconds(250);     // between two writes
+constexpr auto kRetryInterval = std::chrono::milliseconds(10'000);  // after a failed write
+constexpr size_t kRowsMax = 10'000;                                 // per write
 
-/// The records from their beginning on, and the sinks. Made anew after an error.
+/// The position in the records, and the sinks. After an error it is replaced by a new one, which
+/// starts at the beginning of the records.
 struct Work {
   LineFollower metrics, events;
   std::vector<std::unique_ptr<MetricsSink>> sinks;
-  std::vector<double> recovered_s;  // when incidents ended
+  std::vector<double> recovered_s;  // times at which incidents ended
 
   explicit Work(const RunFolder& run) : metrics(run.metrics()), events(run.events()) {}
 
@@ -40,7 +40,7 @@ struct Work {
     return work;
   }
 
-  /// Writes what has been recorded since the last call.
+  /// Writes the records that have been added since the last call.
   Status follow() {
     std::string line;
     while (events.next(line))
@@ -57,7 +57,7 @@ struct Work {
         rows.push_back(std::move(*row));
       }
       for (auto& sink : sinks) {
-        // Positions grow from line to line.
+        // Positions increase from row to row: skips the rows that the sink holds.
         size_t from = 0;
         while (from < rows.size() && sink->position() && rows[from].at <= *sink->position()) ++from;
         if (from < rows.size()) SS_RETURN_IF_ERROR(sink->write(std::span(rows).subspan(from)));
@@ -69,13 +69,14 @@ struct Work {
 
 }  // namespace
 
-/// What the thread has.
+/// What the thread uses.
 struct Exporter::Follower {
   Follower(RunFolder folder, Config keys, std::function<bool()> leads)
       : run(std::move(folder)), config(std::move(keys)), may_write(std::move(leads)) {}
 
-  /// One look at the records; false: not everything could be written.
-  bool look(const std::optional<int>& exit_code) {
+  /// Writes the new records, and the exit code if the run has ended. False: an error; try again
+  /// later.
+  bool write_new_records(const std::optional<int>& exit_code) {
     Status done;
     if (!work) {
       auto opened = Work::open(run, config);
@@ -87,9 +88,10 @@ struct Exporter::Follower {
       for (auto& sink : work->sinks)
         if (done.ok()) done = sink->finish(*exit_code);
     if (done.ok()) return true;
-    if (!complained)
-      log::warn("{}; training goes on, TensorBoard's and W&B's files come later", done.message());
-    complained = true;
+    if (!warned)
+      log::warn("cannot export metrics: {}; training continues, the export is tried again",
+                done.message());
+    warned = true;
     work.reset();
     return false;
   }
@@ -103,12 +105,12 @@ struct Exporter::Follower {
       const std::optional<int> code = exit_code;
       lock.unlock();
       const bool leads = !may_write || may_write();
-      const bool written = leads && look(code);
+      const bool written = leads && write_new_records(code);
       lock.lock();
       if (!leads) break;
       if (!written) news = true;
-      // Many steps a second are one write; the end does not wait.
-      wake.wait_for(lock, written ? kPause : kRetryAfter, [this] { return stopping; });
+      // Collects the steps of the interval into one write. stopping ends the wait.
+      wake.wait_for(lock, written ? kWriteInterval : kRetryInterval, [this] { return stopping; });
     }
     over = true;
     ended.notify_all();
@@ -121,8 +123,8 @@ struct Exporter::Follower {
   std::condition_variable wake, ended;
   bool news = true, stopping = false, over = false;
   std::optional<int> exit_code;
-  std::optional<Work> work;  // this and what follows: the thread's
-  bool complained = false;
+  std::optional<Work> work;  // this and the next member: used by the thread only
+  bool warned = false;
 };
 
 Exporter::Exporter(RunFolder run, Config config, std::function<bool()> may_write,
@@ -163,8 +165,7 @@ void Exporter::end(std::optional<int> exit_code) {
   follower_->wake.notify_one();
   if (!follower_->ended.wait_for(lock, std::chrono::milliseconds(patience_ms_),
                                  [this] { return follower_->over; }))
-    log::warn("{} does not take the exported metrics; leaving without their end",
-              follower_->run.path);
+    log::warn("{}: the disk hangs; the exported metrics are not complete", follower_->run.path);
 }
 
 }  // namespace simplescale

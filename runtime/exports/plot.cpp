@@ -16,11 +16,11 @@ namespace simplescale {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr size_t kPoints = 2'000;  // of a curve; more rows are averaged
-constexpr size_t kNames = 24;      // in the key
-constexpr int64_t kDrawMs = 120'000;
+constexpr size_t kPoints = 2'000;     // most points per curve; more rows are averaged
+constexpr size_t kNames = 24;         // most names in the legend
+constexpr int64_t kDrawMs = 120'000;  // deadline for gnuplot
 
-/// Within single quotes gnuplot knows no escape but the doubled quote.
+/// A string in gnuplot's single quotes, where a doubled quote is the only escape.
 std::string quoted(const std::string& text) {
   std::string out = "'";
   for (const char c : text) {
@@ -30,7 +30,7 @@ std::string quoted(const std::string& text) {
   return out + "'";
 }
 
-/// "step value" lines; means of neighbours where there are very many.
+/// Lines "step value". Neighbouring rows are averaged if there are more than kPoints.
 std::string curve(const std::vector<MetricsRow>& rows, const char* name) {
   const size_t every = (rows.size() + kPoints - 1) / kPoints;
   std::string text;
@@ -67,7 +67,7 @@ std::string recoveries(const RunRecords& records) {
   return text + fmt::format("{} {}\n", end, count);
 }
 
-/// A data block; gnuplot wants at least one point.
+/// A data block. gnuplot requires at least one point.
 std::string block(const std::string& name, const std::string& data) {
   return "$" + name + " << END\n" + (data.empty() ? "0 NaN\n" : data) + "END\n";
 }
@@ -120,10 +120,10 @@ Status draw_plot(const std::vector<PlotRun>& runs, const std::string& output) {
   if (!output.ends_with(".svg") && !output.ends_with(".png"))
     return Status(Code::usage, output + " must end in .svg or .png");
   if (std::ranges::all_of(runs, [](const PlotRun& run) { return run.records.rows.empty(); }))
-    return Status(Code::not_found, "nothing to draw: no step has been trained yet");
+    return Status(Code::not_found, "nothing to plot: no step has been trained yet");
   const std::string kind = output.substr(output.size() - 4);
   char name[] = "/tmp/simplescale-plot-XXXXXX";
-  if (!mkdtemp(name)) return Status(Code::io, "cannot make a folder in /tmp");
+  if (!mkdtemp(name)) return Status(Code::io, "cannot create a folder in /tmp");
   const std::string folder = name, script = folder + "/script",
                     picture = folder + "/picture" + kind;
   const auto draw = [&]() -> Status {
@@ -132,7 +132,7 @@ Status draw_plot(const std::vector<PlotRun>& runs, const std::string& output) {
     auto result = run_command({"gnuplot", script}, kDrawMs);
     if (result.status().code() == Code::not_found)
       return Status(Code::not_found,
-                    "plots are drawn by gnuplot, which is not there: apt-get install gnuplot-nox");
+                    "plots need gnuplot, which is not installed: apt-get install gnuplot-nox");
     if (!result.ok()) return result.status();
     SS_ASSIGN(const std::string bytes, read_text(picture));
     if (result->code != 0 || bytes.empty())

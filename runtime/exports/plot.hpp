@@ -1,5 +1,5 @@
-// One picture of one or several runs: loss, throughput and recoveries over steps. Drawn by gnuplot,
-// which is started without a shell and reads a script with the data in it.
+// Plots loss, throughput and recoveries of one or several runs over their steps. gnuplot draws the
+// picture from a script that contains the data; it is started without a shell.
 #pragma once
 
 #include <string>
@@ -15,10 +15,12 @@ struct PlotRun {
   RunRecords records;
 };
 
-/// output: .svg or .png, nothing else. Names are shown as they are, whatever they hold. Pure.
+/// The script for gnuplot. output: a file that ends in .svg or .png. Names may contain any
+/// characters. Pure.
 std::string plot_script(const std::vector<PlotRun>& runs, const std::string& output);
 
-/// Replaces output. usage: neither .svg nor .png; not_found: no gnuplot here, and what to do; io.
+/// Draws the picture and replaces `output` by it. usage: output ends in neither .svg nor .png;
+/// not_found: gnuplot is not installed, or no run has a step; io.
 Status draw_plot(const std::vector<PlotRun>& runs, const std::string& output);
 
 }  // namespace simplescale

@@ -1,5 +1,5 @@
-// The part of Protocol Buffers' wire format that event files need: fields one after the other, each
-// a tag and a value. Pure; messages nest as bytes.
+// The part of the Protocol Buffers wire format that the exported files need: a sequence of fields,
+// each a tag and a value. A nested message is a field of bytes. Pure.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class ProtobufWriter {
   }
   ProtobufWriter& real64(int field, double value) { return fixed(field, 1, value); }
   ProtobufWriter& real32(int field, float value) { return fixed(field, 5, value); }
-  /// A string, bytes, or the text of a message.
+  /// string, bytes, or a nested message.
   ProtobufWriter& bytes(int field, std::string_view value) {
     tag(field, 2);
     varint(value.size());
@@ -45,8 +45,8 @@ class ProtobufWriter {
 
 struct ProtobufField {
   int number = 0;
-  uint64_t value = 0;      // of a number; the bits of a real
-  std::string_view bytes;  // of bytes
+  uint64_t value = 0;      // of a number; of a real: its bits
+  std::string_view bytes;  // of a string, bytes or message
   double real64() const { return as<double>(); }
   float real32() const { return as<float>(); }
 
@@ -59,11 +59,11 @@ struct ProtobufField {
   }
 };
 
-/// Reads what a file holds, so every length is checked. The text must outlive it.
+/// Reads untrusted data: checks every length. The text must outlive the reader.
 class ProtobufReader {
  public:
   explicit ProtobufReader(std::string_view text) : text_(text) {}
-  /// False at the end, and at anything that is no field.
+  /// Reads the next field. False at the end and at invalid data.
   bool next(ProtobufField& field) {
     uint64_t tag = 0;
     if (!varint(tag)) return false;

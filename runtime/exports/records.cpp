@@ -63,7 +63,7 @@ bool LineFollower::next(std::string& line) {
   std::string text;
   if (!std::getline(file_, text)) return false;
   partial_ += text;
-  if (file_.eof()) return false;  // a line in the making
+  if (file_.eof()) return false;  // the line is not complete yet
   line = std::move(partial_);
   partial_.clear();
   return true;

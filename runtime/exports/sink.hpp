@@ -1,4 +1,4 @@
-// Where the exporter writes a run's metrics, beside the run's own records. One thread uses it.
+// Interface of the exporter to one file format. Used from one thread.
 #pragma once
 
 #include <optional>
@@ -12,12 +12,12 @@ namespace simplescale {
 class MetricsSink {
  public:
   virtual ~MetricsSink() = default;
-  /// The newest row that it holds, also from supervisors before this one.
+  /// Position of the newest row in the sink, including rows of earlier supervisors.
   virtual std::optional<Position> position() const = 0;
-  /// Rows after position(). A step that is there already is written again. io: the sink is to be
-  /// opened anew; what it holds is whole.
+  /// Writes rows after position(). A repeated step replaces the old one. io: open the sink again;
+  /// its file is not damaged.
   virtual Status write(std::span<const MetricsRow> rows) = 0;
-  /// The run has ended for now.
+  /// The run has ended; it may be resumed later.
   virtual Status finish(int exit_code) = 0;
 };
 

@@ -19,13 +19,13 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-json page(const std::string& path) {
+json read_json(const std::string& path) {
   const auto text = read_text(path);
   return text.ok() ? json::parse(*text, nullptr, false) : json();
 }
 
 std::string state_of(const RunFolder& run, const RunSummary& summary) {
-  const json status = page(run.status()), end = page(run.end());
+  const json status = read_json(run.status()), end = read_json(run.end());
   if (RunLock::held(run))
     return status.is_object() && status.contains("state") && status["state"].is_string()
                ? status["state"].get<std::string>()
@@ -61,7 +61,7 @@ json number_or_null(const std::optional<double>& value) {
 Result<RunSummary> summarize(const std::string& folder, RunRecords* kept) {
   const RunFolder run{folder};
   if (!fs::exists(run.config()))
-    return Status(Code::not_found, folder + " is no run folder: it has no config.toml");
+    return Status(Code::not_found, folder + " is not a run folder: it has no config.toml");
   RunSummary summary;
   summary.folder = folder;
   summary.name = fs::path(folder).lexically_normal().filename().string();
@@ -124,7 +124,7 @@ std::string summary_table(const std::vector<RunSummary>& runs, const std::string
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   std::string text;
   for (const Row& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) {  // names left, figures right
+    for (size_t i = 0; i < row.size(); ++i) {  // text left, numbers right
       const bool left = i < 2 || i == 7;
       text += i ? "  " : "";
       text += left ? fmt::format("{:<{}}", row[i], i == 7 ? 0 : widths[i])

@@ -1,4 +1,4 @@
-// What a run came to, in one line: for the table of runs and of a sweep. Blocks on the disk.
+// The result of a run in one line, for the tables of `runs` and `sweep`. Blocks on the disk.
 #pragma once
 
 #include <optional>
@@ -13,20 +13,21 @@ namespace simplescale {
 
 struct RunSummary {
   std::string folder, name;
-  /// "new" (nothing was trained yet), "finished", "stopped" (`train` goes on with it), "failed", or
-  /// what status.json says of a run that lives.
+  /// "new" (no step yet), "finished", "stopped" (`train` resumes it), "failed", or for a running
+  /// run the state in status.json.
   std::string state;
   uint64_t step = 0, max_steps = 0;
   std::optional<double> loss, val_loss, tokens_per_second;  // the newest
   size_t recoveries = 0;
-  double time_s = 0;  // of its newest step, or its first event
+  double time_s = 0;  // time of the newest step, or of the first event
 };
 
-/// not_found: no run folder. The records may be wanted for a plot.
+/// records: set to the run's records unless null. not_found: not a run folder.
 Result<RunSummary> summarize(const std::string& folder, RunRecords* records = nullptr);
-/// The run folders in and under a folder, in order of their names, at most three levels down.
+/// The run folders in a folder, at most three levels down, ordered by name. The folder itself if it
+/// is a run folder.
 std::vector<std::string> find_runs(const std::string& folder);
-/// Rows as wide as their columns need; names are shown from `folder` on.
+/// A table with a header. The runs' names are their paths relative to `folder`.
 std::string summary_table(const std::vector<RunSummary>& runs, const std::string& folder);
 /// A JSON list.
 std::string summary_json(const std::vector<RunSummary>& runs);

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kPrefix = "events.out.tfevents.";
 
-// Numbers of fields in Event, Summary, Summary.Value and SessionLog.
+// Field numbers of Event, Summary, Summary.Value and SessionLog.
 constexpr int event_wall_time = 1, event_step = 2, event_file_version = 3, event_summary = 5,
               event_session_log = 7, summary_value = 1, value_tag = 1, value_simple = 2,
               session_status = 1, session_start = 1;
@@ -43,7 +43,7 @@ T read_at(std::string_view text, size_t at) {
   return value;
 }
 
-/// The row's position, if the event holds one.
+/// Position of the row in an event; nothing if the event has no row.
 std::optional<Position> position_of(std::string_view event) {
   Position at;
   bool found = false;
@@ -157,7 +157,7 @@ std::optional<Position> last_position(std::string_view file) {
 Result<std::unique_ptr<MetricsSink>> open_tensorboard(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) return Status(Code::io, "cannot make " + folder + ": " + error.message());
+  if (error) return Status(Code::io, "cannot create " + folder + ": " + error.message());
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder, error))
     if (const std::string name = entry.path().filename().string(); name.starts_with(kPrefix))
@@ -168,7 +168,7 @@ Result<std::unique_ptr<MetricsSink>> open_tensorboard(const std::string& folder)
     SS_ASSIGN(const std::string text, read_text(folder + "/" + *name));
     position = tensorboard::last_position(text);
   }
-  // Readers take files by their names' order and never go back to an older one.
+  // Readers read the files in the order of their names and never return to an earlier one.
   const double now_s = static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(
                                                std::chrono::system_clock::now().time_since_epoch())
                                                .count()) /

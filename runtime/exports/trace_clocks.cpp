@@ -26,7 +26,8 @@ std::map<MessageKey, Sent> all_sent(const std::vector<TracePart>& parts) {
   return sent;
 }
 
-/// By how much each host's clock is ahead of the first part's, as far as messages tell.
+/// How far each host's clock is ahead of the first part's, in ns: half the difference of the
+/// shortest transfer times in the two directions. Only hosts with messages in both directions.
 std::map<std::string, int64_t> clock_errors(const std::vector<TracePart>& parts) {
   struct Shortest {
     std::optional<int64_t> there, back;
@@ -54,10 +55,10 @@ std::map<std::string, int64_t> clock_errors(const std::vector<TracePart>& parts)
 
 }  // namespace
 
-void put_clocks_right(std::vector<TracePart>& parts, std::vector<std::string>& notes) {
+void align_clocks(std::vector<TracePart>& parts, std::vector<std::string>& notes) {
   const auto errors = clock_errors(parts);
   for (const auto& [host, ns] : errors)
-    notes.push_back(fmt::format("the clock of {} is {:.3f} ms {} that of {}; put right", host,
+    notes.push_back(fmt::format("the clock of {} is {:.3f} ms {} that of {}; corrected", host,
                                 std::abs(static_cast<double>(ns)) / 1e6,
                                 ns > 0 ? "ahead of" : "behind", parts.front().host));
   for (TracePart& part : parts)

@@ -1,4 +1,4 @@
-// The clocks of the hosts of a trace, as far as messages tell how far they are apart. Pure.
+// Estimates from messages how far the clocks of a trace's hosts differ. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,14 @@
 
 namespace simplescale {
 
-/// A message as both ends know it: the connection, and its number there; {0, 0}: unknown.
+/// Identifies a message at both ends: connection id, number of the message; {0, 0}: unknown.
 using MessageKey = std::pair<uint64_t, uint64_t>;
 inline MessageKey key_of(const TraceEvent& e) {
   return {e.a, e.b};
 }
 
-/// Moves the events of every host to the clock of the first part's host; says by how much.
-void put_clocks_right(std::vector<TracePart>& parts, std::vector<std::string>& notes);
+/// Shifts the events of every host to the clock of the first part's host. Adds a note for each host
+/// that it shifts.
+void align_clocks(std::vector<TracePart>& parts, std::vector<std::string>& notes);
 
 }  // namespace simplescale

@@ -20,9 +20,9 @@ using trace::Kind;
 namespace {
 
 constexpr int kRecoveryPid = 1, kIncidents = 1, kEvents = 2;
-constexpr int kFirstLane = 1000;  // thread ids of collectives' tracks
+constexpr int kFirstLane = 1000;  // first thread id of the collectives' tracks
 
-/// "n10" comes after "n9", the supervisor first.
+/// Sorts the supervisor first, then n9 before n10.
 std::pair<size_t, std::string> order_of(const TracePart& part) {
   return {part.who == "supervisor" ? 0 : part.who.size(), part.who};
 }
@@ -59,7 +59,7 @@ std::vector<Line> parse_events(const std::vector<std::string>& texts, int64_t be
     const double s = time->get<double>();
     if (!(s > 0 && s < 4e9)) continue;
     const auto at_ns = static_cast<int64_t>(std::llround(s * 1e9));
-    // Incidents that begin before, or end after, are cut off.
+    // Incidents that begin before the trace or end after it are cut.
     if (at_ns >= begin_ns && at_ns <= end_ns) lines.push_back({at_ns, std::move(fields)});
   }
   std::ranges::stable_sort(lines, {}, &Line::at_ns);
@@ -114,7 +114,7 @@ std::string communicator_of(const TraceEvent& e) {
   return e.detail.substr(0, e.detail.find('@'));
 }
 
-/// Puts intervals that may overlap on as few tracks as they need.
+/// Distributes intervals that may overlap over as few tracks as possible.
 class Lanes {
  public:
   explicit Lanes(ChromeTrace& out, int pid) : out_(out), pid_(pid) {}
@@ -188,7 +188,7 @@ json args_of(const TraceEvent& e) {
   return args;
 }
 
-/// Where an event stands in the merged trace.
+/// An event and its track in the merged trace.
 struct Place {
   int pid, tid;
   const TraceEvent* event;
@@ -228,7 +228,7 @@ size_t write_arrows(ChromeTrace& out, const std::vector<Place>& messages) {
   for (const Place& to : messages) {
     if (to.event->kind != Kind::received) continue;
     const auto found = sent.find(key_of(*to.event));
-    if (found == sent.end()) continue;  // sent before the trace begins, or by a process not in it
+    if (found == sent.end()) continue;  // sent before the trace, or by a process outside it
     const Place& from = *found->second;
     ++id;
     out.flow(true, id, from.pid, from.tid, from.event->name, from.event->begin_ns);
@@ -244,7 +244,7 @@ MergedTrace merge_trace(std::vector<TracePart> parts, const std::vector<std::str
   MergedTrace merged;
   std::ranges::sort(parts, {}, order_of);
   int64_t begin_ns = INT64_MAX, end_ns = INT64_MIN;
-  if (!parts.empty()) put_clocks_right(parts, merged.notes);
+  if (!parts.empty()) align_clocks(parts, merged.notes);
   for (const TracePart& part : parts) {
     begin_ns = std::min(begin_ns, part.begin_ns);
     end_ns = std::max(end_ns, part.end_ns);
@@ -270,7 +270,7 @@ MergedTrace merge_trace(std::vector<TracePart> parts, const std::vector<std::str
         merged.notes.push_back(
             process.name + ": the first " +
             fmt::format("{:.0f}", static_cast<double>(oldest_ns - begin_ns) / 1e6) +
-            " ms are missing: metrics.trace_events is too small for them");
+            " ms are missing; raise metrics.trace_events to keep more events");
     }
   merged.messages = write_arrows(out, messages);
   merged.events = out.events();
@@ -294,11 +294,11 @@ Result<MergedTrace> merge_trace(const RunFolder& run, const std::string& name) {
     if (part.ok())
       parts.push_back(part.take());
     else
-      notes.push_back(part.status().message() + "; left out");
+      notes.push_back(part.status().message() + "; this part is left out");
   }
   if (parts.empty())
-    return Status(Code::bad_data, folder + " has no part that can be read" +
-                                      (notes.empty() ? "" : ": " + notes.front()));
+    return Status(Code::bad_data,
+                  folder + " has no readable part" + (notes.empty() ? "" : ": " + notes.front()));
   std::vector<std::string> events;
   std::string line;
   for (LineFollower lines(run.events()); lines.next(line);) events.push_back(line);

@@ -21,7 +21,8 @@ namespace {
 
 constexpr int kVersion = 1;
 
-/// What our own programs record, but read from memory that another process writes to.
+/// Text of a fixed-size field, with characters replaced that would need escaping in JSON. Another
+/// process may be writing to the field.
 std::string text_of(const char* field, size_t size) {
   std::string text(field, strnlen(field, size));
   for (char& c : text)
@@ -33,7 +34,7 @@ void append(std::string& out, const TraceSource& source, const TraceWindow& wind
   const int64_t wall = trace::wall_offset_ns();
   if (source.ended_ns > 0 && source.ended_ns + wall < window.begin_ns) return;
   const trace::Recording recording = source.reader->read();
-  // What a process was at when it died has ended with it.
+  // An unfinished event of a dead process ended with the process.
   const int64_t last = source.ended_ns > 0 ? source.ended_ns : recording.read_ns;
   out += json{{"process", source.process},
               {"pid", source.pid},
@@ -53,8 +54,8 @@ void append(std::string& out, const TraceSource& source, const TraceWindow& wind
   }
 }
 
-/// Recoveries long past; not every one of them has a file of ours.
-void forget_old(const std::string& folder) {
+/// Removes all recovery traces but the newest kRecoveryTracesKept.
+void remove_old_traces(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error))
@@ -83,7 +84,7 @@ Status read_event(const json& line, TracePart& part) {
   const int kind = line.at(2).get<int>();
   e.unfinished = kind < 0;
   const int known = e.unfinished ? -1 - kind : kind;
-  if (known > static_cast<int>(trace::Kind::received)) return {};  // of a newer program
+  if (known > static_cast<int>(trace::Kind::received)) return {};  // a kind of a newer version
   e.kind = static_cast<trace::Kind>(known);
   line.at(3).get_to(e.thread);
   line.at(4).get_to(e.number);
@@ -138,10 +139,10 @@ Status write_trace_part(const RunFolder& run, const TraceWindow& window, const s
   for (const TraceSource& source : sources) append(text, source, window);
   const std::string folder = run.traces() + "/" + window.name;
   std::error_code error;
-  fs::create_directory(run.traces(), error);  // a run's folder that was deleted stays so
+  fs::create_directory(run.traces(), error);  // does not recreate a deleted run folder
   fs::create_directory(folder, error);
   SS_RETURN_IF_ERROR(write_file_atomic(folder + "/" + who + ".jsonl", text));
-  if (window.name.starts_with(kRecoveryTraces)) forget_old(run.traces());
+  if (window.name.starts_with(kRecoveryTraces)) remove_old_traces(run.traces());
   return {};
 }
 
@@ -149,7 +150,7 @@ void write_own_trace(const RunFolder& run, const TraceWindow& window, const std:
   auto own = trace::Reader::own();
   const Status status =
       own.ok() ? write_trace_part(run, window, who, {{who, getpid(), *own}}) : own.status();
-  if (!status.ok()) log::warn("no trace of this process: {}", status.message());
+  if (!status.ok()) log::warn("cannot write the trace of this process: {}", status.message());
 }
 
 Result<TracePart> read_trace_part(const std::string& path) {

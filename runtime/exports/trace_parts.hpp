@@ -1,11 +1,13 @@
-// The files of a trace: RUN/traces/<name>/<who>.jsonl, one from every node and one from the
-// supervisor, each with the events of the processes that it could look at. `trace`
-// (trace_merge.hpp) makes one file of them. All functions block on the disk.
+// The parts of a trace: RUN/traces/<name>/<who>.jsonl, one file from every node and one from the
+// supervisor, with the events of the processes whose memory the writer can read. `trace`
+// (trace_merge.hpp) merges them. All functions block on the disk.
 //
-// Lines: a header {"trace":1,"who","host","begin_ns","end_ns"}; for every process a line
-// {"process","pid","full","threads":[..]} and after it its events
-// [begin_ns,duration_ns,kind,thread,number,a,b,"name","detail"]. Times are of the wall clock, in
-// ns. An event that had not ended when it was read ends there, and its kind is negative: -1 - kind.
+// Lines of a file (docs/formats.md):
+//   {"trace":1,"who","host","begin_ns","end_ns"}                       header
+//   {"process","pid","full","threads":[..]}                            a process; its events follow
+//   [begin_ns,duration_ns,kind,thread,number,a,b,"name","detail"]      an event
+// Times are ns of the wall clock. An event that had not ended when it was read ends at that time
+// and has the kind -1 - kind.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +20,7 @@
 
 namespace simplescale {
 
-/// The part of the time that a trace is about; wall clock.
+/// Name and time span of a trace, by the wall clock.
 struct TraceWindow {
   std::string name;  // "step-00000012"
   int64_t begin_ns = 0, end_ns = 0;
@@ -29,21 +31,21 @@ struct TraceSource {
   std::string process;  // "n1.0"
   int64_t pid = 0;
   std::shared_ptr<const trace::Reader> reader;
-  int64_t ended_ns = 0;  // monotonic: when the process was seen to be dead; 0: it lives
+  int64_t ended_ns = 0;  // monotonic clock: when the process was found dead; 0: it is alive
 };
 
-/// Names of traces that recoveries leave behind begin so; of these only the newest are kept.
+/// Prefix of the names of recovery traces, and how many of the newest are kept.
 inline constexpr const char* kRecoveryTraces = "recovery-";
 inline constexpr size_t kRecoveryTracesKept = 32;
 
-/// Letters, digits, '-': nothing that could lead out of the folder.
+/// True for 1 to 64 lower-case letters, digits and '-': the name cannot lead out of the folder.
 bool is_trace_name(const std::string& name);
 
-/// Reads the rings, and writes what of their events lies in the window. who: "n1", "supervisor".
+/// Writes the events of the sources that overlap the window. who: "n1", "supervisor".
 Status write_trace_part(const RunFolder& run, const TraceWindow& window, const std::string& who,
                         const std::vector<TraceSource>& sources);
 
-/// The ring of this process alone. What goes wrong is logged.
+/// Writes the events of this process only. Errors are logged.
 void write_own_trace(const RunFolder& run, const TraceWindow& window, const std::string& who);
 
 struct TraceEvent {
@@ -59,7 +61,7 @@ struct TraceEvent {
 struct TraceProcess {
   std::string name;
   int64_t pid = 0;
-  bool full = false;  // events at the beginning may have been overwritten
+  bool full = false;  // true: the oldest events may have been overwritten
   std::vector<std::string> threads;
   std::vector<TraceEvent> events;
 };
@@ -70,10 +72,10 @@ struct TracePart {
   std::vector<TraceProcess> processes;
 };
 
-/// bad_data: says which line; not_found.
+/// bad_data: the message names the line; not_found.
 Result<TracePart> read_trace_part(const std::string& path);
 
-/// Of a run, the newest last.
+/// The traces of a run, newest last.
 std::vector<std::string> trace_names(const RunFolder& run);
 
 }  // namespace simplescale

@@ -31,7 +31,7 @@ using nlohmann::json;
 constexpr size_t kBlock = 32'768, kHeader = 7;
 enum Fragment : char { whole = 1, first = 2, middle = 3, last = 4 };
 
-// Numbers of fields in Record and the messages in it.
+// Field numbers of Record and of the messages in it.
 constexpr int record_number = 1, record_history = 2, record_summary = 3, record_run = 17,
               record_exit = 18;
 constexpr int item_key = 1, item_nested_key = 2, item_json = 16;
@@ -50,7 +50,7 @@ std::string json_number(double value) {
   return json(value).dump();
 }
 
-/// The row and wandb's own keys, each as an item in field `field`.
+/// Adds the row's scalars and W&B's own keys as items in field `field`.
 void add_items(ProtobufWriter& message, int field, const MetricsRow& row, double start_s) {
   for (const auto& [name, value] : row.scalars)
     message.bytes(field, item(name, json_number(value)));
@@ -59,20 +59,20 @@ void add_items(ProtobufWriter& message, int field, const MetricsRow& row, double
       .bytes(field, item("_runtime", json_number(row.time_s - start_s)));
 }
 
-/// A value in TOML, which in nearly all cases is JSON.
+/// A TOML value as JSON. Values that are not valid JSON become strings.
 std::string json_of_toml(const std::string& text) {
   return json::accept(text) ? text : json(text).dump();
 }
 
-/// What matters of a record for going on after it.
-struct Known {
+/// What a successor needs to know of a record.
+struct ParsedRecord {
   int kind = 0;
   Position at;         // of a history record
   double start_s = 0;  // of a run record
 };
 
-Known look_at(std::string_view text) {
-  Known known;
+ParsedRecord parse_record(std::string_view text) {
+  ParsedRecord known;
   ProtobufField field, part, inner;
   for (ProtobufReader fields(text); fields.next(field);) {
     if (field.number == record_number || field.bytes.data() == nullptr) continue;
@@ -101,7 +101,7 @@ class Wandb : public MetricsSink {
  public:
   Wandb(std::string path, wandb::RunInfo info) : path_(std::move(path)), info_(std::move(info)) {}
 
-  /// Goes on with a new file that holds the old one's records before a step, or all.
+  /// Starts a new file with the old file's records before a step; nothing: with all of them.
   Status begin(std::optional<uint64_t> before) {
     std::string old;
     if (fs::exists(path_)) {
@@ -110,7 +110,7 @@ class Wandb : public MetricsSink {
     std::vector<std::string> kept;
     position_ = std::nullopt;
     for (std::string& text : wandb::records(old)) {
-      const Known known = look_at(text);
+      const ParsedRecord known = parse_record(text);
       if (known.kind == record_run) info_.start_s = known.start_s;
       if (known.kind == record_history) {
         if (before && known.at.step >= *before) break;
@@ -240,7 +240,7 @@ std::string run_record(const RunInfo& info, uint64_t number) {
   ProtobufWriter config;
   for (const auto& [key, value] : info.config) {
     ProtobufWriter entry;
-    for (size_t at = 0; at <= key.size();) {  // shown as a tree
+    for (size_t at = 0; at <= key.size();) {  // W&B shows nested keys as a tree
       const size_t end = std::min(key.find('.', at), key.size());
       entry.bytes(item_nested_key, std::string_view(key).substr(at, end - at));
       at = end + 1;
@@ -323,7 +323,7 @@ Result<std::unique_ptr<MetricsSink>> open_wandb(const std::string& folder, const
   }
   error.clear();
   fs::create_directories(path, error);
-  if (error) return Status(Code::io, "cannot make " + path + ": " + error.message());
+  if (error) return Status(Code::io, "cannot create " + path + ": " + error.message());
   auto sink = std::make_unique<Wandb>(path + "/run-" + info.id + ".wandb", info);
   SS_RETURN_IF_ERROR(sink->begin(std::nullopt));
   return std::unique_ptr<MetricsSink>(std::move(sink));

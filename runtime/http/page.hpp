@@ -1,4 +1,4 @@
-// The page that HttpServer serves: page.html, which CMake makes a part of the program.
+// The web page that HttpServer serves: CMake embeds page.html in the program.
 #pragma once
 
 #include <string_view>

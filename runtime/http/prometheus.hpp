@@ -1,4 +1,4 @@
-// The status page as Prometheus' text format
+// A run's status in Prometheus' text format
 // (https://prometheus.io/docs/instrumenting/exposition_formats).
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace simplescale {
 
-/// status: as in control/status.json; metrics: a line of metrics.jsonl, or null. What is missing or
-/// null in them is left out. Pure.
+/// status: control/status.json; metrics: a line of metrics.jsonl, or null. Missing and null values
+/// give no sample. Pure.
 std::string prometheus_text(const nlohmann::json& status, const nlohmann::json& metrics);
 
 }  // namespace simplescale

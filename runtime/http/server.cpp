@@ -20,18 +20,18 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kThreads = 16;  // a connection that says nothing takes one for kPatienceS
-constexpr int kPatienceS = 2;
-constexpr size_t kPart = 1 << 20;    // of a file that one answer has
-constexpr size_t kSpreadMax = 2000;  // lines
-constexpr int kStaleS = 10;          // the supervisor writes its status every second
+constexpr size_t kThreads = 16;  // a silent connection occupies one for kTimeoutS
+constexpr int kTimeoutS = 2;
+constexpr size_t kAnswerBytesMax = 1 << 20;  // of a file in one answer
+constexpr size_t kSpreadLinesMax = 2000;
+constexpr int kStaleS = 10;  // the supervisor writes its status every second
 
 json status_of(const RunFolder& run) {
   const auto text = read_text(run.status());
   return text.ok() ? json::parse(*text, nullptr, false) : json();
 }
 
-/// The last whole line of a file of lines, as JSON; null if there is none.
+/// The last complete line of a file as JSON; null without one.
 json last_line(const std::string& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return {};
@@ -51,7 +51,7 @@ size_t number(const httplib::Request& request, const char* name) {
   return std::strtoull(request.get_param_value(name).c_str(), nullptr, 10);
 }
 
-/// Where the first line begins that begins at `at` or later; the end if there is none.
+/// Offset of the first line that begins at `at` or later; `size` without one.
 size_t line_from(std::ifstream& file, size_t at, size_t size) {
   if (at == 0 || at >= size) return std::min(at, size);
   file.seekg(static_cast<std::streamoff>(at - 1));
@@ -60,8 +60,8 @@ size_t line_from(std::ifstream& file, size_t at, size_t size) {
   return file.eof() ? size : at + rest.size();
 }
 
-/// So many whole lines of a file, evenly spread over its bytes, the first and the last among them;
-/// where to go on after the last.
+/// About `count` complete lines, spread evenly over the bytes of a file, and the offset behind the
+/// last of them.
 std::pair<std::string, size_t> spread_lines(std::ifstream& file, size_t size, size_t count) {
   std::string text, line;
   size_t next = 0;
@@ -78,22 +78,26 @@ std::pair<std::string, size_t> spread_lines(std::ifstream& file, size_t size, si
   return {std::move(text), next};
 }
 
-/// Lines of a file, and in X-Next the byte after them, where to go on. after=BYTE: from there on;
-/// last=BYTES: of the end of the file; spread=COUNT: so many of all of it, then on from the last.
-void lines(const std::string& path, const httplib::Request& request, httplib::Response& response) {
+/// Answers with lines of a file. The header X-Next has the offset behind them, for the next
+/// request.
+///   after=BYTE    lines from this offset on
+///   last=BYTES    lines in the last bytes of the file
+///   spread=COUNT  this many lines spread over the file, then the lines behind the last of them
+void serve_lines(const std::string& path, const httplib::Request& request,
+                 httplib::Response& response) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   const auto size = file ? static_cast<size_t>(std::max<std::streamoff>(0, file.tellg())) : 0;
   std::string text;
   size_t after = 0;
-  if (const size_t count = std::min(number(request, "spread"), kSpreadMax); count > 0) {
+  if (const size_t count = std::min(number(request, "spread"), kSpreadLinesMax); count > 0) {
     std::tie(text, after) = spread_lines(file, size, count);
   } else {
     after = number(request, "after");
-    if (after > size) after = 0;  // another run's
+    if (after > size) after = 0;  // an offset in another run's file
     if (const size_t bytes = number(request, "last"); bytes > 0 && bytes < size)
       after = line_from(file, size - bytes, size);
   }
-  std::string rest(std::min(kPart, size - after), '\0');
+  std::string rest(std::min(kAnswerBytesMax, size - after), '\0');
   file.seekg(static_cast<std::streamoff>(after));
   file.read(rest.data(), static_cast<std::streamsize>(rest.size()));
   const size_t end = rest.rfind('\n');
@@ -102,13 +106,13 @@ void lines(const std::string& path, const httplib::Request& request, httplib::Re
   response.set_content(text + rest, "application/x-ndjson");
 }
 
-/// Seconds since the supervisor last wrote its status; -1: it has not.
+/// Seconds since the supervisor last wrote status.json; -1: there is none.
 int64_t status_age_s(const RunFolder& run) {
   struct stat file {};
   return stat(run.status().c_str(), &file) == 0 ? time(nullptr) - file.st_mtime : -1;
 }
 
-void healthz(const RunFolder& run, httplib::Response& response) {
+void serve_health(const RunFolder& run, httplib::Response& response) {
   const int64_t age_s = status_age_s(run);
   if (age_s >= 0 && age_s <= kStaleS) return response.set_content("ok\n", "text/plain");
   response.status = 503;
@@ -116,12 +120,12 @@ void healthz(const RunFolder& run, httplib::Response& response) {
       age_s >= 0 ? "status is " + std::to_string(age_s) + " s old\n" : "no status\n", "text/plain");
 }
 
-void routes(httplib::Server& server, const RunFolder& run) {
+void add_routes(httplib::Server& server, const RunFolder& run) {
   server.Get("/", [](const httplib::Request&, httplib::Response& response) {
     response.set_content(page_html.data(), page_html.size(), "text/html; charset=utf-8");
   });
   server.Get("/healthz", [run](const httplib::Request&, httplib::Response& response) {
-    healthz(run, response);
+    serve_health(run, response);
   });
   server.Get("/status", [run](const httplib::Request&, httplib::Response& response) {
     auto text = read_text(run.status());
@@ -135,10 +139,10 @@ void routes(httplib::Server& server, const RunFolder& run) {
                          "text/plain; version=0.0.4; charset=utf-8");
   });
   server.Get("/metrics.jsonl", [run](const httplib::Request& request, httplib::Response& response) {
-    lines(run.metrics(), request, response);
+    serve_lines(run.metrics(), request, response);
   });
   server.Get("/events.jsonl", [run](const httplib::Request& request, httplib::Response& response) {
-    lines(run.events(), request, response);
+    serve_lines(run.events(), request, response);
   });
   server.set_default_headers(
       {{"X-Content-Type-Options", "nosniff"},
@@ -161,30 +165,32 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options
   http->parts_ = std::make_unique<Parts>();
   httplib::Server& server = http->parts_->server;
   server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
-  server.set_read_timeout(kPatienceS);  // of one read: who is slower is let go
+  server.set_read_timeout(kTimeoutS);  // per read; slower clients are disconnected
   server.set_write_timeout(5);
-  server.set_keep_alive_timeout(kPatienceS);
-  server.set_keep_alive_max_count(1);  // else each page that is open would take several threads
+  server.set_keep_alive_timeout(kTimeoutS);
+  server.set_keep_alive_max_count(1);  // an open web page would otherwise hold several threads
   server.set_payload_max_length(0);
-  // Without httplib's SO_REUSEPORT, by which two supervisors on a host would share the port.
+  // Not httplib's default SO_REUSEPORT: two supervisors on a host would share the port.
   server.set_socket_options([](socket_t fd) {
     const int yes = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   });
-  routes(server, options.run);
+  add_routes(server, options.run);
   int port = options.port;
   if (port == 0 || !server.bind_to_port(options.host, port)) {
     if (port != 0) log::warn("http: port {} is taken; using another", port);
     port = server.bind_to_any_port(options.host);
   }
   if (port < 0)
-    return Status(Code::unavailable, "metrics.http_host = \"" + options.host +
-                                         "\": no port can be used at that address");
+    return Status(Code::unavailable,
+                  "metrics.http_host = \"" + options.host +
+                      "\": no port can be used at this address; set it to an address "
+                      "of this host");
   const bool bare_v6 = options.host.find(':') != std::string::npos;
   http->url_ = "http://" + (bare_v6 ? "[" + options.host + "]" : options.host) + ":" +
                std::to_string(port) + "/";
   http->parts_->thread = std::thread([&server] { server.listen_after_bind(); });
-  // stop() does nothing before the thread has begun; it listens already, so that is soon.
+  // stop() has no effect until the thread runs. The socket listens already, so that is soon.
   for (int i = 0; i < 1000 && !server.is_running(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return http;

@@ -1,8 +1,9 @@
-// HTTP for people and monitoring: /healthz, /status, /metrics, / (a page), and the run's records.
+// The HTTP server of a run, for users and monitoring: / (a web page), /status, /metrics, /healthz,
+// /metrics.jsonl and /events.jsonl (docs/operations.md).
 //
 // Runs in a process of its own, a child of the supervisor's (app/processes/http_process.hpp). It
-// reads the run's folder as anybody could, so it can change nothing, and no request, however slow
-// or hostile, reaches an actor. Answers GET and HEAD of fixed paths only.
+// only reads the run's folder: no request, however slow or hostile, can reach an actor or change
+// the run. Answers only GET and HEAD, only of these paths.
 #pragma once
 
 #include <memory>
@@ -15,13 +16,14 @@ namespace simplescale {
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  int port = 0;  // taken: any other that is free
+  int port = 0;  // if it is taken: another free port
   RunFolder run;
 };
 
 class HttpServer {
  public:
-  /// Listens and answers until it is destroyed. unavailable: no port at that address.
+  /// Starts listening. The server answers on threads of its own until it is destroyed. unavailable:
+  /// no port can be used at options.host.
   static Result<std::unique_ptr<HttpServer>> start(const HttpOptions& options);
   ~HttpServer();
   const std::string& url() const { return url_; }

@@ -29,7 +29,12 @@ Config batch_config() {
 }
 
 JobEnd ended(int code, uint64_t step) {
-  return {.job = "7", .code = code, .running = true, .step = step, .most = 100, .fruitless = 3};
+  return {.job = "7",
+          .code = code,
+          .running = true,
+          .step = step,
+          .requeues_max = 100,
+          .fruitless_max = 3};
 }
 
 }  // namespace
@@ -102,23 +107,24 @@ TEST_SUITE("slurm") {
   }
 
   TEST_CASE("slurm: one of the nodes that are left acts for a batch script that is lost") {
-    const std::vector<Seat> whole = {{"n0", "a", false}, {"n1", "a", false}, {"n2", "b", false}};
-    for (const char* name : {"n0", "n1", "n2"}) CHECK_FALSE(first_of_the_others(whole, name));
+    const std::vector<LastKnownNode> whole = {
+        {"n0", "a", false}, {"n1", "a", false}, {"n2", "b", false}};
+    for (const char* name : {"n0", "n1", "n2"}) CHECK_FALSE(is_first_survivor(whole, name));
     CHECK_FALSE(script_may_be_lost(whole, "a"));
-    std::vector<Seat> half = whole;
+    std::vector<LastKnownNode> half = whole;
     half[0].lost = true;
-    CHECK(first_of_the_others(half, "n1"));
-    CHECK_FALSE(first_of_the_others(half, "n2"));
+    CHECK(is_first_survivor(half, "n1"));
+    CHECK_FALSE(is_first_survivor(half, "n2"));
     CHECK_FALSE(script_may_be_lost(half, "a"));  // a node died there, not the host
     half[1].lost = true;
-    CHECK(first_of_the_others(half, "n2"));
+    CHECK(is_first_survivor(half, "n2"));
     CHECK(script_may_be_lost(half, "a"));
     half[0].host = "";  // forgotten with the supervisor
     half[1].host = "";
     CHECK(script_may_be_lost(half, "a"));
     half[2].lost = true;
-    CHECK_FALSE(first_of_the_others(half, "n2"));
-    CHECK_FALSE(first_of_the_others({}, "n0"));
+    CHECK_FALSE(is_first_survivor(half, "n2"));
+    CHECK_FALSE(is_first_survivor({}, "n0"));
   }
 
   TEST_CASE("slurm: only plain names are given to its commands") {
@@ -126,7 +132,7 @@ TEST_SUITE("slurm") {
     for (const char* bad : {"", "-n1", "n 1", "n1;reboot", "$(reboot)", "n1\n", "n[1-4]", "a=b"})
       CHECK_FALSE(valid_node_name(bad));
     CHECK_FALSE(valid_node_name(std::string(65, 'a')));
-    CHECK(plain_reason("disk: \"5 MB/s\"\n`x`") == "disk:  5 MB/s  `x`");
+    CHECK(sanitized_reason("disk: \"5 MB/s\"\n`x`") == "disk:  5 MB/s  `x`");
   }
 
   TEST_CASE("slurm: the batch script asks for everything that survival needs") {
@@ -180,39 +186,39 @@ TEST_SUITE("slurm") {
 
   TEST_CASE("slurm: 75 goes back into the queue, other codes are the job's") {
     for (int code : {0, 3, 65, 70, 78}) {
-      const Verdict verdict = judge(ended(code, 10), {});
-      CHECK_FALSE(verdict.requeue);
-      CHECK(verdict.code == code);
+      const RequeueDecision decision = decide_requeue(ended(code, 10), {});
+      CHECK_FALSE(decision.requeue);
+      CHECK(decision.code == code);
     }
-    const Verdict verdict = judge(ended(75, 10), {});
-    CHECK(verdict.requeue);
-    CHECK(verdict.next.count == 1);
-    CHECK(verdict.next.step == 10);
+    const RequeueDecision decision = decide_requeue(ended(75, 10), {});
+    CHECK(decision.requeue);
+    CHECK(decision.next.count == 1);
+    CHECK(decision.next.step == 10);
   }
 
   TEST_CASE("slurm: a job that was cancelled is not requeued") {
     JobEnd end = ended(75, 10);
     end.running = false;
-    CHECK_FALSE(judge(end, {}).requeue);
-    CHECK(judge(end, {}).code == 75);
+    CHECK_FALSE(decide_requeue(end, {}).requeue);
+    CHECK(decide_requeue(end, {}).code == 75);
   }
 
   TEST_CASE("slurm: requeues are bounded, by number and by progress") {
     Requeues kept;
     for (uint64_t i = 0; i < 3; ++i) {  // the first is no repetition
-      const Verdict verdict = judge(ended(75, 10), kept);
-      CHECK(verdict.requeue);
-      kept = verdict.next;
+      const RequeueDecision decision = decide_requeue(ended(75, 10), kept);
+      CHECK(decision.requeue);
+      kept = decision.next;
     }
-    CHECK_FALSE(judge(ended(75, 10), kept).requeue);
-    CHECK(judge(ended(75, 10), kept).code == 3);
-    CHECK(judge(ended(75, 11), kept).requeue);  // a newer checkpoint
+    CHECK_FALSE(decide_requeue(ended(75, 10), kept).requeue);
+    CHECK(decide_requeue(ended(75, 10), kept).code == 3);
+    CHECK(decide_requeue(ended(75, 11), kept).requeue);  // a newer checkpoint
     JobEnd other = ended(75, 10);
     other.job = "8";
-    CHECK(judge(other, kept).requeue);
-    CHECK(judge(other, kept).next.count == 1);
+    CHECK(decide_requeue(other, kept).requeue);
+    CHECK(decide_requeue(other, kept).next.count == 1);
     kept = {"7", 10, 100, 0};
-    CHECK(judge(ended(75, 11), kept).code == 3);
+    CHECK(decide_requeue(ended(75, 11), kept).code == 3);
   }
 
   TEST_CASE("slurm: a job array asks for what one of its runs asks for") {
@@ -270,8 +276,8 @@ TEST_SUITE("slurm") {
     const std::string line = "JobId=7 JobState=RUNNING ExcNodeList=(null) Command=/x y JobState=NO";
     CHECK(field(line, "JobState") == "RUNNING");
     CHECK(field(line, "Job") == "");
-    CHECK(merged_nodes("(null)", {"n2", "n1", "n2"}) == "n1,n2");
-    CHECK(merged_nodes("n[3-4],n1", {"n1", "n2"}) == "n[3-4],n1,n2");
-    CHECK(merged_nodes("", {}).empty());
+    CHECK(merge_node_lists("(null)", {"n2", "n1", "n2"}) == "n1,n2");
+    CHECK(merge_node_lists("n[3-4],n1", {"n1", "n2"}) == "n[3-4],n1,n2");
+    CHECK(merge_node_lists("", {}).empty());
   }
 }

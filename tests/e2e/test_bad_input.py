@@ -100,7 +100,7 @@ class BadInput(Case):
         run = self.folder / "run"
         run.mkdir()
         (run / "thesis.tex").write_text("mine")
-        self.refused(78, says=["is no run folder"])
+        self.refused(78, says=["is not a run folder"])
         self.assertEqual(os.listdir(run), ["thesis.tex"])
         (run / "thesis.tex").unlink()
         (run / "config.toml").write_text(self.config.read_text().replace("layers = 2", "layers = 1"))

@@ -151,7 +151,7 @@ class Console(Case):
             window("resize-window", "-x", size[0], "-y", size[1])
             now = window.wait(lambda screen: step(screen) > first and step(screen), "a later step")
             self.assertGreater(window.wait(lambda screen: step(screen) > now and step(screen), "and one after it"), now)
-            window.wait(lambda screen: screen.count("any key ends this") == 1 and screen.count("training, step") == 1, "it drawn in place")
+            window.wait(lambda screen: screen.count("press any key to leave") == 1 and screen.count("training, step") == 1, "it drawn in place")
         window.keys("q")
         window.wait(lambda screen: screen.rstrip().endswith(")>"), "the prompt")
         window.keys("Up", "Up", "Enter")
@@ -196,7 +196,7 @@ class Console(Case):
         shell.type("watch\r")
         for _ in range(3):
             shell.expect("\x1b[H")
-            shell.expect("any key ends this")
+            shell.expect("press any key to leave")
         shell.type("q")
         shell.expect(")> ")
         self.assertIn("n0", shell.command("nodes"))

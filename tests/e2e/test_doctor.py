@@ -52,7 +52,7 @@ class Doctor(Case):
             self.assertIn(column, table[0].split())
         for row, host in zip(table[2:], ("node1", "node2", "node3")):
             self.assertRegex(row, rf"^{host}( +[0-9.]+){{6}} +same  pass$")
-        self.assertIn("all 3 are fit", table[-1])
+        self.assertIn("all 3 hosts are fit to train", table[-1])
         self.assertFalse(self.run_folder.exists(), "nothing is left behind")
 
     def test_who_fails_and_who_never_comes_are_named_with_the_reason(self):
@@ -63,7 +63,7 @@ class Doctor(Case):
         by_name = {m["name"]: m for m in page["machines"]}
         self.assertTrue(by_name["node1"]["ok"], page)
         self.assertIn("disk: cannot write to", by_name["node2"]["reason"])
-        self.assertIn("did not come", by_name["node3"]["reason"])
+        self.assertIn("did not join", by_name["node3"]["reason"])
         self.assertEqual([c["check"] for c in by_name["node2"]["checks"] if not c["ok"]], ["disk"])
         self.assertIn("--exclude=node2,node3", [e for _, _, e in found.values() if "exclude" in e][0])
         self.assertFalse(self.run_folder.exists())

@@ -35,15 +35,15 @@ class Sweep(Case):
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, said)
-        self.assertIn("goes on from here", said)
+        self.assertIn("continues from here", said)
         self.assertEqual(len(self.runs()), 2)
         self.assertLess(last_step(second), 600)
         first = self.sweep / "000-learning_rate-0.001-seed-1"
         done = (first / "metrics.jsonl").stat().st_mtime_ns
 
         said = self.command("sweep", self.config, f"--run={self.sweep}", timeout=300)
-        self.assertIn("000-learning_rate-0.001-seed-1: is finished", said)
-        self.assertIn("001-learning_rate-0.001-seed-2: goes on", said)
+        self.assertIn("000-learning_rate-0.001-seed-1: finished already", said)
+        self.assertIn("001-learning_rate-0.001-seed-2: continues", said)
         self.assertEqual((first / "metrics.jsonl").stat().st_mtime_ns, done)
         self.assertEqual([r.name for r in self.runs()], ["000-learning_rate-0.001-seed-1", "001-learning_rate-0.001-seed-2",
                                                          "002-learning_rate-0.004-seed-1", "003-learning_rate-0.004-seed-2"])

@@ -1,5 +1,7 @@
 // Files, inheritance, overrides, and what is said about mistakes.
 #include <doctest/doctest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
 #include <unistd.h>
 
@@ -134,7 +136,26 @@ TEST_SUITE("config load") {
     CHECK(error_of("[train]\nlearning_rate = nan\n").ends_with("out of range: at least 0"));
     CHECK(error_of("[train]\nlearning_rate = inf\n").ends_with("out of range: at least 0"));
     CHECK(error_of("[metrics]\nhttp_port = 65536\n").ends_with("out of range: 0 to 65535"));
-    CHECK(error_of("[checkpoint]\nmemory_every_steps = 0\n").ends_with("at least 1"));
+    CHECK(error_of("[metrics]\nevery_steps = 0\n").ends_with("at least 1"));
+  }
+
+  TEST_CASE("config: a retired key is ignored with one warning, so that older runs resume") {
+    std::ostringstream logged;
+    const auto logger = spdlog::default_logger();
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(logged)));
+    const std::string text = "[checkpoint]\nmemory_every_steps = 1\nkeep = 5\n";
+    const Config old = parsed(text);
+    const Config again = parsed(text, {"--checkpoint.memory_every_steps=2"});
+    spdlog::set_default_logger(logger);
+    CHECK(old.checkpoint.keep == 5);
+    CHECK(diff(old, parsed("[checkpoint]\nkeep = 5\n")).empty());
+    CHECK(to_toml(again) == to_toml(old));
+    CHECK(to_toml(old).find("memory_every_steps") == std::string::npos);
+    const std::string log = logged.str();
+    CHECK(log.find("a.toml:2: checkpoint.memory_every_steps has no effect any more") !=
+          std::string::npos);
+    CHECK(log.find("has no effect") == log.rfind("has no effect"));
   }
 
   TEST_CASE("config: values that are impossible together name a line") {
@@ -170,7 +191,8 @@ TEST_SUITE("config load") {
     CHECK(missing.status().message().ends_with("none.toml: No such file or directory"));
     CHECK(load_config(folder.path.string()).status().code() == Code::bad_config);
     const std::string large = folder.write("large.toml", std::string((1 << 20) + 1, '#'));
-    CHECK(load_config(large).status().message().find("is no config") != std::string::npos);
+    CHECK(load_config(large).status().message().find("is too large for a config") !=
+          std::string::npos);
     CHECK(load_config("/dev/zero").status().code() == Code::bad_config);
   }
 
@@ -330,7 +352,7 @@ TEST_SUITE("config load") {
     for (const char* nodes : {"2", "16", "128"}) {
       const auto large = load_config(configs + "tinyllama-" + nodes + "-nodes.toml");
       REQUIRE_MESSAGE(large.ok(), large.status().message());
-      CHECK(show_config(*large).find(" GiB a GPU: state ") != std::string::npos);
+      CHECK(show_config(*large).find(" GiB per GPU: state ") != std::string::npos);
     }
     const auto reference = load_config(configs + "reference.toml");
     CHECK(show_config(*reference).find("none: ") != std::string::npos);

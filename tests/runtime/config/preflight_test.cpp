@@ -176,7 +176,7 @@ TEST_SUITE("config preflight") {
     CHECK(status.code() == Code::bad_config);
     CHECK(
         status.message().starts_with("cluster.nodes = 100: 302 processes on this host (100 "
-                                     "agents, 100 trainers, 100 warm ones, 2 supervisors)"));
+                                     "agents, 100 trainers, 100 warm processes, 2 supervisors)"));
     CHECK(status.message().find("2 cores, at most 64 processes each") != std::string::npos);
     input.cores = 64;
     CHECK(check().message().find("processes on this host") == std::string::npos);

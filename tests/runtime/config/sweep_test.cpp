@@ -74,7 +74,7 @@ TEST_SUITE("sweep") {
     CHECK(has(error_of("[sweep]\nkeys = { \"run.folder\" = [\"x\"] }\n"), "cannot be varied"));
     CHECK(has(error_of("[sweep]\nmode = \"zip\"\nkeys = { \"train.eps\" = [1e-8, 1e-7], "
                        "\"model.layers\" = [1] }\n"),
-              "equally long; model.layers has 1 values and train.eps 2"));
+              "same length; model.layers has 1 values and train.eps 2"));
     std::string many = "[sweep]\nseeds = [0";
     for (int i = 1; i < 101; ++i) many += ", " + std::to_string(i);
     std::string layers = many.substr(many.find('[', 8));

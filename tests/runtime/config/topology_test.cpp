@@ -112,14 +112,14 @@ TEST_SUITE("config topology") {
 
   TEST_CASE("topology: nodes that make no whole groups are refused with what would fit") {
     CHECK(error_of(cluster(6, 1, hybrid)) ==
-          "parallel.group_nodes = 4 does not divide cluster.nodes = 6: use 1, 2, 3 or 6 nodes a "
-          "group");
+          "parallel.group_nodes = 4 does not divide cluster.nodes = 6: use 1, 2, 3 or 6 nodes "
+          "per group");
     CHECK(error_of(cluster(2, 1, hybrid, 4)) ==
           "parallel.group_nodes = 4 is more than cluster.nodes = 2");
-    CHECK(error_of(cluster(5, 1, full, 2)).find("use 1 or 5 nodes a group") != std::string::npos);
+    CHECK(error_of(cluster(5, 1, full, 2)).find("use 1 or 5 nodes per group") != std::string::npos);
     Config c = cluster(2, 2, hybrid, 1);
     c.cluster.min_groups = 3;
-    CHECK(error_of(c) == "cluster.min_groups = 3 is more than the 2 groups there are");
+    CHECK(error_of(c) == "cluster.min_groups = 3 is more than the layout's 2 groups");
   }
 
   TEST_CASE(
@@ -166,7 +166,7 @@ TEST_SUITE("config topology") {
     CHECK(plan->max_iters == 300);
     c.train.global_batch_size = 100;
     CHECK(error_of(c) ==
-          "train.global_batch_size = 100 is not a whole number of 4 trainers x 8 samples: use 96 "
+          "train.global_batch_size = 100 is not a multiple of 4 trainers x 8 samples: use 96 "
           "or 128");
     c.train.global_batch_size = 5;
     CHECK(error_of(c).ends_with("use 32"));
@@ -235,7 +235,7 @@ TEST_SUITE("config topology") {
     CHECK(make_plan(c)->learning_rate.at(0) == 4e-4);
     c.train.max_steps = 2;
     c.train.warmup_iters = 6;
-    CHECK(error_of(c) == "train.warmup_iters = 6 takes 2 steps, the whole run has 2");
+    CHECK(error_of(c) == "train.warmup_iters = 6 takes 2 steps, but the whole run has only 2");
     c.train.warmup_iters = 0;
     CHECK(make_plan(c)->learning_rate.warmup_steps == 0);
   }

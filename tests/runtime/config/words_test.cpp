@@ -33,7 +33,7 @@ TEST_SUITE("config faults") {
     CHECK(wrong("kill_trainer", "n9.0") ==
           "there is no node or trainer 'n9.0': did you mean 'n0.0'?");
     CHECK(wrong("kill_agent", "n1.0") ==
-          "kill_agent is aimed at a node, and 'n1.0' is a trainer: did you mean 'n1'?");
+          "kill_agent needs a node, but 'n1.0' is a trainer: did you mean 'n1'?");
     CHECK(wrong("kill_agent", "g0") == "there is no node 'g0': did you mean 'n0'?");
     CHECK(wrong("kill_supervisor", "n0") != "");
     CHECK(wrong("kill_trainr", "n0.0") ==
@@ -55,7 +55,7 @@ TEST_SUITE("config faults") {
     CHECK(
         error({1, "kill_trainer", "n3.0"}).starts_with("inject.faults: step 1: there is no node"));
     CHECK(error({11, "kill_trainer", "n1.0"}) ==
-          "inject.faults: step 11: the run ends after step 10: this kill_trainer would never "
+          "inject.faults: step 11: the run ends after step 10, so this kill_trainer would never "
           "happen");
   }
 }

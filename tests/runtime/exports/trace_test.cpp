@@ -346,7 +346,7 @@ TEST_SUITE("trace") {
                     event(sent, t + 10'000 + ahead, 10, "y", 2, 1)});
     const MergedTrace merged = merge_trace({n1, supervisor}, {});
     REQUIRE(merged.notes.size() == 1);
-    CHECK(merged.notes[0] == "the clock of b is 5.000 ms ahead of that of a; put right");
+    CHECK(merged.notes[0] == "the clock of b is 5.000 ms ahead of that of a; corrected");
     const json all = parsed(merged);
     const double sent_at = with(all, "name", "send x")[0]["ts"],
                  came_at = with(all, "name", "receive x")[0]["ts"];
