@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds docs/guarantees.md against the code and the tests.
+"""Compares docs/guarantees.md with the code and the tests.
 
 1. Every promise that the code or a test names (JOB-1, SHM-2, ...) is defined on the page, once.
 2. Every promise of the page is named by at least one test.
