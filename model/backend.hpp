@@ -1,13 +1,13 @@
-// What a device must do for the training engine: unit by unit forward and backward, and the
+// What a device does for the training engine: forward and backward unit by unit, and the
 // element-wise work on a shard.
 //
-// The engine (model/engine) knows shards, collectives and the order of things; a Backend knows
-// mathematics and memory. The CPU backend is in model/cpu (libtorch's kernels and ours), the CUDA
-// backend in model/cuda (its own library, loaded only where a GPU is used). All calls come from the
-// one compute thread. Pointers are device pointers of that backend.
+// The engine (model/engine) owns shards, collectives and the order of a step; a Backend owns the
+// mathematics and the memory. model/cpu implements it with libtorch's MKL and our kernels,
+// model/cuda in a library of its own that is loaded only where a GPU is used. The compute thread
+// makes all calls. Pointers are device pointers of the backend unless a comment says host memory.
 //
-// Letters: B samples a micro-batch, T = block_size, C = dim, V = vocab, M leaves (micro-batches) a
-// step.
+// Letters: B samples per micro-batch, T = block_size, C = dim, V = vocab, M leaves (micro-batches)
+// per step.
 #pragma once
 
 #include <cstddef>
@@ -27,26 +27,26 @@ namespace simplescale {
 struct BackendOptions {
   ModelShape shape;
   int micro_batch_size = 1;  // B
-  // Of products, activations, residual stream, unit parameters and gradients.
+  // Element type of products, activations, residual stream, unit parameters and gradients.
   DType precision = DType::f32;
-  // Keep only each block's input and compute the block again in backward.
+  // Keep only each block's input, and recompute the block in the backward pass.
   bool activation_checkpointing = false;
   bool training = true;  // false: no activations are kept, backward calls are forbidden
-  int threads = 1;       // CPU threads of the kernels; results do not depend on it
+  int threads = 1;       // CPU threads of the kernels; the bits of results do not depend on it
   int device_index = 0;  // CUDA
-  // CUDA: attention's backward repeats its bits; elsewhere all always does.
+  // CUDA: makes attention's backward pass reproducible; everything else always is.
   bool deterministic = true;
 };
 
-/// AdamW, arXiv 1711.05101: p -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * p), with
-/// bias-corrected m^ and v^.
+/// AdamW, arXiv 1711.05101, with bias-corrected moments m^ and v^:
+///   p -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * p)
 struct AdamW {
   float learning_rate, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
-  float gradient_scale = 1;  // clipping: min(1, max_norm / (norm + 1e-6))
+  float gradient_scale = 1;  // for clipping: min(1, max_norm / (norm + 1e-6))
   uint64_t step = 1;         // 1 for the first update
 };
 
-/// A run of elements of a shard with one kind of decay.
+/// A run of elements of a shard that all decay or all do not.
 struct DecayRun {
   size_t first, count;
   bool decay;
@@ -57,58 +57,58 @@ class Backend {
   virtual ~Backend() = default;
 
   // --- Memory ---
-  /// Zeroed, 64-byte aligned device memory for the life of the backend. Null is never returned; an
-  /// error names the size.
+  /// Zeroed, 64-byte aligned device memory that lives as long as the backend. Never returns null;
+  /// an error names the size.
   virtual Result<void*> allocate(size_t bytes) = 0;
-  /// True if host memory (shared memory of collectives and of the state) can be used as device
-  /// memory.
+  /// True if the backend computes on host memory, such as the shared memory of the collectives and
+  /// of the state.
   virtual bool host_memory() const = 0;
   virtual void copy_to_device(void* device, const void* host, size_t bytes) = 0;
   virtual void copy_to_host(void* host, const void* device, size_t bytes) = 0;
-  /// Waits until all that was asked for is done and visible to the host and to peers.
+  /// Waits until all calls so far are complete, and their results visible to the host and to peers.
   virtual void synchronize() = 0;
-  /// The device's queue of work, a cudaStream_t: collectives that follow it (Collective::follow)
-  /// need no synchronize() before they start. Null: they do.
+  /// The device's queue of work, a cudaStream_t. Collectives that follow it (Collective::follow)
+  /// need no synchronize() before they start. Null: the caller must call synchronize().
   virtual void* stream() const { return nullptr; }
 
-  // --- Copies beside the computation: of the state, to the node's shared memory ---
-  /// Host memory that start_copy() will write, until unpin_host(): the device then reaches it
-  /// without a detour. May be refused; copies are then as right, and not beside anything.
+  // --- Copies of the state to shared memory, concurrent with the computation ---
+  /// Registers host memory that start_copy() will write, until unpin_host(), so that the device
+  /// writes it directly. If the driver refuses, copies work but block the caller.
   virtual void pin_host(void* /*host*/, size_t /*bytes*/) {}
   /// Only after finish_copies().
   virtual void unpin_host(void* /*host*/) {}
-  /// Copies what `device` holds once all that was asked for so far is done, while what is asked for
-  /// from now on goes on. Nothing may write `device`, and nobody use `host`, until finish_copies().
+  /// Copies `device` to `host` after all calls so far and concurrently with later calls. Until
+  /// finish_copies(), nothing may write `device` or use `host`.
   virtual void start_copy(void* host, const void* device, size_t bytes) {
     copy_to_host(host, device, bytes);
   }
-  /// Waits until all that start_copy() began is whole in host memory.
+  /// Waits until all copies that start_copy() began are complete in host memory.
   virtual void finish_copies() {}
 
   // --- Host threads ---
   /// Runs body(task) for each task in [0, tasks) on the backend's host threads; returns when all
-  /// are done. For work on host memory: one thread here, the kernels' where there are some.
+  /// are done. For work on host memory. This default uses the caller's thread only.
   virtual void parallel(size_t tasks, const std::function<void(size_t)>& body) {
     for (size_t task = 0; task < tasks; ++task) body(task);
   }
 
   // --- Forward and backward of one micro-batch, unit by unit, in this order ---
-  // params: the unit's flat parameters in `precision`; grad: the same layout, `precision`,
-  // overwritten (not added to). The residual stream (B*T, C) and what backward needs live inside
-  // the backend.
-  /// tokens: (B, T + 1) int32 host memory, row-wise; columns 0..T-1 are inputs, 1..T targets.
-  /// Begins a micro-batch.
+  // params: the unit's flat parameters in `precision`. grad: the same layout and precision; it is
+  // overwritten, not added to. The backend holds the residual stream (B*T, C) and what the backward
+  // pass needs.
+  /// Begins a micro-batch. tokens: (B, T + 1) int32 host memory, row-wise; columns 0..T-1 are
+  /// inputs, columns 1..T targets.
   virtual void embed(const void* params, const int32_t* tokens) = 0;
   virtual void forward_block(int layer, const void* params) = 0;
-  /// Final norm, lm_head, cross-entropy. Returns the mean loss in nats over B*T tokens. If grad is
-  /// not null, also does the backward of this unit with d loss scaled by `scale` (1/M): fills grad
-  /// and the residual stream's gradient. tied: the embedding matrix (V, C) when embeddings are
-  /// tied, else null; tied_grad likewise: receives lm_head's gradient, which backward_embed() then
-  /// adds to.
+  /// Final norm, lm_head and cross-entropy. Returns the mean loss in nats over B*T tokens. If grad
+  /// is not null, also runs this unit's backward pass with d loss scaled by `scale` (1/M): fills
+  /// grad and the residual stream's gradient. tied: the embedding matrix (V, C) if embeddings are
+  /// tied, else null. tied_grad: (V, C) likewise; receives lm_head's gradient, to which
+  /// backward_embed() then adds.
   virtual double head(const void* params, const void* tied, float scale, void* grad,
                       void* tied_grad) = 0;
   virtual void backward_block(int layer, const void* params, void* grad) = 0;
-  /// accumulate: grad already holds tied_grad of head(). Ends the micro-batch.
+  /// Ends the micro-batch. accumulate: grad is head()'s tied_grad and is added to.
   virtual void backward_embed(void* grad, bool accumulate) = 0;
 
   // --- Inference: after embed() and all forward_block() calls ---
@@ -116,14 +116,14 @@ class Backend {
   virtual void logits(const void* params, const void* tied, float* logits) = 0;
 
   // --- Element-wise work on a shard ---
-  /// to[i] = precision(from[i]).
+  /// to[i] = from[i], rounded to the precision.
   virtual void cast(const float* from, void* to, size_t count) = 0;
-  /// sums[b] = sum of squares, in double and in element order, of block b of kShardAlign elements.
-  /// count is a multiple.
+  /// sums[b] = sum of the squares of block b of kShardAlign elements, in double; the order of the
+  /// additions is fixed per backend. count: a multiple of kShardAlign. sums: host memory.
   virtual void block_square_sums(const float* values, size_t count, double* sums) = 0;
-  /// state_hash() (runtime/training/state_hash.hpp) of a state in device memory: the same bits as of
-  /// its copy in host memory. total is a multiple of kShardAlign. Waits for what was asked for
-  /// before.
+  /// state_hash() (runtime/training/state_hash.hpp) of a state in device memory; equals the hash of
+  /// a copy in host memory. params, avg, avg_sq: (total) fp32; total: a multiple of kShardAlign.
+  /// Waits for all calls so far.
   virtual Hash128 state_hash(const float* params, const float* avg, const float* avg_sq,
                              size_t total) {
     auto values = [total](const float* from) { return std::span(const_cast<float*>(from), total); };
@@ -131,18 +131,18 @@ class Backend {
         {values(params), values(avg), values(avg_sq)},
         [this](size_t tasks, const std::function<void(size_t)>& body) { parallel(tasks, body); });
   }
-  /// Reads params, exp_avg, exp_avg_sq at `from*`, writes to `to*` (may be the same); gradient:
-  /// fp32.
+  /// Updates the elements of `runs`. gradient, from_*, to_*: (total) fp32; to_* may be from_*. avg
+  /// and avg_sq are exp_avg and exp_avg_sq.
   virtual void adamw(const AdamW& options, std::span<const DecayRun> runs, const float* gradient,
                      const float* from_params, const float* from_avg, const float* from_avg_sq,
                      float* to_params, float* to_avg, float* to_avg_sq) = 0;
 };
 
 Result<std::unique_ptr<Backend>> make_cpu_backend(const BackendOptions& options);
-/// Loads the CUDA library beside the program; unavailable with the reason where there is no GPU or
-/// driver.
+/// Loads the CUDA library beside the program. unavailable, with the reason, if there is no usable
+/// GPU or driver.
 Result<std::unique_ptr<Backend>> make_cuda_backend(const BackendOptions& options);
-/// Loads that library without touching a GPU: seconds that a process can spend before it is needed.
+/// Only loads that library, which takes seconds, without touching a GPU.
 Status load_cuda_backend();
 
 }  // namespace simplescale

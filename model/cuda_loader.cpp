@@ -1,4 +1,4 @@
-// Loads the CUDA backend where it is asked for; the program itself does not know CUDA.
+// Loads the CUDA backend's library on demand; the program itself does not link CUDA.
 #include "model/cuda/library.hpp"
 #include "runtime/base/library.hpp"
 

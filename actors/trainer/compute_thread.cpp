@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
-#include "model/engine/buffer_plan.hpp"
+#include "actors/trainer/batch_reader.hpp"
+#include "actors/trainer/engine_setup.hpp"
+#include "actors/trainer/validation.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/observe/trace.hpp"
@@ -11,30 +13,14 @@ namespace simplescale {
 
 namespace {
 
-EngineOptions engine_options(const Config& config, const Plan& plan) {
-  EngineOptions o;
-  o.shape = plan.shape;
-  o.precision = config.train.precision;
-  o.micro_batch_size = static_cast<int>(plan.micro_batch_size);
-  o.rows = static_cast<int>(plan.rows());
-  o.sharding = plan.topology.sharding;
-  o.deterministic = config.train.deterministic;
-  o.grad_clip = static_cast<float>(config.train.grad_clip);
-  o.weight_decay = static_cast<float>(config.train.weight_decay);
-  o.beta1 = static_cast<float>(config.train.betas[0]);
-  o.beta2 = static_cast<float>(config.train.betas[1]);
-  o.eps = static_cast<float>(config.train.eps);
-  o.seed = static_cast<uint64_t>(config.run.seed);
-  return o;
-}
-
 std::vector<std::vector<uint8_t>> addresses(const std::vector<DataAddress>& members) {
   std::vector<std::vector<uint8_t>> result;
   for (const DataAddress& member : members) result.push_back(member.bytes);
   return result;
 }
 
-/// Time spent waiting for others, for the watchdog.
+/// Sets a flag for its lifetime: the compute thread waits for other processes, which the watchdog
+/// does not count as being stuck.
 class WaitsForOthers {
  public:
   explicit WaitsForOthers(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
@@ -48,23 +34,11 @@ class WaitsForOthers {
 
 }  // namespace
 
-size_t arena_bytes(const Config& config, const Plan& plan, bool host_memory) {
-  const auto groups = static_cast<size_t>(plan.topology.groups),
-             shards = static_cast<size_t>(plan.topology.shards);
-  const size_t total = shard_layout(units_of(plan.shape), shards).total;
-  const EngineOptions options = engine_options(config, plan);
-  size_t most = 0;  // fewer groups: more rows each, and more partial sums
-  for (size_t g = 1; g <= groups; ++g)
-    most = std::max(
-        most, buffer_plan(options, g, shards, host_memory).bytes(config.train.precision, total));
-  return most + (size_t{8} << 20);
-}
-
-/// Declared in the order of construction: what uses comes after what is used.
+/// Everything of one generation. Members are destroyed in reverse order: the engine uses the rest.
 struct ComputeThread::Generation {
   std::unique_ptr<Collective> shard, replicate;
   TrainState* state = nullptr;
-  std::optional<TokenRings> rings;
+  std::optional<BatchReader> batches;
   std::unique_ptr<Engine> engine;
   uint64_t step = 0;  // committed
 };
@@ -96,13 +70,13 @@ void ComputeThread::join(JoinTrainer order) {
 }
 
 void ComputeThread::fence(uint64_t generation, const std::string& reason) {
-  if (generation <= fenced_) return;  // GEN-1
+  if (generation <= fenced_) return;  // GEN-1: fences only grow
   fenced_ = generation;
   {
     std::lock_guard lock(plane_mutex_);
     plane_->abort(generation - 1, reason);
   }
-  {  // which may compute for long before it needs the plane again
+  {  // the engine may compute for long before it uses the plane again
     std::lock_guard lock(engine_mutex_);
     if (engine_ && generation_ < generation) engine_->abort(reason);
   }
@@ -137,21 +111,21 @@ void ComputeThread::inject_network_fault(const NetworkFault& fault) {
   plane_->inject_network_fault(fault);
 }
 
-/// progress() counts on: what this engine computed is not forgotten with it.
+/// Null: the engine ends; progress() keeps the units that it computed.
 void ComputeThread::set_engine(Engine* engine) {
   std::lock_guard lock(engine_mutex_);
   if (engine_) units_ += engine_->progress();
   engine_ = engine;
   if (!engine_) return;
-  if (fenced_ > generation_) engine_->abort("fenced before it began");
+  if (fenced_ > generation_) engine_->abort("fenced before the engine started");
   for (const auto& [fault, step] : faults_) engine_->inject(fault, step);
   faults_.clear();
 }
 
 void ComputeThread::run() {
   trace::name_thread("compute");
-  // While the first membership is being agreed on, load what every membership needs. Which GPU will
-  // be its own, only that membership tells.
+  // While the first generation is being agreed on, load what every generation needs. The GPU's
+  // index follows from the trainer's name, which comes with that generation.
   const Status loaded = options_.choose_device ? load_cuda_backend() : backend().status();
   if (!loaded.ok()) log::error("{}", loaded.message());
   while (true) {
@@ -170,43 +144,40 @@ void ComputeThread::run() {
       continue;
     }
     const auto& order = std::get<JoinTrainer>(job);
-    if (order.generation < fenced_) continue;  // GEN-1; the fence is answered after it
+    if (order.generation < fenced_) continue;  // GEN-1; the fence's job, still queued, reports idle
     trainer_ = order.trainer;
-    fault_ = {.trainer = trainer_, .generation = order.generation};
+    idle_ = {.trainer = trainer_, .generation = order.generation};
     generation_ = order.generation;
     step_ = order.step;
     const Status status = run_generation(order);
     generation_ = 0;
-    if (status.ok()) continue;
-    log::warn("generation {} ends here: {}", order.generation, status.message());
-    // The fence is answered after it. A bad copy, checkpoint or disk is news also then.
-    if (order.generation < fenced_ && !fault_.fault.starts_with("bad_")) continue;
-    if (fault_.fault.empty()) fault_.fault = "failed";
-    fault_.reason = status.message();
-    report_(fault_);
+    if (!status.ok()) report_failure(order, status);
   }
+}
+
+void ComputeThread::report_failure(const JoinTrainer& order, const Status& status) {
+  log::warn("generation {} ended: {}", order.generation, status.message());
+  // The fence's job, still queued, reports idle; a bad copy, checkpoint or disk is reported anyway.
+  if (order.generation < fenced_ && !idle_.fault.starts_with("bad_")) return;
+  if (idle_.fault.empty()) idle_.fault = "failed";
+  idle_.reason = status.message();
+  report_(idle_);
 }
 
 Result<Backend*> ComputeThread::backend() {
   if (backend_) return backend_.get();
-  BackendOptions o;
-  o.shape = options_.plan.shape;
-  o.micro_batch_size = static_cast<int>(options_.plan.micro_batch_size);
-  o.precision = options_.config.train.precision;
-  o.activation_checkpointing = options_.config.train.activation_checkpointing;
-  o.threads = options_.threads;
-  o.deterministic = options_.config.train.deterministic;
+  BackendOptions options = backend_options(options_.config, options_.plan, options_.threads);
   if (device_index_) {
-    o.device_index = *device_index_;
-    SS_ASSIGN(backend_, make_cuda_backend(o));
+    options.device_index = *device_index_;
+    SS_ASSIGN(backend_, make_cuda_backend(options));
     return backend_.get();
   }
-  SS_ASSIGN(backend_, make_cpu_backend(o));
+  SS_ASSIGN(backend_, make_cpu_backend(options));
   return backend_.get();
 }
 
-/// The first generation tells which trainer this is, and so which device is its own.
-Status ComputeThread::settle(const std::string& trainer) {
+/// Once, in the first generation: the trainer's name determines its device.
+Status ComputeThread::choose_device(const std::string& trainer) {
   if (!options_.choose_device || device_index_) return {};
   std::lock_guard lock(plane_mutex_);
   SS_ASSIGN(device_index_, options_.choose_device(trainer, plane_));
@@ -215,30 +186,18 @@ Status ComputeThread::settle(const std::string& trainer) {
 
 Status ComputeThread::run_generation(const JoinTrainer& order) {
   const auto begun = std::chrono::steady_clock::now();
-  SS_RETURN_IF_ERROR(settle(order.trainer));
+  SS_RETURN_IF_ERROR(choose_device(order.trainer));
   Generation g;
   Restore restore(order, options_.plan.shape, static_cast<size_t>(options_.plan.topology.shards),
                   static_cast<int>(options_.config.parallel.collective_timeout_ms),
                   [this, &order] { return fenced_ > order.generation; });
   {
     const WaitsForOthers waits(waiting_);
-    trace::Span span("join generation", static_cast<int64_t>(order.generation));
-    SS_RETURN_IF_ERROR(enter(g, order));
-    span.end();
-    span = trace::Span("transfer state");
-    Status status = restore.transfer(*plane_, *g.state);
-    span.end();
-    span = trace::Span("check and commit state", -1, order.source);
-    if (status.ok() && order.group != no_group)
-      status = restore.commit(*g.state, *g.shard, *g.replicate);
-    fault_.fault = restore.fault().fault;
-    fault_.suspect = restore.fault().suspect;
-    fault_.step = order.step;
-    SS_RETURN_IF_ERROR(status);
+    SS_RETURN_IF_ERROR(restore_state(g, order, restore));
   }
   if (order.group == no_group) {
     log::info("generation {}: helped with {} transfers", order.generation, order.transfers.size());
-    report_(fault_);
+    report_(idle_);
     return {};
   }
   SS_RETURN_IF_ERROR(make_engine(g, order));
@@ -253,8 +212,25 @@ Status ComputeThread::run_generation(const JoinTrainer& order) {
   return status;
 }
 
-/// Memory and communicators.
-Status ComputeThread::enter(Generation& g, const JoinTrainer& order) {
+/// Joins the generation's communicators and brings the state in shared memory to its step.
+Status ComputeThread::restore_state(Generation& g, const JoinTrainer& order, Restore& restore) {
+  trace::Span span("join generation", static_cast<int64_t>(order.generation));
+  SS_RETURN_IF_ERROR(join_generation(g, order));
+  span.end();
+  span = trace::Span("transfer state");
+  Status status = restore.transfer(*plane_, *g.state);
+  span.end();
+  span = trace::Span("check and commit state", -1, order.source);
+  if (status.ok() && order.group != no_group)
+    status = restore.commit(*g.state, *g.shard, *g.replicate);
+  idle_.fault = restore.fault().fault;
+  idle_.suspect = restore.fault().suspect;
+  idle_.step = order.step;
+  return status;
+}
+
+/// Maps the state and, unless the trainer only helps, joins the two communicators.
+Status ComputeThread::join_generation(Generation& g, const JoinTrainer& order) {
   const int timeout_ms = static_cast<int>(options_.config.parallel.collective_timeout_ms);
   const auto shards = static_cast<size_t>(options_.plan.topology.shards);
   if (!state_ || state_->name() != order.state_segment) {
@@ -279,11 +255,15 @@ Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {
   const trace::Span span("make engine");
   SS_ASSIGN(Backend * backend, this->backend());
   if (!pinned_ && !backend->host_memory()) {
-    const std::span<float> first = g.state->side(0).params;  // the two sides lie side by side
+    const std::span<float> first = g.state->side(0).params;  // the two sides are adjacent
     pinned_ = first.data();
     backend->pin_host(pinned_, 2 * 3 * first.size_bytes());
   }
-  SS_ASSIGN(g.rings, TokenRings::open(order.ring_segment));
+  SS_ASSIGN(
+      g.batches,
+      BatchReader::open(order.ring_segment, order.ring, order.generation,
+                        std::chrono::milliseconds(options_.config.supervision.progress_timeout_ms),
+                        [this, &order] { return fenced_ > order.generation; }));
   SS_ASSIGN(g.engine, Engine::create(engine_options(options_.config, options_.plan), *backend,
                                      *g.shard, *g.replicate, *g.state));
   if (order.source == "initialize") {
@@ -293,17 +273,18 @@ Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {
   }
   if (g.step != order.step)
     return Status(Code::internal, "the state is at step " + std::to_string(g.step) +
-                                      ", agreed was step " + std::to_string(order.step));
+                                      ", the generation begins at step " +
+                                      std::to_string(order.step));
   return {};
 }
 
-/// One group's trainer of a shard saves it, or gives it to a peer node; the groups share the work.
-Result<bool> ComputeThread::keep_for_checkpoint(Generation& g, const JoinTrainer& order,
-                                                uint64_t step) {
+/// Pins this shard at `step` for the node's actor that copies it to disk or to a peer; that actor
+/// unpins it. False: another group's trainer does it, since the groups share the shards evenly.
+Result<bool> ComputeThread::pin_if_responsible(Generation& g, const JoinTrainer& order,
+                                               uint64_t step) {
   if (order.shard % order.replicate_members.size() != order.group) return false;
-  SS_RETURN_IF_ERROR(g.engine->settle());
-  SS_ASSIGN(const int side, g.state->pin(step));
-  (void)side;  // the node's actor that copies it lets go of it
+  SS_RETURN_IF_ERROR(g.engine->wait_for_commit());
+  SS_RETURN_IF_ERROR(g.state->pin(step).status());
   return true;
 }
 
@@ -338,53 +319,55 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
     SS_ASSIGN(const StepResult result, this->step(g, order, step));
     g.step = step_ = step;
     log::debug(
-        "step {}: {:.2f} ms; data {:.2f}, forward {:.2f}, backward {:.2f}, optimizer {:.2f}; of "
-        "them {:.2f} waiting for others",
+        "step {}: {:.2f} ms; data {:.2f}, forward {:.2f}, backward {:.2f}, optimizer {:.2f}; "
+        "{:.2f} of it waiting for other trainers",
         step, result.step_ms, result.data_ms, result.forward_ms, result.backward_ms,
         result.optimizer_ms, result.wait_ms);
     agreed = result.agreed;
     if (agreed.save) save_ = false;
-    const bool last = agreed.stop || step == max_steps;  // TrainerFinished tells of that one
+    const bool last = agreed.stop || step == max_steps;  // TrainerFinished requests that save
     StepDone done = step_done(order, step, result);
     if (!last && (agreed.save || (every > 0 && step % every == 0))) {
-      SS_ASSIGN(done.save, keep_for_checkpoint(g, order, step));
+      SS_ASSIGN(done.save, pin_if_responsible(g, order, step));
     }
     if (!last && peer_every > 0 && step % peer_every == 0) {
-      SS_ASSIGN(done.copy, keep_for_checkpoint(g, order, step));
+      SS_ASSIGN(done.copy, pin_if_responsible(g, order, step));
     }
     report_(std::move(done));
     inject_delay(result.step_ms);
   }
   if (g.step == max_steps || agreed.stop) return finish(g, order);
-  SS_RETURN_IF_ERROR(g.engine->settle());  // what memory holds is told next
-  log::info("generation {} was left after step {}", order.generation, g.step);
-  fault_.step = g.step;
-  report_(fault_);  // none: it was asked to leave
+  SS_RETURN_IF_ERROR(g.engine->wait_for_commit());  // the node reads what memory holds next
+  log::info("left generation {} after step {}", order.generation, g.step);
+  idle_.step = g.step;
+  report_(idle_);  // without a fault: the trainer was asked to leave
   return {};
 }
 
-/// After the last step, which no vote follows: replicas compare their states once more.
+/// After the last step, which no vote follows: replicas compare their states, and the last step is
+/// validated and saved.
 Status ComputeThread::finish(Generation& g, const JoinTrainer& order) {
   const auto max_steps = static_cast<uint64_t>(options_.plan.max_steps);
-  SS_RETURN_IF_ERROR(blame_state(g, g.engine->compare_states()));
+  SS_RETURN_IF_ERROR(note_fault(g, g.engine->compare_states()));
   if (g.step == max_steps && order.step < max_steps) SS_RETURN_IF_ERROR(validate(g, order, g.step));
   TrainerFinished end{trainer_, order.generation, g.step, false};
   if (g.step > order.step || order.source == "memory") {
-    SS_ASSIGN(end.save, keep_for_checkpoint(g, order, g.step));
+    SS_ASSIGN(end.save, pin_if_responsible(g, order, g.step));
   }
   report_(std::move(end));
   return {};
 }
 
-/// What the engine says of a step, in the words of TrainerIdle.
-Status ComputeThread::blame_state(Generation& g, Status status) {
+/// Translates an engine's error into the fault, step and suspect of TrainerIdle, and forgets a
+/// state that has changed in memory. Returns `status`.
+Status ComputeThread::note_fault(Generation& g, Status status) {
   if (status.code() == Code::bad_data) {
-    fault_.fault = "non_finite";
-    fault_.step = g.step + 1;
+    idle_.fault = "non_finite";
+    idle_.step = g.step + 1;
   } else if (g.engine->damaged()) {
-    fault_.fault = "bad_copy";
-    fault_.step = g.step;
-    fault_.suspect = trainer_;
+    idle_.fault = "bad_copy";
+    idle_.step = g.step;
+    idle_.suspect = trainer_;
     if (Status copied = g.state->wait_unpinned(
             static_cast<int>(options_.config.parallel.collective_timeout_ms));
         !copied.ok())
@@ -392,19 +375,19 @@ Status ComputeThread::blame_state(Generation& g, Status status) {
     g.state->forget(g.step);
   } else if (const auto& mismatch = g.engine->mismatch();
              status.code() == Code::mismatch && mismatch) {
-    fault_.fault = "mismatch";
-    fault_.step = mismatch->step;
+    idle_.fault = "mismatch";
+    idle_.step = mismatch->step;
     const auto wrong = mismatch->wrong();
     const bool mine = mismatch->shard == g.shard->rank() &&
                       std::ranges::find(wrong, g.replicate->rank()) != wrong.end();
-    if (mine) fault_.suspect = trainer_;
+    if (mine) idle_.suspect = trainer_;
     if (mismatch->shard == g.shard->rank())
-      fault_.state_hash = mismatch->of_group[static_cast<size_t>(g.replicate->rank())].low;
+      idle_.state_hash = mismatch->of_group[static_cast<size_t>(g.replicate->rank())].low;
   }
   return status;
 }
 
-/// Injected slowness.
+/// Sleeps as slow_down() asked for.
 void ComputeThread::inject_delay(double step_ms) {
   if (std::chrono::steady_clock::now().time_since_epoch().count() >= slow_until_ns_) return;
   std::unique_lock lock(mutex_);
@@ -412,38 +395,10 @@ void ComputeThread::inject_delay(double step_ms) {
                  [this] { return exiting_; });
 }
 
-/// They may be long in coming; a fence does not wait for them. A token file that is bad is told as
-/// io: bad_data is what the engine calls a loss that is not finite.
-Result<MicroBatch> ComputeThread::tokens(Generation& g, const JoinTrainer& order,
-                                         const BatchKey& key) {
-  constexpr int look_ms = 50;
-  const int64_t limit_ms = options_.config.supervision.progress_timeout_ms;
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(limit_ms);
-  while (true) {
-    auto batch = g.rings->acquire(order.ring, key, look_ms);
-    if (batch.status().code() == Code::bad_data) return Status(Code::io, batch.status().message());
-    if (batch.status().code() != Code::deadline) return batch;
-    if (fenced_ > order.generation)
-      return Status(Code::aborted, "fenced while it waited for tokens");
-    if (std::chrono::steady_clock::now() > deadline)
-      return Status(Code::deadline, "no tokens within " + std::to_string(limit_ms) + " ms");
-  }
-}
-
 Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, uint64_t step) {
-  bool holding = false;
-  auto let_go = [&]() -> Status {
-    if (!holding) return {};
-    holding = false;
-    return g.rings->release(order.ring);
-  };
-  auto batch = [&](int k) -> Result<const int32_t*> {
-    SS_RETURN_IF_ERROR(let_go());
+  auto batch = [&](int k) {
     const WaitsForOthers waits(waiting_);
-    SS_ASSIGN(const MicroBatch micro_batch,
-              tokens(g, order, {order.generation, step - 1, static_cast<uint64_t>(k)}));
-    holding = true;
-    return micro_batch.tokens;
+    return g.batches->read(step, k);
   };
   StepControl mine;
   mine.stop = stop_;
@@ -452,53 +407,28 @@ Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, 
   const auto rate =
       static_cast<float>(options_.plan.learning_rate.at(static_cast<int64_t>(step) - 1));
   auto result = g.engine->step(step, rate, mine, batch);
-  if (!result.ok()) return blame_state(g, result.status());
-  SS_RETURN_IF_ERROR(let_go());
+  if (!result.ok()) return note_fault(g, result.status());
+  SS_RETURN_IF_ERROR(g.batches->release());
   return result;
 }
 
-/// Mean loss over the first validation samples: micro-batch j is computed by rank j mod world, and
-/// the losses are added in their order, so the result does not depend on the layout.
+/// Reports the mean loss over the first validation samples; nothing if there are none.
 Status ComputeThread::validate(Generation& g, const JoinTrainer& order, uint64_t step) {
   const trace::Span span("validate", static_cast<int64_t>(step));
   const Plan& plan = options_.plan;
-  const auto batch_size = static_cast<uint64_t>(plan.micro_batch_size);
   if (options_.config.train.validation_samples == 0) return {};
   if (!dataset_) {
     SS_ASSIGN(dataset_, open_tokens(options_.config, plan.shape));
   }
-  const TokenSource& source = dataset_->validation;
+  TokenSource& source = dataset_->validation;
   const uint64_t samples =
       std::min<uint64_t>(static_cast<uint64_t>(options_.config.train.validation_samples),
                          source.tokens() > 0 ? source.samples(plan.shape.block_size) : 0);
-  const uint64_t batches = samples / batch_size,
-                 world = order.shard_members.size() * order.replicate_members.size();
+  const uint64_t batches = samples / static_cast<uint64_t>(plan.micro_batch_size);
   if (batches == 0) return {};
-  const uint64_t rank = order.group * order.shard_members.size() + order.shard;
-  const auto row = static_cast<size_t>(plan.shape.block_size + 1);
-  std::vector<int32_t> tokens(batch_size * row);
-  std::vector<double> group_losses(order.shard_members.size());
-  std::vector<double> losses(world);
-  double sum = 0;
-  for (uint64_t first = 0; first < batches; first += world) {
-    const uint64_t mine =
-        std::min(first + rank, batches - 1);  // beyond the end: computed, not counted
-    for (uint64_t b = 0; b < batch_size; ++b)
-      if (Status read = source.read_sample(mine * batch_size + b, plan.shape.block_size,
-                                           tokens.data() + b * row);
-          !read.ok()) {
-        (void)dataset_->validation.reopen();  // the next generation tries again
-        return read;
-      }
-    SS_ASSIGN(const double loss, g.engine->loss(tokens.data()));
-    SS_RETURN_IF_ERROR(g.shard->all_gather_bytes(&loss, group_losses.data(), sizeof loss)->wait());
-    SS_RETURN_IF_ERROR(g.replicate
-                           ->all_gather_bytes(group_losses.data(), losses.data(),
-                                              group_losses.size() * sizeof loss)
-                           ->wait());
-    for (uint64_t i = 0; i < world && first + i < batches; ++i) sum += losses[i];
-  }
-  report_(Validated{order.generation, step, trainer_, sum / static_cast<double>(batches)});
+  SS_ASSIGN(const double loss,
+            validation_loss(*g.engine, *g.shard, *g.replicate, source, plan, batches));
+  report_(Validated{order.generation, step, trainer_, loss});
   return {};
 }
 

@@ -1,9 +1,9 @@
-// A trainer's compute thread: joins a generation, brings its state to the agreed step, and makes
-// step after step until the run ends, a stop or a change of layout is agreed, or the generation is
-// aborted. Which trainer its process is, it learns with the first generation.
+// A trainer's compute thread. It joins a generation, brings its state to the agreed step, and makes
+// step after step until the run ends, the ranks agree to stop or to leave, or the generation is
+// fenced. The process learns which trainer it is with its first generation.
 //
-// The trainer actor gives orders from its own thread; reports go back through a function that posts
-// to the actor.
+// The public functions are called by the trainer actor and never block on the compute thread.
+// Reports leave through a function that posts to the actor.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,6 @@
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/data/token_file.hpp"
-#include "runtime/data/token_ring.hpp"
 #include "transport/collective/data_plane.hpp"
 #include "transport/protocol/messages.hpp"
 
@@ -33,16 +32,11 @@ struct ComputeOptions {
   Config config;
   Plan plan;
   int threads = 1;
-  /// Where a trainer ("n1.0") computes: given once, on the compute thread, its plane, which may be
-  /// put around a device's; returns the device's index. Without it the CPU computes.
+  /// Chooses the GPU of a trainer ("n1.0"); returns the device's index. May replace `plane` by one
+  /// for that device that wraps it. Called once, on the compute thread. Empty: the CPU computes.
   std::function<Result<int>(const std::string& trainer, std::unique_ptr<DataPlane>& plane)>
       choose_device;
 };
-
-/// Shared memory that the trainer's collectives need: what its engine takes at most over all
-/// numbers of groups up to the configured, and room for alignment. host_memory: the backend's; a
-/// GPU's engine takes more (see BufferPlan).
-size_t arena_bytes(const Config& config, const Plan& plan, bool host_memory);
 
 /// What the compute thread reports.
 using ComputeReport = std::variant<TrainerIdle, TrainerReady, StepDone, Validated, TrainerFinished>;
@@ -51,31 +45,33 @@ class ComputeThread {
  public:
   ComputeThread(ComputeOptions options, std::unique_ptr<DataPlane> plane,
                 std::function<void(ComputeReport)> report);
-  /// Aborts what it does and joins the thread.
+  /// Aborts the current generation and joins the thread.
   ~ComputeThread();
   ComputeThread(const ComputeThread&) = delete;
   ComputeThread& operator=(const ComputeThread&) = delete;
 
+  /// Queues the generation of `order`, to be joined when the current one has ended.
   void join(JoinTrainer order);
-  /// Leaves every generation below `generation` at once, then reports TrainerIdle.
+  /// GEN-1: aborts every generation below `generation` at once, then reports TrainerIdle.
   void fence(uint64_t generation, const std::string& reason);
-  /// Proposes to leave this generation after the next step; all ranks then agree on it.
+  /// Proposes to leave this generation after the next step. The vote makes all ranks leave.
   void leave_after_step(uint64_t generation) { leave_ = generation; }
-  /// Proposes to stop after the next step; all ranks then agree on it.
+  /// Proposes to stop training after the next step. The vote makes all ranks stop.
   void stop_after_step() { stop_ = true; }
-  /// Proposes a checkpoint of the next step; all ranks then agree on it.
+  /// Proposes a checkpoint of the next step. The vote makes all ranks save.
   void save_after_step() { save_ = true; }
-  /// How far it is; `trainer` is left empty. Any thread.
+  /// Generation, step, units computed, and whether the thread waits for other processes; `trainer`
+  /// is left empty. Any thread.
   TrainerProgress progress() const;
-  /// A fault on purpose: now if step is 0, else in that step or the first after it.
+  /// Injects a fault in step `step` or the first one after it; 0: at once. Any thread.
   void inject(EngineFault fault, uint64_t step);
-  /// Sleeps for this fraction of each step's time, so long. Any thread.
+  /// From now on for `how_long`, sleeps after each step for this fraction of its time. Any thread.
   void slow_down(double fraction, std::chrono::milliseconds how_long);
-  /// The links to trainers of other nodes. Any thread.
+  /// Disturbs the links to trainers of other nodes. Any thread.
   void inject_network_fault(const NetworkFault& fault);
 
  private:
-  struct Generation;  // what lives as long as one membership
+  struct Generation;  // what lives as long as one generation
   struct Fenced {
     uint64_t generation;
     std::string reason;
@@ -83,47 +79,48 @@ class ComputeThread {
   using Job = std::variant<JoinTrainer, Fenced>;
   void run();
   Status run_generation(const JoinTrainer& order);
-  Status enter(Generation& g, const JoinTrainer& order);
+  void report_failure(const JoinTrainer& order, const Status& status);
+  Status restore_state(Generation& g, const JoinTrainer& order, Restore& restore);
+  Status join_generation(Generation& g, const JoinTrainer& order);
   Status make_engine(Generation& g, const JoinTrainer& order);
   Status train(Generation& g, const JoinTrainer& order);
   Status finish(Generation& g, const JoinTrainer& order);
   Status validate(Generation& g, const JoinTrainer& order, uint64_t step);
-  Result<MicroBatch> tokens(Generation& g, const JoinTrainer& order, const BatchKey& key);
   Result<StepResult> step(Generation& g, const JoinTrainer& order, uint64_t step);
   StepDone step_done(const JoinTrainer& order, uint64_t step, const StepResult& result) const;
-  Status blame_state(Generation& g, Status status);
-  Result<bool> keep_for_checkpoint(Generation& g, const JoinTrainer& order, uint64_t step);
+  Status note_fault(Generation& g, Status status);
+  Result<bool> pin_if_responsible(Generation& g, const JoinTrainer& order, uint64_t step);
   void inject_delay(double step_ms);
   Result<Backend*> backend();
-  Status settle(const std::string& trainer);
+  Status choose_device(const std::string& trainer);
   void set_engine(Engine* engine);
 
   const ComputeOptions options_;
-  std::mutex plane_mutex_;  // the plane may be put around while another thread aborts
+  std::mutex plane_mutex_;  // choose_device() may replace plane_ while another thread aborts
   std::unique_ptr<DataPlane> plane_;
   const std::function<void(ComputeReport)> report_;
-  std::string trainer_;  // who this is; empty while nobody has said
+  std::string trainer_;  // this trainer's name; empty before the first generation
   std::optional<int> device_index_;
-  // The next two survive generations: to map and to pin a large state takes seconds. Its segment is
-  // the node's, and no trainer outlives its node's agent.
+  // state_, backend_ and pinned_ survive generations: mapping and pinning a large state takes
+  // seconds. The segment belongs to the node, and no trainer outlives its node's agent.
   std::optional<TrainState> state_;
   std::unique_ptr<Backend> backend_;
-  void* pinned_ = nullptr;  // of state_, for the backend
+  void* pinned_ = nullptr;  // start of state_'s sides, as given to Backend::pin_host()
   std::optional<Dataset> dataset_;
-  TrainerIdle fault_;  // of the generation that ends: fault, step and suspect
+  TrainerIdle idle_;  // the report for when the current generation ends
   std::atomic<bool> stop_ = false, save_ = false;
   std::atomic<uint64_t> leave_ = 0, fenced_ = 0;  // generations
   std::atomic<double> slow_fraction_ = 0;
   std::atomic<int64_t> slow_until_ns_ = 0;
 
-  // How far it is, for progress().
+  // For progress().
   std::atomic<uint64_t> generation_ = 0, step_ = 0, units_ = 0;
-  std::atomic<bool> waiting_ = false;  // for others, outside of the engine
-  mutable std::mutex engine_mutex_;    // the next two
+  std::atomic<bool> waiting_ = false;  // for other processes, outside of the engine
+  mutable std::mutex engine_mutex_;    // guards engine_ and faults_
   Engine* engine_ = nullptr;
-  std::vector<std::pair<EngineFault, uint64_t>> faults_;  // to be given to the next engine
+  std::vector<std::pair<EngineFault, uint64_t>> faults_;  // to be injected into the next engine
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards jobs_ and exiting_
   std::condition_variable wake_;
   std::deque<Job> jobs_;
   bool exiting_ = false;

@@ -15,8 +15,8 @@
 namespace simplescale {
 namespace {
 
-/// Takes memory until the operating system says no, which it does early: the process limits itself
-/// to little more than it has, so that the machine survives.
+/// Allocates memory until the allocation fails. The process first limits its own address space to
+/// 256 MiB more than it uses, so that the machine does not run out of memory.
 void run_out_of_memory() {
   constexpr size_t more = size_t{256} << 20, piece = size_t{16} << 20;
   size_t pages = 0;
@@ -25,7 +25,7 @@ void run_out_of_memory() {
   const rlimit bound{limit, limit};
   setrlimit(RLIMIT_AS, &bound);
   std::vector<char*> kept;
-  while (true) {  // ends by std::bad_alloc, which nobody catches
+  while (true) {  // ends with std::bad_alloc, which is not caught
     kept.push_back(new char[piece]);
     std::memset(kept.back(), 1, piece);
   }
@@ -54,7 +54,7 @@ void inject_into_trainer(ComputeThread& compute, const InjectFault& fault) {
     compute.slow_down(fault.value > 0 ? fault.value : 1,
                       std::chrono::milliseconds(fault.ms > 0 ? fault.ms : 10'000));
   } else {
-    log::warn("a trainer cannot cause {}", fault.kind);
+    log::warn("a trainer cannot inject {}", fault.kind);
   }
 }
 

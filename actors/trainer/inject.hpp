@@ -1,13 +1,19 @@
-// Faults on purpose that happen inside a trainer's process. Called by the trainer actor.
+// Fault injection inside a trainer's process. Called by the trainer actor.
 #pragma once
 
 #include "actors/trainer/compute_thread.hpp"
 
 namespace simplescale {
 
-/// segfault_trainer, oom_trainer: ends this process, in its way. hang_trainer, bitflip_gradient,
-/// nan_loss: as EngineFault, in the next step. slow_node: sleeps `value` (1 if 0) of each step's
-/// time for `ms`. Others are ignored, with a line in the log.
+/// Injects `fault.kind`; logs and ignores a kind that is not in this list:
+///   segfault_trainer  raises SIGSEGV in this process
+///   oom_trainer       allocates memory until std::bad_alloc ends this process
+///   hang_trainer, bitflip_gradient, nan_loss
+///                     as EngineFault, in step `step` or the first one after it
+///   partition_node, slow_link
+///                     delays messages to other nodes by `value` ms, for `ms`
+///   slow_node         for `ms` (10 s if 0), sleeps after each step for the fraction `value`
+///                     (1 if 0) of its time
 void inject_into_trainer(ComputeThread& compute, const InjectFault& fault);
 
 }  // namespace simplescale

@@ -12,13 +12,13 @@
 namespace simplescale {
 namespace {
 
-/// All ranks of the world have come this far.
-Status meet(Collective& shard, Collective& replicate) {
+/// Waits until all ranks of the world have called it.
+Status barrier(Collective& shard, Collective& replicate) {
   SS_RETURN_IF_ERROR(shard.barrier()->wait());
   return replicate.barrier()->wait();
 }
 
-/// Lets go of a side again.
+/// Unpins a side on destruction.
 class Pin {
  public:
   Pin(TrainState& state, int side) : state_(state), side_(side) {}
@@ -44,21 +44,21 @@ Restore::Restore(const JoinTrainer& order, const ModelShape& shape, size_t shard
       layout_(order.group == no_group ? 0 : layout_hash(shape, shards, order.shard)) {}
 
 Status Restore::transfer(DataPlane& plane, TrainState& state) {
-  // Copies for checkpoints and peers come first: what they copy may be forgotten from here on.
+  // The transfers may discard what a pending copy for a checkpoint or a peer reads: wait for it.
   SS_RETURN_IF_ERROR(state.wait_unpinned(timeout_ms_));
   for (const TransferPart& part : order_.transfers) {
     if (part.rank >= part.members.size())
       return Status(Code::bad_data, "transfer " + std::to_string(part.id) + " has no rank " +
                                         std::to_string(part.rank));
     SS_RETURN_IF_ERROR(
-        this->part(plane, state, part)
+        transfer_part(plane, state, part)
             .in("transfer " + std::to_string(part.id) + " of shard " + std::to_string(part.shard)));
   }
   return {};
 }
 
-Status Restore::part(DataPlane& plane, TrainState& state, const TransferPart& part) {
-  std::unique_ptr<Collective> others;
+Status Restore::transfer_part(DataPlane& plane, TrainState& state, const TransferPart& part) {
+  std::unique_ptr<Collective> communicator;
   if (part.members.size() > 1) {
     CommunicatorSpec spec;
     spec.generation = order_.generation;
@@ -67,13 +67,14 @@ Status Restore::part(DataPlane& plane, TrainState& state, const TransferPart& pa
     for (const DataAddress& member : part.members) spec.members.push_back(member.bytes);
     spec.timeout_ms = timeout_ms_;
     spec.host_memory = true;
-    SS_ASSIGN(others, plane.join(spec));
+    SS_ASSIGN(communicator, plane.join(spec));
   }
   bytes_ += 3 * total_ * sizeof(float);
-  if (part.rank == 0) return send(others.get(), state, part);
+  if (part.rank == 0) return send(communicator.get(), state, part);
   if (order_.group == no_group || part.shard != order_.shard)
-    return Status(Code::bad_data, "it is not for this trainer's shard");
-  const Result<Hash128> hash = receive_state(*others, state, part.step, part.source, timeout_ms_);
+    return Status(Code::bad_data, "the transfer is not of this trainer's shard");
+  const Result<Hash128> hash =
+      receive_state(*communicator, state, part.step, part.source, timeout_ms_);
   if (hash.status().code() == Code::bad_data || hash.status().code() == Code::not_found)
     fault_ = {"bad_copy", part.source};
   received_ = hash.ok();
@@ -81,17 +82,20 @@ Status Restore::part(DataPlane& plane, TrainState& state, const TransferPart& pa
   return hash.status();
 }
 
-/// A copy that this trainer should have used or sent; where it lies, nobody finds it any more.
-Status Restore::damaged(TrainState& state, uint64_t step, Status status) {
+/// If `status` is mismatch, the copy of `step` in `state` is damaged: forgets it and sets the
+/// fault. Returns `status`.
+Status Restore::forget_if_damaged(TrainState& state, uint64_t step, Status status) {
   if (status.code() != Code::mismatch) return status;
   state.forget(step);
   fault_ = {"bad_copy", order_.trainer};
   return status;
 }
 
-Status Restore::send(Collective* others, TrainState& state, const TransferPart& part) {
+Status Restore::send(Collective* communicator, TrainState& state, const TransferPart& part) {
   if (part.segment.empty())
-    return others ? damaged(state, part.step, send_state(*others, state, part.step)) : Status();
+    return communicator
+               ? forget_if_damaged(state, part.step, send_state(*communicator, state, part.step))
+               : Status();
   SS_ASSIGN(TrainState peer, TrainState::open(part.segment, total_));
   const Result<int> side = peer.pin(part.step);
   if (!side.ok()) {
@@ -100,15 +104,16 @@ Status Restore::send(Collective* others, TrainState& state, const TransferPart& 
   }
   const Pin pin(peer, *side);
   const Hash128 hash = peer.hash(*side);
-  Status status = others ? send_state(*others, peer.side(*side), part.step, hash) : Status();
+  Status status =
+      communicator ? send_state(*communicator, peer.side(*side), part.step, hash) : Status();
   const bool own = order_.group != no_group && order_.shard == part.shard;
-  if (status.ok() && own) status = take(state, part, peer.side(*side), hash);
-  return damaged(peer, part.step, std::move(status));
+  if (status.ok() && own) status = copy_from_peer_store(state, part, peer.side(*side), hash);
+  return forget_if_damaged(peer, part.step, std::move(status));
 }
 
-/// From this node's peer store into the own memory.
-Status Restore::take(TrainState& state, const TransferPart& part, const TrainState::Side& copy,
-                     const Hash128& hash) {
+/// Copies this trainer's shard from the node's peer store into its own state.
+Status Restore::copy_from_peer_store(TrainState& state, const TransferPart& part,
+                                     const TrainState::Side& copy, const Hash128& hash) {
   if (state.holds(part.step)) SS_RETURN_IF_ERROR(state.rewind(part.step));
   SS_ASSIGN(const TrainState::Side side, state.begin_write(timeout_ms_));
   std::ranges::copy(copy.params, side.params.begin());
@@ -124,11 +129,11 @@ Status Restore::read_checkpoint(TrainState& state) {
   char name[32];
   std::snprintf(name, sizeof name, "/step-%08llu", static_cast<unsigned long long>(order_.step));
   auto opened = Checkpoint::open(order_.checkpoint + name);
-  // Pruning takes one, never all.
+  // Pruning removes single checkpoints, never all of them.
   if (opened.status().code() == Code::not_found &&
       find_newest_valid(order_.checkpoint, Verify::sizes).status().code() == Code::not_found)
     return Status(Code::io, order_.checkpoint +
-                                ": no checkpoint is to be seen there: is its file system mounted?");
+                                ": there is no checkpoint at all: is its file system mounted?");
   SS_ASSIGN(Checkpoint checkpoint, std::move(opened));
   SS_ASSIGN(const TrainState::Side side, state.begin_write(timeout_ms_));
   SS_RETURN_IF_ERROR(read_shard(checkpoint, shards_, order_.shard, side, fenced_));
@@ -137,22 +142,22 @@ Status Restore::read_checkpoint(TrainState& state) {
   return {};
 }
 
-/// What lies in the own memory, of the generation's step.
+/// Checks that this trainer's state holds its shard at the generation's step, undamaged.
 Status Restore::check_own(TrainState& state) {
   if (state.layout_hash() != layout_ || !state.holds(order_.step)) {
     fault_ = {"bad_copy", order_.trainer};
     return Status(Code::not_found, "memory does not hold shard " + std::to_string(order_.shard) +
                                        " at step " + std::to_string(order_.step) +
-                                       ", and nobody has sent it");
+                                       ", and no trainer has sent it");
   }
   SS_ASSIGN(const int side, state.pin(order_.step));
   const Pin pin(state, side);
-  return damaged(state, order_.step, check_side(state, side));
+  return forget_if_damaged(state, order_.step, check_side(state, side));
 }
 
 Status Restore::commit(TrainState& state, Collective& shard, Collective& replicate) {
   if (order_.commit_round >= order_.commit_rounds)
-    return Status(Code::bad_data, "it settles in round " + std::to_string(order_.commit_round) +
+    return Status(Code::bad_data, "cannot commit in round " + std::to_string(order_.commit_round) +
                                       " of " + std::to_string(order_.commit_rounds));
   if (order_.source == "checkpoint") {
     const Status read = read_checkpoint(state);
@@ -163,17 +168,17 @@ Status Restore::commit(TrainState& state, Collective& shard, Collective& replica
     SS_RETURN_IF_ERROR(read);
   }
   if (order_.source == "memory" && !received_) SS_RETURN_IF_ERROR(check_own(state));
-  // Nobody waits for the last round: a side is written again only after the first step's vote, to
-  // which all come settled, and what a trainer holds from before it has then discarded anyhow.
+  // No barrier follows the last round: a side is overwritten only after the first step's vote,
+  // which every trainer reaches after its commit.
   for (uint32_t round = 0; round < order_.commit_rounds; ++round) {
-    SS_RETURN_IF_ERROR(meet(shard, replicate));
-    if (round == order_.commit_round) SS_RETURN_IF_ERROR(settle(state));
+    SS_RETURN_IF_ERROR(barrier(shard, replicate));
+    if (round == order_.commit_round) SS_RETURN_IF_ERROR(commit_restored_state(state));
   }
   return {};
 }
 
-/// Discards whatever else the memory holds.
-Status Restore::settle(TrainState& state) {
+/// Commits the generation's shard and discards everything else that the state holds.
+Status Restore::commit_restored_state(TrainState& state) {
   if (order_.source == "initialize")
     state.invalidate_as(layout_);
   else if (received_)

@@ -1,10 +1,12 @@
-// How a trainer's memory comes to hold the state that its generation begins with: transfers between
-// trainers, its own memory, a checkpoint. Blocking; the compute thread's.
+// Brings a trainer's memory to the state that its generation begins with: by transfers between
+// trainers, from its own memory, or from a checkpoint. Blocking; the compute thread makes all
+// calls.
 //
-//   RESTORE-1  Nobody discards what it held before all transfers of the generation are done, and nobody
-//       who has given its shard to another before that one has committed it: all settle in rounds
-//       (commit_rounds in node/join.hpp), and meet before each.
-//   STATE-2  Every copy is held against its hash before it is used; one that is damaged is forgotten.
+//   RESTORE-1  No trainer discards the state it held before all transfers of the generation are
+//              complete. A trainer that gave its shard to another trainer keeps it until that
+//              trainer has committed it: trainers commit in rounds (commit_rounds() in
+//              actors/node/join.hpp), and all ranks meet before each round.
+//   STATE-2    Every copy is compared with its hash before it is used; a damaged copy is discarded.
 #pragma once
 
 #include <functional>
@@ -19,23 +21,23 @@
 
 namespace simplescale {
 
-/// Why a restore failed, as TrainerIdle tells it.
+/// Why a restore failed: the fields of TrainerIdle.
 struct RestoreFault {
   std::string fault, suspect;
 };
 
 class Restore {
  public:
-  /// shards: of a group. timeout_ms: of each wait for others. fenced: asked while a checkpoint is
-  /// read, which takes long; true ends that.
+  /// shards: per group. timeout_ms: of each wait for other processes. fenced: polled while a
+  /// checkpoint is read, which takes long; true ends the read. order and shape must outlive this.
   Restore(const JoinTrainer& order, const ModelShape& shape, size_t shards, int timeout_ms,
           std::function<bool()> fenced);
 
-  /// This trainer's part in the generation's transfers, in the order of their numbers; all that
-  /// another trainer gets has arrived when it returns, what it gets itself is not committed.
+  /// Takes this trainer's part in the generation's transfers, in the order of their ids. On return
+  /// the receivers have everything that this trainer sent. What it received is not yet committed.
   Status transfer(DataPlane& plane, TrainState& state);
-  /// Makes the generation's shard at its step the committed state, but for "initialize", where the
-  /// segment is made empty. All members of the generation call it together.
+  /// Makes the generation's shard at its step the committed state; for source "initialize" it
+  /// empties the segment instead. All members of the generation call it together.
   Status commit(TrainState& state, Collective& shard, Collective& replicate);
 
   /// Bytes sent and received.
@@ -43,23 +45,23 @@ class Restore {
   const RestoreFault& fault() const { return fault_; }
 
  private:
-  Status part(DataPlane& plane, TrainState& state, const TransferPart& part);
-  Status send(Collective* others, TrainState& state, const TransferPart& part);
-  Status take(TrainState& state, const TransferPart& part, const TrainState::Side& copy,
-              const Hash128& hash);
+  Status transfer_part(DataPlane& plane, TrainState& state, const TransferPart& part);
+  Status send(Collective* communicator, TrainState& state, const TransferPart& part);
+  Status copy_from_peer_store(TrainState& state, const TransferPart& part,
+                              const TrainState::Side& copy, const Hash128& hash);
   Status read_checkpoint(TrainState& state);
   Status check_own(TrainState& state);
-  Status settle(TrainState& state);
-  Status damaged(TrainState& state, uint64_t step, Status status);
+  Status commit_restored_state(TrainState& state);
+  Status forget_if_damaged(TrainState& state, uint64_t step, Status status);
 
   const JoinTrainer& order_;
   const ModelShape& shape_;
   const size_t shards_, total_;
   const int timeout_ms_;
   const std::function<bool()> fenced_;
-  const uint64_t layout_;  // of the shard that is wanted
-  bool received_ = false;  // it lies, uncommitted, in the other side
-  Hash128 hash_;           // of what was received
+  const uint64_t layout_;  // layout_hash() of this trainer's shard in this generation
+  bool received_ = false;  // that shard is in the state's other side, not yet committed
+  Hash128 hash_;           // of the received shard
   uint64_t bytes_ = 0;
   RestoreFault fault_;
 };

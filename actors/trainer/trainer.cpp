@@ -18,7 +18,7 @@ caf::behavior trainer_actor(caf::stateful_actor<TrainerActorState>* self, caf::a
       [me](ComputeReport report) { caf::anon_send(me, std::move(report)); });
   self->monitor(node);
   self->set_down_handler([finished = options.finished](const caf::down_msg&) {
-    log::error("the node's agent is gone");
+    log::error("the node's agent has ended; this trainer ends, too");
     finished(1);
   });
   self->send(node, TrainerHello{options.process, getpid(), std::move(data_address)});

@@ -1,7 +1,7 @@
-// The trainer actor: the voice of the compute thread. It presents its process to the node, says
-// several times a second that it lives and how far the compute thread is, hands orders to the
-// compute thread and its reports to the node. Handlers never block; the compute thread does the
-// work.
+// The trainer actor: connects the compute thread of its process to the node's agent. It announces
+// the process to the node, sends heartbeats with the compute thread's progress, passes the node's
+// orders to the compute thread and the compute thread's reports to the node. Handlers never block;
+// the compute thread does the work.
 #pragma once
 
 #include <caf/all.hpp>
@@ -19,14 +19,14 @@ struct TrainerActorState {
 };
 
 struct TrainerOptions {
-  std::string process;  // "n1/p2"; which trainer it is, it learns with its first generation
+  std::string process;  // "n1/p2"; the process learns its trainer's name with its first generation
   std::chrono::milliseconds heartbeat{100};
   ComputeOptions compute;
-  std::function<void(const std::string& trainer)> became;  // called with every generation joined
+  std::function<void(const std::string& trainer)> became;  // called for every JoinTrainer
   std::function<void(int exit_code)> finished;             // ends the process
 };
 
-/// data_address: how other trainers reach the plane.
+/// data_address: the address at which other trainers reach `plane`. The actor takes *plane.
 caf::behavior trainer_actor(caf::stateful_actor<TrainerActorState>* self, caf::actor node,
                             TrainerOptions options, std::vector<uint8_t> data_address,
                             std::shared_ptr<std::unique_ptr<DataPlane>> plane);

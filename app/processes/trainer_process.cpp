@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 
+#include "actors/trainer/engine_setup.hpp"
 #include "actors/trainer/trainer.hpp"
 #include "app/processes/actor_process.hpp"
 #include "app/processes/trainer_process.hpp"

@@ -10,13 +10,13 @@
 namespace simplescale::cpu {
 namespace {
 
-constexpr int64_t kQueryRows = 64;
+constexpr int64_t kQueryRows = 64;  // query rows of one block
 
 constexpr size_t aligned(size_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-/// Hands out consecutive pieces of a scratch buffer; with a null buffer it only counts.
+/// Divides a scratch buffer into consecutive pieces; with a null buffer it only counts bytes.
 class Scratch {
  public:
   explicit Scratch(void* memory) : memory_(static_cast<unsigned char*>(memory)) {}
@@ -33,6 +33,7 @@ class Scratch {
   size_t used_ = 0;
 };
 
+/// One call's scratch. R = min(kQueryRows, T) rows; keys: up to T.
 template <class T>
 struct Buffers {
   Buffers(const AttentionShape& s, void* memory) : scratch(memory) {
@@ -53,8 +54,12 @@ struct Buffers {
     dv = scratch.take<float>(s.T * s.D);
   }
   Scratch scratch;
-  float *scores, *dp, *block, *inverse_sum, *delta, *dk, *dv;
-  T *p, *ds;
+  float *scores, *dp;  // (R, keys)
+  float* block;        // (R, D): a block of out or dq
+  float* inverse_sum;  // (R)
+  float* delta;        // (T): sum of out * dout, row by row
+  float *dk, *dv;      // (T, D)
+  T *p, *ds;           // (R, keys); in fp32 the same memory as scores and dp
 };
 
 constexpr auto kNo = Transpose::no, kYes = Transpose::yes;

@@ -1,6 +1,7 @@
-// Causal grouped-query attention of one sample and one key/value head, forward and backward; arXiv
-// 1706.03762, 2305.13245. One thread a call. Blocks of query rows against all keys before them:
-// products by gemm(), softmax in fp32; the scores are computed again in backward.
+// Causal grouped-query attention of one sample and one key/value head, forward and backward.
+// arXiv 1706.03762 (attention), 2305.13245 (grouped queries). A call runs on one thread. It takes
+// blocks of query rows against all keys up to them, with products by gemm() and softmax in fp32.
+// The backward pass recomputes the scores.
 #pragma once
 
 #include <cstddef>
@@ -12,36 +13,37 @@
 namespace simplescale::cpu {
 
 struct AttentionShape {
-  int64_t T = 0, D = 0;  // tokens of a sample, elements of a head
+  int64_t T = 0, D = 0;  // tokens per sample, elements per head
   int64_t group = 0;     // query heads that share the key/value head
-  int64_t ld_qkv = 0;    // elements from one token's q, k, v to the next one's
-  int64_t ld_out = 0;    // the same for the output
+  int64_t ld_qkv = 0;    // elements from one token's q, k, v to the next token's
+  int64_t ld_out = 0;    // elements from one token's output to the next token's
 };
 
-/// One sample's tensors, at the first query head of the group and at its key/value head. q holds
-/// the group's heads one after the other; so does out.
+/// Pointers into one sample's tensors, at the first query head of the group and at its key/value
+/// head. The group's heads are adjacent in q and in out.
 template <class T>
 struct AttentionView {
-  T *q, *k, *v;  // (T, group * D), (T, D), (T, D), strided by ld_qkv; rotated already
-  T* out;        // (T, group * D), strided by ld_out
+  T *q, *k, *v;  // (T, group * D), (T, D), (T, D), rows ld_qkv apart; q and k are rotated already
+  T* out;        // (T, group * D), rows ld_out apart
   float* lse;    // (group, T)
 };
 
-/// Bytes of scratch a thread needs for either pass; the scratch is 64-byte aligned.
+/// Bytes of scratch that a call of either pass needs. The scratch must be 64-byte aligned.
 template <class T>
 size_t attention_scratch_bytes(const AttentionShape& shape);
 
-/// Writes out and lse.
+/// Reads q, k and v; writes out and lse = log(sum(exp(scores))).
 template <class T>
 void attention_forward(const AttentionShape& shape, const AttentionView<T>& at, void* scratch);
 
-/// Where the gradients go: dq, dk already rotated back.
+/// The gradients; dq and dk are rotated back, so they belong to the projections' results.
 template <class T>
 struct AttentionGradient {
-  const T* dout;               // as out
-  T *dq, *dk, *dv;             // as q, k, v
+  const T* dout;               // input; laid out as out
+  T *dq, *dk, *dv;             // outputs; laid out as q, k, v
   const float *cosine, *sine;  // (T, D/2)
 };
+/// Reads what attention_forward() wrote, and gradient.dout; writes dq, dk and dv.
 template <class T>
 void attention_backward(const AttentionShape& shape, const AttentionView<T>& at,
                         const AttentionGradient<T>& gradient, void* scratch);

@@ -13,6 +13,7 @@ void CpuBackend<T>::forward_block(int layer, const void* params) {
   forward(layer, static_cast<const T*>(params), false);
 }
 
+/// task: sample * kv_heads + key/value head.
 template <class T>
 AttentionView<T> CpuBackend<T>::attention_view(const Saved& s, int64_t task) const {
   const int64_t sample = task / shape_.kv_heads, j = task % shape_.kv_heads;
@@ -62,6 +63,7 @@ void CpuBackend<T>::forward(int layer, const T* params, bool recompute) {
   held_layer_ = layer;
 }
 
+/// Rows c of s.qkv, rotated. x: (N, C), the block's input.
 template <class T>
 void CpuBackend<T>::rms_norm_and_qkv(const Block<const T>& p, const Factors& f, const T* x,
                                      const Saved& s, Chunk c, Workspace& w) {
@@ -75,6 +77,7 @@ void CpuBackend<T>::rms_norm_and_qkv(const Block<const T>& p, const Factors& f, 
     kernel_.store(c.rows, K_, product + C_ + K_, Q_, qkv + C_ + K_, Q_);
 }
 
+/// Rows c of s.middle, s.gate_up and next: (N, C), the block's output; null: not computed.
 template <class T>
 void CpuBackend<T>::output_and_mlp(const Block<const T>& p, const Factors& f, const T* x,
                                    const Saved& s, T* next, Chunk c, Workspace& w) {
@@ -93,7 +96,8 @@ void CpuBackend<T>::output_and_mlp(const Block<const T>& p, const Factors& f, co
   kernel_.add(c.rows * C_, s.middle + at, w.narrow, next + at);
 }
 
-/// From d_out_ to d_middle_ and d_attended_, and what the weights' gradients need.
+/// Rows c: from d_out_ to d_middle_ and d_attended_, through the MLP and the output projection.
+/// Writes act_, d_gate_up_ and normed2_ for the weights' gradients and d_gamma2_ for the norm's.
 template <class T>
 void CpuBackend<T>::backward_mlp(const Block<const T>& p, const Factors& f, const Saved& s, Chunk c,
                                  Workspace& w) {
@@ -150,8 +154,9 @@ void CpuBackend<T>::backward_block(int layer, const void* params, void* grad) {
   std::swap(d_out_, d_in_);
 }
 
-/// first: the gradient begins with these rows; last: it ends with them and is rounded. sums: (out,
-/// in) fp32 of the only gradient in between, null if both.
+/// Adds the part of `rows` tokens to each gradient. first: these are the first tokens of the
+/// micro-batch. last: these are the last ones, and the gradient is rounded to T. sums: (out, in)
+/// fp32, keeps the sum of a single gradient between calls; null if first and last.
 template <class T>
 void CpuBackend<T>::weight_gradients(int64_t rows, std::span<const WeightGradient> gradients,
                                      bool first, bool last, float* sums) {
@@ -173,6 +178,7 @@ void CpuBackend<T>::weight_gradients(int64_t rows, std::span<const WeightGradien
   });
 }
 
+/// grad (C) = the sum of partial (chunks, C) over its rows.
 template <class T>
 void CpuBackend<T>::gamma_gradient(const float* partial, int64_t chunks, T* grad) {
   float* sum = workspaces_[0].narrow;

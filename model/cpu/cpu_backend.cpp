@@ -1,7 +1,6 @@
 #include "model/cpu/cpu_backend.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 namespace simplescale {
@@ -14,51 +13,21 @@ Result<std::unique_ptr<Backend>> make_cpu_backend(const BackendOptions& options)
   };
   if (options.micro_batch_size < 1) return bad("micro_batch_size", options.micro_batch_size);
   if (options.threads < 1 || options.threads > 1024) return bad("threads", options.threads);
-  return options.precision == DType::f32 ? cpu::CpuBackend<float>::make(options)
-                                         : cpu::CpuBackend<cpu::Bf16>::make(options);
+  return options.precision == DType::f32 ? LlamaBackend::make<cpu::CpuBackend<float>>(options)
+                                         : LlamaBackend::make<cpu::CpuBackend<cpu::Bf16>>(options);
 }
 
 namespace cpu {
 
 template <class T>
 CpuBackend<T>::CpuBackend(const BackendOptions& options)
-    : options_(options),
-      B_(options.micro_batch_size),
-      T_(options.shape.block_size),
-      N_(B_ * T_),
-      C_(options.shape.dim),
-      D_(options.shape.head_dim()),
-      F_(options.shape.hidden),
-      K_(options.shape.kv_heads * D_),
-      Q_(C_ + 2 * K_),
-      V_(options.shape.vocab),
-      eps_(static_cast<float>(options.shape.norm_eps)),
+    : LlamaBackend(options),
       attention_{T_, D_, options.shape.heads / options.shape.kv_heads, Q_, C_},
       pool_(options.threads),
       workspaces_(static_cast<size_t>(options.threads)) {}
 
 template <class T>
-Result<std::unique_ptr<Backend>> CpuBackend<T>::make(const BackendOptions& options) {
-  std::unique_ptr<CpuBackend> backend(new CpuBackend(options));
-  SS_RETURN_IF_ERROR(backend->allocate_all());
-  backend->fill_rope_tables();
-  return std::unique_ptr<Backend>(std::move(backend));
-}
-
-/// After a failure it gives null and allocated_ says why.
-template <class T>
-template <class E>
-E* CpuBackend<T>::take(int64_t count) {
-  Result<void*> memory = memory_.allocate(static_cast<size_t>(count) * sizeof(E));
-  if (!memory.ok()) {
-    if (allocated_.ok()) allocated_ = memory.status().in("activations");
-    return nullptr;
-  }
-  return static_cast<E*>(*memory);
-}
-
-template <class T>
-Status CpuBackend<T>::allocate_all() {
+Status CpuBackend<T>::allocate_buffers() {
   const bool training = options_.training;
   const int64_t rows = std::min(kRows, N_), head_rows = std::min(kHeadRows, N_);
   const int64_t wide =
@@ -105,8 +74,8 @@ Status CpuBackend<T>::allocate_all() {
   return allocated_;
 }
 
-/// Each slot fits either way round what blocks and head put there; a slot that would be too large
-/// is left out.
+/// Allocates a buffer for each slot of packed weights. It fits every weight of blocks and head that
+/// uses the slot, in both orientations. A slot that would be too large stays null.
 template <class T>
 void CpuBackend<T>::take_packed() {
   const int64_t shapes[4][2] = {{2 * F_, C_}, {C_, F_}, {Q_, C_}, {C_, C_}};
@@ -125,24 +94,6 @@ void CpuBackend<T>::take_packed() {
   }
 }
 
-/// In fp32 like the usual implementations, then rounded to T.
-template <class T>
-void CpuBackend<T>::fill_rope_tables() {
-  const int64_t half = D_ / 2;
-  auto rounded = [](float value) {
-    return std::is_same_v<T, float> ? value : bf16_to_f32(f32_to_bf16(value));
-  };
-  for (int64_t i = 0; i < half; ++i) {
-    const float exponent = static_cast<float>(2 * i) / static_cast<float>(D_);
-    const float frequency = 1.0f / std::pow(static_cast<float>(shape_.rope_theta), exponent);
-    for (int64_t t = 0; t < T_; ++t) {
-      const float angle = static_cast<float>(t) * frequency;
-      cosine_[t * half + i] = rounded(std::cos(angle));
-      sine_[t * half + i] = rounded(std::sin(angle));
-    }
-  }
-}
-
 template <class T>
 void CpuBackend<T>::copy_to_device(void* device, const void* host, size_t bytes) {
   std::memcpy(device, host, bytes);
@@ -153,12 +104,11 @@ void CpuBackend<T>::copy_to_host(void* host, const void* device, size_t bytes) {
   std::memcpy(host, device, bytes);
 }
 
-// --- Element-wise work on a shard
-// -----------------------------------------------------------------------------------
+// --- Element-wise work on a shard ---
 
 namespace {
 
-constexpr int64_t kElements = 1 << 16;  // of a task
+constexpr int64_t kElements = 1 << 16;  // elements per task
 
 /// body(first, count) for pieces of [0, count), in parallel.
 template <class Body>
@@ -195,18 +145,9 @@ template <class T>
 void CpuBackend<T>::adamw(const AdamW& o, std::span<const DecayRun> runs, const float* gradient,
                           const float* from_params, const float* from_avg, const float* from_avg_sq,
                           float* to_params, float* to_avg, float* to_avg_sq) {
-  const auto step = static_cast<double>(o.step);
-  ShardKernels::AdamWConstants constants{
-      .gradient_scale = o.gradient_scale,
-      .keep = 1,
-      .beta1 = o.beta1,
-      .beta2 = o.beta2,
-      .step_size = static_cast<float>(o.learning_rate / (1 - std::pow(double{o.beta1}, step))),
-      .inverse_root_correction2 =
-          static_cast<float>(1 / std::sqrt(1 - std::pow(double{o.beta2}, step))),
-      .eps = o.eps};
+  auto constants = adamw_constants<ShardKernels::AdamWConstants>(o);
   for (const DecayRun& run : runs) {
-    constants.keep = run.decay ? 1 - o.learning_rate * o.weight_decay : 1;
+    constants.keep = adamw_keep(o, run);
     for_elements(pool_, static_cast<int64_t>(run.count), [&](int64_t first, int64_t n) {
       const int64_t at = static_cast<int64_t>(run.first) + first;
       shard_kernel_.adamw(n, constants, gradient + at, from_params + at, from_avg + at,

@@ -1,5 +1,5 @@
-// The element types of the CPU kernels: float, and bf16 as a type of its own so that overloads tell
-// them apart.
+// The element types of the CPU kernels: float and Bf16, a type of its own so that functions can be
+// overloaded.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 
 namespace simplescale::cpu {
 
+/// A bfloat16 as bits.
 struct Bf16 {
   uint16_t bits;
 };

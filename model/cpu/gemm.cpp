@@ -17,9 +17,9 @@ void sgemm_compute_(const char* transa, const char* transb, const int* m, const 
                     const float* beta, float* c, const int* ldc);
 int mkl_set_num_threads_local_(const int* threads);
 
-// MKL asks this before it looks at what the CPU can do; by default it answers 0 on AMD and takes
-// its AVX2 kernels, at half the speed. The executables export it (see cmake/targets.cmake), so it
-// is found before libtorch's own.
+// MKL calls this before it checks the CPU's instruction sets. MKL's own version returns 0 on AMD
+// and so selects AVX2 kernels at half the speed. The executables export this one
+// (cmake/targets.cmake), so that the linker finds it before libtorch's.
 __attribute__((visibility("default"), used)) int mkl_serv_intel_cpu_true() {
   return 1;
 }
@@ -28,6 +28,7 @@ __attribute__((visibility("default"), used)) int mkl_serv_intel_cpu_true() {
 namespace simplescale::cpu {
 namespace {
 
+/// Makes MKL use only the calling thread, from its first call on.
 void one_thread() {
   static const int one = 1;
   [[maybe_unused]] static thread_local const int before = mkl_set_num_threads_local_(&one);
@@ -39,7 +40,7 @@ char code(Transpose t) {
 
 }  // namespace
 
-// A row-major matrix is its transpose in column-major order: C^T = B^T A^T.
+// MKL is column-major: a row-major matrix is its own transpose there, so C^T = B^T A^T is computed.
 void gemm(Transpose a, Transpose b, int64_t m, int64_t n, int64_t k, const float* A, int64_t lda,
           const float* B, int64_t ldb, float beta, float* C, int64_t ldc) {
   one_thread();
@@ -59,8 +60,7 @@ void gemm(Transpose a, Transpose b, int64_t m, int64_t n, int64_t k, const Bf16*
 }
 
 namespace {
-constexpr int kPackedFor =
-    256;  // rows of the left factor MKL is told of when it packs; others work, too
+constexpr int kPackedFor = 256;  // rows of A that MKL packs for; any number of rows then works
 constexpr size_t kPackedMax = size_t{64} << 20;
 }  // namespace
 

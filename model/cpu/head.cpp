@@ -1,23 +1,20 @@
-// The ends of the model on the CPU: embeddings, and final norm with lm_head and loss.
+// The first and the last unit of the model on the CPU: embeddings, and final norm with lm_head and
+// loss.
 #include <algorithm>
 #include <cstring>
 
 #include "model/cpu/cpu_backend.hpp"
+#include "model/tokens.hpp"
 
 namespace simplescale::cpu {
 namespace {
 constexpr auto kNo = Transpose::no, kYes = Transpose::yes;
-constexpr int64_t kTokens = 256;  // rows of the embedding matrix in one task
+constexpr int64_t kTokens = 256;  // rows of the embedding matrix per task
 }  // namespace
 
 template <class T>
 void CpuBackend<T>::embed(const void* params, const int32_t* tokens) {
-  for (int64_t b = 0; b < B_; ++b) {
-    std::copy_n(tokens + b * (T_ + 1), T_, inputs_ + b * T_);
-    std::copy_n(tokens + b * (T_ + 1) + 1, T_, targets_ + b * T_);
-  }
-  for (int64_t i = 0; i < N_; ++i)
-    SS_ASSERT(inputs_[i] >= 0 && inputs_[i] < V_ && targets_[i] >= 0 && targets_[i] < V_);
+  SS_ASSERT(split_tokens(tokens, B_, T_, V_, inputs_, targets_));
   held_layer_ = -1;
   const T* table = static_cast<const T*>(params);
   for_chunks(N_, kRows, [&](Chunk c, Workspace&) {
@@ -26,6 +23,8 @@ void CpuBackend<T>::embed(const void* params, const int32_t* tokens) {
   });
 }
 
+/// Chunks of rows compute logits, losses and d logits. The rows whose d logits fit kLogitBytes come
+/// first, then their part of the weight's gradient, then the next rows.
 template <class T>
 double CpuBackend<T>::head(const void* params, const void* tied, float scale, void* grad,
                            void* tied_grad) {
@@ -59,9 +58,7 @@ double CpuBackend<T>::head(const void* params, const void* tied, float scale, vo
     weight_gradients(rows, {&gradient, 1}, begin == 0, begin + rows == N_, head_sums_);
   }
   if (grad) gamma_gradient(d_gamma1_, (N_ + kHeadRows - 1) / kHeadRows, static_cast<T*>(grad));
-  double sum = 0;
-  for (int64_t i = 0; i < N_; ++i) sum += double{losses_[i]};
-  return sum / static_cast<double>(N_);
+  return mean_loss(losses_);
 }
 
 template <class T>
@@ -75,23 +72,10 @@ void CpuBackend<T>::logits(const void* params, const void* tied, float* logits) 
   });
 }
 
-/// Rows of each token in the order of the batch: a counting sort.
-template <class T>
-void CpuBackend<T>::group_tokens() {
-  std::fill_n(token_begin_, V_ + 1, 0);
-  for (int64_t i = 0; i < N_; ++i) ++token_begin_[inputs_[i] + 1];
-  for (int64_t v = 0; v < V_; ++v) token_begin_[v + 1] += token_begin_[v];
-  // Filling moves each begin to the next one's place; they are moved back after.
-  for (int64_t i = 0; i < N_; ++i)
-    token_rows_[token_begin_[inputs_[i]]++] = static_cast<int32_t>(i);
-  for (int64_t v = V_; v > 0; --v) token_begin_[v] = token_begin_[v - 1];
-  token_begin_[0] = 0;
-}
-
 template <class T>
 void CpuBackend<T>::backward_embed(void* grad, bool accumulate) {
   SS_ASSERT(options_.training);
-  group_tokens();
+  group_by_token({inputs_, static_cast<size_t>(N_)}, V_, token_begin_, token_rows_);
   pool_.run((V_ + kTokens - 1) / kTokens, [&](int64_t task, int) {
     const int64_t end = std::min(V_, (task + 1) * kTokens);
     for (int64_t v = task * kTokens; v < end; ++v) {

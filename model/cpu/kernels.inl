@@ -1,7 +1,11 @@
-// The kernels of kernels.hpp, written once with vectors of SS_WIDTH floats and compiled for each
-// instruction set into a namespace of its own. Nothing from the standard library may be
-// instantiated here: the linker could keep this file's copy of an inline function for CPUs that
-// cannot run it.
+// The kernels of kernels.hpp, written once with vectors of SS_WIDTH floats. Each kernels_*.cpp
+// compiles them for one instruction set, into the namespace SS_ISA. SS_BF16_INSTRUCTIONS: the CPU
+// rounds to bf16 itself.
+//
+// Nothing from the standard library may be instantiated here: the linker could keep this file's
+// copy of an inline function and call it on a CPU that lacks the instructions.
+//
+// T is float or Bf16. Arithmetic is fp32; a result is rounded to T once, when it is stored.
 
 namespace simplescale::cpu::SS_ISA {
 namespace {
@@ -14,8 +18,7 @@ typedef int32_t Vi __attribute__((vector_size(4 * SS_WIDTH)));
 typedef uint32_t Vu __attribute__((vector_size(4 * SS_WIDTH)));
 typedef uint16_t Vh __attribute__((vector_size(2 * SS_WIDTH)));
 
-// --- Vectors in memory
-// -------------------------------------------------------------------------------------------
+// --- Vectors in memory ---
 
 SS_INLINE Vf splat(float value) {
   return Vf{} + value;
@@ -25,8 +28,8 @@ SS_INLINE Vf widen(Vh bits) {
   return (Vf)(__builtin_convertvector(bits, Vu) << 16);
 }
 
-/// Round to nearest even; NaN stays NaN: the bits of f32_to_bf16, but for values below the smallest
-/// normal one, which the processor's own instruction makes zero.
+/// Rounds to nearest even; NaN stays NaN. The same bits as f32_to_bf16, except that the processor's
+/// own instruction flushes subnormal values to zero.
 SS_INLINE Vh narrow(Vf value) {
 #if SS_BF16_INSTRUCTIONS
   return (Vh)_mm512_cvtneps_pbh((__m512)value);
@@ -56,7 +59,8 @@ SS_INLINE void save(Bf16* p, Vf value) {
   __builtin_memcpy(p, &v, sizeof v);
 }
 
-/// A whole vector, or the last few elements of a row; `fill` stands in for what is beyond its end.
+/// Tags for load() and save(): a whole vector, or only the last `count` elements of a row. load()
+/// sets the lanes beyond the end to `fill`.
 struct Whole {};
 struct Part {
   int64_t count;
@@ -112,7 +116,7 @@ SS_INLINE void save(Bf16* p, Vf value, Part part) {
 }
 #endif
 
-/// body(i, Whole{} or Part{}) for each vector of [0, count).
+/// Calls body(i, Whole{}) for each whole vector of [0, count), then body(i, Part{}) for the rest.
 template <class Body>
 SS_INLINE void each(int64_t count, Body body) {
   int64_t i = 0;
@@ -120,8 +124,7 @@ SS_INLINE void each(int64_t count, Body body) {
   if (i < count) body(i, Part{count - i});
 }
 
-// --- Sums, maxima and exp
-// ----------------------------------------------------------------------------------------
+// --- Sums, maxima and exp ---
 
 SS_INLINE Vi lanes_xor(int distance) {
   Vi lanes;
@@ -147,7 +150,8 @@ SS_INLINE float max_of(Vf v) {
 
 constexpr float kInfinity = __builtin_inff();
 
-/// Within 2 ulp; 0 below -87, finite above 88, NaN for NaN. Polynomial of Cephes' expf.
+/// exp(x) within 2 ulp; 0 for x < -87, finite for x > 88, NaN for NaN. The polynomial is that of
+/// expf in the Cephes library (netlib.org/cephes).
 SS_INLINE Vf exp_of(Vf x) {
   const Vf low = splat(-87.0f), high = splat(88.0f), magic = splat(12582912.0f);  // 1.5 * 2^23
   Vf y = x < low ? low : x;
@@ -171,13 +175,13 @@ SS_INLINE Vf sigmoid(Vf x) {
   return 1.0f / (1.0f + exp_of(-x));
 }
 
-// --- RMSNorm
-// -----------------------------------------------------------------------------------------------------
+// --- RMSNorm, arXiv 1910.07467 ---
 
 SS_INLINE float rstd_of(float square_sum, int64_t C, float eps) {
   return 1.0f / __builtin_sqrtf(square_sum / float(C) + eps);
 }
 
+/// x, out: (rows, C); gamma: (C).
 template <class T>
 void rms_norm(int64_t rows, int64_t C, const T* x, const T* gamma, float eps, T* out) {
   for (; rows; --rows, x += C, out += C) {
@@ -192,6 +196,7 @@ void rms_norm(int64_t rows, int64_t C, const T* x, const T* gamma, float eps, T*
   }
 }
 
+/// x, sum, out: (rows, C); delta: (rows, C) fp32; gamma: (C).
 template <class T>
 void add_rms_norm(int64_t rows, int64_t C, const T* x, const float* delta, const T* gamma,
                   float eps, T* sum, T* out) {
@@ -199,7 +204,7 @@ void add_rms_norm(int64_t rows, int64_t C, const T* x, const float* delta, const
     Vf squares{};
     each(C, [&](int64_t i, auto w) {
       save(sum + i, load(x + i, w) + load(delta + i, w), w);
-      const Vf v = load(sum + i, w);  // as rounded: backward starts from it
+      const Vf v = load(sum + i, w);  // the rounded value, which the backward pass reads
       squares += v * v;
     });
     const float rstd = rstd_of(sum_of(squares), C, eps);
@@ -209,6 +214,8 @@ void add_rms_norm(int64_t rows, int64_t C, const T* x, const float* delta, const
   }
 }
 
+/// x, residual, dx, normed: (rows, C); dy: (rows, C) fp32; gamma: (C); dgamma: (C) fp32.
+///   dx = rstd * (dy * gamma) - x * rstd^3 * mean(dy * gamma * x) + residual
 template <class T>
 void rms_norm_backward(int64_t rows, int64_t C, const T* x, const T* gamma, float eps,
                        const float* dy, const T* residual, T* dx, T* normed, float* dgamma) {
@@ -234,14 +241,14 @@ void rms_norm_backward(int64_t rows, int64_t C, const T* x, const T* gamma, floa
   }
 }
 
-// --- Residual, rounding, RoPE
-// ------------------------------------------------------------------------------------
+// --- Residual, rounding, RoPE (arXiv 2104.09864, half-split form) ---
 
 template <class T>
 void add(int64_t count, const T* a, const float* b, T* out) {
   each(count, [&](int64_t i, auto w) { save(out + i, load(a + i, w) + load(b + i, w), w); });
 }
 
+/// from: (rows, columns) fp32, rows ld_from apart; to: (rows, columns), rows ld_to apart.
 template <class T>
 void store(int64_t rows, int64_t columns, const float* from, int64_t ld_from, T* to,
            int64_t ld_to) {
@@ -249,6 +256,7 @@ void store(int64_t rows, int64_t columns, const float* from, int64_t ld_from, T*
     each(columns, [&](int64_t i, auto w) { save(to + i, load(from + i, w), w); });
 }
 
+/// As store(); factors: (rows).
 template <class T>
 void store_scaled(int64_t rows, int64_t columns, const float* from, int64_t ld_from,
                   const float* factors, T* to, int64_t ld_to) {
@@ -256,6 +264,7 @@ void store_scaled(int64_t rows, int64_t columns, const float* from, int64_t ld_f
     each(columns, [&](int64_t i, auto w) { save(to + i, load(from + i, w) * factors[r], w); });
 }
 
+/// from, to: (rows, heads * D), rows ld_from and ld_to apart; cosine, sine: (block_size, D/2).
 template <class T>
 void rope(int64_t rows, int64_t heads, int64_t D, int64_t position, int64_t block_size,
           const float* cosine, const float* sine, bool inverse, const float* from, int64_t ld_from,
@@ -277,9 +286,10 @@ void rope(int64_t rows, int64_t heads, int64_t D, int64_t position, int64_t bloc
   }
 }
 
-// --- SwiGLU, arXiv 2002.05202
-// ------------------------------------------------------------------------------------
+// --- SwiGLU, arXiv 2002.05202 ---
 
+/// act = silu(gate) * up. gate_up: (rows, 2 * hidden) fp32; saved: (rows, 2 * hidden);
+/// act: (rows, hidden).
 template <class T>
 void swiglu(int64_t rows, int64_t hidden, const float* gate_up, T* saved, T* act) {
   for (; rows; --rows, gate_up += 2 * hidden, saved += 2 * hidden, act += hidden)
@@ -293,6 +303,8 @@ void swiglu(int64_t rows, int64_t hidden, const float* gate_up, T* saved, T* act
     });
 }
 
+/// With s = sigmoid(gate): dgate = dact * up * s * (1 + gate * (1 - s)), dup = dact * gate * s.
+/// gate_up, dgate_up: (rows, 2 * hidden); dact: (rows, hidden) fp32; act: (rows, hidden).
 template <class T>
 void swiglu_backward(int64_t rows, int64_t hidden, const T* gate_up, const float* dact, T* dgate_up,
                      T* act) {
@@ -306,9 +318,9 @@ void swiglu_backward(int64_t rows, int64_t hidden, const T* gate_up, const float
     });
 }
 
-// --- Attention
-// ---------------------------------------------------------------------------------------------------
+// --- Attention, arXiv 1706.03762 ---
 
+/// scores, p: (rows, columns), rows ld apart; inverse_sum, lse: (rows).
 template <class T>
 void softmax(int64_t rows, int64_t columns, int64_t visible, float scale, const float* scores,
              int64_t ld, T* p, float* inverse_sum, float* lse) {
@@ -331,6 +343,7 @@ void softmax(int64_t rows, int64_t columns, int64_t visible, float scale, const 
   }
 }
 
+/// scores, dp, p, ds: (rows, columns), rows ld apart; lse, delta: (rows).
 template <class T>
 void softmax_backward(int64_t rows, int64_t columns, int64_t visible, float scale,
                       const float* scores, const float* dp, int64_t ld, const float* lse,
@@ -350,6 +363,7 @@ void softmax_backward(int64_t rows, int64_t columns, int64_t visible, float scal
   }
 }
 
+/// a, b: (rows, columns), rows ld_a and ld_b apart; out: (rows).
 template <class T>
 void row_dots(int64_t rows, int64_t columns, const T* a, int64_t ld_a, const T* b, int64_t ld_b,
               float* out) {
@@ -360,9 +374,10 @@ void row_dots(int64_t rows, int64_t columns, const T* a, int64_t ld_a, const T* 
   }
 }
 
-// --- Loss and embeddings
-// -----------------------------------------------------------------------------------------
+// --- Loss and embeddings ---
 
+/// logits: (rows, V) fp32, overwritten by exp(logits - max); targets, losses: (rows);
+/// dlogits: (rows, V) or null.
 template <class T>
 void cross_entropy(int64_t rows, int64_t V, float* logits, const int32_t* targets, float scale,
                    T* dlogits, float* losses) {
@@ -389,6 +404,7 @@ void cross_entropy(int64_t rows, int64_t V, float* logits, const int32_t* target
   }
 }
 
+/// which: (count) row indices; x: (any, C); out: (C).
 template <class T>
 void sum_rows(int64_t count, const int32_t* which, int64_t C, const T* x, bool add, T* out) {
   each(C, [&](int64_t i, auto w) {
@@ -398,15 +414,14 @@ void sum_rows(int64_t count, const int32_t* which, int64_t C, const T* x, bool a
   });
 }
 
-// --- A shard's state
-// ---------------------------------------------------------------------------------------------
+// --- A shard's state ---
 
 void to_bf16(int64_t count, const float* from, Bf16* to) {
   each(count, [&](int64_t i, auto w) { save(to + i, load(from + i, w), w); });
 }
 
-/// Eight blocks at a time, each with its own chain of additions. The square of a float is exact in
-/// double.
+/// values: (blocks, 1024); sums: (blocks). Eight blocks at a time, each with its own chain of
+/// additions. The square of a float is exact in double.
 void square_sums(int64_t blocks, const float* values, double* sums) {
   constexpr int64_t kBlock = 1024;
   constexpr int kChains = 8;
@@ -442,7 +457,7 @@ SS_INLINE Vf root(Vf v) {
 #endif
 }
 
-/// A product that is not contracted with the sum it goes into.
+/// Keeps the compiler from contracting the product `v` and a following sum to a fused multiply-add.
 SS_INLINE Vf rounded(Vf v) {
 #if defined(__x86_64__)
   __asm__("" : "+x"(v));
@@ -455,7 +470,8 @@ SS_INLINE Vf rounded(Vf v) {
   return v;
 }
 
-/// Every replica of a shard computes it for itself, on whatever CPU: the same bits on all of them.
+/// AdamW, arXiv 1711.05101. All arrays: (count). Every replica of a shard computes this update by
+/// itself, possibly on another kind of CPU, and must get the same bits: hence rounded().
 void adamw(int64_t count, const ShardKernels::AdamWConstants& c, const float* gradient,
            const float* from_params, const float* from_avg, const float* from_avg_sq,
            float* to_params, float* to_avg, float* to_avg_sq) {

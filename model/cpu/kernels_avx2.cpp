@@ -1,4 +1,4 @@
-// The kernels of kernels.hpp for avx2 CPUs.
+// The kernels of kernels.hpp for CPUs with AVX2 and FMA.
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif

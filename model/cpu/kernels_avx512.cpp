@@ -1,4 +1,4 @@
-// The kernels of kernels.hpp for avx512 CPUs.
+// The kernels of kernels.hpp for CPUs with AVX-512.
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif

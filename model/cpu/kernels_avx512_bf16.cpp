@@ -1,4 +1,4 @@
-// The kernels of kernels.hpp for avx512 CPUs that also round to bf16.
+// The kernels of kernels.hpp for CPUs with AVX-512 and its bf16 instructions.
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif

@@ -1,4 +1,4 @@
-// The kernels of kernels.hpp for generic CPUs.
+// The kernels of kernels.hpp for CPUs without AVX2, in vectors of 4.
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif

@@ -15,12 +15,13 @@ Result<void*> Memory::allocate(size_t bytes) {
   constexpr size_t kSmall = 4096, kHuge = size_t{2} << 20;
   const size_t page = bytes >= kHuge ? kHuge : kSmall;
   const size_t rounded = (bytes + page - 1) / page * page + (bytes == 0 ? page : 0);
-  // A mapping's start is aligned to small pages only: ask for one huge page more and begin at the
-  // first boundary.
+  // A mapping is aligned to small pages only, so this maps one huge page more and starts at the
+  // first huge page boundary.
   const size_t mapped = rounded + (page == kHuge ? kHuge : 0);
   void* address = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED)
-    return Status(Code::io, "no memory: " + std::to_string(bytes) + " bytes: " + strerror(errno));
+    return Status(Code::io, "cannot allocate " + std::to_string(bytes) +
+                                " bytes of memory: " + strerror(errno));
   mappings_.push_back({address, mapped});
   const auto start = (reinterpret_cast<size_t>(address) + page - 1) / page * page;
   auto* aligned = reinterpret_cast<unsigned char*>(start);

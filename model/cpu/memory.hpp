@@ -1,5 +1,5 @@
-// Zeroed memory that is asked for once, on huge pages where the system has them, and touched before
-// it is used: no page faults and no allocator in the steady state.
+// Zeroed memory that is allocated once, on huge pages if the system has them, and touched before it
+// is used: a training step takes no page faults and calls no allocator.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  /// Lives as long as this object; 64-byte aligned, zeroed. An error names the size.
+  /// Zeroed, 64-byte aligned memory that lives as long as this object. io: the error names the
+  /// size.
   Result<void*> allocate(size_t bytes);
 
  private:

@@ -9,8 +9,9 @@
 namespace simplescale::cpu {
 namespace {
 
+// Bits of state_: workers may enter the current run, workers must exit, workers inside the run.
 constexpr uint32_t kOpen = 0x8000, kStop = 0x4000, kActive = 0x3fff;
-constexpr int kSpins = 1000;  // of some 50 ns
+constexpr int kSpins = 1000;  // about 50 ns each
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -48,7 +49,7 @@ void ThreadPool::run_erased(int64_t tasks, Call call, void* body) {
   state_.store(generation << 16 | kOpen, std::memory_order_release);
   state_.notify_all();
   work(0);
-  // Whoever has not begun by now is not needed; whoever has is waited for.
+  // All tasks are taken: closes the run to further workers, and waits for those inside.
   uint32_t state = state_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
   for (int spin = 0; state & kActive; ++spin) {
     if (spin < kSpins) {

@@ -1,10 +1,10 @@
-// A few threads that share the tasks of one call. Owned and called by the compute thread, which
-// works, too.
+// A fixed set of threads that share the tasks of one call. The compute thread owns the pool and
+// calls it; the compute thread works as worker 0.
 //
-// Each worker begins with its own contiguous run of the tasks (so that successive calls over the
-// same rows find them in the same core's cache) and then takes from the others'. Results must not
-// depend on who runs a task. A worker that wakes too late is not waited for. An idle worker spins
-// for some 50 us, then sleeps.
+// Each worker starts with its own contiguous run of tasks, so that successive calls over the same
+// rows find them in the same core's cache, and then takes tasks from the other workers' runs.
+// Results must not depend on which worker runs a task (BACKEND-1). run() does not wait for a worker
+// that wakes up after all tasks are taken. An idle worker spins for about 50 us, then sleeps.
 #pragma once
 
 #include <atomic>
@@ -38,7 +38,7 @@ class ThreadPool {
 
  private:
   using Call = void (*)(void* body, int64_t task, int worker);
-  struct alignas(64) Run {
+  struct alignas(64) Run {  // the tasks [next, end)
     std::atomic<int64_t> next{0};
     int64_t end = 0;
   };
@@ -51,7 +51,7 @@ class ThreadPool {
   std::unique_ptr<Run[]> runs_;  // per worker
   Call call_ = nullptr;
   void* body_ = nullptr;
-  // generation << 16 | kOpen | number of workers (without the caller) inside work().
+  // generation << 16 | kOpen | kStop | number of workers, without the caller, inside work().
   alignas(64) std::atomic<uint32_t> state_{0};
   std::vector<std::thread> workers_;
 };

@@ -22,13 +22,13 @@ namespace {
 
 /// Which of libtorch's kernels computes attention.
 enum class Kernel {
-  efficient,  // fp32; knows no grouped queries, so keys and values are repeated
+  efficient,  // fp32; without grouped queries, so keys and values are repeated
   flash,      // bf16; its backward pass can be deterministic
   cudnn,      // bf16; the fastest on Hopper
 };
 
-/// While it lives, libtorch picks deterministic kernels. Process-wide, hence only around the one
-/// call that needs it: products would ask for CUBLAS_WORKSPACE_CONFIG.
+/// Makes libtorch choose deterministic kernels during its lifetime. The setting is process-wide, so
+/// it is limited to the one call that needs it; products would require CUBLAS_WORKSPACE_CONFIG.
 class Deterministic {
  public:
   explicit Deterministic(bool wanted) : wanted_(wanted) {
@@ -53,7 +53,7 @@ HeadView<T> view_of(const at::Tensor& t) {
 }  // namespace
 
 struct Aten::Saved {
-  at::Tensor out, lse;  // out: (batch, heads, T, D), T before heads in memory
+  at::Tensor out, lse;  // out: (batch, heads, T, D); in memory T comes before heads
   at::Tensor seed, offset, bias, cum_seq_q, cum_seq_k;
 };
 void Aten::SavedDeleter::operator()(Saved* saved) const {
@@ -82,7 +82,7 @@ struct Aten::Impl {
   at::Tensor matrix(const void* data, int64_t rows, int64_t columns) const {
     return tensor(data, {rows, columns}, {columns, 1});
   }
-  /// `count` heads of every row of qkv, from head `first` on: (batch, count, T, D).
+  /// View of `count` heads of every row of qkv, from head `first` on: (batch, count, T, D).
   at::Tensor heads(const void* qkv, int64_t first, int64_t count) const {
     const auto* data = static_cast<const char*>(qkv) +
                        static_cast<size_t>(first * shape.D) * options.dtype().itemsize();
@@ -95,13 +95,14 @@ struct Aten::Impl {
     return heads(qkv, shape.heads + shape.kv_heads, shape.kv_heads);
   }
   int64_t group() const { return shape.heads / shape.kv_heads; }
-  /// Each key/value head once for every query head of its group.
+  /// (batch, kv_heads, T, D) to (batch, heads, T, D): each key/value head once per query head.
   at::Tensor repeated(const at::Tensor& t) const {
     if (group() == 1) return t;
     return t.unsqueeze(2)
         .expand({shape.batch, shape.kv_heads, group(), shape.T, shape.D})
         .reshape({shape.batch, shape.heads, shape.T, shape.D});
   }
+  /// (batch, heads, T, D) to (batch, kv_heads, T, D).
   at::Tensor summed_over_group(const at::Tensor& t) const {
     if (group() == 1) return t;
     return t.reshape({shape.batch, shape.kv_heads, group(), shape.T, shape.D}).sum(2);
@@ -112,14 +113,14 @@ struct Aten::Impl {
   AttentionShape shape;
   bool deterministic;
   Kernel kernel;
-  at::Tensor dq, dk, dv;  // of the last backward pass
+  at::Tensor dq, dk, dv;  // results of the last backward pass
 };
 
 Aten::Aten(int device_index, DType dtype, const AttentionShape& attention, bool deterministic)
     : impl_(std::make_unique<Impl>(device_index, dtype, attention, deterministic)) {
-  // Nothing that is called here does this by itself, and its allocator serves nobody before.
+  // None of the functions used here initializes CUDA, and libtorch's allocator needs it.
   at::globalContext().lazyInitDevice(at::kCUDA);
-  // Accumulate in fp32 to the end, and let nobody fill what we are about to overwrite.
+  // Accumulate in fp32 to the end; do not fill memory that is about to be overwritten.
   at::globalContext().setAllowBF16ReductionCuBLAS(false);
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 }
@@ -169,7 +170,7 @@ Aten::SavedPtr Aten::attention(const void* qkv) {
       break;
     }
   }
-  // A no-op with the layouts that these kernels choose; attended() relies on it.
+  // Ensures the layout that attended() relies on; a no-op with the layouts of these kernels.
   saved->out = saved->out.transpose(1, 2).contiguous().transpose(1, 2);
   return saved;
 }

@@ -23,7 +23,7 @@ void CudaBackend<T>::forward(int layer, const T* params, bool recompute) {
   SS_CUDA(rms_norm(stream_, N_, C_, input, p.norm1, eps_, normed_));
   aten_.gemm(kNo, kYes, N_, Q_, C_, normed_, p.qkv, s.qkv);
   SS_CUDA(rope(stream_, N_, shape_.heads + shape_.kv_heads, D_, T_, cosine_, sine_, s.qkv, Q_));
-  s.attended.reset();  // its memory is what the next call takes
+  s.attended.reset();  // frees its memory for the next call
   s.attended = aten_.attention(s.qkv);
   aten_.gemm(kNo, kYes, N_, C_, C_, aten_.attended(*s.attended), p.o, product_);
   SS_CUDA(add_rms_norm<T>(stream_, N_, C_, input, product_, p.norm2, eps_, s.middle, normed_));
@@ -57,7 +57,7 @@ void CudaBackend<T>::backward_block(int layer, const void* params, void* grad) {
   const Block<T> g(static_cast<T*>(grad), *this);
   const Saved& s = saved(layer);
 
-  // The MLP: act_ is first d act, then act.
+  // The MLP. act_ holds d act first, then act.
   aten_.gemm(kNo, kNo, N_, F_, C_, d_out_, p.down, act_);
   SS_CUDA(swiglu_backward<T>(stream_, N_, F_, s.gate_up, act_, d_gate_up_, act_));
   weight_gradient(N_, C_, F_, d_out_, act_, g.down);

@@ -1,5 +1,5 @@
-// A failed CUDA call as an exception: after most of them the context is unusable, so the process
-// that meets one ends; its node starts another. make_backend() turns it into a Status.
+// Turns a failed CUDA call into an exception. After most errors the context is unusable, so the
+// process ends and its node starts another. make_backend() catches it and returns a Status.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstddef>
 #include <exception>
 #include <thread>
@@ -57,8 +56,8 @@ Result<std::unique_ptr<Backend>> make_backend(const BackendOptions& options) try
   SS_RETURN_IF_ERROR(check_options(options));
   SS_RETURN_IF_ERROR(check_device(options.device_index));
   SS_CUDA(cudaSetDevice(options.device_index));
-  return options.precision == DType::f32 ? CudaBackend<float>::make(options)
-                                         : CudaBackend<Bf16>::make(options);
+  return options.precision == DType::f32 ? LlamaBackend::make<CudaBackend<float>>(options)
+                                         : LlamaBackend::make<CudaBackend<Bf16>>(options);
 } catch (const std::exception& error) {  // CudaError, and what libtorch throws
   return Status(Code::unavailable,
                 "GPU " + std::to_string(options.device_index) + ": " + error.what());
@@ -66,17 +65,7 @@ Result<std::unique_ptr<Backend>> make_backend(const BackendOptions& options) try
 
 template <class T>
 CudaBackend<T>::CudaBackend(const BackendOptions& options)
-    : options_(options),
-      B_(options.micro_batch_size),
-      T_(options.shape.block_size),
-      N_(B_ * T_),
-      C_(options.shape.dim),
-      D_(options.shape.head_dim()),
-      F_(options.shape.hidden),
-      K_(options.shape.kv_heads * D_),
-      Q_(C_ + 2 * K_),
-      V_(options.shape.vocab),
-      eps_(static_cast<float>(options.shape.norm_eps)),
+    : LlamaBackend(options),
       aten_(options.device_index, options.precision,
             {B_, options.shape.heads, options.shape.kv_heads, T_, D_, Q_}, options.deterministic),
       stream_(aten_.stream()) {
@@ -89,30 +78,10 @@ CudaBackend<T>::~CudaBackend() {
   if (tokens_read_) (void)cudaEventDestroy(tokens_read_);
 }
 
-template <class T>
-Result<std::unique_ptr<Backend>> CudaBackend<T>::make(const BackendOptions& options) {
-  std::unique_ptr<CudaBackend> backend(new CudaBackend(options));
-  SS_RETURN_IF_ERROR(backend->allocate_all());
-  backend->fill_rope_tables();
-  return std::unique_ptr<Backend>(std::move(backend));
-}
-
 // --- Memory ---
 
-/// After a failure it gives null and allocated_ says why.
 template <class T>
-template <class E>
-E* CudaBackend<T>::take(int64_t count) {
-  Result<void*> memory = memory_.allocate(static_cast<size_t>(count) * sizeof(E));
-  if (!memory.ok()) {
-    if (allocated_.ok()) allocated_ = memory.status().in("activations");
-    return nullptr;
-  }
-  return static_cast<E*>(*memory);
-}
-
-template <class T>
-Status CudaBackend<T>::allocate_all() {
+Status CudaBackend<T>::allocate_buffers() {
   const bool training = options_.training;
   cosine_ = take<float>(T_ * (D_ / 2));
   sine_ = take<float>(T_ * (D_ / 2));
@@ -146,27 +115,6 @@ Status CudaBackend<T>::allocate_all() {
   return allocated_;
 }
 
-/// In fp32 like the usual implementations, then rounded to T.
-template <class T>
-void CudaBackend<T>::fill_rope_tables() {
-  const int64_t half = D_ / 2;
-  auto rounded = [](float value) {
-    return std::is_same_v<T, float> ? value : bf16_to_f32(f32_to_bf16(value));
-  };
-  std::vector<float> cosine(static_cast<size_t>(T_ * half)), sine(cosine.size());
-  for (int64_t i = 0; i < half; ++i) {
-    const float exponent = static_cast<float>(2 * i) / static_cast<float>(D_);
-    const float frequency = 1.0f / std::pow(static_cast<float>(shape_.rope_theta), exponent);
-    for (int64_t t = 0; t < T_; ++t) {
-      const float angle = static_cast<float>(t) * frequency;
-      cosine[static_cast<size_t>(t * half + i)] = rounded(std::cos(angle));
-      sine[static_cast<size_t>(t * half + i)] = rounded(std::sin(angle));
-    }
-  }
-  copy_to_device(cosine_, cosine.data(), cosine.size() * sizeof(float));
-  copy_to_device(sine_, sine.data(), sine.size() * sizeof(float));
-}
-
 template <class T>
 Result<void*> CudaBackend<T>::allocate(size_t bytes) {
   return memory_.allocate(bytes);
@@ -175,7 +123,7 @@ Result<void*> CudaBackend<T>::allocate(size_t bytes) {
 template <class T>
 void CudaBackend<T>::copy_to_device(void* device, const void* host, size_t bytes) {
   SS_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_));
-  synchronize();  // the host's memory is the caller's again
+  synchronize();  // the caller may now change its host memory
 }
 
 template <class T>
@@ -189,7 +137,7 @@ void CudaBackend<T>::synchronize() {
   SS_CUDA(cudaStreamSynchronize(stream_));
 }
 
-/// Threads of this call alone: there is work on the host when a generation begins and at the end.
+/// Starts threads for this call only: work on host memory is rare (start and end of a generation).
 template <class T>
 void CudaBackend<T>::parallel(size_t tasks, const std::function<void(size_t)>& body) {
   std::atomic<size_t> next = 0;
@@ -258,18 +206,9 @@ void CudaBackend<T>::adamw(const AdamW& o, std::span<const DecayRun> runs, const
                            const float* from_params, const float* from_avg,
                            const float* from_avg_sq, float* to_params, float* to_avg,
                            float* to_avg_sq) {
-  const auto step = static_cast<double>(o.step);
-  AdamWConstants constants{
-      .gradient_scale = o.gradient_scale,
-      .keep = 1,
-      .beta1 = o.beta1,
-      .beta2 = o.beta2,
-      .step_size = static_cast<float>(o.learning_rate / (1 - std::pow(double{o.beta1}, step))),
-      .inverse_root_correction2 =
-          static_cast<float>(1 / std::sqrt(1 - std::pow(double{o.beta2}, step))),
-      .eps = o.eps};
+  auto constants = adamw_constants<AdamWConstants>(o);
   for (const DecayRun& run : runs) {
-    constants.keep = run.decay ? 1 - o.learning_rate * o.weight_decay : 1;
+    constants.keep = adamw_keep(o, run);
     const size_t at = run.first;
     SS_CUDA(cuda::adamw(stream_, static_cast<int64_t>(run.count), constants, gradient + at,
                         from_params + at, from_avg + at, from_avg_sq + at, to_params + at,

@@ -1,4 +1,4 @@
-// What the kernels of this folder share: element access with rounding, and sums over a block.
+// Common parts of this folder's kernels: element access with rounding, and sums over a block.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -25,7 +25,7 @@ __device__ inline Bf16 rounded<Bf16>(float x) {
   return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
 }
 
-/// Access element by element: any size, any alignment.
+/// Access policy: one element at a time, any size and any alignment.
 template <class T>
 struct Single {
   static constexpr int n = 1;
@@ -33,7 +33,7 @@ struct Single {
   __device__ static void store(T* to, const float (&from)[1]) { *to = rounded<T>(from[0]); }
 };
 
-/// Access 16 bytes at a time, aligned to 16 bytes.
+/// Access policy: 16 bytes (n elements) at a time, aligned to 16 bytes.
 template <class T>
 struct Packed;
 template <>
@@ -67,7 +67,7 @@ struct Packed<Bf16> {
   }
 };
 
-/// n floats of a table; Single: anywhere, else 16-byte aligned.
+/// Loads n floats of a table. from: 16-byte aligned unless n is 1.
 template <int n>
 __device__ void load_floats(const float* from, float (&to)[n]) {
   if constexpr (n == 1) {
@@ -80,8 +80,8 @@ __device__ void load_floats(const float* from, float (&to)[n]) {
   }
 }
 
-/// Sums of both over the block's threads, the same bits in all of them; blockDim.x is a multiple of
-/// 32. All threads must call it.
+/// Sums v.x and v.y over the block's threads; every thread gets the same bits. All threads must
+/// call it. blockDim.x: a multiple of 32.
 __device__ inline float2 block_sum(float2 v) {
   __shared__ float2 of_warp[32];
   for (int mask = 16; mask > 0; mask /= 2) {
@@ -96,30 +96,30 @@ __device__ inline float2 block_sum(float2 v) {
     v.x += __shfl_xor_sync(0xffffffffu, v.x, mask);
     v.y += __shfl_xor_sync(0xffffffffu, v.y, mask);
   }
-  __syncthreads();  // of_warp may be used again
+  __syncthreads();  // all threads have read of_warp: the next call may write it
   return v;
 }
 
-/// Whether rows of `length` elements that begin at these pointers can be accessed by Packed<T>.
+/// True if rows of `length` elements that begin at these pointers can be accessed by Packed<T>.
 template <class T, class... Pointer>
 bool packable(int64_t length, const Pointer*... pointer) {
   return length % Packed<T>::n == 0 && ((reinterpret_cast<uintptr_t>(pointer) % 16 == 0) && ...);
 }
 
-/// Threads of a block that walks a row of `length` elements, n at a time.
+/// Threads for a block that traverses a row of `length` elements, n at a time: a multiple of 32.
 inline unsigned threads_for(int64_t length, int n, int64_t threads_max) {
   int64_t threads = (length / n + 31) / 32 * 32;
   if (threads < 32) threads = 32;
   return static_cast<unsigned>(threads < threads_max ? threads : threads_max);
 }
 
-/// Blocks of `threads` threads, one thread for each of `count` items.
+/// Number of blocks of `threads` threads that gives each of `count` items a thread.
 inline unsigned blocks_for(int64_t count, int64_t threads) {
   return static_cast<unsigned>((count + threads - 1) / threads);
 }
 constexpr unsigned kThreads = 256;
 
-/// The item of this thread in a grid of blocks_for().
+/// This thread's item in a grid of blocks_for() blocks.
 __device__ inline int64_t item_of_thread() {
   return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }

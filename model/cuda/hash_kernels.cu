@@ -1,7 +1,8 @@
-// XXH3's 128-bit hash of blocks of a shard's state, as runtime/base/hash.hpp makes it on a CPU, so
-// that copies on both sides can be held against each other. The algorithm for long inputs: eight
-// 64-bit accumulators take in 64 bytes at a time (a stripe) and are scrambled after every 1024;
-// https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md.
+// XXH3's 128-bit hash of blocks of a shard's state. It equals runtime/base/hash.hpp on the CPU, so
+// that hashes of device and host copies can be compared. The algorithm for long inputs: eight
+// 64-bit accumulators consume 64 bytes at a time (a stripe), and are scrambled after every 1024
+// bytes:
+//   https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md
 #include "model/cuda/device.cuh"
 
 namespace simplescale::cuda {
@@ -9,8 +10,8 @@ namespace {
 
 constexpr uint64_t kPrime32_1 = 0x9E3779B1, kPrime64_1 = 0x9E3779B185EBCA87,
                    kPrime64_2 = 0xC2B2AE3D27D4EB4F;
-constexpr int kStripes = 16;  // of 1024 bytes
-constexpr int kQuad = 4;      // threads of a block of kHashBlock, two accumulators each
+constexpr int kStripes = 16;  // per 1024 bytes
+constexpr int kQuad = 4;      // threads per hashed block; each has two accumulators
 
 __constant__ const uint64_t kBegin[] = {0xC2B2AE3D,         kPrime64_1,         kPrime64_2,
                                         0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x85EBCA77,
@@ -24,18 +25,18 @@ __constant__ const uint64_t kSecret[] = {
     0xc3ebd33483acc5ea, 0xeb6313faffa081c5, 0x49daf0b751dd0d17, 0x9e68d429265516d3,
     0xfca1477d58be162b, 0xce31d07ad1b8f88f, 0x280416958f3acb45, 0x7e404bbbcafbd7af};
 
-/// Eight bytes of the secret from any byte on.
+/// The eight bytes of the secret that begin at `byte`.
 __device__ uint64_t secret_at(int64_t byte) {
   const int shift = static_cast<int>(byte % 8) * 8;
   const uint64_t low = kSecret[byte / 8] >> shift;
   return shift == 0 ? low : low | kSecret[byte / 8 + 1] << (64 - shift);
 }
 
-/// Accumulators 2t and 2t + 1 of thread t of a quad.
+/// Accumulators 2t and 2t + 1, owned by thread t of a quad.
 struct Pair {
   uint64_t first, second;
 
-  /// 16 bytes of a stripe. Each accumulator also takes in its neighbour's data.
+  /// Consumes 16 bytes of a stripe. Each accumulator also adds its neighbour's data.
   __device__ void add(uint4 v, uint64_t key_first, uint64_t key_second) {
     const uint64_t a = v.x | static_cast<uint64_t>(v.y) << 32, b = v.z | static_cast<uint64_t>(v.w)
                                                                              << 32;
@@ -47,7 +48,7 @@ struct Pair {
     first = (first ^ first >> 47 ^ key_first) * kPrime32_1;
     second = (second ^ second >> 47 ^ key_second) * kPrime32_1;
   }
-  /// The whole quad's; secret: byte of its first word for thread 0.
+  /// The hash over the quad's eight accumulators. secret: the byte of kSecret for thread 0.
   __device__ uint64_t merged(int64_t thread, int64_t secret, uint64_t start) const {
     const uint64_t x = first ^ secret_at(secret + 16 * thread),
                    y = second ^ secret_at(secret + 16 * thread + 8);
@@ -60,11 +61,11 @@ struct Pair {
   }
 };
 
-/// Four threads a block of kHashBlock; a thread reads 16 bytes of each stripe.
+/// Four threads per hashed block; each reads 16 bytes of each stripe.
 __global__ void hash_blocks_kernel(int64_t blocks, int64_t count, const float* values,
                                    uint64_t* hashes) {
   const int64_t mine = item_of_thread() / kQuad, thread = item_of_thread() % kQuad;
-  const int64_t block = mine < blocks ? mine : blocks - 1;  // a warp stays whole
+  const int64_t block = mine < blocks ? mine : blocks - 1;  // all threads of a warp must shuffle
   const int64_t left = count - block * kHashBlock;
   const int64_t length = left < kHashBlock ? left : kHashBlock;
   const uint4* at = reinterpret_cast<const uint4*>(values + block * kHashBlock) + thread;
@@ -99,7 +100,7 @@ __global__ void hash_blocks_kernel(int64_t blocks, int64_t count, const float* v
 
 cudaError_t hash_blocks(cudaStream_t stream, int64_t count, const float* values, uint64_t* hashes) {
   if (count == 0) return cudaSuccess;
-  constexpr int64_t threads = 128;  // small, so that even small shards reach every multiprocessor
+  constexpr int64_t threads = 128;  // few, so that even small shards use every multiprocessor
   const int64_t blocks = (count + kHashBlock - 1) / kHashBlock;
   return gpu_launch({stream, blocks_for(blocks * kQuad, threads), threads}, hash_blocks_kernel,
                     blocks, count, values, hashes);

@@ -1,10 +1,11 @@
-// The ends of the model on the GPU: embeddings, and final norm with lm_head and loss.
+// The first and the last unit of the model on the GPU: embeddings, and final norm with lm_head and
+// loss.
 #include <algorithm>
 #include <type_traits>
 
 #include "model/cuda/check.hpp"
 #include "model/cuda/cuda_backend.hpp"
-#include "model/cuda/tokens.hpp"
+#include "model/tokens.hpp"
 
 namespace simplescale::cuda {
 namespace {
@@ -19,7 +20,7 @@ void CudaBackend<T>::upload(void* device, const void* pinned, size_t bytes) {
 template <class T>
 void CudaBackend<T>::embed(const void* params, const int32_t* tokens) {
   const size_t count = static_cast<size_t>(token_begin_ - tokens_ + V_ + 1);
-  SS_CUDA(cudaEventSynchronize(tokens_read_));  // of the micro-batch before
+  SS_CUDA(cudaEventSynchronize(tokens_read_));  // the previous micro-batch's upload
   auto* pinned = static_cast<int32_t*>(pinned_tokens_.reserve(count * sizeof(int32_t)));
   int32_t* inputs = pinned + (inputs_ - tokens_);
   SS_ASSERT(split_tokens(tokens, B_, T_, V_, inputs, pinned + (targets_ - tokens_)));
@@ -31,8 +32,8 @@ void CudaBackend<T>::embed(const void* params, const int32_t* tokens) {
   SS_CUDA(cuda::embed(stream_, N_, C_, static_cast<const T*>(params), inputs_, x(0)));
 }
 
-/// The final norm's output for all rows goes to normed_; logits, loss and d normed go by
-/// kept_rows_.
+/// Computes the final norm of all rows into normed_; then, kept_rows_ rows at a time, logits,
+/// losses, the weight's gradient and the gradient of normed_, which goes to product_.
 template <class T>
 double CudaBackend<T>::head(const void* params, const void* tied, float scale, void* grad,
                             void* tied_grad) {
@@ -58,9 +59,7 @@ double CudaBackend<T>::head(const void* params, const void* tied, float scale, v
   const size_t bytes = static_cast<size_t>(N_) * sizeof(float);
   auto* losses = static_cast<float*>(pinned_results_.reserve(bytes));
   copy_to_host(losses, losses_, bytes);
-  double sum = 0;
-  for (int64_t i = 0; i < N_; ++i) sum += double{losses[i]};
-  return sum / static_cast<double>(N_);
+  return mean_loss(losses);
 }
 
 template <class T>

@@ -1,4 +1,4 @@
-// The one symbol by which the program reaches libsimplescale_cuda.so.
+// The exported function through which the program calls libsimplescale_cuda.so.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 namespace simplescale {
 
 struct CudaLibrary {
-  /// unavailable with the reason where there is no driver, no such device, or one too old.
+  /// unavailable, with the reason: no driver, no such device, or a device that is too old.
   Result<std::unique_ptr<Backend>> (*make_backend)(const BackendOptions& options);
 };
 

@@ -1,4 +1,5 @@
-// Cross-entropy with its gradient in place, and embeddings forward and backward.
+// Cross-entropy with its gradient in place, and embeddings forward and backward. Shapes:
+// kernels.hpp.
 #include <cfloat>
 
 #include "model/cuda/device.cuh"
@@ -6,7 +7,7 @@
 namespace simplescale::cuda {
 namespace {
 
-/// The maximum m of some numbers and the sum of exp(number - m).
+/// The maximum m of a set of numbers, and the sum of exp(number - m) over them.
 struct MaxSum {
   float max, sum;
 };
@@ -21,7 +22,8 @@ __device__ MaxSum of_warp(MaxSum v) {
   return v;
 }
 
-/// One block a row. -FLT_MAX stands for "no number yet": it is finite, so that differences are.
+/// One block per row. The initial maximum is -FLT_MAX, which is finite, so that differences are
+/// finite, too. Running maximum and sum: arXiv 1805.02867.
 template <class T, class A>
 __global__ void cross_entropy_kernel(int64_t V, T* logits, const int32_t* targets, float scale,
                                      bool gradient, float* losses) {
@@ -44,7 +46,7 @@ __global__ void cross_entropy_kernel(int64_t V, T* logits, const int32_t* target
   mine = of_warp(mine);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   if (lane == 0) of_warps[warp] = mine;
-  __syncthreads();  // from here on all have read the row, `chosen` included
+  __syncthreads();  // every thread has read the row and `chosen`: the row may be overwritten
   mine = lane < static_cast<int>(blockDim.x) / 32 ? of_warps[lane] : MaxSum{-FLT_MAX, 0};
   mine = of_warp(mine);
   if (threadIdx.x == 0) losses[blockIdx.x] = logf(mine.sum) + mine.max - chosen;
@@ -69,7 +71,7 @@ __global__ void embed_kernel(int64_t items, int64_t C, const T* table, const int
   A::store(out + row * C + i, v);
 }
 
-/// Block (v, y): n * blockDim.x columns of token v.
+/// Block (v, y) computes n * blockDim.x columns of token v.
 template <class T, class A>
 __global__ void embed_backward_kernel(int64_t C, const int32_t* begin, const int32_t* rows,
                                       const T* d, bool accumulate, T* grad) {
@@ -119,8 +121,8 @@ template <class T>
 cudaError_t embed_backward(cudaStream_t stream, int64_t V, int64_t C, const int32_t* begin,
                            const int32_t* rows, const T* d, bool accumulate, T* grad) {
   constexpr int n = Packed<T>::n;
-  constexpr int64_t threads =
-      64;  // many small blocks: the rows of a frequent token are read by C/n of them
+  // Small blocks, which spread the C/n threads that read a frequent token's rows.
+  constexpr int64_t threads = 64;
   const auto tokens = static_cast<unsigned>(V);
   if (packable<T>(C, d, grad))
     return gpu_launch({stream, dim3(tokens, blocks_for(C / n, threads)), threads},

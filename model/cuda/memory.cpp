@@ -10,7 +10,7 @@ namespace simplescale::cuda {
 namespace {
 
 constexpr std::chrono::seconds kPatience{10};
-// One piece of a copy: others, of a loss or a norm, get their turn in between on the copy engine.
+// Copies are cut into pieces: short copies (losses, norms) need not wait for a whole one.
 constexpr size_t kPieceBytes = size_t{16} << 20;
 
 }  // namespace
@@ -25,13 +25,13 @@ Result<void*> DeviceMemory::allocate(size_t bytes) {
   while ((error = cudaMalloc(&block, bytes > 0 ? bytes : 1)) == cudaErrorMemoryAllocation) {
     if (!give_up_) give_up_ = Clock::now() + kPatience;
     if (Clock::now() >= *give_up_) break;
-    (void)cudaGetLastError();  // out of memory does not stick
+    (void)cudaGetLastError();  // clears the error; out of memory leaves the context usable
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   if (error == cudaSuccess) {
     blocks_.push_back(block);
     error = cudaMemset(block, 0, bytes);
-    // Asynchronous to the host, and streams of ours do not wait for the default one.
+    // cudaMemset is asynchronous, and our streams do not wait for the default stream.
     if (error == cudaSuccess) error = cudaDeviceSynchronize();
   }
   if (error == cudaSuccess) return block;
@@ -77,10 +77,10 @@ void HostCopies::pin(void* host, size_t bytes) {
     return;
   }
   (void)cudaGetLastError();
-  // Not by runtime/base/log.hpp: libtorch brings another fmt.
+  // Not by runtime/base/log.hpp: libtorch contains another version of fmt.
   std::fprintf(
       stderr,
-      "%zu bytes of shared memory cannot be pinned (%s): training waits for copies of the state\n",
+      "cannot pin %zu bytes of shared memory (%s): each step waits for the copy of the state\n",
       bytes, cudaGetErrorString(error));
 }
 

@@ -1,4 +1,4 @@
-// Device memory that is asked for once and lives as long as its owner.
+// The CUDA backend's memory: device memory, pinned host memory, copies of the state to the host.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,8 @@
 
 namespace simplescale::cuda {
 
-/// The current device must be the same in all calls.
+/// Device memory that is allocated once and lives as long as this object. The current device must
+/// be the same in all calls.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
@@ -21,18 +22,18 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
-  /// Zeroed, 256-byte aligned. Waits up to 10 s in all for memory: a killed process's comes back
-  /// when the driver has cleaned up after it, and its successor is here sooner. Code::io names the
-  /// size and what is free.
+  /// Zeroed, 256-byte aligned memory. Retries for up to 10 s in total: the driver frees a killed
+  /// process's memory some time after its successor has started. io: the error names the size and
+  /// the free memory.
   Result<void*> allocate(size_t bytes);
 
  private:
   using Clock = std::chrono::steady_clock;
   std::vector<void*> blocks_;
-  std::optional<Clock::time_point> give_up_;  // set when memory was short for the first time
+  std::optional<Clock::time_point> give_up_;  // set by the first allocation that fails
 };
 
-/// Host memory that the device copies from and to without a detour; grows on demand.
+/// Pinned host memory, which the device accesses directly; grows on demand.
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;
@@ -40,7 +41,7 @@ class PinnedBuffer {
   PinnedBuffer(const PinnedBuffer&) = delete;
   PinnedBuffer& operator=(const PinnedBuffer&) = delete;
 
-  /// At least `bytes`; what was there before is lost if it had to grow. Throws CudaError.
+  /// At least `bytes` of memory. The contents are lost if it must grow. Throws CudaError.
   void* reserve(size_t bytes);
 
  private:
@@ -48,8 +49,8 @@ class PinnedBuffer {
   size_t bytes_ = 0;
 };
 
-/// Copies from device to host memory beside the computation, on a stream of their own. Host memory
-/// that the device may not reach directly is copied, too, but the caller waits meanwhile.
+/// Copies from device to host memory, concurrent with the computation, on a stream of its own. For
+/// host memory that is not pinned, start() blocks during the copy.
 class HostCopies {
  public:
   HostCopies();  // throws CudaError
@@ -57,11 +58,12 @@ class HostCopies {
   HostCopies(const HostCopies&) = delete;
   HostCopies& operator=(const HostCopies&) = delete;
 
-  /// A refusal is told on stderr.
+  /// If the driver refuses, logs it on stderr.
   void pin(void* host, size_t bytes);
   void unpin(void* host);
-  /// Begins when what `after` has been given so far is done. Throws CudaError.
+  /// Begins after all work enqueued on `after` so far. Throws CudaError.
   void start(cudaStream_t after, void* host, const void* device, size_t bytes);
+  /// Waits for all copies. Throws CudaError.
   void finish();
 
  private:

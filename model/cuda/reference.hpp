@@ -1,6 +1,6 @@
-// What the kernels of kernels.hpp compute, as plain loops over host memory: what the tests compare
-// with, and the shortest statement of the mathematics. Sums are in double, so that a difference is
-// the kernel's rounding. Same arguments and shapes as there.
+// The mathematics of kernels.hpp as plain loops over host memory, with the same arguments and
+// shapes: the reference that the tests compare the kernels with. Sums are in double, so that a
+// difference is the kernel's rounding.
 #pragma once
 
 #include <cmath>
@@ -45,7 +45,7 @@ void add(int64_t count, const T* a, const T* b, T* out) {
   for (int64_t i = 0; i < count; ++i) assign(out[i], double{value(a[i])} + value(b[i]));
 }
 
-/// dgamma: (C), the whole gradient. residual may be null.
+/// dgamma: (C), the complete gradient of gamma. residual may be null.
 template <class T>
 void rms_norm_backward(int64_t rows, int64_t C, const T* x, const T* gamma, float eps, const T* dy,
                        const T* residual, T* dx, T* normed, double* dgamma) {
@@ -53,7 +53,7 @@ void rms_norm_backward(int64_t rows, int64_t C, const T* x, const T* gamma, floa
   for (int64_t i = 0; i < C; ++i) dgamma[i] = 0;
   for (int64_t at = 0; at < rows * C; at += C) {
     const double rstd = rstd_of(C, x + at, eps);
-    double mean = 0;  // of d normalized * normalized
+    double mean = 0;  // of dy * gamma * normalized
     for (int64_t i = 0; i < C; ++i)
       mean += double{value(dy[at + i])} * value(gamma[i]) * value(x[at + i]) * rstd;
     mean /= static_cast<double>(C);
@@ -93,7 +93,7 @@ void swiglu_backward(int64_t rows, int64_t hidden, const T* gate_up, const T* da
     }
 }
 
-/// inverse: rotates back. data: (rows, ld), the first `heads` heads of each row.
+/// Rotates the first `heads` heads of each row in place; inverse: back. data: (rows, ld).
 template <class T>
 void rope(int64_t rows, int64_t heads, int64_t D, int64_t block_size, const float* cosine,
           const float* sine, bool inverse, T* data, int64_t ld) {
@@ -125,7 +125,7 @@ void cross_entropy(int64_t rows, int64_t V, T* logits, const int32_t* targets, f
   }
 }
 
-/// inputs: (rows), a token each.
+/// inputs: (rows), the token of each row of d.
 template <class T>
 void embed_backward(int64_t rows, int64_t V, int64_t C, const int32_t* inputs, const T* d,
                     bool accumulate, T* grad) {

@@ -1,10 +1,11 @@
-// Rotary positions: in place before attention; back again, with the heads put together, after it.
+// RoPE, arXiv 2104.09864: rotation in place before attention, and back after its backward pass,
+// where dq, dk and dv are also gathered into one tensor. Shapes: kernels.hpp.
 #include "model/cuda/device.cuh"
 
 namespace simplescale::cuda {
 namespace {
 
-/// One thread n pairs of one head of one row: elements i .. i + n of each half.
+/// The n pairs of one thread: elements [i, i + n) of each half of one head of one row.
 template <class A>
 struct Pairs {
   __device__ Pairs(int64_t item, int64_t heads, int64_t half) {
@@ -16,7 +17,7 @@ struct Pairs {
   int64_t row, head, i;
 };
 
-/// sign 1: rotates; -1: rotates back.
+/// sign: 1 rotates, -1 rotates back.
 template <int n>
 __device__ void rotate(const float* cosine, const float* sine, float sign, float (&first)[n],
                        float (&second)[n]) {

@@ -1,12 +1,13 @@
-// RMSNorm, residual sums and SwiGLU, forward and backward.
+// RMSNorm (arXiv 1910.07467), residual sums and SwiGLU (arXiv 2002.05202), forward and backward.
+// Shapes: kernels.hpp. A is the access policy, Single<T> or Packed<T>.
 #include "model/cuda/device.cuh"
 
 namespace simplescale::cuda {
 namespace {
 
-// --- RMSNorm: a block a row. A thread reads again in the second pass what it read in the first.
-// ---
+// --- RMSNorm: one block per row. Each thread reads the same elements in both passes. ---
 
+/// kAdd: sum = x + delta first; else delta and sum are not used.
 template <class T, class A, bool kAdd>
 __global__ void rms_norm_kernel(int64_t C, const T* x, const T* delta, const T* gamma, float eps,
                                 T* sum, T* out) {
@@ -47,8 +48,8 @@ cudaError_t launch_rms_norm(cudaStream_t stream, int64_t rows, int64_t C, const 
                     x, delta, gamma, eps, sum, out);
 }
 
-/// Block b takes rows b, b + grid, ...; the gradient of gamma's element i = n * j + k over them
-/// stays in shared memory at k * C/n + j, which no two threads share.
+/// Block b computes rows b, b + gridDim.x, ... It keeps gamma's gradient over these rows in shared
+/// memory: element i = n * j + k is at k * C/n + j, which only one thread accesses.
 template <class T, class A>
 __global__ void rms_norm_backward_kernel(int64_t rows, int64_t C, const T* x, const T* gamma,
                                          float eps, const T* dy, const T* residual, T* dx,
@@ -106,7 +107,7 @@ cudaError_t launch_rms_norm_backward(cudaStream_t stream, int64_t rows, int64_t 
       rms_norm_backward_kernel<T, A>, rows, C, x, gamma, eps, dy, residual, dx, normed, partial);
 }
 
-/// 32 columns a block; thread (column, chain) adds every 32nd row, then the chains add up as a
+/// 32 columns per block. Thread (column, chain) adds every 32nd row; then the chains are added as a
 /// tree.
 template <class T>
 __global__ void gamma_gradient_kernel(int64_t partials, int64_t C, const float* partial, T* grad) {
@@ -125,7 +126,7 @@ __global__ void gamma_gradient_kernel(int64_t partials, int64_t C, const float* 
   if (chain == 0 && column < C) grad[column] = rounded<T>(chains[0][threadIdx.x]);
 }
 
-// --- Element by element: a thread n elements ---
+// --- Element by element: n elements per thread ---
 
 template <class T, class A>
 __global__ void add_kernel(int64_t vectors, const T* a, const T* b, T* out) {
@@ -138,7 +139,7 @@ __global__ void add_kernel(int64_t vectors, const T* a, const T* b, T* out) {
   A::store(out + j * A::n, v);
 }
 
-/// The thread's place: row r, elements i .. i + n of `hidden`.
+/// The elements of one thread: [i, i + n) of `hidden` in row `row`.
 template <class A>
 struct Place {
   __device__ Place(int64_t item, int64_t hidden)

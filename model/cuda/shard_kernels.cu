@@ -1,4 +1,4 @@
-// Element-wise work on a shard's fp32 state.
+// Element-wise work on a shard's fp32 state. Shapes: kernels.hpp.
 #include "model/cuda/device.cuh"
 
 namespace simplescale::cuda {
@@ -17,11 +17,11 @@ __global__ void to_bf16_single_kernel(int64_t count, const float* from, Bf16* to
   if (i < count) to[i] = rounded<Bf16>(from[i]);
 }
 
-/// One warp a block of 1024: lane l adds elements l, l + 32, ... in that order.
+/// One warp per block of 1024 elements: lane l adds elements l, l + 32, ... in that order.
 __global__ void block_square_sums_kernel(int64_t blocks, const float* values, double* sums) {
   const int64_t block = item_of_thread() / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (block >= blocks) return;  // a whole warp
+  if (block >= blocks) return;  // all threads of a warp have the same block
   const float* at = values + block * 1024 + lane;
   double sum = 0;
 #pragma unroll 8
@@ -38,6 +38,7 @@ struct AdamWPointers {
   float *to_params, *to_avg, *to_avg_sq;
 };
 
+/// AdamW, arXiv 1711.05101.
 template <class A>
 __global__ void adamw_kernel(int64_t vectors, AdamWConstants c, AdamWPointers p) {
   const int64_t j = item_of_thread();

@@ -13,8 +13,8 @@ size_t bytes_of(const std::vector<BufferPool>& pools, DType precision) {
   return elements * simplescale::bytes_of(precision);
 }
 
-/// Two blocks in turn; embeddings and head share a buffer, unless the head needs the embeddings,
-/// too.
+/// Blocks alternate between two buffers. Embeddings and head share one, unless they are tied: the
+/// head then needs both at once.
 void rotating(const std::vector<size_t>& padded, bool tied, std::vector<size_t>& pool_of_unit,
               std::vector<BufferPool>& pools) {
   const size_t layers = padded.size() - 2;
@@ -59,7 +59,7 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   plan.gradient_in_slice = shards == 1 && rows <= groups && fp32 && host_memory;
   if (!plan.gradient_in_slice) rotating(padded, tied, plan.pool_of_unit_gradient, plan.gradient);
 
-  // The plan must be the same for all groups: the widest of them decides.
+  // All groups must have the same plan: the group that needs most digits decides.
   plan.digits = digits_of_rows(rows, groups, shards);
   plan.separate_total = groups > 1 || !host_memory;
   plan.device_state = !host_memory;

@@ -1,5 +1,5 @@
-// Which buffers an engine takes: a pure function of model and layout, so that memory can be
-// estimated before anything starts and a test can hold the engine to its bound.
+// Which buffers an engine allocates: a pure function of model and layout, so that memory can be
+// estimated before a run starts, and a test can check the engine against the estimate.
 #pragma once
 
 #include <cstddef>
@@ -10,31 +10,37 @@
 
 namespace simplescale {
 
-/// `slots` buffers of `elements` elements, for the units that name this pool.
+/// `slots` buffers of `elements` elements each, shared by the units assigned to this pool.
 struct BufferPool {
   size_t elements = 0;
   size_t slots = 0;
 };
 
-/// e bytes of the compute precision, P elements of the padded shard, S shards; U elements of a
-/// whole padded block, E of the larger of embeddings and head (of both together when tied); D
-/// digits.
+/// Bytes of each kind of buffer:
 ///
 ///   gather    (2 U + E) e   full_shard
 ///             S P e         shard_grad_op, and one shard in bf16
 ///             0             one shard in fp32
 ///   gradient  (2 U + E) e
-///             0             where backward can write the sum itself: fp32, one leaf a group, host
+///             0             if backward can write the sum itself: fp32, one shard, one row per
+///                           group, host memory
 ///   slices    D P 4
 ///   total     P 4           more than one group, or device memory
 ///   state     3 P 4         device memory
+///
+///   e  bytes of an element in compute precision
+///   S  shards
+///   P  elements of one padded shard
+///   U  elements of a whole padded block
+///   E  elements of the larger of embeddings and head; of both together if they are tied
+///   D  digits: buffers for partial sums (tree_sum.hpp)
 struct BufferPlan {
-  std::vector<size_t> pool_of_unit_gather, pool_of_unit_gradient;  // empty: no buffers
+  std::vector<size_t> pool_of_unit_gather, pool_of_unit_gradient;  // per unit; empty: no buffers
   std::vector<BufferPool> gather, gradient;
   bool gradient_in_slice = false;  // backward writes into the only digit of the slice
   size_t digits = 1;               // fp32 buffers of the shard for partial sums
-  bool separate_total = false;     // one more for the total
-  bool device_state = false;       // three more for the master state
+  bool separate_total = false;     // one more fp32 buffer of the shard, for the total
+  bool device_state = false;       // three more, for the master state
   size_t bytes(DType precision, size_t shard_total) const;
 };
 

@@ -24,7 +24,7 @@ namespace simplescale {
 namespace {
 
 constexpr uint64_t kNever = UINT64_MAX;
-constexpr size_t kInitialPiece = size_t{1} << 16;  // elements that a thread makes at a time
+constexpr size_t kInitialPiece = size_t{1} << 16;  // elements that a thread initializes at a time
 
 Status check(const EngineOptions& options, const Collective& shard, const Collective& replicate,
              TrainState& state, size_t total) {
@@ -44,7 +44,7 @@ Status check(const EngineOptions& options, const Collective& shard, const Collec
   return {};
 }
 
-/// Ranks with different options must not train together.
+/// Hash of everything that all ranks of the world must agree on.
 uint64_t hash_of(const EngineOptions& o, int shards, int groups) {
   const ModelShape& s = o.shape;
   std::ostringstream text;
@@ -87,18 +87,18 @@ struct Engine::Parts {
   std::optional<Vote> vote;
   std::optional<Mismatch> mismatch;
   bool damaged = false;
-  RowRange rows;                   // of this group
-  std::vector<int32_t> no_tokens;  // (B, T + 1): stands in for a batch that failed
+  RowRange rows;                            // of this group
+  std::vector<int32_t> placeholder_tokens;  // (B, T + 1): used when batch() has failed
   std::vector<double> block_squares;
 
-  Status finished;      // not ok: the error that ended this engine
-  uint64_t making = 0;  // the newest step that has begun
+  Status ended;              // not ok: the error that finished this engine
+  uint64_t newest_step = 0;  // the newest step that has begun
   WaitClock wait;
   std::atomic<uint64_t> fault_step[3] = {kNever, kNever, kNever};  // by EngineFault
   std::atomic<uint64_t> progress = 0;
   std::atomic<bool> aborted = false;
   std::mutex mutex;
-  std::string abort_reason;  // under mutex
+  std::string abort_reason;  // guarded by mutex
 
   size_t head() const { return units.size() - 1; }
   size_t layers() const { return units.size() - 2; }
@@ -106,14 +106,23 @@ struct Engine::Parts {
 
   Status create();
   void load();
-  Status finish(Status status);
-  Status computed();
-  Status check_memory(const Hash128& now);
-  bool due(EngineFault fault);
-  void flip_bit();
+  Status end(Status error);
+  Status unit_computed();
+  bool take_fault(EngineFault fault);
+  void flip_gradient_bit();
+  Status check_unchanged(const Hash128& current_hash);
+
   Result<const void*> forward(const int32_t* tokens, size_t after_head, const void** tied_params);
-  Status micro_batch(int k, const int32_t* tokens, double& loss, StepResult& times);
-  Result<Verdict> vote_on(Ballot& ballot, const Batch& batch, StepResult& times);
+  Result<double> backward(int k, const void* head_params, const void* tied_params);
+
+  // The parts of step(), in order.
+  Ballot begin_step(uint64_t step, float learning_rate, const StepControl& mine);
+  Status accumulate_gradients(const Batch& batch, Ballot& ballot, StepResult& times);
+  Status check_committed_state(Ballot& ballot);
+  Status finish_reductions(Ballot& ballot, StepResult& times);
+  Result<Verdict> vote_on(const Ballot& ballot, StepResult& times);
+  Status apply(float learning_rate, double grad_norm);
+  Status commit();
 };
 
 Status Engine::Parts::create() {
@@ -138,7 +147,8 @@ Status Engine::Parts::create() {
                            plan, decay_runs(units, layout, static_cast<size_t>(shard.rank())),
                            layout.total, backend, shard, state));
   vote.emplace(units, layout, all_rows, shard, replicate);
-  no_tokens.resize(static_cast<size_t>(options.micro_batch_size * (options.shape.block_size + 1)));
+  placeholder_tokens.resize(
+      static_cast<size_t>(options.micro_batch_size * (options.shape.block_size + 1)));
   block_squares.resize(layout.total / kShardAlign);
   if (state.has_step()) load();
   return {};
@@ -149,19 +159,19 @@ void Engine::Parts::load() {
   gather->reset(optimizer->params());
 }
 
-/// The end of this engine: nobody of it is left waiting.
-Status Engine::Parts::finish(Status status) {
-  if (finished.ok()) {
-    finished = status;
-    shard.abort(status.message());
-    replicate.abort(status.message());
+/// Finishes this engine: aborts both communicators, so that no peer waits for this rank.
+Status Engine::Parts::end(Status error) {
+  if (ended.ok()) {
+    ended = error;
+    shard.abort(error.message());
+    replicate.abort(error.message());
   }
-  return status;
+  return error;
 }
 
-/// After every unit: a sign of life, and the place where abort() is noticed.
-Status Engine::Parts::computed() {
-  if (due(EngineFault::hang))
+/// Called after every unit: counts it for progress() and returns aborted after abort().
+Status Engine::Parts::unit_computed() {
+  if (take_fault(EngineFault::hang))
     for (;;) pause();
   progress.fetch_add(1, std::memory_order_relaxed);
   if (!aborted) return {};
@@ -169,22 +179,15 @@ Status Engine::Parts::computed() {
   return {Code::aborted, abort_reason};
 }
 
-/// ENGINE-5.
-Status Engine::Parts::check_memory(const Hash128& now) {
-  damaged = !optimizer->intact(now);
-  if (!damaged) return {};
-  return {Code::mismatch, "the state of " + at_step(optimizer->step()) + " has changed in memory"};
-}
-
-/// Once, when the step that the fault was asked for has begun.
-bool Engine::Parts::due(EngineFault fault) {
+/// True once, when the step that `fault` was injected for has begun.
+bool Engine::Parts::take_fault(EngineFault fault) {
   std::atomic<uint64_t>& at = fault_step[static_cast<size_t>(fault)];
   uint64_t step = at;
-  return step <= making && at.compare_exchange_strong(step, kNever);
+  return step <= newest_step && at.compare_exchange_strong(step, kNever);
 }
 
-/// In the first block, whose gradients are all different from zero.
-void Engine::Parts::flip_bit() {
+/// Flips a bit of the first block's gradient, whose elements all differ from zero.
+void Engine::Parts::flip_gradient_bit() {
   float* at = reduce->total() + layout.offset[1];
   uint32_t bits = 0;
   backend.copy_to_host(&bits, at, sizeof bits);
@@ -194,7 +197,15 @@ void Engine::Parts::flip_bit() {
   backend.synchronize();
 }
 
-/// Up to the head, whose parameters are returned; after_head: the unit that will be needed next.
+/// ENGINE-5. current_hash: of the committed state, computed now.
+Status Engine::Parts::check_unchanged(const Hash128& current_hash) {
+  damaged = !optimizer->matches_commit(current_hash);
+  if (!damaged) return {};
+  return {Code::mismatch, "the state of " + at_step(optimizer->step()) + " has changed in memory"};
+}
+
+/// Embeddings and blocks. Returns the head's parameters and sets *tied_params to the embedding
+/// matrix (V, C), or null if embeddings are not tied. after_head: the unit to gather next.
 Result<const void*> Engine::Parts::forward(const int32_t* tokens, size_t after_head,
                                            const void** tied_params) {
   SS_ASSIGN(const void* params, gather->use(0, 1, wait));
@@ -204,38 +215,33 @@ Result<const void*> Engine::Parts::forward(const int32_t* tokens, size_t after_h
   }
   *tied_params = tied() ? params : nullptr;
   for (size_t layer = 0; layer < layers(); ++layer) {
-    SS_RETURN_IF_ERROR(computed());
+    SS_RETURN_IF_ERROR(unit_computed());
     SS_ASSIGN(params, gather->use(1 + layer, 2 + layer, wait));
     const trace::Span span("forward block", static_cast<int64_t>(layer));
     backend.forward_block(static_cast<int>(layer), params);
   }
-  SS_RETURN_IF_ERROR(computed());
+  SS_RETURN_IF_ERROR(unit_computed());
   return gather->use(head(), after_head, wait);
 }
 
-Status Engine::Parts::micro_batch(int k, const int32_t* tokens, double& loss, StepResult& times) {
-  const trace::Span span("micro-batch", k);
-  const void* tied_params = nullptr;
+/// Head (forward and backward), blocks and embeddings of accumulation k; starts the reduction of
+/// each unit's gradient. Returns the mean loss.
+Result<double> Engine::Parts::backward(int k, const void* head_params, const void* tied_params) {
   void* tied_grad = nullptr;
-  const void* params = nullptr;
-  {
-    const Stopwatch watch(times.forward_ms);
-    SS_ASSIGN(params, forward(tokens, layers(), &tied_params));
-  }
-  const Stopwatch watch(times.backward_ms);
   SS_ASSIGN(void* grad, reduce->gradient(head(), wait));
   if (tied()) {
     SS_ASSIGN(tied_grad, reduce->gradient(0, wait));
   }
+  double loss = 0;
   {
     const trace::Span head_span("forward and backward head");
-    loss = backend.head(params, tied_params, leaf_scale, grad, tied_grad);
+    loss = backend.head(head_params, tied_params, leaf_scale, grad, tied_grad);
   }
   SS_RETURN_IF_ERROR(reduce->reduce(head(), k, wait));
   const size_t after = static_cast<uint64_t>(k) + 1 < rows.count ? 0 : GatherSchedule::kNone;
   for (size_t unit = layers(); unit > 0; --unit) {
-    SS_RETURN_IF_ERROR(computed());
-    SS_ASSIGN(params, gather->use(unit, unit > 1 ? unit - 1 : after, wait));
+    SS_RETURN_IF_ERROR(unit_computed());
+    SS_ASSIGN(const void* params, gather->use(unit, unit > 1 ? unit - 1 : after, wait));
     SS_ASSIGN(grad, reduce->gradient(unit, wait));
     {
       const trace::Span block_span("backward block", static_cast<int64_t>(unit) - 1);
@@ -243,7 +249,7 @@ Status Engine::Parts::micro_batch(int k, const int32_t* tokens, double& loss, St
     }
     SS_RETURN_IF_ERROR(reduce->reduce(unit, k, wait));
   }
-  SS_RETURN_IF_ERROR(computed());
+  SS_RETURN_IF_ERROR(unit_computed());
   if (!tied()) {
     SS_ASSIGN(tied_grad, reduce->gradient(0, wait));
   }
@@ -251,16 +257,30 @@ Status Engine::Parts::micro_batch(int k, const int32_t* tokens, double& loss, St
     const trace::Span embed_span("backward embeddings");
     backend.backward_embed(tied_grad, tied());
   }
-  return reduce->reduce(0, k, wait);
+  SS_RETURN_IF_ERROR(reduce->reduce(0, k, wait));
+  return loss;
 }
 
-/// Everything before the commit. A rank whose batch fails goes on with no tokens, so that all hear
-/// of it in the vote.
-Result<Verdict> Engine::Parts::vote_on(Ballot& ballot, const Batch& batch, StepResult& times) {
+Ballot Engine::Parts::begin_step(uint64_t step, float learning_rate, const StepControl& mine) {
+  newest_step = step;
+  mismatch.reset();
+  damaged = false;
+  wait.ms = 0;
+  Ballot ballot{
+      .step = step, .options_hash = options_hash, .learning_rate = learning_rate, .control = mine};
+  if (optimizer->step() + 1 != step)
+    ballot.failure = {Code::internal,
+                      "holds " + at_step(optimizer->step()) + ", cannot make " + at_step(step)};
+  return ballot;
+}
+
+/// Forward and backward of this rank's micro-batches. If batch() fails, the rank computes with
+/// placeholder tokens and reports the failure in its ballot, so that every rank learns of it.
+Status Engine::Parts::accumulate_gradients(const Batch& batch, Ballot& ballot, StepResult& times) {
   gather->prefetch(0);
   reduce->begin_step();
   for (int k = 0; static_cast<uint64_t>(k) < rows.count; ++k) {
-    const int32_t* tokens = no_tokens.data();
+    const int32_t* tokens = placeholder_tokens.data();
     if (ballot.failure.ok()) {
       const Stopwatch watch(times.data_ms);
       const trace::Span span("data");
@@ -272,29 +292,72 @@ Result<Verdict> Engine::Parts::vote_on(Ballot& ballot, const Batch& batch, StepR
       else
         ballot.failure = next.status();
     }
-    double loss = 0;
-    SS_RETURN_IF_ERROR(micro_batch(k, tokens, loss, times));
-    if (due(EngineFault::nan_loss)) loss = std::numeric_limits<double>::quiet_NaN();
-    ballot.losses.push_back(loss);
+    const trace::Span span("micro-batch", k);
+    const void *head_params = nullptr, *tied_params = nullptr;
+    {
+      const Stopwatch watch(times.forward_ms);
+      SS_ASSIGN(head_params, forward(tokens, layers(), &tied_params));
+    }
+    const Stopwatch watch(times.backward_ms);
+    SS_ASSIGN(const double loss, backward(k, head_params, tied_params));
+    const bool poisoned = take_fault(EngineFault::nan_loss);
+    ballot.losses.push_back(poisoned ? std::numeric_limits<double>::quiet_NaN() : loss);
   }
-  // While the last reductions are under way; as late as can be, so that no damage slips in between.
-  // ENGINE-2: who votes for this step holds the one before it in host memory.
-  SS_RETURN_IF_ERROR(optimizer->settle());
+  return {};
+}
+
+/// Before the vote, while the last reductions continue; as late as possible, so that the hash
+/// covers any damage during the step (ENGINE-4, ENGINE-5). ENGINE-2: a rank that votes for this
+/// step holds the step before it in host memory.
+Status Engine::Parts::check_committed_state(Ballot& ballot) {
+  SS_RETURN_IF_ERROR(optimizer->wait_for_commit());
   trace::Span hash_span("hash state");
-  ballot.state_hash = optimizer->whole_hash();
+  ballot.state_hash = optimizer->current_hash();
   hash_span.end();
-  const Status intact = check_memory(ballot.state_hash);
-  if (ballot.failure.ok()) ballot.failure = intact;
+  const Status unchanged = check_unchanged(ballot.state_hash);
+  if (ballot.failure.ok()) ballot.failure = unchanged;
+  return {};
+}
+
+/// Completes the total gradient of this rank's shard, and its sums of squares for the norm.
+Status Engine::Parts::finish_reductions(Ballot& ballot, StepResult& times) {
   const Stopwatch watch(times.backward_ms);
   trace::Span reduce_span("finish reductions");
   SS_RETURN_IF_ERROR(reduce->finish(wait));
   reduce_span.end();
-  trace::Span norm_span("gradient norm");
+  const trace::Span norm_span("gradient norm");
   backend.block_square_sums(reduce->total(), layout.total, block_squares.data());
   ballot.block_squares = block_squares;
-  norm_span.end();
+  return {};
+}
+
+/// An error is a collective's. Otherwise every rank returns the same verdict.
+Result<Verdict> Engine::Parts::vote_on(const Ballot& ballot, StepResult& times) {
+  const Stopwatch watch(times.backward_ms);
   const trace::Span vote_span("vote");
-  return vote->hold(ballot, wait);
+  SS_ASSIGN(Verdict verdict, vote->hold(ballot, wait));
+  mismatch = verdict.mismatch;
+  return verdict;
+}
+
+/// AdamW on this rank's shard, with the gradient clipped by its global norm.
+Status Engine::Parts::apply(float learning_rate, double grad_norm) {
+  const EngineOptions& o = options;
+  AdamW adamw{learning_rate, o.beta1, o.beta2, o.eps, o.weight_decay, 1.0f, newest_step};
+  if (o.grad_clip > 0)
+    adamw.gradient_scale =
+        static_cast<float>(std::min(1.0, static_cast<double>(o.grad_clip) / (grad_norm + 1e-6)));
+  if (take_fault(EngineFault::bitflip_gradient)) flip_gradient_bit();
+  return optimizer->apply(adamw, reduce->total(), o.state_timeout_ms);
+}
+
+Status Engine::Parts::commit() {
+  // ENGINE-5: with replicas, the next vote detects a source that has changed.
+  const bool check_source = replicate.size() == 1;
+  const Status committed = optimizer->commit(check_source);
+  damaged = committed.code() == Code::mismatch;
+  if (committed.ok()) gather->reset(optimizer->params());
+  return committed;
 }
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, Backend& backend,
@@ -307,11 +370,11 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, Bac
 
 Engine::Engine(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Engine::~Engine() {
-  (void)settle();
+  (void)wait_for_commit();
 }
 
-Status Engine::settle() {
-  return parts_->optimizer ? parts_->optimizer->settle() : Status();
+Status Engine::wait_for_commit() {
+  return parts_->optimizer ? parts_->optimizer->wait_for_commit() : Status();
 }
 
 Status Engine::initialize() {
@@ -346,48 +409,32 @@ Result<uint64_t> Engine::attach() {
 Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepControl& mine,
                                 const Batch& batch) {
   Parts& p = *parts_;
-  SS_RETURN_IF_ERROR(p.finished);
+  SS_RETURN_IF_ERROR(p.ended);
   if (!p.optimizer->params())
     return Status(Code::not_found, "no state to start from: initialize() or attach()");
+  const auto end_on_error = [&](const Status& status) {
+    return status.ok() ? status : p.end(status.in(at_step(step)));
+  };
   StepResult result;
-  p.making = step;
-  p.mismatch.reset();
-  p.damaged = false;
-  p.wait.ms = 0;
   {
     const Stopwatch watch(result.step_ms);
     const trace::Span span("step", static_cast<int64_t>(step));
-    Ballot ballot{.step = step,
-                  .options_hash = p.options_hash,
-                  .learning_rate = learning_rate,
-                  .control = mine};
-    if (p.optimizer->step() + 1 != step)
-      ballot.failure = {Code::internal,
-                        "holds " + at_step(p.optimizer->step()) + ", cannot make " + at_step(step)};
-    const Result<Verdict> verdict = p.vote_on(ballot, batch, result);
-    if (!verdict.ok()) return p.finish(verdict.status().in(at_step(step)));
-    p.mismatch = verdict->mismatch;
-    SS_RETURN_IF_ERROR(verdict->status);
-    if (p.replicate.size() > 1) result.state_hash = ballot.state_hash;
+    Ballot ballot = p.begin_step(step, learning_rate, mine);
+    SS_RETURN_IF_ERROR(end_on_error(p.accumulate_gradients(batch, ballot, result)));
+    SS_RETURN_IF_ERROR(end_on_error(p.check_committed_state(ballot)));
+    SS_RETURN_IF_ERROR(end_on_error(p.finish_reductions(ballot, result)));
+    const Result<Verdict> verdict = p.vote_on(ballot, result);
+    SS_RETURN_IF_ERROR(end_on_error(verdict.status()));
+    SS_RETURN_IF_ERROR(verdict->status);  // every rank's: this engine can be used again
     result.loss = verdict->loss;
     result.grad_norm = verdict->grad_norm;
     result.agreed = verdict->agreed;
+    if (p.replicate.size() > 1) result.state_hash = ballot.state_hash;
 
     const Stopwatch optimizer_watch(result.optimizer_ms);
     const trace::Span optimizer_span("optimizer");
-    const EngineOptions& o = p.options;
-    AdamW adamw{learning_rate, o.beta1, o.beta2, o.eps, o.weight_decay, 1.0f, step};
-    if (o.grad_clip > 0)
-      adamw.gradient_scale = static_cast<float>(
-          std::min(1.0, static_cast<double>(o.grad_clip) / (result.grad_norm + 1e-6)));
-    if (p.due(EngineFault::bitflip_gradient)) p.flip_bit();
-    // ENGINE-5: replicas would find it in the next vote.
-    const bool check_source = p.replicate.size() == 1;
-    const Status applied =
-        p.optimizer->apply(adamw, p.reduce->total(), o.state_timeout_ms, check_source);
-    p.damaged = applied.code() == Code::mismatch;
-    if (!applied.ok()) return p.finish(applied.in(at_step(step)));
-    p.gather->reset(p.optimizer->params());
+    SS_RETURN_IF_ERROR(end_on_error(p.apply(learning_rate, result.grad_norm)));
+    SS_RETURN_IF_ERROR(end_on_error(p.commit()));
   }
   result.wait_ms = p.wait.ms;
   return result;
@@ -395,29 +442,29 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
 
 Result<double> Engine::loss(const int32_t* tokens) {
   Parts& p = *parts_;
-  SS_RETURN_IF_ERROR(p.finished);
+  SS_RETURN_IF_ERROR(p.ended);
   if (!p.optimizer->params())
     return Status(Code::not_found, "no state to start from: initialize() or attach()");
   const void* tied_params = nullptr;
   const Result<const void*> params = p.forward(tokens, GatherSchedule::kNone, &tied_params);
-  if (!params.ok()) return p.finish(params.status());
+  if (!params.ok()) return p.end(params.status());
   return p.backend.head(*params, tied_params, 0, nullptr, nullptr);
 }
 
 Status Engine::compare_states() {
   Parts& p = *parts_;
-  SS_RETURN_IF_ERROR(p.finished);
+  SS_RETURN_IF_ERROR(p.ended);
   p.mismatch.reset();
   if (!p.optimizer->params())
     return Status(Code::not_found, "no state to compare: initialize() or attach()");
-  SS_RETURN_IF_ERROR(p.optimizer->settle());
-  const Hash128 hash = p.optimizer->copy_hash();  // what is saved now
-  const Status intact = p.check_memory(hash);
-  if (p.replicate.size() == 1) return intact;
+  SS_RETURN_IF_ERROR(p.optimizer->wait_for_commit());
+  const Hash128 hash = p.optimizer->host_hash();  // of the copy that checkpoints are made of
+  const Status unchanged = p.check_unchanged(hash);
+  if (p.replicate.size() == 1) return unchanged;
   const Result<Verdict> verdict = p.vote->compare(p.optimizer->step(), hash, p.wait);
-  if (!verdict.ok()) return p.finish(verdict.status().in("comparing states"));
-  if (intact.ok()) p.mismatch = verdict->mismatch;
-  return intact.ok() ? verdict->status : intact;
+  if (!verdict.ok()) return p.end(verdict.status().in("comparing states"));
+  if (unchanged.ok()) p.mismatch = verdict->mismatch;
+  return unchanged.ok() ? verdict->status : unchanged;
 }
 
 bool Engine::damaged() const {

@@ -1,34 +1,32 @@
-// The training engine: one optimizer step of one shard, from parameters to parameters.
+// The training engine: makes one optimizer step of one shard.
 //
-// It owns the order of things (what is gathered, computed and reduced when) and its buffers;
-// mathematics is the Backend's, communication the Collectives', memory of the state the
-// TrainState's. The compute thread makes all calls but abort(), progress(), waiting() and inject().
-// Batches come as pointers, results go as values: no files, no clocks but for the breakdown, no
-// logging of steps.
+// The engine owns the order of a step (what is gathered, computed and reduced when) and its
+// buffers. The Backend does the mathematics, the two Collectives the communication, and the
+// TrainState holds the state in shared memory. The compute thread makes all calls; only abort(),
+// progress(), waiting() and inject() may come from any thread. The engine reads and writes no
+// files, logs no steps and reads a clock only for the time breakdown.
 //
-// ENGINE-1. Until every rank of the world has voted for a step, nothing of it is written but to buffers.
-//
-// ENGINE-2. The side of the state that holds step N - 1 is overwritten only after a vote for step N + 1
-// in which all took part, so a step that some ranks committed and others did not can be undone
-// (TrainState::rewind). So can a committed step N whose replicas turn out to differ (ENGINE-4): the vote
-// that finds it is the one for N + 1, and it fails.
-//
-// ENGINE-3. The state after a step has the same bits for every layout (groups, shards) of the same
-// leaves, whether or not the groups train equally many.
-//
-// ENGINE-4. Replicas whose states of step N differ in any bit find out in the vote for step N + 1, or in
-// compare_states() where there is none: they compare a 128-bit hash of all of it, made right before
-// the vote. Nobody commits N + 1 then.
-//
-// ENGINE-5. A committed state of which a bit changes in memory is found by its own rank before the vote
-// for the next step, also without replicas: it is held against the hash made when it was committed.
-// Nobody commits the next step then. In host memory, without replicas, it is held against it once
-// more after the next state has been made of it: that one is not committed by its rank.
-//
-// ENGINE-6. With device memory the state of step N lies on the device when step() returns, and is being
-// copied to host memory while step N + 1 is computed. The vote for N + 1 waits for the copy, so ENGINE-2
-// holds for the two sides in host memory. Whoever dies during the copy leaves N - 1 there; N is
-// made again then, unless a replica has it.
+//   ENGINE-1  Until every rank of the world has voted for a step, the step is written to buffers
+//             only.
+//   ENGINE-2  The side of the state that holds step N - 1 is overwritten only after a vote for
+//             step N + 1 in which every rank took part. So a step that some ranks committed and
+//             others did not can be undone (TrainState::rewind). A committed step N whose replicas
+//             differ (ENGINE-4) can be undone too: the vote that detects it is the one for N + 1,
+//             and that vote fails.
+//   ENGINE-3  The state after a step has the same bits for every layout (groups, shards) of the
+//             same leaves, whether or not all groups train the same number of rows.
+//   ENGINE-4  Replicas whose states of step N differ in any bit detect it in the vote for step
+//             N + 1, or in compare_states() after the last step: they compare a 128-bit hash of the
+//             whole state, computed immediately before the vote. No rank then commits N + 1.
+//   ENGINE-5  A rank whose committed state has changed in memory detects it before the vote for the
+//             next step, also without replicas: it compares the state's hash with the hash stored
+//             at commit. No rank then commits the next step. In host memory without replicas the
+//             rank compares the hash once more after it has made the next state; on a difference it
+//             does not commit the next state.
+//   ENGINE-6  With device memory, the state of step N is on the device when step() returns, and is
+//             copied to host memory while step N + 1 is computed. The vote for N + 1 waits for that
+//             copy, so ENGINE-2 holds for the two sides in host memory. A rank that dies during the
+//             copy leaves N - 1 in host memory; step N is then made again, unless a replica has it.
 #pragma once
 
 #include <cstdint>
@@ -48,27 +46,27 @@
 
 namespace simplescale {
 
-/// S = shard.size() trainers a group, G = replicate.size() groups; M = K * S leaves a step, of
-/// which group g computes the rows rows_of_group(K, G, g) (sharding.hpp).
+/// S = shard.size() trainers per group, G = replicate.size() groups. A step has M = K * S leaves
+/// (micro-batches); group g computes the rows rows_of_group(K, G, g) (sharding.hpp).
 struct EngineOptions {
   ModelShape shape;
-  DType precision = DType::f32;  // as the backend's
-  int micro_batch_size = 1;      // B, as the backend's
-  int rows = 1;                  // K: of a step, over all groups; at least G
+  DType precision = DType::f32;  // the backend's
+  int micro_batch_size = 1;      // B, the backend's
+  int rows = 1;                  // K: rows per step, over all groups; at least G
   Sharding sharding = Sharding::full_shard;
-  /// Sums in tree order cost no more than others here: both values take the same path and give the
-  /// same bits.
+  /// The engine sums in tree order for both values, with the same bits. Only part of the options
+  /// that all ranks must agree on.
   bool deterministic = true;
   float grad_clip = 1.0f;  // 0: no clipping
   float weight_decay = 0.1f, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   uint64_t seed = 1;              // of the initial values
-  int state_timeout_ms = 60'000;  // how long a reader may keep the side that is to be written
+  int state_timeout_ms = 60'000;  // how long a reader may pin the side to be written
 };
 
-/// Wishes of one rank; the vote ORs them over the world, so that all ranks do the same after the
-/// same step.
+/// Requests of one rank. The vote combines them with OR over the world, so all ranks act on them
+/// after the same step.
 struct StepControl {
-  bool stop = false;   // leave after this step
+  bool stop = false;   // stop training after this step
   bool save = false;   // write a checkpoint of this step
   bool pause = false;  // wait before the next step
   bool operator==(const StepControl&) const = default;
@@ -78,102 +76,111 @@ struct StepResult {
   double loss = 0;  // mean nats per token over the global batch, before the update; the same bits
                     // on every rank
   double grad_norm = 0;  // before clipping; the same bits on every rank
-  StepControl agreed;
-  Hash128 state_hash;  // of the own shard of the state before the step, as compared among replicas;
-                       // zero with one group
-  double step_ms = 0;  // all of step(); the five below are parts of it
-  double data_ms = 0;  // inside batch()
-  double forward_ms = 0, backward_ms = 0, optimizer_ms = 0;
-  double wait_ms = 0;  // waiting for collectives
+  StepControl agreed;    // all ranks' requests, combined
+  Hash128 state_hash;    // of this rank's shard before the step, as compared among replicas; zero
+                         // with one group
+  double step_ms = 0;    // the whole of step()
+  double data_ms = 0;    // inside batch()
+  double forward_ms = 0;
+  double backward_ms = 0;  // with the end of the reductions, the gradient norm and the vote
+  double optimizer_ms = 0;
+  double wait_ms = 0;  // waiting for collectives; also part of the times above
 };
 
 /// Replicas of a shard that do not hold the same bits.
 struct Mismatch {
-  uint64_t step = 0;  // whose state
+  uint64_t step = 0;  // the step whose state differs
   int shard = 0;
-  std::vector<Hash128> of_group;  // G
-  std::optional<Hash128> right;   // what more than half of the groups hold, if any
-  /// Groups that are outvoted; empty without a majority.
+  std::vector<Hash128> of_group;  // (G): each group's hash of the shard
+  std::optional<Hash128> right;   // the hash of more than half of the groups, if there is one
+  /// Groups whose hash is not `right`; empty without a majority.
   std::vector<int> wrong() const;
-  Status status() const;  // Code::mismatch, says all of this
+  Status status() const;  // Code::mismatch; its message lists every group's hash
 };
 
 /// Faults for tests and drills.
 enum class EngineFault : unsigned char {
-  bitflip_gradient,  // the highest mantissa bit of one element of the own total, after the vote
-  nan_loss,          // the loss of the step's first micro-batch is not a number
-  hang,              // the compute thread stops for ever, deaf to abort()
+  bitflip_gradient,  // flips the highest mantissa bit of one element of the total gradient of this
+                     // rank's shard, after the vote
+  nan_loss,          // sets the loss of the step's first micro-batch to NaN
+  hang,              // the compute thread stops for ever and ignores abort()
 };
 
 class Engine {
  public:
-  /// shard: the group's communicator, rank = shard index. replicate: same shard index across
-  /// groups, rank = group. All four must outlive the engine. bad_config if the options, the
-  /// communicators and the state do not fit together.
+  /// shard: the group's communicator, rank = shard index. replicate: the communicator of the same
+  /// shard across groups, rank = group. backend, shard, replicate and state must outlive the
+  /// engine. bad_config if the options, the communicators and the state do not fit together.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options, Backend& backend,
                                                 Collective& shard, Collective& replicate,
                                                 TrainState& state);
+  /// Waits for the commit in progress, as wait_for_commit() does.
   ~Engine();
 
-  /// Initial values of the own shard, committed as step 0: norms one, matrices normal(0, 0.02),
-  /// each value a function of seed, tensor and element alone.
+  /// Writes this shard's initial values and commits them as step 0: norms one, matrices
+  /// normal(0, 0.02). Each value depends on seed, tensor and element only.
   Status initialize();
 
-  /// Picks up the committed side after a restore, a rewind or a restart; returns its step.
-  /// not_found without one.
+  /// Loads the committed side after a restore, a rewind or a restart; returns its step. not_found
+  /// without a committed side.
   Result<uint64_t> attach();
 
-  /// tokens of accumulation k: (B, T + 1) int32, valid until the next call or the end of the step.
-  /// May wait.
+  /// Returns the tokens of accumulation k: (B, T + 1) int32, valid until the next call or the end
+  /// of the step. May block.
   using Batch = std::function<Result<const int32_t*>(int k)>;
 
-  /// Makes step `step` (1-based, the one after the committed) and commits it. Accumulation k is
-  /// leaf leaf(k) of the step. Errors, all with the committed state as it was:
-  ///   bad_data  the loss or the norm is not finite (every rank says so)
-  ///   mismatch  replicas differ in the committed state (mismatch() tells), or in the gradient's
-  ///             norm, or a rank's memory has changed (damaged()); every rank says so
-  ///   any code  a rank's batch() failed, or ranks disagree on step, options or norm (every rank
-  ///   says which and why) aborted, deadline, unavailable  of a collective, or batch() ended with
-  ///   aborted: this engine and its communicators
-  ///             are finished (both are aborted), make new ones. After the other errors it can be
-  ///             used again.
+  /// Makes step `step` (1-based, the successor of the committed step) and commits it. Accumulation
+  /// k is leaf leaf(k) of the step. On an error the committed state is unchanged:
+  ///   bad_data     The loss or the norm is not finite. Every rank returns it.
+  ///   mismatch     The replicas' committed states differ (see mismatch()), or their gradient norms
+  ///                differ, or a rank's state has changed in memory (see damaged()). Every rank
+  ///                returns it, except that the check after the vote (ENGINE-5) is this rank's own
+  ///                and ends this engine.
+  ///   internal     Ranks disagree on step, options or learning rate. Every rank returns it.
+  ///   any code     batch() of a rank failed. Every rank returns its code and message.
+  ///   aborted      abort() was called, or batch() of this rank returned aborted.
+  ///   deadline     A collective timed out, or a reader pins the side to be written.
+  ///   unavailable  A peer is gone.
+  /// After the last three the engine and its communicators are finished (both are aborted); the
+  /// caller makes new ones. After the other errors the caller may call step() again.
   Result<StepResult> step(uint64_t step, float learning_rate, const StepControl& mine,
                           const Batch& batch);
 
-  /// Mean loss in nats of this rank's micro-batch (tokens as above). All ranks of the group must
-  /// call it together.
+  /// Mean loss in nats of this rank's micro-batch; tokens: (B, T + 1) int32. All ranks of the group
+  /// must call it together.
   Result<double> loss(const int32_t* tokens);
 
-  /// After the last step, which no vote follows: replicas compare the committed state. All ranks of
-  /// the world must call it together; all get the same code. mismatch: as in step(); internal:
-  /// ranks hold different steps. An error of a collective ends this engine.
+  /// Compares the committed state among replicas; for after the last step, which no vote follows.
+  /// All ranks of the world must call it together; with replicas every rank returns the same
+  /// code. mismatch: as in step(). internal: ranks hold different steps. An error of a collective
+  /// finishes this engine.
   Status compare_states();
-  /// Waits until the newest state is in host memory, where its side can be pinned; step() and the
-  /// end of the engine do it, too. At once without device memory, or after compare_states().
-  Status settle();
-  /// The last step() or compare_states() found that the own committed state is not what was
-  /// committed (ENGINE-5). It should be forgotten.
+  /// Waits until the newest state is committed in host memory, where readers can pin it. Returns at
+  /// once without device memory.
+  Status wait_for_commit();
+  /// True if the last step() or compare_states() found that this rank's committed state has changed
+  /// in memory (ENGINE-5). The caller should forget that state.
   bool damaged() const;
-  /// How the replicas differ, if the last step() or compare_states() ended with Code::mismatch
-  /// because of their states.
+  /// How the replicas differ, if the last step() or compare_states() returned mismatch because of
+  /// their states.
   const std::optional<Mismatch>& mismatch() const;
 
-  /// Micro-batches of this trainer a step.
+  /// Micro-batches per step of this trainer.
   int accumulation() const;
-  /// m = (first row of the group + k) * S + shard: its samples are m * B ... m * B + B - 1 of the
-  /// step.
+  /// Leaf m = (first row of the group + k) * S + shard. Its samples are m * B ... m * B + B - 1 of
+  /// the step.
   uint64_t leaf(int k) const;
-  /// Bytes of the buffers this engine took from the two communicators.
+  /// Bytes of the buffers that this engine allocated from the two communicators.
   size_t buffer_bytes() const;
 
-  /// step() and loss() end with Code::aborted soon. Any thread.
+  /// Makes step() and loss() return Code::aborted soon. Any thread.
   void abort(const std::string& reason);
-  /// Grows with every unit computed: the watchdog's proof of life. Any thread.
+  /// Number of units computed so far; the watchdog checks that it grows. Any thread.
   uint64_t progress() const;
-  /// The compute thread is inside a collective's wait: if progress() stands still, others are late.
-  /// Any thread.
+  /// True while the compute thread waits in a collective: if progress() then stands still, another
+  /// rank is late. Any thread.
   bool waiting() const;
-  /// The fault happens once, in the first step from `step` on. Any thread.
+  /// Injects `fault` once, in the first step from `step` on. Any thread.
   void inject(EngineFault fault, uint64_t step);
 
  private:

@@ -32,7 +32,7 @@ GatherSchedule::Slot* GatherSchedule::find(size_t unit) {
 
 void GatherSchedule::start(Slot& slot, size_t unit) {
   const size_t count = layout_->count[unit];
-  slot.work.reset();  // a prefetch that nobody came for
+  slot.work.reset();  // waits for a prefetch that was not used
   slot.unit = unit;
   char* own = static_cast<char*>(slot.data) +
               static_cast<size_t>(shard_->rank()) * count * bytes_of(precision_);
@@ -49,7 +49,7 @@ void GatherSchedule::prefetch(size_t unit, size_t current) {
     if (slot.pool != pool_of_unit_[unit] || (current != kNone && slot.unit == current)) continue;
     if (!oldest || slot.last_use < oldest->last_use) oldest = &slot;
   }
-  SS_ASSERT(oldest);  // the units of a single-slot pool never follow each other
+  SS_ASSERT(oldest);  // no two successive units share a pool of one slot
   start(*oldest, unit);
 }
 

@@ -1,9 +1,9 @@
-// The gather schedule: whole units of parameters in compute precision, from every rank's fp32
-// shard, one unit ahead.
+// The gather schedule: assembles whole units of parameters in compute precision from every rank's
+// fp32 shard, one unit ahead of the computation.
 //
-// A small cache of unit buffers: with a slot for every unit it is shard_grad_op, with two rotating
-// block slots full_shard, with no slots at all (one shard in fp32) the master parameters themselves
-// are handed out. All ranks of a group must make the same calls; the compute thread makes them.
+// It is a small cache of unit buffers: with one slot per unit it implements shard_grad_op, with two
+// rotating block slots full_shard, and with no slots (one shard in fp32) it hands out the master
+// parameters themselves. All ranks of a group must make the same calls, on the compute thread.
 #pragma once
 
 #include <vector>
@@ -17,19 +17,20 @@ namespace simplescale {
 
 class GatherSchedule {
  public:
-  /// precision: of the gathered parameters. layout and what the references name must outlive it.
+  /// precision: of the gathered parameters. The referenced objects must outlive the schedule.
   static Result<GatherSchedule> create(const BufferPlan& plan, const ShardLayout& layout,
                                        DType precision, Backend& backend, Collective& shard);
 
-  /// The parameters have changed: forgets all buffers. master: the own shard, fp32, device memory.
+  /// Discards all gathered units, since the parameters have changed. master: this shard's
+  /// parameters, (layout.total) fp32, device memory.
   void reset(const float* master);
 
-  /// Starts the gather of `unit` unless its buffer is there; gives up the buffer used longest ago,
-  /// but not `current`.
+  /// Starts the gather of `unit` unless it is cached or in flight; evicts the least recently used
+  /// unit, but not `current`.
   void prefetch(size_t unit, size_t current = kNone);
 
-  /// The whole unit, valid until prefetch() needs its buffer; starts the gather of `next`
-  /// meanwhile.
+  /// Waits for `unit`, then starts the gather of `next`. Returns the whole unit, valid until
+  /// prefetch() evicts it.
   Result<const void*> use(size_t unit, size_t next, WaitClock& wait);
 
   static constexpr size_t kNone = static_cast<size_t>(-1);

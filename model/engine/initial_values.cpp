@@ -7,15 +7,15 @@
 
 #include "runtime/base/splitmix64.hpp"
 
-// Logarithm and sine are spelled out in IEEE additions, products and divisions, whose bits every
-// machine agrees on; a fused multiply-add would change them.
+// Logarithm and sine use IEEE additions, multiplications and divisions only, whose bits are equal
+// on every machine. A fused multiply-add would change the bits.
 #define SS_EXACT __attribute__((optimize("fp-contract=off")))
 
 namespace simplescale {
 namespace {
 
-/// ln(x) for normal x > 0; error below 1e-15. x = m 2^e with m in [sqrt(1/2), sqrt(2)), ln m = 2
-/// atanh((m-1)/(m+1)).
+/// ln(x) for normal x > 0; error below 1e-15. x = m 2^e with m in [sqrt(1/2), sqrt(2)), and
+/// ln m = 2 atanh((m - 1) / (m + 1)).
 SS_EXACT double exact_log(double x) {
   const uint64_t bits = std::bit_cast<uint64_t>(x);
   double m = std::bit_cast<double>((bits & 0x000fffffffffffffu) | 0x3ff0000000000000u);
@@ -34,8 +34,8 @@ struct SinCos {
   double sine, cosine;
 };
 
-/// Of 2 pi u, u in [0, 1): the nearest quarter turn is taken out, the rest is a Taylor series in at
-/// most pi / 4.
+/// Sine and cosine of 2 pi u for u in [0, 1): a Taylor series of the angle to the nearest quarter
+/// turn, which is at most pi / 4.
 SS_EXACT SinCos exact_sincos_of_turns(double u) {
   const int quarter = static_cast<int>(4 * u + 0.5);
   const double x = (u - quarter * 0.25) * (2 * std::numbers::pi), x2 = x * x;

@@ -60,51 +60,58 @@ Hash128 ShardOptimizer::hash_of(const TrainState::Side& side) const {
                               total_);
 }
 
-Hash128 ShardOptimizer::whole_hash() const {
+Hash128 ShardOptimizer::current_hash() const {
   if (!device_) return hash_of(state_->committed());
   return backend_->state_hash(device_, device_ + total_, device_ + 2 * total_, total_);
 }
 
-Hash128 ShardOptimizer::copy_hash() const {
+Hash128 ShardOptimizer::host_hash() const {
   return state_hash(state_->committed(),
                     [this](size_t tasks, const auto& body) { backend_->parallel(tasks, body); });
 }
 
-bool ShardOptimizer::intact(const Hash128& whole_hash) const {
-  const Hash128 then = device_ ? hash_ : state_->committed_hash();
-  return then == Hash128{} || then == whole_hash;
+bool ShardOptimizer::matches_commit(const Hash128& current_hash) const {
+  const Hash128 at_commit = device_ ? hash_ : state_->committed_hash();
+  return at_commit == Hash128{} || at_commit == current_hash;
 }
 
-Status ShardOptimizer::apply(const AdamW& options, const float* gradient, int state_timeout_ms,
-                             bool check_source) {
-  SS_RETURN_IF_ERROR(settle());
-  const TrainState::Side from = state_->committed();
-  SS_ASSIGN(const TrainState::Side to, state_->begin_write(state_timeout_ms));
+Status ShardOptimizer::apply(const AdamW& options, const float* gradient, int state_timeout_ms) {
+  SS_RETURN_IF_ERROR(wait_for_commit());
+  from_ = state_->committed();
+  SS_ASSIGN(to_, state_->begin_write(state_timeout_ms));
+  applied_step_ = options.step;
   if (device_) {
     float *const params = device_, *const avg = device_ + total_,
                  *const avg_sq = device_ + 2 * total_;
     backend_->adamw(options, runs_, gradient, params, avg, avg_sq, params, avg, avg_sq);
-    step_ = options.step;
-    hash_ = whole_hash();
-    const size_t bytes = total_ * sizeof(float);
-    backend_->start_copy(to.params.data(), params, bytes);
-    backend_->start_copy(to.exp_avg.data(), avg, bytes);
-    backend_->start_copy(to.exp_avg_sq.data(), avg_sq, bytes);
-    copying_ = true;
-    return {};
+  } else {
+    backend_->adamw(options, runs_, gradient, from_.params.data(), from_.exp_avg.data(),
+                    from_.exp_avg_sq.data(), to_.params.data(), to_.exp_avg.data(),
+                    to_.exp_avg_sq.data());
   }
-  backend_->adamw(options, runs_, gradient, from.params.data(), from.exp_avg.data(),
-                  from.exp_avg_sq.data(), to.params.data(), to.exp_avg.data(),
-                  to.exp_avg_sq.data());
-  params_ = to.params.data();
-  backend_->synchronize();
-  if (check_source && !intact(hash_of(from)))
-    return {Code::mismatch, "the state has changed in memory while the next was made of it"};
-  state_->commit(options.step, hash_of(to));
   return {};
 }
 
-Status ShardOptimizer::settle() {
+Status ShardOptimizer::commit(bool check_source) {
+  if (device_) {
+    step_ = applied_step_;
+    hash_ = current_hash();
+    const size_t bytes = total_ * sizeof(float);
+    backend_->start_copy(to_.params.data(), device_, bytes);
+    backend_->start_copy(to_.exp_avg.data(), device_ + total_, bytes);
+    backend_->start_copy(to_.exp_avg_sq.data(), device_ + 2 * total_, bytes);
+    copying_ = true;
+    return {};
+  }
+  params_ = to_.params.data();
+  backend_->synchronize();
+  if (check_source && !matches_commit(hash_of(from_)))
+    return {Code::mismatch, "the state has changed in memory during the optimizer update"};
+  state_->commit(applied_step_, hash_of(to_));
+  return {};
+}
+
+Status ShardOptimizer::wait_for_commit() {
   if (!copying_) return {};
   backend_->finish_copies();
   copying_ = false;

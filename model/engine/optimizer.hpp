@@ -1,8 +1,9 @@
-// The own shard's parameters and moments: where they live, their update and their commit.
+// This rank's shard of parameters and moments: where they are stored, their update and commit.
 //
-// Host memory: the state's committed side is the master copy, the update writes the other side.
-// Device memory: the master copy is on the device, and the other side receives a copy of it beside
-// the next step's computation (engine.hpp, ENGINE-6). Runs on the compute thread.
+// Host memory: the state's committed side is the master copy; the update writes the other side.
+// Device memory: the master copy is on the device and is updated in place; commit() copies it to
+// the state's other side while the next step is computed (engine.hpp, ENGINE-6). All calls come
+// from the compute thread.
 #pragma once
 
 #include <vector>
@@ -15,8 +16,8 @@
 
 namespace simplescale {
 
-/// The shard's elements [0, layout.total) as runs of one kind of decay: matrices decay, norms and
-/// padding do not.
+/// Splits the shard's elements [0, layout.total) into runs that all decay or all do not: matrices
+/// decay, norms and padding do not.
 std::vector<DecayRun> decay_runs(const std::vector<Unit>& units, const ShardLayout& layout,
                                  size_t shard);
 
@@ -25,29 +26,31 @@ class ShardOptimizer {
   static Result<ShardOptimizer> create(const BufferPlan& plan, std::vector<DecayRun> runs,
                                        size_t total, Backend& backend, Collective& shard,
                                        TrainState& state);
-  /// Picks up the committed side.
+  /// Loads the state's committed side.
   void load();
-  /// The committed parameters of the own shard, fp32, device memory; valid until the next load() or
-  /// apply().
+  /// This shard's committed parameters: (total) fp32, device memory. Valid until the next load() or
+  /// commit(); null before the first load().
   const float* params() const { return params_; }
   /// The step of the master copy.
   uint64_t step() const { return device_ ? step_ : state_->step(); }
-  /// state_hash() of the master copy, made now: what replicas compare in a vote.
-  Hash128 whole_hash() const;
-  /// The same of what lies in host memory; not while a copy is under way.
-  Hash128 copy_hash() const;
-  /// STATE-2: whether that is what was committed. whole_hash: of now.
-  bool intact(const Hash128& whole_hash) const;
-  /// gradient: the own shard's total, fp32, device memory. Writes the new state and commits it as
-  /// options.step, with its hash: in host memory at once, with device memory in settle(). deadline
-  /// if a reader keeps the other side; then nothing was changed. mismatch: only with check_source
-  /// and in host memory, the state before was not intact while it was read; nothing is committed
-  /// then.
-  Status apply(const AdamW& options, const float* gradient, int state_timeout_ms,
-               bool check_source);
-  /// Device memory: waits for the copy under way, if any, and commits it in host memory. STATE-1: until
-  /// then that side holds no step, so who dies before leaves the step before.
-  Status settle();
+  /// state_hash() of the master copy, computed now: what replicas compare in a vote.
+  Hash128 current_hash() const;
+  /// state_hash() of the committed side in host memory, computed now. Not while a copy is in
+  /// progress.
+  Hash128 host_hash() const;
+  /// STATE-2: true if `current_hash` equals the hash stored at commit, or if none was stored.
+  bool matches_commit(const Hash128& current_hash) const;
+  /// Writes the state after options.step; commit() must follow. gradient: (total) fp32, device
+  /// memory. deadline: a reader pins the side to be written; nothing was changed.
+  Status apply(const AdamW& options, const float* gradient, int state_timeout_ms);
+  /// Commits what apply() wrote, with its hash. Host memory: at once. Device memory: starts the
+  /// copy to host memory; wait_for_commit() completes the commit. mismatch: only with check_source
+  /// and in host memory; the state that apply() read is not what was committed. Nothing is
+  /// committed then.
+  Status commit(bool check_source);
+  /// Device memory: waits for the copy in progress, if any, and commits it in host memory. STATE-1:
+  /// until then the written side holds no step, so a rank that dies leaves the step before.
+  Status wait_for_commit();
 
  private:
   ShardOptimizer(std::vector<DecayRun> runs, size_t total, Backend& backend, TrainState& state)
@@ -60,11 +63,14 @@ class ShardOptimizer {
   Backend* backend_;
   TrainState* state_;
   const float* params_ = nullptr;
-  float* device_ = nullptr;  // params, exp_avg, exp_avg_sq; null in host memory
+  float* device_ = nullptr;  // params, exp_avg, exp_avg_sq, (total) each; null in host memory
+  // Between apply() and commit():
+  TrainState::Side from_, to_;
+  uint64_t applied_step_ = 0;
   // With device memory:
   uint64_t step_ = 0;     // of what device_ holds
-  Hash128 hash_;          // its state_hash() when it was made; zero: not known
-  bool copying_ = false;  // it is on its way to host memory
+  Hash128 hash_;          // state_hash() of device_ when it was made; zero: not known
+  bool copying_ = false;  // the copy of device_ to host memory is in progress
 };
 
 }  // namespace simplescale

@@ -61,8 +61,8 @@ Result<void*> ReduceSchedule::gradient(size_t unit, WaitClock& wait) {
   return slot.data;
 }
 
-/// Embeddings and head may share a slot: what the longer left behind the shorter must not be
-/// summed.
+/// Embeddings and head may share a slot: zeroes what the longer unit left behind the shorter one's
+/// end, since padding is summed, too.
 void ReduceSchedule::clear_padding(Slot& slot, size_t unit) {
   const size_t count = (*units_)[unit].count;
   const size_t padded = layout_->count[unit] * layout_->shards;
@@ -83,7 +83,7 @@ Status ReduceSchedule::reduce(size_t unit, int k, WaitClock& wait) {
   if (slots_.empty()) {
     const TreeSource leaf{{0, first}, slice.data(0), DType::f32};
     slice.add({&leaf, 1});
-    across(unit);
+    sum_across_groups(unit);
     return {};
   }
   const auto found = std::find_if(slots_.begin(), slots_.end(),
@@ -93,7 +93,7 @@ Status ReduceSchedule::reduce(size_t unit, int k, WaitClock& wait) {
     const TreeSource leaf{{0, first}, found->data, precision_};
     slice.add({&leaf, 1});
     found->unit = kNone;
-    if (last) across(unit);
+    if (last) sum_across_groups(unit);
     return {};
   }
   std::vector<TreeNode> leaves;
@@ -119,13 +119,13 @@ Status ReduceSchedule::finish(size_t index, WaitClock& wait) {
   if (pending_ == index) pending_ = kNone;
   const size_t unit = slot.unit;
   slot.unit = kNone;
-  if (slot.last) across(unit);
+  if (slot.last) sum_across_groups(unit);
   return {};
 }
 
-/// The slice holds all leaves of the group: adds the other groups', or collapses it in place where
-/// there are none.
-void ReduceSchedule::across(size_t unit) {
+/// The slice of `unit` holds all leaves of this group: starts the sum over all groups, or, in host
+/// memory with one group, collapses the slice's nodes in place.
+void ReduceSchedule::sum_across_groups(size_t unit) {
   PartialSum& slice = slices_[unit];
   if (replicate_->size() > 1 || !backend_->host_memory()) {
     across_.push_back(

@@ -1,10 +1,10 @@
-// The reduce schedule: gradients of whole units in, the own shard's total over all leaves of the
-// step out.
+// The reduce schedule: takes the gradients of whole units, and yields this shard's total gradient
+// over all leaves of the step.
 //
 // A unit's gradient is reduce-scattered into its slice (partial sums in tree order) while the next
-// unit is computed; after the last accumulation the slice is all-reduced across groups while the
-// rest of backward goes on. All ranks of a group must make the same calls, replicas likewise; the
-// compute thread makes them.
+// unit is computed. After the last accumulation the slice is all-reduced across groups while the
+// rest of the backward pass continues. All ranks of a group must make the same calls, and so must
+// all replicas of a shard. The compute thread makes them.
 #pragma once
 
 #include <vector>
@@ -18,31 +18,31 @@ namespace simplescale {
 
 class ReduceSchedule {
  public:
-  /// rows: K of a step, over all groups. What the references name must outlive it.
+  /// rows: K of a step, over all groups. The referenced objects must outlive the schedule.
   static Result<ReduceSchedule> create(const BufferPlan& plan, const std::vector<Unit>& units,
                                        const ShardLayout& layout, DType precision, uint64_t rows,
                                        Backend& backend, Collective& shard, Collective& replicate);
 
-  /// Forgets all sums.
+  /// Clears all sums.
   void begin_step();
-  /// Where backward puts the gradient of `unit`: the whole unit in compute precision. Waits for the
-  /// buffer if it is in use.
+  /// The buffer into which the backward pass writes the gradient of `unit`: the whole unit in
+  /// compute precision. Waits if the buffer is in use.
   Result<void*> gradient(size_t unit, WaitClock& wait);
-  /// The gradient of `unit` for accumulation k is in its buffer: starts its reduction, ends the one
-  /// of the unit before.
+  /// Starts the reduction of `unit`, whose gradient for accumulation k is in its buffer, and waits
+  /// for the reduction that was started before.
   Status reduce(size_t unit, int k, WaitClock& wait);
-  /// Ends all reductions; after the last accumulation total() is complete.
+  /// Waits for all reductions. After the last accumulation total() is then complete.
   Status finish(WaitClock& wait);
-  /// The own shard of the gradient, fp32, device memory, laid out as the shard.
+  /// This shard's total gradient: (layout.total) fp32, device memory.
   float* total() { return total_; }
 
  private:
   struct Slot {
     size_t pool = 0;
     void* data = nullptr;
-    size_t written = 0;  // elements at its front that may not be zero
+    size_t written = 0;  // elements at the front that may differ from zero
     size_t unit = kNone;
-    bool last = false;  // of the step: goes on across groups
+    bool last = false;  // the step's last accumulation: the all-reduce across groups follows
     WorkPtr work;       // the reduce-scatter in flight
   };
   static constexpr size_t kNone = static_cast<size_t>(-1);
@@ -57,7 +57,7 @@ class ReduceSchedule {
         shard_(&shard),
         replicate_(&replicate) {}
   Status finish(size_t slot, WaitClock& wait);
-  void across(size_t unit);
+  void sum_across_groups(size_t unit);
   void clear_padding(Slot& slot, size_t unit);
 
   const std::vector<Unit>* units_;
@@ -68,11 +68,11 @@ class ReduceSchedule {
   Collective* shard_;
   Collective* replicate_;
   std::vector<size_t> pool_of_unit_;
-  std::vector<Slot> slots_;         // empty: gradients go straight into the slices
-  size_t pending_ = kNone;          // slot of the newest reduce-scatter
+  std::vector<Slot> slots_;         // empty: backward writes straight into the slices
+  size_t pending_ = kNone;          // the slot whose reduce-scatter was started last
   std::vector<PartialSum> slices_;  // per unit
   std::vector<std::vector<TreeNode>> nodes_of_group_;
-  std::vector<WorkPtr> across_;
+  std::vector<WorkPtr> across_;  // all-reduces in flight
   float* total_ = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// Milliseconds added up over the parts of a step, and what of them is waiting for others.
+// Clocks for the parts of a step, and for the part of a step that is spent waiting for other ranks.
 #pragma once
 
 #include <atomic>
@@ -6,7 +6,7 @@
 
 namespace simplescale {
 
-/// Adds the time between its construction and its end to `ms`.
+/// Adds the milliseconds between its construction and its destruction to `ms`.
 class Stopwatch {
  public:
   explicit Stopwatch(double& ms) : ms_(ms) {}
@@ -22,13 +22,13 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// The compute thread's waits for collectives.
+/// The time that the compute thread waits for collectives.
 struct WaitClock {
   double ms = 0;
-  std::atomic<bool> waiting = false;  // inside a wait now; any thread may look
+  std::atomic<bool> waiting = false;  // true during a wait; any thread may read it
 };
 
-/// Lives as long as one wait.
+/// Counts its lifetime as one wait.
 class Waiting {
  public:
   explicit Waiting(WaitClock& clock) : clock_(clock), watch_(clock.ms) {

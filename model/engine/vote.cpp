@@ -8,8 +8,8 @@
 namespace simplescale {
 namespace {
 
-/// The fixed part of a ballot on the wire; doubles follow. Peers are of the same build and machine
-/// type.
+/// The fixed part of a ballot on the wire; doubles follow. Peers run the same build on the same
+/// machine type.
 struct BallotHeader {
   uint64_t step, options_hash;
   Hash128 state_hash;
@@ -33,7 +33,7 @@ BallotHeader header_of(const Ballot& ballot) {
   return header;
 }
 
-/// All digits, so that two numbers that differ look different.
+/// All digits, so that two different numbers have different texts.
 std::string text(double value) {
   char digits[32];
   std::snprintf(digits, sizeof(digits), "%.17g", value);
@@ -59,7 +59,7 @@ struct Exchange {
   const double* numbers(size_t rank) const {
     return reinterpret_cast<const double*>(all.data() + rank * bytes + sizeof(BallotHeader));
   }
-  /// Of all ranks, in rank order.
+  /// In rank order.
   std::vector<Hash128> state_hashes(size_t ranks) const {
     std::vector<Hash128> hashes;
     for (size_t rank = 0; rank < ranks; ++rank) hashes.push_back(header(rank).state_hash);
@@ -81,8 +81,8 @@ Result<Exchange> exchange(Collective& collective, const BallotHeader& header,
   return result;
 }
 
-/// Combines the headers of all voters; the first failure in rank order, or the first who is at odds
-/// with voter 0, decides.
+/// Combines the headers of all voters. The failure is the first in rank order, where a voter that
+/// disagrees with voter 0 on step, options or learning rate counts as failed.
 Ballot combined(const Exchange& votes, size_t ranks, const std::string& voter_kind) {
   Ballot result;
   for (size_t rank = 0; rank < ranks; ++rank) {
@@ -104,7 +104,9 @@ Ballot combined(const Exchange& votes, size_t ranks, const std::string& voter_ki
     };
     if (header.step != result.step)
       differ("step ", std::to_string(result.step), std::to_string(header.step));
-    if (header.options_hash != result.options_hash) differ("options ", "one kind", "another");
+    if (header.options_hash != result.options_hash)
+      differ("options hash ", std::to_string(result.options_hash),
+             std::to_string(header.options_hash));
     if (header.learning_rate != result.learning_rate)
       differ("learning rate ", text(result.learning_rate), text(header.learning_rate));
     if (result.failure.ok()) result.failure = failure;
@@ -145,7 +147,7 @@ Vote::Vote(const std::vector<Unit>& units, const ShardLayout& layout, uint64_t r
   }
 }
 
-/// Blocks of pure padding, whose number depends on the layout, are no leaves.
+/// Blocks that are padding only are left out: their number depends on the layout.
 Vote::Run Vote::run_of(size_t unit, size_t rank) const {
   const size_t blocks = ((*units_)[unit].count + kShardAlign - 1) / kShardAlign;
   const size_t per_rank = layout_->count[unit] / kShardAlign;
@@ -299,9 +301,9 @@ Status Mismatch::status() const {
   for (size_t group = 0; group < of_group.size(); ++group)
     text += (group ? ", " : " ") + of_group[group].hex() + " in group " + std::to_string(group);
   const std::vector<int> outvoted = wrong();
-  if (outvoted.empty()) text += "; which is right shows when the step is made again";
+  if (outvoted.empty()) text += "; no majority: the step must be made again";
   for (size_t i = 0; i < outvoted.size(); ++i)
-    text += (i ? ", " : "; wrong is group ") + std::to_string(outvoted[i]);
+    text += (i ? ", " : "; outvoted: group ") + std::to_string(outvoted[i]);
   return {Code::mismatch, text};
 }
 

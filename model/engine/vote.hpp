@@ -1,6 +1,7 @@
-// The vote at the end of a step: global gradient norm, mean loss, wishes, disagreements and damaged
-// replicas, in two small exchanges (inside the group, then across groups). All ranks of the world
-// come to the same verdict from the same numbers.
+// The vote at the end of a step. It combines the global gradient norm, the mean loss, the ranks'
+// requests, failures and disagreements, and finds replicas that differ. It takes two small
+// exchanges: inside the group, then across groups. All ranks of the world compute the same verdict
+// from the same numbers. Runs on the compute thread.
 #pragma once
 
 #include <optional>
@@ -16,45 +17,46 @@
 
 namespace simplescale {
 
-/// What a rank brings to the vote.
+/// What one rank contributes to the vote.
 struct Ballot {
   uint64_t step = 0;
   uint64_t options_hash = 0;  // all ranks must run the same options
   float learning_rate = 0;
-  Hash128 state_hash;  // of what replicas must hold alike: the state of step - 1
-  StepControl control;
-  Status failure;              // why this rank cannot commit; its numbers do not count then
-  std::vector<double> losses;  // of its leaves
-  std::vector<double>
-      block_squares;  // per block of kShardAlign elements of the own shard's total gradient
+  Hash128 state_hash;          // of this rank's shard of the state of step - 1
+  StepControl control;         // this rank's requests
+  Status failure;              // why this rank cannot commit; its numbers are then meaningless
+  std::vector<double> losses;  // (K of this group): of this rank's leaves
+  // (blocks): sum of squares per block of kShardAlign elements of this shard's total gradient.
+  std::vector<double> block_squares;
 };
 
 struct Verdict {
-  Status status;  // ok: commit. The same code on every rank; nobody commits otherwise
+  Status status;  // ok: every rank commits. Otherwise no rank does; every rank has the same code
   double loss = 0, grad_norm = 0;
   StepControl agreed;
-  std::optional<Mismatch> mismatch;  // why the status is Code::mismatch, if the states differ
+  std::optional<Mismatch> mismatch;  // set if the status is mismatch because states differ
 };
 
-/// The first shard whose replicas differ in the state of `step`; hashes: of group 0's shards, then
-/// of group 1's, ... Pure.
+/// The first shard whose replicas differ in the state of `step`. hashes: (G, S), group by group.
+/// Pure.
 std::optional<Mismatch> find_mismatch(uint64_t step, size_t shards,
                                       std::span<const Hash128> hashes);
 
-/// One rank's way of voting; pure but for the exchanges.
+/// One rank's side of the vote. Keeps nothing from one vote to the next.
 class Vote {
  public:
-  /// rows: K of a step, over all groups.
+  /// rows: K of a step, over all groups. The referenced objects must outlive the vote.
   Vote(const std::vector<Unit>& units, const ShardLayout& layout, uint64_t rows, Collective& shard,
        Collective& replicate);
-  /// An error is a collective's; then there is no verdict.
+  /// Votes on a step. All ranks of the world call it together. An error is a collective's; then
+  /// there is no verdict.
   Result<Verdict> hold(const Ballot& ballot, WaitClock& wait);
-  /// Outside of a step: whether all ranks hold `step`, and replicas the same of it. Only status and
-  /// mismatch of the verdict are set.
+  /// Outside of a step: checks that all ranks hold `step` and that replicas hold the same bits.
+  /// Sets only status and mismatch of the verdict. Errors as hold().
   Result<Verdict> compare(uint64_t step, const Hash128& state_hash, WaitClock& wait);
 
  private:
-  struct Run {  // real blocks of one unit on one rank
+  struct Run {  // the blocks of one unit on one rank, without padding
     size_t first = 0, count = 0;
   };
   Run run_of(size_t unit, size_t rank) const;
@@ -64,10 +66,10 @@ class Vote {
   const std::vector<Unit>* units_;
   const ShardLayout* layout_;
   uint64_t rows_;
-  size_t most_rows_;  // of a group; records have room for as many
+  size_t most_rows_;  // rows of the largest group; every record has room for that many losses
   Collective* shard_;
   Collective* replicate_;
-  size_t squares_ = 0;  // doubles of a rank's partial sums of squares, at most
+  size_t squares_ = 0;  // the most partial sums of squares that any rank sends
 };
 
 }  // namespace simplescale

@@ -1,5 +1,6 @@
-// The CUDA backend beside the CPU's: on a GPU, loaded as a trainer loads it; and over a fake GPU
-// with emulated kernels and plain loops for libtorch's part (fake_gpu.hpp, fake_aten.cpp).
+// Compares the CUDA backend with the CPU backend: on a GPU, loaded as a trainer loads it; without a
+// GPU over a fake one, with emulated kernels and plain loops for libtorch's part (fake_gpu.hpp,
+// fake_aten.cpp).
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
@@ -42,41 +43,7 @@ std::unique_ptr<Backend> gpu(const BackendOptions& options) {
   return made.take();
 }
 
-/// As run_micro_batch(), over device memory.
-Outcome on_device(Backend& backend, const TestModel& m, DType dtype) {
-  std::vector<void*> params, grads;
-  std::vector<std::vector<unsigned char>> encoded;
-  for (const auto& flat : m.params) {
-    encoded.push_back(encode(flat, dtype));
-    for (auto* list : {&params, &grads}) {
-      const auto memory = backend.allocate(encoded.back().size());
-      REQUIRE(memory.ok());
-      list->push_back(*memory);
-    }
-    backend.copy_to_device(params.back(), encoded.back().data(), encoded.back().size());
-  }
-  const size_t head = params.size() - 1;
-  const bool tied = m.shape.tie_embeddings;
-  const int layers = static_cast<int>(m.shape.layers);
-  Outcome out;
-  out.logits.resize(static_cast<size_t>(m.micro_batch_size * m.shape.block_size * m.shape.vocab));
-  backend.embed(params[0], m.tokens.data());
-  for (int i = 0; i < layers; ++i) backend.forward_block(i, params[static_cast<size_t>(i) + 1]);
-  backend.logits(params[head], tied ? params[0] : nullptr, out.logits.data());
-  out.loss = backend.head(params[head], tied ? params[0] : nullptr, 1, grads[head],
-                          tied ? grads[0] : nullptr);
-  for (int i = layers; i-- > 0;)
-    backend.backward_block(i, params[static_cast<size_t>(i) + 1],
-                           grads[static_cast<size_t>(i) + 1]);
-  backend.backward_embed(grads[0], tied);
-  for (size_t u = 0; u < grads.size(); ++u) {
-    backend.copy_to_host(encoded[u].data(), grads[u], encoded[u].size());
-    out.grads.push_back(decode(encoded[u], dtype));
-  }
-  return out;
-}
-
-/// The largest difference over the largest value.
+/// The largest difference divided by the largest value.
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
   double worst = 0, largest = 0;
   REQUIRE(a.size() == b.size());
@@ -91,7 +58,7 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 }  // namespace
 
 TEST_SUITE("gpu") {
-  TEST_CASE("gpu: loss, logits and gradients are the CPU's, and repeat their bits") {
+  TEST_CASE("gpu: loss, logits and gradients are near the CPU's, and are reproducible bit by bit") {
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const bool tied : {false, true})
         for (const bool checkpointing : {false, true}) {
@@ -105,7 +72,8 @@ TEST_SUITE("gpu") {
           REQUIRE(cpu.ok());
           const Outcome expected = run_micro_batch(**cpu, m, dtype);
           const std::unique_ptr<Backend> device = gpu(options);
-          const Outcome ours = on_device(*device, m, dtype), again = on_device(*device, m, dtype);
+          const Outcome ours = run_micro_batch(*device, m, dtype),
+                        again = run_micro_batch(*device, m, dtype);
           CHECK(ours.loss == doctest::Approx(expected.loss).epsilon(wide ? 1e-5 : 1e-2));
           CHECK(distance(ours.logits, expected.logits) < (wide ? 1e-4 : 3e-2));
           CHECK(ours.loss == again.loss);
@@ -117,7 +85,8 @@ TEST_SUITE("gpu") {
         }
   }
 
-  TEST_CASE("gpu: a state's hash is its copy's in host memory, and copies run beside the rest") {
+  TEST_CASE(
+      "gpu: a state has the same hash as its host copy, and copies run beside the computation") {
     const TestModel m(small(false), 1);
     const std::unique_ptr<Backend> device = gpu(m.options());
     constexpr size_t total = 20 * kStateHashBlock + 3 * kShardAlign;
@@ -134,7 +103,7 @@ TEST_SUITE("gpu") {
       std::ranges::fill(copy, 0.0f);
       if (pinned) device->pin_host(copy.data(), copy.size() * sizeof(float));
       device->start_copy(copy.data(), at, copy.size() * sizeof(float));
-      (void)on_device(*device, m, DType::f32);
+      (void)run_micro_batch(*device, m, DType::f32);
       device->finish_copies();
       if (pinned) device->unpin_host(copy.data());
       CHECK(copy == host);

@@ -1,6 +1,6 @@
-"""The GPU checklist: each part has a time limit, and one that fails does not cost the rest. See checklist.sh.
+"""The GPU checklist, run by checklist.sh. Each part has a time limit; the other parts run also if one fails.
 
-A figure counts when it is written down with the command that gave it: the JSON has both, with the commit, the GPU and its driver.
+The JSON report has each part's figures with the command that produced them, the commit, the GPU and its driver.
 """
 
 import argparse
@@ -24,11 +24,11 @@ SECONDS = 600  # for all parts together
 
 
 class Skip(Exception):
-    """Why a part cannot be done here."""
+    """A part cannot run here; the message says why."""
 
 
 class Wrong(Exception):
-    """What was not as it should be."""
+    """A check failed; the message says which."""
 
 
 def expect(right, what):
@@ -40,7 +40,7 @@ def call(command, seconds, codes=(0,), **options):
     try:
         done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=seconds, **options)
     except subprocess.TimeoutExpired:
-        raise Wrong(f"not done after {seconds:.0f} s: {' '.join(map(str, command))}")
+        raise Wrong(f"no end after {seconds:.0f} s: {' '.join(map(str, command))}")
     expect(done.returncode in codes, f"exit code {done.returncode}: {' '.join(map(str, command))}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}")
     return done.stdout
 
@@ -59,7 +59,7 @@ class Checklist:
         self.program = self.bin / "simplescale"
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="gpu-checklist-"))
         self.number = itertools.count()
-        self.command = ""  # of the part under way
+        self.command = ""  # of the current part
         self.seconds = 0
 
     # ---- running things ----
@@ -68,7 +68,7 @@ class Checklist:
         path = self.folder / f"tokens-{vocab}.bin"
         if not path.exists():
             state, out = 1, array.array("H")
-            for i in range(400_000):  # learnable: most tokens follow from the one before
+            for i in range(400_000):  # learnable: most tokens are a function of the previous one
                 state = (state * 31 + 7) % vocab if i % 5 else (i * 2654435761 >> 7) % vocab
                 out.append(state)
             path.write_bytes(out.tobytes())
@@ -98,7 +98,7 @@ class Checklist:
         return run, lines(run / "metrics.jsonl")
 
     def breakdown(self, run):
-        """Medians of what a trainer says of its steps. rest_ms: the wait for the copy of the state before, hashes, the vote."""
+        """Medians over a trainer's log lines of its steps. rest_ms: the wait for the state's copy, and its hash."""
         found = re.findall(r"step \d+: ([\d.]+) ms; data ([\d.]+), forward ([\d.]+), backward ([\d.]+), optimizer ([\d.]+)",
                            (run / "logs/n0.0.log").read_text())
         ms = [[float(x) for x in step] for step in found][3:]
@@ -125,17 +125,17 @@ class Checklist:
         apart = max(abs(a["loss"] - b["loss"]) for a, b in zip(ours, theirs))
         figures = {"fp32_from_cpu": apart, "bf16_from_fp32": max(abs(a["loss"] - b["loss"]) for a, b in zip(ours, bf16)),
                    "repeats_its_bits": self.digest(cuda) == self.digest(again), "loss": [ours[0]["loss"], ours[-1]["loss"]]}
-        expect(len(ours) == len(theirs) == 20 and apart < 1e-3, f"losses differ from the CPU's: {figures}")
-        expect(figures["repeats_its_bits"], f"two runs differ: {figures}")
+        expect(len(ours) == len(theirs) == 20 and apart < 1e-3, f"losses are too far from the CPU's: {figures}")
+        expect(figures["repeats_its_bits"], f"two runs of the same configuration end with different bits: {figures}")
         return figures
 
     def shared_gpu(self):
-        """2 x 2 trainers on one GPU, through host memory; one of them killed on the way."""
+        """2 x 2 trainers on one GPU, through host memory; then one of them is killed during a run."""
         batch = dict(train__precision="fp32", train__micro_batch_size=2, train__global_batch_size=8, train__warmup_iters=0)
         one, _ = self.train("micro", 4096, 30, **batch)
         four, _ = self.train("micro", 4096, 30, cluster__nodes=2, cluster__trainers_per_node=2, parallel__strategy="hybrid_shard",
                              parallel__group_nodes=1, **batch)
-        expect(self.digest(one) == self.digest(four), "2 x 2 ends with other bits than 1 x 1")
+        expect(self.digest(one) == self.digest(four), "2 x 2 trainers end with other bits than 1 x 1")
         config = self.config("micro", 4096, 2000, cluster__nodes=2, cluster__trainers_per_node=2, parallel__strategy="hybrid_shard",
                              parallel__group_nodes=1, **batch)
         run = config.with_suffix("")
@@ -143,14 +143,14 @@ class Checklist:
         try:
             end = time.monotonic() + self.seconds
             while len(lines(run / "metrics.jsonl")) < 20:
-                expect(time.monotonic() < end and process.poll() is None, "no step 20")
+                expect(time.monotonic() < end and process.poll() is None, "the run did not reach step 20")
                 time.sleep(0.05)
             status = json.loads((run / "control/status.json").read_text())
             pid = next(t["pid"] for n in status["nodes"] for t in n["trainers"] if t["name"] == "n1.0")
             os.kill(pid, signal.SIGKILL)
             resumed = None
             while not resumed:
-                expect(time.monotonic() < end and process.poll() is None, "it does not go on after the kill")
+                expect(time.monotonic() < end and process.poll() is None, "the run did not resume after the kill")
                 resumed = next((e for e in lines(run / "events.jsonl") if e["phase"] == "resume"), None)
                 time.sleep(0.02)
             return {"kill_to_next_step_ms": resumed["ms"], "what": resumed["reason"]}
@@ -162,11 +162,11 @@ class Checklist:
                 process.kill()
 
     def speed(self):
-        """TinyLlama on one GPU, its memory, and what the configuration says of it."""
+        """TinyLlama on one GPU: speed, memory, and the configuration's estimate of its memory."""
         free = shutil.disk_usage("/dev/shm").free
         layers = 22 if free > 30e9 else int(22 * free / 30e9)
         if layers < 2:
-            raise Skip(f"/dev/shm has {free / 1e9:.1f} GB free; the state of every step wants 30 for TinyLlama")
+            raise Skip(f"/dev/shm has {free / 1e9:.1f} GB free; TinyLlama's state needs 30 GB")
         settings = {"metrics__health_every_ms": 500, **({} if layers == 22 else {"model__layers": layers})}
         peak, over = [0.0], threading.Event()
         thread = threading.Thread(target=self.watch_memory, args=(peak, over))
@@ -182,7 +182,7 @@ class Checklist:
                    "mfu_palm": metrics[-1]["mfu"], "breakdown": self.breakdown(run), "gpu_peak_mib": peak[0],
                    "estimate": next((line.strip() for line in shown.splitlines() if " a GPU: state " in line), None),
                    "gpu_health": (lines(run / "health.jsonl") or [{}])[-1].get("gpus")}
-        expect(figures["gpu_health"], f"health.jsonl knows no GPU: {figures}")
+        expect(figures["gpu_health"], f"health.jsonl has no GPU: {figures}")
         return figures
 
     def watch_memory(self, peak, over):
@@ -191,7 +191,7 @@ class Checklist:
             peak[0] = max([peak[0], *(float(line) for line in out.stdout.split())])
 
     def pytorch(self):
-        """fsdp_baseline.py beside the part before, eager and compiled."""
+        """fsdp_baseline.py on the model of the part before, eager and compiled."""
         peers, python = self.flags.peers.resolve(), ROOT / ".deps/python/bin/python"
         if not (peers / "fsdp_baseline.py").exists():
             raise Skip(f"no fsdp_baseline.py in {peers} (--peers)")
@@ -217,14 +217,14 @@ class Checklist:
         return figures
 
 
-# name, what it is in the checklist, seconds at most
-PARTS = [("tests", "kernels, backend, engine, NCCL (lines 1, 3)", 150), ("runs", "losses as on the CPU, twice the same bits (1)", 100),
-         ("shared_gpu", "2 x 2 trainers on one GPU; one killed (2)", 120), ("speed", "TinyLlama: speed, snapshots, memory, health (4, 5, 6, 8)", 200),
-         ("pytorch", "the same in PyTorch, eager and compiled (4)", 150), ("sanitizer", "memcheck, racecheck, initcheck (7)", 120)]
+# name, what it checks, seconds at most
+PARTS = [("tests", "kernels, backend, engine, NCCL", 150), ("runs", "losses as on the CPU, twice the same bits", 100),
+         ("shared_gpu", "2 x 2 trainers on one GPU; one killed", 120), ("speed", "TinyLlama: speed, snapshots, memory, health", 200),
+         ("pytorch", "the same in PyTorch, eager and compiled", 150), ("sanitizer", "memcheck, racecheck, initcheck", 120)]
 
 
 def gpu():
-    """Name and driver of the first GPU; None where there is none."""
+    """Name, driver and memory of the first GPU; None without a GPU."""
     try:
         out = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader", "-i", "0"],
                              capture_output=True, text=True, timeout=30)
@@ -238,7 +238,7 @@ def main():
     a.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
     a.add_argument("--peers", type=pathlib.Path, default=ROOT.parent / "shared/peers")
     a.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu-checklist.json"))
-    a.add_argument("--part", action="append", choices=[p[0] for p in PARTS], help="only this one")
+    a.add_argument("--part", action="append", choices=[p[0] for p in PARTS], help="run only this part; may be repeated")
     flags = a.parse_args()
     flags.build = flags.build.resolve()
     device, checks, begun = gpu(), Checklist(flags), time.monotonic()
@@ -259,7 +259,7 @@ def main():
             figures, verdict, why = getattr(checks, name)(), "ok", ""
         except Skip as skip:
             verdict, why = "SKIPPED", str(skip)
-        except Exception as error:  # of this part; the next ones are tried all the same
+        except Exception as error:  # fails this part; the next ones still run
             verdict, why = "FAILED", f"{type(error).__name__}: {error}" if not isinstance(error, Wrong) else str(error)
         seconds = round(time.monotonic() - at, 1)
         report["parts"].append({"part": name, "verdict": verdict, "seconds": seconds, "why": why, "figures": figures, "command": checks.command})

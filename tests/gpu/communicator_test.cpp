@@ -1,5 +1,5 @@
-// The NCCL communicator over a fake NCCL that is slow to take effect (fake_gpu.hpp): the same bits
-// as the tests' own collective, aborts, deadlines and lost peers. Ranks are threads.
+// The NCCL communicator over a fake NCCL whose calls take effect late (fake_gpu.hpp): same bits as
+// the tests' own collective, aborts, deadlines and lost peers. Ranks are threads.
 #include "transport/nccl/communicator.hpp"
 
 #include <doctest/doctest.h>
@@ -15,52 +15,15 @@ using nccl::NcclCommunicator;
 
 namespace {
 
-/// The collective over which the ranks of a communicator first meet.
-class Host final : public Collective {
- public:
-  explicit Host(Collective& c) : c_(c) {}
-  int rank() const override { return c_.rank(); }
-  int size() const override { return c_.size(); }
-  Result<void*> allocate(size_t bytes) override { return c_.allocate(bytes); }
-  WorkPtr all_gather(const void* shard, void* full, size_t count, DType dtype) override {
-    return c_.all_gather(shard, full, count, dtype);
-  }
-  WorkPtr reduce_scatter(const void* full, void* shard, size_t count, DType dtype) override {
-    return c_.reduce_scatter(full, shard, count, dtype);
-  }
-  WorkPtr all_reduce(void* data, size_t count, DType dtype) override {
-    return c_.all_reduce(data, count, dtype);
-  }
-  WorkPtr broadcast(void* data, size_t count, DType dtype, int root) override {
-    return c_.broadcast(data, count, dtype, root);
-  }
-  WorkPtr barrier() override { return c_.barrier(); }
-  WorkPtr all_gather_bytes(const void* mine, void* all, size_t bytes) override {
-    return c_.all_gather_bytes(mine, all, bytes);
-  }
-  WorkPtr reduce_scatter_leaves(const void* full, size_t count, DType dtype,
-                                std::span<const TreeNode> leaves, PartialSum& slice) override {
-    return c_.reduce_scatter_leaves(full, count, dtype, leaves, slice);
-  }
-  WorkPtr all_reduce_partials(const PartialSum& mine, std::span<const std::vector<TreeNode>> nodes,
-                              float* total) override {
-    return c_.all_reduce_partials(mine, nodes, total);
-  }
-  void abort(const std::string& reason) override { c_.abort(reason); }
-
- private:
-  Collective& c_;
-};
-
 std::unique_ptr<NcclCommunicator> communicator(Collective& host, int timeout_ms) {
   auto stream = nccl::Stream::create(host.rank());
   REQUIRE(stream.ok());
   return std::make_unique<NcclCommunicator>(NcclCommunicator::Spec{"shard@1", 1, timeout_ms},
-                                            std::make_unique<Host>(host), stream.take(),
-                                            [](NcclCommunicator*) {});
+                                            std::make_unique<ForwardingCollective>(host),
+                                            stream.take(), [](NcclCommunicator*) {});
 }
 
-/// body(rank, its communicator, the tests' own collective of it) on a thread each.
+/// Runs body(rank, NCCL communicator, reference collective) for each rank on a thread of its own.
 template <class Body>
 void on_ranks(int ranks, int timeout_ms, Body body) {
   ThreadCommunicator hosts(ranks, 60'000), references(ranks, 60'000);
@@ -84,7 +47,7 @@ std::vector<float> some(int rank, size_t count) {
   return values;
 }
 
-/// Device memory with these values, in the precision.
+/// Device memory with these values as dtype.
 void* device(Collective& c, const std::vector<float>& values, DType dtype) {
   const auto memory = c.allocate(values.size() * 4);
   REQUIRE(memory.ok());
@@ -130,7 +93,8 @@ TEST_SUITE("nccl") {
             both(bytes, [&](Collective& c, char*, char* out) {
               return c.broadcast(out, count, dtype, ranks - 1);
             });
-            // Three rows of leaves into a slice, then the slices of all ranks as if of groups.
+            // Three rows of leaves are reduced into a slice; then the ranks act as groups and sum
+            // their partial sums.
             std::vector<float> totals[2];
             for (Collective* c : {&ours, &reference}) {
               std::vector<float*> digits;
@@ -165,8 +129,7 @@ TEST_SUITE("nccl") {
     CHECK(fake_gpu::calls_too_early() == 0);
   }
 
-  TEST_CASE(
-      "nccl: operations wait for what the followed stream has been given, the host does not") {
+  TEST_CASE("nccl: operations wait for earlier work of the followed stream, the host does not") {
     on_ranks(2, 60'000, [](int rank, Collective& ours, Collective&) {
       const auto compute = nccl::Stream::create(rank);
       REQUIRE(compute.ok());
@@ -186,7 +149,7 @@ TEST_SUITE("nccl") {
     });
   }
 
-  TEST_CASE("nccl: abort() from another thread ends an operation whose peer never comes") {
+  TEST_CASE("nccl: abort() from another thread ends an operation whose peer never starts it") {
     on_ranks(2, 60'000, [](int rank, Collective& ours, Collective& reference) {
       void* data = device(ours, {1, 2}, DType::f32);
       if (rank == 0) {
@@ -203,11 +166,12 @@ TEST_SUITE("nccl") {
         CHECK(ours.all_reduce(data, 1, DType::f32)->wait().code() == Code::aborted);
         other.join();
       }
-      CHECK(reference.barrier()->wait().ok());  // rank 1 never starts one, and ends after it
+      CHECK(reference.barrier()->wait().ok());  // rank 1 starts no operation and ends after rank 0
     });
   }
 
-  TEST_CASE("nccl: a peer that does not come is a deadline, one that NCCL has lost an error") {
+  TEST_CASE(
+      "nccl: a peer that starts nothing causes a deadline, a peer that NCCL has lost an error") {
     on_ranks(2, 300, [](int rank, Collective& ours, Collective& reference) {
       void* data = device(ours, {1, 2}, DType::f32);
       if (rank == 0) CHECK(ours.all_reduce(data, 1, DType::f32)->wait().code() == Code::deadline);

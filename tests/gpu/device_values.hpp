@@ -1,5 +1,5 @@
-// Values that a kernel reads and writes: in a GPU's memory, or where the kernels are emulated in
-// the host's. A mistake of CUDA's fails the test that made it.
+// Arrays that a kernel reads and writes: in GPU memory, or in host memory where the kernels are
+// emulated. A CUDA error fails the running test.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -47,7 +47,7 @@ inline void device_copy(void* to, const void* from, size_t bytes) {
 }
 #endif
 
-/// `count` values of T; aligned to 16 bytes, or one element off.
+/// A device array of T; aligned to 16 bytes, or one element off.
 template <class T>
 class Values {
  public:
@@ -74,7 +74,7 @@ class Values {
   T* data_;
 };
 
-/// Normal values that T holds exactly.
+/// Random normal values that T represents exactly.
 template <class T>
 std::vector<T> some(int64_t count, double width = 1) {
   static std::mt19937 random(11);
@@ -88,7 +88,7 @@ std::vector<T> none(int64_t count) {
   return std::vector<T>(static_cast<size_t>(count));
 }
 
-/// Each is near what is expected, against the larger of it and 1: a few roundings of T.
+/// Checks |ours - expected| against max(1, |expected|): a few roundings of T, times factor.
 template <class T>
 void check_near(const std::vector<T>& ours, const std::vector<T>& expected, double factor = 1) {
   REQUIRE(ours.size() == expected.size());
@@ -97,7 +97,7 @@ void check_near(const std::vector<T>& ours, const std::vector<T>& expected, doub
     const double a = double{cuda::reference::value(ours[i])},
                  b = double{cuda::reference::value(expected[i])};
     const double error = std::abs(a - b) / std::max(1.0, std::abs(b));
-    if (!(error <= worst)) worst = error;  // also what is no number
+    if (!(error <= worst)) worst = error;  // also true for NaN
   }
   CHECK(worst < factor * (std::is_same_v<T, float> ? 2e-6 : 8e-3));
 }

@@ -1,6 +1,6 @@
-// Our kernels, compiled for the CPU that runs the tests.
+// Compiles our kernels for the CPU that runs the tests.
 #include "tests/gpu/emulation.hpp"
-// After it:
+// These must follow it:
 #include "model/cuda/hash_kernels.cu"
 #include "model/cuda/loss_kernels.cu"
 #undef SS_INSTANTIATE

@@ -1,8 +1,8 @@
-// Runs device code on a CPU: the blocks of a grid one after the other, the threads of a block as
-// fibers that take turns at barriers and shuffles. Include it before a .cu file; it stands in for
-// runtime/training/gpu_launch.cuh and what nvcc brings. Nothing of a GPU's memory model is tested, but
-// indices, sizes, sums and barriers are; threads run forwards and backwards in turn, so that a
-// barrier that is missing shows. One thread of the host.
+// Runs device code on the CPU: the blocks of a grid one after the other, the threads of a block as
+// fibers that switch at barriers and shuffles. Include it before a .cu file; it replaces
+// runtime/training/gpu_launch.cuh and nvcc's built-ins. It tests indices, sizes, sums and barriers,
+// but not a GPU's memory model. Threads run in ascending and descending order alternately, so that
+// a missing barrier changes results. One host thread.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,7 +23,7 @@
 #endif
 
 #undef __shared__
-#define __shared__ static  // of all threads of the block that runs
+#define __shared__ static  // shared by all threads of the running block
 
 inline dim3 gridDim, blockDim;
 inline uint3 blockIdx, threadIdx;
@@ -39,7 +39,7 @@ struct Thread {
   At at;
 };
 
-/// The one block that runs.
+/// The running block.
 struct Machine {
   static constexpr size_t kThreadsMax = 1024, kStackBytes = size_t{64} << 10, kWarp = 32;
   std::vector<Thread> threads = std::vector<Thread>(kThreadsMax);
@@ -68,7 +68,7 @@ inline void resume(size_t thread) {
   swapcontext(&machine.scheduler, &machine.threads[thread].context);
 }
 
-/// Lets those go on whom nobody has to wait for any more; false: all are done.
+/// Resumes the threads whose barrier or shuffle is complete; false: all threads are done.
 inline bool release() {
   const auto all = [](size_t first, size_t end, At at) {
     for (size_t t = first; t < end; ++t)
@@ -87,7 +87,7 @@ inline bool release() {
     let_go(first, end);
     any = true;
   }
-  if (!any) throw std::logic_error("a barrier or shuffle that not all threads reach");
+  if (!any) throw std::logic_error("not all threads reach a barrier or shuffle");
   return true;
 }
 
@@ -120,7 +120,7 @@ inline void run_block() {
 
 inline void run_grid(dim3 blocks, dim3 threads, size_t shared, std::function<void()> body) {
   if (blocks.x == 0 || blocks.y == 0 || blocks.y > 65535 || shared > (size_t{227} << 10))
-    throw std::logic_error("a grid that no GPU takes");
+    throw std::logic_error("the grid exceeds a GPU's limits");
   gridDim = blocks;
   blockDim = threads;
   machine.body = std::move(body);
@@ -163,7 +163,7 @@ struct GpuGrid {
   size_t shared = 0;
 };
 
-/// At once, or on a stream of fake_gpu.hpp; only one of those may be given kernels at a time.
+/// Runs at once, or on a stream of fake_gpu.hpp; kernels may run on only one stream at a time.
 template <class... Parameter, class... Argument>
 cudaError_t gpu_launch(const GpuGrid& grid, void (*kernel)(Parameter...),
                        const Argument&... arguments) {

@@ -1,5 +1,5 @@
-// Products and attention as plain loops, in the place of model/cuda/aten.cpp: for the CUDA backend
-// over a fake GPU. What it computes is put on the stream, as libtorch does.
+// Products and attention as plain loops, linked instead of model/cuda/aten.cpp: for the CUDA
+// backend over a fake GPU. Enqueues its computation on the stream, as libtorch does.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -13,7 +13,7 @@ namespace {
 
 using Memory = std::shared_ptr<std::vector<unsigned char>>;
 
-/// Memory is the stream's until it has come here, as libtorch's allocator sees to.
+/// Frees memory only when the stream has reached this point, as libtorch's allocator does.
 void let_go(cudaStream_t stream, const Memory& memory) {
   fake_gpu::run_on(stream, [memory] {});
 }
@@ -55,7 +55,7 @@ struct Aten::Impl {
     return std::make_shared<std::vector<unsigned char>>(static_cast<size_t>(elements) *
                                                         bytes_of(dtype));
   }
-  /// What query (b, t, head) gives to the tokens up to it.
+  /// The attention weights of query (b, t, head) over tokens 0 ... t.
   std::vector<double> weights(const Elements& qkv, int64_t b, int64_t t, int64_t head) const {
     const int64_t D = shape.D, key = shape.heads + head / (shape.heads / shape.kv_heads);
     std::vector<double> w;

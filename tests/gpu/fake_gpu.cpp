@@ -55,10 +55,10 @@ struct CUevent_st {
 
 namespace {
 
-constexpr int kPolls = 3;  // until a call has taken effect
+constexpr int kPolls = 3;  // polls until a call takes effect
 std::atomic<int> lost_rank = -1, early_calls = 0;
 
-/// What the ranks of one identifier share: bytes on their way.
+/// Shared by the ranks of one ncclUniqueId: bytes in flight.
 struct Network {
   std::mutex mutex;
   std::condition_variable changed;
@@ -69,8 +69,8 @@ struct State {
   std::shared_ptr<Network> network;
   int rank = 0, size = 0;
   std::atomic<bool> aborted = false;
-  int polls = kPolls;           // left of the call in progress
-  std::function<void()> flush;  // puts it on its stream
+  int polls = kPolls;           // polls left for the call in progress
+  std::function<void()> flush;  // enqueues that call on its stream
 
   void send(int to, bool collective, const void* data, size_t bytes) {
     const auto* from = static_cast<const char*>(data);
@@ -127,7 +127,7 @@ int calls_too_early() {
 }
 }  // namespace simplescale::fake_gpu
 
-// --- The device's sum, as plain loops (the kernel itself: kernels_test.cpp) ---
+// --- The sum in tree order as plain loops (kernels_test.cpp tests the kernel) ---
 
 cudaError_t simplescale::nccl::run_tree_program(cudaStream_t stream, const TreeProgram& program,
                                                 int64_t count) {

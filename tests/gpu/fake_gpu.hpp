@@ -1,7 +1,8 @@
-// CUDA's streams and NCCL's calls as far as transport/nccl uses them, over host memory and threads:
-// links in their place. Streams run beside the host, each on a thread of its own. NCCL is as
-// non-blocking as it may be: every call is in progress until it has been asked for several times,
-// puts nothing on the stream before that, and refuses another one meanwhile.
+// A fake of CUDA's streams and of NCCL, as far as transport/nccl and model/cuda use them, over host
+// memory and threads; linked instead of the real ones. Each stream runs on a thread of its own.
+// NCCL is as non-blocking as its interface allows: a call stays in progress until it has been
+// polled several times, enqueues nothing on its stream before that, and another call meanwhile is
+// refused.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,11 +11,11 @@
 
 namespace simplescale::fake_gpu {
 
-/// Puts work on a stream, as a kernel.
+/// Enqueues work on a stream, like a kernel.
 void run_on(cudaStream_t stream, std::function<void()> work);
-/// From now on communicators of this rank say that a peer is lost; -1: nobody's.
+/// From now on communicators of this rank report a lost peer; -1: of no rank.
 void lose_peer_of(int rank);
-/// NCCL calls that came while the one before was in progress.
+/// Number of NCCL calls that were made while another was in progress.
 int calls_too_early();
 
 }  // namespace simplescale::fake_gpu

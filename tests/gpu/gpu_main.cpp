@@ -1,4 +1,5 @@
-// doctest's main for what needs a GPU: exits 77, which ctest shows as skipped, where there is none.
+// doctest's main() for tests that need a GPU. Without one it exits 77, which ctest shows as
+// skipped.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>

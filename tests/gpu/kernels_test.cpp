@@ -1,8 +1,8 @@
-// Each of our device kernels beside its plain loops (model/cuda/reference.hpp), at odd sizes and
-// alignments: on a GPU, and emulated on the CPU (emulation.hpp) where there is none.
+// Compares each of our device kernels with plain loops (model/cuda/reference.hpp), at odd sizes and
+// alignments: on a GPU, or emulated on the CPU (emulation.hpp).
 #include <algorithm>
 
-#include "model/cuda/tokens.hpp"
+#include "model/tokens.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/training/state_hash.hpp"
 #include "runtime/training/tree_sum.hpp"
@@ -19,7 +19,7 @@ namespace {
 constexpr cudaStream_t kStream = nullptr;
 constexpr float kEps = 1e-5f;
 
-/// test(T{}, aligned) for both types, with rows that can be read 16 bytes at a time and others.
+/// Calls test(T{}, aligned) for both types, with data aligned to 16 bytes and not.
 template <class Test>
 void for_all(Test test) {
   for (const bool aligned : {true, false}) {
@@ -32,7 +32,7 @@ void for_all(Test test) {
 }  // namespace
 
 TEST_SUITE("kernels") {
-  TEST_CASE("kernels: rms_norm, and with a sum before") {
+  TEST_CASE("kernels: rms_norm and add_rms_norm") {
     for_all([]<class T>(T, bool aligned) {
       for (const int64_t C : {1, 37, 64, 520, 4104}) {
         CAPTURE(C);
@@ -57,7 +57,7 @@ TEST_SUITE("kernels") {
   TEST_CASE("kernels: rms_norm_backward and gamma's gradient") {
     for_all([]<class T>(T, bool aligned) {
       for (const auto& [rows, C] : {std::pair<int64_t, int64_t>{5, 37}, {5, 2056}, {517, 40}})
-        for (const int residual : {0, 1, 2}) {  // none, another, dx itself
+        for (const int residual : {0, 1, 2}) {  // null, another tensor, dx itself
           CAPTURE(C);
           CAPTURE(residual);
           const Values<T> x(some<T>(rows * C), aligned), gamma(some<T>(C), aligned),
@@ -111,7 +111,7 @@ TEST_SUITE("kernels") {
     });
   }
 
-  TEST_CASE("kernels: rope, and back from other strides") {
+  TEST_CASE("kernels: rope, and rope_backward from other strides") {
     for_all([]<class T>(T, bool aligned) {
       constexpr int64_t B = 2, T_ = 5, heads = 3, kv = 1, rows = B * T_;
       for (const int64_t D : {2, 6, 16, 64}) {
@@ -184,8 +184,9 @@ TEST_SUITE("kernels") {
         CAPTURE(C);
         constexpr int64_t V = 11, rows = 23;
         std::vector<int32_t> inputs, begin(V + 1), of(rows);
-        for (int32_t i = 0; i < rows; ++i) inputs.push_back(i * i % 7);  // some never, some often
-        cuda::group_by_token(inputs, V, begin.data(), of.data());
+        for (int32_t i = 0; i < rows; ++i)
+          inputs.push_back(i * i % 7);  // some tokens never occur, some often
+        group_by_token(inputs, V, begin.data(), of.data());
         const Values<int32_t> tokens(inputs), first(begin), row(of);
         const Values<T> table(some<T>(V * C), aligned), out(none<T>(rows * C), aligned),
             grad(some<T>(V * C), aligned);
@@ -242,7 +243,7 @@ TEST_SUITE("kernels") {
                 .epsilon(1e-13));
   }
 
-  TEST_CASE("kernels: hashes are xxHash's, whatever the length of the last block") {
+  TEST_CASE("kernels: hashes equal xxHash's for any length of the last block") {
     static_assert(cuda::kHashBlock == kStateHashBlock);
     for (const int64_t count : {1024, 2048, 65536, 65536 + 1024, 3 * 65536 + 5120}) {
       CAPTURE(count);
@@ -258,7 +259,7 @@ TEST_SUITE("kernels") {
     }
   }
 
-  TEST_CASE("kernels: sums in tree order have the bits of the CPU's") {
+  TEST_CASE("kernels: sums in tree order have the same bits as the CPU's") {
     for (const uint64_t first : {0, 3, 5})
       for (const uint64_t leaves : {1, 2, 3, 7, 12})
         for (const int64_t count : {1, 130, 1024})

@@ -1,5 +1,5 @@
-// Collectives and the engine on one GPU: NCCL with communicators of one rank, and the way through
-// host memory, loaded as a trainer loads them.
+// Collectives and the engine on one GPU, loaded as a trainer loads them: NCCL with communicators of
+// one rank, and the staged transport through host memory.
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -50,10 +50,10 @@ std::unique_ptr<Collective> join(DataPlane& plane, const std::string& name, uint
 
 struct Trained {
   std::vector<double> losses;
-  std::vector<Hash128> states;  // of every step
+  std::vector<Hash128> states;  // state_hash() after every step
 };
 
-/// 1 x 1, over `plane` (null: on the CPU).
+/// Trains one trainer over `plane`; null: on the CPU.
 Trained train(std::unique_ptr<DataPlane> plane, DType precision, uint64_t steps) {
   EngineOptions options;
   options.shape = {.dim = 128,
@@ -101,10 +101,10 @@ Trained train(std::unique_ptr<DataPlane> plane, DType precision, uint64_t steps)
     INFO(result.status().message());
     REQUIRE(result.ok());
     trained.losses.push_back(result->loss);
-    REQUIRE((*engine)->settle().ok());
+    REQUIRE((*engine)->wait_for_commit().ok());
     CHECK(state->step() == step);
     trained.states.push_back(state_hash(state->committed()));
-    CHECK(state->committed_hash() == trained.states.back());  // made on the device
+    CHECK(state->committed_hash() == trained.states.back());  // computed on the device
   }
   engine->reset();
   backend->unpin_host(first.data());
@@ -114,7 +114,8 @@ Trained train(std::unique_ptr<DataPlane> plane, DType precision, uint64_t steps)
 }  // namespace
 
 TEST_SUITE("gpu") {
-  TEST_CASE("gpu: an engine's losses are the CPU's, and its bits repeat, by NCCL and by the host") {
+  TEST_CASE(
+      "gpu: an engine's losses are near the CPU's; its bits are the same by NCCL and staged") {
     for (const DType precision : {DType::f32, DType::bf16}) {
       const Trained cpu = train(nullptr, precision, 20);
       const Trained nccl = train(device_plane(DeviceTransport::nccl), precision, 20);
@@ -130,7 +131,8 @@ TEST_SUITE("gpu") {
     }
   }
 
-  TEST_CASE("gpu: NCCL communicators of one rank, made, used, closed or aborted 100 times") {
+  TEST_CASE(
+      "gpu: NCCL communicators of one rank can be made, used, and closed or aborted 100 times") {
     using Clock = std::chrono::steady_clock;
     const auto plane = device_plane(DeviceTransport::nccl);
     size_t free_early = 0, free_late = 0, total = 0;

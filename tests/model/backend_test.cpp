@@ -1,5 +1,5 @@
-// The CPU backend against itself: finite differences, thread counts, activation checkpointing, bad
-// options.
+// Tests of the CPU backend by itself: finite differences, thread counts, activation checkpointing,
+// bad options.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ const ModelShape kOdd{.dim = 30,
                       .kv_heads = 1,
                       .vocab = 1031,
                       .block_size = 77};
-// gate and up together are wider than the vocabulary: the widest product is a weight's gradient.
+// gate and up together are wider than the vocabulary: the largest product is a weight's gradient.
 const ModelShape kNarrowVocab{
     .dim = 48, .hidden = 80, .layers = 2, .heads = 6, .kv_heads = 3, .vocab = 61, .block_size = 9};
 
@@ -82,8 +82,8 @@ TEST_SUITE("backend") {
       const Outcome exact = run_micro_batch(**backend, m, DType::f32, true, scale);
       for (size_t u = 0; u < m.units.size(); ++u)
         for (const Parameter& p : m.units[u].parameters) {
-          // Along the gradient's own direction over the whole tensor: far above fp32's noise. Its
-          // slope is the norm.
+          // The slope along the whole tensor's gradient is the gradient's norm, which is far above
+          // fp32's rounding error.
           std::vector<float> direction(p.count);
           double square = 0;
           for (size_t i = 0; i < p.count; ++i) {
@@ -114,7 +114,7 @@ TEST_SUITE("backend") {
         }
   }
 
-  TEST_CASE("backend: BACKEND-1: bits do not depend on the number of threads") {
+  TEST_CASE("backend: BACKEND-1, bits do not depend on the number of threads") {
     for (const ModelShape& shape : {kMicro, kMini, kOdd, kNarrowVocab})
       for (DType dtype : {DType::f32, DType::bf16}) {
         const TestModel m(shape, shape == kOdd ? 5 : 3);
@@ -160,7 +160,7 @@ TEST_SUITE("backend") {
     CHECK(out.loss == trained.loss);
   }
 
-  TEST_CASE("backend: a second micro-batch sees nothing of the first") {
+  TEST_CASE("backend: a micro-batch does not depend on earlier ones") {
     const TestModel a(kOdd, 2, 1), b(kOdd, 2, 2);
     auto backend = make_cpu_backend(a.options(DType::bf16));
     REQUIRE(backend.ok());
@@ -169,11 +169,11 @@ TEST_SUITE("backend") {
     check_same_bits(fresh, run_micro_batch(**backend, a, DType::bf16));
   }
 
-  TEST_CASE("backend: adamw decays what its runs say and corrects the moments' bias") {
+  TEST_CASE("backend: adamw decays according to its runs and corrects the moments' bias") {
     TestModel m(kTiny, 1);
     auto backend = make_cpu_backend(m.options(DType::f32, 2));
     REQUIRE(backend.ok());
-    const size_t count = 70000;  // more than one piece of work
+    const size_t count = 70000;  // more than one task
     std::vector<float> p(count), avg(count), sq(count), gradient(count), to_p(count), to_avg(count),
         to_sq(count);
     for (size_t i = 0; i < count; ++i) {
@@ -199,7 +199,7 @@ TEST_SUITE("backend") {
     CHECK(worst < 1e-5);
     (*backend)->adamw(o, runs, gradient.data(), p.data(), avg.data(), sq.data(), p.data(),
                       avg.data(), sq.data());
-    CHECK(p == to_p);  // in place gives the same
+    CHECK(p == to_p);  // the same in place
   }
 
   TEST_CASE("backend: impossible options are errors") {

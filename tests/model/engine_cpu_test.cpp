@@ -1,10 +1,9 @@
+// The engine over the real CPU backend.
 #include <cmath>
 
 #include "tests/model/engine_world.hpp"
 
 using namespace simplescale;
-
-// The engine over the real CPU backend.
 
 namespace {
 
@@ -74,7 +73,7 @@ TEST_SUITE("engine_cpu") {
     }
   }
 
-  TEST_CASE("engine on the CPU: the loss begins near ln V and falls on data seen again and again") {
+  TEST_CASE("engine on the CPU: the loss begins near ln V and falls on repeated data") {
     for (DType precision : {DType::f32, DType::bf16}) {
       const EngineOptions options = options_for(2, precision, false);
       World world(options, 1, 2, cpu_backends(1, false));

@@ -1,3 +1,4 @@
+// Failures of a step: batches, damage, disagreement, aborts, deadlines, and undoing a step.
 #include <cmath>
 #include <future>
 #include <limits>
@@ -18,7 +19,8 @@ EngineOptions options_for(int rows) {
   return options;
 }
 
-/// The step on all ranks; the batches of one of them do as told.
+/// Runs `step` on all ranks. Rank `odd` gets its batches from odd_batch, and the usual one if that
+/// returns null.
 std::vector<Status> step_with(
     World& world, uint64_t step, size_t odd,
     const std::function<Result<const int32_t*>(int k, Seat&)>& odd_batch) {
@@ -49,7 +51,7 @@ std::string undisturbed(const EngineOptions& options, int groups, int shards, ui
   return world.digest();
 }
 
-/// As if the optimizer had made what now lies there.
+/// Stores the hash of the current values, as if the optimizer had made them.
 void commit_as_it_is(TrainState& state) {
   const Result<SharedMemory> memory = SharedMemory::open(state.name());
   REQUIRE(memory.ok());
@@ -61,7 +63,7 @@ void commit_as_it_is(TrainState& state) {
 
 TEST_SUITE("engine_failure") {
   TEST_CASE(
-      "engine: a rank whose batch fails is named by all, nothing is applied, the next try "
+      "engine: every rank names the rank whose batch failed, nothing is applied, the retry "
       "succeeds") {
     const EngineOptions options = options_for(6);
     World world(options, 2, 2);
@@ -82,7 +84,7 @@ TEST_SUITE("engine_failure") {
     CHECK(world.digest() == undisturbed(options, 2, 2, 3));
   }
 
-  TEST_CASE("engine: ranks that disagree on the step fail loudly") {
+  TEST_CASE("engine: ranks that disagree on the step all return an error") {
     World world(options_for(2), 2, 2);
     world.initialize();
     world.train(1, 2);
@@ -98,7 +100,7 @@ TEST_SUITE("engine_failure") {
     CHECK(statuses[0].message() == "step 3: group 1: step 2 on trainer 0, 3 on trainer 1");
     CHECK(world.digest() == before);
     const Result<StepResult> twice =
-        [&] {  // a step that does not follow is no disagreement, but wrong all the same
+        [&] {  // all ranks agree on a step that does not follow the committed one
           std::vector<Result<StepResult>> results(4, Status(Code::internal, ""));
           world.each([&](Seat& seat) {
             results[static_cast<size_t>(&seat - world.seats.data())] = world.step(seat, 5);
@@ -109,7 +111,7 @@ TEST_SUITE("engine_failure") {
           "step 5: group 0: trainer 0: holds step 2, cannot make step 5");
   }
 
-  TEST_CASE("engine: ENGINE-4, a bit that differs between replicas is found in the next vote") {
+  TEST_CASE("engine: ENGINE-4, the next vote detects a bit that differs between replicas") {
     for (const int groups : {2, 3}) {
       for (int damaged = 0; damaged < 3; ++damaged) {  // parameters, exp_avg, exp_avg_sq
         World world(options_for(3), groups, 2);
@@ -128,14 +130,13 @@ TEST_SUITE("engine_failure") {
           CHECK(status.message() == "step 3: replicas differ: shard 1 of step 2 is " + right +
                                         " in group 0, " + wrong + " in group 1" +
                                         (groups == 3
-                                             ? ", " + right + " in group 2; wrong is group 1"
-                                             : "; which is right shows when the step is "
-                                               "made again"));
+                                             ? ", " + right + " in group 2; outvoted: group 1"
+                                             : "; no majority: the step must be made again"));
         }
         for (size_t rank = 0; rank < world.seats.size(); ++rank) {
           REQUIRE(world.seats[rank].engine->mismatch());
           CHECK(world.seats[rank].engine->mismatch()->of_group[1].hex() == wrong);
-          // Everybody goes one step back and makes it again.
+          // Every rank undoes the step and makes it again.
           REQUIRE(world.states[rank].step() == 2);
           REQUIRE(world.states[rank].rewind(1).ok());
           REQUIRE(*world.seats[rank].engine->attach() == 1);
@@ -147,8 +148,7 @@ TEST_SUITE("engine_failure") {
     }
   }
 
-  TEST_CASE(
-      "engine: ENGINE-5, a bit that changes in memory is found by its rank, also without replicas") {
+  TEST_CASE("engine: ENGINE-5, a rank detects a changed bit in its memory, also without replicas") {
     for (const int groups : {1, 2}) {
       World world(options_for(2), groups, 2);
       world.initialize();
@@ -170,7 +170,7 @@ TEST_SUITE("engine_failure") {
       }
       world.train(2, 4);
       CHECK(world.digest() == undisturbed(options_for(2), groups, 2, 4));
-      // At the very end no vote follows.
+      // After the last step, which no vote follows.
       world.states[hit].committed().params[5] += 1;
       std::vector<Status> statuses(world.seats.size());
       world.each([&](Seat& seat) {
@@ -183,7 +183,8 @@ TEST_SUITE("engine_failure") {
   }
 
   TEST_CASE(
-      "engine: ENGINE-4, a bit flipped in one reduced gradient, after the vote and at the very end") {
+      "engine: ENGINE-4, a bit flipped in one reduced gradient after the vote, also in the last "
+      "step") {
     for (const bool host : {true, false}) {
       World world(options_for(4), 2, 2, fake_backends(host));
       world.initialize();
@@ -210,13 +211,13 @@ TEST_SUITE("engine_failure") {
         REQUIRE(world.states[rank].rewind(2).ok());
         REQUIRE(world.seats[rank].engine->attach().ok());
       }
-      world.train(3, 3);  // the fault comes once
+      world.train(3, 3);  // the fault is injected once
       compare();
       for (const Status& status : statuses) CHECK(status.ok());
-      std::vector<Hash128> before(4);  // what the redone step turned out to be
+      std::vector<Hash128> before(4);  // hash of step 3, made again
       world.each([&](Seat& seat) {
         const Result<StepResult> result = world.step(seat, 4);
-        if (result.ok() && seat.engine->settle().ok())
+        if (result.ok() && seat.engine->wait_for_commit().ok())
           before[static_cast<size_t>(&seat - world.seats.data())] = result->state_hash;
       });
       CHECK(before[0] == right);
@@ -225,7 +226,7 @@ TEST_SUITE("engine_failure") {
     }
   }
 
-  TEST_CASE("engine: compare_states() with device memory sees the copy in host memory, whole") {
+  TEST_CASE("engine: compare_states() with device memory checks the complete copy in host memory") {
     World world(options_for(2), 2, 1, fake_backends(false));
     world.initialize();
     world.train(1, 1);
@@ -243,11 +244,11 @@ TEST_SUITE("engine_failure") {
       world.train(1, 1);
       world.each([&](Seat& seat) {
         REQUIRE(world.step(seat, 2).ok());
-        CHECK(seat.state->step() == 1);  // the copy is under way
+        CHECK(seat.state->step() == 1);  // the copy is in progress
         CHECK_FALSE(seat.state->holds(2));
         CHECK_FALSE(seat.state->holds(0));
       });
-      // A vote that fails has waited, too.
+      // A vote that fails also waits for the copy.
       for (const Status& status :
            step_with(world, 3, 1, [](int, Seat&) { return Status(Code::io, "disk full"); }))
         CHECK(status.code() == Code::io);
@@ -257,7 +258,7 @@ TEST_SUITE("engine_failure") {
         CHECK(seat.state->committed_hash() == state_hash(seat.state->committed()));
         REQUIRE(world.step(seat, 3).ok());
         CHECK_FALSE(seat.state->holds(1));
-        REQUIRE(seat.engine->settle().ok());
+        REQUIRE(seat.engine->wait_for_commit().ok());
         CHECK(seat.state->step() == 3);
         CHECK(seat.state->holds(2));
         CHECK(seat.state->committed_hash() == state_hash(seat.state->committed()));
@@ -267,13 +268,13 @@ TEST_SUITE("engine_failure") {
     }
   }
 
-  TEST_CASE("engine: ENGINE-6, who dies during the copy leaves the step before, whole") {
+  TEST_CASE("engine: ENGINE-6, a rank that dies during the copy leaves the step before complete") {
     const EngineOptions options = options_for(2);
     World world(options, 1, 2, fake_backends(false));
     world.initialize();
     world.train(1, 2);
     world.each([&](Seat& seat) { REQUIRE(world.step(seat, 3).ok()); });
-    // What the dead leave: both sides and the header as they are, the side to come half written.
+    // What dead ranks leave: header and both sides as they are, with the target side half written.
     std::vector<TrainState> left;
     for (TrainState& state : world.states) {
       const Result<SharedMemory> memory = SharedMemory::open(state.name());
@@ -295,7 +296,8 @@ TEST_SUITE("engine_failure") {
     CHECK(next.digest() == undisturbed(options, 1, 2, 4));
   }
 
-  TEST_CASE("engine: ENGINE-5, a copy that was damaged before the device got it is found by its rank") {
+  TEST_CASE(
+      "engine: ENGINE-5, a rank detects a copy that was damaged before it reached the device") {
     World world(options_for(2), 1, 2, fake_backends(false));
     world.initialize();
     world.train(1, 2);
@@ -309,7 +311,7 @@ TEST_SUITE("engine_failure") {
     CHECK(world.seats[1].engine->damaged());
   }
 
-  TEST_CASE("engine: ranks that hold different steps find out when they compare") {
+  TEST_CASE("engine: compare_states() detects ranks that hold different steps") {
     World world(options_for(2), 2, 2);
     world.initialize();
     world.train(1, 2);
@@ -325,7 +327,7 @@ TEST_SUITE("engine_failure") {
     }
   }
 
-  TEST_CASE("engine: an injected loss that is not a number, once") {
+  TEST_CASE("engine: an injected NaN loss fails one step") {
     World world(options_for(4), 2, 2);
     world.initialize();
     world.seats[3].engine->inject(EngineFault::nan_loss, 2);
@@ -336,7 +338,7 @@ TEST_SUITE("engine_failure") {
     CHECK(world.digest() == undisturbed(options_for(4), 2, 2, 3));
   }
 
-  TEST_CASE("engine: an injected hang stands still and does not hear of abort()") {
+  TEST_CASE("engine: an injected hang stops progress and ignores abort()") {
     auto* world = new World(options_for(1), 1, 1);  // never ends
     world->initialize();
     world->train(1, 1);
@@ -361,7 +363,7 @@ TEST_SUITE("engine_failure") {
     CHECK_FALSE(engine.waiting());
   }
 
-  TEST_CASE("engine: waiting() tells who is late from who waits for it") {
+  TEST_CASE("engine: waiting() distinguishes a rank that waits from the rank that is late") {
     World world(options_for(2), 2, 1);
     world.initialize();
     std::promise<void> come;
@@ -380,7 +382,7 @@ TEST_SUITE("engine_failure") {
     CHECK_FALSE(world.seats[0].engine->waiting());
   }
 
-  TEST_CASE("engine: a loss that is not finite stops every rank and applies nothing") {
+  TEST_CASE("engine: a loss that is not finite fails the step on every rank; nothing is applied") {
     World world(options_for(4), 2, 2);
     world.initialize();
     const std::string before = world.digest();
@@ -396,8 +398,8 @@ TEST_SUITE("engine_failure") {
   }
 
   TEST_CASE(
-      "engine: abort() ends a step in the middle, here at once and elsewhere by deadline; the "
-      "state is whole") {
+      "engine: abort() ends a step at once on its rank and by deadline on other ranks; the state "
+      "stays as it was") {
     const EngineOptions options = options_for(8);
     World world(options, 2, 2, fake_backends(), {}, 200);
     world.initialize();
@@ -415,14 +417,13 @@ TEST_SUITE("engine_failure") {
       CHECK(expected);
     }
     CHECK(world.digest() == before);
-    for (Seat& seat : world.seats)
-      CHECK_FALSE(world.step(seat, 3).ok());  // finished: make new ones
+    for (Seat& seat : world.seats) CHECK_FALSE(world.step(seat, 3).ok());  // the engine is finished
     World next(options, 2, 2, fake_backends(), std::move(world.states));
     next.train(3, 4);
     CHECK(next.digest() == undisturbed(options, 2, 2, 4));
   }
 
-  TEST_CASE("engine: a lone trainer can be aborted, too") {
+  TEST_CASE("engine: abort() also ends a step of a single trainer") {
     World world(options_for(2), 1, 1);
     world.initialize();
     const std::vector<Status> statuses = step_with(world, 1, 0, [](int k, Seat& seat) {
@@ -433,7 +434,7 @@ TEST_SUITE("engine_failure") {
     CHECK(world.states[0].step() == 0);
   }
 
-  TEST_CASE("engine: batch() that ends with aborted ends the step without a vote") {
+  TEST_CASE("engine: a batch() that returns aborted ends the step without a vote") {
     World world(options_for(1), 1, 1);
     world.initialize();
     const std::vector<Status> statuses =
@@ -445,14 +446,15 @@ TEST_SUITE("engine_failure") {
   }
 
   TEST_CASE(
-      "engine: ENGINE-2, a step that only some ranks committed is undone and made again with the same "
-      "bits") {
+      "engine: ENGINE-2, a step that only some ranks committed can be undone and made again with "
+      "the "
+      "same bits") {
     const EngineOptions options = options_for(6);
     World world(options, 2, 2);
     world.initialize();
     world.train(1, 3);
     for (size_t rank : {size_t{0}, size_t{3}})
-      REQUIRE(world.states[rank].rewind(2).ok());  // did not get to commit 3
+      REQUIRE(world.states[rank].rewind(2).ok());  // did not commit step 3
     for (TrainState& state : world.states) {
       REQUIRE(state.holds(2));
       REQUIRE(state.rewind(2).ok());
@@ -463,7 +465,7 @@ TEST_SUITE("engine_failure") {
     CHECK(next.digest() == undisturbed(options, 2, 2, 5));
   }
 
-  TEST_CASE("engine: going on from a state equals never having stopped") {
+  TEST_CASE("engine: continuing from a state gives the same bits as never stopping") {
     const EngineOptions options = options_for(2);
     for (bool host : {true, false}) {
       World first(options, 1, 3, fake_backends(host));
@@ -477,7 +479,7 @@ TEST_SUITE("engine_failure") {
     }
   }
 
-  TEST_CASE("engine: a reader that keeps the other side costs a deadline, not the state") {
+  TEST_CASE("engine: a reader that pins the other side causes a deadline and no damage") {
     EngineOptions options = options_for(1);
     options.state_timeout_ms = 0;
     World world(options, 1, 1);
@@ -489,7 +491,7 @@ TEST_SUITE("engine_failure") {
     CHECK(world.states[0].step() == 1);
   }
 
-  TEST_CASE("engine: wishes of one rank are agreed on by all") {
+  TEST_CASE("engine: every rank gets the requests of any rank") {
     World world(options_for(2), 2, 2);
     world.initialize();
     std::vector<StepControl> agreed(4);

@@ -1,3 +1,4 @@
+// Layouts: the same bits for all of them, changes between steps, buffers and gathers.
 #include <cmath>
 
 #include "model/engine/buffer_plan.hpp"
@@ -74,7 +75,8 @@ TEST_SUITE("engine_layout") {
   }
 
   TEST_CASE(
-      "engine: ENGINE-3 holds for every strategy, both precisions, tied embeddings, host and device "
+      "engine: ENGINE-3 holds for every strategy, both precisions, tied embeddings, host and "
+      "device "
       "memory") {
     const int leaves = 12;
     for (DType precision : {DType::f32, DType::bf16}) {
@@ -141,7 +143,7 @@ TEST_SUITE("engine_layout") {
     }
   }
 
-  TEST_CASE("engine: groups may come and go between steps, whatever the number of rows") {
+  TEST_CASE("engine: groups may leave and join between steps, for any number of rows") {
     for (const int rows : {3, 4, 7}) {
       CAPTURE(rows);
       const Layout full{3, 2};
@@ -155,7 +157,7 @@ TEST_SUITE("engine_layout") {
       three.initialize();
       three.train(1, 2);
       std::vector<TrainState> states = std::move(three.states);
-      for (const int groups : {2, 1}) {  // the last group dies
+      for (const int groups : {2, 1}) {  // the last group is lost
         states.resize(static_cast<size_t>(groups) * 2);
         World fewer(options, groups, 2, fake_backends(), std::move(states));
         const uint64_t step = *fewer.seats[0].engine->attach();
@@ -166,7 +168,7 @@ TEST_SUITE("engine_layout") {
         }
         states = std::move(fewer.states);
       }
-      World again(options, 3, 2);  // two are back, with the survivor's state
+      World again(options, 3, 2);  // two groups rejoin, with the survivor's state
       for (size_t i = 0; i < 6; ++i) {
         const TrainState::Side from = states[i % 2].committed();
         Result<TrainState::Side> to = again.states[i].begin_write(0);
@@ -217,7 +219,7 @@ TEST_SUITE("engine_layout") {
     CHECK(first.digest() == second.digest());
   }
 
-  TEST_CASE("engine: buffers stay within the documented bound and are all that is taken") {
+  TEST_CASE("engine: buffers stay within the documented bound and are all that is allocated") {
     for (Layout layout : {Layout{1, 1}, {1, 4}, {2, 3}}) {
       for (Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op}) {
         for (bool host : {true, false}) {
@@ -228,10 +230,10 @@ TEST_SUITE("engine_layout") {
           const size_t P = shard_layout(units, shards).total;
           const size_t U = shard_count(units[1].count, shards) * shards;
           const size_t E =
-              shard_count(units.back().count, shards) * shards;  // the head has the norm, too
+              shard_count(units.back().count, shards) * shards;  // the head also has the norm
           const size_t gather =
               shards > 1 && sharding == Sharding::full_shard ? 2 * U + E : shards * P;
-          const size_t digits = 5;  // of 24 leaves, at most
+          const size_t digits = 5;  // the most for 24 leaves
           const size_t bound = (gather + 2 * U + E) * 2 + (digits + 1 + (host ? 0 : 3)) * P * 4;
           for (Seat& seat : world.seats) {
             const size_t taken =
@@ -245,29 +247,30 @@ TEST_SUITE("engine_layout") {
     }
   }
 
-  TEST_CASE("engine: fp32 on one trainer takes one gradient and nothing else") {
+  TEST_CASE("engine: fp32 on one trainer allocates one gradient and nothing else") {
     const EngineOptions options = options_for(1, {1, 1}, Sharding::no_shard, DType::f32, false);
     World world(options, 1, 1);
     CHECK(world.seats[0].engine->buffer_bytes() ==
           shard_layout(units_of(options.shape), 1).total * 4);
   }
 
-  TEST_CASE("engine: full_shard gathers a block twice a micro-batch, shard_grad_op once a step") {
+  TEST_CASE(
+      "engine: full_shard gathers a block twice per micro-batch, shard_grad_op once per step") {
     const Layout layout{1, 2};
     for (Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op}) {
       const EngineOptions options = options_for(6, layout, sharding, DType::f32, false);
       World world(options, 1, 2);
       world.initialize();
       world.train(1, 2);
-      // 3 blocks in 2 buffers: the turn at the head finds two of them there, and the turn at the
-      // embeddings, too.
+      // 3 blocks in 2 buffers: after the head, and after the embeddings of the next micro-batch,
+      // two blocks are still in their buffers.
       const size_t full = 2 * (1 + 3 + 1 + 1) + 2 * 2 * (1 + 1 + 1 + 1), once = 2 * 5;
       CHECK(world.shard_wise[0]->started(0, "all_gather") ==
             (sharding == Sharding::full_shard ? full : once));
     }
   }
 
-  TEST_CASE("engine: loss() is the mean loss of the committed parameters and leaves no trace") {
+  TEST_CASE("engine: loss() is the mean loss of the committed parameters and changes nothing") {
     const Layout layout{2, 2};
     const EngineOptions options = options_for(4, layout, Sharding::full_shard, DType::f32, false);
     World world(options, 2, 2), reference(options, 2, 2);

@@ -1,3 +1,4 @@
+// The engine's parts: initial values, decay runs and the vote.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -36,7 +37,7 @@ TEST_SUITE("engine_parts") {
     CHECK(a != c);
   }
 
-  TEST_CASE("initial values: normal, by moments and by tails") {
+  TEST_CASE("initial values: moments and tails are those of a normal distribution") {
     const size_t count = 1'000'000;
     double sum = 0, square = 0, fourth = 0, neighbours = 0, previous = 0;
     size_t beyond_two = 0;
@@ -56,10 +57,10 @@ TEST_SUITE("engine_parts") {
     CHECK(static_cast<double>(beyond_two) / count == doctest::Approx(0.0455).epsilon(0.03));
   }
 
-  TEST_CASE("initial values: bits are pinned, so that a seed means the same for ever") {
+  TEST_CASE("initial values: a seed gives these bits in every version") {
     const double expected[] = {normal_at(1, 0), normal_at(1, 1), normal_at(1, 1'000'003)};
-    // Box-Muller with the mathematics library on the same splitmix64 values agrees to the last
-    // digits.
+    // Box-Muller with the mathematics library on the same splitmix64 values differs by less than
+    // 1e-13.
     auto splitmix = [](uint64_t key, uint64_t n) {
       uint64_t z = key + (n + 1) * 0x9e3779b97f4a7c15u;
       z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -78,7 +79,8 @@ TEST_SUITE("engine_parts") {
     CHECK(expected[2] == -0x1.cdef632fc4909p+0);
   }
 
-  TEST_CASE("decay runs: matrices decay wherever a shard cuts them, norms and padding never") {
+  TEST_CASE(
+      "decay runs: matrices decay wherever a shard cuts them; norms and padding never decay") {
     const std::vector<Unit> units = units_of(test_shape());
     for (size_t shards = 1; shards <= 4; ++shards) {
       const ShardLayout layout = shard_layout(units, shards);
@@ -116,7 +118,7 @@ TEST_SUITE("engine_parts") {
                            .vocab = 999,
                            .block_size = 8};
     const std::vector<Unit> units = units_of(shape);
-    std::vector<std::vector<double>> squares;  // per unit and real block
+    std::vector<std::vector<double>> squares;  // per unit and block without padding
     double plain = 0;
     for (const Unit& unit : units) {
       squares.emplace_back();
@@ -157,7 +159,7 @@ TEST_SUITE("engine_parts") {
     CHECK(expected == doctest::Approx(std::sqrt(plain)).epsilon(1e-12));
   }
 
-  TEST_CASE("vote: replicas whose norms differ are both named") {
+  TEST_CASE("vote: a mismatch of norms names both replicas") {
     const std::vector<Unit> units = units_of(test_shape());
     const ShardLayout layout = shard_layout(units, 1);
     ThreadCommunicator replicate(3, 60'000);
@@ -183,7 +185,7 @@ TEST_SUITE("engine_parts") {
     }
   }
 
-  TEST_CASE("vote: a majority of copies names the wrong ones, two copies name nobody") {
+  TEST_CASE("vote: a majority of replicas outvotes the rest; two replicas have no majority") {
     const Hash128 a{1, 2}, b{1, 3}, c{4, 2};
     CHECK_FALSE(find_mismatch(7, 2, std::vector{a, b, a, b, a, b}));
     CHECK_FALSE(find_mismatch(7, 1, std::vector{a}));
@@ -196,11 +198,11 @@ TEST_SUITE("engine_parts") {
     CHECK(three->status().code() == Code::mismatch);
     CHECK(three->status().message() == "replicas differ: shard 1 of step 7 is " + b.hex() +
                                            " in group 0, " + c.hex() + " in group 1, " + b.hex() +
-                                           " in group 2; wrong is group 1");
+                                           " in group 2; outvoted: group 1");
     const std::optional<Mismatch> two = find_mismatch(7, 1, std::vector{a, b});
     REQUIRE(two);
     CHECK(two->wrong().empty());
-    CHECK(two->status().message().ends_with("which is right shows when the step is made again"));
+    CHECK(two->status().message().ends_with("no majority: the step must be made again"));
     CHECK_FALSE(find_mismatch(7, 1, std::vector{a, b, a, b})->right);
     CHECK(find_mismatch(7, 1, std::vector{a, b, c, a, a})->wrong() == std::vector{1, 2});
   }

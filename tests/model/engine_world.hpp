@@ -1,5 +1,5 @@
-// Groups x shards engines on threads, over ThreadCommunicators and one backend each: the harness of
-// the engine's tests.
+// The harness of the engine's tests: groups x shards engines on threads, over ThreadCommunicators,
+// with a backend each.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -30,7 +30,7 @@ inline ModelShape test_shape(bool tied = false) {
   return shape;
 }
 
-/// The tokens of leaf `leaf` of a step: (B, T + 1).
+/// The tokens of leaf `leaf` of `step`: (B, T + 1).
 inline std::vector<int32_t> test_tokens(const EngineOptions& options, uint64_t step,
                                         uint64_t leaf) {
   std::vector<int32_t> tokens;
@@ -60,7 +60,7 @@ struct Seat {
 
 class World {
  public:
-  /// states: of an earlier world with the same layout, to go on with; else new ones.
+  /// states: those of an earlier world with the same layout, to continue from; empty: new ones.
   World(const EngineOptions& options, int groups, int shards, MakeBackend make = fake_backends(),
         std::vector<TrainState> states = {}, int timeout_ms = 60'000)
       : options(options), groups(groups), shards(shards), states(std::move(states)) {
@@ -104,7 +104,7 @@ class World {
     return replicate_wise[static_cast<size_t>(seat.shard)]->rank(seat.group);
   }
 
-  /// One thread a rank.
+  /// Runs work(seat) for every rank on a thread of its own.
   void each(const std::function<void(Seat&)>& work) {
     std::vector<std::thread> threads;
     for (Seat& seat : seats) threads.emplace_back([&] { work(seat); });
@@ -115,7 +115,7 @@ class World {
     for (Seat& seat : seats) REQUIRE(seat.engine->initialize().ok());
   }
 
-  /// A step with the usual tokens, on this rank.
+  /// Runs one step with test_tokens() on this rank.
   Result<StepResult> step(Seat& seat, uint64_t step, const StepControl& control = {}) {
     std::vector<int32_t> tokens;
     return seat.engine->step(step, 1e-2f / static_cast<float>(step), control,
@@ -125,7 +125,8 @@ class World {
                              });
   }
 
-  /// Steps first .. last on all ranks; their results, which must be the same on all ranks.
+  /// Runs steps first ... last on all ranks; returns their results, which must be equal on all
+  /// ranks.
   std::vector<StepResult> train(uint64_t first, uint64_t last) {
     std::vector<std::vector<StepResult>> results(seats.size());
     std::vector<Status> errors(seats.size());
@@ -138,7 +139,7 @@ class World {
         else
           errors[rank] = result.status();
       }
-      if (errors[rank].ok()) errors[rank] = seat.engine->settle();
+      if (errors[rank].ok()) errors[rank] = seat.engine->wait_for_commit();
     });
     for (size_t rank = 0; rank < seats.size(); ++rank) {
       INFO(errors[rank].message());
@@ -151,7 +152,7 @@ class World {
     return results[0];
   }
 
-  /// Of parameters and both moments of a group, without padding, and its step.
+  /// Hash of a group's parameters and both moments, without padding, and of its step.
   std::string digest(int group = 0) {
     const std::vector<Unit> units = units_of(options.shape);
     const ShardLayout layout = shard_layout(units, static_cast<size_t>(shards));
@@ -170,7 +171,7 @@ class World {
         }
         size_t dirty = 0;
         for (size_t i = units[unit].count; i < whole.size(); ++i) dirty += whole[i] != 0;
-        CHECK(dirty == 0);  // padding
+        CHECK(dirty == 0);  // padding is zero
         hasher.update(whole.data(), units[unit].count * sizeof(float));
       }
     }
@@ -183,7 +184,7 @@ class World {
   int groups, shards;
   std::vector<std::unique_ptr<ThreadCommunicator>> shard_wise, replicate_wise;
   std::vector<TrainState> states;
-  std::vector<Seat> seats;  // group by group
+  std::vector<Seat> seats;  // (groups, shards)
 };
 
 }  // namespace simplescale

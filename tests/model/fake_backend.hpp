@@ -1,6 +1,6 @@
-// A Backend without mathematics worth the name, for tests of the engine: every gradient depends on
-// every parameter that forward saw, on the tokens and on the order of calls; mistakes of the caller
-// are counted.
+// A Backend with trivial mathematics, for tests of the engine. Every gradient depends on every
+// parameter that the forward pass saw, on the tokens and on the order of calls. Wrong calls are
+// counted in `mistakes`.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@ class FakeBackend : public Backend {
       : options_(options), host_(host), units_(units_of(options.shape)), seen_(units_.size()) {}
 
   int mistakes = 0;
-  float poison = 0;  // added to every loss gradient: NaN makes a bad step
+  float poison = 0;  // added to the loss's gradient; NaN makes the step fail
 
   Result<void*> allocate(size_t bytes) override {
     memory_.push_back(std::vector<double>(bytes / 8 + 1));
@@ -33,7 +33,7 @@ class FakeBackend : public Backend {
     std::memcpy(host, device, bytes);
   }
   void synchronize() override {}
-  // Copies of the state happen when they are waited for: who does not wait has the wrong one.
+  // Copies only happen in finish_copies(), so that a missing wait gives wrong values.
   void start_copy(void* host, const void* device, size_t bytes) override {
     expect(!host_);
     copies_.push_back({host, device, bytes});
@@ -105,7 +105,7 @@ class FakeBackend : public Backend {
   }
   void adamw(const AdamW& o, std::span<const DecayRun> runs, const float* gradient, const float* p,
              const float* m, const float* v, float* to_p, float* to_m, float* to_v) override {
-    expect(copies_.empty());  // of what is overwritten now
+    expect(copies_.empty());  // adamw overwrites what they read
     const double bias1 = 1 - std::pow(o.beta1, static_cast<double>(o.step));
     const double bias2 = 1 - std::pow(o.beta2, static_cast<double>(o.step));
     for (const DecayRun& run : runs) {
@@ -162,10 +162,10 @@ class FakeBackend : public Backend {
   BackendOptions options_;
   bool host_;
   std::vector<Unit> units_;
-  std::vector<Hash128> seen_;  // per unit, of its parameters in forward
+  std::vector<Hash128> seen_;  // per unit: hash of the parameters that forward got
   std::vector<std::vector<double>> memory_;
-  std::vector<Copy> copies_;  // under way
-  size_t next_ = 0;           // the unit whose call must come
+  std::vector<Copy> copies_;  // in progress
+  size_t next_ = 0;           // the unit that the next call must be for
   float token_hash_ = 0;
   Stream stream_ = Stream(kWidth), upstream_ = Stream(kWidth);
   std::vector<Stream> inputs_;

@@ -1,5 +1,5 @@
-// Each kernel beside a plain reference in double, for every instruction set of this machine, at odd
-// sizes and alignments.
+// Compares each CPU kernel with a plain reference in double, for every instruction set of this
+// machine, at odd sizes and alignments.
 #include "model/cpu/kernels.hpp"
 
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ std::vector<Isa> isas() {
   return all;
 }
 
-/// Random values that T holds exactly, one element off any alignment.
+/// Random values that T represents exactly, one element off any alignment.
 template <class T>
 class Values {
  public:
@@ -46,7 +46,7 @@ class Values {
 template <class T>
 constexpr double kTolerance = std::is_same_v<T, float> ? 2e-6 : 5e-3;
 
-/// |ours - expected| is small against the larger of the value and 1.
+/// Checks |ours - expected| against max(1, |expected|).
 template <class T>
 void check_near(const Values<T>& ours, const std::vector<double>& expected, double factor = 1) {
   double worst = 0;
@@ -57,7 +57,7 @@ void check_near(const Values<T>& ours, const std::vector<double>& expected, doub
   CHECK(worst < factor * kTolerance<T>);
 }
 
-/// test(kernels, columns) for both types, all instruction sets and several sizes.
+/// Calls test(kernels, columns) for both types, all instruction sets and several sizes.
 template <class Test>
 void for_all(Test test) {
   for (Isa isa : isas())
@@ -82,7 +82,7 @@ double rstd(const Values<T>& x, int64_t row, int64_t C) {
 }  // namespace
 
 TEST_SUITE("kernels") {
-  TEST_CASE("kernels: rms_norm and its sum with the residual") {
+  TEST_CASE("kernels: rms_norm and add_rms_norm") {
     for_all([]<class T>(const Kernels<T>& k, int64_t C, T) {
       Values<T> x(kRows * C), gamma(C), out(kRows * C), sum(kRows * C);
       Values<float> delta(kRows * C);
@@ -119,7 +119,7 @@ TEST_SUITE("kernels") {
       }
       k.rms_norm_backward(kRows, C, x.data(), gamma.data(), kEps, dy.data(), residual.data(),
                           dx.data(), normed.data(), dgamma.data());
-      check_near(dx, e_dx, 10);  // one column: large terms cancel
+      check_near(dx, e_dx, 10);  // with one column large terms cancel
       check_near(normed, e_normed, 2);
       check_near(dgamma, e_gamma, 4);
       for (int64_t i = 0; i < kRows * C; ++i) e_dx[size_t(i)] -= residual[i];
@@ -129,7 +129,7 @@ TEST_SUITE("kernels") {
     });
   }
 
-  TEST_CASE("kernels: rope turns by the position's angle, and back") {
+  TEST_CASE("kernels: rope rotates by the position's angle, and back") {
     for_all([]<class T>(const Kernels<T>& k, int64_t half, T) {
       const int64_t heads = 2, D = 2 * half, ld = heads * D + 3, block = 4, position = 2;
       Values<float> from(kRows * ld), cosine(block * half), sine(block * half), back(kRows * ld);
@@ -273,7 +273,7 @@ TEST_SUITE("kernels") {
     });
   }
 
-  TEST_CASE("kernels: a logit that is not a number makes the loss not a number; huge ones do not") {
+  TEST_CASE("kernels: a NaN logit makes the loss NaN; huge logits do not") {
     for (Isa isa : isas()) {
       const Kernels<float>& k = kernels<float>(isa);
       std::vector<float> logits(40, 0.0f), losses(1);
@@ -288,7 +288,7 @@ TEST_SUITE("kernels") {
     }
   }
 
-  TEST_CASE("kernels: to_bf16 rounds like f32_to_bf16, bit for bit (but for subnormal values)") {
+  TEST_CASE("kernels: to_bf16 rounds like f32_to_bf16, bit for bit (except subnormal values)") {
     std::mt19937 random(3);
     std::vector<float> from(4099);
     for (float& v : from) v = std::bit_cast<float>(uint32_t(random()));
@@ -325,7 +325,7 @@ TEST_SUITE("kernels") {
         sq(n);
     for (int64_t i = 0; i < n; ++i) sq.data()[i] = root.data()[i] * root.data()[i];
     const ShardKernels::AdamWConstants c{0.5f, 0.99f, 0.9f, 0.95f, 1e-2f, 1.5f, 1e-8f};
-    std::string first;  // replicas on unlike CPUs have to agree to the bit
+    std::string first;  // replicas on different CPUs must get the same bits
     for (Isa isa : isas()) {
       shard_kernels(isa).adamw(n, c, gradient.data(), p.data(), avg.data(), sq.data(), to_p.data(),
                                to_avg.data(), to_sq.data());
@@ -349,7 +349,7 @@ TEST_SUITE("kernels") {
 }
 
 TEST_SUITE("thread_pool") {
-  TEST_CASE("thread_pool: every task runs once, whatever the counts") {
+  TEST_CASE("thread_pool: every task runs once, for any number of tasks and threads") {
     for (int threads : {1, 2, 3, 5}) {
       ThreadPool pool(threads);
       for (int round = 0; round < 300; ++round) {

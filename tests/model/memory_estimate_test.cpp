@@ -1,4 +1,4 @@
-// What the configuration promises against what the engine takes.
+// Compares the configuration's memory estimate with what the engine allocates.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -49,13 +49,13 @@ TEST_SUITE("memory_estimate") {
                 options.rows = layout.rows;
                 const auto shards = static_cast<size_t>(layout.shards);
                 const size_t own = shard_layout(units_of(*shape), shards).total;
-                size_t taken = 0;  // as actors/trainer sizes its memory: for fewer groups, too
+                size_t taken = 0;  // the most for any number of groups, as arena_bytes()
                 for (size_t groups = 1; groups <= static_cast<size_t>(layout.groups); ++groups)
                   taken = std::max(
                       taken, buffer_plan(options, groups, shards, host).bytes(precision, own));
                 const MemoryEstimate estimate = memory_estimate(
                     config, *shape, sharding, layout.shards, layout.groups, layout.rows);
-                // On a device the master state is among the engine's buffers.
+                // With device memory the master state is one of the engine's buffers.
                 CHECK(estimate.parameters + estimate.gradients + (host ? 0 : estimate.state) >=
                       taken);
               }

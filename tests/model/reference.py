@@ -1,9 +1,14 @@
 """PyTorch's loss, logits and gradients of a small Llama, for reference_test.cpp.
 
 usage: reference.py FOLDER DTYPE B dim hidden layers heads kv_heads vocab block_size tie scale
-FOLDER/params.bin: fp32 parameters, unit by unit; FOLDER/tokens.bin: int32 (B, T + 1).
-Writes FOLDER/logits.bin and grads.bin (fp32, as params.bin), loss.bin (one float64). Parameters, activations and
-the residual stream are DTYPE; softmax and loss float32. Gradients are of loss * scale.
+
+Reads   FOLDER/params.bin   fp32 parameters, unit by unit
+        FOLDER/tokens.bin   int32 (B, T + 1)
+Writes  FOLDER/logits.bin   fp32 (B, T, vocab)
+        FOLDER/grads.bin    fp32, laid out as params.bin; gradients of loss * scale
+        FOLDER/loss.bin     one float64
+
+Parameters, activations and the residual stream are DTYPE; softmax and loss are float32.
 """
 
 import sys

@@ -1,5 +1,4 @@
-// The whole model against PyTorch's autograd: loss, logits and every parameter's gradient, tensor
-// by tensor.
+// Compares the whole model with PyTorch's autograd: loss, logits and every parameter's gradient.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -110,7 +109,7 @@ TEST_SUITE("reference") {
                                  3),
                        DType::f32, 1e-5);
   }
-  TEST_CASE("backend: bf16 is as far from torch's bf16 as rounding allows") {
+  TEST_CASE("backend: bf16 differs from torch's bf16 by rounding only") {
     compare_with_torch(TestModel(kGrouped, 3), DType::bf16, 0.08);
     ModelShape shape = kGrouped;
     shape.tie_embeddings = true;

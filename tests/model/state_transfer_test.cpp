@@ -1,3 +1,4 @@
+// Transfers of a shard's state between trainers.
 #include "runtime/training/state_transfer.hpp"
 
 #include <doctest/doctest.h>
@@ -25,7 +26,7 @@ TrainState new_state(uint64_t layout, size_t total = kTotal) {
   return state.take();
 }
 
-/// Values that tell seed, step, part and place.
+/// Commits values that depend on seed, step, part and position.
 void write(TrainState& state, uint64_t seed, uint64_t step) {
   Result<TrainState::Side> side = state.begin_write(0);
   REQUIRE(side.ok());
@@ -35,22 +36,12 @@ void write(TrainState& state, uint64_t seed, uint64_t step) {
   state.commit(step);
 }
 
-/// Damages what arrives in the n-th broadcast.
-class Damaging : public Collective {
+/// Flips a bit in the data that the n-th broadcast delivers.
+class Damaging : public ForwardingCollective {
  public:
-  Damaging(Collective& inner, int damaged) : inner_(inner), left_(damaged) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  Result<void*> allocate(size_t bytes) override { return inner_.allocate(bytes); }
-  WorkPtr all_gather(const void* s, void* f, size_t n, DType d) override {
-    return inner_.all_gather(s, f, n, d);
-  }
-  WorkPtr reduce_scatter(const void* f, void* s, size_t n, DType d) override {
-    return inner_.reduce_scatter(f, s, n, d);
-  }
-  WorkPtr all_reduce(void* p, size_t n, DType d) override { return inner_.all_reduce(p, n, d); }
+  Damaging(Collective& inner, int damaged) : ForwardingCollective(inner), left_(damaged) {}
   WorkPtr broadcast(void* data, size_t n, DType d, int root) override {
-    WorkPtr work = inner_.broadcast(data, n, d, root);
+    WorkPtr work = ForwardingCollective::broadcast(data, n, d, root);
     if (left_-- > 0) return work;
     left_ = 1 << 30;
     struct Flip : Work {
@@ -65,27 +56,13 @@ class Damaging : public Collective {
     };
     return std::make_unique<Flip>(std::move(work), static_cast<char*>(data) + n * 2);
   }
-  WorkPtr barrier() override { return inner_.barrier(); }
-  WorkPtr all_gather_bytes(const void* m, void* a, size_t n) override {
-    return inner_.all_gather_bytes(m, a, n);
-  }
-  WorkPtr reduce_scatter_leaves(const void* f, size_t n, DType d, std::span<const TreeNode> l,
-                                PartialSum& s) override {
-    return inner_.reduce_scatter_leaves(f, n, d, l, s);
-  }
-  WorkPtr all_reduce_partials(const PartialSum& m, std::span<const std::vector<TreeNode>> n,
-                              float* t) override {
-    return inner_.all_reduce_partials(m, n, t);
-  }
-  void abort(const std::string& reason) override { inner_.abort(reason); }
 
  private:
-  Collective& inner_;
   int left_;
 };
 
-/// Rank 0 sends the state of `step`, the others receive; their results in rank order. damaged: the
-/// broadcast that arrives broken at the last rank, if any.
+/// Rank 0 sends the state of `step`, the other ranks receive it; returns the results in rank order.
+/// damaged: index of the broadcast that arrives damaged at the last rank, if any.
 std::vector<Status> transfer(std::vector<TrainState>& states, uint64_t step,
                              int damaged = 1 << 30) {
   const int size = static_cast<int>(states.size());
@@ -112,7 +89,7 @@ TEST_SUITE("state_transfer") {
     write(states[0], 1, 6);
     write(states[0], 1, 7);
     states.push_back(new_state(1));  // empty
-    states.push_back(new_state(2));  // of another shard, behind
+    states.push_back(new_state(2));  // of another shard, at an older step
     write(states[2], 2, 4);
     write(states[2], 2, 5);
     for (const Status& status : transfer(states, 7)) CHECK(status.ok());
@@ -125,15 +102,15 @@ TEST_SUITE("state_transfer") {
       CHECK(state_hash(states[i].committed()) == state_hash(states[0].committed()));
       CHECK_FALSE(states[i].holds(5));
     }
-    REQUIRE(states[0].begin_write(0).ok());  // nobody pins it any longer
+    REQUIRE(states[0].begin_write(0).ok());  // the transfer has unpinned it
     write(states[0], 1, 8);
     REQUIRE(states[0].begin_write(0).ok());
   }
 
   TEST_CASE(
-      "transfer: the side of the moved step survives in a receiver that others need it from") {
+      "transfer: a receiver keeps its own side of the same step, which other ranks still need") {
     std::vector<TrainState> states;
-    for (uint64_t shard : {1, 2}) {  // both have made step 8, and go back to 7
+    for (uint64_t shard : {1, 2}) {  // both hold steps 7 and 8, and go back to 7
       states.push_back(new_state(shard));
       write(states.back(), shard, 7);
       write(states.back(), shard, 8);
@@ -149,7 +126,7 @@ TEST_SUITE("state_transfer") {
     const Result<int> pin = states[1].pin(7);
     CHECK(state_hash(states[1].side(*pin)) == of_two);
     states[1].unpin(*pin);
-    std::vector<TrainState> back;  // so it can still send what it had
+    std::vector<TrainState> back;  // it can still send its own shard
     back.push_back(std::move(states[1]));
     back.push_back(new_state(9));
     for (const Status& status : transfer(back, 7)) CHECK(status.ok());
@@ -157,7 +134,7 @@ TEST_SUITE("state_transfer") {
     CHECK(state_hash(back[1].committed()) == of_two);
   }
 
-  TEST_CASE("transfer: damage on the way is found, wherever it is, and nothing is committed") {
+  TEST_CASE("transfer: damage in any broadcast is detected, and nothing is committed") {
     // Broadcasts: opening, 3 x 2 chunks, hash.
     for (int damaged = 0; damaged < 8; ++damaged) {
       CAPTURE(damaged);
@@ -176,7 +153,7 @@ TEST_SUITE("state_transfer") {
     }
   }
 
-  TEST_CASE("transfer: STATE-2, a source that is not what was committed is found by everybody") {
+  TEST_CASE("transfer: STATE-2, every rank detects a source that differs from what was committed") {
     for (const bool known : {true, false}) {
       std::vector<TrainState> states;
       for (int i = 0; i < 3; ++i) states.push_back(new_state(1));
@@ -191,7 +168,7 @@ TEST_SUITE("state_transfer") {
     }
   }
 
-  TEST_CASE("transfer: a sender without the step, a step or size that was not meant, a reader") {
+  TEST_CASE("transfer: a missing step, a wrong size and a pinned side are errors") {
     std::vector<TrainState> states;
     states.push_back(new_state(1));
     write(states[0], 1, 7);
@@ -218,7 +195,7 @@ TEST_SUITE("state_transfer") {
     CHECK(states[1].step() == 6);
   }
 
-  TEST_CASE("transfer: a copy that lies elsewhere") {
+  TEST_CASE("transfer: rank 0 can send a copy from other memory") {
     TrainState source = new_state(1);
     write(source, 4, 3);
     std::vector<float> memory(3 * kTotal);
@@ -241,7 +218,8 @@ TEST_SUITE("state_transfer") {
     CHECK(state_hash(target.committed()) == state_hash(from));
   }
 
-  TEST_CASE("transfer: a lost group comes back by transfers alone and goes on with the same bits") {
+  TEST_CASE(
+      "transfer: a lost group is restored by transfers alone and continues with the same bits") {
     EngineOptions options;
     options.shape = test_shape();
     options.rows = 5;
@@ -258,7 +236,7 @@ TEST_SUITE("state_transfer") {
     one.train(3, 4);
 
     World again(options, 3, 2);
-    for (size_t i = 0; i < 6; ++i) again.states[i].invalidate_as(99);  // of whatever shard
+    for (size_t i = 0; i < 6; ++i) again.states[i].invalidate_as(99);  // of any shard
     std::vector<std::unique_ptr<ThreadCommunicator>> heal;
     for (int shard = 0; shard < 2; ++shard)
       heal.push_back(std::make_unique<ThreadCommunicator>(4, 60'000));

@@ -1,5 +1,5 @@
-// A small model with random parameters and tokens, and one micro-batch of it through a Backend:
-// what the tests of this layer share.
+// A small model with random parameters and tokens, and one micro-batch of it through a Backend: the
+// common part of this folder's tests.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@
 
 namespace simplescale::testing {
 
-/// Unit by unit, flat.
+/// One flat tensor per unit.
 using Tensors = std::vector<std::vector<float>>;
 
 struct TestModel {
@@ -31,7 +31,7 @@ struct TestModel {
       std::vector<float>& flat = params.emplace_back(unit.count);
       for (const Parameter& p : unit.parameters) {
         const float mean = p.is_matrix() ? 0.0f : 1.0f;
-        // Wide enough that attention and SwiGLU are far from linear.
+        // Wide enough to make attention and SwiGLU strongly nonlinear.
         const float width = p.is_matrix() ? 1.5f / std::sqrt(float(s.dim)) : 0.2f;
         for (size_t i = 0; i < p.count; ++i) flat[p.offset + i] = mean + width * normal(random);
       }
@@ -49,7 +49,7 @@ struct TestModel {
   }
 };
 
-/// Flat values in the backend's precision and back.
+/// encode() converts fp32 values to the backend's precision, decode() converts them back.
 inline std::vector<unsigned char> encode(const std::vector<float>& values, DType dtype) {
   std::vector<unsigned char> bytes(values.size() * bytes_of(dtype));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -82,32 +82,42 @@ struct Outcome {
   std::vector<float> logits;  // (B, T, V)
 };
 
-/// Forward and, if asked for, backward of the model's tokens. Gradients begin as garbage: they are
-/// overwritten.
+/// Forward and, if `backward`, backward of the model's tokens, over the backend's memory. Gradients
+/// start as garbage, which the backend must overwrite.
 inline Outcome run_micro_batch(Backend& backend, const TestModel& m, DType dtype,
                                bool backward = true, float scale = 1) {
-  std::vector<std::vector<unsigned char>> params, grads;
+  std::vector<void*> params, grads;
+  auto upload = [&](std::vector<void*>& to, const std::vector<unsigned char>& bytes) {
+    const auto memory = backend.allocate(bytes.size());
+    SS_ASSERT(memory.ok());
+    backend.copy_to_device(*memory, bytes.data(), bytes.size());
+    to.push_back(*memory);
+  };
   for (const auto& flat : m.params) {
-    params.push_back(encode(flat, dtype));
-    grads.emplace_back(params.back().size(), 0x3f);
+    upload(params, encode(flat, dtype));
+    const std::vector<unsigned char> garbage(flat.size() * bytes_of(dtype), 0x3f);
+    if (backward) upload(grads, garbage);
   }
   const int layers = int(m.shape.layers);
   const size_t head = m.params.size() - 1;
   const bool tie = m.shape.tie_embeddings;
   Outcome out;
-  backend.embed(params[0].data(), m.tokens.data());
-  for (int i = 0; i < layers; ++i) backend.forward_block(i, params[size_t(i) + 1].data());
-  const void* tied = tie ? params[0].data() : nullptr;
+  backend.embed(params[0], m.tokens.data());
+  for (int i = 0; i < layers; ++i) backend.forward_block(i, params[size_t(i) + 1]);
+  const void* tied = tie ? params[0] : nullptr;
   out.logits.resize(size_t(m.micro_batch_size) * size_t(m.shape.block_size * m.shape.vocab));
-  backend.logits(params[head].data(), tied, out.logits.data());
-  out.loss = backend.head(params[head].data(), tied, scale, backward ? grads[head].data() : nullptr,
-                          backward && tie ? grads[0].data() : nullptr);
+  backend.logits(params[head], tied, out.logits.data());
+  out.loss = backend.head(params[head], tied, scale, backward ? grads[head] : nullptr,
+                          backward && tie ? grads[0] : nullptr);
   if (!backward) return out;
   for (int i = layers; i-- > 0;)
-    backend.backward_block(i, params[size_t(i) + 1].data(), grads[size_t(i) + 1].data());
-  backend.backward_embed(grads[0].data(), tie);
-  backend.synchronize();
-  for (const auto& bytes : grads) out.grads.push_back(decode(bytes, dtype));
+    backend.backward_block(i, params[size_t(i) + 1], grads[size_t(i) + 1]);
+  backend.backward_embed(grads[0], tie);
+  for (size_t u = 0; u < grads.size(); ++u) {
+    std::vector<unsigned char> bytes(m.params[u].size() * bytes_of(dtype));
+    backend.copy_to_host(bytes.data(), grads[u], bytes.size());
+    out.grads.push_back(decode(bytes, dtype));
+  }
   return out;
 }
 

@@ -1,6 +1,6 @@
-// A Collective between threads of one process, for tests of the engine: as slow and as simple as
-// can be. An operation runs when somebody waits for it and all ranks have started it, so that a
-// forgotten wait() shows as wrong numbers.
+// A Collective between threads of one process, for tests; simple and slow. An operation runs only
+// when all ranks have started it and a rank waits for it, so that a missing wait() gives wrong
+// numbers.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ class ThreadCommunicator {
   Collective& rank(int rank) { return *ranks_[static_cast<size_t>(rank)]; }
   /// Bytes that a rank has allocated.
   size_t allocated(int rank) const { return ranks_[static_cast<size_t>(rank)]->allocated; }
-  /// Operations of one kind ("all_gather", ...) that a rank has started.
+  /// Number of operations of one kind ("all_gather", ...) that a rank has started.
   size_t started(int rank, const std::string& kind) {
     return ranks_[static_cast<size_t>(rank)]->started[kind];
   }
@@ -46,7 +46,7 @@ class ThreadCommunicator {
     std::vector<std::optional<Post>> posts;
     int posted = 0;
     bool done = false;
-    bool broken = false;  // a rank went away without it
+    bool broken = false;  // a rank left without completing it
   };
 
   struct ThreadWork : Work {
@@ -152,11 +152,11 @@ class ThreadCommunicator {
       return {};
     }
     const bool broken = operation.broken;
-    operation.broken = true;  // this rank's buffers are no longer lent
+    operation.broken = true;  // the caller may now reuse this rank's buffers
     changed_.notify_all();
     if (!aborted.empty()) return {Code::aborted, aborted};
     if (broken) return {Code::unavailable, "another rank has left"};
-    return {Code::deadline, "a rank did not come"};
+    return {Code::deadline, "a rank did not start the operation"};
   }
 
   void run(Operation& operation) {
@@ -216,6 +216,43 @@ class ThreadCommunicator {
   std::condition_variable changed_;
   std::map<uint64_t, std::shared_ptr<Operation>> operations_;
   std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+/// Forwards every call to another collective; a test overrides what it wants to change.
+class ForwardingCollective : public Collective {
+ public:
+  explicit ForwardingCollective(Collective& inner) : inner_(inner) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  Result<void*> allocate(size_t bytes) override { return inner_.allocate(bytes); }
+  WorkPtr all_gather(const void* shard, void* full, size_t count, DType dtype) override {
+    return inner_.all_gather(shard, full, count, dtype);
+  }
+  WorkPtr reduce_scatter(const void* full, void* shard, size_t count, DType dtype) override {
+    return inner_.reduce_scatter(full, shard, count, dtype);
+  }
+  WorkPtr all_reduce(void* data, size_t count, DType dtype) override {
+    return inner_.all_reduce(data, count, dtype);
+  }
+  WorkPtr broadcast(void* data, size_t count, DType dtype, int root) override {
+    return inner_.broadcast(data, count, dtype, root);
+  }
+  WorkPtr barrier() override { return inner_.barrier(); }
+  WorkPtr all_gather_bytes(const void* mine, void* all, size_t bytes) override {
+    return inner_.all_gather_bytes(mine, all, bytes);
+  }
+  WorkPtr reduce_scatter_leaves(const void* full, size_t count, DType dtype,
+                                std::span<const TreeNode> leaves, PartialSum& slice) override {
+    return inner_.reduce_scatter_leaves(full, count, dtype, leaves, slice);
+  }
+  WorkPtr all_reduce_partials(const PartialSum& mine, std::span<const std::vector<TreeNode>> nodes,
+                              float* total) override {
+    return inner_.all_reduce_partials(mine, nodes, total);
+  }
+  void abort(const std::string& reason) override { inner_.abort(reason); }
+
+ private:
+  Collective& inner_;
 };
 
 }  // namespace simplescale

@@ -93,7 +93,7 @@ TEST_SUITE("log_scanner") {
     const std::string stamp = "2026-11-21T06:48:27.123 ";
     scan.add("n1.log", stamp + "n1 error n1.0 has ended: killed by signal 7 (Bus error)\n");
     scan.add("supervisor-n1.log", "Bus error\n");
-    scan.add("n1.1.log", stamp + "n1.1 warning generation 3 ends here: n0.0: Bus error\n" + stamp +
+    scan.add("n1.1.log", stamp + "n1.1 warning generation 3 ended: n0.0: Bus error\n" + stamp +
                              "n1.1 error cannot write x: No space left on device\n");
     auto found = scan.wait(1);
     CHECK(found[0].rule == "out_of_disk");

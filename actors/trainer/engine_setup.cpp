@@ -1,0 +1,49 @@
+#include "actors/trainer/engine_setup.hpp"
+
+#include <algorithm>
+
+#include "model/engine/buffer_plan.hpp"
+
+namespace simplescale {
+
+EngineOptions engine_options(const Config& config, const Plan& plan) {
+  EngineOptions o;
+  o.shape = plan.shape;
+  o.precision = config.train.precision;
+  o.micro_batch_size = static_cast<int>(plan.micro_batch_size);
+  o.rows = static_cast<int>(plan.rows());
+  o.sharding = plan.topology.sharding;
+  o.deterministic = config.train.deterministic;
+  o.grad_clip = static_cast<float>(config.train.grad_clip);
+  o.weight_decay = static_cast<float>(config.train.weight_decay);
+  o.beta1 = static_cast<float>(config.train.betas[0]);
+  o.beta2 = static_cast<float>(config.train.betas[1]);
+  o.eps = static_cast<float>(config.train.eps);
+  o.seed = static_cast<uint64_t>(config.run.seed);
+  return o;
+}
+
+BackendOptions backend_options(const Config& config, const Plan& plan, int threads) {
+  BackendOptions o;
+  o.shape = plan.shape;
+  o.micro_batch_size = static_cast<int>(plan.micro_batch_size);
+  o.precision = config.train.precision;
+  o.activation_checkpointing = config.train.activation_checkpointing;
+  o.threads = threads;
+  o.deterministic = config.train.deterministic;
+  return o;
+}
+
+size_t arena_bytes(const Config& config, const Plan& plan, bool host_memory) {
+  const auto groups = static_cast<size_t>(plan.topology.groups),
+             shards = static_cast<size_t>(plan.topology.shards);
+  const size_t total = shard_layout(units_of(plan.shape), shards).total;
+  const EngineOptions options = engine_options(config, plan);
+  size_t most = 0;  // with fewer groups, each has more rows and needs more partial sums
+  for (size_t g = 1; g <= groups; ++g)
+    most = std::max(
+        most, buffer_plan(options, g, shards, host_memory).bytes(config.train.precision, total));
+  return most + (size_t{8} << 20);
+}
+
+}  // namespace simplescale

@@ -1,0 +1,41 @@
+#include "actors/trainer/validation.hpp"
+
+#include <algorithm>
+#include <vector>
+
+namespace simplescale {
+
+Result<double> validation_loss(Engine& engine, Collective& shard, Collective& replicate,
+                               TokenSource& source, const Plan& plan, uint64_t batches) {
+  const auto batch_size = static_cast<uint64_t>(plan.micro_batch_size),
+             shards = static_cast<uint64_t>(shard.size()),
+             world = shards * static_cast<uint64_t>(replicate.size()),
+             rank = static_cast<uint64_t>(replicate.rank()) * shards +
+                    static_cast<uint64_t>(shard.rank());
+  const auto row = static_cast<size_t>(plan.shape.block_size + 1);
+  std::vector<int32_t> tokens(batch_size * row);
+  std::vector<double> group_losses(shards);
+  std::vector<double> losses(world);
+  double sum = 0;
+  for (uint64_t first = 0; first < batches; first += world) {
+    // A rank beyond the last micro-batch computes the last one again; its loss is not added.
+    const uint64_t mine = std::min(first + rank, batches - 1);
+    for (uint64_t b = 0; b < batch_size; ++b)
+      if (Status read = source.read_sample(mine * batch_size + b, plan.shape.block_size,
+                                           tokens.data() + b * row);
+          !read.ok()) {
+        (void)source.reopen();
+        return read;
+      }
+    SS_ASSIGN(const double loss, engine.loss(tokens.data()));
+    SS_RETURN_IF_ERROR(shard.all_gather_bytes(&loss, group_losses.data(), sizeof loss)->wait());
+    SS_RETURN_IF_ERROR(
+        replicate
+            .all_gather_bytes(group_losses.data(), losses.data(), group_losses.size() * sizeof loss)
+            ->wait());
+    for (uint64_t i = 0; i < world && first + i < batches; ++i) sum += losses[i];
+  }
+  return sum / static_cast<double>(batches);
+}
+
+}  // namespace simplescale

@@ -1,0 +1,20 @@
+// The validation loss of the committed parameters, computed by all ranks of the world together.
+#pragma once
+
+#include <cstdint>
+
+#include "model/engine/engine.hpp"
+#include "runtime/config/topology.hpp"
+#include "runtime/data/token_file.hpp"
+#include "runtime/training/collective.hpp"
+
+namespace simplescale {
+
+/// Mean loss in nats over the first `batches` (at least 1) micro-batches of `source`. Micro-batch j
+/// is computed by rank j mod world, and the losses are added in the order of j, so the result does
+/// not depend on the layout. Blocks; all ranks must call it together and get the same result. After
+/// an error of `source`, the source is reopened for the next attempt.
+Result<double> validation_loss(Engine& engine, Collective& shard, Collective& replicate,
+                               TokenSource& source, const Plan& plan, uint64_t batches);
+
+}  // namespace simplescale

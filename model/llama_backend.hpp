@@ -1,0 +1,128 @@
+// What the CPU and the CUDA backend have in common: the model's sizes, where a block's parameters
+// lie in its unit, how buffers are allocated, the RoPE tables and AdamW's constants.
+//
+// Header only, because the CUDA library is linked without the rest of the program. Called by the
+// compute thread.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "model/backend.hpp"
+
+namespace simplescale {
+
+class LlamaBackend : public Backend {
+ public:
+  /// Constructs a B, allocates its buffers and fills its RoPE tables. options are valid.
+  template <class B>
+  static Result<std::unique_ptr<Backend>> make(const BackendOptions& options) {
+    std::unique_ptr<LlamaBackend> backend = std::make_unique<B>(options);
+    SS_RETURN_IF_ERROR(backend->allocate_buffers());
+    backend->fill_rope_tables();
+    return std::unique_ptr<Backend>(std::move(backend));
+  }
+
+ protected:
+  explicit LlamaBackend(const BackendOptions& options)
+      : options_(options),
+        B_(options.micro_batch_size),
+        T_(options.shape.block_size),
+        N_(B_ * T_),
+        C_(options.shape.dim),
+        D_(options.shape.head_dim()),
+        F_(options.shape.hidden),
+        K_(options.shape.kv_heads * D_),
+        Q_(C_ + 2 * K_),
+        V_(options.shape.vocab),
+        eps_(static_cast<float>(options.shape.norm_eps)) {}
+
+  /// A block's parameters, or their gradients, in their flat unit.
+  template <class E>
+  struct Block {
+    Block(E* unit, const LlamaBackend& b)
+        : norm1(unit),
+          qkv(norm1 + b.C_),
+          o(qkv + b.Q_ * b.C_),
+          norm2(o + b.C_ * b.C_),
+          gate_up(norm2 + b.C_),
+          down(gate_up + 2 * b.F_ * b.C_) {}
+    E* norm1;    // (C)
+    E* qkv;      // (Q, C)
+    E* o;        // (C, C)
+    E* norm2;    // (C)
+    E* gate_up;  // (2F, C)
+    E* down;     // (C, F)
+  };
+
+  /// Allocates all buffers by take() and sets cosine_ and sine_; returns allocated_.
+  virtual Status allocate_buffers() = 0;
+  /// Memory for `count` elements. After a failure returns null and allocated_ is the error.
+  template <class E>
+  E* take(int64_t count) {
+    Result<void*> memory = allocate(static_cast<size_t>(count) * sizeof(E));
+    if (!memory.ok()) {
+      if (allocated_.ok()) allocated_ = memory.status().in("activations");
+      return nullptr;
+    }
+    return static_cast<E*>(*memory);
+  }
+
+  /// AdamW's constants for matrices and norms alike; `keep` is still to be set for each DecayRun.
+  template <class Constants>
+  static Constants adamw_constants(const AdamW& o) {
+    const auto step = static_cast<double>(o.step);
+    return {
+        .gradient_scale = o.gradient_scale,
+        .keep = 1,
+        .beta1 = o.beta1,
+        .beta2 = o.beta2,
+        .step_size = static_cast<float>(o.learning_rate / (1 - std::pow(double{o.beta1}, step))),
+        .inverse_root_correction2 =
+            static_cast<float>(1 / std::sqrt(1 - std::pow(double{o.beta2}, step))),
+        .eps = o.eps};
+  }
+  static float adamw_keep(const AdamW& o, const DecayRun& run) {
+    return run.decay ? 1 - o.learning_rate * o.weight_decay : 1;
+  }
+
+  /// losses: (N) nats, host memory. Returns their mean.
+  double mean_loss(const float* losses) const {
+    double sum = 0;
+    for (int64_t i = 0; i < N_; ++i) sum += double{losses[i]};
+    return sum / static_cast<double>(N_);
+  }
+
+  const BackendOptions options_;
+  const ModelShape& shape_ = options_.shape;
+  const int64_t B_, T_, N_, C_, D_, F_, K_, Q_, V_;
+  const float eps_;
+  Status allocated_;                           // the first error of take()
+  float *cosine_ = nullptr, *sine_ = nullptr;  // (T, D/2)
+
+ private:
+  /// RoPE, arXiv 2104.09864: computed in fp32 as Hugging Face does, then rounded to the precision.
+  void fill_rope_tables() {
+    const int64_t half = D_ / 2;
+    const bool fp32 = options_.precision == DType::f32;
+    auto rounded = [&](float value) { return fp32 ? value : bf16_to_f32(f32_to_bf16(value)); };
+    std::vector<float> cosine(static_cast<size_t>(T_ * half)), sine(cosine.size());
+    for (int64_t i = 0; i < half; ++i) {
+      const float exponent = static_cast<float>(2 * i) / static_cast<float>(D_);
+      const float frequency = 1.0f / std::pow(static_cast<float>(shape_.rope_theta), exponent);
+      for (int64_t t = 0; t < T_; ++t) {
+        const float angle = static_cast<float>(t) * frequency;
+        cosine[static_cast<size_t>(t * half + i)] = rounded(std::cos(angle));
+        sine[static_cast<size_t>(t * half + i)] = rounded(std::sin(angle));
+      }
+    }
+    copy_to_device(cosine_, cosine.data(), cosine.size() * sizeof(float));
+    copy_to_device(sine_, sine.data(), sine.size() * sizeof(float));
+  }
+};
+
+}  // namespace simplescale
