@@ -177,6 +177,25 @@ LinkOptions make_link_options(const AgentOptions& o, const Config& config, Trans
   return options;
 }
 
+/// The run's exit code and the reason of its end.
+using End = std::pair<int, std::string>;
+
+/// Waits for the end of the run. Meanwhile signals, the loss of the run's folder and the host's
+/// health are reported to the node actor.
+int wait_for_end(const caf::actor& node, const RunFolder& run, const AgentOptions& o,
+                 const Config& config, std::future<End>& end) {
+  SignalThread signal_thread(node);
+  const FolderWatch folder_watch(run, [node, run] {
+    log::error("{}", run_is_gone(run));
+    caf::anon_send(node, Shutdown{exit_code(Code::io), run_is_gone(run)});
+  });
+  std::unique_ptr<HealthReporter> health;
+  if (config.metrics.health_every_ms > 0)
+    health = std::make_unique<HealthReporter>(node, "n" + std::to_string(o.node), o.run,
+                                              config.metrics.health_every_ms);
+  return end.get().first;
+}
+
 Result<int> run_agent(const AgentOptions& o) {
   const RunFolder run{o.run};
   SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
@@ -210,7 +229,7 @@ Result<int> run_agent(const AgentOptions& o) {
   caf::actor supervisor = system.spawn(supervisor_link, std::move(link_options));
   to_watch.set_value(supervisor);
 
-  auto end = std::make_shared<std::promise<std::pair<int, std::string>>>();
+  auto end = std::make_shared<std::promise<End>>();
   auto result = end->get_future();
   NodeOptions options{o.node,
                       config,
@@ -235,19 +254,7 @@ Result<int> run_agent(const AgentOptions& o) {
                       places};
   caf::actor node = system.spawn(node_actor, supervisor, std::move(options));
   transport.publish("node", node);
-  int code;
-  {
-    SignalThread signal_thread(node);
-    const FolderWatch folder_watch(run, [node, run] {
-      log::error("{}", run_is_gone(run));
-      caf::anon_send(node, Shutdown{exit_code(Code::io), run_is_gone(run)});
-    });
-    std::unique_ptr<HealthReporter> health;
-    if (config.metrics.health_every_ms > 0)
-      health = std::make_unique<HealthReporter>(node, "n" + std::to_string(o.node), o.run,
-                                                config.metrics.health_every_ms);
-    code = result.get().first;
-  }
+  const int code = wait_for_end(node, run, o, config, result);
   watch.reset();
   caf::anon_send_exit(supervisor, caf::exit_reason::user_shutdown);
   node = nullptr;
