@@ -1,5 +1,5 @@
-// Pure functions about Slurm: the environment of a task, the batch script, and whether a job that has
-// ended is requeued.
+// Pure functions about Slurm: the environment of a task, the batch script, and whether a job that
+// has ended is requeued.
 #pragma once
 
 #include <cstdint>
