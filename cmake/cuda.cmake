@@ -1,9 +1,9 @@
-# The GPU part: two shared libraries beside the programs, loaded only where a GPU is used. Nothing here is needed to
-# build or run the rest. Sets CUDA_BUILT.
+# The GPU libraries: two shared libraries beside the programs, loaded only where a GPU is used. The rest builds and runs
+# without them. Sets CUDA_BUILT.
 set(CUDA_BUILT OFF)
 set(NVIDIA_WHEELS ${TORCH_DIR}/../nvidia)
 
-# nvcc of CUDA 13, which libtorch is built for: the caller's, the system's, or the Python wheel's
+# Finds nvcc of CUDA 13, the version that libtorch is built for: CUDA_HOME's, the system's, or the Python wheel's
 # (pip install "cuda-toolkit[nvcc,cccl,crt,nvvm]==13.0.2").
 function(simplescale_is_cuda_13 result program)
   execute_process(COMMAND ${program} --version OUTPUT_VARIABLE version ERROR_QUIET)
@@ -27,7 +27,7 @@ foreach(include ${cuda_root}/include ${cuda_root}/targets/x86_64-linux/include)
   endif()
 endforeach()
 
-# Libraries: what libtorch itself runs with, so that a process has each of them once.
+# Prefers the libraries that libtorch itself loads, so that a process has each library once.
 function(simplescale_wheel_library variable folder name)
   file(GLOB found ${NVIDIA_WHEELS}/${folder}/lib/lib${name}.so*)
   if(NOT found)
@@ -49,10 +49,10 @@ foreach(need CUDA_INCLUDE CUDART_LIBRARY NCCL_LIBRARY NCCL_INCLUDE)
 endforeach()
 
 set(CMAKE_CUDA_COMPILER ${nvcc})
-if(NOT EXISTS ${cuda_root}/lib64)  # nvcc links with lib64 only, and the wheel calls it lib
+if(NOT EXISTS ${cuda_root}/lib64)  # nvcc links with lib64 only; the wheel's folder is lib
   string(APPEND CMAKE_CUDA_FLAGS " -L${cuda_root}/lib")
 endif()
-set(CMAKE_CUDA_ARCHITECTURES 90)  # sm_90, and PTX for what comes after
+set(CMAKE_CUDA_ARCHITECTURES 90)  # sm_90, and PTX for later GPUs
 set(CMAKE_CUDA_RUNTIME_LIBRARY None)
 set(CMAKE_CUDA_STANDARD 17)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
@@ -67,13 +67,13 @@ add_library(deps::nccl INTERFACE IMPORTED)
 target_include_directories(deps::nccl SYSTEM INTERFACE ${NCCL_INCLUDE})
 target_link_libraries(deps::nccl INTERFACE ${NCCL_LIBRARY} deps::cudart)
 add_library(deps::torch_cuda INTERFACE IMPORTED)
-# Nothing of libtorch_cuda.so is called by name: it registers its kernels when it is loaded. A linker that leaves out what
-# it does not see used, as Debian's gcc asks it to, would leave libtorch without any.
+# libtorch_cuda.so registers its kernels when it is loaded; no symbol of it is referenced. Debian's gcc links with
+# --as-needed, which would drop the library.
 target_link_libraries(deps::torch_cuda INTERFACE deps::torch
   "-Wl,--push-state,--no-as-needed,${TORCH_DIR}/lib/libtorch_cuda.so,--pop-state"
   ${TORCH_DIR}/lib/libc10_cuda.so deps::cudart)
 
-# An object library, so that the tests link the same objects, and a shared one of it.
+# Adds an object library, which the tests link, too, and a shared library of the same objects.
 function(simplescale_gpu_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   add_library(${name}_objects OBJECT ${ARG_SOURCES})
@@ -84,8 +84,8 @@ function(simplescale_gpu_library name)
   simplescale_flags(${name}_objects)
   add_library(${name} SHARED $<TARGET_OBJECTS:${name}_objects>)
   target_link_libraries(${name} PRIVATE ${name}_objects)
-  simplescale_flags(${name})  # the sanitizer's library, too
-  # Which symbols come from elsewhere is known: whatever is missing shall show here and not at run time.
+  simplescale_flags(${name})  # also links the sanitizer's library
+  # Reports undefined symbols at link time instead of at run time.
   target_link_options(${name} PRIVATE -Wl,--no-undefined)
   set_target_properties(${name} ${name}_objects PROPERTIES LINKER_LANGUAGE CXX)
 endfunction()

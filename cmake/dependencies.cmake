@@ -1,4 +1,4 @@
-# Everything that is not ours, as imported targets under deps::.
+# Third-party libraries. CAF and libtorch, which have no usable CMake package, become imported targets under deps::.
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})
@@ -31,17 +31,17 @@ find_path(CAF_INCLUDE caf/all.hpp REQUIRED)
 add_library(deps::caf UNKNOWN IMPORTED)
 set_target_properties(deps::caf PROPERTIES IMPORTED_LOCATION ${CAF_CORE}
   INTERFACE_INCLUDE_DIRECTORIES ${CAF_INCLUDE} INTERFACE_LINK_LIBRARIES Threads::Threads)
-add_library(deps::caf_io UNKNOWN IMPORTED)  # the peer of our benchmarks only
+add_library(deps::caf_io UNKNOWN IMPORTED)  # only for the benchmarks, as a baseline
 set_target_properties(deps::caf_io PROPERTIES IMPORTED_LOCATION ${CAF_IO}
   INTERFACE_LINK_LIBRARIES deps::caf)
 
-# libtorch comes from the Python wheel; its CMake package wants nvcc, so the libraries are named here.
+# libtorch comes from the Python wheel. Its CMake package requires nvcc, so this file names the libraries.
 file(GLOB TORCH_DIR ${SIMPLESCALE_DEPS}/python/lib/python3*/site-packages/torch)
 if(NOT TORCH_DIR)
   message(FATAL_ERROR "no libtorch under ${SIMPLESCALE_DEPS}: run ./simplescale build, which installs it")
 endif()
 add_library(deps::torch INTERFACE IMPORTED)
-# After the system's: the wheel brings headers of libraries (fmt) that the system has in another version.
+# Searched after the system's headers: the wheel contains other versions of libraries such as fmt.
 target_compile_options(deps::torch INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter \"${TORCH_DIR}/include\">"
   "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter \"${TORCH_DIR}/include/torch/csrc/api/include\">")
 target_link_libraries(deps::torch INTERFACE ${TORCH_DIR}/lib/libtorch_cpu.so ${TORCH_DIR}/lib/libc10.so)

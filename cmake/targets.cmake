@@ -1,13 +1,13 @@
-# One target per floor, and per room of the ground floor (runtime/). A target's sources are the files of its folder.
+# One target per floor, and one per room of the ground floor (runtime/). A target's sources are the files of its folder.
 function(simplescale_flags target)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Werror -Wno-missing-field-initializers>)
-  if(SIMPLESCALE_ASAN)  # null: CAF 0.17.6 binds a reference to no arguments when a function actor is spawned
+  if(SIMPLESCALE_ASAN)  # no null check: CAF 0.17.6 binds a null reference when it spawns a function actor
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=address,undefined
       -fno-sanitize=null -fno-omit-frame-pointer -fno-sanitize-recover=undefined>)
     target_link_options(${target} PRIVATE -fsanitize=address,undefined)
   endif()
-  if(SIMPLESCALE_TSAN)  # gcc's tsan does not know fences and says so
+  if(SIMPLESCALE_TSAN)  # gcc warns that its thread sanitizer does not support fences
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=thread -Wno-tsan>)
     target_link_options(${target} PRIVATE -fsanitize=thread)
   endif()
@@ -33,7 +33,7 @@ function(simplescale_layer name)
   simplescale_flags(${name})
 endfunction()
 
-# The rooms of runtime/, from the ground up. A room may include only the rooms that it links.
+# The rooms of runtime/; a room links only rooms above it in this list. A room may include only the rooms that it links.
 function(simplescale_room name)
   simplescale_layer(${name} FOLDERS runtime/${name} ${ARGN})
 endfunction()
@@ -49,7 +49,7 @@ simplescale_room(checkpoint LINK training run PkgConfig::sentencepiece)
 simplescale_room(exports LINK config run)
 simplescale_room(http LINK run PRIVATE_LINK PkgConfig::httplib)
 
-# Two files become part of the program: the rules for log lines, and the web page.
+# Embeds two files in the program: the rules for log lines, and the web page.
 function(simplescale_embed room file variable template)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${file})
   file(READ ${file} ${variable})
@@ -61,18 +61,18 @@ simplescale_embed(http runtime/http/page.html SIMPLESCALE_PAGE page.cpp)
 
 simplescale_layer(model FOLDERS model LINK training observe PRIVATE_LINK deps::torch)
 if(TARGET model)
-  # Lets MKL choose its kernels by what the CPU can do: see model/cpu/gemm.cpp.
+  # Lets MKL choose its kernels by the CPU's features; see model/cpu/gemm.cpp.
   target_link_options(model INTERFACE -Wl,--export-dynamic-symbol=mkl_serv_intel_cpu_true)
   file(GLOB kernels ${CMAKE_SOURCE_DIR}/model/cpu/kernels_*.cpp)
   set_source_files_properties(${kernels} PROPERTIES
     COMPILE_OPTIONS "-O3;-ffp-contract=fast;-fno-math-errno;-fno-trapping-math")
 endif()
 
-# The wire protocol: one Cap'n Proto schema, its C++ generated into the build tree, not held to our warnings.
+# The wire protocol: one Cap'n Proto schema. Its C++ code is generated in the build tree and compiled without our warnings.
 set(SIMPLESCALE_PROTOCOL transport/protocol/protocol.capnp)
 set(SIMPLESCALE_GENERATED ${CMAKE_BINARY_DIR}/generated)
 file(MAKE_DIRECTORY ${SIMPLESCALE_GENERATED})
-find_program(CAPNP capnp REQUIRED)  # Debian's CapnProto package names its tools by a path that is not there
+find_program(CAPNP capnp REQUIRED)  # Debian's CMake package has a wrong path of the tool
 add_custom_command(
   OUTPUT ${SIMPLESCALE_GENERATED}/${SIMPLESCALE_PROTOCOL}.c++
          ${SIMPLESCALE_GENERATED}/${SIMPLESCALE_PROTOCOL}.h
@@ -86,15 +86,15 @@ target_link_libraries(protocol PUBLIC CapnProto::capnp)
 simplescale_layer(transport FOLDERS transport LINK training run observe protocol deps::caf PkgConfig::ucx
   PRIVATE_LINK PkgConfig::sodium)
 
-# What the supervisor decides is pure functions of plain data: the simulation links them without CAF.
+# The supervisor's decisions are pure functions of plain data. The simulation links them without CAF.
 simplescale_layer(decision FOLDERS actors/supervisor/decision LINK training)
-# The trainer actor is the one that meets the model; the others stay free of libtorch.
+# Only the trainer actor uses the model; all other actors are free of libtorch.
 simplescale_layer(actors FOLDERS actors EXCLUDE "/actors/(trainer|supervisor/decision)/"
   LINK decision config data checkpoint exports diagnostics transport)
 simplescale_layer(trainer FOLDERS actors/trainer LINK actors model)
 
-# Two programs: `simplescale` is what people call; `simplescale-compute` beside it is a trainer,
-# generate and evaluate, and the only one that links libtorch.
+# Two programs. Users call `simplescale`. `simplescale-compute` beside it runs trainers, `generate` and `evaluate`; it is
+# the only one that links libtorch.
 add_library(slurm STATIC app/slurm/slurm.cpp)
 target_include_directories(slurm PUBLIC ${CMAKE_SOURCE_DIR})
 target_link_libraries(slurm PUBLIC config)

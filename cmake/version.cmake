@@ -1,5 +1,5 @@
-# What a run's manifest says of the program: known when it is configured, and compiled into one file, so that a new commit
-# recompiles nothing else. The wrapper configures before every build.
+# Commit and library versions for a run's manifest. They are determined when CMake configures, which the wrapper does before
+# every build, and compiled into one file, so that a new commit recompiles only that file.
 set(SIMPLESCALE_COMMIT "unknown")
 find_program(GIT git)
 if(GIT)

@@ -46,7 +46,7 @@ Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan
   shape.micro_batch_size = static_cast<uint64_t>(plan.micro_batch_size);
   shape.block_size = static_cast<uint64_t>(plan.shape.block_size);
   SS_ASSIGN(TokenRings rings,
-            TokenRings::create("ss-" + instance + "-n" + std::to_string(node) + "-tokens", shape));
+            TokenRings::create("ss-" + instance + "-" + node_name(node) + "-tokens", shape));
   const SampleOrder order(dataset.train.samples(plan.shape.block_size), data_seed(config),
                           config.data.shuffle);
   return std::make_shared<RingFiller>(
@@ -178,6 +178,25 @@ LinkOptions make_link_options(const AgentOptions& o, const Config& config, Trans
   return options;
 }
 
+/// The run's exit code and the reason of its end.
+using End = std::pair<int, std::string>;
+
+/// Waits for the end of the run. Meanwhile signals, the loss of the run's folder and the host's
+/// health are reported to the node actor.
+int wait_for_end(const caf::actor& node, const RunFolder& run, const AgentOptions& o,
+                 const Config& config, std::future<End>& end) {
+  SignalThread signal_thread(node);
+  const FolderWatch folder_watch(run, [node, run] {
+    log::error("{}", run_gone_message(run));
+    caf::anon_send(node, Shutdown{exit_code(Code::io), run_gone_message(run)});
+  });
+  std::unique_ptr<HealthReporter> health;
+  if (config.metrics.health_every_ms > 0)
+    health = std::make_unique<HealthReporter>(node, node_name(o.node), o.run,
+                                              config.metrics.health_every_ms);
+  return end.get().first;
+}
+
 Result<int> run_agent(const AgentOptions& o) {
   const RunFolder run{o.run};
   SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
@@ -211,7 +230,7 @@ Result<int> run_agent(const AgentOptions& o) {
   caf::actor supervisor = system.spawn(supervisor_link, std::move(link_options));
   to_watch.set_value(supervisor);
 
-  auto end = std::make_shared<std::promise<std::pair<int, std::string>>>();
+  auto end = std::make_shared<std::promise<End>>();
   auto result = end->get_future();
   NodeOptions options{o.node,
                       config,
@@ -236,19 +255,7 @@ Result<int> run_agent(const AgentOptions& o) {
                       places};
   caf::actor node = system.spawn(node_actor, supervisor, std::move(options));
   transport.publish("node", node);
-  int code;
-  {
-    SignalThread signal_thread(node);
-    const FolderWatch folder_watch(run, [node, run] {
-      log::error("{}", run_gone_message(run));
-      caf::anon_send(node, Shutdown{exit_code(Code::io), run_gone_message(run)});
-    });
-    std::unique_ptr<HealthReporter> health;
-    if (config.metrics.health_every_ms > 0)
-      health = std::make_unique<HealthReporter>(node, node_name(o.node), o.run,
-                                                config.metrics.health_every_ms);
-    code = result.get().first;
-  }
+  const int code = wait_for_end(node, run, o, config, result);
   watch.reset();
   caf::anon_send_exit(supervisor, caf::exit_reason::user_shutdown);
   node = nullptr;

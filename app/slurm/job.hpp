@@ -1,6 +1,8 @@
 // What simplescale does in and with a Slurm job: tasks of srun (task.cpp), `submit`, the end of the
-// batch script, draining nodes. Slurm's commands run without a shell, and node names are passed to
-// them only if slurm::valid_node_name() accepts them.
+// batch script, draining nodes (job.cpp). Slurm's commands run without a shell, and node names are
+// passed to them only if slurm::valid_node_name() accepts them.
+//
+// app/slurm is everything that knows Slurm.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,5 @@
 // Pure functions about Slurm: the environment of a task, the batch script, and whether a job that
-// has ended is requeued. app/slurm is the only folder that knows Slurm; app/slurm/job.cpp runs
-// Slurm's commands.
+// has ended is requeued.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What Slurm tells us, what we tell Slurm, and when a job goes back into the queue.
+// The environment of Slurm tasks, batch scripts, and the decision to requeue a job.
 #include "app/slurm/slurm.hpp"
 
 #include <doctest/doctest.h>
@@ -40,7 +40,7 @@ JobEnd ended(int code, uint64_t step) {
 }  // namespace
 
 TEST_SUITE("slurm") {
-  TEST_CASE("slurm: a task knows its number, its host's other tasks and its start of the run") {
+  TEST_CASE("slurm: a task reads its rank, its host and the instance from the environment") {
     const auto task = task_of(environment(third_task));
     REQUIRE(task);
     CHECK(task->task == 2);
@@ -54,9 +54,7 @@ TEST_SUITE("slurm") {
     CHECK(task_of(environment(again))->instance == "77.3.4");
   }
 
-  TEST_CASE(
-      "slurm: outside srun, in salloc's shell and with numbers that make no sense there is no "
-      "task") {
+  TEST_CASE("slurm: outside srun, in salloc's shell and with invalid numbers there is no task") {
     CHECK_FALSE(task_of(environment({})));
     for (const auto& [name, value] : {std::pair{"SLURM_STEP_ID", ""},
                                       {"SLURM_STEP_ID", "4294967290"},
@@ -70,7 +68,7 @@ TEST_SUITE("slurm") {
     }
   }
 
-  TEST_CASE("slurm: tasks on a node from Slurm's short form") {
+  TEST_CASE("slurm: tasks per host are parsed from Slurm's short form") {
     CHECK(tasks_on_node("2(x3),1", 0) == 2);
     CHECK(tasks_on_node("2(x3),1", 2) == 2);
     CHECK(tasks_on_node("2(x3),1", 3) == 1);
@@ -78,7 +76,7 @@ TEST_SUITE("slurm") {
     for (const char* wrong : {"", "x", "(x2)", ",,", "-4"}) CHECK(tasks_on_node(wrong, 0) >= 1);
   }
 
-  TEST_CASE("slurm: tasks of one host share its GPUs and CPUs, unless Slurm has shared them out") {
+  TEST_CASE("slurm: tasks of one host share its GPUs and CPUs unless Slurm has divided them") {
     Task task{.local_task = 1, .tasks_on_host = 2};
     CHECK(host_slots(task, 4).first == 4);
     CHECK(host_slots(task, 4).total == 8);
@@ -90,7 +88,7 @@ TEST_SUITE("slurm") {
     CHECK(host_slots(task, 4).total == 4);
   }
 
-  TEST_CASE("slurm: a mask of its own is a task's alone, a whole host's is shared") {
+  TEST_CASE("slurm: a narrow CPU mask belongs to the task, a mask of the whole host is shared") {
     const Task task{.local_task = 1, .tasks_on_host = 2};
     CHECK(cpu_slots(task, 4, 8, 16).first == 0);
     CHECK(cpu_slots(task, 4, 8, 16).total == 4);
@@ -98,7 +96,7 @@ TEST_SUITE("slurm") {
     CHECK(cpu_slots(task, 4, 16, 16).total == 8);
   }
 
-  TEST_CASE("slurm: the first task reads what Slurm and the batch script write") {
+  TEST_CASE("slurm: only the first task reads the batch script's output") {
     auto task = task_of(environment(third_task));
     CHECK(batch_log(task).empty());
     task->task = 0;
@@ -106,7 +104,7 @@ TEST_SUITE("slurm") {
     CHECK(batch_log(std::nullopt).empty());
   }
 
-  TEST_CASE("slurm: one of the nodes that are left acts for a batch script that is lost") {
+  TEST_CASE("slurm: the first surviving node acts for a lost batch script") {
     const std::vector<LastKnownNode> whole = {
         {"n0", "a", false}, {"n1", "a", false}, {"n2", "b", false}};
     for (const char* name : {"n0", "n1", "n2"}) CHECK_FALSE(is_first_survivor(whole, name));
@@ -115,11 +113,11 @@ TEST_SUITE("slurm") {
     half[0].lost = true;
     CHECK(is_first_survivor(half, "n1"));
     CHECK_FALSE(is_first_survivor(half, "n2"));
-    CHECK_FALSE(script_may_be_lost(half, "a"));  // a node died there, not the host
+    CHECK_FALSE(script_may_be_lost(half, "a"));  // another node on that host survives
     half[1].lost = true;
     CHECK(is_first_survivor(half, "n2"));
     CHECK(script_may_be_lost(half, "a"));
-    half[0].host = "";  // forgotten with the supervisor
+    half[0].host = "";  // unknown to a new supervisor
     half[1].host = "";
     CHECK(script_may_be_lost(half, "a"));
     half[2].lost = true;
@@ -127,7 +125,7 @@ TEST_SUITE("slurm") {
     CHECK_FALSE(is_first_survivor({}, "n0"));
   }
 
-  TEST_CASE("slurm: only plain names are given to its commands") {
+  TEST_CASE("slurm: only plain node names are passed to Slurm's commands") {
     for (const char* good : {"n1", "gpu-07.cluster.example", "A_1"}) CHECK(valid_node_name(good));
     for (const char* bad : {"", "-n1", "n 1", "n1;reboot", "$(reboot)", "n1\n", "n[1-4]", "a=b"})
       CHECK_FALSE(valid_node_name(bad));
@@ -135,7 +133,7 @@ TEST_SUITE("slurm") {
     CHECK(sanitized_reason("disk: \"5 MB/s\"\n`x`") == "disk:  5 MB/s  `x`");
   }
 
-  TEST_CASE("slurm: the batch script asks for everything that survival needs") {
+  TEST_CASE("slurm: the batch script has the options that recovery needs") {
     Config config = batch_config();
     config.cluster.trainers_per_node = 8;
     config.cluster.device = DeviceKind::cuda;
@@ -168,7 +166,7 @@ TEST_SUITE("slurm") {
     CHECK(batch_script(config, "/bin/simplescale", 5).status().code() == Code::bad_config);
   }
 
-  TEST_CASE("slurm: what could be read as more than a value is refused") {
+  TEST_CASE("slurm: values that could be read as more than one value are refused") {
     for (const char* wrong : {"a b", "$(reboot)", "a;b", "a'b", "a\nb", "`x`", "a\\b", "a\"b"}) {
       Config config = batch_config();
       config.slurm.partition = wrong;
@@ -184,7 +182,7 @@ TEST_SUITE("slurm") {
     }
   }
 
-  TEST_CASE("slurm: 75 goes back into the queue, other codes are the job's") {
+  TEST_CASE("slurm: exit code 75 requeues the job, other codes end it") {
     for (int code : {0, 3, 65, 70, 78}) {
       const RequeueDecision decision = decide_requeue(ended(code, 10), {});
       CHECK_FALSE(decision.requeue);
@@ -203,9 +201,9 @@ TEST_SUITE("slurm") {
     CHECK(decide_requeue(end, {}).code == 75);
   }
 
-  TEST_CASE("slurm: requeues are bounded, by number and by progress") {
+  TEST_CASE("slurm: requeues are limited in number and without progress") {
     Requeues kept;
-    for (uint64_t i = 0; i < 3; ++i) {  // the first is no repetition
+    for (uint64_t i = 0; i < 3; ++i) {  // the first requeue does not count as fruitless
       const RequeueDecision decision = decide_requeue(ended(75, 10), kept);
       CHECK(decision.requeue);
       kept = decision.next;
@@ -221,7 +219,7 @@ TEST_SUITE("slurm") {
     CHECK(decide_requeue(ended(75, 11), kept).code == 3);
   }
 
-  TEST_CASE("slurm: a job array asks for what one of its runs asks for") {
+  TEST_CASE("slurm: a job array has the options of one of its runs") {
     Config config;
     config.run.name = "one";
     config.run.folder = "/sweep/000-seed-1";
@@ -244,7 +242,7 @@ TEST_SUITE("slurm") {
     CHECK(!array_script(*one, "sweep", "/sweep", {"/sweep/$(reboot)"}).ok());
   }
 
-  TEST_CASE("slurm: the names in a list of nodes, and which of them a task is on") {
+  TEST_CASE("slurm: host lists are expanded, and a task is mapped to its host") {
     using Names = std::vector<std::string>;
     CHECK(hosts_of("node1") == Names{"node1"});
     CHECK(hosts_of("n[08-10,3],gpu,x[1-2]y") ==
@@ -261,7 +259,7 @@ TEST_SUITE("slurm") {
     CHECK(host_of_task({}, "1(x3)", 0) == "");
   }
 
-  TEST_CASE("slurm: an allocation is one in its shell and in its script, not in a step") {
+  TEST_CASE("slurm: an allocation is detected in its shell and script, not in a step") {
     auto in = [](const std::map<std::string, std::string>& values) {
       return allocation_of(environment(values));
     };
@@ -272,7 +270,7 @@ TEST_SUITE("slurm") {
     CHECK(in({{"SLURM_JOB_ID", "7"}, {"SLURM_NNODES", "x"}}) == 0);
   }
 
-  TEST_CASE("slurm: fields of a job and lists of nodes") {
+  TEST_CASE("slurm: fields of a job are parsed, node lists are merged") {
     const std::string line = "JobId=7 JobState=RUNNING ExcNodeList=(null) Command=/x y JobState=NO";
     CHECK(field(line, "JobState") == "RUNNING");
     CHECK(field(line, "Job") == "");

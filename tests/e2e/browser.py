@@ -1,5 +1,5 @@
-"""A headless Chromium, spoken to over its debugging pipe: what a page asked for, what it complained of, its document and
-pictures of it. No name is resolved, so a page that needs something from outside shows it."""
+"""A headless Chromium, controlled over its debugging pipe: a page's requests, console messages, DOM and screenshots.
+No host name is resolved, so a page that needs another server fails visibly."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ DEADLINE_S = 60
 
 
 class Browser:
-    """Use as a context; page() opens a tab."""
+    """A context manager. page() opens a tab."""
 
     def __init__(self, folder):
         ours_in, theirs_out = os.pipe()
@@ -67,7 +67,7 @@ class Browser:
                     raise RuntimeError(f"{method}: {message['error']}")
                 return message["result"]
             if page := self.pages.get(message.get("sessionId")):
-                page.hear(message)
+                page.handle(message)
 
     def page(self, url, width, height, dark=False, phone=False):
         target = self.call("Target.createTarget", url="about:blank", width=width, height=height)["targetId"]
@@ -82,7 +82,7 @@ class Browser:
 
 
 class Page:
-    """requests: every address that it asked for; complaints: errors, warnings and exceptions of its console."""
+    """requests: all URLs that the page requested; complaints: errors, warnings and exceptions on its console."""
 
     def __init__(self, browser, target, session):
         self.browser, self.target, self.session = browser, target, session
@@ -91,7 +91,7 @@ class Page:
     def call(self, method, **params):
         return self.browser.call(method, self.session, **params)
 
-    def hear(self, message):
+    def handle(self, message):
         method, params = message.get("method"), message.get("params", {})
         if method == "Network.requestWillBeSent":
             self.requests.append(params["request"]["url"])
@@ -109,20 +109,20 @@ class Page:
         return result["result"].get("value")
 
     def wait_for(self, expression):
-        """Until it is true; the page comes, and changes, by itself, and tells nobody."""
+        """Polls until the expression is true: the page loads and updates by itself."""
         deadline = time.monotonic() + DEADLINE_S
         while True:
             try:
                 if value := self.evaluate(expression):
                     return value
-            except RuntimeError as error:  # what it is about is not there yet
+            except RuntimeError as error:  # such as an element that does not exist yet
                 value = error
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not true within {DEADLINE_S} s: {expression}: {value}; complaints: {self.complaints}")
             time.sleep(0.05)
 
     def screenshot(self, path, whole=False):
-        """whole: from top to bottom, not only what is in view."""
+        """whole: the whole page, not only the visible part."""
         clip = {}
         if whole:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]

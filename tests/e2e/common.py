@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: a tiny model, made-up tokens, and the program run as a user runs it."""
+"""Shared by the end-to-end tests: a tiny model, synthetic tokens, and the program run as a user runs it."""
 
 import array
 import json
@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("SIMPLESCALE_BIN", ROOT / "build/release/bin"))
 PROGRAM = BIN / "simplescale"
 
-# Small enough for 16 trainers on two cores; odd enough to show what powers of two hide.
+# Small enough for 16 trainers on two cores. No size is a power of two, so that padding errors show.
 TINY = {
     "model.dim": 48, "model.hidden": 80, "model.layers": 2, "model.heads": 4, "model.kv_heads": 2,
     "model.vocab": 211, "model.block_size": 24,
@@ -26,7 +26,7 @@ TINY = {
 
 
 def tokens(count, vocab):
-    """Learnable: each token depends on the one before it, with a jump now and then."""
+    """Learnable tokens: each one depends on the one before it, except every fifth."""
     out, state = array.array("H"), 1
     for i in range(count):
         state = (state * 31 + 7) % vocab if i % 5 else (i * 2654435761 >> 7) % vocab
@@ -35,17 +35,17 @@ def tokens(count, vocab):
 
 
 def leader(run):
-    """Epoch, process and node of whoever leads, by the files that settle it."""
+    """Epoch, process id and node of the leading supervisor, from the epoch files."""
     found = [(int(p.name.rsplit("-", 1)[1]), p) for p in (run / "control").glob("epoch-*") if p.name.rsplit("-", 1)[1].isdigit()]
     if not found:
         return None
     number, path = max(found)
-    page = json.loads(path.read_text())
-    return number, page["pid"], page["node"]
+    document = json.loads(path.read_text())
+    return number, document["pid"], document["node"]
 
 
 class Case(unittest.TestCase):
-    """A folder of its own for each test, removed if it passes."""
+    """Each test has its own folder, which is removed if the test passes."""
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="simplescale-e2e-"))
@@ -60,7 +60,7 @@ class Case(unittest.TestCase):
         if hasattr(outcome, "result"):
             failed = any(test is self for test, _ in outcome.result.failures + outcome.result.errors)
         if failed:
-            print(f"kept for a look: {self.folder}")
+            print(f"the test's folder is kept: {self.folder}")
         else:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -74,7 +74,7 @@ class Case(unittest.TestCase):
         return path
 
     def command(self, *arguments, timeout=120, code=0, env=None):
-        """Runs a command of the program; its stdout. A wrong exit code fails the test with what it said."""
+        """Runs a command of the program and returns its stdout. Another exit code than `code` fails the test."""
         done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=timeout, cwd=self.folder,
                               env={**os.environ, **(env or {})})
         self.assertEqual(done.returncode, code, f"{arguments}\n{done.stdout}\n{done.stderr}\n{self.logs(arguments)}")
@@ -89,7 +89,7 @@ class Case(unittest.TestCase):
         return ""
 
     def layout(self, groups, trainers, strategy="hybrid_shard"):
-        """groups x trainers, each group a node of its own."""
+        """The flags for groups x trainers; each group is one node."""
         return [f"--cluster.nodes={groups}", f"--cluster.trainers_per_node={trainers}", "--parallel.group_nodes=1",
                 f"--parallel.strategy={strategy}"]
 
@@ -99,7 +99,7 @@ class Case(unittest.TestCase):
         return run
 
     def start(self, name, *overrides):
-        """`train` in the background."""
+        """Starts `train` in the background. Returns the run's folder and the process."""
         run = self.folder / name
         process = subprocess.Popen([PROGRAM, "train", str(self.config), f"--run={run}", *overrides], cwd=self.folder,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -107,8 +107,8 @@ class Case(unittest.TestCase):
         return run, process
 
     def wait_for(self, condition, what, timeout=60):
-        """Polls until a deadline: conditions read the run's files and /proc, which other processes change and nobody
-        announces to a test that runs the program as a user does."""
+        """Polls until the condition is true or a deadline passes. Conditions read the run's files and /proc, whose changes
+        are not announced to a test."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             value = condition()
@@ -125,7 +125,7 @@ class Case(unittest.TestCase):
 
 
 def lines(path):
-    """The whole JSON lines of a file that may still be written to."""
+    """The complete JSON lines of a file that the run may still be writing."""
     if not path.exists():
         return []
     text = path.read_text()
@@ -143,8 +143,8 @@ def status(run):
 
 
 def trainer_pids(run):
-    page = status(run)
-    return {t["name"]: t["pid"] for n in page["nodes"] for t in n["trainers"]} if page else {}
+    document = status(run)
+    return {t["name"]: t["pid"] for n in document["nodes"] for t in n["trainers"]} if document else {}
 
 
 def leftovers(run):

@@ -1,4 +1,5 @@
-"""A run's folder as a large job would leave it, made up: for the page's tests and for a look at it (`page_fixture.py FOLDER`)."""
+"""Creates a run folder with the synthetic records of a large job, for the tests of the web page. `page_fixture.py FOLDER`
+creates one to look at."""
 
 import json
 import math
@@ -11,17 +12,17 @@ WRONG = {17: ("lost", "its agent does not answer any more"), 402: ("drained", "d
 
 
 def large_run(folder, nodes=1024, trainers=8, group_nodes=4, spares=4, steps=20000):
-    """Groups of group_nodes nodes; the last `spares` nodes wait; those in WRONG are out; node 100 is slow, and one trainer of node 200
-    is being restarted."""
+    """Groups of group_nodes nodes. The last `spares` nodes are spares, the nodes in WRONG do not train, node 100 is slow, and one
+    trainer of node 200 is being restarted."""
     folder, dice = pathlib.Path(folder), random.Random(7)
     (folder / "control").mkdir(parents=True, exist_ok=True)
-    now, page, place = time.time(), [], 0
+    now, listed, place = time.time(), [], 0
     for n in range(nodes):
         state, reason = WRONG.get(n, ("spare" if n >= nodes - spares else "up", ""))
         group = f"g{place // group_nodes}" if state == "up" else None
         place += state == "up"
         slow = 1.37 if n == 100 else 1.0
-        page.append({
+        listed.append({
             "name": f"n{n}", "host": f"gpu-{n // 32:02}-{n % 32:02}", "state": state, "pid": 4000 + n, "group": group, "reason": reason, "peer_copies": [],
             "health": {"time": now, "node": f"n{n}", "cpu": round(dice.uniform(.2, .5), 3), "memory": round(dice.uniform(.4, .6), 3), "disk": 0.31,
                        "received_mb_per_s": 80.0, "sent_mb_per_s": 81.0, "gpus": [
@@ -59,10 +60,10 @@ def large_run(folder, nodes=1024, trainers=8, group_nodes=4, spares=4, steps=200
             event(at + 60, generation, step + 60, "checkpoint_saved", "", f"step {step + 60}")
         event(now - 1, generation, steps, "trainer_ended", "n200.3", "killed by signal 11 (Segmentation fault)", len(recovered) + 1, "detect", 0)
         event(now - .9, generation, steps, "fenced", "", f"generation {generation + 1}", len(recovered) + 1, "fence", 80)
-    groups = {n["group"] for n in page if n["group"]}
+    groups = {n["group"] for n in listed if n["group"]}
     (folder / "control/status.json").write_text(json.dumps({
         "run": "tinyllama-1024", "state": "recovering", "generation": generation, "step": steps, "max_steps": 40000, "loss": loss, "tokens_per_second": 16777216 / .88,
-        "incidents": len(recovered) + 1, "groups": len(groups), "paused": False, "supervisor": {"node": "n0", "pid": 4100}, "standby": {"node": "n1", "pid": 4101}, "nodes": page}, indent=1))
+        "incidents": len(recovered) + 1, "groups": len(groups), "paused": False, "supervisor": {"node": "n0", "pid": 4100}, "standby": {"node": "n1", "pid": 4101}, "nodes": listed}, indent=1))
     return folder
 
 

@@ -1,4 +1,4 @@
-"""What is wrong is said in one line with its place, with the right exit code, before any process starts."""
+"""Wrong input is refused before any process starts: one line that names the place, and the documented exit code."""
 
 import os
 import pathlib
@@ -19,17 +19,17 @@ class BadInput(Case):
             self.assertIn(word, text)
         self.assertFalse((run / "metrics.jsonl").exists())
 
-    def test_configuration(self):
+    def test_wrong_configuration_values_are_refused(self):
         self.refused(78, "--train.micro_batch=3", says=["micro_batch_size"])
         self.refused(78, "--train.max_steps=many", says=["max_steps"])
         self.refused(78, "--parallel.strategy=fast", says=["strategy"])
         self.refused(78, "--model.heads=5", says=["heads"])
         self.refused(78, "--model.kv_heads=3", says=["kv_heads"])
-        self.refused(78, "--train.sample_tokens=1000001", says=["sample_tokens"])  # more than `generate` adds
+        self.refused(78, "--train.sample_tokens=1000001", says=["sample_tokens"])  # the limit of `generate`
         self.refused(78, "--train.global_batch_size=7", "--cluster.nodes=2", "--cluster.trainers_per_node=1")
         self.refused(78, "--parallel.group_nodes=4", "--cluster.nodes=2", "--parallel.strategy=hybrid_shard")
 
-    def test_log_rules_that_cannot_be_read(self):
+    def test_unreadable_log_rules_are_refused(self):
         rules = self.folder / "rules.toml"
         for text, says in [(None, "No such file"), ('[[rule]]\nname = "mine"\n', "rule 'mine'")]:
             if text:
@@ -41,14 +41,14 @@ class BadInput(Case):
             self.assertIn("command line: supervision.log_rules: ", self.stderr)
             self.assertFalse((self.folder / "run").exists())
 
-    def test_http_where_nobody_can_listen(self):
-        for host in ["no.such.host.invalid", "203.0.113.1"]:  # the latter is for documentation: RFC 5737
+    def test_an_http_host_that_is_not_of_this_machine_is_refused(self):
+        for host in ["no.such.host.invalid", "203.0.113.1"]:  # the second one is a documentation address (RFC 5737)
             self.refused(78, "--metrics.http_port=8000", f"--metrics.http_host={host}", says=["metrics.http_host", host])
 
-    def test_missing_config(self):
+    def test_a_missing_config_is_refused(self):
         self.command("train", self.folder / "nowhere.toml", code=78)
 
-    def test_usage_is_one_line_that_names_the_nearest(self):
+    def test_a_wrong_command_line_gives_one_line_with_a_suggestion(self):
         for arguments, words in [(["trian"], ["unknown command 'trian'", "'train'"]), (["config", "shwo"], ["'shwo'", "config --help"]),
                                  (["frobnicate"], ["'frobnicate'", "simplescale --help"]), ([], ["a command is missing", "train, "]),
                                  (["train"], ["CONFIG is required"]), (["status", "x", "--jsn"], ["unknown option --jsn", "'--json'"]),
@@ -58,7 +58,7 @@ class BadInput(Case):
             for word in words:
                 self.assertIn(word, self.stderr)
 
-    def test_data(self):
+    def test_invalid_token_files_are_refused(self):
         self.refused(65, f'--data.source="{self.folder}/nothing.bin"', says=["nothing.bin"])
         odd = self.folder / "odd.bin"
         odd.write_bytes(b"\x01\x00" * 500 + b"\x07")
@@ -76,14 +76,14 @@ class BadInput(Case):
         os.mkfifo(pipe)
         self.refused(65, f'--data.source="{pipe}"', says=["pipe.bin is not a file"])
 
-    def test_a_folder_without_text_is_named(self):
+    def test_a_source_folder_without_text_is_refused(self):
         empty = self.folder / "empty"
         empty.mkdir()
         self.refused(65, f'--data.source="{empty}"', says=[str(empty), "no text was found"])
         (empty / "a.txt").write_text("")
         self.refused(65, f'--data.source="{empty}"', says=[str(empty), "no text was found"])
 
-    def test_faults_and_a_tokenizer_that_cannot_be(self):
+    def test_impossible_faults_and_a_missing_tokenizer_are_refused(self):
         layout = self.layout(2, 1)
         for fault, says in [('step = 1, kind = "kill_trainer", target = "n9.0"', ["'n9.0'", "did you mean 'n"]),
                             ('step = 1, kind = "kill_agent", target = "n1.0"', ["is a trainer", "'n1'"]),
@@ -92,11 +92,11 @@ class BadInput(Case):
         (self.folder / "tokenizer.model").write_text("x")
         self.refused(78, f'--tokenizer.path="{self.folder}/tokeniser.model"', says=["no such file", f"'{self.folder}/tokenizer.model'"])
 
-    def test_more_processes_than_this_host_has_room_for(self):
+    def test_too_many_processes_for_this_host_are_refused(self):
         self.refused(78, "--cluster.nodes=10000", "--parallel.group_nodes=1", "--parallel.strategy=no_shard",
                      says=["30002 processes", "10000 agents", "GiB", "cores", "--oversubscribe"])
 
-    def test_nothing_is_written_into_a_foreign_folder(self):
+    def test_a_folder_of_something_else_is_refused_and_not_written_to(self):
         run = self.folder / "run"
         run.mkdir()
         (run / "thesis.tex").write_text("mine")
@@ -107,13 +107,13 @@ class BadInput(Case):
         self.refused(78, "--data.ledger=false", says=["model.layers was 1 and is now 2", "data.ledger was true and is now false"])
         self.assertEqual(os.listdir(run), ["config.toml"])
 
-    def test_a_folder_that_is_not_utf8_and_records_that_are_no_files(self):
+    def test_a_path_that_is_not_utf8_and_records_that_are_folders_are_refused(self):
         strange = subprocess.run([PROGRAM, "train", self.config, b"--run=" + os.fsencode(self.folder) + b"/a\xff", "--train.max_steps=2"],
                                  capture_output=True, timeout=30)
         self.assertEqual((strange.returncode, len(strange.stderr.splitlines())), (78, 1), strange.stderr)
         self.assertIn(b"not UTF-8: folder = ", strange.stderr)
         run = self.train("run", "--train.max_steps=2")
-        self.command("train", self.config, f"--run={run}", "--train.max_steps=2")  # makes no step
+        self.command("train", self.config, f"--run={run}", "--train.max_steps=2")  # trains no further step
         self.assertIsNone(status(run)["loss"])
         (run / "control/end.json").unlink()
         (run / "control/end.json").mkdir()
@@ -123,7 +123,7 @@ class BadInput(Case):
         self.command("train", self.config, f"--run={run}", "--train.max_steps=2", code=78)
         self.assertIn("ledger.jsonl is not a file", self.stderr)
 
-    def test_a_run_whose_folder_is_deleted_ends(self):
+    def test_a_run_ends_when_its_folder_is_deleted(self):
         run, process = self.start("run", *self.layout(2, 1), "--train.max_steps=100000")
         self.wait_for(lambda: last_step(run) >= 3, "step 3")
         instance = (run / "control/instance").read_text().strip()
@@ -133,7 +133,7 @@ class BadInput(Case):
         self.wait_for(lambda: not leftovers(run), "all its processes to end")
         self.assertEqual([name for name in os.listdir("/dev/shm") if instance in name], [])
 
-    def test_records_that_were_cut_off_are_missed(self):
+    def test_verify_finds_truncated_and_changed_records(self):
         run = self.train("run", *self.layout(2, 1), "--train.max_steps=6")
         self.verify(run)
         for file, line, says in [("events.jsonl", -1, "no event says so"), ("metrics.jsonl", -1, "ends at step 5"),
@@ -148,15 +148,14 @@ class BadInput(Case):
         (run / "ledger.jsonl").write_text(ledger.replace('"generation":1', '"generation":9'))
         self.assertIn("generation 9 is in no line of events.jsonl", self.command("verify", run, code=65))
 
-    def test_folders(self):
+    def test_folders_that_cannot_be_used_are_refused(self):
         self.command("train", self.config, "--run=/proc/nowhere", code=78)
         (self.folder / "text.txt").write_text("some text")
         self.refused(78, f'--data.source="{self.folder}/text.txt"', "--data.folder=/proc/nowhere", says=["data.folder: cannot write to /proc/nowhere"])
         self.command("digest", self.folder, code=65)
         self.command("status", self.folder / "none", code=65)
 
-
-    def test_data_that_changed_since_the_run_began_is_refused(self):
+    def test_data_that_changed_since_the_first_start_is_refused(self):
         run = self.train("run", "--train.max_steps=4", "--checkpoint.disk_every_steps=2")
         data = bytearray(self.data.read_bytes())
         data[2000] ^= 1
@@ -164,18 +163,18 @@ class BadInput(Case):
         self.command("train", self.config, f"--run={run}", "--train.max_steps=4", "--checkpoint.disk_every_steps=2", code=65)
         self.assertIn("has changed since this run began", self.stderr)
 
-    def test_a_device_that_is_not_there_is_refused_at_once(self):
+    def test_device_cuda_without_a_gpu_is_refused(self):
         if pathlib.Path("/proc/driver/nvidia/version").exists():
             self.skipTest("SKIPPED: there is a GPU here")
         self.command("train", self.config, f"--run={self.folder / 'run'}", "--train.max_steps=4", "--cluster.device=cuda", code=78)
         self.assertIn("no NVIDIA driver", self.stderr)
 
-    def test_a_run_without_validation_tokens_is_not_evaluated_on_them(self):
+    def test_evaluate_needs_validation_tokens(self):
         run = self.train("run", "--train.max_steps=2", "--data.validation_fraction=0")
         self.command("evaluate", run, code=65)
         self.assertIn(f"{run}: its data has no validation tokens", self.stderr)
 
-    def test_damaged_checkpoints_are_named_where_people_look(self):
+    def test_damaged_checkpoints_are_named_on_stderr(self):
         keys = ["--train.max_steps=60", "--checkpoint.disk_every_steps=20"]
         run = self.train("run", *keys)
         shards = sorted((run / "checkpoints").glob("step-*/shard-*"))

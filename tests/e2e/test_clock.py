@@ -1,4 +1,4 @@
-"""The wall clock jumps by days, forward and back, in every process of a run: nobody is taken for dead, nothing waits."""
+"""The wall clock of every process of a run jumps by days, forward and back: no process is declared lost, nothing waits."""
 
 import glob
 import os
@@ -14,12 +14,12 @@ FAKETIME = glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")
 class Clock(Case):
     steps = 300
 
-    def test_jumps_of_the_wall_clock_change_nothing(self):
+    def test_wall_clock_jumps_have_no_effect(self):
         layout = self.layout(2, 2)
         want = self.digest(self.train("reference", *layout, f"--train.max_steps={self.steps}"))
         clock, run = self.folder / "clock", self.folder / "run"
         clock.write_text("+0")
-        # The monotonic clock is the kernel's, which does not jump.
+        # The monotonic clock is not faked: the kernel's never jumps.
         env = {**os.environ, "LD_PRELOAD": FAKETIME[0], "FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_NO_CACHE": "1",
                "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
         process = subprocess.Popen([PROGRAM, "train", str(self.config), f"--run={run}", *layout, f"--train.max_steps={self.steps}"],
@@ -29,7 +29,7 @@ class Clock(Case):
             self.wait_for(lambda: last_step(run) >= step, f"step {step}")
             self.assertIsNone(process.poll(), "the run ended before the clock jumped")
             clock.write_text(offset)
-        # A new supervisor has another past than its predecessor.
+        # A new supervisor starts with another wall-clock time than its predecessor.
         self.wait_for(lambda: (status(run) or {}).get("standby"), "a standby")
         os.kill(status(run)["supervisor"]["pid"], 9)
         clock.write_text("-30d")

@@ -1,4 +1,4 @@
-"""The console and the logs, as somebody at a terminal uses them."""
+"""`console` and `logs` as a user at a terminal uses them."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from common import PROGRAM, Case, last_step, leftovers, lines, status, trainer_p
 
 
 class Terminal:
-    """The program on a terminal of its own: types keys, reads what is shown."""
+    """Runs the program on a pseudo-terminal: types keys and reads the output."""
 
     def __init__(self, case, *arguments, env=None):
         self.case = case
@@ -38,13 +38,13 @@ class Terminal:
                 data = os.read(self.fd, 65536)
             except OSError:  # the program has ended
                 return False
-            # Without the moves to a column by which libedit goes on where it was.
+            # Removes the column moves with which libedit repositions the cursor.
             self.shown = re.sub("\r?\x1b\\[[0-9]*G", "", self.shown + data.decode(errors="replace"))
             return bool(data)
         return None
 
     def expect(self, text, timeout=30):
-        """Reads until the text is shown, and forgets what was shown up to its end."""
+        """Reads until the text appears. Discards the output up to its end and returns the part before it."""
         end = time.monotonic() + timeout
         while text not in self.shown:
             left = end - time.monotonic()
@@ -54,13 +54,13 @@ class Terminal:
         return before
 
     def command(self, text):
-        """Types a line; what is shown until the next prompt."""
+        """Types a line. Returns the output up to the next prompt."""
         self.type(text + "\r")
         self.expect("\n")
         return self.expect(")> ")
 
     def wait(self, keys="", timeout=60):
-        """Its exit code. keys: typed each second; one key may get lost while a prompt is being made."""
+        """Waits for the exit code. keys: typed every second, since a key can get lost before a prompt appears."""
         end = time.monotonic() + timeout
         while self.code is None:
             if time.monotonic() > end:
@@ -69,7 +69,7 @@ class Terminal:
                 try:
                     self.type(keys)
                 except OSError:
-                    pass  # it has ended
+                    pass  # the program has ended
             if self.read(1) is False:
                 _, state = os.waitpid(self.pid, 0)
                 self.code = os.waitstatus_to_exitcode(state)
@@ -88,7 +88,7 @@ def events(run, kind):
 
 
 class Tmux:
-    """A program in a window of tmux: what is on its screen, and not only what was sent to it."""
+    """Runs a program in a tmux window. Reads the contents of the screen instead of the output stream."""
 
     def __init__(self, case, *command):
         self.case, self.socket = case, case.folder / "tmux"
@@ -137,7 +137,7 @@ class Console(Case):
         return json.loads(self.command("console", run, "-c", command, "--json", **more))
 
     @unittest.skipUnless(shutil.which("tmux"), "SKIPPED: no tmux")
-    def test_on_the_screen_of_tmux(self):
+    def test_the_console_in_a_tmux_window(self):
         run, process = self.begin()
         window = Tmux(self, PROGRAM, "console", run)
         prompts = lambda screen: screen.count(")>")
@@ -146,12 +146,12 @@ class Console(Case):
         window.wait(lambda screen: "n1.0 training shard 0" in screen and prompts(screen) == 2, "the tree, and another prompt")
         window.keys("watch", "Enter")
         step = lambda screen: int((re.search(r"training, step (\d+)", screen) or [0, 0])[1])
-        first = window.wait(step, "what is watched")
-        for size in (("100", "30"), ("72", "16")):  # also after the window has become smaller
+        first = window.wait(step, "the watched tree")
+        for size in (("100", "30"), ("72", "16")):  # the second size is smaller
             window("resize-window", "-x", size[0], "-y", size[1])
             now = window.wait(lambda screen: step(screen) > first and step(screen), "a later step")
             self.assertGreater(window.wait(lambda screen: step(screen) > now and step(screen), "and one after it"), now)
-            window.wait(lambda screen: screen.count("press any key to leave") == 1 and screen.count("training, step") == 1, "it drawn in place")
+            window.wait(lambda screen: screen.count("press any key to leave") == 1 and screen.count("training, step") == 1, "one tree, drawn in place")
         window.keys("q")
         window.wait(lambda screen: screen.rstrip().endswith(")>"), "the prompt")
         window.keys("Up", "Up", "Enter")
@@ -165,22 +165,22 @@ class Console(Case):
         shell = self.open(run, NO_COLOR="1")
         self.assertNotIn("\x1b[1m", shell.shown)
         self.assertIn("pause", shell.command("help"))
-        # Tab: one candidate is inserted, several are shown.
+        # Tab inserts a single candidate and lists several.
         shell.type("dra\t")
         shell.expect("drain ")
         shell.type("\t")
-        shell.expect("n")  # what n0 and n1 share
+        shell.expect("n")  # the common prefix of n0 and n1
         shell.type("\t")
         shell.expect("n0")
         shell.expect("n1")
-        shell.type("\x03")  # Ctrl-C forgets the line
+        shell.type("\x03")  # Ctrl-C discards the line
         shell.expect("^C")
         shell.expect(")> ")
         shell.type("inject kill_tr\t")
         shell.expect("kill_trainer ")
         shell.type("n1.\t")
         shell.expect("n1.0 ")
-        shell.type("\x15")  # Ctrl-U clears it
+        shell.type("\x15")  # Ctrl-U clears the line
         tree = shell.command("tree")
         for part in ("├─ g0", "└─ g1", "n0.0 training shard 0", "supervisor on n0"):
             self.assertIn(part, tree)
@@ -190,9 +190,9 @@ class Console(Case):
         self.assertIn("there was no incident", shell.command("why"))
         self.assertIn("generation", shell.command("plan kill_agent n1"))
         self.assertIn("unknown command 'nonsense'", shell.command("nonsense"))
-        # Up: the line before.
+        # Up recalls earlier lines.
         self.assertIn("generation", shell.command("\x1b[A\x1b[A"))
-        # watch redraws until a key.
+        # watch redraws until a key is pressed.
         shell.type("watch\r")
         for _ in range(3):
             shell.expect("\x1b[H")
@@ -201,7 +201,7 @@ class Console(Case):
         shell.expect(")> ")
         self.assertIn("n0", shell.command("nodes"))
         self.assertEqual(shell.wait(keys="\x04"), 0)  # Ctrl-D
-        # Another console has the history of the first; on a terminal there are colours.
+        # A second console shares the history. Without NO_COLOR the output is coloured.
         shell = self.open(run, TERM="xterm")
         self.assertIn("n1", shell.command("\x1b[A"))
         self.assertEqual((self.folder / ".simplescale_history").read_text().splitlines()[-5:],
@@ -211,7 +211,7 @@ class Console(Case):
         self.assertEqual(shell.wait(), 0)
         self.end(run, process)
 
-    def test_actions_are_done_and_logged_with_who_asked(self):
+    def test_actions_take_effect_and_are_logged_with_the_user(self):
         run, process = self.begin("--cluster.spares=1", "--supervision.max_restarts=20")
         shell = self.open(run)
         shell.command("pause")
@@ -249,31 +249,31 @@ class Console(Case):
             self.assertRegex(event["reason"], rf"@.+, process {shell.pid}$")
         self.end(run, process)
 
-    def test_a_fault_waits_for_its_step(self):
+    def test_a_planned_fault_is_injected_at_its_step(self):
         run, process = self.begin()
         self.wait_for(lambda: status(run)["standby"], "a standby")
         step = last_step(run) + 300
         self.assertIn(f"planned for step {step}", self.command("console", run, "-c", f"inject nan_loss n1.0 --at {step}"))
         for wrong in ("--at abc", "--at", "--at 1", "--at 99999999", "--ms -3", "--value x", "--nonsense 3"):
             self.command("console", run, "-c", f"inject nan_loss n1.0 {wrong}", code=64)
-        os.kill(status(run)["supervisor"]["pid"], signal.SIGKILL)  # its successor knows of it
+        os.kill(status(run)["supervisor"]["pid"], signal.SIGKILL)  # the fault survives in the replicated state
         injected = self.wait_for(lambda: events(run, "injected"), "the fault")
         self.assertEqual([e["step"] for e in injected], [step - 1])
         self.wait_for(lambda: events(run, "recovered"), "a recovery")
         self.end(run, process)
 
-    def test_the_supervisor_changes_while_a_console_is_open(self):
+    def test_an_open_console_finds_the_next_supervisor(self):
         run, process = self.begin()
         one, two = self.open(run), self.open(run)
         one.command("status")
         two.command("status")
         supervisor = status(run)["supervisor"]
         os.kill(supervisor["pid"], signal.SIGKILL)
-        # Both find the next one, whatever they are in the middle of.
+        # Both consoles find the next supervisor.
         self.assertIn("supervisor on", one.command("tree"))
         self.assertIn("n1", two.command("nodes"))
         self.wait_for(lambda: status(run)["supervisor"]["pid"] != supervisor["pid"] and status(run)["standby"], "the next supervisor and its standby")
-        # One that is stopped in mid-command: a question is asked again, an action is not.
+        # A supervisor is stopped before it answers: a question is sent again, an action is not.
         supervisor = status(run)["supervisor"]
         os.kill(supervisor["pid"], signal.SIGSTOP)
         self.wait_for(lambda: all(t.read_text().rpartition(")")[2].split()[0] == "T" for t in pathlib.Path(f"/proc/{supervisor['pid']}/task").glob("*/stat")),
@@ -293,7 +293,7 @@ class Console(Case):
             self.command("console", run, "-c", "resume")
         self.end(run, process, one, two)
 
-    def test_a_console_that_hangs_dies_or_floods_has_no_effect(self):
+    def test_consoles_that_hang_die_or_flood_do_not_affect_the_run(self):
         run, process = self.begin()
         hung, dead = self.open(run), self.open(run)
         hung.command("tree")
@@ -310,7 +310,7 @@ class Console(Case):
         self.assertIn("training", hung.command("status"))
         self.end(run, process, hung)
 
-    def test_scripts(self):
+    def test_commands_from_scripts(self):
         run, process = self.begin()
         self.assertEqual(self.ask(run, "status")["state"], "training")
         self.assertEqual({n["name"] for n in self.ask(run, "nodes")["nodes"]}, {"n0", "n1"})
@@ -330,7 +330,7 @@ class Console(Case):
         self.assertIn("standby", self.ask(run, "plan kill_supervisor supervisor")["plan"])
         self.assertNotIn("\x1b", self.command("console", run, "-c", "tree"))
         self.end(run, process)
-        # The run is over: its folder answers what it can.
+        # After the run has ended the console answers from the run's folder.
         self.assertEqual(self.ask(run, "status")["state"], "finished")
         self.assertIn("finished", self.command("console", run, "-c", "tree"))
         self.command("console", run, "-c", "pause", code=64)
@@ -344,7 +344,7 @@ class Logs(Case):
         follower = subprocess.Popen([PROGRAM, "logs", str(run), "--follow", "--grep", "becomes n1.0"], stdout=subprocess.PIPE, text=True)
         self.addCleanup(lambda: follower.poll() is None and follower.kill())
         self.command("console", run, "-c", "inject kill_trainer n1.0")
-        self.assertIn("becomes n1.0", follower.stdout.readline(), "what is written later is shown")
+        self.assertIn("becomes n1.0", follower.stdout.readline(), "new lines are printed")
         follower.send_signal(signal.SIGINT)
         self.assertEqual(follower.wait(10), 0)
         follower.stdout.close()
@@ -364,7 +364,7 @@ class Logs(Case):
         self.command("logs", run, "--grep", "(", code=64)
         self.command("logs", self.folder / "nothing", code=65)
 
-    def test_an_incident_names_the_first_root_cause_in_the_log_of_who_died(self):
+    def test_an_incident_names_the_first_root_cause_in_the_log_of_the_dead_trainer(self):
         run, process = self.start("run", *self.layout(2, 1), "--train.max_steps=400", "--train.global_batch_size=8")
         self.wait_for(lambda: last_step(run) >= 3 and status(run)["standby"], "step 3")
         with open(run / "logs/n1.0.log", "a") as log:
@@ -382,14 +382,14 @@ class Logs(Case):
         self.assertIn("out_of_disk", self.command("console", run, "-c", "events 100"))
         self.assertEqual(process.wait(120), 0, process.stdout.read())
 
-    def test_a_log_that_grows_is_rotated(self):
+    def test_a_large_log_is_rotated(self):
         run, process = self.start("run", *self.layout(1, 1), "--train.max_steps=100000", "--supervision.log_max_mib=1", "--train.global_batch_size=8")
         self.wait_for(lambda: last_step(run) >= 3, "step 3")
         log = run / "logs/n0.0.log"
         text = "".join(f"line {i}\n" for i in range(150000))
         with open(log, "a") as file:
             file.write(text)
-        # Whole blocks of the file system are cut off; what is left of the last one stays.
+        # Rotation removes whole blocks of the file; a partial last block stays.
         self.wait_for(lambda: (run / "logs/n0.0.log.1").exists() and log.stat().st_size < 100_000, "the rotation")
         self.assertIn("line 149999\n", self.command("logs", run, "n0.0"))
         self.command("console", run, "-c", "stop")

@@ -1,5 +1,5 @@
-"""Disks that are full or slow: saving fails or waits, training does not, and saving works again afterwards. Token files
-that cannot be read: training waits for them for a while, and no process dies of it."""
+"""Full or slow disks: saving fails or waits, training continues, and saving works again afterwards. Unreadable token files:
+training waits for them for a limited time, and no process dies. Unreadable checkpoints: no older one is used (JOB-1)."""
 
 import os
 import signal
@@ -46,24 +46,24 @@ class Disks(Case):
         self.assertGreater(self.events(run, "checkpoint_saved")[-1]["time"], self.events(run, "checkpoint_failed")[-1]["time"])
 
     def test_a_slow_disk_delays_saving_but_not_training(self):
-        """Each write waits for as long as a hung file system would be hung."""
+        """Writes hang for the 1.5 s of the fault."""
         run, process = self.begin()
         self.inject(run, "slow_disk n0 --value 60000 --ms 1500")
         at = last_step(run)
         self.wait_for(lambda: last_step(run) >= at + 60, "steps while the disk hangs")
-        failed = self.wait_for(lambda: self.events(run, "checkpoint_failed"), "a checkpoint that was passed over")[0]
+        failed = self.wait_for(lambda: self.events(run, "checkpoint_failed"), "a skipped checkpoint")[0]
         self.assertIn("too slow", failed["reason"])
         self.check(run, process)
         self.assertGreater(self.events(run, "checkpoint_saved")[-1]["time"], self.events(run, "checkpoint_failed")[-1]["time"])
 
-    def test_a_checkpoint_that_cannot_be_read_is_tried_again_and_none_older_is_used(self):
+    def test_an_unreadable_checkpoint_is_retried_and_no_older_one_is_used(self):
         run, process = self.begin()
         self.wait_for(lambda: len(self.events(run, "checkpoint_saved")) > 1, "an older checkpoint")
         self.command("console", run, "-c", "pause")
         self.wait_for(lambda: all(t["state"] == "idle" for n in status(run)["nodes"] for t in n["trainers"]), "a pause")
         for node in status(run)["nodes"]:
             os.kill(node["pid"], signal.SIGKILL)
-        self.wait_for(lambda: len(self.events(run, "node_lost")) == 2, "both nodes' loss, with their memory")
+        self.wait_for(lambda: len(self.events(run, "node_lost")) == 2, "the loss of both nodes and their memory")
         newest = max(run.glob("checkpoints/step-*"))
         manifest, aside = newest / "manifest.json", run / "aside"
         manifest.rename(aside)
@@ -82,7 +82,7 @@ class Disks(Case):
             self.assertIn(f"step {int(newest.name[5:])} from checkpoint", reason)
         self.wait_for(lambda: not leftovers(run), "all processes of the run to end")
 
-    def test_a_run_does_not_go_on_from_an_older_checkpoint_for_an_error_of_the_disk(self):
+    def test_a_start_with_an_unreadable_checkpoint_fails_and_uses_no_older_one(self):
         keys = [*self.keys, "--checkpoint.disk_every_steps=50", "--train.max_steps=100"]
         run = self.train("run", *keys)
         manifest, aside = run / "checkpoints/step-00000100/manifest.json", run / "aside"
@@ -123,21 +123,21 @@ class TokenFiles(Case):
     def said(self, run, text):
         return any(text in log.read_text(errors="replace") for log in (run / "logs").glob("*.log"))
 
-    def test_one_that_is_cut_off_and_put_back_is_waited_for(self):
+    def test_training_waits_for_a_truncated_file_that_is_restored(self):
         run, process = self.begin()
-        self.wait_for(lambda: self.said(run, "trying again"), "a node that has noticed")
+        self.wait_for(lambda: self.said(run, "trying again"), "a node that tries again")
         self.data.write_bytes(self.content)
         self.check(run, process)
         self.assertFalse(self.events(run, "step_failed"))
 
-    def test_one_that_comes_back_late_ends_a_generation_and_nothing_else(self):
+    def test_a_file_restored_late_ends_a_generation_only(self):
         run, process = self.begin()
         failed = self.wait_for(lambda: self.events(run, "step_failed"), "a generation that ends")[0]
         self.assertIn(f"{self.data}: ends at byte 100", failed["reason"])
         self.data.write_bytes(self.content)
         self.check(run, process)
 
-    def test_one_that_never_comes_back_ends_the_run_with_its_name(self):
+    def test_a_file_that_is_never_restored_ends_the_run_and_is_named(self):
         self.keys.append("--supervision.give_up_after_cycles=1")
         run, process = self.begin()
         self.assertEqual(process.wait(120), 3, process.stdout.read())

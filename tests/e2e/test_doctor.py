@@ -1,4 +1,5 @@
-"""`doctor` over an allocation, as srun starts it, and `diagnose` of a run: who is not fit is named, nothing is lost."""
+"""`doctor` on all hosts of an allocation, as srun starts it, and `diagnose` in a run: unfit hosts are named, and no step is
+lost."""
 
 import json
 import os
@@ -9,7 +10,7 @@ import unittest
 from common import PROGRAM, Case, last_step, leftovers, lines, status
 
 HOSTS = 3
-SMALL_FILES = 7 << 20  # bytes; nothing but the check of the disk needs more
+SMALL_FILES = 7 << 20  # bytes; only the disk check writes larger files
 
 
 def limit_files():
@@ -18,7 +19,7 @@ def limit_files():
 
 class Doctor(Case):
     def srun(self, *flags, absent=(), limited=()):
-        """A task for each host, as srun starts them: (exit code, stdout, stderr) by host."""
+        """Runs one task per host as srun would. Returns (exit code, stdout, stderr) by host."""
         self.run_folder = self.folder / "run"
         tasks = {}
         for i in range(HOSTS):
@@ -39,12 +40,12 @@ class Doctor(Case):
         return found
 
     def only(self, found, index):
-        """What one of them said."""
+        """The output of the only task that printed something."""
         said = [task[index] for task in found.values() if task[index]]
         self.assertEqual(len(said), 1, found)
         return said[0]
 
-    def test_all_hosts_and_their_links_are_examined_and_one_table_shows_them(self):
+    def test_all_hosts_and_links_are_checked_and_shown_in_one_table(self):
         found = self.srun()
         self.assertEqual({code for code, _, _ in found.values()}, {0}, found)
         table = self.only(found, 1).splitlines()
@@ -55,20 +56,20 @@ class Doctor(Case):
         self.assertIn("all 3 hosts are fit to train", table[-1])
         self.assertFalse(self.run_folder.exists(), "nothing is left behind")
 
-    def test_who_fails_and_who_never_comes_are_named_with_the_reason(self):
+    def test_hosts_that_fail_or_never_join_are_named_with_the_reason(self):
         found = self.srun("--json", "--cluster.join_timeout_ms=4000", absent=["node3"], limited=["node2"])
         self.assertEqual({code for code, _, _ in found.values()}, {3}, found)
-        page = json.loads(self.only(found, 1))
-        self.assertEqual((page["ok"], page["exclude"]), (False, "node2,node3"))
-        by_name = {m["name"]: m for m in page["machines"]}
-        self.assertTrue(by_name["node1"]["ok"], page)
+        document = json.loads(self.only(found, 1))
+        self.assertEqual((document["ok"], document["exclude"]), (False, "node2,node3"))
+        by_name = {m["name"]: m for m in document["machines"]}
+        self.assertTrue(by_name["node1"]["ok"], document)
         self.assertIn("disk: cannot write to", by_name["node2"]["reason"])
         self.assertIn("did not join", by_name["node3"]["reason"])
         self.assertEqual([c["check"] for c in by_name["node2"]["checks"] if not c["ok"]], ["disk"])
         self.assertIn("--exclude=node2,node3", [e for _, _, e in found.values() if "exclude" in e][0])
         self.assertFalse(self.run_folder.exists())
 
-    def test_in_the_shell_of_an_allocation_it_becomes_srun_over_its_hosts(self):
+    def test_doctor_in_the_shell_of_an_allocation_runs_srun_over_its_hosts(self):
         (self.folder / "bin").mkdir()
         srun = self.folder / "bin/srun"
         srun.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
@@ -78,7 +79,7 @@ class Doctor(Case):
                              env={**allocation, "PATH": f"{self.folder}/bin:{os.environ['PATH']}"}).split("\n")
         self.assertEqual(asked[:4], ["--overlap", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1"])
         self.assertEqual(asked[asked.index("doctor"):-1], ["doctor", str(self.config), "--cluster.join_timeout_ms=9", "--run=/x/run"])
-        # Without srun: the command to run, and this machine.
+        # Without srun it prints the command and checks this machine.
         alone = self.command("doctor", self.config, env={**allocation, "PATH": "/nowhere"})
         self.assertIn("srun --overlap --nodes=3", self.stderr)
         self.assertIn("arithmetic   pass", alone)
@@ -94,19 +95,19 @@ class Diagnose(Case):
     def diagnose(self, run, nodes):
         return json.loads(self.command("console", run, "-c", f"diagnose {nodes}", "--json"))
 
-    def test_at_any_time_running_or_paused_nothing_is_lost_and_who_fails_is_drained(self):
+    def test_diagnose_loses_no_step_and_drains_a_node_that_fails(self):
         keys = ["--train.global_batch_size=8", *self.layout(2, 1), f"--train.max_steps={self.STEPS}", "--cluster.spares=1"]
         want = self.digest(self.train("reference", *keys))
         run, process = self.start("run", *keys)
         self.wait_for(lambda: last_step(run) >= 3 and status(run)["standby"] and status(run)["state"] == "training", "training and a standby")
-        # While it runs.
+        # While the run trains.
         found = self.diagnose(run, "all")
         self.assertEqual((set(found["machines"]), found["reason"]), ({"n0", "n1", "n2"}, "nothing is wrong"))
         self.assertIn("link", [c["check"] for c in found["machines"]["n0"]])
         step = last_step(run)
         self.wait_for(lambda: last_step(run) > step, "further steps")
         self.assertLess(last_step(run), self.STEPS)
-        # While it is paused: it stays so.
+        # While the run is paused; it stays paused.
         self.command("console", run, "-c", "pause")
         self.wait_for(lambda: all(t["state"] == "idle" for n in status(run)["nodes"] for t in n["trainers"]), "a pause")
         step = status(run)["step"]
@@ -125,7 +126,7 @@ class Diagnose(Case):
         self.assertEqual(process.wait(120), 0, process.stdout.read())
         self.assertTrue(any(f"takes the place of {victim['name']}" in e["reason"] for e in lines(run / "events.jsonl")))
         self.assertEqual(self.digest(run), want)
-        self.assertEqual([m["step"] for m in lines(run / "metrics.jsonl")], list(range(1, self.STEPS + 1)), "no step was made twice")
+        self.assertEqual([m["step"] for m in lines(run / "metrics.jsonl")], list(range(1, self.STEPS + 1)), "no step was trained twice")
         self.assertIn("each sample exactly once", self.verify(run))
         self.assertEqual(status(run)["incidents"], 0)
         self.wait_for(lambda: not leftovers(run), "all processes of the run to end")

@@ -1,4 +1,5 @@
-"""TensorBoard and W&B read what a run wrote for them, also after changes of supervisor; runs, plots, the manifest."""
+"""TensorBoard and W&B read the exported files, also after changes of the supervisor. `runs`, `plot`, the manifest, and the
+fault drills in configs/."""
 
 import json
 import os
@@ -55,7 +56,7 @@ def read(script, path):
 
 class Exports(Case):
     def run_with_deaths(self):
-        """A run that loses a trainer and its supervisor, is interrupted, and goes on to its end."""
+        """A run that loses a trainer and its supervisor, is interrupted, and is resumed to its end."""
         keys = {**TINY, "metrics.tensorboard": True, "metrics.wandb": True, "cluster.peak_flops": 1e12}
         self.write_config(keys)
         flags = [*LAYOUT, "--train.max_steps=400"]
@@ -78,7 +79,7 @@ class Exports(Case):
 
     @needs("tensorboard")
     @needs("wandb")
-    def test_tensorboard_and_wandb_show_every_step_once_whoever_was_supervisor(self):
+    def test_tensorboard_and_wandb_show_every_step_once_across_supervisors(self):
         run = self.run_with_deaths()
         metrics = self.metrics(run)
         self.assertEqual(list(metrics), list(range(1, 401)))
@@ -109,16 +110,16 @@ class Exports(Case):
         self.assertEqual(records[-2][2]["loss"], metrics[400]["loss"])
         self.assertEqual(records[-1][2], 0)
 
-    def test_the_table_and_pictures_of_runs(self):
+    def test_runs_and_plot(self):
         runs = self.folder / "runs"
         first = self.train("runs/first", "--train.max_steps=12")
         second = self.train("runs/it's & <second>", "--train.max_steps=8")
         table = self.command("runs", runs)
         self.assertRegex(table, r"first +finished +12/12 +\d")
         self.assertRegex(table, r"second> +finished +8/8 +\d")
-        page = json.loads(self.command("runs", runs, "--json"))
-        self.assertEqual([r["step"] for r in page], [12, 8])
-        self.assertEqual(page[0]["loss"], lines(first / "metrics.jsonl")[-1]["loss"])
+        document = json.loads(self.command("runs", runs, "--json"))
+        self.assertEqual([r["step"] for r in document], [12, 8])
+        self.assertEqual(document[0]["loss"], lines(first / "metrics.jsonl")[-1]["loss"])
         svg, png = self.folder / "both.svg", self.folder / "both.png"
         self.command("plot", first, second, "-o", svg)
         self.assertEqual(xml.dom.minidom.parse(str(svg)).documentElement.tagName, "svg")
@@ -128,7 +129,7 @@ class Exports(Case):
         self.command("plot", self.folder / "nowhere", code=65)
         self.command("runs", self.folder / "nowhere", code=65)
 
-    def test_the_manifest_says_what_made_the_run(self):
+    def test_the_manifest_records_program_libraries_host_and_data(self):
         run = self.train("run", "--train.max_steps=3")
         self.train("run", "--train.max_steps=3")
         starts = json.loads((run / "control/manifest.json").read_text())["starts"]
@@ -144,7 +145,7 @@ class Exports(Case):
         self.assertEqual(start["data"], starts[1]["data"])
 
 
-DRILLS = {  # and what their events must hold: kind, and a part of its line
+DRILLS = {  # the events that must occur: kind, and a part of the line
     "drill-trainer": [("recovered", "n1.0"), ("recovered", "n0.1"), ("recovered", "not finite")],
     "drill-spare": [("joined", "takes the place of")],
     "drill-node": [("joined", "1 groups instead of 2"), ("layout_changed", "2 groups instead of 1")],
@@ -154,9 +155,9 @@ DRILLS = {  # and what their events must hold: kind, and a part of its line
 
 
 class Drills(Case):
-    """The shipped drills, on the tests' tiny model and tokens."""
+    """The fault drills of configs/ with the tests' tiny model and tokens."""
 
-    def test_every_drill_ends_with_the_bits_of_a_run_without_faults(self):
+    def test_every_drill_ends_bit_identical_to_a_run_without_faults(self):
         shipped = {p.stem for p in (ROOT / "configs").glob("drill-*.toml")}
         self.assertEqual(shipped, set(DRILLS))
         keys = {**TINY, "model.preset": '""', "data.source": str(self.data), "train.max_steps": 600, "train.global_batch_size": 48,
@@ -176,7 +177,7 @@ class Drills(Case):
                 self.assertIn("each sample exactly once", self.verify(run))
                 events = [(e["kind"], json.dumps(e)) for e in lines(run / "events.jsonl")]
                 if name == "drill-spare" and "n1.0" not in {s["trainer"] for s in lines(run / "ledger.jsonl") if s["step"] == 1}:
-                    expected = []  # n1 came up last and was the spare; whether it is back when n0 dies is a matter of time
+                    expected = []  # n1 started last and was the spare; it may not be back when n0 dies
                 for kind, part in expected:
                     found = [i for i, (k, text) in enumerate(events) if k == kind and part in text]
                     self.assertTrue(found, f"{kind} {part}: {events}")

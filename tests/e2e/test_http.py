@@ -1,4 +1,4 @@
-"""HTTP of a run: what it answers, that it changes nothing, that hostile clients are not felt, and that it moves with the supervisor."""
+"""The HTTP server of a run: its answers, hostile clients, its move with the supervisor, and the web page in a browser."""
 
 import contextlib
 import json
@@ -53,13 +53,13 @@ class Http(Case):
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(60), 0, process.stdout.read())
 
-    def test_a_second_start_is_told_of_the_first_not_of_its_port(self):
+    def test_a_second_start_fails_because_of_the_first_run_not_of_its_port(self):
         run, process = self.begin()
         self.command("train", self.config, f"--run={run}", *self.keys, code=78)
         self.assertIn("another process trains in", self.stderr)
         self.stop(process)
 
-    def test_gpus_of_a_node_show(self):
+    def test_gpus_are_shown_in_health_and_metrics(self):
         fake = BIN.parent / "fake_nvml"  # tests/runtime/observe/programs/fake_nvml.cpp
         if not fake.exists():
             self.skipTest("SKIPPED: no fake NVML beside the build")
@@ -82,16 +82,16 @@ class Http(Case):
         told = set()
         self.wait_for(lambda: told.add(json.loads(self.get("/status")[1])["nodes"][1]["health"]["time"]) or len(told) >= 4, "four reports")
         self.assertEqual(len([line for line in lines(run / "health.jsonl") if line["node"] == "n1"]), 1, "a line a minute")
-        os.kill(trainer_pids(run)["n1.0"], signal.SIGKILL)  # then what came before it counts
+        os.kill(trainer_pids(run)["n1.0"], signal.SIGKILL)  # a lost trainer makes the node's latest report part of the history
         history = self.wait_for(lambda: [line for line in lines(run / "health.jsonl") if line["node"] == "n1"][1:], "it")
         self.assertEqual({t["name"] for t in history[-1]["trainers"]}, {"n1.0"})
-        # Where the kernel's log is not read, NVML's Xid is an event like the kernel's line; of one GPU, of each node.
+        # Without access to the kernel's log, the Xid that NVML reports becomes the same event.
         if not os.access("/dev/kmsg", os.R_OK):
-            xids = self.wait_for(lambda: [e for e in lines(run / "events.jsonl") if e.get("rule") == "xid_fatal"], "the Xid")
+            xids = self.wait_for(lambda: [e for e in lines(run / "events.jsonl") if e.get("rule") == "xid_fatal"], "the Xid event")
             self.assertIn("(GPU 0): 79", xids[0]["reason"])
         self.stop(process)
 
-    def test_it_answers_and_changes_nothing(self):
+    def test_answers_are_valid_and_other_requests_are_refused(self):
         run, process = self.begin()
         self.assertEqual(self.get("/healthz")[:2], (200, "ok\n"))
         page = json.loads(self.get("/status")[1])
@@ -109,14 +109,14 @@ class Http(Case):
         if more:
             self.assertEqual(json.loads(more[0])["step"], first[-1]["step"] + 1)
         html = self.get("/")[1]
-        self.assertNotRegex(html, r'(src|href)="https?:', "nothing from outside")
+        self.assertNotRegex(html, r'(src|href)="https?:', "loads nothing from other servers")
         for path, method, want in (("/status", "POST", 404), ("/", "DELETE", 404), ("/../config.toml", "GET", 404), ("/config.toml", "GET", 404),
                                    ("/control/status.json", "GET", 404), ("/metrics.jsonl?after=18446744073709551615", "GET", 200),
                                    ("/events.jsonl?after=-1", "GET", 200), ("/events.jsonl?after=x", "GET", 200)):
             self.assertIn(self.get(path, method)[0], (want, 413) if method == "POST" else (want,), (path, method))
         self.stop(process)
 
-    def test_clients_that_hang_flood_or_send_rubbish_are_not_felt(self):
+    def test_clients_that_hang_flood_or_send_garbage_do_not_affect_the_run(self):
         run, process = self.begin()
         half = []
         for i in range(200):
@@ -124,14 +124,14 @@ class Http(Case):
             one.sendall([b"", b"GET /status HT", b"\0\xff" * 100, b"GET / HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n"][i % 4])
             half.append(one)
         at = last_step(run)
-        self.wait_for(lambda: last_step(run) >= at + 1000, "steps meanwhile")
+        self.wait_for(lambda: last_step(run) >= at + 1000, "steps under load")
         for one in half:
             one.close()
         self.wait_for(lambda: self.get("/healthz")[0] == 200, "an answer afterwards")
         self.assertFalse([e for e in lines(run / "events.jsonl") if e["phase"] == "detect"])
         self.stop(process)
 
-    def test_it_moves_with_the_supervisor(self):
+    def test_the_server_moves_with_the_supervisor(self):
         run, process = self.begin()
         self.wait_for(lambda: status(run)["standby"], "a standby")
         before = self.where(run)
@@ -142,7 +142,7 @@ class Http(Case):
         self.assertIn("took_over", self.get("/events.jsonl")[1])
         self.stop(process)
 
-    def test_it_serves_the_end_of_a_file_and_a_spread_of_it(self):
+    def test_it_serves_the_tail_of_a_file_and_lines_spread_over_it(self):
         folder = self.folder / "made-up"
         (folder / "control").mkdir(parents=True)
         (folder / "metrics.jsonl").write_text("".join(json.dumps({"step": i, "pad": "x" * (i % 97)}) + "\n" for i in range(1, 20001)))
@@ -166,7 +166,7 @@ class Http(Case):
 
     @contextlib.contextmanager
     def serve(self, folder):
-        """HTTP for a folder that no run writes to."""
+        """Serves a folder that no run writes to."""
         process = subprocess.Popen([PROGRAM, "http", f"--run={folder}", "--host=127.0.0.1", "--port=0"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             self.port = int(self.wait_for(lambda: self.where(folder), "HTTP")["url"].rstrip("/").rpartition(":")[2])
@@ -176,14 +176,14 @@ class Http(Case):
             process.wait()
 
     def keep(self, page, name, whole=False):
-        """A picture for people, beside the programs."""
+        """Saves a screenshot beside the programs."""
         folder = pathlib.Path(os.environ.get("SIMPLESCALE_SCREENSHOTS", BIN.parent / "screenshots"))
         folder.mkdir(parents=True, exist_ok=True)
         page.screenshot(folder / f"{name}.png", whole)
         self.assertGreater((folder / f"{name}.png").stat().st_size, 20000)
 
     def check_page(self, page, nodes):
-        """What holds for the page of any run with curves and an incident, whatever the window."""
+        """Checks that hold for every run with curves and an incident, in every window size."""
         page.wait_for("document.body.dataset.turns >= 1")
         self.assertEqual(sorted(page.evaluate("[...document.querySelectorAll('#heat .cell')].map(c => c.dataset.node)")), sorted(nodes))
         for curve in ("loss", "rate"):
@@ -199,7 +199,7 @@ class Http(Case):
         self.assertEqual(outside, [])
 
     @unittest.skipUnless(browser.PROGRAM, browser.SKIPPED)
-    def test_a_browser_draws_a_run_while_it_trains(self):
+    def test_the_page_in_a_browser_while_the_run_trains(self):
         run, process = self.begin()
         os.kill(next(t["pid"] for n in status(run)["nodes"] for t in n["trainers"]), signal.SIGKILL)
         self.wait_for(lambda: any(e["kind"] == "recovered" for e in lines(run / "events.jsonl")), "an incident")
@@ -211,7 +211,7 @@ class Http(Case):
             for name in ("g0", "g1", "n0", "n1", "n0.0", "n1.0"):
                 self.assertIn(name, tree)
             self.assertIn("supervisor n", page.evaluate("document.querySelector('#leaders').textContent"))
-            # It goes on by itself, and leaves closed what a reader has closed.
+            # The page updates by itself and keeps closed what the reader has closed.
             page.evaluate("document.querySelector('#tree details').open = false")
             step = int(page.evaluate("document.querySelector('#figures b').textContent"))
             page.wait_for(f"Number(document.querySelector('#figures b').textContent) > {step + 50}")
@@ -227,7 +227,7 @@ class Http(Case):
         self.stop(process)
 
     @unittest.skipUnless(browser.PROGRAM, browser.SKIPPED)
-    def test_a_browser_draws_1024_nodes_of_8_trainers(self):
+    def test_the_page_in_a_browser_with_1024_nodes_of_8_trainers(self):
         folder = large_run(self.folder / "large")
         with self.serve(folder), browser.Browser(self.folder / "browser") as chromium:
             url = f"http://127.0.0.1:{self.port}/"
@@ -236,11 +236,11 @@ class Http(Case):
             self.check_page(page, nodes)
             self.assertEqual(page.evaluate("document.querySelectorAll('#heat .cell.gone').length"), len(WRONG) + 1)
             self.assertEqual(page.evaluate("document.querySelectorAll('#heat .cell.idle').length"), 4, "spares")
-            # What is not up is on top of a tree that is folded by group.
+            # Nodes that are down are listed above the tree, which is folded by group.
             self.assertRegex(page.evaluate("document.querySelector('#attention').innerText"), r"(?s)n17 on gpu-00-17: lost, .*n200 on .*: n200\.3 down.*n402 on .*: drained, disk.*n777")
             self.assertEqual(page.evaluate("document.querySelectorAll('#tree details').length"), 255 + 2)
             self.assertEqual(page.evaluate("document.querySelectorAll('#tree details[open]').length"), 0)
-            self.assertEqual(page.evaluate("document.querySelector('#tree details').dataset.group"), "g49")  # of n200
+            self.assertEqual(page.evaluate("document.querySelector('#tree details').dataset.group"), "g49")  # the group of n200
             colours = page.evaluate("[100, 101].map(n => document.querySelector(`[data-node=n${n}]`).style.background)")
             self.assertNotEqual(*colours)
             self.assertIn("under way", page.evaluate("document.querySelector('.incident').textContent"))

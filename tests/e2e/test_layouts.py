@@ -1,4 +1,4 @@
-"""Deterministic mode: every layout and strategy gives the same bits for the same global batch."""
+"""Deterministic mode: every layout and strategy gives the same bits for the same global batch (JOB-6)."""
 
 import os
 import unittest
@@ -6,7 +6,7 @@ import unittest
 from common import Case, lines
 
 STEPS = ["--train.global_batch_size=144", "--train.max_steps=30"]
-# (groups, trainers a group, strategy); SIMPLESCALE_ALL_LAYOUTS=1 adds the rest of the 4 x 4 table.
+# (groups, trainers per group, strategy). SIMPLESCALE_ALL_LAYOUTS=1 tests all layouts up to 4 x 4.
 LAYOUTS = [(1, 1, "no_shard"), (1, 2, "full_shard"), (1, 3, "shard_grad_op"), (1, 4, "full_shard"), (2, 1, "hybrid_shard"),
            (2, 2, "hybrid_shard"), (2, 2, "shard_grad_op"), (2, 2, "no_shard"), (3, 2, "hybrid_shard"), (4, 1, "no_shard"),
            (3, 3, "full_shard"), (4, 4, "hybrid_shard")]
@@ -23,7 +23,7 @@ class Layouts(Case):
             losses[groups, trainers, strategy] = [m["loss"] for m in lines(run / "metrics.jsonl")]
         return digests, losses
 
-    def test_every_layout_has_the_same_bits_fp32(self):
+    def test_every_layout_gives_the_same_bits_in_fp32(self):
         digests, losses = self.digests(LAYOUTS)
         self.assertEqual(len(set(digests.values())), 1, digests)
         first = next(iter(losses.values()))
@@ -32,7 +32,7 @@ class Layouts(Case):
         for layout, values in losses.items():
             self.assertEqual(values, first, layout)
 
-    def test_bf16_and_checkpointed_activations(self):
+    def test_layouts_give_the_same_bits_in_bf16(self):
         layouts = [(1, 1, "no_shard"), (2, 2, "hybrid_shard"), (1, 3, "full_shard")]
         plain, _ = self.digests(layouts, "--train.precision=bf16")
         self.assertEqual(len(set(plain.values())), 1, plain)
@@ -42,7 +42,7 @@ class Layouts(Case):
         again = self.train("again", *STEPS, *self.layout(1, 2, "full_shard"), "--train.activation_checkpointing=true")
         self.assertEqual(self.digest(run), self.digest(again))
 
-    def test_tied_embeddings(self):
+    def test_layouts_give_the_same_bits_with_tied_embeddings(self):
         digests, _ = self.digests([(1, 1, "no_shard"), (2, 2, "hybrid_shard")], "--model.tie_embeddings=true")
         self.assertEqual(len(set(digests.values())), 1, digests)
 

@@ -1,4 +1,4 @@
-"""The supervisor dies, its standby with it, or it wakes up too late: training does not notice."""
+"""LEAD-1: the supervisor dies, dies together with its standby, or continues after it was deposed. Training does not pause."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import unittest
 
 from common import Case, last_step, leader, leftovers, lines, status, trainer_pids
 
-STEPS = 1000  # long enough for a successor to appoint a standby of its own
+STEPS = 1000  # long enough for a new supervisor to appoint a standby
 
 
 def events(run, kind):
@@ -24,24 +24,24 @@ class Leadership(Case):
         return self.digest(self.train("reference", *self.keys, f"--train.max_steps={steps}"))
 
     def begin(self, steps, *more):
-        """A run with a supervisor and its standby, some steps on."""
+        """Starts a run and waits for some steps and a standby."""
         run, process = self.start("run", *self.keys, f"--train.max_steps={steps}", *more)
         self.wait_for(lambda: last_step(run) >= 3 and self.standby(run), "a standby")
         return run, process
 
     def standby(self, run):
-        page = status(run)
-        return page and page["standby"] and page["supervisor"]["pid"] != page["standby"]["pid"] and page["standby"]
+        document = status(run)
+        return document and document["standby"] and document["supervisor"]["pid"] != document["standby"]["pid"] and document["standby"]
 
     def succeeded(self, run, epoch):
-        """A later epoch leads, has said so, and has a standby of its own."""
+        """Waits until a later epoch leads and has a standby. Returns its number."""
         self.wait_for(lambda: leader(run)[0] > epoch, f"an epoch after {epoch}")
         number, pid, _ = leader(run)
         self.wait_for(lambda: status(run)["supervisor"]["pid"] == pid and self.standby(run), f"a standby of epoch {number}")
         return number
 
     def check(self, run, process, steps, want, generations=1):
-        """Same bits, no step twice, no sample twice, nothing restarted."""
+        """Checks the run's end: same bits, no step and no sample twice, no process restarted."""
         self.assertEqual(process.wait(180), 0, process.stdout.read())
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
@@ -80,7 +80,7 @@ class Leadership(Case):
         self.check(run, process, steps, want)
         self.assertEqual(len(events(run, "took_over")), 5)
 
-    def test_supervisor_and_standby_at_once(self):
+    def test_supervisor_and_standby_are_killed_at_once(self):
         steps = 1500
         want = self.digest_without_faults(steps)
         run, process = self.begin(steps)
@@ -92,7 +92,7 @@ class Leadership(Case):
         self.assertEqual(trainer_pids(run), trainers)
         self.check(run, process, steps, want)
 
-    def test_a_supervisor_that_wakes_up_has_no_effect(self):
+    def test_a_stopped_supervisor_that_continues_late_has_no_effect(self):
         steps = 1500
         want = self.digest_without_faults(steps)
         run, process = self.begin(steps)
@@ -106,7 +106,7 @@ class Leadership(Case):
         self.assertIn("deposed", (run / "logs/supervisor-n0.log").read_text())
         self.check(run, process, steps, want)
 
-    def test_dies_when_the_last_step_is_recorded_and_not_saved_yet(self):
+    def test_the_supervisor_dies_between_the_last_step_and_its_checkpoint(self):
         steps = STEPS
         want = self.digest_without_faults(steps)
         faults = ", ".join(f'{{ step = {steps - 30}, kind = "slow_disk", target = "{node}" }}' for node in ("n0", "n1"))
@@ -118,14 +118,14 @@ class Leadership(Case):
         self.assertEqual(len(events(run, "checkpoint_saved")), 1)
         self.assertFalse(events(run, "checkpoint_failed"))
 
-    def test_dies_twice_with_a_pause_in_between(self):
-        """A fence that the second one has told again is answered after the pause's order to leave."""
+    def test_the_supervisor_dies_before_and_during_a_pause(self):
+        """The second supervisor repeats a fence; the trainers answer it after the pause has ordered them to leave."""
         run, process = self.begin(100000)
         epoch = 1
         os.kill(leader(run)[1], signal.SIGKILL)
         epoch = self.succeeded(run, epoch)
         self.command("console", run, "-c", "pause")
-        self.wait_for(lambda: all(t["state"] == "idle" for n in status(run)["nodes"] for t in n["trainers"]), "everybody to be idle")
+        self.wait_for(lambda: all(t["state"] == "idle" for n in status(run)["nodes"] for t in n["trainers"]), "all trainers to be idle")
         os.kill(leader(run)[1], signal.SIGKILL)
         self.succeeded(run, epoch)
         step = last_step(run)
@@ -134,7 +134,7 @@ class Leadership(Case):
         self.command("console", run, "-c", "stop")
         self.assertEqual(process.wait(120), 0, process.stdout.read())
 
-    def test_a_node_alone_restarts_its_supervisor(self):
+    def test_a_single_node_restarts_its_supervisor(self):
         keys = ["--train.global_batch_size=8", *self.layout(1, 2), "--train.max_steps=400"]
         want = self.digest(self.train("reference", *keys))
         run, process = self.start("run", *keys)
@@ -144,12 +144,12 @@ class Leadership(Case):
         self.wait_for(lambda: leader(run)[0] > epoch, "the next epoch")
         self.check(run, process, 400, want)
 
-    def test_everything_is_killed_and_train_goes_on(self):
+    def test_train_resumes_after_all_processes_were_killed(self):
         more = ["--checkpoint.disk_every_steps=10"]
         want = self.digest_without_faults(STEPS)
         run, process = self.begin(STEPS, *more)
         self.wait_for(lambda: (run / "checkpoints/latest").exists(), "a checkpoint")
-        process.kill()  # the launcher first, so that it starts nothing again
+        process.kill()  # first the launcher, which would restart agents
         for pid in leftovers(run):
             try:
                 os.kill(int(pid), signal.SIGKILL)
@@ -160,7 +160,7 @@ class Leadership(Case):
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
 
-    def test_a_killed_launcher_leaves_no_processes_and_a_run_that_goes_on(self):
+    def test_a_killed_launcher_leaves_no_processes_and_the_run_resumes(self):
         want = self.digest_without_faults(STEPS)
         run, process = self.begin(STEPS)
         process.kill()

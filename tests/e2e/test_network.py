@@ -1,5 +1,5 @@
-"""Nodes in network namespaces of their own, as on several hosts, and a network that fails: partitions, one-way loss, random
-loss. The run folder is shared and stays so. Needs root, ip and nft; skips where they do not work."""
+"""Nodes in separate network namespaces, as on several hosts, with network faults: partitions, one-way loss, random loss. The
+shared run folder keeps working. Needs root, ip and nft; skips visibly without them."""
 
 import itertools
 import os
@@ -20,7 +20,7 @@ def sh(*words, check=True):
 
 
 class Network:
-    """A bridge and a namespace for each node, named n0, n1, ... with a prefix of their own."""
+    """A bridge and one namespace per node. Names have a prefix that is unique to this process."""
 
     def __init__(self, nodes):
         self.id = f"{os.getpid()}x{next(counter)}"
@@ -41,7 +41,7 @@ class Network:
         return sh("ip", "netns", "exec", self.spaces[node], "sh", "-c", script)
 
     def drop(self, node, out=None, into=None):
-        """Drops what leaves and what comes to a node: an nftables match, "" for everything, None for nothing."""
+        """Drops outgoing and incoming packets of a node. out, into: an nftables match; "": all packets; None: none."""
         rules = ["nft flush ruleset", "nft add table inet t",
                  "nft 'add chain inet t o { type filter hook output priority 0; }'",
                  "nft 'add chain inet t i { type filter hook input priority 0; }'"]
@@ -61,7 +61,7 @@ class Network:
 
 
 def works():
-    """Why there can be no namespaces here, or an empty string."""
+    """Why namespaces do not work here; an empty string if they do."""
     if os.geteuid() != 0:
         return "needs root"
     if not shutil.which("ip") or not shutil.which("nft"):
@@ -84,10 +84,10 @@ WHY_NOT = works()
 @unittest.skipIf(WHY_NOT, WHY_NOT)
 class Networks(Case):
     def begin(self, steps, nodes=NODES, *more):
-        """One agent per namespace, as srun starts them; a reference run with the same bits beside it."""
+        """Starts one agent per namespace, as srun would, after a reference run without faults."""
         self.network = Network(nodes)
         self.addCleanup(self.network.close)
-        # A collective that waits for a lost packet must outlive TCP's retransmission, no more.
+        # Long enough for TCP to retransmit a lost packet.
         self.keys = ["--train.global_batch_size=12", *self.layout(nodes, 1), "--parallel.collective_timeout_ms=10000",
                      "--supervision.max_restarts=100", *more]
         self.want = self.digest(self.train("reference", *self.keys, f"--train.max_steps={steps}"))
@@ -118,8 +118,8 @@ class Networks(Case):
             task.wait()
 
     def standby(self):
-        page = status(self.run_folder)
-        return page and page["standby"] and page["standby"]["node"]
+        document = status(self.run_folder)
+        return document and document["standby"] and document["standby"]["node"]
 
     def events(self, *kinds):
         return [e for e in lines(self.run_folder / "events.jsonl") if e["kind"] in kinds]
@@ -129,18 +129,18 @@ class Networks(Case):
         self.wait_for(lambda: last_step(self.run_folder) >= at + count, what)
 
     def lost(self, node):
-        self.wait_for(lambda: any(e["subject"] == node for e in self.events("node_lost")), f"{node} to be missed", 30)
+        self.wait_for(lambda: any(e["subject"] == node for e in self.events("node_lost")), f"the loss of {node}", 30)
 
-    def grown_back(self):
-        """All nodes train again."""
+    def wait_until_all_nodes_train(self):
+        """Waits until all nodes train again."""
         def groups():
-            page = status(self.run_folder)
-            return page and page["state"] == "training" and all(n["state"] == "up" and n["group"] is not None for n in page["nodes"])
+            document = status(self.run_folder)
+            return document and document["state"] == "training" and all(n["state"] == "up" and n["group"] is not None for n in document["nodes"])
         self.wait_for(groups, "all nodes to train again", 60)
         self.more_steps(5, "steps of all nodes")
 
     def check(self):
-        """Same bits, each sample once, no step twice, no generation given out twice, everybody ends well."""
+        """Checks the run's end: same bits, each sample once, no step twice, exit code 0 of every task."""
         for i, task in enumerate(self.tasks):
             self.assertEqual(task.wait(90), 0, f"n{i}: {(self.folder / f'task-{i}.err').read_text()}")
         self.assertEqual(self.digest(self.run_folder), self.want)
@@ -149,27 +149,27 @@ class Networks(Case):
         self.assertEqual([m["step"] for m in metrics], list(range(1, self.steps + 1)))
         self.wait_for(lambda: not leftovers(self.run_folder), "all processes of the run to end")
 
-    def test_a_node_that_is_cut_off_returns(self):
-        """However long it takes: that the others train, it sees in the run folder."""
+    def test_a_partitioned_node_returns(self):
+        """The partition may last longer than join_timeout_ms: the node sees in the run folder that the run continues."""
         self.begin(STEPS, NODES, "--cluster.join_timeout_ms=3000")
         self.network.drop(2, out="", into="")
         self.lost("n2")
         self.more_steps(20, "the others' steps")
-        time.sleep(6)  # how long the partition lasts
+        time.sleep(6)  # the partition lasts longer than join_timeout_ms
         self.network.heal(2)
-        self.grown_back()
+        self.wait_until_all_nodes_train()
         self.check()
 
-    def test_a_node_whose_packets_are_lost_one_way_returns(self):
+    def test_a_node_with_one_way_packet_loss_returns(self):
         self.begin(STEPS)
         self.network.drop(1, out="")
         self.lost("n1")
         self.more_steps(20, "the others' steps")
         self.network.heal(1)
-        self.grown_back()
+        self.wait_until_all_nodes_train()
         self.check()
 
-    def test_random_loss_changes_nothing(self):
+    def test_random_packet_loss_has_no_effect(self):
         steps = 150
         self.begin(steps)
         for node in range(NODES):
@@ -177,8 +177,8 @@ class Networks(Case):
         self.check()
         self.assertFalse(self.events("gave_up"))
 
-    def test_the_supervisors_node_is_cut_off(self):
-        """It resigns, as most nodes cannot reach it, and they go on."""
+    def test_the_supervisors_node_is_partitioned(self):
+        """The supervisor resigns since most nodes cannot reach it; one of these nodes takes over."""
         self.begin(STEPS)
         self.network.drop(0, out="", into="")
         self.lost("n0")
@@ -187,11 +187,11 @@ class Networks(Case):
         self.assertEqual(len(self.events("resigned")), 1)
         self.assertFalse(self.events("steps_undone"))
         self.network.heal(0)
-        self.grown_back()
+        self.wait_until_all_nodes_train()
         self.check()
 
-    def test_the_supervisors_node_is_cut_off_and_takes_half_a_group_along(self):
-        """Alone it could not train; nor would it be any good to wait for it."""
+    def test_the_supervisors_node_is_partitioned_from_the_rest_of_its_group(self):
+        """The supervisor cannot train without the other half of its group; the other group takes over."""
         self.begin(STEPS, 4, "--parallel.group_nodes=2", "--supervision.heartbeat_ms=250", "--supervision.silence_ms=1500")
         self.network.drop(0, into="")
         self.lost("n0")
@@ -199,7 +199,7 @@ class Networks(Case):
         self.assertNotEqual(leader(self.run_folder)[2], "n0")
         self.assertFalse(self.events("steps_undone"))
         self.network.heal(0)
-        self.grown_back()
+        self.wait_until_all_nodes_train()
         self.check()
 
 

@@ -1,4 +1,4 @@
-"""Nodes that die: a spare takes over, or the other group goes on and groups grow back; always the same bits."""
+"""Lost nodes: a spare replaces the node, or the other group continues alone until the node is back. The bits are the same."""
 
 import os
 import signal
@@ -27,13 +27,13 @@ class Nodes(Case):
         self.assertEqual(process.wait(120), 0, process.stdout.read())
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
-        self.assertEqual([m["step"] for m in lines(run / "metrics.jsonl")], list(range(1, self.steps + 1)), "no step was made twice")
+        self.assertEqual([m["step"] for m in lines(run / "metrics.jsonl")], list(range(1, self.steps + 1)), "no step was trained twice")
         self.assertFalse(leftovers(run))
 
     def reference(self):
         return self.digest(self.train("reference", *self.layout_flags, f"--train.max_steps={self.steps}", "--cluster.nodes=1"))
 
-    def test_a_spare_takes_the_place_of_a_dead_node(self):
+    def test_a_spare_replaces_a_dead_node(self):
         want = self.reference()
         run, process = self.start("run", *self.layout_flags, f"--train.max_steps={self.steps}", "--cluster.spares=1")
         self.wait_for(lambda: last_step(run) >= 20 and status(run)["standby"], "step 20")
@@ -42,8 +42,8 @@ class Nodes(Case):
         joined = self.kinds(run, "joined")
         self.assertTrue(any("takes the place of" in e["reason"] for e in joined), joined)
 
-    def test_without_a_spare_the_other_group_goes_on_and_groups_grow_back(self):
-        self.steps = 500  # the node's agent is started again after a second
+    def test_without_a_spare_one_group_continues_until_the_node_is_back(self):
+        self.steps = 500  # the launcher restarts the node's agent after a second
         want = self.reference()
         run, process = self.start("run", *self.layout_flags, f"--train.max_steps={self.steps}")
         self.wait_for(lambda: last_step(run) >= 20 and status(run)["standby"], "step 20")
@@ -53,24 +53,24 @@ class Nodes(Case):
         self.wait_for(lambda: any("2 groups instead of 1" in e["reason"] for e in self.kinds(run, "layout_changed")), "two groups")
         self.finish(run, process, want)
 
-    def test_a_group_that_trained_on_by_itself_is_told_when_its_network_is_back(self):
-        # The whole group is cut off: its collectives go on, and nothing but the supervisor can tell it that others took its place.
+    def test_a_partitioned_group_stops_training_when_its_network_is_back(self):
+        # The whole group is partitioned: its collectives still work, and only the supervisor can tell it that it was replaced.
         run, process = self.start("run", "--cluster.nodes=1", "--cluster.trainers_per_node=2", "--cluster.spares=1",
                                   "--parallel.strategy=full_shard", "--train.max_steps=1000000", "--checkpoint.disk_every_steps=1000")
         self.wait_for(lambda: last_step(run) >= 20 and status(run)["standby"], "step 20 and a standby")
-        page = status(run)
-        cut = next(n["name"] for n in page["nodes"] if n["group"])
-        self.assertEqual(page["generation"], 1)
+        document = status(run)
+        cut = next(n["name"] for n in document["nodes"] if n["group"])
+        self.assertEqual(document["generation"], 1)
         self.command("console", run, "-c", f"inject partition_node {cut} --ms 4500")
         self.wait_for(lambda: any(n["group"] for n in status(run)["nodes"] if n["name"] != cut), "the spare to train")
-        self.wait_for(lambda: self.kinds(run, "node_up")[-1]["reason"] == "it came back", "it to come back")
+        self.wait_for(lambda: self.kinds(run, "node_up")[-1]["reason"] == "it came back", "the node to come back")
         self.wait_for(lambda: [t["state"] for n in status(run)["nodes"] if n["name"] == cut for t in n["trainers"]] == ["idle"] * 2,
-                      "its trainers to leave what is over", timeout=20)
+                      "its trainers to leave the old generation", timeout=20)
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(60), 0, process.stdout.read())
         self.assertIn("each sample exactly once", self.verify(run))
 
-    def test_a_wrong_sum_is_found_undone_and_its_node_examined(self):
+    def test_a_wrong_sum_is_detected_and_undone_and_its_node_examined(self):
         want = self.reference()
         run, process = self.start("run", *self.layout_flags, f"--train.max_steps={self.steps}")
         self.wait_for(lambda: last_step(run) >= 20, "step 20")

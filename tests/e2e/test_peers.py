@@ -1,4 +1,4 @@
-"""Copies in the memory of peer nodes, and what happens when a copy is damaged: always the same bits."""
+"""Copies in the memory of peer nodes, and damaged copies (STATE-2): the final bits are always the same."""
 
 import os
 import pathlib
@@ -33,16 +33,17 @@ class Peers(Case):
         return next(n for n in self.nodes(run) if n["name"] == name)
 
     def kept(self, run):
-        """The newest step of which the spare, whichever of the nodes it is, keeps both shards."""
+        """The newest step of which the spare keeps both shards."""
         steps = [{c["step"] for n in self.nodes(run) for c in n["peer_copies"] if c["shard"] == shard} for shard in (0, 1)]
         return max(steps[0] & steps[1], default=0)
 
     def keeper_and_victim(self, run, step):
-        """Once copies of a step as new are there: who keeps them, and a node of the group without the supervisor."""
+        """Waits for copies of the step or a newer one. Returns the node that keeps them, and a node of the group that does not
+        run the supervisor."""
         self.wait_for(lambda: last_step(run) >= 20 and self.kept(run) >= step and status(run)["standby"], "copies on a peer")
-        page = status(run)
-        return (next(n["name"] for n in page["nodes"] if n["peer_copies"]),
-                next(n["name"] for n in page["nodes"] if n["group"] and n["name"] != page["supervisor"]["node"]))
+        document = status(run)
+        return (next(n["name"] for n in document["nodes"] if n["peer_copies"]),
+                next(n["name"] for n in document["nodes"] if n["group"] and n["name"] != document["supervisor"]["node"]))
 
     def kill_with_its_memory(self, run, name):
         node = self.node(run, name)
@@ -65,7 +66,7 @@ class Peers(Case):
         self.assertIn("each sample exactly once", self.verify(run))
         self.assertFalse(leftovers(run))
 
-    def test_one_group_loses_a_node_and_its_memory_and_gets_its_state_from_a_peer(self):
+    def test_a_single_group_restores_a_lost_node_from_a_peer(self):
         want = self.reference()
         run, process = self.start("run", *self.flags(*self.two_nodes, "--cluster.spares=1", "--checkpoint.peer_every_steps=5"))
         keeper, victim = self.keeper_and_victim(run, 10)
@@ -76,7 +77,7 @@ class Peers(Case):
         again = [int(m["step"]) for m in lines(run / "metrics.jsonl") if m["generation"] > 1][0]
         self.assertGreater(again, kept, "not from the beginning")
 
-    def test_a_damaged_peer_copy_is_not_used_the_older_one_is(self):
+    def test_a_damaged_peer_copy_is_skipped_for_the_older_one(self):
         want = self.reference()
         run, process = self.start("run", *self.flags(*self.two_nodes, "--cluster.spares=1", "--checkpoint.peer_every_steps=20"))
         keeper, victim = self.keeper_and_victim(run, 40)
@@ -86,23 +87,23 @@ class Peers(Case):
         self.finish(run, process, want)
         from_peer = [r for r in self.reasons(run) if "from peer" in r]
         self.assertTrue(from_peer, self.reasons(run))
-        if self.events(run, "bad_copy"):  # else a newer one had come in between
+        if self.events(run, "bad_copy"):  # otherwise a newer copy had replaced the damaged one
             used = int(from_peer[-1].partition("at step ")[2].split()[0])
             self.assertGreaterEqual(used, newest - 20, "the one before it")
 
-    def test_a_snapshot_that_changes_in_memory_is_found_and_the_replica_s_used(self):
+    def test_a_corrupt_snapshot_is_detected_and_the_replica_is_used(self):
         want = self.reference()
         run, process = self.start("run", *self.flags("--cluster.nodes=2", "--cluster.trainers_per_node=1", "--parallel.group_nodes=1"))
         self.wait_for(lambda: last_step(run) >= 20, "step 20")
         self.command("console", run, "-c", "inject corrupt_snapshot n1.0", "-c", "inject kill_trainer n1.0")
         self.finish(run, process, want)
         found = [e for kind in ("bad_copy", "mismatch") for e in self.events(run, kind) if e["subject"] == "n1.0"]
-        replaced = [r for r in self.reasons(run) if "shards move" in r]  # it died a step behind, and got a newer one
+        replaced = [r for r in self.reasons(run) if "shards move" in r]  # it died one step behind and received a newer state
         self.assertTrue(found or replaced, lines(run / "events.jsonl"))
         undone = [int(e["subject"]) for e in self.events(run, "steps_undone")]
-        self.assertLessEqual(sum(undone), 1, "only if a step was made of it before anybody looked")
+        self.assertLessEqual(sum(undone), 1, "at most the step that used the corrupt snapshot before it was checked")
 
-    def test_one_group_goes_back_when_a_bit_changes_in_memory(self):
+    def test_a_single_group_undoes_steps_when_a_snapshot_is_corrupt(self):
         want = self.reference()
         run, process = self.start("run", *self.flags("--cluster.nodes=1", "--cluster.trainers_per_node=2", "--parallel.group_nodes=1"))
         self.wait_for(lambda: last_step(run) >= 20, "step 20")

@@ -1,4 +1,4 @@
-"""A run's life: it ends, is interrupted, resumed, loses trainers, and is never overwritten."""
+"""A run ends, is interrupted and resumed, loses trainers (JOB-1, JOB-2, JOB-6), and is never overwritten."""
 
 import json
 import os
@@ -22,7 +22,7 @@ class Runs(Case):
         run = self.train("reference", *self.two_by_two, self.steps)
         return self.digest(run)
 
-    def test_a_run_leaves_what_interface_says(self):
+    def test_the_files_that_a_run_leaves(self):
         run = self.train("run", *self.two_by_two, "--train.max_steps=8", "--checkpoint.disk_every_steps=3", "--checkpoint.keep=2")
         self.assertIn("each sample exactly once", self.verify(run))
         metrics = lines(run / "metrics.jsonl")
@@ -31,15 +31,15 @@ class Runs(Case):
             self.assertIn(key, metrics[0])
         self.assertEqual(sorted(p.name for p in (run / "checkpoints").iterdir()), ["latest", "step-00000006", "step-00000008"])
         self.assertEqual(os.readlink(run / "checkpoints/latest"), "step-00000008")
-        page = json.loads(self.command("status", run, "--json"))
-        self.assertEqual((page["state"], page["step"], page["max_steps"]), ("finished", 8, 8))
-        self.assertEqual(len(page["nodes"]), 2)
+        document = json.loads(self.command("status", run, "--json"))
+        self.assertEqual((document["state"], document["step"], document["max_steps"]), ("finished", 8, 8))
+        self.assertEqual(len(document["nodes"]), 2)
         self.assertFalse(leftovers(run))
         kinds = [e["kind"] for e in lines(run / "events.jsonl")]
         for kind in ("started", "validated", "checkpoint_saved", "finished"):
             self.assertIn(kind, kinds)
 
-    def test_interrupted_and_resumed_is_the_same_run(self):
+    def test_an_interrupted_and_resumed_run_has_the_same_bits(self):
         want = self.reference()
         run, process = self.start("run", *self.two_by_two, self.steps)
         self.wait_for(lambda: last_step(run) >= 10, "step 10")
@@ -53,7 +53,7 @@ class Runs(Case):
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
 
-    def test_resumed_in_another_layout_is_the_same_run(self):
+    def test_a_run_resumed_in_another_layout_has_the_same_bits(self):
         want = self.reference()
         run, process = self.start("run", *self.two_by_two, self.steps)
         self.wait_for(lambda: last_step(run) >= 5, "step 5")
@@ -62,7 +62,7 @@ class Runs(Case):
         self.train("run", "--train.global_batch_size=16", *self.layout(1, 4, "full_shard"), self.steps)
         self.assertEqual(self.digest(run), want)
 
-    def test_killed_outright_and_resumed_is_the_same_run(self):
+    def test_a_killed_and_resumed_run_has_the_same_bits(self):
         want = self.reference()
         run, process = self.start("run", *self.two_by_two, self.steps, "--checkpoint.disk_every_steps=4")
         self.wait_for(lambda: last_step(run) >= 14, "step 14")
@@ -97,8 +97,8 @@ class Runs(Case):
         self.assertEqual(self.digest(run), want)
         self.assertIn("each sample exactly once", self.verify(run))
 
-    def test_as_tasks_of_a_job(self):
-        """One agent a task, as srun starts them; they find each other through the run folder."""
+    def test_train_as_tasks_of_a_slurm_job(self):
+        """One agent per task, as srun starts them. They find each other through the run folder."""
         run = self.folder / "job"
         environment = {**os.environ, "SLURM_NTASKS": "2", "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"}
         tasks = [subprocess.Popen([PROGRAM, "train", str(self.config), f"--run={run}", *self.two_by_two, self.steps],
@@ -107,7 +107,7 @@ class Runs(Case):
         self.assertEqual([t.wait(120) for t in tasks], [0, 0])
         self.assertEqual(self.digest(run), self.reference())
 
-    def test_a_job_told_to_end_saves_and_asks_for_a_requeue(self):
+    def test_a_terminated_job_saves_and_exits_with_75(self):
         run = self.folder / "job"
         environment = {**os.environ, "SLURM_NTASKS": "2", "SLURM_JOB_ID": "78", "SLURM_STEP_ID": "0"}
         tasks = [subprocess.Popen([PROGRAM, "train", str(self.config), f"--run={run}", *self.two_by_two, "--train.max_steps=100000"],
@@ -119,8 +119,8 @@ class Runs(Case):
         self.assertEqual([t.wait(60) for t in tasks], [75, 75])
         self.assertTrue((run / "checkpoints/latest").exists())
 
-    def test_trainers_that_always_die_end_the_run_with_code_3(self):
-        """The first node is drained when its budget is spent, and the other group goes on; then there is none left."""
+    def test_trainers_that_always_die_end_the_run_with_exit_code_3(self):
+        """The first node is drained when its restart budget is exhausted, and the other group continues; then that one, too."""
         run, process = self.start("run", *self.two_by_two, "--train.max_steps=100000", "--supervision.max_restarts=2")
         for node in ("n0", "n1"):
             seen = set()
@@ -136,7 +136,7 @@ class Runs(Case):
         self.assertEqual(lines(run / "events.jsonl")[-1]["kind"], "failed")
         self.assertFalse(leftovers(run))
 
-    def test_a_damaged_checkpoint_is_named_and_the_older_one_used(self):
+    def test_a_damaged_checkpoint_is_named_and_the_older_one_is_used(self):
         want = self.reference()
         run = self.train("run", *self.two_by_two, self.steps, "--checkpoint.disk_every_steps=20")
         self.assertEqual(self.digest(run), want)
@@ -148,7 +148,7 @@ class Runs(Case):
         self.assertIn(shard.name, "".join(log.read_text() for log in (run / "logs").glob("supervisor*.log")))
         self.assertEqual(self.digest(run), want)
 
-    def test_no_run_folder_is_overwritten(self):
+    def test_other_folders_and_runs_are_not_overwritten(self):
         run = self.train("run", *self.two_by_two, "--train.max_steps=3")
         before = self.digest(run)
         self.train("run", *self.two_by_two, "--train.max_steps=3", "--train.learning_rate=0.5", code=78)
@@ -161,7 +161,7 @@ class Runs(Case):
         self.train("run", *self.two_by_two, "--train.max_steps=3")
         self.assertEqual(self.digest(run), before)
 
-    def test_a_folder_of_checkpoints_is_one_runs(self):
+    def test_a_checkpoint_folder_belongs_to_one_run(self):
         kept = self.folder / "kept"
         here = [*self.two_by_two, "--train.max_steps=6", f"--checkpoint.folder={kept}"]
         run = self.train("run", *here)
@@ -184,7 +184,7 @@ class Runs(Case):
         self.train("shorter", *self.two_by_two, "--train.max_steps=3", code=78)
         self.assertIn("step-00000006 is beyond the configuration's last step, 3", self.stderr)
 
-    def test_two_trains_in_one_folder(self):
+    def test_a_second_train_in_the_same_folder_is_refused(self):
         run, process = self.start("run", *self.two_by_two, "--train.max_steps=100000")
         self.wait_for(lambda: last_step(run) >= 1, "step 1")
         self.train("run", *self.two_by_two, "--train.max_steps=100000", code=78)

@@ -1,4 +1,4 @@
-"""Sweeps: every run of a grid is trained, an interrupted sweep goes on, and it ends with a table and a picture."""
+"""Sweeps: every run of a grid is trained, an interrupted sweep continues, and a sweep ends with a table and a plot."""
 
 import json
 import re
@@ -26,7 +26,7 @@ class Sweep(Case):
     def runs(self):
         return sorted(p.parent for p in self.sweep.glob("*/config.toml"))
 
-    def test_an_interrupted_sweep_goes_on_and_ends_with_a_table_and_a_picture(self):
+    def test_an_interrupted_sweep_continues_and_ends_with_a_table_and_a_plot(self):
         process = subprocess.Popen([PROGRAM, "sweep", self.config, f"--run={self.sweep}"], cwd=self.folder, stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True)
         self.addCleanup(lambda: process.poll() is None and process.kill())
@@ -50,7 +50,7 @@ class Sweep(Case):
         for run in self.runs():
             self.assertEqual([m["step"] for m in lines(run / "metrics.jsonl")], list(range(1, 601)), run.name)
         self.assertEqual(sorted(p.name for p in (self.folder / "kept").iterdir()), [r.name for r in self.runs()])
-        # The interrupted one has the bits of a run that was never interrupted.
+        # The interrupted run has the bits of a run without interruption.
         alone = self.train("alone", "--train.learning_rate=1e-3", "--run.seed=2")
         self.assertEqual(self.digest(second), self.digest(alone))
         self.assertEqual(len({self.digest(run) for run in self.runs()}), 4)
@@ -66,12 +66,12 @@ class Sweep(Case):
         self.command("sweep", self.config, f"--run={self.sweep}", "--sweep.seeds=[1,2,3]", code=78)
         self.assertIn("sweep.seeds was [1, 2] and is now [1, 2, 3]", self.stderr)
 
-    def test_a_run_that_cannot_be_is_said_before_anything_starts(self):
+    def test_an_impossible_run_is_refused_before_any_run_starts(self):
         self.command("sweep", self.config, f"--run={self.sweep}", '--sweep.keys={"model.heads" = [4, 5]}', code=78)
         self.assertRegex(self.stderr, r"^simplescale: .*heads")
         self.assertFalse(self.sweep.exists())
 
-    def test_a_job_array_has_an_element_for_each_run(self):
+    def test_submit_creates_a_job_array_with_one_element_per_run(self):
         said = self.command("sweep", self.config, f"--run={self.sweep}", "--submit", "--dry-run")
         self.assertIn("#SBATCH --array=0-3", said)
         self.assertEqual(said.count("#SBATCH --output="), 1)

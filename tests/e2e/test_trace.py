@@ -1,4 +1,4 @@
-"""Traces: chosen steps and recoveries, what every process did in them on one time line, in a file that Perfetto reads."""
+"""Traces of selected steps and of recoveries: all processes on one time line, in a file for Perfetto."""
 
 import json
 import os
@@ -7,16 +7,16 @@ import unittest
 
 from common import Case, last_step, lines, status, trainer_pids
 
-SLACK_US = 0.01  # of numbers written in decimal
+SLACK_US = 0.01  # rounding of the decimal numbers in the file
 
 
 class Timeline:
-    """A Chrome trace, read strictly."""
+    """Parses a Chrome trace and checks its structure."""
 
     def __init__(self, test, path):
         self.test = test
-        page = json.loads(path.read_text(), parse_constant=lambda name: test.fail(f"{name} is not JSON"))
-        self.events = page["traceEvents"]
+        document = json.loads(path.read_text(), parse_constant=lambda name: test.fail(f"{name} is not JSON"))
+        self.events = document["traceEvents"]
         self.names, self.threads = {}, {}
         for e in self.of("M"):
             if e["name"] == "process_name":
@@ -44,7 +44,7 @@ class Timeline:
         return sorted(self.names.values())
 
     def check_nesting(self):
-        """On a track a span lies in the one before it, or after it."""
+        """Spans of one track nest or follow each other."""
         tracks = {}
         for e in self.of("X"):
             self.test.assertGreaterEqual(e["dur"], 0)
@@ -60,7 +60,7 @@ class Timeline:
                 open_ends.append(end)
 
     def check_arrows(self):
-        """From a span that sends to a later one, of another process, that receives the same."""
+        """Every arrow leads from a span that sends to a later span, of another process, that receives the same message."""
         starts = {e["id"]: e for e in self.of("s")}
         ends = {e["id"]: e for e in self.of("f")}
         self.test.assertEqual(len(starts), len(self.of("s")))
@@ -88,7 +88,7 @@ class Trace(Case):
         return Timeline(self, out)
 
     def check_steps(self, line, steps, trainers, layers):
-        """All of these steps, of every trainer, with all that belongs to one."""
+        """Checks that every trainer has each of the steps, with all spans of a step."""
         for trainer in trainers:
             for step in steps:
                 span = line.spans(trainer, f"step {step}", "compute")
@@ -106,7 +106,7 @@ class Trace(Case):
                 self.assertTrue(of_track)
                 self.assertTrue(all(e["args"]["sent_bytes"] > 0 and e["args"]["received_bytes"] > 0 for e in of_track))
 
-    def test_steps_that_were_chosen_and_a_recovery_are_on_one_time_line(self):
+    def test_traces_of_selected_steps_and_of_recoveries(self):
         flags = [*self.layout(2, 2), "--train.max_steps=100000", "--metrics.trace_steps=[3, 4, 20]"]
         run, process = self.start("run", *flags)
         trainers = ["n0.0", "n0.1", "n1.0", "n1.1"]
@@ -119,7 +119,7 @@ class Trace(Case):
         self.check_steps(self.trace(run, "step-00000020"), (20,), trainers, layers=2)
         self.assertLessEqual({("n0.0", "StepDone", "n0 agent"), ("n1 agent", "StepDone", "supervisor")}, line.messages())
 
-        # From the console, while it trains.
+        # Selected from the console while the run trains.
         self.command("console", run, "-c", "trace next 2")
         self.assertIn(("command", "trace next 2"), [(e["kind"], e["subject"]) for e in lines(run / "events.jsonl")])
         names = self.wait_for(lambda: self.whole(run, 3), "the third")
@@ -127,14 +127,14 @@ class Trace(Case):
         self.check_steps(self.trace(run, names[-1]), (first, first + 1), trainers, layers=2)
         self.command("console", run, "-c", "trace 1", code=64)
 
-        # What a killed trainer was at, and what the others did until all went on.
+        # A recovery: the spans of the killed trainer, and of the other trainers until they continue.
         before = trainer_pids(run)["n1.0"]
         os.kill(before, signal.SIGKILL)
         self.wait_for(lambda: any(e["kind"] == "recovered" for e in lines(run / "events.jsonl")), "recovery")
         self.wait_for(lambda: self.whole(run, 4), "its trace")
         self.check_recovery(run, self.trace(run))
 
-        # A supervisor that is lost is an incident of its own, of which the new one has its own part.
+        # The loss of a supervisor is an incident. The new supervisor writes its own part of the trace.
         self.wait_for(lambda: any(e["kind"] == "standby_appointed" for e in lines(run / "events.jsonl")), "a standby")
         self.command("console", run, "-c", "inject kill_supervisor supervisor")
         self.wait_for(lambda: self.whole(run, 5), "its trace")
@@ -143,18 +143,18 @@ class Trace(Case):
         self.assertEqual(incidents[-1]["name"], "incident 2: supervisor")
         self.assertTrue(line.spans("n0.0", "all_gather"))
 
-        # While it is paused: the next step, which begins when training goes on.
+        # Selected during a pause: the first step after the pause is traced.
         self.command("console", run, "-c", "pause")
         self.wait_for(lambda: status(run)["paused"] and all(t["state"] == "idle" for n in status(run)["nodes"] for t in n["trainers"]), "a pause")
         self.command("console", run, "-c", "trace", "-c", "resume")
-        single = self.wait_for(lambda: [name for name in self.whole(run, 6) or [] if name.startswith("step-")][1:], "the one chosen in the pause")
+        single = self.wait_for(lambda: [name for name in self.whole(run, 6) or [] if name.startswith("step-")][1:], "the trace selected during the pause")
         self.check_steps(self.trace(run, single[0]), (int(single[0].split("-")[1]),), trainers, layers=2)
         process.send_signal(signal.SIGINT)
         self.assertEqual(process.wait(60), 0, process.stdout.read())
         self.assertIn("each sample exactly once", self.verify(run))
 
     def whole(self, run, count):
-        """Names of the traces of which all parts are there, if there are so many."""
+        """Names of the complete traces if there are at least `count`; otherwise None."""
         folders = [f for f in (run / "traces").iterdir() if f.is_dir()] if (run / "traces").exists() else []
         names = sorted(f.name for f in folders if {p.name for p in f.iterdir()} >= {"n0.jsonl", "n1.jsonl", "supervisor.jsonl"})
         return names if len(names) >= count else None
@@ -169,7 +169,7 @@ class Trace(Case):
         phases = [e["name"] for e in line.spans("recovery") if e is not incidents[0]]
         self.assertEqual(phases, [e["phase"] for e in events if e["phase"]])
         self.assertEqual((phases[0], phases[-1]), ("detect", "resume"))
-        # The killed process and the one that took its place.
+        # The killed process and its replacement.
         self.assertEqual(line.processes().count("n1.0"), 2)
         for trainer in ("n0.0", "n0.1", "n1.1"):
             steps = sorted(line.spans(trainer, thread="compute"), key=lambda e: e["ts"])
@@ -183,7 +183,7 @@ class Trace(Case):
         self.assertLessEqual({("supervisor", "FenceGeneration", "n0 agent"), ("n0 agent", "FenceGeneration", "n0.0"),
                               ("supervisor", "JoinGeneration", "n1 agent"), ("n1 agent", "JoinTrainer", "n1.0")}, line.messages())
 
-    def test_nothing_is_recorded_if_nobody_wants_it(self):
+    def test_no_traces_with_trace_events_0(self):
         run = self.train("run", *self.layout(1, 1), "--train.max_steps=3", "--metrics.trace_events=0")
         self.assertFalse((run / "traces").exists())
         self.command("trace", run, code=65)

@@ -1,4 +1,4 @@
-"""Trainers fail in every way they can; the run ends with the same bits and loses no step."""
+"""Trainers fail in every way: the run ends with the same bits (JOB-6) and loses no step (JOB-1)."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ class TrainerFaults(Case):
         self.two_by_two = ["--train.global_batch_size=16", *self.layout(2, 2), "--train.max_steps=60"]
 
     def run_with(self, *faults, more=()):
-        """Digest, events and steps of a run with these faults: (step, kind, target)."""
+        """Trains with these faults, (step, kind, target), and checks that no step is lost. Returns the run's folder."""
         keys = ", ".join(f'{{ step = {step}, kind = "{kind}", target = "{target}" }}' for step, kind, target in faults)
         run = self.train("run", *self.two_by_two, f"--inject.faults=[{keys}]", *more, timeout=120)
         self.assertIn("each sample exactly once", self.verify(run))
@@ -23,26 +23,26 @@ class TrainerFaults(Case):
     def reference(self):
         return self.digest(self.train("reference", *self.two_by_two))
 
-    def test_killed_segfaulted_and_out_of_memory(self):
+    def test_a_trainer_is_killed_segfaults_and_runs_out_of_memory(self):
         want = self.reference()
         run = self.run_with((5, "kill_trainer", "n1.0"), (20, "segfault_trainer", "n0.1"), (40, "oom_trainer", "n1.1"))
         self.assertEqual(self.digest(run), want)
         self.assertGreaterEqual((run / "logs/n1.0.log").read_text().count("group 1 of 2, shard 0, at step"), 2,
-                                "all lives of n1.0 write to its log")
+                                "all processes of n1.0 write to its log")
 
-    def test_stopped(self):
+    def test_a_trainer_is_stopped(self):
         want = self.reference()
         run = self.run_with((6, "stop_trainer", "n1.1"))
         self.assertEqual(self.digest(run), want)
         self.assertIn("stopped, silent for", (run / "logs/n1.log").read_text())
 
-    def test_hung(self):
+    def test_a_trainer_hangs(self):
         want = self.reference()
         run = self.run_with((6, "hang_trainer", "n0.0"), more=["--supervision.progress_timeout_ms=2000"])
         self.assertEqual(self.digest(run), want)
         self.assertIn("stuck at step", (run / "logs/n0.log").read_text())
 
-    def test_in_the_first_step_and_once_only_if_the_run_is_interrupted(self):
+    def test_a_fault_is_injected_once_even_if_the_run_is_interrupted(self):
         want = self.reference()
         faults = [f'{{ step = {step}, kind = "nan_loss", target = "n1.0" }}' for step in (1, 8, 40)]
         planned = f"--inject.faults=[{', '.join(faults)}]"
@@ -56,8 +56,8 @@ class TrainerFaults(Case):
         self.assertEqual(len(injected), 3, injected)
         self.assertEqual(injected[0], 0)
 
-    def test_a_fence_does_not_wait_for_who_computes(self):
-        """Groups of one trainer need nobody for seconds; one dies, and the others leave at once, alive."""
+    def test_a_fence_does_not_wait_for_a_computing_trainer(self):
+        """Trainers without sharding compute for seconds without communication. One dies; the others leave at once and survive."""
         long = ["--train.global_batch_size=9000", *self.layout(3, 1, "no_shard"), "--train.max_steps=3", "--train.validation_samples=0"]
         run, process = self.start("run", *long)
         self.wait_for(lambda: last_step(run) >= 1, "step 1")
@@ -69,7 +69,7 @@ class TrainerFaults(Case):
         self.assertEqual(kinds.count("trainer_up"), 4)
         self.assertIn("each sample exactly once", self.verify(run))
 
-    def test_a_warm_process_takes_over_without_a_new_start(self):
+    def test_a_warm_process_replaces_a_dead_trainer(self):
         run, process = self.start("run", *self.two_by_two, "--train.max_steps=100000")
         self.wait_for(lambda: last_step(run) >= 5, "step 5")
         before = trainer_pids(run)

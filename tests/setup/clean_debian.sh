@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Proves the two commands on an empty machine: a new Debian 12 root with nothing but git, bash and CA certificates, the
-# repository's HEAD cloned into it, and there `./simplescale train configs/quickstart.toml` and, if asked for,
-# `./simplescale test`, each of which must succeed. Prints how long every part took.
+# Tests the two commands of the README on an empty machine: a new Debian 12 root with only git, bash and CA certificates.
+# Clones the repository's HEAD into it and runs `./simplescale train configs/quickstart.toml` and, with --test,
+# `./simplescale test`. Both must succeed. Prints how long every part took.
 #
 #   tests/setup/clean_debian.sh [--max-steps N] [--test] [--root FOLDER] [--mirror URL]
-#   ./simplescale test -C Setup -L setup          the same from ctest, which leaves it out otherwise: half an hour
+#   ./simplescale test -C Setup -L setup          the same from ctest; takes half an hour and does not run by default
 #
 #   --max-steps N   a shorter training
 #   --test          also ./simplescale test
-#   --root FOLDER   keeps the root in FOLDER, and goes on with what is there
+#   --root FOLDER   keeps the root in FOLDER, and continues with an existing one
 #
-# Needs root, debootstrap, and 16 GB in /var/tmp (or $TMPDIR); without them it says so and exits 77. Everything runs in
-# mount and process namespaces of its own, so nothing stays mounted or running however this ends; what it wrote is
-# removed. The host's name servers, CA certificates, proxies, apt sources and pip index are passed on.
-# shellcheck disable=SC2016  # scripts for inside
+# Needs root, debootstrap, and 16 GB in /var/tmp (or $TMPDIR); exits 77 with the reason without them. Everything runs in
+# separate mount and process namespaces, so nothing stays mounted or running however the script ends. All its files are
+# removed. The root uses the host's name servers, CA certificates, proxies, apt sources and pip index.
+# shellcheck disable=SC2016  # scripts that run inside the root
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 root="" keep="" max_steps="" with_test="" mirror=http://deb.debian.org/debian
@@ -42,11 +42,11 @@ trap finish EXIT
 trap 'exit 130' INT TERM
 [[ -n $root ]] || root=$(mktemp -d "${TMPDIR:-/var/tmp}/simplescale-clean-XXXXXX")
 mkdir -p "$root"
-chmod 755 "$root"  # nobody goes in as well
+chmod 755 "$root"  # the user nobody must be able to enter
 root=$(cd "$root" && pwd)
 
 report=()
-# part NAME COMMAND...: runs it and keeps its time for the table at the end.
+# part NAME COMMAND...: runs the command and records its time for the table at the end.
 part() {
   local name=$1 begin=$SECONDS
   shift
@@ -60,7 +60,7 @@ make_root() {
   debootstrap --variant=minbase --include=git,bash,ca-certificates bookworm "$root" "$mirror" | tail -n 1
 }
 
-# What this machine needs to reach the package registries; none of it is known to the repository.
+# Copies this machine's settings for reaching the package registries. The repository does not know them.
 copy_network_settings() {
   local file
   cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
@@ -79,7 +79,7 @@ clone() {
   "${git[@]}" -C "$root/root/simplescale" checkout -q --detach "$("${git[@]}" -C "$repository" rev-parse HEAD)"
 }
 
-# enter USER SCRIPT: runs it there in a login's environment.
+# enter USER SCRIPT: runs the script inside the root with the environment of a login.
 enter() {
   local name variables=()
   for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY SSL_CERT_FILE PIP_CERT PIP_INDEX_URL \
@@ -104,7 +104,7 @@ enter() {
   return $code
 }
 
-# Without root and sudo: a refusal that names the packages, and nothing written.
+# Without root and sudo the wrapper must name the missing packages and write nothing.
 refuses_without_root() {
   local code=0
   chmod 755 "$root/root"
@@ -113,7 +113,7 @@ refuses_without_root() {
   ((code == 1)) && grep -q 'apt-get install .*g++ .*libcaf-dev' "$root/refusal" && [[ ! -e $root/root/simplescale/.deps ]]
 }
 
-# The second start: what the wrapper costs before the program begins. The bound is loose, for busy machines.
+# Measures how long the wrapper takes before the program starts. The limit allows for busy machines.
 measure_second_start() {
   enter root '
     program=build/release/bin/simplescale

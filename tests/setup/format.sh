@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every C++ and CUDA file of the repository is as clang-format leaves it. Skips visibly (exit 77) without clang-format.
-# To mend: clang-format -i FILE.
+# Checks that every C++ and CUDA file of the repository is formatted by clang-format. To repair a file:
+# clang-format -i FILE. Skips visibly (exit 77) without clang-format.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 command -v clang-format >/dev/null || { echo "SKIPPED: no clang-format"; exit 77; }

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Checks who includes whom, from the #include lines of every file.
+"""Checks the dependencies between folders, from the #include lines of every file.
 
 1. A floor includes only the floors below it: runtime < model, transport < actors < app.
 2. model and transport do not include each other; of the actors only trainer includes model.
 3. The folders of a floor form no cycle.
 
-Which rooms of runtime/ may use which others is settled by the links in cmake/targets.cmake.
+The links in cmake/targets.cmake decide which rooms of runtime/ may include each other.
 """
 import re
 import subprocess
@@ -18,7 +18,7 @@ INCLUDE = re.compile(r'^#include "([a-z_]+/[^"]+)"', re.MULTILINE)
 
 
 def folder_of(path):
-    """The room of a file: its floor and the folder below it. A file directly on a floor is a room."""
+    """The room of a file: its floor and the folder below it. A file directly on a floor is a room of its own."""
     parts = path.split("/")
     return "/".join(parts[:2]) if len(parts) > 2 else path.rsplit(".", 1)[0]
 
@@ -34,7 +34,7 @@ def edges():
 
 
 def wrong_floor(name, target):
-    """Says what is wrong with one include, or None."""
+    """What is wrong with one include, or None."""
     source_floor, target_floor = name.split("/")[0], target.split("/")[0]
     if source_floor == target_floor:
         return None

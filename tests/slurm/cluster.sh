@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# A real Slurm of several nodes on this one machine: munged, slurmctld, and a slurmd for each node. For the tests, and for
-# anyone who wants to try `submit` without a cluster.
+# Starts a real Slurm with several nodes on this machine: munged, slurmctld, and one slurmd per node. For the tests, and for
+# trying out `submit` without a cluster.
 #
-#   tests/slurm/cluster.sh start [FOLDER] [NODES]     brings it up (6 nodes) and prints how to use it
-#   tests/slurm/cluster.sh stop [FOLDER]              ends it and everything that runs in it
-#   tests/slurm/cluster.sh node FOLDER NAME           starts the slurmd of one node (again)
+#   tests/slurm/cluster.sh start [FOLDER] [NODES]     starts it (default: 6 nodes) and prints how to use it
+#   tests/slurm/cluster.sh stop [FOLDER]              stops it and all its jobs
+#   tests/slurm/cluster.sh node FOLDER NAME           starts the slurmd of one node again
 #
-# FOLDER holds the configuration, state, logs and keys; the machine's own Slurm and munge, if any, are left alone.
-# Exit 77 with the reason where Slurm is not installed or cannot run. Needs: slurmctld slurmd slurm-client munge. With
+# FOLDER holds configuration, state, logs and keys. The machine's own Slurm and munge, if any, are not touched.
+# Exits 77 with the reason if Slurm is not installed or cannot run. Needs: slurmctld slurmd slurm-client munge. With
 # slurmdbd and mariadb-server-core `sacct` works, too.
 #
-# Nodes have 2 CPUs and 2 GPUs (in name only), the last one twice as many. Jobs in the partitions `scavenge` and
-# `scavenge-now` are preempted by those in `all`: the former are told 30 s before.
+# Every node has 2 CPUs and 2 fake GPUs; the last node has 4 of each. Jobs in the partition `all` preempt those in
+# `scavenge`, after a warning of 30 s, and in `scavenge-now`, without warning.
 set -euo pipefail
 command=${1:-} folder=$(realpath -m "${2:-/tmp/simplescale-slurm}") nodes=${3:-6}
 port=${SIMPLESCALE_SLURM_PORT:-17400}
@@ -19,7 +19,7 @@ export SLURM_CONF=$folder/slurm.conf PATH=$PATH:/usr/sbin:/sbin
 
 skip() {
   echo "SKIPPED: $*" >&2
-  stop  # what has started already
+  stop  # the daemons that have started already
   exit 77
 }
 
@@ -91,8 +91,8 @@ has_accounting() {
   for program in slurmdbd mariadbd sacctmgr; do command -v "$program" >/dev/null || return 1; done
 }
 
-# A database of its own, without users, reached by a socket in a folder that only we may enter, and Slurm's daemon that
-# keeps the jobs in it.
+# Starts slurmdbd with a private database. The database has no users; its socket is in a folder that only this user may
+# enter.
 start_accounting() {
   has_accounting || { echo "no sacct: apt-get install slurmdbd mariadb-server-core" >&2; return 0; }
   mkdir -m 700 -p "$folder/mysql"
@@ -120,12 +120,12 @@ CONF
   await slurmdbd sacctmgr --immediate add cluster simplescale
 }
 
-# await WHAT COMMAND...: until it succeeds; daemons do not tell when they are ready.
+# await WHAT COMMAND...: repeats the command until it succeeds, at most 20 s.
 await() {
   local what=$1 end=$((SECONDS + 20))
   shift
   until "$@" >/dev/null 2>&1; do
-    ((SECONDS < end)) || { tail -n 5 "$folder"/*.log >&2 || true; skip "$what does not come up; see $folder"; }
+    ((SECONDS < end)) || { tail -n 5 "$folder"/*.log >&2 || true; skip "$what does not start; see $folder"; }
     sleep 0.1
   done
 }
@@ -158,18 +158,18 @@ start() {
   echo "export SLURM_CONF=$SLURM_CONF"
 }
 
-# runs PID: and is not just waiting for a parent that never asks, as in a container whose first process reaps nobody.
+# runs PID: true if the process runs. A zombie does not count: in some containers no process reaps it.
 runs() {
   local state
   state=$(ps -o stat= -p "$1") && [[ $state != Z* ]]
 }
 
-# end_process FILE: the daemon of a pid file, and the steps it has started.
+# end_process FILE: ends the daemon of a pid file.
 end_process() {
   local pid name
   pid=$(cat "$1" 2>/dev/null) || return 0
   name=$(ps -o comm= -p "$pid" 2>/dev/null) || return 0
-  [[ $name =~ ^(munged|slurm|mariadbd) ]] || return 0  # the number belongs to somebody else by now
+  [[ $name =~ ^(munged|slurm|mariadbd) ]] || return 0  # the pid has been reused by another process
   kill "$pid" 2>/dev/null || true
   for _ in {1..50}; do
     runs "$pid" || return 0

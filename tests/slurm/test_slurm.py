@@ -1,4 +1,4 @@
-"""Under a real Slurm of eight nodes on this machine (cluster.sh): jobs, lost nodes, requeues, drained nodes.
+"""Jobs, lost hosts, requeues and drained hosts under a real Slurm with eight nodes on this machine (cluster.sh).
 
 Skips visibly where Slurm is not installed or cannot run."""
 
@@ -31,7 +31,7 @@ def slurm(*command, check=True):
 
 
 def processes(of_node):
-    """Every process whose environment says that it belongs to this node of Slurm."""
+    """All processes whose environment names this node of Slurm."""
     mark, found = f"SLURMD_NODENAME={of_node}".encode(), []
     for entry in pathlib.Path("/proc").iterdir():
         try:
@@ -47,7 +47,7 @@ def parent(pid):
 
 
 def depth(pid):
-    """How many processes stand above it."""
+    """Number of ancestors of a process."""
     return 1 + depth(parent(pid)) if pid > 1 else 0
 
 
@@ -85,10 +85,10 @@ class Slurm(Case):
         cls.accounting = "no sacct" not in done.stderr
         os.environ["SLURM_CONF"] = f"{cls.cluster}/slurm.conf"
 
-    # --- What Slurm says ---
+    # --- Helpers ---
 
     def submit(self, name, *overrides, steps=None):
-        """The run's folder and the job's number."""
+        """Submits a job. Returns the run's folder and the job's number."""
         run = self.folder / name
         text = self.command("submit", self.config, f"--run={run}", *self.layout_flags, f"--train.max_steps={steps or self.steps}",
                             *overrides)
@@ -107,7 +107,7 @@ class Slurm(Case):
         end = time.monotonic() + timeout
         while (found := self.job(job))["JobState"] in ("PENDING", "RUNNING", "COMPLETING"):
             self.assertLess(time.monotonic(), end, f"job {job} is {found['JobState']}\n{self.output(run)}")
-            time.sleep(0.1)  # Slurm announces nothing to a test
+            time.sleep(0.1)
         self.assertEqual((found["JobState"], found["ExitCode"]), (state, code), self.output(run))
         return found
 
@@ -115,15 +115,16 @@ class Slurm(Case):
         self.wait_for(lambda: last_step(run) >= step and status(run)["standby"], f"step {step}", timeout=40)
 
     def reference(self):
-        """The digest of a run without faults, by the local launcher on one node."""
+        """The digest of a run without faults on one node of the local launcher."""
         key = (self.steps,)
         if key not in self.references:
             run = self.train("reference", *self.layout_flags, f"--train.max_steps={self.steps}", "--cluster.nodes=1")
             self.references[key] = self.digest(run)
         return self.references[key]
 
-    def check_goes_on_by_itself(self, run, lost_supervisor=False):
-        """It was interrupted once, and nothing was lost or made twice. Steps may be if the supervisor has been lost."""
+    def check_resumed_by_itself(self, run, lost_supervisor=False):
+        """Checks that the job was interrupted once and resumed, and that no step was lost or repeated. Steps may be repeated if
+        the supervisor was lost."""
         self.check_whole(run)
         events = lines(run / "events.jsonl")
         saved = [e["step"] for e in events if e["kind"] == "checkpoint_saved"][0]
@@ -134,7 +135,7 @@ class Slurm(Case):
         self.assertEqual(sorted(set(made)) if lost_supervisor else made, list(range(1, self.steps + 1)))
 
     def exit_codes(self, *jobs):
-        """Of the jobs and their steps, as sacct has them: from slurmdbd; without one jobcomp/filetxt's, which has no steps."""
+        """Exit codes of the jobs and their steps in sacct: from slurmdbd, or from jobcomp/filetxt, which has no steps."""
         source = "--duplicates" if self.accounting else "--completion"
         text = slurm("sacct", source, "--noheader", "--parsable2", "--format=jobid,exitcode", "--jobs", ",".join(jobs))
         return {tuple(line.split("|")) for line in text.splitlines()}
@@ -156,8 +157,8 @@ class Slurm(Case):
         return next(n["host"] for n in status(run)["nodes"] if n["name"] == node)
 
     def kill_host(self, host):
-        """As if it lost its power: slurmd, the step's daemon, our processes. Stopped first, so that none can react; children
-        are killed before their parents, since the kernel wakes stopped orphans."""
+        """Simulates a power failure: kills slurmd, the step's daemon and the run's processes. All are stopped first, so that none
+        can react. Children are killed before their parents, since the kernel continues stopped orphans."""
         daemon = int(pathlib.Path(f"{self.cluster}/{host}.pid").read_text())
         ours = [p for p in processes(host) if name_of(p) not in ("slurmd", "")]
         steps = {parent(p) for p in ours}
@@ -178,7 +179,7 @@ class Slurm(Case):
 
     # --- Tests ---
 
-    def test_a_sweep_is_a_job_array(self):
+    def test_a_sweep_as_a_job_array(self):
         self.config.write_text(self.config.read_text() + "\n[sweep]\nseeds = [1, 2]\n")
         sweep, flags = self.folder / "sweep", [*self.layout_flags, "--train.max_steps=40"]
         job = re.search(r"submitted as job array (\d+)", self.command("sweep", self.config, f"--run={sweep}", "--submit", *flags))[1]
@@ -190,7 +191,7 @@ class Slurm(Case):
         self.assertEqual([(r["state"], r["step"]) for r in table], [("finished", 40)] * 2, self.output(sweep))
         self.assertIn("nothing to submit", self.command("sweep", self.config, f"--run={sweep}", "--submit", *flags))
 
-    def test_submit_to_finish(self):
+    def test_a_submitted_job_runs_to_its_end(self):
         script = self.command("submit", self.config, f"--run={self.folder / 'dry'}", *self.layout_flags, "--train.max_steps=5",
                               "--cluster.spares=1", "--slurm.time_minutes=90", "--slurm.options=--comment=hello --nice=3", "--dry-run")
         for option in ("nodes=3", "ntasks-per-node=1", "no-kill", "requeue", "signal=USR1@120", "open-mode=append", "time=90",
@@ -211,7 +212,7 @@ class Slurm(Case):
         self.wait_for_end(run, job, state="FAILED", code="65:0")
         self.assertIn("/nowhere", (run / f"logs/slurm-{job}.out").read_text())
 
-    def test_what_cannot_stand_in_a_script_is_refused(self):
+    def test_values_that_cannot_be_used_in_a_script_are_refused(self):
         for wrong in ("--slurm.partition=a b", "--slurm.account=$(reboot)", "--slurm.options=--comment=`reboot`",
                       "--slurm.options=reboot", f"--run={self.folder}/a'b"):
             self.command("submit", self.config, wrong, "--train.max_steps=5", code=78)
@@ -225,10 +226,10 @@ class Slurm(Case):
         self.kill_host(host)
         self.wait_for(lambda: any("takes the place of" in e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "joined"),
                       "the spare")
-        self.command("console", run, "-c", "pause")  # until Slurm has noticed, too
+        self.command("console", run, "-c", "pause")  # until Slurm has noticed the loss
         self.wait_for(lambda: self.slurm_sees_down(host), f"Slurm to see that {host} is down", timeout=30)
         self.assertEqual(self.job(job)["JobState"], "RUNNING")
-        # What srun says of that is in the script's file, which is read by the rules.
+        # srun reports the loss in the script's output file, to which the log rules apply.
         notice = self.wait_for(lambda: [e for e in lines(run / "events.jsonl") if e.get("rule") == "slurm_node_failure"], "srun's notice")
         self.assertEqual((notice[0]["file"], notice[0]["subject"]), (f"slurm-{job}.out", "n0"))
         self.assertIn(f"Node failure on {host}", self.command("logs", run, f"slurm-{job}"))
@@ -236,7 +237,7 @@ class Slurm(Case):
         self.wait_for_end(run, job)
         self.check_whole(run)
 
-    def lost_without_a_spare(self):
+    def lose_a_host_without_a_spare(self):
         run, job = self.submit("no-spare")
         self.wait_for_step(run, 20)
         self.kill_host(self.host(run, self.not_of_the_script(run, job)))
@@ -244,21 +245,21 @@ class Slurm(Case):
         self.wait_for_end(run, job)
         self.check_whole(run)
 
-    def the_scripts_host_is_lost(self):
-        """Another task requeues the job in its stead."""
+    def lose_the_scripts_host(self):
+        """Another task requeues the job in place of the lost batch script."""
         run, job = self.submit("script")
         self.wait_for_step(run, 20)
         host = self.job(job)["BatchHost"]
         self.kill_host(host)
         self.wait_for_one_group(run)
-        slurm("scancel", "--signal=USR1", job)  # to the tasks, as --signal=USR1@… does
+        slurm("scancel", "--signal=USR1", job)  # as Slurm does before the time limit
         self.wait_for(lambda: self.job(job)["Restarts"] == "1", "the requeue", timeout=60)
         self.wait_for_end(run, job)
-        self.check_goes_on_by_itself(run, lost_supervisor=True)
+        self.check_resumed_by_itself(run, lost_supervisor=True)
         self.assertIn(f"noticed the loss of {host}", (run / f"logs/slurm-{job}.out").read_text())
 
-    def the_time_limit_comes(self):
-        """Slurm looks every 30 s who is to be told. The limit is set once the run has begun, however slow the machine is."""
+    def reach_the_time_limit(self):
+        """Slurm checks time limits every 30 s. The limit is set once the run has begun, so that a slow machine does not matter."""
         run, job = self.submit("limit", "--slurm.time_minutes=60", "--slurm.save_before_end_s=100")
         self.wait_for_step(run, 20)
         self.command("console", run, "-c", "pause")
@@ -270,17 +271,17 @@ class Slurm(Case):
         self.wait_for_end(run, job)
         self.assertGreater(self.job(job)["StartTime"], before["StartTime"])
         self.assertNotIn("DUE TO TIME LIMIT", self.output(run))
-        self.check_goes_on_by_itself(run)
+        self.check_resumed_by_itself(run)
 
-    def test_two_hosts_are_lost_and_a_time_limit_comes(self):
-        """Slurm takes half a minute for each of these, so they go together."""
+    def test_two_lost_hosts_and_a_time_limit(self):
+        """Slurm takes half a minute for each of these scenarios, so they run concurrently."""
         self.reference()
         with ThreadPoolExecutor(3) as pool:
-            scenes = [pool.submit(s) for s in (self.the_scripts_host_is_lost, self.the_time_limit_comes, self.lost_without_a_spare)]
+            scenes = [pool.submit(s) for s in (self.lose_the_scripts_host, self.reach_the_time_limit, self.lose_a_host_without_a_spare)]
         for scene in scenes:
             scene.result()
 
-    def test_preempted_with_and_without_a_warning_it_saves_and_comes_back(self):
+    def test_a_preempted_job_saves_and_resumes(self):
         self.reference()
         jobs = {name: self.submit(name, f'--slurm.partition="{name}"') for name in ("scavenge", "scavenge-now")}
         for run, _ in jobs.values():
@@ -289,21 +290,21 @@ class Slurm(Case):
         self.wait_for(lambda: [self.job(job)["Restarts"] for _, job in jobs.values()] == ["1", "1"], "both requeues", timeout=60)
         for run, job in jobs.values():
             self.wait_for_end(run, job)
-            self.check_goes_on_by_itself(run)
+            self.check_resumed_by_itself(run)
         self.assertEqual(self.job(urgent)["JobState"], "COMPLETED")
 
-    def test_told_of_the_time_limit_it_saves_is_requeued_and_goes_on(self):
+    def test_usr1_before_the_time_limit_saves_and_requeues_the_job(self):
         run, job = self.submit("run")
         self.wait_for_step(run, 20)
-        slurm("scancel", "--signal=USR1", job)  # to the tasks, as --signal=USR1@… does
+        slurm("scancel", "--signal=USR1", job)  # as Slurm does before the time limit
         self.wait_for(lambda: self.job(job)["Restarts"] == "1", "the requeue", timeout=30)
         self.wait_for_end(run, job)
-        self.check_goes_on_by_itself(run)
+        self.check_resumed_by_itself(run)
         if self.accounting:
             want = {(f"{job}.batch", "75:0"), (job, "0:0")}
             self.wait_for(lambda: want <= self.exit_codes(job), f"{want} in {self.exit_codes(job)}", timeout=20)
 
-    def test_exit_codes_are_the_jobs_also_for_sacct(self):
+    def test_the_runs_exit_code_is_the_jobs_and_in_sacct(self):
         one = ["--cluster.nodes=1", "--cluster.trainers_per_node=1"]
         stops, cancelled = self.submit("cancelled", *one, steps=100000)
         lost, gave_up = self.submit("gave-up", *one, "--supervision.max_restarts=0",
@@ -320,12 +321,12 @@ class Slurm(Case):
         self.wait_for_end(lost, gave_up, "FAILED", "3:0")
         self.wait_for_end(good, done)
         want = {(gave_up, "3:0"), (bad_config, "78:0"), (done, "0:0")}
-        # For slurmdbd a cancelled job ends when it is cancelled; its script's code comes later.
+        # In slurmdbd a cancelled job ends when it is cancelled, before its script has an exit code.
         want.add((f"{cancelled}.batch" if self.accounting else cancelled, "75:0"))
         jobs = (cancelled, gave_up, bad_config, done)
         self.wait_for(lambda: want <= self.exit_codes(*jobs), f"{want} in {self.exit_codes(*jobs)}", timeout=20)
 
-    def test_scancel_saves_and_a_new_job_goes_on(self):
+    def test_scancel_saves_and_a_new_job_resumes(self):
         run, job = self.submit("run")
         self.wait_for_step(run, 20)
         slurm("scancel", job)
@@ -339,7 +340,7 @@ class Slurm(Case):
         self.check_whole(run)
 
     def test_a_node_that_fails_its_diagnosis_is_drained_and_excluded(self):
-        # One host cannot write more than 4 MB to a file: training does not need that, the diagnosis does.
+        # One host is limited to files of 4 MB, which only the disk check of the diagnosis exceeds.
         run, job = self.submit("run", "--cluster.spares=1")
         self.wait_for_step(run, 20)
         victim = next(n for n in status(run)["nodes"] if n["group"] and n["host"] != self.job(job)["BatchHost"])
@@ -352,7 +353,7 @@ class Slurm(Case):
         shown = slurm("scontrol", "show", "node", host)
         self.assertIn("DRAIN", shown)
         self.assertIn(f"Reason=simplescale job {job}: disk", shown)
-        slurm("scontrol", "update", f"nodename={host}", "state=resume")  # Slurm would give it to the job again
+        slurm("scontrol", "update", f"nodename={host}", "state=resume")  # now Slurm could assign the host to the job again
         slurm("scancel", "--batch", "--signal=USR1", job)
         self.wait_for(lambda: self.job(job)["Restarts"] == "1", "the requeue", timeout=30)
         self.wait_for(lambda: self.job(job)["ExcNodeList"] == host, "the exclusion")
@@ -360,16 +361,16 @@ class Slurm(Case):
         self.assertNotIn(host, slurm("scontrol", "show", "hostnames", end["NodeList"]).split())
         self.check_whole(run)
 
-    def test_doctor_examines_the_hosts_of_an_allocation(self):
+    def test_doctor_checks_the_hosts_of_an_allocation(self):
         command = ["salloc", "--quiet", "--nodes=3", "--exclusive", PROGRAM, "doctor", self.config, f"--run={self.folder / 'run'}"]
         done = subprocess.run([*map(str, command), "--json"], capture_output=True, text=True, timeout=60, cwd=self.folder)
-        page = json.loads(done.stdout)
+        document = json.loads(done.stdout)
         self.assertEqual(done.returncode, 0, done)
-        self.assertEqual(([m["host"] for m in page["machines"]], page["ok"]), (["node1", "node2", "node3"], True))
-        self.assertIn("link", [c["check"] for c in page["machines"][0]["checks"]])
+        self.assertEqual(([m["host"] for m in document["machines"]], document["ok"]), (["node1", "node2", "node3"], True))
+        self.assertIn("link", [c["check"] for c in document["machines"][0]["checks"]])
 
-    def test_hosts_of_different_sizes_and_trainers_on_cpus_of_their_own(self):
-        """node8 is twice node7. For the run every CPU is a NUMA node, which this machine need not have."""
+    def test_hosts_of_different_sizes_and_cpu_binding(self):
+        """node8 has twice the resources of node7. The run sees every CPU as a NUMA node, whatever this machine has."""
         numa = self.folder / "numa"
         for cpu in range(os.cpu_count()):
             (numa / f"node{cpu}").mkdir(parents=True)
@@ -392,7 +393,7 @@ class Slurm(Case):
             else:
                 self.assertEqual(own, [mask[:1], mask[1:]])
             self.assertEqual(environment(node["pid"])["SIMPLESCALE_THREADS"], "1")
-        # A warm process that takes a trainer's place moves to its CPUs.
+        # A warm process that replaces a trainer is moved to that trainer's CPUs.
         name, pid = nodes[0]["trainers"][1]["name"], nodes[0]["trainers"][1]["pid"]
         before = cpus(pid)
         os.kill(pid, signal.SIGKILL)
@@ -401,25 +402,25 @@ class Slurm(Case):
         self.command("console", run, "-c", "resume")
         self.wait_for_end(run, job)
         self.check_whole(run)
-        # --gpus-per-node: only node8 has four, none has five.
+        # --gpus-per-node: only node8 has four GPUs, no node has five.
         run, job = self.submit("four", "--cluster.nodes=1", "--slurm.gpus_per_node=4", steps=5)
         self.wait_for_end(run, job)
         self.assertEqual(status(run)["nodes"][0]["host"], "node8")
         self.command("submit", self.config, f"--run={self.folder / 'five'}", "--slurm.gpus_per_node=5", code=78)
 
-    def test_salloc_and_srun_with_two_tasks_on_one_host_and_bound_cpus(self):
+    def test_salloc_and_srun_with_two_tasks_on_one_host(self):
         run = self.folder / "run"
         flags = [f"--train.max_steps={self.steps}", *self.layout_flags]
-        # As on a host with twice the devices: two nodes of ours there, one on the other; each bound to one CPU.
+        # Two tasks on one host, as if it had twice the devices, and one on another; each bound to one CPU.
         salloc = subprocess.Popen(
             ["salloc", "--quiet", "--nodes=2", "--exclusive", "srun", "--nodes=2", "--ntasks=3", "--distribution=block", "--overcommit",
              "--no-kill", "--kill-on-bad-exit=0", "taskset", "--cpu-list", "0", PROGRAM, "train", self.config, f"--run={run}", *flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=self.folder)
         self.addCleanup(lambda: salloc.poll() is None and salloc.kill())
         self.wait_for_step(run, 5)
-        page = status(run)
-        self.assertEqual(sorted(n["host"] for n in page["nodes"] if n["pid"]), ["node1", "node1", "node2"])
-        for pid in [t["pid"] for n in page["nodes"] for t in n["trainers"] if t["pid"]]:
+        document = status(run)
+        self.assertEqual(sorted(n["host"] for n in document["nodes"] if n["pid"]), ["node1", "node1", "node2"])
+        for pid in [t["pid"] for n in document["nodes"] for t in n["trainers"] if t["pid"]]:
             self.assertIn("Cpus_allowed_list:\t0\n", pathlib.Path(f"/proc/{pid}/status").read_text())
         output, _ = salloc.communicate(timeout=50)
         self.assertEqual(salloc.returncode, 0, output + self.output(run))

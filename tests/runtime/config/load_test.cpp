@@ -1,4 +1,4 @@
-// Files, inheritance, overrides, and what is said about mistakes.
+// Loading of files, inheritance, overrides, and error messages.
 #include <doctest/doctest.h>
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A folder of its own, removed at the end.
+/// A temporary folder, removed by the destructor.
 struct Folder {
   fs::path path;
   Folder() {
@@ -71,7 +71,7 @@ TEST_SUITE("config load") {
     for (const auto& [key, origin] : loaded->origin) CHECK_MESSAGE(origin == "default", key);
   }
 
-  TEST_CASE("config: every kind of value is read, with the line it came from") {
+  TEST_CASE("config: every kind of value is read, with the line of its origin") {
     const auto loaded = load_config_text(
         "[run]\nname = \"r\"\n[data]\nshuffle = false\n[train]\nprecision = \"fp32\"\n"
         "learning_rate = 1\nbetas = [0.8, 0.99]\nmax_steps = 1_000\n[inject]\n"
@@ -101,7 +101,7 @@ TEST_SUITE("config load") {
     CHECK(error_of("train = 3\n") == "a.toml:1: train must be a section, [train]");
   }
 
-  TEST_CASE("config: a wrong type says what is expected") {
+  TEST_CASE("config: a wrong type gives an error with the expected type") {
     CHECK(error_of("[train]\nmax_steps = \"many\"\n") ==
           "a.toml:2: train.max_steps = \"many\" must be an integer");
     CHECK(error_of("[train]\nmax_steps = 1.5\n").ends_with("must be an integer"));
@@ -116,7 +116,7 @@ TEST_SUITE("config load") {
     CHECK(error_of("[inject]\nfaults = [3]\n").find("must be a list of") != std::string::npos);
   }
 
-  TEST_CASE("config: a value that is none of the allowed ones lists them") {
+  TEST_CASE("config: a value that is not allowed gives an error that lists the allowed values") {
     CHECK(error_of("[parallel]\nstrategy = \"fsdp\"\n") ==
           "a.toml:2: parallel.strategy = \"fsdp\" must be \"auto\", \"full_shard\", "
           "\"shard_grad_op\", \"hybrid_shard\" or \"no_shard\"");
@@ -128,7 +128,7 @@ TEST_SUITE("config load") {
               .find("step is below 0") != std::string::npos);
   }
 
-  TEST_CASE("config: a number out of range says the range") {
+  TEST_CASE("config: a number out of range gives an error with the range") {
     CHECK(error_of("[train]\nmicro_batch_size = 0\n") ==
           "a.toml:2: train.micro_batch_size = 0 is out of range: 1 to 4096");
     CHECK(error_of("[train]\nbetas = [0.9, 1.0]\n").ends_with("out of range: 0 or more, below 1"));
@@ -158,7 +158,7 @@ TEST_SUITE("config load") {
     CHECK(log.find("has no effect") == log.rfind("has no effect"));
   }
 
-  TEST_CASE("config: values that are impossible together name a line") {
+  TEST_CASE("config: an impossible combination of values gives an error with a line") {
     CHECK(error_of("[model]\npreset = \"micro\"\nheads = 5\n") ==
           "a.toml:3: model.heads = 5 does not divide dim = 128");
     CHECK(error_of("[model]\npreset = \"micro\"\nkv_heads = 3\n") ==
@@ -178,13 +178,13 @@ TEST_SUITE("config load") {
     CHECK(error_of("[run]\nname = \"a/b\"\n").starts_with("a.toml:2: run.name = \"a/b\" must be"));
   }
 
-  TEST_CASE("config: text that is no TOML is an error with its line") {
+  TEST_CASE("config: invalid TOML is an error with its line") {
     CHECK(error_of("[run]\nname = \n").starts_with("a.toml:2: "));
     CHECK(error_of("[run]\nname = \"a\"\nname = \"b\"\n").starts_with("a.toml:3: "));
     CHECK(error_of(std::string("\xff\xfe\0x", 4)).starts_with("a.toml:1: "));
   }
 
-  TEST_CASE("config: a missing file, a folder and a file that is too large are told") {
+  TEST_CASE("config: a missing file, a folder and a file that is too large are errors") {
     Folder folder;
     const auto missing = load_config((folder.path / "none.toml").string());
     CHECK(missing.status().code() == Code::bad_config);
@@ -196,7 +196,9 @@ TEST_SUITE("config load") {
     CHECK(load_config("/dev/zero").status().code() == Code::bad_config);
   }
 
-  TEST_CASE("config: base inherits deeply, later wins, and the origin is the file that said it") {
+  TEST_CASE(
+      "config: base inherits through several files, the last value wins and has its file as "
+      "origin") {
     Folder folder;
     folder.write("lib/root.toml",
                  "[train]\nmax_steps = 5\nlearning_rate = 1e-3\n[data]\nsource = \"x\"\n");
@@ -215,7 +217,7 @@ TEST_SUITE("config load") {
     CHECK(loaded->origin.at("train.learning_rate") == "command line");
   }
 
-  TEST_CASE("config: files that inherit in a circle, too deeply or from nothing are errors") {
+  TEST_CASE("config: inheritance that is circular, too deep or of a missing file is an error") {
     Folder folder;
     const std::string a = folder.write("a.toml", "base = \"b.toml\"\n");
     folder.write("b.toml", "\nbase = \"./a.toml\"\n");
@@ -235,7 +237,7 @@ TEST_SUITE("config load") {
               .status()
               .message()
               .find("n.toml:1: base = 3") != std::string::npos);
-    // Two ways to one file are no circle.
+    // Inheriting the same file twice is not circular.
     folder.write("leaf.toml", "[train]\nmax_steps = 3\n");
     folder.write("left.toml", "base = \"leaf.toml\"\n");
     CHECK(load_config(folder.write("right.toml", "base = \"left.toml\"\n")).ok());
@@ -263,7 +265,7 @@ TEST_SUITE("config load") {
     CHECK(parsed("", {"--run.name=a", "--run.name=b"}).run.name == "b");
   }
 
-  TEST_CASE("config: a wrong override is quoted in the error") {
+  TEST_CASE("config: the error of a wrong override quotes it") {
     CHECK(error_of("", {"--train.max_step=3"}) ==
           "command line: --train.max_step=3: unknown key train.max_step; nearest known key: "
           "train.max_steps");
@@ -283,7 +285,7 @@ TEST_SUITE("config load") {
     CHECK(error_of("", {"--run.name=a b"}).starts_with("command line: run.name = \"a b\" must be"));
   }
 
-  TEST_CASE("config: the resolved file reads back to the same config") {
+  TEST_CASE("config: to_toml() reads back to the same config") {
     const uint64_t seed = std::random_device()();
     INFO("seed ", seed);
     std::mt19937_64 random(seed);
@@ -312,7 +314,7 @@ TEST_SUITE("config load") {
     CHECK(back.parallel.strategy == c.parallel.strategy);
   }
 
-  TEST_CASE("config: configs/reference.toml is what the table generates, and holds the defaults") {
+  TEST_CASE("config: configs/reference.toml is generated from the table and holds the defaults") {
     const std::string path = configs + "reference.toml";
     if (std::getenv("SIMPLESCALE_WRITE_REFERENCE")) std::ofstream(path) << reference_toml();
     CHECK_MESSAGE(read(path) == reference_toml(),
@@ -339,7 +341,7 @@ TEST_SUITE("config load") {
     CHECK(found >= 15);
   }
 
-  TEST_CASE("config show: every key, its origin, what rules come to, and the plan") {
+  TEST_CASE("config show: prints every key, its origin, the results of rules, and the plan") {
     auto loaded = load_config(configs + "quickstart.toml", {"--run.name=shown"});
     REQUIRE(loaded.ok());
     const std::string text = show_config(*loaded);
@@ -359,7 +361,7 @@ TEST_SUITE("config load") {
     CHECK(validate_config(*reference).status().code() == Code::bad_config);
   }
 
-  TEST_CASE("config: a difference counts where it makes another run, not where it moves one") {
+  TEST_CASE("config: diff() lists keys that change the training, not paths or layout") {
     const std::string text =
         "[model]\npreset = \"micro\"\n[data]\nsource = \"x\"\n[train]\nmax_steps = 100\n"
         "global_batch_size = 64\n[cluster]\nnodes = 2\ntrainers_per_node = 2\n";
@@ -371,7 +373,7 @@ TEST_SUITE("config load") {
     CHECK(diff(a, parsed(text, {"--cluster.nodes=4", "--parallel.strategy=no_shard"})).empty());
     CHECK(diff(a, parsed(text, {"--model.dim=128", "--train.min_learning_rate=4e-5",
                                 "--train.max_tokens=1638400", "--data.seed=1337"}))
-              .empty());  // what the rules gave, said explicitly
+              .empty());  // the values that the rules give, set explicitly
     const auto changed = diff(a, parsed(text, {"--train.learning_rate=1e-3", "--model.layers=5"}));
     REQUIRE(changed.size() == 3);
     CHECK(changed[0].key == "model.layers");
@@ -408,7 +410,7 @@ TEST_SUITE("config load") {
     CHECK(threads_per_trainer(c, 8, 2) == 3);
   }
 
-  TEST_CASE("model: presets are the public shapes and explicit keys win") {
+  TEST_CASE("model: presets are the published shapes and explicit keys override them") {
     const std::pair<const char*, size_t> counts[] = {{"micro", 1787008},
                                                      {"tinyllama", 1100048384},
                                                      {"llama2-7b", 6738415616},

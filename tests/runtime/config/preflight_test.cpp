@@ -1,4 +1,4 @@
-// What is refused before any process is started.
+// The checks before any process starts.
 #include <doctest/doctest.h>
 
 #include <arpa/inet.h>
@@ -40,7 +40,7 @@ struct Fixture {
 }  // namespace
 
 TEST_SUITE("config preflight") {
-  TEST_CASE_FIXTURE(Fixture, "preflight: what will work is ok and nothing is left behind") {
+  TEST_CASE_FIXTURE(Fixture, "preflight: a run that can start passes and nothing is left behind") {
     const Status status = check();
     CHECK_MESSAGE(status.ok(), status.message());
     CHECK_FALSE(fs::exists(folder / "runs"));
@@ -49,7 +49,7 @@ TEST_SUITE("config preflight") {
     CHECK(fs::is_empty(config.run.folder));
   }
 
-  TEST_CASE_FIXTURE(Fixture, "preflight: a folder that cannot be written is named") {
+  TEST_CASE_FIXTURE(Fixture, "preflight: the error names a folder that cannot be written") {
     config.run.folder = config.data.source + "/runs";  // below a file
     Status status = check();
     CHECK(status.code() == Code::bad_config);
@@ -64,7 +64,7 @@ TEST_SUITE("config preflight") {
     CHECK(check().message().starts_with("checkpoint.folder: cannot write to "));
     config.checkpoint.folder.clear();
     config.data.folder = "/proc/simplescale-data";
-    CHECK(check().ok());  // nothing is to be written there
+    CHECK(check().ok());  // nothing will be written there
     input.prepares_data = true;
     CHECK(check().message().starts_with("data.folder: cannot write to "));
     input.writes_checkpoints = false;
@@ -78,7 +78,7 @@ TEST_SUITE("config preflight") {
     const auto plan = make_plan(config);
     CHECK(checkpoint_bytes(*plan) == 12 * 1787008);
     CHECK(checkpoint_space_bytes(config, *plan) == 4 * 12 * 1787008);
-    config.checkpoint.disk_every_steps = 0;  // only the last one
+    config.checkpoint.disk_every_steps = 0;  // only the checkpoint at the end
     CHECK(checkpoint_space_bytes(config, *plan) == 2 * 12 * 1787008);
     config.checkpoint.permanent_every_steps = 5;
     CHECK(checkpoint_space_bytes(config, *plan) == 4 * 12 * 1787008);
@@ -94,7 +94,7 @@ TEST_SUITE("config preflight") {
 
   TEST_CASE_FIXTURE(Fixture,
                     "preflight: shared memory too small for the states is refused with figures") {
-    input.oversubscribe = true;  // memory is another matter
+    input.oversubscribe = true;  // skips the check of memory
     input.trainers_on_host = 100'000'000;
     const Status status = check();
     CHECK(status.code() == Code::bad_config);
@@ -118,9 +118,11 @@ TEST_SUITE("config preflight") {
     CHECK(check().ok());
   }
 
-  TEST_CASE_FIXTURE(Fixture, "preflight: a host that nobody here can listen on is refused") {
+  TEST_CASE_FIXTURE(Fixture,
+                    "preflight: an http_host that is not an address of this machine is refused") {
     config.metrics.http_port = 8000;
-    for (const char* host : {"no.such.host.invalid", "", "203.0.113.1"}) {  // the last: RFC 5737
+    for (const char* host :
+         {"no.such.host.invalid", "", "203.0.113.1"}) {  // the last one: RFC 5737
       config.metrics.http_host = host;
       const Status status = check();
       CHECK(status.code() == Code::bad_config);
@@ -141,12 +143,12 @@ TEST_SUITE("config preflight") {
       CHECK_MESSAGE(status.ok(), status.message());
     }
     config.metrics.http_host = "no.such.host.invalid";
-    config.metrics.http_port = 0;  // there is no server
+    config.metrics.http_port = 0;  // no server is started
     CHECK(check().ok());
   }
 
   TEST_CASE_FIXTURE(Fixture,
-                    "preflight: data that is missing or shorter than a block is bad data") {
+                    "preflight: data that is missing or shorter than a sample is bad_data") {
     input.train_tokens = 257;
     CHECK(check().ok());
     input.train_tokens = 256;
@@ -166,7 +168,8 @@ TEST_SUITE("config preflight") {
     CHECK(check().ok());
   }
 
-  TEST_CASE_FIXTURE(Fixture, "preflight: more processes than a host has room for, in figures") {
+  TEST_CASE_FIXTURE(Fixture,
+                    "preflight: too many processes for the host are refused with figures") {
     config.cluster.nodes = 100;
     input.trainers_on_host = 100;
     input.cores = 2;
@@ -186,7 +189,7 @@ TEST_SUITE("config preflight") {
     CHECK(check().message().find("processes on this host") == std::string::npos);
   }
 
-  TEST_CASE_FIXTURE(Fixture, "preflight: copies on their way to peers are memory, too") {
+  TEST_CASE_FIXTURE(Fixture, "preflight: copies that wait to be sent to peers count as memory") {
     config.cluster.nodes = 2;
     config.parallel.group_nodes = 1;
     config.parallel.strategy = Strategy::hybrid_shard;

@@ -29,7 +29,7 @@ bool has(const std::string& text, const std::string& part) {
 }  // namespace
 
 TEST_SUITE("sweep") {
-  TEST_CASE("sweep: a grid is every combination with every seed") {
+  TEST_CASE("sweep: a grid has every combination with every seed") {
     const auto runs = runs_of(
         "[sweep]\nseeds = [1, 2]\n[sweep.keys]\ntrain.learning_rate = [1e-3, 2e-3]\n"
         "train.precision = [\"fp32\", \"bf16\"]\n");
@@ -44,7 +44,7 @@ TEST_SUITE("sweep") {
     CHECK(runs[7].name == "007-learning_rate-0.002-precision-bf16-seed-2");
   }
 
-  TEST_CASE("sweep: zip walks along all lists together, seeds multiply") {
+  TEST_CASE("sweep: zip advances all lists together, once for every seed") {
     const auto runs = runs_of(
         "[sweep]\nmode = \"zip\"\nseeds = [7, 8]\nkeys = { \"train.betas\" = [[0.9, 0.95], [0.8, "
         "0.9]], \"model.layers\" = [2, 4] }\n");
@@ -60,7 +60,7 @@ TEST_SUITE("sweep") {
     CHECK(runs_of("[sweep]\nkeys = { train = { eps = [1e-8] } }\n").size() == 1);
   }
 
-  TEST_CASE("sweep: what cannot be run is said with its line, before anything starts") {
+  TEST_CASE("sweep: an impossible sweep is an error with its line") {
     CHECK(has(error_of(""), "nothing to vary"));
     CHECK(has(error_of("[sweep]\nmode = \"random\"\n"), "\"grid\" or \"zip\""));
     CHECK(has(error_of("[sweep]\nseeds = [1.5]\n"), "a list of integers"));
@@ -82,8 +82,7 @@ TEST_SUITE("sweep") {
               "more than 10000 runs"));
   }
 
-  TEST_CASE(
-      "sweep: a config with a sweep comes back as it was; runs of it have the same training") {
+  TEST_CASE("sweep: a config with a sweep survives to_toml(), and its runs are the same training") {
     const std::string text =
         "[sweep]\nmode = \"zip\"\nseeds = [1]\n[sweep.keys]\ndata.source = [\"a b\\\"c\", "
         "\"d\"]\ntrain.betas = [[0.5, 0.25], [0.5, 0.125]]\ntrain.deterministic = [true, false]\n";

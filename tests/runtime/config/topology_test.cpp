@@ -1,4 +1,4 @@
-// Groups, shards and ranks of many layouts; batch, schedule and memory.
+// Groups, shards and ranks of many layouts; batch, learning rate and memory.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -34,8 +34,8 @@ constexpr Strategy automatic = Strategy::automatic, full = Strategy::full_shard,
 }  // namespace
 
 TEST_SUITE("config topology") {
-  TEST_CASE("topology: the largest layout there can be is planned at once") {
-    Config c = cluster(1024, 64, none);  // any number of its groups may be left
+  TEST_CASE("topology: the largest possible layout is planned quickly") {
+    Config c = cluster(1024, 64, none);  // the estimate covers every number of remaining groups
     c.train.micro_batch_size = 1;
     CHECK(make_plan(c)->topology.groups == 65'536);
   }
@@ -43,7 +43,7 @@ TEST_SUITE("config topology") {
   TEST_CASE("topology: groups and shards by strategy") {
     struct Row {
       Strategy strategy;
-      int nodes, trainers, group_nodes;  // asked for
+      int nodes, trainers, group_nodes;  // as configured
       int groups, shards, group_nodes_found;
       Sharding sharding;
     };
@@ -60,7 +60,7 @@ TEST_SUITE("config topology") {
         {hybrid, 6, 1, 3, 2, 3, 3, Sharding::full_shard},
         {none, 2, 2, 0, 4, 1, 1, Sharding::no_shard},
         {none, 1, 3, 0, 3, 1, 1, Sharding::no_shard},
-        {none, 2, 2, 4, 4, 1, 1, Sharding::no_shard},  // group_nodes does not matter
+        {none, 2, 2, 4, 4, 1, 1, Sharding::no_shard},  // group_nodes is ignored
         {automatic, 1, 1, 0, 1, 1, 1, Sharding::full_shard},
         {automatic, 8, 8, 0, 1, 64, 8, Sharding::full_shard},
         {automatic, 8, 8, 2, 4, 16, 2, Sharding::full_shard},
@@ -84,7 +84,7 @@ TEST_SUITE("config topology") {
   }
 
   TEST_CASE(
-      "topology: a rank is group x shards + shard, and a shard is a trainer of the group's nodes") {
+      "topology: rank = group x shards + shard, and shards are the trainers of the group's nodes") {
     for (const Strategy strategy : {automatic, full, grad_op, hybrid, none})
       for (int nodes = 1; nodes <= 12; ++nodes)
         for (int trainers = 1; trainers <= 4; ++trainers)
@@ -110,7 +110,7 @@ TEST_SUITE("config topology") {
     CHECK(plan_topology(cluster(2, 2, hybrid, 1))->trainers[2].name() == "n1.0");
   }
 
-  TEST_CASE("topology: nodes that make no whole groups are refused with what would fit") {
+  TEST_CASE("topology: nodes that do not form whole groups are refused with the sizes that do") {
     CHECK(error_of(cluster(6, 1, hybrid)) ==
           "parallel.group_nodes = 4 does not divide cluster.nodes = 6: use 1, 2, 3 or 6 nodes "
           "per group");
@@ -123,7 +123,8 @@ TEST_SUITE("config topology") {
   }
 
   TEST_CASE(
-      "topology: auto takes the smallest group that fits memory, and refuses what never fits") {
+      "topology: auto takes the smallest group that fits memory, and refuses a model that never "
+      "fits") {
     Config c = cluster(16, 8, automatic);
     c.model.preset = "llama3-8b";
     c.model.block_size = 2048;
@@ -134,7 +135,7 @@ TEST_SUITE("config topology") {
       c.cluster.memory_per_trainer_gib = gib;
       const auto t = plan_topology(c);
       if (!t.ok()) {
-        CHECK(previous == 17);  // only the smallest
+        CHECK(previous == 17);  // only the smallest memory is too small
         continue;
       }
       CHECK(t->group_nodes <= previous);
@@ -172,8 +173,7 @@ TEST_SUITE("config topology") {
     CHECK(error_of(c).ends_with("use 32"));
   }
 
-  TEST_CASE(
-      "plan: the number of steps follows the paper's formula, and the first limit ends the run") {
+  TEST_CASE("plan: max_iters follows the paper's formula, and the first limit ends the run") {
     Config c = cluster(2, 8, automatic);
     c.model.preset = "tinyllama";
     c.train.max_steps = 0;
@@ -202,14 +202,14 @@ TEST_SUITE("config topology") {
     CHECK(error_of(c).find("more than can be counted") != std::string::npos);
   }
 
-  TEST_CASE("plan: the learning rate is the baseline's lr(s)") {
+  TEST_CASE("plan: the learning rate equals that of the PyTorch baseline") {
     Config c = cluster(1, 1, full);
     c.train.max_steps = 20;
     c.train.warmup_iters = 5;
     const auto plan = make_plan(c);
     REQUIRE(plan.ok());
     const LearningRate& rate = plan->learning_rate;
-    // python: lr_at(s) of tests' PyTorch baseline with lr 4e-4, min_lr 4e-5, warmup 5, steps 20
+    // lr_at(s) of the tests' PyTorch baseline with lr 4e-4, min_lr 4e-5, warmup 5, steps 20
     CHECK(rate.at(0) == 8e-05);
     CHECK(rate.at(4) == 0.0004);
     CHECK(rate.at(5) == 0.0004);
@@ -220,8 +220,7 @@ TEST_SUITE("config topology") {
     CHECK(rate.at(1000) == 4e-5);
   }
 
-  TEST_CASE(
-      "plan: warm-up counts micro-batches, is rounded up to steps, and is shorter than the run") {
+  TEST_CASE("plan: warm-up is in micro-batches, rounded up to steps, and shorter than the run") {
     Config c = cluster(1, 1, full);
     c.train.global_batch_size = 24;  // 3 micro-batches
     c.train.warmup_iters = 7;
@@ -240,7 +239,7 @@ TEST_SUITE("config topology") {
     CHECK(make_plan(c)->learning_rate.warmup_steps == 0);
   }
 
-  TEST_CASE("memory: more shards need less, keeping parameters needs more, recomputing less") {
+  TEST_CASE("memory: more shards and recomputation need less, keeping parameters needs more") {
     Config c = cluster(1, 1, full);
     c.model.preset = "tinyllama";
     const auto shape = model_shape(c);
@@ -262,7 +261,7 @@ TEST_SUITE("config topology") {
   }
 
   TEST_CASE(
-      "mfu: TinyLlama costs 7.708 GFLOP a token by PaLM's convention, 6.760 counted causally") {
+      "mfu: TinyLlama needs 7.708 GFLOP per token by PaLM's convention, 6.760 counted causally") {
     Config c;
     c.model.preset = "tinyllama";
     const auto shape = model_shape(c);

@@ -1,4 +1,4 @@
-// What people type is held against what is known.
+// Suggestions for misspelt words, and checks of fault targets.
 #include <doctest/doctest.h>
 
 #include "runtime/base/words.hpp"
@@ -7,7 +7,7 @@
 using namespace simplescale;
 
 TEST_SUITE("words") {
-  TEST_CASE("words: the nearest known one, if any is near") {
+  TEST_CASE("words: the nearest known word, if one is near") {
     const std::vector<std::string> commands = {"train", "status", "digest", "plot"};
     CHECK(nearest_word("trian", commands) == "train");
     CHECK(nearest_word("Status", commands) == "status");
@@ -20,13 +20,13 @@ TEST_SUITE("words") {
 }
 
 TEST_SUITE("config faults") {
-  TEST_CASE("faults: a target that is not there, or of the wrong sort, is named with the nearest") {
+  TEST_CASE("faults: an unknown or wrong target gives an error with the nearest valid one") {
     const std::vector<std::string> nodes = {"n0", "n1"}, trainers = {"n0.0", "n1.0"};
     const auto wrong = [&](const std::string& kind, const std::string& target) {
       return check_fault(kind, target, nodes, trainers).message();
     };
     CHECK(wrong("kill_trainer", "n1.0") == "");
-    CHECK(wrong("kill_trainer", "n1") == "");  // its first
+    CHECK(wrong("kill_trainer", "n1") == "");  // means its first trainer
     CHECK(wrong("kill_agent", "n1") == "");
     CHECK(wrong("kill_supervisor", "supervisor") == "");
     CHECK(wrong("kill_supervisor", "") == "");
@@ -40,7 +40,7 @@ TEST_SUITE("config faults") {
           "there is no fault 'kill_trainr': did you mean 'kill_trainer'?");
   }
 
-  TEST_CASE("faults: a plan is only made of faults that can happen in it") {
+  TEST_CASE("faults: make_plan() refuses faults that cannot happen in the run") {
     Config config;
     config.model.preset = "micro";
     config.train.max_steps = 10;

@@ -46,7 +46,7 @@ std::string line(const MetricsRow& row) {
          ",\"loss\":" + std::to_string(*row.find("loss")) + "}\n";
 }
 
-/// Steps in the folder's newest file, those of START in brackets.
+/// The steps in the folder's newest file; steps with a SessionLog START in brackets.
 std::string tensorboard_steps(const std::string& folder) {
   std::string newest, steps;
   for (const auto& entry : fs::directory_iterator(folder))
@@ -70,7 +70,7 @@ std::string tensorboard_steps(const std::string& folder) {
   return steps;
 }
 
-/// Kinds of records in the folder's only run, steps of history.
+/// The records in the folder's only run: their kinds, or the step of a history record.
 std::string wandb_records(const std::string& folder) {
   std::string text, out;
   for (const auto& entry : fs::recursive_directory_iterator(folder))
@@ -113,7 +113,7 @@ TEST_SUITE("exports") {
     CHECK(hex(tensorboard::start_event(1.5, 9)) == "09000000000000f83f10093a020801");
   }
 
-  TEST_CASE("tensorboard: whatever is damaged ends a file, and nothing else") {
+  TEST_CASE("tensorboard: reading stops at the first damaged record") {
     const std::string one = tensorboard::record(tensorboard::version_event(1)) +
                             tensorboard::record(tensorboard::scalars_event(row(1, 4)));
     const std::string two = one + tensorboard::record(tensorboard::scalars_event(row(2, 5)));
@@ -128,7 +128,7 @@ TEST_SUITE("exports") {
     }
   }
 
-  TEST_CASE("tensorboard: a successor goes on in a later file; a step made again is announced") {
+  TEST_CASE("tensorboard: a new supervisor starts a new file; a START precedes a repeated step") {
     Folder folder;
     {
       auto sink = open_tensorboard(folder.path);
@@ -157,7 +157,7 @@ TEST_SUITE("exports") {
     CHECK(hex(wandb::exit_record(3, 7.9, 4)) == "080492010408031007");
   }
 
-  TEST_CASE("wandb: records of every length come back, across blocks; damage ends them") {
+  TEST_CASE("wandb: records of every length are read back across blocks, up to the first damage") {
     std::string file = wandb::header();
     std::vector<std::string> put;
     for (size_t size = 0; file.size() < 300'000; size = size * 3 / 2 + 7) {
@@ -177,7 +177,8 @@ TEST_SUITE("exports") {
     CHECK(wandb::records(file).size() < put.size());
   }
 
-  TEST_CASE("wandb: a successor goes on in the same run; a step made again replaces the old one") {
+  TEST_CASE(
+      "wandb: a new supervisor continues the same run; a repeated step replaces the old one") {
     Folder folder;
     const Config config;
     {
@@ -196,7 +197,7 @@ TEST_SUITE("exports") {
     REQUIRE((*sink)->write(rows).ok());
     CHECK(wandb_records(folder.path) == "run 1 2 3 4 ");
     CHECK((*sink)->position() == Position{3, 4});
-    // Whoever was deposed has a file that nobody sees.
+    // LEAD-1: a deposed supervisor writes to an unlinked file.
     auto successor = open_wandb(folder.path, config);
     REQUIRE(successor.ok());
     const MetricsRow late[] = {row(3, 5)};
@@ -204,7 +205,9 @@ TEST_SUITE("exports") {
     CHECK(wandb_records(folder.path) == "run 1 2 3 4 ");
   }
 
-  TEST_CASE("exporter: every line once, also those before a change of supervisor") {
+  TEST_CASE(
+      "exporter: exports every line once across supervisors; LEAD-1, a deposed one writes "
+      "nothing") {
     Folder folder;
     const RunFolder run{folder.path};
     Config config;
@@ -230,7 +233,7 @@ TEST_SUITE("exports") {
     CHECK(Exporter::make(run, Config(), [] { return true; }) == nullptr);
   }
 
-  TEST_CASE("records: of a step made again the last line counts") {
+  TEST_CASE("records: the last line of a repeated step counts") {
     Folder folder;
     const RunFolder run{folder.path};
     std::ofstream(run.metrics()) << line(row(1, 1)) << line(row(1, 2)) << line(row(1, 3))

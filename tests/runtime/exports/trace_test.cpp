@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Records while it lives.
+/// Records events while it exists.
 struct Recorder {
   explicit Recorder(size_t events, const std::string& segment = "") {
     REQUIRE(trace::start(events, segment).ok());
@@ -88,7 +88,7 @@ std::vector<json> with(const json& events, const char* key, const json& value) {
 }  // namespace
 
 TEST_SUITE("trace") {
-  TEST_CASE("trace: without start nothing is recorded, and spans do nothing") {
+  TEST_CASE("trace: without start() nothing is recorded") {
     CHECK_FALSE(trace::on());
     { const trace::Span span("x"); }
     trace::instant("y");
@@ -96,7 +96,7 @@ TEST_SUITE("trace") {
     CHECK(trace::start(1).code() == Code::bad_config);
   }
 
-  TEST_CASE("trace: spans nest, and one that has not ended is there as unfinished") {
+  TEST_CASE("trace: spans nest, and a span that has not ended is recorded as unfinished") {
     const Recorder recorder(64);
     trace::Span outer("outer", 12, "detail");
     {
@@ -121,7 +121,7 @@ TEST_SUITE("trace") {
                       [&](const auto& e) { return e.thread == after[0].thread; }));
   }
 
-  TEST_CASE("trace: only the newest are kept, and what is older than the ring ends in nobody's") {
+  TEST_CASE("trace: only the newest events are kept; ending an overwritten span changes no other") {
     const Recorder recorder(8);
     trace::Span old("old");
     for (int i = 0; i < 20; ++i) trace::Span("new", i);
@@ -135,7 +135,7 @@ TEST_SUITE("trace") {
     }
   }
 
-  TEST_CASE("trace: names that are too long are cut off, and a span may end on another thread") {
+  TEST_CASE("trace: long names are truncated, and a span may end on another thread") {
     const Recorder recorder(8);
     trace::Span span(std::string(100, 'n'), 0, std::string(100, 'd'));
     std::thread([span = std::move(span)]() mutable { span.end(); }).join();
@@ -145,7 +145,7 @@ TEST_SUITE("trace") {
     CHECK(events[0].duration_ns >= 0);
   }
 
-  TEST_CASE("trace: many threads record while another reads; nothing is mixed up") {
+  TEST_CASE("trace: many threads record while another one reads consistent events") {
     const Recorder recorder(256);
     std::atomic<bool> stop{false};
     std::vector<std::thread> threads;
@@ -174,20 +174,20 @@ TEST_SUITE("trace") {
     for (auto& thread : threads) thread.join();
   }
 
-  TEST_CASE("trace: threads that have ended give their place to others") {
+  TEST_CASE("trace: the slots of ended threads are reused") {
     const Recorder recorder(1024);
     for (int i = 0; i < 300; ++i) std::thread([] { trace::Span("x"); }).join();
     CHECK(events_now().size() == 300);
   }
 
-  TEST_CASE("trace: another process reads a ring in shared memory, also of one that was killed") {
+  TEST_CASE("trace: another process reads a ring in shared memory, even of a killed process") {
     const std::string segment = "ss-test-" + std::to_string(getpid()) + "-trace";
     {
       const Recorder recorder(16, segment);
       trace::Span working("working", 3);
       auto reader = trace::Reader::open(segment);
       REQUIRE(reader.ok());
-      REQUIRE(unlink_shared_memory(segment) == 1);  // its owner is gone; the mapping stays
+      REQUIRE(unlink_shared_memory(segment) == 1);  // as after its owner's death; the mapping stays
       const auto recording = (*reader)->read();
       REQUIRE(recording.events.size() == 1);
       CHECK(name_of(recording.events[0]) == "working");
@@ -198,11 +198,11 @@ TEST_SUITE("trace") {
     CHECK(trace::Reader::open(segment).status().code() == Code::bad_data);
   }
 
-  TEST_CASE("trace: what lies in the window is written and read back") {
+  TEST_CASE("trace: events in the window are written and read back") {
     const Recorder recorder(64);
     const Folder folder;
     const RunFolder run{folder.path};
-    // The clocks' distance is measured each time, to about a microsecond.
+    // The offset between the clocks is measured anew each time, to about a microsecond.
     auto a_millisecond_later = [] {
       for (const int64_t until = trace::now_ns() + 1'000'000; trace::now_ns() < until;) {
       }
@@ -244,7 +244,7 @@ TEST_SUITE("trace") {
     CHECK_FALSE(fs::exists(deleted.path));
   }
 
-  TEST_CASE("trace: of recoveries only the newest are kept") {
+  TEST_CASE("trace: only the newest recovery traces are kept") {
     const Folder folder;
     const RunFolder run{folder.path};
     for (int i = 1; i <= 40; ++i)
@@ -256,7 +256,7 @@ TEST_SUITE("trace") {
     CHECK(fs::exists(folder.path + "/traces/recovery-10000009/n0.jsonl"));
   }
 
-  TEST_CASE("trace: a damaged part is an error that says where") {
+  TEST_CASE("trace: a damaged part is an error with its line") {
     const Folder folder;
     const std::string path = folder.path + "/x.jsonl";
     const std::string header = R"({"trace":1,"who":"n0","host":"h","begin_ns":1,"end_ns":2})";
@@ -277,7 +277,7 @@ TEST_SUITE("trace") {
     CHECK(read_trace_part(path).status().code() == Code::bad_data);
   }
 
-  TEST_CASE("trace: the merged file has a track a thread, lanes for collectives, arrows, phases") {
+  TEST_CASE("trace: the merged file has tracks per thread and communicator, arrows and phases") {
     using enum trace::Kind;
     const int64_t t = 1'100'000'000;
     auto supervisor = part("supervisor", "h", {event(sent, t, 10, "FenceGeneration", 5, 1)});
@@ -306,7 +306,7 @@ TEST_SUITE("trace") {
     for (const json& e : with(all, "name", "process_name")) names[e["pid"]] = e["args"]["name"];
     CHECK(names == std::map<int, std::string>{{1, "recovery"}, {2, "supervisor"}, {3, "n0"}});
     CHECK(with(all, "name", "forward 3").size() == 1);
-    // The second overlaps the first, the third neither.
+    // The second collective overlaps the first, the third overlaps none.
     const auto gathers = with(all, "name", "all_gather");
     REQUIRE(gathers.size() == 2);
     CHECK(gathers[0]["tid"] == gathers[1]["tid"]);
@@ -333,10 +333,10 @@ TEST_SUITE("trace") {
     CHECK(with(all, "name", "recovered").size() == 1);
   }
 
-  TEST_CASE("trace: a host whose clock is off is put right by its messages") {
+  TEST_CASE("trace: a host with another clock is corrected by its messages") {
     using enum trace::Kind;
     const int64_t t = 1'100'000'000, ahead = 5'000'000;
-    // 1 us on the wire in both directions, once more.
+    // 1 us of transfer in both directions; one message takes longer.
     auto supervisor = part("supervisor", "a",
                            {event(sent, t, 10, "x", 1, 1), event(sent, t + 5000, 10, "x", 1, 2),
                             event(received, t + 11'000, 10, "y", 2, 1)});
@@ -351,12 +351,12 @@ TEST_SUITE("trace") {
     const double sent_at = with(all, "name", "send x")[0]["ts"],
                  came_at = with(all, "name", "receive x")[0]["ts"];
     CHECK(came_at - sent_at == doctest::Approx(1));
-    // One direction alone tells nothing.
+    // Messages in one direction only give no estimate.
     supervisor.processes[0].events.pop_back();
     CHECK(merge_trace({n1, supervisor}, {}).notes.empty());
   }
 
-  TEST_CASE("trace: nothing at all is a trace, too") {
+  TEST_CASE("trace: a trace without parts is valid; a missing one is not_found") {
     const MergedTrace merged = merge_trace(std::vector<TracePart>{}, {});
     CHECK(parsed(merged).is_array());
     const Folder folder;

@@ -1,4 +1,4 @@
-// What monitoring reads.
+// The Prometheus metrics of a run.
 #include "runtime/http/prometheus.hpp"
 
 #include <doctest/doctest.h>
@@ -7,7 +7,7 @@ using namespace simplescale;
 using nlohmann::json;
 
 TEST_SUITE("prometheus") {
-  TEST_CASE("prometheus: a metric's samples follow each other, labels are escaped") {
+  TEST_CASE("prometheus: samples of a metric are grouped, labels are escaped") {
     const json trainer = {{"name", "n0.0"}, {"state", "training"}, {"slowness", 1.25}};
     const json down = {{"name", "n1.0"}, {"state", "down"}, {"slowness", nullptr}};
     const json status = {{"run", "a \"b\"\\\n"},
@@ -32,7 +32,7 @@ TEST_SUITE("prometheus") {
                     ",node=\"n0\",trainer=\"n0.0\"} 1.25\n") != std::string::npos);
   }
 
-  TEST_CASE("prometheus: anything that is not a status gives no samples, and no crash") {
+  TEST_CASE("prometheus: a document that is not a status gives no samples") {
     for (const json& odd : {json(), json(3), json::array({1, 2}), json{{"nodes", 3}, {"step", "x"}},
                             json{{"nodes", json::array({json(), json(4), json::object()})}}})
       CHECK(prometheus_text(odd, odd).find("simplescale_step{") == std::string::npos);
