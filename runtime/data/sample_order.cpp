@@ -8,7 +8,7 @@ namespace simplescale {
 
 namespace {
 
-// splitmix64's finalizer (Steele, Lea, Flood 2014)
+/// The finalizer of splitmix64 (Steele, Lea, Flood 2014).
 uint64_t mix(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
@@ -33,7 +33,7 @@ uint64_t SampleOrder::position(uint64_t index) const {
   if (!shuffle_) return x;
   const uint64_t mask = (uint64_t{1} << half_bits_) - 1;
   const uint64_t key = mix(mix(seed_ + golden) ^ (epoch * golden));
-  do {  // fewer than four turns on average: the domain is less than four times as large
+  do {  // fewer than four rounds on average: the domain is less than four times n
     uint64_t left = x >> half_bits_, right = x & mask;
     for (int round = 0; round < rounds; ++round) {
       const uint64_t next = left ^ (mix(right + key + golden * (round + 1)) & mask);
