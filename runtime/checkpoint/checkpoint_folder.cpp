@@ -15,8 +15,7 @@ struct Candidate {
   uint64_t step = 0;
 };
 
-/// The names that look like checkpoints, newest first; a replaced one after the one that replaced
-/// it.
+/// The names of checkpoints, newest step first; step-N before step-N.replaced.
 std::vector<Candidate> candidates(const std::vector<std::string>& names) {
   std::vector<Candidate> out;
   for (const std::string& name : names)
@@ -37,7 +36,7 @@ Result<Checkpoint> open_checked(const std::string& folder, Verify verify) {
   return checkpoint;
 }
 
-/// In two moves, so that a crash in between leaves no half folder under the name of a checkpoint.
+/// Renames the folder before removing it, so that a crash leaves no partial folder named step-N.
 Status remove_checkpoint(const std::string& checkpoints, const std::string& name, FileOps& ops) {
   const std::string removed = checkpoints + "/" + kTmpPrefix + "delete-" + name;
   SS_RETURN_IF_ERROR(remove_folder(ops, removed));
@@ -61,12 +60,12 @@ Result<FoundCheckpoint> find_newest_valid(const std::string& checkpoints, Verify
     }
     if (checkpoint.status().code() == Code::io)
       return Status(Code::io, checkpoint.status().message() +
-                                  "; nothing says that it is damaged: make it readable, or move " +
+                                  "; it is not known to be damaged: make it readable, or move " +
                                   checkpoints + "/" + candidate.name +
-                                  " away to go on from the checkpoint before it");
+                                  " away to continue from the checkpoint before it");
     warnings.push_back(checkpoint.status().message());
   }
-  if (warnings.empty()) return Status(Code::not_found, checkpoints + ": no checkpoint there");
+  if (warnings.empty()) return Status(Code::not_found, checkpoints + ": there is no checkpoint");
   std::string all = checkpoints + ": no valid checkpoint";
   for (const std::string& warning : warnings) all += "; " + warning;
   return Status(Code::bad_data, all);
@@ -84,7 +83,7 @@ Status prune_checkpoints(const std::string& checkpoints, size_t keep,
                            candidate.step % permanent_every_steps == 0;
     const bool enough = valid >= std::max<size_t>(keep, 1);
     if (counted_step == candidate.step || (enough && !permanent && candidate.name != latest)) {
-      removed.push_back(candidate.name);  // old, or the former one of a step that was written again
+      removed.push_back(candidate.name);  // old, or step-N.replaced of a valid step-N
     } else if (!enough && open_checked(checkpoints + "/" + candidate.name, verify).ok()) {
       ++valid;
       if (!newest) newest = candidate.step;
@@ -95,7 +94,7 @@ Status prune_checkpoints(const std::string& checkpoints, size_t keep,
     SS_RETURN_IF_ERROR(remove_checkpoint(checkpoints, name, ops));
   for (const std::string& name : list_folder(checkpoints)) {
     if (!name.starts_with(kTmpPrefix)) continue;
-    // "tmp-<step>-<tag>": a newer step's is being written, unless nobody writes any more.
+    // "tmp-<step>-<tag>": that of a newer step may still be written.
     const uint64_t step = std::strtoull(name.c_str() + std::string(kTmpPrefix).size(), nullptr, 10);
     if (newest && step > *newest) continue;
     const std::string path = checkpoints + "/" + name;

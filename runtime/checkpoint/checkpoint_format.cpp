@@ -23,7 +23,7 @@ std::optional<Hash128> parse_hash(const std::string& hex) {
                  std::stoull(hex.substr(16), nullptr, 16)};
 }
 
-/// Takes typed values out of an object; remembers the first key that is missing or of another type.
+/// Reads typed values of an object; remembers the first key that is missing or has another type.
 class Fields {
  public:
   explicit Fields(const json& object) : object_(object) {
@@ -57,7 +57,7 @@ class Fields {
   }
   Status status(const std::string& where) const {
     return missing_.empty() ? Status()
-                            : bad(where + ": \"" + missing_ + "\" is missing or of a wrong type");
+                            : bad(where + ": \"" + missing_ + "\" is missing or has a wrong type");
   }
 
  private:
@@ -236,7 +236,7 @@ Result<Manifest> parse_manifest(const std::string& text) {
   if (fields.text("format") != "simplescale-checkpoint") return bad("not a simplescale checkpoint");
   if (const uint64_t version = fields.number("version"); version != kVersion)
     return bad("version " + std::to_string(version) + " is not " + std::to_string(kVersion) +
-               ", the one this program reads");
+               ", the version that this program reads");
   Manifest m;
   CheckpointInfo& info = m.info;
   info.step = fields.number("step"), info.next_sample = fields.number("next_sample");
@@ -249,7 +249,7 @@ Result<Manifest> parse_manifest(const std::string& text) {
 
   const auto files = object.find("files");
   if (files == object.end() || !files->is_array() || files->empty() || files->size() != info.shards)
-    return bad("it does not name one file a shard");
+    return bad("it does not name one file per shard");
   const std::vector<Unit> units = units_of(info.shape);
   for (size_t s = 0; s < info.shards; ++s) {
     SS_ASSIGN(ShardRecord record, record_of((*files)[s]));

@@ -1,5 +1,5 @@
-// What the writing and the reading side of a checkpoint share: names, the manifest's text, and
-// where shards lie. Pure functions, any thread. Not for use outside runtime/checkpoint/.
+// What writing and reading a checkpoint have in common: names, the text of the manifest, and the
+// places of shards. Pure functions, any thread. Used in runtime/checkpoint/ only.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,28 @@ namespace simplescale::checkpoint_format {
 
 inline constexpr uint64_t kVersion = 1;
 inline constexpr size_t kManifestBytesMax = 256 << 20;
-inline constexpr size_t kPieceElements = 1 << 20;  // read, hashed and written at once: 4 MiB
+inline constexpr size_t kPieceElements = 1 << 20;  // 4 MiB, read, hashed and written at once
 inline constexpr const char* kManifest = "manifest.json";
 inline constexpr const char* kTokenizer = "tokenizer.model";
 inline constexpr const char* kTmpPrefix = "tmp-";
 inline constexpr const char* kReplaced = ".replaced";
 
 std::string step_folder_name(uint64_t step);
-/// The step of "step-00000100" or "step-00000100.replaced"; nothing for other names.
+/// The step of "step-00000100" or "step-00000100.replaced"; nullopt for other names.
 std::optional<uint64_t> parse_step_folder(const std::string& name);
 std::string shard_file_name(size_t shard, size_t shards);
 std::string tensor_name(StateKind kind, const Unit& unit);
 
-/// Elements [begin, end) of a unit that a shard holds; may be empty.
+/// The elements [begin, end) of a unit that a shard holds; may be empty.
 struct Range {
   size_t begin = 0, end = 0;
 };
 Range shard_range(const Unit& unit, size_t shards, size_t shard);
 
-/// The tensors of a shard file, in order; begin and end are not set.
+/// The tensors of a shard file in their order; begin and end are not set.
 std::vector<TensorEntry> shard_tensors(const std::vector<Unit>& units, size_t shards, size_t shard);
 
-/// Refuses what cannot be counted or what no machine holds, so that later arithmetic on a file's
-/// shape cannot overflow.
+/// bad_data: a shape from a file is impossible, or so large that arithmetic on it could overflow.
 Status validate_stored_shape(const ModelShape& shape);
 
 struct TokenizerRecord {
@@ -44,13 +43,14 @@ struct TokenizerRecord {
   Hash128 hash;
 };
 struct Manifest {
-  CheckpointInfo info;  // without `tokenizer`
+  CheckpointInfo info;  // info.tokenizer is not used
   std::vector<ShardRecord> records;
   std::optional<TokenizerRecord> tokenizer;
 };
-/// The text ends with its own hash, over all bytes before it.
+/// The text of manifest.json, which ends with the hash of all bytes before the hash.
 std::string manifest_text(const Manifest& manifest);
-/// Checks hash, version, shape, and that there is one complete record a shard.
+/// Parses that text. Checks hash, version, shape, and that there is a complete record for every
+/// shard. bad_data.
 Result<Manifest> parse_manifest(const std::string& text);
 
 }  // namespace simplescale::checkpoint_format

@@ -14,7 +14,8 @@ Status bad(const std::string& text) {
   return {Code::bad_data, text};
 }
 
-/// What is wrong with a file that the manifest names. An I/O error says nothing about its contents.
+/// The error of a file that the manifest names, as bad_data. An I/O error stays io: it says nothing
+/// about the contents.
 Status as_damage(const Status& status) {
   return status.code() == Code::io ? status : bad(status.message());
 }
@@ -119,8 +120,8 @@ Status Checkpoint::verify() {
   }
   auto ignore = [](size_t, std::span<const float>) { return Status(); };
   for (size_t shard = 0; shard < info_.shards; ++shard) {
-    SS_RETURN_IF_ERROR(
-        shard_file(shard).status());  // a shard may be all padding; its header counts
+    // Checks the header, also of a shard that is all padding and has no data.
+    SS_RETURN_IF_ERROR(shard_file(shard).status());
     for (const StateKind kind : kStateKinds)
       for (size_t unit = 0; unit < units_.size(); ++unit)
         SS_RETURN_IF_ERROR(stream_piece(kind, unit, shard, ignore));

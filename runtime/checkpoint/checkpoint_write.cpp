@@ -43,7 +43,7 @@ Result<ShardRecord> write_shard_file(const std::string& path, const std::vector<
   return record;
 }
 
-/// Everything into tmp_folder that makes it a checkpoint: tokenizer and manifest, synced.
+/// Checks that all shard files are there, then writes tokenizer and manifest and syncs the folder.
 Status write_manifest(const std::string& tmp_folder, const CheckpointInfo& info,
                       std::vector<ShardRecord> records, FileOps& ops) {
   if (const auto resume = nlohmann::json::parse(info.resume, nullptr, false); !resume.is_object())
@@ -54,14 +54,14 @@ Status write_manifest(const std::string& tmp_folder, const CheckpointInfo& info,
   for (size_t s = 0; s < info.shards; ++s) {
     const std::string file = shard_file_name(s, info.shards);
     if (s >= records.size() || records[s].file != file)
-      return {Code::bad_data, tmp_folder + ": nobody has written " + file};
+      return {Code::bad_data, tmp_folder + ": " + file + " has not been written"};
     std::error_code error;
     const uint64_t bytes = std::filesystem::file_size(tmp_folder + "/" + file, error);
     if (error || bytes != records[s].bytes)
       return {Code::bad_data, tmp_folder + "/" + file +
-                                  (error ? " is not there" : " has another size") +
-                                  " though its writer is done: is the checkpoint folder on a "
-                                  "filesystem that all nodes share?"};
+                                  (error ? " is missing" : " has another size") +
+                                  " though its writer has finished: is the checkpoint folder on a "
+                                  "file system that all nodes share?"};
   }
   manifest.records = std::move(records);
   if (!info.tokenizer.empty()) {
@@ -70,14 +70,14 @@ Status write_manifest(const std::string& tmp_folder, const CheckpointInfo& info,
     SS_RETURN_IF_ERROR(write_text_file(ops, tmp_folder + "/" + kTokenizer, text));
   }
   const std::string text = manifest_text(manifest);
-  SS_RETURN_IF_ERROR(
-      parse_manifest(text).status().in("checkpoint manifest"));  // never write what cannot be read
+  // Never write a manifest that cannot be read.
+  SS_RETURN_IF_ERROR(parse_manifest(text).status().in("checkpoint manifest"));
   SS_RETURN_IF_ERROR(write_text_file(ops, tmp_folder + "/" + kManifest, text));
   return ops.fsync_folder(tmp_folder);
 }
 
-/// CHECKPOINT-1: the former folder of the same step stays readable under the name step-N.replaced until the
-/// new one is in place.
+/// CHECKPOINT-1: an existing folder of the same step is renamed to step-N.replaced, where it stays
+/// readable until the new one is in place.
 Status move_into_place(const std::string& checkpoints, const std::string& tmp_folder,
                        const std::string& name, FileOps& ops) {
   const std::string folder = checkpoints + "/" + name, replaced = folder + kReplaced;
@@ -89,7 +89,7 @@ Status move_into_place(const std::string& checkpoints, const std::string& tmp_fo
   return ops.rename(tmp_folder, folder);
 }
 
-/// `latest` names it, and what it replaced goes.
+/// Points `latest` to the checkpoint and removes step-N.replaced.
 Status update_latest(const std::string& checkpoints, const std::string& name, FileOps& ops) {
   SS_RETURN_IF_ERROR(ops.fsync_folder(checkpoints));
   const std::string link = checkpoints + "/" + kTmpPrefix + "latest";
@@ -100,7 +100,7 @@ Status update_latest(const std::string& checkpoints, const std::string& name, Fi
   return remove_folder(ops, checkpoints + "/" + name + kReplaced);
 }
 
-/// Somebody has moved it into place, and did not come to say so.
+/// True if another coordinator has renamed the folder and died before it could report.
 bool is_published(const std::string& folder, const std::string& tmp_folder,
                   const std::vector<ShardRecord>& records) {
   std::error_code error;
@@ -127,7 +127,7 @@ Result<ShardRecord> write_shard_from(const std::string& tmp_folder, const std::v
   if (record.ok()) {
     if (Status status = ops.fsync_folder(tmp_folder); !status.ok()) record = status;
   }
-  if (!record.ok()) (void)ops.unlink(path);  // a full disk gets its space back
+  if (!record.ok()) (void)ops.unlink(path);  // frees the space of a full disk
   return record;
 }
 

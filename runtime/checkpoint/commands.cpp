@@ -23,10 +23,10 @@ Result<Checkpoint> resolve_checkpoint(const std::string& path, Verify verify) {
                    std::filesystem::is_directory(path + "/checkpoints", error);
   auto found = find_newest_valid(run ? checkpoints_of({path}) : path, verify);
   if (!found.ok() && found.status().code() == Code::not_found)
-    return Status(Code::bad_data, path + ": neither a checkpoint nor a folder with one");
+    return Status(Code::bad_data, path + ": neither a checkpoint nor a folder with checkpoints");
   if (!found.ok()) return found.status();
   for (const std::string& warning : found->warnings)
-    log::warn("damaged checkpoint skipped: {}", warning);
+    log::warn("skipped a damaged checkpoint: {}", warning);
   return std::move(found->checkpoint);
 }
 
@@ -60,7 +60,7 @@ Result<VerifyText> verify_command(const std::string& run) {
   SS_ASSIGN(const VerifyReport report, verify_run(run));
   VerifyText out{report.ok, ""};
   for (const std::string& line : report.lines) out.text += line + "\n";
-  out.text += run + (report.ok ? ": right\n" : ": WRONG\n");
+  out.text += run + (report.ok ? ": valid\n" : ": INVALID\n");
   return out;
 }
 

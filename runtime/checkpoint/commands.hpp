@@ -1,5 +1,5 @@
-// The commands digest, export, import and verify as functions of their arguments: the text to
-// print, or a Status. Any thread.
+// The commands digest, export, import and verify, as functions that return the text to print or an
+// error. Any thread; block on the disk.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace simplescale {
 
-/// A checkpoint folder, a checkpoints folder or a run folder: the checkpoint itself, or the newest
-/// valid one (others are logged as warnings).
+/// Opens a checkpoint. path: its folder; or a checkpoints folder or run folder, whose newest valid
+/// checkpoint is taken (damaged ones are logged as warnings).
 Result<Checkpoint> resolve_checkpoint(const std::string& path, Verify verify = Verify::sizes);
 
 Result<std::string> digest_command(const std::string& checkpoint);
@@ -19,7 +19,7 @@ Result<std::string> digest_command(const std::string& checkpoint);
 Result<std::string> export_command(const std::string& checkpoint, const std::string& folder,
                                    const std::string& dtype);
 Result<std::string> import_command(const std::string& folder, const std::string& checkpoint);
-/// The text is given also if something is wrong; ok says which.
+/// What `verify` prints, and whether the run is valid.
 struct VerifyText {
   bool ok = true;
   std::string text;

@@ -1,4 +1,4 @@
-// The text by which two checkpoints are compared. Streams: holds one unit's piece at a time. Any
+// A text by which checkpoints are compared. Streams: holds one piece of a unit at a time. Any
 // thread.
 #pragma once
 
@@ -9,9 +9,9 @@
 
 namespace simplescale {
 
-/// A line a tensor, "<name> [<shape>] float32 <xxh3-128>": the weights, then <name>.exp_avg, then
-/// <name>.exp_avg_sq; and last "total <hash>" of all those lines and the step. Equal for equal
-/// states, however many shards they lie in.
+/// A line per tensor, "<name> [<shape>] float32 <xxh3-128>": all weights, then all <name>.exp_avg,
+/// then all <name>.exp_avg_sq. The last line is "total <hash>", the hash of these lines and the
+/// step. Equal for equal states, whatever the number of shards.
 Result<std::string> digest(Checkpoint& checkpoint);
 
 }  // namespace simplescale

@@ -37,8 +37,7 @@ Status FileOps::fsync(int fd, const std::string& path) {
 Status FileOps::fsync_folder(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return system_error("cannot open", path, errno);
-  // Some network filesystems refuse to sync a folder (EINVAL); their renames are durable on the
-  // server.
+  // EINVAL: some network file systems cannot sync a folder; their server makes renames durable.
   const Status status =
       ::fsync(fd) == 0 || errno == EINVAL ? Status() : system_error("cannot sync", path, errno);
   ::close(fd);
@@ -77,7 +76,7 @@ Status FileOps::rmdir(const std::string& path) {
 }
 
 FileOps& system_files() {
-  static FileOps files;  // without state
+  static FileOps files;
   return files;
 }
 
@@ -158,7 +157,7 @@ Result<std::vector<std::string>> read_folder(const std::string& path) {
     names.push_back(entry->path().filename().string());
   const bool missing =
       error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory;
-  if (error && !missing) return Status(Code::io, "list " + path + ": " + error.message());
+  if (error && !missing) return Status(Code::io, "cannot list " + path + ": " + error.message());
   std::sort(names.begin(), names.end());
   return names;
 }

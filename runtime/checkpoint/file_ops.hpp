@@ -1,6 +1,6 @@
-// All access of the checkpoint code to files. Every change goes through FileOps, one small seam
-// that tests replace to stop a write at any operation or byte; reading is InputFile's. Threads:
-// stateless; an object belongs to the thread that uses it.
+// File access of the checkpoint code. Every change goes through FileOps, which tests replace to
+// fail at any operation or byte; reading uses InputFile. FileOps is stateless; an OutputFile
+// belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +14,28 @@
 
 namespace simplescale {
 
-/// The operating system's file calls. Errors: Code::io with call, path and reason.
+/// The operating system's file calls. Errors: io with what failed, path and reason.
 class FileOps {
  public:
   virtual ~FileOps() = default;
-  /// A file for writing, emptied if it exists. Returns a descriptor.
+  /// Opens a file for writing, truncating an existing one. Returns a descriptor.
   virtual Result<int> create(const std::string& path);
-  /// Writes all of it.
+  /// Writes all bytes.
   virtual Status write(int fd, const std::string& path, const void* data, size_t bytes);
   virtual Status fsync(int fd, const std::string& path);
   virtual Status fsync_folder(const std::string& path);
   virtual Status rename(const std::string& from, const std::string& to);
   virtual Status symlink(const std::string& target, const std::string& path);
-  /// Fine if it exists.
+  /// ok if the folder exists.
   virtual Status mkdir(const std::string& path);
-  /// Fine if it is gone already; so is rmdir.
+  /// unlink() and rmdir(): ok if there is none.
   virtual Status unlink(const std::string& path);
   virtual Status rmdir(const std::string& path);
 };
+/// The FileOps that use the operating system.
 FileOps& system_files();
 
-/// A file being written; closed by the destructor.
+/// A file being written. The destructor closes it.
 class OutputFile {
  public:
   static Result<OutputFile> create(FileOps& ops, const std::string& path);
@@ -43,7 +44,7 @@ class OutputFile {
   ~OutputFile();
   Status write(const void* data, size_t bytes);
   Status write(const std::string& text) { return write(text.data(), text.size()); }
-  /// On disk when this returns ok.
+  /// The file is on disk when this returns ok.
   Status sync();
   const std::string& path() const { return path_; }
 
@@ -55,16 +56,16 @@ class OutputFile {
   int fd_;
 };
 
-/// A whole small file; bad_data if it is larger than bytes_max.
+/// Reads a small file. bad_data: it is larger than bytes_max; otherwise errors as InputFile.
 Result<std::string> read_text_file(const std::string& path, size_t bytes_max);
 /// Writes and syncs a small file.
 Status write_text_file(FileOps& ops, const std::string& path, const std::string& text);
 Status copy_file(FileOps& ops, const std::string& from, const std::string& to);
-/// Makes a folder and its parents.
+/// Creates a folder and its parents.
 Status make_folders(FileOps& ops, const std::string& path);
-/// Removes a folder and all in it; symlinks are removed, not followed. Fine if there is none.
+/// Removes a folder with its contents; symlinks are removed, not followed. ok if there is none.
 Status remove_folder(FileOps& ops, const std::string& path);
-/// Names in a folder, sorted; empty if there is none. io: it cannot be read.
+/// The names in a folder, sorted; empty if there is no folder. io: it cannot be read.
 Result<std::vector<std::string>> read_folder(const std::string& path);
 /// The same; empty also if it cannot be read.
 std::vector<std::string> list_folder(const std::string& path);

@@ -39,7 +39,7 @@ ordered_json config_json(const ModelShape& s, DType dtype, const SpecialTokens& 
   return config;
 }
 
-/// Which parameters go into which file: in order, a new file when one would grow beyond bytes_max.
+/// The parameters of each file: in order, beginning a new file when one would exceed bytes_max.
 std::vector<std::vector<const Parameter*>> plan_files(const std::vector<Unit>& units, DType dtype,
                                                       uint64_t bytes_max) {
   std::vector<std::vector<const Parameter*>> files(1);
@@ -64,7 +64,7 @@ std::string weights_name(size_t file, size_t files) {
   return name;
 }
 
-/// The weights, streamed through one open file after the other.
+/// Writes the weights as a stream, to one file after the other.
 class WeightsWriter {
  public:
   WeightsWriter(const std::vector<Unit>& units, std::string folder, DType dtype, uint64_t bytes_max,

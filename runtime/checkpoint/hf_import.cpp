@@ -19,7 +19,7 @@ Status bad(const std::string& text) {
   return {Code::bad_data, text};
 }
 
-/// config.json's values with their keys named in errors; the first error stays.
+/// Reads values of config.json. status() is the first error, which names the key.
 class Config {
  public:
   Config(const json& object, std::string path) : object_(object), path_(std::move(path)) {}
@@ -47,7 +47,7 @@ class Config {
     if (value) fail(key, "is neither true nor false");
     return otherwise;
   }
-  /// Fails if the key has a value and it is another one.
+  /// Fails if the key has another value; a missing key is fine.
   void expect(const char* key, const json& wanted, const char* why) {
     const json* value = find(key);
     if (value && *value != wanted) fail(key, "is " + value->dump() + "; " + why);
@@ -67,7 +67,7 @@ class Config {
   Status status_;
 };
 
-/// rope_theta stands at the top (transformers 4) or in rope_parameters (5); any scaling is refused.
+/// rope_theta is a key of its own (transformers 4) or of rope_parameters (5). Refuses scaled RoPE.
 double rope_theta(Config& config) {
   double theta = config.real("rope_theta", 10000.0);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -92,7 +92,7 @@ std::string text_of(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-/// A tied model's file may repeat the embeddings as lm_head: fine if the bytes are the same.
+/// The file of a tied model may repeat the embeddings as lm_head; they must be the same bytes.
 Status check_tied_head(const SafetensorsFolder& weights, const std::string& folder) {
   const auto head = weights.find("lm_head.weight"),
              embed = weights.find("model.embed_tokens.weight");
@@ -112,7 +112,8 @@ Status check_tied_head(const SafetensorsFolder& weights, const std::string& fold
   return {};
 }
 
-/// Every parameter is there with its shape and a dtype we read, and nothing else.
+/// Checks that every parameter exists with its shape and a readable dtype, and that there are no
+/// others.
 Status check_weights(const SafetensorsFolder& weights, const std::vector<Unit>& units, bool tied,
                      const std::string& folder) {
   std::map<std::string, const Parameter*> expected;
@@ -125,18 +126,19 @@ Status check_weights(const SafetensorsFolder& weights, const std::vector<Unit>& 
       return bad(place->file->path() + ": tensor " + name + " has shape " +
                  text_of(place->tensor->shape) + ", config.json asks for " +
                  text_of(parameter->shape));
-    SS_RETURN_IF_ERROR(place->file->read_f32(*place->tensor, 0, 0, nullptr));  // the dtype
+    SS_RETURN_IF_ERROR(place->file->read_f32(*place->tensor, 0, 0, nullptr));  // checks the dtype
   }
   for (const std::string& name : weights.names()) {
     if (expected.contains(name) || name.ends_with(".rotary_emb.inv_freq") ||
         (tied && name == "lm_head.weight"))
       continue;
-    return bad(weights.find(name)->file->path() + ": tensor " + name + " is none of this model's");
+    return bad(weights.find(name)->file->path() + ": tensor " + name +
+               " does not belong to this model");
   }
   return tied ? check_tied_head(weights, folder) : Status();
 }
 
-/// The weights as the source of shard 0 of 1; moments are zero.
+/// A source of shard 0 of 1 that reads the weights; moments are zero.
 ShardSource source_of(const SafetensorsFolder& weights, const std::vector<Unit>& units,
                       std::vector<float>& buffer) {
   return [&weights, &units, &buffer](StateKind kind, size_t unit, size_t begin,
@@ -166,7 +168,7 @@ Result<ModelShape> read_hf_config(const std::string& path) {
   if (!architectures || !architectures->is_array() ||
       std::find(architectures->begin(), architectures->end(), json("LlamaForCausalLM")) ==
           architectures->end())
-    config.fail("architectures", "does not name LlamaForCausalLM, the one that can be imported");
+    config.fail("architectures", "does not name LlamaForCausalLM; no other model can be imported");
   config.expect("model_type", "llama", "only llama can be imported");
   config.expect("hidden_act", "silu", "only silu is supported");
   config.expect("attention_bias", false, "biases are not supported");

@@ -21,8 +21,9 @@ bool is_normal(const Processor& p, int id) {
   return !p.IsControl(id) && !p.IsUnknown(id) && !p.IsUnused(id) && !p.IsByte(id);
 }
 
-/// SentencePiece merges the two neighbours whose joined piece has the best score. As a list of
-/// pairs: every way to cut a piece into two pieces, best piece first.
+/// SentencePiece merges the two neighbours whose merged piece has the best score. tokenizer.json
+/// wants a list of pairs instead: every split of a piece into two pieces, those of the best piece
+/// first.
 ordered_json merges_of(const Processor& p) {
   std::unordered_map<std::string, int> ids;
   std::vector<int> order;
@@ -119,8 +120,8 @@ Result<SpecialTokens> write_hf_tokenizer(const std::string& model_path, const st
   if (p.bos_id() >= 0) special["bos_token"] = p.IdToPiece(p.bos_id());
   if (p.eos_id() >= 0) special["eos_token"] = p.IdToPiece(p.eos_id());
   ordered_json config = special;
-  // Not LlamaTokenizer: that class of transformers 5 ignores tokenizer.json's normalizer and drops
-  // a text's leading space.
+  // Not LlamaTokenizer: in transformers 5 that class ignores the normalizer of tokenizer.json and
+  // drops the leading space of a text.
   config["tokenizer_class"] = "PreTrainedTokenizerFast";
   config["add_bos_token"] = p.bos_id() >= 0;
   config["add_eos_token"] = false;

@@ -1,5 +1,5 @@
-// Hugging Face Llama folders, out and in: config.json, model*.safetensors, tokenizer. Streams:
-// never holds the whole model. Any thread.
+// Exports and imports Hugging Face Llama folders: config.json, model*.safetensors, tokenizer.
+// Streams: never holds the whole model. Any thread; blocks on the disk.
 #pragma once
 
 #include <string>
@@ -11,21 +11,21 @@
 
 namespace simplescale {
 
-/// Files of weights are split above this size.
+/// Default size above which the weights are split into several files.
 inline constexpr uint64_t kExportFileBytesMax = 5'000'000'000;
 
-/// Writes the weights (and the tokenizer, if the checkpoint has one) as a folder that transformers'
-/// AutoModelForCausalLM and AutoTokenizer load. folder must not exist or be empty. f32: bit for
-/// bit; bf16: rounded to nearest even.
+/// Writes the weights, and the tokenizer if the checkpoint has one, to a folder that
+/// AutoModelForCausalLM and AutoTokenizer of transformers load. folder: must be empty or not exist.
+/// dtype: f32 keeps all bits, bf16 rounds to nearest even. bad_data, io.
 Status export_hf(Checkpoint& checkpoint, const std::string& folder, DType dtype,
                  uint64_t file_bytes_max = kExportFileBytesMax, FileOps& ops = system_files());
 
-/// The shape that a config.json tells of. Errors: bad_data naming file and key.
+/// Reads the shape of the model from a config.json. bad_data: names file and key.
 Result<ModelShape> read_hf_config(const std::string& path);
 
 /// Makes a checkpoint of step 0 (moments zero) from a Hugging Face Llama folder in F32, BF16 or
-/// F16; every value is kept exactly. checkpoint_folder must not exist. Errors: bad_data naming file
-/// and key, or the tensor that is missing, extra or of another shape.
+/// F16; every value is converted exactly. checkpoint_folder: must not exist. bad_data: names file
+/// and key, or the tensor that is missing, unexpected or of another shape.
 Status import_hf(const std::string& folder, const std::string& checkpoint_folder,
                  FileOps& ops = system_files());
 

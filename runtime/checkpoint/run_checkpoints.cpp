@@ -11,7 +11,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Of FOLDER/owner: the run's id, and for people its folder when it came.
+/// Contents of FOLDER/owner: the run's id and, for messages, its folder at that time.
 struct Owner {
   std::string id, path;
 };
@@ -24,7 +24,7 @@ std::string id_file(const RunFolder& run) {
   return run.control() + "/id";
 }
 
-/// Empty if there is none.
+/// Empty fields if there is no such file.
 Result<Owner> read_owner(const std::string& path) {
   Owner owner;
   const auto text = read_text(path);
@@ -44,7 +44,7 @@ std::string checkpoints_of(const RunFolder& run) {
     const toml::table config = toml::parse_file(run.config());
     const std::string folder = config["checkpoint"]["folder"].value_or(std::string());
     if (fs::path(folder).is_absolute()) return folder;
-  } catch (const toml::parse_error&) {  // not there, or damaged
+  } catch (const toml::parse_error&) {  // missing or damaged
   }
   return run.path + "/checkpoints";
 }
@@ -52,7 +52,7 @@ std::string checkpoints_of(const RunFolder& run) {
 Status check_checkpoints_owner(const RunFolder& run, const std::string& folder) {
   SS_ASSIGN(Owner owner, read_owner(owner_file(folder)));
   std::error_code error;
-  std::string remedy = ", or remove " + owner_file(folder) + " if that run is no more";
+  std::string remedy = ", or remove " + owner_file(folder) + " if that run does not exist any more";
   const fs::path holder = fs::path(folder).parent_path();
   if (owner.id.empty() && fs::path(folder).filename() == "checkpoints" &&
       fs::exists(RunFolder{holder.string()}.config(), error) &&

@@ -1,5 +1,6 @@
-// Which checkpoints are a run's. `checkpoint.folder` may name any folder; what lies there is one
-// run's only, since others would go on from it and prune it. Blocks on the disk.
+// Which checkpoints folder belongs to which run. `checkpoint.folder` may name any folder, but a
+// folder has one owner: a second run would continue from the checkpoints of the first and prune
+// them. The file "owner" in the folder names the run. Blocks on the disk.
 #pragma once
 
 #include <string>
@@ -9,12 +10,12 @@
 
 namespace simplescale {
 
-/// Where a run's checkpoints lie by its config.toml; RUN/checkpoints if that does not tell.
+/// The checkpoints folder of a run: checkpoint.folder of its config.toml, or else RUN/checkpoints.
 std::string checkpoints_of(const RunFolder& run);
 
-/// bad_config: `folder` holds another run's checkpoints. ok if it is nobody's.
+/// bad_config: `folder` belongs to another run. ok if it has no owner.
 Status check_checkpoints_owner(const RunFolder& run, const std::string& folder);
-/// The same, and from now on they are this run's, also if it is moved. Both folders are there.
+/// The same, and makes this run the owner, even if it is moved later. Both folders must exist.
 Status claim_checkpoints(const RunFolder& run, const std::string& folder);
 
 }  // namespace simplescale

@@ -30,7 +30,7 @@ float f16_to_f32(uint16_t half) {
   return sign ? -value : value;
 }
 
-/// One entry of the header. Checks all but what depends on the other tensors.
+/// Parses an entry of the header. Does all checks that do not involve other tensors.
 Result<TensorEntry> parse_entry(const std::string& name, const json& entry, uint64_t data_bytes) {
   const std::string at = "tensor \"" + name + "\"";
   if (!entry.is_object()) return bad(at + ": not an object");
@@ -99,7 +99,7 @@ Result<std::vector<TensorEntry>> parse_safetensors_header(const std::string& tex
   for (const TensorEntry& tensor : tensors) {
     if (tensor.begin != at)
       return bad("tensor \"" + tensor.name + "\": begins at " + std::to_string(tensor.begin) +
-                 ", " + (tensor.begin < at ? "inside the one before it" : "after a hole"));
+                 ", " + (tensor.begin < at ? "inside the tensor before it" : "after a gap"));
     at = tensor.end;
   }
   if (at != data_bytes)
@@ -169,7 +169,7 @@ Status SafetensorsFile::read_f32(const TensorEntry& tensor, uint64_t first, size
   if (tensor.dtype != "BF16" && tensor.dtype != "F16")
     return bad(path() + ": tensor \"" + tensor.name + "\" is " + tensor.dtype +
                ", not F32, BF16 or F16");
-  // The two-byte values go to the upper half of the place where the four-byte ones will stand.
+  // Read the two-byte values to the upper half of `out`, then widen them in place from the front.
   auto* narrow = reinterpret_cast<unsigned char*>(out) + count * 2;
   SS_RETURN_IF_ERROR(read(tensor, first * 2, narrow, count * 2));
   const bool brain = tensor.dtype == "BF16";
@@ -186,7 +186,7 @@ Status SafetensorsFile::read_f32(const TensorEntry& tensor, uint64_t first, size
 
 namespace {
 
-/// The file names of a folder and, with an index, the file each tensor is said to be in.
+/// The file names of a folder and, if there is an index, the file of each tensor.
 struct FolderIndex {
   std::vector<std::string> files;
   std::map<std::string, std::string> weight_map;
@@ -234,7 +234,8 @@ Result<SafetensorsFolder> SafetensorsFolder::open(const std::string& folder) {
   }
   for (const auto& [tensor, file] : index.weight_map)
     if (!out.index_.contains(tensor))
-      return bad(folder + "/" + file + ": has no tensor \"" + tensor + "\", which the index says");
+      return bad(folder + "/" + file + ": has no tensor \"" + tensor +
+                 "\", though the index says so");
   return out;
 }
 

@@ -1,5 +1,6 @@
-// The safetensors format: a u64 length N, N bytes of JSON, then the tensors' bytes without holes.
-// Nothing a file says is believed before it is checked. Threads: an object belongs to one thread.
+// Reads and writes the safetensors format: a u64 length N, N bytes of JSON (the header), then the
+// data of the tensors without gaps. All fields of a file are checked before they are used. An
+// object belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -26,19 +27,20 @@ struct TensorEntry {
 
 inline constexpr uint64_t kSafetensorsHeaderMax = 100'000'000;
 
-/// Bytes of an element, 0 for a dtype that is not known.
+/// Bytes per element; 0 if the dtype is unknown.
 size_t safetensors_element_bytes(const std::string& dtype);
 
-/// The tensors a header text tells of, in the order of their data. data_bytes: what follows the
-/// header in the file. Checks shapes, dtypes, bounds, overlaps and holes. Errors: bad_data.
+/// The tensors of a header text, in the order of their data. data_bytes: size of the data in the
+/// file. Checks shapes, dtypes, bounds, overlaps and gaps. bad_data.
 Result<std::vector<TensorEntry>> parse_safetensors_header(const std::string& text,
                                                           uint64_t data_bytes);
 
-/// The first bytes of a file (length and text, padded to 8) for tensors that follow each other in
-/// this order; begin and end are set from dtype and shape.
+/// The first bytes of a file (length and header, padded to 8) for tensors in this order. Sets begin
+/// and end of the tensors from their dtypes and shapes.
 std::string make_safetensors_header(std::vector<TensorEntry>& tensors,
                                     const std::map<std::string, std::string>& metadata);
 
+/// An open file. Errors: not_found, bad_data, io.
 class SafetensorsFile {
  public:
   static Result<SafetensorsFile> open(const std::string& path);
@@ -46,11 +48,11 @@ class SafetensorsFile {
   uint64_t bytes() const { return file_.bytes(); }
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
   const TensorEntry* find(const std::string& name) const;
-  /// Of all bytes before the data.
+  /// Hash of all bytes before the data.
   Hash128 header_hash() const { return header_hash_; }
-  /// Raw bytes [first, first + bytes) of a tensor.
+  /// Reads bytes [first, first + bytes) of a tensor.
   Status read(const TensorEntry& tensor, uint64_t first, void* out, size_t bytes) const;
-  /// Elements [first, first + count) as fp32; exact for F32 (bits), BF16 and F16. Others: bad_data.
+  /// Reads elements [first, first + count) as fp32, exactly. bad_data: not F32, BF16 or F16.
   Status read_f32(const TensorEntry& tensor, uint64_t first, size_t count, float* out) const;
 
  private:
@@ -62,7 +64,8 @@ class SafetensorsFile {
   Hash128 header_hash_;
 };
 
-/// "model.safetensors", or the files that "model.safetensors.index.json" names.
+/// The tensors of a folder: of "model.safetensors", or of all files that
+/// "model.safetensors.index.json" names.
 class SafetensorsFolder {
  public:
   static Result<SafetensorsFolder> open(const std::string& folder);
@@ -79,15 +82,15 @@ class SafetensorsFolder {
   std::map<std::string, std::pair<size_t, size_t>> index_;  // name: file, tensor
 };
 
-/// Writes one file, tensor after tensor, in the order given at the start.
+/// Writes a file, tensor after tensor in the order given to create().
 class SafetensorsWriter {
  public:
   static Result<SafetensorsWriter> create(FileOps& ops, const std::string& path,
                                           std::vector<TensorEntry> tensors,
                                           const std::map<std::string, std::string>& metadata);
-  /// The next bytes of the data; pieces may have any size.
+  /// Appends the next bytes of the data, in pieces of any size.
   Status append(const void* data, size_t bytes);
-  /// To be called when all data is appended; on disk when this returns ok.
+  /// Called after all data has been appended. The file is on disk when this returns ok.
   Status finish();
   uint64_t bytes() const { return header_bytes_ + data_bytes_; }  // of the whole file
   Hash128 header_hash() const { return header_hash_; }

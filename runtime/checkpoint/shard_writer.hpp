@@ -1,6 +1,5 @@
-// Writes one shard file from values that a source gives in order: the state of a trainer, or a
-// foreign model being imported. The checkpoint writer's thread. Not for use outside
-// runtime/checkpoint/.
+// Writes a shard file from values that a source provides in order: the state of a trainer, or an
+// imported model. One thread. Used in runtime/checkpoint/ only.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +14,12 @@
 
 namespace simplescale {
 
-/// Elements [begin, end) of a unit (at most 1 Mi of them, never padding); the span is valid until
+/// Returns elements [begin, end) of a unit: at most 2^20, never padding. The span is valid until
 /// the next call.
 using ShardSource = std::function<Result<std::span<const float>>(StateKind kind, size_t unit,
                                                                  size_t begin, size_t end)>;
 
-/// As write_shard().
+/// write_shard() with a source.
 Result<ShardRecord> write_shard_from(const std::string& tmp_folder, const std::vector<Unit>& units,
                                      size_t shards, size_t shard, const ShardSource& source,
                                      const WriteProgress& progress, FileOps& ops);

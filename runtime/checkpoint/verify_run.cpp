@@ -1,5 +1,4 @@
 #include "runtime/checkpoint/verify_run.hpp"
-#include "runtime/checkpoint/run_checkpoints.hpp"
 
 #include <toml++/toml.h>
 #include <algorithm>
@@ -13,6 +12,7 @@
 
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
+#include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/training/names.hpp"
 
@@ -22,9 +22,9 @@ using nlohmann::json;
 
 namespace {
 
-constexpr size_t kProblemsShownMax = 20;  // of one kind; the rest is counted
+constexpr size_t kProblemsShownMax = 20;  // per section; further ones are only counted
 
-/// Collects what is wrong in one file and what was found.
+/// Collects the problems and notes of one file.
 class Section {
  public:
   Section(VerifyReport& report, std::string name) : report_(report), name_(std::move(name)) {}
@@ -46,9 +46,9 @@ class Section {
   size_t problems_ = 0;
 };
 
-/// Calls `visit` for every line that is a JSON object with these keys. A last line without its
-/// newline is what a killed process leaves: it is noted, not counted. Returns how many lines there
-/// were; nothing without the file.
+/// Calls `visit` for every line that is a JSON object with these keys; other lines are problems. An
+/// incomplete last line was left by a killed process: it is noted and not counted. Returns the
+/// number of lines; nullopt if there is no file.
 std::optional<size_t> for_each_line(const std::string& path, const std::vector<const char*>& keys,
                                     Section& section,
                                     const std::function<void(const json&, size_t line)>& visit) {
@@ -61,7 +61,7 @@ std::optional<size_t> for_each_line(const std::string& path, const std::vector<c
     const std::string at = "line " + std::to_string(line) + ": ";
     const json value = json::parse(text, nullptr, false);
     if (file.eof() && !value.is_object()) {
-      section.note(at + "incomplete, a process was killed while it wrote it");
+      section.note(at + "incomplete: a process was killed while it wrote the line");
       return line - 1;
     }
     if (!value.is_object()) {
@@ -80,7 +80,7 @@ std::optional<size_t> for_each_line(const std::string& path, const std::vector<c
 
 // -- Checkpoints --------------------------------------------------------------------------------
 
-/// Returns the newest one's step, 0 if there is none.
+/// Returns the step of the newest checkpoint, 0 if there is none.
 uint64_t verify_checkpoints(const std::string& folder, VerifyReport& report) {
   Section section(report, "checkpoints");
   size_t count = 0;
@@ -103,31 +103,32 @@ uint64_t verify_checkpoints(const std::string& folder, VerifyReport& report) {
   std::error_code error;
   const std::string latest = folder + "/latest";
   if (std::filesystem::is_symlink(latest, error) && !std::filesystem::exists(latest, error))
-    section.problem(latest + ": names a checkpoint that is not there");
-  if (section.clean()) section.note(std::to_string(count) + " checked, all checksums right");
+    section.problem(latest + ": names a checkpoint that does not exist");
+  if (section.clean()) section.note(std::to_string(count) + " checked, all checksums match");
   return newest;
 }
 
 // -- Metrics and events -------------------------------------------------------------------------
 
-/// What events.jsonl tells of generations.
+/// The generations of a run according to events.jsonl.
 struct Generations {
-  bool read = false;                                // the file is there
-  std::set<uint64_t> known;                         // that some event is of
-  std::map<uint64_t, std::set<std::string>> nodes;  // that train in it, where it was recorded
+  bool read = false;                                // the file exists
+  std::set<uint64_t> known;                         // generations of all events
+  std::map<uint64_t, std::set<std::string>> nodes;  // nodes of a generation, if recorded
 };
 
-/// Each generation that trained is told of by an event before it does.
+/// Every generation that trained must be in events.jsonl, which is written before it trains.
 void check_known(const Generations& generations, const std::set<uint64_t>& used, Section& section) {
   if (!generations.read) return;
   for (const uint64_t generation : used)
     if (!generations.known.contains(generation))
-      section.problem("generation " + std::to_string(generation) +
-                      " is in no line of events.jsonl: lines are missing there, or this is wrong");
+      section.problem(
+          "generation " + std::to_string(generation) +
+          " is in no line of events.jsonl: lines are missing there, or this number is wrong");
 }
 
-/// Returns the committed steps. checkpoint: the newest one's step; it is published when its step's
-/// line is there.
+/// Returns the committed steps. checkpoint: step of the newest checkpoint, which is published only
+/// after the line of its step has been written.
 std::set<uint64_t> verify_metrics(const std::string& path, uint64_t checkpoint,
                                   const Generations& generations, VerifyReport& report) {
   Section section(report, "metrics.jsonl");
@@ -142,9 +143,10 @@ std::set<uint64_t> verify_metrics(const std::string& path, uint64_t checkpoint,
           return section.problem("line " + std::to_string(line) +
                                  ": step or generation is not a whole number");
         const json& loss = value["loss"];
-        if (!loss.is_number() && !loss.is_null())  // null: not finite, or nobody could report it
+        if (!loss.is_number() &&
+            !loss.is_null())  // null: not finite, or no trainer could report it
           section.problem("line " + std::to_string(line) + ": loss is " + loss.dump());
-        // A step that is made again has a higher generation.
+        // A step that is computed again has a higher generation.
         const std::pair now(value["generation"].get<uint64_t>(), value["step"].get<uint64_t>());
         if (now <= last)
           section.problem("line " + std::to_string(line) + ": step " + std::to_string(now.second) +
@@ -166,18 +168,17 @@ std::set<uint64_t> verify_metrics(const std::string& path, uint64_t checkpoint,
                       " are missing");
     next = step + 1;
   }
-  // A model that was imported to start from has a checkpoint and no step.
+  // A run that starts from an imported model has a checkpoint and no step.
   if (!steps.empty() && checkpoint > *steps.rbegin())
     section.problem("ends at step " + std::to_string(*steps.rbegin()) +
-                    ", and there is a checkpoint of step " + std::to_string(checkpoint) +
+                    ", but there is a checkpoint of step " + std::to_string(checkpoint) +
                     ": lines are missing at the end");
   check_known(generations, used, section);
   if (section.clean()) section.note(std::to_string(steps.size()) + " steps, none missing");
   return steps;
 }
 
-/// The run's own word on how it ended, from control/end.json; nothing while it runs, or if it was
-/// killed.
+/// How the run ended, from control/end.json; nullopt while it runs, or if it was killed.
 std::optional<std::string> end_reason(const std::string& run) {
   const auto text = read_text(RunFolder{run}.end());
   const json page = text.ok() ? json::parse(*text, nullptr, false) : json();
@@ -232,11 +233,11 @@ Generations verify_events(const std::string& run, VerifyReport& report) {
 
 struct LedgerStep {
   uint64_t generation = 0;
-  std::vector<std::pair<uint64_t, uint64_t>> runs;  // first, count; of the highest generation
+  std::vector<std::pair<uint64_t, uint64_t>> runs;  // first sample, count; of that generation
 };
 
-/// The samples of a step cover [first, first + global_batch) exactly once, or a text that says
-/// where not.
+/// Checks that the samples of a step cover [first, first + global_batch) exactly once. Returns ""
+/// or a text that says where they do not.
 std::string check_cover(LedgerStep& step, uint64_t first, uint64_t global_batch) {
   std::sort(step.runs.begin(), step.runs.end());
   uint64_t next = first;
@@ -281,7 +282,7 @@ void verify_ledger(const std::string& path, uint64_t global_batch,
         if (!value["step"].is_number_unsigned() || !value["generation"].is_number_unsigned() ||
             !read_runs(value["samples"], runs))
           return section.problem("line " + std::to_string(line) +
-                                 ": step, generation or samples of a wrong type");
+                                 ": step, generation or samples has a wrong type");
         LedgerStep& step = steps[value["step"].get<uint64_t>()];
         const uint64_t generation = value["generation"].get<uint64_t>();
         used.insert(generation);
@@ -298,7 +299,7 @@ void verify_ledger(const std::string& path, uint64_t global_batch,
       });
   if (!lines) return section.problem(path + " is missing");
   check_known(generations, used, section);
-  // Each step's line in metrics.jsonl comes first.
+  // The line of a step in metrics.jsonl is written before those in the ledger.
   if (committed.empty() && steps.size() > 1)
     section.problem("has " + std::to_string(steps.size()) + " steps, metrics.jsonl none");
   for (const uint64_t number : committed) {

@@ -1,5 +1,5 @@
-// Is a run folder right? Checks the checkpoints' checksums, the sample ledger and the event and
-// metrics logs. Reads only. Any thread.
+// Verifies a run folder: checksums of the checkpoints, sample ledger, events and metrics. Reads
+// only. Any thread; blocks on the disk.
 #pragma once
 
 #include <string>
@@ -11,11 +11,10 @@ namespace simplescale {
 
 struct VerifyReport {
   bool ok = true;
-  std::vector<std::string>
-      lines;  // what was checked, and each thing that is wrong with file and line
+  std::vector<std::string> lines;  // what was checked, and every error with its file and line
 };
 
-/// Errors: bad_data if the folder is no run folder. What is wrong inside is in the report.
+/// bad_data: it is not a run folder. Errors found in the run are in the report.
 Result<VerifyReport> verify_run(const std::string& run_folder);
 
 }  // namespace simplescale

@@ -59,10 +59,9 @@ Status map_text(const std::string& path, Mapping& mapping) {
   return error == 0 ? Status() : bad(path, std::string("cannot read it: ") + std::strerror(error));
 }
 
-using Take =
-    std::function<Status(TextChunk, size_t end)>;  // end: the byte of the text behind the chunk
+using Take = std::function<Status(TextChunk, size_t end)>;  // end: of the chunk in the text
 
-// Cuts a document [begin, end) of text at newlines.
+/// Splits the document [begin, end) of a text into chunks at newlines.
 Status cut_document(const std::string& path, std::string_view text, size_t begin, size_t end,
                     const Take& take) {
   constexpr std::string_view blank = " \t\r\n";
@@ -73,17 +72,18 @@ Status cut_document(const std::string& path, std::string_view text, size_t begin
     const size_t cut = std::min(text.find('\n', std::min(begin + chunk_bytes, end)), end);
     if (cut - begin > line_bytes_max)
       return bad(path,
-                 "byte " + std::to_string(begin) + ": a line of more than 16 MiB is no prose");
+                 "byte " + std::to_string(begin) + ": a line is longer than 16 MiB; is this text?");
     SS_RETURN_IF_ERROR(take({first, std::string(text.substr(begin, cut - begin))}, cut));
     begin = cut;
   }
   return {};
 }
 
+/// Splits a text into documents at separator lines, and these into chunks.
 Status cut_text(const std::string& path, std::string_view text, const Take& take) {
   if (const size_t at = first_invalid_utf8(text); at < text.size())
     return bad(path, "byte " + std::to_string(at) +
-                         ": not UTF-8: convert it, for instance with iconv -f latin1 -t utf8");
+                         ": not UTF-8; convert it, for instance with iconv -f latin1 -t utf8");
   size_t begin = text.substr(0, 3) == "\xEF\xBB\xBF" ? 3 : 0;  // a byte-order mark
   for (size_t at = begin; (at = text.find(separator, at)) != text.npos;) {
     const size_t behind = at + separator.size();
@@ -131,7 +131,7 @@ Result<Corpus> Corpus::open(const std::string& source) {
   std::vector<std::string> files = {"/usr/lib/bible.data"};
   if (source != bible_source) {
     if (source.starts_with("debian:"))
-      return bad(source, "unknown package; debian:bible-kjv is the one whose text is known");
+      return bad(source, "unknown package; only debian:bible-kjv is supported");
     SS_ASSIGN(files, list_files(source));
     corpus.files_ = files;
   } else if (access(files[0].c_str(), R_OK) != 0) {
@@ -186,7 +186,7 @@ Result<std::string> bible_prose(const std::string& verses) {
     const size_t colon = line.find(':'), blank = line.find(' ');  // "1Sa12:3 And ..."
     if (colon == line.npos || blank == line.npos || colon > blank)
       return bad(bible_source,
-                 "line " + std::to_string(count + 1) + " of the program's output is no verse");
+                 "line " + std::to_string(count + 1) + " of the program's output is not a verse");
     const std::string_view this_chapter = line.substr(0, colon);
     const std::string_view this_book =
         this_chapter.substr(0, this_chapter.find_last_not_of("0123456789") + 1);
@@ -212,7 +212,7 @@ size_t first_invalid_utf8(std::string_view text) {
     uint64_t eight = 0;
     if (i + 8 <= size) {
       std::memcpy(&eight, bytes + i, 8);
-      if ((eight & 0x8080808080808080u) == 0) {  // eight ASCII letters at once
+      if ((eight & 0x8080808080808080u) == 0) {  // eight ASCII characters at once
         i += 8;
         continue;
       }

@@ -1,4 +1,5 @@
-// Where a configuration's tokens lie, and how to open them.
+// Where a configuration's tokens lie, how to open them, and which samples a trainer reads. Blocks
+// on the disk; any thread.
 #pragma once
 
 #include <string>
@@ -11,26 +12,26 @@
 
 namespace simplescale {
 
-/// True if data.source already holds tokens (a .bin file, or a folder of them); false if it is text
-/// to prepare.
+/// True if data.source holds tokens (a .bin file, or a folder of them); false if it is text to
+/// prepare.
 bool source_is_tokens(const Config& config);
 
-/// True if data.source is text, and data_folder() does not hold tokens yet.
+/// True if data.source is text and data_folder() does not hold all its tokens yet.
 bool needs_preparation(const Config& config);
 
-/// data.source itself where that holds tokens, else the prepared folder (data_folder()).
+/// data.source if it holds tokens, else the prepared folder (data_folder()).
 std::string token_path(const Config& config);
 
-/// The run's batch over `groups` groups, as the sample order sees it; groups: of a generation,
-/// which may be fewer than plan.topology.groups.
+/// A step's batch over `groups` groups: those of a generation, which may be fewer than
+/// plan.topology.groups.
 BatchLayout batch_layout(const Plan& plan, uint64_t groups);
-/// What the trainer of a shard of group `group` of `groups` trains in a step (1-based), as global
-/// sample indices: first, count, first, count, ...
+/// The samples that the trainer of `shard` in group `group` of `groups` trains in `step` (from 1),
+/// as runs of global sample indices: first, count, first, count, ...
 std::vector<uint64_t> samples_of(const Plan& plan, uint64_t groups, uint64_t group, uint64_t shard,
                                  uint64_t step);
 
-/// Training and validation tokens of a prepared configuration. Errors as open_dataset(); also a
-/// block longer than the data.
+/// Opens the training and validation tokens of a configuration whose data is prepared. Errors as
+/// open_dataset(), and bad_data if the data is shorter than a block.
 Result<Dataset> open_tokens(const Config& config, const ModelShape& shape);
 
 }  // namespace simplescale

@@ -26,7 +26,7 @@ json to_json(const FileRecord& file) {
           {"xxh3_128", file.hash}};
 }
 
-// Throws json exceptions, like all of nlohmann's accessors; read_manifest catches them.
+/// Throws json::exception if a key is missing or of a wrong type; read_manifest() catches it.
 FileRecord file_from(const json& value) {
   return {value.at("name"), value.at("bytes"), value.at("changed_ns"), value.at("xxh3_128")};
 }
@@ -46,7 +46,7 @@ Result<Manifest> read_manifest(const std::string& folder) {
     if (m.format != Manifest::current_format)
       return Status(Code::bad_data, path + ": format " + std::to_string(m.format) + " is not " +
                                         std::to_string(Manifest::current_format) +
-                                        ": prepare the data again");
+                                        "; prepare the data again");
     m.source = root.at("source");
     m.source_signature = root.at("source_signature");
     m.source_hash = root.at("source_xxh3_128");
@@ -88,7 +88,7 @@ Status write_manifest(const std::string& folder, const Manifest& m) {
                 {{"tokenizer", to_json(m.tokenizer)},
                  {"train", to_json(m.train)},
                  {"validation", to_json(m.validation)}}}};
-  // A path may hold bytes that are no UTF-8; they are replaced rather than thrown at.
+  // json_text(): a path may have bytes that are not UTF-8.
   const std::string text = json_text(root, 2) + "\n";
   return write_file_atomic(folder + "/manifest.json", text);
 }

@@ -1,8 +1,11 @@
-// manifest.json of a prepared folder: what was made from what. Written last, so that a folder with
-// a manifest is whole.
+// manifest.json of a prepared folder (docs/formats.md): what was made from what. Any thread; blocks
+// on the disk.
 //
-// A prepared folder holds tokenizer.model, train.bin and validation.bin (llm.c format,
-// token_file.hpp), manifest.json.
+// A prepared folder:
+//   tokenizer.model   SentencePiece
+//   train.bin         tokens in llm.c format (token_file.hpp)
+//   validation.bin    the same; missing if validation_fraction is 0
+//   manifest.json     written last, so a folder with a complete() manifest is complete
 #pragma once
 
 #include <cstdint>
@@ -13,12 +16,13 @@
 
 namespace simplescale {
 
-/// A file as it was: equal size and time of change mean unchanged; otherwise its hash decides.
+/// A file at the time of recording. It counts as unchanged if size and modification time are the
+/// same, or else if its hash is.
 struct FileRecord {
   std::string name;  // relative to the folder
   uint64_t bytes = 0;
   int64_t changed_ns = 0;  // mtime
-  std::string hash;        // xxh3-128, 32 hex digits; empty: there is no such file
+  std::string hash;        // xxh3-128, 32 hex digits; "": there is no such file
   bool operator==(const FileRecord&) const = default;
 };
 
@@ -26,37 +30,39 @@ struct Manifest {
   static constexpr int current_format = 1;
 
   int format = current_format;
-  // what it was made from
-  std::string source;               // as given: a file, a folder, debian:bible-kjv
-  std::string source_signature;     // of names, sizes and times
+  // Inputs.
+  std::string source;               // PrepareOptions::source
+  std::string source_signature;     // Corpus::signature()
   std::string source_hash;          // xxh3-128 of the text
-  std::string tokenizer_path;       // empty: trained on the source
-  std::string tokenizer_signature;  // of the text it was trained on
+  std::string tokenizer_path;       // "": the tokenizer was trained
+  std::string tokenizer_signature;  // Corpus::signature() of the text that it was trained on
   std::string tokenizer_hash;       // xxh3-128 of tokenizer.model
   int64_t vocab = 0;
   double validation_fraction = 0;
   uint64_t seed = 0;
-  // what came out
+  // Outputs.
   uint64_t documents = 0, text_bytes = 0;
   uint64_t train_tokens = 0, validation_tokens = 0;
   FileRecord tokenizer, train, validation;
 
+  /// False: the tokens are missing, because preparation was interrupted.
   bool complete() const { return !tokenizer.hash.empty() && !train.hash.empty(); }
   bool operator==(const Manifest&) const = default;
 };
 
-/// folder/manifest.json. not_found: there is none; bad_data: it is damaged or of another format.
+/// Reads folder/manifest.json. not_found: there is none; bad_data: it is damaged or of another
+/// format.
 Result<Manifest> read_manifest(const std::string& folder);
 /// Replaces folder/manifest.json atomically. bad_data or io.
 Status write_manifest(const std::string& folder, const Manifest& manifest);
 
-/// Size, time and hash of folder/name as it is now. not_found, io.
+/// Current size, time and hash of folder/name. not_found, io.
 Result<FileRecord> record_file(const std::string& folder, const std::string& name);
-/// Whether folder/record.name still is what was recorded. Reads the file only if its time has
-/// changed, and notes the new time if the contents have not.
+/// True if folder/record.name still has the recorded contents. Hashes the file only if its time has
+/// changed; if the contents have not, stores the new time in the record.
 bool revalidate(const std::string& folder, FileRecord& record);
 
-/// xxh3-128 of a file's contents, in hex. not_found, io.
+/// xxh3-128 of a file's contents in hex. not_found, io.
 Result<std::string> hash_file(const std::string& path);
 
 }  // namespace simplescale

@@ -28,11 +28,11 @@ namespace {
 
 using Progress = std::function<void(const PrepareProgress&)>;
 
-constexpr uint64_t training_bytes_max =
-    32 << 20;  // of text for the tokenizer; more makes it no better, only later
+// Text to train the tokenizer on. More makes it no better, only training slower.
+constexpr uint64_t training_bytes_max = 32 << 20;
 constexpr auto lock_patience = std::chrono::minutes(10);
 
-// Holds folder/.lock; the kernel lets go of it when the process dies.
+/// Locks folder/.lock until destroyed; the kernel releases it when the process dies.
 class FolderLock {
  public:
   FolderLock() = default;
@@ -45,18 +45,17 @@ class FolderLock {
   Status take(const std::string& folder) {
     const std::string path = folder + "/.lock";
     fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    // Who may only read needs no lock for tokens that are ready; any others fail as they are
-    // written.
+    // A process that may only read needs no lock if the folder is complete; else its writes fail.
     if (fd_ < 0 && (errno == EACCES || errno == EROFS)) return {};
     if (fd_ < 0) return system_error("cannot write", path, errno);
     const auto deadline = std::chrono::steady_clock::now() + lock_patience;
     while (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       if (errno == EINTR) continue;
-      if (errno != EWOULDBLOCK)
-        return {};  // a file system without locks: PREPARE-1 and PREPARE-3 still hold
+      // A file system without locks: PREPARE-1 and PREPARE-3 hold all the same.
+      if (errno != EWOULDBLOCK) return {};
       if (std::chrono::steady_clock::now() > deadline)
-        return Status(Code::deadline,
-                      "another process has been preparing " + folder + " for ten minutes");
+        return Status(Code::deadline, "another process has been preparing " + folder +
+                                          " for ten minutes: wait until it has ended, or stop it");
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
     return {};
@@ -67,7 +66,8 @@ class FolderLock {
 };
 
 Status check(const PrepareOptions& options) {
-  if (options.folder.empty()) return Status(Code::bad_config, "no folder to prepare the data in");
+  if (options.folder.empty())
+    return Status(Code::bad_config, "no folder is given to prepare the data in");
   if (options.tokenizer_path.empty() && (options.vocab < 300 || options.vocab > 1 << 20))
     return Status(Code::bad_config, "tokenizer.vocab = " + std::to_string(options.vocab) +
                                         ": a byte-pair tokenizer needs 300 to 1048576 tokens");
@@ -76,11 +76,10 @@ Status check(const PrepareOptions& options) {
   return {};
 }
 
-// ---- tokenizer
-// --------------------------------------------------------------------------------------------------------
+// -- Tokenizer ------------------------------------------------------------------------------------
 
-// The lines a tokenizer is trained on: all, or about training_bytes_max chosen by a hash of their
-// number.
+/// The lines to train a tokenizer on: all, or about training_bytes_max of them, chosen by a hash of
+/// seed and line number.
 Result<std::vector<std::string>> training_lines(const Corpus& corpus, uint64_t seed,
                                                 const Progress& progress) {
   const double kept =
@@ -101,7 +100,7 @@ Result<std::vector<std::string>> training_lines(const Corpus& corpus, uint64_t s
   return lines;
 }
 
-// Leaves folder/tokenizer.model and says in the manifest what it is made from.
+/// Makes or keeps folder/tokenizer.model and records its inputs in the manifest `made`.
 Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manifest& old,
                       Manifest& made, const Progress& progress) {
   const std::string path = options.folder + "/tokenizer.model";
@@ -143,10 +142,9 @@ Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manif
   return {};
 }
 
-// ---- tokens
-// -----------------------------------------------------------------------------------------------------------
+// -- Tokens ---------------------------------------------------------------------------------------
 
-// Writes tokens behind an llm.c header that is filled in at the end.
+/// Writes a token file in llm.c format; finish() fills in the header.
 class TokenWriter {
  public:
   TokenWriter(const std::string& path, int token_bytes) : path_(path), token_bytes_(token_bytes) {
@@ -168,7 +166,7 @@ class TokenWriter {
     return out_ ? Status() : failed();
   }
 
-  /// The file's last act: keeps the first `count` tokens and says so in the header.
+  /// Truncates the file to its first `count` tokens and writes the header.
   Status finish(uint64_t count) {
     out_.seekp(0);
     out_ << llmc::header(token_bytes_, count);
@@ -190,16 +188,16 @@ class TokenWriter {
   uint64_t count_ = 0;
 };
 
-// Encodes chunks on all cores and writes them in order.
+/// Encodes chunks on all cores and writes their tokens in order.
 class Encoder {
  public:
   Encoder(const Tokenizer& tokenizer, TokenWriter& out)
       : tokenizer_(tokenizer),
         out_(out),
         threads_(std::clamp(std::thread::hardware_concurrency(), 1u, 64u)),
-        // SentencePiece puts a blank before every text. In front of the newline that a continuing
-        // chunk begins with it is a token of its own, and dropped: the tokens are those of the
-        // whole document encoded at once.
+        // SentencePiece puts a blank before every text. Before the newline with which a continuing
+        // chunk begins, the blank is a token of its own, which encode() removes. So the tokens are
+        // those of the document encoded as a whole.
         prefix_(
             static_cast<std::ptrdiff_t>(std::max<size_t>(tokenizer.encode("\n").size(), 1) - 1)) {}
 
@@ -240,7 +238,8 @@ class Encoder {
   std::vector<TextChunk> batch_;
 };
 
-// Moves the last part of train.bin.part to validation.bin.part and gives both their names.
+/// Moves the last tokens of train.bin.part to validation.bin.part and renames both to their final
+/// names.
 Status split_tokens(const std::string& folder, int token_bytes, TokenWriter& all, Manifest& made) {
   const std::string train = folder + "/train.bin", validation = folder + "/validation.bin";
   SS_RETURN_IF_ERROR(all.flush());
@@ -290,6 +289,7 @@ Status make_tokens(const PrepareOptions& options, const Corpus& corpus, Manifest
   return split_tokens(options.folder, token_bytes, out, made);
 }
 
+/// True if the tokens of the manifest `old` are what would be made again.
 bool keep_tokens(const std::string& folder, Manifest& old, const Manifest& made) {
   return old.source_signature == made.source_signature &&
          old.tokenizer_hash == made.tokenizer_hash &&
@@ -297,7 +297,8 @@ bool keep_tokens(const std::string& folder, Manifest& old, const Manifest& made)
          (old.validation_tokens == 0 || revalidate(folder, old.validation));
 }
 
-// Whether a complete folder is what the options ask for, as far as can be told without the source.
+/// True if a complete folder is what the options ask for, as far as this can be told without the
+/// source.
 bool matches_options(const Manifest& manifest, const PrepareOptions& options) {
   return manifest.complete() && manifest.source == options.source &&
          manifest.tokenizer_path == options.tokenizer_path &&
@@ -309,7 +310,7 @@ bool matches_options(const Manifest& manifest, const PrepareOptions& options) {
 
 Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress) {
   const Progress report = progress ? progress : [](const PrepareProgress&) {};
-  // First the text: without one, what is wrong with the tokenizer is not the news.
+  // Check the text first: if it is missing, errors in the tokenizer's options do not matter.
   const auto opened = Corpus::open(options.source);
   if (opened.ok() && opened->bytes() == 0)
     return Status(Code::bad_data, options.source + ": no text was found, its files are empty");
@@ -317,7 +318,7 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
   if (!opened.ok()) {
     const auto ready = read_manifest(options.folder);
     if (!ready.ok() || !matches_options(*ready, options)) return opened.status();
-    log::warn("{}; going on with {}, which was made from it", opened.status().message(),
+    log::warn("{}; using {}, which was prepared from it", opened.status().message(),
               options.folder);
     return *ready;
   }
@@ -329,7 +330,8 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
   SS_RETURN_IF_ERROR(lock.take(options.folder));
 
   const auto read = read_manifest(options.folder);
-  Manifest old = read.ok() ? *read : Manifest{};  // damaged or old: everything is made again
+  Manifest old =
+      read.ok() ? *read : Manifest{};  // damaged or of another format: make everything again
   Manifest made;
   made.source = options.source;
   made.source_signature = corpus.signature();
@@ -347,7 +349,7 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
     made.validation = old.validation;
     if (read.ok() && made == *read) return made;
   } else {
-    // Without a whole set of tokens the folder is not ready, and the manifest says so; but the
+    // A manifest without tokens: if this is interrupted, the folder is not complete() but the
     // tokenizer is kept.
     SS_RETURN_IF_ERROR(write_manifest(options.folder, made));
     SS_RETURN_IF_ERROR(make_tokens(options, corpus, made, report));

@@ -1,9 +1,11 @@
-// From text to a prepared folder (manifest.hpp): corpus -> tokenizer -> tokens. Blocks its caller
-// for as long as it takes.
+// Makes a prepared folder (manifest.hpp) from text: corpus -> tokenizer -> tokens. Blocks the
+// caller until it is done, and uses all cores.
 //
-//   PREPARE-1 A file under its final name is whole: everything is written beside it and renamed.
-//   PREPARE-2 A stage's output is kept if what it was made from is unchanged; a folder that is ready costs
-//   a few stat() calls. PREPARE-3 The same text and options give the same bytes.
+//   PREPARE-1  A file under its final name is complete: it is written under another name, then
+//              renamed.
+//   PREPARE-2  The output of a stage is kept if its inputs are unchanged; checking a folder that is
+//              complete costs a few stat() calls.
+//   PREPARE-3  The same text and options give the same bytes.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +18,14 @@
 namespace simplescale {
 
 struct PrepareOptions {
-  std::string source;  // see corpus.hpp: a text file, a folder of .txt files, debian:bible-kjv
-  std::string folder;  // created if it is not there
-  std::string tokenizer_path;      // an existing tokenizer.model; empty: train one
-  std::string train_tokenizer_on;  // a source; empty: the text itself
-  int64_t vocab = 0;  // of the tokenizer to train; of an existing one: at most this many, 0: any
-  double validation_fraction = 0.01;  // the last of the tokens; 0: none
-  uint64_t seed = 0;  // chooses the lines that the tokenizer is trained on where there are too many
+  std::string source;              // a source of corpus.hpp
+  std::string folder;              // created if missing
+  std::string tokenizer_path;      // an existing tokenizer.model; "": train one
+  std::string train_tokenizer_on;  // a source of corpus.hpp; "": the text itself
+  /// Size of the vocabulary to train. Of an existing tokenizer: its largest permitted size, 0: any.
+  int64_t vocab = 0;
+  double validation_fraction = 0.01;  // share of the tokens, from the end, for validation; 0: none
+  uint64_t seed = 0;  // chooses lines to train the tokenizer on if the text is larger than 32 MiB
 };
 
 struct PrepareProgress {
@@ -30,10 +33,10 @@ struct PrepareProgress {
   double fraction = 0;  // of the stage, 0 to 1
 };
 
-/// Makes the folder ready and returns its manifest. One process at a time; another one waits for up
-/// to ten minutes. bad_data: unreadable or unfit text or tokenizer. bad_config: impossible options.
-/// io: disk full, not writable. deadline: somebody else holds the folder. progress may be empty; it
-/// is called on this thread.
+/// Completes the folder and returns its manifest. Locks the folder: a second process waits for up
+/// to ten minutes. progress: called on this thread; may be empty. bad_data: text or tokenizer
+/// cannot be read or are unfit. bad_config: impossible options. io: disk full, not writable.
+/// deadline: another process has kept the lock.
 Result<Manifest> prepare(const PrepareOptions& options,
                          const std::function<void(const PrepareProgress&)>& progress = {});
 

@@ -31,7 +31,9 @@ Status RingFiller::start(const FillPlan& plan) {
               layout.rows >= layout.groups && layout.micro_batch_size == shape.micro_batch_size;
   for (const auto& trainer : plan.trainers)
     fits = fits && trainer.group < layout.groups && trainer.shard < layout.shards;
-  if (!fits) return Status(Code::bad_config, "the plan does not fit token rings " + name());
+  if (!fits)
+    return Status(Code::bad_config,
+                  "the plan of the dataloader does not fit token rings " + name());
   {
     const std::lock_guard lock(mutex_);
     if (stopping_) return Status(Code::aborted, "the dataloader has stopped");
@@ -83,10 +85,10 @@ void RingFiller::run() {
       worked = filled.ok() ? *filled : pause_and_reopen(filled.status());
       if (!filled.ok() && !worked) fail(filled.status());
       if (filled.ok() && worked && std::exchange(failures_, 0) > 0)
-        log::info("{}: can be read again", source_.path());
+        log::info("{} can be read again", source_.path());
     }
-    // Whoever needs this thread rings; the deadline is for a machine that lost a ring in some way
-    // not thought of.
+    // Every event that needs this thread rings the doorbell. The deadline is a safeguard against a
+    // lost wake-up.
     if (!worked)
       rings_.wait_for_work(seen, std::chrono::steady_clock::now() + std::chrono::seconds(10));
   }
@@ -101,8 +103,8 @@ void RingFiller::begin_plan(FillPlan plan) {
   failures_ = 0;
 }
 
-// One slot of every ring that has room, so that no trainer waits for another one's ring to be
-// filled to the brim.
+/// Fills one slot of every ring that has room, so that no trainer waits until another trainer's
+/// ring is full. Returns false if all are full.
 Result<bool> RingFiller::fill_one_slot_each() {
   bool worked = false;
   for (uint64_t ring = 0; ring < cursors_.size(); ++ring) {
@@ -129,11 +131,11 @@ Status RingFiller::fill(int32_t* tokens, uint64_t first) {
   return {};
 }
 
-// A file that is being put back, or a disk that comes back, is waited for; a plan or the end is not
-// kept waiting. False: there have been enough pauses.
+/// Waits before the next try, since a file may be replaced or a disk may recover, and reopens the
+/// file. A new plan or stop() ends the pause. False: no try is left.
 bool RingFiller::pause_and_reopen(const Status& error) {
   if (failures_ == retries_.tries) return false;
-  if (failures_ == 0) log::warn("tokens cannot be read, trying again: {}", error.message());
+  if (failures_ == 0) log::warn("cannot read tokens, trying again: {}", error.message());
   {
     std::unique_lock lock(mutex_);
     wake_.wait_for(lock, retries_.first_pause * (1 << failures_),

@@ -1,6 +1,6 @@
-// The dataloader's thread: keeps all token rings of a node full. It owns the segment (tokens
-// survive every trainer of the node), is the one producer of all its rings, sleeps while they are
-// full, and never waits for a trainer.
+// The dataloader's thread, which keeps all token rings of a node full. It owns their shared-memory
+// segment, so tokens survive the trainers, and is the only producer of all rings. It sleeps while
+// they are full, and never waits for a trainer.
 #pragma once
 
 #include <chrono>
@@ -17,45 +17,44 @@
 
 namespace simplescale {
 
-/// What to fill the rings with from now on.
+/// What the rings are to be filled with.
 struct FillPlan {
   uint64_t generation = 0;  // grows with every plan
-  uint64_t start_step = 0;  // the first step that the trainers will ask for
+  uint64_t start_step = 0;  // the first step that the trainers will acquire
   BatchLayout layout;
   struct Trainer {
     uint64_t group = 0, shard = 0;
     bool operator==(const Trainer&) const = default;
   };
-  std::vector<Trainer> trainers;  // ring i is read by trainers[i]; rings beyond stay empty
+  std::vector<Trainer> trainers;  // trainers[i] reads ring i; further rings stay empty
   bool operator==(const FillPlan&) const = default;
 };
 
-/// How often tokens that cannot be read are tried again, and after which pause, which doubles.
+/// How often reading is tried again after an error.
 struct ReadRetries {
   int tries = 5;
-  std::chrono::milliseconds first_pause{100};
+  std::chrono::milliseconds first_pause{100};  // doubles with each try
 };
 
 class RingFiller {
  public:
-  /// Starts the thread, idle. order.samples() is source.samples(block_size of the rings).
-  /// on_error, if given, is called once for each failed plan, on the filler's thread, after the
-  /// rings were closed.
+  /// Starts the thread without a plan. Requires order.samples() <= source.samples(block_size of the
+  /// rings). on_error: called once per failed plan, on the filler's thread, after the rings are
+  /// closed; may be empty.
   RingFiller(TokenRings rings, TokenSource source, SampleOrder order,
              std::function<void(const Status&)> on_error = {}, ReadRetries retries = {});
-  /// stop()
-  ~RingFiller();
+  ~RingFiller();  // stop()
   RingFiller(const RingFiller&) = delete;
   RingFiller& operator=(const RingFiller&) = delete;
 
-  /// Drops what the rings hold and fills them for this plan; returns at once. Trainers of an
-  /// earlier generation get Code::aborted, those of this one wait until their tokens come.
-  /// The newest plan once more changes nothing. bad_config: a plan that does not fit the rings;
-  /// aborted: an older one. Any thread.
+  /// Empties the rings and fills them for this plan; returns at once. Trainers that acquire tokens
+  /// of an earlier generation get Code::aborted; those of this generation wait for theirs. Starting
+  /// the newest plan again has no effect. bad_config: the plan does not fit the rings; aborted:
+  /// there is a newer plan, or stop() was called. Any thread.
   Status start(const FillPlan& plan);
-  /// Ends the thread and closes the rings with Code::aborted. Any thread, more than once.
+  /// Ends the thread and closes the rings with Code::aborted. Any thread; may be called again.
   void stop();
-  /// Why the current plan's filling ended; ok while it goes on. Any thread.
+  /// The error that ended the current plan; ok while it is being filled. Any thread.
   Status status() const;
   /// The segment's name, for TokenRings::open() in a trainer.
   const std::string& name() const { return rings_.name(); }
@@ -71,22 +70,22 @@ class RingFiller {
   bool pause_and_reopen(const Status& error);
   void fail(const Status& status);
 
-  TokenRings rings_;    // filled by the thread alone
-  TokenSource source_;  // the thread's own
+  TokenRings rings_;    // only the thread fills them
+  TokenSource source_;  // only the thread uses it
   const SampleOrder order_;
   const std::function<void(const Status&)> on_error_;
   const ReadRetries retries_;
 
-  mutable std::mutex mutex_;      // the next four
-  std::condition_variable wake_;  // for a pause: a plan has come, or the end
+  mutable std::mutex mutex_;      // guards next_plan_, newest_, status_ and stopping_
+  std::condition_variable wake_;  // ends a pause: there is a new plan, or stop() was called
   std::optional<FillPlan> next_plan_;
-  FillPlan newest_;  // of those that came
+  FillPlan newest_;  // the plan of the last start()
   Status status_;
   bool stopping_ = false;
 
-  std::optional<FillPlan> plan_;  // the thread's own
+  std::optional<FillPlan> plan_;  // only the thread uses plan_, cursors_ and failures_
   std::vector<Cursor> cursors_;
-  int failures_ = 0;  // to read, in a row
+  int failures_ = 0;  // failed reads in a row
   std::mutex join_mutex_;
   std::thread thread_;
 };

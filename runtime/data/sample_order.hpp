@@ -1,6 +1,6 @@
-// Which sample is read when, and by whom: pure functions that every node computes alone, without
-// communication or memory. The order depends on the seed and the number of samples only, never on
-// the layout.
+// Which sample is trained in which step and by which trainer. Pure functions, which every node
+// computes without communication. The order of samples depends on the seed and their number only,
+// never on the layout.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,17 @@
 
 namespace simplescale {
 
-/// The order in which a data set's samples are trained: a new keyed permutation every epoch.
-/// A Feistel network over the smallest power of four that holds n, walked until it lands below n.
+/// The order in which the samples of a data set are trained: a new keyed permutation every epoch,
+/// by a Feistel network over the smallest power of four >= n, applied until the result is below n
+/// (cycle walking).
 class SampleOrder {
  public:
   SampleOrder() = default;
-  /// samples > 0: whole samples of an epoch. shuffle = false: file order, over and over.
+  /// samples: of an epoch, at least 1. shuffle = false: every epoch in file order.
   SampleOrder(uint64_t samples, uint64_t seed, bool shuffle);
 
   /// Position in the data set, in [0, samples), of global sample `index`, counted from the start of
-  /// training. Every epoch of `samples` consecutive indices visits each position exactly once.
+  /// training. An epoch has `samples` consecutive indices and visits each position exactly once.
   uint64_t position(uint64_t index) const;
   uint64_t epoch(uint64_t index) const { return index / samples_; }
   uint64_t samples() const { return samples_; }
@@ -29,26 +30,26 @@ class SampleOrder {
   int half_bits_ = 1;
 };
 
-/// How a step's samples are spread: `rows` rows of `shards` micro-batches over `groups` groups. The
-/// samples of a step do not depend on groups.
+/// A step's batch: `rows` rows of `shards` micro-batches, divided among `groups` groups
+/// (sharding.hpp). The samples of a step do not depend on groups.
 struct BatchLayout {
   uint64_t groups = 1, shards = 1, rows = 1;
   uint64_t micro_batch_size = 1;  // samples
 
-  uint64_t global_batch() const { return shards * rows * micro_batch_size; }  // samples a step
-  /// Micro-batches that each trainer of a group computes in a step.
+  uint64_t global_batch() const { return shards * rows * micro_batch_size; }  // samples per step
+  /// Number of micro-batches that each trainer of a group computes per step.
   uint64_t accumulation(uint64_t group) const { return rows_of_group(rows, groups, group).count; }
   bool operator==(const BatchLayout&) const = default;
 };
 
-/// leaf_of() of a trainer, given its group (sharding.hpp).
+/// leaf_of() (sharding.hpp) for the trainer of `shard` in `group`; accumulation: k.
 inline uint64_t leaf_of(const BatchLayout& layout, uint64_t group, uint64_t shard,
                         uint64_t accumulation) {
   return leaf_of(rows_of_group(layout.rows, layout.groups, group), accumulation, layout.shards,
                  shard);
 }
 
-/// Global index of the first of the micro_batch_size samples that a trainer reads for a leaf.
+/// Global index of the first of the micro_batch_size samples of a leaf. step: from 0.
 inline uint64_t first_sample(const BatchLayout& layout, uint64_t step, uint64_t leaf) {
   return step * layout.global_batch() + leaf * layout.micro_batch_size;
 }

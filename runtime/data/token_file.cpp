@@ -25,7 +25,7 @@ Result<std::shared_ptr<const InputFile>> open_file(const std::string& path) {
   return std::make_shared<const InputFile>(opened.take());
 }
 
-// The first bytes of a file; zeros behind its end.
+/// The first bytes of a file, padded with zeros.
 using Head = std::array<unsigned char, 16>;
 
 uint32_t word(const Head& head, size_t index) {
@@ -34,7 +34,7 @@ uint32_t word(const Head& head, size_t index) {
   return value;
 }
 
-// What the header of an llm.c file says, checked against the size of the file.
+/// Parses the header of an llm.c file and checks it against the size of the file.
 Status parse_llmc(const std::string& path, uint64_t bytes, const Head& head, int& token_bytes,
                   uint64_t& count) {
   if (word(head, 0) != llmc::magic_u16 && word(head, 0) != llmc::magic_u32)
@@ -52,14 +52,14 @@ Status parse_llmc(const std::string& path, uint64_t bytes, const Head& head, int
   const uint64_t rest = bytes - llmc::header_bytes;
   if (rest % token_bytes != 0 || count != rest / token_bytes)
     return bad(path, 8,
-               "the header promises " + std::to_string(count) + " tokens of " +
+               "the header says " + std::to_string(count) + " tokens of " +
                    std::to_string(token_bytes) + " bytes, but " + std::to_string(rest) +
                    " bytes follow it");
   if (count == 0) return bad(path, 8, "the file holds no tokens");
   return {};
 }
 
-// The largest of a block of constant length, so that the compiler makes vector code of it.
+/// The largest token of a block. Its length is constant, so that the compiler vectorizes the loop.
 constexpr uint64_t block = 4096;
 template <class Token>
 Token largest(const Token* tokens) {
@@ -68,7 +68,7 @@ Token largest(const Token* tokens) {
   return most;
 }
 
-// The index of the first id that is not below the vocabulary; count if there is none.
+/// Index of the first id that is not below the vocabulary; `count` if there is none.
 template <class Token>
 uint64_t first_bad(const Token* tokens, uint64_t count, uint64_t vocab) {
   uint64_t i = 0;
@@ -171,8 +171,8 @@ uint64_t TokenSource::samples(int64_t block_size) const {
   return count_ == 0 ? 0 : (count_ - 1) / static_cast<uint64_t>(block_size);
 }
 
-// Narrow ids are read to the end of out and widened in place, from the front: none is overwritten
-// before it is read.
+/// Reads narrow ids to the end of `out` and widens them in place from the front: an id is
+/// overwritten only after it has been read.
 template <class Token>
 Status TokenSource::read_as(uint64_t first, uint64_t count, int32_t* out) const {
   static_assert(sizeof(Token) <= sizeof *out);
@@ -215,7 +215,8 @@ Result<Dataset> open_prepared(const std::string& folder, int64_t vocab) {
   auto manifest = read_manifest(folder);
   if (!manifest.ok()) return Status(Code::bad_data, manifest.status().message());
   if (!manifest->complete())
-    return Status(Code::bad_data, folder + " was not prepared to the end: run prepare again");
+    return Status(Code::bad_data,
+                  folder + ": its preparation was interrupted; prepare the data again");
   if (manifest->vocab > vocab)
     return Status(Code::bad_data, folder + " was prepared for a vocabulary of " +
                                       std::to_string(manifest->vocab) + ", the model has " +
@@ -232,7 +233,7 @@ Result<Dataset> open_prepared(const std::string& folder, int64_t vocab) {
     if (source->tokens() != tokens)
       return Status(Code::bad_data, source->path() + " holds " + std::to_string(source->tokens()) +
                                         " tokens, its manifest.json says " +
-                                        std::to_string(tokens) + ": prepare the data again");
+                                        std::to_string(tokens) + "; prepare the data again");
   return data;
 }
 

@@ -14,19 +14,20 @@ struct TokenRings::Header {
 
 struct TokenRings::RingHeader {
   static constexpr uint32_t open = 0, closing = 1, closed = 2;
-  alignas(64) std::atomic<uint64_t> head;  // slots ever filled; the producer's
+  alignas(64) std::atomic<uint64_t> head;  // slots filled so far; written by the producer
   std::atomic<uint64_t> generation;
-  std::atomic<uint32_t> changed;           // the consumer sleeps on it
-  alignas(64) std::atomic<uint64_t> tail;  // slots ever released; the consumer's, and reset()'s
+  std::atomic<uint32_t> changed;  // the consumer sleeps on it
+  alignas(64)
+      std::atomic<uint64_t> tail;  // slots released so far; written by the consumer and by reset()
   alignas(64) std::atomic<uint32_t> state;
-  std::atomic<uint32_t> code;  // of the reason
-  char reason[512];            // NUL-terminated
+  std::atomic<uint32_t> code;  // Code given to close()
+  char reason[512];            // its message, NUL-terminated
 };
 
 struct TokenRings::SlotHeader {
   BatchKey key;
   uint64_t first_sample;
-  uint64_t position;  // of the slot: tells a slot of this turn from one of the turn before
+  uint64_t position;  // in the ring: distinguishes this round of the ring from the one before
 };
 
 namespace {
@@ -37,16 +38,17 @@ std::string show(const BatchKey& key) {
 }
 
 Status check(const RingShape& shape) {
-  // Bounds that keep every product below 2^63; far beyond any real ring.
+  // Bounds that keep every product below 2^63, far above any real ring.
   const auto within = [](uint64_t value, uint64_t most) { return value > 0 && value <= most; };
   if (within(shape.rings, 4096) && within(shape.slots, 65536) &&
       within(shape.micro_batch_size, 1 << 20) && within(shape.block_size, 1 << 24) &&
       shape.tokens() <= uint64_t{1} << 32)
     return {};
-  return Status(Code::bad_config, "impossible token ring: " + std::to_string(shape.rings) +
-                                      " rings of " + std::to_string(shape.slots) + " slots of " +
-                                      std::to_string(shape.micro_batch_size) + " x " +
-                                      std::to_string(shape.block_size) + " tokens");
+  return Status(Code::bad_config,
+                "impossible shape of token rings: " + std::to_string(shape.rings) + " rings of " +
+                    std::to_string(shape.slots) + " slots of " +
+                    std::to_string(shape.micro_batch_size) + " x " +
+                    std::to_string(shape.block_size) + " tokens");
 }
 
 }  // namespace
@@ -73,7 +75,7 @@ Result<TokenRings> TokenRings::create(const std::string& name, const RingShape& 
   SS_ASSIGN(rings.memory_, SharedMemory::create(name, shape.segment_bytes()));
   rings.shape_ = shape;
   rings.held_.assign(shape.rings, 0);
-  rings.header()->shape = shape;  // everything else begins as zero
+  rings.header()->shape = shape;  // all other fields start as zero
   rings.header()->magic = Header::magic_value;
   return rings;
 }
@@ -85,7 +87,7 @@ Result<TokenRings> TokenRings::open(const std::string& name) {
     return Status(Code::bad_data, "shared memory " + name + " holds no token rings");
   rings.shape_ = rings.header()->shape;
   if (!check(rings.shape_).ok() || rings.shape_.segment_bytes() != rings.memory_.bytes())
-    return Status(Code::bad_data, "shared memory " + name + ": token rings of a wrong size");
+    return Status(Code::bad_data, "shared memory " + name + " holds token rings of a wrong size");
   rings.held_.assign(rings.shape_.rings, 0);
   return rings;
 }
@@ -96,13 +98,14 @@ Result<MicroBatch> TokenRings::acquire(uint64_t ring, const BatchKey& key, int t
   held_[ring] = 0;
   for (bool in_time = true;;) {
     const uint32_t seen = r->changed.load();
-    // The generation is read first: reset() drops the old slots and reopens before it changes the
-    // generation, so whoever sees the new one sees neither an old slot nor an old close().
+    // Read the generation first: reset() empties and reopens the ring before it changes the
+    // generation, so a consumer that sees the new generation sees neither an old slot nor an old
+    // close().
     const uint64_t generation = r->generation.load();
     if (generation > key.generation)
-      return Status(Code::aborted, "token ring has moved on to generation " +
-                                       std::to_string(generation) + ", wanted " + show(key));
-    // What closed an earlier generation says nothing about the one that is waited for.
+      return Status(Code::aborted, "token ring is at generation " + std::to_string(generation) +
+                                       ", wanted " + show(key));
+    // A close() of an earlier generation does not concern the awaited one.
     if (generation == key.generation) SS_RETURN_IF_ERROR(closed(ring));
     const uint64_t tail = r->tail.load(), head = r->head.load();
     if (generation == key.generation && tail != head) {
@@ -113,7 +116,7 @@ Result<MicroBatch> TokenRings::acquire(uint64_t ring, const BatchKey& key, int t
             reinterpret_cast<const int32_t*>(reinterpret_cast<const char*>(slot_header) + 64),
             slot_header->first_sample};
       }
-      // A reset that came after the look at the generation may be rewriting the slot.
+      // If a reset came after the generation was read, the slot may be being rewritten: try again.
       if (r->tail.load() == tail && r->generation.load() == generation)
         return Status(Code::aborted,
                       "token ring holds " + show(slot_header->key) + ", wanted " + show(key));
@@ -122,7 +125,8 @@ Result<MicroBatch> TokenRings::acquire(uint64_t ring, const BatchKey& key, int t
     if (!in_time)
       return Status(Code::deadline,
                     "no tokens for " + show(key) + " within " + std::to_string(timeout_ms) + " ms");
-    ring_doorbell();  // RING-2: a consumer before this one may have died between a release and its ring
+    // RING-2: an earlier consumer may have died between releasing a slot and ringing the doorbell.
+    ring_doorbell();
     in_time = futex_wait(r->changed, seen, deadline);
   }
 }
@@ -133,7 +137,7 @@ Status TokenRings::release(uint64_t ring) {
   uint64_t expected = held_[ring] - 1;
   held_[ring] = 0;
   if (!r->tail.compare_exchange_strong(expected, expected + 1))  // RING-1
-    return Status(Code::aborted, "token ring was reset while a micro-batch was read");
+    return Status(Code::aborted, "token ring was reset while the trainer read a micro-batch");
   ring_doorbell();
   return {};
 }

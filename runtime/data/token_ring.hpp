@@ -1,16 +1,21 @@
-// Token rings: micro-batches on their way from a node's dataloader to its trainers, in shared
-// memory that the node owns. One segment holds one ring a trainer. A ring has one producer (the
-// node's filler thread) and one consumer (the trainer's compute thread, another process); the
-// consumer reads in place.
+// Token rings: bounded queues of micro-batches from a node's dataloader to its trainers, in shared
+// memory that the node owns. A segment holds one ring per trainer. A ring has one producer (the
+// dataloader's thread, ring_filler.hpp) and one consumer (the compute thread of a trainer, another
+// process), which reads in place.
 //
-//   RING-1 Positions only grow, also over reset(): a slot handed out before a reset cannot be released
-//   after it. RING-2 No wait depends on the other side living: every wait has a deadline, and a
-//   consumer killed at any instruction
-//      leaves a ring that the producer can go on with or reset.
-//   RING-3 A consumer only gets the generation, step and accumulation it asks for.
+//   RING-1  Positions only grow, also over reset(): a slot acquired before a reset cannot be
+//           released after it.
+//   RING-2  No wait depends on the other side being alive: every wait has a deadline, and a
+//           consumer that is killed at any instruction leaves a ring that the producer can continue
+//           or reset.
+//   RING-3  A consumer only gets the generation, step and accumulation that it asks for.
 //
-// Segment: Header (4096 bytes), `rings` RingHeaders (4096 bytes each), then rings x slots slots of
-// slot_bytes(): SlotHeader (64 bytes) and micro_batch_size x (block_size + 1) int32.
+// Segment:
+//   Header          4096 bytes
+//   RingHeader      4096 bytes, for each ring
+//   slots           for each ring `slots` slots of slot_bytes() bytes, each with
+//     SlotHeader    64 bytes
+//     tokens        micro_batch_size x (block_size + 1) int32
 #pragma once
 
 #include <cstdint>
@@ -25,17 +30,17 @@ namespace simplescale {
 
 struct RingShape {
   uint64_t rings = 1;             // trainers of the node
-  uint64_t slots = 8;             // micro-batches held ready for each
+  uint64_t slots = 8;             // micro-batches that a ring can hold
   uint64_t micro_batch_size = 1;  // B, samples
   uint64_t block_size = 1;        // T; a sample is T + 1 tokens
 
-  uint64_t tokens() const { return micro_batch_size * (block_size + 1); }  // of a slot
+  uint64_t tokens() const { return micro_batch_size * (block_size + 1); }  // per slot
   uint64_t slot_bytes() const { return (64 + 4 * tokens() + 63) / 64 * 64; }
   uint64_t segment_bytes() const { return 4096 * (1 + rings) + rings * slots * slot_bytes(); }
   bool operator==(const RingShape&) const = default;
 };
 
-/// Which micro-batch: what a trainer asks for, and what a slot says it is.
+/// Identifies a micro-batch of a trainer. accumulation: its number in the step, from 0.
 struct BatchKey {
   uint64_t generation = 0, step = 0, accumulation = 0;
   bool operator==(const BatchKey&) const = default;
@@ -48,48 +53,51 @@ struct MicroBatch {
 
 class TokenRings {
  public:
-  /// The node's call: empty rings of generation 0. io if there is no room; bad_config for an
-  /// impossible shape.
+  /// Creates empty rings of generation 0. Called by the node. io: no room; bad_config: impossible
+  /// shape.
   static Result<TokenRings> create(const std::string& name, const RingShape& shape);
-  /// The trainer's call. bad_data if the segment is none of ours.
+  /// Maps existing rings. Called by the trainer. bad_data: the segment is not one of token rings;
+  /// io.
   static Result<TokenRings> open(const std::string& name);
 
   const RingShape& shape() const { return shape_; }
   const std::string& name() const { return memory_.name(); }
 
-  // ---- consumer
-  // ---------------------------------------------------------------------------------------------------
-  /// The micro-batch `key` of ring `ring`; waits until it is there. Asking again before release()
-  /// gives it again. deadline: it did not come. aborted: the ring belongs to a later generation, or
-  /// holds another micro-batch. Whatever code close() was given, with its reason.
+  // -- Consumer ----------------------------------------------------------------------------------
+
+  /// Waits for the micro-batch `key` of a ring and returns it. Acquiring it again before release()
+  /// returns it again. deadline: it did not come within timeout_ms. aborted: the ring belongs to a
+  /// later generation, or holds another micro-batch. After close(): its status.
   Result<MicroBatch> acquire(uint64_t ring, const BatchKey& key, int timeout_ms);
-  /// Gives the slot of the last acquire() back. aborted: the ring was reset in between, so what was
-  /// read may be torn.
+  /// Returns the slot of the last acquire() to the producer. aborted: the ring was reset in
+  /// between, so the tokens may have been overwritten while they were read.
   Status release(uint64_t ring);
 
-  // ---- producer
-  // ---------------------------------------------------------------------------------------------------
-  /// Where the next micro-batch of a ring is to be written, (B, T + 1) tokens; nullptr while the
-  /// ring is full.
+  // -- Producer ----------------------------------------------------------------------------------
+
+  /// Where to write the next micro-batch of a ring, (B, T + 1) tokens; nullptr while the ring is
+  /// full.
   int32_t* begin_fill(uint64_t ring);
-  /// Publishes what begin_fill() gave.
+  /// Publishes the micro-batch that was written to the place of begin_fill().
   void commit_fill(uint64_t ring, uint64_t step, uint64_t accumulation, uint64_t first_sample);
-  /// Drops what is in the ring, reopens it and lets it begin anew for a generation.
+  /// Empties the ring, reopens it, and moves it to a generation.
   void reset(uint64_t ring, uint64_t generation);
-  /// A word that changes whenever a consumer gives a slot back or waits in vain, and when the
-  /// filler is called. Read it before looking for work, then wait_for_work(seen).
+  /// A counter that changes when the producer may have work: a consumer has released a slot or
+  /// begins to wait, or ring_doorbell() was called. Read it, look for work, then call
+  /// wait_for_work() with the value read.
   uint32_t doorbell() const;
-  /// Sleeps until the doorbell changes. False: the deadline has passed.
+  /// Sleeps until the doorbell differs from `seen`. False: the deadline has passed.
   bool wait_for_work(uint32_t seen, TimePoint deadline);
   void ring_doorbell();
 
-  // ---- either side
-  // ------------------------------------------------------------------------------------------------
-  /// Wakes both sides; every acquire() ends with this status until reset(). The first reason stays.
+  // -- Both sides --------------------------------------------------------------------------------
+
+  /// Wakes both sides; every acquire() returns this status until reset(). A second close() has no
+  /// effect.
   void close(uint64_t ring, const Status& reason);
-  /// The reason of close(); ok while the ring is open.
+  /// The status given to close(); ok while the ring is open.
   Status closed(uint64_t ring) const;
-  uint64_t filled(uint64_t ring) const;  // slots ready now
+  uint64_t filled(uint64_t ring) const;  // number of filled slots
 
  private:
   struct Header;
@@ -100,8 +108,8 @@ class TokenRings {
   SlotHeader* slot(uint64_t ring, uint64_t position) const;
 
   SharedMemory memory_;
-  RingShape shape_;  // as checked when mapped; the segment's own copy is not read again
-  // position + 1 of the slot each ring's consumer holds; 0: none. Local to the process.
+  RingShape shape_;  // checked when mapped; the copy in the segment is not read again
+  // For each ring: position + 1 of the slot that this process has acquired; 0: none.
   std::vector<uint64_t> held_;
 };
 

@@ -41,14 +41,14 @@ Result<Tokenizer> Tokenizer::from_bytes(const std::string& model, const std::str
   Tokenizer tokenizer;
   const auto status = tokenizer.processor_->LoadFromSerializedProto(model);
   if (!status.ok() || tokenizer.processor_->GetPieceSize() <= 0)
-    return Status(Code::bad_data, name + " is no SentencePiece model: " + status.ToString());
+    return Status(Code::bad_data, name + " is not a SentencePiece model: " + status.ToString());
   return tokenizer;
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   std::vector<int> ids;
   const auto status = processor_->Encode(text, &ids);
-  SS_ASSERT(status.ok());  // fails only for a model that is not loaded
+  SS_ASSERT(status.ok());  // it fails only if no model is loaded
   return ids;
 }
 
@@ -84,8 +84,7 @@ Result<std::string> train_tokenizer(const std::vector<std::string>& lines, int64
        {"split_digits", "true"},
        {"add_dummy_prefix", "true"},
        {"normalization_rule_name", "identity"},
-       // Not collapsing blanks is what lets decode(encode(text)) be the text, as Llama's tokenizer
-       // does.
+       // Keeps blanks, so that decode(encode(text)) == text, as with Llama's tokenizer.
        {"remove_extra_whitespaces", "false"},
        {"allow_whitespace_only_pieces", "true"},
        {"character_coverage", "0.99995"},
@@ -94,7 +93,7 @@ Result<std::string> train_tokenizer(const std::vector<std::string>& lines, int64
        {"eos_id", "2"},
        {"pad_id", "-1"},
        {"max_sentence_length", std::to_string(1 << 24)},
-       {"num_threads", "2"},  // recorded in the model, so the same on every machine
+       {"num_threads", "2"},  // recorded in the model, so it must be the same on every machine
        {"minloglevel", "2"}},
       &iterator, &model);
   if (!status.ok())

@@ -29,7 +29,7 @@ std::vector<int> cores() {
   return mask.empty() ? CpuList{0} : mask;
 }
 
-/// A matrix of small integers; their products and sums are exact in fp32.
+/// A matrix of small integers, whose products and sums are exact in fp32.
 constexpr int kSize = 96;
 using Matrix = std::array<float, kSize * kSize>;
 
@@ -50,7 +50,7 @@ void multiply(const Matrix& a, const Matrix& b, Matrix& c) {
     }
 }
 
-/// Wrong elements against integer arithmetic.
+/// Number of elements of c that differ from a * b in integer arithmetic.
 size_t wrong(const Matrix& a, const Matrix& b, const Matrix& c) {
   size_t count = 0;
   for (int i = 0; i < kSize; ++i)
@@ -66,7 +66,7 @@ size_t wrong(const Matrix& a, const Matrix& b, const Matrix& c) {
 
 struct CoreResult {
   size_t wrong = 0, products = 0;
-  double fastest_s = 1e30;  // product, of this thread's own CPU time: others use the core as well
+  double fastest_s = 1e30;  // fastest product in CPU time of the thread: the core may be shared
 };
 
 double cpu_seconds() {
@@ -103,7 +103,7 @@ std::string error_text(const std::string& what) {
 CheckResult check_arithmetic(int ms_per_core) {
   CheckResult result{"arithmetic", true, 0, "GFLOP/s", ""};
   std::string bad;
-  double slowest_s = 0;  // core
+  double slowest_s = 0;  // the largest fastest_s of all cores
   const std::vector<int> all = cores();
   for (int core : all) {
     const CoreResult one = work_on(core, ms_per_core);
@@ -134,7 +134,7 @@ CheckResult check_memory(size_t bytes) {
     return result;
   }
   constexpr size_t parts = 8;
-  double fastest_s = 1e30;  // part: others use the machine as well
+  double fastest_s = 1e30;  // fastest part: the machine may be shared
   for (size_t i = 0; i < 2 * parts; ++i) {
     const size_t part = words / parts, at = i % parts * part;
     const auto start = Clock::now();
@@ -153,7 +153,7 @@ CheckResult check_disk(const std::string& folder, size_t bytes) {
   for (size_t i = 0; i < data.size(); ++i) data[i] = i * 0x9e37'79b9'7f4a'7c15ull;
   const int fd = open(path.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600);
   if (fd < 0) {
-    result.detail = error_text("cannot make a file in " + folder);
+    result.detail = error_text("cannot create a file in " + folder);
     return result;
   }
   unlink(path.c_str());
@@ -183,7 +183,7 @@ CheckResult check_disk(const std::string& folder, size_t bytes) {
   close(fd);
   result.ok = read_back == data;
   result.detail = result.ok ? fmt::format("{} MiB written, synced, read back", bytes >> 20)
-                            : "what was written to " + folder + " reads back differently";
+                            : "data written to " + folder + " was read back differently";
   return result;
 }
 

@@ -1,6 +1,6 @@
-// Is this machine fit to train? Checks that take seconds and need nothing but the machine.
-//
-// Blocking; call them from a thread of their own. They use the machine fully while they run.
+// Checks of one machine before it trains: arithmetic, memory, disk, clock. They take seconds and
+// need no other machine. They block and use the machine fully, so run them on a thread of their
+// own.
 #pragma once
 
 #include <cstddef>
@@ -13,36 +13,38 @@ namespace simplescale {
 struct CheckResult {
   std::string check;  // "arithmetic", "memory", "disk", "clock"; "link", "link_rtt" (actors/node)
   bool ok = false;
-  double value = 0;    // the figure, in `unit`
-  std::string unit;    // "GFLOP/s", "GB/s", "MB/s", "ms", "us"; "": detail is a fact, no figure
-  std::string detail;  // what is wrong, or what was done
+  double value = 0;    // the measured figure, in `unit`
+  std::string unit;    // "GFLOP/s", "GB/s", "MB/s", "ms", "us"; "": no figure, `detail` is a fact
+  std::string detail;  // what is wrong, or what was checked
 };
 
-/// Products of integer matrices in fp32, whose exact result integer arithmetic knows, on each core
-/// that this process may use, for `ms_per_core`. value: the slowest core's
-/// fastest product. Names the cores that are wrong.
+/// Multiplies matrices of small integers in fp32 and compares with integer arithmetic, which is
+/// exact, for ms_per_core on each core that this process may use. value: of each core the fastest
+/// product, of those the slowest, in GFLOP/s. Fails naming the cores with wrong results.
 CheckResult check_arithmetic(int ms_per_core = 100);
 
-/// Writes patterns over `bytes` of memory, reads them back; value: GB/s of the fastest
-/// plain copy of a part.
+/// Writes two patterns over `bytes` of memory and reads them back. value: GB/s of the fastest copy
+/// of a part.
 CheckResult check_memory(size_t bytes = size_t{64} << 20);
 
-/// Writes a file into `folder`, syncs, reads it back, removes it; value: MB/s until synced.
+/// Writes a temporary file in `folder`, syncs it and reads it back. value: MB/s until it was
+/// synced.
 CheckResult check_disk(const std::string& folder, size_t bytes = size_t{8} << 20);
 
-/// How late a sleep of 5 ms wakes up at worst: a starved or suspended machine; value: ms.
+/// Sleeps 5 ms `times` times. value: the largest delay of a wake-up in ms, large on an overloaded
+/// or suspended machine. Never fails.
 CheckResult check_clock(int times = 20);
 
-/// All of them, in order.
+/// Runs all checks, in this order.
 std::vector<CheckResult> check_machine(const std::string& folder);
 
 bool all_ok(const std::vector<CheckResult>& results);
-/// What is wrong, in a line; "" if nothing is.
+/// The failed checks and why they failed, in one line; "" if all passed.
 std::string complaints(const std::vector<CheckResult>& results);
-/// What to_json() gave; entries that make no sense are left out.
+/// Parses what to_json() made; skips malformed entries.
 std::vector<CheckResult> from_json(const nlohmann::json& report);
 nlohmann::json to_json(const std::vector<CheckResult>& results);
-/// For people: one line a check.
+/// A table for a terminal: one line per check.
 std::string table(const std::vector<CheckResult>& results);
 
 }  // namespace simplescale

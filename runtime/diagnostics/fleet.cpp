@@ -10,19 +10,19 @@ namespace simplescale {
 
 namespace {
 
-/// A disk that is shared and busy may be many times slower than a moment before, and still do.
+/// A disk at least this fast is not slow, whatever the others measured: a shared disk may be busy.
 constexpr double kDiskEnoughMbPerS = 5;
 
-/// How many times worse than the others' median is slow. Links and disks are shared, and carry more
-/// than the check.
+/// A figure that is worse than the median by more than this factor is slow. Links and disks are
+/// shared, so their figures vary more.
 int tolerance(const std::string& check) {
   return check == "arithmetic" ? 2 : check == "memory" ? 4 : 10;
 }
 
-/// What all machines have to say about one check.
+/// The reports of all machines on one check.
 struct Known {
   std::vector<double> figures;            // sorted
-  std::map<std::string, size_t> details;  // and how many say so
+  std::map<std::string, size_t> details;  // facts, and how many machines report each
 };
 
 std::map<std::string, Known> known_of(const std::vector<const MachineReport*>& machines) {
@@ -38,7 +38,7 @@ std::map<std::string, Known> known_of(const std::vector<const MachineReport*>& m
   return all;
 }
 
-/// The median of the others' figures, of an even number the worse one; below 0: too few.
+/// The median of the other machines' figures; of the two middle ones the worse. -1: fewer than two.
 double median_without(const std::vector<double>& sorted, double own, bool less_is_better) {
   const auto at = std::ranges::find(sorted, own);
   const size_t mine = static_cast<size_t>(at - sorted.begin());
@@ -92,7 +92,7 @@ void compare(std::vector<MachineReport>& machines, const std::vector<MachineRepo
   const std::map<std::string, Known> known = known_of(all);
   for (MachineReport& machine : machines)
     for (CheckResult& r : machine.checks) {
-      // A failed check's figure says nothing; waking up is of the moment, not of the machine.
+      // The figure of a failed check means nothing; a late wake-up depends on the moment.
       if (!r.ok || r.unit == "ms") continue;
       const auto found = known.find(r.check);
       if (found == known.end()) continue;

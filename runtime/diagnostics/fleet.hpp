@@ -1,5 +1,5 @@
-// The checks of several machines side by side: who is slower than the others, who differs, and a
-// table of all. Pure functions.
+// Compares the checks of several machines: finds machines that are slow or that differ from the
+// others, and prints a table. Pure functions, any thread.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,28 +13,29 @@ namespace simplescale {
 struct MachineReport {
   std::string name;
   std::vector<CheckResult> checks;
-  std::string missing;  // not empty: it did not report, and how far it came
+  std::string missing;  // not empty: it did not report; says how far it got
 };
 
-/// A machine is slow if a figure is several times worse than the others' median: twice for
-/// arithmetic, four times for memory, ten times for disk and links, which others use at the same
-/// time. A check without a unit is a fact that is to be alike everywhere; who differs from what
-/// most others have is not. Needs at least two others; changes ok and detail of `machines`.
-/// others: have been judged before, and are only compared with.
+/// Fails checks (ok, detail) of `machines` that are out of line with the other machines:
+///   a figure   if it is worse than the median of the others by more than a factor of 2
+///              (arithmetic), 4 (memory) or 10 (disk and links, which may be shared); needs two others
+///   a fact     (a check without a unit) if it differs from what most machines report; needs two
+/// A disk of at least 5 MB/s is never slow; figures in ms are not compared. others: machines that
+/// were compared before; they count, but are not changed.
 void compare(std::vector<MachineReport>& machines, const std::vector<MachineReport>& others = {});
 
-/// It reported, and nothing is wrong.
+/// True if the machine reported and all its checks passed.
 bool is_fit(const MachineReport& machine);
-/// Why it is not fit, in a line; "" if it is.
+/// Why the machine is not fit, in one line; "" if it is fit.
 std::string complaint(const MachineReport& machine);
 
-/// A line for each machine with its figures, those that fail marked with "!". Nothing in it moves a
-/// terminal's cursor; nor here:
+/// A table with a line per machine; failed figures are marked with "!". Control characters in names
+/// are replaced by blanks here and in fleet_complaints().
 std::string fleet_table(const std::vector<MachineReport>& machines);
-/// A line for each machine that is not fit: "NAME: why".
+/// A line for each machine that is not fit: "NAME: reason".
 std::string fleet_complaints(const std::vector<MachineReport>& machines);
 
-/// {"name","ok","reason","checks"} for each.
+/// An array with {"name","ok","reason","checks"} for each machine.
 nlohmann::json fleet_json(const std::vector<MachineReport>& machines);
 
 }  // namespace simplescale

@@ -26,7 +26,7 @@ void read_cpu(double& busy, double& total) {
   busy = total = 0;
   for (int field = 0; field < 8 && file >> value; ++field) {
     total += value;
-    if (field != 3 && field != 4) busy += value;  // idle, iowait
+    if (field != 3 && field != 4) busy += value;  // all but idle and iowait
   }
 }
 
@@ -64,8 +64,8 @@ double used_disk(const std::string& folder) {
 
 }  // namespace
 
-/// The few functions of NVML that are used; their C interface is stable
-/// (https://docs.nvidia.com/deploy/nvml-api). One that a driver lacks leaves its figure 0.
+/// The functions of NVML that are used; their C interface is stable
+/// (https://docs.nvidia.com/deploy/nvml-api). If a driver lacks a function, its figure stays 0.
 struct HealthProbe::Nvml {
   using Device = void*;
   using EventSet = void*;
@@ -75,7 +75,7 @@ struct HealthProbe::Nvml {
     unsigned gpu_instance, compute_instance;
   };
   static constexpr unsigned long long kXidEvents = 8;  // nvmlEventTypeXidCriticalError
-  static constexpr int kEventsMax = 1000;              // a sample
+  static constexpr int kEventsMax = 1000;              // per sample
   struct Utilization {
     unsigned gpu, memory;
   };
@@ -134,7 +134,7 @@ struct HealthProbe::Nvml {
     if (usable && shutdown) shutdown();
     if (library) dlclose(library);
   }
-  /// For critical errors, which NVML keeps from now on until they are fetched.
+  /// Subscribes to critical errors, which NVML queues until fetch_events().
   void listen() {
     unsigned number = 0;
     if (!event_set || !event_set_free || !register_events || !next_event || count(&number) != 0 ||
@@ -144,7 +144,7 @@ struct HealthProbe::Nvml {
     }
     for (unsigned index = 0; index < number; ++index)
       if (Device device = nullptr; by_index(index, &device) == 0)
-        register_events(device, kXidEvents, events);  // one that does not tell of them stays at 0
+        register_events(device, kXidEvents, events);  // if it fails, xids stays 0
   }
   void fetch_events() {
     Event event{};

@@ -1,5 +1,5 @@
-// How a host and its GPUs are: from /proc, the file system of a folder, and NVML, which is loaded
-// at run time and may be absent. For eyes and monitoring; nothing is decided on it.
+// Health figures of a host and its GPUs, from /proc, the file system of a folder, and NVML, which
+// is loaded at run time and may be absent. For display and monitoring; no decision depends on them.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace simplescale {
 
-/// What NVML does not tell is 0.
+/// A figure that NVML does not report is 0.
 struct GpuHealth {
   std::string name;
   double utilization = 0;  // 0 to 1
@@ -18,24 +18,24 @@ struct GpuHealth {
   double memory_used = 0;   // 0 to 1
   uint64_t ecc_errors = 0;  // uncorrected, since the driver was loaded
   double clock_mhz = 0;     // of the multiprocessors
-  uint64_t xids = 0;        // critical errors since the probe was made
-  uint64_t xid = 0;         // the newest of them, by NVIDIA's list
+  uint64_t xids = 0;        // number of critical (Xid) errors since the probe was created
+  uint64_t xid = 0;         // NVIDIA's number of the newest of them
   bool operator==(const GpuHealth&) const = default;
 };
 
-/// Shares are 0 to 1, of all cores, all memory, all of the disk; rates since the sample before.
+/// Used shares of all cores, of memory and of the disk, 0 to 1; rates since the previous sample.
 struct HostHealth {
   double cpu = 0, memory = 0, disk = 0;
-  double received_mb_per_s = 0, sent_mb_per_s = 0;  // of all interfaces but loopback
+  double received_mb_per_s = 0, sent_mb_per_s = 0;  // over all interfaces but loopback
   std::vector<GpuHealth> gpus;
 };
 
 class HealthProbe {
  public:
-  /// folder: whose file system is looked at. nvml: a file, or a name that the loader finds.
+  /// folder: `disk` is about its file system. nvml: a path, or a name that the loader finds.
   explicit HealthProbe(std::string folder, const std::string& nvml = "libnvidia-ml.so.1");
   ~HealthProbe();
-  /// Blocks for as long as the file system and the GPU driver do; one thread at a time.
+  /// Blocks as long as the file system and the GPU driver do. One thread at a time.
   HostHealth sample();
 
  private:

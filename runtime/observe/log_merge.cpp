@@ -13,7 +13,7 @@ namespace simplescale {
 namespace {
 
 constexpr size_t kChunkBytes = 64 << 10;
-constexpr size_t kRecordBytesMax = 256 << 10;  // a longer one is told in parts
+constexpr size_t kRecordBytesMax = 256 << 10;  // a longer one is returned in parts
 constexpr std::string_view kStamp = "0000-00-00T00:00:00.000";
 
 int open_to_read(const std::string& path) {
@@ -118,7 +118,7 @@ void LogMerger::look_for_files() {
   }
 }
 
-/// Reads a chunk of a source; false at its end.
+/// Reads a chunk of a source. False at its end.
 bool LogMerger::fill(Source& source) {
   std::array<char, kChunkBytes> chunk;
   while (!source.older.empty()) {
@@ -130,7 +130,7 @@ bool LogMerger::fill(Source& source) {
     close(source.older.front());
     source.older.pop_front();
   }
-  if (size_of(source.fd) < source.offset) {  // rotated: its beginning is in the older file now
+  if (size_of(source.fd) < source.offset) {  // rotated: its first part is in the older file now
     const int older = open_to_read(source.path + ".1");
     const uint64_t cut = size_of(older);
     if (older >= 0 && cut > source.offset &&

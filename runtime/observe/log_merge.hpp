@@ -1,8 +1,8 @@
-// The log files of many processes read as one, in the order of their time stamps, while they grow
-// and are rotated (n1.log.1 is what n1.log held before). Blocks on the disk; one thread.
+// Reads the log files of many processes as one log, ordered by time stamp, while the files grow and
+// are rotated (n1.log.1 is the older part of n1.log). Blocks on the disk; one thread.
 //
-// A line without a stamp belongs to the line before it in its file. The lines of a file stay in
-// their order, whatever their stamps say: a clock may have been set back.
+// A line without a stamp belongs to the line before it in its file. The lines of a file keep their
+// order even if their stamps decrease, because a clock may have been set back.
 #pragma once
 
 #include <cstdint>
@@ -15,50 +15,54 @@
 
 namespace simplescale {
 
-/// A line with a stamp and those that belong to it.
+/// A line with a stamp and the lines without one that follow it.
 struct LogRecord {
-  std::string stamp;       // "2026-11-21T06:48:27.123"; "": before the first one of its file
+  std::string stamp;       // "2026-11-21T06:48:27.123"; "": before the first stamp of its file
   std::string text;        // whole lines
-  bool continued = false;  // its beginning was told before: it was still growing
+  bool continued = false;  // continues the record before it in its file, which was still growing
 };
 
-/// The stamp that a line of ours begins with, or "".
+/// The stamp at the beginning of a line, or "".
 std::string_view stamp_of(std::string_view line);
 
-/// Cuts what a file holds into records, however the bytes arrive.
+/// Splits the contents of a file into records; the bytes may come in pieces of any size.
 class LogSplitter {
  public:
   void add(std::string_view bytes);
-  /// There is no more for now: what there is of the last record counts, in whole lines.
-  /// half_line: also an unfinished line does.
+  /// Completes the last record with the whole lines so far. half_line: also with an unfinished
+  /// line.
   void flush(bool half_line);
-  std::deque<LogRecord> records;  // that are ready
+  std::deque<LogRecord> records;  // complete ones; the caller takes them out
 
  private:
   void add_line(std::string_view line);
-  std::string partial_;     // a line in the making
-  LogRecord record_;        // the same of a record
-  std::string last_stamp_;  // the highest of the file so far
+  std::string partial_;     // the unfinished line
+  LogRecord record_;        // the unfinished record
+  std::string last_stamp_;  // the highest stamp of the file so far
 };
 
-/// Which log files somebody means: "" all, "n1" its agent, trainers and supervisor, "n1.0",
-/// "supervisor", or a file's own name without ".log".
+/// True if a log file is one of those that `wanted` names:
+///   ""              all
+///   "n1"            those of node n1: its agent, trainers and supervisor
+///   "n1.0"          that of trainer n1.0
+///   "supervisor"    those of all supervisors
+///   "NAME"          NAME.log or NAME.out
 bool log_selected(const std::string& file_name, const std::string& wanted);
 
-/// Merges the files of a folder of logs.
+/// Merges the log files of a folder.
 class LogMerger {
  public:
-  /// Returns whether to go on.
+  /// name: of the file, without its suffix. Returns false to stop.
   using Use = std::function<bool(const std::string& name, const LogRecord& record)>;
   LogMerger(std::string folder, std::string wanted)
       : folder_(std::move(folder)), wanted_(std::move(wanted)) {}
   ~LogMerger();
   LogMerger(const LogMerger&) = delete;
   LogMerger& operator=(const LogMerger&) = delete;
-  /// Tells everything that has been added since the last call, in order. more: another call will
-  /// follow, so an unfinished last line is left to it.
+  /// Calls `use` for every record that was added since the last call, in order. more: another call
+  /// will follow, so an unfinished last line is left for it.
   void read(bool more, const Use& use);
-  /// Names of the sources found so far: "n1", "n1.0", "supervisor-n0".
+  /// Names of the files found so far: "n1", "n1.0", "supervisor-n0".
   std::vector<std::string> names() const;
 
  private:
@@ -66,7 +70,7 @@ class LogMerger {
     std::string path;
     int fd = -1;
     uint64_t offset = 0;
-    std::deque<int> older;  // rotated files that are to be read before, each from its position on
+    std::deque<int> older;  // rotated files to read first, each from its file position on
     LogSplitter splitter;
   };
   void look_for_files();

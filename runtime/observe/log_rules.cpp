@@ -8,7 +8,7 @@
 
 namespace simplescale {
 
-extern const std::string_view shipped_log_rules;  // made by CMake of configs/log_rules.toml
+extern const std::string_view shipped_log_rules;  // CMake makes it from configs/log_rules.toml
 
 namespace {
 
@@ -21,7 +21,7 @@ Result<LogRule> read_rule(const toml::table& table) {
   auto text = [&](const char* key) { return table[key].value_or(std::string()); };
   LogRule rule;
   rule.name = text("name");
-  if (rule.name.empty()) return bad("a rule without a name");
+  if (rule.name.empty()) return bad("the rule has no name");
   for (const auto& [key, value] : table)
     if (!keys.contains(key.str())) return bad("unknown key '" + std::string(key.str()) + "'");
   rule.severity = text("severity");
@@ -39,7 +39,7 @@ Result<LogRule> read_rule(const toml::table& table) {
   if (const toml::array* list = table["contains"].as_array())
     for (const auto& item : *list) rule.contains.push_back(item.value_or(std::string()));
   if (rule.contains.empty() || std::ranges::find(rule.contains, "") != rule.contains.end())
-    return bad("contains must be a list of texts");
+    return bad("contains must be a list of texts that are not empty");
   if (const std::string pattern = text("pattern"); !pattern.empty()) {
     SS_ASSIGN(rule.pattern, Regex::compile(pattern));
   }
@@ -60,10 +60,11 @@ Result<LogRules> LogRules::parse(std::string_view text, const std::string& file)
     const toml::table page = toml::parse(text, file);
     const toml::array* list = page["rule"].as_array();
     if (!list || page.size() != 1)
-      return Status(Code::bad_config, file + ": [[rule]] tables and nothing else");
+      return Status(Code::bad_config, file + ": must hold [[rule]] tables and nothing else");
     for (const auto& item : *list) {
       const toml::table* table = item.as_table();
-      if (!table) return Status(Code::bad_config, file + ": [[rule]] tables and nothing else");
+      if (!table)
+        return Status(Code::bad_config, file + ": must hold [[rule]] tables and nothing else");
       auto rule = read_rule(*table);
       if (!rule.ok())
         return Status(Code::bad_config, file + ":" + std::to_string(table->source().begin.line) +

@@ -1,5 +1,5 @@
-// What lines of log files mean: rules read from TOML (configs/log_rules.toml explains them, and is
-// part of the program). Pure; any thread.
+// Rules that classify log lines, in TOML. configs/log_rules.toml explains their fields and is
+// compiled into the program. Immutable after loading; any thread.
 #pragma once
 
 #include <optional>
@@ -14,19 +14,19 @@ namespace simplescale {
 
 struct LogRule {
   std::string name, severity, action, hint, example;
-  bool root = false;                  // explains an incident; else it follows from something
-  std::vector<std::string> contains;  // one of these
-  std::optional<Regex> pattern;       // and this
+  bool root = false;                  // true: the cause of an incident; false: a consequence
+  std::vector<std::string> contains;  // the line must contain one of these texts
+  std::optional<Regex> pattern;       // and match this pattern
   bool matches(const std::string& line) const;
 };
 
 class LogRules {
  public:
-  /// bad_config, with the file and the rule's name. file: for messages.
+  /// file: the name for messages. bad_config: names file, line and rule.
   static Result<LogRules> parse(std::string_view toml, const std::string& file);
-  /// The shipped rules, after those of the file `extra`, if that is not "".
+  /// The rules of the file `extra` (unless it is ""), then the shipped rules. bad_config.
   static Result<LogRules> load(const std::string& extra);
-  /// The first rule that matches, or null. Lines are looked at up to 2 KiB.
+  /// The first rule that matches the first 2 KiB of the line, or null.
   const LogRule* match(const std::string& line) const;
   const std::vector<LogRule>& all() const { return rules_; }
 

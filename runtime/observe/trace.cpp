@@ -15,15 +15,16 @@ namespace simplescale::trace {
 namespace {
 
 constexpr uint64_t kMagic = 0x31636172'74537353;  // "SsStrac1"
-constexpr size_t kThreads = 64;                   // at a time; others are not recorded
+constexpr size_t kThreads = 64;                   // at a time; further threads are not recorded
 constexpr size_t kNameWords = 2, kNameBytes = kNameWords * sizeof(uint64_t);
 constexpr size_t kEventWords = sizeof(Event) / sizeof(uint64_t);
 using EventWords = std::array<uint64_t, kEventWords>;
 static_assert(sizeof(Event) == sizeof(EventWords) && std::is_trivially_copyable_v<Event>);
 constexpr size_t kDurationWord = offsetof(Event, duration_ns) / sizeof(uint64_t);
 
-/// A seqlock: sequence tells which event it holds, 0 for none, kBusy while somebody writes to it.
-/// Who finds it busy, because a writer was held up for a whole round of the ring, does without.
+/// A seqlock. sequence: number of the event it holds; 0: none; kBusy: a thread is writing to it. A
+/// thread that finds it busy, because the writer was delayed for a whole round of the ring, drops
+/// its event.
 constexpr uint64_t kBusy = UINT64_MAX;
 struct Slot {
   std::atomic<uint64_t> sequence;
@@ -41,8 +42,8 @@ void copy_text(char (&to)[size], std::string_view from) {
 struct Ring {
   std::atomic<uint64_t> magic;
   uint64_t slots;
-  std::atomic<uint64_t> next;     // how many events there were; the newest is number `next`
-  std::atomic<uint64_t> threads;  // a bit for each that lives
+  std::atomic<uint64_t> next;     // number of events so far, and of the newest one
+  std::atomic<uint64_t> threads;  // bit i: index i belongs to a living thread
   std::atomic<uint64_t> names[kThreads][kNameWords];
   alignas(128) Slot first[1];
   Slot& slot(uint64_t sequence) { return first[(sequence - 1) % slots]; }
@@ -68,7 +69,7 @@ void set_name(Ring& ring, size_t index, const char* name) {
 class Thread {
  public:
   ~Thread() { leave(); }
-  /// kThreads: there is none left.
+  /// The thread's index in the ring; kThreads: none was free.
   size_t index(Ring& ring) {
     if (ring_ != &ring) take(ring);
     return index_;
@@ -85,7 +86,7 @@ class Thread {
     ring_ = &ring;
     char name[kNameBytes] = {};
     pthread_getname_np(pthread_self(), name, sizeof name);
-    // Threads that nobody has named inherit the program's: they are the actors' workers.
+    // A thread without a name of its own has the program's name: it is one of CAF's workers.
     const bool named = std::strncmp(name, program_invocation_short_name, sizeof name - 1) != 0;
     set_name(ring, index_, named ? name : "actors");
   }
@@ -103,14 +104,14 @@ bool lock(Slot& slot, uint64_t known) {
                                                std::memory_order_relaxed);
 }
 
-/// nullptr: it is not recorded.
+/// Records an event; nullptr if it was dropped.
 Slot* put(Ring& ring, const Event& event, uint64_t& sequence) {
   sequence = ring.next.fetch_add(1, std::memory_order_relaxed) + 1;
   Slot& slot = ring.slot(sequence);
   const uint64_t before = slot.sequence.load(std::memory_order_relaxed);
   if (before > sequence || !lock(slot, before)) return nullptr;  // kBusy is greater, too
   const auto words = std::bit_cast<EventWords>(event);
-  // Release, so that whoever sees one of them also sees that the slot is busy.
+  // Release, so that a reader that sees one of the words also sees that the slot is busy.
   for (size_t i = 0; i < kEventWords; ++i) slot.words[i].store(words[i], std::memory_order_release);
   slot.sequence.store(sequence, std::memory_order_release);
   return &slot;
@@ -128,7 +129,7 @@ std::string name_of(const Ring& ring, size_t index) {
 }  // namespace
 
 Status start(size_t events, const std::string& segment) {
-  // Never freed: threads may record, and spans end, until the very end of the process.
+  // Never freed: threads may record until the process ends.
   static auto& mapped = *new std::vector<SharedMemory>();
   static auto& owned = *new std::vector<std::unique_ptr<std::byte[]>>();
   if (events == 0) {
@@ -139,7 +140,7 @@ Status start(size_t events, const std::string& segment) {
     return {Code::bad_config, std::to_string(events) + " events cannot be kept"};
   void* memory = nullptr;
   if (segment.empty()) {
-    // 128 bytes more, to align it.
+    // 128 more bytes, for the alignment.
     owned.push_back(std::make_unique<std::byte[]>(bytes_for(events) + alignof(Ring)));
     const auto address = reinterpret_cast<uintptr_t>(owned.back().get());
     memory = owned.back().get() + (alignof(Ring) - address % alignof(Ring)) % alignof(Ring);
@@ -177,7 +178,7 @@ void Span::begin(Event event, std::string_view name, std::string_view detail) {
 void Span::finish() {
   auto& slot = *static_cast<Slot*>(std::exchange(slot_, nullptr));
   const int64_t duration_ns = now_ns() - begin_ns_;
-  if (!lock(slot, sequence_)) return;  // the ring has gone round: the event is forgotten
+  if (!lock(slot, sequence_)) return;  // the event has been overwritten
   slot.words[kDurationWord].store(static_cast<uint64_t>(duration_ns), std::memory_order_release);
   slot.sequence.store(sequence_, std::memory_order_release);
 }
@@ -197,7 +198,7 @@ void instant(std::string_view name, std::string_view detail) {
 
 int64_t wall_offset_ns() {
   int64_t offset = 0, shortest = INT64_MAX;
-  for (int i = 0; i < 5; ++i) {  // the one that was not interrupted
+  for (int i = 0; i < 5; ++i) {  // take the shortest try: it was not interrupted
     const int64_t before = now_ns();
     const auto wall = std::chrono::duration_cast<std::chrono::nanoseconds>(
         std::chrono::system_clock::now().time_since_epoch());
@@ -247,7 +248,7 @@ Recording Reader::read() const {
     if (event.begin_ns < 0 || event.begin_ns > recording.read_ns || event.kind > Kind::received ||
         event.thread >= kThreads)
       continue;
-    // What ended only then had not ended at that moment: so spans nest, whatever goes on meanwhile.
+    // An event that ended after read_ns counts as unfinished, so that spans nest.
     if (event.duration_ns < 0 || event.duration_ns > recording.read_ns - event.begin_ns)
       event.duration_ns = Event::kUnfinished;
     recording.events.push_back(event);

@@ -1,5 +1,5 @@
-// CHECKPOINT-1: a crash at any operation or byte of writing a checkpoint leaves the previous one or the new
-// one, never a mixture.
+// CHECKPOINT-1: a crash at any operation or byte while a checkpoint is written leaves the previous
+// one or the new one, never a mixture.
 #include <doctest/doctest.h>
 
 #include <functional>
@@ -19,7 +19,7 @@ struct Scene {
   State before = random_state(shape, 1), after = random_state(shape, 2);
   uint64_t step_before = 10, step_after = 20;
 
-  /// Which of the two the newest valid checkpoint is; fails the test if neither.
+  /// The step of the newest valid checkpoint; fails the test if it is neither of the two.
   bool is_after(const std::string& checkpoints) {
     auto found = find_newest_valid(checkpoints);
     REQUIRE_MESSAGE(found.ok(), found.status().message());
@@ -31,7 +31,7 @@ struct Scene {
     return is_new;
   }
 
-  /// Writes, publishes and prunes with `files`, then looks at what is left.
+  /// Writes, publishes and prunes with `files`, then checks what is left.
   void try_once(const std::string& original, const std::string& checkpoints, FaultyFiles& files,
                 bool lose_unsynced) {
     fs::remove_all(checkpoints);
@@ -46,7 +46,7 @@ struct Scene {
     if (!pruned.ok()) REQUIRE(pruned.message().find(files.reason) != std::string::npos);
     const bool is_new = is_after(checkpoints);
     if (saved.ok()) REQUIRE(is_new);
-    // Life goes on: the next attempt works and cleans up.
+    // The next attempt succeeds and cleans up.
     if (files.operations % 8 == 0 || !files.dead_afterwards) {
       REQUIRE(save(checkpoints, after, info_of(shape, step_after), 2).ok());
       REQUIRE(prune_checkpoints(checkpoints, 1, 0).ok());
@@ -91,17 +91,17 @@ struct Scene {
 
 }  // namespace
 
-TEST_CASE("checkpoint: a crash at any operation leaves the previous or the new one, whole") {
+TEST_CASE("checkpoint: CHECKPOINT-1, a crash at any operation leaves the previous or the new one") {
   Scene scene;
   scene.every_operation(true, "stopped by the test", false);
   scene.every_operation(true, "stopped by the test", true);
 }
 
-TEST_CASE("checkpoint: a crash at any byte leaves the previous or the new one, whole") {
+TEST_CASE("checkpoint: CHECKPOINT-1, a crash at any byte leaves the previous or the new one") {
   Scene().every_byte(true, "stopped by the test", 1);
 }
 
-TEST_CASE("checkpoint: a crash while the same step is written again leaves one of the two, whole") {
+TEST_CASE("checkpoint: CHECKPOINT-1, a crash while a step is rewritten leaves one of the two") {
   Scene scene;
   scene.step_before = 20;
   scene.every_operation(true, "stopped by the test", false);
@@ -109,12 +109,12 @@ TEST_CASE("checkpoint: a crash while the same step is written again leaves one o
   scene.every_byte(true, "stopped by the test", 61);
 }
 
-TEST_CASE("checkpoint: a failing operation is reported and leaves the previous one valid") {
+TEST_CASE("checkpoint: a failed operation is reported and leaves the previous one valid") {
   Scene().every_operation(false, "Input/output error", false);
 }
 
 TEST_CASE(
-    "checkpoint: a full disk is reported, gets its space back, and leaves the previous one valid") {
+    "checkpoint: a full disk is reported, its space freed, and the previous one stays valid") {
   Scene().every_byte(false, "No space left on device", 97);
   TempFolder folder;
   FaultyFiles files;

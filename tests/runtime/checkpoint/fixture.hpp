@@ -1,5 +1,5 @@
-// What the checkpoint tests share: a temporary folder, states full of random bits, and files that
-// fail on demand.
+// Shared by the checkpoint tests: a temporary folder, states of random bits, and file operations
+// that fail on demand.
 #pragma once
 
 #include <sys/stat.h>
@@ -49,7 +49,7 @@ inline void spew(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
 }
 
-/// Small, but its units fill several blocks of 1024 elements unevenly.
+/// A small shape whose units need several blocks of 1024 elements and do not fill the last one.
 inline ModelShape some_shape(bool tied = false) {
   ModelShape s;
   s.dim = 16, s.hidden = 40, s.layers = 2, s.heads = 4, s.kv_heads = 2, s.vocab = 300,
@@ -63,7 +63,7 @@ inline ModelShape tiny_shape() {
   return s;
 }
 
-/// A whole training state as one shard of one: random bits (NaNs too), zero padding.
+/// A training state as shard 0 of 1: random bits, NaNs included, and zero padding.
 struct State {
   std::vector<float> values[3];
   TrainState::Side side() { return {values[0], values[1], values[2]}; }
@@ -96,7 +96,7 @@ inline State random_state(const ModelShape& shape, uint32_t seed, bool finite = 
   }
   return state;
 }
-/// Shard s of S of a whole state.
+/// Shard s of S of a state.
 inline State cut(const State& whole, const ModelShape& shape, size_t shards, size_t shard) {
   const auto units = units_of(shape);
   const ShardLayout from = shard_layout(units, 1), to = shard_layout(units, shards);
@@ -112,7 +112,7 @@ inline State cut(const State& whole, const ModelShape& shape, size_t shards, siz
   return out;
 }
 
-/// Writes and publishes a whole state in S shards.
+/// Writes and publishes a state in S shards.
 inline Result<std::string> save(const std::string& checkpoints, const State& whole,
                                 CheckpointInfo info, size_t shards, FileOps& ops = system_files()) {
   info.shards = shards;
@@ -137,8 +137,8 @@ inline CheckpointInfo info_of(const ModelShape& shape, uint64_t step) {
   return info;
 }
 
-/// Counts operations and written bytes and fails when a limit is reached: once, or from then on
-/// (the process is dead). What was not synced at that moment can be lost.
+/// Counts operations and written bytes and fails when a limit is reached: once, or from then on, as
+/// if the process had died. Data that was not synced by then can be lost.
 class FaultyFiles : public FileOps {
  public:
   static constexpr uint64_t kNever = UINT64_MAX;
@@ -149,7 +149,7 @@ class FaultyFiles : public FileOps {
   uint64_t operations = 0, bytes = 0;
   bool hit = false;
 
-  /// After the crash: files whose data was not synced are empty.
+  /// After the crash: empties the files whose data was not synced.
   void lose_unsynced() {
     for (const std::string& path : unsynced_) {
       std::error_code ignored;
@@ -218,7 +218,7 @@ class FaultyFiles : public FileOps {
   std::set<std::string> unsynced_;
 };
 
-/// Runs the project's Python on a script; nullopt if there is none or it lacks a module.
+/// Runs a script with the project's Python; nullopt if there is none or a module is missing.
 struct PythonResult {
   int exit_code = 0;
   std::string output;

@@ -1,4 +1,4 @@
-// Export and import of Hugging Face Llama folders, among ourselves and with transformers.
+// Export and import of Hugging Face Llama folders, by our own code and by transformers.
 #include <doctest/doctest.h>
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
@@ -20,7 +20,7 @@ TEST_SUITE_BEGIN("huggingface");
 
 namespace {
 
-/// The lines of the weights alone.
+/// The lines of the digest that are about weights.
 std::string weights_digest(const std::string& folder) {
   auto checkpoint = Checkpoint::open(folder);
   REQUIRE_MESSAGE(checkpoint.ok(), checkpoint.status().message());
@@ -35,7 +35,7 @@ void edit_json(const std::string& path, const std::function<void(json&)>& edit) 
   spew(path, object.dump());
 }
 
-/// A SentencePiece model as formats.md wants it, trained on a text made here.
+/// A SentencePiece model with Llama's settings, trained on generated text.
 std::string train_tokenizer(const TempFolder& folder, int vocab) {
   std::mt19937 random(1);
   std::string text;
@@ -60,7 +60,7 @@ std::string train_tokenizer(const TempFolder& folder, int vocab) {
 
 }  // namespace
 
-TEST_CASE("huggingface: export then import gives the same weights, moments zero, step 0") {
+TEST_CASE("huggingface: export and import keep the weights; moments and step become zero") {
   for (const bool tied : {false, true}) {
     for (const uint64_t file_bytes_max : {kExportFileBytesMax, uint64_t{20000}}) {
       TempFolder folder;
@@ -93,7 +93,7 @@ TEST_CASE("huggingface: export then import gives the same weights, moments zero,
   }
 }
 
-TEST_CASE("huggingface: bf16 is rounded on the way out and exact on the way in") {
+TEST_CASE("huggingface: bf16 is rounded by export and exact in import") {
   TempFolder folder;
   const ModelShape shape = some_shape();
   REQUIRE(save(folder.path(), random_state(shape, 2, true), info_of(shape, 1), 1).ok());
@@ -113,7 +113,7 @@ TEST_CASE("huggingface: bf16 is rounded on the way out and exact on the way in")
   CHECK(slurp(folder / "again/model.safetensors") == slurp(folder / "hf/model.safetensors"));
 }
 
-TEST_CASE("huggingface: nothing that exists is overwritten") {
+TEST_CASE("huggingface: existing folders are not overwritten") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
   REQUIRE(save(folder.path(), random_state(shape, 2), info_of(shape, 1), 1).ok());
@@ -145,7 +145,7 @@ TEST_CASE("huggingface: a damaged checkpoint is not exported") {
   CHECK_FALSE(fs::exists(folder / "hf.partial"));
 }
 
-TEST_CASE("huggingface: what cannot be imported is refused with file and key") {
+TEST_CASE("huggingface: a folder that cannot be imported is refused with file and key") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
   REQUIRE(save(folder.path(), random_state(shape, 2), info_of(shape, 1), 1).ok());

@@ -1,4 +1,4 @@
-// The safetensors reader and writer, against the Python package and against damaged input.
+// The safetensors reader and writer, with damaged files and compared with the Python package.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -24,7 +24,7 @@ std::string sample_file() {
 
 }  // namespace
 
-TEST_CASE("safetensors: what the writer writes the reader reads") {
+TEST_CASE("safetensors: the reader reads what the writer has written") {
   TempFolder folder;
   const float values[6] = {1, -2, 3.5f, 0, 1e30f, -0.0f};
   const uint16_t narrow[4] = {0x3f80, 0xc000, 0x7f80, 0x0001};
@@ -86,7 +86,7 @@ TEST_CASE("safetensors: every F16 is converted exactly") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("safetensors: headers that lie are refused by name") {
+TEST_CASE("safetensors: contradictory headers are refused, naming the tensor") {
   const auto parse = [](const std::string& text, uint64_t bytes) {
     const auto parsed = parse_safetensors_header(text, bytes);
     return parsed.ok() ? std::string("ok") : parsed.status().message();
@@ -115,9 +115,9 @@ TEST_CASE("safetensors: headers that lie are refused by name") {
   has(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,4]}})", 4,
       "too large");
   has(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
-      4, "inside the one before");
+      4, "inside the tensor before");
   has(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}})",
-      12, "after a hole");
+      12, "after a gap");
   has(std::string(100000, '[').insert(0, "{\"a\":"), 0, "not JSON");
 }
 
@@ -136,7 +136,7 @@ TEST_CASE("safetensors: a header length beyond the file or the limit is refused"
   CHECK(SafetensorsFile::open(folder.path()).status().code() == Code::bad_data);
 }
 
-TEST_CASE("safetensors: a pipe is refused, not waited for") {
+TEST_CASE("safetensors: a pipe is refused without blocking") {
   TempFolder folder;
   const std::string pipe = folder / "pipe";
   REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
@@ -145,7 +145,7 @@ TEST_CASE("safetensors: a pipe is refused, not waited for") {
   CHECK(status.message() == pipe + " is not a file");
 }
 
-TEST_CASE("safetensors: damaged files never crash, and what is accepted can be read") {
+TEST_CASE("safetensors: damaged files never crash the reader, and accepted ones can be read") {
   TempFolder folder;
   const std::string right = sample_file();
   const uint32_t seed = 20;
@@ -171,7 +171,7 @@ TEST_CASE("safetensors: damaged files never crash, and what is accepted can be r
   CHECK(accepted > 100);
 }
 
-TEST_CASE("safetensors folder: an index is followed, and one that lies is refused") {
+TEST_CASE("safetensors folder: an index is used, and a contradictory one is refused") {
   TempFolder folder;
   auto write = [&](const std::string& name, const std::string& tensor, float value) {
     auto writer =
@@ -204,7 +204,7 @@ TEST_CASE("safetensors folder: an index is followed, and one that lies is refuse
   refused(R"([])", "no weight_map");
 }
 
-TEST_CASE("safetensors: the Python package reads ours and we read its") {
+TEST_CASE("safetensors: files of the Python package and ours are read by both") {
   TempFolder folder;
   const float values[6] = {1, -2, 3.5f, 0.1f, 1e30f, -0.0f};
   auto writer = SafetensorsWriter::create(

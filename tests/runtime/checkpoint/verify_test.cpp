@@ -1,4 +1,4 @@
-// verify: what is wrong in a run folder is said with its file and line.
+// verify: every error in a run folder is reported with its file and line.
 #include <doctest/doctest.h>
 
 #include "runtime/checkpoint/commands.hpp"
@@ -38,7 +38,7 @@ std::string entry(uint64_t step, uint64_t generation, const std::string& samples
          std::to_string(generation) + R"(,"samples":)" + samples + "}\n";
 }
 
-/// A right run of three steps of 8 samples on two trainers; step 2 was trained twice.
+/// A valid run of three steps of 8 samples on two trainers; step 2 was trained twice.
 struct Run {
   TempFolder folder;
   std::string ledger = entry(1, 0, "[[0,2],[4,2]]") + entry(1, 0, "[[2,2],[6,2]]", "n0.1") +
@@ -52,14 +52,14 @@ struct Run {
     for (const uint64_t step : {1, 3})
       REQUIRE(save(folder / "checkpoints", random_state(shape, 1), info_of(shape, step), 2).ok());
   }
-  /// "" if right, else all lines.
+  /// "" if the run is valid, else all lines of the report.
   std::string problems() {
     spew(folder / "ledger.jsonl", ledger);
     spew(folder / "metrics.jsonl", metrics);
     spew(folder / "events.jsonl", events);
     const auto verified = verify_command(folder.path());
     REQUIRE_MESSAGE(verified.ok(), verified.status().message());
-    CHECK(verified->text.ends_with(verified->ok ? ": right\n" : ": WRONG\n"));
+    CHECK(verified->text.ends_with(verified->ok ? ": valid\n" : ": INVALID\n"));
     return verified->ok ? "" : verified->text;
   }
 };
@@ -72,7 +72,7 @@ struct Run {
 
 }  // namespace
 
-TEST_CASE("verify: a right run is right") {
+TEST_CASE("verify: a valid run has no problems") {
   Run run;
   CHECK(run.problems() == "");
   run.ledger += R"({"step":4,"trai)";  // killed while writing
@@ -83,7 +83,7 @@ TEST_CASE("verify: a right run is right") {
   CHECK(run.problems() == "");
 }
 
-TEST_CASE("verify: the ledger of each committed step covers its samples exactly once") {
+TEST_CASE("verify: JOB-2, the ledger of each committed step covers its samples exactly once") {
   const auto with = [](const std::string& line) {
     Run run;
     run.ledger = run.ledger.substr(0, run.ledger.find(R"({"step":3)")) + line;
@@ -104,7 +104,7 @@ TEST_CASE("verify: the ledger of each committed step covers its samples exactly 
   CHECK_HAS(with(entry(3, 1, "7")), "ledger.jsonl: line 5: ");
 }
 
-TEST_CASE("verify: log lines are objects with their keys, and no step is missing") {
+TEST_CASE("verify: log lines must be objects with their keys, and no step may be missing") {
   Run run;
   run.metrics = metric(1) + metric(3);
   CHECK_HAS(run.problems(), "metrics.jsonl: steps 2 to 2 are missing");
@@ -125,12 +125,12 @@ TEST_CASE("verify: log lines are objects with their keys, and no step is missing
   CHECK_HAS(other.problems(), "events.jsonl: line 1: phase is \"dance\"");
 }
 
-TEST_CASE("verify: each generation is told of by an event, and its trainers are of its layout") {
+TEST_CASE("verify: each generation has an event, and its trainers belong to its layout") {
   Run run;
   run.events = event("null");
   CHECK_HAS(run.problems(), "metrics.jsonl: generation 1 is in no line of events.jsonl");
   CHECK_HAS(run.problems(), "ledger.jsonl: generation 1 is in no line of events.jsonl");
-  run.events += event_of(1, "validated", "");  // by a version that recorded no layouts
+  run.events += event_of(1, "validated", "");  // from a version that did not record layouts
   CHECK(run.problems() == "");
   run.events += joined(1, R"([["n0"],["n1"]])");
   CHECK(run.problems() == "");
@@ -140,23 +140,23 @@ TEST_CASE("verify: each generation is told of by an event, and its trainers are 
   CHECK_HAS(run.problems(), "line 7: \"n2.0\" does not train in generation 1");
 }
 
-TEST_CASE("verify: lines cut off the end are missed") {
+TEST_CASE("verify: missing lines at the end are detected") {
   Run run;
   fs::create_directories(run.folder / "control");
   spew(run.folder / "control/end.json", R"({"instance":"x","exit":0,"reason":"trained 3 steps"})");
   CHECK_HAS(run.problems(), "the run has ended (trained 3 steps; control/end.json), and no event");
   run.events += event_of(1, "finished", "trained 3 steps");
   CHECK(run.problems() == "");
-  run.events += event("null");  // it was started again, and that has not ended
+  run.events += event("null");  // the run was started again and has not ended
   CHECK_HAS(run.problems(), "no event says so");
   spew(run.folder / "control/end.json", "");
   CHECK(run.problems() == "");
   run.metrics = metric(1) + metric(2);
   run.ledger = run.ledger.substr(0, run.ledger.find(R"({"step":3)"));
-  CHECK_HAS(run.problems(), "metrics.jsonl: ends at step 2, and there is a checkpoint of step 3");
+  CHECK_HAS(run.problems(), "metrics.jsonl: ends at step 2, but there is a checkpoint of step 3");
 }
 
-TEST_CASE("verify: damaged checkpoints and missing files are named, all of them") {
+TEST_CASE("verify: all damaged checkpoints and missing files are named") {
   Run run;
   for (const char* step : {"step-00000001", "step-00000003"}) {
     const std::string path =
@@ -181,7 +181,8 @@ TEST_CASE("verify: damaged checkpoints and missing files are named, all of them"
   CHECK_HAS(verify_command(empty.path())->text, "config.toml: line 1");
 }
 
-TEST_CASE("commands: digest, export and import take a checkpoint or a run, and say what they did") {
+TEST_CASE(
+    "commands: digest, export and import take a checkpoint or a run, and print what they did") {
   Run run;
   const auto of_run = digest_command(run.folder.path()),
              of_step = digest_command(run.folder / "checkpoints/step-00000003");

@@ -1,4 +1,4 @@
-// Checkpoints: what is written is read back in any layout; damage is found and named.
+// Checkpoints are written and read in any layout; damage is detected and named.
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
@@ -11,7 +11,8 @@ namespace fs = std::filesystem;
 
 TEST_SUITE_BEGIN("checkpoint");
 
-TEST_CASE("checkpoint: a state written in S shards is read in S' shards, bit for bit") {
+TEST_CASE(
+    "checkpoint: CHECKPOINT-3, a state written in S shards is read in S' shards, bit for bit") {
   for (const bool tied : {false, true}) {
     const ModelShape shape = some_shape(tied);
     // CHECKPOINT-3: any number of shards is read as any other number.
@@ -36,7 +37,7 @@ TEST_CASE("checkpoint: a state written in S shards is read in S' shards, bit for
   }
 }
 
-TEST_CASE("checkpoint: the facts given by the caller come back") {
+TEST_CASE("checkpoint: the facts given by the caller are read back") {
   TempFolder folder;
   spew(folder / "tok", "a tokenizer");
   CheckpointInfo info = info_of(some_shape(), 12);
@@ -78,8 +79,7 @@ TEST_CASE("checkpoint: a parameter is read by its name") {
   CHECK(read_parameter(*checkpoint, "model.nothing").status().code() == Code::not_found);
 }
 
-TEST_CASE(
-    "digest: equal for equal states whatever the shards, different for any other bit or step") {
+TEST_CASE("digest: equal for equal states in any number of shards, different for any other bit") {
   TempFolder folder;
   const ModelShape shape = some_shape();
   State whole = random_state(shape, 4);
@@ -107,7 +107,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "checkpoint: any byte flipped in any file is found and named, and the older one is used") {
+    "checkpoint: CHECKPOINT-2, a flipped bit in any byte is found, and the older one is used") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
   // CHECKPOINT-2: every byte is under a checksum.
@@ -139,7 +139,7 @@ TEST_CASE(
   CHECK(find_newest_valid(checkpoints)->checkpoint.info().step == 20);
 }
 
-TEST_CASE("checkpoint: a file cut short or missing is named, and the older one is used") {
+TEST_CASE("checkpoint: a truncated or missing file is named, and the older checkpoint is used") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
   REQUIRE(save(folder.path(), random_state(shape, 7), info_of(shape, 10), 1).ok());
@@ -173,7 +173,7 @@ TEST_CASE("checkpoint: a file cut short or missing is named, and the older one i
 }
 
 namespace {
-/// While it lives no file can be opened: what a process does that has too many.
+/// While it lives no file can be opened, as in a process with too many open files.
 class NoFiles {
  public:
   NoFiles() {
@@ -188,7 +188,7 @@ class NoFiles {
 };
 }  // namespace
 
-TEST_CASE("checkpoint: one that cannot be read is not taken for damaged, and none older is used") {
+TEST_CASE("checkpoint: an I/O error is not taken for damage, and no older checkpoint is used") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
   const std::string newest = folder / "step-00000020";
@@ -219,8 +219,7 @@ TEST_CASE("checkpoint: one that cannot be read is not taken for damaged, and non
   CHECK(find_newest_valid(folder.path())->checkpoint.info().step == 20);
 }
 
-TEST_CASE(
-    "checkpoint: without a checkpoint the answer is not_found, and foreign files are ignored") {
+TEST_CASE("checkpoint: without a checkpoint the error is not_found; other files are ignored") {
   TempFolder folder;
   CHECK(find_newest_valid(folder / "nowhere").status().code() == Code::not_found);
   fs::create_directory(folder / "step-abc");
@@ -238,7 +237,7 @@ TEST_CASE(
   CHECK(fs::exists(folder / "step-abc"));
 }
 
-TEST_CASE("checkpoint: a folder renamed to another step is not believed") {
+TEST_CASE("checkpoint: a folder renamed to another step is refused") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
   REQUIRE(save(folder.path(), random_state(shape, 9), info_of(shape, 10), 1).ok());
@@ -248,7 +247,7 @@ TEST_CASE("checkpoint: a folder renamed to another step is not believed") {
 }
 
 TEST_CASE(
-    "checkpoint: a shard that nobody wrote, or that is not on a shared disk, is refused at "
+    "checkpoint: a shard that was not written, or is not on a shared disk, is refused at "
     "publishing") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
@@ -259,7 +258,7 @@ TEST_CASE(
   const auto record = write_shard(tmp, shape, 2, 0, piece.side());
   REQUIRE(record.ok());
   const auto lacking = publish_checkpoint(folder.path(), tmp, info, {*record});
-  CHECK(lacking.status().message().find("nobody has written shard-00001-of-00002") !=
+  CHECK(lacking.status().message().find("shard-00001-of-00002.safetensors has not been written") !=
         std::string::npos);
   CHECK(list_folder(folder.path()).empty());
   ShardRecord second = *record;
@@ -269,7 +268,7 @@ TEST_CASE(
   CHECK(elsewhere.status().message().find("that all nodes share") != std::string::npos);
 }
 
-TEST_CASE("checkpoint: writing can be aborted, and what it wrote is gone") {
+TEST_CASE("checkpoint: writing can be aborted, and its file is removed") {
   TempFolder folder;
   const ModelShape shape = some_shape();
   State whole = random_state(shape, 9);
@@ -283,15 +282,17 @@ TEST_CASE("checkpoint: writing can be aborted, and what it wrote is gone") {
   CHECK(list_folder(folder / "tmp-x").empty());
 }
 
-TEST_CASE("prune: keeps the newest valid ones, the permanent ones, and what `latest` names") {
+TEST_CASE(
+    "prune: keeps the newest valid ones, the permanent ones, and the one that `latest` names") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
   for (uint64_t step = 10; step <= 80; step += 10)
     REQUIRE(save(folder.path(), random_state(shape, 1), info_of(shape, step), 1).ok());
   fs::remove(folder / "latest");
   fs::create_symlink("step-00000020", folder / "latest");
-  fs::remove(folder / "step-00000080/manifest.json");              // damaged: does not count
-  for (const char* name : {"tmp-00000050-1", "tmp-00000090-2"}) {  // left by a crash; being written
+  fs::remove(folder / "step-00000080/manifest.json");  // damaged: does not count
+  for (const char* name :
+       {"tmp-00000050-1", "tmp-00000090-2"}) {  // left by a crash; still being written
     fs::create_directories(folder / name);
     spew(folder / name + std::string("/shard"), "half");
   }
@@ -309,7 +310,7 @@ TEST_CASE("prune: never removes the only valid one") {
   for (const char* name : {"step-00000020", "step-00000030"}) {
     const std::string path = folder / name + std::string("/shard-00000-of-00001.safetensors");
     std::string bytes = slurp(path);
-    bytes.back() = static_cast<char>(bytes.back() ^ 1);  // sizes are right
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);  // the sizes stay the same
     spew(path, bytes);
   }
   REQUIRE(prune_checkpoints(folder.path(), 0, 0, Verify::full).ok());

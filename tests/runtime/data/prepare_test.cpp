@@ -36,7 +36,7 @@ std::string contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Prose enough for a small vocabulary, the same every time.
+// Deterministic prose, enough for a small vocabulary.
 std::string prose(int sentences, uint32_t seed = 1) {
   const char* words[] = {"the",   "river",    "carries", "small", "boats",  "past",
                          "quiet", "villages", "while",   "old",   "men",    "repair",
@@ -82,7 +82,7 @@ Read read_all(const std::string& source) {
 }  // namespace
 
 TEST_SUITE("prepare") {
-  TEST_CASE("corpus: a file is cut at separators into documents, at newlines into chunks") {
+  TEST_CASE("corpus: a file is split at separators into documents and at newlines into chunks") {
     const Folder folder;
     const std::string first = prose(2000), second = "one line";
     const auto read =
@@ -95,7 +95,7 @@ TEST_SUITE("prepare") {
     CHECK(read_all(folder.write("b.txt", "a <|endoftext|> within a line")).documents.size() == 1);
   }
 
-  TEST_CASE("corpus: a folder's text files are documents in the order of their names") {
+  TEST_CASE("corpus: the text files of a folder are documents in the order of their paths") {
     const Folder folder;
     folder.write("texts/b.txt", "second");
     folder.write("texts/a.txt", "first");
@@ -109,7 +109,7 @@ TEST_SUITE("prepare") {
     CHECK(before != Corpus::open(folder.path + "/texts")->signature());
   }
 
-  TEST_CASE("corpus: bad text is named with file and byte") {
+  TEST_CASE("corpus: errors in a text name file and byte") {
     const Folder folder;
     const auto error = [&](const std::string& source) {
       const auto corpus = Corpus::open(source);
@@ -130,7 +130,7 @@ TEST_SUITE("prepare") {
     CHECK(error(folder.path + "/nothing").find("no .txt files") != std::string::npos);
   }
 
-  TEST_CASE("corpus: invalid UTF-8 of every kind is found where it begins") {
+  TEST_CASE("corpus: every kind of invalid UTF-8 is found at its first byte") {
     CHECK(first_invalid_utf8("plain ASCII of some length") == 26);
     const std::string valid = "é ü € 😀 \xED\x9F\xBF \xF4\x8F\xBF\xBF";
     CHECK(first_invalid_utf8(valid) == valid.size());
@@ -140,7 +140,7 @@ TEST_SUITE("prepare") {
       CHECK(first_invalid_utf8("0123456789" + std::string(bad)) == 10);
   }
 
-  TEST_CASE("corpus: verses become prose, a book a document, a chapter a line") {
+  TEST_CASE("corpus: verses become prose with a document per book and a line per chapter") {
     CHECK(bible_prose("Ge1:1 In the beginning\n").status().message().find("1 verses of 31102") !=
           std::string::npos);
     CHECK(bible_prose("no verse\n").status().message().find("line 1") != std::string::npos);
@@ -152,7 +152,7 @@ TEST_SUITE("prepare") {
           "A b. C d.\nE f.\n<|endoftext|>\nG h.\n<|endoftext|>\nx x x x x x x x x");
   }
 
-  TEST_CASE("tokenizer: text comes back exactly, control tokens are Llama's") {
+  TEST_CASE("tokenizer: decoding restores the text, and control tokens are those of Llama") {
     std::vector<std::string> lines;
     std::istringstream text(prose(3000));
     for (std::string line; std::getline(text, line);) lines.push_back(line);
@@ -167,7 +167,7 @@ TEST_SUITE("prepare") {
          {"the river carries été", "two  blanks,\n\n a tab\t, 1984 and 😀 漢字", " blank first"})
       CHECK(tokenizer.decode(tokenizer.encode(sample)) == sample);
     const auto digits = tokenizer.encode("1984");
-    CHECK(digits.size() >= 4);  // digits stand alone
+    CHECK(digits.size() >= 4);  // every digit is a token
     CHECK(tokenizer.encode("").empty());
     CHECK(tokenizer.decode(std::vector<int32_t>{1, 420, -1, 2}).find("\xE2\x81\x87") !=
           std::string::npos);
@@ -177,8 +177,7 @@ TEST_SUITE("prepare") {
     CHECK(Tokenizer::from_bytes("garbage", "x").status().code() == Code::bad_data);
   }
 
-  TEST_CASE(
-      "prepare: tokens are those of whole documents with BOS before each, the last are held back") {
+  TEST_CASE("prepare: tokens are those of whole documents after BOS, and the last are held back") {
     const Folder folder;
     const std::string first = prose(3000, 7), second = prose(500, 8);
     PrepareOptions options{.source = folder.write("text.txt", first + "\n<|endoftext|>\n" + second),
@@ -212,7 +211,7 @@ TEST_SUITE("prepare") {
   }
 
   TEST_CASE(
-      "prepare: what is unchanged is kept, what is not is made again, half a file is never taken") {
+      "prepare: PREPARE-1 to 3, outputs of unchanged inputs are kept, all others made again") {
     const Folder folder;
     PrepareOptions options{.source = folder.write("text.txt", prose(800)),
                            .folder = folder.path + "/prepared",
@@ -232,7 +231,7 @@ TEST_SUITE("prepare") {
     CHECK(run() == first);
     CHECK(stages == "");  // PREPARE-2
 
-    // Another time, the same contents.
+    // Another modification time, the same contents.
     fs::last_write_time(options.folder + "/train.bin",
                         fs::file_time_type::clock::now() - std::chrono::hours(1));
     CHECK(run().train.hash == first.train.hash);
@@ -243,8 +242,8 @@ TEST_SUITE("prepare") {
     CHECK(stages == "tokens ");
     options.validation_fraction = 0.01;
 
-    // A truncated token file, a lost manifest, a leftover of a crash: the same bytes as at first
-    // (PREPARE-3).
+    // After a truncated token file, a lost manifest or a leftover of a crash: the same bytes as
+    // before (PREPARE-3).
     fs::resize_file(options.folder + "/train.bin", 100);
     CHECK(run().train.hash == first.train.hash);
     CHECK(stages == "tokens ");
@@ -257,7 +256,7 @@ TEST_SUITE("prepare") {
     CHECK(run().source_hash != first.source_hash);
     CHECK(stages == "read tokenizer tokens ");
 
-    // Without its source a folder that is ready still serves.
+    // A complete folder is used although its source is missing.
     fs::remove(options.source);
     run();
     CHECK(stages == "");
@@ -265,7 +264,7 @@ TEST_SUITE("prepare") {
     CHECK(prepare(options).status().code() == Code::bad_data);
   }
 
-  TEST_CASE("prepare: what is ready is taken from a folder that can only be read") {
+  TEST_CASE("prepare: a complete folder that is read-only can be used") {
     const Folder folder;
     PrepareOptions options{.source = folder.write("text.txt", prose(800)),
                            .folder = folder.path + "/prepared",
@@ -275,7 +274,7 @@ TEST_SUITE("prepare") {
     fs::remove(options.folder + "/.lock");
     fs::permissions(options.folder, fs::perms(0555));
     const uid_t user = geteuid();
-    if (user == 0) REQUIRE(seteuid(65534) == 0);  // root may write everywhere
+    if (user == 0) REQUIRE(seteuid(65534) == 0);  // root can write everywhere
     const auto again = prepare(options);
     options.validation_fraction = 0.2;
     const auto other = prepare(options);
@@ -286,7 +285,8 @@ TEST_SUITE("prepare") {
     CHECK(other.status().code() == Code::io);
   }
 
-  TEST_CASE("prepare: killed anywhere, it leaves nothing that is taken for whole, and goes on") {
+  TEST_CASE(
+      "prepare: PREPARE-1, killed at any time, it leaves no partial file and can be continued") {
     const Folder folder;
     // PREPARE-1: a file under its final name is whole.
     PrepareOptions options{.source = folder.write("text.txt", prose(3000)),
@@ -315,7 +315,7 @@ TEST_SUITE("prepare") {
     CHECK_FALSE(fs::exists(options.folder + "/train.bin.part"));
   }
 
-  TEST_CASE("prepare: an existing tokenizer is taken as it is; impossible options are named") {
+  TEST_CASE("prepare: an existing tokenizer is copied as it is; impossible options are named") {
     const Folder folder;
     PrepareOptions options{
         .source = folder.write("text.txt", prose(800)), .folder = folder.path + "/a", .vocab = 400};

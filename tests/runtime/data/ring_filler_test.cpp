@@ -46,7 +46,7 @@ TokenRings make_rings(uint64_t rings, uint64_t slots = 3) {
   return made.take();
 }
 
-// The rows that a trainer reads in [step, step + steps) as positions in the data set.
+// The samples that a trainer reads in [step, step + steps), as positions in the data set.
 std::vector<uint64_t> read_steps(TokenRings& rings, uint64_t ring, uint64_t generation,
                                  uint64_t step, uint64_t steps, const FillPlan& plan) {
   std::vector<uint64_t> positions;
@@ -71,7 +71,7 @@ std::vector<uint64_t> read_steps(TokenRings& rings, uint64_t ring, uint64_t gene
 
 TEST_SUITE("ring filler") {
   TEST_CASE(
-      "ring filler: all layouts read the same samples in each step, each exactly once an epoch") {
+      "ring filler: all layouts read the same samples per step, each exactly once per epoch") {
     const File file(counting(24 * T + 1));
     const auto source = *TokenSource::open(file.path, "auto", 1000);
     const SampleOrder order(source.samples(T), 3, true);
@@ -84,7 +84,7 @@ TEST_SUITE("ring filler") {
       RingFiller filler(make_rings(plan.trainers.size()), source, order);
       REQUIRE(filler.start(plan).ok());
       auto rings = TokenRings::open(filler.name()).take();
-      // 12 samples a step, 24 in the set: steps 1, 2, 3 lie in epochs 0, 1, 1.
+      // 12 samples per step, 24 in the data set: steps 1, 2, 3 lie in epochs 0, 1, 1.
       std::vector<std::vector<uint64_t>> seen(4);
       for (uint64_t step = 1; step < 4; ++step)
         for (uint64_t ring = 0; ring < plan.trainers.size(); ++ring)
@@ -100,7 +100,7 @@ TEST_SUITE("ring filler") {
     }
   }
 
-  TEST_CASE("ring filler: a new plan begins at its step; the old generation is fenced") {
+  TEST_CASE("ring filler: a new plan begins at its step, and the old generation is fenced off") {
     const File file(counting(100 * T + 1));
     const auto source = *TokenSource::open(file.path, "auto", 1000);
     RingFiller filler(make_rings(2), source, SampleOrder(source.samples(T), 3, false));
@@ -116,20 +116,20 @@ TEST_SUITE("ring filler") {
           std::vector<uint64_t>{24, 25, 28, 29, 32, 33, 36, 37});
     CHECK(rings.acquire(0, {4, 5, 0}, long_ms).status().code() == Code::aborted);
     read_steps(rings, 1, 5, 3, 2, plan);
-    // A dataloader that was restarted is given its plan again: nothing begins anew.
+    // A restarted dataloader actor gives its plan again: the filler continues.
     CHECK(filler.start(plan).ok());
     CHECK(read_steps(rings, 0, 5, 5, 1, plan) == std::vector<uint64_t>{40, 41, 44, 45});
     ++plan.start_step;
-    CHECK(filler.start(plan).code() == Code::aborted);  // another plan for the same generation
+    CHECK(filler.start(plan).code() == Code::aborted);  // a different plan for the same generation
     plan.generation = 6;
     plan.layout.micro_batch_size = B + 1;
     CHECK(filler.start(plan).code() == Code::bad_config);
-    plan.layout = {3, 2, 2, B};  // a group without a row
+    plan.layout = {3, 2, 2, B};  // one group has no row
     CHECK(filler.start(plan).code() == Code::bad_config);
   }
 
   TEST_CASE(
-      "ring filler: a bad token closes the rings with its place and never reaches a trainer") {
+      "ring filler: a bad token id closes the rings with its place and never reaches a trainer") {
     auto tokens = counting(40 * T + 1);
     tokens[22] = 2000;
     const File file(tokens);
@@ -147,14 +147,15 @@ TEST_SUITE("ring filler") {
     CHECK(filler.status().message() == status.message());
     auto rings = TokenRings::open(filler.name()).take();
     CHECK(rings.acquire(0, {1, 2, 0}, long_ms).status().message() == status.message());
-    // It goes on with another plan, for instance behind the bad place.
+    // The filler works again with another plan, for instance one that begins behind the bad token.
     plan.generation = 2;
     plan.start_step = 3;
     REQUIRE(filler.start(plan).ok());
     CHECK(read_steps(rings, 0, 2, 3, 1, plan) == std::vector<uint64_t>{6, 7});
   }
 
-  TEST_CASE("ring filler: tokens that can be read again in time go on as if nothing had happened") {
+  TEST_CASE(
+      "ring filler: tokens that become readable within the retries continue without an error") {
     const auto tokens = counting(40 * T + 1);
     const File file(tokens);
     const auto source = *TokenSource::open(file.path, "auto", 1000);
@@ -168,13 +169,15 @@ TEST_SUITE("ring filler") {
     CHECK(rings.acquire(0, {1, 0, 0}, 10).status().code() == Code::deadline);
     file.remove();
     CHECK(rings.acquire(0, {1, 0, 0}, 10).status().code() == Code::deadline);
-    const File again(tokens);  // another one of the same name
+    const File again(tokens);  // another file of the same name
     CHECK(read_steps(rings, 0, 1, 0, 5, plan) ==
           std::vector<uint64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
     CHECK(filler.status().ok());
   }
 
-  TEST_CASE("ring filler: a file cut off for good is named to the trainers; a later plan works") {
+  TEST_CASE(
+      "ring filler: a truncated file is named to the trainers after the retries; a new plan "
+      "works") {
     const auto tokens = counting(40 * T + 1);
     const File file(tokens);
     const auto source = *TokenSource::open(file.path, "auto", 1000);
@@ -186,7 +189,7 @@ TEST_SUITE("ring filler") {
     FillPlan plan{.generation = 1, .layout = {1, 1, 1, B}, .trainers = {{0, 0}}};
     file.cut(100);
     REQUIRE(filler.start(plan).ok());
-    read_steps(rings, 0, 1, 0, 4, plan);  // the ring has room for what begins to miss a part
+    read_steps(rings, 0, 1, 0, 4, plan);  // frees slots until the filler reads beyond the end
     const Status status = reported.get_future().get();
     CHECK(status.code() == Code::bad_data);
     CHECK(status.message() == file.path + ": ends at byte 100");
@@ -198,7 +201,7 @@ TEST_SUITE("ring filler") {
     CHECK(read_steps(rings, 0, 2, 6, 2, plan) == std::vector<uint64_t>{12, 13, 14, 15});
   }
 
-  TEST_CASE("ring filler: neither a plan nor the end waits for a file to come back") {
+  TEST_CASE("ring filler: a new plan and stop() end the pause between two retries") {
     const File file(counting(40 * T + 1));
     const auto source = *TokenSource::open(file.path, "auto", 1000);
     RingFiller filler(make_rings(1), source, SampleOrder(source.samples(T), 3, false), {},
@@ -208,13 +211,13 @@ TEST_SUITE("ring filler") {
     file.cut(100);
     for (plan.generation = 1; plan.generation < 4; ++plan.generation) {
       REQUIRE(filler.start(plan).ok());
-      read_steps(rings, 0, plan.generation, 0, 6, plan);  // all that there is
+      read_steps(rings, 0, plan.generation, 0, 6, plan);  // all that was filled
       CHECK(rings.acquire(0, {plan.generation, 6, 0}, 20).status().code() == Code::deadline);
     }
     filler.stop();
   }
 
-  TEST_CASE("ring filler: stop wakes the trainers") {
+  TEST_CASE("ring filler: stop() wakes waiting trainers") {
     const File file(counting(40 * T + 1));
     const auto source = *TokenSource::open(file.path, "auto", 1000);
     RingFiller filler(make_rings(1), source, SampleOrder(source.samples(T), 3, true));

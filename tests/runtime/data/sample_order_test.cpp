@@ -24,13 +24,13 @@ TEST_SUITE("sample order") {
     }
   }
 
-  TEST_CASE("sample order: without shuffle it is the file's, over and over") {
+  TEST_CASE("sample order: without shuffle every epoch is in file order") {
     const SampleOrder order(10, 7, false);
     for (uint64_t i = 0; i < 35; ++i) CHECK(order.position(i) == i % 10);
     CHECK(order.epoch(29) == 2);
   }
 
-  TEST_CASE("sample order: epochs and seeds differ, the same seed agrees") {
+  TEST_CASE("sample order: epochs and seeds give different orders, the same seed the same") {
     const uint64_t n = 1000;
     const SampleOrder a(n, 1, true), again(n, 1, true), b(n, 2, true);
     int same_epoch = 0, same_seed = 0;
@@ -43,10 +43,10 @@ TEST_SUITE("sample order") {
     CHECK(same_seed < 10);
   }
 
-  TEST_CASE("sample order: positions are spread evenly and neighbours are unrelated") {
+  TEST_CASE("sample order: positions are uniform and neighbours uncorrelated") {
     const uint64_t n = 100'003, bins = 50;
     const SampleOrder order(n, 1234, true);
-    // The first tenth of an epoch falls evenly on the whole file.
+    // The first tenth of an epoch is spread evenly over the file.
     std::vector<double> counts(bins);
     const uint64_t taken = n / 10;
     for (uint64_t i = 0; i < taken; ++i) counts[order.position(i) * bins / n] += 1;
@@ -54,7 +54,7 @@ TEST_SUITE("sample order") {
     double chi_squared = 0;
     for (double count : counts) chi_squared += (count - expected) * (count - expected) / expected;
     CHECK(chi_squared < 100);  // 49 degrees of freedom: 85 at p = 0.001
-    // Correlation of neighbours.
+    // Correlation of neighbouring positions.
     double sum = 0;
     const double mean = (static_cast<double>(n) - 1) / 2;
     const double variance = static_cast<double>(n) * static_cast<double>(n) / 12;
@@ -62,14 +62,14 @@ TEST_SUITE("sample order") {
       sum += (static_cast<double>(order.position(i)) - mean) *
              (static_cast<double>(order.position(i + 1)) - mean);
     CHECK(std::abs(sum / static_cast<double>(n) / variance) < 0.015);
-    // Over many epochs a sample comes at every place.
+    // Over many epochs a sample comes at every place of the order.
     const SampleOrder few(5, 99, true);
     std::vector<int> places(5);
     for (uint64_t epoch = 0; epoch < 5000; ++epoch) ++places[few.position(epoch * 5)];
     for (int count : places) CHECK(std::abs(count - 1000) < 150);
   }
 
-  TEST_CASE("rows: groups train each row once, in order, and differ by one row at most") {
+  TEST_CASE("rows: groups train each row once, in order, and their counts differ by at most one") {
     for (uint64_t rows = 1; rows <= 40; ++rows)
       for (uint64_t groups = 1; groups <= rows; ++groups) {
         uint64_t next = 0;

@@ -70,7 +70,7 @@ TEST_SUITE("token file") {
     }
   }
 
-  TEST_CASE("token file: damage is named with file and byte") {
+  TEST_CASE("token file: errors name file and byte") {
     Folder folder;
     const auto odd = folder.write<char>("odd.bin", {'a', 'b', 'c'});
     CHECK(error_of(odd) == odd + ": byte 2: odd length of 3 bytes: u16 tokens take two bytes each");
@@ -80,14 +80,14 @@ TEST_SUITE("token file") {
     CHECK(error_of(folder.path) == "token file: " + folder.path + " is not a file");
     const std::string pipe = folder.path + "/pipe.bin";
     REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
-    CHECK(error_of(pipe) == "token file: " + pipe + " is not a file");  // and waits for nobody
+    CHECK(error_of(pipe) == "token file: " + pipe + " is not a file");  // does not block
     const auto raw = folder.write("raw.bin", counting<uint16_t>(1000));
     CHECK(error_of(raw, "llmc").find("byte 0: wrong magic") != std::string::npos);
     const auto head = llmc::header(2, 10);
     CHECK(error_of(folder.write<char>("cut.bin", {}, head.substr(0, 100)))
               .find("byte 100: the file ends within its header") != std::string::npos);
     const auto few = error_of(folder.write("few.bin", counting<uint16_t>(9), head));
-    CHECK(few.find("byte 8: the header promises 10 tokens of 2 bytes, but 18 bytes") !=
+    CHECK(few.find("byte 8: the header says 10 tokens of 2 bytes, but 18 bytes") !=
           std::string::npos);
     CHECK(error_of(folder.write("many.bin", counting<uint16_t>(11), head)).find("byte 8") !=
           std::string::npos);
@@ -124,15 +124,15 @@ TEST_SUITE("token file") {
     }
   }
 
-  TEST_CASE(
-      "token file: one that is cut off while it is open is an error, and good once restored") {
+  TEST_CASE("token file: truncating an open file gives an error until the file is restored") {
     Folder folder;
     const auto path = folder.write("a.bin", counting<uint16_t>(10'000), llmc::header(2, 10'000));
     const auto source = *TokenSource::open(path, "auto", 10'000);
     const auto end = source.slice(9'000, 1'000);
     std::filesystem::resize_file(path, 1024 + 2 * 5'000 + 1);
     std::vector<int32_t> sample(101);
-    CHECK(source.read_sample(49, 100, sample.data()).code() == Code::bad_data);  // begins before it
+    CHECK(source.read_sample(49, 100, sample.data()).code() ==
+          Code::bad_data);  // begins before the end
     CHECK(source.read_sample(80, 100, sample.data()).message() == path + ": ends at byte 11025");
     CHECK(end.read_sample(0, 100, sample.data()).message() == path + ": ends at byte 11025");
     CHECK(source.validate().message() == path + ": ends at byte 11025");
@@ -144,7 +144,7 @@ TEST_SUITE("token file") {
     CHECK(sample[100] == 9'200);
   }
 
-  TEST_CASE("token file: one that another has replaced is opened again if it is as long") {
+  TEST_CASE("token file: reopen() opens a replaced file if it has the same length") {
     Folder folder;
     const auto path = folder.write("a.bin", counting<uint16_t>(100));
     auto source = TokenSource::open(path, "auto", 1000)->slice(50, 50);
@@ -157,13 +157,13 @@ TEST_SUITE("token file") {
     CHECK(source.reopen().code() == Code::bad_data);
     folder.write("a.bin", counting<uint16_t>(99));
     CHECK(source.reopen().message() == path + ": byte 198: the file ends here, it had 200 bytes");
-    CHECK(first() == 50);  // of the file that has no name any more
+    CHECK(first() == 50);  // of the file that was replaced
     folder.write("a.bin", std::vector<uint16_t>(100, 7));
     CHECK(source.reopen().ok());
     CHECK(first() == 7);
   }
 
-  TEST_CASE("token file: of one file the last part is held back for validation") {
+  TEST_CASE("token file: the last part of a single file is held back for validation") {
     Folder folder;
     const auto data =
         open_dataset(folder.write("a.bin", counting<uint16_t>(100)), "auto", 100, 0.1);

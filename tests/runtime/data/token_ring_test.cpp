@@ -11,7 +11,7 @@ using namespace simplescale;
 
 namespace {
 
-constexpr int long_ms = 20'000;  // never reached where a test passes
+constexpr int long_ms = 20'000;  // never reached if the test passes
 
 std::string unique_name(const std::string& what) {
   return "ss-test-" + what + "-" + std::to_string(getpid());
@@ -61,7 +61,8 @@ void produce_all(TokenRings& rings, uint64_t first, uint64_t end) {
 }  // namespace
 
 TEST_SUITE("token ring") {
-  TEST_CASE("token ring: micro-batches come in order, over many turns, to another process") {
+  TEST_CASE(
+      "token ring: micro-batches reach another process in order, over many rounds of the ring") {
     for (uint64_t slots : {1, 2, 3, 8}) {
       TokenRings rings = make("order", slots);
       const pid_t child = fork();
@@ -79,7 +80,9 @@ TEST_SUITE("token ring") {
     }
   }
 
-  TEST_CASE("token ring: an empty ring ends a wait at its deadline, a full one refuses more") {
+  TEST_CASE(
+      "token ring: RING-2, waiting on an empty ring ends at the deadline; a full ring takes no "
+      "more") {
     TokenRings rings = make("deadline", 2);
     CHECK(rings.acquire(0, key(0), 0).status().code() == Code::deadline);
     CHECK(rings.acquire(0, key(0), 5).status().code() == Code::deadline);
@@ -94,7 +97,7 @@ TEST_SUITE("token ring") {
     CHECK(produce(rings, 2));
   }
 
-  TEST_CASE("token ring: a micro-batch asked for again before its release is given again") {
+  TEST_CASE("token ring: acquiring a micro-batch again before its release returns it again") {
     TokenRings rings = make("again", 2);
     produce(rings, 0);
     CHECK(is_batch(rings, *rings.acquire(0, key(0), 0), 0));
@@ -103,7 +106,7 @@ TEST_SUITE("token ring") {
     CHECK(rings.acquire(0, key(0), 0).status().code() == Code::deadline);
   }
 
-  TEST_CASE("token ring: RING-3 another step than the ring's is refused, not skipped") {
+  TEST_CASE("token ring: RING-3, a step other than the ring's is refused, not skipped") {
     TokenRings rings = make("wrong", 2);
     produce(rings, 0);
     const auto wrong = rings.acquire(0, key(1), long_ms);
@@ -123,12 +126,12 @@ TEST_SUITE("token ring") {
     waiter.join();
     CHECK(got.code() == Code::bad_data);
     CHECK(got.message() == "token 7 is bad");
-    rings.close(0, Status(Code::io, std::string(10'000, 'x')));  // the first reason stays
+    rings.close(0, Status(Code::io, std::string(10'000, 'x')));  // has no effect: already closed
     CHECK(rings.closed(0).message() == "token 7 is bad");
     CHECK(rings.acquire(0, key(0), 0).status().code() == Code::bad_data);
   }
 
-  TEST_CASE("token ring: a consumer's close wakes the producer") {
+  TEST_CASE("token ring: close() by the consumer wakes the producer") {
     TokenRings rings = make("consumer-close", 1);
     REQUIRE(produce(rings, 0));
     const uint32_t seen = rings.doorbell();
@@ -141,13 +144,13 @@ TEST_SUITE("token ring") {
     CHECK(rings.closed(0).message() == std::string(511, 'x'));
   }
 
-  TEST_CASE("token ring: reset fences the old generation and serves the new one") {
+  TEST_CASE("token ring: RING-1, reset fences off the old generation and serves the new one") {
     TokenRings rings = make("reset", 2);
     produce(rings, 0);
     produce(rings, 1);
     REQUIRE(rings.acquire(0, key(0), 0).ok());
     Status waited;
-    std::thread early([&] {  // knows of the new generation before the node does
+    std::thread early([&] {  // asks for the new generation before the node resets the ring
       auto mine = TokenRings::open(rings.name());
       waited = consume(*mine, 40, 5) ? Status() : Status(Code::internal, "wrong batch");
     });
@@ -163,11 +166,12 @@ TEST_SUITE("token ring") {
   }
 
   TEST_CASE(
-      "token ring: RING-2 a consumer killed at any time leaves a ring that a new one goes on with") {
+      "token ring: RING-2, a consumer killed at any time leaves a ring that the next one can use") {
     TokenRings rings = make("kill", 1);  // one slot: a lost wake-up would hang
     uint64_t produced = 0;
     for (int round = 0; round < 20; ++round) {
-      const uint64_t first = produced - rings.filled(0);  // what the one before did not release
+      const uint64_t first =
+          produced - rings.filled(0);  // what the consumer before has not released
       const pid_t child = fork();
       if (child == 0) {
         auto mine = TokenRings::open(rings.name());
@@ -198,7 +202,7 @@ TEST_SUITE("token ring") {
     CHECK_FALSE(rings.acquire(1, key(10), 0).ok());
   }
 
-  TEST_CASE("token ring: a segment that is no ring, and an impossible shape, are refused") {
+  TEST_CASE("token ring: a segment without rings and an impossible shape are refused") {
     const std::string name = unique_name("other");
     auto memory = SharedMemory::create(name, 100);
     REQUIRE(memory.ok());

@@ -1,4 +1,4 @@
-// The checks of a machine: they pass on a sound one, say what is wrong, and compare with others.
+// The checks of one machine: they pass on a healthy one, and report what is wrong.
 #include "runtime/diagnostics/diagnose.hpp"
 
 #include <doctest/doctest.h>
@@ -7,7 +7,7 @@
 
 using namespace simplescale;
 
-TEST_CASE("diagnose: this machine is fit") {
+TEST_CASE("diagnose: all checks pass on this machine") {
   const auto results = check_machine(std::filesystem::temp_directory_path().string());
   CHECK(results.size() == 4);
   CHECK_MESSAGE(all_ok(results), table(results));
@@ -16,7 +16,7 @@ TEST_CASE("diagnose: this machine is fit") {
     if (r.unit != "ms") CHECK(r.value > 0);
 }
 
-TEST_CASE("diagnose: a folder that cannot be written is named") {
+TEST_CASE("diagnose: a folder that cannot be written fails the disk check by name") {
   const auto result = check_disk("/nonexistent");
   CHECK(!result.ok);
   CHECK(result.detail.find("/nonexistent") != std::string::npos);

@@ -1,4 +1,4 @@
-// Machines beside each other: who is slow, who differs, and the table.
+// Machines compared with each other: slow ones, different ones, and the table.
 #include "runtime/diagnostics/fleet.hpp"
 
 #include <doctest/doctest.h>
@@ -29,7 +29,7 @@ using Names = std::vector<std::string>;
 }  // namespace
 
 TEST_SUITE("fleet") {
-  TEST_CASE("fleet: slow is several times worse than the median of the others") {
+  TEST_CASE("fleet: a figure several times worse than the median of the others fails") {
     std::vector<MachineReport> machines = {machine("a", 10), machine("b", 2), machine("c", 11),
                                            machine("d", 9, 101)};
     compare(machines);
@@ -39,7 +39,7 @@ TEST_SUITE("fleet") {
     CHECK(complaint(machines[0]).empty());
   }
 
-  TEST_CASE("fleet: one other is no fleet, and two slow ones of three are the median") {
+  TEST_CASE("fleet: one other machine is too few, and two slow ones of three are the median") {
     std::vector<MachineReport> two = {machine("a", 10), machine("b", 0.1)};
     compare(two);
     CHECK(unfit(two).empty());
@@ -48,8 +48,7 @@ TEST_SUITE("fleet") {
     CHECK(unfit(three).empty());
   }
 
-  TEST_CASE(
-      "fleet: who is judged is compared with who was judged before, and only itself changes") {
+  TEST_CASE("fleet: machines are also compared with those judged before, which do not change") {
     const std::vector<MachineReport> before = {machine("b", 10), machine("c", 11)};
     std::vector<MachineReport> one = {machine("a", 1)};
     compare(one, before);
@@ -59,7 +58,7 @@ TEST_SUITE("fleet") {
     CHECK(unfit(alone).empty());
   }
 
-  TEST_CASE("fleet: a disk that does 5 MB/s is fast enough, a late wake-up is no machine's fault") {
+  TEST_CASE("fleet: a disk of 5 MB/s is fast enough, and late wake-ups are not compared") {
     std::vector<MachineReport> machines;
     for (const char* name : {"a", "b", "c"})
       machines.push_back(
@@ -73,7 +72,7 @@ TEST_SUITE("fleet") {
     CHECK(unfit(machines) == Names{"a"});
   }
 
-  TEST_CASE("fleet: another program than most have is told, half against half is nobody's fault") {
+  TEST_CASE("fleet: a program that differs from most fails, half against half does not") {
     std::vector<MachineReport> machines = {machine("a", 9), machine("b", 9, 10, "0.9"),
                                            machine("c", 9)};
     compare(machines);
@@ -86,7 +85,7 @@ TEST_SUITE("fleet") {
   }
 
   TEST_CASE(
-      "fleet: the table has a line for each machine, those missing too, and names the reasons") {
+      "fleet: the table has a line for every machine, also for a missing one, and the reasons") {
     std::vector<MachineReport> machines = {machine("node1", 10),
                                            machine("node2", 1),
                                            machine("node3", 10),

@@ -27,7 +27,7 @@ struct Folder {
   void add(const std::string& file, const std::string& text) const {
     std::ofstream(path / file, std::ios::app) << text;
   }
-  /// As the agent rotates: a copy, then the file is emptied.
+  /// Rotates as the agent does: copies the file, then truncates it.
   void rotate(const std::string& file) const {
     fs::copy_file(path / file, path / (file + ".1"), fs::copy_options::overwrite_existing);
     fs::resize_file(path / file, 0);
@@ -47,7 +47,7 @@ std::string merged(LogMerger& merger, bool more) {
 
 TEST_SUITE_BEGIN("log_merge");
 
-TEST_CASE("logs: a stamp is an ISO date and time with milliseconds at the beginning") {
+TEST_CASE("logs: a stamp is an ISO date and time with milliseconds at the beginning of a line") {
   CHECK(stamp_of("2026-11-21T06:48:27.123 n0 info x") == "2026-11-21T06:48:27.123");
   CHECK(stamp_of("2026-11-21 06:48:27.123 n0 info x") == "");
   CHECK(stamp_of(" 2026-11-21T06:48:27.123") == "");
@@ -55,8 +55,7 @@ TEST_CASE("logs: a stamp is an ISO date and time with milliseconds at the beginn
   CHECK(stamp_of("") == "");
 }
 
-TEST_CASE(
-    "logs: records of all files come in the order of their stamps, with what belongs to them") {
+TEST_CASE("logs: records of all files are ordered by stamp, with their lines without a stamp") {
   Folder folder;
   folder.add("n0.log", line(1, "a") + line(5, "trace:") + "  at x\n  at y\n" + line(9, "c"));
   folder.add("n0.1.log", line(2, "d") + line(5, "e") + line(6, "f"));
@@ -77,7 +76,7 @@ TEST_CASE("logs: a clock that was set back does not change the order within a fi
         line(3, "d") + line(5, "a") + line(1, "b") + line(6, "e") + line(7, "c"));
 }
 
-TEST_CASE("logs: following tells what is new, whole lines only, also of new and rotated files") {
+TEST_CASE("logs: following returns new whole lines, also of new and of rotated files") {
   Folder folder;
   folder.add("n0.log", line(1, "a") + "2026-11-21T06:48:00.002 ha");
   LogMerger merger(folder.path, "");
@@ -102,15 +101,15 @@ TEST_CASE("logs: following tells what is new, whole lines only, also of new and 
                                     "the rest of it\n");
 }
 
-TEST_CASE("logs: following a file whose beginning was cut off tells nothing twice and all once") {
+TEST_CASE("logs: following a file whose beginning is moved away returns each line exactly once") {
   Folder folder;
   const std::string first = line(1, "a") + line(2, "b"), half = first.substr(0, first.size() - 5);
-  // What log_scanner.hpp does: the older file has the beginning, the file the rest.
+  // As log_scanner.hpp does: the older file gets the beginning, the file keeps the rest.
   folder.add("n0.log.1", half);
   folder.add("n0.log", first.substr(half.size()));
   LogMerger later(folder.path, "n0");
   CHECK(merged(later, false) == first);
-  // Beginnings go while a reader has the file open.
+  // The beginning is moved away while a reader has the file open.
   folder.add("n2.log", first);
   LogMerger merger(folder.path, "n2");
   CHECK(merged(merger, true) == first);
@@ -122,7 +121,7 @@ TEST_CASE("logs: following a file whose beginning was cut off tells nothing twic
   CHECK(merged(merger, true) == line(3, "c"));
 }
 
-TEST_CASE("logs: an end without a newline is a line, and a flood without one is cut") {
+TEST_CASE("logs: an end without a newline is a line, and a very long line is split") {
   Folder folder;
   folder.add("n0.log", line(1, "a") + "no end");
   LogMerger merger(folder.path, "");
@@ -131,7 +130,8 @@ TEST_CASE("logs: an end without a newline is a line, and a flood without one is 
   CHECK(merged(merger, true).size() > (1 << 19));
 }
 
-TEST_CASE("logs: a node's name selects its agent, trainers and supervisor, a trainer's only it") {
+TEST_CASE(
+    "logs: a node's name selects its agent, trainers and supervisor, a trainer's only its own") {
   CHECK(log_selected("n1.log", ""));
   CHECK(log_selected("n1.log", "n1"));
   CHECK(log_selected("n1.0.log", "n1"));
@@ -144,7 +144,7 @@ TEST_CASE("logs: a node's name selects its agent, trainers and supervisor, a tra
   CHECK_FALSE(log_selected("n1.log.1", "n1"));
 }
 
-TEST_CASE("regex: matches as grep -E does, and says what is wrong with a pattern") {
+TEST_CASE("regex: matches as grep -E does, and reports what is wrong with a pattern") {
   auto regex = Regex::compile("step [0-9]+: (a|b)$");
   REQUIRE(regex.ok());
   CHECK(regex->matches("x step 12: b"));

@@ -24,7 +24,7 @@ std::string error_of(const std::string& text) {
 }  // namespace
 
 TEST_SUITE("log_rules") {
-  TEST_CASE("log rules: every shipped rule is the first to match the line that stands beside it") {
+  TEST_CASE("log rules: each shipped rule is the first one that matches its own example") {
     auto rules = LogRules::load("");
     REQUIRE_MESSAGE(rules.ok(), rules.status().message());
     std::set<std::string> names;
@@ -43,7 +43,7 @@ TEST_SUITE("log_rules") {
       CHECK(names.contains(wanted));
   }
 
-  TEST_CASE("log rules: ordinary lines match nothing") {
+  TEST_CASE("log rules: ordinary lines match no rule") {
     auto rules = LogRules::load("");
     REQUIRE(rules.ok());
     for (const char* line : {"", "2026-11-21T06:48:27.123 n0 info n0/p1 becomes n0.1",
@@ -52,7 +52,7 @@ TEST_SUITE("log_rules") {
       CHECK_MESSAGE(!rules->match(line), line);
   }
 
-  TEST_CASE("log rules: a line needs one of the texts, and the pattern") {
+  TEST_CASE("log rules: a line must contain one of the texts and match the pattern") {
     auto rules = LogRules::parse(good, "my.toml");
     REQUIRE(rules.ok());
     CHECK(rules->match("ax12"));
@@ -63,7 +63,7 @@ TEST_SUITE("log_rules") {
     CHECK_FALSE(rules->match(std::string(1 << 20, 'z') + "y"));
   }
 
-  TEST_CASE("log rules: one's own come first") {
+  TEST_CASE("log rules: the user's rules come before the shipped ones") {
     const auto path = std::filesystem::temp_directory_path() / ("rules-" + unique_id());
     std::ofstream(path) << "[[rule]]\nname = \"mine\"\ncontains = [\"CUDA out of memory\"]\n"
                            "severity = \"info\"\ncause = \"consequence\"\n";
@@ -75,7 +75,7 @@ TEST_SUITE("log_rules") {
     CHECK(LogRules::load("/nowhere.toml").status().code() == Code::bad_config);
   }
 
-  TEST_CASE("log rules: what is wrong is said with file, line and rule") {
+  TEST_CASE("log rules: errors name file, line and rule") {
     CHECK(error_of(good).empty());
     auto with = [](const std::string& from, const std::string& to) {
       std::string text = good;

@@ -1,6 +1,6 @@
-// A stand-in for NVIDIA's libnvidia-ml.so.1, as nvml.h declares it (driver 580; these parts have
-// not changed since 2013): two GPUs, of which the second tells nothing but its name. It answers
-// only to arguments that are right. FAKE_NVML_OLD: the library of a driver that lacks some
+// A fake of NVIDIA's libnvidia-ml.so.1 with the declarations of nvml.h (driver 580; these parts
+// have not changed since 2013). It has two GPUs, of which the second one reports only its name, and
+// returns errors for wrong arguments. FAKE_NVML_OLD: the library of a driver that lacks some
 // functions.
 #include <cstring>
 
