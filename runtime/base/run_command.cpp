@@ -65,7 +65,7 @@ Status read_all(int in, Clock::time_point deadline, size_t bytes_max, std::strin
   return too_late();
 }
 
-/// The end of its output is not the end of a program.
+/// Waits until the program ends, since it may run on after closing its output.
 Status wait_until_ended(pid_t pid, Clock::time_point deadline) {
   const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   const bool ended = pidfd < 0 || readable(pidfd, deadline);

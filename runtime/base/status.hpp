@@ -1,3 +1,5 @@
+// runtime/base: what all other rooms use: errors, files, processes, shared memory, hashes, logging.
+//
 // Errors as values: a function returns Status, or Result<T> if it has a value to return. Library
 // code never exits, and never throws for an expected failure; main() turns a Code into an exit
 // code.

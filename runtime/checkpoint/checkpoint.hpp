@@ -1,3 +1,5 @@
+// runtime/checkpoint: checkpoints on disk, their export and import, and the verification of runs.
+//
 // Checkpoints on disk (docs/formats.md): one folder per step, written under a temporary name and
 // renamed when it is complete.
 //

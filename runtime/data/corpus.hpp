@@ -1,3 +1,7 @@
+// runtime/data: the way from text to a trainer, in the order of its headers: corpus, tokenizer,
+// prepare (which makes a folder with a manifest), token_file, sample_order, ring_filler,
+// token_ring.
+//
 // The text that training data is made from: a sequence of documents, read in chunks. One thread.
 //
 // Sources:

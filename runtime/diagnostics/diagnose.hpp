@@ -1,3 +1,6 @@
+// runtime/diagnostics: checks whether machines are fit to train, alone and compared with each
+// other.
+//
 // Checks of one machine before it trains: arithmetic, memory, disk, clock. They take seconds and
 // need no other machine. They block and use the machine fully, so run them on a thread of their
 // own.

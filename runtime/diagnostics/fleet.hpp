@@ -17,9 +17,9 @@ struct MachineReport {
 };
 
 /// Fails checks (ok, detail) of `machines` that are out of line with the other machines:
-///   a figure   if it is worse than the median of the others by more than a factor of 2
-///              (arithmetic), 4 (memory) or 10 (disk and links, which may be shared); needs two others
-///   a fact     (a check without a unit) if it differs from what most machines report; needs two
+///   a figure   if it is worse than the median of at least two others by more than a factor of 2
+///              (arithmetic), 4 (memory) or 10 (disk and links, which may be shared)
+///   a fact     (a check without a unit) if it differs from what most machines (two or more) report
 /// A disk of at least 5 MB/s is never slow; figures in ms are not compared. others: machines that
 /// were compared before; they count, but are not changed.
 void compare(std::vector<MachineReport>& machines, const std::vector<MachineReport>& others = {});

@@ -1,3 +1,5 @@
+// runtime/observe: what can be observed of running processes: health figures, log files, traces.
+//
 // Health figures of a host and its GPUs, from /proc, the file system of a folder, and NVML, which
 // is loaded at run time and may be absent. For display and monitoring; no decision depends on them.
 #pragma once

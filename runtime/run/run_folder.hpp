@@ -1,3 +1,6 @@
+// runtime/run: the run folder on the shared file system: its files and lock, the run's key, leader
+// election (epoch.hpp), and the rendezvous of hosts.
+//
 // The names of the files in a run folder (docs/operations.md), and the lock that keeps a second
 // `train` out of it.
 #pragma once

@@ -1,3 +1,6 @@
+// runtime/training: what model/ and transport/ have in common, so that neither includes the other:
+// the model's shape, shards, training state, the summation tree, and the Collective interface.
+//
 // Collectives over flat buffers: the interface that the model uses. transport/ implements it.
 //
 // All ranks of a communicator call the same operations in the same order. A call starts an

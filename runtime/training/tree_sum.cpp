@@ -258,7 +258,7 @@ void PartialSum::add(std::span<const TreeSource> sources) {
   add_range(sources, 0, count_);
   std::vector<TreeNode> nodes;
   for (const TreeSource& source : sources) nodes.push_back(source.node);
-  finish_add(nodes);
+  added(nodes);
 }
 
 void PartialSum::add_range(std::span<const TreeSource> sources, size_t begin, size_t count) {
@@ -275,7 +275,7 @@ void PartialSum::add_range(std::span<const TreeSource> sources, size_t begin, si
   tree_sum(all, sinks, count);
 }
 
-void PartialSum::finish_add(std::span<const TreeNode> nodes) {
+void PartialSum::added(std::span<const TreeNode> nodes) {
   nodes_.insert(nodes_.end(), nodes.begin(), nodes.end());
   nodes_ = merged(nodes_);
 }

@@ -60,10 +60,10 @@ class PartialSum {
   /// Adds leaves or nodes that follow those added so far, in order.
   void add(std::span<const TreeSource> sources);
   /// add() in pieces, for sources that arrive in pieces: adds elements [begin, begin + count),
-  /// where the sources' data points to element `begin`. After all elements, finish_add() updates
+  /// where the sources' data points to element `begin`. After all elements, added() updates
   /// nodes().
   void add_range(std::span<const TreeSource> sources, size_t begin, size_t count);
-  void finish_add(std::span<const TreeNode> nodes);
+  void added(std::span<const TreeNode> nodes);
   std::span<const TreeNode> nodes() const { return nodes_; }
   const float* data(size_t node) const { return buffers_[node]; }
   /// For a caller that computes a node in its buffer and then adds it.

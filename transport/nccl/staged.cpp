@@ -157,7 +157,7 @@ WorkPtr StagedCommunicator::reduce_scatter_leaves(const void* full, size_t count
         for (size_t i = 0; i < sum->nodes().size(); ++i)
           SS_RETURN_IF_ERROR(copy_to_device(slice.buffer(i), sum->count() * sizeof(float)));
         slice.clear();
-        slice.finish_add(sum->nodes());
+        slice.added(sum->nodes());
         return {};
       });
 }

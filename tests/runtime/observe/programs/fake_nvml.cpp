@@ -103,7 +103,7 @@ nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, u
   *mhz = 1'980;
   return type == NVML_CLOCK_SM ? kSuccess : kInvalid;
 }
-// Two errors of the first GPU, for who listens to it; then silence.
+// A set that is registered for errors gets two errors of the first GPU, then no more.
 nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t* set) {
   if (users == 0) return kNotInitialized;
   *set = new nvmlEventSet_st{};
@@ -122,7 +122,7 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long ty
 }
 nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t* data,
                                  unsigned int timeout_ms) {
-  if (timeout_ms != 0 || !set->listens) return kInvalid;  // nobody may wait
+  if (timeout_ms != 0 || !set->listens) return kInvalid;  // the probe must not block
   if (set->fetched == 2) return kTimeout;
   *data = {&devices[0], kXidCriticalError, set->fetched == 0 ? 45ull : 79ull, ~0u, ~0u};
   ++set->fetched;
