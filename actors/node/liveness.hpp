@@ -1,14 +1,14 @@
-// Whether a node's trainer processes live and get on: what they say of themselves, several times a
-// second, and how long ago. Pure but for the question how the operating system sees a process,
-// which the caller answers. Used by one thread.
+// Decides whether a node's trainer processes live and make progress, from the TrainerProgress
+// messages that each sends several times a second. A process is to be killed if it is
 //
 //   stopped  silent for silence_ms, and the operating system says that it is stopped
-//   silent   silent for three times as long (ten times, if nobody waits for it): one that is only
-//            short of time on a loaded machine is not accused
-//   stuck    in a generation, not waiting for others, and its units do not grow for
-//            progress_timeout_ms and for 20 times its slowest recent step
+//   silent   silent for 3 x silence_ms (10 x if it is warm); a process that is only short of CPU
+//            time on a loaded machine is spared
+//   stuck    in a generation, not waiting in a collective, and no unit computed for
+//            progress_timeout_ms and for 20 x its slowest recent step
 //
-// Time in which the watch itself did not run is nobody's silence.
+// Time in which check() itself was not called (the node was stopped) does not count as silence.
+// Pure but for the callback that asks the operating system. Used by one thread.
 #pragma once
 
 #include <algorithm>
@@ -24,42 +24,43 @@
 
 namespace simplescale {
 
-struct WatchOptions {
+struct LivenessOptions {
   int64_t heartbeat_ms = 100, silence_ms = 1000, progress_timeout_ms = 120'000;
 };
 
-class TrainerWatch {
+class LivenessMonitor {
  public:
-  explicit TrainerWatch(WatchOptions options) : options_(options) {}
+  explicit LivenessMonitor(LivenessOptions options) : options_(options) {}
 
-  /// A process has said that it is up. now_ms: any monotonic clock.
-  void up(int64_t now_ms, const std::string& process, pid_t pid);
-  void gone(const std::string& process) { watched_.erase(process); }
-  /// Others wait for it.
-  void needed(const std::string& process);
-  void heard(int64_t now_ms, const std::string& process, const TrainerProgress& progress);
-  void step_took(const std::string& process, double step_ms);
+  /// The process has sent its TrainerHello. now_ms: of any monotonic clock.
+  void add(int64_t now_ms, const std::string& process, pid_t pid);
+  void remove(const std::string& process) { monitored_.erase(process); }
+  /// The process has a slot: it is no longer warm.
+  void set_in_slot(const std::string& process);
+  void add_progress(int64_t now_ms, const std::string& process, const TrainerProgress& progress);
+  void add_step(const std::string& process, double step_ms);
 
   struct Verdict {
     std::string process, reason;
   };
-  /// To be called every heartbeat_ms. Each process is accused once.
-  std::vector<Verdict> look(int64_t now_ms, const std::function<ProcessState(pid_t)>& state);
+  /// Returns the processes to kill, each once. Call every heartbeat_ms.
+  std::vector<Verdict> check(int64_t now_ms, const std::function<ProcessState(pid_t)>& state);
 
  private:
-  struct Watched {
-    pid_t pid = 0;
-    bool needed = false, accused = false;
-    int64_t heard_ms = 0, moved_ms = 0;
+  struct Monitored {
+    pid_t pid = 0;  // 0: no hello yet
+    bool in_slot = false, condemned = false;
+    int64_t heard_ms = 0;     // when its last message came
+    int64_t progress_ms = 0;  // when it last got on, or had no need to
     TrainerProgress last;
-    std::deque<double> steps_ms;  // recent
+    std::deque<double> steps_ms;  // of its recent steps
   };
-  std::string accuse(int64_t now_ms, const Watched& watched,
-                     const std::function<ProcessState(pid_t)>& state) const;
+  std::string reason_to_kill(int64_t now_ms, const Monitored& process,
+                             const std::function<ProcessState(pid_t)>& state) const;
 
-  WatchOptions options_;
-  int64_t looked_ms_ = -1;
-  std::map<std::string, Watched> watched_;
+  LivenessOptions options_;
+  int64_t checked_ms_ = -1;
+  std::map<std::string, Monitored> monitored_;
 };
 
 }  // namespace simplescale

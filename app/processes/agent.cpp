@@ -182,7 +182,7 @@ Result<int> run_agent(const AgentOptions& o) {
   link_options.join_timeout_ms = config.cluster.join_timeout_ms;
   link_options.watch = std::make_shared<EpochWatch>(
       EpochFiles(run, o.instance), [link = linked->get_future().share()](const EpochView& view) {
-        caf::anon_send(link.get(), epochs_seen(view));
+        caf::anon_send(link.get(), epochs_polled(view));
       });
   link_options.lookup = [&transport](const std::string& address, auto done) {
     transport.lookup(address, "supervisor", kLookupMs, std::move(done));
