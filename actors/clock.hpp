@@ -1,4 +1,4 @@
-// The clock that actors decide by: it never jumps, and tests may replace it.
+// The clock on which actors base decisions: it never jumps, and tests may replace it.
 #pragma once
 
 #include <caf/actor_clock.hpp>
@@ -8,7 +8,7 @@
 
 namespace simplescale {
 
-/// Milliseconds since some moment before the process started.
+/// Milliseconds since an arbitrary moment before the process started.
 inline int64_t now_ms(const caf::actor_clock& clock) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(clock.now().time_since_epoch())
       .count();

@@ -10,7 +10,7 @@
 namespace simplescale {
 
 /// Returns the node actor of the agent whose transport listens at `address`.
-/// Blocks for up to some seconds while it connects; fails if that agent does not answer.
+/// Blocks for up to a few seconds while it connects. An error if the agent does not answer.
 using FindNode = std::function<Result<caf::actor>(const std::string& address)>;
 
 }  // namespace simplescale

@@ -1,4 +1,5 @@
-// Messages between actors of one process. They never travel, so they have no twin in the protocol.
+// Messages between actors of one process. They never travel over the network, so they have no twin
+// in protocol.capnp.
 #pragma once
 
 #include <caf/actor.hpp>
@@ -9,111 +10,103 @@
 #include <string>
 #include <vector>
 
-#include "runtime/training/train_state.hpp"
-
 namespace simplescale {
-class PinnedState;
+class StatePin;
 }
 
 namespace simplescale::local {
 
-/// node -> dataloader: fill the rings for a generation of so many groups.
-struct FillRings {
-  uint64_t generation, start_step, groups;
-  struct Trainer {
-    uint64_t group, shard;
-  };
-  std::vector<Trainer> trainers;  // ring i belongs to trainers[i]
-};
-
-/// A child of the node's tree lives, perhaps again.
-struct ChildUp {
+/// Node's tree -> node: a child actor ("dataloader", "checkpoint") has been started or restarted.
+struct ChildStarted {
   std::string name;
-  caf::actor child;
+  caf::actor actor;
 };
 
-/// A trainer process ("n1/p2") has been started.
+/// trainer_process -> node: trainer process "n1/p2" has been started.
 struct ProcessStarted {
   std::string process;
   int32_t pid;
 };
 
-/// It is dying: nothing more is to be expected of it, but its memory may still be in use.
+/// Lifeline watcher -> node: early death notice of a process. ProcessEnded follows once it is
+/// reaped; until then its memory may still be in use.
 struct ProcessDying {
   std::string process;
   int32_t pid;
 };
 
-/// It has ended (pid 0: could not be started); its actor is about to quit and to be restarted by
-/// its supervisor.
+/// trainer_process -> node: the process has been reaped, or could not be started (pid 0). The
+/// sending actor quits next, and its supervisor restarts it.
 struct ProcessEnded {
   std::string process;
   int32_t pid;
-  bool clean;
-  std::string how;
+  std::string how;  // "exit code 3", "killed by signal 9 (Killed)"
 };
 
-/// The operating system asks this process to stop (SIGINT, SIGTERM, SIGUSR1).
+/// Signal thread -> node: the operating system asks this process to stop. signal: SIGINT, SIGTERM,
+/// SIGUSR1, or SIGQUIT, which also stands for a second SIGINT and means: at once.
 struct StopSignal {
   int signal;
 };
 
-/// node -> checkpoint: the pinned side of a trainer's state is to be saved.
+/// node -> checkpoint: save the pinned side of a trainer's state.
 struct SaveShard {
-  std::shared_ptr<PinnedState> state;
+  std::shared_ptr<StatePin> pin;
   uint64_t generation, step, shard;
 };
 
-/// node -> peer copies: the pinned side of a trainer's state is to be staged for a peer node.
+/// node -> peer copies: stage the pinned side of a trainer's state for a peer node.
 struct StageCopy {
   std::string trainer;
-  std::shared_ptr<PinnedState> state;
+  std::shared_ptr<StatePin> pin;
   uint64_t generation, step, shard;
 };
 
-/// checkpoint -> its writer: a private copy of a side.
+/// checkpoint -> its writer: a private copy of a shard's state.
 struct WriteShard {
   uint64_t generation, step, shard;
   std::vector<float> state;  // params, exp_avg, exp_avg_sq
 };
 
-/// supervisor -> publisher: what a writer said of one shard.
+/// supervisor -> publisher: the result of writing one shard. record: the shard's record as JSON, if
+/// `error` is empty.
 struct ShardWritten {
   uint64_t generation, step, next_sample;
   std::string record, error;
 };
 
-/// publisher -> supervisor.
+/// publisher -> supervisor: a checkpoint has been published in `folder`, or, if `error` is not
+/// empty, has failed.
 struct Published {
   uint64_t step;
   std::string folder, error;
   uint64_t generation;
 };
 
+/// An actor's timer.
 struct Tick {};
-/// supervisor -> itself: an injected death.
+/// supervisor -> itself: the injected fault kill_supervisor.
 struct Die {};
-/// node -> node: time to look whether its trainers live.
-struct Look {};
+/// node -> itself, every heartbeat: check that the trainers live.
+struct CheckLiveness {};
 
-/// The epoch watch -> supervisor: a look at the epoch files. question: 0, or the decision that
-/// waits for it.
+/// Epoch watch -> supervisor: what the epoch files say. question: the decision that waits for this
+/// answer, or 0.
 struct EpochSeen {
   uint64_t question;
-  bool deposed;
-  uint64_t newest;
-  std::set<std::string> votes = {};  // nodes that vote against this epoch
+  bool deposed;                      // a newer epoch has been claimed
+  uint64_t newest;                   // epoch
+  std::set<std::string> votes = {};  // nodes that vote against the supervisor's epoch
 };
 
-/// supervisor -> itself: a decision has waited long enough.
+/// supervisor -> itself: the decision `sequence` has waited long enough for its answers.
 struct WaitedLongEnough {
   uint64_t sequence;
 };
 
 }  // namespace simplescale::local
 
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::FillRings)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ChildUp)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ChildStarted)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ProcessStarted)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ProcessDying)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ProcessEnded)
@@ -125,6 +118,6 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ShardWritten)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Published)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Tick)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Die)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Look)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::CheckLiveness)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::EpochSeen)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::WaitedLongEnough)

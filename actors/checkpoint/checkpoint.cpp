@@ -47,29 +47,31 @@ void write_next(caf::stateful_actor<CheckpointActorState>* self) {
   self->send(s.writer, std::move(s.waiting.extract(s.waiting.begin()).mapped()));
 }
 
+void save(caf::stateful_actor<CheckpointActorState>* self, const caf::actor& node,
+          const local::SaveShard& job) {
+  auto& waiting = self->state.waiting;
+  trace::Span span("copy pinned state", static_cast<int64_t>(job.shard));
+  auto copy = job.pin->copy();
+  span.end();
+  if (!copy.ok()) {
+    self->send(node, ShardSaved{job.generation, job.step, job.shard, "", copy.status().message()});
+    return;
+  }
+  if (auto old = waiting.extract(job.shard); !old.empty())
+    self->send(node, ShardSaved{old.mapped().generation, old.mapped().step, job.shard, "",
+                                "the disk is too slow: a newer state has replaced this one"});
+  waiting.emplace(job.shard,
+                  local::WriteShard{job.generation, job.step, job.shard, std::move(copy->values)});
+  write_next(self);
+}
+
 }  // namespace
 
 caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, caf::actor node,
                                CheckpointOptions options) {
   self->state.writer = self->spawn<caf::detached + caf::linked>(writer_actor, node, options);
   return {
-      [self, node](const local::SaveShard& job) {
-        auto& waiting = self->state.waiting;
-        trace::Span span("copy pinned state", static_cast<int64_t>(job.shard));
-        auto copy = job.state->copy();
-        span.end();
-        if (!copy.ok()) {
-          self->send(node,
-                     ShardSaved{job.generation, job.step, job.shard, "", copy.status().message()});
-          return;
-        }
-        if (auto old = waiting.extract(job.shard); !old.empty())
-          self->send(node, ShardSaved{old.mapped().generation, old.mapped().step, job.shard, "",
-                                      "the disk is too slow: a newer state takes its place"});
-        waiting.emplace(job.shard, local::WriteShard{job.generation, job.step, job.shard,
-                                                     std::move(copy->values)});
-        write_next(self);
-      },
+      [self, node](const local::SaveShard& job) { save(self, node, job); },
       [self](local::WriterFree) {
         self->state.writing = false;
         write_next(self);
@@ -84,8 +86,8 @@ struct PublisherState {
     bool failed = false;
   };
   uint64_t generation = 0;
-  std::map<uint64_t, Pending>
-      pending;  // by step, of this generation; the nodes write at their own pace
+  // By step, of this generation. Several steps may be pending: each node writes at its own pace.
+  std::map<uint64_t, Pending> pending;
 };
 
 namespace {
@@ -94,7 +96,7 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
              const PublisherOptions& options, const local::ShardWritten& shard) {
   PublisherState& s = self->state;
   if (shard.generation < s.generation) return;
-  if (shard.generation > s.generation) s.pending.clear();  // what is incomplete will stay so
+  if (shard.generation > s.generation) s.pending.clear();  // no more shards of those will come
   s.generation = shard.generation;
   PublisherState::Pending& checkpoint = s.pending[shard.step];
   if (checkpoint.failed) return;
@@ -105,7 +107,7 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
   if (!shard.error.empty()) return fail(shard.error);
   auto record = parse_shard_record(shard.record);
   if (!record.ok()) return fail(record.status().message());
-  // A node that presents itself to a supervisor tells everything once more.
+  // A node repeats its reports when it connects to a new supervisor.
   if (std::ranges::find(checkpoint.records, record->file, &ShardRecord::file) !=
       checkpoint.records.end())
     return;
@@ -128,7 +130,7 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
   if (Status pruned =
           prune_checkpoints(options.folder, options.keep, options.permanent_every_steps);
       !pruned.ok())
-    log::warn("old checkpoints stay: {}", pruned.message());
+    log::warn("cannot remove old checkpoints: {}", pruned.message());
   s.pending.erase(s.pending.begin(), s.pending.upper_bound(shard.step));
   self->send(supervisor, local::Published{shard.step, *folder, "", shard.generation});
 }

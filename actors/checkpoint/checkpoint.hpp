@@ -1,10 +1,10 @@
-// The checkpoint actor of a node: takes private copies of pinned states and has them written to
-// disk in the background.
+// The checkpoint actor of a node: copies pinned states and has the copies written to disk in the
+// background. And the publisher, which makes one checkpoint of all nodes' shards.
 //
-// Runs detached (it copies gigabytes); its writer is a detached actor of its own, so that a slow
-// disk delays neither copies nor training. Of each shard one copy waits at most: where the disk
-// takes longer than the next checkpoint (or hangs), a newer one takes its place. In:
-// local::SaveShard. Out, to the node: ShardSaved.
+// The checkpoint actor runs detached, since it copies gigabytes. Its writer is a detached actor of
+// its own, so that a slow disk delays neither copies nor training. At most one copy of each shard
+// waits for the writer: a newer copy replaces it. In: local::SaveShard. Out, to the node: one
+// ShardSaved for each SaveShard.
 #pragma once
 
 #include <caf/all.hpp>
@@ -22,26 +22,27 @@ struct CheckpointOptions {
   std::string folder;  // <run>/checkpoints
   ModelShape shape;
   size_t shards = 1;
-  std::shared_ptr<FileOps> files = std::make_shared<FileOps>();  // of the writer
+  std::shared_ptr<FileOps> files = std::make_shared<FileOps>();  // the writer's
 };
 
 namespace local {
-/// writer -> checkpoint actor.
+/// writer -> checkpoint actor: ready for the next shard.
 struct WriterFree {};
 }  // namespace local
 
 struct CheckpointActorState {
   static inline const char* name = "checkpoint";
   caf::actor writer;
-  bool writing = false;
+  bool writing = false;                           // the writer is busy
   std::map<uint64_t, local::WriteShard> waiting;  // by shard
 };
 
 caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, caf::actor node,
                                CheckpointOptions options);
 
-/// One for a job, beside the supervisor: publishes a checkpoint when all its shards are there, and
-/// prunes old ones. Detached. In: local::ShardWritten. Out: local::Published.
+/// One per job, in the supervisor's process: publishes a checkpoint once all its shards are
+/// written, and prunes old checkpoints. Detached. In: local::ShardWritten, repeats allowed. Out:
+/// local::Published, once per step and generation.
 struct PublisherOptions {
   std::string folder;
   ModelShape shape;

@@ -18,7 +18,7 @@ int64_t DiskFaults::until(std::chrono::milliseconds how_long) {
   return now_ns() + std::chrono::nanoseconds(how_long).count();
 }
 
-Status DiskFaults::fault_for(const std::string& path) const {
+Status DiskFaults::apply_faults(const std::string& path) const {
   const int64_t now = now_ns();
   if (const int64_t left = slow_until_ns_ - now; left > 0)
     std::this_thread::sleep_for(
@@ -29,17 +29,17 @@ Status DiskFaults::fault_for(const std::string& path) const {
 }
 
 Result<int> DiskFaults::create(const std::string& path) {
-  SS_RETURN_IF_ERROR(fault_for(path));
+  SS_RETURN_IF_ERROR(apply_faults(path));
   return FileOps::create(path);
 }
 
 Status DiskFaults::write(int fd, const std::string& path, const void* data, size_t bytes) {
-  SS_RETURN_IF_ERROR(fault_for(path));
+  SS_RETURN_IF_ERROR(apply_faults(path));
   return FileOps::write(fd, path, data, bytes);
 }
 
 Status DiskFaults::fsync(int fd, const std::string& path) {
-  SS_RETURN_IF_ERROR(fault_for(path));
+  SS_RETURN_IF_ERROR(apply_faults(path));
   return FileOps::fsync(fd, path);
 }
 

@@ -1,5 +1,5 @@
-// The operating system's file calls with faults on purpose: a full or a slow disk, for a while. The
-// checkpoint writer uses it; whoever injects faults sets it. Any thread.
+// FileOps with injected faults: a full or a slow disk, for a limited time. The checkpoint writer
+// uses it, the node actor sets it. Any thread.
 #pragma once
 
 #include <atomic>
@@ -11,9 +11,9 @@ namespace simplescale {
 
 class DiskFaults final : public FileOps {
  public:
-  /// For so long, every write ends with "no space left on device".
+  /// For this time, every create, write and fsync fails with "no space left on device".
   void fill(std::chrono::milliseconds how_long) { full_until_ns_ = until(how_long); }
-  /// For so long, every write takes this much longer.
+  /// For `how_long`, every create, write and fsync takes `each` longer.
   void slow_down(std::chrono::milliseconds each, std::chrono::milliseconds how_long) {
     slow_ms_ = each.count();
     slow_until_ns_ = until(how_long);
@@ -25,7 +25,8 @@ class DiskFaults final : public FileOps {
 
  private:
   static int64_t until(std::chrono::milliseconds how_long);
-  Status fault_for(const std::string& path) const;
+  /// Sleeps while the disk is slow; an error while it is full.
+  Status apply_faults(const std::string& path) const;
   std::atomic<int64_t> full_until_ns_ = 0, slow_until_ns_ = 0, slow_ms_ = 0;
 };
 

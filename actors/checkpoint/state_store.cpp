@@ -70,37 +70,36 @@ TrainState::Side StateStore::Copy::side() {
       {values.data(), total}, {values.data() + total, total}, {values.data() + 2 * total, total}};
 }
 
-Result<StateStore::Copy> StateStore::copy_pinned(const std::string& trainer, int32_t pid,
-                                                 const HeldStep& wanted) {
+Result<StateStore::Copy> StateStore::copy_and_unpin(const std::string& trainer, int32_t pid,
+                                                    const HeldStep& wanted) {
   std::unique_lock lock(mutex_);
   auto found = entries_.find(trainer);
   if (found == entries_.end())
     return Status(Code::not_found, "no trainer " + trainer + " on this node");
   TrainState& state = found->second.state;
   Copy copy;
-  copy.values.reserve(3 * found->second.total);  // which may throw: nothing is held yet
-  // A hold of our own, whatever becomes of the trainer.
+  copy.values.reserve(3 * found->second.total);  // may throw, so before pin()
+  // A pin of this call, so that the side stays if the trainer's process dies.
   SS_ASSIGN(const int side, state.pin(wanted.step));
-  auto let_go = [&] {
+  auto release_pins = [&] {
     state.unpin(side);
     if (found->second.pid == pid) state.unpin(side);
   };
   if (state.held(side) != wanted) {
-    let_go();
+    release_pins();
     return Status(Code::not_found, trainer + " does not hold step " + std::to_string(wanted.step) +
-                                       " as generation " + std::to_string(wanted.generation) +
-                                       " made it");
+                                       " of generation " + std::to_string(wanted.generation));
   }
   const uint64_t restarts = found->second.restarts;
-  lock.unlock();  // entries stay where they are, and others need not wait for gigabytes
+  lock.unlock();  // entries_ is stable, and the copy takes long
   const TrainState::Side from = state.side(side);
   copy.hash = state.hash(side);
   for (const auto& part : {from.params, from.exp_avg, from.exp_avg_sq})
     copy.values.insert(copy.values.end(), part.begin(), part.end());
   lock.lock();
-  if (found->second.restarts != restarts)  // our hold went with those of the process before
+  if (found->second.restarts != restarts)  // trainer_restarted() released both pins
     return Status(Code::aborted, trainer + " has been replaced while its state was copied");
-  let_go();
+  release_pins();
   lock.unlock();
   SS_RETURN_IF_ERROR(check_copy(copy.side(), wanted.step, copy.hash).in(trainer));
   return copy;
@@ -119,28 +118,28 @@ void StateStore::release(const std::string& trainer, int32_t pid, uint64_t step)
   std::lock_guard lock(mutex_);
   auto found = entries_.find(trainer);
   if (found == entries_.end() || found->second.pid != pid) return;
-  const Result<int> side = found->second.state.pin(step);
+  const Result<int> side = found->second.state.pin(step);  // finds the side
   if (!side.ok()) return;
   found->second.state.unpin(*side);
   found->second.state.unpin(*side);
 }
 
-PinnedState::PinnedState(std::shared_ptr<StateStore> states, std::string trainer, int32_t pid,
-                         const HeldStep& step)
+StatePin::StatePin(std::shared_ptr<StateStore> states, std::string trainer, int32_t pid,
+                   const HeldStep& step)
     : states_(std::move(states)), trainer_(std::move(trainer)), pid_(pid), step_(step) {}
 
-PinnedState::~PinnedState() {
+StatePin::~StatePin() {
   if (held_) states_->release(trainer_, pid_, step_.step);
 }
 
-Result<StateStore::Copy> PinnedState::copy() {
+Result<StateStore::Copy> StatePin::copy() {
   SS_ASSERT(held_);
-  auto copy = states_->copy_pinned(trainer_, pid_, step_);
+  auto copy = states_->copy_and_unpin(trainer_, pid_, step_);
   held_ = false;
   return copy;
 }
 
-Status StateStore::damage(const std::string& trainer) {
+Status StateStore::flip_bit(const std::string& trainer) {
   std::lock_guard lock(mutex_);
   auto found = entries_.find(trainer);
   if (found == entries_.end() || !found->second.state.has_step())

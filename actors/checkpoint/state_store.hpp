@@ -1,7 +1,6 @@
 // The training states of a node's trainers, in shared memory that outlives every trainer process.
-//
-// Created once by the agent; afterwards any actor of the agent may ask. Threads: any; a mutex
-// guards the table, the states guard themselves (train_state.hpp).
+// Created once by the agent. Threads: any; a mutex guards the table, and TrainState guards itself
+// (runtime/training/train_state.hpp).
 #pragma once
 
 #include <map>
@@ -15,65 +14,69 @@
 
 namespace simplescale {
 
-/// What a trainer's memory holds.
+/// The states in a trainer's memory.
 struct HeldState {
-  uint32_t shard = 0;
-  std::vector<HeldStep> steps;  // the committed one last; empty if none
+  uint32_t shard = 0;           // 0 if `steps` is empty
+  std::vector<HeldStep> steps;  // at most two; the committed step last
 };
 
-/// Tells layouts apart: a segment of another model or number of shards is refused.
+/// Identifies a shard of a model, so that a segment of another model or number of shards is
+/// refused.
 uint64_t layout_hash(const ModelShape& shape, size_t shards, size_t shard);
 
 class StateStore {
  public:
-  /// A segment for each slot of node `node`, named "ss-<instance>-<slot>-state". Any shard may come
-  /// to lie in it. places: the CPUs of each slot (cpu_affinity.hpp), near which its memory is to
-  /// lie.
+  /// Creates a segment for each slot of node `node`, named "ss-<instance>-<slot>-state" and large
+  /// enough for any shard. places: the CPUs of each slot, near which its memory is allocated
+  /// (cpu_affinity.hpp).
   Status create(const std::string& instance, const Plan& plan, int node,
                 const std::vector<std::vector<int>>& places = {});
+  /// The segment's name; "" if the trainer is not of this node.
   std::string segment(const std::string& trainer) const;
   bool has(const std::string& trainer) const { return !segment(trainer).empty(); }
   HeldState held(const std::string& trainer) const;
-  /// A private copy of the side that holds a step, which process `pid` of the trainer has pinned;
-  /// lets go of that pin, whatever it returns. not_found: none does, or as another generation made
-  /// it. mismatch: it is not what was committed (STATE-2).
   struct Copy {
     std::vector<float> values;  // params, exp_avg, exp_avg_sq
     Hash128 hash;               // zero: not known
     TrainState::Side side();
   };
-  Result<Copy> copy_pinned(const std::string& trainer, int32_t pid, const HeldStep& wanted);
-  /// Lets go of the pin of process `pid` on `step`, which nobody is going to copy.
+  /// A private copy of the side that holds step `wanted`, which process `pid` of the trainer has
+  /// pinned. Releases that pin, also on errors. not_found: no side holds the step, or it was made
+  /// in another generation. mismatch: the state is not the one that was committed (STATE-2).
+  /// aborted: the trainer's process was replaced meanwhile.
+  Result<Copy> copy_and_unpin(const std::string& trainer, int32_t pid, const HeldStep& wanted);
+  /// Releases the pin of process `pid` on `step`, if that process still is the trainer's.
   void release(const std::string& trainer, int32_t pid, uint64_t step);
-  /// A new process takes the trainer's place: pins of the old one are void.
+  /// A new process is the trainer: releases all pins of the old process.
   void trainer_restarted(const std::string& trainer, int32_t pid);
-  /// Flips a bit of the committed side, as failing memory would: a fault on purpose.
-  Status damage(const std::string& trainer);
+  /// Injected fault: flips a bit of the committed side, as failing memory would.
+  Status flip_bit(const std::string& trainer);
+  /// Elements of a shard's parameters; 0 if the trainer is not of this node.
   size_t total(const std::string& trainer) const;
 
  private:
   struct Entry {
     TrainState state;
     size_t total;
-    int32_t pid = 0;  // of the process whose pins count
+    int32_t pid = 0;  // of the process that is the trainer: only its pins are released
     uint64_t restarts = 0;
   };
   mutable std::mutex mutex_;
   std::map<std::string, Entry> entries_;
-  std::vector<uint64_t> hash_of_shard_;
+  std::vector<uint64_t> hash_of_shard_;  // layout_hash()
 };
 
-/// The pin of a trainer's process on the side that holds a step, handed over to who is to copy that
-/// side. It is let go of once, also if nobody copies it: the message that carries this may be
-/// dropped anywhere, as those are that an actor leaves behind when it dies. One thread at a time.
-class PinnedState {
+/// A trainer process's pin on the side that holds a step, passed on to the actor that copies the
+/// side. The pin is released once: by copy(), or by the destructor, for instance when an actor dies
+/// and its mailbox is dropped. One thread at a time.
+class StatePin {
  public:
-  PinnedState(std::shared_ptr<StateStore> states, std::string trainer, int32_t pid,
-              const HeldStep& step);
-  ~PinnedState();
-  PinnedState(const PinnedState&) = delete;
-  PinnedState& operator=(const PinnedState&) = delete;
-  /// StateStore::copy_pinned; once.
+  StatePin(std::shared_ptr<StateStore> states, std::string trainer, int32_t pid,
+           const HeldStep& step);
+  ~StatePin();
+  StatePin(const StatePin&) = delete;
+  StatePin& operator=(const StatePin&) = delete;
+  /// StateStore::copy_and_unpin(). Call at most once.
   Result<StateStore::Copy> copy();
 
  private:

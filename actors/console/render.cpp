@@ -22,7 +22,7 @@ const json& field(const json& object, const char* key) {
   const auto found = object.find(key);
   return found == object.end() ? none : *found;
 }
-/// Without what could move a terminal's cursor.
+/// A text field; control characters, which could move the terminal's cursor, become blanks.
 std::string text(const json& object, const char* key) {
   const json& value = field(object, key);
   std::string result = value.is_string() ? value.get<std::string>() : "";
@@ -46,17 +46,18 @@ const char* color_of(const std::string& state) {
   return "33";
 }
 
-std::string painted(const std::string& word, const char* color, const Look& look) {
-  return look.color ? fmt::format("\033[{}m{}\033[0m", color, word) : word;
+std::string painted(const std::string& word, const char* color, const RenderOptions& options) {
+  return options.color ? fmt::format("\033[{}m{}\033[0m", color, word) : word;
 }
-std::string state_of(const json& object, const Look& look) {
+std::string state_of(const json& object, const RenderOptions& options) {
   const std::string state = text(object, "state");
-  return painted(state, color_of(state), look);
+  return painted(state, color_of(state), options);
 }
 
-/// Cuts every line; escape sequences take no room, bytes that go on a UTF-8 character neither.
-std::string cut(const std::string& lines, const Look& look) {
-  if (look.columns == 0) return lines;
+/// Cuts every line to options.columns. Escape sequences and the later bytes of a UTF-8 character
+/// take no column.
+std::string cut(const std::string& lines, const RenderOptions& options) {
+  if (options.columns == 0) return lines;
   std::string out;
   size_t column = 0;
   bool escape = false;
@@ -68,8 +69,8 @@ std::string cut(const std::string& lines, const Look& look) {
       escape = c == '\033' || c < '@' || c == '[';
       out += c;
     } else if ((static_cast<unsigned char>(c) & 0xc0) == 0x80) {
-      if (column <= look.columns) out += c;
-    } else if (++column <= look.columns) {
+      if (column <= options.columns) out += c;
+    } else if (++column <= options.columns) {
       out += c;
     }
   }
@@ -80,14 +81,14 @@ std::string process(const json& object) {
   return whole(object, "pid") > 0 ? fmt::format(" (process {})", whole(object, "pid")) : "";
 }
 
-std::string node_line(const json& node, const Look& look) {
+std::string node_line(const json& node, const RenderOptions& options) {
   const std::string reason = text(node, "reason");
-  return painted(text(node, "name"), "1", look) + " " + state_of(node, look) + " " +
+  return painted(text(node, "name"), "1", options) + " " + state_of(node, options) + " " +
          text(node, "host") + process(node) + (reason.empty() ? "" : ": " + reason);
 }
 
-std::string trainer_line(const json& trainer, const Look& look) {
-  std::string line = text(trainer, "name") + " " + state_of(trainer, look);
+std::string trainer_line(const json& trainer, const RenderOptions& options) {
+  std::string line = text(trainer, "name") + " " + state_of(trainer, options);
   if (field(trainer, "shard").is_number())
     line += fmt::format(" shard {}", whole(trainer, "shard"));
   return line + process(trainer);
@@ -105,8 +106,9 @@ std::string clock_of(double time) {
 
 }  // namespace
 
-std::string render_status(const json& document, const Look& look) {
-  std::string out = painted(text(document, "run"), "1", look) + ": " + state_of(document, look);
+std::string render_status(const json& document, const RenderOptions& options) {
+  std::string out =
+      painted(text(document, "run"), "1", options) + ": " + state_of(document, options);
   if (field(document, "paused") == json(true)) out += " (paused)";
   if (field(document, "diagnosing") == json(true)) out += " (a diagnosis)";
   out += fmt::format(", step {} of {}", whole(document, "step"), whole(document, "max_steps"));
@@ -120,11 +122,11 @@ std::string render_status(const json& document, const Look& look) {
   const json& standby = field(document, "standby");
   out += "supervisor on " + text(supervisor, "node") + process(supervisor);
   out += standby.is_object() ? ", standby on " + text(standby, "node") + process(standby) : "";
-  return cut(out + "\n", look);
+  return cut(out + "\n", options);
 }
 
-std::string render_tree(const json& document, const Look& look) {
-  // group -> node -> trainers; group -1: in none. A node may hold several groups.
+std::string render_tree(const json& document, const RenderOptions& options) {
+  // group -> nodes -> trainers; group -1: in none. A node may have trainers of several groups.
   std::map<int64_t, std::vector<std::pair<const json*, std::vector<const json*>>>> groups;
   for (const json& node : field(document, "nodes")) {
     auto put = [&](int64_t group) -> std::vector<const json*>& {
@@ -143,7 +145,7 @@ std::string render_tree(const json& document, const Look& look) {
     others.key() = INT64_MAX;
     groups.insert(std::move(others));
   }
-  std::string out = render_status(document, look);
+  std::string out = render_status(document, options);
   for (const auto& [group, nodes] : groups) {
     const bool last = group == groups.rbegin()->first;
     out += std::string(last ? "└─ " : "├─ ") +
@@ -151,17 +153,17 @@ std::string render_tree(const json& document, const Look& look) {
     for (size_t i = 0; i < nodes.size(); ++i) {
       const bool last_node = i + 1 == nodes.size();
       const std::string indent = last ? "   " : "│  ";
-      out += indent + (last_node ? "└─ " : "├─ ") + node_line(*nodes[i].first, look) + "\n";
+      out += indent + (last_node ? "└─ " : "├─ ") + node_line(*nodes[i].first, options) + "\n";
       for (size_t k = 0; k < nodes[i].second.size(); ++k)
         out += indent + (last_node ? "   " : "│  ") +
                (k + 1 == nodes[i].second.size() ? "└─ " : "├─ ") +
-               trainer_line(*nodes[i].second[k], look) + "\n";
+               trainer_line(*nodes[i].second[k], options) + "\n";
     }
   }
-  return cut(out, look);
+  return cut(out, options);
 }
 
-std::string render_nodes(const json& document, const Look& look) {
+std::string render_nodes(const json& document, const RenderOptions& options) {
   std::string out = fmt::format("{:<8} {:<8} {:<6} {:<9} {:<20} {:>8}  {}\n", "node", "state",
                                 "group", "training", "host", "process", "why");
   for (const json& node : field(document, "nodes")) {
@@ -170,27 +172,27 @@ std::string render_nodes(const json& document, const Look& look) {
       ++all, training += text(trainer, "state") == "training" ? 1 : 0;
     const std::string state = text(node, "state");
     out += fmt::format("{:<8} {} {:<6} {:<9} {:<20} {:>8}  {}\n", text(node, "name"),
-                       painted(fmt::format("{:<8}", state), color_of(state), look),
+                       painted(fmt::format("{:<8}", state), color_of(state), options),
                        text(node, "group"), fmt::format("{}/{}", training, all), text(node, "host"),
                        whole(node, "pid"), text(node, "reason"));
   }
-  return cut(out, look);
+  return cut(out, options);
 }
 
-std::string render_events(const std::vector<json>& events, const Look& look) {
+std::string render_events(const std::vector<json>& events, const RenderOptions& options) {
   std::string out;
   for (const json& event : events) {
-    std::string what = painted(text(event, "kind"), "1", look);
+    std::string what = painted(text(event, "kind"), "1", options);
     if (!text(event, "phase").empty()) what = fmt::format("{:>6} ", text(event, "phase")) + what;
     const std::string subject = text(event, "subject"), reason = text(event, "reason");
     out += fmt::format("{} step {} {}{}{}\n", clock_of(real(event, "time")), whole(event, "step"),
                        what, subject.empty() ? "" : " " + subject,
                        reason.empty() ? "" : ": " + reason);
   }
-  return cut(out, look);
+  return cut(out, options);
 }
 
-std::string render_incident(const std::vector<json>& events, const Look& look) {
+std::string render_incident(const std::vector<json>& events, const RenderOptions& options) {
   std::string out, summary;
   for (const json& event : events) {
     const std::string reason = text(event, "reason"), subject = text(event, "subject");
@@ -199,13 +201,13 @@ std::string render_incident(const std::vector<json>& events, const Look& look) {
       continue;
     }
     out += fmt::format("{:>6} ms {:>7} {}{}{}\n", whole(event, "ms"), text(event, "phase"),
-                       painted(text(event, "kind"), "1", look),
+                       painted(text(event, "kind"), "1", options),
                        subject.empty() ? "" : " " + subject, reason.empty() ? "" : ": " + reason);
   }
-  return cut(out, look) + summary;
+  return cut(out, options) + summary;
 }
 
-std::string render_diagnosis(const json& event, const Look& look) {
+std::string render_diagnosis(const json& event, const RenderOptions& options) {
   std::vector<MachineReport> machines;
   const json& judged = field(event, "machines");
   if (judged.is_object())
@@ -215,7 +217,7 @@ std::string render_diagnosis(const json& event, const Look& look) {
     return std::pair(m.name.size(), m.name);
   });
   return cut(fleet_table(machines) + text(event, "subject") + ": " + text(event, "reason") + "\n",
-             look);
+             options);
 }
 
 }  // namespace simplescale

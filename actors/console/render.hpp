@@ -1,5 +1,6 @@
-// The run folder's documents and lines as text for people: pure functions of JSON. What a document lacks is
-// left out; nothing in it is trusted.
+// Renders the run folder's JSON documents as text for the terminal. Pure functions. A field that is
+// missing or has the wrong type is left out; control characters in texts become blanks, and other
+// contents are not trusted either.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,23 +9,25 @@
 
 namespace simplescale {
 
-struct Look {
+struct RenderOptions {
   bool color = false;
-  size_t columns = 0;  // longer lines are cut; 0: never
+  size_t columns = 0;  // longer lines are cut; 0: not cut
 };
 
-/// The first lines of the others: state, step, loss, rate; who supervises. document: status.json.
-std::string render_status(const nlohmann::json& document, const Look& look);
-/// Groups, their nodes and trainers; spares and others last.
-std::string render_tree(const nlohmann::json& document, const Look& look);
-/// A line for each node.
-std::string render_nodes(const nlohmann::json& document, const Look& look);
-/// A line for each event (of events.jsonl).
-std::string render_events(const std::vector<nlohmann::json>& events, const Look& look);
-/// The lines of one incident: phase by phase, and its summary.
-std::string render_incident(const std::vector<nlohmann::json>& events, const Look& look);
+/// Two lines: state, step, loss and rate of the run; its supervisor and standby. document:
+/// status.json, here and below.
+std::string render_status(const nlohmann::json& document, const RenderOptions& options);
+/// render_status(), then a tree of groups, nodes and trainers; nodes in no group last.
+std::string render_tree(const nlohmann::json& document, const RenderOptions& options);
+/// A table with a line for each node.
+std::string render_nodes(const nlohmann::json& document, const RenderOptions& options);
+/// A line for each event. events: of events.jsonl, here and below.
+std::string render_events(const std::vector<nlohmann::json>& events, const RenderOptions& options);
+/// A line for each event of one incident, and its summary last.
+std::string render_incident(const std::vector<nlohmann::json>& events,
+                            const RenderOptions& options);
 
-/// A diagnosis (an event "diagnosed"): a line for each node, and what is wrong.
-std::string render_diagnosis(const nlohmann::json& event, const Look& look);
+/// A table with a line for each node that was checked, and the verdict. event: of kind "diagnosed".
+std::string render_diagnosis(const nlohmann::json& event, const RenderOptions& options);
 
 }  // namespace simplescale

@@ -12,17 +12,18 @@ namespace {
 
 constexpr int kSmallPings = 50, kLargePings = 8;
 constexpr size_t kLargeBytes = size_t{4} << 20;
-constexpr auto kPatience = std::chrono::seconds(5);
+constexpr auto kPingTimeout = std::chrono::seconds(5);
 
-/// Seconds of the fastest of `times` round trips; below 0: no answer in time, or a wrong one.
-double fastest(caf::scoped_actor& self, const caf::actor& peer, size_t bytes, int times) {
+/// Seconds of the fastest of `times` round trips; -1 if an answer is late or wrong.
+double fastest_round_trip_s(caf::scoped_actor& self, const caf::actor& peer, size_t bytes,
+                            int times) {
   using Clock = std::chrono::steady_clock;
   double best = -1;
   for (int i = 0; i < times; ++i) {
     const Ping ping{static_cast<uint64_t>(i), std::string(bytes, static_cast<char>('a' + i % 26))};
     bool answered = false;
     const auto begin = Clock::now();
-    self->request(peer, kPatience, ping)
+    self->request(peer, kPingTimeout, ping)
         .receive(
             [&](const Pong& pong) {
               answered = pong.id == ping.id && pong.payload == ping.payload;
@@ -38,13 +39,13 @@ double fastest(caf::scoped_actor& self, const caf::actor& peer, size_t bytes, in
 }  // namespace
 
 std::vector<std::string> link_peers(const std::vector<std::string>& order, const std::string& node,
-                                    const std::function<bool(const std::string&)>& is_there) {
+                                    const std::function<bool(const std::string&)>& is_up) {
   constexpr size_t enough = 2;
   const auto self = std::ranges::find(order, node);
   std::vector<std::string> peers;
   for (size_t i = 1; self != order.end() && i < order.size() && peers.size() < enough; ++i) {
     const auto at = (static_cast<size_t>(self - order.begin()) + i) % order.size();
-    if (is_there(order[at])) peers.push_back(order[at]);
+    if (is_up(order[at])) peers.push_back(order[at]);
   }
   return peers;
 }
@@ -56,8 +57,9 @@ std::vector<CheckResult> check_links(caf::actor_system& system, const FindNode& 
   CheckResult rtt{"link_rtt", false, 0, "us", ""}, bandwidth{"link", false, 0, "GB/s", ""};
   for (const LinkEnd& link : links) {
     const Result<caf::actor> peer = find(link.address);
-    const double small = peer.ok() ? fastest(self, *peer, 64, kSmallPings) : -1;
-    const double large = small > 0 ? fastest(self, *peer, kLargeBytes, kLargePings) : -1;
+    const double small = peer.ok() ? fastest_round_trip_s(self, *peer, 64, kSmallPings) : -1;
+    const double large =
+        small > 0 ? fastest_round_trip_s(self, *peer, kLargeBytes, kLargePings) : -1;
     const char* gap = rtt.detail.empty() ? "" : ", ";
     if (large <= 0) {
       const std::string why =
@@ -76,8 +78,8 @@ std::vector<CheckResult> check_links(caf::actor_system& system, const FindNode& 
   return {rtt, bandwidth};
 }
 
-void spawn_check(caf::actor_system& system, const caf::actor& node, const std::string& name,
-                 const std::string& folder, FindNode find, std::vector<LinkEnd> links) {
+void spawn_node_check(caf::actor_system& system, const caf::actor& node, const std::string& name,
+                      const std::string& folder, FindNode find, std::vector<LinkEnd> links) {
   system.spawn<caf::detached>([node, name, folder, find = std::move(find),
                                links = std::move(links)](caf::event_based_actor* self) {
     std::vector<CheckResult> results = check_machine(folder);

@@ -1,5 +1,6 @@
-// A diagnosis of the machine beside the node actor: takes seconds, blocks its own thread, answers
-// the node with NodeChecked, and ends.
+// A diagnosis of one node: its machine (arithmetic, memory, disk, clock) and its links to other
+// nodes. It takes seconds and runs in an actor of its own, which may block, sends NodeChecked to
+// the node actor, and ends.
 #pragma once
 
 #include <caf/actor.hpp>
@@ -14,20 +15,24 @@
 
 namespace simplescale {
 
-/// The peers to which `node` measures its links: the next ones in `order` that are there, each node
-/// its own, so that all may measure at the same time.
+/// The peers to which `node` measures its links: the next two in `order`, cyclically, that are up.
+/// All nodes may measure at once, since no peer is measured to by more than two of them.
 std::vector<std::string> link_peers(const std::vector<std::string>& order, const std::string& node,
-                                    const std::function<bool(const std::string&)>& is_there);
+                                    const std::function<bool(const std::string&)>& is_up);
 
-/// Round trip and bandwidth of the network to other nodes, through the transport that the agents
-/// use: small Pings, then large ones. value of "link_rtt" is the best peer's best, in us, and of
-/// "link" the best peer's best, in GB/s both ways: a bad link of this node is bad to all of them.
-/// Empty without links; not ok if no peer answers. Blocking.
+/// Measures the network to other nodes with Pings through the agents' transport; blocks.
+///
+///   link_rtt  us of the fastest of the small round trips
+///   link      GB/s, both directions added, of the fastest of the large round trips
+///
+/// Each is the best over all peers: if this node's own link is bad, it is bad to every peer.
+/// Returns nothing if `links` is empty; results that are not ok if no peer answers.
 std::vector<CheckResult> check_links(caf::actor_system& system, const FindNode& find,
                                      const std::vector<LinkEnd>& links);
 
-/// folder: where the run writes.
-void spawn_check(caf::actor_system& system, const caf::actor& node, const std::string& name,
-                 const std::string& folder, FindNode find, std::vector<LinkEnd> links);
+/// Spawns the diagnosis. node: gets NodeChecked. name: "n1". folder: on the file system whose speed
+/// is checked.
+void spawn_node_check(caf::actor_system& system, const caf::actor& node, const std::string& name,
+                      const std::string& folder, FindNode find, std::vector<LinkEnd> links);
 
 }  // namespace simplescale

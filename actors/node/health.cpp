@@ -16,7 +16,7 @@ namespace simplescale {
 struct HealthReporter::Shared {
   std::mutex mutex;
   std::condition_variable wake;
-  caf::actor node;  // null: stop
+  caf::actor node;  // null: the thread is to end
 };
 
 HealthReporter::HealthReporter(caf::actor node, std::string name, std::string folder,
@@ -30,12 +30,9 @@ HealthReporter::HealthReporter(caf::actor node, std::string name, std::string fo
     while (!shared->wake.wait_for(lock, std::chrono::milliseconds(interval_ms),
                                   [&] { return !shared->node; })) {
       lock.unlock();
-      const HostHealth h = probe.sample();
-      NodeHealth report{name, h.cpu, h.memory, h.disk, h.received_mb_per_s, h.sent_mb_per_s,
-                        {},   {}};
-      for (const GpuHealth& gpu : h.gpus)
-        report.gpus.push_back({gpu.name, gpu.utilization, gpu.temperature_c, gpu.power_w,
-                               gpu.memory_used, gpu.ecc_errors, gpu.clock_mhz, gpu.xids, gpu.xid});
+      HostHealth h = probe.sample();
+      NodeHealth report{
+          name, h.cpu, h.memory, h.disk, h.received_mb_per_s, h.sent_mb_per_s, std::move(h.gpus)};
       lock.lock();
       if (shared->node) caf::anon_send(shared->node, std::move(report));
     }

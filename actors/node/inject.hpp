@@ -1,6 +1,6 @@
-// Faults on purpose, as a node causes them (interface.md lists the kinds; kill_supervisor is the
-// supervisor's own). One table, kind -> function; whoever calls tells what the node has. No handler
-// blocks. The node actor's.
+// Injects faults into this node: every kind of fault_kinds() except kill_supervisor, which the
+// supervisor injects itself. A table maps each kind to a function; the caller passes what the
+// functions need. Runs in the node actor; never blocks.
 #pragma once
 
 #include <functional>
@@ -17,24 +17,23 @@
 namespace simplescale {
 
 struct InjectContext {
-  std::string node;                   // "n1"
-  std::vector<std::string> trainers;  // "n1.0", ...
-  std::vector<pid_t> processes;       // all of this node, but for the agent's own
-  std::function<pid_t(const std::string& trainer)> pid_of;  // 0: it is not up
-  std::function<void(const std::string& trainer, const InjectFault&)> pass_on;
-  std::function<void(TransportFault)> transport;
+  std::string node;                                         // "n1"
+  std::vector<std::string> trainers;                        // "n1.0", ...
+  std::vector<pid_t> processes;                             // of all trainer processes
+  std::function<pid_t(const std::string& trainer)> pid_of;  // 0: not up
+  std::function<void(const std::string& trainer, const InjectFault&)> send_to_trainer;
+  std::function<void(TransportFault)> inject_network_fault;
   std::shared_ptr<StateStore> states;
-  std::function<Status()>
-      damage_peers_copies;  // those that the node keeps for others; may be empty
+  std::function<Status()> corrupt_peer_copies;  // in this node's PeerStore; empty: it has none
   std::shared_ptr<DiskFaults> disk;
   std::string checkpoints;  // folder
 };
 
-/// fault.ms 0: as long as is usual for the kind. not_found: the target is not here; bad_data: a
-/// kind that a node does not know.
+/// fault.ms 0: the kind's default duration. not_found: the target is not here; bad_data: the kind
+/// is not known, or not one for a node.
 Status inject(const InjectContext& context, const InjectFault& fault);
 
-/// Flips bits in the first shard file of the newest checkpoint of a folder.
-Status damage_newest_checkpoint(const std::string& checkpoints);
+/// Flips the bits of one byte in a shard file of the newest checkpoint of a folder.
+Status corrupt_newest_checkpoint(const std::string& checkpoints);
 
 }  // namespace simplescale

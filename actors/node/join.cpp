@@ -4,14 +4,16 @@
 #include <map>
 #include <set>
 
+#include "runtime/data/data_location.hpp"
+
 namespace simplescale {
 namespace {
 
-constexpr uint32_t groups_max = 1u << 20;
+constexpr uint32_t kGroupsMax = 1u << 20;
 
 using Members = std::map<std::string, const Member*>;
 
-/// Addresses by shard (of a group) or by group (of a shard).
+/// The members' addresses: of_group[group][shard] and of_shard[shard][group].
 struct Places {
   std::vector<std::vector<DataAddress>> of_group, of_shard;
 };
@@ -20,26 +22,26 @@ Result<Places> places_of(const JoinGeneration& job, uint32_t shards) {
   auto bad = [&](const std::string& what) {
     return Status(Code::bad_data, "generation " + std::to_string(job.generation) + ": " + what);
   };
-  if (job.groups == 0 || job.groups > groups_max) return bad("has no groups");
+  if (job.groups == 0 || job.groups > kGroupsMax) return bad("the number of groups is invalid");
   Places places;
   places.of_group.assign(job.groups, std::vector<DataAddress>(shards));
   places.of_shard.assign(shards, std::vector<DataAddress>(job.groups));
   for (const Member& member : job.members) {
     if (member.group == no_group) continue;
     if (member.group >= job.groups || member.shard >= shards || member.data_address.empty())
-      return bad(member.trainer + " has no place in it");
+      return bad(member.trainer + " has an invalid group, shard or address");
     DataAddress& place = places.of_group[member.group][member.shard];
-    if (!place.bytes.empty()) return bad(member.trainer + "'s place is taken");
+    if (!place.bytes.empty()) return bad(member.trainer + " has the place of another trainer");
     place.bytes = member.data_address;
     places.of_shard[member.shard][member.group].bytes = member.data_address;
   }
   for (const auto& group : places.of_group)
     for (const DataAddress& place : group)
-      if (place.bytes.empty()) return bad("a place in it is empty");
+      if (place.bytes.empty()) return bad("a group has no trainer for one of its shards");
   return places;
 }
 
-/// The transfer as rank `rank` of source, then targets, sees it.
+/// The part of rank `rank` in a transfer. ranks: the source, then the targets.
 Result<TransferPart> part_of(const Transfer& transfer, const std::vector<std::string>& ranks,
                              size_t rank, const Members& members) {
   TransferPart part{.id = transfer.id, .shard = transfer.shard, .step = transfer.step};
@@ -55,20 +57,47 @@ Result<TransferPart> part_of(const Transfer& transfer, const std::vector<std::st
   return part;
 }
 
-/// Who gives to whom out of its own memory.
-using Gifts = std::map<std::string, std::vector<std::string>>;
-
-bool gives_to_any(const Gifts& gifts, const std::vector<std::string>& targets) {
-  return std::ranges::any_of(targets, [&](const std::string& t) { return gifts.contains(t); });
+/// A trainer's parts in all transfers, by their ids.
+Result<std::vector<TransferPart>> transfers_of(const std::string& trainer,
+                                               const std::vector<Transfer>& transfers,
+                                               const Members& members,
+                                               const PeerSegment& peer_segment) {
+  std::vector<TransferPart> parts;
+  for (const Transfer& transfer : transfers) {
+    std::vector<std::string> ranks = {transfer.source};
+    for (const std::string& target : transfer.targets)
+      if (target != transfer.source) ranks.push_back(target);
+    const auto rank = std::ranges::find(ranks, trainer);
+    if (rank == ranks.end()) continue;
+    SS_ASSIGN(TransferPart part,
+              part_of(transfer, ranks, static_cast<size_t>(rank - ranks.begin()), members));
+    if (transfer.peer && part.rank == 0) {
+      part.segment = peer_segment(transfer.shard, transfer.step);
+      if (part.segment.empty())
+        return Status(Code::bad_data, "the peer store does not hold shard " +
+                                          std::to_string(transfer.shard) + " at step " +
+                                          std::to_string(transfer.step));
+    }
+    parts.push_back(std::move(part));
+  }
+  std::ranges::sort(parts, {}, &TransferPart::id);
+  return parts;
 }
 
-/// Without those whom nobody here gives anything: rings, and what lies between them.
-Gifts rings_of(Gifts gifts) {
+/// The trainers that send their own shard, each with its receivers.
+using Senders = std::map<std::string, std::vector<std::string>>;
+
+bool any_sends(const Senders& senders, const std::vector<std::string>& receivers) {
+  return std::ranges::any_of(receivers, [&](const std::string& r) { return senders.contains(r); });
+}
+
+/// Removes senders that receive nothing, until only cycles and the paths between them are left.
+Senders cycles_of(Senders senders) {
   while (true) {
-    std::set<std::string> given;
-    for (const auto& [source, targets] : gifts) given.insert(targets.begin(), targets.end());
-    if (std::erase_if(gifts, [&](const auto& gift) { return !given.contains(gift.first); }) == 0)
-      return gifts;
+    std::set<std::string> received;
+    for (const auto& [source, targets] : senders) received.insert(targets.begin(), targets.end());
+    if (std::erase_if(senders, [&](const auto& s) { return !received.contains(s.first); }) == 0)
+      return senders;
   }
 }
 
@@ -78,36 +107,36 @@ std::map<std::string, uint32_t> commit_rounds(const JoinGeneration& job) {
   std::set<std::string> trains;
   for (const Member& member : job.members)
     if (member.group != no_group) trains.insert(member.trainer);
-  Gifts gifts;
+  Senders senders;
   for (const Transfer& transfer : job.transfers)
     for (const std::string& target : transfer.targets)
       if (!transfer.peer && target != transfer.source && trains.contains(target) &&
           trains.contains(transfer.source))
-        gifts[transfer.source].push_back(target);
+        senders[transfer.source].push_back(target);
   std::map<std::string, uint32_t> rounds;
-  for (uint32_t round = 1; !gifts.empty(); ++round) {
-    Gifts ready = gifts;
-    std::erase_if(ready, [&](const auto& gift) { return gives_to_any(gifts, gift.second); });
-    if (ready.empty()) ready = rings_of(gifts);
+  for (uint32_t round = 1; !senders.empty(); ++round) {
+    Senders ready = senders;
+    std::erase_if(ready, [&](const auto& sender) { return any_sends(senders, sender.second); });
+    if (ready.empty()) ready = cycles_of(senders);
     for (const auto& [source, targets] : ready) {
       rounds[source] = round;
-      gifts.erase(source);
+      senders.erase(source);
     }
   }
   return rounds;
 }
 
-Result<NodeOrders> orders_of(
-    const JoinGeneration& job, uint32_t shards, const std::vector<LocalTrainer>& locals,
-    const std::function<std::string(uint32_t shard, uint64_t step)>& peer_segment) {
-  SS_ASSIGN(const Places places, places_of(job, shards));
+Result<NodeOrders> orders_of(const JoinGeneration& job, const Plan& plan,
+                             const std::vector<LocalTrainer>& locals,
+                             const PeerSegment& peer_segment) {
+  SS_ASSIGN(const Places places, places_of(job, static_cast<uint32_t>(plan.topology.shards)));
   Members members;
   for (const Member& member : job.members) members[member.trainer] = &member;
   const auto rounds = commit_rounds(job);
   uint32_t last_round = 0;
   for (const auto& [trainer, round] : rounds) last_round = std::max(last_round, round);
   NodeOrders orders;
-  orders.fill = {job.generation, job.step, job.groups, {}};
+  orders.fill = {job.generation, job.step, batch_layout(plan, job.groups), {}};
   for (const LocalTrainer& local : locals) {
     const auto found = members.find(local.name);
     if (found == members.end() || found->second->data_address != local.data_address) continue;
@@ -130,24 +159,7 @@ Result<NodeOrders> orders_of(
       order.shard_members = places.of_group[me.group];
       order.replicate_members = places.of_shard[me.shard];
     }
-    for (const Transfer& transfer : job.transfers) {
-      std::vector<std::string> ranks = {transfer.source};
-      for (const std::string& target : transfer.targets)
-        if (target != transfer.source) ranks.push_back(target);
-      const auto rank = std::ranges::find(ranks, local.name);
-      if (rank == ranks.end()) continue;
-      SS_ASSIGN(TransferPart part,
-                part_of(transfer, ranks, static_cast<size_t>(rank - ranks.begin()), members));
-      if (transfer.peer && part.rank == 0) {
-        part.segment = peer_segment(transfer.shard, transfer.step);
-        if (part.segment.empty())
-          return Status(Code::bad_data, "the peer store does not hold shard " +
-                                            std::to_string(transfer.shard) + " at step " +
-                                            std::to_string(transfer.step));
-      }
-      order.transfers.push_back(std::move(part));
-    }
-    std::ranges::sort(order.transfers, {}, &TransferPart::id);
+    SS_ASSIGN(order.transfers, transfers_of(local.name, job.transfers, members, peer_segment));
     orders.trainers.push_back(std::move(order));
   }
   return orders;

@@ -1,5 +1,6 @@
-// What a generation means for the trainers of one node: the supervisor's order for all nodes, made
-// into one for each of them. Pure functions of plain data; what a peer sends is checked here.
+// Turns the supervisor's JoinGeneration, which is the same for all nodes, into one JoinTrainer
+// order for each trainer of this node. Pure functions of plain data. The supervisor's message is
+// validated here.
 #pragma once
 
 #include <functional>
@@ -7,8 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "actors/local.hpp"
 #include "runtime/base/status.hpp"
+#include "runtime/config/topology.hpp"
+#include "runtime/data/ring_filler.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {
@@ -20,23 +22,27 @@ struct LocalTrainer {
   std::vector<uint8_t> data_address;
 };
 
+/// Name of the segment with this node's peer copy of a shard at a step; "" if it has none.
+using PeerSegment = std::function<std::string(uint32_t shard, uint64_t step)>;
+
 struct NodeOrders {
-  std::vector<JoinTrainer> trainers;  // those of this node that take part, without ring_segment
-  local::FillRings fill{};            // ring i belongs to fill.trainers[i]
+  std::vector<JoinTrainer> trainers;  // that take part in the generation; ring_segment is not set
+  FillPlan fill;                      // for the token rings of those that train
 };
 
-/// In which round each trainer that gives its shard to others discards it (RESTORE-1 of
-/// trainer/restore.hpp): one after the last of those it gives to; who is not named here settles in
-/// round 0. What comes out of a peer store, or from a trainer that only helps, stays there whoever
-/// settles. Rings of moves cannot be ordered: theirs is one round, in which a death may cost a
-/// shard that lies nowhere else.
+/// The round in which each trainer that sends its shard commits its new state, and so discards the
+/// shard it held (RESTORE-1 of trainer/restore.hpp): one after the last of its receivers. A trainer
+/// that is not in the map commits in round 0. A copy sent from a peer store, or by a trainer that
+/// joins no group, is not discarded and needs no round. A cycle of transfers cannot be ordered: all
+/// its trainers commit in one round, and a death in that round may lose a shard that lies nowhere
+/// else.
 std::map<std::string, uint32_t> commit_rounds(const JoinGeneration& job);
 
-/// peer_segment: where this node keeps the copy of a shard that lies in its peer store; "" if it
-/// does not. A trainer whose process is another one than the order knows is left out: the
-/// supervisor is about to hear of it. bad_data: the order contradicts itself.
-Result<NodeOrders> orders_of(
-    const JoinGeneration& job, uint32_t shards, const std::vector<LocalTrainer>& locals,
-    const std::function<std::string(uint32_t shard, uint64_t step)>& peer_segment);
+/// locals: the trainers of this node that are up. A trainer whose data_address differs from the one
+/// in `job` is left out: its process is a new one, of which the supervisor is about to hear.
+/// bad_data: the job contradicts itself, or names a peer copy that is not here.
+Result<NodeOrders> orders_of(const JoinGeneration& job, const Plan& plan,
+                             const std::vector<LocalTrainer>& locals,
+                             const PeerSegment& peer_segment);
 
 }  // namespace simplescale

@@ -21,12 +21,13 @@ namespace simplescale {
 
 namespace {
 
-constexpr size_t kLineBytesMax = 4096;  // of a line; the rest of it is left out
-constexpr size_t kTextBytesMax = 400;   // of a finding
-constexpr auto kAgain = std::chrono::minutes(1);
-constexpr int kKernelRecordsMax = 200;  // a look
+constexpr size_t kLineBytesMax = 4096;                  // the rest of a longer line is not matched
+constexpr size_t kTextBytesMax = 400;                   // of LogFinding::text
+constexpr auto kRepeatAfter = std::chrono::minutes(1);  // of the same rule in the same file
+constexpr int kKernelRecordsMax = 200;                  // per scan
 
-/// Copies what is there, and what is written meanwhile; nothing if it cannot be written.
+/// Copies the whole file, with what is written to it meanwhile. Returns the bytes copied, or
+/// nothing if writing fails.
 std::optional<uint64_t> copy_all(int from, int to) {
   off_t at = 0;
   ssize_t count = 0;
@@ -35,20 +36,20 @@ std::optional<uint64_t> copy_all(int from, int to) {
   return count == 0 ? std::optional(static_cast<uint64_t>(at)) : std::nullopt;
 }
 
-/// Takes whole blocks off the beginning of a file, of which `copied` bytes have been copied; those
-/// who append to it go on at its end, wherever that is. Returns how many bytes; 0: this file system
-/// (ext4 and XFS can) or so short a file does not do it.
+/// Cuts whole blocks of the first `copied` bytes off the beginning of a file. Processes that append
+/// to the file are not disturbed. Returns the bytes cut; 0 if the file system cannot cut (ext4 and
+/// XFS can), or if the file is too short.
 uint64_t cut_beginning(int file, uint64_t copied) {
   struct stat info {};
   if (fstat(file, &info) != 0 || info.st_blksize <= 0) return 0;
   const auto block = static_cast<uint64_t>(info.st_blksize);
-  const uint64_t bytes = copied > 0 ? (copied - 1) / block * block : 0;  // not up to its end
+  const uint64_t bytes = copied > 0 ? (copied - 1) / block * block : 0;  // never all of it
   if (bytes == 0) return 0;
   const bool cut = fallocate(file, FALLOC_FL_COLLAPSE_RANGE, 0, static_cast<off_t>(bytes)) == 0;
   return cut ? bytes : 0;
 }
 
-/// Newlines in the first bytes of a file.
+/// Counts the newlines in the first `bytes` of a file.
 uint64_t lines_before(int file, uint64_t bytes) {
   std::array<char, 16 << 10> chunk;
   uint64_t lines = 0;
@@ -77,12 +78,14 @@ std::optional<int64_t> process_in(const std::string& line) {
   return std::nullopt;
 }
 
-bool LogScanner::of_interest(const std::string& line, File::Kind kind) {
+bool LogScanner::is_relevant(const std::string& line, File::Kind kind) {
   using Kind = File::Kind;
-  // What we show there is ours or quotes something; the rest is of srun, slurmstepd, the shell.
+  // Slurm's file holds what srun, slurmstepd and the shell say, and what this program prints, which
+  // quotes events of other processes.
   if (kind == Kind::batch && (line.starts_with("incident ") || line.starts_with("simplescale: ")))
     return false;
-  const std::string_view stamp = stamp_of(line);  // "<stamp> <process> <level> ...": our own lines
+  // The project's own lines: "<stamp> <process> <level> ...".
+  const std::string_view stamp = stamp_of(line);
   if (stamp.empty()) return true;
   const size_t name = stamp.size() + 1;
   const size_t level = line.find(' ', name);
@@ -96,7 +99,7 @@ LogScanner::LogScanner(LogScannerOptions options) : options_(std::move(options))
   if (!options_.kernel_log.empty())
     kernel_.fd = open(options_.kernel_log.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (kernel_.fd >= 0) lseek(kernel_.fd, 0, SEEK_END);
-  look_for_files(true);
+  open_new_files(true);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -111,19 +114,19 @@ LogScanner::~LogScanner() {
   if (kernel_.fd >= 0) close(kernel_.fd);
 }
 
-void LogScanner::look_now() {
+void LogScanner::scan_now() {
   {
     std::lock_guard lock(mutex_);
-    now_ = true;
+    scan_now_ = true;
   }
   wake_.notify_one();
 }
 
-void LogScanner::kernel_line(std::string line) {
+void LogScanner::add_kernel_line(std::string line) {
   {
     std::lock_guard lock(mutex_);
     kernel_lines_.push_back(std::move(line));
-    now_ = true;
+    scan_now_ = true;
   }
   wake_.notify_one();
 }
@@ -132,20 +135,20 @@ void LogScanner::run() {
   pthread_setname_np(pthread_self(), "log scanner");
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    wake_.wait_for(lock, options_.every, [this] { return stopping_ || now_; });
-    now_ = false;
+    wake_.wait_for(lock, options_.scan_interval, [this] { return stopping_ || scan_now_; });
+    scan_now_ = false;
     const auto lines = std::exchange(kernel_lines_, {});
     lock.unlock();
     if (kernel_.fd < 0)
-      for (const std::string& line : lines) judge(kernel_, line);
-    look_for_files(false);
+      for (const std::string& line : lines) match_rules(kernel_, line);
+    open_new_files(false);
     for (auto& [name, file] : files_) read(file);
     read_kernel_log();
     lock.lock();
   }
 }
 
-void LogScanner::look_for_files(bool at_start) {
+void LogScanner::open_new_files(bool at_start) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(options_.folder, error)) {
     const std::string name = entry.path().filename().string();
@@ -175,8 +178,8 @@ void LogScanner::read(File& file) {
   if (fstat(file.fd, &info) != 0) return;
   const auto size = static_cast<uint64_t>(info.st_size);
   if (size < file.offset) file.offset = file.line = 0, file.partial.clear(), file.skipped = false;
-  if (size - file.offset > options_.bytes_per_look_max) {  // a flood: the newest is what counts
-    file.offset = size - options_.bytes_per_look_max;
+  if (size - file.offset > options_.bytes_per_scan_max) {  // too much to read: keep the newest
+    file.offset = size - options_.bytes_per_scan_max;
     file.skipped = true;
     file.partial.clear();
   }
@@ -187,40 +190,40 @@ void LogScanner::read(File& file) {
               static_cast<off_t>(file.offset));
     if (got <= 0) return;
     file.offset += static_cast<uint64_t>(got);
-    add(file, {chunk.data(), static_cast<size_t>(got)});
+    split_lines(file, {chunk.data(), static_cast<size_t>(got)});
   }
   if (size > options_.file_bytes_max) rotate(file);
 }
 
-void LogScanner::add(File& file, std::string_view bytes) {
+void LogScanner::split_lines(File& file, std::string_view bytes) {
   while (!bytes.empty()) {
     const size_t end = std::min(bytes.find('\n'), bytes.size());
     if (file.partial.size() < kLineBytesMax)
       file.partial += bytes.substr(0, std::min(end, kLineBytesMax - file.partial.size()));
     if (end == bytes.size()) return;
     ++file.line;
-    // The supervisor's own file quotes everything; it is here to be rotated.
-    if (file.kind != File::Kind::supervisor) judge(file, file.partial);
+    // The supervisor's log quotes every event; it is read only to be rotated.
+    if (file.kind != File::Kind::supervisor) match_rules(file, file.partial);
     file.partial.clear();
     bytes.remove_prefix(end + 1);
   }
 }
 
-void LogScanner::judge(File& file, const std::string& line) {
-  if (line.empty() || !of_interest(line, file.kind)) return;
+void LogScanner::match_rules(File& file, const std::string& line) {
+  if (line.empty() || !is_relevant(line, file.kind)) return;
   const LogRule* rule = options_.rules->match(line);
   if (!rule) return;
   const auto now = Clock::now();
-  const auto told = file.told.find(rule->name);
-  if (told != file.told.end() && now - told->second < kAgain) return;
-  file.told[rule->name] = now;
+  const auto last = file.reported.find(rule->name);
+  if (last != file.reported.end() && now - last->second < kRepeatAfter) return;
+  file.reported[rule->name] = now;
   options_.found({file.source, file.name, file.skipped ? 0 : file.line,
                   line.substr(0, kTextBytesMax), rule->name, rule->severity, rule->action,
                   rule->hint, rule->root});
 }
 
-/// Records "priority,sequence,time,flags;text\n key=value\n". One that was overwritten is an error
-/// EPIPE, after which the oldest that is left follows.
+/// Reads records "priority,sequence,time,flags;text\n key=value\n". read() fails with EPIPE if the
+/// next record has been overwritten, and goes on with the oldest record that is left.
 void LogScanner::read_kernel_log() {
   if (kernel_.fd < 0) return;
   std::array<char, 8192> record;
@@ -232,7 +235,7 @@ void LogScanner::read_kernel_log() {
     const size_t begin = text.find(';');
     if (begin == std::string_view::npos) continue;
     const size_t end = std::min(text.find('\n', begin), text.size());
-    judge(kernel_, std::string(text.substr(begin + 1, end - begin - 1)));
+    match_rules(kernel_, std::string(text.substr(begin + 1, end - begin - 1)));
   }
 }
 
@@ -250,15 +253,15 @@ void LogScanner::rotate(File& file) {
   }
   const int error = errno;
   if (writable >= 0) close(writable);
-  if (done) {  // what was written after the last look is in the older file now, as far as it goes
+  if (done) {  // bytes written after the last scan are in the older file now: scan them there
     std::array<char, 16 << 10> chunk;
     ssize_t got = 0;
     const uint64_t from = file.offset;
     for (uint64_t at = from;
-         at < from + options_.bytes_per_look_max &&
+         at < from + options_.bytes_per_scan_max &&
          (got = pread(to, chunk.data(), chunk.size(), static_cast<off_t>(at))) > 0;
          at += static_cast<uint64_t>(got))
-      add(file, {chunk.data(), static_cast<size_t>(got)});
+      split_lines(file, {chunk.data(), static_cast<size_t>(got)});
     file.offset = cut > 0 && from > cut ? from - cut : 0;
     file.line = lines_before(file.fd, file.offset);
     if (cut == 0) file.partial.clear();
@@ -267,7 +270,7 @@ void LogScanner::rotate(File& file) {
   if (to >= 0) close(to);
   if (done) return;
   unlink(part.c_str());
-  if (file.told.emplace("rotation", Clock::now()).second)
+  if (file.reported.emplace("rotation", Clock::now()).second)
     log::warn("cannot rotate {}: {}", file.path, std::strerror(error));
 }
 

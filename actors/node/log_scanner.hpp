@@ -1,15 +1,17 @@
-// Reads what a node's processes write into their log files, as it is written, holds it against the
-// rules (runtime/observe/log_rules.hpp), and keeps the files from growing for ever. A thread of its
-// own, so a slow file system delays nobody else.
+// Reads the log files of a node's processes as they are written, matches their lines against the
+// log rules (runtime/observe/log_rules.hpp), and rotates the files. Owns a thread that does all of
+// it, so a slow file system delays no other part of the agent.
 //
-// Bounded: so many bytes a look of a file (beyond that it skips to the newest), one finding a
-// minute of a rule in a file. Our own lines below "error" are left out: the supervisor hears their
-// news by itself, and they quote what happened elsewhere; so do all of ours in Slurm's file.
+// Bounds: at most bytes_per_scan_max of a file per scan (beyond that the scanner skips to the
+// newest bytes), and one finding per rule, file and minute.
 //
-// Of a file that has grown too long, since writers hold it open, the beginning is copied to FILE.1
-// and cut off; FILE.1 and FILE together are all that was written, a line may begin in one and end
-// in the other. Where the file system cannot do that (NFS; ext4 and XFS can), the file is copied
-// and emptied, and what is written in the moment between the two is lost.
+// Of this program's own log lines, only a trainer's errors are matched. Its other lines quote
+// events of other processes, which the supervisor learns by itself.
+//
+// Rotation: writers hold the file open, so it cannot be renamed. The beginning of a file that has
+// grown too long is copied to FILE.1 and cut off. FILE.1 and FILE together hold every byte; a line
+// may begin in one and end in the other. Where the file system cannot cut (ext4 and XFS can, NFS
+// cannot), the file is copied and truncated, and bytes written between the two are lost.
 #pragma once
 
 #include <caf/allowed_unsafe_message_type.hpp>
@@ -29,41 +31,41 @@
 namespace simplescale {
 
 struct LogFinding {
-  std::string source;  // "n1.0", a process "n1.p2", or the node: its agent, the kernel, Slurm
-  std::string file;    // within the run's logs; "kernel"
-  uint64_t line = 0;   // in it; 0: unknown, lines were skipped
-  std::string text;    // of it, cut
+  std::string source;  // trainer "n1.0", process "n1.p2", or node (its agent, the kernel, Slurm)
+  std::string file;    // name in the run's logs folder; "kernel"
+  uint64_t line = 0;   // number in the file, from 1; 0: unknown, lines were skipped
+  std::string text;    // the line, at most 400 bytes
   std::string rule, severity, action, hint;
   bool root = false;
 };
 
-/// The process that a line of the kernel's log is about, if it names one.
-std::optional<int64_t> process_in(const std::string& kernel_line);
+/// The pid that a line of the kernel's log names, if any.
+std::optional<int64_t> process_in(const std::string& line);
 
 struct LogScannerOptions {
   std::string folder;  // the run's logs
   std::string node;    // "n1": its files are n1.log, n1.*.log, supervisor-n1.log
-  std::string batch;   // and this one: what Slurm, srun and the batch script say; "": none
+  std::string batch;   // Slurm's log file, also scanned; "": none
   std::shared_ptr<const LogRules> rules;
-  uint64_t file_bytes_max = 64 << 20;
+  uint64_t file_bytes_max = 64 << 20;     // a longer file is rotated
   std::string kernel_log = "/dev/kmsg";   // "": not read
-  std::function<void(LogFinding)> found;  // on the thread
-  std::chrono::milliseconds every{250};   // between two looks
-  uint64_t bytes_per_look_max = 1 << 20;  // of a file
+  std::function<void(LogFinding)> found;  // called on the scanner's thread
+  std::chrono::milliseconds scan_interval{250};
+  uint64_t bytes_per_scan_max = 1 << 20;  // of a file
 };
 
 class LogScanner {
  public:
-  /// What the files hold already is not news.
+  /// Starts the thread. Lines that the files hold already are not reported.
   explicit LogScanner(LogScannerOptions options);
   ~LogScanner();
   LogScanner(const LogScanner&) = delete;
   LogScanner& operator=(const LogScanner&) = delete;
-  /// Something has happened: looks at once. Any thread.
-  void look_now();
-  /// A line as of the kernel's log, heard of in another way; left out where that log is read. Any
-  /// thread.
-  void kernel_line(std::string line);
+  /// Scans at once. Any thread.
+  void scan_now();
+  /// Treats `line` as one of the kernel's log. Does nothing if that log is read, since it will hold
+  /// the line. Any thread.
+  void add_kernel_line(std::string line);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -71,18 +73,19 @@ class LogScanner {
     std::string path, name, source;
     enum class Kind : unsigned char { trainer, agent, supervisor, batch } kind = Kind::trainer;
     int fd = -1;
-    uint64_t offset = 0, line = 0;
-    bool skipped = false;
-    std::string partial;
-    std::map<std::string, Clock::time_point> told;  // by rule
+    uint64_t offset = 0;                                // that has been read up to
+    uint64_t line = 0;                                  // number of the last whole line read
+    bool skipped = false;                               // lines were skipped: `line` is not known
+    std::string partial;                                // the line that has not ended yet
+    std::map<std::string, Clock::time_point> reported;  // last time, by rule
   };
   void run();
-  void look_for_files(bool at_start);
+  void open_new_files(bool at_start);
   void read(File& file);
   void read_kernel_log();
-  void add(File& file, std::string_view bytes);
-  static bool of_interest(const std::string& line, File::Kind kind);
-  void judge(File& file, const std::string& line);
+  void split_lines(File& file, std::string_view bytes);
+  static bool is_relevant(const std::string& line, File::Kind kind);
+  void match_rules(File& file, const std::string& line);
   void rotate(File& file);
 
   const LogScannerOptions options_;
@@ -91,7 +94,7 @@ class LogScanner {
   std::mutex mutex_;
   std::vector<std::string> kernel_lines_;
   std::condition_variable wake_;
-  bool stopping_ = false, now_ = false;
+  bool stopping_ = false, scan_now_ = false;
   std::thread thread_;
 };
 

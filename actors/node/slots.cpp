@@ -31,16 +31,31 @@ const Process* SlotTable::trainer(const std::string& name) const {
   return process == processes_.end() || !process->second.up ? nullptr : &process->second;
 }
 
-std::string SlotTable::ended(const std::string& process) {
-  const auto found = processes_.find(process);
-  if (found == processes_.end()) return "";
-  const std::string slot = found->second.slot;
-  found->second = {};
+std::string SlotTable::name_of(const std::string& id) const {
+  const auto found = processes_.find(id);
+  return found == processes_.end() || found->second.slot.empty() ? id : found->second.slot;
+}
+
+std::optional<std::string> SlotTable::slot_of(int64_t pid) const {
+  for (const auto& [id, process] : processes_)
+    if (process.pid == pid) return process.slot;
+  for (const auto& [ended, slot] : ended_)
+    if (ended == pid) return slot;
+  return std::nullopt;
+}
+
+std::string SlotTable::process_ended(const std::string& id) {
+  Process* found = process(id);
+  if (!found) return "";
+  const std::string slot = found->slot;
+  ended_.emplace_back(found->pid, slot);
+  if (ended_.size() > kEndedKept) ended_.pop_front();
+  *found = Process{.unproven = true};
   if (!slot.empty()) slots_[slot] = {};
   return slot;
 }
 
-std::vector<std::string> SlotTable::fill() {
+std::vector<std::string> SlotTable::fill_slots() {
   std::vector<std::string> filled;
   for (auto& [name, slot] : slots_) {
     if (!slot.process.empty()) continue;

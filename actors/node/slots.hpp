@@ -1,51 +1,67 @@
-// Which process of a node is which trainer. A node has L slots, which are its trainers ("n1.0"),
-// and a few more processes than slots ("n1/p0", ...): those without a slot are warm, and take at
-// once the place of one that dies. Plain data, used by one thread.
+// Which process of a node is which trainer. A node has one slot per trainer ("n1.0") and a few more
+// processes than slots ("n1/p0", ...). A process without a slot is warm: it is started and idle,
+// and gets the slot of a process that dies.
+//
+// Plain data, used by the node actor alone. Starts and stops no process.
 #pragma once
 
+#include <caf/actor.hpp>
 #include <cstdint>
+#include <deque>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace simplescale {
 
 struct Process {
-  int32_t pid = 0;  // 0: being started
-  bool up = false;  // has presented itself
+  int32_t pid = 0;  // 0: not started yet
+  bool up = false;  // its TrainerHello has arrived
   std::vector<uint8_t> data_address;
-  std::string slot;  // empty: warm
+  std::string slot;                        // empty: warm
+  caf::actor actor = {};                   // the trainer actor in it; set while `up`
+  std::optional<std::string> kill_reason;  // set if the node has killed it
+  bool unproven = false;                   // restarted, and no step committed since
 };
 
 struct Slot {
-  std::string process;      // empty: none can be had now
-  uint64_t generation = 0;  // told to join, and not heard to have left
+  std::string process;      // empty: no process is free for it
+  uint64_t generation = 0;  // that the trainer was told to join and has not left; 0: none
 };
 
 class SlotTable {
  public:
   SlotTable() = default;
-  /// The first processes get the slots.
+  /// `slots` + `warm` processes; the first ones get the slots. node: "n1".
   SlotTable(const std::string& node, int slots, int warm);
 
   const std::map<std::string, Process>& processes() const { return processes_; }
   const std::map<std::string, Slot>& slots() const { return slots_; }
-  /// nullptr: none of this node.
+  /// nullptr if this node has no such process or slot.
   Process* process(const std::string& id);
   Slot* slot(const std::string& name);
-  /// The slot's process, if it is up.
-  const Process* trainer(const std::string& name) const;
+  /// The process of a slot if it is up, else nullptr.
+  const Process* trainer(const std::string& slot) const;
+  /// The slot of a process, or the process's own id if it has none.
+  std::string name_of(const std::string& process) const;
+  /// Slot of the process with this pid, "" if it is warm; also of the last kEndedKept processes
+  /// that ended. nullopt: no such process.
+  std::optional<std::string> slot_of(int64_t pid) const;
 
-  /// The process has ended; the same id will be started again. Returns its slot, which has lost it,
-  /// or "".
-  std::string ended(const std::string& process);
-  /// Gives processes to slots that have none: one that is up, else one that starts. Returns the
-  /// slots that have one now.
-  std::vector<std::string> fill();
+  /// The process has ended; the same id will be started again. Empties its slot and returns the
+  /// slot's name, "" if the process was warm.
+  std::string process_ended(const std::string& process);
+  /// Gives a free process to each empty slot: one that is up, else one that has been started, else
+  /// any. Returns the slots that have got a process.
+  std::vector<std::string> fill_slots();
 
  private:
+  static constexpr size_t kEndedKept = 64;
   std::map<std::string, Process> processes_;
   std::map<std::string, Slot> slots_;
+  std::deque<std::pair<int64_t, std::string>> ended_;  // pid and slot, the newest last
 };
 
 }  // namespace simplescale

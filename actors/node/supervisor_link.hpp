@@ -1,14 +1,16 @@
-// A node's line to whoever is supervisor. The node actor talks to this actor as if it were the
-// supervisor; it finds the real one through the epoch files, presents the node to it, passes
-// commands and reports on, and keeps what a new supervisor would have to hear: who the node's
-// trainers are, what they train in, and the reports that are not in the run's records yet. While
-// there is no supervisor, trainers go on.
+// The node's connection to the current supervisor. The node actor talks to this actor as if it were
+// the supervisor. The link finds the supervisor through the epoch files (runtime/run/epoch.hpp),
+// introduces the node to it, relays its commands to the node and the node's reports to it. It keeps
+// what a new supervisor must be told: the node's trainers, the generation of each, and the reports
+// that are not in the run's records yet. While there is no supervisor, trainers go on.
 //
-//   LEAD-1 Commands have an effect only if the supervisor of the highest epoch known sent them.
+//   LEAD-1  Commands have an effect only if the supervisor of the highest epoch known sent them.
 //
-// When the line breaks: whoever has claimed a higher epoch is the new supervisor. If nobody has
-// within a patience that grows with the node's number, this node starts a supervisor itself. That
-// rule is also how the first one starts.
+// When the supervisor is lost, the link polls the epoch files and connects to the supervisor of the
+// newest epoch. If none answers within a delay that grows with the node's index, the link starts a
+// supervisor on this node. The first supervisor of a run is started by the same rule.
+//
+// Runs on a CAF worker. No handler blocks: the epoch watch and lookups have threads of their own.
 #pragma once
 
 #include <caf/all.hpp>
@@ -30,32 +32,34 @@ namespace simplescale {
 
 struct LinkOptions {
   std::string node;
-  int index = 0;  // of the node; the lower, the sooner it starts a supervisor
-  int64_t join_timeout_ms = 120'000;
+  int index = 0;                      // of the node; a lower one starts a supervisor sooner
+  int64_t join_timeout_ms = 120'000;  // without a supervisor for so long, the node leaves the run
   std::shared_ptr<EpochWatch> watch;
-  /// Finds the supervisor at an address; `done` is called once, on any thread.
+  /// Finds the supervisor actor of the process at an address. `done` is called once, on any thread;
+  /// not_found: the process is there, but does not supervise yet.
   std::function<void(const std::string& address, std::function<void(Result<caf::actor>)> done)>
       lookup;
-  /// Starts a supervisor's process on this node; standby_of: as the standby of that one.
+  /// Starts a supervisor process on this node. standby_of: address of the supervisor whose standby
+  /// it is to be; "": none.
   std::function<Status(const std::string& standby_of)> start_supervisor;
-  /// Steps that a trainer's memory holds now.
+  /// The steps whose state a trainer's memory holds now.
   std::function<HeldState(const std::string& trainer)> held;
 };
 
 namespace local {
-/// The epoch watch -> link.
-struct EpochsSeen {
+/// Epoch watch -> link: what the epoch files say; fields as in EpochView.
+struct EpochsPolled {
   bool answered, current;
-  uint64_t number;
-  std::string address;
+  uint64_t number;      // of the newest epoch; 0: none
+  std::string address;  // of its supervisor
   bool lives, resigned;
 };
-/// A lookup's end -> link.
-struct SupervisorFound {
-  uint64_t number;
-  caf::actor supervisor;  // invalid: `error`
+/// LinkOptions::lookup -> link.
+struct LookupDone {
+  uint64_t number;        // epoch
+  caf::actor supervisor;  // null: see `error`
   std::string error;
-  bool prepares = false;  // its process is there, but does not supervise yet
+  bool preparing = false;  // the process is there, but does not supervise yet
 };
 }  // namespace local
 
@@ -63,37 +67,45 @@ struct LinkState {
   static inline const char* name = "supervisor_link";
   struct Trainer {
     TrainerUp up;
-    std::optional<TrainerDown> down;  // since
-    std::optional<TrainerIdle> idle;  // since it joined
+    std::optional<TrainerDown> down;  // set if the process has ended since
+    std::optional<TrainerIdle> idle;  // set if it has left its newest generation
   };
   using Report = std::variant<StepDone, Validated, TrainerReady, TrainerFinished, ShardSaved>;
   LinkOptions options;
-  caf::actor node, leader;
-  uint64_t generation = 0;  // the newest that a command named
+  caf::actor node;
+  caf::actor leader;        // the supervisor; null: not connected
   uint64_t epoch = 0;       // of the leader, or of the last one
-  Lead lead;                // what it said of itself last
-  uint64_t asked = 0;       // epoch that is being looked up
-  bool asking = false;
-  int64_t asked_at_ms = 0, alone_since_ms = 0, start_at_ms = 0;
-  // Of the newest epoch that is seen while there is no supervisor.
-  uint64_t seen = 0;
-  int64_t seen_since_ms = 0, beat_at_ms = 0;
-  bool prepares = false, votes = false;
-  bool over = false;
+  Lead lead;                // the leader's newest
+  uint64_t generation = 0;  // the newest that a command named
+  bool leaving = false;     // the node leaves the run: no new supervisor is looked for
+
+  // While there is no leader. Times are of the actor clock.
+  int64_t lost_ms = 0;        // when the leader was lost
+  int64_t start_at_ms = 0;    // when this node starts a supervisor
+  uint64_t lookup_epoch = 0;  // of the last lookup
+  bool lookup_pending = false;
+  int64_t lookup_ms = 0;        // when it began
+  uint64_t newest_epoch = 0;    // in the epoch files
+  int64_t newest_since_ms = 0;  // when it appeared there
+  int64_t alive_ms = 0;         // when its heartbeat was last alive
+  bool preparing = false;       // its process does not supervise yet
+  bool voted = false;           // this node votes against it
+
+  // What a new leader must be told.
   std::optional<NodeHello> hello;
   std::map<std::string, Trainer> trainers;
   std::optional<PeerCopies> copies;
   std::optional<RequestStop> stop;
-  std::deque<Report> reports;
+  std::deque<Report> reports;  // the newest last
 };
 
-/// The node actor is whoever sends the NodeHello.
+/// The actor that sends the NodeHello is the node.
 caf::behavior supervisor_link(caf::stateful_actor<LinkState>* self, LinkOptions options);
 
-/// For the watch's on_view.
-local::EpochsSeen epochs_seen(const EpochView& view);
+/// For EpochWatch's on_view.
+local::EpochsPolled epochs_polled(const EpochView& view);
 
 }  // namespace simplescale
 
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::EpochsSeen)
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::SupervisorFound)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::EpochsPolled)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::LookupDone)

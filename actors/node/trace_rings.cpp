@@ -6,14 +6,14 @@
 
 namespace simplescale {
 
-void TraceRings::up(const std::string& process, int64_t pid, const std::string& segment) {
+void TraceRings::process_up(const std::string& process, int64_t pid, const std::string& segment) {
   if (!trace::on()) return;
   auto reader = trace::Reader::open(segment);
   if (!reader.ok()) return log::warn("no traces of {}: {}", process, reader.status().message());
   living_[process] = {process, pid, reader.take()};
 }
 
-void TraceRings::ended(const std::string& process, const std::string& name) {
+void TraceRings::process_ended(const std::string& process, const std::string& name) {
   auto entry = living_.extract(process);
   if (entry.empty()) return;
   entry.mapped().process = name;

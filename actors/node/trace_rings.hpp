@@ -1,6 +1,6 @@
-// The rings of events (runtime/observe/trace.hpp) of a node's processes: of the agent itself, of its
-// trainers' processes, and of those that ended lately. The node actor's; nothing here blocks but
-// what it says.
+// The trace rings (runtime/observe/trace.hpp) of a node's processes: the agent, the trainer
+// processes, and the processes that ended last, whose rings stay readable. Used by the node actor
+// alone.
 #pragma once
 
 #include <deque>
@@ -15,11 +15,11 @@ namespace simplescale {
 
 class TraceRings {
  public:
-  /// A process ("n1/p2") is up, and keeps its events in this segment, if it keeps any.
-  void up(const std::string& process, int64_t pid, const std::string& segment);
-  /// It is dead, or about to be; name: who it was, "n1.0" or its own.
-  void ended(const std::string& process, const std::string& name);
-  /// For write_trace_part(). node: "n1"; name_of: who a process is now.
+  /// Opens the ring of a process ("n1/p2") that is up; does nothing if tracing is off.
+  void process_up(const std::string& process, int64_t pid, const std::string& segment);
+  /// Keeps the ring under `name`: the trainer that the process was ("n1.0"), or its own id.
+  void process_ended(const std::string& process, const std::string& name);
+  /// All rings, for write_trace_part(). node: "n1"; name_of: the trainer that a process is now.
   std::vector<TraceSource> sources(
       const std::string& node,
       const std::function<std::string(const std::string& process)>& name_of) const;

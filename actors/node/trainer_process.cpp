@@ -7,14 +7,15 @@
 namespace simplescale {
 
 namespace {
-struct Ended {
+/// Process watcher's thread -> trainer_process.
+struct Reaped {
   ExitStatus status;
 };
 }  // namespace
 
 }  // namespace simplescale
 
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::Ended)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::Reaped)
 
 namespace simplescale {
 
@@ -23,25 +24,24 @@ caf::behavior trainer_process(caf::stateful_actor<TrainerProcessState>* self, ca
                               SpawnOptions command) {
   auto me = caf::actor_cast<caf::actor>(self);
   auto started = watcher->spawn(
-      command, [me](pid_t, ExitStatus status) { caf::anon_send(me, Ended{status}); });
+      command, [me](pid_t, ExitStatus status) { caf::anon_send(me, Reaped{status}); });
   if (!started.ok()) {
-    self->send(node, local::ProcessEnded{id, 0, false, started.status().message()});
+    self->send(node, local::ProcessEnded{id, 0, started.status().message()});
     self->quit(caf::make_error(caf::sec::runtime_error, started.status().message()));
     return {};
   }
   self->state.pid = *started;
   log::info("{} is process {}", id, *started);
   self->send(node, local::ProcessStarted{id, *started});
-  // A process is not asked twice: what it must keep lies in the node's shared memory.
+  // SIGKILL is safe: the state that must survive lies in the node's shared memory.
   self->set_exit_handler([self](caf::exit_msg& message) {
     if (!self->state.ended) kill(self->state.pid, SIGKILL);
     self->quit(message.reason);
   });
   return {
-      [self, node, id](const Ended& end) {
+      [self, node, id](const Reaped& end) {
         self->state.ended = true;
-        self->send(node,
-                   local::ProcessEnded{id, self->state.pid, end.status.ok(), end.status.text()});
+        self->send(node, local::ProcessEnded{id, self->state.pid, end.status.text()});
         if (end.status.ok())
           self->quit();
         else

@@ -15,17 +15,18 @@ namespace simplescale {
 
 namespace {
 
-constexpr int kNice = 10;                                   // of the threads that send and receive
-constexpr auto kOfferPatience = std::chrono::seconds(120);  // as long as a round may take
-constexpr int kMeetMs = 10'000;                             // both sides know of each other by then
+constexpr int kNice = 10;                                  // of the threads that send and receive
+constexpr auto kOfferTimeout = std::chrono::seconds(120);  // the receiver takes one copy at a time
+constexpr int kConnectTimeoutMs = 10'000;                  // both sides have agreed to connect
+constexpr size_t kStagedSteps = 2;                         // of a trainer
 
-/// A private copy of a shard's state, ready to be sent.
+/// A private copy of a shard's state, to be sent when the supervisor orders it.
 struct Staged {
   uint64_t generation = 0, step = 0;
   StateStore::Copy copy;
 };
 
-/// peer copies -> sender.
+/// staging actor -> sender.
 struct SendCopy {
   CopyTask task;
   uint64_t generation, step, keep;
@@ -43,19 +44,20 @@ namespace simplescale {
 namespace {
 
 void lower_priority() {
-  setpriority(PRIO_PROCESS, 0, kNice);  // of this thread; if not, it is only less polite
+  setpriority(PRIO_PROCESS, 0, kNice);  // of this thread; a failure does no harm
 }
 
-Result<std::unique_ptr<Collective>> meet(PeerTier& tier, uint64_t generation, uint32_t shard,
-                                         uint64_t step, int rank,
-                                         const std::vector<uint8_t>& other) {
+/// The communicator of the two nodes of a transfer. rank: 0 sends, 1 receives.
+Result<std::unique_ptr<Collective>> connect(PeerTier& tier, uint64_t generation, uint32_t shard,
+                                            uint64_t step, int rank,
+                                            const std::vector<uint8_t>& other) {
   CommunicatorSpec spec;
   spec.generation = generation;
   spec.name = "peer-" + std::to_string(shard) + "-" + std::to_string(step);
   spec.rank = rank;
   spec.members = {tier.plane->address(), other};
   if (rank == 1) std::swap(spec.members[0], spec.members[1]);
-  spec.timeout_ms = std::min(tier.timeout_ms, kMeetMs);
+  spec.timeout_ms = std::min(tier.timeout_ms, kConnectTimeoutMs);
   spec.host_memory = true;
   return tier.plane->join(spec);
 }
@@ -63,19 +65,20 @@ Result<std::unique_ptr<Collective>> meet(PeerTier& tier, uint64_t generation, ui
 // --- Sending ---
 
 Status send_copy(caf::actor_system& system, const PeerCopiesOptions& o, const SendCopy& job) {
-  if (!o.tier->current(job.generation, job.step)) return {Code::aborted, "a newer round has begun"};
+  if (!o.tier->is_current(job.generation, job.step))
+    return {Code::aborted, "a newer order to copy has come"};
   SS_ASSIGN(const caf::actor keeper, o.find(job.task.address));
   OfferCopy offer{o.node,   job.generation, job.step,
                   job.keep, job.task.shard, o.tier->plane->address()};
   AcceptCopy answer;
   caf::scoped_actor self{system};
-  self->request(keeper, kOfferPatience, std::move(offer))
+  self->request(keeper, kOfferTimeout, std::move(offer))
       .receive([&](AcceptCopy& accept) { answer = std::move(accept); },
                [&](const caf::error& error) { answer.error = to_string(error); });
   if (!answer.error.empty()) return {Code::unavailable, answer.error};
   if (answer.held) return {};
   SS_ASSIGN(const auto to_keeper,
-            meet(*o.tier, job.generation, job.task.shard, job.step, 0, answer.data_address));
+            connect(*o.tier, job.generation, job.task.shard, job.step, 0, answer.data_address));
   StateStore::Copy& copy = job.staged->copy;
   return send_state(*to_keeper, copy.side(), job.step, copy.hash);
 }
@@ -87,7 +90,7 @@ caf::behavior sender(caf::event_based_actor* self, caf::actor node, PeerCopiesOp
     const Status status = send_copy(self->system(), o, job).in("to " + job.task.node);
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begun;
     if (!status.ok())
-      log::warn("shard {} of step {} did not get a peer copy: {}", job.task.shard, job.step,
+      log::warn("no peer copy of shard {} of step {} was made: {}", job.task.shard, job.step,
                 status.message());
     self->send(node,
                CopySent{job.generation, job.step, job.task.shard, status.message(), took.count()});
@@ -96,17 +99,17 @@ caf::behavior sender(caf::event_based_actor* self, caf::actor node, PeerCopiesOp
 
 // --- Receiving ---
 
-/// What does not fit is refused in the answer.
-Result<TrainState*> accept(PeerTier& tier, const OfferCopy& offer) {
-  if (!tier.current(offer.generation, offer.step))  // GEN-1
-    return Status(Code::aborted, "a newer generation or round has begun");
-  tier.fence(offer.generation);  // which this node may not have heard of: no older copy comes now
-  return tier.store.begin(offer.shard, offer.keep);
+/// The memory to receive an offered copy into; an error: the offer is refused.
+Result<TrainState*> accept_offer(PeerTier& tier, const OfferCopy& offer) {
+  if (!tier.is_current(offer.generation, offer.step))  // GEN-1
+    return Status(Code::aborted, "a newer generation or order to copy is known");
+  tier.fence(offer.generation);  // this node may not know it yet; refuses older copies from now on
+  return tier.store.prepare(offer.shard, offer.keep);
 }
 
 Status receive_copy(PeerTier& tier, TrainState& state, const OfferCopy& offer) {
   SS_ASSIGN(const auto from,
-            meet(tier, offer.generation, offer.shard, offer.step, 1, offer.data_address));
+            connect(tier, offer.generation, offer.shard, offer.step, 1, offer.data_address));
   SS_ASSIGN(const Hash128 hash,
             receive_state(*from, state, offer.step, offer.from, tier.timeout_ms));
   state.set_generation(offer.generation);
@@ -120,24 +123,24 @@ caf::behavior receiver(caf::event_based_actor* self, caf::actor node, PeerCopies
       [self, o, report](const OfferCopy& offer) {
         lower_priority();
         auto answer = self->make_response_promise();
-        const Result<TrainState*> state = accept(*o.tier, offer);
+        const Result<TrainState*> state = accept_offer(*o.tier, offer);
         if (!state.ok()) return answer.deliver(AcceptCopy{false, state.status().message(), {}});
-        if (has_whole(**state, {offer.step, offer.generation})) {
+        if (verify_or_forget(**state, {offer.step, offer.generation})) {
           report();
           return answer.deliver(AcceptCopy{true, "", {}});
         }
         answer.deliver(AcceptCopy{false, "", o.tier->plane->address()});
         const Status status = receive_copy(*o.tier, **state, offer);
         if (!status.ok())
-          log::warn("the copy of shard {} of step {} from {} did not come: {}", offer.shard,
+          log::warn("could not receive the copy of shard {} of step {} from {}: {}", offer.shard,
                     offer.step, offer.from, status.message());
         report();
       },
       [self, o, report](const CopyToPeers& order) {
-        std::set<uint32_t> mine;
+        std::set<uint32_t> assigned;
         for (const CopyTask& task : order.copies)
-          if (task.node == o.node) mine.insert(task.shard);
-        if (o.tier->store.drop_others(mine, order.keep)) report();
+          if (task.node == o.node) assigned.insert(task.shard);
+        if (o.tier->store.drop_unassigned(assigned, order.keep)) report();
       },
   };
 }
@@ -147,7 +150,8 @@ caf::behavior receiver(caf::event_based_actor* self, caf::actor node, PeerCopies
 struct StagingState {
   static inline const char* name = "peer_copies";
   caf::actor sender, receiver;
-  // By trainer and step: a round is ordered when the step after it has been committed.
+  // By trainer and step. Two steps of each: the supervisor orders a step once the next is
+  // committed.
   std::map<std::string, std::map<uint64_t, std::shared_ptr<Staged>>> staged;
 };
 
@@ -157,16 +161,16 @@ caf::behavior staging(caf::stateful_actor<StagingState>* self, caf::actor node,
   self->state.receiver = self->spawn<caf::detached + caf::linked>(receiver, node, o);
   return {
       [self](const local::StageCopy& job) {
-        auto copy = job.state->copy();
+        auto copy = job.pin->copy();
         if (!copy.ok()) {
-          log::warn("no copy for a peer node: {}", copy.status().message());
+          log::warn("cannot stage a copy for a peer node: {}", copy.status().message());
           return;
         }
         auto& staged = self->state.staged[job.trainer];
         std::erase_if(staged,
                       [&](const auto& old) { return old.second->generation != job.generation; });
         staged[job.step] = std::make_shared<Staged>(job.generation, job.step, copy.take());
-        while (staged.size() > 2) staged.erase(staged.begin());
+        while (staged.size() > kStagedSteps) staged.erase(staged.begin());
       },
       [self, node, o](const CopyToPeers& order) {
         for (const CopyTask& task : order.copies) {
@@ -174,10 +178,10 @@ caf::behavior staging(caf::stateful_actor<StagingState>* self, caf::actor node,
           auto& staged = self->state.staged[task.source];
           const auto found = staged.find(order.step);
           if (found == staged.end() || found->second->generation != order.generation) {
-            self->send(
-                node,
-                CopySent{order.generation, order.step, task.shard,
-                         task.source + " has not kept step " + std::to_string(order.step), 0});
+            self->send(node, CopySent{order.generation, order.step, task.shard,
+                                      "step " + std::to_string(order.step) + " of " + task.source +
+                                          " is not staged",
+                                      0});
             continue;
           }
           self->send(self->state.sender, SendCopy{task, order.generation, order.step, order.keep,
@@ -198,8 +202,9 @@ Result<std::shared_ptr<PeerTier>> make_peer_tier(const std::string& instance, in
   const std::string prefix = "ss-" + instance + "-n" + std::to_string(node) + "-";
   DataPlaneOptions options;
   options.shm_prefix = prefix + "copies";
-  options.arena_bytes = size_t{1} << 20;  // everything comes from elsewhere, and is staged
-  options.spin_us = 0;                    // nobody waits for it
+  options.arena_bytes =
+      size_t{1} << 20;  // small: both ends lie outside of it and go through staging
+  options.spin_us = 0;  // latency does not matter
   SS_ASSIGN(auto plane, DataPlane::create(options));
   return std::make_shared<PeerTier>(prefix, shape, shards, std::move(plane), timeout_ms);
 }

@@ -1,15 +1,17 @@
-// The peer tier of a node: copies of its trainers' shards go to the memory of nodes in other cells,
-// and copies of others' shards come here, over a data plane of the agent's own. Trainers only pin a
-// side for as long as it takes to copy it.
+// The peer tier of a node: sends copies of its trainers' shards to the memory of nodes in other
+// cells, and receives copies of their shards, over a data plane of the agent's own. A trainer's
+// side is pinned only while it is staged.
 //
-//   stage    at once, on the actor's own thread: a private copy, held against its hash (STATE-2)
-//   send     when the supervisor asks for it, one after the other, on a thread of low priority
-//   receive  one after the other, on another such thread, into the PeerStore
+//   stage    at once, on the actor's own thread: a private copy, checked against its hash (STATE-2)
+//   send     when the supervisor orders it, one copy at a time, on a thread of low priority
+//   receive  one copy at a time, on another thread of low priority, into the PeerStore
 //
-// Which step goes where is the supervisor's decision (job/copy_plan.hpp); it asks only for steps
-// whose replicas have been compared. In: local::StageCopy, CopyToPeers, OfferCopy (delegated by the
-// node, answered by AcceptCopy). Out, to the node: CopySent, PeerCopies. All threads are detached
-// actors, which may block; stop() ends their waits.
+// The supervisor decides which step goes where (actors/supervisor/copy_plan.hpp), and orders only
+// steps whose replicas have been compared. All threads are detached actors, which may block;
+// PeerTier::stop() ends their waits.
+//
+//   in   local::StageCopy, CopyToPeers, OfferCopy (the node delegates it; answered by AcceptCopy)
+//   out  CopySent, PeerCopies; to the node
 #pragma once
 
 #include <atomic>
@@ -25,7 +27,7 @@
 
 namespace simplescale {
 
-/// What a node has for its peer tier.
+/// What the threads of a node's peer tier share.
 struct PeerTier {
   PeerTier(const std::string& prefix, const ModelShape& shape, size_t shards,
            std::unique_ptr<DataPlane> its_plane, int its_timeout_ms)
@@ -35,24 +37,24 @@ struct PeerTier {
   PeerStore store;
   const std::unique_ptr<DataPlane> plane;
   const int timeout_ms;                   // of each wait for the other node
-  std::atomic<uint64_t> generation = 0;   // the newest heard of
-  std::atomic<uint64_t> newest_step = 0;  // of the newest round
-  /// Ends what older generations have under way (GEN-1). Any thread.
+  std::atomic<uint64_t> generation = 0;   // the newest known
+  std::atomic<uint64_t> newest_step = 0;  // of the newest CopyToPeers of the generation
+  /// Aborts the transfers of generations older than `newer` (GEN-1). Any thread.
   void fence(uint64_t newer) {
     uint64_t known = generation;
     while (known < newer && !generation.compare_exchange_weak(known, newer)) {
     }
     if (newer > 0) plane->abort(newer - 1, "a new generation begins");
   }
-  /// Of a round that still counts. Any thread.
-  bool current(uint64_t its_generation, uint64_t step) const {
+  /// True if no newer generation or CopyToPeers is known. Any thread.
+  bool is_current(uint64_t its_generation, uint64_t step) const {
     return its_generation >= generation && step >= newest_step;
   }
-  /// Ends every wait of the plane. Any thread.
+  /// Aborts every wait of the data plane. Any thread.
   void stop() { plane->abort(UINT64_MAX, "the node stops"); }
 };
 
-/// instance, node: as in the names of the node's other segments.
+/// instance, node: for the names of its segments.
 Result<std::shared_ptr<PeerTier>> make_peer_tier(const std::string& instance, int node,
                                                  const ModelShape& shape, size_t shards,
                                                  int timeout_ms);
@@ -64,7 +66,7 @@ struct PeerCopiesOptions {
   FindNode find;
 };
 
-/// The node monitors it.
+/// Spawns the actor; the node monitors it.
 caf::actor spawn_peer_copies(caf::event_based_actor* node, PeerCopiesOptions options);
 
 }  // namespace simplescale

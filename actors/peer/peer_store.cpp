@@ -13,7 +13,7 @@ PeerStore::PeerStore(std::string prefix, const ModelShape& shape, size_t shards)
     layout_.push_back(layout_hash(shape, shards, shard));
 }
 
-Result<TrainState*> PeerStore::begin(uint32_t shard, uint64_t keep) {
+Result<TrainState*> PeerStore::prepare(uint32_t shard, uint64_t keep) {
   if (shard >= layout_.size())
     return Status(Code::bad_data, "there is no shard " + std::to_string(shard));
   std::lock_guard lock(mutex_);
@@ -24,15 +24,15 @@ Result<TrainState*> PeerStore::begin(uint32_t shard, uint64_t keep) {
     found = states_.emplace(shard, std::move(state)).first;
   }
   TrainState& state = found->second;
-  state.clear_pins();  // of trainers that died in a restore: those that live have done with it
+  state.clear_pins();  // left by trainers that died in a restore; others have released theirs
   if (state.holds(keep)) SS_RETURN_IF_ERROR(state.rewind(keep));
   return &state;
 }
 
-bool PeerStore::drop_others(const std::set<uint32_t>& mine, uint64_t keep) {
+bool PeerStore::drop_unassigned(const std::set<uint32_t>& assigned, uint64_t keep) {
   std::lock_guard lock(mutex_);
   return std::erase_if(states_, [&](const auto& entry) {
-           return !mine.contains(entry.first) && !entry.second.holds(keep);
+           return !assigned.contains(entry.first) && !entry.second.holds(keep);
          }) > 0;
 }
 
@@ -46,16 +46,16 @@ std::vector<PeerCopy> PeerStore::held() const {
   return copies;
 }
 
-Status PeerStore::damage() {
+Status PeerStore::flip_bits() {
   std::lock_guard lock(mutex_);
   bool any = false;
   for (auto& [shard, state] : states_) {
     if (!state.has_step()) continue;
     any = true;
     auto* bytes = reinterpret_cast<unsigned char*>(state.committed().params.data());
-    bytes[2] ^= 0x40;
+    bytes[2] ^= 0x40;  // the highest bit of the mantissa
   }
-  return any ? Status() : Status(Code::not_found, "no peer's copy is kept here");
+  return any ? Status() : Status(Code::not_found, "this node keeps no peer copies");
 }
 
 std::string PeerStore::segment(uint32_t shard, uint64_t step) const {
@@ -64,7 +64,7 @@ std::string PeerStore::segment(uint32_t shard, uint64_t step) const {
   return found == states_.end() || !found->second.holds(step) ? "" : found->second.name();
 }
 
-bool has_whole(TrainState& state, const HeldStep& copy) {
+bool verify_or_forget(TrainState& state, const HeldStep& copy) {
   const Result<int> side = state.pin(copy.step);
   if (!side.ok()) return false;
   const bool good = state.held(*side) == copy && check_side(state, *side).ok();

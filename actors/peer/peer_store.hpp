@@ -1,9 +1,9 @@
-// Copies of other nodes' shards in this node's shared memory: the peer tier. A shard has room for
-// two steps, so that the older stays until the newer is whole on all shards.
+// Copies of other nodes' shards in this node's shared memory: the peer tier. Each shard has room
+// for two steps, so that the older copy stays until all shards of the newer step are complete.
 //
-// The segments live as long as the agent and survive its trainers, which read them in a restore.
-// Threads: any may ask; begin(), drop_others() and the states that begin() gives belong to the one
-// thread that receives copies.
+// The segments live as long as the agent. Trainers read them in a restore. Threads: any, except
+// that prepare(), drop_unassigned() and the states that prepare() returns belong to the one thread
+// that receives copies.
 #pragma once
 
 #include <cstdint>
@@ -21,20 +21,20 @@ namespace simplescale {
 
 class PeerStore {
  public:
-  /// prefix: of the segments' names, e.g. "ss-<instance>-n2-peer-". Nothing is made yet.
+  /// prefix: of the segments' names, e.g. "ss-<instance>-n2-peer-". Creates no segment yet.
   PeerStore(std::string prefix, const ModelShape& shape, size_t shards);
 
-  /// The memory for a shard's copies, made if it is the first. Its next begin_write() leaves `keep`
-  /// alone, if that is there. bad_data: no such shard; io: no room.
-  Result<TrainState*> begin(uint32_t shard, uint64_t keep);
-  /// Frees the memory of shards that are not in `mine` and do not hold `keep`; returns whether
-  /// there were any.
-  bool drop_others(const std::set<uint32_t>& mine, uint64_t keep);
+  /// The memory for a shard's copies; creates it for the first copy. The next begin_write() on it
+  /// does not overwrite the copy of step `keep`. bad_data: no such shard; io: no room.
+  Result<TrainState*> prepare(uint32_t shard, uint64_t keep);
+  /// Frees the memory of shards that are not in `assigned` and hold no copy of step `keep`. Returns
+  /// true if there were any.
+  bool drop_unassigned(const std::set<uint32_t>& assigned, uint64_t keep);
   std::vector<PeerCopy> held() const;
-  /// Flips a bit of the newest copy of every shard, as failing memory would: a fault on purpose.
-  /// not_found: there is none.
-  Status damage();
-  /// The segment that holds a shard at a step; "" if none does.
+  /// Injected fault: flips a bit of the newest copy of every shard, as failing memory would.
+  /// not_found: there is no copy.
+  Status flip_bits();
+  /// Name of the segment that holds the copy of a shard at a step; "" if there is none.
   std::string segment(uint32_t shard, uint64_t step) const;
 
  private:
@@ -45,8 +45,9 @@ class PeerStore {
   std::map<uint32_t, TrainState> states_;
 };
 
-/// Whether a state that begin() gave holds this copy, as it was committed. Else one of that step is
-/// forgotten: it is damaged, or of an undone past, since each generation makes a step once.
-bool has_whole(TrainState& state, const HeldStep& copy);
+/// True if a state from prepare() holds this copy, and the copy matches its hash. If not, forgets
+/// any copy of the same step: it is damaged, or its generation was undone. Same thread as
+/// prepare().
+bool verify_or_forget(TrainState& state, const HeldStep& copy);
 
 }  // namespace simplescale

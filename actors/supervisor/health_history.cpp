@@ -26,7 +26,7 @@ json times_json(const TrainerTimes& times) {
 
 json host_json(const NodeHealth& report, double time) {
   json gpus = json::array();
-  for (const GpuHealthReport& gpu : report.gpus)
+  for (const GpuHealth& gpu : report.gpus)
     gpus.push_back({{"name", gpu.name},
                     {"utilization", rounded(gpu.utilization, 0.001)},
                     {"temperature_c", rounded(gpu.temperature_c, 0.1)},

@@ -86,7 +86,7 @@ Status status_command(const std::string& run, bool json, bool watch) {
   while (true) {
     SS_ASSIGN(const nlohmann::json document, current_status(run));
     const bool terminal = isatty(STDOUT_FILENO);
-    const Look look{terminal && !std::getenv("NO_COLOR"), 0};
+    const RenderOptions look{terminal && !std::getenv("NO_COLOR"), 0};
     const bool redraw = watch && terminal && !json;
     SS_RETURN_IF_ERROR(
         print((redraw ? "\033[H\033[2J" : "") +

@@ -294,7 +294,7 @@ class Console {
     winsize size{};
     ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
     const size_t rows = std::max<size_t>(size.ws_row > 0 ? size.ws_row : 24, 8);
-    const Look look{look_.color, size.ws_col > 0 ? size_t{size.ws_col} : 80};
+    const RenderOptions look{look_.color, size.ws_col > 0 ? size_t{size.ws_col} : 80};
     auto lines_of = [](const std::string& text) {
       std::vector<std::string> lines;
       for (size_t begin = 0; begin < text.size();) {
@@ -324,7 +324,7 @@ class Console {
   SupervisorClient client_;
   const bool json_;
   bool terminal_ = false;
-  Look look_;
+  RenderOptions look_;
 };
 
 std::string history_file() {

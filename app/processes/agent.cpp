@@ -157,7 +157,7 @@ std::shared_ptr<EpochWatch> watch_epochs(const RunFolder& run, const std::string
                                          std::shared_future<caf::actor> link) {
   return std::make_shared<EpochWatch>(EpochFiles(run, instance),
                                       [link = std::move(link)](const EpochView& view) {
-                                        caf::anon_send(link.get(), epochs_seen(view));
+                                        caf::anon_send(link.get(), epochs_polled(view));
                                       });
 }
 

@@ -162,7 +162,7 @@ class Agents {
   }
 
   void health() {
-    const GpuHealthReport gpu{"NVIDIA H100", 0.97, 61, 640, 0.8, 0, 1980, 0, 0};
+    const GpuHealth gpu{"NVIDIA H100", 0.97, 61, 640, 0.8, 0, 1980, 0, 0};
     for (Agent& agent : agents_) {
       if (agent.name == "console") continue;
       NodeHealth health{agent.name, 0.5, 0.4, 0.3, 80, 81, std::vector(8, gpu), {}};

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/observe/health.hpp"
 #include "runtime/training/held_step.hpp"
 
 /// Lists the fields of a message in order: SS_FIELDS(Ping, x.id, x.payload). Defines `inspect`,
@@ -228,21 +229,8 @@ struct TrainerProgress {
 };
 SS_FIELDS(TrainerProgress, x.trainer, x.generation, x.step, x.units, x.waiting);
 
-/// As in runtime/observe/health.hpp.
-struct GpuHealthReport {
-  std::string name;
-  double utilization = 0;
-  double temperature_c = 0;
-  double power_w = 0;
-  double memory_used = 0;
-  uint64_t ecc_errors = 0;
-  double clock_mhz = 0;
-  uint64_t xids = 0;  // since the node's agent started
-  uint64_t xid = 0;   // the newest
-  bool operator==(const GpuHealthReport&) const = default;
-};
-SS_FIELDS(GpuHealthReport, x.name, x.utilization, x.temperature_c, x.power_w, x.memory_used,
-          x.ecc_errors, x.clock_mhz, x.xids, x.xid);
+SS_FIELDS(GpuHealth, x.name, x.utilization, x.temperature_c, x.power_w, x.memory_used, x.ecc_errors,
+          x.clock_mhz, x.xids, x.xid);
 
 /// The times of a trainer's newest step. wait_ms is contained in the others.
 struct TrainerTimes {
@@ -267,7 +255,7 @@ struct NodeHealth {
   double disk = 0;
   double received_mb_per_s = 0;
   double sent_mb_per_s = 0;
-  std::vector<GpuHealthReport> gpus;
+  std::vector<GpuHealth> gpus;
   std::vector<TrainerTimes> trainers;
   bool operator==(const NodeHealth&) const = default;
 };

@@ -1,5 +1,5 @@
-// Publishing checkpoints: whatever is told twice, or was done by a coordinator that died, is done
-// once.
+// The publisher: shards that are reported twice, and checkpoints that an earlier publisher has
+// published, are handled once.
 #include <doctest/doctest.h>
 
 #include <caf/all.hpp>
@@ -39,52 +39,52 @@ struct Job {
     return spawn_publisher(system, caf::actor_cast<caf::actor>(self), options);
   }
 
-  void tell(const caf::actor& publisher, size_t shard) {
+  void report(const caf::actor& publisher, size_t shard) {
     self->send(publisher, local::ShardWritten{1, 7, 14, records[shard], ""});
   }
 
-  local::Published heard() {
-    local::Published heard;
-    self->receive([&](const local::Published& published) { heard = published; },
+  local::Published wait() {
+    local::Published result;
+    self->receive([&](const local::Published& published) { result = published; },
                   caf::after(std::chrono::seconds(60)) >> [] { FAIL("nothing is published"); });
-    return heard;
+    return result;
   }
 };
 
 }  // namespace
 
 TEST_SUITE("publisher") {
-  TEST_CASE("publisher: a shard that is told twice is one shard") {
+  TEST_CASE("publisher: a shard that is reported twice counts once") {
     Job job;
     const caf::actor publisher = job.publisher();
-    for (const size_t shard : {0, 0, 0, 1}) job.tell(publisher, shard);
-    const local::Published published = job.heard();
+    for (const size_t shard : {0, 0, 0, 1}) job.report(publisher, shard);
+    const local::Published published = job.wait();
     CHECK(published.error.empty());
     CHECK(published.step == 7);
     CHECK(Checkpoint::open(published.folder).ok());
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
   }
 
-  TEST_CASE("publisher: what the one before has published is published") {
+  TEST_CASE("publisher: a checkpoint that an earlier publisher has published succeeds again") {
     Job job;
-    for (int coordinator = 0; coordinator < 2; ++coordinator) {
+    for (int attempt = 0; attempt < 2; ++attempt) {
       const caf::actor publisher = job.publisher();
-      for (const size_t shard : {1, 0}) job.tell(publisher, shard);
-      const local::Published published = job.heard();
+      for (const size_t shard : {1, 0}) job.report(publisher, shard);
+      const local::Published published = job.wait();
       CHECK(published.error.empty());
       CHECK(std::filesystem::read_symlink(job.folder / "latest") == "step-00000007");
-      // The first one died before it came to that.
-      if (coordinator == 0) std::filesystem::remove(job.folder / "latest");
+      // As if the first publisher had died before it made the link.
+      if (attempt == 0) std::filesystem::remove(job.folder / "latest");
       caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
     }
-    // Other contents under the same step are not.
+    // A checkpoint of the same step with other contents is refused.
     const caf::actor publisher = job.publisher();
     auto other = parse_shard_record(job.records[0]);
     REQUIRE(other.ok());
     other->tensors.begin()->second.low ^= 1;
     job.records[0] = to_json(*other);
-    for (const size_t shard : {0, 1}) job.tell(publisher, shard);
-    const local::Published refused = job.heard();
+    for (const size_t shard : {0, 1}) job.report(publisher, shard);
+    const local::Published refused = job.wait();
     CHECK_FALSE(refused.error.empty());
     CHECK(refused.generation == 1);
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);

@@ -1,4 +1,4 @@
-// Pins that trainers hand over to the actors that copy their states: each is let go of, once.
+// StatePin: pins that trainers pass on to the actors that copy their states. Each is released once.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -35,47 +35,47 @@ struct Node {
     trainer->commit(7, state_hash(*side));
   }
 
-  /// As a trainer does it for a checkpoint, and the node for its actors.
-  std::shared_ptr<PinnedState> hand_over() {
+  /// Pins step 7 as the trainer does for a checkpoint, and wraps the pin as the node does.
+  std::shared_ptr<StatePin> pin_step() {
     REQUIRE(trainer->pin(7).ok());
-    return std::make_shared<PinnedState>(states, "n0.0", pid, HeldStep{7, 1});
+    return std::make_shared<StatePin>(states, "n0.0", pid, HeldStep{7, 1});
   }
   bool pinned() { return !trainer->wait_unpinned(0).ok(); }
 };
 
 }  // namespace
 
-TEST_SUITE("pinned state") {
-  TEST_CASE("pinned state: it is let go of once, copied or not") {
+TEST_SUITE("state pin") {
+  TEST_CASE("state pin: is released once, by the copy or by its destruction") {
     Node node;
-    auto to_save = node.hand_over(), to_stage = node.hand_over();
+    auto to_save = node.pin_step(), to_stage = node.pin_step();
     const auto copy = to_save->copy();
     REQUIRE(copy.ok());
     CHECK(copy->values[0] == 3);
     to_save.reset();
-    CHECK(node.pinned());  // the other one's
+    CHECK(node.pinned());  // by to_stage
     to_stage.reset();
     CHECK_FALSE(node.pinned());
-    REQUIRE(node.trainer->pin(7).ok());  // a step of that number, made in another generation
-    CHECK(PinnedState(node.states, "n0.0", pid, HeldStep{7, 2}).copy().status().code() ==
+    REQUIRE(node.trainer->pin(7).ok());  // below: a pin on step 7 of another generation
+    CHECK(StatePin(node.states, "n0.0", pid, HeldStep{7, 2}).copy().status().code() ==
           Code::not_found);
     CHECK_FALSE(node.pinned());
   }
 
-  TEST_CASE("pinned state: what a process before had pinned is not taken from the next one") {
+  TEST_CASE("state pin: a pin of an earlier process does not release one of the next process") {
     Node node;
-    auto old = node.hand_over(), copied = node.hand_over();
+    auto old = node.pin_step(), copied = node.pin_step();
     node.states->trainer_restarted("n0.0", pid + 1);
     REQUIRE(node.trainer->pin(7).ok());
     old.reset();
     CHECK(copied->copy().ok());
     copied.reset();
     CHECK(node.pinned());
-    PinnedState(node.states, "n0.0", pid + 1, HeldStep{7, 1});
+    StatePin(node.states, "n0.0", pid + 1, HeldStep{7, 1});
     CHECK_FALSE(node.pinned());
   }
 
-  TEST_CASE("pinned state: an actor that dies lets go of all that waits for it, or comes later") {
+  TEST_CASE("state pin: is released if the actor it is sent to dies, or has died") {
     Node node;
     caf::actor_system_config config;
     caf::actor_system system{config};
@@ -86,16 +86,16 @@ TEST_SUITE("pinned state") {
                            [](const local::SaveShard&) { FAIL("it has died"); }};
     });
     self->send(dead, local::Tick{});
-    self->send(dead, local::SaveShard{node.hand_over(), 1, 7, 0});
+    self->send(dead, local::SaveShard{node.pin_step(), 1, 7, 0});
     self->wait_for(dead);
     CHECK_FALSE(node.pinned());
-    self->send(dead, local::SaveShard{node.hand_over(), 1, 7, 0});
+    self->send(dead, local::SaveShard{node.pin_step(), 1, 7, 0});
     CHECK_FALSE(node.pinned());
-    // And one that lives copies and lets go.
+    // A living actor copies the state and releases the pin.
     CheckpointOptions options{folder.path(), test::tiny_shape(), 1};
     const caf::actor alive =
         system.spawn<caf::detached>(checkpoint_actor, caf::actor_cast<caf::actor>(self), options);
-    self->send(alive, local::SaveShard{node.hand_over(), 1, 7, 0});
+    self->send(alive, local::SaveShard{node.pin_step(), 1, 7, 0});
     self->receive([](const ShardSaved& saved) { CHECK(saved.error == ""); },
                   caf::after(std::chrono::seconds(60)) >> [] { FAIL("nothing is saved"); });
     CHECK_FALSE(node.pinned());

@@ -36,7 +36,7 @@ struct Scan {
     options.rules = load();
     options.file_bytes_max = file_bytes_max;
     options.kernel_log = kernel_log;
-    options.every = std::chrono::milliseconds(1);
+    options.scan_interval = std::chrono::milliseconds(1);
     options.found = [this](LogFinding finding) {
       std::lock_guard lock(mutex);
       found.push_back(std::move(finding));
@@ -52,7 +52,7 @@ struct Scan {
   void add(const std::string& file, const std::string& text) const {
     std::ofstream(folder / file, std::ios::app) << text;
   }
-  /// The findings so far; waits for so many.
+  /// Waits for at least `count` findings and returns all.
   std::vector<LogFinding> wait(size_t count) {
     std::unique_lock lock(mutex);
     REQUIRE(
@@ -64,7 +64,7 @@ struct Scan {
 }  // namespace
 
 TEST_SUITE("log_scanner") {
-  TEST_CASE("log scanner: what is written to this node's logs is found, with its file and line") {
+  TEST_CASE("log scanner: a line that matches a rule is reported with its file and line number") {
     Scan scan;
     scan.add("n1.0.log", "Bus error before it began\n");
     scan.start();
@@ -78,16 +78,15 @@ TEST_SUITE("log_scanner") {
     CHECK(found[0].line == 2);
     CHECK(found[0].text == "No space left on device");
     CHECK(found[0].root);
-    scan.add("n1.p2.log", "No space left on device\n");  // the same again: not told again
+    scan.add("n1.p2.log", "No space left on device\n");  // the same rule again: not reported
     scan.add("n1.0.log", "Segmentation fault\n");
     found = scan.wait(2);
     CHECK(found.size() == 2);
     CHECK(found[1].rule == "segmentation_fault");
-    CHECK(found[1].line == 0);  // what was there before was not counted
+    CHECK(found[1].line == 0);  // unknown: the lines from before the start are not counted
   }
 
-  TEST_CASE(
-      "log scanner: our own lines count as errors only, and the agent's and supervisor's never") {
+  TEST_CASE("log scanner: of this program's own lines, only a trainer's errors are matched") {
     Scan scan;
     scan.start();
     const std::string stamp = "2026-11-21T06:48:27.123 ";
@@ -103,8 +102,7 @@ TEST_SUITE("log_scanner") {
     CHECK(found.size() == 2);
   }
 
-  TEST_CASE(
-      "log scanner: what Slurm and the batch script say counts, what we show there does not") {
+  TEST_CASE("log scanner: in Slurm's file, lines of Slurm are matched, this program's are not") {
     Scan scan;
     scan.batch = "slurm-12.out";
     scan.start();
@@ -122,14 +120,14 @@ TEST_SUITE("log_scanner") {
     CHECK(found.size() == 1);
   }
 
-  TEST_CASE("log scanner: a long file is rotated, and nothing that was written before is lost") {
+  TEST_CASE("log scanner: a long file is rotated without loss") {
     Scan scan;
     scan.start(500);
     std::string text;
     for (int i = 0; i < 100; ++i) text += "line " + std::to_string(i) + "\n";
     scan.add("n1.0.log", text + "Bus error\n");
     scan.wait(1);
-    // Rotation follows the look that found it; the next finding comes of a later look.
+    // Rotation follows the scan that reported the first finding; the next one is of a later scan.
     scan.add("n1.1.log", "Segmentation fault\n");
     scan.wait(2);
     scan.scanner.reset();
@@ -139,7 +137,7 @@ TEST_SUITE("log_scanner") {
     CHECK(fs::file_size(scan.folder / "n1.0.log") == 0);
   }
 
-  TEST_CASE("log scanner: nothing is lost that is written while a file is rotated") {
+  TEST_CASE("log scanner: no byte written during a rotation is lost") {
     Scan scan;
     const auto file = scan.folder / "n1.0.log";
     constexpr int count = 150'000;  // 1.6 MB: one rotation
@@ -151,7 +149,7 @@ TEST_SUITE("log_scanner") {
     for (size_t at = 0; at < text.size(); at += 11 * 50) {
       const std::string lines = text.substr(at, 11 * 50);
       REQUIRE(write(out, lines.data(), lines.size()) == static_cast<ssize_t>(lines.size()));
-      scan.scanner->look_now();
+      scan.scanner->scan_now();
     }
     close(out);
     scan.add("n1.1.log", "Segmentation fault\n");
@@ -169,7 +167,7 @@ TEST_SUITE("log_scanner") {
       CHECK((older + newer == text));
   }
 
-  TEST_CASE("log scanner: a flood is skipped to its newest part") {
+  TEST_CASE("log scanner: of more bytes than a scan may read, only the newest are matched") {
     Scan scan;
     scan.start(64 << 20);
     scan.add("whole", "Bus error\n" + std::string(8 << 20, '\n') + "Segmentation fault\n");
@@ -179,25 +177,25 @@ TEST_SUITE("log_scanner") {
     CHECK(found[0].line == 0);
   }
 
-  TEST_CASE("log scanner: an Xid that NVML told of counts where the kernel's log is not read") {
+  TEST_CASE("log scanner: an Xid from NVML is matched only if the kernel's log is not read") {
     for (const bool readable : {false, true}) {
       Scan scan;
       scan.start(1 << 20, readable ? "/dev/null" : "");
-      scan.scanner->kernel_line("NVRM: Xid (GPU 3): 79, told by NVML");
-      scan.scanner->kernel_line("nothing to mind");
+      scan.scanner->add_kernel_line("NVRM: Xid (GPU 3): 79, reported by NVML");
+      scan.scanner->add_kernel_line("nothing to mind");
       if (!readable) {
         const auto found = scan.wait(1);
         CHECK(found[0].rule == "xid_fatal");
         CHECK(found[0].file == "kernel");
         CHECK(found[0].action == "diagnose");
       }
-      scan.add("n1.0.log", "No space left on device\n");  // looked for in the same round or later
+      scan.add("n1.0.log", "No space left on device\n");  // found in the same scan or later
       const auto found = scan.wait(readable ? 1 : 2);
       CHECK(found.back().rule == "out_of_disk");
     }
   }
 
-  TEST_CASE("log scanner: the process that a line of the kernel is about") {
+  TEST_CASE("log scanner: process_in finds the pid in a line of the kernel's log") {
     CHECK(process_in("Out of memory: Killed process 9712 (simplescale-com) total-vm:3kB") == 9712);
     CHECK(process_in("simplescale-com[4411]: segfault at 10 ip 00007f2b") == 4411);
     CHECK(process_in("oom-kill:constraint=CONSTRAINT_NONE,task=python,pid=31,uid=0") == 31);

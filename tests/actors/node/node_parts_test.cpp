@@ -1,5 +1,5 @@
-// The node's decisions as pure functions: which process is which trainer, whether trainers live and
-// get on, and what a generation means for the trainers of one node.
+// The parts of the node actor that are plain functions and data: slots, liveness, joining a
+// generation, injected faults, and the choice of peers for link checks.
 #include <doctest/doctest.h>
 
 #include <unistd.h>
@@ -9,13 +9,13 @@
 #include "actors/diagnosis/node_check.hpp"
 #include "actors/node/inject.hpp"
 #include "actors/node/join.hpp"
+#include "actors/node/liveness.hpp"
 #include "actors/node/slots.hpp"
-#include "actors/node/watch.hpp"
 #include "runtime/config/config.hpp"
 
 using namespace simplescale;
 
-TEST_CASE("links: each node measures to the next two that are there, and all to different ones") {
+TEST_CASE("links: each node measures to the next two nodes that are up") {
   using Names = std::vector<std::string>;
   const Names order = {"a", "b", "c", "d"};
   auto all = [](const std::string&) { return true; };
@@ -28,7 +28,7 @@ TEST_CASE("links: each node measures to the next two that are there, and all to 
 }
 
 TEST_SUITE("slots") {
-  TEST_CASE("slots: the first processes are the trainers, the rest is warm") {
+  TEST_CASE("slots: the first processes get the slots, the rest are warm") {
     SlotTable table("n1", 2, 1);
     CHECK(table.slot("n1.0")->process == "n1/p0");
     CHECK(table.slot("n1.1")->process == "n1/p1");
@@ -38,39 +38,39 @@ TEST_SUITE("slots") {
     CHECK(table.slot("n2.0") == nullptr);
   }
 
-  TEST_CASE("slots: a warm process takes the place of one that dies, the next one is warm") {
+  TEST_CASE("slots: a warm process gets the slot of a process that dies") {
     SlotTable table("n1", 2, 1);
     for (const char* id : {"n1/p0", "n1/p1", "n1/p2"}) {
       table.process(id)->pid = 7;
       table.process(id)->up = true;
     }
-    CHECK(table.ended("n1/p1") == "n1.1");
+    CHECK(table.process_ended("n1/p1") == "n1.1");
     CHECK(table.trainer("n1.1") == nullptr);
-    CHECK(table.fill() == std::vector<std::string>{"n1.1"});
+    CHECK(table.fill_slots() == std::vector<std::string>{"n1.1"});
     CHECK(table.slot("n1.1")->process == "n1/p2");
     CHECK(table.trainer("n1.1") != nullptr);
-    CHECK(table.fill().empty());
-    CHECK(table.ended("n1/p1") == "");  // the warm one now, dying before it is up
+    CHECK(table.fill_slots().empty());
+    CHECK(table.process_ended("n1/p1") == "");  // it is warm now, and dies before it is up
     CHECK(table.slot("n1.0")->process == "n1/p0");
   }
 
-  TEST_CASE("slots: one that is up is preferred to one that starts, and that to none") {
+  TEST_CASE("slots: a process that is up is preferred to one that is being started") {
     SlotTable table("n1", 1, 2);
     table.process("n1/p1")->pid = 11;
     table.process("n1/p2")->pid = 12;
     table.process("n1/p2")->up = true;
-    CHECK(table.ended("n1/p0") == "n1.0");
-    table.fill();
+    CHECK(table.process_ended("n1/p0") == "n1.0");
+    table.fill_slots();
     CHECK(table.slot("n1.0")->process == "n1/p2");
-    CHECK(table.ended("n1/p2") == "n1.0");
-    table.fill();
+    CHECK(table.process_ended("n1/p2") == "n1.0");
+    table.fill_slots();
     CHECK(table.slot("n1.0")->process == "n1/p1");
   }
 
-  TEST_CASE("slots: without a warm process the slot waits for the same one's next life") {
+  TEST_CASE("slots: without a warm process, the slot waits for the restart of its process") {
     SlotTable table("n1", 2, 0);
-    CHECK(table.ended("n1/p0") == "n1.0");
-    CHECK(table.fill() == std::vector<std::string>{"n1.0"});
+    CHECK(table.process_ended("n1/p0") == "n1.0");
+    CHECK(table.fill_slots() == std::vector<std::string>{"n1.0"});
     CHECK(table.slot("n1.0")->process == "n1/p0");
     CHECK(table.trainer("n1.0") == nullptr);
   }
@@ -82,27 +82,28 @@ TrainerProgress at(uint64_t generation, uint64_t step, uint64_t units, bool wait
   return {"n0/p0", generation, step, units, waiting};
 }
 
-struct Watching {
-  TrainerWatch watch{{100, 1000, 5000}};
+struct Monitored {
+  LivenessMonitor monitor{{100, 1000, 5000}};
   int64_t now = 0;
   ProcessState state = ProcessState::runs;
-  Watching() {
-    watch.up(0, "n0/p0", 5);
-    watch.needed("n0/p0");
-    look();
+  Monitored() {
+    monitor.add(0, "n0/p0", 5);
+    monitor.set_in_slot("n0/p0");
+    check();
   }
-  std::string look() {
-    const auto verdicts = watch.look(now, [this](pid_t pid) {
+  std::string check() {
+    const auto verdicts = monitor.check(now, [this](pid_t pid) {
       CHECK(pid == 5);
       return state;
     });
     return verdicts.empty() ? "" : verdicts[0].reason;
   }
-  /// Looks every 100 ms until somebody is accused, or so long.
-  std::string look_for(int64_t ms) {
+  /// Checks every 100 ms until the process is condemned, for at most `ms`. Returns the reason or
+  /// "".
+  std::string check_for(int64_t ms) {
     for (const int64_t end = now + ms; now < end;) {
       now += 100;
-      if (auto reason = look(); !reason.empty()) return reason;
+      if (auto reason = check(); !reason.empty()) return reason;
     }
     return "";
   }
@@ -110,74 +111,74 @@ struct Watching {
 
 }  // namespace
 
-TEST_SUITE("watch") {
-  TEST_CASE("watch: a stopped process is accused after silence_ms, once") {
-    Watching w;
+TEST_SUITE("liveness") {
+  TEST_CASE("liveness: a stopped process is condemned after silence_ms, once") {
+    Monitored w;
     w.state = ProcessState::stopped;
-    CHECK(w.look_for(1000).empty());
-    CHECK(w.look_for(100) == "stopped, silent for 1100 ms");
-    CHECK(w.look_for(10'000).empty());
+    CHECK(w.check_for(1000).empty());
+    CHECK(w.check_for(100) == "stopped, silent for 1100 ms");
+    CHECK(w.check_for(10'000).empty());
   }
 
-  TEST_CASE("watch: a process that runs but gets no time has three times as long, a warm one ten") {
-    Watching w;
-    CHECK(w.look_for(3000).empty());
-    CHECK(w.look_for(100) == "silent for 3100 ms");
-    Watching idle;
-    idle.watch = TrainerWatch({100, 1000, 5000});
-    idle.watch.up(0, "n0/p0", 5);
-    CHECK(idle.look_for(10'000).empty());
-    CHECK(idle.look_for(100) == "silent for 10100 ms");
+  TEST_CASE("liveness: a silent process that runs has 3 x silence_ms, a warm one 10 x") {
+    Monitored w;
+    CHECK(w.check_for(3000).empty());
+    CHECK(w.check_for(100) == "silent for 3100 ms");
+    Monitored idle;
+    idle.monitor = LivenessMonitor({100, 1000, 5000});
+    idle.monitor.add(0, "n0/p0", 5);
+    CHECK(idle.check_for(10'000).empty());
+    CHECK(idle.check_for(100) == "silent for 10100 ms");
   }
 
-  TEST_CASE("watch: a paused observer accuses nobody") {
-    Watching w;
+  TEST_CASE("liveness: time in which check() was not called is no silence") {
+    Monitored w;
     w.state = ProcessState::stopped;
-    w.look_for(500);
+    w.check_for(500);
     w.now += 3'600'000;  // the node itself was stopped
-    CHECK(w.look().empty());
-    CHECK(w.look_for(400).empty());
-    CHECK_FALSE(w.look_for(200).empty());
+    CHECK(w.check().empty());
+    CHECK(w.check_for(400).empty());
+    CHECK_FALSE(w.check_for(200).empty());
   }
 
-  TEST_CASE("watch: who computes nothing and waits for nobody is stuck") {
-    Watching w;
+  TEST_CASE("liveness: a process that computes nothing and does not wait is stuck") {
+    Monitored w;
     for (int i = 0; i < 50; ++i) {
       w.now += 100;
-      w.watch.heard(w.now, "n0/p0", at(1, 7, 40));
-      CHECK(w.look().empty());
+      w.monitor.add_progress(w.now, "n0/p0", at(1, 7, 40));
+      CHECK(w.check().empty());
     }
     w.now += 100;
-    w.watch.heard(w.now, "n0/p0", at(1, 7, 40));
-    CHECK(w.look().empty());  // 5000 ms after the first report, which counts as a move
+    w.monitor.add_progress(w.now, "n0/p0", at(1, 7, 40));
+    CHECK(w.check().empty());  // 5000 ms after the first report, which counts as progress
     w.now += 100;
-    w.watch.heard(w.now, "n0/p0", at(1, 7, 40));
-    CHECK(w.look().starts_with("stuck at step 7"));
+    w.monitor.add_progress(w.now, "n0/p0", at(1, 7, 40));
+    CHECK(w.check().starts_with("stuck at step 7"));
   }
 
-  TEST_CASE("watch: who waits for others, or is in no generation, is not stuck") {
-    Watching w;
+  TEST_CASE("liveness: a process that waits, or is in no generation, is not stuck") {
+    Monitored w;
     for (int i = 0; i < 200; ++i) {
       w.now += 100;
-      w.watch.heard(w.now, "n0/p0", i < 100 ? at(1, 7, 40, true) : at(0, 7, 40));
-      CHECK(w.look().empty());
+      w.monitor.add_progress(w.now, "n0/p0", i < 100 ? at(1, 7, 40, true) : at(0, 7, 40));
+      CHECK(w.check().empty());
     }
   }
 
-  TEST_CASE("watch: slow steps stretch the limit") {
-    Watching w;
-    w.watch.step_took("n0/p0", 500);  // 20 of them are 10 s
+  TEST_CASE("liveness: slow steps raise the limit") {
+    Monitored w;
+    w.monitor.add_step("n0/p0", 500);  // 20 of them are 10 s
     for (int i = 0; i < 100; ++i) {
       w.now += 100;
-      w.watch.heard(w.now, "n0/p0", at(1, 7, 40));
-      CHECK(w.look().empty());
+      w.monitor.add_progress(w.now, "n0/p0", at(1, 7, 40));
+      CHECK(w.check().empty());
     }
     w.now += 100;
-    w.watch.heard(w.now, "n0/p0", at(1, 7, 40));
-    CHECK(w.look().empty());
+    w.monitor.add_progress(w.now, "n0/p0", at(1, 7, 40));
+    CHECK(w.check().empty());
     w.now += 100;
-    w.watch.heard(w.now, "n0/p0", at(1, 7, 40));
-    CHECK_FALSE(w.look().empty());
+    w.monitor.add_progress(w.now, "n0/p0", at(1, 7, 40));
+    CHECK_FALSE(w.check().empty());
   }
 }
 
@@ -187,7 +188,7 @@ std::vector<uint8_t> address(uint8_t x) {
   return {x, x};
 }
 
-/// n0.0 n0.1 are group 0, n1.0 n1.1 group 1; n2.0 only helps.
+/// n0.0 n0.1 are group 0, n1.0 n1.1 group 1; n2.0 is in no group.
 JoinGeneration two_groups() {
   JoinGeneration job{.generation = 5, .source = "memory", .step = 8, .checkpoint = "", .groups = 2};
   job.members = {{"n0.0", 0, 0, address(1)},
@@ -199,7 +200,9 @@ JoinGeneration two_groups() {
 }
 
 Result<NodeOrders> orders(const JoinGeneration& job, const std::vector<LocalTrainer>& locals) {
-  return orders_of(job, 2, locals, [](uint32_t shard, uint64_t step) {
+  Plan plan;
+  plan.topology.shards = 2;
+  return orders_of(job, plan, locals, [](uint32_t shard, uint64_t step) {
     return shard == 0 && step == 8 ? std::string("peer-0") : std::string();
   });
 }
@@ -220,12 +223,12 @@ TEST_SUITE("join") {
     CHECK(order.state_segment == "s1");
     CHECK(order.shard_members == std::vector<DataAddress>{{address(3)}, {address(4)}});
     CHECK(order.replicate_members == std::vector<DataAddress>{{address(2)}, {address(4)}});
-    CHECK(made->fill.groups == 2);
+    CHECK(made->fill.layout.groups == 2);
     CHECK(made->fill.start_step == 8);
     CHECK(made->fill.trainers[1].group == 1);
   }
 
-  TEST_CASE("join: a process that the order does not know is left out") {
+  TEST_CASE("join: a process with an address that the order does not have is left out") {
     const auto made =
         orders(two_groups(), {{"n1.0", "s0", address(9)}, {"n1.1", "s1", address(4)}});
     REQUIRE(made.ok());
@@ -233,7 +236,7 @@ TEST_SUITE("join") {
     CHECK(made->trainers[0].ring == 0);
   }
 
-  TEST_CASE("join: rank 0 of a transfer is its source; a helper has no rings") {
+  TEST_CASE("join: rank 0 of a transfer is its source; a trainer in no group has no ring") {
     JoinGeneration job = two_groups();
     job.transfers = {{2, 1, 8, "n2.0", false, {"n1.1", "n0.1"}}, {1, 0, 8, "n2.0", true, {"n1.0"}}};
     const auto made = orders(job, {{"n2.0", "s", address(5)}});
@@ -253,7 +256,7 @@ TEST_SUITE("join") {
     CHECK(target->trainers[0].transfers[0].segment.empty());
   }
 
-  TEST_CASE("join: a source that is its own target takes the copy for itself") {
+  TEST_CASE("join: a source that is its own target is the only member") {
     JoinGeneration job = two_groups();
     job.transfers = {{0, 0, 8, "n1.0", true, {"n1.0"}}};
     const auto made = orders(job, {{"n1.0", "s", address(3)}});
@@ -262,7 +265,7 @@ TEST_SUITE("join") {
     CHECK(made->trainers[0].transfers[0].segment == "peer-0");
   }
 
-  TEST_CASE("join: who gives its shard away settles after all that it gives to") {
+  TEST_CASE("join: RESTORE-1: a trainer that sends its shard commits after all its receivers") {
     using Rounds = std::map<std::string, uint32_t>;
     // RESTORE-1: a source commits in a later round than all of its targets.
     auto transfer = [](const std::string& source, std::vector<std::string> targets,
@@ -282,22 +285,22 @@ TEST_SUITE("join") {
     // A chain, in any order.
     CHECK(rounds({transfer("b", {"c"}), transfer("a", {"b"}), transfer("c", {"d"})}) ==
           Rounds{{"a", 3}, {"b", 2}, {"c", 1}});
-    // The last of several targets counts, of several transfers too.
+    // The last receiver counts, over all targets and transfers.
     CHECK(rounds({transfer("a", {"f", "b"}), transfer("b", {"c"})}) == Rounds{{"a", 2}, {"b", 1}});
     CHECK(rounds({transfer("a", {"b"}), transfer("a", {"f"}), transfer("b", {"c"})}) ==
           Rounds{{"a", 2}, {"b", 1}});
-    // Peer stores and helpers keep what they give, and nobody gives to itself.
+    // A peer store, a trainer in no group, and a source that is its own target need no round.
     CHECK(rounds({transfer("a", {"b"}, true), transfer("helper", {"c"}), transfer("d", {"d"})}) ==
           Rounds{});
     CHECK(rounds({transfer("a", {"b"}), transfer("b", {"c"}, true)}) == Rounds{{"a", 1}});
-    // A ring is one round; before it those that it gives to, after it those that give to it.
+    // A cycle is one round, after its receivers and before its senders.
     CHECK(rounds({transfer("a", {"b"}), transfer("b", {"a"})}) == Rounds{{"a", 1}, {"b", 1}});
     CHECK(rounds({transfer("a", {"b"}), transfer("b", {"c"}), transfer("c", {"b", "d"}),
                   transfer("d", {"e"}), transfer("f", {"a"})}) ==
           Rounds{{"f", 4}, {"a", 3}, {"b", 2}, {"c", 2}, {"d", 1}});
   }
 
-  TEST_CASE("join: all trainers know how many rounds there are, and each its own") {
+  TEST_CASE("join: each trainer is told its round and the number of rounds") {
     JoinGeneration job = two_groups();
     auto round = [&](const char* name, uint8_t x) {
       const auto made = orders(job, {{name, "s", address(x)}});
@@ -313,7 +316,7 @@ TEST_SUITE("join") {
     CHECK(round("n1.1", 4) == std::pair(0u, 3u));
   }
 
-  TEST_CASE("join: an order that contradicts itself is refused") {
+  TEST_CASE("join: an order that contradicts itself is bad_data") {
     const std::vector<LocalTrainer> locals = {{"n0.0", "s", address(1)}};
     JoinGeneration job = two_groups();
     job.members.pop_back();
@@ -337,22 +340,22 @@ TEST_SUITE("join") {
 }
 
 TEST_SUITE("inject") {
-  TEST_CASE("inject: every kind that is not the supervisor's is a node's") {
+  TEST_CASE("inject: a node injects every kind except kill_supervisor") {
     InjectContext context;
     context.node = "n1";
     context.trainers = {"n1.0", "n1.1"};
     context.pid_of = [](const std::string&) { return 0; };
     std::vector<std::string> passed;
-    context.pass_on = [&](const std::string& trainer, const InjectFault& fault) {
+    context.send_to_trainer = [&](const std::string& trainer, const InjectFault& fault) {
       passed.push_back(trainer + " " + fault.kind);
     };
     std::vector<TransportFault> faults;
-    context.transport = [&](TransportFault fault) { faults.push_back(fault); };
+    context.inject_network_fault = [&](TransportFault fault) { faults.push_back(fault); };
     context.states = std::make_shared<StateStore>();
     context.disk = std::make_shared<DiskFaults>();
     context.checkpoints = "/nonexistent";
     for (const std::string& kind : fault_kinds()) {
-      if (kind == "kill_agent" || kind == "stop_agent") continue;  // that is this test
+      if (kind == "kill_agent" || kind == "stop_agent") continue;  // would hit this test process
       const Status status = inject(context, {kind, "n1.1", 0, 100, 0});
       CHECK((status.code() == Code::bad_data) == (kind == "kill_supervisor"));
     }
@@ -366,7 +369,7 @@ TEST_SUITE("inject") {
     CHECK(inject(context, {"hang_trainer", "n2.0"}).code() == Code::not_found);
   }
 
-  TEST_CASE("inject: a full disk says so, and is not full for ever") {
+  TEST_CASE("inject: a full disk fails writes until its time is over") {
     DiskFaults disk;
     disk.fill(std::chrono::hours(1));
     CHECK(disk.create("/tmp/never").status().code() == Code::io);

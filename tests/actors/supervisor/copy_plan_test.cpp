@@ -116,9 +116,9 @@ TEST_SUITE("peer store") {
     PeerStore store("ss-test-peers-" + std::to_string(getpid()) + "-", shape, 2);
     CHECK(store.held().empty());
     CHECK(store.segment(1, 5) == "");
-    CHECK(store.begin(2, UINT64_MAX).status().code() == Code::bad_data);
+    CHECK(store.prepare(2, UINT64_MAX).status().code() == Code::bad_data);
     auto put = [&](uint32_t shard, uint64_t step, uint64_t keep) {
-      const Result<TrainState*> state = store.begin(shard, keep);
+      const Result<TrainState*> state = store.prepare(shard, keep);
       REQUIRE(state.ok());
       const Result<TrainState::Side> side = (*state)->begin_write(0);
       REQUIRE(side.ok());
@@ -137,17 +137,17 @@ TEST_SUITE("peer store") {
     CHECK(store.held().size() == 2);
     CHECK(store.segment(1, 5) == "");
     put(0, 20, 15);
-    CHECK_FALSE(store.drop_others({0}, 15));
-    CHECK(store.drop_others({0}, 25));  // shard 1 is kept elsewhere now
+    CHECK_FALSE(store.drop_unassigned({0}, 15));
+    CHECK(store.drop_unassigned({0}, 25));  // shard 1 is kept elsewhere now
     CHECK(store.held() == std::vector<PeerCopy>{{0, 20, 3}});
-    CHECK_FALSE(store.drop_others({}, 20));
-    Result<TrainState*> kept = store.begin(0, 20);
+    CHECK_FALSE(store.drop_unassigned({}, 20));
+    Result<TrainState*> kept = store.prepare(0, 20);
     REQUIRE(kept.ok());
-    CHECK(has_whole(**kept, {20, 3}));
-    CHECK_FALSE(has_whole(**kept, {15, 3}));
+    CHECK(verify_or_forget(**kept, {20, 3}));
+    CHECK_FALSE(verify_or_forget(**kept, {15, 3}));
     CHECK(store.held().size() == 1);
-    REQUIRE(store.damage().ok());
-    const Result<TrainState*> state = store.begin(0, 20);
+    REQUIRE(store.flip_bits().ok());
+    const Result<TrainState*> state = store.prepare(0, 20);
     REQUIRE(state.ok());
     CHECK(check_side(**state, *(*state)->pin(20)).code() == Code::mismatch);
   }
@@ -157,7 +157,7 @@ TEST_SUITE("peer store") {
     shape.dim = 16, shape.hidden = 16, shape.layers = 1, shape.heads = shape.kv_heads = 1;
     shape.vocab = 32, shape.block_size = 8;
     PeerStore store("ss-test-again-" + std::to_string(getpid()) + "-", shape, 1);
-    const Result<TrainState*> begun = store.begin(0, UINT64_MAX);
+    const Result<TrainState*> begun = store.prepare(0, UINT64_MAX);
     REQUIRE(begun.ok());
     TrainState& state = **begun;
     auto put = [&state](const HeldStep& copy) {
@@ -169,11 +169,11 @@ TEST_SUITE("peer store") {
     };
     put({5, 1});
     put({10, 1});
-    CHECK_FALSE(has_whole(state, {10, 2}));
+    CHECK_FALSE(verify_or_forget(state, {10, 2}));
     CHECK(store.held() == std::vector<PeerCopy>{{0, 5, 1}});
-    REQUIRE(store.begin(0, 5).ok());
+    REQUIRE(store.prepare(0, 5).ok());
     put({10, 2});
-    CHECK(has_whole(state, {10, 2}));
-    CHECK(has_whole(state, {5, 1}));
+    CHECK(verify_or_forget(state, {10, 2}));
+    CHECK(verify_or_forget(state, {5, 1}));
   }
 }

@@ -1,0 +1,80 @@
+#include "actors/node/liveness.hpp"
+
+namespace simplescale {
+namespace {
+
+constexpr size_t kRecentSteps = 16;
+constexpr int64_t kStarved = 3, kStarvedWarm = 10;  // times silence_ms
+constexpr double kSlowSteps = 20;
+
+}  // namespace
+
+void LivenessMonitor::add(int64_t now_ms, const std::string& process, pid_t pid) {
+  const auto before = monitored_.find(process);
+  Monitored added;
+  if (before != monitored_.end()) added.in_slot = before->second.in_slot;
+  added.pid = pid;
+  added.heard_ms = added.progress_ms = now_ms;
+  monitored_[process] = added;
+}
+
+void LivenessMonitor::set_in_slot(const std::string& process) {
+  monitored_[process].in_slot = true;
+}
+
+void LivenessMonitor::add_progress(int64_t now_ms, const std::string& process,
+                                   const TrainerProgress& progress) {
+  const auto found = monitored_.find(process);
+  if (found == monitored_.end()) return;
+  Monitored& p = found->second;
+  p.heard_ms = now_ms;
+  if (progress.generation == 0 || progress.waiting || progress.units != p.last.units ||
+      progress.generation != p.last.generation || progress.step != p.last.step)
+    p.progress_ms = now_ms;
+  p.last = progress;
+}
+
+void LivenessMonitor::add_step(const std::string& process, double step_ms) {
+  const auto found = monitored_.find(process);
+  if (found == monitored_.end()) return;
+  found->second.steps_ms.push_back(step_ms);
+  if (found->second.steps_ms.size() > kRecentSteps) found->second.steps_ms.pop_front();
+}
+
+std::vector<LivenessMonitor::Verdict> LivenessMonitor::check(
+    int64_t now_ms, const std::function<ProcessState(pid_t)>& state) {
+  const int64_t late =
+      checked_ms_ < 0 ? 0 : std::max<int64_t>(0, now_ms - checked_ms_ - options_.heartbeat_ms);
+  checked_ms_ = now_ms;
+  std::vector<Verdict> verdicts;
+  for (auto& [id, process] : monitored_) {
+    process.heard_ms = std::min(now_ms, process.heard_ms + late);
+    process.progress_ms = std::min(now_ms, process.progress_ms + late);
+    if (process.condemned || process.pid == 0) continue;
+    std::string reason = reason_to_kill(now_ms, process, state);
+    if (reason.empty()) continue;
+    process.condemned = true;
+    verdicts.push_back({id, std::move(reason)});
+  }
+  return verdicts;
+}
+
+std::string LivenessMonitor::reason_to_kill(int64_t now_ms, const Monitored& p,
+                                            const std::function<ProcessState(pid_t)>& state) const {
+  const int64_t silent = now_ms - p.heard_ms;
+  if (silent > options_.silence_ms) {
+    if (state(p.pid) == ProcessState::stopped)
+      return "stopped, silent for " + std::to_string(silent) + " ms";
+    if (silent > (p.in_slot ? kStarved : kStarvedWarm) * options_.silence_ms)
+      return "silent for " + std::to_string(silent) + " ms";
+  }
+  double limit = static_cast<double>(options_.progress_timeout_ms);
+  for (const double step_ms : p.steps_ms) limit = std::max(limit, kSlowSteps * step_ms);
+  const int64_t still = now_ms - p.progress_ms;
+  if (p.last.generation != 0 && !p.last.waiting && static_cast<double>(still) > limit)
+    return "stuck at step " + std::to_string(p.last.step) + ": no unit computed for " +
+           std::to_string(still) + " ms, and not waiting in a collective";
+  return "";
+}
+
+}  // namespace simplescale

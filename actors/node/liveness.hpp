@@ -1,0 +1,66 @@
+// Decides whether a node's trainer processes live and make progress, from the TrainerProgress
+// messages that each sends several times a second. A process is to be killed if it is
+//
+//   stopped  silent for silence_ms, and the operating system says that it is stopped
+//   silent   silent for 3 x silence_ms (10 x if it is warm); a process that is only short of CPU
+//            time on a loaded machine is spared
+//   stuck    in a generation, not waiting in a collective, and no unit computed for
+//            progress_timeout_ms and for 20 x its slowest recent step
+//
+// Time in which check() itself was not called (the node was stopped) does not count as silence.
+// Pure but for the callback that asks the operating system. Used by one thread.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/base/process.hpp"
+#include "transport/protocol/messages.hpp"
+
+namespace simplescale {
+
+struct LivenessOptions {
+  int64_t heartbeat_ms = 100, silence_ms = 1000, progress_timeout_ms = 120'000;
+};
+
+class LivenessMonitor {
+ public:
+  explicit LivenessMonitor(LivenessOptions options) : options_(options) {}
+
+  /// The process has sent its TrainerHello. now_ms: of any monotonic clock.
+  void add(int64_t now_ms, const std::string& process, pid_t pid);
+  void remove(const std::string& process) { monitored_.erase(process); }
+  /// The process has a slot: it is no longer warm.
+  void set_in_slot(const std::string& process);
+  void add_progress(int64_t now_ms, const std::string& process, const TrainerProgress& progress);
+  void add_step(const std::string& process, double step_ms);
+
+  struct Verdict {
+    std::string process, reason;
+  };
+  /// Returns the processes to kill, each once. Call every heartbeat_ms.
+  std::vector<Verdict> check(int64_t now_ms, const std::function<ProcessState(pid_t)>& state);
+
+ private:
+  struct Monitored {
+    pid_t pid = 0;  // 0: no hello yet
+    bool in_slot = false, condemned = false;
+    int64_t heard_ms = 0;     // when its last message came
+    int64_t progress_ms = 0;  // when it last got on, or had no need to
+    TrainerProgress last;
+    std::deque<double> steps_ms;  // of its recent steps
+  };
+  std::string reason_to_kill(int64_t now_ms, const Monitored& process,
+                             const std::function<ProcessState(pid_t)>& state) const;
+
+  LivenessOptions options_;
+  int64_t checked_ms_ = -1;
+  std::map<std::string, Monitored> monitored_;
+};
+
+}  // namespace simplescale

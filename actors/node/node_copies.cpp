@@ -1,0 +1,95 @@
+#include "actors/local.hpp"
+#include "actors/node/node_parts.hpp"
+
+namespace simplescale::node {
+namespace {
+
+/// Takes over the pin of a trainer that is up.
+std::shared_ptr<StatePin> take_pin(const NodeState& s, const std::string& trainer,
+                                   const HeldStep& step) {
+  return std::make_shared<StatePin>(s.options.states, trainer, s.table.trainer(trainer)->pid, step);
+}
+
+void state_saved(Self* self, const ShardSaved& saved) {
+  std::erase_if(self->state.saving, [&](const ShardSaved& asked) {
+    return asked.generation == saved.generation && asked.step == saved.step &&
+           asked.shard == saved.shard;
+  });
+  to_supervisor(self, saved);
+}
+
+/// Another node offers a copy.
+void copy_offered(Self* self, const OfferCopy& offer) {
+  const NodeState& s = self->state;
+  auto answer = self->make_response_promise();
+  if (s.peers && !s.shutdown)
+    answer.delegate(s.peers, offer);
+  else
+    answer.deliver(AcceptCopy{false, s.options.name() + " keeps no copies for peers", {}});
+}
+
+}  // namespace
+
+void checkpoint_started(Self* self, const caf::actor& checkpoint) {
+  checkpoint_ended(self);  // its `down` message may come later than this one
+  self->state.checkpoint = checkpoint;
+  self->monitor(checkpoint);
+}
+
+void checkpoint_ended(Self* self) {
+  NodeState& s = self->state;
+  s.checkpoint = nullptr;
+  for (const ShardSaved& failed : std::exchange(s.saving, {}))
+    if (!s.shutdown) to_supervisor(self, failed);
+}
+
+void save_state(Self* self, const std::string& trainer, uint64_t generation, uint64_t step,
+                bool pinned) {
+  NodeState& s = self->state;
+  if (!pinned || !s.table.trainer(trainer)) return;
+  auto pin = take_pin(s, trainer, {step, generation});
+  const uint64_t shard = s.options.states->held(trainer).shard;
+  const ShardSaved failed{generation, step, shard, "", "the checkpoint actor is being restarted"};
+  if (!s.checkpoint) return to_supervisor(self, failed);
+  s.saving.push_back(failed);
+  self->send(s.checkpoint, local::SaveShard{std::move(pin), generation, step, shard});
+}
+
+void stage_state(Self* self, const StepDone& done) {
+  NodeState& s = self->state;
+  if (!done.copy || !s.table.trainer(done.trainer)) return;
+  auto pin = take_pin(s, done.trainer, {done.step, done.generation});
+  if (!s.peers) return;  // which drops the pin
+  self->send(s.peers, local::StageCopy{done.trainer, std::move(pin), done.generation, done.step,
+                                       s.options.states->held(done.trainer).shard});
+}
+
+void start_peer_copies(Self* self) {
+  const NodeOptions& o = self->state.options;
+  if (o.peers) self->state.peers = spawn_peer_copies(self, {o.name(), o.peers, o.states, o.find});
+}
+
+void report_peer_copies(Self* self) {
+  const NodeOptions& o = self->state.options;
+  if (o.peers) to_supervisor(self, PeerCopies{o.name(), o.peers->store.held()});
+}
+
+caf::message_handler copy_handlers(Self* self) {
+  return {
+      // From the supervisor.
+      [self](const SaveCheckpoint& order) { to_trainer(self, order.trainer, order); },
+      [self](const CopyToPeers& order) {
+        if (!self->state.peers) return;
+        self->state.options.peers->newest_step = order.step;
+        self->send(self->state.peers, order);
+      },
+      // From the checkpoint actor and the peer copies actor.
+      [self](const ShardSaved& saved) { state_saved(self, saved); },
+      relay_to_supervisor<CopySent>(self),
+      relay_to_supervisor<PeerCopies>(self),
+      // From another node.
+      [self](const OfferCopy& offer) { copy_offered(self, offer); },
+  };
+}
+
+}  // namespace simplescale::node

@@ -1,0 +1,111 @@
+#include "actors/dataloader/dataloader.hpp"
+#include "actors/node/join.hpp"
+#include "actors/node/node_parts.hpp"
+#include "actors/otp/supervisor_actor.hpp"
+#include "runtime/base/log.hpp"
+
+namespace simplescale::node {
+namespace {
+
+/// Reports that a trainer has left a generation, with what its memory holds.
+void report_idle(Self* self, TrainerIdle idle) {
+  NodeState& s = self->state;
+  if (Slot* slot = s.table.slot(idle.trainer); slot && slot->generation <= idle.generation)
+    slot->generation = 0;
+  if (idle.fault == "bad_copy") report_peer_copies(self);  // the copy may be one of this node's
+  HeldState held = s.options.states->held(idle.trainer);
+  idle.shard = held.shard;
+  idle.held = std::move(held.steps);
+  to_supervisor(self, std::move(idle));
+}
+
+void trainer_idle(Self* self, TrainerIdle& idle) {
+  if (idle.trainer.empty())  // the process has never joined a generation: it knows no name
+    for (const auto& [id, process] : self->state.table.processes())
+      if (process.up && process.actor == self->current_sender()) idle.trainer = process.slot;
+  if (!idle.trainer.empty()) report_idle(self, std::move(idle));
+}
+
+void fence(Self* self, uint64_t generation) {
+  if (PeerTier* peers = self->state.options.peers.get()) peers->fence(generation);
+}
+
+void join(Self* self, const JoinGeneration& job) {
+  NodeState& s = self->state;
+  const NodeOptions& o = s.options;
+  std::vector<LocalTrainer> locals;
+  for (const auto& [name, slot] : s.table.slots())
+    if (const Process* process = s.table.trainer(name))
+      locals.push_back({name, o.states->segment(name), process->data_address});
+  fence(self, job.generation);
+  if (o.peers) o.peers->newest_step = 0;
+  auto orders = orders_of(job, o.plan, locals, [&o](uint32_t shard, uint64_t step) {
+    return o.peers ? o.peers->store.segment(shard, step) : "";
+  });
+  if (!orders.ok()) {
+    log::error("{}", orders.status().message());
+    report_peer_copies(self);  // the order may name a copy that is not here
+    for (const LocalTrainer& local : locals)
+      report_idle(self, {.trainer = local.name,
+                         .generation = job.generation,
+                         .fault = "failed",
+                         .reason = orders.status().message()});
+    return;
+  }
+  if (!orders->fill.trainers.empty()) {
+    s.fill = orders->fill;
+    if (s.dataloader) self->send(s.dataloader, s.fill);  // else dataloader_started() sends it
+  }
+  for (JoinTrainer& order : orders->trainers) {
+    order.ring_segment = o.filler->name();
+    s.table.slot(order.trainer)->generation = order.generation;
+    to_trainer(self, std::string(order.trainer), std::move(order));
+  }
+}
+
+void step_done(Self* self, StepDone& done) {
+  NodeState& s = self->state;
+  keep_step_times(self, done);
+  to_supervisor(self, done);
+  if (const Slot* slot = s.table.slot(done.trainer)) {
+    s.liveness.add_step(slot->process, done.step_ms);
+    // A committed step renews the restart budget of the process.
+    if (Process* process = s.table.process(slot->process);
+        process && std::exchange(process->unproven, false))
+      self->send(s.tree, supervision::Progress{{slot->process}});
+  }
+  save_state(self, done.trainer, done.generation, done.step, done.save);
+  stage_state(self, done);
+}
+
+}  // namespace
+
+void dataloader_started(Self* self, const caf::actor& dataloader) {
+  NodeState& s = self->state;
+  s.dataloader = dataloader;
+  if (s.fill.generation > 0) self->send(s.dataloader, s.fill);
+}
+
+caf::message_handler generation_handlers(Self* self) {
+  return {
+      // From the supervisor.
+      [self](const JoinGeneration& job) { join(self, job); },
+      [self](const FenceGeneration& order) {
+        fence(self, order.generation);
+        to_trainers(self, order);
+      },
+      [self](const LeaveGeneration& order) { to_trainers(self, order); },
+      [self](const StopTraining& order) { to_trainers(self, order); },
+      // From trainers.
+      [self](TrainerIdle& idle) { trainer_idle(self, idle); },
+      relay_to_supervisor<TrainerReady>(self),
+      [self](StepDone& done) { step_done(self, done); },
+      relay_to_supervisor<Validated>(self),
+      [self](const TrainerFinished& end) {
+        to_supervisor(self, end);
+        save_state(self, end.trainer, end.generation, end.step, end.save);
+      },
+  };
+}
+
+}  // namespace simplescale::node

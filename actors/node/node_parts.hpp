@@ -1,0 +1,77 @@
+// What the files of the node actor share. Each file handles the messages of one subject:
+//
+//   node.cpp              start, stop, actors that die
+//   node_tree.cpp         the supervision tree and the trainers' command line
+//   node_processes.cpp    trainer processes: slots, signs of life, death
+//   node_generations.cpp  generations: join, leave, steps, the dataloader
+//   node_copies.cpp       copies of trainers' states: checkpoints and peer nodes
+//   node_observe.cpp      logs, health, traces, diagnosis, injected faults
+//
+// All of it runs in the node actor.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "actors/node/node.hpp"
+
+namespace simplescale::node {
+
+using Self = caf::stateful_actor<NodeState>;
+
+// Handlers of one subject each.
+caf::message_handler process_handlers(Self* self);
+caf::message_handler generation_handlers(Self* self);
+caf::message_handler copy_handlers(Self* self);
+caf::message_handler observe_handlers(Self* self);
+
+/// "n1/p2" as a part of a file's or segment's name: "n1.p2".
+std::string with_dots(std::string process);
+caf::actor spawn_tree(Self* self);
+/// CPUs of slot "n1.0"; empty: those of the agent.
+CpuList cpus_of(const NodeOptions& options, const std::string& slot);
+
+/// SIGKILL; TrainerDown will give this reason.
+void kill_process(Self* self, const std::string& id, const std::string& reason);
+
+void dataloader_started(Self* self, const caf::actor& dataloader);
+
+void checkpoint_started(Self* self, const caf::actor& checkpoint);
+/// Reports the saves under way as failed: the actor that was asked for them is gone.
+void checkpoint_ended(Self* self);
+/// Has the state of a step copied for a checkpoint, if the trainer has pinned it for one.
+void save_state(Self* self, const std::string& trainer, uint64_t generation, uint64_t step,
+                bool pinned);
+/// Has the state of a step copied for a peer node, if the trainer has pinned it for one.
+void stage_state(Self* self, const StepDone& done);
+void start_peer_copies(Self* self);
+void report_peer_copies(Self* self);
+
+std::unique_ptr<LogScanner> scan_logs(Self* self);
+/// Keeps the step's times for NodeHealth and clears them in `done`.
+void keep_step_times(Self* self, StepDone& done);
+
+template <class Message>
+void to_supervisor(Self* self, Message&& message) {
+  self->send(self->state.supervisor, std::forward<Message>(message));
+}
+
+/// Does nothing if the trainer is not up.
+template <class Message>
+void to_trainer(Self* self, const std::string& trainer, Message&& message) {
+  if (const Process* process = self->state.table.trainer(trainer))
+    self->send(process->actor, std::forward<Message>(message));
+}
+
+template <class Message>
+void to_trainers(Self* self, const Message& message) {
+  for (const auto& [trainer, slot] : self->state.table.slots()) to_trainer(self, trainer, message);
+}
+
+/// A handler that passes Message on to the supervisor.
+template <class Message>
+auto relay_to_supervisor(Self* self) {
+  return [self](const Message& message) { to_supervisor(self, message); };
+}
+
+}  // namespace simplescale::node

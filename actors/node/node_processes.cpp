@@ -1,0 +1,149 @@
+#include <signal.h>
+#include <sys/resource.h>
+
+#include "actors/clock.hpp"
+#include "actors/local.hpp"
+#include "actors/node/node_parts.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/base/shared_memory.hpp"
+#include "runtime/observe/trace.hpp"
+
+namespace simplescale::node {
+namespace {
+
+/// The prefix of the names of all shared-memory segments that a process makes.
+std::string segment_prefix(const NodeState& s, const std::string& process, int32_t pid) {
+  return "ss-" + s.options.instance + "-" + with_dots(process) + "-" + std::to_string(pid);
+}
+
+void report_trainer_up(Self* self, const std::string& slot) {
+  NodeState& s = self->state;
+  const Process* process = s.table.trainer(slot);
+  if (!process) return;
+  s.options.states->trainer_restarted(slot, process->pid);
+  HeldState held = s.options.states->held(slot);
+  to_supervisor(self, TrainerUp{slot, process->pid, process->data_address, held.shard,
+                                std::move(held.steps), s.table.slot(slot)->generation});
+}
+
+/// Gives a process that has a slot the slot's CPUs and the agent's priority.
+void promote_process(Self* self, const std::string& id) {
+  NodeState& s = self->state;
+  const Process* process = s.table.process(id);
+  if (!process || process->slot.empty()) return;
+  s.liveness.set_in_slot(id);
+  if (process->pid == 0) return;
+  if (Status status = place_process(process->pid, cpus_of(s.options, process->slot)); !status.ok())
+    log::debug("{} stays on its CPUs: {}", id, status.message());
+  if (may_lower_nice())
+    if (Status status = set_nice(process->pid, getpriority(PRIO_PROCESS, 0)); !status.ok())
+      log::debug("{} stays at low priority: {}", id, status.message());
+}
+
+void fill_slots(Self* self) {
+  NodeState& s = self->state;
+  for (const std::string& slot : s.table.fill_slots()) {
+    const std::string id = s.table.slot(slot)->process;
+    log::info("{} becomes {}", id, slot);
+    trace::instant("becomes " + slot, id);
+    promote_process(self, id);
+    report_trainer_up(self, slot);
+  }
+}
+
+void process_up(Self* self, const TrainerHello& hello) {
+  NodeState& s = self->state;
+  const std::string& id = hello.trainer;
+  Process* process = s.table.process(id);
+  if (!process) return log::warn("ignored a hello of {}: this node has no such process", id);
+  process->pid = hello.pid;
+  process->up = true;
+  process->data_address = hello.data_address;
+  process->actor = caf::actor_cast<caf::actor>(self->current_sender());
+  self->monitor(process->actor);
+  s.liveness.add(now_ms(self), id, hello.pid);
+  const std::string prefix = segment_prefix(s, id, hello.pid);
+  s.observed.traces.process_up(id, hello.pid, prefix + "-trace");
+  // The lifeline tells of a death before the kernel has freed the process's memory. Without it,
+  // ProcessEnded is the first news.
+  Status status = s.lifelines.watch(
+      prefix + "-life", [node = caf::actor_cast<caf::actor>(self), id, pid = hello.pid] {
+        caf::anon_send(node, local::ProcessDying{id, pid});
+      });
+  if (!status.ok()) log::warn("{}", status.message());
+  if (!process->slot.empty()) report_trainer_up(self, process->slot);
+}
+
+void process_dying(Self* self, const local::ProcessDying& dying) {
+  NodeState& s = self->state;
+  const Process* process = s.table.process(dying.process);
+  if (s.shutdown || !process || process->pid != dying.pid || process->slot.empty()) return;
+  trace::instant("dying", process->slot);
+  if (s.observed.logs) s.observed.logs->scan_now();
+  to_supervisor(self, TrainerDown{process->slot,
+                                  process->kill_reason.value_or("its process is dying"), true});
+}
+
+void process_ended(Self* self, const local::ProcessEnded& end) {
+  NodeState& s = self->state;
+  const Process* process = s.table.process(end.process);
+  if (s.shutdown || !process || process->pid != end.pid) return;
+  const std::string how = process->kill_reason.value_or(end.how);
+  const std::string name = s.table.name_of(end.process);
+  const std::string slot = s.table.process_ended(end.process);
+  s.liveness.remove(end.process);
+  unlink_shared_memory(segment_prefix(s, end.process, end.pid));
+  trace::instant("ended", name);
+  s.observed.traces.process_ended(end.process, name);
+  if (s.observed.logs) s.observed.logs->scan_now();  // for its last lines
+  log::warn("{}{}{} has ended: {}", end.process, slot.empty() ? "" : ", which was ", slot, how);
+  if (slot.empty()) return;
+  to_supervisor(self, TrainerDown{slot, how, true});
+  fill_slots(self);
+}
+
+void check_liveness(Self* self) {
+  NodeState& s = self->state;
+  self->delayed_send(self, std::chrono::milliseconds(s.options.config.supervision.heartbeat_ms),
+                     local::CheckLiveness{});
+  if (s.shutdown) return;
+  for (const auto& verdict : s.liveness.check(now_ms(self), process_state))
+    kill_process(self, verdict.process, verdict.reason);
+}
+
+}  // namespace
+
+void kill_process(Self* self, const std::string& id, const std::string& reason) {
+  Process* process = self->state.table.process(id);
+  if (!process || process->pid == 0) return;
+  log::warn("killing {}{}{}: {}", id, process->slot.empty() ? "" : ", which is ", process->slot,
+            reason);
+  if (!process->kill_reason) process->kill_reason = reason;
+  kill(process->pid, SIGKILL);
+}
+
+caf::message_handler process_handlers(Self* self) {
+  return {
+      // From trainers.
+      [self](const TrainerHello& hello) { process_up(self, hello); },
+      [self](const TrainerProgress& progress) {
+        self->state.liveness.add_progress(now_ms(self), progress.trainer, progress);
+      },
+      // From the processes' own actors and lifelines.
+      [self](const local::ProcessStarted& start) {
+        if (Process* process = self->state.table.process(start.process)) process->pid = start.pid;
+        promote_process(self, start.process);
+      },
+      [self](const local::ProcessDying& dying) { process_dying(self, dying); },
+      [self](const local::ProcessEnded& end) { process_ended(self, end); },
+      // From the supervisor.
+      [self](const KillTrainer& order) {
+        if (const Slot* slot = self->state.table.slot(order.trainer))
+          kill_process(self, slot->process, order.reason);
+      },
+      // From the clock.
+      [self](const local::CheckLiveness&) { check_liveness(self); },
+  };
+}
+
+}  // namespace simplescale::node
