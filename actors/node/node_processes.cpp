@@ -33,7 +33,7 @@ void promote_process(Self* self, const std::string& id) {
   if (!process || process->slot.empty()) return;
   s.liveness.set_in_slot(id);
   if (process->pid == 0) return;
-  if (Status status = place_process(process->pid, cpus_of(s.options, process->slot)); !status.ok())
+  if (Status status = set_affinity(process->pid, cpus_of(s.options, process->slot)); !status.ok())
     log::debug("{} stays on its CPUs: {}", id, status.message());
   if (may_lower_nice())
     if (Status status = set_nice(process->pid, getpriority(PRIO_PROCESS, 0)); !status.ok())
