@@ -246,7 +246,7 @@ LedgerStep last_step(const Tail& ledger) {
 
 }  // namespace
 
-Result<RecordsEnd> mend_records(const std::string& folder, bool ledger, uint64_t global_batch) {
+Result<RecordsEnd> repair_records(const std::string& folder, bool ledger, uint64_t global_batch) {
   SS_ASSIGN(const Tail events, open_tail(folder + "/events.jsonl"));
   SS_ASSIGN(Tail metrics, open_tail(folder + "/metrics.jsonl"));
   SS_ASSIGN(Tail samples, open_tail(folder + "/ledger.jsonl"));

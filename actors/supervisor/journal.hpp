@@ -97,6 +97,6 @@ struct RecordsEnd {
 /// off a partial last line, and steps of which the lines of some trainers are missing. ledger: the
 /// run keeps ledger.jsonl. global_batch: samples of a step. io: a file cannot be read or cut.
 /// Blocks; no other process may write meanwhile.
-Result<RecordsEnd> mend_records(const std::string& folder, bool ledger, uint64_t global_batch);
+Result<RecordsEnd> repair_records(const std::string& folder, bool ledger, uint64_t global_batch);
 
 }  // namespace simplescale

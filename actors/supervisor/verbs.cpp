@@ -54,7 +54,7 @@ const Verb* find_verb(const std::string& name) {
   return found == verbs().end() ? nullptr : &*found;
 }
 
-std::vector<std::string> words_of(const std::string& text) {
+std::vector<std::string> split_words(const std::string& text) {
   std::vector<std::string> words;
   for (size_t i = 0; i < text.size();) {
     const size_t end = std::min(text.find_first_of(" \t", i), text.size());

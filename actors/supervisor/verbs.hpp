@@ -24,7 +24,7 @@ const std::vector<Verb>& verbs();
 const Verb* find_verb(const std::string& name);
 
 /// The words of a line, separated by spaces or tabs.
-std::vector<std::string> words_of(const std::string& text);
+std::vector<std::string> split_words(const std::string& text);
 
 /// The words that begin with `prefix` and may follow the words `before`, sorted. document: the
 /// status document (`status --json`), for names of nodes, trainers and groups; anything else has

@@ -63,7 +63,7 @@ job::State training() {
 }
 
 Request parse(const std::string& line, const job::State& state = training()) {
-  return parse_command(state, words_of(line), "me@here, process 1");
+  return parse_command(state, split_words(line), "me@here, process 1");
 }
 
 template <class E>

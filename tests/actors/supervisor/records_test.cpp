@@ -237,52 +237,52 @@ TEST_SUITE("job records") {
 
   TEST_CASE("records: repair ends the files with the last whole step") {
     Folder folder;
-    auto mend = [&](bool keeps_ledger = true) {
-      auto end = mend_records(folder.path, keeps_ledger, 8);
+    auto repair = [&](bool keeps_ledger = true) {
+      auto end = repair_records(folder.path, keeps_ledger, 8);
       REQUIRE(end.ok());
       return *end;
     };
-    CHECK(!mend().any);  // nothing yet
+    CHECK(!repair().any);  // nothing yet
     const std::string one = ledger(1, 1, 0, 4) + ledger(1, 1, 4, 4),
                       two = ledger(2, 1, 8, 4) + ledger(2, 1, 12, 4);
     folder.write("metrics.jsonl", metric(1) + metric(2));
     folder.write("ledger.jsonl", one + two);
     folder.write("events.jsonl", "{}\n");
-    CHECK(mend().step == 2);
-    CHECK(mend().generation == 1);
+    CHECK(repair().step == 2);
+    CHECK(repair().generation == 1);
     CHECK(folder.text("ledger.jsonl") == one + two);
 
     // A partial line in every file, and a step with the line of only one trainer.
     folder.write("metrics.jsonl", metric(1) + metric(2) + metric(3) + metric(4) + "{\"st");
     folder.write("ledger.jsonl", one + two + ledger(3, 1, 16, 4) + "{\"gener");
     folder.write("events.jsonl", "{}\n{\"time\":");
-    CHECK(mend().step == 2);
+    CHECK(repair().step == 2);
     CHECK(folder.text("ledger.jsonl") == one + two);
     CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2));
     CHECK(folder.text("events.jsonl") == "{}\n");
 
     // The same step made in two generations: two steps of the ledger.
     folder.write("ledger.jsonl", one + two + ledger(2, 2, 8, 4));
-    CHECK(mend().step == 2);
+    CHECK(repair().step == 2);
     CHECK(folder.text("ledger.jsonl") == one + two);
 
     // Only a part of the first step.
     folder.write("metrics.jsonl", metric(1));
     folder.write("ledger.jsonl", ledger(1, 1, 0, 4));
-    CHECK(!mend().any);
+    CHECK(!repair().any);
     CHECK(folder.text("ledger.jsonl").empty());
     CHECK(folder.text("metrics.jsonl").empty());
 
     // Without a ledger: after the first step it was not written yet, later a user removed it.
     folder.write("metrics.jsonl", metric(1));
-    CHECK(!mend().any);
+    CHECK(!repair().any);
     CHECK(folder.text("metrics.jsonl").empty());
     folder.write("metrics.jsonl", metric(1) + metric(2));
-    CHECK(mend().step == 2);
+    CHECK(repair().step == 2);
     CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2));
 
     folder.write("metrics.jsonl", metric(1) + metric(2) + "{");
-    CHECK(mend(false).step == 2);
+    CHECK(repair(false).step == 2);
     CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2));
   }
 
