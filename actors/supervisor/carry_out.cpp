@@ -207,6 +207,14 @@ std::string handle(Self* self, const job::Event& event) {
 
 // --- Leadership ---
 
+void announce(Self* self) {
+  JobSupervisorState& s = self->state;
+  s.announced_step = s.options.journal->marked();
+  to_nodes(self, s.lead.announcement(s.announced_step));
+}
+
+namespace {
+
 void replicate(Self* self, bool store) {
   JobSupervisorState& s = self->state;
   SupervisorState state;
@@ -224,14 +232,6 @@ void replicate(Self* self, bool store) {
                                std::string(bytes.begin(), bytes.end()));
   if (s.standby) self->send(s.standby, Replica{state.epoch, state.sequence, std::move(bytes)});
 }
-
-void announce(Self* self) {
-  JobSupervisorState& s = self->state;
-  s.announced_step = s.options.journal->marked();
-  to_nodes(self, s.lead.announcement(s.announced_step));
-}
-
-namespace {
 
 /// Does one thing that the leadership asks for.
 struct Perform {

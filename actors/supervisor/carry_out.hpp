@@ -37,8 +37,6 @@ std::string handle(Self* self, const job::Event& event);
 void perform(Self* self, const Leadership::Actions& actions);
 /// Sends all nodes who leads, and which step is recorded.
 void announce(Self* self);
-/// Sends a snapshot of the state to the standby, if there is one. store: also to the run folder.
-void replicate(Self* self, bool store = true);
 
 /// Has a node examine itself and its links.
 void examine(Self* self, const job::CheckNode& check);

@@ -152,7 +152,8 @@ void Incidents::save(SupervisorState& to) const {
 
 bool Incidents::resume(const SupervisorState& from, const std::string& lost, int64_t lost_at_ms) {
   count_ = from.incidents;
-  // The predecessor's incident may have ended with records that did not reach the file.
+  // A snapshot is taken before its records are written. If the job is in no incident any more, the
+  // snapshot's incident was about to end.
   if (from.incident_since_ms >= 0 && from.job.incident) {
     current_ = Incident{from.incident_since_ms, from.incident_what, from.incident_decision};
     return true;

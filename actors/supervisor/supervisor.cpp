@@ -224,7 +224,8 @@ void copy_sent(Self* self, const CopySent& sent) {
 void publish_shards(Self* self) {
   JobSupervisorState& s = self->state;
   const auto batch = static_cast<uint64_t>(s.options.plan.global_batch_size);
-  for (const ShardSaved& shard : s.shards.take(s.job, s.options.journal->marked()))
+  for (const ShardSaved& shard :
+       take_publishable(s.unpublished, s.job, s.options.journal->marked()))
     self->send(s.publisher, local::ShardWritten{shard.generation, shard.step, shard.step * batch,
                                                 shard.record, shard.error});
 }
@@ -345,7 +346,7 @@ caf::behavior job_supervisor(supervisor::Self* self, JobOptions options) {
       [self](const PeerCopies& m) { peer_copies(self, m); },
       [self](const CopySent& m) { copy_sent(self, m); },
       [self](const ShardSaved& m) {
-        self->state.shards.add(m);
+        self->state.unpublished.push_back(m);
         publish_shards(self);
       },
       [self](const local::Published& m) { published(self, m); },

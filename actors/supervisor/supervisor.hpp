@@ -3,9 +3,9 @@
 // some node; other actors know it by an ordinary handle.
 //
 // The parts of its state are objects without actors: each takes what happened and returns what has
-// to be done. supervisor.cpp has one function for each message, carry_out.cpp what is done. Runs on
-// the transport thread or a CAF worker. Never blocks: the journal's thread writes files, the
-// publisher actor publishes checkpoints.
+// to be done. supervisor.cpp has one function for each message, carry_out.cpp does what the parts
+// return. Runs on the transport thread or a CAF worker. Never blocks: the journal's thread writes
+// files, the publisher actor publishes checkpoints.
 #pragma once
 
 #include <caf/all.hpp>
@@ -40,7 +40,7 @@ struct JobSupervisorState {
   StepLedger steps;
   Incidents incidents;
   Diagnosis diagnosis;
-  UnpublishedShards shards;
+  std::vector<ShardSaved> unpublished;  // shards of checkpoints that are on disk
   job::CopyRounds copy_rounds;
   Anomalies anomalies;
   HealthHistory health;

@@ -4,9 +4,10 @@
 
 namespace simplescale {
 
-std::vector<ShardSaved> UnpublishedShards::take(const job::State& job, uint64_t recorded) {
+std::vector<ShardSaved> take_publishable(std::vector<ShardSaved>& unpublished,
+                                         const job::State& job, uint64_t recorded) {
   std::vector<ShardSaved> ready;
-  std::erase_if(shards_, [&](const ShardSaved& saved) {
+  std::erase_if(unpublished, [&](const ShardSaved& saved) {
     if (!job::trusted(job, saved.step, saved.generation)) return true;
     if (job.has_checkpoint && saved.step <= job.checkpoint_step) return true;
     // Replicas compare the state of a step in the next one, or before they finish.

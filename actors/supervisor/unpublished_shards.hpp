@@ -1,8 +1,8 @@
-// Shards of checkpoints that are on disk but not yet handed to the publisher. Plain data; owned by
-// the supervisor actor.
+// Which shards of checkpoints may be handed to the publisher. A pure function, for the supervisor
+// actor.
 //
 // A checkpoint is published once the run's records have its step, so that a run that resumes from
-// it finds them whole, and once replicas have compared the state of that step.
+// it finds complete records, and once replicas have compared the state of that step.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,10 @@
 
 namespace simplescale {
 
-class UnpublishedShards {
- public:
-  void add(const ShardSaved& saved) { shards_.push_back(saved); }
-  /// Removes and returns the shards that may be published. Drops shards of steps that were undone,
-  /// in whose state replicas differed, or that are published. recorded: newest step in the records.
-  std::vector<ShardSaved> take(const job::State& job, uint64_t recorded);
-
- private:
-  std::vector<ShardSaved> shards_;
-};
+/// unpublished: shards that are on disk. Removes and returns those that may be published. Drops
+/// shards of steps that were undone, in whose state replicas differed, or that are published.
+/// recorded: newest step in the records.
+std::vector<ShardSaved> take_publishable(std::vector<ShardSaved>& unpublished,
+                                         const job::State& job, uint64_t recorded);
 
 }  // namespace simplescale

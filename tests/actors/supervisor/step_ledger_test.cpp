@@ -106,20 +106,20 @@ TEST_SUITE("step ledger") {
 
   TEST_CASE("shards are published once their step is recorded and replicas have compared it") {
     job::State job = job::make_state({1, 1, 1, 2, 1}, {"n0", "n1"});
-    UnpublishedShards shards;
-    shards.add({.generation = 4, .step = 6});
-    CHECK(shards.take(job, 5).empty());
-    CHECK(shards.take(job, 6).empty());
-    CHECK(shards.take(job, 7).size() == 1);
-    CHECK(shards.take(job, 8).empty());
-    shards.add({.generation = 4, .step = 9});
+    std::vector<ShardSaved> shards;
+    shards.push_back({.generation = 4, .step = 6});
+    CHECK(take_publishable(shards, job, 5).empty());
+    CHECK(take_publishable(shards, job, 6).empty());
+    CHECK(take_publishable(shards, job, 7).size() == 1);
+    CHECK(take_publishable(shards, job, 8).empty());
+    shards.push_back({.generation = 4, .step = 9});
     job.trainers["n0.0"].state = job::TrainerState::finished;
     job.trainers["n0.0"].step = 9;
-    CHECK(shards.take(job, 9).size() == 1);
-    shards.add({.generation = 4, .step = 10});
+    CHECK(take_publishable(shards, job, 9).size() == 1);
+    shards.push_back({.generation = 4, .step = 10});
     job.undoings = {{5, 10}};
-    CHECK(shards.take(job, 20).empty());
+    CHECK(take_publishable(shards, job, 20).empty());
     job.undoings.clear();
-    CHECK(shards.take(job, 20).empty());  // it was dropped
+    CHECK(take_publishable(shards, job, 20).empty());  // it was dropped
   }
 }
