@@ -18,7 +18,7 @@ std::vector<Anomaly> Anomalies::step(uint64_t step, double loss,
   std::vector<double> sorted;
   for (const auto& [trainer, ms] : busy_ms) sorted.push_back(ms);
   std::ranges::sort(sorted);
-  // The lower middle: of two trainers the slower one is the odd one.
+  // The lower median, so that of two trainers the slower one is the straggler.
   const double median = sorted.empty() ? 0 : sorted[(sorted.size() - 1) / 2];
   for (const auto& [trainer, ms] : busy_ms) {
     if (median <= 0) break;
@@ -27,11 +27,11 @@ std::vector<Anomaly> Anomalies::step(uint64_t step, double loss,
     int& times = slow_for_[trainer];
     if (score->second < slow) {
       if (times >= slow_steps)
-        found.push_back({"straggler_over", trainer, "as fast as the others"});
+        found.push_back({"straggler_over", trainer, "its busy time is near the median again"});
       times = 0;
     } else if (++times == slow_steps) {
       found.push_back({"straggler", trainer,
-                       fmt::format("{:.1f} times the median's {:.0f} ms for {} steps",
+                       fmt::format("busy {:.1f} times the median of {:.0f} ms, for {} steps",
                                    score->second, median, slow_steps)});
     }
   }

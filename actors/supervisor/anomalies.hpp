@@ -1,5 +1,7 @@
-// What is odd in a run that goes on: trainers that hold the others up, a loss that jumps. Pure
-// state of plain data; the supervisor feeds it committed steps and tells what it says.
+// Anomalies of a run that trains: trainers that are slower than the others, and jumps of the loss.
+//
+// Plain data; owned by the supervisor actor, which passes in every committed step and records the
+// anomalies that are returned.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +13,26 @@ namespace simplescale {
 
 struct Anomaly {
   std::string kind;     // "straggler", "straggler_over", "loss_spike"
-  std::string subject;  // the trainer
+  std::string subject;  // the trainer; empty for the loss
   std::string reason;
 };
 
 class Anomalies {
  public:
-  /// One committed step: its loss, and how long each trainer was busy (not waiting for others).
+  /// Takes a committed step and returns what is new. loss: nats per token. busy_ms: by trainer, the
+  /// step's time without waiting for other trainers.
   std::vector<Anomaly> step(uint64_t step, double loss,
                             const std::map<std::string, double>& busy_ms);
-  /// Membership has changed: times are compared anew.
+  /// Forgets all trainers' times; call when membership has changed. The loss is kept.
   void reset();
-  /// A trainer's busy time over the median of all, smoothed; 1 is normal.
+  /// By trainer: its busy time divided by the median of all trainers, smoothed over steps. 1 is
+  /// normal.
   const std::map<std::string, double>& scores() const { return scores_; }
 
-  static constexpr double slow = 1.5;          // this many times the median is slow
-  static constexpr int slow_steps = 20;        // in a row, before it is told
-  static constexpr int loss_memory = 50;       // steps
-  static constexpr double spike_sigmas = 6.0;  // above the mean of those
+  static constexpr double slow = 1.5;          // a score from which a trainer is slow
+  static constexpr int slow_steps = 20;        // slow steps in a row that make a straggler
+  static constexpr int loss_memory = 50;       // steps in the mean of the loss
+  static constexpr double spike_sigmas = 6.0;  // standard deviations above the mean
 
  private:
   std::map<std::string, double> scores_;

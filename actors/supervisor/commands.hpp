@@ -1,34 +1,41 @@
-// What clients (the console, tests) ask the supervisor for, in words. Reading of words and answers
-// to questions are pure functions of the supervisor's state; the actor carries out the rest.
+// Reads the commands of consoles and other clients, and answers their questions. Pure functions of
+// plain data; console_commands.hpp carries the commands out.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "actors/supervisor/supervisor.hpp"
+#include "actors/supervisor/decision/decide.hpp"
+#include "actors/supervisor/incidents.hpp"
+#include "transport/protocol/messages.hpp"
 
 namespace simplescale {
 
-/// What words mean: an event for decide(), something to do, or a question (nothing of these).
+/// What a command asks for: an event for decide(), another action, or nothing (a question).
 struct Request {
-  std::string error;  // not empty: cannot be done, and why
-  std::string words;
+  std::string error;  // why the command is refused; empty: it is not
+  std::string words;  // the command, separated by spaces
   std::optional<job::Event> event;
   std::optional<InjectFault> fault;
-  std::vector<std::string> restart;  // trainers whose processes are to end
+  std::vector<std::string> restart;  // trainers to kill, so that their processes restart
   struct Trace {
     uint64_t first, count;
   };
-  std::optional<Trace> trace;  // steps
-  std::string save;            // the trainer that is to propose a checkpoint
+  std::optional<Trace> trace;  // steps to trace
+  std::string save;            // trainer that is to propose a checkpoint
+  /// False: a question, which changes nothing.
+  bool acts() const { return event || fault || trace || !restart.empty() || !save.empty(); }
 };
 
-/// Words as in verbs() (actors/supervisor/verbs.hpp).
+/// words: one of verbs() (verbs.hpp) and its arguments. who: the client, for the event log.
 Request parse_command(const job::State& state, const std::vector<std::string>& words,
                       const std::string& who);
 
-/// Answers a question: why, plan, set; the status document for all others.
-CommandReply describe(const JobState& state, const std::vector<std::string>& words);
+/// Answers the questions why, plan and set; none for others, which the status document answers.
+/// standby: the supervisor's, if it has one.
+std::optional<CommandReply> answer_question(const job::State& job, const Incidents& incidents,
+                                            const std::optional<StandbyHello>& standby,
+                                            const std::vector<std::string>& words);
 
 }  // namespace simplescale

@@ -1,12 +1,13 @@
-// The peer tier as the supervisor directs it: which step is copied, from whom to whom, and which
-// older copies stay meanwhile. Pure functions of plain data; the supervisor's.
+// Plans the peer tier: which step is copied to peer nodes, from which trainers to which nodes, and
+// which older copies stay meanwhile. Plain data; owned by the supervisor actor, which sends the
+// orders.
 //
-//   PEER-1  A copy never lies in its own cell, whose nodes are lost together.
-//   PEER-2  Of two steps that a node keeps, the one that is whole on all shards is not overwritten: a
-//       round that fails halfway costs nothing.
-//   PEER-3  Only a step that all replicas have made alike is copied: it is, once the next one is
-//       committed. It was made in the generation whose round it is, so that an older generation's
-//       copy of it is of an undone past.
+//   PEER-1  A copy never lies in its own cell, since the nodes of a cell are lost together.
+//   PEER-2  A peer store keeps copies of two steps. The newest step of which every shard has a copy
+//           is never overwritten, so that a round that fails halfway loses nothing.
+//   PEER-3  A step is copied only after the next step is committed, since replicas compare the
+//           state of a step in the next one. A round copies only steps made in its own generation;
+//           a copy of the same step from an older generation is of a history that was undone.
 #pragma once
 
 #include <cstdint>
@@ -21,34 +22,38 @@
 
 namespace simplescale::job {
 
-/// For each shard, the trainer that sends it (groups take turns) and the node that keeps it: up, in
-/// another cell, with the fewest shards so far, rather a spare, rather the next in the list. Shards
-/// for which there is no node are left out; addresses are left empty.
+/// For each shard, the trainer that sends it and the node that keeps it. Groups take turns in
+/// sending. The node is up and in another cell; of these, the one with the fewest shards so far,
+/// then a spare, then the next in node_order. Shards without such a node are left out. The caller
+/// fills in CopyTask::address.
 std::vector<CopyTask> plan_copies(const State& state);
 
-/// The newest step of which the peer stores of nodes that are there hold every shard.
+/// The newest step of which the peer stores of connected nodes hold every shard, counting only
+/// copies that a generation may begin with (trusted()).
 std::optional<uint64_t> newest_kept(const State& state);
 
-/// One round of copies after the other.
+/// Rounds of copies, one at a time.
 class CopyRounds {
  public:
+  /// every_steps: steps that are multiples of this are copied; 0: none.
   explicit CopyRounds(uint64_t every_steps = 0) : every_(every_steps) {}
-  /// `step` has been committed in the current generation, which began at `begun_at`: the order for
-  /// a round of the step before, if one is due and the last is over, or has taken too long. Without
-  /// a node for every shard there is none; then lacking() is true.
+  /// `step` has been committed in the current generation, which began after step `begun_at`.
+  /// Returns the order for a round of copies of the step before, if that is due, and the last round
+  /// is over or 2 minutes old. None if a shard has no node to keep its copy; then lacking() is
+  /// true.
   std::optional<CopyToPeers> committed(int64_t now_ms, const State& state, uint64_t step,
                                        uint64_t begun_at);
   bool lacking() const { return lacking_; }
-  /// Returns whether the round is over with it, on all shards.
+  /// A task of the round is over. True if that completes the round: every shard was copied.
   bool ended(const CopySent& sent);
-  /// A new generation.
+  /// A new generation begins: the current round is abandoned.
   void reset() { waiting_.clear(); }
 
  private:
   uint64_t every_;
   bool lacking_ = false, failed_ = false;
   uint64_t generation_ = 0, step_ = 0;
-  std::set<uint32_t> waiting_;  // shards
+  std::set<uint32_t> waiting_;  // shards that were not reported yet
   int64_t since_ms_ = 0;
 };
 

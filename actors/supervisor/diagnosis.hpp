@@ -1,49 +1,62 @@
-// Examining nodes: who measures links to whom, what the nodes found, also beside what others found,
-// and what follows. When a node is examined, and what becomes of one that fails, decide() says.
-// Functions on the supervisor actor's state, run by that actor.
+// Examinations of nodes: which links a node measures, and whether what it found means that it is
+// unfit, also in comparison with other nodes. decide() says when a node is examined, and what
+// becomes of one that fails.
+//
+// Owned by the supervisor actor, called on its thread. Sends no message: the actor sends what the
+// calls return. A successor begins without any of this.
 #pragma once
 
-#include <caf/all.hpp>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "actors/supervisor/agents.hpp"
 #include "actors/supervisor/decision/decide.hpp"
+#include "runtime/diagnostics/diagnose.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {
 
-struct JobState;
-
-/// What a supervisor knows of examinations; a successor begins with none.
-struct Diagnosis {
-  std::map<std::string, nlohmann::json> checks;  // the newest by node
-  /// Of the nodes that are examined together, until all have told.
-  std::map<std::string, NodeChecked> reports;
-  int64_t reports_since_ms = 0;                  // the first of them
-  std::map<std::string, nlohmann::json> judged;  // what became of them
-  /// The examination of a node's links: with which agents, and whether they failed it before.
-  struct Links {
-    std::vector<std::pair<std::string, int32_t>> others;  // node, pid
-    bool failed_before = false;
-  };
-  std::map<std::string, Links> links;  // by node
+/// A node's report after it was compared with other nodes.
+struct Examined {
+  std::string node;
+  std::vector<CheckResult> checks;
+  std::string wrong;  // empty: the node is fit
 };
 
-namespace diagnosis {
+class Diagnosis {
+ public:
+  /// The order to a node to examine itself and its links to other nodes that are up or examined.
+  CheckNode examine(const job::CheckNode& check, const job::State& job, const Agents& agents);
+  /// Takes a node's report and returns the nodes that are judged now: the node alone, or, if
+  /// several nodes are examined together, what take_due() returns.
+  std::vector<Examined> report(const NodeChecked& checked, const job::State& job, int64_t now_ms);
+  /// Nodes that are examined together are judged together: once all of them have reported, or 30 s
+  /// after the first did, which is before decide() gives up on the others.
+  std::vector<Examined> take_due(const job::State& job, int64_t now_ms);
+  /// True if only the node's links failed, and they have to be measured once more, because all
+  /// peers have been lost meanwhile, or because it was the first time. Call once for each judged
+  /// node.
+  bool retry_links(const Examined& examined, const job::State& job, const Agents& agents);
+  /// The checks of the nodes that were judged since the last call, by node.
+  std::map<std::string, nlohmann::json> take_judged() { return std::exchange(judged_, {}); }
 
-using Self = caf::stateful_actor<JobState>;
+ private:
+  struct Links {
+    std::vector<std::pair<std::string, int32_t>> peers;  // node, pid of its agent
+    bool failed_before = false;
+  };
+  using Reports = std::map<std::string, NodeChecked>;  // by node
+  std::vector<Examined> judge(const Reports& reports);
 
-/// Has a node examine itself and its links to others.
-void examine(Self* self, const job::CheckNode& check);
-/// A node tells what it found: judged at once, or together with those examined at the same time.
-void node_checked(Self* self, const NodeChecked& checked);
-/// Nodes that are examined together are judged together, as soon as all have told, or some for a
-/// while, which is less than what decide() waits for them.
-void judge_if_due(Self* self);
+  Reports waiting_;                                        // of nodes that are examined together
+  int64_t waiting_since_ms_ = 0;                           // when the first of them reported
+  std::map<std::string, nlohmann::json> newest_, judged_;  // checks by node
+  std::map<std::string, Links> links_;                     // by node
+};
 
-}  // namespace diagnosis
 }  // namespace simplescale

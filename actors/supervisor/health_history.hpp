@@ -1,6 +1,8 @@
-// How the nodes are and were: the newest of each for the status, a line a minute in the run's
-// health.jsonl, and the last two minutes by the second in memory, which are written when something
-// happens to the node. Owned by the supervisor actor.
+// Health reports of the nodes: the newest report of each node for the status document, one line a
+// minute in the run's health.jsonl, and the last reports in memory, which are written too when an
+// incident begins at the node.
+//
+// Owned by the supervisor actor, called on its thread; the journal's thread writes the lines.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +21,15 @@ nlohmann::json health_line(const NodeHealth& report, double time);
 
 class HealthHistory {
  public:
-  static constexpr size_t kKept = 120;  // reports of a node in memory
+  static constexpr size_t kKept = 120;  // reports of a node in memory; two minutes at one a second
 
-  /// now_ms: of a clock that does not jump.
+  /// now_ms: monotonic clock. time: seconds since the epoch.
   void add(const NodeHealth& report, int64_t now_ms, double time, Journal& journal);
-  /// Writes what is in memory and not in the file yet. In the file the lines of a node are then not
-  /// in order of time.
+  /// Writes the node's reports that are in memory. They come after newer lines of the node, so the
+  /// file is not in order of time.
   void write(const std::string& node, Journal& journal);
-  /// JSON, "null" before the first report: as a line, but of its trainers only the one that is
-  /// busiest. A status with thousands of trainers has to stay short.
+  /// The newest report of a node as JSON; "null" before the first. Like a line of health.jsonl, but
+  /// with the busiest trainer only: a status with thousands of trainers has to stay short.
   const std::string& text(const std::string& node) const;
 
  private:

@@ -1,4 +1,5 @@
-// What a supervisor begins with, and what follows from it. Pure functions of plain data.
+// The options of the supervisor actor, and what follows from them. Plain data and pure functions;
+// any thread.
 #pragma once
 
 #include <cstdint>
@@ -12,39 +13,55 @@
 #include "actors/checkpoint/checkpoint.hpp"
 #include "actors/supervisor/decision/decide.hpp"
 #include "actors/supervisor/journal.hpp"
-#include "actors/supervisor/leadership.hpp"
+#include "actors/supervisor/state_codec.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
+#include "runtime/run/epoch.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {
 
+/// The supervisor's epoch, and its predecessor.
+struct LeadershipOptions {
+  uint64_t epoch = 1;
+  std::string address;   // of its transport
+  std::string instance;  // of this start of the run
+  std::shared_ptr<EpochWatch> watch;
+  std::optional<SupervisorState> state;  // of the predecessor; none: the run starts
+  std::string lost;                      // why the predecessor is lost
+  int64_t lost_at_ms = 0;                // when it was lost, actor clock
+  bool silent = false;   // the loss was noticed by silence, so nodes may notice it as late
+  bool elected = false;  // the predecessor resigned
+  /// Called once, at the end. resigns: another supervisor is to lead.
+  std::function<void(int exit_code, std::string reason, bool resigns)> finished;
+};
+
 struct JobOptions {
   Config config;
   Plan plan;
   RunFolder run;
-  std::string node;                         // on which it runs
+  std::string node;                         // on which this supervisor runs
   uint64_t last_generation = 0;             // of earlier starts of this run
   std::optional<uint64_t> checkpoint_step;  // newest valid checkpoint
   std::vector<uint64_t> older_checkpoints;  // the newest last
-  std::vector<std::string> skipped;         // newer ones that are not, and why
+  std::vector<std::string> skipped;         // newer checkpoints that are invalid: why, in a line
   std::string tokenizer;                    // to keep with checkpoints; may be empty
   std::shared_ptr<Journal> journal;
-  std::optional<uint64_t> recorded_step;  // newest in the records, if it takes a run over
-  uint64_t recorded_generation = 0;       // that made it
+  std::optional<uint64_t> recorded_step;  // newest in the records, if there is a predecessor
+  uint64_t recorded_generation = 0;       // in which that step was made
   LeadershipOptions leadership;
-  /// Blocks; told of a host that failed its diagnosis, it returns an event's kind and reason, or
-  /// "".
+  /// Reports a host that failed its diagnosis to the scheduler. Returns the kind and the reason of
+  /// an event; kind "": no event. Blocks.
   std::function<std::pair<std::string, std::string>(const std::string& host,
                                                     const std::string& reason)>
       diagnosis_failed;
 };
 
-/// The job as its configuration and its folder have it, before anything was heard of.
+/// The job before any node has reported, by its configuration and its run folder.
 job::State initial_state(const JobOptions& options);
 PublisherOptions publisher_options(const JobOptions& options);
-/// Faults of the configuration for steps that are still to be made.
+/// The configuration's faults for steps after the newest checkpoint.
 std::vector<InjectFault> planned_faults(const JobOptions& options);
 
 }  // namespace simplescale

@@ -17,7 +17,7 @@
 namespace simplescale {
 
 namespace {
-constexpr size_t kJobsMax = 100'000;  // beyond that lines are dropped, and it is said
+constexpr size_t kJobsMax = 100'000;  // in the queue; further lines are dropped
 }
 
 double wall_time_s() {
@@ -41,8 +41,9 @@ Journal::~Journal() {
   if (writer_->ended_.wait_for(lock, std::chrono::milliseconds(patience_ms_),
                                [this] { return writer_->over_; }))
     return;
-  writer_->stopped_ = true;  // should the file system answer after all
-  log::error("{} does not take the run's last records; leaving without them", writer_->folder_);
+  writer_->stopped_ = true;  // writes nothing if the file system answers later
+  log::error("the run's last records could not be written to {}: it did not answer within {} ms",
+             writer_->folder_, patience_ms_);
 }
 
 Journal::Writer::~Writer() {
@@ -52,7 +53,7 @@ Journal::Writer::~Writer() {
 void Journal::Writer::push(Job job) {
   std::lock_guard lock(mutex_);
   if (job.kind == Kind::document)
-    for (Job& queued : jobs_) {  // an older document nobody has seen yet is not needed any more
+    for (Job& queued : jobs_) {  // it replaces an older version that is not written yet
       if (queued.kind != Kind::document || queued.file != job.file) continue;
       queued.text = std::move(job.text);
       return;
@@ -61,8 +62,8 @@ void Journal::Writer::push(Job job) {
     job.lost = std::exchange(lost_, false);
   } else if (jobs_.size() >= kJobsMax) {
     if (!std::exchange(dropped_, true))
-      log::error("the disk does not take {}: {} lines wait, further ones are dropped", folder_,
-                 kJobsMax);
+      log::error("cannot write to {} fast enough: {} lines wait, further lines are dropped",
+                 folder_, kJobsMax);
     lost_ = lost_ || job.kind == Kind::line;
     return;
   }
@@ -107,7 +108,7 @@ void Journal::Writer::run() {
     lock.unlock();
     if (!stopped_ && may_write_ && !may_write_()) stopped_ = true;
     for (size_t i = 0; i < jobs.size() && !stopped_; ++i) {
-      // Neighbouring lines of a file go out in one write.
+      // Consecutive lines of the same file are written at once.
       const size_t first = i;
       while (jobs[i].kind == Kind::line && i + 1 < jobs.size() && jobs[i + 1].kind == Kind::line &&
              jobs[i + 1].file == jobs[i].file)
@@ -119,8 +120,8 @@ void Journal::Writer::run() {
       if (write(jobs[first])) continue;
       whole_ = whole_ && jobs[i].kind != Kind::line;
       if (std::exchange(complained_, true)) continue;
-      log::error("cannot write {}/{}: {}; training goes on, the run's records have a gap", folder_,
-                 jobs[i].file, std::strerror(errno));
+      log::error("cannot write {}/{}: {}; training continues, the run's records have a gap",
+                 folder_, jobs[i].file, std::strerror(errno));
     }
     for (const Job& job : jobs)
       if (job.kind == Kind::call && job.done && stopped_) job.done(false);
@@ -157,29 +158,30 @@ bool Journal::Writer::write(const Job& job) {
     return true;
   }
   if (job.kind == Kind::line) return write_lines(job.file, job.text);
-  // A document that is lost with the machine is of no use to anybody: not synced.
+  // Not synced: a document that describes a running process is useless after the machine fails.
   const std::string path = folder_ + "/" + job.file, temporary = path + ".new";
   std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
   if (!(file << job.text << std::flush)) return false;
   return std::rename(temporary.c_str(), path.c_str()) == 0;
 }
 
-// --- Mending ---
+// --- Repair ---
 
 namespace {
 
 constexpr uint64_t kTailMax = 32 << 20;
 
-/// The end of a file in whole lines; half a last line is cut off the file.
+/// The last kTailMax bytes of a file, without a partial last line.
 struct Tail {
   std::string path, text;
-  uint64_t begin = 0;  // of text in the file
+  uint64_t begin = 0;  // offset of `text` in the file
+  /// Shortens `text` to this many bytes, and the file accordingly.
   Status cut(size_t bytes) {
     text.resize(bytes);
     if (truncate(path.c_str(), static_cast<off_t>(begin + bytes)) == 0) return {};
     return Status(Code::io, "cannot cut " + path + ": " + std::strerror(errno));
   }
-  /// Begin of the line that ends at `end`.
+  /// Where the line begins that ends at `end`.
   size_t line_before(size_t end) const {
     if (end < 2) return 0;
     const size_t newline = text.rfind('\n', end - 2);
@@ -191,6 +193,7 @@ struct Tail {
   }
 };
 
+/// Also cuts a partial last line off the file. An empty Tail if there is no file.
 Result<Tail> open_tail(const std::string& path) {
   Tail tail{path, "", 0};
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -216,52 +219,59 @@ uint64_t number(const nlohmann::json& line, const char* key) {
              : 0;
 }
 
+/// The ledger lines of the newest step and generation.
+struct LedgerStep {
+  size_t begin = 0;  // offset in the tail's text
+  uint64_t step = 0, generation = 0, samples = 0;
+};
+
+LedgerStep last_step(const Tail& ledger) {
+  LedgerStep last{ledger.text.size()};
+  while (last.begin > 0) {
+    const size_t begin = ledger.line_before(last.begin);
+    const nlohmann::json line = ledger.line(begin, last.begin);
+    const uint64_t step = number(line, "step"), generation = number(line, "generation");
+    const bool first = last.begin == ledger.text.size();
+    if (!first && (step != last.step || generation != last.generation)) break;
+    last.step = step;
+    last.generation = generation;
+    if (line.is_object() && line.contains("samples") && line["samples"].is_array())
+      for (const auto& run : line["samples"])
+        if (run.is_array() && run.size() == 2 && run[1].is_number_unsigned())
+          last.samples += run[1].get<uint64_t>();
+    last.begin = begin;
+  }
+  return last;
+}
+
 }  // namespace
 
-Result<RecordsEnd> mend_records(const std::string& folder, bool ledger, uint64_t global_batch) {
-  SS_ASSIGN(Tail events, open_tail(folder + "/events.jsonl"));
+Result<RecordsEnd> repair_records(const std::string& folder, bool ledger, uint64_t global_batch) {
+  SS_ASSIGN(const Tail events, open_tail(folder + "/events.jsonl"));
   SS_ASSIGN(Tail metrics, open_tail(folder + "/metrics.jsonl"));
-  RecordsEnd result;
-  SS_ASSIGN(Tail tail, open_tail(folder + "/ledger.jsonl"));
-  const size_t last = metrics.line_before(metrics.text.size());
-  const bool begun = number(metrics.line(last, metrics.text.size()), "step") > 1;
-  if (tail.text.empty() && begun) ledger = false;  // somebody took it away: metrics.jsonl stays
-  if (ledger) {
-    // The last lines of one step and generation: all its samples, or the step goes.
-    for (int tries = 0; tries < 2 && !tail.text.empty() && !result.any; ++tries) {
-      size_t from = tail.text.size(), end = from;
-      uint64_t step = 0, generation = 0, samples = 0;
-      while (end > 0) {
-        const size_t begin = tail.line_before(end);
-        const nlohmann::json line = tail.line(begin, end);
-        if (from != tail.text.size() &&
-            (number(line, "step") != step || number(line, "generation") != generation))
-          break;
-        step = number(line, "step");
-        generation = number(line, "generation");
-        if (line.is_object() && line.contains("samples") && line["samples"].is_array())
-          for (const auto& run : line["samples"])
-            if (run.is_array() && run.size() == 2 && run[1].is_number_unsigned())
-              samples += run[1].get<uint64_t>();
-        from = end = begin;
-      }
-      if (samples == global_batch) {
-        result = {true, step, generation};
-      } else {
-        SS_RETURN_IF_ERROR(tail.cut(from));
-      }
-    }
+  SS_ASSIGN(Tail samples, open_tail(folder + "/ledger.jsonl"));
+  RecordsEnd end;
+  // A user may have removed the ledger of a run that has trained; metrics.jsonl counts then.
+  const size_t newest = metrics.line_before(metrics.text.size());
+  if (samples.text.empty() && number(metrics.line(newest, metrics.text.size()), "step") > 1)
+    ledger = false;
+  // At most one step is incomplete.
+  for (int tries = 0; ledger && tries < 2 && !samples.text.empty() && !end.any; ++tries) {
+    const LedgerStep last = last_step(samples);
+    if (last.samples == global_batch)
+      end = {true, last.step, last.generation};
+    else
+      SS_RETURN_IF_ERROR(samples.cut(last.begin));
   }
-  for (size_t end = metrics.text.size(); end > 0;) {
-    const size_t begin = metrics.line_before(end);
-    const nlohmann::json line = metrics.line(begin, end);
+  while (!metrics.text.empty()) {
+    const size_t begin = metrics.line_before(metrics.text.size());
+    const nlohmann::json line = metrics.line(begin, metrics.text.size());
     const uint64_t step = number(line, "step");
-    if (!ledger && !result.any) result = {true, step, number(line, "generation")};
-    if (step <= result.step) break;
+    if (!ledger && !end.any) end = {true, step, number(line, "generation")};
+    if (step <= end.step) break;
     SS_RETURN_IF_ERROR(metrics.cut(begin));
-    end = begin;
   }
-  return result;
+  return end;
 }
 
 }  // namespace simplescale

@@ -1,8 +1,9 @@
-// Writes the run folder's line files (metrics, events, ledger) and its documents in the background, in
-// the order given.
+// Writes the run folder's line files (metrics, events, ledger, health) and documents in the
+// background, in the order given, and repairs the line files after a crash.
 //
-// One thread owns the files; append(), replace() and mark() never block on the disk. A disk that
-// does not take the lines is said once and does not stop training.
+// The journal's own thread writes all files. All other functions may be called from any thread;
+// only flush() and the destructor wait for the disk. A disk that fails is logged once and does not
+// stop training.
 #pragma once
 
 #include <atomic>
@@ -23,28 +24,27 @@ namespace simplescale {
 
 class Journal {
  public:
-  /// may_write is asked on the thread before what has gathered is written; once it says no, nothing
-  /// is written any more (LEAD-1: a deposed supervisor). written is called on the thread after each
-  /// writing.
-  /// patience_ms: how long the destructor and flush() wait for the disk.
+  /// may_write is called on the journal's thread before each batch is written; once it returns
+  /// false, nothing is written any more (LEAD-1: a deposed supervisor). written is called on that
+  /// thread after each batch. patience_ms: how long the destructor and flush() wait for the disk.
   explicit Journal(std::string folder, std::function<bool()> may_write = nullptr,
                    int64_t patience_ms = 10'000, std::function<void()> written = nullptr);
-  ~Journal();  // writes what is queued; what a file system that hangs does not take is lost
+  ~Journal();  // writes the queue; gives up after patience_ms if the file system hangs
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
-  /// Adds one line to <folder>/<file>.
+  /// Appends one line to <folder>/<file>.
   void append(const std::string& file, const nlohmann::json& line);
   /// Replaces <folder>/<file> as a whole, atomically.
   void replace(const std::string& file, std::string text);
-  /// marked() is `step` as soon as all that was appended before is in the files.
+  /// Sets marked() to `step` once all lines appended before are in the files.
   void mark(uint64_t step);
   uint64_t marked() const { return writer_->marked_; }
-  /// Called once, on the thread, when all that was appended before is in the files (true), or will
-  /// not be (false).
+  /// Calls `done` once, on the journal's thread: true when all lines appended before are in the
+  /// files, false if some of them never will be.
   void when_written(std::function<void(bool)> done);
-  /// Waits until all that was given before is in the files; false: the disk hangs.
+  /// Waits until the queue is written; false: not within patience_ms.
   bool flush();
-  /// Nothing is written any more, whatever is queued.
+  /// Drops the queue; nothing is written from now on.
   void stop();
 
  private:
@@ -54,9 +54,9 @@ class Journal {
     std::string file, text;
     uint64_t step;
     std::function<void(bool)> done = nullptr;
-    bool lost = false;  // of a call: lines that it asks for were dropped
+    bool lost = false;  // call: a line before it was dropped
   };
-  /// What the thread has; it outlives the journal if the file system hangs.
+  /// The thread's own state; it outlives the journal if the file system hangs.
   struct Writer {
     Writer(std::string folder, std::function<bool()> may_write, std::function<void()> written)
         : folder_(std::move(folder)),
@@ -74,8 +74,9 @@ class Journal {
     std::condition_variable wake_, idle_, ended_;
     std::deque<Job> jobs_;
     bool stopping_ = false, writing_ = false, over_ = false, complained_ = false;
-    bool dropped_ = false, lost_ = false;  // lines, for lack of room: ever; since the last call
-    bool whole_ = true;                    // the thread's: all lines since the last call are there
+    bool dropped_ = false,
+         lost_ = false;  // a line did not fit the queue: ever; since the last call
+    bool whole_ = true;  // all lines since the last call are written; the thread's alone
     std::atomic<bool> stopped_ = false;
     std::atomic<uint64_t> marked_ = 0;
     std::map<std::string, int> files_;
@@ -84,16 +85,18 @@ class Journal {
   std::shared_ptr<Writer> writer_;
 };
 
-/// Seconds since the epoch with milliseconds, as the "time" of every line.
+/// Seconds since the epoch, in whole milliseconds; the "time" of every line.
 double wall_time_s();
 
-/// Where the records of a run end. A supervisor that died may have left half a line, or a step of
-/// which only some trainers' lines are there: those are cut off, so that its successor goes on
-/// after the last whole step. Blocks; nobody else may write. ledger: the run keeps one.
+/// The last step in the records of a run.
 struct RecordsEnd {
-  bool any = false;
-  uint64_t step = 0, generation = 0;  // the last step, and in which generation it was made
+  bool any = false;                   // there is a step
+  uint64_t step = 0, generation = 0;  // the last one, and the generation that made it
 };
-Result<RecordsEnd> mend_records(const std::string& folder, bool ledger, uint64_t global_batch);
+/// Makes the line files end with a whole step, so that a new supervisor continues after it: cuts
+/// off a partial last line, and steps of which the lines of some trainers are missing. ledger: the
+/// run keeps ledger.jsonl. global_batch: samples of a step. io: a file cannot be read or cut.
+/// Blocks; no other process may write meanwhile.
+Result<RecordsEnd> repair_records(const std::string& folder, bool ledger, uint64_t global_batch);
 
 }  // namespace simplescale

@@ -1,104 +1,182 @@
-// How the supervisor actor leads: what is decided is replicated to a standby before it is acted on,
-// an older epoch is deposed, a standby is appointed and watched, and one that took over waits for
-// the nodes it expects. Functions on the supervisor actor's state, run by that actor.
+// Leadership: a decision is replicated to the standby before it is carried out, a supervisor with
+// an older epoch stops, a standby is appointed and watched, and a supervisor that took over waits
+// for its predecessor's nodes.
 //
-//   LEAD-1 At most one supervisor acts: before a change of membership, and twice a second, the epoch
-//      files are looked at; a supervisor that is not the newest epoch acts and writes no more. A
-//      file system that hangs is waited for no longer than kPatience.
+// Owned by the supervisor actor, called on its thread. Sends no message and touches no file: every
+// call returns what the actor has to do, in order.
 //
-// A supervisor that has no generation at work, and cannot be reached by more nodes than report to
-// it (they vote in the run's folder), resigns: they go on without its side of the network. One that
-// trains, or has trained without them, does not: what its side commits is the run's history (JOB-1),
-// and the others wait. Nor does its successor before it has trained: that it is no better off shows
-// that the network is not cut in two.
+//   LEAD-1  At most one supervisor acts: before a change of membership, and twice a second, the
+//           epoch files are read; a supervisor that is not the newest epoch neither acts nor writes
+//           any more. A file system that hangs is waited for no longer than kAnswerTimeout.
+//
+// Nodes that cannot reach the supervisor vote against it in the run folder. If more nodes vote
+// against it than report to it, and no trainer trains, it resigns, so that those nodes go on
+// without its side of the network. It does not resign
+//   - while it trains, or when the voters have missed a step: what its side committed is the run's
+//     history (JOB-1), and the voters wait;
+//   - if its predecessor resigned and no step was made since: two supervisors in a row that are
+//     outvoted show that the network is not split in two.
 #pragma once
 
-#include <caf/all.hpp>
+#include <chrono>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <optional>
 #include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "actors/local.hpp"
+#include "actors/supervisor/agents.hpp"
 #include "actors/supervisor/decision/decide.hpp"
 #include "actors/supervisor/state_codec.hpp"
-#include "runtime/run/epoch.hpp"
 #include "transport/protocol/messages.hpp"
 
 namespace simplescale {
 
-struct JobState;
+/// The job is finished or failed: nothing is decided any more.
+inline bool over(const job::State& job) {
+  return job.phase == job::Phase::finished || job.phase == job::Phase::failed;
+}
 
-/// What a supervisor is told about its place in the row of supervisors.
-struct LeadershipOptions {
-  uint64_t epoch = 1;
-  std::string address;   // of its transport
-  std::string instance;  // of this start of the run
-  std::shared_ptr<EpochWatch> watch;
-  std::optional<SupervisorState> state;  // of the one before it
-  std::string lost;                      // what became of that one
-  int64_t lost_at_ms = 0;                // when, by the actor clock
-  bool silent = false;                   // it was noticed by silence, so nodes may notice as late
-  bool elected = false;                  // it resigned
-  /// Called once, at the end. resigns: somebody else is to lead.
-  std::function<void(int exit_code, std::string reason, bool resigns)> finished;
-};
+class Leadership {
+ public:
+  /// How long a decision waits for the standby and for the epoch files.
+  static constexpr std::chrono::milliseconds kAnswerTimeout{200};
 
-struct Leadership {
-  struct Standby {
-    caf::actor handle;
-    std::string node, address;
-    int32_t pid = 0;
+  struct Options {
+    uint64_t epoch = 1;
+    std::string node;      // on which this supervisor runs
+    std::string address;   // of its transport
+    bool elected = false;  // the predecessor resigned
+    int64_t join_timeout_ms = 0, shutdown_ms = 0;
   };
-  std::optional<Standby> standby;
-  std::string asked, failed;  // nodes: which is to host one; which could not
-  int64_t asked_at_ms = 0;
-  // The decision that is not acted on yet, and what comes meanwhile.
-  uint64_t sequence = 0, decision = 0;
-  std::vector<job::Action> waiting;
-  bool kept = true, checked = true;
-  std::deque<job::Event> later;
-  // Nodes that the one before had, until they have come.
-  std::set<std::string> expected;
-  int64_t expected_until_ms = 0;
-  uint64_t told_step = 0;
-  int64_t alone_since_ms = 0;
-  int64_t last_came_ms = 0;  // when a node last presented itself
-  int64_t over_since_ms = 0;
-  bool over = false, deposed = false;
-  int32_t end_exit = 0;
-  std::string end_reason;
-  // The supervisor actor's own.
-  std::function<void(const std::vector<job::Action>&)> act;
-  std::function<void(const job::Event&)> handle;
+
+  // --- What the actor has to do ---
+
+  /// Send a snapshot of the state to the standby, if there is one. store: also write it to the run
+  /// folder.
+  struct Replicate {
+    bool store = true;
+  };
+  /// A decision waits: call timed_out() with its number after kAnswerTimeout. check_epoch: read the
+  /// epoch files and call epoch_seen() with that number.
+  struct Await {
+    uint64_t decision = 0;
+    bool check_epoch = false;
+  };
+  /// Carry out a decision, then handle the events that waited for it: next_event() until it is
+  /// empty.
+  struct CarryOut {
+    std::vector<job::Action> actions;
+  };
+  /// Ask this node to start a standby.
+  struct StartStandby {
+    std::string node;
+  };
+  /// Tell the standby to end, and forget it unless standby() still has it.
+  struct EndStandby {
+    std::string reason;
+  };
+  /// Send announcement() to all nodes.
+  struct Announce {};
+  /// End this process. deposed: write nothing to the run folder any more. resigns: another
+  /// supervisor is to lead.
+  struct EndProcess {
+    int exit_code = 0;
+    std::string reason;
+    bool deposed = false, resigns = false;
+  };
+  using Action = std::variant<Replicate, Await, CarryOut, job::Record, StartStandby, EndStandby,
+                              Announce, EndProcess>;
+  using Actions = std::vector<Action>;
+
+  Leadership() = default;
+  Leadership(Options options, int64_t now_ms);
+  /// Goes on from a predecessor's state. Its nodes are expected to join by expected_until_ms.
+  void resume(const SupervisorState& from, int64_t expected_until_ms);
+  void save(SupervisorState& to) const;
+
+  // --- Decisions ---
+
+  /// True if `event` may be decided now. False if this supervisor is deposed, or if a decision
+  /// waits: then the event is kept for next_event(). A Tick is dropped, another one follows.
+  bool admit(const job::Event& event);
+  /// Takes the actions of a decision. They are returned as CarryOut once they may be carried out:
+  /// at once, or by one of the next three functions.
+  Actions submit(std::vector<job::Action> actions);
+  /// The standby has stored replica `sequence`.
+  Actions replica_stored(uint64_t sequence);
+  /// The epoch files have been read, for a decision or at regular intervals.
+  Actions epoch_seen(const local::EpochSeen& seen, const job::State& job, const Agents& agents,
+                     int64_t now_ms);
+  /// kAnswerTimeout has passed since this decision: stops waiting, and dismisses a standby that has
+  /// not answered.
+  Actions timed_out(uint64_t decision, const job::State& job);
+  /// The next event that waited for a decision which has been carried out.
+  std::optional<job::Event> next_event();
+  /// The state has changed without a decision.
+  Actions replicate();
+  /// True once a newer epoch leads, or this supervisor has resigned.
+  bool deposed() const { return deposed_; }
+
+  // --- Standby ---
+
+  /// The standby that was accepted, if there is one.
+  const std::optional<StandbyHello>& standby() const { return standby_; }
+  /// Ten times a second: asks a node to start a standby if there is none. It asks the first one in
+  /// node_order that is connected, is not this supervisor's own, and did not fail to start the
+  /// last.
+  Actions tick(const job::State& job, const Agents& agents, int64_t now_ms);
+  /// A standby presents itself. Empty: it is not wanted.
+  Actions accept_standby(const StandbyHello& hello, const job::State& job);
+  /// The connection to the standby is lost.
+  Actions standby_lost(const job::State& job, const Agents& agents, int64_t now_ms);
+  /// The message that names this supervisor and its standby to the nodes. recorded_step: as in
+  /// Lead.
+  Lead announcement(uint64_t recorded_step) const;
+
+  // --- Nodes, and the end ---
+
+  /// A node's agent has presented itself.
+  void node_joined(const std::string& node, int64_t now_ms);
+  /// Of the predecessor's nodes, those that have not joined in time; each is returned once.
+  std::vector<job::Event> missing_nodes(int64_t now_ms);
+  /// Ten times a second. EndProcess once the job is over and all agents have disconnected, or after
+  /// 2 * shutdown_ms of waiting for that; also if no agent has been connected for join_timeout_ms.
+  Actions end_if_due(const job::State& job, const Agents& agents, int64_t now_ms);
+  /// The message to nodes once the job is over.
+  Shutdown end() const { return {end_exit_, end_reason_}; }
+
+ private:
+  void release(Actions& to);
+  void appoint_standby(const job::State& job, const Agents& agents, int64_t now_ms, Actions& to);
+  void drop_standby(const std::string& reason, const job::State& job, Actions& to);
+  bool outvoted(const std::set<std::string>& votes, const job::State& job, const Agents& agents,
+                int64_t now_ms) const;
+
+  Options options_;
+  bool deposed_ = false;
+  // Decisions.
+  uint64_t sequence_ = 0;                // of the newest replica
+  uint64_t decision_ = 0;                // replica of the newest decision
+  std::vector<job::Action> waiting_;     // of that decision, until they may be carried out
+  bool stored_ = true, checked_ = true;  // by the standby; against the epoch files
+  std::deque<job::Event> later_;
+  // Standby.
+  std::optional<StandbyHello> standby_;
+  std::string asked_;   // node that was asked to start a standby
+  std::string failed_;  // node of the last standby that was lost or did not start
+  int64_t asked_ms_ = 0;
+  // Nodes, and the end. All times are of the actor clock.
+  std::set<std::string> expected_;  // nodes of the predecessor that have not joined
+  int64_t expected_until_ms_ = 0;
+  int64_t joined_ms_ = 0;     // a node has joined last
+  int64_t connected_ms_ = 0;  // an agent was connected last
+  std::optional<int64_t> over_since_ms_;
+  int32_t end_exit_ = 0;
+  std::string end_reason_;
 };
 
-namespace leadership {
-
-using Self = caf::stateful_actor<JobState>;
-
-/// Takes the former supervisor's state over, if there is one; starts looking at the epochs.
-void begin(Self* self);
-/// True: the event has been put off until the last decision is acted on.
-bool put_off(Self* self, const job::Event& event);
-/// The actions are carried out (act) as soon as they may be.
-void submit(Self* self, std::vector<job::Action> actions);
-/// The standby, and the run's folder, get what has changed beside decisions.
-void replicate(Self* self);
-/// After a node has presented itself: tells it who leads, and what it may have missed.
-void node_came(Self* self, const std::string& node);
-void tick(Self* self);
-/// True if it was the standby that ended.
-bool went_down(Self* self, const caf::down_msg& down);
-/// Handlers of the actor's messages.
-void standby_came(Self* self, const StandbyHello& hello);
-void replica_kept(Self* self, const ReplicaKept& kept);
-void epoch_seen(Self* self, const local::EpochSeen& seen);
-void waited(Self* self, const local::WaitedLongEnough& wait);
-SupervisorState snapshot(Self* self);
-
-}  // namespace leadership
 }  // namespace simplescale

@@ -10,14 +10,15 @@ namespace simplescale {
 namespace {
 
 using Self = caf::stateful_actor<StandbyState>;
-constexpr int64_t kWatchMs = 100;      // how often it is looked at once the link is broken
-constexpr int64_t kUselessMs = 4'000;  // a heartbeat that goes on so long: only the link is broken
+constexpr int64_t kWatchMs = 100;  // between two reads of the epoch files after the loss
+constexpr int64_t kUselessMs =
+    4'000;  // if the heartbeat continues so long, only the link is broken
 
 void end(Self* self, bool take_over, const std::string& reason, bool silent) {
   StandbyState& s = self->state;
   auto ended = std::move(s.options.ended);
   s.options.ended = nullptr;
-  if (ended) ended(take_over ? s.kept : std::nullopt, reason, silent);
+  if (ended) ended(take_over ? s.replica : std::nullopt, reason, silent);
   self->quit();
 }
 
@@ -26,11 +27,12 @@ void lost(Self* self, const std::string& reason) {
   if (s.lost || !s.options.ended) return;
   s.lost = true;
   s.lost_at_ms = now_ms(self);
-  s.why = reason;
-  if (!s.kept) return end(self, false, "the supervisor is lost before it said anything", false);
+  s.reason = reason;
+  if (!s.replica)
+    return end(self, false, "the supervisor was lost before it sent its state", false);
   log::warn("the supervisor is lost: {}", reason);
-  // Not a word from it for some time may be the network's doing; a connection that the other
-  // side's system closed is not.
+  // Silence may be a network fault. A connection closed by the supervisor's host proves that its
+  // process has ended.
   if (reason.starts_with("connection lost") || reason == "its process has ended")
     return end(self, true, reason, false);
   s.options.watch->poll_every(kWatchMs);
@@ -47,7 +49,7 @@ caf::behavior standby_actor(Self* self, caf::actor supervisor, StandbyOptions op
     if (down.source != self->state.supervisor.address()) return;
     if (down.reason != caf::exit_reason::remote_link_unreachable)
       return lost(self, "connection lost: the supervisor has ended");
-    // The transport says why in a message of its own; should that be missing, silence it is.
+    // The transport gives the reason in SupervisorLost; without one, this counts as silence.
     self->delayed_send(self, std::chrono::milliseconds(50),
                        local::SupervisorLost{"it does not answer any more"});
   });
@@ -61,9 +63,9 @@ caf::behavior standby_actor(Self* self, caf::actor supervisor, StandbyOptions op
           log::error("the supervisor sent {}", state.status().message());
           return;
         }
-        s.kept = state.take();
-        s.kept->epoch = replica.epoch;
-        s.kept->sequence = replica.sequence;
+        s.replica = state.take();
+        s.replica->epoch = replica.epoch;
+        s.replica->sequence = replica.sequence;
         self->send(s.supervisor, ReplicaKept{replica.sequence});
       },
       [self](const Shutdown& order) { end(self, false, order.reason, false); },
@@ -72,13 +74,13 @@ caf::behavior standby_actor(Self* self, caf::actor supervisor, StandbyOptions op
         StandbyState& s = self->state;
         if (!s.options.ended) return;
         if (seen.answered && !seen.current)
-          return end(self, false, "the run has been started anew", false);
-        if (seen.answered && s.kept && seen.newest > s.kept->epoch)
+          return end(self, false, "the run was started again", false);
+        if (seen.answered && s.replica && seen.newest > s.replica->epoch)
           return end(self, false, "epoch " + std::to_string(seen.newest) + " leads", false);
         if (!s.lost || !seen.answered) return;
-        if (!seen.lives) return end(self, true, s.why, true);
+        if (!seen.lives) return end(self, true, s.reason, true);
         if (now_ms(self) - s.lost_at_ms > kUselessMs)
-          return end(self, false, "the supervisor lives, but cannot be reached from here", false);
+          return end(self, false, "the supervisor lives, but this standby cannot reach it", false);
       },
   };
 }

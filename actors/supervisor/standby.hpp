@@ -1,11 +1,13 @@
-// The standby of a supervisor, on another node: keeps the state that the supervisor is about to act
-// on, and notices when it is lost. Who becomes the next supervisor is settled by the epoch files
-// (runtime/run/epoch.hpp); this actor only says when to try.
+// The standby actor, on another node than the supervisor: stores the state that the supervisor is
+// about to act on, and notices the supervisor's loss. It only says when to claim the next epoch;
+// which claim succeeds is settled by the epoch files (runtime/run/epoch.hpp).
 //
-//   - the supervisor's process has ended (its connection broke): at once;
-//   - it is silent: when its heartbeat in the run's folder has stopped as well, so that a broken
-//     link alone deposes nobody. A standby whose link is broken while the heartbeat goes on is of
-//     no use and ends: the supervisor appoints another one.
+//   - The supervisor's process has ended (its connection broke): take over at once.
+//   - The supervisor is silent: take over once its heartbeat in the run folder has stopped as well,
+//     so that a broken link alone deposes no supervisor. If the heartbeat continues for 4 s, the
+//     standby ends, and the supervisor appoints another one.
+//
+// Runs on the transport thread or a CAF worker; never blocks.
 #pragma once
 
 #include <caf/all.hpp>
@@ -24,7 +26,8 @@ namespace simplescale {
 struct StandbyOptions {
   std::string node, address;
   std::shared_ptr<EpochWatch> watch;
-  /// Once: the state to go on with, or none (this standby is not needed any more: `reason`).
+  /// Called once, at the end. state: to take over with; none: this standby is not needed any more.
+  /// silent: the supervisor's loss was noticed by silence.
   std::function<void(std::optional<SupervisorState> state, std::string reason, bool silent)> ended;
 };
 
@@ -32,22 +35,23 @@ struct StandbyState {
   static inline const char* name = "standby";
   StandbyOptions options;
   caf::actor supervisor;
-  std::optional<SupervisorState> kept;
-  bool lost = false;
-  int64_t lost_at_ms = 0;
-  std::string why;
+  std::optional<SupervisorState> replica;  // the newest
+  bool lost = false;                       // the supervisor is, for `reason`
+  int64_t lost_at_ms = 0;                  // actor clock
+  std::string reason;
 };
 
 namespace local {
-/// The transport -> standby: the supervisor's process is lost, and why.
+/// The transport -> standby: the connection to the supervisor is lost.
 struct SupervisorLost {
   std::string reason;
 };
-/// The epoch watch -> standby.
+/// The epoch watch -> standby: what the epoch files show.
 struct LeaderSeen {
-  bool answered, current;
-  uint64_t newest;
-  bool lives;
+  bool answered;    // the run folder could be read
+  bool current;     // this start of the run is the current one
+  uint64_t newest;  // epoch
+  bool lives;       // the newest epoch's heartbeat continues
 };
 }  // namespace local
 

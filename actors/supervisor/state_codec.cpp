@@ -15,7 +15,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Layout, cells)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SuspectStep, step, generation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Undoing, generation, step)
 
-// By hand: an address is bytes, not a list of numbers.
+// Not by the macro: the address is to be bytes, not a list of numbers.
 void to_json(nlohmann::json& j, const Trainer& t) {
   j = {{"state", t.state},
        {"pid", t.pid},
@@ -58,7 +58,7 @@ bool known(Enum value, Enum last) {
   return static_cast<unsigned>(value) <= static_cast<unsigned>(last);
 }
 
-/// What decide() takes for granted.
+/// Whether the state has what decide() relies on.
 bool consistent(const State& s) {
   const LayoutRules& r = s.rules;
   for (int value : {r.trainers_per_node, r.shards, r.cell_nodes, r.cells, r.min_cells})
@@ -102,7 +102,7 @@ Result<SupervisorState> decode(std::span<const uint8_t> bytes) {
   try {
     SupervisorState state = document.get<SupervisorState>();
     if (job::consistent(state.job)) return state;
-  } catch (const nlohmann::json::exception&) {  // something is missing or of another type
+  } catch (const nlohmann::json::exception&) {  // a field is missing or of another type
   }
   return Status(Code::bad_data, "not a supervisor's state");
 }

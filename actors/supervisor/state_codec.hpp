@@ -1,5 +1,6 @@
-// The supervisor's state as bytes (MessagePack): what its standby keeps, and what lies in
-// control/state-<instance> for a supervisor that comes after both have died.
+// The supervisor's state as bytes (MessagePack). The standby stores it, and the run folder has it
+// in control/state-<instance>, for a supervisor that starts after both have died. Plain data and
+// pure functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -13,27 +14,27 @@
 
 namespace simplescale {
 
-/// Everything that a supervisor needs to go on where another one was.
+/// Everything that a supervisor needs to continue where its predecessor stopped.
 struct SupervisorState {
   job::State job;
-  int64_t now_ms = 0;  // by the clock that the times in `job` are of
+  int64_t now_ms = 0;  // time of the snapshot, by the clock of all times in it
   uint64_t epoch = 0, sequence = 0;
   uint64_t incidents = 0;
-  int64_t incident_since_ms = -1;  // -1: none is going on
+  int64_t incident_since_ms = -1;  // -1: no incident
   std::string incident_what, incident_decision;
-  uint64_t recorded_step = 0;
-  bool recorded = false;
-  int32_t end_exit = 0;  // once the job is over: what the nodes are told
+  uint64_t recorded_step = 0;  // newest in the records
+  bool recorded = false;       // there is such a step
+  int32_t end_exit = 0;        // sent to nodes once the job is over, with end_reason
   std::string end_reason;
-  std::vector<InjectFault> planned;  // faults on purpose that are still to come
-  std::set<uint64_t> traced;         // steps that are to be traced
+  std::vector<InjectFault> planned;  // faults that are still to be injected
+  std::set<uint64_t> traced;         // steps that are still to be traced
 };
 
 std::vector<uint8_t> encode(const SupervisorState& state);
-/// bad_data: not such a state, or one that makes no sense (a layout of nodes that it does not
-/// know).
+/// bad_data: the bytes are no such state, or one that decide() cannot work with, such as a layout
+/// with unknown nodes.
 Result<SupervisorState> decode(std::span<const uint8_t> bytes);
-/// Moves all times to another clock, which shows now_ms at the moment that state.now_ms names.
+/// Converts all times to another clock, by which the snapshot was taken at now_ms.
 void rebase(SupervisorState& state, int64_t now_ms);
 
 }  // namespace simplescale

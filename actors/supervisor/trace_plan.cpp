@@ -8,7 +8,7 @@
 namespace simplescale {
 
 namespace {
-constexpr int64_t kUnknownNs = 1'000'000'000;  // before the first step that is known
+constexpr int64_t kUnknownNs = 1'000'000'000;  // length of a step whose begin is unknown
 constexpr int64_t kLongestBeforeNs = 10 * kUnknownNs;
 }  // namespace
 
@@ -21,16 +21,16 @@ void TracePlan::choose(uint64_t first, uint64_t count) {
   for (uint64_t i = 0; i < count; ++i) chosen_.insert(first + i);
 }
 
-void TracePlan::begun(int64_t at_ns) {
-  if (recovery_ || steps_) return;  // their windows reach back already
+void TracePlan::generation_begun(int64_t at_ns) {
+  if (recovery_ || steps_) return;  // an open window has its begin already
   before_ns_ = 0;
   last_ns_ = at_ns;
 }
 
 void TracePlan::incident_begun(uint64_t generation, uint64_t incident, const std::string& node,
                                int64_t at_ns) {
-  if (!recovery_) hurt_.clear();
-  hurt_.insert(node);
+  if (!recovery_) failed_.clear();
+  failed_.insert(node);
   if (!recoveries_ || recovery_) return;
   const int64_t since = before_ns_ > 0 ? before_ns_ : last_ns_ > 0 ? last_ns_ : at_ns - kUnknownNs;
   recovery_ = {std::clamp(since, at_ns - kLongestBeforeNs, at_ns), generation, incident};
@@ -53,7 +53,7 @@ std::vector<TraceWindow> TracePlan::committed(uint64_t step, int64_t ended_ns, i
   return windows;
 }
 
-std::vector<TraceWindow> TracePlan::over(int64_t at_ns) {
+std::vector<TraceWindow> TracePlan::end(int64_t at_ns) {
   std::vector<TraceWindow> windows;
   if (steps_) end_steps(at_ns, windows);
   if (recovery_) end_recovery(at_ns, windows);
@@ -64,7 +64,7 @@ std::vector<std::string> TracePlan::writers(const TraceWindow& window,
                                             const std::vector<std::string>& nodes) const {
   if (!window.name.starts_with(kRecoveryTraces) || nodes.size() <= kRecoveryNodes) return nodes;
   std::vector<std::string> chosen, others;
-  for (const std::string& node : nodes) (hurt_.contains(node) ? chosen : others).push_back(node);
+  for (const std::string& node : nodes) (failed_.contains(node) ? chosen : others).push_back(node);
   chosen.resize(std::min(chosen.size(), kRecoveryNodes));
   const size_t more = std::min(kRecoveryNodes - chosen.size(), others.size());
   for (size_t i = 0; i < more; ++i) chosen.push_back(others[i * others.size() / more]);
@@ -77,7 +77,7 @@ void TracePlan::end_steps(int64_t at_ns, std::vector<TraceWindow>& windows) {
                          ? fmt::format("step-{:08}", steps.first)
                          : fmt::format("steps-{:08}-{:08}", steps.first, steps.last),
                      steps.begin_ns, at_ns});
-  // A step that is made again is not traced again.
+  // A step that is undone and made again is not traced again.
   for (uint64_t step = steps.first; step <= steps.last; ++step) chosen_.erase(step);
 }
 

@@ -1,9 +1,9 @@
-// Which parts of a run's time become traces: chosen steps, and recoveries with a step before and
-// after. Plain data and pure functions; time is an argument, in ns of the wall clock.
+// Plans which windows of time are written as traces: chosen steps, and each recovery with the step
+// before it and the step after it.
 //
-// The supervisor tells what happens; when something that was chosen is over, it is told which
-// window of time to have written. All processes record all the time, so nobody needs to be told
-// beforehand.
+// Plain data; owned by the supervisor actor, which reports what happens and has the windows that
+// are returned written. Every process records all the time, so a window is asked for after it is
+// over. Times are arguments, in ns of the wall clock.
 #pragma once
 
 #include <cstdint>
@@ -19,32 +19,30 @@ namespace simplescale {
 class TracePlan {
  public:
   TracePlan() = default;
-  /// recoveries: each becomes a trace.
+  /// steps: to be traced. recoveries: whether each recovery becomes a trace.
   TracePlan(const std::vector<int64_t>& steps, bool recoveries);
 
-  /// count steps from `first` on; those that follow each other become one trace.
+  /// Traces `count` steps from `first` on. Steps that follow each other become one trace.
   void choose(uint64_t first, uint64_t count);
-  /// What is chosen and not complete; a successor goes on with that.
+  /// Chosen steps whose trace is not complete; replicated to the standby.
   const std::set<uint64_t>& chosen() const { return chosen_; }
-  void go_on_with(std::set<uint64_t> chosen) { chosen_ = std::move(chosen); }
+  void set_chosen(std::set<uint64_t> chosen) { chosen_ = std::move(chosen); }
 
-  /// A generation is told to begin.
-  void begun(int64_t at_ns);
-  /// generation: the one that fails, on this node. Whatever fails before it ends is of the same
-  /// trace.
+  /// Nodes have been told to begin a generation.
+  void generation_begun(int64_t at_ns);
+  /// `node` has failed in `generation`. Failures until incident_ended() belong to the same trace.
   void incident_begun(uint64_t generation, uint64_t incident, const std::string& node,
                       int64_t at_ns);
-  /// Training goes on, in this generation.
+  /// Training continues, in this generation.
   void incident_ended(uint64_t generation, uint64_t incident);
-  /// ended_ns: when the first trainer was done with it. Returns what is complete now.
+  /// ended_ns: when the first trainer ended the step. Returns the windows that are complete.
   std::vector<TraceWindow> committed(uint64_t step, int64_t ended_ns, int64_t at_ns);
-  /// Nothing more will be committed: what was under way, also a recovery that did not come to an
-  /// end.
-  std::vector<TraceWindow> over(int64_t at_ns);
+  /// The run ends: returns the windows that have begun, also of a recovery that has not ended.
+  std::vector<TraceWindow> end(int64_t at_ns);
 
-  /// Who writes a window: all nodes what was chosen, of a recovery those that it happened to and
-  /// some of the others, at most kRecoveryNodes. Thousands of nodes would write gigabytes, each
-  /// time and at the same moment.
+  /// The nodes that write a window. Chosen steps: all of `nodes`. A recovery: the nodes that failed
+  /// and some others, at most kRecoveryNodes, because thousands of nodes would write gigabytes at
+  /// the same moment in each recovery.
   std::vector<std::string> writers(const TraceWindow& window,
                                    const std::vector<std::string>& nodes) const;
   static constexpr size_t kRecoveryNodes = 16;
@@ -67,7 +65,7 @@ class TracePlan {
   int64_t last_ns_ = 0, before_ns_ = 0;  // when the last two steps ended; 0: unknown
   std::optional<Steps> steps_;
   std::optional<Recovery> recovery_;
-  std::set<std::string> hurt_;  // the nodes of the newest recovery
+  std::set<std::string> failed_;  // nodes that failed in the newest recovery
 };
 
 }  // namespace simplescale

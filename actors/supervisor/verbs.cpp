@@ -13,33 +13,38 @@ using nlohmann::json;
 const std::vector<Verb>& verbs() {
   using enum Answerer;
   static const std::vector<Verb> list = {
-      {"help", "[COMMAND]", "this, or one command", console},
-      {"status", "", "state, step, loss, rate, who supervises", question},
+      {"help", "[COMMAND]", "list the commands, or explain one", console},
+      {"status", "", "state, step, loss, rate, supervisor and standby", question},
       {"tree", "", "the supervision tree: groups, nodes, trainers", question},
-      {"nodes", "", "a line for each node", question},
+      {"nodes", "", "one line for each node", question},
       {"watch", "", "the tree and the newest events, until a key is pressed", console},
       {"events", "[N]", "the newest N events (20)", console},
       {"why", "[INCIDENT|diagnosis]",
-       "the phases of an incident (the last), the decision, its reason; or the last diagnosis",
+       "phases, decision and reason of an incident (by default the last), or the last diagnosis",
        console},
-      {"plan", "KIND TARGET", "what would be decided, without doing it", question},
-      {"pause", "", "end the step and wait", action},
-      {"resume", "", "train again", action},
-      {"save", "", "a checkpoint of the next step", action},
-      {"stop", "", "end the step, save, end the run; `train` goes on from there", action},
-      {"drain", "NODE", "keep a node out; a spare takes its place, or groups become fewer", action},
-      {"undrain", "NODE", "let a drained node come back", action},
-      {"add", "NODE", "the same, for one that is drained; lost ones come back by themselves",
+      {"plan", "KIND TARGET",
+       "say what the supervisor would decide after a fault, without injecting it", question},
+      {"pause", "", "pause training after the current step", action},
+      {"resume", "", "train again after a pause", action},
+      {"save", "", "save a checkpoint of the next step", action},
+      {"stop", "", "save a checkpoint after the current step and end the run; `train` resumes it",
        action},
-      {"restart", "TRAINER|GROUP", "end the processes; warm ones take their places", action},
+      {"drain", "NODE", "take a node out of training; a spare replaces it, or fewer groups train",
+       action},
+      {"undrain", "NODE", "let a drained node train again", action},
+      {"add", "NODE", "the same as undrain; a lost node returns by itself", action},
+      {"restart", "TRAINER|GROUP", "end these trainers' processes; warm processes replace them",
+       action},
       {"diagnose", "NODE|all",
-       "examine a node, or all, between two steps, and show what was found; who fails is drained",
+       "examine nodes between two steps and show the results; a node that fails is drained",
        action},
-      {"inject", "KIND TARGET [--at STEP] [--ms MS] [--value X]", "a fault on purpose", action},
-      {"trace", "[STEP|next] [COUNT]", "write a trace of these steps; `trace RUN` shows it",
-       action},
-      {"set", "[KEY VALUE]", "change what may change in flight; alone: what that is", action},
-      {"quit", "", "leave the console; training goes on", console},
+      {"inject", "KIND TARGET [--at STEP] [--ms MS] [--value X]",
+       "inject a fault, now or while a step is made", action},
+      {"trace", "[STEP|next] [COUNT]",
+       "write a trace of these steps; `simplescale trace RUN` shows it", action},
+      {"set", "[KEY VALUE]",
+       "change a setting of the running job; without arguments: list the settings", action},
+      {"quit", "", "leave the console; training continues", console},
   };
   return list;
 }
@@ -49,7 +54,7 @@ const Verb* find_verb(const std::string& name) {
   return found == verbs().end() ? nullptr : &*found;
 }
 
-std::vector<std::string> words_of(const std::string& text) {
+std::vector<std::string> split_words(const std::string& text) {
   std::vector<std::string> words;
   for (size_t i = 0; i < text.size();) {
     const size_t end = std::min(text.find_first_of(" \t", i), text.size());

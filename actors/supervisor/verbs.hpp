@@ -1,5 +1,5 @@
-// The words of the console: which commands there are, and how they are completed. Plain data and
-// pure functions, for the console, its help and the supervisor's own reading of commands.
+// The commands of the console, and how Tab completes them. Plain data and pure functions, for the
+// console, its help and the supervisor; any thread.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,11 +8,11 @@
 
 namespace simplescale {
 
-/// Who answers a command.
+/// What answers a command.
 enum class Answerer : unsigned char {
-  console,   // from the run's folder alone
-  question,  // the supervisor; asking twice does no harm
-  action,    // the supervisor does something
+  console,   // the console, from the run folder alone
+  question,  // the supervisor; a question may be asked again
+  action,    // the supervisor, which does something
 };
 
 struct Verb {
@@ -23,15 +23,16 @@ struct Verb {
 const std::vector<Verb>& verbs();
 const Verb* find_verb(const std::string& name);
 
-/// Words of a line, separated by spaces.
-std::vector<std::string> words_of(const std::string& text);
+/// The words of a line, separated by spaces or tabs.
+std::vector<std::string> split_words(const std::string& text);
 
-/// What the word that begins with `prefix` may become after the words `before`, sorted. document: as of
-/// `status --json`; anything else completes no names.
+/// The words that begin with `prefix` and may follow the words `before`, sorted. document: the
+/// status document (`status --json`), for names of nodes, trainers and groups; anything else has
+/// none.
 std::vector<std::string> completions(const nlohmann::json& document,
                                      const std::vector<std::string>& before,
                                      const std::string& prefix);
-/// What all of them begin with.
+/// The longest prefix of all words.
 std::string common_prefix(const std::vector<std::string>& words);
 
 }  // namespace simplescale

@@ -120,7 +120,7 @@ class Console {
 
   /// Runs one line. Sets `quit` if the line is `quit` or `exit`.
   Status run(const std::string& line, bool& quit) {
-    std::vector<std::string> words = words_of(line);
+    std::vector<std::string> words = split_words(line);
     const bool as_json = json_ || std::ranges::find(words, "--json") != words.end();
     std::erase(words, "--json");
     if (words.empty()) return {};

@@ -93,7 +93,7 @@ struct LineEditor::Impl {
   static unsigned char on_tab(EditLine* edit, int) {
     const LineInfo* line = el_line(edit);
     const std::string text(line->buffer, line->cursor);
-    std::vector<std::string> words = words_of(text);
+    std::vector<std::string> words = split_words(text);
     std::string prefix;
     if (!words.empty() && text.back() != ' ') {
       prefix = words.back();

@@ -274,8 +274,8 @@ Result<int> supervise(const Process& p, Predecessor before) {
   JobOptions job = options.take();
   job.last_generation = generation;
   SS_ASSIGN(const RecordsEnd records,
-            mend_records(p.options.run, p.config.data.ledger,
-                         static_cast<uint64_t>(p.plan.global_batch_size)));
+            repair_records(p.options.run, p.config.data.ledger,
+                           static_cast<uint64_t>(p.plan.global_batch_size)));
   if (takes_over && records.any) {
     job.recorded_step = records.step;
     job.recorded_generation = records.generation;

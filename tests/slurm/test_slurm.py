@@ -130,7 +130,7 @@ class Slurm(Case):
         saved = [e["step"] for e in events if e["kind"] == "checkpoint_saved"][0]
         self.assertGreaterEqual(saved, 20)
         self.assertLess(saved, self.steps, "it was interrupted")
-        self.assertEqual([e["reason"] for e in events if e["kind"] == "started"], ["", f"goes on from step {saved}"])
+        self.assertEqual([e["reason"] for e in events if e["kind"] == "started"], ["", f"resumes from step {saved}"])
         made = [m["step"] for m in lines(run / "metrics.jsonl")]
         self.assertEqual(sorted(set(made)) if lost_supervisor else made, list(range(1, self.steps + 1)))
 

@@ -1,4 +1,4 @@
-// Stragglers and loss spikes are told once, and not where there are none.
+// Stragglers and loss spikes are reported once, and only where there are some.
 #include "actors/supervisor/anomalies.hpp"
 
 #include <doctest/doctest.h>
@@ -16,7 +16,7 @@ std::vector<Anomaly> run(Anomalies& a, int steps, double slow_ms, double loss = 
 }
 }  // namespace
 
-TEST_CASE("anomalies: a slow trainer is told once, and when it is over") {
+TEST_CASE("anomalies: a straggler is reported once, and its end once") {
   Anomalies a;
   CHECK(run(a, 100, 120).empty());
   const auto slow = run(a, 100, 400);
@@ -28,14 +28,14 @@ TEST_CASE("anomalies: a slow trainer is told once, and when it is over") {
   CHECK(over[0].kind == "straggler_over");
 }
 
-TEST_CASE("anomalies: one slow step is none") {
+TEST_CASE("anomalies: single slow steps do not make a straggler") {
   Anomalies a;
   for (int i = 0; i < 200; ++i)
     CHECK(a.step(static_cast<uint64_t>(i), 4, {{"a", 100}, {"b", i % 10 == 0 ? 250.0 : 100.0}})
               .empty());
 }
 
-TEST_CASE("anomalies: a jump of the loss") {
+TEST_CASE("anomalies: a jump of the loss is reported, but not in the first steps") {
   Anomalies a;
   CHECK(run(a, 100, 100).empty());
   const auto spike = a.step(100, 9, {});

@@ -1,3 +1,4 @@
+// The console: completion, what it draws, and how the supervisor reads commands.
 #include <doctest/doctest.h>
 
 #include "actors/console/render.hpp"
@@ -48,7 +49,7 @@ json document() {
              {"trainers", {spare}}}}}};
 }
 
-/// Two groups of one node with two trainers each, in step 5, and a spare.
+/// Two groups of one node with two trainers each, after step 5, and a spare node.
 job::State training() {
   job::State s = job::make_state({2, 2, 1, 2, 1}, {"n0", "n1", "n2"});
   s.phase = job::Phase::training;
@@ -62,7 +63,7 @@ job::State training() {
 }
 
 Request parse(const std::string& line, const job::State& state = training()) {
-  return parse_command(state, words_of(line), "me@here, process 1");
+  return parse_command(state, split_words(line), "me@here, process 1");
 }
 
 template <class E>
@@ -93,7 +94,7 @@ TEST_SUITE("console") {
     CHECK(common_prefix({}) == "");
   }
 
-  TEST_CASE("console: the tree has groups, their nodes and trainers, and the others last") {
+  TEST_CASE("console: the tree has groups, their nodes and trainers; nodes without a group last") {
     const std::string text = render_tree(document(), {});
     CHECK(text ==
           "r: training, step 7 of 20, loss 1.5000, 12 tokens/s, generation 3, 1 incidents\n"
@@ -113,7 +114,7 @@ TEST_SUITE("console") {
     CHECK(render_nodes(document(), {}).find("n2       spare") != std::string::npos);
   }
 
-  TEST_CASE("console: a document of anything is rendered, and cannot write to the terminal") {
+  TEST_CASE("console: any document is rendered, and cannot send control codes to the terminal") {
     for (const json& odd : {json(), json(1), json("x"), json::array({1, 2}),
                             json{{"nodes", 3}, {"supervisor", 1}, {"step", "x"}},
                             json{{"nodes", {{{"trainers", {{{"group", "gx"}}}}}}}}}) {
@@ -126,7 +127,7 @@ TEST_SUITE("console") {
     CHECK(render_events({{{"reason", "\033[2Jx\n"}}}, {}).find('\033') == std::string::npos);
   }
 
-  TEST_CASE("console: every command that the supervisor answers is known to it") {
+  TEST_CASE("console: the supervisor knows every command that it has to answer") {
     for (const Verb& verb : verbs()) {
       const std::string error = parse(verb.name).error;
       CHECK_MESSAGE((error.find("unknown") != std::string::npos) ==
@@ -137,7 +138,7 @@ TEST_SUITE("console") {
     CHECK_FALSE(parse("").error.empty());
   }
 
-  TEST_CASE("console: wishes become events, and those that cannot be are refused with a reason") {
+  TEST_CASE("console: commands become events, and impossible ones are refused with a reason") {
     CHECK(is<job::PauseRequested>(parse("pause")));
     CHECK(is<job::StopRequested>(parse("stop")));
     CHECK(is<job::DrainRequested>(parse("drain n1")));
@@ -161,7 +162,7 @@ TEST_SUITE("console") {
     CHECK(parse("add n2", state).error.find("by itself") != std::string::npos);
   }
 
-  TEST_CASE("console: restart takes a trainer or a group, save a trainer that trains") {
+  TEST_CASE("console: restart takes a trainer or a group, save picks a trainer that trains") {
     CHECK(parse("restart n1.1").restart == Words{"n1.1"});
     CHECK(parse("restart g1").restart == Words{"n1.0", "n1.1"});
     CHECK(parse("restart n2.0").error == "no trainer or group 'n2.0' trains");
@@ -172,7 +173,7 @@ TEST_SUITE("console") {
     CHECK(parse("save", state).error == "it is not training now: paused");
   }
 
-  TEST_CASE("console: set changes what may change in flight, and nothing else") {
+  TEST_CASE("console: set changes the settings that may change in a running job, and no others") {
     job::State state = training();
     auto set = [&](const std::string& line) {
       const Request request = parse(line, state);

@@ -1,4 +1,4 @@
-// The peer tier: where copies go, which stay, and the memory that keeps them.
+// The peer tier: to which nodes copies go, which older copies stay, and the store that keeps them.
 #include "actors/supervisor/copy_plan.hpp"
 
 #include <doctest/doctest.h>
@@ -12,7 +12,8 @@ using namespace simplescale::job;
 
 namespace {
 
-/// cells x cell_nodes nodes of one trainer each, and a spare if any; all up and placed.
+/// cells * cell_nodes nodes of one trainer each, all in the layout, and `spares` spares; all are
+/// up.
 State cluster(int cells, int cell_nodes, int spares, int shards) {
   std::vector<std::string> names;
   for (int node = 0; node < cells * cell_nodes + spares; ++node) names.push_back(node_name(node));
@@ -42,11 +43,11 @@ TEST_SUITE("copy plan") {
   TEST_CASE("copy plan: PEER-1, a copy never lies in its own cell") {
     CHECK(text(plan_copies(cluster(1, 2, 1, 2))) == "0:n0.0>n2 1:n1.0>n2 ");
     CHECK(plan_copies(cluster(1, 2, 0, 2)).empty());
-    // Groups take turns; each has the other for a peer.
+    // Groups take turns in sending; each group's peers are in the other group.
     CHECK(text(plan_copies(cluster(2, 2, 0, 2))) == "0:n0.0>n2 1:n3.0>n0 ");
   }
 
-  TEST_CASE("copy plan: the load is shared, spares first, by nodes that are up") {
+  TEST_CASE("copy plan: copies are spread over nodes that are up, spares first") {
     CHECK(text(plan_copies(cluster(1, 4, 2, 4))) == "0:n0.0>n4 1:n1.0>n5 2:n2.0>n4 3:n3.0>n5 ");
     State state = cluster(2, 1, 1, 1);
     CHECK(text(plan_copies(state)) == "0:n0.0>n2 ");
@@ -56,20 +57,20 @@ TEST_SUITE("copy plan") {
     CHECK(plan_copies(state).empty());
   }
 
-  TEST_CASE("copy rounds: PEER-2 and PEER-3, one after the other, and what is whole is kept") {
+  TEST_CASE("copy rounds: PEER-2 and PEER-3, one round at a time; the newest whole step stays") {
     State state = cluster(1, 2, 1, 2);
     CopyRounds rounds(5);
     for (uint64_t step = 1; step <= 5; ++step) CHECK_FALSE(rounds.committed(0, state, step, 0));
-    const auto five = rounds.committed(0, state, 6, 0);  // step 5 has been gone on from
+    const auto five = rounds.committed(0, state, 6, 0);  // step 6 was made from step 5
     REQUIRE(five);
     CHECK(five->step == 5);
     CHECK(five->generation == 3);
     CHECK(five->keep == UINT64_MAX);
     CHECK_FALSE(rounds.ended(sent(*five, 0)));
-    CHECK_FALSE(rounds.committed(0, state, 11, 0));  // the last is under way
+    CHECK_FALSE(rounds.committed(0, state, 11, 0));  // the last round is not over
     state.nodes["n2"].peer = {{0, 5, 3}, {1, 5, 3}};
     CHECK(rounds.ended(sent(*five, 1)));
-    CHECK_FALSE(rounds.ended(sent(*five, 1)));  // told once more
+    CHECK_FALSE(rounds.ended(sent(*five, 1)));  // reported twice
     const auto ten = rounds.committed(0, state, 11, 0);
     REQUIRE(ten);
     CHECK(ten->keep == 5);
@@ -80,13 +81,13 @@ TEST_SUITE("copy plan") {
     REQUIRE(fifteen);
     CHECK(fifteen->keep == 5);
     CHECK_FALSE(rounds.committed(119'000, state, 21, 0));
-    CHECK(rounds.committed(121'000, state, 26, 0));  // whoever should have answered is gone
+    CHECK(rounds.committed(121'000, state, 26, 0));  // the node that should have answered is lost
     rounds.reset();
     CHECK_FALSE(rounds.committed(0, state, 26, 25));  // step 25 was not made in this generation
     CHECK(rounds.committed(0, state, 31, 25));
   }
 
-  TEST_CASE("copy rounds: none while there is no node for every shard, or none is wished") {
+  TEST_CASE("copy rounds: none while a shard has no node for its copy, or if switched off") {
     State state = cluster(1, 2, 0, 2);
     CopyRounds rounds(5);
     CHECK_FALSE(rounds.committed(0, state, 6, 0));
@@ -96,7 +97,7 @@ TEST_SUITE("copy plan") {
     CHECK_FALSE(never.lacking());
   }
 
-  TEST_CASE("copy rounds: copies of a node that is lost, or of steps undone, do not count") {
+  TEST_CASE("copy rounds: copies on lost nodes, and of steps that were undone, do not count") {
     State state = cluster(1, 2, 2, 2);
     state.nodes["n2"].peer = {{0, 5, 2}, {0, 10, 3}};
     state.nodes["n3"].peer = {{1, 5, 2}, {1, 10, 2}};
@@ -109,7 +110,7 @@ TEST_SUITE("copy plan") {
 }
 
 TEST_SUITE("peer store") {
-  TEST_CASE("peer store: PEER-2, the step that is kept is not overwritten, whatever is newer") {
+  TEST_CASE("peer store: PEER-2, the step to keep is not overwritten, though another is newer") {
     ModelShape shape;
     shape.dim = 16, shape.hidden = 16, shape.layers = 1, shape.heads = shape.kv_heads = 1;
     shape.vocab = 32, shape.block_size = 8;
@@ -130,7 +131,7 @@ TEST_SUITE("peer store") {
     put(1, 10, 5);
     CHECK(store.segment(1, 5) == store.segment(1, 10));
     CHECK(store.segment(0, 5) == "");
-    put(1, 15, 5);  // 10 was not whole
+    put(1, 15, 5);  // not every shard had a copy of step 10
     CHECK(store.segment(1, 10) == "");
     CHECK_FALSE(store.segment(1, 5).empty());
     put(1, 20, 15);
@@ -152,7 +153,7 @@ TEST_SUITE("peer store") {
     CHECK(check_side(**state, *(*state)->pin(20)).code() == Code::mismatch);
   }
 
-  TEST_CASE("peer store: JOB-3, a copy of a step that was made again makes room for the new one") {
+  TEST_CASE("peer store: JOB-3, the copy of a step that was undone is replaced by the new copy") {
     ModelShape shape;
     shape.dim = 16, shape.hidden = 16, shape.layers = 1, shape.heads = shape.kv_heads = 1;
     shape.vocab = 32, shape.block_size = 8;

@@ -1,3 +1,4 @@
+// The run folder's records: the replicated state, the status document, health, and the journal.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -7,8 +8,9 @@
 #include <future>
 
 #include "actors/supervisor/journal.hpp"
-#include "actors/supervisor/records.hpp"
 #include "actors/supervisor/state_codec.hpp"
+#include "actors/supervisor/status.hpp"
+#include "actors/supervisor/supervisor.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/run/run_folder.hpp"
 
@@ -67,7 +69,7 @@ SupervisorState some_state() {
 }  // namespace
 
 TEST_SUITE("job records") {
-  TEST_CASE("state codec: what is encoded comes back") {
+  TEST_CASE("state codec: decode() restores the encoded state") {
     const SupervisorState s = some_state();
     const auto bytes = encode(s);
     auto back = decode(bytes);
@@ -87,7 +89,7 @@ TEST_SUITE("job records") {
     CHECK(back->traced == s.traced);
   }
 
-  TEST_CASE("state codec: no half, damaged or senseless state is taken") {
+  TEST_CASE("state codec: a partial, damaged or inconsistent state is refused") {
     const auto bytes = encode(some_state());
     for (size_t n = 0; n < bytes.size(); n += 7) CHECK(!decode({bytes.data(), n}).ok());
     SupervisorState s = some_state();
@@ -102,14 +104,14 @@ TEST_SUITE("job records") {
     s = some_state();
     s.job.examined = {"n9"};
     CHECK(!decode(encode(s)).ok());
-    for (size_t i = 0; i < bytes.size(); ++i) {  // whatever comes, it does not crash
+    for (size_t i = 0; i < bytes.size(); ++i) {  // any damage: no crash
       auto damaged = bytes;
       damaged[i] ^= 0x5A;
       (void)decode(damaged).ok();
     }
   }
 
-  TEST_CASE("state codec: times move to another clock") {
+  TEST_CASE("state codec: rebase() converts times to another clock") {
     SupervisorState s = some_state();
     rebase(s, 5'001'100);
     CHECK(s.job.waiting_since_ms == 5'000'990);
@@ -118,13 +120,13 @@ TEST_SUITE("job records") {
     CHECK(s.incident_since_ms == 5'001'050);
   }
 
-  TEST_CASE("status: one object whoever asks, in one line or in a line a node") {
-    JobState s;
+  TEST_CASE("status: the same object in one line and with a line for each node") {
+    JobSupervisorState s;
     s.job = some_state().job;
     s.job.rules.shards = 2;
     s.job.committed_step = 31;
     s.options.config.run.name = "a \"run\"";
-    s.nodes["n0"].host = "host \\0";
+    s.agents["n0"].host = "host \\0";
     s.anomalies.step(1, 2.0, {{"n0.0", 100}, {"n0.1", 100}, {"n2.0", 100}, {"n2.1", 137}});
     Journal journal("/nonexistent");
     s.health.add({.node = "n0", .cpu = 0.5}, 0, 0, journal);
@@ -149,7 +151,7 @@ TEST_SUITE("job records") {
       "shard": null, "group": null, "state": "down", "step": 31, "slowness": null})"));
   }
 
-  TEST_CASE("health: a line a minute, and what led up to an incident") {
+  TEST_CASE("health: one line a minute, and the last reports when an incident begins") {
     Folder folder;
     HealthHistory health;
     Journal journal(folder.path);
@@ -189,7 +191,8 @@ TEST_SUITE("job records") {
     CHECK(nlohmann::json::parse(last)["trainers"].size() == 2);
   }
 
-  TEST_CASE("journal: lines and marks in the order given; a deposed one writes nothing more") {
+  TEST_CASE(
+      "journal: lines and marks in the order given; LEAD-1, nothing after may_write() fails") {
     Folder folder;
     {
       Journal journal(folder.path);
@@ -214,7 +217,7 @@ TEST_SUITE("job records") {
     CHECK(folder.text("metrics.jsonl").ends_with(metric(100)));
   }
 
-  TEST_CASE("journal: whoever follows it is told once the lines are in the files") {
+  TEST_CASE("journal: written() is called once the lines are in the files") {
     Folder folder;
     std::atomic<int> told = 0;
     std::string seen;
@@ -232,58 +235,58 @@ TEST_SUITE("job records") {
     CHECK(journal.flush());  // nothing is queued
   }
 
-  TEST_CASE("records: a successor goes on after the last whole step") {
+  TEST_CASE("records: repair ends the files with the last whole step") {
     Folder folder;
-    auto mend = [&](bool keeps_ledger = true) {
-      auto end = mend_records(folder.path, keeps_ledger, 8);
+    auto repair = [&](bool keeps_ledger = true) {
+      auto end = repair_records(folder.path, keeps_ledger, 8);
       REQUIRE(end.ok());
       return *end;
     };
-    CHECK(!mend().any);  // nothing yet
+    CHECK(!repair().any);  // nothing yet
     const std::string one = ledger(1, 1, 0, 4) + ledger(1, 1, 4, 4),
                       two = ledger(2, 1, 8, 4) + ledger(2, 1, 12, 4);
     folder.write("metrics.jsonl", metric(1) + metric(2));
     folder.write("ledger.jsonl", one + two);
     folder.write("events.jsonl", "{}\n");
-    CHECK(mend().step == 2);
-    CHECK(mend().generation == 1);
+    CHECK(repair().step == 2);
+    CHECK(repair().generation == 1);
     CHECK(folder.text("ledger.jsonl") == one + two);
 
-    // Half a line everywhere, and a step of which one trainer's line is there.
+    // A partial line in every file, and a step with the line of only one trainer.
     folder.write("metrics.jsonl", metric(1) + metric(2) + metric(3) + metric(4) + "{\"st");
     folder.write("ledger.jsonl", one + two + ledger(3, 1, 16, 4) + "{\"gener");
     folder.write("events.jsonl", "{}\n{\"time\":");
-    CHECK(mend().step == 2);
+    CHECK(repair().step == 2);
     CHECK(folder.text("ledger.jsonl") == one + two);
     CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2));
     CHECK(folder.text("events.jsonl") == "{}\n");
 
-    // The same step in an older generation is another one.
+    // The same step made in two generations: two steps of the ledger.
     folder.write("ledger.jsonl", one + two + ledger(2, 2, 8, 4));
-    CHECK(mend().step == 2);
+    CHECK(repair().step == 2);
     CHECK(folder.text("ledger.jsonl") == one + two);
 
-    // Nothing but the beginning of the first step.
+    // Only a part of the first step.
     folder.write("metrics.jsonl", metric(1));
     folder.write("ledger.jsonl", ledger(1, 1, 0, 4));
-    CHECK(!mend().any);
+    CHECK(!repair().any);
     CHECK(folder.text("ledger.jsonl").empty());
     CHECK(folder.text("metrics.jsonl").empty());
 
-    // Its metrics were written, its ledger not yet; a ledger that is gone is another matter.
+    // Without a ledger: after the first step it was not written yet, later a user removed it.
     folder.write("metrics.jsonl", metric(1));
-    CHECK(!mend().any);
+    CHECK(!repair().any);
     CHECK(folder.text("metrics.jsonl").empty());
     folder.write("metrics.jsonl", metric(1) + metric(2));
-    CHECK(mend().step == 2);
+    CHECK(repair().step == 2);
     CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2));
 
     folder.write("metrics.jsonl", metric(1) + metric(2) + "{");
-    CHECK(mend(false).step == 2);
+    CHECK(repair(false).step == 2);
     CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2));
   }
 
-  TEST_CASE("journal: whoever asks is told when lines are in the file, or that they will not be") {
+  TEST_CASE("journal: when_written() says whether the lines before it are in the file") {
     const auto told = [](const Folder& folder, std::function<bool()> may_write) {
       std::promise<std::pair<bool, std::string>> answer;
       auto result = answer.get_future();
@@ -305,7 +308,7 @@ TEST_SUITE("job records") {
     CHECK(told(gone, nullptr) == Told{false, ""});
   }
 
-  TEST_CASE("journal: a line that was dropped is told of, also when there is room again") {
+  TEST_CASE("journal: when_written() reports a dropped line once, even if there is room again") {
     Folder folder;
     std::promise<void> answers;
     Journal journal(folder.path, [hangs = answers.get_future().share()] {

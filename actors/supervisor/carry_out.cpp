@@ -1,0 +1,279 @@
+#include "actors/supervisor/carry_out.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "actors/clock.hpp"
+#include "actors/supervisor/status.hpp"
+#include "runtime/base/json_text.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/observe/trace.hpp"
+
+namespace simplescale::supervisor {
+
+using namespace std::chrono_literals;
+using nlohmann::json;
+
+// --- Records ---
+
+void append_event(Self* self, const json& line) {
+  self->state.options.journal->append("events.jsonl", line);
+}
+
+void record_step(Self* self, const ReportedStep& step) {
+  JobSupervisorState& s = self->state;
+  for (const RunLine& line : s.steps.record(step, now_ms(self)))
+    s.options.journal->append(line.file, line.json);
+  s.options.journal->mark(step.newest.step);
+}
+
+int64_t wall_ns() {
+  return trace::now_ns() + trace::wall_offset_ns();
+}
+
+void write_traces(Self* self, const std::vector<TraceWindow>& windows) {
+  if (!trace::on()) return;
+  for (const TraceWindow& window : windows) {
+    for (const std::string& node : self->state.traces.writers(window, self->state.job.node_order))
+      to_node(self, node, WriteTrace{window.name, window.begin_ns, window.end_ns});
+    self->spawn<caf::detached>([run = self->state.options.run, window](caf::event_based_actor*) {
+      write_own_trace(run, window, "supervisor");
+    });
+  }
+}
+
+void publish_status(Self* self, bool last) {
+  constexpr size_t kTrainersPerMs = 16;
+  JobSupervisorState& s = self->state;
+  const int64_t now = now_ms(self);
+  const auto every_ms = static_cast<int64_t>(s.job.trainers.size() / kTrainersPerMs);
+  s.status_due = !last && now - s.status_ms < every_ms;
+  if (s.status_due) return;
+  s.status_ms = now;
+  s.options.journal->replace("control/status.json", status_text(s, true) + "\n");
+}
+
+// --- Injected faults ---
+
+bool inject(Self* self, const InjectFault& fault) {
+  JobSupervisorState& s = self->state;
+  append_event(self, s.incidents.event_line(s.job, {"", "injected", fault.target, fault.kind},
+                                            now_ms(self)));
+  log::info("injected: {} {}", fault.kind, fault.target);
+  if (fault.kind == "kill_supervisor") return true;
+  const bool trainer = s.job.trainers.contains(fault.target);
+  return to_node(self, trainer ? job::node_of(fault.target) : fault.target, fault);
+}
+
+void inject_due(Self* self, uint64_t committed) {
+  std::vector<InjectFault> due;
+  std::erase_if(self->state.planned, [&](const InjectFault& fault) {
+    if (fault.step > committed + 1) return false;
+    due.push_back(fault);
+    return true;
+  });
+  for (const InjectFault& fault : due) {
+    if (fault.kind == "kill_supervisor") self->delayed_send(self, 20ms, local::Die{});
+    inject(self, fault);
+  }
+}
+
+// --- Decisions ---
+
+void record(Self* self, const job::Record& record) {
+  JobSupervisorState& s = self->state;
+  json extra = json::object();
+  if (record.kind == "diagnosed") extra["machines"] = s.diagnosis.take_judged();
+  const Incidents::Recorded recorded = s.incidents.record(s.job, record, now_ms(self), extra);
+  if (recorded.began)
+    s.health.write(record.subject.substr(0, record.subject.find('.')), *s.options.journal);
+  if (record.phase == "detect")
+    s.traces.incident_begun(s.job.generation, s.incidents.count(), job::node_of(record.subject),
+                            wall_ns());
+  trace::instant(record.kind, record.subject);
+  append_event(self, recorded.line);
+  log::info("{}{}{}{}", record.kind, record.subject.empty() ? "" : " " + record.subject,
+            record.reason.empty() ? "" : ": ", record.reason);
+  if (!recorded.summary) return;
+  append_event(self, *recorded.summary);
+  log::info("{}", (*recorded.summary)["reason"].get<std::string>());
+  s.traces.incident_ended(s.job.generation, s.incidents.count());
+}
+
+void examine(Self* self, const job::CheckNode& check) {
+  JobSupervisorState& s = self->state;
+  if (connected(s.agents, check.node))
+    to_node(self, check.node, s.diagnosis.examine(check, s.job, s.agents));
+}
+
+namespace {
+
+JoinGeneration join_order(const JobSupervisorState& s, const job::Join& join,
+                          const std::vector<job::Place>& places) {
+  JoinGeneration order;
+  order.generation = join.generation;
+  order.source = job::to_string(join.source);
+  order.step = join.step;
+  order.checkpoint = checkpoint_folder(s.options.config);
+  std::set<std::string> known;
+  for (const job::Place& place : places) {
+    order.groups = std::max(order.groups, place.group + 1);
+    order.members.push_back(
+        {place.trainer, place.group, place.shard, s.job.trainers.at(place.trainer).address});
+    known.insert(place.trainer);
+  }
+  for (const job::Move& move : join.moves) {
+    order.transfers.push_back({static_cast<uint32_t>(order.transfers.size()), move.shard, move.step,
+                               move.source, move.peer, move.targets});
+    if (known.insert(move.source).second)
+      order.members.push_back(
+          {move.source, no_group, move.shard, s.job.trainers.at(move.source).address});
+  }
+  return order;
+}
+
+/// Carries out one action of a decision.
+struct CarryOut {
+  Self* self;
+  JobSupervisorState& s = self->state;
+
+  void publish_generation(uint64_t generation) const {
+    s.options.journal->replace("control/generation", std::to_string(generation) + "\n");
+  }
+  void operator()(const job::Record& r) const { record(self, r); }
+  void operator()(const job::CheckNode& check) const { examine(self, check); }
+  void operator()(const job::Fence& fence) const {
+    publish_generation(fence.generation);
+    to_nodes(self, FenceGeneration{fence.generation, fence.reason});
+  }
+  void operator()(const job::Leave& leave) const {
+    to_nodes(self, LeaveGeneration{leave.generation, leave.reason});
+  }
+  void operator()(const job::KillTrainer& kill) const {
+    to_node(self, job::node_of(kill.trainer), KillTrainer{kill.trainer, kill.reason});
+  }
+  void operator()(const job::StopAtStep& stop) const { to_nodes(self, StopTraining{stop.reason}); }
+  void operator()(const job::Join& join) const {
+    if (s.steps.rewind(join.step)) s.options.journal->mark(join.step);
+    while (const auto step = s.steps.take_committed(join.step)) {
+      record_step(self, *step);
+      write_traces(self, s.traces.committed(step->newest.step, wall_ns(), wall_ns()));
+    }
+    publish_generation(join.generation);
+    const std::vector<job::Place> members = job::places(s.job.rules, s.job.layout);
+    to_nodes(self, join_order(s, join, members));
+    s.steps.begin(join.generation, members, join.step, now_ms(self));
+    s.anomalies.reset();
+    s.copy_rounds.reset();
+    s.traces.generation_begun(wall_ns());
+    inject_due(self, join.step);
+  }
+  void operator()(const job::Shutdown& end) const {
+    publish_status(self, true);
+    const json document = {{"instance", s.options.leadership.instance},
+                           {"exit", exit_code(end.exit)},
+                           {"reason", end.reason}};
+    s.options.journal->replace("control/end.json", json_text(document, 1) + "\n");
+    if (end.exit != Code::ok) log::error("{}", end.reason);
+    write_traces(self, s.traces.end(wall_ns()));
+    to_nodes(self, Shutdown{exit_code(end.exit), end.reason});
+  }
+};
+
+void carry_out(Self* self, const std::vector<job::Action>& actions) {
+  for (const job::Action& action : actions) std::visit(CarryOut{self}, action);
+  publish_status(self);
+}
+
+}  // namespace
+
+std::string handle(Self* self, const job::Event& event) {
+  JobSupervisorState& s = self->state;
+  if (!s.lead.admit(event)) return "";
+  const trace::Span span("decide");
+  job::Decision decision = job::decide(now_ms(self), s.job, event);
+  // Nodes report these events again to a new supervisor. Without consequences they need not be
+  // replicated before they are recorded: thousands of trainers come up at once.
+  const bool reported_again =
+      std::holds_alternative<job::NodeUp>(event) || std::holds_alternative<job::TrainerUp>(event);
+  if (reported_again && std::ranges::all_of(decision.actions, [](const job::Action& action) {
+        return std::holds_alternative<job::Record>(action);
+      }))
+    carry_out(self, decision.actions);
+  else if (!decision.actions.empty())
+    perform(self, s.lead.submit(std::move(decision.actions)));
+  return decision.reason;
+}
+
+// --- Leadership ---
+
+void announce(Self* self) {
+  JobSupervisorState& s = self->state;
+  s.announced_step = s.options.journal->marked();
+  to_nodes(self, s.lead.announcement(s.announced_step));
+}
+
+namespace {
+
+void replicate(Self* self, bool store) {
+  JobSupervisorState& s = self->state;
+  SupervisorState state;
+  state.job = s.job;
+  state.now_ms = now_ms(self);
+  s.lead.save(state);
+  s.incidents.save(state);
+  state.recorded = s.steps.recorded_step().has_value();
+  state.recorded_step = s.steps.recorded_step().value_or(0);
+  state.planned = s.planned;
+  state.traced = s.traces.chosen();
+  std::vector<uint8_t> bytes = encode(state);
+  if (store)
+    s.options.journal->replace("control/state-" + s.options.leadership.instance,
+                               std::string(bytes.begin(), bytes.end()));
+  if (s.standby) self->send(s.standby, Replica{state.epoch, state.sequence, std::move(bytes)});
+}
+
+/// Does one thing that the leadership asks for.
+struct Perform {
+  Self* self;
+  JobSupervisorState& s = self->state;
+  LeadershipOptions& o = s.options.leadership;
+
+  void operator()(const Leadership::Replicate& r) const { replicate(self, r.store); }
+  void operator()(const Leadership::Announce&) const { announce(self); }
+  void operator()(const job::Record& record) const { carry_out(self, {record}); }
+  void operator()(const Leadership::Await& await) const {
+    if (await.check_epoch)
+      o.watch->poll([me = caf::actor_cast<caf::actor>(self), decision = await.decision,
+                     epoch = o.epoch](const EpochView& view) {
+        caf::anon_send(me, local::EpochSeen{decision, view.deposed(epoch), view.newest.number});
+      });
+    self->delayed_send(self, Leadership::kAnswerTimeout, local::WaitedLongEnough{await.decision});
+  }
+  void operator()(const Leadership::CarryOut& decision) const {
+    carry_out(self, decision.actions);
+    while (const auto event = s.lead.next_event()) handle(self, *event);
+  }
+  void operator()(const Leadership::StartStandby& start) const {
+    to_node(self, start.node, HostStandby{o.epoch, o.address});
+  }
+  void operator()(const Leadership::EndStandby& end) const {
+    self->send(s.standby, Shutdown{0, end.reason});
+    if (s.lead.standby()) return;
+    self->demonitor(s.standby);
+    s.standby = nullptr;
+  }
+  void operator()(const Leadership::EndProcess& end) const {
+    if (end.deposed) s.options.journal->stop();
+    const auto finished = std::exchange(o.finished, nullptr);
+    if (finished) finished(end.exit_code, end.reason, end.resigns);
+  }
+};
+
+}  // namespace
+
+void perform(Self* self, const Leadership::Actions& actions) {
+  for (const Leadership::Action& action : actions) std::visit(Perform{self}, action);
+}
+
+}  // namespace simplescale::supervisor

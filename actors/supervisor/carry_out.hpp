@@ -1,0 +1,62 @@
+// What the supervisor actor does: it has events decided, carries out decisions, and does what its
+// leadership asks for. Functions on the supervisor actor's state, run by that actor.
+#pragma once
+
+#include <caf/all.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/supervisor/supervisor.hpp"
+
+namespace simplescale::supervisor {
+
+using Self = caf::stateful_actor<JobSupervisorState>;
+
+/// Sends to a node's agent. False: it is not connected.
+template <class Message>
+bool to_node(Self* self, const std::string& node, const Message& message) {
+  const auto found = self->state.handles.find(node);
+  if (found == self->state.handles.end()) return false;
+  self->send(found->second, message);
+  return true;
+}
+
+/// Sends to all connected agents. They share one message, so that the transport encodes it once.
+template <class Message>
+void to_nodes(Self* self, Message message) {
+  const caf::message content = caf::make_message(std::move(message));
+  for (const auto& [node, agent] : self->state.handles) self->send(agent, content);
+}
+
+/// Has decide() decide `event` and returns the decision's reason. Its actions are carried out when
+/// they may be (leadership.hpp). "": the event waits for an earlier decision.
+std::string handle(Self* self, const job::Event& event);
+/// Does what the leadership asks for.
+void perform(Self* self, const Leadership::Actions& actions);
+/// Sends all nodes who leads, and which step is recorded.
+void announce(Self* self);
+
+/// Has a node examine itself and its links.
+void examine(Self* self, const job::CheckNode& check);
+/// Records an event: in events.jsonl, the log, the current incident.
+void record(Self* self, const job::Record& record);
+void append_event(Self* self, const nlohmann::json& line);
+/// Appends a committed step's lines to the records.
+void record_step(Self* self, const ReportedStep& step);
+/// Has nodes and this process write the traces of these windows of time.
+void write_traces(Self* self, const std::vector<TraceWindow>& windows);
+/// Writes the status document, less often the more trainers it has. last: in any case.
+void publish_status(Self* self, bool last = false);
+
+/// Injects a fault now. False: its target is not connected. "kill_supervisor" is only recorded; the
+/// caller ends the process.
+bool inject(Self* self, const InjectFault& fault);
+/// Injects the planned faults of the step after `committed`.
+void inject_due(Self* self, uint64_t committed);
+
+/// Time since the epoch in ns, by the clock of traces.
+int64_t wall_ns();
+
+}  // namespace simplescale::supervisor

@@ -1,0 +1,72 @@
+// Incidents: from a failure to the first step after it. Makes the lines of events.jsonl, sums up
+// each incident in a line of its own, and remembers the lines of an incident for the command `why`.
+//
+// Plain data; owned by the supervisor actor, called on its thread. Never touches a file.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/supervisor/decision/decide.hpp"
+#include "actors/supervisor/state_codec.hpp"
+#include "transport/protocol/messages.hpp"
+
+namespace simplescale {
+
+class Incidents {
+ public:
+  /// A line of events.jsonl. now_ms: actor clock. Lines of kind joined, layout_changed and
+  /// took_over have the layout: a list of cells, each a list of nodes.
+  nlohmann::json event_line(const job::State& job, const job::Record& record, int64_t now_ms) const;
+
+  struct Recorded {
+    nlohmann::json line;
+    std::optional<nlohmann::json> summary;  // of the incident that ends with this record
+    bool began = false;                     // an incident begins with this record
+  };
+  /// Takes a record in its place in time. The record's phase says what it means: "detect" begins an
+  /// incident if there is none, "resume" ends it. extra: further fields of the line.
+  Recorded record(const job::State& job, const job::Record& record, int64_t now_ms,
+                  const nlohmann::json& extra = nlohmann::json::object());
+  /// A line of events.jsonl for a log line that matches a rule. If the rule names a root cause, it
+  /// may become the cause of the current incident, or of one that begins within 10 s.
+  nlohmann::json log_rule_line(const job::State& job, const LogFound& found, int64_t now_ms);
+
+  /// Number of incidents; also the number of the newest one, counted from 1.
+  uint64_t count() const { return count_; }
+  /// The lines of an incident; nullptr if unknown.
+  const nlohmann::json* explain(uint64_t incident) const;
+
+  void save(SupervisorState& to) const;
+  /// Goes on with a predecessor's incident and returns true; if it had none, its loss begins one.
+  /// lost: why the predecessor is lost; lost_at_ms: when, actor clock.
+  bool resume(const SupervisorState& from, const std::string& lost, int64_t lost_at_ms);
+
+ private:
+  struct Incident {
+    int64_t since_ms = 0;
+    std::string what, decision;
+    uint64_t undone = 0;                                  // steps
+    std::vector<std::pair<std::string, int64_t>> phases;  // name, and when it was reached
+  };
+  struct Cause {
+    LogFound found;
+    int64_t at_ms = 0;
+  };
+  const LogFound* root_cause() const;
+  nlohmann::json summary_line(const job::State& job, int64_t now_ms) const;
+  void explain_with(const nlohmann::json& line);
+
+  uint64_t count_ = 0;
+  std::optional<Incident> current_;
+  std::map<uint64_t, nlohmann::json> explained_;  // incident -> its lines
+  std::deque<Cause> causes_;                      // root causes found in logs, the newest last
+};
+
+}  // namespace simplescale

@@ -1,0 +1,121 @@
+#include "actors/supervisor/status.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "actors/supervisor/supervisor.hpp"
+#include "runtime/base/json_text.hpp"
+
+namespace simplescale {
+
+using nlohmann::json;
+
+namespace {
+
+const char* to_string(job::TrainerState state) {
+  switch (state) {
+    case job::TrainerState::down:
+      return "down";
+    case job::TrainerState::idle:
+      return "idle";
+    case job::TrainerState::training:
+      return "training";
+    case job::TrainerState::draining:
+      return "draining";
+    case job::TrainerState::finished:
+      return "finished";
+  }
+  return "?";
+}
+
+/// A node that is up and in no group is a spare.
+std::string node_state(const job::State& job, const std::string& name) {
+  const job::NodeState state = job.nodes.at(name).state;
+  if (state == job::NodeState::up && !job.layout.cells.empty() && !job.layout.contains(name))
+    return "spare";
+  return state == job::NodeState::absent ? "lost" : job::to_string(state);
+}
+
+/// place: null if it does not train.
+std::string trainer_text(const JobSupervisorState& s, const std::string& who,
+                         const job::Place* place) {
+  const job::Trainer& trainer = s.job.trainers.at(who);
+  std::string placed = R"("rank":null,"shard":null,"group":null)", slowness = "null";
+  if (place)
+    placed = fmt::format(R"("rank":{},"shard":{},"group":"g{}")",
+                         place->group * static_cast<uint32_t>(s.job.rules.shards) + place->shard,
+                         place->shard, place->group);
+  const auto score = s.anomalies.scores().find(who);
+  if (score != s.anomalies.scores().end() && std::isfinite(score->second))
+    slowness = fmt::format("{:.2f}", score->second);
+  return fmt::format(R"({{"name":"{}","pid":{},{},"state":"{}","step":{},"slowness":{}}})", who,
+                     trainer.pid, placed, to_string(trainer.state), s.job.committed_step, slowness);
+}
+
+/// All of it but its health and trainers.
+json node_json(const JobSupervisorState& s, const std::string& name) {
+  const auto found = s.agents.find(name);
+  const job::Node& node = s.job.nodes.at(name);
+  json copies = json::array();
+  for (const PeerCopy& copy : node.peer)
+    copies.push_back({{"shard", copy.shard}, {"step", copy.step}});
+  return {{"name", name},
+          {"host", found == s.agents.end() ? "" : found->second.host},
+          {"state", node_state(s.job, name)},
+          {"pid", found == s.agents.end() ? 0 : found->second.pid},
+          {"reason", node.reason},
+          {"peer_copies", std::move(copies)}};
+}
+
+/// All of it but its nodes.
+json run_json(const JobSupervisorState& s) {
+  return {
+      {"run", s.options.config.run.name},
+      {"state", job::to_string(s.job.phase)},
+      {"generation", s.job.generation},
+      {"step", s.job.committed_step},
+      {"max_steps", s.job.max_steps},
+      {"loss", number_or_null(s.steps.loss())},
+      {"tokens_per_second", rounded(s.steps.tokens_per_second(), 0.1)},
+      {"incidents", s.incidents.count()},
+      {"groups", s.job.layout.cells.size() * static_cast<size_t>(s.job.rules.groups_per_cell())},
+      {"paused", s.job.paused},
+      {"diagnosing", job::diagnosing(s.job)},
+      {"supervisor", {{"node", s.options.node}, {"pid", getpid()}}},
+      {"standby", s.lead.standby()
+                      ? json{{"node", s.lead.standby()->node}, {"pid", s.lead.standby()->pid}}
+                      : json(nullptr)}};
+}
+}  // namespace
+
+std::string status_text(const JobSupervisorState& s, bool line_a_node) {
+  std::unordered_map<std::string, job::Place> places;
+  for (const job::Place& place : job::places(s.job.rules, s.job.layout))
+    places.emplace(place.trainer, place);
+  std::string text = json_text(run_json(s)), separator = line_a_node ? "\n" : "";
+  text.back() = ',';
+  text += "\"nodes\":[";
+  for (const std::string& name : s.job.node_order) {
+    json node = node_json(s, name);
+    node["group"] = nullptr;
+    std::string trainers;
+    for (int slot = 0; slot < s.job.rules.trainers_per_node; ++slot) {
+      const std::string who = job::trainer_name(name, slot);
+      const auto place = places.find(who);
+      const bool trains = place != places.end();
+      if (trains) node["group"] = "g" + std::to_string(place->second.group);
+      trainers += (slot > 0 ? "," : "") + trainer_text(s, who, trains ? &place->second : nullptr);
+    }
+    text += separator + json_text(node);
+    text.back() = ',';
+    text += "\"health\":" + s.health.text(name) + ",\"trainers\":[" + trainers + "]}";
+    separator = line_a_node ? ",\n" : ",";
+  }
+  return text + "]}";
+}
+
+}  // namespace simplescale

@@ -1,0 +1,112 @@
+// The steps of the current generation until every trainer has reported them, and the lines that
+// they become in metrics.jsonl and ledger.jsonl.
+//
+// Plain data; owned by the supervisor actor, called on its thread. Never touches a file: the actor
+// appends the lines that record() returns.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/supervisor/decision/layout.hpp"
+#include "runtime/config/config.hpp"
+#include "runtime/config/topology.hpp"
+#include "transport/protocol/messages.hpp"
+
+namespace simplescale {
+
+/// One line of a file of the run folder.
+struct RunLine {
+  const char* file;
+  nlohmann::json json;
+};
+
+/// What trainers reported of one step.
+struct ReportedStep {
+  StepDone newest;                                       // the newest report
+  std::map<std::string, std::vector<uint64_t>> samples;  // by trainer; as in StepDone
+  std::map<std::string, double> busy_ms;                 // by trainer
+  double first_time = 0;  // earliest StepDone::time, seconds since the epoch
+};
+
+class StepLedger {
+ public:
+  StepLedger() = default;
+  /// recorded_step: last step in the run folder's records; none: there are no records yet.
+  StepLedger(const Config& config, const Plan& plan, std::optional<uint64_t> recorded_step);
+
+  // --- Generations ---
+
+  /// Training of `generation` by `members` begins after `step`. Unfinished reports are dropped.
+  void begin(uint64_t generation, std::vector<job::Place> members, uint64_t step, int64_t now_ms);
+  /// Continues a predecessor's generation. Training goes on after the last recorded step, if any.
+  void resume(uint64_t generation, std::vector<job::Place> members,
+              std::optional<uint64_t> recorded_step, int64_t now_ms);
+  /// The trainers of the generation, by group, then shard.
+  const std::vector<job::Place>& members() const { return members_; }
+  /// The step after which the generation began.
+  uint64_t begun_at() const { return begun_at_; }
+
+  // --- Reports ---
+
+  /// Takes a trainer's report. False: it has no effect, because it is of another generation (GEN-1)
+  /// or of a step that is recorded.
+  bool report(const StepDone& done);
+  /// Removes and returns the oldest step that every member has reported.
+  std::optional<ReportedStep> take_complete();
+  /// A generation is about to begin at `step`, of which every shard has a copy: every step up to it
+  /// is committed. Removes and returns the first of these that is not recorded. Samples of trainers
+  /// that died before they reported it follow from the plan; if no trainer reported it, its loss
+  /// and gradient norm are NaN.
+  std::optional<ReportedStep> take_committed(uint64_t step);
+  /// The records go on after `step` where they end later, or nowhere yet. Returns whether that
+  /// changed.
+  bool rewind(uint64_t step);
+  /// Newest step in metrics.jsonl and ledger.jsonl.
+  std::optional<uint64_t> recorded_step() const { return recorded_step_; }
+
+  /// Updates loss() and tokens_per_second() by a complete step.
+  void measure(const ReportedStep& step, int64_t now_ms);
+  /// The step's lines; from now on it is recorded.
+  std::vector<RunLine> record(const ReportedStep& step, int64_t now_ms);
+  /// In nats per token; NaN before this supervisor has seen a complete step.
+  double loss() const { return loss_; }
+  /// Mean rate since training began in this generation.
+  double tokens_per_second() const { return tokens_per_second_; }
+
+  // --- Replicas that differ ---
+
+  /// Replicas differ in the state of `step`; this trainer's state had this hash.
+  void mismatch(const std::string& trainer, uint64_t step, uint64_t hash);
+  /// The step has been made again: returns the trainers of this report's shard whose hash was not
+  /// the one reported now.
+  std::vector<std::string> wrong_states(const StepDone& done);
+
+ private:
+  struct Mismatch {
+    uint64_t step, hash;
+  };
+  void set_members(uint64_t generation, std::vector<job::Place> members);
+  nlohmann::json metrics_line(const StepDone& step, double step_ms) const;
+
+  Plan plan_;
+  double peak_flops_ = 0;  // of a device; 0: unknown
+  bool keeps_ledger_ = true;
+  uint64_t generation_ = 0, groups_ = 0;
+  std::vector<job::Place> members_;
+  std::map<uint64_t, ReportedStep> pending_;  // by step
+  std::optional<uint64_t> recorded_step_;
+  std::map<std::string, Mismatch> mismatches_;  // by trainer
+  uint64_t begun_at_ = 0;                       // step
+  int64_t begun_ms_ = 0, recorded_ms_ = 0;      // actor clock
+  double committed_time_ = 0;  // of the newest step, by its trainer; 0: none in this generation
+  double loss_ = std::numeric_limits<double>::quiet_NaN();
+  double tokens_per_second_ = 0;
+};
+
+}  // namespace simplescale

@@ -1,0 +1,59 @@
+#include "actors/supervisor/take_over.hpp"
+
+#include <algorithm>
+
+#include "actors/clock.hpp"
+
+namespace simplescale::supervisor {
+
+namespace {
+
+constexpr int64_t kReturnMs = 1'500;  // for nodes to find a new supervisor
+
+/// The newest step in the records that is still committed.
+std::optional<uint64_t> committed_records(const JobSupervisorState& s,
+                                          const SupervisorState& from) {
+  std::optional<uint64_t> step = s.options.recorded_step;
+  // The files have no whole step. Trainers report again what they made in this generation.
+  if (!step && from.recorded) step = std::min(from.recorded_step, s.job.joined_step);
+  if (step) step = job::committed_of(s.job, *step, s.options.recorded_generation);
+  return step;
+}
+
+}  // namespace
+
+void take_over(Self* self, SupervisorState from) {
+  JobSupervisorState& s = self->state;
+  const LeadershipOptions& o = s.options.leadership;
+  const int64_t now = now_ms(self);
+  rebase(from, now);
+  const bool in_incident = s.incidents.resume(from, o.lost, o.lost_at_ms);
+  s.lead.resume(from, now + kReturnMs + (o.silent ? s.options.config.supervision.silence_ms : 0));
+  s.traces.set_chosen(std::move(from.traced));
+  const uint64_t given_out = s.job.generation;  // by control/generation in the run folder
+  s.job = std::move(from.job);
+  s.job.generation = std::max(s.job.generation, given_out);
+
+  const uint64_t joined = job::newest_joined(s.job);
+  const std::optional<uint64_t> recorded = committed_records(s, from);
+  s.steps.resume(joined > 0 ? joined : s.job.generation, job::places(s.job.rules, s.job.layout),
+                 recorded, now);
+  if (recorded) s.options.journal->mark(*recorded);  // publishing checkpoints waits for it
+  s.planned = std::move(from.planned);
+  std::erase_if(s.planned, [&](const InjectFault& fault) {  // these were injected
+    return fault.step <= recorded.value_or(0) + 1;
+  });
+
+  perform(self, {job::Record{"detect", "supervisor_lost", "supervisor", o.lost},
+                 job::Record{in_incident ? "decide" : "resume", "took_over", s.options.node,
+                             "epoch " + std::to_string(o.epoch) + ", generation " +
+                                 std::to_string(s.job.generation) +
+                                 (recorded ? ", after step " + std::to_string(*recorded) : "")}});
+  if (!recorded || *recorded <= s.job.committed_step) return;
+  if (s.options.recorded_generation == s.job.generation)
+    handle(self, job::StepCommitted{s.job.generation, *recorded});
+  else
+    s.job.committed_step = *recorded;  // committed just before its generation was fenced
+}
+
+}  // namespace simplescale::supervisor

@@ -1,0 +1,22 @@
+// Which shards of checkpoints may be handed to the publisher. A pure function, for the supervisor
+// actor.
+//
+// A checkpoint is published once the run's records have its step, so that a run that resumes from
+// it finds complete records, and once replicas have compared the state of that step.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "actors/supervisor/decision/decide.hpp"
+#include "transport/protocol/messages.hpp"
+
+namespace simplescale {
+
+/// unpublished: shards that are on disk. Removes and returns those that may be published. Drops
+/// shards of steps that were undone, in whose state replicas differed, or that are published.
+/// recorded: newest step in the records.
+std::vector<ShardSaved> take_publishable(std::vector<ShardSaved>& unpublished,
+                                         const job::State& job, uint64_t recorded);
+
+}  // namespace simplescale

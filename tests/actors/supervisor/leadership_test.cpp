@@ -1,0 +1,191 @@
+#include "actors/supervisor/leadership.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace simplescale;
+
+namespace {
+
+const job::Action fence = job::Fence{2, "n1.0: killed"};
+const job::Action note = job::Record{"", "trainer_up", "n1.0", ""};
+
+/// What the actor has to do, in order, in words.
+std::string text(const Leadership::Actions& actions) {
+  struct Name {
+    std::string operator()(const Leadership::Replicate& r) { return r.store ? "store" : "send"; }
+    std::string operator()(const Leadership::Await& a) { return a.check_epoch ? "check" : "wait"; }
+    std::string operator()(const Leadership::CarryOut&) { return "carry_out"; }
+    std::string operator()(const job::Record& r) { return r.kind; }
+    std::string operator()(const Leadership::StartStandby& s) { return "start:" + s.node; }
+    std::string operator()(const Leadership::EndStandby&) { return "end_standby"; }
+    std::string operator()(const Leadership::Announce&) { return "announce"; }
+    std::string operator()(const Leadership::EndProcess& e) {
+      return e.resigns ? "resign" : e.deposed ? "deposed" : "end " + std::to_string(e.exit_code);
+    }
+  };
+  std::string all;
+  for (const auto& action : actions) all += (all.empty() ? "" : " ") + std::visit(Name{}, action);
+  return all;
+}
+
+/// The supervisor of epoch 3 on n0, and a job on three nodes.
+struct Fixture {
+  Fixture() {
+    job.phase = job::Phase::training;
+    for (auto& [name, node] : job.nodes) {
+      node.state = job::NodeState::up;
+      agents[name] = {"host", 7, "address", true};
+    }
+  }
+  /// n1 starts a standby and the supervisor accepts it.
+  void appoint() {
+    REQUIRE(text(lead.tick(job, agents, now)) == "start:n1");
+    REQUIRE(text(lead.accept_standby({"n1", 41, "s"}, job)) == "send standby_appointed announce");
+  }
+  std::string epoch_seen(local::EpochSeen seen) {
+    return text(lead.epoch_seen(seen, job, agents, now));
+  }
+  job::State job = job::make_state({1, 1, 1, 3, 1}, {"n0", "n1", "n2"});
+  Agents agents;
+  int64_t now = 100'000;
+  Leadership lead{{.epoch = 3, .node = "n0", .join_timeout_ms = 10'000, .shutdown_ms = 1'000}, 0};
+};
+
+}  // namespace
+
+TEST_SUITE("leadership") {
+  TEST_CASE("LEAD-1: a change of membership waits for the standby and for the epoch files") {
+    Fixture f;
+    f.appoint();
+    CHECK(text(f.lead.submit({fence, note})) == "store check");  // replica 2
+    CHECK(text(f.lead.replica_stored(1)) == "");                 // an older one
+    CHECK(text(f.lead.replica_stored(2)) == "");
+    CHECK(f.epoch_seen({1, false, 3}) == "");  // an older question
+    CHECK(f.epoch_seen({2, false, 3}) == "carry_out");
+    CHECK(f.epoch_seen({2, false, 3}) == "");  // only once
+  }
+
+  TEST_CASE("leadership: without a standby, records are carried out at once") {
+    Fixture f;
+    CHECK(text(f.lead.submit({note})) == "store carry_out");
+    CHECK(text(f.lead.submit({note, fence})) == "store check");
+    CHECK(f.epoch_seen({2, false, 3}) == "carry_out");
+  }
+
+  TEST_CASE("leadership: events wait in order while a decision waits, ticks are dropped") {
+    Fixture f;
+    f.lead.submit({fence});
+    CHECK_FALSE(f.lead.admit(job::NodeLost{"n1", ""}));
+    CHECK_FALSE(f.lead.admit(job::Tick{}));
+    CHECK_FALSE(f.lead.admit(job::NodeLost{"n2", ""}));
+    CHECK_FALSE(f.lead.next_event());
+    CHECK(f.epoch_seen({1, false, 3}) == "carry_out");
+    CHECK(std::get<job::NodeLost>(*f.lead.next_event()).node == "n1");
+    f.lead.submit({fence});  // the decision about n1
+    CHECK_FALSE(f.lead.next_event());
+    CHECK(f.epoch_seen({2, false, 3}) == "carry_out");
+    CHECK(std::get<job::NodeLost>(*f.lead.next_event()).node == "n2");
+    CHECK_FALSE(f.lead.next_event());
+    CHECK(f.lead.admit(job::Tick{}));
+  }
+
+  TEST_CASE(
+      "leadership: a standby that does not answer is dismissed, and the decision carried out") {
+    Fixture f;
+    f.appoint();
+    f.lead.submit({fence});
+    CHECK(text(f.lead.timed_out(1, f.job)) == "");  // of an older decision
+    CHECK(text(f.lead.timed_out(2, f.job)) == "end_standby standby_lost announce carry_out");
+    CHECK_FALSE(f.lead.standby());
+    CHECK(text(f.lead.timed_out(2, f.job)) == "");
+  }
+
+  TEST_CASE("leadership: after a standby is lost, another node starts the next one") {
+    Fixture f;
+    f.appoint();
+    f.lead.submit({fence});
+    CHECK(f.epoch_seen({2, false, 3}) == "");
+    CHECK(text(f.lead.standby_lost(f.job, f.agents, f.now)) ==
+          "end_standby standby_lost announce start:n2 carry_out");
+    CHECK(text(f.lead.tick(f.job, f.agents, f.now + 9'999)) == "");
+    CHECK(text(f.lead.tick(f.job, f.agents, f.now + 10'000)) == "start:n1");
+    f.agents["n2"].connected = false;
+    CHECK(text(f.lead.tick(f.job, f.agents, f.now + 20'000)) == "start:n1");  // no other is left
+    CHECK(text(f.lead.accept_standby({"n2", 42, "s"}, f.job)) == "");         // was not asked
+  }
+
+  TEST_CASE("LEAD-1: a supervisor that sees a newer epoch does and decides nothing more") {
+    Fixture f;
+    f.lead.submit({fence});
+    CHECK(f.epoch_seen({1, true, 4}) == "deposed");
+    CHECK(f.lead.deposed());
+    CHECK(f.epoch_seen({1, false, 3}) == "");
+    CHECK(text(f.lead.timed_out(1, f.job)) == "");
+    CHECK_FALSE(f.lead.admit(job::NodeLost{"n1", ""}));
+  }
+
+  TEST_CASE("leadership: a supervisor with more votes than nodes resigns unless it trains") {
+    Fixture f;
+    f.appoint();
+    f.agents["n1"].connected = f.agents["n2"].connected = false;
+    const local::EpochSeen votes{0, false, 3, {"n1", "n2"}};
+    f.job.trainers["n0.0"].state = job::TrainerState::training;
+    CHECK(f.epoch_seen(votes) == "");
+    f.job.trainers["n0.0"].state = job::TrainerState::idle;
+    f.job.committed_step = 9;  // without n1 and n2
+    CHECK(f.epoch_seen(votes) == "");
+    f.job.nodes["n1"].failed_at_step = f.job.nodes["n2"].failed_at_step = 9;
+    f.lead.node_joined("n0", f.now - 1'999);  // more may be about to join
+    CHECK(f.epoch_seen(votes) == "");
+    f.lead.node_joined("n0", f.now - 2'000);
+    CHECK(f.epoch_seen({0, false, 3, {"n2"}}) == "");
+    CHECK(f.epoch_seen(votes) == "end_standby standby_lost announce resigned resign");
+    CHECK(f.lead.deposed());
+  }
+
+  TEST_CASE(
+      "leadership: a supervisor whose predecessor resigned does not resign before it trains") {
+    Fixture f;
+    f.lead = Leadership({.epoch = 4, .node = "n0", .elected = true}, 0);
+    f.agents["n1"].connected = f.agents["n2"].connected = false;
+    const local::EpochSeen votes{0, false, 4, {"n1", "n2"}};
+    CHECK(f.epoch_seen(votes) == "");
+    f.lead.tick(f.job, f.agents, f.now);  // it trains
+    CHECK(f.epoch_seen(votes) == "resigned resign");
+  }
+
+  TEST_CASE("leadership: nodes of the predecessor that do not join in time are lost") {
+    Fixture f;
+    SupervisorState from;
+    from.job = f.job;
+    from.job.nodes["n2"].state = job::NodeState::lost;
+    from.sequence = 7;
+    f.lead.resume(from, f.now);
+    f.lead.node_joined("n0", f.now);
+    CHECK(f.lead.missing_nodes(f.now).empty());
+    f.lead.submit({fence});
+    CHECK(f.lead.missing_nodes(f.now + 1).empty());  // not while a decision waits
+    CHECK(f.epoch_seen({8, false, 3}) == "carry_out");
+    const auto missing = f.lead.missing_nodes(f.now + 1);
+    REQUIRE(missing.size() == 1);
+    CHECK(std::get<job::NodeLost>(missing[0]).node == "n1");
+    CHECK(f.lead.missing_nodes(f.now + 2).empty());
+  }
+
+  TEST_CASE("leadership: the process ends when all agents have left, or none comes for long") {
+    Fixture f;
+    f.appoint();
+    CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now)) == "");
+    for (auto& [name, agent] : f.agents) agent.connected = false;
+    CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now + 10'000)) == "");
+    CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now + 10'001)) ==
+          "end " + std::to_string(exit_code(Code::requeue)));
+    f.job.phase = job::Phase::finished;
+    f.agents["n1"].connected = true;
+    CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now)) == "end_standby");
+    CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now + 2'000)) == "");
+    CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now + 2'001)) == "end 0");
+    f.agents["n1"].connected = false;
+    CHECK(text(f.lead.end_if_due(f.job, f.agents, f.now + 1)) == "end 0");
+  }
+}

@@ -1,0 +1,125 @@
+#include "actors/supervisor/step_ledger.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "actors/supervisor/unpublished_shards.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+const std::vector<job::Place> members = {{"n0.0", 0, 0}, {"n1.0", 1, 0}};
+
+StepDone done(const char* trainer, uint64_t step, uint64_t generation = 4) {
+  StepDone report;
+  report.generation = generation;
+  report.step = step;
+  report.trainer = trainer;
+  report.loss = 2.5;
+  report.samples = {step * 8, 4};
+  report.time = static_cast<double>(step);
+  return report;
+}
+
+/// A ledger of two groups of one trainer, recorded up to step 5, in generation 4.
+StepLedger ledger() {
+  Plan plan;
+  plan.topology.groups = 2;
+  plan.global_batch_size = 8;
+  plan.tokens_per_step = 100;
+  StepLedger steps(Config(), plan, 5);
+  steps.begin(4, members, 5, 1'000);
+  return steps;
+}
+
+}  // namespace
+
+TEST_SUITE("step ledger") {
+  TEST_CASE("step ledger: a step is complete when every member has reported it") {
+    StepLedger steps = ledger();
+    CHECK(steps.report(done("n0.0", 6)));
+    CHECK(steps.report(done("n0.0", 7)));
+    CHECK_FALSE(steps.take_complete());
+    CHECK(steps.report(done("n1.0", 6)));
+    const auto step = steps.take_complete();
+    REQUIRE(step);
+    CHECK(step->newest.step == 6);
+    CHECK(step->samples.at("n0.0") == std::vector<uint64_t>{48, 4});
+    CHECK_FALSE(steps.take_complete());
+    steps.measure(*step, 3'000);
+    CHECK(steps.tokens_per_second() == 50);  // one step of 100 tokens in 2 s
+    const auto lines = steps.record(*step, 3'000);
+    REQUIRE(lines.size() == 3);
+    CHECK(lines[0].file == std::string("metrics.jsonl"));
+    CHECK(lines[0].json["step_ms"] == 2'000);
+    CHECK(lines[1].file == std::string("ledger.jsonl"));
+    CHECK(lines[1].json == nlohmann::json::parse(
+                               R"({"step":6,"trainer":"n0.0","generation":4,"samples":[[48,4]]})"));
+    CHECK(steps.recorded_step() == 6);
+  }
+
+  TEST_CASE("GEN-1: reports of another generation, or of a recorded step, have no effect") {
+    StepLedger steps = ledger();
+    CHECK_FALSE(steps.report(done("n0.0", 6, 3)));
+    CHECK_FALSE(steps.report(done("n0.0", 6, 5)));
+    CHECK_FALSE(steps.report(done("n0.0", 5)));
+  }
+
+  TEST_CASE("step ledger: steps that a dead trainer could not report are recorded from the plan") {
+    StepLedger steps = ledger();
+    steps.report(done("n0.0", 6));
+    const auto first = steps.take_committed(7);
+    REQUIRE(first);
+    CHECK(first->newest.loss == 2.5);
+    CHECK(first->samples.at("n0.0") == std::vector<uint64_t>{48, 4});
+    CHECK_FALSE(first->samples.at("n1.0").empty());
+    steps.record(*first, 2'000);
+    const auto second = steps.take_committed(7);
+    REQUIRE(second);
+    CHECK(second->newest.step == 7);
+    CHECK(std::isnan(second->newest.loss));
+    CHECK(second->samples.size() == 2);
+    CHECK(steps.record(*second, 2'000)[0].json["loss"].is_null());
+    CHECK_FALSE(steps.take_committed(7));
+  }
+
+  TEST_CASE("step ledger: records go on after an older step only if they end later") {
+    StepLedger steps = ledger();
+    CHECK_FALSE(steps.rewind(5));
+    CHECK_FALSE(steps.rewind(6));
+    CHECK(steps.rewind(3));
+    CHECK(steps.recorded_step() == 3);
+  }
+
+  TEST_CASE("step ledger: redoing a step tells which replica was wrong") {
+    StepLedger steps = ledger();
+    steps.mismatch("n0.0", 6, 11);
+    steps.mismatch("n1.0", 6, 22);
+    StepDone report = done("n1.0", 7);
+    CHECK(steps.wrong_states(report).empty());  // no hash
+    report.state_hash = 22;
+    CHECK(steps.wrong_states(report) == std::vector<std::string>{"n0.0"});
+    CHECK(steps.wrong_states(report).empty());
+  }
+
+  TEST_CASE("shards are published once their step is recorded and replicas have compared it") {
+    job::State job = job::make_state({1, 1, 1, 2, 1}, {"n0", "n1"});
+    std::vector<ShardSaved> shards;
+    shards.push_back({.generation = 4, .step = 6});
+    CHECK(take_publishable(shards, job, 5).empty());
+    CHECK(take_publishable(shards, job, 6).empty());
+    CHECK(take_publishable(shards, job, 7).size() == 1);
+    CHECK(take_publishable(shards, job, 8).empty());
+    shards.push_back({.generation = 4, .step = 9});
+    job.trainers["n0.0"].state = job::TrainerState::finished;
+    job.trainers["n0.0"].step = 9;
+    CHECK(take_publishable(shards, job, 9).size() == 1);
+    shards.push_back({.generation = 4, .step = 10});
+    job.undoings = {{5, 10}};
+    CHECK(take_publishable(shards, job, 20).empty());
+    job.undoings.clear();
+    CHECK(take_publishable(shards, job, 20).empty());  // it was dropped
+  }
+}
