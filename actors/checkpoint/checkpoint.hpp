@@ -40,15 +40,15 @@ struct CheckpointActorState {
 caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, caf::actor node,
                                CheckpointOptions options);
 
-/// One per job, in the supervisor's process: publishes a checkpoint once all its shards are
-/// written, and prunes old checkpoints. Detached. In: local::ShardWritten, repeats allowed. Out:
-/// local::Published, once per step and generation.
+/// Options of the publisher, of which there is one per job, in the supervisor's process. It
+/// publishes a checkpoint once all its shards are written, and prunes old checkpoints. Detached.
+/// In: local::ShardWritten; a repeated report counts once. Out: local::Published.
 struct PublisherOptions {
   std::string folder;
   ModelShape shape;
   size_t shards = 1;
   uint64_t seed = 0;
-  std::string precision, resume, tokenizer;
+  std::string precision, resume, tokenizer;  // as in CheckpointInfo
   uint64_t tokens_per_sample = 0;
   size_t keep = 3;
   uint64_t permanent_every_steps = 0;

@@ -79,7 +79,7 @@ Result<StateStore::Copy> StateStore::copy_and_unpin(const std::string& trainer, 
   TrainState& state = found->second.state;
   Copy copy;
   copy.values.reserve(3 * found->second.total);  // may throw, so before pin()
-  // A pin of this call, so that the side stays if the trainer's process dies.
+  // A pin of this call: trainer_restarted() may have released the one of the process.
   SS_ASSIGN(const int side, state.pin(wanted.step));
   auto release_pins = [&] {
     state.unpin(side);

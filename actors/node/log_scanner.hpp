@@ -9,9 +9,9 @@
 // events of other processes, which the supervisor learns by itself.
 //
 // Rotation: writers hold the file open, so it cannot be renamed. The beginning of a file that has
-// grown too long is copied to FILE.1 and cut off. FILE.1 and FILE together hold every byte; a line
-// may begin in one and end in the other. Where the file system cannot cut (ext4 and XFS can, NFS
-// cannot), the file is copied and truncated, and bytes written between the two are lost.
+// grown too long is copied to FILE.1, which replaces an older FILE.1, and cut off. No byte is lost,
+// but a line may begin in FILE.1 and end in FILE. Where the file system cannot cut (ext4 and XFS
+// can, NFS cannot), the file is copied and truncated, and bytes written between the two are lost.
 #pragma once
 
 #include <caf/allowed_unsafe_message_type.hpp>
@@ -36,7 +36,7 @@ struct LogFinding {
   uint64_t line = 0;   // number in the file, from 1; 0: unknown, lines were skipped
   std::string text;    // the line, at most 400 bytes
   std::string rule, severity, action, hint;
-  bool root = false;
+  bool root = false;  // the rule explains an incident, and is not a consequence of another event
 };
 
 /// The pid that a line of the kernel's log names, if any.

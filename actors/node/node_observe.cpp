@@ -7,7 +7,7 @@
 namespace simplescale::node {
 namespace {
 
-/// The trainer or node that a finding is about; nullopt: a process of somebody else on this host.
+/// The trainer or node that a finding is about; nullopt: the process is not of this node.
 std::optional<std::string> subject_of(NodeState& s, const LogFinding& found) {
   const std::string node = s.options.name();
   std::optional<std::string> slot;
