@@ -63,8 +63,8 @@ void commit_as_it_is(TrainState& state) {
 
 TEST_SUITE("engine_failure") {
   TEST_CASE(
-      "engine: every rank names the rank whose batch failed, nothing is applied, the retry "
-      "succeeds") {
+      "engine: ENGINE-1, every rank names the rank whose batch failed, nothing is applied, the "
+      "retry succeeds") {
     const EngineOptions options = options_for(6);
     World world(options, 2, 2);
     world.initialize();
