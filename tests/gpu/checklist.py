@@ -236,7 +236,7 @@ def gpu():
 def main():
     a = argparse.ArgumentParser(description="The GPU checklist.")
     a.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
-    a.add_argument("--peers", type=pathlib.Path, default=ROOT.parent / "shared/peers")
+    a.add_argument("--peers", type=pathlib.Path, default=ROOT / "tests/bench/peers")
     a.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu-checklist.json"))
     a.add_argument("--part", action="append", choices=[p[0] for p in PARTS], help="run only this part; may be repeated")
     flags = a.parse_args()
