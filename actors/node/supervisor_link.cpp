@@ -42,15 +42,6 @@ void to_leader(Self* self, const Message& message) {
   if (self->state.leader) self->send(self->state.leader, message);
 }
 
-/// Sends a report, and keeps it for the next leader.
-template <class Message>
-void report(Self* self, const Message& message) {
-  LinkState& s = self->state;
-  if (s.reports.size() >= kReportsMax) s.reports.pop_front();
-  s.reports.emplace_back(message);
-  to_leader(self, message);
-}
-
 /// Tells a new leader everything about this node, in the order in which it happened to each
 /// trainer.
 void introduce_node(Self* self) {
@@ -206,14 +197,22 @@ bool from_leader(Self* self) {
   return false;
 }
 
+/// Changes the state for a message.
 template <class Message>
-auto relayed(Self* self) {
-  return [self](const Message& message) {
-    if (from_leader(self) && self->state.node) self->send(self->state.node, message);
+using Update = void (*)(LinkState&, const Message&);
+
+/// A handler that passes a command of the leader on to the node.
+template <class Message>
+auto relayed(Self* self, Update<Message> update = nullptr) {
+  return [self, update](const Message& message) {
+    LinkState& s = self->state;
+    if (!from_leader(self)) return;
+    if (update) update(s, message);
+    if (s.node) self->send(s.node, message);
   };
 }
 
-void join(LinkState& s, const JoinGeneration& job) {
+void joined(LinkState& s, const JoinGeneration& job) {
   s.generation = job.generation;
   for (const Member& member : job.members)
     if (auto at = s.trainers.find(member.trainer); at != s.trainers.end()) {
@@ -223,19 +222,14 @@ void join(LinkState& s, const JoinGeneration& job) {
     }
 }
 
+void fenced(LinkState& s, const FenceGeneration& fence) {
+  s.generation = std::max(s.generation, fence.generation);
+}
+
 caf::message_handler commands(Self* self) {
   return {
-      [self](const JoinGeneration& job) {
-        if (!from_leader(self)) return;
-        join(self->state, job);
-        self->send(self->state.node, job);
-      },
-      [self](const FenceGeneration& fence) {
-        LinkState& s = self->state;
-        if (!from_leader(self)) return;
-        s.generation = std::max(s.generation, fence.generation);
-        self->send(s.node, fence);
-      },
+      relayed<JoinGeneration>(self, joined),
+      relayed<FenceGeneration>(self, fenced),
       relayed<LeaveGeneration>(self),
       relayed<StopTraining>(self),
       relayed<KillTrainer>(self),
@@ -244,12 +238,7 @@ caf::message_handler commands(Self* self) {
       relayed<CopyToPeers>(self),
       relayed<WriteTrace>(self),
       relayed<InjectFault>(self),
-      [self](const Shutdown& order) {
-        LinkState& s = self->state;
-        if (!from_leader(self)) return;
-        s.leaving = true;
-        self->send(s.node, order);
-      },
+      relayed<Shutdown>(self, [](LinkState& s, const Shutdown&) { s.leaving = true; }),
       [self](const Lead& lead) {
         LinkState& s = self->state;
         if (!from_leader(self)) return;
@@ -267,6 +256,28 @@ caf::message_handler commands(Self* self) {
 
 // --- Reports ---
 
+/// A handler that sends a report of the node to the leader. keep: what a later leader is told;
+/// nullptr: nothing, a leader that wants to know asks anew.
+template <class Message>
+auto sent(Self* self, Update<Message> keep = nullptr) {
+  return [self, keep](const Message& message) {
+    if (keep) keep(self->state, message);
+    to_leader(self, message);
+  };
+}
+
+template <class Message>
+void keep_report(LinkState& s, const Message& message) {
+  if (s.reports.size() >= kReportsMax) s.reports.pop_front();
+  s.reports.emplace_back(message);
+}
+
+void keep_down(LinkState& s, const TrainerDown& down) {
+  LinkState::Trainer& trainer = s.trainers[down.trainer];
+  trainer.down = down;
+  trainer.up.pid = 0;
+}
+
 /// Keeps why a trainer left its newest generation. An answer to a fence has no fault and does not
 /// replace the fault that the trainer found in the same generation; an answer about an older
 /// generation, which may come late, says nothing.
@@ -279,17 +290,6 @@ void keep_idle(LinkState& s, const TrainerIdle& idle) {
   if (idle.generation >= newest && news) trainer.idle = idle;
 }
 
-/// Sent once: a new leader that wants to know asks anew.
-template <class Message>
-auto sent_once(Self* self) {
-  return [self](const Message& message) { to_leader(self, message); };
-}
-
-template <class Message>
-auto reported(Self* self) {
-  return [self](const Message& message) { report(self, message); };
-}
-
 caf::message_handler reports(Self* self) {
   return {
       [self](const NodeHello& hello) {
@@ -298,37 +298,23 @@ caf::message_handler reports(Self* self) {
         s.hello = hello;
         if (s.leader) introduce_node(self);
       },
-      [self](const TrainerUp& up) {
-        self->state.trainers[up.trainer] = {up, std::nullopt, std::nullopt};
-        to_leader(self, up);
-      },
-      [self](const TrainerDown& down) {
-        LinkState::Trainer& trainer = self->state.trainers[down.trainer];
-        trainer.down = down;
-        trainer.up.pid = 0;
-        to_leader(self, down);
-      },
-      [self](const TrainerIdle& idle) {
-        keep_idle(self->state, idle);
-        to_leader(self, idle);
-      },
-      [self](const PeerCopies& copies) {
-        self->state.copies = copies;
-        to_leader(self, copies);
-      },
-      [self](const RequestStop& stop) {
-        self->state.stop = stop;
-        to_leader(self, stop);
-      },
-      sent_once<CopySent>(self),
-      sent_once<NodeHealth>(self),
-      sent_once<NodeChecked>(self),
-      sent_once<LogFound>(self),
-      reported<TrainerReady>(self),
-      reported<StepDone>(self),
-      reported<Validated>(self),
-      reported<TrainerFinished>(self),
-      reported<ShardSaved>(self),
+      sent<TrainerUp>(self,
+                      [](auto& s, auto& up) {
+                        s.trainers[up.trainer] = {up, {}, {}};
+                      }),
+      sent<TrainerDown>(self, keep_down),
+      sent<TrainerIdle>(self, keep_idle),
+      sent<PeerCopies>(self, [](auto& s, auto& copies) { s.copies = copies; }),
+      sent<RequestStop>(self, [](auto& s, auto& stop) { s.stop = stop; }),
+      sent<TrainerReady>(self, keep_report),
+      sent<StepDone>(self, keep_report),
+      sent<Validated>(self, keep_report),
+      sent<TrainerFinished>(self, keep_report),
+      sent<ShardSaved>(self, keep_report),
+      sent<CopySent>(self),
+      sent<NodeHealth>(self),
+      sent<NodeChecked>(self),
+      sent<LogFound>(self),
   };
 }
 
