@@ -62,7 +62,7 @@ bool inject(Self* self, const InjectFault& fault) {
   log::info("injected: {} {}", fault.kind, fault.target);
   if (fault.kind == "kill_supervisor") return true;
   const bool trainer = s.job.trainers.contains(fault.target);
-  return to_node(self, trainer ? job::node_of(fault.target) : fault.target, fault);
+  return to_node(self, trainer ? node_of(fault.target) : fault.target, fault);
 }
 
 void inject_due(Self* self, uint64_t committed) {
@@ -88,7 +88,7 @@ void record(Self* self, const job::Record& record) {
   if (recorded.began)
     s.health.write(record.subject.substr(0, record.subject.find('.')), *s.options.journal);
   if (record.phase == "detect")
-    s.traces.incident_begun(s.job.generation, s.incidents.count(), job::node_of(record.subject),
+    s.traces.incident_begun(s.job.generation, s.incidents.count(), node_of(record.subject),
                             wall_ns());
   trace::instant(record.kind, record.subject);
   append_event(self, recorded.line);
@@ -150,7 +150,7 @@ struct CarryOut {
     to_nodes(self, LeaveGeneration{leave.generation, leave.reason});
   }
   void operator()(const job::KillTrainer& kill) const {
-    to_node(self, job::node_of(kill.trainer), KillTrainer{kill.trainer, kill.reason});
+    to_node(self, node_of(kill.trainer), KillTrainer{kill.trainer, kill.reason});
   }
   void operator()(const job::StopAtStep& stop) const { to_nodes(self, StopTraining{stop.reason}); }
   void operator()(const job::Join& join) const {

@@ -37,9 +37,9 @@ CommandReply execute(Self* self, const Request& request, const std::string& who)
   if (request.fault) return execute_fault(self, *request.fault);
   if (request.trace) return execute_trace(self, *request.trace);
   for (const std::string& trainer : request.restart)
-    to_node(self, job::node_of(trainer), KillTrainer{trainer, "restarted by " + who});
+    to_node(self, node_of(trainer), KillTrainer{trainer, "restarted by " + who});
   if (!request.save.empty())
-    to_node(self, job::node_of(request.save), SaveCheckpoint{request.save});
+    to_node(self, node_of(request.save), SaveCheckpoint{request.save});
   const std::string reason = request.event ? handle(self, *request.event) : "";
   return {true, reason.empty() ? "done" : reason, ""};
 }

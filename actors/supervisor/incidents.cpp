@@ -107,7 +107,7 @@ const LogFound* Incidents::root_cause() const {
   for (const Cause& cause : causes_) {
     if (cause.at_ms < current_->since_ms - kCauseBeforeMs) continue;
     const LogFound& found = cause.found;
-    const int rank = found.subject == subject ? 3 : found.node == job::node_of(subject) ? 2 : 1;
+    const int rank = found.subject == subject ? 3 : found.node == node_of(subject) ? 2 : 1;
     if (rank > best_rank) best = &found, best_rank = rank;
   }
   return best;

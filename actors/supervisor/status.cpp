@@ -104,7 +104,7 @@ std::string status_text(const JobSupervisorState& s, bool line_a_node) {
     node["group"] = nullptr;
     std::string trainers;
     for (int slot = 0; slot < s.job.rules.trainers_per_node; ++slot) {
-      const std::string who = job::trainer_name(name, slot);
+      const std::string who = trainer_name(name, slot);
       const auto place = places.find(who);
       const bool trains = place != places.end();
       if (trains) node["group"] = "g" + std::to_string(place->second.group);

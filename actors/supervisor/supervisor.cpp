@@ -70,7 +70,7 @@ void log_found(Self* self, LogFound found) {
   append_event(self, line);
   log::info("log_rule {}: {}", found.subject, line["reason"].get<std::string>());
   if (found.action == "diagnose")
-    handle(self, job::Suspected{trainer ? found.subject : job::trainer_name(found.node, 0),
+    handle(self, job::Suspected{trainer ? found.subject : trainer_name(found.node, 0),
                                 found.rule + ": " + found.text});
 }
 

@@ -18,9 +18,6 @@
 
 namespace simplescale::job {
 
-using simplescale::node_of;
-using simplescale::trainer_name;
-
 struct LayoutRules {
   int trainers_per_node = 1;
   int shards = 1;      // trainers of a group
