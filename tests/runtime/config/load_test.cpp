@@ -125,7 +125,7 @@ TEST_SUITE("config load") {
               .starts_with(
                   "a.toml:2: inject.faults: unknown kind \"explode\"; known are kill_trainer"));
     CHECK(error_of("[inject]\nfaults = [{ step = -1, kind = \"nan_loss\", target = \"n0\" }]\n")
-              .find("step is below 0") != std::string::npos);
+              .find("step must be at least 0") != std::string::npos);
   }
 
   TEST_CASE("config: a number out of range gives an error with the range") {
