@@ -269,7 +269,7 @@ def beside_peers(flags, data, dice):
         seen = detected(run, t)
         alone.append(run.steps_after(seen)[0] - t)
         grown = run.wait(lambda: next((e["generation"] for e in run.events() if e["kind"] == "layout_changed" and e["time"] > seen
-                                       and e["reason"].startswith("with ")), None), "a layout with the returned node")
+                                       and e["reason"].startswith(f"{name} joins")), None), "a layout with the returned node")
         again.append(run.wait(lambda: next((m["time"] for m in run.metrics() if m["generation"] == grown), None),
                               "a committed step of the returned node") - t)
     run.stop()
