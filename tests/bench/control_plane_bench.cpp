@@ -78,7 +78,6 @@ struct Agent {
   std::unique_ptr<ucx::Endpoint> endpoint;
   uint64_t sequence = 0, supervisor = 0;  // of the next message; id of the supervisor actor or 0
   Clock::time_point spoke;                // when this agent last sent a message
-  uint64_t generation = 0;                // not used
 };
 
 struct Job {
