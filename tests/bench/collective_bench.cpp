@@ -1,14 +1,22 @@
-// Times the collectives between processes of this host, one JSON line per (operation, size); and,
-// for comparison, a plain memcpy of as many bytes as the operation must deliver, shared by two
-// processes.
+// Times the collectives between processes of this host, and a plain memcpy by two processes for
+// comparison. Prints one JSON line per operation and size. `./simplescale bench collectives` runs
+// this program.
 //
 //   collective_bench RANKS [--heap] [--ucx] [--pin] [--repeats N] [--sizes BYTES...]
 //
-// The measure is gloo_bench.py's: size is the whole buffer; time is the median over repetitions of
-// the slowest rank; bus bandwidth is size/t * 2(n-1)/n for all_reduce, size/t * (n-1)/n for the
-// others. The plain copy is of what the ranks must read: n * size bytes, for all_reduce twice that,
-// over buffers of `size`. --heap: buffers outside the arena. --ucx: every rank pretends to be a
-// host.
+//   --heap     buffers outside the arena
+//   --ucx      every rank claims to be on a host of its own, so that they communicate over UCX
+//   --pin      binds each process to one core
+//   --repeats  timed repetitions, at most 400; default: 200 up to 1 MiB, 20 above
+//   --sizes    of the whole buffer
+//
+// Definitions, as in gloo_bench.py, for n ranks:
+//   bytes      size of the whole buffer
+//   us         time t of the slowest rank, the median over the repetitions
+//   bus_gb_s   size/t * 2(n-1)/n for all_reduce, size/t * (n-1)/n for the other operations
+//
+// The two processes of the plain copy together copy what the ranks must read: n * size bytes, twice
+// that for all_reduce, between buffers of `size` bytes.
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -33,7 +41,7 @@ namespace {
 constexpr int kMaxRepeats = 400;
 constexpr int kMaxRanks = 16;
 
-/// What parent and children share.
+/// Memory that the processes of a measurement share.
 struct Board {
   std::atomic<int> arrived[2];
   std::atomic<int> addresses;
@@ -126,7 +134,7 @@ void run_rank(const Options& options, int rank, Board& board) {
     };
     for (int op = 0; op < 3; ++op) {
       const int repeats = repeats_for(options, size);
-      // Zeroes stay zeroes: sums of sums would overflow, and denormals are slow.
+      // Zeros stay zero. Other values would overflow in repeated sums, and denormals are slow.
       std::fill_n(whole, count, 0.0f);
       std::fill_n(received, count, 0.0f);
       for (int i = -3; i < repeats; ++i) {
@@ -151,7 +159,8 @@ void run_rank(const Options& options, int rank, Board& board) {
   }
 }
 
-/// One of two processes that copy `bytes` each, `chunk` at a time.
+/// The body of one of the two copying processes, which copies half of the bytes in chunks of at
+/// most 1 MiB.
 void run_copy(const Options& options, int which, Board& board) {
   if (options.pin) pin(which);
   const size_t most = *std::ranges::max_element(options.sizes);

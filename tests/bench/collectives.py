@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
 """bench collectives: all_gather, reduce_scatter, all_reduce between processes; ours, gloo, memcpy.
 
-Collectives between processes of this host: ours, gloo's, and a plain two-process copy of the same bytes.
+    ./simplescale bench collectives [--ranks 2 4] [--sizes BYTES...] [--rounds 3] [--pin]
+                                    [--realtime] [--build FOLDER] [--peers FOLDER]
 
-    tests/bench/collectives.py [--build build] [--peers FOLDER] [--ranks 2 4] [--rounds 3] [--pin] [--realtime]
+Prints a table and one JSON line per row. All processes run on this host.
 
-Prints a table and one JSON line per row. us is the median over repetitions of the slowest rank, the best of the rounds,
-ours and gloo's taking turns; bus bandwidth is as gloo_bench.py defines it. `copy` is the time in which two processes
-memcpy what the ranks must read in all (n * size bytes; for all_reduce twice that). `x gloo` compares bandwidths, `x copy`
-is copy's time over ours: 1.0 means as fast as moving the bytes. --realtime runs all of it under chrt, for machines that
-others use meanwhile.
+us       time of the slowest rank in microseconds: the median over the repetitions, then the best of
+         the rounds. In each round ours runs first, then gloo_bench.py.
+GB/s     bus bandwidth, as gloo_bench.py defines it.
+copy us  time in which two processes memcpy as many bytes as the ranks must read in all: n * size
+         bytes for n ranks, twice that for all_reduce.
+x gloo   gloo's time divided by ours, which is the ratio of the bandwidths.
+x copy   the copy's time divided by ours; 1.0 means as fast as a plain copy.
+
+--pin binds each process to one core. --realtime runs every program under `chrt -f 10`, for machines
+on which other programs run at the same time.
 """
 
 import argparse, json, os, subprocess, sys
@@ -20,7 +26,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 def run(command, env=None):
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     if done.returncode != 0:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+        sys.exit(f"exit code {done.returncode}: {' '.join(command)}\n{done.stderr[-2000:]}")
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
@@ -32,7 +38,8 @@ def keep_best(best, who, rows):
 
 
 def main():
-    a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    a = argparse.ArgumentParser(prog="./simplescale bench collectives",
+                                description=__doc__.splitlines()[0])
     a.add_argument("--build", default=os.path.join(ROOT, "build/release"))
     a.add_argument("--peers", default=os.path.join(ROOT, "tests", "bench", "peers"))
     a.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
@@ -48,7 +55,7 @@ def main():
     gloo = os.path.join(c.peers, "gloo_bench.py")
     has_gloo = os.path.exists(gloo)
     if not has_gloo:
-        print(f"no {gloo}: ours and the copy only", file=sys.stderr)
+        print(f"{gloo} does not exist: gloo is not measured; see --peers", file=sys.stderr)
     best = {}
     for ranks in c.ranks:
         for _ in range(c.rounds):

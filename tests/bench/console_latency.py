@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """bench console_latency: how long the console waits for an answer while a run trains.
 
-How long a console waits for an answer while a 2 x 2 run of preset micro trains on all cores.
+    ./simplescale bench console_latency [--commands 300] [--preset micro]
 
-    console_latency.py [--commands 300] [--preset micro]
-
-One `console RUN` is kept open and asked again and again, at random moments, from its standard input; the time is from the line
-that goes in to the line that comes out. Then the same commands as `console RUN -c`, a process and a connection each. Prints a
-JSON line a row, then the table.
+A run of 2 nodes x 2 trainers trains on all cores. One `console RUN` process stays open and reads
+commands from its standard input at random moments; the time is from the line written to the answer
+line read. Afterwards `console RUN -c status` is timed, with a process and a connection per command.
+Prints one JSON line per row, then the table.
 """
 
 import argparse
@@ -41,10 +40,10 @@ def kept_open(flags, run, dice):
         begin = time.perf_counter()
         console.stdin.write(command + "\n")
         answer = console.stdout.readline()
-        if i:  # the first one connects
+        if i:  # the first command also connects
             times[command].append(1e3 * (time.perf_counter() - begin))
         if not json.loads(answer):
-            raise Failed(f"{command}: {answer}")
+            raise Failed(f"console command '{command}': empty answer {answer!r}")
     console.stdin.close()
     console.wait(10)
     return times
@@ -57,7 +56,8 @@ def anew(flags, run, command):
 
 
 def main():
-    a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    a = argparse.ArgumentParser(prog="./simplescale bench console_latency",
+                                description=__doc__.splitlines()[0])
     harness.add_flags(a)
     a.add_argument("--commands", type=int, default=300)
     a.add_argument("--preset", choices=list(harness.PRESETS), default="micro")
@@ -68,7 +68,7 @@ def main():
     times = kept_open(flags, run, random.Random(flags.seed))
     rows = [row(command, ms) for command, ms in times.items()]
     rows.append(row("all", [ms for each in times.values() for ms in each]))
-    rows.append(row("a process each (-c status)", [anew(flags, run, "status") for _ in range(max(20, flags.commands // 10))]))
+    rows.append(row("one process per command (-c status)", [anew(flags, run, "status") for _ in range(max(20, flags.commands // 10))]))
     run.stop()
     print("\n" + table(["console, ms while training", "n", "p50", "p99", "max"], [[r["what"], r["n"], r["p50_ms"], r["p99_ms"], r["max_ms"]] for r in rows]))
 

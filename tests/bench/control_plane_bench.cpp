@@ -1,14 +1,15 @@
 // bench control_plane: one supervisor with 1,024 simulated agents of 8 trainers each.
 //
-// The control plane at scale: one real supervisor process, and this process as the agents of all
-// other nodes. Each agent is a peer of its own: its own handshake with the run's key, connection,
-// heartbeats and registration over the real protocol, with made-up trainers that answer at once.
+//   ./simplescale bench control_plane [--nodes 1024] [--trainers 8] [--seconds 10] [--work FOLDER]
+//                                     [--program FILE]
 //
-//   control_plane_bench [--nodes 1024] [--trainers 8] [--seconds 10] [--work FOLDER]
+// Starts one real supervisor process. This process plays the agents of all nodes, and one console.
+// Each is a peer with its own connection, handshake with the run's key, heartbeats and, for an
+// agent, registration over the real protocol. The trainers are simulated and answer at once.
 //
-// Tells what the supervisor's process takes of a core (from /proc) with heartbeats alone at 10 Hz,
-// then with every node's health once a second and a step a second; and how long `status` takes
-// meanwhile. One thread. Prints JSON lines, then a table.
+// Measures the share of a core that the supervisor process uses (from /proc), first with heartbeats
+// alone at 10 Hz, then with each node's health and a step every second as well; and the time of
+// `status` under the same load. One thread. Prints JSON lines, then a table.
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -48,8 +49,8 @@ using nlohmann::json;
 
 namespace {
 
-constexpr uint64_t kAgentActor = 1;              // the one actor of each simulated process
-constexpr uint64_t kNormal = uint64_t{1} << 60;  // CAF's priority in a message's id
+constexpr uint64_t kAgentActor = 1;              // id of the only actor of each simulated process
+constexpr uint64_t kNormal = uint64_t{1} << 60;  // in a CAF message id: normal priority
 constexpr auto kHeartbeat = std::chrono::milliseconds(100);
 constexpr auto kDeadline = std::chrono::seconds(120);
 
@@ -70,14 +71,13 @@ void must(const Status& status) {
   std::exit(1);
 }
 
-/// One simulated process: a peer of the supervisor's.
+/// One simulated process, which is a peer of the supervisor process.
 struct Agent {
-  std::string name;  // "n17"; "console" for the one that asks
+  std::string name;  // "n17", or "console"
   remote::Side side, theirs;
   std::unique_ptr<ucx::Endpoint> endpoint;
-  uint64_t sequence = 0, supervisor = 0;  // of the next message; the supervisor's actor
-  Clock::time_point spoke;
-  uint64_t generation = 0;  // it trains in
+  uint64_t sequence = 0, supervisor = 0;  // of the next message; id of the supervisor actor or 0
+  Clock::time_point spoke;                // when this agent last sent a message
 };
 
 struct Job {
@@ -108,7 +108,7 @@ class Agents {
     }
   }
 
-  /// All nodes call at once, as at a job's start; the console after them.
+  /// Sends the hellos of all nodes at once, as at the start of a job, then the console's.
   void connect() {
     for (Agent& agent : agents_) {
       agent.endpoint = must(ucx::Endpoint::create(*worker_, target_.worker.data(), {}));
@@ -129,7 +129,7 @@ class Agents {
     }
   }
 
-  /// Serves connections until `done` or the deadline; false then.
+  /// Serves the connections until done() is true. False: the deadline passed first.
   bool until(const std::function<bool()>& done, Clock::duration deadline = kDeadline) {
     const auto end = Clock::now() + deadline;
     while (!done()) {
@@ -172,7 +172,7 @@ class Agents {
     }
   }
 
-  /// A console's command: ms until its answer is here, whole.
+  /// Sends a console command. Returns the ms until its whole answer has arrived; -1: none in time.
   double ask(const std::vector<std::string>& words) {
     Agent& console = agents_.back();
     const size_t before = answers_;
@@ -198,7 +198,7 @@ class Agents {
     return names;
   }
 
-  /// Progress, heartbeats that are due, and a short sleep if there is nothing to do.
+  /// Makes progress, sends the heartbeats that are due, and sleeps for at most 1 ms if idle.
   void turn() {
     bool busy = false;
     for (int i = 0; i < 64 && worker_->progress(); ++i) busy = true;
@@ -265,7 +265,7 @@ class Agents {
                     hint.bytes));
   }
 
-  // --- In ---
+  // --- Received messages ---
 
   struct Fetch {
     Agents* self;
@@ -333,7 +333,8 @@ class Agents {
         return obey(agent, envelope.getMessage(), words.asBytes().size());
       case wire::Envelope::GOODBYE:
       case wire::Envelope::REFUSED:
-        std::fprintf(stderr, "%s: the supervisor parts\n", agent.name.c_str());
+        std::fprintf(stderr, "%s: the supervisor refused or closed the connection\n",
+                     agent.name.c_str());
         return;
       default:
         return;
@@ -382,7 +383,7 @@ class Agents {
   remote::Address target_;
   std::unique_ptr<ucx::Context> context_;
   std::unique_ptr<ucx::Worker> worker_;
-  std::vector<Agent> agents_;  // by token - 1
+  std::vector<Agent> agents_;  // index: token - 1
   std::deque<std::pair<uint64_t, remote::Words>> arrivals_;
   Clock::time_point next_beat_;
   std::map<std::string, std::pair<uint32_t, uint32_t>> places_;  // trainer -> group, shard
@@ -391,7 +392,7 @@ class Agents {
   size_t connected_ = 0, joined_ = 0, answers_ = 0, answer_bytes_ = 0;
 };
 
-/// CPU seconds of a process so far.
+/// CPU seconds that a process has used so far.
 double cpu_s(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text((std::istreambuf_iterator<char>(file)), {});
@@ -401,7 +402,7 @@ double cpu_s(pid_t pid) {
   return static_cast<double>(user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
-/// A valid run of so many nodes, as `train` would leave it before its agents start.
+/// Makes a run folder for this many nodes, in the state in which `train` starts the agents.
 Job make_job(const std::string& work, int nodes, int trainers) {
   std::filesystem::remove_all(work);
   for (const char* folder : {"/run/control", "/run/logs", "/run/checkpoints"})
@@ -448,7 +449,8 @@ struct Times {
   }
 };
 
-/// One line of the result: what the supervisor takes while `each_second` happens.
+/// Measures the supervisor for for_s seconds, calling each_second() once per second; then the time
+/// of 50 `status` commands under the same load. Prints and returns the result as a JSON line.
 json measure(const char* what, Agents& agents, pid_t supervisor, double for_s,
              const std::function<void()>& each_second) {
   Times status;
@@ -467,7 +469,7 @@ json measure(const char* what, Agents& agents, pid_t supervisor, double for_s,
                {"agents_cores", (cpu_s(getpid()) - own) / took},
                {"heartbeats_per_s", static_cast<double>(agents.heartbeats() - beats) / took},
                {"received_per_s", static_cast<double>(agents.received() - received) / took}};
-  // Apart from the above, so that neither disturbs the other's figure.
+  // In a second phase, so that the commands do not count in the figures above.
   const double asked_cpu = cpu_s(supervisor);
   const auto asked = Clock::now();
   for (int i = 0; i < 50; ++i) {
@@ -476,7 +478,8 @@ json measure(const char* what, Agents& agents, pid_t supervisor, double for_s,
     status.ms.push_back(agents.ask({"status"}));
     agents.until([&] { return Clock::now() > next; });
   }
-  // What the answers take beyond what goes on meanwhile: also true where others use the machine.
+  // CPU time of one answer: the total less that of the first phase. CPU time, unlike the time of an
+  // answer, is meaningful while other programs use the machine.
   line["status_cpu_ms"] = 1e3 *
                           (cpu_s(supervisor) - asked_cpu -
                            line["supervisor_cores"].get<double>() * seconds(Clock::now() - asked)) /
@@ -504,7 +507,7 @@ int main(int argc, char** argv) {
     if (flag == "--work") work = argv[i + 1];
     if (flag == "--program") program = argv[i + 1];
   }
-  setenv("UCX_TLS", "tcp", 1);  // as between hosts
+  setenv("UCX_TLS", "tcp", 1);  // as between different hosts
   setenv("UCX_WARN_UNUSED_ENV_VARS", "n", 1);
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
@@ -520,7 +523,8 @@ int main(int argc, char** argv) {
     if (auto newest = epochs.newest(); newest.ok()) address = newest->address;
     usleep(10'000);
   }
-  if (address.empty()) must(Status(Code::deadline, "the supervisor does not start"));
+  if (address.empty())
+    must(Status(Code::deadline, "the supervisor did not start within 30 s; see its log"));
 
   const auto all = static_cast<size_t>(nodes);
   auto begin = Clock::now();
@@ -537,23 +541,23 @@ int main(int argc, char** argv) {
     kill(supervisor, SIGKILL);
     return 1;
   }
-  json start = {{"what", "all register and join"},
+  json start = {{"what", "all agents register and join"},
                 {"connected_after_s", connect_s},
                 {"joined_after_s", join_s},
                 {"supervisor_cpu_s", cpu_s(supervisor) - cpu}};
   std::printf("%s\n", start.dump().c_str());
-  agents.until([] { return false; }, std::chrono::seconds(3));  // its records are written
+  agents.until([] { return false; }, std::chrono::seconds(3));  // the supervisor writes its records
 
   std::vector<json> lines;
   lines.push_back(measure("heartbeats alone", agents, supervisor, for_s, [] {}));
-  lines.push_back(measure("and health and a step a second", agents, supervisor, for_s, [&] {
+  lines.push_back(measure("also health and a step per second", agents, supervisor, for_s, [&] {
     agents.health();
     agents.step();
   }));
   const auto committed = json::parse(must(read_text(job.run.status())), nullptr, false);
   std::printf(
       "\n%d nodes x %d trainers, one supervisor process; heartbeats at 10 Hz each way; "
-      "registered and joined after %.1f s (%.1f s of its CPU); committed step %d of %d\n\n",
+      "all joined after %.1f s (%.1f s of the supervisor's CPU); committed step %d of %d\n\n",
       nodes, trainers, join_s, start["supervisor_cpu_s"].get<double>(), committed.value("step", 0),
       static_cast<int>(agents.last_step()));
   std::printf(
@@ -568,5 +572,5 @@ int main(int argc, char** argv) {
   kill(supervisor, SIGKILL);
   waitpid(supervisor, nullptr, 0);
   std::fflush(nullptr);
-  _exit(0);  // a thousand endpoints to a process that is dead need not be closed
+  _exit(0);  // without closing a thousand endpoints to a dead process
 }

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """bench faults: time from a killed or stopped process to the next step; torchft and torchrun beside it.
 
-What a failure costs: real processes killed and stopped in a 2 x 2 run of preset micro with default settings.
+    ./simplescale bench faults [--faults 50] [--only REGEX] [--preset micro] [--peers-kills N]
 
-    faults.py [--faults 50] [--only REGEX] [--preset micro] [--peer]
+Kills and stops real processes of a run of 2 nodes x 2 trainers with default settings. Trainers and
+nodes of this run fail at a random moment of a step. Before each fault the benchmark waits until all
+groups train and a standby is up. Times come from events.jsonl and metrics.jsonl; "time" in
+metrics.jsonl is when the trainers committed the step. p99 of up to 100 faults is the maximum.
 
-Each row hits a run again and again at a random moment of a step, waits until it trains again (and its lost node or standby
-is back), and takes the times from events.jsonl and metrics.jsonl, whose "time" is when the trainers committed the step.
-p99 of fewer than 100 faults is the maximum. With --peers-kills N, torchft_kill.py and torchelastic_kill.py of --peers are run
-as well, and ours with a model and batch of the size that they have (4.2 M parameters, 512 tokens a trainer); --python then needs
-torchft and torchrun. Prints a JSON line a row, then the table.
+--peers-kills N also runs torchft_kill.py and torchelastic_kill.py of the folder --peers with N
+kills each, and simplescale with a model and a batch of their size (4.2 M parameters, 512 tokens per
+trainer). --python must then have torchft and torchrun.
+
+Prints one JSON line per row, then the table.
 """
 
 import argparse
@@ -33,6 +36,7 @@ DEADLINE_S = 60
 
 
 def lines(path):
+    """The complete lines of a JSON lines file, parsed; empty if there is no file."""
     if not path.exists():
         return []
     text = path.read_text()
@@ -40,7 +44,7 @@ def lines(path):
 
 
 class Run:
-    """A run that is still going; ends with stop()."""
+    """A `simplescale train` process and its run folder. It trains until stop()."""
 
     def __init__(self, flags, data, name, **settings):
         self.folder = flags.work / f"faults-{name}"
@@ -62,7 +66,7 @@ class Run:
         file.write_text("".join(f"[{s}]\n" + "".join(f"{k} = {toml(v)}\n" for k, v in keys.items()) for s, keys in config.items()))
         self.process = subprocess.Popen([flags.build / "bin/simplescale", "train", file, f"--run={self.folder}"],
                                         stdout=subprocess.DEVNULL, stderr=open(self.folder.with_suffix(".err"), "w"))
-        atexit.register(self.stop)  # also after a failure: what is left would disturb all that follows
+        atexit.register(self.stop)  # a run left over after a failure would disturb later ones
 
     def metrics(self):
         return lines(self.folder / "metrics.jsonl")
@@ -77,32 +81,37 @@ class Run:
             return {}
 
     def wait(self, condition, what):
+        """Polls until condition() is true and returns its value. what: for the error message."""
         end = time.monotonic() + DEADLINE_S
         while time.monotonic() < end:
             if self.process.poll() is not None:
-                raise Failed(f"{self.folder}: `train` ended with {self.process.returncode} while waiting for {what}")
+                raise Failed(f"{self.folder}: `train` ended with exit code {self.process.returncode} while waiting for {what}; "
+                             f"see {self.folder.with_suffix('.err')}")
             value = condition()
             if value:
                 return value
             time.sleep(0.01)
-        raise Failed(f"{self.folder}: waited {DEADLINE_S} s for {what}")
+        raise Failed(f"{self.folder}: waited {DEADLINE_S} s for {what}; see its events.jsonl and logs")
 
     def steps_after(self, t, count=1):
-        """Commit times of the steps committed after t, once there are so many."""
+        """Waits for `count` steps committed after t. Returns all commit times found."""
         return self.wait(lambda: (found := [m["time"] for m in self.metrics() if m["time"] > t]) and len(found) >= count and found,
-                         f"{count} steps after a fault")
+                         f"{count} committed steps")
 
     def step_s(self, last=15):
+        """Median seconds between the commits of the last steps."""
         times = [m["time"] for m in self.metrics()][-last:]
         return statistics.median(b - a for a, b in zip(times, times[1:]))
 
     def settle(self, steps=3):
-        """Until all groups train and made some steps together, and a standby is there, if another node can have one."""
+        """Waits until all groups train, a standby is up if there are several nodes, and `steps`
+        more steps are committed."""
         self.wait(lambda: (s := self.status()).get("state") == "training" and s.get("groups") == self.groups
-                  and (s.get("standby") or len(s["nodes"]) == 1), f"{self.groups} groups and a standby")
+                  and (s.get("standby") or len(s["nodes"]) == 1), f"training in {self.groups} groups with a standby")
         self.steps_after(time.time(), steps)
 
     def trainers(self):
+        """Name -> pid of the trainers that belong to a group."""
         return {t["name"]: t["pid"] for n in self.status()["nodes"] for t in n["trainers"] if t["group"]}
 
     def stop(self):
@@ -116,6 +125,7 @@ class Run:
 
 
 def kill_node(run, name):
+    """kill -9 of the node's agent and its trainers."""
     node = next(n for n in run.status()["nodes"] if n["name"] == name)
     for pid in [node["pid"], *(t["pid"] for t in node["trainers"])]:
         try:
@@ -125,11 +135,13 @@ def kill_node(run, name):
 
 
 def detected(run, t):
-    return run.wait(lambda: next((e["time"] for e in run.events() if e["phase"] == "detect" and e["time"] >= t), None), "detection")
+    """Waits for the first detection from t on. Returns its time."""
+    return run.wait(lambda: next((e["time"] for e in run.events() if e["phase"] == "detect" and e["time"] >= t), None), "the detection of a failure")
 
 
 def trainer(flags, run, dice, number):
-    """kill -9 or SIGSTOP of a trainer: until it is seen, and until the next step that counts."""
+    """Sends signal `number` to a random trainer. Returns the seconds until its detection, and until
+    the first committed step of the generation after the recovery."""
     run.settle()
     time.sleep(dice.uniform(0, run.step_s()))
     pids = run.trainers()
@@ -137,8 +149,8 @@ def trainer(flags, run, dice, number):
     os.kill(pids[dice.choice(sorted(pids))], number)
     seen = detected(run, t)
     generation = run.wait(lambda: next((e["generation"] for e in run.events() if e["kind"] == "recovered" and e["time"] > seen), None),
-                          "recovery")
-    committed = run.wait(lambda: next((m["time"] for m in run.metrics() if m["generation"] == generation), None), "its first step")
+                          "the event `recovered`")
+    committed = run.wait(lambda: next((m["time"] for m in run.metrics() if m["generation"] == generation), None), "a committed step after the recovery")
     return seen - t, committed - t
 
 
@@ -161,7 +173,7 @@ def row_node_spare(flags, data, dice):
     results = []
     for _ in range(flags.faults):
         run.wait(lambda: any(n["state"] == "spare" and all(t["state"] == "idle" for t in n["trainers"]) for n in run.status().get("nodes", [])),
-                 "a spare")
+                 "an idle spare")
         run.settle()
         time.sleep(dice.uniform(0, run.step_s()))
         name = dice.choice(sorted(n["name"] for n in run.status()["nodes"] if n["group"]))
@@ -174,7 +186,9 @@ def row_node_spare(flags, data, dice):
 
 
 def row_node_alone(flags, data, dice):
-    """No spare: the other group goes on; beyond one normal step of the smaller layout, the steps after it tell how long that is."""
+    """Kills a node when there is no spare; the other group trains on. Returns the seconds until its
+    next committed step, less the time of one normal step of that group, which is measured on the
+    two steps after the fault."""
     run = Run(flags, data, "node-alone")
     results = []
     for _ in range(flags.faults):
@@ -200,7 +214,7 @@ def row_supervisor(flags, data, dice):
         t = time.time()
         os.kill(before["pid"], signal.SIGKILL)
         acting.append(run.wait(lambda: next((e["time"] for e in run.events() if e["kind"] == "took_over" and e["time"] > t), None),
-                               "a successor") - t)
+                               "the event `took_over`") - t)
         times = [m["time"] for m in run.metrics() if m["time"] > t - 3 * normal]
         times += run.steps_after(times[-1], 3)
         times = sorted(set(times))
@@ -209,14 +223,15 @@ def row_supervisor(flags, data, dice):
     return {"supervisor killed -> longest gap, in normal steps": gaps, "supervisor killed -> successor acting": acting}
 
 
-# Next to no work, so that eight groups on two cores show what recovery itself costs.
+# A model so small that eight groups on two cores show the cost of the recovery, not of the steps.
 SMALL = {"model__preset": "", "model__dim": 64, "model__hidden": 176, "model__layers": 2, "model__heads": 2, "model__kv_heads": 2,
          "model__vocab": 256, "model__block_size": 32, "train__micro_batch_size": 1, "train__global_batch_size": 8,
          "cluster__trainers_per_node": 1}
 
 
 def row_groups(flags, data, dice):
-    """kill -9 of a trainer with 8 groups and with 2, the same batch: from its detection until all train again."""
+    """kill -9 of a trainer in runs of 2 and of 8 groups with the same global batch. Returns the
+    seconds from the detection until all trainers train again."""
     results = {}
     for groups in (2, 8):
         run = Run(flags, harness.write_tokens(flags, "small", SMALL["model__vocab"]), f"groups-{groups}", **SMALL, cluster__nodes=groups)
@@ -227,19 +242,21 @@ def row_groups(flags, data, dice):
             t = time.time()
             os.kill(pids[dice.choice(sorted(pids))], signal.SIGKILL)
             times.append(run.wait(lambda: next((e["ms"] for e in run.events() if e["kind"] == "recovered" and e["time"] > t), None),
-                                  "recovery") / 1e3)
+                                  "the event `recovered`") / 1e3)
         run.stop()
         results[f"{groups} groups of one trainer: recovery"] = times
     return results
 
 
-# tiny_llama.py's sizes; its embeddings are not tied, and a batch of 4 x 128 tokens is one trainer's.
+# The sizes of tiny_llama.py, the model of both peer scripts: embeddings not tied, 4 x 128 tokens in
+# the batch of a trainer.
 PEERS_SIZE = {"model__preset": "", "model__dim": 256, "model__hidden": 688, "model__layers": 4, "model__heads": 4, "model__kv_heads": 4,
               "model__vocab": 2048, "model__block_size": 128, "model__tie_embeddings": False, "train__micro_batch_size": 4}
 
 
 def beside_peers(flags, data, dice):
-    """Yields (what, seconds): ours in the layouts of torchft_kill.py (two replicas) and torchelastic_kill.py (FSDP over four)."""
+    """Yields (what, seconds or statistics): ours in the layout of torchft_kill.py (two replicas)
+    and of torchelastic_kill.py (FSDP over four trainers), then the two scripts themselves."""
     pair = dict(PEERS_SIZE, cluster__trainers_per_node=1)
     run = Run(flags, data, "peers-replica", **pair)
     alone, again = [], []
@@ -252,8 +269,9 @@ def beside_peers(flags, data, dice):
         seen = detected(run, t)
         alone.append(run.steps_after(seen)[0] - t)
         grown = run.wait(lambda: next((e["generation"] for e in run.events() if e["kind"] == "layout_changed" and e["time"] > seen
-                                       and e["reason"].startswith("with ")), None), "growth")
-        again.append(run.wait(lambda: next((m["time"] for m in run.metrics() if m["generation"] == grown), None), "a step") - t)
+                                       and e["reason"].startswith(f"{name} joins")), None), "a layout with the returned node")
+        again.append(run.wait(lambda: next((m["time"] for m in run.metrics() if m["generation"] == grown), None),
+                              "a committed step of the returned node") - t)
     run.stop()
     yield "ours, two replicas: node killed -> the other's next commit", alone
     yield "ours, two replicas: node killed -> the returned node's first commit", again
@@ -277,13 +295,14 @@ ROWS = [row_trainer_killed, row_trainer_stopped, row_node_spare, row_node_alone,
 
 
 def main():
-    a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    a = argparse.ArgumentParser(prog="./simplescale bench faults",
+                                description=__doc__.splitlines()[0])
     harness.add_flags(a)
     a.add_argument("--faults", type=int, default=50)
     a.add_argument("--preset", default="micro", choices=list(harness.PRESETS))
     a.add_argument("--seed", type=int, default=1)
-    a.add_argument("--only", default="", help="a regular expression that a row's function must match")
-    a.add_argument("--peers-kills", type=int, default=0, help="also torchft_kill.py and torchelastic_kill.py, with so many kills")
+    a.add_argument("--only", default="", help="run only the rows whose function name matches this regular expression")
+    a.add_argument("--peers-kills", type=int, default=0, help="also run torchft_kill.py and torchelastic_kill.py with this many kills")
     flags = a.parse_args()
     data = harness.write_tokens(flags, flags.preset)
     dice = random.Random(flags.seed)

@@ -1,7 +1,8 @@
-"""What the benchmarks share: our program and the PyTorch baseline started with the same model, data and schedule.
+"""Shared parts of the benchmarks: start simplescale and the PyTorch baseline with the same model,
+data and schedule.
 
-`Ours` writes a TOML config and starts `simplescale train` in a folder of its own; `Peer` starts fsdp_baseline.py in its
-fastest environment. Both give back a Run: losses and wall time by step.
+`Ours` writes a TOML config and runs `simplescale train` in a new run folder. `Peer` runs
+fsdp_baseline.py in its fastest environment. Both return a Run: losses and wall time of each step.
 """
 
 import itertools
@@ -23,14 +24,19 @@ PRESETS = {  # name -> (block_size, vocab, micro_batch_size)
 
 def add_flags(parser):
     parser.add_argument("--build", type=Path, default=ROOT / "build/release", help="the build folder")
-    parser.add_argument("--peers", type=Path, default=ROOT / "tests/bench/peers", help="where fsdp_baseline.py lies")
-    parser.add_argument("--python", type=Path, default=ROOT / ".deps/python/bin/python", help="has torch and numpy")
-    parser.add_argument("--work", type=Path, default=ROOT / "build/bench", help="run folders; emptied as it goes")
+    parser.add_argument("--peers", type=Path, default=ROOT / "tests/bench/peers", help="folder of fsdp_baseline.py")
+    parser.add_argument("--python", type=Path, default=ROOT / ".deps/python/bin/python", help="Python with torch and numpy")
+    parser.add_argument("--work", type=Path, default=ROOT / "build/bench", help="folder for run folders, which are overwritten")
 
 
 @dataclass
 class Run:
-    """One finished run. losses[s]: mean loss of step s, from 0. tokens_per_second: of the steps after the warm-up."""
+    """A finished run.
+
+    losses[s]: mean loss of step s, counted from 0. tokens_per_second and step_ms: of the steps
+    after the warm-up. folder: the run folder, which exists only if it was kept; None for a
+    baseline.
+    """
 
     losses: list[float]
     tokens_per_second: float
@@ -39,10 +45,11 @@ class Run:
 
 
 class Failed(Exception):
-    pass
+    """A measured program failed; the text is for the user."""
 
 
 def call(command, **options):
+    """Runs a command and returns its standard output. Failed: its exit code is not 0."""
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True, **options)
     if done.returncode:
         text = " ".join(map(str, command))
@@ -55,16 +62,20 @@ def toml(value):
 
 
 class Ours:
-    """Runs `simplescale train`. data: raw uint16 tokens, taken in file order."""
+    """Runs `simplescale train`. data: file of raw uint16 tokens, trained in file order."""
 
     def __init__(self, flags, data):
         self.program, self.work, self.data = flags.build / "bin/simplescale", flags.work, data
         self.number = itertools.count()
         if not self.program.exists():
-            raise SystemExit(f"{self.program} is missing: ./simplescale build, or say where with --build")
+            raise SystemExit(f"{self.program} does not exist; run ./simplescale build, or pass --build FOLDER")
 
     def train(self, preset, nodes, trainers, steps, warmup, start=None, keep=False, **settings):
-        """start: a checkpoint to begin with. settings: section__key=value. A group is one node unless told otherwise."""
+        """Trains `steps` steps, of which `warmup` are not timed.
+
+        start: folder of a checkpoint to begin with. keep: keep the run folder. settings: config
+        keys as section__key=value; parallel__group_nodes is 1 unless given.
+        """
         run = self.work / f"run-{next(self.number)}"
         shutil.rmtree(run, ignore_errors=True)
         batch = PRESETS[preset][2]
@@ -92,7 +103,7 @@ class Ours:
         call([self.program, "train", file, f"--run={run}"])
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         if [line["step"] for line in lines] != list(range(1, steps + 1)):
-            raise Failed(f"{run}/metrics.jsonl does not have steps 1 to {steps}")
+            raise Failed(f"{run}/metrics.jsonl does not have exactly the steps 1 to {steps}")
         tokens = lines[-1]["tokens"] / steps
         timed = [b["time"] - a["time"] for a, b in zip(lines[warmup - 1 :], lines[warmup:])]
         result = Run([line["loss"] for line in lines], tokens * len(timed) / sum(timed), [1e3 * t for t in timed], run)
@@ -102,14 +113,15 @@ class Ours:
 
 
 class Peer:
-    """Runs fsdp_baseline.py in fast_env.sh. ways: "tuned", "direct", "compile", "direct compile"."""
+    """Runs fsdp_baseline.py in the environment of fast_env.sh."""
 
     def __init__(self, flags, data):
         self.folder, self.python, self.data = flags.peers.resolve(), flags.python.absolute(), data
         if not (self.folder / "fsdp_baseline.py").exists():
-            raise SystemExit(f"{self.folder} has no fsdp_baseline.py: say where with --peers")
+            raise SystemExit(f"{self.folder} has no fsdp_baseline.py; pass its folder with --peers")
 
     def train(self, preset, processes, steps, warmup, way="tuned", flags=()):
+        """way: "tuned", "direct" (--direct-comm), "compile" or "direct compile"."""
         threads = max(1, os.cpu_count() // processes)
         command = [self.python, *(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", processes]
                                   if processes > 1 else []),
@@ -125,12 +137,15 @@ class Peer:
             elif line.startswith("{"):
                 last = json.loads(line)
         if not last:
-            raise Failed("the baseline printed no result")
+            raise Failed("fsdp_baseline.py printed no JSON line with its result")
         return Run(losses, last["tokens_per_second"], steps_ms[warmup:])
 
 
 def write_tokens(flags, preset, vocab=None):
-    """The baseline's synthetic tokens of the preset's vocabulary, or of another, as a file."""
+    """Writes the baseline's synthetic tokens to a file and returns its path.
+
+    vocab: vocabulary size; None: that of the preset.
+    """
     sys.path.insert(0, str(flags.peers))
     from presets import synthetic_tokens
 
@@ -141,11 +156,14 @@ def write_tokens(flags, preset, vocab=None):
 
 
 def table(head, rows):
-    """Markdown; columns after the first are aligned to the right."""
+    """A Markdown table. All columns but the first are aligned right."""
     lines = ["| " + " | ".join(head) + " |", "|---|" + "--:|" * (len(head) - 1)]
     return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
 
 
 def median_ratio(ours, theirs):
-    """Of runs that took turns: the median of the rounds' ratios is steadier than the ratio of the medians."""
+    """Median over the rounds of ours / theirs, where both ran in each round.
+
+    It varies less than the ratio of the medians.
+    """
     return statistics.median(a / b for a, b in zip(ours, theirs))

@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
 """bench launch: time from `train` to the first committed step, part by part.
 
-From `train` to the first committed step, and where the time goes: 4 nodes x 2 trainers of preset micro on this machine, real
-processes, tokens prepared before.
+    ./simplescale bench launch [--rounds 10] [--nodes 4] [--trainers 2] [--preset micro]
 
-    launch.py [--rounds 10] [--nodes 4] [--trainers 2] [--preset micro]
+Starts a run with real processes on this machine; the token file exists before. One launch that is
+not counted loads the files into memory. The parts of the time, in order:
 
-The parts follow each other: the launcher checks and starts the agents; they start processes, and the first of them a supervisor;
-trainers load libtorch, connect and register (a node's warm process at low priority beside them); the supervisor has them join;
-they make their initial state and the first step, whose end is when they committed it, by their own clock. Prints a JSON line a
-round, then the table.
+1. The launcher checks the config and starts the agents.
+2. The agents start trainer processes; the first agent also starts a supervisor.
+3. The trainers load libtorch, connect and register. Meanwhile each node also starts a warm process
+   at low priority.
+4. The supervisor orders the trainers to join.
+5. The trainers create their initial state and make the first step. The end is the time at which
+   they committed it, by their own clock.
+
+Prints one JSON line per round, then the table.
 """
 
 import argparse
@@ -28,7 +33,7 @@ PARTS = ("agents run", "supervisor leads", "all nodes are up", "all trainers are
 
 
 def first_stamp(folder):
-    """When the first agent said something, by its log."""
+    """Unix time of the earliest first line in the agents' logs."""
     found = []
     for path in folder.glob("logs/n*.log"):
         if match := re.match(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+)", path.read_text()):
@@ -39,7 +44,7 @@ def first_stamp(folder):
 def launch(flags, data):
     began = time.time()
     run = Run(flags, data, "launch", cluster__nodes=flags.nodes, cluster__trainers_per_node=flags.trainers)
-    first = run.wait(run.metrics, "the first step")[0]
+    first = run.wait(run.metrics, "the first committed step")[0]
     events = lines(run.folder / "events.jsonl")
     run.stop()
 
@@ -51,7 +56,8 @@ def launch(flags, data):
 
 
 def main():
-    a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    a = argparse.ArgumentParser(prog="./simplescale bench launch",
+                                description=__doc__.splitlines()[0])
     harness.add_flags(a)
     a.add_argument("--rounds", type=int, default=10)
     a.add_argument("--preset", choices=list(harness.PRESETS), default="micro")
@@ -59,15 +65,15 @@ def main():
     a.add_argument("--trainers", type=int, default=2)
     flags = a.parse_args()
     data = harness.write_tokens(flags, flags.preset)
-    launch(flags, data)  # files come into memory
+    launch(flags, data)  # loads the files into memory; not counted
     rounds = []
     for _ in range(flags.rounds):
         rounds.append(launch(flags, data))
         print(json.dumps(rounds[-1]), flush=True)
     totals = [r["total_s"] for r in rounds]
     rows = [[name, *(f"{f([r['parts_s'][name] for r in rounds]):.2f}" for f in (statistics.median, max))] for name in PARTS]
-    rows.append(["in all", f"{statistics.median(totals):.2f}", f"{max(totals):.2f}"])
-    print("\n" + table([f"{flags.nodes} x {flags.trainers}, seconds until", f"p50 of {len(rounds)}", "max"], rows))
+    rows.append(["total", f"{statistics.median(totals):.2f}", f"{max(totals):.2f}"])
+    print("\n" + table([f"{flags.nodes} x {flags.trainers}, seconds of each part, until", f"p50 of {len(rounds)}", "max"], rows))
 
 
 if __name__ == "__main__":

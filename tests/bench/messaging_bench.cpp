@@ -1,15 +1,20 @@
 // bench messaging: actor messages between two processes; ours beside BASP, the protocol of CAF.
 //
-// Actor messaging between two processes, ours and CAF's own BASP in the same run: round trip and
-// rate, time until `down` after kill -9, and CPU when idle. Each figure comes from a fresh pair of
-// processes.
+//   ./simplescale bench messaging [--quick] [--json]     --json: JSON lines, no table
 //
-//   messaging_bench [--quick] [--json]      the whole table; JSON lines alone with --json
+// Measures the time of a round trip, the message rate, the time from kill -9 to `down`, and the CPU
+// use when idle. Each measurement uses two fresh processes, a client and a server. With --quick all
+// are shorter and made fewer times.
 //
-// Placement "split" pins client and server to cores 0 and 1, "same" both to core 0. Systems: `tcp`
-// and `shm` are ours over UCX_TLS=tcp and posix,sysv,self; `basp` is CAF's default settings,
-// `basp-best` its best ones (sharing scheduler, no deserialisation workers). The server's parent
-// reports its death to our shared-memory transport, as a node agent does.
+// cores      split       client on core 0, server on core 1
+//            same        both on core 0
+// system     tcp         our transport with UCX_TLS=tcp
+//            shm         our transport with UCX_TLS=posix,sysv,self
+//            basp        BASP with CAF's default settings
+//            basp-best   BASP, fastest settings: sharing scheduler, no deserialisation workers
+//
+// With `shm` the client, which is the server's parent, reaps the server and reports its death to
+// the transport, as a node agent does.
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
@@ -68,7 +73,7 @@ void pin(const std::string& placement, bool server) {
   sched_setaffinity(0, sizeof set, &set);
 }
 
-// ---- the actors, the same for both ------------------------------------------------------------
+// ---- actors, the same for both systems -------------------------------------------------------
 
 caf::behavior echo(caf::event_based_actor*) {
   auto seen = std::make_shared<uint64_t>(0);
@@ -94,7 +99,7 @@ caf::behavior pinger(caf::event_based_actor* self, caf::actor peer, size_t trips
   }};
 }
 
-/// Sends in batches, at most two of them unanswered.
+/// Sends `batches` batches of `batch` messages; at most two batches are unanswered at a time.
 caf::behavior blaster(caf::event_based_actor* self, caf::actor peer, size_t bytes, uint64_t batch,
                       uint64_t batches, std::promise<void>* done) {
   auto left = std::make_shared<uint64_t>(batches), open = std::make_shared<uint64_t>(0);
@@ -115,9 +120,9 @@ caf::behavior blaster(caf::event_based_actor* self, caf::actor peer, size_t byte
   }};
 }
 
-// ---- the two systems --------------------------------------------------------------------------
+// ---- systems ---------------------------------------------------------------------------------
 
-/// An actor system of either kind; publishes, and connects to what the other published.
+/// An actor system over our transport or BASP. Publishes an actor, or connects to one.
 class Side {
  public:
   explicit Side(const std::string& kind) : basp_(kind.rfind("basp", 0) == 0) {
@@ -142,7 +147,7 @@ class Side {
   std::string publish(const caf::actor& actor) {
     if (basp_) {
       auto port = system_->middleman().publish(actor, 0, "127.0.0.1");
-      if (!port) fail("cannot publish");
+      if (!port) fail("BASP cannot publish an actor on 127.0.0.1");
       return std::to_string(*port);
     }
     transport_->publish("bench", actor);
@@ -152,7 +157,7 @@ class Side {
     if (basp_) {
       auto actor =
           system_->middleman().remote_actor("127.0.0.1", static_cast<uint16_t>(std::stoi(address)));
-      if (!actor) fail("cannot connect");
+      if (!actor) fail("BASP cannot connect to the server on 127.0.0.1");
       return *actor;
     }
     auto actor = transport_->lookup(address, "bench", 10'000);
@@ -175,7 +180,7 @@ class Side {
   std::unique_ptr<Transport> transport_;
 };
 
-// ---- processes --------------------------------------------------------------------------------
+// ---- processes -------------------------------------------------------------------------------
 
 struct Child {
   pid_t pid = -1;
@@ -214,7 +219,8 @@ int serve(const std::string& kind, const std::string& placement) {
   for (;;) pause();
 }
 
-/// One fresh pair of processes: measures `what`, prints one JSON line.
+/// The client process: starts a server, measures `what` ("rates" or "down") and prints one JSON
+/// line.
 int measure(const std::string& kind, const std::string& placement, const std::string& what,
             bool quick) {
   pin(placement, false);
@@ -266,7 +272,7 @@ int measure(const std::string& kind, const std::string& placement, const std::st
     waitpid(server.pid, nullptr, 0);
     std::printf("%s\n", result.dump().c_str());
     std::fflush(stdout);
-    std::_Exit(0);  // BASP is slow to stop without its peer
+    std::_Exit(0);  // BASP stops slowly when its peer has died
   }
 }
 
@@ -289,7 +295,7 @@ int table(bool quick, bool only_json) {
   }
   for (const std::string placement : {"split", "same"}) {
     for (const std::string kind : {"basp", "basp-best", "tcp", "shm"}) {
-      // The best of three, since the machine is not ours alone.
+      // The best of three, because other programs may use the machine.
       json best;
       for (int i = 0; i < (quick ? 1 : 3); ++i) {
         json one = run(kind, placement, "rates", quick);
@@ -312,7 +318,7 @@ int table(bool quick, bool only_json) {
       best["placement"] = placement;
       best["system"] = kind;
       all[placement + kind] = best;
-      // BASP's best is whichever of its settings is faster here.
+      // Compare with the BASP settings that are faster for this figure.
       auto peer = [&](const char* key, auto better) {
         double a = all[placement + "basp"][key];
         return all.count(placement + "basp-best")
@@ -346,7 +352,7 @@ int table(bool quick, bool only_json) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  init_logging("bench");  // to stderr; stdout carries the figures
+  init_logging("bench");  // to stderr; stdout is for the results
   std::vector<std::string> arguments(argv + 1, argv + argc);
   if (arguments.size() == 3 && arguments[0] == "serve") return serve(arguments[1], arguments[2]);
   if (arguments.size() == 5 && arguments[0] == "measure") {

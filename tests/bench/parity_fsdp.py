@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """bench parity_fsdp: losses and logits equal PyTorch FSDP2 and transformers, in every layout.
 
-Does training give what PyTorch gives? The same weights, samples, batch and schedule through `simplescale train` and
-through fsdp_baseline.py, in every layout and with every strategy; the losses of 20 steps must agree within 1e-4 in fp32.
-bf16 is reported, not judged: the two round at different places. Then the trained model is exported, and transformers'
-logits of it must be ours within 1e-4.
+    ./simplescale bench parity_fsdp [--steps 20] [--only REGEX]
 
-    parity_fsdp.py [--steps 20] [--only REGEX]          exit code 1 if anything differs
+Trains with `simplescale train` and with fsdp_baseline.py from the same weights, with the same
+samples, batch and schedule, in every layout and with every strategy. In fp32 the losses of all
+steps must agree within 1e-4. In bf16 the differences are printed but have no limit, because the two
+programs round at different places. Then the trained model is exported; the logits and the loss that
+transformers computes with it must agree with ours within 1e-4.
+
+Exit code 1 if anything differs by more than the limit.
 """
 
 import argparse
@@ -20,7 +23,8 @@ from harness import Failed, Ours, Peer, call, table
 
 PRESET, BATCH, WARMUP, LIMIT = "micro", 8, 5, 1e-4
 
-# (name, nodes, trainers a node, settings, the baseline's flags with as many processes). The batch is the same everywhere.
+# (name, nodes, trainers per node, settings, the baseline's flags for the same number of processes).
+# The global batch is the same in all cases.
 CASES = [
     ("1x1 full_shard", 1, 1, dict(parallel__strategy="full_shard"), ("--strategy", "none")),
     ("1x1 shard_grad_op", 1, 1, dict(parallel__strategy="shard_grad_op"), ("--strategy", "none")),
@@ -54,19 +58,21 @@ class Parity:
         self.failed = []
 
     def make_weights(self):
-        """A random Llama as a Hugging Face folder, and imported."""
+        """Writes a random Llama as a Hugging Face folder and imports it as a checkpoint."""
         self.hf, self.start = self.flags.work / "hf", self.flags.work / "imported"
         self.transformers(self.hf, "--make", PRESET, "--data", self.data)
         call(["rm", "-rf", self.start])
         call([self.ours.program, "import", self.hf, self.start])
 
     def transformers(self, folder, *options):
+        """Runs transformers_parity.py. Returns its last line, parsed."""
         environment = dict(os.environ, PYTHONPATH=str(self.flags.peers), HF_HUB_OFFLINE="1")
         script = self.flags.peers.resolve() / "transformers_parity.py"
         return json.loads(call([self.flags.python.absolute(), script, folder.absolute(), *options], env=environment)
                           .splitlines()[-1])
 
     def baseline(self, processes, flags, dtype):
+        """The losses of fsdp_baseline.py, which runs once per combination of arguments."""
         key = processes, flags, dtype
         if key not in self.peer_losses:
             run = self.peer.train(PRESET, processes, self.flags.steps, WARMUP, flags=(
@@ -76,7 +82,11 @@ class Parity:
         return self.peer_losses[key]
 
     def losses(self, name, nodes, trainers, settings, flags, precision, keep=False):
-        """The largest difference of the losses: to the baseline in this layout, and to it in one process."""
+        """Trains one case. Returns its table row and run folder.
+
+        Two columns of the row are the largest difference of the losses: from the baseline in this
+        layout, and from the baseline in one process.
+        """
         settings = {"train__micro_batch_size": BATCH // (nodes * trainers), **settings}
         run = self.ours.train(PRESET, nodes, trainers, self.flags.steps, WARMUP, start=self.start, keep=keep,
                               train__global_batch_size=BATCH, train__precision=precision, **settings)
@@ -90,12 +100,13 @@ class Parity:
                       difference=here[0], difference_to_one_process=here[1], ok=ok)
         print(json.dumps(result), flush=True)
         if not ok:
-            self.failed.append(f"{name}, {precision}: losses differ by {max(here):.2e}")
+            self.failed.append(f"{name}, {precision}: losses differ by {max(here):.2e}, limit {LIMIT:g}")
         verdict = "–" if not judged else "ok" if ok else "DIFFERS"
         return [name, precision, f"{run.losses[-1]:.4f}", *(f"{d:.1e}" for d in here), verdict], run.folder
 
     def logits(self, run, samples=4):
-        """Exports the newest checkpoint of the run; transformers' logits and ours of the same samples."""
+        """Exports the newest checkpoint of the run. Compares transformers' logits and loss with
+        ours on the same samples."""
         import numpy as np
 
         exported = self.flags.work / "exported"
@@ -110,15 +121,16 @@ class Parity:
         loss = abs(theirs["loss"] - evaluated["val_loss"])
         print(json.dumps(dict(case="exported logits", difference=difference, loss_difference=loss)), flush=True)
         if difference > LIMIT or loss > LIMIT:
-            self.failed.append(f"logits differ by {difference:.2e}, losses by {loss:.2e}")
+            self.failed.append(f"export: logits differ by {difference:.2e}, losses by {loss:.2e}, limit {LIMIT:g}")
         print(f"\nexport to transformers: {samples} samples, logits differ by at most {difference:.1e}, losses by {loss:.1e}")
 
 
 def main():
-    a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    a = argparse.ArgumentParser(prog="./simplescale bench parity_fsdp",
+                                description=__doc__.splitlines()[0])
     harness.add_flags(a)
     a.add_argument("--steps", type=int, default=20)
-    a.add_argument("--only", default="", help="a regular expression that a case's name must contain")
+    a.add_argument("--only", default="", help="run only the cases whose name matches this regular expression")
     flags = a.parse_args()
     parity = Parity(flags)
     parity.make_weights()
@@ -130,10 +142,10 @@ def main():
             row, folder = parity.losses(*case, precision, keep=run is None)
             run = run or folder
             rows.append(row)
-    head = ["groups x trainers", "precision", "last loss", "from PyTorch", "from PyTorch alone", "within 1e-4"]
+    head = ["groups x trainers", "precision", "last loss", "difference from PyTorch", "from PyTorch in 1 process", "within 1e-4"]
     print("\n" + table(head, rows))
     parity.logits(run)
-    print("\n".join(parity.failed) or "all the same")
+    print("\n".join(parity.failed) or f"all cases agree within {LIMIT:g}")
     return 1 if parity.failed else 0
 
 

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """bench snapshots: what the state of every step, ledger, checkpoints and exports cost.
 
-What keeping every step and saying which samples it trained costs: steps a second on 2x2 and in one process, with the
-ledger on and off, with disk checkpoints every 10 steps, with TensorBoard's and W&B's files, and with copies on a peer node
-(one process has none), in turn; and beside a step's time, by state_bench, what the double-buffered state costs against an
-optimizer that writes in place, its hash, its copy, and sums in tree order against a running sum.
+    ./simplescale bench snapshots [--rounds 3] [--preset micro] [--precision fp32]
 
-    snapshots.py [--rounds 3] [--preset micro] [--precision fp32]
+The first table has the steps per second in one process and on 2x2, with default settings and with
+one setting changed: no ledger, disk checkpoints every 10 steps, TensorBoard's and W&B's files,
+copies on a peer node (in one process there is no peer). In each round all variants run in turn.
+`deterministic` changes nothing on a CPU.
 
-There is no switch for the state of every step, nor another order of sums: both are the program's only path. Hence the
-second half, which measures them by themselves and relates them to the step. `deterministic` changes nothing on a CPU.
+The program always keeps the state of every step and always sums in tree order; no setting turns
+this off. So the second table measures them alone, with state_bench, as a share of a step: the
+double-buffered state against an optimizer that writes in place, the state's hash and copy, and sums
+in tree order against a running sum.
 """
 
 import argparse
@@ -21,7 +23,7 @@ import harness
 from harness import Failed, Ours, call, median_ratio, table
 
 WAYS = {  # name -> settings
-    "as it is": {},
+    "default": {},
     "without ledger": dict(data__ledger=False),
     "deterministic = false": dict(train__deterministic=False),
     "checkpoint every 10 steps": dict(checkpoint__disk_every_steps=10),
@@ -34,7 +36,8 @@ STEPS = {"micro": (70, 10), "mini": (15, 3)}
 
 
 def main():
-    a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    a = argparse.ArgumentParser(prog="./simplescale bench snapshots",
+                                description=__doc__.splitlines()[0])
     harness.add_flags(a)
     a.add_argument("--rounds", type=int, default=3)
     a.add_argument("--preset", choices=list(STEPS), default="micro")
@@ -49,12 +52,12 @@ def main():
             rates[layout, way].append(1e3 * len(run.step_ms) / sum(run.step_ms))
             print(json.dumps(dict(layout=layout, way=way, steps_per_second=round(rates[layout, way][-1], 3))), flush=True)
     rows = [[f"{layout}, {way}", f"{statistics.median(rates[layout, way]):.2f}",
-             f"{median_ratio(rates[layout, way], rates[layout, 'as it is']):.3f}"] for layout, way in rates]
-    print("\n" + table([f"{flags.preset} {flags.precision}", "steps/s", "to as it is"], rows) + "\n")
+             f"{median_ratio(rates[layout, way], rates[layout, 'default']):.3f}"] for layout, way in rates]
+    print("\n" + table([f"{flags.preset} {flags.precision}", "steps/s", "share of default"], rows) + "\n")
 
     lines = [json.loads(line) for line in call([flags.build / "bin/state_bench", flags.preset]).splitlines()]
-    step_ms = 1e3 / statistics.median(rates["1x1", "as it is"])
-    print(table([f"one process, a step takes {step_ms:.1f} ms", "ms", "of a step"],
+    step_ms = 1e3 / statistics.median(rates["1x1", "default"])
+    print(table([f"one process, a step takes {step_ms:.1f} ms", "ms", "share of a step"],
                 [[line["what"], f"{line['ms']:.2f}", f"{line['ms'] / step_ms:.1%}"] for line in lines]))
 
 

@@ -1,10 +1,13 @@
 // bench state: cost of double-buffered state, its hash, its copy, sums in tree order.
 //
-// What some guarantees cost by themselves, one thread, a preset's whole model: the state of every
-// step kept in shared memory (double-buffered, flipped at commit), its hash (made with the commit,
-// and again before the next vote), a private copy for a peer node, and sums that do not depend on
-// the layout. Prints one JSON line a row; snapshots.py puts them beside a step's time.
-//   state_bench [preset ...]      micro, mini
+//   ./simplescale bench state [micro] [mini]     default: both presets
+//
+// Measures alone what these guarantees cost, for a preset's whole model:
+// * keeping the state of every step in shared memory, double-buffered and flipped at commit;
+// * the hash of the state, which is computed at commit and again before the next vote;
+// * a private copy of the state, as for a peer node;
+// * gradient sums that do not depend on the layout (tree order).
+// One thread. Prints one JSON line per row; snapshots.py relates the times to that of a step.
 #include <unistd.h>
 
 #include <algorithm>
@@ -45,7 +48,7 @@ double ms_of(const std::function<void()>& body) {
   return duration<double, std::milli>(steady_clock::now() - begun).count();
 }
 
-/// The rows take turns; the median of each is told.
+/// Runs all rows in turn, kRounds times after a warm-up round. Prints the median ms of each row.
 void measure(const char* preset, std::vector<Row> rows) {
   for (int round = -1; round < kRounds; ++round)
     for (Row& row : rows) {
@@ -70,7 +73,7 @@ Status run(const Preset& preset) {
   std::fill(first.params.begin(), first.params.end(), 0.5f);
   state.commit(0);
 
-  std::vector<float*> values;  // gradient; parameters and moments of the state without snapshots
+  std::vector<float*> values;  // gradient; params, exp_avg, exp_avg_sq of the state in place
   for (int i = 0; i < 4; ++i) {
     SS_ASSIGN(void* memory, backend->allocate(total * sizeof(float)));
     values.push_back(static_cast<float*>(memory));

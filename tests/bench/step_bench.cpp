@@ -1,9 +1,9 @@
 // bench step: tokens/s of forward, backward and AdamW in one process, no collectives.
 //
-// One process, no collectives: tokens per second of forward, backward and AdamW on the CPU. Prints
-// one JSON line a row.
-//   step_bench [micro|mini|small ...] [float32|bfloat16] [1|2]      by default micro and mini, both
-//   precisions, 1 and 2 threads
+//   ./simplescale bench step [micro|mini|small ...] [float32|bfloat16] [1|2]
+//
+// The last argument is the number of threads. Default: micro and mini, both precisions, 1 and 2
+// threads. Prints one JSON line per combination; runs on the CPU.
 #include <time.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ const Preset kPresets[] = {
     {"small", {768, 2048, 12, 12, 4, 32000, 1024, 10000.0, 1e-5, false}, 4},
 };
 
-/// Processor time of all threads: what to compare by on a busy machine, with one thread.
+/// CPU milliseconds of all threads so far. On a busy machine, compare these with one thread.
 double cpu_ms() {
   timespec t;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
@@ -44,8 +44,8 @@ double now_ms() {
   return duration<double, std::milli>(steady_clock::now().time_since_epoch()).count();
 }
 
-/// Everything a step of one process touches: fp32 master state, unit buffers in the model's
-/// precision.
+/// A training step of one process. Owns the fp32 master state, and the parameters and gradients of
+/// each unit in the model's precision.
 class Step {
  public:
   Step(const Preset& preset, DType precision, int threads)
@@ -82,6 +82,7 @@ class Step {
       tokens_[i] = i % 4 ? (tokens_[i - 1] * 31 + 7) % int32_t(preset.shape.vocab) : first(random);
   }
 
+  /// Makes one step on the same batch. Returns its loss.
   double run() {
     const int layers = int(preset_.shape.layers);
     const size_t head = units_.size() - 1;
@@ -106,6 +107,7 @@ class Step {
   }
 
  private:
+  /// Converts the gradient of unit u to fp32.
   void widen(size_t u) {
     float* to = gradient_ + layout_.offset[u];
     if (precision_ == DType::f32) {

@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 """bench step_vs_pytorch: training speed beside PyTorch FSDP2, eager and compiled.
 
-Training speed against PyTorch on this machine: tokens a second of `simplescale train` as it runs for a user (snapshots,
-ledger, metrics, supervision on) and of fsdp_baseline.py (FSDP2 / HSDP over gloo) in its best environment (fast_env.sh).
+    ./simplescale bench step_vs_pytorch [--rounds 3] [--quick] [--compile] [--only REGEX]
 
-    step_vs_pytorch.py [--rounds 3] [--quick] [--compile] [--only REGEX]
+Measures tokens per second of `simplescale train` as a user runs it (snapshots, ledger, metrics and
+supervision on) and of fsdp_baseline.py (FSDP2 / HSDP over gloo) in its best environment
+(fast_env.sh), on this machine.
 
-A row is a preset, a precision and a layout: one process with all cores, 2 full_shard, 2 groups of 2. In a round each row's
-contestants run one after the other; the table has medians over the rounds, and the median of the rounds' ratios. `PyTorch`
-is eager, with gloo's collectives or with --direct-comm, whichever is faster; with --compile, compiled ones are told, too.
-Rates are of all steps after the warm-up: tokens / wall time. Prints one JSON line a run, then the table.
+A row is a preset, a precision and a layout: one process with all cores, 2 full_shard, or 2 groups
+of 2. In a round the programs of a row run one after the other. The table has the median over the
+rounds of each rate, and the median over the rounds of their ratio. Column `PyTorch` is eager
+PyTorch, either with gloo's collectives or with --direct-comm, whichever is faster. --compile adds
+the same for torch.compile. A rate is tokens / wall time of all steps after the warm-up.
+
+Prints one JSON line per run, then the table.
 """
 
 import argparse
@@ -22,17 +26,18 @@ import sys
 import harness
 from harness import Failed, Ours, Peer, median_ratio, table
 
-LAYOUTS = {  # name -> (nodes, trainers a node, our settings, the baseline's flags)
+LAYOUTS = {  # name -> (nodes, trainers per node, our settings, the baseline's flags)
     "1 process": (1, 1, dict(parallel__strategy="full_shard"), ("--strategy", "none")),
     "2 full_shard": (1, 2, dict(parallel__strategy="full_shard"), ("--strategy", "full_shard")),
     "2x2 hybrid_shard": (2, 2, dict(parallel__strategy="hybrid_shard"), ("--strategy", "hybrid_shard", "--groups", "2")),
 }
-STEPS = {"micro": (110, 10), "mini": (23, 3)}  # and of them warm-up
+STEPS = {"micro": (110, 10), "mini": (23, 3)}  # preset -> (steps, warm-up steps among them)
 QUICK = {"micro": (40, 10), "mini": (8, 2)}
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 def contestants(processes, compile):
+    """The ways of Peer.train() to measure: (eager, compiled)."""
     eager, compiled = ["tuned"], ["compile"]
     if processes > 1:
         eager, compiled = eager + ["direct"], compiled + ["direct compile"]
@@ -40,12 +45,12 @@ def contestants(processes, compile):
 
 
 class Row:
-    """One line of the table: who took part, and tokens a second of each, by round."""
+    """A row of the table: the programs measured, and tokens per second of each, by round."""
 
     def __init__(self, preset, precision, layout, flags):
         self.preset, self.precision, self.layout = preset, precision, layout
         self.nodes, self.trainers, self.settings, self.peer_flags = LAYOUTS[layout]
-        # Split evenly over the steps, so that a row takes about as long in every layout.
+        # On the same cores a step of n processes takes about n times as long: make fewer steps.
         steps, warmup = (QUICK if flags.quick else STEPS)[preset]
         world = self.nodes * self.trainers
         self.warmup, self.steps = warmup, warmup + max(4, (steps - warmup) // world)
@@ -56,6 +61,7 @@ class Row:
         return f"{self.preset} {self.precision} {self.layout}"
 
     def run(self, who, ours, peer):
+        """who: "ours", or a way of Peer.train()."""
         if who == "ours":
             result = ours.train(self.preset, self.nodes, self.trainers, self.steps, self.warmup,
                                 train__precision=self.precision, **self.settings)
@@ -70,6 +76,7 @@ class Row:
         return max(ways, key=lambda way: statistics.median(self.rates[way]))
 
     def cells(self, alone):
+        """alone: the row of the same preset and precision in one process, or None."""
         rate = lambda who: f"{statistics.median(self.rates[who]):,.0f}"
         best = self.best(self.eager)
         cells = [self.name(), rate("ours"), f"{rate(best)}{' (direct)' * (best == 'direct')}",
@@ -81,12 +88,13 @@ class Row:
 
 
 def main():
-    a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    a = argparse.ArgumentParser(prog="./simplescale bench step_vs_pytorch",
+                                description=__doc__.splitlines()[0])
     harness.add_flags(a)
     a.add_argument("--rounds", type=int, default=3)
-    a.add_argument("--quick", action="store_true", help="one round of few steps: is all in order?")
-    a.add_argument("--compile", action="store_true", help="also against torch.compile")
-    a.add_argument("--only", default="", help="a regular expression that a row's name must contain")
+    a.add_argument("--quick", action="store_true", help="one round of few steps, as a check that everything runs")
+    a.add_argument("--compile", action="store_true", help="compare with torch.compile, too")
+    a.add_argument("--only", default="", help="run only the rows whose name matches this regular expression")
     flags = a.parse_args()
     flags.rounds = 1 if flags.quick else flags.rounds
     rows = [row for preset in STEPS for precision in DTYPES for layout in LAYOUTS

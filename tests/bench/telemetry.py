@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """bench telemetry: what telemetry, log scanning and the web page cost of a step.
 
-What telemetry, log scanning and HTTP together cost of a step's time: 2 x 2 trainers of preset micro with all of them, a page
-that asks once a second and a Prometheus that scrapes every 5 s, against none of them, in turn.
+    ./simplescale bench telemetry [--rounds 5] [--steps 100] [--preset micro]
 
-    telemetry.py [--rounds 5] [--steps 100] [--preset micro]
+Alternates two runs of 2 nodes x 2 trainers: one with telemetry, log scanning and HTTP, where a page
+asks once a second and a Prometheus scrapes every 5 s, and one with all of these turned off.
 
-On a machine that is not quiet the ratio of the rates is noise; the second table does not depend on that: CPU time, from /proc,
-of the threads that do it (each agent's "health" and "log scanner", all of the HTTP process) in the runs with all of them,
-against the trainers'. What the supervisor does with the reports is not told apart there; it is in the ratio. Prints a JSON line
-a run, then the tables.
+The first table compares the step times. On a machine that is not quiet their ratio is noise. The
+second table does not depend on other load: it has the CPU time, from /proc, of each agent's threads
+"health" and "log scanner" and of the HTTP process in the runs with telemetry, as a share of the
+trainers' CPU time. It does not separate what the supervisor does with the reports; only the ratio
+of the step times includes that.
+
+Prints one JSON line per run, then the tables.
 """
 
 import argparse
@@ -39,7 +42,7 @@ def free_port():
 
 
 def cpu_s(stat):
-    """CPU time of a thread or process; 0 if it is gone."""
+    """CPU seconds of a thread or process, given its stat file; 0 if it has ended."""
     try:
         words = Path(stat).read_text().rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / TICKS
@@ -48,7 +51,7 @@ def cpu_s(stat):
 
 
 def threads_s(pid, name):
-    """CPU time in ns precision of a process's threads of that name."""
+    """CPU seconds of the process's threads with this name, from counters in nanoseconds."""
     total = 0
     for task in Path(f"/proc/{pid}/task").glob("*"):
         try:
@@ -60,7 +63,7 @@ def threads_s(pid, name):
 
 
 class Reader:
-    """A page that is open, and a Prometheus."""
+    """A thread that reads from the HTTP server as an open page and a Prometheus do."""
 
     def __init__(self, port):
         self.base, self.stop, self.after, self.bytes = f"http://127.0.0.1:{port}", threading.Event(), {}, 0
@@ -91,14 +94,15 @@ class Reader:
 
 
 def wait_for_steps(run, count):
-    """Seldom, since looking costs time, too."""
+    """Waits until `count` steps are committed. Polls seldom, because reading costs CPU time."""
     while len(run.metrics()) < count:
         if run.process.poll() is not None:
-            raise Failed(f"{run.folder}: `train` ended with {run.process.returncode}")
+            raise Failed(f"{run.folder}: `train` ended with exit code {run.process.returncode}")
         time.sleep(0.5)
 
 
 def go(flags, data, on):
+    """Measures one run, with everything on or off."""
     port = free_port()
     settings = dict(metrics__http_port=port, metrics__health_every_ms=1000) if on else OFF
     run = Run(flags, data, "telemetry-" + ("on" if on else "off"), train__max_steps=1000000, **settings)
@@ -134,7 +138,8 @@ def command_of(process):
 
 
 def main():
-    a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    a = argparse.ArgumentParser(prog="./simplescale bench telemetry",
+                                description=__doc__.splitlines()[0])
     harness.add_flags(a)
     a.add_argument("--rounds", type=int, default=5)
     a.add_argument("--steps", type=int, default=100)
@@ -148,13 +153,13 @@ def main():
             results[on].append(go(flags, data, on))
             print(json.dumps(results[on][-1]), flush=True)
     ms = {on: [r["step_ms"] for r in results[on]] for on in results}
-    print("\n" + table([f"{flags.preset} 2x2, {flags.rounds} rounds of {flags.steps} steps", "all", "none", "all to none"],
+    print("\n" + table([f"{flags.preset} 2x2, {flags.rounds} rounds of {flags.steps} steps", "on", "off", "on / off"],
                        [["step ms, median", *(f"{statistics.median(ms[on]):.2f}" for on in (True, False)), f"{median_ratio(ms[True], ms[False]):.4f}"],
-                        ["least", *(f"{min(ms[on]):.2f}" for on in (True, False)), f"{min(ms[True]) / min(ms[False]):.4f}"]]))
+                        ["step ms, least", *(f"{min(ms[on]):.2f}" for on in (True, False)), f"{min(ms[True]) / min(ms[False]):.4f}"]]))
     total = {k: sum(r["cpu_s"][k] for r in results[True]) for k in results[True][0]["cpu_s"]}
     own = sum(total[k] for k in ("health", "log scanner", "HTTP"))
     rows = [[k, f"{total[k]:.3f}", f"{total[k] / total['trainers']:.3%}"] for k in total]
-    print("\n" + table(["CPU, runs with all", "s", "of the trainers'"], [*rows, ["health, log scanner and HTTP", f"{own:.3f}", f"{own / total['trainers']:.3%}"]]))
+    print("\n" + table(["CPU time, runs with telemetry", "s", "share of the trainers'"], [*rows, ["health, log scanner and HTTP", f"{own:.3f}", f"{own / total['trainers']:.3%}"]]))
 
 
 if __name__ == "__main__":
