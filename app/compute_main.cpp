@@ -81,6 +81,6 @@ class CommandLine {
 
 int main(int argc, char** argv) {
   CLI::App app("computes with a simplescale model", "simplescale");
-  const simplescale::CommandLine commands(app);
+  simplescale::CommandLine commands(app);
   return simplescale::run_program(app, argc, argv, commands.exit_code());
 }

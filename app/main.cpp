@@ -266,6 +266,6 @@ int main(int argc, char** argv) {
   CLI::App app(
       "simplescale: pretrains Llama models on many nodes and does not stop when machines fail",
       "simplescale");
-  const simplescale::CommandLine commands(app);
+  simplescale::CommandLine commands(app);
   return simplescale::run_program(app, argc, argv, commands.exit_code());
 }
