@@ -321,7 +321,7 @@ caf::message_handler reports(Self* self) {
 }  // namespace
 
 local::EpochsPolled epochs_polled(const EpochView& view) {
-  return {view.answered,       view.current, view.newest.number,
+  return {view.answered,       view.current,        view.newest.number,
           view.newest.address, view.leader_alive(), view.resigned};
 }
 

@@ -38,8 +38,7 @@ CommandReply execute(Self* self, const Request& request, const std::string& who)
   if (request.trace) return execute_trace(self, *request.trace);
   for (const std::string& trainer : request.restart)
     to_node(self, node_of(trainer), KillTrainer{trainer, "restarted by " + who});
-  if (!request.save.empty())
-    to_node(self, node_of(request.save), SaveCheckpoint{request.save});
+  if (!request.save.empty()) to_node(self, node_of(request.save), SaveCheckpoint{request.save});
   const std::string reason = request.event ? handle(self, *request.event) : "";
   return {true, reason.empty() ? "done" : reason, ""};
 }
