@@ -132,7 +132,7 @@ void look_up_supervisor(Self* self, const local::EpochsPolled& polled) {
 void on_epochs_polled(Self* self, const local::EpochsPolled& polled) {
   LinkState& s = self->state;
   if (s.leader || s.leaving || !polled.answered) return;
-  if (!polled.current) return leave_run(self, "the run has been started anew");
+  if (!polled.current) return leave_run(self, "the run was started again");
   const int64_t now = now_ms(self);
   vote_if_unreachable(self, polled);
   const bool due =

@@ -19,7 +19,7 @@ struct CommandResult {
 /// What run_command() returns of what the program prints.
 struct CommandOutput {
   bool with_stderr = true;  // false: stdout only; stderr stays that of this process
-  size_t bytes_max = size_t{1} << 20;
+  size_t bytes_max = size_t{16} << 20;
 };
 
 /// Looks argv[0] up in PATH and runs it with an empty stdin. ok whatever its exit code. not_found:

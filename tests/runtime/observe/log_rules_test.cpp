@@ -87,7 +87,7 @@ TEST_SUITE("log_rules") {
     CHECK(error_of(with("[\"x\", \"y\"]", "[\"\"]")).find("contains") != std::string::npos);
     CHECK(error_of(with("x[0-9]+$|y", "(")).find("regular expression") != std::string::npos);
     CHECK(error_of(with("cause", "caus")).find("unknown key 'caus'") != std::string::npos);
-    CHECK(error_of(with("name = \"a\"", "")).find("without a name") != std::string::npos);
+    CHECK(error_of(with("name = \"a\"", "")).find("has no name") != std::string::npos);
     CHECK(error_of("x = [").find("my.toml:1") == 0);
     CHECK_FALSE(error_of("rule = 3").empty());
     CHECK_FALSE(error_of("other = 3\n" + good).empty());

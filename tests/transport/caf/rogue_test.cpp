@@ -49,7 +49,7 @@ class Rogue {
                                    header_bytes, data, bytes, &params);
     REQUIRE(!UCS_PTR_IS_ERR(request));
     if (!request) return;
-    while (ucp_request_check_status(request) == UCS_INPROGRESS) worker_->progress();
+    progress_until([&] { return ucp_request_check_status(request) != UCS_INPROGRESS; });
     ucp_request_free(request);
   }
   void send(const remote::FrameHeader& header, kj::ArrayPtr<const capnp::word> words) {
@@ -74,10 +74,17 @@ class Rogue {
       hello.setProof(kj::arrayPtr(proof.data(), proof.size()));
     });
   }
-  void progress() { worker_->progress(); }
+  /// Makes UCX progress until the condition is true. Fails the test after a minute.
+  void progress_until(const std::function<bool()>& condition) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (!condition()) {
+      REQUIRE(std::chrono::steady_clock::now() < deadline);
+      worker_->progress();
+    }
+  }
   /// Waits for the next answer and returns its kind.
   std::string answer() {
-    while (answers_.empty()) worker_->progress();
+    progress_until([&] { return !answers_.empty(); });
     auto words = kj::mv(answers_.front());
     answers_.erase(answers_.begin());
     capnp::FlatArrayMessageReader reader(words);
@@ -230,7 +237,7 @@ TEST_CASE("rogue: CONNECTION-3, a process without the key is no peer and replace
   // A hello without the key: the address in it is not used.
   Rogue unknown(victim.transport->address());
   unknown.send(first, unknown.hello(wire::PROTOCOL_VERSION, "test"));
-  while (victim.transport->counters().malformed < 4) unknown.progress();
+  unknown.progress_until([&] { return victim.transport->counters().malformed >= 4; });
   // A replay of everything that the friend has sent.
   friendly.send(first, friendly.hello(wire::PROTOCOL_VERSION, "test"));
   REQUIRE(friendly.answer() == "welcome");
