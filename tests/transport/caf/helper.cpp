@@ -17,8 +17,13 @@ extern char** environ;
 
 namespace simplescale::testing {
 
-void set_wire(const std::string& tls) {
+Wire::Wire(const std::string& tls) {
+  if (const char* before = std::getenv("UCX_TLS")) before_ = before;
   setenv("UCX_TLS", tls.c_str(), 1);
+}
+
+Wire::~Wire() {
+  before_ ? setenv("UCX_TLS", before_->c_str(), 1) : unsetenv("UCX_TLS");
 }
 
 Helper::Helper(const std::string& run_id) {

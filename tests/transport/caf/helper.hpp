@@ -5,6 +5,7 @@
 
 #include <caf/all.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "transport/caf/transport.hpp"
@@ -12,7 +13,17 @@
 namespace simplescale::testing {
 
 /// Sets UCX_TLS for this process and its children: "tcp", or "posix,sysv,self" for shared memory.
-void set_wire(const std::string& tls);
+/// Restores it at the end of the scope, so that later tests get UCX's own choice.
+class Wire {
+ public:
+  explicit Wire(const std::string& tls);
+  ~Wire();
+  Wire(const Wire&) = delete;
+  Wire& operator=(const Wire&) = delete;
+
+ private:
+  std::optional<std::string> before_;
+};
 
 class Helper {
  public:

@@ -11,7 +11,7 @@
 using namespace simplescale;
 using simplescale::testing::Helper;
 using simplescale::testing::Process;
-using simplescale::testing::set_wire;
+using simplescale::testing::Wire;
 
 namespace {
 
@@ -21,7 +21,7 @@ constexpr auto kLong = std::chrono::seconds(60);  // a deadline that does not pa
 void each_wire(const std::function<void()>& test) {
   for (const char* tls : {"tcp", "posix,sysv,self"}) {
     CAPTURE(tls);
-    set_wire(tls);
+    const Wire wire(tls);
     test();
   }
 }
@@ -514,7 +514,7 @@ TEST_CASE("transport: a lookup that fails returns the reason") {
 }
 
 TEST_CASE("transport: a lookup at this process's own address returns the local actor") {
-  set_wire("tcp");
+  const Wire wire("tcp");
   Process here;
   auto actor =
       here.system->spawn([](caf::event_based_actor*) { return caf::behavior{[](const Text&) {}}; });

@@ -15,7 +15,7 @@
 
 using namespace simplescale;
 using simplescale::testing::Process;
-using simplescale::testing::set_wire;
+using simplescale::testing::Wire;
 
 namespace {
 
@@ -186,7 +186,7 @@ void fill_text(wire::Body::Builder body) {
 }  // namespace
 
 TEST_CASE("rogue: another protocol version or run is refused with the reason") {
-  set_wire("tcp");
+  const Wire wire("tcp");
   Victim victim;
   {
     Rogue rogue(victim.transport->address());
@@ -200,7 +200,7 @@ TEST_CASE("rogue: another protocol version or run is refused with the reason") {
 }
 
 TEST_CASE("rogue: CONNECTION-3, a process without the key is no peer and replaces no peer") {
-  set_wire("tcp");
+  const Wire wire("tcp");
   TransportOptions options = Victim::quiet();
   options.key = std::string(32, 'k');
   Victim victim(options);
@@ -249,7 +249,7 @@ TEST_CASE("rogue: CONNECTION-3, a process without the key is no peer and replace
 }
 
 TEST_CASE("rogue: CONNECTION-3, thousands of hellos without a proof do not keep a peer out") {
-  set_wire("tcp");
+  const Wire wire("tcp");
   Victim victim;
   Rogue flood(victim.transport->address()), guest(victim.transport->address());
   for (int i = 0; i < 1500; ++i) {
@@ -263,7 +263,7 @@ TEST_CASE("rogue: CONNECTION-3, thousands of hellos without a proof do not keep 
 
 TEST_CASE("rogue: ACTOR-4, bad frames are counted and dropped, and later good ones arrive") {
   for (const char* tls : {"tcp", "posix,sysv,self"}) {
-    set_wire(tls);
+    const Wire wire(tls);
     Victim victim;
     Rogue rogue(victim.transport->address());
     rogue.join();
@@ -308,7 +308,7 @@ TEST_CASE("rogue: ACTOR-4, bad frames are counted and dropped, and later good on
 }
 
 TEST_CASE("rogue: a kind of message that only a newer program has is counted as unknown") {
-  set_wire("tcp");
+  const Wire wire("tcp");
   Victim victim;
   Rogue rogue(victim.transport->address());
   rogue.join();
@@ -344,7 +344,7 @@ TEST_CASE("rogue: ACTOR-4, thousands of damaged messages do no harm") {
   CAPTURE(seed);
   // ACTOR-4: nothing that a peer sends crashes this process.
   std::mt19937_64 random(seed);
-  set_wire("tcp");
+  const Wire wire("tcp");
   Victim victim;
   auto rogue = std::make_unique<Rogue>(victim.transport->address());
   rogue->join();
