@@ -117,7 +117,7 @@ class BadInput(Case):
         self.assertIsNone(status(run)["loss"])
         (run / "control/end.json").unlink()
         (run / "control/end.json").mkdir()
-        self.assertIn("right", self.verify(run))
+        self.assertIn(": valid", self.verify(run))
         (run / "ledger.jsonl").rename(run / "old.jsonl")
         (run / "ledger.jsonl").mkdir()
         self.command("train", self.config, f"--run={run}", "--train.max_steps=2", code=78)
