@@ -1,5 +1,7 @@
 #include "model/cpu/gemm.hpp"
 
+#include <dlfcn.h>
+
 // libtorch_cpu.so exports its MKL (LP64, column-major); its wheel ships no header for it.
 extern "C" {
 void sgemm_(const char* transa, const char* transb, const int* m, const int* n, const int* k,
@@ -28,10 +30,17 @@ __attribute__((visibility("default"), used)) int mkl_serv_intel_cpu_true() {
 namespace simplescale::cpu {
 namespace {
 
-/// Makes MKL use only the calling thread, from its first call on.
+/// Makes MKL use only the calling thread, from its first call on. On a CPU without AVX-512 MKL's
+/// bf16 product ignores its own setting and starts an OpenMP team for every call, whose threads spin
+/// for each other when processes share the cores; so libtorch's OpenMP is told, too.
 void one_thread() {
   static const int one = 1;
-  [[maybe_unused]] static thread_local const int before = mkl_set_num_threads_local_(&one);
+  static const auto set_omp_threads =
+      reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  [[maybe_unused]] static thread_local const int before = [] {
+    if (set_omp_threads) set_omp_threads(1);
+    return mkl_set_num_threads_local_(&one);
+  }();
 }
 
 char code(Transpose t) {
