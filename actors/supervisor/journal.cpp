@@ -179,7 +179,7 @@ struct Tail {
   Status cut(size_t bytes) {
     text.resize(bytes);
     if (truncate(path.c_str(), static_cast<off_t>(begin + bytes)) == 0) return {};
-    return Status(Code::io, "cannot cut " + path + ": " + std::strerror(errno));
+    return system_error("cannot cut", path, errno);
   }
   /// Where the line begins that ends at `end`.
   size_t line_before(size_t end) const {
@@ -199,7 +199,7 @@ Result<Tail> open_tail(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
     if (errno == ENOENT) return tail;
-    return Status(Code::io, "cannot read " + path + ": " + std::strerror(errno));
+    return system_error("cannot read", path, errno);
   }
   const auto size = static_cast<uint64_t>(lseek(fd, 0, SEEK_END));
   tail.begin = size > kTailMax ? size - kTailMax : 0;

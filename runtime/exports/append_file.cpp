@@ -44,7 +44,7 @@ Status AppendFile::append(std::string_view bytes) {
       if (ftruncate(fd_, static_cast<off_t>(size_)) != 0) {
         // The next append overwrites the partial data.
       }
-      return Status(Code::io, "cannot write " + path_ + ": " + std::strerror(error));
+      return system_error("cannot write", path_, error);
     }
     done += static_cast<size_t>(count);
   }
