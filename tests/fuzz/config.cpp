@@ -6,6 +6,7 @@
 
 #include "runtime/config/topology.hpp"
 #include "tests/fuzz/driver.hpp"
+#include "tests/paths.hpp"
 
 using namespace simplescale;
 
@@ -22,8 +23,7 @@ std::vector<std::string> fuzz_seeds() {
   std::vector<std::string> seeds;
   for (const char* name : {"reference", "quickstart", "tinyllama-16-nodes", "full_shard"}) {
     std::ostringstream text;
-    text << std::ifstream(std::string(SIMPLESCALE_SOURCE_DIR) + "/configs/" + name + ".toml")
-                .rdbuf();
+    text << std::ifstream(source_dir() + "/configs/" + name + ".toml").rdbuf();
     seeds.push_back(text.str());
   }
   seeds.push_back("[model]\ndim = 48\nheads = 4\nkv_heads = 2\n[cluster]\nnodes = 3\n");

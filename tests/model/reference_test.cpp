@@ -7,11 +7,12 @@
 #include <fstream>
 
 #include "tests/model/test_model.hpp"
+#include "tests/paths.hpp"
 
 namespace simplescale::testing {
 namespace {
 
-const std::string kPython = std::string(SIMPLESCALE_DEPS_DIR) + "/python/bin/python";
+const std::string kPython = deps_dir() + "/python/bin/python";
 
 template <class E>
 void write_file(const std::filesystem::path& path, const std::vector<E>& values) {
@@ -51,8 +52,8 @@ void compare_with_torch(const TestModel& m, DType dtype, double tolerance) {
   write_file(folder / "tokens.bin", m.tokens);
   const ModelShape& s = m.shape;
   const float scale = 0.25f;
-  std::string command = kPython + " " SIMPLESCALE_SOURCE_DIR "/tests/model/reference.py " + name +
-                        " " + to_string(dtype);
+  std::string command =
+      kPython + " " + source_dir() + "/tests/model/reference.py " + name + " " + to_string(dtype);
   for (int64_t value : {int64_t(m.micro_batch_size), s.dim, s.hidden, s.layers, s.heads, s.kv_heads,
                         s.vocab, s.block_size, int64_t(s.tie_embeddings)})
     command += " " + std::to_string(value);

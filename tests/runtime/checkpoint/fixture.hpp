@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint.hpp"
+#include "tests/paths.hpp"
 
 namespace simplescale::test {
 
@@ -225,7 +226,7 @@ struct PythonResult {
 };
 inline std::optional<PythonResult> run_python(const std::string& modules, const std::string& script,
                                               const std::string& folder) {
-  const std::string python = std::string(SIMPLESCALE_SOURCE_DIR) + "/.deps/python/bin/python";
+  const std::string python = deps_dir() + "/python/bin/python";
   const std::string quiet = " >/dev/null 2>&1";
   if (std::system((python + " -c 'import " + modules + "'" + quiet).c_str()) != 0)
     return std::nullopt;

@@ -16,6 +16,7 @@
 #include "runtime/config/schema.hpp"
 #include "runtime/config/show.hpp"
 #include "runtime/config/topology.hpp"
+#include "tests/paths.hpp"
 
 using namespace simplescale;
 namespace fs = std::filesystem;
@@ -57,7 +58,7 @@ std::string read(const fs::path& path) {
   return text.str();
 }
 
-const std::string configs = std::string(SIMPLESCALE_SOURCE_DIR) + "/configs/";
+const std::string configs = source_dir() + "/configs/";
 
 }  // namespace
 
