@@ -56,21 +56,55 @@ class CommandLine {
     return add(app_, name, help, std::move(body))->group("");
   }
 
+  void add_oversubscribe(CLI::App& command) {
+    command.add_flag("--oversubscribe", oversubscribe_,
+                     "start even if this host has too little memory or too few cores");
+  }
+
+  /// --from and --with-optimizer stand for the keys run.from and run.with_optimizer.
+  void add_parent_options(CLI::App& command) {
+    command.add_option("--from", from_,
+                       "begin a new run with the weights of this run, checkpoint or Hugging Face "
+                       "folder");
+    command.add_flag("--with-optimizer", with_optimizer_,
+                     "with --from: also take the optimizer's moments and the step");
+  }
+  Overrides overrides_of(const CLI::App& command) const {
+    Overrides overrides = command.remaining();
+    if (!from_.empty()) overrides.push_back("--run.from=" + from_);
+    if (with_optimizer_) overrides.push_back("--run.with_optimizer=true");
+    return overrides;
+  }
+
   void add_training() {
     CLI::App* train = add_with_config(
         app_, "train", "start a run, or continue the run in its folder", [this](CLI::App* command) {
-          return report_status(train_command(config_, command->remaining(), run_, oversubscribe_));
+          return report_status(
+              train_command(config_, overrides_of(*command), run_, oversubscribe_));
         });
     train->add_option("--run", run_, "the run's folder; overrides run.folder");
-    train->add_flag("--oversubscribe", oversubscribe_,
-                    "start even if this host has too little memory or too few cores");
+    add_parent_options(*train);
+    add_oversubscribe(*train);
+
+    CLI::App* resume =
+        add(app_, "resume", "continue a run with the configuration in its folder",
+            [this](CLI::App* command) {
+              return report_status(resume_command(run_, command->remaining(), oversubscribe_));
+            });
+    resume->add_option("RUN", run_, "the run's folder")->required();
+    resume->allow_extras();
+    resume->footer(
+        "--section.key=value changes what may change in a run: its length, learning "
+        "rate, optimizer, layout, checkpoints, supervision, metrics");
+    add_oversubscribe(*resume);
 
     CLI::App* submit = add_with_config(
         app_, "submit", "train as a Slurm job: write the batch script, print it, submit it",
         [this](CLI::App* command) {
-          return report_status(submit_command(config_, command->remaining(), run_, dry_run_));
+          return report_status(submit_command(config_, overrides_of(*command), run_, dry_run_));
         });
     submit->add_option("--run", run_, "the run's folder; overrides run.folder");
+    add_parent_options(*submit);
     submit->add_flag("--dry-run", dry_run_, "write and print the script, but do not submit it");
 
     add_with_config(app_, "prepare",
@@ -255,7 +289,8 @@ class CommandLine {
   SweepOptions sweep_;
   HttpProcessOptions http_;
   bool list_ = false, json_ = false, watch_ = false, follow_ = false, dry_run_ = false;
-  bool oversubscribe_ = false;
+  std::string from_;
+  bool oversubscribe_ = false, with_optimizer_ = false;
   int srun_code_ = 0;
 };
 

@@ -82,11 +82,16 @@ std::string host_name() {
   return host;
 }
 
+std::string stop_reason(int signal) {
+  if (signal == SIGINT) return "stopped by Ctrl-C";
+  if (signal == SIGQUIT) return "stopped at once by a second Ctrl-C, without saving";
+  return std::string("stopped by SIG") + sigabbrev_np(signal);
+}
+
 /// signal: SIGQUIT stands for a second SIGINT and means: at once.
 void request_stop(Self* self, int signal) {
   const Code code = signal == SIGINT || signal == SIGQUIT ? Code::ok : Code::requeue;
-  to_supervisor(self, RequestStop{exit_code(code), std::string("signal ") + strsignal(signal),
-                                  signal == SIGQUIT});
+  to_supervisor(self, RequestStop{exit_code(code), stop_reason(signal), signal == SIGQUIT});
 }
 
 caf::message_handler own_handlers(Self* self) {

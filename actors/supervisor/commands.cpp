@@ -183,7 +183,7 @@ Request parse_verb(const job::State& state, const std::vector<std::string>& word
     return parse_drain(state, verb, target, reason);
   if (verb == "pause" || verb == "resume") return ask(job::PauseRequested{verb == "pause", who});
   if (verb == "save") return parse_save(state);
-  if (verb == "stop") return ask(job::StopRequested{Code::ok, reason, false});
+  if (verb == "stop") return ask(job::StopRequested{Code::ok, "stopped by " + who, false});
   if (verb == "diagnose") return parse_diagnose(state, target, who);
   if (verb == "restart") return parse_restart(state, target);
   if (verb == "inject") return parse_inject(state, words);

@@ -1,5 +1,6 @@
 #include "actors/supervisor/incidents.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "actors/supervisor/journal.hpp"
@@ -151,7 +152,7 @@ void Incidents::save(SupervisorState& to) const {
 }
 
 bool Incidents::resume(const SupervisorState& from, const std::string& lost, int64_t lost_at_ms) {
-  count_ = from.incidents;
+  count_ = std::max(count_, from.incidents);
   // A snapshot is taken before its records are written. If the job is in no incident any more, the
   // snapshot's incident was about to end.
   if (from.incident_since_ms >= 0 && from.job.incident) {

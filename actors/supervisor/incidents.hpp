@@ -21,6 +21,9 @@ namespace simplescale {
 
 class Incidents {
  public:
+  /// before: incidents of earlier starts of the run. The numbers go on from there.
+  explicit Incidents(uint64_t before = 0) : count_(before) {}
+
   /// A line of events.jsonl. now_ms: actor clock. Lines of kind joined, layout_changed and
   /// took_over have the layout: a list of cells, each a list of nodes.
   nlohmann::json event_line(const job::State& job, const job::Record& record, int64_t now_ms) const;
@@ -38,7 +41,7 @@ class Incidents {
   /// may become the cause of the current incident, or of one that begins within 10 s.
   nlohmann::json log_rule_line(const job::State& job, const LogFound& found, int64_t now_ms);
 
-  /// Number of incidents; also the number of the newest one, counted from 1.
+  /// Number of incidents of all starts; also the number of the newest one, counted from 1.
   uint64_t count() const { return count_; }
   /// The lines of an incident; nullptr if unknown.
   const nlohmann::json* explain(uint64_t incident) const;

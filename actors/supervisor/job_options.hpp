@@ -45,11 +45,14 @@ struct JobOptions {
   uint64_t last_generation = 0;             // of earlier starts of this run
   std::optional<uint64_t> checkpoint_step;  // newest valid checkpoint
   std::vector<uint64_t> older_checkpoints;  // the newest last
-  std::vector<std::string> skipped;         // newer checkpoints that are invalid: why, in a line
-  std::string tokenizer;                    // to keep with checkpoints; may be empty
+  std::string parent;  // whose weights the checkpoint holds, if the run has made no step yet
+  std::vector<std::pair<std::string, std::string>> changes;  // of the configuration: key, reason
+  std::vector<std::string> skipped;  // newer checkpoints that are invalid: why, in a line
+  std::string tokenizer;             // to keep with checkpoints; may be empty
   std::shared_ptr<Journal> journal;
   std::optional<uint64_t> recorded_step;  // newest in the records, if there is a predecessor
   uint64_t recorded_generation = 0;       // in which that step was made
+  uint64_t incidents = 0;                 // in the records of earlier starts and supervisors
   LeadershipOptions leadership;
   /// Reports a host that failed its diagnosis to the scheduler. Returns the kind and the reason of
   /// an event; kind "": no event. Blocks.

@@ -244,6 +244,16 @@ LedgerStep last_step(const Tail& ledger) {
   return last;
 }
 
+/// The number of the newest incident in events.jsonl.
+uint64_t newest_incident(const Tail& events) {
+  for (size_t end = events.text.size(); end > 0;) {
+    const size_t begin = events.line_before(end);
+    if (const uint64_t incident = number(events.line(begin, end), "incident")) return incident;
+    end = begin;
+  }
+  return 0;
+}
+
 }  // namespace
 
 Result<RecordsEnd> repair_records(const std::string& folder, bool ledger, uint64_t global_batch) {
@@ -251,6 +261,7 @@ Result<RecordsEnd> repair_records(const std::string& folder, bool ledger, uint64
   SS_ASSIGN(Tail metrics, open_tail(folder + "/metrics.jsonl"));
   SS_ASSIGN(Tail samples, open_tail(folder + "/ledger.jsonl"));
   RecordsEnd end;
+  end.incidents = newest_incident(events);
   // A user may have removed the ledger of a run that has trained; metrics.jsonl counts then.
   const size_t newest = metrics.line_before(metrics.text.size());
   if (samples.text.empty() && number(metrics.line(newest, metrics.text.size()), "step") > 1)
@@ -259,7 +270,7 @@ Result<RecordsEnd> repair_records(const std::string& folder, bool ledger, uint64
   for (int tries = 0; ledger && tries < 2 && !samples.text.empty() && !end.any; ++tries) {
     const LedgerStep last = last_step(samples);
     if (last.samples == global_batch)
-      end = {true, last.step, last.generation};
+      end = {true, last.step, last.generation, end.incidents};
     else
       SS_RETURN_IF_ERROR(samples.cut(last.begin));
   }
@@ -267,7 +278,7 @@ Result<RecordsEnd> repair_records(const std::string& folder, bool ledger, uint64
     const size_t begin = metrics.line_before(metrics.text.size());
     const nlohmann::json line = metrics.line(begin, metrics.text.size());
     const uint64_t step = number(line, "step");
-    if (!ledger && !end.any) end = {true, step, number(line, "generation")};
+    if (!ledger && !end.any) end = {true, step, number(line, "generation"), end.incidents};
     if (step <= end.step) break;
     SS_RETURN_IF_ERROR(metrics.cut(begin));
   }

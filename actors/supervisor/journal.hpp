@@ -88,10 +88,11 @@ class Journal {
 /// Seconds since the epoch, in whole milliseconds; the "time" of every line.
 double wall_time_s();
 
-/// The last step in the records of a run.
+/// The last step and incident in the records of a run.
 struct RecordsEnd {
   bool any = false;                   // there is a step
   uint64_t step = 0, generation = 0;  // the last one, and the generation that made it
+  uint64_t incidents = 0;             // number of the last one
 };
 /// Makes the line files end with a whole step, so that a new supervisor continues after it: cuts
 /// off a partial last line, and steps of which the lines of some trainers are missing. ledger: the

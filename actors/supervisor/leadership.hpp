@@ -37,7 +37,7 @@ namespace simplescale {
 
 /// The job is finished or failed: nothing is decided any more.
 inline bool over(const job::State& job) {
-  return job.phase == job::Phase::finished || job.phase == job::Phase::failed;
+  return job::over(job.phase);
 }
 
 class Leadership {

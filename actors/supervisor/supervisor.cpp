@@ -291,6 +291,7 @@ void start(Self* self, JobOptions options) {
   s.lead = Leadership({o.epoch, s.options.node, o.address, o.elected,
                        config.cluster.join_timeout_ms, config.supervision.shutdown_ms},
                       now);
+  s.incidents = Incidents(s.options.incidents);
   s.steps = StepLedger(config, s.options.plan, s.options.recorded_step);
   s.planned = planned_faults(s.options);
   s.traces = TracePlan(config.metrics.trace_steps, config.metrics.trace_recoveries);
@@ -298,10 +299,12 @@ void start(Self* self, JobOptions options) {
   if (!o.state) {
     for (const std::string& why : s.options.skipped)
       record(self, {"", "checkpoint_skipped", "", why});
-    record(
-        self,
-        {"", "started", "",
-         s.job.has_checkpoint ? "resumes from step " + std::to_string(s.job.checkpoint_step) : ""});
+    for (const auto& [key, reason] : s.options.changes) record(self, {"", "changed", key, reason});
+    record(self,
+           {"", "started", "",
+            !s.options.parent.empty() ? "begins with the weights of " + s.options.parent
+            : s.job.has_checkpoint    ? "resumes from step " + std::to_string(s.job.checkpoint_step)
+                                      : ""});
   }
   const json identity = {{"epoch", o.epoch}, {"address", o.address}, {"instance", o.instance}};
   s.options.journal->replace("control/supervisor.json", identity.dump(1) + "\n");

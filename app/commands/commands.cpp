@@ -42,10 +42,23 @@ Result<nlohmann::json> current_status(const std::string& run) {
     return Status(Code::bad_data, RunFolder{run}.status() + " is damaged");
   if (!document["state"].is_string())
     return Status(Code::bad_data, RunFolder{run}.status() + " is damaged");
-  const std::string state = document["state"];
-  if (state != "finished" && state != "failed" && !RunLock::held(RunFolder{run}))
-    document["state"] = "failed";  // no process holds the lock: all died without writing an end
+  if (RunLock::held(RunFolder{run})) return document;
+  if (!has_ended(document)) document["state"] = "failed";  // all died without writing an end
+  for (nlohmann::json& node : document["nodes"]) {
+    if (!node.is_object()) continue;
+    node["state"] = "ended";
+    node["pid"] = 0;
+    for (nlohmann::json& trainer : node["trainers"])
+      if (trainer.is_object()) trainer.update({{"state", "ended"}, {"pid", 0}});
+  }
+  document["supervisor"]["pid"] = 0;
+  document["standby"] = nullptr;
   return document;
+}
+
+bool has_ended(const nlohmann::json& status) {
+  const std::string state = status.value("state", "");
+  return state == "finished" || state == "stopped" || state == "failed";
 }
 
 Status prepare_command(const std::string& config, const Overrides& overrides) {
@@ -91,8 +104,7 @@ Status status_command(const std::string& run, bool json, bool watch) {
     SS_RETURN_IF_ERROR(
         print((redraw ? "\033[H\033[2J" : "") +
               (json ? json_text(document, watch ? -1 : 1) : render_tree(document, look))));
-    const std::string state = document.value("state", "");
-    if (!watch || state == "finished" || state == "failed") return {};
+    if (!watch || has_ended(document)) return {};
     std::this_thread::sleep_for(std::chrono::seconds(1));
   }
 }

@@ -14,6 +14,8 @@ namespace simplescale {
 /// room for all processes.
 Status train_command(const std::string& config, Overrides overrides, const std::string& run,
                      bool oversubscribe);
+/// `train` with the run's own config.toml. bad_data: `run` holds no run.
+Status resume_command(const std::string& run, Overrides overrides, bool oversubscribe);
 /// The process of a node's agent. Returns its exit code.
 int agent_command(const std::string& run, const std::string& node);
 /// The process of a supervisor on node `node`, or of a standby of the supervisor at the address

@@ -222,7 +222,7 @@ class Console {
           print(as_json ? event.dump() : render_diagnosis(event, look_));
           return {};
         }
-        if (kind == "stop_requested" || kind == "finished" || kind == "failed")
+        if (kind == "stop_requested" || kind == "finished" || kind == "stopped" || kind == "failed")
           return Status(Code::unavailable, "the run ends: " + text_of(event, "reason"));
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
@@ -282,9 +282,7 @@ class Console {
         break;
       }
       print(frame(*document));
-      const std::string state = document->value("state", "");
-      if (state == "finished" || state == "failed" || RawKeys::pressed(kRedrawMs) || interrupted)
-        break;
+      if (has_ended(*document) || RawKeys::pressed(kRedrawMs) || interrupted) break;
     }
     return status;
   }

@@ -8,8 +8,11 @@
 
 namespace simplescale {
 
-/// control/status.json, with "state" set to "failed" if the run has not ended and no process holds
-/// its lock. An object with "supervisor" and "nodes". bad_data: the file is damaged; not_found.
+/// control/status.json as an object with "supervisor" and "nodes". If no process holds the run's
+/// lock, its nodes and trainers are shown as "ended", and a run that had not ended as "failed".
+/// bad_data: the file is damaged; not_found: no run, or none that has started.
 Result<nlohmann::json> current_status(const std::string& run);
+/// True if the run has ended: its state is "finished", "stopped" or "failed".
+bool has_ended(const nlohmann::json& status);
 
 }  // namespace simplescale

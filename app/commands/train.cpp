@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -67,12 +68,13 @@ Result<RunLock> prepare_run(const Config& config, const Plan& plan, int trainers
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
   SS_RETURN_IF_ERROR(prepare_and_check_data(config, plan));
   SS_ASSIGN(RunLock lock, lock_run(run));
-  SS_RETURN_IF_ERROR(open_run_folder(run, config));
+  SS_RETURN_IF_ERROR(open_run_folder(run, config, plan));
   return lock;
 }
 
-volatile sig_atomic_t interrupts = 0;
-void on_interrupt(int) {
+volatile sig_atomic_t interrupts = 0, last_signal = 0;
+void on_interrupt(int signal) {
+  last_signal = signal;
   interrupts = interrupts + 1;
 }
 
@@ -83,8 +85,7 @@ int agent_count(const Config& config) {
 
 /// Runs all nodes on this machine: starts the agents, passes signals on, prints progress, and waits
 /// for the end of all processes.
-Status train_here(const Config& config, const Plan& plan, const std::string& config_file,
-                  bool oversubscribe) {
+Status train_here(const Config& config, const Plan& plan, bool oversubscribe) {
   const RunFolder run{run_folder(config)};
   const int nodes = plan.topology.nodes + static_cast<int>(config.cluster.spares);
   const int trainers = nodes * plan.topology.trainers_per_node;
@@ -95,7 +96,7 @@ Status train_here(const Config& config, const Plan& plan, const std::string& con
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 
-  RunView view(run, config, plan, config_file);
+  RunView view(run, config, plan);
   SS_RETURN_IF_ERROR(EpochFiles(run, instance).begin());
   const int cores = usable_cores();
   AgentLauncher launcher(run, config, instance,
@@ -112,7 +113,7 @@ Status train_here(const Config& config, const Plan& plan, const std::string& con
       view.print_line(
           passed == 1 ? "stopping after this step and saving; press Ctrl-C again to stop at once"
                       : "stopping at once");
-      launcher.signal(passed > 2 ? SIGKILL : SIGINT);
+      launcher.signal(passed > 2 ? SIGKILL : passed > 1 ? SIGINT : last_signal);
     }
     if (*gone && !gone_at) {  // the agents notice it, too, and end
       gone_at = std::chrono::steady_clock::now();
@@ -136,14 +137,26 @@ Status train_here(const Config& config, const Plan& plan, const std::string& con
 Status train_command(const std::string& config_file, Overrides overrides, const std::string& run,
                      bool oversubscribe) {
   SS_ASSIGN(RunStart start, resolve_run_start(config_file, std::move(overrides), run));
-  if (const auto task = slurm_task()) return train_in_slurm(std::move(start), *task, oversubscribe);
+  const auto task = slurm_task();
+  SS_ASSIGN(const bool finished,
+            already_finished({run_folder(start.config)}, start.config, start.plan));
+  if (finished) return {};
+  if (task) return train_in_slurm(std::move(start), *task, oversubscribe);
   if (std::getenv("SLURM_JOB_ID"))
     std::fprintf(
         stderr,
         "simplescale: not started by srun, so all nodes run on this host; to use the whole "
         "allocation, run: srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 simplescale "
         "train ...\n");
-  return train_here(start.config, start.plan, config_file, oversubscribe);
+  return train_here(start.config, start.plan, oversubscribe);
+}
+
+Status resume_command(const std::string& run, Overrides overrides, bool oversubscribe) {
+  const std::string config = RunFolder{run}.config();
+  std::error_code error;
+  if (!std::filesystem::exists(config, error))
+    return Status(Code::bad_data, "no run in " + run + ": it has no config.toml");
+  return train_command(config, std::move(overrides), run, oversubscribe);
 }
 
 int agent_command(const std::string& run, const std::string& node) {

@@ -111,6 +111,15 @@ Status same_data(const json& before, const json& now) {
   return {};
 }
 
+std::string manifest_path(const RunFolder& run) {
+  return run.control() + "/manifest.json";
+}
+
+json read_starts(const RunFolder& run) {
+  const auto text = read_text(manifest_path(run));
+  return text.ok() ? json::parse(*text, nullptr, false) : json();
+}
+
 }  // namespace
 
 std::string program_facts() {
@@ -120,10 +129,21 @@ std::string program_facts() {
                      all["caf"].get<std::string>(), SIMPLESCALE_TORCH);
 }
 
-Status record_start(const RunFolder& run, const Config& config) {
-  const std::string path = run.control() + "/manifest.json";
-  const auto text = read_text(path);
-  json document = text.ok() ? json::parse(*text, nullptr, false) : json();
+std::vector<ConfigChange> recorded_changes(const RunFolder& run) {
+  const json document = read_starts(run);
+  std::vector<ConfigChange> changes;
+  if (!document.is_object() || !document.contains("starts")) return changes;
+  const json& starts = document["starts"];
+  if (!starts.is_array() || starts.empty() || !starts.back().is_object()) return changes;
+  for (const json& change : starts.back().value("changes", json::array()))
+    if (change.is_array() && change.size() == 2 && change[0].is_string() && change[1].is_string())
+      changes.push_back({change[0], change[1]});
+  return changes;
+}
+
+Status record_start(const RunFolder& run, const Config& config,
+                    const std::vector<ConfigChange>& changes) {
+  json document = read_starts(run);
   if (!document.is_object() || !document.contains("starts") || !document["starts"].is_array())
     document = {{"starts", json::array()}};
   json& starts = document["starts"];
@@ -135,8 +155,13 @@ Status record_start(const RunFolder& run, const Config& config) {
                     {"libraries", libraries()},
                     {"host", host()},
                     {"data", std::move(facts)}});
+  if (!config.run.from.empty())
+    starts.back()["from"] = {{"path", config.run.from},
+                             {"with_optimizer", config.run.with_optimizer}};
+  for (const ConfigChange& change : changes)
+    starts.back()["changes"].push_back({change.key, change.reason});
   if (starts.size() > kStartsMax) starts.erase(starts.begin() + 1);  // keeps the first
-  return write_file_atomic(path, json_text(document, 1) + "\n");
+  return write_file_atomic(manifest_path(run), json_text(document, 1) + "\n");
 }
 
 }  // namespace simplescale

@@ -3,6 +3,9 @@
 // entry for each start, newest last.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "runtime/base/status.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/run/run_folder.hpp"
@@ -13,9 +16,19 @@ namespace simplescale {
 /// should show the same line.
 std::string program_facts();
 
-/// Adds an entry for this start. Token files of more than 256 MiB that `prepare` did not write are
+/// A change of the configuration of a run that is started again.
+struct ConfigChange {
+  std::string key;     // "": the schedule
+  std::string reason;  // "was 900 and is now 950"
+  std::string text() const { return key.empty() ? reason : key + " " + reason; }
+};
+
+/// Adds an entry for this start, with its changes and its parent (run.from). Token files of more than 256 MiB that `prepare` did not write are
 /// recorded with their size but without a hash. bad_data: the data differs from the previous
 /// start's; io: the file cannot be written.
-Status record_start(const RunFolder& run, const Config& config);
+Status record_start(const RunFolder& run, const Config& config,
+                    const std::vector<ConfigChange>& changes);
+/// The changes of the newest start. Empty if the manifest cannot be read.
+std::vector<ConfigChange> recorded_changes(const RunFolder& run);
 
 }  // namespace simplescale

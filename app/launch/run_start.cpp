@@ -1,12 +1,17 @@
 #include "app/launch/run_start.hpp"
 
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
+#include "app/launch/begin_from.hpp"
+#include "app/launch/command_line.hpp"
 #include "app/launch/manifest.hpp"
 #include "app/launch/prepare_data.hpp"
+#include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/config/preflight.hpp"
 #include "runtime/data/corpus.hpp"
@@ -28,6 +33,39 @@ Status check_utf8(const Config& config) {
                 "the configuration is not UTF-8: " + text.substr(begin, end - begin));
 }
 
+std::string text_of(const std::vector<KeyDifference>& differences) {
+  std::string text;
+  for (const KeyDifference& d : differences)
+    text += (text.empty() ? "" : ", ") + d.key + " was " + d.was + " and is now " + d.now;
+  return text;
+}
+
+/// Step of the newest checkpoint, by the sizes of its files; 0 without one.
+uint64_t newest_step(const Config& config) {
+  const auto found = find_newest_valid(checkpoint_folder(config), Verify::sizes);
+  return found.ok() ? found->checkpoint.info().step : 0;
+}
+
+/// What this start changes in a run that exists. bad_config: the run is already beyond its new end.
+Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config& config,
+                                             const Plan& plan) {
+  std::vector<ConfigChange> changes;
+  std::error_code error;
+  if (!fs::exists(run.config(), error)) return changes;
+  SS_ASSIGN(const LoadedConfig before, load_config(run.config()));
+  for (const KeyDifference& d : diff(before.config, config).allowed)
+    changes.push_back({d.key, "was " + d.was + " and is now " + d.now});
+  const uint64_t step = newest_step(config);
+  if (step > static_cast<uint64_t>(plan.max_steps))
+    return Status(Code::bad_config, run.path + " is at step " + std::to_string(step) +
+                                        " already, beyond the new last step, " +
+                                        std::to_string(plan.max_steps) +
+                                        "; set a larger train.max_steps");
+  const std::string schedule = schedule_change(before.config, config, static_cast<int64_t>(step));
+  if (!schedule.empty()) changes.push_back({"", schedule});
+  return changes;
+}
+
 }  // namespace
 
 Result<RunStart> resolve_run_start(const std::string& config_file, Overrides overrides,
@@ -47,9 +85,14 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
   if (!config.checkpoint.folder.empty())
     config.checkpoint.folder = absolute(config.checkpoint.folder);
   if (std::string& rules = config.supervision.log_rules; !rules.empty()) rules = absolute(rules);
+  if (std::string& from = config.run.from; !from.empty()) {
+    from = absolute(from);
+    if (config.tokenizer.path.empty() && !source_is_tokens(config))
+      config.tokenizer.path = tokenizer_of(from);
+  }
   SS_RETURN_IF_ERROR(check_log_rules(config));
   SS_RETURN_IF_ERROR(check_utf8(config));
-  return RunStart{config_file, std::move(config), plan};
+  return RunStart{std::move(config), plan};
 }
 
 Status check_run_folder(const RunFolder& run, const Config& config) {
@@ -64,14 +107,13 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
                         " already holds a run and run.resume = \"never\"; choose another "
                         "folder with --run=FOLDER");
     SS_ASSIGN(const LoadedConfig before, load_config(run.config()));
-    const auto differences = diff(before.config, config);
-    if (!differences.empty()) {
-      std::string text;
-      for (const KeyDifference& d : differences)
-        text += (text.empty() ? "" : ", ") + d.key + " was " + d.was + " and is now " + d.now;
-      return Status(Code::bad_config, run.path + " holds a run of another configuration: " + text +
-                                          "; start a new run with --run=FOLDER");
-    }
+    const auto differences = diff(before.config, config).defining;
+    if (!differences.empty())
+      return Status(Code::bad_config, run.path + " holds another run: " + text_of(differences) +
+                                          "; to train from its weights in a new run: " +
+                                          command_line({"train", "CONFIG", "--from",
+                                                        shown_path(run.path), "--run=NEW_FOLDER"}) +
+                                          " (--with-optimizer continues its steps)");
   } else if (fs::exists(run.path, error) && !fs::is_empty(run.path, error)) {
     // Allowed: `control`, left by a start that failed early; `logs`, created by `submit`;
     // `checkpoints`, with an imported model; the write probe of another task of the job.
@@ -88,7 +130,7 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
   return check_checkpoints_owner(run, config.checkpoint.folder);
 }
 
-Status open_run_folder(const RunFolder& run, const Config& config) {
+Status open_run_folder(const RunFolder& run, const Config& config, const Plan& plan) {
   SS_RETURN_IF_ERROR(check_run_folder(run, config));
   std::error_code error;
   fs::create_directories(run.logs(), error);
@@ -97,8 +139,32 @@ Status open_run_folder(const RunFolder& run, const Config& config) {
   if (error) return Status(Code::bad_config, "cannot create " + run.path + ": " + error.message());
   if (!config.checkpoint.folder.empty())
     SS_RETURN_IF_ERROR(claim_checkpoints(run, config.checkpoint.folder));
-  SS_RETURN_IF_ERROR(record_start(run, config));
+  SS_ASSIGN(const Dataset dataset, open_tokens(config, plan.shape));
+  SS_RETURN_IF_ERROR(begin_from(config, plan, dataset.tokenizer));
+  SS_ASSIGN(const std::vector<ConfigChange> changes, changes_of(run, config, plan));
+  for (const ConfigChange& change : changes)
+    std::fprintf(stderr, "changed: %s\n", change.text().c_str());
+  SS_RETURN_IF_ERROR(record_start(run, config, changes));
   return write_file_atomic(run.config(), to_toml(config));
+}
+
+Result<bool> already_finished(const RunFolder& run, const Config& config, const Plan& plan) {
+  if (!fs::exists(run.config()) || RunLock::held(run)) return false;
+  const auto end = read_text(run.end());
+  const auto document = end.ok() ? nlohmann::json::parse(*end, nullptr, false) : nlohmann::json();
+  if (!document.is_object() || document.value("exit", nlohmann::json()) != 0) return false;
+  SS_RETURN_IF_ERROR(check_run_folder(run, config));
+  const auto max_steps = static_cast<uint64_t>(plan.max_steps);
+  if (newest_step(config) != max_steps) return false;
+  const auto found = find_newest_valid(checkpoint_folder(config));
+  if (!found.ok() || found->checkpoint.info().step != max_steps) return false;
+  std::fprintf(stderr, "%s is already finished at %llu/%llu; to train longer: %s\n",
+               shown_path(run.path).c_str(), static_cast<unsigned long long>(max_steps),
+               static_cast<unsigned long long>(max_steps),
+               command_line({"resume", shown_path(run.path),
+                             "--train.max_steps=" + std::to_string(2 * max_steps)})
+                   .c_str());
+  return true;
 }
 
 Result<RunLock> lock_run(const RunFolder& run) {

@@ -11,7 +11,6 @@
 namespace simplescale {
 
 struct RunStart {
-  std::string config_file;
   Config config;  // with absolute paths and the planned train.global_batch_size
   Plan plan;
 };
@@ -19,11 +18,14 @@ struct RunStart {
 Result<RunStart> resolve_run_start(const std::string& config_file, Overrides overrides,
                                    const std::string& run);
 
-/// bad_config: the folder holds a run of another configuration, or something that is not a run.
+/// bad_config: the folder holds a run of another model or data, or something that is not a run.
 Status check_run_folder(const RunFolder& run, const Config& config);
-/// Creates the run's folder with config.toml and the manifest, or checks that an existing folder is
-/// of this configuration.
-Status open_run_folder(const RunFolder& run, const Config& config);
+/// Creates the run's folder with config.toml, the manifest and the checkpoint of run.from; or checks
+/// an existing folder, and prints and records what has changed in its configuration.
+Status open_run_folder(const RunFolder& run, const Config& config, const Plan& plan);
+/// True if the run has trained all its steps and its last checkpoint is intact. Then it prints so,
+/// and how to train longer. Reads that checkpoint.
+Result<bool> already_finished(const RunFolder& run, const Config& config, const Plan& plan);
 /// Creates the folder that the lock file needs, and takes the lock. unavailable: another process
 /// trains in the folder.
 Result<RunLock> lock_run(const RunFolder& run);

@@ -7,14 +7,17 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "app/launch/command_line.hpp"
 #include "runtime/base/process.hpp"
+#include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/exports/records.hpp"
 
 namespace simplescale {
 
 using nlohmann::json;
 
-RunView::RunView(RunFolder run, const Config& config, const Plan& plan, std::string config_file)
-    : run_(std::move(run)), config_(config), plan_(plan), config_file_(std::move(config_file)) {
+RunView::RunView(RunFolder run, const Config& config, const Plan& plan)
+    : run_(std::move(run)), config_(config), plan_(plan) {
   line_.print_line("run " + run_.path + ": " + std::to_string(plan.parameters) + " parameters, " +
                    std::to_string(plan.topology.groups) + " groups x " +
                    std::to_string(plan.topology.shards) + " trainers on " +
@@ -53,10 +56,8 @@ void RunView::update() {
 void RunView::on_step(const std::string& text) {
   const json m = json::parse(text, nullptr, false);
   if (!m.is_object() || !m["loss"].is_number()) return;
-  last_loss_ = m["loss"];
+  const double loss = m["loss"];
   last_step_ = m["step"];
-  if (!seen_step_) first_loss_ = last_loss_;
-  seen_step_ = true;
   const double rate = m["tokens_per_second"].is_number() ? m["tokens_per_second"].get<double>() : 0;
   const double left_s = m["remaining_s"].is_number() ? m["remaining_s"].get<double>() : 0;
   const std::string mfu =
@@ -64,8 +65,8 @@ void RunView::on_step(const std::string& text) {
   if (line_.terminal())
     line_.draw(fmt::format("step {}/{}", last_step_, plan_.max_steps),
                static_cast<double>(last_step_) / static_cast<double>(plan_.max_steps),
-               fmt::format("loss {:.4f}, {:.0f} ms, {:.0f} tokens/s, mfu {} %, {:.0f} s left",
-                           last_loss_, m["step_ms"].get<double>(), rate, mfu, left_s));
+               fmt::format("loss {:.4f}, {:.0f} ms, {:.0f} tokens/s, mfu {} %, {:.0f} s left", loss,
+                           m["step_ms"].get<double>(), rate, mfu, left_s));
   const int64_t every = std::max<int64_t>({1, plan_.max_steps / 20, config_.metrics.every_steps});
   if (line_.terminal() ||
       (last_step_ % every != 0 && last_step_ != plan_.max_steps && printed_step_ >= 0))
@@ -75,7 +76,7 @@ void RunView::on_step(const std::string& text) {
       fmt::format("iter {} step {}: loss {:.4f}, iter time: {:.2f} ms, {:.0f} tokens/s, mfu {} %, "
                   "remaining time: "
                   "{:.2f} hours",
-                  m["iter"].get<int64_t>(), last_step_, last_loss_,
+                  m["iter"].get<int64_t>(), last_step_, loss,
                   m["step_ms"].get<double>() / static_cast<double>(plan_.accumulation), rate, mfu,
                   left_s / 3600));
 }
@@ -86,9 +87,6 @@ void RunView::on_event(const std::string& text) {
   const std::string kind = e.value("kind", ""), reason = e.value("reason", ""),
                     subject = e.value("subject", "");
   if (kind == "validated" && e["val_loss"].is_number()) {
-    const bool before = !seen_step_;
-    (before ? val_before_ : val_after_) = e["val_loss"];
-    (before ? seen_before_ : seen_after_) = true;
     line_.print_line(fmt::format("step {}: validation loss {:.4f}", e.value("step", 0),
                                  e["val_loss"].get<double>()));
   } else if (e["incident"].is_number()) {
@@ -99,20 +97,14 @@ void RunView::on_event(const std::string& text) {
   } else if ((kind == "started" || kind == "checkpoint_skipped") && !reason.empty()) {
     line_.print_line(reason);
   }
-  if (kind == "failed" || kind == "finished") last_reason_ = reason;
+  if (kind == "failed" || kind == "finished" || kind == "stopped") last_reason_ = reason;
 }
 
 Status RunView::finish(int exit_code, const std::string& killed_agents, const std::string& reason) {
   update();
   line_.clear();
   if (exit_code != 0) return failure(exit_code, killed_agents, reason);
-  print_summary();
-  const bool done = last_step_ >= plan_.max_steps;
-  if (!done)
-    std::printf("continue the run with: simplescale train %s --run=%s\n", config_file_.c_str(),
-                run_.path.c_str());
-  else if (config_.train.sample_tokens > 0)
-    print_sample();
+  if (print_summary() && config_.train.sample_tokens > 0) print_sample();
   return {};
 }
 
@@ -125,25 +117,42 @@ Status RunView::failure(int exit_code, const std::string& killed_agents,
   const bool resumes = !is(Code::bad_data) && !is(Code::bad_config);
   const std::string text =
       why + ";" + killed_agents + " logs are in " + run_.logs() +
-      (resumes ? "; the same `train` command continues from the newest checkpoint" : "");
+      (resumes ? "; to continue from the newest checkpoint: " + resume_command_line() : "");
   if (exit_code == -1) return Status(Code::requeue, text);
   for (const Code code : {Code::gave_up, Code::requeue, Code::bad_data, Code::bad_config, Code::io})
     if (is(code)) return Status(code, text);
   return Status(Code::internal, text);
 }
 
-void RunView::print_summary() const {
+std::string RunView::resume_command_line() const {
+  return command_line({"resume", shown_path(run_.path)});
+}
+
+bool RunView::print_summary() const {
+  const RunRecords records = read_records(run_);
   std::printf("%s\n", last_reason_.c_str());
-  if (seen_step_) std::printf("  training loss    %.4f -> %.4f\n", first_loss_, last_loss_);
-  if (seen_before_ && seen_after_)
-    std::printf("  validation loss  %.4f -> %.4f\n", val_before_, val_after_);
-  if (seen_after_ && !seen_before_) std::printf("  validation loss  %.4f\n", val_after_);
+  const auto print_range = [](const char* name, double first, double last) {
+    std::printf(first == last ? "  %-16s %.4f\n" : "  %-16s %.4f -> %.4f\n", name, first, last);
+  };
+  uint64_t step = 0;
+  if (!records.rows.empty()) {
+    const auto first = records.rows.front().find("loss"), last = records.rows.back().find("loss");
+    if (first && last) print_range("training loss", *first, *last);
+    step = records.rows.back().at.step;
+  }
+  if (!records.val_losses.empty())
+    print_range("validation loss", records.val_losses.front().second,
+                records.val_losses.back().second);
+  const auto saved = find_newest_valid(checkpoint_folder(config_), Verify::sizes);
   std::printf(
       "  run folder       %s\n  metrics, events  metrics.jsonl, events.jsonl, ledger.jsonl\n"
-      "  checkpoint       %s/latest\n  logs             logs/\n",
+      "  checkpoint       %s\n  logs             logs/\n",
       run_.path.c_str(),
-      config_.checkpoint.folder.empty() ? "checkpoints" : config_.checkpoint.folder.c_str());
+      saved.ok() ? shown_path(saved->checkpoint.folder()).c_str() : "none: nothing was saved");
+  const bool done = step >= static_cast<uint64_t>(plan_.max_steps);
+  if (!done) std::printf("to continue: %s\n", resume_command_line().c_str());
   std::fflush(stdout);
+  return done;
 }
 
 void RunView::print_sample() const {

@@ -14,7 +14,7 @@ namespace simplescale {
 
 class RunView {
  public:
-  RunView(RunFolder run, const Config& config, const Plan& plan, std::string config_file);
+  RunView(RunFolder run, const Config& config, const Plan& plan);
   /// Prints what has been added to the files since the last call.
   void update();
   void print_line(const std::string& text) { line_.print_line(text); }
@@ -29,19 +29,18 @@ class RunView {
   void on_step(const std::string& text);
   void on_event(const std::string& text);
   Status failure(int exit_code, const std::string& killed_agents, const std::string& reason) const;
-  void print_summary() const;
+  std::string resume_command_line() const;
+  /// Of the whole run, earlier starts included. True if all steps are trained.
+  bool print_summary() const;
   void print_sample() const;
 
   const RunFolder run_;
   const Config& config_;
   const Plan& plan_;
-  const std::string config_file_;
   ProgressLine line_;
   std::ifstream metrics_, events_;
   std::string partial_metric_, partial_event_, last_reason_;
-  double first_loss_ = 0, last_loss_ = 0, val_before_ = 0, val_after_ = 0;
   int64_t last_step_ = 0, printed_step_ = -1;
-  bool seen_step_ = false, seen_before_ = false, seen_after_ = false;
 };
 
 }  // namespace simplescale

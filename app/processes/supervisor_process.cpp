@@ -4,6 +4,7 @@
 #include "app/processes/supervisor_process.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include "actors/supervisor/journal.hpp"
 #include "actors/supervisor/standby.hpp"
 #include "actors/supervisor/supervisor.hpp"
+#include "app/launch/manifest.hpp"
 #include "app/processes/actor_process.hpp"
 #include "app/processes/http_process.hpp"
 #include "app/report.hpp"
@@ -65,6 +67,13 @@ Result<FoundCheckpoint> find_newest_checkpoint(const std::string& folder) {
   return found;
 }
 
+/// "step 100 of FOLDER" if the checkpoint was copied from another run; otherwise "".
+std::string parent_of(const CheckpointInfo& info) {
+  const auto facts = nlohmann::json::parse(info.resume, nullptr, false);
+  if (!facts.is_object() || !facts.contains("from")) return "";
+  return fmt::format("step {} of {}", facts.value("from_step", 0), facts.value("from", ""));
+}
+
 /// The supervisor actor's options, with the checkpoint to start from.
 Result<JobOptions> job_options(const Process& p, bool takes_over) {
   JobOptions job;
@@ -88,6 +97,7 @@ Result<JobOptions> job_options(const Process& p, bool takes_over) {
                     found->checkpoint.folder() + " is beyond the configuration's last step, " +
                         std::to_string(p.plan.max_steps) + "; start a new run with --run=FOLDER");
     job.checkpoint_step = found->checkpoint.info().step;
+    job.parent = parent_of(found->checkpoint.info());
     job.older_checkpoints = found->older;
   } else if (found.status().code() != Code::not_found) {
     return found.status();
@@ -276,6 +286,10 @@ Result<int> supervise(const Process& p, Predecessor before) {
   SS_ASSIGN(const RecordsEnd records,
             repair_records(p.options.run, p.config.data.ledger,
                            static_cast<uint64_t>(p.plan.global_batch_size)));
+  job.incidents = records.incidents;
+  if (epoch == 1)
+    for (const ConfigChange& change : recorded_changes(p.run()))
+      job.changes.emplace_back(change.key, change.reason);
   if (takes_over && records.any) {
     job.recorded_step = records.step;
     job.recorded_generation = records.generation;

@@ -59,7 +59,7 @@ void remove_old_preparation_files(const RunFolder& run, const std::string& insta
 Status prepare_run(const RunFolder& run, const RunStart& start, const std::string& instance) {
   remove_old_preparation_files(run, instance);
   SS_RETURN_IF_ERROR(prepare_and_check_data(start.config, start.plan));
-  SS_RETURN_IF_ERROR(open_run_folder(run, start.config));
+  SS_RETURN_IF_ERROR(open_run_folder(run, start.config, start.plan));
   return EpochFiles(run, instance).begin();
 }
 
@@ -183,7 +183,7 @@ Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscrib
       if (auto taken = RunLock::take(run); taken.ok()) lock = taken.take();
       lock_due = Clock::now() + std::chrono::seconds(1);
     }
-    if (lock && !view) view = std::make_unique<RunView>(run, config, plan, start.config_file);
+    if (lock && !view) view = std::make_unique<RunView>(run, config, plan);
     if (view) view->update();
     std::this_thread::sleep_for(milliseconds(20));
   }

@@ -208,7 +208,7 @@ Generations verify_events(const std::string& run, VerifyReport& report) {
         const json& phase = value["phase"];
         if (!phase.is_null() && !(phase.is_string() && phases.contains(phase.get<std::string>())))
           section.problem("line " + std::to_string(line) + ": phase is " + phase.dump());
-        if (value["kind"] == "finished" || value["kind"] == "failed")
+        if (value["kind"] == "finished" || value["kind"] == "stopped" || value["kind"] == "failed")
           last_end = value["reason"].is_string() ? value["reason"].get<std::string>() : "";
         if (value["kind"] == "started") last_end.clear();
         if (!value["generation"].is_number_unsigned()) return;

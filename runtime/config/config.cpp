@@ -2,6 +2,8 @@
 // of two configs.
 #include "runtime/config/config.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "runtime/config/schema.hpp"
@@ -61,7 +63,7 @@ Config with_derived_values(const Config& config) {
   return c;
 }
 
-std::vector<KeyDifference> diff(const Config& a, const Config& b) {
+ConfigDifference diff(const Config& a, const Config& b) {
   Config was = with_derived_values(a), now = with_derived_values(b);
   // max_steps alone counts as the run's length. warmup_iters depends on the layout even where the
   // number of warm-up steps is the same.
@@ -75,17 +77,35 @@ std::vector<KeyDifference> diff(const Config& a, const Config& b) {
   // Without data.source the run trains on data.folder.
   const bool folder_is_source = a.data.source.empty() || b.data.source.empty();
   const bool layout_matters = !a.train.deterministic || !b.train.deterministic;
-  std::vector<KeyDifference> differences;
+  ConfigDifference differences;
   for (const schema::Key& key : schema::keys()) {
-    const bool matters = key.matters == schema::Matters::always ||
+    const std::string name = key.full_name();
+    if (name == "run.folder" || name == "run.name") continue;  // a run may be moved
+    const bool defines = key.matters == schema::Matters::always ||
                          (key.matters == schema::Matters::layout && layout_matters) ||
-                         (folder_is_source && key.full_name() == "data.folder");
-    const std::string old_value = schema::to_toml(key.in(was));
-    const std::string new_value = schema::to_toml(key.in(now));
-    if (matters && old_value != new_value)
-      differences.push_back({key.full_name(), old_value, new_value});
+                         (folder_is_source && name == "data.folder");
+    const bool derived = defines || key.matters == schema::Matters::recipe;
+    KeyDifference difference{name, schema::to_toml(key.in(derived ? was : a)),
+                             schema::to_toml(key.in(derived ? now : b))};
+    if (difference.was != difference.now)
+      (defines ? differences.defining : differences.allowed).push_back(std::move(difference));
   }
   return differences;
+}
+
+std::string schedule_change(const Config& before, const Config& now, int64_t step) {
+  const auto was = make_plan(before), is = make_plan(now);
+  if (!was.ok() || !is.ok() || was->learning_rate == is->learning_rate) return "";
+  const auto rate = [step](const Plan& plan) {
+    return fmt::format("{:.3g}", plan.learning_rate.at(step));
+  };
+  const int64_t old_end = was->learning_rate.steps, end = is->learning_rate.steps;
+  return (old_end == end ? "the learning rate follows its new schedule"
+                         : fmt::format("the learning rate's cosine, planned to end at step {}, now "
+                                       "ends at step {}",
+                                       old_end, end)) +
+         fmt::format(": step {} has learning rate {} instead of {}", step + 1, rate(*is),
+                     rate(*was));
 }
 
 }  // namespace simplescale

@@ -38,6 +38,8 @@ struct RunConfig {
   std::string name;    // empty: the file's name without .toml
   std::string folder;  // empty: runs/<name>; see run_folder()
   int64_t seed = 1337;
+  std::string from;  // a run, checkpoint or Hugging Face folder; empty: random weights
+  bool with_optimizer = false;
   Resume resume = Resume::automatic;
 };
 
@@ -213,10 +215,19 @@ std::string to_toml(const Config& config);
 struct KeyDifference {
   std::string key, was, now;  // values in TOML syntax
 };
-/// The keys that make `b` a different training run from `a`: model, tokenizer, data and its ledger,
-/// batch, precision, schedule, seeds. The layout (parallel, cluster) counts only without
-/// train.deterministic. Paths, timeouts and reporting never count.
-std::vector<KeyDifference> diff(const Config& a, const Config& b);
+struct ConfigDifference {
+  /// What makes `b` a different training run from `a`: model, tokenizer, data and its ledger,
+  /// batch, precision, seeds. Values that stand for a rule are compared by what the rule gives. The
+  /// layout (parallel, cluster) counts only without train.deterministic.
+  std::vector<KeyDifference> defining;
+  /// What a run may change when it is started again: its length, learning rate and optimizer,
+  /// layout, checkpoints, supervision, reporting.
+  std::vector<KeyDifference> allowed;
+};
+ConfigDifference diff(const Config& a, const Config& b);
+/// What became of the schedule of a run at `step`, as one sentence for users: "the learning rate's
+/// cosine, planned to end at step 900, now ends at step 950: ...". "" if it is the same.
+std::string schedule_change(const Config& before, const Config& now, int64_t step);
 
 /// The preset's shape, overridden by explicit keys, and validated. bad_config: unknown preset,
 /// missing key, impossible shape.

@@ -56,13 +56,16 @@ constexpr Range fraction{.min = 0, .max = 1, .below_max = true};
 
 #define REF(member) [](Config& c) -> Ref { return &c.member; }
 #define ENUM(member, names) [](Config& c) -> Ref { return named(c.member, names); }
-constexpr Matters run = Matters::always, layout = Matters::layout, no = Matters::never;
+constexpr Matters run = Matters::always, layout = Matters::layout, recipe = Matters::recipe,
+                  no = Matters::never;
 
 // clang-format off
 const Key table[] = {
   {"run", "name", REF(run.name), any, no, "Letters, digits, '-', '_' and '.'. Part of the names of processes, shared memory and folders. Empty: the file's name."},
   {"run", "folder", REF(run.folder), any, no, "Folder for logs, metrics and checkpoints. Empty: runs/<name>."},
   {"run", "seed", REF(run.seed), not_negative, run, "Seed of the initial parameters, of the tokenizer and, unless data.seed is set, of the shuffle."},
+  {"run", "from", REF(run.from), any, run, "Begin with the weights of this run (its newest checkpoint), checkpoint, or Hugging Face Llama folder. Empty: begin with random weights."},
+  {"run", "with_optimizer", REF(run.with_optimizer), any, run, "With run.from: also take the optimizer's moments and the step, so that the schedule goes on."},
   {"run", "resume", ENUM(run.resume, resume_names), any, no, "auto: continue from the newest valid checkpoint of the folder. never: refuse a folder that holds a run."},
 
   {"model", "preset", REF(model.preset), any, no, "A known shape: micro, mini, small, tinyllama, llama3-8b, llama2-7b. Keys below override it. Empty: all seven sizes must be set."},
@@ -91,19 +94,19 @@ const Key table[] = {
   {"data", "ledger", REF(data.ledger), any, run, "Write ledger.jsonl: the samples that each committed step trained."},
   {"data", "ring_batches", REF(data.ring_batches), {1, 1024}, no, "Micro-batches queued for each trainer in shared memory."},
 
-  {"train", "max_tokens", REF(train.max_tokens), {0, 1e18}, run, "Length of the run in tokens. 0: no limit. The run ends at the first limit reached among max_tokens, max_iters and max_steps."},
-  {"train", "max_iters", REF(train.max_iters), {0, 1e12}, run, "Length of the run in micro-batches per trainer. 0: no limit."},
-  {"train", "max_steps", REF(train.max_steps), {0, 1e12}, run, "Length of the run in optimizer steps. 0: no limit."},
+  {"train", "max_tokens", REF(train.max_tokens), {0, 1e18}, recipe, "Length of the run in tokens. 0: no limit. The run ends at the first limit reached among max_tokens, max_iters and max_steps."},
+  {"train", "max_iters", REF(train.max_iters), {0, 1e12}, recipe, "Length of the run in micro-batches per trainer. 0: no limit."},
+  {"train", "max_steps", REF(train.max_steps), {0, 1e12}, recipe, "Length of the run in optimizer steps. 0: no limit."},
   {"train", "micro_batch_size", REF(train.micro_batch_size), {1, 4096}, run, "Samples that a trainer computes at once."},
   {"train", "global_batch_size", REF(train.global_batch_size), {0, 1e9}, run, "Samples per step; must be a multiple of micro_batch_size x trainers. 0: that product, without gradient accumulation."},
   {"train", "precision", ENUM(train.precision, precision_names), any, run, "Precision of matrix products, activations and gathered parameters. Master parameters, optimizer moments and gradient sums are always fp32."},
-  {"train", "learning_rate", REF(train.learning_rate), not_negative, run, "Peak learning rate, reached after warm-up; a cosine then decays it to min_learning_rate."},
-  {"train", "min_learning_rate", REF(train.min_learning_rate), rule_or_more, run, "Learning rate at the end of the run. -1: a tenth of learning_rate."},
-  {"train", "warmup_iters", REF(train.warmup_iters), {-1, 1e12}, run, "Length of the warm-up in micro-batches per trainer, rounded up to whole steps. -1: 5 % of the run, at most 2000 steps."},
-  {"train", "weight_decay", REF(train.weight_decay), not_negative, run, "Weight decay of AdamW; applies to matrices only."},
-  {"train", "betas", REF(train.betas), fraction, run, "AdamW's decay rates of the first and second moment."},
-  {"train", "eps", REF(train.eps), above_zero, run, "AdamW's epsilon."},
-  {"train", "grad_clip", REF(train.grad_clip), not_negative, run, "Clip the gradient to this global norm. 0: no clipping."},
+  {"train", "learning_rate", REF(train.learning_rate), not_negative, recipe, "Peak learning rate, reached after warm-up; a cosine then decays it to min_learning_rate."},
+  {"train", "min_learning_rate", REF(train.min_learning_rate), rule_or_more, recipe, "Learning rate at the end of the run. -1: a tenth of learning_rate."},
+  {"train", "warmup_iters", REF(train.warmup_iters), {-1, 1e12}, recipe, "Length of the warm-up in micro-batches per trainer, rounded up to whole steps. -1: 5 % of the run, at most 2000 steps."},
+  {"train", "weight_decay", REF(train.weight_decay), not_negative, recipe, "Weight decay of AdamW; applies to matrices only."},
+  {"train", "betas", REF(train.betas), fraction, recipe, "AdamW's decay rates of the first and second moment."},
+  {"train", "eps", REF(train.eps), above_zero, recipe, "AdamW's epsilon."},
+  {"train", "grad_clip", REF(train.grad_clip), not_negative, recipe, "Clip the gradient to this global norm. 0: no clipping."},
   {"train", "activation_checkpointing", REF(train.activation_checkpointing), any, no, "Keep only the input of each block and recompute the block in the backward pass: less memory, about a third more compute."},
   {"train", "deterministic", REF(train.deterministic), any, run, "Give the same bits on every layout."},
   {"train", "validation_samples", REF(train.validation_samples), not_negative, no, "Samples evaluated at the start and at the end of the run. 0: no validation."},

@@ -26,8 +26,8 @@ using Ref =
     std::variant<bool*, int64_t*, double*, std::string*, Pair*, EnumRef, Faults*, Integers*, Axes*>;
 
 /// Whether a difference in a key makes a different run: always, only without train.deterministic
-/// (layout), or never.
-enum class Matters : unsigned char { always, layout, never };
+/// (layout), or never. recipe: never, but the steps from then on have other bits.
+enum class Matters : unsigned char { always, layout, recipe, never };
 
 struct Range {
   double min = -std::numeric_limits<double>::infinity();

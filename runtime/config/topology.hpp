@@ -59,6 +59,7 @@ struct LearningRate {
   int64_t warmup_steps = 0, steps = 1;  // W, S
   /// step: from 0.
   double at(int64_t step) const;
+  bool operator==(const LearningRate&) const = default;
 };
 
 struct Plan {

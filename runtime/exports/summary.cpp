@@ -67,6 +67,7 @@ Result<RunSummary> summarize(const std::string& folder, RunRecords* kept) {
   summary.name = fs::path(folder).lexically_normal().filename().string();
   if (const auto loaded = load_config(run.config()); loaded.ok()) {
     summary.name = loaded->config.run.name;
+    summary.from = loaded->config.run.from;
     if (const auto plan = make_plan(loaded->config); plan.ok())
       summary.max_steps = static_cast<uint64_t>(plan->max_steps);
   }
@@ -107,9 +108,9 @@ std::vector<std::string> find_runs(const std::string& folder) {
 }
 
 std::string summary_table(const std::vector<RunSummary>& runs, const std::string& folder) {
-  using Row = std::array<std::string, 8>;
+  using Row = std::array<std::string, 9>;
   std::vector<Row> rows = {
-      {"run", "state", "step", "loss", "val loss", "tokens/s", "recoveries", "when"}};
+      {"run", "state", "step", "loss", "val loss", "tokens/s", "recoveries", "when", "from"}};
   for (const RunSummary& run : runs) {
     const std::string name = fs::path(run.folder).lexically_relative(folder).string();
     rows.push_back(
@@ -117,17 +118,19 @@ std::string summary_table(const std::vector<RunSummary>& runs, const std::string
          run.max_steps ? fmt::format("{}/{}", run.step, run.max_steps) : std::to_string(run.step),
          shown(run.loss, "{:.4f}"), shown(run.val_loss, "{:.4f}"),
          shown(run.tokens_per_second, "{:.0f}"), std::to_string(run.recoveries),
-         local_time(run.time_s)});
+         local_time(run.time_s), fs::path(run.from).filename().string()});
   }
-  std::array<size_t, 8> widths{};
+  const bool parents = std::ranges::any_of(runs, [](const auto& run) { return !run.from.empty(); });
+  const size_t columns = rows[0].size() - (parents ? 0 : 1);
+  std::array<size_t, 9> widths{};
   for (const Row& row : rows)
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   std::string text;
   for (const Row& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) {  // text left, numbers right
-      const bool left = i < 2 || i == 7;
+    for (size_t i = 0; i < columns; ++i) {  // text left, numbers right
+      const bool left = i < 2 || i >= 7;
       text += i ? "  " : "";
-      text += left ? fmt::format("{:<{}}", row[i], i == 7 ? 0 : widths[i])
+      text += left ? fmt::format("{:<{}}", row[i], i + 1 == columns ? 0 : widths[i])
                    : fmt::format("{:>{}}", row[i], widths[i]);
     }
     text += "\n";
@@ -140,6 +143,7 @@ std::string summary_json(const std::vector<RunSummary>& runs) {
   for (const RunSummary& run : runs)
     list.push_back({{"folder", run.folder},
                     {"name", run.name},
+                    {"from", run.from},
                     {"state", run.state},
                     {"step", run.step},
                     {"max_steps", run.max_steps},

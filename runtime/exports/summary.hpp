@@ -13,6 +13,7 @@ namespace simplescale {
 
 struct RunSummary {
   std::string folder, name;
+  std::string from;  // run.from: whose weights the run began with; or ""
   /// "new" (no step yet), "finished", "stopped" (`train` resumes it), "failed", or for a running
   /// run the state in status.json.
   std::string state;

@@ -70,8 +70,8 @@ void Cluster::start_supervisor(int host, std::optional<job::State> from, uint64_
         supervisor.expected.insert(node_index.at(name));
   supervisor.shadow = supervisor.job;
   // The last decision may not have been acted on.
-  if (supervisor.job.phase == job::Phase::finished || supervisor.job.phase == job::Phase::failed)
-    ended = job::Shutdown{supervisor.job.phase == job::Phase::finished ? Code::ok : Code::gave_up,
+  if (job::over(supervisor.job.phase))
+    ended = job::Shutdown{supervisor.job.phase == job::Phase::failed ? Code::gave_up : Code::ok,
                           "decided by the previous supervisor"};
   supervisors.push_back(std::move(made));
   invariants->supervisor_started(supervisor, replica, sequence);

@@ -276,7 +276,8 @@ void Decider::operator()(const StopRequested& e) {
     s_.exit_reason = e.reason;
     record("", "stop_requested", "", e.reason);
     // There is no state yet that could be saved.
-    if (s_.phase == Phase::starting && s_.generation == 0) return shut_down(e.exit, e.reason);
+    if (s_.phase == Phase::starting && s_.generation == 0)
+      return shut_down(e.exit, e.reason + " before the first step");
     if (s_.phase == Phase::training) {
       s_.phase = Phase::stopping;
       begin_wait("the step in progress");

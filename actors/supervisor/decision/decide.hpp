@@ -87,7 +87,20 @@ struct Node {
   std::vector<PeerCopy> peer;        // in its peer store
 };
 
-enum class Phase : unsigned char { starting, training, recovering, stopping, finished, failed };
+/// finished: all steps are trained; stopped: ended before that on request; failed: gave up.
+enum class Phase : unsigned char {
+  starting,
+  training,
+  recovering,
+  stopping,
+  finished,
+  stopped,
+  failed
+};
+/// The run has ended: nothing is decided any more.
+inline bool over(Phase phase) {
+  return phase >= Phase::finished;
+}
 const char* to_string(Phase phase);
 
 /// Where the state that a generation begins with comes from.

@@ -183,11 +183,11 @@ void Decider::end_diagnosis() {
   begin_wait("trainers");
 }
 
-void Decider::shut_down(Code exit, std::string reason) {
+void Decider::shut_down(Code exit, std::string reason, bool all_steps) {
   if (over()) return;
   const bool good = exit == Code::ok || exit == Code::requeue;
-  s_.phase = good ? Phase::finished : Phase::failed;
-  record("", good ? "finished" : "failed", "", reason);
+  s_.phase = !good ? Phase::failed : all_steps ? Phase::finished : Phase::stopped;
+  record("", to_string(s_.phase), "", reason);
   set_reason(reason);
   add_action(Shutdown{exit, std::move(reason)});
 }

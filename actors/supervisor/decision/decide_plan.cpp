@@ -263,9 +263,9 @@ void Decider::finish_if_saved() {
     return;
   }
   if (step >= s_.max_steps)
-    shut_down(Code::ok, "trained " + number(step) + " steps");
+    shut_down(Code::ok, "trained " + number(step) + " steps", true);
   else
-    shut_down(s_.exit, s_.exit_reason);
+    shut_down(s_.exit, s_.exit_reason + " at step " + number(step) + " of " + number(s_.max_steps));
 }
 
 }  // namespace simplescale::job

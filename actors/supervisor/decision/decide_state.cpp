@@ -33,6 +33,8 @@ const char* to_string(Phase phase) {
       return "stopping";
     case Phase::finished:
       return "finished";
+    case Phase::stopped:
+      return "stopped";
     case Phase::failed:
       return "failed";
   }

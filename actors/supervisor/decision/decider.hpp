@@ -25,7 +25,7 @@ class Decider {
  public:
   Decider(int64_t now_ms, State& state) : now_(now_ms), s_(state) {}
   Decision take() { return std::move(decision_); }
-  bool over() const { return s_.phase == Phase::finished || s_.phase == Phase::failed; }
+  bool over() const { return job::over(s_.phase); }
 
   // --- Nodes ---
   void operator()(const NodeUp& e);
@@ -189,7 +189,8 @@ class Decider {
   void leave_to_grow();
   /// Ends the run once all trainers have finished and the last checkpoint is saved, or has failed.
   void finish_if_saved();
-  void shut_down(Code exit, std::string reason);
+  /// all_steps: the run is complete. Otherwise an end without an error is a stop.
+  void shut_down(Code exit, std::string reason, bool all_steps = false);
 
   const int64_t now_;
   State& s_;

@@ -514,6 +514,29 @@ TEST_CASE("job: the end waits for the last checkpoint, also after a failure") {
   CHECK(only<Shutdown>(decide(0, s, CheckpointSaved{10})).exit == Code::ok);
 }
 
+TEST_CASE("job: a run that is stopped before its last step is stopped, not finished") {
+  State s = training(2);
+  s.max_steps = 27;
+  State all_steps = s;
+  decide(0, s, StopRequested{Code::ok, "stopped by Ctrl-C", false});
+  CHECK(std::string(to_string(s.phase)) == "stopping");
+  decide(0, s, CheckpointSaved{10});
+  Decision d;
+  for (const Place& p : places(s.rules, s.layout))
+    d = decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
+  CHECK(only<Shutdown>(d).reason == "stopped by Ctrl-C at step 10 of 27");
+  CHECK(only<Shutdown>(d).exit == Code::ok);
+  CHECK(all<Record>(d).back().kind == "stopped");
+  CHECK(s.phase == Phase::stopped);
+  CHECK(over(s.phase));
+
+  decide(0, all_steps, CheckpointSaved{27});
+  for (const Place& p : places(all_steps.rules, all_steps.layout))
+    d = decide(0, all_steps, TrainerFinished{p.trainer, all_steps.generation, 27});
+  CHECK(all<Record>(d).back().kind == "finished");
+  CHECK(all_steps.phase == Phase::finished);
+}
+
 TEST_CASE("job: a last checkpoint that cannot be saved ends the run, in any order of the reports") {
   for (const bool early : {false, true}) {
     State s = training(2);

@@ -243,11 +243,13 @@ TEST_SUITE("job records") {
       return *end;
     };
     CHECK(!repair().any);  // nothing yet
+    CHECK(repair().incidents == 0);
     const std::string one = ledger(1, 1, 0, 4) + ledger(1, 1, 4, 4),
                       two = ledger(2, 1, 8, 4) + ledger(2, 1, 12, 4);
     folder.write("metrics.jsonl", metric(1) + metric(2));
     folder.write("ledger.jsonl", one + two);
-    folder.write("events.jsonl", "{}\n");
+    folder.write("events.jsonl", "{\"incident\":1}\n{\"incident\":2}\n{\"incident\":null}\n{}\n");
+    CHECK(repair().incidents == 2);
     CHECK(repair().step == 2);
     CHECK(repair().generation == 1);
     CHECK(folder.text("ledger.jsonl") == one + two);

@@ -2,6 +2,9 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+
+#include "runtime/checkpoint/derive.hpp"
 #include "runtime/checkpoint/digest.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 
@@ -300,6 +303,52 @@ TEST_CASE(
   CHECK(list_folder(folder.path()) ==
         std::vector<std::string>{"latest", "step-00000020", "step-00000040", "step-00000060",
                                  "step-00000070", "step-00000080", "tmp-00000090-2"});
+}
+
+TEST_CASE("derive: a new run gets the weights of another one, with or without its moments") {
+  TempFolder folder;
+  const ModelShape shape = some_shape();
+  const State parent = random_state(shape, 1);
+  const auto from_folder = save(folder / "parent", parent, info_of(shape, 20), 3);
+  REQUIRE(from_folder.ok());
+  auto from = Checkpoint::open(*from_folder);
+  REQUIRE(from.ok());
+  for (const bool with_optimizer : {false, true}) {
+    const std::string target = folder / (with_optimizer ? "whole" : "weights");
+    CheckpointInfo info = info_of(shape, with_optimizer ? 20 : 0);
+    info.shape.block_size *= 2;  // no weight depends on it
+    REQUIRE(derive_checkpoint(*from, with_optimizer, info, target).ok());
+    auto found = find_newest_valid(target);
+    REQUIRE(found.ok());
+    CHECK(found->checkpoint.info().step == info.step);
+    CHECK(found->checkpoint.info().shape == info.shape);
+    State read = empty_state(shape, 1), want = parent;
+    REQUIRE(read_shard(found->checkpoint, 1, 0, read.side()).ok());
+    if (!with_optimizer)
+      for (const int k : {1, 2}) std::ranges::fill(want.values[k], 0.0f);
+    CHECK(same_bits(read, want));
+  }
+  CheckpointInfo other = info_of(shape, 0);
+  other.shape.hidden += 8;
+  CHECK(derive_checkpoint(*from, false, other, folder / "other").code() == Code::bad_config);
+  CHECK(!std::filesystem::exists(folder / "other"));
+}
+
+TEST_CASE("derive: damaged weights are named, and no checkpoint appears") {
+  TempFolder folder;
+  const ModelShape shape = some_shape();
+  const auto from_folder = save(folder / "parent", random_state(shape, 1), info_of(shape, 20), 1);
+  REQUIRE(from_folder.ok());
+  auto from = Checkpoint::open(*from_folder);
+  REQUIRE(from.ok());
+  const std::string shard = *from_folder + "/" + from->records()[0].file;
+  std::string bytes = slurp(shard);
+  bytes[bytes.size() / 4] = static_cast<char>(bytes[bytes.size() / 4] ^ 1);
+  spew(shard, bytes);
+  const Status derived = derive_checkpoint(*from, true, info_of(shape, 0), folder / "new");
+  CHECK(derived.code() == Code::bad_data);
+  CHECK(derived.message().find(from->records()[0].file) != std::string::npos);
+  CHECK(find_newest_valid(folder / "new").status().code() == Code::not_found);
 }
 
 TEST_CASE("prune: never removes the only valid one") {

@@ -150,7 +150,7 @@ TEST_SUITE("config load") {
     const Config again = parsed(text, {"--checkpoint.memory_every_steps=2"});
     spdlog::set_default_logger(logger);
     CHECK(old.checkpoint.keep == 5);
-    CHECK(diff(old, parsed("[checkpoint]\nkeep = 5\n")).empty());
+    CHECK(diff(old, parsed("[checkpoint]\nkeep = 5\n")).defining.empty());
     CHECK(to_toml(again) == to_toml(old));
     CHECK(to_toml(old).find("memory_every_steps") == std::string::npos);
     const std::string log = logged.str();
@@ -362,35 +362,66 @@ TEST_SUITE("config load") {
     CHECK(validate_config(*reference).status().code() == Code::bad_config);
   }
 
-  TEST_CASE("config: diff() lists keys that change the training, not paths or layout") {
+  std::vector<std::string> keys_of(const std::vector<KeyDifference>& differences) {
+    std::vector<std::string> keys;
+    for (const KeyDifference& difference : differences) keys.push_back(difference.key);
+    return keys;
+  }
+
+  TEST_CASE("config: diff() tells what makes another run from what a run may change") {
+    using Keys = std::vector<std::string>;
     const std::string text =
         "[model]\npreset = \"micro\"\n[data]\nsource = \"x\"\n[train]\nmax_steps = 100\n"
         "global_batch_size = 64\n[cluster]\nnodes = 2\ntrainers_per_node = 2\n";
     const Config a = parsed(text);
-    CHECK(diff(a, a).empty());
-    CHECK(diff(a, parsed(text, {"--checkpoint.keep=9", "--supervision.silence_ms=9999",
-                                "--metrics.tensorboard=true", "--run.folder=elsewhere"}))
-              .empty());
-    CHECK(diff(a, parsed(text, {"--cluster.nodes=4", "--parallel.strategy=no_shard"})).empty());
-    CHECK(diff(a, parsed(text, {"--model.dim=128", "--train.min_learning_rate=4e-5",
-                                "--train.max_tokens=1638400", "--data.seed=1337"}))
-              .empty());  // the values that the rules give, set explicitly
-    const auto changed = diff(a, parsed(text, {"--train.learning_rate=1e-3", "--model.layers=5"}));
-    REQUIRE(changed.size() == 3);
-    CHECK(changed[0].key == "model.layers");
-    CHECK(changed[0].was == "4");
-    CHECK(changed[0].now == "5");
-    CHECK(changed[1].key == "train.learning_rate");
-    CHECK(changed[2].key == "train.min_learning_rate");
-    CHECK(diff(a, parsed(text, {"--train.global_batch_size=32"}))[0].key ==
-          "train.global_batch_size");
-    CHECK(diff(a, parsed(text, {"--train.max_steps=200"}))[0].key == "train.max_steps");
-    CHECK(diff(a, parsed(text, {"--train.precision=fp32"})).size() == 1);
-    CHECK(diff(a, parsed(text, {"--data.ledger=false"}))[0].key == "data.ledger");
-    CHECK(diff(a, parsed(text, {"--data.source=y"}))[0].key == "tokenizer.train_on");
+    const auto against = [&](const Overrides& overrides) {
+      return diff(a, parsed(text, overrides));
+    };
+    const auto defining = [&](const Overrides& o) { return keys_of(against(o).defining); };
+    const auto allowed = [&](const Overrides& o) { return keys_of(against(o).allowed); };
+    CHECK(keys_of(diff(a, a).defining).empty());
+    CHECK(keys_of(diff(a, a).allowed).empty());
+    const Overrides others = {"--checkpoint.keep=9", "--supervision.silence_ms=9999",
+                              "--metrics.tensorboard=true", "--run.folder=elsewhere"};
+    CHECK(defining(others).empty());
+    CHECK(allowed(others) ==
+          Keys{"checkpoint.keep", "supervision.silence_ms", "metrics.tensorboard"});
+    CHECK(defining({"--cluster.nodes=4", "--parallel.strategy=no_shard"}).empty());
+    CHECK(allowed({"--cluster.nodes=4"}) == Keys{"cluster.nodes"});
+    // The values that the rules give, set explicitly.
+    const Overrides same = {"--model.dim=128", "--train.min_learning_rate=4e-5",
+                            "--train.max_tokens=1638400", "--data.seed=1337"};
+    CHECK(defining(same).empty());
+    CHECK(allowed(same).empty());
+    const auto changed = against({"--train.learning_rate=1e-3", "--model.layers=5"});
+    REQUIRE(keys_of(changed.defining) == Keys{"model.layers"});
+    CHECK(changed.defining[0].was == "4");
+    CHECK(changed.defining[0].now == "5");
+    CHECK(keys_of(changed.allowed) == Keys{"train.learning_rate", "train.min_learning_rate"});
+    CHECK(allowed({"--train.max_steps=200"}) == Keys{"train.max_steps", "train.warmup_iters"});
+    CHECK(defining({"--train.max_steps=200"}).empty());
+    CHECK(defining({"--train.global_batch_size=32"}) == Keys{"train.global_batch_size"});
+    CHECK(defining({"--train.precision=fp32"}) == Keys{"train.precision"});
+    CHECK(defining({"--data.ledger=false"}) == Keys{"data.ledger"});
+    CHECK(defining({"--data.source=y"}) == Keys{"tokenizer.train_on", "data.source"});
+    CHECK(defining({"--run.from=z"}) == Keys{"run.from"});
     const Config loose = parsed(text, {"--train.deterministic=false"});
-    CHECK(diff(loose, parsed(text, {"--train.deterministic=false", "--cluster.nodes=4"}))[0].key ==
-          "parallel.group_nodes");
+    CHECK(diff(loose, parsed(text, {"--train.deterministic=false", "--cluster.nodes=4"}))
+              .defining[0]
+              .key == "parallel.group_nodes");
+  }
+
+  TEST_CASE("config: a changed length or learning rate says what becomes of the cosine") {
+    const std::string text =
+        "[model]\npreset = \"micro\"\n[data]\nsource = \"x\"\n[train]\nmax_steps = 900\n";
+    const Config a = parsed(text);
+    CHECK(schedule_change(a, parsed(text, {"--checkpoint.keep=9"}), 900).empty());
+    CHECK(schedule_change(a, parsed(text, {"--train.max_steps=950"}), 900) ==
+          "the learning rate's cosine, planned to end at step 900, now ends at step 950: step 901 "
+          "has learning rate 4.27e-05 instead of 4e-05");
+    CHECK(schedule_change(a, parsed(text, {"--train.learning_rate=1e-3"}), 900) ==
+          "the learning rate follows its new schedule: step 901 has learning rate 0.0001 instead "
+          "of 4e-05");
   }
 
   TEST_CASE("config: folders, seeds and threads follow from other keys unless set") {

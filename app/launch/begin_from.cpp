@@ -1,0 +1,97 @@
+#include "app/launch/begin_from.hpp"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "runtime/base/json_text.hpp"
+#include "runtime/checkpoint/commands.hpp"
+#include "runtime/checkpoint/derive.hpp"
+#include "runtime/checkpoint/huggingface.hpp"
+#include "runtime/data/manifest.hpp"
+#include "runtime/run/run_folder.hpp"
+
+namespace simplescale {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has(const std::string& folder, const char* file) {
+  std::error_code error;
+  return fs::is_regular_file(folder + "/" + file, error);
+}
+
+bool is_hugging_face(const std::string& folder) {
+  return has(folder, "config.json") && !has(folder, "manifest.json") && !has(folder, "config.toml");
+}
+
+/// A Hugging Face folder is imported to `imported` first.
+Result<Checkpoint> open_parent(const std::string& from, const std::string& imported) {
+  if (!is_hugging_face(from)) return resolve_checkpoint(from);
+  std::error_code error;
+  fs::remove_all(imported, error);  // of a start that was killed
+  SS_RETURN_IF_ERROR(import_hf(from, imported));
+  return Checkpoint::open(imported);
+}
+
+Status check_tokenizer(const std::string& from, const Checkpoint& parent,
+                       const std::string& tokenizer) {
+  if (parent.info().tokenizer.empty() || tokenizer.empty()) return {};
+  SS_ASSIGN(const std::string theirs, hash_file(parent.info().tokenizer));
+  SS_ASSIGN(const std::string ours, hash_file(tokenizer));
+  if (theirs == ours) return {};
+  return Status(Code::bad_config, "the weights of " + from +
+                                      " were trained with another tokenizer than this run's data; "
+                                      "set tokenizer.path = \"" +
+                                      tokenizer_of(from) + "\"");
+}
+
+}  // namespace
+
+std::string tokenizer_of(const std::string& from) {
+  if (has(from, "config.toml"))  // a run's checkpoints are removed in time; its data stays
+    if (const auto loaded = load_config(from + "/config.toml"); loaded.ok()) {
+      const Config& config = loaded->config;
+      if (!config.tokenizer.path.empty()) return config.tokenizer.path;
+      if (has(data_folder(config), "tokenizer.model"))
+        return data_folder(config) + "/tokenizer.model";
+    }
+  return has(from, "tokenizer.model") ? from + "/tokenizer.model" : "";
+}
+
+Status begin_from(const Config& config, const Plan& plan, const std::string& tokenizer) {
+  const std::string& from = config.run.from;
+  const std::string folder = checkpoint_folder(config);
+  if (from.empty() || find_newest_valid(folder, Verify::sizes).status().code() != Code::not_found)
+    return {};
+  std::error_code error;
+  fs::create_directories(folder, error);
+  const std::string imported = folder + "/tmp-imported";
+  auto parent = open_parent(from, imported);
+  if (!parent.ok()) return Status(parent.status()).in("run.from");
+  SS_RETURN_IF_ERROR(check_tokenizer(from, *parent, tokenizer));
+  CheckpointInfo info;
+  info.step = config.run.with_optimizer ? parent->info().step : 0;
+  if (info.step >= static_cast<uint64_t>(plan.max_steps))
+    return Status(Code::bad_config, from + " is at step " + std::to_string(info.step) +
+                                        ", and the run ends at step " +
+                                        std::to_string(plan.max_steps) +
+                                        ": set a larger train.max_steps, or leave out "
+                                        "run.with_optimizer to begin at step 0");
+  info.next_sample = info.step * static_cast<uint64_t>(plan.global_batch_size);
+  info.tokens_seen = info.next_sample * static_cast<uint64_t>(plan.shape.block_size);
+  info.seed = static_cast<uint64_t>(config.run.seed);
+  info.shape = plan.shape;
+  info.precision = config.train.precision == DType::bf16 ? "bf16" : "fp32";
+  info.tokenizer = tokenizer;
+  info.resume = json_text({{"from", from},
+                           {"from_step", parent->info().step},
+                           {"with_optimizer", config.run.with_optimizer}});
+  std::fprintf(stderr, "copying the weights of step %llu of %s\n",
+               static_cast<unsigned long long>(parent->info().step), from.c_str());
+  const Status made = derive_checkpoint(*parent, config.run.with_optimizer, info, folder);
+  fs::remove_all(imported, error);
+  return made;
+}
+
+}  // namespace simplescale

@@ -1,0 +1,21 @@
+// run.from: a run that begins with the weights of another run, of a checkpoint, or of a Hugging Face
+// folder. Its first checkpoint is written before the run's processes start.
+#pragma once
+
+#include <string>
+
+#include "runtime/base/status.hpp"
+#include "runtime/config/config.hpp"
+#include "runtime/config/topology.hpp"
+
+namespace simplescale {
+
+/// The tokenizer.model that the weights of `from` were trained with; "" if it is not known.
+std::string tokenizer_of(const std::string& from);
+
+/// Writes the first checkpoint of a run with run.from, unless the run has a checkpoint. tokenizer:
+/// the run's tokenizer.model, or "". bad_config: the weights have another shape or tokenizer, or
+/// (with_optimizer) are beyond the run's last step; bad_data, io: they cannot be read or written.
+Status begin_from(const Config& config, const Plan& plan, const std::string& tokenizer);
+
+}  // namespace simplescale

@@ -1,0 +1,19 @@
+// The first checkpoint of a run that begins with the weights of another one (run.from). Blocks on
+// the disk; memory: the largest unit of the model.
+#pragma once
+
+#include <string>
+
+#include "runtime/base/status.hpp"
+#include "runtime/checkpoint/checkpoint.hpp"
+
+namespace simplescale {
+
+/// Adds the checkpoint of info.step to the folder `checkpoints`: the weights of `from`, and if
+/// with_optimizer its moments; otherwise the moments are zero. info: step, shape and other facts of
+/// the new checkpoint. bad_config: `from` has another shape (its block_size may differ); otherwise
+/// errors as Checkpoint::stream_unit() and publish_checkpoint().
+Status derive_checkpoint(Checkpoint& from, bool with_optimizer, const CheckpointInfo& info,
+                         const std::string& checkpoints, FileOps& ops = system_files());
+
+}  // namespace simplescale

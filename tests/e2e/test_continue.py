@@ -1,0 +1,140 @@
+"""A run is extended, changed, resumed and branched; its folder tells one history."""
+
+import json
+import signal
+import subprocess
+import unittest
+
+from common import Case, last_step, leftovers, lines
+
+
+class Continue(Case):
+    def setUp(self):
+        super().setUp()
+        # A constant learning rate, so that the length of a run does not change its steps.
+        self.flat = ["--train.global_batch_size=8", "--train.min_learning_rate=3e-3", "--train.warmup_iters=0", *self.layout(2, 1)]
+
+    def hint(self, text):
+        """The command line that the program printed for the user, as words."""
+        words = next(line for line in text.splitlines() if "simplescale resume " in line).split()
+        return words[words.index("resume") - 1:]
+
+    def test_a_run_is_extended_and_changed_in_its_folder(self):
+        want = self.digest(self.train("straight", *self.flat, "--train.max_steps=8"))
+        run = self.train("run", *self.flat, "--train.max_steps=4")
+        self.train("run", *self.flat, "--train.max_steps=4")
+        self.assertIn("is already finished at 4/4; to train longer: ", self.stderr)
+        self.assertEqual([e["kind"] for e in lines(run / "events.jsonl")].count("started"), 1)
+        command = self.hint(self.stderr)
+        self.assertEqual(command[1:], ["resume", "run", "--train.max_steps=8"])
+        done = subprocess.run([*command, "--checkpoint.keep=7"], cwd=self.folder, capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("changed: train.max_steps was 4 and is now 8", done.stderr)
+        self.assertIn("changed: checkpoint.keep was 3 and is now 7", done.stderr)
+        self.assertIn("changed: the learning rate's cosine, planned to end at step 4, now ends at step 8", done.stderr)
+        self.assertEqual(self.digest(run), want)
+        self.assertIn("each sample exactly once", self.verify(run))
+        changed = [(e["subject"], e["reason"]) for e in lines(run / "events.jsonl") if e["kind"] == "changed"]
+        self.assertIn(("train.max_steps", "was 4 and is now 8"), changed)
+        manifest = json.loads((run / "control/manifest.json").read_text())
+        self.assertIn(["checkpoint.keep", "was 3 and is now 7"], manifest["starts"][-1]["changes"])
+        # The summary is of the whole run.
+        losses = [m["loss"] for m in lines(run / "metrics.jsonl")]
+        self.assertIn(f"training loss    {losses[0]:.4f} -> {losses[-1]:.4f}", done.stdout)
+        self.train("run", *self.flat, "--train.max_steps=5", code=78)
+        self.assertIn("is at step 8 already, beyond the new last step, 5", self.stderr)
+
+    def test_another_model_or_data_order_is_refused_with_the_command_that_branches(self):
+        run = self.train("run", *self.flat, "--train.max_steps=3")
+        self.train("run", *self.flat, "--train.max_steps=3", "--run.seed=7", code=78)
+        self.assertIn("run.seed was 1337 and is now 7", self.stderr)
+        self.assertIn("train CONFIG --from run --run=NEW_FOLDER", self.stderr)
+        self.command("resume", self.folder / "nothing", code=65)
+        self.assertIn("no run in", self.stderr)
+        self.assertTrue(run.exists())
+
+    def test_a_branch_with_the_optimizer_continues_bit_for_bit_in_another_layout(self):
+        want = self.digest(self.train("straight", *self.flat, "--train.max_steps=8"))
+        parent = self.train("parent", *self.flat, "--train.max_steps=5")
+        other = ["--train.global_batch_size=8", "--train.min_learning_rate=3e-3", "--train.warmup_iters=0",
+                 *self.layout(1, 2, "full_shard"), "--train.max_steps=8"]
+        self.train("branch", *other, "--from", parent, "--with-optimizer")
+        branch = self.folder / "branch"
+        self.assertEqual(self.digest(branch), want)
+        self.assertEqual([m["step"] for m in lines(branch / "metrics.jsonl")], [6, 7, 8])
+        self.assertIn("valid", self.verify(branch))
+        self.assertIn("begins with the weights of step 5 of", (branch / "events.jsonl").read_text())
+        self.assertEqual(json.loads((branch / "control/manifest.json").read_text())["starts"][0]["from"],
+                         {"path": str(parent), "with_optimizer": True})
+        runs = {r["name"]: r for r in json.loads(self.command("runs", self.folder, "--json"))}
+        self.assertEqual((runs["branch"]["from"], runs["parent"]["from"]), (str(parent), ""))
+        self.assertIn("parent", self.command("runs", self.folder))
+        # The same command again continues the branch; it does not begin anew.
+        self.train("branch", *other, "--from", parent, "--with-optimizer")
+        self.assertIn("already finished at 8/8", self.stderr)
+        self.train("late", *self.flat, "--train.max_steps=5", "--from", parent, "--with-optimizer", code=78)
+        self.assertIn("is at step 5, and the run ends at step 5", self.stderr)
+
+    def test_a_branch_begins_at_step_0_with_the_weights_of_a_run_or_an_export(self):
+        parent = self.train("parent", *self.flat, "--train.max_steps=3")
+        exported = self.folder / "exported"
+        self.command("export", parent, exported)
+        for name, source in (("weights", parent), ("checkpoint", parent / "checkpoints/latest"), ("hugging", exported)):
+            branch = self.train(name, *self.flat, "--train.max_steps=2", "--checkpoint.keep=9", "--from", source)
+            self.assertEqual([m["step"] for m in lines(branch / "metrics.jsonl")], [1, 2])
+            first = self.command("digest", branch / "checkpoints/step-00000000").splitlines()
+            weights = [line for line in first if line.startswith("params")]
+            before = [line for line in self.command("digest", parent).splitlines() if line.startswith("params")]
+            self.assertTrue(weights)
+            self.assertEqual(weights, before, name)
+        self.train("other", *self.flat, "--train.max_steps=2", "--model.layers=3", "--from", parent, code=78)
+        self.assertIn("another shape", self.stderr)
+
+    def test_a_stopped_run_says_so_everywhere_and_the_hint_continues_it(self):
+        want = self.digest(self.train("straight", *self.flat, "--train.max_steps=60"))
+        run, process = self.start("run", *self.flat, "--train.max_steps=60")
+        self.wait_for(lambda: last_step(run) >= 3, "step 3")
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, said)
+        step = last_step(run)
+        reason = f"stopped by Ctrl-C at step {step} of 60"
+        self.assertIn(reason, said)
+        self.assertEqual((lines(run / "events.jsonl")[-1]["kind"], lines(run / "events.jsonl")[-1]["reason"]), ("stopped", reason))
+        document = json.loads(self.command("status", run, "--json"))
+        self.assertEqual(document["state"], "stopped")
+        self.assertEqual({n["state"] for n in document["nodes"]} | {t["state"] for n in document["nodes"] for t in n["trainers"]},
+                         {"ended"})
+        self.assertEqual(json.loads(self.command("runs", run, "--json"))[0]["state"], "stopped")
+        command = self.hint(said)
+        self.assertEqual(command[1:], ["resume", "run"])
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.digest(run), want)
+
+    def test_a_run_that_was_ended_before_it_saved_says_that_nothing_was_saved(self):
+        run, process = self.start("run", *self.flat, "--train.max_steps=100000")
+        self.wait_for(lambda: last_step(run) >= 1, "step 1")
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+        if not (run / "checkpoints/latest").exists():  # the second signal may come after the save
+            self.assertIn("none: nothing was saved", said)
+
+    def test_incidents_of_all_starts_have_their_own_numbers(self):
+        run = self.train("run", *self.flat, "--train.max_steps=5", '--inject.faults=[{step=3,kind="kill_trainer",target="n1.0"}]')
+        self.train("run", *self.flat, "--train.max_steps=9", '--inject.faults=[{step=7,kind="kill_trainer",target="n0.0"}]')
+        subjects = {}
+        for event in lines(run / "events.jsonl"):
+            if event["incident"]:
+                subjects.setdefault(event["incident"], set()).add(event["subject"].partition(".")[0])
+        self.assertEqual(sorted(subjects), [1, 2])
+        self.assertIn("n1", subjects[1])
+        self.assertNotIn("n1", subjects[2])
+        self.assertEqual(json.loads(self.command("status", run, "--json"))["incidents"], 2)
+        self.assertEqual(json.loads(self.command("runs", run, "--json"))[0]["recoveries"], 2)
+        self.assertFalse(leftovers(run))
+
+
+if __name__ == "__main__":
+    unittest.main()
