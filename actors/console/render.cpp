@@ -118,6 +118,8 @@ std::string render_status(const json& document, const RenderOptions& options) {
     out += fmt::format(", {:.0f} tokens/s", real(document, "tokens_per_second"));
   out += fmt::format(", generation {}, {} incidents\n", whole(document, "generation"),
                      whole(document, "incidents"));
+  if (const std::string stall = text(field(document, "stall"), "sentence"); !stall.empty())
+    out += painted(stall, "33", options) + "\n";
   const json& supervisor = field(document, "supervisor");
   const json& standby = field(document, "standby");
   out += "supervisor on " + text(supervisor, "node") + process(supervisor);

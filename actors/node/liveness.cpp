@@ -14,7 +14,7 @@ void LivenessMonitor::add(int64_t now_ms, const std::string& process, pid_t pid)
   Monitored added;
   if (before != monitored_.end()) added.in_slot = before->second.in_slot;
   added.pid = pid;
-  added.heard_ms = added.progress_ms = now_ms;
+  added.heard_ms = added.progress_ms = added.unit_ms = now_ms;
   monitored_[process] = added;
 }
 
@@ -28,9 +28,10 @@ void LivenessMonitor::add_progress(int64_t now_ms, const std::string& process,
   if (found == monitored_.end()) return;
   Monitored& p = found->second;
   p.heard_ms = now_ms;
-  if (progress.generation == 0 || progress.waiting || progress.units != p.last.units ||
-      progress.generation != p.last.generation || progress.step != p.last.step)
-    p.progress_ms = now_ms;
+  if (progress.units != p.last.units || progress.generation != p.last.generation ||
+      progress.step != p.last.step)
+    p.unit_ms = p.progress_ms = now_ms;
+  if (progress.generation == 0 || progress.waiting) p.progress_ms = now_ms;
   p.last = progress;
 }
 
@@ -39,6 +40,19 @@ void LivenessMonitor::add_step(const std::string& process, double step_ms) {
   if (found == monitored_.end()) return;
   found->second.steps_ms.push_back(step_ms);
   if (found->second.steps_ms.size() > kRecentSteps) found->second.steps_ms.pop_front();
+}
+
+std::vector<TrainerProgress> LivenessMonitor::progress(int64_t now_ms, uint64_t generation) const {
+  std::vector<TrainerProgress> list;
+  for (const auto& [id, p] : monitored_) {
+    if (p.last.generation != generation) continue;
+    TrainerProgress& progress = list.emplace_back(p.last);
+    progress.trainer = id;
+    progress.still_ms = now_ms - p.unit_ms;
+    progress.stuck_ms = now_ms - p.progress_ms;
+    progress.silent_ms = now_ms - p.heard_ms;
+  }
+  return list;
 }
 
 std::vector<LivenessMonitor::Verdict> LivenessMonitor::check(
@@ -50,6 +64,7 @@ std::vector<LivenessMonitor::Verdict> LivenessMonitor::check(
   for (auto& [id, process] : monitored_) {
     process.heard_ms = std::min(now_ms, process.heard_ms + late);
     process.progress_ms = std::min(now_ms, process.progress_ms + late);
+    process.unit_ms = std::min(now_ms, process.unit_ms + late);
     if (process.condemned || process.pid == 0) continue;
     std::string reason = reason_to_kill(now_ms, process, state);
     if (reason.empty()) continue;

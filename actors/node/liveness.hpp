@@ -43,6 +43,9 @@ class LivenessMonitor {
   struct Verdict {
     std::string process, reason;
   };
+  /// What the processes in `generation` do. Their `trainer` is the process's id.
+  std::vector<TrainerProgress> progress(int64_t now_ms, uint64_t generation) const;
+
   /// Returns the processes to kill, each once. Call every heartbeat_ms.
   std::vector<Verdict> check(int64_t now_ms, const std::function<ProcessState(pid_t)>& state);
 
@@ -52,6 +55,7 @@ class LivenessMonitor {
     bool in_slot = false, condemned = false;
     int64_t heard_ms = 0;     // when its last message came
     int64_t progress_ms = 0;  // when it last got on, or had no need to
+    int64_t unit_ms = 0;      // when it last got on
     TrainerProgress last;
     std::deque<double> steps_ms;  // of its recent steps
   };

@@ -111,6 +111,14 @@ void check_liveness(Self* self) {
     kill_process(self, verdict.process, verdict.reason);
 }
 
+void report_progress(Self* self, uint64_t generation) {
+  NodeState& s = self->state;
+  NodeProgress report{s.options.name(), s.liveness.progress(now_ms(self), generation)};
+  for (TrainerProgress& progress : report.trainers)
+    progress.trainer = s.table.name_of(progress.trainer);
+  to_supervisor(self, std::move(report));
+}
+
 }  // namespace
 
 void kill_process(Self* self, const std::string& id, const std::string& reason) {
@@ -141,6 +149,7 @@ caf::message_handler process_handlers(Self* self) {
         if (const Slot* slot = self->state.table.slot(order.trainer))
           kill_process(self, slot->process, order.reason);
       },
+      [self](const ReportProgress& order) { report_progress(self, order.generation); },
       // From the clock.
       [self](const local::CheckLiveness&) { check_liveness(self); },
   };

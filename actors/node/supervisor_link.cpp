@@ -237,6 +237,7 @@ caf::message_handler commands(Self* self) {
       relayed<CheckNode>(self),
       relayed<CopyToPeers>(self),
       relayed<WriteTrace>(self),
+      relayed<ReportProgress>(self),
       relayed<InjectFault>(self),
       relayed<Shutdown>(self, [](LinkState& s, const Shutdown&) { s.leaving = true; }),
       [self](const Lead& lead) {
@@ -313,6 +314,7 @@ caf::message_handler reports(Self* self) {
       sent<ShardSaved>(self, keep_report),
       sent<CopySent>(self),
       sent<NodeHealth>(self),
+      sent<NodeProgress>(self),
       sent<NodeChecked>(self),
       sent<LogFound>(self),
   };

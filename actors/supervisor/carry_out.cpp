@@ -50,6 +50,7 @@ void publish_status(Self* self, bool last) {
   s.status_due = !last && now - s.status_ms < every_ms;
   if (s.status_due) return;
   s.status_ms = now;
+  s.stall = s.stalls.stall(now, s.job);
   s.options.journal->replace("control/status.json", status_text(s, true) + "\n");
 }
 
@@ -84,7 +85,11 @@ void record(Self* self, const job::Record& record) {
   JobSupervisorState& s = self->state;
   json extra = json::object();
   if (record.kind == "diagnosed") extra["machines"] = s.diagnosis.take_judged();
-  const Incidents::Recorded recorded = s.incidents.record(s.job, record, now_ms(self), extra);
+  // Nothing is lost while the trainers are not meant to train.
+  const bool training = !s.job.paused && s.job.examined.empty();
+  const int64_t now = now_ms(self);
+  const Incidents::Recorded recorded = s.incidents.record(
+      s.job, record, now, extra, training ? s.stalls.committed_ms().value_or(now) : now);
   if (recorded.began)
     s.health.write(record.subject.substr(0, record.subject.find('.')), *s.options.journal);
   if (record.phase == "detect")
@@ -164,6 +169,7 @@ struct CarryOut {
     to_nodes(self, join_order(s, join, members));
     s.steps.begin(join.generation, members, join.step, now_ms(self));
     s.anomalies.reset();
+    s.stalls.begin();
     s.copy_rounds.reset();
     s.traces.generation_begun(wall_ns());
     inject_due(self, join.step);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string_view>
 
 #include "actors/supervisor/journal.hpp"
 
@@ -13,6 +14,24 @@ namespace {
 
 constexpr size_t kIncidentsKept = 1000, kCausesKept = 64;
 constexpr int64_t kCauseBeforeMs = 10'000;  // a cause may precede its incident by this much
+
+std::string what_of(const job::Record& record) {
+  return record.subject.empty() ? record.reason : record.subject + ": " + record.reason;
+}
+
+/// When a trainer or a node fails, the collectives of other trainers fail, too. Their reports may
+/// arrive first.
+bool is_consequence(const job::Record& record) {
+  return record.kind == "step_failed" || record.kind == "left";
+}
+
+/// The record is about a failure of its subject, not about a consequence of another failure.
+bool names_culprit(const job::Record& record) {
+  constexpr std::string_view kinds[] = {"node_lost",        "trainer_down",  "trainer_hung",
+                                        "trainer_replaced", "fence_ignored", "bad_copy",
+                                        "bad_disk"};
+  return std::ranges::find(kinds, record.kind) != std::end(kinds);
+}
 
 /// "logs/n1.0.log:12"
 std::string place_of(const LogFound& found) {
@@ -39,18 +58,25 @@ json Incidents::event_line(const job::State& job, const job::Record& record, int
 }
 
 Incidents::Recorded Incidents::record(const job::State& job, const job::Record& record,
-                                      int64_t now_ms, const json& extra) {
+                                      int64_t now_ms, const json& extra,
+                                      std::optional<int64_t> stopped_ms) {
   Recorded result;
   if (record.phase == "detect" && !current_) {
     ++count_;
-    current_ = Incident{now_ms, record.subject + ": " + record.reason};
+    current_ = Incident{.since_ms = stopped_ms.value_or(now_ms),
+                        .what = what_of(record),
+                        .consequence = is_consequence(record)};
     result.began = true;
   }
   result.line = event_line(job, record, now_ms);
-  result.line.update(extra);
+  if (!extra.empty()) result.line.update(extra);
   if (!current_) return result;
-  if (record.kind == "trainer_ended" && current_->what.starts_with(record.subject + ": "))
-    current_->what = record.subject + ": " + record.reason;
+  const bool ended =
+      record.kind == "trainer_ended" && current_->what.starts_with(record.subject + ": ");
+  if (ended || (current_->consequence && names_culprit(record))) {
+    current_->what = what_of(record);
+    current_->consequence = false;
+  }
   if (record.kind == "steps_undone")
     current_->undone = std::strtoull(record.subject.c_str(), nullptr, 10);
   if (record.phase.empty()) return result;
@@ -156,11 +182,13 @@ bool Incidents::resume(const SupervisorState& from, const std::string& lost, int
   // A snapshot is taken before its records are written. If the job is in no incident any more, the
   // snapshot's incident was about to end.
   if (from.incident_since_ms >= 0 && from.job.incident) {
-    current_ = Incident{from.incident_since_ms, from.incident_what, from.incident_decision};
+    current_ = Incident{.since_ms = from.incident_since_ms,
+                        .what = from.incident_what,
+                        .decision = from.incident_decision};
     return true;
   }
   ++count_;
-  current_ = Incident{lost_at_ms, "supervisor: " + lost};
+  current_ = Incident{.since_ms = lost_at_ms, .what = "supervisor: " + lost};
   return false;
 }
 

@@ -34,9 +34,11 @@ class Incidents {
     bool began = false;                     // an incident begins with this record
   };
   /// Takes a record in its place in time. The record's phase says what it means: "detect" begins an
-  /// incident if there is none, "resume" ends it. extra: further fields of the line.
+  /// incident if there is none, "resume" ends it. extra: further fields of the line. stopped_ms:
+  /// when the newest step was committed; if an incident begins, it began then. Empty: now.
   Recorded record(const job::State& job, const job::Record& record, int64_t now_ms,
-                  const nlohmann::json& extra = nlohmann::json::object());
+                  const nlohmann::json& extra = nlohmann::json::object(),
+                  std::optional<int64_t> stopped_ms = {});
   /// A line of events.jsonl for a log line that matches a rule. If the rule names a root cause, it
   /// may become the cause of the current incident, or of one that begins within 10 s.
   nlohmann::json log_rule_line(const job::State& job, const LogFound& found, int64_t now_ms);
@@ -55,7 +57,8 @@ class Incidents {
   struct Incident {
     int64_t since_ms = 0;
     std::string what, decision;
-    uint64_t undone = 0;                                  // steps
+    bool consequence = false;  // `what` follows from a failure that may be reported later
+    uint64_t undone = 0;       // steps
     std::vector<std::pair<std::string, int64_t>> phases;  // name, and when it was reached
   };
   struct Cause {

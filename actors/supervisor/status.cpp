@@ -71,6 +71,15 @@ json node_json(const JobSupervisorState& s, const std::string& name) {
           {"peer_copies", std::move(copies)}};
 }
 
+json stall_json(const std::optional<job::Stall>& stall) {
+  if (!stall) return nullptr;
+  return {{"since_s", rounded(static_cast<double>(stall->since_ms) / 1e3, 0.1)},
+          {"waiting_for", stall->names()},
+          {"phase", stall->phase},
+          {"unit", stall->block >= 0 ? json(stall->block) : json(nullptr)},
+          {"sentence", stall->sentence()}};
+}
+
 /// All of it but its nodes.
 json run_json(const JobSupervisorState& s) {
   return {
@@ -85,6 +94,7 @@ json run_json(const JobSupervisorState& s) {
       {"groups", s.job.layout.cells.size() * static_cast<size_t>(s.job.rules.groups_per_cell())},
       {"paused", s.job.paused},
       {"diagnosing", job::diagnosing(s.job)},
+      {"stall", stall_json(s.stall)},
       {"supervisor", {{"node", s.options.node}, {"pid", getpid()}}},
       {"standby", s.lead.standby()
                       ? json{{"node", s.lead.standby()->node}, {"pid", s.lead.standby()->pid}}

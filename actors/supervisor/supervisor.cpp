@@ -142,10 +142,39 @@ job::Fault fault_of(const std::string& name) {
   return job::Fault::failed;
 }
 
+/// The trainer at fault for a failure that `idle` reports, or "".
+std::string suspect_of(const JobSupervisorState& s, const TrainerIdle& idle, int64_t now_ms) {
+  const auto& members = s.steps.members();  // by rank
+  const auto rank = static_cast<size_t>(idle.suspect_rank);
+  const bool newest = idle.generation == job::newest_joined(s.job);
+  if (!idle.suspect.empty() || !newest) return idle.suspect;
+  if (idle.suspect_rank >= 0 && rank < members.size()) return members[rank].trainer;
+  // A collective's deadline has passed: the rank that reports it first is one of those that wait.
+  const auto stall = idle.fault == "failed" ? s.stalls.stall(now_ms, s.job) : std::nullopt;
+  return stall && stall->waiting_for.size() == 1 ? stall->waiting_for[0] : "";
+}
+
 void trainer_idle(Self* self, const TrainerIdle& idle) {
-  if (idle.state_hash != 0) self->state.steps.mismatch(idle.trainer, idle.step, idle.state_hash);
+  JobSupervisorState& s = self->state;
+  if (idle.state_hash != 0) s.steps.mismatch(idle.trainer, idle.step, idle.state_hash);
   handle(self, job::TrainerIdle{idle.trainer, idle.generation, idle.shard, idle.held,
-                                fault_of(idle.fault), idle.step, idle.suspect, idle.reason});
+                                fault_of(idle.fault), idle.step, suspect_of(s, idle, now_ms(self)),
+                                idle.reason});
+}
+
+// --- Stalls ---
+
+void node_progress(Self* self, const NodeProgress& report) {
+  for (const TrainerProgress& p : report.trainers)
+    self->state.stalls.report(now_ms(self), {p.trainer, p.generation, p.waiting, p.phase, p.block,
+                                             p.still_ms, p.stuck_ms, p.silent_ms});
+}
+
+void watch_stall(Self* self) {
+  JobSupervisorState& s = self->state;
+  const int64_t now = now_ms(self);
+  if (s.stalls.ask(now, s.job)) to_nodes(self, ReportProgress{s.job.generation});
+  if (const auto hung = s.stalls.hung(now, s.job)) handle(self, *hung);
 }
 
 // --- Steps ---
@@ -170,6 +199,7 @@ void commit(Self* self, const ReportedStep& reports) {
   const uint64_t step = reports.newest.step;
   const int64_t now = now_ms(self);
   s.steps.measure(reports, now);
+  s.stalls.committed(now);
   handle(self, job::StepCommitted{reports.newest.generation, step});
   record_step(self, reports);
   inject_due(self, step);
@@ -271,6 +301,7 @@ void tick(Self* self) {
   self->delayed_send(self, kTick, local::Tick{});
   lead(self);
   handle(self, job::Tick{});
+  watch_stall(self);
   judge(self, s.diagnosis.take_due(s.job, now_ms(self)));
   if (s.status_due || now_ms(self) - s.status_ms >= kStatusMs) publish_status(self);
 }
@@ -323,6 +354,7 @@ caf::behavior job_supervisor(supervisor::Self* self, JobOptions options) {
       // Nodes.
       [self](const NodeHello& m) { node_hello(self, m); },
       [self](const NodeHealth& m) { node_health(self, m); },
+      [self](const NodeProgress& m) { node_progress(self, m); },
       [self](LogFound& m) { log_found(self, std::move(m)); },
       [self](const NodeChecked& m) { node_checked(self, m); },
       // Trainers.

@@ -10,6 +10,7 @@
 
 #include <caf/all.hpp>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "actors/supervisor/anomalies.hpp"
 #include "actors/supervisor/copy_plan.hpp"
 #include "actors/supervisor/decision/decide.hpp"
+#include "actors/supervisor/decision/stall.hpp"
 #include "actors/supervisor/diagnosis.hpp"
 #include "actors/supervisor/health_history.hpp"
 #include "actors/supervisor/incidents.hpp"
@@ -43,6 +45,8 @@ struct JobSupervisorState {
   std::vector<ShardSaved> unpublished;  // shards of checkpoints that are on disk
   job::CopyRounds copy_rounds;
   Anomalies anomalies;
+  job::StallWatch stalls;
+  std::optional<job::Stall> stall;  // when the newest status document was written
   HealthHistory health;
   TracePlan traces;
   std::vector<InjectFault> planned;  // faults to inject while their step is made

@@ -19,17 +19,16 @@ std::vector<std::vector<uint8_t>> addresses(const std::vector<DataAddress>& memb
   return result;
 }
 
-/// Sets a flag for its lifetime: the compute thread waits for other processes, which the watchdog
-/// does not count as being stuck.
-class WaitsForOthers {
+/// Names what the compute thread does outside of a step, for its lifetime.
+class Doing {
  public:
-  explicit WaitsForOthers(std::atomic<bool>& flag) : flag_(flag) { flag_ = true; }
-  ~WaitsForOthers() { flag_ = false; }
-  WaitsForOthers(const WaitsForOthers&) = delete;
-  WaitsForOthers& operator=(const WaitsForOthers&) = delete;
+  Doing(std::atomic<const char*>& what, const char* name) : what_(what) { what_ = name; }
+  ~Doing() { what_ = nullptr; }
+  Doing(const Doing&) = delete;
+  Doing& operator=(const Doing&) = delete;
 
  private:
-  std::atomic<bool>& flag_;
+  std::atomic<const char*>& what_;
 };
 
 }  // namespace
@@ -89,7 +88,11 @@ TrainerProgress ComputeThread::progress() const {
   TrainerProgress progress{.generation = generation_, .step = step_, .units = units_};
   std::lock_guard lock(engine_mutex_);
   if (engine_) progress.units += engine_->progress();
-  progress.waiting = waiting_ || (engine_ && engine_->waiting());
+  progress.waiting = wait_.waiting || (engine_ && engine_->waiting());
+  const char* doing = doing_;
+  const Activity activity = engine_ && !doing ? engine_->activity() : Activity{};
+  progress.phase = doing ? doing : activity.phase;
+  progress.block = activity.block;
   return progress;
 }
 
@@ -192,7 +195,8 @@ Status ComputeThread::run_generation(const JoinTrainer& order) {
                   static_cast<int>(options_.config.parallel.collective_timeout_ms),
                   [this, &order] { return fenced_ > order.generation; });
   {
-    const WaitsForOthers waits(waiting_);
+    const Doing doing(doing_, "restore");
+    const Waiting waits(wait_);
     SS_RETURN_IF_ERROR(restore_state(g, order, restore));
   }
   if (order.group == no_group) {
@@ -361,6 +365,7 @@ Status ComputeThread::finish(Generation& g, const JoinTrainer& order) {
 /// Translates an engine's error into the fault, step and suspect of TrainerIdle, and forgets a
 /// state that has changed in memory. Returns `status`.
 Status ComputeThread::note_fault(Generation& g, Status status) {
+  idle_.suspect_rank = g.engine->suspect().value_or(-1);
   if (status.code() == Code::bad_data) {
     idle_.fault = "non_finite";
     idle_.step = g.step + 1;
@@ -390,14 +395,18 @@ Status ComputeThread::note_fault(Generation& g, Status status) {
 /// Sleeps as slow_down() asked for.
 void ComputeThread::inject_delay(double step_ms) {
   if (std::chrono::steady_clock::now().time_since_epoch().count() >= slow_until_ns_) return;
+  std::chrono::duration<double, std::milli> left(slow_fraction_ * step_ms);
+  constexpr std::chrono::milliseconds piece(100);
   std::unique_lock lock(mutex_);
-  wake_.wait_for(lock, std::chrono::duration<double, std::milli>(slow_fraction_ * step_ms),
-                 [this] { return exiting_; });
+  for (; left.count() > 0 && !exiting_; left -= piece) {
+    wake_.wait_for(lock, std::min<decltype(left)>(left, piece), [this] { return exiting_; });
+    ++units_;  // a slow trainer is one that computes units slowly
+  }
 }
 
 Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, uint64_t step) {
   auto batch = [&](int k) {
-    const WaitsForOthers waits(waiting_);
+    const Waiting waits(wait_);
     return g.batches->read(step, k);
   };
   StepControl mine;
@@ -415,6 +424,7 @@ Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, 
 /// Reports the mean loss over the first validation samples; nothing if there are none.
 Status ComputeThread::validate(Generation& g, const JoinTrainer& order, uint64_t step) {
   const trace::Span span("validate", static_cast<int64_t>(step));
+  const Doing doing(doing_, "validation");
   const Plan& plan = options_.plan;
   if (options_.config.train.validation_samples == 0) return {};
   if (!dataset_) {
@@ -427,7 +437,7 @@ Status ComputeThread::validate(Generation& g, const JoinTrainer& order, uint64_t
   const uint64_t batches = samples / static_cast<uint64_t>(plan.micro_batch_size);
   if (batches == 0) return {};
   SS_ASSIGN(const double loss,
-            validation_loss(*g.engine, *g.shard, *g.replicate, source, plan, batches));
+            validation_loss(*g.engine, *g.shard, *g.replicate, source, plan, batches, wait_));
   report_(Validated{order.generation, step, trainer_, loss});
   return {};
 }

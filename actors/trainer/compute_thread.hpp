@@ -20,6 +20,7 @@
 
 #include "actors/trainer/restore.hpp"
 #include "model/engine/engine.hpp"
+#include "model/engine/stopwatch.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/data/token_file.hpp"
@@ -60,8 +61,8 @@ class ComputeThread {
   void stop_after_step() { stop_ = true; }
   /// Proposes a checkpoint of the next step. The vote makes all ranks save.
   void save_after_step() { save_ = true; }
-  /// Generation, step, units computed, and whether the thread waits for other processes; `trainer`
-  /// is left empty. Any thread.
+  /// Generation, step, units computed, what the thread does, and whether it waits for other
+  /// processes; `trainer` is left empty. Any thread.
   TrainerProgress progress() const;
   /// Injects a fault in step `step` or the first one after it; 0: at once. Any thread.
   void inject(EngineFault fault, uint64_t step);
@@ -115,8 +116,9 @@ class ComputeThread {
 
   // For progress().
   std::atomic<uint64_t> generation_ = 0, step_ = 0, units_ = 0;
-  std::atomic<bool> waiting_ = false;  // for other processes, outside of the engine
-  mutable std::mutex engine_mutex_;    // guards engine_ and faults_
+  WaitClock wait_;                            // for other processes, outside of the engine
+  std::atomic<const char*> doing_ = nullptr;  // "restore", "validation"; null: see the engine
+  mutable std::mutex engine_mutex_;           // guards engine_ and faults_
   Engine* engine_ = nullptr;
   std::vector<std::pair<EngineFault, uint64_t>> faults_;  // to be injected into the next engine
 

@@ -6,7 +6,8 @@
 namespace simplescale {
 
 Result<double> validation_loss(Engine& engine, Collective& shard, Collective& replicate,
-                               TokenSource& source, const Plan& plan, uint64_t batches) {
+                               TokenSource& source, const Plan& plan, uint64_t batches,
+                               WaitClock& wait) {
   const auto batch_size = static_cast<uint64_t>(plan.micro_batch_size),
              shards = static_cast<uint64_t>(shard.size()),
              world = shards * static_cast<uint64_t>(replicate.size()),
@@ -28,6 +29,7 @@ Result<double> validation_loss(Engine& engine, Collective& shard, Collective& re
         return read;
       }
     SS_ASSIGN(const double loss, engine.loss(tokens.data()));
+    const Waiting waiting(wait);
     SS_RETURN_IF_ERROR(shard.all_gather_bytes(&loss, group_losses.data(), sizeof loss)->wait());
     SS_RETURN_IF_ERROR(
         replicate

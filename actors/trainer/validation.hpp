@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "model/engine/engine.hpp"
+#include "model/engine/stopwatch.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/data/token_file.hpp"
 #include "runtime/training/collective.hpp"
@@ -13,8 +14,9 @@ namespace simplescale {
 /// Mean loss in nats over the first `batches` (at least 1) micro-batches of `source`. Micro-batch j
 /// is computed by rank j mod world, and the losses are added in the order of j, so the result does
 /// not depend on the layout. Blocks; all ranks must call it together and get the same result. After
-/// an error of `source`, the source is reopened for the next attempt.
+/// an error of `source`, the source is reopened for the next attempt. wait: counts the collectives.
 Result<double> validation_loss(Engine& engine, Collective& shard, Collective& replicate,
-                               TokenSource& source, const Plan& plan, uint64_t batches);
+                               TokenSource& source, const Plan& plan, uint64_t batches,
+                               WaitClock& wait);
 
 }  // namespace simplescale

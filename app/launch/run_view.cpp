@@ -16,6 +16,10 @@ namespace simplescale {
 
 using nlohmann::json;
 
+namespace {
+constexpr std::chrono::milliseconds kLookEvery{500};  // between two looks for a stall
+}
+
 RunView::RunView(RunFolder run, const Config& config, const Plan& plan)
     : run_(std::move(run)), config_(config), plan_(plan) {
   line_.print_line("run " + run_.path + ": " + std::to_string(plan.parameters) + " parameters, " +
@@ -51,6 +55,30 @@ void RunView::update() {
          [this](const std::string& text) { on_event(text); });
   follow(metrics_, run_.metrics(), partial_metric_,
          [this](const std::string& text) { on_step(text); });
+  show_stall();
+}
+
+/// Shows a stall in place of the newest step; if stderr is no terminal, only its beginning.
+void RunView::show_stall() {
+  const auto now = std::chrono::steady_clock::now();
+  if (last_step_ == 0 || now - looked_ < kLookEvery) return;
+  looked_ = now;
+  std::ifstream file(run_.status());
+  std::string head;  // all but the nodes
+  if (!std::getline(file, head)) return;
+  const json status = json::parse(head + "]}", nullptr, false);
+  if (!status.is_object() || !status.value("stall", json()).is_object()) return;
+  const std::string sentence = status["stall"].value("sentence", "");
+  if (line_.terminal())
+    draw_step(sentence);
+  else if (!stalled_)
+    line_.print_line(sentence);
+  stalled_ = true;
+}
+
+void RunView::draw_step(const std::string& text) {
+  line_.draw(fmt::format("step {}/{}", last_step_, plan_.max_steps),
+             static_cast<double>(last_step_) / static_cast<double>(plan_.max_steps), text);
 }
 
 void RunView::on_step(const std::string& text) {
@@ -58,15 +86,15 @@ void RunView::on_step(const std::string& text) {
   if (!m.is_object() || !m["loss"].is_number()) return;
   const double loss = m["loss"];
   last_step_ = m["step"];
+  stalled_ = false;
+  looked_ = std::chrono::steady_clock::now();
   const double rate = m["tokens_per_second"].is_number() ? m["tokens_per_second"].get<double>() : 0;
   const double left_s = m["remaining_s"].is_number() ? m["remaining_s"].get<double>() : 0;
   const std::string mfu =
       m["mfu"].is_number() ? fmt::format("{:.1f}", m["mfu"].get<double>() * 100) : "-";
   if (line_.terminal())
-    line_.draw(fmt::format("step {}/{}", last_step_, plan_.max_steps),
-               static_cast<double>(last_step_) / static_cast<double>(plan_.max_steps),
-               fmt::format("loss {:.4f}, {:.0f} ms, {:.0f} tokens/s, mfu {} %, {:.0f} s left", loss,
-                           m["step_ms"].get<double>(), rate, mfu, left_s));
+    draw_step(fmt::format("loss {:.4f}, {:.0f} ms, {:.0f} tokens/s, mfu {} %, {:.0f} s left", loss,
+                          m["step_ms"].get<double>(), rate, mfu, left_s));
   const int64_t every = std::max<int64_t>({1, plan_.max_steps / 20, config_.metrics.every_steps});
   if (line_.terminal() ||
       (last_step_ % every != 0 && last_step_ != plan_.max_steps && printed_step_ >= 0))

@@ -1,7 +1,8 @@
-// What `train` prints while the agents train. It only reads metrics.jsonl and events.jsonl, so it
-// cannot affect the run.
+// What `train` prints while the agents train. It only reads metrics.jsonl, events.jsonl and
+// status.json, so it cannot affect the run.
 #pragma once
 
+#include <chrono>
 #include <fstream>
 #include <string>
 
@@ -28,6 +29,8 @@ class RunView {
   void follow(std::ifstream& file, const std::string& path, std::string& partial, Use use);
   void on_step(const std::string& text);
   void on_event(const std::string& text);
+  void show_stall();
+  void draw_step(const std::string& text);
   Status failure(int exit_code, const std::string& killed_agents, const std::string& reason) const;
   std::string resume_command_line() const;
   /// Of the whole run, earlier starts included. True if all steps are trained.
@@ -41,6 +44,8 @@ class RunView {
   std::ifstream metrics_, events_;
   std::string partial_metric_, partial_event_, last_reason_;
   int64_t last_step_ = 0, printed_step_ = -1;
+  std::chrono::steady_clock::time_point looked_{};  // for a stall
+  bool stalled_ = false;                            // a stall was shown, and no step has followed
 };
 
 }  // namespace simplescale

@@ -60,6 +60,9 @@ uint64_t hash_of(const EngineOptions& o, int shards, int groups) {
   return hash128(bytes.data(), bytes.size()).low;
 }
 
+enum Phase : uint8_t { kIdle, kData, kForward, kBackward, kVote, kCopy, kOptimizer };
+constexpr const char* kPhases[] = {"", "data", "forward", "backward", "vote", "copy", "optimizer"};
+
 std::string at_step(uint64_t step) {
   return "step " + std::to_string(step);
 }
@@ -86,6 +89,7 @@ struct Engine::Parts {
   std::optional<ShardOptimizer> optimizer;
   std::optional<Vote> vote;
   std::optional<Mismatch> mismatch;
+  std::optional<int> suspect;
   bool damaged = false;
   RowRange rows;                            // of this group
   std::vector<int32_t> placeholder_tokens;  // (B, T + 1): used when batch() has failed
@@ -96,6 +100,7 @@ struct Engine::Parts {
   WaitClock wait;
   std::atomic<uint64_t> fault_step[3] = {kNever, kNever, kNever};  // by EngineFault
   std::atomic<uint64_t> progress = 0;
+  std::atomic<int64_t> activity = kIdle;  // block + 1, then 8 bits for the phase
   std::atomic<bool> aborted = false;
   std::mutex mutex;
   std::string abort_reason;  // guarded by mutex
@@ -107,6 +112,9 @@ struct Engine::Parts {
   Status create();
   void load();
   Status end(Status error);
+  void at(Phase phase, int64_t block = -1) {
+    activity.store((block + 1) << 8 | phase, std::memory_order_relaxed);
+  }
   Status unit_computed();
   bool take_fault(EngineFault fault);
   void flip_gradient_bit();
@@ -208,6 +216,7 @@ Status Engine::Parts::check_unchanged(const Hash128& current_hash) {
 /// matrix (V, C), or null if embeddings are not tied. after_head: the unit to gather next.
 Result<const void*> Engine::Parts::forward(const int32_t* tokens, size_t after_head,
                                            const void** tied_params) {
+  at(kForward);
   SS_ASSIGN(const void* params, gather->use(0, 1, wait));
   {
     const trace::Span span("forward embeddings");
@@ -215,11 +224,13 @@ Result<const void*> Engine::Parts::forward(const int32_t* tokens, size_t after_h
   }
   *tied_params = tied() ? params : nullptr;
   for (size_t layer = 0; layer < layers(); ++layer) {
+    at(kForward, static_cast<int64_t>(layer));
     SS_RETURN_IF_ERROR(unit_computed());
     SS_ASSIGN(params, gather->use(1 + layer, 2 + layer, wait));
     const trace::Span span("forward block", static_cast<int64_t>(layer));
     backend.forward_block(static_cast<int>(layer), params);
   }
+  at(kForward);
   SS_RETURN_IF_ERROR(unit_computed());
   return gather->use(head(), after_head, wait);
 }
@@ -228,6 +239,7 @@ Result<const void*> Engine::Parts::forward(const int32_t* tokens, size_t after_h
 /// each unit's gradient. Returns the mean loss.
 Result<double> Engine::Parts::backward(int k, const void* head_params, const void* tied_params) {
   void* tied_grad = nullptr;
+  at(kBackward);
   SS_ASSIGN(void* grad, reduce->gradient(head(), wait));
   if (tied()) {
     SS_ASSIGN(tied_grad, reduce->gradient(0, wait));
@@ -240,6 +252,7 @@ Result<double> Engine::Parts::backward(int k, const void* head_params, const voi
   SS_RETURN_IF_ERROR(reduce->reduce(head(), k, wait));
   const size_t after = static_cast<uint64_t>(k) + 1 < rows.count ? 0 : GatherSchedule::kNone;
   for (size_t unit = layers(); unit > 0; --unit) {
+    at(kBackward, static_cast<int64_t>(unit) - 1);
     SS_RETURN_IF_ERROR(unit_computed());
     SS_ASSIGN(const void* params, gather->use(unit, unit > 1 ? unit - 1 : after, wait));
     SS_ASSIGN(grad, reduce->gradient(unit, wait));
@@ -249,6 +262,7 @@ Result<double> Engine::Parts::backward(int k, const void* head_params, const voi
     }
     SS_RETURN_IF_ERROR(reduce->reduce(unit, k, wait));
   }
+  at(kBackward);
   SS_RETURN_IF_ERROR(unit_computed());
   if (!tied()) {
     SS_ASSIGN(tied_grad, reduce->gradient(0, wait));
@@ -264,6 +278,7 @@ Result<double> Engine::Parts::backward(int k, const void* head_params, const voi
 Ballot Engine::Parts::begin_step(uint64_t step, float learning_rate, const StepControl& mine) {
   newest_step = step;
   mismatch.reset();
+  suspect.reset();
   damaged = false;
   wait.ms = 0;
   Ballot ballot{
@@ -284,6 +299,7 @@ Status Engine::Parts::accumulate_gradients(const Batch& batch, Ballot& ballot, S
     if (ballot.failure.ok()) {
       const Stopwatch watch(times.data_ms);
       const trace::Span span("data");
+      at(kData);
       const Result<const int32_t*> next = batch(k);
       if (next.ok())
         tokens = *next;
@@ -300,7 +316,8 @@ Status Engine::Parts::accumulate_gradients(const Batch& batch, Ballot& ballot, S
     }
     const Stopwatch watch(times.backward_ms);
     SS_ASSIGN(const double loss, backward(k, head_params, tied_params));
-    const bool poisoned = take_fault(EngineFault::nan_loss);
+    // A gradient that is not finite makes this rank's loss NaN, so that the vote names this rank.
+    const bool poisoned = take_fault(EngineFault::nan_loss) || !reduce->take_finite();
     ballot.losses.push_back(poisoned ? std::numeric_limits<double>::quiet_NaN() : loss);
   }
   return {};
@@ -310,6 +327,7 @@ Status Engine::Parts::accumulate_gradients(const Batch& batch, Ballot& ballot, S
 /// covers any damage during the step (ENGINE-4, ENGINE-5). ENGINE-2: a rank that votes for this
 /// step holds the step before it in host memory.
 Status Engine::Parts::check_committed_state(Ballot& ballot) {
+  at(kVote);
   SS_RETURN_IF_ERROR(optimizer->wait_for_commit());
   trace::Span hash_span("hash state");
   ballot.state_hash = optimizer->current_hash();
@@ -337,6 +355,7 @@ Result<Verdict> Engine::Parts::vote_on(const Ballot& ballot, StepResult& times) 
   const trace::Span vote_span("vote");
   SS_ASSIGN(Verdict verdict, vote->hold(ballot, wait));
   mismatch = verdict.mismatch;
+  suspect = verdict.suspect;
   return verdict;
 }
 
@@ -348,7 +367,11 @@ Status Engine::Parts::apply(float learning_rate, double grad_norm) {
     adamw.gradient_scale =
         static_cast<float>(std::min(1.0, static_cast<double>(o.grad_clip) / (grad_norm + 1e-6)));
   if (take_fault(EngineFault::bitflip_gradient)) flip_gradient_bit();
-  return optimizer->apply(adamw, reduce->total(), o.state_timeout_ms);
+  at(kCopy);
+  SS_RETURN_IF_ERROR(optimizer->begin_write(o.state_timeout_ms, wait));
+  at(kOptimizer);
+  optimizer->apply(adamw, reduce->total());
+  return {};
 }
 
 Status Engine::Parts::commit() {
@@ -435,6 +458,7 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
     const trace::Span optimizer_span("optimizer");
     SS_RETURN_IF_ERROR(end_on_error(p.apply(learning_rate, result.grad_norm)));
     SS_RETURN_IF_ERROR(end_on_error(p.commit()));
+    p.at(kIdle);
   }
   result.wait_ms = p.wait.ms;
   return result;
@@ -455,6 +479,7 @@ Status Engine::compare_states() {
   Parts& p = *parts_;
   SS_RETURN_IF_ERROR(p.ended);
   p.mismatch.reset();
+  p.suspect.reset();
   if (!p.optimizer->params())
     return Status(Code::not_found, "no state to compare: initialize() or attach()");
   SS_RETURN_IF_ERROR(p.optimizer->wait_for_commit());
@@ -463,7 +488,7 @@ Status Engine::compare_states() {
   if (p.replicate.size() == 1) return unchanged;
   const Result<Verdict> verdict = p.vote->compare(p.optimizer->step(), hash, p.wait);
   if (!verdict.ok()) return p.end(verdict.status().in("comparing states"));
-  if (unchanged.ok()) p.mismatch = verdict->mismatch;
+  if (unchanged.ok()) p.mismatch = verdict->mismatch, p.suspect = verdict->suspect;
   return unchanged.ok() ? verdict->status : unchanged;
 }
 
@@ -473,6 +498,10 @@ bool Engine::damaged() const {
 
 const std::optional<Mismatch>& Engine::mismatch() const {
   return parts_->mismatch;
+}
+
+std::optional<int> Engine::suspect() const {
+  return parts_->suspect;
 }
 
 int Engine::accumulation() const {
@@ -504,6 +533,11 @@ uint64_t Engine::progress() const {
 
 bool Engine::waiting() const {
   return parts_->wait.waiting.load(std::memory_order_relaxed);
+}
+
+Activity Engine::activity() const {
+  const int64_t now = parts_->activity.load(std::memory_order_relaxed);
+  return {kPhases[now & 0xff], static_cast<int>(now >> 8) - 1};
 }
 
 void Engine::inject(EngineFault fault, uint64_t step) {

@@ -3,7 +3,7 @@
 // The engine owns the order of a step (what is gathered, computed and reduced when) and its
 // buffers. The Backend does the mathematics, the two Collectives the communication, and the
 // TrainState holds the state in shared memory. The compute thread makes all calls; only abort(),
-// progress(), waiting() and inject() may come from any thread. The engine reads and writes no
+// progress(), waiting(), activity() and inject() may come from any thread. The engine reads and writes no
 // files, logs no steps and reads a clock only for the time breakdown.
 //
 //   ENGINE-1  Until every rank of the world has voted for a step, the step is written to buffers
@@ -98,6 +98,13 @@ struct Mismatch {
   Status status() const;  // Code::mismatch; its message lists every group's hash
 };
 
+/// What the compute thread does in a step.
+struct Activity {
+  const char* phase = "";  // "data", "forward", "backward", "vote", "copy" (waits until a copy of
+                           // the older state has been made), "optimizer"; "": it makes no step
+  int block = -1;          // of forward and backward; -1: embeddings, head, or another phase
+};
+
 /// Faults for tests and drills.
 enum class EngineFault : unsigned char {
   bitflip_gradient,  // flips the highest mantissa bit of one element of the total gradient of this
@@ -165,6 +172,13 @@ class Engine {
   /// their states.
   const std::optional<Mismatch>& mismatch() const;
 
+  /// The only rank, group * S + shard, at fault for the error of the last step() or
+  /// compare_states(), if the ranks know it: its loss or gradient is not finite, its state differs,
+  /// or it could not vote for the step. The same on every rank, except for the check after the vote
+  /// (ENGINE-5).
+  /// In device memory gradients are not examined, only losses.
+  std::optional<int> suspect() const;
+
   /// Micro-batches per step of this trainer.
   int accumulation() const;
   /// Leaf m = (first row of the group + k) * S + shard. Its samples are m * B ... m * B + B - 1 of
@@ -180,6 +194,8 @@ class Engine {
   /// True while the compute thread waits in a collective: if progress() then stands still, another
   /// rank is late. Any thread.
   bool waiting() const;
+  /// Any thread.
+  Activity activity() const;
   /// Injects `fault` once, in the first step from `step` on. Any thread.
   void inject(EngineFault fault, uint64_t step);
 

@@ -75,10 +75,15 @@ bool ShardOptimizer::matches_commit(const Hash128& current_hash) const {
   return at_commit == Hash128{} || at_commit == current_hash;
 }
 
-Status ShardOptimizer::apply(const AdamW& options, const float* gradient, int state_timeout_ms) {
+Status ShardOptimizer::begin_write(int state_timeout_ms, WaitClock& wait) {
   SS_RETURN_IF_ERROR(wait_for_commit());
   from_ = state_->committed();
+  const Waiting waiting(wait);
   SS_ASSIGN(to_, state_->begin_write(state_timeout_ms));
+  return {};
+}
+
+void ShardOptimizer::apply(const AdamW& options, const float* gradient) {
   applied_step_ = options.step;
   if (device_) {
     float *const params = device_, *const avg = device_ + total_,
@@ -89,7 +94,6 @@ Status ShardOptimizer::apply(const AdamW& options, const float* gradient, int st
                     from_.exp_avg_sq.data(), to_.params.data(), to_.exp_avg.data(),
                     to_.exp_avg_sq.data());
   }
-  return {};
 }
 
 Status ShardOptimizer::commit(bool check_source) {

@@ -10,6 +10,7 @@
 
 #include "model/backend.hpp"
 #include "model/engine/buffer_plan.hpp"
+#include "model/engine/stopwatch.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/training/collective.hpp"
 #include "runtime/training/train_state.hpp"
@@ -40,9 +41,12 @@ class ShardOptimizer {
   Hash128 host_hash() const;
   /// STATE-2: true if `current_hash` equals the hash stored at commit, or if none was stored.
   bool matches_commit(const Hash128& current_hash) const;
+  /// Before apply(): waits until no reader pins the side to be written. deadline: a reader pins it
+  /// for longer; nothing was changed.
+  Status begin_write(int state_timeout_ms, WaitClock& wait);
   /// Writes the state after options.step; commit() must follow. gradient: (total) fp32, device
-  /// memory. deadline: a reader pins the side to be written; nothing was changed.
-  Status apply(const AdamW& options, const float* gradient, int state_timeout_ms);
+  /// memory.
+  void apply(const AdamW& options, const float* gradient);
   /// Commits what apply() wrote, with its hash. Host memory: at once. Device memory: starts the
   /// copy to host memory; wait_for_commit() completes the commit. mismatch: only with check_source
   /// and in host memory; the state that apply() read is not what was committed. Nothing is
@@ -64,7 +68,7 @@ class ShardOptimizer {
   TrainState* state_;
   const float* params_ = nullptr;
   float* device_ = nullptr;  // params, exp_avg, exp_avg_sq, (total) each; null in host memory
-  // Between apply() and commit():
+  // Between begin_write() and commit():
   TrainState::Side from_, to_;
   uint64_t applied_step_ = 0;
   // With device memory:

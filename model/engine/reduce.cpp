@@ -1,8 +1,23 @@
 #include "model/engine/reduce.hpp"
 
 #include <algorithm>
+#include <atomic>
 
 namespace simplescale {
+namespace {
+
+constexpr size_t kFinitePiece = size_t{1} << 16;  // elements that a thread examines at a time
+
+/// exponent: the bits that are all set in infinities and NaNs, and in no other value.
+template <class Bits>
+bool all_finite(const void* values, size_t count, Bits exponent) {
+  const Bits* bits = static_cast<const Bits*>(values);
+  Bits found = 0;  // not a branch, so that the compiler vectorizes the loop
+  for (size_t i = 0; i < count; ++i) found |= (bits[i] & exponent) == exponent;
+  return found == 0;
+}
+
+}  // namespace
 
 Result<ReduceSchedule> ReduceSchedule::create(const BufferPlan& plan,
                                               const std::vector<Unit>& units,
@@ -45,6 +60,7 @@ Result<ReduceSchedule> ReduceSchedule::create(const BufferPlan& plan,
 
 void ReduceSchedule::begin_step() {
   for (PartialSum& slice : slices_) slice.clear();
+  finite_ = true;
 }
 
 Result<void*> ReduceSchedule::gradient(size_t unit, WaitClock& wait) {
@@ -75,12 +91,28 @@ void ReduceSchedule::clear_padding(Slot& slot, size_t unit) {
   slot.written = std::max(slot.written, count);
 }
 
+void ReduceSchedule::check_finite(const void* gradient, size_t count) {
+  if (!backend_->host_memory() || !finite_) return;
+  const size_t size = bytes_of(precision_), pieces = (count + kFinitePiece - 1) / kFinitePiece;
+  std::atomic<bool> finite = true;
+  backend_->parallel(pieces, [&](size_t piece) {
+    const size_t first = piece * kFinitePiece, here = std::min(kFinitePiece, count - first);
+    const char* values = static_cast<const char*>(gradient) + first * size;
+    const bool good = precision_ == DType::f32 ? all_finite<uint32_t>(values, here, 0x7f80'0000)
+                                               : all_finite<uint16_t>(values, here, 0x7f80);
+    if (!good) finite = false;
+  });
+  finite_ = finite;
+}
+
 Status ReduceSchedule::reduce(size_t unit, int k, WaitClock& wait) {
   const uint64_t shards = layout_->shards;
   const uint64_t first = leaf_of(rows_, static_cast<uint64_t>(k), shards, 0);
   const bool last = static_cast<uint64_t>(k) + 1 == rows_.count;
   PartialSum& slice = slices_[unit];
+  if (!backend_->stream()) backend_->synchronize();
   if (slots_.empty()) {
+    check_finite(slice.data(0), (*units_)[unit].count);
     const TreeSource leaf{{0, first}, slice.data(0), DType::f32};
     slice.add({&leaf, 1});
     sum_across_groups(unit);
@@ -89,6 +121,7 @@ Status ReduceSchedule::reduce(size_t unit, int k, WaitClock& wait) {
   const auto found = std::find_if(slots_.begin(), slots_.end(),
                                   [&](const Slot& slot) { return slot.unit == unit; });
   SS_ASSERT(found != slots_.end() && !found->work);
+  check_finite(found->data, (*units_)[unit].count);
   if (shards == 1 && backend_->host_memory()) {
     const TreeSource leaf{{0, first}, found->data, precision_};
     slice.add({&leaf, 1});
@@ -98,7 +131,6 @@ Status ReduceSchedule::reduce(size_t unit, int k, WaitClock& wait) {
   }
   std::vector<TreeNode> leaves;
   for (uint64_t s = 0; s < shards; ++s) leaves.push_back({0, first + s});
-  if (!backend_->stream()) backend_->synchronize();
   found->last = last;
   found->work =
       shard_->reduce_scatter_leaves(found->data, layout_->count[unit], precision_, leaves, slice);

@@ -7,6 +7,7 @@
 // all replicas of a shard. The compute thread makes them.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "model/backend.hpp"
@@ -31,6 +32,9 @@ class ReduceSchedule {
   /// Starts the reduction of `unit`, whose gradient for accumulation k is in its buffer, and waits
   /// for the reduction that was started before.
   Status reduce(size_t unit, int k, WaitClock& wait);
+  /// True if every element that reduce() was given since the last call was finite. In device memory
+  /// always true.
+  bool take_finite() { return std::exchange(finite_, true); }
   /// Waits for all reductions. After the last accumulation total() is then complete.
   Status finish(WaitClock& wait);
   /// This shard's total gradient: (layout.total) fp32, device memory.
@@ -59,6 +63,7 @@ class ReduceSchedule {
   Status finish(size_t slot, WaitClock& wait);
   void sum_across_groups(size_t unit);
   void clear_padding(Slot& slot, size_t unit);
+  void check_finite(const void* gradient, size_t count);
 
   const std::vector<Unit>* units_;
   const ShardLayout* layout_;
@@ -74,6 +79,7 @@ class ReduceSchedule {
   std::vector<std::vector<TreeNode>> nodes_of_group_;
   std::vector<WorkPtr> across_;  // all-reduces in flight
   float* total_ = nullptr;
+  bool finite_ = true;
 };
 
 }  // namespace simplescale

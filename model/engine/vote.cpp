@@ -15,7 +15,8 @@ struct BallotHeader {
   Hash128 state_hash;
   float learning_rate;
   uint8_t stop, save, pause, code;
-  char message[224];
+  int32_t failed;  // of a group: the shard that failed, -1 for none
+  char message[220];
 };
 static_assert(sizeof(BallotHeader) % sizeof(double) == 0);
 
@@ -29,6 +30,7 @@ BallotHeader header_of(const Ballot& ballot) {
   header.save = ballot.control.save;
   header.pause = ballot.control.pause;
   header.code = static_cast<uint8_t>(ballot.failure.code());
+  header.failed = -1;
   ballot.failure.message().copy(header.message, sizeof(header.message) - 1);
   return header;
 }
@@ -81,10 +83,17 @@ Result<Exchange> exchange(Collective& collective, const BallotHeader& header,
   return result;
 }
 
+/// A ballot of all voters. failed: the voter whose failure it has; -1: none failed by itself.
+struct Combined {
+  Ballot ballot;
+  int32_t failed = -1;
+};
+
 /// Combines the headers of all voters. The failure is the first in rank order, where a voter that
 /// disagrees with voter 0 on step, options or learning rate counts as failed.
-Ballot combined(const Exchange& votes, size_t ranks, const std::string& voter_kind) {
-  Ballot result;
+Combined combined(const Exchange& votes, size_t ranks, const std::string& voter_kind) {
+  Combined found;
+  Ballot& result = found.ballot;
   for (size_t rank = 0; rank < ranks; ++rank) {
     const BallotHeader header = votes.header(rank);
     const std::string voter = voter_kind + " " + std::to_string(rank);
@@ -97,6 +106,7 @@ Ballot combined(const Exchange& votes, size_t ranks, const std::string& voter_ki
     result.control.save |= header.save != 0;
     result.control.pause |= header.pause != 0;
     Status failure = failure_of(header, voter);
+    if (result.failure.ok() && !failure.ok()) found.failed = static_cast<int32_t>(rank);
     auto differ = [&](const std::string& what, const std::string& first, const std::string& here) {
       if (failure.ok())
         failure = {Code::internal,
@@ -111,7 +121,7 @@ Ballot combined(const Exchange& votes, size_t ranks, const std::string& voter_ki
       differ("learning rate ", text(result.learning_rate), text(header.learning_rate));
     if (result.failure.ok()) result.failure = failure;
   }
-  return result;
+  return found;
 }
 
 /// The sum of `values`, whose count is a power of two, in tree order. Works in place.
@@ -196,7 +206,9 @@ Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
   record.resize(most_rows_);
   add_squares(ballot, record);
   SS_ASSIGN(const Exchange group, exchange(*shard_, header_of(ballot), record, wait));
-  const Ballot of_group = combined(group, shards, "trainer");
+  const Combined of_group = combined(group, shards, "trainer");
+  BallotHeader header = header_of(of_group.ballot);
+  header.failed = of_group.failed;
 
   // The group's state hashes and norm, then its losses in leaf order: row by row.
   std::vector<const double*> squares;
@@ -205,12 +217,17 @@ Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
   std::memcpy(record.data(), group.state_hashes(shards).data(), shards * sizeof(Hash128));
   for (size_t row = 0; row < most_rows_; ++row)
     for (size_t rank = 0; rank < shards; ++rank) record.push_back(group.numbers(rank)[row]);
-  SS_ASSIGN(const Exchange world, exchange(*replicate_, header_of(of_group), record, wait));
-  const Ballot of_world = combined(world, groups, "group");
+  SS_ASSIGN(const Exchange world, exchange(*replicate_, header, record, wait));
+  const Combined of_world = combined(world, groups, "group");
 
   Verdict verdict;
-  verdict.agreed = of_world.control;
-  verdict.status = of_world.failure;
+  verdict.agreed = of_world.ballot.control;
+  verdict.status = of_world.ballot.failure;
+  if (of_world.failed >= 0) {
+    const auto failed = static_cast<size_t>(of_world.failed);
+    const int32_t shard = world.header(failed).failed;
+    if (shard >= 0) verdict.suspect = static_cast<int>(failed * shards) + shard;
+  }
   verdict.grad_norm = world.numbers(0)[2 * shards];
   std::vector<Hash128> hashes(groups * shards);
   std::vector<double> losses;
@@ -230,11 +247,14 @@ Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
   if (verdict.status.ok()) {
     verdict.mismatch = find_mismatch(ballot.step - 1, shards, hashes);
     verdict.status = verdict.mismatch ? verdict.mismatch->status() : norms;
+    if (verdict.mismatch) verdict.suspect = suspect_of(*verdict.mismatch, shards);
   }
   verdict.loss = tree_mean(losses);
-  if (verdict.status.ok() && !(std::isfinite(verdict.loss) && std::isfinite(verdict.grad_norm)))
+  if (verdict.status.ok() && !(std::isfinite(verdict.loss) && std::isfinite(verdict.grad_norm))) {
     verdict.status = {Code::bad_data, "loss " + text(verdict.loss) + " or gradient norm " +
                                           text(verdict.grad_norm) + " is not finite"};
+    verdict.suspect = suspect_of(losses, rows_, groups, shards);
+  }
   verdict.status = verdict.status.in("step " + std::to_string(ballot.step));
   return verdict;
 }
@@ -265,7 +285,9 @@ Result<Verdict> Vote::compare(uint64_t step, const Hash128& state_hash, WaitCloc
   }
   if (!verdict.status.ok()) return verdict;
   verdict.mismatch = find_mismatch(world[0].step, shards, hashes);
-  if (verdict.mismatch) verdict.status = verdict.mismatch->status();
+  if (!verdict.mismatch) return verdict;
+  verdict.status = verdict.mismatch->status();
+  verdict.suspect = suspect_of(*verdict.mismatch, shards);
   return verdict;
 }
 
@@ -286,6 +308,26 @@ std::optional<Mismatch> find_mismatch(uint64_t step, size_t shards,
     return found;
   }
   return {};
+}
+
+std::optional<int> suspect_of(const Mismatch& mismatch, size_t shards) {
+  const std::vector<int> wrong = mismatch.wrong();
+  if (wrong.size() != 1) return {};
+  return wrong[0] * static_cast<int>(shards) + mismatch.shard;
+}
+
+std::optional<int> suspect_of(std::span<const double> losses, uint64_t rows, size_t groups,
+                              size_t shards) {
+  std::optional<int> suspect;
+  size_t leaf = 0;
+  for (size_t group = 0; group < groups; ++group)
+    for (size_t i = 0; i < rows_of_group(rows, groups, group).count * shards; ++i) {
+      if (std::isfinite(losses[leaf++])) continue;
+      const int rank = static_cast<int>(group * shards + i % shards);
+      if (suspect && *suspect != rank) return {};
+      suspect = rank;
+    }
+  return suspect;
 }
 
 std::vector<int> Mismatch::wrong() const {

@@ -35,12 +35,21 @@ struct Verdict {
   double loss = 0, grad_norm = 0;
   StepControl agreed;
   std::optional<Mismatch> mismatch;  // set if the status is mismatch because states differ
+  std::optional<int> suspect;        // as Engine::suspect()
 };
 
 /// The first shard whose replicas differ in the state of `step`. hashes: (G, S), group by group.
 /// Pure.
 std::optional<Mismatch> find_mismatch(uint64_t step, size_t shards,
                                       std::span<const Hash128> hashes);
+
+/// The rank, group * shards + shard, of the only group that is outvoted; empty if there is none or
+/// more than one. Pure.
+std::optional<int> suspect_of(const Mismatch& mismatch, size_t shards);
+/// The only rank with a loss that is not finite; empty if there is none or more than one. losses:
+/// of all leaves, in leaf order. Pure.
+std::optional<int> suspect_of(std::span<const double> losses, uint64_t rows, size_t groups,
+                              size_t shards);
 
 /// One rank's side of the vote. Keeps nothing from one vote to the next.
 class Vote {

@@ -241,7 +241,7 @@ def row_groups(flags, data, dice):
             pids = run.trainers()
             t = time.time()
             os.kill(pids[dice.choice(sorted(pids))], signal.SIGKILL)
-            times.append(run.wait(lambda: next((e["ms"] for e in run.events() if e["kind"] == "recovered" and e["time"] > t), None),
+            times.append(run.wait(lambda: next((e["ms"] - e["phases"].get("detect", 0) for e in run.events() if e["kind"] == "recovered" and e["time"] > t), None),
                                   "the event `recovered`") / 1e3)
         run.stop()
         results[f"{groups} groups of one trainer: recovery"] = times

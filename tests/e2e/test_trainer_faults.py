@@ -4,7 +4,7 @@ import os
 import signal
 import unittest
 
-from common import Case, last_step, lines, trainer_pids
+from common import Case, last_step, lines, status, trainer_pids
 
 
 class TrainerFaults(Case):
@@ -41,6 +41,25 @@ class TrainerFaults(Case):
         run = self.run_with((6, "hang_trainer", "n0.0"), more=["--supervision.progress_timeout_ms=2000"])
         self.assertEqual(self.digest(run), want)
         self.assertIn("stuck at step", (run / "logs/n0.log").read_text())
+
+    def test_the_trainer_at_fault_is_named_and_a_stall_is_shown(self):
+        """The trainers that wait for the one that hangs, or that find a NaN in the sum, are not at fault."""
+        want = self.reference()
+        faults = ['{ step = 6, kind = "nan_loss", target = "n1.0" }', '{ step = 20, kind = "hang_trainer", target = "n0.0" }']
+        run, process = self.start("run", *self.two_by_two, f"--inject.faults=[{', '.join(faults)}]")
+        stall = self.wait_for(lambda: (status(run) or {}).get("stall"), "a stall in status.json")
+        self.assertEqual(stall["waiting_for"], "n0.0")
+        self.assertIn(stall["phase"], ("forward", "backward"))
+        self.assertIn("waiting for n0.0", self.command("status", run))
+        output, _ = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 0, output)
+        self.assertRegex(output, r"no step for \d+ s, waiting for n0\.0 \((for|back)ward")
+        nan, hang = [e for e in lines(run / "events.jsonl") if e["kind"] == "recovered"]
+        self.assertRegex(nan["subject"], r"^n1\.0: step \d+: loss nan")
+        self.assertRegex(hang["subject"], r"^n0\.0: hung in step \d+ \((for|back)ward")
+        self.assertGreaterEqual(hang["ms"], 5000, "the time since the last step")
+        self.assertGreaterEqual(hang["phases"]["detect"], 5000)
+        self.assertEqual(self.digest(run), want)
 
     def test_a_fault_is_injected_once_even_if_the_run_is_interrupted(self):
         want = self.reference()

@@ -153,7 +153,8 @@ class Checklist:
                 expect(time.monotonic() < end and process.poll() is None, "the run did not resume after the kill")
                 resumed = next((e for e in lines(run / "events.jsonl") if e["phase"] == "resume"), None)
                 time.sleep(0.02)
-            return {"kill_to_next_step_ms": resumed["ms"], "what": resumed["reason"]}
+            detected = next(e for e in lines(run / "events.jsonl") if e["phase"] == "detect")
+            return {"kill_to_next_step_ms": resumed["ms"] - detected["ms"], "what": resumed["reason"]}
         finally:
             process.send_signal(signal.SIGINT)
             try:

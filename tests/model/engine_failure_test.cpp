@@ -79,6 +79,7 @@ TEST_SUITE("engine_failure") {
       CHECK(status.code() == Code::io);
       CHECK(status.message() == "step 2: group 1: trainer 1: disk full");
     }
+    for (const Seat& seat : world.seats) CHECK(seat.engine->suspect() == 3);
     CHECK(world.digest() == before);
     world.train(2, 3);
     CHECK(world.digest() == undisturbed(options, 2, 2, 3));
@@ -334,7 +335,9 @@ TEST_SUITE("engine_failure") {
     world.train(1, 1);
     for (const Status& status : step_with(world, 2, 99, [](int, Seat&) { return kUsual; }))
       CHECK(status.code() == Code::bad_data);
+    for (const Seat& seat : world.seats) CHECK(seat.engine->suspect() == 3);
     world.train(2, 3);
+    for (const Seat& seat : world.seats) CHECK_FALSE(seat.engine->suspect());
     CHECK(world.digest() == undisturbed(options_for(4), 2, 2, 3));
   }
 
@@ -357,6 +360,8 @@ TEST_SUITE("engine_failure") {
     }).detach();
     begun.get_future().get();
     engine.abort("stop it");
+    CHECK(std::string(engine.activity().phase) == "forward");
+    CHECK(engine.activity().block == 0);
     CHECK(ended->get_future().wait_for(std::chrono::milliseconds(50)) ==
           std::future_status::timeout);
     CHECK(engine.progress() == before);
@@ -392,6 +397,8 @@ TEST_SUITE("engine_failure") {
       CHECK(status.code() == Code::bad_data);
       CHECK(status.message().starts_with("step 1: loss "));
     }
+    // Every rank names the one whose gradient was not finite before the reductions.
+    for (const Seat& seat : world.seats) CHECK(seat.engine->suspect() == 1);
     CHECK(world.digest() == before);
     world.seats[1].fake().poison = 0;
     world.train(1, 1);

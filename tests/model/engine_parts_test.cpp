@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <limits>
 #include <thread>
 
 #include "model/engine/initial_values.hpp"
@@ -183,6 +184,23 @@ TEST_SUITE("engine_parts") {
       CHECK(status.message() ==
             "step 4: replicas differ: gradient norm 2 in group 0, 3 in group 2");
     }
+  }
+
+  TEST_CASE("vote: a loss that is not finite names its rank, if it is the only one") {
+    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+    // Three rows for two groups of two trainers: group 0 has two rows.
+    const std::vector<double> fine = {1, 1, 1, 1, 1, 1};
+    auto suspect = [&](std::vector<size_t> leaves) {
+      std::vector<double> losses = fine;
+      for (const size_t leaf : leaves) losses[leaf] = nan;
+      return suspect_of(losses, 3, 2, 2);
+    };
+    CHECK_FALSE(suspect({}));
+    CHECK(suspect({1}) == 1);
+    CHECK(suspect({1, 3}) == 1);
+    CHECK(suspect({4}) == 2);
+    CHECK(suspect({5}) == 3);
+    CHECK_FALSE(suspect({0, 5}));
   }
 
   TEST_CASE("vote: a majority of replicas outvotes the rest; two replicas have no majority") {

@@ -372,11 +372,15 @@ void Cluster::notice_death(int index, int32_t agent) {
                 random.chance(70) ? random.between(20, 200) * ms : random.between(1000, 4000) * ms);
 }
 
-void Cluster::hang_trainer(int index, Time how_long) {
+void Cluster::stall_trainer(int index, Time how_long) {
   Trainer& t = trainers[index];
-  if (!t.up) return;
-  t.hung_until = std::max(t.hung_until, now + how_long);
-  after(silence + random.between(0, 300) * ms, [this, index, pid = t.pid] {
+  if (t.up) t.hung_until = std::max(t.hung_until, now + how_long);
+}
+
+void Cluster::hang_trainer(int index, Time how_long) {
+  if (!trainers[index].up) return;
+  stall_trainer(index, how_long);
+  after(silence + random.between(0, 300) * ms, [this, index, pid = trainers[index].pid] {
     const Node& node = nodes[node_of(index)];
     if (trainers[index].pid == pid && trainers[index].hung_until > now && node.up && !hung(node))
       kill_trainer(index, 0);

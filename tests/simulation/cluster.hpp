@@ -164,6 +164,8 @@ class Cluster {
   // --- Faults (faults.cpp) ---
   void kill_trainer(int trainer, Time no_restart_for);
   void hang_trainer(int trainer, Time how_long);
+  /// Like hang_trainer(), but its process shows signs of life, so that its node does not kill it.
+  void stall_trainer(int trainer, Time how_long);
   void kill_node(int node, Time back_after);
   void hang_node(int node, Time how_long);
   /// Holds back, or lets pass, messages from node `from` to node `to`; -1: all nodes.

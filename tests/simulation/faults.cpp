@@ -50,6 +50,19 @@ const Kind kinds[] = {
        c.hang_trainer(any_trainer(c), time);
        return time;
      }},
+    {"hung_trainer", 6,  // or a false alarm: the supervisor says so of a trainer that is well
+     [](Cluster& c) -> Time {
+       const int t = any_trainer(c);
+       const Time time = c.random.chance(50) ? c.random.between(2, 10) * second : 0;
+       c.stall_trainer(t, time);
+       for (const Time after : {Time{0}, time / 2})
+         c.after(after, [&c, t] {
+           if (const Supervisor* supervisor = c.leader())
+             c.request(job::TrainerHung{c.trainers[t].name, supervisor->job.generation,
+                                        "it computes nothing"});
+         });
+       return time;
+     }},
     {"kill_node", 12,
      [](Cluster& c) -> Time {
        const Time away = c.random.between(200, 15'000) * ms;

@@ -56,6 +56,9 @@ std::string text_of(const job::Event& event) {
           [](const job::CheckpointSaved& e) { return "CheckpointSaved " + number(e.step); },
           [](const job::CheckpointFailed& e) { return "CheckpointFailed " + number(e.step); },
           [](const job::Suspected& e) { return "Suspected " + e.trainer; },
+          [](const job::TrainerHung& e) {
+            return "TrainerHung " + e.trainer + " generation " + number(e.generation);
+          },
           [](const job::NodeChecked& e) {
             return "NodeChecked " + e.node + (e.ok ? " fit" : " not fit");
           },

@@ -191,6 +191,7 @@ SS_FIELDS(JoinTrainer, x.trainer, x.generation, x.group, x.shard, x.ring, x.stat
 ///   "mismatch"    replicas differ in the state of `step`
 ///   "bad_copy"    the state that `suspect` sent or holds is damaged
 /// state_hash: for a mismatch, of the trainer's own state; 0 if its own state is not in doubt.
+/// suspect_rank: if `suspect` is empty, the rank (group x shards + shard) at fault; -1: not known.
 struct TrainerIdle {
   std::string trainer;
   uint64_t generation = 0;
@@ -201,10 +202,11 @@ struct TrainerIdle {
   std::string suspect;
   std::string reason;
   uint64_t state_hash = 0;
+  int32_t suspect_rank = -1;
   bool operator==(const TrainerIdle&) const = default;
 };
 SS_FIELDS(TrainerIdle, x.trainer, x.generation, x.shard, x.held, x.fault, x.step, x.suspect,
-          x.reason, x.state_hash);
+          x.reason, x.state_hash, x.suspect_rank);
 
 /// A trainer has the state of `step` and begins to train. ms, bytes: time and size of the restore.
 struct TrainerReady {
@@ -218,16 +220,40 @@ struct TrainerReady {
 SS_FIELDS(TrainerReady, x.trainer, x.generation, x.step, x.ms, x.bytes);
 
 /// Trainer to node, several times a second: a sign of life. units: how many units it has computed.
-/// waiting: it waits in a collective, so another trainer is late.
+/// waiting: it waits in a collective or for another process of its node. phase: as Activity::phase
+/// in model/engine/engine.hpp, or "restore", "validation". block: as there. The node adds what it
+/// has observed: still_ms, since the trainer computed its last unit; stuck_ms, since it computed or
+/// waited; silent_ms, since its last message.
 struct TrainerProgress {
   std::string trainer;
   uint64_t generation = 0;
   uint64_t step = 0;
   uint64_t units = 0;
   bool waiting = false;
+  std::string phase;
+  int32_t block = -1;
+  int64_t still_ms = 0;
+  int64_t stuck_ms = 0;
+  int64_t silent_ms = 0;
   bool operator==(const TrainerProgress&) const = default;
 };
-SS_FIELDS(TrainerProgress, x.trainer, x.generation, x.step, x.units, x.waiting);
+SS_FIELDS(TrainerProgress, x.trainer, x.generation, x.step, x.units, x.waiting, x.phase, x.block,
+          x.still_ms, x.stuck_ms, x.silent_ms);
+
+/// Supervisor to nodes, while no step is committed: what do the trainers of this generation do?
+/// Answered by NodeProgress.
+struct ReportProgress {
+  uint64_t generation = 0;
+  bool operator==(const ReportProgress&) const = default;
+};
+SS_FIELDS(ReportProgress, x.generation);
+
+struct NodeProgress {
+  std::string node;
+  std::vector<TrainerProgress> trainers;
+  bool operator==(const NodeProgress&) const = default;
+};
+SS_FIELDS(NodeProgress, x.node, x.trainers);
 
 SS_FIELDS(GpuHealth, x.name, x.utilization, x.temperature_c, x.power_w, x.memory_used, x.ecc_errors,
           x.clock_mhz, x.xids, x.xid);
@@ -599,6 +625,6 @@ using Messages =
                 TrainerProgress, PeerCopies, LeaveGeneration, KillTrainer, CheckNode, NodeChecked,
                 InjectFault, Lead, HostStandby, StandbyHello, Replica, ReplicaKept, Command,
                 CommandReply, CopyToPeers, OfferCopy, AcceptCopy, CopySent, NodeHealth,
-                SaveCheckpoint, LogFound, WriteTrace>;
+                SaveCheckpoint, LogFound, WriteTrace, ReportProgress, NodeProgress>;
 
 }  // namespace simplescale

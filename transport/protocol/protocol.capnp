@@ -124,6 +124,8 @@ struct Body {
     saveCheckpoint @40 :SaveCheckpoint;
     logFound @41 :LogFound;
     writeTrace @42 :WriteTrace;
+    reportProgress @43 :ReportProgress;
+    nodeProgress @44 :NodeProgress;
   }
 }
 
@@ -221,6 +223,7 @@ struct TrainerIdle {
   suspect @6 :Text;
   reason @7 :Text;
   stateHash @8 :UInt64;
+  suspectRank @9 :Int32;
 }
 
 struct StepDone {
@@ -322,6 +325,20 @@ struct TrainerProgress {
   step @2 :UInt64;
   units @3 :UInt64;
   waiting @4 :Bool;
+  phase @5 :Text;
+  block @6 :Int32;
+  stillMs @7 :Int64;
+  stuckMs @8 :Int64;
+  silentMs @9 :Int64;
+}
+
+struct ReportProgress {
+  generation @0 :UInt64;
+}
+
+struct NodeProgress {
+  node @0 :Text;
+  trainers @1 :List(TrainerProgress);
 }
 
 struct PeerCopy {

@@ -191,8 +191,13 @@ void Decider::operator()(const TrainerIdle& e) {
     if (!current) record("", "bad_copy", e.suspect, e.reason);
   }
   if (current && !(s_.leaving && e.fault == Fault::none)) {
-    if (!e.suspect.empty()) record_failure(node_of(e.suspect));
-    fence("detect", event_kind(e.fault), e.suspect.empty() ? e.trainer : e.suspect, e.reason);
+    const bool wrong_state = e.fault == Fault::mismatch || e.fault == Fault::bad_copy;
+    if (wrong_state && !e.suspect.empty()) record_failure(node_of(e.suspect));
+    // These two every rank finds at once: the one that reports first is not at fault.
+    const bool of_all = e.fault == Fault::mismatch || e.fault == Fault::non_finite;
+    std::string subject = e.suspect.empty() && !of_all ? e.trainer : e.suspect;
+    if (e.fault == Fault::bad_checkpoint) subject = "step-" + number(e.step);
+    fence("detect", event_kind(e.fault), subject, e.reason);
   }
   plan();
 }
@@ -214,6 +219,19 @@ void Decider::operator()(const Suspected& e) {
   if (s_.nodes.at(node).state != NodeState::up) return;
   suspect_node(node, e.reason);
   if (s_.layout.contains(node)) leave_after_step(e.trainer + " is suspected: " + e.reason);
+  plan();
+}
+
+void Decider::operator()(const TrainerHung& e) {
+  Trainer* trainer = find_trainer(e.trainer);
+  if (!trainer || trainer->state != TrainerState::training || e.generation != s_.generation)
+    return;  // GEN-1
+  trainer->state = TrainerState::down;
+  record_failure(node_of(e.trainer));
+  fence("detect", "trainer_hung", e.trainer, e.reason);
+  if (over()) return;
+  add_action(KillTrainer{e.trainer, e.reason});
+  enforce_restart_budget(node_of(e.trainer));
   plan();
 }
 

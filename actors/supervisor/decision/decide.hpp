@@ -228,6 +228,12 @@ struct CheckpointFailed {
 struct Suspected {
   std::string trainer, reason;
 };
+/// A trainer of `generation` computes nothing, and all others wait for it (stall.hpp).
+struct TrainerHung {
+  std::string trainer;
+  uint64_t generation = 0;
+  std::string reason;
+};
 /// The diagnosis of a node has ended. ok: nothing is wrong.
 struct NodeChecked {
   std::string node;
@@ -267,8 +273,8 @@ struct SetRequested {
 struct Tick {};
 using Event = std::variant<NodeUp, NodeLost, TrainerUp, TrainerDown, TrainerIdle, TrainerReady,
                            PeerCopies, StepCommitted, TrainerFinished, CheckpointSaved,
-                           CheckpointFailed, Suspected, NodeChecked, StopRequested, PauseRequested,
-                           DrainRequested, DiagnoseRequested, SetRequested, Tick>;
+                           CheckpointFailed, Suspected, TrainerHung, NodeChecked, StopRequested,
+                           PauseRequested, DrainRequested, DiagnoseRequested, SetRequested, Tick>;
 
 // --- Actions ---
 /// All trainers leave generations older than this one at once.

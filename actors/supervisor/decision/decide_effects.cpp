@@ -92,6 +92,7 @@ void Decider::suspect_step(uint64_t step, uint64_t generation) {
 }
 
 void Decider::fence(std::string phase, std::string kind, std::string subject, std::string reason) {
+  const std::string what = subject.empty() ? reason : subject + ": " + reason;
   record(std::move(phase), kind, subject, reason);
   ++s_.generation;
   ++s_.cycles;
@@ -105,13 +106,12 @@ void Decider::fence(std::string phase, std::string kind, std::string subject, st
   if (s_.cycles > s_.give_up_after_cycles) {
     shut_down(Code::gave_up,
               std::to_string(s_.cycles) +
-                  " generations in a row without a committed step; the last failure: " + subject +
-                  ": " + reason);
+                  " generations in a row without a committed step; the last failure: " + what);
     return;
   }
-  add_action(Fence{s_.generation, subject + ": " + reason});
+  add_action(Fence{s_.generation, what});
   record("fence", kind, subject, "the next generation is " + number(s_.generation));
-  set_reason("all trainers stop after " + subject + ": " + reason + "; the next generation is " +
+  set_reason("all trainers stop after " + what + "; the next generation is " +
              number(s_.generation));
 }
 

@@ -39,6 +39,7 @@ class Decider {
   void operator()(const TrainerIdle& e);
   void operator()(const TrainerReady& e);
   void operator()(const Suspected& e);
+  void operator()(const TrainerHung& e);
   // --- Progress ---
   void operator()(const StepCommitted& e);
   void operator()(const TrainerFinished& e);

@@ -165,6 +165,21 @@ TEST_SUITE("liveness") {
     }
   }
 
+  TEST_CASE("liveness: progress() says since when a process computes nothing, or is silent") {
+    Monitored w;
+    w.monitor.add_progress(w.now += 100, "n0/p0", at(1, 7, 40));
+    w.monitor.add_progress(w.now += 100, "n0/p0", at(1, 7, 40, true));
+    w.monitor.add_progress(w.now += 100, "n0/p0", at(1, 7, 40));
+    w.now += 100;
+    CHECK(w.monitor.progress(w.now, 2).empty());
+    const auto list = w.monitor.progress(w.now, 1);
+    REQUIRE(list.size() == 1);
+    CHECK(list[0].trainer == "n0/p0");
+    CHECK(list[0].still_ms == 300);
+    CHECK(list[0].stuck_ms == 200);  // it waited in between
+    CHECK(list[0].silent_ms == 100);
+  }
+
   TEST_CASE("liveness: slow steps raise the limit") {
     Monitored w;
     w.monitor.add_step("n0/p0", 500);  // 20 of them are 10 s

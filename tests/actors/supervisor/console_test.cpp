@@ -94,6 +94,15 @@ TEST_SUITE("console") {
     CHECK(common_prefix({}) == "");
   }
 
+  TEST_CASE("console: the status shows a stall") {
+    json stalled = document();
+    CHECK(render_status(stalled, {}).find("no step") == std::string::npos);
+    stalled["stall"] = {{"sentence", "no step for 12 s, waiting for n0.0 (backward, block 3)"}};
+    CHECK(render_status(stalled, {})
+              .find("\nno step for 12 s, waiting for n0.0 (backward, block 3)\n") !=
+          std::string::npos);
+  }
+
   TEST_CASE("console: the tree has groups, their nodes and trainers; nodes without a group last") {
     const std::string text = render_tree(document(), {});
     CHECK(text ==

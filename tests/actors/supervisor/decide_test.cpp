@@ -409,6 +409,21 @@ TEST_CASE("job: a trainer that ignores a fence is killed") {
   CHECK(all<KillTrainer>(decide(s.fence_timeout_ms + 2, s, Tick{})).empty());
 }
 
+TEST_CASE("job: a trainer that hangs is killed at once, and the others leave without it") {
+  State s = training(2);
+  const Decision d = decide(0, s, TrainerHung{"n1.0", s.generation, "hung in step 4"});
+  CHECK(only<KillTrainer>(d).trainer == "n1.0");
+  CHECK(only<Fence>(d).reason == "n1.0: hung in step 4");
+  CHECK(s.trainers.at("n1.0").state == TrainerState::down);
+  CHECK(s.nodes.at("n1").failures_ms.size() == 1);
+  CHECK(decide(0, s, TrainerHung{"n1.0", s.generation, "again"}).actions.empty());
+  CHECK(decide(0, s, TrainerHung{"n0.0", s.generation - 1, "stale"}).actions.empty());  // GEN-1
+  decide(0, s, TrainerDown{"n1.0", "hung in step 4"});
+  CHECK(s.nodes.at("n1").failures_ms.size() == 1);  // not counted twice
+  all_idle(s, Steps{3});
+  CHECK(only<Join>(back(s, "n1.0", 0, {3})).step == 3);
+}
+
 TEST_CASE("job: failures drain a node unless enough steps are committed between them") {
   for (const bool commits : {true, false}) {
     State s = training(2);

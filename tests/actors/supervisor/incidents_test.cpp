@@ -45,6 +45,19 @@ TEST_SUITE("incidents") {
     CHECK(incidents.count() == 2);
   }
 
+  TEST_CASE("incidents: one begins with the newest committed step before it was detected") {
+    const job::State job = job::make_state({1, 1, 1, 2, 1}, {"n0", "n1"});
+    Incidents incidents;
+    const auto begin =
+        incidents.record(job, {"detect", "trainer_hung", "n1.0", "hung"}, 61'000, {}, 1'000);
+    CHECK(begin.line["ms"] == 60'000);
+    incidents.record(job, {"fence", "trainer_hung", "n1.0", ""}, 61'010);
+    const auto end = incidents.record(job, {"resume", "committed", "", ""}, 61'500);
+    REQUIRE(end.summary);
+    CHECK((*end.summary)["ms"] == 60'500);
+    CHECK((*end.summary)["phases"]["detect"] == 60'000);
+  }
+
   TEST_CASE("incidents: the cause is the root cause in the logs nearest to the failure") {
     const job::State job = job::make_state({1, 1, 1, 2, 1}, {"n0", "n1"});
     Incidents incidents;

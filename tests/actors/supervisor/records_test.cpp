@@ -137,6 +137,16 @@ TEST_SUITE("job records") {
     CHECK(document == nlohmann::json::parse(many));
     CHECK(document["run"] == "a \"run\"");
     CHECK(document["standby"].is_null());
+    CHECK(document["stall"].is_null());
+    s.stall = job::Stall{12'340, {"n0.0"}, false, "backward", 3};
+    const auto stall = nlohmann::json::parse(status_text(s, false))["stall"];
+    CHECK(stall["since_s"] == 12.3);
+    CHECK(stall["waiting_for"] == "n0.0");
+    CHECK(stall["phase"] == "backward");
+    CHECK(stall["unit"] == 3);
+    CHECK(stall["sentence"] == "no step for 12 s, waiting for n0.0 (backward, block 3)");
+    // `train` reads the first line alone: all but the nodes.
+    CHECK(nlohmann::json::accept(many.substr(0, many.find('\n')) + "]}"));
     REQUIRE(document["nodes"].size() == 3);
     const auto &n0 = document["nodes"][0], &n1 = document["nodes"][1], &n2 = document["nodes"][2];
     CHECK(n0["host"] == "host \\0");

@@ -1,0 +1,154 @@
+#include "actors/supervisor/decision/stall.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/words.hpp"
+
+namespace simplescale::job {
+
+namespace {
+
+constexpr size_t kRecentSteps = 16, kFewSteps = 3;  // kFewSteps: fewer say nothing about a run
+constexpr int64_t kFreshMs = 2'000;                 // reports that are older say nothing
+constexpr int64_t kSilentMs = 1'000;                // a process without a message does not answer
+constexpr int64_t kSlowSteps = 3, kHungSteps = 10;
+constexpr size_t kNames = 3;  // that a sentence lists
+
+/// It waits for something that no other trainer provides.
+bool waits_alone(const TrainerActivity& a) {
+  return a.waiting && (a.phase == "data" || a.phase == "copy");
+}
+
+std::string what(const std::string& phase, int block) {
+  if (phase.empty()) return "";
+  return " (" + phase + (block >= 0 ? ", block " + std::to_string(block) : "") + ")";
+}
+
+}  // namespace
+
+std::string Stall::names() const {
+  return waiting_for.size() <= kNames ? joined(waiting_for)
+                                      : std::to_string(waiting_for.size()) + " trainers";
+}
+
+std::string Stall::sentence() const {
+  const std::string since = "no step for " + std::to_string(since_ms / 1000) + " s, ";
+  if (waiting_for.empty())
+    return since + "all trainers wait in collectives" + what(phase, block) +
+           ": is the network slow?";
+  if (silent)
+    return since + "waiting for " + names() + ", which " +
+           (waiting_for.size() == 1 ? "does" : "do") + " not answer";
+  return since + "waiting for " + names() + what(phase, block);
+}
+
+void StallWatch::begin() {
+  committed_ms_.reset();
+  first_asked_ms_.reset();
+  asked_ms_.reset();
+  reported_.clear();
+}
+
+void StallWatch::committed(int64_t now_ms) {
+  if (committed_ms_) steps_ms_.push_back(now_ms - *committed_ms_);
+  if (steps_ms_.size() > kRecentSteps) steps_ms_.pop_front();
+  begin();
+  committed_ms_ = now_ms;
+}
+
+bool StallWatch::stalled(int64_t now_ms, const State& job) const {
+  if (!committed_ms_ || steps_ms_.size() < kFewSteps) return false;
+  if (job.phase != Phase::training && job.phase != Phase::stopping) return false;
+  std::deque<int64_t> sorted = steps_ms_;
+  std::ranges::sort(sorted);
+  if (now_ms - *committed_ms_ <= std::max(kStallMs, kSlowSteps * sorted[sorted.size() / 2]))
+    return false;
+  return std::ranges::all_of(places(job.rules, job.layout), [&](const Place& place) {
+    return job.trainers.at(place.trainer).state == TrainerState::training;
+  });
+}
+
+bool StallWatch::ask(int64_t now_ms, const State& job) {
+  if ((asked_ms_ && now_ms - *asked_ms_ < kAskMs) || !stalled(now_ms, job)) return false;
+  asked_ms_ = now_ms;
+  if (!first_asked_ms_) first_asked_ms_ = now_ms;
+  return true;
+}
+
+void StallWatch::report(int64_t now_ms, TrainerActivity activity) {
+  const std::string trainer = activity.trainer;
+  reported_[trainer] = {std::move(activity), now_ms};
+}
+
+const TrainerActivity* StallWatch::fresh(int64_t now_ms, const State& job,
+                                         const std::string& trainer) const {
+  const auto found = reported_.find(trainer);
+  if (found == reported_.end() || found->second.activity.generation != job.generation ||
+      now_ms - found->second.at_ms > kFreshMs || found->second.activity.silent_ms > kSilentMs)
+    return nullptr;
+  return &found->second.activity;
+}
+
+std::optional<Stall> StallWatch::stall(int64_t now_ms, const State& job) const {
+  if (!first_asked_ms_ || !stalled(now_ms, job)) return {};
+  std::vector<std::string> silent, computing, alone;
+  const TrainerActivity *computes = nullptr, *waits = nullptr, *any = nullptr;
+  for (const Place& place : places(job.rules, job.layout)) {
+    const TrainerActivity* a = fresh(now_ms, job, place.trainer);
+    if (!a) {
+      silent.push_back(place.trainer);
+      continue;
+    }
+    // A validation lasts as long as many steps.
+    if (a->phase == "validation" && a->still_ms < kStallMs) return {};
+    any = a;
+    if (!a->waiting) {
+      computing.push_back(place.trainer);
+      if (!computes) computes = a;
+    } else if (waits_alone(*a)) {
+      alone.push_back(place.trainer);
+      if (!waits) waits = a;
+    }
+  }
+  Stall stall{.since_ms = now_ms - *committed_ms_};
+  const TrainerActivity* first = any;
+  if (!silent.empty()) {
+    if (now_ms - *first_asked_ms_ < kSilentMs) return {};  // the reports are on their way
+    stall.waiting_for = std::move(silent);
+    stall.silent = true;
+    return stall;
+  }
+  if (computes)
+    stall.waiting_for = std::move(computing), first = computes;
+  else if (waits)
+    stall.waiting_for = std::move(alone), first = waits;
+  stall.phase = first->phase;
+  stall.block = first->block;
+  return stall;
+}
+
+std::optional<TrainerHung> StallWatch::hung(int64_t now_ms, const State& job) const {
+  if (reported_.empty() || !stalled(now_ms, job)) return {};
+  const int64_t limit = std::max(kHangMs, kHungSteps * *std::ranges::max_element(steps_ms_));
+  const TrainerActivity* alone = nullptr;
+  size_t waiting = 0;
+  for (const Place& place : places(job.rules, job.layout)) {
+    const TrainerActivity* a = fresh(now_ms, job, place.trainer);
+    if (!a || a->phase == "validation" || waits_alone(*a)) return {};
+    if (a->waiting) {
+      if (a->still_ms <= limit / 2) return {};  // it has just begun to wait
+      ++waiting;
+    } else if (std::exchange(alone, a)) {
+      return {};
+    }
+  }
+  if (!alone || waiting == 0 || alone->stuck_ms <= limit) return {};
+  return TrainerHung{alone->trainer, job.generation,
+                     "hung in step " + std::to_string(job.committed_step + 1) +
+                         what(alone->phase, alone->block) + ": no progress for " +
+                         std::to_string(alone->stuck_ms) + " ms while " + std::to_string(waiting) +
+                         (waiting == 1 ? " trainer waited" : " trainers waited")};
+}
+
+}  // namespace simplescale::job

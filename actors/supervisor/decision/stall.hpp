@@ -1,0 +1,80 @@
+// Finds out whether training stands still, for which trainer the others wait, and whether that
+// trainer hangs.
+//
+// Plain data, no clock and no actors; owned by the supervisor actor, which passes in every
+// committed step and, while no step is committed, what the nodes say about their trainers.
+//
+// A generation that has committed a step is stalled if no other step follows for three times the
+// median of recent steps, and for kStallMs. A trainer of it hangs if it alone computes while all
+// other trainers wait in collectives, and has computed no unit for ten times the slowest recent
+// step, and for kHangMs. A trainer that is slow but computes units does not hang; neither does one
+// that waits for tokens, for a copy of its state or for the network. A trainer that hangs without
+// being found here is found by supervision.progress_timeout_ms (actors/node/liveness.hpp).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/supervisor/decision/decide.hpp"
+
+namespace simplescale::job {
+
+/// What a trainer does, as its node reports it; see TrainerProgress in
+/// transport/protocol/messages.hpp.
+struct TrainerActivity {
+  std::string trainer;
+  uint64_t generation = 0;
+  bool waiting = false;
+  std::string phase;
+  int block = -1;
+  int64_t still_ms = 0, stuck_ms = 0, silent_ms = 0;
+};
+
+struct Stall {
+  int64_t since_ms = 0;                  // time since the newest committed step
+  std::vector<std::string> waiting_for;  // trainers; empty: all trainers wait in collectives
+  bool silent = false;                   // they do not answer
+  std::string phase;                     // of the first of them; "": not known
+  int block = -1;
+  std::string names() const;     // "n0.0", "n0.0, n0.1", "4 trainers"
+  std::string sentence() const;  // "no step for 12 s, waiting for n0.0 (backward, block 3)"
+};
+
+class StallWatch {
+ public:
+  static constexpr int64_t kStallMs = 2'000, kHangMs = 5'000;
+  static constexpr int64_t kAskMs = 500;  // between two questions to the nodes
+
+  /// A generation begins.
+  void begin();
+  /// A step is committed.
+  void committed(int64_t now_ms);
+  /// When the newest step of this generation was committed, if one was.
+  std::optional<int64_t> committed_ms() const { return committed_ms_; }
+  /// True if the nodes should report now what their trainers do.
+  bool ask(int64_t now_ms, const State& job);
+  void report(int64_t now_ms, TrainerActivity activity);
+  /// Nullopt: training goes on, or the trainers are not meant to train now.
+  std::optional<Stall> stall(int64_t now_ms, const State& job) const;
+  std::optional<TrainerHung> hung(int64_t now_ms, const State& job) const;
+
+ private:
+  struct Reported {
+    TrainerActivity activity;
+    int64_t at_ms = 0;
+  };
+  bool stalled(int64_t now_ms, const State& job) const;
+  /// What the trainer does, if that is known and not older than kFreshMs.
+  const TrainerActivity* fresh(int64_t now_ms, const State& job, const std::string& trainer) const;
+
+  std::deque<int64_t> steps_ms_;  // of recent steps, also of older generations
+  std::optional<int64_t> committed_ms_;
+  std::optional<int64_t> first_asked_ms_, asked_ms_;  // since the newest step
+  std::map<std::string, Reported> reported_;
+};
+
+}  // namespace simplescale::job
