@@ -75,6 +75,12 @@ struct ShardWritten {
   std::string record, error;
 };
 
+/// supervisor -> publisher: the validation loss of a step, which its checkpoint is to record.
+struct StepValidated {
+  uint64_t step;
+  double loss;
+};
+
 /// publisher -> supervisor: a checkpoint has been published in `folder`, or, if `error` is not
 /// empty, has failed.
 struct Published {
@@ -115,6 +121,7 @@ CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::SaveShard)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::StageCopy)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::WriteShard)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::ShardWritten)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::StepValidated)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Published)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Tick)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::Die)

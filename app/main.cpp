@@ -181,10 +181,13 @@ class CommandLine {
     runs->add_flag("--json", json_, "print JSON");
 
     CLI::App* plot =
-        add(app_, "plot", "plot loss, throughput and recoveries of one or several runs",
-            [this](CLI::App*) { return report_status(plot_command(runs_, output_)); });
+        add(app_, "plot", "plot loss, gradient norm, learning rate and rate of one or several runs",
+            [this](CLI::App*) { return report_status(plot_command(runs_, output_, smooth_)); });
     plot->add_option("RUN", runs_, "a run's folder, or a folder of runs")->required();
     plot->add_option("-o,--output", output_, "FILE.svg or FILE.png (default: plot.svg)");
+    plot->add_option("--smooth", smooth_,
+                     "steps to average over; 0: no smooth curves (default: 2 %)")
+        ->check(CLI::NonNegativeNumber);
 
     CLI::App* sweep = add_with_config(
         app_, "sweep", "train all runs of a [sweep], one after the other; skip the finished ones",
@@ -292,6 +295,7 @@ class CommandLine {
   std::string from_;
   bool oversubscribe_ = false, with_optimizer_ = false;
   int srun_code_ = 0;
+  int64_t smooth_ = kSmoothAutomatically;
 };
 
 }  // namespace

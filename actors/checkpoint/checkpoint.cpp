@@ -1,6 +1,7 @@
 #include "actors/checkpoint/checkpoint.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "runtime/base/log.hpp"
@@ -79,6 +80,8 @@ caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, 
   };
 }
 
+constexpr size_t kLossesMax = 1'000;  // of steps that have no checkpoint yet
+
 struct PublisherState {
   static inline const char* name = "publisher";
   struct Pending {
@@ -88,6 +91,7 @@ struct PublisherState {
   uint64_t generation = 0;
   // By step, of this generation. Several steps may be pending: each node writes at its own pace.
   std::map<uint64_t, Pending> pending;
+  std::map<uint64_t, double> val_losses;  // by step
 };
 
 namespace {
@@ -122,24 +126,35 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
   info.precision = options.precision;
   info.shards = options.shards;
   info.resume = options.resume;
+  if (const auto found = s.val_losses.find(shard.step);
+      found != s.val_losses.end() && std::isfinite(found->second))
+    info.val_loss = found->second;
   info.tokenizer = options.tokenizer;
   auto folder = publish_checkpoint(options.folder,
                                    checkpoint_tmp_folder(options.folder, shard.step, s.generation),
                                    info, checkpoint.records);
   if (!folder.ok()) return fail(folder.status().message());
-  if (Status pruned =
-          prune_checkpoints(options.folder, options.keep, options.permanent_every_steps);
+  if (Status pruned = prune_checkpoints(
+          options.folder, {options.keep, options.permanent_every_steps, options.keep_best});
       !pruned.ok())
     log::warn("cannot remove old checkpoints: {}", pruned.message());
   s.pending.erase(s.pending.begin(), s.pending.upper_bound(shard.step));
+  s.val_losses.erase(s.val_losses.begin(), s.val_losses.upper_bound(shard.step));
   self->send(supervisor, local::Published{shard.step, *folder, "", shard.generation});
 }
 
 caf::behavior publisher_actor(caf::stateful_actor<PublisherState>* self, caf::actor supervisor,
                               PublisherOptions options) {
-  return {[self, supervisor, options](const local::ShardWritten& shard) {
-    collect(self, supervisor, options, shard);
-  }};
+  return {
+      [self, supervisor, options](const local::ShardWritten& shard) {
+        collect(self, supervisor, options, shard);
+      },
+      [self](const local::StepValidated& step) {
+        auto& losses = self->state.val_losses;
+        losses[step.step] = step.loss;
+        if (losses.size() > kLossesMax) losses.erase(losses.begin());
+      },
+  };
 }
 
 }  // namespace

@@ -42,7 +42,8 @@ caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, 
 
 /// Options of the publisher, of which there is one per job, in the supervisor's process. It
 /// publishes a checkpoint once all its shards are written, and prunes old checkpoints. Detached.
-/// In: local::ShardWritten; a repeated report counts once. Out: local::Published.
+/// In: local::ShardWritten, of which a repeated report counts once; local::StepValidated, before the
+/// step's last shard. Out: local::Published.
 struct PublisherOptions {
   std::string folder;
   ModelShape shape;
@@ -50,7 +51,7 @@ struct PublisherOptions {
   uint64_t seed = 0;
   std::string precision, resume, tokenizer;  // as in CheckpointInfo
   uint64_t tokens_per_sample = 0;
-  size_t keep = 3;
+  size_t keep = 3, keep_best = 0;
   uint64_t permanent_every_steps = 0;
 };
 

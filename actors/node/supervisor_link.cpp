@@ -71,11 +71,10 @@ void introduce_node(Self* self) {
 }
 
 /// Drops the reports that the run's records hold. ShardSaved stays longer: it counts until its
-/// checkpoint is published.
+/// checkpoint is published. So does Validated, which the checkpoint of its step records.
 void drop_recorded(LinkState& s, uint64_t recorded_step) {
   auto recorded = [recorded_step](const LinkState::Report& report) {
     if (const auto* done = std::get_if<StepDone>(&report)) return done->step <= recorded_step;
-    if (const auto* valid = std::get_if<Validated>(&report)) return valid->step < recorded_step;
     if (const auto* ready = std::get_if<TrainerReady>(&report)) return ready->step < recorded_step;
     return false;
   };

@@ -22,8 +22,7 @@ void append_event(Self* self, const json& line) {
 
 void record_step(Self* self, const ReportedStep& step) {
   JobSupervisorState& s = self->state;
-  for (const RunLine& line : s.steps.record(step, now_ms(self)))
-    s.options.journal->append(line.file, line.json);
+  for (const RunLine& line : s.steps.record(step)) s.options.journal->append(line.file, line.json);
   s.options.journal->mark(step.newest.step);
 }
 
@@ -167,7 +166,7 @@ struct CarryOut {
     publish_generation(join.generation);
     const std::vector<job::Place> members = job::places(s.job.rules, s.job.layout);
     to_nodes(self, join_order(s, join, members));
-    s.steps.begin(join.generation, members, join.step, now_ms(self));
+    s.steps.begin(join.generation, members, join.step);
     s.anomalies.reset();
     s.stalls.begin();
     s.copy_rounds.reset();

@@ -44,6 +44,7 @@ PublisherOptions publisher_options(const JobOptions& o) {
   p.resume = "{}";
   p.tokens_per_sample = static_cast<uint64_t>(o.plan.shape.block_size);
   p.keep = static_cast<size_t>(o.config.checkpoint.keep);
+  p.keep_best = static_cast<size_t>(o.config.checkpoint.keep_best);
   p.permanent_every_steps = static_cast<uint64_t>(o.config.checkpoint.permanent_every_steps);
   return p;
 }

@@ -89,6 +89,7 @@ json run_json(const JobSupervisorState& s) {
       {"step", s.job.committed_step},
       {"max_steps", s.job.max_steps},
       {"loss", number_or_null(s.steps.loss())},
+      {"val_loss", number_or_null(s.steps.val_loss())},
       {"tokens_per_second", rounded(s.steps.tokens_per_second(), 0.1)},
       {"incidents", s.incidents.count()},
       {"groups", s.job.layout.cells.size() * static_cast<size_t>(s.job.rules.groups_per_cell())},

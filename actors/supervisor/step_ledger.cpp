@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "actors/supervisor/journal.hpp"
@@ -42,21 +43,18 @@ void StepLedger::set_members(uint64_t generation, std::vector<job::Place> member
   for (const job::Place& place : members_) groups_ = std::max<uint64_t>(groups_, place.group + 1);
 }
 
-void StepLedger::begin(uint64_t generation, std::vector<job::Place> members, uint64_t step,
-                       int64_t now_ms) {
+void StepLedger::begin(uint64_t generation, std::vector<job::Place> members, uint64_t step) {
   set_members(generation, std::move(members));
   pending_.clear();
   begun_at_ = step;
-  begun_ms_ = recorded_ms_ = now_ms;
-  committed_time_ = 0;
+  intervals_ms_.clear();
 }
 
 void StepLedger::resume(uint64_t generation, std::vector<job::Place> members,
-                        std::optional<uint64_t> recorded_step, int64_t now_ms) {
+                        std::optional<uint64_t> recorded_step) {
   set_members(generation, std::move(members));
   recorded_step_ = recorded_step;
   begun_at_ = recorded_step.value_or(0);
-  begun_ms_ = recorded_ms_ = now_ms;
 }
 
 // --- Reports ---
@@ -72,9 +70,23 @@ bool StepLedger::report(const StepDone& done) {
   return true;
 }
 
+std::optional<RunLine> StepLedger::validated(const Validated& result) {
+  val_loss_ = result.loss;
+  if (const auto found = pending_.find(result.step); found != pending_.end())
+    found->second.val_loss = result.loss;
+  if (!newest_line_.is_object() || newest_line_["step"] != result.step ||
+      newest_line_.contains("val_loss"))
+    return std::nullopt;
+  newest_line_["val_loss"] = number_or_null(result.loss);
+  newest_line_["generation"] = result.generation;
+  return RunLine{"metrics.jsonl", newest_line_};
+}
+
 std::optional<ReportedStep> StepLedger::take_complete() {
   // Trainers report their steps in order, so the oldest step is complete first.
-  if (pending_.empty() || pending_.begin()->second.samples.size() != members_.size())
+  if (pending_.empty()) return std::nullopt;
+  const ReportedStep& oldest = pending_.begin()->second;
+  if (oldest.samples.size() != members_.size() || (oldest.newest.validates && !oldest.val_loss))
     return std::nullopt;
   return std::move(pending_.extract(pending_.begin()).mapped());
 }
@@ -103,24 +115,21 @@ std::optional<ReportedStep> StepLedger::take_committed(uint64_t step) {
   return reports;
 }
 
-void StepLedger::measure(const ReportedStep& step, int64_t now_ms) {
-  const auto since_s = static_cast<double>(now_ms - begun_ms_) / 1e3;
-  const auto tokens = static_cast<double>(plan_.tokens_per_step);
-  if (since_s > 0)
-    tokens_per_second_ = tokens * static_cast<double>(step.newest.step - begun_at_) / since_s;
+void StepLedger::measure(const ReportedStep& step) {
+  constexpr size_t kIntervals = 20;
   loss_ = step.newest.loss;
+  if (!(step.newest.interval_ms > 0)) return;
+  intervals_ms_.push_back(step.newest.interval_ms);
+  if (intervals_ms_.size() > kIntervals) intervals_ms_.pop_front();
+  const double sum_ms = std::accumulate(intervals_ms_.begin(), intervals_ms_.end(), 0.0);
+  tokens_per_second_ = 1e3 * static_cast<double>(plan_.tokens_per_step) *
+                       static_cast<double>(intervals_ms_.size()) / sum_ms;
 }
 
-std::vector<RunLine> StepLedger::record(const ReportedStep& step, int64_t now_ms) {
-  // Trainers' own clocks are preferred: messages are delayed and arrive in bursts.
-  const double since_s = step.newest.time - committed_time_;
-  const double step_ms = committed_time_ > 0 && since_s > 0
-                             ? 1e3 * since_s
-                             : static_cast<double>(now_ms - recorded_ms_);
-  committed_time_ = step.newest.time;
-  recorded_ms_ = now_ms;
+std::vector<RunLine> StepLedger::record(const ReportedStep& step) {
   recorded_step_ = step.newest.step;
-  std::vector<RunLine> lines = {{"metrics.jsonl", metrics_line(step.newest, step_ms)}};
+  newest_line_ = metrics_line(step);
+  std::vector<RunLine> lines = {{"metrics.jsonl", newest_line_}};
   if (keeps_ledger_)
     for (const auto& [trainer, samples] : step.samples)
       lines.push_back({"ledger.jsonl",
@@ -128,25 +137,34 @@ std::vector<RunLine> StepLedger::record(const ReportedStep& step, int64_t now_ms
   return lines;
 }
 
-json StepLedger::metrics_line(const StepDone& step, double step_ms) const {
-  const double rate = tokens_per_second_;
+json StepLedger::metrics_line(const ReportedStep& reports) const {
+  const StepDone& step = reports.newest;
+  // The trainer's own clock: messages are delayed, arrive in bursts after a recovery or a change of
+  // supervisor, and hosts' clocks differ. No interval: no trainer has reported the step.
+  const bool timed = step.interval_ms > 0;
+  const double rate =
+      timed ? 1e3 * static_cast<double>(plan_.tokens_per_step) / step.interval_ms : 0;
   const double left = static_cast<double>(plan_.max_steps) - static_cast<double>(step.step);
-  return {{"time", step.time > 0 ? step.time : wall_time_s()},
-          {"step", step.step},
-          {"iter", step.step * static_cast<uint64_t>(plan_.accumulation)},
-          {"loss", number_or_null(step.loss)},
-          {"grad_norm", number_or_null(step.grad_norm)},
-          {"lr", step.learning_rate},
-          {"step_ms", rounded(step_ms, 0.001)},
-          {"tokens", step.step * static_cast<uint64_t>(plan_.tokens_per_step)},
-          {"tokens_per_second", rounded(rate, 0.1)},
-          {"mfu", peak_flops_ > 0
-                      ? number_or_null(mfu(plan_.shape, rate, plan_.topology.world(), peak_flops_))
-                      : json(nullptr)},
-          {"remaining_s",
-           rate > 0 ? rounded(left * static_cast<double>(plan_.tokens_per_step) / rate, 0.1)
-                    : json(nullptr)},
-          {"generation", step.generation}};
+  json line = {
+      {"time", step.time > 0 ? step.time : wall_time_s()},
+      {"step", step.step},
+      {"iter", step.step * static_cast<uint64_t>(plan_.accumulation)},
+      {"loss", number_or_null(step.loss)},
+      {"grad_norm", number_or_null(step.grad_norm)},
+      {"lr", step.learning_rate},
+      {"step_ms", timed ? rounded(step.interval_ms, 0.001) : json(nullptr)},
+      {"tokens", step.step * static_cast<uint64_t>(plan_.tokens_per_step)},
+      {"tokens_per_second", timed ? rounded(rate, 0.1) : json(nullptr)},
+      {"mfu", timed && peak_flops_ > 0
+                  ? number_or_null(mfu(plan_.shape, rate, plan_.topology.world(), peak_flops_))
+                  : json(nullptr)},
+      {"remaining_s",
+       tokens_per_second_ > 0
+           ? rounded(left * static_cast<double>(plan_.tokens_per_step) / tokens_per_second_, 0.1)
+           : json(nullptr)},
+      {"generation", step.generation}};
+  if (reports.val_loss) line["val_loss"] = number_or_null(*reports.val_loss);
+  return line;
 }
 
 // --- Replicas that differ ---

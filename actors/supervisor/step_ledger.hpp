@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -32,6 +33,7 @@ struct ReportedStep {
   std::map<std::string, std::vector<uint64_t>> samples;  // by trainer; as in StepDone
   std::map<std::string, double> busy_ms;                 // by trainer
   double first_time = 0;  // earliest StepDone::time, seconds since the epoch
+  std::optional<double> val_loss;
 };
 
 class StepLedger {
@@ -43,10 +45,10 @@ class StepLedger {
   // --- Generations ---
 
   /// Training of `generation` by `members` begins after `step`. Unfinished reports are dropped.
-  void begin(uint64_t generation, std::vector<job::Place> members, uint64_t step, int64_t now_ms);
+  void begin(uint64_t generation, std::vector<job::Place> members, uint64_t step);
   /// Continues a predecessor's generation. Training goes on after the last recorded step, if any.
   void resume(uint64_t generation, std::vector<job::Place> members,
-              std::optional<uint64_t> recorded_step, int64_t now_ms);
+              std::optional<uint64_t> recorded_step);
   /// The trainers of the generation, by group, then shard.
   const std::vector<job::Place>& members() const { return members_; }
   /// The step after which the generation began.
@@ -57,6 +59,12 @@ class StepLedger {
   /// Takes a trainer's report. False: it has no effect, because it is of another generation (GEN-1)
   /// or of a step that is recorded.
   bool report(const StepDone& done);
+  /// Takes a validation loss. A step that is validated is complete when its loss is known, so that
+  /// its line has the loss. Returns another line for the newest recorded step if its first line
+  /// lacks the loss: a failure had interrupted the validation, which has been repeated.
+  std::optional<RunLine> validated(const Validated& result);
+  /// True if a later step is recorded.
+  bool is_past(uint64_t step) const { return recorded_step_ && step < *recorded_step_; }
   /// Removes and returns the oldest step that every member has reported.
   std::optional<ReportedStep> take_complete();
   /// A generation is about to begin at `step`, of which every shard has a copy: every step up to it
@@ -71,12 +79,14 @@ class StepLedger {
   std::optional<uint64_t> recorded_step() const { return recorded_step_; }
 
   /// Updates loss() and tokens_per_second() by a complete step.
-  void measure(const ReportedStep& step, int64_t now_ms);
+  void measure(const ReportedStep& step);
   /// The step's lines; from now on it is recorded.
-  std::vector<RunLine> record(const ReportedStep& step, int64_t now_ms);
+  std::vector<RunLine> record(const ReportedStep& step);
   /// In nats per token; NaN before this supervisor has seen a complete step.
   double loss() const { return loss_; }
-  /// Mean rate since training began in this generation.
+  /// The newest validation loss; NaN before this supervisor has seen one.
+  double val_loss() const { return val_loss_; }
+  /// Mean rate of the newest steps of this generation, without validations.
   double tokens_per_second() const { return tokens_per_second_; }
 
   // --- Replicas that differ ---
@@ -92,7 +102,7 @@ class StepLedger {
     uint64_t step, hash;
   };
   void set_members(uint64_t generation, std::vector<job::Place> members);
-  nlohmann::json metrics_line(const StepDone& step, double step_ms) const;
+  nlohmann::json metrics_line(const ReportedStep& reports) const;
 
   Plan plan_;
   double peak_flops_ = 0;  // of a device; 0: unknown
@@ -103,9 +113,9 @@ class StepLedger {
   std::optional<uint64_t> recorded_step_;
   std::map<std::string, Mismatch> mismatches_;  // by trainer
   uint64_t begun_at_ = 0;                       // step
-  int64_t begun_ms_ = 0, recorded_ms_ = 0;      // actor clock
-  double committed_time_ = 0;  // of the newest step, by its trainer; 0: none in this generation
-  double loss_ = std::numeric_limits<double>::quiet_NaN();
+  std::deque<double> intervals_ms_;             // of the newest steps of this generation
+  nlohmann::json newest_line_;                  // of metrics.jsonl; null: none yet
+  double loss_ = std::numeric_limits<double>::quiet_NaN(), val_loss_ = loss_;
   double tokens_per_second_ = 0;
 };
 

@@ -198,7 +198,7 @@ void commit(Self* self, const ReportedStep& reports) {
   JobSupervisorState& s = self->state;
   const uint64_t step = reports.newest.step;
   const int64_t now = now_ms(self);
-  s.steps.measure(reports, now);
+  s.steps.measure(reports);
   s.stalls.committed(now);
   handle(self, job::StepCommitted{reports.newest.generation, step});
   record_step(self, reports);
@@ -211,6 +211,10 @@ void commit(Self* self, const ReportedStep& reports) {
   if (now - s.status_ms >= kTrainingStatusMs) publish_status(self);
 }
 
+void commit_complete(Self* self) {
+  while (const auto step = self->state.steps.take_complete()) commit(self, *step);
+}
+
 void step_done(Self* self, const StepDone& done) {
   JobSupervisorState& s = self->state;
   // After a fence, reports still say which steps the old generation made, but complete none.
@@ -218,7 +222,7 @@ void step_done(Self* self, const StepDone& done) {
   for (const std::string& trainer : s.steps.wrong_states(done))
     handle(self, job::Suspected{
                      trainer, "its state of step " + std::to_string(done.step - 1) + " was wrong"});
-  while (const auto step = s.steps.take_complete()) commit(self, *step);
+  commit_complete(self);
 }
 
 void validated(Self* self, const Validated& result) {
@@ -227,6 +231,11 @@ void validated(Self* self, const Validated& result) {
   if (result.generation != s.job.generation || members.empty() ||
       result.trainer != members.front().trainer)
     return;
+  self->send(s.publisher, local::StepValidated{result.step, result.loss});
+  if (s.steps.is_past(result.step)) return;  // reported again, for the checkpoint of that step
+  if (const auto line = s.steps.validated(result))
+    s.options.journal->append(line->file, line->json);
+  commit_complete(self);
   json line = s.incidents.event_line(s.job, {"", "validated", "", "validation loss"}, now_ms(self));
   line["step"] = result.step;
   line["val_loss"] = number_or_null(result.loss);

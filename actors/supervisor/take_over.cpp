@@ -37,7 +37,7 @@ void take_over(Self* self, SupervisorState from) {
   const uint64_t joined = job::newest_joined(s.job);
   const std::optional<uint64_t> recorded = committed_records(s, from);
   s.steps.resume(joined > 0 ? joined : s.job.generation, job::places(s.job.rules, s.job.layout),
-                 recorded, now);
+                 recorded);
   if (recorded) s.options.journal->mark(*recorded);  // publishing checkpoints waits for it
   s.planned = std::move(from.planned);
   std::erase_if(s.planned, [&](const InjectFault& fault) {  // these were injected

@@ -40,6 +40,7 @@ struct ComputeThread::Generation {
   std::optional<BatchReader> batches;
   std::unique_ptr<Engine> engine;
   uint64_t step = 0;  // committed
+  std::chrono::steady_clock::time_point step_began;
 };
 
 ComputeThread::ComputeThread(ComputeOptions options, std::unique_ptr<DataPlane> plane,
@@ -292,13 +293,15 @@ Result<bool> ComputeThread::pin_if_responsible(Generation& g, const JoinTrainer&
   return true;
 }
 
-StepDone ComputeThread::step_done(const JoinTrainer& order, uint64_t step,
-                                  const StepResult& result) const {
+StepDone ComputeThread::step_done(const JoinTrainer& order, uint64_t step, const StepResult& result,
+                                  double interval_ms) const {
   StepDone done{.generation = order.generation, .step = step, .trainer = trainer_};
   done.loss = result.loss;
   done.grad_norm = result.grad_norm;
   done.learning_rate = options_.plan.learning_rate.at(static_cast<int64_t>(step) - 1);
   done.step_ms = result.step_ms;
+  done.interval_ms = interval_ms;
+  done.validates = validation_batches_ > 0 && validation_due(options_.config, options_.plan, step);
   done.busy_ms = result.step_ms - result.wait_ms;
   done.data_ms = result.data_ms;
   done.forward_ms = result.forward_ms;
@@ -316,7 +319,10 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
   const auto max_steps = static_cast<uint64_t>(options_.plan.max_steps);
   const auto every = static_cast<uint64_t>(options_.config.checkpoint.disk_every_steps);
   const auto peer_every = static_cast<uint64_t>(options_.config.checkpoint.peer_every_steps);
-  if (g.step == 0) SS_RETURN_IF_ERROR(validate(g, order, 0));
+  SS_RETURN_IF_ERROR(open_validation());
+  // Also repeats a validation that a failure has interrupted.
+  SS_RETURN_IF_ERROR(validate(g, order, g.step));
+  g.step_began = std::chrono::steady_clock::now();
   StepControl agreed;
   while (g.step < max_steps && !agreed.stop && !agreed.pause) {
     const uint64_t step = g.step + 1;
@@ -330,7 +336,10 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
     agreed = result.agreed;
     if (agreed.save) save_ = false;
     const bool last = agreed.stop || step == max_steps;  // TrainerFinished requests that save
-    StepDone done = step_done(order, step, result);
+    const auto ended = std::chrono::steady_clock::now();
+    const std::chrono::duration<double, std::milli> interval = ended - g.step_began;
+    g.step_began = ended;
+    StepDone done = step_done(order, step, result, interval.count());
     if (!last && (agreed.save || (every > 0 && step % every == 0))) {
       SS_ASSIGN(done.save, pin_if_responsible(g, order, step));
     }
@@ -338,6 +347,7 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
       SS_ASSIGN(done.copy, pin_if_responsible(g, order, step));
     }
     report_(std::move(done));
+    if (!last) SS_RETURN_IF_ERROR(validate(g, order, step));
     inject_delay(result.step_ms);
   }
   if (g.step == max_steps || agreed.stop) return finish(g, order);
@@ -349,11 +359,10 @@ Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
 }
 
 /// After the last step, which no vote follows: replicas compare their states, and the last step is
-/// validated and saved.
+/// validated, if that is due, and saved.
 Status ComputeThread::finish(Generation& g, const JoinTrainer& order) {
-  const auto max_steps = static_cast<uint64_t>(options_.plan.max_steps);
   SS_RETURN_IF_ERROR(note_fault(g, g.engine->compare_states()));
-  if (g.step == max_steps && order.step < max_steps) SS_RETURN_IF_ERROR(validate(g, order, g.step));
+  if (g.step > order.step) SS_RETURN_IF_ERROR(validate(g, order, g.step));
   TrainerFinished end{trainer_, order.generation, g.step, false};
   if (g.step > order.step || order.source == "memory") {
     SS_ASSIGN(end.save, pin_if_responsible(g, order, g.step));
@@ -421,24 +430,26 @@ Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, 
   return result;
 }
 
-/// Reports the mean loss over the first validation samples; nothing if there are none.
+/// Opens the validation tokens, once.
+Status ComputeThread::open_validation() {
+  if (dataset_ || options_.config.train.validation_samples == 0) return {};
+  SS_ASSIGN(dataset_, open_tokens(options_.config, options_.plan.shape));
+  validation_batches_ = validation_batches(options_.config, options_.plan, dataset_->validation);
+  return {};
+}
+
+/// Reports the mean loss over the validation samples, if the step is to be validated. The time that
+/// this takes is no part of the next step's interval.
 Status ComputeThread::validate(Generation& g, const JoinTrainer& order, uint64_t step) {
+  if (validation_batches_ == 0 || !validation_due(options_.config, options_.plan, step)) return {};
   const trace::Span span("validate", static_cast<int64_t>(step));
   const Doing doing(doing_, "validation");
-  const Plan& plan = options_.plan;
-  if (options_.config.train.validation_samples == 0) return {};
-  if (!dataset_) {
-    SS_ASSIGN(dataset_, open_tokens(options_.config, plan.shape));
-  }
-  TokenSource& source = dataset_->validation;
-  const uint64_t samples =
-      std::min<uint64_t>(static_cast<uint64_t>(options_.config.train.validation_samples),
-                         source.tokens() > 0 ? source.samples(plan.shape.block_size) : 0);
-  const uint64_t batches = samples / static_cast<uint64_t>(plan.micro_batch_size);
-  if (batches == 0) return {};
+  const auto began = std::chrono::steady_clock::now();
   SS_ASSIGN(const double loss,
-            validation_loss(*g.engine, *g.shard, *g.replicate, source, plan, batches, wait_));
+            validation_loss(*g.engine, *g.shard, *g.replicate, dataset_->validation, options_.plan,
+                            validation_batches_, wait_));
   report_(Validated{order.generation, step, trainer_, loss});
+  g.step_began += std::chrono::steady_clock::now() - began;
   return {};
 }
 

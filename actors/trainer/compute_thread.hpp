@@ -86,9 +86,11 @@ class ComputeThread {
   Status make_engine(Generation& g, const JoinTrainer& order);
   Status train(Generation& g, const JoinTrainer& order);
   Status finish(Generation& g, const JoinTrainer& order);
+  Status open_validation();
   Status validate(Generation& g, const JoinTrainer& order, uint64_t step);
   Result<StepResult> step(Generation& g, const JoinTrainer& order, uint64_t step);
-  StepDone step_done(const JoinTrainer& order, uint64_t step, const StepResult& result) const;
+  StepDone step_done(const JoinTrainer& order, uint64_t step, const StepResult& result,
+                     double interval_ms) const;
   Status note_fault(Generation& g, Status status);
   Result<bool> pin_if_responsible(Generation& g, const JoinTrainer& order, uint64_t step);
   void inject_delay(double step_ms);
@@ -108,7 +110,8 @@ class ComputeThread {
   std::unique_ptr<Backend> backend_;
   void* pinned_ = nullptr;  // start of state_'s sides, as given to Backend::pin_host()
   std::optional<Dataset> dataset_;
-  TrainerIdle idle_;  // the report for when the current generation ends
+  uint64_t validation_batches_ = 0;  // of dataset_; 0: nothing is validated
+  TrainerIdle idle_;                 // the report for when the current generation ends
   std::atomic<bool> stop_ = false, save_ = false;
   std::atomic<uint64_t> leave_ = 0, fenced_ = 0;  // generations
   std::atomic<double> slow_fraction_ = 0;

@@ -5,11 +5,28 @@
 
 namespace simplescale {
 
+bool validation_due(const Config& config, const Plan& plan, uint64_t step) {
+  const auto every = static_cast<uint64_t>(config.train.validation_every_steps);
+  return step == 0 || step == static_cast<uint64_t>(plan.max_steps) ||
+         (every > 0 && step % every == 0);
+}
+
+uint64_t validation_batches(const Config& config, const Plan& plan, const TokenSource& source) {
+  const auto wanted = static_cast<uint64_t>(config.train.validation_samples);
+  const uint64_t samples = std::min(wanted, source.samples(plan.shape.block_size));
+  return samples / static_cast<uint64_t>(plan.micro_batch_size);
+}
+
+uint64_t validation_position(uint64_t index, uint64_t samples, uint64_t available) {
+  return static_cast<uint64_t>(static_cast<unsigned __int128>(index) * available / samples);
+}
+
 Result<double> validation_loss(Engine& engine, Collective& shard, Collective& replicate,
                                TokenSource& source, const Plan& plan, uint64_t batches,
                                WaitClock& wait) {
   const auto batch_size = static_cast<uint64_t>(plan.micro_batch_size),
              shards = static_cast<uint64_t>(shard.size()),
+             available = source.samples(plan.shape.block_size),
              world = shards * static_cast<uint64_t>(replicate.size()),
              rank = static_cast<uint64_t>(replicate.rank()) * shards +
                     static_cast<uint64_t>(shard.rank());
@@ -22,8 +39,9 @@ Result<double> validation_loss(Engine& engine, Collective& shard, Collective& re
     // A rank beyond the last micro-batch computes the last one again; its loss is not added.
     const uint64_t mine = std::min(first + rank, batches - 1);
     for (uint64_t b = 0; b < batch_size; ++b)
-      if (Status read = source.read_sample(mine * batch_size + b, plan.shape.block_size,
-                                           tokens.data() + b * row);
+      if (Status read = source.read_sample(
+              validation_position(mine * batch_size + b, batches * batch_size, available),
+              plan.shape.block_size, tokens.data() + b * row);
           !read.ok()) {
         (void)source.reopen();
         return read;

@@ -114,6 +114,20 @@ Status generate_command(const GenerateOptions& o) {
   return std::fflush(stdout) == 0 ? Status() : Status(Code::io, "cannot print the text");
 }
 
+namespace {
+/// The run that a path names: a run folder, or RUN/checkpoints/CHECKPOINT. Links are not followed.
+RunFolder run_of(const std::string& path) {
+  namespace fs = std::filesystem;
+  fs::path folder = fs::absolute(path).lexically_normal();
+  if (folder.filename().empty()) folder = folder.parent_path();
+  std::error_code error;
+  const fs::path around = folder.parent_path();
+  const bool inside =
+      !fs::exists(folder / "config.toml", error) && around.filename() == "checkpoints";
+  return {(inside ? around.parent_path() : folder).string()};
+}
+}  // namespace
+
 Status evaluate_command(const EvaluateOptions& o) {
   constexpr int kBatch = 8;
   SS_ASSIGN(LoadedModel model, load_model(o.checkpoint, kBatch));
@@ -122,11 +136,11 @@ Status evaluate_command(const EvaluateOptions& o) {
     SS_ASSIGN(const Dataset dataset, open_dataset(o.data, "auto", model.shape.vocab, 0));
     source = dataset.validation.tokens() > 0 ? dataset.validation : dataset.train;
   } else {
-    const RunFolder run{o.checkpoint};
+    const RunFolder run = run_of(o.checkpoint);
     if (!std::filesystem::exists(run.config()))
       return Status(
           Code::usage,
-          o.checkpoint + " is not a run folder; name the tokens to evaluate with --data=PATH");
+          o.checkpoint + " is not in a run folder; name the tokens to evaluate with --data=PATH");
     SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
     SS_ASSIGN(const Dataset dataset, open_tokens(loaded.config, model.shape));
     source = dataset.validation;

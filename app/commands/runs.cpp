@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "runtime/exports/plot.hpp"
 #include "runtime/exports/summary.hpp"
 
 namespace simplescale {
@@ -24,7 +23,8 @@ Status runs_command(const std::string& folder, bool json) {
   return {};
 }
 
-Status plot_command(const std::vector<std::string>& folders, const std::string& output) {
+Status plot_command(const std::vector<std::string>& folders, const std::string& output,
+                    int64_t smooth_steps) {
   std::vector<PlotRun> plots;
   for (const std::string& folder : folders) {
     const std::vector<std::string> runs = find_runs(folder);
@@ -36,7 +36,7 @@ Status plot_command(const std::vector<std::string>& folders, const std::string& 
       plots.push_back(std::move(plot));
     }
   }
-  if (Status drawn = draw_plot(plots, output); !drawn.ok())
+  if (Status drawn = draw_plot(plots, output, smooth_steps); !drawn.ok())
     return drawn.code() == Code::not_found ? Status(Code::bad_data, drawn.message()) : drawn;
   std::printf("%s\n", output.c_str());
   return {};

@@ -5,14 +5,16 @@
 #include <vector>
 
 #include "app/commands/commands.hpp"
+#include "runtime/exports/plot.hpp"
 
 namespace simplescale {
 
 /// Prints a table of the runs in a folder.
 Status runs_command(const std::string& folder, bool json);
 /// Plots runs into one picture. A folder that is not a run stands for all runs in it. output: a
-/// file name that ends in .svg or .png.
-Status plot_command(const std::vector<std::string>& runs, const std::string& output);
+/// file name that ends in .svg or .png. smooth_steps: as in plot_script().
+Status plot_command(const std::vector<std::string>& runs, const std::string& output,
+                    int64_t smooth_steps);
 
 struct SweepOptions {
   std::string config;

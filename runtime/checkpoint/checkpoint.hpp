@@ -10,6 +10,7 @@
 //       tokenizer.model                    if the run has one
 //       manifest.json                      facts and checksums of all files; written last
 //     latest -> step-00000100              updated last; for convenience, never needed
+//     best -> step-00000100                with KeepRules::keep_best
 //     tmp-...                              being written, or left by a crash
 //     step-00000100.replaced               the previous folder while the same step is written again
 //
@@ -55,7 +56,8 @@ struct CheckpointInfo {
   ModelShape shape;
   std::string precision = "fp32";  // "fp32" or "bf16"
   size_t shards = 1;
-  std::string resume = "{}";  // a JSON object with further facts of the caller
+  std::optional<double> val_loss;  // validation loss of the step; none: it was not validated
+  std::string resume = "{}";       // a JSON object with further facts of the caller
   /// Writing: path of a tokenizer.model to copy. Reading: its path in the checkpoint. "": none.
   std::string tokenizer;
 };
@@ -108,13 +110,19 @@ Status publish_checkpoint_as(const std::string& folder, const std::string& tmp_f
 /// checksums.
 enum class Verify : uint8_t { sizes, full };
 
-/// Removes checkpoints that are older than the `keep` (at least 1) newest valid ones, except every
-/// permanent_every_steps-th step (0: no exception) and the one that `latest` names. Also removes
-/// what interrupted writes have left, up to the newest valid step; newer ones may still be in
-/// progress.
-Status prune_checkpoints(const std::string& checkpoints, size_t keep,
-                         uint64_t permanent_every_steps, Verify verify = Verify::sizes,
-                         FileOps& ops = system_files());
+/// Which checkpoints are never removed.
+struct KeepRules {
+  size_t keep = 1;                     // the newest valid ones; at least 1
+  uint64_t permanent_every_steps = 0;  // multiples of it; 0: none
+  size_t keep_best = 0;                // the valid ones with the lowest validation loss
+};
+
+/// Removes the checkpoints that no rule keeps and that `latest` does not name, and points `best` to
+/// the one with the lowest validation loss; of equal ones to the oldest. With keep_best = 0 there is
+/// no `best`. Also removes what interrupted writes have left, up to the newest valid step; newer
+/// ones may still be in progress.
+Status prune_checkpoints(const std::string& checkpoints, const KeepRules& rules,
+                         Verify verify = Verify::sizes, FileOps& ops = system_files());
 
 // -- Reading ------------------------------------------------------------------------------------
 

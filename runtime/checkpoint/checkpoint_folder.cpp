@@ -71,18 +71,61 @@ Result<FoundCheckpoint> find_newest_valid(const std::string& checkpoints, Verify
   return Status(Code::bad_data, all);
 }
 
-Status prune_checkpoints(const std::string& checkpoints, size_t keep,
-                         uint64_t permanent_every_steps, Verify verify, FileOps& ops) {
+namespace {
+
+/// The `count` valid checkpoints with the lowest validation loss, the best first.
+std::vector<Candidate> best_checkpoints(const std::string& checkpoints, size_t count,
+                                        Verify verify) {
+  std::vector<std::pair<double, Candidate>> known;
+  for (const Candidate& candidate : candidates(list_folder(checkpoints))) {
+    if (candidate.name.ends_with(kReplaced)) continue;
+    const auto checkpoint = open_checked(checkpoints + "/" + candidate.name, verify);
+    if (checkpoint.ok() && checkpoint->info().val_loss)
+      known.emplace_back(*checkpoint->info().val_loss, candidate);
+  }
+  std::ranges::stable_sort(known, [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first < b.first : a.second.step < b.second.step;
+  });
+  if (known.size() > count) known.resize(count);
+  std::vector<Candidate> best;
+  for (const auto& [loss, candidate] : known) best.push_back(candidate);
+  return best;
+}
+
+/// Makes the link `name` point to `target`, or removes it if `target` is empty.
+Status set_link(const std::string& checkpoints, const std::string& name, const std::string& target,
+                FileOps& ops) {
+  std::error_code error;
+  const std::string path = checkpoints + "/" + name, link = checkpoints + "/" + kTmpPrefix + name;
+  if (std::filesystem::read_symlink(path, error).string() == target) return {};
+  if (target.empty()) return std::filesystem::is_symlink(path, error) ? ops.unlink(path) : Status();
+  SS_RETURN_IF_ERROR(ops.unlink(link));
+  SS_RETURN_IF_ERROR(ops.symlink(target, link));
+  SS_RETURN_IF_ERROR(ops.rename(link, path));
+  return ops.fsync_folder(checkpoints);
+}
+
+}  // namespace
+
+Status prune_checkpoints(const std::string& checkpoints, const KeepRules& rules, Verify verify,
+                         FileOps& ops) {
   std::error_code error;
   const std::string latest = std::filesystem::read_symlink(checkpoints + "/latest", error).string();
+  const std::vector<Candidate> best = rules.keep_best > 0
+                                          ? best_checkpoints(checkpoints, rules.keep_best, verify)
+                                          : std::vector<Candidate>();
+  // Before anything is removed, so that the link never names a folder that is gone.
+  SS_RETURN_IF_ERROR(set_link(checkpoints, "best", best.empty() ? "" : best.front().name, ops));
   size_t valid = 0;
   std::optional<uint64_t> counted_step, newest;
   std::vector<std::string> removed;
   for (const Candidate& candidate : candidates(list_folder(checkpoints))) {
-    const bool permanent = permanent_every_steps > 0 && candidate.step > 0 &&
-                           candidate.step % permanent_every_steps == 0;
-    const bool enough = valid >= std::max<size_t>(keep, 1);
-    if (counted_step == candidate.step || (enough && !permanent && candidate.name != latest)) {
+    const bool permanent = rules.permanent_every_steps > 0 && candidate.step > 0 &&
+                           candidate.step % rules.permanent_every_steps == 0;
+    const bool kept = permanent || candidate.name == latest ||
+                      std::ranges::find(best, candidate.name, &Candidate::name) != best.end();
+    const bool enough = valid >= std::max<size_t>(rules.keep, 1);
+    if (counted_step == candidate.step || (enough && !kept)) {
       removed.push_back(candidate.name);  // old, or step-N.replaced of a valid step-N
     } else if (!enough && open_checked(checkpoints + "/" + candidate.name, verify).ok()) {
       ++valid;

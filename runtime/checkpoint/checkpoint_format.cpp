@@ -218,6 +218,7 @@ std::string manifest_text(const Manifest& m) {
                       {"resume", ordered_json::parse(info.resume)},
                       {"shards", info.shards},
                       {"files", files}};
+  if (info.val_loss) out["val_loss"] = *info.val_loss;
   if (m.tokenizer)
     out["tokenizer"] = {
         {"file", kTokenizer}, {"bytes", m.tokenizer->bytes}, {"hash", m.tokenizer->hash.hex()}};
@@ -262,6 +263,7 @@ Result<Manifest> parse_manifest(const std::string& text) {
           return bad(record.file + ": no checksum of " + tensor_name(kind, unit));
     m.records.push_back(std::move(record));
   }
+  if (object.contains("val_loss")) info.val_loss = fields.real("val_loss");
   if (object.contains("tokenizer")) {
     const json& tokenizer = fields.object("tokenizer");
     Fields inner(tokenizer);

@@ -24,6 +24,24 @@ bool is_name(const std::string& text) {
          });
 }
 
+/// Best are the checkpoints of steps that are validated, so such steps must exist.
+Status check_keep_best(const Config& c) {
+  const int64_t validated = c.train.validation_every_steps, saved = c.checkpoint.disk_every_steps;
+  if (c.checkpoint.keep_best == 0) return {};
+  if (validated == 0 || c.train.validation_samples == 0)
+    return bad("checkpoint.keep_best", c,
+               "needs train.validation_every_steps and train.validation_samples above 0");
+  if (saved == 0)
+    return bad("checkpoint.keep_best", c, "needs checkpoint.disk_every_steps above 0");
+  if (validated % saved != 0 && saved % validated != 0)
+    return bad("checkpoint.keep_best", c,
+               "needs checkpoints of validated steps: checkpoint.disk_every_steps = " +
+                   std::to_string(saved) +
+                   " must be a multiple of train.validation_every_steps = " +
+                   std::to_string(validated) + ", or the other way round");
+  return {};
+}
+
 Status check_faults(const Config& config) {
   for (const FaultSpec& fault : config.inject.faults) {
     const auto& kinds = fault_kinds();
@@ -69,6 +87,7 @@ Status check_combinations(const Config& c) {
                "is less than supervision.backoff_ms = " + std::to_string(c.supervision.backoff_ms));
   if (!c.metrics.trace_steps.empty() && c.metrics.trace_events < 2)
     return bad("metrics.trace_steps", c, "needs metrics.trace_events of at least 2");
+  SS_RETURN_IF_ERROR(check_keep_best(c));
   return check_faults(c);
 }
 

@@ -82,9 +82,10 @@ struct TrainConfig {
   double grad_clip = 1.0;  // global norm; 0: none
   bool activation_checkpointing = false;
   bool deterministic = true;
-  int64_t validation_samples = 64;  // evaluated at the start and at the end; 0: none
-  std::string sample_prompt;        // of the text generated at the end of the run
-  int64_t sample_tokens = 64;       // length of that text; 0: none
+  int64_t validation_samples = 64;     // of each validation; 0: none
+  int64_t validation_every_steps = 0;  // 0: only at the start and at the end
+  std::string sample_prompt;           // of the text generated at the end of the run
+  int64_t sample_tokens = 64;          // length of that text; 0: none
 };
 
 struct ParallelConfig {
@@ -108,6 +109,7 @@ struct CheckpointConfig {
   int64_t peer_every_steps = 0;       // 0: never
   int64_t disk_every_steps = 100;     // 0: only at the end
   int64_t keep = 3;                   // newest checkpoints kept on disk
+  int64_t keep_best = 0;              // and those with the lowest validation loss
   int64_t permanent_every_steps = 0;  // multiples of it are never removed; 0: none
   std::string folder;                 // empty: <run folder>/checkpoints; see checkpoint_folder()
 };

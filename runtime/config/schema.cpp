@@ -109,7 +109,8 @@ const Key table[] = {
   {"train", "grad_clip", REF(train.grad_clip), not_negative, recipe, "Clip the gradient to this global norm. 0: no clipping."},
   {"train", "activation_checkpointing", REF(train.activation_checkpointing), any, no, "Keep only the input of each block and recompute the block in the backward pass: less memory, about a third more compute."},
   {"train", "deterministic", REF(train.deterministic), any, run, "Give the same bits on every layout."},
-  {"train", "validation_samples", REF(train.validation_samples), not_negative, no, "Samples evaluated at the start and at the end of the run. 0: no validation."},
+  {"train", "validation_samples", REF(train.validation_samples), not_negative, no, "Samples of a validation, spread evenly over the validation tokens. The run is validated at its start and at its end. 0: no validation."},
+  {"train", "validation_every_steps", REF(train.validation_every_steps), not_negative, no, "Steps between two validations. 0: only at the start and at the end."},
   {"train", "sample_prompt", REF(train.sample_prompt), any, no, "Prompt of the text that is generated at the end of the run."},
   {"train", "sample_tokens", REF(train.sample_tokens), {0, 1e6}, no, "Tokens generated at the end of the run. 0: none."},
 
@@ -130,6 +131,7 @@ const Key table[] = {
   {"checkpoint", "peer_every_steps", REF(checkpoint.peer_every_steps), not_negative, no, "Steps between copies of every shard to the memory of a node outside its group. 0: no copies."},
   {"checkpoint", "disk_every_steps", REF(checkpoint.disk_every_steps), not_negative, no, "Steps between checkpoints on disk. 0: one checkpoint, when the run stops."},
   {"checkpoint", "keep", REF(checkpoint.keep), {1, 1'000'000}, no, "Number of newest checkpoints to keep on disk."},
+  {"checkpoint", "keep_best", REF(checkpoint.keep_best), {0, 1'000'000}, no, "Checkpoints with the lowest validation loss to keep besides; the link `best` names the first. Needs train.validation_every_steps. 0: none."},
   {"checkpoint", "permanent_every_steps", REF(checkpoint.permanent_every_steps), not_negative, no, "Checkpoints of multiples of this step are never removed. 0: none."},
   {"checkpoint", "folder", REF(checkpoint.folder), any, no, "Folder for the checkpoints. Empty: <run folder>/checkpoints."},
 

@@ -60,6 +60,7 @@ Result<Manifest> read_manifest(const std::string& folder) {
     m.text_bytes = root.at("text_bytes");
     m.train_tokens = root.at("train_tokens");
     m.validation_tokens = root.at("validation_tokens");
+    m.validation_split = root.value("validation_split", Manifest::end);
     m.tokenizer = file_from(root.at("files").at("tokenizer"));
     m.train = file_from(root.at("files").at("train"));
     m.validation = file_from(root.at("files").at("validation"));
@@ -84,6 +85,7 @@ Status write_manifest(const std::string& folder, const Manifest& m) {
                {"text_bytes", m.text_bytes},
                {"train_tokens", m.train_tokens},
                {"validation_tokens", m.validation_tokens},
+               {"validation_split", m.validation_split},
                {"files",
                 {{"tokenizer", to_json(m.tokenizer)},
                  {"train", to_json(m.train)},

@@ -28,6 +28,7 @@ struct FileRecord {
 
 struct Manifest {
   static constexpr int current_format = 1;
+  static constexpr const char *end = "end", *spread = "spread";  // values of validation_split
 
   int format = current_format;
   // Inputs.
@@ -43,6 +44,7 @@ struct Manifest {
   // Outputs.
   uint64_t documents = 0, text_bytes = 0;
   uint64_t train_tokens = 0, validation_tokens = 0;
+  std::string validation_split = end;  // from where in the text the validation tokens are
   FileRecord tokenizer, train, validation;
 
   /// False: the tokens are missing, because preparation was interrupted.

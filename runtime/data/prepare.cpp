@@ -11,6 +11,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -152,31 +154,23 @@ class TokenWriter {
     out_ << llmc::header(token_bytes, 0);
   }
 
-  Status write(const std::vector<int32_t>& ids) {
+  Status write(std::span<const int32_t> ids) {
     buffer_.resize(ids.size() * static_cast<size_t>(token_bytes_));
     for (size_t i = 0; i < ids.size(); ++i)
       std::memcpy(buffer_.data() + i * static_cast<size_t>(token_bytes_), &ids[i],
                   static_cast<size_t>(token_bytes_));
-    return write(buffer_.data(), ids.size());
-  }
-  Status write(const void* tokens, uint64_t count) {
-    out_.write(static_cast<const char*>(tokens),
-               static_cast<std::streamsize>(count * token_bytes_));
-    count_ += count;
+    out_.write(buffer_.data(), static_cast<std::streamsize>(buffer_.size()));
+    count_ += ids.size();
     return out_ ? Status() : failed();
   }
 
-  /// Truncates the file to its first `count` tokens and writes the header.
-  Status finish(uint64_t count) {
+  /// Writes the header; the file is complete.
+  Status finish() {
     out_.seekp(0);
-    out_ << llmc::header(token_bytes_, count);
+    out_ << llmc::header(token_bytes_, count_);
     out_.close();
-    if (!out_) return failed();
-    std::error_code error;
-    fs::resize_file(path_, llmc::header_bytes + count * token_bytes_, error);
-    return error ? Status(Code::io, "cannot write " + path_ + ": " + error.message()) : Status();
+    return out_ ? Status() : failed();
   }
-  Status flush() { return out_.flush() ? Status() : failed(); }
   uint64_t count() const { return count_; }
 
  private:
@@ -188,10 +182,85 @@ class TokenWriter {
   uint64_t count_ = 0;
 };
 
+/// Distributes tokens to train.bin and validation.bin, in pieces: documents, and parts of documents
+/// that are longer than piece_max tokens. A piece is held back for validation whenever fewer tokens
+/// have been held back than their share of the tokens so far, so the held-back pieces are spread
+/// evenly over the text.
+class Splitter {
+ public:
+  /// text_bytes: about the size of the text, which piece_max depends on.
+  Splitter(const std::string& folder, int token_bytes, double fraction, uint64_t text_bytes)
+      : folder_(folder),
+        fraction_(fraction),
+        piece_max_(piece_max(fraction, text_bytes)),
+        train_(folder + "/train.bin.part", token_bytes) {
+    if (fraction > 0) validation_.emplace(folder + "/validation.bin.part", token_bytes);
+  }
+
+  Status write(std::span<const int32_t> ids, bool begins_document) {
+    bool begins = begins_document;
+    while (!ids.empty()) {
+      if (begins || piece_ == piece_max_) begin_piece();
+      begins = false;
+      const auto count = std::min<uint64_t>(ids.size(), piece_max_ - piece_);
+      SS_RETURN_IF_ERROR((held_back_ ? *validation_ : train_).write(ids.first(count)));
+      ids = ids.subspan(count);
+      piece_ += count;
+    }
+    return {};
+  }
+
+  /// Gives the files their final names and records them.
+  Status finish(Manifest& made) {
+    made.train_tokens = train_.count();
+    made.validation_tokens = validation_ ? validation_->count() : 0;
+    std::error_code ignored;
+    if (made.validation_tokens > 0) {
+      SS_RETURN_IF_ERROR(validation_->finish());
+      SS_RETURN_IF_ERROR(publish("validation.bin", made.validation));
+    } else {
+      fs::remove(folder_ + "/validation.bin", ignored);
+      fs::remove(folder_ + "/validation.bin.part", ignored);
+    }
+    SS_RETURN_IF_ERROR(train_.finish());
+    return publish("train.bin", made.train);
+  }
+
+ private:
+  /// About 32 pieces are held back if documents are long; fewer of a small text, so that a piece is
+  /// long enough for samples.
+  static uint64_t piece_max(double fraction, uint64_t text_bytes) {
+    constexpr uint64_t kBytesPerToken = 4, kPieces = 32, kLong = 256;
+    const auto held_back =
+        static_cast<uint64_t>(fraction * static_cast<double>(text_bytes / kBytesPerToken));
+    return std::max({held_back / kPieces, std::min(held_back, kLong), uint64_t{1}});
+  }
+  void begin_piece() {
+    piece_ = 0;
+    if (!validation_) return;
+    const auto all = static_cast<double>(train_.count() + validation_->count());
+    held_back_ =
+        static_cast<double>(validation_->count() + piece_max_ / 2) <= fraction_ * all && all > 0;
+  }
+  Status publish(const std::string& name, FileRecord& record) {
+    SS_RETURN_IF_ERROR(publish_file(folder_ + "/" + name + ".part", folder_ + "/" + name));
+    SS_ASSIGN(record, record_file(folder_, name));
+    return {};
+  }
+
+  const std::string folder_;
+  const double fraction_;
+  const uint64_t piece_max_;
+  TokenWriter train_;
+  std::optional<TokenWriter> validation_;
+  uint64_t piece_ = 0;  // tokens of the current piece
+  bool held_back_ = false;
+};
+
 /// Encodes chunks on all cores and writes their tokens in order.
 class Encoder {
  public:
-  Encoder(const Tokenizer& tokenizer, TokenWriter& out)
+  Encoder(const Tokenizer& tokenizer, Splitter& out)
       : tokenizer_(tokenizer),
         out_(out),
         threads_(std::clamp(std::thread::hardware_concurrency(), 1u, 64u)),
@@ -216,8 +285,9 @@ class Encoder {
       helpers.emplace_back(work, i);
     work(0);
     helpers.clear();
+    for (size_t i = 0; i < batch_.size(); ++i)
+      SS_RETURN_IF_ERROR(out_.write(ids[i], batch_[i].begins_document));
     batch_.clear();
-    for (const auto& part : ids) SS_RETURN_IF_ERROR(out_.write(part));
     return {};
   }
 
@@ -232,48 +302,17 @@ class Encoder {
   }
 
   const Tokenizer& tokenizer_;
-  TokenWriter& out_;
+  Splitter& out_;
   const size_t threads_;
   const std::ptrdiff_t prefix_;
   std::vector<TextChunk> batch_;
 };
 
-/// Moves the last tokens of train.bin.part to validation.bin.part and renames both to their final
-/// names.
-Status split_tokens(const std::string& folder, int token_bytes, TokenWriter& all, Manifest& made) {
-  const std::string train = folder + "/train.bin", validation = folder + "/validation.bin";
-  SS_RETURN_IF_ERROR(all.flush());
-  made.validation_tokens =
-      static_cast<uint64_t>(static_cast<double>(all.count()) * made.validation_fraction);
-  made.train_tokens = all.count() - made.validation_tokens;
-  if (made.validation_tokens > 0) {
-    TokenWriter held_back(validation + ".part", token_bytes);
-    std::ifstream in(train + ".part", std::ios::binary);
-    in.seekg(static_cast<std::streamoff>(llmc::header_bytes + made.train_tokens * token_bytes));
-    std::vector<char> buffer(1 << 20);
-    while (in.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || in.gcount() > 0)
-      SS_RETURN_IF_ERROR(
-          held_back.write(buffer.data(), static_cast<uint64_t>(in.gcount()) / token_bytes));
-    if (held_back.count() != made.validation_tokens)
-      return Status(Code::io, "cannot read back " + train + ".part");
-    SS_RETURN_IF_ERROR(held_back.finish(made.validation_tokens));
-    SS_RETURN_IF_ERROR(publish_file(validation + ".part", validation));
-    SS_ASSIGN(made.validation, record_file(folder, "validation.bin"));
-  } else {
-    std::error_code ignored;
-    fs::remove(validation, ignored);
-  }
-  SS_RETURN_IF_ERROR(all.finish(made.train_tokens));
-  SS_RETURN_IF_ERROR(publish_file(train + ".part", train));
-  SS_ASSIGN(made.train, record_file(folder, "train.bin"));
-  return {};
-}
-
 Status make_tokens(const PrepareOptions& options, const Corpus& corpus, Manifest& made,
                    const Progress& progress) {
   SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(options.folder + "/tokenizer.model"));
   const int token_bytes = tokenizer.vocab() <= 65536 ? 2 : 4;
-  TokenWriter out(options.folder + "/train.bin.part", token_bytes);
+  Splitter out(options.folder, token_bytes, made.validation_fraction, corpus.bytes());
   Encoder encoder(tokenizer, out);
   Hasher hasher;
   SS_RETURN_IF_ERROR(corpus.read([&](TextChunk chunk, double fraction) {
@@ -286,7 +325,8 @@ Status make_tokens(const PrepareOptions& options, const Corpus& corpus, Manifest
   }));
   SS_RETURN_IF_ERROR(encoder.flush());
   made.source_hash = hasher.digest().hex();
-  return split_tokens(options.folder, token_bytes, out, made);
+  made.validation_split = Manifest::spread;
+  return out.finish(made);
 }
 
 /// True if the tokens of the manifest `old` are what would be made again.
@@ -345,6 +385,7 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
     made.text_bytes = old.text_bytes;
     made.train_tokens = old.train_tokens;
     made.validation_tokens = old.validation_tokens;
+    made.validation_split = old.validation_split;  // its runs need the same tokens again
     made.train = old.train;
     made.validation = old.validation;
     if (read.ok() && made == *read) return made;

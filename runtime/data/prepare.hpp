@@ -24,7 +24,8 @@ struct PrepareOptions {
   std::string train_tokenizer_on;  // a source of corpus.hpp; "": the text itself
   /// Size of the vocabulary to train. Of an existing tokenizer: its largest permitted size, 0: any.
   int64_t vocab = 0;
-  double validation_fraction = 0.01;  // share of the tokens, from the end, for validation; 0: none
+  double validation_fraction =
+      0.01;           // share of the tokens, spread over the text, for validation; 0: none
   uint64_t seed = 0;  // chooses lines to train the tokenizer on if the text is larger than 32 MiB
 };
 

@@ -44,7 +44,7 @@ std::optional<MetricsRow> parse_metrics(const std::string& text) {
   row.at = {*generation, *step};
   row.time_s = real(line, "time").value_or(0);
   for (const char* name :
-       {"loss", "grad_norm", "lr", "tokens_per_second", "step_ms", "mfu", "generation"})
+       {"loss", "val_loss", "grad_norm", "lr", "tokens_per_second", "step_ms", "mfu", "generation"})
     if (const auto value = real(line, name)) row.scalars.emplace_back(name, *value);
   return row;
 }
@@ -86,8 +86,11 @@ RunRecords read_records(const RunFolder& run) {
     if (records.begin_s == 0) records.begin_s = real(line, "time").value_or(0);
     if (const auto recovery = parse_recovery(text)) records.recoveries.push_back(*recovery);
     if (const auto loss = real(line, "val_loss")) {
+      const uint64_t step = whole(line, "step").value_or(0);
       records.val_loss = loss;
-      records.val_losses.emplace_back(whole(line, "step").value_or(0), *loss);
+      while (!records.val_losses.empty() && records.val_losses.back().first >= step)
+        records.val_losses.pop_back();  // a repeated validation replaces those that were undone
+      records.val_losses.emplace_back(step, *loss);
     }
   }
   return records;

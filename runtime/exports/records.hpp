@@ -28,8 +28,8 @@ struct MetricsRow {
   std::vector<std::pair<std::string, double>> scalars;  // finite values by their keys in the file
   std::optional<double> find(const std::string& name) const;
 };
-/// Parses one line: loss, grad_norm, lr, tokens_per_second, step_ms, mfu, generation. Nothing if it
-/// is not a line of metrics.jsonl.
+/// Parses one line: loss, val_loss, grad_norm, lr, tokens_per_second, step_ms, mfu, generation.
+/// Nothing if it is not a line of metrics.jsonl.
 std::optional<MetricsRow> parse_metrics(const std::string& line);
 
 /// Follows a file that another process appends lines to.

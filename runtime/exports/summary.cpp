@@ -56,6 +56,18 @@ json number_or_null(const std::optional<double>& value) {
   return value ? json(*value) : json(nullptr);
 }
 
+/// Mean rate of the newest steps: tokens of all over the time of all.
+std::optional<double> newest_rate(const std::vector<MetricsRow>& rows) {
+  constexpr size_t kSteps = 20;
+  double steps = 0, inverse = 0;
+  for (size_t i = rows.size(); i > 0 && rows.size() - i < kSteps; --i)
+    if (const auto rate = rows[i - 1].find("tokens_per_second"); rate && *rate > 0) {
+      steps += 1;
+      inverse += 1 / *rate;
+    }
+  return steps > 0 ? std::optional(steps / inverse) : std::nullopt;
+}
+
 }  // namespace
 
 Result<RunSummary> summarize(const std::string& folder, RunRecords* kept) {
@@ -79,7 +91,7 @@ Result<RunSummary> summarize(const std::string& folder, RunRecords* kept) {
     const MetricsRow& last = records.rows.back();
     summary.step = last.at.step;
     summary.loss = last.find("loss");
-    summary.tokens_per_second = last.find("tokens_per_second");
+    summary.tokens_per_second = newest_rate(records.rows);
     summary.time_s = last.time_s;
   }
   summary.state = state_of(run, summary);

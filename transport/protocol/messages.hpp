@@ -360,7 +360,8 @@ SS_FIELDS(CopySent, x.generation, x.step, x.shard, x.error, x.ms);
 /// count, first, count, ... save: the trainer has pinned the step's state for a checkpoint. copy:
 /// the trainer has pinned it for a peer node. busy_ms: step_ms without waiting for other trainers.
 /// state_hash: of the shard's state before the step, 0 without replicas. time: of the commit,
-/// seconds since 1970.
+/// seconds since 1970. interval_ms: since the trainer's step before, or since it began to train,
+/// without validation; by the trainer's own clock. validates: Validated of this step follows.
 struct StepDone {
   uint64_t generation = 0;
   uint64_t step = 0;
@@ -379,11 +380,13 @@ struct StepDone {
   double forward_ms = 0;
   double backward_ms = 0;
   double optimizer_ms = 0;
+  double interval_ms = 0;
+  bool validates = false;
   bool operator==(const StepDone&) const = default;
 };
 SS_FIELDS(StepDone, x.generation, x.step, x.trainer, x.loss, x.grad_norm, x.learning_rate,
           x.step_ms, x.samples, x.save, x.busy_ms, x.state_hash, x.time, x.copy, x.data_ms,
-          x.forward_ms, x.backward_ms, x.optimizer_ms);
+          x.forward_ms, x.backward_ms, x.optimizer_ms, x.interval_ms, x.validates);
 
 /// The validation loss of the state of `step`, in nats per token; the same on every trainer.
 struct Validated {

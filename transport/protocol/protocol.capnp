@@ -244,6 +244,8 @@ struct StepDone {
   forwardMs @14 :Float64;
   backwardMs @15 :Float64;
   optimizerMs @16 :Float64;
+  intervalMs @17 :Float64;
+  validates @18 :Bool;
 }
 
 struct Validated {

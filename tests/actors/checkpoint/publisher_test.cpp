@@ -65,6 +65,18 @@ TEST_SUITE("publisher") {
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
   }
 
+  TEST_CASE("publisher: a checkpoint records the validation loss of its step") {
+    Job job;
+    job.options.keep_best = 1;
+    const caf::actor publisher = job.publisher();
+    job.self->send(publisher, local::StepValidated{7, 1.5});
+    for (const size_t shard : {0, 1}) job.report(publisher, shard);
+    const local::Published published = job.wait();
+    CHECK(Checkpoint::open(published.folder)->info().val_loss == 1.5);
+    CHECK(std::filesystem::read_symlink(job.folder / "best") == "step-00000007");
+    caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
+  }
+
   TEST_CASE("publisher: a checkpoint that an earlier publisher has published succeeds again") {
     Job job;
     for (int attempt = 0; attempt < 2; ++attempt) {

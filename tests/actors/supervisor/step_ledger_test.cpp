@@ -20,6 +20,7 @@ StepDone done(const char* trainer, uint64_t step, uint64_t generation = 4) {
   report.loss = 2.5;
   report.samples = {step * 8, 4};
   report.time = static_cast<double>(step);
+  report.interval_ms = 2'000;
   return report;
 }
 
@@ -30,7 +31,7 @@ StepLedger ledger() {
   plan.global_batch_size = 8;
   plan.tokens_per_step = 100;
   StepLedger steps(Config(), plan, 5);
-  steps.begin(4, members, 5, 1'000);
+  steps.begin(4, members, 5);
   return steps;
 }
 
@@ -48,12 +49,13 @@ TEST_SUITE("step ledger") {
     CHECK(step->newest.step == 6);
     CHECK(step->samples.at("n0.0") == std::vector<uint64_t>{48, 4});
     CHECK_FALSE(steps.take_complete());
-    steps.measure(*step, 3'000);
+    steps.measure(*step);
     CHECK(steps.tokens_per_second() == 50);  // one step of 100 tokens in 2 s
-    const auto lines = steps.record(*step, 3'000);
+    const auto lines = steps.record(*step);
     REQUIRE(lines.size() == 3);
     CHECK(lines[0].file == std::string("metrics.jsonl"));
     CHECK(lines[0].json["step_ms"] == 2'000);
+    CHECK_FALSE(lines[0].json.contains("val_loss"));
     CHECK(lines[1].file == std::string("ledger.jsonl"));
     CHECK(lines[1].json == nlohmann::json::parse(
                                R"({"step":6,"trainer":"n0.0","generation":4,"samples":[[48,4]]})"));
@@ -75,14 +77,91 @@ TEST_SUITE("step ledger") {
     CHECK(first->newest.loss == 2.5);
     CHECK(first->samples.at("n0.0") == std::vector<uint64_t>{48, 4});
     CHECK_FALSE(first->samples.at("n1.0").empty());
-    steps.record(*first, 2'000);
+    steps.record(*first);
     const auto second = steps.take_committed(7);
     REQUIRE(second);
     CHECK(second->newest.step == 7);
     CHECK(std::isnan(second->newest.loss));
     CHECK(second->samples.size() == 2);
-    CHECK(steps.record(*second, 2'000)[0].json["loss"].is_null());
+    const auto lines = steps.record(*second);
+    CHECK(lines[0].json["loss"].is_null());
+    CHECK(lines[0].json["step_ms"].is_null());
+    CHECK(lines[0].json["tokens_per_second"].is_null());
     CHECK_FALSE(steps.take_committed(7));
+  }
+
+  TEST_CASE("step ledger: a step's rate is by the trainer's clock, not by when reports arrive") {
+    // A new supervisor takes over; trainers report two steps again, all at once.
+    StepLedger steps = ledger();
+    steps.resume(4, members, 5);
+    for (const uint64_t step : {6, 7})
+      for (const char* trainer : {"n0.0", "n1.0"}) {
+        StepDone report = done(trainer, step);
+        report.interval_ms = step == 6 ? 500 : 2'000;
+        REQUIRE(steps.report(report));
+      }
+    for (const double rate : {200.0, 50.0}) {
+      const auto step = steps.take_complete();
+      REQUIRE(step);
+      steps.measure(*step);
+      const auto line = steps.record(*step)[0].json;
+      CHECK(line["tokens_per_second"] == rate);
+      CHECK(line["step_ms"] == 1e3 * 100 / rate);
+    }
+    CHECK(steps.tokens_per_second() == 80);  // 200 tokens in 2.5 s
+    // A recovery begins: the first step's interval begins with the generation.
+    steps.begin(5, members, 7);
+    StepDone report = done("n0.0", 8, 5);
+    report.interval_ms = 1'000;
+    steps.report(report);
+    report.trainer = "n1.0";
+    steps.report(report);
+    const auto step = steps.take_complete();
+    steps.measure(*step);
+    CHECK(steps.record(*step)[0].json["tokens_per_second"] == 100);
+    CHECK(steps.tokens_per_second() == 100);
+  }
+
+  TEST_CASE("step ledger: a step that is validated is complete with its validation loss") {
+    StepLedger steps = ledger();
+    CHECK(std::isnan(steps.val_loss()));
+    for (const char* trainer : {"n0.0", "n1.0"}) {
+      StepDone report = done(trainer, 6);
+      report.validates = true;
+      REQUIRE(steps.report(report));
+    }
+    CHECK_FALSE(steps.take_complete());
+    CHECK_FALSE(steps.validated({4, 6, "n0.0", 1.25}));
+    const auto step = steps.take_complete();
+    REQUIRE(step);
+    CHECK(steps.record(*step)[0].json["val_loss"] == 1.25);
+    CHECK(steps.val_loss() == 1.25);
+    CHECK_FALSE(steps.validated({4, 6, "n0.0", 1.25}));  // reported again
+    CHECK(steps.is_past(5));
+    CHECK_FALSE(steps.is_past(6));
+  }
+
+  TEST_CASE("step ledger: a trainer that dies in a validation costs no step and no loss") {
+    StepLedger steps = ledger();
+    for (const char* trainer : {"n0.0", "n1.0"}) {
+      StepDone report = done(trainer, 6);
+      report.validates = true;
+      steps.report(report);
+    }
+    // n1.0 dies. The next generation begins at step 6 and repeats the validation.
+    const auto step = steps.take_committed(6);
+    REQUIRE(step);
+    const auto first = steps.record(*step)[0].json;
+    CHECK(first["loss"] == 2.5);
+    CHECK_FALSE(first.contains("val_loss"));
+    steps.begin(5, members, 6);
+    const auto second = steps.validated({5, 6, "n0.0", 1.25});
+    REQUIRE(second);
+    CHECK(second->file == std::string("metrics.jsonl"));
+    CHECK(second->json["val_loss"] == 1.25);
+    CHECK(second->json["generation"] == 5);  // so that the line counts instead of the first one
+    CHECK(second->json["loss"] == 2.5);
+    CHECK_FALSE(steps.validated({6, 6, "n0.0", 1.25}));
   }
 
   TEST_CASE("step ledger: records go on after an older step only if they end later") {

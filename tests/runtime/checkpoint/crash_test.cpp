@@ -38,7 +38,7 @@ struct Scene {
     fs::copy(original, checkpoints, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
     const auto saved = save(checkpoints, after, info_of(shape, step_after), 2, files);
     const Status pruned =
-        saved.ok() ? prune_checkpoints(checkpoints, 1, 0, Verify::sizes, files) : saved.status();
+        saved.ok() ? prune_checkpoints(checkpoints, {1}, Verify::sizes, files) : saved.status();
     if (files.hit && files.dead_afterwards) {
       REQUIRE_FALSE(pruned.ok());
       if (lose_unsynced) files.lose_unsynced();
@@ -49,7 +49,7 @@ struct Scene {
     // The next attempt succeeds and cleans up.
     if (files.operations % 8 == 0 || !files.dead_afterwards) {
       REQUIRE(save(checkpoints, after, info_of(shape, step_after), 2).ok());
-      REQUIRE(prune_checkpoints(checkpoints, 1, 0).ok());
+      REQUIRE(prune_checkpoints(checkpoints, {1}).ok());
       REQUIRE(is_after(checkpoints));
       for (const std::string& name : list_folder(checkpoints))
         REQUIRE((name == "latest" || name == "step-00000020"));

@@ -235,7 +235,7 @@ TEST_CASE("checkpoint: without a checkpoint the error is not_found; other files 
   const auto found = find_newest_valid(folder.path());
   REQUIRE(found.ok());
   CHECK(found->warnings.empty());
-  CHECK(prune_checkpoints(folder.path(), 1, 0).ok());
+  CHECK(prune_checkpoints(folder.path(), {1}).ok());
   CHECK(fs::exists(folder / "notes.txt"));
   CHECK(fs::exists(folder / "step-abc"));
 }
@@ -299,7 +299,7 @@ TEST_CASE(
     fs::create_directories(folder / name);
     spew(folder / name + std::string("/shard"), "half");
   }
-  REQUIRE(prune_checkpoints(folder.path(), 2, 40).ok());
+  REQUIRE(prune_checkpoints(folder.path(), {2, 40}).ok());
   CHECK(list_folder(folder.path()) ==
         std::vector<std::string>{"latest", "step-00000020", "step-00000040", "step-00000060",
                                  "step-00000070", "step-00000080", "tmp-00000090-2"});
@@ -351,6 +351,41 @@ TEST_CASE("derive: damaged weights are named, and no checkpoint appears") {
   CHECK(find_newest_valid(folder / "new").status().code() == Code::not_found);
 }
 
+TEST_CASE("prune: keeps those with the lowest validation loss, and `best` names the first") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  const KeepRules rules{.keep = 1, .keep_best = 2};
+  const auto save_step = [&](uint64_t step, std::optional<double> val_loss) {
+    CheckpointInfo info = info_of(shape, step);
+    info.val_loss = val_loss;
+    REQUIRE(save(folder.path(), random_state(shape, 1), info, 1).ok());
+    REQUIRE(prune_checkpoints(folder.path(), rules).ok());
+  };
+  const auto best = [&] { return fs::read_symlink(folder / "best").string(); };
+  save_step(10, std::nullopt);
+  CHECK_FALSE(fs::is_symlink(folder / "best"));
+  save_step(20, 3.0);
+  CHECK(best() == "step-00000020");
+  CHECK(Checkpoint::open(folder / "best")->info().val_loss == 3.0);
+  save_step(30, 2.0);
+  save_step(40, 2.5);
+  save_step(50, std::nullopt);
+  save_step(60, 2.0);  // as good as an older one
+  save_step(70, 4.0);
+  CHECK(best() == "step-00000030");
+  CHECK(list_folder(folder.path()) == std::vector<std::string>{"best", "latest", "step-00000030",
+                                                               "step-00000060", "step-00000070"});
+  // Steps that were undone are made again: the new checkpoint replaces the old one.
+  save_step(30, 5.0);
+  CHECK(best() == "step-00000060");
+  // The best one is damaged: it is no candidate any more.
+  fs::remove(folder / "step-00000060/manifest.json");
+  save_step(80, 4.5);
+  CHECK(best() == "step-00000070");
+  REQUIRE(prune_checkpoints(folder.path(), {1}).ok());
+  CHECK_FALSE(fs::is_symlink(folder / "best"));
+}
+
 TEST_CASE("prune: never removes the only valid one") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
@@ -362,7 +397,7 @@ TEST_CASE("prune: never removes the only valid one") {
     bytes.back() = static_cast<char>(bytes.back() ^ 1);  // the sizes stay the same
     spew(path, bytes);
   }
-  REQUIRE(prune_checkpoints(folder.path(), 0, 0, Verify::full).ok());
+  REQUIRE(prune_checkpoints(folder.path(), {0}, Verify::full).ok());
   CHECK(find_newest_valid(folder.path())->checkpoint.info().step == 10);
 }
 

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -177,7 +178,7 @@ TEST_SUITE("prepare") {
     CHECK(Tokenizer::from_bytes("garbage", "x").status().code() == Code::bad_data);
   }
 
-  TEST_CASE("prepare: tokens are those of whole documents after BOS, and the last are held back") {
+  TEST_CASE("prepare: tokens are those of whole documents after BOS, and some are held back") {
     const Folder folder;
     const std::string first = prose(3000, 7), second = prose(500, 8);
     PrepareOptions options{.source = folder.write("text.txt", first + "\n<|endoftext|>\n" + second),
@@ -201,13 +202,82 @@ TEST_SUITE("prepare") {
     const auto data = open_dataset(options.folder, "auto", 420, 0);
     REQUIRE(data.ok());
     CHECK(data->train.validate().ok());
-    auto tokens = all_tokens(data->train);
-    CHECK(tokens.size() == made->train_tokens);
-    CHECK(data->validation.tokens() == expected.size() / 10);
-    const auto rest = all_tokens(data->validation);
-    tokens.insert(tokens.end(), rest.begin(), rest.end());
-    CHECK(tokens == expected);
+    const auto train = all_tokens(data->train), held_back = all_tokens(data->validation);
+    CHECK(train.size() == made->train_tokens);
+    CHECK(held_back.size() == made->validation_tokens);
+    CHECK(train.size() + held_back.size() == expected.size());
+    CHECK(held_back.size() ==
+          doctest::Approx(0.1 * static_cast<double>(expected.size())).epsilon(0.1));
+    std::vector<int32_t> both = train;
+    both.insert(both.end(), held_back.begin(), held_back.end());
+    std::ranges::sort(both);
+    std::ranges::sort(expected);
+    CHECK(both == expected);
+    CHECK(*hash_file(options.folder + "/validation.bin") == made->validation.hash);
+    CHECK(made->validation_split == Manifest::spread);
     CHECK(*hash_file(options.folder + "/train.bin") == made->train.hash);
+  }
+
+  TEST_CASE("prepare: documents are held back as a whole, from all over the text") {
+    const Folder folder;
+    constexpr size_t count = 300;
+    std::string text;
+    std::vector<std::string> documents;
+    for (size_t i = 0; i < count; ++i) {
+      documents.push_back("number " + std::to_string(i) + ": " +
+                          prose(2, static_cast<uint32_t>(i + 1)));
+      documents.back().resize(documents.back().find_last_not_of(" \n") + 1);
+      text += documents.back() + "\n<|endoftext|>\n";
+    }
+    const auto made = prepare({.source = folder.write("text.txt", text),
+                               .folder = folder.path + "/prepared",
+                               .vocab = 420,
+                               .validation_fraction = 0.1});
+    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    const auto tokenizer = Tokenizer::load(folder.path + "/prepared/tokenizer.model").take();
+    const auto data = open_dataset(folder.path + "/prepared", "auto", 420, 0);
+    REQUIRE(data.ok());
+    std::vector<std::vector<int32_t>> held_back;
+    for (const int32_t id : all_tokens(data->validation)) {
+      if (id == tokenizer.bos()) held_back.emplace_back();
+      REQUIRE(!held_back.empty());
+      held_back.back().push_back(id);
+    }
+    CHECK(held_back.size() > count / 15);
+    size_t last = 0;
+    for (const auto& tokens : held_back) {
+      const auto found = std::ranges::find(documents, tokenizer.decode(tokens));
+      REQUIRE(found != documents.end());
+      const auto at = static_cast<size_t>(found - documents.begin());
+      CHECK(at > last);
+      CHECK(at - last < 30);
+      last = at;
+    }
+    CHECK(last > count - 30);
+  }
+
+  TEST_CASE(
+      "prepare: a folder of an earlier version keeps its tokens, whose last part is held back") {
+    const Folder folder;
+    const PrepareOptions options{.source = folder.write("text.txt", prose(800)),
+                                 .folder = folder.path + "/prepared",
+                                 .vocab = 400};
+    auto made = prepare(options);
+    REQUIRE(made.ok());
+    // As an earlier version wrote it.
+    const std::string path = options.folder + "/manifest.json";
+    std::string manifest = contents(path);
+    const size_t at = manifest.find("\"validation_split\"");
+    REQUIRE(at != std::string::npos);
+    manifest.erase(at, manifest.find('\n', at) + 1 - at);
+    std::ofstream(path) << manifest;
+    CHECK(read_manifest(options.folder)->validation_split == Manifest::end);
+    int steps = 0;
+    const auto again = prepare(options, [&](const PrepareProgress&) { ++steps; });
+    REQUIRE(again.ok());
+    CHECK(steps == 0);
+    CHECK(again->train.hash == made->train.hash);
+    CHECK(again->validation_split == Manifest::end);
   }
 
   TEST_CASE(

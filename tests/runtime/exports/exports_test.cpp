@@ -239,6 +239,8 @@ TEST_SUITE("exports") {
     std::ofstream(run.metrics()) << line(row(1, 1)) << line(row(1, 2)) << line(row(1, 3))
                                  << line(row(2, 2, 7)) << "{\"step\":3";
     std::ofstream(run.events()) << "{\"kind\":\"started\",\"time\":5}\n"
+                                << R"({"kind":"validated","time":11,"step":2,"val_loss":1.5})"
+                                << "\n"
                                 << R"({"kind":"recovered","time":12,"step":1,"ms":40})"
                                 << "\n"
                                 << R"({"kind":"validated","time":13,"step":2,"val_loss":1.25})"
@@ -250,6 +252,8 @@ TEST_SUITE("exports") {
     REQUIRE(records.recoveries.size() == 1);
     CHECK(records.recoveries[0].ms == 40);
     CHECK(records.val_loss == 1.25);
+    CHECK(records.val_losses == std::vector<std::pair<uint64_t, double>>{{2, 1.25}});
+    CHECK(parse_metrics(R"({"step":2,"generation":1,"val_loss":1.25})")->find("val_loss") == 1.25);
     CHECK(records.begin_s == 5);
     CHECK(records.last_kind == "validated");
   }

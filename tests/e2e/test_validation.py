@@ -1,0 +1,74 @@
+"""Validations during training, and the checkpoints with the lowest validation loss."""
+
+import json
+import os
+import signal
+import unittest
+
+from common import TINY, Case, last_step, lines, status, tokens, trainer_pids
+
+
+def val_losses(run):
+    """By step; the last line of a step counts."""
+    return {m["step"]: m["val_loss"] for m in lines(run / "metrics.jsonl") if "val_loss" in m}
+
+
+def validated(run):
+    return {e["step"]: e["val_loss"] for e in lines(run / "events.jsonl") if e["kind"] == "validated"}
+
+
+class Validation(Case):
+    def test_the_same_loss_on_every_layout_training_undisturbed_and_the_best_checkpoint_kept(self):
+        flags = ["--train.max_steps=10", "--train.global_batch_size=8", "--train.validation_samples=8", "--train.learning_rate=0.5",
+                 "--train.min_learning_rate=0.5"]  # so high that the loss goes up and down
+        without = self.train("without", *flags)
+        self.assertEqual(set(validated(without)), {0, 10})
+        flags += ["--train.validation_every_steps=2", "--checkpoint.disk_every_steps=2", "--checkpoint.keep=1", "--checkpoint.keep_best=1"]
+        one = self.train("one", *flags)
+        four = self.train("four", *flags, *self.layout(2, 2))
+        self.assertEqual(self.digest(one), self.digest(without))
+        self.assertEqual(self.digest(four), self.digest(without))
+        losses = validated(one)
+        self.assertEqual(list(losses), [0, 2, 4, 6, 8, 10])
+        self.assertEqual(losses, validated(four))
+        self.assertEqual({**val_losses(one), 0: losses[0]}, losses)
+        self.assertEqual([m["step"] for m in lines(four / "metrics.jsonl")], list(range(1, 11)))
+        self.assertEqual({s: losses[s] for s in (0, 10)}, validated(without))
+
+        best = min((loss, step) for step, loss in losses.items() if step > 0)[1]
+        for run in (one, four):
+            self.assertEqual(os.readlink(run / "checkpoints/best"), f"step-{best:08}")
+            self.assertEqual({p.name for p in (run / "checkpoints").iterdir()} - {"latest", "best", "owner"},
+                             {f"step-{best:08}", "step-00000010"})
+        evaluated = json.loads(self.command("evaluate", four / "checkpoints/best", "--json"))
+        self.assertAlmostEqual(evaluated["val_loss"], losses[best], places=4)
+        self.assertIn("valid", self.verify(four))
+
+    def test_processes_that_die_during_a_validation_cost_no_step_and_no_loss(self):
+        self.data.write_bytes(tokens(60000, TINY["model.vocab"]).tobytes())
+        flags = ["--train.max_steps=12", "--train.global_batch_size=8", "--data.validation_fraction=0.5",
+                 "--train.validation_samples=1200", "--train.validation_every_steps=5", "--checkpoint.disk_every_steps=5",
+                 *self.layout(2, 2)]
+        reference = self.train("reference", *flags)
+        run, process = self.start("run", *flags)
+
+        def validates(step):  # its state is being written, which trainers do not wait for
+            return last_step(run) == step - 1 and any((run / "checkpoints").glob(f"tmp-{step:08}-*"))
+
+        self.wait_for(lambda: validates(5), "the validation of step 5")
+        os.kill(trainer_pids(run)["n1.0"], signal.SIGKILL)
+        self.wait_for(lambda: validates(10) and status(run)["standby"], "the validation of step 10")
+        os.kill(status(run)["supervisor"]["pid"], signal.SIGKILL)
+        self.assertEqual(process.wait(120), 0, process.stdout.read())
+        self.assertEqual(self.digest(run), self.digest(reference))
+        self.assertEqual(validated(run), validated(reference))
+        self.assertEqual(val_losses(run), val_losses(reference))
+        self.assertEqual(set(val_losses(run)), {5, 10, 12})
+        self.assertIn("each sample exactly once", self.verify(run))
+        steps = [m["step"] for m in lines(run / "metrics.jsonl")]
+        self.assertEqual(sorted(steps), sorted([*range(1, 13), 5]), "step 5 has another line, with its validation loss")
+        self.assertTrue(all(m["loss"] for m in lines(run / "metrics.jsonl")))
+
+
+if __name__ == "__main__":
+    unittest.main()
