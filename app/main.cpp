@@ -189,6 +189,12 @@ class CommandLine {
                      "steps to average over; 0: no smooth curves (default: 2 %)")
         ->check(CLI::NonNegativeNumber);
 
+    CLI::App* report =
+        add(app_, "report", "write a run's page with its data as one HTML file",
+            [this](CLI::App*) { return report_status(report_command(run_, report_output_)); });
+    report->add_option("RUN", run_, "the run's folder")->required();
+    report->add_option("-o,--output", report_output_, "the file to write (default: report.html)");
+
     CLI::App* sweep = add_with_config(
         app_, "sweep", "train all runs of a [sweep], one after the other; skip the finished ones",
         [this](CLI::App* command) {
@@ -272,6 +278,7 @@ class CommandLine {
     http->add_option("--run", http_.run)->required();
     http->add_option("--host", http_.host)->required();
     http->add_option("--port", http_.port)->required();
+    http->add_option("--checkpoints", http_.checkpoints);
     http->add_option("--epoch", http_.epoch);
     http->add_option("--delay-ms", http_.delay_ms);
 
@@ -287,7 +294,7 @@ class CommandLine {
   int code_ = 0;
   std::string config_, run_, folder_, checkpoint_, dtype_ = "float32", node_, standby_of_;
   std::string process_, grep_, trace_name_, trace_output_;
-  std::string runs_folder_ = "runs", output_ = "plot.svg";
+  std::string runs_folder_ = "runs", output_ = "plot.svg", report_output_ = "report.html";
   std::vector<std::string> commands_, runs_;
   SweepOptions sweep_;
   HttpProcessOptions http_;

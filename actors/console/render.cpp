@@ -165,6 +165,136 @@ std::string render_tree(const json& document, const RenderOptions& options) {
   return cut(out, options);
 }
 
+namespace {
+
+using Lines = std::vector<std::string>;
+
+Lines lines_of(const std::string& text) {
+  Lines lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+/// Keeps the first `room` lines; the last one says how many more there are.
+Lines shortened(Lines lines, size_t room) {
+  if (lines.size() <= room) return lines;
+  const size_t more = lines.size() - (room > 0 ? room - 1 : 0);
+  lines.resize(room > 0 ? room - 1 : 0);
+  if (room > 0) lines.push_back(fmt::format("... {} more", more));
+  return lines;
+}
+
+constexpr double kSlow = 1.3;  // times the median
+
+/// What is unusual about a node; "" if nothing is.
+std::string difference(const json& node, const RenderOptions& options) {
+  const std::string state = text(node, "state");
+  if (state != "up" && state != "spare") return node_line(node, options);
+  std::string odd;
+  for (const json& trainer : field(node, "trainers")) {
+    const std::string is = text(trainer, "state");
+    const double slow = real(trainer, "slowness");
+    if (is == "down" || (is == "idle" && state == "up"))
+      odd += " " + text(trainer, "name") + " " + painted(is, color_of(is), options);
+    else if (slow >= kSlow)
+      odd += " " + text(trainer, "name") +
+             painted(fmt::format(" {:.2f} times as slow as the median", slow), "33", options);
+  }
+  return odd.empty() ? "" : painted(text(node, "name"), "1", options) + ":" + odd;
+}
+
+/// Groups by name: how many trainers each has, by state.
+std::map<std::string, std::map<std::string, size_t>> groups_of(const json& document) {
+  std::map<std::string, std::map<std::string, size_t>> groups;
+  for (const json& node : field(document, "nodes"))
+    for (const json& trainer : field(node, "trainers"))
+      if (const std::string group = text(trainer, "group"); !group.empty())
+        ++groups[group][text(trainer, "state")];
+  return groups;
+}
+
+/// Groups in which all trainers train share a line.
+Lines group_lines(const json& document, const RenderOptions& options) {
+  size_t whole = 0;
+  Lines lines;
+  const auto groups = groups_of(document);
+  for (const auto& [group, states] : groups) {
+    if (states.size() == 1 && states.contains("training")) {
+      ++whole;
+      continue;
+    }
+    std::string line = group + ":";
+    for (const auto& [state, count] : states)
+      line += fmt::format(" {} {}", count, painted(state, color_of(state), options));
+    lines.push_back(line);
+  }
+  if (whole > 0)
+    lines.insert(lines.begin(), whole == groups.size() && whole > 1
+                                    ? fmt::format("all {} groups train", whole)
+                                    : fmt::format("{} of {} groups {}", whole, groups.size(),
+                                                  whole == 1 ? "trains" : "train"));
+  return lines;
+}
+
+/// A line for each of the newest incidents, the newest first.
+Lines incident_lines(const std::vector<json>& events, size_t most, const RenderOptions& options) {
+  Lines lines;
+  for (auto event = events.rbegin(); event != events.rend() && lines.size() < most; ++event) {
+    if (text(*event, "kind") != "recovered") continue;
+    const std::string sentence = text(*event, "sentence");
+    lines.push_back(painted(clock_of(real(*event, "time")), "36", options) + " " +
+                    (sentence.empty() ? text(*event, "reason") : sentence));
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::string render_watch(const json& document, const std::vector<json>& events, size_t rows,
+                         const RenderOptions& options) {
+  constexpr size_t kIncidents = 3, kEventsLeast = 3;
+  Lines out = lines_of(render_status(document, options));
+  const std::string stall = text(field(document, "stall"), "sentence");
+  if (!stall.empty() && render_status(document, {}).find(stall) == std::string::npos)
+    out.push_back(painted(stall, "33;1", options));
+  Lines incidents = incident_lines(events, kIncidents, options);
+  const size_t used = out.size() + (incidents.empty() ? 0 : incidents.size() + 1) + 1;
+  const size_t room = rows > used + kEventsLeast ? rows - used - kEventsLeast : 0;
+  Lines tree = lines_of(render_tree(document, options));
+  tree.erase(tree.begin(),
+             tree.begin() + static_cast<std::ptrdiff_t>(std::min(
+                                tree.size(), lines_of(render_status(document, {})).size())));
+  if (tree.size() <= room) {
+    out.insert(out.end(), tree.begin(), tree.end());
+  } else {
+    Lines compact = group_lines(document, options);
+    for (const json& node : field(document, "nodes"))
+      if (std::string odd = difference(node, options); !odd.empty())
+        compact.insert(compact.begin(), std::move(odd));
+    compact = shortened(std::move(compact), room);
+    out.insert(out.end(), compact.begin(), compact.end());
+  }
+  if (!incidents.empty()) {
+    out.emplace_back("");
+    out.insert(out.end(), incidents.begin(), incidents.end());
+  }
+  if (out.size() + 1 < rows) {
+    const size_t left = rows - out.size() - 1;
+    out.emplace_back("");
+    const std::vector<json> newest(
+        events.end() - static_cast<std::ptrdiff_t>(std::min(events.size(), left)), events.end());
+    for (std::string& line : lines_of(render_events(newest, options)))
+      out.push_back(std::move(line));
+  }
+  std::string joined;
+  for (size_t i = 0; i < std::min(out.size(), rows); ++i) joined += out[i] + "\n";
+  return cut(joined, options);
+}
+
 std::string render_nodes(const json& document, const RenderOptions& options) {
   std::string out = fmt::format("{:<8} {:<8} {:<6} {:<9} {:<20} {:>8}  {}\n", "node", "state",
                                 "group", "training", "host", "process", "why");

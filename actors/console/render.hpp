@@ -19,6 +19,10 @@ struct RenderOptions {
 std::string render_status(const nlohmann::json& document, const RenderOptions& options);
 /// render_status(), then a tree of groups, nodes and trainers; nodes in no group last.
 std::string render_tree(const nlohmann::json& document, const RenderOptions& options);
+/// At most `rows` lines of what matters now: state; a stall; the tree if it fits, else the nodes
+/// that differ and a line for each group; the newest incidents; the newest events.
+std::string render_watch(const nlohmann::json& document, const std::vector<nlohmann::json>& events,
+                         size_t rows, const RenderOptions& options);
 /// A table with a line for each node.
 std::string render_nodes(const nlohmann::json& document, const RenderOptions& options);
 /// A line for each event. events: of events.jsonl, here and below.

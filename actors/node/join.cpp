@@ -150,6 +150,7 @@ Result<NodeOrders> orders_of(const JoinGeneration& job, const Plan& plan,
     order.source = job.source;
     order.step = job.step;
     order.checkpoint = job.checkpoint;
+    order.rates = job.rates;
     const auto round = rounds.find(local.name);
     order.commit_round = round == rounds.end() ? 0 : round->second;
     order.commit_rounds = last_round + 1;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "actors/clock.hpp"
+#include "actors/supervisor/rates.hpp"
 #include "actors/supervisor/status.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
@@ -119,6 +120,7 @@ JoinGeneration join_order(const JobSupervisorState& s, const job::Join& join,
   order.source = job::to_string(join.source);
   order.step = join.step;
   order.checkpoint = checkpoint_folder(s.options.config);
+  order.rates = s.job.rates.changes;
   std::set<std::string> known;
   for (const job::Place& place : places) {
     order.groups = std::max(order.groups, place.group + 1);
@@ -167,6 +169,7 @@ struct CarryOut {
     const std::vector<job::Place> members = job::places(s.job.rules, s.job.layout);
     to_nodes(self, join_order(s, join, members));
     s.steps.begin(join.generation, members, join.step);
+    s.steps.set_rates(s.job.rates.changes);
     s.anomalies.reset();
     s.stalls.begin();
     s.copy_rounds.reset();
@@ -185,7 +188,18 @@ struct CarryOut {
   }
 };
 
+/// Before trainers use the rates: no step that used them outlives this file.
+void store_rates(Self* self) {
+  JobSupervisorState& s = self->state;
+  if (s.job.rates == s.stored_rates) return;
+  s.stored_rates = s.job.rates;
+  s.options.journal->replace(
+      "control/learning_rates.json",
+      rates_text(s.stored_rates, s.options.config.train.learning_rate) + "\n");
+}
+
 void carry_out(Self* self, const std::vector<job::Action>& actions) {
+  store_rates(self);
   for (const job::Action& action : actions) std::visit(CarryOut{self}, action);
   publish_status(self);
 }

@@ -68,9 +68,10 @@ std::string read_option(const job::State& state, const std::string& option, cons
 }
 
 Request parse_inject(const job::State& state, const std::vector<std::string>& words) {
-  if (words.size() < 2 || !is_fault(words[1]))
-    return refuse("inject KIND TARGET [--at STEP] [--ms MS] [--value X]; kinds: " +
-                  joined(fault_kinds(), " "));
+  if (words.size() < 2) return {};  // a question: which kinds are there?
+  if (!is_fault(words[1]))
+    return refuse("there is no fault '" + words[1] + "'" + did_you_mean(words[1], fault_kinds()) +
+                  "; `inject` lists all kinds");
   InjectFault fault;
   fault.kind = words[1];
   size_t next = 2;
@@ -89,14 +90,20 @@ Request parse_inject(const job::State& state, const std::vector<std::string>& wo
 
 Request parse_set(const job::State& state, const std::vector<std::string>& words,
                   const std::string& who) {
-  int64_t value = 0;
+  int64_t whole = 0;
+  double value = 0;
   const bool known = std::ranges::any_of(
       job::settings(state), [&](const auto& setting) { return setting.first == words[1]; });
   if (!known)
     return refuse("'" + words[1] +
                   "' cannot be changed while the run trains; `set` lists what can");
-  if (words.size() != 3 || !number_of(words[2], value))
-    return refuse("set KEY VALUE; the value is a whole number");
+  const bool rate = words[1] == "train.learning_rate";
+  if (words.size() != 3 || !number_of(words[2], value) || (!rate && !number_of(words[2], whole)))
+    return refuse(std::string("set KEY VALUE; the value is a ") + (rate ? "" : "whole ") +
+                  "number");
+  if (rate)
+    if (std::string why = job::rate_refused(state, value); !why.empty())
+      return refuse(std::move(why));
   return ask(job::SetRequested{words[1], value, who});
 }
 
@@ -208,9 +215,25 @@ Request parse_command(const job::State& state, const std::vector<std::string>& w
 
 namespace {
 
+/// A line for each kind of fault.
+CommandReply answer_kinds(const std::string& verb) {
+  std::string text = verb + " KIND TARGET, where KIND is\n";
+  json kinds = json::object();
+  for (const std::string& kind : fault_kinds()) {
+    const FaultTarget target = fault_target(kind);
+    const std::string of = target == FaultTarget::node      ? "NODE"
+                           : target == FaultTarget::trainer ? "TRAINER"
+                                                            : "supervisor";
+    const std::string call = kind + " " + of;
+    text += "  " + call + std::string(std::max<size_t>(call.size(), 28) - call.size() + 2, ' ') +
+            fault_help(kind) + "\n";
+    kinds[kind] = {{"target", of}, {"help", fault_help(kind)}};
+  }
+  return {true, text, json_text({{"kinds", kinds}})};
+}
+
 CommandReply answer_plan(const job::State& job, const std::optional<StandbyHello>& standby,
                          const std::vector<std::string>& words) {
-  if (words.size() < 2) return {false, "plan KIND TARGET", ""};
   const std::string target = words.size() > 2 ? words[2] : "";
   if (const std::string why = refused(job, words[1], target); !why.empty()) return {false, why, ""};
   std::string text;
@@ -227,8 +250,8 @@ CommandReply answer_settings(const job::State& job) {
   std::string text;
   json values = json::object();
   for (const auto& [key, value] : job::settings(job)) {
-    text += key + " = " + std::to_string(value) + "\n";
-    values[key] = value;
+    text += key + " = " + value + "\n";
+    values[key] = json::parse(value);
   }
   return {true, text, json_text(values)};
 }
@@ -249,6 +272,8 @@ CommandReply answer_why(const Incidents& incidents, const std::string& incident)
 std::optional<CommandReply> answer_question(const job::State& job, const Incidents& incidents,
                                             const std::optional<StandbyHello>& standby,
                                             const std::vector<std::string>& words) {
+  if (words.size() < 2 && (words[0] == "plan" || words[0] == "inject"))
+    return answer_kinds(words[0]);
   if (words[0] == "plan") return answer_plan(job, standby, words);
   if (words[0] == "set") return answer_settings(job);
   if (words[0] == "why") return answer_why(incidents, words.size() > 1 ? words[1] : "");

@@ -32,7 +32,7 @@ struct Request {
 Request parse_command(const job::State& state, const std::vector<std::string>& words,
                       const std::string& who);
 
-/// Answers the questions why, plan and set; none for others, which the status document answers.
+/// Answers the questions why, plan, set and inject without arguments; none for others, which the status document answers.
 /// standby: the supervisor's, if it has one.
 std::optional<CommandReply> answer_question(const job::State& job, const Incidents& incidents,
                                             const std::optional<StandbyHello>& standby,

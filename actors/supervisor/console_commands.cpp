@@ -1,5 +1,7 @@
 #include "actors/supervisor/console_commands.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include "actors/supervisor/commands.hpp"
 #include "actors/supervisor/status.hpp"
 #include "runtime/observe/trace.hpp"
@@ -39,6 +41,8 @@ CommandReply execute(Self* self, const Request& request, const std::string& who)
   for (const std::string& trainer : request.restart)
     to_node(self, node_of(trainer), KillTrainer{trainer, "restarted by " + who});
   if (!request.save.empty()) to_node(self, node_of(request.save), SaveCheckpoint{request.save});
+  if (!request.save.empty())
+    return {true, "", nlohmann::json{{"after", self->state.job.committed_step}}.dump()};
   const std::string reason = request.event ? handle(self, *request.event) : "";
   return {true, reason.empty() ? "done" : reason, ""};
 }

@@ -30,6 +30,9 @@ job::State initial_state(const JobOptions& options) {
   state.has_checkpoint = options.checkpoint_step.has_value();
   state.checkpoint_step = options.checkpoint_step.value_or(0);
   state.older_checkpoints = options.older_checkpoints;
+  state.learning_rate = config.train.learning_rate;
+  state.min_learning_rate = config.train.min_learning_rate;
+  state.rates = options.rates;
   return state;
 }
 

@@ -47,6 +47,7 @@ struct JobOptions {
   std::vector<uint64_t> older_checkpoints;  // the newest last
   std::string parent;  // whose weights the checkpoint holds, if the run has made no step yet
   std::vector<std::pair<std::string, std::string>> changes;  // of the configuration: key, reason
+  job::Rates rates;                  // that users have set in earlier starts of this run
   std::vector<std::string> skipped;  // newer checkpoints that are invalid: why, in a line
   std::string tokenizer;             // to keep with checkpoints; may be empty
   std::shared_ptr<Journal> journal;

@@ -6,6 +6,7 @@ namespace simplescale {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HeldStep, step, generation)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PeerCopy, shard, step, generation)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RateChange, step, peak)
 
 namespace job {
 
@@ -41,15 +42,16 @@ void from_json(const nlohmann::json& j, Trainer& t) {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Node, state, pid, reason, since_ms, failures_ms, failed_at_step,
                                    checking, peer)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rates, changes, requested)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(State, rules, max_steps, join_timeout_ms, restart_timeout_ms,
                                    fence_timeout_ms, save_timeout_ms, check_timeout_ms,
                                    give_up_after_cycles, max_restarts, within_ms, budget_steps,
-                                   phase, generation, node_order, nodes, trainers, layout, leaving,
-                                   paused, to_examine, examined, has_checkpoint, checkpoint_step,
-                                   older_checkpoints, failed_checkpoint, failed_checkpoint_reason,
-                                   suspect_steps, undoings, committed_step, joined_step, cycles,
-                                   waiting_since_ms, waiting_for, incident, stop_requested, exit,
-                                   exit_reason)
+                                   learning_rate, min_learning_rate, rates, phase, generation,
+                                   node_order, nodes, trainers, layout, leaving, paused, to_examine,
+                                   examined, has_checkpoint, checkpoint_step, older_checkpoints,
+                                   failed_checkpoint, failed_checkpoint_reason, suspect_steps,
+                                   undoings, committed_step, joined_step, cycles, waiting_since_ms,
+                                   waiting_for, incident, stop_requested, exit, exit_reason)
 
 namespace {
 

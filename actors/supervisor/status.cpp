@@ -80,6 +80,29 @@ json stall_json(const std::optional<job::Stall>& stall) {
           {"sentence", stall->sentence()}};
 }
 
+/// What is trained, and how; does not change during a start of the run.
+json plan_json(const JobSupervisorState& s) {
+  const Config& config = s.options.config;
+  const Plan& plan = s.options.plan;
+  return {{"model",
+           {{"preset", config.model.preset},
+            {"parameters", plan.parameters},
+            {"dim", plan.shape.dim},
+            {"layers", plan.shape.layers},
+            {"heads", plan.shape.heads},
+            {"vocab", plan.shape.vocab},
+            {"block_size", plan.shape.block_size}}},
+          {"nodes", plan.topology.nodes},
+          {"spares", config.cluster.spares},
+          {"trainers_per_node", plan.topology.trainers_per_node},
+          {"groups", plan.topology.groups},
+          {"shards", plan.topology.shards},
+          {"strategy", to_string(plan.topology.strategy)},
+          {"precision", to_string(config.train.precision)},
+          {"global_batch_size", plan.global_batch_size},
+          {"tokens_per_step", plan.tokens_per_step}};
+}
+
 /// All of it but its nodes.
 json run_json(const JobSupervisorState& s) {
   return {
@@ -97,6 +120,7 @@ json run_json(const JobSupervisorState& s) {
       {"diagnosing", job::diagnosing(s.job)},
       {"stall", stall_json(s.stall)},
       {"supervisor", {{"node", s.options.node}, {"pid", getpid()}}},
+      {"plan", plan_json(s)},
       {"standby", s.lead.standby()
                       ? json{{"node", s.lead.standby()->node}, {"pid", s.lead.standby()->pid}}
                       : json(nullptr)}};

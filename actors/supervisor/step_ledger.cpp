@@ -130,10 +130,14 @@ std::vector<RunLine> StepLedger::record(const ReportedStep& step) {
   recorded_step_ = step.newest.step;
   newest_line_ = metrics_line(step);
   std::vector<RunLine> lines = {{"metrics.jsonl", newest_line_}};
-  if (keeps_ledger_)
-    for (const auto& [trainer, samples] : step.samples)
-      lines.push_back({"ledger.jsonl",
-                       ledger_line(step.newest.generation, step.newest.step, trainer, samples)});
+  if (!keeps_ledger_) return lines;
+  const auto& changes = plan_.learning_rate.changes;
+  const auto change = std::ranges::find(changes, step.newest.step, &RateChange::step);
+  for (const auto& [trainer, samples] : step.samples) {
+    json line = ledger_line(step.newest.generation, step.newest.step, trainer, samples);
+    if (change != changes.end()) line["learning_rate"] = change->peak;
+    lines.push_back({"ledger.jsonl", std::move(line)});
+  }
   return lines;
 }
 

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/supervisor/decision/layout.hpp"
@@ -49,6 +50,10 @@ class StepLedger {
   /// Continues a predecessor's generation. Training goes on after the last recorded step, if any.
   void resume(uint64_t generation, std::vector<job::Place> members,
               std::optional<uint64_t> recorded_step);
+  /// The changes of the learning rate so far.
+  void set_rates(std::vector<RateChange> changes) {
+    plan_.learning_rate.changes = std::move(changes);
+  }
   /// The trainers of the generation, by group, then shard.
   const std::vector<job::Place>& members() const { return members_; }
   /// The step after which the generation began.

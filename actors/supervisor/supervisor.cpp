@@ -323,6 +323,7 @@ void start(Self* self, JobOptions options) {
   const int64_t now = now_ms(self);
   s.job = initial_state(s.options);
   s.job.waiting_since_ms = now;
+  s.stored_rates = s.job.rates;
   s.publisher = spawn_publisher(self->system(), caf::actor_cast<caf::actor>(self),
                                 publisher_options(s.options));
   self->attach_functor([publisher = s.publisher](const caf::error&) {

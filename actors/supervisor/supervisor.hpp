@@ -50,6 +50,7 @@ struct JobSupervisorState {
   HealthHistory health;
   TracePlan traces;
   std::vector<InjectFault> planned;  // faults to inject while their step is made
+  job::Rates stored_rates;           // in control/learning_rates.json
   /// A console's command whose event is being written.
   struct PendingReply {
     caf::response_promise promise;

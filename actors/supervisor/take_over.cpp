@@ -38,6 +38,7 @@ void take_over(Self* self, SupervisorState from) {
   const std::optional<uint64_t> recorded = committed_records(s, from);
   s.steps.resume(joined > 0 ? joined : s.job.generation, job::places(s.job.rules, s.job.layout),
                  recorded);
+  s.steps.set_rates(s.job.rates.changes);
   if (recorded) s.options.journal->mark(*recorded);  // publishing checkpoints waits for it
   s.planned = std::move(from.planned);
   std::erase_if(s.planned, [&](const InjectFault& fault) {  // these were injected

@@ -13,38 +13,57 @@ using nlohmann::json;
 const std::vector<Verb>& verbs() {
   using enum Answerer;
   static const std::vector<Verb> list = {
-      {"help", "[COMMAND]", "list the commands, or explain one", console},
-      {"status", "", "state, step, loss, rate, supervisor and standby", question},
-      {"tree", "", "the supervision tree: groups, nodes, trainers", question},
-      {"nodes", "", "one line for each node", question},
-      {"watch", "", "the tree and the newest events, until a key is pressed", console},
-      {"events", "[N]", "the newest N events (20)", console},
+      {"help", "[COMMAND]", "list the commands, or explain one", console, "",
+       "help drain    explains the command `drain`"},
+      {"status", "", "state, step, loss, rate, supervisor and standby", question, "",
+       "status --json    prints the status as JSON, as for every command"},
+      {"tree", "", "the supervision tree: groups, nodes, trainers", question, "", "tree"},
+      {"nodes", "", "one line for each node", question,
+       "A drained, suspect or lost node has the reason in its line.", "nodes"},
+      {"watch", "", "what matters now, until a key is pressed", console,
+       "Shows the state, a stall, groups, nodes that differ, incidents and events, as much as fits "
+       "the terminal.",
+       "watch"},
+      {"events", "[N]", "the newest N events (20)", console, "", "events 50    the newest 50"},
       {"why", "[INCIDENT|diagnosis]",
        "phases, decision and reason of an incident (by default the last), or the last diagnosis",
-       console},
-      {"plan", "KIND TARGET",
-       "say what the supervisor would decide after a fault, without injecting it", question},
-      {"pause", "", "pause training after the current step", action},
-      {"resume", "", "train again after a pause", action},
-      {"save", "", "save a checkpoint of the next step", action},
+       console, "", "why 3    explains incident 3"},
+      {"plan", "[KIND TARGET]",
+       "say what the supervisor would decide after a fault, without injecting it", question,
+       "Without arguments it lists the kinds of faults.",
+       "plan kill_agent n1    what would happen if node n1 died"},
+      {"pause", "", "pause training after the current step", action,
+       "The processes stay; `resume` continues with the next step.", "pause"},
+      {"resume", "", "train again after a pause", action, "", "resume"},
+      {"save", "", "save a checkpoint of the next step, and say which one", action,
+       "Training goes on while the checkpoint is written.", "save"},
       {"stop", "", "save a checkpoint after the current step and end the run; `train` resumes it",
-       action},
+       action, "", "stop"},
       {"drain", "NODE", "take a node out of training; a spare replaces it, or fewer groups train",
-       action},
-      {"undrain", "NODE", "let a drained node train again", action},
-      {"add", "NODE", "the same as undrain; a lost node returns by itself", action},
+       action, "Nothing is lost: the node leaves after the current step.",
+       "drain n1    before n1's host is repaired"},
+      {"undrain", "NODE", "let a drained node train again", action, "", "undrain n1"},
+      {"add", "NODE", "the same as undrain; a lost node returns by itself", action, "", "add n1"},
       {"restart", "TRAINER|GROUP", "end these trainers' processes; warm processes replace them",
-       action},
+       action, "", "restart n1.0    or a group: restart g1"},
       {"diagnose", "NODE|all",
-       "examine nodes between two steps and show the results; a node that fails is drained",
-       action},
-      {"inject", "KIND TARGET [--at STEP] [--ms MS] [--value X]",
-       "inject a fault, now or while a step is made", action},
+       "examine nodes between two steps and show the results; a node that fails is drained", action,
+       "Arithmetic, memory, disk and links are examined. Training waits meanwhile.", "diagnose n1"},
+      {"inject", "[KIND TARGET [--at STEP] [--ms MS] [--value X]]",
+       "inject a fault, now or while a step is made", action,
+       "Without arguments it lists the kinds of faults. --ms: how long it lasts; --value: how "
+       "strong it is.",
+       "inject kill_trainer n1.0 --at 500    kills the process while step 500 is made"},
       {"trace", "[STEP|next] [COUNT]",
-       "write a trace of these steps; `simplescale trace RUN` shows it", action},
+       "write a trace of these steps; `simplescale trace RUN` shows it", action, "",
+       "trace next 2    traces the next two steps"},
       {"set", "[KEY VALUE]",
-       "change a setting of the running job; without arguments: list the settings", action},
-      {"quit", "", "leave the console; training continues", console},
+       "change a setting of the running job; without arguments: list the settings", action,
+       "train.learning_rate is the schedule's peak. The next step uses the new one on all "
+       "trainers; "
+       "recoveries and later starts of the run keep it.",
+       "set train.learning_rate 0.0002"},
+      {"quit", "", "leave the console; training continues", console, "", "quit"},
   };
   return list;
 }
@@ -52,6 +71,13 @@ const std::vector<Verb>& verbs() {
 const Verb* find_verb(const std::string& name) {
   const auto found = std::ranges::find(verbs(), name, &Verb::name);
   return found == verbs().end() ? nullptr : &*found;
+}
+
+std::string explained(const Verb& verb) {
+  std::string text =
+      verb.name + (verb.arguments.empty() ? "" : " " + verb.arguments) + "\n  " + verb.help + "\n";
+  if (!verb.more.empty()) text += "  " + verb.more + "\n";
+  return text + "Example:\n  " + verb.example + "\n";
 }
 
 std::vector<std::string> split_words(const std::string& text) {

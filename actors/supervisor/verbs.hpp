@@ -18,9 +18,13 @@ enum class Answerer : unsigned char {
 struct Verb {
   std::string name, arguments, help;
   Answerer answerer;
+  std::string more;     // what else `help NAME` says; may be empty
+  std::string example;  // a call, and what it does
 };
 
 const std::vector<Verb>& verbs();
+/// What `help NAME` prints: the call, what it does, an example.
+std::string explained(const Verb& verb);
 const Verb* find_verb(const std::string& name);
 
 /// The words of a line, separated by spaces or tabs.

@@ -293,12 +293,19 @@ Result<bool> ComputeThread::pin_if_responsible(Generation& g, const JoinTrainer&
   return true;
 }
 
+/// A function of the configuration and the recorded changes alone.
+double ComputeThread::learning_rate(const JoinTrainer& order, uint64_t step) const {
+  LearningRate rate = options_.plan.learning_rate;
+  rate.changes = order.rates;
+  return rate.at(static_cast<int64_t>(step) - 1);
+}
+
 StepDone ComputeThread::step_done(const JoinTrainer& order, uint64_t step, const StepResult& result,
                                   double interval_ms) const {
   StepDone done{.generation = order.generation, .step = step, .trainer = trainer_};
   done.loss = result.loss;
   done.grad_norm = result.grad_norm;
-  done.learning_rate = options_.plan.learning_rate.at(static_cast<int64_t>(step) - 1);
+  done.learning_rate = learning_rate(order, step);
   done.step_ms = result.step_ms;
   done.interval_ms = interval_ms;
   done.validates = validation_batches_ > 0 && validation_due(options_.config, options_.plan, step);
@@ -422,8 +429,7 @@ Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, 
   mine.stop = stop_;
   mine.save = save_;
   mine.pause = leave_ == order.generation;
-  const auto rate =
-      static_cast<float>(options_.plan.learning_rate.at(static_cast<int64_t>(step) - 1));
+  const auto rate = static_cast<float>(learning_rate(order, step));
   auto result = g.engine->step(step, rate, mine, batch);
   if (!result.ok()) return note_fault(g, result.status());
   SS_RETURN_IF_ERROR(g.batches->release());

@@ -89,6 +89,7 @@ class ComputeThread {
   Status open_validation();
   Status validate(Generation& g, const JoinTrainer& order, uint64_t step);
   Result<StepResult> step(Generation& g, const JoinTrainer& order, uint64_t step);
+  double learning_rate(const JoinTrainer& order, uint64_t step) const;
   StepDone step_done(const JoinTrainer& order, uint64_t step, const StepResult& result,
                      double interval_ms) const;
   Status note_fault(Generation& g, Status status);

@@ -18,6 +18,7 @@
 #include "runtime/base/process.hpp"
 #include "runtime/checkpoint/commands.hpp"
 #include "runtime/config/show.hpp"
+#include "runtime/http/facts.hpp"
 #include "runtime/run/run_folder.hpp"
 
 namespace simplescale {
@@ -107,6 +108,18 @@ Status status_command(const std::string& run, bool json, bool watch) {
     if (!watch || has_ended(document)) return {};
     std::this_thread::sleep_for(std::chrono::seconds(1));
   }
+}
+
+Status report_command(const std::string& run, const std::string& output) {
+  SS_ASSIGN(const nlohmann::json document, current_status(run));
+  const RunFolder folder{run};
+  std::string checkpoints = run + "/checkpoints";
+  if (const auto loaded = load_config(folder.config()); loaded.ok())
+    checkpoints = checkpoint_folder(loaded->config);
+  SS_RETURN_IF_ERROR(
+      write_file_atomic(output, report_page(folder, checkpoints, json_text(document))));
+  std::printf("wrote %s\n", output.c_str());
+  return {};
 }
 
 Status compute_command(const std::string& command, const std::vector<std::string>& arguments) {

@@ -31,6 +31,8 @@ Status export_text_command(const std::string& checkpoint, const std::string& fol
                            const std::string& dtype);
 Status import_text_command(const std::string& folder, const std::string& checkpoint);
 Status verify_text_command(const std::string& run);
+/// Writes the run's page with its data to the file `output`.
+Status report_command(const std::string& run, const std::string& output);
 Status status_command(const std::string& run, bool json, bool watch);
 /// Prints the logs of a run's processes, merged by time. process: a node, a trainer or
 /// "supervisor"; "": all. follow: until Ctrl-C. grep: only records with a matching line; "": all.

@@ -33,6 +33,7 @@ using nlohmann::json;
 constexpr std::streamoff kAll = INT64_MAX, kTail = 8 << 20, kShortTail = 64 << 10;  // bytes
 constexpr int kRedrawMs = 500;
 constexpr int kDiagnosisMs = 600'000;  // deadline; the diagnosis starts at the end of a step
+constexpr int kSaveMs = 600'000;       // deadline
 constexpr int kPollMs = 50;
 
 volatile sig_atomic_t interrupted = 0;
@@ -141,6 +142,7 @@ class Console {
     if (!reply.ok()) return reply.status();
     if (!reply->ok) return Status(Code::usage, reply->text);
     if (verb->name == "diagnose") return diagnosis(asked_at, as_json);
+    if (verb->name == "save") return saved(asked_at, reply->json, as_json);
     if (as_json)
       print(reply->json.empty() ? json_text({{"ok", true}, {"text", reply->text}}) : reply->json);
     else
@@ -186,11 +188,19 @@ class Console {
   }
 
   static Status help(const std::string& name, bool as_json) {
+    const Verb* one = name.empty() ? nullptr : find_verb(name);
+    if (one && !as_json) {
+      print(explained(*one));
+      return {};
+    }
     json list = json::array();
     std::string text;
     for (const Verb& verb : verbs()) {
       if (!name.empty() && name != verb.name) continue;
-      list.push_back({{"name", verb.name}, {"arguments", verb.arguments}, {"help", verb.help}});
+      list.push_back({{"name", verb.name},
+                      {"arguments", verb.arguments},
+                      {"help", verb.help},
+                      {"example", verb.example}});
       const std::string call = verb.name + " " + verb.arguments;
       text +=
           "  " + call +
@@ -209,6 +219,39 @@ class Console {
     const std::vector<json> list = newest(events_of(run_, kTail), wanted);
     print(as_json ? json_text(list) : render_events(list, look_));
     return {};
+  }
+
+  /// Waits until the requested checkpoint is saved, and prints which one it is. asked_at: as below.
+  /// accepted: the supervisor's reply; it names the newest step at the request.
+  Status saved(std::streamoff asked_at, const std::string& accepted, bool as_json) {
+    const json reply = json::parse(accepted, nullptr, false);
+    const uint64_t after = reply.is_object() ? reply.value("after", uint64_t{0}) : 0;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kSaveMs);
+    while (!interrupted && std::chrono::steady_clock::now() < deadline) {
+      for (const json& event : events_from(run_, asked_at)) {
+        const std::string kind = text_of(event, "kind"), subject = text_of(event, "subject");
+        const bool saves = kind == "checkpoint_saved" || kind == "checkpoint_failed";
+        const uint64_t step = saves && subject.starts_with("step-")
+                                  ? std::strtoull(subject.c_str() + 5, nullptr, 10)
+                                  : 0;
+        if (saves && step <= after) continue;  // an earlier checkpoint
+        if (kind == "checkpoint_failed")
+          return Status(Code::io, "saving step " + std::to_string(step) +
+                                      " failed: " + text_of(event, "reason"));
+        if (saves) {
+          print(as_json ? json_text({{"ok", true}, {"step", step}, {"checkpoint", subject}})
+                        : "saved a checkpoint of step " + std::to_string(step));
+          return {};
+        }
+        if (kind == "recovered" || kind == "finished" || kind == "failed")
+          return Status(Code::unavailable,
+                        "training was interrupted before the checkpoint was "
+                        "saved; `events` shows what was saved");
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
+    }
+    return Status(Code::deadline,
+                  "the checkpoint is not saved yet; `events` will show checkpoint_saved");
   }
 
   /// Waits for the end of the requested diagnosis. asked_at: size of events.jsonl at the request.
@@ -264,7 +307,7 @@ class Console {
     return {};
   }
 
-  /// Redraws the tree in place until a key is pressed or the run ends. Prints it once if stdin or
+  /// Redraws what matters in place until a key is pressed or the run ends. Prints the tree once if stdin or
   /// stdout is not a terminal.
   Status watch(bool as_json) {
     const bool live = terminal_ && isatty(STDIN_FILENO) && !as_json;
@@ -287,34 +330,15 @@ class Console {
     return status;
   }
 
-  /// One screen: the tree as far as it fits, below it the newest events.
+  /// One screen, redrawn in place.
   std::string frame(const json& document) const {
     winsize size{};
     ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
     const size_t rows = std::max<size_t>(size.ws_row > 0 ? size.ws_row : 24, 8);
     const RenderOptions look{look_.color, size.ws_col > 0 ? size_t{size.ws_col} : 80};
-    auto lines_of = [](const std::string& text) {
-      std::vector<std::string> lines;
-      for (size_t begin = 0; begin < text.size();) {
-        const size_t end = std::min(text.find('\n', begin), text.size());
-        lines.push_back(text.substr(begin, end - begin));
-        begin = end + 1;
-      }
-      return lines;
-    };
-    std::vector<std::string> tree = lines_of(render_tree(document, look));
-    const size_t below = std::min<size_t>(rows / 3, 6);
-    const size_t room = rows - below - 2;
-    if (tree.size() > room) {
-      tree.resize(room - 1);
-      tree.push_back("...");
-    }
-    tree.emplace_back();
-    for (const std::string& line :
-         lines_of(render_events(newest(events_of(run_, kShortTail), below), look)))
-      tree.push_back(line);
+    const std::string shown = render_watch(document, events_of(run_, kShortTail), rows - 2, look);
     std::string out = "\033[H";
-    for (const std::string& line : tree) out += line + "\033[K\n";
+    for (const char c : shown) out += c == '\n' ? std::string("\033[K\n") : std::string(1, c);
     return out + "\033[J(press any key to leave; training continues)";
   }
 

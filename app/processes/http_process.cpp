@@ -32,7 +32,8 @@ int run_http_process(const HttpProcessOptions& o) {
   setrlimit(RLIMIT_NOFILE, &files);
   std::this_thread::sleep_for(std::chrono::milliseconds(o.delay_ms));
   const RunFolder run{o.run};
-  auto server = HttpServer::start({o.host, o.port, run});
+  auto server = HttpServer::start(
+      {o.host, o.port, run, o.checkpoints.empty() ? o.run + "/checkpoints" : o.checkpoints});
   if (!server.ok()) return report_status(server.status());
   char host[256] = "";
   gethostname(host, sizeof host - 1);
@@ -61,6 +62,7 @@ void HttpProcess::start(bool by_watcher) {
                 "http",
                 "--run=" + options_.run,
                 "--host=" + options_.host,
+                "--checkpoints=" + options_.checkpoints,
                 "--port=" + std::to_string(options_.port),
                 "--epoch=" + std::to_string(options_.epoch),
                 "--delay-ms=" + std::to_string(options_.delay_ms)};

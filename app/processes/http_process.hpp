@@ -15,6 +15,7 @@ namespace simplescale {
 struct HttpProcessOptions {
   std::string run;
   std::string host;
+  std::string checkpoints;  // their folder; "": RUN/checkpoints
   int port = 0;
   uint64_t epoch = 0;
   int delay_ms = 0;  // before the server starts

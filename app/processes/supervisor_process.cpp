@@ -16,6 +16,7 @@
 
 #include "actors/clock.hpp"
 #include "actors/supervisor/journal.hpp"
+#include "actors/supervisor/rates.hpp"
 #include "actors/supervisor/standby.hpp"
 #include "actors/supervisor/supervisor.hpp"
 #include "app/launch/manifest.hpp"
@@ -84,6 +85,14 @@ Result<JobOptions> job_options(const Process& p, bool takes_over) {
   job.tokenizer = p.tokenizer;
   // After a takeover the trainers hold the state; checking the checkpoints could take minutes.
   if (takes_over) return job;
+  if (const auto text = read_text(p.run().learning_rates()); text.ok()) {
+    auto rates = rates_of(*text, p.config.train.learning_rate);
+    if (!rates.ok())
+      return Status(Code::bad_data, p.run().learning_rates() + ": " + rates.status().message());
+    job.rates = rates.take();
+  } else if (text.status().code() != Code::not_found) {
+    return text.status();
+  }
   auto found = find_newest_checkpoint(checkpoint_folder(p.config));
   if (found.ok()) {
     for (const std::string& warning : found->warnings)
@@ -182,8 +191,9 @@ Status refuse_agents(const Process& p, uint64_t generation, const Status& why) {
 std::unique_ptr<HttpProcess> serve_http(const Process& p, uint64_t epoch) {
   const auto& metrics = p.config.metrics;
   if (metrics.http_port == 0) return nullptr;
-  return std::make_unique<HttpProcess>(HttpProcessOptions{
-      p.options.run, metrics.http_host, static_cast<int>(metrics.http_port), epoch});
+  return std::make_unique<HttpProcess>(
+      HttpProcessOptions{p.options.run, metrics.http_host, checkpoint_folder(p.config),
+                         static_cast<int>(metrics.http_port), epoch});
 }
 
 /// Lets another process lead: ends the heartbeat, writes the queued records, then resigns. Nothing

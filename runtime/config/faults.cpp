@@ -1,6 +1,7 @@
 #include "runtime/config/faults.hpp"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "runtime/base/words.hpp"
@@ -14,6 +15,31 @@ FaultTarget fault_target(const std::string& kind) {
       "lose_messages", "corrupt_checkpoint", "disk_full",      "slow_disk"};
   if (kind == "kill_supervisor") return FaultTarget::supervisor;
   return of_nodes.contains(kind) ? FaultTarget::node : FaultTarget::trainer;
+}
+
+std::string fault_help(const std::string& kind) {
+  static const std::map<std::string, std::string> help = {
+      {"kill_trainer", "ends the process at once (SIGKILL)"},
+      {"stop_trainer", "stops the process without ending it (SIGSTOP)"},
+      {"hang_trainer", "the process makes no progress and stays alive"},
+      {"segfault_trainer", "the process crashes with a segmentation fault"},
+      {"oom_trainer", "the process runs out of memory"},
+      {"kill_agent", "the whole node dies, with its memory"},
+      {"stop_agent", "the whole node stops answering"},
+      {"kill_supervisor", "ends the supervisor; its standby takes over"},
+      {"partition_node", "cuts the node off from the network for some seconds"},
+      {"slow_node", "the node's trainers sleep part of each step"},
+      {"slow_link", "delays the node's network traffic for some seconds"},
+      {"lose_messages", "loses some of the node's messages for some seconds"},
+      {"corrupt_snapshot", "flips a bit of a state in memory; of a node: of its peer copies"},
+      {"corrupt_checkpoint", "damages a checkpoint on the disk"},
+      {"disk_full", "writing checkpoints fails as on a full disk"},
+      {"slow_disk", "writing checkpoints is slow"},
+      {"bitflip_gradient", "one bit of the trainer's gradient is wrong"},
+      {"nan_loss", "the trainer's loss is NaN"},
+  };
+  const auto found = help.find(kind);
+  return found == help.end() ? "" : found->second;
 }
 
 Status check_fault(const std::string& kind, const std::string& target,

@@ -13,6 +13,9 @@ namespace simplescale {
 enum class FaultTarget : unsigned char { trainer, node, supervisor };
 FaultTarget fault_target(const std::string& kind);
 
+/// What a kind does, in a few words.
+std::string fault_help(const std::string& kind);
+
 /// bad_config: unknown kind, unknown target, or a target of the wrong sort; the message suggests
 /// the nearest valid name. nodes, trainers: the names of all nodes and trainers.
 Status check_fault(const std::string& kind, const std::string& target,

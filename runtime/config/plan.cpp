@@ -1,6 +1,7 @@
 // The numbers of a run: micro-batches, steps, learning rate, FLOP per token.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numbers>
 
 #include "runtime/config/check.hpp"
@@ -76,7 +77,8 @@ Status plan_learning_rate(const Config& config, Plan& plan) {
   const TrainConfig& train = config.train;
   LearningRate& rate = plan.learning_rate;
   rate.peak = train.learning_rate;
-  rate.minimum = train.min_learning_rate < 0 ? rate.peak / 10 : train.min_learning_rate;
+  rate.minimum_follows = train.min_learning_rate < 0;
+  rate.minimum = rate.minimum_follows ? rate.peak / 10 : train.min_learning_rate;
   rate.steps = plan.max_steps;
   rate.warmup_steps =
       train.warmup_iters < 0
@@ -93,12 +95,19 @@ Status plan_learning_rate(const Config& config, Plan& plan) {
 }  // namespace
 
 double LearningRate::at(int64_t step) const {
+  double top = peak, bottom = minimum;
+  const auto later =
+      std::ranges::upper_bound(changes, static_cast<uint64_t>(step) + 1, {}, &RateChange::step);
+  if (later != changes.begin()) {
+    top = std::prev(later)->peak;
+    if (minimum_follows) bottom = top / 10;
+  }
   if (step < warmup_steps)
-    return peak * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
-  if (step >= steps) return minimum;
+    return top * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
+  if (step >= steps) return bottom;
   const double angle = std::numbers::pi * static_cast<double>(step - warmup_steps) /
                        static_cast<double>(steps - warmup_steps);
-  return minimum + (peak - minimum) / 2 * (1 + std::cos(angle));
+  return bottom + (top - bottom) / 2 * (1 + std::cos(angle));
 }
 
 Result<Plan> make_plan(const Config& config) {

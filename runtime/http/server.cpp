@@ -7,10 +7,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
-#include <tuple>
 #include <utility>
 
 #include "runtime/base/log.hpp"
+#include "runtime/http/facts.hpp"
+#include "runtime/http/lines.hpp"
 #include "runtime/http/page.hpp"
 #include "runtime/http/prometheus.hpp"
 
@@ -22,8 +23,6 @@ using nlohmann::json;
 
 constexpr size_t kThreads = 16;  // a silent connection occupies one for kTimeoutS
 constexpr int kTimeoutS = 2;
-constexpr size_t kAnswerBytesMax = 1 << 20;  // of a file in one answer
-constexpr size_t kSpreadLinesMax = 2000;
 constexpr int kStaleS = 10;  // the supervisor writes its status every second
 
 json status_of(const RunFolder& run) {
@@ -51,59 +50,26 @@ size_t number(const httplib::Request& request, const char* name) {
   return std::strtoull(request.get_param_value(name).c_str(), nullptr, 10);
 }
 
-/// Offset of the first line that begins at `at` or later; `size` without one.
-size_t line_from(std::ifstream& file, size_t at, size_t size) {
-  if (at == 0 || at >= size) return std::min(at, size);
-  file.seekg(static_cast<std::streamoff>(at - 1));
-  std::string rest;
-  std::getline(file, rest);
-  return file.eof() ? size : at + rest.size();
-}
-
-/// About `count` complete lines, spread evenly over the bytes of a file, and the offset behind the
-/// last of them.
-std::pair<std::string, size_t> spread_lines(std::ifstream& file, size_t size, size_t count) {
-  std::string text, line;
-  size_t next = 0;
-  for (size_t i = 0; i < count; ++i) {
-    const size_t at = line_from(file, std::max(next, i * size / count), size);
-    if (at >= size) break;
-    file.seekg(static_cast<std::streamoff>(at));
-    std::getline(file, line);
-    if (file.eof()) break;
-    next = at + line.size() + 1;
-    text += line + "\n";
-  }
-  file.clear();
-  return {std::move(text), next};
-}
-
 /// Answers with lines of a file. The header X-Next has the offset behind them, for the next
-/// request.
-///   after=BYTE    lines from this offset on
-///   last=BYTES    lines in the last bytes of the file
-///   spread=COUNT  this many lines spread over the file, then the lines behind the last of them
+/// request. Parameters: after, last, spread, as in LineRange.
 void serve_lines(const std::string& path, const httplib::Request& request,
                  httplib::Response& response) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const auto size = file ? static_cast<size_t>(std::max<std::streamoff>(0, file.tellg())) : 0;
-  std::string text;
-  size_t after = 0;
-  if (const size_t count = std::min(number(request, "spread"), kSpreadLinesMax); count > 0) {
-    std::tie(text, after) = spread_lines(file, size, count);
-  } else {
-    after = number(request, "after");
-    if (after > size) after = 0;  // an offset in another run's file
-    if (const size_t bytes = number(request, "last"); bytes > 0 && bytes < size)
-      after = line_from(file, size - bytes, size);
+  FileLines lines = read_lines(
+      path, {number(request, "after"), number(request, "last"), number(request, "spread")});
+  response.set_header("X-Next", std::to_string(lines.next));
+  response.set_content(std::move(lines.text), "application/x-ndjson");
+}
+
+/// Answers with lines of the log of a node, trainer or supervisor: of=n1.0, and as above.
+void serve_log(const RunFolder& run, const httplib::Request& request, httplib::Response& response) {
+  const std::string path = log_path(run, request.get_param_value("of"));
+  if (path.empty()) {
+    response.status = 404;
+    return response.set_content("there is no such log\n", "text/plain");
   }
-  std::string rest(std::min(kAnswerBytesMax, size - after), '\0');
-  file.seekg(static_cast<std::streamoff>(after));
-  file.read(rest.data(), static_cast<std::streamsize>(rest.size()));
-  const size_t end = rest.rfind('\n');
-  rest.resize(end == std::string::npos ? 0 : end + 1);
-  response.set_header("X-Next", std::to_string(after + rest.size()));
-  response.set_content(text + rest, "application/x-ndjson");
+  FileLines lines = read_lines(path, {number(request, "after"), number(request, "last"), 0});
+  response.set_header("X-Next", std::to_string(lines.next));
+  response.set_content(without_key(run, std::move(lines.text)), "text/plain; charset=utf-8");
 }
 
 /// Seconds since the supervisor last wrote status.json; -1: there is none.
@@ -120,7 +86,8 @@ void serve_health(const RunFolder& run, httplib::Response& response) {
       age_s >= 0 ? "status is " + std::to_string(age_s) + " s old\n" : "no status\n", "text/plain");
 }
 
-void add_routes(httplib::Server& server, const RunFolder& run) {
+void add_routes(httplib::Server& server, const HttpOptions& options) {
+  const RunFolder& run = options.run;
   server.Get("/", [](const httplib::Request&, httplib::Response& response) {
     response.set_content(page_html.data(), page_html.size(), "text/html; charset=utf-8");
   });
@@ -143,6 +110,19 @@ void add_routes(httplib::Server& server, const RunFolder& run) {
   });
   server.Get("/events.jsonl", [run](const httplib::Request& request, httplib::Response& response) {
     serve_lines(run.events(), request, response);
+  });
+  server.Get("/health.jsonl", [run](const httplib::Request& request, httplib::Response& response) {
+    serve_lines(run.health(), request, response);
+  });
+  server.Get("/log", [run](const httplib::Request& request, httplib::Response& response) {
+    serve_log(run, request, response);
+  });
+  server.Get("/config", [run](const httplib::Request&, httplib::Response& response) {
+    response.set_content(shown_config(run), "text/plain; charset=utf-8");
+  });
+  server.Get("/facts", [run, checkpoints = options.checkpoints](const httplib::Request&,
+                                                                httplib::Response& response) {
+    response.set_content(run_facts(run, checkpoints), "application/json");
   });
   server.set_default_headers(
       {{"X-Content-Type-Options", "nosniff"},
@@ -175,7 +155,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options
     const int yes = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   });
-  add_routes(server, options.run);
+  add_routes(server, options);
   int port = options.port;
   if (port == 0 || !server.bind_to_port(options.host, port)) {
     if (port != 0) log::warn("http: port {} is taken; using another", port);

@@ -1,5 +1,5 @@
-// The HTTP server of a run, for users and monitoring: / (a web page), /status, /metrics, /healthz,
-// /metrics.jsonl and /events.jsonl (docs/operations.md).
+// The HTTP server of a run, for users and monitoring: / (a web page), the files that it shows, and
+// /metrics and /healthz (docs/operations.md).
 //
 // Runs in a process of its own, a child of the supervisor's (app/processes/http_process.hpp). It
 // only reads the run's folder: no request, however slow or hostile, can reach an actor or change
@@ -18,6 +18,7 @@ struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 0;  // if it is taken: another free port
   RunFolder run;
+  std::string checkpoints;  // the folder of the run's checkpoints
 };
 
 class HttpServer {

@@ -18,6 +18,7 @@ struct RunFolder {
   std::string metrics() const { return path + "/metrics.jsonl"; }
   std::string events() const { return path + "/events.jsonl"; }
   std::string ledger() const { return path + "/ledger.jsonl"; }
+  std::string health() const { return path + "/health.jsonl"; }
   std::string logs() const { return path + "/logs"; }
   /// Folder of traces of steps and recoveries (runtime/exports/trace_parts.hpp).
   std::string traces() const { return path + "/traces"; }
@@ -34,6 +35,8 @@ struct RunFolder {
   std::string http() const { return control() + "/http.json"; }
   /// The supervisor's state, for a successor that was not its standby.
   std::string state(const std::string& instance) const { return control() + "/state-" + instance; }
+  /// The learning rates that users have set during the run (actors/supervisor/rates.hpp).
+  std::string learning_rates() const { return control() + "/learning_rates.json"; }
   /// How the newest start of the run ended: {"instance","exit","reason"}; missing while it runs.
   std::string end() const { return control() + "/end.json"; }
 };

@@ -112,8 +112,18 @@ class Http(Case):
         self.assertNotRegex(html, r'(src|href)="https?:', "loads nothing from other servers")
         for path, method, want in (("/status", "POST", 404), ("/", "DELETE", 404), ("/../config.toml", "GET", 404), ("/config.toml", "GET", 404),
                                    ("/control/status.json", "GET", 404), ("/metrics.jsonl?after=18446744073709551615", "GET", 200),
-                                   ("/events.jsonl?after=-1", "GET", 200), ("/events.jsonl?after=x", "GET", 200)):
+                                   ("/events.jsonl?after=-1", "GET", 200), ("/events.jsonl?after=x", "GET", 200),
+                                   ("/health.jsonl?spread=9", "GET", 200), ("/log?of=n0", "GET", 200), ("/log?of=n0.0&last=500", "GET", 200),
+                                   ("/log?of=supervisor-n0", "GET", 200), ("/log?of=n99", "GET", 404), ("/log", "GET", 404),
+                                   ("/log?of=../control/key", "GET", 404), ("/log?of=..%2Fcontrol%2Fkey", "GET", 404), ("/log?of=n0%00", "GET", 404)):
             self.assertIn(self.get(path, method)[0], (want, 413) if method == "POST" else (want,), (path, method))
+        self.assertIn("generation 1", self.get("/log?of=n0.0")[1])
+        self.assertIn("learning_rate = 0.003", self.get("/config")[1])
+        facts = json.loads(self.get("/facts")[1])
+        self.assertLessEqual({"n0", "n1", "n0.0", "n1.0", "supervisor-n0"}, set(facts["logs"]))
+        self.assertEqual(len(facts["starts"]), 1)
+        plan = json.loads(self.get("/status")[1])["plan"]
+        self.assertEqual((plan["model"]["dim"], plan["nodes"], plan["trainers_per_node"], plan["groups"], plan["strategy"]), (48, 2, 1, 2, "hybrid_shard"))
         self.stop(process)
 
     def test_clients_that_hang_flood_or_send_garbage_do_not_affect_the_run(self):
@@ -182,11 +192,11 @@ class Http(Case):
         page.screenshot(folder / f"{name}.png", whole)
         self.assertGreater((folder / f"{name}.png").stat().st_size, 20000)
 
-    def check_page(self, page, nodes):
+    def check_page(self, page, nodes, outside=None):
         """Checks that hold for every run with curves and an incident, in every window size."""
         page.wait_for("document.body.dataset.turns >= 1")
         self.assertEqual(sorted(page.evaluate("[...document.querySelectorAll('#heat .cell')].map(c => c.dataset.node)")), sorted(nodes))
-        for curve in ("loss", "rate"):
+        for curve in ("loss", "rate", "lr", "norm"):
             page.wait_for(f"Number(document.querySelector('#{curve} path.curve')?.dataset.points) >= 5")
             self.assertNotIn("NaN", page.evaluate(f"document.querySelector('#{curve} path.curve').getAttribute('d')"))
         page.wait_for("document.querySelectorAll('.incident .bar div').length >= 3")
@@ -195,8 +205,8 @@ class Http(Case):
         self.assertLessEqual({"detect", "fence"}, set(bar))
         self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth - innerWidth"), 0, "it scrolls sideways")
         self.assertEqual(page.complaints, [])
-        outside = [url for url in page.requests if not url.startswith((f"http://127.0.0.1:{self.port}/", "data:"))]
-        self.assertEqual(outside, [])
+        ours = (outside or f"http://127.0.0.1:{self.port}/", "data:")
+        self.assertEqual([url for url in page.requests if not url.startswith(ours)], [])
 
     @unittest.skipUnless(browser.PROGRAM, browser.SKIPPED)
     def test_the_page_in_a_browser_while_the_run_trains(self):
@@ -225,6 +235,86 @@ class Http(Case):
             self.check_page(page, ["n0", "n1"])
             self.keep(page, "run-phone-dark", whole=True)
         self.stop(process)
+
+    def stalled(self):
+        """A folder of a run of 24 nodes that stalls."""
+        folder = large_run(self.folder / "stalled", nodes=24, trainers=2, group_nodes=2, steps=7500)
+        document = json.loads((folder / "control/status.json").read_text())
+        document |= {"state": "training", "stall": {"since_s": 12.3, "waiting_for": "n0.0", "phase": "backward", "unit": 3,
+                                                    "sentence": "no step for 12 s, waiting for n0.0 (backward, block 3)"}}
+        (folder / "control/status.json").write_text(json.dumps(document))
+        return folder
+
+    def check_untrusted(self, text):
+        """The run's key and secret addresses are nowhere in what is served."""
+        self.assertNotIn(bytes(range(200, 232)).hex(), text)
+        self.assertNotIn("SECRET", text)
+
+    @unittest.skipUnless(browser.PROGRAM, browser.SKIPPED)
+    def test_the_page_shows_a_stall_and_lets_the_reader_look_closer(self):
+        folder = self.stalled()
+        with self.serve(folder), browser.Browser(self.folder / "browser") as chromium:
+            for path in ("/config", "/log?of=n200.3", "/facts"):
+                self.check_untrusted(self.get(path)[1])
+            page = chromium.page(f"http://127.0.0.1:{self.port}/", 1280, 800)
+            page.wait_for("document.body.dataset.turns >= 1")
+            self.assertEqual(page.evaluate("document.querySelector('#stall').textContent"), "no step for 12 s, waiting for n0.0 (backward, block 3)")
+            self.assertEqual(page.evaluate("document.querySelector('#state').className + ' ' + document.querySelector('#state').textContent"), "pill warn stalled")
+            self.assertGreaterEqual(page.evaluate("Number(document.querySelector('#loss path.val').dataset.points)"), 5, "validation loss")
+            for text in ("22 layers", "20 nodes × 2 trainers", "hybrid_shard", "elapsed"):
+                self.assertIn(text, page.evaluate("document.querySelector('#facts').textContent"))
+            self.assertEqual(page.evaluate("document.querySelectorAll('#checkpoints tbody tr').length"), 5)
+            # Untrusted text is text.
+            page.evaluate("$('log-of').value = 'n200.3'; $('log-of').dispatchEvent(new Event('change'))")
+            page.wait_for("$('logs').textContent.includes('<img src=x')")
+            self.assertIn("<script>", page.evaluate("$('config').textContent"))
+            self.assertEqual(page.evaluate("document.querySelectorAll('#logs img, #config script').length"), 0)
+            # A sentence is the headline of its incident. An opened incident shows its events and stays open.
+            first = "[...document.querySelectorAll('.incident')].find(i => i.textContent.includes('no step was lost'))"
+            self.assertFalse(page.evaluate(first + ".open"))
+            page.evaluate(first + ".open = true")
+            self.assertRegex(page.evaluate(first + ".querySelector('.said').textContent"), r"^n\d+\.\d was killed by signal 9\. It was started again")
+            self.assertIn("trainer_lost", page.evaluate(first + ".innerText"))
+            with open(folder / "events.jsonl", "a") as events:
+                events.write(json.dumps({"time": 1, "generation": 9, "step": 9, "incident": 99, "phase": "detect", "kind": "node_lost", "subject": "n1", "reason": "gone", "ms": 0}) + "\n")
+            page.wait_for("document.querySelector('.incident').textContent.includes('n1: gone')")
+            self.assertTrue(page.evaluate(first + ".open"))
+            # Dragging zooms all curves over steps, a double click shows the whole run again.
+            drag = """(() => { const box = $('loss'), r = box.getBoundingClientRect(), at = (type, x) =>
+                box.dispatchEvent(new PointerEvent(type, { clientX: r.left + x, clientY: r.top + 90, button: 0, pointerId: 1 }));
+                at('pointerdown', 300); at('pointermove', 600); at('pointerup', 600); })()"""
+            points = "Number(document.querySelector('#lr path.curve').dataset.points)"
+            whole = page.evaluate(points)
+            page.evaluate("$('log').checked = true")
+            page.evaluate(drag)
+            self.assertLess(page.evaluate(points), whole / 2)
+            self.assertNotIn("NaN", page.evaluate("document.querySelector('#loss').innerHTML"))
+            self.keep(page, "stalled-zoomed")
+            page.evaluate("$('rate').dispatchEvent(new MouseEvent('dblclick'))")
+            self.assertEqual(page.evaluate(points), whole)
+            # Resources of many nodes: the median and a band.
+            for of in ("0", "1", "7"):
+                page.evaluate(f"$('usage-of').value = {of}; $('usage-of').dispatchEvent(new Event('change'))")
+                self.assertGreaterEqual(page.evaluate("Number(document.querySelector('#usage path.curve').dataset.points)"), 2)
+            self.assertEqual(page.complaints, [])
+
+    @unittest.skipUnless(browser.PROGRAM, browser.SKIPPED)
+    def test_a_report_is_the_same_page_in_one_file(self):
+        folder = large_run(self.folder / "large")
+        report = self.folder / "report.html"
+        self.assertIn("report.html", self.command("report", folder, "-o", report))
+        self.check_untrusted(report.read_text())
+        self.assertLess(report.stat().st_size, 8_000_000)
+        with browser.Browser(self.folder / "browser") as chromium:
+            page = chromium.page(f"file://{report}", 1280, 800)
+            self.check_page(page, [f"n{i}" for i in range(1024)], outside=f"file://{report}")
+            self.assertIn("failed", page.evaluate("document.querySelector('#state').textContent"))  # no process trains there
+            self.assertIn("<script>", page.evaluate("$('config').textContent"))
+            page.evaluate("$('log-of').value = 'n200.3'; $('log-of').dispatchEvent(new Event('change'))")
+            page.wait_for("$('logs').textContent.includes('(the run\\'s key)')")
+            self.assertEqual(page.evaluate("document.title"), "tinyllama-1024 · step 20000")
+            self.keep(page, "report")
+        self.command("report", self.folder / "nothing", code=65)
 
     @unittest.skipUnless(browser.PROGRAM, browser.SKIPPED)
     def test_the_page_in_a_browser_with_1024_nodes_of_8_trainers(self):

@@ -20,7 +20,7 @@ int port() {
     std::filesystem::create_directories(folder + "/control");
     std::ofstream(folder + "/control/status.json") << R"({"run":"r","nodes":[]})";
     std::ofstream(folder + "/metrics.jsonl") << "{\"step\":1}\n";
-    auto started = HttpServer::start({"127.0.0.1", 0, {folder}});
+    auto started = HttpServer::start({"127.0.0.1", 0, {folder}, folder + "/checkpoints"});
     if (!started.ok()) std::abort();
     return started.take();
   }();
@@ -49,8 +49,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
 
 std::vector<std::string> fuzz_seeds() {
   std::vector<std::string> seeds;
-  for (const char* path : {"/", "/status", "/metrics", "/healthz", "/metrics.jsonl?after=3",
-                           "/metrics.jsonl?spread=3", "/metrics.jsonl?last=9"})
+  for (const char* path :
+       {"/", "/status", "/metrics", "/healthz", "/metrics.jsonl?after=3", "/metrics.jsonl?spread=3",
+        "/metrics.jsonl?last=9", "/log?of=n0.0&last=9", "/log?of=..%2Fcontrol%2Fkey", "/config",
+        "/facts", "/health.jsonl?spread=3"})
     seeds.push_back("GET " + std::string(path) +
                     " HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
   seeds.push_back("POST /status HTTP/1.1\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");

@@ -68,7 +68,7 @@ std::string text_of(const job::Event& event) {
           [](const job::DiagnoseRequested& e) {
             return "diagnose " + number(e.nodes.size()) + " nodes";
           },
-          [](const job::SetRequested& e) { return "set " + e.key + " " + std::to_string(e.value); },
+          [](const job::SetRequested& e) { return "set " + e.key + " " + job::shortest(e.value); },
           [](const job::Tick&) { return std::string("Tick"); },
       },
       event);

@@ -14,6 +14,7 @@
 
 #include "runtime/observe/health.hpp"
 #include "runtime/training/held_step.hpp"
+#include "runtime/training/rate_change.hpp"
 
 /// Lists the fields of a message in order: SS_FIELDS(Ping, x.id, x.payload). Defines `inspect`,
 /// with which CAF and convert.hpp visit the fields, and the names that are compared with the
@@ -121,9 +122,11 @@ struct Transfer {
 };
 SS_FIELDS(Transfer, x.id, x.shard, x.step, x.source, x.peer, x.targets);
 
+SS_FIELDS(RateChange, x.step, x.peak);
+
 /// Supervisor to nodes: a generation of `groups` groups begins at `step`. source: where the state
 /// of that step comes from (initialize, checkpoint, memory). transfers: to the trainers that lack
-/// it.
+/// it. rates: the changes of the learning rate so far.
 struct JoinGeneration {
   uint64_t generation = 0;
   std::string source;
@@ -132,10 +135,11 @@ struct JoinGeneration {
   uint32_t groups = 0;
   std::vector<Member> members;
   std::vector<Transfer> transfers;
+  std::vector<RateChange> rates;
   bool operator==(const JoinGeneration&) const = default;
 };
 SS_FIELDS(JoinGeneration, x.generation, x.source, x.step, x.checkpoint, x.groups, x.members,
-          x.transfers);
+          x.transfers, x.rates);
 
 struct DataAddress {
   std::vector<uint8_t> bytes;
@@ -178,11 +182,12 @@ struct JoinTrainer {
   std::vector<TransferPart> transfers;
   uint32_t commit_round = 0;
   uint32_t commit_rounds = 1;
+  std::vector<RateChange> rates;
   bool operator==(const JoinTrainer&) const = default;
 };
 SS_FIELDS(JoinTrainer, x.trainer, x.generation, x.group, x.shard, x.ring, x.state_segment,
           x.ring_segment, x.source, x.step, x.checkpoint, x.shard_members, x.replicate_members,
-          x.transfers, x.commit_round, x.commit_rounds);
+          x.transfers, x.commit_round, x.commit_rounds, x.rates);
 
 /// A trainer has left a generation and waits. The node adds shard and held. fault is one of
 ///   ""            it was fenced or asked to leave, or took part only in transfers

@@ -8,7 +8,7 @@
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("simplescale::wire");
 
-const protocolVersion :UInt32 = 4;
+const protocolVersion :UInt32 = 5;
 
 struct Envelope {
   union {
@@ -181,6 +181,11 @@ struct Member {
   dataAddress @3 :Data;
 }
 
+struct RateChange {
+  step @0 :UInt64;
+  peak @1 :Float64;
+}
+
 struct JoinGeneration {
   generation @0 :UInt64;
   source @1 :Text;
@@ -189,6 +194,7 @@ struct JoinGeneration {
   groups @4 :UInt32;
   members @5 :List(Member);
   transfers @6 :List(Transfer);
+  rates @7 :List(RateChange);
 }
 
 struct DataAddress {
@@ -211,6 +217,7 @@ struct JoinTrainer {
   transfers @12 :List(TransferPart);
   commitRound @13 :UInt32;
   commitRounds @14 :UInt32;
+  rates @15 :List(RateChange);
 }
 
 struct TrainerIdle {

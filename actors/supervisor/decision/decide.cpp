@@ -328,29 +328,40 @@ void Decider::operator()(const DiagnoseRequested& e) {
   set_reason("a diagnosis of " + joined(e.nodes) + " begins");
 }
 
+void Decider::request_rate(const SetRequested& e) {
+  if (std::string why = rate_refused(s_, e.value); !why.empty()) return set_reason(std::move(why));
+  s_.rates.requested = e.value;
+  record("", "set", e.key, shortest(e.value) + " by " + e.who);
+  if (all_in_generation()) leave_after_step(e.key + " is changed by " + e.who);
+  plan();
+  set_reason(e.key + " = " + shortest(e.value) + " from the next step on");
+}
+
 void Decider::operator()(const SetRequested& e) {
+  if (e.key == "train.learning_rate") return request_rate(e);
   const int64_t per_cell = s_.rules.groups_per_cell();
   const int64_t least = e.key == "supervision.max_restarts" ? 0 : 1;
-  if (e.value < least || e.value > 1'000'000'000)
+  if (!(e.value >= static_cast<double>(least) && e.value <= 1e9))
     return set_reason(e.key + " must be at least " + std::to_string(least));
-  const auto count = static_cast<int>(std::min<int64_t>(e.value, 1'000'000));
+  const auto value = static_cast<int64_t>(e.value);
+  const auto count = static_cast<int>(std::min<int64_t>(value, 1'000'000));
   if (e.key == "supervision.max_restarts")
     s_.max_restarts = count;
   else if (e.key == "supervision.within_s")
-    s_.within_ms = e.value * 1000;
+    s_.within_ms = value * 1000;
   else if (e.key == "supervision.give_up_after_cycles")
     s_.give_up_after_cycles = count;
   else if (e.key == "cluster.join_timeout_ms")
-    s_.join_timeout_ms = e.value;
+    s_.join_timeout_ms = value;
   else if (e.key != "cluster.min_groups")
     return set_reason(e.key + " cannot be changed during the run");
-  else if (e.value > s_.rules.cells * per_cell)
+  else if (value > s_.rules.cells * per_cell)
     return set_reason(e.key + " must be at most " + std::to_string(s_.rules.cells * per_cell) +
                       ", the number of groups");
   else
-    s_.rules.min_cells = static_cast<int>((e.value + per_cell - 1) / per_cell);
-  record("", "set", e.key, std::to_string(e.value) + " by " + e.who);
-  set_reason(e.key + " = " + std::to_string(e.value));
+    s_.rules.min_cells = static_cast<int>((value + per_cell - 1) / per_cell);
+  record("", "set", e.key, std::to_string(value) + " by " + e.who);
+  set_reason(e.key + " = " + std::to_string(value));
   plan();
 }
 

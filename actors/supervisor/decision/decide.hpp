@@ -31,6 +31,7 @@
 #include "actors/supervisor/decision/layout.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/training/held_step.hpp"
+#include "runtime/training/rate_change.hpp"
 
 namespace simplescale::job {
 
@@ -107,6 +108,14 @@ const char* to_string(Phase phase);
 enum class Source : unsigned char { initialize, checkpoint, memory };
 const char* to_string(Source source);
 
+/// What users have set of the learning rate.
+struct Rates {
+  std::vector<RateChange> changes;  // in order of steps; rate_changes_max at most
+  double requested = -1;            // takes effect when the next generation begins; -1: none
+  bool operator==(const Rates&) const = default;
+};
+constexpr size_t rate_changes_max = 1'000;
+
 struct State {
   // Fixed by the configuration.
   LayoutRules rules;
@@ -120,6 +129,8 @@ struct State {
   int max_restarts = 5;                 // more failures than this within within_ms drain a node
   int64_t within_ms = 600'000;
   uint64_t budget_steps = 50;
+  double learning_rate = 0;       // the configured peak
+  double min_learning_rate = -1;  // -1: a tenth of the peak
   // Changes during the run.
   Phase phase = Phase::starting;
   uint64_t generation = 0;              // the newest number that was used
@@ -144,6 +155,7 @@ struct State {
   int64_t waiting_since_ms = 0;  // when the current wait began
   std::string waiting_for;       // what the wait is for, as text
   bool incident = false;         // from a failure to the next committed step
+  Rates rates;
   // The end of the run.
   bool stop_requested = false;
   Code exit = Code::ok;
@@ -263,10 +275,10 @@ struct DiagnoseRequested {
   std::vector<std::string> nodes;
   std::string who;
 };
-/// Change one of settings() during the run.
+/// Change one of settings() during the run. All but the learning rate are whole numbers.
 struct SetRequested {
   std::string key;
-  int64_t value = 0;
+  double value = 0;
   std::string who;
 };
 /// Time has passed; several times a second.
@@ -342,8 +354,12 @@ Decision decide(int64_t now_ms, State& state, const Event& event);
 /// True from the request for a diagnosis until its end.
 bool diagnosing(const State& state);
 
-/// The keys of the configuration that SetRequested accepts, with their current values.
-std::vector<std::pair<std::string, int64_t>> settings(const State& state);
+/// The keys of the configuration that SetRequested accepts, with their current values as text.
+std::vector<std::pair<std::string, std::string>> settings(const State& state);
+/// Why train.learning_rate cannot be set to this now; "" if it can.
+std::string rate_refused(const State& state, double rate);
+/// The shortest text that reads as this number.
+std::string shortest(double value);
 
 /// The state before the first event. nodes: names of all nodes, spares included.
 State make_state(const LayoutRules& rules, const std::vector<std::string>& nodes);

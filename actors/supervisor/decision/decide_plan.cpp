@@ -230,8 +230,19 @@ void Decider::join(Layout next, const Beginning& beginning) {
              (order.moves.empty() ? "" : ", " + number(order.moves.size()) + " shards move"));
   if (s_.incident) record("abort", "all_idle", "", "all trainers have left the last generation");
   record(s_.incident ? "decide" : "", changed ? "layout_changed" : "joined", "", decision_.reason);
+  begin_rate(order.step);
   add_action(std::move(order));
   if (s_.stop_requested) add_action(StopAtStep{s_.exit_reason});
+}
+
+void Decider::begin_rate(uint64_t step) {
+  Rates& rates = s_.rates;
+  if (rates.requested < 0) return;
+  // Changes of steps that were undone would replace the newer one when those steps are made again.
+  std::erase_if(rates.changes, [&](const RateChange& change) { return change.step > step; });
+  rates.changes.push_back({step + 1, std::exchange(rates.requested, -1)});
+  record("", "learning_rate", "train.learning_rate",
+         shortest(rates.changes.back().peak) + " from step " + number(step + 1) + " on");
 }
 
 void Decider::undo_from(uint64_t step) {

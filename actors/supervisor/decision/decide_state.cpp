@@ -1,5 +1,6 @@
 // Functions of the state: names of its values, the initial state, predicates.
 #include <algorithm>
+#include <charconv>
 
 #include "actors/supervisor/decision/decide.hpp"
 
@@ -65,12 +66,34 @@ State make_state(const LayoutRules& rules, const std::vector<std::string>& nodes
   return state;
 }
 
-std::vector<std::pair<std::string, int64_t>> settings(const State& s) {
-  return {{"cluster.join_timeout_ms", s.join_timeout_ms},
-          {"cluster.min_groups", s.rules.min_cells * s.rules.groups_per_cell()},
-          {"supervision.give_up_after_cycles", s.give_up_after_cycles},
-          {"supervision.max_restarts", s.max_restarts},
-          {"supervision.within_s", s.within_ms / 1000}};
+std::string shortest(double value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, value);
+  return {text, end.ptr};
+}
+
+std::string rate_refused(const State& s, double rate) {
+  const double least = std::max(0.0, s.min_learning_rate);
+  if (!(rate >= least && rate <= 1))
+    return "train.learning_rate must be at least " + shortest(least) +
+           (least > 0 ? " (train.min_learning_rate)" : "") + " and at most 1";
+  if (s.stop_requested) return "the run is being stopped";
+  if (s.rates.changes.size() >= rate_changes_max)
+    return "train.learning_rate was changed " + std::to_string(rate_changes_max) +
+           " times, which is the most";
+  return "";
+}
+
+std::vector<std::pair<std::string, std::string>> settings(const State& s) {
+  const double rate = s.rates.requested >= 0    ? s.rates.requested
+                      : s.rates.changes.empty() ? s.learning_rate
+                                                : s.rates.changes.back().peak;
+  return {{"cluster.join_timeout_ms", std::to_string(s.join_timeout_ms)},
+          {"cluster.min_groups", std::to_string(s.rules.min_cells * s.rules.groups_per_cell())},
+          {"supervision.give_up_after_cycles", std::to_string(s.give_up_after_cycles)},
+          {"supervision.max_restarts", std::to_string(s.max_restarts)},
+          {"supervision.within_s", std::to_string(s.within_ms / 1000)},
+          {"train.learning_rate", shortest(rate)}};
 }
 
 bool diagnosing(const State& state) {

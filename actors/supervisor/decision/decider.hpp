@@ -123,6 +123,9 @@ class Decider {
   void declare_lost(const std::string& name, const std::string& reason);
   void suspect_node(const std::string& name, const std::string& reason);
   void drain_node(const std::string& name, const std::string& reason);
+  void request_rate(const SetRequested& e);
+  /// A requested learning rate takes effect with the step after `step`.
+  void begin_rate(uint64_t step);
   void record_failure(const std::string& name);
   void enforce_restart_budget(const std::string& name);
   /// Forgets the copies of `step` that `trainer` and the peer store of its node hold.

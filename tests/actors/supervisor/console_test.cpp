@@ -1,10 +1,13 @@
 // The console: completion, what it draws, and how the supervisor reads commands.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "actors/console/render.hpp"
 #include "actors/supervisor/commands.hpp"
 #include "actors/supervisor/verbs.hpp"
 #include "runtime/config/config.hpp"
+#include "runtime/config/faults.hpp"
 
 using namespace simplescale;
 using nlohmann::json;
@@ -182,6 +185,74 @@ TEST_SUITE("console") {
     CHECK(parse("save", state).error == "it is not training now: paused");
   }
 
+  TEST_CASE("console: help explains every command with an example that the console accepts") {
+    for (const Verb& verb : verbs()) {
+      const std::string text = explained(verb);
+      CHECK_MESSAGE(text.find("Example:\n  " + verb.name) != std::string::npos, text);
+      CHECK_MESSAGE(text.find(verb.help) != std::string::npos, text);
+    }
+    CHECK(explained(*find_verb("drain")) ==
+          "drain NODE\n"
+          "  take a node out of training; a spare replaces it, or fewer groups train\n"
+          "  Nothing is lost: the node leaves after the current step.\n"
+          "Example:\n"
+          "  drain n1    before n1's host is repaired\n");
+  }
+
+  TEST_CASE("console: plan and inject without arguments list all kinds of faults") {
+    for (const char* verb : {"plan", "inject"}) {
+      CHECK(parse(verb).error.empty());
+      CHECK_FALSE(parse(verb).acts());
+      const auto reply = answer_question(training(), Incidents(), std::nullopt, {verb});
+      REQUIRE(reply);
+      for (const std::string& kind : fault_kinds()) {
+        REQUIRE_FALSE(fault_help(kind).empty());
+        CHECK(reply->text.find("  " + kind + " ") != std::string::npos);
+        CHECK(reply->text.find(fault_help(kind) + "\n") != std::string::npos);
+        CHECK(json::parse(reply->json)["kinds"].contains(kind));
+      }
+    }
+    CHECK(
+        parse("inject kill_trainr n1.0").error ==
+        "there is no fault 'kill_trainr': did you mean 'kill_trainer'?; `inject` lists all kinds");
+  }
+
+  TEST_CASE("console: watch shows what matters in the rows that there are") {
+    std::vector<json> events;
+    for (int i = 0; i < 40; ++i)
+      events.push_back({{"time", i}, {"step", i}, {"kind", "checkpoint_saved"}, {"subject", "s"}});
+    events.push_back({{"time", 50}, {"step", 9}, {"kind", "recovered"}, {"reason", "n1.0 died"}});
+    json page = document();
+    const std::string all = render_watch(page, events, 30, {});
+    CHECK(all.find("│     └─ n0.0 training shard 0") != std::string::npos);  // the whole tree
+    CHECK(all.find("n1.0 died") != std::string::npos);
+    CHECK(std::ranges::count(all, '\n') == 30);
+    page["nodes"] = json::array();
+    for (int i = 0; i < 64; ++i) {
+      const std::string name = "n" + std::to_string(i), group = "g" + std::to_string(i / 2);
+      json t = trainer((name + ".0").c_str(), group.c_str(), i % 2);
+      if (i == 7) t["state"] = "down";
+      if (i == 9) t["slowness"] = 1.5;
+      page["nodes"].push_back({{"name", name},
+                               {"state", i == 5 ? "lost" : "up"},
+                               {"reason", i == 5 ? "silent" : ""},
+                               {"trainers", {t}}});
+    }
+    page["stall"] = {{"sentence", "no step for 12 s, waiting for n7.0"}};
+    for (const size_t rows : {6u, 12u, 20u, 40u}) {
+      const std::string some = render_watch(page, events, rows, {});
+      CHECK(static_cast<size_t>(std::ranges::count(some, '\n')) <= rows);
+      CHECK(some.find("no step for 12 s, waiting for n7.0") != std::string::npos);
+    }
+    const std::string some = render_watch(page, events, 20, {});
+    CHECK(some.find("n5 lost") != std::string::npos);
+    CHECK(some.find("n7: n7.0 down") != std::string::npos);
+    CHECK(some.find("n9: n9.0 1.50 times as slow") != std::string::npos);
+    CHECK(some.find("31 of 32 groups train") != std::string::npos);
+    CHECK(some.find("g3: 1 down 1 training") != std::string::npos);
+    CHECK(some.find("n8 ") == std::string::npos);
+  }
+
   TEST_CASE("console: set changes the settings that may change in a running job, and no others") {
     job::State state = training();
     auto set = [&](const std::string& line) {
@@ -200,7 +271,12 @@ TEST_SUITE("console") {
     CHECK(state.rules.min_cells == 2);
     CHECK(set("set cluster.join_timeout_ms 0").actions.empty());
     for (const auto& [key, value] : job::settings(state))
-      CHECK(set("set " + key + " 2").reason == key + " = 2");
+      if (key != "train.learning_rate") CHECK(set("set " + key + " 2").reason == key + " = 2");
+    CHECK(set("set train.learning_rate 2e-4").reason ==
+          "train.learning_rate = 0.0002 from the next step on");
+    CHECK(job::settings(state).back().second == "0.0002");
+    for (const char* value : {"-1", "3", "nan", "two", ""})
+      CHECK_FALSE(parse(std::string("set train.learning_rate ") + value, state).error.empty());
     CHECK_FALSE(parse("set train.max_steps 7").error.empty());
     CHECK_FALSE(parse("set cluster.min_groups two").error.empty());
     CHECK_FALSE(parse("set cluster.min_groups").error.empty());

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "actors/supervisor/decision/decide.hpp"
 #include "actors/supervisor/decision/what_if.hpp"
@@ -970,4 +971,53 @@ TEST_CASE("job: a failure before a diagnosis is fenced at once; the diagnosis fo
   s.join_timeout_ms = 10;  // does not limit a diagnosis
   CHECK(all<Shutdown>(decide(20, s, Tick{})).empty());
   CHECK(only<Join>(decide(0, s, NodeChecked{"n0", true, ""})).step == 3);
+}
+
+TEST_CASE("job: a learning rate takes effect with the next generation, and replays keep it") {
+  using Changes = std::vector<RateChange>;
+  State s = training(2);
+  s.learning_rate = 1e-3;
+  const Decision set = decide(0, s, SetRequested{"train.learning_rate", 5e-4, "me"});
+  CHECK(only<Leave>(set).generation == 1);  // all trainers leave after the same step
+  CHECK(s.rates.changes.empty());
+  // They leave after step 4, so step 5 is the first with the new rate.
+  const Decision joined = [&] {
+    Decision last;
+    for (const char* name : {"n0.0", "n0.1", "n1.0", "n1.1"})
+      last = decide(0, s, TrainerIdle{name, 1, name[3] == '1', made(1, {3, 4})});
+    return last;
+  }();
+  CHECK(only<Join>(joined).step == 4);
+  CHECK(s.rates.changes == Changes{{5, 5e-4}});
+  CHECK(s.rates.requested < 0);
+  bool told = false;
+  for (const Record& r : all<Record>(joined))
+    told = told || (r.kind == "learning_rate" && r.reason == "0.0005 from step 5 on");
+  CHECK(told);
+  // A recovery repeats step 5 with the same rate.
+  decide(0, s, StepCommitted{s.generation, 5});
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, Steps{4});
+  CHECK(only<Join>(back(s, "n1.0", 0, Steps{4})).step == 4);
+  CHECK(s.rates.changes == Changes{{5, 5e-4}});
+  // A newer rate replaces those of undone steps.
+  decide(0, s, StepCommitted{s.generation, 5});
+  decide(0, s, SetRequested{"train.learning_rate", 1e-4, "me"});
+  decide(0, s, NodeLost{"n1", "gone"});
+  all_idle(s, Steps{3});
+  CHECK(s.committed_step == 3);
+  CHECK(s.rates.changes == Changes{{4, 1e-4}});
+}
+
+TEST_CASE("job: a learning rate that cannot be is refused") {
+  State s = training(2);
+  s.min_learning_rate = 1e-4;
+  for (const double rate : {-1.0, 5e-5, 1.5, std::nan("")}) {
+    const Decision d = decide(0, s, SetRequested{"train.learning_rate", rate, "me"});
+    CHECK(d.actions.empty());
+    CHECK(d.reason ==
+          "train.learning_rate must be at least 0.0001 (train.min_learning_rate) and at most 1");
+  }
+  for (uint64_t i = 0; i < rate_changes_max; ++i) s.rates.changes.push_back({i + 1, 1e-3});
+  CHECK(decide(0, s, SetRequested{"train.learning_rate", 1e-3, "me"}).actions.empty());
 }

@@ -8,6 +8,7 @@
 #include <future>
 
 #include "actors/supervisor/journal.hpp"
+#include "actors/supervisor/rates.hpp"
 #include "actors/supervisor/state_codec.hpp"
 #include "actors/supervisor/status.hpp"
 #include "actors/supervisor/supervisor.hpp"
@@ -51,6 +52,7 @@ SupervisorState some_state() {
                             {{32, 6}, {33, 7}},          33, true};
   s.job.suspect_steps = {{30, 4}};
   s.job.undoings = {{4, 0}, {7, 33}};
+  s.job.rates = {{{20, 0.1}, {34, 3e-4}}, 2e-4};
   s.job.waiting_since_ms = 990;
   s.job.exit = Code::requeue;
   s.job.exit_reason = "a \"reason\"";
@@ -87,6 +89,20 @@ TEST_SUITE("job records") {
     CHECK(back->sequence == 1ull << 60);
     CHECK(back->planned == s.planned);
     CHECK(back->traced == s.traced);
+  }
+
+  TEST_CASE("learning rates: the next start reads what was stored, unless another is configured") {
+    for (const job::Rates& rates : {job::Rates{}, job::Rates{{{20, 0.1}, {34, 3e-4}}, -1},
+                                    job::Rates{{{20, 1.0 / 3}}, 2e-4}}) {
+      const auto back = rates_of(rates_text(rates, 1e-3), 1e-3);
+      REQUIRE(back.ok());
+      CHECK(*back == rates);
+      CHECK(*rates_of(rates_text(rates, 1e-3), 2e-3) == job::Rates{});
+    }
+    for (const char* damaged :
+         {"", "{}", "[]", R"({"configured":0.001,"requested":null,"changes":[{"step":2}]})",
+          R"({"configured":0.001,"requested":null,"changes":[{"step":0,"learning_rate":1}]})"})
+      CHECK(rates_of(damaged, 1e-3).status().code() == Code::bad_data);
   }
 
   TEST_CASE("state codec: a partial, damaged or inconsistent state is refused") {

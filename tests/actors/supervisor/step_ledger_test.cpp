@@ -62,6 +62,17 @@ TEST_SUITE("step ledger") {
     CHECK(steps.recorded_step() == 6);
   }
 
+  TEST_CASE("step ledger: the first step with a changed learning rate names it") {
+    StepLedger steps = ledger();
+    steps.set_rates({{6, 5e-4}});
+    for (const uint64_t step : {6u, 7u}) {
+      const auto lines = steps.record(ReportedStep{done("n0.0", step), {{"n0.0", {0, 4}}}}, 1);
+      REQUIRE(lines.size() == 2);
+      CHECK(lines[1].json.contains("learning_rate") == (step == 6));
+      if (step == 6) CHECK(lines[1].json["learning_rate"] == 5e-4);
+    }
+  }
+
   TEST_CASE("GEN-1: reports of another generation, or of a recorded step, have no effect") {
     StepLedger steps = ledger();
     CHECK_FALSE(steps.report(done("n0.0", 6, 3)));

@@ -218,6 +218,15 @@ TEST_SUITE("config topology") {
     CHECK(rate.at(19) == doctest::Approx(4.393343186791498e-05).epsilon(1e-14));
     CHECK(rate.at(20) == 4e-5);
     CHECK(rate.at(1000) == 4e-5);
+    // From step 11 (the eleventh) on, the schedule is that of another peak.
+    LearningRate changed = rate;
+    changed.changes = {{11, 2e-4}, {16, 8e-4}};
+    c.train.learning_rate = 2e-4;
+    const LearningRate low = make_plan(c)->learning_rate;
+    c.train.learning_rate = 8e-4;
+    const LearningRate high = make_plan(c)->learning_rate;
+    for (int64_t step = 0; step < 30; ++step)
+      CHECK(changed.at(step) == (step < 10 ? rate : step < 15 ? low : high).at(step));
   }
 
   TEST_CASE("plan: warm-up is in micro-batches, rounded up to steps, and shorter than the run") {

@@ -1,0 +1,18 @@
+// The learning rates that users have set during the run, as the text of
+// control/learning_rates.json, which the next start of the run reads. Pure functions, any thread.
+#pragma once
+
+#include <string>
+
+#include "actors/supervisor/decision/decide.hpp"
+#include "runtime/base/status.hpp"
+
+namespace simplescale {
+
+/// configured: train.learning_rate.
+std::string rates_text(const job::Rates& rates, double configured);
+/// The rates in such a text. If train.learning_rate was another one then, the user has configured a
+/// new one since: there are no changes. bad_data: the text is damaged.
+Result<job::Rates> rates_of(const std::string& text, double configured);
+
+}  // namespace simplescale

@@ -1,0 +1,51 @@
+"""`set train.learning_rate` changes the rate of the next step on all trainers, and every replay of a step uses the same rate."""
+
+import os
+import shutil
+import signal
+import unittest
+
+from common import Case, last_step, lines, status, trainer_pids
+
+
+def events(run, kind):
+    return [e for e in lines(run / "events.jsonl") if e["kind"] == kind]
+
+
+class LearningRate(Case):
+    def test_a_changed_rate_survives_recoveries_a_takeover_and_a_resumption(self):
+        keys = [*self.layout(2, 1), "--train.max_steps=3000", "--train.global_batch_size=16", "--checkpoint.disk_every_steps=500"]
+        run, process = self.start("run", *keys)
+        self.wait_for(lambda: last_step(run) >= 20 and status(run)["standby"], "step 20 and a standby")
+        self.assertIn("train.learning_rate = 0.001 from the next step on", self.command("console", run, "-c", "set train.learning_rate 0.001"))
+        self.assertIn("train.learning_rate = 0.001", self.command("console", run, "-c", "set"))
+        self.command("console", run, "-c", "set train.learning_rate 2", code=64)
+        first = int(self.wait_for(lambda: events(run, "learning_rate"), "the change")[0]["reason"].split("step ")[1].split()[0])
+        self.assertEqual(events(run, "set")[0]["subject"], "train.learning_rate")
+        self.wait_for(lambda: last_step(run) >= first + 20, "steps with the new rate")
+        os.kill(trainer_pids(run)["n1.0"], signal.SIGKILL)
+        self.wait_for(lambda: events(run, "recovered"), "the recovery")
+        os.kill(status(run)["supervisor"]["pid"], signal.SIGKILL)
+        self.wait_for(lambda: events(run, "took_over"), "the takeover")
+        at = last_step(run)
+        self.wait_for(lambda: last_step(run) >= at + 20, "steps afterwards")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0, process.stdout.read())
+        stopped = last_step(run)
+        self.assertLess(first, stopped)
+        self.train("run", *keys)  # resumes
+        self.verify(run)
+
+        # The same change without a failure.
+        (self.folder / "same/control").mkdir(parents=True)
+        shutil.copy(run / "control/learning_rates.json", self.folder / "same/control")
+        same = self.train("same", *keys)
+        self.assertEqual(self.digest(run), self.digest(same))
+        rates = [{m["step"]: m["lr"] for m in lines(folder / "metrics.jsonl")} for folder in (run, same)]
+        self.assertEqual(*rates)
+        self.assertAlmostEqual(rates[0][first] / rates[0][first - 1], 1 / 3, delta=.02)
+        self.assertEqual({(e["step"], e["learning_rate"]) for e in lines(same / "ledger.jsonl") if "learning_rate" in e}, {(first, .001)})
+
+
+if __name__ == "__main__":
+    unittest.main()
