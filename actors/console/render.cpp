@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "runtime/base/words.hpp"
 #include "runtime/diagnostics/fleet.hpp"
 
 namespace simplescale {
@@ -116,8 +117,8 @@ std::string render_status(const json& document, const RenderOptions& options) {
     out += fmt::format(", loss {:.4f}", real(document, "loss"));
   if (field(document, "tokens_per_second").is_number())
     out += fmt::format(", {:.0f} tokens/s", real(document, "tokens_per_second"));
-  out += fmt::format(", generation {}, {} incidents\n", whole(document, "generation"),
-                     whole(document, "incidents"));
+  out += fmt::format(", generation {}, {}\n", whole(document, "generation"),
+                     counted(whole(document, "incidents"), "incident"));
   if (const std::string stall = text(field(document, "stall"), "sentence"); !stall.empty())
     out += painted(stall, "33", options) + "\n";
   const json& supervisor = field(document, "supervisor");
@@ -325,18 +326,20 @@ std::string render_events(const std::vector<json>& events, const RenderOptions& 
 }
 
 std::string render_incident(const std::vector<json>& events, const RenderOptions& options) {
-  std::string out, summary;
+  std::string out, summary, details;
   for (const json& event : events) {
     const std::string reason = text(event, "reason"), subject = text(event, "subject");
     if (text(event, "kind") == "recovered") {
-      summary = reason + "\n";
+      summary = text(event, "sentence");
+      details = reason.starts_with(summary) ? reason.substr(summary.size()) : " " + reason;
+      if (!summary.empty()) summary += "\n";
       continue;
     }
     out += fmt::format("{:>6} ms {:>7} {}{}{}\n", whole(event, "ms"), text(event, "phase"),
                        painted(text(event, "kind"), "1", options),
                        subject.empty() ? "" : " " + subject, reason.empty() ? "" : ": " + reason);
   }
-  return cut(out, options) + summary;
+  return summary + cut(out, options) + (details.empty() ? "" : details.substr(1) + "\n");
 }
 
 std::string render_diagnosis(const json& event, const RenderOptions& options) {

@@ -26,7 +26,7 @@ struct Staged {
   StateStore::Copy copy;
 };
 
-/// staging actor -> sender.
+/// staging actor -> sender, or the receiver if this node is to keep it.
 struct SendCopy {
   CopyTask task;
   uint64_t generation, step, keep;
@@ -74,7 +74,7 @@ Status send_copy(caf::actor_system& system, const PeerCopiesOptions& o, const Se
   caf::scoped_actor self{system};
   self->request(keeper, kOfferTimeout, std::move(offer))
       .receive([&](AcceptCopy& accept) { answer = std::move(accept); },
-               [&](const caf::error& error) { answer.error = to_string(error); });
+               [&](const caf::error&) { answer.error = "the agent of that node does not answer"; });
   if (!answer.error.empty()) return {Code::unavailable, answer.error};
   if (answer.held) return {};
   SS_ASSIGN(const auto to_keeper,
@@ -117,6 +117,24 @@ Status receive_copy(PeerTier& tier, TrainState& state, const OfferCopy& offer) {
   return {};
 }
 
+/// Puts a copy of one of this node's own shards into the peer store (PEER-1).
+Status keep_own_copy(PeerTier& tier, const SendCopy& job) {
+  if (!tier.is_current(job.generation, job.step))
+    return {Code::aborted, "a newer order to copy has come"};
+  SS_ASSIGN(TrainState* const state, tier.store.prepare(job.task.shard, job.keep));
+  if (verify_or_forget(*state, {job.step, job.generation})) return {};
+  SS_ASSIGN(const TrainState::Side side, state->begin_write(tier.timeout_ms));
+  StateStore::Copy& copy = job.staged->copy;
+  const TrainState::Side from = copy.side();
+  std::ranges::copy(from.params, side.params.begin());
+  std::ranges::copy(from.exp_avg, side.exp_avg.begin());
+  std::ranges::copy(from.exp_avg_sq, side.exp_avg_sq.begin());
+  SS_RETURN_IF_ERROR(check_copy(side, job.step, copy.hash));
+  state->set_generation(job.generation);
+  state->commit(job.step, copy.hash);
+  return {};
+}
+
 caf::behavior receiver(caf::event_based_actor* self, caf::actor node, PeerCopiesOptions o) {
   auto report = [self, node, o] { self->send(node, PeerCopies{o.node, o.tier->store.held()}); };
   return {
@@ -135,6 +153,12 @@ caf::behavior receiver(caf::event_based_actor* self, caf::actor node, PeerCopies
           log::warn("could not receive the copy of shard {} of step {} from {}: {}", offer.shard,
                     offer.step, offer.from, status.message());
         report();
+      },
+      [self, node, o, report](const SendCopy& job) {
+        lower_priority();
+        const Status status = keep_own_copy(*o.tier, job);
+        report();
+        self->send(node, CopySent{job.generation, job.step, job.task.shard, status.message(), 0});
       },
       [self, o, report](const CopyToPeers& order) {
         std::set<uint32_t> assigned;
@@ -176,6 +200,7 @@ caf::behavior staging(caf::stateful_actor<StagingState>* self, caf::actor node,
         for (const CopyTask& task : order.copies) {
           if (!o.states->has(task.source)) continue;
           auto& staged = self->state.staged[task.source];
+          staged.erase(staged.begin(), staged.lower_bound(order.step));
           const auto found = staged.find(order.step);
           if (found == staged.end() || found->second->generation != order.generation) {
             self->send(node, CopySent{order.generation, order.step, task.shard,
@@ -184,10 +209,13 @@ caf::behavior staging(caf::stateful_actor<StagingState>* self, caf::actor node,
                                       0});
             continue;
           }
-          self->send(self->state.sender, SendCopy{task, order.generation, order.step, order.keep,
-                                                  std::move(found->second)});
-          staged.erase(staged.begin(), std::next(found));
+          const caf::actor& by = task.node == o.node ? self->state.receiver : self->state.sender;
+          self->send(by, SendCopy{task, order.generation, order.step, order.keep, found->second});
         }
+        for (const CopyTask& task : order.copies)  // the tasks hold it as long as they need it
+          if (const auto found = self->state.staged.find(task.source);
+              found != self->state.staged.end())
+            found->second.erase(order.step);
         self->send(self->state.receiver, order);
       },
       [self](const OfferCopy& offer) { return self->delegate(self->state.receiver, offer); },

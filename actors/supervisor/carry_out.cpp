@@ -241,6 +241,7 @@ void replicate(Self* self, bool store) {
   state.now_ms = now_ms(self);
   s.lead.save(state);
   s.incidents.save(state);
+  state.node = s.options.node;
   state.recorded = s.steps.recorded_step().has_value();
   state.recorded_step = s.steps.recorded_step().value_or(0);
   state.planned = s.planned;

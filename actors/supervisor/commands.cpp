@@ -232,17 +232,19 @@ CommandReply answer_kinds(const std::string& verb) {
   return {true, text, json_text({{"kinds", kinds}})};
 }
 
-CommandReply answer_plan(const job::State& job, const std::optional<StandbyHello>& standby,
+CommandReply answer_plan(const job::State& job, const Incidents& incidents,
+                         const std::optional<StandbyHello>& standby,
                          const std::vector<std::string>& words) {
   const std::string target = words.size() > 2 ? words[2] : "";
   if (const std::string why = refused(job, words[1], target); !why.empty()) return {false, why, ""};
   std::string text;
   if (fault_target(words[1]) != FaultTarget::supervisor)
-    text = job::what_if(job, words[1], target);
+    text = job::what_if(job, words[1], target, incidents.avoid());
   else if (standby)
-    text = "the standby on " + standby->node + " leads; trainers do not notice";
+    text = "If the supervisor dies, the standby on " + standby->node +
+           " takes over: training does not pause.";
   else
-    text = "an agent starts another supervisor; trainers do not notice";
+    text = "If the supervisor dies, an agent starts another one: training does not pause.";
   return {true, text, json_text({{"plan", text}})};
 }
 
@@ -262,6 +264,8 @@ CommandReply answer_why(const Incidents& incidents, const std::string& incident)
   if (!lines) return {false, "no incident " + incident, ""};
   std::string text;
   for (const json& line : *lines)
+    if (line.contains("sentence")) text = line["sentence"].get<std::string>() + "\n";
+  for (const json& line : *lines)
     text += line.value("kind", "") + " " + line.value("subject", "") + ": " +
             line.value("reason", "") + "\n";
   return {true, text, json_text(*lines)};
@@ -274,7 +278,7 @@ std::optional<CommandReply> answer_question(const job::State& job, const Inciden
                                             const std::vector<std::string>& words) {
   if (words.size() < 2 && (words[0] == "plan" || words[0] == "inject"))
     return answer_kinds(words[0]);
-  if (words[0] == "plan") return answer_plan(job, standby, words);
+  if (words[0] == "plan") return answer_plan(job, incidents, standby, words);
   if (words[0] == "set") return answer_settings(job);
   if (words[0] == "why") return answer_why(incidents, words.size() > 1 ? words[1] : "");
   return std::nullopt;

@@ -1,6 +1,7 @@
 #include "actors/supervisor/copy_plan.hpp"
 
 #include <algorithm>
+#include <tuple>
 
 namespace simplescale::job {
 namespace {
@@ -31,30 +32,46 @@ std::vector<CopyTask> plan_copies(const State& state) {
     const auto& order = state.node_order;
     const auto first = static_cast<size_t>(std::ranges::find(order, home) - order.begin());
     const std::string* best = nullptr;
+    bool inside = false;  // the best node so far is in the cell
     auto cost = [&](const std::string& node) {
-      return std::pair(load[node], state.layout.contains(node));
+      return std::tuple(cell_of(state.layout, node) == cell, load[node],
+                        state.layout.contains(node));
     };
     for (size_t i = 1; i < order.size(); ++i) {
       const std::string& node = order[(first + i) % order.size()];
       if (state.nodes.at(node).state != NodeState::up) continue;
-      if (cell_of(state.layout, node) == cell) continue;
-      if (!best || cost(node) < cost(*best)) best = &node;
+      if (best && cost(node) >= cost(*best)) continue;
+      best = &node;
+      inside = cell_of(state.layout, node) == cell;
     }
     if (!best) continue;
     ++load[*best];
     tasks.push_back({place.shard, place.trainer, *best, ""});
+    if (inside) tasks.push_back({place.shard, place.trainer, home, ""});
   }
-  std::ranges::sort(tasks, {}, &CopyTask::shard);
+  std::ranges::stable_sort(tasks, {}, &CopyTask::shard);
   return tasks;
 }
 
 std::optional<uint64_t> newest_kept(const State& state) {
-  std::vector<AvailableCopy> copies;
+  std::map<uint32_t, std::string> home;  // of each shard, if the only cell keeps its own copies
+  if (state.layout.cells.size() == 1)
+    for (const Place& place : places(state.rules, state.layout))
+      home[place.shard] = node_of(place.trainer);
+  std::map<std::pair<uint32_t, uint64_t>, std::vector<std::string>> keepers;  // by shard and step
   for (const auto& [name, node] : state.nodes)
     if (node.state != NodeState::absent && node.state != NodeState::lost)
       for (const PeerCopy& copy : node.peer)
         if (trusted(state, copy.step, copy.generation))
-          copies.push_back({name, copy.shard, copy.step, true});
+          keepers[{copy.shard, copy.step}].push_back(name);
+  std::vector<AvailableCopy> copies;
+  for (const auto& [copy, nodes] : keepers) {
+    const auto inside = [&](const std::string& node) { return state.layout.contains(node); };
+    const auto own = home.find(copy.first);
+    const bool at_home = own != home.end() && std::ranges::find(nodes, own->second) != nodes.end();
+    if (home.empty() || !std::ranges::all_of(nodes, inside) || (at_home && nodes.size() > 1))
+      copies.push_back({nodes.front(), copy.first, copy.second, true});
+  }
   return newest_complete(copies, state.rules.shards);
 }
 
@@ -65,7 +82,9 @@ std::optional<CopyToPeers> CopyRounds::committed(int64_t now_ms, const State& st
   if (!waiting_.empty() && now_ms - since_ms_ < kRoundTimeoutMs) return std::nullopt;
   CopyToPeers order{state.generation, due, newest_kept(state).value_or(UINT64_MAX),  // PEER-2
                     plan_copies(state)};
-  lacking_ = order.copies.size() < static_cast<size_t>(state.rules.shards);
+  std::set<uint32_t> shards;
+  for (const CopyTask& task : order.copies) shards.insert(task.shard);
+  lacking_ = shards.size() < static_cast<size_t>(state.rules.shards);
   if (lacking_) return std::nullopt;
   generation_ = order.generation;
   step_ = due;
@@ -77,8 +96,10 @@ std::optional<CopyToPeers> CopyRounds::committed(int64_t now_ms, const State& st
 }
 
 bool CopyRounds::ended(const CopySent& sent) {
-  if (sent.generation != generation_ || sent.step != step_ || waiting_.erase(sent.shard) == 0)
+  const auto reported = waiting_.find(sent.shard);
+  if (sent.generation != generation_ || sent.step != step_ || reported == waiting_.end())
     return false;
+  waiting_.erase(reported);
   failed_ = failed_ || !sent.error.empty();
   return waiting_.empty() && !failed_;
 }

@@ -2,7 +2,9 @@
 // which older copies stay meanwhile. Plain data; owned by the supervisor actor, which sends the
 // orders.
 //
-//   PEER-1  A copy never lies in its own cell, since the nodes of a cell are lost together.
+//   PEER-1  A copy lies outside of its own cell, whose nodes are lost together. If there is no such
+//           node, it lies on another node of the cell, and its own node keeps one, too: trainers
+//           hold only the newest two steps, and one lost node must leave a copy of every shard.
 //   PEER-2  A peer store keeps copies of two steps. The newest step of which every shard has a copy
 //           is never overwritten, so that a round that fails halfway loses nothing.
 //   PEER-3  A step is copied only after the next step is committed, since replicas compare the
@@ -24,12 +26,14 @@ namespace simplescale::job {
 
 /// For each shard, the trainer that sends it and the node that keeps it. Groups take turns in
 /// sending. The node is up and in another cell; of these, the one with the fewest shards so far,
-/// then a spare, then the next in node_order. Shards without such a node are left out. The caller
-/// fills in CopyTask::address.
+/// then a spare, then the next in node_order. A shard without such a node is kept by another node
+/// of its cell and by its own (PEER-1); one without another node is left out. The caller fills in
+/// CopyTask::address.
 std::vector<CopyTask> plan_copies(const State& state);
 
 /// The newest step of which the peer stores of connected nodes hold every shard, counting only
-/// copies that a generation may begin with (trusted()).
+/// copies that a generation may begin with (trusted()). If nodes of the only cell keep the copies,
+/// a shard counts once both its own and another node keep it (PEER-1).
 std::optional<uint64_t> newest_kept(const State& state);
 
 /// Rounds of copies, one at a time.
@@ -53,7 +57,7 @@ class CopyRounds {
   uint64_t every_;
   bool lacking_ = false, failed_ = false;
   uint64_t generation_ = 0, step_ = 0;
-  std::set<uint32_t> waiting_;  // shards that were not reported yet
+  std::multiset<uint32_t> waiting_;  // shards of the tasks that were not reported yet
   int64_t since_ms_ = 0;
 };
 

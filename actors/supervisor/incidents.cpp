@@ -1,8 +1,6 @@
 #include "actors/supervisor/incidents.hpp"
 
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 
 #include "actors/supervisor/journal.hpp"
 
@@ -14,24 +12,6 @@ namespace {
 
 constexpr size_t kIncidentsKept = 1000, kCausesKept = 64;
 constexpr int64_t kCauseBeforeMs = 10'000;  // a cause may precede its incident by this much
-
-std::string what_of(const job::Record& record) {
-  return record.subject.empty() ? record.reason : record.subject + ": " + record.reason;
-}
-
-/// When a trainer or a node fails, the collectives of other trainers fail, too. Their reports may
-/// arrive first.
-bool is_consequence(const job::Record& record) {
-  return record.kind == "step_failed" || record.kind == "left";
-}
-
-/// The record is about a failure of its subject, not about a consequence of another failure.
-bool names_culprit(const job::Record& record) {
-  constexpr std::string_view kinds[] = {"node_lost",        "trainer_down",  "trainer_hung",
-                                        "trainer_replaced", "fence_ignored", "bad_copy",
-                                        "bad_disk"};
-  return std::ranges::find(kinds, record.kind) != std::end(kinds);
-}
 
 /// "logs/n1.0.log:12"
 std::string place_of(const LogFound& found) {
@@ -63,25 +43,15 @@ Incidents::Recorded Incidents::record(const job::State& job, const job::Record& 
   Recorded result;
   if (record.phase == "detect" && !current_) {
     ++count_;
-    current_ = Incident{.since_ms = stopped_ms.value_or(now_ms),
-                        .what = what_of(record),
-                        .consequence = is_consequence(record)};
+    current_ = Incident{stopped_ms.value_or(now_ms), {.avoid = avoid_}, {}};
     result.began = true;
   }
   result.line = event_line(job, record, now_ms);
   if (!extra.empty()) result.line.update(extra);
   if (!current_) return result;
-  const bool ended =
-      record.kind == "trainer_ended" && current_->what.starts_with(record.subject + ": ");
-  if (ended || (current_->consequence && names_culprit(record))) {
-    current_->what = what_of(record);
-    current_->consequence = false;
-  }
-  if (record.kind == "steps_undone")
-    current_->undone = std::strtoull(record.subject.c_str(), nullptr, 10);
+  job::add(current_->facts, job, record);
   if (record.phase.empty()) return result;
   explain_with(result.line);
-  if (record.phase == "decide") current_->decision = record.reason;
   current_->phases.emplace_back(record.phase, now_ms);
   if (record.phase == "resume") {
     result.summary = summary_line(job, now_ms);
@@ -127,8 +97,7 @@ json Incidents::log_rule_line(const job::State& job, const LogFound& found, int6
 /// The first root cause found in the logs of the subject that failed, else of its node, else of any
 /// node.
 const LogFound* Incidents::root_cause() const {
-  const std::string& what = current_->what;
-  const std::string subject = what.substr(0, what.find(": "));
+  const std::string& subject = current_->facts.subject;
   const LogFound* best = nullptr;
   int best_rank = 0;
   for (const Cause& cause : causes_) {
@@ -140,7 +109,7 @@ const LogFound* Incidents::root_cause() const {
   return best;
 }
 
-json Incidents::summary_line(const job::State& job, int64_t now_ms) const {
+json Incidents::summary_line(const job::State& job, int64_t now_ms) {
   std::string phases;
   json timed = json::object();
   int64_t before = current_->since_ms;
@@ -152,44 +121,59 @@ json Incidents::summary_line(const job::State& job, int64_t now_ms) const {
     if (timed.contains(phase))
       phases += (phases.empty() ? "" : ", ") + std::string(phase) + " " +
                 std::to_string(timed[phase].get<int64_t>());
-  const int64_t ms = now_ms - current_->since_ms;
+  job::IncidentFacts& facts = current_->facts;
+  facts.ms = now_ms - current_->since_ms;
   const LogFound* found = root_cause();
-  const std::string cause =
-      found ? ", by " + found->rule + " (" + place_of(*found) + ": " + found->text + ")" : "";
-  json line = event_line(job,
-                         {"", "recovered", current_->what,
-                          current_->what + cause + "; " + current_->decision + "; lost " +
-                              std::to_string(current_->undone) + " steps, " + std::to_string(ms) +
-                              " ms (" + phases + ")"},
-                         now_ms);
+  if (found) facts.cause = found->rule + " (" + place_of(*found) + ": " + found->text + ")";
+  newest_ = job::sentence(facts);
+  const std::string begins =
+      facts.joins > 0 ? "generation " + std::to_string(job.generation) + " begins at step " +
+                            std::to_string(facts.begins_at) + " from " + facts.origin + "; "
+                      : "";
+  json line =
+      event_line(job,
+                 {"", "recovered", facts.subject + ": " + facts.reason,
+                  newest_ + " [" + begins + std::to_string(facts.ms) + " ms: " + phases + "]"},
+                 now_ms);
   line["incident"] = count_;
-  line["ms"] = ms;
+  line["ms"] = facts.ms;
+  line["sentence"] = newest_;
   line["cause"] = found ? json(found->rule) : json(nullptr);
   line["phases"] = timed;
   return line;
+}
+
+json Incidents::newest() const {
+  if (count_ == 0) return nullptr;
+  return {{"number", count_},
+          {"over", !current_},
+          {"sentence", current_ ? job::sentence(current_->facts) : newest_}};
 }
 
 void Incidents::save(SupervisorState& to) const {
   to.incidents = count_;
   if (!current_) return;
   to.incident_since_ms = current_->since_ms;
-  to.incident_what = current_->what;
-  to.incident_decision = current_->decision;
+  to.incident = current_->facts;
 }
 
-bool Incidents::resume(const SupervisorState& from, const std::string& lost, int64_t lost_at_ms) {
+bool Incidents::resume(const SupervisorState& from, const std::string& lost, int64_t lost_at_ms,
+                       bool stood_by) {
   count_ = std::max(count_, from.incidents);
   // A snapshot is taken before its records are written. If the job is in no incident any more, the
   // snapshot's incident was about to end.
-  if (from.incident_since_ms >= 0 && from.job.incident) {
-    current_ = Incident{.since_ms = from.incident_since_ms,
-                        .what = from.incident_what,
-                        .decision = from.incident_decision};
-    return true;
+  const bool goes_on = from.incident_since_ms >= 0 && from.job.incident;
+  if (goes_on) {
+    current_ = Incident{from.incident_since_ms, from.incident, {}};
+  } else {
+    ++count_;
+    const std::string where = from.node.empty() ? "supervisor" : from.node;
+    current_ =
+        Incident{lost_at_ms, {.kind = "supervisor_lost", .subject = where, .reason = lost}, {}};
   }
-  ++count_;
-  current_ = Incident{.since_ms = lost_at_ms, .what = "supervisor: " + lost};
-  return false;
+  current_->facts.stood_by = stood_by;
+  current_->facts.avoid = avoid_;
+  return goes_on;
 }
 
 }  // namespace simplescale

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "actors/supervisor/decision/decide.hpp"
+#include "actors/supervisor/decision/sentence.hpp"
 #include "actors/supervisor/state_codec.hpp"
 #include "transport/protocol/messages.hpp"
 
@@ -21,8 +22,10 @@ namespace simplescale {
 
 class Incidents {
  public:
-  /// before: incidents of earlier starts of the run. The numbers go on from there.
-  explicit Incidents(uint64_t before = 0) : count_(before) {}
+  /// before: incidents of earlier starts of the run; the numbers go on from there. avoid: settings
+  /// with which a lost node costs less (Risk::avoid).
+  explicit Incidents(uint64_t before = 0, std::string avoid = "")
+      : count_(before), avoid_(std::move(avoid)) {}
 
   /// A line of events.jsonl. now_ms: actor clock. Lines of kind joined, layout_changed and
   /// took_over have the layout: a list of cells, each a list of nodes.
@@ -47,18 +50,21 @@ class Incidents {
   uint64_t count() const { return count_; }
   /// The lines of an incident; nullptr if unknown.
   const nlohmann::json* explain(uint64_t incident) const;
+  /// The newest incident, over or not: {"number", "over", "sentence"}; null if there is none.
+  nlohmann::json newest() const;
+  const std::string& avoid() const { return avoid_; }
 
   void save(SupervisorState& to) const;
   /// Goes on with a predecessor's incident and returns true; if it had none, its loss begins one.
-  /// lost: why the predecessor is lost; lost_at_ms: when, actor clock.
-  bool resume(const SupervisorState& from, const std::string& lost, int64_t lost_at_ms);
+  /// lost: why the predecessor is lost; lost_at_ms: when, actor clock; stood_by: this supervisor was
+  /// its standby.
+  bool resume(const SupervisorState& from, const std::string& lost, int64_t lost_at_ms,
+              bool stood_by);
 
  private:
   struct Incident {
     int64_t since_ms = 0;
-    std::string what, decision;
-    bool consequence = false;  // `what` follows from a failure that may be reported later
-    uint64_t undone = 0;       // steps
+    job::IncidentFacts facts;
     std::vector<std::pair<std::string, int64_t>> phases;  // name, and when it was reached
   };
   struct Cause {
@@ -66,9 +72,10 @@ class Incidents {
     int64_t at_ms = 0;
   };
   const LogFound* root_cause() const;
-  nlohmann::json summary_line(const job::State& job, int64_t now_ms) const;
+  nlohmann::json summary_line(const job::State& job, int64_t now_ms);
   void explain_with(const nlohmann::json& line);
 
+  std::string avoid_, newest_;  // newest_: sentence of the newest incident that is over
   uint64_t count_ = 0;
   std::optional<Incident> current_;
   std::map<uint64_t, nlohmann::json> explained_;  // incident -> its lines

@@ -31,8 +31,9 @@ struct LeadershipOptions {
   std::optional<SupervisorState> state;  // of the predecessor; none: the run starts
   std::string lost;                      // why the predecessor is lost
   int64_t lost_at_ms = 0;                // when it was lost, actor clock
-  bool silent = false;   // the loss was noticed by silence, so nodes may notice it as late
-  bool elected = false;  // the predecessor resigned
+  bool silent = false;    // the loss was noticed by silence, so nodes may notice it as late
+  bool elected = false;   // the predecessor resigned
+  bool stood_by = false;  // this supervisor was the predecessor's standby
   /// Called once, at the end. resigns: another supervisor is to lead.
   std::function<void(int exit_code, std::string reason, bool resigns)> finished;
 };

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/base/log.hpp"
+#include "runtime/base/words.hpp"
 
 namespace simplescale {
 
@@ -96,7 +97,8 @@ Leadership::Actions Leadership::epoch_seen(const local::EpochSeen& seen, const j
     return {EndProcess{.reason = reason, .deposed = true}};
   }
   if (outvoted(seen.votes, job, agents, now_ms)) {
-    const std::string reason = std::to_string(seen.votes.size()) + " nodes cannot reach it";
+    const std::string reason =
+        counted(static_cast<int64_t>(seen.votes.size()), "node") + " cannot reach it";
     log::warn("resigning: {}", reason);
     // The standby ends first: on this side of the network, nodes would not reach it either.
     drop_standby(reason, job, result);

@@ -50,8 +50,13 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(State, rules, max_steps, join_timeout_ms, res
                                    node_order, nodes, trainers, layout, leaving, paused, to_examine,
                                    examined, has_checkpoint, checkpoint_step, older_checkpoints,
                                    failed_checkpoint, failed_checkpoint_reason, suspect_steps,
-                                   undoings, committed_step, joined_step, cycles, waiting_since_ms,
-                                   waiting_for, incident, stop_requested, exit, exit_reason)
+                                   undoings, committed_step, joined_step, joined_from,
+                                   previous_layout, cycles, waiting_since_ms, waiting_for, incident,
+                                   stop_requested, exit, exit_reason)
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(IncidentFacts, kind, subject, reason, also, cause, joins, before,
+                                   after, groups_before, groups_after, origin, returned, successor,
+                                   stood_by, begins_at, undone, ms, avoid)
 
 namespace {
 
@@ -92,8 +97,8 @@ bool consistent(const State& s) {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(InjectFault, kind, target, step, ms, value)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SupervisorState, job, now_ms, epoch, sequence, incidents,
-                                   incident_since_ms, incident_what, incident_decision,
-                                   recorded_step, recorded, end_exit, end_reason, planned, traced)
+                                   incident_since_ms, incident, node, recorded_step, recorded,
+                                   end_exit, end_reason, planned, traced)
 
 std::vector<uint8_t> encode(const SupervisorState& state) {
   return nlohmann::json::to_msgpack(nlohmann::json(state));

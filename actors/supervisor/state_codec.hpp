@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/supervisor/decision/decide.hpp"
+#include "actors/supervisor/decision/sentence.hpp"
 #include "runtime/base/status.hpp"
 #include "transport/protocol/messages.hpp"
 
@@ -21,7 +22,8 @@ struct SupervisorState {
   uint64_t epoch = 0, sequence = 0;
   uint64_t incidents = 0;
   int64_t incident_since_ms = -1;  // -1: no incident
-  std::string incident_what, incident_decision;
+  job::IncidentFacts incident;
+  std::string node;            // of the supervisor
   uint64_t recorded_step = 0;  // newest in the records
   bool recorded = false;       // there is such a step
   int32_t end_exit = 0;        // sent to nodes once the job is over, with end_reason

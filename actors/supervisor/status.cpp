@@ -115,6 +115,7 @@ json run_json(const JobSupervisorState& s) {
       {"val_loss", number_or_null(s.steps.val_loss())},
       {"tokens_per_second", rounded(s.steps.tokens_per_second(), 0.1)},
       {"incidents", s.incidents.count()},
+      {"newest_incident", s.incidents.newest()},
       {"groups", s.job.layout.cells.size() * static_cast<size_t>(s.job.rules.groups_per_cell())},
       {"paused", s.job.paused},
       {"diagnosing", job::diagnosing(s.job)},

@@ -11,6 +11,7 @@
 #include "actors/supervisor/take_over.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/config/risk.hpp"
 #include "runtime/diagnostics/diagnose.hpp"
 
 namespace simplescale {
@@ -84,8 +85,9 @@ void connection_lost(Self* self, const caf::down_msg& down) {
   const std::string node = lost->first;
   s.agents[node].connected = false;
   s.handles.erase(lost);
+  const bool silent = down.reason == caf::exit_reason::remote_link_unreachable;
   handle(self, job::NodeLost{
-                   node, "its agent does not answer any more (" + to_string(down.reason) + ")"});
+                   node, silent ? "its agent does not answer any more" : "its agent has ended"});
 }
 
 // --- Diagnosis ---
@@ -185,8 +187,7 @@ void copy_to_peers(Self* self, uint64_t step) {
   const bool lacked = s.copy_rounds.lacking();
   auto order = s.copy_rounds.committed(now_ms(self), s.job, step, s.steps.begun_at());
   if (s.copy_rounds.lacking() && !lacked)
-    record(self,
-           {"", "no_peer", "", "a shard has no node outside its cell that could keep a copy"});
+    record(self, {"", "no_peer", "", "there is no other node that could keep a copy of a shard"});
   if (!order) return;
   for (CopyTask& task : order->copies)
     if (auto found = s.agents.find(task.node); found != s.agents.end())
@@ -332,11 +333,12 @@ void start(Self* self, JobOptions options) {
   s.lead = Leadership({o.epoch, s.options.node, o.address, o.elected,
                        config.cluster.join_timeout_ms, config.supervision.shutdown_ms},
                       now);
-  s.incidents = Incidents(s.options.incidents);
   s.steps = StepLedger(config, s.options.plan, s.options.recorded_step);
   s.planned = planned_faults(s.options);
   s.traces = TracePlan(config.metrics.trace_steps, config.metrics.trace_recoveries);
-  s.copy_rounds = job::CopyRounds(static_cast<uint64_t>(config.checkpoint.peer_every_steps));
+  s.incidents = Incidents(s.options.incidents, risk_of(config, s.options.plan).avoid);
+  s.copy_rounds =
+      job::CopyRounds(static_cast<uint64_t>(peer_every_steps(config, s.options.plan.topology)));
   if (!o.state) {
     for (const std::string& why : s.options.skipped)
       record(self, {"", "checkpoint_skipped", "", why});

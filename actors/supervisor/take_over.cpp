@@ -27,7 +27,7 @@ void take_over(Self* self, SupervisorState from) {
   const LeadershipOptions& o = s.options.leadership;
   const int64_t now = now_ms(self);
   rebase(from, now);
-  const bool in_incident = s.incidents.resume(from, o.lost, o.lost_at_ms);
+  const bool in_incident = s.incidents.resume(from, o.lost, o.lost_at_ms, o.stood_by);
   s.lead.resume(from, now + kReturnMs + (o.silent ? s.options.config.supervision.silence_ms : 0));
   s.traces.set_chosen(std::move(from.traced));
   const uint64_t given_out = s.job.generation;  // by control/generation in the run folder
@@ -45,11 +45,12 @@ void take_over(Self* self, SupervisorState from) {
     return fault.step <= recorded.value_or(0) + 1;
   });
 
-  perform(self, {job::Record{"detect", "supervisor_lost", "supervisor", o.lost},
-                 job::Record{in_incident ? "decide" : "resume", "took_over", s.options.node,
-                             "epoch " + std::to_string(o.epoch) + ", generation " +
-                                 std::to_string(s.job.generation) +
-                                 (recorded ? ", after step " + std::to_string(*recorded) : "")}});
+  perform(self,
+          {job::Record{"detect", "supervisor_lost", "supervisor", o.lost},
+           job::Record{in_incident ? "decide" : "resume", "took_over", s.options.node,
+                       "it leads" + (recorded ? " after step " + std::to_string(*recorded) : "") +
+                           " (epoch " + std::to_string(o.epoch) + ", generation " +
+                           std::to_string(s.job.generation) + ")"}});
   if (!recorded || *recorded <= s.job.committed_step) return;
   if (s.options.recorded_generation == s.job.generation)
     handle(self, job::StepCommitted{s.job.generation, *recorded});

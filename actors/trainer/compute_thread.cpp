@@ -325,7 +325,8 @@ StepDone ComputeThread::step_done(const JoinTrainer& order, uint64_t step, const
 Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
   const auto max_steps = static_cast<uint64_t>(options_.plan.max_steps);
   const auto every = static_cast<uint64_t>(options_.config.checkpoint.disk_every_steps);
-  const auto peer_every = static_cast<uint64_t>(options_.config.checkpoint.peer_every_steps);
+  const auto peer_every =
+      static_cast<uint64_t>(peer_every_steps(options_.config, options_.plan.topology));
   SS_RETURN_IF_ERROR(open_validation());
   // Also repeats a validation that a failure has interrupted.
   SS_RETURN_IF_ERROR(validate(g, order, g.step));

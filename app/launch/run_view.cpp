@@ -9,7 +9,9 @@
 
 #include "app/launch/command_line.hpp"
 #include "runtime/base/process.hpp"
+#include "runtime/base/words.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/config/risk.hpp"
 #include "runtime/exports/records.hpp"
 
 namespace simplescale {
@@ -23,11 +25,11 @@ constexpr std::chrono::milliseconds kLookEvery{500};  // between two looks for a
 RunView::RunView(RunFolder run, const Config& config, const Plan& plan)
     : run_(std::move(run)), config_(config), plan_(plan) {
   line_.print_line("run " + run_.path + ": " + std::to_string(plan.parameters) + " parameters, " +
-                   std::to_string(plan.topology.groups) + " groups x " +
-                   std::to_string(plan.topology.shards) + " trainers on " +
-                   std::to_string(plan.topology.nodes) + " nodes, " +
-                   std::to_string(plan.max_steps) + " steps of " +
-                   std::to_string(plan.tokens_per_step) + " tokens");
+                   counted(plan.topology.groups, "group") + " x " +
+                   counted(plan.topology.shards, "trainer") + " on " +
+                   counted(plan.topology.nodes, "node") + ", " + counted(plan.max_steps, "step") +
+                   " of " + std::to_string(plan.tokens_per_step) + " tokens");
+  line_.print_line(risk_line(risk_of(config, plan)));
   for (auto [file, path] :
        {std::pair{&metrics_, run_.metrics()}, std::pair{&events_, run_.events()}}) {
     file->open(path);
@@ -112,16 +114,13 @@ void RunView::on_step(const std::string& text) {
 void RunView::on_event(const std::string& text) {
   const json e = json::parse(text, nullptr, false);
   if (!e.is_object()) return;
-  const std::string kind = e.value("kind", ""), reason = e.value("reason", ""),
-                    subject = e.value("subject", "");
+  const std::string kind = e.value("kind", ""), reason = e.value("reason", "");
   if (kind == "validated" && e["val_loss"].is_number()) {
     line_.print_line(fmt::format("step {}: validation loss {:.4f}", e.value("step", 0),
                                  e["val_loss"].get<double>()));
-  } else if (e["incident"].is_number()) {
-    const double ms = e["ms"].is_number() ? e["ms"].get<double>() : 0;
-    line_.print_line(fmt::format(
-        "incident {} {:>7}: {} {} {} ({:.0f} ms)", e["incident"].get<int64_t>(),
-        e["phase"].is_string() ? e["phase"].get<std::string>() : "", kind, subject, reason, ms));
+  } else if (kind == "recovered" && e["incident"].is_number()) {
+    line_.print_line(
+        fmt::format("incident {}: {}", e["incident"].get<int64_t>(), e.value("sentence", reason)));
   } else if ((kind == "started" || kind == "checkpoint_skipped") && !reason.empty()) {
     line_.print_line(reason);
   }

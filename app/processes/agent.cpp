@@ -212,7 +212,7 @@ Result<int> run_agent(const AgentOptions& o) {
   SS_ASSIGN(LogRules rules, LogRules::load(config.supervision.log_rules));
   auto watcher = std::make_shared<ProcessWatcher>();
   std::shared_ptr<PeerTier> peers;
-  if (config.checkpoint.peer_every_steps > 0) {
+  if (peer_every_steps(config, plan.topology) > 0) {
     SS_ASSIGN(peers, make_peer_tier(o.instance, o.node, plan.shape,
                                     static_cast<size_t>(plan.topology.shards),
                                     static_cast<int>(config.parallel.collective_timeout_ms)));

@@ -156,6 +156,7 @@ struct Predecessor {
   std::string lost;                      // why it is counted as lost
   int64_t lost_at_ms = 0;                // by the actor clock
   bool silent = false;                   // true: it stopped answering; its process may be alive
+  bool stood_by = false;                 // this process was its standby
 };
 
 /// An actor in the supervisor's place that tells every agent to end: the run cannot begin.
@@ -264,6 +265,7 @@ LeadershipOptions leadership_options(const Process& p, uint64_t epoch, Predecess
   lead.lost = before.lost;
   lead.lost_at_ms = before.lost_at_ms;
   lead.silent = before.silent;
+  lead.stood_by = before.stood_by;
   lead.elected = before.epoch > 0 && p.files.touched_ns(before.epoch) == 0;
   lead.watch = std::move(watch);
   lead.finished = [end = std::move(end)](int code, std::string reason, bool resigns) {
@@ -390,6 +392,7 @@ Result<int> stand_by(const Process& p) {
     before.lost = std::move(reason);
     before.lost_at_ms = now_ms(system.clock());
     before.silent = silent;
+    before.stood_by = true;
     end->set_value(std::move(before));
   };
   const caf::node_id leader = supervisor.node();

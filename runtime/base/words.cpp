@@ -43,4 +43,8 @@ std::string joined(const std::vector<std::string>& words, const std::string& bet
   return text;
 }
 
+std::string counted(int64_t number, const std::string& noun) {
+  return std::to_string(number) + " " + noun + (number == 1 ? "" : "s");
+}
+
 }  // namespace simplescale

@@ -1,6 +1,7 @@
-// Suggestions for misspelt words. Pure functions, any thread.
+// Words for users: suggestions for misspelt ones, lists, counts. Pure functions, any thread.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,5 +18,8 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 
 /// The words in a row, with `between` between them.
 std::string joined(const std::vector<std::string>& words, const std::string& between = ", ");
+
+/// "1 group", "2 groups".
+std::string counted(int64_t number, const std::string& noun);
 
 }  // namespace simplescale

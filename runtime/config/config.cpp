@@ -51,6 +51,7 @@ Config with_derived_values(const Config& config) {
   if (const auto topology = plan_topology(config); topology.ok()) {
     c.parallel.strategy = topology->strategy;
     c.parallel.group_nodes = topology->group_nodes;
+    c.checkpoint.peer_every_steps = peer_every_steps(config, *topology);
   }
   if (const auto plan = make_plan(config); plan.ok()) {
     c.train.global_batch_size = plan->global_batch_size;

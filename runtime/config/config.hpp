@@ -106,7 +106,7 @@ struct ClusterConfig {
 };
 
 struct CheckpointConfig {
-  int64_t peer_every_steps = 0;       // 0: never
+  int64_t peer_every_steps = -1;      // 0: never; -1: by the layout; see peer_every_steps()
   int64_t disk_every_steps = 100;     // 0: only at the end
   int64_t keep = 3;                   // newest checkpoints kept on disk
   int64_t keep_best = 0;              // and those with the lowest validation loss

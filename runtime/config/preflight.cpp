@@ -238,8 +238,11 @@ uint64_t shared_memory_bytes(const Config& config, const Plan& plan, int trainer
   const uint64_t sample = 4 * (static_cast<uint64_t>(plan.shape.block_size) + 1);
   const uint64_t ring =
       static_cast<uint64_t>(config.data.ring_batches * plan.micro_batch_size) * sample;
-  const int kept =  // copies of other nodes' shards, assuming that they are spread evenly
-      config.checkpoint.peer_every_steps > 0 ? std::min(trainers, t.shards) : 0;
+  // Copies of other nodes' shards, assuming that they are spread evenly. Without a node outside the
+  // only cell, each node also keeps copies of its own shards (PEER-1).
+  const bool inside = t.cells() == 1 && config.cluster.spares == 0;
+  const int kept =
+      peer_every_steps(config, t) > 0 ? std::min(trainers, t.shards) * (inside ? 2 : 1) : 0;
   return static_cast<uint64_t>(trainers) * (2 * 12 * own + arenas + ring) +
          static_cast<uint64_t>(kept) * 2 * 12 * own;
 }
@@ -259,7 +262,7 @@ HostNeeds host_needs(const Config& config, const Plan& plan, int trainers) {
   // The agent holds the two newest steps of each trainer until they have been sent to a peer.
   const uint64_t own = shard_layout(units_of(plan.shape), static_cast<size_t>(t.shards)).total;
   const auto count = static_cast<uint64_t>(trainers);
-  if (config.checkpoint.peer_every_steps > 0) needs.copies = count * 2 * 12 * own;
+  if (peer_every_steps(config, t) > 0) needs.copies = count * 2 * 12 * own;
   const uint64_t activations =
       config.cluster.device == DeviceKind::cuda ? 0 : plan.memory.activations;
   needs.private_ = needs.copies + count * (trainer_bytes + activations) +

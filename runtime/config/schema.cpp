@@ -114,7 +114,7 @@ const Key table[] = {
   {"train", "sample_prompt", REF(train.sample_prompt), any, no, "Prompt of the text that is generated at the end of the run."},
   {"train", "sample_tokens", REF(train.sample_tokens), {0, 1e6}, no, "Tokens generated at the end of the run. 0: none."},
 
-  {"parallel", "strategy", ENUM(parallel.strategy, strategy_names), any, layout, "How the model is sharded. auto: the smallest group that fits memory; one group on up to eight nodes."},
+  {"parallel", "strategy", ENUM(parallel.strategy, strategy_names), any, layout, "How the model is sharded. auto: the smallest group that fits memory, so that there are as many replicas as possible; see docs/configuration.md."},
   {"parallel", "group_nodes", REF(parallel.group_nodes), {0, 10'000}, layout, "Nodes per group; a group holds one copy of the model. 0: by strategy (hybrid_shard: 4; full_shard, shard_grad_op: all nodes). no_shard ignores it."},
   {"parallel", "collective_timeout_ms", REF(parallel.collective_timeout_ms), milliseconds, no, "A collective operation fails if a rank has not joined it by then."},
 
@@ -125,10 +125,10 @@ const Key table[] = {
   {"cluster", "device", ENUM(cluster.device, device_names), any, layout, "Device of the trainers. auto: cuda where there is a GPU, else cpu."},
   {"cluster", "threads_per_trainer", REF(cluster.threads_per_trainer), {0, 4096}, no, "CPU threads per trainer. 0: cores / trainers on the host."},
   {"cluster", "join_timeout_ms", REF(cluster.join_timeout_ms), milliseconds, no, "Time to wait at the start until all nodes have joined."},
-  {"cluster", "memory_per_trainer_gib", REF(cluster.memory_per_trainer_gib), not_negative, no, "Memory of a trainer's device. The model must fit in it, and strategy = auto sizes groups by it. 0: unknown."},
+  {"cluster", "memory_per_trainer_gib", REF(cluster.memory_per_trainer_gib), not_negative, no, "Memory of a trainer's device. The model must fit in it, and strategy = auto sizes groups by it. 0: unknown; auto then assumes 4 GiB."},
   {"cluster", "peak_flops", REF(cluster.peak_flops), not_negative, no, "Dense peak of one trainer's device in FLOP/s, used for the MFU. 0: unknown, no MFU is reported."},
 
-  {"checkpoint", "peer_every_steps", REF(checkpoint.peer_every_steps), not_negative, no, "Steps between copies of every shard to the memory of a node outside its group. 0: no copies."},
+  {"checkpoint", "peer_every_steps", REF(checkpoint.peer_every_steps), rule_or_more, no, "Steps between copies of every shard to the memory of another node, outside its group if there is one. 0: no copies. -1: 10 if one lost node would take every copy of the model with it and there is another node; else 0."},
   {"checkpoint", "disk_every_steps", REF(checkpoint.disk_every_steps), not_negative, no, "Steps between checkpoints on disk. 0: one checkpoint, when the run stops."},
   {"checkpoint", "keep", REF(checkpoint.keep), {1, 1'000'000}, no, "Number of newest checkpoints to keep on disk."},
   {"checkpoint", "keep_best", REF(checkpoint.keep_best), {0, 1'000'000}, no, "Checkpoints with the lowest validation loss to keep besides; the link `best` names the first. Needs train.validation_every_steps. 0: none."},

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "runtime/base/words.hpp"
 #include "runtime/config/check.hpp"
 #include "runtime/config/preflight.hpp"
+#include "runtime/config/risk.hpp"
 #include "runtime/config/schema.hpp"
 #include "runtime/config/topology.hpp"
 
@@ -30,11 +32,8 @@ std::string plain(double number) {
   return text;
 }
 
-std::string count(const std::string& what, int64_t number) {
-  return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
-}
-
-std::string plan_text(const Plan& plan, DeviceKind device) {
+std::string plan_text(const Config& config, const Plan& plan) {
+  const DeviceKind device = config.cluster.device;
   const Topology& t = plan.topology;
   const MemoryEstimate& memory = plan.memory;
   const LearningRate& rate = plan.learning_rate;
@@ -46,23 +45,28 @@ std::string plan_text(const Plan& plan, DeviceKind device) {
   line("model", std::to_string(plan.parameters) + " parameters, " + plain(flops.palm / 1e9) +
                     " GFLOP per token (PaLM), " + plain(flops.causal / 1e9) +
                     " (causal, products only)");
-  line("strategy", std::string(to_string(t.strategy)) + ", " + count("group", t.groups) + " x " +
-                       count("shard", t.shards) + " = " + count("trainer", t.world()) + " on " +
-                       count("node", t.nodes) + " (" + t.reason + ")");
+  line("strategy", std::string(to_string(t.strategy)) + ", " + counted(t.groups, "group") + " x " +
+                       counted(t.shards, "shard") + " = " + counted(t.world(), "trainer") + " on " +
+                       counted(t.nodes, "node") + " (" + t.reason + ")");
   line("batch", std::to_string(plan.global_batch_size) + " samples per step = " +
-                    count("trainer", t.world()) + " x " + std::to_string(plan.accumulation) +
-                    " accumulated" + " x " + count("sample", plan.micro_batch_size) + " of " +
+                    counted(t.world(), "trainer") + " x " + std::to_string(plan.accumulation) +
+                    " accumulated" + " x " + counted(plan.micro_batch_size, "sample") + " of " +
                     std::to_string(plan.shape.block_size) + " tokens");
-  line("length", count("step", plan.max_steps) + ", " + std::to_string(plan.max_iters) +
+  line("length", counted(plan.max_steps, "step") + ", " + std::to_string(plan.max_iters) +
                      " iters, " + std::to_string(plan.max_tokens) + " tokens (" +
                      std::to_string(plan.tokens_per_step) + " per step)");
-  line("learning rate", "up to " + plain(rate.peak) + " in " + count("step", rate.warmup_steps) +
+  line("learning rate", "up to " + plain(rate.peak) + " in " + counted(rate.warmup_steps, "step") +
                             ", then a cosine down to " + plain(rate.minimum));
   line("memory", "about " + bytes_text(memory.total()) +
                      (device == DeviceKind::cuda ? " per GPU: state " : " per trainer: state ") +
                      bytes_text(memory.state) + ", parameters " + bytes_text(memory.parameters) +
                      ", gradients " + bytes_text(memory.gradients) + ", activations " +
                      bytes_text(memory.activations));
+  const Risk risk = risk_of(config, plan);
+  line("lost trainer", "costs " + risk.trainer);
+  line("lost node",
+       "costs " + risk.node + (risk.avoid.empty() ? "" : "; to avoid it: " + risk.avoid));
+  line("lost files", "costs " + risk.file_system);
   line("groups", "");
   const size_t shown = 16;
   for (int group = 0; group < t.groups && group < static_cast<int>(shown); ++group) {
@@ -103,7 +107,7 @@ std::string show_config(const LoadedConfig& loaded) {
            "\n";
   const auto plan = make_plan(loaded);
   out += "\nplan\n";
-  return out + (plan.ok() ? plan_text(*plan, loaded.config.cluster.device)
+  return out + (plan.ok() ? plan_text(loaded.config, *plan)
                           : "  none: " + plan.status().message() + "\n");
 }
 
@@ -115,8 +119,9 @@ Result<std::string> validate_config(const LoadedConfig& loaded) {
                   loaded.file + ": data.source is not set: set it to text or token files");
   const Topology& t = plan.topology;
   return loaded.file + ": valid; " + std::to_string(plan.parameters) + " parameters, " +
-         count("group", t.groups) + " x " + count("shard", t.shards) + ", " +
-         count("step", plan.max_steps) + " of " + std::to_string(plan.tokens_per_step) + " tokens";
+         counted(t.groups, "group") + " x " + counted(t.shards, "shard") + ", " +
+         counted(plan.max_steps, "step") + " of " + std::to_string(plan.tokens_per_step) +
+         " tokens";
 }
 
 }  // namespace simplescale

@@ -8,6 +8,8 @@ namespace {
 
 constexpr int paper_group_nodes = 4;      // default group size
 constexpr int paper_one_group_nodes = 8;  // up to this many nodes form one group
+constexpr double assumed_gib = 4;         // that a trainer has at least, if it is not known
+constexpr int64_t automatic_peer_steps = 10;
 
 Status bad(const std::string& text) {
   return Status(Code::bad_config, text);
@@ -52,23 +54,35 @@ struct GroupSize {
   std::string reason;
 };
 
-/// The paper's Dynamic HYBRID_SHARD.
-Result<GroupSize> automatic_group(const Config& config) {
-  const int nodes = static_cast<int>(config.cluster.nodes);
-  if (nodes <= paper_one_group_nodes)
-    return GroupSize{nodes, "eight nodes or fewer form one group"};
-  const double memory = config.cluster.memory_per_trainer_gib * (1u << 30);
-  for (const int size : divisors(nodes)) {
-    if (memory == 0 && size >= paper_group_nodes)
-      return GroupSize{size, "four nodes, or the next number that divides cluster.nodes"};
-    if (memory == 0) continue;
+/// The smallest group whose trainers have enough memory; 0 nodes: none has.
+Result<GroupSize> fitting_group(const Config& config) {
+  const bool known = config.cluster.memory_per_trainer_gib > 0;
+  const double memory = (known ? config.cluster.memory_per_trainer_gib : assumed_gib) * (1u << 30);
+  for (const int size : divisors(static_cast<int>(config.cluster.nodes))) {
     const int shards = size * static_cast<int>(config.cluster.trainers_per_node);
     SS_ASSIGN(const uint64_t needed, needed_bytes(config, Sharding::full_shard, shards));
-    if (static_cast<double>(needed) <= memory)
-      return GroupSize{size, "the smallest group that fits memory, with " +
-                                 gib(static_cast<double>(needed)) + " per trainer"};
+    if (static_cast<double>(needed) > memory) continue;
+    return GroupSize{size, std::string("the smallest group that ") +
+                               (known ? "fits memory" : "needs at most 4 GiB per trainer") +
+                               ", with " + gib(static_cast<double>(needed)) + " per trainer"};
   }
-  return GroupSize{nodes, "all nodes"};  // check_memory() reports that it does not fit
+  return GroupSize{0, ""};
+}
+
+/// As many replicas as memory allows, since a lost node then costs no step. If the memory is not
+/// known and the model is large: the paper's Dynamic HYBRID_SHARD.
+Result<GroupSize> automatic_group(const Config& config) {
+  const int nodes = static_cast<int>(config.cluster.nodes);
+  SS_ASSIGN(GroupSize fits, fitting_group(config));
+  if (fits.nodes > 0) return fits;
+  if (config.cluster.memory_per_trainer_gib > 0)
+    return GroupSize{nodes, "all nodes"};  // check_memory() reports that it does not fit
+  if (nodes <= paper_one_group_nodes)
+    return GroupSize{nodes, "eight nodes or fewer form one group if the model is large"};
+  for (const int size : divisors(nodes))
+    if (size >= paper_group_nodes)
+      return GroupSize{size, "four nodes, or the next number that divides cluster.nodes"};
+  return GroupSize{nodes, "all nodes"};
 }
 
 Result<GroupSize> group_size(const Config& config) {
@@ -132,6 +146,17 @@ Result<Topology> plan_topology(const Config& config) {
                           .group = rank / t.shards,
                           .shard = rank % t.shards});
   return t;
+}
+
+int64_t peer_every_steps(const Config& config, const Topology& topology) {
+  if (config.checkpoint.peer_every_steps >= 0) return config.checkpoint.peer_every_steps;
+  const bool other_node = topology.nodes + config.cluster.spares > 1;
+  return topology.cells() == 1 && other_node ? automatic_peer_steps : 0;
+}
+
+int smallest_group(const Config& config) {
+  const auto fits = fitting_group(config);
+  return fits.ok() ? fits->nodes : 0;
 }
 
 }  // namespace simplescale

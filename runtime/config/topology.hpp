@@ -31,11 +31,21 @@ struct Topology {
   std::vector<TrainerPlace> trainers;  // in rank order
   std::string reason;                  // for this group size; `config show` prints it
   int world() const { return groups * shards; }
+  /// Sets of nodes that each hold whole copies of the model: while one of them is left, a lost node
+  /// costs no step.
+  int cells() const { return nodes / group_nodes; }
 };
 
 /// bad_config: the nodes do not form whole groups; fewer nodes than one group; fewer groups than
 /// min_groups; the model does not fit memory_per_trainer_gib.
 Result<Topology> plan_topology(const Config& config);
+
+/// The steps between copies to the memory of other nodes; 0: none. The value of -1 is 10 if there
+/// is only one cell, but another node that can keep copies.
+int64_t peer_every_steps(const Config& config, const Topology& topology);
+/// The fewest nodes of which a group can consist so that the model fits its trainers' memory (4 GiB
+/// each if cluster.memory_per_trainer_gib is unknown); 0: it does not fit, or a key is wrong.
+int smallest_group(const Config& config);
 
 /// Bytes that one trainer needs, by purpose. The formulas are in memory.cpp.
 struct MemoryEstimate {

@@ -188,10 +188,10 @@ class Console(Case):
         self.assertIn("training, step", shell.command("status"))
         self.assertIn("started", shell.command("events 100"))
         self.assertIn("there was no incident", shell.command("why"))
-        self.assertIn("generation", shell.command("plan kill_agent n1"))
+        self.assertIn("If node n1 dies, ", shell.command("plan kill_agent n1"))
         self.assertIn("unknown command 'nonsense'", shell.command("nonsense"))
         # Up recalls earlier lines.
-        self.assertIn("generation", shell.command("\x1b[A\x1b[A"))
+        self.assertIn("If node n1 dies, ", shell.command("\x1b[A\x1b[A"))
         # watch redraws until a key is pressed.
         shell.type("watch\r")
         for _ in range(3):

@@ -142,7 +142,7 @@ class TokenFiles(Case):
         run, process = self.begin()
         self.assertEqual(process.wait(120), 3, process.stdout.read())
         reason = self.events(run, "failed")[0]["reason"]
-        self.assertIn("generations in a row without a committed step", reason)
+        self.assertIn("failures in a row without a committed step", reason)
         self.assertIn(f"{self.data}: ends at byte 100", reason)
         self.assertFalse(self.events(run, "trainer_down", "node_lost"))
         self.wait_for(lambda: not leftovers(run), "all processes of the run to end")

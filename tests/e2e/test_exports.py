@@ -148,7 +148,7 @@ class Exports(Case):
 DRILLS = {  # the events that must occur: kind, and a part of the line
     "drill-trainer": [("recovered", "n1.0"), ("recovered", "n0.1"), ("recovered", "not finite")],
     "drill-spare": [("joined", "takes the place of")],
-    "drill-node": [("joined", "1 groups instead of 2"), ("layout_changed", "2 groups instead of 1")],
+    "drill-node": [("joined", "1 group instead of 2"), ("layout_changed", "2 groups instead of 1")],
     "drill-supervisor": [("took_over", ""), ("took_over", "")],
     "drill-bitflip": [("steps_undone", "different states"), ("recovered", "replicas differ")],
 }

@@ -48,7 +48,7 @@ class Nodes(Case):
         run, process = self.start("run", *self.layout_flags, f"--train.max_steps={self.steps}")
         self.wait_for(lambda: last_step(run) >= 20 and status(run)["standby"], "step 20")
         self.kill_node(run, "n1")
-        self.wait_for(lambda: any("1 groups instead of 2" in e["reason"] for e in self.kinds(run, "joined")), "one group")
+        self.wait_for(lambda: any("1 group instead of 2" in e["reason"] for e in self.kinds(run, "joined")), "one group")
         self.wait_for(lambda: self.kinds(run, "check_passed"), "the node's return and its diagnosis")
         self.wait_for(lambda: any("2 groups instead of 1" in e["reason"] for e in self.kinds(run, "layout_changed")), "two groups")
         self.finish(run, process, want)

@@ -145,7 +145,7 @@ class Slurm(Case):
         return next(n["name"] for n in status(run)["nodes"] if n["group"] and n["host"] != script)
 
     def wait_for_one_group(self, run):
-        self.wait_for(lambda: any("1 groups instead of 2" in e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "joined"),
+        self.wait_for(lambda: any("1 group instead of 2" in e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "joined"),
                       "one group")
 
     def check_whole(self, run):

@@ -88,8 +88,7 @@ void Decider::operator()(const DrainRequested& e) {
   if (!node) {
     set_reason("there is no node " + e.node);
   } else if (e.drain && !can_spare(e.node)) {
-    set_reason("cannot drain " + e.node + ": fewer than " + groups_needed() +
-               " groups would be left");
+    set_reason("cannot drain " + e.node + ": fewer than " + groups_needed() + " would be left");
   } else if (e.drain && node->state != NodeState::drained) {
     drain_node(e.node, e.reason);
     if (s_.layout.contains(e.node)) leave_after_step("node " + e.node + " is drained");
@@ -395,8 +394,8 @@ void Decider::operator()(const Tick&) {
   const bool drained = std::ranges::any_of(
       s_.nodes, [](const auto& n) { return n.second.state == NodeState::drained; });
   shut_down(drained ? Code::gave_up : Code::requeue,
-            "waited " + milliseconds(s_.join_timeout_ms) + " for enough nodes for " +
-                groups_needed() + " groups; missing: " + missing_nodes());
+            "there were not enough nodes for " + groups_needed() + " within " +
+                milliseconds(s_.join_timeout_ms) + "; missing: " + missing_nodes());
 }
 
 Decision decide(int64_t now_ms, State& state, const Event& event) {

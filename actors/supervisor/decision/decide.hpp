@@ -151,6 +151,8 @@ struct State {
   std::vector<Undoing> undoings;  // generation and step both increase; undoings_kept at most
   uint64_t committed_step = 0;
   uint64_t joined_step = 0;      // the step that the current generation began with
+  std::string joined_from;       // where that state came from: "memory", "peer copies", …
+  Layout previous_layout;        // of the generation before
   int cycles = 0;                // generations in a row without a committed step
   int64_t waiting_since_ms = 0;  // when the current wait began
   std::string waiting_for;       // what the wait is for, as text

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "actors/supervisor/decision/decider.hpp"
+#include "actors/supervisor/decision/sentence.hpp"
 #include "runtime/base/words.hpp"
 
 namespace simplescale::job {
@@ -66,7 +67,7 @@ void Decider::enforce_restart_budget(const std::string& name) {
   const Node& node = s_.nodes.at(name);
   const size_t failures = node.failures_ms.size();
   if (node.state == NodeState::up && failures > static_cast<size_t>(s_.max_restarts))
-    drain_node(name, number(failures) + " failures within " +
+    drain_node(name, counted(static_cast<int64_t>(failures), "failure") + " within " +
                          number(static_cast<uint64_t>(s_.within_ms / 1000)) + " s");
 }
 
@@ -104,9 +105,9 @@ void Decider::fence(std::string phase, std::string kind, std::string subject, st
   s_.phase = Phase::recovering;
   begin_wait("all trainers to be idle");
   if (s_.cycles > s_.give_up_after_cycles) {
-    shut_down(Code::gave_up,
-              std::to_string(s_.cycles) +
-                  " generations in a row without a committed step; the last failure: " + what);
+    shut_down(Code::gave_up, "the run gave up: " + counted(s_.cycles, "failure") +
+                                 " in a row without a committed step between them. The last: " +
+                                 what_failed(kind, subject, reason) + ".");
     return;
   }
   add_action(Fence{s_.generation, what});

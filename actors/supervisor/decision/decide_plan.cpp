@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "actors/supervisor/decision/decider.hpp"
+#include "runtime/base/words.hpp"
 
 namespace simplescale::job {
 
@@ -130,9 +131,8 @@ std::string Decider::describe_change(const Layout& before, const Layout& next) c
   else
     text = given.empty() ? "the same nodes in another order" : "without " + given;
   if (next.cells.size() != before.cells.size())
-    text += ": " + std::to_string(next.cells.size() * static_cast<size_t>(per_cell)) +
-            " groups instead of " +
-            std::to_string(before.cells.size() * static_cast<size_t>(per_cell));
+    text += ": " + counted(static_cast<int64_t>(next.cells.size()) * per_cell, "group") +
+            " instead of " + std::to_string(before.cells.size() * static_cast<size_t>(per_cell));
   return text;
 }
 
@@ -209,9 +209,10 @@ void Decider::join(Layout next, const Beginning& beginning) {
   if (order.step < s_.committed_step)
     record("", "steps_undone", number(s_.committed_step - order.step),
            "no newer step has a copy of every shard left");
-  s_.layout = std::move(next);
+  s_.previous_layout = std::exchange(s_.layout, std::move(next));
   s_.leaving = false;
   s_.joined_step = order.step;
+  s_.joined_from = origin_of(order);
   // If the step is read from a checkpoint, older copies of it are not needed and may differ.
   undo_from(order.source == Source::memory ? order.step + 1 : order.step);
   s_.committed_step = order.step;  // JOB-1: lower only if no newer step is complete
@@ -226,8 +227,11 @@ void Decider::join(Layout next, const Beginning& beginning) {
   s_.failed_checkpoint_reason.clear();
   begin_wait("trainers to restore their state");
   set_reason(what + "; generation " + number(s_.generation) + " begins at step " +
-             number(order.step) + " from " + origin_of(order) +
-             (order.moves.empty() ? "" : ", " + number(order.moves.size()) + " shards move"));
+             number(order.step) + " from " + s_.joined_from +
+             (order.moves.empty()
+                  ? ""
+                  : ", " + counted(static_cast<int64_t>(order.moves.size()), "shard") +
+                        (order.moves.size() == 1 ? " moves" : " move")));
   if (s_.incident) record("abort", "all_idle", "", "all trainers have left the last generation");
   record(s_.incident ? "decide" : "", changed ? "layout_changed" : "joined", "", decision_.reason);
   begin_rate(order.step);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "actors/supervisor/decision/decide.hpp"
+#include "runtime/base/words.hpp"
 
 namespace simplescale::job {
 
@@ -149,9 +150,9 @@ class Decider {
 
   // --- The next generation ---
 
-  /// Groups without which training waits.
+  /// "2 groups": training waits while there are fewer.
   std::string groups_needed() const {
-    return std::to_string(s_.rules.min_cells * s_.rules.groups_per_cell());
+    return counted(s_.rules.min_cells * s_.rules.groups_per_cell(), "group");
   }
   /// The nodes that cannot train now, with the reason for each.
   std::string missing_nodes() const;

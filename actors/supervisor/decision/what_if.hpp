@@ -7,8 +7,10 @@
 
 namespace simplescale::job {
 
-/// The decisions, in one line, if the fault `kind` hit the node or trainer `target` now and all
-/// other trainers answered as they should. Works on a copy of the state.
-std::string what_if(State state, const std::string& kind, const std::string& target);
+/// What would follow, in a sentence, if the fault `kind` hit the node or trainer `target` now, all
+/// other trainers answered as they should, and a lost node were started again with empty memory.
+/// Works on a copy of the state. avoid: settings with which a lost node costs less.
+std::string what_if(State state, const std::string& kind, const std::string& target,
+                    const std::string& avoid = "");
 
 }  // namespace simplescale::job

@@ -40,9 +40,11 @@ CopySent sent(const CopyToPeers& order, uint32_t shard, const std::string& error
 }  // namespace
 
 TEST_SUITE("copy plan") {
-  TEST_CASE("copy plan: PEER-1, a copy never lies in its own cell") {
+  TEST_CASE("copy plan: PEER-1, a copy lies in its own cell only if there is no other node") {
     CHECK(text(plan_copies(cluster(1, 2, 1, 2))) == "0:n0.0>n2 1:n1.0>n2 ");
-    CHECK(plan_copies(cluster(1, 2, 0, 2)).empty());
+    // Each node of the only cell keeps its own shard and that of another node.
+    CHECK(text(plan_copies(cluster(1, 2, 0, 2))) == "0:n0.0>n1 0:n0.0>n0 1:n1.0>n0 1:n1.0>n1 ");
+    CHECK(plan_copies(cluster(1, 1, 0, 1)).empty());
     // Groups take turns in sending; each group's peers are in the other group.
     CHECK(text(plan_copies(cluster(2, 2, 0, 2))) == "0:n0.0>n2 1:n3.0>n0 ");
   }
@@ -88,13 +90,29 @@ TEST_SUITE("copy plan") {
   }
 
   TEST_CASE("copy rounds: none while a shard has no node for its copy, or if switched off") {
-    State state = cluster(1, 2, 0, 2);
     CopyRounds rounds(5);
-    CHECK_FALSE(rounds.committed(0, state, 6, 0));
+    CHECK_FALSE(rounds.committed(0, cluster(1, 1, 0, 1), 6, 0));
     CHECK(rounds.lacking());
     CopyRounds never(0);
     CHECK_FALSE(never.committed(0, cluster(1, 2, 1, 2), 6, 0));
     CHECK_FALSE(never.lacking());
+  }
+
+  TEST_CASE("copy rounds: PEER-1, without an outer node both copies of a shard are waited for") {
+    State state = cluster(1, 2, 0, 2);
+    CopyRounds rounds(5);
+    const auto five = rounds.committed(0, state, 6, 0);
+    REQUIRE(five);
+    REQUIRE(five->copies.size() == 4);
+    for (const uint32_t shard : {0, 0, 1}) CHECK_FALSE(rounds.ended(sent(*five, shard)));
+    CHECK(rounds.ended(sent(*five, 1)));
+    state.nodes["n0"].peer = {{0, 5, 3}};
+    state.nodes["n1"].peer = {{1, 5, 3}};
+    CHECK_FALSE(newest_kept(state));  // a lost node would take the only copy of its shard along
+    state.nodes["n0"].peer.push_back({1, 5, 3});
+    CHECK_FALSE(newest_kept(state));
+    state.nodes["n1"].peer.push_back({0, 5, 3});
+    CHECK(newest_kept(state) == 5);
   }
 
   TEST_CASE("copy rounds: copies on lost nodes, and of steps that were undone, do not count") {

@@ -35,9 +35,14 @@ TEST_SUITE("incidents") {
     incidents.record(job, {"decide", "plan", "", "restart n1.0"}, 2'100);
     const auto end = incidents.record(job, {"resume", "committed", "", "step 7"}, 2'500);
     REQUIRE(end.summary);
-    CHECK((*end.summary)["reason"] ==
-          "n1.0: signal 9; restart n1.0; lost 3 steps, 500 ms (detect 10, fence 20, decide 70, "
-          "resume 400)");
+    const std::string sentence = (*end.summary)["sentence"];
+    CHECK(sentence.starts_with("Node n1 was lost: gone. "));
+    CHECK(sentence.find("3 steps were repeated. Stopped for 0.5 s.") != std::string::npos);
+    const std::string reason = (*end.summary)["reason"];
+    CHECK(reason.starts_with(sentence));
+    CHECK(reason.ends_with("; 500 ms: detect 10, fence 20, decide 70, resume 400]"));
+    CHECK(incidents.newest()["sentence"] == sentence);
+    CHECK(incidents.newest()["over"] == true);
     CHECK((*end.summary)["cause"].is_null());
     CHECK(incidents.explain(1)->size() == 6);  // five phases and the summary
     CHECK(incidents.explain(2) == nullptr);
@@ -85,13 +90,15 @@ TEST_SUITE("incidents") {
     first.save(state);
     state.job = job;
     state.job.incident = true;
-    CHECK(second.resume(state, "its process has ended", 3'000));
+    CHECK(second.resume(state, "its process has ended", 3'000, true));
     CHECK(second.count() == 1);
     state.job.incident = false;  // it ended with records that were not written
-    CHECK_FALSE(third.resume(state, "its process has ended", 3'000));
+    CHECK_FALSE(third.resume(state, "its process has ended", 3'000, true));
     CHECK(third.count() == 2);
     const auto end = third.record(job, {"resume", "took_over", "n0", ""}, 3'100);
     CHECK((*end.summary)["subject"] == "supervisor: its process has ended");
+    CHECK((*end.summary)["sentence"] ==
+          "The supervisor died. The standby on n0 took over: training did not pause.");
     CHECK((*end.summary)["ms"] == 100);
   }
 }

@@ -62,12 +62,9 @@ TEST_SUITE("config topology") {
         {none, 1, 3, 0, 3, 1, 1, Sharding::no_shard},
         {none, 2, 2, 4, 4, 1, 1, Sharding::no_shard},  // group_nodes is ignored
         {automatic, 1, 1, 0, 1, 1, 1, Sharding::full_shard},
-        {automatic, 8, 8, 0, 1, 64, 8, Sharding::full_shard},
+        {automatic, 8, 8, 0, 8, 8, 1, Sharding::full_shard},  // as many replicas as possible
         {automatic, 8, 8, 2, 4, 16, 2, Sharding::full_shard},
-        {automatic, 16, 8, 0, 4, 32, 4, Sharding::full_shard},
-        {automatic, 128, 8, 0, 32, 32, 4, Sharding::full_shard},
-        {automatic, 10, 1, 0, 2, 5, 5, Sharding::full_shard},    // 4 does not divide 10
-        {automatic, 11, 1, 0, 1, 11, 11, Sharding::full_shard},  // a prime: one group
+        {automatic, 128, 8, 0, 128, 8, 1, Sharding::full_shard},
     };
     for (const Row& row : rows) {
       CAPTURE(to_string(row.strategy));
@@ -81,6 +78,43 @@ TEST_SUITE("config topology") {
       CHECK(t->sharding == row.sharding);
       CHECK(t->strategy != automatic);
     }
+  }
+
+  TEST_CASE("topology: auto without a known memory: 4 GiB, else the paper's groups") {
+    struct Row {
+      int nodes, trainers, groups, group_nodes;
+    };
+    for (const Row& row : {Row{2, 1, 1, 2}, Row{8, 1, 1, 8}, Row{16, 1, 4, 4},
+                           Row{10, 1, 2, 5},      // 4 does not divide 10
+                           Row{11, 1, 1, 11}}) {  // a prime: one group
+      CAPTURE(row.nodes);
+      Config c = cluster(row.nodes, row.trainers, automatic);
+      c.model.preset = "llama2-7b";  // 84 GB of training state
+      c.train.micro_batch_size = 1;
+      const auto t = plan_topology(c);
+      REQUIRE_MESSAGE(t.ok(), t.status().message());
+      CHECK(t->groups == row.groups);
+      CHECK(t->group_nodes == row.group_nodes);
+      CHECK(smallest_group(c) == 0);
+    }
+    CHECK(smallest_group(cluster(8, 2, full)) == 1);
+  }
+
+  TEST_CASE("topology: peer copies are made where one node would take the only replica along") {
+    auto every = [](const Config& c) { return peer_every_steps(c, *plan_topology(c)); };
+    CHECK(every(cluster(2, 2, full)) == 10);
+    CHECK(every(cluster(2, 2, full, 1)) == 0);  // two groups
+    CHECK(every(cluster(1, 2, full)) == 0);     // there is no other node
+    CHECK(every(cluster(1, 2, none)) == 0);
+    CHECK(every(cluster(2, 2, none)) == 0);
+    Config c = cluster(1, 2, none);
+    c.cluster.spares = 1;
+    CHECK(every(c) == 10);
+    c.checkpoint.peer_every_steps = 0;
+    CHECK(every(c) == 0);
+    c = cluster(2, 2, full, 1);
+    c.checkpoint.peer_every_steps = 3;
+    CHECK(every(c) == 3);
   }
 
   TEST_CASE(

@@ -1,0 +1,278 @@
+#include "actors/supervisor/decision/sentence.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+
+#include "runtime/base/words.hpp"
+
+namespace simplescale::job {
+namespace {
+
+bool is_trainer(const std::string& name) {
+  return name.find('.') != std::string::npos;
+}
+
+std::string number(uint64_t n) {
+  return std::to_string(n);
+}
+
+/// "64 ms", "2.0 s", "60 s", "5 min".
+std::string duration(int64_t ms) {
+  char text[32];
+  if (ms < 100)
+    std::snprintf(text, sizeof text, "%lld ms", static_cast<long long>(ms));
+  else if (ms < 10'000)
+    std::snprintf(text, sizeof text, "%.1f s", static_cast<double>(ms) / 1e3);
+  else if (ms < 300'000)
+    std::snprintf(text, sizeof text, "%.0f s", static_cast<double>(ms) / 1e3);
+  else
+    std::snprintf(text, sizeof text, "%.0f min", static_cast<double>(ms) / 6e4);
+  return text;
+}
+
+/// The text with "60012 ms" written as "60 s".
+std::string with_durations(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size();) {
+    size_t end = i;
+    while (end < text.size() && std::isdigit(static_cast<unsigned char>(text[end]))) ++end;
+    if (end > i && end - i < 16 && text.compare(end, 3, " ms") == 0) {
+      out += duration(std::strtoll(text.c_str() + i, nullptr, 10));
+      i = end + 3;
+    } else {
+      end = std::max(end, i + 1);
+      out.append(text, i, end - i);
+      i = end;
+    }
+  }
+  return out;
+}
+
+/// What the text says after `prefix`; "" if it does not begin with it.
+std::string after(const std::string& text, const std::string& prefix) {
+  return text.starts_with(prefix) ? text.substr(prefix.size()) : "";
+}
+
+/// How a trainer ended, as a predicate: "was killed (signal 9)".
+std::string how_it_ended(const std::string& reason) {
+  if (const std::string signal = after(reason, "killed by signal "); !signal.empty()) {
+    const std::string code = signal.substr(0, signal.find(' '));
+    if (code == "9" || code == "15") return "was killed (signal " + code + ")";
+    std::string name = signal.size() > code.size() + 3
+                           ? signal.substr(code.size() + 2, signal.size() - code.size() - 3)
+                           : "";
+    if (!name.empty()) name[0] = static_cast<char>(std::tolower(name[0]));
+    return "crashed (signal " + code + (name.empty() ? "" : ", " + name) + ")";
+  }
+  if (reason.starts_with("exit code ")) return "ended with " + reason;
+  if (reason.empty() || reason == "its process is dying") return "died";
+  for (const char* passive : {"restarted by ", "stopped"})
+    if (reason.starts_with(passive)) return "was " + with_durations(reason);
+  if (reason.starts_with("silent ")) return "was " + with_durations(reason);
+  if (reason.starts_with("stuck ") || reason.starts_with("hung "))
+    return "hung: " + with_durations(reason);
+  return "failed: " + with_durations(reason);
+}
+
+/// The process of the trainer, or the node, has ended.
+bool ended(const std::string& kind) {
+  return kind == "trainer_down" || kind == "trainer_ended" || kind == "trainer_hung" ||
+         kind == "fence_ignored" || kind == "node_lost";
+}
+
+/// How well a record of this kind tells what went wrong. The failures of other trainers follow from
+/// the loss of a node, and most failed steps from the loss of a trainer.
+int rank_of(const std::string& kind) {
+  if (kind == "node_lost") return 4;
+  if (kind == "step_failed" || kind == "left") return 1;
+  if (kind == "no_first_step" || kind == "unknown_generation" || kind == "trainer_replaced")
+    return 2;
+  return 3;
+}
+
+bool is_part_of(const std::string& name, const std::string& whole) {
+  return name == whole || node_of(name) == whole;
+}
+
+/// Past for an incident, present for a forecast.
+struct Tense {
+  bool past;
+  const char* of(const char* was, const char* is) const { return past ? was : is; }
+};
+
+std::string remaining_groups(const IncidentFacts& f, const Tense& tense) {
+  const std::string others =
+      f.groups_after == 1
+          ? std::string("the other group ") + tense.of("took", "takes")
+          : "the other " + counted(f.groups_after, "group") + " " + tense.of("took", "take");
+  return others + " over its samples";
+}
+
+/// "it was replaced", "n2 took the place of n1", …: what became of what failed.
+std::string remedy(const IncidentFacts& f, const Tense& tense) {
+  std::vector<std::string> taken, given;
+  for (const auto& cell : f.after.cells)
+    for (const std::string& node : cell)
+      if (!f.before.contains(node)) taken.push_back(node);
+  for (const auto& cell : f.before.cells)
+    for (const std::string& node : cell)
+      if (!f.after.contains(node)) given.push_back(node);
+  const std::string trains_now = f.groups_after == f.groups_before || f.groups_before == 0
+                                     ? ""
+                                     : " (" + counted(f.groups_after, "group") + " instead of " +
+                                           number(f.groups_before) + ")";
+  if (!taken.empty() && !given.empty())
+    return joined(taken, " and ") + " " + tense.of("took", taken.size() > 1 ? "take" : "takes") +
+           " the place of " + joined(given, " and ") + trains_now;
+  if (!given.empty() && f.groups_after > 0) return remaining_groups(f, tense) + trains_now;
+  if (!taken.empty())
+    return joined(taken, " and ") + " " + tense.of("joined", taken.size() > 1 ? "join" : "joins") +
+           trains_now;
+  if (!f.returned.empty())
+    return joined(f.returned, " and ") + " " +
+           (f.returned.size() > 1 ? tense.of("were", "are") : tense.of("was", "is")) +
+           " started again";
+  return ended(f.kind) ? std::string("it ") + tense.of("was", "is") + " replaced" : "";
+}
+
+/// Why steps had to be undone: why no newer state was left.
+std::string why_undone(const IncidentFacts& f, const Tense& tense) {
+  if (f.kind == "mismatch") return "";
+  if (f.kind == "bad_copy") return "there was no other copy of its state";
+  if (f.kind != "node_lost")
+    return std::string("no newer state ") + tense.of("was", "is") + " left";
+  std::string text = std::string("its memory ") + tense.of("was", "is") + " lost";
+  if (f.groups_before == 1)
+    text += " and there is no replica (one group)";
+  else
+    text += " and no other node had a replica of it";
+  return text;
+}
+
+std::string newest_copy(const IncidentFacts& f) {
+  if (f.origin == "checkpoint") return "checkpoint " + number(f.begins_at);
+  if (f.origin == "initial values") return "its initial values, since there is no checkpoint";
+  if (f.origin == "peer copies") return "step " + number(f.begins_at) + ", copied to other nodes";
+  return "step " + number(f.begins_at);
+}
+
+/// What was done and what it cost in steps, without the first letter's case and the full stop.
+std::string consequence(const IncidentFacts& f, const Tense& tense) {
+  const std::string what = remedy(f, tense);
+  const std::string next = number(f.begins_at + 1);
+  if (f.undone == 0)
+    return (what.empty()
+                ? std::string("all trainers ") + tense.of("made", "make") + " step " + next +
+                      " again"
+                : what + ", and training " + tense.of("went", "goes") + " on with step " + next) +
+           ": no step " + tense.of("was", "is") + " lost";
+  const std::string why = why_undone(f, tense);
+  const std::string steps = counted(static_cast<int64_t>(f.undone), "step") + " " +
+                            (f.undone == 1 ? tense.of("was", "is") : tense.of("were", "are")) +
+                            " repeated";
+  return (what.empty() ? why : what + (why.empty() ? "" : ", but " + why)) +
+         (what.empty() && why.empty() ? "training " : ", so training ") + tense.of("went", "goes") +
+         " back from step " + number(f.begins_at + f.undone) + " to " + newest_copy(f) + ": " +
+         steps;
+}
+
+/// Begins a sentence. Names of nodes and trainers stay as they are.
+std::string capital(std::string text) {
+  const bool name = text.size() > 1 && std::isdigit(static_cast<unsigned char>(text[1]));
+  if (!text.empty() && !name)
+    text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  return text;
+}
+
+std::string to_avoid(const IncidentFacts& f) {
+  if (f.undone == 0 || f.kind != "node_lost" || f.avoid.empty()) return "";
+  return " To avoid this: " + f.avoid + ".";
+}
+
+std::string of_supervisor(const IncidentFacts& f) {
+  return (f.stood_by ? "The standby on " + f.successor : "A new supervisor on " + f.successor) +
+         " took over";
+}
+
+}  // namespace
+
+std::string what_failed(const std::string& kind, const std::string& subject,
+                        const std::string& reason) {
+  const std::string why = reason.empty() ? "" : ": " + with_durations(reason);
+  const std::string who = (is_trainer(subject) ? "Trainer " : "Node ") + subject;
+  if (kind == "supervisor_lost") {
+    const bool ended = reason.find("ended") != std::string::npos;
+    const std::string where = subject == "supervisor" ? "" : " on " + subject;
+    if (ended && reason.find("standby") != std::string::npos)
+      return "The supervisor" + where + " and its standby died";
+    return "The supervisor" + where + (ended ? " died" : " was lost" + why);
+  }
+  if (kind == "node_lost") return who + " was lost" + why;
+  if (kind == "trainer_hung") return who + " hung" + why;
+  if (ended(kind)) return who + " " + how_it_ended(reason);
+  if (kind == "non_finite")
+    return (is_trainer(subject) ? who : "A trainer") + " computed a value that is not finite" + why;
+  if (kind == "mismatch")
+    return "Replicas computed different states, as " + subject + " found" + why;
+  if (kind == "bad_copy") return "The state in the memory of " + subject + " was damaged" + why;
+  if (kind == "bad_checkpoint") return "A checkpoint could not be used" + why;
+  if (kind == "bad_disk") return who + " could not read the checkpoint" + why;
+  if (kind == "step_failed")
+    return "A step failed" + (subject.empty() ? "" : " on " + subject) + why;
+  if (kind == "no_first_step") return capital(subject) + " did not begin to train in time" + why;
+  return who + " failed" + why;
+}
+
+void add(IncidentFacts& f, const State& state, const Record& r) {
+  if (r.phase == "detect" || (r.phase == "abort" && r.kind == "fence_ignored")) {
+    const bool better = f.kind.empty() || rank_of(r.kind) > rank_of(f.kind);
+    if (better) {
+      if (rank_of(f.kind) > 1 && !f.subject.empty() && !is_part_of(f.subject, r.subject))
+        f.also.push_back(f.subject);
+      f.kind = r.kind, f.subject = r.subject, f.reason = r.reason;
+      std::erase_if(f.also, [&](const std::string& name) { return is_part_of(name, r.subject); });
+    } else if (rank_of(r.kind) > 1 && !is_part_of(r.subject, f.subject) &&
+               std::ranges::find(f.also, r.subject) == f.also.end()) {
+      f.also.push_back(r.subject);
+    }
+  }
+  if (r.kind == "trainer_ended" && f.subject == r.subject) f.reason = r.reason;
+  if (r.kind == "steps_undone") f.undone += std::strtoull(r.subject.c_str(), nullptr, 10);
+  if (r.kind == "node_up" && !r.reason.empty() && r.subject == f.subject)
+    f.returned.push_back(r.subject);
+  if (r.kind == "took_over") f.successor = r.subject;
+  if (r.phase != "decide" || r.kind == "took_over") return;
+  const int per_cell = state.rules.groups_per_cell();
+  if (f.joins++ == 0) {
+    f.before = state.previous_layout;
+    f.groups_before = static_cast<int>(f.before.cells.size()) * per_cell;
+  }
+  f.after = state.layout;
+  f.groups_after = static_cast<int>(f.after.cells.size()) * per_cell;
+  f.origin = state.joined_from;
+  f.begins_at = state.joined_step;
+}
+
+std::string sentence(const IncidentFacts& f) {
+  std::string text = what_failed(f.kind, f.subject, f.reason);
+  if (!f.cause.empty()) text += ", by " + f.cause;
+  text += ".";
+  if (!f.also.empty()) text += " " + joined(f.also, " and ") + " failed, too.";
+  const Tense past{true};
+  if (f.joins > 0) text += " " + capital(consequence(f, past)) + ".";
+  if (f.joins > 1) text += " It took " + counted(f.joins, "attempt") + ".";
+  if (f.kind == "supervisor_lost" && f.joins == 0 && !f.successor.empty())
+    return text + " " + of_supervisor(f) + ": training did not pause.";
+  if (!f.successor.empty()) text += " " + of_supervisor(f) + ".";
+  if (f.ms < 0) return text + " It is not over yet.";
+  return text + " Stopped for " + duration(f.ms) + "." + to_avoid(f);
+}
+
+std::string forecast(const IncidentFacts& f) {
+  if (f.joins == 0) return "training waits for enough nodes.";
+  return consequence(f, Tense{false}) + "." + to_avoid(f);
+}
+
+}  // namespace simplescale::job

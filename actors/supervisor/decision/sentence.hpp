@@ -1,0 +1,51 @@
+// Tells an incident in English: what went wrong, what was done, what it cost, and how to avoid the
+// cost. Facts in, text out; pure functions, any thread. The summary of an incident, the console's
+// `why` and `plan`, the terminal and the page show these sentences;
+// tests/actors/supervisor/sentences.txt has one of each sort.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "actors/supervisor/decision/decide.hpp"
+
+namespace simplescale::job {
+
+/// An incident as far as it is known.
+struct IncidentFacts {
+  // What went wrong: the fields of the record that tells it best.
+  std::string kind, subject, reason;
+  std::vector<std::string> also;  // further trainers and nodes that failed in the same incident
+  std::string cause;              // root cause, as found in a log; or ""
+  // What was done. groups: how many trained before and after.
+  int joins = 0;  // generations that have begun; more than 1: some committed no step
+  Layout before, after;
+  int groups_before = 0, groups_after = 0;
+  std::string origin;                 // of the state, in the words of origin_of()
+  std::vector<std::string> returned;  // nodes that were started again
+  std::string successor;              // the node of the next supervisor
+  bool stood_by = false;              // that one was the standby
+  // What it cost.
+  uint64_t begins_at = 0;  // the step whose state the next generation began with
+  uint64_t undone = 0;     // committed steps that have to be made again
+  int64_t ms = -1;         // until the next committed step; -1: it is not over
+  std::string avoid;       // settings with which a lost node costs less; "" if there are none
+};
+
+/// Adds what a record of the incident tells. state: after the decision that made the record.
+void add(IncidentFacts& facts, const State& state, const Record& record);
+
+/// "Trainer n1.0 was killed (signal 9). It was replaced, and training went on with step 51: no step
+/// was lost. Stopped for 0.3 s."
+std::string sentence(const IncidentFacts& facts);
+
+/// What would follow, for `plan`: "it is replaced, and training goes on with step 51: no step is
+/// lost." without what went wrong and how long it takes.
+std::string forecast(const IncidentFacts& facts);
+
+/// "Trainer n1.0 was killed (signal 9)", from the fields of a record that begins an incident.
+std::string what_failed(const std::string& kind, const std::string& subject,
+                        const std::string& reason);
+
+}  // namespace simplescale::job

@@ -1,0 +1,81 @@
+#include "runtime/config/risk.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/base/words.hpp"
+
+namespace simplescale {
+namespace {
+
+/// Why one lost node takes a part of every copy of the model with it.
+std::string no_replica(const Topology& t) {
+  return t.groups == 1 ? "one group" : "all " + counted(t.groups, "group") + " on one node";
+}
+
+/// If no other node has a replica of what the lost node held.
+std::string node_without_replica(const Config& config, const Plan& plan) {
+  const Topology& t = plan.topology;
+  const int64_t peers = peer_every_steps(config, t), disk = config.checkpoint.disk_every_steps;
+  const std::string waits =
+      config.cluster.spares > 0 ? "" : "; training waits until the node is started again";
+  // A step is copied after the next one is committed, while a further one is made.
+  if (peers > 0 && (disk == 0 || peers + 2 < disk))
+    return "up to " + counted(std::min(peers + 2, plan.max_steps), "step") + ": " + no_replica(t) +
+           ", copies on other nodes every " + counted(peers, "step") + waits;
+  const std::string why = no_replica(t) + (peers > 0 ? "" : ", no peers");
+  if (disk == 0) return "all steps: " + why + ", no checkpoint before the end" + waits;
+  return "up to " + counted(std::min(disk, plan.max_steps), "step") + ": " + why + waits;
+}
+
+std::string ways_to_avoid(const Config& config, const Plan& plan) {
+  const Topology& t = plan.topology;
+  std::vector<std::string> ways;
+  const int group = smallest_group(config);
+  if (group > 0 && group < t.nodes)
+    ways.push_back("parallel.group_nodes = " + std::to_string(group));
+  if (t.nodes + config.cluster.spares == 1)
+    ways.emplace_back("cluster.spares = 1");
+  else if (peer_every_steps(config, t) != 1)
+    ways.emplace_back("checkpoint.peer_every_steps = 1");
+  if (ways.empty()) ways.emplace_back("a smaller checkpoint.disk_every_steps");
+  return joined(ways, " or ");
+}
+
+/// If every shard has a replica on another node.
+std::string node_with_replicas(const Config& config, const Topology& t) {
+  if (config.cluster.spares > 0) return "no step: a spare takes its place";
+  const int left = t.groups / t.cells() * (t.cells() - 1);
+  if (left < config.cluster.min_groups)
+    return "no step, but training waits until it is back: cluster.min_groups = " +
+           std::to_string(config.cluster.min_groups);
+  return "no step: the other " + (left == 1 ? "group trains" : counted(left, "group") + " train") +
+         " its samples until it is back";
+}
+
+}  // namespace
+
+Risk risk_of(const Config& config, const Plan& plan) {
+  Risk risk;
+  risk.trainer = config.supervision.warm_processes > 0
+                     ? "no step: its state outlives it, and a warm process takes its place"
+                     : "no step: its state outlives it, and a new process is started";
+  const bool replicas = plan.topology.cells() > 1;
+  risk.node =
+      replicas ? node_with_replicas(config, plan.topology) : node_without_replica(config, plan);
+  if (!replicas) risk.avoid = ways_to_avoid(config, plan);
+  risk.file_system = config.checkpoint.folder.empty()
+                         ? "the whole run: its checkpoints are in its folder"
+                         : "the whole run, unless " + config.checkpoint.folder +
+                               " with its checkpoints is on another one";
+  return risk;
+}
+
+std::string risk_line(const Risk& risk) {
+  const auto amount = [](const std::string& text) { return text.substr(0, text.find(": ")); };
+  return "if lost: a trainer costs " + amount(risk.trainer) + "; a node costs " + risk.node +
+         (risk.avoid.empty() ? "" : " (to avoid it: " + risk.avoid + ")") +
+         "; the run's file system costs " + amount(risk.file_system);
+}
+
+}  // namespace simplescale

@@ -1,0 +1,278 @@
+// The sentences that tell incidents, and those of the console's `plan`, compared with
+// sentences.txt. SIMPLESCALE_WRITE_SENTENCES=1 rewrites that file; read it aloud afterwards.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "actors/supervisor/decision/what_if.hpp"
+#include "actors/supervisor/incidents.hpp"
+#include "runtime/config/config.hpp"
+#include "tests/paths.hpp"
+
+namespace simplescale::job {
+namespace {
+
+constexpr uint64_t kStep = 57, kCheckpoint = 50;
+constexpr const char* kAvoid = "parallel.group_nodes = 1 or checkpoint.peer_every_steps = 1";
+
+struct Arrangement {
+  const char* name;
+  int cells, cell_nodes, spares;
+  bool peers, disk;
+};
+const Arrangement arrangements[] = {
+    {"two groups", 2, 1, 0, false, true},
+    {"two groups and a spare", 2, 1, 1, false, true},
+    {"one group", 1, 2, 0, false, true},
+    {"one group, a spare, peer copies", 1, 2, 1, true, true},
+    {"one group, no checkpoint", 1, 2, 0, false, false},
+};
+
+/// A job that trains, told by its records as the supervisor tells it.
+class Story {
+ public:
+  explicit Story(const Arrangement& a) : incidents(kAvoid) {
+    std::vector<std::string> nodes;
+    for (int i = 0; i < a.cells * a.cell_nodes + a.spares; ++i) nodes.push_back(node_name(i));
+    s = make_state({2, 2 * a.cell_nodes, a.cell_nodes, a.cells, 1}, nodes);
+    s.max_steps = 100;
+    for (const std::string& node : nodes) up(node);
+    for (uint64_t step = 1; step <= kStep; ++step) tell(StepCommitted{s.generation, step});
+    if (a.disk) s.has_checkpoint = true, s.checkpoint_step = kCheckpoint;
+    if (a.disk) s.older_checkpoints = {40};
+    if (a.peers)
+      for (uint32_t shard = 0; shard < 4; ++shard)
+        s.nodes.at("n2").peer.push_back({shard, kStep - 1, s.generation});
+    for (const Place& place : places(s.rules, s.layout)) shard[place.trainer] = place.shard;
+  }
+
+  void tell(const Event& event) {
+    now_ms += 40;
+    for (const Action& action : decide(now_ms, s, event).actions)
+      if (const Record* r = std::get_if<Record>(&action)) record(*r);
+  }
+  void record(const Record& r) {
+    const auto recorded = incidents.record(s, r, now_ms);
+    if (r.kind == "failed" || r.kind == "finished") text = r.reason;
+    if (recorded.summary) text = (*recorded.summary)["sentence"];
+  }
+  void up(const std::string& node) {
+    tell(NodeUp{node, s.nodes.at(node).pid + 1});
+    if (s.nodes.at(node).checking) tell(NodeChecked{node, true, ""});
+    for (int slot = 0; slot < 2; ++slot)
+      tell(TrainerUp{trainer_name(node, slot), 1, {1}, 0, {}, 0});
+  }
+  std::vector<HeldStep> held() const {
+    return {{kStep - 1, newest_joined(s)}, {kStep, newest_joined(s)}};
+  }
+  void others_leave() {
+    for (const auto& [name, t] : State(s).trainers)
+      if (t.state == TrainerState::draining)
+        tell(TrainerIdle{name, s.generation - 1, shard[name], held()});
+  }
+  void replaced(const std::string& trainer) {
+    now_ms += 300;
+    tell(TrainerUp{trainer, 2, {2}, shard[trainer], held(), 0});
+  }
+  void end() {
+    tell(StepCommitted{s.generation, s.committed_step + 1});
+    if (text.empty()) text = incidents.newest()["sentence"];
+  }
+
+  State s;
+  Incidents incidents;
+  std::map<std::string, uint32_t> shard;
+  int64_t now_ms = 1'000;
+  std::string text;
+};
+
+void lose_trainer(Story& t, const std::string& how) {
+  t.tell(TrainerDown{"n1.0", "its process is dying"});
+  t.tell(TrainerDown{"n1.0", how});
+  t.others_leave();
+  t.replaced("n1.0");
+}
+
+void lose_node(Story& t) {
+  // The collectives of the other trainers fail first.
+  t.tell(TrainerIdle{"n0.0", t.s.generation, 0, t.held(), Fault::failed, 0, "",
+                     "shard-0: rank 2 has died"});
+  t.tell(NodeLost{"n1", "its agent does not answer any more"});
+  t.others_leave();
+  if (t.s.phase != Phase::recovering || t.s.waiting_for != "all trainers to be idle") return;
+  t.now_ms += 1'500;
+  t.up("n1");
+  if (t.s.waiting_for == "all trainers to be idle") t.tell(Tick{});
+}
+
+void fail(Story& t, Fault fault, uint64_t step, const std::string& suspect,
+          const std::string& reason) {
+  for (const auto& [name, trainer] : State(t.s).trainers)
+    if (trainer.state == TrainerState::training) {
+      auto held = t.held();
+      if (fault == Fault::bad_copy && name == suspect) held.pop_back();
+      t.tell(
+          TrainerIdle{name, newest_joined(t.s), t.shard[name], held, fault, step, suspect, reason});
+    } else if (trainer.state == TrainerState::draining) {
+      t.tell(TrainerIdle{name, t.s.generation - 1, t.shard[name], t.held()});
+    }
+}
+
+const std::map<std::string, std::function<void(Story&)>>& stories() {
+  static const std::map<std::string, std::function<void(Story&)>> table = {
+      {"kill_trainer", [](Story& t) { lose_trainer(t, "killed by signal 9 (Killed)"); }},
+      {"stop_trainer", [](Story& t) { lose_trainer(t, "stopped, silent for 1012 ms"); }},
+      {"hang_trainer",
+       [](Story& t) {
+         lose_trainer(t,
+                      "stuck at step 57: no unit computed for 60012 ms, and not waiting in a "
+                      "collective");
+       }},
+      {"segfault_trainer",
+       [](Story& t) { lose_trainer(t, "killed by signal 11 (Segmentation fault)"); }},
+      {"oom_trainer",
+       [](Story& t) {
+         LogFound found;
+         found.node = "n1", found.subject = "n1.0", found.file = "kernel";
+         found.text = "Out of memory: Killed process 4711", found.rule = "oom_killer";
+         found.root = true;
+         t.incidents.log_rule_line(t.s, found, t.now_ms);
+         lose_trainer(t, "killed by signal 9 (Killed)");
+       }},
+      {"kill_agent", lose_node},
+      {"stop_agent", lose_node},
+      {"partition_node", lose_node},
+      {"lose_messages", lose_node},
+      {"kill_supervisor",
+       [](Story& t) {
+         SupervisorState before;
+         before.node = "n0", before.job = t.s;
+         t.incidents.resume(before, "its process has ended", t.now_ms, true);
+         t.record({"detect", "supervisor_lost", "supervisor", "its process has ended"});
+         t.record({"resume", "took_over", "n1", "it leads after step 57"});
+       }},
+      {"slow_link",
+       [](Story& t) {
+         fail(t, Fault::failed, 0, "",
+              "replicate-0: n1.0 did not take part in all_reduce (operation 12) within 60000 ms");
+       }},
+      {"corrupt_snapshot",
+       [](Story& t) {
+         fail(t, Fault::bad_copy, kStep, "n1.0", "its bytes are not those that were committed");
+       }},
+      {"corrupt_checkpoint",
+       [](Story& t) {
+         lose_node(t);
+         fail(t, Fault::bad_checkpoint, kCheckpoint, "", "step-00000050: shard 1 is damaged");
+       }},
+      {"bitflip_gradient",
+       [](Story& t) {
+         fail(t, Fault::mismatch, kStep, "", "shard 0 of step 57 differs in group 1");
+       }},
+      {"nan_loss",
+       [](Story& t) {
+         fail(t, Fault::non_finite, kStep + 1, "n1.0", "the loss of step 58 is nan");
+       }},
+  };
+  return table;
+}
+
+/// What a user reads for every fault and arrangement.
+std::string all_sentences() {
+  std::string out;
+  for (const std::string& kind : fault_kinds()) {
+    const auto story = stories().find(kind);
+    for (const Arrangement& a : arrangements) {
+      const std::string head = kind + ", " + a.name + "\n";
+      if (story != stories().end()) {
+        Story t(a);
+        story->second(t);
+        t.end();
+        out += head + "  happened: " + t.text + "\n";
+      } else {
+        out += head;
+      }
+      Story t(a);
+      const bool node = kind.ends_with("_node") || kind.ends_with("_agent") ||
+                        kind.starts_with("slow") || kind.find("disk") != std::string::npos ||
+                        kind == "corrupt_checkpoint" || kind == "lose_messages";
+      if (kind != "kill_supervisor")
+        out += "  plan: " + what_if(t.s, kind, node ? "n1" : "n1.0", kAvoid) + "\n";
+    }
+  }
+  return out;
+}
+
+std::string more_sentences() {
+  std::string out;
+  auto add_story = [&](const std::string& name, const std::function<void(Story&)>& happens) {
+    Story t(arrangements[0]);
+    happens(t);
+    t.end();
+    out += name + "\n  happened: " + t.text + "\n";
+  };
+  add_story("two trainers at once", [](Story& t) {
+    t.tell(TrainerDown{"n1.0", "killed by signal 9 (Killed)"});
+    t.tell(TrainerDown{"n0.1", "exit code 3"});
+    t.others_leave();
+    t.replaced("n1.0");
+    t.replaced("n0.1");
+  });
+  add_story("the supervisor and its standby die", [](Story& t) {
+    SupervisorState before;
+    before.job = t.s;
+    t.incidents.resume(before, "its process and its standby have ended", t.now_ms, false);
+    t.record({"resume", "took_over", "n1", ""});
+  });
+  add_story("the supervisor dies during a recovery", [](Story& t) {
+    t.tell(TrainerDown{"n1.0", "killed by signal 9 (Killed)"});
+    SupervisorState before;
+    t.incidents.save(before);
+    before.job = t.s, before.node = "n0";
+    Incidents next(kAvoid);
+    next.resume(before, "its process has ended", t.now_ms, true);
+    t.incidents = next;
+    t.record({"detect", "supervisor_lost", "supervisor", "its process has ended"});
+    t.record({"decide", "took_over", "n1", ""});
+    t.others_leave();
+    t.replaced("n1.0");
+  });
+  add_story("a node lost for good, without another one", [](Story& t) {
+    t.s.rules.min_cells = 2;
+    t.tell(NodeLost{"n1", "its agent does not answer any more"});
+    t.others_leave();
+    t.now_ms += t.s.join_timeout_ms;
+    t.tell(Tick{});
+  });
+  add_story("it is not over", [](Story& t) { t.tell(TrainerDown{"n1.0", "exit code 3"}); });
+  add_story("gave up", [](Story& t) {
+    for (int i = 0; i <= t.s.give_up_after_cycles; ++i) lose_trainer(t, "exit code 3");
+  });
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("sentences: every fault in every arrangement is told in plain English") {
+  const std::string path = source_dir() + "/tests/actors/supervisor/sentences.txt";
+  const std::string now = all_sentences() + more_sentences();
+  if (std::getenv("SIMPLESCALE_WRITE_SENTENCES")) std::ofstream(path) << now;
+  std::stringstream golden;
+  golden << std::ifstream(path).rdbuf();
+  CHECK_MESSAGE(golden.str() == now, "SIMPLESCALE_WRITE_SENTENCES=1 rewrites sentences.txt");
+  for (const char* bad :
+       {"; ;", ";;", " 1 groups", " 1 steps", "exit_reason", "..", "  plan: .", ": :", " ,", "( "})
+    CHECK_MESSAGE(now.find(bad) == std::string::npos, bad);
+}
+
+TEST_CASE("sentences: what_if uses memory before the first incident, too") {
+  for (const Arrangement& a : arrangements) {
+    Story t(a);
+    CHECK(what_if(t.s, "kill_trainer", "n1.0").find("no step is lost") != std::string::npos);
+  }
+}
+
+}  // namespace simplescale::job
