@@ -33,29 +33,14 @@ class CommandLine {
   void add_generate(CLI::App& app) {
     CLI::App* command =
         app.add_subcommand("generate", "generate text with the model of a run or checkpoint");
-    command->add_option("RUN|CHECKPOINT", generate_.checkpoint, "a run's folder or a checkpoint")
-        ->required();
-    command->add_option("--prompt", generate_.prompt, "text to continue");
-    command->add_option("--max-tokens", generate_.max_tokens, "most tokens to add")
-        ->check(CLI::Range(1, 1'000'000));
-    command->add_option("--temperature", generate_.temperature, "0: always the likeliest token")
-        ->check(CLI::Range(0.0, 100.0));
-    command->add_option("--top-k", generate_.top_k, "sample among the K likeliest tokens; 0: all")
-        ->check(CLI::Range(0, 1'000'000));
-    command->add_option("--seed", generate_.seed, "the same seed gives the same text");
+    add_generate_options(*command, generate_);
     command->callback([this] { code_ = report_status(generate_command(generate_)); });
   }
 
   void add_evaluate(CLI::App& app) {
     CLI::App* command = app.add_subcommand(
         "evaluate", "print validation loss and perplexity of a run or checkpoint");
-    command->add_option("RUN|CHECKPOINT", evaluate_.checkpoint, "a run's folder or a checkpoint")
-        ->required();
-    command->add_option("--data", evaluate_.data,
-                        "a token file or prepared folder; default: the run's validation tokens");
-    command->add_option("--samples", evaluate_.samples, "most samples to evaluate; 0: all")
-        ->check(CLI::Range(0, 1'000'000'000));
-    command->add_flag("--json", evaluate_.json, "print JSON");
+    add_evaluate_options(*command, evaluate_);
     command->callback([this] { code_ = report_status(evaluate_command(evaluate_)); });
   }
 

@@ -1,7 +1,9 @@
 // The program `simplescale`: its command line. Commands that need libtorch are in
 // simplescale-compute beside it, so that consoles and agents start in milliseconds.
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,15 +14,21 @@
 #include "app/report.hpp"
 #include "app/slurm/job.hpp"
 #include "app/usage.hpp"
+#include "app/usage_texts.hpp"
 
 namespace simplescale {
 namespace {
+
+int print_text(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  return std::fflush(stdout) == 0 ? 0 : report_status(Status(Code::io, "cannot print"));
+}
 
 /// Adds all commands to `app` and holds the values of their options. The callback of the command
 /// that the user chose runs it and keeps its exit code.
 class CommandLine {
  public:
-  explicit CommandLine(CLI::App& app) : app_(app) {
+  CommandLine(CLI::App& app, std::vector<std::string> words) : app_(app), words_(std::move(words)) {
     add_training();
     add_checkpoints();
     add_status_and_console();
@@ -28,7 +36,9 @@ class CommandLine {
     add_logs_and_traces();
     add_doctor();
     add_compute();
+    add_help();
     add_internal();
+    add_examples(app);
   }
   const int& exit_code() const { return code_; }
 
@@ -37,7 +47,10 @@ class CommandLine {
 
   CLI::App* add(CLI::App& parent, const char* name, const char* help, Body body) {
     CLI::App* command = parent.add_subcommand(name, help);
-    command->callback([this, body = std::move(body), command] { code_ = body(command); });
+    command->callback([this, body = std::move(body), command] {
+      const Status extras = check_extras(*command);
+      code_ = extras.ok() ? body(command) : report_status(extras);
+    });
     return command;
   }
 
@@ -47,7 +60,7 @@ class CommandLine {
     command->add_option("CONFIG", config_, "a TOML file")->required();
     command->allow_extras();
     command->footer(
-        "--section.key=value sets a key of the configuration; configs/reference.toml lists all");
+        "--section.key=value sets a key of the configuration; configs/reference.toml lists all.");
     return command;
   }
 
@@ -105,7 +118,7 @@ class CommandLine {
         });
     submit->add_option("--run", run_, "the run's folder; overrides run.folder");
     add_parent_options(*submit);
-    submit->add_flag("--dry-run", dry_run_, "write and print the script, but do not submit it");
+    submit->add_flag("--dry-run", dry_run_, "only print the script; write and submit nothing");
 
     add_with_config(app_, "prepare",
                     "convert text to tokens: train the tokenizer, write the token files",
@@ -115,13 +128,14 @@ class CommandLine {
 
     CLI::App* config = app_.add_subcommand("config", "show or check a configuration");
     config->require_subcommand(1);
-    add_with_config(*config, "show",
-                    "print every key, its value and its origin, and the run's plan",
-                    [this](CLI::App* command) {
-                      return report_status(config_show_command(config_, command->remaining()));
-                    });
+    add_with_config(
+        *config, "show", "print every key, its value and its origin, and the run's plan",
+        [this](CLI::App* command) {
+          return report_status(config_show_command(config_, command->remaining(), changed_));
+        })
+        ->add_flag("--changed", changed_, "only keys with another value than their default");
     add_with_config(*config, "validate",
-                    "print what is wrong, with file and line, or that the configuration is valid",
+                    "print all that is wrong, with file and line, or that the config is valid",
                     [this](CLI::App* command) {
                       return report_status(config_validate_command(config_, command->remaining()));
                     });
@@ -140,8 +154,10 @@ class CommandLine {
         });
     exporting->add_option("CHECKPOINT", checkpoint_, checkpoint_or_run)->required();
     exporting->add_option("FOLDER", folder_, "the folder to create")->required();
-    exporting->add_option("--dtype", dtype_, "type of the weights: float32 or bfloat16")
-        ->check(CLI::IsMember({"float32", "bfloat16"}));
+    exporting->add_option("--dtype", dtype_, "type of the weights: float32 (fp32), bfloat16 (bf16)")
+        ->transform(CLI::Transformer(
+            std::map<std::string, std::string>{{"fp32", "float32"}, {"bf16", "bfloat16"}}))
+        ->check(CLI::IsMember({"float32", "bfloat16", "fp32", "bf16"}));
 
     CLI::App* importing =
         add(app_, "import", "create a checkpoint from a Hugging Face Llama folder",
@@ -204,20 +220,28 @@ class CommandLine {
           return report_status(sweep_command(sweep_));
         });
     sweep->add_option("--run", run_, "the sweep's folder; overrides run.folder");
-    sweep->add_flag("--submit", sweep_.submit, "submit the runs as a Slurm job array instead");
-    sweep->add_flag("--dry-run", sweep_.dry_run, "with --submit: do not submit the script");
-    sweep->add_flag("--summary", sweep_.summary, "only write the table and the plot so far");
+    CLI::Option* to_slurm =
+        sweep->add_flag("--submit", sweep_.submit, "submit the runs as a Slurm job array instead");
+    CLI::Option* dry_run = sweep->add_flag(
+        "--dry-run", sweep_.dry_run,
+        "only list the runs (with --submit: print the script); train and write nothing");
+    sweep->add_flag("--summary", sweep_.summary, "only write the table and the plot so far")
+        ->excludes(to_slurm)
+        ->excludes(dry_run);
   }
 
   void add_logs_and_traces() {
-    CLI::App* logs = add(
-        app_, "logs", "print the logs of a run's processes, merged by time",
-        [this](CLI::App*) { return report_status(logs_command(run_, process_, follow_, grep_)); });
+    CLI::App* logs =
+        add(app_, "logs", "print the logs of a run's processes, merged by time", [this](CLI::App*) {
+          return report_status(logs_command(run_, {process_, grep_, level_, follow_}));
+        });
     logs->add_option("RUN", run_, "the run's folder")->required();
     logs->add_option("NODE|TRAINER", process_,
                      "only this process: a node (n1), a trainer (n1.0) or \"supervisor\"");
     logs->add_flag("--follow,-f", follow_, "keep printing new lines until Ctrl-C");
     logs->add_option("--grep", grep_, "only lines that match this regular expression (grep -E)");
+    logs->add_option("--level", level_, "only this level and worse: debug, info, warning or error")
+        ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
 
     CLI::App* trace =
         add(app_, "trace",
@@ -226,10 +250,13 @@ class CommandLine {
               return report_status(trace_command(run_, trace_name_, trace_output_, list_));
             });
     trace->add_option("RUN", run_, "the run's folder")->required();
-    trace->add_option("NAME", trace_name_, "name of the trace (default: the newest)");
-    trace->add_option("-o,--output", trace_output_,
-                      "the file to write (default: RUN/traces/NAME.json)");
-    trace->add_flag("--list", list_, "only list the traces, the newest last");
+    CLI::Option* name =
+        trace->add_option("NAME", trace_name_, "name of the trace (default: the newest)");
+    CLI::Option* output = trace->add_option("-o,--output", trace_output_,
+                                            "the file to write (default: RUN/traces/NAME.json)");
+    trace->add_flag("--list", list_, "only list the traces, the newest last")
+        ->excludes(name)
+        ->excludes(output);
   }
 
   void add_doctor() {
@@ -248,16 +275,29 @@ class CommandLine {
     doctor->add_flag("--json", json_, "print JSON");
   }
 
+  /// simplescale-compute carries these out; it gets the same words.
   void add_compute() {
-    for (const auto& [name, help] :
-         {std::pair{"generate", "generate text with the model of a run or checkpoint"},
-          std::pair{"evaluate", "print validation loss and perplexity of a run or checkpoint"}}) {
-      CLI::App* compute = add(app_, name, help, [name = std::string(name)](CLI::App* command) {
-        return report_status(compute_command(name, command->remaining()));
-      });
-      compute->prefix_command();
-      compute->set_help_flag();  // simplescale-compute answers --help
-    }
+    const auto compute = [this](CLI::App*) { return report_status(compute_command(words_)); };
+    add_generate_options(
+        *add(app_, "generate", "generate text with the model of a run or checkpoint", compute),
+        generate_);
+    add_evaluate_options(
+        *add(app_, "evaluate", "print validation loss and perplexity of a run or checkpoint",
+             compute),
+        evaluate_);
+  }
+
+  void add_help() {
+    add(app_, "help", "print the help of a command, with examples", [](CLI::App*) {
+      return 0;
+    })->add_option("COMMAND", help_, "a command; default: the list of all commands");
+    add(app_, "completion", "print a script that completes commands, options and keys",
+        [this](CLI::App*) { return print_text(completion_script(app_, shell_)); })
+        ->add_option("SHELL", shell_, "bash, zsh or fish")
+        ->required()
+        ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+    add(app_, "man", "print the man page",
+        [this](CLI::App*) { return print_text(man_page(app_)); });
   }
 
   /// Commands that processes of a run start: launchers start agents, batch scripts `requeue`,
@@ -291,16 +331,18 @@ class CommandLine {
   }
 
   CLI::App& app_;
+  const std::vector<std::string> words_;  // of the command line, without the program's name
   int code_ = 0;
   std::string config_, run_, folder_, checkpoint_, dtype_ = "float32", node_, standby_of_;
-  std::string process_, grep_, trace_name_, trace_output_;
+  std::string process_, grep_, level_, trace_name_, trace_output_, shell_, from_;
   std::string runs_folder_ = "runs", output_ = "plot.svg", report_output_ = "report.html";
-  std::vector<std::string> commands_, runs_;
+  std::vector<std::string> commands_, runs_, help_;
+  GenerateOptions generate_;
+  EvaluateOptions evaluate_;
   SweepOptions sweep_;
   HttpProcessOptions http_;
   bool list_ = false, json_ = false, watch_ = false, follow_ = false, dry_run_ = false;
-  std::string from_;
-  bool oversubscribe_ = false, with_optimizer_ = false;
+  bool oversubscribe_ = false, with_optimizer_ = false, changed_ = false;
   int srun_code_ = 0;
   int64_t smooth_ = kSmoothAutomatically;
 };
@@ -312,6 +354,6 @@ int main(int argc, char** argv) {
   CLI::App app(
       "simplescale: pretrains Llama models on many nodes and does not stop when machines fail",
       "simplescale");
-  simplescale::CommandLine commands(app);
+  simplescale::CommandLine commands(app, {argv + 1, argv + argc});
   return simplescale::run_program(app, argc, argv, commands.exit_code());
 }

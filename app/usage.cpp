@@ -8,17 +8,11 @@
 #include "app/report.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/words.hpp"
+#include "runtime/config/schema.hpp"
 
 namespace simplescale {
 
 namespace {
-
-std::vector<std::string> commands_of(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
-    if (!sub->get_group().empty()) names.push_back(sub->get_name());  // "": an internal command
-  return names;
-}
 
 std::vector<std::string> options_of(const CLI::App& app) {
   std::vector<std::string> names;
@@ -73,17 +67,85 @@ std::string usage_text(const CLI::App& app, const CLI::ParseError& error,
   return text + "; see " + name + " --help";
 }
 
+/// The words after the program's name. `help COMMAND` becomes `COMMAND --help`, and a key with its
+/// value becomes one word: --train.max_steps 10 is --train.max_steps=10.
+std::vector<std::string> words_of(int argc, char** argv) {
+  std::vector<std::string> words;
+  for (int i = 1; i < argc; ++i) {
+    std::string word = argv[i];
+    const bool key = word.starts_with("--") && word.find('.') != std::string::npos &&
+                     word.find_first_of("=/ ") == std::string::npos;
+    if (key && i + 1 < argc && !std::string(argv[i + 1]).starts_with("--"))
+      word += "=" + std::string(argv[++i]);
+    words.push_back(std::move(word));
+  }
+  if (words.size() < 2 ? words == std::vector<std::string>{"help"} : words[0] == "help") {
+    words.erase(words.begin());
+    words.emplace_back("--help");
+  }
+  return words;
+}
+
 }  // namespace
+
+std::vector<std::string> commands_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
+    if (!sub->get_group().empty()) names.push_back(sub->get_name());  // "": an internal command
+  return names;
+}
+
+Status check_extras(const CLI::App& command) {
+  std::string full_name = command.get_name();
+  for (const CLI::App* at = command.get_parent(); at; at = at->get_parent())
+    full_name = at->get_name() + " " + full_name;
+  for (const std::string& word : command.remaining()) {
+    const std::string name = word.substr(0, word.find('='));
+    if (name.find('.') != std::string::npos && (name != word || word.starts_with("--"))) continue;
+    const std::string see = "; see " + full_name + " --help";
+    if (!word.starts_with("-"))
+      return Status(Code::usage, "unexpected argument '" + word + "'" + see);
+    std::string hint = did_you_mean(name, options_of(command));
+    if (hint.empty() && name.starts_with("--"))
+      hint = "; nearest known key: --" + schema::nearest_key("", name.substr(2));
+    return Status(Code::usage, "unknown option " + name + hint + see);
+  }
+  return {};
+}
+
+void add_generate_options(CLI::App& command, GenerateOptions& options) {
+  command.add_option("RUN|CHECKPOINT", options.checkpoint, "a run's folder or a checkpoint")
+      ->required();
+  command.add_option("--prompt", options.prompt, "text to continue");
+  command.add_option("--max-tokens", options.max_tokens, "most tokens to add")
+      ->check(CLI::Range(1, 1'000'000));
+  command.add_option("--temperature", options.temperature, "0: always the likeliest token")
+      ->check(CLI::Range(0.0, 100.0));
+  command.add_option("--top-k", options.top_k, "sample among the K likeliest tokens; 0: all")
+      ->check(CLI::Range(0, 1'000'000));
+  command.add_option("--seed", options.seed, "the same seed gives the same text");
+}
+
+void add_evaluate_options(CLI::App& command, EvaluateOptions& options) {
+  command.add_option("RUN|CHECKPOINT", options.checkpoint, "a run's folder or a checkpoint")
+      ->required();
+  command.add_option("--data", options.data,
+                     "a token file or prepared folder; default: the run's validation tokens");
+  command.add_option("--samples", options.samples, "most samples to evaluate; 0: all")
+      ->check(CLI::Range(0, 1'000'000'000));
+  command.add_flag("--json", options.json, "print JSON");
+}
 
 int run_program(CLI::App& app, int argc, char** argv, const int& exit_code) {
   init_logging("simplescale");
   app.set_version_flag("--version", SIMPLESCALE_VERSION);
   app.require_subcommand(1);
+  const std::vector<std::string> words = words_of(argc, argv);
   try {
-    app.parse(argc, argv);
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 wants them reversed
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    return report_status(Status(Code::usage, usage_text(app, error, {argv + 1, argv + argc})));
+    return report_status(Status(Code::usage, usage_text(app, error, words)));
   } catch (const std::exception& error) {  // std::filesystem may throw on an I/O error
     return report_status({Code::internal, error.what()});
   }

@@ -82,10 +82,54 @@ std::string process(const json& object) {
   return whole(object, "pid") > 0 ? fmt::format(" (process {})", whole(object, "pid")) : "";
 }
 
+/// "1 h 12 min", "3 min 20 s", "12 s", "0.3 s"
+std::string duration(double seconds) {
+  if (seconds < 9.95) return fmt::format("{:.1f} s", seconds);
+  const auto whole = static_cast<int64_t>(std::min(std::round(seconds), 9e15));
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  return fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
+}
+
+/// "cpu 83 %", in yellow from 90 % and in red from 97 % on.
+std::string share(const char* name, double part, const char* high, const RenderOptions& options) {
+  const std::string word = fmt::format("{} {:.0f} %", name, 100 * part);
+  return part < 0.9 ? word : painted(word, part < 0.97 ? "33" : high, options);
+}
+
+/// ", cpu 83 %, memory 41 %, step 212 ms"; "" if nothing is known. Only memory and disk can run out.
+std::string health_of(const json& node, const RenderOptions& options) {
+  const json& health = field(node, "health");
+  std::string out;
+  if (const double cpu = real(health, "cpu"); std::isfinite(cpu))
+    out += ", " + share("cpu", cpu, "33", options);
+  if (const double memory = real(health, "memory"); std::isfinite(memory))
+    out += ", " + share("memory", memory, "31", options);
+  if (const double disk = real(health, "disk"); disk >= 0.9)
+    out += ", " + share("disk", disk, "31", options);
+  if (const double step = real(field(health, "busiest"), "step_ms"); std::isfinite(step))
+    out += fmt::format(", step {:.0f} ms", step);
+  return out;
+}
+
 std::string node_line(const json& node, const RenderOptions& options) {
   const std::string reason = text(node, "reason");
   return painted(text(node, "name"), "1", options) + " " + state_of(node, options) + " " +
-         text(node, "host") + process(node) + (reason.empty() ? "" : ": " + reason);
+         text(node, "host") + process(node) + health_of(node, options) +
+         (reason.empty() ? "" : ": " + reason);
+}
+
+/// "212 ms a step, the last one 0.3 s ago, 3 min 20 s left\n"; "" unless the run is under way.
+std::string pace_of(const json& document, const RenderOptions& options) {
+  const std::string state = text(document, "state");
+  const double step_ms = real(document, "step_ms"), time = real(document, "step_time");
+  if (!std::isfinite(step_ms) || state == "finished" || state == "failed") return "";
+  std::string out = fmt::format("{:.0f} ms a step", step_ms);
+  if (options.now_s > 0 && std::isfinite(time))
+    out += ", the last one " + duration(std::max(0.0, options.now_s - time)) + " ago";
+  if (const double left = real(document, "remaining_s"); std::isfinite(left))
+    out += ", " + duration(left) + " left";
+  return out + "\n";
 }
 
 std::string trainer_line(const json& trainer, const RenderOptions& options) {
@@ -121,6 +165,7 @@ std::string render_status(const json& document, const RenderOptions& options) {
                      counted(whole(document, "incidents"), "incident"));
   if (const std::string stall = text(field(document, "stall"), "sentence"); !stall.empty())
     out += painted(stall, "33", options) + "\n";
+  out += pace_of(document, options);
   const json& supervisor = field(document, "supervisor");
   const json& standby = field(document, "standby");
   out += "supervisor on " + text(supervisor, "node") + process(supervisor);

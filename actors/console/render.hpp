@@ -12,10 +12,12 @@ namespace simplescale {
 struct RenderOptions {
   bool color = false;
   size_t columns = 0;  // longer lines are cut; 0: not cut
+  double now_s = 0;    // seconds since the epoch, for ages; 0: no ages
 };
 
-/// Two lines: state, step, loss and rate of the run; its supervisor and standby. document:
-/// status.json, here and below.
+/// Two lines: state, step, loss and rate of the run; its supervisor and standby. While it trains,
+/// between them: time of a step, age of the newest one, time that is left. document: status.json,
+/// here and below.
 std::string render_status(const nlohmann::json& document, const RenderOptions& options);
 /// render_status(), then a tree of groups, nodes and trainers; nodes in no group last.
 std::string render_tree(const nlohmann::json& document, const RenderOptions& options);

@@ -19,6 +19,8 @@ using nlohmann::json;
 
 void append_event(Self* self, const json& line) {
   self->state.options.journal->append("events.jsonl", line);
+  const auto& tell = self->state.options.notify;
+  if (tell && (line["kind"] == "recovered" || line["kind"] == "failed")) tell(line);
 }
 
 void record_step(Self* self, const ReportedStep& step) {

@@ -61,6 +61,9 @@ struct JobOptions {
   std::function<std::pair<std::string, std::string>(const std::string& host,
                                                     const std::string& reason)>
       diagnosis_failed;
+  /// Told of the end of every incident and of the run's failure: their lines in events.jsonl. Does
+  /// not block. Null: nobody is told.
+  std::function<void(const nlohmann::json& event)> notify;
 };
 
 /// The job before any node has reported, by its configuration and its run folder.

@@ -103,6 +103,15 @@ json plan_json(const JobSupervisorState& s) {
           {"tokens_per_step", plan.tokens_per_step}};
 }
 
+/// Seconds until the last step at the present rate; null: not known.
+json remaining_s(const JobSupervisorState& s) {
+  const double rate = s.steps.tokens_per_second();
+  if (rate <= 0) return nullptr;
+  const double steps =
+      static_cast<double>(s.job.max_steps) - static_cast<double>(s.job.committed_step);
+  return rounded(steps * static_cast<double>(s.options.plan.tokens_per_step) / rate, 0.1);
+}
+
 /// All of it but its nodes.
 json run_json(const JobSupervisorState& s) {
   return {
@@ -114,6 +123,10 @@ json run_json(const JobSupervisorState& s) {
       {"loss", number_or_null(s.steps.loss())},
       {"val_loss", number_or_null(s.steps.val_loss())},
       {"tokens_per_second", rounded(s.steps.tokens_per_second(), 0.1)},
+      {"step_ms",
+       s.steps.newest_time() > 0 ? rounded(s.steps.newest_step_ms(), 0.1) : json(nullptr)},
+      {"step_time", s.steps.newest_time() > 0 ? json(s.steps.newest_time()) : json(nullptr)},
+      {"remaining_s", remaining_s(s)},
       {"incidents", s.incidents.count()},
       {"newest_incident", s.incidents.newest()},
       {"groups", s.job.layout.cells.size() * static_cast<size_t>(s.job.rules.groups_per_cell())},

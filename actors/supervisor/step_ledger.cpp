@@ -128,6 +128,8 @@ void StepLedger::measure(const ReportedStep& step) {
 
 std::vector<RunLine> StepLedger::record(const ReportedStep& step) {
   recorded_step_ = step.newest.step;
+  newest_step_ms_ = step.newest.interval_ms;
+  newest_time_ = step.newest.time > 0 ? step.newest.time : wall_time_s();
   newest_line_ = metrics_line(step);
   std::vector<RunLine> lines = {{"metrics.jsonl", newest_line_}};
   if (!keeps_ledger_) return lines;

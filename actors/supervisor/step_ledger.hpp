@@ -91,6 +91,10 @@ class StepLedger {
   double loss() const { return loss_; }
   /// The newest validation loss; NaN before this supervisor has seen one.
   double val_loss() const { return val_loss_; }
+  /// Of the newest recorded step, seconds since the epoch; 0: this supervisor has recorded none.
+  double newest_time() const { return newest_time_; }
+  /// From the step before it to that one.
+  double newest_step_ms() const { return newest_step_ms_; }
   /// Mean rate of the newest steps of this generation, without validations.
   double tokens_per_second() const { return tokens_per_second_; }
 
@@ -120,6 +124,7 @@ class StepLedger {
   uint64_t begun_at_ = 0;                       // step
   std::deque<double> intervals_ms_;             // of the newest steps of this generation
   nlohmann::json newest_line_;                  // of metrics.jsonl; null: none yet
+  double newest_time_ = 0, newest_step_ms_ = 0;
   double loss_ = std::numeric_limits<double>::quiet_NaN(), val_loss_ = loss_;
   double tokens_per_second_ = 0;
 };

@@ -9,11 +9,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 #include "actors/console/render.hpp"
+#include "actors/supervisor/journal.hpp"
 #include "app/commands/run_status.hpp"
 #include "app/launch/prepare_data.hpp"
+#include "app/report.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/checkpoint/commands.hpp"
@@ -36,7 +39,17 @@ Status print(const Result<std::string>& text) {
 
 }  // namespace
 
+Status check_is_run(const std::string& run) {
+  std::error_code error;
+  const RunFolder folder{run};
+  if (std::filesystem::exists(folder.config(), error) ||
+      std::filesystem::is_directory(folder.control(), error))
+    return {};
+  return Status(Code::bad_data, "no run in " + run);
+}
+
 Result<nlohmann::json> current_status(const std::string& run) {
+  SS_RETURN_IF_ERROR(check_is_run(run));
   SS_ASSIGN(const std::string text, read_text(RunFolder{run}.status()));
   auto document = nlohmann::json::parse(text, nullptr, false);
   if (!document.is_object() || !document["supervisor"].is_object() || !document["nodes"].is_array())
@@ -63,18 +76,22 @@ bool has_ended(const nlohmann::json& status) {
 }
 
 Status prepare_command(const std::string& config, const Overrides& overrides) {
-  SS_ASSIGN(const LoadedConfig loaded, load_config(config, overrides));
+  SS_ASSIGN(const LoadedConfig loaded, load_user_config(config, overrides));
   return prepare_data(loaded.config);
 }
 
-Status config_show_command(const std::string& config, const Overrides& overrides) {
-  SS_ASSIGN(const LoadedConfig loaded, load_config(config, overrides));
-  return print(show_config(loaded));
+Status config_show_command(const std::string& config, const Overrides& overrides, bool changed) {
+  SS_ASSIGN(const LoadedConfig loaded, load_user_config(config, overrides));
+  return print(changed ? show_changed(loaded) : show_config(loaded));
 }
 
 Status config_validate_command(const std::string& config, const Overrides& overrides) {
-  SS_ASSIGN(const LoadedConfig loaded, load_config(config, overrides));
-  return print(validate_config(loaded));
+  const CheckedConfig checked = check_user_config(config, overrides);
+  const std::vector<Status> problems = validate_config(checked);
+  if (problems.empty()) return print(valid_text(checked.loaded));
+  if (problems.size() == 1) return problems.front();
+  for (const Status& problem : problems) report_status(problem);
+  return Status(Code::bad_config, config + ": " + std::to_string(problems.size()) + " errors");
 }
 
 Status digest_text_command(const std::string& checkpoint) {
@@ -91,6 +108,7 @@ Status import_text_command(const std::string& folder, const std::string& checkpo
 }
 
 Status verify_text_command(const std::string& run) {
+  SS_RETURN_IF_ERROR(check_is_run(run));
   SS_ASSIGN(const VerifyText result, verify_command(run));
   SS_RETURN_IF_ERROR(print(result.text));
   return result.ok ? Status() : Status(Code::bad_data, run + " has the errors listed above");
@@ -100,7 +118,7 @@ Status status_command(const std::string& run, bool json, bool watch) {
   while (true) {
     SS_ASSIGN(const nlohmann::json document, current_status(run));
     const bool terminal = isatty(STDOUT_FILENO);
-    const RenderOptions look{terminal && !std::getenv("NO_COLOR"), 0};
+    const RenderOptions look{terminal && !std::getenv("NO_COLOR"), 0, wall_time_s()};
     const bool redraw = watch && terminal && !json;
     SS_RETURN_IF_ERROR(
         print((redraw ? "\033[H\033[2J" : "") +
@@ -122,9 +140,9 @@ Status report_command(const std::string& run, const std::string& output) {
   return {};
 }
 
-Status compute_command(const std::string& command, const std::vector<std::string>& arguments) {
-  std::vector<std::string> texts = {program_folder() + "/simplescale-compute", command};
-  texts.insert(texts.end(), arguments.begin(), arguments.end());
+Status compute_command(const std::vector<std::string>& words) {
+  std::vector<std::string> texts = {program_folder() + "/simplescale-compute"};
+  texts.insert(texts.end(), words.begin(), words.end());
   std::vector<char*> argv;
   for (std::string& text : texts) argv.push_back(text.data());
   argv.push_back(nullptr);

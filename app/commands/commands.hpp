@@ -24,7 +24,9 @@ int supervisor_command(const std::string& run, const std::string& node,
                        const std::string& standby_of);
 
 Status prepare_command(const std::string& config, const Overrides& overrides);
-Status config_show_command(const std::string& config, const Overrides& overrides);
+/// changed: only the keys that have another value than their default.
+Status config_show_command(const std::string& config, const Overrides& overrides, bool changed);
+/// Prints every error on a line of its own.
 Status config_validate_command(const std::string& config, const Overrides& overrides);
 Status digest_text_command(const std::string& checkpoint);
 Status export_text_command(const std::string& checkpoint, const std::string& folder,
@@ -34,10 +36,14 @@ Status verify_text_command(const std::string& run);
 /// Writes the run's page with its data to the file `output`.
 Status report_command(const std::string& run, const std::string& output);
 Status status_command(const std::string& run, bool json, bool watch);
-/// Prints the logs of a run's processes, merged by time. process: a node, a trainer or
-/// "supervisor"; "": all. follow: until Ctrl-C. grep: only records with a matching line; "": all.
-Status logs_command(const std::string& run, const std::string& process, bool follow,
-                    const std::string& grep);
+struct LogsOptions {
+  std::string process;  // a node, a trainer or "supervisor"; "": all
+  std::string grep;     // only records with a matching line; "": all
+  std::string level;    // only records of this level or a worse one; "": all
+  bool follow = false;  // until Ctrl-C
+};
+/// Prints the logs of a run's processes, merged by time.
+Status logs_command(const std::string& run, const LogsOptions& options);
 /// Writes one file for Perfetto from the trace `name`; "": the newest. output: the file; "":
 /// RUN/traces/NAME.json. list: only prints the names of all traces.
 Status trace_command(const std::string& run, const std::string& name, const std::string& output,
@@ -49,7 +55,7 @@ Status console_command(const std::string& run, const std::vector<std::string>& c
 /// the run whose folder is checked for writing; both "": the current folder. Returns the exit code.
 int doctor_command(const std::string& config, Overrides overrides, const std::string& run,
                    bool json);
-/// Replaces this process by simplescale-compute with these arguments. Returns only on failure.
-Status compute_command(const std::string& command, const std::vector<std::string>& arguments);
+/// Replaces this process by simplescale-compute with these words. Returns only on failure.
+Status compute_command(const std::vector<std::string>& words);
 
 }  // namespace simplescale

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "actors/console/render.hpp"
+#include "actors/supervisor/journal.hpp"
 #include "actors/supervisor/verbs.hpp"
 #include "app/commands/commands.hpp"
 #include "app/commands/line_editor.hpp"
@@ -335,7 +336,8 @@ class Console {
     winsize size{};
     ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
     const size_t rows = std::max<size_t>(size.ws_row > 0 ? size.ws_row : 24, 8);
-    const RenderOptions look{look_.color, size.ws_col > 0 ? size_t{size.ws_col} : 80};
+    const RenderOptions look{look_.color, size.ws_col > 0 ? size_t{size.ws_col} : 80,
+                             wall_time_s()};
     const std::string shown = render_watch(document, events_of(run_, kShortTail), rows - 2, look);
     std::string out = "\033[H";
     for (const char c : shown) out += c == '\n' ? std::string("\033[K\n") : std::string(1, c);
@@ -364,6 +366,7 @@ Status as_exit(const Status& status) {
 Status console_command(const std::string& folder, const std::vector<std::string>& commands,
                        bool json) {
   const RunFolder run{folder};
+  SS_RETURN_IF_ERROR(check_is_run(folder));
   SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
   if (!std::getenv("SIMPLESCALE_LOG")) log::set_level(log::level::err);
   struct sigaction action {};

@@ -63,7 +63,7 @@ Result<Target> target_of(const std::string& config_file, Overrides overrides,
   Target target{{}, here, here + "/.simplescale-doctor-"};
   std::string path = run;
   if (!config_file.empty()) {
-    SS_ASSIGN(LoadedConfig loaded, load_config(config_file, overrides));
+    SS_ASSIGN(LoadedConfig loaded, load_user_config(config_file, overrides));
     target.config = std::move(loaded.config);
     path = run_folder(target.config);
   }
@@ -98,6 +98,7 @@ Status check_this_machine(const std::string& folder, bool json) {
     const nlohmann::json variables = environment();
     for (const auto& [key, value] : variables.items())
       std::printf("%s=%s\n", key.c_str(), value.get<std::string>().c_str());
+    if (all_ok(results)) std::printf("this machine is fit to train\n");
   }
   std::fflush(stdout);
   if (all_ok(results)) return {};
@@ -130,6 +131,9 @@ void become_srun(int hosts, std::vector<std::string> arguments) {
 
 int doctor_command(const std::string& config_file, Overrides overrides, const std::string& run,
                    bool json) {
+  if (config_file.empty() && !overrides.empty())
+    return report_status(
+        Status(Code::usage, "CONFIG is missing: " + overrides[0] + " sets a key of a file"));
   auto target = target_of(config_file, overrides, run);
   if (!target.ok()) return report_status(target.status());
   signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of file sizes fails with EFBIG

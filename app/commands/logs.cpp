@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "app/commands/commands.hpp"
+#include "app/commands/run_status.hpp"
 #include "runtime/base/regex.hpp"
 #include "runtime/observe/log_merge.hpp"
 #include "runtime/run/run_folder.hpp"
@@ -42,32 +43,37 @@ void print(const std::string& name, const LogRecord& record, bool color) {
   }
 }
 
-/// Selects the records with a matching line. A record that continues another one is selected with
-/// it.
+/// Selects the records of a level, or a worse one, with a matching line. A record that continues
+/// another one is selected with it.
 class Filter {
  public:
-  explicit Filter(std::optional<Regex> regex) : regex_(std::move(regex)) {}
+  Filter(std::optional<Regex> regex, const std::string& level)
+      : regex_(std::move(regex)), least_(level.empty() ? 0 : severity_of(level)) {}
   bool shows(const std::string& name, const LogRecord& record) {
-    if (!regex_) return true;
-    bool& shown = shown_[name];
-    if (!record.continued) shown = false;
-    for (size_t begin = 0; begin < record.text.size() && !shown;) {
+    Shown& shown = shown_[name];
+    if (!record.continued) shown = {severity_of(level_of(record.text)) >= least_, !regex_};
+    for (size_t begin = 0; begin < record.text.size() && !shown.matches;) {
       const size_t end = std::min(record.text.find('\n', begin), record.text.size());
-      shown = regex_->matches(record.text.substr(begin, end - begin).c_str());
+      shown.matches = regex_->matches(record.text.substr(begin, end - begin).c_str());
       begin = end + 1;
     }
-    return shown;
+    return shown.severe && shown.matches;
   }
 
  private:
   std::optional<Regex> regex_;
-  std::map<std::string, bool> shown_;
+  int least_ = 0;  // severity
+  struct Shown {
+    bool severe = true, matches = true;
+  };
+  std::map<std::string, Shown> shown_;
 };
 
 }  // namespace
 
-Status logs_command(const std::string& run, const std::string& process, bool follow,
-                    const std::string& grep) {
+Status logs_command(const std::string& run, const LogsOptions& options) {
+  const auto& [process, grep, level, follow] = options;
+  SS_RETURN_IF_ERROR(check_is_run(run));
   const std::string folder = RunFolder{run}.logs();
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error))
@@ -76,7 +82,7 @@ Status logs_command(const std::string& run, const std::string& process, bool fol
   if (!grep.empty()) {
     SS_ASSIGN(regex, Regex::compile(grep));
   }
-  Filter filter(std::move(regex));
+  Filter filter(std::move(regex), level);
   const bool color = isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR");
   LogMerger merger(folder, process);
   struct sigaction action {};

@@ -21,7 +21,7 @@ struct SweepOptions {
   std::string folder;  // of the sweep; overrides run.folder unless it is ""
   Overrides overrides;
   bool submit = false;   // as a Slurm job array
-  bool dry_run = false;  // with submit: only print the script
+  bool dry_run = false;  // only list the runs; with submit: only print the script
   bool summary = false;  // only write the table and the plot of the results so far
 };
 /// Trains all runs that are not finished, one after the other. gave_up: some runs failed.

@@ -33,6 +33,7 @@ namespace fs = std::filesystem;
 struct Run {
   std::string name, folder;
   Overrides overrides;
+  std::vector<std::pair<std::string, std::string>> choices;  // the varied keys and their values
 };
 struct Sweep {
   std::string config_file, folder;
@@ -56,7 +57,7 @@ std::string absolute(const std::string& path) {
 Result<Run> plan_run(const Sweep& sweep, const SweepRun& planned, const Overrides& overrides,
                      const std::string& tokens, bool prepared) {
   const Config& base = sweep.base.config;
-  Run run{planned.name, sweep.folder + "/" + planned.name, overrides};
+  Run run{planned.name, sweep.folder + "/" + planned.name, overrides, planned.choices};
   for (const std::string& text : planned.overrides) run.overrides.push_back(text);
   run.overrides.push_back("--run.name=" + run.name);
   run.overrides.push_back("--run.folder=" + run.folder);
@@ -66,7 +67,7 @@ Result<Run> plan_run(const Sweep& sweep, const SweepRun& planned, const Override
   if (!base.checkpoint.folder.empty())
     run.overrides.push_back("--checkpoint.folder=" + absolute(base.checkpoint.folder) + "/" +
                             run.name);
-  SS_ASSIGN(const LoadedConfig loaded, load_config(sweep.config_file, run.overrides));
+  SS_ASSIGN(const LoadedConfig loaded, load_user_config(sweep.config_file, run.overrides));
   const auto plan = make_plan(loaded);
   if (!plan.ok()) return plan.status().in(run.name);
   if (prepared) {
@@ -82,7 +83,7 @@ Result<Sweep> plan_sweep(const SweepOptions& options) {
   sweep.config_file = options.config;
   Overrides overrides = options.overrides;
   if (!options.folder.empty()) overrides.push_back("--run.folder=" + options.folder);
-  SS_ASSIGN(sweep.base, load_config(options.config, overrides));
+  SS_ASSIGN(sweep.base, load_user_config(options.config, overrides));
   const Config& base = sweep.base.config;
   sweep.folder = absolute(run_folder(base));
   if (sweep.folder.size() > 1 && sweep.folder.back() == '/') sweep.folder.pop_back();
@@ -99,8 +100,8 @@ Result<Sweep> plan_sweep(const SweepOptions& options) {
   return sweep;
 }
 
-/// Creates the sweep's folder, or checks that an existing one is of this sweep.
-Status open_sweep_folder(const Sweep& sweep) {
+/// bad_config: the folder holds something else than this sweep.
+Status check_sweep_folder(const Sweep& sweep) {
   const std::string path = sweep.folder + "/sweep.toml";
   std::error_code error;
   if (fs::exists(path, error)) {
@@ -120,6 +121,13 @@ Status open_sweep_folder(const Sweep& sweep) {
         Code::bad_config,
         sweep.folder +
             " is not empty and is not a sweep's folder; choose another folder with --run=FOLDER");
+  return {};
+}
+
+Status create_sweep_folder(const Sweep& sweep) {
+  const std::string path = sweep.folder + "/sweep.toml";
+  std::error_code error;
+  if (fs::exists(path, error)) return {};
   fs::create_directories(sweep.folder + "/logs", error);
   if (error)
     return Status(Code::bad_config, "cannot create " + sweep.folder + ": " + error.message());
@@ -210,21 +218,34 @@ Result<size_t> train_all(const Sweep& sweep) {
   return failed;
 }
 
+/// Prints what the sweep would do.
+void list_runs(const Sweep& sweep) {
+  for (size_t i = 0; i < sweep.runs.size(); ++i) {
+    const std::string state = state_of(sweep.runs[i]);
+    std::string text = state == "finished" ? "finished already"
+                       : state == "new"    ? "would start"
+                                           : "would continue";
+    for (const auto& [key, value] : sweep.runs[i].choices) text += ", " + key + " = " + value;
+    print_progress(sweep, i, text);
+  }
+}
+
 /// Writes and prints the table, and draws the plot, of the results so far.
 Status summarize_all(const Sweep& sweep) {
-  std::vector<RunSummary> table;
+  std::vector<SweepResult> results;
   std::vector<PlotRun> plots;
   for (const Run& run : sweep.runs) {
     PlotRun plot{run.name, {}};
     auto summary = summarize(run.folder, &plot.records);
     if (!summary.ok()) summary = RunSummary{run.folder, run.name, "new"};
-    table.push_back(summary.take());
+    results.push_back({summary.take(), run.choices});
     plots.push_back(std::move(plot));
   }
-  const std::string text = summary_table(table, sweep.folder);
+  mark_best(results);
+  const std::string text = sweep_table(results, sweep.folder);
   std::printf("\n%s\n", text.c_str());
   SS_RETURN_IF_ERROR(write_file_atomic(sweep.folder + "/summary.txt", text));
-  SS_RETURN_IF_ERROR(write_file_atomic(sweep.folder + "/summary.json", summary_json(table)));
+  SS_RETURN_IF_ERROR(write_file_atomic(sweep.folder + "/summary.json", sweep_json(results)));
   const std::string picture = sweep.folder + "/summary.svg";
   if (Status drawn = draw_plot(plots, picture); !drawn.ok())
     log::warn("cannot draw the plot: {}", drawn.message());
@@ -247,7 +268,8 @@ Status submit_all(const Sweep& sweep, bool dry_run) {
   std::string first;
   for (const Run& run : sweep.runs) {
     if (state_of(run) == "finished" || RunLock::held(RunFolder{run.folder})) continue;
-    SS_ASSIGN(const BatchFile batch, write_batch_file(sweep.config_file, run.overrides, ""));
+    SS_ASSIGN(const BatchFile batch, plan_batch_file(sweep.config_file, run.overrides, ""));
+    if (!dry_run) SS_RETURN_IF_ERROR(write_batch_file(batch));
     if (first.empty()) first = batch.script;
     folders.push_back(batch.run);
   }
@@ -258,7 +280,7 @@ Status submit_all(const Sweep& sweep, bool dry_run) {
   SS_ASSIGN(const std::string script,
             slurm::array_script(first, sweep.base.config.run.name, sweep.folder, folders));
   const std::string file = sweep.folder + "/submit.sh";
-  SS_RETURN_IF_ERROR(write_file_atomic(file, script));
+  if (!dry_run) SS_RETURN_IF_ERROR(write_file_atomic(file, script));
   std::fputs(script.c_str(), stdout);
   std::fflush(stdout);
   if (dry_run) return {};
@@ -275,10 +297,16 @@ Status submit_all(const Sweep& sweep, bool dry_run) {
 
 Status sweep_command(SweepOptions options) {
   SS_ASSIGN(const Sweep sweep, plan_sweep(options));
-  SS_RETURN_IF_ERROR(open_sweep_folder(sweep));
+  SS_RETURN_IF_ERROR(check_sweep_folder(sweep));
+  if (options.dry_run) {
+    if (options.submit) return submit_all(sweep, true);
+    list_runs(sweep);
+    return {};
+  }
+  SS_RETURN_IF_ERROR(create_sweep_folder(sweep));
   if (options.summary) return summarize_all(sweep);
   if (!sweep.own_data) SS_RETURN_IF_ERROR(prepare_data(sweep.base.config));
-  if (options.submit) return submit_all(sweep, options.dry_run);
+  if (options.submit) return submit_all(sweep, false);
   SS_ASSIGN(const size_t failed, train_all(sweep));
   SS_RETURN_IF_ERROR(summarize_all(sweep));
   if (failed > 0)

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "app/commands/commands.hpp"
+#include "app/commands/run_status.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/exports/trace_merge.hpp"
 
@@ -11,6 +12,7 @@ namespace simplescale {
 
 Status trace_command(const std::string& run, const std::string& name, const std::string& output,
                      bool list) {
+  SS_RETURN_IF_ERROR(check_is_run(run));
   const RunFolder folder{run};
   const std::vector<std::string> names = trace_names(folder);
   if (names.empty())

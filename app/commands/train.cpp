@@ -8,13 +8,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <thread>
 
 #include "app/commands/commands.hpp"
+#include "app/commands/run_status.hpp"
 #include "app/launch/agent_launcher.hpp"
 #include "app/launch/run_start.hpp"
 #include "app/launch/run_view.hpp"
@@ -66,6 +67,8 @@ Result<RunLock> prepare_run(const Config& config, const Plan& plan, int trainers
   input.oversubscribe = oversubscribe;
   input.prepares_data = needs_preparation(config);
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
+  if (const std::string warning = crowd_warning(config, input); !warning.empty())
+    std::fprintf(stderr, "simplescale: warning: %s\n", warning.c_str());
   SS_RETURN_IF_ERROR(prepare_and_check_data(config, plan));
   SS_ASSIGN(RunLock lock, lock_run(run));
   SS_RETURN_IF_ERROR(open_run_folder(run, config, plan));
@@ -152,11 +155,8 @@ Status train_command(const std::string& config_file, Overrides overrides, const 
 }
 
 Status resume_command(const std::string& run, Overrides overrides, bool oversubscribe) {
-  const std::string config = RunFolder{run}.config();
-  std::error_code error;
-  if (!std::filesystem::exists(config, error))
-    return Status(Code::bad_data, "no run in " + run + ": it has no config.toml");
-  return train_command(config, std::move(overrides), run, oversubscribe);
+  SS_RETURN_IF_ERROR(check_is_run(run));
+  return train_command(RunFolder{run}.config(), std::move(overrides), run, oversubscribe);
 }
 
 int agent_command(const std::string& run, const std::string& node) {

@@ -71,25 +71,16 @@ Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config&
 Result<RunStart> resolve_run_start(const std::string& config_file, Overrides overrides,
                                    const std::string& run) {
   if (!run.empty()) overrides.push_back("--run.folder=" + run);
-  SS_ASSIGN(LoadedConfig loaded, load_config(config_file, overrides));
+  SS_ASSIGN(LoadedConfig loaded, load_user_config(config_file, overrides));
   Config& config = loaded.config;
   SS_ASSIGN(const Plan plan, make_plan(config));
   config.train.global_batch_size = plan.global_batch_size;  // `verify` checks the ledger against it
   // Other processes may start in another working directory: paths in config.toml are absolute.
-  const auto absolute = [](const std::string& path) {
-    return fs::absolute(path).lexically_normal().string();
-  };
-  config.run.folder = absolute(run_folder(config));
-  if (source_is_tokens(config)) config.data.source = absolute(config.data.source);
-  config.data.folder = absolute(data_folder(config));
-  if (!config.checkpoint.folder.empty())
-    config.checkpoint.folder = absolute(config.checkpoint.folder);
-  if (std::string& rules = config.supervision.log_rules; !rules.empty()) rules = absolute(rules);
-  if (std::string& from = config.run.from; !from.empty()) {
-    from = absolute(from);
-    if (config.tokenizer.path.empty() && !source_is_tokens(config))
-      config.tokenizer.path = tokenizer_of(from);
-  }
+  config.run.folder = run_folder(config);
+  config.data.folder = data_folder(config);
+  make_paths_absolute(config);
+  if (!config.run.from.empty() && config.tokenizer.path.empty() && !source_is_tokens(config))
+    config.tokenizer.path = tokenizer_of(config.run.from);
   SS_RETURN_IF_ERROR(check_log_rules(config));
   SS_RETURN_IF_ERROR(check_utf8(config));
   return RunStart{std::move(config), plan};

@@ -30,6 +30,7 @@
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/exports/exporter.hpp"
+#include "runtime/observe/notifier.hpp"
 #include "runtime/observe/trace.hpp"
 #include "runtime/run/epoch.hpp"
 #include "runtime/run/folder_watch.hpp"
@@ -167,20 +168,28 @@ caf::behavior refuse(caf::event_based_actor* self, Shutdown end) {
   }};
 }
 
+/// Null without supervision.notify.
+std::shared_ptr<Notifier> make_notifier(const Process& p) {
+  const std::string& target = p.config.supervision.notify;
+  return target.empty() ? nullptr : std::make_shared<Notifier>(target);
+}
+
+void notify(Notifier& notifier, const std::string& run, nlohmann::json event) {
+  event["run"] = run;
+  notifier.send(std::move(event));
+}
+
 /// Records that the run cannot begin, and refuses agents for kRefusalMs. Returns `why`.
 Status refuse_agents(const Process& p, uint64_t generation, const Status& why) {
   const nlohmann::json document = {
       {"instance", p.options.instance}, {"exit", exit_code(why.code())}, {"reason", why.message()}};
-  Journal(p.options.run, nullptr, kFlushTimeoutMs)
-      .append("events.jsonl", {{"time", wall_time_s()},
-                               {"generation", generation},
-                               {"step", 0},
-                               {"incident", nullptr},
-                               {"phase", nullptr},
-                               {"kind", "failed"},
-                               {"subject", ""},
-                               {"reason", why.message()},
-                               {"ms", nullptr}});
+  const nlohmann::json event = {
+      {"time", wall_time_s()}, {"generation", generation}, {"step", 0},
+      {"incident", nullptr},   {"phase", nullptr},         {"kind", "failed"},
+      {"subject", ""},         {"reason", why.message()},  {"ms", nullptr}};
+  Journal(p.options.run, nullptr, kFlushTimeoutMs).append("events.jsonl", event);
+  const auto notifier = make_notifier(p);
+  if (notifier) notify(*notifier, p.options.run, event);
   SS_RETURN_IF_ERROR(write_file_atomic(p.run().end(), json_text(document, 1) + "\n"));
   p.transport.publish("supervisor",
                       p.system.spawn(refuse, Shutdown{exit_code(why.code()), why.message()}));
@@ -323,6 +332,11 @@ Result<int> supervise(const Process& p, Predecessor before) {
   job.diagnosis_failed = [run = p.options.run](const std::string& host, const std::string& why) {
     return drain_in_slurm(run, host, why);
   };
+  const auto notifier = make_notifier(p);
+  if (notifier)
+    job.notify = [notifier, run = p.options.run](const nlohmann::json& event) {
+      notify(*notifier, run, event);
+    };
   caf::actor supervisor = p.system.spawn(job_supervisor, std::move(job));
   p.transport.publish("supervisor", supervisor);
   to_watch.set_value(supervisor);
@@ -341,6 +355,7 @@ Result<int> supervise(const Process& p, Predecessor before) {
   folder_watch.reset();
   caf::anon_send_exit(supervisor, caf::exit_reason::user_shutdown);
   supervisor = nullptr;
+  if (notifier) notifier->finish();
   if (exporter && !resigns && journal->flush()) exporter->finish(code);
   return code;
 }

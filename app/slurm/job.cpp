@@ -208,8 +208,8 @@ bool host_responds(const std::string& host) {
 
 }  // namespace
 
-Result<BatchFile> write_batch_file(const std::string& config_file, Overrides overrides,
-                                   const std::string& run) {
+Result<BatchFile> plan_batch_file(const std::string& config_file, Overrides overrides,
+                                  const std::string& run) {
   SS_ASSIGN(RunStart start, resolve_run_start(config_file, std::move(overrides), run));
   const RunFolder folder{run_folder(start.config)};
   SS_RETURN_IF_ERROR(check_run_folder(folder, start.config));
@@ -217,15 +217,18 @@ Result<BatchFile> write_batch_file(const std::string& config_file, Overrides ove
   const int tasks = start.plan.topology.nodes + static_cast<int>(start.config.cluster.spares);
   SS_ASSIGN(const std::string script,
             slurm::batch_script(start.config, program_folder() + "/simplescale", tasks));
+  return BatchFile{folder.path, folder.control() + "/submit.sh", script, to_toml(start.config)};
+}
+
+Status write_batch_file(const BatchFile& batch) {
+  const RunFolder folder{batch.run};
   std::error_code error;
   fs::create_directories(folder.control(), error);
   if (!error) fs::create_directories(folder.logs(), error);  // Slurm writes its output there
   if (error)
     return Status(Code::bad_config, "cannot create " + folder.path + ": " + error.message());
-  const std::string file = folder.control() + "/submit.sh";
-  SS_RETURN_IF_ERROR(write_file_atomic(folder.control() + "/submit.toml", to_toml(start.config)));
-  SS_RETURN_IF_ERROR(write_file_atomic(file, script));
-  return BatchFile{folder.path, file, script};
+  SS_RETURN_IF_ERROR(write_file_atomic(folder.control() + "/submit.toml", batch.config));
+  return write_file_atomic(batch.file, batch.script);
 }
 
 Result<std::string> submit_batch_file(const std::string& file) {
@@ -236,7 +239,8 @@ Result<std::string> submit_batch_file(const std::string& file) {
 
 Status submit_command(const std::string& config_file, Overrides overrides, const std::string& run,
                       bool dry_run) {
-  SS_ASSIGN(const BatchFile batch, write_batch_file(config_file, std::move(overrides), run));
+  SS_ASSIGN(const BatchFile batch, plan_batch_file(config_file, std::move(overrides), run));
+  if (!dry_run) SS_RETURN_IF_ERROR(write_batch_file(batch));
   std::fputs(batch.script.c_str(), stdout);
   std::fflush(stdout);
   if (dry_run) return {};

@@ -21,16 +21,19 @@ std::optional<slurm::Task> slurm_task();
 /// process with the run's exit code.
 Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscribe);
 
-/// A batch script that has been written to a run's folder.
+/// The batch script of a run.
 struct BatchFile {
   std::string run, file, script;  // the run's folder; path and text of the script
+  std::string config;             // text of control/submit.toml, which the script trains
 };
-/// Writes control/submit.sh, and control/submit.toml, the configuration that it trains.
-Result<BatchFile> write_batch_file(const std::string& config, Overrides overrides,
-                                   const std::string& run);
+/// Writes nothing.
+Result<BatchFile> plan_batch_file(const std::string& config, Overrides overrides,
+                                  const std::string& run);
+/// Writes control/submit.sh and control/submit.toml.
+Status write_batch_file(const BatchFile& batch);
 /// Passes a script to sbatch. Returns the job's number.
 Result<std::string> submit_batch_file(const std::string& file);
-/// The command `submit`: writes the batch script, prints it, and submits it unless dry_run.
+/// The command `submit`: prints the batch script and, unless dry_run, writes and submits it.
 Status submit_command(const std::string& config, Overrides overrides, const std::string& run,
                       bool dry_run);
 /// The last command of the batch script. code: srun's exit code. Requeues the job if the run is to

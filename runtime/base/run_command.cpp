@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,19 +31,42 @@ bool readable(int fd, Clock::time_point deadline) {
   }
 }
 
+/// A file in memory that holds the text and is read from its beginning; -1: none.
+int file_of(const std::string& text) {
+  const int fd = memfd_create("stdin", MFD_CLOEXEC);
+  if (fd < 0) return -1;
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t count = write(fd, text.data() + done, text.size() - done);
+    if (count <= 0) break;
+    done += static_cast<size_t>(count);
+  }
+  lseek(fd, 0, SEEK_SET);
+  return fd;
+}
+
 /// Starts argv with its stdout, and its stderr if asked for, at `out`. Returns 0 or an errno.
-int spawn(const std::vector<std::string>& argv, int out, bool with_stderr, pid_t& pid) {
+int spawn(const std::vector<std::string>& argv, int out, const CommandOutput& kept, pid_t& pid) {
   std::vector<std::string> texts = argv;
   std::vector<char*> arguments;
   for (std::string& text : texts) arguments.push_back(text.data());
   arguments.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  const int in = kept.input.empty() ? -1 : file_of(kept.input);
+  if (in >= 0)
+    posix_spawn_file_actions_adddup2(&actions, in, STDIN_FILENO);
+  else
+    posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
-  if (with_stderr) posix_spawn_file_actions_adddup2(&actions, out, STDERR_FILENO);
-  const int error = posix_spawnp(&pid, arguments[0], &actions, nullptr, arguments.data(), environ);
+  if (kept.with_stderr) posix_spawn_file_actions_adddup2(&actions, out, STDERR_FILENO);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  if (kept.own_group) posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  const int error =
+      posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environ);
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
+  if (in >= 0) close(in);
   return error;
 }
 
@@ -82,7 +106,7 @@ Result<CommandResult> run_command(const std::vector<std::string>& argv, int64_t 
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return system_error("cannot create a pipe for", argv[0], errno);
   pid_t pid = -1;
-  const int error = spawn(argv, ends[1], kept.with_stderr, pid);
+  const int error = spawn(argv, ends[1], kept, pid);
   close(ends[1]);
   if (error != 0) {
     close(ends[0]);
@@ -92,7 +116,7 @@ Result<CommandResult> run_command(const std::vector<std::string>& argv, int64_t 
   Status ended = read_all(ends[0], deadline, kept.bytes_max, result.output);
   close(ends[0]);
   if (ended.ok()) ended = wait_until_ended(pid, deadline);
-  if (!ended.ok()) kill(pid, SIGKILL);
+  if (!ended.ok()) kill(kept.own_group ? -pid : pid, SIGKILL);
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }

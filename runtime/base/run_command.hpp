@@ -16,13 +16,15 @@ struct CommandResult {
   std::string output;  // stdout, and stderr if asked for
 };
 
-/// What run_command() returns of what the program prints.
+/// What run_command() gives to the program, and what it returns of what the program prints.
 struct CommandOutput {
   bool with_stderr = true;  // false: stdout only; stderr stays that of this process
   size_t bytes_max = size_t{16} << 20;
+  std::string input;       // stdin
+  bool own_group = false;  // what the program starts is killed with it at the deadline
 };
 
-/// Looks argv[0] up in PATH and runs it with an empty stdin. ok whatever its exit code. not_found:
+/// Looks argv[0] up in PATH and runs it. ok whatever its exit code. not_found:
 /// there is no such program. deadline: it did not end within timeout_ms and was killed. io: it
 /// could not be started, or printed more than bytes_max and was killed.
 Result<CommandResult> run_command(const std::vector<std::string>& argv, int64_t timeout_ms,

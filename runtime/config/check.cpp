@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/words.hpp"
 #include "runtime/config/schema.hpp"
 
 namespace simplescale {
@@ -25,70 +26,66 @@ bool is_name(const std::string& text) {
 }
 
 /// Best are the checkpoints of steps that are validated, so such steps must exist.
-Status check_keep_best(const Config& c) {
+std::string wrong_keep_best(const Config& c) {
   const int64_t validated = c.train.validation_every_steps, saved = c.checkpoint.disk_every_steps;
-  if (c.checkpoint.keep_best == 0) return {};
+  if (c.checkpoint.keep_best == 0) return "";
   if (validated == 0 || c.train.validation_samples == 0)
-    return bad("checkpoint.keep_best", c,
-               "needs train.validation_every_steps and train.validation_samples above 0");
-  if (saved == 0)
-    return bad("checkpoint.keep_best", c, "needs checkpoint.disk_every_steps above 0");
+    return "needs train.validation_every_steps and train.validation_samples above 0";
+  if (saved == 0) return "needs checkpoint.disk_every_steps above 0";
   if (validated % saved != 0 && saved % validated != 0)
-    return bad("checkpoint.keep_best", c,
-               "needs checkpoints of validated steps: checkpoint.disk_every_steps = " +
-                   std::to_string(saved) +
-                   " must be a multiple of train.validation_every_steps = " +
-                   std::to_string(validated) + ", or the other way round");
-  return {};
+    return "needs checkpoints of validated steps: checkpoint.disk_every_steps = " +
+           std::to_string(saved) + " must be a multiple of train.validation_every_steps = " +
+           std::to_string(validated) + ", or the other way round";
+  return "";
 }
 
-Status check_faults(const Config& config) {
+void check_faults(const Config& config, std::vector<Status>& problems) {
+  const auto add = [&](const std::string& text) {
+    problems.emplace_back(Code::bad_config, "inject.faults: " + text);
+  };
   for (const FaultSpec& fault : config.inject.faults) {
     const auto& kinds = fault_kinds();
-    if (std::find(kinds.begin(), kinds.end(), fault.kind) == kinds.end()) {
-      std::string known;
-      for (const std::string& kind : kinds) known += (known.empty() ? "" : ", ") + kind;
-      return Status(Code::bad_config,
-                    "inject.faults: unknown kind \"" + fault.kind + "\"; known are " + known);
-    }
-    if (fault.step < 0) return Status(Code::bad_config, "inject.faults: step must be at least 0");
-    if (fault.target.empty())
-      return Status(Code::bad_config, "inject.faults: a " + fault.kind +
-                                          " needs a target such as \"n1\" or \"n1.0\"");
+    if (std::find(kinds.begin(), kinds.end(), fault.kind) == kinds.end())
+      add("unknown kind \"" + fault.kind + "\"; known are " + joined(kinds));
+    if (fault.step < 0) add("step must be at least 0");
+    if (fault.target.empty()) add("a " + fault.kind + " needs a target such as \"n1\" or \"n1.0\"");
   }
-  return {};
+}
+
+Status check_model(const Config& c) {
+  if (c.model.preset.empty() && c.model.dim == 0) return {};  // make_plan() says what is missing
+  SS_ASSIGN(const ModelShape shape, model_shape(c));
+  if (c.tokenizer.vocab <= shape.vocab) return {};
+  return bad("tokenizer.vocab", c,
+             "is more than the model's vocab = " + std::to_string(shape.vocab));
 }
 
 }  // namespace
 
-Status check_combinations(const Config& c) {
-  if (!is_name(c.run.name))
-    return bad(
-        "run.name", c,
-        "must be 1 to 64 letters, digits, '-', '_' or '.', and begin with a letter, digit or '_'");
-  const bool has_shape = !c.model.preset.empty() || c.model.dim > 0;
-  if (has_shape) {
-    SS_ASSIGN(const ModelShape shape, model_shape(c));
-    if (c.tokenizer.vocab > shape.vocab)
-      return bad("tokenizer.vocab", c,
-                 "is more than the model's vocab = " + std::to_string(shape.vocab));
-  }
+std::vector<Status> check_combinations(const Config& c) {
+  std::vector<Status> problems;
+  const auto unless = [&](bool fine, const char* full_name, const std::string& text) {
+    if (!fine) problems.push_back(bad(full_name, c, text));
+  };
+  unless(is_name(c.run.name), "run.name",
+         "must be 1 to 64 letters, digits, '-', '_' or '.', and begin with a letter, digit or '_'");
+  if (Status model = check_model(c); !model.ok()) problems.push_back(model);
   const double minimum = c.train.min_learning_rate;
-  if (minimum < 0 && minimum != -1)
-    return bad("train.min_learning_rate", c, "must be -1 (a tenth of learning_rate) or at least 0");
-  if (minimum > c.train.learning_rate)
-    return bad("train.min_learning_rate", c, "is above " + shown("train.learning_rate", c));
-  if (c.supervision.silence_ms <= c.supervision.heartbeat_ms)
-    return bad("supervision.silence_ms", c,
-               "must be more than supervision.heartbeat_ms = " +
-                   std::to_string(c.supervision.heartbeat_ms));
-  if (c.supervision.backoff_max_ms < c.supervision.backoff_ms)
-    return bad("supervision.backoff_max_ms", c,
-               "is less than supervision.backoff_ms = " + std::to_string(c.supervision.backoff_ms));
-  if (!c.metrics.trace_steps.empty() && c.metrics.trace_events < 2)
-    return bad("metrics.trace_steps", c, "needs metrics.trace_events of at least 2");
-  SS_RETURN_IF_ERROR(check_keep_best(c));
-  return check_faults(c);
+  unless(minimum >= 0 || minimum == -1, "train.min_learning_rate",
+         "must be -1 (a tenth of learning_rate) or at least 0");
+  unless(minimum <= c.train.learning_rate, "train.min_learning_rate",
+         "is above " + shown("train.learning_rate", c));
+  unless(
+      c.supervision.silence_ms > c.supervision.heartbeat_ms, "supervision.silence_ms",
+      "must be more than supervision.heartbeat_ms = " + std::to_string(c.supervision.heartbeat_ms));
+  unless(c.supervision.backoff_max_ms >= c.supervision.backoff_ms, "supervision.backoff_max_ms",
+         "is less than supervision.backoff_ms = " + std::to_string(c.supervision.backoff_ms));
+  unless(c.metrics.trace_steps.empty() || c.metrics.trace_events >= 2, "metrics.trace_steps",
+         "needs metrics.trace_events of at least 2");
+  const std::string wrong = wrong_keep_best(c);
+  unless(wrong.empty(), "checkpoint.keep_best", wrong);
+  check_faults(c, problems);
+  return problems;
 }
 
 Status located(const Status& status, const LoadedConfig& loaded) {

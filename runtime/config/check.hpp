@@ -6,9 +6,9 @@
 
 namespace simplescale {
 
-/// Checks combinations of values that need no plan. Messages begin with the key at fault,
-/// "section.key ...".
-Status check_combinations(const Config& config);
+/// What is wrong with combinations of values that need no plan. Messages begin with the key at
+/// fault, "section.key ...".
+std::vector<Status> check_combinations(const Config& config);
 
 /// The same status, with the origin of the key at the beginning of its message in front:
 /// "configs/a.toml:7: model.heads = 5 ...". The file if the key has its default.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "runtime/config/schema.hpp"
 #include "runtime/config/topology.hpp"
@@ -32,6 +33,15 @@ int threads_per_trainer(const Config& config, int cores, int trainers) {
   if (config.cluster.threads_per_trainer > 0)
     return static_cast<int>(config.cluster.threads_per_trainer);
   return std::max(1, cores / std::max(1, trainers));
+}
+
+void make_paths_absolute(Config& config) {
+  for (const schema::Key& key : schema::keys()) {
+    if (!key.is_path) continue;
+    std::string& path = *std::get<std::string*>(key.at(config));
+    if (schema::is_relative(path) || path.starts_with('/'))
+      path = std::filesystem::absolute(path).lexically_normal().string();
+  }
 }
 
 Config with_derived_values(const Config& config) {
@@ -66,6 +76,8 @@ Config with_derived_values(const Config& config) {
 
 ConfigDifference diff(const Config& a, const Config& b) {
   Config was = with_derived_values(a), now = with_derived_values(b);
+  make_paths_absolute(was);
+  make_paths_absolute(now);
   // max_steps alone counts as the run's length. warmup_iters depends on the layout even where the
   // number of warm-up steps is the same.
   const auto old_plan = make_plan(a), new_plan = make_plan(b);

@@ -125,6 +125,7 @@ struct SupervisionConfig {
   int64_t warm_processes = 1;  // idle trainer processes per node, ready to replace one that dies
   std::string log_rules;       // file with rules that precede the built-in ones; or empty
   int64_t log_max_mib = 64;    // larger log files are rotated; 0: neither read nor rotated
+  std::string notify;          // command or URL that is told of incidents; or empty
 };
 
 struct MetricsConfig {
@@ -210,6 +211,21 @@ Result<LoadedConfig> load_config(const std::string& path, const Overrides& overr
 /// The same from text; `file` names it in messages and is what `base` is relative to.
 Result<LoadedConfig> load_config_text(const std::string& text, const std::string& file,
                                       const Overrides& overrides = {});
+
+/// A config without its wrong values, and all that is wrong.
+struct CheckedConfig {
+  LoadedConfig loaded;
+  std::vector<Status> problems;  // each as load_config() would return it
+  bool complete = true;          // false: a file cannot be read or is no TOML; keys are missing
+};
+/// For files that users write: relative paths in a file are relative to the file's folder. (Those
+/// on the command line, and those in a run's config.toml, which load_config() reads, are relative
+/// to the working directory.)
+CheckedConfig check_user_config(const std::string& path, const Overrides& overrides = {});
+/// The same; returns the first problem, if any.
+Result<LoadedConfig> load_user_config(const std::string& path, const Overrides& overrides = {});
+/// Makes the paths that are set absolute.
+void make_paths_absolute(Config& config);
 
 /// Every key of the config as a TOML file. load_config() reads it back to an equal Config.
 std::string to_toml(const Config& config);

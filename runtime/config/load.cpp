@@ -24,6 +24,9 @@ using schema::Ref;
 
 constexpr uintmax_t file_bytes_max = 1 << 20;
 constexpr size_t inheritance_max = 16;  // files
+constexpr const char* kCommandLine = "command line";
+
+using Problems = std::vector<Status>;
 
 /// One line, even if a path or an argument contains newlines.
 Status bad(const std::string& where, const std::string& text) {
@@ -157,8 +160,10 @@ bool in_range(const Key& key, const Ref& value) {
   return true;
 }
 
+/// A wrong value leaves the config unchanged.
 Status set_value(const Key& key, const toml::node& node, const std::string& where, Config& config) {
-  const Ref value = key.at(config);
+  Config scratch;
+  const Ref value = key.at(scratch);
   if (!std::visit(Assign{node}, value))
     return bad(where, key.full_name() + " = " + shown(node) + " must be " + schema::expected(key));
   if (!in_range(key, value)) {
@@ -166,6 +171,7 @@ Status set_value(const Key& key, const toml::node& node, const std::string& wher
     return bad(where, key.full_name() + " = " + shown(node) +
                           " is out of range: " + (range.empty() ? "it must be finite" : range));
   }
+  std::visit(Assign{node}, key.at(config));
   return {};
 }
 
@@ -177,7 +183,27 @@ void warn_of_retired_key(const std::string& full_name, const std::string& where)
   if (warned.insert(full_name).second) log::warn("{}: {} has no effect any more", where, full_name);
 }
 
-Status apply_table(const toml::table& root, const std::string& file, LoadedConfig& loaded) {
+/// Adds an error to the problems. False: it was one.
+bool passed(const Status& status, Problems& problems) {
+  if (!status.ok()) problems.push_back(status);
+  return status.ok();
+}
+
+Status apply_key(const std::string& section, const std::string& name, const toml::node& value,
+                 const std::string& line, LoadedConfig& loaded) {
+  if (schema::is_retired(section + "." + name)) {
+    warn_of_retired_key(section + "." + name, line);
+    return {};
+  }
+  const Key* key = schema::find(section, name);
+  if (!key) return bad(line, "unknown key " + section + "." + name + nearest(section, name));
+  SS_RETURN_IF_ERROR(set_value(*key, value, line, loaded.config));
+  loaded.origin[key->full_name()] = line;
+  return {};
+}
+
+void apply_table(const toml::table& root, const std::string& file, LoadedConfig& loaded,
+                 Problems& problems) {
   for (const auto& [section_key, node] : root) {
     const std::string section(section_key.str());
     if (section == "base") continue;
@@ -185,23 +211,18 @@ Status apply_table(const toml::table& root, const std::string& file, LoadedConfi
     const bool known = std::any_of(schema::keys().begin(), schema::keys().end(),
                                    [&](const Key& key) { return section == key.section; });
     const toml::table* table = node.as_table();
-    if (!known && !table) return bad(where, "unknown key " + section + nearest("", section));
-    if (!known) return bad(where, "unknown section [" + section + "]" + nearest(section, ""));
-    if (!table) return bad(where, section + " must be a section, [" + section + "]");
-    for (const auto& [name_key, value] : *table) {
-      const std::string name(name_key.str());
-      const std::string line = at_line(file, name_key.source());
-      if (schema::is_retired(section + "." + name)) {
-        warn_of_retired_key(section + "." + name, line);
-        continue;
-      }
-      const Key* key = schema::find(section, name);
-      if (!key) return bad(line, "unknown key " + section + "." + name + nearest(section, name));
-      SS_RETURN_IF_ERROR(set_value(*key, value, line, loaded.config));
-      loaded.origin[key->full_name()] = line;
-    }
+    if (!known && !table)
+      problems.push_back(bad(where, "unknown key " + section + nearest("", section)));
+    else if (!known)
+      problems.push_back(bad(where, "unknown section [" + section + "]" + nearest(section, "")));
+    else if (!table)
+      problems.push_back(bad(where, section + " must be a section, [" + section + "]"));
+    else
+      for (const auto& [name, value] : *table)
+        passed(apply_key(section, std::string(name.str()), value, at_line(file, name.source()),
+                         loaded),
+               problems);
   }
-  return {};
 }
 
 Result<std::string> read_text(const std::string& path, const std::string& where) {
@@ -219,34 +240,45 @@ Result<std::string> read_text(const std::string& path, const std::string& where)
   return text.str();
 }
 
+Status apply_base(const toml::node& node, const std::string& file, std::vector<fs::path> open,
+                  CheckedConfig& checked);
+
 /// Applies the file that `text` inherits, then `text`. open: the files that inherit this one, to
 /// find cycles.
-Status apply_text(const std::string& text, const std::string& file, std::vector<fs::path> open,
-                  LoadedConfig& loaded) {
+void apply_text(const std::string& text, const std::string& file, std::vector<fs::path> open,
+                CheckedConfig& checked) {
   toml::table root;
   try {
     root = toml::parse(text, file);
   } catch (const toml::parse_error& error) {
-    return bad(at_line(file, error.source()), std::string(error.description()));
+    checked.complete = passed(bad(at_line(file, error.source()), std::string(error.description())),
+                              checked.problems);
+    return;
   }
-  if (const toml::node* node = root.get("base")) {
-    const std::string where = at_line(file, node->source());
-    const auto base = node->value_exact<std::string>();
-    if (!base)
-      return bad(where, "base = " + shown(*node) + " must be a string, the path of a file");
-    const fs::path path = (fs::path(file).parent_path() / *base).lexically_normal();
-    std::error_code ignored;
-    const fs::path unique = fs::weakly_canonical(path, ignored);
-    if (std::find(open.begin(), open.end(), unique) != open.end())
-      return bad(where, "base = \"" + *base + "\" inherits from itself");
-    if (open.size() >= inheritance_max)
-      return bad(where,
-                 "more than " + std::to_string(inheritance_max) + " files inherit from each other");
-    SS_ASSIGN(const std::string base_text, read_text(path.string(), where));
-    open.push_back(unique);
-    SS_RETURN_IF_ERROR(apply_text(base_text, path.string(), open, loaded));
-  }
-  return apply_table(root, file, loaded);
+  if (const toml::node* node = root.get("base"))
+    if (!passed(apply_base(*node, file, std::move(open), checked), checked.problems))
+      checked.complete = false;
+  apply_table(root, file, checked.loaded, checked.problems);
+}
+
+/// Applies the file that `base` names.
+Status apply_base(const toml::node& node, const std::string& file, std::vector<fs::path> open,
+                  CheckedConfig& checked) {
+  const std::string where = at_line(file, node.source());
+  const auto base = node.value_exact<std::string>();
+  if (!base) return bad(where, "base = " + shown(node) + " must be a string, the path of a file");
+  const fs::path path = (fs::path(file).parent_path() / *base).lexically_normal();
+  std::error_code ignored;
+  const fs::path unique = fs::weakly_canonical(path, ignored);
+  if (std::find(open.begin(), open.end(), unique) != open.end())
+    return bad(where, "base = \"" + *base + "\" inherits from itself");
+  if (open.size() >= inheritance_max)
+    return bad(where,
+               "more than " + std::to_string(inheritance_max) + " files inherit from each other");
+  SS_ASSIGN(const std::string base_text, read_text(path.string(), where));
+  open.push_back(unique);
+  apply_text(base_text, path.string(), open, checked);
+  return {};
 }
 
 bool takes_text(const Ref& value) {
@@ -286,47 +318,83 @@ Status apply_override(const std::string& argument, const std::string& where, Loa
       return bad(where, key->full_name() + " must be " + schema::expected(*key));
   }
   SS_RETURN_IF_ERROR(set_value(*key, *table.get("v"), where, loaded.config));
-  loaded.origin[key->full_name()] = "command line";
+  loaded.origin[key->full_name()] = kCommandLine;
   return {};
 }
 
 /// Checks every value of a sweep by itself. Combinations are checked when the sweep is planned.
-Status check_sweep(const LoadedConfig& loaded) {
+void check_sweep(const LoadedConfig& loaded, Problems& problems) {
   const auto origin = loaded.origin.find("sweep.keys");
   for (const SweepAxis& axis : loaded.config.sweep.keys) {
     const std::string where = origin->second + ": sweep.keys";
-    if (axis.key.starts_with("run.") || axis.key.starts_with("sweep."))
-      return bad(where, axis.key + " cannot be varied" +
-                            (axis.key == "run.seed" ? "; use sweep.seeds" : ""));
+    if (axis.key.starts_with("run.") || axis.key.starts_with("sweep.")) {
+      problems.push_back(bad(where, axis.key + " cannot be varied" +
+                                        (axis.key == "run.seed" ? "; use sweep.seeds" : "")));
+      continue;
+    }
     for (const std::string& value : axis.values) {
       LoadedConfig copy = loaded;
-      SS_RETURN_IF_ERROR(apply_override(axis.key + "=" + value, where, copy));
+      if (!passed(apply_override(axis.key + "=" + value, where, copy), problems)) break;
     }
   }
-  return {};
+}
+
+/// Relative paths that a file sets become relative to the working directory, as all others are.
+void resolve_paths(LoadedConfig& loaded) {
+  for (const Key& key : schema::keys()) {
+    const std::string& origin = loaded.origin[key.full_name()];
+    if (!key.is_path || origin == "default" || origin == kCommandLine) continue;
+    std::string& path = *std::get<std::string*>(key.at(loaded.config));
+    if (!schema::is_relative(path)) continue;
+    const fs::path file = origin.substr(0, origin.rfind(':'));
+    path = (file.parent_path() / path).lexically_normal().string();
+  }
+}
+
+CheckedConfig check_text(const std::string& text, const std::string& file,
+                         const Overrides& overrides) {
+  CheckedConfig checked;
+  LoadedConfig& loaded = checked.loaded;
+  loaded.file = file;
+  for (const Key& key : schema::keys()) loaded.origin[key.full_name()] = "default";
+  std::error_code ignored;
+  apply_text(text, file, {fs::weakly_canonical(file, ignored)}, checked);
+  for (const std::string& argument : overrides)
+    passed(apply_override(argument, kCommandLine + (": " + argument), loaded), checked.problems);
+  if (loaded.config.run.name.empty()) loaded.config.run.name = fs::path(file).stem().string();
+  for (const Status& problem : check_combinations(loaded.config))
+    checked.problems.push_back(located(problem, loaded));
+  check_sweep(loaded, checked.problems);
+  return checked;
+}
+
+Result<LoadedConfig> without_problems(CheckedConfig checked) {
+  if (!checked.problems.empty()) return checked.problems.front();
+  return std::move(checked.loaded);
 }
 
 }  // namespace
 
 Result<LoadedConfig> load_config_text(const std::string& text, const std::string& file,
-                                      const std::vector<std::string>& overrides) {
-  LoadedConfig loaded;
-  loaded.file = file;
-  for (const Key& key : schema::keys()) loaded.origin[key.full_name()] = "default";
-  std::error_code ignored;
-  SS_RETURN_IF_ERROR(apply_text(text, file, {fs::weakly_canonical(file, ignored)}, loaded));
-  for (const std::string& argument : overrides)
-    SS_RETURN_IF_ERROR(apply_override(argument, "command line: " + argument, loaded));
-  if (loaded.config.run.name.empty()) loaded.config.run.name = fs::path(file).stem().string();
-  SS_RETURN_IF_ERROR(located(check_combinations(loaded.config), loaded));
-  SS_RETURN_IF_ERROR(check_sweep(loaded));
-  return loaded;
+                                      const Overrides& overrides) {
+  return without_problems(check_text(text, file, overrides));
 }
 
-Result<LoadedConfig> load_config(const std::string& path,
-                                 const std::vector<std::string>& overrides) {
+Result<LoadedConfig> load_config(const std::string& path, const Overrides& overrides) {
   SS_ASSIGN(const std::string text, read_text(path, "config"));
   return load_config_text(text, path, overrides);
+}
+
+CheckedConfig check_user_config(const std::string& path, const Overrides& overrides) {
+  const auto text = read_text(path, "config");
+  if (!text.ok()) return {{}, {text.status()}, false};
+  CheckedConfig checked = check_text(*text, path, overrides);
+  resolve_paths(checked.loaded);
+  return checked;
+}
+
+Result<LoadedConfig> load_user_config(const std::string& path, const Overrides& overrides) {
+  return without_problems(check_user_config(path, overrides));
 }
 
 }  // namespace simplescale

@@ -21,21 +21,22 @@ Status bad(const std::string& message) {
   return Status(Code::bad_config, message);
 }
 
-/// Sets accumulation, leaves, global_batch_size and tokens_per_step.
+/// Sets accumulation, leaves, global_batch_size and tokens_per_step; also if global_batch_size is
+/// wrong, for the checks that follow.
 Status plan_batch(const Config& config, Plan& plan) {
   const int64_t world = plan.topology.world(), size = plan.micro_batch_size;
   const int64_t unit = world * size;
   const int64_t wanted = config.train.global_batch_size;
+  plan.accumulation = std::max<int64_t>(1, wanted / unit);
+  plan.leaves = world * plan.accumulation;
+  plan.global_batch_size = plan.leaves * size;
+  plan.tokens_per_step = plan.global_batch_size * plan.shape.block_size;
   if (wanted % unit != 0) {
     const int64_t below = wanted / unit * unit;
     return bad("train.global_batch_size = " + text(wanted) + " is not a multiple of " +
                text(world) + " trainers x " + text(size) + " samples: use " +
                (below > 0 ? text(below) + " or " : "") + text(below + unit));
   }
-  plan.accumulation = std::max<int64_t>(1, wanted / unit);
-  plan.leaves = world * plan.accumulation;
-  plan.global_batch_size = plan.leaves * size;
-  plan.tokens_per_step = plan.global_batch_size * plan.shape.block_size;
   return {};
 }
 
@@ -110,15 +111,32 @@ double LearningRate::at(int64_t step) const {
   return bottom + (top - bottom) / 2 * (1 + std::cos(angle));
 }
 
+std::vector<Status> plan_problems(const Config& config, Plan& plan) {
+  std::vector<Status> problems;
+  const auto add = [&](const Status& status) {
+    const auto same = [&](const Status& other) { return other.message() == status.message(); };
+    if (!status.ok() && std::ranges::none_of(problems, same)) problems.push_back(status);
+    return status.ok();
+  };
+  const auto shape = model_shape(config);
+  const auto topology = plan_topology(config);
+  plan.shape.block_size = 1;  // if it is not known, the run's length can still be checked
+  if (add(shape.status())) plan.shape = *shape;
+  plan.micro_batch_size = config.train.micro_batch_size;
+  if (add(topology.status())) {
+    plan.topology = *topology;
+    add(plan_batch(config, plan));
+    if (add(plan_length(config, plan))) {
+      add(plan_learning_rate(config, plan));
+      add(check_faults(config, plan));
+    }
+  }
+  return problems;
+}
+
 Result<Plan> make_plan(const Config& config) {
   Plan plan;
-  SS_ASSIGN(plan.shape, model_shape(config));
-  SS_ASSIGN(plan.topology, plan_topology(config));
-  plan.micro_batch_size = config.train.micro_batch_size;
-  SS_RETURN_IF_ERROR(plan_batch(config, plan));
-  SS_RETURN_IF_ERROR(plan_length(config, plan));
-  SS_RETURN_IF_ERROR(plan_learning_rate(config, plan));
-  SS_RETURN_IF_ERROR(check_faults(config, plan));
+  if (const auto problems = plan_problems(config, plan); !problems.empty()) return problems.front();
   plan.parameters = parameter_count(plan.shape);
   plan.memory = memory_estimate(config, plan.shape, plan.topology.sharding, plan.topology.shards,
                                 plan.topology.groups, plan.rows());

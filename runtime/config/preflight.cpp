@@ -127,12 +127,16 @@ uint64_t memory_of_host() {
   return bytes;
 }
 
+int cores_of(const PreflightInput& input) {
+  return std::max(1, input.cores > 0 ? input.cores : usable_cores());
+}
+
 /// Refuses only what is surely a mistake, since users try out runs of many nodes on one small
 /// machine.
 Status check_processes(const Config& config, const Plan& plan, const PreflightInput& input) {
   if (input.oversubscribe) return {};
   const HostNeeds needs = host_needs(config, plan, input.trainers_on_host);
-  const int cores = std::max(1, input.cores > 0 ? input.cores : usable_cores());
+  const int cores = cores_of(input);
   const uint64_t memory = input.host_memory > 0 ? input.host_memory : memory_of_host();
   const bool crowd = needs.processes() > static_cast<int64_t>(cores) * processes_per_core_max;
   const bool large = memory > 0 && needs.memory() > memory;
@@ -270,6 +274,16 @@ HostNeeds host_needs(const Config& config, const Plan& plan, int trainers) {
                    static_cast<uint64_t>(needs.nodes) * agent_bytes +
                    static_cast<uint64_t>(needs.supervisors) * supervisor_bytes;
   return needs;
+}
+
+std::string crowd_warning(const Config& config, const PreflightInput& input) {
+  const int cores = cores_of(input), trainers = input.trainers_on_host;
+  if (config.cluster.device == DeviceKind::cuda || trainers <= trainers_per_core_max * cores)
+    return "";
+  return std::to_string(trainers) + " trainers share the " + std::to_string(cores) +
+         (cores == 1 ? " core" : " cores") +
+         " of this host: steps will be slow, and a process that gets no CPU time for long counts "
+         "as lost; use fewer nodes or trainers_per_node, or raise supervision.silence_ms";
 }
 
 Status preflight(const Config& config, const Plan& plan, const PreflightInput& input) {

@@ -38,6 +38,8 @@ HostNeeds host_needs(const Config& config, const Plan& plan, int trainers);
 
 /// Processes per core that are accepted without oversubscribe: more are surely a mistake.
 constexpr int processes_per_core_max = 64;
+/// Trainers per core that are accepted without a warning.
+constexpr int trainers_per_core_max = 4;
 
 /// Returns the first problem, in one line with figures. bad_config: a folder is not writable; too
 /// little disk space or shared memory; the port is taken; http_host is not an address of this host;
@@ -45,6 +47,9 @@ constexpr int processes_per_core_max = 64;
 /// bad_data: data.source does not exist, or has fewer tokens than one sample. Leaves nothing
 /// behind.
 Status preflight(const Config& config, const Plan& plan, const PreflightInput& input);
+
+/// A warning if the trainers are more than the host's cores serve well; "": none.
+std::string crowd_warning(const Config& config, const PreflightInput& input);
 
 /// Reads the file supervision.log_rules as the agents will. bad_config: it does not exist, or does
 /// not hold valid rules. ok if no file is set.

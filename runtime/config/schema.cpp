@@ -49,7 +49,6 @@ namespace {
 constexpr Range any{};
 constexpr Range not_negative{0};
 constexpr Range positive{1};
-constexpr Range above_zero{.min = 0, .above_min = true};
 constexpr Range rule_or_more{-1};
 constexpr Range milliseconds{1, 86'400'000};
 constexpr Range fraction{.min = 0, .max = 1, .below_max = true};
@@ -62,9 +61,9 @@ constexpr Matters run = Matters::always, layout = Matters::layout, recipe = Matt
 // clang-format off
 const Key table[] = {
   {"run", "name", REF(run.name), any, no, "Letters, digits, '-', '_' and '.'. Part of the names of processes, shared memory and folders. Empty: the file's name."},
-  {"run", "folder", REF(run.folder), any, no, "Folder for logs, metrics and checkpoints. Empty: runs/<name>."},
+  {"run", "folder", REF(run.folder), any, no, "Folder for logs, metrics and checkpoints. Empty: runs/<name>.", true},
   {"run", "seed", REF(run.seed), not_negative, run, "Seed of the initial parameters, of the tokenizer and, unless data.seed is set, of the shuffle."},
-  {"run", "from", REF(run.from), any, run, "Begin with the weights of this run (its newest checkpoint), checkpoint, or Hugging Face Llama folder. Empty: begin with random weights."},
+  {"run", "from", REF(run.from), any, run, "Begin with the weights of this run (its newest checkpoint), checkpoint, or Hugging Face Llama folder. Empty: begin with random weights.", true},
   {"run", "with_optimizer", REF(run.with_optimizer), any, run, "With run.from: also take the optimizer's moments and the step, so that the schedule goes on."},
   {"run", "resume", ENUM(run.resume, resume_names), any, no, "auto: continue from the newest valid checkpoint of the folder. never: refuse a folder that holds a run."},
 
@@ -80,13 +79,13 @@ const Key table[] = {
   {"model", "norm_eps", REF(model.norm_eps), fraction, run, "Epsilon of RMSNorm, added to the mean square. 0: from the preset, else 1e-5."},
   {"model", "tie_embeddings", REF(model.tie_embeddings), any, run, "Use one matrix for the input embedding and the output projection."},
 
-  {"tokenizer", "path", REF(tokenizer.path), any, run, "An existing SentencePiece tokenizer.model. Empty: train a tokenizer."},
+  {"tokenizer", "path", REF(tokenizer.path), any, run, "An existing SentencePiece tokenizer.model. Empty: train a tokenizer.", true},
   {"tokenizer", "kind", ENUM(tokenizer.kind, tokenizer_names), any, run, "bpe: byte-pair encoding with byte fallback, as in Llama."},
   {"tokenizer", "vocab", REF(tokenizer.vocab), {0, 2147483647}, run, "Vocabulary size of the trained tokenizer. 0: model.vocab."},
-  {"tokenizer", "train_on", REF(tokenizer.train_on), any, run, "Text to train the tokenizer on. Empty: data.source."},
+  {"tokenizer", "train_on", REF(tokenizer.train_on), any, run, "Text to train the tokenizer on. Empty: data.source.", true},
 
-  {"data", "source", REF(data.source), any, run, "Text or tokens: a file, a folder, or \"debian:<package>\" (text from an installed Debian package)."},
-  {"data", "folder", REF(data.folder), any, no, "Folder for the prepared tokens. Empty: data/<run.name>."},
+  {"data", "source", REF(data.source), any, run, "Text or tokens: a file, a folder, or \"debian:<package>\" (text from an installed Debian package).", true},
+  {"data", "folder", REF(data.folder), any, no, "Folder for the prepared tokens. Empty: data/<run.name>.", true},
   {"data", "format", ENUM(data.format, format_names), any, run, "Format of source. auto: detect it from the files."},
   {"data", "validation_fraction", REF(data.validation_fraction), {.min = 0, .max = 0.5}, run, "Fraction of the tokens kept for validation; training never sees them."},
   {"data", "shuffle", REF(data.shuffle), any, run, "Read the samples in a seeded random order, a new order every epoch."},
@@ -100,12 +99,12 @@ const Key table[] = {
   {"train", "micro_batch_size", REF(train.micro_batch_size), {1, 4096}, run, "Samples that a trainer computes at once."},
   {"train", "global_batch_size", REF(train.global_batch_size), {0, 1e9}, run, "Samples per step; must be a multiple of micro_batch_size x trainers. 0: that product, without gradient accumulation."},
   {"train", "precision", ENUM(train.precision, precision_names), any, run, "Precision of matrix products, activations and gathered parameters. Master parameters, optimizer moments and gradient sums are always fp32."},
-  {"train", "learning_rate", REF(train.learning_rate), not_negative, recipe, "Peak learning rate, reached after warm-up; a cosine then decays it to min_learning_rate."},
-  {"train", "min_learning_rate", REF(train.min_learning_rate), rule_or_more, recipe, "Learning rate at the end of the run. -1: a tenth of learning_rate."},
+  {"train", "learning_rate", REF(train.learning_rate), {0, 1}, recipe, "Peak learning rate, reached after warm-up; a cosine then decays it to min_learning_rate."},
+  {"train", "min_learning_rate", REF(train.min_learning_rate), {-1, 1}, recipe, "Learning rate at the end of the run. -1: a tenth of learning_rate."},
   {"train", "warmup_iters", REF(train.warmup_iters), {-1, 1e12}, recipe, "Length of the warm-up in micro-batches per trainer, rounded up to whole steps. -1: 5 % of the run, at most 2000 steps."},
-  {"train", "weight_decay", REF(train.weight_decay), not_negative, recipe, "Weight decay of AdamW; applies to matrices only."},
+  {"train", "weight_decay", REF(train.weight_decay), {0, 10}, recipe, "Weight decay of AdamW; applies to matrices only."},
   {"train", "betas", REF(train.betas), fraction, recipe, "AdamW's decay rates of the first and second moment."},
-  {"train", "eps", REF(train.eps), above_zero, recipe, "AdamW's epsilon."},
+  {"train", "eps", REF(train.eps), {.min = 0, .max = 1, .above_min = true}, recipe, "AdamW's epsilon."},
   {"train", "grad_clip", REF(train.grad_clip), not_negative, recipe, "Clip the gradient to this global norm. 0: no clipping."},
   {"train", "activation_checkpointing", REF(train.activation_checkpointing), any, no, "Keep only the input of each block and recompute the block in the backward pass: less memory, about a third more compute."},
   {"train", "deterministic", REF(train.deterministic), any, run, "Give the same bits on every layout."},
@@ -133,7 +132,7 @@ const Key table[] = {
   {"checkpoint", "keep", REF(checkpoint.keep), {1, 1'000'000}, no, "Number of newest checkpoints to keep on disk."},
   {"checkpoint", "keep_best", REF(checkpoint.keep_best), {0, 1'000'000}, no, "Checkpoints with the lowest validation loss to keep besides; the link `best` names the first. Needs train.validation_every_steps. 0: none."},
   {"checkpoint", "permanent_every_steps", REF(checkpoint.permanent_every_steps), not_negative, no, "Checkpoints of multiples of this step are never removed. 0: none."},
-  {"checkpoint", "folder", REF(checkpoint.folder), any, no, "Folder for the checkpoints. Empty: <run folder>/checkpoints."},
+  {"checkpoint", "folder", REF(checkpoint.folder), any, no, "Folder for the checkpoints. Empty: <run folder>/checkpoints.", true},
 
   {"supervision", "heartbeat_ms", REF(supervision.heartbeat_ms), milliseconds, no, "Interval between the heartbeats of every node and trainer."},
   {"supervision", "silence_ms", REF(supervision.silence_ms), milliseconds, no, "A node or trainer without a heartbeat for this long is lost. If its process is alive but gets no CPU time: for three times this long."},
@@ -145,8 +144,9 @@ const Key table[] = {
   {"supervision", "shutdown_ms", REF(supervision.shutdown_ms), milliseconds, no, "Time from asking a process to stop until it is killed."},
   {"supervision", "give_up_after_cycles", REF(supervision.give_up_after_cycles), positive, no, "The run gives up after this many recoveries in a row without a new committed step."},
   {"supervision", "warm_processes", REF(supervision.warm_processes), {0, 64}, no, "Idle trainer processes per node, with all libraries loaded; one of them replaces a trainer that dies."},
-  {"supervision", "log_rules", REF(supervision.log_rules), any, no, "File with further rules, in the format of configs/log_rules.toml. They are tried before the built-in ones."},
+  {"supervision", "log_rules", REF(supervision.log_rules), any, no, "File with further rules, in the format of configs/log_rules.toml. They are tried before the built-in ones.", true},
   {"supervision", "log_max_mib", REF(supervision.log_max_mib), {0, 1'000'000}, no, "A log file larger than this is renamed to FILE.1, which replaces the previous FILE.1. 0: log files are neither read nor rotated."},
+  {"supervision", "notify", REF(supervision.notify), any, no, "A shell command, or an http(s) URL. At the end of every incident, and if the run fails, the command gets the event as JSON on its stdin, the URL by POST; at most ten times in ten minutes. Empty: nobody is told."},
 
   {"metrics", "every_steps", REF(metrics.every_steps), positive, no, "Steps between two lines on the terminal; metrics.jsonl has every step."},
   {"metrics", "tensorboard", REF(metrics.tensorboard), any, no, "Write TensorBoard files to <run folder>/tb."},
@@ -204,6 +204,10 @@ const Key* find(const std::string& full_name) {
   return find(full_name.substr(0, dot), full_name.substr(dot + 1));
 }
 
+bool is_relative(const std::string& path) {
+  return !path.empty() && !path.starts_with('/') && !path.starts_with("debian:");
+}
+
 const char* section_comment(const std::string& section) {
   if (section == "run") return "The run as a whole.";
   if (section == "model") return "The Llama model's shape.";
@@ -222,11 +226,26 @@ const char* section_comment(const std::string& section) {
   return "Fault injection, to test how a run recovers.";
 }
 
+namespace {
+
+/// True for the initials of a name's words (lr), and for some of its words (batch_size, warmup).
+bool abbreviates(const std::string& word, const std::string& name) {
+  std::string initials;
+  for (size_t i = 0; i < name.size(); ++i)
+    if (i == 0 || name[i - 1] == '_') initials += name[i];
+  if (word.size() > 1 && word == initials) return true;
+  return word.size() > 3 && ("_" + name).find("_" + word) != std::string::npos;
+}
+
+}  // namespace
+
 std::string nearest_key(const std::string& section, const std::string& name) {
   std::string nearest;
   size_t distance = std::string::npos;
   for (const Key& key : table) {
-    const size_t d = 2 * edit_distance(name, key.name) + edit_distance(section, key.section);
+    size_t of_name = edit_distance(name, key.name);
+    if (abbreviates(name, key.name)) of_name = std::min<size_t>(of_name, 1);
+    const size_t d = 2 * of_name + edit_distance(section, key.section);
     if (d >= distance) continue;
     distance = d;
     nearest = key.full_name();

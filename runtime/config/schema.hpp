@@ -43,6 +43,7 @@ struct Key {
   Range range;  // of a number, and of each number in a pair or list
   Matters matters;
   const char* comment;
+  bool is_path = false;  // in a file that a user writes, relative to that file
   std::string full_name() const { return std::string(section) + "." + name; }
   /// For reading only.
   Ref in(const Config& config) const { return at(const_cast<Config&>(config)); }
@@ -59,8 +60,11 @@ bool is_retired(const std::string& full_name);
 /// One line about a section.
 const char* section_comment(const std::string& section);
 /// The nearest known key by edit distance. The name counts twice, so that the same name in another
-/// section is near.
+/// section is near. An abbreviation is near, too: lr, batch_size, warmup.
 std::string nearest_key(const std::string& section, const std::string& name);
+
+/// True for a path that is relative: neither empty nor absolute nor "debian:<package>".
+bool is_relative(const std::string& path);
 
 /// What the key accepts: "an integer", "\"auto\" or \"never\"", ...
 std::string expected(const Key& key);

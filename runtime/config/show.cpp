@@ -82,16 +82,18 @@ std::string plan_text(const Config& config, const Plan& plan) {
   return out;
 }
 
-}  // namespace
-
-std::string show_config(const LoadedConfig& loaded) {
-  const Config derived = with_derived_values(loaded.config);
+std::string table_of_keys(const LoadedConfig& loaded, bool only_changed) {
+  const Config defaults, derived = with_derived_values(loaded.config);
   struct Row {
     std::string key, value, origin;
   };
   std::vector<Row> rows;
   size_t key_width = 0, value_width = 0;
   for (const schema::Key& key : schema::keys()) {
+    if (only_changed &&
+        (loaded.origin.at(key.full_name()) == "default" ||
+         schema::to_toml(key.in(loaded.config)) == schema::to_toml(key.in(defaults))))
+      continue;
     Row row{key.full_name(), schema::to_toml(key.in(loaded.config)), ""};
     const std::string comes_to = schema::to_toml(key.in(derived));
     if (comes_to != row.value) row.value += "  (" + comes_to + ")";
@@ -105,18 +107,41 @@ std::string show_config(const LoadedConfig& loaded) {
   for (const Row& row : rows)
     out += padded(row.key, key_width) + "  " + padded(row.value, value_width) + "  " + row.origin +
            "\n";
-  const auto plan = make_plan(loaded);
-  out += "\nplan\n";
-  return out + (plan.ok() ? plan_text(loaded.config, *plan)
-                          : "  none: " + plan.status().message() + "\n");
+  return out;
 }
 
-Result<std::string> validate_config(const LoadedConfig& loaded) {
-  SS_ASSIGN(const Plan plan, make_plan(loaded));
-  SS_RETURN_IF_ERROR(located(check_log_rules(loaded.config), loaded));
+}  // namespace
+
+std::string show_config(const LoadedConfig& loaded) {
+  const auto plan = make_plan(loaded);
+  return table_of_keys(loaded, false) + "\nplan\n" +
+         (plan.ok() ? plan_text(loaded.config, *plan)
+                    : "  none: " + plan.status().message() + "\n");
+}
+
+std::string show_changed(const LoadedConfig& loaded) {
+  return table_of_keys(loaded, true);
+}
+
+std::vector<Status> validate_config(const CheckedConfig& checked) {
+  std::vector<Status> problems = checked.problems;
+  const LoadedConfig& loaded = checked.loaded;
+  if (!checked.complete) return problems;
+  const auto add = [&](const Status& status) {
+    const auto same = [&](const Status& other) { return other.message() == status.message(); };
+    if (!status.ok() && std::ranges::none_of(problems, same)) problems.push_back(status);
+  };
+  Plan plan;
+  for (const Status& problem : plan_problems(loaded.config, plan)) add(located(problem, loaded));
+  add(located(check_log_rules(loaded.config), loaded));
   if (loaded.config.data.source.empty() && loaded.config.data.folder.empty())
-    return Status(Code::bad_config,
-                  loaded.file + ": data.source is not set: set it to text or token files");
+    add(Status(Code::bad_config,
+               loaded.file + ": data.source is not set: set it to text or token files"));
+  return problems;
+}
+
+Result<std::string> valid_text(const LoadedConfig& loaded) {
+  SS_ASSIGN(const Plan plan, make_plan(loaded));
   const Topology& t = plan.topology;
   return loaded.file + ": valid; " + std::to_string(plan.parameters) + " parameters, " +
          counted(t.groups, "group") + " x " + counted(t.shards, "shard") + ", " +

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "runtime/config/config.hpp"
 
@@ -11,8 +12,12 @@ namespace simplescale {
 /// then the plan: groups, shards, batch, steps, memory per trainer. If no plan is possible: the
 /// reason.
 std::string show_config(const LoadedConfig& loaded);
+/// The lines of that table whose keys have another value than their default; no plan.
+std::string show_changed(const LoadedConfig& loaded);
 
-/// One line if the config can be trained; otherwise the error that `train` would end with.
-Result<std::string> validate_config(const LoadedConfig& loaded);
+/// All reasons why `train` would refuse the config, each in one line; empty if it can be trained.
+std::vector<Status> validate_config(const CheckedConfig& checked);
+/// One line about a config that can be trained.
+Result<std::string> valid_text(const LoadedConfig& loaded);
 
 }  // namespace simplescale

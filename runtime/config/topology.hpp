@@ -99,7 +99,9 @@ struct Plan {
 /// not a multiple of the trainers' micro-batches (the message names the nearest multiples); a run
 /// without an end; a warm-up longer than the run; a fault that cannot happen.
 Result<Plan> make_plan(const Config& config);
-/// The same. Errors name the file and line that set the key at fault.
+/// All these errors. Sets those members of the plan that they leave possible.
+std::vector<Status> plan_problems(const Config& config, Plan& plan);
+/// make_plan(). Errors name the file and line that set the key at fault.
 Result<Plan> make_plan(const LoadedConfig& loaded);
 
 /// FLOP per token, forward and backward. palm: 6 N + 12 L C T (arXiv 2204.02311, appendix B).

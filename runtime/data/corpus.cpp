@@ -143,7 +143,10 @@ Result<Corpus> Corpus::open(const std::string& source) {
     if (stat(file.c_str(), &info) != 0)
       return bad(file, std::string("cannot read it: ") + std::strerror(errno));
     const int64_t facts[] = {info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
-    hasher.update(file.c_str(), file.size() + 1);
+    // The same folder under another name, or on another path, is the same text.
+    const fs::path inside = fs::path(file).lexically_relative(source);
+    const std::string name = inside.empty() ? file : inside.string();
+    hasher.update(name.c_str(), name.size() + 1);
     hasher.update(facts, sizeof facts);
     corpus.bytes_ += static_cast<uint64_t>(info.st_size);
   }

@@ -337,11 +337,18 @@ bool keep_tokens(const std::string& folder, Manifest& old, const Manifest& made)
          (old.validation_tokens == 0 || revalidate(folder, old.validation));
 }
 
+/// Earlier versions recorded sources as they were given.
+bool same_path(const std::string& a, const std::string& b) {
+  return a == b || (!a.empty() && !b.empty() &&
+                    fs::absolute(a).lexically_normal() == fs::absolute(b).lexically_normal());
+}
+
 /// True if a complete folder is what the options ask for, as far as this can be told without the
 /// source.
 bool matches_options(const Manifest& manifest, const PrepareOptions& options) {
-  return manifest.complete() && manifest.source == options.source &&
-         manifest.tokenizer_path == options.tokenizer_path &&
+  return manifest.complete() && same_path(manifest.source, options.source) &&
+         (manifest.tokenizer_path == options.tokenizer_path ||
+          same_path(manifest.tokenizer_path, options.tokenizer_path)) &&
          (manifest.vocab == options.vocab || !options.tokenizer_path.empty()) &&
          manifest.validation_fraction == options.validation_fraction;
 }

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "runtime/base/json_text.hpp"
 #include "runtime/config/config.hpp"
@@ -68,6 +68,64 @@ std::optional<double> newest_rate(const std::vector<MetricsRow>& rows) {
   return steps > 0 ? std::optional(steps / inverse) : std::nullopt;
 }
 
+using Row = std::vector<std::string>;
+const Row kHeader = {"run", "state", "step", "loss", "val loss", "tokens/s", "recoveries", "when", "from"};
+
+Row row_of(const RunSummary& run, const std::string& folder) {
+  const std::string name = fs::path(run.folder).lexically_relative(folder).string();
+  return {name.empty() || name == "." ? run.folder : name,
+          run.state,
+          run.max_steps ? fmt::format("{}/{}", run.step, run.max_steps) : std::to_string(run.step),
+          shown(run.loss, "{:.4f}"),
+          shown(run.val_loss, "{:.4f}"),
+          shown(run.tokens_per_second, "{:.0f}"),
+          std::to_string(run.recoveries),
+          local_time(run.time_s),
+          fs::path(run.from).filename().string()};
+}
+
+/// Text to the left, numbers to the right. state: the column of the state.
+std::string table_of(const std::vector<Row>& rows, size_t state) {
+  std::vector<size_t> widths(rows[0].size());
+  for (const Row& row : rows)
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  std::string text;
+  for (const Row& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) {
+      const bool last = i + 1 == row.size();
+      text += i ? "  " : "";
+      text += i == 0 || i == state || last ? fmt::format("{:<{}}", row[i], last ? 0 : widths[i])
+                                           : fmt::format("{:>{}}", row[i], widths[i]);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+json json_of(const RunSummary& run) {
+  return {{"folder", run.folder},
+          {"name", run.name},
+          {"from", run.from},
+          {"state", run.state},
+          {"step", run.step},
+          {"max_steps", run.max_steps},
+          {"loss", number_or_null(run.loss)},
+          {"val_loss", number_or_null(run.val_loss)},
+          {"tokens_per_second", number_or_null(run.tokens_per_second)},
+          {"recoveries", run.recoveries},
+          {"time", run.time_s}};
+}
+
+/// The loss that a sweep's runs are compared by.
+auto loss_to_compare(const std::vector<SweepResult>& results) {
+  const bool validated = std::ranges::all_of(results, [](const SweepResult& result) {
+    return result.run.val_loss.has_value() || !result.run.loss;
+  });
+  return [validated](const SweepResult& result) {
+    return validated ? result.run.val_loss : result.run.loss;
+  };
+}
+
 }  // namespace
 
 Result<RunSummary> summarize(const std::string& folder, RunRecords* kept) {
@@ -120,50 +178,67 @@ std::vector<std::string> find_runs(const std::string& folder) {
 }
 
 std::string summary_table(const std::vector<RunSummary>& runs, const std::string& folder) {
-  using Row = std::array<std::string, 9>;
-  std::vector<Row> rows = {
-      {"run", "state", "step", "loss", "val loss", "tokens/s", "recoveries", "when", "from"}};
-  for (const RunSummary& run : runs) {
-    const std::string name = fs::path(run.folder).lexically_relative(folder).string();
-    rows.push_back(
-        {name.empty() || name == "." ? run.folder : name, run.state,
-         run.max_steps ? fmt::format("{}/{}", run.step, run.max_steps) : std::to_string(run.step),
-         shown(run.loss, "{:.4f}"), shown(run.val_loss, "{:.4f}"),
-         shown(run.tokens_per_second, "{:.0f}"), std::to_string(run.recoveries),
-         local_time(run.time_s), fs::path(run.from).filename().string()});
-  }
+  std::vector<Row> rows = {kHeader};
+  for (const RunSummary& run : runs) rows.push_back(row_of(run, folder));
   const bool parents = std::ranges::any_of(runs, [](const auto& run) { return !run.from.empty(); });
-  const size_t columns = rows[0].size() - (parents ? 0 : 1);
-  std::array<size_t, 9> widths{};
-  for (const Row& row : rows)
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  std::string text;
-  for (const Row& row : rows) {
-    for (size_t i = 0; i < columns; ++i) {  // text left, numbers right
-      const bool left = i < 2 || i >= 7;
-      text += i ? "  " : "";
-      text += left ? fmt::format("{:<{}}", row[i], i + 1 == columns ? 0 : widths[i])
-                   : fmt::format("{:>{}}", row[i], widths[i]);
-    }
-    text += "\n";
-  }
-  return text;
+  if (!parents)
+    for (Row& row : rows) row.pop_back();
+  return table_of(rows, 1);
 }
 
 std::string summary_json(const std::vector<RunSummary>& runs) {
   json list = json::array();
-  for (const RunSummary& run : runs)
-    list.push_back({{"folder", run.folder},
-                    {"name", run.name},
-                    {"from", run.from},
-                    {"state", run.state},
-                    {"step", run.step},
-                    {"max_steps", run.max_steps},
-                    {"loss", number_or_null(run.loss)},
-                    {"val_loss", number_or_null(run.val_loss)},
-                    {"tokens_per_second", number_or_null(run.tokens_per_second)},
-                    {"recoveries", run.recoveries},
-                    {"time", run.time_s}});
+  for (const RunSummary& run : runs) list.push_back(json_of(run));
+  return json_text(list, 1) + "\n";
+}
+
+void mark_best(std::vector<SweepResult>& results) {
+  const bool finished = std::ranges::any_of(
+      results, [](const SweepResult& result) { return result.run.state == "finished"; });
+  const auto loss = loss_to_compare(results);
+  SweepResult* best = nullptr;
+  for (SweepResult& result : results) {
+    result.best = false;
+    if (!loss(result) || (finished && result.run.state != "finished")) continue;
+    if (!best || *loss(result) < *loss(*best)) best = &result;
+  }
+  if (best) best->best = true;
+}
+
+std::string sweep_table(const std::vector<SweepResult>& results, const std::string& folder) {
+  std::vector<const SweepResult*> order;
+  for (const SweepResult& result : results) order.push_back(&result);
+  const auto loss = loss_to_compare(results);
+  std::ranges::stable_sort(order, {}, [&](const SweepResult* result) {
+    return std::tuple(!result->best, !loss(*result), loss(*result).value_or(0));
+  });
+  std::vector<Row> rows = {kHeader};
+  size_t keys = 0;
+  if (!results.empty()) keys = results[0].choices.size();
+  rows[0].insert(rows[0].begin() + 1, keys, "");
+  for (size_t i = 0; i < keys; ++i) {
+    const std::string& key = results[0].choices[i].first;
+    rows[0][i + 1] = key.substr(key.find('.') + 1);
+  }
+  for (const SweepResult* result : order) {
+    Row row = row_of(result->run, folder);
+    for (size_t i = 0; i < result->choices.size(); ++i)
+      row.insert(row.begin() + static_cast<std::ptrdiff_t>(i) + 1, result->choices[i].second);
+    row[0] = (result->best ? "* " : "  ") + row[0];
+    rows.push_back(std::move(row));
+  }
+  rows[0][0] = "  " + rows[0][0];
+  return table_of(rows, 1 + keys);
+}
+
+std::string sweep_json(const std::vector<SweepResult>& results) {
+  json list = json::array();
+  for (const SweepResult& result : results) {
+    list.push_back(json_of(result.run));
+    list.back()["best"] = result.best;
+    json& choices = list.back()["choices"] = json::object();
+    for (const auto& [key, value] : result.choices) choices[key] = value;
+  }
   return json_text(list, 1) + "\n";
 }
 

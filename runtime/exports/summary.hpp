@@ -33,4 +33,19 @@ std::string summary_table(const std::vector<RunSummary>& runs, const std::string
 /// A JSON list.
 std::string summary_json(const std::vector<RunSummary>& runs);
 
+/// A run of a sweep.
+struct SweepResult {
+  RunSummary run;
+  std::vector<std::pair<std::string, std::string>> choices;  // the varied keys and their values
+  bool best = false;
+};
+/// Marks the run with the lowest validation loss, or with the lowest training loss if not every run
+/// has a validation loss. If some runs are finished, only these count.
+void mark_best(std::vector<SweepResult>& results);
+/// summary_table() with a column for each varied key. The best run comes first, marked by `*`; runs
+/// without a loss come last.
+std::string sweep_table(const std::vector<SweepResult>& results, const std::string& folder);
+/// summary_json() in the order of the sweep, with `choices` (value by key) and `best`.
+std::string sweep_json(const std::vector<SweepResult>& results);
+
 }  // namespace simplescale

@@ -36,6 +36,20 @@ std::string_view stamp_of(std::string_view line) {
   return line.substr(0, kStamp.size());
 }
 
+std::string_view level_of(std::string_view line) {
+  if (stamp_of(line).empty()) return {};
+  const size_t name = line.find(' '), level = line.find(' ', name + 1);  // STAMP NAME LEVEL TEXT
+  if (name == std::string_view::npos || level == std::string_view::npos) return {};
+  const std::string_view rest = line.substr(level + 1);
+  return rest.substr(0, std::min(rest.find(' '), rest.find('\n')));
+}
+
+int severity_of(std::string_view level) {
+  if (level == "debug" || level == "trace") return 1;
+  if (level == "warning") return 3;
+  return level == "error" || level == "critical" ? 4 : 2;
+}
+
 void LogSplitter::add(std::string_view bytes) {
   while (!bytes.empty()) {
     const size_t end = bytes.find('\n');

@@ -25,6 +25,11 @@ struct LogRecord {
 /// The stamp at the beginning of a line, or "".
 std::string_view stamp_of(std::string_view line);
 
+/// The level that a log line names: "info", "warning", ...; "" for lines of other programs.
+std::string_view level_of(std::string_view line);
+/// 1: debug and less, 2: info and lines without a level, 3: warning, 4: error, critical.
+int severity_of(std::string_view level);
+
 /// Splits the contents of a file into records; the bytes may come in pieces of any size.
 class LogSplitter {
  public:

@@ -29,6 +29,16 @@ class BadInput(Case):
         self.refused(78, "--train.global_batch_size=7", "--cluster.nodes=2", "--cluster.trainers_per_node=1")
         self.refused(78, "--parallel.group_nodes=4", "--cluster.nodes=2", "--parallel.strategy=hybrid_shard")
 
+    def test_validate_prints_all_errors(self):
+        self.command("config", "validate", self.config, "--train.learning_rate=3", "--train.lr=1", "--data.source=", "--model.heads=5", code=78)
+        found = self.stderr.splitlines()
+        self.assertEqual(len(found), 6, found)  # no length, either
+        self.assertTrue(found[-1].endswith("tiny.toml: 5 errors"), found)
+        for words in ["learning_rate = 3 is out of range: 0 to 1", "nearest known key: train.learning_rate", "data.source is not set",
+                      "model.heads = 5 does not divide", "train.max_steps, train.max_iters and train.max_tokens are all 0"]:
+            self.assertIn(words, self.stderr)
+        self.assertIn("valid; ", self.command("config", "validate", self.config, "--train.max_steps", "3"))
+
     def test_unreadable_log_rules_are_refused(self):
         rules = self.folder / "rules.toml"
         for text, says in [(None, "No such file"), ('[[rule]]\nname = "mine"\n', "rule 'mine'")]:

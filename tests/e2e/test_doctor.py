@@ -83,6 +83,9 @@ class Doctor(Case):
         alone = self.command("doctor", self.config, env={**allocation, "PATH": "/nowhere"})
         self.assertIn("srun --overlap --nodes=3", self.stderr)
         self.assertIn("arithmetic   pass", alone)
+        self.assertEqual(alone.splitlines()[-1], "this machine is fit to train")
+        self.command("doctor", "--train.max_steps=5", code=64)
+        self.assertIn("CONFIG is missing: --train.max_steps=5", self.stderr)
         self.assertTrue(json.loads(self.command("doctor", "--json"))["ok"])
 
 

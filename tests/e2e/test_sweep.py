@@ -1,6 +1,7 @@
 """Sweeps: every run of a grid is trained, an interrupted sweep continues, and a sweep ends with a table and a plot."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -58,7 +59,12 @@ class Sweep(Case):
         table = json.loads((self.sweep / "summary.json").read_text())
         self.assertEqual([(r["state"], r["step"]) for r in table], [("finished", 600)] * 4)
         self.assertEqual(table[1]["loss"], lines(second / "metrics.jsonl")[-1]["loss"])
-        self.assertEqual(len((self.sweep / "summary.txt").read_text().splitlines()), 5)
+        text = (self.sweep / "summary.txt").read_text().splitlines()
+        self.assertEqual(len(text), 5)
+        self.assertEqual(text[0].split()[:4], ["run", "learning_rate", "seed", "state"])
+        self.assertEqual([row[:2] for row in text], ["  ", "* ", "  ", "  ", "  "])
+        best = min(table, key=lambda r: r["val_loss"])
+        self.assertEqual((text[1].split()[1], best["best"]), (best["name"], True))
         self.assertIn(second.name, (self.sweep / "summary.svg").read_text())
         self.assertIn("600/600", self.command("runs", self.sweep))
 
@@ -75,12 +81,26 @@ class Sweep(Case):
         said = self.command("sweep", self.config, f"--run={self.sweep}", "--submit", "--dry-run")
         self.assertIn("#SBATCH --array=0-3", said)
         self.assertEqual(said.count("#SBATCH --output="), 1)
-        folders = re.findall(r"^/.*seed-\d$", said, re.MULTILINE)
-        self.assertEqual(len(folders), 4)
-        for folder in folders:
-            script = f"{folder}/control/submit.sh"
+        self.assertEqual(len(re.findall(r"^/.*seed-\d$", said, re.MULTILINE)), 4)
+        self.assertFalse(self.sweep.exists())
+        (self.folder / "bin").mkdir()
+        sbatch = self.folder / "bin/sbatch"
+        sbatch.write_text("#!/bin/sh\necho 17\n")
+        sbatch.chmod(0o755)
+        path = {"PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
+        submitted = self.command("sweep", self.config, f"--run={self.sweep}", "--submit", env=path)
+        self.assertIn("submitted as job array 17", submitted)
+        self.assertTrue(submitted.startswith(said))
+        for script in [self.sweep / "submit.sh", *self.sweep.glob("*/control/submit.sh")]:
             self.assertEqual(subprocess.run(["bash", "-n", script]).returncode, 0)
-        self.assertEqual(subprocess.run(["bash", "-n", self.sweep / "submit.sh"]).returncode, 0)
+        self.assertEqual(len(list(self.sweep.glob("*/control/submit.toml"))), 4)
+
+    def test_a_dry_run_lists_the_runs_and_writes_nothing(self):
+        said = self.command("sweep", self.config, f"--run={self.sweep}", "--dry-run").splitlines()
+        self.assertEqual(len(said), 4)
+        self.assertEqual(said[1], "[2/4] 001-learning_rate-0.001-seed-2: would start, train.learning_rate = 0.001, run.seed = 2")
+        self.assertFalse(self.sweep.exists())
+        self.command("sweep", self.config, f"--run={self.sweep}", "--dry-run", "--summary", code=64)
 
 
 if __name__ == "__main__":

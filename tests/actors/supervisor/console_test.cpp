@@ -126,6 +126,25 @@ TEST_SUITE("console") {
     CHECK(render_nodes(document(), {}).find("n2       spare") != std::string::npos);
   }
 
+  TEST_CASE("console: status shows pace, age and rest of the run, and the load of each node") {
+    json now = document();
+    now["step_ms"] = 212.4;
+    now["step_time"] = 1000.0;
+    now["remaining_s"] = 4330.0;
+    now["nodes"][0]["health"] = {
+        {"cpu", 0.834}, {"memory", 0.98}, {"disk", 0.5}, {"busiest", {{"step_ms", 211.7}}}};
+    const std::string text = render_tree(now, {false, 0, 1000.3});
+    CHECK(text.find("\n212 ms a step, the last one 0.3 s ago, 1 h 12 min left\n") !=
+          std::string::npos);
+    CHECK(text.find("n0 up h (process 12), cpu 83 %, memory 98 %, step 212 ms\n") !=
+          std::string::npos);
+    CHECK(text.find("n2 spare h (process 13): waits\n") != std::string::npos);
+    const std::string colored = render_tree(now, {true, 0, 1000.3});
+    CHECK(colored.find("\033[31mmemory 98 %\033[0m") != std::string::npos);
+    now["state"] = "finished";
+    CHECK(render_status(now, {}).find("a step") == std::string::npos);
+  }
+
   TEST_CASE("console: any document is rendered, and cannot send control codes to the terminal") {
     for (const json& odd : {json(), json(1), json("x"), json::array({1, 2}),
                             json{{"nodes", 3}, {"supervisor", 1}, {"step", "x"}},

@@ -32,6 +32,16 @@ TEST_SUITE("base") {
     CHECK(run_command(silent, 50).status().code() == Code::deadline);
   }
 
+  TEST_CASE("run_command: a program gets its input, and takes its own children with it") {
+    const std::string text(300'000, 'x');
+    CHECK(run_command({"cat"}, 20'000, {.input = text})->output == text);
+    CHECK(run_command({"true"}, 20'000, {.input = text})->code == 0);  // it may leave it unread
+    // The inner sleep holds the pipe open: only the death of the whole group ends the second one.
+    const std::vector<std::string> nested = {"bash", "-c", "sleep 1000 & echo $!; wait"};
+    const auto late = run_command(nested, 100, {.own_group = true});
+    CHECK(late.status().code() == Code::deadline);
+  }
+
   TEST_CASE("shell_text: a command as it is typed into a shell") {
     CHECK(shell_text({"a", "b c", "it's", "x=1"}) == "a 'b c' 'it'\\''s' x=1");
   }

@@ -98,6 +98,13 @@ TEST_SUITE("config load") {
           "a.toml:2: unknown key train.block_size; nearest known key: model.block_size");
     CHECK(error_of("max_steps = 3\n") ==
           "a.toml:1: unknown key max_steps; nearest known key: train.max_steps");
+    for (const auto& [word, key] : {std::pair{"train.lr", "train.learning_rate"},
+                                    {"train.wd", "train.weight_decay"},
+                                    {"train.warmup", "train.warmup_iters"},
+                                    {"train.batch_size", "train.micro_batch_size"},
+                                    {"optimizer.lr", "train.learning_rate"}})
+      CHECK(error_of("", {std::string("--") + word + "=1"})
+                .ends_with(std::string("nearest known key: ") + key));
     CHECK(error_of("[trian]\nmax_steps = 3\n").starts_with("a.toml:1: unknown section [trian]"));
     CHECK(error_of("train = 3\n") == "a.toml:1: train must be a section, [train]");
   }
@@ -133,9 +140,11 @@ TEST_SUITE("config load") {
     CHECK(error_of("[train]\nmicro_batch_size = 0\n") ==
           "a.toml:2: train.micro_batch_size = 0 is out of range: 1 to 4096");
     CHECK(error_of("[train]\nbetas = [0.9, 1.0]\n").ends_with("out of range: 0 or more, below 1"));
-    CHECK(error_of("[train]\neps = 0\n").ends_with("out of range: above 0"));
-    CHECK(error_of("[train]\nlearning_rate = nan\n").ends_with("out of range: at least 0"));
-    CHECK(error_of("[train]\nlearning_rate = inf\n").ends_with("out of range: at least 0"));
+    CHECK(error_of("[train]\neps = 0\n").ends_with("out of range: above 0 to 1"));
+    CHECK(error_of("[train]\nlearning_rate = nan\n").ends_with("out of range: 0 to 1"));
+    CHECK(error_of("[train]\nlearning_rate = inf\n").ends_with("out of range: 0 to 1"));
+    CHECK(error_of("[train]\nlearning_rate = 3\n") ==
+          "a.toml:2: train.learning_rate = 3 is out of range: 0 to 1");
     CHECK(error_of("[metrics]\nhttp_port = 65536\n").ends_with("out of range: 0 to 65535"));
     CHECK(error_of("[metrics]\nevery_steps = 0\n").ends_with("at least 1"));
   }
@@ -333,11 +342,11 @@ TEST_SUITE("config load") {
           entry.path().stem() == "log_rules")
         continue;
       ++found;
-      const auto loaded = load_config(entry.path().string());
-      REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
-      CHECK(loaded->config.run.name == entry.path().stem());
-      const auto valid = validate_config(*loaded);
-      CHECK_MESSAGE(valid.ok(), valid.status().message());
+      const CheckedConfig checked = check_user_config(entry.path().string());
+      const auto problems = validate_config(checked);
+      REQUIRE_MESSAGE(problems.empty(), problems.front().message());
+      CHECK(checked.loaded.config.run.name == entry.path().stem());
+      CHECK(valid_text(checked.loaded)->find(": valid; ") != std::string::npos);
     }
     CHECK(found >= 15);
   }
@@ -359,7 +368,69 @@ TEST_SUITE("config load") {
     }
     const auto reference = load_config(configs + "reference.toml");
     CHECK(show_config(*reference).find("none: ") != std::string::npos);
-    CHECK(validate_config(*reference).status().code() == Code::bad_config);
+    CHECK(valid_text(*reference).status().code() == Code::bad_config);
+  }
+
+  TEST_CASE("config show: only changed keys, each with its origin") {
+    const auto loaded = load_config_text("[train]\nmax_steps = 5\neps = 1e-8\n", "a.toml",
+                                         {"--run.name=x", "--data.shuffle=false"});
+    REQUIRE(loaded.ok());
+    CHECK(show_changed(*loaded) ==
+          "run.name         \"x\"    command line\n"
+          "data.shuffle     false  command line\n"
+          "train.max_steps  5      a.toml:2\n");
+  }
+
+  TEST_CASE("config validate: reports all errors: values, combinations, the plan, missing keys") {
+    Folder folder;
+    const std::string file = folder.write("a.toml",
+                                          "[train]\nlearning_rate = 3\nmax_step = 7\n"
+                                          "global_batch_size = 7\nmax_steps = 20\n"
+                                          "warmup_iters = 90\n[supervision]\nsilence_ms = 1\n"
+                                          "log_rules = \"none.toml\"\n[cluster]\nnodes = 2\n"
+                                          "[parallel]\nstrategy = \"fsdp\"\n");
+    const auto problems = validate_config(check_user_config(file, {"--train.lr=1"}));
+    std::string text;
+    for (const Status& problem : problems) text += problem.message() + "\n";
+    for (const char* part :
+         {":2: train.learning_rate = 3 is out of range: 0 to 1", ":3: unknown key train.max_step;",
+          "strategy = \"fsdp\" must be",
+          "command line: --train.lr=1: unknown key train.lr; nearest "
+          "known key: train.learning_rate",
+          ":8: supervision.silence_ms = 1 must be more than", "model.dim is not set",
+          ":4: train.global_batch_size = 7 is not a multiple of 2",
+          ":6: train.warmup_iters = 90 takes", "none.toml", "data.source is not set"})
+      CHECK_MESSAGE(text.find(part) != std::string::npos, part << " in\n" << text);
+    CHECK(problems.size() == 10);
+    const auto broken = validate_config(check_user_config(folder.write("b.toml", "[train\n")));
+    CHECK(broken.size() == 1);  // nothing is known of the keys
+    CHECK(validate_config(check_user_config("/nowhere/c.toml")).size() == 1);
+  }
+
+  TEST_CASE(
+      "config: relative paths in a file are relative to it, others to the working directory") {
+    Folder folder;
+    folder.write("base/b.toml", "[data]\nsource = \"corpus\"\n[supervision]\nlog_rules = \"/r\"\n");
+    const std::string file =
+        folder.write("a.toml", "base = \"base/b.toml\"\n[run]\nfolder = \"../runs/a\"\n");
+    const auto loaded = load_user_config(file, {"--checkpoint.folder=kept"});
+    REQUIRE(loaded.ok());
+    const Config& c = loaded->config;
+    CHECK(c.data.source == (folder.path / "base/corpus").string());
+    CHECK(c.run.folder == (folder.path.parent_path() / "runs/a").string());
+    CHECK(c.supervision.log_rules == "/r");
+    CHECK(c.checkpoint.folder == "kept");
+    CHECK(c.data.folder.empty());
+    CHECK(load_config(file)->config.run.folder == "../runs/a");  // a run's config.toml is like this
+    const std::string bible = folder.write("c.toml", "[data]\nsource = \"debian:bible-kjv\"\n");
+    CHECK(load_user_config(bible)->config.data.source == "debian:bible-kjv");
+    // Earlier versions wrote some paths as they were given.
+    Config before = c;
+    before.data.source = "corpus";
+    Config now = before;
+    make_paths_absolute(now);
+    CHECK(now.data.source == (fs::current_path() / "corpus").string());
+    CHECK(diff(before, now).empty());
   }
 
   std::vector<std::string> keys_of(const std::vector<KeyDifference>& differences) {

@@ -168,6 +168,16 @@ TEST_SUITE("config preflight") {
     CHECK(check().ok());
   }
 
+  TEST_CASE_FIXTURE(Fixture, "preflight: more than four trainers a core give a warning") {
+    input.cores = 2;
+    input.trainers_on_host = 8;
+    CHECK(crowd_warning(config, input).empty());
+    input.trainers_on_host = 32;
+    CHECK(crowd_warning(config, input).starts_with("32 trainers share the 2 cores of this host"));
+    config.cluster.device = DeviceKind::cuda;
+    CHECK(crowd_warning(config, input).empty());
+  }
+
   TEST_CASE_FIXTURE(Fixture,
                     "preflight: too many processes for the host are refused with figures") {
     config.cluster.nodes = 100;

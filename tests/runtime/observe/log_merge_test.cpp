@@ -34,6 +34,18 @@ struct Folder {
   }
 };
 
+TEST_CASE("logs: the level of a line, and which levels are worse") {
+  CHECK(level_of(line(1, "n1.0 warning disk is full")) == "warning");
+  CHECK(level_of(line(1, "n1.0 error")) == "error");
+  CHECK(level_of("Segmentation fault\n") == "");
+  CHECK(level_of(line(1, "n1.0")) == "");
+  CHECK(severity_of("debug") < severity_of("info"));
+  CHECK(severity_of("") == severity_of("info"));
+  CHECK(severity_of("info") < severity_of("warning"));
+  CHECK(severity_of("warning") < severity_of("error"));
+  CHECK(severity_of("critical") == severity_of("error"));
+}
+
 std::string merged(LogMerger& merger, bool more) {
   std::string text;
   merger.read(more, [&](const std::string&, const LogRecord& record) {

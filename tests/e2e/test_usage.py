@@ -1,0 +1,159 @@
+"""The command line: help, examples, completion, man page, an installed program, and options that nobody ignores."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import unittest
+
+from common import BIN, PROGRAM, Case, lines
+
+SOURCES = pathlib.Path(__file__).resolve().parents[2]
+
+
+def run(*words, **more):
+    return subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=60, **more)
+
+
+class Help(Case):
+    def commands(self, *before):
+        """The commands that --help lists."""
+        text = self.command(*before, "--help")
+        after = text[text.index("Subcommands:"):].splitlines()[1:]
+        return [line.split()[0] for line in after if line.startswith("  ") and line[2] != " "]
+
+    def test_every_command_has_help_with_examples(self):
+        names = [[name] for name in self.commands() if name != "Examples:" and name != "simplescale"]
+        self.assertGreater(len(names), 15)
+        names += [["config", name] for name in self.commands("config") if name in ("show", "validate")]
+        for name in names:
+            text = self.command("help", *name)
+            self.assertEqual(text, self.command(*name, "--help"))
+            self.assertIn("Examples:", text, name)
+            for line in text[text.index("Examples:"):].splitlines()[1:]:
+                self.assertRegex(line, rf"^  (simplescale {name[0]}|#)", text)
+        self.command("help", "trian", code=64)
+        self.assertIn("did you mean 'train'?", self.stderr)
+
+    def test_the_man_page_names_every_command_and_has_no_error(self):
+        page = self.folder / "simplescale.1"
+        page.write_text(self.command("man"))
+        for name in ("train", "config show", "generate", "sweep"):
+            self.assertIn(f"simplescale {name}", page.read_text())
+        if shutil.which("groff"):
+            shown = run("groff", "-man", "-Tutf8", "-ww", page)
+            self.assertEqual((shown.returncode, shown.stderr), (0, ""))
+            self.assertIn("simplescale export CHECKPOINT FOLDER", shown.stdout)
+
+    def complete(self, *words):
+        """What bash offers for the last word."""
+        script = self.folder / "completion.bash"
+        script.write_text(self.command("completion", "bash"))
+        quoted = " ".join(f"'{word}'" for word in ("simplescale", *words))
+        shown = run("bash", "-c", f"compopt() {{ :; }}; . {script}; COMP_WORDS=({quoted}); COMP_CWORD={len(words)}; "
+                    "_simplescale; printf '%s\\n' \"${COMPREPLY[@]}\"")
+        self.assertEqual((shown.returncode, shown.stderr), (0, ""))
+        return shown.stdout.split()
+
+    def test_bash_completes_commands_options_and_keys(self):
+        self.assertEqual(self.complete("tr"), ["train", "trace"])
+        self.assertEqual(self.complete("config", ""), ["show", "validate", "-h", "--help"])
+        self.assertEqual(self.complete("logs", "runs/x", "--l"), ["--level"])
+        self.assertEqual(self.complete("train", "x.toml", "--train.max_s"), ["--train.max_steps="])
+        self.assertEqual(self.complete("config", "show", "x.toml", "--ch")[0], "--changed")
+        self.assertEqual(self.complete("status", "runs/"), [])  # bash offers files
+
+    def test_zsh_and_fish_accept_their_scripts(self):
+        for shell in ("zsh", "fish"):
+            script = self.folder / shell
+            script.write_text(self.command("completion", shell))
+            self.assertIn("max_steps=", script.read_text())
+            if shutil.which(shell):
+                self.assertEqual(run(shell, "-n", script).stderr, "")
+        self.command("completion", "tcsh", code=64)
+
+
+class Options(Case):
+    def test_words_that_a_command_does_not_know_are_errors(self):
+        for arguments, words in [(["train", self.config, "--max_steps=3"], ["unknown option --max_steps", "--train.max_steps"]),
+                                 (["train", self.config, "--oversubscrib"], ["'--oversubscribe'"]),
+                                 (["prepare", self.config, "more"], ["unexpected argument 'more'", "prepare --help"]),
+                                 (["trace", "x", "--list", "-o", "f"], ["--list", "excludes"]),
+                                 (["export", "x", "y", "--dtype", "int8"], ["--dtype", "bfloat16"]),
+                                 (["logs", "x", "--level", "loud"], ["--level", "warning"])]:
+            self.command(*arguments, code=64)
+            self.assertEqual(len(self.stderr.splitlines()), 1, self.stderr)
+            for word in words:
+                self.assertIn(word, self.stderr)
+        self.command("train", self.config, "--train.max_steps", code=78)
+        self.assertIn("a value is missing: --train.max_steps=VALUE", self.stderr)
+
+    def test_a_folder_without_a_run_is_named(self):
+        for command in ("status", "logs", "console", "verify", "trace"):
+            self.command(command, "nope", code=65)
+            self.assertEqual(self.stderr, "simplescale: no run in nope\n")
+
+    def test_config_show_changed_lists_what_differs_from_the_defaults(self):
+        text = self.command("config", "show", self.config, "--changed", "--train.max_steps", "7", "--train.eps=1e-8")
+        self.assertRegex(text, r"(?m)^train.max_steps +7 +command line$")
+        self.assertNotIn("train.eps", text)
+        self.assertNotIn("plan", text)
+
+    def test_submit_with_dry_run_writes_nothing(self):
+        run = self.folder / "run"
+        self.assertIn("#SBATCH", self.command("submit", self.config, f"--run={run}", "--train.max_steps=2", "--dry-run"))
+        self.assertFalse(run.exists())
+
+
+class Run(Case):
+    def test_a_run_from_a_config_in_another_folder_with_an_alert(self):
+        """Paths in the config are relative to it. The incident at step 3 is told to the user's command."""
+        (self.folder / "configs").mkdir()
+        config = self.folder / "configs/here.toml"
+        config.write_text(self.config.read_text().replace(str(self.data), "../tokens.bin"))
+        notices = self.folder / "notices"
+        self.command("train", config, "--train.max_steps", "6", *self.layout(2, 1), f"--supervision.notify=cat >>{notices}",
+                     '--inject.faults=[{ step = 3, kind = "kill_trainer", target = "n1.0" }]')
+        run = self.folder / "runs/here"  # a default: relative to the working directory
+        notice, = lines(notices)
+        recovered, = [e for e in lines(run / "events.jsonl") if e["kind"] == "recovered"]
+        self.assertEqual({k: notice[k] for k in recovered}, recovered)
+        self.assertEqual(notice["run"], str(run))
+
+        levels = {line.split()[2] for line in self.command("logs", run, "--level", "warning").splitlines() if line[:2] == "20"}
+        self.assertLessEqual(levels, {"warning", "error"})
+        self.assertIn("info", self.command("logs", run, "--level", "info"))
+        document = json.loads(self.command("status", run, "--json"))
+        self.assertGreater(document["step_ms"], 0)
+        self.assertGreater(document["step_time"], 0)
+        self.assertEqual(document["remaining_s"], 0)
+        self.command("export", run, self.folder / "model", "--dtype", "bf16")
+        self.assertIn("bfloat16", (self.folder / "model/config.json").read_text())
+
+
+class Install(Case):
+    def test_an_installed_program_works_from_any_folder(self):
+        build = BIN.parent
+        if not (build / "cmake_install.cmake").exists() or not shutil.which("cmake"):
+            self.skipTest("SKIPPED: the programs do not lie in a build folder")
+        prefix = self.folder / "prefix"
+        done = run("cmake", "--install", build, "--prefix", prefix, "--component", "programs")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        program = prefix / "bin/simplescale"
+        shown = run(program, "config", "show", self.config, "--train.max_steps", "3", cwd="/")
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertIn("train.max_steps", shown.stdout)
+        compute = run(program, "evaluate", "/nowhere", cwd="/")  # simplescale-compute finds its libraries
+        self.assertEqual(compute.returncode, 65, compute.stderr)
+        self.assertIn("/nowhere", compute.stderr)
+        for file, words in [("share/bash-completion/completions/simplescale", "complete -o default -F _simplescale"),
+                            ("share/zsh/site-functions/_simplescale", "#compdef simplescale"),
+                            ("share/fish/vendor_completions.d/simplescale.fish", "complete -c simplescale"),
+                            ("share/man/man1/simplescale.1", ".TH SIMPLESCALE 1")]:
+            self.assertIn(words, (prefix / file).read_text())
+        self.assertEqual(sorted(p.name for p in prefix.iterdir()), ["bin", "lib", "share"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,54 @@
+#include "runtime/exports/summary.hpp"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+using namespace simplescale;
+
+namespace {
+
+SweepResult result(const char* name, const char* state, std::optional<double> loss,
+                   std::optional<double> val_loss, const char* rate) {
+  RunSummary run;
+  run.folder = std::string("/s/") + name;
+  run.name = name;
+  run.state = state;
+  run.step = 5;
+  run.max_steps = 9;
+  run.loss = loss;
+  run.val_loss = val_loss;
+  return {run, {{"train.learning_rate", rate}, {"run.seed", "1"}}};
+}
+
+/// The first words of the table's lines.
+std::string order_of(const std::string& table) {
+  std::string order;
+  for (size_t at = 0; at < table.size(); at = table.find('\n', at) + 1)
+    order += table.substr(at, 3) + "|";
+  return order;
+}
+
+}  // namespace
+
+TEST_SUITE("summary") {
+  TEST_CASE("sweep table: a column for each varied key, the best run first and marked") {
+    std::vector<SweepResult> results = {
+        result("a", "finished", 2.0, 2.5, "1e-3"), result("b", "new", {}, {}, "3e-3"),
+        result("c", "finished", 2.2, 2.4, "1e-2"), result("d", "stopped", 1.0, 1.0, "3e-2")};
+    mark_best(results);
+    const std::string table = sweep_table(results, "/s");
+    CHECK(table.starts_with("  run  learning_rate  seed  state       step    loss  val loss"));
+    CHECK(table.find("\n* c             1e-2     1  finished     5/9  2.2000    2.4000") !=
+          std::string::npos);
+    // By validation loss; only finished runs can be the best; those without a loss are last.
+    CHECK(order_of(table) == "  r|* c|  d|  a|  b|");
+    const auto list = nlohmann::json::parse(sweep_json(results));
+    CHECK(list[2]["best"] == true);
+    CHECK(list[0]["choices"]["train.learning_rate"] == "1e-3");
+    // Without a validation loss of every run the training loss counts.
+    results[2].run.val_loss.reset();
+    mark_best(results);
+    CHECK(order_of(sweep_table(results, "/s")) == "  r|* a|  d|  c|  b|");
+  }
+}
