@@ -140,7 +140,12 @@ int run_program(CLI::App& app, int argc, char** argv, const int& exit_code) {
   init_logging("simplescale");
   app.set_version_flag("--version", SIMPLESCALE_VERSION);
   app.require_subcommand(1);
-  const std::vector<std::string> words = words_of(argc, argv);
+  std::vector<std::string> words = words_of(argc, argv);
+  size_t named = 0;
+  std::string name;
+  command_of(app, words, named, name);
+  if (named == 0 && !words.empty() && !words[0].starts_with('-'))
+    words.resize(1);  // no such command: an error, also with --help
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // CLI11 wants them reversed
   } catch (const CLI::ParseError& error) {

@@ -19,7 +19,7 @@ const std::map<std::string, std::vector<std::string>>& examples() {
        {"# an example with real text, on this machine", "train configs/quickstart.toml",
         "# another length and folder than in the file",
         "train my.toml --run=runs/long --train.max_steps 5000"}},
-      {"resume", {"resume runs/my"}},
+      {"resume", {"resume runs/my", "# train longer", "resume runs/my --train.max_steps 5000"}},
       {"submit", {"submit my.toml --run=/shared/runs/my --dry-run"}},
       {"prepare", {"prepare my.toml"}},
       {"config", {"config show my.toml --changed", "config validate my.toml"}},
@@ -181,8 +181,9 @@ _simplescale() {
   if [[ $PREFIX == -* || $found != -* ]]; then
     compadd -S '' -- ${(M)all:#*=}
     compadd -- ${all:#*=}
+  else
+    _files
   fi
-  [[ $PREFIX == -* ]] || _files
 }
 if [ "$funcstack[1]" = "_simplescale" ]; then
   _simplescale "$@"
@@ -203,8 +204,8 @@ std::string fish_script(const CLI::App& app) {
     const std::string here = inner ? command.name.substr(space + 1) : first;
     const std::string at =
         inner ? "'__fish_seen_subcommand_from " + first + "'" : "__fish_use_subcommand";
-    text +=
-        line + "-n " + at + " -a " + here + " -d " + quoted(command.app->get_description()) + "\n";
+    text += line + "-f -n " + at + " -a " + here + " -d " + quoted(command.app->get_description()) +
+            "\n";
     const std::string in = " '__fish_seen_subcommand_from " + here + "'";
     for (const CLI::Option* option : command.app->get_options()) {
       std::string flags;

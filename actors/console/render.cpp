@@ -99,6 +99,7 @@ std::string share(const char* name, double part, const char* high, const RenderO
 
 /// ", cpu 83 %, memory 41 %, step 212 ms"; "" if nothing is known. Only memory and disk can run out.
 std::string health_of(const json& node, const RenderOptions& options) {
+  if (text(node, "state") == "ended") return "";
   const json& health = field(node, "health");
   std::string out;
   if (const double cpu = real(health, "cpu"); std::isfinite(cpu))
@@ -123,7 +124,8 @@ std::string node_line(const json& node, const RenderOptions& options) {
 std::string pace_of(const json& document, const RenderOptions& options) {
   const std::string state = text(document, "state");
   const double step_ms = real(document, "step_ms"), time = real(document, "step_time");
-  if (!std::isfinite(step_ms) || state == "finished" || state == "failed") return "";
+  const bool over = state == "finished" || state == "stopped" || state == "failed";
+  if (!std::isfinite(step_ms) || over) return "";
   std::string out = fmt::format("{:.0f} ms a step", step_ms);
   if (options.now_s > 0 && std::isfinite(time))
     out += ", the last one " + duration(std::max(0.0, options.now_s - time)) + " ago";

@@ -1,6 +1,8 @@
 #include "actors/supervisor/incidents.hpp"
 
 #include <algorithm>
+#include <cstdlib>
+#include <utility>
 
 #include "actors/supervisor/journal.hpp"
 
@@ -43,11 +45,14 @@ Incidents::Recorded Incidents::record(const job::State& job, const job::Record& 
   Recorded result;
   if (record.phase == "detect" && !current_) {
     ++count_;
-    current_ = Incident{stopped_ms.value_or(now_ms), {.avoid = avoid_}, {}};
+    current_ = Incident{
+        stopped_ms.value_or(now_ms), {.undone = std::exchange(undone_, 0), .avoid = avoid_}, {}};
     result.began = true;
   }
   result.line = event_line(job, record, now_ms);
   if (!extra.empty()) result.line.update(extra);
+  if (!current_ && record.kind == "steps_undone")
+    undone_ = std::strtoull(record.subject.c_str(), nullptr, 10);
   if (!current_) return result;
   job::add(current_->facts, job, record);
   if (record.phase.empty()) return result;
@@ -130,11 +135,11 @@ json Incidents::summary_line(const job::State& job, int64_t now_ms) {
       facts.joins > 0 ? "generation " + std::to_string(job.generation) + " begins at step " +
                             std::to_string(facts.begins_at) + " from " + facts.origin + "; "
                       : "";
-  json line =
-      event_line(job,
-                 {"", "recovered", facts.subject + ": " + facts.reason,
-                  newest_ + " [" + begins + std::to_string(facts.ms) + " ms: " + phases + "]"},
-                 now_ms);
+  json line = event_line(
+      job,
+      {"", "recovered", facts.subject.empty() ? facts.reason : facts.subject + ": " + facts.reason,
+       newest_ + " [" + begins + std::to_string(facts.ms) + " ms: " + phases + "]"},
+      now_ms);
   line["incident"] = count_;
   line["ms"] = facts.ms;
   line["sentence"] = newest_;

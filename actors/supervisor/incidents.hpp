@@ -25,7 +25,7 @@ class Incidents {
   /// before: incidents of earlier starts of the run; the numbers go on from there. avoid: settings
   /// with which a lost node costs less (Risk::avoid).
   explicit Incidents(uint64_t before = 0, std::string avoid = "")
-      : count_(before), avoid_(std::move(avoid)) {}
+      : avoid_(std::move(avoid)), count_(before) {}
 
   /// A line of events.jsonl. now_ms: actor clock. Lines of kind joined, layout_changed and
   /// took_over have the layout: a list of cells, each a list of nodes.
@@ -56,8 +56,8 @@ class Incidents {
 
   void save(SupervisorState& to) const;
   /// Goes on with a predecessor's incident and returns true; if it had none, its loss begins one.
-  /// lost: why the predecessor is lost; lost_at_ms: when, actor clock; stood_by: this supervisor was
-  /// its standby.
+  /// lost: why the predecessor is lost; lost_at_ms: when, actor clock; stood_by: this supervisor
+  /// was its standby.
   bool resume(const SupervisorState& from, const std::string& lost, int64_t lost_at_ms,
               bool stood_by);
 
@@ -77,6 +77,7 @@ class Incidents {
 
   std::string avoid_, newest_;  // newest_: sentence of the newest incident that is over
   uint64_t count_ = 0;
+  uint64_t undone_ = 0;  // steps, by a decision whose incident begins with its next record
   std::optional<Incident> current_;
   std::map<uint64_t, nlohmann::json> explained_;  // incident -> its lines
   std::deque<Cause> causes_;                      // root causes found in logs, the newest last

@@ -55,8 +55,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(State, rules, max_steps, join_timeout_ms, res
                                    stop_requested, exit, exit_reason)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(IncidentFacts, kind, subject, reason, also, cause, joins, before,
-                                   after, groups_before, groups_after, origin, returned, successor,
-                                   stood_by, begins_at, undone, ms, avoid)
+                                   after, groups_before, groups_after, origin, returned, skipped,
+                                   successor, stood_by, begins_at, undone, ms, avoid)
 
 namespace {
 

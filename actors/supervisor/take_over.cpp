@@ -20,6 +20,16 @@ std::optional<uint64_t> committed_records(const JobSupervisorState& s,
   return step;
 }
 
+/// Tells the job of steps that the predecessor recorded after it had replicated its state.
+void catch_up(Self* self, std::optional<uint64_t> recorded) {
+  JobSupervisorState& s = self->state;
+  if (!recorded || *recorded <= s.job.committed_step) return;
+  if (s.options.recorded_generation == s.job.generation)
+    handle(self, job::StepCommitted{s.job.generation, *recorded});
+  else
+    s.job.committed_step = *recorded;  // committed just before its generation was fenced
+}
+
 }  // namespace
 
 void take_over(Self* self, SupervisorState from) {
@@ -45,17 +55,15 @@ void take_over(Self* self, SupervisorState from) {
     return fault.step <= recorded.value_or(0) + 1;
   });
 
+  // Without an incident, the events below name the newest step; in one, that step ends it.
+  if (!in_incident) catch_up(self, recorded);
   perform(self,
           {job::Record{"detect", "supervisor_lost", "supervisor", o.lost},
            job::Record{in_incident ? "decide" : "resume", "took_over", s.options.node,
                        "it leads" + (recorded ? " after step " + std::to_string(*recorded) : "") +
                            " (epoch " + std::to_string(o.epoch) + ", generation " +
                            std::to_string(s.job.generation) + ")"}});
-  if (!recorded || *recorded <= s.job.committed_step) return;
-  if (s.options.recorded_generation == s.job.generation)
-    handle(self, job::StepCommitted{s.job.generation, *recorded});
-  else
-    s.job.committed_step = *recorded;  // committed just before its generation was fenced
+  if (in_incident) catch_up(self, recorded);
 }
 
 }  // namespace simplescale::supervisor

@@ -7,6 +7,7 @@
 #include "actors/trainer/validation.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/data/validation_samples.hpp"
 #include "runtime/observe/trace.hpp"
 
 namespace simplescale {

@@ -3,23 +3,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "runtime/data/validation_samples.hpp"
+
 namespace simplescale {
-
-bool validation_due(const Config& config, const Plan& plan, uint64_t step) {
-  const auto every = static_cast<uint64_t>(config.train.validation_every_steps);
-  return step == 0 || step == static_cast<uint64_t>(plan.max_steps) ||
-         (every > 0 && step % every == 0);
-}
-
-uint64_t validation_batches(const Config& config, const Plan& plan, const TokenSource& source) {
-  const auto wanted = static_cast<uint64_t>(config.train.validation_samples);
-  const uint64_t samples = std::min(wanted, source.samples(plan.shape.block_size));
-  return samples / static_cast<uint64_t>(plan.micro_batch_size);
-}
-
-uint64_t validation_position(uint64_t index, uint64_t samples, uint64_t available) {
-  return static_cast<uint64_t>(static_cast<unsigned __int128>(index) * available / samples);
-}
 
 Result<double> validation_loss(Engine& engine, Collective& shard, Collective& replicate,
                                TokenSource& source, const Plan& plan, uint64_t batches,

@@ -24,6 +24,7 @@
 #include "app/commands/supervisor_client.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/checkpoint/checkpoint_format.hpp"
 
 namespace simplescale {
 
@@ -240,8 +241,9 @@ class Console {
           return Status(Code::io, "saving step " + std::to_string(step) +
                                       " failed: " + text_of(event, "reason"));
         if (saves) {
-          print(as_json ? json_text({{"ok", true}, {"step", step}, {"checkpoint", subject}})
-                        : "saved a checkpoint of step " + std::to_string(step));
+          const std::string folder = checkpoint_format::step_folder_name(step);
+          print(as_json ? json_text({{"ok", true}, {"step", step}, {"checkpoint", folder}})
+                        : "saved a checkpoint of step " + std::to_string(step) + ": " + folder);
           return {};
         }
         if (kind == "recovered" || kind == "finished" || kind == "failed")

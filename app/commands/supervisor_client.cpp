@@ -59,8 +59,8 @@ Result<CommandReply> SupervisorClient::ask_once(const Command& command, int64_t 
             .then([answer](const CommandReply& reply) { answer->set_value(reply); },
                   [answer](const caf::error& error) {
                     const bool late = error == caf::sec::request_timeout;
-                    answer->set_value(
-                        Status(late ? Code::deadline : Code::unavailable, caf::to_string(error)));
+                    answer->set_value(late ? Status(Code::deadline, "it did not answer in time")
+                                           : Status(Code::unavailable, "the connection was lost"));
                   });
       });
   while (result.wait_for(milliseconds(100)) != std::future_status::ready)

@@ -141,7 +141,7 @@ std::vector<ConfigChange> recorded_changes(const RunFolder& run) {
   return changes;
 }
 
-Status record_start(const RunFolder& run, const Config& config,
+Status record_start(const RunFolder& run, const Config& config, uint64_t step,
                     const std::vector<ConfigChange>& changes) {
   json document = read_starts(run);
   if (!document.is_object() || !document.contains("starts") || !document["starts"].is_array())
@@ -156,8 +156,8 @@ Status record_start(const RunFolder& run, const Config& config,
                     {"host", host()},
                     {"data", std::move(facts)}});
   if (!config.run.from.empty())
-    starts.back()["from"] = {{"path", config.run.from},
-                             {"with_optimizer", config.run.with_optimizer}};
+    starts.back()["from"] = {
+        {"path", config.run.from}, {"with_optimizer", config.run.with_optimizer}, {"step", step}};
   for (const ConfigChange& change : changes)
     starts.back()["changes"].push_back({change.key, change.reason});
   if (starts.size() > kStartsMax) starts.erase(starts.begin() + 1);  // keeps the first

@@ -135,7 +135,7 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
   SS_ASSIGN(const std::vector<ConfigChange> changes, changes_of(run, config, plan));
   for (const ConfigChange& change : changes)
     std::fprintf(stderr, "changed: %s\n", change.text().c_str());
-  SS_RETURN_IF_ERROR(record_start(run, config, changes));
+  SS_RETURN_IF_ERROR(record_start(run, config, newest_step(config), changes));
   return write_file_atomic(run.config(), to_toml(config));
 }
 

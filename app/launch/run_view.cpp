@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -170,12 +171,21 @@ bool RunView::print_summary() const {
   if (!records.val_losses.empty())
     print_range("validation loss", records.val_losses.front().second,
                 records.val_losses.back().second);
+  const auto lowest =
+      std::ranges::min_element(records.val_losses, {}, [](const auto& at) { return at.second; });
+  if (lowest != records.val_losses.end() && lowest->second < records.val_losses.back().second)
+    std::printf("  lowest           %.4f at step %llu\n", lowest->second,
+                static_cast<unsigned long long>(lowest->first));
+  std::error_code error;
+  const std::string best = checkpoint_folder(config_) + "/best";
   const auto saved = find_newest_valid(checkpoint_folder(config_), Verify::sizes);
   std::printf(
       "  run folder       %s\n  metrics, events  metrics.jsonl, events.jsonl, ledger.jsonl\n"
       "  checkpoint       %s\n  logs             logs/\n",
       run_.path.c_str(),
       saved.ok() ? shown_path(saved->checkpoint.folder()).c_str() : "none: nothing was saved");
+  if (std::filesystem::exists(best, error))
+    std::printf("  best checkpoint  %s (lowest validation loss)\n", shown_path(best).c_str());
   const bool done = step >= static_cast<uint64_t>(plan_.max_steps);
   if (!done) std::printf("to continue: %s\n", resume_command_line().c_str());
   std::fflush(stdout);

@@ -12,8 +12,11 @@ constexpr size_t kFinitePiece = size_t{1} << 16;  // elements that a thread exam
 template <class Bits>
 bool all_finite(const void* values, size_t count, Bits exponent) {
   const Bits* bits = static_cast<const Bits*>(values);
-  Bits found = 0;  // not a branch, so that the compiler vectorizes the loop
-  for (size_t i = 0; i < count; ++i) found |= (bits[i] & exponent) == exponent;
+  Bits found = 0;
+  size_t i = 0;
+  for (; i + 64 <= count; i += 64)  // a constant length, so that the compiler vectorizes the loop
+    for (size_t k = 0; k < 64; ++k) found |= (bits[i + k] & exponent) == exponent;
+  for (; i < count; ++i) found |= (bits[i] & exponent) == exponent;
   return found == 0;
 }
 

@@ -110,6 +110,16 @@ uint64_t verify_checkpoints(const std::string& folder, VerifyReport& report) {
 
 // -- Metrics and events -------------------------------------------------------------------------
 
+/// The step that the run began with: 0, or that of its parent (run.with_optimizer).
+uint64_t first_step(const std::string& run) {
+  const auto text = read_text(RunFolder{run}.control() + "/manifest.json");
+  const json manifest = text.ok() ? json::parse(*text, nullptr, false) : json();
+  const json::json_pointer step("/starts/0/from/step");
+  return manifest.is_object() && manifest.contains(step) && manifest[step].is_number_unsigned()
+             ? manifest[step].get<uint64_t>()
+             : 0;
+}
+
 /// The generations of a run according to events.jsonl.
 struct Generations {
   bool read = false;                                // the file exists
@@ -129,7 +139,7 @@ void check_known(const Generations& generations, const std::set<uint64_t>& used,
 
 /// Returns the committed steps. checkpoint: step of the newest checkpoint, which is published only
 /// after the line of its step has been written.
-std::set<uint64_t> verify_metrics(const std::string& path, uint64_t checkpoint,
+std::set<uint64_t> verify_metrics(const std::string& path, uint64_t first, uint64_t checkpoint,
                                   const Generations& generations, VerifyReport& report) {
   Section section(report, "metrics.jsonl");
   std::set<uint64_t> steps, used;
@@ -161,7 +171,7 @@ std::set<uint64_t> verify_metrics(const std::string& path, uint64_t checkpoint,
     section.problem(path + " is missing");
     return steps;
   }
-  uint64_t next = 1;
+  uint64_t next = first + 1;
   for (const uint64_t step : steps) {
     if (step != next)
       section.problem("steps " + std::to_string(next) + " to " + std::to_string(step - 1) +
@@ -337,7 +347,7 @@ Result<VerifyReport> verify_run(const std::string& run) {
   const uint64_t checkpoint = verify_checkpoints(checkpoints_of({run}), report);
   const Generations generations = verify_events(run, report);
   const std::set<uint64_t> committed =
-      verify_metrics(run + "/metrics.jsonl", checkpoint, generations, report);
+      verify_metrics(run + "/metrics.jsonl", first_step(run), checkpoint, generations, report);
   if (!ledger) {
     report.lines.push_back("ledger.jsonl: switched off in config.toml, not checked");
   } else if (global_batch < 1) {

@@ -34,8 +34,9 @@ std::string wrong_keep_best(const Config& c) {
   if (saved == 0) return "needs checkpoint.disk_every_steps above 0";
   if (validated % saved != 0 && saved % validated != 0)
     return "needs checkpoints of validated steps: checkpoint.disk_every_steps = " +
-           std::to_string(saved) + " must be a multiple of train.validation_every_steps = " +
-           std::to_string(validated) + ", or the other way round";
+           std::to_string(saved) +
+           " must be a multiple of train.validation_every_steps = " + std::to_string(validated) +
+           ", or the other way round";
   return "";
 }
 
@@ -70,6 +71,7 @@ std::vector<Status> check_combinations(const Config& c) {
   unless(is_name(c.run.name), "run.name",
          "must be 1 to 64 letters, digits, '-', '_' or '.', and begin with a letter, digit or '_'");
   if (Status model = check_model(c); !model.ok()) problems.push_back(model);
+  unless(!c.run.with_optimizer || !c.run.from.empty(), "run.with_optimizer", "needs run.from");
   const double minimum = c.train.min_learning_rate;
   unless(minimum >= 0 || minimum == -1, "train.min_learning_rate",
          "must be -1 (a tenth of learning_rate) or at least 0");

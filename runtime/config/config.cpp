@@ -74,10 +74,11 @@ Config with_derived_values(const Config& config) {
   return c;
 }
 
-ConfigDifference diff(const Config& a, const Config& b) {
+ConfigDifference diff(const Config& given_a, const Config& given_b) {
+  Config a = given_a, b = given_b;
+  make_paths_absolute(a);
+  make_paths_absolute(b);
   Config was = with_derived_values(a), now = with_derived_values(b);
-  make_paths_absolute(was);
-  make_paths_absolute(now);
   // max_steps alone counts as the run's length. warmup_iters depends on the layout even where the
   // number of warm-up steps is the same.
   const auto old_plan = make_plan(a), new_plan = make_plan(b);

@@ -119,9 +119,13 @@ std::vector<Status> plan_problems(const Config& config, Plan& plan) {
     return status.ok();
   };
   const auto shape = model_shape(config);
-  const auto topology = plan_topology(config);
-  plan.shape.block_size = 1;  // if it is not known, the run's length can still be checked
-  if (add(shape.status())) plan.shape = *shape;
+  Config known = config;
+  if (!add(shape.status())) {  // checks the rest with another model
+    known.model = {.preset = "micro"};
+    known.cluster.memory_per_trainer_gib = 0;
+  }
+  plan.shape = shape.ok() ? *shape : *model_shape(known);
+  const auto topology = plan_topology(known);
   plan.micro_batch_size = config.train.micro_batch_size;
   if (add(topology.status())) {
     plan.topology = *topology;

@@ -21,7 +21,7 @@ std::string node_without_replica(const Config& config, const Plan& plan) {
       config.cluster.spares > 0 ? "" : "; training waits until the node is started again";
   // A step is copied after the next one is committed, while a further one is made.
   if (peers > 0 && (disk == 0 || peers + 2 < disk))
-    return "up to " + counted(std::min(peers + 2, plan.max_steps), "step") + ": " + no_replica(t) +
+    return "about " + counted(std::min(peers + 2, plan.max_steps), "step") + ": " + no_replica(t) +
            ", copies on other nodes every " + counted(peers, "step") + waits;
   const std::string why = no_replica(t) + (peers > 0 ? "" : ", no peers");
   if (disk == 0) return "all steps: " + why + ", no checkpoint before the end" + waits;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "runtime/base/words.hpp"
+
 namespace simplescale {
 namespace {
 
@@ -54,26 +56,28 @@ struct GroupSize {
   std::string reason;
 };
 
-/// The smallest group whose trainers have enough memory; 0 nodes: none has.
-Result<GroupSize> fitting_group(const Config& config) {
+/// The smallest group whose trainers have enough memory; 0 nodes: none has, or the shape is not
+/// known.
+GroupSize fitting_group(const Config& config) {
   const bool known = config.cluster.memory_per_trainer_gib > 0;
   const double memory = (known ? config.cluster.memory_per_trainer_gib : assumed_gib) * (1u << 30);
   for (const int size : divisors(static_cast<int>(config.cluster.nodes))) {
     const int shards = size * static_cast<int>(config.cluster.trainers_per_node);
-    SS_ASSIGN(const uint64_t needed, needed_bytes(config, Sharding::full_shard, shards));
-    if (static_cast<double>(needed) > memory) continue;
+    const auto needed = needed_bytes(config, Sharding::full_shard, shards);
+    if (!needed.ok()) break;
+    if (static_cast<double>(*needed) > memory) continue;
     return GroupSize{size, std::string("the smallest group that ") +
                                (known ? "fits memory" : "needs at most 4 GiB per trainer") +
-                               ", with " + gib(static_cast<double>(needed)) + " per trainer"};
+                               ", with " + gib(static_cast<double>(*needed)) + " per trainer"};
   }
   return GroupSize{0, ""};
 }
 
 /// As many replicas as memory allows, since a lost node then costs no step. If the memory is not
 /// known and the model is large: the paper's Dynamic HYBRID_SHARD.
-Result<GroupSize> automatic_group(const Config& config) {
+GroupSize automatic_group(const Config& config) {
   const int nodes = static_cast<int>(config.cluster.nodes);
-  SS_ASSIGN(GroupSize fits, fitting_group(config));
+  GroupSize fits = fitting_group(config);
   if (fits.nodes > 0) return fits;
   if (config.cluster.memory_per_trainer_gib > 0)
     return GroupSize{nodes, "all nodes"};  // check_memory() reports that it does not fit
@@ -137,7 +141,7 @@ Result<Topology> plan_topology(const Config& config) {
                                                        : Sharding::full_shard;
   if (t.groups < config.cluster.min_groups)
     return bad("cluster.min_groups = " + std::to_string(config.cluster.min_groups) +
-               " is more than the layout's " + std::to_string(t.groups) + " groups");
+               " is more than the layout's " + counted(t.groups, "group"));
   SS_RETURN_IF_ERROR(check_memory(config, t));
   for (int rank = 0; rank < world; ++rank)
     t.trainers.push_back({.node = rank / t.trainers_per_node,
@@ -155,8 +159,7 @@ int64_t peer_every_steps(const Config& config, const Topology& topology) {
 }
 
 int smallest_group(const Config& config) {
-  const auto fits = fitting_group(config);
-  return fits.ok() ? fits->nodes : 0;
+  return fitting_group(config).nodes;
 }
 
 }  // namespace simplescale

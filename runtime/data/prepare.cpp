@@ -239,8 +239,7 @@ class Splitter {
     piece_ = 0;
     if (!validation_) return;
     const auto all = static_cast<double>(train_.count() + validation_->count());
-    held_back_ =
-        static_cast<double>(validation_->count() + piece_max_ / 2) <= fraction_ * all && all > 0;
+    held_back_ = static_cast<double>(validation_->count()) < fraction_ * all;
   }
   Status publish(const std::string& name, FileRecord& record) {
     SS_RETURN_IF_ERROR(publish_file(folder_ + "/" + name + ".part", folder_ + "/" + name));

@@ -69,7 +69,8 @@ std::optional<double> newest_rate(const std::vector<MetricsRow>& rows) {
 }
 
 using Row = std::vector<std::string>;
-const Row kHeader = {"run", "state", "step", "loss", "val loss", "tokens/s", "recoveries", "when", "from"};
+const Row kHeader = {"run",      "state",      "step", "loss", "val loss",
+                     "tokens/s", "recoveries", "when", "from"};
 
 Row row_of(const RunSummary& run, const std::string& folder) {
   const std::string name = fs::path(run.folder).lexically_relative(folder).string();
@@ -85,7 +86,11 @@ Row row_of(const RunSummary& run, const std::string& folder) {
 }
 
 /// Text to the left, numbers to the right. state: the column of the state.
-std::string table_of(const std::vector<Row>& rows, size_t state) {
+std::string table_of(std::vector<Row> rows, size_t state) {
+  const bool parents =
+      std::any_of(rows.begin() + 1, rows.end(), [](const Row& row) { return !row.back().empty(); });
+  if (!parents)
+    for (Row& row : rows) row.pop_back();
   std::vector<size_t> widths(rows[0].size());
   for (const Row& row : rows)
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
@@ -97,6 +102,7 @@ std::string table_of(const std::vector<Row>& rows, size_t state) {
       text += i == 0 || i == state || last ? fmt::format("{:<{}}", row[i], last ? 0 : widths[i])
                                            : fmt::format("{:>{}}", row[i], widths[i]);
     }
+    text.resize(text.find_last_not_of(' ') + 1);  // an empty last cell
     text += "\n";
   }
   return text;
@@ -180,9 +186,6 @@ std::vector<std::string> find_runs(const std::string& folder) {
 std::string summary_table(const std::vector<RunSummary>& runs, const std::string& folder) {
   std::vector<Row> rows = {kHeader};
   for (const RunSummary& run : runs) rows.push_back(row_of(run, folder));
-  const bool parents = std::ranges::any_of(runs, [](const auto& run) { return !run.from.empty(); });
-  if (!parents)
-    for (Row& row : rows) row.pop_back();
   return table_of(rows, 1);
 }
 

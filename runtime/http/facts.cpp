@@ -3,7 +3,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <utility>
@@ -25,22 +28,28 @@ constexpr size_t kCheckpointsMax = 200, kLogsMax = 64;
 constexpr size_t kMetricsMax = 2500, kHealthMax = 2500;
 constexpr size_t kEventsBytes = 1 << 20, kLogBytes = 24 << 10;
 
-double seconds(const struct stat& file) {
-  return static_cast<double>(file.st_mtim.tv_sec);
-}
-
-/// A checkpoint is complete once it has a manifest.
-json checkpoint_of(const fs::path& folder) {
-  struct stat manifest {};
-  const std::string name = folder.filename();
-  if (stat((folder / "manifest.json").c_str(), &manifest) != 0) return nullptr;
+uint64_t bytes_in(const fs::path& folder) {
   uint64_t bytes = 0;
   std::error_code error;
   for (const auto& file : fs::directory_iterator(folder, error))
     if (const auto size = file.file_size(error); !error) bytes += size;
-  return {{"step", std::strtoull(name.c_str() + 5, nullptr, 10)},
-          {"time", seconds(manifest)},
-          {"bytes", bytes}};
+  return bytes;
+}
+
+/// Null until the checkpoint is complete: it has a manifest. A checkpoint may have thousands of
+/// files, so its size is remembered.
+json checkpoint_of(const fs::path& folder) {
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, time_t>, uint64_t> known;
+  struct stat manifest {};
+  if (stat((folder / "manifest.json").c_str(), &manifest) != 0) return nullptr;
+  const std::lock_guard lock(mutex);
+  if (known.size() > 2 * kCheckpointsMax) known.clear();
+  const auto [size, added] = known.try_emplace({folder.string(), manifest.st_mtim.tv_sec}, 0);
+  if (added) size->second = bytes_in(folder);
+  return {{"step", std::strtoull(folder.filename().c_str() + 5, nullptr, 10)},
+          {"time", manifest.st_mtim.tv_sec},
+          {"bytes", size->second}};
 }
 
 json checkpoints_of(const std::string& folder) {

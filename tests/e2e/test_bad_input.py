@@ -123,6 +123,7 @@ class BadInput(Case):
         self.assertEqual((strange.returncode, len(strange.stderr.splitlines())), (78, 1), strange.stderr)
         self.assertIn(b"not UTF-8: folder = ", strange.stderr)
         run = self.train("run", "--train.max_steps=2")
+        (run / "control/end.json").unlink()
         self.command("train", self.config, f"--run={run}", "--train.max_steps=2")  # trains no further step
         self.assertIsNone(status(run)["loss"])
         (run / "control/end.json").unlink()
@@ -170,7 +171,7 @@ class BadInput(Case):
         data = bytearray(self.data.read_bytes())
         data[2000] ^= 1
         self.data.write_bytes(data)
-        self.command("train", self.config, f"--run={run}", "--train.max_steps=4", "--checkpoint.disk_every_steps=2", code=65)
+        self.command("train", self.config, f"--run={run}", "--train.max_steps=6", "--checkpoint.disk_every_steps=2", code=65)
         self.assertIn("has changed since this run began", self.stderr)
 
     def test_device_cuda_without_a_gpu_is_refused(self):

@@ -221,7 +221,7 @@ class Console(Case):
         shell.command("resume")
         self.wait_for(lambda: last_step(run) > step and status(run)["state"] == "training" and not status(run)["paused"], "training again")
         step = last_step(run)
-        self.assertIn("done", shell.command("save"))
+        self.assertIn("saved a checkpoint of step", shell.command("save"))
         saved = self.wait_for(lambda: events(run, "checkpoint_saved"), "a checkpoint")
         self.assertGreater(int(saved[0]["subject"].split("-")[1]), step)
         self.assertIn("supervision.max_restarts = 30", shell.command("set supervision.max_restarts 30"))
@@ -240,7 +240,7 @@ class Console(Case):
         self.wait_for(lambda: status(run)["state"] == "training" and not status(run)["diagnosing"], "training")
         shell.command("inject kill_trainer " + next(t["name"] for n in status(run)["nodes"] for t in n["trainers"] if t["state"] == "training"))
         self.wait_for(lambda: len(events(run, "recovered")) >= 2, "a recovery")
-        self.assertIn("killed by signal 9", shell.command("why"))
+        self.assertIn("killed (signal 9)", shell.command("why"))
         self.assertEqual(shell.wait(keys="\x04"), 0)
         asked = events(run, "command")
         self.assertEqual([e["subject"].split()[0] for e in asked],
@@ -315,7 +315,7 @@ class Console(Case):
         self.assertEqual(self.ask(run, "status")["state"], "training")
         self.assertEqual({n["name"] for n in self.ask(run, "nodes")["nodes"]}, {"n0", "n1"})
         self.assertTrue(self.ask(run, "events 3"))
-        self.assertIn("plan", self.ask(run, "plan kill_trainer n0.0"))
+        self.assertIn("no step is lost", self.ask(run, "plan kill_trainer n0.0")["plan"])
         self.assertIn("drain", [v["name"] for v in self.ask(run, "help")])
         self.assertEqual(self.ask(run, "watch")["state"], "training")
         self.assertTrue(self.ask(run, "set")["supervision.within_s"])
@@ -328,7 +328,7 @@ class Console(Case):
         saved = self.ask(run, "save")  # it answers once the checkpoint is there
         self.assertTrue((run / f"checkpoints/{saved['checkpoint']}/manifest.json").exists())
         self.assertEqual(int(saved["checkpoint"].removeprefix("step-")), saved["step"])
-        self.assertRegex(self.command("console", run, "-c", "save"), r"^saved a checkpoint of step \d+\n$")
+        self.assertRegex(self.command("console", run, "-c", "save"), r"^saved a checkpoint of step \d+: step-\d{8}\n$")
         self.command("console", run, "-c", "plan kill_agent n9", code=64)
         self.assertIn("there is no node 'n9'", self.stderr)
         self.command("console", run, "-c", "plan kill_agnt n1", code=64)
@@ -338,8 +338,8 @@ class Console(Case):
         self.assertNotIn("\x1b", self.command("console", run, "-c", "tree"))
         self.end(run, process)
         # After the run has ended the console answers from the run's folder.
-        self.assertEqual(self.ask(run, "status")["state"], "finished")
-        self.assertIn("finished", self.command("console", run, "-c", "tree"))
+        self.assertEqual(self.ask(run, "status")["state"], "stopped")
+        self.assertIn("stopped", self.command("console", run, "-c", "tree"))
         self.command("console", run, "-c", "pause", code=64)
         self.assertIn("nothing trains", self.stderr)
 
@@ -381,13 +381,19 @@ class Logs(Case):
         os.kill(trainer_pids(run)["n1.0"], signal.SIGKILL)
         summary = self.wait_for(lambda: events(run, "recovered"), "the recovery")[0]
         self.assertEqual(summary["cause"], "out_of_disk")
-        self.assertIn(f"by out_of_disk (logs/n1.0.log:{count}:   what():  No space left", summary["reason"])
+        self.assertIn(f"Cause: out_of_disk (logs/n1.0.log:{count}:   what():  No space left", summary["reason"])
         found = events(run, "log_rule")
         self.assertEqual([(e["rule"], e["cause"], e["subject"], e["file"], e["line"]) for e in found],
                          [("nccl_peer_lost", "consequence", "n1.0", "n1.0.log", count - 2), ("uncaught_exception", "consequence", "n1.0", "n1.0.log", count - 1),
                           ("out_of_disk", "root", "n1.0", "n1.0.log", count)])
         self.assertIn("out_of_disk", self.command("console", run, "-c", "events 100"))
-        self.assertEqual(process.wait(120), 0, process.stdout.read())
+        self.assertTrue(self.command("console", run, "-c", "why").startswith(summary["sentence"]))
+        self.assertTrue(summary["reason"].startswith("Trainer n1.0 was killed (signal 9). "), summary)
+        self.assertEqual(status(run)["newest_incident"], {"number": 1, "over": True, "sentence": summary["sentence"]})
+        self.assertEqual(process.wait(120), 0)
+        printed = process.stdout.read()
+        self.assertIn("if lost: a trainer costs no step; a node costs no step: the other group trains its samples", printed)
+        self.assertEqual([line for line in printed.splitlines() if "incident" in line], ["incident 1: " + summary["sentence"]])
 
     def test_a_large_log_is_rotated(self):
         run, process = self.start("run", *self.layout(1, 1), "--train.max_steps=100000", "--supervision.log_max_mib=1", "--train.global_batch_size=8")

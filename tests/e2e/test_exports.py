@@ -131,7 +131,7 @@ class Exports(Case):
 
     def test_the_manifest_records_program_libraries_host_and_data(self):
         run = self.train("run", "--train.max_steps=3")
-        self.train("run", "--train.max_steps=3")
+        self.train("run", "--train.max_steps=4")
         starts = json.loads((run / "control/manifest.json").read_text())["starts"]
         self.assertEqual(len(starts), 2)
         start = starts[0]

@@ -14,7 +14,7 @@ def events(run, kind):
 
 class LearningRate(Case):
     def test_a_changed_rate_survives_recoveries_a_takeover_and_a_resumption(self):
-        keys = [*self.layout(2, 1), "--train.max_steps=3000", "--train.global_batch_size=16", "--checkpoint.disk_every_steps=500"]
+        keys = [*self.layout(2, 1), "--train.max_steps=600", "--train.global_batch_size=32", "--checkpoint.disk_every_steps=100"]
         run, process = self.start("run", *keys)
         self.wait_for(lambda: last_step(run) >= 20 and status(run)["standby"], "step 20 and a standby")
         self.assertIn("train.learning_rate = 0.001 from the next step on", self.command("console", run, "-c", "set train.learning_rate 0.001"))

@@ -77,6 +77,25 @@ class Peers(Case):
         again = [int(m["step"]) for m in lines(run / "metrics.jsonl") if m["generation"] > 1][0]
         self.assertGreater(again, kept, "not from the beginning")
 
+    def test_a_single_group_without_a_spare_restores_a_lost_node_from_the_other_node(self):
+        want = self.reference()
+        run, process = self.start("run", *self.flags(*self.two_nodes, "--checkpoint.peer_every_steps=1"))
+        self.wait_for(lambda: (status(run) or {}).get("standby"), "a standby")
+        keeper = status(run)["supervisor"]["node"]
+        victim = {"n0": "n1", "n1": "n0"}[keeper]
+
+        def kept_by_keeper():
+            steps = [{c["step"] for c in self.node(run, keeper)["peer_copies"] if c["shard"] == shard} for shard in (0, 1)]
+            return max(steps[0] & steps[1], default=0)
+        kept = self.wait_for(lambda: kept_by_keeper() >= 10 and kept_by_keeper(), "copies of both shards on one node")
+        self.kill_with_its_memory(run, victim)
+        self.finish(run, process, want)
+        self.assertTrue([r for r in self.reasons(run) if "from peer" in r], self.reasons(run))
+        told = [e["sentence"] for e in self.events(run, "recovered")]
+        self.assertTrue([t for t in told if f"Node {victim} was lost" in t and "to the copies of step" in t and "To avoid this: " in t], told)
+        again = [int(m["step"]) for m in lines(run / "metrics.jsonl") if m["generation"] > 1][0]
+        self.assertGreater(again, kept, "not from the beginning")
+
     def test_a_damaged_peer_copy_is_skipped_for_the_older_one(self):
         want = self.reference()
         run, process = self.start("run", *self.flags(*self.two_nodes, "--cluster.spares=1", "--checkpoint.peer_every_steps=20"))

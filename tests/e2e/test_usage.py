@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import unittest
@@ -24,7 +25,7 @@ class Help(Case):
         return [line.split()[0] for line in after if line.startswith("  ") and line[2] != " "]
 
     def test_every_command_has_help_with_examples(self):
-        names = [[name] for name in self.commands() if name != "Examples:" and name != "simplescale"]
+        names = [[name] for name in self.commands() if name not in ("simplescale", "help")]
         self.assertGreater(len(names), 15)
         names += [["config", name] for name in self.commands("config") if name in ("show", "validate")]
         for name in names:
@@ -44,7 +45,7 @@ class Help(Case):
         if shutil.which("groff"):
             shown = run("groff", "-man", "-Tutf8", "-ww", page)
             self.assertEqual((shown.returncode, shown.stderr), (0, ""))
-            self.assertIn("simplescale export CHECKPOINT FOLDER", shown.stdout)
+            self.assertIn("simplescale export CHECKPOINT FOLDER", re.sub(".\b", "", shown.stdout))
 
     def complete(self, *words):
         """What bash offers for the last word."""

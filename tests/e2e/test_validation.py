@@ -24,7 +24,8 @@ class Validation(Case):
         without = self.train("without", *flags)
         self.assertEqual(set(validated(without)), {0, 10})
         flags += ["--train.validation_every_steps=2", "--checkpoint.disk_every_steps=2", "--checkpoint.keep=1", "--checkpoint.keep_best=1"]
-        one = self.train("one", *flags)
+        one = self.folder / "one"
+        told = self.command("train", self.config, f"--run={one}", *flags)
         four = self.train("four", *flags, *self.layout(2, 2))
         self.assertEqual(self.digest(one), self.digest(without))
         self.assertEqual(self.digest(four), self.digest(without))
@@ -36,6 +37,10 @@ class Validation(Case):
         self.assertEqual({s: losses[s] for s in (0, 10)}, validated(without))
 
         best = min((loss, step) for step, loss in losses.items() if step > 0)[1]
+        self.assertRegex(told, r"best checkpoint +\S*checkpoints/best")
+        lowest = min(losses, key=losses.get)
+        if lowest < 10:
+            self.assertIn(f"lowest           {losses[lowest]:.4f} at step {lowest}", told)
         for run in (one, four):
             self.assertEqual(os.readlink(run / "checkpoints/best"), f"step-{best:08}")
             self.assertEqual({p.name for p in (run / "checkpoints").iterdir()} - {"latest", "best", "owner"},
@@ -65,6 +70,7 @@ class Validation(Case):
         self.assertEqual(val_losses(run), val_losses(reference))
         self.assertEqual(set(val_losses(run)), {5, 10, 12})
         self.assertIn("each sample exactly once", self.verify(run))
+        self.assertGreaterEqual(next(e for e in lines(run / "events.jsonl") if e["kind"] == "took_over")["step"], 9)
         steps = [m["step"] for m in lines(run / "metrics.jsonl")]
         self.assertEqual(sorted(steps), sorted([*range(1, 13), 5]), "step 5 has another line, with its validation loss")
         self.assertTrue(all(m["loss"] for m in lines(run / "metrics.jsonl")))

@@ -188,7 +188,7 @@ TEST_SUITE("engine_parts") {
 
   TEST_CASE("vote: a loss that is not finite names its rank, if it is the only one") {
     constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-    // Three rows for two groups of two trainers: group 0 has two rows.
+    // Three rows for two groups of two trainers: group 1 has two rows.
     const std::vector<double> fine = {1, 1, 1, 1, 1, 1};
     auto suspect = [&](std::vector<size_t> leaves) {
       std::vector<double> losses = fine;
@@ -197,7 +197,7 @@ TEST_SUITE("engine_parts") {
     };
     CHECK_FALSE(suspect({}));
     CHECK(suspect({1}) == 1);
-    CHECK(suspect({1, 3}) == 1);
+    CHECK(suspect({3, 5}) == 3);
     CHECK(suspect({4}) == 2);
     CHECK(suspect({5}) == 3);
     CHECK_FALSE(suspect({0, 5}));

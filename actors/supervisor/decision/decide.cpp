@@ -394,7 +394,7 @@ void Decider::operator()(const Tick&) {
   const bool drained = std::ranges::any_of(
       s_.nodes, [](const auto& n) { return n.second.state == NodeState::drained; });
   shut_down(drained ? Code::gave_up : Code::requeue,
-            "there were not enough nodes for " + groups_needed() + " within " +
+            "There were not enough nodes for " + groups_needed() + " within " +
                 milliseconds(s_.join_timeout_ms) + "; missing: " + missing_nodes());
 }
 

@@ -105,9 +105,9 @@ void Decider::fence(std::string phase, std::string kind, std::string subject, st
   s_.phase = Phase::recovering;
   begin_wait("all trainers to be idle");
   if (s_.cycles > s_.give_up_after_cycles) {
-    shut_down(Code::gave_up, "the run gave up: " + counted(s_.cycles, "failure") +
+    shut_down(Code::gave_up, "The run gave up: " + counted(s_.cycles, "failure") +
                                  " in a row without a committed step between them. The last: " +
-                                 what_failed(kind, subject, reason) + ".");
+                                 what_failed(kind, subject, reason));
     return;
   }
   add_action(Fence{s_.generation, what});

@@ -68,7 +68,9 @@ State make_state(const LayoutRules& rules, const std::vector<std::string>& nodes
 
 std::string shortest(double value) {
   char text[32];
-  const auto end = std::to_chars(text, text + sizeof text, value);
+  const auto format = value > 0 && value < 1e-5 ? std::chars_format::scientific  // 2e-07
+                                                : std::chars_format::fixed;
+  const auto end = std::to_chars(text, text + sizeof text, value, format);
   return {text, end.ptr};
 }
 

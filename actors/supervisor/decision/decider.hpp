@@ -19,7 +19,7 @@ inline std::string number(uint64_t n) {
 }
 
 inline std::string milliseconds(int64_t n) {
-  return std::to_string(n) + " ms";
+  return n > 0 && n % 1000 == 0 ? std::to_string(n / 1000) + " s" : std::to_string(n) + " ms";
 }
 
 class Decider {

@@ -55,6 +55,24 @@ std::string after(const std::string& text, const std::string& prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : "";
 }
 
+/// What the text says before `end`; all of it if it does not contain that.
+std::string before(const std::string& text, const std::string& end) {
+  return text.substr(0, text.find(end));
+}
+
+std::string in_brackets(const std::string& text) {
+  return text.empty() ? "" : " (" + text + ")";
+}
+
+/// What differs between replicas, without hashes: "shard 0 of step 57, group 1 is outvoted".
+std::string differing(const std::string& reason) {
+  const size_t shard = reason.find("shard "), outvoted = reason.find("outvoted: ");
+  if (shard == std::string::npos) return reason;
+  return before(reason.substr(shard), " is ") +
+         (outvoted == std::string::npos ? ""
+                                        : ", " + reason.substr(outvoted + 10) + " is outvoted");
+}
+
 /// How a trainer ended, as a predicate: "was killed (signal 9)".
 std::string how_it_ended(const std::string& reason) {
   if (const std::string signal = after(reason, "killed by signal "); !signal.empty()) {
@@ -71,8 +89,14 @@ std::string how_it_ended(const std::string& reason) {
   for (const char* passive : {"restarted by ", "stopped"})
     if (reason.starts_with(passive)) return "was " + with_durations(reason);
   if (reason.starts_with("silent ")) return "was " + with_durations(reason);
-  if (reason.starts_with("stuck ") || reason.starts_with("hung "))
-    return "hung: " + with_durations(reason);
+  if (const std::string at = after(reason, "stuck at step "); !at.empty()) {
+    const size_t since = at.find(" for ");
+    const std::string still =
+        since == std::string::npos ? "" : with_durations(at.substr(since + 5));
+    return "hung in step " + number(std::strtoull(at.c_str(), nullptr, 10) + 1) +
+           (still.empty() ? "" : " (" + still.substr(0, still.find(',')) + " without progress)");
+  }
+  if (reason.starts_with("hung ")) return with_durations(reason);
   return "failed: " + with_durations(reason);
 }
 
@@ -131,21 +155,24 @@ std::string remedy(const IncidentFacts& f, const Tense& tense) {
     return joined(taken, " and ") + " " + tense.of("joined", taken.size() > 1 ? "join" : "joins") +
            trains_now;
   if (!f.returned.empty())
-    return joined(f.returned, " and ") + " " +
-           (f.returned.size() > 1 ? tense.of("were", "are") : tense.of("was", "is")) +
-           " started again";
-  return ended(f.kind) ? std::string("it ") + tense.of("was", "is") + " replaced" : "";
+    return joined(f.returned, " and ") + " " + tense.of("came", "comes") + " back";
+  if (f.kind == "bad_copy" && f.undone == 0)
+    return std::string("another copy ") + tense.of("was", "is") + " used";
+  if (!ended(f.kind)) return "";
+  return f.also.empty() ? std::string("it ") + tense.of("was", "is") + " replaced"
+                        : std::string("they ") + tense.of("were", "are") + " replaced";
 }
 
 /// Why steps had to be undone: why no newer state was left.
 std::string why_undone(const IncidentFacts& f, const Tense& tense) {
-  if (f.kind == "mismatch") return "";
-  if (f.kind == "bad_copy") return "there was no other copy of its state";
+  if (f.kind == "mismatch") return tense.of("", "the replicas differ");
+  if (f.kind == "bad_copy")
+    return std::string("no other copy of it ") + tense.of("existed", "exists");
   if (f.kind != "node_lost")
     return std::string("no newer state ") + tense.of("was", "is") + " left";
-  std::string text = std::string("its memory ") + tense.of("was", "is") + " lost";
+  std::string text = f.subject + "'s memory " + tense.of("was", "is") + " lost";
   if (f.groups_before == 1)
-    text += " and there is no replica (one group)";
+    text += std::string(" and there ") + tense.of("was", "is") + " no replica (one group)";
   else
     text += " and no other node had a replica of it";
   return text;
@@ -153,8 +180,9 @@ std::string why_undone(const IncidentFacts& f, const Tense& tense) {
 
 std::string newest_copy(const IncidentFacts& f) {
   if (f.origin == "checkpoint") return "checkpoint " + number(f.begins_at);
-  if (f.origin == "initial values") return "its initial values, since there is no checkpoint";
-  if (f.origin == "peer copies") return "step " + number(f.begins_at) + ", copied to other nodes";
+  if (f.origin == "initial values") return "the beginning, since no checkpoint is left";
+  if (f.origin == "peer copies")
+    return "the copies of step " + number(f.begins_at) + " on other nodes";
   return "step " + number(f.begins_at);
 }
 
@@ -210,13 +238,19 @@ std::string what_failed(const std::string& kind, const std::string& subject,
     return "The supervisor" + where + (ended ? " died" : " was lost" + why);
   }
   if (kind == "node_lost") return who + " was lost" + why;
-  if (kind == "trainer_hung") return who + " hung" + why;
+  if (kind == "trainer_hung") return who + " " + with_durations(reason);
   if (ended(kind)) return who + " " + how_it_ended(reason);
   if (kind == "non_finite")
-    return (is_trainer(subject) ? who : "A trainer") + " computed a value that is not finite" + why;
+    return (is_trainer(subject) ? who + " computed a value that is not finite"
+                                : "The loss or gradient is not finite") +
+           in_brackets(before(reason, " is not finite"));
   if (kind == "mismatch")
-    return "Replicas computed different states, as " + subject + " found" + why;
-  if (kind == "bad_copy") return "The state in the memory of " + subject + " was damaged" + why;
+    return (is_trainer(subject) ? who + " computed another state than its replicas"
+                                : "Replicas computed different states") +
+           in_brackets(differing(reason));
+  if (kind == "bad_copy")
+    return "The state in the memory of " + subject + " was damaged" +
+           in_brackets(before(reason, ": committed as"));
   if (kind == "bad_checkpoint") return "A checkpoint could not be used" + why;
   if (kind == "bad_disk") return who + " could not read the checkpoint" + why;
   if (kind == "step_failed")
@@ -226,7 +260,11 @@ std::string what_failed(const std::string& kind, const std::string& subject,
 }
 
 void add(IncidentFacts& f, const State& state, const Record& r) {
-  if (r.phase == "detect" || (r.phase == "abort" && r.kind == "fence_ignored")) {
+  if (r.kind == "checkpoint_skipped")
+    f.skipped.push_back("checkpoint " + r.subject.substr(r.subject.find('-') + 1));
+  const bool of_another = r.kind == "supervisor_lost" || r.kind == "bad_checkpoint";
+  if ((r.phase == "detect" && (f.kind.empty() || !of_another)) || r.kind == "fence_ignored" ||
+      r.kind == "bad_copy") {
     const bool better = f.kind.empty() || rank_of(r.kind) > rank_of(f.kind);
     if (better) {
       if (rank_of(f.kind) > 1 && !f.subject.empty() && !is_part_of(f.subject, r.subject))
@@ -257,15 +295,16 @@ void add(IncidentFacts& f, const State& state, const Record& r) {
 
 std::string sentence(const IncidentFacts& f) {
   std::string text = what_failed(f.kind, f.subject, f.reason);
-  if (!f.cause.empty()) text += ", by " + f.cause;
   text += ".";
+  if (!f.cause.empty()) text += " Cause: " + f.cause + ".";
   if (!f.also.empty()) text += " " + joined(f.also, " and ") + " failed, too.";
+  if (!f.skipped.empty()) text += " " + capital(joined(f.skipped, " and ")) + " could not be used.";
   const Tense past{true};
   if (f.joins > 0) text += " " + capital(consequence(f, past)) + ".";
   if (f.joins > 1) text += " It took " + counted(f.joins, "attempt") + ".";
   if (f.kind == "supervisor_lost" && f.joins == 0 && !f.successor.empty())
     return text + " " + of_supervisor(f) + ": training did not pause.";
-  if (!f.successor.empty()) text += " " + of_supervisor(f) + ".";
+  if (!f.successor.empty()) text += " Meanwhile the supervisor died. " + of_supervisor(f) + ".";
   if (f.ms < 0) return text + " It is not over yet.";
   return text + " Stopped for " + duration(f.ms) + "." + to_avoid(f);
 }

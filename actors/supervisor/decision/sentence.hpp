@@ -23,7 +23,8 @@ struct IncidentFacts {
   Layout before, after;
   int groups_before = 0, groups_after = 0;
   std::string origin;                 // of the state, in the words of origin_of()
-  std::vector<std::string> returned;  // nodes that were started again
+  std::vector<std::string> returned;  // lost nodes that came back
+  std::vector<std::string> skipped;   // checkpoints that could not be used
   std::string successor;              // the node of the next supervisor
   bool stood_by = false;              // that one was the standby
   // What it cost.

@@ -95,12 +95,14 @@ class Rehearsal {
                          .held = held()});
   }
 
-  /// The node's agent is started again; its memory is empty.
-  void start_again(const std::string& node) {
+  void come_back(const std::string& node, bool with_memory) {
     tell(NodeUp{node, s_.nodes.at(node).pid + 1});
     tell(NodeChecked{node, true, ""});
-    for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot)
-      tell(TrainerUp{.trainer = trainer_name(node, slot), .pid = 1});
+    for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot) {
+      TrainerUp up{.trainer = trainer_name(node, slot), .pid = 1};
+      if (with_memory) up.shard = shard(up.trainer), up.held = held();
+      tell(up);
+    }
   }
 
  private:
@@ -114,7 +116,7 @@ class Rehearsal {
 void lose_node(Rehearsal& r, const std::string& node, const std::string& kind) {
   r.tell(NodeLost{node, kind});
   r.all_leave();
-  if (!r.joined()) r.start_again(node);
+  if (!r.joined()) r.come_back(node, kind != "kill_agent");
   // A supervisor that lost most nodes waits for votes; restarting trainers are waited for.
   if (!r.joined()) r.tell(Tick{}, r.state().restart_timeout_ms);
 }

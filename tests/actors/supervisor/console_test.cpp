@@ -109,7 +109,7 @@ TEST_SUITE("console") {
   TEST_CASE("console: the tree has groups, their nodes and trainers; nodes without a group last") {
     const std::string text = render_tree(document(), {});
     CHECK(text ==
-          "r: training, step 7 of 20, loss 1.5000, 12 tokens/s, generation 3, 1 incidents\n"
+          "r: training, step 7 of 20, loss 1.5000, 12 tokens/s, generation 3, 1 incident\n"
           "supervisor on n0 (process 11)\n"
           "├─ g0\n"
           "│  └─ n0 up h (process 12)\n"

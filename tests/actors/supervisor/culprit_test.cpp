@@ -9,9 +9,7 @@
 #include "actors/supervisor/incidents.hpp"
 #include "runtime/config/config.hpp"
 
-using namespace simplescale;
-using namespace simplescale::job;
-
+namespace simplescale::job {
 namespace {
 
 constexpr uint64_t kGeneration = 1;
@@ -170,3 +168,5 @@ TEST_SUITE("culprit") {
     }
   }
 }
+
+}  // namespace simplescale::job

@@ -381,7 +381,7 @@ TEST_CASE("job: a checkpoint that no node can read is retried; no older one is u
   }
   const Decision last = decide(
       now, s, TrainerIdle{"n0.0", join.generation, 0, {}, Fault::bad_disk, 8, "", "stale handle"});
-  CHECK(only<Shutdown>(last).reason.ends_with("n0.0: stale handle"));
+  CHECK(only<Shutdown>(last).reason.ends_with("n0.0 could not read the checkpoint: stale handle"));
   for (const auto& [name, node] : s.nodes) CHECK(node.state == NodeState::up);
 }
 
@@ -422,7 +422,7 @@ TEST_CASE("job: a trainer that hangs is killed at once, and the others leave wit
   decide(0, s, TrainerDown{"n1.0", "hung in step 4"});
   CHECK(s.nodes.at("n1").failures_ms.size() == 1);  // not counted twice
   all_idle(s, Steps{3});
-  CHECK(only<Join>(back(s, "n1.0", 0, {3})).step == 3);
+  CHECK(only<Join>(back(s, "n1.0", 0, Steps{3})).step == 3);
 }
 
 TEST_CASE("job: failures drain a node unless enough steps are committed between them") {
@@ -943,7 +943,7 @@ TEST_CASE("job: a diagnosis ends also when nodes fail it, are lost, or do not an
     if (r.kind == "diagnosed")
       CHECK(r.reason ==
             "n1 is drained: it failed its diagnosis: memory: slow; n2 is drained: its "
-            "diagnosis did not end within 60000 ms; n3 is lost: gone");
+            "diagnosis did not end within 60 s; n3 is lost: gone");
 }
 
 TEST_CASE(

@@ -2,6 +2,7 @@
 // sentences.txt. SIMPLESCALE_WRITE_SENTENCES=1 rewrites that file; read it aloud afterwards.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -10,31 +11,34 @@
 #include "actors/supervisor/decision/what_if.hpp"
 #include "actors/supervisor/incidents.hpp"
 #include "runtime/config/config.hpp"
+#include "runtime/config/faults.hpp"
 #include "tests/paths.hpp"
 
 namespace simplescale::job {
 namespace {
 
 constexpr uint64_t kStep = 57, kCheckpoint = 50;
-constexpr const char* kAvoid = "parallel.group_nodes = 1 or checkpoint.peer_every_steps = 1";
+constexpr const char *kReplicas = "parallel.group_nodes = 1",
+                     *kBoth = "parallel.group_nodes = 1 or checkpoint.peer_every_steps = 1";
 
 struct Arrangement {
   const char* name;
   int cells, cell_nodes, spares;
   bool peers, disk;
+  const char* avoid;  // as risk_of() says
 };
 const Arrangement arrangements[] = {
-    {"two groups", 2, 1, 0, false, true},
-    {"two groups and a spare", 2, 1, 1, false, true},
-    {"one group", 1, 2, 0, false, true},
-    {"one group, a spare, peer copies", 1, 2, 1, true, true},
-    {"one group, no checkpoint", 1, 2, 0, false, false},
+    {"two groups", 2, 1, 0, false, true, ""},
+    {"two groups and a spare", 2, 1, 1, false, true, ""},
+    {"one group", 1, 2, 0, false, true, kBoth},
+    {"one group, a spare, peer copies", 1, 2, 1, true, true, kReplicas},
+    {"one group, no checkpoint", 1, 2, 0, false, false, kBoth},
 };
 
 /// A job that trains, told by its records as the supervisor tells it.
 class Story {
  public:
-  explicit Story(const Arrangement& a) : incidents(kAvoid) {
+  explicit Story(const Arrangement& a) : incidents(0, a.avoid) {
     std::vector<std::string> nodes;
     for (int i = 0; i < a.cells * a.cell_nodes + a.spares; ++i) nodes.push_back(node_name(i));
     s = make_state({2, 2 * a.cell_nodes, a.cell_nodes, a.cells, 1}, nodes);
@@ -56,16 +60,19 @@ class Story {
   }
   void record(const Record& r) {
     const auto recorded = incidents.record(s, r, now_ms);
-    if (r.kind == "failed" || r.kind == "finished") text = r.reason;
+    if (over(s.phase)) text = r.reason;
     if (recorded.summary) text = (*recorded.summary)["sentence"];
   }
-  void up(const std::string& node) {
+  void up(const std::string& node, bool with_memory = false) {
     tell(NodeUp{node, s.nodes.at(node).pid + 1});
     if (s.nodes.at(node).checking) tell(NodeChecked{node, true, ""});
-    for (int slot = 0; slot < 2; ++slot)
-      tell(TrainerUp{trainer_name(node, slot), 1, {1}, 0, {}, 0});
+    for (int slot = 0; slot < 2; ++slot) {
+      const std::string name = trainer_name(node, slot);
+      tell(TrainerUp{name, 1, {1}, shard[name], with_memory ? held() : std::vector<HeldStep>(), 0});
+    }
   }
   std::vector<HeldStep> held() const {
+    if (forgets) return {};
     return {{kStep - 1, newest_joined(s)}, {kStep, newest_joined(s)}};
   }
   void others_leave() {
@@ -86,6 +93,7 @@ class Story {
   Incidents incidents;
   std::map<std::string, uint32_t> shard;
   int64_t now_ms = 1'000;
+  bool forgets = false;  // the trainers hold no state that counts
   std::string text;
 };
 
@@ -96,7 +104,7 @@ void lose_trainer(Story& t, const std::string& how) {
   t.replaced("n1.0");
 }
 
-void lose_node(Story& t) {
+void lose_node(Story& t, bool with_memory) {
   // The collectives of the other trainers fail first.
   t.tell(TrainerIdle{"n0.0", t.s.generation, 0, t.held(), Fault::failed, 0, "",
                      "shard-0: rank 2 has died"});
@@ -104,7 +112,7 @@ void lose_node(Story& t) {
   t.others_leave();
   if (t.s.phase != Phase::recovering || t.s.waiting_for != "all trainers to be idle") return;
   t.now_ms += 1'500;
-  t.up("n1");
+  t.up("n1", with_memory);
   if (t.s.waiting_for == "all trainers to be idle") t.tell(Tick{});
 }
 
@@ -127,9 +135,12 @@ const std::map<std::string, std::function<void(Story&)>>& stories() {
       {"stop_trainer", [](Story& t) { lose_trainer(t, "stopped, silent for 1012 ms"); }},
       {"hang_trainer",
        [](Story& t) {
-         lose_trainer(t,
-                      "stuck at step 57: no unit computed for 60012 ms, and not waiting in a "
-                      "collective");
+         const std::string why =
+             "hung in step 58 (backward, block 3): no progress for 5112 ms while 3 trainers waited";
+         t.tell(TrainerHung{"n1.0", t.s.generation, why});
+         t.tell(TrainerDown{"n1.0", why});
+         t.others_leave();
+         t.replaced("n1.0");
        }},
       {"segfault_trainer",
        [](Story& t) { lose_trainer(t, "killed by signal 11 (Segmentation fault)"); }},
@@ -142,10 +153,10 @@ const std::map<std::string, std::function<void(Story&)>>& stories() {
          t.incidents.log_rule_line(t.s, found, t.now_ms);
          lose_trainer(t, "killed by signal 9 (Killed)");
        }},
-      {"kill_agent", lose_node},
-      {"stop_agent", lose_node},
-      {"partition_node", lose_node},
-      {"lose_messages", lose_node},
+      {"kill_agent", [](Story& t) { lose_node(t, false); }},
+      {"stop_agent", [](Story& t) { lose_node(t, true); }},
+      {"partition_node", [](Story& t) { lose_node(t, true); }},
+      {"lose_messages", [](Story& t) { lose_node(t, true); }},
       {"kill_supervisor",
        [](Story& t) {
          SupervisorState before;
@@ -161,47 +172,67 @@ const std::map<std::string, std::function<void(Story&)>>& stories() {
        }},
       {"corrupt_snapshot",
        [](Story& t) {
-         fail(t, Fault::bad_copy, kStep, "n1.0", "its bytes are not those that were committed");
+         fail(t, Fault::bad_copy, kStep, "n1.0",
+              "the copy of step 57 is damaged: committed as 0a, now 0b");
        }},
       {"corrupt_checkpoint",
        [](Story& t) {
-         lose_node(t);
+         lose_node(t, false);
+         t.forgets = true;
          fail(t, Fault::bad_checkpoint, kCheckpoint, "", "step-00000050: shard 1 is damaged");
        }},
       {"bitflip_gradient",
        [](Story& t) {
-         fail(t, Fault::mismatch, kStep, "", "shard 0 of step 57 differs in group 1");
+         fail(t, Fault::mismatch, kStep, "",
+              "step 58: replicas differ: shard 0 of step 57 is 0a in group 0, 0b in group 1; no "
+              "majority: the step must be made again");
        }},
       {"nan_loss",
        [](Story& t) {
-         fail(t, Fault::non_finite, kStep + 1, "n1.0", "the loss of step 58 is nan");
+         fail(t, Fault::non_finite, kStep + 1, "n1.0",
+              "step 58: loss nan or gradient norm nan is not finite");
        }},
   };
   return table;
 }
 
-/// What a user reads for every fault and arrangement.
+/// The story of a fault can happen in this arrangement.
+bool can_happen(const std::string& kind, const Arrangement& a) {
+  if (kind == "bitflip_gradient") return a.cells > 1;  // otherwise nothing finds it
+  if (kind == "corrupt_checkpoint") return a.cells == 1 && a.disk && !a.peers;  // it is read
+  return stories().contains(kind);
+}
+
+/// What a user reads after a fault, and if the user asks for it beforehand.
+std::string sentences(const std::string& kind, const Arrangement& a) {
+  std::string out;
+  if (can_happen(kind, a)) {
+    Story t(a);
+    stories().at(kind)(t);
+    t.end();
+    out += "  happened: " + t.text + "\n";
+  }
+  const std::string target = fault_target(kind) == FaultTarget::node ? "n1" : "n1.0";
+  if (fault_target(kind) != FaultTarget::supervisor)
+    out += "  plan: " + what_if(Story(a).s, kind, target, a.avoid) + "\n";
+  return out;
+}
+
+/// For every fault, the arrangements with the same sentences together.
 std::string all_sentences() {
   std::string out;
   for (const std::string& kind : fault_kinds()) {
-    const auto story = stories().find(kind);
+    std::vector<std::pair<std::string, std::string>> told;  // sentences, arrangements
     for (const Arrangement& a : arrangements) {
-      const std::string head = kind + ", " + a.name + "\n";
-      if (story != stories().end()) {
-        Story t(a);
-        story->second(t);
-        t.end();
-        out += head + "  happened: " + t.text + "\n";
-      } else {
-        out += head;
-      }
-      Story t(a);
-      const bool node = kind.ends_with("_node") || kind.ends_with("_agent") ||
-                        kind.starts_with("slow") || kind.find("disk") != std::string::npos ||
-                        kind == "corrupt_checkpoint" || kind == "lose_messages";
-      if (kind != "kill_supervisor")
-        out += "  plan: " + what_if(t.s, kind, node ? "n1" : "n1.0", kAvoid) + "\n";
+      const std::string text = sentences(kind, a);
+      const auto same = std::ranges::find(told, text, &std::pair<std::string, std::string>::first);
+      if (same == told.end())
+        told.emplace_back(text, a.name);
+      else
+        same->second += std::string("; ") + a.name;
     }
+    for (const auto& [text, where] : told)
+      out += kind + (told.size() == 1 ? "" : ", " + where) + "\n" + text;
   }
   return out;
 }
@@ -211,7 +242,7 @@ std::string more_sentences() {
   auto add_story = [&](const std::string& name, const std::function<void(Story&)>& happens) {
     Story t(arrangements[0]);
     happens(t);
-    t.end();
+    if (t.text.empty()) t.end();
     out += name + "\n  happened: " + t.text + "\n";
   };
   add_story("two trainers at once", [](Story& t) {
@@ -232,7 +263,7 @@ std::string more_sentences() {
     SupervisorState before;
     t.incidents.save(before);
     before.job = t.s, before.node = "n0";
-    Incidents next(kAvoid);
+    Incidents next;
     next.resume(before, "its process has ended", t.now_ms, true);
     t.incidents = next;
     t.record({"detect", "supervisor_lost", "supervisor", "its process has ended"});
@@ -247,7 +278,10 @@ std::string more_sentences() {
     t.now_ms += t.s.join_timeout_ms;
     t.tell(Tick{});
   });
-  add_story("it is not over", [](Story& t) { t.tell(TrainerDown{"n1.0", "exit code 3"}); });
+  add_story("it is not over", [](Story& t) {
+    t.tell(TrainerDown{"n1.0", "exit code 3"});
+    t.text = t.incidents.newest()["sentence"];
+  });
   add_story("gave up", [](Story& t) {
     for (int i = 0; i <= t.s.give_up_after_cycles; ++i) lose_trainer(t, "exit code 3");
   });

@@ -66,7 +66,7 @@ TEST_SUITE("step ledger") {
     StepLedger steps = ledger();
     steps.set_rates({{6, 5e-4}});
     for (const uint64_t step : {6u, 7u}) {
-      const auto lines = steps.record(ReportedStep{done("n0.0", step), {{"n0.0", {0, 4}}}}, 1);
+      const auto lines = steps.record(ReportedStep{done("n0.0", step), {{"n0.0", {0, 4}}}});
       REQUIRE(lines.size() == 2);
       CHECK(lines[1].json.contains("learning_rate") == (step == 6));
       if (step == 6) CHECK(lines[1].json["learning_rate"] == 5e-4);

@@ -182,7 +182,17 @@ TEST_SUITE("config load") {
           "a.toml:4: tokenizer.vocab = 5000 is more than the model's vocab = 4096");
     CHECK(error_of("[train]\nlearning_rate = 1e-5\nmin_learning_rate = 1e-4\n")
               .starts_with("a.toml:3: train.min_learning_rate"));
+    CHECK(error_of("[run]\nwith_optimizer = true\n").ends_with("needs run.from"));
     CHECK(error_of("[train]\nmin_learning_rate = -0.5\n").find("must be -1") != std::string::npos);
+    const auto keep_best = [](const std::string& validated, const std::string& saved) {
+      return error_of("[checkpoint]\nkeep_best = 1\ndisk_every_steps = " + saved +
+                      "\n[train]\nvalidation_every_steps = " + validated + "\n");
+    };
+    CHECK(keep_best("0", "20").find("needs train.validation_every_steps") != std::string::npos);
+    CHECK(keep_best("20", "0").find("needs checkpoint.disk_every_steps") != std::string::npos);
+    CHECK(keep_best("20", "30").find("must be a multiple of") != std::string::npos);
+    CHECK(keep_best("20", "40").find("keep_best") == std::string::npos);
+    CHECK(keep_best("40", "20").find("keep_best") == std::string::npos);
     CHECK(error_of("[supervision]\nsilence_ms = 100\n")
               .starts_with("a.toml:2: supervision.silence_ms"));
     CHECK(error_of("[run]\nname = \"a/b\"\n").starts_with("a.toml:2: run.name = \"a/b\" must be"));
@@ -388,7 +398,7 @@ TEST_SUITE("config load") {
                                           "global_batch_size = 7\nmax_steps = 20\n"
                                           "warmup_iters = 90\n[supervision]\nsilence_ms = 1\n"
                                           "log_rules = \"none.toml\"\n[cluster]\nnodes = 2\n"
-                                          "[parallel]\nstrategy = \"fsdp\"\n");
+                                          "[parallel]\nstrategy = \"fsdp\"\ngroup_nodes = 1\n");
     const auto problems = validate_config(check_user_config(file, {"--train.lr=1"}));
     std::string text;
     for (const Status& problem : problems) text += problem.message() + "\n";
@@ -430,7 +440,9 @@ TEST_SUITE("config load") {
     Config now = before;
     make_paths_absolute(now);
     CHECK(now.data.source == (fs::current_path() / "corpus").string());
-    CHECK(diff(before, now).empty());
+    CHECK(diff(before, now).defining.empty());
+    for (const KeyDifference& d : diff(before, now).allowed)
+      FAIL_CHECK(d.key, " ", d.was, " ", d.now);
   }
 
   std::vector<std::string> keys_of(const std::vector<KeyDifference>& differences) {
@@ -479,7 +491,7 @@ TEST_SUITE("config load") {
     const Config loose = parsed(text, {"--train.deterministic=false"});
     CHECK(diff(loose, parsed(text, {"--train.deterministic=false", "--cluster.nodes=4"}))
               .defining[0]
-              .key == "parallel.group_nodes");
+              .key == "cluster.nodes");
   }
 
   TEST_CASE("config: a changed length or learning rate says what becomes of the cosine") {

@@ -58,10 +58,10 @@ TEST_SUITE("config risk") {
     CHECK(risk(c).node.starts_with("all steps: one group, no peers, no checkpoint before the end"));
     c.checkpoint.peer_every_steps = -1;
     CHECK(risk(c).node ==
-          "up to 12 steps: one group, copies on other nodes every 10 steps; training waits until "
+          "about 12 steps: one group, copies on other nodes every 10 steps; training waits until "
           "the node is started again");
     c.checkpoint.peer_every_steps = 1;
-    CHECK(risk(c).node.starts_with("up to 3 steps: one group, copies on other nodes every 1 step"));
+    CHECK(risk(c).node.starts_with("about 3 steps: one group, copies on other nodes every 1 step"));
     CHECK(risk(c).avoid == "parallel.group_nodes = 1");
     CHECK(risk(layout(1, 1)).avoid == "cluster.spares = 1");
     c = layout(1, 0);

@@ -38,8 +38,9 @@ TEST_SUITE("summary") {
         result("c", "finished", 2.2, 2.4, "1e-2"), result("d", "stopped", 1.0, 1.0, "3e-2")};
     mark_best(results);
     const std::string table = sweep_table(results, "/s");
-    CHECK(table.starts_with("  run  learning_rate  seed  state       step    loss  val loss"));
-    CHECK(table.find("\n* c             1e-2     1  finished     5/9  2.2000    2.4000") !=
+    CAPTURE(table);
+    CHECK(table.starts_with("  run  learning_rate  seed  state     step    loss  val loss"));
+    CHECK(table.find("\n* c             1e-2     1  finished   5/9  2.2000    2.4000") !=
           std::string::npos);
     // By validation loss; only finished runs can be the best; those without a loss are last.
     CHECK(order_of(table) == "  r|* c|  d|  a|  b|");

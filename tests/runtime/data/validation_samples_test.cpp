@@ -1,4 +1,4 @@
-#include "actors/trainer/validation.hpp"
+#include "runtime/data/validation_samples.hpp"
 
 #include <doctest/doctest.h>
 
