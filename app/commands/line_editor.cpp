@@ -134,6 +134,9 @@ LineEditor::LineEditor(std::string history_file, Complete complete) {
   el_set(edit, EL_BIND, "^I", "console-complete", nullptr);
   el_set(edit, EL_BIND, "^C", "console-cancel", nullptr);
   el_set(edit, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+  // A Ctrl-D typed before the terminal is in raw mode arrives as NUL. libedit would quote the next
+  // key: its table of terminal characters binds NUL (none) to quoted-insert.
+  el_set(edit, EL_BIND, "^@", "em-set-mark", nullptr);
 }
 
 LineEditor::~LineEditor() {

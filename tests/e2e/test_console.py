@@ -200,6 +200,7 @@ class Console(Case):
         shell.type("q")
         shell.expect(")> ")
         self.assertIn("n0", shell.command("nodes"))
+        shell.type("\0")  # the terminal makes this of a Ctrl-D that is typed while a command runs
         self.assertEqual(shell.wait(keys="\x04"), 0)  # Ctrl-D
         # A second console shares the history. Without NO_COLOR the output is coloured.
         shell = self.open(run, TERM="xterm")
