@@ -10,6 +10,7 @@
 
 #include "runtime/base/words.hpp"
 #include "runtime/diagnostics/fleet.hpp"
+#include "runtime/run/run_state.hpp"
 
 namespace simplescale {
 
@@ -124,7 +125,7 @@ std::string node_line(const json& node, const RenderOptions& options) {
 std::string pace_of(const json& document, const RenderOptions& options) {
   const std::string state = text(document, "state");
   const double step_ms = real(document, "step_ms"), time = real(document, "step_time");
-  const bool over = state == "finished" || state == "stopped" || state == "failed";
+  const bool over = ends_run(state);
   if (!std::isfinite(step_ms) || over) return "";
   std::string out = fmt::format("{:.0f} ms a step", step_ms);
   if (options.now_s > 0 && std::isfinite(time))

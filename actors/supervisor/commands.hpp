@@ -32,7 +32,8 @@ struct Request {
 Request parse_command(const job::State& state, const std::vector<std::string>& words,
                       const std::string& who);
 
-/// Answers the questions why, plan, set and inject without arguments; none for others, which the status document answers.
+/// Answers the questions why and plan, and set and inject without arguments. Nothing for other
+/// questions, which the caller answers with the status document.
 /// standby: the supervisor's, if it has one.
 std::optional<CommandReply> answer_question(const job::State& job, const Incidents& incidents,
                                             const std::optional<StandbyHello>& standby,

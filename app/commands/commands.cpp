@@ -20,9 +20,11 @@
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/checkpoint/commands.hpp"
+#include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/config/show.hpp"
 #include "runtime/http/facts.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "runtime/run/run_state.hpp"
 
 namespace simplescale {
 
@@ -71,8 +73,7 @@ Result<nlohmann::json> current_status(const std::string& run) {
 }
 
 bool has_ended(const nlohmann::json& status) {
-  const std::string state = status.value("state", "");
-  return state == "finished" || state == "stopped" || state == "failed";
+  return ends_run(status.value("state", ""));
 }
 
 Status prepare_command(const std::string& config, const Overrides& overrides) {
@@ -131,11 +132,8 @@ Status status_command(const std::string& run, bool json, bool watch) {
 Status report_command(const std::string& run, const std::string& output) {
   SS_ASSIGN(const nlohmann::json document, current_status(run));
   const RunFolder folder{run};
-  std::string checkpoints = run + "/checkpoints";
-  if (const auto loaded = load_config(folder.config()); loaded.ok())
-    checkpoints = checkpoint_folder(loaded->config);
   SS_RETURN_IF_ERROR(
-      write_file_atomic(output, report_page(folder, checkpoints, json_text(document))));
+      write_file_atomic(output, report_page(folder, checkpoints_of(folder), json_text(document))));
   std::printf("wrote %s\n", output.c_str());
   return {};
 }

@@ -25,6 +25,7 @@
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
+#include "runtime/run/run_state.hpp"
 
 namespace simplescale {
 
@@ -246,7 +247,7 @@ class Console {
                         : "saved a checkpoint of step " + std::to_string(step) + ": " + folder);
           return {};
         }
-        if (kind == "recovered" || kind == "finished" || kind == "failed")
+        if (kind == "recovered" || ends_run(kind))
           return Status(Code::unavailable,
                         "training was interrupted before the checkpoint was "
                         "saved; `events` shows what was saved");
@@ -268,7 +269,7 @@ class Console {
           print(as_json ? event.dump() : render_diagnosis(event, look_));
           return {};
         }
-        if (kind == "stop_requested" || kind == "finished" || kind == "stopped" || kind == "failed")
+        if (kind == "stop_requested" || ends_run(kind))
           return Status(Code::unavailable, "the run ends: " + text_of(event, "reason"));
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(kPollMs));
@@ -310,8 +311,8 @@ class Console {
     return {};
   }
 
-  /// Redraws what matters in place until a key is pressed or the run ends. Prints the tree once if stdin or
-  /// stdout is not a terminal.
+  /// Redraws what matters in place until a key is pressed or the run ends. Prints the tree once if
+  /// stdin or stdout is not a terminal.
   Status watch(bool as_json) {
     const bool live = terminal_ && isatty(STDIN_FILENO) && !as_json;
     std::unique_ptr<RawKeys> keys = live ? std::make_unique<RawKeys>() : nullptr;

@@ -46,16 +46,16 @@ uint64_t newest_step(const Config& config) {
   return found.ok() ? found->checkpoint.info().step : 0;
 }
 
-/// What this start changes in a run that exists. bad_config: the run is already beyond its new end.
+/// What this start changes in a run that exists and is at `step`. bad_config: the run is already
+/// beyond its new end.
 Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config& config,
-                                             const Plan& plan) {
+                                             const Plan& plan, uint64_t step) {
   std::vector<ConfigChange> changes;
   std::error_code error;
   if (!fs::exists(run.config(), error)) return changes;
   SS_ASSIGN(const LoadedConfig before, load_config(run.config()));
   for (const KeyDifference& d : diff(before.config, config).allowed)
     changes.push_back({d.key, "was " + d.was + " and is now " + d.now});
-  const uint64_t step = newest_step(config);
   if (step > static_cast<uint64_t>(plan.max_steps))
     return Status(Code::bad_config, run.path + " is at step " + std::to_string(step) +
                                         " already, beyond the new last step, " +
@@ -132,10 +132,11 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
     SS_RETURN_IF_ERROR(claim_checkpoints(run, config.checkpoint.folder));
   SS_ASSIGN(const Dataset dataset, open_tokens(config, plan.shape));
   SS_RETURN_IF_ERROR(begin_from(config, plan, dataset.tokenizer));
-  SS_ASSIGN(const std::vector<ConfigChange> changes, changes_of(run, config, plan));
+  const uint64_t step = newest_step(config);
+  SS_ASSIGN(const std::vector<ConfigChange> changes, changes_of(run, config, plan, step));
   for (const ConfigChange& change : changes)
     std::fprintf(stderr, "changed: %s\n", change.text().c_str());
-  SS_RETURN_IF_ERROR(record_start(run, config, newest_step(config), changes));
+  SS_RETURN_IF_ERROR(record_start(run, config, step, changes));
   return write_file_atomic(run.config(), to_toml(config));
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/config/risk.hpp"
 #include "runtime/exports/records.hpp"
+#include "runtime/run/run_state.hpp"
 
 namespace simplescale {
 
@@ -125,7 +126,7 @@ void RunView::on_event(const std::string& text) {
   } else if ((kind == "started" || kind == "checkpoint_skipped") && !reason.empty()) {
     line_.print_line(reason);
   }
-  if (kind == "failed" || kind == "finished" || kind == "stopped") last_reason_ = reason;
+  if (ends_run(kind)) last_reason_ = reason;
 }
 
 Status RunView::finish(int exit_code, const std::string& killed_agents, const std::string& reason) {

@@ -99,10 +99,7 @@ Status set_link(const std::string& checkpoints, const std::string& name, const s
   const std::string path = checkpoints + "/" + name, link = checkpoints + "/" + kTmpPrefix + name;
   if (std::filesystem::read_symlink(path, error).string() == target) return {};
   if (target.empty()) return std::filesystem::is_symlink(path, error) ? ops.unlink(path) : Status();
-  SS_RETURN_IF_ERROR(ops.unlink(link));
-  SS_RETURN_IF_ERROR(ops.symlink(target, link));
-  SS_RETURN_IF_ERROR(ops.rename(link, path));
-  return ops.fsync_folder(checkpoints);
+  return replace_link(ops, target, link, path);
 }
 
 }  // namespace

@@ -92,11 +92,8 @@ Status move_into_place(const std::string& checkpoints, const std::string& tmp_fo
 /// Points `latest` to the checkpoint and removes step-N.replaced.
 Status update_latest(const std::string& checkpoints, const std::string& name, FileOps& ops) {
   SS_RETURN_IF_ERROR(ops.fsync_folder(checkpoints));
-  const std::string link = checkpoints + "/" + kTmpPrefix + "latest";
-  SS_RETURN_IF_ERROR(ops.unlink(link));
-  SS_RETURN_IF_ERROR(ops.symlink(name, link));
-  SS_RETURN_IF_ERROR(ops.rename(link, checkpoints + "/latest"));
-  SS_RETURN_IF_ERROR(ops.fsync_folder(checkpoints));
+  SS_RETURN_IF_ERROR(
+      replace_link(ops, name, checkpoints + "/" + kTmpPrefix + "latest", checkpoints + "/latest"));
   return remove_folder(ops, checkpoints + "/" + name + kReplaced);
 }
 

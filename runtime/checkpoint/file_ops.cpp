@@ -130,6 +130,14 @@ Status copy_file(FileOps& ops, const std::string& from, const std::string& to) {
   return out.sync();
 }
 
+Status replace_link(FileOps& ops, const std::string& target, const std::string& temporary,
+                    const std::string& path) {
+  SS_RETURN_IF_ERROR(ops.unlink(temporary));
+  SS_RETURN_IF_ERROR(ops.symlink(target, temporary));
+  SS_RETURN_IF_ERROR(ops.rename(temporary, path));
+  return ops.fsync_folder(parent_folder(path));
+}
+
 Status make_folders(FileOps& ops, const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) return {};

@@ -61,6 +61,10 @@ Result<std::string> read_text_file(const std::string& path, size_t bytes_max);
 /// Writes and syncs a small file.
 Status write_text_file(FileOps& ops, const std::string& path, const std::string& text);
 Status copy_file(FileOps& ops, const std::string& from, const std::string& to);
+/// Makes the link `path` point to `target`, by way of the link `temporary` in the same folder, and
+/// syncs the folder.
+Status replace_link(FileOps& ops, const std::string& target, const std::string& temporary,
+                    const std::string& path);
 /// Creates a folder and its parents.
 Status make_folders(FileOps& ops, const std::string& path);
 /// Removes a folder with its contents; symlinks are removed, not followed. ok if there is none.

@@ -14,6 +14,7 @@
 #include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "runtime/run/run_state.hpp"
 #include "runtime/training/names.hpp"
 
 namespace simplescale {
@@ -218,7 +219,7 @@ Generations verify_events(const std::string& run, VerifyReport& report) {
         const json& phase = value["phase"];
         if (!phase.is_null() && !(phase.is_string() && phases.contains(phase.get<std::string>())))
           section.problem("line " + std::to_string(line) + ": phase is " + phase.dump());
-        if (value["kind"] == "finished" || value["kind"] == "stopped" || value["kind"] == "failed")
+        if (value["kind"].is_string() && ends_run(value["kind"].get<std::string>()))
           last_end = value["reason"].is_string() ? value["reason"].get<std::string>() : "";
         if (value["kind"] == "started") last_end.clear();
         if (!value["generation"].is_number_unsigned()) return;
