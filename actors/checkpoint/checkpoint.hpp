@@ -42,8 +42,8 @@ caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, 
 
 /// Options of the publisher, of which there is one per job, in the supervisor's process. It
 /// publishes a checkpoint once all its shards are written, and prunes old checkpoints. Detached.
-/// In: local::ShardWritten, of which a repeated report counts once; local::StepValidated, before the
-/// step's last shard. Out: local::Published.
+/// In: local::ShardWritten, of which a repeated report counts once; local::StepValidated, before
+/// the step's last shard. Out: local::Published.
 struct PublisherOptions {
   std::string folder;
   ModelShape shape;

@@ -4,6 +4,7 @@
 
 #include "actors/clock.hpp"
 #include "runtime/base/log.hpp"
+#include "transport/caf/transport.hpp"
 
 namespace simplescale {
 
@@ -47,11 +48,8 @@ caf::behavior standby_actor(Self* self, caf::actor supervisor, StandbyOptions op
   self->monitor(s.supervisor);
   self->set_down_handler([self](const caf::down_msg& down) {
     if (down.source != self->state.supervisor.address()) return;
-    if (down.reason != caf::exit_reason::remote_link_unreachable)
-      return lost(self, "connection lost: the supervisor has ended");
-    // The transport gives the reason in SupervisorLost; without one, this counts as silence.
-    self->delayed_send(self, std::chrono::milliseconds(50),
-                       local::SupervisorLost{"it does not answer any more"});
+    const std::string why = why_lost(down.reason);
+    lost(self, why.empty() ? "connection lost: the supervisor has ended" : why);
   });
   self->send(s.supervisor, StandbyHello{s.options.node, getpid(), s.options.address});
   return {
@@ -69,7 +67,6 @@ caf::behavior standby_actor(Self* self, caf::actor supervisor, StandbyOptions op
         self->send(s.supervisor, ReplicaKept{replica.sequence});
       },
       [self](const Shutdown& order) { end(self, false, order.reason, false); },
-      [self](const local::SupervisorLost& loss) { lost(self, loss.reason); },
       [self](const local::LeaderSeen& seen) {
         StandbyState& s = self->state;
         if (!s.options.ended) return;

@@ -42,10 +42,6 @@ struct StandbyState {
 };
 
 namespace local {
-/// The transport -> standby: the connection to the supervisor is lost.
-struct SupervisorLost {
-  std::string reason;
-};
 /// The epoch watch -> standby: what the epoch files show.
 struct LeaderSeen {
   bool answered;    // the run folder could be read
@@ -60,5 +56,4 @@ caf::behavior standby_actor(caf::stateful_actor<StandbyState>* self, caf::actor 
 
 }  // namespace simplescale
 
-CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::SupervisorLost)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::LeaderSeen)

@@ -13,6 +13,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/config/risk.hpp"
 #include "runtime/diagnostics/diagnose.hpp"
+#include "transport/caf/transport.hpp"
 
 namespace simplescale {
 
@@ -85,9 +86,7 @@ void connection_lost(Self* self, const caf::down_msg& down) {
   const std::string node = lost->first;
   s.agents[node].connected = false;
   s.handles.erase(lost);
-  const bool silent = down.reason == caf::exit_reason::remote_link_unreachable;
-  handle(self, job::NodeLost{
-                   node, silent ? "its agent does not answer any more" : "its agent has ended"});
+  handle(self, job::NodeLost{node, job::why_node_lost(why_lost(down.reason))});
 }
 
 // --- Diagnosis ---

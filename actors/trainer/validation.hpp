@@ -11,11 +11,11 @@
 
 namespace simplescale {
 
-/// Mean loss in nats over `batches` (at least 1) micro-batches, whose samples are spread evenly over
-/// `source`. Micro-batch j is computed by rank j mod world, and the losses are added in the order of
-/// j, so the result does not depend on the layout. Blocks; all ranks must call it together and get
-/// the same result. After an error of `source`, the source is reopened for the next attempt. wait:
-/// counts the collectives.
+/// Mean loss in nats over `batches` (at least 1) micro-batches, whose samples are spread evenly
+/// over `source`. Micro-batch j is computed by rank j mod world, and the losses are added in the
+/// order of j, so the result does not depend on the layout. Blocks; all ranks must call it together
+/// and get the same result. After an error of `source`, the source is reopened for the next
+/// attempt. wait: counts the collectives.
 Result<double> validation_loss(Engine& engine, Collective& shard, Collective& replicate,
                                TokenSource& source, const Plan& plan, uint64_t batches,
                                WaitClock& wait);

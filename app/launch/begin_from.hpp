@@ -1,5 +1,5 @@
-// run.from: a run that begins with the weights of another run, of a checkpoint, or of a Hugging Face
-// folder. Its first checkpoint is written before the run's processes start.
+// run.from: a run that begins with the weights of another run, of a checkpoint, or of a Hugging
+// Face folder. Its first checkpoint is written before the run's processes start.
 #pragma once
 
 #include <string>

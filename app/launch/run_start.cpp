@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "actors/supervisor/rates.hpp"
 #include "app/launch/begin_from.hpp"
 #include "app/launch/command_line.hpp"
 #include "app/launch/manifest.hpp"
@@ -46,6 +47,17 @@ uint64_t newest_step(const Config& config) {
   return found.ok() ? found->checkpoint.info().step : 0;
 }
 
+/// The learning rates that users have set in the console. A damaged file is reported when the
+/// supervisor starts.
+std::vector<RateChange> rates_set(const RunFolder& run, double configured, uint64_t step) {
+  const auto text = read_text(run.learning_rates());
+  if (!text.ok()) return {};
+  auto rates = rates_of(*text, configured);
+  if (!rates.ok()) return {};
+  if (rates->requested >= 0) rates->changes.push_back({step + 1, rates->requested});
+  return std::move(rates->changes);
+}
+
 /// What this start changes in a run that exists and is at `step`. bad_config: the run is already
 /// beyond its new end.
 Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config& config,
@@ -61,7 +73,9 @@ Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config&
                                         " already, beyond the new last step, " +
                                         std::to_string(plan.max_steps) +
                                         "; set a larger train.max_steps");
-  const std::string schedule = schedule_change(before.config, config, static_cast<int64_t>(step));
+  const std::string schedule =
+      schedule_change(before.config, config, static_cast<int64_t>(step),
+                      rates_set(run, before.config.train.learning_rate, step));
   if (!schedule.empty()) changes.push_back({"", schedule});
   return changes;
 }

@@ -20,8 +20,8 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
 
 /// bad_config: the folder holds a run of another model or data, or something that is not a run.
 Status check_run_folder(const RunFolder& run, const Config& config);
-/// Creates the run's folder with config.toml, the manifest and the checkpoint of run.from; or checks
-/// an existing folder, and prints and records what has changed in its configuration.
+/// Creates the run's folder with config.toml, the manifest and the checkpoint of run.from; or
+/// checks an existing folder, and prints and records what has changed in its configuration.
 Status open_run_folder(const RunFolder& run, const Config& config, const Plan& plan);
 /// True if the run has trained all its steps and its last checkpoint is intact. Then it prints so,
 /// and how to train longer. Reads that checkpoint.

@@ -410,11 +410,7 @@ Result<int> stand_by(const Process& p) {
     before.stood_by = true;
     end->set_value(std::move(before));
   };
-  const caf::node_id leader = supervisor.node();
   *me = p.system.spawn(standby_actor, supervisor, std::move(options));
-  p.transport.on_peer_lost([me = *me, leader](const caf::node_id& node, const std::string& why) {
-    if (node == leader) caf::anon_send(me, local::SupervisorLost{why});
-  });
   supervisor = nullptr;
   ready->set_value();
   watch->poll_every(kEpochPollMs);

@@ -3,8 +3,8 @@
 // The engine owns the order of a step (what is gathered, computed and reduced when) and its
 // buffers. The Backend does the mathematics, the two Collectives the communication, and the
 // TrainState holds the state in shared memory. The compute thread makes all calls; only abort(),
-// progress(), waiting(), activity() and inject() may come from any thread. The engine reads and writes no
-// files, logs no steps and reads a clock only for the time breakdown.
+// progress(), waiting(), activity() and inject() may come from any thread. The engine reads and
+// writes no files, logs no steps and reads a clock only for the time breakdown.
 //
 //   ENGINE-1  Until every rank of the world has voted for a step, the step is written to buffers
 //             only.

@@ -35,11 +35,11 @@ BallotHeader header_of(const Ballot& ballot) {
   return header;
 }
 
-/// All digits, so that two different numbers have different texts.
-std::string text(double value) {
-  char digits[32];
-  std::snprintf(digits, sizeof(digits), "%.17g", value);
-  return digits;
+/// With all digits, two different numbers have different texts.
+std::string text(double value, int digits = 17) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.*g", digits, value);
+  return text;
 }
 
 Status failure_of(const BallotHeader& header, const std::string& voter) {
@@ -251,8 +251,8 @@ Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
   }
   verdict.loss = tree_mean(losses);
   if (verdict.status.ok() && !(std::isfinite(verdict.loss) && std::isfinite(verdict.grad_norm))) {
-    verdict.status = {Code::bad_data, "loss " + text(verdict.loss) + " or gradient norm " +
-                                          text(verdict.grad_norm) + " is not finite"};
+    verdict.status = {Code::bad_data, "loss " + text(verdict.loss, 4) + " or gradient norm " +
+                                          text(verdict.grad_norm, 4) + " is not finite"};
     verdict.suspect = suspect_of(losses, rows_, groups, shards);
   }
   verdict.status = verdict.status.in("step " + std::to_string(ballot.step));

@@ -18,9 +18,11 @@ inline nlohmann::json number_or_null(double value) {
   return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
 }
 
-/// The value rounded to a multiple of `unit`; null as above.
+/// The value rounded to a multiple of `unit`, a power of 0.1; null as above. Dividing by 10 gives
+/// 5940.7, where multiplying by 0.1 gives 5940.700000000001.
 inline nlohmann::json rounded(double value, double unit) {
-  return number_or_null(std::round(value / unit) * unit);
+  const double in_one = std::round(1 / unit);
+  return number_or_null(std::round(value * in_one) / in_one);
 }
 
 }  // namespace simplescale

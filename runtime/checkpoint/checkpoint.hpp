@@ -117,10 +117,10 @@ struct KeepRules {
   size_t keep_best = 0;                // the valid ones with the lowest validation loss
 };
 
-/// Removes the checkpoints that no rule keeps and that `latest` does not name, and points `best` to
-/// the one with the lowest validation loss; of equal ones to the oldest. With keep_best = 0 there is
-/// no `best`. Also removes what interrupted writes have left, up to the newest valid step; newer
-/// ones may still be in progress.
+/// Removes the checkpoints that no rule keeps and that `latest` does not name, and points `best`
+/// to the one with the lowest validation loss; of equal ones to the oldest. With keep_best = 0
+/// there is no `best`. Also removes what interrupted writes have left, up to the newest valid
+/// step; newer ones may still be in progress.
 Status prune_checkpoints(const std::string& checkpoints, const KeepRules& rules,
                          Verify verify = Verify::sizes, FileOps& ops = system_files());
 

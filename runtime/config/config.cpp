@@ -107,8 +107,12 @@ ConfigDifference diff(const Config& given_a, const Config& given_b) {
   return differences;
 }
 
-std::string schedule_change(const Config& before, const Config& now, int64_t step) {
-  const auto was = make_plan(before), is = make_plan(now);
+std::string schedule_change(const Config& before, const Config& now, int64_t step,
+                            const std::vector<RateChange>& changes) {
+  auto was = make_plan(before), is = make_plan(now);
+  if (was.ok()) was->learning_rate.changes = changes;
+  if (is.ok() && now.train.learning_rate == before.train.learning_rate)
+    is->learning_rate.changes = changes;
   if (!was.ok() || !is.ok() || was->learning_rate == is->learning_rate) return "";
   const auto rate = [step](const Plan& plan) {
     return fmt::format("{:.3g}", plan.learning_rate.at(step));

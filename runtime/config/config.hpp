@@ -14,6 +14,7 @@
 #include "runtime/base/dtype.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/training/model_shape.hpp"
+#include "runtime/training/rate_change.hpp"
 
 namespace simplescale {
 
@@ -244,8 +245,10 @@ struct ConfigDifference {
 };
 ConfigDifference diff(const Config& a, const Config& b);
 /// What became of the schedule of a run at `step`, as one sentence for users: "the learning rate's
-/// cosine, planned to end at step 900, now ends at step 950: ...". "" if it is the same.
-std::string schedule_change(const Config& before, const Config& now, int64_t step);
+/// cosine, planned to end at step 900, now ends at step 950: ...". "" if it is the same. changes:
+/// the rates that users have set during the run; they hold until train.learning_rate changes.
+std::string schedule_change(const Config& before, const Config& now, int64_t step,
+                            const std::vector<RateChange>& changes = {});
 
 /// The preset's shape, overridden by explicit keys, and validated. bad_config: unknown preset,
 /// missing key, impossible shape.

@@ -78,8 +78,8 @@ struct Dataset {
 };
 
 /// Opens a file or a folder. The last validation_fraction of a file's tokens is held back; a folder
-/// has files for both (prepare() spreads the held-back tokens). Errors as TokenSource::open(), and bad_data if a prepared folder is
-/// incomplete or was made for a larger vocabulary.
+/// has files for both (prepare() spreads the held-back tokens). Errors as TokenSource::open(), and
+/// bad_data if a prepared folder is incomplete or was made for a larger vocabulary.
 Result<Dataset> open_dataset(const std::string& path, const std::string& format, int64_t vocab,
                              double validation_fraction);
 

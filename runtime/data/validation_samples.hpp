@@ -9,8 +9,8 @@
 
 namespace simplescale {
 
-/// True if the state of `step` is to be validated: at the start and at the end of the run, and every
-/// train.validation_every_steps steps.
+/// True if the state of `step` is to be validated: at the start and at the end of the run, and
+/// every train.validation_every_steps steps.
 bool validation_due(const Config& config, const Plan& plan, uint64_t step);
 
 /// Micro-batches of a validation; 0: there is nothing to validate.

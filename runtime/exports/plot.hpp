@@ -20,8 +20,8 @@ struct PlotRun {
 inline constexpr int64_t kSmoothAutomatically = -1;
 
 /// The script for gnuplot. output: a file that ends in .svg or .png. Names may contain any
-/// characters. smooth_steps: each point of a smooth curve is the mean of so many steps around it; 0:
-/// no smooth curves; kSmoothAutomatically: a fiftieth of the longest run. Pure.
+/// characters. smooth_steps: each point of a smooth curve is the mean of so many steps around it;
+/// 0: no smooth curves; kSmoothAutomatically: a fiftieth of the longest run. Pure.
 std::string plot_script(const std::vector<PlotRun>& runs, const std::string& output,
                         int64_t smooth_steps = kSmoothAutomatically);
 

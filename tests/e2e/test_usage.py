@@ -1,11 +1,13 @@
 """The command line: help, examples, completion, man page, an installed program, and options that nobody ignores."""
 
+import http.server
 import json
 import os
 import pathlib
 import re
 import shutil
 import subprocess
+import threading
 import unittest
 
 from common import BIN, PROGRAM, Case, lines
@@ -108,16 +110,35 @@ class Options(Case):
 
 
 class Run(Case):
+    def webhook(self):
+        """A server on this machine. Returns the list of the JSON documents that are posted to it, and its URL."""
+        posted = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(lambda: (server.shutdown(), server.server_close()))
+        return posted, f"http://127.0.0.1:{server.server_port}/incidents?token=x"
+
+    @unittest.skipUnless(shutil.which("curl"), "SKIPPED: no curl")
     def test_a_run_from_a_config_in_another_folder_with_an_alert(self):
-        """Paths in the config are relative to it. The incident at step 3 is told to the user's command."""
+        """Paths in the config are relative to it. The incident at step 3 is posted to the user's URL."""
         (self.folder / "configs").mkdir()
         config = self.folder / "configs/here.toml"
         config.write_text(self.config.read_text().replace(str(self.data), "../tokens.bin"))
-        notices = self.folder / "notices"
-        self.command("train", config, "--train.max_steps", "6", *self.layout(2, 1), f"--supervision.notify=cat >>{notices}",
+        notices, target = self.webhook()
+        self.command("train", config, "--train.max_steps", "6", *self.layout(2, 1), f"--supervision.notify={target}",
                      '--inject.faults=[{ step = 3, kind = "kill_trainer", target = "n1.0" }]')
         run = self.folder / "runs/here"  # a default: relative to the working directory
-        notice, = lines(notices)
+        notice, = notices
         recovered, = [e for e in lines(run / "events.jsonl") if e["kind"] == "recovered"]
         self.assertEqual({k: notice[k] for k in recovered}, recovered)
         self.assertEqual(notice["run"], str(run))

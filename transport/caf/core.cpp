@@ -172,10 +172,9 @@ void Core::disconnect(const PeerPtr& peer, const std::string& reason, bool expec
                                &loop_);
   }
   for (auto& [id, actor] : exported) actor->get()->detach(DownNotifier::token_of(*peer));
-  for (auto& [id, proxy] : proxies) {
-    static_cast<Proxy*>(proxy->get())
-        ->kill_proxy(&loop_, make_error(caf::exit_reason::remote_link_unreachable));
-  }
+  auto lost = make_error(caf::exit_reason::remote_link_unreachable);
+  lost.context() = caf::make_message(reason);
+  for (auto& [id, proxy] : proxies) static_cast<Proxy*>(proxy->get())->kill_proxy(&loop_, lost);
   if (was_established) {
     for (auto& callback : on_peer_lost_) callback(peer->node, reason);
   }

@@ -84,6 +84,13 @@ void Transport::lookup(const std::string& address, const std::string& name, int 
   impl_->core->lookup(address, name, timeout_ms, std::move(on_done));
 }
 
+std::string why_lost(const caf::error& reason) {
+  if (reason != caf::exit_reason::remote_link_unreachable) return "";
+  const caf::message& context = reason.context();
+  return context.match_elements<std::string>() ? context.get_as<std::string>(0)
+                                               : "it does not answer any more";
+}
+
 void Transport::on_peer_lost(OnPeerLost callback) {
   impl_->core->on_peer_lost(std::move(callback));
 }

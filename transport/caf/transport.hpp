@@ -5,7 +5,7 @@
 //   ACTOR-1  Messages between two actors arrive in the order sent, each at most once. If a message
 //            does not arrive, `down` follows.
 //   ACTOR-2  When an actor ends, every process that knows it learns the reason. When its process is
-//            lost, the reason is caf::exit_reason::remote_link_unreachable.
+//            lost, the reason is caf::exit_reason::remote_link_unreachable, and why_lost() tells more.
 //   ACTOR-3  A request fails at once with caf::sec::request_receiver_down if its receiver has ended
 //            or the receiver's process is lost.
 //   ACTOR-4  Nothing that a peer sends crashes this process or makes it use unbounded memory.
@@ -64,6 +64,10 @@ struct TransportFault {
   uint32_t for_ms = 0;
   std::vector<pid_t> spared;  // in this process's pid namespace
 };
+
+/// Why the transport lost an actor's process, from the reason of a down or exit message: "silent for
+/// 5003 ms", "its process has ended", "connection lost: …". Empty: the actor itself has ended.
+std::string why_lost(const caf::error& reason);
 
 class Transport {
  public:

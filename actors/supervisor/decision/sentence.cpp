@@ -259,6 +259,15 @@ std::string what_failed(const std::string& kind, const std::string& subject,
   return who + " failed" + why;
 }
 
+std::string why_node_lost(const std::string& why) {
+  if (why.empty() || why == "its process has ended") return "its agent has ended";
+  if (const std::string broke = after(why, "connection lost: "); !broke.empty())
+    return "the connection to its agent broke (" + broke + ")";
+  return (why.starts_with("silent") || why.starts_with("stopped") ? "its agent was "
+                                                                  : "its agent: ") +
+         why;
+}
+
 void add(IncidentFacts& f, const State& state, const Record& r) {
   if (r.kind == "checkpoint_skipped")
     f.skipped.push_back("checkpoint " + r.subject.substr(r.subject.find('-') + 1));

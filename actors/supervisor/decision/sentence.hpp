@@ -49,4 +49,8 @@ std::string forecast(const IncidentFacts& facts);
 std::string what_failed(const std::string& kind, const std::string& subject,
                         const std::string& reason);
 
+/// The reason of NodeLost, from why the transport lost the node's agent; "": the agent has ended.
+/// "its agent was silent for 5003 ms": the sentence tells a cut network from a crash.
+std::string why_node_lost(const std::string& why);
+
 }  // namespace simplescale::job

@@ -20,6 +20,9 @@ namespace {
 constexpr uint64_t kStep = 57, kCheckpoint = 50;
 constexpr const char *kReplicas = "parallel.group_nodes = 1",
                      *kBoth = "parallel.group_nodes = 1 or checkpoint.peer_every_steps = 1";
+// What the transport says of a lost agent.
+constexpr const char *kReset = "connection lost: Connection reset by remote peer",
+                     *kSilent = "silent for 5003 ms";
 
 struct Arrangement {
   const char* name;
@@ -104,11 +107,12 @@ void lose_trainer(Story& t, const std::string& how) {
   t.replaced("n1.0");
 }
 
-void lose_node(Story& t, bool with_memory) {
+/// why: what the transport says of the node's agent; "": the agent has ended.
+void lose_node(Story& t, bool with_memory, const std::string& why) {
   // The collectives of the other trainers fail first.
   t.tell(TrainerIdle{"n0.0", t.s.generation, 0, t.held(), Fault::failed, 0, "",
                      "shard-0: rank 2 has died"});
-  t.tell(NodeLost{"n1", "its agent does not answer any more"});
+  t.tell(NodeLost{"n1", why_node_lost(why)});
   t.others_leave();
   if (t.s.phase != Phase::recovering || t.s.waiting_for != "all trainers to be idle") return;
   t.now_ms += 1'500;
@@ -153,10 +157,10 @@ const std::map<std::string, std::function<void(Story&)>>& stories() {
          t.incidents.log_rule_line(t.s, found, t.now_ms);
          lose_trainer(t, "killed by signal 9 (Killed)");
        }},
-      {"kill_agent", [](Story& t) { lose_node(t, false); }},
-      {"stop_agent", [](Story& t) { lose_node(t, true); }},
-      {"partition_node", [](Story& t) { lose_node(t, true); }},
-      {"lose_messages", [](Story& t) { lose_node(t, true); }},
+      {"kill_agent", [](Story& t) { lose_node(t, false, kReset); }},
+      {"stop_agent", [](Story& t) { lose_node(t, true, "stopped, silent for 5003 ms"); }},
+      {"partition_node", [](Story& t) { lose_node(t, true, kSilent); }},
+      {"lose_messages", [](Story& t) { lose_node(t, true, kSilent); }},
       {"kill_supervisor",
        [](Story& t) {
          SupervisorState before;
@@ -177,7 +181,7 @@ const std::map<std::string, std::function<void(Story&)>>& stories() {
        }},
       {"corrupt_checkpoint",
        [](Story& t) {
-         lose_node(t, false);
+         lose_node(t, false, "its process has ended");
          t.forgets = true;
          fail(t, Fault::bad_checkpoint, kCheckpoint, "", "step-00000050: shard 1 is damaged");
        }},
@@ -273,7 +277,7 @@ std::string more_sentences() {
   });
   add_story("a node lost for good, without another one", [](Story& t) {
     t.s.rules.min_cells = 2;
-    t.tell(NodeLost{"n1", "its agent does not answer any more"});
+    t.tell(NodeLost{"n1", why_node_lost(kSilent)});
     t.others_leave();
     t.now_ms += t.s.join_timeout_ms;
     t.tell(Tick{});

@@ -505,6 +505,12 @@ TEST_SUITE("config load") {
     CHECK(schedule_change(a, parsed(text, {"--train.learning_rate=1e-3"}), 900) ==
           "the learning rate follows its new schedule: step 901 has learning rate 0.0001 instead "
           "of 4e-05");
+    // 1e-3 was set in the console: it holds, unless the configuration has a new rate.
+    const std::vector<RateChange> set = {{500, 1e-3}};
+    CHECK(schedule_change(a, parsed(text, {"--train.max_steps=950"}), 900, set)
+              .ends_with("step 901 has learning rate 0.000107 instead of 0.0001"));
+    CHECK(schedule_change(a, parsed(text, {"--train.learning_rate=2e-3"}), 900, set)
+              .ends_with("step 901 has learning rate 0.0002 instead of 0.0001"));
   }
 
   TEST_CASE("config: folders, seeds and threads follow from other keys unless set") {

@@ -45,7 +45,10 @@ TransportOptions impatient() {
 /// Waits until the actor that `self` monitors is down because its process is lost.
 void wait_until_lost(caf::scoped_actor& self) {
   self->receive(
-      [](caf::down_msg& x) { CHECK(x.reason == caf::exit_reason::remote_link_unreachable); },
+      [](caf::down_msg& x) {
+        CHECK(x.reason == caf::exit_reason::remote_link_unreachable);
+        CHECK_FALSE(why_lost(x.reason).empty());
+      },
       caf::after(std::chrono::seconds(30)) >> [] { FAIL("no down message"); });
 }
 
