@@ -5,179 +5,14 @@
 #include <cstring>
 #include <random>
 
-#include "tests/transport/caf/helper.hpp"
-#include "transport/caf/address.hpp"
-#include "transport/caf/core.hpp"
-#include "transport/caf/envelope.hpp"
-#include "transport/caf/proof.hpp"
-#include "transport/protocol/messages.hpp"
-#include "transport/ucx/ucx.hpp"
+#include "tests/transport/caf/rogue.hpp"
 
 using namespace simplescale;
-using simplescale::testing::Process;
+using simplescale::testing::Rogue;
+using simplescale::testing::Victim;
 using simplescale::testing::Wire;
 
 namespace {
-
-/// Sends any bytes to one process over UCX, and collects the answers.
-class Rogue {
- public:
-  explicit Rogue(const std::string& address) {
-    auto target = remote::parse_address(address);
-    REQUIRE(target.ok());
-    auto context = ucx::Context::create(UCP_FEATURE_AM);
-    REQUIRE(context.ok());
-    context_ = context.take();
-    auto worker = ucx::Worker::create(*context_);
-    REQUIRE(worker.ok());
-    worker_ = worker.take();
-    REQUIRE(
-        worker_->on_message(remote::kActiveMessage, &Rogue::arrived, this, UCP_AM_FLAG_WHOLE_MSG)
-            .ok());
-    auto endpoint = ucx::Endpoint::create(*worker_, target->worker.data(), {});
-    REQUIRE(endpoint.ok());
-    endpoint_ = endpoint.take();
-    caf::node_id::default_data::host_id_type host{};
-    std::random_device random;
-    for (auto& byte : host) byte = static_cast<uint8_t>(random());
-    node = remote::node_to_bytes(caf::make_node_id(uint32_t{1}, host));
-  }
-
-  void send_raw(const void* header, size_t header_bytes, const void* data, size_t bytes) {
-    ucp_request_param_t params{};
-    auto request = ucp_am_send_nbx(endpoint_->handle(), remote::kActiveMessage, header,
-                                   header_bytes, data, bytes, &params);
-    REQUIRE(!UCS_PTR_IS_ERR(request));
-    if (!request) return;
-    progress_until([&] { return ucp_request_check_status(request) != UCS_INPROGRESS; });
-    ucp_request_free(request);
-  }
-  void send(const remote::FrameHeader& header, kj::ArrayPtr<const capnp::word> words) {
-    send_raw(&header, sizeof header, words.begin(), words.asBytes().size());
-  }
-  remote::FrameHeader next() { return {remote::FrameHeader::kMagic, 0, token, sequence++}; }
-
-  remote::Words hello(uint32_t version, const std::string& run, uint8_t identity = 0) {
-    auto node = this->node;
-    node[0] = static_cast<uint8_t>(node[0] + identity);
-    return remote::make_envelope([&](wire::Envelope::Builder out) {
-      auto hello = out.initHello();
-      hello.setVersion(version);
-      hello.setRunId(run);
-      hello.setNode(kj::arrayPtr(node.data(), node.size()));
-      hello.setToken(77);
-      hello.setAddress(kj::arrayPtr(worker_->address().data(), worker_->address().size()));
-      hello.setChecksum(remote::checksum(worker_->address()));
-      hello.setNonce(kj::arrayPtr(nonce_.data(), nonce_.size()));
-      const remote::Proof proof =
-          remote::prove(key, "", remote::Role::hello, {node, 77, nonce_, worker_->address()}, {});
-      hello.setProof(kj::arrayPtr(proof.data(), proof.size()));
-    });
-  }
-  /// Makes UCX progress until the condition is true. Fails the test after a minute.
-  void progress_until(const std::function<bool()>& condition) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-    while (!condition()) {
-      REQUIRE(std::chrono::steady_clock::now() < deadline);
-      worker_->progress();
-    }
-  }
-  /// Waits for the next answer and returns its kind.
-  std::string answer() {
-    progress_until([&] { return !answers_.empty(); });
-    auto words = kj::mv(answers_.front());
-    answers_.erase(answers_.begin());
-    capnp::FlatArrayMessageReader reader(words);
-    auto envelope = reader.getRoot<wire::Envelope>();
-    if (envelope.isWelcome()) {
-      auto welcome = envelope.getWelcome();
-      auto bytes = [](capnp::Data::Reader data) {
-        return std::vector<uint8_t>(data.begin(), data.end());
-      };
-      if (token == 0) token = welcome.getToken();
-      theirs = {bytes(welcome.getNode()), welcome.getToken(), {}, bytes(welcome.getAddress())};
-      REQUIRE(welcome.getNonce().size() == remote::kNonceBytes);
-      std::ranges::copy(welcome.getNonce(), theirs.nonce.begin());
-      welcome_proof = bytes(welcome.getProof());
-      return "welcome";
-    }
-    if (envelope.isRefused()) return std::string("refused: ") + envelope.getRefused().cStr();
-    if (envelope.isFound()) {
-      actor = envelope.getFound().getActor();
-      return "found";
-    }
-    return "other";
-  }
-  void join() {
-    send({remote::FrameHeader::kMagic, 0, 0, 0}, hello(wire::PROTOCOL_VERSION, "test"));
-    REQUIRE(answer() == "welcome");
-    send(next(), proof());
-    wait_until_handled();
-  }
-  remote::Side mine() const { return {node, 77, nonce_, worker_->address()}; }
-  remote::Words proof(const std::string& key = "") {
-    const remote::Proof proof = remote::prove(key, "test", remote::Role::proof, mine(), theirs);
-    return remote::make_envelope([&](wire::Envelope::Builder out) {
-      out.setProof(kj::arrayPtr(proof.data(), proof.size()));
-    });
-  }
-  /// Sends a lookup and waits for its answer. By then all earlier messages have been handled.
-  void wait_until_handled() {
-    send(next(), remote::make_envelope(
-                     [](wire::Envelope::Builder out) { out.initLookup().setName("server"); }));
-    while (answer() != "found") {
-    }
-  }
-  remote::Words message(const std::function<void(wire::Body::Builder)>& fill, uint64_t id = 0) {
-    return remote::make_envelope([&](wire::Envelope::Builder out) {
-      auto message = out.initMessage();
-      message.setReceiver(actor);
-      message.setSender(4711);
-      message.setId(id);
-      fill(message.initBody());
-    });
-  }
-
-  std::vector<uint8_t> node;
-  uint64_t token = 0, sequence = 0, actor = 0;
-  std::string key;                     // for the proof in its hellos
-  remote::Side theirs;                 // of the last welcome
-  std::vector<uint8_t> welcome_proof;  // the proof in the last welcome
-
- private:
-  static ucs_status_t arrived(void* self, const void*, size_t, void* data, size_t bytes,
-                              const ucp_am_recv_param_t*) {
-    auto words = kj::heapArray<capnp::word>(bytes / 8);
-    std::memcpy(words.begin(), data, words.asBytes().size());
-    static_cast<Rogue*>(self)->answers_.push_back(kj::mv(words));
-    return UCS_OK;
-  }
-  const remote::Nonce nonce_ = remote::random_nonce();
-  std::vector<remote::Words> answers_;
-  std::unique_ptr<ucx::Context> context_;
-  std::unique_ptr<ucx::Worker> worker_;
-  std::unique_ptr<ucx::Endpoint> endpoint_;
-};
-
-/// The process under attack. Its actor "server" counts the Texts that reach it.
-struct Victim : Process {
-  explicit Victim(TransportOptions options = quiet()) : Process(options) {
-    server = system->spawn([this](caf::event_based_actor* self) -> caf::behavior {
-      self->set_default_handler(caf::drop);
-      return {[this](const Text&) { ++texts; }, [](const Ping& ping) { return Pong{ping.id, ""}; }};
-    });
-    transport->publish("server", server);
-  }
-  ~Victim() { caf::anon_send_exit(server, caf::exit_reason::user_shutdown); }
-  static TransportOptions quiet() {
-    TransportOptions options;
-    options.heartbeat_ms = 0;
-    options.message_bytes_max = 1 << 20;
-    return options;
-  }
-  caf::actor server;
-  std::atomic<int> texts{0};
-};
 
 void fill_text(wire::Body::Builder body) {
   body.initText().setText("hello");
@@ -211,7 +46,7 @@ TEST_CASE("rogue: CONNECTION-3, a process without the key is no peer and replace
   REQUIRE(friendly.answer() == "welcome");
   const remote::Proof welcome =
       remote::prove(options.key, "test", remote::Role::welcome, friendly.theirs, friendly.mine());
-  CHECK(remote::equal(welcome, friendly.welcome_proof));
+  CHECK(remote::equal(welcome, friendly.received_proof));
   const remote::Words proof = friendly.proof(options.key);
   friendly.send(friendly.next(), proof);
   friendly.wait_until_handled();
@@ -228,8 +63,8 @@ TEST_CASE("rogue: CONNECTION-3, a process without the key is no peer and replace
     if (way == 1) stranger.send(stranger.next(), stranger.message(fill_text));
     if (way == 2)
       stranger.send(stranger.next(), remote::make_envelope([&](wire::Envelope::Builder out) {
-                      out.setProof(kj::arrayPtr(stranger.welcome_proof.data(),
-                                                stranger.welcome_proof.size()));
+                      out.setProof(kj::arrayPtr(stranger.received_proof.data(),
+                                                stranger.received_proof.size()));
                     }));
     friendly.wait_until_handled();
     CHECK(victim.transport->counters().malformed == static_cast<uint64_t>(way + 1));

@@ -1,0 +1,223 @@
+// A peer that breaks the protocol, for tests: it speaks UCX itself and sends any bytes. Also the
+// process that it attacks.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "tests/transport/caf/helper.hpp"
+#include "transport/caf/address.hpp"
+#include "transport/caf/core.hpp"
+#include "transport/caf/envelope.hpp"
+#include "transport/caf/proof.hpp"
+#include "transport/protocol/messages.hpp"
+#include "transport/ucx/ucx.hpp"
+
+namespace simplescale::testing {
+
+/// Sends any bytes to one process over UCX, and collects the answers.
+class Rogue {
+ public:
+  explicit Rogue(const std::string& address) : Rogue() {
+    auto target = remote::parse_address(address);
+    REQUIRE(target.ok());
+    connect(target->worker);
+  }
+  /// Waits for a caller: has no connection until connect().
+  Rogue() {
+    auto context = ucx::Context::create(UCP_FEATURE_AM);
+    REQUIRE(context.ok());
+    context_ = context.take();
+    auto worker = ucx::Worker::create(*context_);
+    REQUIRE(worker.ok());
+    worker_ = worker.take();
+    REQUIRE(
+        worker_->on_message(remote::kActiveMessage, &Rogue::arrived, this, UCP_AM_FLAG_WHOLE_MSG)
+            .ok());
+    caf::node_id::default_data::host_id_type host{};
+    std::random_device random;
+    for (auto& byte : host) byte = static_cast<uint8_t>(random());
+    node = remote::node_to_bytes(caf::make_node_id(uint32_t{1}, host));
+  }
+  void connect(const std::vector<uint8_t>& worker) {
+    auto endpoint = ucx::Endpoint::create(*worker_, worker.data(), {});
+    REQUIRE(endpoint.ok());
+    endpoint_ = endpoint.take();
+  }
+  /// For other processes' lookup().
+  std::string address() const {
+    return remote::to_text({remote::node_from_bytes(node), worker_->address()});
+  }
+
+  void send_raw(const void* header, size_t header_bytes, const void* data, size_t bytes) {
+    ucp_request_param_t params{};
+    auto request = ucp_am_send_nbx(endpoint_->handle(), remote::kActiveMessage, header,
+                                   header_bytes, data, bytes, &params);
+    REQUIRE(!UCS_PTR_IS_ERR(request));
+    if (!request) return;
+    progress_until([&] { return ucp_request_check_status(request) != UCS_INPROGRESS; });
+    ucp_request_free(request);
+  }
+  void send(const remote::FrameHeader& header, kj::ArrayPtr<const capnp::word> words) {
+    send_raw(&header, sizeof header, words.begin(), words.asBytes().size());
+  }
+  /// Starts to send, and does not wait: `words` must live until this object ends.
+  void start_sending(const remote::FrameHeader& header, kj::ArrayPtr<const capnp::word> words) {
+    ucp_request_param_t params{};
+    auto request = ucp_am_send_nbx(endpoint_->handle(), remote::kActiveMessage, &header,
+                                   sizeof header, words.begin(), words.asBytes().size(), &params);
+    if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);  // UCX completes it nevertheless
+  }
+  remote::FrameHeader next() { return {remote::FrameHeader::kMagic, 0, token, sequence++}; }
+
+  remote::Words hello(uint32_t version, const std::string& run, uint8_t identity = 0) {
+    remote::Side side = mine();
+    side.node[0] = static_cast<uint8_t>(side.node[0] + identity);
+    const remote::Proof proof = remote::prove(key, "", remote::Role::hello, side, {});
+    return remote::make_envelope([&](wire::Envelope::Builder out) {
+      auto hello = out.initHello();
+      fill(hello, side, version, run, proof);
+    });
+  }
+  /// The answer to a hello.
+  remote::Words welcome(const remote::Proof& proof, const std::string& run = "test") {
+    return remote::make_envelope([&](wire::Envelope::Builder out) {
+      auto welcome = out.initWelcome();
+      fill(welcome, mine(), wire::PROTOCOL_VERSION, run, proof);
+    });
+  }
+  /// Makes UCX progress until the condition is true. Fails the test after a minute.
+  void progress_until(const std::function<bool()>& condition) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    while (!condition()) {
+      REQUIRE(std::chrono::steady_clock::now() < deadline);
+      worker_->progress();
+    }
+  }
+  /// Waits for the next message to this process and returns its kind. Connects to the sender of a
+  /// hello.
+  std::string answer() {
+    progress_until([&] { return !answers_.empty(); });
+    auto words = kj::mv(answers_.front());
+    answers_.erase(answers_.begin());
+    capnp::FlatArrayMessageReader reader(words);
+    auto envelope = reader.getRoot<wire::Envelope>();
+    if (envelope.isHello()) {
+      theirs = side_of(envelope.getHello());
+      token = theirs.token, sequence = 0;
+      connect(theirs.address);
+      return "hello";
+    }
+    if (envelope.isWelcome()) {
+      theirs = side_of(envelope.getWelcome());
+      if (token == 0) token = theirs.token;
+      received_proof = bytes(envelope.getWelcome().getProof());
+      return "welcome";
+    }
+    if (envelope.isProof()) {
+      received_proof = bytes(envelope.getProof());
+      return "proof";
+    }
+    if (envelope.isLookup()) return "lookup";
+    if (envelope.isRefused()) return std::string("refused: ") + envelope.getRefused().cStr();
+    if (envelope.isFound()) {
+      actor = envelope.getFound().getActor();
+      return "found";
+    }
+    return "other";
+  }
+  void join() {
+    send({remote::FrameHeader::kMagic, 0, 0, 0}, hello(wire::PROTOCOL_VERSION, "test"));
+    REQUIRE(answer() == "welcome");
+    send(next(), proof());
+    wait_until_handled();
+  }
+  remote::Side mine() const { return {node, 77, nonce_, worker_->address()}; }
+  remote::Words proof(const std::string& key = "") {
+    const remote::Proof proof = remote::prove(key, "test", remote::Role::proof, mine(), theirs);
+    return remote::make_envelope([&](wire::Envelope::Builder out) {
+      out.setProof(kj::arrayPtr(proof.data(), proof.size()));
+    });
+  }
+  /// Sends a lookup and waits for its answer. By then all earlier messages have been handled.
+  void wait_until_handled() {
+    send(next(), remote::make_envelope(
+                     [](wire::Envelope::Builder out) { out.initLookup().setName("server"); }));
+    while (answer() != "found") {
+    }
+  }
+  remote::Words message(const std::function<void(wire::Body::Builder)>& fill, uint64_t id = 0) {
+    return remote::make_envelope([&](wire::Envelope::Builder out) {
+      auto message = out.initMessage();
+      message.setReceiver(actor);
+      message.setSender(4711);
+      message.setId(id);
+      fill(message.initBody());
+    });
+  }
+
+  std::vector<uint8_t> node;
+  uint64_t token = 0, sequence = 0, actor = 0;
+  std::string key;                      // for the proof in its hellos
+  remote::Side theirs;                  // of the last hello or welcome
+  std::vector<uint8_t> received_proof;  // the last proof, alone or in a welcome
+
+ private:
+  static std::vector<uint8_t> bytes(capnp::Data::Reader data) { return {data.begin(), data.end()}; }
+  static remote::Side side_of(wire::Hello::Reader in) {
+    remote::Side side{bytes(in.getNode()), in.getToken(), {}, bytes(in.getAddress())};
+    REQUIRE(in.getNonce().size() == remote::kNonceBytes);
+    std::ranges::copy(in.getNonce(), side.nonce.begin());
+    return side;
+  }
+  static void fill(wire::Hello::Builder out, const remote::Side& side, uint32_t version,
+                   const std::string& run, const remote::Proof& proof) {
+    out.setVersion(version);
+    out.setRunId(run);
+    out.setNode(kj::arrayPtr(side.node.data(), side.node.size()));
+    out.setToken(side.token);
+    out.setAddress(kj::arrayPtr(side.address.data(), side.address.size()));
+    out.setChecksum(remote::checksum(side.address));
+    out.setNonce(kj::arrayPtr(side.nonce.data(), side.nonce.size()));
+    out.setProof(kj::arrayPtr(proof.data(), proof.size()));
+  }
+  static ucs_status_t arrived(void* self, const void*, size_t, void* data, size_t bytes,
+                              const ucp_am_recv_param_t* param) {
+    if (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) return UCS_OK;  // drops a large message
+    auto words = kj::heapArray<capnp::word>(bytes / 8);
+    std::memcpy(words.begin(), data, words.asBytes().size());
+    static_cast<Rogue*>(self)->answers_.push_back(kj::mv(words));
+    return UCS_OK;
+  }
+  const remote::Nonce nonce_ = remote::random_nonce();
+  std::vector<remote::Words> answers_;
+  std::unique_ptr<ucx::Context> context_;
+  std::unique_ptr<ucx::Worker> worker_;
+  std::unique_ptr<ucx::Endpoint> endpoint_;
+};
+
+/// The process under attack. Its actor "server" counts the Texts that reach it.
+struct Victim : Process {
+  explicit Victim(TransportOptions options = quiet()) : Process(options) {
+    server = system->spawn([this](caf::event_based_actor* self) -> caf::behavior {
+      self->set_default_handler(caf::drop);
+      return {[this](const Text&) { ++texts; }, [](const Ping& ping) { return Pong{ping.id, ""}; }};
+    });
+    transport->publish("server", server);
+  }
+  ~Victim() { caf::anon_send_exit(server, caf::exit_reason::user_shutdown); }
+  static TransportOptions quiet() {
+    TransportOptions options;
+    options.heartbeat_ms = 0;
+    options.message_bytes_max = 1 << 20;
+    return options;
+  }
+  caf::actor server;
+  std::atomic<int> texts{0};
+};
+
+}  // namespace simplescale::testing
