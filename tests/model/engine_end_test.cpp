@@ -1,0 +1,113 @@
+// The end of an engine, and ranks that should never have begun a step together.
+#include <functional>
+
+#include "tests/model/engine_world.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+EngineOptions two_rows() {
+  EngineOptions options;
+  options.shape = test_shape();
+  options.rows = 2;
+  return options;
+}
+
+/// Keeps the reasons of all abort() calls.
+class Recording : public ForwardingCollective {
+ public:
+  using ForwardingCollective::ForwardingCollective;
+  void abort(const std::string& reason) override {
+    reasons.push_back(reason);
+    ForwardingCollective::abort(reason);
+  }
+  std::vector<std::string> reasons;
+};
+
+/// Rank 0 of 2 x 2, with an engine over recording communicators.
+struct RecordedRank {
+  RecordedRank()
+      : world(two_rows(), 2, 2),
+        shard(world.shard_communicator(world.seats[0])),
+        replicate(world.replicate_communicator(world.seats[0])) {
+    world.initialize();
+    Result<std::unique_ptr<Engine>> made =
+        Engine::create(world.options, *world.seats[0].backend, shard, replicate, world.states[0]);
+    REQUIRE(made.ok());
+    engine = made.take();
+  }
+  Status step(const Engine::Batch& batch) { return engine->step(1, 0.1f, {}, batch).status(); }
+
+  World world;
+  Recording shard, replicate;
+  std::unique_ptr<Engine> engine;
+};
+
+}  // namespace
+
+TEST_SUITE("engine_end") {
+  TEST_CASE(
+      "engine: an error that finishes an engine aborts both communicators, so no peer waits for "
+      "this rank") {
+    RecordedRank rank;
+    const Status status = rank.step(
+        [](int) -> Result<const int32_t*> { return Status(Code::aborted, "shutting down"); });
+    CHECK(status.code() == Code::aborted);
+    const std::vector<std::string> once{"step 1: shutting down"};
+    CHECK(rank.shard.reasons == once);
+    CHECK(rank.replicate.reasons == once);
+    // A step of a finished engine returns the same error and does nothing.
+    CHECK(rank.step({}).message() == status.message());
+    CHECK(rank.shard.reasons == once);
+  }
+
+  TEST_CASE("engine: abort() aborts both communicators, so that every wait of the rank ends") {
+    RecordedRank rank;
+    rank.engine->abort("generation 3 is over");
+    rank.engine->abort("a later reason");
+    const std::vector<std::string> reasons{"generation 3 is over", "a later reason"};
+    CHECK(rank.shard.reasons == reasons);
+    CHECK(rank.replicate.reasons == reasons);
+  }
+
+  TEST_CASE("engine: ranks that run different options make no step") {
+    const std::vector<std::function<void(EngineOptions&)>> changes{
+        [](EngineOptions& o) { o.grad_clip = 0.5f; },
+        [](EngineOptions& o) { o.weight_decay = 0.2f; },
+        [](EngineOptions& o) { o.beta1 = 0.8f; },
+        [](EngineOptions& o) { o.beta2 = 0.9f; },
+        [](EngineOptions& o) { o.eps = 1e-6f; },
+        [](EngineOptions& o) { o.deterministic = false; },
+        [](EngineOptions& o) { o.shape.rope_theta *= 2; },
+        [](EngineOptions& o) { o.shape.norm_eps *= 2; },
+    };
+    for (size_t change = 0; change < changes.size(); ++change) {
+      for (const size_t odd : {size_t{1}, size_t{2}}) {  // in the same group, in another group
+        CAPTURE(change);
+        CAPTURE(odd);
+        World world(two_rows(), 2, 2);
+        world.initialize();
+        const std::string before = world.digest();
+        Seat& seat = world.seats[odd];
+        EngineOptions options = world.options;
+        changes[change](options);
+        Result<std::unique_ptr<Engine>> made =
+            Engine::create(options, *seat.backend, world.shard_communicator(seat),
+                           world.replicate_communicator(seat), *seat.state);
+        REQUIRE(made.ok());
+        seat.engine = made.take();
+        std::vector<Status> statuses(4);
+        world.each([&](Seat& each) {
+          statuses[static_cast<size_t>(&each - world.seats.data())] = world.step(each, 1).status();
+        });
+        for (const Status& status : statuses) {
+          CHECK(status.code() == Code::internal);
+          CHECK(status.message().find("options hash") != std::string::npos);
+        }
+        CHECK(world.digest() == before);
+        for (const TrainState& state : world.states) CHECK(state.step() == 0);
+      }
+    }
+  }
+}
