@@ -2,11 +2,13 @@
 """Trains with real processes under a random schedule of faults and compares with the same run without faults.
 
     chaos.py [--faults 30] [--seed 1] [--nodes 2] [--trainers 2] [--spares 1] [--group-nodes 1] [--strategy hybrid_shard]
-             [--batch 48] [--kinds a,b,...] [--set KEY=VALUE ...]
+             [--batch 48] [--kinds a,b,...] [--set KEY=VALUE ...] [--file-faults SEED] [--file-rates EFFECT=RATE;...]
+             [--file-folder checkpoints]
 
 A reference run makes the same steps without faults. The other run gets a fault after every few committed steps, at a random
 moment of a step, and sometimes a second fault during the recovery from the first. If the run ends with the exit code for a
-restart (all agents are gone), the script starts it again, as a user would. Checks at the end:
+restart (all agents are gone), the script starts it again, as a user would. With --file-faults the file system of the faulted
+run delays, fails, tears and hangs, too, at random calls of its processes (file_faults/faults.hpp). Checks at the end:
 
     JOB-1  No committed step was made again, except after all processes were killed or where an event says that no newer
            step had a copy of every shard left.
@@ -20,6 +22,7 @@ Prints a line for each fault and a JSON summary at the end. A failure prints the
 
 import argparse
 import collections
+import errno
 import json
 import os
 import pathlib
@@ -32,10 +35,11 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
-from common import PROGRAM, TINY, last_step, leftovers, lines, status, tokens  # noqa: E402
+from common import BIN, PROGRAM, TINY, last_step, leftovers, lines, status, tokens  # noqa: E402
 
 STEPS_PER_FAULT = 25
 DEADLINE_S = 90  # between two committed steps
+FILE_RATES = "delay=0.02;hang=0.0003;outage=0.0001;fail=0.0005;tear=0.001;replay=0.002;stale=0.05;stale.list=0"
 
 
 class Broken(Exception):
@@ -85,8 +89,28 @@ class Chaos:
         return path
 
     def start(self, run):
-        return subprocess.Popen([PROGRAM, "train", str(self.config()), f"--run={run}"], cwd=self.folder,
+        return subprocess.Popen([PROGRAM, "train", str(self.config()), f"--run={run}"], cwd=self.folder, env=self.environment(run),
                                 stdout=open(self.folder / "train.out", "a"), stderr=subprocess.STDOUT)
+
+    def environment(self, run):
+        """Preloads the faults of the file system into all processes of the run."""
+        if self.flags.file_faults is None:
+            return None
+        state = self.folder / "file-faults"
+        state.mkdir(exist_ok=True)
+        return {**os.environ, "LD_PRELOAD": str(BIN / "libfile_faults.so"),
+                "SIMPLESCALE_FILE_FAULTS": f"folder={run / self.flags.file_folder};state={state};seed={self.flags.file_faults};{self.flags.file_rates}"}
+
+    def file_faults(self):
+        """How often the file system had each effect."""
+        log = self.folder / "file-faults/faults.jsonl"
+        return dict(collections.Counter(line["effect"] for line in lines(log)))
+
+    def file_error(self, code):
+        """True if `train` refused to begin because of a fault of the file system, which is over when it begins again."""
+        said = (self.folder / "train.out").read_text().splitlines()[-1:]
+        return self.flags.file_faults is not None and code in (65, 74, 78) and any(
+            os.strerror(error) in line for line in said for error in (errno.EIO, errno.ENOSPC, errno.ESTALE, errno.ENOENT, errno.EEXIST))
 
     # --- Faults: each returns what it hit, or None if it is not possible now ---
 
@@ -248,7 +272,7 @@ class Chaos:
             if code == 0:
                 return False
             if code is not None:
-                if code not in (75, -9) and not (code == 74 and self.done["disk_full"]):
+                if code not in (75, -9) and not (code == 74 and self.done["disk_full"]) and not self.file_error(code):
                     raise Broken(f"`train` ended with {code} while waiting for {what}")
                 self.restarts += 1
                 self.process = self.start(self.run)
@@ -291,8 +315,14 @@ class Chaos:
                 time.sleep(self.random.uniform(0, 0.4))  # the second fault hits the recovery from the first
         self.wait_until(lambda: False, "the end")
         self.check(reference)
-        print(json.dumps({"faults": sum(self.done.values()), "kinds": dict(self.done), "steps": self.steps, "starts": 1 + self.restarts,
+        print(json.dumps({"faults": sum(self.done.values()), "kinds": dict(self.done), "file_faults": self.file_faults(),
+                          "steps": self.steps, "starts": 1 + self.restarts, "longest_pause_s": self.longest_pause_s(),
                           "seed": self.flags.seed, "seconds": round(time.monotonic() - begin, 1), "ok": True}))
+
+    def longest_pause_s(self):
+        """The longest time between two committed steps."""
+        times = [line["time"] for line in lines(self.run / "metrics.jsonl")]
+        return round(max(after - before for before, after in zip(times, times[1:])), 1)
 
     def only_damaged_on_purpose(self, verified):
         """True if `verify` reports nothing but wrong checksums of checkpoints. Its last line is the summary."""
@@ -340,6 +370,9 @@ def main():
     a.add_argument("--batch", type=int, default=48, help="global_batch_size")
     a.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the configuration, in TOML syntax")
     a.add_argument("--kinds", default="", help="only these faults, separated by commas")
+    a.add_argument("--file-faults", type=int, metavar="SEED", help="faults of the run folder's file system, too")
+    a.add_argument("--file-rates", default=FILE_RATES, metavar="EFFECT[.CALL]=RATE;...", help="their probabilities at each call")
+    a.add_argument("--file-folder", default="", help="only below this folder of the run, for example checkpoints")
     flags = a.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="simplescale-chaos-"))
     chaos = Chaos(flags, folder)
