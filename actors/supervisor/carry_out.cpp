@@ -25,7 +25,9 @@ void append_event(Self* self, const json& line) {
 
 void record_step(Self* self, const ReportedStep& step) {
   JobSupervisorState& s = self->state;
-  for (const RunLine& line : s.steps.record(step)) s.options.journal->append(line.file, line.json);
+  for (const RunLine& line : s.steps.record(step))
+    if (s.options.recorded_beyond.erase(step_line(line.json)) == 0)
+      s.options.journal->append(line.file, line.json);
   s.options.journal->mark(step.newest.step);
 }
 
@@ -53,7 +55,7 @@ void publish_status(Self* self, bool last) {
   if (s.status_due) return;
   s.status_ms = now;
   s.stall = s.stalls.stall(now, s.job);
-  s.options.journal->replace("control/status.json", status_text(s, true) + "\n");
+  s.options.journal->replace("control/status.json", status_text(s, true) + "\n", false);
 }
 
 // --- Injected faults ---
@@ -250,7 +252,7 @@ void replicate(Self* self, bool store) {
   state.traced = s.traces.chosen();
   std::vector<uint8_t> bytes = encode(state);
   if (store)
-    s.options.journal->replace("control/state-" + s.options.leadership.instance,
+    s.options.journal->replace(state_page(s.options.leadership.instance, state.epoch),
                                std::string(bytes.begin(), bytes.end()));
   if (s.standby) self->send(s.standby, Replica{state.epoch, state.sequence, std::move(bytes)});
 }

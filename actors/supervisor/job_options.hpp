@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "actors/checkpoint/checkpoint.hpp"
 #include "actors/supervisor/decision/decide.hpp"
 #include "actors/supervisor/journal.hpp"
+#include "actors/supervisor/records_end.hpp"
 #include "actors/supervisor/state_codec.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
@@ -54,6 +56,7 @@ struct JobOptions {
   std::shared_ptr<Journal> journal;
   std::optional<uint64_t> recorded_step;  // newest in the records, if there is a predecessor
   uint64_t recorded_generation = 0;       // in which that step was made
+  std::set<StepLine> recorded_beyond;     // lines of later steps that the records have already
   uint64_t incidents = 0;                 // in the records of earlier starts and supervisors
   LeadershipOptions leadership;
   /// Reports a host that failed its diagnosis to the scheduler. Returns the kind and the reason of

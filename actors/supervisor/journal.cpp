@@ -3,22 +3,61 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
+#include "runtime/base/files.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 
 namespace simplescale {
 
 namespace {
-constexpr size_t kJobsMax = 100'000;  // in the queue; further lines are dropped
+
+using namespace std::chrono_literals;
+
+constexpr size_t kJobsMax = 100'000;    // in the queue; further lines are dropped
+constexpr size_t kWriteMax = 64 << 10;  // bytes of one write, unless one line is longer
+constexpr auto kSyncEvery = 50ms;       // a mark waits at most so long for its batch
+constexpr auto kRetryEvery = 200ms;     // after a write that failed
+
+/// Writes all of `text`. False: errno says why; `done` bytes were written.
+bool write_whole(int fd, std::string_view text, size_t& done) {
+  while (done < text.size()) {
+    const ssize_t count = ::write(fd, text.data() + done, text.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    done += static_cast<size_t>(count);
+  }
+  return true;
 }
+
+/// Creates or replaces a file. Errors of the write, of the sync and of close() count: a network
+/// file system may report a full disk only there.
+bool write_file(const std::string& path, std::string_view text, bool durable) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return false;
+  size_t done = 0;
+  const bool good = write_whole(fd, text, done) && (!durable || fdatasync(fd) == 0);
+  const int error = errno;
+  if (close(fd) != 0) return false;
+  errno = error;
+  return good;
+}
+
+/// The end of the piece of `text` from `begin` that one write takes: whole lines, of at most
+/// kWriteMax bytes unless one line is longer.
+size_t piece_end(const std::string& text, size_t begin) {
+  if (text.size() - begin <= kWriteMax) return text.size();
+  const size_t before = text.rfind('\n', begin + kWriteMax - 1);
+  if (before != std::string::npos && before >= begin) return before + 1;
+  return text.find('\n', begin) + 1;
+}
+
+}  // namespace
 
 double wall_time_s() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -46,18 +85,56 @@ Journal::~Journal() {
              writer_->folder_, patience_ms_);
 }
 
+void Journal::append(const std::string& file, const nlohmann::json& line) {
+  writer_->push({Kind::line, file, json_text(line) + "\n"});
+}
+
+void Journal::replace(const std::string& file, std::string text, bool durable) {
+  std::lock_guard lock(writer_->mutex_);
+  writer_->pages_[file] = {std::move(text), durable};
+  writer_->wake_.notify_one();
+}
+
+void Journal::mark(uint64_t step) {
+  writer_->push({Kind::mark, "", "", step});
+}
+
+void Journal::when_written(std::function<void(bool)> done) {
+  writer_->push({Kind::call, "", "", 0, std::move(done)});
+}
+
+bool Journal::flush() {
+  std::unique_lock lock(writer_->mutex_);
+  Writer& writer = *writer_;
+  writer.hurry_ = true;
+  writer.wake_.notify_one();
+  return writer.idle_.wait_for(lock, std::chrono::milliseconds(patience_ms_),
+                               [&] { return !writer.hurry_ && !writer.writing_; }) &&
+         !writer.failing_ && !writer.stopped_;
+}
+
+void Journal::stop() {
+  writer_->stopped_ = true;
+}
+
+// --- The thread ---
+
+Journal::Writer::Writer(std::string folder, std::function<bool()> may_write,
+                        std::function<void()> written)
+    : folder_(std::move(folder)),
+      // Unique: a deposed supervisor that wakes never writes into the temporary file of another.
+      temporary_(".new-" + std::to_string(getpid()) + "-" +
+                 std::to_string(std::chrono::system_clock::now().time_since_epoch().count())),
+      may_write_(std::move(may_write)),
+      written_(std::move(written)) {}
+
 Journal::Writer::~Writer() {
-  for (const auto& [name, fd] : files_) close(fd);
+  for (const auto& [name, file] : files_)
+    if (file.fd >= 0) close(file.fd);
 }
 
 void Journal::Writer::push(Job job) {
   std::lock_guard lock(mutex_);
-  if (job.kind == Kind::document)
-    for (Job& queued : jobs_) {  // it replaces an older version that is not written yet
-      if (queued.kind != Kind::document || queued.file != job.file) continue;
-      queued.text = std::move(job.text);
-      return;
-    }
   if (job.kind == Kind::call) {
     job.lost = std::exchange(lost_, false);
   } else if (jobs_.size() >= kJobsMax) {
@@ -71,218 +148,159 @@ void Journal::Writer::push(Job job) {
   wake_.notify_one();
 }
 
-void Journal::append(const std::string& file, const nlohmann::json& line) {
-  writer_->push({Kind::line, file, json_text(line) + "\n", 0});
-}
-
-void Journal::replace(const std::string& file, std::string text) {
-  writer_->push({Kind::document, file, std::move(text), 0});
-}
-
-void Journal::mark(uint64_t step) {
-  writer_->push({Kind::mark, "", "", step});
-}
-
-void Journal::when_written(std::function<void(bool)> done) {
-  writer_->push({Kind::call, "", "", 0, std::move(done)});
-}
-
-bool Journal::flush() {
-  std::unique_lock lock(writer_->mutex_);
-  return writer_->idle_.wait_for(lock, std::chrono::milliseconds(patience_ms_),
-                                 [this] { return writer_->jobs_.empty() && !writer_->writing_; });
-}
-
-void Journal::stop() {
-  writer_->stopped_ = true;
+/// Waits until there is something to do. False: the journal ends.
+bool Journal::Writer::wait(std::unique_lock<std::mutex>& lock) {
+  const auto asked = [this] { return stopping_ || hurry_; };
+  const auto work = [&] { return asked() || !jobs_.empty() || !pages_.empty(); };
+  if (stopped_ || !unwritten())
+    wake_.wait(lock, work);
+  else if (failing_)
+    wake_.wait_until(lock, tried_at_ + kRetryEvery, asked);
+  else
+    wake_.wait_until(lock, synced_at_ + kSyncEvery, work);
+  return !stopping_ || !jobs_.empty() || !pages_.empty() || (unwritten() && !stopped_);
 }
 
 void Journal::Writer::run() {
   std::unique_lock lock(mutex_);
-  while (true) {
-    wake_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
-    if (jobs_.empty()) break;
-    std::deque<Job> jobs;
-    jobs.swap(jobs_);
+  while (wait(lock)) {
+    const bool last = stopping_, now = hurry_ || last;
+    std::deque<Job> jobs = take_jobs(now);
+    for (auto& [name, page] : pages_) unwritten_pages_[name] = std::move(page);
+    pages_.clear();
     writing_ = true;
     lock.unlock();
-    if (!stopped_ && may_write_ && !may_write_()) stopped_ = true;
-    for (size_t i = 0; i < jobs.size() && !stopped_; ++i) {
-      // Consecutive lines of the same file are written at once.
-      const size_t first = i;
-      while (jobs[i].kind == Kind::line && i + 1 < jobs.size() && jobs[i + 1].kind == Kind::line &&
-             jobs[i + 1].file == jobs[i].file)
-        jobs[first].text += jobs[++i].text;
-      if (jobs[i].kind == Kind::call) {
-        std::exchange(jobs[i].done, nullptr)(std::exchange(whole_, true) && !jobs[i].lost);
-        continue;
-      }
-      if (write(jobs[first])) continue;
-      whole_ = whole_ && jobs[i].kind != Kind::line;
-      if (std::exchange(complained_, true)) continue;
-      log::error("cannot write {}/{}: {}; training continues, the run's records have a gap",
-                 folder_, jobs[i].file, std::strerror(errno));
-    }
-    for (const Job& job : jobs)
-      if (job.kind == Kind::call && job.done && stopped_) job.done(false);
-    if (written_ && !stopped_) written_();
+    accept(std::move(jobs));
+    bool written = write_all();
+    const bool urgent = now || failing_ || !calls_.empty();
+    const bool due = urgent || Clock::now() - synced_at_ >= kSyncEvery;
+    if (written && due) written = sync();
+    if (!written || due) settle(written);
+    if (written_ && written && std::exchange(news_, false)) written_();
     lock.lock();
     writing_ = false;
+    hurry_ = hurry_ && !now;
     idle_.notify_all();
+    if (last && !written) break;  // the disk refuses the last records
   }
   over_ = true;
   ended_.notify_all();
 }
 
-bool Journal::Writer::write_lines(const std::string& file, const std::string& text) {
-  auto found = files_.find(file);
-  if (found == files_.end()) {
-    const int fd =
-        open((folder_ + "/" + file).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (fd < 0) return false;
-    found = files_.emplace(file, fd).first;
+/// While the disk refuses lines, later ones wait in the queue, which is bounded. Calls are answered.
+std::deque<Journal::Job> Journal::Writer::take_jobs(bool all) {
+  if (all || !failing_) return std::exchange(jobs_, {});
+  std::deque<Job> calls;
+  for (Job& job : jobs_)
+    if (job.kind == Kind::call) {
+      job.lost = true;
+      calls.push_back(std::move(job));
+    }
+  std::erase_if(jobs_, [](const Job& job) { return job.kind == Kind::call; });
+  return calls;
+}
+
+bool Journal::Writer::unwritten() const {
+  return mark_ || !calls_.empty() || !unwritten_pages_.empty() ||
+         std::ranges::any_of(files_, [](const auto& file) { return !file.second.text.empty(); });
+}
+
+void Journal::Writer::accept(std::deque<Job> jobs) {
+  for (Job& job : jobs) {
+    if (job.kind == Kind::line) files_[job.file].text += job.text;
+    if (job.kind == Kind::mark) mark_ = job.step;
+    if (job.kind == Kind::call) calls_.push_back(std::move(job));
+    news_ = news_ || job.kind == Kind::line;
   }
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t count = ::write(found->second, text.data() + done, text.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return false;
-    done += static_cast<size_t>(count);
+}
+
+bool Journal::Writer::may_write() {
+  if (!stopped_ && may_write_ && !may_write_()) stopped_ = true;
+  return !stopped_;
+}
+
+/// Writes all lines and pages that are not written yet. Lines come first: the page of the run's end
+/// is not read before the event that says so.
+bool Journal::Writer::write_all() {
+  bool good = true;
+  for (auto& [name, file] : files_) good = write_lines(name, file) && good;
+  std::erase_if(unwritten_pages_,
+                [&](const auto& entry) { return write_page(entry.first, entry.second); });
+  return good && unwritten_pages_.empty() && !stopped_;
+}
+
+bool Journal::Writer::write_lines(const std::string& name, LineFile& file) {
+  while (file.written < file.text.size()) {
+    if (!may_write()) return false;  // LEAD-1: asked before each write, which is bounded
+    if (file.fd < 0)
+      file.fd =
+          open((folder_ + "/" + name).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (file.fd < 0) return failed(name, std::strerror(errno));
+    // A write may succeed in part, as on a full disk. The next attempt goes on behind that part, so
+    // that no half line stays before the next one.
+    const size_t end = piece_end(file.text, file.written);
+    if (!write_whole(file.fd, std::string_view(file.text).substr(0, end), file.written))
+      return failed(name, std::strerror(errno));
   }
   return true;
 }
 
-bool Journal::Writer::write(const Job& job) {
-  if (job.kind == Kind::mark) {
-    marked_ = job.step;
-    return true;
+bool Journal::Writer::write_page(const std::string& name, const Page& page) {
+  if (!may_write()) return false;
+  const std::string path = folder_ + "/" + name, temporary = path + temporary_;
+  if (!write_file(temporary, page.text, page.durable)) {
+    (void)failed(name, std::strerror(errno));
+    unlink(temporary.c_str());
+    return false;
   }
-  if (job.kind == Kind::line) return write_lines(job.file, job.text);
-  // Not synced: a document that describes a running process is useless after the machine fails.
-  const std::string path = folder_ + "/" + job.file, temporary = path + ".new";
-  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-  if (!(file << job.text << std::flush)) return false;
-  return std::rename(temporary.c_str(), path.c_str()) == 0;
+  if (!may_write()) {
+    unlink(temporary.c_str());
+    return false;
+  }
+  if (!page.durable)
+    return std::rename(temporary.c_str(), path.c_str()) == 0 || failed(name, std::strerror(errno));
+  const Status done = publish_file(temporary, path);
+  return done.ok() || failed(name, done.message());
 }
 
-// --- Repair ---
-
-namespace {
-
-constexpr uint64_t kTailMax = 32 << 20;
-
-/// The last kTailMax bytes of a file, without a partial last line.
-struct Tail {
-  std::string path, text;
-  uint64_t begin = 0;  // offset of `text` in the file
-  /// Shortens `text` to this many bytes, and the file accordingly.
-  Status cut(size_t bytes) {
-    text.resize(bytes);
-    if (truncate(path.c_str(), static_cast<off_t>(begin + bytes)) == 0) return {};
-    return system_error("cannot cut", path, errno);
+/// Syncs all line files. After a failure, the lines since the last sync may be lost though they
+/// were written: they are written again, and readers ignore those that are there twice.
+bool Journal::Writer::sync() {
+  synced_at_ = Clock::now();
+  bool good = true;
+  for (auto& [name, file] : files_) {
+    if (file.text.empty()) continue;
+    if (fdatasync(file.fd) == 0 || errno == EINVAL) {  // EINVAL: it cannot be synced, like a pipe
+      file.text.clear();
+      file.written = 0;
+      continue;
+    }
+    good = failed(name, std::strerror(errno));
+    file.written = 0;
+    close(std::exchange(file.fd, -1));
   }
-  /// Where the line begins that ends at `end`.
-  size_t line_before(size_t end) const {
-    if (end < 2) return 0;
-    const size_t newline = text.rfind('\n', end - 2);
-    return newline == std::string::npos ? 0 : newline + 1;
-  }
-  nlohmann::json line(size_t from, size_t end) const {
-    return nlohmann::json::parse(text.begin() + static_cast<long>(from),
-                                 text.begin() + static_cast<long>(end), nullptr, false);
-  }
-};
-
-/// Also cuts a partial last line off the file. An empty Tail if there is no file.
-Result<Tail> open_tail(const std::string& path) {
-  Tail tail{path, "", 0};
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    if (errno == ENOENT) return tail;
-    return system_error("cannot read", path, errno);
-  }
-  const auto size = static_cast<uint64_t>(lseek(fd, 0, SEEK_END));
-  tail.begin = size > kTailMax ? size - kTailMax : 0;
-  tail.text.resize(size - tail.begin);
-  const ssize_t got = pread(fd, tail.text.data(), tail.text.size(), static_cast<off_t>(tail.begin));
-  close(fd);
-  if (got != static_cast<ssize_t>(tail.text.size()))
-    return Status(Code::io, "cannot read the end of " + path);
-  const size_t whole = tail.text.rfind('\n') + 1;  // npos + 1 = 0: no whole line
-  if (whole < tail.text.size()) SS_RETURN_IF_ERROR(tail.cut(whole));
-  return tail;
+  return good;
 }
 
-uint64_t number(const nlohmann::json& line, const char* key) {
-  return line.is_object() && line.contains(key) && line[key].is_number_unsigned()
-             ? line[key].get<uint64_t>()
-             : 0;
+void Journal::Writer::settle(bool written) {
+  tried_at_ = Clock::now();
+  failing_ = !written && !stopped_;
+  if (written && mark_) marked_ = *std::exchange(mark_, std::nullopt);
+  for (Job& call : std::exchange(calls_, {})) call.done(written && !call.lost);
+  if (!stopped_) return;
+  for (auto& [name, file] : files_) file = {file.fd};
+  unwritten_pages_.clear();
+  mark_.reset();
 }
 
-/// The ledger lines of the newest step and generation.
-struct LedgerStep {
-  size_t begin = 0;  // offset in the tail's text
-  uint64_t step = 0, generation = 0, samples = 0;
-};
-
-LedgerStep last_step(const Tail& ledger) {
-  LedgerStep last{ledger.text.size()};
-  while (last.begin > 0) {
-    const size_t begin = ledger.line_before(last.begin);
-    const nlohmann::json line = ledger.line(begin, last.begin);
-    const uint64_t step = number(line, "step"), generation = number(line, "generation");
-    const bool first = last.begin == ledger.text.size();
-    if (!first && (step != last.step || generation != last.generation)) break;
-    last.step = step;
-    last.generation = generation;
-    if (line.is_object() && line.contains("samples") && line["samples"].is_array())
-      for (const auto& run : line["samples"])
-        if (run.is_array() && run.size() == 2 && run[1].is_number_unsigned())
-          last.samples += run[1].get<uint64_t>();
-    last.begin = begin;
-  }
-  return last;
-}
-
-/// The number of the newest incident in events.jsonl.
-uint64_t newest_incident(const Tail& events) {
-  for (size_t end = events.text.size(); end > 0;) {
-    const size_t begin = events.line_before(end);
-    if (const uint64_t incident = number(events.line(begin, end), "incident")) return incident;
-    end = begin;
-  }
-  return 0;
-}
-
-}  // namespace
-
-Result<RecordsEnd> repair_records(const std::string& folder, bool ledger, uint64_t global_batch) {
-  SS_ASSIGN(const Tail events, open_tail(folder + "/events.jsonl"));
-  SS_ASSIGN(Tail metrics, open_tail(folder + "/metrics.jsonl"));
-  SS_ASSIGN(Tail samples, open_tail(folder + "/ledger.jsonl"));
-  RecordsEnd end;
-  end.incidents = newest_incident(events);
-  // A user may have removed the ledger of a run that has trained; metrics.jsonl counts then.
-  const size_t newest = metrics.line_before(metrics.text.size());
-  if (samples.text.empty() && number(metrics.line(newest, metrics.text.size()), "step") > 1)
-    ledger = false;
-  // At most one step is incomplete.
-  for (int tries = 0; ledger && tries < 2 && !samples.text.empty() && !end.any; ++tries) {
-    const LedgerStep last = last_step(samples);
-    if (last.samples == global_batch)
-      end = {true, last.step, last.generation, end.incidents};
-    else
-      SS_RETURN_IF_ERROR(samples.cut(last.begin));
-  }
-  while (!metrics.text.empty()) {
-    const size_t begin = metrics.line_before(metrics.text.size());
-    const nlohmann::json line = metrics.line(begin, metrics.text.size());
-    const uint64_t step = number(line, "step");
-    if (!ledger && !end.any) end = {true, step, number(line, "generation"), end.incidents};
-    if (step <= end.step) break;
-    SS_RETURN_IF_ERROR(metrics.cut(begin));
-  }
-  return end;
+/// Logs the first failure. Returns false.
+bool Journal::Writer::failed(const std::string& file, const std::string& why) {
+  if (!std::exchange(complained_, true))
+    log::error(
+        "cannot write {}/{}: {}; training continues; what is not written is tried again, and no "
+        "checkpoint is published meanwhile",
+        folder_, file, why);
+  return false;
 }
 
 }  // namespace simplescale

@@ -1,12 +1,17 @@
-// Writes the run folder's line files (metrics, events, ledger, health) and documents in the
-// background, in the order given, and repairs the line files after a crash.
+// Writes the run folder's line files (metrics, events, ledger, health) and pages (documents that
+// are replaced as a whole) in the background.
 //
 // The journal's own thread writes all files. All other functions may be called from any thread;
 // only flush() and the destructor wait for the disk. A disk that fails is logged once and does not
-// stop training.
+// stop training. What could not be written is written again until it succeeds.
+//
+// Line files are only ever appended to, in whole lines. A deposed supervisor that wakes in the
+// middle of a write can therefore only repeat lines of its own time, which readers ignore
+// (records_end.hpp).
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -15,18 +20,18 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
-
-#include "runtime/base/status.hpp"
+#include <vector>
 
 namespace simplescale {
 
 class Journal {
  public:
-  /// may_write is called on the journal's thread before each batch is written; once it returns
-  /// false, nothing is written any more (LEAD-1: a deposed supervisor). written is called on that
-  /// thread after each batch. patience_ms: how long the destructor and flush() wait for the disk.
+  /// may_write is called on the journal's thread before every write; once it returns false, nothing
+  /// is written any more (LEAD-1: a deposed supervisor). written is called on that thread after new
+  /// lines are in the files. patience_ms: how long the destructor and flush() wait for the disk.
   explicit Journal(std::string folder, std::function<bool()> may_write = nullptr,
                    int64_t patience_ms = 10'000, std::function<void()> written = nullptr);
   ~Journal();  // writes the queue; gives up after patience_ms if the file system hangs
@@ -34,52 +39,79 @@ class Journal {
   Journal& operator=(const Journal&) = delete;
   /// Appends one line to <folder>/<file>.
   void append(const std::string& file, const nlohmann::json& line);
-  /// Replaces <folder>/<file> as a whole, atomically.
-  void replace(const std::string& file, std::string text);
-  /// Sets marked() to `step` once all lines appended before are in the files.
+  /// Replaces <folder>/<file> as a whole, atomically. durable: the page survives a power failure,
+  /// and marked() waits for it; false: the page describes a running process only.
+  void replace(const std::string& file, std::string text, bool durable = true);
+  /// Sets marked() to `step` once all lines and durable pages before are on the disk (fdatasync).
+  /// Marks are batched: the disk is synced at most every 50 ms.
   void mark(uint64_t step);
   uint64_t marked() const { return writer_->marked_; }
-  /// Calls `done` once, on the journal's thread: true when all lines appended before are in the
-  /// files, false if some of them never will be.
+  /// Calls `done` once, on the journal's thread: true when all lines appended before are on the
+  /// disk; false if the disk has refused one of them, or if this journal has stopped.
   void when_written(std::function<void(bool)> done);
-  /// Waits until the queue is written; false: not within patience_ms.
+  /// Waits until the queue is on the disk. False: not within patience_ms, or the disk refuses it.
   bool flush();
   /// Drops the queue; nothing is written from now on.
   void stop();
 
  private:
-  enum class Kind : unsigned char { line, document, mark, call };
+  using Clock = std::chrono::steady_clock;
+  enum class Kind : unsigned char { line, mark, call };
   struct Job {
     Kind kind;
     std::string file, text;
-    uint64_t step;
+    uint64_t step = 0;
     std::function<void(bool)> done = nullptr;
     bool lost = false;  // call: a line before it was dropped
   };
+  struct Page {
+    std::string text;
+    bool durable = true;
+  };
+  struct LineFile {
+    int fd = -1;
+    std::string text;    // lines that are not known to be on the disk
+    size_t written = 0;  // bytes of `text` in the file
+  };
   /// The thread's own state; it outlives the journal if the file system hangs.
   struct Writer {
-    Writer(std::string folder, std::function<bool()> may_write, std::function<void()> written)
-        : folder_(std::move(folder)),
-          may_write_(std::move(may_write)),
-          written_(std::move(written)) {}
+    Writer(std::string folder, std::function<bool()> may_write, std::function<void()> written);
     ~Writer();
     void run();
     void push(Job job);
-    bool write(const Job& job);
-    bool write_lines(const std::string& file, const std::string& text);
-    const std::string folder_;
+    bool wait(std::unique_lock<std::mutex>& lock);
+    bool may_write();
+    std::deque<Job> take_jobs(bool all);
+    void accept(std::deque<Job> jobs);
+    bool write_all();
+    bool write_lines(const std::string& name, LineFile& file);
+    bool write_page(const std::string& name, const Page& page);
+    bool sync();
+    void settle(bool written);
+    bool unwritten() const;
+    bool failed(const std::string& file, const std::string& why);
+
+    const std::string folder_, temporary_;
     const std::function<bool()> may_write_;
     const std::function<void()> written_;
     std::mutex mutex_;
+    // mutex_ guards these.
     std::condition_variable wake_, idle_, ended_;
     std::deque<Job> jobs_;
-    bool stopping_ = false, writing_ = false, over_ = false, complained_ = false;
+    std::map<std::string, Page> pages_;  // by file: a newer version replaces an older one
+    bool stopping_ = false, hurry_ = false, writing_ = false, over_ = false;
     bool dropped_ = false,
          lost_ = false;  // a line did not fit the queue: ever; since the last call
-    bool whole_ = true;  // all lines since the last call are written; the thread's alone
-    std::atomic<bool> stopped_ = false;
+    // Read by other threads.
+    std::atomic<bool> stopped_ = false, failing_ = false;
     std::atomic<uint64_t> marked_ = 0;
-    std::map<std::string, int> files_;
+    // The thread's alone.
+    std::map<std::string, LineFile> files_;
+    std::map<std::string, Page> unwritten_pages_;
+    std::optional<uint64_t> mark_;  // to be set after the next sync
+    std::vector<Job> calls_;        // to be answered after the next sync
+    Clock::time_point synced_at_, tried_at_;
+    bool complained_ = false, news_ = false;
   };
   const int64_t patience_ms_;
   std::shared_ptr<Writer> writer_;
@@ -87,17 +119,5 @@ class Journal {
 
 /// Seconds since the epoch, in whole milliseconds; the "time" of every line.
 double wall_time_s();
-
-/// The last step and incident in the records of a run.
-struct RecordsEnd {
-  bool any = false;                   // there is a step
-  uint64_t step = 0, generation = 0;  // the last one, and the generation that made it
-  uint64_t incidents = 0;             // number of the last one
-};
-/// Makes the line files end with a whole step, so that a new supervisor continues after it: cuts
-/// off a partial last line, and steps of which the lines of some trainers are missing. ledger: the
-/// run keeps ledger.jsonl. global_batch: samples of a step. io: a file cannot be read or cut.
-/// Blocks; no other process may write meanwhile.
-Result<RecordsEnd> repair_records(const std::string& folder, bool ledger, uint64_t global_batch);
 
 }  // namespace simplescale

@@ -1,11 +1,12 @@
 // The supervisor's state as bytes (MessagePack). The standby stores it, and the run folder has it
-// in control/state-<instance>, for a supervisor that starts after both have died. Plain data and
-// pure functions; any thread.
+// in control/state-<instance>-<epoch>, for a supervisor that starts after both have died. Plain
+// data and pure functions; any thread.
 #pragma once
 
 #include <cstdint>
 #include <set>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "actors/supervisor/decision/decide.hpp"
@@ -32,6 +33,11 @@ struct SupervisorState {
   std::set<uint64_t> traced;         // steps that are still to be traced
 };
 
+/// The file of the run folder that only the supervisor of this epoch writes: a deposed supervisor
+/// that wakes in the middle of a write replaces no page of its successor.
+inline std::string state_page(const std::string& instance, uint64_t epoch) {
+  return "control/state-" + instance + "-" + std::to_string(epoch);
+}
 std::vector<uint8_t> encode(const SupervisorState& state);
 /// bad_data: the bytes are no such state, or one that decide() cannot work with, such as a layout
 /// with unknown nodes.

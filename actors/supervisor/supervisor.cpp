@@ -349,7 +349,7 @@ void start(Self* self, JobOptions options) {
                                       : ""});
   }
   const json identity = {{"epoch", o.epoch}, {"address", o.address}, {"instance", o.instance}};
-  s.options.journal->replace("control/supervisor.json", identity.dump(1) + "\n");
+  s.options.journal->replace("control/supervisor.json", identity.dump(1) + "\n", false);
   if (o.state) take_over(self, *std::exchange(o.state, std::nullopt));
   self->delayed_send(self, kTick, local::Tick{});
 }

@@ -43,7 +43,7 @@ constexpr int kLookupMs = 1'000;         // for another supervisor to answer
 constexpr int kRefusalMs = 5'000;        // how long agents are told that the run cannot begin
 constexpr int kFlushTimeoutMs = 10'000;  // for the disk to take the last records
 constexpr int kEpochPollMs = 500;        // between two reads of the epoch files
-constexpr int kReadTries = 5, kReadRetryMs = 2'000;  // of the checkpoints after an I/O error
+constexpr int kReadTries = 5, kReadRetryMs = 2'000;  // of the run's files after an I/O error
 
 /// What all functions of this file need; lives as long as the process.
 struct Process {
@@ -57,14 +57,14 @@ struct Process {
   RunFolder run() const { return {options.run}; }
 };
 
-/// Tries again after an I/O error, which may be temporary. An older checkpoint never replaces one
-/// that cannot be read.
-Result<FoundCheckpoint> find_newest_checkpoint(const std::string& folder) {
-  auto found = find_newest_valid(folder);
+/// Calls `read` again after an I/O error, which may be temporary.
+template <class Read>
+auto retried(Read read) {
+  auto found = read();
   for (int tries = 1; tries < kReadTries && found.status().code() == Code::io; ++tries) {
     log::warn("{}", found.status().message());
     std::this_thread::sleep_for(std::chrono::milliseconds(kReadRetryMs));
-    found = find_newest_valid(folder);
+    found = read();
   }
   return found;
 }
@@ -94,7 +94,8 @@ Result<JobOptions> job_options(const Process& p, bool takes_over) {
   } else if (text.status().code() != Code::not_found) {
     return text.status();
   }
-  auto found = find_newest_checkpoint(checkpoint_folder(p.config));
+  // An older checkpoint never replaces one that cannot be read.
+  auto found = retried([&] { return find_newest_valid(checkpoint_folder(p.config)); });
   if (found.ok()) {
     for (const std::string& warning : found->warnings)
       job.skipped.push_back(warning + "; the next older checkpoint is used");
@@ -137,16 +138,20 @@ bool was_voted_out(const Process& p, const Epoch& epoch) {
   return now.ok() && *now != *before;
 }
 
-/// The state that the last supervisor wrote to the run's folder; nothing if there is none.
-std::optional<SupervisorState> read_left_state(const Process& p) {
-  auto text = read_text(p.run().state(p.options.instance));
-  if (!text.ok()) {
-    if (text.status().code() != Code::not_found) log::warn("{}", text.status().message());
-    return std::nullopt;
+/// The newest state that supervisors up to this epoch wrote to the run's folder; nothing if there
+/// is none.
+std::optional<SupervisorState> read_left_state(const Process& p, uint64_t epoch) {
+  for (; epoch > 0; --epoch) {
+    const std::string path = p.options.run + "/" + state_page(p.options.instance, epoch);
+    auto text = read_text(path);
+    if (!text.ok()) {
+      if (text.status().code() != Code::not_found) log::warn("{}", text.status().message());
+      continue;
+    }
+    auto state = decode({reinterpret_cast<const uint8_t*>(text->data()), text->size()});
+    if (state.ok()) return state.take();
+    log::warn("{}: {}", path, state.status().message());
   }
-  auto state = decode({reinterpret_cast<const uint8_t*>(text->data()), text->size()});
-  if (state.ok()) return state.take();
-  log::warn("{}: {}", p.run().state(p.options.instance), state.status().message());
   return std::nullopt;
 }
 
@@ -179,18 +184,30 @@ void notify(Notifier& notifier, const std::string& run, nlohmann::json event) {
   notifier.send(std::move(event));
 }
 
-/// Records that the run cannot begin, and refuses agents for kRefusalMs. Returns `why`.
-Status refuse_agents(const Process& p, uint64_t generation, const Status& why) {
+/// LEAD-1: true while no newer supervisor leads, or if that cannot be read.
+std::function<bool()> leads(const Process& p, uint64_t epoch) {
+  return [files = p.files, epoch] {
+    const auto newest = files.newest();
+    return !newest.ok() || (newest->number == epoch && files.current());
+  };
+}
+
+/// Records that the run cannot go on, and refuses agents for kRefusalMs: they end with the reason,
+/// even if it cannot be recorded. Returns `why`.
+Status refuse_agents(const Process& p, uint64_t epoch, uint64_t generation, const Status& why) {
   const nlohmann::json document = {
       {"instance", p.options.instance}, {"exit", exit_code(why.code())}, {"reason", why.message()}};
   const nlohmann::json event = {
       {"time", wall_time_s()}, {"generation", generation}, {"step", 0},
       {"incident", nullptr},   {"phase", nullptr},         {"kind", "failed"},
       {"subject", ""},         {"reason", why.message()},  {"ms", nullptr}};
-  Journal(p.options.run, nullptr, kFlushTimeoutMs).append("events.jsonl", event);
+  {
+    Journal journal(p.options.run, leads(p, epoch), kFlushTimeoutMs);
+    journal.append("events.jsonl", event);
+    journal.replace("control/end.json", json_text(document, 1) + "\n");
+  }
   const auto notifier = make_notifier(p);
   if (notifier) notify(*notifier, p.options.run, event);
-  SS_RETURN_IF_ERROR(write_file_atomic(p.run().end(), json_text(document, 1) + "\n"));
   p.transport.publish("supervisor",
                       p.system.spawn(refuse, Shutdown{exit_code(why.code()), why.message()}));
   std::this_thread::sleep_for(std::chrono::milliseconds(kRefusalMs));  // agents join meanwhile
@@ -222,17 +239,25 @@ void resign(const Process& p, uint64_t epoch, EpochWatch& watch, Journal& journa
 /// cannot be read, since no number may be given out twice.
 Result<uint64_t> highest_generation(const Process& p, const Predecessor& before) {
   const uint64_t known = before.state ? before.state->job.generation : 0;
-  const auto text = read_text(p.run().generation());
-  if (text.ok()) return std::max<uint64_t>(known, std::strtoull(text->c_str(), nullptr, 10));
-  if (text.status().code() != Code::not_found) return text.status();
-  return known;
+  const auto text = retried([&] { return read_text(p.run().generation()); });
+  if (text.status().code() == Code::not_found) return known;
+  if (!text.ok()) return text.status();
+  char* end = nullptr;
+  const uint64_t given_out = std::strtoull(text->c_str(), &end, 10);
+  if (end == text->c_str() || std::string_view(end) != "\n")
+    return Status(Code::bad_data,
+                  p.run().generation() +
+                      " holds no number; write one into it that is greater than every "
+                      "\"generation\" in " +
+                      p.run().events());
+  return std::max(known, given_out);
 }
 
 /// LEAD-1: a supervisor that lost its standby, or was lost by it, may have gone on deciding. If the
 /// state that it left in the run's folder is newer, that state replaces the standby's.
 void use_left_state_if_newer(const Process& p, Predecessor& before, uint64_t& generation) {
   if (before.epoch == 0) return;
-  auto left = read_left_state(p);
+  auto left = read_left_state(p, before.epoch);
   if (!left) return;
   if (before.state && std::pair(left->epoch, left->sequence) <=
                           std::pair(before.state->epoch, before.state->sequence))
@@ -283,11 +308,37 @@ LeadershipOptions leadership_options(const Process& p, uint64_t epoch, Predecess
   return lead;
 }
 
+/// Reads what the supervisor actor begins with. io: a file cannot be read; aborted: another
+/// supervisor leads.
+Result<JobOptions> prepare(const Process& p, uint64_t epoch, uint64_t generation, bool takes_over) {
+  SS_ASSIGN(JobOptions job, job_options(p, takes_over));
+  const auto global_batch = static_cast<uint64_t>(p.plan.global_batch_size);
+  SS_ASSIGN(RecordsEnd records, retried([&] {
+              return end_of_records(p.options.run, p.config.data.ledger, global_batch,
+                                    leads(p, epoch));
+            }));
+  // A disk that lagged behind may have the steps of a generation, and not its number.
+  job.last_generation = std::max(generation, records.generation);
+  job.incidents = records.incidents;
+  job.recorded_beyond = std::move(records.beyond);
+  if (epoch == 1)
+    for (const ConfigChange& change : recorded_changes(p.run()))
+      job.changes.emplace_back(change.key, change.reason);
+  if (takes_over && records.any) {
+    job.recorded_step = records.step;
+    job.recorded_generation = records.generation;
+  }
+  return job;
+}
+
 /// Claims the next epoch and supervises until the end. Returns 0 at once if another process claimed
-/// the epoch first.
+/// the epoch first. After the claim, every failure ends the run: an epoch that ends without a word
+/// would be followed by the next one, for ever.
 Result<int> supervise(const Process& p, Predecessor before) {
   const uint64_t epoch = before.epoch + 1;
-  SS_ASSIGN(uint64_t generation, highest_generation(p, before));
+  auto known = highest_generation(p, before);
+  if (known.status().code() == Code::io) return known.status();
+  uint64_t generation = known.ok() ? *known : 0;
   SS_ASSIGN(const bool ours,
             p.files.claim({epoch, p.options.node, getpid(), p.transport.address(), generation}));
   if (!ours) {
@@ -297,35 +348,22 @@ Result<int> supervise(const Process& p, Predecessor before) {
   if (!p.files.current()) return 0;
   log::info("supervisor of epoch {}", epoch);
   use_left_state_if_newer(p, before, generation);
-  const bool takes_over = before.state.has_value();
   std::promise<caf::actor> to_watch;
   auto watch = lead_epoch(p, epoch, to_watch.get_future().share());
-  auto options = job_options(p, takes_over);
-  if (!options.ok()) return refuse_agents(p, generation, options.status());
-  JobOptions job = options.take();
-  job.last_generation = generation;
-  SS_ASSIGN(const RecordsEnd records,
-            repair_records(p.options.run, p.config.data.ledger,
-                           static_cast<uint64_t>(p.plan.global_batch_size)));
-  job.incidents = records.incidents;
-  if (epoch == 1)
-    for (const ConfigChange& change : recorded_changes(p.run()))
-      job.changes.emplace_back(change.key, change.reason);
-  if (takes_over && records.any) {
-    job.recorded_step = records.step;
-    job.recorded_generation = records.generation;
+  auto prepared = known.ok() ? prepare(p, epoch, generation, before.state.has_value())
+                             : Result<JobOptions>(known.status());
+  const auto still_leads = leads(p, epoch);
+  if (!still_leads()) {  // LEAD-1: this process may have been stopped while it prepared
+    log::warn("another supervisor leads since this one prepared");
+    return 0;
   }
+  if (!prepared.ok()) return refuse_agents(p, epoch, generation, prepared.status());
+  JobOptions job = prepared.take();
   auto end = std::make_shared<std::promise<End>>();
   auto result = end->get_future();
   job.leadership = leadership_options(p, epoch, std::move(before), watch, std::move(end));
-  // LEAD-1: asked before every write, so that a process that was stopped and deposed meanwhile
-  // drops what it had queued.
-  const auto leads = [files = p.files, epoch] {
-    const auto newest = files.newest();
-    return !newest.ok() || (newest->number == epoch && files.current());
-  };
-  const auto exporter = Exporter::make(p.run(), p.config, leads);
-  job.journal = std::make_shared<Journal>(p.options.run, leads, kFlushTimeoutMs, [exporter] {
+  const auto exporter = Exporter::make(p.run(), p.config, still_leads);
+  job.journal = std::make_shared<Journal>(p.options.run, still_leads, kFlushTimeoutMs, [exporter] {
     if (exporter) exporter->wake();
   });
   auto journal = job.journal;

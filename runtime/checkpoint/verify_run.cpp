@@ -2,6 +2,8 @@
 
 #include <toml++/toml.h>
 #include <algorithm>
+#include <cmath>
+#include <compare>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -138,13 +140,45 @@ void check_known(const Generations& generations, const std::set<uint64_t>& used,
           " is in no line of events.jsonl: lines are missing there, or this number is wrong");
 }
 
+struct Committed {
+  std::set<uint64_t> steps;
+  uint64_t newest = 0;  // the last one made; steps beyond were undone
+};
+
+/// The losses of the lines so far. A deposed supervisor may have repeated lines: a line that is not
+/// newer than every line before it does not count, but it must not contradict the line it repeats.
+class MetricsLines {
+ public:
+  using Position = std::pair<uint64_t, uint64_t>;  // generation, step
+  /// Returns "" or what is wrong with the next line.
+  std::string add(const Position& at, double loss) {
+    const auto [seen, first] = losses_.emplace(at, loss);
+    if (std::isnan(seen->second)) seen->second = loss;
+    if (!first && seen->second != loss && !std::isnan(loss))
+      return text(at) + " again, with another loss";
+    if (at > last_)
+      last_ = at;
+    else if (first && at.first == last_.first)  // the generation made these steps in their order
+      return text(at) + " after " + text(last_);
+    return "";
+  }
+  const Position& last() const { return last_; }
+
+ private:
+  static std::string text(const Position& at) {
+    return "step " + std::to_string(at.second) + " of generation " + std::to_string(at.first);
+  }
+  std::map<Position, double> losses_;  // NaN: null
+  Position last_;
+};
+
 /// Returns the committed steps. checkpoint: step of the newest checkpoint, which is published only
 /// after the line of its step has been written.
-std::set<uint64_t> verify_metrics(const std::string& path, uint64_t first, uint64_t checkpoint,
-                                  const Generations& generations, VerifyReport& report) {
+Committed verify_metrics(const std::string& path, uint64_t first, uint64_t checkpoint,
+                         const Generations& generations, VerifyReport& report) {
   Section section(report, "metrics.jsonl");
   std::set<uint64_t> steps, used;
-  std::pair<uint64_t, uint64_t> last;  // generation, step
+  MetricsLines seen;
   const auto lines = for_each_line(
       path,
       {"time", "step", "iter", "loss", "grad_norm", "lr", "step_ms", "tokens", "tokens_per_second",
@@ -157,20 +191,16 @@ std::set<uint64_t> verify_metrics(const std::string& path, uint64_t first, uint6
         if (!loss.is_number() &&
             !loss.is_null())  // null: not finite, or no trainer could report it
           section.problem("line " + std::to_string(line) + ": loss is " + loss.dump());
-        // A step that is computed again has a higher generation.
         const std::pair now(value["generation"].get<uint64_t>(), value["step"].get<uint64_t>());
-        if (now <= last)
-          section.problem("line " + std::to_string(line) + ": step " + std::to_string(now.second) +
-                          " of generation " + std::to_string(now.first) + " after step " +
-                          std::to_string(last.second) + " of generation " +
-                          std::to_string(last.first));
-        last = std::max(last, now);
+        const std::string wrong =
+            seen.add(now, loss.is_number() ? loss.get<double>() : std::nan(""));
+        if (!wrong.empty()) section.problem("line " + std::to_string(line) + ": " + wrong);
         steps.insert(now.second);
         used.insert(now.first);
       });
   if (!lines) {
     section.problem(path + " is missing");
-    return steps;
+    return {};
   }
   uint64_t next = first + 1;
   for (const uint64_t step : steps) {
@@ -186,7 +216,7 @@ std::set<uint64_t> verify_metrics(const std::string& path, uint64_t first, uint6
                     ": lines are missing at the end");
   check_known(generations, used, section);
   if (section.clean()) section.note(std::to_string(steps.size()) + " steps, none missing");
-  return steps;
+  return {std::move(steps), seen.last().second};
 }
 
 /// How the run ended, from control/end.json; nullopt while it runs, or if it was killed.
@@ -242,17 +272,25 @@ Generations verify_events(const std::string& run, VerifyReport& report) {
 
 // -- Ledger -------------------------------------------------------------------------------------
 
-struct LedgerStep {
-  uint64_t generation = 0;
-  std::vector<std::pair<uint64_t, uint64_t>> runs;  // first sample, count; of that generation
+struct LedgerRun {
+  uint64_t first = 0, count = 0;  // samples
+  size_t trainer = 0;             // a hash of its name
+  auto operator<=>(const LedgerRun&) const = default;
 };
 
-/// Checks that the samples of a step cover [first, first + global_batch) exactly once. Returns ""
-/// or a text that says where they do not.
+struct LedgerStep {
+  uint64_t generation = 0;
+  std::vector<LedgerRun> runs;  // of that generation
+};
+
+/// Checks that the samples of a step cover [first, first + global_batch) exactly once. A run of the
+/// same trainer that is there twice is a repeated line. Returns "" or a text that says where they
+/// do not.
 std::string check_cover(LedgerStep& step, uint64_t first, uint64_t global_batch) {
   std::sort(step.runs.begin(), step.runs.end());
+  step.runs.erase(std::unique(step.runs.begin(), step.runs.end()), step.runs.end());
   uint64_t next = first;
-  for (const auto& [begin, count] : step.runs) {
+  for (const auto& [begin, count, trainer] : step.runs) {
     if (count == 0) continue;
     if (begin > next)
       return "samples " + std::to_string(next) + " to " + std::to_string(begin - 1) +
@@ -269,36 +307,35 @@ std::string check_cover(LedgerStep& step, uint64_t first, uint64_t global_batch)
   return "";
 }
 
-bool read_runs(const json& samples, std::vector<std::pair<uint64_t, uint64_t>>& runs) {
+bool read_runs(const json& samples, size_t trainer, std::vector<LedgerRun>& runs) {
   if (!samples.is_array()) return false;
   for (const json& run : samples) {
     if (!run.is_array() || run.size() != 2 || !run[0].is_number_unsigned() ||
         !run[1].is_number_unsigned())
       return false;
-    runs.push_back({run[0].get<uint64_t>(), run[1].get<uint64_t>()});
+    runs.push_back({run[0].get<uint64_t>(), run[1].get<uint64_t>(), trainer});
   }
   return true;
 }
 
-void verify_ledger(const std::string& path, uint64_t global_batch,
-                   const std::set<uint64_t>& committed, const Generations& generations,
-                   VerifyReport& report) {
+void verify_ledger(const std::string& path, uint64_t global_batch, const Committed& committed,
+                   const Generations& generations, VerifyReport& report) {
   Section section(report, "ledger.jsonl");
   std::map<uint64_t, LedgerStep> steps;
   std::set<uint64_t> used;
   const auto lines = for_each_line(
       path, {"step", "trainer", "generation", "samples"}, section,
       [&](const json& value, size_t line) {
-        std::vector<std::pair<uint64_t, uint64_t>> runs;
+        const std::string trainer =
+            value["trainer"].is_string() ? value["trainer"].get<std::string>() : "";
+        std::vector<LedgerRun> runs;
         if (!value["step"].is_number_unsigned() || !value["generation"].is_number_unsigned() ||
-            !read_runs(value["samples"], runs))
+            !read_runs(value["samples"], std::hash<std::string>()(trainer), runs))
           return section.problem("line " + std::to_string(line) +
                                  ": step, generation or samples has a wrong type");
         LedgerStep& step = steps[value["step"].get<uint64_t>()];
         const uint64_t generation = value["generation"].get<uint64_t>();
         used.insert(generation);
-        const std::string trainer =
-            value["trainer"].is_string() ? value["trainer"].get<std::string>() : "";
         const auto nodes = generations.nodes.find(generation);
         if (nodes != generations.nodes.end() && !nodes->second.contains(node_of(trainer)))
           section.problem("line " + std::to_string(line) + ": " + value["trainer"].dump() +
@@ -311,19 +348,20 @@ void verify_ledger(const std::string& path, uint64_t global_batch,
   if (!lines) return section.problem(path + " is missing");
   check_known(generations, used, section);
   // The line of a step in metrics.jsonl is written before those in the ledger.
-  if (committed.empty() && steps.size() > 1)
+  if (committed.steps.empty() && steps.size() > 1)
     section.problem("has " + std::to_string(steps.size()) + " steps, metrics.jsonl none");
-  for (const uint64_t number : committed) {
+  for (const uint64_t number : committed.steps) {
     if (number == 0 || number > UINT64_MAX / global_batch) continue;
     const auto step = steps.find(number);
     const std::string wrong =
         step == steps.end() ? "has no line"
                             : check_cover(step->second, (number - 1) * global_batch, global_batch);
-    if (!wrong.empty()) section.problem("step " + std::to_string(number) + ": " + wrong);
+    const bool undone = number > committed.newest;  // and perhaps not recorded as a whole
+    if (!wrong.empty() && !undone) section.problem("step " + std::to_string(number) + ": " + wrong);
   }
   if (section.clean())
-    section.note(std::to_string(committed.size()) + " steps of " + std::to_string(global_batch) +
-                 " samples, each sample exactly once");
+    section.note(std::to_string(committed.steps.size()) + " steps of " +
+                 std::to_string(global_batch) + " samples, each sample exactly once");
 }
 
 }  // namespace
@@ -347,7 +385,7 @@ Result<VerifyReport> verify_run(const std::string& run) {
   }
   const uint64_t checkpoint = verify_checkpoints(checkpoints_of({run}), report);
   const Generations generations = verify_events(run, report);
-  const std::set<uint64_t> committed =
+  const Committed committed =
       verify_metrics(run + "/metrics.jsonl", first_step(run), checkpoint, generations, report);
   if (!ledger) {
     report.lines.push_back("ledger.jsonl: switched off in config.toml, not checked");

@@ -22,6 +22,7 @@ constexpr size_t kRowsMax = 10'000;                                 // per write
 /// starts at the beginning of the records.
 struct Work {
   LineFollower metrics, events;
+  Position newest;  // of the rows that were read
   std::vector<std::unique_ptr<MetricsSink>> sinks;
   std::vector<double> recovered_s;  // times at which incidents ended
 
@@ -50,7 +51,8 @@ struct Work {
       rows.clear();
       while (rows.size() < kRowsMax && metrics.next(line)) {
         auto row = parse_metrics(line);
-        if (!row) continue;
+        if (!row || row->at <= newest) continue;
+        newest = row->at;
         double recoveries = 0;
         for (const double time_s : recovered_s) recoveries += time_s <= row->time_s ? 1 : 0;
         row->scalars.emplace_back("recoveries", recoveries);

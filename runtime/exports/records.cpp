@@ -74,7 +74,7 @@ RunRecords read_records(const RunFolder& run) {
   std::string text;
   for (LineFollower lines(run.metrics()); lines.next(text);) {
     auto row = parse_metrics(text);
-    if (!row) continue;
+    if (!row || (!records.rows.empty() && row->at <= records.rows.back().at)) continue;
     while (!records.rows.empty() && records.rows.back().at.step >= row->at.step)
       records.rows.pop_back();
     records.rows.push_back(std::move(*row));

@@ -15,8 +15,9 @@
 
 namespace simplescale {
 
-/// Position of a line in metrics.jsonl; later lines have greater positions. A step that is trained
-/// again has a higher generation.
+/// Position of a line in metrics.jsonl. A step that is trained again has a higher generation. A line
+/// whose position is not greater than that of every line before is ignored: a supervisor that was
+/// deposed has repeated it.
 struct Position {
   uint64_t generation = 0, step = 0;
   auto operator<=>(const Position&) const = default;

@@ -106,6 +106,47 @@ class Leadership(Case):
         self.assertIn("deposed", (run / "logs/supervisor-n0.log").read_text())
         self.check(run, process, steps, want)
 
+    def unreadable_ledger(self, run):
+        """From now on a new supervisor cannot read the ledger. Returns a function that ends this."""
+        ledger, aside = run / "ledger.jsonl", run / "aside"
+        ledger.rename(aside)
+        ledger.symlink_to(ledger)
+        return lambda: aside.rename(ledger)
+
+    def test_a_supervisor_that_is_stopped_while_it_prepares_has_no_effect(self):
+        """It had claimed its epoch and read the files' sizes. When it woke, it cut off what its successor had written since."""
+        run, process = self.begin(100000)
+        epoch, pid, _ = leader(run)
+        restore = self.unreadable_ledger(run)
+        os.kill(pid, signal.SIGKILL)
+        self.wait_for(lambda: leader(run)[0] > epoch, "a second supervisor, which retries")
+        epoch, pid, node = leader(run)
+        os.kill(pid, signal.SIGSTOP)
+        restore()
+        self.succeeded(run, epoch)
+        at = last_step(run)
+        self.wait_for(lambda: last_step(run) >= at + 5, "steps under the third supervisor")
+        os.kill(pid, signal.SIGCONT)
+        self.wait_for(lambda: not pathlib.Path(f"/proc/{pid}").exists(), "the second supervisor to end")
+        self.assertIn("another supervisor leads", (run / f"logs/supervisor-{node}.log").read_text())
+        self.command("console", run, "-c", "stop")
+        self.assertEqual(process.wait(120), 0, process.stdout.read())
+        self.assertIn("each sample exactly once", self.verify(run))
+        metrics = lines(run / "metrics.jsonl")
+        self.assertEqual([m["step"] for m in metrics], list(range(1, len(metrics) + 1)))
+        self.assertFalse(events(run, "trainer_down") + events(run, "node_lost"))
+
+    def test_a_supervisor_that_cannot_prepare_ends_the_run_and_says_why(self):
+        """Each supervisor failed after its claim and ended without a word, and the next one claimed the next epoch."""
+        run, process = self.begin(100000)
+        self.unreadable_ledger(run)
+        for victim in (leader(run)[1], self.standby(run)["pid"]):
+            os.kill(victim, signal.SIGKILL)
+        self.assertEqual(process.wait(120), 74, process.stdout.read())
+        self.assertTrue(events(run, "failed"))
+        self.assertIn("ledger.jsonl: Too many levels of symbolic links", events(run, "failed")[-1]["reason"])
+        self.wait_for(lambda: not leftovers(run), "all processes of the run to end")
+
     def test_the_supervisor_dies_between_the_last_step_and_its_checkpoint(self):
         steps = STEPS
         want = self.digest_without_faults(steps)

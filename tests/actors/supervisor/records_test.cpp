@@ -1,11 +1,9 @@
-// The run folder's records: the replicated state, the status document, health, and the journal.
+// The run folder's records: the replicated state, the status document, and health.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <future>
 
 #include "actors/supervisor/journal.hpp"
 #include "actors/supervisor/rates.hpp"
@@ -31,15 +29,6 @@ struct Folder {
   }
   std::string path;
 };
-
-std::string metric(int step) {
-  return "{\"step\":" + std::to_string(step) + "}\n";
-}
-std::string ledger(int step, int generation, int first, int count) {
-  return "{\"generation\":" + std::to_string(generation) + ",\"samples\":[[" +
-         std::to_string(first) + "," + std::to_string(count) +
-         "]],\"step\":" + std::to_string(step) + "}\n";
-}
 
 SupervisorState some_state() {
   SupervisorState s;
@@ -215,141 +204,5 @@ TEST_SUITE("job records") {
     const std::string text = folder.text("health.jsonl");
     const std::string last = text.substr(text.rfind('\n', text.size() - 2) + 1);
     CHECK(nlohmann::json::parse(last)["trainers"].size() == 2);
-  }
-
-  TEST_CASE(
-      "journal: lines and marks in the order given; LEAD-1, nothing after may_write() fails") {
-    Folder folder;
-    {
-      Journal journal(folder.path);
-      for (int i = 1; i <= 100; ++i) {
-        journal.append("metrics.jsonl", {{"step", i}});
-        journal.mark(static_cast<uint64_t>(i));
-      }
-      journal.replace("document", "one\n");
-      while (journal.marked() < 100) std::this_thread::yield();
-      CHECK(folder.text("metrics.jsonl").ends_with(metric(99) + metric(100)));
-      journal.stop();
-      journal.append("metrics.jsonl", {{"step", 101}});
-    }
-    CHECK(folder.text("metrics.jsonl").ends_with(metric(100)));
-    CHECK(folder.text("document") == "one\n");
-    std::atomic<bool> leads = true;
-    {
-      Journal journal(folder.path, [&] { return leads.load(); });
-      leads = false;
-      journal.append("metrics.jsonl", {{"step", 102}});
-    }
-    CHECK(folder.text("metrics.jsonl").ends_with(metric(100)));
-  }
-
-  TEST_CASE("journal: written() is called once the lines are in the files") {
-    Folder folder;
-    std::atomic<int> told = 0;
-    std::string seen;
-    Journal journal(folder.path, nullptr, 10'000, [&] {
-      seen = folder.text("metrics.jsonl");
-      ++told;
-    });
-    journal.append("metrics.jsonl", {{"step", 1}});
-    CHECK(journal.flush());
-    CHECK(told >= 1);
-    CHECK(seen == metric(1));
-    journal.append("metrics.jsonl", {{"step", 2}});
-    CHECK(journal.flush());
-    CHECK(seen == metric(1) + metric(2));
-    CHECK(journal.flush());  // nothing is queued
-  }
-
-  TEST_CASE("records: repair ends the files with the last whole step") {
-    Folder folder;
-    auto repair = [&](bool keeps_ledger = true) {
-      auto end = repair_records(folder.path, keeps_ledger, 8);
-      REQUIRE(end.ok());
-      return *end;
-    };
-    CHECK(!repair().any);  // nothing yet
-    CHECK(repair().incidents == 0);
-    const std::string one = ledger(1, 1, 0, 4) + ledger(1, 1, 4, 4),
-                      two = ledger(2, 1, 8, 4) + ledger(2, 1, 12, 4);
-    folder.write("metrics.jsonl", metric(1) + metric(2));
-    folder.write("ledger.jsonl", one + two);
-    folder.write("events.jsonl", "{\"incident\":1}\n{\"incident\":2}\n{\"incident\":null}\n{}\n");
-    CHECK(repair().incidents == 2);
-    CHECK(repair().step == 2);
-    CHECK(repair().generation == 1);
-    CHECK(folder.text("ledger.jsonl") == one + two);
-
-    // A partial line in every file, and a step with the line of only one trainer.
-    folder.write("metrics.jsonl", metric(1) + metric(2) + metric(3) + metric(4) + "{\"st");
-    folder.write("ledger.jsonl", one + two + ledger(3, 1, 16, 4) + "{\"gener");
-    folder.write("events.jsonl", "{}\n{\"time\":");
-    CHECK(repair().step == 2);
-    CHECK(folder.text("ledger.jsonl") == one + two);
-    CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2));
-    CHECK(folder.text("events.jsonl") == "{}\n");
-
-    // The same step made in two generations: two steps of the ledger.
-    folder.write("ledger.jsonl", one + two + ledger(2, 2, 8, 4));
-    CHECK(repair().step == 2);
-    CHECK(folder.text("ledger.jsonl") == one + two);
-
-    // Only a part of the first step.
-    folder.write("metrics.jsonl", metric(1));
-    folder.write("ledger.jsonl", ledger(1, 1, 0, 4));
-    CHECK(!repair().any);
-    CHECK(folder.text("ledger.jsonl").empty());
-    CHECK(folder.text("metrics.jsonl").empty());
-
-    // Without a ledger: after the first step it was not written yet, later a user removed it.
-    folder.write("metrics.jsonl", metric(1));
-    CHECK(!repair().any);
-    CHECK(folder.text("metrics.jsonl").empty());
-    folder.write("metrics.jsonl", metric(1) + metric(2));
-    CHECK(repair().step == 2);
-    CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2));
-
-    folder.write("metrics.jsonl", metric(1) + metric(2) + "{");
-    CHECK(repair(false).step == 2);
-    CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2));
-  }
-
-  TEST_CASE("journal: when_written() says whether the lines before it are in the file") {
-    const auto told = [](const Folder& folder, std::function<bool()> may_write) {
-      std::promise<std::pair<bool, std::string>> answer;
-      auto result = answer.get_future();
-      Journal journal(folder.path, std::move(may_write));
-      journal.append("events.jsonl", {{"kind", "command"}});
-      journal.when_written([&](bool written) {
-        const auto text = read_text(folder.path + "/events.jsonl");
-        answer.set_value({written, text.ok() ? *text : ""});
-      });
-      return result.get();
-    };
-    using Told = std::pair<bool, std::string>;
-    Folder folder;
-    CHECK(told(folder, nullptr) == Told{true, "{\"kind\":\"command\"}\n"});
-    Folder deposed;
-    CHECK(told(deposed, [] { return false; }) == Told{false, ""});
-    Folder gone;
-    std::filesystem::remove_all(gone.path);
-    CHECK(told(gone, nullptr) == Told{false, ""});
-  }
-
-  TEST_CASE("journal: when_written() reports a dropped line once, even if there is room again") {
-    Folder folder;
-    std::promise<void> answers;
-    Journal journal(folder.path, [hangs = answers.get_future().share()] {
-      hangs.wait();
-      return true;
-    });
-    for (int i = 0; i < 200'001; ++i) journal.append("events.jsonl", {});  // two queues full
-    answers.set_value();
-    CHECK(journal.flush());
-    std::promise<bool> first, second;
-    journal.when_written([&](bool written) { first.set_value(written); });
-    CHECK(!first.get_future().get());
-    journal.when_written([&](bool written) { second.set_value(written); });
-    CHECK(second.get_future().get());
   }
 }

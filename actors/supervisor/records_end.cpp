@@ -1,0 +1,197 @@
+#include "actors/supervisor/records_end.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace simplescale {
+
+using nlohmann::json;
+
+namespace {
+
+// The end of a file is read in windows that grow until they contain what is looked for.
+constexpr uint64_t kWindow = 256 << 10, kWindowMax = 64 << 20;
+
+uint64_t number(const json& line, const char* key) {
+  return line.is_object() && line.contains(key) && line[key].is_number_unsigned()
+             ? line[key].get<uint64_t>()
+             : 0;
+}
+
+/// The whole lines at the end of a file.
+struct Tail {
+  std::vector<json> lines;  // in the order of the file; a line that is no JSON is discarded
+  bool all = true;          // these are all lines of the file
+};
+
+/// The last `window` bytes of a file, and where they begin. "" if there is no file.
+Result<std::pair<std::string, uint64_t>> read_end(const std::string& path, uint64_t window) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 && errno == ENOENT) return std::pair(std::string(), uint64_t{0});
+  if (fd < 0) return system_error("cannot read", path, errno);
+  const off_t size = lseek(fd, 0, SEEK_END);
+  const uint64_t bytes = size < 0 ? 0 : static_cast<uint64_t>(size);
+  std::string text(std::min(bytes, window), '\0');
+  size_t done = 0;
+  ssize_t got = size < 0 ? -1 : 1;
+  while (got > 0 && done < text.size()) {
+    got = pread(fd, text.data() + done, text.size() - done,
+                static_cast<off_t>(bytes - text.size() + done));
+    if (got > 0) done += static_cast<size_t>(got);
+  }
+  const int error = errno;
+  close(fd);
+  if (got < 0) return system_error("cannot read", path, error);
+  if (done < text.size()) return Status(Code::io, "cannot read the end of " + path);
+  const uint64_t begin = bytes - text.size();
+  return std::pair(std::move(text), begin);
+}
+
+Result<Tail> read_tail(const std::string& path, uint64_t window) {
+  SS_ASSIGN(const auto end, read_end(path, window));
+  const auto& [text, begin] = end;
+  Tail tail{{}, begin == 0};
+  // A window that does not begin with the file begins within a line.
+  size_t from = begin == 0 ? 0 : std::min(text.find('\n'), text.size() - 1) + 1;
+  for (size_t to; (to = text.find('\n', from)) != std::string::npos; from = to + 1) {
+    json line = json::parse(text.begin() + static_cast<long>(from),
+                            text.begin() + static_cast<long>(to), nullptr, false);
+    if (line.is_object()) tail.lines.push_back(std::move(line));
+  }
+  return tail;
+}
+
+/// Overwrites half a line at the end of the file with spaces. Whatever a process that did the same
+/// has appended since stays as it is.
+Status blank_half_line(const std::string& path, const std::function<bool()>& may_write) {
+  SS_ASSIGN(const auto end, read_end(path, kWindowMax));
+  const auto& [text, begin] = end;
+  const size_t whole = text.rfind('\n') + 1;  // npos + 1 = 0: no whole line
+  const std::string blank(text.size() - whole, ' ');
+  if (text.compare(whole, std::string::npos, blank) == 0) return {};
+  // LEAD-1: what was read before a successor's claim is dead; after it, this process must not act.
+  if (may_write && !may_write()) return Status(Code::aborted, "another supervisor leads");
+  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return system_error("cannot write", path, errno);
+  const ssize_t put = pwrite(fd, blank.data(), blank.size(), static_cast<off_t>(begin + whole));
+  const int error = put < 0 ? errno : ENOSPC;
+  const bool closed = close(fd) == 0;
+  if (put == static_cast<ssize_t>(blank.size()) && closed) return {};
+  return system_error("cannot overwrite half a line at the end of", path, error);
+}
+
+using Position = std::pair<uint64_t, uint64_t>;  // generation, step: later ones are greater
+
+Position position(const json& line) {
+  return {number(line, "generation"), number(line, "step")};
+}
+
+uint64_t samples_of(const json& line) {
+  uint64_t count = 0;
+  if (line.contains("samples") && line["samples"].is_array())
+    for (const json& run : line["samples"])
+      if (run.is_array() && run.size() == 2 && run[1].is_number_unsigned())
+        count += run[1].get<uint64_t>();
+  return count;
+}
+
+/// The steps in the ends of metrics.jsonl and ledger.jsonl.
+struct Steps {
+  std::set<Position> metrics;
+  std::map<Position, std::map<std::string, uint64_t>> ledger;  // samples of each trainer
+  bool all = true;  // both files were read from their beginning
+
+  bool whole(const Position& at, uint64_t global_batch) const {
+    const auto found = ledger.find(at);
+    if (found == ledger.end()) return false;
+    uint64_t samples = 0;
+    for (const auto& [trainer, count] : found->second) samples += count;
+    return samples == global_batch;
+  }
+};
+
+/// The newest step that both files have. A file without a line was removed by a user, if the other
+/// one has more than the first step; so was the beginning of a ledger that begins later.
+std::optional<Position> newest_whole(const Steps& steps, uint64_t global_batch) {
+  for (auto at = steps.metrics.rbegin(); at != steps.metrics.rend(); ++at)
+    if (steps.whole(*at, global_batch)) return *at;
+  if (!steps.all) return std::nullopt;
+  if (steps.metrics.empty()) {
+    for (auto at = steps.ledger.rbegin(); at != steps.ledger.rend(); ++at)
+      if (at->first.second > 1 && steps.whole(at->first, global_batch)) return at->first;
+    return std::nullopt;
+  }
+  if (steps.ledger.empty())
+    return steps.metrics.rbegin()->second > 1 ? std::optional(*steps.metrics.rbegin())
+                                              : std::nullopt;
+  const auto before = steps.metrics.lower_bound(steps.ledger.begin()->first);
+  return before == steps.metrics.begin() ? std::nullopt : std::optional(*std::prev(before));
+}
+
+Result<Steps> read_steps(const std::string& folder, bool ledger, uint64_t window) {
+  SS_ASSIGN(const Tail metrics, read_tail(folder + "/metrics.jsonl", window));
+  Steps steps;
+  steps.all = metrics.all;
+  for (const json& line : metrics.lines)
+    if (position(line).second > 0) steps.metrics.insert(position(line));
+  if (!ledger) return steps;
+  SS_ASSIGN(const Tail samples, read_tail(folder + "/ledger.jsonl", window));
+  steps.all = steps.all && samples.all;
+  for (const json& line : samples.lines)
+    if (position(line).second > 0)
+      steps.ledger[position(line)][step_line(line).trainer] = samples_of(line);
+  return steps;
+}
+
+/// The number of the newest incident in events.jsonl.
+Result<uint64_t> newest_incident(const std::string& path) {
+  for (uint64_t window = kWindow;; window *= 16) {
+    SS_ASSIGN(const Tail events, read_tail(path, window));
+    uint64_t newest = 0;
+    for (const json& line : events.lines) newest = std::max(newest, number(line, "incident"));
+    if (newest > 0 || events.all || window >= kWindowMax) return newest;
+  }
+}
+
+}  // namespace
+
+StepLine step_line(const json& line) {
+  const bool named = line.is_object() && line.contains("trainer") && line["trainer"].is_string();
+  return {number(line, "generation"), number(line, "step"),
+          named ? line["trainer"].get<std::string>() : ""};
+}
+
+Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger, uint64_t global_batch,
+                                  const std::function<bool()>& may_write) {
+  for (const char* file : {"metrics", "events", "ledger", "health"})
+    SS_RETURN_IF_ERROR(blank_half_line(folder + "/" + file + ".jsonl", may_write));
+  RecordsEnd end;
+  SS_ASSIGN(end.incidents, newest_incident(folder + "/events.jsonl"));
+  for (uint64_t window = kWindow;; window *= 16) {
+    SS_ASSIGN(const Steps steps, read_steps(folder, ledger, window));
+    std::optional<Position> last = newest_whole(steps, global_batch);
+    if (!ledger && !steps.metrics.empty()) last = *steps.metrics.rbegin();
+    if (!last && !steps.all && window < kWindowMax) continue;
+    const Position at = last.value_or(Position());
+    end.any = last.has_value();
+    std::tie(end.generation, end.step) = at;
+    for (const Position& p : steps.metrics)
+      if (p > at) end.beyond.insert({p.first, p.second, ""});
+    for (const auto& [p, trainers] : steps.ledger)
+      if (p > at)
+        for (const auto& [trainer, samples] : trainers)
+          end.beyond.insert({p.first, p.second, trainer});
+    return end;
+  }
+}
+
+}  // namespace simplescale

@@ -1,0 +1,45 @@
+// Where the records of a run end: what a new supervisor reads before it appends to them.
+//
+// Nothing is ever cut off the records: a process that is stopped between reading a size and cutting
+// would cut lines of its successor when it wakes. What a crash may have left is made harmless:
+//   - half a line at the end of a file is overwritten with spaces, which the next line follows;
+//   - lines of a step that is not whole stay; the supervisor does not write them a second time.
+// A deposed supervisor may still append a piece of lines of its own time, once. Its lines repeat
+// facts. Readers ignore a line of a step that is not newer than the newest one before it.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "runtime/base/status.hpp"
+
+namespace simplescale {
+
+/// Names a line of metrics.jsonl (then `trainer` is "") or of ledger.jsonl.
+struct StepLine {
+  uint64_t generation = 0, step = 0;
+  std::string trainer;
+  auto operator<=>(const StepLine&) const = default;
+};
+/// The name of a line; generation and step are 0 if it has none.
+StepLine step_line(const nlohmann::json& line);
+
+/// The last whole step and the last incident in the records of a run.
+struct RecordsEnd {
+  bool any = false;                   // there is a step
+  uint64_t step = 0, generation = 0;  // the last one, and the generation that made it
+  uint64_t incidents = 0;             // number of the last one
+  std::set<StepLine> beyond;          // lines of later steps, which are not whole
+};
+/// Finds the last step of which metrics.jsonl and the ledger have all lines. ledger: the run keeps
+/// ledger.jsonl. global_batch: samples of a step. may_write is asked after a file has been read and
+/// before half a line is overwritten (LEAD-1); null: always. A file that a user has removed does
+/// not count. io: a file cannot be read or written. Blocks.
+Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger, uint64_t global_batch,
+                                  const std::function<bool()>& may_write = nullptr);
+
+}  // namespace simplescale
