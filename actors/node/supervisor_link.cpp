@@ -1,5 +1,8 @@
 #include "actors/node/supervisor_link.hpp"
 
+#include <algorithm>
+#include <utility>
+
 #include "actors/clock.hpp"
 #include "runtime/base/log.hpp"
 
@@ -19,7 +22,10 @@ constexpr int64_t kTakeoverMs = 3'000;     // the same where a standby is to tak
 constexpr int64_t kPerNodeMs = 500;        // plus this times the node's index,
 constexpr int64_t kPerNodeMaxMs = 10'000;  // at most this
 constexpr int64_t kVoteAfterMs = 1'500;    // for which a supervisor lives, but cannot be reached
+constexpr int64_t kLeaderPollMs = 1'000;   // how often the epochs are polled with a supervisor
 constexpr auto kCheckTimeout = 200ms;      // how often join_timeout_ms is checked
+constexpr int kSuccessorsMax = 20;         // after so many in a row none of which answers, a new
+                                           // epoch is no sign that the run goes on
 
 /// Staggers the nodes, so that normally only one of them starts a supervisor.
 int64_t stagger_ms(const LinkState& s) {
@@ -31,7 +37,8 @@ void look_for_supervisor(Self* self, int64_t delay_ms) {
   LinkState& s = self->state;
   s.lost_ms = now_ms(self);
   s.start_at_ms = s.lost_ms + delay_ms;
-  s.lookup_pending = s.preparing = s.voted = false;
+  s.lookup_pending = s.preparing = s.voted = s.stayed = false;
+  s.successors = 0;
   s.newest_since_ms = s.alive_ms = s.lost_ms;
   s.options.watch->poll_every(kPollMs);
   self->delayed_send(self, kCheckTimeout, local::Tick{});
@@ -101,9 +108,10 @@ void vote_if_unreachable(Self* self, const local::EpochsPolled& polled) {
   if (polled.number != std::exchange(s.newest_epoch, polled.number)) {
     s.newest_since_ms = now;
     s.voted = s.preparing = false;
+    ++s.successors;
   }
   if (polled.number == 0) return;
-  if (polled.lives) s.alive_ms = now;
+  if (polled.lives && s.successors <= kSuccessorsMax) s.alive_ms = now;
   if (polled.resigned && std::exchange(s.voted, false))
     s.start_at_ms = std::min(s.start_at_ms, now + stagger_ms(s));
   if (!polled.lives || s.voted || s.preparing ||
@@ -128,10 +136,22 @@ void look_up_supervisor(Self* self, const local::EpochsPolled& polled) {
   });
 }
 
+/// LEAD-1: a supervisor that has been replaced may not know it yet, if its host has lost the run
+/// folder. This node takes no more commands from it, and connects to the newest one.
+void leave_deposed_leader(Self* self, uint64_t newest) {
+  LinkState& s = self->state;
+  log::warn("epoch {} leads; leaving the supervisor of epoch {}", newest, s.epoch);
+  self->demonitor(s.leader);
+  s.leader = nullptr;
+  look_for_supervisor(self, kTakeoverMs + stagger_ms(s));
+}
+
 void on_epochs_polled(Self* self, const local::EpochsPolled& polled) {
   LinkState& s = self->state;
-  if (s.leader || s.leaving || !polled.answered) return;
+  if (s.leaving || !polled.answered) return;
   if (!polled.current) return leave_run(self, "the run was started again");
+  if (s.leader && polled.number > s.epoch) leave_deposed_leader(self, polled.number);
+  if (s.leader) return;
   const int64_t now = now_ms(self);
   vote_if_unreachable(self, polled);
   const bool due =
@@ -160,7 +180,7 @@ void on_lookup_done(Self* self, const local::LookupDone& found) {
   }
   s.leader = found.supervisor;
   s.epoch = found.number;
-  s.options.watch->poll_every(0);
+  s.options.watch->poll_every(kLeaderPollMs);
   s.options.watch->vote(0, "");
   self->monitor(s.leader);
   log::info("connected to the supervisor of epoch {}", s.epoch);
@@ -180,10 +200,26 @@ void check_join_timeout(Self* self) {
   LinkState& s = self->state;
   if (s.leader || s.leaving) return;
   const int64_t limit = s.options.join_timeout_ms;
-  if (now_ms(self) - std::max(s.lost_ms, s.alive_ms) > limit)
-    return leave_run(self, "no supervisor has answered within " + std::to_string(limit) +
-                               " ms; is the run folder on a file system that all nodes see?");
+  if (now_ms(self) - std::max(s.lost_ms, s.alive_ms) > limit) {
+    const std::string silence =
+        "no supervisor has answered within " + std::to_string(limit) + " ms";
+    if (may_leave(s))
+      return leave_run(self, silence + "; is the run folder on a file system that all nodes see?");
+    if (!std::exchange(s.stayed, true))
+      log::warn(
+          "{}; this node stays, since its memory holds a state of training; look into "
+          "logs/supervisor-*.log and free space on the disk, or end the run (Ctrl-C)",
+          silence);
+  }
   self->delayed_send(self, kCheckTimeout, local::Tick{});
+}
+
+/// A stop that cannot wait for a supervisor.
+void stop_requested(Self* self, const RequestStop& stop) {
+  LinkState& s = self->state;
+  s.stop = stop;
+  to_leader(self, stop);
+  if (!s.leader && stop.now) leave_run(self, stop.reason);
 }
 
 // --- Commands ---
@@ -305,7 +341,7 @@ caf::message_handler reports(Self* self) {
       sent<TrainerDown>(self, keep_down),
       sent<TrainerIdle>(self, keep_idle),
       sent<PeerCopies>(self, [](auto& s, auto& copies) { s.copies = copies; }),
-      sent<RequestStop>(self, [](auto& s, auto& stop) { s.stop = stop; }),
+      [self](const RequestStop& stop) { stop_requested(self, stop); },
       sent<TrainerReady>(self, keep_report),
       sent<StepDone>(self, keep_report),
       sent<Validated>(self, keep_report),
@@ -324,6 +360,14 @@ caf::message_handler reports(Self* self) {
 local::EpochsPolled epochs_polled(const EpochView& view) {
   return {view.answered,       view.current,        view.newest.number,
           view.newest.address, view.leader_alive(), view.resigned};
+}
+
+bool may_leave(const LinkState& s) {
+  if (s.stop) return true;
+  const bool copies = s.copies && !s.copies->copies.empty();
+  return !copies && std::ranges::all_of(s.trainers, [&](const auto& trainer) {
+    return s.options.held(trainer.first).steps.empty();
+  });
 }
 
 caf::behavior supervisor_link(Self* self, LinkOptions options) {

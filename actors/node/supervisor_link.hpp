@@ -5,10 +5,13 @@
 // that are not in the run's records yet. While there is no supervisor, trainers go on.
 //
 //   LEAD-1  Commands have an effect only if the supervisor of the highest epoch known sent them.
+//           The epoch files are read every second, so that the node also leaves a supervisor that
+//           was replaced without noticing it.
 //
 // When the supervisor is lost, the link polls the epoch files and connects to the supervisor of the
 // newest epoch. If none answers within a delay that grows with the node's index, the link starts a
-// supervisor on this node. The first supervisor of a run is started by the same rule.
+// supervisor on this node. The first supervisor of a run is started by the same rule. If none
+// answers for join_timeout_ms, as on a full disk, a node whose memory holds a state stays.
 //
 // Runs on a CAF worker. No handler blocks: the epoch watch and lookups have threads of their own.
 #pragma once
@@ -33,7 +36,7 @@ namespace simplescale {
 struct LinkOptions {
   std::string node;
   int index = 0;                      // of the node; a lower one starts a supervisor sooner
-  int64_t join_timeout_ms = 120'000;  // without a supervisor for so long, the node leaves the run
+  int64_t join_timeout_ms = 120'000;  // without a supervisor for so long, the node may leave
   std::shared_ptr<EpochWatch> watch;
   /// Finds the supervisor actor of the process at an address. `done` is called once, on any thread;
   /// not_found: the process is there, but does not supervise yet.
@@ -90,6 +93,8 @@ struct LinkState {
   int64_t alive_ms = 0;         // when its heartbeat was last alive
   bool preparing = false;       // its process does not supervise yet
   bool voted = false;           // this node votes against it
+  int successors = 0;           // epochs that began since the leader was lost
+  bool stayed = false;          // join_timeout_ms has passed, but the node may not leave
 
   // What a new leader must be told.
   std::optional<NodeHello> hello;
@@ -101,6 +106,10 @@ struct LinkState {
 
 /// The actor that sends the NodeHello is the node.
 caf::behavior supervisor_link(caf::stateful_actor<LinkState>* self, LinkOptions options);
+
+/// JOB-1: true if the node may leave a run that has no supervisor: a user wants the run to end, or
+/// the node's memory holds no state that may be the only one.
+bool may_leave(const LinkState& state);
 
 /// For EpochWatch's on_view.
 local::EpochsPolled epochs_polled(const EpochView& view);
