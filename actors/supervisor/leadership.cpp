@@ -18,6 +18,18 @@ bool changes_membership(const job::Action& action) {
   return !std::holds_alternative<job::Record>(action);
 }
 
+/// Actions that use a generation number, which a successor must not use as well.
+bool uses_generation(const job::Action& action) {
+  return std::holds_alternative<job::Fence>(action) || std::holds_alternative<job::Join>(action);
+}
+
+/// True if a node does not report to this supervisor. Another supervisor may then lead that node.
+bool node_away(const job::State& job) {
+  return std::ranges::any_of(job.nodes, [](const auto& node) {
+    return node.second.state == job::NodeState::absent || node.second.state == job::NodeState::lost;
+  });
+}
+
 }  // namespace
 
 Leadership::Leadership(Options options, int64_t now_ms)
@@ -133,10 +145,19 @@ bool Leadership::outvoted(const std::set<std::string>& votes, const job::State& 
 Leadership::Actions Leadership::timed_out(uint64_t decision, const job::State& job) {
   Actions result;
   if (decision != decision_ || waiting_.empty()) return result;
+  const bool replicated = standby_ && stored_;
+  if (!stored_) drop_standby("it did not store a decision within 200 ms", job, result);
+  stored_ = true;
+  // LEAD-1, GEN-2: neither the epoch files nor the standby show that this supervisor still leads.
+  const bool alone = !checked_ && !replicated && node_away(job);
+  if (alone && std::ranges::any_of(waiting_, uses_generation)) {
+    log::debug("the run folder does not answer, and not all nodes report; a decision waits for it");
+    result.emplace_back(Await{decision, false});
+    return result;
+  }
   if (!checked_)
     log::warn("the run folder did not answer within 200 ms; carrying the decision out without it");
-  if (!stored_) drop_standby("it did not store a decision within 200 ms", job, result);
-  stored_ = checked_ = true;
+  checked_ = true;
   release(result);
   return result;
 }

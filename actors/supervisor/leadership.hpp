@@ -7,7 +7,9 @@
 //
 //   LEAD-1  At most one supervisor acts: before a change of membership, and twice a second, the
 //           epoch files are read; a supervisor that is not the newest epoch neither acts nor writes
-//           any more. A file system that hangs is waited for no longer than kAnswerTimeout.
+//           any more. A file system that hangs is waited for no longer than kAnswerTimeout if the
+//           standby has stored the decision, or if all nodes report to this supervisor. Otherwise a
+//           decision that uses a generation number (GEN-2) waits for it.
 //
 // Nodes that cannot reach the supervisor vote against it in the run folder. If more nodes vote
 // against it than report to it, and no trainer trains, it resigns, so that those nodes go on
@@ -111,8 +113,8 @@ class Leadership {
   /// The epoch files have been read, for a decision or at regular intervals.
   Actions epoch_seen(const local::EpochSeen& seen, const job::State& job, const Agents& agents,
                      int64_t now_ms);
-  /// kAnswerTimeout has passed since this decision: stops waiting, and dismisses a standby that has
-  /// not answered.
+  /// kAnswerTimeout has passed since this decision: dismisses a standby that has not answered, and
+  /// stops waiting, or waits once more (LEAD-1).
   Actions timed_out(uint64_t decision, const job::State& job);
   /// The next event that waited for a decision which has been carried out.
   std::optional<job::Event> next_event();

@@ -100,6 +100,30 @@ TEST_SUITE("leadership") {
     CHECK(text(f.lead.timed_out(2, f.job)) == "");
   }
 
+  TEST_CASE(
+      "LEAD-1, GEN-2: without the run folder and a standby, no generation begins while a node is "
+      "away") {
+    // A host lost the run folder and its link to n1 at once. n1's supervisor used the next
+    // generation number, and this one used the same.
+    Fixture f;
+    f.appoint();
+    f.job.nodes["n1"].state = job::NodeState::lost;
+    f.lead.submit({fence});
+    f.lead.standby_lost(f.job, f.agents, f.now);
+    CHECK(text(f.lead.timed_out(2, f.job)) == "wait");
+    CHECK(text(f.lead.timed_out(2, f.job)) == "wait");
+    CHECK(f.epoch_seen({2, true, 4}) == "deposed");  // the run folder answers at last
+    f.lead = Leadership({.epoch = 3, .node = "n0"}, 0);
+    f.lead.submit({fence});
+    CHECK(text(f.lead.timed_out(1, f.job)) == "wait");
+    CHECK(f.epoch_seen({1, false, 3}) == "carry_out");
+    f.lead.submit({job::Shutdown{}});  // uses no number
+    CHECK(text(f.lead.timed_out(2, f.job)) == "carry_out");
+    f.job.nodes["n1"].state = job::NodeState::up;  // all nodes obey this supervisor
+    f.lead.submit({fence});
+    CHECK(text(f.lead.timed_out(3, f.job)) == "carry_out");
+  }
+
   TEST_CASE("leadership: after a standby is lost, another node starts the next one") {
     Fixture f;
     f.appoint();
