@@ -56,6 +56,8 @@ void introduce_node(Self* self) {
   if (!s.hello) return;
   s.hello->epoch = s.lead.epoch;
   to_leader(self, *s.hello);
+  // Before the trainers: a generation may begin as soon as the last trainer is known (JOB-1).
+  if (s.copies) to_leader(self, *s.copies);
   for (auto& [name, trainer] : s.trainers) {
     // The leader must hear why a trainer left the newest generation. Of an older one it is enough
     // that the trainer is in no generation.
@@ -71,7 +73,6 @@ void introduce_node(Self* self) {
     if (news) to_leader(self, *trainer.idle);
     if (trainer.down) to_leader(self, *trainer.down);
   }
-  if (s.copies) to_leader(self, *s.copies);
   for (const auto& report : s.reports)
     std::visit([self](const auto& message) { to_leader(self, message); }, report);
   if (s.stop) to_leader(self, *s.stop);

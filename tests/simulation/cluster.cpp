@@ -231,6 +231,7 @@ void Cluster::report_to_supervisor(int index) {
   send(index, 0, [this, supervisor, index, id = node.link.id, pid = node.pid] {
     node_connected(*supervisor, index, id, pid);
   });
+  if (options.bug != Bug::copies_reported_late) report_peer_copies(index);
   for (int slot = 0; slot < options.trainers; ++slot) {
     const Trainer& t = trainers[index * options.trainers + slot];
     if (!t.known) continue;
@@ -247,7 +248,7 @@ void Cluster::report_to_supervisor(int index) {
     if (g->second->stops_now && t.generation == g->first)
       to_supervisor(index, job::TrainerFinished{t.name, g->first, g->second->step});
   }
-  report_peer_copies(index);
+  if (options.bug == Bug::copies_reported_late) report_peer_copies(index);
   for (const StepReport& report : node.reports)
     send(index, 0, [this, supervisor, report] { step_done(*supervisor, report); });
   if (node.checked) to_supervisor(index, *node.checked);

@@ -162,6 +162,7 @@ void Invariants::supervisor_started(const Supervisor& supervisor, bool replica, 
 }
 
 void Invariants::event_received(const Supervisor& supervisor, const job::Event& event) {
+  waiting_since_ms_ = supervisor.job.waiting_since_ms;
   if (const auto* down = std::get_if<job::TrainerDown>(&event)) {
     const auto found = supervisor.job.trainers.find(down->trainer);
     if (found == supervisor.job.trainers.end() || found->second.state == job::TrainerState::down)
@@ -260,43 +261,26 @@ void Invariants::check_layout(const Supervisor& supervisor) {
 void Invariants::check_newest_step(const Supervisor& supervisor, const job::Join& join) {
   const uint64_t newest = std::min(committed_, distrusted_ - 1);
   if (join.step >= newest) return;
+  if (cluster_.now / ms - waiting_since_ms_ > supervisor.job.join_timeout_ms) return;
   std::map<uint64_t, std::set<uint32_t>> have;
   auto add = [&](const StateCopy& copy, const std::string& node) {
     const auto made = made_.find(copy.step);
     if (made == made_.end() || made->second != copy.made) return;
     if (copy.step > join.step && !cluster_.rejected.contains({node, copy.step}) && copy.good() &&
-        copy.content == copy.checksum && copy.step < distrusted_)
+        copy.content == copy.checksum && copy.step < distrusted_ &&
+        !job::is_suspect(supervisor.job, copy.step, copy.generation))
       have[copy.step].insert(copy.shard);
   };
   for (int n = 0; n < cluster_.options.nodes; ++n) {
-    if (!cluster_.connected(supervisor, n) || !cluster_.nodes[n].up ||
-        cluster_.hung(cluster_.nodes[n]))
-      continue;
-    for (int slot = 0; slot < cluster_.options.trainers; ++slot) {
-      const Trainer& t = cluster_.trainers[n * cluster_.options.trainers + slot];
-      if (t.up && supervisor.job.trainers.at(t.name).state != job::TrainerState::down)
-        for (const StateCopy& copy : t.copies)  // a state that replicas differ in is not usable
-          if (!job::is_suspect(supervisor.job, copy.step, copy.generation))
-            add(copy, cluster_.nodes[n].name);
-    }
-    // Copies in a peer store are sent by a trainer of the node.
-    bool sender = false;
+    const Node& node = cluster_.nodes[n];
+    if (!cluster_.connected(supervisor, n) || !node.up || cluster_.hung(node)) continue;
     for (int slot = 0; slot < cluster_.options.trainers; ++slot)
-      sender = sender || supervisor.job.trainers
-                                 .at(cluster_.trainers[n * cluster_.options.trainers + slot].name)
-                                 .state != job::TrainerState::down;
-    if (!sender) continue;
-    for (const PeerCopy& told : supervisor.job.nodes.at(cluster_.nodes[n].name).peer)
-      if (auto found = cluster_.nodes[n].peer.find(told.shard);
-          found != cluster_.nodes[n].peer.end() && found->second.step == told.step &&
-          found->second.generation == told.generation &&
-          !job::is_suspect(supervisor.job, told.step, told.generation))
-        add(found->second, cluster_.nodes[n].name);
+      for (const StateCopy& copy : cluster_.trainers[n * cluster_.options.trainers + slot].copies)
+        add(copy, node.name);
+    for (const auto& [shard, copy] : node.peer) add(copy, node.name);
   }
-  if (supervisor.job.has_checkpoint)
-    if (auto found = cluster_.disk.shards.find(supervisor.job.checkpoint_step);
-        found != cluster_.disk.shards.end())
-      for (const auto& [shard, copy] : found->second) add(copy, "");
+  for (const uint64_t step : cluster_.disk.published)
+    for (const auto& [shard, copy] : cluster_.disk.shards.at(step)) add(copy, "");
   for (const auto& [step, shards] : have)
     require(shards.size() < static_cast<size_t>(supervisor.job.rules.shards), "JOB-1",
             "generation " + number(join.generation) + " begins at step " + number(join.step) +

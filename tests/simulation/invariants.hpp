@@ -2,7 +2,8 @@
 // happens; the first violation is thrown as Violation.
 //
 //   JOB-1   A committed step is undone only if neither it nor a newer step has a usable copy of
-//           every shard left.
+//           every shard left. All copies count that exist in the memory of connected nodes and on
+//           the disk, whether or not the supervisor has heard of them.
 //   JOB-2   A step is committed once in a generation, by all its ranks; each row is trained once.
 //   JOB-3   A generation begins from one step. Each member holds its shard of that step as it was
 //           made last.
@@ -78,6 +79,7 @@ class Invariants {
     uint64_t step = 0;
   };
   std::map<std::string, Failures> failures_;
+  int64_t waiting_since_ms_ = 0;  // of the supervisor that decides now
   Time progress_at_ = 0, checked_at_ = 0;
   uint64_t quiet_step_ = 0;
   std::map<std::string, Time> suspect_since_;

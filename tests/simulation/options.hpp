@@ -30,6 +30,8 @@ enum class Bug : unsigned char {
   applied_before_vote,   // trainers apply a step without waiting for the other trainers
   undone_copies,         // copies of undone steps are used as if they were the new ones
   silent_decision,       // a decision without a reason
+  memory_forgotten,      // the memory of a node does not count while its trainers are not up
+  copies_reported_late,  // an agent reports its peer copies after its trainers
 };
 struct BugName {
   Bug bug;
@@ -52,6 +54,8 @@ inline constexpr BugName bug_names[] = {
     {Bug::applied_before_vote, "applied_before_vote"},
     {Bug::undone_copies, "undone_copies"},
     {Bug::silent_decision, "silent_decision"},
+    {Bug::memory_forgotten, "memory_forgotten"},
+    {Bug::copies_reported_late, "copies_reported_late"},
 };
 
 struct Options {

@@ -28,7 +28,7 @@ job::State make_job(const Options& o) {
   for (int n = 0; n < o.nodes; ++n) names.push_back(node_name(n));
   job::State state = job::make_state(rules, names);
   state.max_steps = o.steps;
-  state.join_timeout_ms = 20'000;
+  state.join_timeout_ms = 30'000;
   state.restart_timeout_ms = 5'000;
   state.save_timeout_ms = 30'000;
   return state;
@@ -422,6 +422,10 @@ void Cluster::plant_bug(Supervisor& supervisor, const job::Event& event, job::De
       break;
     case Bug::undone_copies:
       s.undoings.clear();
+      break;
+    case Bug::memory_forgotten:
+      for (auto& [name, trainer] : s.trainers)
+        if (trainer.state == job::TrainerState::down) trainer.generation = 0, trainer.held.clear();
       break;
     case Bug::silent_decision:
       for (job::Action& action : decision.actions)

@@ -84,8 +84,8 @@ void Decider::plan() {
   }
   if (first && next.cells.size() < wanted && !waited(s_.join_timeout_ms)) return;
   const Beginning beginning = newest_state();
-  if (beginning.step < s_.committed_step && trainers_may_return() && !waited(s_.restart_timeout_ms))
-    return;  // JOB-1: a trainer that is being restarted may hold a newer copy
+  // JOB-1: the memory of a node outlives its trainers: wait for them while its agent reports.
+  if (memory_may_be_newer(beginning) && !waited(s_.join_timeout_ms)) return;
   join(std::move(next), beginning);
 }
 
@@ -93,7 +93,7 @@ std::vector<AvailableCopy> Decider::copies() const {
   std::vector<AvailableCopy> list;
   for (const std::string& name : s_.node_order) {
     const Node& node = s_.nodes.at(name);
-    if (node.state == NodeState::absent || node.state == NodeState::lost) continue;
+    if (!is_here(node)) continue;
     bool list_peers = true;  // once per node
     for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot) {
       const std::string who = trainer_name(name, slot);
@@ -189,11 +189,31 @@ Decider::Beginning Decider::newest_state() const {
   return b;
 }
 
-bool Decider::trainers_may_return() const {
-  return std::ranges::any_of(s_.nodes, [&](const auto& n) {
-    return n.second.state != NodeState::absent && n.second.state != NodeState::lost &&
-           !node_is_idle(n.first);
-  });
+bool Decider::memory_may_be_newer(const Beginning& beginning) const {
+  std::vector<AvailableCopy> copies = beginning.copies;
+  std::set<uint64_t> steps = {s_.committed_step};
+  for (const AvailableCopy& copy : copies) steps.insert(copy.step);
+  const uint64_t newest = newest_joined(s_);
+  for (const Place& place : places(s_.rules, s_.layout)) {
+    const Trainer& trainer = s_.trainers.at(place.trainer);
+    if (trainer.state != TrainerState::idle && trainer.generation == newest &&
+        is_here(s_.nodes.at(node_of(place.trainer))))
+      for (const uint64_t step : steps) copies.push_back({place.trainer, place.shard, step, false});
+  }
+  for (const auto& [name, node] : s_.nodes) {
+    if (!is_here(node)) continue;
+    for (const PeerCopy& copy : node.peer)
+      if (trusted(s_, copy.step, copy.generation))
+        copies.push_back({name, copy.shard, copy.step, true});
+    for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot) {
+      const Trainer& trainer = s_.trainers.at(trainer_name(name, slot));
+      if (trainer.pid == 0 && beginning.step < s_.committed_step) return true;
+      for (const HeldStep& copy : trainer.held)
+        if (trusted(s_, copy.step, copy.generation))
+          copies.push_back({name, trainer.shard, copy.step, false});
+    }
+  }
+  return newest_complete(copies, s_.rules.shards).value_or(0) > beginning.step;
 }
 
 void Decider::join(Layout next, const Beginning& beginning) {

@@ -65,6 +65,10 @@ class Decider {
     auto found = s_.trainers.find(name);
     return found == s_.trainers.end() || over() ? nullptr : &found->second;
   }
+  /// The agent of the node reports.
+  static bool is_here(const Node& node) {
+    return node.state != NodeState::absent && node.state != NodeState::lost;
+  }
   static bool in_generation(const Trainer& t) {
     return t.state == TrainerState::training || t.state == TrainerState::finished;
   }
@@ -185,8 +189,11 @@ class Decider {
   };
   /// The newest state of which every shard has a copy.
   Beginning newest_state() const;
-  /// A node reports, but not all of its trainers are idle.
-  bool trainers_may_return() const;
+  /// The memory of connected nodes may hold every shard of a step newer than `beginning`. A node
+  /// whose trainers are not up cannot send, but its memory holds what they reported last and, if
+  /// they were in the newest generation, any step that other trainers hold. The memory of a trainer
+  /// that has not reported since its agent came is not known.
+  bool memory_may_be_newer(const Beginning& beginning) const;
   void join(Layout next, const Beginning& beginning);
   /// The current generation undoes what older ones made of `step` and later steps.
   void undo_from(uint64_t step);

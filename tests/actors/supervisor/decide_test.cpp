@@ -172,6 +172,51 @@ TEST_CASE("job: JOB-1: a step that one replica has applied is rolled forward") {
   CHECK(join.moves[0] == Move{0, 4, "n0.0", false, {"n1.0"}});
 }
 
+// One group, a spare, no copies on peers. The replacement of n0.0 took longer than
+// restart_timeout_ms; n1 then began at the checkpoint, and steps 3 to 6 were undone.
+TEST_CASE("job: JOB-1: no older checkpoint is used while the memory of a living agent is newer") {
+  State s = training(1, 1, 1, 6);
+  decide(0, s, CheckpointSaved{2});
+  decide(0, s, TrainerDown{"n0.0", "signal 9"});
+  decide(0, s, TrainerIdle{"n0.1", 1, 1, made(1, {5, 6})});
+  const int64_t late = s.restart_timeout_ms + 1;
+  CHECK(all<Join>(decide(late, s, Tick{})).empty());
+  CHECK(s.nodes.at("n0").state == NodeState::suspect);
+  decide(late, s, NodeChecked{"n0", true, ""});
+  CHECK(all<Join>(decide(s.join_timeout_ms - 1, s, Tick{})).empty());
+
+  SUBCASE("the trainer comes up: the step that its node's memory holds") {
+    const Join join = only<Join>(back(s, "n0.0", 0, Steps{5, 6}));
+    CHECK(join.source == Source::memory);
+    CHECK(join.step == 6);
+  }
+  SUBCASE("the node is drained: its memory still counts") {
+    decide(late, s, TrainerDown{"n0.0", "the node's restart budget is exhausted", false});
+    decide(late, s, DrainRequested{"n0", true, "maintenance"});
+    CHECK(all<Join>(decide(s.join_timeout_ms - 1, s, Tick{})).empty());
+    CHECK(only<Join>(back(s, "n0.0", 0, Steps{5, 6})).step == 6);
+    CHECK(nodes_of(s) == std::vector<std::string>{"n1"});
+  }
+  SUBCASE("the node is lost with its memory: the checkpoint, at once") {
+    const Join join = only<Join>(decide(late, s, NodeLost{"n0", "gone"}));
+    CHECK(join.source == Source::checkpoint);
+    CHECK(join.step == 2);
+  }
+  SUBCASE("the wait has a deadline") {
+    CHECK(only<Join>(decide(s.join_timeout_ms + 1, s, Tick{})).step == 2);
+  }
+}
+
+TEST_CASE("job: JOB-1: a step that only the memory of stopped trainers may hold is waited for") {
+  State s = training(1, 1, 1, 6);
+  decide(0, s, CheckpointSaved{6});
+  decide(0, s, TrainerDown{"n0.0", "signal 9"});
+  // Step 7 was committed; the supervisor has not heard of it.
+  decide(0, s, TrainerIdle{"n0.1", 1, 1, made(1, {6, 7})});
+  CHECK(all<Join>(decide(s.restart_timeout_ms + 1, s, Tick{})).empty());
+  CHECK(only<Join>(back(s, "n0.0", 0, Steps{6, 7})).step == 7);
+}
+
 TEST_CASE("job: a spare takes the place of a lost node and gets its state from replicas") {
   State s = training(2, 1);
   CHECK(all<Fence>(decide(0, s, NodeLost{"n0", "its agent is gone"})).size() == 1);
@@ -858,7 +903,7 @@ TEST_CASE(
   const Join join = only<Join>(back(s, "n0.0", 0, Steps{2, 3}));
   CHECK(join.step == 3);
   CHECK(nodes_of(s) == std::vector<std::string>{"n1"});
-  CHECK(only<Join>(decide(without.restart_timeout_ms + 1, without, Tick{})).step == 0);
+  CHECK(only<Join>(decide(without.join_timeout_ms + 1, without, Tick{})).step == 0);
 }
 
 namespace {
