@@ -69,7 +69,11 @@ class CommandLine {
     return add(app_, name, help, std::move(body))->group("");
   }
 
-  void add_oversubscribe(CLI::App& command) {
+  /// What `train` and `resume` share.
+  void add_start_options(CLI::App& command) {
+    command.add_flag("--detach,-d", detach_,
+                     "train in the background: return once the run has started; the same command "
+                     "without --detach shows its progress");
     command.add_flag("--oversubscribe", oversubscribe_,
                      "start even if this host has too little memory or too few cores");
   }
@@ -90,26 +94,27 @@ class CommandLine {
   }
 
   void add_training() {
-    CLI::App* train = add_with_config(
-        app_, "train", "start a run, or continue the run in its folder", [this](CLI::App* command) {
-          return report_status(
-              train_command(config_, overrides_of(*command), run_, oversubscribe_));
-        });
+    CLI::App* train =
+        add_with_config(app_, "train", "start a run, continue it, or attach to it if it trains",
+                        [this](CLI::App* command) {
+                          return report_status(train_command(config_, overrides_of(*command), run_,
+                                                             oversubscribe_, detach_));
+                        });
     train->add_option("--run", run_, "the run's folder; overrides run.folder");
     add_parent_options(*train);
-    add_oversubscribe(*train);
+    add_start_options(*train);
 
-    CLI::App* resume =
-        add(app_, "resume", "continue a run with the configuration in its folder",
-            [this](CLI::App* command) {
-              return report_status(resume_command(run_, command->remaining(), oversubscribe_));
-            });
+    CLI::App* resume = add(
+        app_, "resume", "continue a run with the configuration in its folder, or attach to it",
+        [this](CLI::App* command) {
+          return report_status(resume_command(run_, command->remaining(), oversubscribe_, detach_));
+        });
     resume->add_option("RUN", run_, "the run's folder")->required();
     resume->allow_extras();
     resume->footer(
         "--section.key=value changes what may change in a run: its length, learning "
         "rate, optimizer, layout, checkpoints, supervision, metrics");
-    add_oversubscribe(*resume);
+    add_start_options(*resume);
 
     CLI::App* submit = add_with_config(
         app_, "submit", "train as a Slurm job: write the batch script, print it, submit it",
@@ -342,7 +347,7 @@ class CommandLine {
   SweepOptions sweep_;
   HttpProcessOptions http_;
   bool list_ = false, json_ = false, watch_ = false, follow_ = false, dry_run_ = false;
-  bool oversubscribe_ = false, with_optimizer_ = false, changed_ = false;
+  bool oversubscribe_ = false, detach_ = false, with_optimizer_ = false, changed_ = false;
   int srun_code_ = 0;
   int64_t smooth_ = kSmoothAutomatically;
 };

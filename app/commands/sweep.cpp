@@ -23,6 +23,7 @@
 #include "runtime/data/data_location.hpp"
 #include "runtime/exports/plot.hpp"
 #include "runtime/exports/summary.hpp"
+#include "runtime/run/agent_lock.hpp"
 
 namespace simplescale {
 
@@ -196,7 +197,7 @@ Result<size_t> train_all(const Sweep& sweep) {
       print_progress(sweep, i, "finished already");
       continue;
     }
-    if (RunLock::held(RunFolder{run.folder})) {
+    if (launcher_lives({run.folder})) {
       print_progress(sweep, i, "skipped: another process trains it");
       continue;
     }

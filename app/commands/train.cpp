@@ -1,6 +1,7 @@
 // `train`: checks the configuration and this host, creates or resumes the run's folder, starts one
-// node agent per node on this machine, and prints the progress. As a task of srun it runs a single
-// agent instead (app/slurm/task.cpp).
+// node agent per node on this machine, and prints the progress. If the run trains already, it only
+// shows its progress (app/launch/attach.hpp). As a task of srun it runs a single agent instead
+// (app/slurm/task.cpp).
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -17,6 +18,8 @@
 #include "app/commands/commands.hpp"
 #include "app/commands/run_status.hpp"
 #include "app/launch/agent_launcher.hpp"
+#include "app/launch/attach.hpp"
+#include "app/launch/background.hpp"
 #include "app/launch/run_start.hpp"
 #include "app/launch/run_view.hpp"
 #include "app/processes/agent.hpp"
@@ -26,6 +29,7 @@
 #include "runtime/base/shared_memory.hpp"
 #include "runtime/config/preflight.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/run/agent_lock.hpp"
 #include "runtime/run/epoch.hpp"
 #include "runtime/run/folder_watch.hpp"
 #include "runtime/run/run_folder.hpp"
@@ -52,15 +56,17 @@ Status check_device(const Config& config) {
   return {};
 }
 
+/// Number of nodes with an agent, spares included.
+int agent_count(const Config& config) {
+  return static_cast<int>(config.cluster.nodes + config.cluster.spares);
+}
+
 /// Everything before the first process starts: checks, data, the run's folder. Returns the run's
 /// lock.
 Result<RunLock> prepare_run(const Config& config, const Plan& plan, int trainers_on_host,
                             bool oversubscribe) {
   const RunFolder run{run_folder(config)};
   SS_RETURN_IF_ERROR(check_run_folder(run, config));  // before anything is written
-  // Before preflight: it would complain about the HTTP port that the running run of this folder
-  // uses.
-  if (RunLock::held(run)) SS_RETURN_IF_ERROR(lock_run(run).status());
   SS_RETURN_IF_ERROR(check_device(config));
   PreflightInput input;
   input.trainers_on_host = trainers_on_host;
@@ -75,30 +81,46 @@ Result<RunLock> prepare_run(const Config& config, const Plan& plan, int trainers
   return lock;
 }
 
-volatile sig_atomic_t interrupts = 0, last_signal = 0;
+volatile sig_atomic_t interrupts = 0, last_signal = 0, hung_up = 0;
 void on_interrupt(int signal) {
   last_signal = signal;
   interrupts = interrupts + 1;
 }
-
-/// Number of nodes with an agent, spares included.
-int agent_count(const Config& config) {
-  return static_cast<int>(config.cluster.nodes + config.cluster.spares);
+void on_hangup(int) {
+  hung_up = 1;
+  signal(SIGPIPE, SIG_IGN);  // what read this process's output has ended, too
 }
 
-/// Runs all nodes on this machine: starts the agents, passes signals on, prints progress, and waits
-/// for the end of all processes.
-Status train_here(const Config& config, const Plan& plan, bool oversubscribe) {
-  const RunFolder run{run_folder(config)};
-  const int nodes = plan.topology.nodes + static_cast<int>(config.cluster.spares);
-  const int trainers = nodes * plan.topology.trainers_per_node;
-  SS_ASSIGN(const RunLock lock, prepare_run(config, plan, trainers, oversubscribe));
-  const std::string instance = unique_id();
-  struct sigaction action {};
+/// SIGHUP does not end the run: the launcher goes on without its terminal. After `nohup` SIGHUP
+/// stays ignored.
+void handle_signals() {
+  struct sigaction action {
+  }, before{};
   action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGHUP, nullptr, &before);
+  if (before.sa_handler == SIG_IGN) return;
+  action.sa_handler = on_hangup;
+  sigaction(SIGHUP, &action, nullptr);
+}
 
+/// Passes a signal of the user on to the agents. The second one means: at once; the third: kill.
+void pass_signals(AgentLauncher& launcher, RunView& view, int& passed) {
+  if (interrupts <= passed) return;
+  ++passed;
+  view.print_line(passed == 1
+                      ? "stopping after this step and saving; press Ctrl-C again to stop at once"
+                      : "stopping at once");
+  launcher.signal(passed > 2 ? SIGKILL : passed > 1 ? SIGINT : last_signal);
+}
+
+/// Starts the agents, passes signals on, prints progress, and waits for the end of all processes.
+/// background: the part of this process that a user waits for; null without --detach.
+Status launch(const Config& config, const Plan& plan, Background* background) {
+  const RunFolder run{run_folder(config)};
+  const std::string instance = unique_id();
+  handle_signals();
   RunView view(run, config, plan);
   SS_RETURN_IF_ERROR(EpochFiles(run, instance).begin());
   const int cores = usable_cores();
@@ -108,16 +130,15 @@ Status train_here(const Config& config, const Plan& plan, bool oversubscribe) {
   const FolderWatch folder_watch(run, [gone] { *gone = true; });
   std::optional<std::chrono::steady_clock::time_point> gone_at;
   for (int node = 0; node < agent_count(config); ++node) SS_RETURN_IF_ERROR(launcher.start(node));
+  if (background) background->started();
   const std::chrono::milliseconds shutdown(config.supervision.shutdown_ms);
-  int passed = 0;
-  while (launcher.poll()) {
-    if (interrupts > passed) {
-      ++passed;
-      view.print_line(
-          passed == 1 ? "stopping after this step and saving; press Ctrl-C again to stop at once"
-                      : "stopping at once");
-      launcher.signal(passed > 2 ? SIGKILL : passed > 1 ? SIGINT : last_signal);
+  for (int passed = 0; launcher.poll();) {
+    if (hung_up == 1) {
+      hung_up = 2;  // done
+      leave_terminal(run, true);
+      view.print_line("the terminal is gone (SIGHUP); the run trains on in the background");
     }
+    pass_signals(launcher, view, passed);
     if (*gone && !gone_at) {  // the agents notice it, too, and end
       gone_at = std::chrono::steady_clock::now();
       launcher.stop_restarting();
@@ -135,12 +156,41 @@ Status train_here(const Config& config, const Plan& plan, bool oversubscribe) {
   return view.finish(launcher.exit_code(), launcher.killed_agents(), launcher.reason());
 }
 
+/// Runs all nodes on this machine, or attaches to the run if it trains already. detach: returns
+/// once the run has started, which goes on in the background.
+Status train_here(const RunStart& start, bool oversubscribe, bool detach) {
+  const Config& config = start.config;
+  const RunFolder run{run_folder(config)};
+  const int trainers = agent_count(config) * start.plan.topology.trainers_per_node;
+  while (true) {
+    // Before the checks of this host: they would complain about the memory, and the HTTP port, that
+    // the processes of this run use.
+    if (RunLock::held(run)) {
+      if (const auto end = attach(start, detach)) return *end;
+      SS_ASSIGN(const bool finished, already_finished(run, config, start.plan));
+      if (finished) return {};
+    }
+    auto lock = prepare_run(config, start.plan, trainers, oversubscribe);
+    if (!lock.ok() && launcher_lives(run)) continue;  // another `train` was faster
+    if (!lock.ok()) return lock.status();
+    if (!detach) return launch(config, start.plan, nullptr);
+    SS_ASSIGN(Background background, Background::start(run));
+    if (!background.is_parent()) return launch(config, start.plan, &background);
+    SS_RETURN_IF_ERROR(background.wait(run));
+    print_hints(run, "trains in the background");
+    return {};
+  }
+}
+
 }  // namespace
 
 Status train_command(const std::string& config_file, Overrides overrides, const std::string& run,
-                     bool oversubscribe) {
+                     bool oversubscribe, bool detach) {
   SS_ASSIGN(RunStart start, resolve_run_start(config_file, std::move(overrides), run));
   const auto task = slurm_task();
+  if (task && detach)
+    return Status(Code::usage,
+                  "--detach: a task of srun cannot go to the background; use `submit`");
   SS_ASSIGN(const bool finished,
             already_finished({run_folder(start.config)}, start.config, start.plan));
   if (finished) return {};
@@ -151,12 +201,13 @@ Status train_command(const std::string& config_file, Overrides overrides, const 
         "simplescale: not started by srun, so all nodes run on this host; to use the whole "
         "allocation, run: srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 simplescale "
         "train ...\n");
-  return train_here(start.config, start.plan, oversubscribe);
+  return train_here(start, oversubscribe, detach);
 }
 
-Status resume_command(const std::string& run, Overrides overrides, bool oversubscribe) {
+Status resume_command(const std::string& run, Overrides overrides, bool oversubscribe,
+                      bool detach) {
   SS_RETURN_IF_ERROR(check_is_run(run));
-  return train_command(RunFolder{run}.config(), std::move(overrides), run, oversubscribe);
+  return train_command(RunFolder{run}.config(), std::move(overrides), run, oversubscribe, detach);
 }
 
 int agent_command(const std::string& run, const std::string& node) {

@@ -18,18 +18,19 @@ namespace simplescale {
 
 namespace {
 constexpr auto kRestartAfter = std::chrono::seconds(1);
+}  // namespace
 
-/// control/end.json if this start of the run wrote it; otherwise null.
-nlohmann::json end_document(const RunFolder& run, const std::string& instance) {
+std::optional<RunEnd> end_of(const RunFolder& run, const std::string& instance) {
   const auto text = read_text(run.end());
-  if (!text.ok()) return {};
-  auto document = nlohmann::json::parse(*text, nullptr, false);
+  if (!text.ok()) return std::nullopt;
+  const auto document = nlohmann::json::parse(*text, nullptr, false);
   if (!document.is_object() || !document.contains("instance") || document["instance"] != instance ||
       !document.contains("exit") || !document["exit"].is_number_integer())
-    return {};
-  return document;
+    return std::nullopt;
+  const auto reason = document.find("reason");
+  return RunEnd{document["exit"].get<int>(),
+                reason != document.end() && reason->is_string() ? reason->get<std::string>() : ""};
 }
-}  // namespace
 
 AgentLauncher::AgentLauncher(RunFolder run, const Config& config, std::string instance, int threads)
     : run_(std::move(run)), config_(config), instance_(std::move(instance)), threads_(threads) {
@@ -58,10 +59,6 @@ Status AgentLauncher::start(int node) {
   SS_ASSIGN(const pid_t pid, spawn(command));
   agents_[node].pid = pid;
   return {};
-}
-
-bool AgentLauncher::run_is_over() const {
-  return !end_document(run_, instance_).is_null();
 }
 
 void AgentLauncher::on_exit(Agent& agent, int node, int status) {
@@ -120,14 +117,13 @@ void AgentLauncher::reap_remaining(int64_t timeout_ms) {
 }
 
 int AgentLauncher::exit_code() const {
-  const auto document = end_document(run_, instance_);
-  if (!document.is_null()) return document["exit"].get<int>();
+  if (const auto end = end_of(run_, instance_)) return end->code;
   return codes_.empty() ? -1 : *std::max_element(codes_.begin(), codes_.end());
 }
 
 std::string AgentLauncher::reason() const {
-  const auto document = end_document(run_, instance_);
-  return document.is_null() ? "" : document.value("reason", "");
+  const auto end = end_of(run_, instance_);
+  return end ? end->reason : "";
 }
 
 }  // namespace simplescale

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,14 @@
 #include "runtime/run/run_folder.hpp"
 
 namespace simplescale {
+
+/// How a start of the run ended.
+struct RunEnd {
+  int code;  // the exit code of the run
+  std::string reason;
+};
+/// control/end.json, if the start `instance` wrote it.
+std::optional<RunEnd> end_of(const RunFolder& run, const std::string& instance);
 
 class AgentLauncher {
  public:
@@ -55,7 +64,7 @@ class AgentLauncher {
     Clock::time_point due_at{};
   };
   void on_exit(Agent& agent, int node, int status);
-  bool run_is_over() const;
+  bool run_is_over() const { return end_of(run_, instance_).has_value(); }
 
   const RunFolder run_;
   const Config& config_;

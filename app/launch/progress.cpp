@@ -8,10 +8,12 @@
 
 namespace simplescale {
 
-ProgressLine::ProgressLine() : terminal_(isatty(STDERR_FILENO)) {}
+bool ProgressLine::terminal() const {
+  return isatty(STDERR_FILENO);
+}
 
 void ProgressLine::draw(const std::string& label, double fraction, const std::string& text) {
-  if (!terminal_) return;
+  if (!terminal()) return;
   winsize size{};
   const int columns =
       ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
@@ -35,7 +37,7 @@ void ProgressLine::print_line(const std::string& text) {
 }
 
 void ProgressLine::clear() {
-  if (drawn_) std::fputs("\r\033[K", stderr);
+  if (drawn_ && terminal()) std::fputs("\r\033[K", stderr);
   drawn_ = false;
 }
 

@@ -7,17 +7,17 @@ namespace simplescale {
 
 class ProgressLine {
  public:
-  ProgressLine();
   /// Draws "label [=====>    ] text". fraction: 0 to 1. Does nothing if stderr is not a terminal.
   void draw(const std::string& label, double fraction, const std::string& text);
   /// Prints a line above the progress line, on a terminal or not.
   void print_line(const std::string& text);
   /// Removes the progress line.
   void clear();
-  bool terminal() const { return terminal_; }
+  /// True if stderr is a terminal, which may end before this process.
+  bool terminal() const;
 
  private:
-  bool terminal_, drawn_ = false;
+  bool drawn_ = false;
 };
 
 }  // namespace simplescale

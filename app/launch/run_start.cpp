@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "actors/supervisor/rates.hpp"
+#include "app/launch/attach.hpp"
 #include "app/launch/begin_from.hpp"
 #include "app/launch/command_line.hpp"
 #include "app/launch/manifest.hpp"
@@ -137,6 +138,8 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
 
 Status open_run_folder(const RunFolder& run, const Config& config, const Plan& plan) {
   SS_RETURN_IF_ERROR(check_run_folder(run, config));
+  // LOCK-1: their supervisor reads the files that this function replaces.
+  SS_RETURN_IF_ERROR(wait_for_agents(run, config.cluster.join_timeout_ms));
   std::error_code error;
   fs::create_directories(run.logs(), error);
   if (!error) fs::create_directories(run.control(), error);

@@ -22,9 +22,20 @@ using nlohmann::json;
 
 namespace {
 constexpr std::chrono::milliseconds kLookEvery{500};  // between two looks for a stall
-}
 
-RunView::RunView(RunFolder run, const Config& config, const Plan& plan)
+/// Seeks to the beginning of the last complete line.
+void seek_last_line(std::ifstream& file) {
+  std::streamoff at = file.tellg();
+  for (int ends = 0; at > 0 && ends < 2; --at) {
+    file.seekg(at - 1);
+    ends += file.get() == '\n';
+    if (ends == 2) break;
+  }
+  file.seekg(at);
+}
+}  // namespace
+
+RunView::RunView(RunFolder run, const Config& config, const Plan& plan, bool attached)
     : run_(std::move(run)), config_(config), plan_(plan) {
   line_.print_line("run " + run_.path + ": " + std::to_string(plan.parameters) + " parameters, " +
                    counted(plan.topology.groups, "group") + " x " +
@@ -37,7 +48,8 @@ RunView::RunView(RunFolder run, const Config& config, const Plan& plan)
     file->open(path);
     if (file->is_open()) file->seekg(0, std::ios::end);  // skips the lines of earlier starts
   }
-  line_.draw("starting", 0, "");
+  if (attached && metrics_.is_open()) seek_last_line(metrics_);
+  if (!attached) line_.draw("starting", 0, "");
 }
 
 template <class Use>
@@ -132,6 +144,8 @@ void RunView::on_event(const std::string& text) {
 Status RunView::finish(int exit_code, const std::string& killed_agents, const std::string& reason) {
   update();
   line_.clear();
+  if (last_reason_.empty())
+    last_reason_ = reason;  // of a run that had ended before this view began
   if (exit_code != 0) return failure(exit_code, killed_agents, reason);
   if (print_summary() && config_.train.sample_tokens > 0) print_sample();
   return {};

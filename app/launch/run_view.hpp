@@ -15,7 +15,8 @@ namespace simplescale {
 
 class RunView {
  public:
-  RunView(RunFolder run, const Config& config, const Plan& plan);
+  /// attached: the run trains already, so its newest step is shown at once.
+  RunView(RunFolder run, const Config& config, const Plan& plan, bool attached = false);
   /// Prints what has been added to the files since the last call.
   void update();
   void print_line(const std::string& text) { line_.print_line(text); }

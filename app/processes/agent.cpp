@@ -27,6 +27,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/observe/trace.hpp"
+#include "runtime/run/agent_lock.hpp"
 #include "runtime/run/folder_watch.hpp"
 #include "runtime/training/names.hpp"
 
@@ -275,6 +276,10 @@ int run_agent_process(const AgentOptions& options) {
   // Removes the shared memory of an earlier agent of this node that was killed.
   const auto owner = SegmentOwner::claim("ss-" + options.instance + "-" + name);
   if (!owner.ok()) return report_status(owner.status());
+  // LOCK-1. Held until this process ends: by then the agent's supervisors have ended, too.
+  const auto lock = AgentLock::share({options.run});
+  if (!lock.ok()) return report_status({Code::requeue, lock.status().message()});
+  signal(SIGHUP, SIG_IGN);  // the end of a terminal ends no process of a run; trainers inherit this
   // A write beyond the limit of file sizes fails with EFBIG instead of killing the process.
   // Trainers inherit this.
   signal(SIGXFSZ, SIG_IGN);

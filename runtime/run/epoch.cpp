@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/base/files.hpp"
+#include "runtime/run/agent_lock.hpp"
 #include "runtime/run/run_key.hpp"
 
 namespace simplescale {
@@ -65,6 +66,8 @@ std::string EpochFiles::path(uint64_t number) const {
 }
 
 Status EpochFiles::begin() const {
+  // LOCK-1: until this returns, no agent can start. An agent that lives has steps to save.
+  SS_ASSIGN(const AgentLock no_agents, AgentLock::exclude(run_));
   SS_RETURN_IF_ERROR(make_run_key(run_));
   SS_RETURN_IF_ERROR(write_file_atomic(run_.instance(), instance_ + "\n"));
   for (const char* kind : {"epoch-", "state-", "vote-"}) {

@@ -45,8 +45,8 @@ struct Epoch {
 class EpochFiles {
  public:
   EpochFiles(RunFolder run, std::string instance);
-  /// Makes this instance the current one, with a new run key, and removes the files of older ones.
-  /// Called by the launcher before it starts any agent.
+  /// Called by the launcher before it starts any agent: makes this instance the current one, with a
+  /// new run key, and removes files of older ones. unavailable: an agent of an older one lives.
   Status begin() const;
   /// False if another start of the run has begun. True if control/instance cannot be read.
   bool current() const;

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/run/agent_lock.hpp"
+
 namespace simplescale {
 
 RunLock& RunLock::operator=(RunLock&& other) noexcept {
@@ -33,10 +35,7 @@ Result<RunLock> RunLock::take(const RunFolder& folder) {
 }
 
 bool RunLock::held(const RunFolder& folder) {
-  RunLock probe;
-  probe.fd_ = open((folder.control() + "/lock").c_str(), O_RDONLY | O_CLOEXEC);
-  if (probe.fd_ < 0) return errno != ENOENT && errno != ENOTDIR;  // it may be held
-  return flock(probe.fd_, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  return launcher_lives(folder) || agents_live(folder);
 }
 
 }  // namespace simplescale

@@ -50,7 +50,7 @@ class RunLock {
   ~RunLock();
   /// bad_config: another process trains in this folder, or the lock file cannot be written.
   static Result<RunLock> take(const RunFolder& folder);
-  /// True if a process holds the lock, or if that cannot be found out. Writes nothing.
+  /// True if a launcher or an agent lives (agent_lock.hpp), or may live. Writes nothing.
   static bool held(const RunFolder& folder);
 
  private:

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "runtime/base/files.hpp"
+#include "runtime/run/agent_lock.hpp"
 
 using namespace simplescale;
 
@@ -87,6 +88,26 @@ TEST_SUITE("epoch") {
     CHECK(before.touched_ns(1) == 0);
     EpochView view{true, before.current(), *before.newest(), 0};
     CHECK(view.deposed(1));
+  }
+
+  TEST_CASE("epoch: LOCK-1, no start begins while an agent of an earlier one lives") {
+    Folder folder;
+    const EpochFiles before(folder.run, "a"), after(folder.run, "b");
+    REQUIRE(before.begin().ok());
+    CHECK(!agents_live(folder.run));
+    {
+      const auto one = AgentLock::share(folder.run), other = AgentLock::share(folder.run);
+      REQUIRE(one.ok());
+      REQUIRE(other.ok());
+      CHECK(agents_live(folder.run));
+      CHECK(RunLock::held(folder.run));
+      CHECK(!launcher_lives(folder.run));
+      CHECK(after.begin().code() == Code::unavailable);
+      CHECK(before.current());
+    }
+    CHECK(!RunLock::held(folder.run));
+    CHECK(after.begin().ok());
+    CHECK(!before.current());
   }
 
   TEST_CASE("epoch: a leader sees the nodes that vote against it until they stop voting") {

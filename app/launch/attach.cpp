@@ -1,0 +1,164 @@
+#include "app/launch/attach.hpp"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "app/launch/agent_launcher.hpp"
+#include "app/launch/command_line.hpp"
+#include "app/launch/run_view.hpp"
+#include "runtime/base/files.hpp"
+#include "runtime/run/agent_lock.hpp"
+#include "runtime/run/epoch.hpp"
+
+namespace simplescale {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+constexpr milliseconds kLookEvery{50};
+
+volatile sig_atomic_t interrupted = 0;
+void on_interrupt(int) {
+  interrupted = 1;
+}
+
+/// The current start of the run; "" if none has begun.
+std::string instance_of(const RunFolder& run) {
+  const auto text = read_text(run.instance());
+  return text.ok() ? text->substr(0, text->find('\n')) : "";
+}
+
+/// The number of the leading supervisor and its newest heartbeat.
+std::pair<uint64_t, int64_t> heartbeat_of(const RunFolder& run) {
+  const EpochFiles files(run, instance_of(run));
+  const auto newest = files.newest();
+  if (!newest.ok()) return {};
+  return {newest->number, files.touched_ns(newest->number)};
+}
+
+std::string stop_command(const RunFolder& run) {
+  return command_line({"console", shown_path(run.path), "-c", "stop"});
+}
+
+/// bad_config: the run that lives was started with another configuration.
+Status check_same_config(const RunFolder& run, const Config& config) {
+  SS_ASSIGN(const LoadedConfig living, load_config(run.config()));
+  std::string text;
+  for (const KeyDifference& d : diff(living.config, config).allowed)
+    text += (text.empty() ? "" : ", ") + d.key + " is " + d.was + " there, not " + d.now;
+  if (text.empty()) return {};
+  return Status(Code::bad_config,
+                shown_path(run.path) + " trains now, with another configuration: " + text +
+                    "; to see it as it is: " + command_line({"resume", shown_path(run.path)}) +
+                    "; to change it, stop it first: " + stop_command(run));
+}
+
+/// A run begins by removing control/end.json, and writes it when it ends. With end.json and a
+/// living process, a start of the run is being prepared, or is about to end.
+bool has_begun(const RunFolder& run) {
+  std::error_code error;
+  return !std::filesystem::exists(run.end(), error) && !instance_of(run).empty();
+}
+
+/// Ctrl-C leaves the run alone: it ends this process, as the signal does without a handler.
+void leave(const RunFolder& run, RunView& view) {
+  view.print_line("left " + shown_path(run.path) +
+                  ", which trains on; to stop it: " + stop_command(run));
+  signal(SIGINT, SIG_DFL);
+  raise(SIGINT);
+}
+
+/// Shows the run until its launcher and its agents have ended. Nothing: its launcher died before
+/// the run had ended.
+std::optional<Status> follow(const RunFolder& run, const RunStart& start) {
+  const std::string instance = instance_of(run);
+  RunView view(run, start.config, start.plan, true);
+  view.print_line(
+      "attached to this run, which trains already; Ctrl-C leaves it training; to stop "
+      "it: " +
+      stop_command(run));
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  sigaction(SIGINT, &action, nullptr);
+  bool launched = true;
+  while (RunLock::held(run)) {
+    if (interrupted) leave(run, view);
+    view.update();
+    if (launched && !launcher_lives(run) && agents_live(run)) {
+      launched = false;
+      view.print_line("the process that started the run has died: its agents save and end");
+    }
+    std::this_thread::sleep_for(kLookEvery);  // polls: locks and records
+  }
+  signal(SIGINT, SIG_DFL);
+  const auto end = end_of(run, instance);
+  if (!launched && (!end || end->code == exit_code(Code::requeue))) {
+    view.print_line("continuing the run");
+    return std::nullopt;
+  }
+  return view.finish(end ? end->code : -1, "", end ? end->reason : "");
+}
+
+}  // namespace
+
+std::optional<Status> attach(const RunStart& start, bool detach) {
+  const RunFolder run{run_folder(start.config)};
+  SS_RETURN_IF_ERROR(check_run_folder(run, start.config));
+  for (bool said = false; launcher_lives(run); said = true) {
+    if (has_begun(run)) {
+      SS_RETURN_IF_ERROR(check_same_config(run, start.config));
+      if (!detach) return follow(run, start);
+      print_hints(run, "trains already");
+      return Status();
+    }
+    if (!said)
+      std::fprintf(stderr,
+                   "simplescale: another `train` is starting or ending %s; waiting for it\n",
+                   shown_path(run.path).c_str());
+    std::this_thread::sleep_for(kLookEvery);  // polls: a lock
+  }
+  SS_RETURN_IF_ERROR(wait_for_agents(run, start.config.cluster.join_timeout_ms));
+  return std::nullopt;
+}
+
+Status wait_for_agents(const RunFolder& run, int64_t join_timeout_ms) {
+  if (!agents_live(run)) return {};
+  std::fprintf(stderr,
+               "simplescale: the process that started %s has died; its agents still run: waiting "
+               "until they have saved and ended\n",
+               shown_path(run.path).c_str());
+  std::pair<uint64_t, int64_t> heartbeat;
+  auto deadline = Clock::now() + milliseconds(join_timeout_ms);
+  while (agents_live(run)) {
+    if (const auto now = heartbeat_of(run); now != heartbeat) {
+      heartbeat = now;
+      deadline = Clock::now() + milliseconds(join_timeout_ms);
+    }
+    if (Clock::now() > deadline)
+      return Status(Code::requeue,
+                    "agents of an earlier start of " + shown_path(run.path) +
+                        " still run, but nothing has led them for " +
+                        std::to_string(join_timeout_ms / 1000) +
+                        " s; `status` names their processes: end them, then start the run again "
+                        "(if their host is lost and its file server keeps their lock, remove " +
+                        run.control() + "/agents)");
+    std::this_thread::sleep_for(kLookEvery);  // polls: a lock
+  }
+  return {};
+}
+
+void print_hints(const RunFolder& run, const char* what) {
+  const std::string folder = shown_path(run.path);
+  std::printf("%s %s\n  its progress     %s\n  to stop it       %s\n", folder.c_str(), what,
+              command_line({"resume", folder}).c_str(), stop_command(run).c_str());
+  std::fflush(stdout);
+}
+
+}  // namespace simplescale

@@ -1,0 +1,64 @@
+#include "runtime/run/agent_lock.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+namespace simplescale {
+
+namespace {
+constexpr int kTries = 50;
+constexpr std::chrono::milliseconds kRetry{20};
+
+std::string path_of(const RunFolder& run) {
+  return run.control() + "/agents";
+}
+}  // namespace
+
+AgentLock::~AgentLock() {
+  if (fd_ >= 0) close(fd_);
+}
+
+Result<AgentLock> AgentLock::take(const RunFolder& run, int operation, const char* refused) {
+  const std::string path = path_of(run);
+  AgentLock lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (lock.fd_ < 0) return system_error("cannot write", path, errno);
+  for (int tries = 1; flock(lock.fd_, operation | LOCK_NB) != 0; ++tries) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return system_error("cannot lock", path, errno);
+    if (tries == kTries) return Status(Code::unavailable, run.path + ": " + refused);
+    std::this_thread::sleep_for(kRetry);  // flock has no timeout
+  }
+  return lock;
+}
+
+Result<AgentLock> AgentLock::share(const RunFolder& run) {
+  return take(run, LOCK_SH, "another start of the run begins");
+}
+
+Result<AgentLock> AgentLock::exclude(const RunFolder& run) {
+  return take(run, LOCK_EX, "agents of an earlier start still run");
+}
+
+bool agents_live(const RunFolder& run) {
+  // NFS needs a descriptor for writing; other file systems do not.
+  int fd = open(path_of(run).c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) fd = open(path_of(run).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool held = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  close(fd);
+  return held;
+}
+
+bool launcher_lives(const RunFolder& run) {
+  const int fd = open((run.control() + "/lock").c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return errno != ENOENT && errno != ENOTDIR;  // it may live
+  const bool held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  close(fd);
+  return held;
+}
+
+}  // namespace simplescale

@@ -1,0 +1,41 @@
+// Which processes of a run live, by the locks that they hold on files of the run's folder. The
+// kernel, or the server of a shared file system, releases the lock of a process that dies.
+//
+//   control/lock    held by the launcher (RunLock): it starts agents
+//   control/agents  shared by all agents: they hold the newest steps in memory
+//
+//   LOCK-1  A start of a run begins (EpochFiles::begin()) only while no agent of an earlier start
+//           lives. So the agents of a launcher that died can save their steps before another start
+//           deposes their supervisor.
+#pragma once
+
+#include "runtime/run/run_folder.hpp"
+
+namespace simplescale {
+
+/// A lock on control/agents, until destroyed. Any thread.
+class AgentLock {
+ public:
+  AgentLock(AgentLock&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  AgentLock& operator=(AgentLock&&) = delete;
+  ~AgentLock();
+  /// The lock of one agent; any number of agents can have it. Blocks at most one second: begin()
+  /// and probes hold the file for a moment. unavailable: it is held longer; io.
+  static Result<AgentLock> share(const RunFolder& run);
+  /// The lock of a start that begins: no agent has it. Blocks at most one second, since probes hold
+  /// the file for a moment. unavailable: an agent lives; io.
+  static Result<AgentLock> exclude(const RunFolder& run);
+
+ private:
+  explicit AgentLock(int fd) : fd_(fd) {}
+  static Result<AgentLock> take(const RunFolder& run, int operation, const char* refused);
+  int fd_ = -1;
+};
+
+/// True if an agent of the run lives. False also if this process may not know: on NFS only the
+/// folder's owner can find out. Writes nothing.
+bool agents_live(const RunFolder& run);
+/// True if the launcher of the run lives, or if that cannot be found out. Writes nothing.
+bool launcher_lives(const RunFolder& run);
+
+}  // namespace simplescale
