@@ -11,14 +11,22 @@
 //       manifest.json                      facts and checksums of all files; written last
 //     latest -> step-00000100              updated last; for convenience, never needed
 //     best -> step-00000100                with KeepRules::keep_best
-//     tmp-...                              being written, or left by a crash
+//     tmp-00000200-7                       being written, or left by a crash: step, generation
+//     tmp-00000200-7.<publisher>           the same, being published
 //     step-00000100.replaced               the previous folder while the same step is written again
+//     step-00000100.undone                 a checkpoint of a step that was undone; never used
 //
 //   CHECKPOINT-1  A folder step-N appears by a rename, after all its files are on disk: a crash at
 //                 any byte leaves the older checkpoints as they were.
 //   CHECKPOINT-2  Every byte of a checkpoint has a checksum: of each tensor's data, of each shard
 //                 file's header, of the tokenizer, and of the manifest itself.
 //   CHECKPOINT-3  A checkpoint of any number of shards can be read as any other number.
+//   CHECKPOINT-4  A publisher that was deposed publishes nothing and breaks no checkpoint, even if
+//                 its process was stopped in the middle of publishing and continues later. It gives
+//                 the shards' folder and its links its own name first, asks before each rename
+//                 whether it leads (LeaderFiles), and undoes a rename that it cannot complete. Its
+//                 successor takes those names away (revoke_publishers()) before it reads the folder:
+//                 the deposed publisher finds nothing to rename.
 //
 // Threads: the checkpoint writer's thread of a node writes; a Checkpoint belongs to one thread.
 // Nothing outside the checkpoints folder is touched.
@@ -91,20 +99,37 @@ Result<ShardRecord> write_shard(const std::string& tmp_folder, const ModelShape&
                                 size_t shards, size_t shard, const TrainState::Side& side,
                                 const WriteProgress& progress = {}, FileOps& ops = system_files());
 
-/// Called by one coordinator once it has the records of all shards: copies the tokenizer, writes
-/// the manifest, renames tmp_folder to step-N (replacing an existing one) and updates `latest`.
+/// Called by one coordinator once it has the records of all shards: gives tmp_folder its own name,
+/// copies the tokenizer, writes the manifest, renames the folder to step-N (replacing an existing
+/// one) and updates `latest`. publisher: a name that no other coordinator ever has, without "/".
 /// Returns the folder. Continues where an earlier coordinator died. After an error (io; bad_data: a
-/// shard file is missing or has another size) the older checkpoints are unchanged and tmp_folder is
-/// removed if possible.
+/// shard file is missing or has another size; aborted: LeaderFiles) the older checkpoints are
+/// unchanged. The shards are removed if possible, but left to the successor after aborted.
 Result<std::string> publish_checkpoint(const std::string& checkpoints,
-                                       const std::string& tmp_folder, const CheckpointInfo& info,
+                                       const std::string& tmp_folder, const std::string& publisher,
+                                       const CheckpointInfo& info,
                                        const std::vector<ShardRecord>& records,
                                        FileOps& ops = system_files());
+
+/// CHECKPOINT-4: called by a new publisher before it reads the folder. Takes away what publishers
+/// before it have prepared: their links are removed, their tmp folders get the shards' names back.
+Status revoke_publishers(const std::string& checkpoints, FileOps& ops = system_files());
 
 /// The same for a single checkpoint outside a run; `folder` must not exist.
 Status publish_checkpoint_as(const std::string& folder, const std::string& tmp_folder,
                              const CheckpointInfo& info, const std::vector<ShardRecord>& records,
                              FileOps& ops = system_files());
+
+/// The generation that made a checkpoint's state; 0: not known.
+uint64_t generation_of(const CheckpointInfo& info);
+/// Sets the generation in info.resume.
+void set_generation(CheckpointInfo& info, uint64_t generation);
+
+/// Renames the checkpoints for which undone(step, generation) returns true to step-N.undone, where
+/// no reader finds them. generation: as in generation_of(); 0 also for a damaged checkpoint.
+Status set_aside_undone(const std::string& checkpoints,
+                        const std::function<bool(uint64_t step, uint64_t generation)>& undone,
+                        FileOps& ops = system_files());
 
 /// sizes: checks the manifest and the sizes of files. full: also reads all data, comparing
 /// checksums.
@@ -174,6 +199,16 @@ struct FoundCheckpoint {
 /// valid ones, cannot be read. An unreadable checkpoint is never replaced by an older one.
 Result<FoundCheckpoint> find_newest_valid(const std::string& checkpoints,
                                           Verify verify = Verify::full);
+
+/// The checkpoint of one step that find_newest_valid() with Verify::sizes would find: step-N or, if
+/// that is missing or damaged, step-N.replaced. Errors as Checkpoint::open(), those of step-N.
+Result<Checkpoint> open_step(const std::string& checkpoints, uint64_t step);
+/// If `found` is in a folder step-N.replaced, which means that step-N is missing or damaged, renames
+/// it to step-N.
+Status put_back_replaced(const std::string& checkpoints, const Checkpoint& found,
+                         FileOps& ops = system_files());
+/// The steps of all folders step-N, the newest last; not verified.
+std::vector<uint64_t> checkpoint_steps(const std::string& checkpoints);
 
 /// CHECKPOINT-3: reads one shard of a layout of `shards` shards from a checkpoint of any number of
 /// shards. Padding becomes zero. out: its spans have shard_layout(units, shards).total elements;

@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <cctype>
+#include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
@@ -7,6 +10,21 @@
 namespace simplescale {
 
 using namespace checkpoint_format;
+namespace fs = std::filesystem;
+
+uint64_t generation_of(const CheckpointInfo& info) {
+  const auto facts = nlohmann::json::parse(info.resume, nullptr, false);
+  const bool known =
+      facts.is_object() && facts.contains("generation") && facts["generation"].is_number_unsigned();
+  return known ? facts["generation"].get<uint64_t>() : 0;
+}
+
+void set_generation(CheckpointInfo& info, uint64_t generation) {
+  auto facts = nlohmann::json::parse(info.resume, nullptr, false);
+  if (!facts.is_object()) return;  // write_manifest() reports it
+  facts["generation"] = generation;
+  info.resume = facts.dump();
+}
 
 namespace {
 
@@ -26,6 +44,12 @@ std::vector<Candidate> candidates(const std::vector<std::string>& names) {
   return out;
 }
 
+/// The step of "step-00000100.undone" or "step-00000100.replaced.undone"; nullopt for other names.
+std::optional<uint64_t> parse_undone(const std::string& name) {
+  if (!name.ends_with(kUndone)) return std::nullopt;
+  return parse_step_folder(name.substr(0, name.size() - std::strlen(kUndone)));
+}
+
 Result<Checkpoint> open_checked(const std::string& folder, Verify verify) {
   SS_ASSIGN(Checkpoint checkpoint, Checkpoint::open(folder));
   const auto step = parse_step_folder(folder.substr(folder.find_last_of('/') + 1));
@@ -36,15 +60,18 @@ Result<Checkpoint> open_checked(const std::string& folder, Verify verify) {
   return checkpoint;
 }
 
-/// Renames the folder before removing it, so that a crash leaves no partial folder named step-N.
-Status remove_checkpoint(const std::string& checkpoints, const std::string& name, FileOps& ops) {
-  const std::string removed = checkpoints + "/" + kTmpPrefix + "delete-" + name;
+}  // namespace
+
+Status checkpoint_format::remove_checkpoint(const std::string& checkpoints, const std::string& name,
+                                            FileOps& ops) {
+  const std::string path = checkpoints + "/" + name,
+                    removed = checkpoints + "/" + kDeletePrefix + name;
+  std::error_code error;
   SS_RETURN_IF_ERROR(remove_folder(ops, removed));
-  SS_RETURN_IF_ERROR(ops.rename(checkpoints + "/" + name, removed));
+  if (!fs::exists(path, error)) return {};
+  SS_RETURN_IF_ERROR(ops.rename(path, removed));
   return remove_folder(ops, removed);
 }
-
-}  // namespace
 
 Result<FoundCheckpoint> find_newest_valid(const std::string& checkpoints, Verify verify) {
   std::vector<std::string> warnings;
@@ -69,6 +96,22 @@ Result<FoundCheckpoint> find_newest_valid(const std::string& checkpoints, Verify
   std::string all = checkpoints + ": no valid checkpoint";
   for (const std::string& warning : warnings) all += "; " + warning;
   return Status(Code::bad_data, all);
+}
+
+Result<Checkpoint> open_step(const std::string& checkpoints, uint64_t step) {
+  const std::string folder = checkpoints + "/" + step_folder_name(step);
+  auto opened = open_checked(folder, Verify::sizes);
+  if (opened.ok() || opened.status().code() == Code::io) return opened;
+  auto replaced = open_checked(folder + kReplaced, Verify::sizes);
+  return replaced.ok() || replaced.status().code() == Code::io ? std::move(replaced)
+                                                               : std::move(opened);
+}
+
+std::vector<uint64_t> checkpoint_steps(const std::string& checkpoints) {
+  std::vector<uint64_t> steps;
+  for (const Candidate& candidate : candidates(list_folder(checkpoints)))
+    if (!candidate.name.ends_with(kReplaced)) steps.insert(steps.begin(), candidate.step);
+  return steps;
 }
 
 namespace {
@@ -97,8 +140,8 @@ Status set_link(const std::string& checkpoints, const std::string& name, const s
                 FileOps& ops) {
   std::error_code error;
   const std::string path = checkpoints + "/" + name, link = checkpoints + "/" + kTmpPrefix + name;
-  if (std::filesystem::read_symlink(path, error).string() == target) return {};
-  if (target.empty()) return std::filesystem::is_symlink(path, error) ? ops.unlink(path) : Status();
+  if (fs::read_symlink(path, error).string() == target) return {};
+  if (target.empty()) return fs::is_symlink(path, error) ? ops.unlink(path) : Status();
   return replace_link(ops, target, link, path);
 }
 
@@ -107,7 +150,7 @@ Status set_link(const std::string& checkpoints, const std::string& name, const s
 Status prune_checkpoints(const std::string& checkpoints, const KeepRules& rules, Verify verify,
                          FileOps& ops) {
   std::error_code error;
-  const std::string latest = std::filesystem::read_symlink(checkpoints + "/latest", error).string();
+  const std::string latest = fs::read_symlink(checkpoints + "/latest", error).string();
   const std::vector<Candidate> best = rules.keep_best > 0
                                           ? best_checkpoints(checkpoints, rules.keep_best, verify)
                                           : std::vector<Candidate>();
@@ -133,16 +176,78 @@ Status prune_checkpoints(const std::string& checkpoints, const KeepRules& rules,
   for (const std::string& name : removed)
     SS_RETURN_IF_ERROR(remove_checkpoint(checkpoints, name, ops));
   for (const std::string& name : list_folder(checkpoints)) {
+    if (const auto step = parse_undone(name); step && newest && *step <= *newest)
+      SS_RETURN_IF_ERROR(remove_checkpoint(checkpoints, name, ops));
     if (!name.starts_with(kTmpPrefix)) continue;
     // "tmp-<step>-<tag>": that of a newer step may still be written.
     const uint64_t step = std::strtoull(name.c_str() + std::string(kTmpPrefix).size(), nullptr, 10);
     if (newest && step > *newest) continue;
     const std::string path = checkpoints + "/" + name;
-    const bool folder = std::filesystem::symlink_status(path, error).type() ==
-                        std::filesystem::file_type::directory;
-    SS_RETURN_IF_ERROR(folder ? remove_folder(ops, path) : ops.unlink(path));
+    const bool folder = fs::symlink_status(path, error).type() == fs::file_type::directory;
+    if (!folder)
+      SS_RETURN_IF_ERROR(ops.unlink(path));
+    else if (name.starts_with(kDeletePrefix))
+      SS_RETURN_IF_ERROR(remove_folder(ops, path));
+    else
+      SS_RETURN_IF_ERROR(remove_checkpoint(checkpoints, name, ops));
   }
   return {};
+}
+
+// -- A new publisher -----------------------------------------------------------------------------
+
+Status revoke_publishers(const std::string& checkpoints, FileOps& ops) {
+  std::error_code error;
+  SS_ASSIGN(const std::vector<std::string> names, read_folder(checkpoints));
+  for (const std::string& name : names) {
+    if (!name.starts_with(kTmpPrefix)) continue;
+    const std::string path = checkpoints + "/" + name;
+    const size_t dot = path.find('.', checkpoints.size() + 1);
+    const bool shards = std::isdigit(static_cast<unsigned char>(name[std::strlen(kTmpPrefix)]));
+    if (fs::is_symlink(path, error))
+      SS_RETURN_IF_ERROR(ops.unlink(path));
+    else if (shards && dot != std::string::npos)
+      SS_RETURN_IF_ERROR(ops.rename(path, path.substr(0, dot)));
+  }
+  return {};
+}
+
+Status put_back_replaced(const std::string& checkpoints, const Checkpoint& found, FileOps& ops) {
+  const std::string& folder = found.folder();
+  if (!folder.ends_with(kReplaced)) return {};
+  const std::string name = step_folder_name(found.info().step);
+  SS_RETURN_IF_ERROR(remove_checkpoint(checkpoints, name, ops));
+  SS_RETURN_IF_ERROR(ops.rename(folder, checkpoints + "/" + name));
+  return ops.fsync_folder(checkpoints);
+}
+
+Status set_aside_undone(const std::string& checkpoints,
+                        const std::function<bool(uint64_t step, uint64_t generation)>& undone,
+                        FileOps& ops) {
+  SS_ASSIGN(const std::vector<std::string> names, read_folder(checkpoints));
+  std::vector<std::string> aside;
+  std::string newest;  // of those that stay
+  for (const auto& [name, step] : candidates(names)) {
+    const auto checkpoint = open_checked(checkpoints + "/" + name, Verify::sizes);
+    if (undone(step, checkpoint.ok() ? generation_of(checkpoint->info()) : 0))
+      aside.push_back(name);
+    else if (newest.empty() && checkpoint.ok())
+      newest = name;
+  }
+  if (aside.empty()) return {};
+  // First, so that no link names a folder that is gone.
+  for (const char* link : {"latest", "best"}) {
+    std::error_code error;
+    const fs::path target = fs::read_symlink(checkpoints + "/" + link, error);
+    if (std::ranges::find(aside, target.string()) != aside.end())
+      SS_RETURN_IF_ERROR(
+          set_link(checkpoints, link, std::string_view(link) == "latest" ? newest : "", ops));
+  }
+  for (const std::string& name : aside) {
+    SS_RETURN_IF_ERROR(remove_checkpoint(checkpoints, name + kUndone, ops));
+    SS_RETURN_IF_ERROR(ops.rename(checkpoints + "/" + name, checkpoints + "/" + name + kUndone));
+  }
+  return ops.fsync_folder(checkpoints);
 }
 
 }  // namespace simplescale

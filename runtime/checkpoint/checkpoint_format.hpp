@@ -1,5 +1,6 @@
-// What writing and reading a checkpoint have in common: names, the text of the manifest, and the
-// places of shards. Pure functions, any thread. Used in runtime/checkpoint/ only.
+// What writing and reading a checkpoint have in common: names, the text of the manifest, the places
+// of shards, and the removal of a folder. Any thread; all functions but remove_checkpoint() are
+// pure. Used in runtime/checkpoint/ only.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +19,17 @@ inline constexpr size_t kPieceElements = 1 << 20;  // 4 MiB, read, hashed and wr
 inline constexpr const char* kManifest = "manifest.json";
 inline constexpr const char* kTokenizer = "tokenizer.model";
 inline constexpr const char* kTmpPrefix = "tmp-";
+inline constexpr const char* kDeletePrefix = "tmp-delete-";
 inline constexpr const char* kReplaced = ".replaced";
+inline constexpr const char* kUndone = ".undone";
 
 std::string step_folder_name(uint64_t step);
 /// The step of "step-00000100" or "step-00000100.replaced"; nullopt for other names.
 std::optional<uint64_t> parse_step_folder(const std::string& name);
+/// Renames <checkpoints>/<name> to tmp-delete-<name> before it removes the folder, so that neither a
+/// crash nor a deposed publisher leaves a partial folder under that name. ok if there is none.
+Status remove_checkpoint(const std::string& checkpoints, const std::string& name, FileOps& ops);
+
 std::string shard_file_name(size_t shard, size_t shards);
 std::string tensor_name(StateKind kind, const Unit& unit);
 

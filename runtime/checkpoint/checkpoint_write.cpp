@@ -43,6 +43,13 @@ Result<ShardRecord> write_shard_file(const std::string& path, const std::vector<
   return record;
 }
 
+/// Writes and syncs a small file. An existing one is removed first: a deposed publisher that has it
+/// open writes to a file without a name (CHECKPOINT-4).
+Status write_new_file(FileOps& ops, const std::string& path, const std::string& text) {
+  SS_RETURN_IF_ERROR(ops.unlink(path));
+  return write_text_file(ops, path, text);
+}
+
 /// Checks that all shard files are there, then writes tokenizer and manifest and syncs the folder.
 Status write_manifest(const std::string& tmp_folder, const CheckpointInfo& info,
                       std::vector<ShardRecord> records, FileOps& ops) {
@@ -67,41 +74,56 @@ Status write_manifest(const std::string& tmp_folder, const CheckpointInfo& info,
   if (!info.tokenizer.empty()) {
     SS_ASSIGN(const std::string text, read_text_file(info.tokenizer, 1 << 30));
     manifest.tokenizer = TokenizerRecord{text.size(), hash128(text.data(), text.size())};
-    SS_RETURN_IF_ERROR(write_text_file(ops, tmp_folder + "/" + kTokenizer, text));
+    SS_RETURN_IF_ERROR(write_new_file(ops, tmp_folder + "/" + kTokenizer, text));
   }
   const std::string text = manifest_text(manifest);
   // Never write a manifest that cannot be read.
   SS_RETURN_IF_ERROR(parse_manifest(text).status().in("checkpoint manifest"));
-  SS_RETURN_IF_ERROR(write_text_file(ops, tmp_folder + "/" + kManifest, text));
+  SS_RETURN_IF_ERROR(write_new_file(ops, tmp_folder + "/" + kManifest, text));
   return ops.fsync_folder(tmp_folder);
 }
 
+/// CHECKPOINT-4: gives the folder of the shards the name `own`, whichever publisher has it.
+/// not_found: there is no such folder.
+Status take_shards(const std::string& tmp_folder, const std::string& own, FileOps& ops) {
+  const std::string plain = tmp_folder.substr(tmp_folder.find_last_of('/') + 1);
+  const std::string parent = tmp_folder.substr(0, tmp_folder.size() - plain.size());
+  std::error_code error;
+  if (std::filesystem::exists(own, error)) return {};
+  for (const std::string& name : list_folder(parent))
+    if (name == plain || name.starts_with(plain + ".")) return ops.rename(parent + name, own);
+  return {Code::not_found, tmp_folder +
+                               " is missing though its writers have finished: is the checkpoint "
+                               "folder on a file system that all nodes share?"};
+}
+
 /// CHECKPOINT-1: an existing folder of the same step is renamed to step-N.replaced, where it stays
-/// readable until the new one is in place.
-Status move_into_place(const std::string& checkpoints, const std::string& tmp_folder,
+/// readable until the new one is in place. It gets its name back if the new one cannot take it.
+Status move_into_place(const std::string& checkpoints, const std::string& own,
                        const std::string& name, FileOps& ops) {
   const std::string folder = checkpoints + "/" + name, replaced = folder + kReplaced;
   std::error_code error;
-  if (std::filesystem::exists(folder, error)) {
-    SS_RETURN_IF_ERROR(remove_folder(ops, replaced));
+  const bool replaces = std::filesystem::exists(folder, error);
+  if (replaces) {
+    SS_RETURN_IF_ERROR(remove_checkpoint(checkpoints, name + kReplaced, ops));
     SS_RETURN_IF_ERROR(ops.rename(folder, replaced));
   }
-  return ops.rename(tmp_folder, folder);
+  Status status = ops.rename(own, folder);
+  if (replaces && !status.ok()) (void)ops.rename_back(replaced, folder);
+  return status;
 }
 
 /// Points `latest` to the checkpoint and removes step-N.replaced.
-Status update_latest(const std::string& checkpoints, const std::string& name, FileOps& ops) {
-  SS_RETURN_IF_ERROR(ops.fsync_folder(checkpoints));
-  SS_RETURN_IF_ERROR(
-      replace_link(ops, name, checkpoints + "/" + kTmpPrefix + "latest", checkpoints + "/latest"));
-  return remove_folder(ops, checkpoints + "/" + name + kReplaced);
+Status update_latest(const std::string& checkpoints, const std::string& name,
+                     const std::string& publisher, FileOps& ops) {
+  SS_RETURN_IF_ERROR(ops.fsync_folder(checkpoints));  // before a link names the folder
+  SS_RETURN_IF_ERROR(replace_link(ops, name, checkpoints + "/" + kTmpPrefix + "latest." + publisher,
+                                  checkpoints + "/latest"));
+  return remove_checkpoint(checkpoints, name + kReplaced, ops);
 }
 
 /// True if another coordinator has renamed the folder and died before it could report.
-bool is_published(const std::string& folder, const std::string& tmp_folder,
-                  const std::vector<ShardRecord>& records) {
-  std::error_code error;
-  if (std::filesystem::exists(tmp_folder, error)) return false;
+bool is_published(const std::string& folder, const std::vector<ShardRecord>& records) {
   const auto checkpoint = Checkpoint::open(folder);
   return checkpoint.ok() && std::ranges::is_permutation(checkpoint->records(), records);
 }
@@ -144,17 +166,20 @@ Result<ShardRecord> write_shard(const std::string& tmp_folder, const ModelShape&
 }
 
 Result<std::string> publish_checkpoint(const std::string& checkpoints,
-                                       const std::string& tmp_folder, const CheckpointInfo& info,
+                                       const std::string& tmp_folder, const std::string& publisher,
+                                       const CheckpointInfo& info,
                                        const std::vector<ShardRecord>& records, FileOps& ops) {
-  const std::string name = step_folder_name(info.step);
-  Status status;
-  if (!is_published(checkpoints + "/" + name, tmp_folder, records)) {
-    status = write_manifest(tmp_folder, info, records, ops);
-    if (status.ok()) status = move_into_place(checkpoints, tmp_folder, name, ops);
+  const std::string name = step_folder_name(info.step), own = tmp_folder + "." + publisher;
+  Status status = take_shards(tmp_folder, own, ops);
+  if (status.code() == Code::not_found && is_published(checkpoints + "/" + name, records)) {
+    status = {};
+  } else if (status.ok()) {
+    status = write_manifest(own, info, records, ops);
+    if (status.ok()) status = move_into_place(checkpoints, own, name, ops);
   }
-  if (status.ok()) status = update_latest(checkpoints, name, ops);
+  if (status.ok()) status = update_latest(checkpoints, name, publisher, ops);
   if (status.ok()) return checkpoints + "/" + name;
-  (void)remove_folder(ops, tmp_folder);
+  if (status.code() != Code::aborted) (void)remove_folder(ops, own);
   return status.in("checkpoint of step " + std::to_string(info.step));
 }
 

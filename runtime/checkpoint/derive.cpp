@@ -60,7 +60,7 @@ Status derive_checkpoint(Checkpoint& from, bool with_optimizer, const Checkpoint
     (void)remove_folder(ops, partial);
     return record.status();
   }
-  return publish_checkpoint(checkpoints, partial, info, {*record}, ops).status();
+  return publish_checkpoint(checkpoints, partial, "derived", info, {*record}, ops).status();
 }
 
 }  // namespace simplescale

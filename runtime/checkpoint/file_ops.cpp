@@ -75,6 +75,13 @@ Status FileOps::rmdir(const std::string& path) {
              : system_error("cannot remove folder", path, errno);
 }
 
+Status LeaderFiles::rename(const std::string& from, const std::string& to) {
+  if (leads_ && !leads_())
+    return {Code::aborted, to + " is not replaced: this supervisor does not lead any more, or the "
+                                "run folder cannot be read"};
+  return FileOps::rename(from, to);
+}
+
 FileOps& system_files() {
   static FileOps files;
   return files;

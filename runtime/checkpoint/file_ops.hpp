@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/input_file.hpp"
@@ -25,6 +27,10 @@ class FileOps {
   virtual Status fsync(int fd, const std::string& path);
   virtual Status fsync_folder(const std::string& path);
   virtual Status rename(const std::string& from, const std::string& to);
+  /// Undoes the rename of `to` to `from`.
+  virtual Status rename_back(const std::string& from, const std::string& to) {
+    return rename(from, to);
+  }
   virtual Status symlink(const std::string& target, const std::string& path);
   /// ok if the folder exists.
   virtual Status mkdir(const std::string& path);
@@ -34,6 +40,22 @@ class FileOps {
 };
 /// The FileOps that use the operating system.
 FileOps& system_files();
+
+/// The files of a publisher that another supervisor's publisher may replace. LEAD-1: `leads` is
+/// asked before each rename; once it returns false, rename() returns aborted and changes nothing.
+/// rename_back() is always allowed, since it restores what another publisher has made.
+class LeaderFiles : public FileOps {
+ public:
+  /// leads: may block. Null: always true.
+  explicit LeaderFiles(std::function<bool()> leads) : leads_(std::move(leads)) {}
+  Status rename(const std::string& from, const std::string& to) override;
+  Status rename_back(const std::string& from, const std::string& to) override {
+    return FileOps::rename(from, to);
+  }
+
+ private:
+  const std::function<bool()> leads_;
+};
 
 /// A file being written. The destructor closes it.
 class OutputFile {

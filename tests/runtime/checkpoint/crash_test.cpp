@@ -1,10 +1,8 @@
 // CHECKPOINT-1: a crash at any operation or byte while a checkpoint is written leaves the previous
-// one or the new one, never a mixture.
+// one or the new one, never a mixture, also if the disk loses what was not synced.
 #include <doctest/doctest.h>
 
-#include <functional>
-
-#include "tests/runtime/checkpoint/fixture.hpp"
+#include "tests/runtime/checkpoint/crash_disk.hpp"
 
 using namespace simplescale;
 using namespace simplescale::test;
@@ -19,7 +17,8 @@ struct Scene {
   State before = random_state(shape, 1), after = random_state(shape, 2);
   uint64_t step_before = 10, step_after = 20;
 
-  /// The step of the newest valid checkpoint; fails the test if it is neither of the two.
+  /// True if the newest valid checkpoint is the new one. Fails the test if it is neither of the two,
+  /// if trainers would read another one, or if `latest` names none.
   bool is_after(const std::string& checkpoints) {
     auto found = find_newest_valid(checkpoints);
     REQUIRE_MESSAGE(found.ok(), found.status().message());
@@ -27,48 +26,91 @@ struct Scene {
     REQUIRE(read_shard(found->checkpoint, 1, 0, got.side()).ok());
     const bool is_new = same_bits(got, after);
     REQUIRE((is_new || same_bits(got, before)));
-    REQUIRE(found->checkpoint.info().step == (is_new ? step_after : step_before));
+    const uint64_t step = found->checkpoint.info().step;
+    REQUIRE(step == (is_new ? step_after : step_before));
+    const auto read = open_step(checkpoints, step);
+    REQUIRE_MESSAGE(read.ok(), read.status().message());
+    CHECK(read->folder() == found->checkpoint.folder());
+    // While a step is rewritten, `latest` names it at a moment when only step-N.replaced exists.
+    if (!found->checkpoint.folder().ends_with(".replaced"))
+      CHECK(Checkpoint::open(checkpoints + "/latest").ok());
     return is_new;
   }
 
-  /// Writes, publishes and prunes with `files`, then checks what is left.
-  void try_once(const std::string& original, const std::string& checkpoints, FaultyFiles& files,
-                bool lose_unsynced) {
-    fs::remove_all(checkpoints);
-    fs::copy(original, checkpoints, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  /// Copies the original, writes, publishes and prunes with `files`. True if all of it succeeded.
+  bool try_once(const std::string& checkpoints, FaultyFiles& files, bool& published) {
     const auto saved = save(checkpoints, after, info_of(shape, step_after), 2, files);
+    published = saved.ok();
     const Status pruned =
         saved.ok() ? prune_checkpoints(checkpoints, {1}, Verify::sizes, files) : saved.status();
-    if (files.hit && files.dead_afterwards) {
-      REQUIRE_FALSE(pruned.ok());
-      if (lose_unsynced) files.lose_unsynced();
-    }
+    if (files.hit && files.dead_afterwards) REQUIRE_FALSE(pruned.ok());
     if (!pruned.ok()) REQUIRE(pruned.message().find(files.reason) != std::string::npos);
-    const bool is_new = is_after(checkpoints);
-    if (saved.ok()) REQUIRE(is_new);
-    // The next attempt succeeds and cleans up.
-    if (files.operations % 8 == 0 || !files.dead_afterwards) {
-      REQUIRE(save(checkpoints, after, info_of(shape, step_after), 2).ok());
-      REQUIRE(prune_checkpoints(checkpoints, {1}).ok());
-      REQUIRE(is_after(checkpoints));
-      for (const std::string& name : list_folder(checkpoints))
-        REQUIRE((name == "latest" || name == "step-00000020"));
-    }
+    return pruned.ok();
   }
 
-  void every_operation(bool dead_afterwards, const std::string& reason, bool lose_unsynced) {
+  /// The next publisher succeeds and cleans up.
+  void save_again(const std::string& checkpoints) {
+    REQUIRE(revoke_publishers(checkpoints).ok());
+    const auto found = find_newest_valid(checkpoints);
+    REQUIRE(found.ok());
+    REQUIRE(put_back_replaced(checkpoints, found->checkpoint).ok());
+    CHECK(Checkpoint::open(checkpoints + "/latest").ok());
+    const auto saved = save(checkpoints, after, info_of(shape, step_after), 2, system_files(), "2");
+    REQUIRE_MESSAGE(saved.ok(), saved.status().message());
+    REQUIRE(prune_checkpoints(checkpoints, {1}).ok());
+    REQUIRE(is_after(checkpoints));
+    for (const std::string& name : list_folder(checkpoints))
+      REQUIRE((name == "latest" || name == "step-00000020"));
+  }
+
+  static void copy(const std::string& original, const std::string& checkpoints) {
+    fs::remove_all(checkpoints);
+    fs::copy(original, checkpoints, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  }
+
+  void check(const std::string& checkpoints, const FaultyFiles& files, bool published) {
+    const bool is_new = is_after(checkpoints);
+    if (published) REQUIRE(is_new);
+    if (files.operations % 8 == 0 || !files.dead_afterwards) save_again(checkpoints);
+  }
+
+  void every_operation(bool dead_afterwards, const std::string& reason) {
     TempFolder folder;
     REQUIRE(save(folder / "original", before, info_of(shape, step_before), 1).ok());
     uint64_t tried = 0;
     for (bool hit = true; hit; ++tried) {
+      copy(folder / "original", folder / "checkpoints");
       FaultyFiles files;
       files.operations_max = tried;
       files.dead_afterwards = dead_afterwards;
       files.reason = reason;
       CAPTURE(tried);
-      try_once(folder / "original", folder / "checkpoints", files, lose_unsynced);
+      bool published = false;
+      try_once(folder / "checkpoints", files, published);
+      check(folder / "checkpoints", files, published);
       hit = files.hit;
     }
+    CHECK(tried > 30);
+  }
+
+  /// At every operation, and after the last one, the machine loses its power; `seeds` times each.
+  void every_power_loss(uint32_t seeds) {
+    TempFolder folder;
+    REQUIRE(save(folder / "original", before, info_of(shape, step_before), 1).ok());
+    uint64_t tried = 0;
+    for (bool hit = true; hit; ++tried)
+      for (uint32_t seed = 0; seed < seeds; ++seed) {
+        copy(folder / "original", folder / "checkpoints");
+        CrashDisk files(folder / "checkpoints");
+        files.operations_max = tried;
+        CAPTURE(tried);
+        CAPTURE(seed);
+        bool published = false;
+        try_once(folder / "checkpoints", files, published);
+        files.crash(seed);
+        check(folder / "checkpoints", files, published);
+        hit = files.hit;
+      }
     CHECK(tried > 30);
   }
 
@@ -77,12 +119,15 @@ struct Scene {
     REQUIRE(save(folder / "original", before, info_of(shape, step_before), 1).ok());
     uint64_t tried = 0;
     for (bool hit = true; hit; tried += stride) {
+      copy(folder / "original", folder / "checkpoints");
       FaultyFiles files;
       files.bytes_max = tried;
       files.dead_afterwards = dead_afterwards;
       files.reason = reason;
       CAPTURE(tried);
-      try_once(folder / "original", folder / "checkpoints", files, false);
+      bool published = false;
+      try_once(folder / "checkpoints", files, published);
+      check(folder / "checkpoints", files, published);
       hit = files.hit;
     }
     CHECK(tried > 5000);
@@ -92,9 +137,11 @@ struct Scene {
 }  // namespace
 
 TEST_CASE("checkpoint: CHECKPOINT-1, a crash at any operation leaves the previous or the new one") {
-  Scene scene;
-  scene.every_operation(true, "stopped by the test", false);
-  scene.every_operation(true, "stopped by the test", true);
+  Scene().every_operation(true, "stopped by the test");
+}
+
+TEST_CASE("checkpoint: CHECKPOINT-1, a power loss at any operation leaves one of the two") {
+  Scene().every_power_loss(24);
 }
 
 TEST_CASE("checkpoint: CHECKPOINT-1, a crash at any byte leaves the previous or the new one") {
@@ -104,13 +151,16 @@ TEST_CASE("checkpoint: CHECKPOINT-1, a crash at any byte leaves the previous or 
 TEST_CASE("checkpoint: CHECKPOINT-1, a crash while a step is rewritten leaves one of the two") {
   Scene scene;
   scene.step_before = 20;
-  scene.every_operation(true, "stopped by the test", false);
-  scene.every_operation(true, "stopped by the test", true);
+  scene.every_operation(true, "stopped by the test");
+  scene.every_power_loss(24);
   scene.every_byte(true, "stopped by the test", 61);
 }
 
 TEST_CASE("checkpoint: a failed operation is reported and leaves the previous one valid") {
-  Scene().every_operation(false, "Input/output error", false);
+  Scene scene;
+  scene.every_operation(false, "Input/output error");
+  scene.step_before = 20;
+  scene.every_operation(false, "Input/output error");
 }
 
 TEST_CASE(

@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
-#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -113,10 +112,10 @@ inline State cut(const State& whole, const ModelShape& shape, size_t shards, siz
   return out;
 }
 
-/// Writes and publishes a state in S shards.
-inline Result<std::string> save(const std::string& checkpoints, const State& whole,
-                                CheckpointInfo info, size_t shards, FileOps& ops = system_files()) {
-  info.shards = shards;
+/// Writes the shards of a state in generation 1 and returns their records.
+inline Result<std::vector<ShardRecord>> write_shards(const std::string& checkpoints,
+                                                     const State& whole, const CheckpointInfo& info,
+                                                     size_t shards, FileOps& ops = system_files()) {
   const std::string tmp = checkpoint_tmp_folder(checkpoints, info.step, 1);
   std::vector<ShardRecord> records;
   for (size_t s = 0; s < shards; ++s) {
@@ -125,7 +124,16 @@ inline Result<std::string> save(const std::string& checkpoints, const State& who
     SS_ASSIGN(ShardRecord travelled, parse_shard_record(to_json(record)));
     records.push_back(std::move(travelled));
   }
-  return publish_checkpoint(checkpoints, tmp, info, records, ops);
+  return records;
+}
+/// Writes and publishes a state in S shards.
+inline Result<std::string> save(const std::string& checkpoints, const State& whole,
+                                CheckpointInfo info, size_t shards, FileOps& ops = system_files(),
+                                const std::string& publisher = "1") {
+  info.shards = shards;
+  SS_ASSIGN(const auto records, write_shards(checkpoints, whole, info, shards, ops));
+  return publish_checkpoint(checkpoints, checkpoint_tmp_folder(checkpoints, info.step, 1),
+                            publisher, info, records, ops);
 }
 inline CheckpointInfo info_of(const ModelShape& shape, uint64_t step) {
   CheckpointInfo info;
@@ -139,7 +147,7 @@ inline CheckpointInfo info_of(const ModelShape& shape, uint64_t step) {
 }
 
 /// Counts operations and written bytes and fails when a limit is reached: once, or from then on, as
-/// if the process had died. Data that was not synced by then can be lost.
+/// if the process had died.
 class FaultyFiles : public FileOps {
  public:
   static constexpr uint64_t kNever = UINT64_MAX;
@@ -150,17 +158,8 @@ class FaultyFiles : public FileOps {
   uint64_t operations = 0, bytes = 0;
   bool hit = false;
 
-  /// After the crash: empties the files whose data was not synced.
-  void lose_unsynced() {
-    for (const std::string& path : unsynced_) {
-      std::error_code ignored;
-      if (std::filesystem::exists(path, ignored)) std::filesystem::resize_file(path, 0, ignored);
-    }
-  }
-
   Result<int> create(const std::string& path) override {
     SS_RETURN_IF_ERROR(count("create", path));
-    unsynced_.insert(path);
     return FileOps::create(path);
   }
   Status write(int fd, const std::string& path, const void* data, size_t n) override {
@@ -175,20 +174,10 @@ class FaultyFiles : public FileOps {
     bytes += n;
     return FileOps::write(fd, path, data, n);
   }
-  Status fsync(int, const std::string& path) override {
-    SS_RETURN_IF_ERROR(count("fsync", path));
-    unsynced_.erase(path);
-    return {};
-  }
+  Status fsync(int, const std::string& path) override { return count("fsync", path); }
   Status fsync_folder(const std::string& path) override { return count("fsync", path); }
   Status rename(const std::string& from, const std::string& to) override {
     SS_RETURN_IF_ERROR(count("rename to", to));
-    std::set<std::string> moved;
-    for (const std::string& path : unsynced_)
-      moved.insert(path.starts_with(from + "/") ? to + path.substr(from.size())
-                   : path == from               ? to
-                                                : path);
-    unsynced_ = std::move(moved);
     return FileOps::rename(from, to);
   }
   Status symlink(const std::string& target, const std::string& path) override {
@@ -216,7 +205,6 @@ class FaultyFiles : public FileOps {
     hit = true;
     return Status(Code::io, std::string(call) + " " + path + ": " + reason);
   }
-  std::set<std::string> unsynced_;
 };
 
 /// Runs a script with the project's Python; nullopt if there is none or a module is missing.

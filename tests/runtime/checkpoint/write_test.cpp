@@ -260,14 +260,14 @@ TEST_CASE(
   State piece = cut(random_state(shape, 9), shape, 2, 0);
   const auto record = write_shard(tmp, shape, 2, 0, piece.side());
   REQUIRE(record.ok());
-  const auto lacking = publish_checkpoint(folder.path(), tmp, info, {*record});
+  const auto lacking = publish_checkpoint(folder.path(), tmp, "1", info, {*record});
   CHECK(lacking.status().message().find("shard-00001-of-00002.safetensors has not been written") !=
         std::string::npos);
   CHECK(list_folder(folder.path()).empty());
   ShardRecord second = *record;
   second.file = "shard-00001-of-00002.safetensors";
   REQUIRE(write_shard(tmp, shape, 2, 0, piece.side()).ok());
-  const auto elsewhere = publish_checkpoint(folder.path(), tmp, info, {*record, second});
+  const auto elsewhere = publish_checkpoint(folder.path(), tmp, "1", info, {*record, second});
   CHECK(elsewhere.status().message().find("that all nodes share") != std::string::npos);
 }
 
