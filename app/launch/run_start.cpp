@@ -193,9 +193,7 @@ Result<RunLock> lock_run(const RunFolder& run) {
 Status prepare_and_check_data(const Config& config, const Plan& plan) {
   SS_RETURN_IF_ERROR(prepare_data(config));
   SS_ASSIGN(const Dataset dataset, open_tokens(config, plan.shape));
-  SS_RETURN_IF_ERROR(dataset.train.validate());
-  if (dataset.validation.tokens() > 0) SS_RETURN_IF_ERROR(dataset.validation.validate());
-  return {};
+  return check_tokens(config, dataset);
 }
 
 }  // namespace simplescale

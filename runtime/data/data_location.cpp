@@ -68,4 +68,11 @@ Result<Dataset> open_tokens(const Config& config, const ModelShape& shape) {
   return dataset;
 }
 
+Status check_tokens(const Config& config, const Dataset& dataset) {
+  if (const auto manifest = read_manifest(token_path(config)); manifest.ok())
+    SS_RETURN_IF_ERROR(check_files(token_path(config), *manifest));
+  SS_RETURN_IF_ERROR(dataset.train.validate());
+  return dataset.validation.tokens() > 0 ? dataset.validation.validate() : Status();
+}
+
 }  // namespace simplescale

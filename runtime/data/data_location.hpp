@@ -30,6 +30,10 @@ BatchLayout batch_layout(const Plan& plan, uint64_t groups);
 std::vector<uint64_t> samples_of(const Plan& plan, uint64_t groups, uint64_t group, uint64_t shard,
                                  uint64_t step);
 
+/// Reads all tokens. bad_data: an id is beyond the vocabulary, or a file of a prepared folder is not
+/// the one that its manifest.json records.
+Status check_tokens(const Config& config, const Dataset& dataset);
+
 /// Opens the training and validation tokens of a configuration whose data is prepared. Errors as
 /// open_dataset(), and bad_data if the data is shorter than a block.
 Result<Dataset> open_tokens(const Config& config, const ModelShape& shape);

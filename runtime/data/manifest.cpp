@@ -138,4 +138,19 @@ bool revalidate(const std::string& folder, FileRecord& record) {
   return true;
 }
 
+Status check_files(const std::string& folder, const Manifest& manifest, uint64_t hash_bytes_max) {
+  for (FileRecord file : {manifest.tokenizer, manifest.train, manifest.validation}) {
+    if (file.hash.empty()) continue;
+    const std::string path = folder + "/" + file.name;
+    FileRecord now;
+    if (!stat_of(path, now)) return system_error("cannot read", path, errno, Code::bad_data);
+    if (now.bytes == file.bytes && now.bytes > hash_bytes_max) continue;
+    if (!revalidate(folder, file))
+      return {Code::bad_data, path + ": is not the file that " + folder +
+                                  "/manifest.json records (another size or another xxh3-128); "
+                                  "prepare the data again, or restore the file"};
+  }
+  return {};
+}
+
 }  // namespace simplescale

@@ -64,6 +64,11 @@ Result<FileRecord> record_file(const std::string& folder, const std::string& nam
 /// changed; if the contents have not, stores the new time in the record.
 bool revalidate(const std::string& folder, FileRecord& record);
 
+/// bad_data: one of the files that folder/manifest.json records has been replaced by another one. A
+/// file with the recorded size and time is not read. hash_bytes_max: larger files are not hashed.
+Status check_files(const std::string& folder, const Manifest& manifest,
+                   uint64_t hash_bytes_max = UINT64_MAX);
+
 /// xxh3-128 of a file's contents in hex. not_found, io.
 Result<std::string> hash_file(const std::string& path);
 

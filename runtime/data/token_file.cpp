@@ -211,6 +211,8 @@ TokenSource TokenSource::slice(uint64_t first, uint64_t count) const {
 
 namespace {
 
+constexpr uint64_t kHashBytesMax = uint64_t{256} << 20;  // opening larger files must not take long
+
 Result<Dataset> open_prepared(const std::string& folder, int64_t vocab) {
   auto manifest = read_manifest(folder);
   if (!manifest.ok()) return Status(Code::bad_data, manifest.status().message());
@@ -221,6 +223,7 @@ Result<Dataset> open_prepared(const std::string& folder, int64_t vocab) {
     return Status(Code::bad_data, folder + " was prepared for a vocabulary of " +
                                       std::to_string(manifest->vocab) + ", the model has " +
                                       std::to_string(vocab));
+  SS_RETURN_IF_ERROR(check_files(folder, *manifest, kHashBytesMax));
   Dataset data;
   data.tokenizer = folder + "/" + manifest->tokenizer.name;
   SS_ASSIGN(data.train, TokenSource::open(folder + "/" + manifest->train.name, "llmc", vocab));

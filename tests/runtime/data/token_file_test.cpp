@@ -190,9 +190,10 @@ TEST_SUITE("token file") {
     Manifest manifest{
         .source = "x \"\xff", .vocab = 64, .train_tokens = 50, .validation_tokens = 20};
     CHECK(open_dataset(folder.path, "prepared", 64, 0).status().code() == Code::bad_data);
-    manifest.tokenizer = {.name = "tokenizer.model", .hash = "x"};
-    manifest.train = {.name = "train.bin", .hash = "x"};
-    manifest.validation = {.name = "validation.bin", .hash = "x"};
+    folder.write("tokenizer.model", counting<uint16_t>(3));
+    manifest.tokenizer = record_file(folder.path, "tokenizer.model").take();
+    manifest.train = record_file(folder.path, "train.bin").take();
+    manifest.validation = record_file(folder.path, "validation.bin").take();
     REQUIRE(manifest.complete());
     REQUIRE(write_manifest(folder.path, manifest).ok());
     const auto prepared = open_dataset(folder.path, "auto", 64, 0);
@@ -201,6 +202,20 @@ TEST_SUITE("token file") {
     CHECK(prepared->validation.tokens() == 20);
     CHECK(open_dataset(folder.path, "auto", 63, 0).status().message().find("vocabulary of 64") !=
           std::string::npos);
+    // Replaced by a file of the same size, which would train other tokens.
+    std::vector<uint16_t> other = counting<uint16_t>(50);
+    std::swap(other[3], other[4]);
+    folder.write("train.bin", other, llmc::header(2, 50));
+    std::filesystem::last_write_time(
+        folder.path + "/train.bin",
+        std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+    CHECK(open_dataset(folder.path, "auto", 64, 0)
+              .status()
+              .message()
+              .find("train.bin: is not the file that") != std::string::npos);
+    CHECK(check_files(folder.path, manifest, 10).ok());  // larger files are not hashed
+    folder.write("train.bin", counting<uint16_t>(50), llmc::header(2, 50));  // copied again
+    CHECK(open_dataset(folder.path, "auto", 64, 0).ok());
     manifest.train_tokens = 51;
     REQUIRE(write_manifest(folder.path, manifest).ok());
     CHECK(
