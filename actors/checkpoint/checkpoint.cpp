@@ -96,6 +96,25 @@ struct PublisherState {
 
 namespace {
 
+CheckpointInfo checkpoint_info(const PublisherOptions& options, const PublisherState& s,
+                               const local::ShardWritten& shard) {
+  CheckpointInfo info;
+  info.step = shard.step;
+  info.next_sample = shard.next_sample;
+  info.tokens_seen = shard.next_sample * options.tokens_per_sample;
+  info.seed = options.seed;
+  info.shape = options.shape;
+  info.precision = options.precision;
+  info.shards = options.shards;
+  info.resume = options.resume;
+  set_generation(info, shard.generation);
+  if (const auto found = s.val_losses.find(shard.step);
+      found != s.val_losses.end() && std::isfinite(found->second))
+    info.val_loss = found->second;
+  info.tokenizer = options.tokenizer;
+  return info;
+}
+
 void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& supervisor,
              const PublisherOptions& options, const local::ShardWritten& shard) {
   PublisherState& s = self->state;
@@ -117,30 +136,32 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
     return;
   checkpoint.records.push_back(record.take());
   if (checkpoint.records.size() < options.shards) return;
-  CheckpointInfo info;
-  info.step = shard.step;
-  info.next_sample = shard.next_sample;
-  info.tokens_seen = shard.next_sample * options.tokens_per_sample;
-  info.seed = options.seed;
-  info.shape = options.shape;
-  info.precision = options.precision;
-  info.shards = options.shards;
-  info.resume = options.resume;
-  if (const auto found = s.val_losses.find(shard.step);
-      found != s.val_losses.end() && std::isfinite(found->second))
-    info.val_loss = found->second;
-  info.tokenizer = options.tokenizer;
+  const CheckpointInfo info = checkpoint_info(options, s, shard);
+  LeaderFiles files(options.leads);
   auto folder = publish_checkpoint(options.folder,
                                    checkpoint_tmp_folder(options.folder, shard.step, s.generation),
-                                   info, checkpoint.records);
+                                   options.id, info, checkpoint.records, files);
   if (!folder.ok()) return fail(folder.status().message());
   if (Status pruned = prune_checkpoints(
-          options.folder, {options.keep, options.permanent_every_steps, options.keep_best});
+          options.folder, {options.keep, options.permanent_every_steps, options.keep_best},
+          Verify::sizes, files);
       !pruned.ok())
     log::warn("cannot remove old checkpoints: {}", pruned.message());
   s.pending.erase(s.pending.begin(), s.pending.upper_bound(shard.step));
   s.val_losses.erase(s.val_losses.begin(), s.val_losses.upper_bound(shard.step));
+  self->send(supervisor, local::CheckpointsLeft{checkpoint_steps(options.folder)});
   self->send(supervisor, local::Published{shard.step, *folder, "", shard.generation});
+}
+
+void undo(PublisherState& s, const PublisherOptions& options, const local::StepsUndone& undone) {
+  std::erase_if(s.pending, [&](const auto& entry) {
+    return entry.first > undone.step && s.generation < undone.generation;
+  });
+  LeaderFiles files(options.leads);
+  const Status status = set_aside_undone(
+      options.folder, undone.step,
+      [&](uint64_t, uint64_t generation) { return generation < undone.generation; }, files);
+  if (!status.ok()) log::warn("cannot set undone checkpoints aside: {}", status.message());
 }
 
 caf::behavior publisher_actor(caf::stateful_actor<PublisherState>* self, caf::actor supervisor,
@@ -154,6 +175,7 @@ caf::behavior publisher_actor(caf::stateful_actor<PublisherState>* self, caf::ac
         losses[step.step] = step.loss;
         if (losses.size() > kLossesMax) losses.erase(losses.begin());
       },
+      [self, options](const local::StepsUndone& undone) { undo(self->state, options, undone); },
   };
 }
 

@@ -8,9 +8,11 @@
 #pragma once
 
 #include <caf/all.hpp>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "actors/checkpoint/state_store.hpp"
 #include "actors/local.hpp"
@@ -28,6 +30,18 @@ struct CheckpointOptions {
 namespace local {
 /// writer -> checkpoint actor: ready for the next shard.
 struct WriterFree {};
+
+/// supervisor -> publisher: a generation begins with `step`; later steps of older generations are
+/// undone.
+struct StepsUndone {
+  uint64_t generation, step;
+};
+
+/// publisher -> supervisor, before Published: the steps of all checkpoints on disk, the newest
+/// last.
+struct CheckpointsLeft {
+  std::vector<uint64_t> steps;
+};
 }  // namespace local
 
 struct CheckpointActorState {
@@ -43,8 +57,11 @@ caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, 
 /// Options of the publisher, of which there is one per job, in the supervisor's process. It
 /// publishes a checkpoint once all its shards are written, and prunes old checkpoints. Detached.
 /// In: local::ShardWritten, of which a repeated report counts once; local::StepValidated, before
-/// the step's last shard. Out: local::Published.
+/// the step's last shard; local::StepsUndone, after which no checkpoint of those steps counts any
+/// more. Out: local::CheckpointsLeft, local::Published.
 struct PublisherOptions {
+  std::string id;               // as in publish_checkpoint()
+  std::function<bool()> leads;  // as in LeaderFiles
   std::string folder;
   ModelShape shape;
   size_t shards = 1;
@@ -62,3 +79,5 @@ caf::actor spawn_publisher(caf::actor_system& system, caf::actor supervisor,
 }  // namespace simplescale
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::WriterFree)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::StepsUndone)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::CheckpointsLeft)

@@ -27,7 +27,7 @@ job::State initial_state(const JobOptions& options) {
   state.max_restarts = static_cast<int>(config.supervision.max_restarts);
   state.within_ms = config.supervision.within_s * 1000;
   state.generation = options.last_generation;
-  state.has_checkpoint = options.checkpoint_step.has_value();
+  state.had_checkpoint = state.has_checkpoint = options.checkpoint_step.has_value();
   state.checkpoint_step = options.checkpoint_step.value_or(0);
   state.older_checkpoints = options.older_checkpoints;
   state.learning_rate = config.train.learning_rate;
@@ -38,6 +38,8 @@ job::State initial_state(const JobOptions& options) {
 
 PublisherOptions publisher_options(const JobOptions& o) {
   PublisherOptions p;
+  p.id = o.leadership.instance + "-" + std::to_string(o.leadership.epoch);
+  p.leads = o.leads;
   p.folder = checkpoint_folder(o.config);
   p.shape = o.plan.shape;
   p.shards = static_cast<size_t>(o.plan.topology.shards);

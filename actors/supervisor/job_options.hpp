@@ -44,8 +44,10 @@ struct JobOptions {
   Config config;
   Plan plan;
   RunFolder run;
-  std::string node;                         // on which this supervisor runs
-  uint64_t last_generation = 0;             // of earlier starts of this run
+  std::string node;              // on which this supervisor runs
+  uint64_t last_generation = 0;  // of earlier starts of this run
+  /// LEAD-1: asked on the publisher's thread before it renames anything; blocks.
+  std::function<bool()> leads;
   std::optional<uint64_t> checkpoint_step;  // newest valid checkpoint
   std::vector<uint64_t> older_checkpoints;  // the newest last
   std::string parent;  // whose weights the checkpoint holds, if the run has made no step yet

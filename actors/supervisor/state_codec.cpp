@@ -48,11 +48,11 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(State, rules, max_steps, join_timeout_ms, res
                                    give_up_after_cycles, max_restarts, within_ms, budget_steps,
                                    learning_rate, min_learning_rate, rates, phase, generation,
                                    node_order, nodes, trainers, layout, leaving, paused, to_examine,
-                                   examined, has_checkpoint, checkpoint_step, older_checkpoints,
-                                   failed_checkpoint, failed_checkpoint_reason, suspect_steps,
-                                   undoings, committed_step, joined_step, joined_from,
-                                   previous_layout, cycles, waiting_since_ms, waiting_for, incident,
-                                   stop_requested, exit, exit_reason)
+                                   examined, had_checkpoint, has_checkpoint, checkpoint_step,
+                                   older_checkpoints, failed_checkpoint, failed_checkpoint_reason,
+                                   suspect_steps, undoings, committed_step, joined_step,
+                                   joined_from, previous_layout, cycles, waiting_since_ms,
+                                   waiting_for, incident, stop_requested, exit, exit_reason)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(IncidentFacts, kind, subject, reason, also, cause, joins, before,
                                    after, groups_before, groups_after, origin, returned, skipped,

@@ -267,10 +267,15 @@ void publish_shards(Self* self) {
 }
 
 void published(Self* self, const local::Published& published) {
-  if (published.error.empty())
-    handle(self, job::CheckpointSaved{published.step});
+  JobSupervisorState& s = self->state;
+  std::string error = published.error;
+  // The publisher sets it aside (JOB-3).
+  if (error.empty() && !job::trusted(s.job, published.step, published.generation))
+    error = "its step was undone while the checkpoint was published";
+  if (error.empty())
+    handle(self, job::CheckpointSaved{published.step, s.checkpoints});
   else
-    handle(self, job::CheckpointFailed{published.step, published.error, published.generation});
+    handle(self, job::CheckpointFailed{published.step, error, published.generation});
 }
 
 // --- Leadership ---
@@ -392,6 +397,7 @@ caf::behavior job_supervisor(supervisor::Self* self, JobOptions options) {
         self->state.unpublished.push_back(m);
         publish_shards(self);
       },
+      [self](const local::CheckpointsLeft& m) { self->state.checkpoints = m.steps; },
       [self](const local::Published& m) { published(self, m); },
       // The console, and the launcher.
       [self](const Command& m) { command(self, m); },

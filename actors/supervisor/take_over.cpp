@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "actors/clock.hpp"
+#include "runtime/checkpoint/checkpoint.hpp"
 
 namespace simplescale::supervisor {
 
@@ -30,7 +31,36 @@ void catch_up(Self* self, std::optional<uint64_t> recorded) {
     s.job.committed_step = *recorded;  // committed just before its generation was fenced
 }
 
+/// Tells the job of checkpoints that the predecessor published after it had replicated its state.
+void adopt_checkpoints(Self* self) {
+  const JobOptions& options = self->state.options;
+  job::State& job = self->state.job;
+  if (!options.checkpoint_step) return;  // none, or the folder cannot be read now
+  std::vector<uint64_t> on_disk = options.older_checkpoints;
+  on_disk.push_back(*options.checkpoint_step);
+  if (!job.has_checkpoint || *options.checkpoint_step > job.checkpoint_step)
+    handle(self, job::CheckpointSaved{*options.checkpoint_step, on_disk});
+}
+
 }  // namespace
+
+Result<LeftCheckpoints> find_left_checkpoints(const std::string& folder, const job::State& from,
+                                              FileOps& files) {
+  SS_RETURN_IF_ERROR(set_aside_undone(
+      folder, from.has_checkpoint ? from.checkpoint_step : 0,
+      [&](uint64_t step, uint64_t generation) {
+        return generation > 0 && !job::trusted(from, step, generation);
+      },
+      files));
+  LeftCheckpoints left;
+  auto found = find_newest_valid(folder, Verify::sizes);
+  if (found.status().code() == Code::not_found) return left;
+  if (!found.ok()) return found.status();
+  SS_RETURN_IF_ERROR(put_back_replaced(folder, found->checkpoint, files));
+  left.newest = found->checkpoint.info().step;
+  left.older = found->older;
+  return left;
+}
 
 void take_over(Self* self, SupervisorState from) {
   JobSupervisorState& s = self->state;
@@ -64,6 +94,7 @@ void take_over(Self* self, SupervisorState from) {
                            " (epoch " + std::to_string(o.epoch) + ", generation " +
                            std::to_string(s.job.generation) + ")"}});
   if (in_incident) catch_up(self, recorded);
+  adopt_checkpoints(self);
 }
 
 }  // namespace simplescale::supervisor

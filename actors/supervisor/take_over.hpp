@@ -1,13 +1,31 @@
-// A supervisor that continues where its predecessor stopped. Run by the supervisor actor when it
-// starts.
+// A supervisor that continues where its predecessor stopped.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "actors/supervisor/carry_out.hpp"
+#include "runtime/checkpoint/file_ops.hpp"
 
 namespace simplescale::supervisor {
 
-/// Adopts the predecessor's state: the job, its steps, its incident, planned faults and traces.
-/// Nodes and trainers report again by themselves.
+/// The checkpoints that the predecessor has left on disk.
+struct LeftCheckpoints {
+  std::optional<uint64_t> newest;
+  std::vector<uint64_t> older;  // the newest last
+};
+/// Looks for checkpoints, also for those that the predecessor has published but not recorded in
+/// its state, `from`. Sets those aside that `from` knows to be undone (JOB-3). Sizes are checked,
+/// data is not: that could take minutes, and trainers check what they read. Blocks; before the
+/// supervisor actor is spawned. Errors as find_newest_valid() and FileOps, but not for an empty folder.
+Result<LeftCheckpoints> find_left_checkpoints(const std::string& folder, const job::State& from,
+                                              FileOps& files);
+
+/// Run by the supervisor actor when it starts. Adopts the predecessor's state: the job, its steps,
+/// its incident, planned faults and traces; then the checkpoints that were found. Nodes and
+/// trainers report again by themselves.
 void take_over(Self* self, SupervisorState from);
 
 }  // namespace simplescale::supervisor

@@ -1,7 +1,6 @@
 #include "actors/trainer/restore.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "actors/checkpoint/state_store.hpp"
@@ -126,9 +125,7 @@ Status Restore::copy_from_peer_store(TrainState& state, const TransferPart& part
 }
 
 Status Restore::read_checkpoint(TrainState& state) {
-  char name[32];
-  std::snprintf(name, sizeof name, "/step-%08llu", static_cast<unsigned long long>(order_.step));
-  auto opened = Checkpoint::open(order_.checkpoint + name);
+  auto opened = open_step(order_.checkpoint, order_.step);
   // Pruning removes single checkpoints, never all of them.
   if (opened.status().code() == Code::not_found &&
       find_newest_valid(order_.checkpoint, Verify::sizes).status().code() == Code::not_found)

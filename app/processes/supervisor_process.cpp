@@ -19,6 +19,7 @@
 #include "actors/supervisor/rates.hpp"
 #include "actors/supervisor/standby.hpp"
 #include "actors/supervisor/supervisor.hpp"
+#include "actors/supervisor/take_over.hpp"
 #include "app/launch/manifest.hpp"
 #include "app/processes/actor_process.hpp"
 #include "app/processes/http_process.hpp"
@@ -28,6 +29,7 @@
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/exports/exporter.hpp"
 #include "runtime/observe/notifier.hpp"
@@ -69,6 +71,17 @@ auto retried(Read read) {
   return found;
 }
 
+/// The newest checkpoint; not_found only if the run has never had one. An older checkpoint never
+/// replaces one that cannot be read.
+Result<FoundCheckpoint> find_newest_checkpoint(const RunFolder& run, const std::string& folder) {
+  return retried([&]() -> Result<FoundCheckpoint> {
+    auto found = find_newest_valid(folder);
+    if (found.status().code() == Code::not_found)
+      SS_RETURN_IF_ERROR(check_never_saved(run, folder));
+    return found;
+  });
+}
+
 /// "step 100 of FOLDER" if the checkpoint was copied from another run; otherwise "".
 std::string parent_of(const CheckpointInfo& info) {
   const auto facts = nlohmann::json::parse(info.resume, nullptr, false);
@@ -76,16 +89,34 @@ std::string parent_of(const CheckpointInfo& info) {
   return fmt::format("step {} of {}", facts.value("from_step", 0), facts.value("from", ""));
 }
 
-/// The supervisor actor's options, with the checkpoint to start from.
-Result<JobOptions> job_options(const Process& p, bool takes_over) {
+/// The supervisor actor's options, with the checkpoint to start from. from: the predecessor's
+/// state; null: the run starts.
+Result<JobOptions> job_options(const Process& p, uint64_t epoch, const SupervisorState* from) {
   JobOptions job;
   job.config = p.config;
   job.plan = p.plan;
   job.run = p.run();
   job.node = p.options.node;
   job.tokenizer = p.tokenizer;
-  // After a takeover the trainers hold the state; checking the checkpoints could take minutes.
-  if (takes_over) return job;
+  job.leads = [files = p.files, epoch] {
+    const auto newest = files.newest();
+    return newest.ok() && newest->number == epoch && files.touched_ns(epoch) != 0 &&
+           files.current();
+  };
+  const std::string folder = checkpoint_folder(p.config);
+  LeaderFiles files(job.leads);
+  if (Status revoked = revoke_publishers(folder, files); !revoked.ok())
+    log::warn("{}", revoked.message());
+  if (from) {
+    const auto left = supervisor::find_left_checkpoints(folder, from->job, files);
+    if (left.ok()) {
+      job.checkpoint_step = left->newest;
+      job.older_checkpoints = left->older;
+    } else {  // the trainers hold the state
+      log::warn("{}", left.status().message());
+    }
+    return job;
+  }
   if (const auto text = read_text(p.run().learning_rates()); text.ok()) {
     auto rates = rates_of(*text, p.config.train.learning_rate);
     if (!rates.ok())
@@ -94,9 +125,9 @@ Result<JobOptions> job_options(const Process& p, bool takes_over) {
   } else if (text.status().code() != Code::not_found) {
     return text.status();
   }
-  // An older checkpoint never replaces one that cannot be read.
-  auto found = retried([&] { return find_newest_valid(checkpoint_folder(p.config)); });
+  auto found = find_newest_checkpoint(p.run(), folder);
   if (found.ok()) {
+    SS_RETURN_IF_ERROR(put_back_replaced(folder, found->checkpoint, files));
     for (const std::string& warning : found->warnings)
       job.skipped.push_back(warning + "; the next older checkpoint is used");
     if (found->checkpoint.info().shape != p.plan.shape)
@@ -308,10 +339,11 @@ LeadershipOptions leadership_options(const Process& p, uint64_t epoch, Predecess
   return lead;
 }
 
-/// Reads what the supervisor actor begins with. io: a file cannot be read; aborted: another
-/// supervisor leads.
-Result<JobOptions> prepare(const Process& p, uint64_t epoch, uint64_t generation, bool takes_over) {
-  SS_ASSIGN(JobOptions job, job_options(p, takes_over));
+/// Reads what the supervisor actor begins with. from: the predecessor's state; null: the run
+/// starts. io: a file cannot be read; aborted: another supervisor leads.
+Result<JobOptions> prepare(const Process& p, uint64_t epoch, uint64_t generation,
+                           const SupervisorState* from) {
+  SS_ASSIGN(JobOptions job, job_options(p, epoch, from));
   const auto global_batch = static_cast<uint64_t>(p.plan.global_batch_size);
   SS_ASSIGN(RecordsEnd records, retried([&] {
               return end_of_records(p.options.run, p.config.data.ledger, global_batch,
@@ -324,7 +356,7 @@ Result<JobOptions> prepare(const Process& p, uint64_t epoch, uint64_t generation
   if (epoch == 1)
     for (const ConfigChange& change : recorded_changes(p.run()))
       job.changes.emplace_back(change.key, change.reason);
-  if (takes_over && records.any) {
+  if (from && records.any) {
     job.recorded_step = records.step;
     job.recorded_generation = records.generation;
   }
@@ -350,8 +382,9 @@ Result<int> supervise(const Process& p, Predecessor before) {
   use_left_state_if_newer(p, before, generation);
   std::promise<caf::actor> to_watch;
   auto watch = lead_epoch(p, epoch, to_watch.get_future().share());
-  auto prepared = known.ok() ? prepare(p, epoch, generation, before.state.has_value())
-                             : Result<JobOptions>(known.status());
+  auto prepared = known.ok()
+                      ? prepare(p, epoch, generation, before.state ? &*before.state : nullptr)
+                      : Result<JobOptions>(known.status());
   const auto still_leads = leads(p, epoch);
   if (!still_leads()) {  // LEAD-1: this process may have been stopped while it prepared
     log::warn("another supervisor leads since this one prepared");

@@ -25,8 +25,8 @@
 //                 its process was stopped in the middle of publishing and continues later. It gives
 //                 the shards' folder and its links its own name first, asks before each rename
 //                 whether it leads (LeaderFiles), and undoes a rename that it cannot complete. Its
-//                 successor takes those names away (revoke_publishers()) before it reads the folder:
-//                 the deposed publisher finds nothing to rename.
+//                 successor takes those names away (revoke_publishers()) before it reads the
+//                 folder: the deposed publisher finds nothing to rename.
 //
 // Threads: the checkpoint writer's thread of a node writes; a Checkpoint belongs to one thread.
 // Nothing outside the checkpoints folder is touched.
@@ -125,9 +125,10 @@ uint64_t generation_of(const CheckpointInfo& info);
 /// Sets the generation in info.resume.
 void set_generation(CheckpointInfo& info, uint64_t generation);
 
-/// Renames the checkpoints for which undone(step, generation) returns true to step-N.undone, where
-/// no reader finds them. generation: as in generation_of(); 0 also for a damaged checkpoint.
-Status set_aside_undone(const std::string& checkpoints,
+/// Renames those checkpoints of steps beyond `after` for which undone(step, generation) returns
+/// true to step-N.undone, where no reader finds them. generation: as in generation_of(); 0 also for
+/// a damaged checkpoint.
+Status set_aside_undone(const std::string& checkpoints, uint64_t after,
                         const std::function<bool(uint64_t step, uint64_t generation)>& undone,
                         FileOps& ops = system_files());
 

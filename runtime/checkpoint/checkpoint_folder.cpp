@@ -221,15 +221,17 @@ Status put_back_replaced(const std::string& checkpoints, const Checkpoint& found
   return ops.fsync_folder(checkpoints);
 }
 
-Status set_aside_undone(const std::string& checkpoints,
+Status set_aside_undone(const std::string& checkpoints, uint64_t after,
                         const std::function<bool(uint64_t step, uint64_t generation)>& undone,
                         FileOps& ops) {
   SS_ASSIGN(const std::vector<std::string> names, read_folder(checkpoints));
   std::vector<std::string> aside;
   std::string newest;  // of those that stay
   for (const auto& [name, step] : candidates(names)) {
+    if (step <= after && (aside.empty() || !newest.empty())) break;
     const auto checkpoint = open_checked(checkpoints + "/" + name, Verify::sizes);
-    if (undone(step, checkpoint.ok() ? generation_of(checkpoint->info()) : 0))
+    const uint64_t generation = checkpoint.ok() ? generation_of(checkpoint->info()) : 0;
+    if (step > after && undone(step, generation))
       aside.push_back(name);
     else if (newest.empty() && checkpoint.ok())
       newest = name;

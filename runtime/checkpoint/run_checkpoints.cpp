@@ -2,6 +2,7 @@
 
 #include <toml++/toml.h>
 #include <filesystem>
+#include <fstream>
 
 #include "runtime/base/process.hpp"
 
@@ -47,6 +48,17 @@ std::string checkpoints_of(const RunFolder& run) {
   } catch (const toml::parse_error&) {  // missing or damaged
   }
   return run.path + "/checkpoints";
+}
+
+Status check_never_saved(const RunFolder& run, const std::string& folder) {
+  const std::string path = run.path + "/events.jsonl";
+  std::ifstream events(path);
+  for (std::string line; std::getline(events, line);)
+    if (line.find("\"checkpoint_saved\"") != std::string::npos)
+      return Status(Code::io, folder + ": there is no checkpoint, but " + path +
+                                  " names one that was saved: is its file system mounted? To begin "
+                                  "at step 0, start a new run with --run=FOLDER");
+  return {};
 }
 
 Status check_checkpoints_owner(const RunFolder& run, const std::string& folder) {

@@ -13,6 +13,10 @@ namespace simplescale {
 /// The checkpoints folder of a run: checkpoint.folder of its config.toml, or else RUN/checkpoints.
 std::string checkpoints_of(const RunFolder& run);
 
+/// io: the run's events name a checkpoint that was saved. For a run whose folder has no checkpoint:
+/// such a run never begins at step 0 by itself.
+Status check_never_saved(const RunFolder& run, const std::string& folder);
+
 /// bad_config: `folder` belongs to another run. ok if it has no owner.
 Status check_checkpoints_owner(const RunFolder& run, const std::string& folder);
 /// The same, and makes this run the owner, even if it is moved later. Both folders must exist.

@@ -95,6 +95,20 @@ class Disks(Case):
         aside.rename(manifest)
         self.assertIn("metrics.jsonl: 100 steps", self.verify(run))
 
+    def test_a_start_without_its_checkpoints_does_not_begin_at_step_0(self):
+        """As if the file system of checkpoint.folder were not mounted."""
+        keys = [*self.keys, "--checkpoint.disk_every_steps=50", "--train.max_steps=100"]
+        run = self.train("run", *keys)
+        aside = run / "aside"
+        (run / "checkpoints").rename(aside)
+        self.command("train", self.config, *keys, "--train.max_steps=120", f"--run={run}", code=74)
+        self.assertIn("is its file system mounted?", self.stderr)
+        self.assertEqual(last_step(run), 100)
+        (run / "checkpoints").rmdir()
+        aside.rename(run / "checkpoints")
+        self.command("train", self.config, *keys, "--train.max_steps=120", f"--run={run}")
+        self.assertIn("metrics.jsonl: 120 steps", self.verify(run))
+
 
 class TokenFiles(Case):
     def setUp(self):

@@ -261,13 +261,18 @@ void Decider::operator()(const TrainerFinished& e) {
 }
 
 void Decider::operator()(const CheckpointSaved& e) {
+  auto& older = s_.older_checkpoints;
   if (!s_.has_checkpoint || e.step > s_.checkpoint_step) {
-    if (s_.has_checkpoint) s_.older_checkpoints.push_back(s_.checkpoint_step);
-    if (s_.older_checkpoints.size() > older_checkpoints_kept)
-      s_.older_checkpoints.erase(s_.older_checkpoints.begin());
+    if (s_.has_checkpoint) older.push_back(s_.checkpoint_step);
     s_.checkpoint_step = e.step;
-    s_.has_checkpoint = true;
+    s_.has_checkpoint = s_.had_checkpoint = true;
   }
+  if (!e.on_disk.empty()) {  // some that were known may have been pruned
+    older = e.on_disk;
+    std::erase_if(older, [&](uint64_t step) { return step >= s_.checkpoint_step; });
+  }
+  if (older.size() > older_checkpoints_kept)
+    older.erase(older.begin(), older.end() - older_checkpoints_kept);
   record("", "checkpoint_saved", "step-" + number(e.step), "");
   finish_if_saved();
 }

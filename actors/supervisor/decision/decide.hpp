@@ -142,6 +142,7 @@ struct State {
   bool paused = false;                  // stay idle until resumed
   std::vector<std::string> to_examine;  // nodes to diagnose once all trainers are idle
   std::vector<std::string> examined;    // nodes under diagnosis, which all trainers wait for
+  bool had_checkpoint = false;  // there was one: the run never begins with initial values again
   bool has_checkpoint = false;
   uint64_t checkpoint_step = 0;    // of the newest valid checkpoint on disk
   uint64_t failed_checkpoint = 0;  // step of the last failed save, if the reason is not empty
@@ -230,8 +231,10 @@ struct TrainerFinished {
   std::string trainer;
   uint64_t generation = 0, step = 0;
 };
+/// on_disk: the steps of all checkpoints there, the newest last; empty: not known.
 struct CheckpointSaved {
   uint64_t step = 0;
+  std::vector<uint64_t> on_disk;
 };
 struct CheckpointFailed {
   uint64_t step = 0;

@@ -86,6 +86,12 @@ void Decider::plan() {
   const Beginning beginning = newest_state();
   // JOB-1: the memory of a node outlives its trainers: wait for them while its agent reports.
   if (memory_may_be_newer(beginning) && !waited(s_.join_timeout_ms)) return;
+  if (beginning.source == Source::initialize && s_.had_checkpoint)
+    return shut_down(
+        Code::bad_data,
+        "No checkpoint can be used, and no memory holds a copy of every shard. The run "
+        "does not begin again by itself: repair a checkpoint that events.jsonl names "
+        "as skipped, or start a new run with --run=FOLDER");
   join(std::move(next), beginning);
 }
 
@@ -139,7 +145,8 @@ std::string Decider::describe_change(const Layout& before, const Layout& next) c
 void Decider::skip_checkpoint(uint64_t step, const std::string& reason) {
   if (!s_.has_checkpoint || s_.checkpoint_step != step) return;
   record("", "checkpoint_skipped", "step-" + number(step),
-         reason + "; the next older checkpoint is used");
+         reason + (s_.older_checkpoints.empty() ? "; there is no older checkpoint"
+                                                : "; the next older checkpoint is used"));
   s_.has_checkpoint = !s_.older_checkpoints.empty();
   s_.checkpoint_step = s_.has_checkpoint ? s_.older_checkpoints.back() : 0;
   if (s_.has_checkpoint) s_.older_checkpoints.pop_back();

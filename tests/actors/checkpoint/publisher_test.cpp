@@ -21,6 +21,7 @@ struct Job {
 
   /// A checkpoint of step 7 whose two shards are written.
   Job() {
+    options.id = "start-1";
     options.folder = folder.path();
     options.shape = test::tiny_shape();
     options.shards = 2;
@@ -62,6 +63,35 @@ TEST_SUITE("publisher") {
     CHECK(published.error.empty());
     CHECK(published.step == 7);
     CHECK(Checkpoint::open(published.folder).ok());
+    caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
+  }
+
+  TEST_CASE("publisher: LEAD-1, a deposed supervisor's publisher publishes and prunes nothing") {
+    Job job;
+    job.options.leads = [] { return false; };
+    const caf::actor publisher = job.publisher();
+    for (const size_t shard : {0, 1}) job.report(publisher, shard);
+    const local::Published published = job.wait();
+    CHECK(published.error.find("does not lead any more") != std::string::npos);
+    CHECK(list_folder(job.options.folder) == std::vector<std::string>{"tmp-00000007-1"});
+    caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
+  }
+
+  TEST_CASE("publisher: a checkpoint whose step is undone afterwards is set aside") {
+    Job job;
+    const caf::actor publisher = job.publisher();
+    for (const size_t shard : {0, 1}) job.report(publisher, shard);
+    const local::Published published = job.wait();
+    CHECK(generation_of(Checkpoint::open(published.folder)->info()) == 1);
+    // A generation that begins with the step, or that made it, undoes nothing.
+    job.self->send(publisher, local::StepsUndone{2, 7});
+    job.self->send(publisher, local::StepsUndone{1, 6});
+    for (const size_t shard : {0, 1}) job.report(publisher, shard);
+    CHECK(job.wait().error.empty());
+    job.self->send(publisher, local::StepsUndone{2, 6});
+    for (const size_t shard : {0, 1}) job.report(publisher, shard);
+    CHECK_FALSE(job.wait().error.empty());
+    CHECK(list_folder(job.options.folder) == std::vector<std::string>{"step-00000007.undone"});
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
   }
 

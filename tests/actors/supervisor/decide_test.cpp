@@ -382,6 +382,22 @@ TEST_CASE("job: for a damaged checkpoint the next older one is used, until none 
   decide(0, s, CheckpointSaved{4});
   CHECK(s.checkpoint_step == 4);
   CHECK(s.older_checkpoints == std::vector<uint64_t>{2});
+  // Those that pruning has removed are forgotten.
+  decide(0, s, CheckpointSaved{6, {1, 4, 6}});
+  CHECK(s.older_checkpoints == std::vector<uint64_t>{1, 4});
+}
+
+TEST_CASE("job: a run that has had a checkpoint does not begin with initial values by itself") {
+  State s = job_of(2);
+  decide(0, s, CheckpointSaved{8});
+  const Join join = only<Join>(all_up(s));
+  CHECK(join.step == 8);
+  decide(0, s,
+         TrainerIdle{
+             "n0.0", join.generation, 0, {}, Fault::bad_checkpoint, join.step, "", "checksum"});
+  const Decision d = all_idle(s, Steps{});
+  CHECK(all<Join>(d).empty());
+  CHECK(only<Shutdown>(d).exit == Code::bad_data);
 }
 
 TEST_CASE(

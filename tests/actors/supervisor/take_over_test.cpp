@@ -1,0 +1,61 @@
+// What a supervisor that takes over finds on the disk.
+#include <doctest/doctest.h>
+
+#include "actors/supervisor/take_over.hpp"
+#include "tests/runtime/checkpoint/fixture.hpp"
+
+using namespace simplescale;
+using supervisor::find_left_checkpoints;
+
+namespace {
+
+void save_step(const std::string& folder, uint64_t step, uint64_t generation) {
+  const ModelShape shape = test::tiny_shape();
+  CheckpointInfo info = test::info_of(shape, step);
+  set_generation(info, generation);
+  REQUIRE(test::save(folder, test::random_state(shape, 1), info, 1).ok());
+}
+
+/// The state of a supervisor that knows of the checkpoint of step 10.
+job::State known() {
+  job::State state = job::make_state({1, 1, 1, 1, 1}, {"n0"});
+  state.had_checkpoint = state.has_checkpoint = true;
+  state.checkpoint_step = 10;
+  state.generation = 3;
+  state.undoings = {{1, 0}, {3, 16}};  // generation 3 began with step 15
+  return state;
+}
+
+}  // namespace
+
+TEST_SUITE("take over") {
+  TEST_CASE("take over: a checkpoint that was published but not recorded is found") {
+    test::TempFolder folder;
+    save_step(folder.path(), 10, 1);
+    save_step(folder.path(), 15, 2);
+    const auto left = find_left_checkpoints(folder.path(), known(), system_files());
+    REQUIRE(left.ok());
+    CHECK(left->newest == 15);
+    CHECK(left->older == std::vector<uint64_t>{10});
+  }
+
+  TEST_CASE("take over: JOB-3, a checkpoint of a step that was undone is set aside") {
+    test::TempFolder folder;
+    save_step(folder.path(), 10, 1);
+    save_step(folder.path(), 20, 2);
+    const auto left = find_left_checkpoints(folder.path(), known(), system_files());
+    REQUIRE(left.ok());
+    CHECK(left->newest == 10);
+    CHECK(list_folder(folder.path()) ==
+          std::vector<std::string>{"latest", "step-00000010", "step-00000020.undone"});
+    save_step(folder.path(), 20, 3);
+    CHECK(find_left_checkpoints(folder.path(), known(), system_files())->newest == 20);
+  }
+
+  TEST_CASE("take over: a folder that is not there changes nothing") {
+    test::TempFolder folder;
+    const auto left = find_left_checkpoints(folder / "unmounted", known(), system_files());
+    REQUIRE(left.ok());
+    CHECK(!left->newest);
+  }
+}
