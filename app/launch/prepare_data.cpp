@@ -31,7 +31,27 @@ Status check_tokenizer(const Config& config) {
                 "tokenizer.path = \"" + path.string() +
                     "\": " + (folder ? "it is a folder" : "there is no such file") + nearest);
 }
+
+PrepareOptions options_of(const Config& config, const ModelShape& shape) {
+  PrepareOptions options;
+  options.source = config.data.source;
+  options.folder = data_folder(config);
+  options.tokenizer_path = config.tokenizer.path;
+  options.train_tokenizer_on = config.tokenizer.train_on;
+  options.vocab = config.tokenizer.vocab > 0 ? config.tokenizer.vocab : shape.vocab;
+  options.validation_fraction = config.data.validation_fraction;
+  options.seed = static_cast<uint64_t>(config.run.seed);
+  if (config.data.folder.empty()) options.folder = free_folder(options);
+  return options;
+}
 }  // namespace
+
+std::string tokens_folder(const Config& config) {
+  const auto shape = model_shape(config);
+  if (!shape.ok() || config.data.source.empty() || source_is_tokens(config))
+    return data_folder(config);
+  return options_of(config, *shape).folder;
+}
 
 Status prepare_data(const Config& config) {
   SS_RETURN_IF_ERROR(check_tokenizer(config));
@@ -42,14 +62,7 @@ Status prepare_data(const Config& config) {
         "data.source is empty: set it to a text file, a folder of .txt files, a token file "
         "(.bin), or debian:bible-kjv");
   if (source_is_tokens(config)) return {};
-  PrepareOptions options;
-  options.source = config.data.source;
-  options.folder = data_folder(config);
-  options.tokenizer_path = config.tokenizer.path;
-  options.train_tokenizer_on = config.tokenizer.train_on;
-  options.vocab = config.tokenizer.vocab > 0 ? config.tokenizer.vocab : shape.vocab;
-  options.validation_fraction = config.data.validation_fraction;
-  options.seed = static_cast<uint64_t>(config.run.seed);
+  const PrepareOptions options = options_of(config, shape);
   ProgressLine line;
   std::string stage;
   auto made = prepare(options, [&](const PrepareProgress& progress) {

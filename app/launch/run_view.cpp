@@ -22,6 +22,7 @@ using nlohmann::json;
 
 namespace {
 constexpr std::chrono::milliseconds kLookEvery{500};  // between two looks for a stall
+constexpr std::chrono::seconds kPrintEvery{30};       // at most, between two lines for a log
 
 /// Seeks to the beginning of the last complete line.
 void seek_last_line(std::ifstream& file) {
@@ -72,6 +73,17 @@ void RunView::update() {
   follow(metrics_, run_.metrics(), partial_metric_,
          [this](const std::string& text) { on_step(text); });
   show_stall();
+  show_page();
+}
+
+/// Prints the address of the run's page, once the supervisor of this start serves it.
+void RunView::show_page() {
+  if (page_shown_ || last_step_ == 0) return;
+  page_shown_ = true;
+  const auto text = read_text(run_.http());
+  const json where = text.ok() ? json::parse(*text, nullptr, false) : json();
+  if (where.is_object() && where.contains("url") && where["url"].is_string())
+    line_.print_line("the run's page: " + where["url"].get<std::string>());
 }
 
 /// Shows a stall in place of the newest step; if stderr is no terminal, only its beginning.
@@ -105,24 +117,25 @@ void RunView::on_step(const std::string& text) {
   stalled_ = false;
   looked_ = std::chrono::steady_clock::now();
   const double rate = m["tokens_per_second"].is_number() ? m["tokens_per_second"].get<double>() : 0;
+  const double step_ms = m["step_ms"].is_number() ? m["step_ms"].get<double>() : 0;
   const double left_s = m["remaining_s"].is_number() ? m["remaining_s"].get<double>() : 0;
   const std::string mfu =
       m["mfu"].is_number() ? fmt::format("{:.1f}", m["mfu"].get<double>() * 100) : "-";
   if (line_.terminal())
     draw_step(fmt::format("loss {:.4f}, {:.0f} ms, {:.0f} tokens/s, mfu {} %, {:.0f} s left", loss,
-                          m["step_ms"].get<double>(), rate, mfu, left_s));
+                          step_ms, rate, mfu, left_s));
   const int64_t every = std::max<int64_t>({1, plan_.max_steps / 20, config_.metrics.every_steps});
-  if (line_.terminal() ||
-      (last_step_ % every != 0 && last_step_ != plan_.max_steps && printed_step_ >= 0))
-    return;
+  const bool due = last_step_ % every == 0 || last_step_ == plan_.max_steps || printed_step_ < 0 ||
+                   looked_ - printed_ >= kPrintEvery;
+  if (line_.terminal() || !due) return;
   printed_step_ = last_step_;
+  printed_ = looked_;
   line_.print_line(
       fmt::format("iter {} step {}: loss {:.4f}, iter time: {:.2f} ms, {:.0f} tokens/s, mfu {} %, "
                   "remaining time: "
                   "{:.2f} hours",
                   m["iter"].get<int64_t>(), last_step_, loss,
-                  m["step_ms"].get<double>() / static_cast<double>(plan_.accumulation), rate, mfu,
-                  left_s / 3600));
+                  step_ms / static_cast<double>(plan_.accumulation), rate, mfu, left_s / 3600));
 }
 
 void RunView::on_event(const std::string& text) {
@@ -135,6 +148,9 @@ void RunView::on_event(const std::string& text) {
   } else if (kind == "recovered" && e["incident"].is_number()) {
     line_.print_line(
         fmt::format("incident {}: {}", e["incident"].get<int64_t>(), e.value("sentence", reason)));
+  } else if (kind == "checkpoint_failed") {
+    line_.print_line(
+        fmt::format("{} was not saved: {}", e.value("subject", "a checkpoint"), reason));
   } else if ((kind == "started" || kind == "checkpoint_skipped") && !reason.empty()) {
     line_.print_line(reason);
   }

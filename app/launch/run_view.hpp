@@ -31,6 +31,7 @@ class RunView {
   void on_step(const std::string& text);
   void on_event(const std::string& text);
   void show_stall();
+  void show_page();
   void draw_step(const std::string& text);
   Status failure(int exit_code, const std::string& killed_agents, const std::string& reason) const;
   std::string resume_command_line() const;
@@ -45,8 +46,10 @@ class RunView {
   std::ifstream metrics_, events_;
   std::string partial_metric_, partial_event_, last_reason_;
   int64_t last_step_ = 0, printed_step_ = -1;
-  std::chrono::steady_clock::time_point looked_{};  // for a stall
-  bool stalled_ = false;                            // a stall was shown, and no step has followed
+  std::chrono::steady_clock::time_point looked_{};   // for a stall
+  std::chrono::steady_clock::time_point printed_{};  // the newest line of a step
+  bool stalled_ = false;                             // a stall was shown, and no step has followed
+  bool page_shown_ = false;
 };
 
 }  // namespace simplescale

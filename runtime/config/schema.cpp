@@ -85,7 +85,7 @@ const Key table[] = {
   {"tokenizer", "train_on", REF(tokenizer.train_on), any, run, "Text to train the tokenizer on. Empty: data.source.", true},
 
   {"data", "source", REF(data.source), any, run, "Text or tokens: a file, a folder, or \"debian:<package>\" (text from an installed Debian package).", true},
-  {"data", "folder", REF(data.folder), any, no, "Folder for the prepared tokens. Empty: data/<run.name>.", true},
+  {"data", "folder", REF(data.folder), any, no, "Folder for the prepared tokens. Empty: data/<run.name>, or data/<run.name>-<hash> if that one holds other tokens.", true},
   {"data", "format", ENUM(data.format, format_names), any, run, "Format of source. auto: detect it from the files."},
   {"data", "validation_fraction", REF(data.validation_fraction), {.min = 0, .max = 0.5}, run, "Fraction of the tokens kept for validation; training never sees them."},
   {"data", "shuffle", REF(data.shuffle), any, run, "Read the samples in a seeded random order, a new order every epoch."},

@@ -1,6 +1,7 @@
 #include "runtime/data/prepare.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -352,7 +353,38 @@ bool matches_options(const Manifest& manifest, const PrepareOptions& options) {
          manifest.validation_fraction == options.validation_fraction;
 }
 
+std::string signature_of(const std::string& source) {
+  const auto corpus = Corpus::open(source);
+  return corpus.ok() ? corpus->signature() : "";
+}
+
+std::string hash_of_file(const std::string& path) {
+  const auto text = read_text(path);
+  return text.ok() ? hash128(text->data(), text->size()).hex() : "";
+}
+
 }  // namespace
+
+std::string free_folder(const PrepareOptions& options) {
+  const auto there = read_manifest(options.folder);
+  const std::string text = signature_of(options.source);
+  if (!there.ok() || text.empty()) return options.folder;
+  const bool trains = options.tokenizer_path.empty();
+  const std::string tokenizer =
+      trains ? options.train_tokenizer_on.empty() ? text : signature_of(options.train_tokenizer_on)
+             : hash_of_file(options.tokenizer_path);
+  const bool same_tokenizer =
+      trains ? there->tokenizer_path.empty() && there->tokenizer_signature == tokenizer &&
+                   there->vocab == options.vocab && there->seed == options.seed
+             : there->tokenizer_hash == tokenizer;
+  if (same_tokenizer && there->source_signature == text &&
+      there->validation_fraction == options.validation_fraction)
+    return options.folder;
+  const std::string made_from =
+      fmt::format("{} {} {} {} {}", text, tokenizer, trains ? options.vocab : 0,
+                  trains ? options.seed : 0, options.validation_fraction);
+  return options.folder + "-" + hash128(made_from.data(), made_from.size()).hex().substr(0, 8);
+}
 
 Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress) {
   const Progress report = progress ? progress : [](const PrepareProgress&) {};

@@ -41,4 +41,9 @@ struct PrepareProgress {
 Result<Manifest> prepare(const PrepareOptions& options,
                          const std::function<void(const PrepareProgress&)>& progress = {});
 
+/// The folder for the options' tokens that takes none away from another run: options.folder, unless
+/// it holds those of another text, tokenizer or split; then options.folder, "-" and a hash of what
+/// the tokens are made from.
+std::string free_folder(const PrepareOptions& options);
+
 }  // namespace simplescale

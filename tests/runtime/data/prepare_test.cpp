@@ -334,6 +334,35 @@ TEST_SUITE("prepare") {
     CHECK(prepare(options).status().code() == Code::bad_data);
   }
 
+  TEST_CASE("prepare: a folder with the tokens of another text or tokenizer is not taken") {
+    const Folder folder;
+    PrepareOptions options{.source = folder.write("a.txt", prose(600)),
+                           .folder = folder.path + "/prepared",
+                           .vocab = 380};
+    CHECK(free_folder(options) == options.folder);
+    REQUIRE(prepare(options).ok());
+    CHECK(free_folder(options) == options.folder);
+    const std::string tokenizer = options.folder + "/tokenizer.model";
+    auto changed = [&](auto change) {
+      PrepareOptions other = options;
+      change(other);
+      const std::string taken = free_folder(other);
+      CHECK(taken.starts_with(options.folder + "-"));
+      CHECK(taken == free_folder(other));
+      return taken;
+    };
+    const std::string text = folder.write("b.txt", prose(600, 2));
+    CHECK(changed([&](auto& o) { o.source = text; }) != changed([](auto& o) { o.vocab = 390; }));
+    changed([&](auto& o) { o.train_tokenizer_on = text; });
+    changed([](auto& o) { o.validation_fraction = 0.2; });
+    changed([](auto& o) { o.seed = 1; });
+    // The same tokenizer gives the same tokens, wherever it is from.
+    options.tokenizer_path = folder.write("copy.model", contents(tokenizer));
+    CHECK(free_folder(options) == options.folder);
+    folder.write("a.txt", prose(601));  // edited: runs that train keep the tokens they have
+    changed([](auto&) {});
+  }
+
   TEST_CASE("prepare: a complete folder that is read-only can be used") {
     const Folder folder;
     PrepareOptions options{.source = folder.write("text.txt", prose(800)),
