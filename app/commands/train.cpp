@@ -29,7 +29,6 @@
 #include "runtime/base/shared_memory.hpp"
 #include "runtime/config/preflight.hpp"
 #include "runtime/data/data_location.hpp"
-#include "runtime/run/agent_lock.hpp"
 #include "runtime/run/epoch.hpp"
 #include "runtime/run/folder_watch.hpp"
 #include "runtime/run/run_folder.hpp"
@@ -165,13 +164,13 @@ Status train_here(const RunStart& start, bool oversubscribe, bool detach) {
   while (true) {
     // Before the checks of this host: they would complain about the memory, and the HTTP port, that
     // the processes of this run use.
-    if (RunLock::held(run)) {
+    if (can_attach(run)) {
       if (const auto end = attach(start, detach)) return *end;
       SS_ASSIGN(const bool finished, already_finished(run, config, start.plan));
       if (finished) return {};
     }
     auto lock = prepare_run(config, start.plan, trainers, oversubscribe);
-    if (!lock.ok() && launcher_lives(run)) continue;  // another `train` was faster
+    if (!lock.ok() && can_attach(run)) continue;  // another `train` was faster
     if (!lock.ok()) return lock.status();
     if (!detach) return launch(config, start.plan, nullptr);
     SS_ASSIGN(Background background, Background::start(run));

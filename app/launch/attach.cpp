@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -107,6 +108,11 @@ std::optional<Status> follow(const RunFolder& run, const RunStart& start) {
 }
 
 }  // namespace
+
+bool can_attach(const RunFolder& run) {
+  const std::string lock = run.control() + "/lock";
+  return (access(lock.c_str(), R_OK | W_OK) == 0 || errno == ENOENT) && RunLock::held(run);
+}
 
 std::optional<Status> attach(const RunStart& start, bool detach) {
   const RunFolder run{run_folder(start.config)};

@@ -8,6 +8,10 @@
 
 namespace simplescale {
 
+/// True if a launcher or agents of the run live. False if this process may not write to the run's
+/// lock: RunLock::take() then says so.
+bool can_attach(const RunFolder& run);
+
 /// For a run whose launcher or agents live: shows its progress until it has ended, and returns its
 /// result, or an error (bad_config: it trains with another configuration than start.config;
 /// requeue: agents without a launcher still run, but do nothing). Nothing: no process of the run is

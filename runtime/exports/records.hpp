@@ -15,9 +15,8 @@
 
 namespace simplescale {
 
-/// Position of a line in metrics.jsonl. A step that is trained again has a higher generation. A line
-/// whose position is not greater than that of every line before is ignored: a supervisor that was
-/// deposed has repeated it.
+/// Position of a line in metrics.jsonl. A step that is trained again has a higher generation. Lines
+/// that are not greater than all before them are ignored: a deposed supervisor has repeated them.
 struct Position {
   uint64_t generation = 0, step = 0;
   auto operator<=>(const Position&) const = default;
