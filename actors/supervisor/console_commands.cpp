@@ -24,7 +24,8 @@ CommandReply execute_fault(Self* self, const InjectFault& fault) {
     return {true, "planned for step " + std::to_string(fault.step), ""};
   }
   if (!inject(self, fault)) return {false, fault.target + " is not connected", ""};
-  return {true, "injected " + fault.kind, ""};
+  return {true, "injected " + fault.kind + (fault.target.empty() ? "" : " into " + fault.target),
+          ""};
 }
 
 CommandReply execute_trace(Self* self, const Request::Trace& steps) {

@@ -7,7 +7,7 @@
 //
 // Line files are only ever appended to, in whole lines. A deposed supervisor that wakes in the
 // middle of a write can therefore only repeat lines of its own time, which readers ignore
-// (records_end.hpp).
+// (records_end.hpp). This does not hold on NFS, where appends of two hosts can overwrite each other.
 #pragma once
 
 #include <atomic>

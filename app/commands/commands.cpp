@@ -47,7 +47,7 @@ Status check_is_run(const std::string& run) {
   if (std::filesystem::exists(folder.config(), error) ||
       std::filesystem::is_directory(folder.control(), error))
     return {};
-  return Status(Code::bad_data, "no run in " + run);
+  return Status(Code::bad_data, "no run in " + run + "; `runs FOLDER` lists the runs of a folder");
 }
 
 Result<nlohmann::json> current_status(const std::string& run) {

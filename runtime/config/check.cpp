@@ -48,8 +48,9 @@ void check_faults(const Config& config, std::vector<Status>& problems) {
     const auto& kinds = fault_kinds();
     if (std::find(kinds.begin(), kinds.end(), fault.kind) == kinds.end())
       add("unknown kind \"" + fault.kind + "\"; known are " + joined(kinds));
-    if (fault.step < 0) add("step must be at least 0");
-    if (fault.target.empty()) add("a " + fault.kind + " needs a target such as \"n1\" or \"n1.0\"");
+    if (fault.step < 1) add("step must be at least 1, the first step");
+    if (fault.target.empty() && fault.kind != "kill_supervisor")
+      add("a " + fault.kind + " needs a target such as \"n1\" or \"n1.0\"");
   }
 }
 

@@ -63,6 +63,7 @@ Status check_fault(const std::string& kind, const std::string& target,
   std::vector<std::string> known = nodes;
   if (sort == FaultTarget::trainer) known.insert(known.end(), trainers.begin(), trainers.end());
   const std::string what = sort == FaultTarget::trainer ? "node or trainer" : "node";
+  if (target.empty()) return bad(kind + " needs a " + what + ", one of " + joined(known));
   return bad("there is no " + what + " '" + target + "'" + did_you_mean(target, known));
 }
 

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "runtime/base/log.hpp"
+#include "runtime/base/words.hpp"
 #include "runtime/config/check.hpp"
 #include "runtime/config/schema.hpp"
 
@@ -41,6 +42,14 @@ std::string at_line(const std::string& file, const toml::source_region& region) 
 
 std::string nearest(const std::string& section, const std::string& name) {
   return "; nearest known key: " + schema::nearest_key(section, name);
+}
+
+/// ": did you mean 'train'?", or the nearest key if no section's name is near.
+std::string nearest_section(const std::string& section) {
+  std::vector<std::string> known;
+  for (const Key& key : schema::keys()) known.emplace_back(key.section);
+  const std::string meant = did_you_mean(section, known);
+  return meant.empty() ? nearest(section, "") : meant;
 }
 
 /// A value in TOML syntax.
@@ -95,9 +104,10 @@ struct Assign {
     for (const toml::node& element : *array) {
       const toml::table* table = element.as_table();
       FaultSpec fault;
-      if (!table || table->size() != 3 || !member(*table, "step", &fault.step) ||
-          !member(*table, "kind", &fault.kind) || !member(*table, "target", &fault.target))
-        return false;
+      const bool whole = table && member(*table, "step", &fault.step) &&
+                         member(*table, "kind", &fault.kind) &&
+                         (!table->contains("target") || member(*table, "target", &fault.target));
+      if (!whole || table->size() != (table->contains("target") ? 3 : 2)) return false;
       faults.push_back(fault);
     }
     *v = faults;
@@ -160,12 +170,25 @@ bool in_range(const Key& key, const Ref& value) {
   return true;
 }
 
+/// The value that is wrong: of a list of any length, its first entry that is.
+const toml::node& wrong_part(const Ref& value, const toml::node& node) {
+  const toml::array* array = node.as_array();
+  if (!array || std::holds_alternative<schema::Pair*>(value)) return node;
+  for (const toml::node& entry : *array) {
+    toml::array one;
+    one.push_back(entry);
+    if (!std::visit(Assign{one}, value)) return entry;
+  }
+  return node;
+}
+
 /// A wrong value leaves the config unchanged.
 Status set_value(const Key& key, const toml::node& node, const std::string& where, Config& config) {
   Config scratch;
   const Ref value = key.at(scratch);
   if (!std::visit(Assign{node}, value))
-    return bad(where, key.full_name() + " = " + shown(node) + " must be " + schema::expected(key));
+    return bad(where, key.full_name() + " = " + shown(wrong_part(value, node)) + " must be " +
+                          schema::expected(key));
   if (!in_range(key, value)) {
     const std::string range = schema::to_string(key.range);
     return bad(where, key.full_name() + " = " + shown(node) +
@@ -214,7 +237,8 @@ void apply_table(const toml::table& root, const std::string& file, LoadedConfig&
     if (!known && !table)
       problems.push_back(bad(where, "unknown key " + section + nearest("", section)));
     else if (!known)
-      problems.push_back(bad(where, "unknown section [" + section + "]" + nearest(section, "")));
+      problems.push_back(
+          bad(where, "unknown section [" + section + "]" + nearest_section(section)));
     else if (!table)
       problems.push_back(bad(where, section + " must be a section, [" + section + "]"));
     else

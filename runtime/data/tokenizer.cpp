@@ -97,8 +97,11 @@ Result<std::string> train_tokenizer(const std::vector<std::string>& lines, int64
        {"minloglevel", "2"}},
       &iterator, &model);
   if (!status.ok())
-    return Status(Code::bad_data, "cannot train a tokenizer of " + std::to_string(vocab) +
-                                      " tokens: " + status.ToString());
+    return Status(Code::bad_data,
+                  "cannot train a tokenizer of " + std::to_string(vocab) +
+                      " tokens: is the text large enough? Use more text or a smaller "
+                      "tokenizer.vocab (" +
+                      status.ToString() + ")");
   return model;
 }
 

@@ -97,6 +97,7 @@ class BadInput(Case):
         layout = self.layout(2, 1)
         for fault, says in [('step = 1, kind = "kill_trainer", target = "n9.0"', ["'n9.0'", "did you mean 'n"]),
                             ('step = 1, kind = "kill_agent", target = "n1.0"', ["is a trainer", "'n1'"]),
+                            ('step = 1, kind = "kill_agent"', ["a kill_agent needs a target such as"]),
                             ('step = 3, kind = "kill_trainer", target = "n1.0"', ["ends after step 2"])]:
             self.refused(78, *layout, "--inject.faults=[{ %s }]" % fault, says=says)
         (self.folder / "tokenizer.model").write_text("x")

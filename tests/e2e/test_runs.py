@@ -184,13 +184,6 @@ class Runs(Case):
         self.train("shorter", *self.two_by_two, "--train.max_steps=3", code=78)
         self.assertIn("step-00000006 is beyond the configuration's last step, 3", self.stderr)
 
-    def test_a_second_train_in_the_same_folder_is_refused(self):
-        run, process = self.start("run", *self.two_by_two, "--train.max_steps=100000")
-        self.wait_for(lambda: last_step(run) >= 1, "step 1")
-        self.train("run", *self.two_by_two, "--train.max_steps=100000", code=78)
-        process.send_signal(signal.SIGINT)
-        self.assertEqual(process.wait(60), 0)
-
     def test_interrupted_twice_stops_at_once(self):
         run, process = self.start("run", *self.two_by_two, "--train.max_steps=100000")
         self.wait_for(lambda: last_step(run) >= 2, "step 2")

@@ -95,7 +95,7 @@ class Options(Case):
     def test_a_folder_without_a_run_is_named(self):
         for command in ("status", "logs", "console", "verify", "trace"):
             self.command(command, "nope", code=65)
-            self.assertEqual(self.stderr, "simplescale: no run in nope\n")
+            self.assertEqual(self.stderr, "simplescale: no run in nope; `runs FOLDER` lists the runs of a folder\n")
 
     def test_config_show_changed_lists_what_differs_from_the_defaults(self):
         text = self.command("config", "show", self.config, "--changed", "--train.max_steps", "7", "--train.eps=1e-8")

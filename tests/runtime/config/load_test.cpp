@@ -105,7 +105,8 @@ TEST_SUITE("config load") {
                                     {"optimizer.lr", "train.learning_rate"}})
       CHECK(error_of("", {std::string("--") + word + "=1"})
                 .ends_with(std::string("nearest known key: ") + key));
-    CHECK(error_of("[trian]\nmax_steps = 3\n").starts_with("a.toml:1: unknown section [trian]"));
+    CHECK(error_of("[trian]\nmax_steps = 3\n")
+              .starts_with("a.toml:1: unknown section [trian]: did you mean 'train'?"));
     CHECK(error_of("train = 3\n") == "a.toml:1: train must be a section, [train]");
   }
 
@@ -122,6 +123,9 @@ TEST_SUITE("config load") {
     CHECK(error_of("[inject]\nfaults = [{ step = 1 }]\n").find("must be a list of") !=
           std::string::npos);
     CHECK(error_of("[inject]\nfaults = [3]\n").find("must be a list of") != std::string::npos);
+    CHECK(error_of("[inject]\nfaults = [{ step = 1, kind = \"nan_loss\", target = \"n0\" }, "
+                   "{ step = 1, knd = \"nan_loss\" }]\n")
+              .starts_with("a.toml:2: inject.faults = { knd = 'nan_loss', step = 1 } must be"));
   }
 
   TEST_CASE("config: a value that is not allowed gives an error that lists the allowed values") {
@@ -133,7 +137,7 @@ TEST_SUITE("config load") {
               .starts_with(
                   "a.toml:2: inject.faults: unknown kind \"explode\"; known are kill_trainer"));
     CHECK(error_of("[inject]\nfaults = [{ step = -1, kind = \"nan_loss\", target = \"n0\" }]\n")
-              .find("step must be at least 0") != std::string::npos);
+              .find("step must be at least 1, the first step") != std::string::npos);
   }
 
   TEST_CASE("config: a number out of range gives an error with the range") {
