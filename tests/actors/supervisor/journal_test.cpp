@@ -13,23 +13,13 @@
 
 #include "actors/supervisor/records_end.hpp"
 #include "runtime/base/files.hpp"
+#include "tests/actors/supervisor/records_folder.hpp"
 
 using namespace simplescale;
 
 namespace {
 
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/simplescale-records-XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string text(const std::string& file) { return *read_text(path + "/" + file); }
-  void write(const std::string& file, const std::string& text) {
-    std::ofstream(path + "/" + file) << text;
-  }
-  std::string path;
-};
+using Folder = test::RecordsFolder;
 
 std::string metric(int step, int generation = 1) {
   return "{\"generation\":" + std::to_string(generation) + ",\"step\":" + std::to_string(step) +

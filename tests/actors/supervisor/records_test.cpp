@@ -12,23 +12,13 @@
 #include "actors/supervisor/supervisor.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "tests/actors/supervisor/records_folder.hpp"
 
 using namespace simplescale;
 
 namespace {
 
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/simplescale-records-XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string text(const std::string& file) { return *read_text(path + "/" + file); }
-  void write(const std::string& file, const std::string& text) {
-    std::ofstream(path + "/" + file) << text;
-  }
-  std::string path;
-};
+using Folder = test::RecordsFolder;
 
 SupervisorState some_state() {
   SupervisorState s;
