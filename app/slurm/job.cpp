@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "actors/supervisor/journal.hpp"
+#include "app/launch/agent_launcher.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
@@ -87,11 +88,7 @@ int exit_code_of_run(const RunFolder& run, const std::string& job, int srun_code
   if (!instance->starts_with(job + ".") ||
       !instance->ends_with("." + (restart.empty() ? "0" : restart)))
     return not_begun;
-  const auto text = read_text(run.end());
-  const json document = text.ok() ? json::parse(*text, nullptr, false) : json();
-  if (document.is_object() && document.value("instance", "") == *instance &&
-      document.contains("exit") && document["exit"].is_number_integer())
-    return document["exit"].get<int>();
+  if (const auto end = end_of(run, *instance)) return end->code;
   return srun_code == 0 ? 0 : exit_code(Code::requeue);
 }
 
