@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "actors/supervisor/records_end.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
@@ -19,15 +20,16 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr size_t kJobsMax = 100'000;    // in the queue; further lines are dropped
-constexpr size_t kWriteMax = 64 << 10;  // bytes of one write, unless one line is longer
-constexpr auto kSyncEvery = 50ms;       // a mark waits at most so long for its batch
-constexpr auto kRetryEvery = 200ms;     // after a write that failed
+constexpr size_t kJobsMax = 100'000;  // in the queue; further lines are dropped
+constexpr auto kSyncEvery = 50ms;     // a mark waits at most so long for its batch
+constexpr auto kRetryEvery = 200ms;   // after a write that failed
 
-/// Writes all of `text`. False: errno says why; `done` bytes were written.
-bool write_whole(int fd, std::string_view text, size_t& done) {
+/// Writes all of `text` at `begin`, or at the end if the file was opened with O_APPEND. False: errno
+/// says why; `done` bytes were written.
+bool write_whole(int fd, std::string_view text, size_t& done, int64_t begin = 0) {
   while (done < text.size()) {
-    const ssize_t count = ::write(fd, text.data() + done, text.size() - done);
+    const ssize_t count = ::pwrite(fd, text.data() + done, text.size() - done,
+                                   static_cast<off_t>(begin) + static_cast<off_t>(done));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return false;
     done += static_cast<size_t>(count);
@@ -49,10 +51,10 @@ bool write_file(const std::string& path, std::string_view text, bool durable) {
 }
 
 /// The end of the piece of `text` from `begin` that one write takes: whole lines, of at most
-/// kWriteMax bytes unless one line is longer.
+/// kRecordsWriteMax bytes unless one line is longer.
 size_t piece_end(const std::string& text, size_t begin) {
-  if (text.size() - begin <= kWriteMax) return text.size();
-  const size_t before = text.rfind('\n', begin + kWriteMax - 1);
+  if (text.size() - begin <= kRecordsWriteMax) return text.size();
+  const size_t before = text.rfind('\n', begin + kRecordsWriteMax - 1);
   if (before != std::string::npos && before >= begin) return before + 1;
   return text.find('\n', begin) + 1;
 }
@@ -66,10 +68,10 @@ double wall_time_s() {
 }
 
 Journal::Journal(std::string folder, std::function<bool()> may_write, int64_t patience_ms,
-                 std::function<void()> written)
+                 std::function<void()> written, std::optional<bool> appends)
     : patience_ms_(patience_ms),
-      writer_(
-          std::make_shared<Writer>(std::move(folder), std::move(may_write), std::move(written))) {
+      writer_(std::make_shared<Writer>(std::move(folder), std::move(may_write), std::move(written),
+                                       appends)) {
   std::thread([writer = writer_] { writer->run(); }).detach();
 }
 
@@ -120,13 +122,14 @@ void Journal::stop() {
 // --- The thread ---
 
 Journal::Writer::Writer(std::string folder, std::function<bool()> may_write,
-                        std::function<void()> written)
+                        std::function<void()> written, std::optional<bool> appends)
     : folder_(std::move(folder)),
       // Unique: a deposed supervisor that wakes never writes into the temporary file of another.
       temporary_(".new-" + std::to_string(getpid()) + "-" +
                  std::to_string(std::chrono::system_clock::now().time_since_epoch().count())),
       may_write_(std::move(may_write)),
-      written_(std::move(written)) {}
+      written_(std::move(written)),
+      appends_(appends) {}
 
 Journal::Writer::~Writer() {
   for (const auto& [name, file] : files_)
@@ -229,17 +232,31 @@ bool Journal::Writer::write_all() {
   return good && unwritten_pages_.empty() && !stopped_;
 }
 
+/// Opens a line file. Its end is read before may_write() is asked: what lies behind that position
+/// was written by no successor.
+bool Journal::Writer::open_lines(const std::string& name, LineFile& file) {
+  const bool appends = appends_.value_or(hosts_can_append(folder_));
+  file.fd = open((folder_ + "/" + name).c_str(),
+                 O_WRONLY | O_CREAT | O_CLOEXEC | (appends ? O_APPEND : 0), 0644);
+  const int64_t end = file.fd < 0 ? -1 : lseek(file.fd, 0, SEEK_END);
+  if (end < 0) return failed(name, std::strerror(errno));
+  if (file.begin < 0) file.begin = end;
+  return true;
+}
+
 bool Journal::Writer::write_lines(const std::string& name, LineFile& file) {
   while (file.written < file.text.size()) {
+    if (file.fd < 0 && !open_lines(name, file)) return false;
     if (!may_write()) return false;  // LEAD-1: asked before each write, which is bounded
-    if (file.fd < 0)
-      file.fd =
-          open((folder_ + "/" + name).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (file.fd < 0) return failed(name, std::strerror(errno));
+    const size_t end = piece_end(file.text, file.written);
+    // What is not synced fits the gap that a successor leaves.
+    if (file.written > 0 && end > kRecordsWriteMax) {
+      if (!sync_lines(name, file)) return false;
+      continue;
+    }
     // A write may succeed in part, as on a full disk. The next attempt goes on behind that part, so
     // that no half line stays before the next one.
-    const size_t end = piece_end(file.text, file.written);
-    if (!write_whole(file.fd, std::string_view(file.text).substr(0, end), file.written))
+    if (!write_whole(file.fd, std::string_view(file.text).substr(0, end), file.written, file.begin))
       return failed(name, std::strerror(errno));
   }
   return true;
@@ -263,23 +280,25 @@ bool Journal::Writer::write_page(const std::string& name, const Page& page) {
   return done.ok() || failed(name, done.message());
 }
 
-/// Syncs all line files. After a failure, the lines since the last sync may be lost though they
-/// were written: they are written again, and readers ignore those that are there twice.
 bool Journal::Writer::sync() {
   synced_at_ = Clock::now();
   bool good = true;
-  for (auto& [name, file] : files_) {
-    if (file.text.empty()) continue;
-    if (fdatasync(file.fd) == 0 || errno == EINVAL) {  // EINVAL: it cannot be synced, like a pipe
-      file.text.clear();
-      file.written = 0;
-      continue;
-    }
-    good = failed(name, std::strerror(errno));
-    file.written = 0;
-    close(std::exchange(file.fd, -1));
-  }
+  for (auto& [name, file] : files_) good = (file.text.empty() || sync_lines(name, file)) && good;
   return good;
+}
+
+/// Syncs what has been written. After a failure, the lines since the last sync may be lost though
+/// they were written: they are written again, and readers ignore those that are there twice.
+bool Journal::Writer::sync_lines(const std::string& name, LineFile& file) {
+  if (fdatasync(file.fd) == 0 || errno == EINVAL) {  // EINVAL: it cannot be synced, like a pipe
+    file.text.erase(0, file.written);
+    file.begin += static_cast<int64_t>(std::exchange(file.written, 0));
+    return true;
+  }
+  (void)failed(name, std::strerror(errno));
+  file.written = 0;
+  close(std::exchange(file.fd, -1));
+  return false;
 }
 
 void Journal::Writer::settle(bool written) {
@@ -288,7 +307,7 @@ void Journal::Writer::settle(bool written) {
   if (written && mark_) marked_ = *std::exchange(mark_, std::nullopt);
   for (Job& call : std::exchange(calls_, {})) call.done(written && !call.lost);
   if (!stopped_) return;
-  for (auto& [name, file] : files_) file = {file.fd};
+  for (auto& [name, file] : files_) file = {file.fd};  // the lines are dropped
   unwritten_pages_.clear();
   mark_.reset();
 }

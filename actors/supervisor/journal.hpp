@@ -7,7 +7,9 @@
 //
 // Line files are only ever appended to, in whole lines. A deposed supervisor that wakes in the
 // middle of a write can therefore only repeat lines of its own time, which readers ignore
-// (records_end.hpp). This does not hold on NFS, where appends of two hosts can overwrite each other.
+// (records_end.hpp). On a file system where appends of two hosts overwrite each other (NFS), each
+// journal writes at positions of its own, which begin where the file ended when it opened it, and
+// its successor leaves a gap there (leave_gap() in records_end.hpp).
 #pragma once
 
 #include <atomic>
@@ -32,8 +34,11 @@ class Journal {
   /// may_write is called on the journal's thread before every write; once it returns false, nothing
   /// is written any more (LEAD-1: a deposed supervisor). written is called on that thread after new
   /// lines are in the files. patience_ms: how long the destructor and flush() wait for the disk.
+  /// appends: the kernel appends, so that no line of another host is overwritten; unset: as the
+  /// folder's file system can.
   explicit Journal(std::string folder, std::function<bool()> may_write = nullptr,
-                   int64_t patience_ms = 10'000, std::function<void()> written = nullptr);
+                   int64_t patience_ms = 10'000, std::function<void()> written = nullptr,
+                   std::optional<bool> appends = std::nullopt);
   ~Journal();  // writes the queue; gives up after patience_ms if the file system hangs
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
@@ -72,10 +77,12 @@ class Journal {
     int fd = -1;
     std::string text;    // lines that are not known to be on the disk
     size_t written = 0;  // bytes of `text` in the file
+    int64_t begin = -1;  // position of `text` in the file; -1: not opened yet
   };
   /// The thread's own state; it outlives the journal if the file system hangs.
   struct Writer {
-    Writer(std::string folder, std::function<bool()> may_write, std::function<void()> written);
+    Writer(std::string folder, std::function<bool()> may_write, std::function<void()> written,
+           std::optional<bool> appends);
     ~Writer();
     void run();
     void push(Job job);
@@ -84,7 +91,9 @@ class Journal {
     std::deque<Job> take_jobs(bool all);
     void accept(std::deque<Job> jobs);
     bool write_all();
+    bool open_lines(const std::string& name, LineFile& file);
     bool write_lines(const std::string& name, LineFile& file);
+    bool sync_lines(const std::string& name, LineFile& file);
     bool write_page(const std::string& name, const Page& page);
     bool sync();
     void settle(bool written);
@@ -94,6 +103,7 @@ class Journal {
     const std::string folder_, temporary_;
     const std::function<bool()> may_write_;
     const std::function<void()> written_;
+    const std::optional<bool> appends_;
     std::mutex mutex_;
     // mutex_ guards these.
     std::condition_variable wake_, idle_, ended_;

@@ -1,6 +1,8 @@
 #include "actors/supervisor/records_end.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +22,13 @@ namespace {
 
 // The end of a file is read in windows that grow until they contain what is looked for.
 constexpr uint64_t kWindow = 256 << 10, kWindowMax = 64 << 20;
+
+// An NFS client may write a whole page where a part of it changed: the gap has more pages than one
+// write touches.
+constexpr size_t kGap = kRecordsWriteMax + (16 << 10);
+
+constexpr const char* kRecords[] = {"metrics.jsonl", "events.jsonl", "ledger.jsonl",
+                                    "health.jsonl"};
 
 uint64_t number(const json& line, const char* key) {
   return line.is_object() && line.contains(key) && line[key].is_number_unsigned()
@@ -70,6 +79,17 @@ Result<Tail> read_tail(const std::string& path, uint64_t window) {
   return tail;
 }
 
+/// Writes `text` at `begin`.
+Status overwrite(const std::string& path, const std::string& text, uint64_t begin) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return system_error("cannot write", path, errno);
+  const ssize_t put = pwrite(fd, text.data(), text.size(), static_cast<off_t>(begin));
+  const int error = put < 0 ? errno : ENOSPC;
+  const bool closed = close(fd) == 0;
+  if (put == static_cast<ssize_t>(text.size()) && closed) return {};
+  return system_error("cannot write spaces at the end of", path, error);
+}
+
 /// Overwrites half a line at the end of the file with spaces. Whatever a process that did the same
 /// has appended since stays as it is.
 Status blank_half_line(const std::string& path, const std::function<bool()>& may_write) {
@@ -80,13 +100,7 @@ Status blank_half_line(const std::string& path, const std::function<bool()>& may
   if (text.compare(whole, std::string::npos, blank) == 0) return {};
   // LEAD-1: what was read before a successor's claim is dead; after it, this process must not act.
   if (may_write && !may_write()) return Status(Code::aborted, "another supervisor leads");
-  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
-  if (fd < 0) return system_error("cannot write", path, errno);
-  const ssize_t put = pwrite(fd, blank.data(), blank.size(), static_cast<off_t>(begin + whole));
-  const int error = put < 0 ? errno : ENOSPC;
-  const bool closed = close(fd) == 0;
-  if (put == static_cast<ssize_t>(blank.size()) && closed) return {};
-  return system_error("cannot overwrite half a line at the end of", path, error);
+  return overwrite(path, blank, begin + whole);
 }
 
 using Position = std::pair<uint64_t, uint64_t>;  // generation, step: later ones are greater
@@ -170,10 +184,25 @@ StepLine step_line(const json& line) {
           named ? line["trainer"].get<std::string>() : ""};
 }
 
+bool hosts_can_append(const std::string& folder) {
+  struct statfs about {};
+  return statfs(folder.c_str(), &about) != 0 || about.f_type != NFS_SUPER_MAGIC;
+}
+
+Status leave_gap(const std::string& folder) {
+  for (const char* file : kRecords) {
+    const std::string path = folder + "/" + file;
+    SS_ASSIGN(const auto end, read_end(path, 1));
+    if (!end.first.empty())
+      SS_RETURN_IF_ERROR(overwrite(path, std::string(kGap, ' '), end.second + 1));
+  }
+  return {};
+}
+
 Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger, uint64_t global_batch,
                                   const std::function<bool()>& may_write) {
-  for (const char* file : {"metrics", "events", "ledger", "health"})
-    SS_RETURN_IF_ERROR(blank_half_line(folder + "/" + file + ".jsonl", may_write));
+  for (const char* file : kRecords)
+    SS_RETURN_IF_ERROR(blank_half_line(folder + "/" + file, may_write));
   RecordsEnd end;
   SS_ASSIGN(end.incidents, newest_incident(folder + "/events.jsonl"));
   for (uint64_t window = kWindow;; window *= 16) {

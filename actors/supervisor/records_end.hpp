@@ -35,6 +35,19 @@ struct RecordsEnd {
   uint64_t incidents = 0;             // number of the last one
   std::set<StepLine> beyond;          // lines of later steps, which are not whole
 };
+/// Bytes that a journal writes at once, and has in a file without a sync. A longer line is an
+/// exception.
+inline constexpr size_t kRecordsWriteMax = 64 << 10;
+
+/// True if no host's appends to the files of this folder overwrite those of another host. False on
+/// NFS, where each client appends at the end that it knows of. Unknown file systems: true.
+bool hosts_can_append(const std::string& folder);
+/// LEAD-1, where hosts_can_append() is false: puts spaces at the end of each record file that has
+/// lines, before a new leader appends. What a deposed leader writes late lies in these spaces:
+/// bytes in its page cache, or the write before which it was suspended. io: a file cannot be
+/// written. Blocks.
+Status leave_gap(const std::string& folder);
+
 /// Finds the last step of which metrics.jsonl and the ledger have all lines. ledger: the run keeps
 /// ledger.jsonl. global_batch: samples of a step. may_write is asked after a file has been read and
 /// before half a line is overwritten (LEAD-1); null: always. A file that a user has removed does

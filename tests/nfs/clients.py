@@ -87,6 +87,27 @@ def appends():
         said(f"appended by two clients: one, TWO, {wait_s} s later three", repr(read(SERVER + "/lines")))
 
 
+def gaps():
+    """As the journal does: each writes at its own positions, and the successor leaves a gap (records_end.cpp)."""
+    gap, lines = 80 << 10, b"".join(b'{"step":%d}\n' % i for i in range(5000))
+    for synced in (0, 1, 3000, 4096, 8192):
+        name = f"/gap{synced}"
+        deposed = os.open(B + name, os.O_WRONLY | os.O_CREAT)
+        os.pwrite(deposed, lines[:synced], 0), os.fsync(deposed)
+        os.pwrite(deposed, lines[synced:synced + 100], synced)  # in its page cache when it is cut off
+        successor = os.open(A + name, os.O_RDWR)
+        end = os.lseek(successor, 0, os.SEEK_END)
+        os.pwrite(successor, b" " * gap, end), os.fsync(successor)
+        os.pwrite(successor, lines, end + gap), os.fsync(successor)
+        os.fstat(deposed), os.pwrite(deposed, lines[synced + 100:synced + (64 << 10)], synced + 100), os.fsync(deposed)
+        os.pwrite(successor, lines, end + gap + len(lines)), os.fsync(successor)
+        os.close(deposed), os.close(successor)
+        late = lines[synced:synced + (64 << 10)]
+        whole = lines[:synced] + late + b" " * (end + gap - synced - len(late)) + lines * 2
+        with open(SERVER + name, "rb") as file:
+            said(f"late lines of the deposed one, from byte {synced}", "in the gap" if file.read() == whole else "DAMAGE")
+
+
 def exclusion():
     write(A + "/from", ""), os.link(A + "/from", A + "/to")
     try:
@@ -109,6 +130,7 @@ def main():
     names()
     contents()
     appends()
+    gaps()
     exclusion()
 
 

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <functional>
 #include <future>
+#include <memory>
 #include <sstream>
 
 #include "actors/supervisor/records_end.hpp"
@@ -225,6 +226,54 @@ TEST_SUITE("job records") {
     const std::string written = folder.text("events.jsonl");
     CHECK(written.size() <= 2 * (64 << 10));
     CHECK(written.ends_with("\n"));
+  }
+
+  TEST_CASE("journal: LEAD-1, what a deposed leader writes late lies in its successor's gap") {
+    // Without O_APPEND, as on NFS: a leader that was suspended right before a write overwrote lines
+    // of its successor when it continued.
+    Folder folder;
+    std::promise<void> writes, filled, suspended, woken;
+    int asked = 0;
+    auto deposed = std::make_unique<Journal>(
+        folder.path,
+        [&] {
+          if (++asked == 1) {
+            writes.set_value();
+            filled.get_future().wait();
+          }
+          if (asked == 2) {
+            suspended.set_value();
+            woken.get_future().wait();
+          }
+          return asked < 3;
+        },
+        10'000, nullptr, false);
+    deposed->append("metrics.jsonl", metric_line(1));
+    writes.get_future().wait();
+    std::string late;  // one write takes all of these lines
+    for (int step = 2; late.size() < (60 << 10); ++step) {
+      deposed->append("metrics.jsonl", metric_line(step));
+      late += metric(step);
+    }
+    filled.set_value();
+    suspended.get_future().wait();
+    REQUIRE(end_of_records(folder.path, false, 8)->step == 1);
+    REQUIRE(leave_gap(folder.path).ok());
+    std::string own;
+    {
+      Journal successor(folder.path, nullptr, 10'000, nullptr, false);
+      for (int step = 2; step <= 100; ++step) {
+        successor.append("metrics.jsonl", nlohmann::json::parse(metric(step, 2)));
+        own += metric(step, 2);
+      }
+      REQUIRE(successor.flush());
+    }
+    woken.set_value();
+    deposed = nullptr;  // waits for its last write
+    const std::string text = folder.text("metrics.jsonl");
+    CHECK(text.starts_with(metric(1) + late));
+    CHECK(text.ends_with(" " + own));
+    CHECK(end_of_records(folder.path, false, 8)->step == 100);
   }
 
   TEST_CASE("journal: a mark waits for the lines before it, also on a full disk") {
