@@ -7,6 +7,7 @@
 #include <caf/config.hpp>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "actors/supervisor/journal.hpp"
@@ -83,31 +84,46 @@ json data(const Config& config) {
     for (const FileRecord* record : {&made->tokenizer, &made->train, &made->validation})
       if (!record->hash.empty()) facts["files"].push_back(record_facts(*record));
   } else if (fs::is_directory(path, error)) {
-    for (const auto& entry : fs::directory_iterator(path, error))
-      if (entry.is_regular_file(error)) facts["files"].push_back(file_facts(entry.path().string()));
+    for (const std::string& file : token_files(path)) facts["files"].push_back(file_facts(file));
   } else {
-    facts["files"].push_back(file_facts(path));
+    facts["files"].push_back(file_facts(token_file_of(path)));
   }
   return facts;
 }
 
-/// bad_data: a data file has another size or hash than at the previous start.
+/// The recorded files by their names.
+std::map<std::string, json> files_of(const json& data) {
+  std::map<std::string, json> files;
+  if (data.is_object() && data.contains("files") && data["files"].is_array())
+    for (const json& file : data["files"])
+      if (file.is_object() && file.contains("name") && file["name"].is_string())
+        files[file["name"]] = file;
+  return files;
+}
+
+/// bad_data: a data file has another size or hash than at the previous start, or token files were
+/// added or removed, so that the same sample would be other tokens.
 Status same_data(const json& before, const json& now) {
-  auto files = [](const json& data) {
-    return data.is_object() && data.contains("files") && data["files"].is_array() ? data["files"]
-                                                                                  : json::array();
+  const auto was = files_of(before), is = files_of(now);
+  const bool same_place = before.is_object() && before.value("path", json()) == now["path"];
+  const auto failed = [](const std::string& name, const char* what) {
+    return Status(Code::bad_data, name + " " + what +
+                                      " since this run began; restore it, or start a new run with "
+                                      "--run=FOLDER");
   };
-  for (const json& was : files(before))
-    for (const json& is : files(now)) {
-      if (!was.is_object() || !was.contains("name") || was["name"] != is["name"]) continue;
-      const json hash = was.value("xxh3_128", json());
-      const bool other_hash =
-          hash.is_string() && is["xxh3_128"].is_string() && hash != is["xxh3_128"];
-      if (was.value("bytes", json()) == is["bytes"] && !other_hash) continue;
-      return {Code::bad_data, is["name"].get<std::string>() +
-                                  " has changed since this run began; restore the file, or start "
-                                  "a new run with --run=FOLDER"};
-    }
+  for (const auto& [name, file] : is)
+    if (same_place && !was.empty() && !was.contains(name) && name.ends_with(".bin"))
+      return failed(name, "was added");
+  for (const auto& [name, file] : was) {
+    const auto found = is.find(name);
+    if (found == is.end() && same_place && name.ends_with(".bin"))
+      return failed(name, "is missing");
+    if (found == is.end()) continue;
+    const json hash = file.value("xxh3_128", json()), hash_now = found->second["xxh3_128"];
+    const bool other_hash = hash.is_string() && hash_now.is_string() && hash != hash_now;
+    if (file.value("bytes", json()) != found->second["bytes"] || other_hash)
+      return failed(name, "has changed");
+  }
   return {};
 }
 

@@ -35,6 +35,7 @@ Status check_tokenizer(const Config& config) {
 PrepareOptions options_of(const Config& config, const ModelShape& shape) {
   PrepareOptions options;
   options.source = config.data.source;
+  options.corpus = {config.data.text_key, static_cast<uint64_t>(config.data.skip_bad)};
   options.folder = data_folder(config);
   options.tokenizer_path = config.tokenizer.path;
   options.train_tokenizer_on = config.tokenizer.train_on;
@@ -59,7 +60,7 @@ Status prepare_data(const Config& config) {
   if (config.data.source.empty())
     return Status(
         Code::bad_config,
-        "data.source is empty: set it to a text file, a folder of .txt files, a token file "
+        "data.source is empty: set it to text (.txt or .jsonl, or a folder of such files), tokens "
         "(.bin), or debian:bible-kjv");
   if (source_is_tokens(config)) return {};
   const PrepareOptions options = options_of(config, shape);
@@ -75,9 +76,12 @@ Status prepare_data(const Config& config) {
   line.clear();
   if (!made.ok()) return made.status();
   if (!stage.empty())
-    line.print_line("prepared " + std::to_string(made->train_tokens) + " training and " +
-                    std::to_string(made->validation_tokens) + " validation tokens in " +
-                    options.folder);
+    line.print_line(
+        "prepared " + std::to_string(made->train_tokens) + " training and " +
+        std::to_string(made->validation_tokens) + " validation tokens in " + options.folder +
+        (made->bad_lines > 0
+             ? "; " + std::to_string(made->bad_lines) + " bad lines were left out (data.skip_bad)"
+             : ""));
   return {};
 }
 

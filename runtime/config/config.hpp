@@ -20,7 +20,15 @@ namespace simplescale {
 
 enum class Resume : unsigned char { automatic, never };
 enum class TokenizerKind : unsigned char { bpe };
-enum class DataFormat : unsigned char { automatic, text, prepared, nanogpt, llmc };
+enum class DataFormat : unsigned char {
+  automatic,
+  text,
+  prepared,
+  nanogpt,
+  llmc,
+  megatron,
+  litgpt
+};
 enum class Strategy : unsigned char {
   automatic,
   full_shard,
@@ -62,6 +70,8 @@ struct DataConfig {
   std::string source;  // file, folder, or "debian:<package>"
   std::string folder;  // prepared tokens; empty: data/<run.name>; see data_folder()
   DataFormat format = DataFormat::automatic;
+  std::string text_key = "text";  // member of a JSON line that holds its text
+  int64_t skip_bad = 0;           // lines and files of text that cannot be read and are left out
   double validation_fraction = 0.01;
   bool shuffle = true;
   int64_t seed = -1;  // of the shuffle; -1: run.seed; see data_seed()

@@ -200,7 +200,8 @@ Status check_data(const Config& config, const Plan& plan, const PreflightInput& 
   std::error_code ignored;
   if (source.empty() && !fs::exists(data_folder(config), ignored))
     return bad("data.source is not set, and there is no prepared folder " + data_folder(config));
-  if (!source.empty() && !source.starts_with("debian:") && !fs::exists(source, ignored))
+  if (!source.empty() && !source.starts_with("debian:") && !fs::exists(source, ignored) &&
+      !fs::exists(source + ".idx", ignored))
     return Status(Code::bad_data,
                   "data.source = \"" + source + "\": there is no such file or folder");
   const auto block = static_cast<uint64_t>(plan.shape.block_size);

@@ -9,7 +9,8 @@ namespace {
 
 constexpr const char* resume_names[] = {"auto", "never"};
 constexpr const char* tokenizer_names[] = {"bpe"};
-constexpr const char* format_names[] = {"auto", "text", "prepared", "nanogpt", "llmc"};
+constexpr const char* format_names[] = {"auto", "text",     "prepared", "nanogpt",
+                                        "llmc", "megatron", "litgpt"};
 constexpr const char* precision_names[] = {"fp32", "bf16"};
 constexpr const char* strategy_names[] = {"auto", "full_shard", "shard_grad_op", "hybrid_shard",
                                           "no_shard"};
@@ -84,9 +85,11 @@ const Key table[] = {
   {"tokenizer", "vocab", REF(tokenizer.vocab), {0, 2147483647}, run, "Vocabulary size of the trained tokenizer. 0: model.vocab."},
   {"tokenizer", "train_on", REF(tokenizer.train_on), any, run, "Text to train the tokenizer on. Empty: data.source.", true},
 
-  {"data", "source", REF(data.source), any, run, "Text or tokens: a file, a folder, or \"debian:<package>\" (text from an installed Debian package).", true},
+  {"data", "source", REF(data.source), any, run, "Text (.txt, .jsonl; also .gz, .zst, .xz) or tokens (.bin): a file, a folder, the prefix of Megatron files, or \"debian:<package>\" (text from an installed Debian package).", true},
   {"data", "folder", REF(data.folder), any, no, "Folder for the prepared tokens. Empty: data/<run.name>, or data/<run.name>-<hash> if that one holds other tokens.", true},
   {"data", "format", ENUM(data.format, format_names), any, run, "Format of source. auto: detect it from the files."},
+  {"data", "text_key", REF(data.text_key), any, run, "Member that holds the text in each line of a .jsonl file."},
+  {"data", "skip_bad", REF(data.skip_bad), not_negative, no, "Bad lines of text to leave out: broken JSON, no text, not UTF-8. One more ends the preparation."},
   {"data", "validation_fraction", REF(data.validation_fraction), {.min = 0, .max = 0.5}, run, "Fraction of the tokens kept for validation; training never sees them."},
   {"data", "shuffle", REF(data.shuffle), any, run, "Read the samples in a seeded random order, a new order every epoch."},
   {"data", "seed", REF(data.seed), rule_or_more, run, "Seed of the shuffle. -1: run.seed."},

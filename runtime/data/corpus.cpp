@@ -1,7 +1,5 @@
 #include "runtime/data/corpus.hpp"
 
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,10 +7,14 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "runtime/base/hash.hpp"
+#include "runtime/base/log.hpp"
 #include "runtime/base/run_command.hpp"
+#include "runtime/data/line_reader.hpp"
 
 namespace simplescale {
 
@@ -25,75 +27,139 @@ constexpr const char* not_installed = "it is not installed: apt-get install bibl
 constexpr uint64_t bible_verses = 31'102;
 constexpr std::string_view separator = "<|endoftext|>";
 constexpr size_t chunk_bytes = 16 << 10;
-constexpr size_t line_bytes_max = 16 << 20;
+constexpr size_t text_line_max = 16 << 20, json_line_max = 64 << 20;
 
 Status bad(const std::string& path, const std::string& what) {
   return Status(Code::bad_data, path + ": " + what);
 }
 
-struct Mapping {
-  void* data = nullptr;
-  size_t bytes = 0;
-  Mapping() = default;
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() {
-    if (data) munmap(data, bytes);
+constexpr std::string_view blank = " \t\r\n";
+
+/// Cuts documents into chunks at newlines: a chunk ends at the first newline behind chunk_bytes.
+/// Blanks at both ends of a document do not count.
+class Cutter {
+ public:
+  explicit Cutter(std::function<Status(TextChunk)> take) : take_(std::move(take)) {}
+
+  /// text: of the current document; the pieces of a document end at newlines.
+  Status add(std::string_view text) {
+    if (text_.empty()) text.remove_prefix(std::min(text.find_first_not_of(blank), text.size()));
+    text_ += text;
+    size_t begin = 0;
+    while (text_.size() - begin > chunk_bytes) {
+      const size_t cut = text_.find('\n', begin + chunk_bytes);
+      // A chunk that only blanks follow may be the document's last one.
+      if (cut == text_.npos || text_.find_first_not_of(blank, cut) == text_.npos) break;
+      SS_RETURN_IF_ERROR(emit(text_.substr(begin, cut - begin)));
+      begin = cut;
+    }
+    text_.erase(0, begin);
+    return {};
   }
-  std::string_view text() const { return {static_cast<const char*>(data), bytes}; }
+
+  Status end_document() {
+    text_.resize(text_.find_last_not_of(blank) + 1);  // npos + 1 = 0: only blanks
+    const Status done = text_.empty() ? Status() : emit(std::exchange(text_, {}));
+    begins_ = true;
+    return done;
+  }
+
+ private:
+  Status emit(std::string text) { return take_({std::exchange(begins_, false), std::move(text)}); }
+  const std::function<Status(TextChunk)> take_;
+  std::string text_;  // of the document, behind its last chunk
+  bool begins_ = true;
 };
 
-Status map_text(const std::string& path, Mapping& mapping) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat info {};
-  int error = fd < 0 || fstat(fd, &info) != 0 ? errno : 0;
-  if (error == 0 && info.st_size > 0) {
-    mapping.bytes = static_cast<size_t>(info.st_size);
-    void* data = mmap(nullptr, mapping.bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (data == MAP_FAILED)
-      error = errno;
-    else
-      mapping.data = data;
-  }
-  if (fd >= 0) ::close(fd);
-  return error == 0 ? Status() : bad(path, std::string("cannot read it: ") + std::strerror(error));
+bool is_separator(std::string_view line) {
+  while (line.ends_with('\n') || line.ends_with('\r')) line.remove_suffix(1);
+  return line == separator;
 }
 
-using Take = std::function<Status(TextChunk, size_t end)>;  // end: of the chunk in the text
-
-/// Splits the document [begin, end) of a text into chunks at newlines.
-Status cut_document(const std::string& path, std::string_view text, size_t begin, size_t end,
-                    const Take& take) {
-  constexpr std::string_view blank = " \t\r\n";
-  begin = text.find_first_not_of(blank, begin);
-  if (begin >= end) return {};
-  end = text.find_last_not_of(blank, end - 1) + 1;
-  for (bool first = true; begin < end; first = false) {
-    const size_t cut = std::min(text.find('\n', std::min(begin + chunk_bytes, end)), end);
-    if (cut - begin > line_bytes_max)
-      return bad(path,
-                 "byte " + std::to_string(begin) + ": a line is longer than 16 MiB; is this text?");
-    SS_RETURN_IF_ERROR(take({first, std::string(text.substr(begin, cut - begin))}, cut));
-    begin = cut;
-  }
-  return {};
+bool is_json_lines(const std::string& path) {
+  const std::string_view name = without_compression(path);
+  return name.ends_with(".jsonl") || (name.ends_with(".json") && name != path);
 }
 
-/// Splits a text into documents at separator lines, and these into chunks.
-Status cut_text(const std::string& path, std::string_view text, const Take& take) {
-  if (const size_t at = first_invalid_utf8(text); at < text.size())
-    return bad(path, "byte " + std::to_string(at) +
-                         ": not UTF-8; convert it, for instance with iconv -f latin1 -t utf8");
-  size_t begin = text.substr(0, 3) == "\xEF\xBB\xBF" ? 3 : 0;  // a byte-order mark
-  for (size_t at = begin; (at = text.find(separator, at)) != text.npos;) {
-    const size_t behind = at + separator.size();
-    const bool alone = (at == 0 || text[at - 1] == '\n') &&
-                       (behind == text.size() || text[behind] == '\n' || text[behind] == '\r');
-    if (alone) SS_RETURN_IF_ERROR(cut_document(path, text, begin, at, take));
-    if (alone) begin = behind;
-    at = behind;
+/// Decides what happens to bad lines.
+class BadLines {
+ public:
+  explicit BadLines(uint64_t allowed) : allowed_(allowed) {}
+  uint64_t count() const { return count_; }
+  Status leave_out(const Status& why) {
+    if (++count_ > allowed_)
+      return allowed_ == 0
+                 ? why
+                 : Status(why.code(), why.message() +
+                                          "; data.skip_bad = " + std::to_string(allowed_) +
+                                          " bad lines were left out before");
+    constexpr uint64_t kLogged = 10;
+    if (count_ <= kLogged) log::warn("left out: {}", why.message());
+    if (count_ == kLogged) log::warn("further bad lines are not logged");
+    return {};
   }
-  return cut_document(path, text, begin, text.size(), take);
+
+ private:
+  const uint64_t allowed_;
+  uint64_t count_ = 0;
+};
+
+/// The text of a JSON line. bad_data says what is wrong with the line.
+Result<std::string> text_of(std::string_view line, const std::string& key) {
+  nlohmann::json object;
+  try {
+    object = nlohmann::json::parse(line);
+  } catch (const nlohmann::json::exception& error) {
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+    const std::string what = error.what();
+    const size_t column = what.find("column ");
+    return Status(
+        Code::bad_data,
+        "it is no JSON: " + what.substr(column == what.npos ? what.find("] ") + 2 : column));
+  }
+  const auto found = object.is_object() ? object.find(key) : object.end();
+  if (found != object.end() && found->is_string()) return found->get<std::string>();
+  std::string members;
+  if (object.is_object())
+    for (const auto& [name, value] : object.items())
+      if (value.is_string()) members += (members.empty() ? "" : ", ") + name;
+  return Status(Code::bad_data, "it has no text \"" + key + "\" (data.text_key); its texts are: " +
+                                    (members.empty() ? "none" : members));
+}
+
+Status read_json_lines(LineReader& lines, const std::string& key, BadLines& bad_lines,
+                       Cutter& cutter) {
+  for (std::string_view line;;) {
+    SS_ASSIGN(const bool more, lines.next(line));
+    if (!more) return {};
+    if (line.find_first_not_of(blank) == line.npos) continue;
+    line.remove_suffix(line.size() - line.find_last_not_of(blank) - 1);
+    auto text = text_of(line, key);
+    if (!text.ok()) {
+      SS_RETURN_IF_ERROR(
+          bad_lines.leave_out(bad(lines.path(), "line " + std::to_string(lines.number()) + ": " +
+                                                    text.status().message())));
+      continue;
+    }
+    SS_RETURN_IF_ERROR(cutter.add(*text));
+    SS_RETURN_IF_ERROR(cutter.end_document());
+  }
+}
+
+Status read_text_lines(LineReader& lines, BadLines& bad_lines, Cutter& cutter) {
+  for (std::string_view line;;) {
+    SS_ASSIGN(const bool more, lines.next(line));
+    if (!more) return {};
+    if (lines.byte() == 0 && line.starts_with("\xEF\xBB\xBF")) line.remove_prefix(3);
+    if (const size_t at = first_invalid_utf8(line); at < line.size()) {
+      SS_RETURN_IF_ERROR(bad_lines.leave_out(
+          bad(lines.path(), "byte " + std::to_string(lines.byte() + at) +
+                                ": not UTF-8; convert it, for instance with iconv -f latin1 -t "
+                                "utf8")));
+      continue;
+    }
+    SS_RETURN_IF_ERROR(is_separator(line) ? cutter.end_document() : cutter.add(line));
+  }
 }
 
 Result<std::string> read_bible() {
@@ -114,19 +180,26 @@ Result<std::vector<std::string>> list_files(const std::string& source) {
   }
   std::vector<std::string> files;
   auto entry = fs::recursive_directory_iterator(source, error);
-  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error))
-    if (entry->path().extension() == ".txt" && entry->is_regular_file(error))
-      files.push_back(entry->path().string());
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    const std::string path = entry->path().string();
+    if ((without_compression(path).ends_with(".txt") || is_json_lines(path)) &&
+        entry->is_regular_file(error))
+      files.push_back(path);
+  }
   if (error) return bad(source, "cannot read the folder: " + error.message());
-  if (files.empty()) return bad(source, "no text was found, the folder holds no .txt files");
+  if (files.empty())
+    return bad(
+        source,
+        "no text was found, the folder holds no .txt or .jsonl files (.gz, .zst, .xz, .bz2)");
   std::sort(files.begin(), files.end());
   return files;
 }
 
 }  // namespace
 
-Result<Corpus> Corpus::open(const std::string& source) {
+Result<Corpus> Corpus::open(const std::string& source, CorpusOptions options) {
   Corpus corpus;
+  corpus.options_ = std::move(options);
   corpus.source_ = source;
   std::vector<std::string> files = {"/usr/lib/bible.data"};
   if (source != bible_source) {
@@ -150,30 +223,49 @@ Result<Corpus> Corpus::open(const std::string& source) {
     hasher.update(facts, sizeof facts);
     corpus.bytes_ += static_cast<uint64_t>(info.st_size);
   }
+  const std::string& key = corpus.options_.text_key;
+  if (std::ranges::any_of(corpus.files_, is_json_lines)) hasher.update(key.data(), key.size());
   corpus.signature_ = hasher.digest().hex();
   return corpus;
 }
 
-Status Corpus::read(const std::function<Status(TextChunk, double)>& take) const {
-  uint64_t before = 0, total = bytes_;
+Result<uint64_t> Corpus::read(const std::function<Status(TextChunk, double)>& take) const {
+  uint64_t done = 0;
+  std::optional<LineReader> lines;
   bool any = false;
-  const Take take_part = [&](TextChunk chunk, size_t end) {
+  Cutter cutter([&](TextChunk chunk) {
     any = true;
-    return take(std::move(chunk),
-                std::min(1.0, static_cast<double>(before + end) / static_cast<double>(total)));
-  };
+    const double now = static_cast<double>(done + (lines ? lines->file_bytes_read() : 0));
+    return take(std::move(chunk), std::min(1.0, now / static_cast<double>(bytes_)));
+  });
   if (source_ == bible_source) {
     SS_ASSIGN(const std::string text, read_bible());
-    total = text.size();
-    return cut_text(source_, text, take_part);
+    for (size_t at = 0, end = 0; at < text.size(); at = end) {
+      end = std::min(text.find('\n', at), text.size() - 1) + 1;
+      done = bytes_ * at / text.size();
+      const auto line = std::string_view(text).substr(at, end - at);
+      SS_RETURN_IF_ERROR(is_separator(line) ? cutter.end_document() : cutter.add(line));
+    }
+    SS_RETURN_IF_ERROR(cutter.end_document());
+    return uint64_t{0};
   }
+  BadLines bad_lines(options_.skip_bad);
   for (const std::string& file : files_) {
-    Mapping mapping;
-    SS_RETURN_IF_ERROR(map_text(file, mapping));
-    SS_RETURN_IF_ERROR(cut_text(file, mapping.text(), take_part));
-    before += mapping.bytes;
+    const bool json = is_json_lines(file);
+    auto opened = LineReader::open(file, json ? json_line_max : text_line_max);
+    Status read = opened.status();
+    if (read.ok()) {
+      lines.emplace(opened.take());
+      read = json ? read_json_lines(*lines, options_.text_key, bad_lines, cutter)
+                  : read_text_lines(*lines, bad_lines, cutter);
+      done += lines->file_bytes_read();
+      lines.reset();
+    }
+    if (!read.ok()) return read;
+    SS_RETURN_IF_ERROR(cutter.end_document());
   }
-  return any ? Status() : bad(source_, "it holds no text");
+  if (!any) return bad(source_, "it holds no text");
+  return bad_lines.count();
 }
 
 Result<std::string> bible_prose(const std::string& verses) {

@@ -5,9 +5,12 @@
 // The text that training data is made from: a sequence of documents, read in chunks. One thread.
 //
 // Sources:
-//   a file             UTF-8 text; a line with only <|endoftext|> begins a new document
-//   a folder           its *.txt files (also in folders below) in the order of their paths; every
-//                      file begins a new document
+//   a file             by its name, without .gz, .zst, .xz or .bz2 if it is compressed:
+//                        .jsonl    every line is a JSON object, whose text is a document
+//                        others    UTF-8 text; a line with only <|endoftext|> begins a new document
+//   a folder           its .txt and .jsonl files, compressed or not, and compressed .json files
+//                      (taken for .jsonl), also in folders below, in the order of their paths;
+//                      every file begins a new document
 //   debian:bible-kjv   the King James Bible of that Debian package as plain prose: a document per
 //                      book, a line per chapter, verses without their numbers
 #pragma once
@@ -30,24 +33,33 @@ struct TextChunk {
   std::string text;  // valid UTF-8, about 16 KiB unless a single line is longer
 };
 
+struct CorpusOptions {
+  std::string text_key = "text";  // member of a JSON line that holds its text
+  /// So many bad lines are left out: not UTF-8, no JSON, without text. The next one is an error.
+  uint64_t skip_bad = 0;
+};
+
 class Corpus {
  public:
   /// source: one of the list above. bad_data: it does not exist, cannot be read, or its package is
   /// not installed.
-  static Result<Corpus> open(const std::string& source);
+  static Result<Corpus> open(const std::string& source, CorpusOptions options = {});
 
-  /// A hash of the names, sizes and modification times of the source's files, to detect changes.
+  /// A hash of the names, sizes and modification times of the source's files, and of text_key if it
+  /// matters, to detect changes.
   const std::string& signature() const { return signature_; }
-  /// Size of the source's files, which is about that of the text.
+  /// Size of the source's files, which is about that of the text unless they are compressed.
   uint64_t bytes() const { return bytes_; }
 
-  /// Calls `take` for every chunk in order, with the share of the text read so far, in [0, 1].
-  /// Stops at the first error of take. bad_data with file and byte: not UTF-8, or a line longer
-  /// than 16 MiB; bad_data: the source has no text.
-  Status read(const std::function<Status(TextChunk, double)>& take) const;
+  /// Calls `take` for every chunk in order, with the share of the files read so far, in [0, 1].
+  /// Returns how many bad lines were left out; the first ten are logged. Stops at the first error
+  /// of take. bad_data with the file and the line or byte: a bad line, or one that is longer than
+  /// 64 MiB (of text: 16 MiB); bad_data: the source has no text.
+  Result<uint64_t> read(const std::function<Status(TextChunk, double)>& take) const;
 
  private:
   std::string source_, signature_;
+  CorpusOptions options_;
   std::vector<std::string> files_;  // empty: the Bible
   uint64_t bytes_ = 0;
 };

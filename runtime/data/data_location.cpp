@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "runtime/data/corpus.hpp"
 #include "runtime/data/manifest.hpp"
 
 namespace simplescale {
@@ -15,6 +16,10 @@ const char* format_name(DataFormat format) {
       return "nanogpt";
     case DataFormat::llmc:
       return "llmc";
+    case DataFormat::megatron:
+      return "megatron";
+    case DataFormat::litgpt:
+      return "litgpt";
     default:
       return "auto";
   }
@@ -29,8 +34,9 @@ bool source_is_tokens(const Config& config) {
   if (source.string().starts_with("debian:")) return false;
   std::error_code error;
   if (fs::is_directory(source, error))
-    return fs::exists(source / "manifest.json", error) || fs::exists(source / "train.bin", error);
-  return source.extension() == ".bin";
+    return fs::exists(source / "manifest.json", error) || fs::exists(source / "train.bin", error) ||
+           (!token_files(source.string()).empty() && !Corpus::open(source.string()).ok());
+  return fs::path(token_file_of(source.string())).extension() == ".bin";
 }
 
 bool needs_preparation(const Config& config) {

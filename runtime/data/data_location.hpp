@@ -12,8 +12,8 @@
 
 namespace simplescale {
 
-/// True if data.source holds tokens (a .bin file, or a folder of them); false if it is text to
-/// prepare.
+/// True if data.source holds tokens (a .bin file, a folder of them, or the index or prefix of
+/// Megatron tokens); false if it is text to prepare.
 bool source_is_tokens(const Config& config);
 
 /// True if data.source is text and data_folder() does not hold all its tokens yet.

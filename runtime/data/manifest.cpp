@@ -58,6 +58,7 @@ Result<Manifest> read_manifest(const std::string& folder) {
     m.seed = root.at("seed");
     m.documents = root.at("documents");
     m.text_bytes = root.at("text_bytes");
+    m.bad_lines = root.value("bad_lines", uint64_t{0});
     m.train_tokens = root.at("train_tokens");
     m.validation_tokens = root.at("validation_tokens");
     m.validation_split = root.value("validation_split", Manifest::end);
@@ -83,6 +84,7 @@ Status write_manifest(const std::string& folder, const Manifest& m) {
                {"seed", m.seed},
                {"documents", m.documents},
                {"text_bytes", m.text_bytes},
+               {"bad_lines", m.bad_lines},
                {"train_tokens", m.train_tokens},
                {"validation_tokens", m.validation_tokens},
                {"validation_split", m.validation_split},

@@ -43,6 +43,7 @@ struct Manifest {
   uint64_t seed = 0;
   // Outputs.
   uint64_t documents = 0, text_bytes = 0;
+  uint64_t bad_lines = 0;  // of the text, left out (data.skip_bad)
   uint64_t train_tokens = 0, validation_tokens = 0;
   std::string validation_split = end;  // from where in the text the validation tokens are
   FileRecord tokenizer, train, validation;

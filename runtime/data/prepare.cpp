@@ -19,7 +19,6 @@
 
 #include "runtime/base/files.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/data/corpus.hpp"
 #include "runtime/data/token_file.hpp"
 #include "runtime/data/tokenizer.hpp"
 
@@ -89,7 +88,7 @@ Result<std::vector<std::string>> training_lines(const Corpus& corpus, uint64_t s
       std::min(1.0, static_cast<double>(training_bytes_max) / static_cast<double>(corpus.bytes()));
   std::vector<std::string> lines;
   uint64_t number[2] = {seed, 0};
-  SS_RETURN_IF_ERROR(corpus.read([&](const TextChunk& chunk, double fraction) {
+  const auto read = corpus.read([&](const TextChunk& chunk, double fraction) {
     progress({"read", fraction});
     for (size_t at = 0; at < chunk.text.size(); ++number[1]) {
       const size_t end = std::min(chunk.text.find('\n', at), chunk.text.size());
@@ -99,7 +98,8 @@ Result<std::vector<std::string>> training_lines(const Corpus& corpus, uint64_t s
       at = end + 1;
     }
     return Status();
-  }));
+  });
+  SS_RETURN_IF_ERROR(read.status());
   return lines;
 }
 
@@ -124,7 +124,7 @@ Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manif
     const Corpus* text = &corpus;
     Result<Corpus> other = Status(Code::not_found, "");
     if (!options.train_tokenizer_on.empty()) {
-      other = Corpus::open(options.train_tokenizer_on);
+      other = Corpus::open(options.train_tokenizer_on, options.corpus);
       SS_RETURN_IF_ERROR(other.status());
       text = &*other;
     }
@@ -315,7 +315,7 @@ Status make_tokens(const PrepareOptions& options, const Corpus& corpus, Manifest
   Splitter out(options.folder, token_bytes, made.validation_fraction, corpus.bytes());
   Encoder encoder(tokenizer, out);
   Hasher hasher;
-  SS_RETURN_IF_ERROR(corpus.read([&](TextChunk chunk, double fraction) {
+  SS_ASSIGN(made.bad_lines, corpus.read([&](TextChunk chunk, double fraction) {
     progress({"tokens", fraction});
     made.documents += chunk.begins_document;
     made.text_bytes += chunk.text.size();
@@ -353,8 +353,8 @@ bool matches_options(const Manifest& manifest, const PrepareOptions& options) {
          manifest.validation_fraction == options.validation_fraction;
 }
 
-std::string signature_of(const std::string& source) {
-  const auto corpus = Corpus::open(source);
+std::string signature_of(const std::string& source, const CorpusOptions& options) {
+  const auto corpus = Corpus::open(source, options);
   return corpus.ok() ? corpus->signature() : "";
 }
 
@@ -367,12 +367,14 @@ std::string hash_of_file(const std::string& path) {
 
 std::string free_folder(const PrepareOptions& options) {
   const auto there = read_manifest(options.folder);
-  const std::string text = signature_of(options.source);
+  const std::string text = signature_of(options.source, options.corpus);
   if (!there.ok() || text.empty()) return options.folder;
   const bool trains = options.tokenizer_path.empty();
-  const std::string tokenizer =
-      trains ? options.train_tokenizer_on.empty() ? text : signature_of(options.train_tokenizer_on)
-             : hash_of_file(options.tokenizer_path);
+  const std::string tokenizer = trains
+                                    ? options.train_tokenizer_on.empty()
+                                          ? text
+                                          : signature_of(options.train_tokenizer_on, options.corpus)
+                                    : hash_of_file(options.tokenizer_path);
   const bool same_tokenizer =
       trains ? there->tokenizer_path.empty() && there->tokenizer_signature == tokenizer &&
                    there->vocab == options.vocab && there->seed == options.seed
@@ -389,7 +391,7 @@ std::string free_folder(const PrepareOptions& options) {
 Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress) {
   const Progress report = progress ? progress : [](const PrepareProgress&) {};
   // Check the text first: if it is missing, errors in the tokenizer's options do not matter.
-  const auto opened = Corpus::open(options.source);
+  const auto opened = Corpus::open(options.source, options.corpus);
   if (opened.ok() && opened->bytes() == 0)
     return Status(Code::bad_data, options.source + ": no text was found, its files are empty");
   if (opened.ok()) SS_RETURN_IF_ERROR(check(options));
@@ -421,6 +423,7 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
     made.source_hash = old.source_hash;
     made.documents = old.documents;
     made.text_bytes = old.text_bytes;
+    made.bad_lines = old.bad_lines;
     made.train_tokens = old.train_tokens;
     made.validation_tokens = old.validation_tokens;
     made.validation_split = old.validation_split;  // its runs need the same tokens again

@@ -13,12 +13,14 @@
 #include <string>
 
 #include "runtime/base/status.hpp"
+#include "runtime/data/corpus.hpp"
 #include "runtime/data/manifest.hpp"
 
 namespace simplescale {
 
 struct PrepareOptions {
-  std::string source;              // a source of corpus.hpp
+  std::string source;  // a source of corpus.hpp
+  CorpusOptions corpus;
   std::string folder;              // created if missing
   std::string tokenizer_path;      // an existing tokenizer.model; "": train one
   std::string train_tokenizer_on;  // a source of corpus.hpp; "": the text itself

@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   if (fd < 0) return 0;
   if (write(fd, data, bytes) == static_cast<ssize_t>(bytes)) {
     const std::string path = "/proc/self/fd/" + std::to_string(fd);
-    for (const char* format : {"auto", "nanogpt", "llmc", "odd"}) {
+    for (const char* format : {"auto", "nanogpt", "llmc", "litgpt", "odd"}) {
       const auto source = TokenSource::open(path, format, 300);
       if (!source.ok()) continue;
       (void)source->validate();
@@ -32,5 +32,6 @@ std::vector<std::string> fuzz_seeds() {
   std::string llmc(1024, '\0');
   const int32_t words[3] = {20240520, 1, 100};
   std::memcpy(llmc.data(), words, sizeof words);
-  return {plain, llmc + plain, std::string("\xff\xff", 2) + plain};
+  std::string litgpt = std::string("LITPKDS\1\0\0\0\0\0\0\0\x08\x64\0\0\0\0\0\0\0", 24);
+  return {plain, llmc + plain, litgpt + plain, std::string("\xff\xff", 2) + plain};
 }

@@ -68,14 +68,16 @@ Read read_all(const std::string& source) {
   Read read;
   const auto corpus = Corpus::open(source);
   REQUIRE(corpus.ok());
-  const Status status = corpus->read([&](TextChunk chunk, double fraction) {
-    CHECK(fraction <= 1);
-    if (chunk.begins_document) read.documents.emplace_back();
-    CHECK((chunk.begins_document || chunk.text[0] == '\n'));
-    read.documents.back() += chunk.text;
-    ++read.chunks;
-    return Status();
-  });
+  const Status status = corpus
+                            ->read([&](TextChunk chunk, double fraction) {
+                              CHECK(fraction <= 1);
+                              if (chunk.begins_document) read.documents.emplace_back();
+                              CHECK((chunk.begins_document || chunk.text[0] == '\n'));
+                              read.documents.back() += chunk.text;
+                              ++read.chunks;
+                              return Status();
+                            })
+                            .status();
   REQUIRE_MESSAGE(status.ok(), status.message());
   return read;
 }
@@ -114,9 +116,9 @@ TEST_SUITE("prepare") {
     const Folder folder;
     const auto error = [&](const std::string& source) {
       const auto corpus = Corpus::open(source);
-      const Status status = corpus.ok()
-                                ? corpus->read([](const TextChunk&, double) { return Status(); })
-                                : corpus.status();
+      const Status status =
+          corpus.ok() ? corpus->read([](const TextChunk&, double) { return Status(); }).status()
+                      : corpus.status();
       CHECK(status.code() == Code::bad_data);
       return status.message();
     };
@@ -128,7 +130,7 @@ TEST_SUITE("prepare") {
     CHECK(error(folder.write("long.txt", std::string((16 << 20) + 20'000, 'x')))
               .find("byte 0: a line is longer") != std::string::npos);
     fs::create_directories(folder.path + "/nothing");
-    CHECK(error(folder.path + "/nothing").find("no .txt files") != std::string::npos);
+    CHECK(error(folder.path + "/nothing").find("no .txt or .jsonl files") != std::string::npos);
   }
 
   TEST_CASE("corpus: every kind of invalid UTF-8 is found at its first byte") {

@@ -97,8 +97,6 @@ TEST_SUITE("token file") {
     version[4] = 9;
     CHECK(error_of(folder.write("version.bin", counting<uint16_t>(10), version))
               .find("byte 4: version 9") != std::string::npos);
-    CHECK(error_of(folder.write<char>("lit.bin", {}, "LITPKDS\1")).find("lit-gpt") !=
-          std::string::npos);
     CHECK(TokenSource::open(raw, "parquet", 1000).status().code() == Code::bad_config);
   }
 

@@ -1,0 +1,47 @@
+// Reads the lines of a text file, which may be compressed (.gz, .zst, .xz, .bz2). One thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/status.hpp"
+
+struct archive;
+
+namespace simplescale {
+
+/// A file's name without the suffix of its compression: "a.jsonl.zst" -> "a.jsonl".
+std::string_view without_compression(std::string_view name);
+
+class LineReader {
+ public:
+  /// line_bytes_max: a longer line is an error; so memory is bounded. bad_data: the file cannot be
+  /// opened.
+  static Result<LineReader> open(const std::string& path, size_t line_bytes_max);
+
+  /// Reads the next line with its newline, if it has one; valid until the next call. False: the
+  /// file has ended. bad_data with the file and the byte or line: the line is too long, the file
+  /// cannot be read, or what is compressed is damaged or cut off. Do not call again after an error.
+  Result<bool> next(std::string_view& line);
+
+  const std::string& path() const { return path_; }
+  uint64_t number() const { return number_; }  // of the line, from 1
+  uint64_t byte() const { return byte_; }      // of the line's beginning in the text
+  uint64_t file_bytes_read() const;            // of the file as it is, compressed or not
+
+ private:
+  struct Close {
+    void operator()(archive* a) const;
+  };
+  std::string path_;
+  size_t line_bytes_max_ = 0;
+  std::unique_ptr<archive, Close> archive_;
+  std::string buffer_;
+  size_t begin_ = 0, end_ = 0;  // of the line that was returned, in buffer_
+  uint64_t number_ = 0, byte_ = 0;
+  bool ended_ = false;
+};
+
+}  // namespace simplescale

@@ -1,0 +1,221 @@
+#include "runtime/data/token_format.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+namespace simplescale {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+Status bad(const std::string& path, uint64_t byte, const std::string& what) {
+  return Status(Code::bad_data, path + ": byte " + std::to_string(byte) + ": " + what);
+}
+
+/// The first bytes of a file, padded with zeros.
+using Head = std::array<unsigned char, 40>;
+
+Result<Head> head_of(const InputFile& file) {
+  Head head{};
+  SS_RETURN_IF_ERROR(file.read(0, head.data(), std::min<uint64_t>(head.size(), file.bytes())));
+  return head;
+}
+
+template <class Number>
+Number number_at(const Head& head, size_t byte) {
+  Number value = 0;
+  std::memcpy(&value, head.data() + byte, sizeof value);
+  return value;
+}
+
+bool begins(const Head& head, const char* magic) {
+  return std::memcmp(head.data(), magic, std::strlen(magic)) == 0;
+}
+bool begins_as_llmc(const Head& head) {
+  const auto magic = number_at<uint32_t>(head, 0);
+  return magic == llmc::magic_u16 || magic == llmc::magic_u32;
+}
+
+/// All bytes from `offset` are tokens.
+Result<TokenLayout> rest_of(const InputFile& file, uint64_t offset, int token_bytes) {
+  const uint64_t bytes = file.bytes() - std::min(offset, file.bytes());
+  if (bytes % static_cast<uint64_t>(token_bytes) != 0)
+    return bad(file.path(), file.bytes() - 1,
+               token_bytes == 2 ? "odd length of " + std::to_string(file.bytes()) +
+                                      " bytes: u16 tokens take two bytes each"
+                                : "the length of " + std::to_string(file.bytes()) +
+                                      " bytes is no multiple of the tokens' four bytes");
+  if (bytes == 0) return bad(file.path(), offset, "the file holds no tokens");
+  return TokenLayout{offset, bytes / static_cast<uint64_t>(token_bytes), token_bytes, ""};
+}
+
+Result<TokenLayout> llmc_layout(const InputFile& file, const Head& head) {
+  const std::string& path = file.path();
+  if (!begins_as_llmc(head))
+    return bad(path, 0, "wrong magic for llm.c tokens, which begin with 20240520 or 20240801");
+  if (file.bytes() < llmc::header_bytes)
+    return bad(path, file.bytes(), "the file ends within its header of 1024 bytes");
+  const bool wide = number_at<uint32_t>(head, 0) == llmc::magic_u32;
+  const uint32_t version = wide ? llmc::version_u32 : llmc::version_u16;
+  if (number_at<uint32_t>(head, 4) != version)
+    return bad(path, 4,
+               "version " + std::to_string(number_at<uint32_t>(head, 4)) + ", but only " +
+                   std::to_string(version) + " is known for this magic");
+  const int token_bytes = wide ? 4 : 2;
+  const auto count = number_at<uint64_t>(head, 8);
+  const uint64_t rest = file.bytes() - llmc::header_bytes;
+  if (rest % token_bytes != 0 || count != rest / token_bytes)
+    return bad(path, 8,
+               "the header says " + std::to_string(count) + " tokens of " +
+                   std::to_string(token_bytes) + " bytes, but " + std::to_string(rest) +
+                   " bytes follow it");
+  if (count == 0) return bad(path, 8, "the file holds no tokens");
+  return TokenLayout{llmc::header_bytes, count, token_bytes, ""};
+}
+
+Result<TokenLayout> litgpt_layout(const InputFile& file, const Head& head) {
+  constexpr uint64_t kHeader = 24;
+  if (!begins(head, "LITPKDS"))
+    return bad(file.path(), 0, "wrong magic for lit-gpt's packed tokens, which begin with LITPKDS");
+  if (file.bytes() < kHeader)
+    return bad(file.path(), file.bytes(), "the file ends within its header of 24 bytes");
+  if (const auto version = number_at<uint64_t>(head, 7); version != 1)
+    return bad(file.path(), 7, "version " + std::to_string(version) + ", but only 1 is known");
+  if (head[15] != 8)
+    return bad(file.path(), 15,
+               "tokens of type " + std::to_string(head[15]) + "; only 8 (u16) is read");
+  SS_ASSIGN(const TokenLayout layout, rest_of(file, kHeader, 2));
+  if (const auto count = number_at<uint64_t>(head, 16); count != layout.count)
+    return bad(file.path(), 16,
+               "the header says " + std::to_string(count) + " tokens, but " +
+                   std::to_string(layout.count) + " follow it");
+  return layout;
+}
+
+std::string index_of(const std::string& bin) {
+  return fs::path(bin).replace_extension(".idx").string();
+}
+
+/// Where the tables of a Megatron index lie.
+struct Index {
+  int token_bytes = 0;
+  uint64_t sequences = 0;
+  uint64_t lengths = 34;  // byte of the lengths: int32 of each sequence
+  uint64_t pointers() const { return lengths + 4 * sequences; }  // int64 bytes in the .bin file
+};
+
+Result<Index> read_index(const InputFile& file) {
+  const std::string& path = file.path();
+  SS_ASSIGN(const Head head, head_of(file));
+  if (!begins(head, "MMIDIDX"))
+    return bad(path, 0, "wrong magic for a Megatron index, which begins with MMIDIDX");
+  if (file.bytes() < 34)
+    return bad(path, file.bytes(), "the file ends within its header of 34 bytes");
+  if (const auto version = number_at<uint64_t>(head, 9); version != 1)
+    return bad(path, 9, "version " + std::to_string(version) + ", but only 1 is known");
+  if (head[17] != 4 && head[17] != 8)
+    return bad(path, 17,
+               "tokens of type " + std::to_string(head[17]) + "; 4 (i32) and 8 (u16) are read");
+  Index index{.token_bytes = head[17] == 4 ? 4 : 2, .sequences = number_at<uint64_t>(head, 18)};
+  const auto documents = number_at<uint64_t>(head, 26);
+  const uint64_t most = file.bytes() / 8;  // so that the sum below does not overflow
+  if (index.sequences == 0 || index.sequences > most || documents > most ||
+      index.pointers() + 8 * (index.sequences + documents) != file.bytes())
+    return bad(path, 18,
+               "the header says " + std::to_string(index.sequences) + " sequences and " +
+                   std::to_string(documents) + " document boundaries, which do not fit a file of " +
+                   std::to_string(file.bytes()) + " bytes");
+  return index;
+}
+
+Result<TokenLayout> megatron_layout(const InputFile& file) {
+  const std::string path = index_of(file.path());
+  auto opened = InputFile::open(path);
+  if (!opened.ok())
+    return Status(opened.status().code() == Code::io ? Code::io : Code::bad_data,
+                  "Megatron tokens need their index: " + opened.status().message());
+  SS_ASSIGN(const Index index, read_index(*opened));
+  int32_t length = 0;
+  int64_t pointer = 0;
+  const uint64_t last = index.sequences - 1;
+  SS_RETURN_IF_ERROR(opened->read(index.lengths + 4 * last, &length, sizeof length));
+  SS_RETURN_IF_ERROR(opened->read(index.pointers() + 8 * last, &pointer, sizeof pointer));
+  if (length < 0 || pointer < 0 ||
+      static_cast<uint64_t>(pointer) + static_cast<uint64_t>(length) * index.token_bytes !=
+          file.bytes())
+    return bad(path, index.pointers() + 8 * last,
+               "the last sequence does not end where " + file.path() + " ends, at byte " +
+                   std::to_string(file.bytes()));
+  SS_ASSIGN(TokenLayout layout, rest_of(file, 0, index.token_bytes));
+  layout.index = path;
+  return layout;
+}
+
+}  // namespace
+
+std::string token_file_of(const std::string& source) {
+  std::error_code ignored;
+  if (fs::path(source).extension() == ".idx")
+    return fs::path(source).replace_extension(".bin").string();
+  const bool prefix = !fs::exists(source, ignored) && fs::exists(source + ".idx", ignored);
+  return prefix ? source + ".bin" : source;
+}
+
+Result<TokenLayout> token_layout(const InputFile& file, const std::string& format) {
+  SS_ASSIGN(const Head head, head_of(file));
+  const bool automatic = format == "auto";
+  std::error_code ignored;
+  if (format == "llmc" || (automatic && begins_as_llmc(head))) return llmc_layout(file, head);
+  if (format == "litgpt" || (automatic && begins(head, "LITPKDS")))
+    return litgpt_layout(file, head);
+  if (automatic && begins(head, "MMIDIDX"))
+    return bad(file.path(), 0,
+               "this is a Megatron index; its name must end in .idx, and its tokens lie beside it "
+               "in a file that ends in .bin");
+  if (format == "megatron" || (automatic && fs::exists(index_of(file.path()), ignored)))
+    return megatron_layout(file);
+  if (format == "nanogpt" || automatic) return rest_of(file, 0, 2);
+  return Status(Code::bad_config,
+                "data.format \"" + format +
+                    "\" is not one of auto, text, prepared, nanogpt, llmc, megatron, litgpt");
+}
+
+Status check_megatron_index(const TokenLayout& layout) {
+  SS_ASSIGN(const InputFile file, InputFile::open(layout.index));
+  SS_ASSIGN(const Index index, read_index(file));
+  constexpr uint64_t kPiece = 64 << 10;
+  std::vector<int32_t> lengths(std::min(kPiece, index.sequences));
+  std::vector<int64_t> pointers(lengths.size());
+  uint64_t byte = 0;  // in the .bin file
+  for (uint64_t first = 0; first < index.sequences; first += lengths.size()) {
+    const uint64_t count = std::min<uint64_t>(lengths.size(), index.sequences - first);
+    SS_RETURN_IF_ERROR(file.read(index.lengths + 4 * first, lengths.data(), 4 * count));
+    SS_RETURN_IF_ERROR(file.read(index.pointers() + 8 * first, pointers.data(), 8 * count));
+    for (uint64_t i = 0; i < count; ++i) {
+      if (lengths[i] < 0 || pointers[i] < 0 || static_cast<uint64_t>(pointers[i]) != byte)
+        return bad(layout.index, index.pointers() + 8 * (first + i),
+                   "sequence " + std::to_string(first + i) + " begins at byte " +
+                       std::to_string(pointers[i]) + " of the tokens, the one before ends at " +
+                       std::to_string(byte) +
+                       "; only files whose sequences follow each other are read");
+      byte += static_cast<uint64_t>(lengths[i]) * static_cast<uint64_t>(index.token_bytes);
+    }
+  }
+  return {};
+}
+
+std::string llmc::header(int token_bytes, uint64_t tokens) {
+  SS_ASSERT(token_bytes == 2 || token_bytes == 4);
+  const uint32_t words[4] = {token_bytes == 2 ? magic_u16 : magic_u32,
+                             token_bytes == 2 ? version_u16 : version_u32,
+                             static_cast<uint32_t>(tokens), static_cast<uint32_t>(tokens >> 32)};
+  std::string bytes(header_bytes, '\0');
+  std::memcpy(bytes.data(), words, sizeof words);
+  return bytes;
+}
+
+}  // namespace simplescale

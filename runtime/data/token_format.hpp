@@ -1,0 +1,49 @@
+// The formats of token files (docs/formats.md), all little-endian: what a file's name and header
+// say of its tokens. Any thread; blocks on the disk.
+//
+//   llmc       a header of 256 int32 (magic 20240520: u16 tokens, 20240801: u32 tokens; version;
+//              token count), then the tokens
+//   megatron   a .bin file of u16 or i32 tokens and an .idx file of its sequences (MMIDIDX)
+//   litgpt     a header of 24 bytes (LITPKDS), then u16 tokens
+//   nanogpt    u16 tokens and nothing else
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/base/input_file.hpp"
+#include "runtime/base/status.hpp"
+
+namespace simplescale {
+
+/// Where the tokens of a file lie.
+struct TokenLayout {
+  uint64_t offset = 0;  // byte of the first token
+  uint64_t count = 0;
+  int token_bytes = 2;  // 2 or 4
+  std::string index;    // path of the Megatron index; "": none
+};
+
+/// The token file that `source` means: its own path, or of a Megatron index or prefix (PATH.idx, or
+/// PATH with PATH.idx and PATH.bin) the path of the .bin file.
+std::string token_file_of(const std::string& source);
+
+/// Reads the header. format: one of the above, or "auto": the first one that fits, by magic or by an
+/// .idx file beside it. bad_data with file and byte: wrong magic, version or type of token, or a
+/// length that does not match the count. bad_config: unknown format.
+Result<TokenLayout> token_layout(const InputFile& file, const std::string& format);
+
+/// Reads a Megatron index as a whole. bad_data with file and byte: the sequences are not the tokens
+/// of the .bin file in their order.
+Status check_megatron_index(const TokenLayout& layout);
+
+namespace llmc {
+inline constexpr uint32_t magic_u16 = 20240520, magic_u32 = 20240801;
+inline constexpr uint32_t version_u16 = 1, version_u32 = 7;  // as llm.c writes them
+inline constexpr uint64_t header_bytes = 1024;
+/// The 256 words of the header. Word 2 is the low half of the token count; word 3, which is zero in
+/// llm.c, the high half.
+std::string header(int token_bytes, uint64_t tokens);
+}  // namespace llmc
+
+}  // namespace simplescale

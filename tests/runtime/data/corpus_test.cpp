@@ -1,0 +1,236 @@
+// JSON lines and compressed text.
+#include "runtime/data/corpus.hpp"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+using namespace simplescale;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Folder {
+  Folder() {
+    char name[] = "/tmp/simplescale-corpus-XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::string write(const std::string& name, const std::string& text) const {
+    fs::create_directories(fs::path(path + "/" + name).parent_path());
+    std::ofstream(path + "/" + name, std::ios::binary) << text;
+    return path + "/" + name;
+  }
+  /// Compressed as its name says; the end is cut off if bytes_cut > 0.
+  std::string compress(const std::string& name, const std::string& text,
+                       uint64_t bytes_cut = 0) const {
+    fs::create_directories(fs::path(path + "/" + name).parent_path());
+    const std::string file = path + "/" + name;
+    archive* out = archive_write_new();
+    if (file.ends_with(".gz")) archive_write_add_filter_gzip(out);
+    if (file.ends_with(".zst")) archive_write_add_filter_zstd(out);
+    if (file.ends_with(".xz")) archive_write_add_filter_xz(out);
+    if (file.ends_with(".bz2")) archive_write_add_filter_bzip2(out);
+    archive_write_set_format_raw(out);
+    REQUIRE(archive_write_open_filename(out, file.c_str()) == ARCHIVE_OK);
+    archive_entry* entry = archive_entry_new();
+    archive_entry_set_filetype(entry, AE_IFREG);
+    REQUIRE(archive_write_header(out, entry) == ARCHIVE_OK);
+    REQUIRE(archive_write_data(out, text.data(), text.size()) ==
+            static_cast<la_ssize_t>(text.size()));
+    archive_entry_free(entry);
+    REQUIRE(archive_write_free(out) == ARCHIVE_OK);
+    if (bytes_cut > 0) fs::resize_file(file, fs::file_size(file) - bytes_cut);
+    return file;
+  }
+  std::string path;
+};
+
+struct Read {
+  std::vector<std::string> documents;
+  uint64_t bad_lines = 0;
+  Status status;
+};
+Read read(const std::string& source, const CorpusOptions& options = {}) {
+  Read read;
+  const auto corpus = Corpus::open(source, options);
+  read.status = corpus.status();
+  if (!corpus.ok()) return read;
+  const auto done = corpus->read([&](TextChunk chunk, double fraction) {
+    CHECK(fraction <= 1);
+    if (chunk.begins_document) read.documents.emplace_back();
+    read.documents.back() += chunk.text;
+    return Status();
+  });
+  read.status = done.status();
+  if (done.ok()) read.bad_lines = *done;
+  return read;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+using Documents = std::vector<std::string>;
+
+/// Numbered lines, longer than the reader's buffers.
+std::string long_text() {
+  std::string text;
+  for (int i = 0; i < 60'000; ++i) text += "line number " + std::to_string(i) + "\n";
+  return text;
+}
+
+}  // namespace
+
+TEST_SUITE("corpus") {
+  TEST_CASE("corpus: each line of a .jsonl file is a document") {
+    const Folder folder;
+    const std::string file = folder.write("a.jsonl",
+                                          "{\"text\":\"one\\ntwo\",\"meta\":{\"deep\":[1,{}]}}"
+                                          "\r\n\n{\"id\":1,\"text\":\" caf\\u00e9 \\ud83d\\ude00 "
+                                          "<|endoftext|>\"}\n{\"text\":\"\"}\n{\"text\":\"last\"}");
+    const Read all = read(file);
+    CHECK(all.status.ok());
+    CHECK(all.documents == Documents{"one\ntwo", "café 😀 <|endoftext|>", "last"});
+    CHECK(read(folder.write("b.jsonl", "{\"body\":\"x\",\"text\":\"y\"}"), {.text_key = "body"})
+              .documents == Documents{"x"});
+    CHECK(Corpus::open(file)->signature() != Corpus::open(file, {.text_key = "body"})->signature());
+    const std::string text = folder.write("a.txt", "x");
+    CHECK(Corpus::open(text)->signature() == Corpus::open(text, {.text_key = "body"})->signature());
+  }
+
+  TEST_CASE("corpus: a bad line is named with file and number, or left out") {
+    const Folder folder;
+    const std::string good = "{\"text\":\"good\"}\n";
+    const std::pair<const char*, const char*> bad[] = {
+        {"{\"text\":\"half", "line 2: it is no JSON"},
+        {"{\"text\":\"caf\xE9\"}", "line 2: it is no JSON"},
+        {"{\"text\":\"\\ud83d\"}", "line 2: it is no JSON"},
+        {"[\"text\"]", "line 2: it has no text \"text\""},
+        {"{\"text\":7,\"title\":\"t\",\"body\":\"b\"}", "its texts are: body, title"}};
+    for (const auto& [line, error] : bad) {
+      const std::string file = folder.write("a.jsonl", good + line + "\n" + good);
+      const Read strict = read(file);
+      CHECK(strict.status.code() == Code::bad_data);
+      CHECK_MESSAGE(has(strict.status.message(), file + ": line 2: "), strict.status.message());
+      CHECK_MESSAGE(has(strict.status.message(), error), strict.status.message());
+      const Read patient = read(file, {.skip_bad = 1});
+      CHECK(patient.status.ok());
+      CHECK(patient.bad_lines == 1);
+      CHECK(patient.documents == Documents{"good", "good"});
+    }
+    const std::string two = folder.write("two.jsonl", "{\n{\n" + good);
+    CHECK(has(read(two, {.skip_bad = 1}).status.message(), "line 2: it is no JSON: column 2: "));
+    CHECK(has(read(two, {.skip_bad = 1}).status.message(), "data.skip_bad = 1"));
+    CHECK(read(two, {.skip_bad = 2}).documents == Documents{"good"});
+    const std::string latin = folder.write("a.txt", "one\ncaf\xE9\ntwo");
+    CHECK(has(read(latin).status.message(), "byte 7: not UTF-8"));
+    CHECK(read(latin, {.skip_bad = 1}).documents == Documents{"one\ntwo"});
+    // So deep that a recursive parser overflows its stack.
+    const std::string deep = "{\"text\":\"x\",\"deep\":" + std::string(1 << 20, '[');
+    CHECK(read(folder.write("deep.jsonl", deep)).status.code() == Code::bad_data);
+    CHECK(read(folder.write("deep2.jsonl", deep + std::string(1 << 20, ']') + "}")).documents ==
+          Documents{"x"});
+  }
+
+  TEST_CASE("corpus: compressed text is that of the plain file") {
+    const Folder folder;
+    const std::string text = long_text(), json = "{\"text\":\"a\"}\n{\"text\":\"b\"}\n";
+    const Read plain = read(folder.write("plain.txt", text));
+    REQUIRE(plain.documents.size() == 1);
+    for (const char* suffix : {".gz", ".zst", ".xz", ".bz2"}) {
+      CHECK(read(folder.compress(std::string("a.txt") + suffix, text)).documents ==
+            plain.documents);
+      CHECK(read(folder.compress(std::string("a.jsonl") + suffix, json)).documents ==
+            Documents{"a", "b"});
+      CHECK(read(folder.compress(std::string("a.json") + suffix, json)).documents ==
+            Documents{"a", "b"});
+    }
+    CHECK(read(folder.compress("empty.txt.gz", "")).status.code() == Code::bad_data);
+    // Several frames in one file, as `cat a.zst b.zst` makes them.
+    for (const char* suffix : {".gz", ".zst"}) {
+      const std::string one = folder.compress(std::string("1.txt") + suffix, "one\n");
+      std::ifstream in(folder.compress(std::string("2.txt") + suffix, "two\n"), std::ios::binary);
+      std::ofstream(one, std::ios::binary | std::ios::app) << in.rdbuf();
+      CHECK(read(one).documents == Documents{"one\ntwo"});
+    }
+  }
+
+  TEST_CASE("corpus: a compressed file that is cut off or is none is named") {
+    const Folder folder;
+    for (const char* suffix : {".gz", ".zst", ".xz", ".bz2"})
+      for (const uint64_t cut : {1, 30, 2000}) {
+        const std::string file = folder.compress(std::string("a.txt") + suffix, long_text(), cut);
+        const Read cut_off = read(file, {.skip_bad = 100});
+        CHECK_MESSAGE(cut_off.status.code() == Code::bad_data, file << ", " << cut);
+        CHECK(has(cut_off.status.message(), file + ": "));
+      }
+    for (const char* suffix : {".gz", ".zst", ".xz", ".bz2"})
+      CHECK(has(read(folder.write(std::string("b.txt") + suffix, "plain text")).status.message(),
+                "but it is not"));
+    // Plain text that begins like a compressed file is text.
+    CHECK(read(folder.write("c.txt", "BZh9 is how a bzip2 file begins")).documents.size() == 1);
+  }
+
+  TEST_CASE("corpus: the files of a folder in the order of their paths, whatever their kind") {
+    const Folder folder;
+    folder.write("in/b.jsonl", "{\"text\":\"2\"}\n{\"text\":\"3\"}");
+    folder.compress("in/a.txt.zst", "1");
+    folder.compress("in/sub/c.json.gz", "{\"text\":\"4\"}");
+    folder.write("in/config.json", "not read");
+    CHECK(read(folder.path + "/in").documents == Documents{"1", "2", "3", "4"});
+  }
+
+  TEST_CASE("corpus: a line that is too long is an error, not memory") {
+    const Folder folder;
+    const std::string line((16 << 20) + 1, 'x');
+    CHECK(has(read(folder.write("a.txt", "first\n" + line)).status.message(),
+              "byte 6: a line is longer than 16 MiB"));
+    CHECK(read(folder.write("a.jsonl", "{\"text\":\"" + line + "\"}")).status.ok());
+  }
+
+  TEST_CASE("corpus: a document is cut at newlines, without the blanks at its ends") {
+    const Folder folder;
+    // The definition: trim the document; a chunk ends at the first newline behind 16 KiB.
+    const auto expected = [](std::string text) {
+      text.erase(0, text.find_first_not_of(" \n"));
+      text.resize(text.find_last_not_of(" \n") + 1);
+      std::vector<std::string> chunks;
+      for (size_t at = 0; at < text.size();) {
+        const size_t end =
+            std::min(text.find('\n', std::min(at + (16 << 10), text.size())), text.size());
+        chunks.push_back(text.substr(at, end - at));
+        at = end;
+      }
+      return chunks;
+    };
+    uint32_t random = 1;
+    const auto draw = [&](uint32_t below) {
+      random = random * 1664525 + 1013904223;
+      return (random >> 8) % below;
+    };
+    for (int round = 0; round < 50; ++round) {
+      std::string text;
+      for (uint32_t i = 0, lines = draw(30); i <= lines; ++i)
+        text += std::string(draw(4) == 0 ? draw(40'000) : draw(3), draw(3) == 0 ? ' ' : 'x') +
+                std::string(1 + (draw(5) == 0 ? draw(20'000) : 0), '\n');
+      text = "x" + text;
+      std::vector<std::string> chunks;
+      const auto corpus = Corpus::open(folder.write("a.txt", text));
+      REQUIRE(corpus
+                  ->read([&](TextChunk chunk, double) {
+                    CHECK(chunk.begins_document == chunks.empty());
+                    chunks.push_back(std::move(chunk.text));
+                    return Status();
+                  })
+                  .ok());
+      CHECK(chunks == expected(text));
+    }
+  }
+}

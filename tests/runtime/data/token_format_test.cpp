@@ -1,0 +1,192 @@
+// Token files that other programs made, and sources of several files.
+#include "runtime/data/token_format.hpp"
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "runtime/data/token_file.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+struct Folder {
+  Folder() {
+    char name[] = "/tmp/simplescale-tokens-XXXXXX";
+    path = mkdtemp(name);
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(path + "/" + name, std::ios::binary) << bytes;
+    return path + "/" + name;
+  }
+  std::string path;
+};
+
+template <class Number>
+std::string bytes_of(const std::vector<Number>& numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(Number)};
+}
+template <class Number>
+std::string bytes_of(Number number) {
+  return bytes_of(std::vector{number});
+}
+
+/// `count` tokens from `first`.
+template <class Token>
+std::string counting(int first, int count) {
+  std::vector<Token> tokens(static_cast<size_t>(count));
+  std::iota(tokens.begin(), tokens.end(), static_cast<Token>(first));
+  return bytes_of(tokens);
+}
+
+/// A Megatron index of sequences that follow each other, one a document.
+std::string index(uint8_t type, int token_bytes, const std::vector<int32_t>& lengths) {
+  std::vector<int64_t> pointers, documents = {0};
+  int64_t byte = 0;
+  for (const int32_t length : lengths) {
+    pointers.push_back(byte);
+    byte += int64_t{length} * token_bytes;
+    documents.push_back(static_cast<int64_t>(pointers.size()));
+  }
+  return std::string("MMIDIDX\0\0", 9) + bytes_of(uint64_t{1}) + bytes_of(type) +
+         bytes_of(static_cast<uint64_t>(lengths.size())) +
+         bytes_of(static_cast<uint64_t>(documents.size())) + bytes_of(lengths) +
+         bytes_of(pointers) + bytes_of(documents);
+}
+
+std::string litgpt(const std::string& tokens, uint8_t type = 8) {
+  return "LITPKDS" + bytes_of(uint64_t{1}) + bytes_of(type) +
+         bytes_of(static_cast<uint64_t>(tokens.size() / 2)) + tokens;
+}
+
+std::vector<int32_t> tokens_of(const TokenSource& source) {
+  std::vector<int32_t> tokens(source.tokens());
+  REQUIRE(source.read_sample(0, static_cast<int64_t>(tokens.size()) - 1, tokens.data()).ok());
+  return tokens;
+}
+std::vector<int32_t> range(int first, int count) {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+std::string error_of(const Result<Dataset>& result) {
+  REQUIRE_FALSE(result.ok());
+  CHECK(result.status().code() == Code::bad_data);
+  return result.status().message();
+}
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_SUITE("token format") {
+  TEST_CASE("token format: Megatron u16 and i32 by prefix, index or token file") {
+    const Folder folder;
+    folder.write("a.bin", counting<uint16_t>(0, 100));
+    folder.write("a.idx", index(8, 2, {60, 0, 40}));
+    folder.write("b.bin", counting<int32_t>(0, 100));
+    folder.write("b.idx", index(4, 4, {100}));
+    for (const char* name : {"a", "a.idx", "a.bin", "b", "b.idx", "b.bin"})
+      for (const char* format : {"auto", "megatron"}) {
+        const auto data = open_dataset(folder.path + "/" + name, format, 100, 0.1);
+        REQUIRE_MESSAGE(data.ok(), data.status().message());
+        CHECK(tokens_of(data->train) == range(0, 90));
+        CHECK(tokens_of(data->validation) == range(90, 10));
+        CHECK(data->train.validate().ok());
+      }
+  }
+
+  TEST_CASE(
+      "token format: Megatron files that do not fit each other are named with file and byte") {
+    const Folder folder;
+    const std::string bin = folder.write("a.bin", counting<uint16_t>(0, 100));
+    const auto error = [&](const std::string& idx) {
+      folder.write("a.idx", idx);
+      return error_of(open_dataset(bin, "megatron", 100, 0));
+    };
+    const std::string good = index(8, 2, {60, 40});
+    CHECK(has(error_of(open_dataset(bin, "megatron", 100, 0)), "need their index"));
+    CHECK(has(error("MMIDIDX"), "a.idx: byte 7: the file ends within its header"));
+    CHECK(has(error("x" + good.substr(1)), "a.idx: byte 0: wrong magic"));
+    CHECK(has(error(index(5, 2, {100})), "byte 17: tokens of type 5"));
+    CHECK(has(error(good.substr(0, good.size() - 8)), "byte 18: the header says 2 sequences"));
+    CHECK(has(error(index(8, 2, {60, 39})), "the last sequence does not end where"));
+    CHECK(has(error(index(4, 4, {60, 40})), "the last sequence does not end where"));
+    std::string huge = good;
+    std::memset(huge.data() + 18, 0xFF, 16);  // so many that their size overflows
+    CHECK(has(error(huge), "byte 18"));
+    std::string version = good;
+    version[9] = 2;
+    CHECK(has(error(version), "byte 9: version 2"));
+    // The first and the last sequence are in their places, and the others are not.
+    std::string shuffled = index(8, 2, {20, 30, 30, 20});
+    std::swap_ranges(&shuffled[34 + 16 + 8], &shuffled[34 + 16 + 16], &shuffled[34 + 16 + 16]);
+    folder.write("a.idx", shuffled);
+    const auto data = open_dataset(bin, "auto", 100, 0);
+    REQUIRE(data.ok());
+    CHECK(has(data->train.validate().message(), "sequence 1 begins at byte 100 of the tokens"));
+    CHECK(has(error_of(open_dataset(folder.write("b.bin", good), "auto", 100, 0)),
+              "its name must end in .idx"));
+  }
+
+  TEST_CASE("token format: lit-gpt's packed tokens, in one file and in a folder") {
+    const Folder folder;
+    const std::string first = folder.write("train_0.bin", litgpt(counting<uint16_t>(0, 50)));
+    const auto one = open_dataset(first, "auto", 100, 0);
+    REQUIRE(one.ok());
+    CHECK(tokens_of(one->train) == range(0, 50));
+    folder.write("train_1.bin", litgpt(counting<uint16_t>(50, 50)));
+    const auto all = open_dataset(folder.path, "litgpt", 100, 0.1);
+    REQUIRE(all.ok());
+    CHECK(tokens_of(all->train) == range(0, 90));
+    CHECK(tokens_of(all->validation) == range(90, 10));
+    const auto error = [&](const std::string& bytes) {
+      return error_of(open_dataset(folder.write("x.bin", bytes), "litgpt", 100, 0));
+    };
+    CHECK(has(error("LITPKDS"), "byte 7: the file ends within its header"));
+    CHECK(has(error(litgpt(counting<uint16_t>(0, 4), 6)), "byte 15: tokens of type 6"));
+    CHECK(has(error(litgpt(counting<uint16_t>(0, 4)) + "ab"), "byte 16: the header says 4 tokens"));
+    CHECK(has(error("LITPKDT"), "byte 0: wrong magic"));
+  }
+
+  TEST_CASE("token format: the files of a folder follow each other, also within a sample") {
+    const Folder folder;
+    folder.write("fineweb_train_000002.bin", llmc::header(4, 30) + counting<uint32_t>(40, 30));
+    folder.write("fineweb_train_000001.bin", llmc::header(2, 40) + counting<uint16_t>(0, 40));
+    folder.write("fineweb_train_000003.bin", llmc::header(2, 3) + counting<uint16_t>(70, 3));
+    folder.write("fineweb_val_000000.bin", llmc::header(2, 20) + counting<uint16_t>(80, 20));
+    folder.write("readme.md", "no tokens");
+    const auto data = open_dataset(folder.path, "auto", 100, 0.5);
+    REQUIRE(data.ok());
+    CHECK(tokens_of(data->train) == range(0, 73));
+    CHECK(tokens_of(data->validation) == range(80, 20));
+    for (int64_t block = 1; block < 73; ++block)
+      for (uint64_t i = 0; i < data->train.samples(block); ++i) {
+        std::vector<int32_t> sample(static_cast<size_t>(block) + 1);
+        REQUIRE(data->train.read_sample(i, block, sample.data()).ok());
+        CHECK(sample == range(static_cast<int>(i * static_cast<uint64_t>(block)),
+                              static_cast<int>(block) + 1));
+      }
+    for (uint64_t first = 0; first < 73; first += 7)
+      CHECK(tokens_of(data->train.slice(first, 73 - first)) ==
+            range(static_cast<int>(first), 73 - static_cast<int>(first)));
+    // An id that is too large is named with its own file.
+    const auto few = open_dataset(folder.path, "auto", 72, 0);
+    REQUIRE(few.ok());
+    CHECK(few->train.validate().message() ==
+          folder.path +
+              "/fineweb_train_000003.bin: byte 1028: token id 72 is beyond the "
+              "vocabulary of 72");
+    CHECK(has(error_of(open_dataset("/tmp", "llmc", 100, 0)), "no token files"));
+  }
+}
