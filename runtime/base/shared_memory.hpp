@@ -1,6 +1,9 @@
-// POSIX shared-memory segments, private to their user (mode 0600). One process creates and unlinks
-// a segment; other processes map it by name. A segment that outlives a killed process is removed by
-// the next process that claims its prefix (SegmentOwner).
+// Shared-memory segments: files of mode 0600 in /dev/shm/simplescale-<uid>-<random>/, a folder of
+// mode 0700. One process creates and unlinks a segment; other processes of the same user map it by
+// name. A segment that outlives a killed process is removed by the next process that claims any
+// prefix (SegmentOwner).
+//
+//   SHM-4  Nothing is mapped, locked or removed unless this user alone may use it.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +25,8 @@ class SharedMemory {
   /// "ss-<run>-n0.1-state". Reserves all pages at once, so that a full /dev/shm is an error here
   /// (io) instead of a SIGBUS later.
   static Result<SharedMemory> create(const std::string& name, size_t bytes);
-  /// Maps an existing segment as a whole, for reading and writing. io, also if there is none.
+  /// Maps an existing segment as a whole, for reading and writing. io, also if there is none, or if
+  /// another user owns it or may use it.
   static Result<SharedMemory> open(const std::string& name);
 
   void* data() const { return data_; }

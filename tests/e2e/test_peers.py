@@ -51,7 +51,7 @@ class Peers(Case):
         instance = instance_of(pids[1])
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        for segment in pathlib.Path("/dev/shm").glob(f"ss-{instance}-{name}[.-]*"):
+        for segment in pathlib.Path("/dev/shm").glob(f"simplescale-*/ss-{instance}-{name}[.-]*"):
             segment.unlink(missing_ok=True)
 
     def events(self, run, kind):

@@ -19,7 +19,7 @@ finish() {
   wait 2>/dev/null
   for space in "${spaces[@]}"; do ip netns del "$space" 2>/dev/null; done
   ip link del ssbr$id 2>/dev/null
-  rm -rf "$folder" /dev/shm/ss-rank-"$(basename "$folder")"*
+  rm -rf "$folder" /dev/shm/simplescale-*/ss-rank-"$(basename "$folder")"*
 }
 trap finish EXIT
 
