@@ -18,6 +18,7 @@
 #include "runtime/config/preflight.hpp"
 #include "runtime/data/corpus.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/run/run_key.hpp"
 
 namespace simplescale {
 
@@ -140,9 +141,9 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
   SS_RETURN_IF_ERROR(check_run_folder(run, config));
   // LOCK-1: their supervisor reads the files that this function replaces.
   SS_RETURN_IF_ERROR(wait_for_agents(run, config.cluster.join_timeout_ms));
+  SS_RETURN_IF_ERROR(make_control(run));
   std::error_code error;
   fs::create_directories(run.logs(), error);
-  if (!error) fs::create_directories(run.control(), error);
   if (!error) fs::create_directories(checkpoint_folder(config), error);
   if (error) return Status(Code::bad_config, "cannot create " + run.path + ": " + error.message());
   if (!config.checkpoint.folder.empty())
@@ -177,10 +178,7 @@ Result<bool> already_finished(const RunFolder& run, const Config& config, const 
 }
 
 Result<RunLock> lock_run(const RunFolder& run) {
-  std::error_code error;
-  fs::create_directories(run.control(), error);
-  if (error)
-    return Status(Code::bad_config, "cannot create " + run.control() + ": " + error.message());
+  SS_RETURN_IF_ERROR(make_control(run));
   // RunLock::held(), which `status` and consoles call, takes the lock for a moment: try again.
   auto lock = RunLock::take(run);
   for (int tries = 0; tries < 10 && !lock.ok() && RunLock::held(run); ++tries) {

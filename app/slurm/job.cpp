@@ -20,6 +20,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_command.hpp"
+#include "runtime/run/run_key.hpp"
 #include "runtime/training/names.hpp"
 
 namespace simplescale {
@@ -219,9 +220,9 @@ Result<BatchFile> plan_batch_file(const std::string& config_file, Overrides over
 
 Status write_batch_file(const BatchFile& batch) {
   const RunFolder folder{batch.run};
+  SS_RETURN_IF_ERROR(make_control(folder));
   std::error_code error;
-  fs::create_directories(folder.control(), error);
-  if (!error) fs::create_directories(folder.logs(), error);  // Slurm writes its output there
+  fs::create_directories(folder.logs(), error);  // Slurm writes its output there
   if (error)
     return Status(Code::bad_config, "cannot create " + folder.path + ": " + error.message());
   SS_RETURN_IF_ERROR(write_file_atomic(folder.control() + "/submit.toml", batch.config));
@@ -229,6 +230,7 @@ Status write_batch_file(const BatchFile& batch) {
 }
 
 Result<std::string> submit_batch_file(const std::string& file) {
+  SS_RETURN_IF_ERROR(check_own(file));
   const auto answer = run_checked({"sbatch", "--parsable", file});
   if (!answer.ok()) return Status(Code::bad_config, answer.status().message());
   return answer->substr(0, answer->find(';'));

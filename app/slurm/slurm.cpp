@@ -275,7 +275,14 @@ Result<std::string> array_script(const std::string& batch_script, const std::str
   for (const std::string& run : runs) text += run + "\n";
   return text + R"()
 run=${runs[$SLURM_ARRAY_TASK_ID]}
-exec bash "$run/control/submit.sh" >>"$run/logs/slurm-$SLURM_JOB_ID.out" 2>&1
+exec >>"$run/logs/slurm-$SLURM_JOB_ID.out" 2>&1
+# What other users could have changed is not executed. The script's folder is entered first, so that
+# it cannot be replaced after the check.
+folder=$PWD
+cd "$run/control" && [ -O . ] && [[ $(stat -c %a .) =~ ^.?700$ ]] && [ -O submit.sh ] &&
+  [ ! -L submit.sh ] || { echo "$run/control/submit.sh: other users can change it" >&2; exit 65; }
+script=$(<submit.sh)
+cd "$folder" && exec bash -c "$script" submit.sh
 )";
 }
 

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 
 namespace simplescale {
 
@@ -55,12 +54,20 @@ Status publish_file(const std::string& temporary, const std::string& path) {
 
 Status write_file_atomic(const std::string& path, const std::string& contents) {
   const std::string temporary = path + ".part";
-  {
-    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    if (!out) return system_error("cannot write", temporary, errno, Code::not_found);
-    out.write(contents.data(), static_cast<std::streamsize>(contents.size()));
-    if (!out.flush()) return system_error("cannot write", temporary, errno);
+  // Only this user may write the file, and no link that another user has made is followed.
+  const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC;
+  const int fd = ::open(temporary.c_str(), flags, 0644);
+  if (fd < 0) return system_error("cannot write", temporary, errno, Code::not_found);
+  size_t done = 0;
+  ssize_t put = 0;
+  while (done < contents.size() && put >= 0) {
+    put = ::write(fd, contents.data() + done, contents.size() - done);
+    if (put < 0 && errno == EINTR) put = 0;
+    if (put > 0) done += static_cast<size_t>(put);
   }
+  const int error = put < 0 ? errno : 0;
+  if (::close(fd) != 0 && error == 0) return system_error("cannot write", temporary, errno);
+  if (error != 0) return system_error("cannot write", temporary, error);
   return publish_file(temporary, path);
 }
 

@@ -114,7 +114,6 @@ Result<bool> EpochFiles::claim(const Epoch& epoch) const {
   if (fd < 0) return system_error("cannot write", temporary, errno);
   const std::string text = page.dump(1) + "\n";
   bool good = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  good = fchmod(fd, 0644) == 0 && good;
   good = fsync(fd) == 0 && good;
   close(fd);
   // link() is exclusive on file systems where O_EXCL is not, and a reader never sees a partial

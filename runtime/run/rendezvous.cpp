@@ -59,8 +59,7 @@ Result<Rendezvous> Rendezvous::join(const std::string& folder, int task, int tas
   SS_ASSIGN(const bool first, create_exclusively(folder));
   const RunFolder& run = rendezvous.folder_;
   if (first) {
-    fs::create_directories(run.control(), error);
-    if (error) return Status(Code::io, "cannot create " + run.control() + ": " + error.message());
+    SS_RETURN_IF_ERROR(make_control(run));
     SS_RETURN_IF_ERROR(make_run_key(run));
   } else if (!poll_until(timeout_ms, rendezvous.poll_ms_,
                          [&] { return fs::exists(run.key(), error); })) {

@@ -7,10 +7,58 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "runtime/base/log.hpp"
 
 namespace simplescale {
+
+namespace {
+
+Status check_own(const std::string& path, const struct stat& file) {
+  if (file.st_uid != geteuid())
+    return Status(Code::bad_data, path + " belongs to another user (uid " +
+                                      std::to_string(file.st_uid) + "), who could control this " +
+                                      "command by it: call it as that user");
+  if ((file.st_mode & 022) != 0)
+    return Status(Code::bad_data,
+                  path + " can be written by other users, so it is not trusted: remove it");
+  return {};
+}
+
+}  // namespace
+
+Status check_own(const std::string& path) {
+  struct stat file {};
+  if (lstat(path.c_str(), &file) != 0) return system_error("cannot read", path, errno);
+  if (S_ISLNK(file.st_mode)) return Status(Code::bad_data, path + " is a link: remove it");
+  return check_own(path, file);
+}
+
+Status make_control(const RunFolder& run) {
+  const std::string path = run.control();
+  std::error_code error;
+  std::filesystem::create_directories(run.path, error);
+  if (error) return Status(Code::bad_config, "cannot create " + run.path + ": " + error.message());
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    return system_error("cannot create", path, errno, Code::bad_config);
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0)
+    return Status(Code::bad_config, path + " is not a folder that this user can open: " +
+                                        std::strerror(errno) + "; choose another --run=FOLDER");
+  struct stat folder {};
+  Status done;
+  if (fstat(fd, &folder) != 0)
+    done = system_error("cannot read", path, errno);
+  else if (folder.st_uid != geteuid())
+    done = Status(Code::bad_config, path + " belongs to another user (uid " +
+                                        std::to_string(folder.st_uid) +
+                                        "): choose another folder with --run=FOLDER");
+  else if ((folder.st_mode & 077) != 0 && fchmod(fd, 0700) != 0)
+    done = system_error("cannot keep other users out of", path, errno);
+  close(fd);
+  return done;
+}
 
 Status make_run_key(const RunFolder& run) {
   char key[kRunKeyBytes];
@@ -29,18 +77,20 @@ Status make_run_key(const RunFolder& run) {
 }
 
 Result<std::string> read_run_key(const RunFolder& run) {
-  const int fd = open(run.key().c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = open(run.key().c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (fd < 0)
     return Status(Code::io, "cannot read the run's key " + run.key() + ": " + std::strerror(errno) +
                                 (errno == EACCES ? "; only its owner may connect to the run" : ""));
   std::string key(kRunKeyBytes + 1, '\0');
   struct stat file {};
-  const bool seen = fstat(fd, &file) == 0;
-  const ssize_t got = read(fd, key.data(), key.size());
+  const Status own = fstat(fd, &file) == 0 ? check_own(run.key(), file)
+                                           : system_error("cannot read", run.key(), errno);
+  const ssize_t got = own.ok() ? read(fd, key.data(), key.size()) : -1;
   close(fd);
+  SS_RETURN_IF_ERROR(own);
   if (got != static_cast<ssize_t>(kRunKeyBytes))
     return Status(Code::bad_data, run.key() + " is not a run's key: start `train` again");
-  if (seen && (file.st_mode & 077) != 0)
+  if ((file.st_mode & 077) != 0)
     log::warn("{} is readable by other users, who can therefore control this run: chmod 600 it",
               run.key());
   key.resize(kRunKeyBytes);

@@ -235,7 +235,7 @@ TEST_SUITE("slurm") {
           "#SBATCH --output=/sweep/logs/slurm-%A_%a.out\n",
           "runs=(\n/sweep/000-seed-1\n/sweep/001-seed-2\n)\n",
           "run=${runs[$SLURM_ARRAY_TASK_ID]}\n",
-          "exec bash \"$run/control/submit.sh\" >>\"$run/logs/slurm-$SLURM_JOB_ID.out\" 2>&1\n"})
+          "exec >>\"$run/logs/slurm-$SLURM_JOB_ID.out\" 2>&1\n"})
       CHECK_MESSAGE(script->find(line) != std::string::npos, line);
     CHECK(script->find("srun") == std::string::npos);
     CHECK(script->find("job-name=one") == std::string::npos);

@@ -95,6 +95,38 @@ class Sweep(Case):
             self.assertEqual(subprocess.run(["bash", "-n", script]).returncode, 0)
         self.assertEqual(len(list(self.sweep.glob("*/control/submit.toml"))), 4)
 
+    def test_a_job_array_executes_no_script_that_other_users_can_change(self):
+        (self.folder / "bin").mkdir()
+        srun = f"#!/bin/sh\ntouch {self.folder}/trained\n"
+        for name, text in (("sbatch", "#!/bin/sh\necho 17\n"), ("srun", srun), ("scontrol", "#!/bin/sh\nexit 1\n")):
+            (self.folder / "bin" / name).write_text(text)
+            (self.folder / "bin" / name).chmod(0o755)
+        path = {"PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
+        self.command("sweep", self.config, f"--run={self.sweep}", "--submit", env=path)
+
+        def element(number):
+            return subprocess.run(["bash", self.sweep / "submit.sh"], timeout=60, cwd=self.folder, env={
+                **os.environ, **path, "SLURM_ARRAY_TASK_ID": str(number), "SLURM_JOB_ID": "17"}).returncode
+
+        element(0)
+        self.assertTrue((self.folder / "trained").exists())
+        for number, run in enumerate(sorted(p for p in self.sweep.glob("*seed*") if p.is_dir())):
+            script = run / "control/submit.sh"
+            script.write_text(f"touch {self.folder}/attacked\n")
+            if number == 0:
+                (run / "control").chmod(0o777)
+            elif number == 1:
+                script.rename(run / "planted.sh")
+                script.symlink_to(run / "planted.sh")
+            elif os.geteuid() == 0 and number == 2:
+                os.chown(script, 65534, 65534)
+            elif os.geteuid() == 0 and number == 3:
+                os.chown(run / "control", 65534, 65534)
+            else:
+                continue
+            self.assertEqual(element(number), 65)
+            self.assertFalse((self.folder / "attacked").exists())
+
     def test_a_dry_run_lists_the_runs_and_writes_nothing(self):
         said = self.command("sweep", self.config, f"--run={self.sweep}", "--dry-run").splitlines()
         self.assertEqual(len(said), 4)

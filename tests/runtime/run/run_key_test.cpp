@@ -1,0 +1,105 @@
+// Other users have no way into control/, and a key that they may have written is not used.
+#include "runtime/run/run_key.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "runtime/base/files.hpp"
+
+namespace fs = std::filesystem;
+using namespace simplescale;
+
+namespace {
+
+constexpr uid_t kNobody = 65534;
+
+struct Folder {
+  Folder() {
+    char name[] = "/tmp/simplescale-key-XXXXXX";
+    root = mkdtemp(name);
+    run.path = root + "/a/run";
+    before = umask(0);
+  }
+  ~Folder() {
+    umask(before);
+    fs::remove_all(root);
+  }
+  std::string root;
+  RunFolder run;
+  mode_t before = 0;
+};
+
+mode_t mode_of(const std::string& path) {
+  struct stat file {};
+  return lstat(path.c_str(), &file) == 0 ? file.st_mode & 0777 : 0;
+}
+
+}  // namespace
+
+TEST_CASE("run key: control/ is private with any umask, also if an older version has made it") {
+  const Folder folder;
+  REQUIRE(make_control(folder.run).ok());
+  CHECK(mode_of(folder.run.control()) == 0700);
+  REQUIRE(chmod(folder.run.control().c_str(), 0777) == 0);
+  REQUIRE(make_control(folder.run).ok());
+  CHECK(mode_of(folder.run.control()) == 0700);
+}
+
+TEST_CASE("run key: a control/ that is a link or another user's is refused") {
+  const Folder folder;
+  fs::create_directories(folder.run.path);
+  fs::create_directories(folder.root + "/elsewhere");
+  REQUIRE(symlink((folder.root + "/elsewhere").c_str(), folder.run.control().c_str()) == 0);
+  CHECK(make_control(folder.run).code() == Code::bad_config);
+  fs::remove(folder.run.control());
+  if (geteuid() != 0) {
+    MESSAGE("skipped: only root can make a folder of another user");
+    return;
+  }
+  fs::create_directories(folder.run.control());
+  REQUIRE(chown(folder.run.control().c_str(), kNobody, kNobody) == 0);
+  const Status refused = make_control(folder.run);
+  CHECK(refused.code() == Code::bad_config);
+  CHECK(refused.message().find("another user") != std::string::npos);
+}
+
+TEST_CASE("run key: a key that other users own, may write, or link to is not used") {
+  const Folder folder;
+  REQUIRE(make_control(folder.run).ok());
+  REQUIRE(make_run_key(folder.run).ok());
+  const std::string key = folder.run.key();
+  CHECK(mode_of(key) == 0600);
+  CHECK(read_run_key(folder.run).ok());
+  REQUIRE(chmod(key.c_str(), 0620) == 0);
+  CHECK(read_run_key(folder.run).status().code() == Code::bad_data);
+  REQUIRE(chmod(key.c_str(), 0600) == 0);
+  fs::rename(key, folder.root + "/key");
+  REQUIRE(symlink((folder.root + "/key").c_str(), key.c_str()) == 0);
+  CHECK(!read_run_key(folder.run).ok());
+  CHECK(!check_own(key).ok());
+  fs::remove(key);
+  REQUIRE(mkfifo(key.c_str(), 0600) == 0);
+  CHECK(!read_run_key(folder.run).ok());  // and does not wait for a writer
+  fs::remove(key);
+  if (geteuid() != 0) {
+    MESSAGE("skipped: only root can make a file of another user");
+    return;
+  }
+  fs::rename(folder.root + "/key", key);
+  REQUIRE(chown(key.c_str(), kNobody, kNobody) == 0);
+  CHECK(read_run_key(folder.run).status().code() == Code::bad_data);
+}
+
+TEST_CASE("run key: a replaced file is not writable by others, and follows no planted link") {
+  const Folder folder;
+  fs::create_directories(folder.run.path);
+  const std::string file = folder.run.path + "/file";
+  REQUIRE(write_file_atomic(file, "one").ok());
+  CHECK(mode_of(file) == 0644);
+  REQUIRE(symlink((folder.root + "/victim").c_str(), (file + ".part").c_str()) == 0);
+  CHECK(!write_file_atomic(file, "two").ok());
+  CHECK(!fs::exists(folder.root + "/victim"));
+}
