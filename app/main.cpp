@@ -13,6 +13,7 @@
 #include "app/processes/http_process.hpp"
 #include "app/report.hpp"
 #include "app/slurm/job.hpp"
+#include "app/terminal.hpp"
 #include "app/usage.hpp"
 #include "app/usage_texts.hpp"
 
@@ -20,7 +21,7 @@ namespace simplescale {
 namespace {
 
 int print_text(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
+  terminal::text(text);
   return std::fflush(stdout) == 0 ? 0 : report_status(Status(Code::io, "cannot print"));
 }
 

@@ -1,4 +1,5 @@
 #include "app/report.hpp"
+#include "app/terminal.hpp"
 
 #include <algorithm>
 #include <cstdio>
@@ -10,7 +11,7 @@ int report_status(const Status& status) {
   if (status.ok()) return 0;
   std::string message = status.message();
   std::ranges::replace(message, '\n', ' ');
-  std::fprintf(stderr, "simplescale: %s\n", message.c_str());
+  terminal::error("simplescale: %s\n", message.c_str());
   return exit_code(status.code());
 }
 

@@ -8,10 +8,10 @@
 #include <map>
 #include <utility>
 
+#include "runtime/base/printable.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/diagnostics/fleet.hpp"
 #include "runtime/run/run_state.hpp"
-
 namespace simplescale {
 
 using nlohmann::json;
@@ -30,7 +30,7 @@ std::string text(const json& object, const char* key) {
   std::string result = value.is_string() ? value.get<std::string>() : "";
   for (char& c : result)
     if (static_cast<unsigned char>(c) < ' ' || c == 127) c = ' ';
-  return result;
+  return printable(result);
 }
 double real(const json& object, const char* key) {
   const json& value = field(object, key);

@@ -211,7 +211,7 @@ void LogScanner::split_lines(File& file, std::string_view bytes) {
 
 void LogScanner::match_rules(File& file, const std::string& line) {
   if (line.empty() || !is_relevant(line, file.kind)) return;
-  const LogRule* rule = options_.rules->match(line);
+  const LogRule* rule = options_.rules->match(line, &file == &kernel_);
   if (!rule) return;
   const auto now = Clock::now();
   const auto last = file.reported.find(rule->name);
@@ -234,6 +234,8 @@ void LogScanner::read_kernel_log() {
     const std::string_view text(record.data(), static_cast<size_t>(got));
     const size_t begin = text.find(';');
     if (begin == std::string_view::npos) continue;
+    // The kernel's own lines have facility 0. Programs can write lines with any other.
+    if (std::strtoul(record.data(), nullptr, 10) >> 3 != 0) continue;
     const size_t end = std::min(text.find('\n', begin), text.size());
     match_rules(kernel_, std::string(text.substr(begin + 1, end - begin - 1)));
   }

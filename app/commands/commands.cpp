@@ -17,7 +17,9 @@
 #include "app/commands/run_status.hpp"
 #include "app/launch/prepare_data.hpp"
 #include "app/report.hpp"
+#include "app/terminal.hpp"
 #include "runtime/base/json_text.hpp"
+#include "runtime/base/printable.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/checkpoint/commands.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
@@ -30,10 +32,11 @@ namespace simplescale {
 
 namespace {
 
+/// text: its parts from elsewhere are printable() already.
 Status print(const Result<std::string>& text) {
   if (!text.ok()) return text.status();
-  std::fputs(text->c_str(), stdout);
-  if (!text->empty() && text->back() != '\n') std::fputc('\n', stdout);
+  terminal::painted(*text);
+  if (!text->empty() && text->back() != '\n') terminal::text("\n");
   return std::fflush(stdout) == 0
              ? Status()
              : Status(Code::io, std::string("cannot print: ") + std::strerror(errno));
@@ -111,7 +114,7 @@ Status import_text_command(const std::string& folder, const std::string& checkpo
 Status verify_text_command(const std::string& run) {
   SS_RETURN_IF_ERROR(check_is_run(run));
   SS_ASSIGN(const VerifyText result, verify_command(run));
-  SS_RETURN_IF_ERROR(print(result.text));
+  SS_RETURN_IF_ERROR(print(printable(result.text)));
   return result.ok ? Status() : Status(Code::bad_data, run + " has the errors listed above");
 }
 
@@ -121,9 +124,10 @@ Status status_command(const std::string& run, bool json, bool watch) {
     const bool terminal = isatty(STDOUT_FILENO);
     const RenderOptions look{terminal && !std::getenv("NO_COLOR"), 0, wall_time_s()};
     const bool redraw = watch && terminal && !json;
+    if (redraw) terminal::cursor::out(terminal::cursor::kHome);
+    if (redraw) terminal::cursor::out(terminal::cursor::kClearScreen);
     SS_RETURN_IF_ERROR(
-        print((redraw ? "\033[H\033[2J" : "") +
-              (json ? json_text(document, watch ? -1 : 1) : render_tree(document, look))));
+        print(json ? printable(json_text(document, watch ? -1 : 1)) : render_tree(document, look)));
     if (!watch || has_ended(document)) return {};
     std::this_thread::sleep_for(std::chrono::seconds(1));
   }
@@ -134,7 +138,7 @@ Status report_command(const std::string& run, const std::string& output) {
   const RunFolder folder{run};
   SS_RETURN_IF_ERROR(
       write_file_atomic(output, report_page(folder, checkpoints_of(folder), json_text(document))));
-  std::printf("wrote %s\n", output.c_str());
+  terminal::print("wrote %s\n", output.c_str());
   return {};
 }
 

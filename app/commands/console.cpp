@@ -22,8 +22,10 @@
 #include "app/commands/line_editor.hpp"
 #include "app/commands/run_status.hpp"
 #include "app/commands/supervisor_client.hpp"
+#include "app/terminal.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/printable.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/run/run_state.hpp"
 
@@ -149,7 +151,8 @@ class Console {
     if (as_json)
       print(reply->json.empty() ? json_text({{"ok", true}, {"text", reply->text}}) : reply->json);
     else
-      print(document ? render(words[0], json::parse(reply->json, nullptr, false)) : reply->text);
+      print(document ? render(words[0], json::parse(reply->json, nullptr, false))
+                     : printable(reply->text));
     return {};
   }
 
@@ -157,7 +160,8 @@ class Console {
   std::string prompt() const {
     const auto document = current_status(run_.path);
     const std::string name = document.ok() ? document->value("run", "run") : "run";
-    const std::string state = document.ok() ? document->value("state", "?") : "no status";
+    const std::string state =
+        document.ok() ? printable(document->value("state", "?")) : "no status";
     // libedit: \1 begins and ends a sequence that takes no columns.
     const std::string bold = look_.color ? "\1\033[1m\1" : "",
                       plain = look_.color ? "\1\033[0m\1" : "";
@@ -171,9 +175,10 @@ class Console {
   }
 
  private:
+  /// text: with colours; its parts from elsewhere are printable() already.
   static void print(const std::string& text) {
-    std::fputs(text.c_str(), stdout);
-    if (!text.empty() && text.back() != '\n') std::fputc('\n', stdout);
+    terminal::painted(text);
+    if (!text.empty() && text.back() != '\n') terminal::text("\n");
     std::fflush(stdout);
   }
 
@@ -185,7 +190,7 @@ class Console {
   /// Called if no supervisor answers: prints what the run's folder shows instead.
   Status document_of_folder(const std::string& what, bool as_json, const Status& why) {
     SS_ASSIGN(const json document, current_status(run_.path));
-    std::fprintf(stderr, "%s; the run's folder shows:\n", why.message().c_str());
+    terminal::error("%s; the run's folder shows:\n", why.message().c_str());
     print(as_json ? json_text(document) : render(what, document));
     return {};
   }
@@ -193,7 +198,7 @@ class Console {
   static Status help(const std::string& name, bool as_json) {
     const Verb* one = name.empty() ? nullptr : find_verb(name);
     if (one && !as_json) {
-      print(explained(*one));
+      print(printable(explained(*one)));
       return {};
     }
     json list = json::array();
@@ -211,7 +216,7 @@ class Console {
           verb.help + "\n";
     }
     if (list.empty()) return Status(Code::usage, "unknown command '" + name + "'");
-    print(as_json ? list.dump() : text);
+    print(as_json ? list.dump() : printable(text));
     return {};
   }
 
@@ -316,7 +321,7 @@ class Console {
   Status watch(bool as_json) {
     const bool live = terminal_ && isatty(STDIN_FILENO) && !as_json;
     std::unique_ptr<RawKeys> keys = live ? std::make_unique<RawKeys>() : nullptr;
-    if (live) std::fputs("\033[2J", stdout);
+    if (live) terminal::cursor::out(terminal::cursor::kClearScreen);
     Status status;
     while (true) {
       const auto document = current_status(run_.path);
@@ -328,23 +333,31 @@ class Console {
         print(as_json ? document->dump() : render_tree(*document, look_));
         break;
       }
-      print(frame(*document));
+      draw(*document);
       if (has_ended(*document) || RawKeys::pressed(kRedrawMs) || interrupted) break;
     }
     return status;
   }
 
   /// One screen, redrawn in place.
-  std::string frame(const json& document) const {
+  void draw(const json& document) const {
     winsize size{};
     ioctl(STDOUT_FILENO, TIOCGWINSZ, &size);
     const size_t rows = std::max<size_t>(size.ws_row > 0 ? size.ws_row : 24, 8);
     const RenderOptions look{look_.color, size.ws_col > 0 ? size_t{size.ws_col} : 80,
                              wall_time_s()};
     const std::string shown = render_watch(document, events_of(run_, kShortTail), rows - 2, look);
-    std::string out = "\033[H";
-    for (const char c : shown) out += c == '\n' ? std::string("\033[K\n") : std::string(1, c);
-    return out + "\033[J(press any key to leave; training continues)";
+    terminal::cursor::out(terminal::cursor::kHome);
+    for (size_t begin = 0; begin < shown.size();) {
+      const size_t end = std::min(shown.find('\n', begin), shown.size());
+      terminal::painted(shown.substr(begin, end - begin));
+      terminal::cursor::out(terminal::cursor::kClearLine);
+      terminal::text("\n");
+      begin = end + 1;
+    }
+    terminal::cursor::out(terminal::cursor::kClearBelow);
+    terminal::text("(press any key to leave; training continues)\n");
+    std::fflush(stdout);
   }
 
   const RunFolder run_;
@@ -384,15 +397,15 @@ Status console_command(const std::string& folder, const std::vector<std::string>
     return console.complete(before, prefix);
   });
   if (editor.terminal())
-    std::printf("`help` lists the commands, Tab completes words, Ctrl-D quits\n");
+    terminal::print("`help` lists the commands, Tab completes words, Ctrl-D quits\n");
   while (!quit) {
     const auto line = editor.read(editor.terminal() ? console.prompt() : "");
     if (!line) break;
     interrupted = 0;
     if (Status status = console.run(*line, quit); !status.ok())
-      std::fprintf(stderr, "%s\n", status.message().c_str());
+      terminal::error("%s\n", status.message().c_str());
   }
-  if (editor.terminal() && !quit) std::printf("\n");
+  if (editor.terminal() && !quit) terminal::print("\n");
   return {};
 }
 

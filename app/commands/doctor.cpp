@@ -15,6 +15,7 @@
 #include "app/commands/fleet_doctor.hpp"
 #include "app/report.hpp"
 #include "app/slurm/job.hpp"
+#include "app/terminal.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_command.hpp"
 #include "runtime/config/config.hpp"
@@ -82,23 +83,23 @@ Status check_this_machine(const std::string& folder, bool json) {
                           static_cast<double>(sysconf(_SC_PAGE_SIZE)) / (1u << 30);
   const unsigned cores = std::thread::hardware_concurrency();
   if (json) {
-    std::printf("%s\n", nlohmann::json{{"host", name.nodename},
-                                       {"kernel", name.release},
-                                       {"cores", cores},
-                                       {"memory_gib", memory_gib},
-                                       {"version", SIMPLESCALE_VERSION},
-                                       {"environment", environment()},
-                                       {"ok", all_ok(results)},
-                                       {"checks", to_json(results)}}
-                            .dump(1)
-                            .c_str());
+    terminal::print("%s\n", nlohmann::json{{"host", name.nodename},
+                                           {"kernel", name.release},
+                                           {"cores", cores},
+                                           {"memory_gib", memory_gib},
+                                           {"version", SIMPLESCALE_VERSION},
+                                           {"environment", environment()},
+                                           {"ok", all_ok(results)},
+                                           {"checks", to_json(results)}}
+                                .dump(1)
+                                .c_str());
   } else {
-    std::printf("%s: %u cores, %.1f GiB, Linux %s, simplescale %s\n%s", name.nodename, cores,
-                memory_gib, name.release, SIMPLESCALE_VERSION, table(results).c_str());
+    terminal::print("%s: %u cores, %.1f GiB, Linux %s, simplescale %s\n%s", name.nodename, cores,
+                    memory_gib, name.release, SIMPLESCALE_VERSION, table(results).c_str());
     const nlohmann::json variables = environment();
     for (const auto& [key, value] : variables.items())
-      std::printf("%s=%s\n", key.c_str(), value.get<std::string>().c_str());
-    if (all_ok(results)) std::printf("this machine is fit to train\n");
+      terminal::print("%s=%s\n", key.c_str(), value.get<std::string>().c_str());
+    if (all_ok(results)) terminal::print("this machine is fit to train\n");
   }
   std::fflush(stdout);
   if (all_ok(results)) return {};
@@ -114,14 +115,13 @@ void become_srun(int hosts, std::vector<std::string> arguments) {
       arguments.begin(),
       {"srun", "--overlap", "--nodes=" + count, "--ntasks=" + count, "--ntasks-per-node=1",
        "--cpu-bind=none", "--kill-on-bad-exit=0", program_folder() + "/simplescale", "doctor"});
-  std::fprintf(stderr, "simplescale: checking all %d hosts of the allocation: %s\n", hosts,
-               shell_text(arguments).c_str());
+  terminal::error("simplescale: checking all %d hosts of the allocation: %s\n", hosts,
+                  shell_text(arguments).c_str());
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   execvp(argv[0], argv.data());
-  std::fprintf(
-      stderr,
+  terminal::error(
       "simplescale: cannot run srun: %s; checking only this machine. To check all hosts, run "
       "the command above where srun is installed\n",
       std::strerror(errno));

@@ -17,6 +17,7 @@
 #include "app/launch/manifest.hpp"
 #include "app/processes/actor_process.hpp"
 #include "app/report.hpp"
+#include "app/terminal.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/process.hpp"
@@ -196,15 +197,15 @@ Status print_verdict(const Verdict& verdict, const FleetDoctorOptions& o) {
                            {"ok", verdict.fit()},
                            {"exclude", verdict.exclude},
                            {"machines", std::move(machines)}};
-    std::printf("%s\n", json_text(document, 1).c_str());
+    terminal::print("%s\n", json_text(document, 1).c_str());
   } else {
-    std::printf("%s%s", fleet_table(verdict.machines).c_str(),
-                fleet_complaints(verdict.machines).c_str());
+    terminal::print("%s%s", fleet_table(verdict.machines).c_str(),
+                    fleet_complaints(verdict.machines).c_str());
     if (verdict.fit())
-      std::printf("all %zu hosts are fit to train; %s\n", verdict.machines.size(),
-                  program_facts().c_str());
+      terminal::print("all %zu hosts are fit to train; %s\n", verdict.machines.size(),
+                      program_facts().c_str());
     else if (!verdict.exclude.empty())
-      std::printf("to leave them out: --exclude=%s\n", verdict.exclude.c_str());
+      terminal::print("to leave them out: --exclude=%s\n", verdict.exclude.c_str());
   }
   std::fflush(stdout);
   if (verdict.fit()) return {};
@@ -232,8 +233,8 @@ Result<int> examine_host(const FleetDoctorOptions& o) {
     int lowest = 0;
     while (late.contains(lowest)) ++lowest;
     if (lowest == task.task)
-      std::fprintf(stderr, "simplescale: still waiting for %zu of %d tasks, first for task %d\n",
-                   late.size(), task.tasks, *late.begin());
+      terminal::error("simplescale: still waiting for %zu of %d tasks, first for task %d\n",
+                      late.size(), task.tasks, *late.begin());
   });
   std::vector<CheckResult> results = check_machine(o.folder);
   SS_RETURN_IF_ERROR(rendezvous.publish("machine", json::object()));

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "app/commands/generate.hpp"
+#include "app/terminal.hpp"
 #include "model/backend.hpp"
 #include "runtime/checkpoint/commands.hpp"
 #include "runtime/data/data_location.hpp"
@@ -110,7 +111,7 @@ Status generate_command(const GenerateOptions& o) {
     if (id == tokenizer.eos()) break;
     text.push_back(id);
   }
-  std::printf("%s\n", tokenizer.decode(text).c_str());
+  terminal::print("%s\n", tokenizer.decode(text).c_str());
   return std::fflush(stdout) == 0 ? Status() : Status(Code::io, "cannot print the text");
 }
 
@@ -171,14 +172,14 @@ Status evaluate_command(const EvaluateOptions& o) {
   const double loss = sum / static_cast<double>(counted);
   const uint64_t count = counted * static_cast<uint64_t>(model.shape.block_size);
   if (o.json)
-    std::printf(
+    terminal::print(
         "%s\n",
         nlohmann::json{{"val_loss", loss}, {"perplexity", std::exp(loss)}, {"tokens", count}}
             .dump()
             .c_str());
   else
-    std::printf("validation loss %.4f, perplexity %.2f, over %llu tokens\n", loss, std::exp(loss),
-                static_cast<unsigned long long>(count));
+    terminal::print("validation loss %.4f, perplexity %.2f, over %llu tokens\n", loss,
+                    std::exp(loss), static_cast<unsigned long long>(count));
   return {};
 }
 

@@ -13,6 +13,7 @@
 #include <iostream>
 
 #include "actors/supervisor/verbs.hpp"
+#include "app/terminal.hpp"
 
 namespace simplescale {
 
@@ -58,10 +59,10 @@ void show(const std::vector<std::string>& words) {
   size_t width = 0;
   for (const std::string& word : words) width = std::max(width, word.size() + 2);
   const size_t in_row = std::max<size_t>(1, columns / width);
-  std::printf("\n");
+  terminal::print("\n");
   for (size_t i = 0; i < words.size(); ++i) {
     const bool end = (i + 1) % in_row == 0 || i + 1 == words.size();
-    std::printf("%-*s%s", end ? 0 : static_cast<int>(width), words[i].c_str(), end ? "\n" : "");
+    terminal::print("%-*s%s", end ? 0 : static_cast<int>(width), words[i].c_str(), end ? "\n" : "");
   }
   std::fflush(stdout);
 }
@@ -85,7 +86,7 @@ struct LineEditor::Impl {
   /// Ctrl-C: discards the line.
   static unsigned char on_cancel(EditLine* edit, int) {
     of(edit)->cancelled = true;
-    std::printf("^C\n");
+    terminal::print("^C\n");
     return CC_EOF;
   }
 

@@ -13,6 +13,8 @@
 
 #include "app/commands/commands.hpp"
 #include "app/commands/run_status.hpp"
+#include "app/terminal.hpp"
+#include "runtime/base/printable.hpp"
 #include "runtime/base/regex.hpp"
 #include "runtime/observe/log_merge.hpp"
 #include "runtime/run/run_folder.hpp"
@@ -36,9 +38,9 @@ void print(const std::string& name, const LogRecord& record, bool color) {
   for (size_t begin = 0; begin < record.text.size();) {
     const size_t end = std::min(record.text.find('\n', begin), record.text.size());
     const std::string line = record.text.substr(begin, end - begin);
-    const std::string tag = stamp_of(line).empty() ? name + ": " : "";
-    std::printf("%s%s%s%s\n", tag.c_str(), paint ? paint : "", line.c_str(),
-                paint ? "\033[0m" : "");
+    const std::string tag = stamp_of(line).empty() ? printable(name) + ": " : "";
+    terminal::painted(tag + (paint ? paint : "") + printable(line) + (paint ? "\033[0m" : "") +
+                      "\n");
     begin = end + 1;
   }
 }

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "app/terminal.hpp"
 #include "runtime/exports/summary.hpp"
 
 namespace simplescale {
@@ -15,11 +16,11 @@ Status runs_command(const std::string& folder, bool json) {
   for (const std::string& run : find_runs(folder))
     if (auto summary = summarize(run); summary.ok()) runs.push_back(summary.take());
   if (json)
-    std::fputs(summary_json(runs).c_str(), stdout);
+    terminal::text(summary_json(runs));
   else if (runs.empty())
-    std::printf("no runs in %s\n", folder.c_str());
+    terminal::print("no runs in %s\n", folder.c_str());
   else
-    std::fputs(summary_table(runs, folder).c_str(), stdout);
+    terminal::text(summary_table(runs, folder));
   return {};
 }
 
@@ -38,7 +39,7 @@ Status plot_command(const std::vector<std::string>& folders, const std::string& 
   }
   if (Status drawn = draw_plot(plots, output, smooth_steps); !drawn.ok())
     return drawn.code() == Code::not_found ? Status(Code::bad_data, drawn.message()) : drawn;
-  std::printf("%s\n", output.c_str());
+  terminal::print("%s\n", output.c_str());
   return {};
 }
 

@@ -16,6 +16,7 @@
 #include "app/launch/prepare_data.hpp"
 #include "app/launch/run_start.hpp"
 #include "app/slurm/job.hpp"
+#include "app/terminal.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/config/schema.hpp"
@@ -142,8 +143,8 @@ std::string state_of(const Run& run) {
 
 /// Prints a line about run `i`.
 void print_progress(const Sweep& sweep, size_t i, const std::string& text) {
-  std::printf("[%zu/%zu] %s: %s\n", i + 1, sweep.runs.size(), sweep.runs[i].name.c_str(),
-              text.c_str());
+  terminal::print("[%zu/%zu] %s: %s\n", i + 1, sweep.runs.size(), sweep.runs[i].name.c_str(),
+                  text.c_str());
   std::fflush(stdout);
 }
 
@@ -244,15 +245,15 @@ Status summarize_all(const Sweep& sweep) {
   }
   mark_best(results);
   const std::string text = sweep_table(results, sweep.folder);
-  std::printf("\n%s\n", text.c_str());
+  terminal::print("\n%s\n", text.c_str());
   SS_RETURN_IF_ERROR(write_file_atomic(sweep.folder + "/summary.txt", text));
   SS_RETURN_IF_ERROR(write_file_atomic(sweep.folder + "/summary.json", sweep_json(results)));
   const std::string picture = sweep.folder + "/summary.svg";
   if (Status drawn = draw_plot(plots, picture); !drawn.ok())
     log::warn("cannot draw the plot: {}", drawn.message());
   else
-    std::printf("table and plot: %s/summary.txt, summary.json, summary.svg\n",
-                sweep.folder.c_str());
+    terminal::print("table and plot: %s/summary.txt, summary.json, summary.svg\n",
+                    sweep.folder.c_str());
   std::fflush(stdout);
   return {};
 }
@@ -275,18 +276,18 @@ Status submit_all(const Sweep& sweep, bool dry_run) {
     folders.push_back(batch.run);
   }
   if (folders.empty()) {
-    std::printf("nothing to submit: every run is finished or is training\n");
+    terminal::print("nothing to submit: every run is finished or is training\n");
     return {};
   }
   SS_ASSIGN(const std::string script,
             slurm::array_script(first, sweep.base.config.run.name, sweep.folder, folders));
   const std::string file = sweep.folder + "/submit.sh";
   if (!dry_run) SS_RETURN_IF_ERROR(write_file_atomic(file, script));
-  std::fputs(script.c_str(), stdout);
+  terminal::text(script);
   std::fflush(stdout);
   if (dry_run) return {};
   SS_ASSIGN(const std::string job, submit_batch_file(file));
-  std::printf(
+  terminal::print(
       "\nsubmitted as job array %s; print the table at any time with: simplescale sweep %s "
       "--summary "
       "--run=%s\n",
@@ -314,7 +315,7 @@ Status sweep_command(SweepOptions options) {
     return Status(Code::gave_up, std::to_string(failed) + " of " +
                                      std::to_string(sweep.runs.size()) +
                                      " runs failed; the same command trains them again");
-  if (interrupts > 0) std::printf("interrupted; the same command continues from here\n");
+  if (interrupts > 0) terminal::print("interrupted; the same command continues from here\n");
   return {};
 }
 

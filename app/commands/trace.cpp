@@ -5,6 +5,7 @@
 
 #include "app/commands/commands.hpp"
 #include "app/commands/run_status.hpp"
+#include "app/terminal.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/exports/trace_merge.hpp"
 
@@ -20,7 +21,7 @@ Status trace_command(const std::string& run, const std::string& name, const std:
                   "there are no traces in " + folder.traces() +
                       "; select steps with metrics.trace_steps, or with `trace` in the console");
   if (list) {
-    for (const std::string& known : names) std::printf("%s\n", known.c_str());
+    for (const std::string& known : names) terminal::print("%s\n", known.c_str());
     return {};
   }
   const std::string& chosen = name.empty() ? names.back() : name;
@@ -32,8 +33,8 @@ Status trace_command(const std::string& run, const std::string& name, const std:
             (merged.status().code() == Code::not_found ? "; --list shows all traces" : ""));
   const std::string file = output.empty() ? folder.traces() + "/" + chosen + ".json" : output;
   SS_RETURN_IF_ERROR(write_file_atomic(file, merged->json));
-  for (const std::string& note : merged->notes) std::fprintf(stderr, "%s\n", note.c_str());
-  std::printf(
+  for (const std::string& note : merged->notes) terminal::error("%s\n", note.c_str());
+  terminal::print(
       "%s: %zu processes, %zu events, %zu messages, %.1f ms; open it at "
       "https://ui.perfetto.dev\n",
       file.c_str(), merged->processes, merged->events, merged->messages, merged->ms);

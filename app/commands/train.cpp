@@ -25,6 +25,7 @@
 #include "app/processes/agent.hpp"
 #include "app/processes/supervisor_process.hpp"
 #include "app/slurm/job.hpp"
+#include "app/terminal.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/shared_memory.hpp"
 #include "runtime/config/preflight.hpp"
@@ -73,7 +74,7 @@ Result<RunLock> prepare_run(const Config& config, const Plan& plan, int trainers
   input.prepares_data = needs_preparation(config);
   SS_RETURN_IF_ERROR(preflight(config, plan, input));
   if (const std::string warning = crowd_warning(config, input); !warning.empty())
-    std::fprintf(stderr, "simplescale: warning: %s\n", warning.c_str());
+    terminal::error("simplescale: warning: %s\n", warning.c_str());
   SS_RETURN_IF_ERROR(prepare_and_check_data(config, plan));
   SS_ASSIGN(RunLock lock, lock_run(run));
   SS_RETURN_IF_ERROR(open_run_folder(run, config, plan));
@@ -195,8 +196,7 @@ Status train_command(const std::string& config_file, Overrides overrides, const 
   if (finished) return {};
   if (task) return train_in_slurm(std::move(start), *task, oversubscribe);
   if (std::getenv("SLURM_JOB_ID"))
-    std::fprintf(
-        stderr,
+    terminal::error(
         "simplescale: not started by srun, so all nodes run on this host; to use the whole "
         "allocation, run: srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 simplescale "
         "train ...\n");

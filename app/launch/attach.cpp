@@ -13,6 +13,7 @@
 #include "app/launch/agent_launcher.hpp"
 #include "app/launch/command_line.hpp"
 #include "app/launch/run_view.hpp"
+#include "app/terminal.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/run/agent_lock.hpp"
 #include "runtime/run/epoch.hpp"
@@ -125,9 +126,8 @@ std::optional<Status> attach(const RunStart& start, bool detach) {
       return Status();
     }
     if (!said)
-      std::fprintf(stderr,
-                   "simplescale: another `train` is starting or ending %s; waiting for it\n",
-                   shown_path(run.path).c_str());
+      terminal::error("simplescale: another `train` is starting or ending %s; waiting for it\n",
+                      shown_path(run.path).c_str());
     std::this_thread::sleep_for(kLookEvery);  // polls: a lock
   }
   SS_RETURN_IF_ERROR(wait_for_agents(run, start.config.cluster.join_timeout_ms));
@@ -136,10 +136,10 @@ std::optional<Status> attach(const RunStart& start, bool detach) {
 
 Status wait_for_agents(const RunFolder& run, int64_t join_timeout_ms) {
   if (!agents_live(run)) return {};
-  std::fprintf(stderr,
-               "simplescale: the process that started %s has died; its agents still run: waiting "
-               "until they have saved and ended\n",
-               shown_path(run.path).c_str());
+  terminal::error(
+      "simplescale: the process that started %s has died; its agents still run: waiting "
+      "until they have saved and ended\n",
+      shown_path(run.path).c_str());
   std::pair<uint64_t, int64_t> heartbeat;
   auto deadline = Clock::now() + milliseconds(join_timeout_ms);
   while (agents_live(run)) {
@@ -162,8 +162,8 @@ Status wait_for_agents(const RunFolder& run, int64_t join_timeout_ms) {
 
 void print_hints(const RunFolder& run, const char* what) {
   const std::string folder = shown_path(run.path);
-  std::printf("%s %s\n  its progress     %s\n  to stop it       %s\n", folder.c_str(), what,
-              command_line({"resume", folder}).c_str(), stop_command(run).c_str());
+  terminal::print("%s %s\n  its progress     %s\n  to stop it       %s\n", folder.c_str(), what,
+                  command_line({"resume", folder}).c_str(), stop_command(run).c_str());
   std::fflush(stdout);
 }
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "app/terminal.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/checkpoint/commands.hpp"
 #include "runtime/checkpoint/derive.hpp"
@@ -87,8 +88,8 @@ Status begin_from(const Config& config, const Plan& plan, const std::string& tok
   info.resume = json_text({{"from", from},
                            {"from_step", parent->info().step},
                            {"with_optimizer", config.run.with_optimizer}});
-  std::fprintf(stderr, "copying the weights of step %llu of %s\n",
-               static_cast<unsigned long long>(parent->info().step), from.c_str());
+  terminal::error("copying the weights of step %llu of %s\n",
+                  static_cast<unsigned long long>(parent->info().step), from.c_str());
   const Status made = derive_checkpoint(*parent, config.run.with_optimizer, info, folder);
   fs::remove_all(imported, error);
   return made;

@@ -1,4 +1,5 @@
 #include "app/launch/progress.hpp"
+#include "app/terminal.hpp"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -26,18 +27,23 @@ void ProgressLine::draw(const std::string& label, double fraction, const std::st
             (done < width ? ">" + std::string(width - done - 1, ' ') : "") + "] ";
   line += text;
   line.resize(std::min<size_t>(line.size(), static_cast<size_t>(columns - 1)));
-  std::fprintf(stderr, "\r\033[K%s", line.c_str());
+  terminal::cursor::err(terminal::cursor::kLineStart);
+  terminal::cursor::err(terminal::cursor::kClearLine);
+  terminal::error("%s", line.c_str());
   std::fflush(stderr);
   drawn_ = true;
 }
 
 void ProgressLine::print_line(const std::string& text) {
   clear();
-  std::fprintf(stderr, "%s\n", text.c_str());
+  terminal::error("%s\n", text.c_str());
 }
 
 void ProgressLine::clear() {
-  if (drawn_ && terminal()) std::fputs("\r\033[K", stderr);
+  if (drawn_ && terminal()) {
+    terminal::cursor::err(terminal::cursor::kLineStart);
+    terminal::cursor::err(terminal::cursor::kClearLine);
+  }
   drawn_ = false;
 }
 

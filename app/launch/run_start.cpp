@@ -13,6 +13,7 @@
 #include "app/launch/command_line.hpp"
 #include "app/launch/manifest.hpp"
 #include "app/launch/prepare_data.hpp"
+#include "app/terminal.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/config/preflight.hpp"
@@ -153,7 +154,7 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
   const uint64_t step = newest_step(config);
   SS_ASSIGN(const std::vector<ConfigChange> changes, changes_of(run, config, plan, step));
   for (const ConfigChange& change : changes)
-    std::fprintf(stderr, "changed: %s\n", change.text().c_str());
+    terminal::error("changed: %s\n", change.text().c_str());
   SS_RETURN_IF_ERROR(record_start(run, config, step, changes));
   return write_file_atomic(run.config(), to_toml(config));
 }
@@ -168,12 +169,12 @@ Result<bool> already_finished(const RunFolder& run, const Config& config, const 
   if (newest_step(config) != max_steps) return false;
   const auto found = find_newest_valid(checkpoint_folder(config));
   if (!found.ok() || found->checkpoint.info().step != max_steps) return false;
-  std::fprintf(stderr, "%s is already finished at %llu/%llu; to train longer: %s\n",
-               shown_path(run.path).c_str(), static_cast<unsigned long long>(max_steps),
-               static_cast<unsigned long long>(max_steps),
-               command_line({"resume", shown_path(run.path),
-                             "--train.max_steps=" + std::to_string(2 * max_steps)})
-                   .c_str());
+  terminal::error("%s is already finished at %llu/%llu; to train longer: %s\n",
+                  shown_path(run.path).c_str(), static_cast<unsigned long long>(max_steps),
+                  static_cast<unsigned long long>(max_steps),
+                  command_line({"resume", shown_path(run.path),
+                                "--train.max_steps=" + std::to_string(2 * max_steps)})
+                      .c_str());
   return true;
 }
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/launch/command_line.hpp"
+#include "app/terminal.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
@@ -189,9 +190,9 @@ std::string RunView::resume_command_line() const {
 
 bool RunView::print_summary() const {
   const RunRecords records = read_records(run_);
-  std::printf("%s\n", last_reason_.c_str());
+  terminal::print("%s\n", last_reason_.c_str());
   const auto print_range = [](const char* name, double first, double last) {
-    std::printf(first == last ? "  %-16s %.4f\n" : "  %-16s %.4f -> %.4f\n", name, first, last);
+    terminal::print(first == last ? "  %-16s %.4f\n" : "  %-16s %.4f -> %.4f\n", name, first, last);
   };
   uint64_t step = 0;
   if (!records.rows.empty()) {
@@ -205,20 +206,20 @@ bool RunView::print_summary() const {
   const auto lowest =
       std::ranges::min_element(records.val_losses, {}, [](const auto& at) { return at.second; });
   if (lowest != records.val_losses.end() && lowest->second < records.val_losses.back().second)
-    std::printf("  lowest           %.4f at step %llu\n", lowest->second,
-                static_cast<unsigned long long>(lowest->first));
+    terminal::print("  lowest           %.4f at step %llu\n", lowest->second,
+                    static_cast<unsigned long long>(lowest->first));
   std::error_code error;
   const std::string best = checkpoint_folder(config_) + "/best";
   const auto saved = find_newest_valid(checkpoint_folder(config_), Verify::sizes);
-  std::printf(
+  terminal::print(
       "  run folder       %s\n  metrics, events  metrics.jsonl, events.jsonl, ledger.jsonl\n"
       "  checkpoint       %s\n  logs             logs/\n",
       run_.path.c_str(),
       saved.ok() ? shown_path(saved->checkpoint.folder()).c_str() : "none: nothing was saved");
   if (std::filesystem::exists(best, error))
-    std::printf("  best checkpoint  %s (lowest validation loss)\n", shown_path(best).c_str());
+    terminal::print("  best checkpoint  %s (lowest validation loss)\n", shown_path(best).c_str());
   const bool done = step >= static_cast<uint64_t>(plan_.max_steps);
-  if (!done) std::printf("to continue: %s\n", resume_command_line().c_str());
+  if (!done) terminal::print("to continue: %s\n", resume_command_line().c_str());
   std::fflush(stdout);
   return done;
 }
@@ -236,7 +237,7 @@ void RunView::print_sample() const {
                   "0.8",
                   "--seed",
                   "1"};
-  std::printf("a sample:\n");
+  terminal::print("a sample:\n");
   std::fflush(stdout);
   auto child = spawn(command);
   int status = 0;

@@ -15,6 +15,7 @@
 
 #include "actors/supervisor/journal.hpp"
 #include "app/launch/agent_launcher.hpp"
+#include "app/terminal.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
@@ -240,11 +241,11 @@ Status submit_command(const std::string& config_file, Overrides overrides, const
                       bool dry_run) {
   SS_ASSIGN(const BatchFile batch, plan_batch_file(config_file, std::move(overrides), run));
   if (!dry_run) SS_RETURN_IF_ERROR(write_batch_file(batch));
-  std::fputs(batch.script.c_str(), stdout);
+  terminal::text(batch.script);
   std::fflush(stdout);
   if (dry_run) return {};
   SS_ASSIGN(const std::string job, submit_batch_file(batch.file));
-  std::printf(
+  terminal::print(
       "\nsubmitted as job %s; watch it with: simplescale status %s --watch; its output is in "
       "%s/slurm-%s.out\n",
       job.c_str(), batch.run.c_str(), RunFolder{batch.run}.logs().c_str(), job.c_str());
@@ -257,7 +258,7 @@ int requeue_command(const std::string& path, int code) {
   const RunFolder run{path};
   const std::string job = job_id();
   if (job.empty()) {
-    std::fprintf(stderr, "simplescale: requeue works only in the batch script of a Slurm job\n");
+    terminal::error("simplescale: requeue works only in the batch script of a Slurm job\n");
     return exit_code(Code::usage);
   }
   const auto shown = show_job(job);

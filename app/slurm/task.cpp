@@ -13,6 +13,7 @@
 #include "app/launch/agent_launcher.hpp"
 #include "app/launch/run_view.hpp"
 #include "app/slurm/job.hpp"
+#include "app/terminal.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/process.hpp"
@@ -123,16 +124,16 @@ int print_end(const RunFolder& run, const slurm::Task& task, const AgentLauncher
               RunView* view) {
   const int code = launcher.exit_code();
   if (folder_is_gone(run)) {
-    std::fprintf(stderr, "simplescale: %s\n", run_gone_message(run).c_str());
+    terminal::error("simplescale: %s\n", run_gone_message(run).c_str());
     return exit_code(Code::io);
   }
   if (view) {
     const Status end = view->finish(code, launcher.killed_agents(), launcher.reason());
-    if (!end.ok()) std::fprintf(stderr, "simplescale: %s\n", end.message().c_str());
+    if (!end.ok()) terminal::error("simplescale: %s\n", end.message().c_str());
   } else if (code != 0) {
-    std::fprintf(stderr, "simplescale: n%d: %s;%s log is %s/n%d.log\n", task.task,
-                 launcher.reason().empty() ? "ended early" : launcher.reason().c_str(),
-                 launcher.killed_agents().c_str(), run.logs().c_str(), task.task);
+    terminal::error("simplescale: n%d: %s;%s log is %s/n%d.log\n", task.task,
+                    launcher.reason().empty() ? "ended early" : launcher.reason().c_str(),
+                    launcher.killed_agents().c_str(), run.logs().c_str(), task.task);
   }
   return code;
 }

@@ -1,5 +1,6 @@
 #include "runtime/base/log.hpp"
 
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/ansicolor_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <unistd.h>
@@ -7,16 +8,36 @@
 #include <cstdlib>
 #include <memory>
 
+#include "runtime/base/printable.hpp"
+
 namespace simplescale {
 
 namespace {
-std::string pattern(const std::string& process) {
-  return "%Y-%m-%dT%H:%M:%S.%e " + process + " %^%l%$ %v";
+
+/// %*: the message, which may quote other processes, as printable() text.
+class PrintableMessage : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& out) override {
+    const std::string text = printable({message.payload.data(), message.payload.size()});
+    out.append(text.data(), text.data() + text.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return spdlog::details::make_unique<PrintableMessage>();
+  }
+};
+
+std::unique_ptr<spdlog::formatter> pattern(const std::string& process) {
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<PrintableMessage>('*');
+  formatter->set_pattern("%Y-%m-%dT%H:%M:%S.%e " + process + " %^%l%$ %*");
+  return formatter;
 }
+
 }  // namespace
 
 void set_log_name(const std::string& process) {
-  spdlog::default_logger()->set_pattern(pattern(process));
+  spdlog::default_logger()->set_formatter(pattern(process));
 }
 
 void init_logging(const std::string& process) {
@@ -28,7 +49,7 @@ void init_logging(const std::string& process) {
   else
     logger = std::make_shared<spdlog::logger>(process,
                                               std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_pattern(pattern(process));
+  logger->set_formatter(pattern(process));
   const char* level = std::getenv("SIMPLESCALE_LOG");
   logger->set_level(level ? spdlog::level::from_str(level) : spdlog::level::info);
   logger->flush_on(spdlog::level::info);

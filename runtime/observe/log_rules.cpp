@@ -42,6 +42,7 @@ Result<LogRule> read_rule(const toml::table& table) {
     return bad("contains must be a list of texts that are not empty");
   if (const std::string pattern = text("pattern"); !pattern.empty()) {
     SS_ASSIGN(rule.pattern, Regex::compile(pattern));
+    rule.anchored = pattern[0] == '^';
   }
   return rule;
 }
@@ -92,11 +93,12 @@ Result<LogRules> LogRules::load(const std::string& extra) {
   return rules;
 }
 
-const LogRule* LogRules::match(const std::string& line) const {
+const LogRule* LogRules::match(const std::string& line, bool kernel) const {
   const std::string shown = line.size() > kLineBytesMax ? line.substr(0, kLineBytesMax) : "";
   const std::string& text = shown.empty() ? line : shown;
-  const auto found =
-      std::ranges::find_if(rules_, [&](const LogRule& rule) { return rule.matches(text); });
+  const auto found = std::ranges::find_if(rules_, [&](const LogRule& rule) {
+    return (!kernel || rule.anchored || rule.action != "diagnose") && rule.matches(text);
+  });
   return found == rules_.end() ? nullptr : &*found;
 }
 

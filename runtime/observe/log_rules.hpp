@@ -17,6 +17,7 @@ struct LogRule {
   bool root = false;                  // true: the cause of an incident; false: a consequence
   std::vector<std::string> contains;  // the line must contain one of these texts
   std::optional<Regex> pattern;       // and match this pattern
+  bool anchored = false;              // the pattern begins with "^"
   bool matches(const std::string& line) const;
 };
 
@@ -26,8 +27,10 @@ class LogRules {
   static Result<LogRules> parse(std::string_view toml, const std::string& file);
   /// The rules of the file `extra` (unless it is ""), then the shipped rules. bad_config.
   static Result<LogRules> load(const std::string& extra);
-  /// The first rule that matches the first 2 KiB of the line, or null.
-  const LogRule* match(const std::string& line) const;
+  /// The first rule that matches the first 2 KiB of the line, or null. kernel: the line is of the
+  /// kernel's log, which quotes names of processes and files that any user can choose. Of the rules
+  /// that examine a node, only those apply that are anchored at the beginning of the line.
+  const LogRule* match(const std::string& line, bool kernel = false) const;
   const std::vector<LogRule>& all() const { return rules_; }
 
  private:

@@ -1,6 +1,7 @@
 """Other users of a host: what they can do to a run, its folder and its page."""
 
 import fcntl
+import json
 import os
 import shutil
 import stat
@@ -8,6 +9,7 @@ import subprocess
 import unittest
 
 from common import PROGRAM, Case
+from page_fixture import large_run
 
 NOBODY = 65534
 ROOT = os.geteuid() == 0
@@ -69,6 +71,41 @@ class RunFolder(Case):
         self.assertEqual(done.returncode, 78)
         self.assertIn("belongs to another user", done.stderr)
         self.assertEqual(list((run / "control").iterdir()), [])
+
+
+class Terminal(Case):
+    HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b31m\x85\r\x08\x7f\x00end"
+
+    def test_no_command_lets_a_log_or_a_record_control_the_terminal(self):
+        run = large_run(self.folder / "run", nodes=2, trainers=1, group_nodes=1, steps=50)
+        document = json.loads((run / "control/status.json").read_text())
+        document = self.spoiled(document)
+        (run / "control/status.json").write_text(json.dumps(document))
+        with (run / "events.jsonl").open("a") as events:
+            for event in list(map(json.loads, (run / "events.jsonl").read_text().splitlines()))[-20:]:
+                events.write(json.dumps(self.spoiled(event)) + "\n")
+        (run / "logs").mkdir(exist_ok=True)
+        with (run / "logs/n0.log").open("ab") as log:
+            for text in (self.HOSTILE.encode(), self.HOSTILE.encode("latin-1"), b"\xe2\x9b\x1b[H"):
+                log.write(b"2026-11-21T06:48:27.123 n0 error " + text + b"\n" + text + b"\n")
+        shown = b""
+        for words in (["status", run], ["logs", run], ["logs", run, "n0", "--level", "error"], ["runs", self.folder],
+                      *(["console", run, "-c", what] for what in ("status", "tree", "nodes", "events", "why", "why 1"))):
+            done = subprocess.run([PROGRAM, *words], capture_output=True, timeout=60)
+            for text in (done.stdout, done.stderr):
+                self.assertNotRegex(text, rb"[\x00-\x08\x0b-\x1f\x7f]", words)
+                self.assertNotRegex(text.decode(errors="replace"), "[\x80-\x9f]", words)
+                self.assertNotRegex(text, rb"(?<![\x80-\xff])[\x80-\x9f]", words)
+                shown += text
+        self.assertIn(b"?]0;title??[2J", shown)
+
+    def spoiled(self, value):
+        """The document with hostile bytes in each text that is not a time or a state of the run."""
+        if isinstance(value, dict):
+            return {k: v if k in ("state", "phase", "kind", "time") else self.spoiled(v) for k, v in value.items()}
+        if isinstance(value, list):
+            return [self.spoiled(v) for v in value]
+        return value + self.HOSTILE if isinstance(value, str) else value
 
 
 if __name__ == "__main__":

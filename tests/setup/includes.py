@@ -4,6 +4,7 @@
 1. A floor includes only the floors below it: runtime < model, transport < actors < app.
 2. model and transport do not include each other; of the actors only trainer includes model.
 3. The folders of a floor form no cycle.
+4. Programs print by app/terminal.hpp alone.
 
 The links in cmake/targets.cmake decide which rooms of runtime/ may include each other.
 """
@@ -70,6 +71,19 @@ def find_cycle(graph):
     return None
 
 
+def direct_prints():
+    """Text that a program writes to a terminal without app/terminal.hpp, which filters it."""
+    names = subprocess.check_output(["git", "-c", "safe.directory=*", "ls-files", "app"], cwd=ROOT, text=True).split()
+    found = []
+    for name in names:
+        if not name.endswith(".cpp") or name == "app/terminal.cpp":
+            continue
+        for number, line in enumerate((ROOT / name).read_text().split("\n"), 1):
+            if re.search(r"\bf?(printf|puts|putc|write)\(.*(stdout|stderr)|std::(printf|puts|cout|cerr)", line):
+                found.append(f"{name}:{number} prints by itself: use app/terminal.hpp, which filters control characters")
+    return found
+
+
 def main():
     problems, graph = [], {}
     for name, target in edges():
@@ -79,6 +93,7 @@ def main():
         source, other = folder_of(name), folder_of(target)
         if source != other:
             graph.setdefault(source, set()).add(other)
+    problems += direct_prints()
     cycle = find_cycle(graph)
     if cycle:
         problems.append("these folders include each other: " + " -> ".join(cycle))

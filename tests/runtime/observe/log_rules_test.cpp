@@ -52,6 +52,43 @@ TEST_SUITE("log_rules") {
       CHECK_MESSAGE(!rules->match(line), line);
   }
 
+  TEST_CASE("log rules: the name of a process or file in a kernel line fakes no hardware error") {
+    auto rules = LogRules::load("");
+    REQUIRE(rules.ok());
+    for (const std::string line :
+         {"EDAC MC0: 1 UE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0 (channel:1 slot:0)",
+          "EDAC MC1: 2 UE on DIMM_A1", "mce: [Hardware Error]: Uncorrected error, CPU 3",
+          "[Hardware Error]: Uncorrected, software containable error.",
+          "{1}[Hardware Error]: event severity: fatal",
+          "mce: Uncorrected hardware memory error in user-access at 3f2c1a80",
+          "Memory failure: 0x3f2c1: Sending SIGBUS to simplescale-com:4411",
+          "pcieport 0000:3a:02.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0",
+          "NVRM: Xid (GPU 3): 79, reported by NVML",
+          "NVRM: Xid (PCI:0000:0f:00): 79, pid=2412, GPU has fallen off the bus."}) {
+      const LogRule* rule = rules->match(line, true);
+      REQUIRE_MESSAGE(rule, line);
+      CHECK_MESSAGE(rule->action == "diagnose", line);
+    }
+    // What a user chooses: the name of a process (15 characters), and of a file that it executes.
+    for (const std::string name :
+         {"EDAC MC0: 1 UE ", "EDAC M: 1 UE on", "EDAC a UE b", "Hardware Error]", "NVRM: Xid (): 7",
+          "Uncorrected err", "UE memory", "{1}[Hardware Er", "mce: Uncorrecte", "GPU is lost"})
+      for (const std::string file :
+           {"uncorrectable ECC error", "Memory failure: 0x1", "EDAC MC0: 1 UE x on ",
+            "mce: [Hardware Error]: fatal", "NVRM: Xid (PCI:0): 79, ", "GPU is lost",
+            "[Hardware Error]: fatal", "NCCL WARN Cuda failure"})
+        for (const std::string& line :
+             {name + "[4411]: segfault at 10 ip 00007f2b4c1d2a30 sp 00007ffd1c2e5b70 error 4 in " +
+                  file + "[7f2b4c000000+1000]",
+              "traps: " + name + "[771] trap invalid opcode ip:5581e0a7 sp:7ffc33 in " + file,
+              "Out of memory: Killed process 9712 (" + name + ") total-vm:31458132kB",
+              "NVRM: Xid (PCI:0000:c1:00): 31, pid=8841, name=" + name + ", MMU Fault " + file,
+              "systemd[1]: " + name + ": " + file}) {
+          const LogRule* rule = rules->match(line, true);
+          CHECK_MESSAGE((!rule || rule->action != "diagnose"), line);
+        }
+  }
+
   TEST_CASE("log rules: a line must contain one of the texts and match the pattern") {
     auto rules = LogRules::parse(good, "my.toml");
     REQUIRE(rules.ok());

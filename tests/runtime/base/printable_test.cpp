@@ -1,0 +1,60 @@
+// No byte of a log or of another process can control a terminal.
+#include "runtime/base/printable.hpp"
+
+#include <doctest/doctest.h>
+
+#include <random>
+#include <string>
+
+using namespace simplescale;
+using namespace std::string_literals;
+
+namespace {
+
+/// True if a terminal would obey a byte of the text: C0 but \n and \t, DEL, or C1 as UTF-8 or as a
+/// byte that is no part of a character. An independent reading: by hand, character by character.
+bool controls(const std::string& text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte < 0x20 && byte != '\n' && byte != '\t') return true;
+    if (byte == 0x7f) return true;
+    if (byte >= 0x80 && byte < 0xa0) {
+      size_t lead = i;  // of the character that the byte continues
+      while (lead > 0 && i - lead < 3 && (static_cast<unsigned char>(text[lead]) & 0xc0) == 0x80)
+        --lead;
+      const auto first = static_cast<unsigned char>(text[lead]);
+      const size_t bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first > 0xc2 ? 2 : 0;
+      if (i - lead >= bytes) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("printable: control characters become question marks, other text stays") {
+  CHECK(printable("a\n\tb") == "a\n\tb");
+  CHECK(printable("\033]0;title\007\r\b\x7f") == "?]0;title????");
+  CHECK(printable("\0"s) == "?");
+  CHECK(printable("\x9b"
+                  "31m") == "?31m");
+  CHECK(printable("\xc2\x9b"
+                  "31m") == "?31m");
+  CHECK(printable("\xc3\x9b\xe2\x80\x94\xf0\x9f\x98\x80") ==
+        "\xc3\x9b\xe2\x80\x94\xf0\x9f\x98\x80");
+  CHECK(printable("\xe2\x9b") == "\xe2?");
+  CHECK(printable("\xe2\033[2J") == "\xe2?[2J");
+  CHECK(printable("\033[31mred\033[0m") == "?[31mred?[0m");
+  CHECK(printable_painted("\033[31mred\033[0m\033[2J\033[8m") == "\033[31mred\033[0m?[2J?[8m");
+}
+
+TEST_CASE("printable: nothing that random bytes contain controls a terminal") {
+  std::mt19937 random(7);
+  const std::string likely = "\033\x9b\xc2[m\x07\n\x80\xe2\xf0";
+  for (int i = 0; i < 20'000; ++i) {
+    std::string text;
+    for (int bytes = static_cast<int>(random() % 12); bytes > 0; --bytes)
+      text += random() % 2 ? likely[random() % likely.size()] : static_cast<char>(random());
+    CHECK_MESSAGE(!controls(printable(text)), i);
+  }
+}
