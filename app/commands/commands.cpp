@@ -118,6 +118,15 @@ Status verify_text_command(const std::string& run) {
   return result.ok ? Status() : Status(Code::bad_data, run + " has the errors listed above");
 }
 
+/// The address of the page, with its token, for users that may read control/.
+void show_page(const RunFolder& run) {
+  const auto text = read_text(run.http());
+  const auto page = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
+  if (page.is_object() && page.contains("url") && page["url"].is_string())
+    terminal::print("page: %s\n", page["url"].get<std::string>().c_str());
+  std::fflush(stdout);
+}
+
 Status status_command(const std::string& run, bool json, bool watch) {
   while (true) {
     SS_ASSIGN(const nlohmann::json document, current_status(run));
@@ -128,6 +137,7 @@ Status status_command(const std::string& run, bool json, bool watch) {
     if (redraw) terminal::cursor::out(terminal::cursor::kClearScreen);
     SS_RETURN_IF_ERROR(
         print(json ? printable(json_text(document, watch ? -1 : 1)) : render_tree(document, look)));
+    if (!json && !has_ended(document)) show_page(RunFolder{run});
     if (!watch || has_ended(document)) return {};
     std::this_thread::sleep_for(std::chrono::seconds(1));
   }

@@ -11,6 +11,7 @@
 
 #include "app/report.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/http/access.hpp"
 #include "runtime/http/server.hpp"
 
 namespace simplescale {
@@ -32,12 +33,18 @@ int run_http_process(const HttpProcessOptions& o) {
   setrlimit(RLIMIT_NOFILE, &files);
   std::this_thread::sleep_for(std::chrono::milliseconds(o.delay_ms));
   const RunFolder run{o.run};
-  auto server = HttpServer::start(
-      {o.host, o.port, run, o.checkpoints.empty() ? o.run + "/checkpoints" : o.checkpoints});
+  const Result<std::string> token = page_token(run);
+  if (!token.ok()) return report_status(token.status());
+  auto server =
+      HttpServer::start({o.host, o.port, run,
+                         o.checkpoints.empty() ? o.run + "/checkpoints" : o.checkpoints, *token});
   if (!server.ok()) return report_status(server.status());
   char host[256] = "";
   gethostname(host, sizeof host - 1);
-  const nlohmann::json where = {{"url", (*server)->url()}, {"host", host}, {"epoch", o.epoch}};
+  const nlohmann::json where = {{"url", (*server)->url() + "?token=" + *token},
+                                {"token", *token},
+                                {"host", host},
+                                {"epoch", o.epoch}};
   if (Status written = write_file_atomic(run.http(), where.dump(1) + "\n"); !written.ok())
     log::warn("{}", written.message());
   log::info("http: {}", (*server)->url());

@@ -2,14 +2,15 @@
 
 #include <httplib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <thread>
 #include <utility>
 
 #include "runtime/base/log.hpp"
+#include "runtime/http/access.hpp"
+#include "runtime/http/connections.hpp"
 #include "runtime/http/facts.hpp"
 #include "runtime/http/lines.hpp"
 #include "runtime/http/page.hpp"
@@ -21,8 +22,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kThreads = 16;  // a silent connection occupies one for kTimeoutS
-constexpr int kTimeoutS = 2;
 constexpr int kStaleS = 10;  // the supervisor writes its status every second
 
 json status_of(const RunFolder& run) {
@@ -86,6 +85,26 @@ void serve_health(const RunFolder& run, httplib::Response& response) {
       age_s >= 0 ? "status is " + std::to_string(age_s) + " s old\n" : "no status\n", "text/plain");
 }
 
+/// Answers a request that may not read the run; false if it may.
+bool refuse(const HttpOptions& options, const std::string& machine, const httplib::Request& request,
+            httplib::Response& response) {
+  if (!allowed_host(request.get_header_value("Host"), options.host, machine)) {
+    response.status = 421;  // Misdirected Request
+    response.set_content("this is not the server that the request names\n", "text/plain");
+    return true;
+  }
+  if (request.path == "/healthz" || has_token(request.get_header_value("Authorization"),
+                                              request.get_param_value("token"), options.token))
+    return false;
+  response.status = 401;
+  response.set_header("WWW-Authenticate", "Bearer");
+  response.set_content(
+      "the token is missing or wrong: `simplescale status RUN` shows the address "
+      "with it\n",
+      "text/plain");
+  return true;
+}
+
 void add_routes(httplib::Server& server, const HttpOptions& options) {
   const RunFolder& run = options.run;
   server.Get("/", [](const httplib::Request&, httplib::Response& response) {
@@ -130,56 +149,89 @@ void add_routes(httplib::Server& server, const HttpOptions& options) {
         "default-src 'none'; script-src 'unsafe-inline'; style-src "
         "'unsafe-inline'; connect-src 'self'; img-src data:; frame-ancestors "
         "'none'"},
-       {"Cache-Control", "no-store"}});
+       {"Cache-Control", "no-store"},
+       {"Referrer-Policy", "no-referrer"}});  // the page's address has the token
+  char machine[256] = "";
+  gethostname(machine, sizeof machine - 1);
+  server.set_pre_routing_handler([options, machine = std::string(machine)](
+                                     const httplib::Request& request, httplib::Response& response) {
+    return refuse(options, machine, request, response)
+               ? httplib::Server::HandlerResponse::Handled
+               : httplib::Server::HandlerResponse::Unhandled;
+  });
 }
 
 }  // namespace
 
+namespace {
+
+/// A request that has been read, and the answer to it.
+class TextStream : public httplib::Stream {
+ public:
+  explicit TextStream(const std::string& request) : request_(request) {}
+  bool is_readable() const override { return read_ < request_.size(); }
+  bool is_writable() const override { return true; }
+  ssize_t read(char* to, size_t bytes) override {
+    const size_t got = request_.copy(to, bytes, read_);
+    read_ += got;
+    return static_cast<ssize_t>(got);
+  }
+  ssize_t write(const char* from, size_t bytes) override {
+    answer.append(from, bytes);
+    return static_cast<ssize_t>(bytes);
+  }
+  void get_remote_ip_and_port(std::string& ip, int& port) const override { ip = "", port = 0; }
+  void get_local_ip_and_port(std::string& ip, int& port) const override { ip = "", port = 0; }
+  socket_t socket() const override { return INVALID_SOCKET; }
+  std::string answer;
+
+ private:
+  const std::string& request_;
+  size_t read_ = 0;
+};
+
+/// Parses requests and finds their answers, by httplib. HttpConnections reads and writes them.
+class Router : public httplib::Server {
+ public:
+  std::string answer(const std::string& request) {
+    TextStream stream(request);
+    bool closed = false;
+    process_request(stream, true, closed, nullptr);
+    return std::move(stream.answer);
+  }
+};
+
+}  // namespace
+
 struct HttpServer::Parts {
-  httplib::Server server;
-  std::thread thread;
+  Router router;
+  std::unique_ptr<HttpConnections> connections;  // destroyed first: it calls the router
 };
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options) {
   std::unique_ptr<HttpServer> http(new HttpServer);
   http->parts_ = std::make_unique<Parts>();
-  httplib::Server& server = http->parts_->server;
-  server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
-  server.set_read_timeout(kTimeoutS);  // per read; slower clients are disconnected
-  server.set_write_timeout(5);
-  server.set_keep_alive_timeout(kTimeoutS);
-  server.set_keep_alive_max_count(1);  // an open web page would otherwise hold several threads
-  server.set_payload_max_length(0);
-  // Not httplib's default SO_REUSEPORT: two supervisors on a host would share the port.
-  server.set_socket_options([](socket_t fd) {
-    const int yes = 1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  });
-  add_routes(server, options);
-  int port = options.port;
-  if (port == 0 || !server.bind_to_port(options.host, port)) {
-    if (port != 0) log::warn("http: port {} is taken; using another", port);
-    port = server.bind_to_any_port(options.host);
+  Router& router = http->parts_->router;
+  router.set_payload_max_length(0);
+  add_routes(router, options);
+  const auto answer = [&router](const std::string& request) { return router.answer(request); };
+  auto connections = HttpConnections::listen(options.host, options.port, answer);
+  if (!connections.ok() && options.port != 0) {
+    log::warn("http: port {} is taken; using another", options.port);
+    connections = HttpConnections::listen(options.host, 0, answer);
   }
-  if (port < 0)
+  if (!connections.ok())
     return Status(Code::unavailable,
                   "metrics.http_host = \"" + options.host +
                       "\": no port can be used at this address; set it to an address "
                       "of this host");
+  http->parts_->connections = connections.take();
   const bool bare_v6 = options.host.find(':') != std::string::npos;
   http->url_ = "http://" + (bare_v6 ? "[" + options.host + "]" : options.host) + ":" +
-               std::to_string(port) + "/";
-  http->parts_->thread = std::thread([&server] { server.listen_after_bind(); });
-  // stop() has no effect until the thread runs. The socket listens already, so that is soon.
-  for (int i = 0; i < 1000 && !server.is_running(); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+               std::to_string(http->parts_->connections->port()) + "/";
   return http;
 }
 
-HttpServer::~HttpServer() {
-  if (!parts_ || !parts_->thread.joinable()) return;
-  parts_->server.stop();
-  parts_->thread.join();
-}
+HttpServer::~HttpServer() = default;
 
 }  // namespace simplescale

@@ -3,7 +3,8 @@
 //
 // Runs in a process of its own, a child of the supervisor's (app/processes/http_process.hpp). It
 // only reads the run's folder: no request, however slow or hostile, can reach an actor or change
-// the run. Answers only GET and HEAD, only of these paths.
+// the run. Answers only GET and HEAD, only of these paths. Slow clients
+// delay no other client (connections.hpp).
 #pragma once
 
 #include <memory>
@@ -19,6 +20,7 @@ struct HttpOptions {
   int port = 0;  // if it is taken: another free port
   RunFolder run;
   std::string checkpoints;  // the folder of the run's checkpoints
+  std::string token;        // that every request but /healthz needs (access.hpp)
 };
 
 class HttpServer {
@@ -27,6 +29,7 @@ class HttpServer {
   /// no port can be used at options.host.
   static Result<std::unique_ptr<HttpServer>> start(const HttpOptions& options);
   ~HttpServer();
+  /// The server's address, without the token.
   const std::string& url() const { return url_; }
 
  private:

@@ -65,13 +65,14 @@ def threads_s(pid, name):
 class Reader:
     """A thread that reads from the HTTP server as an open page and a Prometheus do."""
 
-    def __init__(self, port):
+    def __init__(self, port, token):
+        self.headers = {"Authorization": f"Bearer {token}"}
         self.base, self.stop, self.after, self.bytes = f"http://127.0.0.1:{port}", threading.Event(), {}, 0
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
 
     def get(self, path):
-        with urllib.request.urlopen(self.base + path, timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(self.base + path, headers=self.headers), timeout=10) as answer:
             self.bytes += len(answer.read())
             return answer.headers
 
@@ -107,7 +108,7 @@ def go(flags, data, on):
     settings = dict(metrics__http_port=port, metrics__health_every_ms=1000) if on else OFF
     run = Run(flags, data, "telemetry-" + ("on" if on else "off"), train__max_steps=1000000, **settings)
     run.settle()
-    reader = Reader(port) if on else None
+    reader = Reader(port, json.loads((Path(run.folder) / "control/http.json").read_text())["token"]) if on else None
     begin = len(run.metrics()) + WARM_UP
     wait_for_steps(run, begin)
     page = run.status()

@@ -11,6 +11,7 @@ import subprocess
 import unittest
 import unittest.mock
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import browser
@@ -37,12 +38,15 @@ class Http(Case):
 
     def where(self, run):
         try:
-            return json.loads((run / "control/http.json").read_text())
+            where = json.loads((run / "control/http.json").read_text())
+            self.token = where["token"]
+            return where
         except (OSError, ValueError):
             return None
 
-    def get(self, path, method="GET"):
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", method=method, data=b"x" if method == "POST" else None)
+    def get(self, path, method="GET", headers=None):
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", method=method, data=b"x" if method == "POST" else None,
+                                         headers={"Authorization": f"Bearer {self.token}", **(headers or {})})
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
                 return answer.status, answer.read().decode(), answer.headers
@@ -126,6 +130,27 @@ class Http(Case):
         self.assertEqual((plan["model"]["dim"], plan["nodes"], plan["trainers_per_node"], plan["groups"], plan["strategy"]), (48, 2, 1, 2, "hybrid_shard"))
         self.stop(process)
 
+    def test_only_requests_with_the_token_that_name_this_server_are_answered(self):
+        run, process = self.begin()
+        secret = self.token
+        self.assertEqual(self.where(run)["url"], f"http://127.0.0.1:{self.port}/?token={secret}")
+        self.assertIn(f"page: http://127.0.0.1:{self.port}/?token={secret}", self.command("status", run))
+        paths = ("/", "/status", "/metrics", "/metrics.jsonl", "/events.jsonl", "/health.jsonl", "/config", "/facts", "/log?of=n0", "/nothing")
+        for wrong in ("", "Bearer", f"Bearer {secret[:-1]}", f"Bearer {secret}0", f"Basic {secret}", "Bearer " + "0" * 32):
+            for path in paths:
+                code, text, _ = self.get(path, headers={"Authorization": wrong})
+                self.assertEqual(code, 401, (wrong, path))
+                self.assertNotIn(secret, text)
+        self.assertEqual(self.get("/status?token=" + "0" * 32, headers={"Authorization": ""})[0], 401)
+        self.assertEqual(self.get(f"/status?token={secret}", headers={"Authorization": ""})[0], 200)
+        self.assertEqual(self.get("/healthz", headers={"Authorization": ""})[:2], (200, "ok\n"))
+        for host in ("evil.example", f"evil.example:{self.port}", "127.0.0.1.evil.example", "localhost.evil.example"):
+            for path in ("/", "/status", "/healthz"):
+                self.assertEqual(self.get(path, headers={"Host": host})[0], 421, (host, path))
+        for host in ("localhost", f"LOCALHOST:{self.port}", socket.gethostname(), "[::1]:1"):
+            self.assertEqual(self.get("/status", headers={"Host": host})[0], 200, host)
+        self.stop(process)
+
     def test_clients_that_hang_flood_or_send_garbage_do_not_affect_the_run(self):
         run, process = self.begin()
         half = []
@@ -141,13 +166,49 @@ class Http(Case):
         self.assertFalse([e for e in lines(run / "events.jsonl") if e["phase"] == "detect"])
         self.stop(process)
 
+    def test_slow_clients_delay_no_other_and_requests_are_bounded_as_a_whole(self):
+        folder = self.folder / "made-up"
+        (folder / "control").mkdir(parents=True)
+        (folder / "metrics.jsonl").write_text("".join(json.dumps({"step": i, "pad": "x" * 60}) + "\n" for i in range(1, 20001)))
+        with self.serve(folder):
+            def connect(sent):
+                one = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+                one.sendall(sent)
+                self.addCleanup(one.close)
+                return one
+            head = b"GET /metrics.jsonl HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + self.token.encode()
+            for turn in range(3):
+                # Silent ones, ones that send a header without end, and ones that do not read their answer.
+                slow = [connect(sent) for sent in (b"", head + b"\r\nX: ", head + b"\r\n\r\n") for _ in range(60)]
+                for one in slow[60:120]:
+                    with contextlib.suppress(OSError):
+                        one.sendall(b"y")
+                code, text, _ = self.get("/metrics.jsonl?last=1000")
+                self.assertEqual((code, text.count("\n") > 5), (200, True))
+            # A header that is too long is refused; one byte a second does not extend the time of a request.
+            long = connect(head + b"".join(b"\r\nX-%d: y" % i for i in range(2000)))
+            self.assertIn(b"431", long.recv(100))
+            drip = connect(b"GET / HTTP/1.1\r\n")
+            drip.settimeout(0.5)
+
+            def over():
+                try:
+                    drip.sendall(b"X")
+                    return drip.recv(1) == b""
+                except TimeoutError:
+                    return False
+                except OSError:
+                    return True
+            self.wait_for(over, "the end of a request that never ends")
+            self.assertEqual(self.get("/metrics.jsonl?last=1000")[0], 200)
+
     def test_the_server_moves_with_the_supervisor(self):
         run, process = self.begin()
         self.wait_for(lambda: status(run)["standby"], "a standby")
         before = self.where(run)
         os.kill(status(run)["supervisor"]["pid"], signal.SIGKILL)
         after = self.wait_for(lambda: (w := self.where(run)) and w["epoch"] > before["epoch"] and w, "its new place")
-        self.port = int(after["url"].rstrip("/").rpartition(":")[2])
+        self.port = urllib.parse.urlsplit(after["url"]).port
         self.wait_for(lambda: self.get("/healthz")[0] == 200, "health")
         self.assertIn("took_over", self.get("/events.jsonl")[1])
         self.stop(process)
@@ -179,7 +240,7 @@ class Http(Case):
         """Serves a folder that no run writes to."""
         process = subprocess.Popen([PROGRAM, "http", f"--run={folder}", "--host=127.0.0.1", "--port=0"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            self.port = int(self.wait_for(lambda: self.where(folder), "HTTP")["url"].rstrip("/").rpartition(":")[2])
+            self.port = urllib.parse.urlsplit(self.wait_for(lambda: self.where(folder), "HTTP")["url"]).port
             yield
         finally:
             process.kill()
@@ -214,7 +275,7 @@ class Http(Case):
         os.kill(next(t["pid"] for n in status(run)["nodes"] for t in n["trainers"]), signal.SIGKILL)
         self.wait_for(lambda: any(e["kind"] == "recovered" for e in lines(run / "events.jsonl")), "an incident")
         with browser.Browser(self.folder / "browser") as chromium:
-            page = chromium.page(f"http://127.0.0.1:{self.port}/", 1280, 800)
+            page = chromium.page(f"http://127.0.0.1:{self.port}/?token={self.token}", 1280, 800)
             self.check_page(page, ["n0", "n1"])
             self.assertRegex(page.evaluate("document.querySelector('.incident').textContent"), r"n0\.0: .*generation \d+ begins")
             tree = page.evaluate("document.querySelector('#tree').innerText")
@@ -231,7 +292,7 @@ class Http(Case):
             self.keep(page, "run-1280x800")
             self.keep(page, "run-whole", whole=True)
             page.close()
-            page = chromium.page(f"http://127.0.0.1:{self.port}/", 390, 844, dark=True, phone=True)
+            page = chromium.page(f"http://127.0.0.1:{self.port}/?token={self.token}", 390, 844, dark=True, phone=True)
             self.check_page(page, ["n0", "n1"])
             self.keep(page, "run-phone-dark", whole=True)
         self.stop(process)
@@ -256,7 +317,7 @@ class Http(Case):
         with self.serve(folder), browser.Browser(self.folder / "browser") as chromium:
             for path in ("/config", "/log?of=n200.3", "/facts"):
                 self.check_untrusted(self.get(path)[1])
-            page = chromium.page(f"http://127.0.0.1:{self.port}/", 1280, 800)
+            page = chromium.page(f"http://127.0.0.1:{self.port}/?token={self.token}", 1280, 800)
             page.wait_for("document.body.dataset.turns >= 1")
             self.assertEqual(page.evaluate("document.querySelector('#stall').textContent"), "no step for 12 s, waiting for n0.0 (backward, block 3)")
             self.assertEqual(page.evaluate("document.querySelector('#state').className + ' ' + document.querySelector('#state').textContent"), "pill warn stalled")
@@ -320,7 +381,7 @@ class Http(Case):
     def test_the_page_in_a_browser_with_1024_nodes_of_8_trainers(self):
         folder = large_run(self.folder / "large")
         with self.serve(folder), browser.Browser(self.folder / "browser") as chromium:
-            url = f"http://127.0.0.1:{self.port}/"
+            url = f"http://127.0.0.1:{self.port}/?token={self.token}"
             nodes = [f"n{i}" for i in range(1024)]
             page = chromium.page(url, 1280, 800)
             self.check_page(page, nodes)

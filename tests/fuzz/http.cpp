@@ -20,7 +20,7 @@ int port() {
     std::filesystem::create_directories(folder + "/control");
     std::ofstream(folder + "/control/status.json") << R"({"run":"r","nodes":[]})";
     std::ofstream(folder + "/metrics.jsonl") << "{\"step\":1}\n";
-    auto started = HttpServer::start({"127.0.0.1", 0, {folder}, folder + "/checkpoints"});
+    auto started = HttpServer::start({"127.0.0.1", 0, {folder}, folder + "/checkpoints", "t"});
     if (!started.ok()) std::abort();
     return started.take();
   }();
@@ -53,11 +53,17 @@ std::vector<std::string> fuzz_seeds() {
        {"/", "/status", "/metrics", "/healthz", "/metrics.jsonl?after=3", "/metrics.jsonl?spread=3",
         "/metrics.jsonl?last=9", "/log?of=n0.0&last=9", "/log?of=..%2Fcontrol%2Fkey", "/config",
         "/facts", "/health.jsonl?spread=3"})
-    seeds.push_back("GET " + std::string(path) +
-                    " HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
-  seeds.push_back("POST /status HTTP/1.1\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+    seeds.push_back(
+        "GET " + std::string(path) +
+        " HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer t\r\nConnection: close\r\n\r\n");
   seeds.push_back(
-      "GET /status HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
-  seeds.push_back("GET / HTTP/1.1\r\nRange: bytes=0-5,7-9\r\nAccept-Encoding: gzip, br\r\n\r\n");
+      "POST /status?token=t HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nConnection: "
+      "close\r\n\r\nhello");
+  seeds.push_back(
+      "GET /status?token=t HTTP/1.1\r\nHost: [::1]\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
+  seeds.push_back(
+      "GET /?token=t HTTP/1.1\r\nHost: localhost\r\nRange: bytes=0-5,7-9\r\nAccept-Encoding: gzip, "
+      "br\r\n\r\n");
   return seeds;
 }
