@@ -142,12 +142,24 @@ Result<StateStore::Copy> StatePin::copy() {
 Status StateStore::flip_bit(const std::string& trainer) {
   std::lock_guard lock(mutex_);
   auto found = entries_.find(trainer);
-  if (found == entries_.end() || !found->second.state.has_step())
-    return Status(Code::not_found, trainer + " holds no state here");
-  const auto params = found->second.state.committed().params;
-  auto* bytes = reinterpret_cast<unsigned char*>(&params[params.size() / 3]);
-  bytes[2] ^= 0x40;  // the highest bit of the mantissa
-  return {};
+  constexpr int kTries = 100;
+  for (int tries = 0; found != entries_.end() && tries < kTries; ++tries) {
+    TrainState& state = found->second.state;
+    const std::optional<uint64_t> step = state.step_if_any();
+    if (!step) break;
+    // The pin keeps the optimizer from writing this side, and the hash of that from covering the
+    // wrong bit.
+    const Result<int> side = state.pin(*step);
+    if (!side.ok()) continue;
+    const auto params = state.side(*side).params;
+    auto* bytes = reinterpret_cast<unsigned char*>(&params[params.size() / 3]);
+    bytes[2] ^= 0x40;  // the highest bit of the mantissa
+    const bool committed = state.step_if_any() == step;
+    if (!committed) bytes[2] ^= 0x40;  // nobody would read it: try again with the next step
+    state.unpin(*side);
+    if (committed) return {};
+  }
+  return Status(Code::not_found, trainer + " holds no state here");
 }
 
 size_t StateStore::total(const std::string& trainer) const {

@@ -375,9 +375,7 @@ Status Engine::Parts::apply(float learning_rate, double grad_norm) {
 }
 
 Status Engine::Parts::commit() {
-  // ENGINE-5: with replicas, the next vote detects a source that has changed.
-  const bool check_source = replicate.size() == 1;
-  const Status committed = optimizer->commit(check_source);
+  const Status committed = optimizer->commit();
   damaged = committed.code() == Code::mismatch;
   if (committed.ok()) gather->reset(optimizer->params());
   return committed;

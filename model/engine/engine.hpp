@@ -20,9 +20,9 @@
 //             whole state, computed immediately before the vote. No rank then commits N + 1.
 //   ENGINE-5  A rank whose committed state has changed in memory detects it before the vote for the
 //             next step, also without replicas: it compares the state's hash with the hash stored
-//             at commit. No rank then commits the next step. In host memory without replicas the
-//             rank compares the hash once more after it has made the next state; on a difference it
-//             does not commit the next state.
+//             at commit. No rank then commits the next step. In host memory the rank compares the
+//             hash once more after it has made the next state, so that a state that changes after
+//             the vote is detected, too; on a difference it does not commit the next state.
 //   ENGINE-6  With device memory, the state of step N is on the device when step() returns, and is
 //             copied to host memory while step N + 1 is computed. The vote for N + 1 waits for that
 //             copy, so ENGINE-2 holds for the two sides in host memory. A rank that dies during the

@@ -96,7 +96,7 @@ void ShardOptimizer::apply(const AdamW& options, const float* gradient) {
   }
 }
 
-Status ShardOptimizer::commit(bool check_source) {
+Status ShardOptimizer::commit() {
   if (device_) {
     step_ = applied_step_;
     hash_ = current_hash();
@@ -109,7 +109,7 @@ Status ShardOptimizer::commit(bool check_source) {
   }
   params_ = to_.params.data();
   backend_->synchronize();
-  if (check_source && !matches_commit(hash_of(from_)))
+  if (!matches_commit(hash_of(from_)))  // ENGINE-5: it may have changed after the vote
     return {Code::mismatch, "the state has changed in memory during the optimizer update"};
   state_->commit(applied_step_, hash_of(to_));
   return {};

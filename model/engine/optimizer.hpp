@@ -48,10 +48,9 @@ class ShardOptimizer {
   /// memory.
   void apply(const AdamW& options, const float* gradient);
   /// Commits what apply() wrote, with its hash. Host memory: at once. Device memory: starts the
-  /// copy to host memory; wait_for_commit() completes the commit. mismatch: only with check_source
-  /// and in host memory; the state that apply() read is not what was committed. Nothing is
-  /// committed then.
-  Status commit(bool check_source);
+  /// copy to host memory; wait_for_commit() completes the commit. mismatch: only in host memory; the
+  /// state that apply() read is not what was committed. Nothing is committed then.
+  Status commit();
   /// Device memory: waits for the copy in progress, if any, and commits it in host memory. STATE-1:
   /// until then the written side holds no step, so a rank that dies leaves the step before.
   Status wait_for_commit();

@@ -227,6 +227,38 @@ TEST_SUITE("engine_failure") {
     }
   }
 
+  TEST_CASE(
+      "engine: ENGINE-5, a bit that changes after the vote is in no state that is committed") {
+    for (const int groups : {1, 2}) {
+      CAPTURE(groups);
+      World world(options_for(2), groups, 2);
+      world.initialize();
+      world.train(1, 2);
+      const size_t hit = world.seats.size() - 1;
+      TrainState& state = world.states[hit];
+      const Result<int> side = state.pin(1);  // the optimizer waits for this reader, after the vote
+      REQUIRE(side.ok());
+      auto statuses = std::async(std::launch::async, [&] {
+        return step_with(world, 3, 99, [](int, Seat&) { return kUsual; });
+      });
+      const Engine& engine = *world.seats[hit].engine;
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+      while (std::string(engine.activity().phase) != "copy" &&
+             std::chrono::steady_clock::now() < deadline)
+        std::this_thread::yield();
+      state.committed().exp_avg[5] += 1;
+      state.unpin(*side);
+      const std::vector<Status> ended = statuses.get();
+      CHECK(ended[hit].code() == Code::mismatch);
+      CHECK(engine.damaged());
+      CHECK(state.step() == 2);
+      for (size_t rank = 0; rank < hit; ++rank) {
+        CHECK(ended[rank].ok());
+        CHECK(world.states[rank].step() == 3);
+      }
+    }
+  }
+
   TEST_CASE("engine: compare_states() with device memory checks the complete copy in host memory") {
     World world(options_for(2), 2, 1, fake_backends(false));
     world.initialize();

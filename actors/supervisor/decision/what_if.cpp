@@ -128,7 +128,9 @@ void lose_trainer(Rehearsal& r, const std::string& trainer, const std::string& k
   r.tell(TrainerUp{trainer, before.pid, before.address, r.shard(trainer), r.held()});
 }
 
-void fail_step(Rehearsal& r, const std::string& trainer, const std::string& kind) {
+/// late: of corrupt_snapshot: the bit changes while the optimizer reads the state, so that the
+/// trainer has overwritten the step before when it finds the damage.
+void fail_step(Rehearsal& r, const std::string& trainer, const std::string& kind, bool late) {
   const bool differs = kind == "bitflip_gradient", damaged = kind == "corrupt_snapshot";
   TrainerIdle report{.trainer = trainer,
                      .generation = r.state().generation,
@@ -138,6 +140,7 @@ void fail_step(Rehearsal& r, const std::string& trainer, const std::string& kind
   report.step = r.state().committed_step + (kind == "nan_loss" ? 1 : 0);
   if (damaged) {
     report.held.pop_back();
+    if (late) report.held.clear();
     report.suspect = trainer;
   }
   r.tell(report);
@@ -146,7 +149,7 @@ void fail_step(Rehearsal& r, const std::string& trainer, const std::string& kind
 
 }  // namespace
 
-std::string what_if(State state, const std::string& kind, const std::string& target,
+std::string what_if(const State& state, const std::string& kind, const std::string& target,
                     const std::string& avoid) {
   const bool known_trainer = state.trainers.contains(target);
   const std::string node = known_trainer ? node_of(target) : target;
@@ -156,6 +159,11 @@ std::string what_if(State state, const std::string& kind, const std::string& tar
   const auto meaning = meanings().find(kind);
   const std::string does = meaning == meanings().end() ? "fails" : meaning->second.does;
   const std::string then = meaning == meanings().end() ? "" : meaning->second.then;
+  const bool keeps = !known_trainer && !state.nodes.at(node).peer.empty();
+  if (kind == "corrupt_snapshot" && keeps)
+    return "If the copies that node " + node +
+           " keeps for other nodes have a wrong bit, training goes on: a copy is checked before it "
+           "is used, and a damaged one is not used.";
   const bool of_trainer = !of_node && then.empty();
   const std::string if_so =
       "If " + (of_trainer ? "trainer " + trainer : "node " + node) + " " + does + ", ";
@@ -167,14 +175,21 @@ std::string what_if(State state, const std::string& kind, const std::string& tar
       places(state.rules, state.layout).size() > static_cast<size_t>(state.rules.shards);
   if (kind == "bitflip_gradient" && !replicas)
     return if_so + "nothing finds it: there is no replica to compare with (one group).";
-  Rehearsal rehearsal(std::move(state), avoid);
-  if (of_node)
-    lose_node(rehearsal, node, kind);
-  else if (kind == "nan_loss" || kind == "bitflip_gradient" || kind == "corrupt_snapshot")
-    fail_step(rehearsal, trainer, kind);
-  else
-    lose_trainer(rehearsal, trainer, kind);
-  return if_so + forecast(rehearsal.facts());
+  const auto rehearse = [&](bool late) {
+    Rehearsal rehearsal(state, avoid);
+    if (of_node)
+      lose_node(rehearsal, node, kind);
+    else if (kind == "nan_loss" || kind == "bitflip_gradient" || kind == "corrupt_snapshot")
+      fail_step(rehearsal, trainer, kind, late);
+    else
+      lose_trainer(rehearsal, trainer, kind);
+    return forecast(rehearsal.facts());
+  };
+  const std::string usual = rehearse(false);
+  if (kind != "corrupt_snapshot") return if_so + usual;
+  const std::string late = rehearse(true);
+  return if_so + usual +
+         (late == usual ? "" : " If the bit changes while the optimizer reads the state, " + late);
 }
 
 }  // namespace simplescale::job

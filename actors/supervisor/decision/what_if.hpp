@@ -11,7 +11,7 @@ namespace simplescale::job {
 /// other trainers answered as they should, and a lost node came back (after `kill_agent` without
 /// its memory).
 /// Works on a copy of the state. avoid: settings with which a lost node costs less.
-std::string what_if(State state, const std::string& kind, const std::string& target,
+std::string what_if(const State& state, const std::string& kind, const std::string& target,
                     const std::string& avoid = "");
 
 }  // namespace simplescale::job
