@@ -7,10 +7,8 @@
 
 #include <algorithm>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <thread>
 
-#include "runtime/base/files.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/training/names.hpp"
 
@@ -19,18 +17,6 @@ namespace simplescale {
 namespace {
 constexpr auto kRestartAfter = std::chrono::seconds(1);
 }  // namespace
-
-std::optional<RunEnd> end_of(const RunFolder& run, const std::string& instance) {
-  const auto text = read_text(run.end());
-  if (!text.ok()) return std::nullopt;
-  const auto document = nlohmann::json::parse(*text, nullptr, false);
-  if (!document.is_object() || !document.contains("instance") || document["instance"] != instance ||
-      !document.contains("exit") || !document["exit"].is_number_integer())
-    return std::nullopt;
-  const auto reason = document.find("reason");
-  return RunEnd{document["exit"].get<int>(),
-                reason != document.end() && reason->is_string() ? reason->get<std::string>() : ""};
-}
 
 AgentLauncher::AgentLauncher(RunFolder run, const Config& config, std::string instance, int threads)
     : run_(std::move(run)), config_(config), instance_(std::move(instance)), threads_(threads) {

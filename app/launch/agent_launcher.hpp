@@ -14,16 +14,9 @@
 #include "runtime/base/process.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "runtime/run/run_state.hpp"
 
 namespace simplescale {
-
-/// How a start of the run ended.
-struct RunEnd {
-  int code;  // the exit code of the run
-  std::string reason;
-};
-/// control/end.json, if the start `instance` wrote it.
-std::optional<RunEnd> end_of(const RunFolder& run, const std::string& instance);
 
 class AgentLauncher {
  public:

@@ -25,16 +25,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 constexpr milliseconds kLookEvery{50};
+constexpr std::chrono::seconds kSayEvery{30};  // while another `train` prepares the run
 
 volatile sig_atomic_t interrupted = 0;
 void on_interrupt(int) {
   interrupted = 1;
-}
-
-/// The current start of the run; "" if none has begun.
-std::string instance_of(const RunFolder& run) {
-  const auto text = read_text(run.instance());
-  return text.ok() ? text->substr(0, text->find('\n')) : "";
 }
 
 /// The number of the leading supervisor and its newest heartbeat.
@@ -118,16 +113,21 @@ bool can_attach(const RunFolder& run) {
 std::optional<Status> attach(const RunStart& start, bool detach) {
   const RunFolder run{run_folder(start.config)};
   SS_RETURN_IF_ERROR(check_run_folder(run, start.config));
-  for (bool said = false; launcher_lives(run); said = true) {
+  auto say_at = Clock::now();
+  while (launcher_lives(run)) {
     if (has_begun(run)) {
       SS_RETURN_IF_ERROR(check_same_config(run, start.config));
       if (!detach) return follow(run, start);
       print_hints(run, "trains already");
       return Status();
     }
-    if (!said)
-      terminal::error("simplescale: another `train` is starting or ending %s; waiting for it\n",
-                      shown_path(run.path).c_str());
+    if (Clock::now() >= say_at) {
+      std::fprintf(stderr,
+                   "simplescale: waiting for another `train`, which prepares, starts or ends %s; "
+                   "Ctrl-C ends only this command\n",
+                   shown_path(run.path).c_str());
+      say_at = Clock::now() + kSayEvery;
+    }
     std::this_thread::sleep_for(kLookEvery);  // polls: a lock
   }
   SS_RETURN_IF_ERROR(wait_for_agents(run, start.config.cluster.join_timeout_ms));

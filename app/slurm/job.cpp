@@ -22,6 +22,7 @@
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_command.hpp"
 #include "runtime/run/run_key.hpp"
+#include "runtime/run/run_state.hpp"
 #include "runtime/training/names.hpp"
 
 namespace simplescale {
@@ -84,13 +85,11 @@ int exit_code_of_run(const RunFolder& run, const std::string& job, int srun_code
   const bool of_srun = srun_code == 1 || srun_code > 128;
   const int not_begun = of_srun ? exit_code(Code::requeue) : srun_code;
   const std::string restart = environment_variable("SLURM_RESTART_COUNT");
-  auto instance = read_text(run.instance());
-  if (!instance.ok()) return not_begun;
-  while (!instance->empty() && instance->back() == '\n') instance->pop_back();
-  if (!instance->starts_with(job + ".") ||
-      !instance->ends_with("." + (restart.empty() ? "0" : restart)))
+  const std::string instance = instance_of(run);
+  if (!instance.starts_with(job + ".") ||
+      !instance.ends_with("." + (restart.empty() ? "0" : restart)))
     return not_begun;
-  if (const auto end = end_of(run, *instance)) return end->code;
+  if (const auto end = end_of(run, instance)) return end->code;
   return srun_code == 0 ? 0 : exit_code(Code::requeue);
 }
 
@@ -240,12 +239,16 @@ Result<std::string> submit_batch_file(const std::string& file) {
 Status submit_command(const std::string& config_file, Overrides overrides, const std::string& run,
                       bool dry_run) {
   SS_ASSIGN(const BatchFile batch, plan_batch_file(config_file, std::move(overrides), run));
+  std::error_code error;
+  const bool is_new = !fs::exists(batch.run, error);
   if (!dry_run) SS_RETURN_IF_ERROR(write_batch_file(batch));
   terminal::text(batch.script);
   std::fflush(stdout);
   if (dry_run) return {};
-  SS_ASSIGN(const std::string job, submit_batch_file(batch.file));
-  terminal::print(
+  auto submitted = submit_batch_file(batch.file);
+  if (!submitted.ok() && is_new) fs::remove_all(batch.run, error);  // nothing but these files
+  SS_ASSIGN(const std::string job, std::move(submitted));
+  std::printf(
       "\nsubmitted as job %s; watch it with: simplescale status %s --watch; its output is in "
       "%s/slurm-%s.out\n",
       job.c_str(), batch.run.c_str(), RunFolder{batch.run}.logs().c_str(), job.c_str());

@@ -219,14 +219,6 @@ Committed verify_metrics(const std::string& path, uint64_t first, uint64_t check
   return {std::move(steps), seen.last().second};
 }
 
-/// How the run ended, from control/end.json; nullopt while it runs, or if it was killed.
-std::optional<std::string> end_reason(const std::string& run) {
-  const auto text = read_text(RunFolder{run}.end());
-  const json page = text.ok() ? json::parse(*text, nullptr, false) : json();
-  if (!page.is_object() || !page.contains("reason") || !page["reason"].is_string()) return {};
-  return page["reason"].get<std::string>();
-}
-
 std::set<std::string> nodes_of(const json& layout) {
   std::set<std::string> nodes;
   if (!layout.is_array()) return nodes;
@@ -259,11 +251,11 @@ Generations verify_events(const std::string& run, VerifyReport& report) {
           generations.nodes[generation].merge(nodes_of(value["layout"]));
       });
   generations.read = lines.has_value();
-  const auto end = end_reason(run);
+  const auto end = end_of(RunFolder{run});
   if (!lines)
     section.problem(path + " is missing");
-  else if (end && *end != last_end)
-    section.problem("the run has ended (" + *end +
+  else if (end && end->reason != last_end)
+    section.problem("the run has ended (" + end->reason +
                     "; control/end.json), and no event says so: lines are missing at the end");
   else if (section.clean())
     section.note(std::to_string(*lines) + " events");

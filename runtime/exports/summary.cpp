@@ -11,6 +11,7 @@
 #include "runtime/base/json_text.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
+#include "runtime/run/run_state.hpp"
 
 namespace simplescale {
 
@@ -25,16 +26,15 @@ json read_json(const std::string& path) {
 }
 
 std::string state_of(const RunFolder& run, const RunSummary& summary) {
-  const json status = read_json(run.status()), end = read_json(run.end());
+  const json status = read_json(run.status());
   if (RunLock::held(run))
     return status.is_object() && status.contains("state") && status["state"].is_string()
                ? status["state"].get<std::string>()
                : "starting";
   if (summary.max_steps > 0 && summary.step >= summary.max_steps) return "finished";
-  if (!fs::exists(run.metrics()) && !end.is_object()) return "new";
-  const int code = end.is_object() && end.contains("exit") && end["exit"].is_number_integer()
-                       ? end["exit"].get<int>()
-                       : exit_code(Code::internal);
+  const auto end = end_of(run);
+  if (!fs::exists(run.metrics()) && !end) return "new";
+  const int code = end ? end->code : exit_code(Code::internal);
   return code == 0 || code == exit_code(Code::requeue) ? "stopped" : "failed";
 }
 
