@@ -124,7 +124,11 @@ std::string node_line(const json& node, const RenderOptions& options) {
 /// "212 ms a step, the last one 0.3 s ago, 3 min 20 s left\n"; "" unless the run is under way.
 std::string pace_of(const json& document, const RenderOptions& options) {
   const std::string state = text(document, "state");
-  const double step_ms = real(document, "step_ms"), time = real(document, "step_time");
+  double step_ms = real(document, "step_ms");
+  const double time = real(document, "step_time"), rate = real(document, "tokens_per_second"),
+               tokens = real(field(document, "plan"), "tokens_per_step");
+  // Over the same steps as the rate in the line above: one step alone contradicts it.
+  if (rate > 0 && tokens > 0 && std::isfinite(step_ms)) step_ms = 1e3 * tokens / rate;
   const bool over = ends_run(state);
   if (!std::isfinite(step_ms) || over) return "";
   std::string out = fmt::format("{:.0f} ms a step", step_ms);
@@ -365,7 +369,9 @@ std::string render_events(const std::vector<json>& events, const RenderOptions& 
   for (const json& event : events) {
     std::string what = painted(text(event, "kind"), "1", options);
     if (!text(event, "phase").empty()) what = fmt::format("{:>6} ", text(event, "phase")) + what;
-    const std::string subject = text(event, "subject"), reason = text(event, "reason");
+    const std::string reason = text(event, "reason");
+    std::string subject = text(event, "subject");
+    if (!text(event, "sentence").empty()) subject = "";  // the reason begins with it, and names it
     out += fmt::format("{} step {} {}{}{}\n", clock_of(real(event, "time")), whole(event, "step"),
                        what, subject.empty() ? "" : " " + subject,
                        reason.empty() ? "" : ": " + reason);

@@ -58,7 +58,10 @@ std::string read_option(const job::State& state, const std::string& option, cons
     is_number = number_of(text, fault.value);
   else
     return "unknown option " + option;
-  if (!is_number) return option + " needs a number";
+  if (!is_number)
+    return option + " needs a " + (option == "--value" ? "number" : "whole number") +
+           (option == "--ms" ? " of milliseconds, 0 or more" : "") +
+           (text.empty() ? "" : "; '" + text + "' is none");
   if (option != "--at") return "";
   if (fault.step <= state.committed_step)
     return "step " + text + " is over; the next step is " +
@@ -154,7 +157,9 @@ Request parse_drain(const job::State& state, const std::string& verb, const std:
     return refuse("there is no node '" + target + "'" +
                   (verb == "add" ? "; a run keeps its nodes: cluster.nodes + cluster.spares" : ""));
   const job::NodeState now = node->second.state;
-  if (verb == "add" && now != job::NodeState::drained)
+  if (verb == "drain" && now == job::NodeState::drained)
+    return refuse(target + " is drained already");
+  if (verb != "drain" && now != job::NodeState::drained)
     return refuse(
         target + " is " + job::to_string(now) + ", not drained" +
         (now == job::NodeState::lost ? ": it returns by itself once its agent runs" : ""));
@@ -186,6 +191,9 @@ Request parse_verb(const job::State& state, const std::vector<std::string>& word
   const std::string& verb = words[0];
   const std::string target = words.size() > 1 ? words[1] : "";
   const std::string reason = "requested by " + who;
+  const Verb* known = find_verb(verb);
+  if (known && known->arguments.empty() && words.size() > 1)
+    return refuse("`" + verb + "` takes no argument; it acts on the run of this console");
   if (verb == "drain" || verb == "undrain" || verb == "add")
     return parse_drain(state, verb, target, reason);
   if (verb == "pause" || verb == "resume") return ask(job::PauseRequested{verb == "pause", who});
@@ -196,7 +204,6 @@ Request parse_verb(const job::State& state, const std::vector<std::string>& word
   if (verb == "inject") return parse_inject(state, words);
   if (verb == "trace") return parse_trace(state, words);
   if (verb == "set" && words.size() > 1) return parse_set(state, words, who);
-  const Verb* known = find_verb(verb);
   if (!known || (known->answerer == Answerer::console && verb != "why"))
     return refuse("unknown command '" + verb + "'");
   return {};  // a question

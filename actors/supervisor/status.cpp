@@ -53,7 +53,8 @@ std::string trainer_text(const JobSupervisorState& s, const std::string& who,
   if (score != s.anomalies.scores().end() && std::isfinite(score->second))
     slowness = fmt::format("{:.2f}", score->second);
   return fmt::format(R"({{"name":"{}","pid":{},{},"state":"{}","step":{},"slowness":{}}})", who,
-                     trainer.pid, placed, to_string(trainer.state), s.job.committed_step, slowness);
+                     trainer.state == job::TrainerState::down ? 0 : trainer.pid, placed,
+                     to_string(trainer.state), s.job.committed_step, slowness);
 }
 
 /// All of it but its health and trainers.
@@ -63,10 +64,11 @@ json node_json(const JobSupervisorState& s, const std::string& name) {
   json copies = json::array();
   for (const PeerCopy& copy : node.peer)
     copies.push_back({{"shard", copy.shard}, {"step", copy.step}});
+  const bool gone = node.state == job::NodeState::lost || node.state == job::NodeState::absent;
   return {{"name", name},
           {"host", found == s.agents.end() ? "" : found->second.host},
           {"state", node_state(s.job, name)},
-          {"pid", found == s.agents.end() ? 0 : found->second.pid},
+          {"pid", gone || found == s.agents.end() ? 0 : found->second.pid},
           {"reason", node.reason},
           {"peer_copies", std::move(copies)}};
 }
@@ -98,7 +100,7 @@ json plan_json(const JobSupervisorState& s) {
           {"groups", plan.topology.groups},
           {"shards", plan.topology.shards},
           {"strategy", to_string(plan.topology.strategy)},
-          {"precision", to_string(config.train.precision)},
+          {"precision", config.train.precision == DType::bf16 ? "bf16" : "fp32"},
           {"global_batch_size", plan.global_batch_size},
           {"tokens_per_step", plan.tokens_per_step}};
 }
@@ -161,7 +163,9 @@ std::string status_text(const JobSupervisorState& s, bool line_a_node) {
     }
     text += separator + json_text(node);
     text.back() = ',';
-    text += "\"health\":" + s.health.text(name) + ",\"trainers\":[" + trainers + "]}";
+    const bool gone = s.job.nodes.at(name).state == job::NodeState::lost;  // its figures are old
+    text +=
+        "\"health\":" + (gone ? "null" : s.health.text(name)) + ",\"trainers\":[" + trainers + "]}";
     separator = line_a_node ? ",\n" : ",";
   }
   return text + "]}";

@@ -346,12 +346,17 @@ void start(Self* self, JobOptions options) {
   if (!o.state) {
     for (const std::string& why : s.options.skipped)
       record(self, {"", "checkpoint_skipped", "", why});
-    for (const auto& [key, reason] : s.options.changes) record(self, {"", "changed", key, reason});
-    record(self,
-           {"", "started", "",
-            !s.options.parent.empty() ? "begins with the weights of " + s.options.parent
-            : s.job.has_checkpoint    ? "resumes from step " + std::to_string(s.job.checkpoint_step)
-                                      : ""});
+    const auto record_start = [self, &s](job::Record record) {
+      json line = s.incidents.event_line(s.job, record, now_ms(self));
+      line["step"] = s.job.checkpoint_step;  // no generation has begun with it yet
+      append_event(self, line);
+    };
+    for (const auto& [key, reason] : s.options.changes) record_start({"", "changed", key, reason});
+    record_start({"", "started", "",
+                  !s.options.parent.empty() ? "begins with the weights of " + s.options.parent
+                  : s.job.has_checkpoint
+                      ? "resumes from step " + std::to_string(s.job.checkpoint_step)
+                      : ""});
   }
   const json identity = {{"epoch", o.epoch}, {"address", o.address}, {"instance", o.instance}};
   s.options.journal->replace("control/supervisor.json", identity.dump(1) + "\n", false);

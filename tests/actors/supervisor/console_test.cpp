@@ -97,6 +97,20 @@ TEST_SUITE("console") {
     CHECK(common_prefix({}) == "");
   }
 
+  TEST_CASE("console: commands that would change nothing, and wrong arguments, are refused") {
+    job::State state = training();
+    state.nodes.at("n1").state = job::NodeState::drained;
+    CHECK(parse("drain n1", state).error == "n1 is drained already");
+    CHECK(parse("undrain n0", state).error == "n0 is up, not drained");
+    CHECK(is<job::DrainRequested>(parse("undrain n1", state)));
+    CHECK(parse("undrain n9", state).error == "there is no node 'n9'");
+    CHECK(parse("resume runs/my").error ==
+          "`resume` takes no argument; it acts on the run of this console");
+    CHECK(parse("inject slow_node n1 --ms -5").error ==
+          "--ms needs a whole number of milliseconds, 0 or more; '-5' is none");
+    CHECK(parse("inject kill_agent n1 --at").error == "--at needs a whole number");
+  }
+
   TEST_CASE("console: the status shows a stall") {
     json stalled = document();
     CHECK(render_status(stalled, {}).find("no step") == std::string::npos);
