@@ -122,10 +122,10 @@ std::optional<Status> attach(const RunStart& start, bool detach) {
       return Status();
     }
     if (Clock::now() >= say_at) {
-      std::fprintf(stderr,
-                   "simplescale: waiting for another `train`, which prepares, starts or ends %s; "
-                   "Ctrl-C ends only this command\n",
-                   shown_path(run.path).c_str());
+      terminal::error(
+          "simplescale: waiting for another `train`, which prepares, starts or ends %s; "
+          "Ctrl-C ends only this command\n",
+          shown_path(run.path).c_str());
       say_at = Clock::now() + kSayEvery;
     }
     std::this_thread::sleep_for(kLookEvery);  // polls: a lock

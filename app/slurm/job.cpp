@@ -14,7 +14,6 @@
 #include <thread>
 
 #include "actors/supervisor/journal.hpp"
-#include "app/launch/agent_launcher.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/files.hpp"
 #include "runtime/base/json_text.hpp"
@@ -248,7 +247,7 @@ Status submit_command(const std::string& config_file, Overrides overrides, const
   auto submitted = submit_batch_file(batch.file);
   if (!submitted.ok() && is_new) fs::remove_all(batch.run, error);  // nothing but these files
   SS_ASSIGN(const std::string job, std::move(submitted));
-  std::printf(
+  terminal::print(
       "\nsubmitted as job %s; watch it with: simplescale status %s --watch; its output is in "
       "%s/slurm-%s.out\n",
       job.c_str(), batch.run.c_str(), RunFolder{batch.run}.logs().c_str(), job.c_str());

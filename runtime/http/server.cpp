@@ -93,6 +93,12 @@ bool refuse(const HttpOptions& options, const std::string& machine, const httpli
     response.set_content("this is not the server that the request names\n", "text/plain");
     return true;
   }
+  if (request.method != "GET" && request.method != "HEAD") {
+    response.status = 405;
+    response.set_header("Allow", "GET, HEAD");
+    response.set_content("the page of a run only answers GET and HEAD\n", "text/plain");
+    return true;
+  }
   if (request.path == "/healthz" || has_token(request.get_header_value("Authorization"),
                                               request.get_param_value("token"), options.token))
     return false;
@@ -103,6 +109,17 @@ bool refuse(const HttpOptions& options, const std::string& machine, const httpli
       "with it\n",
       "text/plain");
   return true;
+}
+
+/// Every error has a text.
+void add_errors(httplib::Server& server) {
+  server.set_error_handler([](const httplib::Request&, httplib::Response& response) {
+    if (!response.body.empty()) return;
+    response.set_content(response.status == 404
+                             ? "there is nothing at this path; the page of the run is at /\n"
+                             : "error " + std::to_string(response.status) + "\n",
+                         "text/plain");
+  });
 }
 
 void add_routes(httplib::Server& server, const HttpOptions& options) {
@@ -213,6 +230,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(const HttpOptions& options
   http->parts_ = std::make_unique<Parts>();
   Router& router = http->parts_->router;
   router.set_payload_max_length(0);
+  add_errors(router);
   add_routes(router, options);
   const auto answer = [&router](const std::string& request) { return router.answer(request); };
   auto connections = HttpConnections::listen(options.host, options.port, answer);

@@ -114,13 +114,15 @@ class Http(Case):
             self.assertEqual(json.loads(more[0])["step"], first[-1]["step"] + 1)
         html = self.get("/")[1]
         self.assertNotRegex(html, r'(src|href)="https?:', "loads nothing from other servers")
-        for path, method, want in (("/status", "POST", 404), ("/", "DELETE", 404), ("/../config.toml", "GET", 404), ("/config.toml", "GET", 404),
+        for path, method, want in (("/status", "POST", 405), ("/", "DELETE", 405), ("/../config.toml", "GET", 404), ("/config.toml", "GET", 404),
                                    ("/control/status.json", "GET", 404), ("/metrics.jsonl?after=18446744073709551615", "GET", 200),
                                    ("/events.jsonl?after=-1", "GET", 200), ("/events.jsonl?after=x", "GET", 200),
                                    ("/health.jsonl?spread=9", "GET", 200), ("/log?of=n0", "GET", 200), ("/log?of=n0.0&last=500", "GET", 200),
                                    ("/log?of=supervisor-n0", "GET", 200), ("/log?of=n99", "GET", 404), ("/log", "GET", 404),
                                    ("/log?of=../control/key", "GET", 404), ("/log?of=..%2Fcontrol%2Fkey", "GET", 404), ("/log?of=n0%00", "GET", 404)):
-            self.assertIn(self.get(path, method)[0], (want, 413) if method == "POST" else (want,), (path, method))
+            status, text = self.get(path, method)[:2]
+            self.assertEqual(status, want, (path, method))
+            self.assertTrue(text, (path, method))
         self.assertIn("generation 1", self.get("/log?of=n0.0")[1])
         self.assertIn("learning_rate = 0.003", self.get("/config")[1])
         facts = json.loads(self.get("/facts")[1])
@@ -352,6 +354,17 @@ class Http(Case):
             self.assertNotIn("NaN", page.evaluate("document.querySelector('#loss').innerHTML"))
             self.keep(page, "stalled-zoomed")
             page.evaluate("$('rate').dispatchEvent(new MouseEvent('dblclick'))")
+            self.assertEqual(page.evaluate(points), whole)
+            # The wheel zooms with Shift or Ctrl only, and back out to the whole run.
+            wheel = """((delta, keys) => { const box = $('loss'), r = box.getBoundingClientRect(); return box.dispatchEvent(new WheelEvent('wheel',
+                { clientX: r.left + 300, clientY: r.top + 90, deltaY: delta, cancelable: true, ...keys })); })"""
+            self.assertTrue(page.evaluate(wheel + "(-100, {})"), "the page scrolls")
+            self.assertEqual(page.evaluate(points), whole)
+            self.assertFalse(page.evaluate(wheel + "(-100, { shiftKey: true })"))
+            self.assertFalse(page.evaluate(wheel + "(-100, { ctrlKey: true })"))
+            self.assertLess(page.evaluate(points), whole)
+            for _ in range(4):
+                page.evaluate(wheel + "(100, { shiftKey: true })")
             self.assertEqual(page.evaluate(points), whole)
             # Resources of many nodes: the median and a band.
             for of in ("0", "1", "7"):
