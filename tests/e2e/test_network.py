@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 import unittest
 
 from common import PROGRAM, Case, last_step, leader, leftovers, lines, status
@@ -155,7 +154,8 @@ class Networks(Case):
         self.network.drop(2, out="", into="")
         self.lost("n2")
         self.more_steps(20, "the others' steps")
-        time.sleep(6)  # the partition lasts longer than join_timeout_ms
+        lost_at = next(e["time"] for e in self.events("node_lost") if e["subject"] == "n2")
+        self.wait_for(lambda: lines(self.run_folder / "metrics.jsonl")[-1]["time"] > lost_at + 6, "steps after twice join_timeout_ms", 30)
         self.network.heal(2)
         self.wait_until_all_nodes_train()
         self.check()
