@@ -1,7 +1,10 @@
 // The program `simplescale`: its command line. Commands that need libtorch are in
 // simplescale-compute beside it, so that consoles and agents start in milliseconds.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <string>
@@ -145,6 +148,10 @@ class CommandLine {
                     [this](CLI::App* command) {
                       return report_status(config_validate_command(config_, command->remaining()));
                     });
+    add(*config, "explain", "print what a key means, its values, its default, what a change does",
+        [this](CLI::App*) { return report_status(config_explain_command(key_)); })
+        ->add_option("KEY", key_, "a key, as train.max_steps, or a section, as train")
+        ->required();
   }
 
   void add_checkpoints() {
@@ -209,7 +216,7 @@ class CommandLine {
     plot->add_option("-o,--output", output_, "FILE.svg or FILE.png (default: plot.svg)");
     plot->add_option("--smooth", smooth_,
                      "steps to average over; 0: no smooth curves (default: 2 %)")
-        ->check(CLI::NonNegativeNumber);
+        ->check(CLI::Range(0, 1'000'000'000));
 
     CLI::App* report =
         add(app_, "report", "write a run's page with its data as one HTML file",
@@ -302,8 +309,7 @@ class CommandLine {
         ->add_option("SHELL", shell_, "bash, zsh or fish")
         ->required()
         ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-    add(app_, "man", "print the man page",
-        [this](CLI::App*) { return print_text(man_page(app_)); });
+    add(app_, "man", "print the man page", [this](CLI::App*) { return print_man_page(); });
   }
 
   /// Commands that processes of a run start: launchers start agents, batch scripts `requeue`,
@@ -336,11 +342,22 @@ class CommandLine {
     supervisor->add_option("--standby-of", standby_of_, "a supervisor's address");
   }
 
+  /// On a terminal as `man` shows it; otherwise, and without `man`, its source.
+  int print_man_page() {
+    const std::string page = man_page(app_);
+    FILE* shown = isatty(STDOUT_FILENO) && std::system("command -v man >/dev/null 2>&1") == 0
+                      ? popen("man -l -", "w")
+                      : nullptr;
+    if (!shown) return print_text(page);
+    std::fputs(page.c_str(), shown);
+    return pclose(shown) == 0 ? 0 : report_status(Status(Code::io, "`man -l -` failed"));
+  }
+
   CLI::App& app_;
   const std::vector<std::string> words_;  // of the command line, without the program's name
   int code_ = 0;
   std::string config_, run_, folder_, checkpoint_, dtype_ = "float32", node_, standby_of_;
-  std::string process_, grep_, level_, trace_name_, trace_output_, shell_, from_;
+  std::string process_, grep_, level_, key_, trace_name_, trace_output_, shell_, from_;
   std::string runs_folder_ = "runs", output_ = "plot.svg", report_output_ = "report.html";
   std::vector<std::string> commands_, runs_, help_;
   GenerateOptions generate_;

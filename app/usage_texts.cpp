@@ -29,6 +29,7 @@ const std::map<std::string, std::vector<std::string>>& examples() {
       {"config show",
        {"# what differs from the defaults, and where it was set", "config show my.toml --changed",
         "# the plan of a longer run", "config show my.toml --train.max_steps 5000"}},
+      {"config explain", {"config explain train.warmup_iters", "config explain checkpoint"}},
       {"config validate", {"config validate my.toml --cluster.nodes 4"}},
       {"digest", {"digest runs/my"}},
       {"export", {"export runs/my my-model --dtype bf16"}},

@@ -98,6 +98,10 @@ Status config_validate_command(const std::string& config, const Overrides& overr
   return Status(Code::bad_config, config + ": " + std::to_string(problems.size()) + " errors");
 }
 
+Status config_explain_command(const std::string& key) {
+  return print(explain_key(key));
+}
+
 Status digest_text_command(const std::string& checkpoint) {
   return print(digest_command(checkpoint));
 }
@@ -144,6 +148,10 @@ Status status_command(const std::string& run, bool json, bool watch) {
 }
 
 Status report_command(const std::string& run, const std::string& output) {
+  if (!output.ends_with(".html") && !output.ends_with(".htm"))
+    return Status(Code::usage, "--output " + output +
+                                   ": the report is an HTML page, so the name must end in .html; "
+                                   "`plot` writes .svg and .png");
   SS_ASSIGN(const nlohmann::json document, current_status(run));
   const RunFolder folder{run};
   SS_RETURN_IF_ERROR(

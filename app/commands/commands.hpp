@@ -29,6 +29,8 @@ Status prepare_command(const std::string& config, const Overrides& overrides);
 Status config_show_command(const std::string& config, const Overrides& overrides, bool changed);
 /// Prints every error on a line of its own.
 Status config_validate_command(const std::string& config, const Overrides& overrides);
+/// key: as train.max_steps, or a section.
+Status config_explain_command(const std::string& key);
 Status digest_text_command(const std::string& checkpoint);
 Status export_text_command(const std::string& checkpoint, const std::string& folder,
                            const std::string& dtype);

@@ -112,8 +112,8 @@ Status check_sweep_folder(const Sweep& sweep) {
       const std::string was = schema::to_toml(schema::find(key)->in(before.config)),
                         now = schema::to_toml(schema::find(key)->in(sweep.base.config));
       if (was != now)
-        return Status(Code::bad_config, sweep.folder + " holds another sweep: " + key + " was " +
-                                            was + " and is now " + now +
+        return Status(Code::bad_config, sweep.folder + " holds another sweep: " + key + " " +
+                                            text_of(KeyDifference{key, was, now}) +
                                             "; start a new sweep with --run=FOLDER");
     }
     return {};

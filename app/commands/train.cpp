@@ -20,6 +20,7 @@
 #include "app/launch/agent_launcher.hpp"
 #include "app/launch/attach.hpp"
 #include "app/launch/background.hpp"
+#include "app/launch/command_line.hpp"
 #include "app/launch/run_start.hpp"
 #include "app/launch/run_view.hpp"
 #include "app/processes/agent.hpp"
@@ -105,6 +106,29 @@ void handle_signals() {
   sigaction(SIGHUP, &action, nullptr);
 }
 
+/// While it exists, SIGTERM ends the process with the exit code of a stopped run and a sentence.
+/// What is prepared is published by renaming, so the process may end at any time.
+class StopsWhilePreparing {
+ public:
+  StopsWhilePreparing() {
+    struct sigaction action {};
+    action.sa_handler = [](int) {
+      constexpr char text[] =
+          "simplescale: stopped by SIGTERM while the run was prepared; nothing was trained: the "
+          "same command prepares it again\n";
+      [[maybe_unused]] const auto written = write(STDERR_FILENO, text, sizeof text - 1);
+      _exit(75);  // Code::requeue; exit_code() may not be called here
+    };
+    sigaction(SIGTERM, &action, &before_);
+  }
+  ~StopsWhilePreparing() { sigaction(SIGTERM, &before_, nullptr); }
+  StopsWhilePreparing(const StopsWhilePreparing&) = delete;
+  StopsWhilePreparing& operator=(const StopsWhilePreparing&) = delete;
+
+ private:
+  struct sigaction before_ {};
+};
+
 /// Passes a signal of the user on to the agents. The second one means: at once; the third: kill.
 void pass_signals(AgentLauncher& launcher, RunView& view, int& passed) {
   if (interrupts <= passed) return;
@@ -170,7 +194,10 @@ Status train_here(const RunStart& start, bool oversubscribe, bool detach) {
       SS_ASSIGN(const bool finished, already_finished(run, config, start.plan));
       if (finished) return {};
     }
-    auto lock = prepare_run(config, start.plan, trainers, oversubscribe);
+    auto lock = [&] {
+      const StopsWhilePreparing stops;
+      return prepare_run(config, start.plan, trainers, oversubscribe);
+    }();
     if (!lock.ok() && can_attach(run)) continue;  // another `train` was faster
     if (!lock.ok()) return lock.status();
     if (!detach) return launch(config, start.plan, nullptr);
@@ -187,6 +214,14 @@ Status train_here(const RunStart& start, bool oversubscribe, bool detach) {
 Status train_command(const std::string& config_file, Overrides overrides, const std::string& run,
                      bool oversubscribe, bool detach) {
   SS_ASSIGN(RunStart start, resolve_run_start(config_file, std::move(overrides), run));
+  if (const SweepConfig& sweep = start.config.sweep; !sweep.keys.empty() || !sweep.seeds.empty())
+    return Status(Code::bad_config,
+                  config_file +
+                      " has a [sweep], which `train` does not carry out; to train its "
+                      "runs: " +
+                      command_line({"sweep", config_file}) +
+                      "; to train the rest of the file as one run, add '--sweep.keys={}' "
+                      "'--sweep.seeds=[]'");
   const auto task = slurm_task();
   if (task && detach)
     return Status(Code::usage,
@@ -206,6 +241,8 @@ Status train_command(const std::string& config_file, Overrides overrides, const 
 Status resume_command(const std::string& run, Overrides overrides, bool oversubscribe,
                       bool detach) {
   SS_RETURN_IF_ERROR(check_is_run(run));
+  // Earlier versions let a run carry the [sweep] of its file, which has no meaning in it.
+  overrides.insert(overrides.end(), {"--sweep.keys={}", "--sweep.seeds=[]"});
   return train_command(RunFolder{run}.config(), std::move(overrides), run, oversubscribe, detach);
 }
 

@@ -1,9 +1,9 @@
 #include "app/launch/run_start.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
@@ -16,14 +16,20 @@
 #include "app/terminal.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
+#include "runtime/config/check.hpp"
 #include "runtime/config/preflight.hpp"
 #include "runtime/data/corpus.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/run/run_key.hpp"
+#include "runtime/run/run_state.hpp"
 
 namespace simplescale {
 
 namespace fs = std::filesystem;
+
+std::string text_of(const KeyDifference& d) {
+  return "was " + d.was + " and is now " + d.now;
+}
 
 namespace {
 
@@ -37,10 +43,17 @@ Status check_utf8(const Config& config) {
                 "the configuration is not UTF-8: " + text.substr(begin, end - begin));
 }
 
+/// The run began with other weights than this command names: no new run is what the user wants.
+bool only_parent_missing(const std::vector<KeyDifference>& differences, const Config& config) {
+  return config.run.from.empty() && std::ranges::all_of(differences, [](const KeyDifference& d) {
+           return d.key == "run.from" || d.key == "run.with_optimizer" || d.key == "tokenizer.path";
+         });
+}
+
 std::string text_of(const std::vector<KeyDifference>& differences) {
   std::string text;
   for (const KeyDifference& d : differences)
-    text += (text.empty() ? "" : ", ") + d.key + " was " + d.was + " and is now " + d.now;
+    text += (text.empty() ? "" : ", ") + d.key + " " + text_of(d);
   return text;
 }
 
@@ -70,7 +83,7 @@ Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config&
   if (!fs::exists(run.config(), error)) return changes;
   SS_ASSIGN(const LoadedConfig before, load_config(run.config()));
   for (const KeyDifference& d : diff(before.config, config).allowed)
-    changes.push_back({d.key, "was " + d.was + " and is now " + d.now});
+    changes.push_back({d.key, text_of(d)});
   if (step > static_cast<uint64_t>(plan.max_steps))
     return Status(Code::bad_config, run.path + " is at step " + std::to_string(step) +
                                         " already, beyond the new last step, " +
@@ -98,6 +111,10 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
     config.tokenizer.path = tokenizer_of(config.run.from);
   config.data.folder = tokens_folder(config);
   make_paths_absolute(config);
+  // After data.folder: runs of one file share its tokens.
+  if (const std::string name = fs::path(run_folder(config)).filename();
+      !run.empty() && loaded.origin["run.name"] == "default" && is_run_name(name))
+    config.run.name = name;
   SS_RETURN_IF_ERROR(check_log_rules(config));
   SS_RETURN_IF_ERROR(check_utf8(config));
   return RunStart{std::move(config), plan};
@@ -116,6 +133,11 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
                         "folder with --run=FOLDER");
     SS_ASSIGN(const LoadedConfig before, load_config(run.config()));
     const auto differences = diff(before.config, config).defining;
+    if (!differences.empty() && only_parent_missing(differences, config))
+      return Status(Code::bad_config,
+                    shown_path(run.path) + " began with the weights of " + before.config.run.from +
+                        ", and this command does not name them (--from); to continue the run: " +
+                        command_line({"resume", shown_path(run.path)}));
     if (!differences.empty())
       return Status(Code::bad_config, run.path + " holds another run: " + text_of(differences) +
                                           "; to train from its weights in a new run: " +
@@ -161,9 +183,8 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
 
 Result<bool> already_finished(const RunFolder& run, const Config& config, const Plan& plan) {
   if (!fs::exists(run.config()) || RunLock::held(run)) return false;
-  const auto end = read_text(run.end());
-  const auto document = end.ok() ? nlohmann::json::parse(*end, nullptr, false) : nlohmann::json();
-  if (!document.is_object() || document.value("exit", nlohmann::json()) != 0) return false;
+  const auto end = end_of(run);
+  if (!end || end->code != 0) return false;
   SS_RETURN_IF_ERROR(check_run_folder(run, config));
   const auto max_steps = static_cast<uint64_t>(plan.max_steps);
   if (newest_step(config) != max_steps) return false;

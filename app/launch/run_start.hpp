@@ -10,6 +10,9 @@
 
 namespace simplescale {
 
+/// How a key differs, in the words of messages and events: "was 3 and is now 4".
+std::string text_of(const KeyDifference& difference);
+
 struct RunStart {
   Config config;  // with absolute paths and the planned train.global_batch_size
   Plan plan;

@@ -121,10 +121,10 @@ void RunView::on_step(const std::string& text) {
   const double step_ms = m["step_ms"].is_number() ? m["step_ms"].get<double>() : 0;
   const double left_s = m["remaining_s"].is_number() ? m["remaining_s"].get<double>() : 0;
   const std::string mfu =
-      m["mfu"].is_number() ? fmt::format("{:.1f}", m["mfu"].get<double>() * 100) : "-";
+      m["mfu"].is_number() ? fmt::format(", mfu {:.1f} %", m["mfu"].get<double>() * 100) : "";
   if (line_.terminal())
-    draw_step(fmt::format("loss {:.4f}, {:.0f} ms, {:.0f} tokens/s, mfu {} %, {:.0f} s left", loss,
-                          step_ms, rate, mfu, left_s));
+    draw_step(fmt::format("loss {:.4f}, {:.0f} ms, {:.0f} tokens/s{}, {:.0f} s left", loss, step_ms,
+                          rate, mfu, left_s));
   const int64_t every = std::max<int64_t>({1, plan_.max_steps / 20, config_.metrics.every_steps});
   const bool due = last_step_ % every == 0 || last_step_ == plan_.max_steps || printed_step_ < 0 ||
                    looked_ - printed_ >= kPrintEvery;
@@ -132,7 +132,7 @@ void RunView::on_step(const std::string& text) {
   printed_step_ = last_step_;
   printed_ = looked_;
   line_.print_line(
-      fmt::format("iter {} step {}: loss {:.4f}, iter time: {:.2f} ms, {:.0f} tokens/s, mfu {} %, "
+      fmt::format("iter {} step {}: loss {:.4f}, iter time: {:.2f} ms, {:.0f} tokens/s{}, "
                   "remaining time: "
                   "{:.2f} hours",
                   m["iter"].get<int64_t>(), last_step_, loss,

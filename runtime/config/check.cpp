@@ -6,6 +6,15 @@
 #include "runtime/config/schema.hpp"
 
 namespace simplescale {
+
+bool is_run_name(const std::string& text) {
+  return !text.empty() && text.size() <= 64 && text[0] != '.' && text[0] != '-' &&
+         std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '-' || c == '_' || c == '.';
+         });
+}
+
 namespace {
 
 /// A key with its value: "train.learning_rate = 0.0004".
@@ -15,14 +24,6 @@ std::string shown(const char* full_name, const Config& config) {
 
 Status bad(const char* full_name, const Config& config, const std::string& text) {
   return Status(Code::bad_config, shown(full_name, config) + " " + text);
-}
-
-bool is_name(const std::string& text) {
-  return !text.empty() && text.size() <= 64 && text[0] != '.' && text[0] != '-' &&
-         std::all_of(text.begin(), text.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                  c == '-' || c == '_' || c == '.';
-         });
 }
 
 /// Best are the checkpoints of steps that are validated, so such steps must exist.
@@ -69,7 +70,7 @@ std::vector<Status> check_combinations(const Config& c) {
   const auto unless = [&](bool fine, const char* full_name, const std::string& text) {
     if (!fine) problems.push_back(bad(full_name, c, text));
   };
-  unless(is_name(c.run.name), "run.name",
+  unless(is_run_name(c.run.name), "run.name",
          "must be 1 to 64 letters, digits, '-', '_' or '.', and begin with a letter, digit or '_'");
   if (Status model = check_model(c); !model.ok()) problems.push_back(model);
   unless(!c.run.with_optimizer || !c.run.from.empty(), "run.with_optimizer", "needs run.from");

@@ -79,13 +79,14 @@ ConfigDifference diff(const Config& given_a, const Config& given_b) {
   make_paths_absolute(a);
   make_paths_absolute(b);
   Config was = with_derived_values(a), now = with_derived_values(b);
-  // max_steps alone counts as the run's length. warmup_iters depends on the layout even where the
-  // number of warm-up steps is the same.
+  // max_steps alone counts as the run's length. What warmup_iters comes to depends on the layout:
+  // schedule_change() tells that, since the user has not changed the key.
   const auto old_plan = make_plan(a), new_plan = make_plan(b);
   if (old_plan.ok() && new_plan.ok()) {
     was.train.max_iters = now.train.max_iters = 0;
     was.train.max_tokens = now.train.max_tokens = 0;
-    if (old_plan->learning_rate.warmup_steps == new_plan->learning_rate.warmup_steps)
+    if (old_plan->learning_rate.warmup_steps == new_plan->learning_rate.warmup_steps ||
+        a.train.warmup_iters == b.train.warmup_iters)
       was.train.warmup_iters = now.train.warmup_iters;
   }
   // Without data.source the run trains on data.folder.
@@ -118,10 +119,18 @@ std::string schedule_change(const Config& before, const Config& now, int64_t ste
     return fmt::format("{:.3g}", plan.learning_rate.at(step));
   };
   const int64_t old_end = was->learning_rate.steps, end = is->learning_rate.steps;
-  return (old_end == end ? "the learning rate follows its new schedule"
-                         : fmt::format("the learning rate's cosine, planned to end at step {}, now "
-                                       "ends at step {}",
-                                       old_end, end)) +
+  const int64_t old_warmup = was->learning_rate.warmup_steps,
+                warmup = is->learning_rate.warmup_steps;
+  const bool by_layout =
+      old_end == end && old_warmup != warmup && before.train.warmup_iters == now.train.warmup_iters;
+  return (by_layout ? fmt::format("the warm-up takes {} instead of {} steps in this layout, since "
+                                  "train.warmup_iters counts micro-batches of a trainer",
+                                  warmup, old_warmup)
+          : old_end == end
+              ? "the learning rate follows its new schedule"
+              : fmt::format("the learning rate's cosine, planned to end at step {}, now "
+                            "ends at step {}",
+                            old_end, end)) +
          fmt::format(": step {} has learning rate {} instead of {}", step + 1, rate(*is),
                      rate(*was));
 }

@@ -225,7 +225,7 @@ const char* section_comment(const std::string& section) {
   if (section == "metrics") return "Metrics, web page and traces.";
   if (section == "slurm") return "Options of the Slurm job that `submit` creates.";
   if (section == "sweep")
-    return "Keys that `sweep` varies; every combination is a run. `train` ignores this section.";
+    return "Keys that `sweep` varies; every combination is a run. `train` refuses this section.";
   return "Fault injection, to test how a run recovers.";
 }
 

@@ -1,7 +1,9 @@
 #include "runtime/config/show.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 
 #include "runtime/base/words.hpp"
 #include "runtime/config/check.hpp"
@@ -82,6 +84,28 @@ std::string plan_text(const Config& config, const Plan& plan) {
   return out;
 }
 
+/// What a change of the key does to a run that exists.
+const char* when_changed(schema::Matters matters) {
+  switch (matters) {
+    case schema::Matters::always:
+      return "cannot change; `train CONFIG --from RUN` begins a new run with its weights";
+    case schema::Matters::layout:
+      return "may change; without train.deterministic it cannot";
+    case schema::Matters::recipe:
+      return "may change; the steps from then on have other results";
+    case schema::Matters::never:
+      return "may change; the results stay the same";
+  }
+  return "";
+}
+
+/// The line of `file` that the problem names; the largest number for a problem of no line.
+size_t line_of(const Status& problem, const std::string& file) {
+  if (!problem.message().starts_with(file + ":")) return SIZE_MAX;
+  const size_t line = std::strtoull(problem.message().c_str() + file.size() + 1, nullptr, 10);
+  return line > 0 ? line : SIZE_MAX;
+}
+
 std::string table_of_keys(const LoadedConfig& loaded, bool only_changed) {
   const Config defaults, derived = with_derived_values(loaded.config);
   struct Row {
@@ -123,10 +147,36 @@ std::string show_changed(const LoadedConfig& loaded) {
   return table_of_keys(loaded, true);
 }
 
+Result<std::string> explain_key(const std::string& name) {
+  const size_t sections = static_cast<size_t>(std::ranges::count(name, '.'));
+  std::string out;
+  const Config defaults;
+  for (const schema::Key& key : schema::keys()) {
+    if (name != (sections == 0 ? key.section : key.full_name())) continue;
+    if (sections == 0) {
+      if (out.empty()) out = schema::section_comment(name) + std::string("\n\n");
+      out += "  " + key.full_name() + " = " + schema::to_toml(key.in(defaults)) + "\n";
+      continue;
+    }
+    out = key.full_name() + "\n  " + key.comment + "\n  must be: " + schema::expected(key);
+    if (const std::string range = schema::to_string(key.range); !range.empty()) out += ", " + range;
+    out += "\n  default: " + schema::to_toml(key.in(defaults)) +
+           "\n  in a run that exists: " + when_changed(key.matters) + "\n";
+    if (key.is_path) out += "  a relative path in a file is relative to that file\n";
+  }
+  if (!out.empty()) return out;
+  const size_t dot = name.find('.');
+  return Status(Code::usage,
+                "unknown key " + name + "; nearest known key: " +
+                    (dot == std::string::npos
+                         ? schema::nearest_key("", name)
+                         : schema::nearest_key(name.substr(0, dot), name.substr(dot + 1))));
+}
+
 std::vector<Status> validate_config(const CheckedConfig& checked) {
   std::vector<Status> problems = checked.problems;
   const LoadedConfig& loaded = checked.loaded;
-  if (!checked.complete) return problems;
+  if (!checked.complete) return problems;  // the file's other lines are not known
   const auto add = [&](const Status& status) {
     const auto same = [&](const Status& other) { return other.message() == status.message(); };
     if (!status.ok() && std::ranges::none_of(problems, same)) problems.push_back(status);
@@ -137,6 +187,8 @@ std::vector<Status> validate_config(const CheckedConfig& checked) {
   if (loaded.config.data.source.empty() && loaded.config.data.folder.empty())
     add(Status(Code::bad_config,
                loaded.file + ": data.source is not set: set it to text or token files"));
+  std::ranges::stable_sort(problems, {},
+                           [&](const Status& problem) { return line_of(problem, loaded.file); });
   return problems;
 }
 

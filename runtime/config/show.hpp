@@ -15,7 +15,11 @@ std::string show_config(const LoadedConfig& loaded);
 /// The lines of that table whose keys have another value than their default; no plan.
 std::string show_changed(const LoadedConfig& loaded);
 
-/// All reasons why `train` would refuse the config, each in one line; empty if it can be trained.
+/// What a key means: its comment, values, default, and whether it may change in a run that exists.
+/// Of a section: its keys with their defaults. usage: there is no such key.
+Result<std::string> explain_key(const std::string& name);
+
+/// In the order of the file's lines, then what belongs to no line. All reasons why `train` would refuse the config, each in one line; empty if it can be trained.
 std::vector<Status> validate_config(const CheckedConfig& checked);
 /// One line about a config that can be trained.
 Result<std::string> valid_text(const LoadedConfig& loaded);

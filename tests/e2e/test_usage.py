@@ -29,7 +29,7 @@ class Help(Case):
     def test_every_command_has_help_with_examples(self):
         names = [[name] for name in self.commands() if name not in ("simplescale", "help")]
         self.assertGreater(len(names), 15)
-        names += [["config", name] for name in self.commands("config") if name in ("show", "validate")]
+        names += [["config", name] for name in self.commands("config") if name in ("show", "validate", "explain")]
         for name in names:
             text = self.command("help", *name)
             self.assertEqual(text, self.command(*name, "--help"))
@@ -61,7 +61,7 @@ class Help(Case):
 
     def test_bash_completes_commands_options_and_keys(self):
         self.assertEqual(self.complete("tr"), ["train", "trace"])
-        self.assertEqual(self.complete("config", ""), ["show", "validate", "-h", "--help"])
+        self.assertEqual(self.complete("config", ""), ["show", "validate", "explain", "-h", "--help"])
         self.assertEqual(self.complete("logs", "runs/x", "--l"), ["--level"])
         self.assertEqual(self.complete("train", "x.toml", "--train.max_s"), ["--train.max_steps="])
         self.assertEqual(self.complete("config", "show", "x.toml", "--ch")[0], "--changed")
@@ -84,6 +84,9 @@ class Options(Case):
                                  (["prepare", self.config, "more"], ["unexpected argument 'more'", "prepare --help"]),
                                  (["trace", "x", "--list", "-o", "f"], ["--list", "excludes"]),
                                  (["export", "x", "y", "--dtype", "int8"], ["--dtype", "bfloat16"]),
+                                 (["plot", "x", "--smooth", "-1"], ["not in range 0 to 1000000000"]),
+                                 (["report", "x", "-o", "x.pdf"], ["x.pdf", ".html"]),
+                                 (["config", "explain", "train.lr"], ["unknown key train.lr; nearest known key: train.learning_rate"]),
                                  (["logs", "x", "--level", "loud"], ["--level", "warning"])]:
             self.command(*arguments, code=64)
             self.assertEqual(len(self.stderr.splitlines()), 1, self.stderr)
@@ -91,6 +94,14 @@ class Options(Case):
                 self.assertIn(word, self.stderr)
         self.command("train", self.config, "--train.max_steps", code=78)
         self.assertIn("a value is missing: --train.max_steps=VALUE", self.stderr)
+        self.command("train", self.config, "--train.max_steps=2", "--sweep.seeds=[1,2]", code=78)
+        self.assertRegex(self.stderr, r"has a \[sweep\].* to train its runs: \S+ sweep \S+;")
+
+    def test_a_key_is_explained(self):
+        text = self.command("config", "explain", "train.warmup_iters")
+        for words in ("micro-batches", "must be: an integer", "default: ", "in a run that exists: may change"):
+            self.assertIn(words, text)
+        self.assertIn("  checkpoint.keep = ", self.command("config", "explain", "checkpoint"))
 
     def test_a_folder_without_a_run_is_named(self):
         for command in ("status", "logs", "console", "verify", "trace"):
@@ -106,6 +117,15 @@ class Options(Case):
     def test_submit_with_dry_run_writes_nothing(self):
         run = self.folder / "run"
         self.assertIn("#SBATCH", self.command("submit", self.config, f"--run={run}", "--train.max_steps=2", "--dry-run"))
+        self.assertFalse(run.exists())
+        refuses = self.folder / "bin"
+        refuses.mkdir()
+        (refuses / "sbatch").write_text("#!/bin/sh\necho no such partition >&2\nexit 1\n")
+        (refuses / "sbatch").chmod(0o755)
+        failed = subprocess.run([PROGRAM, "submit", self.config, f"--run={run}", "--train.max_steps=2"], cwd=self.folder, capture_output=True,
+                                text=True, timeout=60, env={**os.environ, "PATH": f"{refuses}:{os.environ['PATH']}"})
+        self.assertEqual(failed.returncode, 78, failed.stderr)
+        self.assertIn("no such partition", failed.stderr)
         self.assertFalse(run.exists())
 
 

@@ -395,6 +395,17 @@ TEST_SUITE("config load") {
           "train.max_steps  5      a.toml:2\n");
   }
 
+  TEST_CASE("config explain: a key's meaning, values and default; a section's keys") {
+    CHECK(*explain_key("checkpoint.keep") ==
+          "checkpoint.keep\n  " + std::string(schema::find("checkpoint.keep")->comment) +
+              "\n  must be: an integer, 1 to 1000000\n  default: 3\n  in a run that exists: may "
+              "change; the results stay the same\n");
+    CHECK(explain_key("train")->find("  train.max_steps = ") != std::string::npos);
+    CHECK(explain_key("train.lr").status().message() ==
+          "unknown key train.lr; nearest known key: train.learning_rate");
+    for (const schema::Key& key : schema::keys()) CHECK(explain_key(key.full_name()).ok());
+  }
+
   TEST_CASE("config validate: reports all errors: values, combinations, the plan, missing keys") {
     Folder folder;
     const std::string file = folder.write("a.toml",
@@ -416,6 +427,14 @@ TEST_SUITE("config load") {
           ":6: train.warmup_iters = 90 takes", "none.toml", "data.source is not set"})
       CHECK_MESSAGE(text.find(part) != std::string::npos, part << " in\n" << text);
     CHECK(problems.size() == 10);
+    size_t before = 0;  // in the order of the lines
+    for (size_t i = 0; i < 6; ++i) {
+      const std::string& message = problems[i].message();
+      REQUIRE(message.starts_with(file + ":"));
+      const size_t line = std::stoul(message.substr(file.size() + 1));
+      CHECK(line >= before);
+      before = line;
+    }
     const auto broken = validate_config(check_user_config(folder.write("b.toml", "[train\n")));
     CHECK(broken.size() == 1);  // nothing is known of the keys
     CHECK(validate_config(check_user_config("/nowhere/c.toml")).size() == 1);
@@ -485,7 +504,9 @@ TEST_SUITE("config load") {
     CHECK(changed.defining[0].was == "4");
     CHECK(changed.defining[0].now == "5");
     CHECK(keys_of(changed.allowed) == Keys{"train.learning_rate", "train.min_learning_rate"});
-    CHECK(allowed({"--train.max_steps=200"}) == Keys{"train.max_steps", "train.warmup_iters"});
+    // What the rule of warmup_iters gives differs, too, but the user has not changed that key.
+    CHECK(allowed({"--train.max_steps=200"}) == Keys{"train.max_steps"});
+    CHECK(allowed({"--train.warmup_iters=7"}) == Keys{"train.warmup_iters"});
     CHECK(defining({"--train.max_steps=200"}).empty());
     CHECK(defining({"--train.global_batch_size=32"}) == Keys{"train.global_batch_size"});
     CHECK(defining({"--train.precision=fp32"}) == Keys{"train.precision"});
@@ -515,6 +536,12 @@ TEST_SUITE("config load") {
               .ends_with("step 901 has learning rate 0.000107 instead of 0.0001"));
     CHECK(schedule_change(a, parsed(text, {"--train.learning_rate=2e-3"}), 900, set)
               .ends_with("step 901 has learning rate 0.0002 instead of 0.0001"));
+    const Overrides warm = {"--train.warmup_iters=90", "--train.global_batch_size=64"};
+    Overrides more_nodes = warm;
+    more_nodes.push_back("--cluster.nodes=4");
+    CHECK(schedule_change(parsed(text, warm), parsed(text, more_nodes), 10)
+              .find("steps in this layout, since train.warmup_iters counts micro-batches of a "
+                    "trainer: step 11 has") != std::string::npos);
   }
 
   TEST_CASE("config: folders, seeds and threads follow from other keys unless set") {
