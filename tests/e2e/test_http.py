@@ -122,7 +122,7 @@ class Http(Case):
                                    ("/log?of=../control/key", "GET", 404), ("/log?of=..%2Fcontrol%2Fkey", "GET", 404), ("/log?of=n0%00", "GET", 404)):
             status, text = self.get(path, method)[:2]
             self.assertEqual(status, want, (path, method))
-            self.assertTrue(text, (path, method))
+            self.assertTrue(text or status < 400, (path, method))
         self.assertIn("generation 1", self.get("/log?of=n0.0")[1])
         self.assertIn("learning_rate = 0.003", self.get("/config")[1])
         facts = json.loads(self.get("/facts")[1])

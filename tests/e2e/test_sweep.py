@@ -52,7 +52,7 @@ class Sweep(Case):
             self.assertEqual([m["step"] for m in lines(run / "metrics.jsonl")], list(range(1, 601)), run.name)
         self.assertEqual(sorted(p.name for p in (self.folder / "kept").iterdir()), [r.name for r in self.runs()])
         # The interrupted run has the bits of a run without interruption.
-        alone = self.train("alone", "--train.learning_rate=1e-3", "--run.seed=2")
+        alone = self.train("alone", "--train.learning_rate=1e-3", "--run.seed=2", "--sweep.keys={}", "--sweep.seeds=[]")
         self.assertEqual(self.digest(second), self.digest(alone))
         self.assertEqual(len({self.digest(run) for run in self.runs()}), 4)
 
