@@ -22,7 +22,8 @@ struct LocalTrainer {
   std::vector<uint8_t> data_address;
 };
 
-/// Name of the segment with this node's peer copy of a shard at a step; "" if it has none.
+/// Name of the segment of this node from which a trainer sends a copy of a shard at a step that is
+/// not its own state; "" if there is none.
 using PeerSegment = std::function<std::string(uint32_t shard, uint64_t step)>;
 
 struct NodeOrders {

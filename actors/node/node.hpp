@@ -67,6 +67,7 @@ struct NodeState {
   LivenessMonitor liveness{LivenessOptions{}};
   LifelineWatcher lifelines;
   FillPlan fill;                   // for the newest generation in which trainers of this node train
+  uint64_t ended = 0;              // the newest generation that a trainer which dies has left
   std::vector<ShardSaved> saving;  // failure reports for the saves that are under way
   struct {
     std::unique_ptr<LogScanner> logs;  // null: logs are not scanned

@@ -69,9 +69,43 @@ void start_peer_copies(Self* self) {
   if (o.peers) self->state.peers = spawn_peer_copies(self, {o.name(), o.peers, o.states, o.find});
 }
 
-void report_peer_copies(Self* self) {
+void report_peer_copies(Self* self, uint64_t fence) {
   const NodeOptions& o = self->state.options;
-  if (o.peers) to_supervisor(self, PeerCopies{o.name(), o.peers->store.held()});
+  if (!o.peers && fence == 0) return;
+  to_supervisor(
+      self, PeerCopies{o.name(), o.peers ? o.peers->store.held() : std::vector<PeerCopy>(), fence});
+}
+
+void report_memory(Self* self, const std::string& trainer) {
+  NodeState& s = self->state;
+  HeldState held = s.options.states->held(trainer);
+  to_supervisor(self, TrainerIdle{.trainer = trainer,
+                                  .generation = s.ended,
+                                  .shard = held.shard,
+                                  .held = std::move(held.steps),
+                                  .reason = "its agent reports its memory"});
+}
+
+std::string segment_of_copy(const NodeState& s, uint32_t shard, uint64_t step) {
+  const NodeOptions& o = s.options;
+  std::string segment;
+  uint64_t newest = 0;
+  if (o.peers)
+    for (const PeerCopy& copy : o.peers->store.held())
+      if (copy.shard == shard && copy.step == step) {
+        segment = o.peers->store.segment(shard, step);
+        newest = copy.generation;
+      }
+  for (const auto& [trainer, slot] : s.table.slots()) {
+    if (s.table.trainer(trainer)) continue;
+    const HeldState held = o.states->held(trainer);
+    for (const HeldStep& copy : held.steps)
+      if (held.shard == shard && copy.step == step && copy.generation >= newest) {
+        segment = o.states->segment(trainer);
+        newest = copy.generation;
+      }
+  }
+  return segment;
 }
 
 caf::message_handler copy_handlers(Self* self) {

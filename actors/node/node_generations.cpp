@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "actors/dataloader/dataloader.hpp"
 #include "actors/node/join.hpp"
 #include "actors/node/node_parts.hpp"
@@ -38,9 +40,10 @@ void join(Self* self, const JoinGeneration& job) {
     if (const Process* process = s.table.trainer(name))
       locals.push_back({name, o.states->segment(name), process->data_address});
   fence(self, job.generation);
+  s.ended = std::max(s.ended, job.generation);
   if (o.peers) o.peers->newest_step = 0;
-  auto orders = orders_of(job, o.plan, locals, [&o](uint32_t shard, uint64_t step) {
-    return o.peers ? o.peers->store.segment(shard, step) : "";
+  auto orders = orders_of(job, o.plan, locals, [&s](uint32_t shard, uint64_t step) {
+    return segment_of_copy(s, shard, step);
   });
   if (!orders.ok()) {
     log::error("{}", orders.status().message());
@@ -91,7 +94,12 @@ caf::message_handler generation_handlers(Self* self) {
       // From the supervisor.
       [self](const JoinGeneration& job) { join(self, job); },
       [self](const FenceGeneration& order) {
+        NodeState& s = self->state;
         fence(self, order.generation);
+        if (order.generation > 0) s.ended = std::max(s.ended, order.generation - 1);
+        for (const auto& [trainer, slot] : s.table.slots())
+          if (!s.table.trainer(trainer)) report_memory(self, trainer);
+        report_peer_copies(self, order.generation);
         to_trainers(self, order);
       },
       [self](const LeaveGeneration& order) { to_trainers(self, order); },

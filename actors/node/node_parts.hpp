@@ -45,7 +45,15 @@ void save_state(Self* self, const std::string& trainer, uint64_t generation, uin
 /// Has the state of a step copied for a peer node, if the trainer has pinned it for one.
 void stage_state(Self* self, const StepDone& done);
 void start_peer_copies(Self* self);
-void report_peer_copies(Self* self);
+/// fence: as in PeerCopies.
+void report_peer_copies(Self* self, uint64_t fence = 0);
+/// JOB-1: tells the supervisor what the memory of a trainer holds whose process is not up. That
+/// memory is the agent's.
+void report_memory(Self* self, const std::string& trainer);
+/// Name of the segment from which a trainer of this node sends a copy that is not its own: one of
+/// the peer store, or the memory of a trainer that is not up. If both hold the step, the copy of the
+/// newer generation is the one that was not undone (JOB-3). "" if there is none.
+std::string segment_of_copy(const NodeState& state, uint32_t shard, uint64_t step);
 
 std::unique_ptr<LogScanner> scan_logs(Self* self);
 /// Keeps the step's times for NodeHealth and clears them in `done`.

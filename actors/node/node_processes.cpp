@@ -99,6 +99,7 @@ void process_ended(Self* self, const local::ProcessEnded& end) {
   log::warn("{}{}{} has ended: {}", end.process, slot.empty() ? "" : ", which was ", slot, how);
   if (slot.empty()) return;
   to_supervisor(self, TrainerDown{slot, how, true});
+  report_memory(self, slot);
   fill_slots(self);
 }
 

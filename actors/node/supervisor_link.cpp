@@ -57,7 +57,7 @@ void introduce_node(Self* self) {
   s.hello->epoch = s.lead.epoch;
   to_leader(self, *s.hello);
   // Before the trainers: a generation may begin as soon as the last trainer is known (JOB-1).
-  if (s.copies) to_leader(self, *s.copies);
+  if (s.copies) to_leader(self, PeerCopies{s.copies->node, s.copies->copies, 0});
   for (auto& [name, trainer] : s.trainers) {
     // The leader must hear why a trainer left the newest generation. Of an older one it is enough
     // that the trainer is in no generation.

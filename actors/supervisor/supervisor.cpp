@@ -246,7 +246,7 @@ void validated(Self* self, const Validated& result) {
 // --- Copies and checkpoints ---
 
 void peer_copies(Self* self, const PeerCopies& held) {
-  handle(self, job::PeerCopies{held.node, held.copies});
+  handle(self, job::PeerCopies{held.node, held.copies, held.fence});
 }
 
 void copy_sent(Self* self, const CopySent& sent) {

@@ -231,7 +231,7 @@ void Cluster::report_to_supervisor(int index) {
   send(index, 0, [this, supervisor, index, id = node.link.id, pid = node.pid] {
     node_connected(*supervisor, index, id, pid);
   });
-  if (options.bug != Bug::copies_reported_late) report_peer_copies(index);
+  report_peer_copies(index);
   for (int slot = 0; slot < options.trainers; ++slot) {
     const Trainer& t = trainers[index * options.trainers + slot];
     if (!t.known) continue;
@@ -239,7 +239,7 @@ void Cluster::report_to_supervisor(int index) {
     job::TrainerUp up{.trainer = t.name, .pid = t.pid, .shard = t.shard};
     for (const StateCopy& copy : t.copies) up.held.push_back(copy.held());
     up.generation = t.idle && !news ? 0 : t.told_generation;
-    to_supervisor(index, up);
+    if (t.up) to_supervisor(index, up);
     if (news) to_supervisor(index, *t.idle);
     if (!t.up) to_supervisor(index, job::TrainerDown{t.name, "it has ended", true});
     auto g = generations.find(t.told_generation);
@@ -248,7 +248,6 @@ void Cluster::report_to_supervisor(int index) {
     if (g->second->stops_now && t.generation == g->first)
       to_supervisor(index, job::TrainerFinished{t.name, g->first, g->second->step});
   }
-  if (options.bug == Bug::copies_reported_late) report_peer_copies(index);
   for (const StepReport& report : node.reports)
     send(index, 0, [this, supervisor, report] { step_done(*supervisor, report); });
   if (node.checked) to_supervisor(index, *node.checked);
@@ -268,7 +267,7 @@ void Cluster::to_supervisor(int node, const job::Event& event) {
 void Cluster::report_idle(int index, job::TrainerIdle idle) {
   Trainer& t = trainers[index];
   const int node = node_of(index);
-  if (!nodes[node].up || !t.known) return;
+  if (!nodes[node].up) return;
   idle.trainer = t.name;
   idle.shard = t.shard;
   for (const StateCopy& copy : t.copies) idle.held.push_back(copy.held());
@@ -294,8 +293,13 @@ void Cluster::report_step(int index, StepReport report) {
   });
 }
 
-void Cluster::report_peer_copies(int index) {
-  job::PeerCopies held{nodes[index].name, {}};
+/// The agent reports what the memory of a trainer holds that is not up.
+void Cluster::report_memory(int index) {
+  report_idle(index, {.generation = nodes[node_of(index)].ended, .reason = "its agent reports"});
+}
+
+void Cluster::report_peer_copies(int index, uint64_t fence) {
+  job::PeerCopies held{nodes[index].name, {}, fence};
   for (const auto& [shard, copy] : nodes[index].peer)
     held.copies.push_back({shard, copy.step, copy.generation});
   to_supervisor(index, held);
@@ -369,6 +373,7 @@ void Cluster::notice_death(int index, int32_t agent) {
   trainers[index].told_generation = 0;
   trainers[index].idle.reset();
   to_supervisor(node, job::TrainerDown{trainers[index].name, "signal 9", true});
+  report_memory(index);
   start_trainer(index,
                 random.chance(70) ? random.between(20, 200) * ms : random.between(1000, 4000) * ms);
 }
@@ -396,7 +401,7 @@ void Cluster::kill_node(int index, Time back_after) {
   node.peer.clear();
   node.reports.clear();
   node.checked.reset();
-  node.generation = 0;
+  node.generation = node.ended = 0;
   for (int slot = 0; slot < options.trainers; ++slot) {
     Trainer& t = trainers[index * options.trainers + slot];
     t.copies.clear();

@@ -91,6 +91,7 @@ struct Node {
   std::map<uint32_t, StateCopy> peer;
   Link link;
   uint64_t epoch = 0, generation = 0;       // the newest that the agent knows
+  uint64_t ended = 0;                       // newest generation that a trainer which dies has left
   bool run_over = false;                    // it knows that the run is over
   Time alone_since = 0;                     // when it lost its supervisor
   std::deque<StepReport> reports;           // the last ones, for a new supervisor
@@ -231,11 +232,14 @@ class Cluster {
   void report_idle(int trainer, job::TrainerIdle idle);
   void report_step(int node, StepReport report);
   void to_trainer(int trainer, Time delay, Message what);
-  void report_peer_copies(int node);
+  /// fence: that this answers; 0: none.
+  void report_peer_copies(int node, uint64_t fence = 0);
+  void report_memory(int trainer);
 
   // training.cpp: generations
   void join_members(int node, const std::shared_ptr<Generation>& g);
   void transfer(std::shared_ptr<Generation> g);
+  const StateCopy* copy_of_node(int node, const job::Move& move) const;
   bool send_copies(Generation& g);
   bool load_states(Generation& g);
   void end_transfer(const std::shared_ptr<Generation>& g);

@@ -262,17 +262,19 @@ void Invariants::check_newest_step(const Supervisor& supervisor, const job::Join
   const uint64_t newest = std::min(committed_, distrusted_ - 1);
   if (join.step >= newest) return;
   if (cluster_.now / ms - waiting_since_ms_ > supervisor.job.join_timeout_ms) return;
-  std::map<uint64_t, std::set<uint32_t>> have;
+  std::map<uint64_t, std::map<uint32_t, std::string>> have;  // step -> shard -> where
   auto add = [&](const StateCopy& copy, const std::string& node) {
     const auto made = made_.find(copy.step);
     if (made == made_.end() || made->second != copy.made) return;
     if (copy.step > join.step && !cluster_.rejected.contains({node, copy.step}) && copy.good() &&
         copy.content == copy.checksum && copy.step < distrusted_ &&
         !job::is_suspect(supervisor.job, copy.step, copy.generation))
-      have[copy.step].insert(copy.shard);
+      have[copy.step][copy.shard] = node;
   };
   for (int n = 0; n < cluster_.options.nodes; ++n) {
     const Node& node = cluster_.nodes[n];
+    const job::NodeState state = supervisor.job.nodes.at(node.name).state;
+    if (state == job::NodeState::lost || state == job::NodeState::absent) continue;
     if (!cluster_.connected(supervisor, n) || !node.up || cluster_.hung(node)) continue;
     for (int slot = 0; slot < cluster_.options.trainers; ++slot)
       for (const StateCopy& copy : cluster_.trainers[n * cluster_.options.trainers + slot].copies)
@@ -280,11 +282,16 @@ void Invariants::check_newest_step(const Supervisor& supervisor, const job::Join
     for (const auto& [shard, copy] : node.peer) add(copy, node.name);
   }
   for (const uint64_t step : cluster_.disk.published)
-    for (const auto& [shard, copy] : cluster_.disk.shards.at(step)) add(copy, "");
+    for (const auto& [shard, copy] : cluster_.disk.shards.at(step)) add(copy, "the disk");
   for (const auto& [step, shards] : have)
-    require(shards.size() < static_cast<size_t>(supervisor.job.rules.shards), "JOB-1",
-            "generation " + number(join.generation) + " begins at step " + number(join.step) +
-                " although all shards of committed step " + number(step) + " can be had");
+    if (shards.size() >= static_cast<size_t>(supervisor.job.rules.shards)) {
+      std::string places;
+      for (const auto& [shard, where] : shards)
+        places += (places.empty() ? ": " : ", ") + number(shard) + " on " + where;
+      broken("JOB-1", "generation " + number(join.generation) + " begins at step " +
+                          number(join.step) + " although all shards of committed step " +
+                          number(step) + " can be had" + places);
+    }
 }
 
 void Invariants::check_budgets(const Supervisor& supervisor) {

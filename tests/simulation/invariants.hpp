@@ -2,8 +2,8 @@
 // happens; the first violation is thrown as Violation.
 //
 //   JOB-1   A committed step is undone only if neither it nor a newer step has a usable copy of
-//           every shard left. All copies count that exist in the memory of connected nodes and on
-//           the disk, whether or not the supervisor has heard of them.
+//           every shard left. All copies count that exist on the disk and in the memory of nodes
+//           that report to the supervisor, whether or not it has heard of the copies.
 //   JOB-2   A step is committed once in a generation, by all its ranks; each row is trained once.
 //   JOB-3   A generation begins from one step. Each member holds its shard of that step as it was
 //           made last.

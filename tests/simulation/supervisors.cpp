@@ -50,6 +50,7 @@ void Cluster::start_supervisor(int host, std::optional<job::State> from, uint64_
   const bool replica = from.has_value();
   supervisor.job = replica ? std::move(*from) : make_job(options);
   if (!replica) supervisor.job.waiting_since_ms = now / ms;
+  for (auto& [name, node] : supervisor.job.nodes) node.answered = 0;  // not in state_codec.hpp
   const uint64_t written = options.bug == Bug::generation_reused ? 0 : disk.generation;
   supervisor.job.generation = std::max(supervisor.job.generation, written);
   if (options.bug == Bug::generation_reused && replica && supervisor.job.generation > 1)
@@ -295,9 +296,14 @@ void Cluster::command(Supervisor& supervisor, int node, const char* what,
 /// Orders the trainers of a node to leave generations older than this one.
 void Cluster::send_fence(Supervisor& supervisor, int node, uint64_t generation) {
   command(supervisor, node, "fence", [this, node, generation] {
-    nodes[node].generation = std::max(nodes[node].generation, generation);
-    for (int slot = 0; slot < options.trainers; ++slot) {
-      const int t = node * options.trainers + slot;
+    Node& n = nodes[node];
+    n.generation = std::max(n.generation, generation);
+    n.ended = std::max(n.ended, generation - 1);
+    const int first = node * options.trainers;
+    for (int t = first; t < first + options.trainers; ++t)
+      if (!trainers[t].up) report_memory(t);
+    report_peer_copies(node, generation);
+    for (int t = first; t < first + options.trainers; ++t) {
       to_trainer(t, random.between(50, 2000), [this, t, generation] { fence(t, generation); });
     }
   });
@@ -328,7 +334,7 @@ void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
   while (generations.size() > 8) generations.erase(generations.begin());
   for (int n = 0; n < options.nodes; ++n)
     command(supervisor, n, "join", [this, n, g] {
-      nodes[n].generation = g->number;
+      nodes[n].generation = nodes[n].ended = g->number;
       join_members(n, g);
     });
   after(2 * collective_timeout, [this, g] {
@@ -422,6 +428,9 @@ void Cluster::plant_bug(Supervisor& supervisor, const job::Event& event, job::De
       break;
     case Bug::undone_copies:
       s.undoings.clear();
+      break;
+    case Bug::answers_not_awaited:
+      for (auto& [name, node] : s.nodes) node.answered = UINT64_MAX;
       break;
     case Bug::memory_forgotten:
       for (auto& [name, trainer] : s.trainers)

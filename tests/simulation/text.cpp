@@ -45,6 +45,7 @@ std::string text_of(const job::Event& event) {
             std::string text = "PeerCopies " + e.node;
             for (const auto& copy : e.copies)
               text += " " + number(copy.shard) + "@" + number(copy.step);
+            if (e.fence > 0) text += ", answers fence " + number(e.fence);
             return text;
           },
           [](const job::StepCommitted& e) {

@@ -59,19 +59,28 @@ bool Cluster::all_members_up(const Generation& g, bool& hung) const {
   return true;
 }
 
+/// A copy in the node's peer store, or in the memory of a trainer that is not up; of the newest
+/// generation, since the others were undone.
+const StateCopy* Cluster::copy_of_node(int node, const job::Move& move) const {
+  const auto& peer = nodes[node].peer;
+  const auto found = peer.find(move.shard);
+  const StateCopy* copy =
+      found != peer.end() && found->second.step == move.step ? &found->second : nullptr;
+  if (copy && options.bug == Bug::undone_copy_sent) return copy;
+  for (int slot = 0; slot < options.trainers; ++slot) {
+    const Trainer& t = trainers[node * options.trainers + slot];
+    const StateCopy* held = t.up ? nullptr : find_copy(t, move.shard, move.step);
+    if (held && (!copy || held->generation >= copy->generation)) copy = held;
+  }
+  return copy;
+}
+
 /// Carries out the moves; false if a copy is missing or damaged: the generation is aborted.
 bool Cluster::send_copies(Generation& g) {
   for (const job::Move& move : g.moves) {
     const Trainer& from = trainers[trainer_index.at(move.source)];
-    const auto& peer = nodes[node_of(trainer_index.at(move.source))].peer;
-    const StateCopy* copy = nullptr;
-    if (move.peer) {
-      if (auto found = peer.find(move.shard);
-          found != peer.end() && found->second.step == move.step)
-        copy = &found->second;
-    } else {
-      copy = find_copy(from, move.shard, move.step);
-    }
+    const StateCopy* copy = move.peer ? copy_of_node(node_of(trainer_index.at(move.source)), move)
+                                      : find_copy(from, move.shard, move.step);
     StateCopy sent = copy ? *copy : StateCopy{};
     if (copy && transit_damage_due > 0) {
       --transit_damage_due;
@@ -302,6 +311,8 @@ void Cluster::store_copies(Generation& g, const Generation::Member& m, uint64_t 
                 arrived.step = trainers[index].copies.back().step;
               Node& node = nodes[other];
               if (!node.up || node.pid != pid) return;
+              if (arrived.generation < node.generation && options.bug != Bug::copies_after_answer)
+                return;  // GEN-1
               auto [known, added] = node.peer.try_emplace(copy.shard, arrived);
               auto age = [](const StateCopy& c) { return std::pair(c.generation, c.step); };
               if (!added && age(known->second) > age(arrived)) return;

@@ -195,6 +195,7 @@ SS_FIELDS(JoinTrainer, x.trainer, x.generation, x.group, x.shard, x.ring, x.stat
 ///   "non_finite"  a value is not finite
 ///   "mismatch"    replicas differ in the state of `step`
 ///   "bad_copy"    the state that `suspect` sent or holds is damaged
+/// Of a trainer that is not up the agent reports `shard` and `held`.
 /// state_hash: for a mismatch, of the trainer's own state; 0 if its own state is not in doubt.
 /// suspect_rank: if `suspect` is empty, the rank (group x shards + shard) at fault; -1: not known.
 struct TrainerIdle {
@@ -295,13 +296,16 @@ SS_FIELDS(NodeHealth, x.node, x.cpu, x.memory, x.disk, x.received_mb_per_s, x.se
 
 SS_FIELDS(PeerCopy, x.shard, x.step, x.generation);
 
-/// Node to supervisor: the contents of its peer store.
+/// Node to supervisor: the contents of its peer store. fence: the FenceGeneration that this answers;
+/// 0: none. From then on the store takes no copy of an older generation, and the supervisor has been
+/// told what the memory of each trainer holds that is not up.
 struct PeerCopies {
   std::string node;
   std::vector<PeerCopy> copies;
+  uint64_t fence = 0;
   bool operator==(const PeerCopies&) const = default;
 };
-SS_FIELDS(PeerCopies, x.node, x.copies);
+SS_FIELDS(PeerCopies, x.node, x.copies, x.fence);
 
 /// Copy a shard from the memory of trainer `source` to the peer store of `node`. address: of the
 /// agent of `node`.

@@ -359,6 +359,7 @@ struct PeerCopy {
 struct PeerCopies {
   node @0 :Text;
   copies @1 :List(PeerCopy);
+  fence @2 :UInt64;
 }
 
 struct GpuHealthReport {

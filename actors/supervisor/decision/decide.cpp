@@ -53,6 +53,7 @@ void Decider::operator()(const NodeUp& e) {
   const bool returns = node->state == NodeState::lost;
   node->pid = e.pid;
   node->peer.clear();
+  node->answered = 0;
   record("", "node_up", e.node, returns ? "it came back" : "");
   if (returns)
     suspect_node(e.node, "it came back after it was lost");
@@ -102,7 +103,12 @@ void Decider::operator()(const DrainRequested& e) {
 }
 
 void Decider::operator()(const PeerCopies& e) {
-  if (Node* node = find_node(e.node)) node->peer = e.copies;
+  Node* node = find_node(e.node);
+  if (!node) return;
+  node->peer = e.copies;
+  if (e.fence <= node->answered) return;
+  node->answered = e.fence;
+  plan();
 }
 
 // --- Trainers ---
@@ -166,6 +172,13 @@ void Decider::operator()(const TrainerDown& e) {
 void Decider::operator()(const TrainerIdle& e) {
   Trainer* trainer = find_trainer(e.trainer);
   if (!trainer) return;
+  if (trainer->state == TrainerState::down && e.generation + 1 >= s_.generation) {
+    trainer->shard = e.shard;  // told by its agent
+    trainer->held = e.held;
+    trainer->generation = 0;
+    plan();
+    return;
+  }
   const bool current = trainer->state == TrainerState::training && e.generation == s_.generation;
   // GEN-1: an answer is stale if it is older than the trainer's generation or than the last fence.
   const bool answers =

@@ -86,6 +86,7 @@ struct Node {
   uint64_t failed_at_step = 0;       // the committed step at the newest failure
   bool checking = false;             // a diagnosis is running
   std::vector<PeerCopy> peer;        // in its peer store
+  uint64_t answered = 0;             // the newest fence that its agent has answered (PeerCopies)
 };
 
 /// finished: all steps are trained; stopped: ended before that on request; failed: gave up.
@@ -201,7 +202,8 @@ enum class Fault : unsigned char {
   bad_checkpoint,  // the checkpoint of `step` is damaged or missing
   bad_disk,        // the checkpoint of `step` gave an I/O error and may be intact
 };
-/// A trainer has left `generation` and waits for orders. suspect: the trainer at fault, or "".
+/// A trainer has left `generation` and waits for orders. suspect: the trainer at fault, or "". Of a
+/// trainer that is not up its agent reports what the trainer's memory holds.
 struct TrainerIdle {
   std::string trainer;
   uint64_t generation = 0;
@@ -217,10 +219,13 @@ struct TrainerReady {
   std::string trainer;
   uint64_t generation = 0;
 };
-/// The peer store of a node holds these copies now.
+/// The peer store of a node holds these copies now. fence: the agent's answer to this fence; from now
+/// on its store takes no copy that an older generation made, and what the memory of each of its
+/// trainers holds has been reported, or follows when the trainer leaves its generation. 0: no answer.
 struct PeerCopies {
   std::string node;
   std::vector<PeerCopy> copies;
+  uint64_t fence = 0;
 };
 /// Every trainer of the generation has reported the step.
 struct StepCommitted {

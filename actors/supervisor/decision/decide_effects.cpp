@@ -33,6 +33,7 @@ void Decider::declare_lost(const std::string& name, const std::string& reason) {
   });
   Node& node = s_.nodes.at(name);
   node.peer.clear();
+  node.answered = 0;
   node.checking = false;
   record_failure(name);
   set_node_state(name, NodeState::lost, reason);
@@ -75,10 +76,15 @@ void Decider::discard_copy(const std::string& trainer, uint64_t step) {
   auto found = s_.trainers.find(trainer);
   if (found != s_.trainers.end())
     std::erase_if(found->second.held, [&](const HeldStep& copy) { return copy.step == step; });
-  // The trainer may have sent it from the peer store of its node.
+  // The trainer may have sent it from the peer store of its node, or from the memory of a trainer of
+  // its node that is not up.
   auto node = s_.nodes.find(node_of(trainer));
-  if (node != s_.nodes.end())
-    std::erase_if(node->second.peer, [&](const PeerCopy& copy) { return copy.step == step; });
+  if (node == s_.nodes.end()) return;
+  std::erase_if(node->second.peer, [&](const PeerCopy& copy) { return copy.step == step; });
+  for_each_trainer(node->first, [&](Trainer& t) {
+    if (t.state == TrainerState::down)
+      std::erase_if(t.held, [&](const HeldStep& copy) { return copy.step == step; });
+  });
 }
 
 void Decider::suspect_step(uint64_t step, uint64_t generation) {

@@ -76,16 +76,20 @@ void Decider::plan() {
     if (hopeless) {
       shut_down(Code::gave_up, "every node is drained: " + missing_nodes());
     } else if (!awaiting_first_step()) {
-      ++s_.generation;  // GEN-2: the last one has ended
-      s_.phase = Phase::recovering;
-      begin_wait("nodes");
+      end_generation("nodes");
     }
     return;
   }
   if (first && next.cells.size() < wanted && !waited(s_.join_timeout_ms)) return;
   const Beginning beginning = newest_state();
-  // JOB-1: the memory of a node outlives its trainers: wait for them while its agent reports.
-  if (memory_may_be_newer(beginning) && !waited(s_.join_timeout_ms)) return;
+  if (!waited(s_.join_timeout_ms)) {  // JOB-1
+    if (answers_missing(beginning)) {
+      if (s_.generation <= newest_joined(s_)) end_generation("agents to report their memory");
+      return;
+    }
+    // The memory of a node outlives its trainers: wait for them while its agent reports.
+    if (memory_may_be_newer(beginning)) return;
+  }
   if (beginning.source == Source::initialize && s_.had_checkpoint)
     return shut_down(
         Code::bad_data,
@@ -100,19 +104,24 @@ std::vector<AvailableCopy> Decider::copies() const {
   for (const std::string& name : s_.node_order) {
     const Node& node = s_.nodes.at(name);
     if (!is_here(node)) continue;
-    bool list_peers = true;  // once per node
+    std::string sender;  // the first idle trainer
+    std::vector<PeerCopy> of_node = node.peer;
     for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot) {
       const std::string who = trainer_name(name, slot);
       const Trainer& trainer = s_.trainers.at(who);
-      if (trainer.state != TrainerState::idle) continue;
+      const bool idle = trainer.state == TrainerState::idle;
+      if (idle && sender.empty()) sender = who;
+      if (!idle && (trainer.state != TrainerState::down || trainer.generation != 0)) continue;
       for (const HeldStep& copy : trainer.held)
-        if (trusted(s_, copy.step, copy.generation))
+        if (!idle)
+          of_node.push_back({trainer.shard, copy.step, copy.generation});
+        else if (trusted(s_, copy.step, copy.generation))
           list.push_back({who, trainer.shard, copy.step, false});
-      if (std::exchange(list_peers, false))
-        for (const PeerCopy& copy : node.peer)
-          if (trusted(s_, copy.step, copy.generation))
-            list.push_back({who, copy.shard, copy.step, true});
     }
+    if (sender.empty()) continue;
+    for (const PeerCopy& copy : of_node)
+      if (trusted(s_, copy.step, copy.generation))
+        list.push_back({sender, copy.shard, copy.step, true});
   }
   return list;
 }
@@ -196,6 +205,35 @@ Decider::Beginning Decider::newest_state() const {
   return b;
 }
 
+uint64_t Decider::newest_possible() const {
+  if (s_.generation == 0) return 0;
+  const uint64_t last = newest_joined(s_);
+  uint64_t newest = UINT64_MAX;
+  for (const auto& [name, trainer] : s_.trainers) {
+    if (trainer.state != TrainerState::idle || trainer.generation != last) continue;
+    uint64_t made = 0;
+    for (const HeldStep& copy : trainer.held)
+      if (trusted(s_, copy.step, copy.generation)) made = std::max(made, copy.step);
+    newest = std::min(newest, made);
+  }
+  return std::max(newest, s_.committed_step);  // a copy of it may have been discarded
+}
+
+bool Decider::answers_missing(const Beginning& beginning) const {
+  if (beginning.step >= newest_possible()) return false;
+  return std::ranges::any_of(s_.nodes, [&, last = newest_joined(s_)](const auto& node) {
+    return is_here(node.second) && node.second.answered <= last;
+  });
+}
+
+void Decider::end_generation(std::string what) {
+  ++s_.generation;  // GEN-2
+  s_.leaving = false;
+  s_.phase = Phase::recovering;
+  begin_wait(std::move(what));
+  add_action(Fence{s_.generation, "the last generation has ended"});
+}
+
 bool Decider::memory_may_be_newer(const Beginning& beginning) const {
   std::vector<AvailableCopy> copies = beginning.copies;
   std::set<uint64_t> steps = {s_.committed_step};
@@ -214,7 +252,6 @@ bool Decider::memory_may_be_newer(const Beginning& beginning) const {
         copies.push_back({name, copy.shard, copy.step, true});
     for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot) {
       const Trainer& trainer = s_.trainers.at(trainer_name(name, slot));
-      if (trainer.pid == 0 && beginning.step < s_.committed_step) return true;
       for (const HeldStep& copy : trainer.held)
         if (trusted(s_, copy.step, copy.generation))
           copies.push_back({name, trainer.shard, copy.step, false});

@@ -119,7 +119,8 @@ bool trusted(const State& state, uint64_t step, uint64_t generation) {
 }
 
 uint64_t newest_joined(const State& state) {
-  uint64_t newest = 0;
+  // Trainers of a lost node are forgotten.
+  uint64_t newest = state.undoings.empty() ? 0 : state.undoings.back().generation;
   for (const auto& [name, trainer] : state.trainers) newest = std::max(newest, trainer.generation);
   return newest;
 }

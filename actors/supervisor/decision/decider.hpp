@@ -162,7 +162,8 @@ class Decider {
   std::string missing_nodes() const;
   /// Begins the next generation if all trainers are idle and enough nodes are usable.
   void plan();
-  /// Trusted copies in the memory of idle trainers and in the peer stores of their nodes.
+  /// Trusted copies in the memory of idle trainers and in the peer stores of their nodes. An idle
+  /// trainer can also send what the memory of a trainer of its node holds that is not up.
   std::vector<AvailableCopy> copies() const;
   /// The difference between the layouts, in words.
   std::string describe_change(const Layout& before, const Layout& next) const;
@@ -189,11 +190,18 @@ class Decider {
   };
   /// The newest state of which every shard has a copy.
   Beginning newest_state() const;
+  /// No step after this one can have been committed: all ranks commit a step, and a trainer's memory
+  /// holds the last step that it made.
+  uint64_t newest_possible() const;
+  /// A newer step than `beginning` may have been committed, and an agent that reports has not yet
+  /// said what its node's memory holds now that the last generation is over.
+  bool answers_missing(const Beginning& beginning) const;
   /// The memory of connected nodes may hold every shard of a step newer than `beginning`. A node
-  /// whose trainers are not up cannot send, but its memory holds what they reported last and, if
-  /// they were in the newest generation, any step that other trainers hold. The memory of a trainer
-  /// that has not reported since its agent came is not known.
+  /// whose trainers are not up cannot send, but its memory holds what was reported last and, of a
+  /// trainer that was in the newest generation when it was reported, any step that others hold.
   bool memory_may_be_newer(const Beginning& beginning) const;
+  /// Ends a generation that trainers have left, or will: all agents report what their memory holds.
+  void end_generation(std::string what);
   void join(Layout next, const Beginning& beginning);
   /// The current generation undoes what older ones made of `step` and later steps.
   void undo_from(uint64_t step);

@@ -85,8 +85,9 @@ class Rehearsal {
     return found == shard_.end() ? 0 : found->second;
   }
 
-  /// All trainers that have to leave the generation do so.
+  /// All trainers that have to leave the generation do so, and all agents answer its end.
   void all_leave() {
+    answer();
     for (const auto& [name, trainer] : State(s_).trainers)
       if (trainer.state == TrainerState::draining)
         tell(TrainerIdle{.trainer = name,
@@ -97,6 +98,7 @@ class Rehearsal {
 
   void come_back(const std::string& node, bool with_memory) {
     tell(NodeUp{node, s_.nodes.at(node).pid + 1});
+    answer();
     tell(NodeChecked{node, true, ""});
     for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot) {
       TrainerUp up{.trainer = trainer_name(node, slot), .pid = 1};
@@ -106,6 +108,11 @@ class Rehearsal {
   }
 
  private:
+  void answer() {
+    for (const auto& [name, node] : State(s_).nodes)
+      tell(PeerCopies{name, node.peer, s_.generation});
+  }
+
   State s_;
   IncidentFacts facts_;
   std::map<std::string, uint32_t> shard_;

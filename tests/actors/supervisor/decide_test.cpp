@@ -67,8 +67,19 @@ Decision all_up(State& s) {
   return joined;
 }
 
-/// All draining trainers report idle; each holds its own shard at `held`.
+/// The agents of all nodes answer the last fence.
+Decision all_answer(State& s, int64_t now = 0) {
+  Decision joined;
+  for (const auto& [name, node] : State(s).nodes)
+    if (Decision d = decide(now, s, PeerCopies{name, node.peer, s.generation});
+        !all<Join>(d).empty())
+      joined = d;
+  return joined;
+}
+
+/// All agents answer; all draining trainers report idle; each holds its own shard at `held`.
 Decision all_idle(State& s, const std::vector<HeldStep>& held, int64_t now = 0) {
+  all_answer(s, now);
   Decision last;
   std::map<std::string, uint32_t> shard;
   for (const Place& p : places(s.rules, s.layout)) shard[p.trainer] = p.shard;
@@ -198,7 +209,8 @@ TEST_CASE("job: JOB-1: no older checkpoint is used while the memory of a living 
     CHECK(nodes_of(s) == std::vector<std::string>{"n1"});
   }
   SUBCASE("the node is lost with its memory: the checkpoint, at once") {
-    const Join join = only<Join>(decide(late, s, NodeLost{"n0", "gone"}));
+    CHECK(all<Join>(decide(late, s, NodeLost{"n0", "gone"})).empty());
+    const Join join = only<Join>(all_answer(s, late));
     CHECK(join.source == Source::checkpoint);
     CHECK(join.step == 2);
   }
@@ -215,6 +227,69 @@ TEST_CASE("job: JOB-1: a step that only the memory of stopped trainers may hold 
   decide(0, s, TrainerIdle{"n0.1", 1, 1, made(1, {6, 7})});
   CHECK(all<Join>(decide(s.restart_timeout_ms + 1, s, Tick{})).empty());
   CHECK(only<Join>(back(s, "n0.0", 0, Steps{6, 7})).step == 7);
+}
+
+// n1 came back while n0 was ready to begin at the checkpoint. The supervisor did not know the memory
+// of n1 yet, and had not heard of step 4.
+TEST_CASE("job: JOB-1: a node that came back says what it holds before an older state is used") {
+  State s = training(2);
+  decide(0, s, CheckpointSaved{2});
+  decide(0, s, NodeLost{"n0", "gone"});
+  decide(0, s, NodeLost{"n1", "silent"});
+  const int64_t later = 10'000;  // the vote is over
+  up(s, "n0", {}, later, 2);
+  decide(later, s, PeerCopies{"n0", {}, s.generation});
+  decide(later, s, NodeUp{"n1", 1});
+  CHECK(all<Join>(decide(later, s, NodeChecked{"n0", true, ""})).empty());
+  for (const uint32_t shard : {0U, 1U}) {
+    const std::string name = trainer_name("n1", static_cast<int>(shard));
+    CHECK(all<Join>(decide(later, s, TrainerUp{name, 1, {1}, shard, made(1, {3, 4}), 0})).empty());
+  }
+  CHECK(only<Join>(decide(later, s, PeerCopies{"n1", {}, s.generation})).step == 4);
+}
+
+// Both were seeds of the simulation: copies had reached n1 whose report was on its way.
+TEST_CASE("job: JOB-1: copies that arrive until an agent answers the fence are used") {
+  State s = training(1, 1, 1, 5);
+  decide(0, s, CheckpointSaved{2});
+  CHECK(all<Join>(decide(0, s, NodeLost{"n0", "gone"})).empty());
+  CHECK(all<Join>(decide(1, s, PeerCopies{"n1", {{0, 5, 1}}})).empty());
+  SUBCASE("the copies of all shards have arrived") {
+    const Join join = only<Join>(decide(2, s, PeerCopies{"n1", {{0, 5, 1}, {1, 5, 1}}, 2}));
+    CHECK(join.step == 5);
+    CHECK(join.source == Source::memory);
+  }
+  SUBCASE("one has not: its agent takes it no more") {
+    CHECK(only<Join>(decide(2, s, PeerCopies{"n1", {{0, 5, 1}}, 2})).step == 2);
+  }
+  SUBCASE("the answer to an older fence says nothing") {
+    CHECK(all<Join>(decide(2, s, PeerCopies{"n1", {}, 1})).empty());
+  }
+  SUBCASE("the wait has a deadline") {
+    CHECK(only<Join>(decide(s.join_timeout_ms + 1, s, Tick{})).step == 2);
+  }
+}
+
+TEST_CASE("job: JOB-1: a trainer sends what the memory of a dead trainer of its node holds") {
+  State s = training(1, 1, 1, 6);
+  decide(0, s, CheckpointSaved{2});
+  decide(0, s, TrainerDown{"n0.0", "signal 9"});
+  decide(0, s, TrainerIdle{"n0.0", 0, 0, made(1, {2})});     // GEN-1: it has no effect
+  decide(0, s, TrainerIdle{"n0.0", 1, 0, made(1, {5, 6})});  // from its agent
+  CHECK(s.trainers.at("n0.0").state == TrainerState::down);
+  decide(0, s, TrainerIdle{"n0.1", 1, 1, made(1, {5, 6})});
+  all_answer(s);
+  const int64_t late = s.restart_timeout_ms + 1;  // n0.0 does not start again, and n0 is suspect
+  const Join join = only<Join>(decide(late, s, Tick{}));
+  CHECK(nodes_of(s) == std::vector<std::string>{"n1"});
+  CHECK(join.step == 6);
+  REQUIRE(join.moves.size() == 2);
+  CHECK(join.moves[0] == Move{0, 6, "n0.1", true, {"n1.0"}});
+  CHECK(join.moves[1] == Move{1, 6, "n0.1", false, {"n1.1"}});
+
+  // That copy is damaged: it is not used again.
+  decide(late, s, TrainerIdle{"n1.0", s.generation, 0, {}, Fault::bad_copy, 6, "n0.1", "its hash"});
+  CHECK(s.trainers.at("n0.0").held.size() == 1);
 }
 
 TEST_CASE("job: a spare takes the place of a lost node and gets its state from replicas") {
@@ -351,6 +426,7 @@ TEST_CASE("job: a damaged copy is not used again") {
   Decision d = decide(
       0, s, TrainerIdle{"n2.0", s.generation, 0, {}, Fault::bad_copy, 3, "n1.0", "hash differs"});
   CHECK(all<Fence>(d).size() == 1);
+  all_answer(s);
   for (const auto& [name, shard, steps] : {std::tuple<const char*, uint32_t, Steps>{"n1.0", 0, {2}},
                                            {"n1.1", 1, {2, 3}},
                                            {"n2.1", 1, {}}})

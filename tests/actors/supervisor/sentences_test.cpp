@@ -66,8 +66,16 @@ class Story {
     if (over(s.phase)) text = r.reason;
     if (recorded.summary) text = (*recorded.summary)["sentence"];
   }
+  /// The agents answer the last fence, at once.
+  void answer() {
+    for (const auto& [name, node] : State(s).nodes) {
+      now_ms -= 40;
+      tell(PeerCopies{name, node.peer, s.generation});
+    }
+  }
   void up(const std::string& node, bool with_memory = false) {
     tell(NodeUp{node, s.nodes.at(node).pid + 1});
+    answer();
     if (s.nodes.at(node).checking) tell(NodeChecked{node, true, ""});
     for (int slot = 0; slot < 2; ++slot) {
       const std::string name = trainer_name(node, slot);
@@ -79,6 +87,7 @@ class Story {
     return {{kStep - 1, newest_joined(s)}, {kStep, newest_joined(s)}};
   }
   void others_leave() {
+    answer();
     for (const auto& [name, t] : State(s).trainers)
       if (t.state == TrainerState::draining)
         tell(TrainerIdle{name, s.generation - 1, shard[name], held()});
@@ -131,6 +140,7 @@ void fail(Story& t, Fault fault, uint64_t step, const std::string& suspect,
     } else if (trainer.state == TrainerState::draining) {
       t.tell(TrainerIdle{name, t.s.generation - 1, t.shard[name], t.held()});
     }
+  t.answer();
 }
 
 const std::map<std::string, std::function<void(Story&)>>& stories() {
