@@ -78,6 +78,9 @@ class CommandLine {
     command.add_flag("--detach,-d", detach_,
                      "train in the background: return once the run has started; the same command "
                      "without --detach shows its progress");
+    command.add_option("--skip-samples", skip_samples_,
+                       "leave these samples out from now on: FIRST-LAST or a list, 84-87,92; the "
+                       "message of a run that gave up names them");
     command.add_flag("--oversubscribe", oversubscribe_,
                      "start even if this host has too little memory or too few cores");
   }
@@ -94,6 +97,7 @@ class CommandLine {
     Overrides overrides = command.remaining();
     if (!from_.empty()) overrides.push_back("--run.from=" + from_);
     if (with_optimizer_) overrides.push_back("--run.with_optimizer=true");
+    if (!skip_samples_.empty()) overrides.push_back("--data.skip_samples=" + skip_samples_);
     return overrides;
   }
 
@@ -108,11 +112,12 @@ class CommandLine {
     add_parent_options(*train);
     add_start_options(*train);
 
-    CLI::App* resume = add(
-        app_, "resume", "continue a run with the configuration in its folder, or attach to it",
-        [this](CLI::App* command) {
-          return report_status(resume_command(run_, command->remaining(), oversubscribe_, detach_));
-        });
+    CLI::App* resume =
+        add(app_, "resume", "continue a run with the configuration in its folder, or attach to it",
+            [this](CLI::App* command) {
+              return report_status(
+                  resume_command(run_, overrides_of(*command), oversubscribe_, detach_));
+            });
     resume->add_option("RUN", run_, "the run's folder")->required();
     resume->allow_extras();
     resume->footer(
@@ -358,6 +363,7 @@ class CommandLine {
   int code_ = 0;
   std::string config_, run_, folder_, checkpoint_, dtype_ = "float32", node_, standby_of_;
   std::string process_, grep_, level_, key_, trace_name_, trace_output_, shell_, from_;
+  std::string skip_samples_;
   std::string runs_folder_ = "runs", output_ = "plot.svg", report_output_ = "report.html";
   std::vector<std::string> commands_, runs_, help_;
   GenerateOptions generate_;

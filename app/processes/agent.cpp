@@ -49,7 +49,7 @@ Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan
   SS_ASSIGN(TokenRings rings,
             TokenRings::create("ss-" + instance + "-" + node_name(node) + "-tokens", shape));
   const SampleOrder order(dataset.train.samples(plan.shape.block_size), data_seed(config),
-                          config.data.shuffle);
+                          config.data.shuffle, plan.skipped);
   return std::make_shared<RingFiller>(
       std::move(rings), dataset.train, order,
       [](const Status& status) { log::error("the dataloader failed: {}", status.message()); });

@@ -18,6 +18,7 @@
 #include "runtime/run/run_folder.hpp"
 #include "runtime/run/run_state.hpp"
 #include "runtime/training/names.hpp"
+#include "runtime/training/skipped_samples.hpp"
 
 namespace simplescale {
 
@@ -275,10 +276,26 @@ struct LedgerStep {
   std::vector<LedgerRun> runs;  // of that generation
 };
 
-/// Checks that the samples of a step cover [first, first + global_batch) exactly once. A run of the
-/// same trainer that is there twice is a repeated line. Returns "" or a text that says where they
-/// do not.
-std::string check_cover(LedgerStep& step, uint64_t first, uint64_t global_batch) {
+/// Replaces the samples of runs by their places (skipped_samples.hpp). Returns "", or which run has
+/// a skipped sample.
+std::string to_places(std::vector<LedgerRun>& runs, const SkippedSamples& skipped) {
+  if (skipped.empty()) return "";
+  for (LedgerRun& run : runs) {
+    if (skipped.in(run.first, run.count) > 0)
+      return "has samples " + std::to_string(run.first) + " to " +
+             std::to_string(run.first + run.count - 1) + ", but data.skip_samples = \"" +
+             skipped.text() + "\" in config.toml leaves some of them out";
+    run.first -= skipped.before(run.first);
+  }
+  return "";
+}
+
+/// Checks that the samples of a step cover the places [first, first + global_batch) exactly once. A
+/// run of the same trainer that is there twice is a repeated line. Returns "" or a text that says
+/// where they do not.
+std::string check_cover(LedgerStep& step, uint64_t first, uint64_t global_batch,
+                        const SkippedSamples& skipped) {
+  if (std::string wrong = to_places(step.runs, skipped); !wrong.empty()) return wrong;
   std::sort(step.runs.begin(), step.runs.end());
   step.runs.erase(std::unique(step.runs.begin(), step.runs.end()), step.runs.end());
   uint64_t next = first;
@@ -310,8 +327,9 @@ bool read_runs(const json& samples, size_t trainer, std::vector<LedgerRun>& runs
   return true;
 }
 
-void verify_ledger(const std::string& path, uint64_t global_batch, const Committed& committed,
-                   const Generations& generations, VerifyReport& report) {
+void verify_ledger(const std::string& path, uint64_t global_batch, const SkippedSamples& skipped,
+                   const Committed& committed, const Generations& generations,
+                   VerifyReport& report) {
   Section section(report, "ledger.jsonl");
   std::map<uint64_t, LedgerStep> steps;
   std::set<uint64_t> used;
@@ -346,14 +364,16 @@ void verify_ledger(const std::string& path, uint64_t global_batch, const Committ
     if (number == 0 || number > UINT64_MAX / global_batch) continue;
     const auto step = steps.find(number);
     const std::string wrong =
-        step == steps.end() ? "has no line"
-                            : check_cover(step->second, (number - 1) * global_batch, global_batch);
+        step == steps.end()
+            ? "has no line"
+            : check_cover(step->second, (number - 1) * global_batch, global_batch, skipped);
     const bool undone = number > committed.newest;  // and perhaps not recorded as a whole
     if (!wrong.empty() && !undone) section.problem("step " + std::to_string(number) + ": " + wrong);
   }
   if (section.clean())
     section.note(std::to_string(committed.steps.size()) + " steps of " +
-                 std::to_string(global_batch) + " samples, each sample exactly once");
+                 std::to_string(global_batch) + " samples, each sample exactly once" +
+                 (skipped.empty() ? "" : "; left out: " + skipped.text()));
 }
 
 }  // namespace
@@ -366,10 +386,12 @@ Result<VerifyReport> verify_run(const std::string& run) {
   VerifyReport report;
   int64_t global_batch = 0;
   bool ledger = true;
+  SkippedSamples skipped;
   try {
     const toml::table config = toml::parse_file(config_path);
     global_batch = config["train"]["global_batch_size"].value_or(int64_t{0});
     ledger = config["data"]["ledger"].value_or(true);
+    SS_ASSIGN(skipped, SkippedSamples::parse(config["data"]["skip_samples"].value_or("")));
   } catch (const toml::parse_error& e) {
     report.ok = false;
     report.lines.push_back("config.toml: line " + std::to_string(e.source().begin.line) + ": " +
@@ -386,7 +408,7 @@ Result<VerifyReport> verify_run(const std::string& run) {
     report.lines.push_back(
         "config.toml: no train.global_batch_size, so the ledger cannot be checked");
   } else {
-    verify_ledger(run + "/ledger.jsonl", static_cast<uint64_t>(global_batch), committed,
+    verify_ledger(run + "/ledger.jsonl", static_cast<uint64_t>(global_batch), skipped, committed,
                   generations, report);
   }
   return report;

@@ -4,6 +4,7 @@
 
 #include "runtime/base/words.hpp"
 #include "runtime/config/schema.hpp"
+#include "runtime/training/skipped_samples.hpp"
 
 namespace simplescale {
 
@@ -86,6 +87,8 @@ std::vector<Status> check_combinations(const Config& c) {
          "is less than supervision.backoff_ms = " + std::to_string(c.supervision.backoff_ms));
   unless(c.metrics.trace_steps.empty() || c.metrics.trace_events >= 2, "metrics.trace_steps",
          "needs metrics.trace_events of at least 2");
+  if (const auto skipped = SkippedSamples::parse(c.data.skip_samples); !skipped.ok())
+    unless(false, "data.skip_samples", skipped.status().message());
   const std::string wrong = wrong_keep_best(c);
   unless(wrong.empty(), "checkpoint.keep_best", wrong);
   check_faults(c, problems);

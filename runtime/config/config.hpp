@@ -76,6 +76,7 @@ struct DataConfig {
   bool shuffle = true;
   int64_t seed = -1;  // of the shuffle; -1: run.seed; see data_seed()
   bool ledger = true;
+  std::string skip_samples;  // left out of training (skipped_samples.hpp)
   int64_t ring_batches = 8;  // micro-batches queued for each trainer
 };
 

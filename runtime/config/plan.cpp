@@ -141,6 +141,7 @@ std::vector<Status> plan_problems(const Config& config, Plan& plan) {
 Result<Plan> make_plan(const Config& config) {
   Plan plan;
   if (const auto problems = plan_problems(config, plan); !problems.empty()) return problems.front();
+  SS_ASSIGN(plan.skipped, SkippedSamples::parse(config.data.skip_samples));
   plan.parameters = parameter_count(plan.shape);
   plan.memory = memory_estimate(config, plan.shape, plan.topology.sharding, plan.topology.shards,
                                 plan.topology.groups, plan.rows());

@@ -94,6 +94,7 @@ const Key table[] = {
   {"data", "shuffle", REF(data.shuffle), any, run, "Read the samples in a seeded random order, a new order every epoch."},
   {"data", "seed", REF(data.seed), rule_or_more, run, "Seed of the shuffle. -1: run.seed."},
   {"data", "ledger", REF(data.ledger), any, run, "Write ledger.jsonl: the samples that each committed step trained."},
+  {"data", "skip_samples", REF(data.skip_samples), any, recipe, "Samples that are left out of training, as ledger.jsonl numbers them: \"84-87,92\". Later samples move up. --skip-samples adds to it; a run never takes a sample back."},
   {"data", "ring_batches", REF(data.ring_batches), {1, 1024}, no, "Micro-batches queued for each trainer in shared memory."},
 
   {"train", "max_tokens", REF(train.max_tokens), {0, 1e18}, recipe, "Length of the run in tokens. 0: no limit. The run ends at the first limit reached among max_tokens, max_iters and max_steps."},

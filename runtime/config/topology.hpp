@@ -11,6 +11,7 @@
 #include "runtime/training/names.hpp"
 #include "runtime/training/rate_change.hpp"
 #include "runtime/training/sharding.hpp"
+#include "runtime/training/skipped_samples.hpp"
 
 namespace simplescale {
 
@@ -89,6 +90,7 @@ struct Plan {
   int64_t tokens_per_step = 1;
   int64_t max_tokens = 1;  // max_steps * tokens_per_step
   LearningRate learning_rate;
+  SkippedSamples skipped;  // data.skip_samples
   uint64_t parameters = 0;
   MemoryEstimate memory;  // per trainer
   /// K = M / S, rows of a step (sharding.hpp). Does not depend on the number of groups.

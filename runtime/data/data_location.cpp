@@ -59,8 +59,9 @@ std::vector<uint64_t> samples_of(const Plan& plan, uint64_t groups, uint64_t gro
   const BatchLayout layout = batch_layout(plan, groups);
   std::vector<uint64_t> samples;
   for (uint64_t k = 0; k < layout.accumulation(group); ++k) {
-    samples.push_back(first_sample(layout, step - 1, leaf_of(layout, group, shard, k)));
-    samples.push_back(layout.micro_batch_size);
+    const auto runs = plan.skipped.samples_at(
+        first_sample(layout, step - 1, leaf_of(layout, group, shard, k)), layout.micro_batch_size);
+    samples.insert(samples.end(), runs.begin(), runs.end());
   }
   return samples;
 }

@@ -1,6 +1,7 @@
 #include "runtime/data/sample_order.hpp"
 
 #include <bit>
+#include <utility>
 
 #include "runtime/base/splitmix64.hpp"
 #include "runtime/base/status.hpp"
@@ -13,8 +14,8 @@ constexpr int rounds = 8;
 
 }  // namespace
 
-SampleOrder::SampleOrder(uint64_t samples, uint64_t seed, bool shuffle)
-    : samples_(samples), seed_(seed), shuffle_(shuffle) {
+SampleOrder::SampleOrder(uint64_t samples, uint64_t seed, bool shuffle, SkippedSamples skipped)
+    : samples_(samples), seed_(seed), shuffle_(shuffle), skipped_(std::move(skipped)) {
   SS_ASSERT(samples > 0 && samples <= uint64_t{1} << 62);
   const int bits = static_cast<int>(std::bit_width(samples - 1));  // samples <= 2^bits
   half_bits_ = bits < 2 ? 1 : (bits + 1) / 2;

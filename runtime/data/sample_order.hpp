@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "runtime/training/sharding.hpp"
+#include "runtime/training/skipped_samples.hpp"
 
 namespace simplescale {
 
@@ -16,11 +17,13 @@ class SampleOrder {
  public:
   SampleOrder() = default;
   /// samples: of an epoch, at least 1. shuffle = false: every epoch in file order.
-  SampleOrder(uint64_t samples, uint64_t seed, bool shuffle);
+  SampleOrder(uint64_t samples, uint64_t seed, bool shuffle, SkippedSamples skipped = {});
 
   /// Position in the data set, in [0, samples), of global sample `index`, counted from the start of
   /// training. An epoch has `samples` consecutive indices and visits each position exactly once.
   uint64_t position(uint64_t index) const;
+  /// The position of the sample that is trained at a place (skipped_samples.hpp).
+  uint64_t position_at(uint64_t place) const { return position(skipped_.sample_at(place)); }
   uint64_t epoch(uint64_t index) const { return index / samples_; }
   uint64_t samples() const { return samples_; }
 
@@ -28,6 +31,7 @@ class SampleOrder {
   uint64_t samples_ = 1, seed_ = 0;
   bool shuffle_ = false;
   int half_bits_ = 1;
+  SkippedSamples skipped_;
 };
 
 /// A step's batch: `rows` rows of `shards` micro-batches, divided among `groups` groups
@@ -49,7 +53,7 @@ inline uint64_t leaf_of(const BatchLayout& layout, uint64_t group, uint64_t shar
                  shard);
 }
 
-/// Global index of the first of the micro_batch_size samples of a leaf. step: from 0.
+/// Place (skipped_samples.hpp) of the first of a leaf's micro_batch_size samples. step: from 0.
 inline uint64_t first_sample(const BatchLayout& layout, uint64_t step, uint64_t leaf) {
   return step * layout.global_batch() + leaf * layout.micro_batch_size;
 }

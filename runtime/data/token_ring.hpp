@@ -48,7 +48,7 @@ struct BatchKey {
 
 struct MicroBatch {
   const int32_t* tokens = nullptr;  // (B, T + 1), in shared memory, valid until release()
-  uint64_t first_sample = 0;        // global index of row 0 (sample_order.hpp)
+  uint64_t first_sample = 0;        // place of row 0 (skipped_samples.hpp)
 };
 
 class TokenRings {

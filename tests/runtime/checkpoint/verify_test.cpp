@@ -104,6 +104,21 @@ TEST_CASE("verify: JOB-2, the ledger of each committed step covers its samples e
   CHECK_HAS(with(entry(3, 1, "7")), "ledger.jsonl: line 5: ");
 }
 
+TEST_CASE("verify: JOB-2, samples that the run leaves out are in no step, and later ones move up") {
+  Run run;
+  spew(run.folder / "config.toml",
+       "[train]\nglobal_batch_size = 8\n[data]\nskip_samples = \"19-20,30\"\n");
+  const std::string two = run.ledger.substr(0, run.ledger.find(R"({"step":3)"));
+  const auto with = [&](const std::string& samples) {
+    run.ledger = two + entry(3, 1, samples);
+    return run.problems();
+  };
+  CHECK(with("[[16,3],[21,5]]") == "");
+  CHECK_HAS(with("[[16,8]]"), "step 3: has samples 16 to 23, but data.skip_samples = \"19-20,30\"");
+  CHECK_HAS(with("[[16,3],[21,3]]"), "step 3: samples 22 to 23 are missing");
+  CHECK_HAS(with("[[16,3],[21,6]]"), "step 3: sample 24 is not of this step");
+}
+
 TEST_CASE("verify: log lines must be objects with their keys, and no step may be missing") {
   Run run;
   run.metrics = metric(1) + metric(3);

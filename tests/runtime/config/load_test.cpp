@@ -188,6 +188,8 @@ TEST_SUITE("config load") {
               .starts_with("a.toml:3: train.min_learning_rate"));
     CHECK(error_of("[run]\nwith_optimizer = true\n").ends_with("needs run.from"));
     CHECK(error_of("[train]\nmin_learning_rate = -0.5\n").find("must be -1") != std::string::npos);
+    CHECK(error_of("[data]\nskip_samples = \"4-3\"\n")
+              .starts_with("a.toml:2: data.skip_samples = \"4-3\" must be a list of samples"));
     const auto keep_best = [](const std::string& validated, const std::string& saved) {
       return error_of("[checkpoint]\nkeep_best = 1\ndisk_every_steps = " + saved +
                       "\n[train]\nvalidation_every_steps = " + validated + "\n");
@@ -511,6 +513,7 @@ TEST_SUITE("config load") {
     CHECK(defining({"--train.global_batch_size=32"}) == Keys{"train.global_batch_size"});
     CHECK(defining({"--train.precision=fp32"}) == Keys{"train.precision"});
     CHECK(defining({"--data.ledger=false"}) == Keys{"data.ledger"});
+    CHECK(allowed({"--data.skip_samples=84-87"}) == Keys{"data.skip_samples"});
     CHECK(defining({"--data.source=y"}) == Keys{"tokenizer.train_on", "data.source"});
     CHECK(defining({"--run.from=z"}) == Keys{"run.from"});
     const Config loose = parsed(text, {"--train.deterministic=false"});

@@ -30,6 +30,16 @@ TEST_SUITE("sample order") {
     CHECK(order.epoch(29) == 2);
   }
 
+  TEST_CASE(
+      "sample order: skipped samples are left out, and no other sample changes its position") {
+    const SampleOrder all(100, 7, true), some(100, 7, true, *SkippedSamples::parse("3-5,90"));
+    for (uint64_t place = 0; place < 3; ++place)
+      CHECK(some.position_at(place) == all.position(place));
+    for (uint64_t place = 3; place < 87; ++place)
+      CHECK(some.position_at(place) == all.position(place + 3));
+    CHECK(some.position_at(87) == all.position(91));
+  }
+
   TEST_CASE("sample order: epochs and seeds give different orders, the same seed the same") {
     const uint64_t n = 1000;
     const SampleOrder a(n, 1, true), again(n, 1, true), b(n, 2, true);
