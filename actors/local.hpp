@@ -73,6 +73,7 @@ struct WriteShard {
 struct ShardWritten {
   uint64_t generation, step, next_sample;
   std::string record, error;
+  uint64_t shard = 0;
 };
 
 /// supervisor -> publisher: the validation loss of a step, which its checkpoint is to record.

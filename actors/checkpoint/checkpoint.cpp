@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
@@ -26,9 +27,10 @@ caf::behavior writer_actor(caf::stateful_actor<WriterState>* self, caf::actor no
         const TrainState::Side side{{job.state.data(), total},
                                     {job.state.data() + total, total},
                                     {job.state.data() + 2 * total, total}};
-        auto record =
-            write_shard(checkpoint_tmp_folder(options.folder, job.step, job.generation),
-                        options.shape, options.shards, job.shard, side, {}, *options.files);
+        auto record = with_retries(options.retries, [&] {
+          return write_shard(checkpoint_tmp_folder(options.folder, job.step, job.generation),
+                             options.shape, options.shards, job.shard, side, {}, *options.files);
+        });
         span.end();
         ShardSaved saved{job.generation, job.step, job.shard, "", ""};
         if (record.ok())
@@ -86,6 +88,7 @@ struct PublisherState {
   static inline const char* name = "publisher";
   struct Pending {
     std::vector<ShardRecord> records;
+    std::set<uint64_t> reported;  // shards: their writers have finished
     bool failed = false;
   };
   uint64_t generation = 0;
@@ -115,17 +118,40 @@ CheckpointInfo checkpoint_info(const PublisherOptions& options, const PublisherS
   return info;
 }
 
+/// Removes the shards of checkpoints that are not published any more.
+void remove_dead(const PublisherOptions& options,
+                 const std::function<bool(uint64_t step, uint64_t generation)>& dead) {
+  LeaderFiles files(options.leads);
+  if (Status status = remove_unpublished(options.folder, dead, files); !status.ok())
+    log::warn("cannot remove shards that are not used: {}", status.message());
+}
+
+/// Removes the shards of a failed checkpoint once all its writers have finished.
+void remove_failed(const PublisherOptions& options, const PublisherState& s, uint64_t step) {
+  const PublisherState::Pending& checkpoint = s.pending.at(step);
+  if (!checkpoint.failed || checkpoint.reported.size() < options.shards) return;
+  remove_dead(options, [&](uint64_t of_step, uint64_t generation) {
+    return of_step == step && generation == s.generation;
+  });
+}
+
 void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& supervisor,
              const PublisherOptions& options, const local::ShardWritten& shard) {
   PublisherState& s = self->state;
   if (shard.generation < s.generation) return;
-  if (shard.generation > s.generation) s.pending.clear();  // no more shards of those will come
+  if (shard.generation > s.generation) {  // shards of older ones are not used
+    s.pending.clear();
+    remove_dead(options,
+                [&](uint64_t, uint64_t generation) { return generation < shard.generation; });
+  }
   s.generation = shard.generation;
   PublisherState::Pending& checkpoint = s.pending[shard.step];
-  if (checkpoint.failed) return;
+  checkpoint.reported.insert(shard.shard);
+  if (checkpoint.failed) return remove_failed(options, s, shard.step);
   auto fail = [&](const std::string& reason) {
     checkpoint.failed = true;
     self->send(supervisor, local::Published{shard.step, "", reason, shard.generation});
+    remove_failed(options, s, shard.step);
   };
   if (!shard.error.empty()) return fail(shard.error);
   auto record = parse_shard_record(shard.record);
@@ -140,7 +166,7 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
   LeaderFiles files(options.leads);
   auto folder = publish_checkpoint(options.folder,
                                    checkpoint_tmp_folder(options.folder, shard.step, s.generation),
-                                   options.id, info, checkpoint.records, files);
+                                   options.id, info, checkpoint.records, files, options.retries);
   if (!folder.ok()) return fail(folder.status().message());
   if (Status pruned = prune_checkpoints(
           options.folder, {options.keep, options.permanent_every_steps, options.keep_best},

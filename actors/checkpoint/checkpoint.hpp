@@ -16,6 +16,7 @@
 
 #include "actors/checkpoint/state_store.hpp"
 #include "actors/local.hpp"
+#include "runtime/base/retries.hpp"
 #include "runtime/checkpoint/file_ops.hpp"
 
 namespace simplescale {
@@ -25,6 +26,7 @@ struct CheckpointOptions {
   ModelShape shape;
   size_t shards = 1;
   std::shared_ptr<FileOps> files = std::make_shared<FileOps>();  // the writer's
+  Retries retries;  // of writing a shard, after an I/O error
 };
 
 namespace local {
@@ -55,7 +57,8 @@ caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, 
                                CheckpointOptions options);
 
 /// Options of the publisher, of which there is one per job, in the supervisor's process. It
-/// publishes a checkpoint once all its shards are written, and prunes old checkpoints. Detached.
+/// publishes a checkpoint once all its shards are written, and prunes old checkpoints. Removes what
+/// a save has left that failed, or that a newer generation has made useless. Detached.
 /// In: local::ShardWritten, of which a repeated report counts once; local::StepValidated, before
 /// the step's last shard; local::StepsUndone, after which no checkpoint of those steps counts any
 /// more. Out: local::CheckpointsLeft, local::Published.
@@ -70,6 +73,7 @@ struct PublisherOptions {
   uint64_t tokens_per_sample = 0;
   size_t keep = 3, keep_best = 0;
   uint64_t permanent_every_steps = 0;
+  Retries retries;  // of publishing, after an I/O error
 };
 
 struct PublisherState;

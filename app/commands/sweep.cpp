@@ -18,6 +18,7 @@
 #include "app/slurm/job.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/path_error.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/config/schema.hpp"
 #include "runtime/config/sweep.hpp"
@@ -132,7 +133,8 @@ Status create_sweep_folder(const Sweep& sweep) {
   if (fs::exists(path, error)) return {};
   fs::create_directories(sweep.folder + "/logs", error);
   if (error)
-    return Status(Code::bad_config, "cannot create " + sweep.folder + ": " + error.message());
+    return Status(path_error(error.value(), Code::bad_config),
+                  "cannot create " + sweep.folder + ": " + error.message());
   return write_file_atomic(path, to_toml(sweep.base.config));
 }
 

@@ -14,6 +14,7 @@
 #include "app/launch/manifest.hpp"
 #include "app/launch/prepare_data.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/path_error.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/config/check.hpp"
@@ -74,8 +75,33 @@ std::vector<RateChange> rates_set(const RunFolder& run, double configured, uint6
   return std::move(rates->changes);
 }
 
+/// A run never takes a skipped sample back: the samples that its earlier starts skipped stay
+/// skipped. Writes the list in its canonical form.
+Status keep_skipped_samples(Config& config) {
+  SS_ASSIGN(SkippedSamples skipped, SkippedSamples::parse(config.data.skip_samples));
+  std::error_code error;
+  if (const RunFolder run{run_folder(config)}; fs::exists(run.config(), error)) {
+    SS_ASSIGN(const LoadedConfig before, load_config(run.config()));
+    SS_ASSIGN(const SkippedSamples was, SkippedSamples::parse(before.config.data.skip_samples));
+    skipped = skipped.with(was);
+  }
+  config.data.skip_samples = skipped.text();
+  return {};
+}
+
+/// bad_config: `now` skips a sample that one of the first `step` steps has trained.
+Status check_not_trained(const Plan& before, const Plan& now, uint64_t step) {
+  const uint64_t trained = step * static_cast<uint64_t>(now.global_batch_size);
+  if (trained == 0 || before.skipped.sample_at(trained - 1) == now.skipped.sample_at(trained - 1))
+    return {};
+  return Status(Code::bad_config, "data.skip_samples: the newest checkpoint, of step " +
+                                      std::to_string(step) + ", has trained the samples up to " +
+                                      std::to_string(before.skipped.sample_at(trained - 1)) +
+                                      " already; only later samples can be skipped");
+}
+
 /// What this start changes in a run that exists and is at `step`. bad_config: the run is already
-/// beyond its new end.
+/// beyond its new end, or has trained a sample that is to be skipped.
 Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config& config,
                                              const Plan& plan, uint64_t step) {
   std::vector<ConfigChange> changes;
@@ -89,6 +115,8 @@ Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config&
                                         " already, beyond the new last step, " +
                                         std::to_string(plan.max_steps) +
                                         "; set a larger train.max_steps");
+  SS_ASSIGN(const Plan was, make_plan(before.config));
+  SS_RETURN_IF_ERROR(check_not_trained(was, plan, step));
   const std::string schedule =
       schedule_change(before.config, config, static_cast<int64_t>(step),
                       rates_set(run, before.config.train.learning_rate, step));
@@ -103,6 +131,7 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
   if (!run.empty()) overrides.push_back("--run.folder=" + run);
   SS_ASSIGN(LoadedConfig loaded, load_user_config(config_file, overrides));
   Config& config = loaded.config;
+  SS_RETURN_IF_ERROR(keep_skipped_samples(config));
   SS_ASSIGN(const Plan plan, make_plan(config));
   config.train.global_batch_size = plan.global_batch_size;  // `verify` checks the ledger against it
   // Other processes may start in another working directory: paths in config.toml are absolute.
@@ -168,7 +197,9 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
   std::error_code error;
   fs::create_directories(run.logs(), error);
   if (!error) fs::create_directories(checkpoint_folder(config), error);
-  if (error) return Status(Code::bad_config, "cannot create " + run.path + ": " + error.message());
+  if (error)
+    return Status(path_error(error.value(), Code::bad_config),
+                  "cannot create " + run.path + ": " + error.message());
   if (!config.checkpoint.folder.empty())
     SS_RETURN_IF_ERROR(claim_checkpoints(run, config.checkpoint.folder));
   SS_ASSIGN(const Dataset dataset, open_tokens(config, plan.shape));

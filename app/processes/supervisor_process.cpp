@@ -45,7 +45,7 @@ constexpr int kLookupMs = 1'000;         // for another supervisor to answer
 constexpr int kRefusalMs = 5'000;        // how long agents are told that the run cannot begin
 constexpr int kFlushTimeoutMs = 10'000;  // for the disk to take the last records
 constexpr int kEpochPollMs = 500;        // between two reads of the epoch files
-constexpr int kReadTries = 5, kReadRetryMs = 2'000;  // of the run's files after an I/O error
+constexpr Retries kReadRetries{4, std::chrono::seconds(1)};  // of the run's files
 
 /// What all functions of this file need; lives as long as the process.
 struct Process {
@@ -59,22 +59,10 @@ struct Process {
   RunFolder run() const { return {options.run}; }
 };
 
-/// Calls `read` again after an I/O error, which may be temporary.
-template <class Read>
-auto retried(Read read) {
-  auto found = read();
-  for (int tries = 1; tries < kReadTries && found.status().code() == Code::io; ++tries) {
-    log::warn("{}", found.status().message());
-    std::this_thread::sleep_for(std::chrono::milliseconds(kReadRetryMs));
-    found = read();
-  }
-  return found;
-}
-
 /// The newest checkpoint; not_found only if the run has never had one. An older checkpoint never
 /// replaces one that cannot be read.
 Result<FoundCheckpoint> find_newest_checkpoint(const RunFolder& run, const std::string& folder) {
-  return retried([&]() -> Result<FoundCheckpoint> {
+  return with_retries(kReadRetries, [&]() -> Result<FoundCheckpoint> {
     auto found = find_newest_valid(folder);
     if (found.status().code() == Code::not_found)
       SS_RETURN_IF_ERROR(check_never_saved(run, folder));
@@ -107,6 +95,10 @@ Result<JobOptions> job_options(const Process& p, uint64_t epoch, const Superviso
   LeaderFiles files(job.leads);
   if (Status revoked = revoke_publishers(folder, files); !revoked.ok())
     log::warn("{}", revoked.message());
+  // LOCK-1: no agent of an earlier start writes any more.
+  const auto all = [](uint64_t, uint64_t) { return true; };
+  if (Status removed = from ? Status() : remove_unpublished(folder, all, files); !removed.ok())
+    log::warn("{}", removed.message());
   if (from) {
     const auto left = supervisor::find_left_checkpoints(folder, from->job, files);
     if (left.ok()) {
@@ -270,7 +262,7 @@ void resign(const Process& p, uint64_t epoch, EpochWatch& watch, Journal& journa
 /// cannot be read, since no number may be given out twice.
 Result<uint64_t> highest_generation(const Process& p, const Predecessor& before) {
   const uint64_t known = before.state ? before.state->job.generation : 0;
-  const auto text = retried([&] { return read_text(p.run().generation()); });
+  const auto text = with_retries(kReadRetries, [&] { return read_text(p.run().generation()); });
   if (text.status().code() == Code::not_found) return known;
   if (!text.ok()) return text.status();
   char* end = nullptr;
@@ -345,7 +337,7 @@ Result<JobOptions> prepare(const Process& p, uint64_t epoch, uint64_t generation
                            const SupervisorState* from) {
   SS_ASSIGN(JobOptions job, job_options(p, epoch, from));
   const auto global_batch = static_cast<uint64_t>(p.plan.global_batch_size);
-  SS_ASSIGN(RecordsEnd records, retried([&]() -> Result<RecordsEnd> {
+  SS_ASSIGN(RecordsEnd records, with_retries(kReadRetries, [&]() -> Result<RecordsEnd> {
               SS_ASSIGN(RecordsEnd end, end_of_records(p.options.run, p.config.data.ledger,
                                                        global_batch, leads(p, epoch)));
               // LOCK-1: the first leader of a start has no predecessor that may still write.

@@ -18,6 +18,7 @@
 #include "runtime/base/files.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/path_error.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_command.hpp"
 #include "runtime/run/run_key.hpp"
@@ -223,7 +224,8 @@ Status write_batch_file(const BatchFile& batch) {
   std::error_code error;
   fs::create_directories(folder.logs(), error);  // Slurm writes its output there
   if (error)
-    return Status(Code::bad_config, "cannot create " + folder.path + ": " + error.message());
+    return Status(path_error(error.value(), Code::bad_config),
+                  "cannot create " + folder.path + ": " + error.message());
   SS_RETURN_IF_ERROR(write_file_atomic(folder.control() + "/submit.toml", batch.config));
   return write_file_atomic(batch.file, batch.script);
 }

@@ -41,6 +41,7 @@
 #include <vector>
 
 #include "runtime/base/hash.hpp"
+#include "runtime/base/retries.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/checkpoint/file_ops.hpp"
 #include "runtime/checkpoint/safetensors.hpp"
@@ -58,7 +59,7 @@ const char* to_string(StateKind kind);
 
 struct CheckpointInfo {
   uint64_t step = 0;         // the committed step whose result it holds; 0: initial values
-  uint64_t next_sample = 0;  // the first global sample index that is not trained yet
+  uint64_t next_sample = 0;  // samples trained so far; skipped ones do not count
   uint64_t tokens_seen = 0;
   uint64_t seed = 0;
   ModelShape shape;
@@ -101,18 +102,27 @@ Result<ShardRecord> write_shard(const std::string& tmp_folder, const ModelShape&
 
 /// Called by one coordinator once it has the records of all shards: gives tmp_folder its own name,
 /// copies the tokenizer, writes the manifest, renames the folder to step-N (replacing an existing
-/// one) and updates `latest`. publisher: a name that no other coordinator ever has, without "/".
-/// Returns the folder. Continues where an earlier coordinator died. After an error (io; bad_data: a
+/// one) and updates `latest`. A `latest` that cannot be updated is no error: the next checkpoint or
+/// the next publisher updates it. publisher: a name that no other coordinator ever has, without
+/// "/". Returns the folder. Continues where an earlier coordinator died. retries: after errors of
+/// the file system; blocks. After an error (io; bad_data: a
 /// shard file is missing or has another size; aborted: LeaderFiles) the older checkpoints are
 /// unchanged. The shards are removed if possible, but left to the successor after aborted.
 Result<std::string> publish_checkpoint(const std::string& checkpoints,
                                        const std::string& tmp_folder, const std::string& publisher,
                                        const CheckpointInfo& info,
                                        const std::vector<ShardRecord>& records,
-                                       FileOps& ops = system_files());
+                                       FileOps& ops = system_files(), const Retries& retries = {0});
+
+/// Removes the tmp folders of those checkpoints for which dead(step, tag) returns true: no writer
+/// works on them any more, or what it writes is never used.
+Status remove_unpublished(const std::string& checkpoints,
+                          const std::function<bool(uint64_t step, uint64_t tag)>& dead,
+                          FileOps& ops = system_files());
 
 /// CHECKPOINT-4: called by a new publisher before it reads the folder. Takes away what publishers
 /// before it have prepared: their links are removed, their tmp folders get the shards' names back.
+/// Points `latest` to the newest valid checkpoint.
 Status revoke_publishers(const std::string& checkpoints, FileOps& ops = system_files());
 
 /// The same for a single checkpoint outside a run; `folder` must not exist.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cctype>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -208,6 +209,23 @@ Status revoke_publishers(const std::string& checkpoints, FileOps& ops) {
       SS_RETURN_IF_ERROR(ops.unlink(path));
     else if (shards && dot != std::string::npos)
       SS_RETURN_IF_ERROR(ops.rename(path, path.substr(0, dot)));
+  }
+  for (const auto& [name, step] : candidates(names))
+    if (open_checked(checkpoints + "/" + name, Verify::sizes).ok())
+      return name.ends_with(kReplaced) ? Status() : set_link(checkpoints, "latest", name, ops);
+  return {};
+}
+
+Status remove_unpublished(const std::string& checkpoints,
+                          const std::function<bool(uint64_t step, uint64_t tag)>& dead,
+                          FileOps& ops) {
+  SS_ASSIGN(const std::vector<std::string> names, read_folder(checkpoints));
+  for (const std::string& name : names) {
+    unsigned long long step = 0,
+                       tag = 0;  // of "tmp-<step>-<tag>" or "tmp-<step>-<tag>.<publisher>"
+    if (name.starts_with(kTmpPrefix) &&
+        std::sscanf(name.c_str(), "tmp-%llu-%llu", &step, &tag) == 2 && dead(step, tag))
+      SS_RETURN_IF_ERROR(remove_checkpoint(checkpoints, name, ops));
   }
   return {};
 }

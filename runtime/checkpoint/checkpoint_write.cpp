@@ -116,7 +116,6 @@ Status move_into_place(const std::string& checkpoints, const std::string& own,
 /// Points `latest` to the checkpoint and removes step-N.replaced.
 Status update_latest(const std::string& checkpoints, const std::string& name,
                      const std::string& publisher, FileOps& ops) {
-  SS_RETURN_IF_ERROR(ops.fsync_folder(checkpoints));  // before a link names the folder
   SS_RETURN_IF_ERROR(replace_link(ops, name, checkpoints + "/" + kTmpPrefix + "latest." + publisher,
                                   checkpoints + "/latest"));
   return remove_checkpoint(checkpoints, name + kReplaced, ops);
@@ -126,6 +125,21 @@ Status update_latest(const std::string& checkpoints, const std::string& name,
 bool is_published(const std::string& folder, const std::vector<ShardRecord>& records) {
   const auto checkpoint = Checkpoint::open(folder);
   return checkpoint.ok() && std::ranges::is_permutation(checkpoint->records(), records);
+}
+
+/// Renames the complete folder of the shards to step-N. Can be tried again after an I/O error.
+Status rename_to_step(const std::string& checkpoints, const std::string& tmp_folder,
+                      const std::string& own, const CheckpointInfo& info,
+                      const std::vector<ShardRecord>& records, FileOps& ops) {
+  const std::string name = step_folder_name(info.step);
+  if (Status taken = take_shards(tmp_folder, own, ops); !taken.ok()) {
+    const bool done = taken.code() == Code::not_found;
+    if (!done || !is_published(checkpoints + "/" + name, records)) return taken;
+  } else {
+    SS_RETURN_IF_ERROR(write_manifest(own, info, records, ops));
+    SS_RETURN_IF_ERROR(move_into_place(checkpoints, own, name, ops));
+  }
+  return ops.fsync_folder(checkpoints);  // before a link or a report names the folder
 }
 
 }  // namespace
@@ -168,19 +182,17 @@ Result<ShardRecord> write_shard(const std::string& tmp_folder, const ModelShape&
 Result<std::string> publish_checkpoint(const std::string& checkpoints,
                                        const std::string& tmp_folder, const std::string& publisher,
                                        const CheckpointInfo& info,
-                                       const std::vector<ShardRecord>& records, FileOps& ops) {
+                                       const std::vector<ShardRecord>& records, FileOps& ops,
+                                       const Retries& retries) {
   const std::string name = step_folder_name(info.step), own = tmp_folder + "." + publisher;
-  Status status = take_shards(tmp_folder, own, ops);
-  if (status.code() == Code::not_found && is_published(checkpoints + "/" + name, records)) {
-    status = {};
-  } else if (status.ok()) {
-    status = write_manifest(own, info, records, ops);
-    if (status.ok()) status = move_into_place(checkpoints, own, name, ops);
-  }
-  if (status.ok()) status = update_latest(checkpoints, name, publisher, ops);
-  if (status.ok()) return checkpoints + "/" + name;
-  if (status.code() != Code::aborted) (void)remove_folder(ops, own);
-  return status.in("checkpoint of step " + std::to_string(info.step));
+  const Status status = with_retries(
+      retries, [&] { return rename_to_step(checkpoints, tmp_folder, own, info, records, ops); });
+  if (!status.ok() && status.code() != Code::aborted) (void)remove_folder(ops, own);
+  if (!status.ok()) return status.in("checkpoint of step " + std::to_string(info.step));
+  const Status linked =
+      with_retries(retries, [&] { return update_latest(checkpoints, name, publisher, ops); });
+  if (!linked.ok()) log::warn("{} is saved, but not linked: {}", name, linked.message());
+  return checkpoints + "/" + name;
 }
 
 Status publish_checkpoint_as(const std::string& folder, const std::string& tmp_folder,

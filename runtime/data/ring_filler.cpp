@@ -9,7 +9,7 @@
 namespace simplescale {
 
 RingFiller::RingFiller(TokenRings rings, TokenSource source, SampleOrder order,
-                       std::function<void(const Status&)> on_error, ReadRetries retries)
+                       std::function<void(const Status&)> on_error, Retries retries)
     : rings_(std::move(rings)),
       source_(std::move(source)),
       order_(order),
@@ -125,16 +125,17 @@ Result<bool> RingFiller::fill_one_slot_each() {
 Status RingFiller::fill(int32_t* tokens, uint64_t first) {
   const RingShape& shape = rings_.shape();
   for (uint64_t row = 0; row < shape.micro_batch_size; ++row)
-    SS_RETURN_IF_ERROR(source_.read_sample(order_.position(first + row),
+    SS_RETURN_IF_ERROR(source_.read_sample(order_.position_at(first + row),
                                            static_cast<int64_t>(shape.block_size),
                                            tokens + row * (shape.block_size + 1)));
   return {};
 }
 
 /// Waits before the next try, since a file may be replaced or a disk may recover, and reopens the
-/// file. A new plan or stop() ends the pause. False: no try is left.
+/// file. A new plan or stop() ends the pause. False: no try is left, or the file was read and holds
+/// a wrong token.
 bool RingFiller::pause_and_reopen(const Status& error) {
-  if (failures_ == retries_.tries) return false;
+  if (failures_ == retries_.tries || error.code() == Code::bad_data) return false;
   if (failures_ == 0) log::warn("cannot read tokens, trying again: {}", error.message());
   {
     std::unique_lock lock(mutex_);

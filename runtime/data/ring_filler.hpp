@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/retries.hpp"
 #include "runtime/data/sample_order.hpp"
 #include "runtime/data/token_file.hpp"
 #include "runtime/data/token_ring.hpp"
@@ -30,19 +31,13 @@ struct FillPlan {
   bool operator==(const FillPlan&) const = default;
 };
 
-/// How often reading is tried again after an error.
-struct ReadRetries {
-  int tries = 5;
-  std::chrono::milliseconds first_pause{100};  // doubles with each try
-};
-
 class RingFiller {
  public:
   /// Starts the thread without a plan. Requires order.samples() <= source.samples(block_size of the
   /// rings). on_error: called once per failed plan, on the filler's thread, after the rings are
   /// closed; may be empty.
   RingFiller(TokenRings rings, TokenSource source, SampleOrder order,
-             std::function<void(const Status&)> on_error = {}, ReadRetries retries = {});
+             std::function<void(const Status&)> on_error = {}, Retries retries = {});
   ~RingFiller();  // stop()
   RingFiller(const RingFiller&) = delete;
   RingFiller& operator=(const RingFiller&) = delete;
@@ -74,7 +69,7 @@ class RingFiller {
   TokenSource source_;  // only the thread uses it
   const SampleOrder order_;
   const std::function<void(const Status&)> on_error_;
-  const ReadRetries retries_;
+  const Retries retries_;
 
   mutable std::mutex mutex_;      // guards next_plan_, newest_, status_ and stopping_
   std::condition_variable wake_;  // ends a pause: there is a new plan, or stop() was called

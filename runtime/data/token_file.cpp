@@ -20,7 +20,10 @@ Status bad(const std::string& path, uint64_t byte, const std::string& what) {
 
 Result<std::shared_ptr<const InputFile>> open_file(const std::string& path) {
   auto opened = InputFile::open(path);
-  if (!opened.ok()) return Status(Code::bad_data, "token file: " + opened.status().message());
+  if (!opened.ok()) {
+    const bool io = opened.status().code() == Code::io;
+    return Status(io ? Code::io : Code::bad_data, "token file: " + opened.status().message());
+  }
   if (opened->bytes() == 0) return bad(path, 0, "the file is empty");
   return std::make_shared<const InputFile>(opened.take());
 }
@@ -128,7 +131,10 @@ Status TokenSource::read_as(const Part& part, uint64_t first, uint64_t count, in
   static_assert(sizeof(Token) <= sizeof *out);
   unsigned char* narrow =
       reinterpret_cast<unsigned char*>(out) + count * (sizeof *out - sizeof(Token));
-  SS_RETURN_IF_ERROR(part.file->read(part.byte_of(first), narrow, count * sizeof(Token)));
+  // The file was long enough when it was opened: it is being replaced, or its disk fails.
+  if (Status read = part.file->read(part.byte_of(first), narrow, count * sizeof(Token));
+      !read.ok())
+    return Status(Code::io, read.message());
   uint64_t most = 0;
   for (uint64_t i = 0; i < count; ++i) {
     Token id;
@@ -181,6 +187,7 @@ constexpr uint64_t kHashBytesMax = uint64_t{256} << 20;  // opening larger files
 
 Result<Dataset> open_prepared(const std::string& folder, int64_t vocab) {
   auto manifest = read_manifest(folder);
+  if (manifest.status().code() == Code::io) return manifest.status();
   if (!manifest.ok()) return Status(Code::bad_data, manifest.status().message());
   if (!manifest->complete())
     return Status(Code::bad_data,

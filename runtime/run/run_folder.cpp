@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/base/path_error.hpp"
 #include "runtime/run/agent_lock.hpp"
 
 namespace simplescale {
@@ -26,7 +27,8 @@ Result<RunLock> RunLock::take(const RunFolder& folder) {
   RunLock lock;
   lock.fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (lock.fd_ < 0)
-    return Status(Code::bad_config, "cannot write " + path + ": " + std::strerror(errno));
+    return Status(path_error(errno, Code::bad_config),
+                  "cannot write " + path + ": " + std::strerror(errno));
   if (flock(lock.fd_, LOCK_EX | LOCK_NB) != 0)
     return Status(Code::bad_config,
                   "another process trains in " + folder.path +

@@ -109,8 +109,9 @@ class Chaos:
     def file_error(self, code):
         """True if `train` refused to begin because of a fault of the file system, which is over when it begins again."""
         said = (self.folder / "train.out").read_text().splitlines()[-1:]
-        return self.flags.file_faults is not None and code in (65, 74, 78) and any(
-            os.strerror(error) in line for line in said for error in (errno.EIO, errno.ENOSPC, errno.ESTALE, errno.ENOENT, errno.EEXIST))
+        errors = (errno.EIO, errno.ENOSPC, errno.ESTALE, errno.ENOENT, errno.EEXIST) if code == 74 else (
+            errno.ENOENT, errno.EEXIST) if code in (65, 78) else ()  # a stale answer says that a file is missing, or there
+        return self.flags.file_faults is not None and any(os.strerror(error) in line for line in said for error in errors)
 
     # --- Faults: each returns what it hit, or None if it is not possible now ---
 

@@ -41,7 +41,7 @@ struct Job {
   }
 
   void report(const caf::actor& publisher, size_t shard) {
-    self->send(publisher, local::ShardWritten{1, 7, 14, records[shard], ""});
+    self->send(publisher, local::ShardWritten{1, 7, 14, records[shard], "", shard});
   }
 
   local::Published wait() {
@@ -74,6 +74,23 @@ TEST_SUITE("publisher") {
     const local::Published published = job.wait();
     CHECK(published.error.find("does not lead any more") != std::string::npos);
     CHECK(list_folder(job.options.folder) == std::vector<std::string>{"tmp-00000007-1"});
+    caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
+  }
+
+  TEST_CASE(
+      "publisher: what a failed save has left is removed once all its writers have finished") {
+    Job job;
+    const caf::actor publisher = job.publisher();
+    job.self->send(publisher, local::ShardWritten{1, 7, 14, "", "disk full", 0});
+    CHECK(job.wait().error == "disk full");
+    CHECK(list_folder(job.options.folder) == std::vector<std::string>{"tmp-00000007-1"});
+    job.report(publisher, 1);
+    // The next message is handled after the removal. A newer generation removes what is older.
+    std::filesystem::create_directories(job.folder / "tmp-00000009-1");
+    std::filesystem::create_directories(job.folder / "tmp-00000009-3");
+    job.self->send(publisher, local::ShardWritten{2, 8, 16, "", "disk full", 0});
+    CHECK(job.wait().error == "disk full");
+    CHECK(list_folder(job.options.folder) == std::vector<std::string>{"tmp-00000009-3"});
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
   }
 

@@ -18,8 +18,8 @@ namespace {
 
 constexpr int long_ms = 20'000;
 constexpr uint64_t T = 4, B = 2;
-constexpr ReadRetries quick{.tries = 2, .first_pause = std::chrono::milliseconds(1)};
-constexpr ReadRetries for_ever{.tries = 20, .first_pause = std::chrono::hours(1)};
+constexpr Retries quick{.tries = 2, .first_pause = std::chrono::milliseconds(1)};
+constexpr Retries for_ever{.tries = 20, .first_pause = std::chrono::hours(1)};
 
 struct File {
   std::string path = "/tmp/ss-ring-filler-test-" + std::to_string(getpid()) + ".bin";
@@ -137,7 +137,7 @@ TEST_SUITE("ring filler") {
     std::promise<Status> reported;
     RingFiller filler(
         make_rings(1), source, SampleOrder(source.samples(T), 3, false),
-        [&](const Status& status) { reported.set_value(status); }, quick);
+        [&](const Status& status) { reported.set_value(status); }, for_ever);
     FillPlan plan{.generation = 1, .layout = {1, 1, 1, B}, .trainers = {{0, 0}}};
     REQUIRE(filler.start(plan).ok());
     const Status status = reported.get_future().get();
@@ -191,7 +191,7 @@ TEST_SUITE("ring filler") {
     REQUIRE(filler.start(plan).ok());
     read_steps(rings, 0, 1, 0, 4, plan);  // frees slots until the filler reads beyond the end
     const Status status = reported.get_future().get();
-    CHECK(status.code() == Code::bad_data);
+    CHECK(status.code() == Code::io);
     CHECK(status.message() == file.path + ": ends at byte 100");
     CHECK(rings.acquire(0, {1, 4, 0}, long_ms).status().message() == status.message());
     const File again(tokens);
