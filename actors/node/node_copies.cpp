@@ -4,10 +4,13 @@
 namespace simplescale::node {
 namespace {
 
-/// Takes over the pin of a trainer that is up.
-std::shared_ptr<StatePin> take_pin(const NodeState& s, const std::string& trainer,
-                                   const HeldStep& step) {
-  return std::make_shared<StatePin>(s.options.states, trainer, s.table.trainer(trainer)->pid, step);
+/// Takes over the pin of the trainer that sent the current message. Null if another process is the
+/// trainer now.
+std::shared_ptr<StatePin> take_pin(Self* self, const std::string& trainer, const HeldStep& step) {
+  const NodeState& s = self->state;
+  const Process* process = s.table.trainer(trainer, self->current_sender());
+  return process ? std::make_shared<StatePin>(s.options.states, trainer, process->pid, step)
+                 : nullptr;
 }
 
 void state_saved(Self* self, const ShardSaved& saved) {
@@ -46,8 +49,8 @@ void checkpoint_ended(Self* self) {
 void save_state(Self* self, const std::string& trainer, uint64_t generation, uint64_t step,
                 bool pinned) {
   NodeState& s = self->state;
-  if (!pinned || !s.table.trainer(trainer)) return;
-  auto pin = take_pin(s, trainer, {step, generation});
+  auto pin = pinned ? take_pin(self, trainer, {step, generation}) : nullptr;
+  if (!pin) return;
   const uint64_t shard = s.options.states->held(trainer).shard;
   const ShardSaved failed{generation, step, shard, "", "the checkpoint actor is being restarted"};
   if (!s.checkpoint) return to_supervisor(self, failed);
@@ -57,9 +60,8 @@ void save_state(Self* self, const std::string& trainer, uint64_t generation, uin
 
 void stage_state(Self* self, const StepDone& done) {
   NodeState& s = self->state;
-  if (!done.copy || !s.table.trainer(done.trainer)) return;
-  auto pin = take_pin(s, done.trainer, {done.step, done.generation});
-  if (!s.peers) return;  // which drops the pin
+  auto pin = done.copy ? take_pin(self, done.trainer, {done.step, done.generation}) : nullptr;
+  if (!pin || !s.peers) return;  // which drops the pin
   self->send(s.peers, local::StageCopy{done.trainer, std::move(pin), done.generation, done.step,
                                        s.options.states->held(done.trainer).shard});
 }

@@ -31,6 +31,12 @@ const Process* SlotTable::trainer(const std::string& name) const {
   return process == processes_.end() || !process->second.up ? nullptr : &process->second;
 }
 
+const Process* SlotTable::trainer(const std::string& slot,
+                                  const caf::strong_actor_ptr& sender) const {
+  const Process* process = trainer(slot);
+  return process && sender && process->actor == sender ? process : nullptr;
+}
+
 std::string SlotTable::name_of(const std::string& id) const {
   const auto found = processes_.find(id);
   return found == processes_.end() || found->second.slot.empty() ? id : found->second.slot;

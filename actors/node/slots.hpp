@@ -44,6 +44,9 @@ class SlotTable {
   Slot* slot(const std::string& name);
   /// The process of a slot if it is up, else nullptr.
   const Process* trainer(const std::string& slot) const;
+  /// The same, if `sender` is that process's actor. Null for a late message of a process that had
+  /// the slot before: its pins are gone, and the next process holds pins of its own.
+  const Process* trainer(const std::string& slot, const caf::strong_actor_ptr& sender) const;
   /// The slot of a process, or the process's own id if it has none.
   std::string name_of(const std::string& process) const;
   /// Slot of the process with this pid, "" if it is warm; also of the last kEndedKept processes

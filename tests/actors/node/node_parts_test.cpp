@@ -54,6 +54,31 @@ TEST_SUITE("slots") {
     CHECK(table.slot("n1.0")->process == "n1/p0");
   }
 
+  TEST_CASE("slots: a late message of a process that died is not one of its successor") {
+    caf::actor_system_config config;
+    caf::actor_system system{config};
+    const auto spawn = [&] { return system.spawn([] { return caf::behavior{[](int) {}}; }); };
+    SlotTable table("n1", 1, 1);
+    for (const char* id : {"n1/p0", "n1/p1"}) {
+      table.process(id)->pid = 7;
+      table.process(id)->up = true;
+      table.process(id)->actor = spawn();
+    }
+    const auto sender = [&](const char* id) {
+      return caf::actor_cast<caf::strong_actor_ptr>(table.process(id)->actor);
+    };
+    const auto old = sender("n1/p0"), next = sender("n1/p1");
+    CHECK(table.trainer("n1.0", old) == table.process("n1/p0"));
+    CHECK(table.trainer("n1.0", next) == nullptr);  // it is warm
+    CHECK(table.trainer("n1.0", nullptr) == nullptr);
+    CHECK(table.process_ended("n1/p0") == "n1.0");
+    table.fill_slots();
+    CHECK(table.trainer("n1.0", old) == nullptr);
+    CHECK(table.trainer("n1.0", next) == table.process("n1/p1"));
+    for (const auto& actor : {old, next})
+      caf::anon_send_exit(caf::actor_cast<caf::actor>(actor), caf::exit_reason::user_shutdown);
+  }
+
   TEST_CASE("slots: a process that is up is preferred to one that is being started") {
     SlotTable table("n1", 1, 2);
     table.process("n1/p1")->pid = 11;
