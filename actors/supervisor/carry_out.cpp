@@ -121,7 +121,7 @@ JoinGeneration join_order(const JobSupervisorState& s, const job::Join& join,
                           const std::vector<job::Place>& places) {
   JoinGeneration order;
   order.generation = join.generation;
-  order.source = job::to_string(join.source);
+  order.source = join.save_only ? "save" : job::to_string(join.source);
   order.step = join.step;
   order.checkpoint = checkpoint_folder(s.options.config);
   order.rates = s.job.rates.changes;

@@ -52,7 +52,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(State, rules, max_steps, join_timeout_ms, res
                                    older_checkpoints, failed_checkpoint, failed_checkpoint_reason,
                                    suspect_steps, undoings, committed_step, joined_step,
                                    joined_from, previous_layout, cycles, waiting_since_ms,
-                                   waiting_for, incident, stop_requested, exit, exit_reason)
+                                   waiting_for, incident, bad_samples, stop_requested, giving_up,
+                                   giving_up_since_ms, exit, exit_reason)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(IncidentFacts, kind, subject, reason, also, cause, joins, before,
                                    after, groups_before, groups_after, origin, returned, skipped,
@@ -118,6 +119,7 @@ void rebase(SupervisorState& state, int64_t now_ms) {
   const int64_t shift = now_ms - state.now_ms;
   state.now_ms = now_ms;
   state.job.waiting_since_ms += shift;
+  state.job.giving_up_since_ms += shift;
   if (state.incident_since_ms >= 0)
     state.incident_since_ms = std::max<int64_t>(0, state.incident_since_ms + shift);
   for (auto& [name, node] : state.job.nodes) {

@@ -57,6 +57,16 @@ void StepLedger::resume(uint64_t generation, std::vector<job::Place> members,
   begun_at_ = recorded_step.value_or(0);
 }
 
+std::vector<uint64_t> StepLedger::samples(uint64_t step, const std::string& trainer) const {
+  std::vector<uint64_t> runs;
+  for (const job::Place& place : members_) {
+    if (!trainer.empty() && place.trainer != trainer) continue;
+    const auto more = samples_of(plan_, groups_, place.group, place.shard, step);
+    runs.insert(runs.end(), more.begin(), more.end());
+  }
+  return runs;
+}
+
 // --- Reports ---
 
 bool StepLedger::report(const StepDone& done) {

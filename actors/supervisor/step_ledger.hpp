@@ -56,6 +56,8 @@ class StepLedger {
   }
   /// The trainers of the generation, by group, then shard.
   const std::vector<job::Place>& members() const { return members_; }
+  /// The samples that a member, or with "" all members, train in `step`, as in StepDone.
+  std::vector<uint64_t> samples(uint64_t step, const std::string& trainer) const;
   /// The step after which the generation began.
   uint64_t begun_at() const { return begun_at_; }
 

@@ -8,6 +8,7 @@
 #include "actors/clock.hpp"
 #include "actors/supervisor/carry_out.hpp"
 #include "actors/supervisor/console_commands.hpp"
+#include "actors/supervisor/idle_event.hpp"
 #include "actors/supervisor/take_over.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
@@ -133,34 +134,10 @@ void node_checked(Self* self, const NodeChecked& checked) {
 
 // --- Trainers ---
 
-job::Fault fault_of(const std::string& name) {
-  if (name.empty()) return job::Fault::none;
-  if (name == "non_finite") return job::Fault::non_finite;
-  if (name == "mismatch") return job::Fault::mismatch;
-  if (name == "bad_copy") return job::Fault::bad_copy;
-  if (name == "bad_checkpoint") return job::Fault::bad_checkpoint;
-  if (name == "bad_disk") return job::Fault::bad_disk;
-  return job::Fault::failed;
-}
-
-/// The trainer at fault for a failure that `idle` reports, or "".
-std::string suspect_of(const JobSupervisorState& s, const TrainerIdle& idle, int64_t now_ms) {
-  const auto& members = s.steps.members();  // by rank
-  const auto rank = static_cast<size_t>(idle.suspect_rank);
-  const bool newest = idle.generation == job::newest_joined(s.job);
-  if (!idle.suspect.empty() || !newest) return idle.suspect;
-  if (idle.suspect_rank >= 0 && rank < members.size()) return members[rank].trainer;
-  // A collective's deadline has passed: the rank that reports it first is one of those that wait.
-  const auto stall = idle.fault == "failed" ? s.stalls.stall(now_ms, s.job) : std::nullopt;
-  return stall && stall->waiting_for.size() == 1 ? stall->waiting_for[0] : "";
-}
-
 void trainer_idle(Self* self, const TrainerIdle& idle) {
   JobSupervisorState& s = self->state;
   if (idle.state_hash != 0) s.steps.mismatch(idle.trainer, idle.step, idle.state_hash);
-  handle(self, job::TrainerIdle{idle.trainer, idle.generation, idle.shard, idle.held,
-                                fault_of(idle.fault), idle.step, suspect_of(s, idle, now_ms(self)),
-                                idle.reason});
+  handle(self, idle_event(s, idle, now_ms(self)));
 }
 
 // --- Stalls ---
@@ -263,7 +240,7 @@ void publish_shards(Self* self) {
   for (const ShardSaved& shard :
        take_publishable(s.unpublished, s.job, s.options.journal->marked()))
     self->send(s.publisher, local::ShardWritten{shard.generation, shard.step, shard.step * batch,
-                                                shard.record, shard.error});
+                                                shard.record, shard.error, shard.shard});
 }
 
 void published(Self* self, const local::Published& published) {

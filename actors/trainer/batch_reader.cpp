@@ -22,13 +22,16 @@ Status BatchReader::release() {
   return rings_.release(ring_);
 }
 
-/// A bad token file is reported as io: from the engine, bad_data means a loss that is not finite.
+/// A bad token is reported as io: from the engine, bad_data means a loss that is not finite.
 Result<MicroBatch> BatchReader::acquire(const BatchKey& key) {
   constexpr int interval_ms = 50;
   const auto deadline = std::chrono::steady_clock::now() + timeout_;
   while (true) {
     auto batch = rings_.acquire(ring_, key, interval_ms);
-    if (batch.status().code() == Code::bad_data) return Status(Code::io, batch.status().message());
+    if (batch.status().code() == Code::bad_data) {
+      bad_tokens_ = true;
+      return Status(Code::io, batch.status().message());
+    }
     if (batch.status().code() != Code::deadline) return batch;
     if (fenced_()) return Status(Code::aborted, "fenced while waiting for tokens");
     if (std::chrono::steady_clock::now() > deadline)

@@ -27,6 +27,8 @@ class BatchReader {
   /// Gives the ring's slot of the last read() back, if there is one. aborted: the ring was reset
   /// meanwhile, so the tokens may have been torn.
   Status release();
+  /// True if a read() ended because the token file has a token that the model does not know.
+  bool bad_tokens() const { return bad_tokens_; }
 
  private:
   BatchReader(TokenRings rings, uint64_t ring, uint64_t generation,
@@ -43,6 +45,7 @@ class BatchReader {
   std::chrono::milliseconds timeout_;
   std::function<bool()> fenced_;
   bool holds_slot_ = false;
+  bool bad_tokens_ = false;
 };
 
 }  // namespace simplescale

@@ -324,6 +324,7 @@ StepDone ComputeThread::step_done(const JoinTrainer& order, uint64_t step, const
 }
 
 Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
+  if (order.source == "save") return finish(g, order);
   const auto max_steps = static_cast<uint64_t>(options_.plan.max_steps);
   const auto every = static_cast<uint64_t>(options_.config.checkpoint.disk_every_steps);
   const auto peer_every =
@@ -373,7 +374,7 @@ Status ComputeThread::finish(Generation& g, const JoinTrainer& order) {
   SS_RETURN_IF_ERROR(note_fault(g, g.engine->compare_states()));
   if (g.step > order.step) SS_RETURN_IF_ERROR(validate(g, order, g.step));
   TrainerFinished end{trainer_, order.generation, g.step, false};
-  if (g.step > order.step || order.source == "memory") {
+  if (g.step > order.step || order.source == "memory" || order.source == "save") {
     SS_ASSIGN(end.save, pin_if_responsible(g, order, g.step));
   }
   report_(std::move(end));
@@ -433,6 +434,7 @@ Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, 
   mine.pause = leave_ == order.generation;
   const auto rate = static_cast<float>(learning_rate(order, step));
   auto result = g.engine->step(step, rate, mine, batch);
+  if (!result.ok() && g.batches->bad_tokens()) idle_.fault = "bad_tokens";
   if (!result.ok()) return note_fault(g, result.status());
   SS_RETURN_IF_ERROR(g.batches->release());
   return result;

@@ -164,7 +164,8 @@ Status Restore::commit(TrainState& state, Collective& shard, Collective& replica
       fault_ = {"bad_checkpoint", ""};
     SS_RETURN_IF_ERROR(read);
   }
-  if (order_.source == "memory" && !received_) SS_RETURN_IF_ERROR(check_own(state));
+  const bool memory = order_.source == "memory" || order_.source == "save";
+  if (memory && !received_) SS_RETURN_IF_ERROR(check_own(state));
   // No barrier follows the last round: a side is overwritten only after the first step's vote,
   // which every trainer reaches after its commit.
   for (uint32_t round = 0; round < order_.commit_rounds; ++round) {

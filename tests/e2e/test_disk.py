@@ -38,12 +38,25 @@ class Disks(Case):
 
     def test_a_full_disk_stops_saving_but_not_training(self):
         run, process = self.begin()
-        self.inject(run, "disk_full n0 --ms 700")
-        failed = self.wait_for(lambda: self.events(run, "checkpoint_failed"), "a failed checkpoint")[0]
-        self.assertIn("No space left on device", failed["reason"])
+        self.inject(run, "disk_full n0 --ms 5000")  # longer than saving is tried again
+        failed = self.wait_for(lambda: [e for e in self.events(run, "checkpoint_failed") if "No space left on device" in e["reason"]],
+                               "a failed checkpoint")[0]
         self.wait_for(lambda: last_step(run) >= failed["step"] + 10, "steps without checkpoints")
         self.check(run, process)
         self.assertGreater(self.events(run, "checkpoint_saved")[-1]["time"], self.events(run, "checkpoint_failed")[-1]["time"])
+
+    def test_a_full_disk_that_has_room_again_costs_no_checkpoint(self):
+        """Also the last one, whose failure would end the run without its newest steps."""
+        run, process = self.start("run", *self.keys, "--train.max_steps=100000", "--checkpoint.disk_every_steps=0")
+        self.wait_for(lambda: last_step(run) >= 5, "steps")
+        for node in ("n0", "n1"):
+            self.inject(run, f"disk_full {node} --ms 1200")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0, process.stdout.read())
+        self.assertEqual((run / "checkpoints/latest").readlink().name, f"step-{last_step(run):08}")
+        self.assertFalse(self.events(run, "checkpoint_failed"))
+        self.assertTrue(any("trying again" in log.read_text(errors="replace") for log in (run / "logs").glob("*.log")))
+        self.assertFalse(list(run.glob("checkpoints/tmp-*")))
 
     def test_a_slow_disk_delays_saving_but_not_training(self):
         """Writes hang for the 1.5 s of the fault."""
@@ -150,6 +163,20 @@ class TokenFiles(Case):
         self.assertIn(f"{self.data}: ends at byte 100", failed["reason"])
         self.data.write_bytes(self.content)
         self.check(run, process)
+
+    def test_a_bad_token_ends_the_run_at_once_and_its_steps_are_saved(self):
+        run, process = self.start("run", *self.keys)
+        self.wait_for(lambda: last_step(run) >= 20, "steps")
+        self.data.write_bytes(b"\xff\xff" * (len(self.content) // 2))
+        said = process.communicate(timeout=120)[0]
+        self.assertEqual(process.returncode, 65, said)
+        self.assertRegex(said, rf"{self.data}: byte \d+: token id 65535 is beyond the vocabulary of 211; step {last_step(run)} was saved")
+        self.assertEqual((run / "checkpoints/latest").readlink().name, f"step-{last_step(run):08}")
+        self.assertFalse(self.said(run, "cannot read tokens, trying again"))
+        self.data.write_bytes(self.content)
+        self.command("resume", run)
+        got = self.digest(run)
+        self.assertEqual(got, self.digest(self.train("reference", *self.keys)))
 
     def test_a_file_that_is_never_restored_ends_the_run_and_is_named(self):
         self.keys.append("--supervision.give_up_after_cycles=1")

@@ -235,13 +235,14 @@ void Invariants::check_join(const Supervisor& supervisor, const job::Join& join)
           "generation " + number(join.generation) + " begins at step " + number(join.step) +
               ", which replicas do not agree on");
   check_newest_step(supervisor, join);
-  check_budgets(supervisor);
+  if (!join.save_only) check_budgets(supervisor);  // drained nodes may save
 }
 
 void Invariants::check_layout(const Supervisor& supervisor) {
   const job::State& s = supervisor.job;
   std::set<std::string> seen;
-  require(s.layout.cells.size() >= static_cast<size_t>(s.rules.min_cells) &&
+  const int least = s.giving_up ? 1 : s.rules.min_cells;
+  require(s.layout.cells.size() >= static_cast<size_t>(least) &&
               s.layout.cells.size() <= static_cast<size_t>(s.rules.cells),
           "layout", number(s.layout.cells.size()) + " cells");
   for (const auto& cell : s.layout.cells) {
@@ -249,7 +250,9 @@ void Invariants::check_layout(const Supervisor& supervisor) {
             "a cell of " + number(cell.size()) + " nodes");
     for (const std::string& name : cell) {
       require(seen.insert(name).second, "layout", name + " has two places");
-      require(s.nodes.at(name).state == job::NodeState::up, "layout",
+      const job::NodeState state = s.nodes.at(name).state;
+      const bool saves = s.giving_up && state == job::NodeState::drained;
+      require(state == job::NodeState::up || saves, "layout",
               name + " is " + job::to_string(s.nodes.at(name).state) + " and in the layout");
       require(!lost_.contains({supervisor.epoch, name}), "layout",
               name + " is in the layout although it was lost");

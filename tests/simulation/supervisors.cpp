@@ -316,6 +316,7 @@ void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
   g->epoch = supervisor.epoch;
   g->source = order.source;
   g->begun_at = g->step = order.step;
+  g->stop = order.save_only;
   g->moves = order.moves;
   auto add = [&](const std::string& name, uint32_t group, uint32_t shard, bool helper) {
     const int index = trainer_index.at(name);

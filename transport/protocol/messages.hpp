@@ -125,8 +125,9 @@ SS_FIELDS(Transfer, x.id, x.shard, x.step, x.source, x.peer, x.targets);
 SS_FIELDS(RateChange, x.step, x.peak);
 
 /// Supervisor to nodes: a generation of `groups` groups begins at `step`. source: where the state
-/// of that step comes from (initialize, checkpoint, memory). transfers: to the trainers that lack
-/// it. rates: the changes of the learning rate so far.
+/// of that step comes from (initialize, checkpoint, memory; save: as memory, but the trainers train
+/// no step and save the state). transfers: to the trainers that lack it. rates: the changes of the
+/// learning rate so far.
 struct JoinGeneration {
   uint64_t generation = 0;
   std::string source;
@@ -195,6 +196,7 @@ SS_FIELDS(JoinTrainer, x.trainer, x.generation, x.group, x.shard, x.ring, x.stat
 ///   "non_finite"  a value is not finite
 ///   "mismatch"    replicas differ in the state of `step`
 ///   "bad_copy"    the state that `suspect` sent or holds is damaged
+///   "bad_tokens"  the token file has a token that the model does not know
 /// Of a trainer that is not up the agent reports `shard` and `held`.
 /// state_hash: for a mismatch, of the trainer's own state; 0 if its own state is not in doubt.
 /// suspect_rank: if `suspect` is empty, the rank (group x shards + shard) at fault; -1: not known.

@@ -31,6 +31,8 @@ const char* event_kind(Fault fault) {
       return "bad_checkpoint";
     case Fault::bad_disk:
       return "bad_disk";
+    case Fault::bad_tokens:
+      return "bad_tokens";
   }
   return "?";
 }
@@ -209,8 +211,11 @@ void Decider::operator()(const TrainerIdle& e) {
     const bool of_all = e.fault == Fault::mismatch || e.fault == Fault::non_finite;
     std::string subject = e.suspect.empty() && !of_all ? e.trainer : e.suspect;
     if (e.fault == Fault::bad_checkpoint) subject = "step-" + number(e.step);
+    if (e.fault == Fault::non_finite) s_.bad_samples = e.samples;
     fence("detect", event_kind(e.fault), subject, e.reason);
   }
+  // Every generation would read them again. Another trainer may have reported first.
+  if (e.fault == Fault::bad_tokens && !over() && !s_.giving_up) give_up(Code::bad_data, e.reason);
   plan();
 }
 
@@ -253,6 +258,7 @@ void Decider::operator()(const StepCommitted& e) {
   if (e.generation != s_.generation) return;  // GEN-1
   s_.committed_step = std::max(s_.committed_step, e.step);
   s_.cycles = 0;
+  s_.bad_samples.clear();
   for (auto& [name, node] : s_.nodes)
     if (!node.failures_ms.empty() && s_.layout.contains(name) &&
         s_.committed_step >= node.failed_at_step + s_.budget_steps)
@@ -383,6 +389,9 @@ void Decider::operator()(const SetRequested& e) {
 }
 
 void Decider::operator()(const Tick&) {
+  if (s_.giving_up && now_ - s_.giving_up_since_ms > s_.save_timeout_ms)
+    return end_giving_up("step " + number(s_.committed_step) + " could not be saved within " +
+                         milliseconds(s_.save_timeout_ms));
   kill_trainers_ignoring_fence();
   suspect_nodes_missing_trainers();
   drain_nodes_with_hung_checks();
@@ -411,9 +420,12 @@ void Decider::operator()(const Tick&) {
     return;
   const bool drained = std::ranges::any_of(
       s_.nodes, [](const auto& n) { return n.second.state == NodeState::drained; });
-  shut_down(drained ? Code::gave_up : Code::requeue,
-            "There were not enough nodes for " + groups_needed() + " within " +
-                milliseconds(s_.join_timeout_ms) + "; missing: " + missing_nodes());
+  give_up(drained ? Code::gave_up : Code::requeue,
+          "There were not enough nodes for " + groups_needed() + " within " +
+              milliseconds(s_.join_timeout_ms) + "; missing: " + missing_nodes());
+  plan();  // fewer nodes may save than train
+  if (!over() && !all_in_generation())
+    end_giving_up("step " + number(s_.committed_step) + " could not be saved");
 }
 
 Decision decide(int64_t now_ms, State& state, const Event& event) {

@@ -14,6 +14,7 @@
 // of a lost node, cells made of the remaining nodes, fewer groups, waiting for a node, stopping.
 //
 //   JOB-1  A committed step is never undone while a copy of every shard of it survives anywhere.
+//          A run that gives up first saves the steps that only memory holds.
 //   JOB-3  A generation begins with copies of one history. A step that was undone and made again in
 //          a later generation may have other bits, so older copies of it are never used, even if
 //          there is one of every shard.
@@ -160,8 +161,11 @@ struct State {
   std::string waiting_for;       // what the wait is for, as text
   bool incident = false;         // from a failure to the next committed step
   Rates rates;
+  std::string bad_samples;  // of the newest value that was not finite, as --skip-samples takes them
   // The end of the run.
   bool stop_requested = false;
+  bool giving_up = false;  // the run saves what only memory holds, then ends with `exit`
+  int64_t giving_up_since_ms = 0;
   Code exit = Code::ok;
   std::string exit_reason;
 };
@@ -201,6 +205,7 @@ enum class Fault : unsigned char {
   bad_copy,        // the copy that `suspect` sent is damaged
   bad_checkpoint,  // the checkpoint of `step` is damaged or missing
   bad_disk,        // the checkpoint of `step` gave an I/O error and may be intact
+  bad_tokens,      // the token file has a token that the model does not know
 };
 /// A trainer has left `generation` and waits for orders. suspect: the trainer at fault, or "". Of a
 /// trainer that is not up its agent reports what the trainer's memory holds.
@@ -213,6 +218,7 @@ struct TrainerIdle {
   uint64_t step = 0;
   std::string suspect;
   std::string reason;
+  std::string samples;  // of a value that is not finite, as --skip-samples takes them
 };
 /// A trainer has restored the state that its generation begins with.
 struct TrainerReady {
@@ -315,6 +321,7 @@ struct Join {
   Source source = Source::initialize;
   uint64_t step = 0;
   std::vector<Move> moves;
+  bool save_only = false;  // they train no step, save that state and finish
 };
 struct KillTrainer {
   std::string trainer, reason;

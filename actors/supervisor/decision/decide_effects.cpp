@@ -110,12 +110,11 @@ void Decider::fence(std::string phase, std::string kind, std::string subject, st
   }
   s_.phase = Phase::recovering;
   begin_wait("all trainers to be idle");
-  if (s_.cycles > s_.give_up_after_cycles) {
-    shut_down(Code::gave_up, "The run gave up: " + counted(s_.cycles, "failure") +
-                                 " in a row without a committed step between them. The last: " +
-                                 what_failed(kind, subject, reason));
-    return;
-  }
+  if (s_.cycles > s_.give_up_after_cycles)
+    give_up(Code::gave_up, "The run gave up: " + counted(s_.cycles, "failure") +
+                               " in a row without a committed step between them. The last: " +
+                               what_failed(kind, subject, reason));
+  if (over()) return;
   add_action(Fence{s_.generation, what});
   record("fence", kind, subject, "the next generation is " + number(s_.generation));
   set_reason("all trainers stop after " + what + "; the next generation is " +
@@ -188,6 +187,31 @@ void Decider::end_diagnosis() {
          found.empty() ? "nothing is wrong" : joined(found, "; "));
   s_.examined.clear();
   begin_wait("trainers");
+}
+
+void Decider::give_up(Code exit, std::string reason) {
+  const std::string step = "step " + number(s_.committed_step);
+  if (s_.giving_up) return end_giving_up(step + " could not be saved: " + reason);
+  if (s_.committed_step <= (s_.has_checkpoint ? s_.checkpoint_step : 0))
+    return shut_down(exit, reason + advice());
+  s_.giving_up = s_.stop_requested = true;
+  s_.giving_up_since_ms = now_;
+  s_.cycles = 0;  // as many failures end the tries to save
+  s_.paused = false;
+  s_.to_examine.clear();
+  s_.exit = exit;
+  s_.exit_reason = std::move(reason);
+  record("", "gives_up", "", s_.exit_reason + "; " + step + " is saved first");
+}
+
+void Decider::end_giving_up(const std::string& outcome) {
+  shut_down(s_.exit, s_.exit_reason + "; " + outcome + advice());
+}
+
+std::string Decider::advice() const {
+  if (s_.bad_samples.empty()) return "";
+  return "; if these samples are the cause, `resume` goes on without them: --skip-samples=" +
+         s_.bad_samples;
 }
 
 void Decider::shut_down(Code exit, std::string reason, bool all_steps) {

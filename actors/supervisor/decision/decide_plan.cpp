@@ -26,7 +26,8 @@ std::vector<std::string> Decider::usable_nodes(bool with_training) const {
   if (with_training)
     for (const auto& cell : s_.layout.cells) training.insert(cell.begin(), cell.end());
   for (const std::string& name : s_.node_order) {
-    if (s_.nodes.at(name).state != NodeState::up) continue;
+    const NodeState state = s_.nodes.at(name).state;
+    if (state != NodeState::up && !(s_.giving_up && state == NodeState::drained)) continue;
     if (node_is_idle(name) || training.contains(name)) list.push_back(name);
   }
   std::ranges::stable_sort(
@@ -70,11 +71,13 @@ void Decider::plan() {
       for (const std::string& name : cell)
         if (s_.nodes.at(name).state == NodeState::up && !node_is_idle(name)) return;
   Layout next = assign(s_.rules, s_.layout, nodes);
-  if (next.cells.size() < static_cast<size_t>(s_.rules.min_cells) || next.cells.empty()) {
+  if (next.cells.size() < cells_needed() || next.cells.empty()) {
     const bool hopeless = std::ranges::all_of(
         s_.nodes, [](const auto& n) { return n.second.state == NodeState::drained; });
     if (hopeless) {
-      shut_down(Code::gave_up, "every node is drained: " + missing_nodes());
+      const bool first_try = !s_.giving_up;
+      give_up(Code::gave_up, "every node is drained: " + missing_nodes());
+      if (first_try) plan();  // drained nodes may save
     } else if (!awaiting_first_step()) {
       end_generation("nodes");
     }
@@ -96,6 +99,9 @@ void Decider::plan() {
         "No checkpoint can be used, and no memory holds a copy of every shard. The run "
         "does not begin again by itself: repair a checkpoint that events.jsonl names "
         "as skipped, or start a new run with --run=FOLDER");
+  if (s_.giving_up && beginning.source != Source::memory)
+    return end_giving_up("step " + number(s_.committed_step) +
+                         " could not be saved: no memory holds a copy of every shard");
   join(std::move(next), beginning);
 }
 
@@ -262,7 +268,8 @@ bool Decider::memory_may_be_newer(const Beginning& beginning) const {
 
 void Decider::join(Layout next, const Beginning& beginning) {
   const std::vector<Place> members = places(s_.rules, next);
-  Join order{.source = beginning.source, .step = beginning.step};
+  Join order{
+      .source = beginning.source, .step = beginning.step, .moves = {}, .save_only = s_.giving_up};
   if (order.source == Source::memory)
     order.moves = moves_for(members, beginning.copies, order.step);
   // GEN-2: a number is used once. The number of a fence has not begun yet.
@@ -337,12 +344,17 @@ void Decider::finish_if_saved() {
   const uint64_t step = last_step();
   if (!s_.has_checkpoint || s_.checkpoint_step != step) {
     // The save may have failed before the last trainer reported that it has finished.
-    if (!s_.failed_checkpoint_reason.empty() && s_.failed_checkpoint == step)
-      shut_down(Code::io, "the last checkpoint could not be saved: " + s_.failed_checkpoint_reason);
+    if (s_.failed_checkpoint_reason.empty() || s_.failed_checkpoint != step) return;
+    if (s_.giving_up)
+      return end_giving_up("step " + number(step) +
+                           " could not be saved: " + s_.failed_checkpoint_reason);
+    shut_down(Code::io, "the last checkpoint could not be saved: " + s_.failed_checkpoint_reason);
     return;
   }
   if (step >= s_.max_steps)
     shut_down(Code::ok, "trained " + number(step) + " steps", true);
+  else if (s_.giving_up)
+    end_giving_up("step " + number(step) + " was saved");
   else
     shut_down(s_.exit, s_.exit_reason + " at step " + number(step) + " of " + number(s_.max_steps));
 }

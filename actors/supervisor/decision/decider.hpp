@@ -152,12 +152,22 @@ class Decider {
   /// Records the result of the diagnosis once all of its nodes have answered.
   void end_diagnosis();
 
+  /// The run cannot go on. JOB-1: if only memory holds the newest step, one more generation saves
+  /// it without training a step, and the run ends then with `exit`. Otherwise the run ends now.
+  void give_up(Code exit, std::string reason);
+  /// Ends a run that gives up. outcome: what became of its newest step.
+  void end_giving_up(const std::string& outcome);
+  /// "; to go on without …", if a value was not finite.
+  std::string advice() const;
+
   // --- The next generation ---
 
   /// "2 groups": training waits while there are fewer.
   std::string groups_needed() const {
     return counted(s_.rules.min_cells * s_.rules.groups_per_cell(), "group");
   }
+  /// The fewest cells of a generation. One is enough to save, also with nodes that were drained.
+  size_t cells_needed() const { return static_cast<size_t>(s_.giving_up ? 1 : s_.rules.min_cells); }
   /// The nodes that cannot train now, with the reason for each.
   std::string missing_nodes() const;
   /// Begins the next generation if all trainers are idle and enough nodes are usable.

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <caf/all.hpp>
 #include <filesystem>
 
 #include "actors/diagnosis/node_check.hpp"

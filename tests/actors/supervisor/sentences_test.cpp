@@ -287,6 +287,8 @@ std::string more_sentences() {
   });
   add_story("a node lost for good, without another one", [](Story& t) {
     t.s.rules.min_cells = 2;
+    t.s.has_checkpoint = true;  // nothing is left to save
+    t.s.checkpoint_step = t.s.committed_step;
     t.tell(NodeLost{"n1", why_node_lost(kSilent)});
     t.others_leave();
     t.now_ms += t.s.join_timeout_ms;
@@ -297,6 +299,8 @@ std::string more_sentences() {
     t.text = t.incidents.newest()["sentence"];
   });
   add_story("gave up", [](Story& t) {
+    t.s.has_checkpoint = true;  // of the newest step: nothing is left to save
+    t.s.checkpoint_step = t.s.committed_step;
     for (int i = 0; i <= t.s.give_up_after_cycles; ++i) lose_trainer(t, "exit code 3");
   });
   return out;

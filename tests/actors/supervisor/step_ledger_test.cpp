@@ -62,6 +62,20 @@ TEST_SUITE("step ledger") {
     CHECK(steps.recorded_step() == 6);
   }
 
+  TEST_CASE("step ledger: the samples of a member, and of all, leave skipped samples out") {
+    Plan plan;
+    plan.topology.groups = 2;
+    plan.leaves = 8;
+    plan.global_batch_size = 8;
+    plan.skipped = *SkippedSamples::parse("9-10");
+    StepLedger steps(Config(), plan, 0);
+    steps.begin(4, members, 0);
+    CHECK(samples_text(steps.samples(1, "")) == "0-7");
+    CHECK(samples_text(steps.samples(2, "n0.0")) == "8,11-13");
+    CHECK(samples_text(steps.samples(2, "n1.0")) == "14-17");
+    CHECK(steps.samples(2, "n2.0").empty());
+  }
+
   TEST_CASE("step ledger: the first step with a changed learning rate names it") {
     StepLedger steps = ledger();
     steps.set_rates({{6, 5e-4}});

@@ -129,8 +129,8 @@ TEST_SUITE("token file") {
     const auto end = source.slice(9'000, 1'000);
     std::filesystem::resize_file(path, 1024 + 2 * 5'000 + 1);
     std::vector<int32_t> sample(101);
-    CHECK(source.read_sample(49, 100, sample.data()).code() ==
-          Code::bad_data);  // begins before the end
+    // Begins before the end. The file is being replaced, or its disk fails.
+    CHECK(source.read_sample(49, 100, sample.data()).code() == Code::io);
     CHECK(source.read_sample(80, 100, sample.data()).message() == path + ": ends at byte 11025");
     CHECK(end.read_sample(0, 100, sample.data()).message() == path + ": ends at byte 11025");
     CHECK(source.validate().message() == path + ": ends at byte 11025");

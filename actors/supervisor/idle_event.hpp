@@ -1,0 +1,11 @@
+// A trainer's report that it has left a generation, as an event of the decisions: it names the
+// trainer at fault and the samples of a value that is not finite. The supervisor's thread.
+#pragma once
+
+#include "actors/supervisor/supervisor.hpp"
+
+namespace simplescale::supervisor {
+
+job::TrainerIdle idle_event(const JobSupervisorState& s, const TrainerIdle& idle, int64_t now_ms);
+
+}  // namespace simplescale::supervisor
