@@ -132,8 +132,7 @@ Status TokenSource::read_as(const Part& part, uint64_t first, uint64_t count, in
   unsigned char* narrow =
       reinterpret_cast<unsigned char*>(out) + count * (sizeof *out - sizeof(Token));
   // The file was long enough when it was opened: it is being replaced, or its disk fails.
-  if (Status read = part.file->read(part.byte_of(first), narrow, count * sizeof(Token));
-      !read.ok())
+  if (Status read = part.file->read(part.byte_of(first), narrow, count * sizeof(Token)); !read.ok())
     return Status(Code::io, read.message());
   uint64_t most = 0;
   for (uint64_t i = 0; i < count; ++i) {

@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "runtime/base/log.hpp"
+#include "runtime/base/path_error.hpp"
 
 namespace simplescale {
 
@@ -39,9 +40,12 @@ Status make_control(const RunFolder& run) {
   const std::string path = run.control();
   std::error_code error;
   std::filesystem::create_directories(run.path, error);
-  if (error) return Status(Code::bad_config, "cannot create " + run.path + ": " + error.message());
+  if (error)
+    return Status(path_error(error.value(), Code::bad_config),
+                  "cannot create " + run.path + ": " + error.message());
   if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
-    return system_error("cannot create", path, errno, Code::bad_config);
+    return Status(path_error(errno, Code::bad_config),
+                  "cannot create " + path + ": " + std::strerror(errno));
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0)
     return Status(Code::bad_config, path + " is not a folder that this user can open: " +

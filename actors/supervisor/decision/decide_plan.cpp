@@ -74,10 +74,9 @@ void Decider::plan() {
   if (next.cells.size() < cells_needed() || next.cells.empty()) {
     const bool hopeless = std::ranges::all_of(
         s_.nodes, [](const auto& n) { return n.second.state == NodeState::drained; });
-    if (hopeless) {
-      const bool first_try = !s_.giving_up;
+    if (hopeless && !s_.giving_up) {
       give_up(Code::gave_up, "every node is drained: " + missing_nodes());
-      if (first_try) plan();  // drained nodes may save
+      plan();  // drained nodes may save, once their trainers are up
     } else if (!awaiting_first_step()) {
       end_generation("nodes");
     }

@@ -692,6 +692,7 @@ TEST_CASE("job: JOB-1, drained nodes and fewer groups than min_groups save befor
   decide(0, one, TrainerDown{"n0.0", "signal 9"});  // drains the node, the only one
   CHECK(one.nodes.at("n0").state == NodeState::drained);
   decide(0, one, TrainerIdle{"n0.1", one.generation - 1, 1, made(1, {3})});
+  all_answer(one);
   const Join drained = only<Join>(back(one, "n0.0", 0, made(1, {3})));
   CHECK(drained.save_only);
   CHECK(drained.step == 3);

@@ -51,11 +51,15 @@ std::string folder_prefix() {
   return "/dev/shm/simplescale-" + std::to_string(geteuid()) + "-";
 }
 
-/// Path of a segment of this user; empty if there is none.
+/// Path of a segment that this user made; empty if there is none.
 std::string path_of(const std::string& name) {
-  for (const auto& folder : fs::directory_iterator("/dev/shm"))
-    if (folder.path().string().starts_with(folder_prefix()) && fs::exists(folder.path() / name))
-      return folder.path() / name;
+  for (const auto& folder : fs::directory_iterator("/dev/shm")) {
+    const fs::path file = folder.path() / name;
+    struct stat info {};
+    if (folder.path().string().starts_with(folder_prefix()) && !folder.is_symlink() &&
+        stat(file.c_str(), &info) == 0 && info.st_uid == geteuid())
+      return file;
+  }
   return "";
 }
 
