@@ -41,7 +41,8 @@ class Disks(Case):
         self.inject(run, "disk_full n0 --ms 5000")  # longer than saving is tried again
         failed = self.wait_for(lambda: [e for e in self.events(run, "checkpoint_failed") if "No space left on device" in e["reason"]],
                                "a failed checkpoint")[0]
-        self.wait_for(lambda: last_step(run) >= failed["step"] + 10, "steps without checkpoints")
+        # On a fast machine the run has trained all steps by then, and only its last save waits.
+        self.wait_for(lambda: last_step(run) >= min(failed["step"] + 10, self.STEPS), "steps without checkpoints")
         self.check(run, process)
         self.assertGreater(self.events(run, "checkpoint_saved")[-1]["time"], self.events(run, "checkpoint_failed")[-1]["time"])
 

@@ -103,7 +103,7 @@ class Exports(Case):
         kinds = [kind for _, kind, _ in records]
         self.assertEqual(kinds, ["run"] + ["history"] * 400 + ["summary", "exit"])
         run_id, name, config = records[0][2]
-        self.assertEqual([files[0].name, name], [f"run-{run_id}.wandb", "tiny"])
+        self.assertEqual([files[0].name, name], [f"run-{run_id}.wandb", "run"])
         self.assertEqual(config["model.dim"], TINY["model.dim"])
         self.assertEqual([r[2]["_step"] for r in records[1:401]], list(range(1, 401)))
         self.assertEqual([r[2].get("loss") for r in records[1:401]], [metrics[s]["loss"] for s in range(1, 401)])
