@@ -162,8 +162,10 @@ void ComputeThread::run() {
 
 void ComputeThread::report_failure(const JoinTrainer& order, const Status& status) {
   log::warn("generation {} ended: {}", order.generation, status.message());
-  // The fence's job, still queued, reports idle; a bad copy, checkpoint or disk is reported anyway.
-  if (order.generation < fenced_ && !idle_.fault.starts_with("bad_")) return;
+  // The fence's job, still queued, reports idle. A bad copy, checkpoint or disk is reported anyway,
+  // and so is a mismatch: it has the hash by which the supervisor finds the wrong replica.
+  const bool anyway = idle_.fault.starts_with("bad_") || idle_.fault == "mismatch";
+  if (order.generation < fenced_ && !anyway) return;
   if (idle_.fault.empty()) idle_.fault = "failed";
   idle_.reason = status.message();
   report_(idle_);
