@@ -155,7 +155,7 @@ Status StateStore::flip_bit(const std::string& trainer) {
     auto* bytes = reinterpret_cast<unsigned char*>(&params[params.size() / 3]);
     bytes[2] ^= 0x40;  // the highest bit of the mantissa
     const bool committed = state.step_if_any() == step;
-    if (!committed) bytes[2] ^= 0x40;  // nobody would read it: try again with the next step
+    if (!committed) bytes[2] ^= 0x40;  // no rank reads it now: take the next step
     state.unpin(*side);
     if (committed) return {};
   }

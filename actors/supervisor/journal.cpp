@@ -70,8 +70,8 @@ double wall_time_s() {
 Journal::Journal(std::string folder, std::function<bool()> may_write, int64_t patience_ms,
                  std::function<void()> written, std::optional<bool> appends)
     : patience_ms_(patience_ms),
-      writer_(std::make_shared<Writer>(std::move(folder), std::move(may_write), std::move(written),
-                                       appends)) {
+      writer_(std::make_shared<Writer>(folder, std::move(may_write), std::move(written),
+                                       appends.value_or(hosts_can_append(folder)))) {
   std::thread([writer = writer_] { writer->run(); }).detach();
 }
 
@@ -122,7 +122,7 @@ void Journal::stop() {
 // --- The thread ---
 
 Journal::Writer::Writer(std::string folder, std::function<bool()> may_write,
-                        std::function<void()> written, std::optional<bool> appends)
+                        std::function<void()> written, bool appends)
     : folder_(std::move(folder)),
       // Unique: a deposed supervisor that wakes never writes into the temporary file of another.
       temporary_(".new-" + std::to_string(getpid()) + "-" +
@@ -235,11 +235,15 @@ bool Journal::Writer::write_all() {
 /// Opens a line file. Its end is read before may_write() is asked: what lies behind that position
 /// was written by no successor.
 bool Journal::Writer::open_lines(const std::string& name, LineFile& file) {
-  const bool appends = appends_.value_or(hosts_can_append(folder_));
   file.fd = open((folder_ + "/" + name).c_str(),
-                 O_WRONLY | O_CREAT | O_CLOEXEC | (appends ? O_APPEND : 0), 0644);
-  const int64_t end = file.fd < 0 ? -1 : lseek(file.fd, 0, SEEK_END);
-  if (end < 0) return failed(name, std::strerror(errno));
+                 O_WRONLY | O_CREAT | O_CLOEXEC | (appends_ ? O_APPEND : 0), 0644);
+  if (file.fd < 0) return failed(name, std::strerror(errno));
+  const int64_t end = lseek(file.fd, 0, SEEK_END);
+  if (end < 0) {
+    (void)failed(name, std::strerror(errno));
+    close(std::exchange(file.fd, -1));
+    return false;
+  }
   if (file.begin < 0) file.begin = end;
   return true;
 }
@@ -250,7 +254,7 @@ bool Journal::Writer::write_lines(const std::string& name, LineFile& file) {
     if (!may_write()) return false;  // LEAD-1: asked before each write, which is bounded
     const size_t end = piece_end(file.text, file.written);
     // What is not synced fits the gap that a successor leaves.
-    if (file.written > 0 && end > kRecordsWriteMax) {
+    if (!appends_ && file.written > 0 && end > kRecordsWriteMax) {
       if (!sync_lines(name, file)) return false;
       continue;
     }

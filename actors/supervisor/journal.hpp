@@ -82,7 +82,7 @@ class Journal {
   /// The thread's own state; it outlives the journal if the file system hangs.
   struct Writer {
     Writer(std::string folder, std::function<bool()> may_write, std::function<void()> written,
-           std::optional<bool> appends);
+           bool appends);
     ~Writer();
     void run();
     void push(Job job);
@@ -103,7 +103,7 @@ class Journal {
     const std::string folder_, temporary_;
     const std::function<bool()> may_write_;
     const std::function<void()> written_;
-    const std::optional<bool> appends_;
+    const bool appends_;
     std::mutex mutex_;
     // mutex_ guards these.
     std::condition_variable wake_, idle_, ended_;
