@@ -167,12 +167,18 @@ Status check_run_folder(const RunFolder& run, const Config& config) {
                     shown_path(run.path) + " began with the weights of " + before.config.run.from +
                         ", and this command does not name them (--from); to continue the run: " +
                         command_line({"resume", shown_path(run.path)}));
+    const bool other_model = std::ranges::any_of(
+        differences, [](const KeyDifference& d) { return d.key.starts_with("model."); });
     if (!differences.empty())
-      return Status(Code::bad_config, run.path + " holds another run: " + text_of(differences) +
-                                          "; to train from its weights in a new run: " +
-                                          command_line({"train", "CONFIG", "--from",
-                                                        shown_path(run.path), "--run=NEW_FOLDER"}) +
-                                          " (--with-optimizer continues its steps)");
+      return Status(
+          Code::bad_config,
+          shown_path(run.path) + " holds another run: " + text_of(differences) +
+              (other_model ? "; its weights do not fit this model; to train it in a new run, add " +
+                                 std::string("--run=NEW_FOLDER")
+                           : "; to train from its weights in a new run: " +
+                                 command_line({"train", "CONFIG", "--from", shown_path(run.path),
+                                               "--run=NEW_FOLDER"}) +
+                                 " (--with-optimizer continues its steps)"));
   } else if (fs::exists(run.path, error) && !fs::is_empty(run.path, error)) {
     // Allowed: `control`, left by a start that failed early; `logs`, created by `submit`;
     // `checkpoints`, with an imported model; the write probe of another task of the job.

@@ -88,11 +88,10 @@ class BadLines {
   uint64_t count() const { return count_; }
   Status leave_out(const Status& why) {
     if (++count_ > allowed_)
-      return allowed_ == 0
-                 ? why
-                 : Status(why.code(), why.message() +
-                                          "; data.skip_bad = " + std::to_string(allowed_) +
-                                          " bad lines were left out before");
+      return Status(why.code(), why.message() + "; data.skip_bad = " +
+                                    (allowed_ == 0 ? "N leaves out up to N bad lines"
+                                                   : std::to_string(allowed_) +
+                                                         " bad lines were left out before"));
     constexpr uint64_t kLogged = 10;
     if (count_ <= kLogged) log::warn("left out: {}", why.message());
     if (count_ == kLogged) log::warn("further bad lines are not logged");
@@ -150,12 +149,11 @@ Status read_text_lines(LineReader& lines, BadLines& bad_lines, Cutter& cutter) {
   for (std::string_view line;;) {
     SS_ASSIGN(const bool more, lines.next(line));
     if (!more) return {};
-    if (lines.byte() == 0 && line.starts_with("\xEF\xBB\xBF")) line.remove_prefix(3);
+    if (lines.number() == 1 && line.starts_with("\xEF\xBB\xBF")) line.remove_prefix(3);
     if (const size_t at = first_invalid_utf8(line); at < line.size()) {
-      SS_RETURN_IF_ERROR(bad_lines.leave_out(
-          bad(lines.path(), "byte " + std::to_string(lines.byte() + at) +
-                                ": not UTF-8; convert it, for instance with iconv -f latin1 -t "
-                                "utf8")));
+      SS_RETURN_IF_ERROR(bad_lines.leave_out(bad(
+          lines.path(), "line " + std::to_string(lines.number()) + ", byte " + std::to_string(at) +
+                            ": not UTF-8 (iconv -f latin1 -t utf8 converts Latin-1)")));
       continue;
     }
     SS_RETURN_IF_ERROR(is_separator(line) ? cutter.end_document() : cutter.add(line));

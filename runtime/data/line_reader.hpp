@@ -28,7 +28,6 @@ class LineReader {
 
   const std::string& path() const { return path_; }
   uint64_t number() const { return number_; }  // of the line, from 1
-  uint64_t byte() const { return byte_; }      // of the line's beginning in the text
   uint64_t file_bytes_read() const;            // of the file as it is, compressed or not
 
  private:

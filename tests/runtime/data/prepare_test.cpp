@@ -112,7 +112,7 @@ TEST_SUITE("prepare") {
     CHECK(before != Corpus::open(folder.path + "/texts")->signature());
   }
 
-  TEST_CASE("corpus: errors in a text name file and byte") {
+  TEST_CASE("corpus: errors in a text name file, line and byte") {
     const Folder folder;
     const auto error = [&](const std::string& source) {
       const auto corpus = Corpus::open(source);
@@ -123,7 +123,7 @@ TEST_SUITE("prepare") {
       return status.message();
     };
     const auto latin = folder.write("latin.txt", "caf\xE9 noir");
-    CHECK(error(latin).find(latin + ": byte 3: not UTF-8") == 0);
+    CHECK(error(latin).find(latin + ": line 1, byte 3: not UTF-8") == 0);
     CHECK(error(folder.write("blank.txt", " \n\n")).find("holds no text") != std::string::npos);
     CHECK(error(folder.path + "/none.txt").find("no such text file") != std::string::npos);
     CHECK(error("debian:cowsay").find("unknown package") != std::string::npos);
