@@ -116,13 +116,23 @@ Status check_extras(const CLI::App& command) {
 void add_generate_options(CLI::App& command, GenerateOptions& options) {
   command.add_option("RUN|CHECKPOINT", options.checkpoint, "a run's folder or a checkpoint")
       ->required();
-  command.add_option("--prompt", options.prompt, "text to continue");
+  command
+      .add_option("--prompt", options.prompt,
+                  "text to continue; -: from stdin; default: asked for on a terminal, else none")
+      ->each([&options](const std::string&) { options.prompt_given = true; });
   command.add_option("--max-tokens", options.max_tokens, "most tokens to add")
       ->check(CLI::Range(1, 1'000'000));
-  command.add_option("--temperature", options.temperature, "0: always the likeliest token")
+  command
+      .add_option("--temperature", options.sampling.temperature, "0: always the likeliest token")
       ->check(CLI::Range(0.0, 100.0));
-  command.add_option("--top-k", options.top_k, "sample among the K likeliest tokens; 0: all")
+  command
+      .add_option("--top-k", options.sampling.top_k, "sample among the K likeliest tokens; 0: all")
       ->check(CLI::Range(0, 1'000'000));
+  command
+      .add_option("--top-p", options.sampling.top_p,
+                  "sample among the likeliest tokens that have this probability together")
+      ->check(CLI::Range(0.0, 1.0));
+  command.add_option("--stop", options.stops, "end before this text; repeatable");
   command.add_option("--seed", options.seed, "the same seed gives the same text");
 }
 

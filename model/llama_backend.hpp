@@ -16,6 +16,24 @@
 
 namespace simplescale {
 
+/// RoPE, arXiv 2104.09864: the cosines and sines of all angles, computed in fp32 as Hugging Face
+/// does. cosine, sine: become (T, D/2).
+inline void rope_tables(const ModelShape& shape, std::vector<float>& cosine,
+                        std::vector<float>& sine) {
+  const int64_t T = shape.block_size, D = shape.head_dim(), half = D / 2;
+  cosine.resize(static_cast<size_t>(T * half));
+  sine.resize(cosine.size());
+  for (int64_t i = 0; i < half; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(D);
+    const float frequency = 1.0f / std::pow(static_cast<float>(shape.rope_theta), exponent);
+    for (int64_t t = 0; t < T; ++t) {
+      const float angle = static_cast<float>(t) * frequency;
+      cosine[static_cast<size_t>(t * half + i)] = std::cos(angle);
+      sine[static_cast<size_t>(t * half + i)] = std::sin(angle);
+    }
+  }
+}
+
 class LlamaBackend : public Backend {
  public:
   /// Constructs a B, allocates its buffers and fills its RoPE tables. options are valid.
@@ -105,21 +123,13 @@ class LlamaBackend : public Backend {
   float *cosine_ = nullptr, *sine_ = nullptr;  // (T, D/2)
 
  private:
-  /// RoPE, arXiv 2104.09864: computed in fp32 as Hugging Face does, then rounded to the precision.
+  /// rope_tables(), rounded to the precision.
   void fill_rope_tables() {
-    const int64_t half = D_ / 2;
-    const bool fp32 = options_.precision == DType::f32;
-    auto rounded = [&](float value) { return fp32 ? value : bf16_to_f32(f32_to_bf16(value)); };
-    std::vector<float> cosine(static_cast<size_t>(T_ * half)), sine(cosine.size());
-    for (int64_t i = 0; i < half; ++i) {
-      const float exponent = static_cast<float>(2 * i) / static_cast<float>(D_);
-      const float frequency = 1.0f / std::pow(static_cast<float>(shape_.rope_theta), exponent);
-      for (int64_t t = 0; t < T_; ++t) {
-        const float angle = static_cast<float>(t) * frequency;
-        cosine[static_cast<size_t>(t * half + i)] = rounded(std::cos(angle));
-        sine[static_cast<size_t>(t * half + i)] = rounded(std::sin(angle));
-      }
-    }
+    std::vector<float> cosine, sine;
+    rope_tables(shape_, cosine, sine);
+    if (options_.precision != DType::f32)
+      for (std::vector<float>* table : {&cosine, &sine})
+        for (float& value : *table) value = bf16_to_f32(f32_to_bf16(value));
     copy_to_device(cosine_, cosine.data(), cosine.size() * sizeof(float));
     copy_to_device(sine_, sine.data(), sine.size() * sizeof(float));
   }

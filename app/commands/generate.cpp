@@ -1,9 +1,13 @@
 // generate, evaluate and logits. B samples per forward pass, T = block_size, V = vocabulary.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
@@ -11,8 +15,11 @@
 #include "app/commands/generate.hpp"
 #include "app/terminal.hpp"
 #include "model/backend.hpp"
+#include "model/cpu/decoder.hpp"
+#include "model/sampler.hpp"
 #include "runtime/checkpoint/commands.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/data/text_stream.hpp"
 #include "runtime/data/tokenizer.hpp"
 #include "runtime/run/run_folder.hpp"
 
@@ -20,21 +27,14 @@ namespace simplescale {
 
 namespace {
 
-/// A model in memory, ready to compute.
+/// A model in memory.
 struct LoadedModel {
   ModelShape shape;
-  std::string tokenizer;  // path; may be empty
-  std::unique_ptr<Backend> backend;
+  std::string tokenizer;                  // path; may be empty
   std::vector<std::vector<float>> units;  // flat parameters, fp32
-  const void* tied() const { return shape.tie_embeddings ? units.front().data() : nullptr; }
-  void forward(const int32_t* tokens) {
-    backend->embed(units.front().data(), tokens);
-    for (int layer = 0; layer < shape.layers; ++layer)
-      backend->forward_block(layer, units[static_cast<size_t>(layer) + 1].data());
-  }
 };
 
-Result<LoadedModel> load_model(const std::string& path, int batch) {
+Result<LoadedModel> load_model(const std::string& path) {
   SS_ASSIGN(Checkpoint checkpoint, resolve_checkpoint(path));
   LoadedModel model;
   model.shape = checkpoint.info().shape;
@@ -49,70 +49,118 @@ Result<LoadedModel> load_model(const std::string& path, int batch) {
           return Status();
         }));
   }
+  return model;
+}
+
+int threads() {
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+/// A model and what computes a whole batch of samples with it.
+struct BatchModel : LoadedModel {
+  std::unique_ptr<Backend> backend;
+  const void* tied() const { return shape.tie_embeddings ? units.front().data() : nullptr; }
+  void forward(const int32_t* tokens) {
+    backend->embed(units.front().data(), tokens);
+    for (int layer = 0; layer < shape.layers; ++layer)
+      backend->forward_block(layer, units[static_cast<size_t>(layer) + 1].data());
+  }
+};
+
+Result<BatchModel> load_batch_model(const std::string& path, int batch) {
+  SS_ASSIGN(LoadedModel loaded, load_model(path));
+  BatchModel model{std::move(loaded), nullptr};
   BackendOptions options;
   options.shape = model.shape;
   options.micro_batch_size = batch;
   options.training = false;
-  options.threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  options.threads = threads();
   SS_ASSIGN(model.backend, make_cpu_backend(options));
   return model;
 }
 
-/// Samples one id from softmax(logits / temperature) over the top_k likeliest; temperature 0: the
-/// likeliest. Among equal logits the smaller id comes first.
-int32_t draw(std::span<const float> logits, const GenerateOptions& o, std::mt19937_64& random) {
-  std::vector<int32_t> ids(logits.size());
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
-  const size_t k = o.temperature == 0 ? 1
-                   : o.top_k > 0      ? std::min<size_t>(static_cast<size_t>(o.top_k), ids.size())
-                                      : ids.size();
-  std::partial_sort(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(k), ids.end(),
-                    [&](int32_t a, int32_t b) {
-                      const float x = logits[static_cast<size_t>(a)],
-                                  y = logits[static_cast<size_t>(b)];
-                      return x != y ? x > y : a < b;
-                    });
-  if (k == 1) return ids[0];
-  std::vector<double> weights(k);
-  double sum = 0;
-  for (size_t i = 0; i < k; ++i)
-    sum += weights[i] =
-        std::exp((logits[static_cast<size_t>(ids[i])] - logits[static_cast<size_t>(ids[0])]) /
-                 o.temperature);
-  double at = static_cast<double>(random() >> 11) * 0x1p-53 * sum;
-  for (size_t i = 0; i < k; ++i)
-    if ((at -= weights[i]) < 0) return ids[i];
-  return ids[k - 1];
+}  // namespace
+
+namespace {
+
+/// Tokens that follow the prompt, and what ended them.
+class Generator {
+ public:
+  Generator(const LoadedModel& model, const Tokenizer& tokenizer, const GenerateOptions& options)
+      : tokenizer_(tokenizer),
+        options_(options),
+        decoder_(model.shape, model.units, threads()),
+        context_(static_cast<size_t>(model.shape.block_size)) {}
+
+  /// Prints the prompt and its continuation, as it comes. Each call gives the same text.
+  Status print(const std::string& prompt) {
+    std::vector<int32_t> ids = tokenizer_.encode(prompt);
+    if (tokenizer_.bos() >= 0) ids.insert(ids.begin(), tokenizer_.bos());
+    if (ids.empty())
+      return Status(Code::usage, "the tokenizer has no first token (BOS); give a --prompt");
+    const auto decode = [this](std::span<const int32_t> some) { return tokenizer_.decode(some); };
+    terminal::text(decode(ids));
+    TextStream text(decode, ids, options_.stops);
+    std::mt19937_64 random(options_.seed);
+    decoder_.clear();
+    std::span<const int32_t> unseen = ids;
+    for (int n = 0; n < options_.max_tokens && !text.stopped(); ++n) {
+      const int32_t id = sample_token(logits(ids, unseen), options_.sampling, random);
+      if (id == tokenizer_.eos()) break;
+      ids.push_back(id);
+      unseen = std::span(ids).last(1);
+      SS_RETURN_IF_ERROR(show(text.add(id)));
+    }
+    return show(text.finish() + "\n");
+  }
+
+ private:
+  /// The logits after `ids`. unseen: the last of them, which the decoder has not seen. A full
+  /// context continues with its last half, so the model sees that many tokens at least.
+  std::span<const float> logits(std::span<const int32_t> ids, std::span<const int32_t> unseen) {
+    if (static_cast<size_t>(decoder_.length()) + unseen.size() > context_) {
+      decoder_.clear();
+      unseen = ids.last(std::min(ids.size(), (context_ + 1) / 2));
+    }
+    return decoder_.append(unseen);
+  }
+
+  static Status show(const std::string& text) {
+    terminal::text(text);
+    return std::fflush(stdout) == 0 ? Status() : Status(Code::io, "cannot print the text");
+  }
+
+  const Tokenizer& tokenizer_;
+  const GenerateOptions& options_;
+  cpu::Decoder decoder_;
+  const size_t context_;
+};
+
+/// "-": everything that comes from stdin.
+std::string read_prompt(const std::string& prompt) {
+  if (prompt != "-") return prompt;
+  return {std::istreambuf_iterator<char>(std::cin), {}};
 }
 
 }  // namespace
 
 Status generate_command(const GenerateOptions& o) {
-  SS_ASSIGN(LoadedModel model, load_model(o.checkpoint, 1));
+  SS_ASSIGN(const LoadedModel model, load_model(o.checkpoint));
   if (model.tokenizer.empty())
     return Status(Code::bad_data,
                   o.checkpoint + " has no tokenizer.model, which text generation needs");
   SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(model.tokenizer));
-  std::vector<int32_t> text;
-  if (tokenizer.bos() >= 0) text.push_back(tokenizer.bos());
-  for (int32_t id : tokenizer.encode(o.prompt)) text.push_back(id);
-  const auto T = static_cast<size_t>(model.shape.block_size),
-             V = static_cast<size_t>(model.shape.vocab);
-  std::mt19937_64 random(o.seed);
-  std::vector<int32_t> tokens(T + 1);
-  std::vector<float> logits(T * V);
-  for (int n = 0; n < o.max_tokens; ++n) {
-    const size_t length = std::min(text.size(), T);  // the model sees the last T tokens
-    std::fill(tokens.begin(), tokens.end(), 0);
-    std::copy(text.end() - static_cast<std::ptrdiff_t>(length), text.end(), tokens.begin());
-    model.forward(tokens.data());
-    model.backend->logits(model.units.back().data(), model.tied(), logits.data());
-    const int32_t id = draw({logits.data() + (length - 1) * V, V}, o, random);
-    if (id == tokenizer.eos()) break;
-    text.push_back(id);
+  Generator generator(model, tokenizer, o);
+  if (o.prompt_given || isatty(STDIN_FILENO) == 0 || isatty(STDOUT_FILENO) == 0)
+    return generator.print(read_prompt(o.prompt));
+  for (std::string line;;) {
+    terminal::print("prompt> ");
+    std::fflush(stdout);
+    if (!std::getline(std::cin, line)) break;
+    SS_RETURN_IF_ERROR(generator.print(line));
   }
-  terminal::print("%s\n", tokenizer.decode(text).c_str());
-  return std::fflush(stdout) == 0 ? Status() : Status(Code::io, "cannot print the text");
+  terminal::print("\n");
+  return {};
 }
 
 namespace {
@@ -131,7 +179,7 @@ RunFolder run_of(const std::string& path) {
 
 Status evaluate_command(const EvaluateOptions& o) {
   constexpr int kBatch = 8;
-  SS_ASSIGN(LoadedModel model, load_model(o.checkpoint, kBatch));
+  SS_ASSIGN(BatchModel model, load_batch_model(o.checkpoint, kBatch));
   TokenSource source;
   if (!o.data.empty()) {
     SS_ASSIGN(const Dataset dataset, open_dataset(o.data, "auto", model.shape.vocab, 0));
@@ -184,7 +232,7 @@ Status evaluate_command(const EvaluateOptions& o) {
 }
 
 Status logits_command(const LogitsOptions& o) {
-  SS_ASSIGN(LoadedModel model, load_model(o.checkpoint, 1));
+  SS_ASSIGN(BatchModel model, load_batch_model(o.checkpoint, 1));
   SS_ASSIGN(const Dataset dataset, open_dataset(o.data, "auto", model.shape.vocab, 0));
   SS_RETURN_IF_ERROR(dataset.train.require_block(model.shape.block_size));
   const auto samples = static_cast<uint64_t>(o.samples);

@@ -4,6 +4,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "model/sampler.hpp"
 
 #include "runtime/base/status.hpp"
 
@@ -11,11 +14,14 @@ namespace simplescale {
 
 struct GenerateOptions {
   std::string checkpoint, prompt;
-  int max_tokens = 64, top_k = 0;
-  double temperature = 1.0;
+  bool prompt_given = false;
+  int max_tokens = 64;
+  Sampling sampling;
+  std::vector<std::string> stops;  // the text ends before any of these
   uint64_t seed = 1;
 };
-/// Prints the prompt and its continuation. The same seed gives the same text.
+/// Prints the prompt and its continuation, as it comes. The same seed gives the same text. Without
+/// a prompt, and on a terminal, asks for one again and again until the input ends.
 Status generate_command(const GenerateOptions& options);
 
 struct EvaluateOptions {

@@ -1,0 +1,126 @@
+#include "model/cpu/decoder.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/llama_backend.hpp"
+#include "runtime/base/status.hpp"
+
+namespace simplescale::cpu {
+namespace {
+
+constexpr auto kNo = Transpose::no, kYes = Transpose::yes;
+
+/// The places of a block's parameters in units_of(): q, k, v follow each other, as do gate and up.
+enum { kNorm1 = 0, kQkv = 1, kO = 4, kNorm2 = 5, kGateUp = 6, kDown = 8 };
+
+}  // namespace
+
+Decoder::Decoder(const ModelShape& shape, const std::vector<std::vector<float>>& units, int threads)
+    : shape_(shape),
+      layout_(units_of(shape)),
+      units_(units),
+      T_(shape.block_size),
+      C_(shape.dim),
+      D_(shape.head_dim()),
+      F_(shape.hidden),
+      K_(shape.kv_heads * D_),
+      Q_(C_ + 2 * K_),
+      V_(shape.vocab),
+      eps_(static_cast<float>(shape.norm_eps)),
+      pool_(threads),
+      workspaces_(static_cast<size_t>(threads)) {
+  SS_ASSERT(units.size() == layout_.size());
+  const auto rows = [](int64_t columns) { return static_cast<size_t>(kRows * columns); };
+  for (Workspace& w : workspaces_)
+    w = {std::vector<float>(rows(T_)), std::vector<float>(rows(D_)), std::vector<float>(kRows),
+         std::vector<float>(kRows)};
+  cache_.assign(static_cast<size_t>(shape.layers),
+                std::vector<float>(static_cast<size_t>(T_ * 2 * K_)));
+  rope_tables(shape, cosine_, sine_);
+  for (std::vector<float>* buffer : {&x_, &middle_, &normed_, &delta_, &attended_})
+    buffer->resize(rows(C_));
+  qkv_.resize(rows(Q_));
+  gate_up_.resize(rows(2 * F_));
+  act_.resize(rows(F_));
+  logits_.resize(static_cast<size_t>(V_));
+}
+
+std::span<const float> Decoder::append(std::span<const int32_t> tokens) {
+  SS_ASSERT(!tokens.empty() && length_ + static_cast<int64_t>(tokens.size()) <= T_);
+  int64_t rows = 0;
+  for (; !tokens.empty(); tokens = tokens.subspan(static_cast<size_t>(rows))) {
+    rows = std::min<int64_t>(kRows, static_cast<int64_t>(tokens.size()));
+    forward(tokens.first(static_cast<size_t>(rows)));
+  }
+  const std::vector<float>& head = units_.back();
+  kernel_.rms_norm(1, C_, x_.data() + (rows - 1) * C_, head.data(), eps_, normed_.data());
+  const float* weight = shape_.tie_embeddings ? units_.front().data() : head.data() + C_;
+  multiply(1, normed_.data(), C_, weight, V_, logits_.data());
+  return logits_;
+}
+
+/// Leaves the tokens' residual stream in x_. tokens: at most kRows.
+void Decoder::forward(std::span<const int32_t> tokens) {
+  const auto rows = static_cast<int64_t>(tokens.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    const int32_t token = tokens[static_cast<size_t>(r)];
+    SS_ASSERT(token >= 0 && token < V_);
+    std::copy_n(units_.front().data() + token * C_, C_, x_.data() + r * C_);
+  }
+  for (int64_t layer = 0; layer < shape_.layers; ++layer) block(layer, rows);
+  length_ += rows;
+}
+
+/// x_ becomes the block's output.
+void Decoder::block(int64_t layer, int64_t rows) {
+  const Unit& unit = layout_[static_cast<size_t>(layer) + 1];
+  const float* params = units_[static_cast<size_t>(layer) + 1].data();
+  const auto at = [&](size_t parameter) { return params + unit.parameters[parameter].offset; };
+
+  kernel_.rms_norm(rows, C_, x_.data(), at(kNorm1), eps_, normed_.data());
+  multiply(rows, normed_.data(), C_, at(kQkv), Q_, qkv_.data());
+  kernel_.rope(rows, shape_.heads + shape_.kv_heads, D_, length_, T_, cosine_.data(), sine_.data(),
+               false, qkv_.data(), Q_, qkv_.data(), Q_);
+  kernel_.store(rows, 2 * K_, qkv_.data() + C_, Q_,
+                cache_[static_cast<size_t>(layer)].data() + length_ * 2 * K_, 2 * K_);
+  pool_.run(shape_.kv_heads, [&](int64_t kv_head, int worker) {
+    attend(layer, rows, kv_head, workspaces_[static_cast<size_t>(worker)]);
+  });
+  multiply(rows, attended_.data(), C_, at(kO), C_, delta_.data());
+  kernel_.add_rms_norm(rows, C_, x_.data(), delta_.data(), at(kNorm2), eps_, middle_.data(),
+                       normed_.data());
+  multiply(rows, normed_.data(), C_, at(kGateUp), 2 * F_, gate_up_.data());
+  kernel_.swiglu(rows, F_, gate_up_.data(), gate_up_.data(), act_.data());
+  multiply(rows, act_.data(), F_, at(kDown), C_, delta_.data());
+  kernel_.add(rows * C_, middle_.data(), delta_.data(), x_.data());
+}
+
+/// The query heads of one key/value head, from qkv_ and the cache to attended_.
+void Decoder::attend(int64_t layer, int64_t rows, int64_t kv_head, Workspace& w) {
+  const float scale = 1.0f / std::sqrt(static_cast<float>(D_));
+  const float* keys = cache_[static_cast<size_t>(layer)].data() + kv_head * D_;
+  const float* values = keys + K_;
+  const int64_t group = shape_.heads / shape_.kv_heads, count = length_ + rows;
+  for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+    gemm(kNo, kYes, rows, count, D_, qkv_.data() + head * D_, Q_, keys, 2 * K_, 0, w.scores.data(),
+         count);
+    kernel_.softmax(rows, count, length_ + 1, scale, w.scores.data(), count, w.scores.data(),
+                    w.inverse_sum.data(), w.lse.data());
+    gemm(kNo, kNo, rows, D_, count, w.scores.data(), count, values, 2 * K_, 0, w.block.data(), D_);
+    kernel_.store_scaled(rows, D_, w.block.data(), D_, w.inverse_sum.data(),
+                         attended_.data() + head * D_, C_);
+  }
+}
+
+/// to = x weight^T. x: (rows, in); weight: (out, in); to: (rows, out).
+void Decoder::multiply(int64_t rows, const float* x, int64_t in, const float* weight, int64_t out,
+                       float* to) {
+  pool_.run((out + kColumns - 1) / kColumns, [&](int64_t task, int) {
+    const int64_t first = task * kColumns;
+    gemm(kNo, kYes, rows, std::min(kColumns, out - first), in, x, in, weight + first * in, in, 0,
+         to + first, out);
+  });
+}
+
+}  // namespace simplescale::cpu

@@ -1,0 +1,39 @@
+// Turns token ids, one after the other, into text that can be shown at once. A token alone is not
+// always text: several tokens may make one character, and a stop string may begin in one token and
+// end in another. One thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace simplescale {
+
+class TextStream {
+ public:
+  using Decode = std::function<std::string(std::span<const int32_t>)>;
+  /// decode: the tokenizer's. prompt: the ids before the first one of add(); they give no text.
+  /// stops: strings that end the text; the text does not hold them. Empty ones are ignored.
+  TextStream(Decode decode, std::vector<int32_t> prompt, std::vector<std::string> stops);
+
+  /// The text that is certain now: whole characters, and no beginning of a stop string.
+  std::string add(int32_t id);
+  /// True: a stop string has come. add() must not be called again.
+  bool stopped() const { return stopped_; }
+  /// What add() held back. Call it once, at the end.
+  std::string finish();
+
+ private:
+  std::string release();
+
+  const Decode decode_;
+  std::vector<std::string> stops_;
+  std::vector<int32_t> window_;  // the last ids: enough for decode() to know their surroundings
+  size_t shown_ = 0;             // the first ids of window_; their text is in held_ or was returned
+  std::string held_;
+  bool stopped_ = false;
+};
+
+}  // namespace simplescale

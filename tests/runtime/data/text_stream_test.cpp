@@ -1,0 +1,76 @@
+#include <doctest/doctest.h>
+
+#include "runtime/data/text_stream.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+/// Ids are bytes; what is not UTF-8 becomes U+FFFD, byte by byte. As SentencePiece, it drops a
+/// space at the very beginning.
+std::string decode(std::span<const int32_t> ids) {
+  std::string out;
+  for (size_t i = 0; i < ids.size();) {
+    const auto lead = static_cast<unsigned char>(ids[i]);
+    const size_t n = lead < 0x80 ? 1 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 0;
+    bool whole = n > 0 && i + n <= ids.size();
+    for (size_t k = 1; whole && k < n; ++k) whole = (ids[i + k] & 0xC0) == 0x80;
+    if (!whole) {
+      out += "\xEF\xBF\xBD";
+      ++i;
+      continue;
+    }
+    for (size_t k = 0; k < n; ++k) out += static_cast<char>(ids[i + k]);
+    i += n;
+  }
+  return out.starts_with(' ') ? out.substr(1) : out;
+}
+
+/// The pieces that a stream shows for the bytes of `text`.
+std::vector<std::string> pieces(const std::string& text, std::vector<std::string> stops = {},
+                                std::vector<int32_t> prompt = {}) {
+  TextStream stream(decode, std::move(prompt), std::move(stops));
+  std::vector<std::string> shown;
+  for (const char c : text) {
+    if (stream.stopped()) break;
+    shown.push_back(stream.add(static_cast<unsigned char>(c)));
+  }
+  shown.push_back(stream.finish());
+  return shown;
+}
+
+std::string joined(const std::vector<std::string>& all) {
+  std::string text;
+  for (const std::string& one : all) text += one;
+  return text;
+}
+
+using Pieces = std::vector<std::string>;
+
+}  // namespace
+
+TEST_SUITE("data") {
+  TEST_CASE("text stream: characters come whole, and as soon as they are") {
+    CHECK(pieces("ab") == Pieces{"a", "b", ""});
+    CHECK(pieces("a\xC3\xA9z") == Pieces{"a", "", "\xC3\xA9", "z", ""});
+    CHECK(pieces("\xF0\x9F\x98\x80!") == Pieces{"", "", "", "\xF0\x9F\x98\x80", "!", ""});
+    CHECK(pieces(" b", {}, {'a'}) == Pieces{" ", "b", ""});  // the space is not at the beginning
+  }
+  TEST_CASE("text stream: bytes that are no character do not stop it") {
+    const std::string bad = "\xEF\xBF\xBD";
+    CHECK(joined(pieces("a\xFF\xFF\xFF\xFF\xFF\xC3\xA9z")) ==
+          "a" + bad + bad + bad + bad + bad + "\xC3\xA9z");
+    CHECK(joined(pieces("\x80\xF0\x9F\x98\x80\xE2")) == bad + "\xF0\x9F\x98\x80" + bad);
+    std::string text;  // longer than the context
+    for (int i = 0; i < 50; ++i) text += "x\xC3\xA9 ";
+    CHECK(joined(pieces(text)) == text);
+  }
+  TEST_CASE("text stream: ends before a stop string, and shows no beginning of one") {
+    CHECK(pieces("one\nUser: x", {"\nUser:", "###"}) ==
+          Pieces{"o", "n", "e", "", "", "", "", "", "", ""});
+    CHECK(joined(pieces("a##b###c", {"###"})) == "a##b");
+    CHECK(joined(pieces("a##", {"###"})) == "a##");  // the text ends without a stop
+    CHECK(joined(pieces("aab", {"ab"})) == "a");
+    CHECK(joined(pieces("xyz", {""})) == "xyz");
+  }
+}
