@@ -50,6 +50,10 @@ def show(text):
     return text.replace("\n", "\\n")
 
 
+def log_text(path):
+    return path.read_text(errors="replace")  # a test may print any bytes
+
+
 def unescaped(text):
     """The list writes a line's end as \\n, and a backslash before n as \\\\n."""
     return re.sub(r"\\\\n|\\n", lambda m: "\n" if m[0] == "\\n" else "\\n", text)
@@ -180,7 +184,7 @@ class Scratch:
                     pass
                 child.wait()
         if must and code != 0:
-            sys.exit(f"{shlex.join(map(str, command))} failed:\n{log.read_text()[-4000:]}")
+            sys.exit(f"{shlex.join(map(str, command))} failed:\n{log_text(log)[-4000:]}")
         return code
 
 
@@ -200,7 +204,7 @@ def baseline(scratch, mutants):
         if scratch.test(command, 1200) != 0:
             sys.exit(f"{name} fails without a mutant; see {scratch.folder}/log.txt")
         seconds = time.monotonic() - begun
-        cases = re.search(r"test cases:\s*(\d+)", (scratch.folder / "log.txt").read_text())
+        cases = re.search(r"test cases:\s*(\d+)", log_text(scratch.folder / "log.txt"))
         if cases and int(cases[1]) == 0:
             sys.exit(f"{name} runs no test")
         print(f"passes in {seconds:.0f} s", flush=True)

@@ -13,8 +13,8 @@
 
 #include "runtime/base/dtype.hpp"
 #include "runtime/base/status.hpp"
+#include "runtime/training/learning_rate.hpp"
 #include "runtime/training/model_shape.hpp"
-#include "runtime/training/rate_change.hpp"
 
 namespace simplescale {
 
@@ -87,7 +87,12 @@ struct TrainConfig {
   DType precision = DType::bf16;
   double learning_rate = 4e-4;
   double min_learning_rate = -1;  // -1: a tenth of learning_rate
-  int64_t warmup_iters = -1;      // micro-batches per trainer; -1: 5 % of the run, max. 2000 steps
+  Schedule schedule = Schedule::cosine;
+  int64_t decay_steps = -1;    // -1: wsd: a tenth of the run; else all steps after the warm-up
+  double decay_power = 2;      // polynomial
+  int64_t warmup_iters = -1;   // micro-batches per trainer; all three -1: 5 % of the run, at most
+  int64_t warmup_steps = -1;   // 2000 steps
+  int64_t warmup_tokens = -1;  // of a whole step
   double weight_decay = 0.1;
   std::array<double, 2> betas = {0.9, 0.95};
   double eps = 1e-8;

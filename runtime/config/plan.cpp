@@ -1,8 +1,5 @@
 // The numbers of a run: micro-batches, steps, learning rate, FLOP per token.
 #include <algorithm>
-#include <cmath>
-#include <iterator>
-#include <numbers>
 
 #include "runtime/config/check.hpp"
 #include "runtime/config/faults.hpp"
@@ -74,42 +71,56 @@ Status plan_length(const Config& config, Plan& plan) {
   return {};
 }
 
+/// Sets warmup_steps. At most one of three keys is set.
+Status plan_warmup(const TrainConfig& train, Plan& plan) {
+  const auto up = [](int64_t a, int64_t b) { return a / b + (a % b != 0); };
+  struct Length {
+    const char* key;
+    int64_t value, steps;
+  };
+  const Length lengths[] = {
+      {"train.warmup_steps", train.warmup_steps, train.warmup_steps},
+      {"train.warmup_tokens", train.warmup_tokens, up(train.warmup_tokens, plan.tokens_per_step)},
+      {"train.warmup_iters", train.warmup_iters, up(train.warmup_iters, plan.accumulation)}};
+  Length chosen = {
+      "", -1,
+      std::min(warmup_steps_max,
+               static_cast<int64_t>(warmup_fraction * static_cast<double>(plan.max_steps)))};
+  for (const Length& length : lengths) {
+    if (length.value < 0) continue;
+    if (chosen.value >= 0)
+      return bad(std::string(length.key) + " and " + chosen.key + " exclude each other: set one");
+    chosen = length;
+  }
+  plan.learning_rate.warmup_steps = chosen.steps;
+  if (chosen.steps < plan.max_steps) return {};
+  return bad(std::string(chosen.key) + " = " + text(chosen.value) + " takes " + text(chosen.steps) +
+             " steps, but the whole run has only " + text(plan.max_steps));
+}
+
 Status plan_learning_rate(const Config& config, Plan& plan) {
   const TrainConfig& train = config.train;
   LearningRate& rate = plan.learning_rate;
+  rate.schedule = train.schedule;
   rate.peak = train.learning_rate;
   rate.minimum_follows = train.min_learning_rate < 0;
   rate.minimum = rate.minimum_follows ? rate.peak / 10 : train.min_learning_rate;
+  rate.power = train.decay_power;
   rate.steps = plan.max_steps;
-  rate.warmup_steps =
-      train.warmup_iters < 0
-          ? std::min(warmup_steps_max,
-                     static_cast<int64_t>(warmup_fraction * static_cast<double>(plan.max_steps)))
-          : train.warmup_iters / plan.accumulation + (train.warmup_iters % plan.accumulation != 0);
-  if (rate.warmup_steps >= plan.max_steps)
-    return bad("train.warmup_iters = " + text(train.warmup_iters) + " takes " +
-               text(rate.warmup_steps) + " steps, but the whole run has only " +
-               text(plan.max_steps));
+  SS_RETURN_IF_ERROR(plan_warmup(train, plan));
+  const int64_t after_warmup = plan.max_steps - rate.warmup_steps;
+  const int64_t usual = train.schedule == Schedule::wsd
+                            ? std::clamp<int64_t>(plan.max_steps / 10, 1, after_warmup)
+                            : after_warmup;
+  const int64_t decay = train.decay_steps < 0 ? usual : train.decay_steps;
+  if (decay > after_warmup)
+    return bad("train.decay_steps = " + text(decay) + ", but only " + text(after_warmup) +
+               " steps follow the warm-up");
+  rate.decay_begin = plan.max_steps - decay;
   return {};
 }
 
 }  // namespace
-
-double LearningRate::at(int64_t step) const {
-  double top = peak, bottom = minimum;
-  const auto later =
-      std::ranges::upper_bound(changes, static_cast<uint64_t>(step) + 1, {}, &RateChange::step);
-  if (later != changes.begin()) {
-    top = std::prev(later)->peak;
-    if (minimum_follows) bottom = top / 10;
-  }
-  if (step < warmup_steps)
-    return top * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
-  if (step >= steps) return bottom;
-  const double angle = std::numbers::pi * static_cast<double>(step - warmup_steps) /
-                       static_cast<double>(steps - warmup_steps);
-  return bottom + (top - bottom) / 2 * (1 + std::cos(angle));
-}
 
 std::vector<Status> plan_problems(const Config& config, Plan& plan) {
   std::vector<Status> problems;

@@ -14,6 +14,7 @@ constexpr const char* format_names[] = {"auto", "text",     "prepared", "nanogpt
 constexpr const char* precision_names[] = {"fp32", "bf16"};
 constexpr const char* strategy_names[] = {"auto", "full_shard", "shard_grad_op", "hybrid_shard",
                                           "no_shard"};
+constexpr const char* schedule_names[] = {"cosine", "linear", "polynomial", "wsd", "constant"};
 constexpr const char* device_names[] = {"auto", "cpu", "cuda"};
 constexpr const char* sweep_names[] = {"grid", "zip"};
 
@@ -103,9 +104,14 @@ const Key table[] = {
   {"train", "micro_batch_size", REF(train.micro_batch_size), {1, 4096}, run, "Samples that a trainer computes at once."},
   {"train", "global_batch_size", REF(train.global_batch_size), {0, 1e9}, run, "Samples per step; must be a multiple of micro_batch_size x trainers. 0: that product, without gradient accumulation."},
   {"train", "precision", ENUM(train.precision, precision_names), any, run, "Precision of matrix products, activations and gathered parameters. Master parameters, optimizer moments and gradient sums are always fp32."},
-  {"train", "learning_rate", REF(train.learning_rate), {0, 1}, recipe, "Peak learning rate, reached after warm-up; a cosine then decays it to min_learning_rate."},
+  {"train", "learning_rate", REF(train.learning_rate), {0, 1}, recipe, "Peak learning rate, reached after the warm-up; schedule then decays it to min_learning_rate."},
   {"train", "min_learning_rate", REF(train.min_learning_rate), {-1, 1}, recipe, "Learning rate at the end of the run. -1: a tenth of learning_rate."},
-  {"train", "warmup_iters", REF(train.warmup_iters), {-1, 1e12}, recipe, "Length of the warm-up in micro-batches per trainer, rounded up to whole steps. -1: 5 % of the run, at most 2000 steps."},
+  {"train", "schedule", ENUM(train.schedule, schedule_names), any, recipe, "How the learning rate falls after the warm-up. wsd: constant, then linear in the last tenth of the run. polynomial: by decay_power. constant: not at all."},
+  {"train", "decay_steps", REF(train.decay_steps), {-1, 1e12}, recipe, "Length of the decay, at the end of the run; before it the learning rate is constant. -1: all steps after the warm-up; for wsd a tenth of the run."},
+  {"train", "decay_power", REF(train.decay_power), {.min = 0, .max = 100, .above_min = true}, recipe, "Exponent of the polynomial schedule: (1 - x) ^ decay_power, x from 0 to 1 during the decay."},
+  {"train", "warmup_steps", REF(train.warmup_steps), {-1, 1e12}, recipe, "Length of the warm-up in steps. -1: by warmup_tokens or warmup_iters; if no one is set, 5 % of the run, at most 2000 steps."},
+  {"train", "warmup_tokens", REF(train.warmup_tokens), {-1, 1e18}, recipe, "Length of the warm-up in tokens, rounded up to whole steps. -1: not set."},
+  {"train", "warmup_iters", REF(train.warmup_iters), {-1, 1e12}, recipe, "Length of the warm-up in micro-batches per trainer, rounded up to whole steps. -1: not set."},
   {"train", "weight_decay", REF(train.weight_decay), {0, 10}, recipe, "Weight decay of AdamW; applies to matrices only."},
   {"train", "betas", REF(train.betas), fraction, recipe, "AdamW's decay rates of the first and second moment."},
   {"train", "eps", REF(train.eps), {.min = 0, .max = 1, .above_min = true}, recipe, "AdamW's epsilon."},

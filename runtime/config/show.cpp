@@ -34,6 +34,17 @@ std::string plain(double number) {
   return text;
 }
 
+std::string decay_text(const LearningRate& rate) {
+  if (rate.schedule == Schedule::constant) return ", then constant";
+  const char* shape = rate.schedule == Schedule::cosine       ? "a cosine"
+                      : rate.schedule == Schedule::polynomial ? "a polynomial"
+                                                              : "linear";
+  const std::string stable = rate.decay_begin > rate.warmup_steps
+                                 ? ", constant until step " + std::to_string(rate.decay_begin)
+                                 : "";
+  return stable + ", then " + shape + " down to " + plain(rate.minimum);
+}
+
 std::string plan_text(const Config& config, const Plan& plan) {
   const DeviceKind device = config.cluster.device;
   const Topology& t = plan.topology;
@@ -58,7 +69,7 @@ std::string plan_text(const Config& config, const Plan& plan) {
                      " iters, " + std::to_string(plan.max_tokens) + " tokens (" +
                      std::to_string(plan.tokens_per_step) + " per step)");
   line("learning rate", "up to " + plain(rate.peak) + " in " + counted(rate.warmup_steps, "step") +
-                            ", then a cosine down to " + plain(rate.minimum));
+                            decay_text(rate));
   line("memory", "about " + bytes_text(memory.total()) +
                      (device == DeviceKind::cuda ? " per GPU: state " : " per trainer: state ") +
                      bytes_text(memory.state) + ", parameters " + bytes_text(memory.parameters) +

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/config/config.hpp"
+#include "runtime/training/learning_rate.hpp"
 #include "runtime/training/names.hpp"
-#include "runtime/training/rate_change.hpp"
 #include "runtime/training/sharding.hpp"
 #include "runtime/training/skipped_samples.hpp"
 
@@ -61,21 +61,6 @@ struct MemoryEstimate {
 /// trainer's rows.
 MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sharding sharding,
                                int shards, int groups, int64_t rows);
-
-/// Linear warm-up, then a cosine:
-///   s < W        lr (s + 1) / W
-///   W <= s < S   min + (lr - min) / 2 (1 + cos(pi (s - W) / (S - W)))
-///   s >= S       min
-/// lr is the peak of the newest change that has begun, or the configured one.
-struct LearningRate {
-  double peak = 0, minimum = 0;
-  int64_t warmup_steps = 0, steps = 1;  // W, S
-  bool minimum_follows = false;         // min is a tenth of lr
-  std::vector<RateChange> changes;      // made during the run
-  /// step: from 0.
-  double at(int64_t step) const;
-  bool operator==(const LearningRate&) const = default;
-};
 
 struct Plan {
   ModelShape shape;

@@ -100,7 +100,7 @@ TEST_SUITE("config load") {
           "a.toml:1: unknown key max_steps; nearest known key: train.max_steps");
     for (const auto& [word, key] : {std::pair{"train.lr", "train.learning_rate"},
                                     {"train.wd", "train.weight_decay"},
-                                    {"train.warmup", "train.warmup_iters"},
+                                    {"train.warmup", "train.warmup_steps"},
                                     {"train.batch_size", "train.micro_batch_size"},
                                     {"optimizer.lr", "train.learning_rate"}})
       CHECK(error_of("", {std::string("--") + word + "=1"})

@@ -282,6 +282,60 @@ TEST_SUITE("config topology") {
     CHECK(make_plan(c)->learning_rate.warmup_steps == 0);
   }
 
+  TEST_CASE("plan: warm-up in steps or tokens") {
+    Config c = cluster(1, 1, full);
+    c.train.max_steps = 20;
+    const int64_t tokens = make_plan(c)->tokens_per_step;
+    c.train.warmup_tokens = 3 * tokens + 1;
+    CHECK(make_plan(c)->learning_rate.warmup_steps == 4);
+    c.train.warmup_tokens = 0;
+    CHECK(make_plan(c)->learning_rate.warmup_steps == 0);
+    c.train.warmup_steps = 7;
+    CHECK(error_of(c) == "train.warmup_tokens and train.warmup_steps exclude each other: set one");
+    c.train.warmup_tokens = -1;
+    CHECK(make_plan(c)->learning_rate.warmup_steps == 7);
+    c.train.warmup_steps = 20;
+    CHECK(error_of(c) == "train.warmup_steps = 20 takes 20 steps, but the whole run has only 20");
+  }
+
+  TEST_CASE("plan: schedules other than a cosine") {
+    Config c = cluster(1, 1, full);
+    c.train.max_steps = 40;
+    c.train.warmup_steps = 4;
+    c.train.learning_rate = 1e-3;
+    c.train.min_learning_rate = 1e-4;
+    const auto rate = [&](int64_t step) { return make_plan(c)->learning_rate.at(step); };
+    const auto near = [](double value) { return doctest::Approx(value).epsilon(1e-14); };
+    for (const Schedule schedule : {Schedule::linear, Schedule::polynomial, Schedule::wsd,
+                                    Schedule::constant, Schedule::cosine}) {
+      c.train.schedule = schedule;
+      CHECK(rate(0) == 2.5e-4);
+      CHECK(rate(3) == 1e-3);
+      CHECK(rate(4) == 1e-3);
+      CHECK(rate(40) == (schedule == Schedule::constant ? 1e-3 : 1e-4));
+    }
+    c.train.schedule = Schedule::linear;
+    CHECK(rate(13) == near(1e-4 + 9e-4 * 27 / 36));
+    c.train.schedule = Schedule::polynomial;
+    CHECK(rate(13) == near(1e-4 + 9e-4 * 27 / 36 * 27 / 36));
+    c.train.schedule = Schedule::wsd;  // the last 4 of 40 steps
+    CHECK(rate(36) == 1e-3);
+    CHECK(rate(37) == near(1e-4 + 9e-4 * 3 / 4));
+    c.train.decay_steps = 20;
+    CHECK(rate(20) == 1e-3);
+    CHECK(rate(25) == near(1e-4 + 9e-4 * 15 / 20));
+    // A cosine and a linear decay may begin late, too; and with another end the same steps of the
+    // constant part stay as they are.
+    c.train.schedule = Schedule::cosine;
+    CHECK(rate(30) == near(1e-4 + 9e-4 / 2));
+    c.train.max_steps = 60;
+    CHECK(rate(30) == 1e-3);
+    c.train.schedule = Schedule::constant;
+    CHECK(rate(59) == 1e-3);
+    c.train.decay_steps = 57;
+    CHECK(error_of(c) == "train.decay_steps = 57, but only 56 steps follow the warm-up");
+  }
+
   TEST_CASE("memory: more shards and recomputation need less, keeping parameters needs more") {
     Config c = cluster(1, 1, full);
     c.model.preset = "tinyllama";
