@@ -78,6 +78,15 @@ class Continue(Case):
         self.train("late", *self.flat, "--train.max_steps=5", "--from", parent, "--with-optimizer", code=78)
         self.assertIn("is at step 5, and the run ends at step 5", self.stderr)
 
+    def test_a_branch_of_a_stable_run_decays_as_one_wsd_run_does(self):
+        keys = ["--train.global_batch_size=8", "--train.warmup_steps=1", *self.layout(2, 1)]
+        decay = ["--train.max_steps=8", "--train.schedule=wsd", "--train.decay_steps=3"]
+        whole = self.train("whole", *keys, *decay)
+        self.assertEqual(len({m["lr"] for m in lines(whole / "metrics.jsonl")}), 3)  # the last two are lower
+        stable = self.train("stable", *keys, "--train.max_steps=5", "--train.schedule=constant")
+        branch = self.train("decayed", *keys, *decay, "--from", stable, "--with-optimizer")
+        self.assertEqual(self.digest(branch), self.digest(whole))
+
     def test_a_branch_begins_at_step_0_with_the_weights_of_a_run_or_an_export(self):
         parent = self.train("parent", *self.flat, "--train.max_steps=3")
         exported = self.folder / "exported"
