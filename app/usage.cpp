@@ -141,7 +141,11 @@ void add_evaluate_options(CLI::App& command, EvaluateOptions& options) {
       ->required();
   command.add_option("--data", options.data,
                      "a token file or prepared folder; default: the run's validation tokens");
-  command.add_option("--samples", options.samples, "most samples to evaluate; 0: all")
+  command
+      .add_option("--tasks", options.tasks,
+                  "a .jsonl file of questions or texts to score instead (docs/operations.md)")
+      ->excludes("--data");
+  command.add_option("--samples", options.samples, "most samples or rows to evaluate; 0: all")
       ->check(CLI::Range(0, 1'000'000'000));
   command.add_flag("--json", options.json, "print JSON");
 }

@@ -19,6 +19,7 @@
 #include "model/sampler.hpp"
 #include "runtime/checkpoint/commands.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/data/task_file.hpp"
 #include "runtime/data/text_stream.hpp"
 #include "runtime/data/tokenizer.hpp"
 #include "runtime/run/run_folder.hpp"
@@ -177,7 +178,90 @@ RunFolder run_of(const std::string& path) {
 }
 }  // namespace
 
+namespace {
+
+/// Scores rows of a task file as lm-evaluation-harness does, each text after BOS (or EOS where the
+/// tokenizer has no BOS).
+class TaskScorer {
+ public:
+  TaskScorer(const LoadedModel& model, const Tokenizer& tokenizer)
+      : tokenizer_(tokenizer),
+        decoder_(model.shape, model.units, threads()),
+        context_(static_cast<size_t>(model.shape.block_size)) {}
+
+  void add(const TaskRow& row, TaskScore& score) {
+    if (!row.text.empty()) return score.add_text(row, text(row.text));
+    // Spaces at the end of a prompt belong to the first token of the choice.
+    const size_t end = row.prompt.find_last_not_of(" \t\r\n") + 1;
+    const size_t prompt_tokens = tokens(row.prompt.substr(0, end)).size();
+    std::vector<double> choices;
+    for (const std::string& choice : row.choices)
+      choices.push_back(last_of(tokens(row.prompt + choice), prompt_tokens));
+    score.add_question(row, choices);
+  }
+
+ private:
+  std::vector<int32_t> tokens(const std::string& text) const {
+    std::vector<int32_t> ids = tokenizer_.encode(text);
+    ids.insert(ids.begin(), tokenizer_.bos() >= 0 ? tokenizer_.bos() : tokenizer_.eos());
+    return ids;
+  }
+
+  /// log p of the tokens from `begin` on, after as many of those before as fit the context.
+  double last_of(std::span<const int32_t> ids, size_t begin) {
+    begin = std::min(begin, ids.size() - 1);
+    const size_t first = ids.size() - 1 > context_ ? ids.size() - 1 - context_ : 0;
+    begin = std::max(begin, first + 1);
+    const std::span prefix = ids.subspan(first, begin - first);
+    if (!std::ranges::equal(prefix, prefix_)) {
+      decoder_.clear();
+      const std::span<const float> logits = decoder_.append(prefix);
+      logits_.assign(logits.begin(), logits.end());
+      prefix_.assign(prefix.begin(), prefix.end());
+    }
+    decoder_.rewind(static_cast<int64_t>(prefix_.size()));
+    return decoder_.score(logits_, ids.subspan(begin)).log_likelihood;
+  }
+
+  /// Of a whole text, in pieces of the context's length. The last piece sees a full context.
+  double text(const std::string& text) {
+    const std::vector<int32_t> ids = tokens(text);
+    double sum = 0;
+    for (size_t begin = 1; begin < ids.size(); begin += context_) {
+      const size_t end = std::min(begin + context_, ids.size());
+      sum += last_of(std::span(ids).first(end), begin);
+    }
+    return sum;
+  }
+
+  const Tokenizer& tokenizer_;
+  cpu::Decoder decoder_;
+  const size_t context_;
+  std::vector<int32_t> prefix_;  // what the decoder has seen before the last score()
+  std::vector<float> logits_;    // after prefix_
+};
+
+Status evaluate_tasks(const EvaluateOptions& o) {
+  SS_ASSIGN(std::vector<TaskRow> rows, read_tasks(o.tasks));
+  SS_ASSIGN(const LoadedModel model, load_model(o.checkpoint));
+  if (model.tokenizer.empty())
+    return Status(Code::bad_data, o.checkpoint + " has no tokenizer.model, which --tasks needs");
+  SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(model.tokenizer));
+  if (tokenizer.bos() < 0 && tokenizer.eos() < 0)
+    return Status(Code::bad_data, model.tokenizer + " has neither BOS nor EOS to begin a text");
+  if (o.samples > 0 && rows.size() > static_cast<size_t>(o.samples))
+    rows.resize(static_cast<size_t>(o.samples));
+  TaskScorer scorer(model, tokenizer);
+  TaskScores scores;
+  for (const TaskRow& row : rows) scorer.add(row, scores[row.task]);
+  terminal::text(o.json ? task_json(scores) : task_table(scores));
+  return {};
+}
+
+}  // namespace
+
 Status evaluate_command(const EvaluateOptions& o) {
+  if (!o.tasks.empty()) return evaluate_tasks(o);
   constexpr int kBatch = 8;
   SS_ASSIGN(BatchModel model, load_batch_model(o.checkpoint, kBatch));
   TokenSource source;

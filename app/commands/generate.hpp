@@ -26,10 +26,12 @@ Status generate_command(const GenerateOptions& options);
 
 struct EvaluateOptions {
   std::string checkpoint, data;
+  std::string tasks;  // a file of questions, which are scored instead of validation tokens
   int64_t samples = 0;
   bool json = false;
 };
-/// Prints the mean loss in nats per token, and the perplexity, its exponential.
+/// Prints the mean loss in nats per token, and the perplexity, its exponential; or what the
+/// answers to the tasks come to.
 Status evaluate_command(const EvaluateOptions& options);
 
 struct LogitsOptions {

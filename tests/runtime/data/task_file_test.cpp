@@ -1,0 +1,78 @@
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+
+#include "runtime/data/task_file.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+struct File {
+  explicit File(const std::string& text)
+      : path("/tmp/ss-task-file-" + std::to_string(getpid()) + ".jsonl") {
+    std::ofstream(path) << text;
+  }
+  ~File() { std::remove(path.c_str()); }
+  std::string path;
+};
+
+}  // namespace
+
+TEST_SUITE("data") {
+  TEST_CASE("tasks: questions and texts are read; what is wrong names its line") {
+    const File good(R"({"task":"a","prompt":"2+2 =","choices":["3","v\u00e9"],"answer":1})"
+                    "\n\n"
+                    R"({"text":"one  two\n"})"
+                    "\n"
+                    R"({"prompt":"p","choices":["x","y"],"answer":0,"delimiter":""})");
+    const auto rows = read_tasks(good.path);
+    REQUIRE(rows.ok());
+    REQUIRE(rows->size() == 3);
+    CHECK(rows->at(0).task == "a");
+    CHECK(rows->at(0).choices == std::vector<std::string>{" 3", " v\xC3\xA9"});
+    CHECK(rows->at(0).characters == std::vector<size_t>{1, 2});
+    CHECK(rows->at(0).answer == 1);
+    CHECK(rows->at(1).task == "all");
+    CHECK(rows->at(2).choices == std::vector<std::string>{"x", "y"});
+    for (const auto& [line, wrong] : std::vector<std::pair<std::string, std::string>>{
+             {"{", "it is no JSON object"},
+             {"[]", "it is no JSON object"},
+             {"{}", "neither a \"prompt\" nor a \"text\""},
+             {R"({"text":""})", "\"text\" is empty"},
+             {R"({"prompt":"p","choices":["x"],"answer":0})", "at least two"},
+             {R"({"prompt":"p","choices":["x",3],"answer":0})", "must be a text"},
+             {R"({"prompt":"p","choices":["x","y"],"answer":2})", "\"answer\" must be"},
+             {R"({"prompt":"p","choices":["x","y"],"answer":-1})", "\"answer\" must be"},
+             {R"({"prompt":"p","choices":["x","y"]})", "\"answer\" must be"}}) {
+      const File bad("{\"text\":\"x\"}\n" + line + "\n");
+      const auto result = read_tasks(bad.path);
+      REQUIRE(!result.ok());
+      CHECK(result.status().message().starts_with(bad.path + ": line 2: "));
+      CHECK_MESSAGE(result.status().message().find(wrong) != std::string::npos,
+                    result.status().message());
+    }
+    CHECK(read_tasks(File("\n").path).status().message().ends_with("has no rows"));
+    CHECK(read_tasks("/none.jsonl").status().code() == Code::bad_data);
+  }
+  TEST_CASE("tasks: accuracy, by sum and by character; perplexity by word and byte") {
+    TaskScore score;
+    const TaskRow row = {
+        .prompt = "p", .choices = {" a", " abcd"}, .characters = {1, 4}, .answer = 1};
+    score.add_question(row, {-2, -4});  // by sum the first, by character the second
+    score.add_question(row, {-4, -2});
+    score.add_question(row, {-1, -8});
+    CHECK(score.accuracy() == doctest::Approx(1 / 3.0));
+    CHECK(score.normalized_accuracy() == doctest::Approx(2 / 3.0));
+    TaskRow text;
+    text.text = "one two  three";  // 3 words, 14 bytes
+    score.add_text(text, -6);
+    CHECK(score.word_perplexity() == doctest::Approx(std::exp(2)));
+    CHECK(score.byte_perplexity() == doctest::Approx(std::exp(6 / 14.0)));
+    CHECK(task_table({{"mine", score}}).find("0.3333") != std::string::npos);
+    CHECK(task_json({{"mine", score}}).find("\"acc\":0.333") != std::string::npos);
+  }
+}
