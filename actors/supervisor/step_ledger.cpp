@@ -81,7 +81,7 @@ bool StepLedger::report(const StepDone& done) {
 }
 
 std::optional<RunLine> StepLedger::validated(const Validated& result) {
-  val_loss_ = result.loss;
+  val_loss_ = val_losses_[result.step] = result.loss;
   if (const auto found = pending_.find(result.step); found != pending_.end())
     found->second.val_loss = result.loss;
   if (!newest_line_.is_object() || newest_line_["step"] != result.step ||
@@ -90,6 +90,11 @@ std::optional<RunLine> StepLedger::validated(const Validated& result) {
   newest_line_["val_loss"] = number_or_null(result.loss);
   newest_line_["generation"] = result.generation;
   return RunLine{"metrics.jsonl", newest_line_};
+}
+
+bool StepLedger::knows(const Validated& result) const {
+  const auto found = val_losses_.find(result.step);
+  return found != val_losses_.end() && found->second == result.loss;
 }
 
 std::optional<ReportedStep> StepLedger::take_complete() {
@@ -185,21 +190,22 @@ json StepLedger::metrics_line(const ReportedStep& reports) const {
 
 // --- Replicas that differ ---
 
-void StepLedger::mismatch(const std::string& trainer, uint64_t step, uint64_t hash) {
-  mismatches_[trainer] = {step, hash};
+void StepLedger::hashed(const std::string& trainer, uint64_t step, uint64_t hash) {
+  hashed_[trainer] = {step, hash};
 }
 
 std::vector<std::string> StepLedger::wrong_states(const StepDone& done) {
   std::vector<std::string> wrong;
-  if (mismatches_.empty() || done.state_hash == 0) return wrong;
+  if (hashed_.empty() || done.state_hash == 0) return wrong;
   auto shard_of = [&](const std::string& trainer) {
     const auto place = std::ranges::find(members_, trainer, &job::Place::trainer);
     return place == members_.end() ? int64_t{-1} : static_cast<int64_t>(place->shard);
   };
-  std::erase_if(mismatches_, [&](const auto& entry) {
+  std::erase_if(hashed_, [&](const auto& entry) {
     const auto& [trainer, state] = entry;
+    if (done.step > state.step + 1) return true;
     if (done.step != state.step + 1 || shard_of(trainer) != shard_of(done.trainer)) return false;
-    if (state.hash != done.state_hash) wrong.push_back(trainer);
+    if (differs_ == state.step && state.hash != done.state_hash) wrong.push_back(trainer);
     return true;
   });
   return wrong;

@@ -70,6 +70,11 @@ class StepLedger {
   /// its line has the loss. Returns another line for the newest recorded step if its first line
   /// lacks the loss: a failure had interrupted the validation, which has been repeated.
   std::optional<RunLine> validated(const Validated& result);
+  /// The validation losses that the records have, by step.
+  void set_val_losses(std::map<uint64_t, double> losses) { val_losses_ = std::move(losses); }
+  /// True if the same loss of the step is known: each generation validates the step that it begins
+  /// with, because a failure may have interrupted its validation. Call it before validated().
+  bool knows(const Validated& result) const;
   /// True if a later step is recorded.
   bool is_past(uint64_t step) const { return recorded_step_ && step < *recorded_step_; }
   /// Removes and returns the oldest step that every member has reported.
@@ -102,14 +107,18 @@ class StepLedger {
 
   // --- Replicas that differ ---
 
-  /// Replicas differ in the state of `step`; this trainer's state had this hash.
-  void mismatch(const std::string& trainer, uint64_t step, uint64_t hash);
-  /// The step has been made again: returns the trainers of this report's shard whose hash was not
-  /// the one reported now.
+  /// A trainer whose vote failed had this hash of its shard of the state of `step`. Every trainer
+  /// that has computed a hash says so, also if its own vote was aborted because others had found
+  /// that the replicas differ.
+  void hashed(const std::string& trainer, uint64_t step, uint64_t hash);
+  /// Replicas differ in the state of `step`.
+  void mismatch(uint64_t step) { differs_ = step; }
+  /// A step in which replicas differed has been made again: returns the trainers of this report's
+  /// shard whose hash was not the one reported now.
   std::vector<std::string> wrong_states(const StepDone& done);
 
  private:
-  struct Mismatch {
+  struct Hashed {
     uint64_t step, hash;
   };
   void set_members(uint64_t generation, std::vector<job::Place> members);
@@ -122,11 +131,13 @@ class StepLedger {
   std::vector<job::Place> members_;
   std::map<uint64_t, ReportedStep> pending_;  // by step
   std::optional<uint64_t> recorded_step_;
-  std::map<std::string, Mismatch> mismatches_;  // by trainer
-  uint64_t begun_at_ = 0;                       // step
-  std::deque<double> intervals_ms_;             // of the newest steps of this generation
-  nlohmann::json newest_line_;                  // of metrics.jsonl; null: none yet
+  std::map<std::string, Hashed> hashed_;  // by trainer
+  std::optional<uint64_t> differs_;       // the newest step in which replicas differed
+  uint64_t begun_at_ = 0;                 // step
+  std::deque<double> intervals_ms_;       // of the newest steps of this generation
+  nlohmann::json newest_line_;            // of metrics.jsonl; null: none yet
   double newest_time_ = 0, newest_step_ms_ = 0;
+  std::map<uint64_t, double> val_losses_;  // by step
   double loss_ = std::numeric_limits<double>::quiet_NaN(), val_loss_ = loss_;
   double tokens_per_second_ = 0;
 };

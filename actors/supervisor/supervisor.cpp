@@ -136,7 +136,8 @@ void node_checked(Self* self, const NodeChecked& checked) {
 
 void trainer_idle(Self* self, const TrainerIdle& idle) {
   JobSupervisorState& s = self->state;
-  if (idle.state_hash != 0) s.steps.mismatch(idle.trainer, idle.step, idle.state_hash);
+  if (idle.state_hash != 0) s.steps.hashed(idle.trainer, idle.step, idle.state_hash);
+  if (idle.fault == "mismatch") s.steps.mismatch(idle.step);
   handle(self, idle_event(s, idle, now_ms(self)));
 }
 

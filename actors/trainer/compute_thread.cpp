@@ -145,6 +145,9 @@ void ComputeThread::run() {
     if (const auto* fenced = std::get_if<Fenced>(&job)) {
       TrainerIdle idle{.trainer = trainer_, .generation = fenced->generation - 1};
       idle.reason = fenced->reason;
+      // By the hashes the supervisor finds a wrong replica. The fence may have ended this vote because
+      // the ranks of another shard, which know all hashes, have reported a mismatch.
+      if (hashed_) idle.step = hashed_->step, idle.state_hash = hashed_->hash.low;
       report_(std::move(idle));
       continue;
     }
@@ -152,6 +155,7 @@ void ComputeThread::run() {
     if (order.generation < fenced_) continue;  // GEN-1; the fence's job, still queued, reports idle
     trainer_ = order.trainer;
     idle_ = {.trainer = trainer_, .generation = order.generation};
+    hashed_.reset();
     generation_ = order.generation;
     step_ = order.step;
     const Status status = run_generation(order);
@@ -387,6 +391,7 @@ Status ComputeThread::finish(Generation& g, const JoinTrainer& order) {
 /// state that has changed in memory. Returns `status`.
 Status ComputeThread::note_fault(Generation& g, Status status) {
   idle_.suspect_rank = g.engine->suspect().value_or(-1);
+  if (!status.ok()) hashed_ = g.engine->hashed();
   if (status.code() == Code::bad_data) {
     idle_.fault = "non_finite";
     idle_.step = g.step + 1;
@@ -399,10 +404,12 @@ Status ComputeThread::note_fault(Generation& g, Status status) {
         !copied.ok())
       log::warn("{}", copied.message());
     g.state->forget(g.step);
-  } else if (const auto& mismatch = g.engine->mismatch();
-             status.code() == Code::mismatch && mismatch) {
+  } else if (!status.ok() && hashed_) {
+    idle_.step = hashed_->step;
+    idle_.state_hash = hashed_->hash.low;
+  }
+  if (const auto& mismatch = g.engine->mismatch(); status.code() == Code::mismatch && mismatch) {
     idle_.fault = "mismatch";
-    idle_.step = mismatch->step;
     const auto wrong = mismatch->wrong();
     const bool mine = mismatch->shard == g.shard->rank() &&
                       std::ranges::find(wrong, g.replicate->rank()) != wrong.end();

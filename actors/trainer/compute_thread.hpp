@@ -111,8 +111,9 @@ class ComputeThread {
   std::unique_ptr<Backend> backend_;
   void* pinned_ = nullptr;  // start of state_'s sides, as given to Backend::pin_host()
   std::optional<Dataset> dataset_;
-  uint64_t validation_batches_ = 0;  // of dataset_; 0: nothing is validated
-  TrainerIdle idle_;                 // the report for when the current generation ends
+  uint64_t validation_batches_ = 0;    // of dataset_; 0: nothing is validated
+  TrainerIdle idle_;                   // the report for when the current generation ends
+  std::optional<HashedState> hashed_;  // of the vote that failed in this generation
   std::atomic<bool> stop_ = false, save_ = false;
   std::atomic<uint64_t> leave_ = 0, fenced_ = 0;  // generations
   std::atomic<double> slow_fraction_ = 0;

@@ -89,6 +89,7 @@ struct Engine::Parts {
   std::optional<ShardOptimizer> optimizer;
   std::optional<Vote> vote;
   std::optional<Mismatch> mismatch;
+  std::optional<HashedState> hashed;
   std::optional<int> suspect;
   bool damaged = false;
   RowRange rows;                            // of this group
@@ -118,6 +119,7 @@ struct Engine::Parts {
   Status unit_computed();
   bool take_fault(EngineFault fault);
   void flip_gradient_bit();
+  void note_hash(const Hash128& hash);
   Status check_unchanged(const Hash128& current_hash);
 
   Result<const void*> forward(const int32_t* tokens, size_t after_head, const void** tied_params);
@@ -205,6 +207,11 @@ void Engine::Parts::flip_gradient_bit() {
   backend.synchronize();
 }
 
+/// For hashed(). hash: of the committed state.
+void Engine::Parts::note_hash(const Hash128& hash) {
+  if (replicate.size() > 1) hashed = {optimizer->step(), hash};
+}
+
 /// ENGINE-5. current_hash: of the committed state, computed now.
 Status Engine::Parts::check_unchanged(const Hash128& current_hash) {
   damaged = !optimizer->matches_commit(current_hash);
@@ -278,6 +285,7 @@ Result<double> Engine::Parts::backward(int k, const void* head_params, const voi
 Ballot Engine::Parts::begin_step(uint64_t step, float learning_rate, const StepControl& mine) {
   newest_step = step;
   mismatch.reset();
+  hashed.reset();
   suspect.reset();
   damaged = false;
   wait.ms = 0;
@@ -332,6 +340,7 @@ Status Engine::Parts::check_committed_state(Ballot& ballot) {
   trace::Span hash_span("hash state");
   ballot.state_hash = optimizer->current_hash();
   hash_span.end();
+  note_hash(ballot.state_hash);
   const Status unchanged = check_unchanged(ballot.state_hash);
   if (ballot.failure.ok()) ballot.failure = unchanged;
   return {};
@@ -477,11 +486,13 @@ Status Engine::compare_states() {
   Parts& p = *parts_;
   SS_RETURN_IF_ERROR(p.ended);
   p.mismatch.reset();
+  p.hashed.reset();
   p.suspect.reset();
   if (!p.optimizer->params())
     return Status(Code::not_found, "no state to compare: initialize() or attach()");
   SS_RETURN_IF_ERROR(p.optimizer->wait_for_commit());
   const Hash128 hash = p.optimizer->host_hash();  // of the copy that checkpoints are made of
+  p.note_hash(hash);
   const Status unchanged = p.check_unchanged(hash);
   if (p.replicate.size() == 1) return unchanged;
   const Result<Verdict> verdict = p.vote->compare(p.optimizer->step(), hash, p.wait);
@@ -496,6 +507,10 @@ bool Engine::damaged() const {
 
 const std::optional<Mismatch>& Engine::mismatch() const {
   return parts_->mismatch;
+}
+
+const std::optional<HashedState>& Engine::hashed() const {
+  return parts_->hashed;
 }
 
 std::optional<int> Engine::suspect() const {

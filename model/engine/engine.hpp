@@ -98,6 +98,12 @@ struct Mismatch {
   Status status() const;  // Code::mismatch; its message lists every group's hash
 };
 
+/// The state of a step, and the hash that a rank has computed of its shard of it.
+struct HashedState {
+  uint64_t step = 0;
+  Hash128 hash;
+};
+
 /// What the compute thread does in a step.
 struct Activity {
   const char* phase = "";  // "data", "forward", "backward", "vote", "copy" (waits until a copy of
@@ -171,6 +177,10 @@ class Engine {
   /// How the replicas differ, if the last step() or compare_states() returned mismatch because of
   /// their states.
   const std::optional<Mismatch>& mismatch() const;
+  /// The state that this rank has hashed for the vote of the last step() or for the last
+  /// compare_states(); set as soon as the hash is computed, so also if the vote was aborted. Empty
+  /// with one group.
+  const std::optional<HashedState>& hashed() const;
 
   /// The only rank, group * S + shard, at fault for the error of the last step() or
   /// compare_states(), if the ranks know it: its loss or gradient is not finite, its state differs,

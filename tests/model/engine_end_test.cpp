@@ -1,6 +1,7 @@
 // The end of an engine, and ranks that should never have begun a step together.
 #include <functional>
 
+#include "runtime/training/state_hash.hpp"
 #include "tests/model/engine_world.hpp"
 
 using namespace simplescale;
@@ -23,6 +24,16 @@ class Recording : public ForwardingCollective {
     ForwardingCollective::abort(reason);
   }
   std::vector<std::string> reasons;
+};
+
+/// Its rank learns in the vote across groups that another rank has ended the generation.
+class AbortsVote : public ForwardingCollective {
+ public:
+  using ForwardingCollective::ForwardingCollective;
+  WorkPtr all_gather_bytes(const void* mine, void* all, size_t bytes) override {
+    abort("the ranks of another shard have found that replicas differ");
+    return ForwardingCollective::all_gather_bytes(mine, all, bytes);
+  }
 };
 
 /// Rank 0 of 2 x 2, with an engine over recording communicators.
@@ -60,6 +71,32 @@ TEST_SUITE("engine_end") {
     // A step of a finished engine returns the same error and does nothing.
     CHECK(rank.step({}).message() == status.message());
     CHECK(rank.shard.reasons == once);
+  }
+
+  TEST_CASE("engine: ENGINE-4, a rank whose vote is aborted tells the hash that it voted with") {
+    World world(two_rows(), 2, 1);
+    world.initialize();
+    world.train(1, 2);
+    std::vector<AbortsVote> replicate;
+    for (Seat& seat : world.seats) replicate.emplace_back(world.replicate_communicator(seat));
+    for (size_t rank = 0; rank < 2; ++rank) {
+      Seat& seat = world.seats[rank];
+      Result<std::unique_ptr<Engine>> made =
+          Engine::create(world.options, *seat.backend, world.shard_communicator(seat),
+                         replicate[rank], *seat.state);
+      REQUIRE(made.ok());
+      seat.engine = made.take();
+    }
+    world.each([&](Seat& seat) {
+      CHECK_FALSE(seat.engine->hashed());
+      CHECK(world.step(seat, 3).status().code() == Code::aborted);
+    });
+    for (const Seat& seat : world.seats) {
+      CHECK_FALSE(seat.engine->mismatch());
+      REQUIRE(seat.engine->hashed());
+      CHECK(seat.engine->hashed()->step == 2);
+      CHECK(seat.engine->hashed()->hash == state_hash(seat.state->committed()));
+    }
   }
 
   TEST_CASE("engine: abort() aborts both communicators, so that every wait of the rank ends") {

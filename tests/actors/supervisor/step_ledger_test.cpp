@@ -199,12 +199,30 @@ TEST_SUITE("step ledger") {
 
   TEST_CASE("step ledger: redoing a step tells which replica was wrong") {
     StepLedger steps = ledger();
-    steps.mismatch("n0.0", 6, 11);
-    steps.mismatch("n1.0", 6, 22);
+    steps.hashed("n0.0", 6, 11);
+    steps.mismatch(6);
+    steps.hashed("n1.0", 6, 22);  // its vote was aborted; the order of the reports does not matter
     StepDone report = done("n1.0", 7);
     CHECK(steps.wrong_states(report).empty());  // no hash
     report.state_hash = 22;
     CHECK(steps.wrong_states(report) == std::vector<std::string>{"n0.0"});
+    CHECK(steps.wrong_states(report).empty());
+  }
+
+  TEST_CASE("step ledger: a hash of a step in which no replicas differed blames no trainer") {
+    StepLedger steps = ledger();
+    steps.hashed("n0.0", 6, 11);  // its vote failed for another reason
+    StepDone report = done("n1.0", 7);
+    report.state_hash = 22;
+    CHECK(steps.wrong_states(report).empty());
+    steps.hashed("n0.0", 6, 11);
+    steps.mismatch(5);
+    CHECK(steps.wrong_states(report).empty());
+    steps.hashed("n0.0", 6, 11);
+    report.step = 8;  // the hash is too old
+    CHECK(steps.wrong_states(report).empty());
+    steps.mismatch(6);
+    report.step = 7;
     CHECK(steps.wrong_states(report).empty());
   }
 
