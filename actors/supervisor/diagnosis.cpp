@@ -17,6 +17,13 @@ bool is_examined(const job::State& job, const std::string& node) {
   return std::ranges::find(job.examined, node) != job.examined.end();
 }
 
+bool shares_host(const std::string& node, const Agents& agents) {
+  const auto own = agents.find(node);
+  return own != agents.end() && std::ranges::count_if(agents, [&](const auto& entry) {
+                                  return entry.second.host == own->second.host;
+                                }) > 1;
+}
+
 }  // namespace
 
 CheckNode Diagnosis::examine(const job::CheckNode& check, const job::State& job,
@@ -36,30 +43,33 @@ CheckNode Diagnosis::examine(const job::CheckNode& check, const job::State& job,
 }
 
 std::vector<Examined> Diagnosis::report(const NodeChecked& checked, const job::State& job,
-                                        int64_t now_ms) {
-  if (!is_examined(job, checked.node)) return judge({{checked.node, checked}});
+                                        const Agents& agents, int64_t now_ms) {
+  if (!is_examined(job, checked.node)) return judge({{checked.node, checked}}, agents);
   if (waiting_.empty()) waiting_since_ms_ = now_ms;
   waiting_[checked.node] = checked;
-  return take_due(job, now_ms);
+  return take_due(job, agents, now_ms);
 }
 
-std::vector<Examined> Diagnosis::take_due(const job::State& job, int64_t now_ms) {
+std::vector<Examined> Diagnosis::take_due(const job::State& job, const Agents& agents,
+                                          int64_t now_ms) {
   if (waiting_.empty()) return {};
   const bool all = std::ranges::all_of(job.examined, [&](const std::string& name) {
     return !job.nodes.at(name).checking || waiting_.contains(name);
   });
   if (!all && now_ms - waiting_since_ms_ <= kReportsMs) return {};
-  return judge(std::exchange(waiting_, {}));
+  return judge(std::exchange(waiting_, {}), agents);
 }
 
-std::vector<Examined> Diagnosis::judge(const Reports& reports) {
+std::vector<Examined> Diagnosis::judge(const Reports& reports, const Agents& agents) {
   std::vector<MachineReport> machines, others;
   for (const auto& [name, checked] : reports) {
-    machines.push_back({name, from_json(json::parse(checked.report, nullptr, false)), ""});
+    machines.push_back({name, from_json(json::parse(checked.report, nullptr, false)), "",
+                        shares_host(name, agents)});
     newest_[name] = to_json(machines.back().checks);
   }
   for (const auto& [name, checks] : newest_)
-    if (!reports.contains(name)) others.push_back({name, from_json(checks), ""});
+    if (!reports.contains(name))
+      others.push_back({name, from_json(checks), "", shares_host(name, agents)});
   compare(machines, others);
   std::vector<Examined> examined;
   for (const MachineReport& machine : machines) {

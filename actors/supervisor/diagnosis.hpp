@@ -34,10 +34,11 @@ class Diagnosis {
   CheckNode examine(const job::CheckNode& check, const job::State& job, const Agents& agents);
   /// Takes a node's report and returns the nodes that are judged now: the node alone, or, if
   /// several nodes are examined together, what take_due() returns.
-  std::vector<Examined> report(const NodeChecked& checked, const job::State& job, int64_t now_ms);
+  std::vector<Examined> report(const NodeChecked& checked, const job::State& job,
+                               const Agents& agents, int64_t now_ms);
   /// Nodes that are examined together are judged together: once all of them have reported, or 30 s
   /// after the first did, which is before decide() gives up on the others.
-  std::vector<Examined> take_due(const job::State& job, int64_t now_ms);
+  std::vector<Examined> take_due(const job::State& job, const Agents& agents, int64_t now_ms);
   /// True if only the node's links failed, and they have to be measured once more, because all
   /// peers have been lost meanwhile, or because it was the first time. Call once for each judged
   /// node.
@@ -51,7 +52,7 @@ class Diagnosis {
     bool failed_before = false;
   };
   using Reports = std::map<std::string, NodeChecked>;  // by node
-  std::vector<Examined> judge(const Reports& reports);
+  std::vector<Examined> judge(const Reports& reports, const Agents& agents);
 
   Reports waiting_;                                        // of nodes that are examined together
   int64_t waiting_since_ms_ = 0;                           // when the first of them reported

@@ -129,7 +129,7 @@ void judge(Self* self, const std::vector<Examined>& examined) {
 void node_checked(Self* self, const NodeChecked& checked) {
   JobSupervisorState& s = self->state;
   if (s.job.nodes.contains(checked.node))
-    judge(self, s.diagnosis.report(checked, s.job, now_ms(self)));
+    judge(self, s.diagnosis.report(checked, s.job, s.agents, now_ms(self)));
 }
 
 // --- Trainers ---
@@ -294,7 +294,7 @@ void tick(Self* self) {
   lead(self);
   handle(self, job::Tick{});
   watch_stall(self);
-  judge(self, s.diagnosis.take_due(s.job, now_ms(self)));
+  judge(self, s.diagnosis.take_due(s.job, s.agents, now_ms(self)));
   if (s.status_due || now_ms(self) - s.status_ms >= kStatusMs) publish_status(self);
 }
 

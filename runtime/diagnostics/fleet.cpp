@@ -31,7 +31,7 @@ std::map<std::string, Known> known_of(const std::vector<const MachineReport*>& m
     for (const CheckResult& r : machine->checks) {
       if (r.unit.empty())
         ++all[r.check].details[r.detail];
-      else if (r.value > 0)
+      else if (r.value > 0 && !machine->shares_host)
         all[r.check].figures.push_back(r.value);
     }
   for (auto& [check, known] : all) std::ranges::sort(known.figures);
@@ -98,7 +98,7 @@ void compare(std::vector<MachineReport>& machines, const std::vector<MachineRepo
       if (found == known.end()) continue;
       if (r.unit.empty())
         compare_fact(r, found->second);
-      else
+      else if (!machine.shares_host)
         compare_figure(r, found->second);
     }
 }

@@ -14,14 +14,17 @@ struct MachineReport {
   std::string name;
   std::vector<CheckResult> checks;
   std::string missing;  // not empty: it did not report; says how far it got
+  /// Other nodes of the run share its host, so what they compute slows it.
+  bool shares_host = false;
 };
 
 /// Fails checks (ok, detail) of `machines` that are out of line with the other machines:
 ///   a figure   if it is worse than the median of at least two others by more than a factor of 2
 ///              (arithmetic), 4 (memory) or 10 (disk and links, which may be shared)
 ///   a fact     (a check without a unit) if it differs from what most machines (two or more) report
-/// A disk of at least 5 MB/s is never slow; figures in ms are not compared. others: machines that
-/// were compared before; they count, but are not changed.
+/// A disk of at least 5 MB/s is never slow; figures in ms are not compared. The figures of a machine
+/// that shares its host are not compared: they say what others compute there, not how fast the host
+/// is. others: machines that were compared before; they count, but are not changed.
 void compare(std::vector<MachineReport>& machines, const std::vector<MachineReport>& others = {});
 
 /// True if the machine reported and all its checks passed.

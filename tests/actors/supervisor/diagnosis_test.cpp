@@ -47,24 +47,44 @@ TEST_SUITE("diagnosis") {
   TEST_CASE("diagnosis: nodes examined together are judged together, or after 30 s") {
     Fixture f;
     f.examine({"n0", "n1"});
-    CHECK(f.diagnosis.report(checked("n0"), f.job, 1'000).empty());
-    CHECK(f.diagnosis.report(checked("n2"), f.job, 1'000).size() == 1);  // examined alone
-    const auto both = f.diagnosis.report(checked("n1", true, false), f.job, 2'000);
+    CHECK(f.diagnosis.report(checked("n0"), f.job, f.agents, 1'000).empty());
+    CHECK(f.diagnosis.report(checked("n2"), f.job, f.agents, 1'000).size() == 1);  // examined alone
+    const auto both = f.diagnosis.report(checked("n1", true, false), f.job, f.agents, 2'000);
     REQUIRE(both.size() == 2);
     CHECK(both[0].wrong.empty());
     CHECK(both[1].wrong == "memory: slow");
     CHECK(f.diagnosis.take_judged().size() == 3);
     CHECK(f.diagnosis.take_judged().empty());
-    CHECK(f.diagnosis.report(checked("n0"), f.job, 5'000).empty());
-    CHECK(f.diagnosis.take_due(f.job, 35'000).empty());
-    CHECK(f.diagnosis.take_due(f.job, 35'001).size() == 1);
+    CHECK(f.diagnosis.report(checked("n0"), f.job, f.agents, 5'000).empty());
+    CHECK(f.diagnosis.take_due(f.job, f.agents, 35'000).empty());
+    CHECK(f.diagnosis.take_due(f.job, f.agents, 35'001).size() == 1);
+  }
+
+  TEST_CASE("diagnosis: a node is not slow because the other nodes of its host compute") {
+    Fixture f;
+    const auto measured = [&](const char* node, double gflops) {
+      const std::vector<CheckResult> results = {{"arithmetic", true, gflops, "GFLOP/s", ""}};
+      const auto judged =
+          f.diagnosis.report({node, true, "", to_json(results).dump()}, f.job, f.agents, 0);
+      REQUIRE(judged.size() == 1);
+      return judged[0].wrong;
+    };
+    CHECK(measured("n1", 20).empty());
+    CHECK(measured("n2", 20).empty());
+    CHECK(measured("n0", 9).empty());  // all share a host
+    f.agents["n0"].host = "host0";
+    CHECK(measured("n0", 9).empty());  // n1 and n2 say nothing about their host
+    f.agents["n1"].host = "host1";
+    f.agents["n2"].host = "host2";
+    CHECK(measured("n0", 9).starts_with("arithmetic"));
+    CHECK(measured("n0", 10).empty());
   }
 
   TEST_CASE("diagnosis: links that fail are measured once more, and again while no peer is left") {
     Fixture f;
     const auto failed = [&] {
       f.diagnosis.examine({"n0", ""}, f.job, f.agents);
-      const auto examined = f.diagnosis.report(checked("n0", false), f.job, 0);
+      const auto examined = f.diagnosis.report(checked("n0", false), f.job, f.agents, 0);
       REQUIRE(examined.size() == 1);
       return examined[0];
     };
@@ -73,7 +93,7 @@ TEST_SUITE("diagnosis") {
     f.agents["n1"].pid = f.agents["n2"].pid = 8;  // both agents have restarted meanwhile
     CHECK(f.diagnosis.retry_links(second, f.job, f.agents));
     CHECK_FALSE(f.diagnosis.retry_links(failed(), f.job, f.agents));
-    const auto memory = f.diagnosis.report(checked("n0", false, false), f.job, 0);
+    const auto memory = f.diagnosis.report(checked("n0", false, false), f.job, f.agents, 0);
     CHECK_FALSE(f.diagnosis.retry_links(memory[0], f.job, f.agents));
   }
 }

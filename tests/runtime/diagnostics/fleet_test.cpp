@@ -58,6 +58,19 @@ TEST_SUITE("fleet") {
     CHECK(unfit(alone).empty());
   }
 
+  TEST_CASE(
+      "fleet: the figures of a machine that shares its host are not compared, its facts are") {
+    std::vector<MachineReport> machines = {machine("a", 10), machine("b", 1, 10, "0.9"),
+                                           machine("c", 11), machine("d", 10)};
+    machines[1].shares_host = true;
+    compare(machines);
+    CHECK(complaint(machines[1]) == "program: 0.9; most others have 1.0");
+    std::vector<MachineReport> one = {machine("e", 1)};
+    machines[0].shares_host = machines[2].shares_host = true;
+    compare(one, machines);  // of four others only d counts
+    CHECK(unfit(one).empty());
+  }
+
   TEST_CASE("fleet: a disk of 5 MB/s is fast enough, and late wake-ups are not compared") {
     std::vector<MachineReport> machines;
     for (const char* name : {"a", "b", "c"})
