@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -59,6 +60,7 @@ struct JobOptions {
   std::optional<uint64_t> recorded_step;  // newest in the records, if there is a predecessor
   uint64_t recorded_generation = 0;       // in which that step was made
   std::set<StepLine> recorded_beyond;     // lines of later steps that the records have already
+  std::map<uint64_t, double> val_losses;  // in the records, of the newest validated steps
   uint64_t incidents = 0;                 // in the records of earlier starts and supervisors
   LeadershipOptions leadership;
   /// Reports a host that failed its diagnosis to the scheduler. Returns the kind and the reason of

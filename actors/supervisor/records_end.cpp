@@ -121,6 +121,7 @@ uint64_t samples_of(const json& line) {
 /// The steps in the ends of metrics.jsonl and ledger.jsonl.
 struct Steps {
   std::set<Position> metrics;
+  std::map<uint64_t, double> val_losses;                       // the last line of a step counts
   std::map<Position, std::map<std::string, uint64_t>> ledger;  // samples of each trainer
   bool all = true;  // both files were read from their beginning
 
@@ -155,8 +156,12 @@ Result<Steps> read_steps(const std::string& folder, bool ledger, uint64_t window
   SS_ASSIGN(const Tail metrics, read_tail(folder + "/metrics.jsonl", window));
   Steps steps;
   steps.all = metrics.all;
-  for (const json& line : metrics.lines)
-    if (position(line).second > 0) steps.metrics.insert(position(line));
+  for (const json& line : metrics.lines) {
+    if (position(line).second == 0) continue;
+    steps.metrics.insert(position(line));
+    if (line.contains("val_loss") && line["val_loss"].is_number())
+      steps.val_losses[position(line).second] = line["val_loss"].get<double>();
+  }
   if (!ledger) return steps;
   SS_ASSIGN(const Tail samples, read_tail(folder + "/ledger.jsonl", window));
   steps.all = steps.all && samples.all;
@@ -206,13 +211,14 @@ Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger, uint64
   RecordsEnd end;
   SS_ASSIGN(end.incidents, newest_incident(folder + "/events.jsonl"));
   for (uint64_t window = kWindow;; window *= 16) {
-    SS_ASSIGN(const Steps steps, read_steps(folder, ledger, window));
+    SS_ASSIGN(Steps steps, read_steps(folder, ledger, window));
     std::optional<Position> last = newest_whole(steps, global_batch);
     if (!ledger && !steps.metrics.empty()) last = *steps.metrics.rbegin();
     if (!last && !steps.all && window < kWindowMax) continue;
     const Position at = last.value_or(Position());
     end.any = last.has_value();
     std::tie(end.generation, end.step) = at;
+    end.val_losses = std::move(steps.val_losses);
     for (const Position& p : steps.metrics)
       if (p > at) end.beyond.insert({p.first, p.second, ""});
     for (const auto& [p, trainers] : steps.ledger)

@@ -11,6 +11,7 @@
 #include <compare>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -30,10 +31,11 @@ StepLine step_line(const nlohmann::json& line);
 
 /// The last whole step and the last incident in the records of a run.
 struct RecordsEnd {
-  bool any = false;                   // there is a step
-  uint64_t step = 0, generation = 0;  // the last one, and the generation that made it
-  uint64_t incidents = 0;             // number of the last one
-  std::set<StepLine> beyond;          // lines of later steps, which are not whole
+  bool any = false;                       // there is a step
+  uint64_t step = 0, generation = 0;      // the last one, and the generation that made it
+  uint64_t incidents = 0;                 // number of the last one
+  std::set<StepLine> beyond;              // lines of later steps, which are not whole
+  std::map<uint64_t, double> val_losses;  // of the newest steps that were validated, by step
 };
 /// Bytes that a journal writes at once, and has in a file without a sync. A longer line is an
 /// exception.

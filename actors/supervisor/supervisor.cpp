@@ -211,9 +211,13 @@ void validated(Self* self, const Validated& result) {
     return;
   self->send(s.publisher, local::StepValidated{result.step, result.loss});
   if (s.steps.is_past(result.step)) return;  // reported again, for the checkpoint of that step
+  const bool known = s.steps.knows(result);
   if (const auto line = s.steps.validated(result))
     s.options.journal->append(line->file, line->json);
   commit_complete(self);
+  if (known)
+    return log::info("step {}: validation loss {:.4f}, as recorded before; training begins there",
+                     result.step, result.loss);
   json line = s.incidents.event_line(s.job, {"", "validated", "", "validation loss"}, now_ms(self));
   line["step"] = result.step;
   line["val_loss"] = number_or_null(result.loss);
@@ -316,6 +320,7 @@ void start(Self* self, JobOptions options) {
                        config.cluster.join_timeout_ms, config.supervision.shutdown_ms},
                       now);
   s.steps = StepLedger(config, s.options.plan, s.options.recorded_step);
+  s.steps.set_val_losses(s.options.val_losses);
   s.planned = planned_faults(s.options);
   s.traces = TracePlan(config.metrics.trace_steps, config.metrics.trace_recoveries);
   s.incidents = Incidents(s.options.incidents, risk_of(config, s.options.plan).avoid);

@@ -348,6 +348,7 @@ Result<JobOptions> prepare(const Process& p, uint64_t epoch, uint64_t generation
   // A disk that lagged behind may have the steps of a generation, and not its number.
   job.last_generation = std::max(generation, records.generation);
   job.incidents = records.incidents;
+  job.val_losses = std::move(records.val_losses);
   job.recorded_beyond = std::move(records.beyond);
   if (epoch == 1)
     for (const ConfigChange& change : recorded_changes(p.run()))

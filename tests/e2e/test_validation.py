@@ -49,6 +49,11 @@ class Validation(Case):
         self.assertAlmostEqual(evaluated["val_loss"], losses[best], places=4)
         self.assertIn("valid", self.verify(four))
 
+        # A longer start validates step 10, with which it begins, again; that is no news.
+        self.train("one", *flags, "--train.max_steps=12")
+        steps = [e["step"] for e in lines(one / "events.jsonl") if e["kind"] == "validated"]
+        self.assertEqual(steps, [0, 2, 4, 6, 8, 10, 12])
+
     def test_processes_that_die_during_a_validation_cost_no_step_and_no_loss(self):
         self.data.write_bytes(tokens(60000, TINY["model.vocab"]).tobytes())
         flags = ["--train.max_steps=12", "--train.global_batch_size=8", "--data.validation_fraction=0.5",

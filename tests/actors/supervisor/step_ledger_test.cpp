@@ -189,6 +189,16 @@ TEST_SUITE("step ledger") {
     CHECK_FALSE(steps.validated({6, 6, "n0.0", 1.25}));
   }
 
+  TEST_CASE("step ledger: a loss is known if the records, or an earlier generation, have it") {
+    StepLedger steps = ledger();
+    steps.set_val_losses({{6, 1.25}});
+    CHECK(steps.knows({4, 6, "n0.0", 1.25}));
+    CHECK_FALSE(steps.knows({4, 6, "n0.0", 1.5}));  // of other samples
+    CHECK_FALSE(steps.knows({4, 8, "n0.0", 1.25}));
+    steps.validated({4, 8, "n0.0", 1.25});
+    CHECK(steps.knows({5, 8, "n0.0", 1.25}));
+  }
+
   TEST_CASE("step ledger: records go on after an older step only if they end later") {
     StepLedger steps = ledger();
     CHECK_FALSE(steps.rewind(5));
