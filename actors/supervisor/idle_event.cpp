@@ -31,6 +31,17 @@ std::string suspect_of(const JobSupervisorState& s, const TrainerIdle& idle, int
   return stall && stall->waiting_for.size() == 1 ? stall->waiting_for[0] : "";
 }
 
+/// The text with the names of trainers: "group 1: trainer 0: disk full" becomes "n1.0: disk full".
+std::string with_names(std::string text, const std::vector<job::Place>& members) {
+  for (const job::Place& place : members) {
+    const std::string rank =
+        "group " + std::to_string(place.group) + ": trainer " + std::to_string(place.shard) + ": ";
+    if (const size_t at = text.find(rank); at != std::string::npos)
+      return text.replace(at, rank.size(), place.trainer + ": ");
+  }
+  return text;
+}
+
 /// Adds the samples to the reason of a value that is not finite.
 std::string with_samples(std::string reason, const std::string& samples) {
   if (!samples.empty())
@@ -51,7 +62,9 @@ job::TrainerIdle idle_event(const JobSupervisorState& s, const TrainerIdle& idle
                          suspect_of(s, idle, now_ms),
                          idle.reason,
                          ""};
-  if (event.fault == job::Fault::non_finite && idle.generation == job::newest_joined(s.job)) {
+  if (idle.generation != job::newest_joined(s.job)) return event;
+  event.reason = with_names(std::move(event.reason), s.steps.members());
+  if (event.fault == job::Fault::non_finite) {
     event.samples = samples_text(s.steps.samples(idle.step, event.suspect));
     event.reason = with_samples(std::move(event.reason), event.samples);
   }

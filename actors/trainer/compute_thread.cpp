@@ -167,7 +167,7 @@ void ComputeThread::run() {
 void ComputeThread::report_failure(const JoinTrainer& order, const Status& status) {
   log::warn("generation {} ended: {}", order.generation, status.message());
   // The fence's job, still queued, reports idle. A bad copy, checkpoint or disk is reported anyway,
-  // and so is a mismatch: it has the hash by which the supervisor finds the wrong replica.
+  // and so is a mismatch: it says which step must be undone.
   const bool anyway = idle_.fault.starts_with("bad_") || idle_.fault == "mismatch";
   if (order.generation < fenced_ && !anyway) return;
   if (idle_.fault.empty()) idle_.fault = "failed";
@@ -414,8 +414,9 @@ Status ComputeThread::note_fault(Generation& g, Status status) {
     const bool mine = mismatch->shard == g.shard->rank() &&
                       std::ranges::find(wrong, g.replicate->rank()) != wrong.end();
     if (mine) idle_.suspect = trainer_;
-    if (mismatch->shard == g.shard->rank())
-      idle_.state_hash = mismatch->of_group[static_cast<size_t>(g.replicate->rank())].low;
+    for (size_t group = 0; group < mismatch->of_group.size(); ++group)
+      log::warn("group {}: shard {} of step {} has the hash {}", group, mismatch->shard,
+                mismatch->step, mismatch->of_group[group].hex());
   }
   return status;
 }

@@ -95,7 +95,7 @@ struct Mismatch {
   std::optional<Hash128> right;   // the hash of more than half of the groups, if there is one
   /// Groups whose hash is not `right`; empty without a majority.
   std::vector<int> wrong() const;
-  Status status() const;  // Code::mismatch; its message lists every group's hash
+  Status status() const;  // Code::mismatch; its message names shard, step and wrong groups
 };
 
 /// The state of a step, and the hash that a rank has computed of its shard of it.

@@ -240,9 +240,9 @@ Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
     losses.insert(losses.end(), first, first + rows_of_group(rows_, groups, rank).count * shards);
     if (norms.ok() && norm != verdict.grad_norm &&
         (std::isfinite(norm) || std::isfinite(verdict.grad_norm)))
-      norms = {Code::mismatch, "replicas differ: gradient norm " + text(verdict.grad_norm) +
-                                   " in group 0, " + text(norm) + " in group " +
-                                   std::to_string(rank)};
+      norms = {Code::mismatch,
+               "the replicas computed different gradient norms: " + text(verdict.grad_norm) +
+                   " in group 0, " + text(norm) + " in group " + std::to_string(rank)};
   }
   if (verdict.status.ok()) {
     verdict.mismatch = find_mismatch(ballot.step - 1, shards, hashes);
@@ -338,14 +338,13 @@ std::vector<int> Mismatch::wrong() const {
 }
 
 Status Mismatch::status() const {
-  std::string text = "replicas differ: shard " + std::to_string(shard) + " of step " +
-                     std::to_string(step) + " is";
-  for (size_t group = 0; group < of_group.size(); ++group)
-    text += (group ? ", " : " ") + of_group[group].hex() + " in group " + std::to_string(group);
+  std::string text = "the replicas of shard " + std::to_string(shard) + " differ after step " +
+                     std::to_string(step);
   const std::vector<int> outvoted = wrong();
-  if (outvoted.empty()) text += "; no majority: the step must be made again";
+  if (outvoted.empty()) text += "; no majority shows which one is wrong, so the step is made again";
   for (size_t i = 0; i < outvoted.size(); ++i)
-    text += (i ? ", " : "; outvoted: group ") + std::to_string(outvoted[i]);
+    text += (i ? " and of group " : ": most agree, and not with that of group ") +
+            std::to_string(outvoted[i]);
   return {Code::mismatch, text};
 }
 

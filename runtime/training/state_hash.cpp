@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/base/log.hpp"
+
 namespace simplescale {
 
 void hash_blocks(std::span<const float> values, std::vector<Hash128>& blocks) {
@@ -31,8 +33,9 @@ Status check_copy(const TrainState::Side& copy, uint64_t step, const Hash128& ha
   if (hash == Hash128{}) return {};
   const Hash128 now = state_hash(copy, parallel);
   if (now == hash) return {};
-  return {Code::mismatch, "the copy of step " + std::to_string(step) +
-                              " is damaged: committed as " + hash.hex() + ", now " + now.hex()};
+  const std::string copy_of = "the copy of step " + std::to_string(step);
+  log::warn("{}: committed with the hash {}, now {}", copy_of, hash.hex(), now.hex());
+  return {Code::mismatch, copy_of + " has changed in memory since it was committed"};
 }
 
 Status check_side(TrainState& state, int side, const Parallel& parallel) {

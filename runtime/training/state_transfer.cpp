@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "runtime/base/log.hpp"
 #include "runtime/training/state_hash.hpp"
 
 namespace simplescale {
@@ -82,9 +83,11 @@ Status send_state(Collective& c, const TrainState::Side& copy, uint64_t step, co
   Hash128 right = good ? sent : hash;
   SS_RETURN_IF_ERROR(broadcast_record(c, right));
   SS_ASSIGN(failed, first_failed(c, false));
-  if (!good)
-    return {Code::mismatch, "the " + state_of(step) + " is damaged: committed as " + hash.hex() +
-                                ", sent " + sent.hex()};
+  if (!good) {
+    log::warn("{}: committed with the hash {}, sent {}", state_of(step), hash.hex(), sent.hex());
+    return {Code::mismatch,
+            "the " + state_of(step) + " has changed in memory since it was committed"};
+  }
   return failed ? damaged(step, failed) : Status();
 }
 
@@ -131,10 +134,11 @@ Result<Hash128> receive_state(Collective& c, TrainState& mine, uint64_t step,
   Hash128 there;
   SS_RETURN_IF_ERROR(broadcast_record(c, there));
   SS_ASSIGN(failed, first_failed(c, here != there));
-  if (here != there)
-    return Status(Code::bad_data, state_of(step) + " from " + from +
-                                      " was damaged in transfer: sent " + there.hex() +
-                                      ", received " + here.hex());
+  if (here != there) {
+    log::warn("{} from {}: sent with the hash {}, received {}", state_of(step), from, there.hex(),
+              here.hex());
+    return Status(Code::bad_data, "the " + state_of(step) + " was damaged on the way from " + from);
+  }
   if (failed) return damaged(step, failed);
   return here;
 }

@@ -150,7 +150,7 @@ DRILLS = {  # the events that must occur: kind, and a part of the line
     "drill-spare": [("joined", "takes the place of")],
     "drill-node": [("joined", "1 group instead of 2"), ("layout_changed", "2 groups instead of 1")],
     "drill-supervisor": [("took_over", ""), ("took_over", "")],
-    "drill-bitflip": [("steps_undone", "different states"), ("recovered", "replicas differ")],
+    "drill-bitflip": [("steps_undone", "different states"), ("recovered", "different states")],
 }
 
 

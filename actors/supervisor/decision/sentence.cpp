@@ -64,13 +64,12 @@ std::string in_brackets(const std::string& text) {
   return text.empty() ? "" : " (" + text + ")";
 }
 
-/// What differs between replicas, without hashes: "shard 0 of step 57, group 1 is outvoted".
+/// In which step replicas became different: " in step 57".
 std::string differing(const std::string& reason) {
-  const size_t shard = reason.find("shard "), outvoted = reason.find("outvoted: ");
-  if (shard == std::string::npos) return reason;
-  return before(reason.substr(shard), " is ") +
-         (outvoted == std::string::npos ? ""
-                                        : ", " + reason.substr(outvoted + 10) + " is outvoted");
+  const std::string key = "differ after step ";
+  const size_t at = reason.find(key);
+  if (at == std::string::npos) return in_brackets(reason);
+  return " in step " + number(std::strtoull(reason.c_str() + at + key.size(), nullptr, 10));
 }
 
 /// How a trainer ended, as a predicate: "was killed (signal 9)".
@@ -247,10 +246,9 @@ std::string what_failed(const std::string& kind, const std::string& subject,
   if (kind == "mismatch")
     return (is_trainer(subject) ? who + " computed another state than its replicas"
                                 : "Replicas computed different states") +
-           in_brackets(differing(reason));
+           differing(reason);
   if (kind == "bad_copy")
-    return "The state in the memory of " + subject + " was damaged" +
-           in_brackets(before(reason, ": committed as"));
+    return "The state in the memory of " + subject + " was damaged" + in_brackets(reason);
   if (kind == "bad_checkpoint") return "A checkpoint could not be used" + why;
   if (kind == "bad_disk") return who + " could not read the checkpoint" + why;
   if (kind == "bad_tokens") return "The data cannot be trained" + why;

@@ -187,7 +187,7 @@ const std::map<std::string, std::function<void(Story&)>>& stories() {
       {"corrupt_snapshot",
        [](Story& t) {
          fail(t, Fault::bad_copy, kStep, "n1.0",
-              "the copy of step 57 is damaged: committed as 0a, now 0b");
+              "the copy of step 57 has changed in memory since it was committed");
        }},
       {"corrupt_checkpoint",
        [](Story& t) {
@@ -198,8 +198,8 @@ const std::map<std::string, std::function<void(Story&)>>& stories() {
       {"bitflip_gradient",
        [](Story& t) {
          fail(t, Fault::mismatch, kStep, "",
-              "step 58: replicas differ: shard 0 of step 57 is 0a in group 0, 0b in group 1; no "
-              "majority: the step must be made again");
+              "step 58: the replicas of shard 0 differ after step 57; no majority shows which one "
+              "is wrong, so the step is made again");
        }},
       {"nan_loss",
        [](Story& t) {
