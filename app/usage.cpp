@@ -139,7 +139,7 @@ void add_generate_options(CLI::App& command, GenerateOptions& options) {
 void add_evaluate_options(CLI::App& command, EvaluateOptions& options) {
   command.add_option("RUN|CHECKPOINT", options.checkpoint, "a run's folder or a checkpoint")
       ->required();
-  command.add_option("--data", options.data,
+  command.add_option("--data,--data.source", options.data,
                      "a token file or prepared folder; default: the run's validation tokens");
   command
       .add_option("--tasks", options.tasks,

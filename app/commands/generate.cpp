@@ -176,6 +176,25 @@ RunFolder run_of(const std::string& path) {
       !fs::exists(folder / "config.toml", error) && around.filename() == "checkpoints";
   return {(inside ? around.parent_path() : folder).string()};
 }
+
+/// usage: `data` is text, or the name of a text, not tokens. tokenizer: of the model; may be empty.
+Status check_is_tokens(const std::string& data, const std::string& checkpoint,
+                       const std::string& tokenizer) {
+  Config config;
+  config.data.source = data;
+  std::error_code error;
+  const bool is_text = std::filesystem::exists(data, error) || data.starts_with("debian:");
+  if (!is_text || source_is_tokens(config)) return {};
+  return Status(Code::usage,
+                data +
+                    " is text, and evaluate reads tokens; make tokens with the model's "
+                    "tokenizer: simplescale prepare CONFIG --data.source=" +
+                    data +
+                    " --tokenizer.path=" + (tokenizer.empty() ? "tokenizer.model" : tokenizer) +
+                    " --data.folder=NEW_FOLDER; then: simplescale evaluate " + checkpoint +
+                    " --data=NEW_FOLDER");
+}
+
 }  // namespace
 
 namespace {
@@ -266,6 +285,7 @@ Status evaluate_command(const EvaluateOptions& o) {
   SS_ASSIGN(BatchModel model, load_batch_model(o.checkpoint, kBatch));
   TokenSource source;
   if (!o.data.empty()) {
+    SS_RETURN_IF_ERROR(check_is_tokens(o.data, o.checkpoint, model.tokenizer));
     SS_ASSIGN(const Dataset dataset, open_dataset(o.data, "auto", model.shape.vocab, 0));
     source = dataset.validation.tokens() > 0 ? dataset.validation : dataset.train;
   } else {

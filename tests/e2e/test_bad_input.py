@@ -187,6 +187,17 @@ class BadInput(Case):
         self.command("evaluate", run, code=65)
         self.assertIn(f"{run}: its data has no validation tokens", self.stderr)
 
+    def test_evaluate_reads_other_tokens_and_says_how_to_make_them_of_text(self):
+        run = self.train("run", "--train.max_steps=1")
+        for option in ("--data", "--data.source"):
+            self.assertIn("validation loss", self.command("evaluate", run, f"{option}={self.data}"))
+        text = self.folder / "text.txt"
+        text.write_text("In the beginning was the text. " * 99)
+        for source in (text, "debian:bible-kjv"):
+            self.command("evaluate", run, f"--data.source={source}", code=64)
+            self.assertEqual(len(self.stderr.splitlines()), 1)
+            self.assertRegex(self.stderr, f"{source} is text.*prepare CONFIG --data.source={source}.*--data=NEW_FOLDER")
+
     def test_damaged_checkpoints_are_named_on_stderr(self):
         keys = ["--train.max_steps=60", "--checkpoint.disk_every_steps=20"]
         run = self.train("run", *keys)
