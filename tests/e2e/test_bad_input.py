@@ -182,6 +182,17 @@ class BadInput(Case):
         self.command("train", self.config, f"--run={self.folder / 'run'}", "--train.max_steps=4", "--cluster.device=cuda", code=78)
         self.assertIn("no NVIDIA driver", self.stderr)
 
+    def test_each_refusal_of_submit_exits_with_78_and_leaves_nothing(self):
+        sbatch = self.folder / "sbatch"
+        sbatch.write_text("#!/bin/sh\necho 'Requested node configuration is not available'\nexit 1\n")
+        sbatch.chmod(0o755)
+        run = self.folder / "run"
+        for path, flags, says in ((self.folder, [], "Requested node configuration"), ("/nowhere", [], "cannot run sbatch"),
+                                  (self.folder, ["--model.heads=7"], "does not divide")):
+            self.command("submit", self.config, f"--run={run}", "--train.max_steps=3", *flags, code=78, env={"PATH": str(path)})
+            self.assertIn(says, self.stderr)
+            self.assertFalse(run.exists())
+
     def test_evaluate_needs_validation_tokens(self):
         run = self.train("run", "--train.max_steps=2", "--data.validation_fraction=0")
         self.command("evaluate", run, code=65)
