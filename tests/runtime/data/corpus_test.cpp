@@ -4,29 +4,20 @@
 #include <archive.h>
 #include <archive_entry.h>
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "tests/temp_folder.hpp"
+
 using namespace simplescale;
 namespace fs = std::filesystem;
 
 namespace {
 
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/simplescale-corpus-XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string write(const std::string& name, const std::string& text) const {
-    fs::create_directories(fs::path(path + "/" + name).parent_path());
-    std::ofstream(path + "/" + name, std::ios::binary) << text;
-    return path + "/" + name;
-  }
+struct Folder : test::TempFolder {
   /// Compressed as its name says; the end is cut off if bytes_cut > 0.
   std::string compress(const std::string& name, const std::string& text,
                        uint64_t bytes_cut = 0) const {
@@ -49,7 +40,6 @@ struct Folder {
     if (bytes_cut > 0) fs::resize_file(file, fs::file_size(file) - bytes_cut);
     return file;
   }
-  std::string path;
 };
 
 struct Read {

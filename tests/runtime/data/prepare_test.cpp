@@ -12,25 +12,13 @@
 #include "runtime/data/prepare.hpp"
 #include "runtime/data/token_file.hpp"
 #include "runtime/data/tokenizer.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 namespace fs = std::filesystem;
+using Folder = test::TempFolder;
 
 namespace {
-
-struct Folder {
-  std::string path = "/tmp/ss-prepare-test-" + std::to_string(getpid());
-  Folder() {
-    fs::remove_all(path);
-    fs::create_directories(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string write(const std::string& name, const std::string& text) const {
-    fs::create_directories(fs::path(path + "/" + name).parent_path());
-    std::ofstream(path + "/" + name, std::ios::binary) << text;
-    return path + "/" + name;
-  }
-};
 
 std::string contents(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

@@ -2,7 +2,6 @@
 #include "runtime/data/token_format.hpp"
 
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
 #include <cstring>
 #include <filesystem>
@@ -12,23 +11,12 @@
 #include <vector>
 
 #include "runtime/data/token_file.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
+using test::TempFolder;
 
 namespace {
-
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/simplescale-tokens-XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::string write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path + "/" + name, std::ios::binary) << bytes;
-    return path + "/" + name;
-  }
-  std::string path;
-};
 
 template <class Number>
 std::string bytes_of(const std::vector<Number>& numbers) {
@@ -91,7 +79,7 @@ bool has(const std::string& text, const std::string& part) {
 
 TEST_SUITE("token format") {
   TEST_CASE("token format: Megatron u16 and i32 by prefix, index or token file") {
-    const Folder folder;
+    const TempFolder folder;
     folder.write("a.bin", counting<uint16_t>(0, 100));
     folder.write("a.idx", index(8, 2, {60, 0, 40}));
     folder.write("b.bin", counting<int32_t>(0, 100));
@@ -108,7 +96,7 @@ TEST_SUITE("token format") {
 
   TEST_CASE(
       "token format: Megatron files that do not fit each other are named with file and byte") {
-    const Folder folder;
+    const TempFolder folder;
     const std::string bin = folder.write("a.bin", counting<uint16_t>(0, 100));
     const auto error = [&](const std::string& idx) {
       folder.write("a.idx", idx);
@@ -140,7 +128,7 @@ TEST_SUITE("token format") {
   }
 
   TEST_CASE("token format: lit-gpt's packed tokens, in one file and in a folder") {
-    const Folder folder;
+    const TempFolder folder;
     const std::string first = folder.write("train_0.bin", litgpt(counting<uint16_t>(0, 50)));
     const auto one = open_dataset(first, "auto", 100, 0);
     REQUIRE(one.ok());
@@ -160,7 +148,7 @@ TEST_SUITE("token format") {
   }
 
   TEST_CASE("token format: the files of a folder follow each other, also within a sample") {
-    const Folder folder;
+    const TempFolder folder;
     folder.write("fineweb_train_000002.bin", llmc::header(4, 30) + counting<uint32_t>(40, 30));
     folder.write("fineweb_train_000001.bin", llmc::header(2, 40) + counting<uint16_t>(0, 40));
     folder.write("fineweb_train_000003.bin", llmc::header(2, 3) + counting<uint16_t>(70, 3));

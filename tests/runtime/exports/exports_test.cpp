@@ -9,20 +9,13 @@
 #include "runtime/exports/protobuf.hpp"
 #include "runtime/exports/tensorboard.hpp"
 #include "runtime/exports/wandb.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 namespace fs = std::filesystem;
+using test::TempFolder;
 
 namespace {
-
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/simplescale-exports-XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string path;
-};
 
 std::string hex(const std::string& bytes) {
   std::string text;
@@ -129,7 +122,7 @@ TEST_SUITE("exports") {
   }
 
   TEST_CASE("tensorboard: a new supervisor starts a new file; a START precedes a repeated step") {
-    Folder folder;
+    TempFolder folder;
     {
       auto sink = open_tensorboard(folder.path);
       REQUIRE(sink.ok());
@@ -179,7 +172,7 @@ TEST_SUITE("exports") {
 
   TEST_CASE(
       "wandb: a new supervisor continues the same run; a repeated step replaces the old one") {
-    Folder folder;
+    TempFolder folder;
     const Config config;
     {
       auto sink = open_wandb(folder.path, config);
@@ -208,7 +201,7 @@ TEST_SUITE("exports") {
   TEST_CASE(
       "exporter: exports every line once across supervisors; LEAD-1, a deposed one writes "
       "nothing") {
-    Folder folder;
+    TempFolder folder;
     const RunFolder run{folder.path};
     Config config;
     config.metrics.tensorboard = config.metrics.wandb = true;
@@ -234,7 +227,7 @@ TEST_SUITE("exports") {
   }
 
   TEST_CASE("records: the last line of a repeated step counts") {
-    Folder folder;
+    TempFolder folder;
     const RunFolder run{folder.path};
     std::ofstream(run.metrics()) << line(row(1, 1)) << line(row(1, 2)) << line(row(1, 3))
                                  << line(row(2, 2, 7)) << "{\"step\":3";

@@ -16,10 +16,12 @@
 
 #include "runtime/exports/trace_merge.hpp"
 #include "runtime/exports/trace_parts.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 using nlohmann::json;
 namespace fs = std::filesystem;
+using test::TempFolder;
 
 namespace {
 
@@ -29,15 +31,6 @@ struct Recorder {
     REQUIRE(trace::start(events, segment).ok());
   }
   ~Recorder() { REQUIRE(trace::start(0).ok()); }
-};
-
-struct Folder {
-  Folder() {
-    char name[] = "/tmp/simplescale-trace-XXXXXX";
-    path = mkdtemp(name);
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string path;
 };
 
 std::vector<trace::Event> events_now() {
@@ -200,7 +193,7 @@ TEST_SUITE("trace") {
 
   TEST_CASE("trace: events in the window are written and read back") {
     const Recorder recorder(64);
-    const Folder folder;
+    const TempFolder folder;
     const RunFolder run{folder.path};
     // The offset between the clocks is measured anew each time, to about a microsecond.
     auto a_millisecond_later = [] {
@@ -245,7 +238,7 @@ TEST_SUITE("trace") {
   }
 
   TEST_CASE("trace: only the newest recovery traces are kept") {
-    const Folder folder;
+    const TempFolder folder;
     const RunFolder run{folder.path};
     for (int i = 1; i <= 40; ++i)
       REQUIRE(write_trace_part(run, {"recovery-" + std::to_string(10'000'000 + i), 0, 1}, "n0", {})
@@ -257,7 +250,7 @@ TEST_SUITE("trace") {
   }
 
   TEST_CASE("trace: a damaged part is an error with its line") {
-    const Folder folder;
+    const TempFolder folder;
     const std::string path = folder.path + "/x.jsonl";
     const std::string header = R"({"trace":1,"who":"n0","host":"h","begin_ns":1,"end_ns":2})";
     for (const char* bad :
@@ -359,7 +352,7 @@ TEST_SUITE("trace") {
   TEST_CASE("trace: a trace without parts is valid; a missing one is not_found") {
     const MergedTrace merged = merge_trace(std::vector<TracePart>{}, {});
     CHECK(parsed(merged).is_array());
-    const Folder folder;
+    const TempFolder folder;
     CHECK(merge_trace(RunFolder{folder.path}, "step-00000001").status().code() == Code::not_found);
     CHECK(merge_trace(RunFolder{folder.path}, "..").status().code() == Code::not_found);
   }
