@@ -13,6 +13,7 @@
 #include "runtime/base/files.hpp"
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/write_whole.hpp"
 
 namespace simplescale {
 
@@ -23,19 +24,6 @@ using namespace std::chrono_literals;
 constexpr size_t kJobsMax = 100'000;  // in the queue; further lines are dropped
 constexpr auto kSyncEvery = 50ms;     // a mark waits at most so long for its batch
 constexpr auto kRetryEvery = 200ms;   // after a write that failed
-
-/// Writes all of `text` at `begin`, or at the end if the file was opened with O_APPEND. False: errno
-/// says why; `done` bytes were written.
-bool write_whole(int fd, std::string_view text, size_t& done, int64_t begin = 0) {
-  while (done < text.size()) {
-    const ssize_t count = ::pwrite(fd, text.data() + done, text.size() - done,
-                                   static_cast<off_t>(begin) + static_cast<off_t>(done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return false;
-    done += static_cast<size_t>(count);
-  }
-  return true;
-}
 
 /// Creates or replaces a file. Errors of the write, of the sync and of close() count: a network
 /// file system may report a full disk only there.

@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "runtime/base/write_whole.hpp"
+
 namespace simplescale {
 
 namespace {
@@ -59,13 +61,7 @@ Status write_file_atomic(const std::string& path, const std::string& contents) {
   const int fd = ::open(temporary.c_str(), flags, 0644);
   if (fd < 0) return system_error("cannot write", temporary, errno, Code::not_found);
   size_t done = 0;
-  ssize_t put = 0;
-  while (done < contents.size() && put >= 0) {
-    put = ::write(fd, contents.data() + done, contents.size() - done);
-    if (put < 0 && errno == EINTR) put = 0;
-    if (put > 0) done += static_cast<size_t>(put);
-  }
-  const int error = put < 0 ? errno : 0;
+  const int error = write_whole(fd, contents, done) ? 0 : errno;
   if (::close(fd) != 0 && error == 0) return system_error("cannot write", temporary, errno);
   if (error != 0) return system_error("cannot write", temporary, error);
   return publish_file(temporary, path);

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/base/write_whole.hpp"
+
 namespace simplescale {
 
 AppendFile::AppendFile(AppendFile&& other) noexcept {
@@ -35,18 +37,12 @@ Result<AppendFile> AppendFile::create(const std::string& path) {
 
 Status AppendFile::append(std::string_view bytes) {
   size_t done = 0;
-  while (done < bytes.size()) {
-    const ssize_t count =
-        pwrite(fd_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(size_ + done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) {
-      const int error = count < 0 ? errno : EIO;
-      if (ftruncate(fd_, static_cast<off_t>(size_)) != 0) {
-        // The next append overwrites the partial data.
-      }
-      return system_error("cannot write", path_, error);
+  if (!write_whole(fd_, bytes, done, static_cast<int64_t>(size_))) {
+    const int error = errno;
+    if (ftruncate(fd_, static_cast<off_t>(size_)) != 0) {
+      // The next append overwrites the partial data.
     }
-    done += static_cast<size_t>(count);
+    return system_error("cannot write", path_, error);
   }
   size_ += bytes.size();
   return {};
