@@ -47,12 +47,13 @@ void stage_state(Self* self, const StepDone& done);
 void start_peer_copies(Self* self);
 /// fence: as in PeerCopies.
 void report_peer_copies(Self* self, uint64_t fence = 0);
-/// JOB-1: tells the supervisor what the memory of a trainer holds whose process is not up. That
-/// memory is the agent's.
+/// JOB-1: tells the supervisor which steps the memory of `trainer` holds, while its process is not
+/// up. The agent owns that memory, so it outlives the process.
 void report_memory(Self* self, const std::string& trainer);
-/// Name of the segment from which a trainer of this node sends a copy that is not its own: one of
-/// the peer store, or the memory of a trainer that is not up. If both hold the step, the copy of the
-/// newer generation is the one that was not undone (JOB-3). "" if there is none.
+/// Name of the shared memory from which another trainer of this node can send `shard` of `step`: a
+/// segment of the peer store, or the memory of a trainer that is not up. If both hold the step,
+/// returns the one of the newer generation, because the older one was undone (JOB-3). "": neither
+/// holds it.
 std::string segment_of_copy(const NodeState& state, uint32_t shard, uint64_t step);
 
 std::unique_ptr<LogScanner> scan_logs(Self* self);

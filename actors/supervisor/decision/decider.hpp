@@ -206,9 +206,10 @@ class Decider {
   /// A newer step than `beginning` may have been committed, and an agent that reports has not yet
   /// said what its node's memory holds now that the last generation is over.
   bool answers_missing(const Beginning& beginning) const;
-  /// The memory of connected nodes may hold every shard of a step newer than `beginning`. A node
-  /// whose trainers are not up cannot send, but its memory holds what was reported last and, of a
-  /// trainer that was in the newest generation when it was reported, any step that others hold.
+  /// The memory of connected nodes may hold every shard of a step newer than `beginning`. It holds
+  /// at least the steps that were reported last. The memory of a trainer that was then in the newest
+  /// generation may also hold each newer step that other trainers hold. This includes nodes that
+  /// cannot send now, because none of their trainers is up.
   bool memory_may_be_newer(const Beginning& beginning) const;
   /// Ends a generation that trainers have left, or will: all agents report what their memory holds.
   void end_generation(std::string what);
