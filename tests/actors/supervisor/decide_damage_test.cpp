@@ -1,0 +1,159 @@
+// Replicas that differ, damaged copies, and checkpoints that cannot be used.
+#include "tests/actors/supervisor/decide_cases.hpp"
+
+using namespace simplescale;
+using namespace simplescale::job;
+using namespace simplescale::job::test;
+
+TEST_CASE("job: a step that replicas differ in is undone and made again") {
+  State s = training(2);
+  Decision d = decide(0, s,
+                      TrainerIdle{"n0.0", 1, 0, made(1, {2, 3}), Fault::mismatch, 3, "",
+                                  "shard 0 of step 3 differs"});
+  CHECK(all<Fence>(d).size() == 1);
+  const Join join = only<Join>(all_idle(s, Steps{2, 3}));
+  CHECK(join.step == 2);
+  // No trainer has made step 3 again, and some have not begun with step 2 yet.
+  decide(0, s, TrainerDown{"n0.0", "signal 9"});
+  all_idle(s, {{2, 2}, {3, 1}});
+  CHECK(only<Join>(back(s, "n0.0", 0, made(1, {2, 3}))).step == 2);
+  CHECK(is_suspect(s, 3, 1));
+  CHECK(!is_suspect(s, 3, 2));
+  decide(0, s, StepCommitted{s.generation, 3});
+  decide(0, s, TrainerDown{"n0.0", "signal 9"});
+  all_idle(s, Steps{2, 3});
+  CHECK(only<Join>(back(s, "n0.0", 0, Steps{2, 3})).step == 3);
+}
+
+TEST_CASE("job: a second mismatch does not lift the suspicion from the first") {
+  State s = training(2);
+  decide(0, s, TrainerIdle{"n0.0", 1, 0, made(1, {2, 3}), Fault::mismatch, 3, "", "differs"});
+  all_idle(s, Steps{2, 3});
+  for (const std::string& name : names(s)) decide(0, s, TrainerReady{name, s.generation});
+  decide(0, s,
+         TrainerIdle{"n0.0", s.generation, 0, made(s.generation, {3, 4}), Fault::mismatch, 4, "",
+                     "differs"});
+  // Step 3 was made again and compared.
+  CHECK(only<Join>(all_idle(s, Steps{3, 4})).step == 3);
+}
+
+TEST_CASE("job: a mismatch that was handled is not handled again") {
+  State s = training(3);
+  const TrainerIdle mismatch{"n0.0",          1, 0,  made(1, {2, 3}),
+                             Fault::mismatch, 3, "", "shard 0 differs"};
+  decide(0, s, mismatch);
+  decide(0, s, NodeLost{"n1", "gone"});
+  CHECK(only<Join>(all_idle(s, Steps{2, 3})).step == 2);
+  const size_t suspect_steps = s.suspect_steps.size();
+  decide(0, s, StepCommitted{s.generation, 4});
+  decide(0, s, NodeUp{"n1", 1});
+  decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, made(1, {2, 3}), 1});
+  TrainerIdle late = mismatch;
+  late.trainer = "n1.0";
+  decide(0, s, late);
+  CHECK(s.trainers.at("n1.0").state == TrainerState::idle);
+  CHECK(s.suspect_steps.size() == suspect_steps);
+}
+
+TEST_CASE("job: a damaged copy is not used again") {
+  State s = training(2, 1);
+  decide(0, s, NodeLost{"n0", "gone"});
+  all_idle(s, Steps{2, 3});
+  Decision d = decide(
+      0, s, TrainerIdle{"n2.0", s.generation, 0, {}, Fault::bad_copy, 3, "n1.0", "hash differs"});
+  CHECK(all<Fence>(d).size() == 1);
+  all_answer(s);
+  for (const auto& [name, shard, steps] : {std::tuple<const char*, uint32_t, Steps>{"n1.0", 0, {2}},
+                                           {"n1.1", 1, {2, 3}},
+                                           {"n2.1", 1, {}}})
+    d = decide(0, s, TrainerIdle{name, s.generation - 1, shard, made(1, steps)});
+  CHECK(only<Join>(d).step == 2);
+}
+
+TEST_CASE("job: for a damaged checkpoint the next older one is used, until none is left") {
+  State s = job_of(2);
+  s.has_checkpoint = true;
+  s.checkpoint_step = 8;
+  s.older_checkpoints = {4, 6};
+  Join join = only<Join>(all_up(s));
+  for (const uint64_t next : {6, 4, 0}) {
+    CHECK(join.source == Source::checkpoint);
+    // Two trainers report it: the first report decides.
+    const TrainerIdle bad{"n0.0", join.generation, 0, {}, Fault::bad_checkpoint, join.step,
+                          "",     "checksum"};
+    CHECK(all<Fence>(decide(0, s, bad)).size() == 1);
+    decide(0, s,
+           TrainerIdle{
+               "n1.0", join.generation, 0, {}, Fault::bad_checkpoint, join.step, "", "checksum"});
+    join = only<Join>(all_idle(s, Steps{}));
+    CHECK(join.step == next);
+  }
+  CHECK(join.source == Source::initialize);
+  // Checkpoints that are saved later are used again.
+  decide(0, s, CheckpointSaved{2});
+  decide(0, s, CheckpointSaved{4});
+  CHECK(s.checkpoint_step == 4);
+  CHECK(s.older_checkpoints == std::vector<uint64_t>{2});
+  // Those that pruning has removed are forgotten.
+  decide(0, s, CheckpointSaved{6, {1, 4, 6}});
+  CHECK(s.older_checkpoints == std::vector<uint64_t>{1, 4});
+}
+
+TEST_CASE("job: a run that has had a checkpoint does not begin with initial values by itself") {
+  State s = job_of(2);
+  decide(0, s, CheckpointSaved{8});
+  const Join join = only<Join>(all_up(s));
+  CHECK(join.step == 8);
+  decide(0, s,
+         TrainerIdle{
+             "n0.0", join.generation, 0, {}, Fault::bad_checkpoint, join.step, "", "checksum"});
+  const Decision d = all_idle(s, Steps{});
+  CHECK(all<Join>(d).empty());
+  CHECK(only<Shutdown>(d).exit == Code::bad_data);
+}
+
+TEST_CASE(
+    "job: a node that alone cannot read the checkpoint becomes suspect; the other nodes use it") {
+  State s = job_of(2);
+  s.has_checkpoint = true;
+  s.checkpoint_step = 8;
+  s.older_checkpoints = {6};
+  const uint64_t generation = only<Join>(all_up(s)).generation;
+  const TrainerIdle unread{"n1.0", generation, 0, {}, Fault::bad_disk, 8, "", "input/output error"};
+  CHECK(all<Fence>(decide(0, s, unread)).size() == 1);
+  TrainerIdle also = unread;
+  also.trainer = "n1.1";
+  decide(0, s, also);
+  const Decision d = all_idle(s, Steps{});
+  CHECK(only<CheckNode>(d).node == "n1");
+  CHECK(only<Join>(d).source == Source::checkpoint);
+  CHECK(only<Join>(d).step == 8);
+  CHECK(nodes_of(s) == std::vector<std::string>{"n0"});
+  CHECK(s.older_checkpoints == std::vector<uint64_t>{6});
+  // If nothing is wrong with it, it is up again; the failure counts for its budget.
+  decide(0, s, StepCommitted{s.generation, 9});
+  decide(0, s, NodeChecked{"n1", true, ""});
+  CHECK(s.nodes.at("n1").state == NodeState::up);
+  CHECK(s.nodes.at("n1").failures_ms.size() == 1);
+}
+
+TEST_CASE("job: a checkpoint that no node can read is retried; no older one is used") {
+  State s = job_of(2);
+  s.has_checkpoint = true;
+  s.checkpoint_step = 8;
+  s.older_checkpoints = {6};
+  int64_t now = 0;
+  Join join = only<Join>(all_up(s));
+  for (int tries = 0; tries < s.give_up_after_cycles; ++tries) {
+    CHECK(join.step == 8);
+    for (const char* name : {"n0.0", "n0.1", "n1.0", "n1.1"})
+      decide(now, s,
+             TrainerIdle{name, join.generation, 0, {}, Fault::bad_disk, 8, "", "stale handle"});
+    CHECK(all<Join>(decide(now, s, Tick{})).empty());
+    join = only<Join>(decide(now += 6'000, s, Tick{}));
+  }
+  const Decision last = decide(
+      now, s, TrainerIdle{"n0.0", join.generation, 0, {}, Fault::bad_disk, 8, "", "stale handle"});
+  CHECK(only<Shutdown>(last).reason.ends_with("n0.0 could not read the checkpoint: stale handle"));
+  for (const auto& [name, node] : s.nodes) CHECK(node.state == NodeState::up);
+}

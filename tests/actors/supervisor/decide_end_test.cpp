@@ -1,0 +1,226 @@
+// How a run ends: stopped, finished, or given up.
+#include "tests/actors/supervisor/decide_cases.hpp"
+
+using namespace simplescale;
+using namespace simplescale::job;
+using namespace simplescale::job::test;
+
+TEST_CASE("job: without any node it stops with the code for a requeue") {
+  State s = job_of(2);
+  CHECK(only<Shutdown>(decide(s.join_timeout_ms + 1, s, Tick{})).exit == Code::requeue);
+}
+
+namespace {
+/// Every generation fails with a NaN until the run gives up. Returns that decision.
+Decision fails_too_often(State& s) {
+  Decision d;
+  for (int i = 0; i <= s.give_up_after_cycles; ++i) {
+    if (i > 0) REQUIRE(all<Join>(all_idle(s, Steps{3})).size() == 1);
+    d = decide(0, s,
+               TrainerIdle{"n0.0", s.generation, 0, made(newest_joined(s), {3}), Fault::non_finite,
+                           4, "n1.0", "step 4: loss nan is not finite", "84-87"});
+  }
+  return d;
+}
+}  // namespace
+
+TEST_CASE("job: it gives up after too many generations without a committed step") {
+  State s = training(2);
+  s.has_checkpoint = true;
+  s.checkpoint_step = 3;  // nothing is left to save
+  const Shutdown end = only<Shutdown>(fails_too_often(s));
+  CHECK(end.exit == Code::gave_up);
+  CHECK(end.reason.ends_with("`resume` goes on without them: --skip-samples=84-87"));
+}
+
+TEST_CASE("job: JOB-1, a run that gives up first saves the steps that only memory has") {
+  // A NaN in the same samples every time: the steps since the last checkpoint were lost.
+  for (const bool older_checkpoint : {false, true}) {
+    State s = training(2);
+    s.has_checkpoint = older_checkpoint;
+    s.checkpoint_step = older_checkpoint ? 2 : 0;
+    CHECK(all<Shutdown>(fails_too_often(s)).empty());
+    const Join join = only<Join>(all_idle(s, Steps{3}));
+    CHECK(join.source == Source::memory);
+    CHECK(join.step == 3);
+    CHECK(join.save_only);
+    for (const Place& p : places(s.rules, s.layout))
+      CHECK(all<Shutdown>(decide(0, s, TrainerFinished{p.trainer, s.generation, 3})).empty());
+    const Shutdown end = only<Shutdown>(decide(0, s, CheckpointSaved{3}));
+    CHECK(end.exit == Code::gave_up);
+    CHECK(end.reason.find("The last: Trainer n1.0 computed a value that is not finite") !=
+          std::string::npos);
+    CHECK(end.reason.find("; step 3 was saved; if these samples") != std::string::npos);
+    CHECK(end.reason.ends_with("--skip-samples=84-87"));
+    CHECK(s.phase == Phase::failed);
+  }
+}
+
+TEST_CASE("job: a run that gives up ends with its own code if saving fails") {
+  State s = training(2);
+  CHECK(all<Shutdown>(fails_too_often(s)).empty());
+  all_idle(s, Steps{3});
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerFinished{p.trainer, s.generation, 3});
+  const Shutdown end = only<Shutdown>(decide(0, s, CheckpointFailed{3, "disk full", s.generation}));
+  CHECK(end.exit == Code::gave_up);
+  CHECK(end.reason.find("; step 3 could not be saved: disk full") != std::string::npos);
+}
+
+TEST_CASE("job: a run that gives up and cannot save ends after as many failures again") {
+  State s = training(2);
+  CHECK(all<Shutdown>(fails_too_often(s)).empty());
+  int tries = 0;
+  for (Decision d; all<Shutdown>(d).empty(); ++tries) {
+    REQUIRE(tries <= s.give_up_after_cycles);
+    REQUIRE(only<Join>(all_idle(s, Steps{3})).save_only);
+    d = decide(0, s,
+               TrainerIdle{"n0.0", s.generation, 0, made(newest_joined(s), {3}), Fault::failed, 4,
+                           "", "a peer was lost"});
+  }
+  CHECK(s.exit == Code::gave_up);
+  CHECK(s.phase == Phase::failed);
+}
+
+TEST_CASE("job: JOB-4, a run that gives up ends after the time to save, whatever is missing") {
+  State s = training(1);
+  CHECK(all<Shutdown>(fails_too_often(s)).empty());
+  decide(0, s, NodeLost{"n0", "gone"});
+  CHECK(all<Shutdown>(decide(1, s, Tick{})).empty());
+  State other = s;
+  const Shutdown missing = only<Shutdown>(decide(s.join_timeout_ms + 1, s, Tick{}));
+  CHECK(missing.exit == Code::gave_up);
+  CHECK(missing.reason.find("step 3 could not be saved: ") != std::string::npos);
+  CHECK(missing.reason.find("missing: n0 (lost: gone)") != std::string::npos);
+  other.join_timeout_ms = 10 * other.save_timeout_ms;
+  const Shutdown late = only<Shutdown>(decide(other.save_timeout_ms + 1, other, Tick{}));
+  CHECK(late.exit == Code::gave_up);
+  CHECK(late.reason.find("step 3 could not be saved within 600 s") != std::string::npos);
+}
+
+TEST_CASE("job: JOB-1, drained nodes and fewer groups than min_groups save before the run ends") {
+  State s = training(2);
+  s.rules.min_cells = 2;
+  decide(0, s, NodeLost{"n1", "gone"});
+  CHECK(all<Join>(all_idle(s, Steps{3})).empty());
+  const Join fewer = only<Join>(decide(s.join_timeout_ms + 1, s, Tick{}));
+  CHECK(fewer.save_only);
+  CHECK(fewer.step == 3);
+  for (const char* trainer : {"n0.0", "n0.1"})
+    decide(0, s, TrainerFinished{trainer, s.generation, 3});
+  const Shutdown end = only<Shutdown>(decide(0, s, CheckpointSaved{3}));
+  CHECK(end.exit == Code::requeue);
+  CHECK(end.reason.ends_with("; step 3 was saved"));
+
+  State one = training(1);
+  one.max_restarts = 0;
+  decide(0, one,
+         TrainerIdle{"n0.1", one.generation, 1, made(one.generation, {3}), Fault::failed, 4, "",
+                     "a collective failed"});
+  all_idle(one, Steps{3});
+  decide(0, one, TrainerDown{"n0.0", "signal 9"});  // drains the node, the only one
+  CHECK(one.nodes.at("n0").state == NodeState::drained);
+  decide(0, one, TrainerIdle{"n0.1", one.generation - 1, 1, made(1, {3})});
+  all_answer(one);
+  const Join drained = only<Join>(back(one, "n0.0", 0, made(1, {3})));
+  CHECK(drained.save_only);
+  CHECK(drained.step == 3);
+}
+
+TEST_CASE("job: a token that the model does not know ends the run with its steps saved") {
+  for (const bool reported_first : {true, false}) {
+    State s = training(2);
+    if (!reported_first)  // another rank learns of it in the vote
+      decide(
+          0, s,
+          TrainerIdle{"n0.0", s.generation, 0, made(1, {3}), Fault::failed, 4, "", "n1.0 fails"});
+    CHECK(all<Shutdown>(decide(0, s,
+                               TrainerIdle{"n1.0", newest_joined(s), 0, made(1, {3}),
+                                           Fault::bad_tokens, 4, "", "t.bin: byte 44: bad"}))
+              .empty());
+    CHECK(only<Join>(all_idle(s, Steps{3})).save_only);
+    for (const Place& p : places(s.rules, s.layout))
+      decide(0, s, TrainerFinished{p.trainer, s.generation, 3});
+    const Shutdown end = only<Shutdown>(decide(0, s, CheckpointSaved{3}));
+    CHECK(end.exit == Code::bad_data);
+    CHECK(end.reason == "t.bin: byte 44: bad; step 3 was saved");
+  }
+}
+
+TEST_CASE("job: the end waits for the last checkpoint, also after a failure") {
+  State s = training(2);
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
+  decide(0, s, TrainerDown{"n0.0", "signal 9"});
+  all_idle(s, Steps{9, 10});
+  CHECK(only<Join>(back(s, "n0.0", 0, Steps{9, 10})).step == 10);
+  Decision d;
+  for (const Place& p : places(s.rules, s.layout))
+    d = decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
+  CHECK(all<Shutdown>(d).empty());
+  CHECK(only<Shutdown>(decide(0, s, CheckpointSaved{10})).exit == Code::ok);
+}
+
+TEST_CASE("job: a run that is stopped before its last step is stopped, not finished") {
+  State s = training(2);
+  s.max_steps = 27;
+  State all_steps = s;
+  decide(0, s, StopRequested{Code::ok, "stopped by Ctrl-C", false});
+  CHECK(std::string(to_string(s.phase)) == "stopping");
+  decide(0, s, CheckpointSaved{10});
+  Decision d;
+  for (const Place& p : places(s.rules, s.layout))
+    d = decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
+  CHECK(only<Shutdown>(d).reason == "stopped by Ctrl-C at step 10 of 27");
+  CHECK(only<Shutdown>(d).exit == Code::ok);
+  CHECK(all<Record>(d).back().kind == "stopped");
+  CHECK(s.phase == Phase::stopped);
+  CHECK(over(s.phase));
+
+  decide(0, all_steps, CheckpointSaved{27});
+  for (const Place& p : places(all_steps.rules, all_steps.layout))
+    d = decide(0, all_steps, TrainerFinished{p.trainer, all_steps.generation, 27});
+  CHECK(all<Record>(d).back().kind == "finished");
+  CHECK(all_steps.phase == Phase::finished);
+}
+
+TEST_CASE("job: a last checkpoint that cannot be saved ends the run, in any order of the reports") {
+  for (const bool early : {false, true}) {
+    State s = training(2);
+    const CheckpointFailed failed{10, "no space left", s.generation};
+    if (early) decide(0, s, failed);
+    Decision d;
+    for (const Place& p : places(s.rules, s.layout))
+      d = decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
+    if (!early) d = decide(0, s, failed);
+    CHECK(only<Shutdown>(d).exit == Code::io);
+  }
+}
+
+TEST_CASE("job: the end of the run is the last record") {
+  State s = training(2);
+  s.max_restarts = 0;
+  s.cycles = s.give_up_after_cycles;
+  s.has_checkpoint = true;
+  s.checkpoint_step = 3;
+  const Decision d = decide(0, s, TrainerDown{"n0.0", "signal 9"});
+  CHECK(only<Shutdown>(d).exit == Code::gave_up);
+  CHECK(all<Record>(d).back().kind == "failed");
+}
+
+TEST_CASE("job: GEN-1: a checkpoint that an older generation could not save does not end the run") {
+  for (const bool early : {false, true}) {
+    State s = training(2);
+    const CheckpointFailed failed{10, "its copy was replaced", s.generation};
+    for (const Place& p : places(s.rules, s.layout))
+      decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
+    decide(0, s, TrainerDown{"n0.0", "signal 9"});
+    if (early) decide(0, s, failed);
+    all_idle(s, Steps{9, 10});
+    back(s, "n0.0", 0, Steps{9, 10});
+    for (const Place& p : places(s.rules, s.layout))
+      decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
+    if (!early) CHECK(all<Shutdown>(decide(0, s, failed)).empty());
+    CHECK(only<Shutdown>(decide(0, s, CheckpointSaved{10})).exit == Code::ok);
+  }
+}

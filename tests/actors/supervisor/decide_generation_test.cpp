@@ -1,0 +1,154 @@
+// Fences, stale events, trainers that do not leave a generation, and a change of the supervisor.
+#include "tests/actors/supervisor/decide_cases.hpp"
+
+using namespace simplescale;
+using namespace simplescale::job;
+using namespace simplescale::job::test;
+
+TEST_CASE("job: GEN-1: an event that carries an older generation has no effect") {
+  State s = training(2);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, Steps{3});
+  back(s, "n1.0", 0, Steps{3});
+  const State before = s;
+  for (const Event& event : std::vector<Event>{
+           StepCommitted{1, 9}, TrainerIdle{"n0.0", 1, 0, made(1, {9}), Fault::failed},
+           TrainerFinished{"n0.0", 1, 10}, TrainerReady{"n0.0", 1}}) {
+    const Decision d = decide(0, s, event);
+    CHECK(d.actions.empty());
+    CHECK(s.phase == before.phase);
+    CHECK(s.generation == before.generation);
+    CHECK(s.committed_step == before.committed_step);
+  }
+}
+
+TEST_CASE("job: GEN-1: an answer to an older fence does not count for the last one") {
+  State s = training(2);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, Steps{3});
+  back(s, "n1.0", 0, Steps{3});
+  decide(0, s, StepCommitted{s.generation, 4});
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  decide(0, s, TrainerIdle{"n0.0", 1, 0, made(1, {3})});
+  CHECK(s.trainers.at("n0.0").state == TrainerState::draining);
+}
+
+TEST_CASE("job: GEN-2: the number of a generation that was left is not used again") {
+  State s = job_of(2);
+  const uint64_t first = only<Join>(all_up(s)).generation;
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, Steps{});
+  const uint64_t second = only<Join>(back(s, "n1.0", 0, Steps{})).generation;
+  CHECK(second > first);
+  // A pause ends it before its first step.
+  decide(0, s, PauseRequested{true, "me"});
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, {}});
+  CHECK(only<Join>(decide(0, s, PauseRequested{false, "me"})).generation > second);
+}
+
+TEST_CASE("job: a trainer that comes back in an old generation does not end the current one") {
+  State s = training(2);
+  decide(0, s, NodeLost{"n1", "gone"});
+  all_idle(s, Steps{3});
+  decide(0, s, StepCommitted{s.generation, 4});
+  decide(0, s, NodeUp{"n1", 1});
+  CHECK(all<Fence>(decide(0, s, TrainerUp{"n1.0", 1, {1}, 0, made(1, {3}), 1})).empty());
+  // A trainer that should train in the current one does.
+  CHECK(all<Fence>(decide(0, s, TrainerUp{"n0.0", 1, {1}, 0, made(1, {3}), 1})).size() == 1);
+}
+
+TEST_CASE("job: GEN-1: a trainer that came back is idle once it has left its old generation") {
+  State s = with_one_back_in_an_older_generation();
+  // Meanwhile the generation changes without a fence.
+  decide(0, s, DrainRequested{"n2", true, "me"});
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, made(s.generation, {4, 5})});
+  decide(0, s, TrainerIdle{"n1.0", 1, 0, made(1, {3})});
+  CHECK(s.trainers.at("n1.0").state == TrainerState::idle);
+}
+
+TEST_CASE("job: a trainer that ignores a fence is killed") {
+  State s = training(2);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  CHECK(all<KillTrainer>(decide(s.fence_timeout_ms, s, Tick{})).empty());
+  CHECK(all<KillTrainer>(decide(s.fence_timeout_ms + 1, s, Tick{})).size() == 3);
+  CHECK(all<KillTrainer>(decide(s.fence_timeout_ms + 2, s, Tick{})).empty());
+}
+
+TEST_CASE("job: a trainer that hangs is killed at once, and the others leave without it") {
+  State s = training(2);
+  const Decision d = decide(0, s, TrainerHung{"n1.0", s.generation, "hung in step 4"});
+  CHECK(only<KillTrainer>(d).trainer == "n1.0");
+  CHECK(only<Fence>(d).reason == "n1.0: hung in step 4");
+  CHECK(s.trainers.at("n1.0").state == TrainerState::down);
+  CHECK(s.nodes.at("n1").failures_ms.size() == 1);
+  CHECK(decide(0, s, TrainerHung{"n1.0", s.generation, "again"}).actions.empty());
+  CHECK(decide(0, s, TrainerHung{"n0.0", s.generation - 1, "stale"}).actions.empty());  // GEN-1
+  decide(0, s, TrainerDown{"n1.0", "hung in step 4"});
+  CHECK(s.nodes.at("n1").failures_ms.size() == 1);  // not counted twice
+  all_idle(s, Steps{3});
+  CHECK(only<Join>(back(s, "n1.0", 0, Steps{3})).step == 3);
+}
+
+TEST_CASE(
+    "job: JOB-4: a trainer that does not leave an old generation is killed when others wait") {
+  State s = with_one_back_in_an_older_generation();
+  decide(0, s, TrainerUp{"n1.1", 1, {1}, 0, made(1, {3}), 0});
+  CHECK(all<KillTrainer>(decide(s.fence_timeout_ms + 1, s, Tick{})).empty());  // no trainer waits
+  const int64_t since = 2 * s.fence_timeout_ms;
+  CHECK(all<Leave>(decide(since, s, DrainRequested{"n2", true, "me"})).size() == 1);
+  CHECK(all<KillTrainer>(decide(since + s.fence_timeout_ms, s, Tick{})).empty());
+  CHECK(only<KillTrainer>(decide(since + s.fence_timeout_ms + 1, s, Tick{})).trainer == "n1.0");
+  CHECK(all<KillTrainer>(decide(since + s.fence_timeout_ms + 2, s, Tick{})).empty());
+}
+
+TEST_CASE("job: JOB-4: restoring the state has a deadline, the first step a longer one") {
+  State s = job_of(2);
+  all_up(s);
+  const int64_t late = s.join_timeout_ms + 1;
+  State slow = s;
+  decide(0, slow, TrainerReady{"n0.0", slow.generation});
+  CHECK(only<Fence>(decide(late, slow, Tick{})).generation == s.generation + 1);
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerReady{p.trainer, s.generation});
+  CHECK(all<Fence>(decide(late, s, Tick{})).empty());
+  CHECK(all<Fence>(decide(10 * late, s, Tick{})).empty());
+  CHECK(all<Fence>(decide(100 * late, s, Tick{})).size() == 1);  // nothing waits forever
+}
+
+TEST_CASE("job: a supervisor that took over adopts trainers without a fence") {
+  State s = training(2);
+  for (const auto& node : s.node_order) CHECK(decide(0, s, NodeUp{node, 1}).actions.empty());
+  for (const Place& p : places(s.rules, s.layout))
+    CHECK(decide(0, s,
+                 TrainerUp{p.trainer, 1, {1}, p.shard, made(s.generation, {2, 3}), s.generation})
+              .actions.empty());
+  CHECK(s.phase == Phase::training);
+  // A supervisor without the state of the last one ends the unknown generation.
+  State fresh = job_of(2);
+  decide(0, fresh, NodeUp{"n0", 1});
+  const Decision d = decide(0, fresh, TrainerUp{"n0.0", 1, {1}, 0, made(41, {2, 3}), 41});
+  CHECK(only<Fence>(d).generation == 42);
+}
+
+TEST_CASE("job: a restarted agent counts as lost and back") {
+  State s = training(2);
+  const Decision d = decide(0, s, NodeUp{"n1", 99});
+  CHECK(all<Fence>(d).size() == 1);
+  CHECK(all<CheckNode>(d).size() == 1);
+}
+
+TEST_CASE("job: a supervisor without a state ends an unknown generation once") {
+  State s = job_of(4);
+  size_t fences = 0;
+  for (const auto& node : s.node_order) {
+    decide(0, s, NodeUp{node, 1});
+    for (int slot = 0; slot < 2; ++slot)
+      fences += all<Fence>(
+                    decide(0, s, TrainerUp{trainer_name(node, slot), 1, {1}, 0, made(41, {3}), 41}))
+                    .size();
+  }
+  CHECK(fences == 1);
+  CHECK(s.generation == 42);
+}
