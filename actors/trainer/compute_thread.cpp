@@ -1,13 +1,8 @@
 #include "actors/trainer/compute_thread.hpp"
 
-#include <algorithm>
-
-#include "actors/trainer/batch_reader.hpp"
+#include "actors/trainer/compute_generation.hpp"
 #include "actors/trainer/engine_setup.hpp"
-#include "actors/trainer/validation.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/data/data_location.hpp"
-#include "runtime/data/validation_samples.hpp"
 #include "runtime/observe/trace.hpp"
 
 namespace simplescale {
@@ -20,29 +15,7 @@ std::vector<std::vector<uint8_t>> addresses(const std::vector<DataAddress>& memb
   return result;
 }
 
-/// Names what the compute thread does outside of a step, for its lifetime.
-class Doing {
- public:
-  Doing(std::atomic<const char*>& what, const char* name) : what_(what) { what_ = name; }
-  ~Doing() { what_ = nullptr; }
-  Doing(const Doing&) = delete;
-  Doing& operator=(const Doing&) = delete;
-
- private:
-  std::atomic<const char*>& what_;
-};
-
 }  // namespace
-
-/// Everything of one generation. Members are destroyed in reverse order: the engine uses the rest.
-struct ComputeThread::Generation {
-  std::unique_ptr<Collective> shard, replicate;
-  TrainState* state = nullptr;
-  std::optional<BatchReader> batches;
-  std::unique_ptr<Engine> engine;
-  uint64_t step = 0;  // committed
-  std::chrono::steady_clock::time_point step_began;
-};
 
 ComputeThread::ComputeThread(ComputeOptions options, std::unique_ptr<DataPlane> plane,
                              std::function<void(ComputeReport)> report)
@@ -287,189 +260,6 @@ Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {
     return Status(Code::internal, "the state is at step " + std::to_string(g.step) +
                                       ", the generation begins at step " +
                                       std::to_string(order.step));
-  return {};
-}
-
-/// Pins this shard at `step` for the node's actor that copies it to disk or to a peer; that actor
-/// unpins it. False: another group's trainer does it, since the groups share the shards evenly.
-Result<bool> ComputeThread::pin_if_responsible(Generation& g, const JoinTrainer& order,
-                                               uint64_t step) {
-  if (order.shard % order.replicate_members.size() != order.group) return false;
-  SS_RETURN_IF_ERROR(g.engine->wait_for_commit());
-  SS_RETURN_IF_ERROR(g.state->pin(step).status());
-  return true;
-}
-
-/// A function of the configuration and the recorded changes alone.
-double ComputeThread::learning_rate(const JoinTrainer& order, uint64_t step) const {
-  LearningRate rate = options_.plan.learning_rate;
-  rate.changes = order.rates;
-  return rate.at(static_cast<int64_t>(step) - 1);
-}
-
-StepDone ComputeThread::step_done(const JoinTrainer& order, uint64_t step, const StepResult& result,
-                                  double interval_ms) const {
-  StepDone done{.generation = order.generation, .step = step, .trainer = trainer_};
-  done.loss = result.loss;
-  done.grad_norm = result.grad_norm;
-  done.learning_rate = learning_rate(order, step);
-  done.step_ms = result.step_ms;
-  done.interval_ms = interval_ms;
-  done.validates = validation_batches_ > 0 && validation_due(options_.config, options_.plan, step);
-  done.busy_ms = result.step_ms - result.wait_ms;
-  done.data_ms = result.data_ms;
-  done.forward_ms = result.forward_ms;
-  done.backward_ms = result.backward_ms;
-  done.optimizer_ms = result.optimizer_ms;
-  done.state_hash = result.state_hash.low;
-  done.time =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  done.samples =
-      samples_of(options_.plan, order.replicate_members.size(), order.group, order.shard, step);
-  return done;
-}
-
-Status ComputeThread::train(Generation& g, const JoinTrainer& order) {
-  if (order.source == "save") return finish(g, order);
-  const auto max_steps = static_cast<uint64_t>(options_.plan.max_steps);
-  const auto every = static_cast<uint64_t>(options_.config.checkpoint.disk_every_steps);
-  const auto peer_every =
-      static_cast<uint64_t>(peer_every_steps(options_.config, options_.plan.topology));
-  SS_RETURN_IF_ERROR(open_validation());
-  // Also repeats a validation that a failure has interrupted.
-  SS_RETURN_IF_ERROR(validate(g, order, g.step));
-  g.step_began = std::chrono::steady_clock::now();
-  StepControl agreed;
-  while (g.step < max_steps && !agreed.stop && !agreed.pause) {
-    const uint64_t step = g.step + 1;
-    SS_ASSIGN(const StepResult result, this->step(g, order, step));
-    g.step = step_ = step;
-    log::debug(
-        "step {}: {:.2f} ms; data {:.2f}, forward {:.2f}, backward {:.2f}, optimizer {:.2f}; "
-        "{:.2f} of it waiting for other trainers",
-        step, result.step_ms, result.data_ms, result.forward_ms, result.backward_ms,
-        result.optimizer_ms, result.wait_ms);
-    agreed = result.agreed;
-    if (agreed.save) save_ = false;
-    const bool last = agreed.stop || step == max_steps;  // TrainerFinished requests that save
-    const auto ended = std::chrono::steady_clock::now();
-    const std::chrono::duration<double, std::milli> interval = ended - g.step_began;
-    g.step_began = ended;
-    StepDone done = step_done(order, step, result, interval.count());
-    if (!last && (agreed.save || (every > 0 && step % every == 0))) {
-      SS_ASSIGN(done.save, pin_if_responsible(g, order, step));
-    }
-    if (!last && peer_every > 0 && step % peer_every == 0) {
-      SS_ASSIGN(done.copy, pin_if_responsible(g, order, step));
-    }
-    report_(std::move(done));
-    if (!last) SS_RETURN_IF_ERROR(validate(g, order, step));
-    inject_delay(result.step_ms);
-  }
-  if (g.step == max_steps || agreed.stop) return finish(g, order);
-  SS_RETURN_IF_ERROR(g.engine->wait_for_commit());  // the node reads what memory holds next
-  log::info("left generation {} after step {}", order.generation, g.step);
-  idle_.step = g.step;
-  report_(idle_);  // without a fault: the trainer was asked to leave
-  return {};
-}
-
-/// After the last step, which no vote follows: replicas compare their states, and the last step is
-/// validated, if that is due, and saved.
-Status ComputeThread::finish(Generation& g, const JoinTrainer& order) {
-  SS_RETURN_IF_ERROR(note_fault(g, g.engine->compare_states()));
-  if (g.step > order.step) SS_RETURN_IF_ERROR(validate(g, order, g.step));
-  TrainerFinished end{trainer_, order.generation, g.step, false};
-  if (g.step > order.step || order.source == "memory" || order.source == "save") {
-    SS_ASSIGN(end.save, pin_if_responsible(g, order, g.step));
-  }
-  report_(std::move(end));
-  return {};
-}
-
-/// Translates an engine's error into the fault, step and suspect of TrainerIdle, and forgets a
-/// state that has changed in memory. Returns `status`.
-Status ComputeThread::note_fault(Generation& g, Status status) {
-  idle_.suspect_rank = g.engine->suspect().value_or(-1);
-  if (!status.ok()) hashed_ = g.engine->hashed();
-  if (status.code() == Code::bad_data) {
-    idle_.fault = "non_finite";
-    idle_.step = g.step + 1;
-  } else if (g.engine->damaged()) {
-    idle_.fault = "bad_copy";
-    idle_.step = g.step;
-    idle_.suspect = trainer_;
-    if (Status copied = g.state->wait_unpinned(
-            static_cast<int>(options_.config.parallel.collective_timeout_ms));
-        !copied.ok())
-      log::warn("{}", copied.message());
-    g.state->forget(g.step);
-  } else if (!status.ok() && hashed_) {
-    idle_.step = hashed_->step;
-    idle_.state_hash = hashed_->hash.low;
-  }
-  if (const auto& mismatch = g.engine->mismatch(); status.code() == Code::mismatch && mismatch) {
-    idle_.fault = "mismatch";
-    const auto wrong = mismatch->wrong();
-    const bool mine = mismatch->shard == g.shard->rank() &&
-                      std::ranges::find(wrong, g.replicate->rank()) != wrong.end();
-    if (mine) idle_.suspect = trainer_;
-    for (size_t group = 0; group < mismatch->of_group.size(); ++group)
-      log::warn("group {}: shard {} of step {} has the hash {}", group, mismatch->shard,
-                mismatch->step, mismatch->of_group[group].hex());
-  }
-  return status;
-}
-
-/// Sleeps as slow_down() asked for.
-void ComputeThread::inject_delay(double step_ms) {
-  if (std::chrono::steady_clock::now().time_since_epoch().count() >= slow_until_ns_) return;
-  std::chrono::duration<double, std::milli> left(slow_fraction_ * step_ms);
-  constexpr std::chrono::milliseconds piece(100);
-  std::unique_lock lock(mutex_);
-  for (; left.count() > 0 && !exiting_; left -= piece) {
-    wake_.wait_for(lock, std::min<decltype(left)>(left, piece), [this] { return exiting_; });
-    ++units_;  // a slow trainer is one that computes units slowly
-  }
-}
-
-Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, uint64_t step) {
-  auto batch = [&](int k) {
-    const Waiting waits(wait_);
-    return g.batches->read(step, k);
-  };
-  StepControl mine;
-  mine.stop = stop_;
-  mine.save = save_;
-  mine.pause = leave_ == order.generation;
-  const auto rate = static_cast<float>(learning_rate(order, step));
-  auto result = g.engine->step(step, rate, mine, batch);
-  if (!result.ok() && g.batches->bad_tokens()) idle_.fault = "bad_tokens";
-  if (!result.ok()) return note_fault(g, result.status());
-  SS_RETURN_IF_ERROR(g.batches->release());
-  return result;
-}
-
-/// Opens the validation tokens, once.
-Status ComputeThread::open_validation() {
-  if (dataset_ || options_.config.train.validation_samples == 0) return {};
-  SS_ASSIGN(dataset_, open_tokens(options_.config, options_.plan.shape));
-  validation_batches_ = validation_batches(options_.config, options_.plan, dataset_->validation);
-  return {};
-}
-
-/// Reports the mean loss over the validation samples, if the step is to be validated. The time that
-/// this takes is no part of the next step's interval.
-Status ComputeThread::validate(Generation& g, const JoinTrainer& order, uint64_t step) {
-  if (validation_batches_ == 0 || !validation_due(options_.config, options_.plan, step)) return {};
-  const trace::Span span("validate", static_cast<int64_t>(step));
-  const Doing doing(doing_, "validation");
-  const auto began = std::chrono::steady_clock::now();
-  SS_ASSIGN(const double loss,
-            validation_loss(*g.engine, *g.shard, *g.replicate, dataset_->validation, options_.plan,
-                            validation_batches_, wait_));
-  report_(Validated{order.generation, step, trainer_, loss});
-  g.step_began += std::chrono::steady_clock::now() - began;
   return {};
 }
 

@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -20,6 +19,7 @@
 #include "actors/supervisor/verbs.hpp"
 #include "app/commands/commands.hpp"
 #include "app/commands/line_editor.hpp"
+#include "app/commands/run_events.hpp"
 #include "app/commands/run_status.hpp"
 #include "app/commands/supervisor_client.hpp"
 #include "app/terminal.hpp"
@@ -35,7 +35,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::streamoff kAll = INT64_MAX, kTail = 8 << 20, kShortTail = 64 << 10;  // bytes
+constexpr int64_t kAll = INT64_MAX, kTail = 8 << 20, kShortTail = 64 << 10;  // bytes
 constexpr int kRedrawMs = 500;
 constexpr int kDiagnosisMs = 600'000;  // deadline; the diagnosis starts at the end of a step
 constexpr int kSaveMs = 600'000;       // deadline
@@ -53,43 +53,6 @@ std::string requester() {
   gethostname(host, sizeof host - 1);
   return (user ? std::string(user->pw_name) : std::to_string(getuid())) + "@" + host +
          ", process " + std::to_string(getpid());
-}
-
-std::string text_of(const json& event, const char* key) {
-  const auto found = event.find(key);
-  return found != event.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
-std::streamoff size_of_events(const RunFolder& run) {
-  std::ifstream file(run.events(), std::ios::binary | std::ios::ate);
-  return file ? std::streamoff(file.tellg()) : 0;
-}
-
-/// The events in events.jsonl from byte `from` on.
-std::vector<json> events_from(const RunFolder& run, std::streamoff from) {
-  std::vector<json> list;
-  std::ifstream file(run.events(), std::ios::binary);
-  std::string line;
-  if (from > 0) {
-    file.seekg(from - 1);
-    std::getline(file, line);  // skips to the next beginning of a line
-  }
-  while (std::getline(file, line)) {
-    json event = json::parse(line, nullptr, false);
-    if (event.is_object()) list.push_back(std::move(event));
-  }
-  return list;
-}
-
-/// The newest events, from the last bytes_max bytes of the file.
-std::vector<json> events_of(const RunFolder& run, std::streamoff bytes_max) {
-  return events_from(run, std::max<std::streamoff>(0, size_of_events(run) - bytes_max));
-}
-
-std::vector<json> newest(std::vector<json> events, size_t count) {
-  if (events.size() > count)
-    events.erase(events.begin(), events.end() - static_cast<std::ptrdiff_t>(count));
-  return events;
 }
 
 /// While it exists, keys are read without Enter and without echo. The destructor restores the
@@ -140,7 +103,7 @@ class Console {
     if (verb->name == "why") return why(words.size() > 1 ? words[1] : "", as_json);
     if (verb->name == "watch") return watch(as_json);
     if (quit) return {};
-    const std::streamoff asked_at = size_of_events(run_);
+    const int64_t asked_at = size_of_events(run_);
     auto reply = client_.ask({words, requester()}, verb->answerer == Answerer::action);
     const bool document = words[0] == "status" || words[0] == "tree" || words[0] == "nodes";
     if (!reply.ok() && document) return document_of_folder(words[0], as_json, reply.status());
@@ -231,7 +194,7 @@ class Console {
 
   /// Waits until the requested checkpoint is saved, and prints which one it is. asked_at: as below.
   /// accepted: the supervisor's reply; it names the newest step at the request.
-  Status saved(std::streamoff asked_at, const std::string& accepted, bool as_json) {
+  Status saved(int64_t asked_at, const std::string& accepted, bool as_json) {
     const json reply = json::parse(accepted, nullptr, false);
     const uint64_t after = reply.is_object() ? reply.value("after", uint64_t{0}) : 0;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kSaveMs);
@@ -264,7 +227,7 @@ class Console {
   }
 
   /// Waits for the end of the requested diagnosis. asked_at: size of events.jsonl at the request.
-  Status diagnosis(std::streamoff asked_at, bool as_json) {
+  Status diagnosis(int64_t asked_at, bool as_json) {
     const auto deadline =
         std::chrono::steady_clock::now() + std::chrono::milliseconds(kDiagnosisMs);
     while (!interrupted && std::chrono::steady_clock::now() < deadline) {

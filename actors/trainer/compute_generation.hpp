@@ -1,0 +1,37 @@
+// What compute_thread.cpp, which joins generations, and compute_steps.cpp, which makes their steps,
+// have in common.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "actors/trainer/batch_reader.hpp"
+#include "actors/trainer/compute_thread.hpp"
+
+namespace simplescale {
+
+/// Names what the compute thread does outside of a step, for its lifetime.
+class Doing {
+ public:
+  Doing(std::atomic<const char*>& what, const char* name) : what_(what) { what_ = name; }
+  ~Doing() { what_ = nullptr; }
+  Doing(const Doing&) = delete;
+  Doing& operator=(const Doing&) = delete;
+
+ private:
+  std::atomic<const char*>& what_;
+};
+
+/// Everything of one generation. Members are destroyed in reverse order: the engine uses the rest.
+struct ComputeThread::Generation {
+  std::unique_ptr<Collective> shard, replicate;
+  TrainState* state = nullptr;
+  std::optional<BatchReader> batches;
+  std::unique_ptr<Engine> engine;
+  uint64_t step = 0;  // committed
+  std::chrono::steady_clock::time_point step_began;
+};
+
+}  // namespace simplescale

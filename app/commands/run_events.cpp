@@ -1,0 +1,45 @@
+#include "app/commands/run_events.hpp"
+
+#include <algorithm>
+#include <fstream>
+
+namespace simplescale {
+
+using nlohmann::json;
+
+std::string text_of(const json& event, const char* key) {
+  const auto found = event.find(key);
+  return found != event.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+int64_t size_of_events(const RunFolder& run) {
+  std::ifstream file(run.events(), std::ios::binary | std::ios::ate);
+  return file ? static_cast<int64_t>(file.tellg()) : 0;
+}
+
+std::vector<json> events_from(const RunFolder& run, int64_t from) {
+  std::vector<json> list;
+  std::ifstream file(run.events(), std::ios::binary);
+  std::string line;
+  if (from > 0) {
+    file.seekg(from - 1);
+    std::getline(file, line);  // skips to the next beginning of a line
+  }
+  while (std::getline(file, line)) {
+    json event = json::parse(line, nullptr, false);
+    if (event.is_object()) list.push_back(std::move(event));
+  }
+  return list;
+}
+
+std::vector<json> events_of(const RunFolder& run, int64_t bytes_max) {
+  return events_from(run, std::max<int64_t>(0, size_of_events(run) - bytes_max));
+}
+
+std::vector<json> newest(std::vector<json> events, size_t count) {
+  if (events.size() > count)
+    events.erase(events.begin(), events.end() - static_cast<std::ptrdiff_t>(count));
+  return events;
+}
+
+}  // namespace simplescale
