@@ -2,9 +2,16 @@
 
 #include <caf/all.hpp>
 
+#include "app/slurm/slurm.hpp"
+#include "runtime/base/process.hpp"
 #include "runtime/run/run_key.hpp"
 
 namespace simplescale {
+
+bool has_other_hosts() {
+  const auto task = slurm::task_of(environment_variable);
+  return task && task->tasks_on_host < task->tasks;
+}
 
 ActorProcess::SystemConfig::SystemConfig(size_t threads) {
   Transport::configure(*this);
@@ -21,6 +28,7 @@ Result<std::unique_ptr<ActorProcess>> ActorProcess::start(const Config& config,
   std::unique_ptr<ActorProcess> process(new ActorProcess(threads));
   TransportOptions options;
   options.run_id = instance;
+  options.network = slurm::task_of(environment_variable).has_value();
   SS_ASSIGN(options.key, read_run_key(run));
   options.heartbeat_ms = static_cast<uint32_t>(config.supervision.heartbeat_ms);
   options.silence_ms = static_cast<uint32_t>(config.supervision.silence_ms);

@@ -41,7 +41,7 @@
 #include "transport/caf/envelope.hpp"
 #include "transport/caf/proof.hpp"
 #include "transport/protocol/convert.hpp"
-#include "transport/ucx/ucx.hpp"
+#include "transport/stream/messenger.hpp"
 
 using namespace simplescale;
 using Clock = std::chrono::steady_clock;
@@ -75,7 +75,7 @@ void must(const Status& status) {
 struct Agent {
   std::string name;  // "n17", or "console"
   remote::Side side, theirs;
-  std::unique_ptr<ucx::Endpoint> endpoint;
+  stream::LinkPtr link;
   uint64_t sequence = 0, supervisor = 0;  // of the next message; id of the supervisor actor or 0
   Clock::time_point spoke;                // when this agent last sent a message
 };
@@ -91,10 +91,10 @@ class Agents {
  public:
   Agents(const Job& job, const std::string& address) : job_(job), address_(address) {
     target_ = must(remote::parse_address(address));
-    context_ = must(ucx::Context::create(UCP_FEATURE_AM | UCP_FEATURE_WAKEUP));
-    worker_ = must(ucx::Worker::create(*context_));
-    must(
-        worker_->on_message(remote::kActiveMessage, &Agents::arrived, this, UCP_AM_FLAG_WHOLE_MSG));
+    messenger_ = must(stream::Messenger::create(
+        {.key = job.key, .host = {1}},  // as on another host: over TCP
+        {[this](const auto& link, stream::Incoming& message) { arrived(link, message); },
+         [](const auto&, auto, const std::string&) {}}));
     const int nodes = job.plan.topology.nodes;
     for (int i = 0; i <= nodes; ++i) {
       Agent agent;
@@ -103,7 +103,7 @@ class Agents {
       std::random_device random;
       for (auto& byte : host) byte = static_cast<uint8_t>(random());
       agent.side = {remote::node_to_bytes(caf::make_node_id(uint32_t{1}, host)),
-                    static_cast<uint64_t>(i) + 1, remote::random_nonce(), worker_->address()};
+                    static_cast<uint64_t>(i) + 1, remote::random_nonce(), messenger_->address()};
       agents_.push_back(std::move(agent));
     }
   }
@@ -111,7 +111,7 @@ class Agents {
   /// Sends the hellos of all nodes at once, as at the start of a job, then the console's.
   void connect() {
     for (Agent& agent : agents_) {
-      agent.endpoint = must(ucx::Endpoint::create(*worker_, target_.worker.data(), {}));
+      agent.link = must(messenger_->connect(target_.worker));
       const remote::Proof proof = remote::prove(job_.key, "", remote::Role::hello, agent.side, {});
       post(agent, {remote::FrameHeader::kMagic, 0, 0, 0},
            remote::make_envelope([&](wire::Envelope::Builder out) {
@@ -201,7 +201,7 @@ class Agents {
   /// Makes progress, sends the heartbeats that are due, and sleeps for at most 1 ms if idle.
   void turn() {
     bool busy = false;
-    for (int i = 0; i < 64 && worker_->progress(); ++i) busy = true;
+    for (int i = 0; i < 64 && messenger_->progress(); ++i) busy = true;
     while (!arrivals_.empty()) {
       auto [token, words] = std::move(arrivals_.front());
       arrivals_.pop_front();
@@ -219,28 +219,16 @@ class Agents {
         }
     }
     if (busy) return;
-    if (auto armed = worker_->arm(); !armed.ok() || !*armed) return;
-    pollfd event{worker_->event_fd(), POLLIN, 0};
+    if (!messenger_->arm()) return;
+    pollfd event{messenger_->event_fd(), POLLIN, 0};
     poll(&event, 1, 1);
   }
 
   void post(Agent& agent, const remote::FrameHeader& header, remote::Words words) {
-    struct Flight {
-      remote::FrameHeader header;
-      remote::Words words;
-    };
-    auto* flight = new Flight{header, kj::mv(words)};
-    ucp_request_param_t params{};
-    params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-    params.user_data = flight;
-    params.cb.send = [](void* request, ucs_status_t, void* data) {
-      delete static_cast<Flight*>(data);
-      ucp_request_free(request);
-    };
-    auto* request = ucp_am_send_nbx(agent.endpoint->handle(), remote::kActiveMessage,
-                                    &flight->header, sizeof flight->header, flight->words.begin(),
-                                    flight->words.asBytes().size(), &params);
-    if (!UCS_PTR_IS_PTR(request)) delete flight;
+    const auto kept = std::make_shared<const remote::Words>(kj::mv(words));
+    const auto bytes = kept->asBytes();
+    messenger_->send(agent.link, {reinterpret_cast<const uint8_t*>(&header), sizeof header},
+                     {bytes.begin(), bytes.size()}, kept);
   }
   void send(Agent& agent, remote::Words words) {
     agent.spoke = Clock::now();
@@ -267,36 +255,15 @@ class Agents {
 
   // --- Received messages ---
 
-  struct Fetch {
-    Agents* self;
-    uint64_t token;
-    remote::Words words;
-  };
-  static ucs_status_t arrived(void* self_pointer, const void* header, size_t header_bytes,
-                              void* data, size_t bytes, const ucp_am_recv_param_t* param) {
-    auto* self = static_cast<Agents*>(self_pointer);
+  void arrived(const stream::LinkPtr& link, const stream::Incoming& message) {
+    messenger_->trust(link, 64 << 20);
     remote::FrameHeader frame;
-    if (header_bytes != sizeof frame) return UCS_OK;
-    std::memcpy(&frame, header, sizeof frame);
-    if (frame.token == 0 || frame.token > self->agents_.size()) return UCS_OK;
-    auto words = kj::heapArray<capnp::word>(bytes / sizeof(capnp::word));
-    if (!(param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)) {
-      std::memcpy(words.begin(), data, words.asBytes().size());
-      self->arrivals_.emplace_back(frame.token, kj::mv(words));
-      return UCS_OK;
-    }
-    auto* fetch = new Fetch{self, frame.token, kj::mv(words)};
-    ucp_request_param_t params{};
-    params.op_attr_mask =
-        UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
-    params.user_data = fetch;
-    params.cb.recv_am = [](void* request, ucs_status_t status, size_t, void* user) {
-      std::unique_ptr<Fetch> fetch(static_cast<Fetch*>(user));
-      ucp_request_free(request);
-      if (status == UCS_OK) fetch->self->arrivals_.emplace_back(fetch->token, kj::mv(fetch->words));
-    };
-    ucp_am_recv_data_nbx(self->worker_->handle(), data, fetch->words.begin(), bytes, &params);
-    return UCS_INPROGRESS;
+    if (message.header_bytes != sizeof frame) return;
+    std::memcpy(&frame, message.header.data(), sizeof frame);
+    if (frame.token == 0 || frame.token > agents_.size()) return;
+    auto words = kj::heapArray<capnp::word>(message.bytes / sizeof(capnp::word));
+    std::memcpy(words.asBytes().begin(), message.data.get(), words.asBytes().size());
+    arrivals_.emplace_back(frame.token, kj::mv(words));
   }
 
   void handle(Agent& agent, const remote::Words& words) {
@@ -347,7 +314,7 @@ class Agents {
          NodeHello{agent.name, "host-" + agent.name, getpid(),
                    static_cast<uint32_t>(job_.plan.topology.trainers_per_node), 0, address_});
     for (const std::string& trainer : trainers_of(agent))
-      tell(agent, TrainerUp{trainer, getpid(), worker_->address(), 0, {}, 0});
+      tell(agent, TrainerUp{trainer, getpid(), messenger_->address(), 0, {}, 0});
   }
 
   void obey(Agent& agent, wire::Message::Reader message, size_t bytes) {
@@ -381,8 +348,7 @@ class Agents {
   const Job& job_;
   const std::string address_;
   remote::Address target_;
-  std::unique_ptr<ucx::Context> context_;
-  std::unique_ptr<ucx::Worker> worker_;
+  std::unique_ptr<stream::Messenger> messenger_;
   std::vector<Agent> agents_;  // index: token - 1
   std::deque<std::pair<uint64_t, remote::Words>> arrivals_;
   Clock::time_point next_beat_;
@@ -436,7 +402,13 @@ Job make_job(const std::string& work, int nodes, int trainers) {
 pid_t start_supervisor(const Job& job, const std::string& program) {
   SpawnOptions command;
   command.argv = {program, "supervisor", "--run=" + job.run.path, "--node=n0"};
-  command.environment = {{"SIMPLESCALE_INSTANCE", job.instance}, {"UCX_TLS", "tcp"}};
+  command.environment = {{"SIMPLESCALE_INSTANCE", job.instance}};
+  // As a task of srun, so that it also listens on TCP.
+  for (const auto& [name, value] : {std::pair{"SLURM_JOB_ID", "1"},
+                                    {"SLURM_STEP_ID", "0"},
+                                    {"SLURM_PROCID", "0"},
+                                    {"SLURM_NTASKS", "2"}})
+    command.environment.emplace_back(name, value);
   command.output = job.run.logs() + "/supervisor-n0.log";
   return must(spawn(command));
 }
@@ -507,8 +479,6 @@ int main(int argc, char** argv) {
     if (flag == "--work") work = argv[i + 1];
     if (flag == "--program") program = argv[i + 1];
   }
-  setenv("UCX_TLS", "tcp", 1);  // as between different hosts
-  setenv("UCX_WARN_UNUSED_ENV_VARS", "n", 1);
   rlimit files{};
   getrlimit(RLIMIT_NOFILE, &files);
   files.rlim_cur = files.rlim_max;
@@ -572,5 +542,5 @@ int main(int argc, char** argv) {
   kill(supervisor, SIGKILL);
   waitpid(supervisor, nullptr, 0);
   std::fflush(nullptr);
-  _exit(0);  // without closing a thousand endpoints to a dead process
+  _exit(0);  // without closing a thousand connections to a dead process
 }

@@ -8,12 +8,12 @@
 //
 // cores      split       client on core 0, server on core 1
 //            same        both on core 0
-// system     tcp         our transport with UCX_TLS=tcp
-//            shm         our transport with UCX_TLS=posix,sysv,self
+// system     tcp         our transport between hosts: TCP, encrypted
+//            unix        our transport on one host: Unix sockets
 //            basp        BASP with CAF's default settings
 //            basp-best   BASP, fastest settings: sharing scheduler, no deserialisation workers
 //
-// With `shm` the client, which is the server's parent, reaps the server and reports its death to
+// With `unix` the client, which is the server's parent, reaps the server and reports its death to
 // the transport, as a node agent does.
 #include <sched.h>
 #include <signal.h>
@@ -134,12 +134,18 @@ class Side {
         config_.set("middleman.workers", size_t{0});
       }
     } else {
-      setenv("UCX_TLS", kind == "tcp" ? "tcp" : "posix,sysv,self", 1);
       Transport::configure(config_);
     }
     system_ = std::make_unique<caf::actor_system>(config_);
     if (!basp_) {
-      auto started = Transport::start(*system_, {.run_id = "bench"});
+      TransportOptions options{.run_id = "bench", .key = std::string(32, 'k')};
+      if (kind == "tcp") {  // as if each process were on a host of its own
+        options.network = true;
+        options.host.emplace();
+        const pid_t pid = getpid();
+        std::memcpy(options.host->data(), &pid, sizeof pid);
+      }
+      auto started = Transport::start(*system_, options);
       if (!started.ok()) fail(started.status().message());
       transport_ = started.take();
     }
@@ -236,7 +242,7 @@ int measure(const std::string& kind, const std::string& placement, const std::st
       auto start = Clock::now();
       kill(server.pid, SIGKILL);
       std::thread parent([&] {
-        if (kind != "shm") return;
+        if (kind != "unix") return;
         waitpid(server.pid, nullptr, 0);
         side.report_death(peer);
       });
@@ -294,7 +300,7 @@ int table(bool quick, bool only_json) {
                 "msg/s", "MB/s", "64 B", "ms", "cpu %");
   }
   for (const std::string placement : {"split", "same"}) {
-    for (const std::string kind : {"basp", "basp-best", "tcp", "shm"}) {
+    for (const std::string kind : {"basp", "basp-best", "tcp", "unix"}) {
       // The best of three, because other programs may use the machine.
       json best;
       for (int i = 0; i < (quick ? 1 : 3); ++i) {

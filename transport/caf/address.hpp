@@ -1,4 +1,4 @@
-// The address of a process: its node id (24 bytes) and its UCX worker address, and both as one line
+// The address of a process: its node id (24 bytes) and the address of its messenger, and both as one line
 // of text. Pure functions, any thread.
 #pragma once
 

@@ -15,8 +15,7 @@
 namespace simplescale::remote {
 namespace {
 
-constexpr auto kGoodbyeTime = std::chrono::seconds(1);  // to send a goodbye before closing
-constexpr size_t kLingeringMax = 64;
+constexpr uint32_t kProofMs = 5'000;   // time for a caller's proof, unless silence_ms is longer
 constexpr int kShutdownFlushMs = 200;  // to send all goodbyes when this process stops
 
 }  // namespace
@@ -84,31 +83,25 @@ void Core::stop() {
 void Core::run(const std::function<void(Result<std::string>)>& ready) {
   auto start = [&]() -> Result<std::string> {
     SS_RETURN_IF_ERROR(init_crypto());
-    SS_ASSIGN(context_, ucx::Context::create(UCP_FEATURE_AM | UCP_FEATURE_WAKEUP));
-    SS_ASSIGN(worker_, ucx::Worker::create(*context_));
-    if (worker_->event_fd() < 0) return Status(Code::internal, "UCX gives no event descriptor");
-    SS_RETURN_IF_ERROR(
-        worker_->on_message(kActiveMessage, &Core::on_active_message, this, UCP_AM_FLAG_WHOLE_MSG));
-    return to_text({system_.node(), worker_->address()});
+    const stream::Handlers handlers{
+        [this](const auto& link, stream::Incoming& message) { on_message(link, message); },
+        [this](const auto& link, auto end, const auto& why) { on_end(link, end, why); }};
+    stream::MessengerOptions options;
+    options.key = options_.key;
+    options.network = options_.network;
+    if (options_.host) options.host = *options_.host;
+    options.proof_ms = static_cast<int>(std::max(kProofMs, options_.silence_ms));
+    SS_ASSIGN(messenger_, stream::Messenger::create(std::move(options), handlers));
+    return to_text({system_.node(), messenger_->address()});
   };
   Result<std::string> started = start();
   bool ok = started.ok();
   ready(std::move(started));
   if (ok) {
-    loop_.run(*worker_, [this]() {
-      while (!closing_endpoints_.empty()) {  // closing progresses UCX, which may add more
-        auto closing = std::move(closing_endpoints_);
-        closing_endpoints_.clear();
-        closing.clear();
-      }
-    });
-    // Send the goodbyes; the time limit covers dead peers.
-    worker_->flush(kShutdownFlushMs);
-    lingering_.clear();
-    closing_endpoints_.clear();
+    loop_.run(*messenger_);
+    messenger_->flush(kShutdownFlushMs);  // the goodbyes; the time limit covers dead peers
   }
-  worker_.reset();
-  context_.reset();
+  messenger_.reset();
 }
 
 void Core::shut_down() {
@@ -146,13 +139,15 @@ void Core::disconnect(const PeerPtr& peer, const std::string& reason, bool expec
   peer->established = false;
   by_token_.erase(peer->rx_token);
   if (auto at = peers_.find(peer->node); at != peers_.end() && at->second == peer) peers_.erase(at);
-  if (std::exchange(peer->awaiting_proof, false)) --callers_;
-  peer->held.clear();
+  peer->awaiting_proof = false;
   if (peer->pidfd >= 0) {
     loop_.forget(peer->pidfd);
     close(std::exchange(peer->pidfd, -1));
   }
-  retire(std::move(peer->endpoint), say_goodbye);
+  if (const stream::LinkPtr link = std::exchange(peer->link, nullptr)) {
+    by_link_.erase(link.get());
+    say_goodbye ? messenger_->finish(link) : messenger_->close(link);
+  }
 
   std::vector<uint64_t> waiting;
   for (auto& [id, lookup] : lookups_) {
@@ -178,23 +173,6 @@ void Core::disconnect(const PeerPtr& peer, const std::string& reason, bool expec
   if (was_established) {
     for (auto& callback : on_peer_lost_) callback(peer->node, reason);
   }
-}
-
-void Core::retire(std::unique_ptr<ucx::Endpoint> endpoint, bool linger) {
-  if (!endpoint) return;
-  if (!linger || lingering_.size() >= kLingeringMax) {
-    closing_endpoints_.push_back(std::move(endpoint));
-    return;
-  }
-  auto* key = endpoint.get();
-  lingering_.push_back(std::move(endpoint));
-  loop_.call_at(Clock::now() + kGoodbyeTime, [this, key]() {
-    auto at = std::find_if(lingering_.begin(), lingering_.end(),
-                           [&](auto& endpoint) { return endpoint.get() == key; });
-    if (at == lingering_.end()) return;
-    closing_endpoints_.push_back(std::move(*at));
-    lingering_.erase(at);
-  });
 }
 
 // ---- heartbeats -------------------------------------------------------------------------------

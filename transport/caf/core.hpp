@@ -4,12 +4,13 @@
 //   CONNECTION-1  The first message to a peer that names an actor exports the actor to that peer.
 //                 From then on the peer is told when the actor ends. So every proxy learns of its
 //                 actor's end, without monitor messages.
-//   CONNECTION-2  A lost peer is forgotten at once and completely: endpoint, proxies, requests. If
+//   CONNECTION-2  A lost peer is forgotten at once and completely: socket, proxies, requests. If
 //                 the process comes back, it shakes hands again with new tokens. Messages with an
 //                 old token are dropped.
 //   CONNECTION-3  A process becomes a peer by proving that it has the run's key (proof.hpp): hello,
 //                 welcome with a proof, proof. Until then this process handles no other message
-//                 from it, does not let it replace a peer, and forgets it after a time limit.
+//                 from it, does not let it replace a peer, and ends its connection after a time
+//                 limit. Each connection belongs to one peer, and carries only that peer's messages.
 #pragma once
 
 #include <atomic>
@@ -30,7 +31,7 @@
 
 namespace simplescale::remote {
 
-/// Precedes every envelope, as the header of the active message. In native byte order: all machines
+/// Precedes every envelope, as the header of the message. In native byte order: all machines
 /// of a run have the same.
 struct FrameHeader {
   static constexpr uint32_t kMagic = 0x31537353;  // "SsS1"
@@ -39,7 +40,6 @@ struct FrameHeader {
   uint64_t token = 0;     // chosen by the receiver; 0 for a hello
   uint64_t sequence = 0;  // from 0, per connection and direction
 };
-constexpr unsigned kActiveMessage = 1;
 
 enum class Bad : uint8_t { malformed, unknown, oversized, unsupported, dropped };
 
@@ -67,7 +67,6 @@ class Core : public std::enable_shared_from_this<Core> {
 
  private:
   struct PendingSend;
-  struct PendingReceive;
   struct Outgoing;
   /// The encoding of the newest large message that several receivers share; encoded only once.
   struct Encoded {
@@ -90,18 +89,16 @@ class Core : public std::enable_shared_from_this<Core> {
   PeerPtr make_peer(const caf::node_id& node);
   void watch_process(const PeerPtr& peer);
   Side our_side(const Peer& peer) const;
-  Status open_endpoint(const PeerPtr& peer, const std::vector<uint8_t>& address);
+  void attach(const PeerPtr& peer, const stream::LinkPtr& link);
   void establish(const PeerPtr& peer);
   void make_current(const PeerPtr& peer);
-  void limit_callers();
   void disconnect(const PeerPtr& peer, const std::string& reason, bool expected);
-  void refuse(const Address& address, uint64_t token, const std::string& reason);
+  void refuse(const stream::LinkPtr& link, uint64_t token, const std::string& reason);
   void fill_hello(wire::Hello::Builder out, const Peer& peer);
-  void handle_hello(wire::Hello::Reader in);
+  void handle_hello(const stream::LinkPtr& link, wire::Hello::Reader in);
   void handle_welcome(const PeerPtr& peer, wire::Hello::Reader in);
   void handle_proof(const PeerPtr& peer, capnp::Data::Reader proof);
   // disconnecting, heartbeats, lookups (core.cpp)
-  void retire(std::unique_ptr<ucx::Endpoint> endpoint, bool linger);
   void tick();
   std::string silence_reason(const Peer& peer, Clock::time_point now) const;
   void start_ticking();
@@ -111,14 +108,13 @@ class Core : public std::enable_shared_from_this<Core> {
   void shut_down();
 
   // frames (frames.cpp)
-  static ucs_status_t on_active_message(void* self, const void* header, size_t header_bytes,
-                                        void* data, size_t bytes, const ucp_am_recv_param_t* param);
-  ucs_status_t receive_frame(const FrameHeader& header, void* data, size_t bytes, bool rendezvous);
-  void receive_rendezvous(const PeerPtr& peer, uint64_t sequence, void* descriptor, size_t bytes);
-  void hold_until_in_order(const PeerPtr& peer, uint64_t sequence, Words words);
+  void on_message(const stream::LinkPtr& link, const stream::Incoming& message);
+  void on_end(const stream::LinkPtr& link, stream::End end, const std::string& why);
+  void receive_frame(const stream::LinkPtr& link, const FrameHeader& frame,
+                     const stream::Incoming& message);
   void advance_sequence(Peer& peer);
-  void handle_held(const PeerPtr& peer);
-  void handle(const PeerPtr& peer, kj::ArrayPtr<const capnp::word> words);
+  void handle(const stream::LinkPtr& link, const PeerPtr& peer,
+              kj::ArrayPtr<const capnp::word> words);
   void transmit(const PeerPtr& peer, Words words, bool hello = false);
   void transmit_now(const PeerPtr& peer, Words words, bool hello);
   bool fault_applies_to(const Peer& peer) const;
@@ -150,24 +146,18 @@ class Core : public std::enable_shared_from_this<Core> {
   std::mutex encoded_mutex_;  // guards encoded_: senders encode on their own threads
   Encoded encoded_;
 
-  std::unique_ptr<ucx::Context> context_;
-  std::unique_ptr<ucx::Worker> worker_;
+  std::unique_ptr<stream::Messenger> messenger_;
+  std::unordered_map<const stream::Link*, PeerPtr> by_link_;
   std::unordered_map<caf::node_id, PeerPtr> peers_;
   std::unordered_map<uint64_t, PeerPtr> by_token_;
   std::unordered_map<std::string, caf::actor> published_;
   std::unordered_map<uint64_t, Lookup> lookups_;
   uint64_t last_lookup_ = 0;
   std::vector<Transport::OnPeerLost> on_peer_lost_;
-  // Closed at the end of the round, outside of any UCX callback.
-  std::vector<std::unique_ptr<ucx::Endpoint>> closing_endpoints_;
-  std::vector<std::unique_ptr<ucx::Endpoint>> lingering_;  // still sending a goodbye or a refusal
-  std::vector<capnp::word> aligned_;                       // scratch for misaligned data
   std::set<std::string> unsupported_logged_;
   uint32_t logged_ = 0;  // kinds of bad messages already logged, from unknown processes
   int refusals_logged_ = 0;
-  uint64_t connections_ = 0;                        // made so far
-  size_t callers_ = 0;                              // peers with awaiting_proof
-  std::deque<std::weak_ptr<Peer>> callers_by_age_;  // oldest first; may hold ended and proven ones
+  uint64_t connections_ = 0;  // made so far
   bool ticking_ = false;
   bool stopping_ = false;
   Clock::time_point last_tick_;

@@ -21,10 +21,7 @@
 namespace simplescale::remote {
 namespace {
 
-constexpr size_t kAddressBytesMax = 64 << 10;
-constexpr size_t kCallersMax = 1024;   // callers at a time that have not sent their proof
-constexpr size_t kRefusalsMax = 64;    // being sent
-constexpr uint32_t kCallerMs = 5'000;  // time for a caller's proof, unless silence_ms is longer
+constexpr size_t kAddressBytesMax = 1024;
 
 std::span<const uint8_t> to_span(capnp::Data::Reader data) {
   return {data.begin(), data.size()};
@@ -74,8 +71,8 @@ PeerPtr Core::make_peer(const caf::node_id& node) {
   return peer;
 }
 
-/// Disconnects as soon as the peer's process ends, if it is visible here. Over shared memory UCX
-/// does not report a death, and over TCP only after the kernel has torn the process down.
+/// Disconnects as soon as the peer's process ends, if it is visible here: a child of that process
+/// may still hold the socket.
 void Core::watch_process(const PeerPtr& peer) {
   if (peer->pid != 0) peer->pidfd = static_cast<int>(syscall(SYS_pidfd_open, peer->pid, 0));
   if (peer->pidfd < 0) return;
@@ -88,15 +85,10 @@ void Core::watch_process(const PeerPtr& peer) {
   });
 }
 
-Status Core::open_endpoint(const PeerPtr& peer, const std::vector<uint8_t>& address) {
-  auto on_error = [this, weak = std::weak_ptr<Peer>(peer)](ucs_status_t status) {
-    if (auto peer = weak.lock()) {
-      peer->broken = true;
-      disconnect(peer, std::string("connection lost: ") + ucs_status_string(status), false);
-    }
-  };
-  SS_ASSIGN(peer->endpoint, ucx::Endpoint::create(*worker_, address.data(), on_error));
-  return {};
+/// From now on the link carries this peer's messages, and no other's.
+void Core::attach(const PeerPtr& peer, const stream::LinkPtr& link) {
+  peer->link = link;
+  by_link_[link.get()] = peer;
 }
 
 Result<PeerPtr> Core::connect(const Address& address) {
@@ -105,11 +97,12 @@ Result<PeerPtr> Core::connect(const Address& address) {
   auto peer = make_peer(address.node);
   peer->ours = true;
   make_current(peer);
-  Status opened = open_endpoint(peer, address.worker);
-  if (!opened.ok()) {
-    disconnect(peer, opened.message(), false);
-    return Status(Code::unavailable, opened.message());
+  const auto link = messenger_->connect(address.worker);
+  if (!link.ok()) {
+    disconnect(peer, link.status().message(), false);
+    return Status(Code::unavailable, link.status().message());
   }
+  attach(peer, *link);
   const Proof proof = prove(options_.key, "", Role::hello, our_side(*peer), {});
   transmit(peer, make_envelope([&](wire::Envelope::Builder out) {
              auto hello = out.initHello();
@@ -121,7 +114,7 @@ Result<PeerPtr> Core::connect(const Address& address) {
 }
 
 Side Core::our_side(const Peer& peer) const {
-  return {node_to_bytes(system_.node()), peer.rx_token, peer.nonce, worker_->address()};
+  return {node_to_bytes(system_.node()), peer.rx_token, peer.nonce, messenger_->address()};
 }
 
 void Core::fill_hello(wire::Hello::Builder out, const Peer& peer) {
@@ -135,38 +128,34 @@ void Core::fill_hello(wire::Hello::Builder out, const Peer& peer) {
   out.setNonce(kj::arrayPtr(side.nonce.data(), side.nonce.size()));
 }
 
-void Core::handle_hello(wire::Hello::Reader in) {
+void Core::handle_hello(const stream::LinkPtr& link, wire::Hello::Reader in) {
   auto side = side_of(in);
   const caf::node_id node = side ? node_from_bytes(side->node) : caf::node_id{};
   if (!side || node == system_.node())
     return count(Bad::malformed, nullptr, "a hello with a bad node id, address or nonce");
-  // UCX does not check addresses: use one only if its sender has the key.
   if (!equal(prove(options_.key, "", Role::hello, *side, {}), to_span(in.getProof())))
     return count(Bad::malformed, nullptr, "a hello without the run's key");
   if (in.getVersion() != wire::PROTOCOL_VERSION) {
-    return refuse({node, side->address}, side->token,
+    return refuse(link, side->token,
                   "protocol version " + std::to_string(wire::PROTOCOL_VERSION) + " here, version " +
                       std::to_string(in.getVersion()) + " there");
   }
   const std::string run_id = in.getRunId();
   if (run_id != options_.run_id) {
     return refuse(
-        {node, side->address}, side->token,
+        link, side->token,
         "run \"" + options_.run_id + "\" here, run \"" + run_id.substr(0, 100) + "\" there");
   }
   if (stopping_ || peers_.size() >= options_.peers_max)
     return count(Bad::dropped, nullptr, "a hello while stopping or beyond peers_max");
   const PeerPtr known = current_peer(node);
   const auto connection = connection_of(known);
+  // The link stays until the other process replaces its call by this one's, or until the deadline.
   if (!accepts_hello(pointer(connection), lower_than(node))) return;
-  limit_callers();
   PeerPtr caller = make_peer(node);
   caller->awaiting_proof = true;
   caller->established_at_hello = established_number(pointer(connection));
-  ++callers_;
-  callers_by_age_.push_back(caller);
-  if (Status opened = open_endpoint(caller, side->address); !opened.ok())
-    return disconnect(caller, opened.message(), false);
+  attach(caller, link);
   caller->tx_token = side->token;
   caller->hello = std::move(*side);
   const Proof proof =
@@ -177,11 +166,6 @@ void Core::handle_hello(wire::Hello::Reader in) {
              if (caller->established_at_hello != 0) welcome.setOther(known->tx_token);
              welcome.setProof(kj::arrayPtr(proof.data(), proof.size()));
            }));
-  loop_.call_at(Clock::now() + std::chrono::milliseconds(std::max(kCallerMs, options_.silence_ms)),
-                [this, weak = std::weak_ptr<Peer>(caller)] {
-                  if (auto caller = weak.lock(); caller && caller->awaiting_proof)
-                    disconnect(caller, "no proof of the run's key in time", false);
-                });
 }
 
 void Core::handle_welcome(const PeerPtr& peer, wire::Hello::Reader in) {
@@ -224,7 +208,6 @@ void Core::handle_proof(const PeerPtr& caller, capnp::Data::Reader proof) {
   if (decision == TieBreak::keep)
     return disconnect(caller, "another connection with it stays", false);
   caller->awaiting_proof = false;
-  --callers_;
   // No goodbye, and no peer lost: the other process replaces the connection as well.
   if (decision == TieBreak::replace_silently) before->established = false;
   if (before) replace_peer(before, caller, "it reconnected");
@@ -239,23 +222,6 @@ void Core::replace_peer(const PeerPtr& from, const PeerPtr& to, const std::strin
   disconnect(from, reason, false);
 }
 
-/// Makes room for a new caller: at kCallersMax it drops the oldest, whose hello nothing followed. A
-/// regular handshake takes about a millisecond.
-void Core::limit_callers() {
-  auto over = [](const std::weak_ptr<Peer>& weak) {
-    const PeerPtr caller = weak.lock();
-    return !caller || !caller->awaiting_proof;
-  };
-  while (!callers_by_age_.empty() && over(callers_by_age_.front())) callers_by_age_.pop_front();
-  if (callers_by_age_.size() < 2 * kCallersMax && callers_ < kCallersMax) return;
-  std::erase_if(callers_by_age_, over);
-  if (callers_ < kCallersMax || callers_by_age_.empty()) return;
-  count(Bad::dropped, nullptr, "the oldest hello without a proof, for a newer one");
-  const PeerPtr oldest = callers_by_age_.front().lock();
-  callers_by_age_.pop_front();
-  disconnect(oldest, "too many callers without a proof", false);
-}
-
 /// Makes it the connection that current_peer() returns for its node.
 void Core::make_current(const PeerPtr& peer) {
   watch_process(peer);
@@ -265,6 +231,7 @@ void Core::make_current(const PeerPtr& peer) {
 
 void Core::establish(const PeerPtr& peer) {
   peer->established = true;
+  messenger_->trust(peer->link, options_.message_bytes_max);
   peer->last_received = Clock::now();
   log::debug("transport: connected to {}", peer->name);
   for (auto& [id, lookup] : lookups_) {
@@ -272,15 +239,14 @@ void Core::establish(const PeerPtr& peer) {
   }
 }
 
-void Core::refuse(const Address& address, uint64_t token, const std::string& reason) {
+void Core::refuse(const stream::LinkPtr& link, uint64_t token, const std::string& reason) {
   if (refusals_logged_++ < 10) log::warn("transport: a connection refused: {}", reason);
-  if (lingering_.size() >= kRefusalsMax) return;
-  auto stranger = std::make_shared<Peer>(address.node, 0);
-  if (!open_endpoint(stranger, address.worker).ok()) return;
+  auto stranger = std::make_shared<Peer>(caf::node_id{}, 0);
+  stranger->link = link;
   stranger->tx_token = token;
   transmit(stranger, make_envelope([&](wire::Envelope::Builder out) { out.setRefused(reason); }));
   stranger->lost = true;
-  retire(std::move(stranger->endpoint), true);
+  messenger_->finish(link);
 }
 
 }  // namespace simplescale::remote

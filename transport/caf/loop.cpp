@@ -15,6 +15,7 @@ namespace {
 
 thread_local Loop* current_loop = nullptr;
 
+constexpr int kRoundsMax = 16;  // of the messenger, before posted tasks and actors run
 constexpr size_t kMessagesPerJob = 50;
 constexpr auto kJobsBudget = std::chrono::milliseconds(1);
 constexpr auto kSlowHandler = std::chrono::milliseconds(200);
@@ -43,12 +44,12 @@ bool Loop::on_this_thread() const {
 }
 
 bool Loop::post(Task task) {
-  std::lock_guard lock(mutex_);  // held for signal(): the worker exists until closed_ is set
+  std::lock_guard lock(mutex_);  // held for signal(): the messenger exists until closed_ is set
   if (closed_) return false;
   posted_.push_back(kj::mv(task));
   has_posted_.store(true, std::memory_order_seq_cst);
   // sleep() sets asleep_ before it reads has_posted_, so at least one of the two sees the other.
-  if (asleep_.load(std::memory_order_seq_cst)) worker_->signal();
+  if (asleep_.load(std::memory_order_seq_cst)) messenger_->signal();
   return true;
 }
 
@@ -89,7 +90,7 @@ void Loop::when_readable(int fd, Task task) {
 }
 
 void Loop::exec_later(caf::resumable* job) {
-  if (on_this_thread() && worker_ && !quit_) {
+  if (on_this_thread() && messenger_ && !quit_) {
     jobs_.push_back(job);
   } else {
     system().scheduler().enqueue(job);
@@ -125,15 +126,14 @@ bool Loop::run_jobs() {
 void Loop::sleep() {
   asleep_.store(true, std::memory_order_seq_cst);
   if (!has_posted_.load(std::memory_order_seq_cst)) {
-    auto armed = worker_->arm();
-    if (armed.ok() && *armed) {
+    if (messenger_->arm()) {
       int timeout_ms = -1;
       if (!timers_.empty()) {
         auto left =
             std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first - Clock::now());
         timeout_ms = static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
       }
-      polled_.assign(1, {worker_->event_fd(), POLLIN, 0});
+      polled_.assign(1, {messenger_->event_fd(), POLLIN, 0});
       for (const auto& [fd, task] : readable_) polled_.push_back({fd, POLLIN, 0});
       ::poll(polled_.data(), polled_.size(), timeout_ms);
     }
@@ -141,7 +141,7 @@ void Loop::sleep() {
   asleep_.store(false, std::memory_order_relaxed);
   for (size_t i = 1; i < polled_.size(); ++i) {
     if (polled_[i].revents == 0) continue;
-    while (worker_->progress()) {  // handle what the peer sent before it ended
+    while (messenger_->progress()) {  // handle what the peer sent before it ended
     }
     auto found = readable_.find(polled_[i].fd);
     if (found == readable_.end()) continue;  // a task has called forget()
@@ -153,17 +153,16 @@ void Loop::sleep() {
   spin_.woke(Clock::now());
 }
 
-void Loop::run(ucx::Worker& worker, Task after) {
+void Loop::run(stream::Messenger& messenger) {
   current_loop = this;
-  worker_ = &worker;
+  messenger_ = &messenger;
   while (!quit_) {
     bool busy = false;
-    while (worker.progress()) busy = true;
+    for (int i = 0; i < kRoundsMax && messenger.progress(); ++i) busy = true;
     busy |= run_posted();
     busy |= run_jobs();
     auto now = Clock::now();
     busy |= run_timers(now);
-    after();
     if (busy) {
       spin_.hit(now);
     } else if (spin_.poll_again(now)) {
@@ -180,9 +179,8 @@ void Loop::run(ucx::Worker& worker, Task after) {
     std::lock_guard lock(mutex_);
     done = closed_ = posted_.empty();
   }
-  after();
   timers_.clear();
-  worker_ = nullptr;
+  messenger_ = nullptr;
   current_loop = nullptr;
 }
 

@@ -1,6 +1,6 @@
-// The event loop of the transport thread: progresses the UCX worker, runs the tasks that other
+// The event loop of the transport thread: progresses the messenger, runs the tasks that other
 // threads post, runs CAF actors that a network message woke up, and keeps timers. It polls for a
-// short while where polling has paid off (SpinPolicy), else it sleeps on the worker's event
+// short while where polling has paid off (SpinPolicy), else it sleeps on the messenger's event
 // descriptor. Knows nothing of peers and messages.
 //
 // Order of posting: tasks run in the order in which they were posted. Before this thread sends on
@@ -20,7 +20,7 @@
 
 #include <kj/function.h>
 
-#include "transport/ucx/ucx.hpp"
+#include "transport/stream/messenger.hpp"
 
 namespace caf {
 class actor_system;
@@ -70,9 +70,8 @@ class Loop : public caf::execution_unit {
   bool on_this_thread() const;
 
   // ---- this thread ----
-  /// Runs until quit(), then runs the tasks that are still posted. Calls `after` in every round,
-  /// outside of any UCX callback.
-  void run(ucx::Worker& worker, Task after);
+  /// Runs until quit(), then runs the tasks that are still posted.
+  void run(stream::Messenger& messenger);
   void quit() { quit_ = true; }
   /// Runs the tasks posted so far. False if called from a posted task: the caller must then post,
   /// too, to keep the order of posting.
@@ -92,7 +91,7 @@ class Loop : public caf::execution_unit {
   void sleep();
 
   SpinPolicy spin_;
-  ucx::Worker* worker_ = nullptr;
+  stream::Messenger* messenger_ = nullptr;
   bool quit_ = false;
   bool in_posted_ = false;
   std::deque<caf::resumable*> jobs_;

@@ -9,14 +9,13 @@
 #include <caf/message_id.hpp>
 #include <caf/node_id.hpp>
 #include <deque>
-#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
 
 #include "transport/caf/loop.hpp"
 #include "transport/caf/proof.hpp"
-#include "transport/ucx/ucx.hpp"
+#include "transport/stream/messenger.hpp"
 
 namespace simplescale::remote {
 
@@ -55,16 +54,14 @@ struct Peer {
   Nonce nonce = random_nonce();  // this process's, for this handshake
   Side hello;                    // the caller's, if the peer is the caller
   bool lost = false;
-  bool broken = false;  // nothing can be sent, not even a goodbye
-  std::unique_ptr<ucx::Endpoint> endpoint;
+  bool broken = false;    // nothing can be sent, not even a goodbye
+  stream::LinkPtr link;   // null: the connection has ended
   uint64_t rx_token;      // in the frames from the peer
   uint64_t tx_token = 0;  // in the frames to the peer; 0 until its hello or welcome
 
   uint64_t tx_sequence = 0;
-  uint64_t rx_sequence = 0;        // of the next message to handle
-  std::map<uint64_t, Words> held;  // arrived early, wait for a rendezvous before them; by sequence
-  size_t held_bytes = 0;           // of `held` and of rendezvous in progress
-  size_t queued_bytes = 0;         // of messages that UCX is still sending
+  uint64_t rx_sequence = 0;  // of the next message to handle
+  size_t queued_bytes = 0;   // of messages that the socket has not taken yet
 
   Clock::time_point delayed_until{};  // by an injected fault; later messages wait, too
 

@@ -23,7 +23,7 @@ struct Side {
   std::vector<uint8_t> node;  // node_to_bytes()
   uint64_t token = 0;
   Nonce nonce{};
-  std::vector<uint8_t> address;  // of its UCX worker
+  std::vector<uint8_t> address;  // of its messenger
 };
 
 /// Call it once, before the other functions. Code::internal: libsodium does not work here.

@@ -374,6 +374,8 @@ void Core::handle_link(const PeerPtr& peer, wire::Link::Reader in, bool on) {
 void Core::handle_lookup(const PeerPtr& peer, wire::Lookup::Reader in) {
   std::string name = in.getName();
   if (name.size() > kNameBytesMax) return count(Bad::malformed, peer.get(), "a name too long");
+  loop_.flush();  // it may have a publish(), or the end of this peer
+  if (peer->lost) return;
   auto found = published_.find(name);
   caf::strong_actor_ptr actor;
   if (found != published_.end()) actor = caf::actor_cast<caf::strong_actor_ptr>(found->second);

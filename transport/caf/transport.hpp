@@ -1,5 +1,5 @@
-// Remote actors as ordinary CAF handles, over UCX active messages. One Transport per process owns
-// the UCX worker and the transport thread. With a handle from lookup(), send, request with
+// Remote actors as ordinary CAF handles, over the sockets of a messenger (stream/messenger.hpp). One
+// Transport per process owns the messenger and the transport thread. With a handle from lookup(), send, request with
 // deadline, monitor, link, down and exit behave as between actors of one process:
 //
 //   ACTOR-1  Messages between two actors arrive in the order sent, each at most once. If a message
@@ -18,6 +18,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <caf/actor.hpp>
 #include <caf/actor_system.hpp>
 #include <caf/actor_system_config.hpp>
@@ -25,6 +26,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,8 +35,10 @@
 namespace simplescale {
 
 struct TransportOptions {
-  std::string run_id;                     // processes of another run are refused
-  std::string key;                        // 32 secret bytes, the same for all processes of the run
+  std::string run_id;    // processes of another run are refused
+  std::string key;       // 32 secret bytes, the same for all processes of the run
+  bool network = false;  // also accept processes of other hosts, over TCP
+  std::optional<std::array<uint8_t, 16>> host;  // for tests: the host that this process is on
   uint64_t message_bytes_max = 16 << 20;  // encoded size; sender and receiver refuse larger ones
   uint64_t queue_bytes_max = 64 << 20;    // per peer and direction; a peer beyond it is lost
   uint32_t heartbeat_ms = 500;            // period; sent if nothing else was; 0: no heartbeats
@@ -78,8 +82,8 @@ class Transport {
   /// messages and gives the system a node id.
   static void configure(caf::actor_system_config& config);
 
-  /// Opens UCX and starts the thread. Code::internal if configure() was not called or messages.hpp
-  /// and protocol.capnp disagree; UCX's error if it cannot start. Stop (or destroy) the transport
+  /// Opens the sockets and starts the thread. Code::internal if configure() was not called or messages.hpp
+  /// and protocol.capnp disagree; io if a socket cannot be made. Stop (or destroy) the transport
   /// before the actor system.
   static Result<std::unique_ptr<Transport>> start(caf::actor_system& system,
                                                   TransportOptions options);
@@ -108,8 +112,7 @@ class Transport {
   /// Adds a callback for every peer whose established connection ends, for whatever reason. It runs
   /// on the transport thread.
   void on_peer_lost(OnPeerLost callback);
-  /// Reports that a process is dead, for example because its parent has reaped it; UCX may notice
-  /// late or never. Any thread.
+  /// Reports that a process is dead, for example because its parent has reaped it. Any thread.
   void peer_is_dead(const caf::node_id& node, const std::string& reason);
 
   TransportCounters counters() const;

@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <vector>
 
 #include "transport/protocol/messages.hpp"
@@ -17,13 +18,22 @@ extern char** environ;
 
 namespace simplescale::testing {
 
-Wire::Wire(const std::string& tls) {
-  if (const char* before = std::getenv("UCX_TLS")) before_ = before;
-  setenv("UCX_TLS", tls.c_str(), 1);
+Wire::Wire(const std::string& kind) {
+  if (const char* before = std::getenv("SS_TEST_WIRE")) before_ = before;
+  setenv("SS_TEST_WIRE", kind.c_str(), 1);
 }
 
 Wire::~Wire() {
-  before_ ? setenv("UCX_TLS", before_->c_str(), 1) : unsetenv("UCX_TLS");
+  before_ ? setenv("SS_TEST_WIRE", before_->c_str(), 1) : unsetenv("SS_TEST_WIRE");
+}
+
+std::optional<stream::Id> other_host() {
+  const char* wire = std::getenv("SS_TEST_WIRE");
+  if (!wire || std::string(wire) != "tcp") return std::nullopt;
+  std::random_device random;
+  stream::Id id;
+  for (auto& byte : id) byte = static_cast<uint8_t>(random());
+  return id;
 }
 
 Helper::Helper(const std::string& run_id) {
@@ -75,6 +85,8 @@ int Helper::end() {
 
 Process::Process(TransportOptions options) {
   if (options.run_id.empty()) options.run_id = "test";
+  options.host = other_host();
+  options.network = options.host.has_value();
   config.set("scheduler.max-threads", size_t{2});
   Transport::configure(config);
   system = std::make_unique<caf::actor_system>(config);

@@ -9,14 +9,15 @@
 #include <string>
 
 #include "transport/caf/transport.hpp"
+#include "transport/stream/address.hpp"
 
 namespace simplescale::testing {
 
-/// Sets UCX_TLS for this process and its children: "tcp", or "posix,sysv,self" for shared memory.
-/// Restores it at the end of the scope, so that later tests get UCX's own choice.
+/// Says how the processes of a test, children included, connect in its scope: over "tcp", as if each
+/// were on a host of its own, or over "unix" sockets, as without a Wire.
 class Wire {
  public:
-  explicit Wire(const std::string& tls);
+  explicit Wire(const std::string& kind);
   ~Wire();
   Wire(const Wire&) = delete;
   Wire& operator=(const Wire&) = delete;
@@ -24,6 +25,9 @@ class Wire {
  private:
   std::optional<std::string> before_;
 };
+
+/// A new host's id under Wire("tcp"); else nothing: this host.
+std::optional<stream::Id> other_host();
 
 class Helper {
  public:

@@ -52,7 +52,7 @@ Proof welcome_proof(Rogue& impostor, const std::string& key, Role role = Role::w
 }  // namespace
 
 TEST_CASE("impostor: CONNECTION-3, a process that answers a hello without the key is no peer") {
-  const Wire wire("tcp");
+  const Wire wire("unix");
   auto refused = [](const std::function<Proof(Rogue&)>& proof) {
     const Status status =
         answered_with([&](Rogue& impostor) { return impostor.welcome(proof(impostor)); });
@@ -73,7 +73,7 @@ TEST_CASE("impostor: CONNECTION-3, a process that answers a hello without the ke
 }
 
 TEST_CASE("impostor: a welcome of another node or run is refused, even with the run's key") {
-  const Wire wire("tcp");
+  const Wire wire("unix");
   const std::string reason = "the welcome is of another node or run";
   Status status = answered_with([](Rogue& impostor) {
     impostor.node[8] ^= 1;
@@ -87,7 +87,7 @@ TEST_CASE("impostor: a welcome of another node or run is refused, even with the 
 }
 
 TEST_CASE("impostor: a process with the key gets the caller's proof and its lookup") {
-  const Wire wire("tcp");
+  const Wire wire("unix");
   Rogue node;
   Caller caller(node.address());
   REQUIRE(node.answer() == "hello");

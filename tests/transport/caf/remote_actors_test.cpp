@@ -17,11 +17,11 @@ namespace {
 
 constexpr auto kLong = std::chrono::seconds(60);  // a deadline that does not pass
 
-/// Runs the test once over TCP and once over shared memory.
+/// Runs the test once over TCP and once over Unix sockets.
 void each_wire(const std::function<void()>& test) {
-  for (const char* tls : {"tcp", "posix,sysv,self"}) {
-    CAPTURE(tls);
-    const Wire wire(tls);
+  for (const char* kind : {"tcp", "unix"}) {
+    CAPTURE(kind);
+    const Wire wire(kind);
     test();
   }
 }

@@ -1,4 +1,4 @@
-// A peer that breaks the protocol, for tests: it speaks UCX itself and sends any bytes. Also the
+// A peer that breaks the protocol, for tests: it uses a messenger and sends any frames. Also the
 // process that it attacks.
 #pragma once
 
@@ -15,62 +15,56 @@
 #include "transport/caf/envelope.hpp"
 #include "transport/caf/proof.hpp"
 #include "transport/protocol/messages.hpp"
-#include "transport/ucx/ucx.hpp"
+#include "transport/stream/messenger.hpp"
 
 namespace simplescale::testing {
 
-/// Sends any bytes to one process over UCX, and collects the answers.
+/// Sends any frames to one process, and collects the answers.
 class Rogue {
  public:
   explicit Rogue(const std::string& address) : Rogue() {
     auto target = remote::parse_address(address);
     REQUIRE(target.ok());
-    connect(target->worker);
+    target_ = target->worker;
+    connect();
   }
-  /// Waits for a caller: has no connection until connect().
+  /// Waits for a caller: has no connection until its hello.
   Rogue() {
-    auto context = ucx::Context::create(UCP_FEATURE_AM);
-    REQUIRE(context.ok());
-    context_ = context.take();
-    auto worker = ucx::Worker::create(*context_);
-    REQUIRE(worker.ok());
-    worker_ = worker.take();
-    REQUIRE(
-        worker_->on_message(remote::kActiveMessage, &Rogue::arrived, this, UCP_AM_FLAG_WHOLE_MSG)
-            .ok());
+    stream::MessengerOptions options;
+    if (const auto host = other_host()) options.host = *host, options.network = true;
+    auto made = stream::Messenger::create(
+        options, {[this](const auto& link, stream::Incoming& message) { arrived(link, message); },
+                  [this](const auto& link, auto, const std::string&) { ended += link == link_; }});
+    REQUIRE(made.ok());
+    messenger_ = made.take();
     caf::node_id::default_data::host_id_type host{};
     std::random_device random;
     for (auto& byte : host) byte = static_cast<uint8_t>(random());
     node = remote::node_to_bytes(caf::make_node_id(uint32_t{1}, host));
   }
-  void connect(const std::vector<uint8_t>& worker) {
-    auto endpoint = ucx::Endpoint::create(*worker_, worker.data(), {});
-    REQUIRE(endpoint.ok());
-    endpoint_ = endpoint.take();
+  /// Opens another connection, for what is sent from now on.
+  void connect() {
+    auto link = messenger_->connect(target_);
+    REQUIRE(link.ok());
+    link_ = link.take();
   }
   /// For other processes' lookup().
   std::string address() const {
-    return remote::to_text({remote::node_from_bytes(node), worker_->address()});
+    return remote::to_text({remote::node_from_bytes(node), messenger_->address()});
   }
 
   void send_raw(const void* header, size_t header_bytes, const void* data, size_t bytes) {
-    ucp_request_param_t params{};
-    auto request = ucp_am_send_nbx(endpoint_->handle(), remote::kActiveMessage, header,
-                                   header_bytes, data, bytes, &params);
-    REQUIRE(!UCS_PTR_IS_ERR(request));
-    if (!request) return;
-    progress_until([&] { return ucp_request_check_status(request) != UCS_INPROGRESS; });
-    ucp_request_free(request);
+    start_sending_raw(header, header_bytes, data, bytes);
+    messenger_->flush(60'000);
   }
   void send(const remote::FrameHeader& header, kj::ArrayPtr<const capnp::word> words) {
     send_raw(&header, sizeof header, words.begin(), words.asBytes().size());
   }
-  /// Starts to send, and does not wait: `words` must live until this object ends.
-  void start_sending(const remote::FrameHeader& header, kj::ArrayPtr<const capnp::word> words) {
-    ucp_request_param_t params{};
-    auto request = ucp_am_send_nbx(endpoint_->handle(), remote::kActiveMessage, &header,
-                                   sizeof header, words.begin(), words.asBytes().size(), &params);
-    if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);  // UCX completes it nevertheless
+  /// Does not wait until it is sent.
+  void start_sending_raw(const void* header, size_t header_bytes, const void* data, size_t bytes) {
+    auto copy = std::make_shared<std::vector<uint8_t>>(static_cast<const uint8_t*>(data),
+                                                       static_cast<const uint8_t*>(data) + bytes);
+    messenger_->send(link_, {static_cast<const uint8_t*>(header), header_bytes}, *copy, copy);
   }
   remote::FrameHeader next() { return {remote::FrameHeader::kMagic, 0, token, sequence++}; }
 
@@ -90,26 +84,26 @@ class Rogue {
       fill(welcome, mine(), wire::PROTOCOL_VERSION, run, proof);
     });
   }
-  /// Makes UCX progress until the condition is true. Fails the test after a minute.
+  /// Progresses until the condition is true. Fails the test after a minute.
   void progress_until(const std::function<bool()>& condition) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     while (!condition()) {
       REQUIRE(std::chrono::steady_clock::now() < deadline);
-      worker_->progress();
+      messenger_->progress();
     }
   }
-  /// Waits for the next message to this process and returns its kind. Connects to the sender of a
-  /// hello.
+  /// Waits for the next message to this process and returns its kind. From a hello on,
+  /// it answers to the sender.
   std::string answer() {
     progress_until([&] { return !answers_.empty(); });
-    auto words = kj::mv(answers_.front());
+    auto [link, words] = kj::mv(answers_.front());
     answers_.erase(answers_.begin());
     capnp::FlatArrayMessageReader reader(words);
     auto envelope = reader.getRoot<wire::Envelope>();
     if (envelope.isHello()) {
       theirs = side_of(envelope.getHello());
       token = theirs.token, sequence = 0;
-      connect(theirs.address);
+      link_ = link;
       return "hello";
     }
     if (envelope.isWelcome()) {
@@ -136,7 +130,7 @@ class Rogue {
     send(next(), proof());
     wait_until_handled();
   }
-  remote::Side mine() const { return {node, 77, nonce_, worker_->address()}; }
+  remote::Side mine() const { return {node, 77, nonce_, messenger_->address()}; }
   remote::Words proof(const std::string& key = "") {
     const remote::Proof proof = remote::prove(key, "test", remote::Role::proof, mine(), theirs);
     return remote::make_envelope([&](wire::Envelope::Builder out) {
@@ -164,6 +158,7 @@ class Rogue {
   uint64_t token = 0, sequence = 0, actor = 0;
   std::string key;                      // for the proof in its hellos
   remote::Side theirs;                  // of the last hello or welcome
+  int ended = 0;                        // 1: the other process has ended the connection
   std::vector<uint8_t> received_proof;  // the last proof, alone or in a welcome
 
  private:
@@ -185,19 +180,18 @@ class Rogue {
     out.setNonce(kj::arrayPtr(side.nonce.data(), side.nonce.size()));
     out.setProof(kj::arrayPtr(proof.data(), proof.size()));
   }
-  static ucs_status_t arrived(void* self, const void*, size_t, void* data, size_t bytes,
-                              const ucp_am_recv_param_t* param) {
-    if (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) return UCS_OK;  // drops a large message
-    auto words = kj::heapArray<capnp::word>(bytes / 8);
-    std::memcpy(words.begin(), data, words.asBytes().size());
-    static_cast<Rogue*>(self)->answers_.push_back(kj::mv(words));
-    return UCS_OK;
+  void arrived(const stream::LinkPtr& link, const stream::Incoming& message) {
+    messenger_->trust(link, 1 << 20);
+    if (!message.data) return;
+    auto words = kj::heapArray<capnp::word>(message.bytes / 8);
+    std::memcpy(words.asBytes().begin(), message.data.get(), words.asBytes().size());
+    answers_.emplace_back(link, kj::mv(words));
   }
   const remote::Nonce nonce_ = remote::random_nonce();
-  std::vector<remote::Words> answers_;
-  std::unique_ptr<ucx::Context> context_;
-  std::unique_ptr<ucx::Worker> worker_;
-  std::unique_ptr<ucx::Endpoint> endpoint_;
+  std::vector<std::pair<stream::LinkPtr, remote::Words>> answers_;
+  std::unique_ptr<stream::Messenger> messenger_;
+  std::vector<uint8_t> target_;
+  stream::LinkPtr link_;
 };
 
 /// The process under attack. Its actor "server" counts the Texts that reach it.

@@ -1,4 +1,4 @@
-// ACTOR-4 and CONNECTION-3 against a peer that breaks the protocol. The test speaks UCX itself.
+// ACTOR-4 and CONNECTION-3 against a peer that breaks the protocol. The test sends frames itself.
 // Whatever it sends is counted and dropped, and the process under attack goes on.
 #include <doctest/doctest.h>
 
@@ -35,7 +35,7 @@ TEST_CASE("rogue: another protocol version or run is refused with the reason") {
 }
 
 TEST_CASE("rogue: CONNECTION-3, a process without the key is no peer and replaces no peer") {
-  const Wire wire("tcp");
+  const Wire wire("unix");
   TransportOptions options = Victim::quiet();
   options.key = std::string(32, 'k');
   Victim victim(options);
@@ -66,18 +66,20 @@ TEST_CASE("rogue: CONNECTION-3, a process without the key is no peer and replace
                       out.setProof(kj::arrayPtr(stranger.received_proof.data(),
                                                 stranger.received_proof.size()));
                     }));
-    friendly.wait_until_handled();
-    CHECK(victim.transport->counters().malformed == static_cast<uint64_t>(way + 1));
+    const auto refused = static_cast<uint64_t>(way + 1);
+    stranger.progress_until([&] { return victim.transport->counters().malformed >= refused; });
   }
   // A hello without the key: the address in it is not used.
   Rogue unknown(victim.transport->address());
   unknown.send(first, unknown.hello(wire::PROTOCOL_VERSION, "test"));
   unknown.progress_until([&] { return victim.transport->counters().malformed >= 4; });
   // A replay of everything that the friend has sent.
-  friendly.send(first, friendly.hello(wire::PROTOCOL_VERSION, "test"));
-  REQUIRE(friendly.answer() == "welcome");
-  CHECK(friendly.theirs.token != friendly.token);
-  friendly.send({remote::FrameHeader::kMagic, 0, friendly.theirs.token, 0}, proof);
+  Rogue replay(victim.transport->address());
+  replay.send(first, friendly.hello(wire::PROTOCOL_VERSION, "test"));
+  REQUIRE(replay.answer() == "welcome");
+  CHECK(replay.theirs.token != friendly.token);
+  replay.send({remote::FrameHeader::kMagic, 0, replay.theirs.token, 0}, proof);
+  replay.progress_until([&] { return replay.ended > 0; });
   friendly.wait_until_handled();
   CHECK(victim.transport->counters().malformed == 5);
   CHECK(victim.texts == 0);
@@ -88,17 +90,18 @@ TEST_CASE("rogue: CONNECTION-3, thousands of hellos without a proof do not keep 
   Victim victim;
   Rogue flood(victim.transport->address()), guest(victim.transport->address());
   for (int i = 0; i < 1500; ++i) {
+    flood.connect();
     flood.node[0] = static_cast<uint8_t>(i), flood.node[1] = static_cast<uint8_t>(i >> 8);
     flood.send({remote::FrameHeader::kMagic, 0, 0, 0}, flood.hello(wire::PROTOCOL_VERSION, "test"));
+    REQUIRE(flood.answer() == "welcome");
   }
-  for (int i = 0; i < 1500; ++i) REQUIRE(flood.answer() == "welcome");
   guest.join();
   CHECK(victim.transport->counters().dropped >= 1500 - 1024);
 }
 
 TEST_CASE("rogue: ACTOR-4, bad frames are counted and dropped, and later good ones arrive") {
-  for (const char* tls : {"tcp", "posix,sysv,self"}) {
-    const Wire wire(tls);
+  for (const char* kind : {"tcp", "unix"}) {
+    const Wire wire(kind);
     Victim victim;
     Rogue rogue(victim.transport->address());
     rogue.join();
@@ -111,29 +114,23 @@ TEST_CASE("rogue: ACTOR-4, bad frames are counted and dropped, and later good on
     rogue.send({remote::FrameHeader::kMagic, 0, 12345, 0}, text);        // dropped 1
     rogue.send({remote::FrameHeader::kMagic, 0, 0, 0}, text);            // malformed 4: no hello
     rogue.send({remote::FrameHeader::kMagic, 0, rogue.token, 0}, text);  // malformed 5: seen
-    rogue.send({remote::FrameHeader::kMagic, 0, rogue.token, ~0ull >> 1}, text);  // malformed 6
     auto header = rogue.next();
-    rogue.send_raw(&header, sizeof header, rubbish, 63);  // malformed 7: not whole words
+    rogue.send_raw(&header, sizeof header, rubbish, 63);  // malformed 6: not whole words
     header = rogue.next();
-    rogue.send_raw(&header, sizeof header, rubbish, 64);  // malformed 8
+    rogue.send_raw(&header, sizeof header, rubbish, 64);  // malformed 7
     header = rogue.next();
-    rogue.send_raw(&header, sizeof header, rubbish, 0);        // malformed 9
-    rogue.send(rogue.next(), text.slice(0, text.size() - 1));  // malformed 10: truncated
-    rogue.send(rogue.next(), rogue.message(fill_text, 0x3000000000000000));  // malformed 11
+    rogue.send_raw(&header, sizeof header, rubbish, 0);        // malformed 8
+    rogue.send(rogue.next(), text.slice(0, text.size() - 1));  // malformed 9: truncated
+    rogue.send(rogue.next(), rogue.message(fill_text, 0x3000000000000000));  // malformed 10
     rogue.send(rogue.next(),
                rogue.message(fill_text, 0x8000000000000005));  // dropped 2: no such request
     std::vector<char> large(2 << 20);
     header = rogue.next();
     rogue.send_raw(&header, sizeof header, large.data(), large.size());  // oversized 1
-    auto later = rogue.next();
-    // Out of order: the message with the higher sequence number waits for the other.
-    auto first = later, second = rogue.next();
-    rogue.send(second, text);
-    rogue.send(first, text);
-    rogue.send(rogue.next(), text);
+    for (int i = 0; i < 3; ++i) rogue.send(rogue.next(), text);
     rogue.wait_until_handled();
     auto counters = victim.transport->counters();
-    CHECK(counters.malformed == 11);
+    CHECK(counters.malformed == 10);
     CHECK(counters.dropped == 2);
     CHECK(counters.oversized == 1);
     caf::scoped_actor self(*victim.system);

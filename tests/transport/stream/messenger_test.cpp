@@ -1,0 +1,248 @@
+// STREAM-2 and STREAM-3: connections of a messenger, and strangers below its handshake.
+#include "transport/stream/messenger.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+
+using namespace simplescale;
+using namespace simplescale::stream;
+
+namespace {
+
+const std::string kKey(32, 'k');
+const Id kElsewhere{7};  // as if on another host
+
+/// A messenger that keeps what has happened.
+struct Node {
+  explicit Node(MessengerOptions options) {
+    auto made = Messenger::create(
+        std::move(options), {[this](const LinkPtr& link, Incoming& message) {
+                               from = link;
+                               if (trusts) messenger->trust(link, 16 << 20);
+                               ++messages;
+                               bytes += message.bytes;
+                               if (message.data)
+                                 last.assign(reinterpret_cast<const char*>(message.data.get()),
+                                             message.bytes);
+                             },
+                             [this](const LinkPtr& link, End end, const std::string& why) {
+                               ended.push_back({link, end, why});
+                             }});
+    INFO(made.status().message());
+    REQUIRE(made.ok());
+    messenger = made.take();
+  }
+  static MessengerOptions on_network(Id host = this_host()) {
+    MessengerOptions options;
+    options.key = kKey;
+    options.network = true;
+    options.host = host;
+    return options;
+  }
+  void send(const LinkPtr& link, const std::string& text) {
+    auto kept = std::make_shared<std::string>(text);
+    const uint8_t header[] = {1, 2, 3};
+    messenger->send(link, header, {reinterpret_cast<const uint8_t*>(kept->data()), kept->size()},
+                    kept);
+  }
+  Endpoint port() const { return decode(messenger->address())->endpoints.at(0); }
+
+  struct Ended {
+    LinkPtr link;
+    End end;
+    std::string why;
+  };
+  std::unique_ptr<Messenger> messenger;
+  bool trusts = true;
+  LinkPtr from;
+  int messages = 0;
+  size_t bytes = 0;
+  std::string last;
+  std::vector<Ended> ended;
+};
+
+void until(std::initializer_list<Node*> nodes, const std::function<bool()>& done) {
+  const auto deadline = Clock::now() + std::chrono::minutes(1);
+  while (!done()) {
+    REQUIRE(Clock::now() < deadline);
+    for (Node* node : nodes) node->messenger->progress();
+  }
+}
+
+LinkPtr connect(Node& from, const Node& to) {
+  auto link = from.messenger->connect(to.messenger->address());
+  INFO(link.status().message());
+  REQUIRE(link.ok());
+  return link.take();
+}
+
+/// A socket of a stranger, connected below the handshake.
+int stranger(const Node& victim) {
+  sockaddr_storage to;
+  const socklen_t bytes = to_sockaddr(victim.port(), to);
+  const int fd = socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  REQUIRE(fd >= 0);
+  REQUIRE(::connect(fd, reinterpret_cast<sockaddr*>(&to), bytes) == 0);
+  return fd;
+}
+
+/// True once the other side has closed the connection.
+bool is_closed(int fd) {
+  char byte;
+  const ssize_t got = recv(fd, &byte, 1, MSG_DONTWAIT);
+  return got == 0 || (got < 0 && errno != EAGAIN);
+}
+
+size_t open_descriptors() {
+  size_t count = 0;
+  for (int fd = 0; fd < 8192; ++fd) count += fcntl(fd, F_GETFD) >= 0;
+  return count;
+}
+
+void exchange(Node& a, Node& b) {
+  const LinkPtr link = connect(a, b);
+  a.send(link, "small");
+  until({&a, &b}, [&] { return b.messages == 1; });
+  CHECK(b.last == "small");
+  a.send(link, std::string(5 << 20, 'x'));
+  for (int i = 0; i < 1000; ++i) a.send(link, "many");
+  until({&a, &b}, [&] { return b.messages == 1002; });
+  CHECK(b.bytes == 5 + (5 << 20) + 4000);
+  b.send(b.from, "back");
+  until({&a, &b}, [&] { return a.messages == 1; });
+  CHECK(a.last == "back");
+  a.send(link, "goodbye");
+  a.messenger->finish(link);
+  // Over TCP, connections to this host's other addresses may have ended before.
+  until({&a, &b}, [&] { return !b.ended.empty() && b.ended.back().link == b.from; });
+  CHECK(b.last == "goodbye");
+  CHECK(b.ended.back().end == End::lost);
+  CHECK(a.ended.empty());
+}
+
+}  // namespace
+
+TEST_CASE("stream: messages in both directions over Unix sockets and over TCP") {
+  Node here(Node::on_network()), there(Node::on_network()), far(Node::on_network(kElsewhere));
+  exchange(here, there);
+  Node other(Node::on_network());
+  exchange(other, far);
+}
+
+TEST_CASE("stream: without network there is no TCP socket, and other hosts are told so") {
+  const auto listening = [] {
+    size_t count = 0;
+    for (const char* file : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+      std::ifstream lines(file);
+      for (std::string line; std::getline(lines, line);) count += line.find(" 0A ") != line.npos;
+    }
+    return count;
+  };
+  const size_t before = listening();
+  Node host({.key = kKey});
+  CHECK(listening() == before);
+  CHECK(decode(host.messenger->address())->endpoints.empty());
+  Node far(Node::on_network(kElsewhere));
+  const auto link = far.messenger->connect(host.messenger->address());
+  CHECK(link.status().code() == Code::unavailable);
+  CHECK(link.status().message().find("from its own host only") != std::string::npos);
+}
+
+TEST_CASE("stream: STREAM-1, a process with another key is refused, and its data is not parsed") {
+  MessengerOptions wrong = Node::on_network(kElsewhere);
+  wrong.key = std::string(32, 'x');
+  Node victim(Node::on_network()), rogue(wrong);
+  rogue.send(connect(rogue, victim), "let me in");
+  until({&victim, &rogue}, [&] { return !rogue.ended.empty() && !victim.ended.empty(); });
+  CHECK(victim.ended[0].end == End::stranger);
+  CHECK(victim.messages == 0);
+  CHECK(rogue.ended[0].why.find("refused") != std::string::npos);
+}
+
+TEST_CASE("stream: STREAM-2, garbage and half-open connections by the thousand keep no peer out") {
+  MessengerOptions options = Node::on_network();
+  options.strangers_max = 64;
+  Node victim(options), guest(Node::on_network(kElsewhere));
+  const size_t before = open_descriptors();
+  std::vector<int> sockets;
+  for (int i = 0; i < 1000; ++i) {
+    sockets.push_back(stranger(victim));
+    if (i % 2 == 0) (void)!write(sockets.back(), std::string(5000, 'x').data(), 5000);
+    victim.messenger->progress();
+  }
+  guest.send(connect(guest, victim), "hello");
+  until({&victim, &guest}, [&] { return victim.messages == 1; });
+  CHECK(open_descriptors() <= before + 1000 + 64 + 2);
+  for (const int fd : sockets) close(fd);
+}
+
+TEST_CASE("stream: STREAM-2, a connection without a proof ends at its deadline") {
+  MessengerOptions options = Node::on_network();
+  options.proof_ms = 100;
+  Node victim(options), silent({.key = kKey});
+  const int fd = stranger(victim);
+  silent.send(connect(silent, victim), "on this host");
+  victim.trusts = false;  // it does not prove more
+  until({&victim, &silent}, [&] { return victim.ended.size() == 2 && is_closed(fd); });
+  CHECK(victim.ended[0].why == "no proof of the run's key in time");
+  close(fd);
+}
+
+TEST_CASE("stream: STREAM-2, without descriptors the listener waits, and goes on afterwards") {
+  Node victim(Node::on_network());
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  std::vector<int> sockets;
+  for (int i = 0; i < 8; ++i) sockets.push_back(stranger(victim));
+  const int highest = dup(0);
+  close(highest);
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(highest) + 2;  // two of the eight can be accepted
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  for (int i = 0; i < 20; ++i) victim.messenger->progress();
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  for (const int fd : sockets) close(fd);
+  Node guest(Node::on_network(kElsewhere));
+  guest.send(connect(guest, victim), "hello");
+  until({&victim, &guest}, [&] { return victim.messages == 1; });
+}
+
+TEST_CASE("stream: STREAM-2, before trust() only small messages are taken") {
+  Node victim({.key = kKey}), rogue({.key = kKey});
+  victim.trusts = false;
+  const LinkPtr link = connect(rogue, victim);
+  rogue.send(link, std::string(8 << 10, 'x'));
+  until({&victim, &rogue}, [&] { return victim.messages == 1; });
+  rogue.send(link, std::string((8 << 10) + 1, 'x'));
+  until({&victim, &rogue}, [&] { return victim.ended.size() == 1; });
+  CHECK(victim.ended[0].end == End::malformed);
+  CHECK(victim.messages == 1);
+}
+
+TEST_CASE("stream: STREAM-3, what a killed process sent arrives, then the end of its connection") {
+  for (const bool network : {false, true}) {
+    Node victim(Node::on_network());
+    const pid_t child = fork();
+    if (child == 0) {
+      Node node(network ? Node::on_network(kElsewhere) : MessengerOptions{.key = kKey});
+      const LinkPtr link = connect(node, victim);
+      node.send(link, "last words");
+      node.messenger->flush(10'000);
+      raise(SIGKILL);
+    }
+    REQUIRE(child > 0);
+    until({&victim}, [&] { return victim.from && victim.ended.size() > 0; });
+    until({&victim}, [&] { return victim.ended.back().link == victim.from; });
+    CHECK(victim.last == "last words");
+    CHECK(victim.ended.back().end == End::lost);
+    waitpid(child, nullptr, 0);
+  }
+}

@@ -1,0 +1,187 @@
+#include "transport/stream/secure.hpp"
+
+#include <cstring>
+
+#include "runtime/base/status.hpp"
+
+namespace simplescale::stream {
+namespace {
+
+using Bytes = std::span<const uint8_t>;
+
+constexpr uint8_t kMagic[8] = {'S', 's', 'S', 't', 'r', 'm', '1', '\n'};
+constexpr size_t kKeyBytes = crypto_kx_PUBLICKEYBYTES, kMacBytes = 32;
+constexpr size_t kHeaderBytes = crypto_secretstream_xchacha20poly1305_HEADERBYTES;
+constexpr size_t kExtra = crypto_secretstream_xchacha20poly1305_ABYTES;  // of each record
+constexpr size_t kHelloBytes = sizeof kMagic + kKeyBytes + kMacBytes;
+constexpr size_t kWelcomeBytes = kKeyBytes + kMacBytes;
+constexpr size_t kLengthBytes = 4;
+static_assert(crypto_secretstream_xchacha20poly1305_KEYBYTES == kMacBytes);
+
+void append(std::vector<uint8_t>& to, Bytes bytes) {
+  to.insert(to.end(), bytes.begin(), bytes.end());
+}
+
+}  // namespace
+
+Secure::Secure(Side side, std::string key, const Id& server)
+    : side_(side),
+      key_(std::move(key)),
+      server_(server),
+      stage_(side == Side::client ? Stage::welcome : Stage::hello) {
+  crypto_kx_keypair(public_.data(), secret_.data());
+}
+
+Secure::~Secure() {
+  sodium_memzero(key_.data(), key_.size());
+  sodium_memzero(secret_.data(), secret_.size());
+  for (Mac* key : {&send_key_, &receive_key_}) sodium_memzero(key->data(), key->size());
+  for (auto* state : {&send_, &receive_}) sodium_memzero(state, sizeof *state);
+}
+
+/// A keyed hash of the label, the server's id, what both sides have sent so far, and the message.
+Secure::Mac Secure::mac(const char* label, Bytes message) const {
+  crypto_generichash_state state;
+  crypto_generichash_init(&state,
+                          key_.empty() ? nullptr : reinterpret_cast<const uint8_t*>(key_.data()),
+                          key_.size(), kMacBytes);
+  char name[16] = {};  // of a fixed length, so that no two inputs give the same bytes
+  std::strncpy(name, label, sizeof name - 1);
+  crypto_generichash_update(&state, reinterpret_cast<const uint8_t*>(name), sizeof name);
+  crypto_generichash_update(&state, server_.data(), server_.size());
+  crypto_generichash_update(&state, transcript_.data(), transcript_.size());
+  crypto_generichash_update(&state, message.data(), message.size());
+  Mac result;
+  crypto_generichash_final(&state, result.data(), result.size());
+  return result;
+}
+
+/// The keys of both directions. Call it when the transcript is complete. False: a bad public key.
+bool Secure::derive(Bytes their_key) {
+  uint8_t receive[crypto_kx_SESSIONKEYBYTES], send[crypto_kx_SESSIONKEYBYTES];
+  const auto agree =
+      side_ == Side::client ? crypto_kx_client_session_keys : crypto_kx_server_session_keys;
+  const bool good = agree(receive, send, public_.data(), secret_.data(), their_key.data()) == 0;
+  send_key_ = mac("key", send);  // the two directions have different inputs
+  receive_key_ = mac("key", receive);
+  sodium_memzero(send, sizeof send);
+  sodium_memzero(receive, sizeof receive);
+  sodium_memzero(secret_.data(), secret_.size());
+  return good;
+}
+
+void Secure::begin(std::vector<uint8_t>& out) {
+  if (side_ != Side::client || !transcript_.empty()) return;
+  std::vector<uint8_t> hello(kMagic, kMagic + sizeof kMagic);
+  append(hello, public_);
+  append(hello, mac("hello", hello));
+  transcript_ = hello;
+  append(out, hello);
+}
+
+bool Secure::take_hello(Bytes message, std::vector<uint8_t>& out) {
+  const Bytes body = message.first(kHelloBytes - kMacBytes);
+  const Mac wanted = mac("hello", body);
+  if (std::memcmp(body.data(), kMagic, sizeof kMagic) != 0 ||
+      sodium_memcmp(wanted.data(), message.data() + body.size(), kMacBytes) != 0)
+    return false;
+  append(transcript_, message);
+  std::vector<uint8_t> welcome(public_.begin(), public_.end());
+  append(welcome, mac("welcome", welcome));
+  append(transcript_, welcome);
+  if (!derive(body.subspan(sizeof kMagic))) return false;
+  append(out, welcome);
+  uint8_t header[kHeaderBytes];
+  crypto_secretstream_xchacha20poly1305_init_push(&send_, header, send_key_.data());
+  append(out, header);
+  stage_ = Stage::header;
+  return true;
+}
+
+bool Secure::take_welcome(Bytes message, std::vector<uint8_t>& out) {
+  const Bytes body = message.first(kWelcomeBytes - kMacBytes);
+  const Mac wanted = mac("welcome", body);
+  if (sodium_memcmp(wanted.data(), message.data() + body.size(), kMacBytes) != 0) return false;
+  append(transcript_, message.first(kWelcomeBytes));
+  if (!derive(body.first(kKeyBytes))) return false;
+  crypto_secretstream_xchacha20poly1305_init_pull(&receive_, message.data() + kWelcomeBytes,
+                                                  receive_key_.data());
+  uint8_t header[kHeaderBytes];
+  crypto_secretstream_xchacha20poly1305_init_push(&send_, header, send_key_.data());
+  append(out, header);
+  seal({}, out);
+  stage_ = Stage::proven;
+  return true;
+}
+
+/// Bytes of the next message, as far as they are known; 0: it cannot be a message.
+size_t Secure::needed(Bytes in) const {
+  switch (stage_) {
+    case Stage::hello:
+      return kHelloBytes;
+    case Stage::welcome:
+      return kWelcomeBytes + kHeaderBytes;
+    case Stage::header:
+      return kHeaderBytes;
+    default:
+      break;
+  }
+  if (in.size() < kLengthBytes) return kLengthBytes;
+  uint32_t length;
+  std::memcpy(&length, in.data(), sizeof length);
+  const size_t most = stage_ == Stage::first_record ? kExtra : kRecordMax + kExtra;
+  return length < kExtra || length > most ? 0 : kLengthBytes + length;
+}
+
+bool Secure::take(Bytes message, std::vector<uint8_t>& plain, std::vector<uint8_t>& out) {
+  switch (stage_) {
+    case Stage::hello:
+      return take_hello(message, out);
+    case Stage::welcome:
+      return take_welcome(message, out);
+    case Stage::header:
+      crypto_secretstream_xchacha20poly1305_init_pull(&receive_, message.data(),
+                                                      receive_key_.data());
+      stage_ = Stage::first_record;
+      return true;
+    default:
+      break;
+  }
+  const Bytes sealed = message.subspan(kLengthBytes);
+  const size_t before = plain.size();
+  plain.resize(before + sealed.size() - kExtra);
+  uint8_t tag = 0;
+  if (crypto_secretstream_xchacha20poly1305_pull(&receive_, plain.data() + before, nullptr, &tag,
+                                                 sealed.data(), sealed.size(), nullptr, 0) != 0) {
+    plain.resize(before);
+    return false;
+  }
+  stage_ = Stage::proven;
+  return true;
+}
+
+bool Secure::receive(Bytes in, std::vector<uint8_t>& plain, std::vector<uint8_t>& out) {
+  append(in_, in);
+  Bytes left = in_;
+  for (;;) {
+    const size_t bytes = needed(left);
+    if (bytes == 0) return false;
+    if (left.size() < bytes) break;
+    if (!take(left.first(bytes), plain, out)) return false;
+    left = left.subspan(bytes);
+  }
+  in_.erase(in_.begin(), in_.end() - static_cast<ptrdiff_t>(left.size()));
+  return true;
+}
+
+void Secure::seal(Bytes plain, std::vector<uint8_t>& out) {
+  SS_ASSERT(plain.size() <= kRecordMax);
+  const auto length = static_cast<uint32_t>(plain.size() + kExtra);
+  const size_t at = out.size();
+  out.resize(at + kLengthBytes + length);
+  std::memcpy(out.data() + at, &length, kLengthBytes);
+  crypto_secretstream_xchacha20poly1305_push(&send_, out.data() + at + kLengthBytes, nullptr,
+                                             plain.data(), plain.size(), nullptr, 0, 0);
+}
+
+}  // namespace simplescale::stream

@@ -1,0 +1,74 @@
+// An encrypted connection, as bytes: takes what has arrived, gives what to send. No sockets. One
+// thread.
+//
+//   client -> server  magic, X25519 key, MAC under the run's key: for this server only
+//   server -> client  X25519 key, MAC under the run's key over it and the client's message; header
+//   client -> server  header, then an empty record
+//
+// After that both send records: length (4 bytes), ciphertext of libsodium's secretstream. The keys
+// are those of crypto_kx, hashed with the run's key and all of the handshake.
+//
+//   STREAM-1  Whoever does not have the run's key can make this process keep a hundred bytes, and
+//             compute one hash; nothing of it is parsed. Without the key nobody reads, inserts,
+//             changes, reorders or repeats records: the connection ends instead.
+#pragma once
+
+#include <sodium.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "transport/stream/address.hpp"
+
+namespace simplescale::stream {
+
+class Secure {
+ public:
+  static constexpr size_t kRecordMax = 64 << 10;  // of plaintext
+  enum class Side : uint8_t { client, server };
+
+  /// key: the run's, 32 bytes, or empty for no protection (in tests). server: the id in the
+  /// address of the server, also if this is the server. Call sodium_init() before.
+  Secure(Side side, std::string key, const Id& server);
+  ~Secure();
+  Secure(const Secure&) = delete;
+  Secure& operator=(const Secure&) = delete;
+
+  /// Takes bytes that have arrived; appends what is decrypted to `plain`, and what must be sent to
+  /// `out`. False: the other side does not have the key, or the bytes were changed on the way.
+  [[nodiscard]] bool receive(std::span<const uint8_t> in, std::vector<uint8_t>& plain,
+                             std::vector<uint8_t>& out);
+  /// Appends the client's first message, once, at the beginning.
+  void begin(std::vector<uint8_t>& out);
+  /// True once the other side has proven that it has the key; seal() may be called from then on.
+  bool proven() const { return stage_ == Stage::proven; }
+  /// Appends one record. plain: at most kRecordMax bytes.
+  void seal(std::span<const uint8_t> plain, std::vector<uint8_t>& out);
+
+ private:
+  using Mac = std::array<uint8_t, 32>;
+  enum class Stage : uint8_t { hello, welcome, header, first_record, proven };
+  size_t needed(std::span<const uint8_t> in) const;
+  bool take(std::span<const uint8_t> message, std::vector<uint8_t>& plain,
+            std::vector<uint8_t>& out);
+  bool take_hello(std::span<const uint8_t> message, std::vector<uint8_t>& out);
+  bool take_welcome(std::span<const uint8_t> message, std::vector<uint8_t>& out);
+  Mac mac(const char* label, std::span<const uint8_t> message) const;
+  bool derive(std::span<const uint8_t> their_key);
+
+  const Side side_;
+  std::string key_;
+  const Id server_;
+  Stage stage_;
+  std::array<uint8_t, crypto_kx_PUBLICKEYBYTES> public_{};
+  std::array<uint8_t, crypto_kx_SECRETKEYBYTES> secret_{};
+  std::vector<uint8_t> transcript_;  // hello, welcome
+  Mac send_key_{}, receive_key_{};
+  crypto_secretstream_xchacha20poly1305_state send_{}, receive_{};
+  std::vector<uint8_t> in_;
+};
+
+}  // namespace simplescale::stream
