@@ -224,11 +224,11 @@ caf::behavior staging(caf::stateful_actor<StagingState>* self, caf::actor node,
 
 }  // namespace
 
-Result<std::shared_ptr<PeerTier>> make_peer_tier(const std::string& instance, int node,
+Result<std::shared_ptr<PeerTier>> make_peer_tier(DataPlaneOptions options,
+                                                 const std::string& instance, int node,
                                                  const ModelShape& shape, size_t shards,
                                                  int timeout_ms) {
   const std::string prefix = "ss-" + instance + "-n" + std::to_string(node) + "-";
-  DataPlaneOptions options;
   options.shm_prefix = prefix + "copies";
   options.arena_bytes =
       size_t{1} << 20;  // small: both ends lie outside of it and go through staging

@@ -55,7 +55,8 @@ struct PeerTier {
 };
 
 /// instance, node: for the names of its segments.
-Result<std::shared_ptr<PeerTier>> make_peer_tier(const std::string& instance, int node,
+Result<std::shared_ptr<PeerTier>> make_peer_tier(DataPlaneOptions options,
+                                                 const std::string& instance, int node,
                                                  const ModelShape& shape, size_t shards,
                                                  int timeout_ms);
 

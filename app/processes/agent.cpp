@@ -29,6 +29,7 @@
 #include "runtime/observe/trace.hpp"
 #include "runtime/run/agent_lock.hpp"
 #include "runtime/run/folder_watch.hpp"
+#include "runtime/run/run_key.hpp"
 #include "runtime/training/names.hpp"
 
 namespace simplescale {
@@ -214,7 +215,10 @@ Result<int> run_agent(const AgentOptions& o) {
   auto watcher = std::make_shared<ProcessWatcher>();
   std::shared_ptr<PeerTier> peers;
   if (peer_every_steps(config, plan.topology) > 0) {
-    SS_ASSIGN(peers, make_peer_tier(o.instance, o.node, plan.shape,
+    DataPlaneOptions plane;
+    plane.network = has_other_hosts();
+    SS_ASSIGN(plane.key, read_run_key(run));
+    SS_ASSIGN(peers, make_peer_tier(std::move(plane), o.instance, o.node, plan.shape,
                                     static_cast<size_t>(plan.topology.shards),
                                     static_cast<int>(config.parallel.collective_timeout_ms)));
   }

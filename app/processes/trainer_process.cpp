@@ -21,6 +21,7 @@
 #include "runtime/base/process.hpp"
 #include "runtime/observe/trace.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "runtime/run/run_key.hpp"
 #include "runtime/training/names.hpp"
 #include "transport/nccl/device_plane.hpp"
 
@@ -76,6 +77,8 @@ Result<Plane> create_plane(const TrainerProcessOptions& o, const std::string& in
   options.node_prefix = "ss-" + instance + "-" + file_name.substr(0, file_name.rfind('.') + 1);
   options.shm_prefix = "ss-" + instance + "-" + file_name + "-" + std::to_string(getpid());
   options.communicators = kCommunicators;
+  options.network = has_other_hosts();
+  SS_ASSIGN(options.key, read_run_key(RunFolder{o.run}));
   if (!device || device->transport == DeviceTransport::staged)
     options.arena_bytes = arena_bytes(config, plan, !device);
   if (Status status = trace::start(static_cast<size_t>(config.metrics.trace_events),

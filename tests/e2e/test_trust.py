@@ -7,8 +7,9 @@ import shutil
 import stat
 import subprocess
 import unittest
+from pathlib import Path
 
-from common import PROGRAM, Case
+from common import PROGRAM, Case, last_step, leftovers
 from page_fixture import large_run
 
 NOBODY = 65534
@@ -71,6 +72,36 @@ class RunFolder(Case):
         self.assertEqual(done.returncode, 78)
         self.assertIn("belongs to another user", done.stderr)
         self.assertEqual(list((run / "control").iterdir()), [])
+
+
+def listening(pids):
+    """(process name, port) of each TCP socket on which one of the processes listens."""
+    ports = {}
+    for file in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(file).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A":
+                ports[fields[9]] = int(fields[1].rpartition(":")[2], 16)
+    found = set()
+    for pid in pids:
+        try:
+            sockets = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        except OSError:
+            continue  # it has ended
+        found |= {(words[1], ports[s[8:-1]]) for s in sockets if s.startswith("socket:[") and s[8:-1] in ports}
+    return found
+
+
+class Network(Case):
+    def test_a_run_on_one_host_listens_on_no_tcp_port_but_the_page(self):
+        run = self.folder / "run"
+        self.start("run", *self.layout(2, 2), "--train.max_steps=1000000")
+        self.wait_for(lambda: last_step(run) >= 3, "step 3")
+        pids = leftovers(run)
+        self.assertGreater(len(pids), 6)  # launcher, agents, trainers, supervisor, standby
+        self.assertEqual([name for name, _ in listening(pids) if name != "http"], [])
+        self.assertIn("network: not used", self.command("status", run))
 
 
 class Terminal(Case):

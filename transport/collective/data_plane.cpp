@@ -112,7 +112,7 @@ class DataPlaneImpl final : public DataPlane {
     shared_.segment = std::move(segment);
     shared_.ucx = std::move(ucx);
     own_ = {options_.host_id, shared_.segment->name(), shared_.segment->header().incarnation,
-            shared_.ucx->address()};
+            shared_.ucx ? shared_.ucx->address() : UcxAddress{}};
   }
   ~DataPlaneImpl() override {
     SS_ASSERT(shared_.communicators.empty());
@@ -192,6 +192,9 @@ Result<std::vector<Member>> DataPlaneImpl::parse_members(const CommunicatorSpec&
       return Status(Code::bad_data, "the address of rank " + std::to_string(i) + " is malformed");
     members[i].address = *address;
     members[i].shared = address->host_id == own_.host_id;
+    if (!members[i].shared && (!shared_.ucx || address->ucx.empty()))
+      return Status(Code::unavailable, "rank " + std::to_string(i) +
+                                           " is on another host, but this run is on one host");
   }
   if (spec.members[static_cast<size_t>(spec.rank)] != address())
     return Status(Code::bad_data,
@@ -311,6 +314,7 @@ UcxChannelPtr DataPlaneImpl::make_channel(const CommunicatorSpec& spec, uint64_t
   channel->generation = spec.generation;
   channel->name_hash = name_hash;
   channel->rank = spec.rank;
+  channel->secret = make_secret(options_.key, spec.generation, name_hash);
   channel->members.resize(members.size());
   for (size_t i = 0; i < members.size(); ++i)
     if (!members[i].shared) channel->members[i].address = members[i].address.ucx;
@@ -341,7 +345,7 @@ std::unique_ptr<Communicator> DataPlaneImpl::connect(const CommunicatorSpec& spe
   }
   const int here = static_cast<int>(peers.size()) + 1;
   const int spin_us = options_.spin_us >= 0 ? options_.spin_us : here <= cores() ? kSpinUs : 0;
-  shared_.ucx->set_spin_us(spin_us);
+  if (shared_.ucx) shared_.ucx->set_spin_us(spin_us);
   const bool between_nodes = std::ranges::any_of(members, [this](const Member& member) {
     return !member.address.segment.starts_with(options_.node_prefix);
   });
@@ -419,7 +423,10 @@ Result<std::unique_ptr<DataPlane>> DataPlane::create(const DataPlaneOptions& opt
                             complete.arena_bytes +
                                 static_cast<size_t>(complete.communicators) * per_communicator));
   auto* header = &segment->header();
-  SS_ASSIGN(auto ucx, UcxWorker::create([header] { ring(*header); }));
+  std::unique_ptr<UcxWorker> ucx;
+  if (options.network) {
+    SS_ASSIGN(ucx, UcxWorker::create([header] { ring(*header); }));
+  }
   return std::unique_ptr<DataPlane>(
       std::make_unique<DataPlaneImpl>(std::move(complete), std::move(segment), std::move(ucx)));
 }

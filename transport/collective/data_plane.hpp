@@ -1,6 +1,6 @@
 // The data plane of one trainer process on CPUs: collectives over shared memory for peers on this
 // host and over UCX for the others. It owns one shared-memory segment (the arena, which peers on
-// this host map and read) and one UCX worker with its progress thread.
+// this host map and read) and, unless the run is on one host, one UCX worker with its thread.
 //
 //   SS_ASSIGN(auto plane,
 //             DataPlane::create({.shm_prefix = "ss-run-n0.1-3", .arena_bytes = 256 << 20}));
@@ -32,6 +32,8 @@ namespace simplescale {
 struct DataPlaneOptions {
   std::string shm_prefix;  ///< name of the segment: unique per run, trainer and incarnation; no '/'
   size_t arena_bytes = size_t{64} << 20;  ///< for allocate(), over all communicators together
+  bool network = true;  ///< false: all members are on this host, and no network socket is opened
+  std::string key;      ///< of the run, 32 bytes; members without it are not heard
   std::string host_id;  ///< members with equal ids share memory; empty: this_host_id()
   size_t staging_bytes = size_t{4} << 20;  ///< per communicator, for sources outside the arena
   int communicators = 4;                   ///< how many at a time the segment has room for
@@ -76,7 +78,8 @@ class DataPlane {
   /// Returns once every member has joined the same generation and name. A (generation, name) can be
   /// joined once. Code::deadline names the ranks that did not join; Code::aborted: abort() was
   /// called, or the generation is older than one joined before; Code::unavailable: a member died;
-  /// Code::bad_data: a malformed address; Code::io: no room in the segment.
+  /// or is on another host, but the plane is without network; Code::bad_data: a malformed address;
+  /// Code::io: no room in the segment.
   virtual Result<std::unique_ptr<Collective>> join(const CommunicatorSpec& spec) = 0;
 
   /// Fences all generations <= `generation`: their communicators and joins, running or future, end

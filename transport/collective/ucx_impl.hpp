@@ -36,6 +36,7 @@ struct UcxHeader {
   uint32_t from, to;
   uint64_t key;
   uint64_t offset;
+  Secret secret;
 
   static UcxHeader of(const UcxChannel& channel, UcxKind kind, uint32_t to, uint64_t key = 0,
                       uint64_t offset = 0) {
@@ -46,7 +47,8 @@ struct UcxHeader {
             static_cast<uint32_t>(channel.rank),
             to,
             key,
-            offset};
+            offset,
+            channel.secret};
   }
 };
 

@@ -1,5 +1,7 @@
 // The UCX worker's messages: sending and receiving. Runs on the worker's thread, except take_buffer
 // and give_buffer, which are called under the lock.
+#include <sodium.h>
+
 #include <cstring>
 #include <string>
 
@@ -20,6 +22,17 @@ std::unique_ptr<std::byte[]> UcxWorker::Impl::take_buffer() {
 
 void UcxWorker::Impl::give_buffer(std::unique_ptr<std::byte[]> buffer) {
   if (pool.size() < kIdleBuffersMax) pool.push_back(std::move(buffer));
+}
+
+Secret make_secret(const std::string& key, uint64_t generation, uint64_t name_hash) {
+  const uint64_t what[] = {generation, name_hash};
+  Secret secret;
+  static_assert(sizeof secret >= crypto_generichash_BYTES_MIN);
+  crypto_generichash(reinterpret_cast<unsigned char*>(secret.data()), sizeof secret,
+                     reinterpret_cast<const unsigned char*>(what), sizeof what,
+                     key.empty() ? nullptr : reinterpret_cast<const unsigned char*>(key.data()),
+                     key.size());
+  return secret;
 }
 
 // --- Sending ---
@@ -109,6 +122,8 @@ ucs_status_t UcxWorker::Impl::on_message(const UcxHeader& header, void* data, si
   const auto found = channels.find({header.generation, header.name_hash});
   if (found == channels.end()) return UCS_OK;  // of another generation: dropped
   const UcxChannelPtr channel = found->second;
+  if (sodium_memcmp(header.secret.data(), channel->secret.data(), sizeof(Secret)) != 0)
+    return UCS_OK;  // not of a member: dropped
   if (header.from >= channel->members.size() || static_cast<int>(header.to) != channel->rank)
     return UCS_OK;
   UcxMember& member = channel->members[header.from];

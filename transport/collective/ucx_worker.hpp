@@ -12,11 +12,13 @@
 // * Every channel has two queues for each member, one for the oldest operation and one for the
 //   others. Each has its own limit of fragments in flight, so a later operation never blocks an
 //   earlier one (COLLECTIVE-2 in operation.hpp).
-// * A message whose channel is not registered, for example of an older generation, is dropped.
+// * A message whose channel is not registered, for example of an older generation, is dropped, and
+//   so is one without the channel's secret: it is not of a member.
 // * A member has joined once it has acknowledged this process's hello: the member has registered
 //   the channel, and the connection to it works.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -30,6 +32,11 @@
 #include "transport/collective/link.hpp"
 
 namespace simplescale::collective {
+
+/// Known to the members of one communicator, and in each of their messages.
+using Secret = std::array<uint64_t, 2>;
+/// A hash of the run's key, the generation and the communicator's name. key: see DataPlaneOptions.
+Secret make_secret(const std::string& key, uint64_t generation, uint64_t name_hash);
 
 using UcxAddress = std::vector<uint8_t>;
 
@@ -85,6 +92,7 @@ struct UcxMember {
 struct UcxChannel {
   uint64_t generation = 0;
   uint64_t name_hash = 0;
+  Secret secret{};
   int rank = 0;
   std::vector<UcxMember> members;  ///< by rank
   uint64_t tickets = 0;

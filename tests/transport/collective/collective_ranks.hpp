@@ -22,9 +22,10 @@ struct RankPlanes {
   std::vector<std::unique_ptr<DataPlane>> planes;
   std::vector<std::vector<uint8_t>> addresses;
 
-  /// hosts[i]: the simulated host of rank i; ranks with equal numbers share memory.
-  RankPlanes(const std::string& name, const std::vector<int>& hosts,
-             size_t staging_bytes = 1 << 20) {
+  /// hosts[i]: the simulated host of rank i; ranks with equal numbers share memory. keys: of each
+  /// rank.
+  RankPlanes(const std::string& name, const std::vector<int>& hosts, size_t staging_bytes = 1 << 20,
+             const std::vector<std::string>& keys = {}) {
     for (size_t i = 0; i < hosts.size(); ++i) {
       DataPlaneOptions options;
       options.shm_prefix =
@@ -35,6 +36,7 @@ struct RankPlanes {
       options.communicators = 2;
       options.host_id = this_host_id() + "#" + std::to_string(hosts[i]);
       options.spin_us = 0;
+      if (!keys.empty()) options.key = keys[i];
       auto plane = DataPlane::create(options);
       if (!plane.ok()) throw std::runtime_error(plane.status().message());
       addresses.push_back((*plane)->address());
