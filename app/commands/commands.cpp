@@ -27,6 +27,8 @@
 #include "runtime/http/facts.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/run/run_state.hpp"
+#include "transport/caf/address.hpp"
+#include "transport/stream/address.hpp"
 
 namespace simplescale {
 
@@ -122,6 +124,26 @@ Status verify_text_command(const std::string& run) {
   return result.ok ? Status() : Status(Code::bad_data, run + " has the errors listed above");
 }
 
+/// What carries the run's messages and collectives, and what protects them (docs/security.md).
+void show_network(const RunFolder& run) {
+  const auto text = read_text(run.supervisor());
+  const auto file = text.ok() ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
+  if (!file.is_object() || !file.contains("address") || !file["address"].is_string()) return;
+  const auto address = remote::parse_address(file["address"].get<std::string>());
+  const auto supervisor = address.ok() ? stream::decode(address->worker) : std::nullopt;
+  if (!supervisor) return;
+  std::string endpoints;
+  for (const stream::Endpoint& each : supervisor->endpoints)
+    endpoints += (endpoints.empty() ? "" : ", ") + stream::to_text(each);
+  if (endpoints.empty())
+    terminal::print("network: not used; Unix sockets and shared memory of one host\n");
+  else
+    terminal::print(
+        "network: messages over encrypted TCP (the supervisor: %s); collectives between hosts over "
+        "UCX or NCCL, not encrypted\n",
+        endpoints.c_str());
+}
+
 /// The address of the page, with its token, for users that may read control/.
 void show_page(const RunFolder& run) {
   const auto text = read_text(run.http());
@@ -141,7 +163,10 @@ Status status_command(const std::string& run, bool json, bool watch) {
     if (redraw) terminal::cursor::out(terminal::cursor::kClearScreen);
     SS_RETURN_IF_ERROR(
         print(json ? printable(json_text(document, watch ? -1 : 1)) : render_tree(document, look)));
-    if (!json && !has_ended(document)) show_page(RunFolder{run});
+    if (!json && !has_ended(document)) {
+      show_network(RunFolder{run});
+      show_page(RunFolder{run});
+    }
     if (!watch || has_ended(document)) return {};
     std::this_thread::sleep_for(std::chrono::seconds(1));
   }

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -21,6 +22,7 @@
 #include "runtime/config/config.hpp"
 #include "runtime/diagnostics/diagnose.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "transport/ucx/version.hpp"
 
 extern char** environ;
 
@@ -99,6 +101,11 @@ Status check_this_machine(const std::string& folder, bool json) {
     const nlohmann::json variables = environment();
     for (const auto& [key, value] : variables.items())
       terminal::print("%s=%s\n", key.c_str(), value.get<std::string>().c_str());
+    terminal::print(
+        "network: a run on one host uses none; on several hosts messages go over encrypted "
+        "TCP, collectives over UCX %s (%s) or NCCL, not encrypted\n",
+        ucx::version().c_str(),
+        std::getenv("UCX_NET_DEVICES") ? "UCX_NET_DEVICES" : "all interfaces");
     if (all_ok(results)) terminal::print("this machine is fit to train\n");
   }
   std::fflush(stdout);

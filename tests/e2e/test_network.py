@@ -105,6 +105,7 @@ class Networks(Case):
             self.tasks.append(task)
         self.addCleanup(self.end_all)
         self.wait_for(lambda: last_step(self.run_folder) >= 5 and self.standby(), "step 5 and a standby")
+        self.assertIn("encrypted TCP (the supervisor: 10.214.7.", self.command("status", self.run_folder))
 
     def end_all(self):
         for pid in leftovers(self.run_folder):
