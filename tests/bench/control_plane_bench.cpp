@@ -404,11 +404,9 @@ pid_t start_supervisor(const Job& job, const std::string& program) {
   command.argv = {program, "supervisor", "--run=" + job.run.path, "--node=n0"};
   command.environment = {{"SIMPLESCALE_INSTANCE", job.instance}};
   // As a task of srun, so that it also listens on TCP.
-  for (const auto& [name, value] : {std::pair{"SLURM_JOB_ID", "1"},
-                                    {"SLURM_STEP_ID", "0"},
-                                    {"SLURM_PROCID", "0"},
-                                    {"SLURM_NTASKS", "2"}})
-    command.environment.emplace_back(name, value);
+  const std::pair<const char*, const char*> task[] = {
+      {"SLURM_JOB_ID", "1"}, {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "2"}};
+  for (const auto& [name, value] : task) command.environment.emplace_back(name, value);
   command.output = job.run.logs() + "/supervisor-n0.log";
   return must(spawn(command));
 }

@@ -1,5 +1,5 @@
 // Connections between the processes of a run. Between processes of one host they are Unix domain
-// sockets, for this user only; between hosts TCP, encrypted (secure.hpp). A run on one host so opens
+// sockets, for this user only; between hosts TCP, encrypted (secure.hpp). So a run on one host opens
 // no TCP socket. One thread owns a messenger and its links; others may only call signal().
 //
 //   STREAM-2  A process that has not proven that it has the key holds a bounded number of

@@ -8,9 +8,9 @@
 // After that both send records: length (4 bytes), ciphertext of libsodium's secretstream. The keys
 // are those of crypto_kx, hashed with the run's key and all of the handshake.
 //
-//   STREAM-1  Whoever does not have the run's key can make this process keep a hundred bytes, and
-//             compute one hash; nothing of it is parsed. Without the key nobody reads, inserts,
-//             changes, reorders or repeats records: the connection ends instead.
+//   STREAM-1  A process without the run's key can make this process keep a hundred bytes and
+//             compute one hash; nothing that it sends is parsed. Without the key nobody reads,
+//             inserts, changes, reorders or repeats records: the connection ends instead.
 #pragma once
 
 #include <sodium.h>
