@@ -96,12 +96,14 @@ def listening(pids):
 class Network(Case):
     def test_a_run_on_one_host_listens_on_no_tcp_port_but_the_page(self):
         run = self.folder / "run"
-        self.start("run", *self.layout(2, 2), "--train.max_steps=1000000")
+        _, process = self.start("run", *self.layout(2, 2), "--train.max_steps=1000000")
         self.wait_for(lambda: last_step(run) >= 3, "step 3")
         pids = leftovers(run)
         self.assertGreater(len(pids), 6)  # launcher, agents, trainers, supervisor, standby
         self.assertEqual([name for name, _ in listening(pids) if name != "http"], [])
         self.assertIn("network: not used", self.command("status", run))
+        process.terminate()
+        process.communicate(timeout=60)
 
 
 class Terminal(Case):
