@@ -71,8 +71,8 @@ Journal::~Journal() {
                                [this] { return writer_->over_; }))
     return;
   writer_->stopped_ = true;  // writes nothing if the file system answers later
-  log::error("the run's last records could not be written to {}: it did not answer within {} ms",
-             writer_->folder_, patience_ms_);
+  log::error("the run's last records could not be written to {} within {} ms", writer_->folder_,
+             patience_ms_);
 }
 
 void Journal::append(const std::string& file, const nlohmann::json& line) {
@@ -146,7 +146,7 @@ bool Journal::Writer::wait(std::unique_lock<std::mutex>& lock) {
   if (stopped_ || !unwritten())
     wake_.wait(lock, work);
   else if (failing_)
-    wake_.wait_until(lock, tried_at_ + kRetryEvery, asked);
+    wake_.wait_until(lock, tried_at_ + kRetryEvery, [this] { return hurry_; });
   else
     wake_.wait_until(lock, synced_at_ + kSyncEvery, work);
   return !stopping_ || !jobs_.empty() || !pages_.empty() || (unwritten() && !stopped_);
@@ -155,7 +155,7 @@ bool Journal::Writer::wait(std::unique_lock<std::mutex>& lock) {
 void Journal::Writer::run() {
   std::unique_lock lock(mutex_);
   while (wait(lock)) {
-    const bool last = stopping_, now = hurry_ || last;
+    const bool now = hurry_ || stopping_;
     std::deque<Job> jobs = take_jobs(now);
     for (auto& [name, page] : pages_) unwritten_pages_[name] = std::move(page);
     pages_.clear();
@@ -172,7 +172,6 @@ void Journal::Writer::run() {
     writing_ = false;
     hurry_ = hurry_ && !now;
     idle_.notify_all();
-    if (last && !written) break;  // the disk refuses the last records
   }
   over_ = true;
   ended_.notify_all();
@@ -236,6 +235,18 @@ bool Journal::Writer::open_lines(const std::string& name, LineFile& file) {
   return true;
 }
 
+/// A network file system may write a part and report an error. Behind half a line the next one would
+/// be lost.
+bool Journal::Writer::find_written(const std::string& name, LineFile& file, size_t end) {
+  const auto found =
+      bytes_appended(folder_ + "/" + name, std::string_view(file.text).substr(0, end), file.written,
+                     [this] { return may_write(); });
+  if (!found.ok()) return failed(name, found.status().message());
+  file.written = *found;
+  file.unsure = false;
+  return true;
+}
+
 bool Journal::Writer::write_lines(const std::string& name, LineFile& file) {
   while (file.written < file.text.size()) {
     if (file.fd < 0 && !open_lines(name, file)) return false;
@@ -246,10 +257,14 @@ bool Journal::Writer::write_lines(const std::string& name, LineFile& file) {
       if (!sync_lines(name, file)) return false;
       continue;
     }
+    if (file.unsure && appends_ && !find_written(name, file, end)) return false;
     // A write may succeed in part, as on a full disk. The next attempt goes on behind that part, so
     // that no half line stays before the next one.
-    if (!write_whole(file.fd, std::string_view(file.text).substr(0, end), file.written, file.begin))
+    if (!write_whole(file.fd, std::string_view(file.text).substr(0, end), file.written,
+                     file.begin)) {
+      file.unsure = true;
       return failed(name, std::strerror(errno));
+    }
   }
   return true;
 }

@@ -39,7 +39,7 @@ class Journal {
   explicit Journal(std::string folder, std::function<bool()> may_write = nullptr,
                    int64_t patience_ms = 10'000, std::function<void()> written = nullptr,
                    std::optional<bool> appends = std::nullopt);
-  ~Journal();  // writes the queue; gives up after patience_ms if the file system hangs
+  ~Journal();  // writes the queue; gives up after patience_ms if the disk hangs or refuses it
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
   /// Appends one line to <folder>/<file>.
@@ -75,9 +75,10 @@ class Journal {
   };
   struct LineFile {
     int fd = -1;
-    std::string text;    // lines that are not known to be on the disk
-    size_t written = 0;  // bytes of `text` in the file
-    int64_t begin = -1;  // position of `text` in the file; -1: not opened yet
+    std::string text;     // lines that are not known to be on the disk
+    size_t written = 0;   // bytes of `text` in the file
+    int64_t begin = -1;   // position of `text` in the file; -1: not opened yet
+    bool unsure = false;  // a write failed, which may have written a part all the same
   };
   /// The thread's own state; it outlives the journal if the file system hangs.
   struct Writer {
@@ -92,6 +93,7 @@ class Journal {
     void accept(std::deque<Job> jobs);
     bool write_all();
     bool open_lines(const std::string& name, LineFile& file);
+    bool find_written(const std::string& name, LineFile& file, size_t end);
     bool write_lines(const std::string& name, LineFile& file);
     bool sync_lines(const std::string& name, LineFile& file);
     bool write_page(const std::string& name, const Page& page);

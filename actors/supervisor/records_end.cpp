@@ -171,13 +171,15 @@ Result<Steps> read_steps(const std::string& folder, bool ledger, uint64_t window
   return steps;
 }
 
-/// The number of the newest incident in events.jsonl.
-Result<uint64_t> newest_incident(const std::string& path) {
+/// Reads the newest incident and the newest generation in events.jsonl.
+Status read_events(const std::string& path, RecordsEnd& end) {
   for (uint64_t window = kWindow;; window *= 16) {
     SS_ASSIGN(const Tail events, read_tail(path, window));
-    uint64_t newest = 0;
-    for (const json& line : events.lines) newest = std::max(newest, number(line, "incident"));
-    if (newest > 0 || events.all || window >= kWindowMax) return newest;
+    for (const json& line : events.lines) {
+      end.incidents = std::max(end.incidents, number(line, "incident"));
+      end.newest_generation = std::max(end.newest_generation, number(line, "generation"));
+    }
+    if (end.incidents > 0 || events.all || window >= kWindowMax) return {};
   }
 }
 
@@ -204,12 +206,23 @@ Status leave_gap(const std::string& folder) {
   return {};
 }
 
+Result<size_t> bytes_appended(const std::string& path, std::string_view text, size_t written,
+                              const std::function<bool()>& may_write) {
+  const size_t line = written == 0 ? 0 : text.rfind('\n', written - 1) + 1;  // npos + 1 = 0
+  SS_ASSIGN(const auto end, read_end(path, text.size() - line));
+  const std::string_view tail = end.first;
+  for (size_t there = line + tail.size(); there > line; --there)
+    if (there >= written && tail.ends_with(text.substr(line, there - line))) return there;
+  SS_RETURN_IF_ERROR(blank_half_line(path, may_write));
+  return line;
+}
+
 Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger, uint64_t global_batch,
                                   const std::function<bool()>& may_write) {
   for (const char* file : kRecords)
     SS_RETURN_IF_ERROR(blank_half_line(folder + "/" + file, may_write));
   RecordsEnd end;
-  SS_ASSIGN(end.incidents, newest_incident(folder + "/events.jsonl"));
+  SS_RETURN_IF_ERROR(read_events(folder + "/events.jsonl", end));
   for (uint64_t window = kWindow;; window *= 16) {
     SS_ASSIGN(Steps steps, read_steps(folder, ledger, window));
     std::optional<Position> last = newest_whole(steps, global_batch);
@@ -219,6 +232,10 @@ Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger, uint64
     end.any = last.has_value();
     std::tie(end.generation, end.step) = at;
     end.val_losses = std::move(steps.val_losses);
+    if (!steps.metrics.empty())
+      end.newest_generation = std::max(end.newest_generation, steps.metrics.rbegin()->first);
+    if (!steps.ledger.empty())
+      end.newest_generation = std::max(end.newest_generation, steps.ledger.rbegin()->first.first);
     for (const Position& p : steps.metrics)
       if (p > at) end.beyond.insert({p.first, p.second, ""});
     for (const auto& [p, trainers] : steps.ledger)

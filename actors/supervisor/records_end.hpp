@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "runtime/base/status.hpp"
 
@@ -34,6 +35,7 @@ struct RecordsEnd {
   bool any = false;                       // there is a step
   uint64_t step = 0, generation = 0;      // the last one, and the generation that made it
   uint64_t incidents = 0;                 // number of the last one
+  uint64_t newest_generation = 0;         // that a line names; GEN-2: its number is used
   std::set<StepLine> beyond;              // lines of later steps, which are not whole
   std::map<uint64_t, double> val_losses;  // of the newest steps that were validated, by step
 };
@@ -49,6 +51,14 @@ bool hosts_can_append(const std::string& folder);
 /// bytes in its page cache, or the write before which it was suspended. io: a file cannot be
 /// written. Blocks.
 Status leave_gap(const std::string& folder);
+
+/// An append to a file failed, and may have written a part of its bytes all the same. text: whole
+/// lines, of which the first `written` bytes were in the file before. Returns how many are there
+/// now. If the file ends otherwise, half a line at its end is overwritten with spaces, and the line
+/// that `written` lies in is to be written again from its beginning. may_write: as below. io;
+/// aborted: may_write returned false. Blocks.
+Result<size_t> bytes_appended(const std::string& path, std::string_view text, size_t written,
+                              const std::function<bool()>& may_write = nullptr);
 
 /// Finds the last step of which metrics.jsonl and the ledger have all lines. ledger: the run keeps
 /// ledger.jsonl. global_batch: samples of a step. may_write is asked after a file has been read and

@@ -84,6 +84,8 @@ Result<RunLock> prepare_run(const Config& config, const Plan& plan, int trainers
 
 volatile sig_atomic_t interrupts = 0, last_signal = 0, hung_up = 0;
 void on_interrupt(int signal) {
+  // Schedulers repeat SIGTERM before the run has saved. Only Ctrl-C means: at once (JOB-1).
+  if (signal == SIGTERM && interrupts > 0) return;
   last_signal = signal;
   interrupts = interrupts + 1;
 }

@@ -341,7 +341,8 @@ class Chaos:
         right = done.returncode == 0 or self.only_damaged_on_purpose(done.stdout)
         if not right or "each sample exactly once" not in done.stdout:
             raise Broken(f"JOB-2: verify says {done.stdout}{done.stderr}")
-        metrics = lines(self.run / "metrics.jsonl")
+        # Lines are written again if the disk refused to sync them; readers ignore the second ones.
+        metrics = list({json.dumps(line, sort_keys=True): line for line in lines(self.run / "metrics.jsonl")}.values())
         excuses = [e["time"] for e in lines(self.run / "events.jsonl") if e["kind"] in ("steps_undone", "started")]
         # A step whose validation was interrupted has a second line of the same commit, with the loss.
         validated = lambda a, b: b["step"] == a["step"] and b["time"] == a["time"] and "val_loss" in b

@@ -5,7 +5,7 @@ import os
 import signal
 import unittest
 
-from common import Case, last_step, leftovers, lines, status
+from common import BIN, Case, last_step, leftovers, lines, status
 
 
 class Disks(Case):
@@ -45,6 +45,27 @@ class Disks(Case):
         self.wait_for(lambda: last_step(run) >= min(failed["step"] + 10, self.STEPS), "steps without checkpoints")
         self.check(run, process)
         self.assertGreater(self.events(run, "checkpoint_saved")[-1]["time"], self.events(run, "checkpoint_failed")[-1]["time"])
+
+    def test_a_second_sigterm_does_not_cut_the_last_save_short(self):
+        run, process = self.start("run", *self.keys, "--train.max_steps=100000", "--checkpoint.disk_every_steps=0")
+        self.wait_for(lambda: last_step(run) >= 5, "steps")
+        for node in ("n0", "n1"):
+            self.inject(run, f"slow_disk {node} --value 500 --ms 20000")
+        process.send_signal(signal.SIGTERM)
+        self.wait_for(lambda: self.events(run, "stop_requested"), "the stop")
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(60), 75, process.stdout.read())
+        self.assertEqual((run / "checkpoints/latest").readlink().name, f"step-{last_step(run):08}")
+
+    def test_a_write_that_fails_in_the_middle_of_a_line_costs_no_line(self):
+        run, state = self.folder / "run", self.folder / "state"
+        state.mkdir()
+        faults = f"folder={run}/metrics.jsonl;state={state};seed=1;tear.write=0.9"
+        self.command("train", self.config, f"--run={run}", *self.keys, "--train.max_steps=100",
+                     env={"LD_PRELOAD": str(BIN / "libfile_faults.so"), "SIMPLESCALE_FILE_FAULTS": faults})
+        self.assertTrue([line for line in lines(state / "faults.jsonl") if line["error"]])
+        self.assertEqual([m["step"] for m in lines(run / "metrics.jsonl")], list(range(1, 101)))
+        self.assertIn("each sample exactly once", self.verify(run))
 
     def test_a_full_disk_that_has_room_again_costs_no_checkpoint(self):
         """Also the last one, whose failure would end the run without its newest steps."""

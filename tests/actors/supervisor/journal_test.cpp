@@ -307,6 +307,20 @@ TEST_SUITE("job records") {
     CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2) + metric(3));
   }
 
+  TEST_CASE("journal: the last lines are tried again until the disk takes them") {
+    Folder folder;
+    {
+      auto disk = std::make_unique<FullDisk>(10);
+      int asked = 0;
+      Journal journal(folder.path, [&] {
+        if (++asked == 4) disk.reset();
+        return true;
+      });
+      journal.append("metrics.jsonl", metric_line(1));
+    }
+    CHECK(folder.text("metrics.jsonl") == metric(1));
+  }
+
   TEST_CASE("journal: a page that could not be written is written later, and marks wait for it") {
     Folder folder;
     folder.write("generation", "1\n");
