@@ -112,9 +112,7 @@ Status receive_copy(PeerTier& tier, TrainState& state, const OfferCopy& offer) {
             connect(tier, offer.generation, offer.shard, offer.step, 1, offer.data_address));
   SS_ASSIGN(const Hash128 hash,
             receive_state(*from, state, offer.step, offer.from, tier.timeout_ms));
-  state.set_generation(offer.generation);
-  state.commit(offer.step, hash);
-  return {};
+  return tier.commit(state, offer.generation, offer.step, hash);
 }
 
 /// Puts a copy of one of this node's own shards into the peer store (PEER-1).
@@ -130,9 +128,7 @@ Status keep_own_copy(PeerTier& tier, const SendCopy& job) {
   std::ranges::copy(from.exp_avg, side.exp_avg.begin());
   std::ranges::copy(from.exp_avg_sq, side.exp_avg_sq.begin());
   SS_RETURN_IF_ERROR(check_copy(side, job.step, copy.hash));
-  state->set_generation(job.generation);
-  state->commit(job.step, copy.hash);
-  return {};
+  return tier.commit(*state, job.generation, job.step, copy.hash);
 }
 
 caf::behavior receiver(caf::event_based_actor* self, caf::actor node, PeerCopiesOptions o) {
@@ -223,6 +219,24 @@ caf::behavior staging(caf::stateful_actor<StagingState>* self, caf::actor node,
 }
 
 }  // namespace
+
+void PeerTier::fence(uint64_t newer) {
+  {
+    std::lock_guard lock(committing_);
+    generation = std::max<uint64_t>(generation, newer);
+  }
+  if (newer > 0) plane->abort(newer - 1, "a new generation begins");
+}
+
+Status PeerTier::commit(TrainState& state, uint64_t its_generation, uint64_t step,
+                        const Hash128& hash) {
+  std::lock_guard lock(committing_);
+  if (its_generation < generation)
+    return {Code::aborted, "generation " + std::to_string(its_generation) + " is over"};
+  state.set_generation(its_generation);
+  state.commit(step, hash);
+  return {};
+}
 
 Result<std::shared_ptr<PeerTier>> make_peer_tier(DataPlaneOptions options,
                                                  const std::string& instance, int node,

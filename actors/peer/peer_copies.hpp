@@ -17,6 +17,7 @@
 #include <atomic>
 #include <caf/all.hpp>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "actors/checkpoint/state_store.hpp"
@@ -39,19 +40,21 @@ struct PeerTier {
   const int timeout_ms;                   // of each wait for the other node
   std::atomic<uint64_t> generation = 0;   // the newest known
   std::atomic<uint64_t> newest_step = 0;  // of the newest CopyToPeers of the generation
-  /// Aborts the transfers of generations older than `newer` (GEN-1). Any thread.
-  void fence(uint64_t newer) {
-    uint64_t known = generation;
-    while (known < newer && !generation.compare_exchange_weak(known, newer)) {
-    }
-    if (newer > 0) plane->abort(newer - 1, "a new generation begins");
-  }
+  /// Aborts the transfers of generations older than `newer` (GEN-1). JOB-1: once this returns, the
+  /// store takes no copy that they made, so that the agent can say what the store holds. Any thread.
+  void fence(uint64_t newer);
+  /// Makes what was written to `state`, which is of the store, a copy of `step` that
+  /// `its_generation` made. aborted: that generation is over (GEN-1). Any thread.
+  Status commit(TrainState& state, uint64_t its_generation, uint64_t step, const Hash128& hash);
   /// True if no newer generation or CopyToPeers is known. Any thread.
   bool is_current(uint64_t its_generation, uint64_t step) const {
     return its_generation >= generation && step >= newest_step;
   }
   /// Aborts every wait of the data plane. Any thread.
   void stop() { plane->abort(UINT64_MAX, "the node stops"); }
+
+ private:
+  std::mutex committing_;  // a fence comes before or after a commit
 };
 
 /// instance, node: for the names of its segments.

@@ -1,0 +1,47 @@
+// A fence and the copies of other nodes' shards that arrive at the same time.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "actors/peer/peer_copies.hpp"
+#include "runtime/training/state_hash.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+ModelShape tiny_shape() {
+  ModelShape shape;
+  shape.dim = 16, shape.hidden = 16, shape.layers = 1, shape.heads = shape.kv_heads = 1;
+  shape.vocab = 32, shape.block_size = 8;
+  return shape;
+}
+
+}  // namespace
+
+TEST_SUITE("peer copies") {
+  TEST_CASE("peer copies: JOB-1, GEN-1: a copy that was received is not taken after its fence") {
+    auto made = make_peer_tier("test-fence-" + std::to_string(getpid()), 0, tiny_shape(), 1, 1000);
+    REQUIRE(made.ok());
+    PeerTier& tier = **made;
+    // Receives all bytes of a copy that generation 3 made.
+    const auto receive = [&] {
+      const Result<TrainState*> state = tier.store.prepare(0, UINT64_MAX);
+      REQUIRE(state.ok());
+      const Result<TrainState::Side> side = (*state)->begin_write(0);
+      REQUIRE(side.ok());
+      side->params[0] = 1;
+      return std::pair(*state, state_hash(*side));
+    };
+    tier.fence(3);
+    auto [first, first_hash] = receive();
+    REQUIRE(tier.commit(*first, 3, 5, first_hash).ok());
+    auto [second, second_hash] = receive();
+    tier.fence(4);  // the agent says now what the store holds
+    CHECK(tier.commit(*second, 3, 10, second_hash).code() == Code::aborted);
+    CHECK(tier.store.held() == std::vector<PeerCopy>{{0, 5, 3}});
+    CHECK(tier.commit(*second, 4, 11, second_hash).ok());
+    tier.stop();
+  }
+}
