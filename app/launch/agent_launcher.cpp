@@ -56,7 +56,11 @@ void AgentLauncher::on_exit(Agent& agent, int node, int status) {
   const std::string what =
       node_name(node) + " was killed by signal " + std::to_string(WTERMSIG(status));
   killed_agents_ += " " + what + ";";
-  if (stopping_ || run_is_over() || agent.restarts >= config_.supervision.max_restarts) return;
+  if (!stopping_ && !run_is_over()) restart_later(agent);
+}
+
+void AgentLauncher::restart_later(Agent& agent) {
+  if (agent.restarts >= config_.supervision.max_restarts) return;
   ++agent.restarts;
   agent.due = true;
   agent.due_at = Clock::now() + kRestartAfter;
@@ -72,8 +76,10 @@ bool AgentLauncher::poll() {
     if (agent.due && (stopping_ || run_is_over())) agent.due = false;
     if (agent.due && Clock::now() >= agent.due_at) {
       agent.due = false;
-      if (Status started = start(node); !started.ok())
+      if (Status started = start(node); !started.ok()) {
         log::error("cannot restart n{}: {}", node, started.message());
+        restart_later(agent);
+      }
     }
     any = any || agent.pid > 0 || agent.due;
   }

@@ -57,6 +57,7 @@ class AgentLauncher {
     Clock::time_point due_at{};
   };
   void on_exit(Agent& agent, int node, int status);
+  void restart_later(Agent& agent);
   bool run_is_over() const { return end_of(run_, instance_).has_value(); }
 
   const RunFolder run_;
