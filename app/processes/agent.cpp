@@ -49,10 +49,8 @@ Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan
   shape.block_size = static_cast<uint64_t>(plan.shape.block_size);
   SS_ASSIGN(TokenRings rings,
             TokenRings::create("ss-" + instance + "-" + node_name(node) + "-tokens", shape));
-  const SampleOrder order(dataset.train.samples(plan.shape.block_size), data_seed(config),
-                          config.data.shuffle, plan.skipped);
   return std::make_shared<RingFiller>(
-      std::move(rings), dataset.train, order,
+      std::move(rings), dataset.train, sample_order(config, plan, dataset),
       [](const Status& status) { log::error("the dataloader failed: {}", status.message()); });
 }
 

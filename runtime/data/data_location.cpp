@@ -66,6 +66,24 @@ std::vector<uint64_t> samples_of(const Plan& plan, uint64_t groups, uint64_t gro
   return samples;
 }
 
+SampleOrder sample_order(const Config& config, const Plan& plan, const Dataset& dataset) {
+  return {dataset.train.samples(plan.shape.block_size), data_seed(config), config.data.shuffle,
+          plan.skipped};
+}
+
+std::string places_text(const TokenSource& tokens, const SampleOrder& order, int64_t block_size,
+                        const std::vector<uint64_t>& runs, uint64_t most) {
+  std::string text;
+  uint64_t count = 0;
+  for (size_t i = 0; i + 1 < runs.size(); i += 2) {
+    for (uint64_t k = 0; k < runs[i + 1] && count + k < most; ++k)
+      text += (text.empty() ? "sample " : "; sample ") + std::to_string(runs[i] + k) + ": " +
+              tokens.place_of(order.position(runs[i] + k), block_size);
+    count += runs[i + 1];
+  }
+  return count <= most ? text : text + "; and " + std::to_string(count - most) + " more";
+}
+
 Result<Dataset> open_tokens(const Config& config, const ModelShape& shape) {
   const bool tokens = source_is_tokens(config);
   SS_ASSIGN(Dataset dataset,

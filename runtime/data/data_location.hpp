@@ -30,6 +30,15 @@ BatchLayout batch_layout(const Plan& plan, uint64_t groups);
 std::vector<uint64_t> samples_of(const Plan& plan, uint64_t groups, uint64_t group, uint64_t shard,
                                  uint64_t step);
 
+/// The order in which the training samples of `dataset` are trained.
+SampleOrder sample_order(const Config& config, const Plan& plan, const Dataset& dataset);
+
+/// Where samples lie in the token files: "sample 80: FILE, byte 10240; sample 81: ...". runs: as of
+/// samples_of(). Names `most` samples, and says how many more there are. "" without samples. Reads
+/// nothing.
+std::string places_text(const TokenSource& tokens, const SampleOrder& order, int64_t block_size,
+                        const std::vector<uint64_t>& runs, uint64_t most = 4);
+
 /// Reads all tokens. bad_data: an id is beyond the vocabulary, or a file of a prepared folder is not
 /// the one that its manifest.json records.
 Status check_tokens(const Config& config, const Dataset& dataset);

@@ -163,6 +163,14 @@ Status TokenSource::read_sample(uint64_t position, int64_t block_size, int32_t* 
   return {};
 }
 
+std::string TokenSource::place_of(uint64_t position, int64_t block_size) const {
+  SS_ASSERT(position < samples(block_size));
+  const auto block = static_cast<uint64_t>(block_size);
+  const uint64_t first = position * block;
+  const Part& part = *std::prev(std::ranges::upper_bound(parts_, first, {}, &Part::first));
+  return part.file->path() + ", byte " + std::to_string(part.byte_of(first));
+}
+
 TokenSource TokenSource::slice(uint64_t first, uint64_t count) const {
   SS_ASSERT(first <= count_ && count <= count_ - first);
   TokenSource slice;

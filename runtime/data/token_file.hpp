@@ -52,6 +52,10 @@ class TokenSource {
   /// undefined.
   Status read_sample(uint64_t position, int64_t block_size, int32_t* out) const;
 
+  /// Where sample `position` begins: "FILE, byte N". Requires position < samples(block_size). Reads
+  /// nothing.
+  std::string place_of(uint64_t position, int64_t block_size) const;
+
   /// Tokens [first, first + count) of this source.
   TokenSource slice(uint64_t first, uint64_t count) const;
   /// Of the first file.
