@@ -61,7 +61,7 @@ void introduce_node(Self* self) {
   for (auto& [name, trainer] : s.trainers) {
     // The leader must hear why a trainer left the newest generation. Of an older one it is enough
     // that the trainer is in no generation.
-    const bool news = trainer.idle && trainer.idle->generation + 1 >= s.generation;
+    const bool news = trainer.idle && trainer.idle->generation >= s.generation;
     if (trainer.up.pid > 0) {
       TrainerUp up = trainer.up;
       const HeldState held = s.options.held(name);
@@ -258,14 +258,10 @@ void joined(LinkState& s, const JoinGeneration& job) {
     }
 }
 
-void fenced(LinkState& s, const FenceGeneration& fence) {
-  s.generation = std::max(s.generation, fence.generation);
-}
-
 caf::message_handler commands(Self* self) {
   return {
       relayed<JoinGeneration>(self, joined),
-      relayed<FenceGeneration>(self, fenced),
+      relayed<FenceGeneration>(self),
       relayed<LeaveGeneration>(self),
       relayed<StopTraining>(self),
       relayed<KillTrainer>(self),
@@ -322,8 +318,9 @@ void keep_idle(LinkState& s, const TrainerIdle& idle) {
   LinkState::Trainer& trainer = s.trainers[idle.trainer];
   const uint64_t newest =
       std::max(trainer.up.generation, trainer.idle ? trainer.idle->generation : 0);
-  const bool news =
-      !trainer.idle || trainer.idle->generation < idle.generation || !idle.fault.empty();
+  const bool fault = trainer.idle && !trainer.idle->fault.empty() &&
+                     trainer.idle->generation >= trainer.up.generation;
+  const bool news = !fault || !idle.fault.empty();
   if (idle.generation >= newest && news) trainer.idle = idle;
 }
 

@@ -79,7 +79,7 @@ struct LinkState {
   caf::actor leader;        // the supervisor; null: not connected
   uint64_t epoch = 0;       // of the leader, or of the last one
   Lead lead;                // the leader's newest
-  uint64_t generation = 0;  // the newest that a command named
+  uint64_t generation = 0;  // the newest that the node was ordered to join
   bool leaving = false;     // the node leaves the run: no new supervisor is looked for
 
   // While there is no leader. Times are of the actor clock.

@@ -165,7 +165,8 @@ struct CarryOut {
   void operator()(const job::StopAtStep& stop) const { to_nodes(self, StopTraining{stop.reason}); }
   void operator()(const job::Join& join) const {
     self->send(s.publisher, local::StepsUndone{join.generation, join.step});
-    if (s.steps.rewind(join.step)) s.options.journal->mark(join.step);
+    if (join.regained ? s.steps.regain(join.step) : s.steps.rewind(join.step))
+      s.options.journal->mark(*s.steps.recorded_step());
     while (const auto step = s.steps.take_committed(join.step)) {
       record_step(self, *step);
       write_traces(self, s.traces.committed(step->newest.step, wall_ns(), wall_ns()));

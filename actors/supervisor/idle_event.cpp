@@ -65,8 +65,11 @@ job::TrainerIdle idle_event(const JobSupervisorState& s, const TrainerIdle& idle
   if (idle.generation != job::newest_joined(s.job)) return event;
   event.reason = with_names(std::move(event.reason), s.steps.members());
   if (event.fault == job::Fault::non_finite) {
-    event.samples = samples_text(s.steps.samples(idle.step, event.suspect));
+    const std::vector<uint64_t> samples = s.steps.samples(idle.step, event.suspect);
+    event.samples = samples_text(samples);
     event.reason = with_samples(std::move(event.reason), event.samples);
+    if (s.options.sample_places && !samples.empty())
+      event.reason += " (" + s.options.sample_places(samples) + ")";
   }
   return event;
 }

@@ -27,6 +27,7 @@ job::State initial_state(const JobOptions& options) {
   state.max_restarts = static_cast<int>(config.supervision.max_restarts);
   state.within_ms = config.supervision.within_s * 1000;
   state.generation = options.last_generation;
+  state.generations_above = options.generations_above;
   state.had_checkpoint = state.has_checkpoint = options.checkpoint_step.has_value();
   state.checkpoint_step = options.checkpoint_step.value_or(0);
   state.older_checkpoints = options.older_checkpoints;

@@ -45,8 +45,9 @@ struct JobOptions {
   Config config;
   Plan plan;
   RunFolder run;
-  std::string node;              // on which this supervisor runs
-  uint64_t last_generation = 0;  // of earlier starts of this run
+  std::string node;                // on which this supervisor runs
+  uint64_t last_generation = 0;    // of earlier starts of this run
+  uint64_t generations_above = 0;  // this supervisor uses greater numbers (GEN-2)
   /// LEAD-1: asked on the publisher's thread before it renames anything; blocks.
   std::function<bool()> leads;
   std::optional<uint64_t> checkpoint_step;  // newest valid checkpoint
@@ -63,6 +64,8 @@ struct JobOptions {
   std::map<uint64_t, double> val_losses;  // in the records, of the newest validated steps
   uint64_t incidents = 0;                 // in the records of earlier starts and supervisors
   LeadershipOptions leadership;
+  /// Where samples lie in the token files (places_text()). Null: not known.
+  std::function<std::string(const std::vector<uint64_t>& runs)> sample_places;
   /// Reports a host that failed its diagnosis to the scheduler. Returns the kind and the reason of
   /// an event; kind "": no event. Blocks.
   std::function<std::pair<std::string, std::string>(const std::string& host,

@@ -14,7 +14,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayoutRules, trainers_per_node, shards, cell_
                                    min_cells)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Layout, cells)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SuspectStep, step, generation)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Undoing, generation, step)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Undoing, generation, step, since, tentative)
 
 // Not by the macro: the address is to be bytes, not a list of numbers.
 void to_json(nlohmann::json& j, const Trainer& t) {
@@ -47,13 +47,13 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(State, rules, max_steps, join_timeout_ms, res
                                    fence_timeout_ms, save_timeout_ms, check_timeout_ms,
                                    give_up_after_cycles, max_restarts, within_ms, budget_steps,
                                    learning_rate, min_learning_rate, rates, phase, generation,
-                                   node_order, nodes, trainers, layout, leaving, paused, to_examine,
-                                   examined, had_checkpoint, has_checkpoint, checkpoint_step,
-                                   older_checkpoints, failed_checkpoint, failed_checkpoint_reason,
-                                   suspect_steps, undoings, committed_step, joined_step,
-                                   joined_from, previous_layout, cycles, waiting_since_ms,
-                                   waiting_for, incident, bad_samples, stop_requested, giving_up,
-                                   giving_up_since_ms, exit, exit_reason)
+                                   generations_above, node_order, nodes, trainers, layout, leaving,
+                                   paused, to_examine, examined, had_checkpoint, has_checkpoint,
+                                   checkpoint_step, older_checkpoints, failed_checkpoint,
+                                   failed_checkpoint_reason, suspect_steps, undoings,
+                                   committed_step, joined_step, joined_from, previous_layout,
+                                   cycles, waiting_since_ms, waiting_for, incident, bad_samples,
+                                   stop_requested, giving_up, giving_up_since_ms, exit, exit_reason)
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(IncidentFacts, kind, subject, reason, also, cause, joins, before,
                                    after, groups_before, groups_after, origin, returned, skipped,

@@ -51,9 +51,10 @@ void StepLedger::begin(uint64_t generation, std::vector<job::Place> members, uin
 }
 
 void StepLedger::resume(uint64_t generation, std::vector<job::Place> members,
-                        std::optional<uint64_t> recorded_step) {
+                        std::optional<uint64_t> recorded_step, std::optional<uint64_t> in_files) {
   set_members(generation, std::move(members));
   recorded_step_ = recorded_step;
+  undone_to_ = in_files > recorded_step ? in_files : std::nullopt;
   begun_at_ = recorded_step.value_or(0);
 }
 
@@ -108,7 +109,14 @@ std::optional<ReportedStep> StepLedger::take_complete() {
 
 bool StepLedger::rewind(uint64_t step) {
   if (recorded_step_ && *recorded_step_ <= step) return false;
+  if (!undone_to_) undone_to_ = recorded_step_;
   recorded_step_ = step;
+  return true;
+}
+
+bool StepLedger::regain(uint64_t step) {
+  if (!undone_to_ || !recorded_step_ || *recorded_step_ >= step) return false;
+  recorded_step_ = std::min(step, *undone_to_);
   return true;
 }
 
@@ -143,6 +151,7 @@ void StepLedger::measure(const ReportedStep& step) {
 
 std::vector<RunLine> StepLedger::record(const ReportedStep& step) {
   recorded_step_ = step.newest.step;
+  undone_to_.reset();
   newest_step_ms_ = step.newest.interval_ms;
   newest_time_ = step.newest.time > 0 ? step.newest.time : wall_time_s();
   newest_line_ = metrics_line(step);

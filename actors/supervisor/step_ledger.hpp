@@ -48,8 +48,9 @@ class StepLedger {
   /// Training of `generation` by `members` begins after `step`. Unfinished reports are dropped.
   void begin(uint64_t generation, std::vector<job::Place> members, uint64_t step);
   /// Continues a predecessor's generation. Training goes on after the last recorded step, if any.
+  /// in_files: the newest step that the files have; later than recorded_step if it was undone.
   void resume(uint64_t generation, std::vector<job::Place> members,
-              std::optional<uint64_t> recorded_step);
+              std::optional<uint64_t> recorded_step, std::optional<uint64_t> in_files = {});
   /// The changes of the learning rate so far.
   void set_rates(std::vector<RateChange> changes) {
     plan_.learning_rate.changes = std::move(changes);
@@ -87,6 +88,9 @@ class StepLedger {
   /// The records go on after `step` where they end later, or nowhere yet. Returns whether that
   /// changed.
   bool rewind(uint64_t step);
+  /// Steps up to `step` were undone and count again, before one of them was made again: takes
+  /// rewind() back as far as the files have their lines. Returns whether that changed anything.
+  bool regain(uint64_t step);
   /// Newest step in metrics.jsonl and ledger.jsonl.
   std::optional<uint64_t> recorded_step() const { return recorded_step_; }
 
@@ -131,6 +135,7 @@ class StepLedger {
   std::vector<job::Place> members_;
   std::map<uint64_t, ReportedStep> pending_;  // by step
   std::optional<uint64_t> recorded_step_;
+  std::optional<uint64_t> undone_to_;  // the files have the steps up to this one, which are undone
   std::map<std::string, Hashed> hashed_;  // by trainer
   std::optional<uint64_t> differs_;       // the newest step in which replicas differed
   uint64_t begun_at_ = 0;                 // step

@@ -11,24 +11,16 @@ namespace {
 
 constexpr int64_t kReturnMs = 1'500;  // for nodes to find a new supervisor
 
-/// The newest step in the records that is still committed.
-std::optional<uint64_t> committed_records(const JobSupervisorState& s,
-                                          const SupervisorState& from) {
-  std::optional<uint64_t> step = s.options.recorded_step;
-  // The files have no whole step. Trainers report again what they made in this generation.
-  if (!step && from.recorded) step = std::min(from.recorded_step, s.job.joined_step);
-  if (step) step = job::committed_of(s.job, *step, s.options.recorded_generation);
-  return step;
-}
-
 /// Tells the job of steps that the predecessor recorded after it had replicated its state.
 void catch_up(Self* self, std::optional<uint64_t> recorded) {
   JobSupervisorState& s = self->state;
   if (!recorded || *recorded <= s.job.committed_step) return;
-  if (s.options.recorded_generation == s.job.generation)
+  if (s.options.recorded_generation == s.job.generation) {
     handle(self, job::StepCommitted{s.job.generation, *recorded});
-  else
-    s.job.committed_step = *recorded;  // committed just before its generation was fenced
+  } else {  // committed just before its generation was fenced
+    s.job.committed_step = *recorded;
+    job::settle_undoings(s.job);
+  }
 }
 
 /// Tells the job of checkpoints that the predecessor published after it had replicated its state.
@@ -62,6 +54,14 @@ Result<LeftCheckpoints> find_left_checkpoints(const std::string& folder, const j
   return left;
 }
 
+std::optional<uint64_t> committed_records(const job::State& job, const SupervisorState& from,
+                                          std::optional<uint64_t> in_files, uint64_t generation) {
+  if (in_files) return job::committed_of(job, *in_files, generation);
+  if (job::newest_joined(job) == 0) return std::nullopt;
+  // Trainers report again what they made in this generation.
+  return from.recorded ? std::min(from.recorded_step, job.joined_step) : job.joined_step;
+}
+
 void take_over(Self* self, SupervisorState from) {
   JobSupervisorState& s = self->state;
   const LeadershipOptions& o = s.options.leadership;
@@ -73,11 +73,15 @@ void take_over(Self* self, SupervisorState from) {
   const uint64_t given_out = s.job.generation;  // by control/generation in the run folder
   s.job = std::move(from.job);
   s.job.generation = std::max(s.job.generation, given_out);
+  s.job.generations_above = s.options.generations_above;
+  job::settle_if_training(s.job);
 
   const uint64_t joined = job::newest_joined(s.job);
-  const std::optional<uint64_t> recorded = committed_records(s, from);
+  const std::optional<uint64_t> in_files = s.options.recorded_step;
+  const std::optional<uint64_t> recorded =
+      committed_records(s.job, from, in_files, s.options.recorded_generation);
   s.steps.resume(joined > 0 ? joined : s.job.generation, job::places(s.job.rules, s.job.layout),
-                 recorded);
+                 recorded, in_files);
   s.steps.set_rates(s.job.rates.changes);
   if (recorded) s.options.journal->mark(*recorded);  // publishing checkpoints waits for it
   s.planned = std::move(from.planned);

@@ -45,6 +45,9 @@ constexpr int kLookupMs = 1'000;         // for another supervisor to answer
 constexpr int kRefusalMs = 5'000;        // how long agents are told that the run cannot begin
 constexpr int kFlushTimeoutMs = 10'000;  // for the disk to take the last records
 constexpr int kEpochPollMs = 500;        // between two reads of the epoch files
+// GEN-2: a deposed supervisor may use numbers that its successor cannot know, while nodes still
+// follow it. In the second that they take to leave it, it uses far fewer than these.
+constexpr uint64_t kUnknownGenerations = 100;
 constexpr Retries kReadRetries{4, std::chrono::seconds(1)};  // of the run's files
 
 /// What all functions of this file need; lives as long as the process.
@@ -52,7 +55,7 @@ struct Process {
   SupervisorOptions options;
   Config config;
   Plan plan;
-  std::string tokenizer;
+  Dataset dataset;
   EpochFiles files;
   caf::actor_system& system;
   Transport& transport;
@@ -85,7 +88,11 @@ Result<JobOptions> job_options(const Process& p, uint64_t epoch, const Superviso
   job.plan = p.plan;
   job.run = p.run();
   job.node = p.options.node;
-  job.tokenizer = p.tokenizer;
+  job.tokenizer = p.dataset.tokenizer;
+  job.sample_places = [tokens = p.dataset.train, order = sample_order(p.config, p.plan, p.dataset),
+                       block = p.plan.shape.block_size](const std::vector<uint64_t>& runs) {
+    return places_text(tokens, order, block, runs);
+  };
   job.leads = [files = p.files, epoch] {
     const auto newest = files.newest();
     return newest.ok() && newest->number == epoch && files.touched_ns(epoch) != 0 &&
@@ -345,8 +352,8 @@ Result<JobOptions> prepare(const Process& p, uint64_t epoch, uint64_t generation
                 SS_RETURN_IF_ERROR(leave_gap(p.options.run));
               return end;
             }));
-  // A disk that lagged behind may have the steps of a generation, and not its number.
-  job.last_generation = std::max(generation, records.generation);
+  // GEN-2: a disk that lagged behind may have the lines of a generation, and not its number.
+  job.last_generation = std::max(generation, records.newest_generation);
   job.incidents = records.incidents;
   job.val_losses = std::move(records.val_losses);
   job.recorded_beyond = std::move(records.beyond);
@@ -368,15 +375,19 @@ Result<int> supervise(const Process& p, Predecessor before) {
   auto known = highest_generation(p, before);
   if (known.status().code() == Code::io) return known.status();
   uint64_t generation = known.ok() ? *known : 0;
+  use_left_state_if_newer(p, before, generation);
+  SS_ASSIGN(const Epoch newest, p.files.newest());
+  const uint64_t above =
+      epoch == 1 ? generation : std::max(generation, newest.generation) + kUnknownGenerations;
   SS_ASSIGN(const bool ours,
-            p.files.claim({epoch, p.options.node, getpid(), p.transport.address(), generation}));
+            p.files.claim({epoch, p.options.node, getpid(), p.transport.address(), above}));
   if (!ours) {
     log::info("another process leads epoch {}", epoch);
     return 0;
   }
   if (!p.files.current()) return 0;
   log::info("supervisor of epoch {}", epoch);
-  use_left_state_if_newer(p, before, generation);
+  use_left_state_if_newer(p, before, generation);  // the predecessor may have gone on until now
   std::promise<caf::actor> to_watch;
   auto watch = lead_epoch(p, epoch, to_watch.get_future().share());
   auto prepared = known.ok()
@@ -389,6 +400,7 @@ Result<int> supervise(const Process& p, Predecessor before) {
   }
   if (!prepared.ok()) return refuse_agents(p, epoch, generation, prepared.status());
   JobOptions job = prepared.take();
+  job.generations_above = above;
   auto end = std::make_shared<std::promise<End>>();
   auto result = end->get_future();
   job.leadership = leadership_options(p, epoch, std::move(before), watch, std::move(end));
@@ -506,7 +518,7 @@ Result<int> run_supervisor(const SupervisorOptions& o) {
   const Process process{o,
                         loaded.config,
                         plan,
-                        dataset.tokenizer,
+                        dataset,
                         EpochFiles(run, o.instance),
                         actors->system(),
                         actors->transport()};

@@ -37,7 +37,7 @@ struct Epoch {
   std::string node;
   int32_t pid = 0;
   std::string address;      // of the supervisor's transport
-  uint64_t generation = 0;  // the newest generation when the epoch began
+  uint64_t generation = 0;  // its generations have greater numbers (GEN-2)
   bool operator==(const Epoch&) const = default;
 };
 

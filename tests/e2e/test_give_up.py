@@ -48,6 +48,9 @@ class GiveUp(Case):
         self.assertRegex(failed["reason"], r"The run gave up: 2 failures .* The last: Trainer n0\.0 computed a value that is not finite"
                                            r" \(step 11: .* on samples 80-83\); step 10 was saved; if these samples")
         self.assertIn(failed["reason"], self.stderr)
+        found = [e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "non_finite"][0]
+        first = 80 * 2 * TINY["model.block_size"]
+        self.assertIn(f"(sample 80: {self.data}, byte {first}; sample 81: ", found)
         self.assertEqual((run / "checkpoints/latest").readlink().name, "step-00000010")
         self.assertIn("metrics.jsonl: 10 steps", self.verify(run))
         self.assertFalse(leftovers(run))

@@ -49,6 +49,7 @@ void Cluster::start_supervisor(int host, std::optional<job::State> from, uint64_
   supervisor.host = host;
   const bool replica = from.has_value();
   supervisor.job = replica ? std::move(*from) : make_job(options);
+  job::settle_if_training(supervisor.job);
   if (!replica) supervisor.job.waiting_since_ms = now / ms;
   for (auto& [name, node] : supervisor.job.nodes) node.answered = 0;  // not in state_codec.hpp
   const uint64_t written = options.bug == Bug::generation_reused ? 0 : disk.generation;

@@ -257,6 +257,7 @@ void Decider::operator()(const TrainerHung& e) {
 void Decider::operator()(const StepCommitted& e) {
   if (e.generation != s_.generation) return;  // GEN-1
   s_.committed_step = std::max(s_.committed_step, e.step);
+  settle_undoings(s_);
   s_.cycles = 0;
   s_.bad_samples.clear();
   for (auto& [name, node] : s_.nodes)

@@ -19,7 +19,8 @@
 //          a later generation may have other bits, so older copies of it are never used, even if
 //          there is one of every shard.
 //   GEN-1  A message that carries another generation than the current one has no effect.
-//   GEN-2  The number of a generation is used once.
+//   GEN-2  The number of a generation is used once, also by supervisors that do not know of each
+//          other: each uses numbers of its own (State::generations_above).
 #pragma once
 
 #include <cstdint>
@@ -50,9 +51,12 @@ struct SuspectStep {
 };
 constexpr size_t suspect_steps_kept = 16;
 
-/// States of `step` and later steps that were made before `generation` are undone.
+/// States of `step` and later steps that generations from `since` on, and before `generation`, made
+/// are undone. tentative: `generation` began with an older state, and no copy of a step that it
+/// made is known. Until then the undone states may still be used instead (JOB-1).
 struct Undoing {
-  uint64_t generation = 0, step = 0;
+  uint64_t generation = 0, step = 0, since = 0;
+  bool tentative = false;
 };
 constexpr size_t undoings_kept = 64;
 
@@ -136,6 +140,7 @@ struct State {
   // Changes during the run.
   Phase phase = Phase::starting;
   uint64_t generation = 0;              // the newest number that was used
+  uint64_t generations_above = 0;       // this supervisor uses greater numbers (GEN-2)
   std::vector<std::string> node_order;  // the preferred nodes first
   std::map<std::string, Node> nodes;
   std::map<std::string, Trainer> trainers;
@@ -151,7 +156,8 @@ struct State {
   std::string failed_checkpoint_reason;
   std::vector<uint64_t> older_checkpoints;  // steps, the newest last; some may have been pruned
   std::vector<SuspectStep> suspect_steps;   // the newest last, suspect_steps_kept at most
-  std::vector<Undoing> undoings;  // generation and step both increase; undoings_kept at most
+  std::vector<Undoing> undoings;  // the newest last, tentative ones at the end; undoings_kept
+                                  // at most
   uint64_t committed_step = 0;
   uint64_t joined_step = 0;      // the step that the current generation began with
   std::string joined_from;       // where that state came from: "memory", "peer copies", …
@@ -322,6 +328,7 @@ struct Join {
   uint64_t step = 0;
   std::vector<Move> moves;
   bool save_only = false;  // they train no step, save that state and finish
+  bool regained = false;   // the steps up to `step` had been undone, and count again
 };
 struct KillTrainer {
   std::string trainer, reason;
@@ -356,8 +363,13 @@ struct Decision {
 bool is_suspect(const State& state, uint64_t step, uint64_t generation);
 /// True if a newer generation has undone the state of `step` that `generation` made (JOB-3).
 bool undone(const State& state, uint64_t step, uint64_t generation);
-/// Neither suspect nor undone: a generation may begin with a copy of it.
-bool trusted(const State& state, uint64_t step, uint64_t generation);
+/// Neither suspect nor undone: a generation may begin with a copy of it. undoings: how many of the
+/// state's count; the others, which are tentative, are taken back, with what came after them.
+bool trusted(const State& state, uint64_t step, uint64_t generation, size_t undoings = SIZE_MAX);
+/// A step was made since the newest undoing: none is tentative any more.
+void settle_undoings(State& state);
+/// Of a predecessor's state: a generation in progress may have made steps that are not known.
+void settle_if_training(State& state);
 /// The newest generation that trainers joined. Faults of older ones have been handled.
 uint64_t newest_joined(const State& state);
 /// For records that end with `step`, made in `generation`: the newest step that is still committed.

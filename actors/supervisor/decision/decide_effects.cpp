@@ -101,7 +101,7 @@ void Decider::suspect_step(uint64_t step, uint64_t generation) {
 void Decider::fence(std::string phase, std::string kind, std::string subject, std::string reason) {
   const std::string what = subject.empty() ? reason : subject + ": " + reason;
   record(std::move(phase), kind, subject, reason);
-  ++s_.generation;
+  use_next_number();
   ++s_.cycles;
   s_.leaving = false;
   for (auto& [name, trainer] : s_.trainers) {

@@ -56,8 +56,12 @@ std::string Decider::missing_nodes() const {
 
 void Decider::plan() {
   if (over()) return;
-  for (const auto& [name, trainer] : s_.trainers)
-    if (trainer.state == TrainerState::draining || in_generation(trainer)) return;
+  bool training = false;
+  for (const auto& [name, trainer] : s_.trainers) {
+    if (trainer.state == TrainerState::draining) return;
+    training = training || in_generation(trainer);
+  }
+  if (training) return fence_if_newer_state_returned();
   begin_diagnosis();
   end_diagnosis();
   if (!s_.examined.empty() || s_.paused) return;
@@ -104,7 +108,7 @@ void Decider::plan() {
   join(std::move(next), beginning);
 }
 
-std::vector<AvailableCopy> Decider::copies() const {
+std::vector<AvailableCopy> Decider::copies(size_t undoings) const {
   std::vector<AvailableCopy> list;
   for (const std::string& name : s_.node_order) {
     const Node& node = s_.nodes.at(name);
@@ -120,12 +124,12 @@ std::vector<AvailableCopy> Decider::copies() const {
       for (const HeldStep& copy : trainer.held)
         if (!idle)
           of_node.push_back({trainer.shard, copy.step, copy.generation});
-        else if (trusted(s_, copy.step, copy.generation))
+        else if (trusted(s_, copy.step, copy.generation, undoings))
           list.push_back({who, trainer.shard, copy.step, false});
     }
     if (sender.empty()) continue;
     for (const PeerCopy& copy : of_node)
-      if (trusted(s_, copy.step, copy.generation))
+      if (trusted(s_, copy.step, copy.generation, undoings))
         list.push_back({sender, copy.shard, copy.step, true});
   }
   return list;
@@ -203,10 +207,16 @@ bool Decider::may_be_cut_off() const {
 }
 
 Decider::Beginning Decider::newest_state() const {
-  Beginning b{.copies = copies()};
+  const size_t all = s_.undoings.size();
+  Beginning b{.copies = copies(all), .undoings = all};
   if (s_.has_checkpoint) b.source = Source::checkpoint, b.step = s_.checkpoint_step;
   const auto step = newest_complete(b.copies, s_.rules.shards);
   if (step && *step >= b.step) b.source = Source::memory, b.step = *step;
+  for (size_t kept = all, fewest = fewest_undoings(); kept > fewest;) {
+    std::vector<AvailableCopy> older = copies(--kept);
+    if (const auto newer = newest_complete(older, s_.rules.shards); newer && *newer > b.step)
+      b = {Source::memory, *newer, std::move(older), kept};
+  }
   return b;
 }
 
@@ -232,7 +242,7 @@ bool Decider::answers_missing(const Beginning& beginning) const {
 }
 
 void Decider::end_generation(std::string what) {
-  ++s_.generation;  // GEN-2
+  use_next_number();
   s_.leaving = false;
   s_.phase = Phase::recovering;
   begin_wait(std::move(what));
@@ -240,7 +250,9 @@ void Decider::end_generation(std::string what) {
 }
 
 bool Decider::memory_may_be_newer(const Beginning& beginning) const {
-  std::vector<AvailableCopy> copies = beginning.copies;
+  const size_t all = s_.undoings.size();
+  std::vector<AvailableCopy> copies =
+      beginning.undoings == all ? beginning.copies : this->copies(all);
   std::set<uint64_t> steps = {s_.committed_step};
   for (const AvailableCopy& copy : copies) steps.insert(copy.step);
   const uint64_t newest = newest_joined(s_);
@@ -250,19 +262,25 @@ bool Decider::memory_may_be_newer(const Beginning& beginning) const {
         is_here(s_.nodes.at(node_of(place.trainer))))
       for (const uint64_t step : steps) copies.push_back({place.trainer, place.shard, step, false});
   }
-  for (const auto& [name, node] : s_.nodes) {
-    if (!is_here(node)) continue;
-    for (const PeerCopy& copy : node.peer)
-      if (trusted(s_, copy.step, copy.generation))
-        copies.push_back({name, copy.shard, copy.step, true});
-    for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot) {
-      const Trainer& trainer = s_.trainers.at(trainer_name(name, slot));
-      for (const HeldStep& copy : trainer.held)
-        if (trusted(s_, copy.step, copy.generation))
-          copies.push_back({name, trainer.shard, copy.step, false});
+  const auto newer = [&](size_t undoings) {
+    for (const auto& [name, node] : s_.nodes) {
+      if (!is_here(node)) continue;
+      for (const PeerCopy& copy : node.peer)
+        if (trusted(s_, copy.step, copy.generation, undoings))
+          copies.push_back({name, copy.shard, copy.step, true});
+      for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot) {
+        const Trainer& trainer = s_.trainers.at(trainer_name(name, slot));
+        for (const HeldStep& copy : trainer.held)
+          if (trusted(s_, copy.step, copy.generation, undoings))
+            copies.push_back({name, trainer.shard, copy.step, false});
+      }
     }
-  }
-  return newest_complete(copies, s_.rules.shards).value_or(0) > beginning.step;
+    return newest_complete(std::exchange(copies, {}), s_.rules.shards).value_or(0) > beginning.step;
+  };
+  if (newer(all)) return true;
+  for (size_t kept = all, fewest = fewest_undoings(); kept > fewest;)
+    if (newer(--kept)) return true;
+  return false;
 }
 
 void Decider::join(Layout next, const Beginning& beginning) {
@@ -272,13 +290,21 @@ void Decider::join(Layout next, const Beginning& beginning) {
   if (order.source == Source::memory)
     order.moves = moves_for(members, beginning.copies, order.step);
   // GEN-2: a number is used once. The number of a fence has not begun yet.
-  if (s_.phase != Phase::recovering || s_.generation == 0 || s_.leaving) ++s_.generation;
+  if (s_.phase != Phase::recovering || s_.generation == 0 || s_.leaving) use_next_number();
   order.generation = s_.generation;
+  order.regained = beginning.undoings < s_.undoings.size();
+  if (order.regained)
+    take_undoings_back(beginning.undoings);
+  else if (step_was_made())
+    settle_undoings(s_);
   const std::string what = describe_change(s_.layout, next);
   const bool changed = s_.phase == Phase::training || s_.leaving;
   if (order.step < s_.committed_step)
     record("", "steps_undone", number(s_.committed_step - order.step),
            "no newer step has a copy of every shard left");
+  if (order.regained && order.step > s_.committed_step)
+    record("", "steps_regained", number(order.step - s_.committed_step),
+           "a memory with step " + number(order.step) + " came back before a step was made again");
   s_.previous_layout = std::exchange(s_.layout, std::move(next));
   s_.leaving = false;
   s_.joined_step = order.step;
@@ -315,19 +341,9 @@ void Decider::begin_rate(uint64_t step) {
   // Changes of steps that were undone would replace the newer one when those steps are made again.
   std::erase_if(rates.changes, [&](const RateChange& change) { return change.step > step; });
   rates.changes.push_back({step + 1, std::exchange(rates.requested, -1)});
+  settle_undoings(s_);  // the steps up to an undone one had other rates
   record("", "learning_rate", "train.learning_rate",
          shortest(rates.changes.back().peak) + " from step " + number(step + 1) + " on");
-}
-
-void Decider::undo_from(uint64_t step) {
-  auto& list = s_.undoings;
-  while (!list.empty() && list.back().step >= step) list.pop_back();
-  list.push_back({s_.generation, step});
-  if (list.size() <= undoings_kept) return;
-  // The list is full: merge the two oldest. JOB-3 before JOB-1: some copies that are older than the
-  // last undoings_kept beginnings then count as undone although they are not.
-  list[1].step = list[0].step;
-  list.erase(list.begin());
 }
 
 void Decider::leave_to_grow() {

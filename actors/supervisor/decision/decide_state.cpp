@@ -110,12 +110,36 @@ bool is_suspect(const State& state, uint64_t step, uint64_t generation) {
 
 bool undone(const State& state, uint64_t step, uint64_t generation) {
   return std::ranges::any_of(state.undoings, [&](const Undoing& u) {
-    return step >= u.step && generation < u.generation;
+    return step >= u.step && generation >= u.since && generation < u.generation;
   });
 }
 
-bool trusted(const State& state, uint64_t step, uint64_t generation) {
-  return !undone(state, step, generation) && !is_suspect(state, step, generation);
+bool trusted(const State& state, uint64_t step, uint64_t generation, size_t undoings) {
+  for (size_t i = 0; i < state.undoings.size(); ++i) {
+    const Undoing& u = state.undoings[i];
+    if (step < u.step || generation < u.since) continue;
+    if ((generation < u.generation) == (i < undoings)) return false;
+  }
+  return !is_suspect(state, step, generation);
+}
+
+void settle_undoings(State& state) {
+  std::vector<Undoing> kept;
+  for (Undoing& undoing : state.undoings) {
+    undoing.tentative = false;
+    std::erase_if(kept, [&](const Undoing& older) {  // the newer one says the same
+      return older.step >= undoing.step && older.since >= undoing.since;
+    });
+    kept.push_back(undoing);
+  }
+  state.undoings = std::move(kept);
+}
+
+void settle_if_training(State& state) {
+  if (std::ranges::any_of(state.trainers, [](const auto& trainer) {
+        return trainer.second.state == TrainerState::training;
+      }))
+    settle_undoings(state);
 }
 
 uint64_t newest_joined(const State& state) {

@@ -173,8 +173,9 @@ class Decider {
   /// Begins the next generation if all trainers are idle and enough nodes are usable.
   void plan();
   /// Trusted copies in the memory of idle trainers and in the peer stores of their nodes. An idle
-  /// trainer can also send what the memory of a trainer of its node holds that is not up.
-  std::vector<AvailableCopy> copies() const;
+  /// trainer can also send what the memory of a trainer of its node holds that is not up. undoings:
+  /// as for trusted().
+  std::vector<AvailableCopy> copies(size_t undoings) const;
   /// The difference between the layouts, in words.
   std::string describe_change(const Layout& before, const Layout& next) const;
   /// The checkpoint of `step` is damaged: use the next older one. No effect if it is not the
@@ -197,9 +198,20 @@ class Decider {
     Source source = Source::initialize;
     uint64_t step = 0;
     std::vector<AvailableCopy> copies;
+    size_t undoings = 0;  // how many count (trusted()); fewer than all: steps are regained
   };
-  /// The newest state of which every shard has a copy.
+  /// The newest state of which every shard has a copy. JOB-1: tentative undoings are taken back if
+  /// that gives a newer one.
   Beginning newest_state() const;
+  /// A copy is known of a step that the newest generation made (JOB-3).
+  bool step_was_made() const;
+  /// The fewest undoings that may count. Tentative ones may be taken back unless a step was made
+  /// since; without a copy of a step that is undone they need not be.
+  size_t fewest_undoings() const;
+  /// Ends a generation that has made no step if a newer state than it began with has come back.
+  void fence_if_newer_state_returned();
+  /// Begins with a state that had been undone: what was made since is undone instead.
+  void take_undoings_back(size_t kept);
   /// No step after this one can have been committed: all ranks commit a step, and a trainer's memory
   /// holds the last step that it made.
   uint64_t newest_possible() const;
@@ -211,6 +223,8 @@ class Decider {
   /// generation may also hold each newer step that other trainers hold. This includes nodes that
   /// cannot send now, because none of their trainers is up.
   bool memory_may_be_newer(const Beginning& beginning) const;
+  /// GEN-2: the next number, which no other generation has.
+  void use_next_number() { s_.generation = std::max(s_.generation, s_.generations_above) + 1; }
   /// Ends a generation that trainers have left, or will: all agents report what their memory holds.
   void end_generation(std::string what);
   void join(Layout next, const Beginning& beginning);

@@ -237,6 +237,7 @@ std::string what_failed(const std::string& kind, const std::string& subject,
     return "The supervisor" + where + (ended ? " died" : " was lost" + why);
   }
   if (kind == "node_lost") return who + " was lost" + why;
+  if (kind == "newer_state") return who + " came back with a newer state" + why;
   if (kind == "trainer_hung") return who + " " + with_durations(reason);
   if (ended(kind)) return who + " " + how_it_ended(reason);
   if (kind == "non_finite")
@@ -285,7 +286,9 @@ void add(IncidentFacts& f, const State& state, const Record& r) {
     }
   }
   if (r.kind == "trainer_ended" && f.subject == r.subject) f.reason = r.reason;
-  if (r.kind == "steps_undone") f.undone += std::strtoull(r.subject.c_str(), nullptr, 10);
+  const uint64_t steps = std::strtoull(r.subject.c_str(), nullptr, 10);
+  if (r.kind == "steps_undone") f.undone += steps;
+  if (r.kind == "steps_regained") f.undone -= std::min<uint64_t>(f.undone, steps);
   if (r.kind == "node_up" && !r.reason.empty() && r.subject == f.subject)
     f.returned.push_back(r.subject);
   if (r.kind == "took_over") f.successor = r.subject;

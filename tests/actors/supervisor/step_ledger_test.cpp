@@ -207,6 +207,30 @@ TEST_SUITE("step ledger") {
     CHECK(steps.recorded_step() == 3);
   }
 
+  TEST_CASE("step ledger: JOB-1, steps that count again keep their lines") {
+    StepLedger steps = ledger();
+    CHECK_FALSE(steps.regain(6));  // none was undone
+    CHECK(steps.rewind(3));
+    CHECK(steps.rewind(2));
+    CHECK(steps.regain(4));
+    CHECK(steps.recorded_step() == 4);
+    CHECK(steps.regain(6));  // the line of step 6 is still to be written
+    CHECK(steps.recorded_step() == 5);
+    steps.rewind(3);
+    steps.begin(6, members, 3);
+    CHECK(steps.take_committed(4)->newest.step == 4);
+    steps.record(*steps.take_committed(4));
+    CHECK_FALSE(steps.regain(5));  // step 4 has been made again
+    CHECK(steps.recorded_step() == 4);
+
+    StepLedger successor = ledger();
+    successor.resume(5, members, 3, 5);
+    CHECK(successor.regain(5));
+    CHECK(successor.recorded_step() == 5);
+    successor.resume(5, members, 5, 5);
+    CHECK_FALSE(successor.regain(6));
+  }
+
   TEST_CASE("step ledger: redoing a step tells which replica was wrong") {
     StepLedger steps = ledger();
     steps.hashed("n0.0", 6, 11);

@@ -1,0 +1,67 @@
+// Steps that a generation undoes, because no copy of every shard of them is left. The undoing is
+// tentative until that generation has made a step: copies that come back before count again (JOB-1).
+#include <algorithm>
+
+#include "actors/supervisor/decision/decider.hpp"
+
+namespace simplescale::job {
+
+void Decider::undo_from(uint64_t step) {
+  auto& list = s_.undoings;
+  list.push_back({s_.generation, step, 0, true});
+  if (list.size() <= undoings_kept) return;
+  // The list is full: merge the two oldest. JOB-3 before JOB-1: some copies that are older than the
+  // last undoings_kept beginnings then count as undone although they are not.
+  list[1].step = std::min(list[0].step, list[1].step);
+  list[1].since = std::min(list[0].since, list[1].since);
+  list[1].tentative = list[0].tentative && list[1].tentative;
+  list.erase(list.begin());
+}
+
+bool Decider::step_was_made() const {
+  const auto made = [&](const auto& copy) {
+    return copy.step > s_.joined_step && copy.generation >= s_.undoings.back().generation;
+  };
+  if (s_.undoings.empty()) return false;
+  for (const auto& [name, node] : s_.nodes)
+    if (std::ranges::any_of(node.peer, made)) return true;
+  return std::ranges::any_of(s_.trainers, [&](const auto& trainer) {
+    return std::ranges::any_of(trainer.second.held, made);
+  });
+}
+
+size_t Decider::fewest_undoings() const {
+  const size_t all = s_.undoings.size();
+  size_t fewest = all;
+  while (fewest > 0 && s_.undoings[fewest - 1].tentative) --fewest;
+  if (fewest == all || step_was_made()) return all;
+  const auto undone = [&](const auto& copy) { return job::undone(s_, copy.step, copy.generation); };
+  for (const auto& [name, node] : s_.nodes)
+    if (std::ranges::any_of(node.peer, undone)) return fewest;
+  for (const auto& [name, trainer] : s_.trainers)
+    if (std::ranges::any_of(trainer.held, undone)) return fewest;
+  return all;
+}
+
+void Decider::fence_if_newer_state_returned() {
+  if (s_.undoings.empty() || !s_.undoings.back().tentative || s_.leaving) return;
+  for (const auto& [name, trainer] : s_.trainers)
+    if (trainer.state == TrainerState::finished) return;
+  const size_t all = s_.undoings.size();
+  if (fewest_undoings() == all) return;
+  const Beginning newest = newest_state();
+  if (newest.undoings == all || newest.step <= s_.joined_step) return;
+  const auto copy = std::ranges::find(newest.copies, newest.step, &AvailableCopy::step);
+  fence("detect", "newer_state", node_of(copy->trainer),
+        "it holds step " + number(newest.step) + ", and generation " + number(s_.generation) +
+            ", which began at step " + number(s_.joined_step) + ", has made no step");
+}
+
+void Decider::take_undoings_back(size_t kept) {
+  for (size_t i = kept; i < s_.undoings.size(); ++i) {
+    Undoing& undoing = s_.undoings[i];
+    undoing = {s_.generation, undoing.step, undoing.generation, false};
+  }
+}
+
+}  // namespace simplescale::job

@@ -1,0 +1,243 @@
+// Steps that are undone until the generation that began with an older state has made a step: a node
+// that comes back before that gives them back (JOB-1).
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "actors/supervisor/decision/decide.hpp"
+
+using namespace simplescale;
+using namespace simplescale::job;
+
+namespace {
+
+using Held = std::vector<HeldStep>;
+
+template <class A>
+std::vector<A> all(const Decision& d) {
+  std::vector<A> found;
+  for (const Action& action : d.actions)
+    if (const A* a = std::get_if<A>(&action)) found.push_back(*a);
+  return found;
+}
+
+/// Two nodes of two trainers, each of which is a group with both shards.
+struct Job {
+  State s =
+      make_state({.trainers_per_node = 2, .shards = 2, .cell_nodes = 1, .cells = 2}, {"n0", "n1"});
+  std::vector<Record> records;
+  std::vector<Join> joins;
+
+  void tell(const Event& event, int64_t now = 0) {
+    const Decision d = decide(now, s, event);
+    for (const Record& record : all<Record>(d)) records.push_back(record);
+    for (const Join& join : all<Join>(d)) joins.push_back(join);
+  }
+  void trainer_up(const std::string& name, const Held& held, int32_t pid = 1) {
+    tell(TrainerUp{name, pid, {1}, static_cast<uint32_t>(name.back() - '0'), held, 0});
+  }
+  void node_up(const std::string& node, const Held& held) {
+    tell(NodeUp{node, 1});
+    for (const char* slot : {".0", ".1"}) trainer_up(node + slot, held);
+  }
+  void answer() {
+    for (const auto& [name, node] : State(s).nodes)
+      if (node.state != NodeState::lost) tell(PeerCopies{name, node.peer, s.generation});
+  }
+  void idle(const Held& held) {
+    answer();
+    for (const auto& [name, trainer] : State(s).trainers)
+      if (trainer.state == TrainerState::draining)
+        tell(TrainerIdle{name, s.generation - 1, static_cast<uint32_t>(name.back() - '0'), held});
+  }
+  void comes_back(const Held& held) {
+    node_up("n1", held);
+    tell(NodeChecked{"n1", true, ""});
+    tell(PeerCopies{"n1", {}, s.generation});
+  }
+  const Join& newest() const { return joins.back(); }
+  bool has(const std::string& kind, const std::string& subject) const {
+    return std::ranges::any_of(
+        records, [&](const Record& r) { return r.kind == kind && r.subject == subject; });
+  }
+};
+
+/// Generation 1 has committed step 12. n1, which alone holds it, is lost. Generation 2 begins with
+/// step 10.
+Job undone() {
+  Job j;
+  j.s.max_steps = 100;
+  j.node_up("n0", {});
+  j.node_up("n1", {});
+  REQUIRE(j.joins.size() == 1);
+  j.tell(StepCommitted{1, 12});
+  j.tell(NodeLost{"n1", "cut off"});
+  j.idle({{9, 1}, {10, 1}});
+  REQUIRE(j.joins.size() == 2);
+  REQUIRE(j.newest().step == 10);
+  REQUIRE(j.has("steps_undone", "2"));
+  return j;
+}
+
+const Held newer = {{11, 1}, {12, 1}};
+
+}  // namespace
+
+TEST_SUITE("undo") {
+  TEST_CASE("undo: JOB-1: a node that comes back after a failed restore gives the steps back") {
+    Job j = undone();
+    j.tell(TrainerDown{"n0.0", "signal 9"});
+    SUBCASE("its trainers are up") {
+      j.comes_back(newer);
+    }
+    SUBCASE("its agent says what the memory of its trainers holds: they are waited for") {
+      j.tell(NodeUp{"n1", 1});
+      j.tell(NodeChecked{"n1", true, ""});
+      for (const uint32_t shard : {0U, 1U})
+        j.tell(TrainerIdle{trainer_name("n1", static_cast<int>(shard)), j.s.generation - 1, shard,
+                           newer});
+      j.idle({{10, 2}});
+      j.trainer_up("n0.0", {{10, 2}}, 2);
+      CHECK(j.joins.size() == 2);
+      for (const char* name : {"n1.0", "n1.1"}) j.trainer_up(name, newer);
+    }
+    j.idle({{10, 2}});
+    j.trainer_up("n0.0", {{10, 2}}, 2);
+    REQUIRE(j.joins.size() == 3);
+    CHECK(j.newest().step == 12);
+    CHECK(j.newest().source == Source::memory);
+    CHECK(j.newest().regained);
+    CHECK(j.newest().generation == 3);
+    CHECK(j.has("steps_regained", "2"));
+    CHECK(j.s.committed_step == 12);
+    // What generation 2 may have made is of the other history.
+    CHECK(trusted(j.s, 10, 2));
+    CHECK_FALSE(trusted(j.s, 11, 2));
+    CHECK(trusted(j.s, 12, 1));
+    j.tell(StepCommitted{3, 13});
+    CHECK_FALSE(trusted(j.s, 11, 2));
+    CHECK(trusted(j.s, 12, 1));
+    CHECK_FALSE(trusted(j.s, 13, 1));
+  }
+
+  TEST_CASE("undo: JOB-1: it comes back before the generation has made a step, which then ends") {
+    Job j = undone();
+    for (const char* name : {"n0.0", "n0.1"}) j.tell(TrainerReady{name, 2});
+    j.node_up("n1", newer);
+    CHECK(j.has("newer_state", "n1"));
+    CHECK(j.s.generation == 3);
+    j.idle({{10, 2}});
+    REQUIRE(j.joins.size() == 3);
+    CHECK(j.newest().step == 12);
+    CHECK(j.newest().regained);
+    // Both nodes train; the memory of n1 is the source.
+    for (const Move& move : j.newest().moves) CHECK(node_of(move.source) == "n1");
+  }
+
+  TEST_CASE("undo: JOB-3: once a step has been made again, the older ones stay undone") {
+    Job j = undone();
+    SUBCASE("it was committed") {
+      j.tell(StepCommitted{2, 11});
+      j.comes_back(newer);
+      j.tell(TrainerDown{"n0.0", "signal 9"});
+      j.idle({{10, 2}, {11, 2}});
+      j.trainer_up("n0.0", {{10, 2}, {11, 2}}, 2);
+      CHECK(j.newest().step == 11);
+    }
+    SUBCASE("the supervisor has not heard of it: as far as memory shows") {
+      j.tell(TrainerDown{"n0.0", "signal 9"});
+      j.idle({{10, 2}, {11, 2}});
+      j.trainer_up("n0.0", {{10, 2}, {11, 2}}, 2);
+      CHECK(j.newest().step == 11);
+      j.comes_back(newer);
+      CHECK(j.s.generation == 3);
+    }
+    CHECK_FALSE(j.newest().regained);
+    CHECK_FALSE(trusted(j.s, 12, 1));
+    CHECK(trusted(j.s, 11, 2));
+  }
+
+  TEST_CASE("undo: JOB-3: the undone steps stay so if a copy of a step made again is known") {
+    Job j = undone();
+    j.tell(TrainerDown{"n0.0", "signal 9"});
+    j.comes_back(newer);
+    SUBCASE("of every shard") {
+      j.idle({{10, 2}, {11, 2}});
+      j.trainer_up("n0.0", {{10, 2}, {11, 2}}, 2);
+      CHECK(j.newest().step == 11);
+      CHECK_FALSE(j.newest().regained);
+      CHECK(trusted(j.s, 11, 2));
+      CHECK_FALSE(trusted(j.s, 11, 1));
+      CHECK_FALSE(trusted(j.s, 12, 1));
+    }
+    SUBCASE("of one shard only: that step is made once more") {
+      j.idle({{10, 2}, {11, 2}});
+      j.trainer_up("n0.0", {{10, 2}}, 2);
+      CHECK(j.newest().step == 10);
+      CHECK_FALSE(j.newest().regained);
+      CHECK_FALSE(trusted(j.s, 12, 1));
+    }
+  }
+
+  TEST_CASE("undo: JOB-3: a successor does not know what a generation in progress has made") {
+    Job j = undone();
+    State idle = j.s;
+    settle_if_training(j.s);
+    j.comes_back(newer);
+    CHECK(j.s.generation == 2);
+    CHECK_FALSE(trusted(j.s, 12, 1));
+    decide(0, idle, TrainerDown{"n0.0", "signal 9"});  // that generation had ended
+    settle_if_training(idle);
+    CHECK(idle.undoings.back().tentative);
+  }
+
+  TEST_CASE("undo: JOB-1: two generations that made no step are both taken back") {
+    Job j = undone();
+    j.tell(CheckpointSaved{6});
+    j.tell(TrainerDown{"n0.0", "signal 9"});
+    j.idle({{10, 2}});
+    j.trainer_up("n0.0", {}, 2);  // without its memory: shard 0 is only in the checkpoint
+    j.answer();
+    REQUIRE(j.joins.size() == 3);
+    CHECK(j.newest().source == Source::checkpoint);
+    CHECK(j.newest().step == 6);
+    j.tell(TrainerDown{"n0.1", "signal 9"});
+    j.comes_back(newer);
+    j.idle({{6, 3}});
+    j.trainer_up("n0.1", {{6, 3}}, 2);
+    CHECK(j.newest().step == 12);
+    CHECK(j.has("steps_regained", "6"));
+    CHECK_FALSE(trusted(j.s, 6, 3));  // read from the checkpoint: perhaps other bits
+    CHECK_FALSE(trusted(j.s, 11, 2));
+    CHECK(trusted(j.s, 10, 2));
+    CHECK(trusted(j.s, 6, 1));
+  }
+
+  TEST_CASE("undo: JOB-3: a new learning rate makes the undoing final") {
+    Job j = undone();
+    j.tell(TrainerDown{"n0.0", "signal 9"});
+    j.tell(SetRequested{"train.learning_rate", 0.5, "a user"});
+    j.idle({{10, 2}});
+    j.trainer_up("n0.0", {{10, 2}}, 2);
+    REQUIRE(j.newest().generation == 3);
+    CHECK_FALSE(j.s.undoings.back().tentative);
+    j.comes_back(newer);
+    CHECK(j.s.generation == 3);
+  }
+
+  TEST_CASE("undo: GEN-2: a supervisor uses numbers that its predecessor could not know") {
+    Job j = undone();
+    State successor = j.s;
+    successor.generations_above = 102;
+    const Decision old = decide(0, j.s, TrainerDown{"n0.0", "signal 9"});
+    const Decision now = decide(0, successor, TrainerDown{"n0.0", "signal 9"});
+    CHECK(all<Fence>(old).front().generation == 3);
+    CHECK(all<Fence>(now).front().generation == 103);
+    // A trainer reports a generation that the predecessor began without its knowledge.
+    decide(0, successor, NodeUp{"n1", 1});
+    const Decision fenced = decide(0, successor, TrainerUp{"n1.0", 1, {1}, 0, {}, 104});
+    CHECK(all<Fence>(fenced).front().generation == 105);
+  }
+}
