@@ -20,9 +20,9 @@
 #include "runtime/checkpoint/commands.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/task_file.hpp"
-#include "runtime/data/text_stream.hpp"
-#include "runtime/data/tokenizer.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "runtime/tokenizer/text_stream.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
 
 namespace simplescale {
 
@@ -148,8 +148,7 @@ std::string read_prompt(const std::string& prompt) {
 Status generate_command(const GenerateOptions& o) {
   SS_ASSIGN(const LoadedModel model, load_model(o.checkpoint));
   if (model.tokenizer.empty())
-    return Status(Code::bad_data,
-                  o.checkpoint + " has no tokenizer.model, which text generation needs");
+    return Status(Code::bad_data, o.checkpoint + " has no tokenizer, which text generation needs");
   SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(model.tokenizer));
   Generator generator(model, tokenizer, o);
   if (o.prompt_given || isatty(STDIN_FILENO) == 0 || isatty(STDOUT_FILENO) == 0)
@@ -264,7 +263,7 @@ Status evaluate_tasks(const EvaluateOptions& o) {
   SS_ASSIGN(std::vector<TaskRow> rows, read_tasks(o.tasks));
   SS_ASSIGN(const LoadedModel model, load_model(o.checkpoint));
   if (model.tokenizer.empty())
-    return Status(Code::bad_data, o.checkpoint + " has no tokenizer.model, which --tasks needs");
+    return Status(Code::bad_data, o.checkpoint + " has no tokenizer, which --tasks needs");
   SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(model.tokenizer));
   if (tokenizer.bos() < 0 && tokenizer.eos() < 0)
     return Status(Code::bad_data, model.tokenizer + " has neither BOS nor EOS to begin a text");

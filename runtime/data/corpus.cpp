@@ -297,38 +297,4 @@ Result<std::string> bible_prose(const std::string& verses) {
   return text + "\n";
 }
 
-size_t first_invalid_utf8(std::string_view text) {
-  const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
-  const size_t size = text.size();
-  size_t i = 0;
-  while (i < size) {
-    uint64_t eight = 0;
-    if (i + 8 <= size) {
-      std::memcpy(&eight, bytes + i, 8);
-      if ((eight & 0x8080808080808080u) == 0) {  // eight ASCII characters at once
-        i += 8;
-        continue;
-      }
-    }
-    const unsigned char lead = bytes[i];
-    const size_t length = lead < 0x80                    ? 1
-                          : lead >= 0xC2 && lead <= 0xDF ? 2
-                          : (lead & 0xF0) == 0xE0        ? 3
-                          : lead >= 0xF0 && lead <= 0xF4 ? 4
-                                                         : 0;
-    if (length == 0 || i + length > size) return i;
-    for (size_t k = 1; k < length; ++k)
-      if ((bytes[i + k] & 0xC0) != 0x80) return i;
-    // Overlong forms, surrogates and code points beyond U+10FFFF.
-    if (length > 2) {
-      const unsigned char second = bytes[i + 1];
-      if ((lead == 0xE0 && second < 0xA0) || (lead == 0xED && second > 0x9F) ||
-          (lead == 0xF0 && second < 0x90) || (lead == 0xF4 && second > 0x8F))
-        return i;
-    }
-    i += length;
-  }
-  return size;
-}
-
 }  // namespace simplescale

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "runtime/base/status.hpp"
+#include "runtime/base/utf8.hpp"
 
 namespace simplescale {
 
@@ -67,8 +68,5 @@ class Corpus {
 /// Converts the output of `bible -f` to prose with a <|endoftext|> line between books. bad_data:
 /// verses are missing.
 Result<std::string> bible_prose(const std::string& verses);
-
-/// Index of the first byte that is not part of valid UTF-8; text.size() if there is none.
-size_t first_invalid_utf8(std::string_view text);
 
 }  // namespace simplescale

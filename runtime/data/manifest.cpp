@@ -12,6 +12,7 @@
 
 #include "runtime/base/files.hpp"
 #include "runtime/base/json_text.hpp"
+#include "runtime/base/parse_json.hpp"
 
 namespace simplescale {
 
@@ -31,6 +32,11 @@ FileRecord file_from(const json& value) {
   return {value.at("name"), value.at("bytes"), value.at("changed_ns"), value.at("xxh3_128")};
 }
 
+/// True if the file lies in the folder itself: a manifest from a stranger may name no other file.
+bool is_plain_name(const std::string& name) {
+  return name != "." && name != ".." && name.find('/') == name.npos && name.find('\0') == name.npos;
+}
+
 }  // namespace
 
 Result<Manifest> read_manifest(const std::string& folder) {
@@ -40,7 +46,7 @@ Result<Manifest> read_manifest(const std::string& folder) {
   std::stringstream text;
   text << in.rdbuf();
   try {
-    const json root = json::parse(text.str());
+    const json root = parse_json(text.str());
     Manifest m;
     m.format = root.at("format");
     if (m.format != Manifest::current_format)
@@ -65,6 +71,11 @@ Result<Manifest> read_manifest(const std::string& folder) {
     m.tokenizer = file_from(root.at("files").at("tokenizer"));
     m.train = file_from(root.at("files").at("train"));
     m.validation = file_from(root.at("files").at("validation"));
+    for (const FileRecord* file : {&m.tokenizer, &m.train, &m.validation})
+      if (!is_plain_name(file->name))
+        return Status(Code::bad_data, path + ": \"" + file->name +
+                                          "\" is not the name of a file in this folder; prepare "
+                                          "the data again");
     return m;
   } catch (const json::exception& error) {
     return Status(Code::bad_data, path + ": " + error.what());

@@ -19,8 +19,9 @@
 
 #include "runtime/base/files.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/data/document_cutter.hpp"
 #include "runtime/data/token_file.hpp"
-#include "runtime/data/tokenizer.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
 
 namespace simplescale {
 
@@ -103,10 +104,12 @@ Result<std::vector<std::string>> training_lines(const Corpus& corpus, uint64_t s
   return lines;
 }
 
-/// Makes or keeps folder/tokenizer.model and records its inputs in the manifest `made`.
+/// Makes or keeps the tokenizer's file in the folder, tokenizer.model or tokenizer.json, and records
+/// its inputs in the manifest `made`.
 Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manifest& old,
                       Manifest& made, const Progress& progress) {
-  const std::string path = options.folder + "/tokenizer.model";
+  const std::string name = tokenizer_file_name(options.tokenizer_path);
+  const std::string path = options.folder + "/" + name;
   if (!options.tokenizer_path.empty()) {
     std::ifstream in(options.tokenizer_path, std::ios::binary);
     const std::string model{std::istreambuf_iterator<char>(in), {}};
@@ -116,7 +119,7 @@ Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manif
                     options.tokenizer_path + " has " + std::to_string(tokenizer.vocab()) +
                         " tokens, more than the vocabulary of " + std::to_string(options.vocab));
     made.vocab = tokenizer.vocab();
-    if (!revalidate(options.folder, old.tokenizer) ||
+    if (!revalidate(options.folder, old.tokenizer) || old.tokenizer.name != name ||
         old.tokenizer_hash != hash128(model.data(), model.size()).hex())
       SS_RETURN_IF_ERROR(write_file_atomic(path, model));
   } else {
@@ -129,7 +132,8 @@ Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manif
       text = &*other;
     }
     made.tokenizer_signature = text->signature();
-    const bool keep = revalidate(options.folder, old.tokenizer) && old.tokenizer_path.empty() &&
+    const bool keep = revalidate(options.folder, old.tokenizer) && old.tokenizer.name == name &&
+                      old.tokenizer_path.empty() &&
                       old.tokenizer_signature == made.tokenizer_signature &&
                       old.vocab == made.vocab && old.seed == made.seed;
     if (!keep) {
@@ -140,7 +144,10 @@ Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manif
       progress({"tokenizer", 1});
     }
   }
-  SS_ASSIGN(made.tokenizer, record_file(options.folder, "tokenizer.model"));
+  SS_ASSIGN(made.tokenizer, record_file(options.folder, name));
+  std::error_code ignored;  // the folder holds one tokenizer
+  for (const char* other : {kSentencePieceFile, kTokenizerJsonFile})
+    if (name != other) fs::remove(options.folder + "/" + other, ignored);
   made.tokenizer_hash = made.tokenizer.hash;
   return {};
 }
@@ -257,20 +264,23 @@ class Splitter {
   bool held_back_ = false;
 };
 
-/// Encodes chunks on all cores and writes their tokens in order.
+/// Encodes chunks on all cores and writes their tokens in order: those of the documents as a whole.
 class Encoder {
  public:
   Encoder(const Tokenizer& tokenizer, Splitter& out)
       : tokenizer_(tokenizer),
+        cutter_(tokenizer.cuts(), [this](TextChunk chunk) { return take(std::move(chunk)); }),
         out_(out),
-        threads_(std::clamp(std::thread::hardware_concurrency(), 1u, 64u)),
-        // SentencePiece puts a blank before every text. Before the newline with which a continuing
-        // chunk begins, the blank is a token of its own, which encode() removes. So the tokens are
-        // those of the document encoded as a whole.
-        prefix_(
-            static_cast<std::ptrdiff_t>(std::max<size_t>(tokenizer.encode("\n").size(), 1) - 1)) {}
+        threads_(std::clamp(std::thread::hardware_concurrency(), 1u, 64u)) {}
 
-  Status add(TextChunk chunk) {
+  Status add(TextChunk chunk) { return cutter_.add(std::move(chunk)); }
+  Status finish() {
+    SS_RETURN_IF_ERROR(cutter_.finish());
+    return flush();
+  }
+
+ private:
+  Status take(TextChunk chunk) {
     batch_.push_back(std::move(chunk));
     return batch_.size() < 16 * threads_ ? Status() : flush();
   }
@@ -291,26 +301,23 @@ class Encoder {
     return {};
   }
 
- private:
   std::vector<int32_t> encode(const TextChunk& chunk) const {
+    if (!chunk.begins_document) return tokenizer_.encode_rest(chunk.text);
     std::vector<int32_t> ids = tokenizer_.encode(chunk.text);
-    if (!chunk.begins_document)
-      ids.erase(ids.begin(), ids.begin() + std::min<std::ptrdiff_t>(prefix_, std::ssize(ids)));
-    else if (tokenizer_.bos() >= 0)
-      ids.insert(ids.begin(), tokenizer_.bos());
+    if (tokenizer_.bos() >= 0) ids.insert(ids.begin(), tokenizer_.bos());
     return ids;
   }
 
   const Tokenizer& tokenizer_;
+  DocumentCutter cutter_;
   Splitter& out_;
   const size_t threads_;
-  const std::ptrdiff_t prefix_;
   std::vector<TextChunk> batch_;
 };
 
 Status make_tokens(const PrepareOptions& options, const Corpus& corpus, Manifest& made,
                    const Progress& progress) {
-  SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(options.folder + "/tokenizer.model"));
+  SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(options.folder + "/" + made.tokenizer.name));
   const int token_bytes = tokenizer.vocab() <= 65536 ? 2 : 4;
   Splitter out(options.folder, token_bytes, made.validation_fraction, corpus.bytes());
   Encoder encoder(tokenizer, out);
@@ -323,7 +330,7 @@ Status make_tokens(const PrepareOptions& options, const Corpus& corpus, Manifest
     hasher.update(chunk.text.data(), chunk.text.size());
     return encoder.add(std::move(chunk));
   }));
-  SS_RETURN_IF_ERROR(encoder.flush());
+  SS_RETURN_IF_ERROR(encoder.finish());
   made.source_hash = hasher.digest().hex();
   made.validation_split = Manifest::spread;
   return out.finish(made);
@@ -332,7 +339,7 @@ Status make_tokens(const PrepareOptions& options, const Corpus& corpus, Manifest
 /// True if the tokens of the manifest `old` are what would be made again.
 bool keep_tokens(const std::string& folder, Manifest& old, const Manifest& made) {
   return old.source_signature == made.source_signature &&
-         old.tokenizer_hash == made.tokenizer_hash &&
+         old.tokenizer_hash == made.tokenizer_hash && old.tokenizer.name == made.tokenizer.name &&
          old.validation_fraction == made.validation_fraction && revalidate(folder, old.train) &&
          (old.validation_tokens == 0 || revalidate(folder, old.validation));
 }

@@ -22,7 +22,7 @@ struct PrepareOptions {
   std::string source;  // a source of corpus.hpp
   CorpusOptions corpus;
   std::string folder;              // created if missing
-  std::string tokenizer_path;      // an existing tokenizer.model; "": train one
+  std::string tokenizer_path;      // a file of tokenizer.hpp; "": train a tokenizer.model
   std::string train_tokenizer_on;  // a source of corpus.hpp; "": the text itself
   /// Size of the vocabulary to train. Of an existing tokenizer: its largest permitted size, 0: any.
   int64_t vocab = 0;

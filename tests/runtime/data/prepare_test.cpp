@@ -11,7 +11,7 @@
 #include "runtime/data/corpus.hpp"
 #include "runtime/data/prepare.hpp"
 #include "runtime/data/token_file.hpp"
-#include "runtime/data/tokenizer.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
 #include "tests/temp_folder.hpp"
 
 using namespace simplescale;

@@ -1,4 +1,4 @@
-#include "runtime/data/text_stream.hpp"
+#include "runtime/tokenizer/text_stream.hpp"
 
 #include <algorithm>
 #include <string_view>

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "runtime/data/text_stream.hpp"
+#include "runtime/tokenizer/text_stream.hpp"
 
 using namespace simplescale;
 
@@ -49,7 +49,7 @@ using Pieces = std::vector<std::string>;
 
 }  // namespace
 
-TEST_SUITE("data") {
+TEST_SUITE("tokenizer") {
   TEST_CASE("text stream: characters come whole, and as soon as they are") {
     CHECK(pieces("ab") == Pieces{"a", "b", ""});
     CHECK(pieces("a\xC3\xA9z") == Pieces{"a", "", "\xC3\xA9", "z", ""});

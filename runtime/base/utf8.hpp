@@ -1,0 +1,35 @@
+// UTF-8: validity and code points. Pure functions; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace simplescale {
+
+/// Index of the first byte that is not part of valid UTF-8; text.size() if there is none.
+size_t first_invalid_utf8(std::string_view text);
+
+/// The text with U+FFFD for each longest piece of bytes that is not UTF-8, as Rust's
+/// from_utf8_lossy() and Python's errors="replace" do.
+std::string replace_invalid_utf8(std::string_view text);
+
+struct CodePoint {
+  char32_t value = 0;
+  size_t bytes = 0;
+};
+/// The code point at text[at]. Requires valid UTF-8 and at < text.size().
+inline CodePoint code_point_at(std::string_view text, size_t at) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
+  const char32_t lead = byte(0);
+  if (lead < 0x80) return {lead, 1};
+  const auto tail = [&](size_t i) { return static_cast<char32_t>(byte(i) & 0x3F); };
+  if (lead < 0xE0) return {(lead & 0x1F) << 6 | tail(1), 2};
+  if (lead < 0xF0) return {(lead & 0x0F) << 12 | tail(1) << 6 | tail(2), 3};
+  return {(lead & 0x07) << 18 | tail(1) << 12 | tail(2) << 6 | tail(3), 4};
+}
+
+void append_utf8(std::string& text, char32_t code_point);
+
+}  // namespace simplescale

@@ -1,0 +1,47 @@
+#include "runtime/data/document_cutter.hpp"
+
+#include <cctype>
+#include <utility>
+
+namespace simplescale {
+
+namespace {
+bool letter(char c) {
+  return std::isalpha(static_cast<unsigned char>(c)) != 0;  // ASCII: programs use the locale "C"
+}
+}  // namespace
+
+Status DocumentCutter::add(TextChunk chunk) {
+  if (cuts_ == Tokenizer::Cuts::newline) return take_(std::move(chunk));
+  if (chunk.begins_document) {
+    SS_RETURN_IF_ERROR(finish());
+    pending_ = std::move(chunk);
+  } else {
+    if (pending_.text.size() >= piece_bytes_max) SS_RETURN_IF_ERROR(finish());
+    pending_.text += chunk.text;
+  }
+  if (cuts_ != Tokenizer::Cuts::space) return {};
+  const std::string& text = pending_.text;
+  size_t begin = 0;
+  for (; searched_ + 1 < text.size(); ++searched_) {
+    if (searched_ - begin < piece_bytes || text[searched_] != ' ' || !letter(text[searched_ - 1]) ||
+        !letter(text[searched_ + 1]))
+      continue;
+    SS_RETURN_IF_ERROR(emit(text.substr(begin, searched_ - begin)));
+    begin = searched_;
+  }
+  pending_.text.erase(0, begin);
+  searched_ -= begin;
+  return {};
+}
+
+Status DocumentCutter::finish() {
+  searched_ = 1;
+  return pending_.text.empty() ? Status() : emit(std::exchange(pending_.text, {}));
+}
+
+Status DocumentCutter::emit(std::string text) {
+  return take_({std::exchange(pending_.begins_document, false), std::move(text)});
+}
+
+}  // namespace simplescale

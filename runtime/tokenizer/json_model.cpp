@@ -1,0 +1,190 @@
+#include "runtime/tokenizer/json_model.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "runtime/base/utf8.hpp"
+#include "runtime/tokenizer/decode.hpp"
+#include "runtime/tokenizer/json_fields.hpp"
+
+namespace simplescale {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr std::string_view space_mark = "\xE2\x96\x81";  // U+2581
+constexpr size_t tokens_max = 1 << 22, token_bytes_max = 1 << 16;
+
+Status bad(const std::string& text) {
+  return {Code::bad_data, text};
+}
+
+/// Ids may have gaps, but not so large ones that a list by id would waste memory.
+uint64_t ids_end(size_t tokens) {
+  return 2 * tokens + 65536;
+}
+
+Result<Vocabulary> read_vocabulary(const json& object, size_t added) {
+  if (!object.is_object() || object.empty()) return bad("model BPE has no \"vocab\"");
+  if (object.size() > tokens_max) return bad("model BPE has too many tokens");
+  Vocabulary out;
+  out.reserve(object.size());
+  for (const auto& [token, id] : object.items()) {
+    if (token.size() > token_bytes_max) return bad("model BPE has a token of more than 64 KiB");
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= ids_end(object.size() + added))
+      return bad("model BPE: the id of token \"" + token + "\" is " + id.dump());
+    if (!token.empty()) out.emplace(token, id.get<int32_t>());
+  }
+  return out;
+}
+
+Result<std::vector<AddedToken>> read_added(const json& list) {
+  std::vector<AddedToken> out;
+  if (list.is_null()) return out;
+  if (!list.is_array() || list.size() > tokens_max) return bad("added_tokens is no list");
+  for (const json& object : list) {
+    JsonFields fields(object, "added_tokens: a token");
+    const uint64_t id = fields.number("id", UINT64_MAX);
+    AddedToken token;
+    token.content = fields.text("content");
+    token.special = fields.flag("special", false);
+    token.normalized = fields.flag("normalized", !token.special);
+    token.single_word = fields.flag("single_word", false);
+    token.lstrip = fields.flag("lstrip", false);
+    token.rstrip = fields.flag("rstrip", false);
+    if (id >= ids_end(tokens_max)) fields.fail("has no usable \"id\"");
+    if (token.content.size() > token_bytes_max) fields.fail("has more than 64 KiB");
+    SS_RETURN_IF_ERROR(fields.finish());
+    token.id = static_cast<int32_t>(id);
+    if (!token.content.empty()) out.push_back(std::move(token));
+  }
+  return out;
+}
+
+/// All tokens by id, those of the model and added ones.
+Result<std::vector<std::string>> list_tokens(const Vocabulary& vocabulary,
+                                             const std::vector<AddedToken>& added) {
+  std::vector<std::string> tokens;
+  const auto put = [&](int32_t id, const std::string& text) -> Status {
+    const auto at = static_cast<size_t>(id);
+    if (at >= ids_end(vocabulary.size() + added.size()))
+      return bad("token \"" + text + "\" has the id " + std::to_string(id) + ", far beyond others");
+    if (at >= tokens.size()) tokens.resize(at + 1);
+    if (!tokens[at].empty() && tokens[at] != text)
+      return bad("tokens \"" + tokens[at] + "\" and \"" + text + "\" have the same id " +
+                 std::to_string(id));
+    tokens[at] = text;
+    return {};
+  };
+  for (const auto& [text, id] : vocabulary) SS_RETURN_IF_ERROR(put(id, text));
+  for (const AddedToken& token : added) {
+    const auto known = vocabulary.find(token.content);
+    if (known != vocabulary.end() && known->second != token.id)
+      return bad("added token \"" + token.content + "\" has the id " + std::to_string(token.id) +
+                 ", and " + std::to_string(known->second) + " in the model's vocab");
+    SS_RETURN_IF_ERROR(put(token.id, token.content));
+  }
+  return tokens;
+}
+
+/// "a b", or ["a", "b"] in newer files.
+Result<std::pair<std::string, std::string>> read_merge(const json& merge) {
+  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
+    return std::pair(merge[0].get<std::string>(), merge[1].get<std::string>());
+  const std::string text = merge.is_string() ? merge.get<std::string>() : "";
+  const size_t space = text.find(' ');
+  if (space == text.npos || space == 0 || space + 1 == text.size() ||
+      text.find(' ', space + 1) != text.npos)
+    return bad("model BPE has a merge that is no pair of tokens");
+  return std::pair(text.substr(0, space), text.substr(space + 1));
+}
+
+Status read_merges(const json& list, const Vocabulary& vocabulary, BpeModel& model) {
+  if (!list.is_array() || list.size() > tokens_max) return bad("model BPE has no \"merges\"");
+  model.merges = FlatMap(list.size());
+  bool safe = !model.byte_level && !model.ignore_merges && vocabulary.contains(space_mark);
+  for (size_t rank = 0; rank < list.size(); ++rank) {
+    SS_ASSIGN(const auto pair, read_merge(list[rank]));
+    const auto& [left, right] = pair;
+    const auto a = vocabulary.find(left), b = vocabulary.find(right),
+               both = vocabulary.find(left + right);
+    for (const auto& part : {a, b, both})
+      if (part == vocabulary.end())
+        return bad("model BPE: merge \"" + left + " " + right + "\" has a token without id");
+    model.merges.set(pair_key(a->second, b->second),
+                     uint64_t{rank} << 32 | static_cast<uint32_t>(both->second));
+    if (right.starts_with(space_mark) && !left.ends_with(space_mark)) safe = false;
+  }
+  model.words_at_spaces = safe;
+  return {};
+}
+
+/// The ids of bytes and characters.
+void set_symbols(const Vocabulary& vocabulary, BpeModel& model) {
+  model.byte_ids.fill(-1);
+  const auto id_of = [&](const std::string& token) {
+    const auto found = vocabulary.find(token);
+    return found == vocabulary.end() ? -1 : found->second;
+  };
+  for (size_t byte = 0; byte < 256; ++byte) {
+    std::string token;
+    if (model.byte_level) {
+      append_utf8(token, byte_alphabet()[byte]);
+    } else {
+      char text[8];
+      std::snprintf(text, sizeof text, "<0x%02X>", static_cast<unsigned>(byte));
+      token = text;
+    }
+    model.byte_ids[byte] = id_of(token);
+  }
+  if (model.byte_level) {
+    std::string bytes;
+    if (model.ignore_merges)  // nothing else needs whole words
+      for (const auto& [token, id] : vocabulary)
+        if (bytes.clear(); append_alphabet_bytes(token, bytes)) model.ids.emplace(bytes, id);
+    return;
+  }
+  model.character_ids = FlatMap(vocabulary.size());
+  for (const auto& [token, id] : vocabulary)
+    if (const CodePoint c = code_point_at(token, 0); c.bytes == token.size())
+      model.character_ids.set(c.value, static_cast<uint64_t>(id));
+  if (model.ignore_merges) model.ids = vocabulary;
+}
+
+}  // namespace
+
+Result<ModelAndTokens> read_model(const json& model, const json& added, bool byte_level) {
+  ModelAndTokens out;
+  SS_ASSIGN(out.added, read_added(added));
+  JsonFields fields(model, "model");
+  if (const std::string type = fields.text("type", "BPE"); type != "BPE")
+    return bad("model " + type + " is not supported, only BPE is");
+  out.model.byte_level = byte_level;
+  out.model.byte_fallback = fields.flag("byte_fallback", false);
+  out.model.fuse_unknown = fields.flag("fuse_unk", false);
+  out.model.ignore_merges = fields.flag("ignore_merges", false);
+  const std::string unknown = fields.text("unk_token");
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
+    if (!fields.text(key).empty()) fields.fail(std::string("has \"") + key + "\", not supported");
+  if (const json& dropout = fields.member("dropout"); !dropout.is_null() && dropout != 0.0)
+    fields.fail("has \"dropout\", which is not supported");
+  const json& vocab = fields.member("vocab");
+  const json& merges = fields.member("merges");
+  SS_RETURN_IF_ERROR(fields.finish());
+
+  SS_ASSIGN(const Vocabulary vocabulary, read_vocabulary(vocab, out.added.size()));
+  SS_ASSIGN(out.tokens, list_tokens(vocabulary, out.added));
+  if (!unknown.empty()) {
+    const auto found = vocabulary.find(unknown);
+    if (found == vocabulary.end())
+      return bad("model BPE: the unk_token \"" + unknown + "\" has no id");
+    out.model.unknown = found->second;
+  }
+  SS_RETURN_IF_ERROR(read_merges(merges, vocabulary, out.model));
+  set_symbols(vocabulary, out.model);
+  return out;
+}
+
+}  // namespace simplescale

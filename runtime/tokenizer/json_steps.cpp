@@ -1,0 +1,245 @@
+#include "runtime/tokenizer/json_steps.hpp"
+
+#include <map>
+#include <utility>
+
+#include "runtime/tokenizer/json_fields.hpp"
+
+namespace simplescale {
+
+using nlohmann::json;
+
+namespace {
+
+// The split of ByteLevel, as in GPT-2.
+constexpr const char* gpt2_words =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr const char* default_mark = "\xE2\x96\x81";
+constexpr size_t steps_max = 64;
+
+std::string type_of(const json& step) {
+  if (!step.is_object()) return "";
+  const auto type = step.find("type");
+  return type != step.end() && type->is_string() ? type->get<std::string>() : "";
+}
+
+Status unsupported(const std::string& part, const json& step) {
+  const std::string type = type_of(step);
+  return {Code::bad_data,
+          part + (type.empty() ? " is damaged: it has no type" : " " + type + " is not supported")};
+}
+
+/// Calls `take` for a step, or for each step of a Sequence. null: for none.
+template <class Take>
+Status for_each_step(const json& value, const std::string& part, const char* list, Take take) {
+  if (value.is_null()) return {};
+  if (type_of(value) != "Sequence") return take(value);
+  JsonFields fields(value, part + " Sequence");
+  fields.ignore("type");
+  const json& steps = fields.member(list);
+  if (!steps.is_array() || steps.size() > steps_max) fields.fail("has no list of steps");
+  SS_RETURN_IF_ERROR(fields.finish());
+  for (const json& step : steps) {
+    if (type_of(step) == "Sequence") return {Code::bad_data, part + " has nested Sequences"};
+    SS_RETURN_IF_ERROR(take(step));
+  }
+  return {};
+}
+
+/// {"String": "a"} or {"Regex": "a+"}.
+Result<Pattern> read_pattern(const json& value, const std::string& what) {
+  JsonFields fields(value, what + " pattern");
+  Pattern pattern;
+  pattern.text = fields.text("String");
+  const std::string regex = fields.text("Regex");
+  if (pattern.text.empty() == regex.empty()) fields.fail("is neither a String nor a Regex");
+  SS_RETURN_IF_ERROR(fields.finish());
+  if (regex.empty()) return pattern;
+  auto compiled = WordRegex::compile(regex);
+  if (!compiled.ok()) return compiled.status().in(what);
+  pattern.regex = compiled.take();
+  return pattern;
+}
+
+Result<ReplaceText> read_replace(const json& step, const std::string& what) {
+  JsonFields fields(step, what);
+  fields.ignore("type");
+  ReplaceText out;
+  SS_ASSIGN(out.pattern, read_pattern(fields.member("pattern"), what));
+  out.by = fields.text("content");
+  SS_RETURN_IF_ERROR(fields.finish());
+  return out;
+}
+
+// -- Normalizer -----------------------------------------------------------------------------------
+
+Status add_normalizer(const json& step, std::vector<NormalizerStep>& out) {
+  static const std::map<std::string, NormalForm> forms = {{"NFC", NormalForm::nfc},
+                                                          {"NFD", NormalForm::nfd},
+                                                          {"NFKC", NormalForm::nfkc},
+                                                          {"NFKD", NormalForm::nfkd}};
+  const std::string type = type_of(step);
+  JsonFields fields(step, "normalizer " + type);
+  fields.ignore("type");
+  if (const auto form = forms.find(type); form != forms.end()) {
+    out.emplace_back(form->second);
+    return fields.finish();
+  }
+  if (type == "Prepend") {
+    out.emplace_back(PrependText{fields.required_text("prepend")});
+    return fields.finish();
+  }
+  if (type == "Replace") {
+    SS_ASSIGN(ReplaceText replace, read_replace(step, "normalizer Replace"));
+    out.emplace_back(std::move(replace));
+    return {};
+  }
+  return unsupported("normalizer", step);
+}
+
+// -- Pre-tokenizer --------------------------------------------------------------------------------
+
+Result<SplitStep> split_by(const std::string& regex, SplitBehavior behavior) {
+  SplitStep step;
+  SS_ASSIGN(step.pattern.regex, WordRegex::compile(regex));
+  step.behavior = behavior;
+  return step;
+}
+
+Status add_split(const json& step, PreTokenizer& out) {
+  static const std::map<std::string, SplitBehavior> behaviors = {
+      {"Isolated", SplitBehavior::isolated},
+      {"Removed", SplitBehavior::removed},
+      {"MergedWithPrevious", SplitBehavior::merged_with_previous},
+      {"MergedWithNext", SplitBehavior::merged_with_next},
+      {"Contiguous", SplitBehavior::contiguous}};
+  JsonFields fields(step, "pre_tokenizer Split");
+  fields.ignore("type");
+  SplitStep split;
+  SS_ASSIGN(split.pattern, read_pattern(fields.member("pattern"), "pre_tokenizer Split"));
+  const auto behavior = behaviors.find(fields.required_text("behavior"));
+  if (behavior == behaviors.end()) fields.fail("has an unknown \"behavior\"");
+  split.invert = fields.flag("invert", false);
+  SS_RETURN_IF_ERROR(fields.finish());
+  split.behavior = behavior->second;
+  out.steps.emplace_back(std::move(split));
+  return {};
+}
+
+Status add_byte_level(const json& step, PreTokenizer& out) {
+  JsonFields fields(step, "pre_tokenizer ByteLevel");
+  fields.ignore("type");
+  fields.ignore("trim_offsets");
+  if (fields.flag("add_prefix_space", true)) out.steps.emplace_back(PrefixSpaceStep{});
+  const bool splits = fields.flag("use_regex", true);
+  SS_RETURN_IF_ERROR(fields.finish());
+  if (splits) {
+    SS_ASSIGN(SplitStep words, split_by(gpt2_words, SplitBehavior::isolated));
+    out.steps.emplace_back(std::move(words));
+  }
+  out.byte_level = true;
+  return {};
+}
+
+/// "prepend_scheme", or "add_prefix_space" of older files.
+MetaspaceStep::Prepend read_prepend(JsonFields& fields) {
+  const bool prefix = fields.flag("add_prefix_space", true);
+  const std::string scheme = fields.text("prepend_scheme", prefix ? "always" : "never");
+  if (scheme != "always" && scheme != "first" && scheme != "never")
+    fields.fail("has an unknown \"prepend_scheme\"");
+  return scheme == "always"  ? MetaspaceStep::always
+         : scheme == "first" ? MetaspaceStep::first
+                             : MetaspaceStep::never;
+}
+
+Status add_metaspace(const json& step, PreTokenizer& out) {
+  JsonFields fields(step, "pre_tokenizer Metaspace");
+  fields.ignore("type");
+  fields.ignore("str_rep");
+  MetaspaceStep metaspace;
+  metaspace.mark = fields.text("replacement", default_mark);
+  metaspace.prepend = read_prepend(fields);
+  metaspace.split = fields.flag("split", true);
+  if (metaspace.mark.empty()) fields.fail("has an empty \"replacement\"");
+  SS_RETURN_IF_ERROR(fields.finish());
+  out.steps.emplace_back(std::move(metaspace));
+  return {};
+}
+
+Status add_digits(const json& step, PreTokenizer& out) {
+  JsonFields fields(step, "pre_tokenizer Digits");
+  fields.ignore("type");
+  const bool each = fields.flag("individual_digits", false);
+  SS_RETURN_IF_ERROR(fields.finish());
+  SS_ASSIGN(SplitStep digits, split_by(each ? "\\p{N}" : "\\p{N}+", SplitBehavior::isolated));
+  out.steps.emplace_back(std::move(digits));
+  return {};
+}
+
+Status add_pre_tokenizer(const json& step, PreTokenizer& out) {
+  if (out.byte_level) return {Code::bad_data, "pre_tokenizer ByteLevel is not the last step"};
+  const std::string type = type_of(step);
+  if (type == "Split") return add_split(step, out);
+  if (type == "ByteLevel") return add_byte_level(step, out);
+  if (type == "Metaspace") return add_metaspace(step, out);
+  if (type == "Digits") return add_digits(step, out);
+  return unsupported("pre_tokenizer", step);
+}
+
+// -- Decoder --------------------------------------------------------------------------------------
+
+Status add_decoder(const json& step, std::vector<DecoderStep>& out) {
+  const std::string type = type_of(step);
+  JsonFields fields(step, "decoder " + type);
+  fields.ignore("type");
+  if (type == "ByteLevel") {
+    for (const char* key : {"add_prefix_space", "trim_offsets", "use_regex"}) fields.ignore(key);
+    out.emplace_back(ByteLevelDecoder{});
+  } else if (type == "ByteFallback") {
+    out.emplace_back(ByteFallbackDecoder{});
+  } else if (type == "Fuse") {
+    out.emplace_back(FuseDecoder{});
+  } else if (type == "Strip") {
+    StripDecoder strip{fields.required_text("content"), fields.number("start", 0),
+                       fields.number("stop", 0)};
+    out.emplace_back(std::move(strip));
+  } else if (type == "Metaspace") {
+    fields.ignore("str_rep");
+    fields.ignore("split");
+    const std::string mark = fields.text("replacement", default_mark);
+    if (mark.empty()) fields.fail("has an empty \"replacement\"");
+    out.emplace_back(MetaspaceDecoder{mark, read_prepend(fields) != MetaspaceStep::never});
+  } else if (type == "Replace") {
+    SS_ASSIGN(ReplaceText replace, read_replace(step, "decoder Replace"));
+    out.emplace_back(std::move(replace));
+    return {};
+  } else {
+    return unsupported("decoder", step);
+  }
+  return fields.finish();
+}
+
+}  // namespace
+
+Result<std::vector<NormalizerStep>> read_normalizer(const json& value) {
+  std::vector<NormalizerStep> out;
+  SS_RETURN_IF_ERROR(for_each_step(value, "normalizer", "normalizers",
+                                   [&](const json& step) { return add_normalizer(step, out); }));
+  return out;
+}
+
+Result<PreTokenizer> read_pre_tokenizer(const json& value) {
+  PreTokenizer out;
+  SS_RETURN_IF_ERROR(for_each_step(value, "pre_tokenizer", "pretokenizers",
+                                   [&](const json& step) { return add_pre_tokenizer(step, out); }));
+  return out;
+}
+
+Result<std::vector<DecoderStep>> read_decoder(const json& value) {
+  std::vector<DecoderStep> out;
+  SS_RETURN_IF_ERROR(for_each_step(value, "decoder", "decoders",
+                                   [&](const json& step) { return add_decoder(step, out); }));
+  return out;
+}
+
+}  // namespace simplescale

@@ -1,0 +1,84 @@
+// A tokenizer.json of Hugging Face's tokenizers with a BPE model: Llama 3, Qwen, GPT-2, OLMo 2,
+// SmolLM, and Llama 2 or Mistral in that format. encode() gives the ids that `tokenizers` gives
+// (tests/runtime/tokenizer). Immutable after loading; any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/status.hpp"
+#include "runtime/tokenizer/added_tokens.hpp"
+#include "runtime/tokenizer/bpe.hpp"
+#include "runtime/tokenizer/decode.hpp"
+#include "runtime/tokenizer/normalize.hpp"
+#include "runtime/tokenizer/pre_tokenize.hpp"
+
+namespace simplescale {
+
+/// What a tokenizer.json says, in the order in which a text goes through it. Plain data.
+struct TokenizerJson {
+  AddedTokenFinder raw_tokens;  // are looked for in the text
+  std::vector<NormalizerStep> normalizer;
+  AddedTokenFinder normalized_tokens;  // are looked for in the normalized text
+  std::vector<PreTokenizerStep> pre_tokenizer;
+  BpeModel model;
+  std::vector<DecoderStep> decoder;
+  bool spaces_between_tokens = false;  // there is no decoder
+
+  std::vector<std::string> tokens;  // by id; "": there is none
+  std::vector<bool> special;        // by id
+  bool token_has_spaces = false;    // a letter and a space behind it may belong to an added token
+  int32_t bos = -1, eos = -1;
+};
+
+/// Reads the text of a tokenizer.json. bad_data names the part that is wrong or not supported.
+Result<TokenizerJson> parse_tokenizer_json(std::string_view text);
+
+class JsonTokenizer {
+ public:
+  static Result<JsonTokenizer> from_text(std::string_view text);
+
+  /// The ids of a text without those that a template adds. Bytes that are not UTF-8 become U+FFFD.
+  /// continues: the text continues a document that was cut before a space.
+  std::vector<int32_t> encode(std::string_view text, bool continues = false) const;
+  /// The text of ids. Special tokens and ids outside the vocabulary give no text.
+  std::string decode(std::span<const int32_t> ids) const;
+  /// True if a document that is cut between a letter and a space before another letter gives the
+  /// ids of the whole document.
+  bool cuts_at_spaces() const { return cuts_at_spaces_; }
+
+  int64_t vocab() const { return std::ssize(data_->tokens); }
+  int32_t bos() const { return data_->bos; }
+  int32_t eos() const { return data_->eos; }
+
+ private:
+  struct Scratch {
+    PatternScratch regex;
+    BpeScratch bpe;
+    Words words;
+    std::vector<TextPart> parts, inner;
+  };
+  /// Scratch memory that no thread uses now; it keeps the caches of words.
+  struct Idle {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<Scratch>> all;
+  };
+  class Borrowed;
+
+  void encode_part(std::string_view text, bool at_start, bool continues, Scratch& scratch,
+                   std::vector<int32_t>& out) const;
+  void encode_words(std::string_view text, bool at_start, Scratch& scratch,
+                    std::vector<int32_t>& out) const;
+  bool find_cuts_at_spaces() const;
+
+  std::unique_ptr<const TokenizerJson> data_;
+  std::unique_ptr<Idle> idle_;
+  bool cuts_at_spaces_ = false;
+};
+
+}  // namespace simplescale

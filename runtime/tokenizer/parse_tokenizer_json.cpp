@@ -1,0 +1,152 @@
+#include <algorithm>
+#include <cctype>
+#include <map>
+
+#include "runtime/base/parse_json.hpp"
+#include "runtime/tokenizer/json_fields.hpp"
+#include "runtime/tokenizer/json_model.hpp"
+#include "runtime/tokenizer/json_steps.hpp"
+#include "runtime/tokenizer/json_tokenizer.hpp"
+
+namespace simplescale {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr size_t file_bytes_max = 256 << 20;
+
+/// The tokens that a template puts around a text.
+struct Around {
+  std::string before, behind;  // "": none
+};
+
+std::string special_of(const json& part) {
+  const json* name = &part;
+  for (const char* key : {"SpecialToken", "id"}) {
+    const auto found = name->is_object() ? name->find(key) : name->end();
+    if (!name->is_object() || found == name->end()) return "";
+    name = &*found;
+  }
+  return name->is_string() ? name->get<std::string>() : "";
+}
+
+/// Reads one post-processor, or those of a Sequence.
+Status read_post_processor(const json& value, Around& out) {
+  if (value.is_null()) return {};
+  JsonFields fields(value, "post_processor");
+  const std::string type = fields.required_text("type");
+  if (type == "Sequence") {
+    const json& list = fields.member("processors");
+    if (!list.is_array()) fields.fail("Sequence has no list");
+    SS_RETURN_IF_ERROR(fields.finish());
+    for (const json& step : list) {  // kJsonDepthMax bounds the recursion
+      SS_RETURN_IF_ERROR(read_post_processor(step, out));
+    }
+    return {};
+  }
+  if (type == "ByteLevel") {  // changes positions, not ids
+    for (const char* key : {"add_prefix_space", "trim_offsets", "use_regex"}) fields.ignore(key);
+    return fields.finish();
+  }
+  if (type != "TemplateProcessing")
+    return {Code::bad_data, "post_processor " + type + " is not supported"};
+  fields.ignore("pair");
+  fields.ignore("special_tokens");
+  const json& single = fields.member("single");
+  if (!single.is_array()) fields.fail("TemplateProcessing has no \"single\"");
+  SS_RETURN_IF_ERROR(fields.finish());
+  bool behind = false;
+  for (const json& part : single) {
+    const std::string token = special_of(part);
+    if (token.empty()) behind = true;
+    std::string& place = behind ? out.behind : out.before;
+    if (place.empty()) place = token;
+  }
+  return {};
+}
+
+/// Ids of BOS and EOS. tokenizer.json names them only in a template. Without one, EOS is the first
+/// of the usual names that is a special token, and BOS is EOS: GPT-2, Qwen and OLMo 2 separate
+/// documents by <|endoftext|>.
+void set_bos_and_eos(const Around& around, const std::vector<AddedToken>& added,
+                     TokenizerJson& out) {
+  std::map<std::string, int32_t> special;
+  for (const AddedToken& token : added)
+    if (token.special) special[token.content] = token.id;
+  const auto id_of = [&](const std::string& name) {
+    const auto found = special.find(name);
+    return found == special.end() ? -1 : found->second;
+  };
+  out.eos = id_of(around.behind);
+  for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>",
+                           "<\xEF\xBD\x9C"
+                           "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+                           "<|im_end|>"})
+    if (out.eos < 0) out.eos = id_of(name);
+  out.bos = id_of(around.before);
+  for (const char* name : {"<s>", "<|begin_of_text|>", "<bos>"})
+    if (out.bos < 0) out.bos = id_of(name);
+  if (out.bos < 0) out.bos = out.eos;
+}
+
+/// True if a letter and a space behind it may belong to the token.
+bool holds_spaces(const AddedToken& token) {
+  const auto letter = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; };
+  return token.content.find(' ') != token.content.npos ||
+         (token.rstrip && letter(token.content.back())) ||
+         (token.lstrip && letter(token.content.front()));
+}
+
+void set_added_tokens(std::vector<AddedToken> added, TokenizerJson& out) {
+  out.special.assign(out.tokens.size(), false);
+  std::vector<AddedToken> raw, normalized;
+  std::vector<std::string> raw_texts, normalized_texts;
+  PatternScratch scratch;
+  for (AddedToken& token : added) {
+    if (token.special) out.special[static_cast<size_t>(token.id)] = true;
+    if (holds_spaces(token)) out.token_has_spaces = true;
+    if (token.normalized) {
+      normalized_texts.push_back(normalize(out.normalizer, token.content, false, scratch));
+      normalized.push_back(std::move(token));
+    } else {
+      raw_texts.push_back(token.content);
+      raw.push_back(std::move(token));
+    }
+  }
+  out.raw_tokens = AddedTokenFinder(std::move(raw), raw_texts);
+  out.normalized_tokens = AddedTokenFinder(std::move(normalized), normalized_texts);
+}
+
+}  // namespace
+
+Result<TokenizerJson> parse_tokenizer_json(std::string_view text) {
+  if (text.size() > file_bytes_max) return Status(Code::bad_data, "it has more than 256 MiB");
+  const json root = parse_json(text);
+  if (!root.is_object())
+    return Status(Code::bad_data,
+                  "it is no JSON object, or nested deeper than " + std::to_string(kJsonDepthMax));
+  JsonFields fields(root, "it");
+  fields.ignore("version");
+  TokenizerJson out;
+  SS_ASSIGN(out.normalizer, read_normalizer(fields.member("normalizer")));
+  SS_ASSIGN(PreTokenizer pre_tokenizer, read_pre_tokenizer(fields.member("pre_tokenizer")));
+  out.pre_tokenizer = std::move(pre_tokenizer.steps);
+  const json& decoder = fields.member("decoder");
+  SS_ASSIGN(out.decoder, read_decoder(decoder));
+  out.spaces_between_tokens = decoder.is_null();
+  Around around;
+  SS_RETURN_IF_ERROR(read_post_processor(fields.member("post_processor"), around));
+  const json& model = fields.member("model");
+  const json& added = fields.member("added_tokens");
+  SS_RETURN_IF_ERROR(fields.finish());
+
+  SS_ASSIGN(ModelAndTokens read, read_model(model, added, pre_tokenizer.byte_level));
+  out.model = std::move(read.model);
+  out.tokens = std::move(read.tokens);
+  set_bos_and_eos(around, read.added, out);
+  set_added_tokens(std::move(read.added), out);
+  return out;
+}
+
+}  // namespace simplescale

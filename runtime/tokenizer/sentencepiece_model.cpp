@@ -1,0 +1,217 @@
+#include "runtime/tokenizer/sentencepiece_model.hpp"
+
+#include <cmath>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/utf8.hpp"
+#include "runtime/tokenizer/protobuf_reader.hpp"
+
+namespace simplescale {
+
+namespace {
+
+// The numbers of sentencepiece_model.proto.
+enum ModelField { pieces = 1, trainer = 2, normalizer = 3, self_test = 4, denormalizer = 5 };
+enum PieceField { piece_text = 1, piece_score = 2, piece_type = 3 };
+enum PieceType { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
+enum TrainerField { model_type = 3, byte_fallback = 35 };
+enum NormalizerField { charsmap = 2 };
+enum ModelType { unigram = 1, bpe = 2 };
+
+constexpr size_t model_bytes_max = 64 << 20;
+constexpr size_t pieces_max = 1 << 21;
+// The library builds its tables by recursion over the bytes of a piece.
+constexpr size_t piece_bytes_max = 1024;
+
+Status bad(const std::string& text) {
+  return {Code::bad_data, text};
+}
+
+struct Trainer {
+  uint64_t type = unigram;  // the default of the format
+  bool byte_fallback = false;
+};
+
+Result<Trainer> read_trainer(std::string_view message) {
+  Trainer out;
+  ProtobufReader reader(message);
+  for (ProtobufReader::Field field; reader.next(field);) {
+    const bool ours = field.number == model_type || field.number == byte_fallback;
+    if (ours && field.wire != ProtobufReader::varint) return bad("its trainer_spec is damaged");
+    if (field.number == model_type) out.type = field.value;
+    if (field.number == byte_fallback) out.byte_fallback = field.value != 0;
+  }
+  if (reader.broken()) return bad("its trainer_spec is damaged");
+  if (out.type != unigram && out.type != bpe)
+    return bad("its kind is " + std::to_string(out.type) +
+               "; only byte-pair (2) and unigram (1) models are supported");
+  return out;
+}
+
+/// A precompiled_charsmap: the size of a double array in bytes, the array, and texts that end with
+/// 0. A unit of the array leads from its own index to the index XOR its offset XOR a byte of the
+/// text. So if all offsets of whole blocks of 256 units stay inside, no text leads outside.
+Status check_charsmap(std::string_view map) {
+  const Status damaged = bad("its normalizer's precompiled_charsmap is damaged");
+  uint32_t array_bytes = 0;
+  if (map.size() < sizeof array_bytes) return damaged;
+  std::memcpy(&array_bytes, map.data(), sizeof array_bytes);
+  map.remove_prefix(sizeof array_bytes);
+  constexpr size_t block_bytes = 256 * sizeof(uint32_t);
+  if (array_bytes == 0 || array_bytes % block_bytes != 0 || array_bytes >= map.size())
+    return damaged;
+  const std::string_view texts = map.substr(array_bytes);
+  if (texts.back() != '\0' || first_invalid_utf8(texts) != texts.size()) return damaged;
+  std::vector<uint32_t> units(array_bytes / sizeof(uint32_t));
+  std::memcpy(units.data(), map.data(), array_bytes);
+  for (size_t i = 0; i < units.size(); ++i) {
+    const uint32_t unit = units[i];
+    // A leaf: only its value is used, which is checked at its parent. The root is never a leaf.
+    if (unit >> 31 && i > 0) continue;
+    const size_t offset = size_t{unit >> 10} << ((unit & (1u << 9)) >> 6);
+    const size_t child = i ^ offset;
+    if (child >= units.size()) return damaged;
+    const bool has_leaf = unit >> 8 & 1;
+    const size_t value = units[child] & 0x7FFFFFFF;
+    if (has_leaf && (value >= texts.size() || (value > 0 && texts[value - 1] != '\0')))
+      return damaged;
+  }
+  return {};
+}
+
+Status check_normalizer(std::string_view message) {
+  ProtobufReader reader(message);
+  std::optional<std::string_view> map;
+  for (ProtobufReader::Field field; reader.next(field);) {
+    if (field.number != charsmap) continue;
+    if (field.wire != ProtobufReader::bytes || map) return bad("its normalizer_spec is damaged");
+    map = field.data;
+  }
+  if (reader.broken()) return bad("its normalizer_spec is damaged");
+  return map && !map->empty() ? check_charsmap(*map) : Status();
+}
+
+struct Piece {
+  std::string_view text;
+  float score = 0;
+  uint64_t type = normal;
+};
+
+Result<Piece> read_piece(std::string_view message, const std::string& where) {
+  Piece piece;
+  ProtobufReader reader(message);
+  for (ProtobufReader::Field field; reader.next(field);) {
+    const auto wanted = field.number == piece_text    ? ProtobufReader::bytes
+                        : field.number == piece_score ? ProtobufReader::fixed32
+                        : field.number == piece_type  ? ProtobufReader::varint
+                                                      : field.wire;
+    if (field.wire != wanted) return bad(where + " is damaged");
+    if (field.number == piece_text) piece.text = field.data;
+    if (field.number == piece_score) piece.score = field.real();
+    if (field.number == piece_type) piece.type = field.value;
+  }
+  if (reader.broken()) return bad(where + " is damaged");
+  return piece;
+}
+
+/// What the pieces that have been read so far are; add() checks one more.
+class Pieces {
+ public:
+  explicit Pieces(const Trainer& trainer) : trainer_(trainer), byte_seen_(256, false) {}
+
+  Status add(std::string_view message) {
+    const std::string where = "piece " + std::to_string(count_);
+    if (++count_ > pieces_max) return bad("it has too many pieces");
+    SS_ASSIGN(const Piece piece, read_piece(message, where));
+    if (piece.text.empty()) return bad(where + " is empty");
+    if (piece.text.size() > piece_bytes_max)
+      return bad(where + " has " + std::to_string(piece.text.size()) + " bytes, more than " +
+                 std::to_string(piece_bytes_max));
+    if (first_invalid_utf8(piece.text) != piece.text.size()) return bad(where + " is not UTF-8");
+    if (!std::isfinite(piece.score)) return bad(where + " has no finite score");
+    if (!seen_.insert(piece.text).second) return bad(where + " occurs twice");
+    const bool in_hash_map_only = trainer_.type == bpe && piece.type == normal;
+    if (piece.text.find('\0') != piece.text.npos && !in_hash_map_only)
+      return bad(where + " contains a zero byte");
+    return add_type(piece, where);
+  }
+
+  Status finish() const {
+    if (unknown_ != 1) return bad("it has " + std::to_string(unknown_) + " unknown pieces, not 1");
+    if (trainer_.type == unigram && matched_ == 0) return bad("it has no normal piece");
+    for (const bool seen : byte_seen_)
+      if (trainer_.byte_fallback && !seen)
+        return bad("a piece for one of the 256 bytes is missing");
+    return {};
+  }
+
+ private:
+  Status add_type(const Piece& piece, const std::string& where) {
+    switch (piece.type) {
+      case unknown:
+        ++unknown_;
+        return {};
+      case normal:
+      case user_defined:
+      case unused:
+        ++matched_;
+        return {};
+      case control:
+        // The library takes the character for the control piece, and then fails to encode the text.
+        if (code_point_at(piece.text, 0).bytes == piece.text.size())
+          return bad(where + " is a control piece of one character");
+        return {};
+      case byte: {
+        unsigned value = 0;
+        char exact[8];
+        const std::string text(piece.text);
+        if (!trainer_.byte_fallback || std::sscanf(text.c_str(), "<0x%2X>", &value) != 1 ||
+            (std::snprintf(exact, sizeof exact, "<0x%02X>", value), text != exact))
+          return bad(where + " is no byte piece");
+        byte_seen_[value] = true;
+        return {};
+      }
+      default:
+        return bad(where + " has the unknown type " + std::to_string(piece.type));
+    }
+  }
+
+  const Trainer trainer_;
+  std::unordered_set<std::string_view> seen_;
+  std::vector<bool> byte_seen_;
+  size_t count_ = 0, unknown_ = 0, matched_ = 0;
+};
+
+}  // namespace
+
+Status check_sentencepiece_model(std::string_view model) {
+  if (model.size() > model_bytes_max) return bad("it has more than 64 MiB");
+  std::optional<Trainer> trainer_spec;
+  bool seen[8] = {};
+  // First the specs: what a piece may be depends on them.
+  ProtobufReader specs(model);
+  for (ProtobufReader::Field field; specs.next(field);) {
+    if (field.number > denormalizer) continue;
+    if (field.wire != ProtobufReader::bytes) return bad("a field has the wrong type");
+    if (field.number == pieces) continue;
+    if (std::exchange(seen[field.number], true)) return bad("a part occurs twice");
+    if (field.number == trainer) {
+      SS_ASSIGN(trainer_spec, read_trainer(field.data));
+    }
+    if (field.number == normalizer || field.number == denormalizer)
+      SS_RETURN_IF_ERROR(check_normalizer(field.data));
+  }
+  if (specs.broken()) return bad("it is damaged");
+  Pieces all(trainer_spec.value_or(Trainer{}));
+  ProtobufReader reader(model);
+  for (ProtobufReader::Field field; reader.next(field);)
+    if (field.number == pieces) SS_RETURN_IF_ERROR(all.add(field.data));
+  return all.finish();
+}
+
+}  // namespace simplescale

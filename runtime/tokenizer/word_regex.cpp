@@ -1,0 +1,208 @@
+#include "runtime/tokenizer/word_regex.hpp"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <new>
+
+namespace simplescale {
+
+namespace {
+
+constexpr size_t pattern_bytes_max = 4096;
+constexpr uint32_t match_limit = 10'000'000, heap_limit_kib = 64 << 10;
+constexpr size_t jit_stack_bytes = 1 << 20;
+
+Status refused(const std::string& what) {
+  return {Code::bad_data, "its regular expression has " + what + ", which is not supported"};
+}
+
+/// Translates a pattern from left to right.
+class Translator {
+ public:
+  explicit Translator(const std::string& pattern) : in_(pattern) {}
+
+  Result<std::string> run() {
+    while (at_ < in_.size()) SS_RETURN_IF_ERROR(in_class_ ? class_item() : item());
+    if (in_class_) return refused("a [ without ]");
+    return out_;
+  }
+
+ private:
+  bool follows(const char* text) const { return in_.compare(at_, std::strlen(text), text) == 0; }
+  void copy(size_t count) {
+    out_ += in_.substr(at_, count);
+    at_ += count;
+  }
+
+  Status item() {
+    switch (in_[at_]) {
+      case '\\':
+        return escape();
+      case '[':
+        copy(1);
+        in_class_ = true;
+        if (follows("^")) copy(1);
+        if (follows("]")) return refused("\"[]\"");
+        return {};
+      case '(':
+        if (!follows("(?") || follows("(?:") || follows("(?=") || follows("(?!") ||
+            follows("(?>") || follows("(?i:"))
+          break;
+        return refused("the group \"" + in_.substr(at_, 4) + "\"");
+      case '^':
+      case '$':
+        return refused(std::string("the anchor ") + in_[at_]);
+      case '{':
+        if (follows("{,")) return refused("\"{,\"");
+        break;
+      case '}':
+        if (follows("}+")) return refused("\"}+\"");  // Oniguruma repeats it, PCRE2 is possessive
+        break;
+      default:
+        break;
+    }
+    copy(1);
+    return {};
+  }
+
+  Status class_item() {
+    if (follows("\\")) return escape();
+    if (follows("[")) return refused("a [ inside [...]");
+    if (follows("&&")) return refused("&& inside [...]");
+    in_class_ = !follows("]");
+    copy(1);
+    return {};
+  }
+
+  /// A backslash and what belongs to it.
+  Status escape() {
+    const char c = at_ + 1 < in_.size() ? in_[at_ + 1] : '\0';
+    const auto replace = [&](const std::string& set) {
+      out_ += in_class_ ? set : "[" + set + "]";
+      at_ += 2;
+      return Status();
+    };
+    const auto negate = [&](const std::string& set) -> Status {
+      if (in_class_) return refused(std::string("\\") + c + " inside [...]");
+      out_ += "[^" + set + "]";
+      at_ += 2;
+      return {};
+    };
+    const std::string word = "\\p{L}\\p{M}\\p{Nd}\\p{Pc}";
+    switch (c) {
+      case 's':
+        return replace(kWhiteSpace);
+      case 'S':
+        return negate(kWhiteSpace);
+      case 'w':
+        return replace(word);
+      case 'W':
+        return negate(word);
+      case 'd':
+        return replace("\\p{Nd}");
+      case 'D':
+        return negate("\\p{Nd}");
+      case 'u':  // \uHHHH
+        if (at_ + 6 > in_.size() ||
+            in_.find_first_not_of("0123456789abcdefABCDEF", at_ + 2) < at_ + 6)
+          return refused("a \\u without four digits");
+        out_ += "\\x{" + in_.substr(at_ + 2, 4) + "}";
+        at_ += 6;
+        return {};
+      case 'p':
+      case 'P':
+      case 'x':
+        copy(2);
+        if (follows("{")) copy(std::min(in_.find('}', at_), in_.size() - 1) + 1 - at_);
+        return {};
+      case 'r':
+      case 'n':
+      case 't':
+      case 'f':
+      case 'v':
+        copy(2);
+        if (c == 'v') out_.replace(out_.size() - 2, 2, "\\x0b");  // PCRE2: any vertical space
+        return {};
+      default:
+        if (c == '\0' || std::isalnum(static_cast<unsigned char>(c)) || (c & 0x80))
+          return refused(std::string("\\") + c);
+        copy(2);
+        return {};
+    }
+  }
+
+  const std::string& in_;
+  std::string out_;
+  size_t at_ = 0;
+  bool in_class_ = false;
+};
+
+}  // namespace
+
+Result<std::string> translate_regex(const std::string& pattern) {
+  return Translator(pattern).run();
+}
+
+PatternScratch::PatternScratch()
+    : data_(pcre2_match_data_create(1, nullptr)),
+      context_(pcre2_match_context_create(nullptr)),
+      stack_(pcre2_jit_stack_create(32 << 10, jit_stack_bytes, nullptr)) {
+  if (!data_ || !context_) throw std::bad_alloc();
+  pcre2_set_match_limit(context_, match_limit);
+  pcre2_set_heap_limit(context_, heap_limit_kib);
+  if (stack_) pcre2_jit_stack_assign(context_, nullptr, stack_);
+}
+
+PatternScratch::~PatternScratch() {
+  pcre2_match_data_free(data_);
+  pcre2_match_context_free(context_);
+  if (stack_) pcre2_jit_stack_free(stack_);
+}
+
+void WordRegex::Free::operator()(pcre2_code* code) const {
+  pcre2_code_free(code);
+}
+
+Result<WordRegex> WordRegex::compile(const std::string& pattern) {
+  if (pattern.size() > pattern_bytes_max) return refused("more than 4096 bytes");
+  SS_ASSIGN(const std::string text, translate_regex(pattern));
+  int error = 0;
+  size_t offset = 0;
+  WordRegex regex;
+  regex.code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                                  PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset,
+                                  nullptr));
+  if (!regex.code_) {
+    char message[256] = "";
+    pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(message), sizeof message);
+    return Status(Code::bad_data,
+                  "its regular expression \"" + pattern + "\" is wrong: " + message);
+  }
+  uint32_t matches_empty = 0;
+  pcre2_pattern_info(regex.code_.get(), PCRE2_INFO_MATCHEMPTY, &matches_empty);
+  if (matches_empty) return refused("an alternative that matches the empty text");
+  regex.jit_ = pcre2_jit_compile(regex.code_.get(), PCRE2_JIT_COMPLETE) == 0;
+  return regex;
+}
+
+bool WordRegex::find(std::string_view text, size_t from, PatternScratch& scratch,
+                     Match& match) const {
+  const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  int found = PCRE2_ERROR_JIT_STACKLIMIT;
+  if (jit_)
+    found = pcre2_jit_match(code_.get(), subject, text.size(), from, 0, scratch.data_,
+                            scratch.context_);
+  if (found == PCRE2_ERROR_JIT_STACKLIMIT)
+    found = pcre2_match(code_.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                        scratch.data_, scratch.context_);
+  if (found < 0) return false;
+  const size_t* range = pcre2_get_ovector_pointer(scratch.data_);
+  match = {range[0], range[1]};
+  return match.begin < match.end;
+}
+
+}  // namespace simplescale

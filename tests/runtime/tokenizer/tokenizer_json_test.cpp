@@ -1,0 +1,248 @@
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "runtime/base/utf8.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
+#include "tests/paths.hpp"
+#include "tests/runtime/tokenizer/reference.hpp"
+
+using namespace simplescale;
+using namespace simplescale::test;
+using nlohmann::json;
+
+TEST_SUITE_BEGIN("tokenizer");
+
+namespace {
+
+/// Visible ASCII as it is, anything else as a number, to show a text in a message.
+std::string shown(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size() && out.size() < 300;) {
+    const CodePoint c = code_point_at(text, at);
+    out += c.value >= 0x20 && c.value < 0x7F ? std::string(1, static_cast<char>(c.value))
+                                             : "{" + std::to_string(c.value) + "}";
+    at += c.bytes;
+  }
+  return out;
+}
+
+/// The text from where the ids begin to differ, as its token says, and what each side has there.
+std::string difference(const Tokenizer& tokenizer, const std::vector<int32_t>& ours,
+                       const std::vector<int32_t>& theirs) {
+  const auto [a, b] = std::ranges::mismatch(ours, theirs);
+  const auto around = [&](const std::vector<int32_t>& ids, auto at) {
+    const auto begin = at - std::min<std::ptrdiff_t>(3, at - ids.begin());
+    const auto end = at + std::min<std::ptrdiff_t>(6, ids.end() - at);
+    return shown(tokenizer.decode(std::vector<int32_t>(begin, end)));
+  };
+  return "ours: " + around(ours, a) + "\ntheirs: " + around(theirs, b);
+}
+
+/// The folder with reference.py's files. Set SIMPLESCALE_TOKENIZER_REFERENCE to use one that is
+/// there; _BYTES and _EVERY make a larger one. Empty: no Python with tokenizers.
+std::string reference_folder() {
+  if (const char* there = std::getenv("SIMPLESCALE_TOKENIZER_REFERENCE")) return there;
+  const std::string python = deps_dir() + "/python/bin/python";
+  if (std::system((python + " -c 'import tokenizers' >/dev/null 2>&1").c_str()) != 0) return "";
+  const std::string folder = "/tmp/ss-tokenizer-test-" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  const auto option = [](const char* flag, const char* name) {
+    const char* value = std::getenv(name);
+    return value ? std::string(flag) + value : std::string();
+  };
+  const std::string command = python + " -B " + source_dir() +
+                              "/tests/runtime/tokenizer/reference.py " + folder +
+                              option(" --bytes=", "SIMPLESCALE_TOKENIZER_BYTES") +
+                              option(" --every=", "SIMPLESCALE_TOKENIZER_EVERY") +
+                              option(" --seed=", "SIMPLESCALE_TEST_SEED");
+  REQUIRE(std::system(command.c_str()) == 0);
+  return folder;
+}
+
+const std::vector<std::string> names = {"gpt2",    "llama3",    "qwen2",    "olmo2",
+                                        "gpt4o",   "smollm",    "deepseek", "llama2",
+                                        "mistral", "metaspace", "odd",      "splits"};
+
+}  // namespace
+
+TEST_CASE("tokenizer.json: ids and decoded texts are those of Hugging Face's tokenizers") {
+  const std::string folder = reference_folder();
+  if (folder.empty()) {
+    MESSAGE("SKIPPED: no Python with tokenizers under .deps");
+    return;
+  }
+  const std::vector<std::string> texts = reference_texts(folder);
+  REQUIRE(texts.size() > 1000);
+  for (const std::string& name : names) {
+    CAPTURE(name);
+    const auto loaded = Tokenizer::load(folder + "/" + name + ".json");
+    REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
+    ReferenceFile reference(folder + "/" + name + ".ids");
+    int wrong = 0, wrong_back = 0, wrong_cut = 0;
+    for (const std::string& text : texts) {
+      const std::vector<int32_t> theirs = reference.ids();
+      const std::string back = reference.text();
+      const std::vector<int32_t> ours = loaded->encode(text);
+      if (ours != theirs && ++wrong <= 3)
+        MESSAGE(name << ": " << difference(*loaded, ours, theirs));
+      if (const std::string mine = loaded->decode(theirs); mine != back && ++wrong_back <= 3) {
+        const auto at = std::ranges::mismatch(mine, back).in1 - mine.begin();
+        MESSAGE(name << ": decode: " << shown(std::string_view(text)) << " at " << at);
+      }
+      if (loaded->cuts() != Tokenizer::Cuts::space) continue;
+      // The first cut behind the middle.
+      for (size_t at = text.size() / 2 + 1; at + 1 < text.size(); ++at) {
+        if (text[at] != ' ' || !std::isalpha(static_cast<unsigned char>(text[at - 1])) ||
+            !std::isalpha(static_cast<unsigned char>(text[at + 1])))
+          continue;
+        std::vector<int32_t> cut = loaded->encode(text.substr(0, at));
+        const std::vector<int32_t> rest = loaded->encode_rest(text.substr(at));
+        cut.insert(cut.end(), rest.begin(), rest.end());
+        if (cut != ours && ++wrong_cut <= 3)
+          MESSAGE(name << ": cut: " << difference(*loaded, cut, ours));
+        break;
+      }
+    }
+    CHECK(wrong == 0);
+    CHECK(wrong_back == 0);
+    CHECK(wrong_cut == 0);
+    CHECK((loaded->cuts() == Tokenizer::Cuts::space) == (name != "odd"));
+  }
+  const auto bos = [&](const std::string& name) {
+    const auto tokenizer = Tokenizer::load(folder + "/" + name + ".json");
+    return std::pair(tokenizer->bos(), tokenizer->eos());
+  };
+  CHECK(bos("llama3") == std::pair(0, 1));
+  CHECK(bos("gpt2") == std::pair(0, 0));
+  CHECK(bos("llama2") == std::pair(1, 2));
+  if (!std::getenv("SIMPLESCALE_TOKENIZER_REFERENCE")) std::filesystem::remove_all(folder);
+}
+
+namespace {
+
+/// A small byte-level tokenizer: all bytes, "he", and <|endoftext|>.
+json small() {
+  json vocab = json::object();
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string text;
+    append_utf8(text, byte_alphabet()[static_cast<size_t>(byte)]);
+    vocab[text] = byte;
+  }
+  vocab["he"] = 256;
+  return {{"version", "1.0"},
+          {"added_tokens",
+           {{{"id", 257}, {"content", "<|endoftext|>"}, {"special", true}, {"normalized", false}}}},
+          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+          {"decoder", {{"type", "ByteLevel"}}},
+          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"h e"}}}}};
+}
+
+Result<Tokenizer> load(const json& document) {
+  return Tokenizer::from_bytes(document.dump(), "x/tokenizer.json");
+}
+
+}  // namespace
+
+TEST_CASE("tokenizer.json: special tokens, any bytes, and many threads at once") {
+  const auto tokenizer = load(small());
+  REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
+  CHECK(tokenizer->vocab() == 258);
+  CHECK(tokenizer->bos() == 257);
+  CHECK(tokenizer->encode("he<|endoftext|>h") == std::vector<int32_t>{256, 257, 'h'});
+  CHECK(tokenizer->decode(std::vector<int32_t>{256, 257, 'h', -1, 9999}) == "heh");
+  CHECK(tokenizer->encode("").empty());
+  CHECK(tokenizer->decode(tokenizer->encode("a\xff\xe2\x82z")) == "a\xEF\xBF\xBD\xEF\xBF\xBDz");
+  // A long word goes another way than a short one.
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += "he";
+  CHECK(tokenizer->encode(text) == std::vector<int32_t>(1000, 256));
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; ++i)
+        CHECK(tokenizer->decode(tokenizer->encode("hehe ho")) == "hehe ho");
+    });
+}
+
+TEST_CASE("tokenizer.json: parts that are wrong or not supported are named") {
+  const auto refused = [](const std::function<void(json&)>& edit, const std::string& says) {
+    json document = small();
+    edit(document);
+    const auto tokenizer = load(document);
+    REQUIRE_FALSE(tokenizer.ok());
+    CHECK(tokenizer.status().code() == Code::bad_data);
+    CHECK_MESSAGE(tokenizer.status().message().find(says) != std::string::npos,
+                  tokenizer.status().message());
+    CHECK(tokenizer.status().message().starts_with("x/tokenizer.json: "));
+  };
+  const auto split = [](const std::string& regex) -> json {
+    return {{"type", "Split"},
+            {"pattern", {{"Regex", regex}}},
+            {"behavior", "Isolated"},
+            {"invert", false}};
+  };
+  refused([](json& d) { d["model"]["type"] = "Unigram"; }, "model Unigram is not supported");
+  refused([](json& d) { d["model"]["dropout"] = 0.1; }, "\"dropout\"");
+  refused([](json& d) { d["model"]["vocab"]["x1"] = 1u << 30; }, "the id of token \"x1\"");
+  refused([](json& d) { d["model"]["vocab"]["x1"] = -1; }, "the id of token \"x1\"");
+  refused([](json& d) { d["model"]["vocab"]["x1"] = 7; }, "have the same id 7");
+  refused([](json& d) { d["model"]["merges"] = {"h o"}; }, "merge \"h o\" has a token without id");
+  refused([](json& d) { d["model"]["merges"] = {"ho"}; }, "no pair of tokens");
+  refused([](json& d) { d["model"]["end_of_word_suffix"] = "</w>"; }, "end_of_word_suffix");
+  refused([](json& d) { d["model"].erase("vocab"); }, "no \"vocab\"");
+  refused(
+      [](json& d) {
+        d["normalizer"] = {{"type", "BertNormalizer"}};
+      },
+      "normalizer BertNormalizer is not supported");
+  refused(
+      [](json& d) {
+        d["pre_tokenizer"] = {{"type", "Whitespace"}};
+      },
+      "pre_tokenizer Whitespace is not supported");
+  refused([](json& d) { d["decoder"] = {{"type", "WordPiece"}}; }, "decoder WordPiece");
+  refused([](json& d) { d["post_processor"] = {{"type", "BertProcessing"}}; }, "BertProcessing");
+  refused([](json& d) { d["truncation"] = {{"max_length", 8}}; }, "\"truncation\"");
+  refused([](json& d) { d["added_tokens"][0]["id"] = 3'000'000; }, "far beyond others");
+  refused([&](json& d) { d["pre_tokenizer"] = split("(?<=a)b"); }, "the group \"(?<=\"");
+  refused([&](json& d) { d["pre_tokenizer"] = split("a*"); }, "matches the empty text");
+  refused([&](json& d) { d["pre_tokenizer"] = split("\\bword"); }, "\\b");
+  refused([&](json& d) { d["pre_tokenizer"] = split("(a"); }, "is wrong");
+  refused([&](json& d) { d["pre_tokenizer"] = split("[a[b]]"); }, "[ inside [...]");
+  refused([&](json& d) { d["pre_tokenizer"] = split("\\p{N}{1,3}+"); }, "\"}+\"");
+  // No safe place to cut a document is known where a word may hold a space.
+  CHECK(load(small())->cuts() == Tokenizer::Cuts::space);
+  json document = small();
+  document["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers", {split("[a-z]+( [a-z]+)*"), small()["pre_tokenizer"]}}};
+  document["pre_tokenizer"]["pretokenizers"][1]["use_regex"] = false;
+  CHECK(load(document)->cuts() == Tokenizer::Cuts::nowhere);
+  document = small();
+  document["added_tokens"].push_back({{"id", 258}, {"content", "a b"}});
+  CHECK(load(document)->cuts() == Tokenizer::Cuts::nowhere);
+  CHECK(Tokenizer::from_bytes(std::string(8 << 20, '['), "tokenizer.json").status().code() ==
+        Code::bad_data);
+  CHECK(Tokenizer::from_bytes("", "tokenizer.json").status().code() == Code::bad_data);
+}
+
+TEST_CASE("tokenizer.json: a pattern that needs too much time ends, and the text is kept") {
+  json document = small();
+  document["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Split"}, {"pattern", {{"Regex", "(?:a+a+)+b"}}}, {"behavior", "Isolated"}},
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  const auto tokenizer = load(document);
+  REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
+  const std::string text(200, 'a');
+  CHECK(tokenizer->decode(tokenizer->encode(text)) == text);
+}
+
+TEST_SUITE_END();
