@@ -10,6 +10,7 @@
 #include "runtime/checkpoint/huggingface.hpp"
 #include "runtime/data/manifest.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
 
 namespace simplescale {
 
@@ -41,23 +42,24 @@ Status check_tokenizer(const std::string& from, const Checkpoint& parent,
   SS_ASSIGN(const std::string theirs, hash_file(parent.info().tokenizer));
   SS_ASSIGN(const std::string ours, hash_file(tokenizer));
   if (theirs == ours) return {};
+  const auto path = tokenizer_of(from);
   return Status(Code::bad_config, "the weights of " + from +
                                       " were trained with another tokenizer than this run's data; "
                                       "set tokenizer.path = \"" +
-                                      tokenizer_of(from) + "\"");
+                                      (path.ok() ? *path : from) + "\"");
 }
 
 }  // namespace
 
-std::string tokenizer_of(const std::string& from) {
+Result<std::string> tokenizer_of(const std::string& from) {
   if (has(from, "config.toml"))  // a run's checkpoints are removed in time; its data stays
     if (const auto loaded = load_config(from + "/config.toml"); loaded.ok()) {
       const Config& config = loaded->config;
       if (!config.tokenizer.path.empty()) return config.tokenizer.path;
-      if (has(data_folder(config), "tokenizer.model"))
-        return data_folder(config) + "/tokenizer.model";
+      if (std::string path = find_tokenizer(data_folder(config)); !path.empty()) return path;
     }
-  return has(from, "tokenizer.model") ? from + "/tokenizer.model" : "";
+  if (is_hugging_face(from)) SS_RETURN_IF_ERROR(check_hf_links(from).in("run.from"));
+  return find_tokenizer(from);
 }
 
 Status begin_from(const Config& config, const Plan& plan, const std::string& tokenizer) {

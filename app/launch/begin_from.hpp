@@ -10,11 +10,11 @@
 
 namespace simplescale {
 
-/// The tokenizer.model that the weights of `from` were trained with; "" if it is not known.
-std::string tokenizer_of(const std::string& from);
+/// The tokenizer's file that the weights of `from` were trained with; "" if it is not known.
+Result<std::string> tokenizer_of(const std::string& from);
 
 /// Writes the first checkpoint of a run with run.from, unless the run has a checkpoint. tokenizer:
-/// the run's tokenizer.model, or "". bad_config: the weights have another shape or tokenizer, or
+/// the run's tokenizer, a file, or "". bad_config: the weights have another shape or tokenizer, or
 /// (with_optimizer) are beyond the run's last step; bad_data, io: they cannot be read or written.
 Status begin_from(const Config& config, const Plan& plan, const std::string& tokenizer);
 

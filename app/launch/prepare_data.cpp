@@ -8,28 +8,40 @@
 #include "runtime/base/words.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/prepare.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
 
 namespace simplescale {
 
 namespace {
+/// The file that tokenizer.path names: itself, or the tokenizer in that folder.
+std::string tokenizer_file(const Config& config) {
+  std::error_code error;
+  const std::string& path = config.tokenizer.path;
+  const bool folder = !path.empty() && std::filesystem::is_directory(path, error);
+  const std::string inside = folder ? find_tokenizer(path) : "";
+  return inside.empty() ? path : inside;
+}
+
 /// tokenizer.path must exist, even if the tokens are prepared already.
 Status check_tokenizer(const Config& config) {
   namespace fs = std::filesystem;
-  const fs::path path = config.tokenizer.path;
+  const fs::path path = tokenizer_file(config);
   std::error_code error;
   if (path.empty() || fs::is_regular_file(path, error)) return {};
   const bool folder = fs::is_directory(path, error);
   const fs::path around = folder ? path : path.parent_path();
   std::vector<std::string> known;
   for (const auto& entry : fs::directory_iterator(around.empty() ? fs::path(".") : around, error))
-    if (entry.path().extension() == ".model" || !folder)
+    if (entry.path().extension() == ".model" || entry.path().extension() == ".json" || !folder)
       known.push_back((around / entry.path().filename()).string());
   const std::string nearest = folder && known.size() == 1
                                   ? ": did you mean '" + known.front() + "'?"
                                   : did_you_mean(path.string(), known);
   return Status(Code::bad_config,
-                "tokenizer.path = \"" + path.string() +
-                    "\": " + (folder ? "it is a folder" : "there is no such file") + nearest);
+                "tokenizer.path = \"" + path.string() + "\": " +
+                    (folder ? "there is no tokenizer.model or tokenizer.json in that folder"
+                            : "there is no such file") +
+                    nearest);
 }
 
 PrepareOptions options_of(const Config& config, const ModelShape& shape) {
@@ -37,7 +49,7 @@ PrepareOptions options_of(const Config& config, const ModelShape& shape) {
   options.source = config.data.source;
   options.corpus = {config.data.text_key, static_cast<uint64_t>(config.data.skip_bad)};
   options.folder = data_folder(config);
-  options.tokenizer_path = config.tokenizer.path;
+  options.tokenizer_path = tokenizer_file(config);
   options.train_tokenizer_on = config.tokenizer.train_on;
   options.vocab = config.tokenizer.vocab > 0 ? config.tokenizer.vocab : shape.vocab;
   options.validation_fraction = config.data.validation_fraction;

@@ -136,8 +136,9 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
   config.train.global_batch_size = plan.global_batch_size;  // `verify` checks the ledger against it
   // Other processes may start in another working directory: paths in config.toml are absolute.
   config.run.folder = run_folder(config);
-  if (!config.run.from.empty() && config.tokenizer.path.empty() && !source_is_tokens(config))
-    config.tokenizer.path = tokenizer_of(config.run.from);
+  if (!config.run.from.empty() && config.tokenizer.path.empty() && !source_is_tokens(config)) {
+    SS_ASSIGN(config.tokenizer.path, tokenizer_of(config.run.from));
+  }
   config.data.folder = tokens_folder(config);
   make_paths_absolute(config);
   // After data.folder: runs of one file share its tokens.

@@ -7,7 +7,7 @@
 //     step-00000100/
 //       shard-00000-of-00004.safetensors   params.<unit>, exp_avg.<unit>, exp_avg_sq.<unit> in F32:
 //                                          the shard's elements of each unit, without padding
-//       tokenizer.model                    if the run has one
+//       tokenizer.model or tokenizer.json  if the run has one
 //       manifest.json                      facts and checksums of all files; written last
 //     latest -> step-00000100              updated last; for convenience, never needed
 //     best -> step-00000100                with KeepRules::keep_best
@@ -67,7 +67,7 @@ struct CheckpointInfo {
   size_t shards = 1;
   std::optional<double> val_loss;  // validation loss of the step; none: it was not validated
   std::string resume = "{}";       // a JSON object with further facts of the caller
-  /// Writing: path of a tokenizer.model to copy. Reading: its path in the checkpoint. "": none.
+  /// Writing: path of a tokenizer's file to copy. Reading: its path in the checkpoint. "": none.
   std::string tokenizer;
 };
 

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/parse_json.hpp"
+
 namespace simplescale {
 
 using nlohmann::json;
@@ -145,7 +147,7 @@ std::string to_json(const ShardRecord& record) {
 }
 
 Result<ShardRecord> parse_shard_record(const std::string& text) {
-  return record_of(json::parse(text, nullptr, false));
+  return record_of(parse_json(text));
 }
 
 namespace checkpoint_format {
@@ -220,8 +222,9 @@ std::string manifest_text(const Manifest& m) {
                       {"files", files}};
   if (info.val_loss) out["val_loss"] = *info.val_loss;
   if (m.tokenizer)
-    out["tokenizer"] = {
-        {"file", kTokenizer}, {"bytes", m.tokenizer->bytes}, {"hash", m.tokenizer->hash.hex()}};
+    out["tokenizer"] = {{"file", m.tokenizer->file},
+                        {"bytes", m.tokenizer->bytes},
+                        {"hash", m.tokenizer->hash.hex()}};
   std::string text = out.dump(1);
   text.resize(text.size() - 2);  // newline and '}'
   text += ",\n \"manifest_hash\": \"";
@@ -232,7 +235,7 @@ Result<Manifest> parse_manifest(const std::string& text) {
   const size_t covered = text.size() < kHashSuffix ? 0 : text.size() - kHashSuffix;
   if (covered == 0 || text.substr(covered) != hash128(text.data(), covered).hex() + "\"\n}\n")
     return bad("its checksum is wrong");
-  const json object = json::parse(text, nullptr, false);
+  const json object = parse_json(text);
   Fields fields(object);
   if (fields.text("format") != "simplescale-checkpoint") return bad("not a simplescale checkpoint");
   if (const uint64_t version = fields.number("version"); version != kVersion)
@@ -267,8 +270,10 @@ Result<Manifest> parse_manifest(const std::string& text) {
   if (object.contains("tokenizer")) {
     const json& tokenizer = fields.object("tokenizer");
     Fields inner(tokenizer);
-    m.tokenizer = TokenizerRecord{inner.number("bytes"), inner.hash("hash")};
+    m.tokenizer = TokenizerRecord{inner.text("file"), inner.number("bytes"), inner.hash("hash")};
     SS_RETURN_IF_ERROR(inner.status("tokenizer"));
+    if (m.tokenizer->file != kSentencePieceFile && m.tokenizer->file != kTokenizerJsonFile)
+      return bad("tokenizer: \"" + m.tokenizer->file + "\" is no name of a tokenizer's file");
   }
   SS_RETURN_IF_ERROR(fields.status("manifest"));
   return m;

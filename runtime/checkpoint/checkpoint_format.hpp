@@ -10,6 +10,7 @@
 
 #include "runtime/base/status.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
 
 namespace simplescale::checkpoint_format {
 
@@ -17,7 +18,6 @@ inline constexpr uint64_t kVersion = 1;
 inline constexpr size_t kManifestBytesMax = 256 << 20;
 inline constexpr size_t kPieceElements = 1 << 20;  // 4 MiB, read, hashed and written at once
 inline constexpr const char* kManifest = "manifest.json";
-inline constexpr const char* kTokenizer = "tokenizer.model";
 inline constexpr const char* kTmpPrefix = "tmp-";
 inline constexpr const char* kDeletePrefix = "tmp-delete-";
 inline constexpr const char* kReplaced = ".replaced";
@@ -46,6 +46,7 @@ std::vector<TensorEntry> shard_tensors(const std::vector<Unit>& units, size_t sh
 Status validate_stored_shape(const ModelShape& shape);
 
 struct TokenizerRecord {
+  std::string file;  // kSentencePieceFile or kTokenizerJsonFile
   uint64_t bytes = 0;
   Hash128 hash;
 };

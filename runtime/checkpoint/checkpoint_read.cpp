@@ -46,7 +46,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
   for (const ShardRecord& record : out.records_)
     SS_RETURN_IF_ERROR(check_size(folder + "/" + record.file, record.bytes));
   if (manifest->tokenizer) {
-    out.info_.tokenizer = folder + "/" + kTokenizer;
+    out.info_.tokenizer = folder + "/" + manifest->tokenizer->file;
     out.tokenizer_hash_ = manifest->tokenizer->hash;
     SS_RETURN_IF_ERROR(check_size(out.info_.tokenizer, manifest->tokenizer->bytes));
   }

@@ -73,8 +73,9 @@ Status write_manifest(const std::string& tmp_folder, const CheckpointInfo& info,
   manifest.records = std::move(records);
   if (!info.tokenizer.empty()) {
     SS_ASSIGN(const std::string text, read_text_file(info.tokenizer, 1 << 30));
-    manifest.tokenizer = TokenizerRecord{text.size(), hash128(text.data(), text.size())};
-    SS_RETURN_IF_ERROR(write_new_file(ops, tmp_folder + "/" + kTokenizer, text));
+    const std::string file = tokenizer_file_name(info.tokenizer);
+    manifest.tokenizer = TokenizerRecord{file, text.size(), hash128(text.data(), text.size())};
+    SS_RETURN_IF_ERROR(write_new_file(ops, tmp_folder + "/" + file, text));
   }
   const std::string text = manifest_text(manifest);
   // Never write a manifest that cannot be read.

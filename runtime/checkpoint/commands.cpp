@@ -52,8 +52,9 @@ Result<std::string> import_command(const std::string& folder, const std::string&
   SS_ASSIGN(const Checkpoint checkpoint, Checkpoint::open(path));
   return "imported " + std::to_string(parameter_count(checkpoint.info().shape)) +
          " parameters from " + folder + " to " + path +
-         (checkpoint.info().tokenizer.empty() ? ", without a tokenizer (no tokenizer.model there)\n"
-                                              : "\n");
+         (checkpoint.info().tokenizer.empty()
+              ? ", without a tokenizer (no tokenizer.model or tokenizer.json there)\n"
+              : "\n");
 }
 
 Result<VerifyText> verify_command(const std::string& run) {

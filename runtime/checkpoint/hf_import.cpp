@@ -4,9 +4,11 @@
 #include <optional>
 
 #include "runtime/base/json_text.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
 #include "runtime/checkpoint/shard_writer.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
 
 namespace simplescale {
 
@@ -161,8 +163,10 @@ ShardSource source_of(const SafetensorsFolder& weights, const std::vector<Unit>&
 
 Result<ModelShape> read_hf_config(const std::string& path) {
   SS_ASSIGN(const std::string text, read_text_file(path, 16 << 20));
-  const json object = json::parse(text, nullptr, false);
-  if (!object.is_object()) return bad(path + ": not a JSON object");
+  const json object = parse_json(text);
+  if (!object.is_object())
+    return bad(path + ": not a JSON object, or nested deeper than " +
+               std::to_string(kJsonDepthMax));
   Config config(object, path);
   const json* architectures = config.find("architectures");
   if (!architectures || !architectures->is_array() ||
@@ -196,7 +200,30 @@ Result<ModelShape> read_hf_config(const std::string& path) {
   return s;
 }
 
+Status check_hf_links(const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path real = fs::canonical(folder, error);
+  if (error) return {Code::bad_data, folder + ": cannot read the folder: " + error.message()};
+  // The cache of huggingface_hub: snapshots/REVISION holds links to ../../blobs.
+  const fs::path blobs = real.parent_path().filename() == "snapshots"
+                             ? real.parent_path().parent_path() / "blobs"
+                             : real;
+  for (const std::string& name : list_folder(folder)) {
+    const fs::path path = real / name;
+    const bool read =
+        name.ends_with(".json") || name.ends_with(".safetensors") || name == kSentencePieceFile;
+    if (!read || !fs::is_symlink(path, error)) continue;
+    const fs::path target = fs::canonical(path, error);
+    if (!error && (target.parent_path() == real || target.parent_path() == blobs)) continue;
+    return bad(folder + "/" + name + " is a link to " + fs::read_symlink(path, error).string() +
+               ", outside of the folder; replace it by the file itself if you trust it");
+  }
+  return {};
+}
+
 Status import_hf(const std::string& folder, const std::string& checkpoint_folder, FileOps& ops) {
+  SS_RETURN_IF_ERROR(check_hf_links(folder));
   auto shape = read_hf_config(folder + "/config.json");
   if (!shape.ok()) return {Code::bad_data, shape.status().message()};
   const std::vector<Unit> units = units_of(*shape);
@@ -215,8 +242,7 @@ Status import_hf(const std::string& folder, const std::string& checkpoint_folder
   CheckpointInfo info;
   info.shape = *shape;
   info.resume = json_text({{"imported_from", folder}});
-  if (std::filesystem::exists(folder + "/tokenizer.model", error))
-    info.tokenizer = folder + "/tokenizer.model";
+  info.tokenizer = find_tokenizer(folder);
   std::vector<float> buffer;
   auto record = write_shard_from(partial, units, 1, 0, source_of(weights, units, buffer), {}, ops);
   if (!record.ok()) {

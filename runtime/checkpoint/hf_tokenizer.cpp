@@ -7,6 +7,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/tokenizer/sentencepiece_model.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
+
 namespace simplescale {
 
 using nlohmann::ordered_json;
@@ -106,34 +109,70 @@ ordered_json tokenizer_json(const Processor& p) {
             {"merges", merges_of(p)}}}};
 }
 
+/// The texts of the special tokens, by their names in transformers; and tokenizer.json.
+struct HfTokenizer {
+  ordered_json special = ordered_json::object();
+  std::string json;
+  SpecialTokens ids;
+};
+
+Result<HfTokenizer> from_sentencepiece(const std::string& path, const std::string& bytes) {
+  Processor p;
+  if (const Status checked = check_sentencepiece_model(bytes); !checked.ok())
+    return checked.in(path + " is not a SentencePiece model");
+  if (const auto status = p.LoadFromSerializedProto(bytes); !status.ok())
+    return Status(Code::bad_data, path + ": not a SentencePiece model");
+  HfTokenizer out;
+  out.special["unk_token"] = p.IdToPiece(p.unk_id());
+  if (p.bos_id() >= 0) out.special["bos_token"] = p.IdToPiece(p.bos_id());
+  if (p.eos_id() >= 0) out.special["eos_token"] = p.IdToPiece(p.eos_id());
+  out.json = tokenizer_json(p).dump(1) + "\n";
+  out.ids = {p.bos_id(), p.eos_id()};
+  return out;
+}
+
+Result<HfTokenizer> from_json(const std::string& path, const std::string& bytes) {
+  auto tokenizer = parse_tokenizer_json(bytes);
+  if (!tokenizer.ok()) return tokenizer.status().in(path);
+  HfTokenizer out;
+  const auto add = [&](const char* name, int32_t id) {
+    if (id >= 0) out.special[name] = tokenizer->tokens[static_cast<size_t>(id)];
+  };
+  add("unk_token", tokenizer->model.unknown);
+  add("bos_token", tokenizer->bos);
+  add("eos_token", tokenizer->eos);
+  out.json = bytes;
+  out.ids = {tokenizer->bos, tokenizer->eos};
+  return out;
+}
+
 }  // namespace
 
-Result<SpecialTokens> write_hf_tokenizer(const std::string& model_path, const std::string& folder,
+Result<SpecialTokens> write_hf_tokenizer(const std::string& path, const std::string& folder,
                                          int64_t block_size, FileOps& ops) {
-  SS_ASSIGN(const std::string bytes, read_text_file(model_path, 1 << 30));
-  Processor p;
-  if (const auto status = p.LoadFromSerializedProto(bytes); !status.ok())
-    return Status(Code::bad_data, model_path + ": not a SentencePiece model");
-  SS_RETURN_IF_ERROR(write_text_file(ops, folder + "/tokenizer.model", bytes));
-
-  ordered_json special = {{"unk_token", p.IdToPiece(p.unk_id())}};
-  if (p.bos_id() >= 0) special["bos_token"] = p.IdToPiece(p.bos_id());
-  if (p.eos_id() >= 0) special["eos_token"] = p.IdToPiece(p.eos_id());
-  ordered_json config = special;
+  SS_ASSIGN(const std::string bytes, read_text_file(path, 1 << 30));
+  const bool model = tokenizer_file_name(path) == kSentencePieceFile;
+  SS_ASSIGN(const HfTokenizer made,
+            model ? from_sentencepiece(path, bytes) : from_json(path, bytes));
+  if (model) SS_RETURN_IF_ERROR(write_text_file(ops, folder + "/" + kSentencePieceFile, bytes));
+  ordered_json config = made.special;
   // Not LlamaTokenizer: in transformers 5 that class ignores the normalizer of tokenizer.json and
   // drops the leading space of a text.
   config["tokenizer_class"] = "PreTrainedTokenizerFast";
-  config["add_bos_token"] = p.bos_id() >= 0;
-  config["add_eos_token"] = false;
+  // transformers replaces the template of tokenizer.json by one with BOS if this is true. A
+  // tokenizer.json keeps its own.
+  if (model) {
+    config["add_bos_token"] = made.ids.bos >= 0;
+    config["add_eos_token"] = false;
+  }
   config["clean_up_tokenization_spaces"] = false;
   config["model_max_length"] = block_size;
-  SS_RETURN_IF_ERROR(
-      write_text_file(ops, folder + "/tokenizer.json", tokenizer_json(p).dump(1) + "\n"));
+  SS_RETURN_IF_ERROR(write_text_file(ops, folder + "/" + kTokenizerJsonFile, made.json));
   SS_RETURN_IF_ERROR(
       write_text_file(ops, folder + "/tokenizer_config.json", config.dump(2) + "\n"));
   SS_RETURN_IF_ERROR(
-      write_text_file(ops, folder + "/special_tokens_map.json", special.dump(2) + "\n"));
-  return SpecialTokens{p.bos_id(), p.eos_id()};
+      write_text_file(ops, folder + "/special_tokens_map.json", made.special.dump(2) + "\n"));
+  return made.ids;
 }
 
 }  // namespace simplescale

@@ -23,6 +23,10 @@ Status export_hf(Checkpoint& checkpoint, const std::string& folder, DType dtype,
 /// Reads the shape of the model from a config.json. bad_data: names file and key.
 Result<ModelShape> read_hf_config(const std::string& path);
 
+/// bad_data: a file of the folder that import_hf() or a tokenizer would read is a link to a file
+/// outside of it. Links into the cache of huggingface_hub are fine.
+Status check_hf_links(const std::string& folder);
+
 /// Makes a checkpoint of step 0 (moments zero) from a Hugging Face Llama folder in F32, BF16 or
 /// F16; every value is converted exactly. checkpoint_folder: must not exist. bad_data: names file
 /// and key, or the tensor that is missing, unexpected or of another shape.

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "runtime/base/dtype.hpp"
+#include "runtime/base/parse_json.hpp"
 
 namespace simplescale {
 
@@ -79,7 +80,7 @@ size_t safetensors_element_bytes(const std::string& dtype) {
 Result<std::vector<TensorEntry>> parse_safetensors_header(const std::string& text,
                                                           uint64_t data_bytes) {
   if (text.empty() || text[0] != '{') return bad("the header does not begin with '{'");
-  const json header = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json header = parse_json(text);
   if (!header.is_object()) return bad("the header is not JSON");
   std::vector<TensorEntry> tensors;
   for (const auto& [name, entry] : header.items()) {
@@ -198,7 +199,7 @@ Result<FolderIndex> read_folder_index(const std::string& folder) {
   if (!text.ok() && text.status().code() == Code::not_found)
     return FolderIndex{{"model.safetensors"}, {}};
   if (!text.ok()) return text.status();
-  const json index = json::parse(*text, nullptr, false);
+  const json index = parse_json(*text);
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
     return bad(path + ": no weight_map");
   FolderIndex out;

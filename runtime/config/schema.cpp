@@ -81,7 +81,7 @@ const Key table[] = {
   {"model", "norm_eps", REF(model.norm_eps), fraction, run, "Epsilon of RMSNorm, added to the mean square. 0: from the preset, else 1e-5."},
   {"model", "tie_embeddings", REF(model.tie_embeddings), any, run, "Use one matrix for the input embedding and the output projection."},
 
-  {"tokenizer", "path", REF(tokenizer.path), any, run, "An existing SentencePiece tokenizer.model. Empty: train a tokenizer.", true},
+  {"tokenizer", "path", REF(tokenizer.path), any, run, "An existing tokenizer: a SentencePiece tokenizer.model, a tokenizer.json of Hugging Face, or a folder with one. Empty: train a tokenizer.", true},
   {"tokenizer", "kind", ENUM(tokenizer.kind, tokenizer_names), any, run, "bpe: byte-pair encoding with byte fallback, as in Llama."},
   {"tokenizer", "vocab", REF(tokenizer.vocab), {0, 2147483647}, run, "Vocabulary size of the trained tokenizer. 0: model.vocab."},
   {"tokenizer", "train_on", REF(tokenizer.train_on), any, run, "Text to train the tokenizer on. Empty: data.source.", true},

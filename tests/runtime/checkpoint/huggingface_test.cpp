@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/dtype.hpp"
+#include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/checkpoint/commands.hpp"
 #include "runtime/checkpoint/digest.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
@@ -201,6 +202,121 @@ TEST_CASE("huggingface: a folder that cannot be imported is refused with file an
   spew(folder / "hf2/config.json", right);
   CHECK(import_hf(folder / "hf2", folder / "new").message().find("lm_head.weight is missing") !=
         std::string::npos);
+}
+
+TEST_CASE("huggingface: JSON that is nested deeply is refused, and ends no process") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  REQUIRE(save(folder.path(), random_state(shape, 2), info_of(shape, 1), 1).ok());
+  auto checkpoint = Checkpoint::open(folder / "latest");
+  REQUIRE(export_hf(*checkpoint, folder / "hf", DType::f32).ok());
+  const std::string right = slurp(folder / "hf/config.json");
+  const size_t depth = 4 << 20;
+  const std::string deep = std::string(depth, '[') + std::string(depth, ']');
+  // A value of the wrong type is printed in the message.
+  std::string config = right;
+  config.replace(config.find("\"silu\""), 6, deep);
+  spew(folder / "hf/config.json", config);
+  CHECK(import_hf(folder / "hf", folder / "new").message().find("nested deeper") !=
+        std::string::npos);
+  spew(folder / "hf/config.json", right);
+  spew(folder / "hf/model.safetensors.index.json", "{\"weight_map\":" + deep + "}");
+  CHECK(import_hf(folder / "hf", folder / "new").code() == Code::bad_data);
+  CHECK_FALSE(parse_safetensors_header("{\"a\":" + deep + "}", 0).ok());
+  CHECK_FALSE(parse_shard_record(deep).ok());
+  // The facts of a manifest are printed again when it is read.
+  std::string manifest = slurp(folder / "latest/manifest.json");
+  const std::string facts = "\"resume\": {";
+  manifest.replace(manifest.find(facts), facts.size(), facts + "\"x\": " + deep + ", ");
+  const size_t covered = manifest.size() - 36;
+  spew(folder / "latest/manifest.json",
+       manifest.substr(0, covered) + hash128(manifest.data(), covered).hex() + "\"\n}\n");
+  CHECK_FALSE(Checkpoint::open(folder / "latest").ok());
+}
+
+TEST_CASE("huggingface: links out of the imported folder are not followed") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  REQUIRE(save(folder.path(), random_state(shape, 2), info_of(shape, 1), 1).ok());
+  auto checkpoint = Checkpoint::open(folder / "latest");
+  const std::string repository = folder / "models--a--b";
+  const std::string hf = repository + "/snapshots/0123";
+  fs::create_directories(repository + "/snapshots");
+  fs::create_directories(repository + "/blobs");
+  REQUIRE(export_hf(*checkpoint, hf, DType::f32).ok());
+  spew(folder / "secret", "x");
+  // The layout of the cache of huggingface_hub.
+  fs::rename(hf + "/config.json", repository + "/blobs/c0ffee");
+  fs::create_symlink("../../blobs/c0ffee", hf + "/config.json");
+  const Status cached = import_hf(hf, folder / "cached");
+  CHECK_MESSAGE(cached.ok(), cached.message());
+  fs::create_symlink("config.json", hf + "/inside.json");
+  CHECK(import_hf(hf, folder / "inside").ok());
+  for (const char* name : {"tokenizer.model", "tokenizer.json", "model-00001.safetensors"})
+    for (const std::string& target :
+         {folder / "secret", std::string("../../../secret"), std::string("/nowhere")}) {
+      fs::create_symlink(target, hf + "/" + name);
+      const Status status = import_hf(hf, folder / "new");
+      CHECK(status.code() == Code::bad_data);
+      CHECK_MESSAGE(
+          status.message().find(std::string(name) + " is a link to " + target) != std::string::npos,
+          status.message());
+      CHECK_FALSE(fs::exists(folder / "new"));
+      fs::remove(hf + "/" + name);
+    }
+  CHECK(import_hf(hf, folder / "again").ok());
+}
+
+TEST_CASE("checkpoint: a manifest names no file outside of its folder") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  CheckpointInfo info = info_of(shape, 1);
+  spew(folder / "tok.json", "{}");
+  info.tokenizer = folder / "tok.json";
+  REQUIRE(save(folder.path(), random_state(shape, 2), info, 1).ok());
+  CHECK(Checkpoint::open(folder / "latest")->info().tokenizer == folder / "latest/tokenizer.json");
+  const std::string path = folder / "latest/manifest.json", right = slurp(path);
+  for (const std::string& name :
+       {std::string("tokenizer.json"), checkpoint_format::shard_file_name(0, 1)})
+    for (const std::string to :
+         {"../../" + name, std::string("/etc/passwd"), std::string("../tok.json"), std::string()}) {
+      std::string text = right;
+      const std::string key = "\"file\": \"";
+      text.replace(text.find(key + name) + key.size(), name.size(), to);
+      const size_t covered = text.size() - 36;
+      spew(path, text.substr(0, covered) + hash128(text.data(), covered).hex() + "\"\n}\n");
+      const auto opened = Checkpoint::open(folder / "latest");
+      CHECK(opened.status().code() == Code::bad_data);
+      CHECK_MESSAGE(opened.status().message().find("\"" + to + "\"") != std::string::npos,
+                    opened.status().message());
+    }
+  spew(path, right);
+  CHECK(Checkpoint::open(folder / "latest").ok());
+}
+
+TEST_CASE("huggingface: a tokenizer.json is exported as it is, and imported again") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  CheckpointInfo info = info_of(shape, 1);
+  const std::string tokenizer =
+      R"({"version":"1.0","added_tokens":[{"id":1,"content":"<|endoftext|>","special":true,)"
+      R"("normalized":false}],"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false},)"
+      R"("decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})";
+  spew(folder / "my.json", tokenizer);
+  info.tokenizer = folder / "my.json";
+  REQUIRE(save(folder.path(), random_state(shape, 2), info, 1).ok());
+  auto checkpoint = Checkpoint::open(folder / "latest");
+  REQUIRE(checkpoint.ok());
+  const Status exported = export_hf(*checkpoint, folder / "hf", DType::f32);
+  REQUIRE_MESSAGE(exported.ok(), exported.message());
+  CHECK(slurp(folder / "hf/tokenizer.json") == tokenizer);
+  CHECK_FALSE(fs::exists(folder / "hf/tokenizer.model"));
+  CHECK(json::parse(slurp(folder / "hf/tokenizer_config.json"))["eos_token"] == "<|endoftext|>");
+  CHECK(json::parse(slurp(folder / "hf/config.json"))["eos_token_id"] == 1);
+  REQUIRE(import_hf(folder / "hf", folder / "back").ok());
+  CHECK(slurp(Checkpoint::open(folder / "back")->info().tokenizer) == tokenizer);
+  spew(folder / "latest/tokenizer.json", "{}");  // no longer a tokenizer
+  CHECK(export_hf(*checkpoint, folder / "bad", DType::f32).code() == Code::bad_data);
 }
 
 TEST_CASE(

@@ -10,6 +10,7 @@
 #include "runtime/data/manifest.hpp"
 #include "runtime/data/prepare.hpp"
 #include "runtime/data/token_file.hpp"
+#include "tests/runtime/tokenizer/hostile_model.hpp"
 
 using namespace simplescale;
 namespace fs = std::filesystem;
@@ -119,9 +120,9 @@ TEST_CASE("prepare: a tokenizer.json gives the ids of whole documents, and is ke
   REQUIRE(data->train.read_sample(0, expected.size() - 1, tokens.data()).ok());
   CHECK(tokens == expected);
   // The folder keeps one tokenizer when it is made again with another kind.
-  options.tokenizer_path.clear();
-  options.vocab = 300;
-  REQUIRE(prepare(options).ok());
+  options.tokenizer_path = folder.write("my.model", test::small_model(test::bpe_model));
+  const auto again = prepare(options);
+  REQUIRE_MESSAGE(again.ok(), again.status().message());
   CHECK(find_tokenizer(options.folder) == options.folder + "/tokenizer.model");
   CHECK_FALSE(fs::exists(options.folder + "/tokenizer.json"));
 }
