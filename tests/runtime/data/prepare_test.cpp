@@ -362,6 +362,7 @@ TEST_SUITE("prepare") {
     REQUIRE(made.ok());
     fs::remove(options.folder + "/.lock");
     fs::permissions(options.folder, fs::perms(0555));
+    fs::permissions(folder.path, fs::perms(0755));
     const uid_t user = geteuid();
     if (user == 0) REQUIRE(seteuid(65534) == 0);  // root can write everywhere
     const auto again = prepare(options);
