@@ -278,7 +278,7 @@ TEST_CASE("checkpoint: a manifest names no file outside of its folder") {
   const std::string path = folder / "latest/manifest.json", right = slurp(path);
   for (const std::string& name :
        {std::string("tokenizer.json"), checkpoint_format::shard_file_name(0, 1)})
-    for (const std::string to :
+    for (const std::string& to :
          {"../../" + name, std::string("/etc/passwd"), std::string("../tok.json"), std::string()}) {
       std::string text = right;
       const std::string key = "\"file\": \"";
