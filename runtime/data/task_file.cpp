@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "runtime/base/json_text.hpp"
+#include "runtime/base/parse_json.hpp"
 #include "runtime/data/line_reader.hpp"
 
 namespace simplescale {
@@ -14,7 +15,6 @@ namespace {
 
 using Json = nlohmann::json;
 constexpr size_t kLineBytesMax = size_t{16} << 20;
-constexpr size_t kDepthMax = 8;
 
 size_t count_characters(std::string_view utf8) {
   return static_cast<size_t>(
@@ -78,15 +78,12 @@ double share(uint64_t part, uint64_t all) {
 Result<std::vector<TaskRow>> read_tasks(const std::string& path) {
   SS_ASSIGN(LineReader lines, LineReader::open(path, kLineBytesMax));
   std::vector<TaskRow> rows;
-  const Json::parser_callback_t shallow = [](int depth, Json::parse_event_t, Json&) {
-    return depth <= static_cast<int>(kDepthMax);
-  };
   for (std::string_view line;;) {
     SS_ASSIGN(const bool more, lines.next(line));
     if (!more) break;
     if (line.find_first_not_of(" \t\r\n") == line.npos) continue;
     TaskRow row;
-    const std::string wrong = parse_row(Json::parse(line, shallow, false), row);
+    const std::string wrong = parse_row(parse_json(line), row);
     if (!wrong.empty())
       return Status(Code::bad_data,
                     path + ": line " + std::to_string(lines.number()) + ": " + wrong);
