@@ -400,7 +400,9 @@ Result<int> supervise(const Process& p, Predecessor before) {
   }
   if (!prepared.ok()) return refuse_agents(p, epoch, generation, prepared.status());
   JobOptions job = prepared.take();
-  job.generations_above = above;
+  // GEN-2: the records may name numbers of the predecessor that its epoch file does not.
+  job.generations_above =
+      epoch == 1 ? above : std::max(above, job.last_generation + kUnknownGenerations);
   auto end = std::make_shared<std::promise<End>>();
   auto result = end->get_future();
   job.leadership = leadership_options(p, epoch, std::move(before), watch, std::move(end));

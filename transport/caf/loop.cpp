@@ -141,10 +141,13 @@ void Loop::sleep() {
   asleep_.store(false, std::memory_order_relaxed);
   for (size_t i = 1; i < polled_.size(); ++i) {
     if (polled_[i].revents == 0) continue;
-    while (messenger_->progress()) {  // handle what the peer sent before it ended
-    }
+    for (int round = 0; round < kRoundsMax && messenger_->progress(); ++round) {
+    }  // handles what the peer sent before it ended
     auto found = readable_.find(polled_[i].fd);
     if (found == readable_.end()) continue;  // a task has called forget()
+    // progress() may have closed this descriptor and opened another one with its number.
+    pollfd again{polled_[i].fd, POLLIN, 0};
+    if (::poll(&again, 1, 0) <= 0) continue;
     Task task = kj::mv(found->second);
     readable_.erase(found);
     task();

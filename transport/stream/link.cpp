@@ -139,7 +139,7 @@ bool Messenger::write_out(const LinkPtr& link, Wire& wire) {
 /// The socket has failed. What the other process sent before is still read; then read() ends the
 /// link.
 void Messenger::stop_writing(const LinkPtr& link, Wire& wire) {
-  link->queue_.clear();
+  if (link->open_) link->queue_.clear();  // else another wire may still carry it
   shutdown(wire.fd, SHUT_RDWR);
 }
 

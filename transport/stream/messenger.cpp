@@ -29,9 +29,12 @@ constexpr int kUnixBuffer = 1 << 20;
 
 /// Every connection is a descriptor, and the usual soft limit is 1024.
 void raise_descriptor_limit() {
+  constexpr rlim_t kEnough = 65'536;  // programs that we start may close each possible descriptor
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = std::min(limit.rlim_max, kEnough);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
@@ -249,7 +252,7 @@ Wire& Messenger::add_wire(const LinkPtr& link, int fd, bool connecting) {
 Result<LinkPtr> Messenger::connect(std::span<const uint8_t> text) {
   const auto address = decode(text);
   if (!address) return Status(Code::bad_data, "not the address of a process of this version");
-  const bool network = address->host != options_.host;
+  bool network = address->host != options_.host;
   if (network && address->endpoints.empty())
     return Status(Code::unavailable,
                   "it is on another host and accepts connections from its own host only; run this "
@@ -282,6 +285,12 @@ Result<LinkPtr> Messenger::connect(std::span<const uint8_t> text) {
     link->open_ = true;
     link->name_ = "this host";
   }
+  // Copies of one machine may have one host id.
+  if (!network && link->wires_.empty() && !address->endpoints.empty()) {
+    network = true;
+    link->open_ = false;
+    link->name_.clear();
+  }
   for (const Endpoint& endpoint : network ? address->endpoints : std::vector<Endpoint>{}) {
     const socklen_t bytes = to_sockaddr(endpoint, to);
     add(to, bytes);
@@ -306,12 +315,13 @@ bool Messenger::progress() {
   }
   epoll_event events[kEventsMax];
   const int count = epoll_wait(epoll_, events, kEventsMax, 0);
+  bool ticked = false;
   for (int i = 0; i < count; ++i) {
     const uint64_t serial = events[i].data.u64;
     if (serial < listeners_.size()) {
       accept_from(listeners_[serial]);
     } else if (serial == kTimerSerial) {
-      tick();
+      ticked = true;
     } else if (serial == kEventSerial) {
       uint64_t number;
       (void)!::read(event_, &number, sizeof number);
@@ -320,6 +330,7 @@ bool Messenger::progress() {
       on_event(link, *wire, events[i].events);
     }
   }
+  if (ticked) tick();  // a process that was stopped reads proofs before it looks at the time
   return busy || count > 0;
 }
 

@@ -29,7 +29,8 @@ Secure::Secure(Side side, std::string key, const Id& server)
       key_(std::move(key)),
       server_(server),
       stage_(side == Side::client ? Stage::welcome : Stage::hello) {
-  crypto_kx_keypair(public_.data(), secret_.data());
+  // A server makes its pair after the hello's proof: a stranger costs one hash (STREAM-1).
+  if (side == Side::client) crypto_kx_keypair(public_.data(), secret_.data());
 }
 
 Secure::~Secure() {
@@ -85,6 +86,7 @@ bool Secure::take_hello(Bytes message, std::vector<uint8_t>& out) {
   if (std::memcmp(body.data(), kMagic, sizeof kMagic) != 0 ||
       sodium_memcmp(wanted.data(), message.data() + body.size(), kMacBytes) != 0)
     return false;
+  crypto_kx_keypair(public_.data(), secret_.data());
   append(transcript_, message);
   std::vector<uint8_t> welcome(public_.begin(), public_.end());
   append(welcome, mac("welcome", welcome));

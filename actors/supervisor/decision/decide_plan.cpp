@@ -289,8 +289,11 @@ void Decider::join(Layout next, const Beginning& beginning) {
       .source = beginning.source, .step = beginning.step, .moves = {}, .save_only = s_.giving_up};
   if (order.source == Source::memory)
     order.moves = moves_for(members, beginning.copies, order.step);
-  // GEN-2: a number is used once. The number of a fence has not begun yet.
-  if (s_.phase != Phase::recovering || s_.generation == 0 || s_.leaving) use_next_number();
+  // GEN-2: a number is used once. The number of a fence has not begun yet, unless a predecessor
+  // made that fence: it may begin that generation, too.
+  if (s_.phase != Phase::recovering || s_.generation == 0 || s_.leaving ||
+      s_.generation <= s_.generations_above)
+    use_next_number();
   order.generation = s_.generation;
   order.regained = beginning.undoings < s_.undoings.size();
   if (order.regained)

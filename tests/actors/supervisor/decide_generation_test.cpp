@@ -33,6 +33,14 @@ TEST_CASE("job: GEN-1: an answer to an older fence does not count for the last o
   CHECK(s.trainers.at("n0.0").state == TrainerState::draining);
 }
 
+TEST_CASE("job: GEN-2: a successor does not begin the generation that its predecessor fenced") {
+  State s = training(2);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, Steps{3});
+  s.generations_above = 100;  // another supervisor takes over
+  CHECK(only<Join>(back(s, "n1.0", 0, Steps{3})).generation > 100);
+}
+
 TEST_CASE("job: GEN-2: the number of a generation that was left is not used again") {
   State s = job_of(2);
   const uint64_t first = only<Join>(all_up(s)).generation;

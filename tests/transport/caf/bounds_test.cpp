@@ -55,7 +55,7 @@ TEST_CASE("bounds: CONNECTION-3, of a caller without a proof only a proof is kep
   caller.send(first, caller.proof());
   caller.wait_until_handled();
   CHECK(victim.transport->counters().malformed == 2);
-  CHECK(victim.texts == 0);
+  CHECK(victim.texts_handled() == 0);
 }
 
 TEST_CASE("bounds: STREAM-2, a caller without a proof that announces a large message is closed") {
@@ -79,7 +79,7 @@ TEST_CASE("bounds: ACTOR-4, of messages after a lost one nothing is kept or hand
   rogue.send(lost, text_of(rogue, 10));
   rogue.sequence = lost.sequence + 1;
   rogue.wait_until_handled();
-  CHECK(victim.texts == 1);
+  CHECK(victim.texts_handled() == 1);
 }
 
 TEST_CASE("bounds: ACTOR-4, a peer that does not receive what is sent to it is lost") {

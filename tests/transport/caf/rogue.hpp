@@ -210,6 +210,12 @@ struct Victim : Process {
     options.message_bytes_max = 1 << 20;
     return options;
   }
+  /// The number of texts that the server has got. Waits until it has handled all that came before.
+  int texts_handled() {
+    caf::scoped_actor self(*system);
+    self->request(server, caf::infinite, Ping{}).receive([](Pong&) {}, [](caf::error&) {});
+    return texts;
+  }
   caf::actor server;
   std::atomic<int> texts{0};
 };

@@ -82,7 +82,7 @@ TEST_CASE("rogue: CONNECTION-3, a process without the key is no peer and replace
   replay.progress_until([&] { return replay.ended > 0; });
   friendly.wait_until_handled();
   CHECK(victim.transport->counters().malformed == 5);
-  CHECK(victim.texts == 0);
+  CHECK(victim.texts_handled() == 0);
 }
 
 TEST_CASE("rogue: CONNECTION-3, thousands of hellos without a proof do not keep a peer out") {
@@ -134,9 +134,7 @@ TEST_CASE("rogue: ACTOR-4, bad frames are counted and dropped, and later good on
     CHECK(counters.malformed == 10);
     CHECK(counters.dropped == 2);
     CHECK(counters.oversized == 1);
-    caf::scoped_actor self(*victim.system);
-    self->request(victim.server, caf::infinite, Ping{}).receive([](Pong&) {}, [](caf::error&) {});
-    CHECK(victim.texts == 3);
+    CHECK(victim.texts_handled() == 3);
   }
 }
 
@@ -168,7 +166,7 @@ TEST_CASE("rogue: a kind of message that only a newer program has is counted as 
   rogue.send(rogue.next(), body);
   rogue.wait_until_handled();
   CHECK(victim.transport->counters().unknown == 1);
-  CHECK(victim.texts == 0);
+  CHECK(victim.texts_handled() == 0);
 }
 
 TEST_CASE("rogue: ACTOR-4, thousands of damaged messages do no harm") {
