@@ -102,7 +102,8 @@ target_link_libraries(slurm PUBLIC config)
 simplescale_flags(slurm)
 
 set(common app/report.cpp app/terminal.cpp app/usage.cpp app/processes/actor_process.cpp)
-set(compute app/compute_main.cpp app/commands/generate.cpp app/processes/trainer_process.cpp)
+set(compute app/compute_main.cpp app/commands/generate.cpp app/commands/evaluate.cpp app/commands/loaded_model.cpp
+  app/processes/trainer_process.cpp)
 file(GLOB_RECURSE sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/app/*.cpp)
 list(REMOVE_ITEM sources ${compute} app/slurm/slurm.cpp)
 add_executable(simplescale ${sources})

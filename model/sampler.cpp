@@ -27,16 +27,14 @@ int32_t sample_token(std::span<const float> logits, const Sampling& sampling,
     sums[i] = sum +=
         std::exp((logits[static_cast<size_t>(ids[i])] - logits[static_cast<size_t>(ids[0])]) /
                  sampling.temperature);
-  const auto reaches = [&](double share) {  // the first token whose sum is larger
-    return std::min(static_cast<size_t>(std::ranges::upper_bound(sums, share) - sums.begin()),
-                    sums.size() - 1);
-  };
   if (sampling.top_p < 1) {
     const auto last = std::ranges::lower_bound(sums, sampling.top_p * sum);
     sums.resize(std::min(static_cast<size_t>(last - sums.begin()), k - 1) + 1);
     sum = sums.back();
   }
-  return ids[reaches(static_cast<double>(random() >> 11) * 0x1p-53 * sum)];
+  const double share = static_cast<double>(random() >> 11) * 0x1p-53 * sum;
+  const auto chosen = std::ranges::upper_bound(sums, share) - sums.begin();
+  return ids[std::min(static_cast<size_t>(chosen), sums.size() - 1)];
 }
 
 }  // namespace simplescale
