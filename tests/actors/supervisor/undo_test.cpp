@@ -6,22 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "actors/supervisor/decision/decide.hpp"
+#include "tests/actors/supervisor/decide_cases.hpp"
 
 using namespace simplescale;
 using namespace simplescale::job;
+using simplescale::job::test::all;
 
 namespace {
 
 using Held = std::vector<HeldStep>;
-
-template <class A>
-std::vector<A> all(const Decision& d) {
-  std::vector<A> found;
-  for (const Action& action : d.actions)
-    if (const A* a = std::get_if<A>(&action)) found.push_back(*a);
-  return found;
-}
 
 /// Two nodes of two trainers, each of which is a group with both shards.
 struct Job {

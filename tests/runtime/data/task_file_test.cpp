@@ -1,35 +1,22 @@
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <cstdio>
-#include <fstream>
 
 #include "runtime/data/task_file.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 
-namespace {
-
-struct File {
-  explicit File(const std::string& text)
-      : path("/tmp/ss-task-file-" + std::to_string(getpid()) + ".jsonl") {
-    std::ofstream(path) << text;
-  }
-  ~File() { std::remove(path.c_str()); }
-  std::string path;
-};
-
-}  // namespace
-
 TEST_SUITE("data") {
   TEST_CASE("tasks: questions and texts are read; what is wrong names its line") {
-    const File good(R"({"task":"a","prompt":"2+2 =","choices":["3","v\u00e9"],"answer":1})"
-                    "\n\n"
-                    R"({"text":"one  two\n"})"
-                    "\n"
-                    R"({"prompt":"p","choices":["x","y"],"answer":0,"delimiter":""})");
-    const auto rows = read_tasks(good.path);
+    const test::TempFolder folder;
+    const std::string good = folder.write(
+        "good.jsonl", R"({"task":"a","prompt":"2+2 =","choices":["3","v\u00e9"],"answer":1})"
+                      "\n\n"
+                      R"({"text":"one  two\n"})"
+                      "\n"
+                      R"({"prompt":"p","choices":["x","y"],"answer":0,"delimiter":""})");
+    const auto rows = read_tasks(good);
     REQUIRE(rows.ok());
     REQUIRE(rows->size() == 3);
     CHECK(rows->at(0).task == "a");
@@ -48,14 +35,15 @@ TEST_SUITE("data") {
              {R"({"prompt":"p","choices":["x","y"],"answer":2})", "\"answer\" must be"},
              {R"({"prompt":"p","choices":["x","y"],"answer":-1})", "\"answer\" must be"},
              {R"({"prompt":"p","choices":["x","y"]})", "\"answer\" must be"}}) {
-      const File bad("{\"text\":\"x\"}\n" + line + "\n");
-      const auto result = read_tasks(bad.path);
+      const std::string bad = folder.write("bad.jsonl", "{\"text\":\"x\"}\n" + line + "\n");
+      const auto result = read_tasks(bad);
       REQUIRE(!result.ok());
-      CHECK(result.status().message().starts_with(bad.path + ": line 2: "));
+      CHECK(result.status().message().starts_with(bad + ": line 2: "));
       CHECK_MESSAGE(result.status().message().find(wrong) != std::string::npos,
                     result.status().message());
     }
-    CHECK(read_tasks(File("\n").path).status().message().ends_with("has no rows"));
+    CHECK(
+        read_tasks(folder.write("empty.jsonl", "\n")).status().message().ends_with("has no rows"));
     CHECK(read_tasks("/none.jsonl").status().code() == Code::bad_data);
   }
   TEST_CASE("tasks: accuracy, by sum and by character; perplexity by word and byte") {
