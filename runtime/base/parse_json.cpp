@@ -21,20 +21,9 @@ bool json_depth_at_most(std::string_view text, size_t depth_max) {
   return true;
 }
 
-namespace {
-template <class Json>
-Json parse(std::string_view text) {
-  if (!json_depth_at_most(text)) return Json(nlohmann::detail::value_t::discarded);
-  return Json::parse(text, nullptr, false);
-}
-}  // namespace
-
 nlohmann::json parse_json(std::string_view text) {
-  return parse<nlohmann::json>(text);
-}
-
-nlohmann::ordered_json parse_ordered_json(std::string_view text) {
-  return parse<nlohmann::ordered_json>(text);
+  if (!json_depth_at_most(text)) return nlohmann::json(nlohmann::json::value_t::discarded);
+  return nlohmann::json::parse(text, nullptr, false);
 }
 
 }  // namespace simplescale

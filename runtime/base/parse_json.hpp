@@ -18,7 +18,5 @@ bool json_depth_at_most(std::string_view text, size_t depth_max = kJsonDepthMax)
 /// The value, or a discarded value (is_discarded()) if the text is no JSON or deeper than
 /// kJsonDepthMax.
 nlohmann::json parse_json(std::string_view text);
-/// The same, with the members of objects in the order of the text.
-nlohmann::ordered_json parse_ordered_json(std::string_view text);
 
 }  // namespace simplescale

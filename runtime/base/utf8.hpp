@@ -30,6 +30,13 @@ inline CodePoint code_point_at(std::string_view text, size_t at) {
   return {(lead & 0x07) << 18 | tail(1) << 12 | tail(2) << 6 | tail(3), 4};
 }
 
+/// Where the code point that ends before text[end] begins. Requires valid UTF-8 and end > 0.
+inline size_t code_point_before(std::string_view text, size_t end) {
+  size_t at = end - 1;
+  while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
+  return at;
+}
+
 void append_utf8(std::string& text, char32_t code_point);
 
 }  // namespace simplescale

@@ -10,10 +10,8 @@ namespace simplescale {
 namespace {
 
 bool ends_with_word(std::string_view text) {
-  size_t at = text.size();
-  while (at > 0 && (static_cast<unsigned char>(text[--at]) & 0xC0) == 0x80) {
-  }
-  return !text.empty() && is_word_character(code_point_at(text, at).value);
+  return !text.empty() &&
+         is_word_character(code_point_at(text, code_point_before(text, text.size())).value);
 }
 
 bool starts_with_word(std::string_view text) {
@@ -34,8 +32,7 @@ size_t white_space_at_start(std::string_view text) {
 size_t white_space_at_end(std::string_view text) {
   size_t end = text.size();
   while (end > 0) {
-    size_t at = end - 1;
-    while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) --at;
+    const size_t at = code_point_before(text, end);
     if (!is_white_space(code_point_at(text, at).value)) break;
     end = at;
   }

@@ -56,7 +56,6 @@ Result<JsonTokenizer> JsonTokenizer::from_text(std::string_view text) {
   JsonTokenizer out;
   out.data_ = std::make_unique<const TokenizerJson>(std::move(data));
   out.idle_ = std::make_unique<Idle>();
-  out.cuts_at_spaces_ = out.find_cuts_at_spaces();
   return out;
 }
 
@@ -117,7 +116,7 @@ std::string JsonTokenizer::decode(std::span<const int32_t> ids) const {
   return decode_tokens(d.decoder, std::move(tokens), borrowed.get().regex);
 }
 
-bool JsonTokenizer::find_cuts_at_spaces() const {
+bool JsonTokenizer::cuts_at_spaces() const {
   if (data_->token_has_spaces) return false;
   for (const NormalizerStep& step : data_->normalizer)  // it may replace what is around a space
     if (const auto* replace = std::get_if<ReplaceText>(&step);

@@ -49,8 +49,8 @@ class JsonTokenizer {
   /// The text of ids. Special tokens and ids outside the vocabulary give no text.
   std::string decode(std::span<const int32_t> ids) const;
   /// True if a document that is cut between a letter and a space before another letter gives the
-  /// ids of the whole document.
-  bool cuts_at_spaces() const { return cuts_at_spaces_; }
+  /// ids of the whole document. Tries all such cuts, so ask once.
+  bool cuts_at_spaces() const;
 
   int64_t vocab() const { return std::ssize(data_->tokens); }
   int32_t bos() const { return data_->bos; }
@@ -74,11 +74,9 @@ class JsonTokenizer {
                    std::vector<int32_t>& out) const;
   void encode_words(std::string_view text, bool at_start, Scratch& scratch,
                     std::vector<int32_t>& out) const;
-  bool find_cuts_at_spaces() const;
 
   std::unique_ptr<const TokenizerJson> data_;
   std::unique_ptr<Idle> idle_;
-  bool cuts_at_spaces_ = false;
 };
 
 }  // namespace simplescale

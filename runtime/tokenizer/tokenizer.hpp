@@ -41,7 +41,7 @@ class Tokenizer {
 
   /// The ids of a text, without BOS or EOS. Bytes that are not UTF-8 become U+FFFD.
   std::vector<int32_t> encode(std::string_view text) const;
-  /// The ids of the rest of a document, cut where cuts_at() says.
+  /// The ids of the rest of a document, cut where cuts() says.
   std::vector<int32_t> encode_rest(std::string_view text) const;
   /// The text of ids. Control tokens give no text. Ids outside the vocabulary are decoded as the
   /// unknown token (SentencePiece), or give no text (tokenizer.json).
@@ -49,7 +49,7 @@ class Tokenizer {
 
   /// Where a document can be cut so that encode() of its front and encode_rest() of its rest give
   /// the ids of the whole: before a newline, or between a letter and a space that is before another
-  /// ASCII letter. `nowhere`: no such places are known.
+  /// ASCII letter. `nowhere`: no such places are known. Ask once: it tries thousands of cuts.
   enum class Cuts : unsigned char { newline, space, nowhere };
   Cuts cuts() const;
 

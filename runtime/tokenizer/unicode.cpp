@@ -52,9 +52,7 @@ std::unique_ptr<CodePoints> find_stable() {
     // It is a composition: of its two parts, one decomposition deep, the last one composes.
     const std::string parts =
         mapped(text, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE));
-    size_t last = parts.size() - 1;
-    while ((static_cast<unsigned char>(parts[last]) & 0xC0) == 0x80) --last;
-    stable->reset(code_point_at(parts, last).value);
+    stable->reset(code_point_at(parts, code_point_before(parts, parts.size())).value);
   }
   return stable;
 }
