@@ -168,15 +168,19 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
                                    checkpoint_tmp_folder(options.folder, shard.step, s.generation),
                                    options.id, info, checkpoint.records, files, options.retries);
   if (!folder.ok()) return fail(folder.status().message());
+  s.pending.erase(s.pending.begin(), s.pending.upper_bound(shard.step));
+  s.val_losses.erase(s.val_losses.begin(), s.val_losses.upper_bound(shard.step));
+  self->send(supervisor, local::Published{shard.step, *folder, "", shard.generation});
+}
+
+std::vector<uint64_t> prune(const PublisherOptions& options) {
+  LeaderFiles files(options.leads);
   if (Status pruned = prune_checkpoints(
           options.folder, {options.keep, options.permanent_every_steps, options.keep_best},
           Verify::sizes, files);
       !pruned.ok())
     log::warn("cannot remove old checkpoints: {}", pruned.message());
-  s.pending.erase(s.pending.begin(), s.pending.upper_bound(shard.step));
-  s.val_losses.erase(s.val_losses.begin(), s.val_losses.upper_bound(shard.step));
-  self->send(supervisor, local::CheckpointsLeft{checkpoint_steps(options.folder)});
-  self->send(supervisor, local::Published{shard.step, *folder, "", shard.generation});
+  return checkpoint_steps(options.folder);
 }
 
 void undo(PublisherState& s, const PublisherOptions& options, const local::StepsUndone& undone) {
@@ -202,6 +206,9 @@ caf::behavior publisher_actor(caf::stateful_actor<PublisherState>* self, caf::ac
         if (losses.size() > kLossesMax) losses.erase(losses.begin());
       },
       [self, options](const local::StepsUndone& undone) { undo(self->state, options, undone); },
+      [self, supervisor, options](const local::PruneCheckpoints&) {
+        self->send(supervisor, local::CheckpointsLeft{prune(options)});
+      },
   };
 }
 

@@ -39,8 +39,11 @@ struct StepsUndone {
   uint64_t generation, step;
 };
 
-/// publisher -> supervisor, before Published: the steps of all checkpoints on disk, the newest
-/// last.
+/// supervisor -> publisher: remove the checkpoints that are not kept. Sent once the supervisor would
+/// begin with the newest one; answered by CheckpointsLeft.
+struct PruneCheckpoints {};
+
+/// publisher -> supervisor: the steps of all checkpoints on disk, the newest last.
 struct CheckpointsLeft {
   std::vector<uint64_t> steps;
 };
@@ -57,11 +60,11 @@ caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, 
                                CheckpointOptions options);
 
 /// Options of the publisher, of which there is one per job, in the supervisor's process. It
-/// publishes a checkpoint once all its shards are written, and prunes old checkpoints. Removes what
+/// publishes a checkpoint once all its shards are written, and prunes old ones when it is told to. Removes what
 /// a save has left that failed, or that a newer generation has made useless. Detached.
 /// In: local::ShardWritten, of which a repeated report counts once; local::StepValidated, before
 /// the step's last shard; local::StepsUndone, after which no checkpoint of those steps counts any
-/// more. Out: local::CheckpointsLeft, local::Published.
+/// more; local::PruneCheckpoints. Out: local::Published, local::CheckpointsLeft.
 struct PublisherOptions {
   std::string id;               // as in publish_checkpoint()
   std::function<bool()> leads;  // as in LeaderFiles
@@ -84,4 +87,5 @@ caf::actor spawn_publisher(caf::actor_system& system, caf::actor supervisor,
 
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::WriterFree)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::StepsUndone)
+CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::PruneCheckpoints)
 CAF_ALLOW_UNSAFE_MESSAGE_TYPE(simplescale::local::CheckpointsLeft)

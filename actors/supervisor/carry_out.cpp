@@ -46,6 +46,14 @@ void write_traces(Self* self, const std::vector<TraceWindow>& windows) {
   }
 }
 
+void record_up_to(Self* self, uint64_t step) {
+  JobSupervisorState& s = self->state;
+  while (const auto next = s.steps.take_committed(step)) {
+    record_step(self, *next);
+    write_traces(self, s.traces.committed(next->newest.step, wall_ns(), wall_ns()));
+  }
+}
+
 void publish_status(Self* self, bool last) {
   constexpr size_t kTrainersPerMs = 16;
   JobSupervisorState& s = self->state;
@@ -167,10 +175,7 @@ struct CarryOut {
     self->send(s.publisher, local::StepsUndone{join.generation, join.step});
     if (join.regained ? s.steps.regain(join.step) : s.steps.rewind(join.step))
       s.options.journal->mark(*s.steps.recorded_step());
-    while (const auto step = s.steps.take_committed(join.step)) {
-      record_step(self, *step);
-      write_traces(self, s.traces.committed(step->newest.step, wall_ns(), wall_ns()));
-    }
+    record_up_to(self, join.step);
     publish_generation(join.generation);
     const std::vector<job::Place> members = job::places(s.job.rules, s.job.layout);
     to_nodes(self, join_order(s, join, members));
@@ -181,6 +186,9 @@ struct CarryOut {
     s.copy_rounds.reset();
     s.traces.generation_begun(wall_ns());
     inject_due(self, join.step);
+  }
+  void operator()(const job::PruneCheckpoints&) const {
+    self->send(s.publisher, local::PruneCheckpoints{});
   }
   void operator()(const job::Shutdown& end) const {
     publish_status(self, true);
@@ -249,7 +257,8 @@ void replicate(Self* self, bool store) {
   s.incidents.save(state);
   state.node = s.options.node;
   state.recorded = s.steps.recorded_step().has_value();
-  state.recorded_step = s.steps.recorded_step().value_or(0);
+  const uint64_t marked = s.options.journal->marked();
+  state.recorded_step = marked > 0 ? marked : s.steps.first_after();
   state.planned = s.planned;
   state.traced = s.traces.chosen();
   std::vector<uint8_t> bytes = encode(state);

@@ -45,6 +45,9 @@ void record(Self* self, const job::Record& record);
 void append_event(Self* self, const nlohmann::json& line);
 /// Appends a committed step's lines to the records.
 void record_step(Self* self, const ReportedStep& step);
+/// Appends the lines of all steps up to `step` that the records lack. A generation begins with
+/// `step`, so these are committed.
+void record_up_to(Self* self, uint64_t step);
 /// Has nodes and this process write the traces of these windows of time.
 void write_traces(Self* self, const std::vector<TraceWindow>& windows);
 /// Writes the status document, less often the more trainers it has. last: in any case.

@@ -76,7 +76,7 @@ Journal::~Journal() {
 }
 
 void Journal::append(const std::string& file, const nlohmann::json& line) {
-  writer_->push({Kind::line, file, json_text(line) + "\n"});
+  writer_->push({.kind = Kind::line, .file = file, .text = json_text(line) + "\n"});
 }
 
 void Journal::replace(const std::string& file, std::string text, bool durable) {
@@ -86,11 +86,11 @@ void Journal::replace(const std::string& file, std::string text, bool durable) {
 }
 
 void Journal::mark(uint64_t step) {
-  writer_->push({Kind::mark, "", "", step});
+  writer_->mark(step);
 }
 
 void Journal::when_written(std::function<void(bool)> done) {
-  writer_->push({Kind::call, "", "", 0, std::move(done)});
+  writer_->push({.kind = Kind::call, .done = std::move(done)});
 }
 
 bool Journal::flush() {
@@ -124,8 +124,22 @@ Journal::Writer::~Writer() {
     if (file.fd >= 0) close(file.fd);
 }
 
+void Journal::Writer::mark(uint64_t step) {
+  std::lock_guard lock(mutex_);
+  if (step < newest_mark_) {
+    ++history_;
+    marked_ = std::min(marked_.load(), step);
+  }
+  newest_mark_ = step;
+  push_locked({Kind::mark, "", "", step, history_});
+}
+
 void Journal::Writer::push(Job job) {
   std::lock_guard lock(mutex_);
+  push_locked(std::move(job));
+}
+
+void Journal::Writer::push_locked(Job job) {
   if (job.kind == Kind::call) {
     job.lost = std::exchange(lost_, false);
   } else if (jobs_.size() >= kJobsMax) {
@@ -198,7 +212,7 @@ bool Journal::Writer::unwritten() const {
 void Journal::Writer::accept(std::deque<Job> jobs) {
   for (Job& job : jobs) {
     if (job.kind == Kind::line) files_[job.file].text += job.text;
-    if (job.kind == Kind::mark) mark_ = job.step;
+    if (job.kind == Kind::mark) mark_ = std::move(job);
     if (job.kind == Kind::call) calls_.push_back(std::move(job));
     news_ = news_ || job.kind == Kind::line;
   }
@@ -311,7 +325,11 @@ bool Journal::Writer::sync_lines(const std::string& name, LineFile& file) {
 void Journal::Writer::settle(bool written) {
   tried_at_ = Clock::now();
   failing_ = !written && !stopped_;
-  if (written && mark_) marked_ = *std::exchange(mark_, std::nullopt);
+  if (written && mark_) {
+    const Job mark = *std::exchange(mark_, std::nullopt);
+    std::lock_guard lock(mutex_);
+    if (mark.history == history_) marked_ = mark.step;
+  }
   for (Job& call : std::exchange(calls_, {})) call.done(written && !call.lost);
   if (!stopped_) return;
   for (auto& [name, file] : files_) file = {file.fd};  // the lines are dropped

@@ -48,7 +48,9 @@ class Journal {
   /// and marked() waits for it; false: the page describes a running process only.
   void replace(const std::string& file, std::string text, bool durable = true);
   /// Sets marked() to `step` once all lines and durable pages before are on the disk (fdatasync).
-  /// Marks are batched: the disk is synced at most every 50 ms.
+  /// Marks are batched: the disk is synced at most every 50 ms. A step before the last one that was
+  /// given lowers marked() at once: the steps after it were undone, so their marks say nothing of
+  /// the lines that follow.
   void mark(uint64_t step);
   uint64_t marked() const { return writer_->marked_; }
   /// Calls `done` once, on the journal's thread: true when all lines appended before are on the
@@ -65,7 +67,7 @@ class Journal {
   struct Job {
     Kind kind;
     std::string file, text;
-    uint64_t step = 0;
+    uint64_t step = 0, history = 0;  // of a mark
     std::function<void(bool)> done = nullptr;
     bool lost = false;  // call: a line before it was dropped
   };
@@ -87,6 +89,8 @@ class Journal {
     ~Writer();
     void run();
     void push(Job job);
+    void push_locked(Job job);
+    void mark(uint64_t step);
     bool wait(std::unique_lock<std::mutex>& lock);
     bool may_write();
     std::deque<Job> take_jobs(bool all);
@@ -112,6 +116,7 @@ class Journal {
     std::deque<Job> jobs_;
     std::map<std::string, Page> pages_;  // by file: a newer version replaces an older one
     bool stopping_ = false, hurry_ = false, writing_ = false, over_ = false;
+    uint64_t newest_mark_ = 0, history_ = 0;  // history_: how often a mark was lower than before
     bool dropped_ = false,
          lost_ = false;  // a line did not fit the queue: ever; since the last call
     // Read by other threads.
@@ -120,8 +125,8 @@ class Journal {
     // The thread's alone.
     std::map<std::string, LineFile> files_;
     std::map<std::string, Page> unwritten_pages_;
-    std::optional<uint64_t> mark_;  // to be set after the next sync
-    std::vector<Job> calls_;        // to be answered after the next sync
+    std::optional<Job> mark_;  // to be set after the next sync
+    std::vector<Job> calls_;   // to be answered after the next sync
     Clock::time_point synced_at_, tried_at_;
     bool complained_ = false, news_ = false;
   };

@@ -103,7 +103,7 @@ Status blank_half_line(const std::string& path, const std::function<bool()>& may
   return overwrite(path, blank, begin + whole);
 }
 
-using Position = std::pair<uint64_t, uint64_t>;  // generation, step: later ones are greater
+using Position = RecordedSteps::Position;
 
 Position position(const json& line) {
   return {number(line, "generation"), number(line, "step")};
@@ -118,31 +118,24 @@ uint64_t samples_of(const json& line) {
   return count;
 }
 
-/// The steps in the ends of metrics.jsonl and ledger.jsonl.
-struct Steps {
-  std::set<Position> metrics;
-  std::map<uint64_t, double> val_losses;                       // the last line of a step counts
-  std::map<Position, std::map<std::string, uint64_t>> ledger;  // samples of each trainer
-  bool all = true;  // both files were read from their beginning
-
-  bool whole(const Position& at, uint64_t global_batch) const {
-    const auto found = ledger.find(at);
-    if (found == ledger.end()) return false;
-    uint64_t samples = 0;
-    for (const auto& [trainer, count] : found->second) samples += count;
-    return samples == global_batch;
-  }
-};
+/// The ledger has all samples of the step.
+bool whole(const RecordedSteps& steps, const Position& at, uint64_t global_batch) {
+  const auto found = steps.ledger.find(at);
+  if (found == steps.ledger.end()) return false;
+  uint64_t samples = 0;
+  for (const auto& [trainer, count] : found->second) samples += count;
+  return samples == global_batch;
+}
 
 /// The newest step that both files have. A file without a line was removed by a user, if the other
 /// one has more than the first step; so was the beginning of a ledger that begins later.
-std::optional<Position> newest_whole(const Steps& steps, uint64_t global_batch) {
+std::optional<Position> newest_whole(const RecordedSteps& steps, uint64_t global_batch) {
   for (auto at = steps.metrics.rbegin(); at != steps.metrics.rend(); ++at)
-    if (steps.whole(*at, global_batch)) return *at;
+    if (whole(steps, *at, global_batch)) return *at;
   if (!steps.all) return std::nullopt;
   if (steps.metrics.empty()) {
     for (auto at = steps.ledger.rbegin(); at != steps.ledger.rend(); ++at)
-      if (at->first.second > 1 && steps.whole(at->first, global_batch)) return at->first;
+      if (at->first.second > 1 && whole(steps, at->first, global_batch)) return at->first;
     return std::nullopt;
   }
   if (steps.ledger.empty())
@@ -152,9 +145,9 @@ std::optional<Position> newest_whole(const Steps& steps, uint64_t global_batch) 
   return before == steps.metrics.begin() ? std::nullopt : std::optional(*std::prev(before));
 }
 
-Result<Steps> read_steps(const std::string& folder, bool ledger, uint64_t window) {
+Result<RecordedSteps> read_steps(const std::string& folder, bool ledger, uint64_t window) {
   SS_ASSIGN(const Tail metrics, read_tail(folder + "/metrics.jsonl", window));
-  Steps steps;
+  RecordedSteps steps;
   steps.all = metrics.all;
   for (const json& line : metrics.lines) {
     if (position(line).second == 0) continue;
@@ -191,6 +184,26 @@ StepLine step_line(const json& line) {
           named ? line["trainer"].get<std::string>() : ""};
 }
 
+RecordsEnd end_of_steps(RecordedSteps steps, bool ledger, uint64_t global_batch) {
+  std::optional<Position> last = newest_whole(steps, global_batch);
+  if (!ledger && !steps.metrics.empty()) last = *steps.metrics.rbegin();
+  const Position at = last.value_or(Position());
+  RecordsEnd end;
+  end.any = last.has_value();
+  std::tie(end.generation, end.step) = at;
+  end.val_losses = std::move(steps.val_losses);
+  if (!steps.metrics.empty()) end.newest_generation = steps.metrics.rbegin()->first;
+  if (!steps.ledger.empty())
+    end.newest_generation = std::max(end.newest_generation, steps.ledger.rbegin()->first.first);
+  for (const Position& p : steps.metrics)
+    if (p > at) end.beyond.insert({p.first, p.second, ""});
+  for (const auto& [p, trainers] : steps.ledger)
+    if (p > at)
+      for (const auto& [trainer, samples] : trainers)
+        end.beyond.insert({p.first, p.second, trainer});
+  return end;
+}
+
 bool hosts_can_append(const std::string& folder) {
   struct statfs about {};
   return statfs(folder.c_str(), &about) != 0 || about.f_type != NFS_SUPER_MAGIC;
@@ -221,27 +234,15 @@ Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger, uint64
                                   const std::function<bool()>& may_write) {
   for (const char* file : kRecords)
     SS_RETURN_IF_ERROR(blank_half_line(folder + "/" + file, may_write));
-  RecordsEnd end;
-  SS_RETURN_IF_ERROR(read_events(folder + "/events.jsonl", end));
+  RecordsEnd found;
+  SS_RETURN_IF_ERROR(read_events(folder + "/events.jsonl", found));
   for (uint64_t window = kWindow;; window *= 16) {
-    SS_ASSIGN(Steps steps, read_steps(folder, ledger, window));
-    std::optional<Position> last = newest_whole(steps, global_batch);
-    if (!ledger && !steps.metrics.empty()) last = *steps.metrics.rbegin();
-    if (!last && !steps.all && window < kWindowMax) continue;
-    const Position at = last.value_or(Position());
-    end.any = last.has_value();
-    std::tie(end.generation, end.step) = at;
-    end.val_losses = std::move(steps.val_losses);
-    if (!steps.metrics.empty())
-      end.newest_generation = std::max(end.newest_generation, steps.metrics.rbegin()->first);
-    if (!steps.ledger.empty())
-      end.newest_generation = std::max(end.newest_generation, steps.ledger.rbegin()->first.first);
-    for (const Position& p : steps.metrics)
-      if (p > at) end.beyond.insert({p.first, p.second, ""});
-    for (const auto& [p, trainers] : steps.ledger)
-      if (p > at)
-        for (const auto& [trainer, samples] : trainers)
-          end.beyond.insert({p.first, p.second, trainer});
+    SS_ASSIGN(RecordedSteps steps, read_steps(folder, ledger, window));
+    const bool all = steps.all;
+    RecordsEnd end = end_of_steps(std::move(steps), ledger, global_batch);
+    if (!end.any && !all && window < kWindowMax) continue;
+    end.incidents = found.incidents;
+    end.newest_generation = std::max(found.newest_generation, end.newest_generation);
     return end;
   }
 }

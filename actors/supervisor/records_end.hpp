@@ -16,6 +16,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "runtime/base/status.hpp"
 
@@ -39,6 +40,19 @@ struct RecordsEnd {
   std::set<StepLine> beyond;              // lines of later steps, which are not whole
   std::map<uint64_t, double> val_losses;  // of the newest steps that were validated, by step
 };
+/// The steps that metrics.jsonl and ledger.jsonl have, or their ends.
+struct RecordedSteps {
+  using Position = std::pair<uint64_t, uint64_t>;  // generation, step: later ones are greater
+  std::set<Position> metrics;
+  std::map<uint64_t, double> val_losses;                       // the last line of a step counts
+  std::map<Position, std::map<std::string, uint64_t>> ledger;  // samples of each trainer
+  bool all = true;  // both files were read from their beginning
+};
+/// Finds the last step that both files have; without a ledger, that metrics.jsonl has. `any` is
+/// false if there is none. Knows nothing of events.jsonl. global_batch: samples of a step. Any
+/// thread.
+RecordsEnd end_of_steps(RecordedSteps steps, bool ledger, uint64_t global_batch);
+
 /// Bytes that a journal writes at once, and has in a file without a sync. A longer line is an
 /// exception.
 inline constexpr size_t kRecordsWriteMax = 64 << 10;

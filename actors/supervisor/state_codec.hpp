@@ -25,8 +25,9 @@ struct SupervisorState {
   int64_t incident_since_ms = -1;  // -1: no incident
   job::IncidentFacts incident;
   std::string node;            // of the supervisor
-  uint64_t recorded_step = 0;  // newest in the records
-  bool recorded = false;       // there is such a step
+  uint64_t recorded_step = 0;  // newest that is surely in the records; if they have no line: the
+                               // step that their first one follows
+  bool recorded = false;       // it is known
   int32_t end_exit = 0;        // sent to nodes once the job is over, with end_reason
   std::string end_reason;
   std::vector<InjectFault> planned;  // faults that are still to be injected

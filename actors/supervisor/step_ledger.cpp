@@ -32,7 +32,8 @@ StepLedger::StepLedger(const Config& config, const Plan& plan,
     : plan_(plan),
       peak_flops_(config.cluster.peak_flops),
       keeps_ledger_(config.data.ledger),
-      recorded_step_(recorded_step) {}
+      recorded_step_(recorded_step),
+      first_after_(recorded_step) {}
 
 // --- Generations ---
 
@@ -53,9 +54,15 @@ void StepLedger::begin(uint64_t generation, std::vector<job::Place> members, uin
 void StepLedger::resume(uint64_t generation, std::vector<job::Place> members,
                         std::optional<uint64_t> recorded_step, std::optional<uint64_t> in_files) {
   set_members(generation, std::move(members));
-  recorded_step_ = recorded_step;
+  recorded_step_ = first_after_ = recorded_step;
   undone_to_ = in_files > recorded_step ? in_files : std::nullopt;
   begun_at_ = recorded_step.value_or(0);
+}
+
+void StepLedger::set_rates(std::vector<RateChange> changes) {
+  if (changes == plan_.learning_rate.changes) return;
+  plan_.learning_rate.changes = std::move(changes);
+  hashed_.clear();  // the steps are made again with other rates
 }
 
 std::vector<uint64_t> StepLedger::samples(uint64_t step, const std::string& trainer) const {
@@ -111,6 +118,7 @@ bool StepLedger::rewind(uint64_t step) {
   if (recorded_step_ && *recorded_step_ <= step) return false;
   if (!undone_to_) undone_to_ = recorded_step_;
   recorded_step_ = step;
+  if (!first_after_) first_after_ = step;
   return true;
 }
 
@@ -200,20 +208,19 @@ json StepLedger::metrics_line(const ReportedStep& reports) const {
 // --- Replicas that differ ---
 
 void StepLedger::hashed(const std::string& trainer, uint64_t step, uint64_t hash) {
-  hashed_[trainer] = {step, hash};
+  const auto place = std::ranges::find(members_, trainer, &job::Place::trainer);
+  if (place != members_.end()) hashed_[trainer] = {place->shard, step, hash};
 }
 
 std::vector<std::string> StepLedger::wrong_states(const StepDone& done) {
   std::vector<std::string> wrong;
   if (hashed_.empty() || done.state_hash == 0) return wrong;
-  auto shard_of = [&](const std::string& trainer) {
-    const auto place = std::ranges::find(members_, trainer, &job::Place::trainer);
-    return place == members_.end() ? int64_t{-1} : static_cast<int64_t>(place->shard);
-  };
+  const auto place = std::ranges::find(members_, done.trainer, &job::Place::trainer);
+  if (place == members_.end()) return wrong;
   std::erase_if(hashed_, [&](const auto& entry) {
     const auto& [trainer, state] = entry;
     if (done.step > state.step + 1) return true;
-    if (done.step != state.step + 1 || shard_of(trainer) != shard_of(done.trainer)) return false;
+    if (done.step != state.step + 1 || state.shard != place->shard) return false;
     if (differs_ == state.step && state.hash != done.state_hash) wrong.push_back(trainer);
     return true;
   });

@@ -52,9 +52,7 @@ class StepLedger {
   void resume(uint64_t generation, std::vector<job::Place> members,
               std::optional<uint64_t> recorded_step, std::optional<uint64_t> in_files = {});
   /// The changes of the learning rate so far.
-  void set_rates(std::vector<RateChange> changes) {
-    plan_.learning_rate.changes = std::move(changes);
-  }
+  void set_rates(std::vector<RateChange> changes);
   /// The trainers of the generation, by group, then shard.
   const std::vector<job::Place>& members() const { return members_; }
   /// The samples that a member, or with "" all members, train in `step`, as in StepDone.
@@ -93,6 +91,8 @@ class StepLedger {
   bool regain(uint64_t step);
   /// Newest step in metrics.jsonl and ledger.jsonl.
   std::optional<uint64_t> recorded_step() const { return recorded_step_; }
+  /// The step after which this supervisor's first line follows; 0 while recorded_step() is none.
+  uint64_t first_after() const { return first_after_.value_or(0); }
 
   /// Updates loss() and tokens_per_second() by a complete step.
   void measure(const ReportedStep& step);
@@ -123,6 +123,7 @@ class StepLedger {
 
  private:
   struct Hashed {
+    uint32_t shard;
     uint64_t step, hash;
   };
   void set_members(uint64_t generation, std::vector<job::Place> members);
@@ -134,7 +135,7 @@ class StepLedger {
   uint64_t generation_ = 0, groups_ = 0;
   std::vector<job::Place> members_;
   std::map<uint64_t, ReportedStep> pending_;  // by step
-  std::optional<uint64_t> recorded_step_;
+  std::optional<uint64_t> recorded_step_, first_after_;
   std::optional<uint64_t> undone_to_;  // the files have the steps up to this one, which are undone
   std::map<std::string, Hashed> hashed_;  // by trainer
   std::optional<uint64_t> differs_;       // the newest step in which replicas differed

@@ -243,9 +243,12 @@ void publish_shards(Self* self) {
   JobSupervisorState& s = self->state;
   const auto batch = static_cast<uint64_t>(s.options.plan.global_batch_size);
   for (const ShardSaved& shard :
-       take_publishable(s.unpublished, s.job, s.options.journal->marked()))
+       take_publishable(s.unpublished, s.job, s.options.journal->marked())) {
     self->send(s.publisher, local::ShardWritten{shard.generation, shard.step, shard.step * batch,
                                                 shard.record, shard.error, shard.shard});
+    if (s.written.add(shard, static_cast<size_t>(s.job.rules.shards)))
+      handle(self, job::CheckpointWritten{shard.step, shard.generation});
+  }
 }
 
 void published(Self* self, const local::Published& published) {
@@ -254,10 +257,9 @@ void published(Self* self, const local::Published& published) {
   // The publisher sets it aside (JOB-3).
   if (error.empty() && !job::trusted(s.job, published.step, published.generation))
     error = "its step was undone while the checkpoint was published";
-  if (error.empty())
-    handle(self, job::CheckpointSaved{published.step, s.checkpoints});
-  else
-    handle(self, job::CheckpointFailed{published.step, error, published.generation});
+  if (!error.empty())
+    return (void)handle(self, job::CheckpointFailed{published.step, error, published.generation});
+  handle(self, job::CheckpointSaved{published.step});
 }
 
 // --- Leadership ---
@@ -385,7 +387,7 @@ caf::behavior job_supervisor(supervisor::Self* self, JobOptions options) {
         self->state.unpublished.push_back(m);
         publish_shards(self);
       },
-      [self](const local::CheckpointsLeft& m) { self->state.checkpoints = m.steps; },
+      [self](const local::CheckpointsLeft& m) { handle(self, job::CheckpointsLeft{m.steps}); },
       [self](const local::Published& m) { published(self, m); },
       // The console, and the launcher.
       [self](const Command& m) { command(self, m); },

@@ -43,7 +43,7 @@ struct JobSupervisorState {
   Incidents incidents;
   Diagnosis diagnosis;
   std::vector<ShardSaved> unpublished;  // shards of checkpoints that are on disk
-  std::vector<uint64_t> checkpoints;    // steps on disk, after the newest was published
+  WrittenShards written;                // that the publisher has
   job::CopyRounds copy_rounds;
   Anomalies anomalies;
   job::StallWatch stalls;

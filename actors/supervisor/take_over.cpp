@@ -30,8 +30,10 @@ void adopt_checkpoints(Self* self) {
   if (!options.checkpoint_step) return;  // none, or the folder cannot be read now
   std::vector<uint64_t> on_disk = options.older_checkpoints;
   on_disk.push_back(*options.checkpoint_step);
-  if (!job.has_checkpoint || *options.checkpoint_step > job.checkpoint_step)
-    handle(self, job::CheckpointSaved{*options.checkpoint_step, on_disk});
+  if (!job.has_checkpoint || *options.checkpoint_step > job.checkpoint_step) {
+    handle(self, job::CheckpointSaved{*options.checkpoint_step});
+    handle(self, job::CheckpointsLeft{on_disk});
+  }
 }
 
 }  // namespace
@@ -54,14 +56,6 @@ Result<LeftCheckpoints> find_left_checkpoints(const std::string& folder, const j
   return left;
 }
 
-std::optional<uint64_t> committed_records(const job::State& job, const SupervisorState& from,
-                                          std::optional<uint64_t> in_files, uint64_t generation) {
-  if (in_files) return job::committed_of(job, *in_files, generation);
-  if (job::newest_joined(job) == 0) return std::nullopt;
-  // Trainers report again what they made in this generation.
-  return from.recorded ? std::min(from.recorded_step, job.joined_step) : job.joined_step;
-}
-
 void take_over(Self* self, SupervisorState from) {
   JobSupervisorState& s = self->state;
   const LeadershipOptions& o = s.options.leadership;
@@ -74,16 +68,18 @@ void take_over(Self* self, SupervisorState from) {
   s.job = std::move(from.job);
   s.job.generation = std::max(s.job.generation, given_out);
   s.job.generations_above = s.options.generations_above;
-  job::settle_if_training(s.job);
 
   const uint64_t joined = job::newest_joined(s.job);
   const std::optional<uint64_t> in_files = s.options.recorded_step;
-  const std::optional<uint64_t> recorded =
-      committed_records(s.job, from, in_files, s.options.recorded_generation);
+  const std::optional<uint64_t> recorded = job::recorded_of(
+      s.job,
+      in_files ? std::optional(HeldStep{*in_files, s.options.recorded_generation}) : std::nullopt,
+      from.recorded ? std::optional(from.recorded_step) : std::nullopt);
   s.steps.resume(joined > 0 ? joined : s.job.generation, job::places(s.job.rules, s.job.layout),
                  recorded, in_files);
   s.steps.set_rates(s.job.rates.changes);
   if (recorded) s.options.journal->mark(*recorded);  // publishing checkpoints waits for it
+  record_up_to(self, s.job.joined_step);  // the predecessor died before it wrote all of them
   s.planned = std::move(from.planned);
   std::erase_if(s.planned, [&](const InjectFault& fault) {  // these were injected
     return fault.step <= recorded.value_or(0) + 1;

@@ -23,12 +23,6 @@ struct LeftCheckpoints {
 Result<LeftCheckpoints> find_left_checkpoints(const std::string& folder, const job::State& from,
                                               FileOps& files);
 
-/// The newest step in the records that is still committed, or the one that the newest generation
-/// began with if they have none. job, from: the predecessor's state. in_files: the newest step that
-/// the files have, which `generation` made. Nothing: no generation has begun.
-std::optional<uint64_t> committed_records(const job::State& job, const SupervisorState& from,
-                                          std::optional<uint64_t> in_files, uint64_t generation);
-
 /// Run by the supervisor actor when it starts. Adopts the predecessor's state: the job, its steps,
 /// its incident, planned faults and traces; then the checkpoints that were found. Nodes and
 /// trainers report again by themselves.

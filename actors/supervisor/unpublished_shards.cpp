@@ -23,4 +23,15 @@ std::vector<ShardSaved> take_publishable(std::vector<ShardSaved>& unpublished,
   return ready;
 }
 
+bool WrittenShards::add(const ShardSaved& saved, size_t shards) {
+  const std::pair key(saved.generation, saved.step);
+  if (!saved.error.empty()) return false;
+  shards_.erase(shards_.begin(), shards_.lower_bound({saved.generation, 0}));
+  std::set<uint64_t>& known = shards_[key];
+  known.insert(saved.shard);
+  if (known.size() < shards) return false;
+  shards_.erase(shards_.lower_bound({saved.generation, 0}), shards_.upper_bound(key));
+  return true;
+}
+
 }  // namespace simplescale

@@ -5,7 +5,11 @@
 // it finds complete records, and once replicas have compared the state of that step.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "actors/supervisor/decision/decide.hpp"
@@ -18,5 +22,17 @@ namespace simplescale {
 /// recorded: newest step in the records.
 std::vector<ShardSaved> take_publishable(std::vector<ShardSaved>& unpublished,
                                          const job::State& job, uint64_t recorded);
+
+/// Counts the shards that the publisher was given.
+class WrittenShards {
+ public:
+  /// True if the publisher has all shards of the step now, so that it publishes them. shards: how
+  /// many a checkpoint has.
+  bool add(const ShardSaved& saved, size_t shards);
+
+ private:
+  // Of checkpoints that lack shards: (generation, step) -> shards.
+  std::map<std::pair<uint64_t, uint64_t>, std::set<uint64_t>> shards_;
+};
 
 }  // namespace simplescale

@@ -13,6 +13,7 @@
 
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
+#include "runtime/checkpoint/metrics_lines.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/checkpoint/verify_samples.hpp"
 #include "runtime/run/run_folder.hpp"
@@ -144,33 +145,6 @@ void check_known(const Generations& generations, const std::set<uint64_t>& used,
 struct Committed {
   std::set<uint64_t> steps;
   uint64_t newest = 0;  // the last one made; steps beyond were undone
-};
-
-/// The losses of the lines so far. A deposed supervisor may have repeated lines: a line that is not
-/// newer than every line before it does not count, but it must not contradict the line it repeats.
-class MetricsLines {
- public:
-  using Position = std::pair<uint64_t, uint64_t>;  // generation, step
-  /// Returns "" or what is wrong with the next line.
-  std::string add(const Position& at, double loss) {
-    const auto [seen, first] = losses_.emplace(at, loss);
-    if (std::isnan(seen->second)) seen->second = loss;
-    if (!first && seen->second != loss && !std::isnan(loss))
-      return text(at) + " again, with another loss";
-    if (at > last_)
-      last_ = at;
-    else if (first && at.first == last_.first)  // the generation made these steps in their order
-      return text(at) + " after " + text(last_);
-    return "";
-  }
-  const Position& last() const { return last_; }
-
- private:
-  static std::string text(const Position& at) {
-    return "step " + std::to_string(at.second) + " of generation " + std::to_string(at.first);
-  }
-  std::map<Position, double> losses_;  // NaN: null
-  Position last_;
 };
 
 /// Returns the committed steps. checkpoint: step of the newest checkpoint, which is published only

@@ -218,7 +218,7 @@ void Cluster::find_supervisor(int index) {
   const bool first = disk.newest_epoch == 0 && index == 0;
   const Time patience = silence + 500 * ms + index * 200 * ms;
   if (!beats && (first || now - node.alone_since > patience)) {
-    start_supervisor(index, std::nullopt, 0);
+    claim(index, nullptr);
     node.alone_since = now;
   }
   after(retry_time, [this, index] { find_supervisor(index); });
@@ -248,8 +248,10 @@ void Cluster::report_to_supervisor(int index) {
     if (g->second->stops_now && t.generation == g->first)
       to_supervisor(index, job::TrainerFinished{t.name, g->first, g->second->step});
   }
+  forget_reports(node, supervisor->journal.marked);
   for (const StepReport& report : node.reports)
     send(index, 0, [this, supervisor, report] { step_done(*supervisor, report); });
+  for (const ShardSaved& saved : node.saved) shard_saved(index, saved);
   if (node.checked) to_supervisor(index, *node.checked);
 }
 
@@ -282,11 +284,8 @@ void Cluster::report_idle(int index, job::TrainerIdle idle) {
 void Cluster::report_step(int index, StepReport report) {
   Node& node = nodes[index];
   if (!node.up) return;
-  if (node.link.up)
-    while (!node.reports.empty() && node.reports.front().step + 2 <= node.link.supervisor->recorded)
-      node.reports.pop_front();
   node.reports.push_back(report);
-  if (node.reports.size() > 64) node.reports.pop_front();
+  if (options.bug == Bug::reports_forgotten) node.reports.clear();
   if (!node.link.up) return;
   send(index, 0, [this, supervisor = node.link.supervisor, report = std::move(report)] {
     step_done(*supervisor, report);
@@ -400,6 +399,7 @@ void Cluster::kill_node(int index, Time back_after) {
   node.up = false;
   node.peer.clear();
   node.reports.clear();
+  node.saved.clear();
   node.checked.reset();
   node.generation = node.ended = 0;
   for (int slot = 0; slot < options.trainers; ++slot) {
@@ -413,6 +413,7 @@ void Cluster::kill_node(int index, Time back_after) {
   for (auto& supervisor : supervisors) {
     if (supervisor->up && supervisor->host == index) {
       supervisor->up = false;
+      lose_unsynced(supervisor->epoch);
       notice_supervisor_loss(*supervisor, false);
     } else if (supervisor->standby == index) {
       supervisor->standby = -1;

@@ -21,6 +21,9 @@
 #include <vector>
 
 #include "actors/supervisor/decision/decide.hpp"
+#include "actors/supervisor/records_end.hpp"
+#include "actors/supervisor/state_codec.hpp"
+#include "actors/supervisor/unpublished_shards.hpp"
 #include "tests/simulation/options.hpp"
 
 namespace simplescale::simulation {
@@ -69,6 +72,21 @@ struct StepReport {
   std::vector<int> trainers;
 };
 
+/// The step and generation of a checkpoint's shards.
+struct SavedStep {
+  uint64_t step = 0, generation = 0;
+  auto operator<=>(const SavedStep&) const = default;
+};
+
+/// A line of the run's records: `generation` has committed `step`. Lines are ordered by history.
+struct RecordLine {
+  uint64_t generation = 0, step = 0;
+  auto operator<=>(const RecordLine&) const = default;
+};
+
+/// The trainers of a step have one line together in the simulated ledger.
+inline constexpr const char* all_trainers = "all";
+
 struct Supervisor;
 /// The effect of a message on its receiver.
 using Message = std::function<void()>;
@@ -94,7 +112,9 @@ struct Node {
   uint64_t ended = 0;                       // newest generation that a trainer which dies has left
   bool run_over = false;                    // it knows that the run is over
   Time alone_since = 0;                     // when it lost its supervisor
-  std::deque<StepReport> reports;           // the last ones, for a new supervisor
+  std::deque<StepReport> reports;           // not recorded yet, for a new supervisor
+  std::deque<ShardSaved> saved;             // the last ones, for a new supervisor
+  Time folder_hung_until = 0;               // the run folder hangs on this host alone
   std::optional<job::NodeChecked> checked;  // the result of its last diagnosis
 };
 
@@ -123,6 +143,46 @@ struct Generation {
   Time stalled_since = -1;
 };
 
+/// What a publisher does, in this order. take: gives the folder of the shards a name of its own and
+/// writes the manifest. replace: renames step-N to step-N.replaced. place: renames its folder to
+/// step-N. clean: removes step-N.replaced.
+enum class PublishStep : unsigned char { take, replace, place, clean };
+
+/// A message to the publisher: steps are undone, or a shard is written.
+struct PublisherJob {
+  enum class Kind : unsigned char { collect, undo, prune };
+  SavedStep saved;  // undo: the generation that begins, and the step that it begins with
+  uint64_t shard = 0;
+  std::string error;
+  Kind kind = Kind::collect;
+};
+
+/// The publisher of a supervisor (actors/checkpoint/checkpoint.cpp). It does one thing at a time.
+struct Publisher {
+  struct Pending {
+    std::set<uint64_t> shards;
+    bool failed = false;
+  };
+  std::deque<PublisherJob> jobs;
+  bool busy = false;
+  uint64_t generation = 0;
+  std::map<uint64_t, Pending> pending;  // by step, of this generation
+};
+
+/// The journal of a supervisor (actors/supervisor/journal.cpp).
+struct Journal {
+  struct File {
+    std::vector<RecordLine> lines;  // not known to be on the disk
+    size_t written = 0;             // number of `lines` that are in the file
+    bool half = false;              // and half of the next one
+  };
+  File ledger, metrics;
+  std::optional<uint64_t> mark;  // to be set after the next sync
+  uint64_t marked = 0;           // lines up to this step are on the disk
+  bool running = false, stopped = false;
+};
+enum class JournalStep : unsigned char { look, write, sync };
+
 /// The process of a supervisor and that of its standby.
 struct Supervisor {
   uint64_t epoch = 0;
@@ -133,15 +193,30 @@ struct Supervisor {
   job::State shadow;              // gets the same events: decide() must be a function (JOB-5)
   std::map<int, uint64_t> links;  // nodes that report to it -> id of the link
   std::set<int> expected;         // nodes that have not reported to it yet
-  std::map<uint64_t, std::set<int>> step_reports;  // step -> trainers that have reported it
-  uint64_t recorded = 0;                           // the newest step that all have reported
-  std::deque<job::Event> deferred;                 // received while pending_actions wait
-  std::vector<job::Action> pending_actions;        // wait until the standby has the decision
-  uint64_t sequence = 0, acted = 0;                // numbers of decisions: made, acted on
-  int standby = -1;                                // node of the standby; -1: none
+  // As in StepLedger: the generation whose steps are recorded, the reports of each step, the newest
+  // recorded step, and lines of later steps that are in the records already.
+  uint64_t ledger_generation = 0;
+  std::map<uint64_t, std::set<int>> step_reports;
+  std::optional<uint64_t> recorded;
+  std::optional<uint64_t> first_after, undone_to;  // as in StepLedger
+  std::set<StepLine> beyond;
+  Journal journal;
+  std::vector<ShardSaved> unpublished;
+  WrittenShards written;
+  Publisher publisher;
+  std::deque<job::Event> deferred;           // received while pending_actions wait
+  std::vector<job::Action> pending_actions;  // wait until the standby has the decision
+  uint64_t sequence = 0, acted = 0;          // numbers of decisions: made, acted on
+  int standby = -1;                          // node of the standby; -1: none
   bool standby_requested = false;
-  std::optional<job::State> replica;  // the state that the standby has
-  uint64_t replica_sequence = 0;
+  std::shared_ptr<const SupervisorState> replica;  // the state that the standby has
+};
+
+/// A folder step-N, or step-N.replaced.
+struct Checkpoint {
+  uint64_t generation = 0;
+  std::map<uint32_t, StateCopy> shards;
+  bool readable = true;  // false: damaged
 };
 
 /// The shared file system.
@@ -149,10 +224,22 @@ struct Disk {
   Time failing_until = 0, hung_until = 0;
   uint64_t generation = 0;  // the newest number that was used
   uint64_t newest_epoch = 0;
-  std::shared_ptr<job::State> state;                         // after the last decision
-  uint64_t sequence = 0;                                     // its number
-  std::map<uint64_t, std::map<uint32_t, StateCopy>> shards;  // step -> shard -> copy
-  std::set<uint64_t> published;                              // steps of complete checkpoints
+  std::shared_ptr<const SupervisorState> state;  // the newest page
+  struct Folder {
+    uint64_t owner = 0;  // epoch of the publisher whose name it has; 0: none, shards are written
+    std::map<uint32_t, StateCopy> shards;
+  };
+  struct Line {
+    RecordLine line;
+    uint64_t epoch = 0;  // of its writer
+    bool whole = true;   // false: half of a line, or garbage
+    bool ended = true;   // false: what is written next continues it
+    bool synced = false;
+  };
+  std::vector<Line> metrics, ledger;               // in the order of the file
+  std::map<SavedStep, Folder> folders;             // not published
+  std::map<uint64_t, Checkpoint> steps, replaced;  // step-N, step-N.replaced
+  bool ever_published = false;
 };
 
 class Cluster {
@@ -174,7 +261,11 @@ class Cluster {
   void kill_supervisor();
   void hang_supervisor(Time how_long);
   void kill_standby();
+  /// A process claims an epoch although another supervisor leads.
+  void start_twice(int host);
   void damage_peer_copy(int node);
+  /// Makes the newest checkpoint unreadable.
+  void damage_checkpoint();
   /// Cuts the node off while a step is applied. The other nodes become slow, and trainers fail
   /// again about when it is back.
   void cut_off_during_step(int node);
@@ -196,10 +287,13 @@ class Cluster {
   std::map<std::string, int> node_index, trainer_index;
   std::unique_ptr<Invariants> invariants;
   uint64_t events = 0;
-  bool mismatch_due = false;   // one trainer computes the next step wrongly
-  uint64_t wrong_made = 0;     // number of steps computed wrongly
-  bool cut_off_due = false;    // a node is cut off during the next step
-  int transit_damage_due = 0;  // number of transfers that will arrive damaged
+  bool mismatch_due = false;          // one trainer computes the next step wrongly
+  uint64_t wrong_made = 0;            // number of steps computed wrongly
+  bool cut_off_due = false;           // a node is cut off during the next step
+  bool freeze_publisher_due = false;  // the leader hangs between two acts of its publisher
+  bool freeze_journal_due = false;    // the leader hangs between two acts of its journal
+  bool freeze_claim_due = false;      // a supervisor hangs between its claim and its first act
+  int transit_damage_due = 0;         // number of transfers that will arrive damaged
   std::set<std::pair<std::string, uint64_t>> rejected;  // (source node, step) of damaged transfers
   std::optional<job::Shutdown> ended;
   std::deque<std::string> log;  // the last events
@@ -215,6 +309,10 @@ class Cluster {
   int node_of(int trainer) const { return trainer / options.trainers; }
   /// The node reports to this supervisor.
   bool connected(const Supervisor& supervisor, int node) const;
+  /// What a trainer finds when it opens the checkpoint of a step; null: nothing.
+  const Checkpoint* checkpoint_of(uint64_t step) const;
+  /// The steps in the records, as readers and new supervisors find them.
+  RecordedSteps recorded_steps() const;
 
  private:
   // cluster.cpp: links, agents
@@ -251,8 +349,6 @@ class Cluster {
   bool compare_replicas(Generation& g);
   void step_applied(const std::shared_ptr<Generation>& g);
   void store_copies(Generation& g, const Generation::Member& m, uint64_t step);
-  /// generation: that made the state; 0: of a last step, on which replicas have agreed.
-  void save_shard(const StateCopy& copy, int node, uint64_t generation, int tries);
   void finish(const std::shared_ptr<Generation>& g);
   void abort_generation(Generation& g, job::Fault fault, const std::string& suspect);
   void leave(int trainer, uint64_t generation, job::Fault fault, const std::string& suspect,
@@ -260,8 +356,53 @@ class Cluster {
   void fence(int trainer, uint64_t generation);
   bool all_members_up(const Generation& g, bool& hung) const;
 
+  // disk.cpp: checkpoints
+  void save_shard(const StateCopy& copy, int node);
+  void shard_saved(int node, ShardSaved saved);
+  void publish_shards(Supervisor& by);
+  void run_publisher(Supervisor& by);
+  void collect(Supervisor& by, const PublisherJob& job);
+  void publish(Supervisor& by, const SavedStep& saved, PublishStep step, bool looked);
+  bool publish_step(Supervisor& by, const SavedStep& saved, PublishStep step);
+  void prune(Supervisor& by, bool looked);
+  bool remove_one();
+  std::vector<uint64_t> checkpoint_steps() const;
+  void end_publishing(Supervisor& by, const SavedStep& saved, const std::string& error);
+  void undo_published(Supervisor& by, const SavedStep& undone, bool looked);
+  void revoke_publishers();
+  std::vector<uint64_t> find_checkpoints(const job::State* job);
+  bool may_rename(const Supervisor& by) const;
+
+  // records.cpp: lines of committed steps
+  void record_step(Supervisor& by, uint64_t generation, uint64_t step);
+  void set_mark(Supervisor& by, uint64_t step);
+  void run_journal(Supervisor& by, Time delay);
+  void journal(Supervisor& by, JournalStep step);
+  bool write_lines(const Supervisor& by, Journal::File& own, std::vector<Disk::Line>& file);
+  void settle_journal(Supervisor& by);
+  void mark(Supervisor& by, uint64_t step);
+  void forget_reports(Node& node, uint64_t step);
+  void lose_unsynced(uint64_t epoch);
+
   // supervisors.cpp: the supervisor around decide()
-  void start_supervisor(int host, std::optional<job::State> from, uint64_t sequence);
+  struct Claim {
+    int host = 0;
+    int32_t agent = 0;  // its pid
+    uint64_t epoch = 0;
+    std::shared_ptr<const SupervisorState> from;  // the state that the standby has
+    std::pair<size_t, size_t> lines;              // of ledger and metrics when it was made
+    Time claimed = 0;
+  };
+  void claim(int host, std::shared_ptr<const SupervisorState> from);
+  void read_state(Claim& claim) const;
+  void mend_records(const Claim& claim);
+  void prepare(Claim claim);
+  void start_supervisor(const Claim& claim);
+  void take_over(Supervisor& by, const SupervisorState& from, const RecordsEnd& records);
+  std::shared_ptr<const SupervisorState> snapshot(const Supervisor& by) const;
+  void record_up_to(Supervisor& by, uint64_t step);
+  void record_committed(Supervisor& by, const job::Join& order);
+  Time wakes_at(const Supervisor& supervisor) const;
   void notice_supervisor_loss(Supervisor& supervisor, bool silent);
   void tick(Supervisor& supervisor);
   void handle(Supervisor& supervisor, const job::Event& event);
@@ -274,7 +415,6 @@ class Cluster {
   void command(Supervisor& supervisor, int node, const char* what, std::function<void()> effect);
   void node_connected(Supervisor& supervisor, int node, uint64_t link, int32_t pid);
   void step_done(Supervisor& supervisor, const StepReport& report);
-  void publish_if_complete(uint64_t step);
   void plant_bug(Supervisor& supervisor, const job::Event& event, job::Decision& decision);
 
   struct Due {

@@ -69,6 +69,19 @@ const Kind kinds[] = {
        c.kill_node(any_node(c), away);
        return away;
      }},
+    {"power_failure", 5,  // of most nodes, perhaps twice; the disk may be behind when it happens
+     [](Cluster& c) -> Time {
+       if (c.random.chance(60)) c.disk.hung_until = c.now + c.random.between(500, 4000) * ms;
+       const Time first = c.random.between(0, 4000) * ms;
+       const Time second_one = c.random.chance(50) ? c.random.between(500, 9000) * ms : 0;
+       for (int n = 0; n < c.options.nodes; ++n)
+         for (const Time when : {first, second_one}) {
+           if (when == 0 || !c.random.chance(80)) continue;
+           const Time away = c.random.between(200, 2500) * ms;
+           c.after(when + c.random.between(0, 300) * ms, [&c, n, away] { c.kill_node(n, away); });
+         }
+       return 12 * second;
+     }},
     {"hang_node", 8,
      [](Cluster& c) -> Time {
        const Time time = c.random.between(200, 8000) * ms;
@@ -194,6 +207,50 @@ const Kind kinds[] = {
        const Time time = c.random.between(200, 6000) * ms;
        c.hang_supervisor(time);
        return time;
+     }},
+    {"frozen_publisher", 6,
+     [](Cluster& c) -> Time {
+       c.freeze_publisher_due = true;
+       c.after(5 * second, [&c] { c.freeze_publisher_due = false; });
+       if (c.random.chance(50))  // what the next supervisor reads then comes from the disk
+         for (int n = 0; n < c.options.nodes; ++n)
+           c.after(c.random.between(5, 14) * second,
+                   [&c, n] { c.kill_node(n, c.random.between(200, 3000) * ms); });
+       return 18 * second;
+     }},
+    {"frozen_journal", 5,
+     [](Cluster& c) -> Time {
+       c.freeze_journal_due = true;
+       c.after(5 * second, [&c] { c.freeze_journal_due = false; });
+       return 14 * second;
+     }},
+    {"folder_hangs_on_host", 4,
+     [](Cluster& c) -> Time {
+       const Time time = c.random.between(500, 8000) * ms;
+       Node& node = c.nodes[any_node(c)];
+       node.folder_hung_until = c.now + time;
+       return time;
+     }},
+    {"frozen_claim",
+     4,  // a supervisor is frozen before its first act, and its successor leads then
+     [](Cluster& c) -> Time {
+       c.freeze_claim_due = true;
+       c.after(10 * second, [&c] { c.freeze_claim_due = false; });
+       c.kill_standby();
+       c.kill_supervisor();
+       return 18 * second;
+     }},
+    {"started_twice", 4,
+     [](Cluster& c) -> Time {
+       c.start_twice(any_node(c));
+       if (c.random.chance(50))
+         c.after(c.random.between(0, 200) * ms, [&c] { c.start_twice(any_node(c)); });
+       return 2 * second;
+     }},
+    {"damaged_checkpoint", 3,
+     [](Cluster& c) -> Time {
+       c.damage_checkpoint();
+       return 0;
      }},
     {"pause", 2,
      [](Cluster& c) -> Time {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/checkpoint/metrics_lines.hpp"
 #include "runtime/training/sharding.hpp"
 
 namespace simplescale::simulation {
@@ -49,6 +50,7 @@ void Invariants::at_end() {
   require(cluster_.ended.has_value(), "JOB-4", "no events are left, but the run has not ended");
   require(!cluster_.ended->reason.empty(), "JOB-5", "the run ends without a reason");
   if (cluster_.ended->exit == Code::mismatch) return;
+  check_records();
   const Supervisor* newest = nullptr;
   for (const auto& supervisor : cluster_.supervisors)
     if (supervisor->epoch == cluster_.disk.newest_epoch) newest = supervisor.get();
@@ -56,6 +58,10 @@ void Invariants::at_end() {
     require(committed_ == cluster_.options.steps, "JOB-2",
             "finished after step " + number(committed_) + ": " + cluster_.ended->reason);
   if (cluster_.ended->exit == Code::ok || cluster_.now < cluster_.quiet_at + 30 * second) return;
+  const auto& steps = cluster_.disk.steps;
+  if (cluster_.ended->exit == Code::bad_data &&
+      std::ranges::none_of(steps, [](const auto& entry) { return entry.second.readable; }))
+    return;
   size_t fit = 0;
   for (const auto& [name, node] : newest->job.nodes) fit += node.state != job::NodeState::drained;
   require(fit < static_cast<size_t>(cluster_.options.cell_nodes), "JOB-4",
@@ -137,28 +143,29 @@ void Invariants::state_restored(const Generation& g) {
 
 // --- Supervisors ---
 
-void Invariants::supervisor_started(const Supervisor& supervisor, bool replica, uint64_t sequence) {
-  if (!replica) {
+void Invariants::supervisor_started(const Supervisor& supervisor, const SupervisorState* from,
+                                    Time claimed) {
+  check_records();
+  if (!from) {
     failures_.clear();  // a supervisor without a replica cannot know them
     distrusted_ = UINT64_MAX;
     detected_.clear();
     found_.clear();
     return;
   }
-  // The last decision of the predecessor may be lost, and with it one failure that it counted.
-  for (auto& [name, f] : failures_)
-    if (f.at_ms.size() == supervisor.job.nodes.at(name).failures_ms.size() + 1) f.at_ms.pop_back();
-  // A decision that the replica has counts, even if it was not acted on.
-  if (!supervisor.job.undoings.empty() && supervisor.job.undoings.back().generation > joined_) {
-    joined_ = supervisor.job.undoings.back().generation;
-    set_committed(supervisor.job.joined_step);
-    made_.erase(made_.lower_bound(supervisor.job.undoings.back().step), made_.end());
+  // What the predecessor decided after the claim is lost, and perhaps its last decision, and with
+  // them failures that it counted.
+  for (auto& [name, f] : failures_) {
+    const size_t known = supervisor.job.nodes.at(name).failures_ms.size();
+    while (f.at_ms.size() > known &&
+           (f.at_ms.back() >= claimed / ms || f.at_ms.size() == known + 1))
+      f.at_ms.pop_back();
   }
   for (const auto& previous : cluster_.supervisors)
-    if (previous->epoch + 1 == supervisor.epoch && !cluster_.options.large())
-      require(previous->acted <= sequence, "LEAD-1",
+    if (previous->epoch < supervisor.epoch && !cluster_.options.large())
+      require(previous->acted <= from->sequence, "LEAD-1",
               "supervisor " + number(supervisor.epoch) + " knows decisions up to " +
-                  number(sequence) + ", the one before acted on " + number(previous->acted));
+                  number(from->sequence) + ", the one before acted on " + number(previous->acted));
 }
 
 void Invariants::event_received(const Supervisor& supervisor, const job::Event& event) {
@@ -167,6 +174,7 @@ void Invariants::event_received(const Supervisor& supervisor, const job::Event& 
     const auto found = supervisor.job.trainers.find(down->trainer);
     if (found == supervisor.job.trainers.end() || found->second.state == job::TrainerState::down)
       return;
+    if (supervisor.epoch != cluster_.disk.newest_epoch) return;  // its successor does not know
     Failures& f = failures_[node_of(down->trainer)];
     f.at_ms.push_back(cluster_.now / ms);
     f.step = supervisor.job.committed_step;
@@ -269,6 +277,9 @@ void Invariants::check_newest_step(const Supervisor& supervisor, const job::Join
   auto add = [&](const StateCopy& copy, const std::string& node) {
     const auto made = made_.find(copy.step);
     if (made == made_.end() || made->second != copy.made) return;
+    // Copies of a step do not count any more once a generation has begun with its checkpoint.
+    const Checkpoint* checkpoint = cluster_.checkpoint_of(copy.step);
+    if (checkpoint && !checkpoint->readable) return;
     if (copy.step > join.step && !cluster_.rejected.contains({node, copy.step}) && copy.good() &&
         copy.content == copy.checksum && copy.step < distrusted_ &&
         !job::is_suspect(supervisor.job, copy.step, copy.generation))
@@ -284,8 +295,10 @@ void Invariants::check_newest_step(const Supervisor& supervisor, const job::Join
         add(copy, node.name);
     for (const auto& [shard, copy] : node.peer) add(copy, node.name);
   }
-  for (const uint64_t step : cluster_.disk.published)
-    for (const auto& [shard, copy] : cluster_.disk.shards.at(step)) add(copy, "the disk");
+  for (const auto* list : {&cluster_.disk.steps, &cluster_.disk.replaced})
+    for (const auto& [step, checkpoint] : *list)
+      if (checkpoint.readable)
+        for (const auto& [shard, copy] : checkpoint.shards) add(copy, "the disk");
   for (const auto& [step, shards] : have)
     if (shards.size() >= static_cast<size_t>(supervisor.job.rules.shards)) {
       std::string places;
@@ -320,15 +333,102 @@ void Invariants::action_taken(const Supervisor& supervisor, const job::Action& a
     require(join->generation > joined_ && join->generation >= acted_generation_, "GEN-2",
             "generation " + number(join->generation) + " begins again");
     joined_ = acted_generation_ = join->generation;
+    const uint64_t committed = committed_;
     set_committed(join->step);
+    if (join->regained)
+      std::erase_if(made_, [&](const auto& made) {
+        return job::undone(supervisor.job, made.first, made.second);
+      });
     if (join->source == job::Source::checkpoint)
-      made_[join->step] = cluster_.disk.shards.at(join->step).begin()->second.made;
-    if (join->source == job::Source::initialize) made_[0] = 0;
+      if (const Checkpoint* checkpoint = cluster_.checkpoint_of(join->step))
+        check_history(*join, committed, checkpoint->shards.begin()->second.made);
+    if (join->source == job::Source::initialize) {
+      require(!cluster_.disk.ever_published, "JOB-1",
+              "a run that had a checkpoint begins at step 0 by itself");
+      made_[0] = 0;
+    }
+  }
+}
+
+/// JOB-3: the checkpoint that a generation begins with is of a step that was not undone.
+void Invariants::check_history(const job::Join& join, uint64_t committed, uint64_t made) {
+  const auto known = made_.try_emplace(join.step, made).first;
+  require(join.step <= committed && known->second == made, "JOB-3",
+          "generation " + number(join.generation) + " begins with a checkpoint of step " +
+              number(join.step) + " as generation " + number(made) + " made it, after step " +
+              number(committed) + " of generation " + number(known->second));
+}
+
+uint64_t Invariants::generation_in(const std::vector<Disk::Line>& lines, uint64_t step,
+                                   uint64_t made) {
+  uint64_t newest = 0;
+  for (auto line = lines.rbegin(); line != lines.rend() && newest < made; ++line)
+    if (line->whole && line->line.step == step) newest = std::max(newest, line->line.generation);
+  return newest;
+}
+
+/// Of the current history: the records have the newest line of a step, as it was made last.
+void Invariants::check_line(uint64_t step, const std::string& when) {
+  const auto made = made_.find(step);
+  if (step == 0 || made == made_.end() || made->second > joined_) return;
+  for (const auto* lines : {&cluster_.disk.ledger, &cluster_.disk.metrics}) {
+    const uint64_t newest = generation_in(*lines, step, made->second);
+    // A successor names its own generation in the lines that its predecessor could not write.
+    require(newest >= made->second, "JOB-2",
+            when + ": the newest line of step " + number(step) + " in " +
+                (lines == &cluster_.disk.ledger ? "ledger" : "metrics") +
+                ".jsonl is of generation " + number(newest) + ", generation " +
+                number(made->second) + " made the step");
+  }
+}
+
+void Invariants::records_marked(const Supervisor& by, uint64_t step) {
+  if (by.epoch != cluster_.disk.newest_epoch) return;
+  // Older marks count for steps that were not undone since.
+  marked_ = step;
+  check_line(step, "supervisor " + number(by.epoch) + " says that it is recorded");
+}
+
+/// The rules of `verify` for the records; all marked steps have their lines.
+void Invariants::check_records() {
+  MetricsLines rule;
+  std::set<uint64_t> steps;
+  for (const Disk::Line& line : cluster_.disk.metrics) {
+    if (!line.whole || line.line.step == 0) continue;
+    const std::string wrong = rule.add({line.line.generation, line.line.step}, 1);
+    require(wrong.empty(), "JOB-2", "metrics.jsonl: " + wrong);
+    steps.insert(line.line.step);
+  }
+  uint64_t next = 1;
+  for (const uint64_t step : steps) {
+    require(step == next, "JOB-2",
+            "metrics.jsonl has step " + number(step) + ", and not step " + number(next));
+    ++next;
+  }
+  for (uint64_t step = 1; step <= std::min(marked_, committed_); ++step)
+    check_line(step, "after a mark");
+}
+
+/// A checkpoint has the lines of its step before it can be seen, and is of the current history.
+void Invariants::checkpoint_placed(const Supervisor& by, const SavedStep& saved) {
+  if (by.epoch != cluster_.disk.newest_epoch) return;
+  const auto made = made_.find(saved.step);
+  if (made == made_.end() || made->second != saved.generation) return;  // undone meanwhile
+  check_line(saved.step, "a checkpoint is published");
+}
+
+void Invariants::disk_changed() {
+  for (const auto& supervisor : cluster_.supervisors) {
+    if (!supervisor->up || supervisor->epoch != cluster_.disk.newest_epoch) continue;
+    const uint64_t step = supervisor->job.checkpoint_step;
+    require(!supervisor->job.has_checkpoint || cluster_.checkpoint_of(step), "CHECKPOINT-1",
+            "the checkpoint of step " + number(step) + " was published and cannot be read");
   }
 }
 
 void Invariants::set_committed(uint64_t step) {
   committed_ = step;
+  marked_ = std::min(marked_, step);
   made_.erase(made_.upper_bound(step), made_.end());
 }
 

@@ -12,6 +12,7 @@
 //   LEAD-1  Only the newest supervisor acts.
 //   GEN-1   No trainer trains in two generations.
 //   GEN-2   The number of a generation is used once.
+//   CHECKPOINT-1  The newest checkpoint that the leader knows can be read at any moment.
 #pragma once
 
 #include <map>
@@ -41,8 +42,8 @@ class Invariants {
   void state_restored(const Generation& g);
 
   // Supervisors.
-  /// replica: it has the state of its predecessor, up to decision number `sequence`.
-  void supervisor_started(const Supervisor& supervisor, bool replica, uint64_t sequence);
+  /// from: the state of its predecessor; null: it has none. claimed: when it claimed its epoch.
+  void supervisor_started(const Supervisor& supervisor, const SupervisorState* from, Time claimed);
   /// Before the supervisor decides on `event`.
   void event_received(const Supervisor& supervisor, const job::Event& event);
   void same_decision(const job::Decision& a, const job::Decision& b);
@@ -50,6 +51,12 @@ class Invariants {
   void action_taken(const Supervisor& supervisor, const job::Action& action);
   /// The supervisor counts `step` as committed.
   void step_counted(const Supervisor& supervisor, uint64_t generation, uint64_t step);
+  /// The supervisor says that the records hold all lines up to `step`.
+  void records_marked(const Supervisor& by, uint64_t step);
+  /// A publisher has renamed a folder to step-N.
+  void checkpoint_placed(const Supervisor& by, const SavedStep& saved);
+  /// A publisher has acted.
+  void disk_changed();
   /// An agent carries out an order of the supervisor of `epoch`.
   void command_obeyed(int node, uint64_t epoch, const char* what);
 
@@ -57,6 +64,11 @@ class Invariants {
 
  private:
   void check_join(const Supervisor& supervisor, const job::Join& join);
+  void check_history(const job::Join& join, uint64_t committed, uint64_t made);
+  void check_line(uint64_t step, const std::string& when);
+  void check_records();
+  /// The newest generation whose line of `step` is there; `made` ends the search.
+  static uint64_t generation_in(const std::vector<Disk::Line>& lines, uint64_t step, uint64_t made);
   void check_layout(const Supervisor& supervisor);
   void set_committed(uint64_t step);
   void check_newest_step(const Supervisor& supervisor, const job::Join& join);
@@ -74,6 +86,7 @@ class Invariants {
   std::set<std::pair<uint64_t, std::string>> lost_;  // (epoch, node)
   uint64_t joined_ = 0, acted_generation_ = 0;
   std::map<int, uint64_t> obeyed_;
+  uint64_t marked_ = 0;  // up to this step the records hold the current history
   struct Failures {
     std::vector<int64_t> at_ms;
     uint64_t step = 0;

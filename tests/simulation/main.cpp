@@ -1,5 +1,6 @@
 // simulate: runs histories of simulated clusters, one for each seed. Prints totals as JSON. At the
 // first history that violates an invariant, prints the last events and the command that repeats it.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -7,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "tests/simulation/cluster.hpp"
 #include "tests/simulation/invariants.hpp"
@@ -18,6 +20,7 @@ namespace {
 
 struct Arguments {
   uint64_t seeds = 100, from = 1;
+  std::vector<uint64_t> first;  // with --bugs: seeds that are tried before all others
   int nodes = 0, trainers = 2, cell_nodes = 0;  // 0: drawn from the seed
   uint64_t steps = 0;
   Bug bug = Bug::none;
@@ -29,7 +32,8 @@ struct Arguments {
   for (const BugName& bug : bug_names) bugs += std::string(" ") + bug.name;
   std::fprintf(stderr,
                "simulate: %s\nusage: simulate [--seeds N] [--from S] [--nodes N] [--trainers L] "
-               "[--cell-nodes C]\n  [--steps K] [--bug NAME] [--bugs] [--verbose]\nbugs:%s\n",
+               "[--cell-nodes C]\n  [--steps K] [--bug NAME] [--bugs [--first SEED]...]\n  "
+               "[--verbose] [--keep-going]\nbugs:%s\n",
                what.c_str(), bugs.c_str());
   std::exit(64);
 }
@@ -59,6 +63,8 @@ Arguments parse(int argc, char** argv) {
       a.seeds = number();
     else if (flag == "--from")
       a.from = number();
+    else if (flag == "--first")
+      a.first.push_back(number());
     else if (flag == "--nodes")
       a.nodes = static_cast<int>(number());
     else if (flag == "--trainers")
@@ -164,8 +170,11 @@ int find_bugs(Arguments a) {
     a.bug = bug.bug;
     Totals totals;
     Violation broken;
-    uint64_t seed = a.from;
-    while (seed < a.from + a.seeds && run_history(options_of(a, seed), totals, broken)) ++seed;
+    uint64_t seed = 0;
+    auto finds = [&] { return !run_history(options_of(a, seed), totals, broken); };
+    const bool known = std::ranges::any_of(a.first, [&](uint64_t s) { return seed = s, finds(); });
+    if (!known)
+      for (seed = a.from; seed < a.from + a.seeds && !finds();) ++seed;
     const bool ok = !broken.invariant.empty();
     all = all && ok;
     std::printf(

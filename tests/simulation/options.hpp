@@ -34,6 +34,25 @@ enum class Bug : unsigned char {
   answers_not_awaited,   // a generation begins before all agents have said what they hold
   copies_after_answer,   // an agent takes copies of a generation whose end it has reported
   undone_copy_sent,      // a trainer sends a copy of its node that an undone generation made
+  publisher_goes_on,  // a deposed publisher goes on in the same folder; trainers open step-N alone
+  replaced_not_read,  // trainers open step-N alone, not step-N.replaced
+  disk_not_read,      // a successor does not look for checkpoints on the disk
+  undone_checkpoint,  // the checkpoint of an undone step counts
+  begins_again,       // a run without a readable checkpoint begins at step 0 by itself
+  unrecorded_published,  // a checkpoint is published before its step is in the records
+  read_before_claim,     // a new supervisor reads the state, then claims its epoch
+  prepares_unfenced,     // a supervisor that prepares does not ask whether it was replaced
+  mark_without_line,     // a step counts as recorded although writing its line failed
+  half_line_left,        // a successor appends to half a line
+  records_cut,           // a successor cuts lines that its predecessor's state does not know
+  mark_unsynced,         // a step counts as recorded before its lines are synced
+  reports_forgotten,     // agents keep no reports of steps for a new supervisor
+  committed_unrecorded,  // steps that no supervisor heard of have no line when a generation begins
+  undone_lines_count,    // a new supervisor takes lines of undone steps for committed ones
+  pruned_early,          // the newest checkpoint is pruned, too
+  pruned_unheard,        // checkpoints are pruned for one that does not count
+  published_unheard,     // a generation begins while a newer checkpoint is being published
+  undone_marked,         // the mark of undone steps counts for the steps made again
 };
 struct BugName {
   Bug bug;
@@ -60,6 +79,25 @@ inline constexpr BugName bug_names[] = {
     {Bug::answers_not_awaited, "answers_not_awaited"},
     {Bug::copies_after_answer, "copies_after_answer"},
     {Bug::undone_copy_sent, "undone_copy_sent"},
+    {Bug::publisher_goes_on, "publisher_goes_on"},
+    {Bug::replaced_not_read, "replaced_not_read"},
+    {Bug::disk_not_read, "disk_not_read"},
+    {Bug::undone_checkpoint, "undone_checkpoint"},
+    {Bug::begins_again, "begins_again"},
+    {Bug::unrecorded_published, "unrecorded_published"},
+    {Bug::read_before_claim, "read_before_claim"},
+    {Bug::prepares_unfenced, "prepares_unfenced"},
+    {Bug::mark_without_line, "mark_without_line"},
+    {Bug::half_line_left, "half_line_left"},
+    {Bug::records_cut, "records_cut"},
+    {Bug::mark_unsynced, "mark_unsynced"},
+    {Bug::reports_forgotten, "reports_forgotten"},
+    {Bug::committed_unrecorded, "committed_unrecorded"},
+    {Bug::undone_lines_count, "undone_lines_count"},
+    {Bug::pruned_early, "pruned_early"},
+    {Bug::pruned_unheard, "pruned_unheard"},
+    {Bug::published_unheard, "published_unheard"},
+    {Bug::undone_marked, "undone_marked"},
 };
 
 struct Options {

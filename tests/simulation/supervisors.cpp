@@ -36,32 +36,74 @@ job::State make_job(const Options& o) {
 
 }  // namespace
 
-/// Starts the supervisor of the next epoch. from: the state that the standby has, if any.
-void Cluster::start_supervisor(int host, std::optional<job::State> from, uint64_t sequence) {
-  // The disk has a newer state if the last supervisor decided without a standby.
-  if (disk.state && (!from || disk.sequence > sequence)) {
-    from = *disk.state;
-    sequence = disk.sequence;
+/// A process of this host claims the next epoch. from: the state that the standby has; null: this
+/// process was no standby.
+void Cluster::claim(int host, std::shared_ptr<const SupervisorState> from) {
+  Claim made{host, nodes[host].pid, 0, std::move(from), {disk.ledger.size(), disk.metrics.size()},
+             now};
+  if (options.bug == Bug::read_before_claim) {
+    read_state(made);
+    after(random.between(1, 30) * ms, [this, made]() mutable {
+      made.epoch = ++disk.newest_epoch;
+      prepare(std::move(made));
+    });
+    return;
   }
+  made.epoch = ++disk.newest_epoch;
+  if (logging())
+    log_line(nodes[host].name + ": a process claims epoch " + std::to_string(made.epoch));
+  const bool frozen = std::exchange(freeze_claim_due, false);
+  after(frozen ? random.between(500, 8000) * ms : random.between(1, 30) * ms,
+        [this, made]() mutable { prepare(std::move(made)); });
+}
+
+/// The disk has a newer state if the last supervisor decided without a standby.
+void Cluster::read_state(Claim& claim) const {
+  if (disk.state && (!claim.from || disk.state->sequence > claim.from->sequence))
+    claim.from = disk.state;
+}
+
+/// Between its claim and its first decision a supervisor may be frozen, too.
+void Cluster::prepare(Claim claim) {
+  const Node& node = nodes[claim.host];
+  if (!node.up || node.pid != claim.agent || ended) return;
+  const Time wakes = std::max({node.hung_until, disk.hung_until, node.folder_hung_until});
+  if (wakes > now) {
+    after(wakes - now + 1, [this, claim]() mutable { prepare(std::move(claim)); });
+    return;
+  }
+  const bool deposed = claim.epoch != disk.newest_epoch;  // LEAD-1
+  if (deposed && options.bug != Bug::prepares_unfenced) return;
+  if (!deposed && options.bug != Bug::read_before_claim) read_state(claim);
+  mend_records(claim);
+  if (deposed) return;
+  revoke_publishers();
+  start_supervisor(claim);
+}
+
+void Cluster::start_twice(int host) {
+  if (nodes[host].up && !hung(nodes[host])) claim(host, nullptr);
+}
+
+void Cluster::start_supervisor(const Claim& claim) {
+  const int host = claim.host;
+  const bool replica = claim.from != nullptr;
+  for (auto* lines : {&disk.ledger, &disk.metrics})  // what this host reads, the server has
+    for (Disk::Line& line : *lines) line.synced = true;
+  const RecordsEnd records = end_of_steps(recorded_steps(), true, rows);
   auto made = std::make_unique<Supervisor>();
   Supervisor& supervisor = *made;
-  supervisor.epoch = ++disk.newest_epoch;
+  supervisor.epoch = claim.epoch;
   supervisor.host = host;
-  const bool replica = from.has_value();
-  supervisor.job = replica ? std::move(*from) : make_job(options);
-  job::settle_if_training(supervisor.job);
+  supervisor.job = replica ? claim.from->job : make_job(options);
   if (!replica) supervisor.job.waiting_since_ms = now / ms;
   for (auto& [name, node] : supervisor.job.nodes) node.answered = 0;  // not in state_codec.hpp
-  const uint64_t written = options.bug == Bug::generation_reused ? 0 : disk.generation;
+  const uint64_t written =
+      options.bug == Bug::generation_reused ? 0 : std::max(disk.generation, records.generation);
   supervisor.job.generation = std::max(supervisor.job.generation, written);
   if (options.bug == Bug::generation_reused && replica && supervisor.job.generation > 1)
     --supervisor.job.generation;
-  if (!disk.published.empty()) {
-    supervisor.job.has_checkpoint = true;
-    supervisor.job.checkpoint_step = *disk.published.rbegin();
-  }
-  supervisor.sequence = supervisor.acted = sequence;
-  supervisor.recorded = supervisor.job.committed_step;
+  supervisor.sequence = supervisor.acted = replica ? claim.from->sequence : 0;
   if (logging())
     log_line("supervisor " + std::to_string(supervisor.epoch) + " on " + nodes[host].name +
              (replica ? ", with the last state" : ", without the last state") + ", generation " +
@@ -71,13 +113,14 @@ void Cluster::start_supervisor(int host, std::optional<job::State> from, uint64_
       if (node.state != job::NodeState::absent && node.state != job::NodeState::lost)
         supervisor.expected.insert(node_index.at(name));
   supervisor.shadow = supervisor.job;
-  // The last decision may not have been acted on.
-  if (job::over(supervisor.job.phase))
-    ended = job::Shutdown{supervisor.job.phase == job::Phase::failed ? Code::gave_up : Code::ok,
-                          "decided by the previous supervisor"};
   supervisors.push_back(std::move(made));
-  invariants->supervisor_started(supervisor, replica, sequence);
+  invariants->supervisor_started(supervisor, claim.from.get(), claim.claimed);
   Supervisor* raw = supervisors.back().get();
+  if (replica) take_over(*raw, *claim.from, records);
+  // The last decision may not have been acted on.
+  if (job::over(raw->job.phase))
+    ended = job::Shutdown{raw->job.phase == job::Phase::failed ? Code::gave_up : Code::ok,
+                          "decided by the previous supervisor"};
   after(tick_time, [this, raw] { tick(*raw); });
   after(return_time + silence, [this, raw] {
     while (!raw->expected.empty()) {
@@ -86,6 +129,34 @@ void Cluster::start_supervisor(int host, std::optional<job::State> from, uint64_
       raw->expected.erase(node);
     }
   });
+}
+
+/// As take_over() of actors/supervisor/take_over.cpp.
+void Cluster::take_over(Supervisor& by, const SupervisorState& from, const RecordsEnd& records) {
+  std::optional<HeldStep> last;
+  if (records.any) last = HeldStep{records.step, records.generation};
+  std::optional<uint64_t> recorded = job::recorded_of(
+      by.job, last, from.recorded ? std::optional(from.recorded_step) : std::nullopt);
+  if (options.bug == Bug::undone_lines_count && last) recorded = last->step;
+  const uint64_t joined = job::newest_joined(by.job);
+  by.ledger_generation = joined > 0 ? joined : by.job.generation;
+  by.recorded = by.first_after = recorded;
+  if (last && last->step > recorded) by.undone_to = last->step;
+  by.beyond = records.beyond;
+  if (recorded) set_mark(by, *recorded);
+  record_up_to(by, by.job.joined_step);
+  if (recorded && *recorded > by.job.committed_step) {
+    if (records.generation == by.job.generation)
+      handle(by, job::StepCommitted{by.job.generation, *recorded});
+    else
+      by.job.committed_step = by.shadow.committed_step = *recorded;
+  }
+  const std::vector<uint64_t> on_disk = find_checkpoints(&from.job);
+  if (options.bug == Bug::disk_not_read || on_disk.empty()) return;
+  if (!by.job.has_checkpoint || on_disk.back() > by.job.checkpoint_step) {
+    handle(by, job::CheckpointSaved{on_disk.back()});
+    handle(by, job::CheckpointsLeft{on_disk});
+  }
 }
 
 void Cluster::kill_supervisor() {
@@ -107,6 +178,16 @@ void Cluster::hang_supervisor(Time how_long) {
   });
 }
 
+std::shared_ptr<const SupervisorState> Cluster::snapshot(const Supervisor& by) const {
+  auto state = std::make_shared<SupervisorState>();
+  state->job = by.job;
+  state->epoch = by.epoch;
+  state->sequence = by.sequence;
+  state->recorded = by.recorded.has_value();
+  state->recorded_step = by.journal.marked > 0 ? by.journal.marked : by.first_after.value_or(0);
+  return state;
+}
+
 /// The nodes and the standby notice the loss. silent: the supervisor hangs and may wake up again.
 void Cluster::notice_supervisor_loss(Supervisor& supervisor, bool silent) {
   for (int n = 0; n < options.nodes; ++n)
@@ -119,7 +200,7 @@ void Cluster::notice_supervisor_loss(Supervisor& supervisor, bool silent) {
           if (!nodes[host].up || nodes[host].pid != pid || hung(nodes[host])) return;
           if (supervisor.epoch != disk.newest_epoch) return;
           if (silent && supervisor.hung_until <= now) return;  // it has woken up
-          start_supervisor(host, supervisor.replica, supervisor.replica_sequence);
+          claim(host, supervisor.replica);
         });
 }
 
@@ -136,6 +217,7 @@ void Cluster::tick(Supervisor& supervisor) {
     return;
   }
   after(tick_time, [this, &supervisor] { tick(supervisor); });
+  publish_shards(supervisor);
   handle(supervisor, job::Tick{});
   if (supervisor.standby < 0 && !supervisor.standby_requested) {
     for (const auto& [node, link] : supervisor.links) {
@@ -147,8 +229,7 @@ void Cluster::tick(Supervisor& supervisor) {
           return;
         if (!supervisor.pending_actions.empty()) return;  // try again at the next tick
         supervisor.standby = node;
-        supervisor.replica = supervisor.job;
-        supervisor.replica_sequence = supervisor.sequence;
+        supervisor.replica = snapshot(supervisor);
       });
       break;
     }
@@ -170,10 +251,12 @@ void Cluster::node_connected(Supervisor& supervisor, int node, uint64_t link, in
 
 void Cluster::step_done(Supervisor& supervisor, const StepReport& report) {
   if (!supervisor.up) return;
-  if (report.generation != supervisor.job.generation && options.bug != Bug::no_fencing)
-    return;  // GEN-1
-  std::set<int>& who = supervisor.step_reports[report.step];
-  who.insert(report.trainers.begin(), report.trainers.end());
+  if (report.generation != supervisor.ledger_generation && options.bug != Bug::no_fencing)
+    return;                                                                // GEN-1
+  if (supervisor.recorded && report.step <= *supervisor.recorded) return;  // reported before
+  supervisor.step_reports[report.step].insert(report.trainers.begin(), report.trainers.end());
+  // After a fence, reports still say which steps the old generation made, but complete none.
+  if (report.generation != supervisor.job.generation && options.bug != Bug::no_fencing) return;
   size_t members = 0;
   for (const auto& cell : supervisor.job.layout.cells) members += cell.size();
   members *= static_cast<size_t>(options.trainers);
@@ -183,16 +266,10 @@ void Cluster::step_done(Supervisor& supervisor, const StepReport& report) {
          supervisor.step_reports.begin()->second.size() >= members) {
     const uint64_t step = supervisor.step_reports.begin()->first;
     supervisor.step_reports.erase(supervisor.step_reports.begin());
-    supervisor.recorded = std::max(supervisor.recorded, step);
     invariants->step_counted(supervisor, supervisor.job.generation, step);
     handle(supervisor, job::StepCommitted{supervisor.job.generation, step});
+    record_step(supervisor, report.generation, step);
   }
-}
-
-void Cluster::publish_if_complete(uint64_t step) {
-  if (disk.shards[step].size() < static_cast<size_t>(options.trainers * options.cell_nodes)) return;
-  if (!disk.published.insert(step).second) return;
-  if (Supervisor* supervisor = leader()) handle(*supervisor, job::CheckpointSaved{step});
 }
 
 /// Decides on an event. submit() gives the decision to the standby before it is acted on.
@@ -220,10 +297,9 @@ void Cluster::submit(Supervisor& supervisor, std::vector<job::Action> actions) {
   const uint64_t sequence = ++supervisor.sequence;
   const bool light = options.large() && only_records(supervisor.pending_actions);
   const bool late = options.bug == Bug::acts_unreplicated;
-  const auto kept = light ? nullptr : std::make_shared<job::State>(supervisor.job);
+  const auto kept = light ? nullptr : snapshot(supervisor);
   if (!light && !late && supervisor.epoch == disk.newest_epoch) {
     disk.state = kept;
-    disk.sequence = sequence;
   }
   if (supervisor.standby < 0 || light) return act(supervisor, sequence);
   const int standby = supervisor.standby;
@@ -232,8 +308,7 @@ void Cluster::submit(Supervisor& supervisor, std::vector<job::Action> actions) {
           if (!supervisor.up || supervisor.standby != standby) return;
           if (!nodes[standby].up || hung(nodes[standby]) || !reachable(supervisor.host, standby))
             return;
-          supervisor.replica = *kept;
-          supervisor.replica_sequence = sequence;
+          supervisor.replica = kept;
           if (!late && reachable(standby, supervisor.host))
             after(random.between(100, 1500),
                   [this, &supervisor, sequence] { act(supervisor, sequence); });
@@ -260,7 +335,7 @@ void Cluster::act(Supervisor& supervisor, uint64_t sequence) {
     notice_supervisor_loss(supervisor, false);
     return;
   }
-  supervisor.acted = sequence;
+  if (!only_records(supervisor.pending_actions)) supervisor.acted = sequence;
   const std::vector<job::Action> actions = std::move(supervisor.pending_actions);
   supervisor.pending_actions.clear();
   for (const job::Action& action : actions) {
@@ -310,6 +385,28 @@ void Cluster::send_fence(Supervisor& supervisor, int node, uint64_t generation) 
   });
 }
 
+/// Every step up to `step` is committed.
+void Cluster::record_up_to(Supervisor& by, uint64_t step) {
+  while (by.recorded && *by.recorded < step && options.bug != Bug::committed_unrecorded)
+    record_step(by, by.ledger_generation, *by.recorded + 1);
+}
+
+/// A generation begins: the records go on after its first step, up to which every step is committed.
+void Cluster::record_committed(Supervisor& by, const job::Join& order) {
+  if (order.regained) {
+    if (by.undone_to && by.recorded && *by.recorded < order.step)
+      set_mark(by, *(by.recorded = std::min(order.step, *by.undone_to)));
+  } else if (!by.recorded || *by.recorded > order.step) {
+    if (!by.undone_to) by.undone_to = by.recorded;
+    by.recorded = order.step;
+    if (!by.first_after) by.first_after = order.step;
+    set_mark(by, order.step);
+  }
+  record_up_to(by, order.step);
+  by.ledger_generation = order.generation;
+  by.step_reports.clear();
+}
+
 void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
   disk.generation = std::max(disk.generation, order.generation);
   auto g = std::make_shared<Generation>();
@@ -330,8 +427,10 @@ void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
   }
   g->trainers = g->members.size();
   for (const job::Move& move : order.moves) add(move.source, 0, move.shard, true);
-  supervisor.step_reports.clear();
-  supervisor.recorded = order.step;
+  record_committed(supervisor, order);
+  supervisor.publisher.jobs.push_back(
+      {{order.step, order.generation}, 0, "", PublisherJob::Kind::undo});
+  run_publisher(supervisor);
   generations[g->number] = g;
   while (generations.size() > 8) generations.erase(generations.begin());
   for (int n = 0; n < options.nodes; ++n)
@@ -387,6 +486,9 @@ void Cluster::carry_out(Supervisor& supervisor, const job::Action& action) {
     command(supervisor, node_of(t), "kill", [this, t] { kill_trainer(t, 0); });
   } else if (const auto* check = std::get_if<job::CheckNode>(&action)) {
     check_node(supervisor, node_index.at(check->node));
+  } else if (std::holds_alternative<job::PruneCheckpoints>(action)) {
+    supervisor.publisher.jobs.push_back({{}, 0, "", PublisherJob::Kind::prune});
+    run_publisher(supervisor);
   } else if (const auto* end = std::get_if<job::Shutdown>(&action)) {
     ended = *end;
   }
@@ -430,6 +532,12 @@ void Cluster::plant_bug(Supervisor& supervisor, const job::Event& event, job::De
       break;
     case Bug::undone_copies:
       s.undoings.clear();
+      break;
+    case Bug::published_unheard:
+      s.publishing = {};
+      break;
+    case Bug::begins_again:
+      s.had_checkpoint = false;
       break;
     case Bug::answers_not_awaited:
       for (auto& [name, node] : s.nodes) node.answered = UINT64_MAX;

@@ -54,7 +54,11 @@ std::string text_of(const job::Event& event) {
           [](const job::TrainerFinished& e) {
             return "TrainerFinished " + e.trainer + " generation " + number(e.generation);
           },
+          [](const job::CheckpointWritten& e) {
+            return "CheckpointWritten " + number(e.step) + " generation " + number(e.generation);
+          },
           [](const job::CheckpointSaved& e) { return "CheckpointSaved " + number(e.step); },
+          [](const job::CheckpointsLeft& e) { return "CheckpointsLeft " + number(e.steps.size()); },
           [](const job::CheckpointFailed& e) { return "CheckpointFailed " + number(e.step); },
           [](const job::Suspected& e) { return "Suspected " + e.trainer; },
           [](const job::TrainerHung& e) {
@@ -93,6 +97,7 @@ std::string text_of(const job::Action& action) {
           [](const job::KillTrainer& a) { return "KillTrainer " + a.trainer + ": " + a.reason; },
           [](const job::CheckNode& a) { return "CheckNode " + a.node + ": " + a.reason; },
           [](const job::StopAtStep& a) { return "StopAtStep: " + a.reason; },
+          [](const job::PruneCheckpoints&) { return std::string("PruneCheckpoints"); },
           [](const job::Shutdown& a) {
             return std::string("Shutdown ") + to_string(a.exit) + ": " + a.reason;
           },

@@ -104,12 +104,18 @@ bool Cluster::send_copies(Generation& g) {
 /// Gives all members a state that they did not receive; false if one has none: the generation is
 /// aborted.
 bool Cluster::load_states(Generation& g) {
+  const Checkpoint* checkpoint =
+      g.source == job::Source::checkpoint ? checkpoint_of(g.begun_at) : nullptr;
+  if (g.source == job::Source::checkpoint && (!checkpoint || !checkpoint->readable)) {
+    abort_generation(g, job::Fault::bad_checkpoint, "");
+    return false;
+  }
   for (Generation::Member& m : g.members) {
     if (m.helper) continue;
     if (g.source == job::Source::initialize)
       m.incoming = fresh(m.shard, 0, 0);
     else if (g.source == job::Source::checkpoint)
-      m.incoming = disk.shards.at(g.begun_at).at(m.shard);
+      m.incoming = checkpoint->shards.at(m.shard);
     else if (!m.incoming && !find_copy(trainers[m.trainer], m.shard, g.begun_at)) {
       abort_generation(g, job::Fault::bad_copy, trainers[m.trainer].name);
       return false;
@@ -321,36 +327,7 @@ void Cluster::store_copies(Generation& g, const Generation::Member& m, uint64_t 
             });
   }
   const bool last = step >= options.steps || g.stops_now;
-  if (!last && step % disk_every == 0 && m.shard % g.groups == m.group)
-    save_shard(copy, home, g.number, 0);
-}
-
-void Cluster::save_shard(const StateCopy& copy, int node, uint64_t generation, int tries) {
-  after(std::max<Time>(random.between(10, 400) * ms, disk.hung_until - now), [this, copy, node,
-                                                                              generation, tries] {
-    if (!nodes[node].up) return;
-    Supervisor* supervisor = leader();
-    if (disk.failing_until > now) {
-      if (supervisor && supervisor->hung_until <= now)
-        handle(*supervisor, job::CheckpointFailed{copy.step, "no space left", generation});
-      return;
-    }
-    if (!supervisor ||
-        supervisor->hung_until > now) {  // reports of saved shards are kept for the next one
-      if (tries < 50) save_shard(copy, node, generation, tries + 1);
-      return;
-    }
-    if (generation > 0) {
-      if (!job::trusted(supervisor->job, copy.step, generation)) return;
-      if (supervisor->recorded <= copy.step) return save_shard(copy, node, generation, tries);
-    }
-    if (disk.published.contains(copy.step)) return;
-    auto& shards = disk.shards[copy.step];  // of one generation
-    if (!shards.empty() && shards.begin()->second.generation > copy.generation) return;
-    std::erase_if(shards, [&](const auto& s) { return s.second.generation < copy.generation; });
-    shards[copy.shard] = copy;
-    publish_if_complete(copy.step);
-  });
+  if (!last && step % disk_every == 0 && m.shard % g.groups == m.group) save_shard(copy, home);
 }
 
 void Cluster::finish(const std::shared_ptr<Generation>& g) {
@@ -363,7 +340,7 @@ void Cluster::finish(const std::shared_ptr<Generation>& g) {
       Trainer& t = trainers[m.trainer];
       if (t.generation != g->number) return;
       if (m.shard % g->groups == m.group && !t.copies.empty())
-        save_shard(t.copies.back(), node_of(m.trainer), 0, 0);
+        save_shard(t.copies.back(), node_of(m.trainer));
       to_supervisor(node_of(m.trainer), job::TrainerFinished{t.name, g->number, g->step});
     });
   }

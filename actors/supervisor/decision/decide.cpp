@@ -280,24 +280,34 @@ void Decider::operator()(const TrainerFinished& e) {
   finish_if_saved();
 }
 
+void Decider::operator()(const CheckpointWritten& e) {
+  if (!trusted(s_, e.step, e.generation)) return;
+  if (e.step > s_.publishing.step) s_.publishing = {e.step, e.generation};
+}
+
 void Decider::operator()(const CheckpointSaved& e) {
   auto& older = s_.older_checkpoints;
+  if (e.step >= s_.publishing.step) s_.publishing = {};
   if (!s_.has_checkpoint || e.step > s_.checkpoint_step) {
     if (s_.has_checkpoint) older.push_back(s_.checkpoint_step);
     s_.checkpoint_step = e.step;
     s_.has_checkpoint = s_.had_checkpoint = true;
   }
-  if (!e.on_disk.empty()) {  // some that were known may have been pruned
-    older = e.on_disk;
-    std::erase_if(older, [&](uint64_t step) { return step >= s_.checkpoint_step; });
-  }
   if (older.size() > older_checkpoints_kept)
     older.erase(older.begin(), older.end() - older_checkpoints_kept);
   record("", "checkpoint_saved", "step-" + number(e.step), "");
+  add_action(PruneCheckpoints{});
   finish_if_saved();
 }
 
+void Decider::operator()(const CheckpointsLeft& e) {
+  s_.older_checkpoints.clear();
+  for (const uint64_t step : e.steps)
+    if (s_.has_checkpoint && step < s_.checkpoint_step) s_.older_checkpoints.push_back(step);
+}
+
 void Decider::operator()(const CheckpointFailed& e) {
+  if (e.step == s_.publishing.step && e.generation == s_.publishing.generation) s_.publishing = {};
   record("", "checkpoint_failed", "step-" + number(e.step), e.reason);
   if (e.generation != s_.generation) return;  // GEN-1: a newer generation saves that step again
   s_.failed_checkpoint = e.step;

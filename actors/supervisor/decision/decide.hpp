@@ -25,6 +25,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -151,7 +152,8 @@ struct State {
   std::vector<std::string> examined;    // nodes under diagnosis, which all trainers wait for
   bool had_checkpoint = false;  // there was one: the run never begins with initial values again
   bool has_checkpoint = false;
-  uint64_t checkpoint_step = 0;    // of the newest valid checkpoint on disk
+  uint64_t checkpoint_step = 0;  // of the newest valid checkpoint on disk
+  HeldStep publishing;           // all its shards are on disk; its answer is awaited. step 0: none
   uint64_t failed_checkpoint = 0;  // step of the last failed save, if the reason is not empty
   std::string failed_checkpoint_reason;
   std::vector<uint64_t> older_checkpoints;  // steps, the newest last; some may have been pruned
@@ -248,10 +250,16 @@ struct TrainerFinished {
   std::string trainer;
   uint64_t generation = 0, step = 0;
 };
-/// on_disk: the steps of all checkpoints there, the newest last; empty: not known.
+/// All shards of this state are on disk. CheckpointSaved or CheckpointFailed follows.
+struct CheckpointWritten {
+  uint64_t step = 0, generation = 0;
+};
 struct CheckpointSaved {
   uint64_t step = 0;
-  std::vector<uint64_t> on_disk;
+};
+/// The steps of all checkpoints on the disk, the newest last.
+struct CheckpointsLeft {
+  std::vector<uint64_t> steps;
 };
 struct CheckpointFailed {
   uint64_t step = 0;
@@ -306,9 +314,10 @@ struct SetRequested {
 /// Time has passed; several times a second.
 struct Tick {};
 using Event = std::variant<NodeUp, NodeLost, TrainerUp, TrainerDown, TrainerIdle, TrainerReady,
-                           PeerCopies, StepCommitted, TrainerFinished, CheckpointSaved,
-                           CheckpointFailed, Suspected, TrainerHung, NodeChecked, StopRequested,
-                           PauseRequested, DrainRequested, DiagnoseRequested, SetRequested, Tick>;
+                           PeerCopies, StepCommitted, TrainerFinished, CheckpointWritten,
+                           CheckpointSaved, CheckpointsLeft, CheckpointFailed, Suspected,
+                           TrainerHung, NodeChecked, StopRequested, PauseRequested, DrainRequested,
+                           DiagnoseRequested, SetRequested, Tick>;
 
 // --- Actions ---
 /// All trainers leave generations older than this one at once.
@@ -341,6 +350,8 @@ struct CheckNode {
 struct StopAtStep {
   std::string reason;
 };
+/// Remove the checkpoints that are not kept; the newest one is known now (CHECKPOINT-1).
+struct PruneCheckpoints {};
 /// The run ends.
 struct Shutdown {
   Code exit = Code::ok;
@@ -351,8 +362,8 @@ struct Shutdown {
 struct Record {
   std::string phase, kind, subject, reason;
 };
-using Action =
-    std::variant<Fence, Leave, Join, KillTrainer, CheckNode, StopAtStep, Shutdown, Record>;
+using Action = std::variant<Fence, Leave, Join, KillTrainer, CheckNode, StopAtStep,
+                            PruneCheckpoints, Shutdown, Record>;
 
 struct Decision {
   std::vector<Action> actions;
@@ -368,13 +379,16 @@ bool undone(const State& state, uint64_t step, uint64_t generation);
 bool trusted(const State& state, uint64_t step, uint64_t generation, size_t undoings = SIZE_MAX);
 /// A step was made since the newest undoing: none is tentative any more.
 void settle_undoings(State& state);
-/// Of a predecessor's state: a generation in progress may have made steps that are not known.
-void settle_if_training(State& state);
 /// The newest generation that trainers joined. Faults of older ones have been handled.
 uint64_t newest_joined(const State& state);
 /// For records that end with `step`, made in `generation`: the newest step that is still committed.
 /// Records keep steps that were undone until the steps are made again.
 uint64_t committed_of(const State& state, uint64_t step, uint64_t generation);
+/// For a new supervisor: the newest step of the current history that the records hold, so that they
+/// go on after it. Nothing: no generation has begun. last: the last whole step in the files, if there
+/// is one. said: as SupervisorState::recorded_step of the predecessor, if it knows that.
+std::optional<uint64_t> recorded_of(const State& state, const std::optional<HeldStep>& last,
+                                    std::optional<uint64_t> said);
 
 /// Changes `state` and returns the actions, in order. now_ms: any monotonic clock, the same for all
 /// calls. Ignores all events once the phase is finished or failed.

@@ -94,7 +94,7 @@ void Decider::plan() {
       return;
     }
     // The memory of a node outlives its trainers: wait for them while its agent reports.
-    if (memory_may_be_newer(beginning)) return;
+    if (memory_may_be_newer(beginning) || s_.publishing.step > beginning.step) return;
   }
   if (beginning.source == Source::initialize && s_.had_checkpoint)
     return shut_down(

@@ -135,13 +135,6 @@ void settle_undoings(State& state) {
   state.undoings = std::move(kept);
 }
 
-void settle_if_training(State& state) {
-  if (std::ranges::any_of(state.trainers, [](const auto& trainer) {
-        return trainer.second.state == TrainerState::training;
-      }))
-    settle_undoings(state);
-}
-
 uint64_t newest_joined(const State& state) {
   // Trainers of a lost node are forgotten.
   uint64_t newest = state.undoings.empty() ? 0 : state.undoings.back().generation;
@@ -150,11 +143,26 @@ uint64_t newest_joined(const State& state) {
 }
 
 uint64_t committed_of(const State& state, uint64_t step, uint64_t generation) {
-  const bool gone = undone(state, step, generation) ||
-                    std::ranges::any_of(state.suspect_steps, [&](const SuspectStep& d) {
-                      return d.step <= step && d.generation >= generation;
-                    });
-  return gone && step > state.committed_step ? state.committed_step : step;
+  for (const Undoing& u : state.undoings) {
+    if (generation >= u.generation) continue;
+    // JOB-2: no step of the generation that began then is recorded. The newest one began with
+    // joined_step; of an older one it is not known whether it began with u.step or the step before.
+    const bool newest = u.generation == state.undoings.back().generation;
+    if (newest || generation >= u.since)
+      step = std::min(step, newest ? state.joined_step : u.step - std::min<uint64_t>(u.step, 1));
+  }
+  const bool gone = std::ranges::any_of(state.suspect_steps, [&](const SuspectStep& d) {
+    return d.step <= step && d.generation >= generation;
+  });
+  return gone ? std::min(step, state.committed_step) : step;
+}
+
+std::optional<uint64_t> recorded_of(const State& state, const std::optional<HeldStep>& last,
+                                    std::optional<uint64_t> said) {
+  if (last) return committed_of(state, last->step, last->generation);
+  if (newest_joined(state) == 0) return std::nullopt;
+  // The files have no whole step. Trainers report again what they made in this generation.
+  return std::min(said.value_or(state.joined_step), state.joined_step);
 }
 
 }  // namespace simplescale::job

@@ -47,6 +47,9 @@ void Decider::fence_if_newer_state_returned() {
   if (s_.undoings.empty() || !s_.undoings.back().tentative || s_.leaving) return;
   for (const auto& [name, trainer] : s_.trainers)
     if (trainer.state == TrainerState::finished) return;
+  // To a new supervisor, nodes have not said yet which steps their trainers have made.
+  for (const auto& [name, node] : s_.nodes)
+    if (node.answered == 0 && is_here(node) && s_.layout.contains(name)) return;
   const size_t all = s_.undoings.size();
   if (fewest_undoings() == all) return;
   const Beginning newest = newest_state();

@@ -44,7 +44,9 @@ class Decider {
   // --- Progress ---
   void operator()(const StepCommitted& e);
   void operator()(const TrainerFinished& e);
+  void operator()(const CheckpointWritten& e);
   void operator()(const CheckpointSaved& e);
+  void operator()(const CheckpointsLeft& e);
   void operator()(const CheckpointFailed& e);
   // --- Requests ---
   void operator()(const StopRequested& e);

@@ -95,7 +95,8 @@ TEST_CASE("job: for a damaged checkpoint the next older one is used, until none 
   CHECK(s.checkpoint_step == 4);
   CHECK(s.older_checkpoints == std::vector<uint64_t>{2});
   // Those that pruning has removed are forgotten.
-  decide(0, s, CheckpointSaved{6, {1, 4, 6}});
+  decide(0, s, CheckpointSaved{6});
+  decide(0, s, CheckpointsLeft{{1, 4, 6}});
   CHECK(s.older_checkpoints == std::vector<uint64_t>{1, 4});
 }
 

@@ -191,6 +191,28 @@ TEST_CASE("job: recorded steps that were undone later are not committed") {
   CHECK(committed_of(s, 9, 2) == 9);
 }
 
+TEST_CASE("job: JOB-2: records that lag behind hold no step of a newer generation") {
+  State s = training(2);
+  CHECK(recorded_of(s, std::nullopt, std::nullopt) == 0);
+  CHECK_FALSE(recorded_of(job_of(2), std::nullopt, std::nullopt));
+  decide(0, s, StepCommitted{1, 8});
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, Steps{5, 6});
+  back(s, "n1.0", 0, made(1, {5, 6}));
+  REQUIRE(newest_joined(s) == 2);
+  REQUIRE(s.joined_step == 6);
+  decide(0, s, StepCommitted{2, 7});
+  decide(0, s, StepCommitted{2, 9});
+  // The disk has no line of generation 2. Steps 7 and 8 of generation 1 are undone.
+  CHECK(recorded_of(s, HeldStep{8, 1}, 9) == 6);
+  CHECK(recorded_of(s, HeldStep{5, 1}, 9) == 5);
+  CHECK(recorded_of(s, HeldStep{9, 2}, 9) == 9);
+  // The disk has no line at all.
+  CHECK(recorded_of(s, std::nullopt, 9) == 6);
+  CHECK(recorded_of(s, std::nullopt, 3) == 3);
+  CHECK(recorded_of(s, std::nullopt, std::nullopt) == 6);
+}
+
 TEST_CASE("job: JOB-3: a copy of an undone step is not used with copies of the step made again") {
   State s = training(2, 0, 1, 12);
   decide(0, s, NodeLost{"n1", "cut off"});  // it holds step 12; n0 never applied it

@@ -307,6 +307,27 @@ TEST_SUITE("job records") {
     CHECK(folder.text("metrics.jsonl") == metric(1) + metric(2) + metric(3));
   }
 
+  TEST_CASE(
+      "journal: JOB-2, a mark of steps that were undone says nothing of the steps made again") {
+    // While the disk hung, a checkpoint was published before its lines, and agents forgot reports.
+    Folder folder;
+    Journal journal(folder.path);
+    journal.mark(10);
+    REQUIRE(journal.flush());
+    {
+      FullDisk full(0);
+      journal.append("metrics.jsonl", metric_line(11));
+      journal.mark(38);
+      journal.mark(6);
+      CHECK(journal.marked() == 6);
+      journal.mark(7);
+      CHECK(!journal.flush());
+      CHECK(journal.marked() == 6);
+    }
+    CHECK(journal.flush());
+    CHECK(journal.marked() == 7);
+  }
+
   TEST_CASE("journal: the last lines are tried again until the disk takes them") {
     Folder folder;
     {

@@ -29,22 +29,6 @@ job::State known() {
 }  // namespace
 
 TEST_SUITE("take over") {
-  // A node and the supervisor died together before the first line: the steps that all ranks had made
-  // then never got their lines, since the successor did not know where the records begin.
-  TEST_CASE("take over: JOB-2, records that have no line begin where the generation began") {
-    SupervisorState from;
-    job::State state = known();
-    state.joined_step = 15;
-    CHECK(supervisor::committed_records(state, from, std::nullopt, 0) == 15);
-    from.recorded = true;
-    from.recorded_step = 12;
-    CHECK(supervisor::committed_records(state, from, std::nullopt, 0) == 12);
-    CHECK(supervisor::committed_records(state, from, 17, 3) == 17);
-    CHECK(supervisor::committed_records(state, from, 17, 2) == 0);  // it was undone
-    state.undoings.clear();
-    CHECK_FALSE(supervisor::committed_records(state, {}, std::nullopt, 0));
-  }
-
   TEST_CASE("take over: a checkpoint that was published but not recorded is found") {
     test::TempFolder folder;
     save_step(folder.path(), 10, 1);
