@@ -1,8 +1,6 @@
 #include "transport/stream/address.hpp"
 
 #include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -19,18 +17,6 @@ namespace {
 // Version (1 byte), id (16), host (16), number of endpoints (1); each endpoint: bytes of its IP
 // address (1), the IP address, the port (2, little endian).
 constexpr uint8_t kVersion = 1;
-
-std::optional<Endpoint> endpoint_of(const sockaddr* from, uint16_t port) {
-  if (from->sa_family == AF_INET) {
-    const auto* ip =
-        reinterpret_cast<const uint8_t*>(&reinterpret_cast<const sockaddr_in*>(from)->sin_addr);
-    return Endpoint{{ip, ip + 4}, port};
-  }
-  if (from->sa_family != AF_INET6) return std::nullopt;
-  const in6_addr& ip = reinterpret_cast<const sockaddr_in6*>(from)->sin6_addr;
-  if (IN6_IS_ADDR_LINKLOCAL(&ip)) return std::nullopt;
-  return Endpoint{{ip.s6_addr, ip.s6_addr + 16}, port};
-}
 
 }  // namespace
 
@@ -90,22 +76,26 @@ Id this_host() {
   return id;
 }
 
-std::vector<Endpoint> local_endpoints(uint16_t port) {
-  std::vector<Endpoint> found, loopback;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) return found;
-  for (const ifaddrs* at = list; at; at = at->ifa_next) {
-    if (!at->ifa_addr || !(at->ifa_flags & IFF_UP)) continue;
-    const auto endpoint = endpoint_of(at->ifa_addr, port);
-    if (!endpoint) continue;
-    ((at->ifa_flags & IFF_LOOPBACK) ? loopback : found).push_back(*endpoint);
-  }
-  freeifaddrs(list);
-  if (found.empty()) found = loopback;
-  // IPv4 first: a host with many IPv6 addresses has few IPv4 ones, and all hosts of a run have one.
-  std::ranges::stable_sort(found, {}, [](const Endpoint& e) { return e.ip.size(); });
-  if (found.size() > Address::kEndpointsMax) found.resize(Address::kEndpointsMax);
+std::vector<Endpoint> endpoints_of(std::span<const InterfaceAddress> addresses, uint16_t port) {
+  // An interface without carrier reaches nobody, and loopback only this host: each is announced
+  // only if there is nothing better.
+  const auto rank = [](const InterfaceAddress& a) { return a.loopback ? 2 : a.carrier ? 0 : 1; };
+  int best = 2;
+  for (const InterfaceAddress& address : addresses) best = std::min(best, rank(address));
+  std::vector<Endpoint> of_family[2];  // IPv4, IPv6
+  for (const InterfaceAddress& address : addresses)
+    if (rank(address) == best) of_family[address.ip.size() != 4].push_back({address.ip, port});
+  // In turn, so that many addresses of one family leave room for the other.
+  std::vector<Endpoint> found;
+  for (size_t i = 0; i < std::max(of_family[0].size(), of_family[1].size()); ++i)
+    for (const auto& endpoints : of_family)
+      if (i < endpoints.size() && found.size() < Address::kEndpointsMax)
+        found.push_back(endpoints[i]);
   return found;
+}
+
+std::vector<Endpoint> local_endpoints(uint16_t port) {
+  return endpoints_of(local_addresses(), port);
 }
 
 socklen_t to_sockaddr(const Endpoint& endpoint, sockaddr_storage& out) {

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/network.hpp"
+
 namespace simplescale::stream {
 
 using Id = std::array<uint8_t, 16>;
@@ -38,8 +40,10 @@ std::string to_text(const Endpoint& endpoint);
 
 /// A hash of what this host's abstract Unix sockets belong to: the boot and the network namespace.
 Id this_host();
-/// The addresses of this host's interfaces that are up, at most kEndpointsMax, with this port.
-/// Loopback only if there is no other interface; no link-local ones.
+/// The addresses that others can reach, at most kEndpointsMax, IPv4 and IPv6 in turn, with this
+/// port.
+std::vector<Endpoint> endpoints_of(std::span<const InterfaceAddress> addresses, uint16_t port);
+/// The same of this host's interfaces.
 std::vector<Endpoint> local_endpoints(uint16_t port);
 
 /// The socket's address of an endpoint.

@@ -16,8 +16,9 @@ namespace {
 
 constexpr size_t kInputBytes = 256 << 10;
 constexpr int kReadsMax = 4;  // of one connection in a round, so that no one starves the others
-constexpr size_t kWriteAtOnce = 64 << 10;
-constexpr size_t kPartsMax = 64;  // of one sendmsg()
+constexpr size_t kSealInPlace = 16 << 10;  // data that is encrypted without a copy
+constexpr size_t kKept = 4 << 10;          // bytes that an idle connection keeps
+constexpr size_t kPartsMax = 64;           // of one sendmsg()
 
 bool would_block(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
@@ -95,28 +96,58 @@ bool Messenger::write_plain(const LinkPtr& link, Wire& wire) {
 }
 
 bool Messenger::write_sealed(const LinkPtr& link, Wire& wire) {
-  auto& queue = link->queue_;
   for (;;) {
     if (!write_out(link, wire)) return false;
-    if (queue.empty() || link->ended_) return true;
-    gathered_.clear();
-    while (!queue.empty() && gathered_.size() < Secure::kRecordMax) {
-      Link::Outgoing& first = queue.front();
-      const auto take = [&](const uint8_t* from, size_t bytes) {
-        bytes = std::min(bytes, Secure::kRecordMax - gathered_.size());
-        gathered_.insert(gathered_.end(), from, from + bytes);
-        first.at += bytes;
-      };
-      if (first.at < first.head_bytes)
-        take(first.head.data() + first.at, first.head_bytes - first.at);
-      if (first.at >= first.head_bytes) {
-        const size_t of_data = first.at - first.head_bytes;
-        take(first.data.data() + of_data, first.data.size() - of_data);
-      }
-      if (first.at == first.head_bytes + first.data.size()) queue.pop_front();
-    }
-    wire.secure->seal(gathered_, wire.out);
+    if (link->queue_.empty() || link->ended_) break;
+    seal_next(*link, wire);
   }
+  if (wire.out.capacity() > kKept) std::vector<uint8_t>().swap(wire.out);
+  return true;
+}
+
+/// Encrypts small messages into one record, then the next large data, where it lies. So a message
+/// of at most kRecordMax bytes of data that is the only one in the queue is encrypted as a whole.
+void Messenger::seal_next(Link& link, Wire& wire) {
+  auto& queue = link.queue_;
+  const auto left_of_data = [](const Link::Outgoing& message) {
+    return std::span(message.data).subspan(message.at - message.head_bytes);
+  };
+  bool large = false;
+  gathered_.clear();
+  while (!queue.empty() && gathered_.size() < Secure::kRecordMax) {
+    Link::Outgoing& first = queue.front();
+    const auto take = [&](std::span<const uint8_t> from) {
+      from = from.first(std::min(from.size(), Secure::kRecordMax - gathered_.size()));
+      gathered_.insert(gathered_.end(), from.begin(), from.end());
+      first.at += from.size();
+    };
+    if (first.at < first.head_bytes)
+      take(std::span(first.head).first(first.head_bytes).subspan(first.at));
+    if (first.at < first.head_bytes) break;
+    large = left_of_data(first).size() >= kSealInPlace;
+    if (large) break;
+    take(left_of_data(first));
+    if (first.at == first.head_bytes + first.data.size()) queue.pop_front();
+  }
+  if (!gathered_.empty()) wire.secure->seal(gathered_, wire.out);
+  if (!large) return;
+  Link::Outgoing& first = queue.front();
+  const auto data = left_of_data(first);
+  const size_t bytes = std::min(data.size(), Secure::kRecordMax);
+  wire.secure->seal(data.first(bytes), wire.out);
+  first.at += bytes;
+  if (bytes == data.size()) queue.pop_front();
+}
+
+bool Messenger::takes_more(const LinkPtr& link) const {
+  return link->open_ && !link->ended_ && !link->finishing_ && link->queued_ < kWriteAtOnce &&
+         !link->wires_.front()->waits_to_write;
+}
+
+bool Messenger::is_idle(const LinkPtr& link) {
+  if (!takes_more(link)) return false;
+  if (!link->queue_.empty()) write(link);
+  return link->queue_.empty() && takes_more(link);
 }
 
 /// Writes the wire's encrypted bytes. False: some are left.
@@ -187,7 +218,8 @@ void Messenger::read(const LinkPtr& link, Wire& wire) {
       return drop_wire(link, wire, End::lost,
                        got < 0       ? std::strerror(errno)
                        : link->open_ ? "closed by the other process"
-                                     : "refused, so it is of another run");
+                                     : "closed before a proof of the run's key: it is of another "
+                                       "run, or it has ended");
     const auto bytes = static_cast<size_t>(got);
     if (link->finishing_) continue;
     const bool good =
@@ -291,6 +323,7 @@ void Messenger::release(const LinkPtr& kept) {
     ::close(wire->fd);
   }
   link->wires_.clear();
+  std::erase(full_, link);
   link->queue_.clear();
   if (link->accepted_ && !link->trusted_) untrusted_.remove(link);
   std::erase(finishing_, link);

@@ -26,6 +26,8 @@ constexpr auto kTick = std::chrono::milliseconds(100);
 constexpr auto kFinishTime = std::chrono::seconds(1);
 constexpr uint64_t kEventSerial = 2, kTimerSerial = 3;  // listeners: 0 and 1
 constexpr int kUnixBuffer = 1 << 20;
+constexpr int kUnsentBytes =
+    256 << 10;  // that the kernel keeps, so that a small message waits less
 
 /// Every connection is a descriptor, and the usual soft limit is 1024.
 void raise_descriptor_limit() {
@@ -46,12 +48,13 @@ bool is_ours(int fd) {
 }
 
 void set_options(int fd, bool network) {
-  const int one = 1;
+  const int one = 1, unsent = kUnsentBytes;
   if (network) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  if (network) setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
   if (!network) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kUnixBuffer, sizeof kUnixBuffer);
 }
 
-std::string name_of(const sockaddr_storage& from) {
+Endpoint endpoint_of(const sockaddr_storage& from) {
   Endpoint endpoint;
   if (from.ss_family == AF_INET6) {
     const auto& v6 = reinterpret_cast<const sockaddr_in6&>(from);
@@ -63,7 +66,13 @@ std::string name_of(const sockaddr_storage& from) {
     const auto* ip = reinterpret_cast<const uint8_t*>(&v4.sin_addr);
     endpoint = {{ip, ip + 4}, ntohs(v4.sin_port)};
   }
-  return to_text(endpoint);
+  return endpoint;
+}
+
+/// What one stranger can have many of counts as one: the ports of an address, and the addresses of
+/// an IPv6 subnet.
+std::string source_of(const Endpoint& from) {
+  return {from.ip.begin(), from.ip.begin() + std::min<ptrdiff_t>(8, std::ssize(from.ip))};
 }
 
 }  // namespace
@@ -78,8 +87,9 @@ Result<std::unique_ptr<Messenger>> Messenger::create(MessengerOptions options, H
   made->timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
   if (made->epoll_ < 0 || made->event_ < 0 || made->timer_ < 0)
     return system_error("cannot make", "an event descriptor", errno);
-  made->watch(made->event_, kEventSerial, EPOLLIN, EPOLL_CTL_ADD);
-  made->watch(made->timer_, kTimerSerial, EPOLLIN, EPOLL_CTL_ADD);
+  if (!made->watch(made->event_, kEventSerial, EPOLLIN, EPOLL_CTL_ADD) ||
+      !made->watch(made->timer_, kTimerSerial, EPOLLIN, EPOLL_CTL_ADD))
+    return system_error("cannot watch", "an event descriptor", errno);
   SS_RETURN_IF_ERROR(made->listen_on_host());
   Address address{made->id_, made->options_.host, {}};
   if (made->options_.network) {
@@ -102,20 +112,20 @@ Messenger::~Messenger() {
     if (fd >= 0) ::close(fd);
 }
 
-void Messenger::watch(int fd, uint64_t serial, uint32_t events, int operation) {
+bool Messenger::watch(int fd, uint64_t serial, uint32_t events, int operation) {
   epoll_event event{};
   event.events = events;
   event.data.u64 = serial;
-  epoll_ctl(epoll_, operation, fd, &event);
+  return epoll_ctl(epoll_, operation, fd, &event) == 0;
 }
 
 Status Messenger::listen_on(int fd, const char* what) {
-  if (fd < 0 || listen(fd, kBacklog) != 0) {
+  if (fd < 0 || listen(fd, kBacklog) != 0 ||
+      !watch(fd, listeners_.size(), EPOLLIN, EPOLL_CTL_ADD)) {
     const Status failed = system_error("cannot listen on", what, errno);
     if (fd >= 0) ::close(fd);
     return failed;
   }
-  watch(fd, listeners_.size(), EPOLLIN, EPOLL_CTL_ADD);
   listeners_.push_back(fd);
   return {};
 }
@@ -162,7 +172,7 @@ void Messenger::accept_from(int listener) {
       if (!network && !is_ours(fd)) {
         ::close(fd);  // another user's
       } else {
-        add_accepted(fd, network, network ? name_of(from) : "this host");
+        add_accepted(fd, network, endpoint_of(from));
       }
       continue;
     }
@@ -183,32 +193,37 @@ bool Messenger::make_room() {
   return true;
 }
 
-void Messenger::add_accepted(int fd, bool network, std::string name) {
+void Messenger::add_accepted(int fd, bool network, const Endpoint& from) {
   limit_untrusted(network, network ? options_.strangers_max : options_.untrusted_max);
   limit_untrusted(false, options_.untrusted_max);
   auto link = std::make_shared<Link>();
   link->accepted_ = true;
   link->open_ = !network;
-  link->name_ = std::move(name);
+  link->name_ = network ? to_text(from) : "this host";
+  if (network) link->source_ = source_of(from);
   link->since_ = Clock::now();
   set_options(fd, network);
-  Wire& wire = add_wire(link, fd, false);
-  if (network) wire.secure = std::make_unique<Secure>(Secure::Side::server, options_.key, id_);
+  Wire* wire = add_wire(link, fd, false);
+  if (!wire) return;
+  if (network) wire->secure = std::make_unique<Secure>(Secure::Side::server, options_.key, id_);
   untrusted_.push_back(link);
   start_ticking();
 }
 
-/// Ends the oldest accepted connections before trust() until there is room for one more.
-/// strangers: counts only those without a proof of the key. A regular proof takes a round trip.
+/// STREAM-2: ends accepted connections before trust() until there is room for one more: the oldest
+/// one of the source that has most. strangers: counts only those without a proof of the key.
 void Messenger::limit_untrusted(bool strangers, size_t most) {
   const auto counts = [&](const LinkPtr& link) { return !strangers || !link->open_; };
-  if (untrusted_.size() < most) return;
-  auto count = static_cast<size_t>(std::ranges::count_if(untrusted_, counts));
-  for (auto at = untrusted_.begin(); at != untrusted_.end() && count >= most;) {
-    const LinkPtr link = *at++;
-    if (!counts(link)) continue;
-    --count;
-    end(link, End::stranger, "too many connections without a proof of the run's key");
+  while (untrusted_.size() >= most) {
+    std::unordered_map<std::string_view, size_t> of_source;
+    size_t count = 0, largest = 0;
+    for (const LinkPtr& link : untrusted_)
+      if (counts(link)) ++count, largest = std::max(largest, ++of_source[link->source_]);
+    if (count < most) return;
+    const auto oldest = std::ranges::find_if(untrusted_, [&](const LinkPtr& link) {
+      return counts(link) && of_source[link->source_] == largest;
+    });
+    end(LinkPtr(*oldest), End::stranger, "too many connections without a proof of the run's key");
   }
 }
 
@@ -229,9 +244,11 @@ void Messenger::tick() {
     end(LinkPtr(untrusted_.front()), End::stranger, "no proof of the run's key in time");
   for (const LinkPtr& link : std::vector<LinkPtr>(finishing_))
     if (now - link->since_ > kFinishTime) release(link);
+  try_again();
   if (std::exchange(paused_, false))
-    for (size_t i = 0; i < listeners_.size(); ++i) watch(listeners_[i], i, EPOLLIN, EPOLL_CTL_ADD);
-  if (!untrusted_.empty() || !finishing_.empty()) return;
+    for (size_t i = 0; i < listeners_.size(); ++i)
+      if (!watch(listeners_[i], i, EPOLLIN, EPOLL_CTL_ADD) && errno != EEXIST) paused_ = true;
+  if (!untrusted_.empty() || !finishing_.empty() || !full_.empty() || paused_) return;
   ticking_ = false;
   const itimerspec never{};
   timerfd_settime(timer_, 0, &never, nullptr);
@@ -239,62 +256,98 @@ void Messenger::tick() {
 
 // ---- connecting -------------------------------------------------------------------------------
 
-Wire& Messenger::add_wire(const LinkPtr& link, int fd, bool connecting) {
+/// Null, with errno: the kernel watches no more descriptors, and this one is closed.
+Wire* Messenger::add_wire(const LinkPtr& link, int fd, bool connecting) {
   auto wire = std::make_unique<Wire>();
   wire->fd = fd;
   wire->serial = ++last_serial_;
   wire->connecting = wire->waits_to_write = connecting;
-  watch(fd, wire->serial, connecting ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_ADD);
+  if (!watch(fd, wire->serial, connecting ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_ADD)) {
+    const int error = errno;
+    ::close(fd);
+    errno = error;
+    return nullptr;
+  }
   wires_[wire->serial] = {link, wire.get()};
-  return *link->wires_.emplace_back(std::move(wire));
+  return link->wires_.emplace_back(std::move(wire)).get();
+}
+
+/// True: connected, or the other process's backlog is full and try_again() goes on.
+bool Messenger::connect_on_host(const LinkPtr& link, std::string& why) {
+  sockaddr_storage to;
+  const socklen_t bytes = to_sockaddr(link->to_, to);
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0 || ::connect(fd, reinterpret_cast<const sockaddr*>(&to), bytes) != 0) {
+    const bool full = fd >= 0 && errno == EAGAIN;
+    why = std::strerror(errno);
+    if (fd >= 0) ::close(fd);
+    if (full && std::ranges::find(full_, link) == full_.end()) full_.push_back(link);
+    if (full) start_ticking();
+    return full;
+  }
+  if (!is_ours(fd)) {
+    ::close(fd);
+    why = "another user has this address now";
+    return false;
+  }
+  set_options(fd, false);
+  if (!add_wire(link, fd, false)) {
+    why = std::strerror(errno);
+    return false;
+  }
+  link->open_ = true;
+  std::erase(full_, link);
+  if (!link->queue_.empty()) mark_dirty(link);
+  return true;
+}
+
+void Messenger::try_again() {
+  for (const LinkPtr& link : std::vector<LinkPtr>(full_)) {
+    std::string why;
+    const bool late = Clock::now() - link->since_ > std::chrono::milliseconds(options_.proof_ms);
+    if (late || !connect_on_host(link, why))
+      end(link, End::lost, late ? "it accepts no connections" : why);
+  }
 }
 
 Result<LinkPtr> Messenger::connect(std::span<const uint8_t> text) {
   const auto address = decode(text);
   if (!address) return Status(Code::bad_data, "not the address of a process of this version");
-  bool network = address->host != options_.host;
+  const bool network = address->host != options_.host;
   if (network && address->endpoints.empty())
     return Status(Code::unavailable,
                   "it is on another host and accepts connections from its own host only; run this "
                   "command there");
   auto link = std::make_shared<Link>();
   link->since_ = Clock::now();
+  link->to_ = address->id;
   std::string why;
-  const auto add = [&](const sockaddr_storage& to, socklen_t bytes) {
-    const int fd = socket(to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    const bool begun =
-        fd >= 0 && (::connect(fd, reinterpret_cast<const sockaddr*>(&to), bytes) == 0 ||
-                    (network && errno == EINPROGRESS));
-    if (!begun) {
-      why = std::strerror(errno);
-    } else if (!network && !is_ours(fd)) {
-      why = "another user has this address now";
-    } else {
-      set_options(fd, network);
-      Wire& wire = add_wire(link, fd, network);
-      if (!network) return;
-      wire.secure = std::make_unique<Secure>(Secure::Side::client, options_.key, address->id);
-      return wire.secure->begin(wire.out);
-    }
-    if (fd >= 0) ::close(fd);
-  };
-  sockaddr_storage to;
   if (!network) {
-    const socklen_t bytes = to_sockaddr(address->id, to);
-    add(to, bytes);
-    link->open_ = true;
     link->name_ = "this host";
-  }
-  // Copies of one machine may have one host id.
-  if (!network && link->wires_.empty() && !address->endpoints.empty()) {
-    network = true;
-    link->open_ = false;
+    if (connect_on_host(link, why)) return link;
+    // Copies of one machine may have one host id.
+    if (address->endpoints.empty()) return Status(Code::unavailable, "cannot connect: " + why);
     link->name_.clear();
   }
-  for (const Endpoint& endpoint : network ? address->endpoints : std::vector<Endpoint>{}) {
-    const socklen_t bytes = to_sockaddr(endpoint, to);
-    add(to, bytes);
+  for (const Endpoint& endpoint : address->endpoints) {
     link->name_ += (link->name_.empty() ? "" : ", ") + to_text(endpoint);
+    sockaddr_storage to;
+    const socklen_t bytes = to_sockaddr(endpoint, to);
+    const int fd = socket(to.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0 || (::connect(fd, reinterpret_cast<const sockaddr*>(&to), bytes) != 0 &&
+                   errno != EINPROGRESS)) {
+      why = std::strerror(errno);
+      if (fd >= 0) ::close(fd);
+      continue;
+    }
+    set_options(fd, true);
+    Wire* wire = add_wire(link, fd, true);
+    if (!wire) {
+      why = std::strerror(errno);
+      continue;
+    }
+    wire->secure = std::make_unique<Secure>(Secure::Side::client, options_.key, address->id);
+    wire->secure->begin(wire->out);
   }
   if (link->wires_.empty()) return Status(Code::unavailable, "cannot connect: " + why);
   return link;

@@ -3,8 +3,10 @@
 // no TCP socket. One thread owns a messenger and its links; others may only call signal().
 //
 //   STREAM-2  A process that has not proven that it has the key holds a bounded number of
-//             descriptors and bytes here, for a bounded time. Without descriptors, this process
-//             stops accepting only until one is free.
+//             descriptors and bytes here, for a bounded time. If there are too many such
+//             connections, the address with most of them loses its oldest one, so that it keeps out
+//             no other address. Without descriptors, this process stops accepting only until one is
+//             free.
 //   STREAM-3  The end of a process ends its connections at once: the kernel closes them.
 #pragma once
 
@@ -27,6 +29,9 @@ namespace simplescale::stream {
 
 using Clock = std::chrono::steady_clock;
 
+/// Queued data of this many bytes is written without waiting for progress().
+constexpr size_t kWriteAtOnce = 64 << 10;
+
 /// One socket.
 struct Wire {
   int fd = -1;
@@ -44,6 +49,8 @@ class Link {
   /// True: the other process has connected to this one.
   bool accepted() const { return accepted_; }
   const std::string& name() const { return name_; }  // "10.0.0.7:4711", or "this host"
+  bool is_open() const { return open_; }
+  bool is_encrypted() const { return !wires_.empty() && wires_.front()->secure; }
 
  private:
   friend class Messenger;
@@ -55,9 +62,11 @@ class Link {
     size_t at = 0;  // bytes already written or encrypted
   };
   std::string name_;
+  std::string source_;  // accepted over TCP: whose it is when there are too many; see source_of()
   bool accepted_ = false, open_ = false, trusted_ = false, dirty_ = false;
   bool finishing_ = false, ended_ = false;
   Clock::time_point since_;
+  Id to_{};  // the messenger of this host to which it connects
   // While it connects: one for each address of the other messenger. The first one that answers
   // stays.
   std::vector<std::unique_ptr<Wire>> wires_;
@@ -104,6 +113,12 @@ class Messenger {
   /// The other process is a peer: its messages may have up to `limit` bytes (larger ones are
   /// skipped), and no deadline.
   void trust(const LinkPtr& link, size_t limit);
+  /// False: the link is not open, or it has not written what was queued; try again after
+  /// progress().
+  bool takes_more(const LinkPtr& link) const;
+  /// Writes what is queued. True: the next message, if it has kWriteAtOnce to Secure::kRecordMax
+  /// bytes of data and the link is encrypted, is encrypted inside send(), which needs no owner.
+  bool is_idle(const LinkPtr& link);
   /// Ends the link at once, without on_end.
   void close(const LinkPtr& link);
   /// Takes no more messages from the link; closes it once all is sent, or after a second.
@@ -125,15 +140,17 @@ class Messenger {
   Status listen_on_host();
   Status listen_on_network();
   Status listen_on(int fd, const char* what);
-  void watch(int fd, uint64_t serial, uint32_t events, int operation);
+  bool watch(int fd, uint64_t serial, uint32_t events, int operation);
   // accepting (messenger.cpp)
   void accept_from(int listener);
   bool make_room();
-  void add_accepted(int fd, bool network, std::string name);
+  void add_accepted(int fd, bool network, const Endpoint& from);
   void limit_untrusted(bool strangers, size_t most);
   void tick();
   void start_ticking();
-  Wire& add_wire(const LinkPtr& link, int fd, bool connecting);
+  Wire* add_wire(const LinkPtr& link, int fd, bool connecting);
+  bool connect_on_host(const LinkPtr& link, std::string& why);
+  void try_again();
   // reading and writing (link.cpp)
   void on_event(const LinkPtr& link, Wire& wire, uint32_t events);
   bool connected(const LinkPtr& link, Wire& wire);
@@ -144,6 +161,7 @@ class Messenger {
   bool write_plain(const LinkPtr& link, Wire& wire);
   bool write_sealed(const LinkPtr& link, Wire& wire);
   bool write_out(const LinkPtr& link, Wire& wire);
+  void seal_next(Link& link, Wire& wire);
   void stop_writing(const LinkPtr& link, Wire& wire);
   void wait_to_write(Wire& wire, bool on);
   void choose(const LinkPtr& link, Wire& wire);
@@ -164,6 +182,7 @@ class Messenger {
   std::unordered_map<uint64_t, std::pair<LinkPtr, Wire*>> wires_;  // by serial
   std::list<LinkPtr> untrusted_;                                   // accepted; oldest first
   std::vector<LinkPtr> finishing_;
+  std::vector<LinkPtr> full_;   // to processes of this host whose backlog is full
   std::vector<LinkPtr> dirty_;  // have something to write
   std::vector<uint8_t> input_, plain_, gathered_;
 };

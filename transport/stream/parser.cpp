@@ -35,7 +35,9 @@ bool Parser::feed(std::span<const uint8_t> in, const std::function<bool(Incoming
     if (!copy(reinterpret_cast<uint8_t*>(message_.data.get()), data_at, message_.bytes))
       return true;
     at_ = 0;
-    if (!deliver(message_)) return true;
+    const bool more = deliver(message_);
+    message_.data.reset();
+    if (!more) return true;
   }
   return true;
 }

@@ -26,10 +26,13 @@ class Parser {
   size_t limit = 8 << 10;  // of a message's data
   bool skips = false;      // messages over the limit; otherwise they are errors
 
-  /// Calls `deliver` for each message that `in` completes; false from it ends the call. False: the
+  /// Calls `deliver`, which may take the data, for each message that `in` completes; false from it
+  /// ends the call. False: the
   /// bytes are not messages. Memory is reserved only for data within the limit.
   [[nodiscard]] bool feed(std::span<const uint8_t> in,
                           const std::function<bool(Incoming&)>& deliver);
+  /// Bytes reserved for the data of a message that has not arrived in whole.
+  size_t memory() const { return message_.data ? message_.bytes : 0; }
 
  private:
   bool begin();

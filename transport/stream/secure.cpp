@@ -1,5 +1,6 @@
 #include "transport/stream/secure.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "runtime/base/status.hpp"
@@ -163,16 +164,27 @@ bool Secure::take(Bytes message, std::vector<uint8_t>& plain, std::vector<uint8_
 }
 
 bool Secure::receive(Bytes in, std::vector<uint8_t>& plain, std::vector<uint8_t>& out) {
-  append(in_, in);
-  Bytes left = in_;
-  for (;;) {
-    const size_t bytes = needed(left);
+  while (!in_.empty()) {  // the message that an earlier call has begun
+    const size_t wanted = needed(in_);
+    if (wanted == 0) return false;
+    const size_t more = std::min(wanted - in_.size(), in.size());
+    append(in_, in.first(more));
+    in = in.subspan(more);
+    if (in_.size() < wanted) return true;
+    const size_t bytes = needed(in_);  // the length may be known only now
     if (bytes == 0) return false;
-    if (left.size() < bytes) break;
-    if (!take(left.first(bytes), plain, out)) return false;
-    left = left.subspan(bytes);
+    if (in_.size() < bytes) continue;
+    if (!take(in_, plain, out)) return false;
+    std::vector<uint8_t>().swap(in_);  // an idle connection keeps no memory
   }
-  in_.erase(in_.begin(), in_.end() - static_cast<ptrdiff_t>(left.size()));
+  for (;;) {
+    const size_t bytes = needed(in);
+    if (bytes == 0) return false;
+    if (in.size() < bytes) break;
+    if (!take(in.first(bytes), plain, out)) return false;
+    in = in.subspan(bytes);
+  }
+  append(in_, in);
   return true;
 }
 

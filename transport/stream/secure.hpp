@@ -47,6 +47,8 @@ class Secure {
   bool proven() const { return stage_ == Stage::proven; }
   /// Appends one record. plain: at most kRecordMax bytes.
   void seal(std::span<const uint8_t> plain, std::vector<uint8_t>& out);
+  /// Bytes reserved for a message that has not arrived in whole.
+  size_t memory() const { return in_.capacity(); }
 
  private:
   using Mac = std::array<uint8_t, 32>;
@@ -68,7 +70,7 @@ class Secure {
   std::vector<uint8_t> transcript_;  // hello, welcome
   Mac send_key_{}, receive_key_{};
   crypto_secretstream_xchacha20poly1305_state send_{}, receive_{};
-  std::vector<uint8_t> in_;
+  std::vector<uint8_t> in_;  // the beginning of the next message
 };
 
 }  // namespace simplescale::stream

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -164,7 +165,7 @@ TEST_CASE("stream: STREAM-1, a process with another key is refused, and its data
   until({&victim, &rogue}, [&] { return !rogue.ended.empty() && !victim.ended.empty(); });
   CHECK(victim.ended[0].end == End::stranger);
   CHECK(victim.messages == 0);
-  CHECK(rogue.ended[0].why.find("refused") != std::string::npos);
+  CHECK(rogue.ended[0].why.find("it is of another run, or it has ended") != std::string::npos);
 }
 
 TEST_CASE("stream: STREAM-2, garbage and half-open connections by the thousand keep no peer out") {
@@ -182,6 +183,56 @@ TEST_CASE("stream: STREAM-2, garbage and half-open connections by the thousand k
   until({&victim, &guest}, [&] { return victim.messages == 1; });
   CHECK(open_descriptors() <= before + 1000 + 64 + 2);
   for (const int fd : sockets) close(fd);
+}
+
+TEST_CASE("stream: STREAM-2, a flood from one address ends no connection of another address") {
+  MessengerOptions options = Node::on_network();
+  options.strangers_max = 8;
+  Node victim(options);
+  sockaddr_in local{};
+  local.sin_family = AF_INET;
+  local.sin_addr.s_addr =
+      htonl(INADDR_LOOPBACK + 1);  // 127.0.0.2, another address than the flood's
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(victim.port().port);
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const auto connect_from = [&](bool other) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (other) REQUIRE(bind(fd, reinterpret_cast<sockaddr*>(&local), sizeof local) == 0);
+    REQUIRE(::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0);
+    return fd;
+  };
+  const int slow = connect_from(true);
+  std::vector<int> flood;
+  for (int i = 0; i < 100; ++i) {
+    flood.push_back(connect_from(false));
+    victim.messenger->progress();
+  }
+  until({&victim}, [&] { return is_closed(flood[90]); });
+  CHECK_FALSE(is_closed(slow));
+  CHECK(victim.ended.size() >= 92);
+  for (const int fd : flood) close(fd);
+  close(slow);
+}
+
+TEST_CASE("stream: a process of this host whose backlog is full is tried again") {
+  Node victim({.key = kKey}), guest({.key = kKey});
+  sockaddr_storage to;
+  const socklen_t bytes = to_sockaddr(decode(victim.messenger->address())->id, to);
+  std::vector<int> sockets;
+  for (bool full = false; !full;) {
+    REQUIRE(sockets.size() < 10'000);
+    sockets.push_back(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    full = ::connect(sockets.back(), reinterpret_cast<sockaddr*>(&to), bytes) != 0;
+    if (full) REQUIRE(errno == EAGAIN);
+  }
+  const LinkPtr link = connect(guest, victim);
+  guest.send(link, "patience");
+  guest.messenger->progress();
+  CHECK(guest.ended.empty());
+  for (const int fd : sockets) close(fd);
+  until({&victim, &guest}, [&] { return victim.last == "patience"; });
 }
 
 TEST_CASE("stream: STREAM-2, a connection without a proof ends at its deadline") {
