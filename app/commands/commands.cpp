@@ -124,6 +124,12 @@ Status verify_text_command(const std::string& run) {
   return result.ok ? Status() : Status(Code::bad_data, run + " has the errors listed above");
 }
 
+/// What carries collectives between hosts, for a run with this configuration.
+std::string protection(const RunFolder& run) {
+  const auto config = load_config(run.config());
+  return collectives_between_hosts(config.ok() ? config->config : Config{});
+}
+
 /// What carries the run's messages and collectives, and what protects them (docs/security.md).
 void show_network(const RunFolder& run) {
   const auto text = read_text(run.supervisor());
@@ -138,10 +144,8 @@ void show_network(const RunFolder& run) {
   if (endpoints.empty())
     terminal::print("network: not used; Unix sockets and shared memory of one host\n");
   else
-    terminal::print(
-        "network: messages over encrypted TCP (the supervisor: %s); collectives between hosts over "
-        "UCX or NCCL, not encrypted\n",
-        endpoints.c_str());
+    terminal::print("network: messages over encrypted TCP (the supervisor: %s); %s\n",
+                    endpoints.c_str(), protection(run).c_str());
 }
 
 /// The address of the page, with its token, for users that may read control/.

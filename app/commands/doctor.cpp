@@ -17,12 +17,13 @@
 #include "app/report.hpp"
 #include "app/slurm/job.hpp"
 #include "app/terminal.hpp"
+#include "runtime/base/network.hpp"
 #include "runtime/base/process.hpp"
 #include "runtime/base/run_command.hpp"
 #include "runtime/config/config.hpp"
+#include "runtime/config/show.hpp"
 #include "runtime/diagnostics/diagnose.hpp"
 #include "runtime/run/run_folder.hpp"
-#include "transport/ucx/version.hpp"
 
 extern char** environ;
 
@@ -77,7 +78,17 @@ Result<Target> target_of(const std::string& config_file, Overrides overrides,
   return target;
 }
 
-Status check_this_machine(const std::string& folder, bool json) {
+/// The trusted networks on which this host lies: "10.1.0.0/16 (ib0)", or a note that it has none.
+std::string trusted_here(const Config& config) {
+  const auto networks = parse_trusted_networks(config.transport.trusted_networks);
+  std::string text;
+  if (networks.ok())
+    for (const auto& [network, interface] : trusted_interfaces(*networks, local_addresses()))
+      text += (text.empty() ? "this host is on " : ", ") + network + " (" + interface + ")";
+  return text.empty() ? "this host is on no trusted network" : text;
+}
+
+Status check_this_machine(const Config& config, const std::string& folder, bool json) {
   const std::vector<CheckResult> results = check_machine(folder);
   utsname name{};
   uname(&name);
@@ -102,10 +113,10 @@ Status check_this_machine(const std::string& folder, bool json) {
     for (const auto& [key, value] : variables.items())
       terminal::print("%s=%s\n", key.c_str(), value.get<std::string>().c_str());
     terminal::print(
-        "network: a run on one host uses none; on several hosts messages go over encrypted "
-        "TCP, collectives over UCX %s (%s) or NCCL, not encrypted\n",
-        ucx::version().c_str(),
-        std::getenv("UCX_NET_DEVICES") ? "UCX_NET_DEVICES" : "all interfaces");
+        "network: a run on one host uses none; on several hosts messages go over encrypted TCP, "
+        "%s; "
+        "%s\n",
+        collectives_between_hosts(config).c_str(), trusted_here(config).c_str());
     if (all_ok(results)) terminal::print("this machine is fit to train\n");
   }
   std::fflush(stdout);
@@ -154,7 +165,7 @@ int doctor_command(const std::string& config_file, Overrides overrides, const st
     if (json) arguments.emplace_back("--json");
     become_srun(hosts, std::move(arguments));
   }
-  return report_status(check_this_machine(target->folder, json));
+  return report_status(check_this_machine(target->config, target->folder, json));
 }
 
 }  // namespace simplescale

@@ -215,6 +215,7 @@ Result<int> run_agent(const AgentOptions& o) {
   if (peer_every_steps(config, plan.topology) > 0) {
     DataPlaneOptions plane;
     plane.network = has_other_hosts();
+    plane.trusted_networks = config.transport.trusted_networks;
     SS_ASSIGN(plane.key, read_run_key(run));
     SS_ASSIGN(peers, make_peer_tier(std::move(plane), o.instance, o.node, plan.shape,
                                     static_cast<size_t>(plan.topology.shards),

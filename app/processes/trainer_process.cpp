@@ -78,6 +78,7 @@ Result<Plane> create_plane(const TrainerProcessOptions& o, const std::string& in
   options.shm_prefix = "ss-" + instance + "-" + file_name + "-" + std::to_string(getpid());
   options.communicators = kCommunicators;
   options.network = has_other_hosts();
+  options.trusted_networks = config.transport.trusted_networks;
   SS_ASSIGN(options.key, read_run_key(RunFolder{o.run}));
   if (!device || device->transport == DeviceTransport::staged)
     options.arena_bytes = arena_bytes(config, plan, !device);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/network.hpp"
 #include "runtime/base/words.hpp"
 #include "runtime/config/schema.hpp"
 #include "runtime/training/skipped_samples.hpp"
@@ -89,6 +90,9 @@ std::vector<Status> check_combinations(const Config& c) {
          "needs metrics.trace_events of at least 2");
   if (const auto skipped = SkippedSamples::parse(c.data.skip_samples); !skipped.ok())
     unless(false, "data.skip_samples", skipped.status().message());
+  if (const auto trusted = parse_trusted_networks(c.transport.trusted_networks); !trusted.ok())
+    unless(false, "transport.trusted_networks",
+           "has an entry that cannot be trusted: " + trusted.status().message());
   const std::string wrong = wrong_keep_best(c);
   unless(wrong.empty(), "checkpoint.keep_best", wrong);
   check_faults(c, problems);

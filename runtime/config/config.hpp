@@ -145,6 +145,10 @@ struct SupervisionConfig {
   std::string notify;          // command or URL that is told of incidents; or empty
 };
 
+struct TransportConfig {
+  std::string trusted_networks;  // "ib0, 10.1.0.0/16"; see parse_trusted_networks()
+};
+
 struct MetricsConfig {
   int64_t every_steps = 1;
   bool tensorboard = false, wandb = false;
@@ -200,6 +204,7 @@ struct Config {
   ClusterConfig cluster;
   CheckpointConfig checkpoint;
   SupervisionConfig supervision;
+  TransportConfig transport;
   MetricsConfig metrics;
   SlurmConfig slurm;
   SweepConfig sweep;

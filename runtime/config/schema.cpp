@@ -158,6 +158,8 @@ const Key table[] = {
   {"supervision", "log_max_mib", REF(supervision.log_max_mib), {0, 1'000'000}, no, "A log file larger than this is renamed to FILE.1, which replaces the previous FILE.1. 0: log files are neither read nor rotated."},
   {"supervision", "notify", REF(supervision.notify), any, no, "A shell command, or an http(s) URL. At the end of every incident, and if the run fails, the command gets the event as JSON on its stdin, the URL by POST; at most ten times in ten minutes. Empty: nobody is told."},
 
+  {"transport", "trusted_networks", REF(transport.trusted_networks), any, no, "Interfaces and subnets, separated by commas (\"ib0, 10.1.0.0/16\"), on which no other machine can harm the run. Collectives between two hosts on one of them go over UCX (InfiniBand, RoCE, TCP), which is neither encrypted nor authenticated; all others over encrypted TCP."},
+
   {"metrics", "every_steps", REF(metrics.every_steps), positive, no, "Steps between two lines on the terminal; metrics.jsonl has every step."},
   {"metrics", "tensorboard", REF(metrics.tensorboard), any, no, "Write TensorBoard files to <run folder>/tb."},
   {"metrics", "wandb", REF(metrics.wandb), any, no, "Write a Weights & Biases offline run to <run folder>/wandb."},
@@ -229,6 +231,7 @@ const char* section_comment(const std::string& section) {
   if (section == "checkpoint") return "Copies of the training state on peers and on disk.";
   if (section == "supervision")
     return "When a process counts as failed, and how often it is restarted.";
+  if (section == "transport") return "What carries collectives between hosts.";
   if (section == "metrics") return "Metrics, web page and traces.";
   if (section == "slurm") return "Options of the Slurm job that `submit` creates.";
   if (section == "sweep")

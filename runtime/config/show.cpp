@@ -212,4 +212,13 @@ Result<std::string> valid_text(const LoadedConfig& loaded) {
          " tokens";
 }
 
+std::string collectives_between_hosts(const Config& config) {
+  const std::string& trusted = config.transport.trusted_networks;
+  const std::string on_gpus =
+      config.cluster.device == DeviceKind::cpu ? "" : "; those of GPUs over NCCL, not encrypted";
+  if (trusted.empty()) return "collectives between hosts over encrypted TCP" + on_gpus;
+  return "collectives between hosts on transport.trusted_networks (" + trusted +
+         ") over UCX, not encrypted, between others over encrypted TCP" + on_gpus;
+}
+
 }  // namespace simplescale

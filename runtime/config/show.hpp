@@ -24,4 +24,7 @@ std::vector<Status> validate_config(const CheckedConfig& checked);
 /// One line about a config that can be trained.
 Result<std::string> valid_text(const LoadedConfig& loaded);
 
+/// What carries collectives between two hosts, and how it is protected: a part of a sentence.
+std::string collectives_between_hosts(const Config& config);
+
 }  // namespace simplescale

@@ -2,10 +2,11 @@
 // comparison. Prints one JSON line per operation and size. `./simplescale bench collectives` runs
 // this program.
 //
-//   collective_bench RANKS [--heap] [--ucx] [--pin] [--repeats N] [--sizes BYTES...]
+//   collective_bench RANKS [--heap] [--stream | --ucx] [--pin] [--repeats N] [--sizes BYTES...]
 //
 //   --heap     buffers outside the arena
-//   --ucx      every rank claims to be on a host of its own, so that they communicate over UCX
+//   --stream   every rank claims to be on a host of its own, so that they use encrypted TCP
+//   --ucx      the same, and trusts the loopback device, so that they use UCX
 //   --pin      binds each process to one core
 //   --repeats  timed repetitions, at most 400; default: 200 up to 1 MiB, 20 above
 //   --sizes    of the whole buffer
@@ -52,7 +53,7 @@ struct Board {
 
 struct Options {
   int ranks = 2;
-  bool heap = false, ucx = false, pin = false;
+  bool heap = false, stream = false, ucx = false, pin = false;
   int repeats = 0;
   std::vector<size_t> sizes{64 << 10, 1 << 20, 16 << 20, 64 << 20};
 };
@@ -98,7 +99,9 @@ void run_rank(const Options& options, int rank, Board& board) {
   plane_options.arena_bytes =
       options.heap ? 1 << 20 : 3 * *std::ranges::max_element(options.sizes) + (1 << 20);
   plane_options.communicators = 1;
-  if (options.ucx) plane_options.host_id = std::to_string(rank);
+  plane_options.key = std::string(32, 'k');
+  if (options.stream || options.ucx) plane_options.host_id = std::to_string(rank);
+  if (options.ucx) plane_options.trusted_networks = "lo";
   auto plane = DataPlane::create(plane_options);
   check(plane.status());
   const auto mine = (*plane)->address();
@@ -232,6 +235,7 @@ int main(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) {
     const std::string flag = argv[i];
     if (flag == "--heap") options.heap = true;
+    if (flag == "--stream") options.stream = true;
     if (flag == "--ucx") options.ucx = true;
     if (flag == "--pin") options.pin = true;
     if (flag == "--repeats" && i + 1 < argc) options.repeats = std::atoi(argv[++i]);

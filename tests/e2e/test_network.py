@@ -3,14 +3,17 @@ shared run folder keeps working. Needs root, ip and nft; skips visibly without t
 
 import itertools
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import unittest
 
 from common import PROGRAM, Case, last_step, leader, leftovers, lines, status
 
 NODES = 3
+RELAY = pathlib.Path(__file__).with_name("altering_relay.py")
 counter = itertools.count()
 
 
@@ -53,6 +56,16 @@ class Network:
     def heal(self, node):
         self.nft(node, "nft flush ruleset")
 
+    def alter(self, node, first, changes):
+        """Puts a relay on the path of what a node sends and receives. Returns its process; see altering_relay.py."""
+        port = 9999
+        relay = subprocess.Popen(["ip", "netns", "exec", self.spaces[node], sys.executable, RELAY, str(port), str(first), str(changes)],
+                                 stdout=subprocess.PIPE, text=True)
+        relay.stdout.readline()
+        self.nft(node, "nft add table ip r && nft 'add chain ip r o { type nat hook output priority -100; }' && nft add rule ip r o "
+                       f"oifname eth0 ip protocol tcp meta mark != 7 redirect to :{port}")
+        return relay
+
     def close(self):
         for space in self.spaces:
             sh("ip", "netns", "del", space, check=False)
@@ -82,10 +95,12 @@ WHY_NOT = works()
 
 @unittest.skipIf(WHY_NOT, WHY_NOT)
 class Networks(Case):
-    def begin(self, steps, nodes=NODES, *more):
-        """Starts one agent per namespace, as srun would, after a reference run without faults."""
+    def begin(self, steps, nodes=NODES, *more, prepare=None):
+        """Starts one agent per namespace, as srun would, after a reference run without faults. prepare: called before that."""
         self.network = Network(nodes)
         self.addCleanup(self.network.close)
+        if prepare:
+            prepare()
         # Long enough for TCP to retransmit a lost packet.
         self.keys = ["--train.global_batch_size=12", *self.layout(nodes, 1), "--parallel.collective_timeout_ms=10000",
                      "--supervision.max_restarts=100", *more]
@@ -202,6 +217,21 @@ class Networks(Case):
         self.network.heal(0)
         self.wait_until_all_nodes_train()
         self.check()
+
+
+    def test_a_relay_that_changes_bytes_of_collectives(self):
+        """A changed byte ends a connection and a generation. Nobody commits an altered sum: the bits are those without a relay."""
+        def prepare():
+            self.relay = self.network.alter(1, first=3_000_000, changes=3)
+            self.addCleanup(self.relay.stdout.close)
+            self.addCleanup(self.relay.wait)
+            self.addCleanup(self.relay.kill)
+        self.begin(400, 3, prepare=prepare)
+        self.check()
+        self.relay.kill()
+        self.assertEqual(self.relay.stdout.read().split(), ["changed"] * 3)
+        text = (self.run_folder / "events.jsonl").read_text() + "".join(p.read_text() for p in (self.run_folder / "logs").glob("*.log"))
+        self.assertIn("bytes were changed on the way", text)
 
 
 STEPS = 2500

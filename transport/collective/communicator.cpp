@@ -58,7 +58,8 @@ bool Shared::advance() {
 
 Communicator::Communicator(Shared& shared, Spec spec, Boards boards,
                            std::vector<std::unique_ptr<Link>> links,
-                           std::vector<std::shared_ptr<PeerSegment>> peers, UcxChannelPtr channel,
+                           std::vector<std::shared_ptr<PeerSegment>> peers,
+                           std::vector<Attached> channels,
                            std::function<void(Communicator*)> forget)
     : shared_(shared),
       spec_(std::move(spec)),
@@ -66,7 +67,7 @@ Communicator::Communicator(Shared& shared, Spec spec, Boards boards,
       outbox_(boards.blocks, boards.staging),
       links_(std::move(links)),
       peers_(std::move(peers)),
-      channel_(std::move(channel)),
+      channels_(std::move(channels)),
       forget_(std::move(forget)) {
   std::lock_guard turn(shared_.lock);
   shared_.communicators.push_back(this);
@@ -306,7 +307,7 @@ void Communicator::shut_down(Status status, bool graceful) {
   if (!dead_.ok()) return;
   dead_ = std::move(status);
   shared_.segment->close_slot(boards_.slot);
-  if (channel_) shared_.ucx->detach(channel_, graceful);
+  for (const Attached& each : channels_) each.worker->detach(each.channel, graceful);
   for (const auto& operation : std::exchange(active_, {})) operation->finish(dead_);
   for (const auto& peer : peers_) ring(peer->header());
 }

@@ -22,9 +22,9 @@
 
 #include "runtime/training/collective.hpp"
 #include "transport/collective/operation.hpp"
+#include "transport/collective/remote.hpp"
 #include "transport/collective/segment.hpp"
 #include "transport/collective/shm_link.hpp"
-#include "transport/collective/ucx_worker.hpp"
 
 namespace simplescale::collective {
 
@@ -36,12 +36,18 @@ struct Shared {
   std::vector<Communicator*> communicators;  ///< guarded by lock
   std::deque<std::byte*> old_boards;         ///< of closed communicators; peers may still read them
   std::unique_ptr<Segment> segment;
-  std::unique_ptr<UcxWorker> ucx;
+  std::vector<std::unique_ptr<RemoteWorker>> workers;  ///< that reach other hosts
   /// An injected fault (NetworkFault): its end on the steady clock, and its delay; 0 for no delay.
   std::atomic<int64_t> network_fault_until_ns{0}, network_fault_delay_ns{0};
 
   /// Advances every operation once. Returns whether one made progress. Call it under the lock.
   bool advance();
+};
+
+/// A communicator's members that one worker reaches.
+struct Attached {
+  RemoteWorker* worker;
+  ChannelPtr channel;
 };
 
 /// This rank's memory in the arena for one communicator.
@@ -62,7 +68,7 @@ class Communicator final : public Collective {
     bool between_nodes = false;
   };
   Communicator(Shared& shared, Spec spec, Boards boards, std::vector<std::unique_ptr<Link>> links,
-               std::vector<std::shared_ptr<PeerSegment>> peers, UcxChannelPtr channel,
+               std::vector<std::shared_ptr<PeerSegment>> peers, std::vector<Attached> channels,
                std::function<void(Communicator*)> forget);
   ~Communicator() override;
 
@@ -107,7 +113,7 @@ class Communicator final : public Collective {
   Outbox outbox_;
   std::vector<std::unique_ptr<Link>> links_;         // by rank; null at this rank
   std::vector<std::shared_ptr<PeerSegment>> peers_;  // of the other ranks on this host
-  UcxChannelPtr channel_;                            // null: all ranks are on this host
+  std::vector<Attached> channels_;                   // empty: all ranks are on this host
   std::function<void(Communicator*)> forget_;
   std::vector<std::byte*> allocations_;
   std::deque<std::shared_ptr<Operation>> active_;  // in order of their start

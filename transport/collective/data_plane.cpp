@@ -5,13 +5,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <fstream>
 #include <mutex>
 #include <set>
 #include <utility>
 
 #include "transport/collective/communicator.hpp"
+#include "transport/collective/plane_address.hpp"
+#include "transport/collective/workers.hpp"
 
 namespace simplescale {
 
@@ -31,66 +32,6 @@ uint64_t hash_of(const std::string& name) {
   return hash;
 }
 
-// --- Addresses ---
-//
-// Magic, host id, segment name, incarnation, UCX address, each preceded by its length in bytes
-// (uint32, native byte order).
-
-struct Address {
-  std::string host_id, segment;
-  uint64_t incarnation = 0;
-  UcxAddress ucx;
-};
-
-constexpr uint32_t kAddressMagic = 0x31615353;
-
-void put(std::vector<uint8_t>& out, const void* data, size_t bytes) {
-  const auto length = static_cast<uint32_t>(bytes);
-  const auto* head = reinterpret_cast<const uint8_t*>(&length);
-  const auto* body = static_cast<const uint8_t*>(data);
-  out.insert(out.end(), head, head + sizeof(length));
-  out.insert(out.end(), body, body + bytes);
-}
-
-std::optional<std::span<const uint8_t>> take(std::span<const uint8_t>& in) {
-  uint32_t length;
-  if (in.size() < sizeof(length)) return std::nullopt;
-  std::memcpy(&length, in.data(), sizeof(length));
-  in = in.subspan(sizeof(length));
-  if (length > in.size()) return std::nullopt;
-  const auto field = in.first(length);
-  in = in.subspan(length);
-  return field;
-}
-
-std::vector<uint8_t> encode(const Address& address) {
-  std::vector<uint8_t> out;
-  put(out, &kAddressMagic, sizeof(kAddressMagic));
-  put(out, address.host_id.data(), address.host_id.size());
-  put(out, address.segment.data(), address.segment.size());
-  put(out, &address.incarnation, sizeof(address.incarnation));
-  put(out, address.ucx.data(), address.ucx.size());
-  return out;
-}
-
-std::optional<Address> decode(std::span<const uint8_t> in) {
-  const auto magic = take(in);
-  if (!magic || magic->size() != sizeof(kAddressMagic) ||
-      std::memcmp(magic->data(), &kAddressMagic, sizeof(kAddressMagic)) != 0)
-    return std::nullopt;
-  const auto host = take(in), segment = take(in), incarnation = take(in), ucx = take(in);
-  Address address;
-  if (!ucx || !in.empty() || incarnation->size() != sizeof(address.incarnation))
-    return std::nullopt;
-  address.host_id.assign(host->begin(), host->end());
-  address.segment.assign(segment->begin(), segment->end());
-  std::memcpy(&address.incarnation, incarnation->data(), sizeof(address.incarnation));
-  address.ucx.assign(ucx->begin(), ucx->end());
-  const bool plain = !address.segment.empty() && address.segment.find('/') == std::string::npos &&
-                     address.segment.find('\0') == std::string::npos;
-  return plain ? std::optional(address) : std::nullopt;
-}
-
 int cores() {
   cpu_set_t set;
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
@@ -98,7 +39,7 @@ int cores() {
 
 /// One member during join(): what is known of it so far.
 struct Member {
-  Address address;
+  PlaneAddress address;
   bool shared = false;  // on this host
   std::shared_ptr<PeerSegment> segment;
   std::optional<PeerBoard> board;
@@ -106,20 +47,21 @@ struct Member {
 
 class DataPlaneImpl final : public DataPlane {
  public:
-  DataPlaneImpl(DataPlaneOptions options, std::unique_ptr<Segment> segment,
-                std::unique_ptr<UcxWorker> ucx)
-      : options_(std::move(options)) {
+  DataPlaneImpl(DataPlaneOptions options, std::unique_ptr<Segment> segment, Workers workers)
+      : options_(std::move(options)), stream_(workers.stream.get()), ucx_(workers.ucx.get()) {
+    own_ = {options_.host_id, segment->name(), segment->header().incarnation, {}, {}, {}};
     shared_.segment = std::move(segment);
-    shared_.ucx = std::move(ucx);
-    own_ = {options_.host_id, shared_.segment->name(), shared_.segment->header().incarnation,
-            shared_.ucx ? shared_.ucx->address() : UcxAddress{}};
+    if (stream_) own_.stream = stream_->address();
+    if (ucx_) own_.ucx = ucx_->address(), own_.trusted = std::move(workers.trusted);
+    if (stream_) shared_.workers.push_back(std::move(workers.stream));
+    if (ucx_) shared_.workers.push_back(std::move(workers.ucx));
   }
   ~DataPlaneImpl() override {
     SS_ASSERT(shared_.communicators.empty());
-    shared_.ucx.reset();  // its thread rings the doorbell in the segment
+    shared_.workers.clear();  // their threads ring the doorbell in the segment
   }
 
-  std::vector<uint8_t> address() const override { return encode(own_); }
+  std::vector<uint8_t> address() const override { return encode_plane(own_); }
   Result<std::unique_ptr<Collective>> join(const CommunicatorSpec& spec) override;
   void abort(uint64_t generation, const std::string& reason) override;
   void inject_network_fault(const NetworkFault& fault) override;
@@ -130,19 +72,21 @@ class DataPlaneImpl final : public DataPlane {
   Result<Boards> open_boards(const CommunicatorSpec& spec, const std::string& name,
                              uint64_t name_hash);
   void release(const Boards& boards);
-  UcxChannelPtr make_channel(const CommunicatorSpec& spec, uint64_t name_hash,
-                             const std::vector<Member>& members) const;
+  RemoteWorker* worker_of(const Member& member) const;
+  std::vector<Attached> attach(const CommunicatorSpec& spec, uint64_t name_hash,
+                               const std::vector<Member>& members) const;
   std::unique_ptr<Communicator> connect(const CommunicatorSpec& spec, const std::string& name,
                                         const std::vector<Member>& members, const Boards& boards,
-                                        const UcxChannelPtr& channel);
+                                        std::vector<Attached> channels);
   Status wait_for_members(const CommunicatorSpec& spec, const std::string& name, uint64_t name_hash,
-                          std::vector<Member>& members, const UcxChannelPtr& channel);
+                          std::vector<Member>& members, const std::vector<Attached>& channels);
   Status find_member(Member& member, uint64_t generation, uint64_t name_hash, int rank,
                      const CommunicatorSpec& spec);
   Status check_fence(uint64_t generation);
 
   DataPlaneOptions options_;
-  Address own_;
+  RemoteWorker *const stream_, *const ucx_;  // of shared_.workers; or null
+  PlaneAddress own_;
   Shared shared_;
   // By segment name; guarded by shared_.lock. Peers stay mapped from one generation to the next:
   // mapping costs milliseconds per peer.
@@ -187,12 +131,12 @@ Result<std::vector<Member>> DataPlaneImpl::parse_members(const CommunicatorSpec&
                                       std::to_string(size) + " ranks is out of range");
   std::vector<Member> members(size);
   for (size_t i = 0; i < size; ++i) {
-    const auto address = decode(spec.members[i]);
+    const auto address = decode_plane(spec.members[i]);
     if (!address)
       return Status(Code::bad_data, "the address of rank " + std::to_string(i) + " is malformed");
     members[i].address = *address;
     members[i].shared = address->host_id == own_.host_id;
-    if (!members[i].shared && (!shared_.ucx || address->ucx.empty()))
+    if (!members[i].shared && (!stream_ || address->stream.empty()))
       return Status(Code::unavailable, "rank " + std::to_string(i) +
                                            " is on another host, but this run is on one host");
   }
@@ -272,12 +216,14 @@ Status DataPlaneImpl::find_member(Member& member, uint64_t generation, uint64_t 
 
 Status DataPlaneImpl::wait_for_members(const CommunicatorSpec& spec, const std::string& name,
                                        uint64_t name_hash, std::vector<Member>& members,
-                                       const UcxChannelPtr& channel) {
+                                       const std::vector<Attached>& channels) {
   const auto deadline = Clock::now() + milliseconds(spec.timeout_ms);
   for (;;) {
     const uint32_t seen = shared_.segment->header().doorbell.load();
     SS_RETURN_IF_ERROR(check_fence(spec.generation).in(name));
-    std::vector<int> missing = channel ? shared_.ucx->unjoined_ranks(channel) : std::vector<int>{};
+    std::vector<int> missing;
+    for (const auto& [worker, channel] : channels)
+      for (const int rank : worker->unjoined_ranks(channel)) missing.push_back(rank);
     {
       std::lock_guard turn(shared_.lock);
       for (int i = 0; i < static_cast<int>(members.size()); ++i) {
@@ -306,19 +252,29 @@ Status DataPlaneImpl::wait_for_members(const CommunicatorSpec& spec, const std::
   }
 }
 
-/// Null if all members are on this host.
-UcxChannelPtr DataPlaneImpl::make_channel(const CommunicatorSpec& spec, uint64_t name_hash,
-                                          const std::vector<Member>& members) const {
-  if (std::ranges::all_of(members, [](const Member& m) { return m.shared; })) return nullptr;
-  auto channel = std::make_shared<UcxChannel>();
-  channel->generation = spec.generation;
-  channel->name_hash = name_hash;
-  channel->rank = spec.rank;
-  channel->secret = make_secret(options_.key, spec.generation, name_hash);
-  channel->members.resize(members.size());
-  for (size_t i = 0; i < members.size(); ++i)
-    if (!members[i].shared) channel->members[i].address = members[i].address.ucx;
-  return channel;
+/// Null: the member is on this host.
+RemoteWorker* DataPlaneImpl::worker_of(const Member& member) const {
+  if (member.shared) return nullptr;
+  return share_trusted_network(own_, member.address) ? ucx_ : stream_;
+}
+
+/// A channel in each worker that reaches a member.
+std::vector<Attached> DataPlaneImpl::attach(const CommunicatorSpec& spec, uint64_t name_hash,
+                                            const std::vector<Member>& members) const {
+  std::vector<Attached> channels;
+  const Secret secret = make_secret(options_.key, spec.generation, name_hash);
+  for (const auto& worker : shared_.workers) {
+    ChannelSpec channel{spec.generation, name_hash, secret, spec.rank, {}};
+    bool any = false;
+    for (const Member& member : members) {
+      const bool reached = worker_of(member) == worker.get();
+      const auto& at = worker.get() == ucx_ ? member.address.ucx : member.address.stream;
+      channel.addresses.push_back(reached ? at : WorkerAddress{});
+      any |= reached;
+    }
+    if (any) channels.push_back({worker.get(), worker->attach(channel)});
+  }
+  return channels;
 }
 
 /// Makes the communicator, with a link to every other member.
@@ -326,7 +282,7 @@ std::unique_ptr<Communicator> DataPlaneImpl::connect(const CommunicatorSpec& spe
                                                      const std::string& name,
                                                      const std::vector<Member>& members,
                                                      const Boards& boards,
-                                                     const UcxChannelPtr& channel) {
+                                                     std::vector<Attached> channels) {
   const auto size = static_cast<int>(members.size());
   std::vector<std::unique_ptr<Link>> links(members.size());
   std::vector<std::shared_ptr<PeerSegment>> peers;
@@ -340,12 +296,13 @@ std::unique_ptr<Communicator> DataPlaneImpl::connect(const CommunicatorSpec& spe
       peers.push_back(member.segment);
       link = std::make_unique<ShmLink>(*shared_.segment, lanes + i, *member.board, peer_name);
     } else {
-      link = shared_.ucx->link(channel, i, peer_name);
+      const auto of = std::ranges::find(channels, worker_of(member), &Attached::worker);
+      link = of->worker->link(of->channel, i, peer_name);
     }
   }
   const int here = static_cast<int>(peers.size()) + 1;
   const int spin_us = options_.spin_us >= 0 ? options_.spin_us : here <= cores() ? kSpinUs : 0;
-  if (shared_.ucx) shared_.ucx->set_spin_us(spin_us);
+  for (const auto& worker : shared_.workers) worker->set_spin_us(spin_us);
   const bool between_nodes = std::ranges::any_of(members, [this](const Member& member) {
     return !member.address.segment.starts_with(options_.node_prefix);
   });
@@ -355,9 +312,9 @@ std::unique_ptr<Communicator> DataPlaneImpl::connect(const CommunicatorSpec& spe
     std::lock_guard guard(fence_lock_);
     std::erase(communicators_, communicator);
   };
-  auto communicator =
-      std::make_unique<Communicator>(shared_, std::move(communicator_spec), boards,
-                                     std::move(links), std::move(peers), channel, forget);
+  auto communicator = std::make_unique<Communicator>(shared_, std::move(communicator_spec), boards,
+                                                     std::move(links), std::move(peers),
+                                                     std::move(channels), forget);
   std::lock_guard guard(fence_lock_);
   communicators_.push_back(communicator.get());
   return communicator;
@@ -379,18 +336,17 @@ Result<std::unique_ptr<Collective>> DataPlaneImpl::join(const CommunicatorSpec& 
 
   // The open slot and the attached channel announce this rank; from then on peers may write to it
   // and read from it.
-  const UcxChannelPtr channel = make_channel(spec, name_hash, members);
   SS_ASSIGN(const Boards boards, open_boards(spec, name, name_hash));
-  if (channel) shared_.ucx->attach(channel);
-  const Status status = wait_for_members(spec, name, name_hash, members, channel);
+  std::vector<Attached> channels = attach(spec, name_hash, members);
+  const Status status = wait_for_members(spec, name, name_hash, members, channels);
   if (!status.ok()) {
     shared_.segment->close_slot(boards.slot);
-    if (channel) shared_.ucx->detach(channel, false);
+    for (const auto& [worker, channel] : channels) worker->detach(channel, false);
     std::lock_guard turn(shared_.lock);
     release(boards);
     return status;
   }
-  auto communicator = connect(spec, name, members, boards, channel);
+  auto communicator = connect(spec, name, members, boards, std::move(channels));
   // abort() does not reach a communicator that was not yet registered when the fence was set.
   if (const Status over = check_fence(spec.generation); !over.ok())
     communicator->abort(over.message());
@@ -423,12 +379,10 @@ Result<std::unique_ptr<DataPlane>> DataPlane::create(const DataPlaneOptions& opt
                             complete.arena_bytes +
                                 static_cast<size_t>(complete.communicators) * per_communicator));
   auto* header = &segment->header();
-  std::unique_ptr<UcxWorker> ucx;
-  if (options.network) {
-    SS_ASSIGN(ucx, UcxWorker::create([header] { ring(*header); }));
-  }
+  SS_ASSIGN(Workers workers, make_workers(complete.key, complete.network, complete.trusted_networks,
+                                          [header] { ring(*header); }));
   return std::unique_ptr<DataPlane>(
-      std::make_unique<DataPlaneImpl>(std::move(complete), std::move(segment), std::move(ucx)));
+      std::make_unique<DataPlaneImpl>(std::move(complete), std::move(segment), std::move(workers)));
 }
 
 }  // namespace simplescale

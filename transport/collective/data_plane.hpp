@@ -1,6 +1,8 @@
 // The data plane of one trainer process on CPUs: collectives over shared memory for peers on this
-// host and over UCX for the others. It owns one shared-memory segment (the arena, which peers on
-// this host map and read) and, unless the run is on one host, one UCX worker with its thread.
+// host, over UCX for peers on a trusted network, and over encrypted TCP for all others. It owns one
+// shared-memory segment (the arena, which peers on this host map and read) and, unless the run is
+// on one host, one StreamWorker with its thread. It has a UcxWorker only if an interface of this
+// host lies on a trusted network; without one no socket of UCX is opened.
 //
 //   SS_ASSIGN(auto plane,
 //             DataPlane::create({.shm_prefix = "ss-run-n0.1-3", .arena_bytes = 256 << 20}));
@@ -34,7 +36,8 @@ struct DataPlaneOptions {
   size_t arena_bytes = size_t{64} << 20;  ///< for allocate(), over all communicators together
   bool network = true;  ///< false: all members are on this host, and no network socket is opened
   std::string key;      ///< of the run, 32 bytes; members without it are not heard
-  std::string host_id;  ///< members with equal ids share memory; empty: this_host_id()
+  std::string trusted_networks;  ///< the key of the config: see parse_trusted_networks()
+  std::string host_id;           ///< members with equal ids share memory; empty: this_host_id()
   size_t staging_bytes = size_t{4} << 20;  ///< per communicator, for sources outside the arena
   int communicators = 4;                   ///< how many at a time the segment has room for
   int spin_us = -1;  ///< busy wait before sleeping; -1: 100 if the ranks here fit the cores, else 0
@@ -67,7 +70,8 @@ class DataPlane {
  public:
   static constexpr int kMaxRanks = 64;
 
-  /// Code::io: no room for the segment. Otherwise UCX's error if it cannot start.
+  /// Code::io: no room for the segment. bad_config: trusted_networks. Otherwise the error of a
+  /// worker that cannot start.
   static Result<std::unique_ptr<DataPlane>> create(const DataPlaneOptions& options);
   virtual ~DataPlane() = default;
 

@@ -1,7 +1,7 @@
 // A link carries byte streams between two ranks of one communicator. A stream is named by a key
 // (operation number and phase). Pieces sent under one key arrive in order; streams are independent
-// of each other. Two implementations: shm_link (the receiver reads the sender's memory) and
-// ucx_link.
+// of each other. Three implementations: shm_link (the receiver reads the sender's memory),
+// stream_link (encrypted TCP) and ucx_link.
 //
 // Call it while holding the plane's lock.
 #pragma once

@@ -23,6 +23,7 @@ namespace simplescale::collective {
 inline constexpr unsigned kUcxMessageId = 1;
 inline constexpr uint32_t kUcxMagic = 0x31637353;
 inline constexpr size_t kUcxFragment = size_t{1} << 20;  // largest part of a piece in one message
+inline constexpr size_t kUcxEarly = size_t{64} << 20;    // small pieces that wait for the caller
 inline constexpr size_t kUcxWindow = 8;                  // fragments of one queue in flight
 
 enum class UcxKind : uint32_t { hello, acknowledge, bye, data };
@@ -84,7 +85,7 @@ struct UcxWorker::Impl {
   std::function<void()> ring;
   std::unique_ptr<ucx::Context> context;
   std::unique_ptr<ucx::Worker> worker;
-  std::map<UcxAddress, Connection> connections;
+  std::map<WorkerAddress, Connection> connections;
   std::chrono::steady_clock::time_point next_hello;
   std::atomic<int> spin_us{0};
   std::atomic<bool> stop{false};
@@ -107,13 +108,13 @@ struct UcxWorker::Impl {
 
   // --- The worker's thread ---
 
-  Status start();
+  Status start(const ucx::Devices& devices);
   void run();
   bool run_commands();
   void send_hellos();
   bool close_failed();
-  void fail_members(const UcxAddress& address, const std::string& why);
-  ucp_ep_h connect(const UcxAddress& address);
+  void fail_members(const WorkerAddress& address, const std::string& why);
+  ucp_ep_h connect(const WorkerAddress& address);
   void send_control(UcxKind kind, const UcxChannelPtr& channel, uint32_t to);
   void send(std::unique_ptr<Sending> sending);
   void send_waiting(const UcxChannelPtr& channel, uint32_t to);

@@ -91,14 +91,21 @@ class UcxLink final : public Link {
     stream.read += bytes;
     const auto first = stream.pieces.begin();
     if (stream.read < first->first + first->second->bytes) return {};
-    if (first->second->pooled) impl_.give_buffer(std::move(first->second->data));
+    if (first->second->pooled)
+      impl_.give_buffer(std::move(first->second->data));
+    else
+      member().early -= first->second->bytes;
     stream.pieces.erase(first);
     return {};
   }
 
   void forget(uint64_t key) override {
     std::lock_guard guard(impl_.lock);
-    member().streams.erase(key);
+    const auto stream = member().streams.find(key);
+    if (stream == member().streams.end()) return;
+    for (const auto& [offset, piece] : stream->second.pieces)
+      if (!piece->pooled) member().early -= piece->bytes;
+    member().streams.erase(stream);
   }
 
   Status health(bool) override {
@@ -119,9 +126,9 @@ class UcxLink final : public Link {
 
 }  // namespace
 
-std::unique_ptr<Link> UcxWorker::link(const UcxChannelPtr& channel, int peer,
-                                      std::string peer_name) {
-  return std::make_unique<UcxLink>(*impl_, channel, peer, std::move(peer_name));
+std::unique_ptr<Link> UcxWorker::link(const ChannelPtr& channel, int peer, std::string peer_name) {
+  return std::make_unique<UcxLink>(*impl_, std::static_pointer_cast<UcxChannel>(channel), peer,
+                                   std::move(peer_name));
 }
 
 }  // namespace simplescale::collective

@@ -24,17 +24,6 @@ void UcxWorker::Impl::give_buffer(std::unique_ptr<std::byte[]> buffer) {
   if (pool.size() < kIdleBuffersMax) pool.push_back(std::move(buffer));
 }
 
-Secret make_secret(const std::string& key, uint64_t generation, uint64_t name_hash) {
-  const uint64_t what[] = {generation, name_hash};
-  Secret secret;
-  static_assert(sizeof secret >= crypto_generichash_BYTES_MIN);
-  crypto_generichash(reinterpret_cast<unsigned char*>(secret.data()), sizeof secret,
-                     reinterpret_cast<const unsigned char*>(what), sizeof what,
-                     key.empty() ? nullptr : reinterpret_cast<const unsigned char*>(key.data()),
-                     key.size());
-  return secret;
-}
-
 // --- Sending ---
 
 void UcxWorker::Impl::send(std::unique_ptr<Sending> sending) {
@@ -158,12 +147,17 @@ ucs_status_t UcxWorker::Impl::on_message(const UcxHeader& header, void* data, si
           stream.announced.push_back(piece);
         return UCS_INPROGRESS;
       }
+      if (member.early + bytes > kUcxEarly) {
+        member.fail("has sent too much before it was expected");
+        break;
+      }
       auto piece = std::make_shared<UcxPiece>();
       piece->data = std::make_unique_for_overwrite<std::byte[]>(bytes);
       piece->bytes = bytes;
       piece->complete = true;
       std::memcpy(piece->data.get(), data, bytes);
-      if (bytes > 0) stream.pieces.emplace(header.offset, std::move(piece));
+      if (bytes > 0 && stream.pieces.emplace(header.offset, std::move(piece)).second)
+        member.early += bytes;
       break;
     }
     default:

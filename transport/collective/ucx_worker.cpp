@@ -26,7 +26,7 @@ constexpr milliseconds kFlushTimeout{2000};
 
 // --- Connections ---
 
-ucp_ep_h UcxWorker::Impl::connect(const UcxAddress& address) {
+ucp_ep_h UcxWorker::Impl::connect(const WorkerAddress& address) {
   auto& connection = connections[address];
   if (connection.failed != UCS_OK) return nullptr;
   if (!connection.endpoint) {
@@ -43,7 +43,7 @@ ucp_ep_h UcxWorker::Impl::connect(const UcxAddress& address) {
   return connection.endpoint->handle();
 }
 
-void UcxWorker::Impl::fail_members(const UcxAddress& address, const std::string& why) {
+void UcxWorker::Impl::fail_members(const WorkerAddress& address, const std::string& why) {
   std::lock_guard guard(lock);
   for (auto& [id, channel] : channels)
     for (auto& member : channel->members)
@@ -59,7 +59,7 @@ bool UcxWorker::Impl::close_failed() {
                                     [](const auto& c) { return c.second.failed != UCS_OK; });
     if (found == connections.end()) break;
     const std::string why = lost(found->second.failed);
-    const UcxAddress address = found->first;
+    const WorkerAddress address = found->first;
     log::debug("data plane: a connection {}", why);
     found->second.endpoint.reset();
     connections.erase(found);
@@ -106,10 +106,10 @@ bool UcxWorker::Impl::run_commands() {
   return !now.empty();
 }
 
-Status UcxWorker::Impl::start() {
+Status UcxWorker::Impl::start(const ucx::Devices& devices) {
   // Members on this host share memory without UCX, and over UCX's shared memory a peer's death
   // would go unnoticed.
-  SS_ASSIGN(context, ucx::Context::create(UCP_FEATURE_AM | UCP_FEATURE_WAKEUP, "^sm"));
+  SS_ASSIGN(context, ucx::Context::create(UCP_FEATURE_AM | UCP_FEATURE_WAKEUP, "^sm", &devices));
   SS_ASSIGN(worker, ucx::Worker::create(*context));
   const auto callback = [](void* self, const void* head, size_t head_bytes, void* data,
                            size_t bytes, const ucp_am_recv_param_t* param) -> ucs_status_t {
@@ -185,13 +185,15 @@ void UcxWorker::Impl::close_all() {
 
 // --- What other threads call ---
 
-Result<std::unique_ptr<UcxWorker>> UcxWorker::create(std::function<void()> ring) {
+Result<std::unique_ptr<UcxWorker>> UcxWorker::create(std::function<void()> ring,
+                                                     const std::vector<std::string>& interfaces) {
+  SS_ASSIGN(const ucx::Devices devices, ucx::devices_of(interfaces));
   auto impl = std::make_unique<Impl>();
   impl->ring = std::move(ring);
   impl->next_hello = Clock::time_point::max();
   std::promise<Status> started;
-  impl->thread = std::thread([&started, impl = impl.get()] {
-    const Status status = impl->start();
+  impl->thread = std::thread([&, impl = impl.get()] {
+    const Status status = impl->start(devices);
     started.set_value(status);
     if (status.ok()) impl->run();
   });
@@ -208,7 +210,7 @@ UcxWorker::~UcxWorker() {
   impl_->thread.join();  // before the UCX worker is destroyed: post() may still signal it
 }
 
-const UcxAddress& UcxWorker::address() const {
+const WorkerAddress& UcxWorker::address() const {
   return impl_->worker->address();
 }
 
@@ -216,15 +218,18 @@ void UcxWorker::set_spin_us(int spin_us) {
   impl_->spin_us = spin_us;
 }
 
-void UcxWorker::attach(const UcxChannelPtr& channel) {
+ChannelPtr UcxWorker::attach(const ChannelSpec& spec) {
+  auto channel = std::make_shared<UcxChannel>(spec);
   {
     std::lock_guard guard(impl_->lock);
     impl_->channels[{channel->generation, channel->name_hash}] = channel;
   }
   impl_->post([impl = impl_.get()] { impl->next_hello = Clock::now(); });
+  return channel;
 }
 
-void UcxWorker::detach(const UcxChannelPtr& channel, bool graceful) {
+void UcxWorker::detach(const ChannelPtr& base, bool graceful) {
+  const auto channel = std::static_pointer_cast<UcxChannel>(base);
   std::promise<void> done;
   impl_->post([&, impl = impl_.get()] {
     impl->end_channel(channel, graceful);
@@ -233,7 +238,8 @@ void UcxWorker::detach(const UcxChannelPtr& channel, bool graceful) {
   done.get_future().wait();
 }
 
-std::vector<int> UcxWorker::unjoined_ranks(const UcxChannelPtr& channel) {
+std::vector<int> UcxWorker::unjoined_ranks(const ChannelPtr& base) {
+  const auto channel = std::static_pointer_cast<UcxChannel>(base);
   std::lock_guard guard(impl_->lock);
   std::vector<int> ranks;
   for (size_t i = 0; i < channel->members.size(); ++i)

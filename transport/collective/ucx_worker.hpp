@@ -1,6 +1,6 @@
-// The UCX worker of a data plane: one context, one worker, one thread that sleeps on the worker's
-// event descriptor. It exchanges active messages with processes on other hosts. Each communicator
-// has a channel.
+// The worker of a data plane over UCX: one context, one worker, one thread that sleeps on the
+// worker's event descriptor. It exchanges active messages with processes on other hosts. UCX does
+// not protect them, so it is used only on networks that the configuration trusts.
 //
 // Only the worker's thread calls UCX. Other threads take the lock, post a command and signal the
 // worker. A thread that waits for data sleeps on the plane's doorbell, which the worker's thread
@@ -12,10 +12,9 @@
 // * Every channel has two queues for each member, one for the oldest operation and one for the
 //   others. Each has its own limit of fragments in flight, so a later operation never blocks an
 //   earlier one (COLLECTIVE-2 in operation.hpp).
-// * A message whose channel is not registered, for example of an older generation, is dropped, and
-//   so is one without the channel's secret: it is not of a member.
-// * A member has joined once it has acknowledged this process's hello: the member has registered
-//   the channel, and the connection to it works.
+// * The bytes held for a member are bounded: what it announces is fetched while this process
+//   expects the stream, small pieces that come early have a limit. A member that exceeds one is
+//   lost.
 #pragma once
 
 #include <array>
@@ -29,16 +28,9 @@
 #include <vector>
 
 #include "runtime/base/status.hpp"
-#include "transport/collective/link.hpp"
+#include "transport/collective/remote.hpp"
 
 namespace simplescale::collective {
-
-/// Known to the members of one communicator, and in each of their messages.
-using Secret = std::array<uint64_t, 2>;
-/// A hash of the run's key, the generation and the communicator's name. key: see DataPlaneOptions.
-Secret make_secret(const std::string& key, uint64_t generation, uint64_t name_hash);
-
-using UcxAddress = std::vector<uint8_t>;
 
 /// A piece of a stream that has arrived, or that UCX is receiving into `data`.
 struct UcxPiece {
@@ -71,10 +63,11 @@ struct UcxFragment {
 
 /// One remote member of a channel.
 struct UcxMember {
-  UcxAddress address;  ///< empty: on this host, or this rank
+  WorkerAddress address;  ///< empty: not reached by this worker
   bool acknowledged = false;
   Status broken;
   std::unordered_map<uint64_t, UcxStream> streams;  ///< by key
+  size_t early = 0;  ///< bytes of small pieces that have not been read
   /// Fragments to send, and the number in flight. [0]: of later operations; [1]: of the oldest.
   struct Queue {
     std::deque<UcxFragment> waiting;
@@ -88,37 +81,30 @@ struct UcxMember {
   }
 };
 
-/// One communicator's members. The worker's lock guards `members` and `tickets`.
-struct UcxChannel {
-  uint64_t generation = 0;
-  uint64_t name_hash = 0;
-  Secret secret{};
-  int rank = 0;
+/// The worker's lock guards `members` and `tickets`.
+struct UcxChannel final : Channel {
+  explicit UcxChannel(const ChannelSpec& spec) : Channel(spec), members(spec.addresses.size()) {
+    for (size_t i = 0; i < members.size(); ++i) members[i].address = spec.addresses[i];
+  }
   std::vector<UcxMember> members;  ///< by rank
   uint64_t tickets = 0;
 };
 using UcxChannelPtr = std::shared_ptr<UcxChannel>;
 
-class UcxWorker {
+class UcxWorker final : public RemoteWorker {
  public:
   /// ring: called on the worker's thread when data arrived, or a send completed or failed.
-  static Result<std::unique_ptr<UcxWorker>> create(std::function<void()> ring);
-  ~UcxWorker();
+  /// interfaces: of this host; UCX uses no other.
+  static Result<std::unique_ptr<UcxWorker>> create(std::function<void()> ring,
+                                                   const std::vector<std::string>& interfaces);
+  ~UcxWorker() override;
 
-  const UcxAddress& address() const;
-  /// How long the thread polls before it sleeps.
-  void set_spin_us(int spin_us);
-
-  /// Registers the channel and sends hellos to its remote members until each has acknowledged.
-  /// Returns at once.
-  void attach(const UcxChannelPtr& channel);
-  /// Ends the channel; returns once the caller's memory is no longer used. Sends a bye to the
-  /// members unless `graceful`.
-  void detach(const UcxChannelPtr& channel, bool graceful);
-  /// Remote ranks that have not joined yet.
-  std::vector<int> unjoined_ranks(const UcxChannelPtr& channel);
-
-  std::unique_ptr<Link> link(const UcxChannelPtr& channel, int peer, std::string peer_name);
+  const WorkerAddress& address() const override;
+  void set_spin_us(int spin_us) override;
+  ChannelPtr attach(const ChannelSpec& spec) override;
+  void detach(const ChannelPtr& channel, bool graceful) override;
+  std::vector<int> unjoined_ranks(const ChannelPtr& channel) override;
+  std::unique_ptr<Link> link(const ChannelPtr& channel, int peer, std::string peer_name) override;
 
   struct Impl;
 

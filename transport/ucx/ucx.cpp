@@ -50,8 +50,10 @@ Status to_status(ucs_status_t status, const std::string& what) {
   return {peer ? Code::unavailable : Code::internal, what + ": " + ucs_status_string(status)};
 }
 
-Result<std::unique_ptr<Context>> Context::create(uint64_t features, const char* transports) {
+Result<std::unique_ptr<Context>> Context::create(uint64_t features, const char* transports,
+                                                 const Devices* devices) {
   set_defaults();
+  if (devices && !devices->partition.empty()) setenv("UCX_IB_PKEY", devices->partition.c_str(), 1);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES;
   params.features = features;
@@ -59,6 +61,14 @@ Result<std::unique_ptr<Context>> Context::create(uint64_t features, const char* 
   ucp_config_t* config = nullptr;
   SS_RETURN_IF_ERROR(to_status(ucp_config_read(nullptr, nullptr, &config), "ucp_config_read"));
   if (transports && !std::getenv("UCX_TLS")) (void)ucp_config_modify(config, "TLS", transports);
+  if (devices) {
+    const Status set = to_status(ucp_config_modify(config, "NET_DEVICES", devices->names.c_str()),
+                                 "ucp_config_modify(NET_DEVICES)");
+    if (!set.ok()) {
+      ucp_config_release(config);
+      return set;
+    }
+  }
   const ucs_status_t status = ucp_init(&params, config, &handle);
   ucp_config_release(config);
   SS_RETURN_IF_ERROR(to_status(status, "ucp_init"));

@@ -20,14 +20,26 @@ namespace simplescale::ucx {
 /// canceled request, else Code::internal.
 Status to_status(ucs_status_t status, const std::string& what);
 
+/// Devices to which UCX is limited, in UCX's names: "eth0,mlx5_0:1".
+struct Devices {
+  std::string names;
+  std::string partition;  // of InfiniBand: "0x8001"; or empty
+};
+/// The devices of network interfaces: the interface itself for TCP, and the InfiniBand or RoCE
+/// device behind it. UCX_NET_DEVICES may leave some out, but add none. bad_config: none is left, or
+/// the interfaces are of several InfiniBand partitions. sys: for tests.
+Result<Devices> devices_of(const std::vector<std::string>& interfaces,
+                           const std::string& sys = "/sys/class/net");
+
 /// An instance of the UCX library. features: UCP_FEATURE_* bits. transports: the value of UCX_TLS,
-/// e.g. "^sm"; null: UCX chooses. Unless the environment says otherwise, it allows shared memory
+/// e.g. "^sm"; null: UCX chooses. devices: null: all. Unless the environment says otherwise, it allows shared memory
 /// with peer error handling (UCX_POSIX/SYSV_ERROR_HANDLING=y), disables UCX's signal handlers, and
 /// uses `transports`.
 class Context {
  public:
   static Result<std::unique_ptr<Context>> create(uint64_t features,
-                                                 const char* transports = nullptr);
+                                                 const char* transports = nullptr,
+                                                 const Devices* devices = nullptr);
   ~Context() { ucp_cleanup(handle_); }
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;

@@ -188,6 +188,9 @@ TEST_SUITE("config load") {
               .starts_with("a.toml:3: train.min_learning_rate"));
     CHECK(error_of("[run]\nwith_optimizer = true\n").ends_with("needs run.from"));
     CHECK(error_of("[train]\nmin_learning_rate = -0.5\n").find("must be -1") != std::string::npos);
+    CHECK(error_of("[transport]\ntrusted_networks = \"eth0, *\"\n")
+              .starts_with("a.toml:2: transport.trusted_networks = \"eth0, *\" has an entry that "
+                           "cannot be trusted: \"*\" would trust"));
     CHECK(error_of("[data]\nskip_samples = \"4-3\"\n")
               .starts_with("a.toml:2: data.skip_samples = \"4-3\" must be a list of samples"));
     const auto keep_best = [](const std::string& validated, const std::string& saved) {

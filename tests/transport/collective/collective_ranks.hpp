@@ -22,10 +22,11 @@ struct RankPlanes {
   std::vector<std::unique_ptr<DataPlane>> planes;
   std::vector<std::vector<uint8_t>> addresses;
 
-  /// hosts[i]: the simulated host of rank i; ranks with equal numbers share memory. keys: of each
-  /// rank.
+  /// hosts[i]: the simulated host of rank i; ranks with equal numbers share memory. keys, trusted:
+  /// of each rank; "lo" lets ranks with it use UCX.
   RankPlanes(const std::string& name, const std::vector<int>& hosts, size_t staging_bytes = 1 << 20,
-             const std::vector<std::string>& keys = {}) {
+             const std::vector<std::string>& keys = {},
+             const std::vector<std::string>& trusted = {}) {
     for (size_t i = 0; i < hosts.size(); ++i) {
       DataPlaneOptions options;
       options.shm_prefix =
@@ -36,7 +37,8 @@ struct RankPlanes {
       options.communicators = 2;
       options.host_id = this_host_id() + "#" + std::to_string(hosts[i]);
       options.spin_us = 0;
-      if (!keys.empty()) options.key = keys[i];
+      options.key = keys.empty() ? std::string(32, 'k') : keys[i];
+      if (!trusted.empty()) options.trusted_networks = trusted[i];
       auto plane = DataPlane::create(options);
       if (!plane.ok()) throw std::runtime_error(plane.status().message());
       addresses.push_back((*plane)->address());

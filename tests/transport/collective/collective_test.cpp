@@ -191,8 +191,9 @@ std::string every_operation(Collective& c, DType dtype, size_t count, bool arena
 }
 
 void check_every_operation(const std::string& name, const std::vector<int>& hosts, int from_size,
-                           const std::vector<size_t>& counts) {
-  RankPlanes ranks(name, hosts);
+                           const std::vector<size_t>& counts,
+                           const std::vector<std::string>& trusted = {}) {
+  RankPlanes ranks(name, hosts, 1 << 20, {}, trusted);
   uint64_t generation = 0;
   for (int size = from_size; size <= static_cast<int>(hosts.size()); ++size) {
     CAPTURE(size);
@@ -225,8 +226,19 @@ TEST_SUITE("collective") {
     check_every_operation("shm", std::vector<int>(8, 0), 1, {0, 1, 2, 3, 1023, 1024, 100003});
   }
 
-  TEST_CASE("collective: the same bits over UCX, with every rank on its own host") {
-    check_every_operation("ucx", {0, 1, 2, 3}, 2, {0, 1, 3, 1023, 100003});
+  TEST_CASE("collective: the same bits over encrypted TCP, with every rank on its own host") {
+    check_every_operation("stream", {0, 1, 2, 3}, 2, {0, 1, 3, 1023, 100003});
+  }
+
+  TEST_CASE("collective: the same bits over UCX on a trusted network") {
+    check_every_operation("ucx", {0, 1, 2, 3}, 2, {0, 1, 3, 1023, 100003},
+                          {"lo", "lo", "lo", "lo"});
+  }
+
+  TEST_CASE(
+      "collective: the same bits if some ranks use UCX, some the stream, some shared memory") {
+    check_every_operation("trust", {0, 0, 1, 2}, 4, {0, 1, 3, 1023, 100003},
+                          {"lo", "lo", "lo", ""});
   }
 
   TEST_CASE("collective: the same bits if some ranks share a host and others do not") {
@@ -235,7 +247,7 @@ TEST_SUITE("collective") {
 
   TEST_CASE("collective: a source outside the arena may be larger than the staging buffer") {
     for (const bool one_host : {true, false}) {
-      RankPlanes ranks(one_host ? "big" : "bigucx",
+      RankPlanes ranks(one_host ? "big" : "bigfar",
                        one_host ? std::vector{0, 0, 0} : std::vector{0, 0, 1});
       const size_t count = 1'500'001;
       const std::string errors = on_ranks(3, [&](int rank) -> std::string {
@@ -269,7 +281,7 @@ TEST_SUITE("collective") {
       "collective: COLLECTIVE-2, a hundred operations on two communicators end in any order of "
       "waiting") {
     for (const bool one_host : {true, false}) {
-      RankPlanes ranks(one_host ? "many" : "manyucx",
+      RankPlanes ranks(one_host ? "many" : "manyfar",
                        one_host ? std::vector{0, 0, 0, 0} : std::vector{0, 1, 2, 3});
       const std::string errors = on_ranks(4, [&](int rank) -> std::string {
         auto first = ranks.join(rank, 4, 5, "shard");

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs four ranks in three network namespaces, which simulate three hosts on one machine. Two ranks are in the first
-# namespace and share memory; UCX reaches the others over TCP. All ranks must compute the same bits as on one host. Then
-# the test kills a rank, and the others must name it. Needs root and `ip`, else it skips (exit 77).
+# namespace and share memory; the others are reached over encrypted TCP, then over UCX as on a trusted network. All ranks
+# must compute the same bits as on one host. Then the test kills a rank, and the others must name it. Needs root and `ip`, else it skips (exit 77).
 #
 #   netns_test.sh PATH_OF_collective_rank
 set -u
@@ -59,6 +59,11 @@ for pid in "${pids[@]}"; do wait "$pid" || fail "operations on one host"; done
 for rank in 0 1 2 3; do
   cmp "$folder/out-1-$rank" "$folder/out-2-$rank" || fail "rank $rank has other bits on other hosts"
 done
+COLLECTIVE_RANK_TRUSTED=10.213.7.0/24 start 4 all
+for pid in "${pids[@]}"; do wait "$pid" || fail "operations over UCX"; done
+for rank in 0 1 2 3; do
+  cmp "$folder/out-4-$rank" "$folder/out-2-$rank" || fail "rank $rank has other bits over UCX"
+done
 
 start 3 endless
 for rank in 0 1 2 3; do
@@ -71,4 +76,4 @@ for rank in 0 1 2; do
   grep -q unavailable "$folder/out-3-$rank" || fail "rank $rank did not report the loss as unavailable"
 done
 grep -q "rank 3" "$folder"/out-3-[012] || fail "no rank named rank 3"
-echo "passed: same bits on 3 hosts and on one; the loss of a host's rank is named"
+echo "passed: same bits on 3 hosts, encrypted and over UCX, and on one; the loss of a host's rank is named"

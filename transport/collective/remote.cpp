@@ -1,0 +1,18 @@
+#include "transport/collective/remote.hpp"
+
+#include <sodium.h>
+
+namespace simplescale::collective {
+
+Secret make_secret(const std::string& key, uint64_t generation, uint64_t name_hash) {
+  const uint64_t what[] = {generation, name_hash};
+  Secret secret;
+  static_assert(sizeof secret >= crypto_generichash_BYTES_MIN);
+  crypto_generichash(reinterpret_cast<unsigned char*>(secret.data()), sizeof secret,
+                     reinterpret_cast<const unsigned char*>(what), sizeof what,
+                     key.empty() ? nullptr : reinterpret_cast<const unsigned char*>(key.data()),
+                     key.size());
+  return secret;
+}
+
+}  // namespace simplescale::collective
