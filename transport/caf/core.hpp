@@ -93,6 +93,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void establish(const PeerPtr& peer);
   void make_current(const PeerPtr& peer);
   void disconnect(const PeerPtr& peer, const std::string& reason, bool expected);
+  void drop_caller(const stream::LinkPtr& link, Bad kind, const std::string& what);
   void refuse(const stream::LinkPtr& link, uint64_t token, const std::string& reason);
   void fill_hello(wire::Hello::Builder out, const Peer& peer);
   void handle_hello(const stream::LinkPtr& link, wire::Hello::Reader in);

@@ -10,22 +10,20 @@
 #include "transport/caf/codec.hpp"
 #include "transport/caf/core.hpp"
 #include "transport/caf/envelope.hpp"
+#include "transport/caf/proof.hpp"
 
 namespace simplescale::remote {
 
 namespace {
 constexpr size_t kCallerBytesMax = 1024;  // of one message before the peer's proof
 
-/// The trace span of sending or receiving one message. Token and sequence identify the message, so
-/// that a reader of both processes' traces can match the two spans. The span has only half of the
-/// token: a reader of the trace cannot send messages with it.
+/// The trace span of sending or receiving one message. The token's name and the sequence identify
+/// the message, so that a reader of both processes' traces can match the two spans.
 trace::Span message_span(trace::Kind kind, wire::Envelope::Reader envelope, size_t bytes,
-                         const Peer* peer, uint64_t token, uint64_t sequence) {
-  return trace::Span({.number = static_cast<int64_t>(bytes),
-                      .a = static_cast<uint32_t>(token),
-                      .b = sequence,
-                      .kind = kind},
-                     name_of(envelope), peer ? peer->name : "");
+                         const Peer* peer, uint32_t token, uint64_t sequence) {
+  return trace::Span(
+      {.number = static_cast<int64_t>(bytes), .a = token, .b = sequence, .kind = kind},
+      name_of(envelope), peer ? peer->name : "");
 }
 }  // namespace
 
@@ -86,7 +84,7 @@ void Core::transmit_now(const PeerPtr& peer, Words words, bool hello) {
   if (trace::on()) {
     capnp::FlatArrayMessageReader reader(pending->words, reader_options(pending->words.size()));
     span = message_span(trace::Kind::sent, reader.getRoot<wire::Envelope>(), bytes.size(),
-                        peer.get(), header.token, header.sequence);
+                        peer.get(), name_of_token(options_.key, header.token), header.sequence);
   }
   peer->sent_since_tick = true;
   messenger_->send(peer->link, {reinterpret_cast<const uint8_t*>(&header), sizeof header},
@@ -163,7 +161,8 @@ void Core::handle(const stream::LinkPtr& link, const PeerPtr& peer,
     trace::Span span;
     if (trace::on())
       span = message_span(trace::Kind::received, envelope, words.asBytes().size(), peer.get(),
-                          peer ? peer->rx_token : 0, peer ? peer->rx_sequence - 1 : 0);
+                          name_of_token(options_.key, peer ? peer->rx_token : 0),
+                          peer ? peer->rx_sequence - 1 : 0);
     if (peer) {
       dispatch(peer, envelope);
     } else if (envelope.isHello()) {

@@ -132,9 +132,9 @@ void Core::handle_hello(const stream::LinkPtr& link, wire::Hello::Reader in) {
   auto side = side_of(in);
   const caf::node_id node = side ? node_from_bytes(side->node) : caf::node_id{};
   if (!side || node == system_.node())
-    return count(Bad::malformed, nullptr, "a hello with a bad node id, address or nonce");
+    return drop_caller(link, Bad::malformed, "a hello with a bad node id, address or nonce");
   if (!equal(prove(options_.key, "", Role::hello, *side, {}), to_span(in.getProof())))
-    return count(Bad::malformed, nullptr, "a hello without the run's key");
+    return drop_caller(link, Bad::malformed, "a hello without the run's key");
   if (in.getVersion() != wire::PROTOCOL_VERSION) {
     return refuse(link, side->token,
                   "protocol version " + std::to_string(wire::PROTOCOL_VERSION) + " here, version " +
@@ -147,7 +147,7 @@ void Core::handle_hello(const stream::LinkPtr& link, wire::Hello::Reader in) {
         "run \"" + options_.run_id + "\" here, run \"" + run_id.substr(0, 100) + "\" there");
   }
   if (stopping_ || peers_.size() >= options_.peers_max)
-    return count(Bad::dropped, nullptr, "a hello while stopping or beyond peers_max");
+    return drop_caller(link, Bad::dropped, "a hello while stopping or beyond peers_max");
   const PeerPtr known = current_peer(node);
   const auto connection = connection_of(known);
   // The link stays until the other process replaces its call by this one's, or until the deadline.
@@ -237,6 +237,12 @@ void Core::establish(const PeerPtr& peer) {
   for (auto& [id, lookup] : lookups_) {
     if (lookup.peer == peer) send_lookup(id, lookup);
   }
+}
+
+/// Closes the connection at once: its caller need not wait for its deadline.
+void Core::drop_caller(const stream::LinkPtr& link, Bad kind, const std::string& what) {
+  count(kind, nullptr, what);
+  messenger_->close(link);
 }
 
 void Core::refuse(const stream::LinkPtr& link, uint64_t token, const std::string& reason) {

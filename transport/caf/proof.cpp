@@ -2,6 +2,9 @@
 
 #include <sodium.h>
 
+#include <array>
+#include <cstring>
+
 namespace simplescale::remote {
 
 namespace {
@@ -57,6 +60,16 @@ Nonce random_nonce() {
   Nonce nonce;
   randombytes_buf(nonce.data(), nonce.size());
   return nonce;
+}
+
+uint32_t name_of_token(const std::string& key, uint64_t token) {
+  std::array<uint8_t, crypto_generichash_BYTES_MIN> hash;
+  crypto_generichash(
+      hash.data(), hash.size(), reinterpret_cast<const uint8_t*>(&token), sizeof token,
+      key.empty() ? nullptr : reinterpret_cast<const uint8_t*>(key.data()), key.size());
+  uint32_t name;
+  std::memcpy(&name, hash.data(), sizeof name);
+  return name;
 }
 
 uint64_t random_token() {
