@@ -62,8 +62,10 @@ class Network:
         relay = subprocess.Popen(["ip", "netns", "exec", self.spaces[node], sys.executable, RELAY, str(port), str(first), str(changes)],
                                  stdout=subprocess.PIPE, text=True)
         relay.stdout.readline()
-        self.nft(node, "nft add table ip r && nft 'add chain ip r o { type nat hook output priority -100; }' && nft add rule ip r o "
-                       f"oifname eth0 ip protocol tcp meta mark != 7 redirect to :{port}")
+        self.nft(node, "nft add table ip r && nft 'add chain ip r o { type nat hook output priority -100; }' && "
+                       "nft 'add chain ip r i { type nat hook prerouting priority -100; }' && "
+                       f"nft add rule ip r o oifname eth0 ip protocol tcp meta mark != 7 redirect to :{port} && "
+                       f"nft add rule ip r i iifname eth0 ip protocol tcp redirect to :{port}")
         return relay
 
     def close(self):
