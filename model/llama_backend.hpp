@@ -9,12 +9,25 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numbers>
 #include <utility>
 #include <vector>
 
 #include "model/backend.hpp"
 
 namespace simplescale {
+
+/// Llama 3.1's scaling of one of RoPE's frequencies, in fp32 as Hugging Face computes it.
+inline float llama3_frequency(const RopeScaling& r, float frequency) {
+  const auto original = static_cast<float>(r.original_block_size);
+  const auto factor = static_cast<float>(r.factor), low = static_cast<float>(r.low_factor),
+             high = static_cast<float>(r.high_factor);
+  const float wave = 2 * std::numbers::pi_v<float> / frequency;
+  if (wave > original / low) return frequency / factor;
+  if (wave < original / high) return frequency;
+  const float smooth = (original / wave - low) / (high - low);
+  return (1 - smooth) * frequency / factor + smooth * frequency;
+}
 
 /// RoPE, arXiv 2104.09864: the cosines and sines of all angles, computed in fp32 as Hugging Face
 /// does. cosine, sine: become (T, D/2).
@@ -25,7 +38,11 @@ inline void rope_tables(const ModelShape& shape, std::vector<float>& cosine,
   sine.resize(cosine.size());
   for (int64_t i = 0; i < half; ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(D);
-    const float frequency = 1.0f / std::pow(static_cast<float>(shape.rope_theta), exponent);
+    float frequency = 1.0f / std::pow(static_cast<float>(shape.rope_theta), exponent);
+    if (shape.rope_scaling.kind == RopeScaling::Kind::linear)
+      frequency /= static_cast<float>(shape.rope_scaling.factor);
+    if (shape.rope_scaling.kind == RopeScaling::Kind::llama3)
+      frequency = llama3_frequency(shape.rope_scaling, frequency);
     for (int64_t t = 0; t < T; ++t) {
       const float angle = static_cast<float>(t) * frequency;
       cosine[static_cast<size_t>(t * half + i)] = std::cos(angle);
@@ -33,6 +50,29 @@ inline void rope_tables(const ModelShape& shape, std::vector<float>& cosine,
     }
   }
 }
+
+/// A block's parameters, or their gradients, in their flat unit; as units_of() orders them.
+template <class E>
+struct BlockParameters {
+  BlockParameters(E* unit, const ModelShape& s)
+      : norm1(unit),
+        qkv(norm1 + s.dim),
+        bias(qkv + (s.q_dim() + 2 * s.kv_dim()) * s.dim),
+        q_norm(bias + s.bias_width()),
+        k_norm(q_norm + s.q_norm_width()),
+        o(k_norm + s.k_norm_width()),
+        norm2(o + s.dim * s.q_dim()),
+        gate_up(norm2 + s.dim),
+        down(gate_up + 2 * s.hidden * s.dim) {}
+  E* norm1;            // (C)
+  E* qkv;              // (Q, C)
+  E* bias;             // (Q), if shape.qkv_bias
+  E *q_norm, *k_norm;  // (D) or (A) and (K), if shape.qk_norm
+  E* o;                // (C, A)
+  E* norm2;            // (C)
+  E* gate_up;          // (2F, C)
+  E* down;             // (C, F)
+};
 
 class LlamaBackend : public Backend {
  public:
@@ -54,28 +94,24 @@ class LlamaBackend : public Backend {
         C_(options.shape.dim),
         D_(options.shape.head_dim()),
         F_(options.shape.hidden),
-        K_(options.shape.kv_heads * D_),
-        Q_(C_ + 2 * K_),
+        A_(options.shape.q_dim()),
+        K_(options.shape.kv_dim()),
+        Q_(A_ + 2 * K_),
         V_(options.shape.vocab),
         eps_(static_cast<float>(options.shape.norm_eps)) {}
 
-  /// A block's parameters, or their gradients, in their flat unit.
-  template <class E>
-  struct Block {
-    Block(E* unit, const LlamaBackend& b)
-        : norm1(unit),
-          qkv(norm1 + b.C_),
-          o(qkv + b.Q_ * b.C_),
-          norm2(o + b.C_ * b.C_),
-          gate_up(norm2 + b.C_),
-          down(gate_up + 2 * b.F_ * b.C_) {}
-    E* norm1;    // (C)
-    E* qkv;      // (Q, C)
-    E* o;        // (C, C)
-    E* norm2;    // (C)
-    E* gate_up;  // (2F, C)
-    E* down;     // (C, F)
+  /// The norms of a block come after attention and MLP, not before.
+  bool post_norm() const { return shape_.norm == NormPlacement::post; }
+  bool has_qk_norm() const { return shape_.qk_norm != QkNorm::none; }
+  /// One of the norms of queries or keys: every row has `pieces` pieces of `width` elements, which
+  /// are normalized one by one with the same weight (width).
+  struct QkPieces {
+    int64_t pieces, width;
   };
+  /// elements: A for queries, K for keys.
+  QkPieces qk_pieces(int64_t elements) const {
+    return shape_.qk_norm == QkNorm::head ? QkPieces{elements / D_, D_} : QkPieces{1, elements};
+  }
 
   /// Allocates all buffers by take() and sets cosine_ and sine_; returns allocated_.
   virtual Status allocate_buffers() = 0;
@@ -117,7 +153,7 @@ class LlamaBackend : public Backend {
 
   const BackendOptions options_;
   const ModelShape& shape_ = options_.shape;
-  const int64_t B_, T_, N_, C_, D_, F_, K_, Q_, V_;
+  const int64_t B_, T_, N_, C_, D_, F_, A_, K_, Q_, V_;
   const float eps_;
   Status allocated_;                           // the first error of take()
   float *cosine_ = nullptr, *sine_ = nullptr;  // (T, D/2)

@@ -9,18 +9,10 @@
 
 namespace simplescale {
 
-uint64_t layout_hash(const ModelShape& s, size_t shards, size_t shard) {
-  const int64_t facts[] = {s.dim,
-                           s.hidden,
-                           s.layers,
-                           s.heads,
-                           s.kv_heads,
-                           s.vocab,
-                           s.block_size,
-                           s.tie_embeddings,
-                           static_cast<int64_t>(shards),
-                           static_cast<int64_t>(shard)};
-  return hash128(facts, sizeof facts).low;
+uint64_t layout_hash(const ModelShape& shape, size_t shards, size_t shard) {
+  const std::string facts =
+      identity_text(shape) + std::to_string(shards) + ' ' + std::to_string(shard);
+  return hash128(facts.data(), facts.size()).low;
 }
 
 Status StateStore::create(const std::string& instance, const Plan& plan, int node,

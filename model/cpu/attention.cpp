@@ -64,6 +64,17 @@ struct Buffers {
 
 constexpr auto kNo = Transpose::no, kYes = Transpose::yes;
 
+/// A block of query rows: rows [first, first + rows), which see keys of [key, key + keys) only.
+struct Block {
+  Block(const AttentionShape& s, int64_t first)
+      : rows(std::min(kQueryRows, s.T - first)),
+        key(s.window > 0 ? std::max<int64_t>(0, first + 1 - s.window) : 0),
+        keys(first + rows - key),
+        visible(first + 1 - key) {}
+  int64_t rows, key, keys;
+  int64_t visible;  // keys that are not after the first row
+};
+
 }  // namespace
 
 template <class T>
@@ -78,12 +89,13 @@ void attention_forward(const AttentionShape& s, const AttentionView<T>& at, void
   const float scale = 1.0f / std::sqrt(float(s.D));
   for (int64_t h = 0; h < s.group; ++h)
     for (int64_t first = 0; first < s.T; first += kQueryRows) {
-      const int64_t rows = std::min(kQueryRows, s.T - first), keys = first + rows;
-      const T* q = at.q + first * s.ld_qkv + h * s.D;
-      gemm(kNo, kYes, rows, keys, s.D, q, s.ld_qkv, at.k, s.ld_qkv, 0, b.scores, keys);
-      kernel.softmax(rows, keys, first + 1, scale, b.scores, keys, b.p, b.inverse_sum,
+      const auto [rows, key, keys, visible] = Block(s, first);
+      const T *q = at.q + first * s.ld_qkv + h * s.D, *k = at.k + key * s.ld_qkv,
+              *v = at.v + key * s.ld_qkv;
+      gemm(kNo, kYes, rows, keys, s.D, q, s.ld_qkv, k, s.ld_qkv, 0, b.scores, keys);
+      kernel.softmax(rows, keys, visible, s.window, scale, b.scores, keys, b.p, b.inverse_sum,
                      at.lse + h * s.T + first);
-      gemm(kNo, kNo, rows, s.D, keys, b.p, keys, at.v, s.ld_qkv, 0, b.block, s.D);
+      gemm(kNo, kNo, rows, s.D, keys, b.p, keys, v, s.ld_qkv, 0, b.block, s.D);
       kernel.store_scaled(rows, s.D, b.block, s.D, b.inverse_sum,
                           at.out + first * s.ld_out + h * s.D, s.ld_out);
     }
@@ -100,16 +112,17 @@ void attention_backward(const AttentionShape& s, const AttentionView<T>& at,
   for (int64_t h = 0; h < s.group; ++h) {
     kernel.row_dots(s.T, s.D, at.out + h * s.D, s.ld_out, g.dout + h * s.D, s.ld_out, b.delta);
     for (int64_t first = 0; first < s.T; first += kQueryRows) {
-      const int64_t rows = std::min(kQueryRows, s.T - first), keys = first + rows;
-      const T* q = at.q + first * s.ld_qkv + h * s.D;
+      const auto [rows, key, keys, visible] = Block(s, first);
+      const T *q = at.q + first * s.ld_qkv + h * s.D, *k = at.k + key * s.ld_qkv,
+              *v = at.v + key * s.ld_qkv;
       const T* dout = g.dout + first * s.ld_out + h * s.D;
-      gemm(kNo, kYes, rows, keys, s.D, q, s.ld_qkv, at.k, s.ld_qkv, 0, b.scores, keys);
-      gemm(kNo, kYes, rows, keys, s.D, dout, s.ld_out, at.v, s.ld_qkv, 0, b.dp, keys);
-      kernel.softmax_backward(rows, keys, first + 1, scale, b.scores, b.dp, keys,
+      gemm(kNo, kYes, rows, keys, s.D, q, s.ld_qkv, k, s.ld_qkv, 0, b.scores, keys);
+      gemm(kNo, kYes, rows, keys, s.D, dout, s.ld_out, v, s.ld_qkv, 0, b.dp, keys);
+      kernel.softmax_backward(rows, keys, visible, s.window, scale, b.scores, b.dp, keys,
                               at.lse + h * s.T + first, b.delta + first, b.p, b.ds);
-      gemm(kYes, kNo, keys, s.D, rows, b.p, keys, dout, s.ld_out, 1, b.dv, s.D);
-      gemm(kYes, kNo, keys, s.D, rows, b.ds, keys, q, s.ld_qkv, 1, b.dk, s.D);
-      gemm(kNo, kNo, rows, s.D, keys, b.ds, keys, at.k, s.ld_qkv, 0, b.block, s.D);
+      gemm(kYes, kNo, keys, s.D, rows, b.p, keys, dout, s.ld_out, 1, b.dv + key * s.D, s.D);
+      gemm(kYes, kNo, keys, s.D, rows, b.ds, keys, q, s.ld_qkv, 1, b.dk + key * s.D, s.D);
+      gemm(kNo, kNo, rows, s.D, keys, b.ds, keys, k, s.ld_qkv, 0, b.block, s.D);
       kernel.rope(rows, 1, s.D, first, s.T, g.cosine, g.sine, true, b.block, s.D,
                   g.dq + first * s.ld_qkv + h * s.D, s.ld_qkv);
     }

@@ -1,6 +1,6 @@
 // Causal grouped-query attention of one sample and one key/value head, forward and backward.
 // arXiv 1706.03762 (attention), 2305.13245 (grouped queries). A call runs on one thread. It takes
-// blocks of query rows against all keys up to them, with products by gemm() and softmax in fp32.
+// blocks of query rows against all keys that they see, with products by gemm() and softmax in fp32.
 // The backward pass recomputes the scores.
 #pragma once
 
@@ -17,6 +17,7 @@ struct AttentionShape {
   int64_t group = 0;     // query heads that share the key/value head
   int64_t ld_qkv = 0;    // elements from one token's q, k, v to the next token's
   int64_t ld_out = 0;    // elements from one token's output to the next token's
+  int64_t window = 0;    // a token attends to itself and window - 1 before it; 0: to all
 };
 
 /// Pointers into one sample's tensors, at the first query head of the group and at its key/value

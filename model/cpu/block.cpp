@@ -19,8 +19,8 @@ AttentionView<T> CpuBackend<T>::attention_view(const Saved& s, int64_t task) con
   const int64_t sample = task / shape_.kv_heads, j = task % shape_.kv_heads;
   const int64_t head = j * attention_.group;
   T* row = s.qkv + sample * T_ * Q_;
-  return {row + head * D_, row + C_ + j * D_, row + C_ + K_ + j * D_,
-          s.attended + sample * T_ * C_ + head * D_, s.lse + (sample * shape_.heads + head) * T_};
+  return {row + head * D_, row + A_ + j * D_, row + A_ + K_ + j * D_,
+          s.attended + sample * T_ * A_ + head * D_, s.lse + (sample * shape_.heads + head) * T_};
 }
 
 template <class T>
@@ -37,11 +37,11 @@ void CpuBackend<T>::pack_all(std::span<const Weight<T>> weights) {
 }
 
 template <class T>
-typename CpuBackend<T>::Factors CpuBackend<T>::factors(const Block<const T>& p,
+typename CpuBackend<T>::Factors CpuBackend<T>::factors(const BlockParameters<const T>& p,
                                                        Transpose transpose) {
   const Weight<T> all[] = {weight(p.gate_up, 2 * F_, C_, transpose, 0),
                            weight(p.down, C_, F_, transpose, 1),
-                           weight(p.qkv, Q_, C_, transpose, 2), weight(p.o, C_, C_, transpose, 3)};
+                           weight(p.qkv, Q_, C_, transpose, 2), weight(p.o, C_, A_, transpose, 3)};
   pack_all(all);
   return {.qkv = all[2], .o = all[3], .gate_up = all[0], .down = all[1]};
 }
@@ -49,12 +49,12 @@ typename CpuBackend<T>::Factors CpuBackend<T>::factors(const Block<const T>& p,
 template <class T>
 void CpuBackend<T>::forward(int layer, const T* params, bool recompute) {
   SS_ASSERT(layer >= 0 && layer < shape_.layers);
-  const Block<const T> p(params, *this);
+  const BlockParameters<const T> p(params, shape_);
   const Factors f = factors(p, kYes);
   const Saved& s = saved(layer);
   const T* input = x(layer);
   T* output = recompute ? nullptr : x(layer + 1);
-  for_chunks(N_, kRows, [&](Chunk c, Workspace& w) { rms_norm_and_qkv(p, f, input, s, c, w); });
+  for_chunks(N_, kRows, [&](Chunk c, Workspace& w) { project_qkv(p, f, input, s, c, w); });
   pool_.run(B_ * shape_.kv_heads, [&](int64_t task, int worker) {
     attention_forward(attention_, attention_view(s, task), workspaces_[size_t(worker)].attention);
   });
@@ -63,56 +63,133 @@ void CpuBackend<T>::forward(int layer, const T* params, bool recompute) {
   held_layer_ = layer;
 }
 
-/// Rows c of s.qkv, rotated. x: (N, C), the block's input.
+/// Rows c of s.qkv, q and k rotated, and of s.qk. x: (N, C), the block's input.
 template <class T>
-void CpuBackend<T>::rms_norm_and_qkv(const Block<const T>& p, const Factors& f, const T* x,
-                                     const Saved& s, Chunk c, Workspace& w) {
-  kernel_.rms_norm(c.rows, C_, x + c.first * C_, p.norm1, eps_, w.normed);
+void CpuBackend<T>::project_qkv(const BlockParameters<const T>& p, const Factors& f, const T* x,
+                                const Saved& s, Chunk c, Workspace& w) {
+  const T* input = x + c.first * C_;
+  if (!post_norm()) {
+    kernel_.rms_norm(c.rows, C_, input, p.norm1, eps_, w.normed);
+    input = w.normed;
+  }
   T* qkv = s.qkv + c.first * Q_;
   float* product = direct(qkv, w.wide);
-  gemm(c.rows, w.normed, C_, f.qkv, product, Q_);
+  gemm(c.rows, input, C_, f.qkv, product, Q_);
+  if (shape_.qkv_bias) kernel_.add_row(c.rows, Q_, p.bias, product, Q_);
+  if (has_qk_norm()) {
+    const int64_t ld = A_ + K_;
+    T* qk = s.qk + c.first * ld;
+    kernel_.store(c.rows, ld, product, Q_, qk, ld);
+    const QkPieces q = qk_pieces(A_), k = qk_pieces(K_);
+    kernel_.norm_pieces(c.rows, q.pieces, q.width, qk, ld, p.q_norm, eps_, product, Q_);
+    kernel_.norm_pieces(c.rows, k.pieces, k.width, qk + A_, ld, p.k_norm, eps_, product + A_, Q_);
+  }
   kernel_.rope(c.rows, shape_.heads + shape_.kv_heads, D_, c.first, T_, cosine_, sine_, false,
                product, Q_, qkv, Q_);
   if (!std::is_same_v<T, float>)
-    kernel_.store(c.rows, K_, product + C_ + K_, Q_, qkv + C_ + K_, Q_);
+    kernel_.store(c.rows, K_, product + A_ + K_, Q_, qkv + A_ + K_, Q_);
 }
 
-/// Rows c of s.middle, s.gate_up and next: (N, C), the block's output; null: not computed.
+/// Rows c of what the block saves after attention, and of next: (N, C), the block's output; null:
+/// not computed.
 template <class T>
-void CpuBackend<T>::output_and_mlp(const Block<const T>& p, const Factors& f, const T* x,
+void CpuBackend<T>::output_and_mlp(const BlockParameters<const T>& p, const Factors& f, const T* x,
                                    const Saved& s, T* next, Chunk c, Workspace& w) {
   const int64_t at = c.first * C_;
-  gemm(c.rows, s.attended + at, C_, f.o, w.narrow, C_);
-  kernel_.add_rms_norm(c.rows, C_, x + at, w.narrow, p.norm2, eps_, s.middle + at, w.normed);
+  const T* input = post_norm() ? s.middle + at : w.normed;
+  gemm(c.rows, s.attended + c.first * A_, A_, f.o, w.narrow, C_);
+  if (post_norm()) {
+    kernel_.store(c.rows, C_, w.narrow, C_, s.attention_out + at, C_);
+    kernel_.norm_add(c.rows, C_, s.attention_out + at, p.norm1, eps_, x + at, s.middle + at);
+  } else {
+    kernel_.add_rms_norm(c.rows, C_, x + at, w.narrow, p.norm2, eps_, s.middle + at, w.normed);
+  }
   T* gate_up = s.gate_up + c.first * 2 * F_;
   float* product = direct(gate_up, w.wide);
-  gemm(c.rows, w.normed, C_, f.gate_up, product, 2 * F_);
-  if (!next) {
+  gemm(c.rows, input, C_, f.gate_up, product, 2 * F_);
+  if (!next && !post_norm()) {
     if (!std::is_same_v<T, float>) kernel_.store(c.rows, 2 * F_, product, 2 * F_, gate_up, 2 * F_);
     return;
   }
   kernel_.swiglu(c.rows, F_, product, gate_up, w.act);
   gemm(c.rows, w.act, F_, f.down, w.narrow, C_);
-  kernel_.add(c.rows * C_, s.middle + at, w.narrow, next + at);
+  if (post_norm()) {
+    kernel_.store(c.rows, C_, w.narrow, C_, s.mlp_out + at, C_);
+    if (next) kernel_.norm_add(c.rows, C_, s.mlp_out + at, p.norm2, eps_, s.middle + at, next + at);
+  } else {
+    kernel_.add(c.rows * C_, s.middle + at, w.narrow, next + at);
+  }
+}
+
+template <class T>
+void CpuBackend<T>::backward_post_norm(Chunk c, const T* dy, const T* x, const T* gamma, T* d,
+                                       float* dgamma, Workspace& w) {
+  const float* wide = w.narrow;
+  if constexpr (std::is_same_v<T, float>)
+    wide = dy;
+  else
+    kernel_.widen(c.rows * C_, dy, w.narrow);
+  kernel_.rms_norm_backward(c.rows, C_, x, gamma, eps_, wide, nullptr, d, w.normed, dgamma);
 }
 
 /// Rows c: from d_out_ to d_middle_ and d_attended_, through the MLP and the output projection.
-/// Writes act_, d_gate_up_ and normed2_ for the weights' gradients and d_gamma2_ for the norm's.
+/// Writes act_, d_gate_up_, normed2_ and, with norms after attention and MLP, normed1_ for the
+/// weights' gradients; d_gamma2_ and then also d_gamma1_ for the norms'.
 template <class T>
-void CpuBackend<T>::backward_mlp(const Block<const T>& p, const Factors& f, const Saved& s, Chunk c,
-                                 Workspace& w) {
-  const int64_t at = c.first * C_;
+void CpuBackend<T>::backward_mlp(const BlockParameters<const T>& p, const Factors& f,
+                                 const Saved& s, Chunk c, Workspace& w) {
+  const int64_t at = c.first * C_, partial = c.first / kRows * C_;
+  const T* d_mlp = d_out_ + at;
+  if (post_norm()) {
+    d_mlp = normed2_ + at;
+    backward_post_norm(c, d_out_ + at, s.mlp_out + at, p.norm2, normed2_ + at, d_gamma2_ + partial,
+                       w);
+  }
   T* act = act_ + c.first * F_;
   T* d_gate_up = d_gate_up_ + c.first * 2 * F_;
   float* d_act = direct(act, w.wide);
-  gemm(c.rows, d_out_ + at, C_, f.down, d_act, F_);
+  gemm(c.rows, d_mlp, C_, f.down, d_act, F_);
   kernel_.swiglu_backward(c.rows, F_, s.gate_up + c.first * 2 * F_, d_act, d_gate_up, act);
   gemm(c.rows, d_gate_up, 2 * F_, f.gate_up, w.narrow, C_);
-  kernel_.rms_norm_backward(c.rows, C_, s.middle + at, p.norm2, eps_, w.narrow, d_out_ + at,
-                            d_middle_ + at, normed2_ + at, d_gamma2_ + c.first / kRows * C_);
-  float* d_attended = direct(d_attended_ + at, w.narrow);
-  gemm(c.rows, d_middle_ + at, C_, f.o, d_attended, C_);
-  if (!std::is_same_v<T, float>) kernel_.store(c.rows, C_, d_attended, C_, d_attended_ + at, C_);
+  const T* d_attention = d_middle_ + at;
+  if (post_norm()) {
+    kernel_.add(c.rows * C_, d_out_ + at, w.narrow, d_middle_ + at);
+    d_attention = normed1_ + at;
+    backward_post_norm(c, d_middle_ + at, s.attention_out + at, p.norm1, normed1_ + at,
+                       d_gamma1_ + partial, w);
+  } else {
+    kernel_.rms_norm_backward(c.rows, C_, s.middle + at, p.norm2, eps_, w.narrow, d_out_ + at,
+                              d_middle_ + at, normed2_ + at, d_gamma2_ + partial);
+  }
+  T* to = d_attended_ + c.first * A_;
+  float* d_attended = direct(to, w.narrow);
+  gemm(c.rows, d_attention, C_, f.o, d_attended, A_);
+  if (!std::is_same_v<T, float>) kernel_.store(c.rows, A_, d_attended, A_, to, A_);
+}
+
+/// Rows c: from d_qkv_, whose q and k are rotated back, to d_in_. x: (N, C), the block's input.
+/// Writes the partial gradients of the biases and of the norms before the projections.
+template <class T>
+void CpuBackend<T>::backward_qkv(const BlockParameters<const T>& p, const Factors& f, const T* x,
+                                 const Saved& s, Chunk c, Workspace& w) {
+  const int64_t at = c.first * C_, chunk = c.first / kRows;
+  T* d_qkv = d_qkv_ + c.first * Q_;
+  if (has_qk_norm()) {
+    const int64_t ld = A_ + K_;
+    const T* qk = s.qk + c.first * ld;
+    const QkPieces q = qk_pieces(A_), k = qk_pieces(K_);
+    kernel_.norm_pieces_backward(c.rows, q.pieces, q.width, qk, ld, p.q_norm, eps_, d_qkv, Q_,
+                                 d_q_norm_ + chunk * q.width);
+    kernel_.norm_pieces_backward(c.rows, k.pieces, k.width, qk + A_, ld, p.k_norm, eps_, d_qkv + A_,
+                                 Q_, d_k_norm_ + chunk * k.width);
+  }
+  if (shape_.qkv_bias) kernel_.column_sums(c.rows, Q_, d_qkv, Q_, d_bias_ + chunk * Q_);
+  gemm(c.rows, d_qkv, Q_, f.qkv, w.narrow, C_);
+  if (post_norm())
+    kernel_.add(c.rows * C_, d_middle_ + at, w.narrow, d_in_ + at);
+  else
+    kernel_.rms_norm_backward(c.rows, C_, x + at, p.norm1, eps_, w.narrow, d_middle_ + at,
+                              d_in_ + at, normed1_ + at, d_gamma1_ + chunk * C_);
 }
 
 template <class T>
@@ -120,9 +197,9 @@ void CpuBackend<T>::backward_block(int layer, const void* params, void* grad) {
   SS_ASSERT(options_.training);
   if (saved_.size() == 1 && held_layer_ != layer)
     forward(layer, static_cast<const T*>(params), true);
-  const Block<const T> p(static_cast<const T*>(params), *this);
+  const BlockParameters<const T> p(static_cast<const T*>(params), shape_);
   const Factors f = factors(p, kNo);
-  const Block<T> g(static_cast<T*>(grad), *this);
+  const BlockParameters<T> g(static_cast<T*>(grad), shape_);
   const Saved& s = saved(layer);
   const T* input = x(layer);
 
@@ -137,20 +214,22 @@ void CpuBackend<T>::backward_block(int layer, const void* params, void* grad) {
                                         sine_};
     attention_backward(attention_, at, gradient, workspaces_[size_t(worker)].attention);
   });
-  for_chunks(N_, kRows, [&](Chunk c, Workspace& w) {
-    const int64_t at = c.first * C_;
-    gemm(c.rows, d_qkv_ + c.first * Q_, Q_, f.qkv, w.narrow, C_);
-    kernel_.rms_norm_backward(c.rows, C_, input + at, p.norm1, eps_, w.narrow, d_middle_ + at,
-                              d_in_ + at, normed1_ + at, d_gamma1_ + c.first / kRows * C_);
-  });
-  const WeightGradient gradients[] = {{2 * F_, C_, d_gate_up_, 2 * F_, normed2_, g.gate_up},
-                                      {C_, F_, d_out_, C_, act_, g.down},
-                                      {Q_, C_, d_qkv_, Q_, normed1_, g.qkv},
-                                      {C_, C_, d_middle_, C_, s.attended, g.o}};
+  for_chunks(N_, kRows, [&](Chunk c, Workspace& w) { backward_qkv(p, f, input, s, c, w); });
+  const bool post = post_norm();
+  const WeightGradient gradients[] = {
+      {2 * F_, C_, d_gate_up_, 2 * F_, post ? s.middle : normed2_, g.gate_up},
+      {C_, F_, post ? normed2_ : d_out_, C_, act_, g.down},
+      {Q_, C_, d_qkv_, Q_, post ? input : normed1_, g.qkv},
+      {C_, A_, post ? normed1_ : d_middle_, C_, s.attended, g.o}};
   weight_gradients(N_, gradients, true, true, nullptr);
   const int64_t chunks = (N_ + kRows - 1) / kRows;
-  gamma_gradient(d_gamma1_, chunks, g.norm1);
-  gamma_gradient(d_gamma2_, chunks, g.norm2);
+  vector_gradient(d_gamma1_, chunks, C_, g.norm1);
+  vector_gradient(d_gamma2_, chunks, C_, g.norm2);
+  if (shape_.qkv_bias) vector_gradient(d_bias_, chunks, Q_, g.bias);
+  if (has_qk_norm()) {
+    vector_gradient(d_q_norm_, chunks, shape_.q_norm_width(), g.q_norm);
+    vector_gradient(d_k_norm_, chunks, shape_.k_norm_width(), g.k_norm);
+  }
   std::swap(d_out_, d_in_);
 }
 
@@ -178,14 +257,14 @@ void CpuBackend<T>::weight_gradients(int64_t rows, std::span<const WeightGradien
   });
 }
 
-/// grad (C) = the sum of partial (chunks, C) over its rows.
+/// grad (width) = the sum of partial (chunks, width) over its rows. width: at most Q or C.
 template <class T>
-void CpuBackend<T>::gamma_gradient(const float* partial, int64_t chunks, T* grad) {
-  float* sum = workspaces_[0].narrow;
-  std::copy_n(partial, C_, sum);
+void CpuBackend<T>::vector_gradient(const float* partial, int64_t chunks, int64_t width, T* grad) {
+  float* sum = workspaces_[0].wide;
+  std::copy_n(partial, width, sum);
   for (int64_t k = 1; k < chunks; ++k)
-    for (int64_t i = 0; i < C_; ++i) sum[i] += partial[k * C_ + i];
-  kernel_.store(1, C_, sum, C_, grad, C_);
+    for (int64_t i = 0; i < width; ++i) sum[i] += partial[k * width + i];
+  kernel_.store(1, width, sum, width, grad, width);
 }
 
 template class CpuBackend<float>;

@@ -22,7 +22,8 @@ namespace cpu {
 template <class T>
 CpuBackend<T>::CpuBackend(const BackendOptions& options)
     : LlamaBackend(options),
-      attention_{T_, D_, options.shape.heads / options.shape.kv_heads, Q_, C_},
+      attention_{T_, D_, options.shape.heads / options.shape.kv_heads,
+                 Q_, A_, options.shape.sliding_window},
       pool_(options.threads),
       workspaces_(static_cast<size_t>(options.threads)) {}
 
@@ -32,10 +33,10 @@ Status CpuBackend<T>::allocate_buffers() {
   const int64_t rows = std::min(kRows, N_), head_rows = std::min(kHeadRows, N_);
   const int64_t wide =
       std::max({rows * 2 * F_, rows * Q_, head_rows * V_,
-                std::min(kWeightRows, std::max({V_, 2 * F_, Q_, C_})) * std::max(C_, F_)});
+                std::min(kWeightRows, std::max({V_, 2 * F_, Q_, C_})) * std::max({C_, F_, A_})});
   for (Workspace& w : workspaces_) {
     w.wide = take<float>(wide);
-    w.narrow = take<float>(rows * C_);
+    w.narrow = take<float>(rows * std::max(C_, A_));
     w.normed = take<T>(rows * C_);
     w.act = take<T>(rows * F_);
     w.attention = take<unsigned char>(static_cast<int64_t>(attention_scratch_bytes<T>(attention_)));
@@ -52,19 +53,30 @@ Status CpuBackend<T>::allocate_buffers() {
   for (T*& x : x_) x = take<T>(N_ * C_);
   const bool keep = training && !options_.activation_checkpointing;
   saved_.resize(keep ? static_cast<size_t>(shape_.layers) : 1);
-  for (Saved& s : saved_)
-    s = {take<T>(N_ * Q_), take<T>(N_ * C_), take<float>(N_ * shape_.heads), take<T>(N_ * C_),
-         take<T>(N_ * 2 * F_)};
+  for (Saved& s : saved_) {
+    s = {.qkv = take<T>(N_ * Q_),
+         .attended = take<T>(N_ * A_),
+         .lse = take<float>(N_ * shape_.heads),
+         .middle = take<T>(N_ * C_),
+         .gate_up = take<T>(N_ * 2 * F_)};
+    if (has_qk_norm()) s.qk = take<T>(N_ * (A_ + K_));
+    if (post_norm()) s.attention_out = take<T>(N_ * C_), s.mlp_out = take<T>(N_ * C_);
+  }
   if (!training) return allocated_;
 
-  for (T** buffer : {&d_out_, &d_middle_, &d_in_, &normed1_, &normed2_, &d_attended_})
-    *buffer = take<T>(N_ * C_);
+  for (T** buffer : {&d_out_, &d_middle_, &d_in_, &normed1_, &normed2_}) *buffer = take<T>(N_ * C_);
+  d_attended_ = take<T>(N_ * A_);
   d_qkv_ = take<T>(N_ * Q_);
   act_ = take<T>(N_ * F_);
   d_gate_up_ = take<T>(N_ * 2 * F_);
   const int64_t chunks = (N_ + head_rows - 1) / head_rows;
   d_gamma1_ = take<float>(chunks * C_);
   d_gamma2_ = take<float>(chunks * C_);
+  if (shape_.qkv_bias) d_bias_ = take<float>(chunks * Q_);
+  if (has_qk_norm()) {
+    d_q_norm_ = take<float>(chunks * shape_.q_norm_width());
+    d_k_norm_ = take<float>(chunks * shape_.k_norm_width());
+  }
   const int64_t fit = kLogitBytes / (V_ * int64_t{sizeof(T)}) / kHeadRows * kHeadRows;
   kept_rows_ = std::min(N_, std::max(fit, kHeadRows));
   d_logits_ = take<T>(kept_rows_ * V_);
@@ -78,7 +90,7 @@ Status CpuBackend<T>::allocate_buffers() {
 /// uses the slot, in both orientations. A slot that would be too large stays null.
 template <class T>
 void CpuBackend<T>::take_packed() {
-  const int64_t shapes[4][2] = {{2 * F_, C_}, {C_, F_}, {Q_, C_}, {C_, C_}};
+  const int64_t shapes[4][2] = {{2 * F_, C_}, {C_, F_}, {Q_, C_}, {C_, A_}};
   for (int slot = 0; slot < 4; ++slot) {
     size_t bytes = 0;
     auto need = [&](int64_t out, int64_t in) {

@@ -11,8 +11,8 @@
 //
 // All memory is allocated at the start.
 //
-// Letters: N = B*T rows; C = dim; D = head_dim; F = hidden; K = kv_heads * D; Q = C + 2K, one row
-// of q, k and v; V = vocab.
+// Letters: N = B*T rows; C = dim; D = head_dim; F = hidden; A = heads * D; K = kv_heads * D;
+// Q = A + 2K, one row of q, k and v; V = vocab.
 #pragma once
 
 #include <memory>
@@ -68,10 +68,13 @@ class CpuBackend final : public LlamaBackend {
   /// What the forward pass of one block keeps for its backward pass.
   struct Saved {
     T* qkv = nullptr;       // (N, Q), q and k rotated
-    T* attended = nullptr;  // (N, C)
+    T* attended = nullptr;  // (N, A)
     float* lse = nullptr;   // (B, heads, T), log-sum-exp of the scores
     T* middle = nullptr;    // (N, C), the residual stream between attention and MLP
     T* gate_up = nullptr;   // (N, 2F)
+    // Inputs of norms that only some shapes have:
+    T* qk = nullptr;                                 // (N, A + K), q and k before their norms
+    T *attention_out = nullptr, *mlp_out = nullptr;  // (N, C), with norms after the branches
   };
   /// A block's matrices as right factors of the products of one pass.
   struct Factors {
@@ -80,7 +83,7 @@ class CpuBackend final : public LlamaBackend {
   /// One worker's buffers for a chunk.
   struct Workspace {
     float* wide = nullptr;      // the largest product of any stage
-    float* narrow = nullptr;    // (kRows, C)
+    float* narrow = nullptr;    // (kRows, C) or (kRows, A), whichever is larger
     T* normed = nullptr;        // (kRows, C)
     T* act = nullptr;           // (kRows, F)
     void* attention = nullptr;  // attention_scratch_bytes()
@@ -105,20 +108,26 @@ class CpuBackend final : public LlamaBackend {
 
   /// recompute: computes only what the backward pass needs, not the block's output.
   void forward(int layer, const T* params, bool recompute);
-  void rms_norm_and_qkv(const Block<const T>& p, const Factors& f, const T* x, const Saved& s,
-                        Chunk c, Workspace& w);
-  void output_and_mlp(const Block<const T>& p, const Factors& f, const T* x, const Saved& s,
-                      T* next, Chunk c, Workspace& w);
-  void backward_mlp(const Block<const T>& p, const Factors& f, const Saved& s, Chunk c,
+  void project_qkv(const BlockParameters<const T>& p, const Factors& f, const T* x, const Saved& s,
+                   Chunk c, Workspace& w);
+  void output_and_mlp(const BlockParameters<const T>& p, const Factors& f, const T* x,
+                      const Saved& s, T* next, Chunk c, Workspace& w);
+  void backward_mlp(const BlockParameters<const T>& p, const Factors& f, const Saved& s, Chunk c,
                     Workspace& w);
+  void backward_qkv(const BlockParameters<const T>& p, const Factors& f, const T* x, const Saved& s,
+                    Chunk c, Workspace& w);
+  /// d = the gradient of norm(x) to that of x, for a norm after attention or MLP. dy, x, d:
+  /// (c.rows, C); dgamma: (C).
+  void backward_post_norm(Chunk c, const T* dy, const T* x, const T* gamma, T* d, float* dgamma,
+                          Workspace& w);
   /// The right factors of x W^T (transpose yes, forward) or of dy W (no, backward), packed.
-  Factors factors(const Block<const T>& p, Transpose transpose);
+  Factors factors(const BlockParameters<const T>& p, Transpose transpose);
   Weight<T> weight(const T* data, int64_t out, int64_t in, Transpose transpose, int slot) const;
   void pack_all(std::span<const Weight<T>> weights);
   AttentionView<T> attention_view(const Saved& s, int64_t task) const;
   void weight_gradients(int64_t rows, std::span<const WeightGradient> gradients, bool first,
                         bool last, float* sums);
-  void gamma_gradient(const float* partial, int64_t chunks, T* grad);
+  void vector_gradient(const float* partial, int64_t chunks, int64_t width, T* grad);
 
   T* x(int layer) const { return x_[static_cast<size_t>(layer) % x_.size()]; }
   Saved& saved(int layer) { return saved_[static_cast<size_t>(layer) % saved_.size()]; }
@@ -143,9 +152,12 @@ class CpuBackend final : public LlamaBackend {
   int held_layer_ = -1;       // the layer whose activations the single Saved holds; -1: none
   // Gradients of the residual stream, (N, C): after the unit, in mid-block, before the unit.
   T *d_out_ = nullptr, *d_middle_ = nullptr, *d_in_ = nullptr;
-  T *normed1_ = nullptr, *normed2_ = nullptr, *d_attended_ = nullptr;  // (N, C)
-  T *d_qkv_ = nullptr, *act_ = nullptr, *d_gate_up_ = nullptr;         // (N, Q), (N, F), (N, 2F)
-  float *d_gamma1_ = nullptr, *d_gamma2_ = nullptr;                    // (chunks, C)
+  // (N, C): the inputs of attention and MLP; with norms after them, the gradients of their outputs.
+  T *normed1_ = nullptr, *normed2_ = nullptr;
+  T* d_attended_ = nullptr;                                              // (N, A)
+  T *d_qkv_ = nullptr, *act_ = nullptr, *d_gate_up_ = nullptr;           // (N, Q), (N, F), (N, 2F)
+  float *d_gamma1_ = nullptr, *d_gamma2_ = nullptr;                      // (chunks, C)
+  float *d_bias_ = nullptr, *d_q_norm_ = nullptr, *d_k_norm_ = nullptr;  // (chunks, their widths)
   int64_t kept_rows_ = 0;       // rows of d logits that are kept at a time
   T* d_logits_ = nullptr;       // (kept_rows_, V)
   float* head_sums_ = nullptr;  // (V, C), if bf16 and not all rows are kept

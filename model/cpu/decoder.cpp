@@ -11,26 +11,23 @@ namespace {
 
 constexpr auto kNo = Transpose::no, kYes = Transpose::yes;
 
-/// The places of a block's parameters in units_of(): q, k, v follow each other, as do gate and up.
-enum { kNorm1 = 0, kQkv = 1, kO = 4, kNorm2 = 5, kGateUp = 6, kDown = 8 };
-
 }  // namespace
 
 Decoder::Decoder(const ModelShape& shape, const std::vector<std::vector<float>>& units, int threads)
     : shape_(shape),
-      layout_(units_of(shape)),
       units_(units),
       T_(shape.block_size),
       C_(shape.dim),
       D_(shape.head_dim()),
       F_(shape.hidden),
-      K_(shape.kv_heads * D_),
-      Q_(C_ + 2 * K_),
+      A_(shape.q_dim()),
+      K_(shape.kv_dim()),
+      Q_(A_ + 2 * K_),
       V_(shape.vocab),
       eps_(static_cast<float>(shape.norm_eps)),
       pool_(threads),
       workspaces_(static_cast<size_t>(threads)) {
-  SS_ASSERT(units.size() == layout_.size());
+  SS_ASSERT(units.size() == static_cast<size_t>(shape.layers) + 2);
   const auto rows = [](int64_t columns) { return static_cast<size_t>(kRows * columns); };
   for (Workspace& w : workspaces_)
     w = {std::vector<float>(rows(T_)), std::vector<float>(rows(D_)), std::vector<float>(kRows),
@@ -38,8 +35,9 @@ Decoder::Decoder(const ModelShape& shape, const std::vector<std::vector<float>>&
   cache_.assign(static_cast<size_t>(shape.layers),
                 std::vector<float>(static_cast<size_t>(T_ * 2 * K_)));
   rope_tables(shape, cosine_, sine_);
-  for (std::vector<float>* buffer : {&x_, &middle_, &normed_, &delta_, &attended_})
-    buffer->resize(rows(C_));
+  for (std::vector<float>* buffer : {&x_, &middle_, &normed_, &delta_}) buffer->resize(rows(C_));
+  attended_.resize(rows(A_));
+  qk_.resize(rows(A_ + K_));
   qkv_.resize(rows(Q_));
   gate_up_.resize(rows(2 * F_));
   act_.resize(rows(F_));
@@ -104,44 +102,62 @@ void Decoder::forward(std::span<const int32_t> tokens) {
   length_ += rows;
 }
 
-/// x_ becomes the block's output.
-void Decoder::block(int64_t layer, int64_t rows) {
-  const Unit& unit = layout_[static_cast<size_t>(layer) + 1];
-  const float* params = units_[static_cast<size_t>(layer) + 1].data();
-  const auto at = [&](size_t parameter) { return params + unit.parameters[parameter].offset; };
-
-  kernel_.rms_norm(rows, C_, x_.data(), at(kNorm1), eps_, normed_.data());
-  multiply(rows, normed_.data(), C_, at(kQkv), Q_, qkv_.data());
+/// Rotated queries and keys, and values, of the rows of x in qkv_. x: (rows, C).
+void Decoder::project_qkv(const BlockParameters<const float>& p, int64_t rows, const float* x) {
+  multiply(rows, x, C_, p.qkv, Q_, qkv_.data());
+  if (shape_.qkv_bias) kernel_.add_row(rows, Q_, p.bias, qkv_.data(), Q_);
+  if (shape_.qk_norm != QkNorm::none) {
+    const int64_t ld = A_ + K_, q = shape_.q_norm_width(), k = shape_.k_norm_width();
+    kernel_.store(rows, ld, qkv_.data(), Q_, qk_.data(), ld);
+    kernel_.norm_pieces(rows, A_ / q, q, qk_.data(), ld, p.q_norm, eps_, qkv_.data(), Q_);
+    kernel_.norm_pieces(rows, K_ / k, k, qk_.data() + A_, ld, p.k_norm, eps_, qkv_.data() + A_, Q_);
+  }
   kernel_.rope(rows, shape_.heads + shape_.kv_heads, D_, length_, T_, cosine_.data(), sine_.data(),
                false, qkv_.data(), Q_, qkv_.data(), Q_);
-  kernel_.store(rows, 2 * K_, qkv_.data() + C_, Q_,
+}
+
+/// x_ becomes the block's output.
+void Decoder::block(int64_t layer, int64_t rows) {
+  const BlockParameters<const float> p(units_[static_cast<size_t>(layer) + 1].data(), shape_);
+  const bool post = shape_.norm == NormPlacement::post;
+  if (!post) kernel_.rms_norm(rows, C_, x_.data(), p.norm1, eps_, normed_.data());
+  project_qkv(p, rows, post ? x_.data() : normed_.data());
+  kernel_.store(rows, 2 * K_, qkv_.data() + A_, Q_,
                 cache_[static_cast<size_t>(layer)].data() + length_ * 2 * K_, 2 * K_);
   pool_.run(shape_.kv_heads, [&](int64_t kv_head, int worker) {
     attend(layer, rows, kv_head, workspaces_[static_cast<size_t>(worker)]);
   });
-  multiply(rows, attended_.data(), C_, at(kO), C_, delta_.data());
-  kernel_.add_rms_norm(rows, C_, x_.data(), delta_.data(), at(kNorm2), eps_, middle_.data(),
-                       normed_.data());
-  multiply(rows, normed_.data(), C_, at(kGateUp), 2 * F_, gate_up_.data());
+  multiply(rows, attended_.data(), A_, p.o, C_, delta_.data());
+  if (post)
+    kernel_.norm_add(rows, C_, delta_.data(), p.norm1, eps_, x_.data(), middle_.data());
+  else
+    kernel_.add_rms_norm(rows, C_, x_.data(), delta_.data(), p.norm2, eps_, middle_.data(),
+                         normed_.data());
+  multiply(rows, post ? middle_.data() : normed_.data(), C_, p.gate_up, 2 * F_, gate_up_.data());
   kernel_.swiglu(rows, F_, gate_up_.data(), gate_up_.data(), act_.data());
-  multiply(rows, act_.data(), F_, at(kDown), C_, delta_.data());
-  kernel_.add(rows * C_, middle_.data(), delta_.data(), x_.data());
+  multiply(rows, act_.data(), F_, p.down, C_, delta_.data());
+  if (post)
+    kernel_.norm_add(rows, C_, delta_.data(), p.norm2, eps_, middle_.data(), x_.data());
+  else
+    kernel_.add(rows * C_, middle_.data(), delta_.data(), x_.data());
 }
 
 /// The query heads of one key/value head, from qkv_ and the cache to attended_.
 void Decoder::attend(int64_t layer, int64_t rows, int64_t kv_head, Workspace& w) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(D_));
-  const float* keys = cache_[static_cast<size_t>(layer)].data() + kv_head * D_;
+  const int64_t window = shape_.sliding_window;
+  const int64_t first = window > 0 ? std::max<int64_t>(0, length_ + 1 - window) : 0;
+  const float* keys = cache_[static_cast<size_t>(layer)].data() + first * 2 * K_ + kv_head * D_;
   const float* values = keys + K_;
-  const int64_t group = shape_.heads / shape_.kv_heads, count = length_ + rows;
+  const int64_t group = shape_.heads / shape_.kv_heads, count = length_ + rows - first;
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     gemm(kNo, kYes, rows, count, D_, qkv_.data() + head * D_, Q_, keys, 2 * K_, 0, w.scores.data(),
          count);
-    kernel_.softmax(rows, count, length_ + 1, scale, w.scores.data(), count, w.scores.data(),
-                    w.inverse_sum.data(), w.lse.data());
+    kernel_.softmax(rows, count, length_ + 1 - first, window, scale, w.scores.data(), count,
+                    w.scores.data(), w.inverse_sum.data(), w.lse.data());
     gemm(kNo, kNo, rows, D_, count, w.scores.data(), count, values, 2 * K_, 0, w.block.data(), D_);
     kernel_.store_scaled(rows, D_, w.block.data(), D_, w.inverse_sum.data(),
-                         attended_.data() + head * D_, C_);
+                         attended_.data() + head * D_, A_);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "model/cpu/gemm.hpp"
 #include "model/cpu/kernels.hpp"
 #include "model/cpu/thread_pool.hpp"
+#include "model/llama_backend.hpp"
 #include "runtime/training/model_shape.hpp"
 
 namespace simplescale::cpu {
@@ -53,14 +54,14 @@ class Decoder {
   void forward(std::span<const int32_t> tokens);
   std::span<const float> head(int64_t first, int64_t rows);
   void block(int64_t layer, int64_t rows);
+  void project_qkv(const BlockParameters<const float>& p, int64_t rows, const float* x);
   void attend(int64_t layer, int64_t rows, int64_t kv_head, Workspace& w);
   void multiply(int64_t rows, const float* x, int64_t in, const float* weight, int64_t out,
                 float* to);
 
   const ModelShape shape_;
-  const std::vector<Unit> layout_;
   const std::vector<std::vector<float>>& units_;
-  const int64_t T_, C_, D_, F_, K_, Q_, V_;
+  const int64_t T_, C_, D_, F_, A_, K_, Q_, V_;
   const float eps_;
   const Kernels<float>& kernel_ = kernels<float>();
   ThreadPool pool_;
@@ -69,9 +70,10 @@ class Decoder {
   std::vector<std::vector<float>> cache_;  // per layer: (T, 2K), rotated keys, then values
   std::vector<float> cosine_, sine_;       // (T, D/2)
   // Of one pass:
-  std::vector<float> x_, middle_, normed_, delta_, attended_;  // (kRows, C)
-  std::vector<float> qkv_, gate_up_, act_;  // (kRows, Q), (kRows, 2F), (kRows, F)
-  std::vector<float> logits_;               // (rows, V)
+  std::vector<float> x_, middle_, normed_, delta_;  // (kRows, C)
+  std::vector<float> attended_, qk_;                // (kRows, A), (kRows, A + K)
+  std::vector<float> qkv_, gate_up_, act_;          // (kRows, Q), (kRows, 2F), (kRows, F)
+  std::vector<float> logits_;                       // (rows, V)
 };
 
 }  // namespace simplescale::cpu

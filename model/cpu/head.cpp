@@ -57,7 +57,7 @@ double CpuBackend<T>::head(const void* params, const void* tied, float scale, vo
     const WeightGradient gradient{V_, C_, d_logits_, V_, normed1_ + begin * C_, weight_grad};
     weight_gradients(rows, {&gradient, 1}, begin == 0, begin + rows == N_, head_sums_);
   }
-  if (grad) gamma_gradient(d_gamma1_, (N_ + kHeadRows - 1) / kHeadRows, static_cast<T*>(grad));
+  if (grad) vector_gradient(d_gamma1_, (N_ + kHeadRows - 1) / kHeadRows, C_, static_cast<T*>(grad));
   return mean_loss(losses_);
 }
 

@@ -26,6 +26,25 @@ struct Kernels {
   /// x, dy, residual, dx, normed: (rows, C); gamma, dgamma: (C).
   void (*rms_norm_backward)(int64_t rows, int64_t C, const T* x, const T* gamma, float eps,
                             const float* dy, const T* residual, T* dx, T* normed, float* dgamma);
+  /// sum = x + rms_norm(y). y, x, sum: (rows, C); gamma: (C).
+  void (*norm_add)(int64_t rows, int64_t C, const T* y, const T* gamma, float eps, const T* x,
+                   T* sum);
+  /// RMSNorm of parts of rows: of each of the first `pieces` pieces of `width` elements of each
+  /// row by itself. x, out: (rows, pieces * width), rows ld_x and ld_out apart; gamma: (width).
+  void (*norm_pieces)(int64_t rows, int64_t pieces, int64_t width, const T* x, int64_t ld_x,
+                      const T* gamma, float eps, float* out, int64_t ld_out);
+  /// d, the gradient of norm_pieces()'s output, becomes that of x. dgamma is overwritten with the
+  /// sum over these rows and their pieces. d: as out; dgamma: (width).
+  void (*norm_pieces_backward)(int64_t rows, int64_t pieces, int64_t width, const T* x,
+                               int64_t ld_x, const T* gamma, float eps, T* d, int64_t ld_d,
+                               float* dgamma);
+  /// data[r] += row. data: (rows, columns), rows ld apart; row: (columns).
+  void (*add_row)(int64_t rows, int64_t columns, const T* row, float* data, int64_t ld);
+  /// sum = the sum of the rows of x in their order. x: (rows, columns), rows ld apart; sum:
+  /// (columns).
+  void (*column_sums)(int64_t rows, int64_t columns, const T* x, int64_t ld, float* sum);
+  /// to = from. from, to: (count).
+  void (*widen)(int64_t count, const T* from, float* to);
   /// out = a + b. a, b, out: (count).
   void (*add)(int64_t count, const T* a, const float* b, T* out);
   /// to = from, rounded to T. from, to: (rows, columns), rows ld_from and ld_to elements apart.
@@ -48,20 +67,20 @@ struct Kernels {
   /// (rows, hidden); act may be dact.
   void (*swiglu_backward)(int64_t rows, int64_t hidden, const T* gate_up, const float* dact,
                           T* dgate_up, T* act);
-  /// Causal softmax without its division. Row r sees the first visible + r columns; p is zero in
-  /// the others. scores, p: (rows, columns), rows ld apart; p may be scores. inverse_sum, lse:
-  /// (rows).
+  /// Causal softmax without its division. Row r sees the first visible + r columns, of them only
+  /// the last `window` if that is not 0; p is zero in the others. scores, p: (rows, columns), rows
+  /// ld apart; p may be scores. inverse_sum, lse: (rows).
   ///   p              = exp(scale * (score - max))
   ///   inverse_sum[r] = 1 / sum(p)
   ///   lse[r]         = log(sum(exp(scale * score)))
-  void (*softmax)(int64_t rows, int64_t columns, int64_t visible, float scale, const float* scores,
-                  int64_t ld, T* p, float* inverse_sum, float* lse);
+  void (*softmax)(int64_t rows, int64_t columns, int64_t visible, int64_t window, float scale,
+                  const float* scores, int64_t ld, T* p, float* inverse_sum, float* lse);
   /// p = exp(scale * score - lse) and ds = scale * p * (dp - delta); both zero in the columns that
   /// a row does not see. scores, dp, p, ds: (rows, columns), rows ld apart; p may be scores, ds may
   /// be dp. lse, delta: (rows).
-  void (*softmax_backward)(int64_t rows, int64_t columns, int64_t visible, float scale,
-                           const float* scores, const float* dp, int64_t ld, const float* lse,
-                           const float* delta, T* p, T* ds);
+  void (*softmax_backward)(int64_t rows, int64_t columns, int64_t visible, int64_t window,
+                           float scale, const float* scores, const float* dp, int64_t ld,
+                           const float* lse, const float* delta, T* p, T* ds);
   /// out[r] = sum(a[r] * b[r]). a, b: (rows, columns), rows ld_a and ld_b apart; out: (rows).
   void (*row_dots)(int64_t rows, int64_t columns, const T* a, int64_t ld_a, const T* b,
                    int64_t ld_b, float* out);

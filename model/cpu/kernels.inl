@@ -241,7 +241,93 @@ void rms_norm_backward(int64_t rows, int64_t C, const T* x, const T* gamma, floa
   }
 }
 
+/// y, x, sum: (rows, C); gamma: (C).
+template <class T>
+void norm_add(int64_t rows, int64_t C, const T* y, const T* gamma, float eps, const T* x, T* sum) {
+  for (; rows; --rows, y += C, x += C, sum += C) {
+    Vf squares{};
+    each(C, [&](int64_t i, auto w) {
+      const Vf v = load(y + i, w);
+      squares += v * v;
+    });
+    const float rstd = rstd_of(sum_of(squares), C, eps);
+    each(C, [&](int64_t i, auto w) {
+      save(sum + i, load(x + i, w) + load(y + i, w) * rstd * load(gamma + i, w), w);
+    });
+  }
+}
+
+/// x: (rows, pieces * width), rows ld_x apart; out: the same, fp32, rows ld_out apart.
+template <class T>
+void norm_pieces(int64_t rows, int64_t pieces, int64_t width, const T* x, int64_t ld_x,
+                 const T* gamma, float eps, float* out, int64_t ld_out) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t p = 0; p < pieces; ++p) {
+      const T* from = x + r * ld_x + p * width;
+      float* to = out + r * ld_out + p * width;
+      Vf squares{};
+      each(width, [&](int64_t i, auto w) {
+        const Vf v = load(from + i, w);
+        squares += v * v;
+      });
+      const float rstd = rstd_of(sum_of(squares), width, eps);
+      each(width, [&](int64_t i, auto w) {
+        save(to + i, load(from + i, w) * rstd * load(gamma + i, w), w);
+      });
+    }
+}
+
+/// x, d: (rows, pieces * width), rows ld_x and ld_d apart; gamma: (width); dgamma: (width) fp32.
+template <class T>
+void norm_pieces_backward(int64_t rows, int64_t pieces, int64_t width, const T* x, int64_t ld_x,
+                          const T* gamma, float eps, T* d, int64_t ld_d, float* dgamma) {
+  each(width, [&](int64_t i, auto w) { save(dgamma + i, Vf{}, w); });
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t p = 0; p < pieces; ++p) {
+      const T* from = x + r * ld_x + p * width;
+      T* dy = d + r * ld_d + p * width;
+      Vf squares{}, dots{};
+      each(width, [&](int64_t i, auto w) {
+        const Vf v = load(from + i, w);
+        squares += v * v;
+        dots += v * (load(dy + i, w) * load(gamma + i, w));
+      });
+      const float rstd = rstd_of(sum_of(squares), width, eps);
+      const float back = sum_of(dots) * rstd * rstd / float(width);
+      each(width, [&](int64_t i, auto w) {
+        const Vf scaled = load(from + i, w) * rstd, g = load(gamma + i, w), dv = load(dy + i, w);
+        save(dgamma + i, load(dgamma + i, w) + dv * scaled, w);
+        save(dy + i, (dv * g) * rstd - scaled * back, w);
+      });
+    }
+}
+
+// --- Biases ---
+
+/// data: (rows, columns) fp32, rows ld apart; row: (columns).
+template <class T>
+void add_row(int64_t rows, int64_t columns, const T* row, float* data, int64_t ld) {
+  for (; rows; --rows, data += ld)
+    each(columns,
+         [&](int64_t i, auto w) { save(data + i, load(data + i, w) + load(row + i, w), w); });
+}
+
+/// x: (rows, columns), rows ld apart; sum: (columns) fp32.
+template <class T>
+void column_sums(int64_t rows, int64_t columns, const T* x, int64_t ld, float* sum) {
+  each(columns, [&](int64_t i, auto w) {
+    Vf total{};
+    for (int64_t r = 0; r < rows; ++r) total += load(x + r * ld + i, w);
+    save(sum + i, total, w);
+  });
+}
+
 // --- Residual, rounding, RoPE (arXiv 2104.09864, half-split form) ---
+
+template <class T>
+void widen(int64_t count, const T* from, float* to) {
+  each(count, [&](int64_t i, auto w) { save(to + i, load(from + i, w), w); });
+}
 
 template <class T>
 void add(int64_t count, const T* a, const float* b, T* out) {
@@ -320,23 +406,41 @@ void swiglu_backward(int64_t rows, int64_t hidden, const T* gate_up, const float
 
 // --- Attention, arXiv 1706.03762 ---
 
+/// The columns that a row sees.
+struct Seen {
+  int64_t first, count;
+};
+/// end: the row sees columns before it, of them only the last `window` unless that is 0.
+SS_INLINE Seen seen_by(int64_t end, int64_t window, int64_t columns) {
+  const int64_t first = window > 0 && end > window ? end - window : 0;
+  return {first, (end < columns ? end : columns) - first};
+}
+template <class T>
+SS_INLINE void clear_unseen(Seen seen, int64_t columns, T* row) {
+  const int64_t end = seen.first + seen.count;
+  each(seen.first, [&](int64_t i, auto w) { save(row + i, Vf{}, w); });
+  each(columns - end, [&](int64_t i, auto w) { save(row + end + i, Vf{}, w); });
+}
+
 /// scores, p: (rows, columns), rows ld apart; inverse_sum, lse: (rows).
 template <class T>
-void softmax(int64_t rows, int64_t columns, int64_t visible, float scale, const float* scores,
-             int64_t ld, T* p, float* inverse_sum, float* lse) {
+void softmax(int64_t rows, int64_t columns, int64_t visible, int64_t window, float scale,
+             const float* scores, int64_t ld, T* p, float* inverse_sum, float* lse) {
   for (int64_t r = 0; r < rows; ++r, scores += ld, p += ld) {
-    const int64_t count = visible + r < columns ? visible + r : columns;
+    const Seen seen = seen_by(visible + r, window, columns);
+    const float* from = scores + seen.first;
+    T* to = p + seen.first;
     Vf maxima = splat(-kInfinity);
-    each(count,
-         [&](int64_t i, auto w) { maxima = larger(maxima, load(scores + i, w, -kInfinity)); });
+    each(seen.count,
+         [&](int64_t i, auto w) { maxima = larger(maxima, load(from + i, w, -kInfinity)); });
     const float maximum = max_of(maxima);
     Vf sums{};
-    each(count, [&](int64_t i, auto w) {
-      const Vf e = exp_of((load(scores + i, w, -kInfinity) - maximum) * scale);
+    each(seen.count, [&](int64_t i, auto w) {
+      const Vf e = exp_of((load(from + i, w, -kInfinity) - maximum) * scale);
       sums += e;
-      save(p + i, e, w);
+      save(to + i, e, w);
     });
-    each(columns - count, [&](int64_t i, auto w) { save(p + count + i, Vf{}, w); });
+    clear_unseen(seen, columns, p);
     const float sum = sum_of(sums);
     inverse_sum[r] = 1.0f / sum;
     lse[r] = maximum * scale + __builtin_logf(sum);
@@ -345,21 +449,21 @@ void softmax(int64_t rows, int64_t columns, int64_t visible, float scale, const 
 
 /// scores, dp, p, ds: (rows, columns), rows ld apart; lse, delta: (rows).
 template <class T>
-void softmax_backward(int64_t rows, int64_t columns, int64_t visible, float scale,
+void softmax_backward(int64_t rows, int64_t columns, int64_t visible, int64_t window, float scale,
                       const float* scores, const float* dp, int64_t ld, const float* lse,
                       const float* delta, T* p, T* ds) {
   for (int64_t r = 0; r < rows; ++r, scores += ld, dp += ld, p += ld, ds += ld) {
-    const int64_t count = visible + r < columns ? visible + r : columns;
-    each(count, [&](int64_t i, auto w) {
-      const Vf e = exp_of(load(scores + i, w) * scale - lse[r]);
-      const Vf d = e * (load(dp + i, w) - delta[r]) * scale;
-      save(p + i, e, w);
-      save(ds + i, d, w);
+    const Seen seen = seen_by(visible + r, window, columns);
+    const float *score = scores + seen.first, *slope = dp + seen.first;
+    T *to_p = p + seen.first, *to_ds = ds + seen.first;
+    each(seen.count, [&](int64_t i, auto w) {
+      const Vf e = exp_of(load(score + i, w) * scale - lse[r]);
+      const Vf d = e * (load(slope + i, w) - delta[r]) * scale;
+      save(to_p + i, e, w);
+      save(to_ds + i, d, w);
     });
-    each(columns - count, [&](int64_t i, auto w) {
-      save(p + count + i, Vf{}, w);
-      save(ds + count + i, Vf{}, w);
-    });
+    clear_unseen(seen, columns, p);
+    clear_unseen(seen, columns, ds);
   }
 }
 
@@ -493,6 +597,12 @@ constexpr Kernels<T> table() {
   return {.rms_norm = rms_norm<T>,
           .add_rms_norm = add_rms_norm<T>,
           .rms_norm_backward = rms_norm_backward<T>,
+          .norm_add = norm_add<T>,
+          .norm_pieces = norm_pieces<T>,
+          .norm_pieces_backward = norm_pieces_backward<T>,
+          .add_row = add_row<T>,
+          .column_sums = column_sums<T>,
+          .widen = widen<T>,
           .add = add<T>,
           .store = store<T>,
           .store_scaled = store_scaled<T>,

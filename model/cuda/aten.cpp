@@ -3,6 +3,8 @@
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_flash_attention_backward.h>
+#include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
@@ -11,10 +13,12 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <limits>
 #include <optional>
 
 namespace simplescale::cuda {
@@ -23,7 +27,7 @@ namespace {
 /// Which of libtorch's kernels computes attention.
 enum class Kernel {
   efficient,  // fp32; without grouped queries, so keys and values are repeated
-  flash,      // bf16; its backward pass can be deterministic
+  flash,      // bf16; its backward pass can be deterministic, and it knows windows
   cudnn,      // bf16; the fastest on Hopper
 };
 
@@ -68,9 +72,9 @@ struct Aten::Impl {
                     .dtype(dtype == DType::f32 ? at::kFloat : at::kBFloat16)),
         shape(attention),
         deterministic(deterministic_),
-        kernel(dtype == DType::f32 ? Kernel::efficient
-               : deterministic_    ? Kernel::flash
-                                   : Kernel::cudnn) {}
+        kernel(dtype == DType::f32                      ? Kernel::efficient
+               : deterministic_ || attention.window > 0 ? Kernel::flash
+                                                        : Kernel::cudnn) {}
 
   at::Tensor tensor(const void* data, at::IntArrayRef sizes, at::IntArrayRef strides) const {
     return at::for_blob(const_cast<void*>(data), sizes)
@@ -94,6 +98,22 @@ struct Aten::Impl {
   at::Tensor v(const void* qkv) const {
     return heads(qkv, shape.heads + shape.kv_heads, shape.kv_heads);
   }
+  /// What the window hides from the efficient kernel: minus infinity, (batch, heads, T, T) of one
+  /// (T, T) matrix in memory. None without a window.
+  std::optional<at::Tensor> hidden_keys() {
+    if (shape.window == 0) return std::nullopt;
+    if (!hidden.defined()) {
+      const int64_t row = (shape.T + 7) / 8 * 8;  // the kernel wants aligned rows
+      hidden = at::full({shape.T, row}, -std::numeric_limits<double>::infinity(), options)
+                   .tril_(-shape.window)
+                   .slice(1, 0, shape.T);
+    }
+    return hidden.expand({shape.batch, shape.heads, shape.T, shape.T});
+  }
+  /// flash's window: tokens before a query that it sees. None: all.
+  std::optional<int64_t> seen_before() const {
+    return shape.window > 0 ? std::optional(shape.window - 1) : std::nullopt;
+  }
   int64_t group() const { return shape.heads / shape.kv_heads; }
   /// (batch, kv_heads, T, D) to (batch, heads, T, D): each key/value head once per query head.
   at::Tensor repeated(const at::Tensor& t) const {
@@ -114,6 +134,7 @@ struct Aten::Impl {
   bool deterministic;
   Kernel kernel;
   at::Tensor dq, dk, dv;  // results of the last backward pass
+  at::Tensor hidden;      // see hidden_keys()
 };
 
 Aten::Aten(int device_index, DType dtype, const AttentionShape& attention, bool deterministic)
@@ -152,12 +173,21 @@ Aten::SavedPtr Aten::attention(const void* qkv) {
   SavedPtr saved(new Saved);
   switch (impl_->kernel) {
     case Kernel::efficient: {
+      const std::optional<at::Tensor> bias = impl_->hidden_keys();
       auto [out, lse, seed, offset] = at::_scaled_dot_product_efficient_attention(
-          q, impl_->repeated(k), impl_->repeated(v), std::nullopt, true, 0.0, true);
-      *saved = {out, lse, seed, offset, {}, {}, {}};
+          q, impl_->repeated(k), impl_->repeated(v), bias, true, 0.0, true);
+      *saved = {out, lse, seed, offset, bias.value_or(at::Tensor()), {}, {}};
       break;
     }
     case Kernel::flash: {
+      if (const auto before = impl_->seen_before()) {
+        const int64_t T = impl_->shape.T;
+        auto [out, lse, seed, offset, mask] = at::_flash_attention_forward(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), std::nullopt, std::nullopt, T,
+            T, 0.0, true, false, std::nullopt, *before, 0);
+        *saved = {out.transpose(1, 2), lse, seed, offset, {}, {}, {}};
+        break;
+      }
       auto [out, lse, cum_q, cum_k, max_q, max_k, seed, offset, mask] =
           at::_scaled_dot_product_flash_attention(q, k, v, 0.0, true, false);
       *saved = {out, lse, seed, offset, {}, cum_q, cum_k};
@@ -187,9 +217,9 @@ Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved& s,
   const at::NoGradGuard no_grad;
   const Deterministic deterministic(i.deterministic);
   const at::Tensor q = i.q(qkv), k = i.k(qkv), v = i.v(qkv);
-  const int64_t C = i.shape.heads * i.shape.D;
+  const int64_t A = i.shape.heads * i.shape.D;
   const at::Tensor dout = i.tensor(dattended, {i.shape.batch, i.shape.heads, i.shape.T, i.shape.D},
-                                   {i.shape.T * C, i.shape.D, C, 1});
+                                   {i.shape.T * A, i.shape.D, A, 1});
   switch (i.kernel) {
     case Kernel::efficient: {
       auto [dq, dk, dv, dbias] = at::_scaled_dot_product_efficient_attention_backward(
@@ -201,6 +231,14 @@ Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved& s,
       break;
     }
     case Kernel::flash: {
+      if (const auto before = i.seen_before()) {
+        auto [dq, dk, dv] = at::_flash_attention_backward(
+            dout.transpose(1, 2), q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),
+            s.out.transpose(1, 2), s.lse, s.cum_seq_q, s.cum_seq_k, i.shape.T, i.shape.T, 0.0, true,
+            s.seed, s.offset, std::nullopt, *before, 0);
+        i.dq = dq.transpose(1, 2), i.dk = dk.transpose(1, 2), i.dv = dv.transpose(1, 2);
+        break;
+      }
       std::tie(i.dq, i.dk, i.dv) = at::_scaled_dot_product_flash_attention_backward(
           dout, q, k, v, s.out, s.lse, s.cum_seq_q, s.cum_seq_k, i.shape.T, i.shape.T, 0.0, true,
           s.seed, s.offset);

@@ -17,6 +17,7 @@ enum class Transpose { no, yes };
 struct AttentionShape {
   int64_t batch = 0, heads = 0, kv_heads = 0, T = 0, D = 0;
   int64_t ld_qkv = 0;  // elements from one token's row of q, k and v to the next token's
+  int64_t window = 0;  // a token attends to itself and window - 1 before it; 0: to all
 };
 
 class Aten {

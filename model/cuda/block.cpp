@@ -15,24 +15,49 @@ void CudaBackend<T>::forward_block(int layer, const void* params) {
 }
 
 template <class T>
+void CudaBackend<T>::project_qkv(const BlockParameters<const T>& p, const T* x, Saved& s) {
+  if (!post_norm()) {
+    SS_CUDA(rms_norm(stream_, N_, C_, x, p.norm1, eps_, normed_));
+    x = normed_;
+  }
+  aten_.gemm(kNo, kYes, N_, Q_, C_, x, p.qkv, s.qkv);
+  if (shape_.qkv_bias) SS_CUDA(add_row(stream_, N_, Q_, p.bias, s.qkv));
+  if (has_qk_norm()) {
+    const QkPieces q = qk_pieces(A_), k = qk_pieces(K_);
+    SS_CUDA(norm_pieces(stream_, N_, q.pieces, q.width, p.q_norm, eps_, s.qkv, Q_, s.qk, A_ + K_));
+    SS_CUDA(norm_pieces(stream_, N_, k.pieces, k.width, p.k_norm, eps_, s.qkv + A_, Q_, s.qk + A_,
+                        A_ + K_));
+  }
+  SS_CUDA(rope(stream_, N_, shape_.heads + shape_.kv_heads, D_, T_, cosine_, sine_, s.qkv, Q_));
+}
+
+template <class T>
 void CudaBackend<T>::forward(int layer, const T* params, bool recompute) {
   SS_ASSERT(layer >= 0 && layer < shape_.layers);
-  const Block<const T> p(params, *this);
+  const BlockParameters<const T> p(params, shape_);
   Saved& s = saved(layer);
   const T* input = x(layer);
-  SS_CUDA(rms_norm(stream_, N_, C_, input, p.norm1, eps_, normed_));
-  aten_.gemm(kNo, kYes, N_, Q_, C_, normed_, p.qkv, s.qkv);
-  SS_CUDA(rope(stream_, N_, shape_.heads + shape_.kv_heads, D_, T_, cosine_, sine_, s.qkv, Q_));
+  project_qkv(p, input, s);
   s.attended.reset();  // frees its memory for the next call
   s.attended = aten_.attention(s.qkv);
-  aten_.gemm(kNo, kYes, N_, C_, C_, aten_.attended(*s.attended), p.o, product_);
-  SS_CUDA(add_rms_norm<T>(stream_, N_, C_, input, product_, p.norm2, eps_, s.middle, normed_));
-  aten_.gemm(kNo, kYes, N_, 2 * F_, C_, normed_, p.gate_up, s.gate_up);
+  T* attention_out = post_norm() ? s.attention_out : product_;
+  aten_.gemm(kNo, kYes, N_, C_, A_, aten_.attended(*s.attended), p.o, attention_out);
+  if (post_norm())
+    SS_CUDA(norm_add<T>(stream_, N_, C_, attention_out, p.norm1, eps_, input, s.middle));
+  else
+    SS_CUDA(
+        add_rms_norm<T>(stream_, N_, C_, input, attention_out, p.norm2, eps_, s.middle, normed_));
+  aten_.gemm(kNo, kYes, N_, 2 * F_, C_, post_norm() ? s.middle : normed_, p.gate_up, s.gate_up);
   held_layer_ = layer;
-  if (recompute) return;
+  if (recompute && !post_norm()) return;
+  T* mlp_out = post_norm() ? s.mlp_out : product_;
   SS_CUDA(swiglu<T>(stream_, N_, F_, s.gate_up, act_));
-  aten_.gemm(kNo, kYes, N_, C_, F_, act_, p.down, product_);
-  SS_CUDA(add<T>(stream_, N_ * C_, s.middle, product_, x(layer + 1)));
+  aten_.gemm(kNo, kYes, N_, C_, F_, act_, p.down, mlp_out);
+  if (recompute) return;
+  if (post_norm())
+    SS_CUDA(norm_add<T>(stream_, N_, C_, mlp_out, p.norm2, eps_, s.middle, x(layer + 1)));
+  else
+    SS_CUDA(add<T>(stream_, N_ * C_, s.middle, mlp_out, x(layer + 1)));
 }
 
 template <class T>
@@ -48,32 +73,73 @@ void CudaBackend<T>::norm_backward(const T* x, const T* gamma, const T* dy, cons
   SS_CUDA(gamma_gradient(stream_, gamma_partials(N_), C_, d_gamma_, grad));
 }
 
+/// With norms after the branches, d_in_ holds the gradient of the MLP's output meanwhile. act_
+/// holds d act first, then act.
+template <class T>
+void CudaBackend<T>::backward_mlp(const BlockParameters<const T>& p, const BlockParameters<T>& g,
+                                  const Saved& s) {
+  const T* d_mlp = d_out_;
+  if (post_norm()) {
+    norm_backward(s.mlp_out, p.norm2, d_out_, nullptr, d_in_, g.norm2);
+    d_mlp = d_in_;
+  }
+  aten_.gemm(kNo, kNo, N_, F_, C_, d_mlp, p.down, act_);
+  SS_CUDA(swiglu_backward<T>(stream_, N_, F_, s.gate_up, act_, d_gate_up_, act_));
+  weight_gradient(N_, C_, F_, d_mlp, act_, g.down);
+  aten_.gemm(kNo, kNo, N_, C_, 2 * F_, d_gate_up_, p.gate_up, product_);
+  if (post_norm())
+    SS_CUDA(add<T>(stream_, N_ * C_, d_out_, product_, d_middle_));
+  else
+    norm_backward(s.middle, p.norm2, product_, d_out_, d_middle_, g.norm2);
+  weight_gradient(N_, 2 * F_, C_, d_gate_up_, post_norm() ? s.middle : normed_, g.gate_up);
+}
+
+template <class T>
+void CudaBackend<T>::backward_qk_norm_and_bias(const BlockParameters<const T>& p,
+                                               const BlockParameters<T>& g, const Saved& s) {
+  if (has_qk_norm()) {
+    const int64_t ld = A_ + K_;
+    const QkPieces q = qk_pieces(A_), k = qk_pieces(K_);
+    SS_CUDA(norm_pieces_backward(stream_, N_, q.pieces, q.width, s.qk, ld, p.q_norm, eps_, d_qkv_,
+                                 Q_, d_gamma_));
+    SS_CUDA(gamma_gradient(stream_, gamma_partials(N_ * q.pieces), q.width, d_gamma_, g.q_norm));
+    SS_CUDA(norm_pieces_backward(stream_, N_, k.pieces, k.width, s.qk + A_, ld, p.k_norm, eps_,
+                                 d_qkv_ + A_, Q_, d_gamma_));
+    SS_CUDA(gamma_gradient(stream_, gamma_partials(N_ * k.pieces), k.width, d_gamma_, g.k_norm));
+  }
+  if (!shape_.qkv_bias) return;
+  SS_CUDA(column_sums(stream_, N_, Q_, d_qkv_, d_gamma_));
+  SS_CUDA(gamma_gradient(stream_, gamma_partials(N_), Q_, d_gamma_, g.bias));
+}
+
 template <class T>
 void CudaBackend<T>::backward_block(int layer, const void* params, void* grad) {
   SS_ASSERT(options_.training);
   if (saved_.size() == 1 && held_layer_ != layer)
     forward(layer, static_cast<const T*>(params), true);
-  const Block<const T> p(static_cast<const T*>(params), *this);
-  const Block<T> g(static_cast<T*>(grad), *this);
+  const BlockParameters<const T> p(static_cast<const T*>(params), shape_);
+  const BlockParameters<T> g(static_cast<T*>(grad), shape_);
   const Saved& s = saved(layer);
+  const T* input = x(layer);
+  backward_mlp(p, g, s);
 
-  // The MLP. act_ holds d act first, then act.
-  aten_.gemm(kNo, kNo, N_, F_, C_, d_out_, p.down, act_);
-  SS_CUDA(swiglu_backward<T>(stream_, N_, F_, s.gate_up, act_, d_gate_up_, act_));
-  weight_gradient(N_, C_, F_, d_out_, act_, g.down);
-  aten_.gemm(kNo, kNo, N_, C_, 2 * F_, d_gate_up_, p.gate_up, product_);
-  norm_backward(s.middle, p.norm2, product_, d_out_, d_middle_, g.norm2);
-  weight_gradient(N_, 2 * F_, C_, d_gate_up_, normed_, g.gate_up);
-
-  // Attention.
-  aten_.gemm(kNo, kNo, N_, C_, C_, d_middle_, p.o, product_);
-  weight_gradient(N_, C_, C_, d_middle_, static_cast<const T*>(aten_.attended(*s.attended)), g.o);
+  const T* d_attention = d_middle_;
+  if (post_norm()) {
+    norm_backward(s.attention_out, p.norm1, d_middle_, nullptr, d_in_, g.norm1);
+    d_attention = d_in_;
+  }
+  aten_.gemm(kNo, kNo, N_, A_, C_, d_attention, p.o, product_);
+  weight_gradient(N_, C_, A_, d_attention, static_cast<const T*>(aten_.attended(*s.attended)), g.o);
   const auto d = aten_.attention_backward<T>(s.qkv, *s.attended, product_);
   SS_CUDA(rope_backward<T>(stream_, B_, T_, shape_.heads, shape_.kv_heads, D_, cosine_, sine_, d.dq,
                            d.dk, d.dv, d_qkv_));
+  backward_qk_norm_and_bias(p, g, s);
   aten_.gemm(kNo, kNo, N_, C_, Q_, d_qkv_, p.qkv, product_);
-  norm_backward(x(layer), p.norm1, product_, d_middle_, d_in_, g.norm1);
-  weight_gradient(N_, Q_, C_, d_qkv_, normed_, g.qkv);
+  if (post_norm())
+    SS_CUDA(add<T>(stream_, N_ * C_, d_middle_, product_, d_in_));
+  else
+    norm_backward(input, p.norm1, product_, d_middle_, d_in_, g.norm1);
+  weight_gradient(N_, Q_, C_, d_qkv_, post_norm() ? input : normed_, g.qkv);
   std::swap(d_out_, d_in_);
 }
 

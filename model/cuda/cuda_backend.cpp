@@ -67,7 +67,9 @@ template <class T>
 CudaBackend<T>::CudaBackend(const BackendOptions& options)
     : LlamaBackend(options),
       aten_(options.device_index, options.precision,
-            {B_, options.shape.heads, options.shape.kv_heads, T_, D_, Q_}, options.deterministic),
+            {B_, options.shape.heads, options.shape.kv_heads, T_, D_, Q_,
+             options.shape.sliding_window},
+            options.deterministic),
       stream_(aten_.stream()) {
   SS_CUDA(cudaEventCreateWithFlags(&tokens_read_, cudaEventDisableTiming));
 }
@@ -102,16 +104,22 @@ Status CudaBackend<T>::allocate_buffers() {
     s.qkv = take<T>(N_ * Q_);
     s.middle = take<T>(N_ * C_);
     s.gate_up = take<T>(N_ * 2 * F_);
+    if (has_qk_norm()) s.qk = take<T>(N_ * (A_ + K_));
+    if (post_norm()) s.attention_out = take<T>(N_ * C_), s.mlp_out = take<T>(N_ * C_);
   }
   normed_ = take<T>(N_ * C_);
-  product_ = take<T>(N_ * C_);
+  product_ = take<T>(N_ * std::max(C_, A_));
   act_ = take<T>(N_ * F_);
   if (!training) return allocated_;
 
   for (T** buffer : {&d_out_, &d_middle_, &d_in_}) *buffer = take<T>(N_ * C_);
   d_qkv_ = take<T>(N_ * Q_);
   d_gate_up_ = take<T>(N_ * 2 * F_);
-  d_gamma_ = take<float>(gamma_partials(N_) * C_);
+  int64_t partials = gamma_partials(N_) * std::max(C_, shape_.bias_width());
+  if (has_qk_norm())
+    for (const QkPieces part : {qk_pieces(A_), qk_pieces(K_)})
+      partials = std::max(partials, gamma_partials(N_ * part.pieces) * part.width);
+  d_gamma_ = take<float>(partials);
   return allocated_;
 }
 

@@ -9,8 +9,8 @@
 // attention's results, with the same sizes every time. A failed CUDA call throws CudaError and
 // leaves the backend unusable.
 //
-// Letters: N = B*T rows; C = dim; D = head_dim; F = hidden; K = kv_heads * D; Q = C + 2K, one row
-// of q, k and v; V = vocab. Structure and names are those of model/cpu.
+// Letters: N = B*T rows; C = dim; D = head_dim; F = hidden; A = heads * D; K = kv_heads * D;
+// Q = A + 2K, one row of q, k and v; V = vocab. Structure and names are those of model/cpu.
 #pragma once
 
 #include <memory>
@@ -71,9 +71,12 @@ class CudaBackend final : public LlamaBackend {
   /// What the forward pass of one block keeps for its backward pass.
   struct Saved {
     T* qkv = nullptr;         // (N, Q), q and k rotated
-    Aten::SavedPtr attended;  // (N, C), and what attention's backward pass needs
+    Aten::SavedPtr attended;  // (N, A), and what attention's backward pass needs
     T* middle = nullptr;      // (N, C), the residual stream between attention and MLP
     T* gate_up = nullptr;     // (N, 2F)
+    // Inputs of norms that only some shapes have:
+    T* qk = nullptr;                                 // (N, A + K), q and k before their norms
+    T *attention_out = nullptr, *mlp_out = nullptr;  // (N, C), with norms after the branches
   };
 
   Status allocate_buffers() override;
@@ -83,6 +86,14 @@ class CudaBackend final : public LlamaBackend {
   /// grad = dy^T x, + grad if accumulate. dy: (rows, out); x: (rows, in); grad: (out, in).
   void weight_gradient(int64_t rows, int64_t out, int64_t in, const T* dy, const T* x, T* grad,
                        bool accumulate = false);
+  /// Rows of q, k and v, rotated, in s.qkv. x: (N, C), the block's input.
+  void project_qkv(const BlockParameters<const T>& p, const T* x, Saved& s);
+  /// From d_out_ to d_middle_ through the MLP, with the gradients of its parameters.
+  void backward_mlp(const BlockParameters<const T>& p, const BlockParameters<T>& g, const Saved& s);
+  /// In d_qkv_: from the gradients of normalized to those of projected queries and keys; with the
+  /// gradients of the norms' weights and of the biases.
+  void backward_qk_norm_and_bias(const BlockParameters<const T>& p, const BlockParameters<T>& g,
+                                 const Saved& s);
   /// dx = the gradient through RMSNorm + residual. x, dy, residual, dx: (N, C); gamma and its
   /// gradient grad: (C). Also writes normed_ = rms_norm(x).
   void norm_backward(const T* x, const T* gamma, const T* dy, const T* residual, T* dx, T* grad);
@@ -108,12 +119,13 @@ class CudaBackend final : public LlamaBackend {
   std::vector<T*> x_;  // the residual stream before each block and after the last, (N, C) each
   std::vector<Saved> saved_;  // per layer, or one
   int held_layer_ = -1;       // the layer whose activations the single Saved holds; -1: none
-  T *normed_ = nullptr, *product_ = nullptr;  // (N, C)
-  T* act_ = nullptr;                          // (N, F)
+  T* normed_ = nullptr;       // (N, C)
+  T* product_ = nullptr;      // (N, C) or (N, A), whichever is larger
+  T* act_ = nullptr;          // (N, F)
   // Gradients of the residual stream, (N, C): after the unit, in mid-block, before the unit.
   T *d_out_ = nullptr, *d_middle_ = nullptr, *d_in_ = nullptr;
   T *d_qkv_ = nullptr, *d_gate_up_ = nullptr;  // (N, Q), (N, 2F)
-  float* d_gamma_ = nullptr;                   // (gamma_partials(N), C)
+  float* d_gamma_ = nullptr;                   // the partial gradients of one norm or of the biases
   int64_t kept_rows_ = 0;                      // rows of logits that are kept at a time
   T* logits_ = nullptr;                        // (kept_rows_, V)
   float* losses_ = nullptr;                    // (N)

@@ -48,6 +48,33 @@ template <class T>
 cudaError_t gamma_gradient(cudaStream_t stream, int64_t partials, int64_t C, const float* partial,
                            T* grad);
 
+/// sum = x + rms_norm(y). y, x, sum: (rows, C); gamma: (C).
+template <class T>
+cudaError_t norm_add(cudaStream_t stream, int64_t rows, int64_t C, const T* y, const T* gamma,
+                     float eps, const T* x, T* sum);
+
+/// RMSNorm of parts of rows, in place: of each of the first `pieces` pieces of `width` elements of
+/// each row by itself. Their values before it are copied to `before`. data, before:
+/// (rows, pieces * width), rows ld and ld_before apart; gamma: (width).
+template <class T>
+cudaError_t norm_pieces(cudaStream_t stream, int64_t rows, int64_t pieces, int64_t width,
+                        const T* gamma, float eps, T* data, int64_t ld, T* before,
+                        int64_t ld_before);
+/// d, the gradient of norm_pieces()'s result, becomes that of `before`. d: as data; partial:
+/// (gamma_partials(rows * pieces), width), the partial sums of gamma's gradient.
+template <class T>
+cudaError_t norm_pieces_backward(cudaStream_t stream, int64_t rows, int64_t pieces, int64_t width,
+                                 const T* before, int64_t ld_before, const T* gamma, float eps,
+                                 T* d, int64_t ld, float* partial);
+
+/// data[r] += row. data: (rows, columns); row: (columns).
+template <class T>
+cudaError_t add_row(cudaStream_t stream, int64_t rows, int64_t columns, const T* row, T* data);
+/// The partial sums of the rows of x. x: (rows, columns); partial: (gamma_partials(rows), columns).
+template <class T>
+cudaError_t column_sums(cudaStream_t stream, int64_t rows, int64_t columns, const T* x,
+                        float* partial);
+
 /// out = a + b. a, b, out: (count); out may be a or b.
 template <class T>
 cudaError_t add(cudaStream_t stream, int64_t count, const T* a, const T* b, T* out);

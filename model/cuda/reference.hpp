@@ -3,6 +3,7 @@
 // difference is the kernel's rounding.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -64,6 +65,26 @@ void rms_norm_backward(int64_t rows, int64_t C, const T* x, const T* gamma, floa
                              (residual ? value(residual[at + i]) : 0.0f));
     }
   }
+}
+
+template <class T>
+void norm_add(int64_t rows, int64_t C, const T* y, const T* gamma, float eps, const T* x, T* sum) {
+  for (int64_t at = 0; at < rows * C; at += C) {
+    const double rstd = rstd_of(C, y + at, eps);
+    for (int64_t i = 0; i < C; ++i)
+      assign(sum[at + i], value(x[at + i]) + value(y[at + i]) * rstd * value(gamma[i]));
+  }
+}
+
+/// The pieces lie one behind the other: (rows * pieces, width) each. dgamma: (width), the complete
+/// gradient of gamma.
+template <class T>
+void norm_pieces_backward(int64_t items, int64_t width, const T* before, const T* gamma, float eps,
+                          T* d, double* dgamma) {
+  std::vector<T> dx(static_cast<size_t>(items * width)), normed = dx;
+  rms_norm_backward<T>(items, width, before, gamma, eps, d, nullptr, dx.data(), normed.data(),
+                       dgamma);
+  std::copy(dx.begin(), dx.end(), d);
 }
 
 inline double sigmoid(double x) {

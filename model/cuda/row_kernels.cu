@@ -1,4 +1,4 @@
-// RMSNorm (arXiv 1910.07467), residual sums and SwiGLU (arXiv 2002.05202), forward and backward.
+// RMSNorm (arXiv 1910.07467), residual sums, biases and SwiGLU (arXiv 2002.05202), forward and backward.
 // Shapes: kernels.hpp. A is the access policy, Single<T> or Packed<T>.
 #include "model/cuda/device.cuh"
 
@@ -107,6 +107,123 @@ cudaError_t launch_rms_norm_backward(cudaStream_t stream, int64_t rows, int64_t 
       rms_norm_backward_kernel<T, A>, rows, C, x, gamma, eps, dy, residual, dx, normed, partial);
 }
 
+/// sum = x + rms_norm(y).
+template <class T, class A>
+__global__ void norm_add_kernel(int64_t C, const T* y, const T* gamma, float eps, const T* x,
+                                T* sum) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * C;
+  const int64_t begin = static_cast<int64_t>(threadIdx.x) * A::n;
+  const int64_t stride = static_cast<int64_t>(blockDim.x) * A::n;
+  float v[A::n], g[A::n], b[A::n];
+  float squares = 0;
+  for (int64_t i = begin; i < C; i += stride) {
+    A::load(y + row + i, v);
+    for (int k = 0; k < A::n; ++k) squares += v[k] * v[k];
+  }
+  squares = block_sum(make_float2(squares, 0)).x;
+  const float rstd = 1.0f / sqrtf(squares / static_cast<float>(C) + eps);
+  for (int64_t i = begin; i < C; i += stride) {
+    A::load(y + row + i, v);
+    A::load(gamma + i, g);
+    A::load(x + row + i, b);
+    for (int k = 0; k < A::n; ++k) b[k] += v[k] * rstd * g[k];
+    A::store(sum + row + i, b);
+  }
+}
+
+// --- RMSNorm of the pieces of rows: one block per piece. ---
+
+/// Where piece `item` of a (rows, pieces * width) tensor begins.
+__device__ inline int64_t place_of_piece(int64_t item, int64_t pieces, int64_t width, int64_t ld) {
+  return item / pieces * ld + item % pieces * width;
+}
+
+template <class T, class A>
+__global__ void norm_pieces_kernel(int64_t pieces, int64_t width, const T* gamma, float eps,
+                                   T* data, int64_t ld, T* before, int64_t ld_before) {
+  const int64_t item = blockIdx.x;
+  T* const to = data + place_of_piece(item, pieces, width, ld);
+  T* const copy = before + place_of_piece(item, pieces, width, ld_before);
+  const int64_t begin = static_cast<int64_t>(threadIdx.x) * A::n;
+  const int64_t stride = static_cast<int64_t>(blockDim.x) * A::n;
+  float v[A::n], g[A::n];
+  float squares = 0;
+  for (int64_t i = begin; i < width; i += stride) {
+    A::load(to + i, v);
+    A::store(copy + i, v);
+    for (int k = 0; k < A::n; ++k) squares += v[k] * v[k];
+  }
+  squares = block_sum(make_float2(squares, 0)).x;
+  const float rstd = 1.0f / sqrtf(squares / static_cast<float>(width) + eps);
+  for (int64_t i = begin; i < width; i += stride) {
+    A::load(to + i, v);
+    A::load(gamma + i, g);
+    for (int k = 0; k < A::n; ++k) v[k] = v[k] * rstd * g[k];
+    A::store(to + i, v);
+  }
+}
+
+/// Block b computes pieces b, b + gridDim.x, ...; gamma's gradient is kept as in
+/// rms_norm_backward_kernel().
+template <class T, class A>
+__global__ void norm_pieces_backward_kernel(int64_t items, int64_t pieces, int64_t width,
+                                            const T* before, int64_t ld_before, const T* gamma,
+                                            float eps, T* d, int64_t ld, float* partial) {
+  float* dgamma = dynamic_shared();
+  const int64_t vectors = width / A::n;
+  for (int64_t j = threadIdx.x; j < vectors; j += blockDim.x)
+    for (int k = 0; k < A::n; ++k) dgamma[k * vectors + j] = 0;
+  for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
+    const T* const x = before + place_of_piece(item, pieces, width, ld_before);
+    T* const dy = d + place_of_piece(item, pieces, width, ld);
+    float a[A::n], g[A::n], v[A::n];
+    float2 sums = make_float2(0, 0);  // of x^2 and of dy * gamma * x
+    for (int64_t j = threadIdx.x; j < vectors; j += blockDim.x) {
+      A::load(x + j * A::n, a);
+      A::load(gamma + j * A::n, g);
+      A::load(dy + j * A::n, v);
+      for (int k = 0; k < A::n; ++k) {
+        sums.x += a[k] * a[k];
+        sums.y += v[k] * g[k] * a[k];
+      }
+    }
+    sums = block_sum(sums);
+    const float rstd = 1.0f / sqrtf(sums.x / static_cast<float>(width) + eps);
+    const float mean = sums.y * rstd * rstd / static_cast<float>(width);
+    for (int64_t j = threadIdx.x; j < vectors; j += blockDim.x) {
+      A::load(x + j * A::n, a);
+      A::load(gamma + j * A::n, g);
+      A::load(dy + j * A::n, v);
+      for (int k = 0; k < A::n; ++k) {
+        dgamma[k * vectors + j] += v[k] * a[k] * rstd;
+        v[k] = rstd * (v[k] * g[k] - a[k] * mean);
+      }
+      A::store(dy + j * A::n, v);
+    }
+  }
+  for (int64_t j = threadIdx.x; j < vectors; j += blockDim.x)
+    for (int k = 0; k < A::n; ++k)
+      partial[blockIdx.x * width + j * A::n + k] = dgamma[k * vectors + j];
+}
+
+// --- Biases ---
+
+template <class T>
+__global__ void add_row_kernel(int64_t count, int64_t columns, const T* row, T* data) {
+  const int64_t i = item_of_thread();
+  if (i < count) data[i] = rounded<T>(to_float(data[i]) + to_float(row[i % columns]));
+}
+
+/// Block b adds rows b, b + gridDim.x, ...
+template <class T>
+__global__ void column_sums_kernel(int64_t rows, int64_t columns, const T* x, float* partial) {
+  for (int64_t i = threadIdx.x; i < columns; i += blockDim.x) {
+    float sum = 0;
+    for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) sum += to_float(x[r * columns + i]);
+    partial[blockIdx.x * columns + i] = sum;
+  }
+}
+
 /// 32 columns per block. Thread (column, chain) adds every 32nd row; then the chains are added as a
 /// tree.
 template <class T>
@@ -208,6 +325,66 @@ cudaError_t rms_norm_backward(cudaStream_t stream, int64_t rows, int64_t C, cons
 }
 
 template <class T>
+cudaError_t norm_add(cudaStream_t stream, int64_t rows, int64_t C, const T* y, const T* gamma,
+                     float eps, const T* x, T* sum) {
+  if (rows == 0) return cudaSuccess;
+  const auto grid = static_cast<unsigned>(rows);
+  if (packable<T>(C, y, gamma, x, sum))
+    return gpu_launch({stream, grid, threads_for(C, Packed<T>::n, 512)},
+                      norm_add_kernel<T, Packed<T>>, C, y, gamma, eps, x, sum);
+  return gpu_launch({stream, grid, threads_for(C, 1, 512)}, norm_add_kernel<T, Single<T>>, C, y,
+                    gamma, eps, x, sum);
+}
+
+template <class T>
+cudaError_t norm_pieces(cudaStream_t stream, int64_t rows, int64_t pieces, int64_t width,
+                        const T* gamma, float eps, T* data, int64_t ld, T* before,
+                        int64_t ld_before) {
+  if (rows * pieces == 0) return cudaSuccess;
+  const auto grid = static_cast<unsigned>(rows * pieces);
+  constexpr int n = Packed<T>::n;
+  if (packable<T>(width, gamma, data, before) && ld % n == 0 && ld_before % n == 0)
+    return gpu_launch({stream, grid, threads_for(width, n, 512)}, norm_pieces_kernel<T, Packed<T>>,
+                      pieces, width, gamma, eps, data, ld, before, ld_before);
+  return gpu_launch({stream, grid, threads_for(width, 1, 512)}, norm_pieces_kernel<T, Single<T>>,
+                    pieces, width, gamma, eps, data, ld, before, ld_before);
+}
+
+template <class T>
+cudaError_t norm_pieces_backward(cudaStream_t stream, int64_t rows, int64_t pieces, int64_t width,
+                                 const T* before, int64_t ld_before, const T* gamma, float eps,
+                                 T* d, int64_t ld, float* partial) {
+  const int64_t items = rows * pieces;
+  if (items == 0) return cudaSuccess;
+  const auto grid = static_cast<unsigned>(gamma_partials(items));
+  const size_t shared = static_cast<size_t>(width) * sizeof(float);
+  constexpr int n = Packed<T>::n;
+  if (packable<T>(width, gamma, d, before) && ld % n == 0 && ld_before % n == 0)
+    return gpu_launch({stream, grid, threads_for(width, n, 256), shared},
+                      norm_pieces_backward_kernel<T, Packed<T>>, items, pieces, width, before,
+                      ld_before, gamma, eps, d, ld, partial);
+  return gpu_launch({stream, grid, threads_for(width, 1, 256), shared},
+                    norm_pieces_backward_kernel<T, Single<T>>, items, pieces, width, before,
+                    ld_before, gamma, eps, d, ld, partial);
+}
+
+template <class T>
+cudaError_t add_row(cudaStream_t stream, int64_t rows, int64_t columns, const T* row, T* data) {
+  const int64_t count = rows * columns;
+  if (count == 0) return cudaSuccess;
+  return gpu_launch({stream, blocks_for(count, kThreads), kThreads}, add_row_kernel<T>, count,
+                    columns, row, data);
+}
+
+template <class T>
+cudaError_t column_sums(cudaStream_t stream, int64_t rows, int64_t columns, const T* x,
+                        float* partial) {
+  if (rows == 0) return cudaSuccess;
+  return gpu_launch({stream, static_cast<unsigned>(gamma_partials(rows)), kThreads},
+                    column_sums_kernel<T>, rows, columns, x, partial);
+}
+
+template <class T>
 cudaError_t gamma_gradient(cudaStream_t stream, int64_t partials, int64_t C, const float* partial,
                            T* grad) {
   return gpu_launch({stream, blocks_for(C, 32), dim3(32, 32)}, gamma_gradient_kernel<T>, partials,
@@ -259,6 +436,14 @@ cudaError_t swiglu_backward(cudaStream_t stream, int64_t rows, int64_t hidden, c
   template cudaError_t rms_norm_backward(cudaStream_t, int64_t, int64_t, const T*, const T*,      \
                                          float, const T*, const T*, T*, T*, float*);              \
   template cudaError_t gamma_gradient(cudaStream_t, int64_t, int64_t, const float*, T*);          \
+  template cudaError_t norm_add(cudaStream_t, int64_t, int64_t, const T*, const T*, float,        \
+                                const T*, T*);                                                    \
+  template cudaError_t norm_pieces(cudaStream_t, int64_t, int64_t, int64_t, const T*, float, T*,  \
+                                   int64_t, T*, int64_t);                                         \
+  template cudaError_t norm_pieces_backward(cudaStream_t, int64_t, int64_t, int64_t, const T*,    \
+                                            int64_t, const T*, float, T*, int64_t, float*);       \
+  template cudaError_t add_row(cudaStream_t, int64_t, int64_t, const T*, T*);                     \
+  template cudaError_t column_sums(cudaStream_t, int64_t, int64_t, const T*, float*);             \
   template cudaError_t add(cudaStream_t, int64_t, const T*, const T*, T*);                        \
   template cudaError_t swiglu(cudaStream_t, int64_t, int64_t, const T*, T*);                      \
   template cudaError_t swiglu_backward(cudaStream_t, int64_t, int64_t, const T*, const T*, T*, T*);

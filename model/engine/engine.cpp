@@ -46,15 +46,11 @@ Status check(const EngineOptions& options, const Collective& shard, const Collec
 
 /// Hash of everything that all ranks of the world must agree on.
 uint64_t hash_of(const EngineOptions& o, int shards, int groups) {
-  const ModelShape& s = o.shape;
   std::ostringstream text;
-  text << std::hexfloat;
-  for (int64_t n : {s.dim, s.hidden, s.layers, s.heads, s.kv_heads, s.vocab, s.block_size})
+  text << std::hexfloat << identity_text(o.shape);
+  for (int n : {int(o.precision), o.micro_batch_size, o.rows, int(o.sharding), int(o.deterministic),
+                shards, groups})
     text << n << ' ';
-  for (int n : {int(s.tie_embeddings), int(o.precision), o.micro_batch_size, o.rows,
-                int(o.sharding), int(o.deterministic), shards, groups})
-    text << n << ' ';
-  for (double x : {s.rope_theta, s.norm_eps}) text << x << ' ';
   for (float x : {o.grad_clip, o.weight_decay, o.beta1, o.beta2, o.eps}) text << x << ' ';
   const std::string bytes = text.str();
   return hash128(bytes.data(), bytes.size()).low;

@@ -85,7 +85,7 @@ void initial_values(const Unit& unit, uint64_t seed, size_t first, std::span<flo
     if (from >= to) continue;
     float* out = values.data() + (from - first);
     if (!parameter.is_matrix()) {
-      std::fill_n(out, to - from, 1.0f);
+      std::fill_n(out, to - from, parameter.is_bias() ? 0.0f : 1.0f);
       continue;
     }
     const uint64_t key =

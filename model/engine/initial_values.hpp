@@ -13,7 +13,7 @@ namespace simplescale {
 inline constexpr float kInitialDeviation = 0.02f;
 
 /// values[i] = initial value of element first + i of the unit: norms one, matrices normal(0, 0.02),
-/// padding zero.
+/// biases and padding zero.
 void initial_values(const Unit& unit, uint64_t seed, size_t first, std::span<float> values);
 
 /// Element `element` of the stream `key` of normal(0, 1) numbers: the Box-Muller transform of a

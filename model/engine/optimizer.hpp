@@ -18,7 +18,7 @@
 namespace simplescale {
 
 /// Splits the shard's elements [0, layout.total) into runs that all decay or all do not: matrices
-/// decay, norms and padding do not.
+/// decay; norms, biases and padding do not.
 std::vector<DecayRun> decay_runs(const std::vector<Unit>& units, const ShardLayout& layout,
                                  size_t shard);
 

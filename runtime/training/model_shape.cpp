@@ -1,6 +1,26 @@
 #include "runtime/training/model_shape.hpp"
 
+#include <cmath>
+#include <sstream>
+
 namespace simplescale {
+
+namespace {
+
+Status validate_rope_scaling(const RopeScaling& r) {
+  auto bad = [](const char* text) {
+    return Status(Code::bad_config, "[model] " + std::string(text));
+  };
+  if (r.kind == RopeScaling::Kind::none) return {};
+  if (!(r.factor >= 1) || !std::isfinite(r.factor)) return bad("rope_factor must be at least 1");
+  if (r.kind == RopeScaling::Kind::linear) return {};
+  if (!(r.low_factor > 0) || !(r.high_factor > r.low_factor) || !std::isfinite(r.high_factor))
+    return bad("rope_high_factor must be above rope_low_factor, and that one above 0");
+  if (r.original_block_size < 1) return bad("rope_original_block_size must be at least 1");
+  return {};
+}
+
+}  // namespace
 
 Status validate(const ModelShape& s) {
   auto bad = [](const std::string& text) { return Status(Code::bad_config, "[model] " + text); };
@@ -14,17 +34,91 @@ Status validate(const ModelShape& s) {
   for (const auto& [name, value] : positive)
     if (value < 1)
       return bad(std::string(name) + " = " + std::to_string(value) + " must be at least 1");
-  if (s.dim % s.heads)
+  if (s.head_width < 0)
+    return bad("head_dim = " + std::to_string(s.head_width) + " must be at least 0");
+  if (s.head_width == 0 && s.dim % s.heads)
     return bad("heads = " + std::to_string(s.heads) +
                " does not divide dim = " + std::to_string(s.dim));
   if (s.heads % s.kv_heads)
     return bad("kv_heads = " + std::to_string(s.kv_heads) +
                " does not divide heads = " + std::to_string(s.heads));
   if (s.head_dim() % 2)
-    return bad("dim / heads = " + std::to_string(s.head_dim()) + " must be even for RoPE");
+    return bad((s.head_width > 0 ? "head_dim = " : "dim / heads = ") +
+               std::to_string(s.head_dim()) + " must be even for RoPE");
   if (!(s.norm_eps > 0)) return bad("norm_eps must be above 0");
   if (!(s.rope_theta > 0)) return bad("rope_theta must be above 0");
-  return {};
+  if (s.sliding_window < 0) return bad("sliding_window must be at least 0");
+  return validate_rope_scaling(s.rope_scaling);
+}
+
+ModelShape canonical(ModelShape s) {
+  if (s.head_width * s.heads == s.dim) s.head_width = 0;
+  if (s.sliding_window >= s.block_size) s.sliding_window = 0;
+  RopeScaling& r = s.rope_scaling;
+  if (r.kind == RopeScaling::Kind::none) r = {};
+  if (r.kind == RopeScaling::Kind::linear) r = {.kind = r.kind, .factor = r.factor};
+  return s;
+}
+
+std::string identity_text(const ModelShape& s) {
+  std::ostringstream text;
+  text << std::hexfloat;
+  for (int64_t n : {s.dim, s.hidden, s.layers, s.heads, s.kv_heads, s.vocab, s.block_size,
+                    s.head_dim(), s.sliding_window, s.rope_scaling.original_block_size})
+    text << n << ' ';
+  for (int n : {int(s.tie_embeddings), int(s.qkv_bias), int(s.qk_norm), int(s.norm),
+                int(s.rope_scaling.kind)})
+    text << n << ' ';
+  for (double x : {s.rope_theta, s.norm_eps, s.rope_scaling.factor, s.rope_scaling.low_factor,
+                   s.rope_scaling.high_factor})
+    text << x << ' ';
+  return text.str();
+}
+
+std::string options_text(const ModelShape& s) {
+  std::string text;
+  auto add = [&](bool set, const std::string& option) {
+    if (set) text += (text.empty() ? "" : ", ") + option;
+  };
+  add(s.head_width > 0, "head_dim " + std::to_string(s.head_dim()));
+  add(s.qkv_bias, "qkv_bias");
+  add(s.qk_norm != QkNorm::none, "qk_norm " + std::string(to_string(s.qk_norm)));
+  add(s.norm != NormPlacement::pre, "norm " + std::string(to_string(s.norm)));
+  add(s.sliding_window > 0, "sliding_window " + std::to_string(s.sliding_window));
+  add(s.rope_scaling.kind != RopeScaling::Kind::none,
+      "rope_scaling " + std::string(to_string(s.rope_scaling.kind)));
+  add(s.tie_embeddings, "tied embeddings");
+  return text;
+}
+
+const char* to_string(RopeScaling::Kind kind) {
+  constexpr const char* names[] = {"none", "linear", "llama3"};
+  return names[static_cast<int>(kind)];
+}
+const char* to_string(QkNorm norm) {
+  constexpr const char* names[] = {"none", "head", "whole"};
+  return names[static_cast<int>(norm)];
+}
+const char* to_string(NormPlacement placement) {
+  return placement == NormPlacement::pre ? "pre" : "post";
+}
+
+const char* hugging_face_class(const ModelShape& s) {
+  if (s.norm == NormPlacement::post) {
+    const bool olmo2 =
+        s.qk_norm == QkNorm::whole && !s.qkv_bias && s.sliding_window == 0 && s.q_dim() == s.dim;
+    return olmo2 ? "Olmo2ForCausalLM" : nullptr;
+  }
+  switch (s.qk_norm) {
+    case QkNorm::whole:
+      return nullptr;
+    case QkNorm::head:
+      return s.qkv_bias ? nullptr : "Qwen3ForCausalLM";
+    case QkNorm::none:
+      break;
+  }
+  if (s.qkv_bias) return "Qwen2ForCausalLM";
+  return s.sliding_window > 0 ? "MistralForCausalLM" : "LlamaForCausalLM";
 }
 
 std::vector<Unit> units_of(const ModelShape& s) {
@@ -39,16 +133,23 @@ std::vector<Unit> units_of(const ModelShape& s) {
   };
   units.push_back({"embed", {}, 0});
   add("model.embed_tokens.weight", {s.vocab, s.dim});
-  const int64_t kv_dim = s.kv_heads * s.head_dim();
   for (int64_t i = 0; i < s.layers; ++i) {
     units.push_back({"layers." + std::to_string(i), {}, 0});
-    const std::string at = "model.layers." + std::to_string(i) + ".";
-    add(at + "input_layernorm.weight", {s.dim});
-    add(at + "self_attn.q_proj.weight", {s.dim, s.dim});
-    add(at + "self_attn.k_proj.weight", {kv_dim, s.dim});
-    add(at + "self_attn.v_proj.weight", {kv_dim, s.dim});
-    add(at + "self_attn.o_proj.weight", {s.dim, s.dim});
-    add(at + "post_attention_layernorm.weight", {s.dim});
+    const std::string at = "model.layers." + std::to_string(i) + ".", self = at + "self_attn.";
+    const bool pre = s.norm == NormPlacement::pre;
+    const std::pair<const char*, int64_t> qkv[] = {
+        {"q_proj", s.q_dim()}, {"k_proj", s.kv_dim()}, {"v_proj", s.kv_dim()}};
+    add(at + (pre ? "input_layernorm.weight" : "post_attention_layernorm.weight"), {s.dim});
+    for (const auto& [name, width] : qkv) add(self + name + ".weight", {width, s.dim});
+    if (s.qkv_bias)
+      for (const auto& [name, width] : qkv) add(self + name + ".bias", {width});
+    if (s.qk_norm != QkNorm::none) {
+      add(self + "q_norm.weight", {s.q_norm_width()});
+      add(self + "k_norm.weight", {s.k_norm_width()});
+    }
+    add(self + "o_proj.weight", {s.dim, s.q_dim()});
+    add(at + (pre ? "post_attention_layernorm.weight" : "post_feedforward_layernorm.weight"),
+        {s.dim});
     add(at + "mlp.gate_proj.weight", {s.hidden, s.dim});
     add(at + "mlp.up_proj.weight", {s.hidden, s.dim});
     add(at + "mlp.down_proj.weight", {s.dim, s.hidden});

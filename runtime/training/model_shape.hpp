@@ -1,5 +1,6 @@
-// A Llama model as data: its shape, its parameters under their Hugging Face names, and their places
-// in flat units and shards. Pure functions, any thread.
+// A model as data: its shape, its parameters under their Hugging Face names, and their places in
+// flat units and shards. One block with a few options describes Llama, Mistral, Qwen and OLMo
+// (docs/models.md). Pure functions, any thread.
 #pragma once
 
 #include <cstddef>
@@ -11,26 +12,83 @@
 
 namespace simplescale {
 
+/// RMSNorm of queries and keys, before RoPE: of each head by itself with one weight (head_dim) for
+/// all heads, or of all heads of a token as one row with a weight of its length.
+enum class QkNorm : unsigned char { none, head, whole };
+/// Where a block's two norms are. pre: x + f(norm(x)). post: x + norm(f(x)).
+enum class NormPlacement : unsigned char { pre, post };
+
+/// How RoPE's frequencies differ from rope_theta's, for contexts longer than those of pretraining.
+struct RopeScaling {
+  enum class Kind : unsigned char {
+    none,
+    linear,  // all frequencies are divided by factor
+    llama3,  // only those whose wave is long; as in Llama 3.1
+  };
+  Kind kind = Kind::none;
+  double factor = 1;  // at least 1
+  // llama3: waves longer than original_block_size / low_factor are scaled, those shorter than
+  // original_block_size / high_factor are not, and those between them in part.
+  double low_factor = 1, high_factor = 4;
+  int64_t original_block_size = 8192;
+  bool operator==(const RopeScaling&) const = default;
+};
+
 /// In formulas T = block_size, C = dim, L = layers, V = vocab (and B = micro_batch_size).
 struct ModelShape {
   int64_t dim = 0, hidden = 0, layers = 0, heads = 0, kv_heads = 0, vocab = 0, block_size = 0;
   double rope_theta = 10000.0, norm_eps = 1e-5;
   bool tie_embeddings = false;
+  // Options of the block. The defaults are Llama 2's.
+  int64_t head_width = 0;  // elements of a head; 0: dim / heads. Read it by head_dim().
+  bool qkv_bias = false;   // the projections to queries, keys and values add a bias
+  QkNorm qk_norm = QkNorm::none;
+  NormPlacement norm = NormPlacement::pre;
+  int64_t sliding_window = 0;  // a token attends to itself and window - 1 before it; 0: to all
+  RopeScaling rope_scaling;
+
   bool operator==(const ModelShape&) const = default;
-  int64_t head_dim() const { return dim / heads; }
+  int64_t head_dim() const { return head_width > 0 ? head_width : dim / heads; }
+  /// Width of a token's queries, and of its keys or values.
+  int64_t q_dim() const { return heads * head_dim(); }
+  int64_t kv_dim() const { return kv_heads * head_dim(); }
+  /// Elements of the biases of q, k and v, and of the weights of the norms of q and of k.
+  int64_t bias_width() const { return qkv_bias ? q_dim() + 2 * kv_dim() : 0; }
+  int64_t q_norm_width() const { return qk_norm_width(q_dim()); }
+  int64_t k_norm_width() const { return qk_norm_width(kv_dim()); }
+
+ private:
+  int64_t qk_norm_width(int64_t whole) const {
+    return qk_norm == QkNorm::none ? 0 : qk_norm == QkNorm::head ? head_dim() : whole;
+  }
 };
 
 /// bad_config: a message of one line that names the first impossible value.
 Status validate(const ModelShape& shape);
+/// The same model always as the same value: a head_width of dim / heads becomes 0, a window that
+/// hides nothing becomes 0, and unused parts of rope_scaling get their defaults. shape: valid.
+ModelShape canonical(ModelShape shape);
+/// All facts of the shape. Equal texts: equal shapes.
+std::string identity_text(const ModelShape& shape);
+/// The options that differ from Llama 2's, for users: "head_dim 128, qk_norm head"; "" if none.
+std::string options_text(const ModelShape& shape);
+const char* to_string(RopeScaling::Kind kind);
+const char* to_string(QkNorm norm);
+const char* to_string(NormPlacement placement);
+
+/// The class of Hugging Face's transformers that computes this model: "Qwen3ForCausalLM". Null if
+/// no class does.
+const char* hugging_face_class(const ModelShape& shape);
 
 struct Parameter {
   std::string name;            // "model.layers.3.mlp.up_proj.weight"
-  std::vector<int64_t> shape;  // (out, in), (vocab, dim) or (dim)
+  std::vector<int64_t> shape;  // (out, in), (vocab, dim) or (elements)
   size_t offset = 0;           // in elements, from the start of its unit
   size_t count = 0;
   uint64_t id = 0;  // index among all parameters; the counter-based initial values depend on it
-  /// True if AdamW decays it. All others are norms, whose initial value is 1.
+  /// True if AdamW decays it. All others are norms and biases.
   bool is_matrix() const { return shape.size() == 2; }
+  bool is_bias() const { return name.ends_with(".bias"); }
 };
 
 /// A group of parameters that is gathered at once. They follow each other without gaps.
@@ -42,7 +100,8 @@ struct Unit {
 
 /// The units of a model, in this order:
 ///   "embed"      embed_tokens
-///   "layers.i"   input norm, q, k, v, o, post-attention norm, gate, up, down
+///   "layers.i"   norm of attention, q, k, v, their biases, norms of q and k, o, norm of the MLP,
+///                gate, up, down; biases and norms of q and k only if the shape has them
 ///   "head"       norm, lm_head (norm only if the embeddings are tied)
 std::vector<Unit> units_of(const ModelShape& shape);
 size_t parameter_count(const ModelShape& shape);

@@ -85,6 +85,31 @@ TEST_SUITE("gpu") {
         }
   }
 
+  TEST_CASE("gpu: every option of a block gives the CPU's loss, logits and gradients") {
+    for (const ModelShape& each : with_options(small(false)))
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        ModelShape shape = each;
+        // On a GPU heads are multiples of 8 elements.
+        if (shape.head_width > 0) shape.head_width = shape.head_width > 2 ? 16 : 8;
+        CAPTURE(options_text(shape));
+        const bool wide = dtype == DType::f32;
+        const TestModel m(shape, 2);
+        BackendOptions options = m.options(dtype);
+        options.activation_checkpointing = !wide;
+        auto cpu = make_cpu_backend(options);
+        REQUIRE(cpu.ok());
+        const Outcome expected = run_micro_batch(**cpu, m, dtype);
+        const std::unique_ptr<Backend> device = gpu(options);
+        const Outcome ours = run_micro_batch(*device, m, dtype);
+        CHECK(ours.loss == doctest::Approx(expected.loss).epsilon(wide ? 1e-5 : 1e-2));
+        CHECK(distance(ours.logits, expected.logits) < (wide ? 1e-4 : 4e-2));
+        for (size_t u = 0; u < ours.grads.size(); ++u) {
+          CAPTURE(u);
+          CHECK(distance(ours.grads[u], expected.grads[u]) < (wide ? 3e-4 : 6e-2));
+        }
+      }
+  }
+
   TEST_CASE(
       "gpu: a state has the same hash as its host copy, and copies run beside the computation") {
     const TestModel m(small(false), 1);

@@ -65,7 +65,8 @@ struct Aten::Impl {
       for (int64_t d = 0; d < D; ++d)
         dot += qkv[(b * shape.T + t) * shape.ld_qkv + head * D + d] *
                qkv[(b * shape.T + s) * shape.ld_qkv + key * D + d];
-      w.push_back(dot / std::sqrt(static_cast<double>(D)));
+      const bool hidden = shape.window > 0 && s <= t - shape.window;
+      w.push_back(hidden ? -1e300 : dot / std::sqrt(static_cast<double>(D)));
       max = std::max(max, w.back());
     }
     for (double& x : w) sum += x = std::exp(x - max);

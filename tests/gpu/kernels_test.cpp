@@ -1,6 +1,7 @@
 // Compares each of our device kernels with plain loops (model/cuda/reference.hpp), at odd sizes and
 // alignments: on a GPU, or emulated on the CPU (emulation.hpp).
 #include <algorithm>
+#include <array>
 
 #include "model/tokens.hpp"
 #include "runtime/base/hash.hpp"
@@ -84,6 +85,84 @@ TEST_SUITE("kernels") {
             reference::assign(rounded[static_cast<size_t>(i)], e_gamma[static_cast<size_t>(i)]);
           check_near(grad.host(), rounded, 20);  // a sum of `rows` terms
         }
+    });
+  }
+
+  TEST_CASE("kernels: norm_add, and norms of the pieces of rows") {
+    for_all([]<class T>(T, bool aligned) {
+      for (const auto& [rows, pieces, width] :
+           {std::array<int64_t, 3>{5, 1, 37}, {5, 3, 64}, {200, 3, 16}, {3, 1, 2056}}) {
+        CAPTURE(width);
+        const int64_t C = pieces * width, items = rows * pieces, ld = C + 8;
+        const Values<T> x(some<T>(rows * C), aligned), y(some<T>(rows * C), aligned),
+            gamma(some<T>(C), aligned), sum(none<T>(rows * C), aligned);
+        auto expected = none<T>(rows * C);
+        cuda_ok(cuda::norm_add<T>(kStream, rows, C, y.data(), gamma.data(), kEps, x.data(),
+                                  sum.data()));
+        reference::norm_add(rows, C, y.host().data(), gamma.host().data(), kEps, x.host().data(),
+                            expected.data());
+        check_near(sum.host(), expected, 2);
+
+        const Values<T> data(some<T>(rows * ld), aligned), d(some<T>(rows * ld), aligned),
+            before(none<T>(rows * C), aligned), grad(none<T>(width), aligned);
+        const auto old = data.host(), old_d = d.host();
+        std::vector<T> flat, flat_d;  // the pieces one behind the other
+        for (int64_t i = 0; i < rows * C; ++i) {
+          flat.push_back(old[static_cast<size_t>(i / C * ld + i % C)]);
+          flat_d.push_back(old_d[static_cast<size_t>(i / C * ld + i % C)]);
+        }
+        cuda_ok(cuda::norm_pieces<T>(kStream, rows, pieces, width, gamma.data(), kEps, data.data(),
+                                     ld, before.data(), C));
+        CHECK(same_bits(before.host(), flat));
+        auto e_data = old, e_d = old_d;
+        reference::rms_norm(items, width, flat.data(), gamma.host().data(), kEps, expected.data());
+        std::vector<double> e_gamma(static_cast<size_t>(width));
+        reference::norm_pieces_backward(items, width, flat.data(), gamma.host().data(), kEps,
+                                        flat_d.data(), e_gamma.data());
+        for (int64_t i = 0; i < rows * C; ++i) {
+          e_data[static_cast<size_t>(i / C * ld + i % C)] = expected[static_cast<size_t>(i)];
+          e_d[static_cast<size_t>(i / C * ld + i % C)] = flat_d[static_cast<size_t>(i)];
+        }
+        check_near(data.host(), e_data, 2);
+        const int64_t partials = cuda::gamma_partials(items);
+        const Values<float> partial(none<float>(partials * width));
+        cuda_ok(cuda::norm_pieces_backward<T>(kStream, rows, pieces, width, before.data(), C,
+                                              gamma.data(), kEps, d.data(), ld, partial.data()));
+        cuda_ok(cuda::gamma_gradient(kStream, partials, width, partial.data(), grad.data()));
+        check_near(d.host(), e_d, 4);
+        auto rounded = none<T>(width);
+        for (int64_t i = 0; i < width; ++i)
+          reference::assign(rounded[static_cast<size_t>(i)], e_gamma[static_cast<size_t>(i)]);
+        check_near(grad.host(), rounded, 20);  // a sum of `items` terms
+      }
+    });
+  }
+
+  TEST_CASE("kernels: biases and their gradient") {
+    for_all([]<class T>(T, bool aligned) {
+      for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{5, 37}, {530, 264}}) {
+        const Values<T> row(some<T>(columns), aligned), data(some<T>(rows * columns), aligned),
+            grad(none<T>(columns), aligned);
+        auto expected = data.host();
+        std::vector<double> sums(static_cast<size_t>(columns));
+        for (int64_t i = 0; i < rows * columns; ++i) {
+          T& at = expected[static_cast<size_t>(i)];
+          const double old = reference::value(at);
+          sums[static_cast<size_t>(i % columns)] += old;
+          reference::assign(at,
+                            old + reference::value(row.host()[static_cast<size_t>(i % columns)]));
+        }
+        const int64_t partials = cuda::gamma_partials(rows);
+        const Values<float> partial(none<float>(partials * columns));
+        cuda_ok(cuda::column_sums<T>(kStream, rows, columns, data.data(), partial.data()));
+        cuda_ok(cuda::gamma_gradient(kStream, partials, columns, partial.data(), grad.data()));
+        auto rounded = none<T>(columns);
+        for (int64_t i = 0; i < columns; ++i)
+          reference::assign(rounded[static_cast<size_t>(i)], sums[static_cast<size_t>(i)]);
+        check_near(grad.host(), rounded, 20);
+        cuda_ok(cuda::add_row<T>(kStream, rows, columns, row.data(), data.data()));
+        CHECK(same_bits(data.host(), expected));
+      }
     });
   }
 

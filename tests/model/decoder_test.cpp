@@ -43,8 +43,11 @@ std::vector<float> backend_logits(const TestModel& m) {
 
 TEST_SUITE("model") {
   TEST_CASE("decoder: the cache gives the logits of the whole sequence") {
-    for (const bool tied : {false, true}) {
-      const TestModel m(shape(tied), 1);
+    std::vector<ModelShape> shapes = simplescale::testing::with_options(shape(false));
+    shapes.insert(shapes.end(), {shape(false), shape(true)});
+    for (const ModelShape& one : shapes) {
+      CAPTURE(options_text(one));
+      const TestModel m(one, 1);
       const std::vector<float> expected = backend_logits(m);
       cpu::Decoder decoder(m.shape, m.params, 2);
       // One by one, and pieces below, at and above the rows of one pass.

@@ -212,40 +212,112 @@ TEST_SUITE("kernels") {
     });
   }
 
-  TEST_CASE("kernels: causal softmax and its backward") {
-    for_all([]<class T>(const Kernels<T>& k, int64_t columns, T) {
-      const float scale = 0.7f;
-      const int64_t visible = std::max<int64_t>(1, columns - 2);
-      Values<float> scores(kRows * columns, 6), dp(kRows * columns), delta(kRows);
-      Values<float> inverse_sum(kRows), lse(kRows);
-      Values<T> p(kRows * columns), ds(kRows * columns);
-      std::vector<double> e_p, e_lse, e_inverse, e_back, e_ds;
-      for (int64_t r = 0; r < kRows; ++r) {
-        const int64_t seen = std::min(columns, visible + r);
-        double maximum = -1e30, sum = 0;
-        for (int64_t i = 0; i < seen; ++i) maximum = std::max(maximum, scores[r * columns + i]);
-        for (int64_t i = 0; i < columns; ++i) {
-          e_p.push_back(i < seen ? std::exp(double{scale} * (scores[r * columns + i] - maximum))
-                                 : 0);
-          sum += e_p.back();
-        }
-        e_inverse.push_back(1 / sum);
-        e_lse.push_back(std::log(sum) + double{scale} * maximum);
-        for (int64_t i = 0; i < columns; ++i) {
-          e_back.push_back(e_p[size_t(r * columns + i)] / sum);
-          e_ds.push_back(e_back.back() * (dp[r * columns + i] - delta[r]) * double{scale});
-        }
-      }
-      k.softmax(kRows, columns, visible, scale, scores.data(), columns, p.data(),
-                inverse_sum.data(), lse.data());
-      check_near(p, e_p, 2);
-      check_near(inverse_sum, e_inverse, 4);
-      check_near(lse, e_lse, 2);
-      k.softmax_backward(kRows, columns, visible, scale, scores.data(), dp.data(), columns,
-                         lse.data(), delta.data(), p.data(), ds.data());
-      check_near(p, e_back, 8);
-      check_near(ds, e_ds, 8);
+  TEST_CASE("kernels: norm_add") {
+    for_all([]<class T>(const Kernels<T>& k, int64_t C, T) {
+      Values<T> x(kRows * C), y(kRows * C), gamma(C), sum(kRows * C);
+      std::vector<double> expected;
+      for (int64_t i = 0; i < kRows * C; ++i)
+        expected.push_back(x[i] + y[i] * rstd(y, i / C, C) * gamma[i % C]);
+      k.norm_add(kRows, C, y.data(), gamma.data(), kEps, x.data(), sum.data());
+      check_near(sum, expected, 2);
     });
+  }
+
+  TEST_CASE("kernels: norms of the pieces of rows equal norms of rows") {
+    for_all([]<class T>(const Kernels<T>& k, int64_t width, T) {
+      constexpr int64_t pieces = 3, other = 2;  // elements of a row that do not belong to them
+      const int64_t items = kRows * pieces, ld = pieces * width + other;
+      Values<T> x(kRows * ld), gamma(width), d(kRows * ld), rows(items * width), dx(items * width),
+          normed(items * width);
+      Values<float> out(kRows * ld), dy(items * width), dgamma(width), e_gamma(width);
+      const auto at = [&](int64_t i) {  // of element i of the pieces one behind the other
+        return i / (pieces * width) * ld + i % (pieces * width);
+      };
+      for (int64_t i = 0; i < items * width; ++i) {
+        rows.data()[i] = x.data()[at(i)];
+        dy.data()[i] = float(d[at(i)]);
+      }
+      const double kept = out[pieces * width], kept_d = d[pieces * width];
+      k.norm_pieces(kRows, pieces, width, x.data(), ld, gamma.data(), kEps, out.data(), ld);
+      k.rms_norm_backward(items, width, rows.data(), gamma.data(), kEps, dy.data(), nullptr,
+                          dx.data(), normed.data(), e_gamma.data());
+      k.norm_pieces_backward(kRows, pieces, width, x.data(), ld, gamma.data(), kEps, d.data(), ld,
+                             dgamma.data());
+      double worst = 0;
+      for (int64_t i = 0; i < items * width; ++i) {
+        worst =
+            std::max(worst, std::abs(out[at(i)] - normed[i]) / std::max(1.0, std::abs(normed[i])));
+        REQUIRE(d[at(i)] == dx[i]);
+      }
+      CHECK(worst < 2 * kTolerance<T>);  // normed is rounded to T
+      for (int64_t i = 0; i < width; ++i) REQUIRE(dgamma[i] == e_gamma[i]);
+      CHECK(out[pieces * width] == kept);
+      CHECK(d[pieces * width] == kept_d);
+    });
+  }
+
+  TEST_CASE("kernels: biases and the sums of columns") {
+    for_all([]<class T>(const Kernels<T>& k, int64_t columns, T) {
+      const int64_t ld = columns + 3;
+      Values<T> x(kRows * ld), row(columns);
+      Values<float> data(kRows * ld), sums(columns), wide(kRows * ld);
+      std::vector<double> expected, e_sums(static_cast<size_t>(columns)), e_wide;
+      for (int64_t i = 0; i < kRows * ld; ++i) {
+        const bool inside = i % ld < columns;
+        expected.push_back(data[i] + (inside ? row[i % ld] : 0));
+        if (inside) e_sums[size_t(i % ld)] += x[i];
+        e_wide.push_back(x[i]);
+      }
+      k.add_row(kRows, columns, row.data(), data.data(), ld);
+      k.column_sums(kRows, columns, x.data(), ld, sums.data());
+      k.widen(kRows * ld, x.data(), wide.data());
+      check_near(data, expected);
+      check_near(sums, e_sums, 2);
+      check_near(wide, e_wide);
+    });
+  }
+
+  TEST_CASE("kernels: causal softmax and its backward, with and without a window") {
+    for (const int64_t window : {0, 1, 2, 30})
+      for_all([window]<class T>(const Kernels<T>& k, int64_t columns, T) {
+        CAPTURE(window);
+        const float scale = 0.7f;
+        // With a window, the last row must still see the last column.
+        const int64_t visible = std::max<int64_t>(1, columns - (window > 0 ? kRows - 1 : 2));
+        if (window > 0 && visible + kRows - 1 > columns) return;
+        Values<float> scores(kRows * columns, 6), dp(kRows * columns), delta(kRows);
+        Values<float> inverse_sum(kRows), lse(kRows);
+        Values<T> p(kRows * columns), ds(kRows * columns);
+        std::vector<double> e_p, e_lse, e_inverse, e_back, e_ds;
+        for (int64_t r = 0; r < kRows; ++r) {
+          const int64_t seen = std::min(columns, visible + r);
+          const int64_t begin = window > 0 ? std::max<int64_t>(0, visible + r - window) : 0;
+          double maximum = -1e30, sum = 0;
+          for (int64_t i = begin; i < seen; ++i)
+            maximum = std::max(maximum, scores[r * columns + i]);
+          for (int64_t i = 0; i < columns; ++i) {
+            e_p.push_back(i >= begin && i < seen
+                              ? std::exp(double{scale} * (scores[r * columns + i] - maximum))
+                              : 0);
+            sum += e_p.back();
+          }
+          e_inverse.push_back(1 / sum);
+          e_lse.push_back(std::log(sum) + double{scale} * maximum);
+          for (int64_t i = 0; i < columns; ++i) {
+            e_back.push_back(e_p[size_t(r * columns + i)] / sum);
+            e_ds.push_back(e_back.back() * (dp[r * columns + i] - delta[r]) * double{scale});
+          }
+        }
+        k.softmax(kRows, columns, visible, window, scale, scores.data(), columns, p.data(),
+                  inverse_sum.data(), lse.data());
+        check_near(p, e_p, 2);
+        check_near(inverse_sum, e_inverse, 4);
+        check_near(lse, e_lse, 2);
+        k.softmax_backward(kRows, columns, visible, window, scale, scores.data(), dp.data(),
+                           columns, lse.data(), delta.data(), p.data(), ds.data());
+        check_near(p, e_back, 8);
+        check_near(ds, e_ds, 8);
+      });
   }
 
   TEST_CASE("kernels: cross_entropy and its gradient") {

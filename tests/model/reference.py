@@ -1,6 +1,8 @@
 """PyTorch's loss, logits and gradients of a small Llama, for reference_test.cpp.
 
-usage: reference.py FOLDER DTYPE B dim hidden layers heads kv_heads vocab block_size tie scale
+usage: reference.py FOLDER SETTINGS
+
+SETTINGS is a JSON object: dtype, B, scale and the members of ModelShape.
 
 Reads   FOLDER/params.bin   fp32 parameters, unit by unit
         FOLDER/tokens.bin   int32 (B, T + 1)
@@ -11,6 +13,8 @@ Writes  FOLDER/logits.bin   fp32 (B, T, vocab)
 Parameters, activations and the residual stream are DTYPE; softmax and loss are float32.
 """
 
+import json
+import math
 import sys
 
 import numpy as np
@@ -23,11 +27,33 @@ def rope(x, cos, sin):  # x: (B, heads, T, D)
     return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
 
 
+def frequencies(s, D):
+    """RoPE's, scaled as the shape says; llama3 as in Meta's apply_scaling()."""
+    plain = 1.0 / s["rope_theta"] ** (torch.arange(0, D, 2).float() / D)
+    if s["rope_scaling"] == "none":
+        return plain
+    if s["rope_scaling"] == "linear":
+        return plain / s["rope_factor"]
+    low, high, original = s["rope_low_factor"], s["rope_high_factor"], s["rope_original_block_size"]
+    scaled = []
+    for f in plain.tolist():
+        wave = 2 * math.pi / f
+        if wave < original / high:
+            scaled.append(f)
+        elif wave > original / low:
+            scaled.append(f / s["rope_factor"])
+        else:
+            smooth = (original / wave - low) / (high - low)
+            scaled.append((1 - smooth) * f / s["rope_factor"] + smooth * f)
+    return torch.tensor(scaled)
+
+
 def main():
-    folder, dtype = sys.argv[1], getattr(torch, sys.argv[2])
-    B, C, hidden, layers, heads, kv_heads, V, T, tie = map(int, sys.argv[3:12])
-    scale = float(sys.argv[12])
-    D = C // heads
+    folder, s = sys.argv[1], json.loads(sys.argv[2])
+    dtype = getattr(torch, s["dtype"])
+    B, C, hidden, heads, kv_heads = s["B"], s["dim"], s["hidden"], s["heads"], s["kv_heads"]
+    V, T, D, post, eps = s["vocab"], s["block_size"], s["head_dim"], s["norm"] == "post", 1e-5
+    A, K = heads * D, kv_heads * D
     torch.set_num_threads(1)
     flat = torch.from_numpy(np.fromfile(f"{folder}/params.bin", np.float32))
     tokens = torch.from_numpy(np.fromfile(f"{folder}/tokens.bin", np.int32)).long().view(B, T + 1)
@@ -41,28 +67,40 @@ def main():
         params.append(p)
         return p
 
-    freq = 1.0 / 10000.0 ** (torch.arange(0, D, 2).float() / D)
-    angle = torch.outer(torch.arange(T).float(), freq)
+    angle = torch.outer(torch.arange(T).float(), frequencies(s, D))
     angle = torch.cat((angle, angle), -1)
     cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+    far = torch.arange(T)[:, None] - torch.arange(T)[None, :]  # tokens from key to query
+    seen = (far >= 0) & (far < (s["sliding_window"] or T))
 
+    norm = lambda x, weight: F.rms_norm(x, weight.shape, weight, eps)
+    split = lambda y: y.unflatten(-1, (-1, D)).transpose(1, 2)
     table = take(V, C)
     x = F.embedding(tokens[:, :-1], table)
-    split = lambda y: y.unflatten(-1, (-1, D)).transpose(1, 2)
-    for _ in range(layers):
-        norm1, q, k, v, o = take(C), take(C, C), take(kv_heads * D, C), take(kv_heads * D, C), take(C, C)
-        norm2, gate, up, down = take(C), take(hidden, C), take(hidden, C), take(C, hidden)
-        n = F.rms_norm(x, (C,), norm1, 1e-5)
-        q, k, v = (split(F.linear(n, w)) for w in (q, k, v))
-        y = F.scaled_dot_product_attention(rope(q, cos, sin), rope(k, cos, sin), v, is_causal=True, enable_gqa=True)
-        x = x + F.linear(y.transpose(1, 2).flatten(2), o)
-        n = F.rms_norm(x, (C,), norm2, 1e-5)
-        x = x + F.linear(F.silu(F.linear(n, gate)) * F.linear(n, up), down)
-    x = F.rms_norm(x, (C,), take(C), 1e-5)
-    logits = F.linear(x, table if tie else take(V, C)).float()
+    for _ in range(s["layers"]):
+        norm1, weights = take(C), [take(A, C), take(K, C), take(K, C)]
+        biases = [take(A), take(K), take(K)] if s["qkv_bias"] else [None] * 3
+        qk = {"none": None, "head": (D, D), "whole": (A, K)}[s["qk_norm"]]
+        qk_norms = [take(width) for width in qk] if qk else None
+        o, norm2, gate, up, down = take(C, A), take(C), take(hidden, C), take(hidden, C), take(C, hidden)
+        n = x if post else norm(x, norm1)
+        q, k, v = (F.linear(n, w, b) for w, b in zip(weights, biases))
+        if s["qk_norm"] == "whole":
+            q, k = norm(q, qk_norms[0]), norm(k, qk_norms[1])
+        q, k, v = split(q), split(k), split(v)
+        if s["qk_norm"] == "head":
+            q, k = norm(q, qk_norms[0]), norm(k, qk_norms[1])
+        y = F.scaled_dot_product_attention(rope(q, cos, sin), rope(k, cos, sin), v, attn_mask=seen, enable_gqa=True)
+        y = F.linear(y.transpose(1, 2).flatten(2), o)
+        x = x + (norm(y, norm1) if post else y)
+        n = x if post else norm(x, norm2)
+        y = F.linear(F.silu(F.linear(n, gate)) * F.linear(n, up), down)
+        x = x + (norm(y, norm2) if post else y)
+    x = norm(x, take(C))
+    logits = F.linear(x, table if s["tie_embeddings"] else take(V, C)).float()
     assert used == flat.numel(), (used, flat.numel())
     loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-    (loss * scale).backward()
+    (loss * s["scale"]).backward()
     logits.detach().numpy().tofile(f"{folder}/logits.bin")
     torch.cat([p.grad.float().flatten() for p in params]).numpy().tofile(f"{folder}/grads.bin")
     np.float64(loss.item()).tofile(f"{folder}/loss.bin")

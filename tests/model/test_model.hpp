@@ -16,6 +16,41 @@ namespace simplescale::testing {
 /// One flat tensor per unit.
 using Tensors = std::vector<std::vector<float>>;
 
+/// `base` with each option of a block by itself, and with all that a family of models combines.
+/// base: several heads, and a block_size of at least 9.
+inline std::vector<ModelShape> with_options(const ModelShape& base) {
+  std::vector<ModelShape> shapes;
+  const auto add = [&](auto edit) { edit(shapes.emplace_back(base)); };
+  const RopeScaling llama3{.kind = RopeScaling::Kind::llama3,
+                           .factor = 8,
+                           .low_factor = 1,
+                           .high_factor = 4,
+                           .original_block_size = 16};
+  add([&](ModelShape& s) { s.rope_theta = 100, s.rope_scaling = llama3; });
+  add([](ModelShape& s) { s.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 2.5}; });
+  add([&](ModelShape& s) { s.head_width = base.head_dim() + 4; });  // wider than dim
+  add([&](ModelShape& s) { s.head_width = 2; });                    // narrower
+  add([](ModelShape& s) { s.qkv_bias = true; });
+  add([](ModelShape& s) { s.qk_norm = QkNorm::head; });
+  add([](ModelShape& s) { s.qk_norm = QkNorm::whole; });
+  add([](ModelShape& s) { s.sliding_window = 1; });
+  add([](ModelShape& s) { s.sliding_window = 5; });
+  add([&](ModelShape& s) { s.sliding_window = base.block_size - 1; });
+  add([](ModelShape& s) { s.norm = NormPlacement::post; });
+  // OLMo 2; Qwen 3 with a window; and everything at once.
+  add([](ModelShape& s) { s.norm = NormPlacement::post, s.qk_norm = QkNorm::whole; });
+  add([&](ModelShape& s) {
+    s.qk_norm = QkNorm::head, s.head_width = base.head_dim() + 4, s.sliding_window = 4;
+    s.tie_embeddings = true;
+  });
+  add([&](ModelShape& s) {
+    s.qk_norm = QkNorm::head, s.qkv_bias = true, s.norm = NormPlacement::post;
+    s.head_width = base.head_dim() + 4, s.sliding_window = 4, s.rope_scaling = llama3;
+    s.tie_embeddings = true;
+  });
+  return shapes;
+}
+
 struct TestModel {
   ModelShape shape;
   int micro_batch_size = 1;
@@ -30,7 +65,7 @@ struct TestModel {
     for (const Unit& unit : units) {
       std::vector<float>& flat = params.emplace_back(unit.count);
       for (const Parameter& p : unit.parameters) {
-        const float mean = p.is_matrix() ? 0.0f : 1.0f;
+        const float mean = p.is_matrix() || p.is_bias() ? 0.0f : 1.0f;
         // Wide enough to make attention and SwiGLU strongly nonlinear.
         const float width = p.is_matrix() ? 1.5f / std::sqrt(float(s.dim)) : 0.2f;
         for (size_t i = 0; i < p.count; ++i) flat[p.offset + i] = mean + width * normal(random);
