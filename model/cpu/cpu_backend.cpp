@@ -23,7 +23,7 @@ template <class T>
 CpuBackend<T>::CpuBackend(const BackendOptions& options)
     : LlamaBackend(options),
       attention_{T_, D_, options.shape.heads / options.shape.kv_heads,
-                 Q_, A_, options.shape.sliding_window},
+                 Q_, A_, options.shape.window()},
       pool_(options.threads),
       workspaces_(static_cast<size_t>(options.threads)) {}
 

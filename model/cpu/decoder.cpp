@@ -145,7 +145,7 @@ void Decoder::block(int64_t layer, int64_t rows) {
 /// The query heads of one key/value head, from qkv_ and the cache to attended_.
 void Decoder::attend(int64_t layer, int64_t rows, int64_t kv_head, Workspace& w) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(D_));
-  const int64_t window = shape_.sliding_window;
+  const int64_t window = shape_.window();
   const int64_t first = window > 0 ? std::max<int64_t>(0, length_ + 1 - window) : 0;
   const float* keys = cache_[static_cast<size_t>(layer)].data() + first * 2 * K_ + kv_head * D_;
   const float* values = keys + K_;

@@ -67,8 +67,7 @@ template <class T>
 CudaBackend<T>::CudaBackend(const BackendOptions& options)
     : LlamaBackend(options),
       aten_(options.device_index, options.precision,
-            {B_, options.shape.heads, options.shape.kv_heads, T_, D_, Q_,
-             options.shape.sliding_window},
+            {B_, options.shape.heads, options.shape.kv_heads, T_, D_, Q_, options.shape.window()},
             options.deterministic),
       stream_(aten_.stream()) {
   SS_CUDA(cudaEventCreateWithFlags(&tokens_read_, cudaEventDisableTiming));

@@ -53,9 +53,7 @@ Config with_derived_values(const Config& config) {
   if (c.tokenizer.path.empty() && c.tokenizer.train_on.empty())
     c.tokenizer.train_on = c.data.source;
   if (const auto shape = model_shape(config); shape.ok()) {
-    c.model = {config.model.preset, shape->dim,      shape->hidden,        shape->layers,
-               shape->heads,        shape->kv_heads, shape->vocab,         shape->block_size,
-               shape->rope_theta,   shape->norm_eps, shape->tie_embeddings};
+    c.model = model_config(*shape, config.model.preset);
     if (c.tokenizer.vocab == 0) c.tokenizer.vocab = shape->vocab;
   }
   if (const auto topology = plan_topology(config); topology.ok()) {

@@ -38,6 +38,11 @@ enum class Strategy : unsigned char {
 };
 enum class DeviceKind : unsigned char { automatic, cpu, cuda };
 enum class SweepMode : unsigned char { grid, zip };
+// automatic: from the preset, else the first of the others.
+enum class Choice : unsigned char { automatic, no, yes };
+enum class QkNormChoice : unsigned char { automatic, none, head, whole };
+enum class NormChoice : unsigned char { automatic, pre, post };
+enum class RopeScalingChoice : unsigned char { automatic, none, linear, llama3, dynamic };
 /// The name in a config file: "auto", "full_shard", ...
 const char* to_string(DataFormat format);
 const char* to_string(Strategy strategy);
@@ -52,11 +57,19 @@ struct RunConfig {
   Resume resume = Resume::automatic;
 };
 
-struct ModelConfig {  // 0: from the preset; see model_shape()
+struct ModelConfig {  // 0 or automatic: from the preset; see model_shape()
   std::string preset;
   int64_t dim = 0, hidden = 0, layers = 0, heads = 0, kv_heads = 0, vocab = 0, block_size = 0;
   double rope_theta = 0, norm_eps = 0;
-  bool tie_embeddings = false;
+  Choice tie_embeddings = Choice::automatic;
+  int64_t head_dim = 0;
+  Choice qkv_bias = Choice::automatic;
+  QkNormChoice qk_norm = QkNormChoice::automatic;
+  NormChoice norm = NormChoice::automatic;
+  int64_t sliding_window = -1;  // -1: from the preset
+  RopeScalingChoice rope_scaling = RopeScalingChoice::automatic;
+  double rope_factor = 0, rope_low_factor = 0, rope_high_factor = 0;
+  int64_t rope_original_block_size = 0;
 };
 
 struct TokenizerConfig {
@@ -275,6 +288,8 @@ std::string schedule_change(const Config& before, const Config& now, int64_t ste
 /// missing key, impossible shape.
 Result<ModelShape> model_shape(const Config& config);
 const std::vector<std::string>& model_presets();
+/// The keys that give this shape, with the name of a preset: model_shape() backwards.
+ModelConfig model_config(const ModelShape& shape, const std::string& preset);
 
 /// Values of keys that default to a rule:
 std::string run_folder(const Config& config);

@@ -90,7 +90,8 @@ struct Assign {
            Assign{*array->get(1)}(&(*v)[1]);
   }
   bool operator()(schema::EnumRef v) const {
-    const auto text = node.value_exact<std::string>();
+    auto text = node.value_exact<std::string>();
+    if (const auto flag = node.value_exact<bool>()) text = *flag ? "true" : "false";
     if (!text) return false;
     const auto found = std::find(v.names.begin(), v.names.end(), *text);
     if (found == v.names.end()) return false;

@@ -8,8 +8,8 @@
 namespace simplescale {
 
 // N_u: parameters of unit u. P: the trainer's shard, the sum over units of shard_count(N_u, S). c:
-// bytes per value of the compute precision (4 or 2). B, T, C, L, V as everywhere, K: width of the
-// keys, h: hidden. U: the largest block. E: embeddings or head, whichever is larger; both if tied.
+// bytes per value of the compute precision (4 or 2). B, T, C, L, V as everywhere, A: width of the
+// queries, K: width of the keys, h: hidden. U: the largest block. E: embeddings or head, whichever is larger; both if tied.
 //
 //   state        12 P per side (fp32 parameters, two moments). CPU trainers have two sides, which
 //                are also their snapshot.
@@ -17,11 +17,13 @@ namespace simplescale {
 //                full_shard: c (2 U + E); shard_grad_op, no_shard: c sum N_u
 //   gradients    c (2 U + E): one unit being computed, one being reduced; and
 //                4 P (1 + digits): the sum over groups and the partial sums of its leaves
-//   activations  c B T (6 C + 2 K + 3 h) per block: its input, both norms, q, attention, second
-//                residual, k, v, gate, up, product;
+//   activations  c B T (4 C + 2 A + 2 K + 3 h) per block: its input, both norms, second residual,
+//                q, attention, k, v, gate, up, product;
+//                A + K more with qk_norm, 2 C more with norms after attention and MLP: their
+//                inputs;
 //                with activation_checkpointing: c B T C per block, and one whole block;
 //                (4 + c) B T V for the logits and their gradient;
-//                c B T (4 C + 3 h) during the backward pass of a block
+//                c B T (3 C + A + 3 h) during the backward pass of a block
 MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sharding sharding,
                                int shards, int groups, int64_t rows) {
   const std::vector<Unit> units = units_of(shape);
@@ -42,7 +44,6 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   const auto dim = static_cast<uint64_t>(shape.dim), hidden = static_cast<uint64_t>(shape.hidden);
   const auto layers = static_cast<uint64_t>(shape.layers),
              vocab = static_cast<uint64_t>(shape.vocab);
-  const auto kv_dim = static_cast<uint64_t>(shape.kv_heads * shape.head_dim());
 
   MemoryEstimate estimate;
   estimate.state = 12 * own * sides;
@@ -53,13 +54,18 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   estimate.gradients = c * in_turn + 4 * own * (1 + digits);
   // In floating point, so that absurd sizes in a config do not overflow.
   const double element = static_cast<double>(c) * static_cast<double>(tokens);
-  const auto width = static_cast<double>(dim), inner = static_cast<double>(hidden);
-  const double block = element * (6 * width + 2 * static_cast<double>(kv_dim) + 3 * inner);
+  const auto width = static_cast<double>(dim), inner = static_cast<double>(hidden),
+             queries = static_cast<double>(shape.q_dim()),
+             keys = static_cast<double>(shape.kv_dim());
+  const double of_qk_norm = shape.qk_norm == QkNorm::none ? 0 : queries + keys;
+  const double of_post_norm = shape.norm == NormPlacement::post ? 2 * width : 0;
+  const double block =
+      element * (4 * width + 2 * queries + 2 * keys + 3 * inner + of_qk_norm + of_post_norm);
   const double depth = static_cast<double>(layers);
   const double kept =
       config.train.activation_checkpointing ? element * width * depth + block : block * depth;
   const double logits = static_cast<double>((4 + c) * tokens) * static_cast<double>(vocab);
-  const double backward = element * (4 * width + 3 * inner);
+  const double backward = element * (3 * width + queries + 3 * inner);
   estimate.activations = static_cast<uint64_t>(std::min(1e18, kept + logits + backward));
   return estimate;
 }

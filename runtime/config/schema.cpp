@@ -17,6 +17,10 @@ constexpr const char* strategy_names[] = {"auto", "full_shard", "shard_grad_op",
 constexpr const char* schedule_names[] = {"cosine", "linear", "polynomial", "wsd", "constant"};
 constexpr const char* device_names[] = {"auto", "cpu", "cuda"};
 constexpr const char* sweep_names[] = {"grid", "zip"};
+constexpr const char* choice_names[] = {"auto", "false", "true"};
+constexpr const char* qk_norm_names[] = {"auto", "none", "head", "whole"};
+constexpr const char* norm_names[] = {"auto", "pre", "post"};
+constexpr const char* rope_names[] = {"auto", "none", "linear", "llama3", "dynamic"};
 
 template <class Enum>
 schema::EnumRef named(Enum& value, std::span<const char* const> names) {
@@ -65,21 +69,31 @@ const Key table[] = {
   {"run", "name", REF(run.name), any, no, "Letters, digits, '-', '_' and '.'. Part of the names of processes, shared memory and folders. Empty: the file's name."},
   {"run", "folder", REF(run.folder), any, no, "Folder for logs, metrics and checkpoints. Empty: runs/<name>.", true},
   {"run", "seed", REF(run.seed), not_negative, run, "Seed of the initial parameters, of the tokenizer and, unless data.seed is set, of the shuffle."},
-  {"run", "from", REF(run.from), any, run, "Begin with the weights of this run (its newest checkpoint), checkpoint, or Hugging Face Llama folder. Empty: begin with random weights.", true},
+  {"run", "from", REF(run.from), any, run, "Begin with the weights of this run (its newest checkpoint), checkpoint, or Hugging Face folder. Empty: begin with random weights.", true},
   {"run", "with_optimizer", REF(run.with_optimizer), any, run, "With run.from: also take the optimizer's moments and the step, so that the schedule goes on."},
   {"run", "resume", ENUM(run.resume, resume_names), any, no, "auto: continue from the newest valid checkpoint of the folder. never: refuse a folder that holds a run."},
 
-  {"model", "preset", REF(model.preset), any, no, "A known shape: micro, mini, small, tinyllama, llama3-8b, llama2-7b. Keys below override it. Empty: all seven sizes must be set."},
+  {"model", "preset", REF(model.preset), any, no, "A known shape, such as micro, mini, small, tinyllama, llama-3.2-1b, qwen3-0.6b (all: docs/models.md). Keys below override it. Empty: all seven sizes must be set."},
   {"model", "dim", REF(model.dim), {0, 1e6}, run, "Width of the residual stream. 0: from the preset."},
   {"model", "hidden", REF(model.hidden), {0, 1e7}, run, "Width of the SwiGLU. 0: from the preset."},
   {"model", "layers", REF(model.layers), {0, 10'000}, run, "Number of transformer blocks. 0: from the preset."},
-  {"model", "heads", REF(model.heads), {0, 1e6}, run, "Number of query heads; must divide dim. 0: from the preset."},
+  {"model", "heads", REF(model.heads), {0, 1e6}, run, "Number of query heads; must divide dim unless head_dim is set. 0: from the preset."},
   {"model", "kv_heads", REF(model.kv_heads), {0, 1e6}, run, "Number of key/value heads; must divide heads. 0: from the preset."},
   {"model", "vocab", REF(model.vocab), {0, 2147483647}, run, "Number of token ids; at least the tokenizer's. 0: from the preset."},
   {"model", "block_size", REF(model.block_size), {0, 1e6}, run, "Sequence length: tokens per sample. 0: from the preset."},
   {"model", "rope_theta", REF(model.rope_theta), not_negative, run, "Base of the rotary embedding. 0: from the preset, else 10000."},
   {"model", "norm_eps", REF(model.norm_eps), fraction, run, "Epsilon of RMSNorm, added to the mean square. 0: from the preset, else 1e-5."},
-  {"model", "tie_embeddings", REF(model.tie_embeddings), any, run, "Use one matrix for the input embedding and the output projection."},
+  {"model", "tie_embeddings", ENUM(model.tie_embeddings, choice_names), any, run, "Use one matrix for the input embedding and the output projection. auto: as the preset, else false."},
+  {"model", "head_dim", REF(model.head_dim), {0, 1e6}, run, "Elements of a head; even. 0: from the preset, else dim / heads."},
+  {"model", "qkv_bias", ENUM(model.qkv_bias, choice_names), any, run, "Add biases to queries, keys and values, as Qwen2 does. auto: as the preset, else false."},
+  {"model", "qk_norm", ENUM(model.qk_norm, qk_norm_names), any, run, "RMSNorm of queries and keys before RoPE: head: of each head by itself (Qwen3); whole: of all heads of a token as one row (OLMo2). auto: as the preset, else none."},
+  {"model", "norm", ENUM(model.norm, norm_names), any, run, "Where the norms of a block are: pre: before attention and MLP (Llama); post: after them (OLMo2). auto: as the preset, else pre."},
+  {"model", "sliding_window", REF(model.sliding_window), {-1, 1e6}, run, "Tokens that a token attends to: itself and those just before it. 0: all tokens before it. -1: as the preset, else 0."},
+  {"model", "rope_scaling", ENUM(model.rope_scaling, rope_names), any, run, "How RoPE is stretched for long contexts: linear: all frequencies are divided by rope_factor; llama3: only the low ones. dynamic is refused. auto: as the preset, else none."},
+  {"model", "rope_factor", REF(model.rope_factor), {0, 1e6}, run, "With rope_scaling: at least 1. 0: from the preset, else 8."},
+  {"model", "rope_low_factor", REF(model.rope_low_factor), {0, 1e6}, run, "With rope_scaling = llama3: waves longer than rope_original_block_size / rope_low_factor are divided by rope_factor. 0: from the preset, else 1."},
+  {"model", "rope_high_factor", REF(model.rope_high_factor), {0, 1e6}, run, "With rope_scaling = llama3: waves shorter than rope_original_block_size / rope_high_factor stay as they are. 0: from the preset, else 4."},
+  {"model", "rope_original_block_size", REF(model.rope_original_block_size), {0, 1e9}, run, "With rope_scaling = llama3: the sequence length before it was stretched. 0: from the preset, else 8192."},
 
   {"tokenizer", "path", REF(tokenizer.path), any, run, "An existing tokenizer: a SentencePiece tokenizer.model, a tokenizer.json of Hugging Face, or a folder with one. Empty: train a tokenizer.", true},
   {"tokenizer", "kind", ENUM(tokenizer.kind, tokenizer_names), any, run, "bpe: byte-pair encoding with byte fallback, as in Llama."},
@@ -112,7 +126,7 @@ const Key table[] = {
   {"train", "warmup_steps", REF(train.warmup_steps), {-1, 1e12}, recipe, "Length of the warm-up in steps. -1: by warmup_tokens or warmup_iters; if no one is set, 5 % of the run, at most 2000 steps."},
   {"train", "warmup_tokens", REF(train.warmup_tokens), {-1, 1e18}, recipe, "Length of the warm-up in tokens, rounded up to whole steps. -1: not set."},
   {"train", "warmup_iters", REF(train.warmup_iters), {-1, 1e12}, recipe, "Length of the warm-up in micro-batches per trainer, rounded up to whole steps. -1: not set."},
-  {"train", "weight_decay", REF(train.weight_decay), {0, 10}, recipe, "Weight decay of AdamW; applies to matrices only."},
+  {"train", "weight_decay", REF(train.weight_decay), {0, 10}, recipe, "Weight decay of AdamW; applies to matrices only, not to norms and biases."},
   {"train", "betas", REF(train.betas), fraction, recipe, "AdamW's decay rates of the first and second moment."},
   {"train", "eps", REF(train.eps), {.min = 0, .max = 1, .above_min = true}, recipe, "AdamW's epsilon."},
   {"train", "grad_clip", REF(train.grad_clip), not_negative, recipe, "Clip the gradient to this global norm. 0: no clipping."},
@@ -222,7 +236,8 @@ bool is_relative(const std::string& path) {
 
 const char* section_comment(const std::string& section) {
   if (section == "run") return "The run as a whole.";
-  if (section == "model") return "The Llama model's shape.";
+  if (section == "model")
+    return "The model's shape. Without a preset: a Llama 2's; docs/models.md has other families.";
   if (section == "tokenizer") return "How text becomes tokens.";
   if (section == "data") return "Training data.";
   if (section == "train") return "Batch, schedule and optimizer.";

@@ -58,6 +58,10 @@ std::string plan_text(const Config& config, const Plan& plan) {
   line("model", std::to_string(plan.parameters) + " parameters, " + plain(flops.palm / 1e9) +
                     " GFLOP per token (PaLM), " + plain(flops.causal / 1e9) +
                     " (causal, products only)");
+  if (const std::string options = options_text(plan.shape); !options.empty())
+    line("block", options);
+  const char* exported = hugging_face_class(plan.shape);
+  line("exports as", exported ? exported : "nothing: no class of transformers computes this model");
   line("strategy", std::string(to_string(t.strategy)) + ", " + counted(t.groups, "group") + " x " +
                        counted(t.shards, "shard") + " = " + counted(t.world(), "trainer") + " on " +
                        counted(t.nodes, "node") + " (" + t.reason + ")");

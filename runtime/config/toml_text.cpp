@@ -46,6 +46,12 @@ std::string plain(double value) {
   return {buffer, end};
 }
 
+/// true and false are TOML's own words.
+std::string name_of(const EnumRef& v, size_t value) {
+  const std::string name = v.names[value];
+  return name == "true" || name == "false" ? name : quoted(name);
+}
+
 struct ToToml {
   std::string operator()(const bool* v) const { return *v ? "true" : "false"; }
   std::string operator()(const int64_t* v) const { return std::to_string(*v); }
@@ -54,7 +60,7 @@ struct ToToml {
   std::string operator()(const Pair* v) const {
     return "[" + number((*v)[0]) + ", " + number((*v)[1]) + "]";
   }
-  std::string operator()(const EnumRef& v) const { return quoted(v.names[*v.value]); }
+  std::string operator()(const EnumRef& v) const { return name_of(v, *v.value); }
   std::string operator()(const Faults* v) const {
     std::string out = "[";
     for (const FaultSpec& fault : *v) {
@@ -90,7 +96,7 @@ struct Expected {
     std::string out;
     for (size_t i = 0; i < v.names.size(); ++i) {
       if (i) out += i + 1 < v.names.size() ? ", " : " or ";
-      out += quoted(v.names[i]);
+      out += name_of(v, i);
     }
     return out;
   }

@@ -93,7 +93,7 @@ Result<Plan> make_plan(const LoadedConfig& loaded);
 
 /// FLOP per token, forward and backward. palm: 6 N + 12 L C T (arXiv 2204.02311, appendix B).
 /// causal: 6 N_matmul + 6 L C T, matrix products without the embedding, causal attention counted
-/// half.
+/// half. C is the width of the queries in both; with a sliding window only the tokens in it count.
 struct FlopsPerToken {
   double palm = 0, causal = 0;
 };

@@ -53,7 +53,6 @@ Status validate(const ModelShape& s) {
 
 ModelShape canonical(ModelShape s) {
   if (s.head_width * s.heads == s.dim) s.head_width = 0;
-  if (s.sliding_window >= s.block_size) s.sliding_window = 0;
   RopeScaling& r = s.rope_scaling;
   if (r.kind == RopeScaling::Kind::none) r = {};
   if (r.kind == RopeScaling::Kind::linear) r = {.kind = r.kind, .factor = r.factor};

@@ -49,6 +49,8 @@ struct ModelShape {
 
   bool operator==(const ModelShape&) const = default;
   int64_t head_dim() const { return head_width > 0 ? head_width : dim / heads; }
+  /// The sliding window if it hides a token of a block from another one, else 0.
+  int64_t window() const { return sliding_window < block_size ? sliding_window : 0; }
   /// Width of a token's queries, and of its keys or values.
   int64_t q_dim() const { return heads * head_dim(); }
   int64_t kv_dim() const { return kv_heads * head_dim(); }
@@ -65,8 +67,8 @@ struct ModelShape {
 
 /// bad_config: a message of one line that names the first impossible value.
 Status validate(const ModelShape& shape);
-/// The same model always as the same value: a head_width of dim / heads becomes 0, a window that
-/// hides nothing becomes 0, and unused parts of rope_scaling get their defaults. shape: valid.
+/// The same model always as the same value: a head_width of dim / heads becomes 0, and unused parts
+/// of rope_scaling get their defaults.
 ModelShape canonical(ModelShape shape);
 /// All facts of the shape. Equal texts: equal shapes.
 std::string identity_text(const ModelShape& shape);

@@ -73,6 +73,24 @@ TEST_SUITE("engine_cpu") {
     }
   }
 
+  TEST_CASE("engine on the CPU: a model with every option has equal digests for layouts") {
+    for (DType precision : {DType::f32, DType::bf16}) {
+      const auto options = [&](int shards) {
+        EngineOptions o = options_for(shards, precision, true);
+        o.shape.head_width = 20, o.shape.qkv_bias = true, o.shape.qk_norm = QkNorm::whole;
+        o.shape.norm = NormPlacement::post, o.shape.sliding_window = 7;
+        o.shape.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 2};
+        return o;
+      };
+      World alone(options(1), 1, 1, cpu_backends(1, false));
+      const std::string expected = digest_after(3, alone);
+      for (const auto& [groups, shards] : {std::pair{1, 3}, {2, 2}, {4, 1}}) {
+        World world(options(shards), groups, shards, cpu_backends(2, groups == 2));
+        CHECK(digest_after(3, world) == expected);
+      }
+    }
+  }
+
   TEST_CASE("engine on the CPU: the loss begins near ln V and falls on repeated data") {
     for (DType precision : {DType::f32, DType::bf16}) {
       const EngineOptions options = options_for(2, precision, false);

@@ -38,6 +38,31 @@ TEST_SUITE("engine_parts") {
     CHECK(a != c);
   }
 
+  TEST_CASE("initial values and decay: biases begin at zero and do not decay") {
+    ModelShape shape = test_shape();
+    shape.qkv_bias = true, shape.qk_norm = QkNorm::head;
+    const std::vector<Unit> units = units_of(shape);
+    const ShardLayout layout = shard_layout(units, 1);
+    const auto runs = decay_runs(units, layout, 0);
+    size_t biases = 0, norms = 0;
+    for (size_t u = 0; u < units.size(); ++u) {
+      std::vector<float> values(units[u].count);
+      initial_values(units[u], 7, 0, values);
+      for (const Parameter& parameter : units[u].parameters) {
+        if (parameter.is_matrix()) continue;
+        (parameter.is_bias() ? biases : norms) += 1;
+        for (size_t i = 0; i < parameter.count; ++i) {
+          REQUIRE(values[parameter.offset + i] == (parameter.is_bias() ? 0 : 1));
+          const size_t at = layout.offset[u] + parameter.offset + i;
+          for (const DecayRun& run : runs)
+            if (at >= run.first && at < run.first + run.count) REQUIRE_FALSE(run.decay);
+        }
+      }
+    }
+    CHECK(biases == 3 * static_cast<size_t>(shape.layers));
+    CHECK(norms == 4 * static_cast<size_t>(shape.layers) + 1);
+  }
+
   TEST_CASE("initial values: moments and tails are those of a normal distribution") {
     const size_t count = 1'000'000;
     double sum = 0, square = 0, fourth = 0, neighbours = 0, previous = 0;

@@ -569,10 +569,12 @@ TEST_SUITE("config load") {
   }
 
   TEST_CASE("model: presets are the published shapes and explicit keys override them") {
-    const std::pair<const char*, size_t> counts[] = {{"micro", 1787008},
-                                                     {"tinyllama", 1100048384},
-                                                     {"llama2-7b", 6738415616},
-                                                     {"llama3-8b", 8030261248}};
+    const std::pair<const char*, size_t> counts[] = {
+        {"micro", 1787008},           {"tinyllama", 1100048384},    {"llama2-7b", 6738415616},
+        {"llama3-8b", 8030261248},    {"llama-3.1-8b", 8030261248}, {"llama-3.2-1b", 1235814400},
+        {"llama-3.2-3b", 3212749824}, {"mistral-7b", 7241732096},   {"qwen2.5-0.5b", 494032768},
+        {"qwen2.5-7b", 7615616512},   {"qwen3-0.6b", 596049920},    {"qwen3-8b", 8190735360},
+        {"olmo2-1b", 1484916736},     {"olmo2-7b", 7298617344}};
     for (const auto& [name, count] : counts) {
       Config c;
       c.model.preset = name;
@@ -584,12 +586,68 @@ TEST_SUITE("config load") {
     c.model.preset = "llama3-8b";
     c.model.layers = 2;
     c.model.norm_eps = 1e-6;
-    c.model.tie_embeddings = true;
+    c.model.tie_embeddings = Choice::yes;
     const auto shape = model_shape(c);
     CHECK(shape->layers == 2);
     CHECK(shape->rope_theta == 500'000);
     CHECK(shape->norm_eps == 1e-6);
     CHECK(shape->tie_embeddings);
-    CHECK(model_presets().size() == 6);
+    CHECK(model_presets().size() == 16);
+  }
+
+  TEST_CASE("model: the keys that a shape gives, give the shape again, for every preset") {
+    for (const std::string& preset : model_presets())
+      for (const bool with_name : {true, false}) {
+        CAPTURE(preset);
+        Config c;
+        c.model.preset = preset;
+        const auto shape = model_shape(c);
+        REQUIRE(shape.ok());
+        Config again;
+        again.model = model_config(*shape, with_name ? preset : "");
+        REQUIRE_MESSAGE(model_shape(again).ok(), model_shape(again).status().message());
+        CHECK(*model_shape(again) == *shape);
+        const auto read = load_config_text(to_toml(again), "a.toml");
+        REQUIRE_MESSAGE(read.ok(), read.status().message());
+        CHECK(*model_shape(read->config) == *shape);
+        CHECK(hugging_face_class(*shape));
+      }
+  }
+
+  TEST_CASE("model: options of a block override the preset, and false is a choice") {
+    const auto shape_of = [](const std::string& keys) {
+      const auto loaded = load_config_text("[model]\n" + keys, "a.toml");
+      REQUIRE_MESSAGE(loaded.ok(), loaded.status().message());
+      const auto shape = model_shape(loaded->config);
+      REQUIRE_MESSAGE(shape.ok(), shape.status().message());
+      return *shape;
+    };
+    const ModelShape qwen = shape_of("preset = \"qwen3-0.6b\"\n");
+    CHECK(qwen.head_dim() == 128);
+    CHECK(qwen.q_dim() == 2048);
+    CHECK(qwen.tie_embeddings);
+    CHECK_FALSE(shape_of("preset = \"qwen3-0.6b\"\ntie_embeddings = false\n").tie_embeddings);
+    CHECK(shape_of("preset = \"qwen3-0.6b\"\nqk_norm = \"none\"\nhead_dim = 64\n") == [&] {
+      ModelShape s = qwen;
+      s.qk_norm = QkNorm::none, s.head_width = 0;  // 1024 / 16
+      return s;
+    }());
+    CHECK(shape_of("preset = \"mistral-7b\"\nsliding_window = 0\n").sliding_window == 0);
+    CHECK(shape_of("preset = \"micro\"\nqkv_bias = true\n").qkv_bias);
+    const RopeScaling rope = shape_of("preset = \"llama-3.2-1b\"\nrope_factor = 4\n").rope_scaling;
+    CHECK(rope.factor == 4);
+    CHECK(rope.original_block_size == 8192);
+    CHECK(shape_of("preset = \"llama-3.2-1b\"\nrope_scaling = \"none\"\n").rope_scaling ==
+          RopeScaling());
+    CHECK(error_of("[model]\npreset = \"micro\"\nrope_scaling = \"dynamic\"\n")
+              .starts_with("a.toml:3: model.rope_scaling = \"dynamic\" is not supported"));
+    CHECK(error_of("[model]\npreset = \"micro\"\nrope_factor = 2\n")
+              .starts_with("a.toml:3: model.rope_factor has no effect"));
+    CHECK(error_of("[model]\npreset = \"micro\"\nhead_dim = 33\n") ==
+          "a.toml:3: model.head_dim = 33 must be even for RoPE");
+    CHECK(error_of("[model]\npreset = \"micro\"\nrope_scaling = \"linear\"\nrope_factor = 0.5\n")
+              .starts_with("a.toml:4: model.rope_factor must be at least 1"));
+    CHECK(error_of("[model]\ntie_embeddings = \"maybe\"\n") ==
+          "a.toml:2: model.tie_embeddings = \"maybe\" must be \"auto\", false or true");
   }
 }

@@ -367,4 +367,23 @@ TEST_SUITE("config topology") {
     CHECK(mfu(*shape, 51'325, 1, 989e12) == doctest::Approx(0.4).epsilon(1e-4));
     CHECK(mfu(*shape, 51'325, 1, 0) == 0);
   }
+
+  TEST_CASE("flops: heads of their own width and a window count, per token") {
+    ModelShape s{.dim = 8,
+                 .hidden = 16,
+                 .layers = 1,
+                 .heads = 2,
+                 .kv_heads = 1,
+                 .vocab = 10,
+                 .block_size = 12};
+    s.head_width = 6;
+    // q and o: 8 x 12 each; k and v: 8 x 6; gate, up and down: 8 x 16; logits: 8 x 10.
+    const double products = 2 * 96 + 2 * 48 + 3 * 128 + 80;
+    CHECK(flops_per_token(s).causal == doctest::Approx(6 * products + 12 * 12 * 6));
+    s.sliding_window = 3;
+    // Three tokens are seen, but the first one sees one and the second one two.
+    CHECK(flops_per_token(s).causal == doctest::Approx(6 * products + 12 * 12 * (3 - 9 / 24.0)));
+    s.sliding_window = 100;  // more than a block
+    CHECK(flops_per_token(s).causal == doctest::Approx(6 * products + 12 * 12 * 6));
+  }
 }
