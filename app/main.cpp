@@ -167,7 +167,7 @@ class CommandLine {
         ->required();
 
     CLI::App* exporting =
-        add(app_, "export", "write a checkpoint as a Hugging Face Llama folder", [this](CLI::App*) {
+        add(app_, "export", "write a checkpoint as a Hugging Face folder", [this](CLI::App*) {
           return report_status(export_text_command(checkpoint_, folder_, dtype_));
         });
     exporting->add_option("CHECKPOINT", checkpoint_, checkpoint_or_run)->required();
@@ -178,7 +178,7 @@ class CommandLine {
         ->check(CLI::IsMember({"float32", "bfloat16", "fp32", "bf16"}));
 
     CLI::App* importing =
-        add(app_, "import", "create a checkpoint from a Hugging Face Llama folder",
+        add(app_, "import", "create a checkpoint from a Hugging Face folder",
             [this](CLI::App*) { return report_status(import_text_command(folder_, checkpoint_)); });
     importing->add_option("FOLDER", folder_, "a folder with config.json and *.safetensors")
         ->required();

@@ -47,7 +47,7 @@ PublisherOptions publisher_options(const JobOptions& o) {
   p.seed = static_cast<uint64_t>(o.config.run.seed);
   p.precision = o.config.train.precision == DType::bf16 ? "bf16" : "fp32";
   p.tokenizer = o.tokenizer;
-  p.resume = "{}";
+  p.resume = o.facts;
   p.tokens_per_sample = static_cast<uint64_t>(o.plan.shape.block_size);
   p.keep = static_cast<size_t>(o.config.checkpoint.keep);
   p.keep_best = static_cast<size_t>(o.config.checkpoint.keep_best);

@@ -57,6 +57,7 @@ struct JobOptions {
   job::Rates rates;                  // that users have set in earlier starts of this run
   std::vector<std::string> skipped;  // newer checkpoints that are invalid: why, in a line
   std::string tokenizer;             // to keep with checkpoints; may be empty
+  std::string facts = "{}";          // the same: a JSON object, CheckpointInfo::resume
   std::shared_ptr<Journal> journal;
   std::optional<uint64_t> recorded_step;  // newest in the records, if there is a predecessor
   uint64_t recorded_generation = 0;       // in which that step was made

@@ -29,6 +29,7 @@
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/checkpoint/huggingface.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/data/data_location.hpp"
 #include "runtime/exports/exporter.hpp"
@@ -80,6 +81,12 @@ std::string parent_of(const CheckpointInfo& info) {
   return fmt::format("step {} of {}", facts.value("from_step", 0), facts.value("from", ""));
 }
 
+/// The facts of the newest checkpoint that all later ones keep.
+std::string kept_facts(const std::string& folder) {
+  const auto newest = find_newest_valid(folder, Verify::sizes);
+  return newest.ok() ? generation_config_fact(newest->checkpoint.info()) : "{}";
+}
+
 /// The supervisor actor's options, with the checkpoint to start from. from: the predecessor's
 /// state; null: the run starts.
 Result<JobOptions> job_options(const Process& p, uint64_t epoch, const SupervisorState* from) {
@@ -106,6 +113,7 @@ Result<JobOptions> job_options(const Process& p, uint64_t epoch, const Superviso
   const auto all = [](uint64_t, uint64_t) { return true; };
   if (Status removed = from ? Status() : remove_unpublished(folder, all, files); !removed.ok())
     log::warn("{}", removed.message());
+  job.facts = kept_facts(folder);
   if (from) {
     const auto left = supervisor::find_left_checkpoints(folder, from->job, files);
     if (left.ok()) {

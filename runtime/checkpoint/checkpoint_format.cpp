@@ -97,24 +97,77 @@ Result<ShardRecord> record_of(const json& object) {
   return record;
 }
 
+/// Options of the block only where they differ from Llama 2's.
 ordered_json json_of(const ModelShape& s) {
-  return {{"dim", s.dim},
-          {"hidden", s.hidden},
-          {"layers", s.layers},
-          {"heads", s.heads},
-          {"kv_heads", s.kv_heads},
-          {"vocab", s.vocab},
-          {"block_size", s.block_size},
-          {"rope_theta", s.rope_theta},
-          {"norm_eps", s.norm_eps},
-          {"tie_embeddings", s.tie_embeddings}};
+  ordered_json out = {{"dim", s.dim},
+                      {"hidden", s.hidden},
+                      {"layers", s.layers},
+                      {"heads", s.heads},
+                      {"kv_heads", s.kv_heads},
+                      {"vocab", s.vocab},
+                      {"block_size", s.block_size},
+                      {"rope_theta", s.rope_theta},
+                      {"norm_eps", s.norm_eps},
+                      {"tie_embeddings", s.tie_embeddings}};
+  if (s.head_width > 0) out["head_dim"] = s.head_width;
+  if (s.qkv_bias) out["qkv_bias"] = true;
+  if (s.qk_norm != QkNorm::none) out["qk_norm"] = to_string(s.qk_norm);
+  if (s.norm != NormPlacement::pre) out["norm"] = to_string(s.norm);
+  if (s.sliding_window > 0) out["sliding_window"] = s.sliding_window;
+  if (const RopeScaling& rope = s.rope_scaling; rope.kind != RopeScaling::Kind::none)
+    out["rope_scaling"] = {{"kind", to_string(rope.kind)},
+                           {"factor", rope.factor},
+                           {"low_factor", rope.low_factor},
+                           {"high_factor", rope.high_factor},
+                           {"original_block_size", rope.original_block_size}};
+  return out;
+}
+
+/// The value of an enumeration whose names are to_string() of its first `count` values.
+template <class E>
+Status named(const std::string& name, int count, E& to) {
+  for (int i = 0; i < count; ++i)
+    if (name == to_string(static_cast<E>(i))) {
+      to = static_cast<E>(i);
+      return {};
+    }
+  return bad("shape: \"" + name + "\" is not known to this program");
+}
+
+int64_t size_of(Fields& fields, const char* key) {
+  return static_cast<int64_t>(std::min<uint64_t>(fields.number(key), INT64_MAX));
+}
+
+Status read_options(const json& object, ModelShape& s) {
+  constexpr const char* known[] = {"dim",      "hidden",         "layers",         "heads",
+                                   "kv_heads", "vocab",          "block_size",     "rope_theta",
+                                   "norm_eps", "tie_embeddings", "head_dim",       "qkv_bias",
+                                   "qk_norm",  "norm",           "sliding_window", "rope_scaling"};
+  // A key of a later version would mean another model.
+  for (const auto& [key, value] : object.items())
+    if (std::ranges::find(known, key) == std::end(known))
+      return bad("shape: \"" + key + "\" is not known to this program");
+  Fields fields(object);
+  if (object.contains("head_dim")) s.head_width = size_of(fields, "head_dim");
+  if (object.contains("qkv_bias")) s.qkv_bias = fields.flag("qkv_bias");
+  if (object.contains("qk_norm")) SS_RETURN_IF_ERROR(named(fields.text("qk_norm"), 3, s.qk_norm));
+  if (object.contains("norm")) SS_RETURN_IF_ERROR(named(fields.text("norm"), 2, s.norm));
+  if (object.contains("sliding_window")) s.sliding_window = size_of(fields, "sliding_window");
+  if (object.contains("rope_scaling")) {
+    Fields rope(fields.object("rope_scaling"));
+    SS_RETURN_IF_ERROR(named(rope.text("kind"), 3, s.rope_scaling.kind));
+    s.rope_scaling.factor = rope.real("factor");
+    s.rope_scaling.low_factor = rope.real("low_factor");
+    s.rope_scaling.high_factor = rope.real("high_factor");
+    s.rope_scaling.original_block_size = size_of(rope, "original_block_size");
+    SS_RETURN_IF_ERROR(rope.status("shape"));
+  }
+  return fields.status("shape");
 }
 
 Result<ModelShape> shape_of(const json& object) {
   Fields fields(object);
-  auto size = [&](const char* key) {
-    return static_cast<int64_t>(std::min<uint64_t>(fields.number(key), INT64_MAX));
-  };
+  auto size = [&](const char* key) { return size_of(fields, key); };
   ModelShape s;
   s.dim = size("dim"), s.hidden = size("hidden"), s.layers = size("layers"),
   s.heads = size("heads");
@@ -122,6 +175,7 @@ Result<ModelShape> shape_of(const json& object) {
   s.rope_theta = fields.real("rope_theta"), s.norm_eps = fields.real("norm_eps");
   s.tie_embeddings = fields.flag("tie_embeddings");
   SS_RETURN_IF_ERROR(fields.status("shape"));
+  SS_RETURN_IF_ERROR(read_options(object, s));
   SS_RETURN_IF_ERROR(checkpoint_format::validate_stored_shape(s).in("shape"));
   return s;
 }
@@ -196,11 +250,14 @@ std::vector<TensorEntry> shard_tensors(const std::vector<Unit>& units, size_t sh
 
 Status validate_stored_shape(const ModelShape& s) {
   constexpr int64_t width_max = 1 << 24, layers_max = 1 << 12;
-  for (const int64_t n : {s.dim, s.hidden, s.vocab, s.block_size, s.heads, s.kv_heads})
+  for (const int64_t n : {s.dim, s.hidden, s.vocab, s.block_size, s.heads, s.kv_heads, s.head_width,
+                          s.sliding_window})
     if (n > width_max)
       return bad("a size of " + std::to_string(n) + " is more than " + std::to_string(width_max));
   if (s.layers > layers_max)
     return bad(std::to_string(s.layers) + " layers are more than " + std::to_string(layers_max));
+  if (s.heads * s.head_width > width_max)
+    return bad("heads * head_dim is more than " + std::to_string(width_max));
   const Status status = validate(s);
   return status.ok() ? Status() : bad(status.message());
 }

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "runtime/checkpoint/hf_config.hpp"
 #include "runtime/checkpoint/hf_tokenizer.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
 
@@ -11,33 +12,6 @@ namespace simplescale {
 using nlohmann::ordered_json;
 
 namespace {
-
-ordered_json config_json(const ModelShape& s, DType dtype, const SpecialTokens& special) {
-  ordered_json config = {{"architectures", ordered_json::array({"LlamaForCausalLM"})},
-                         {"model_type", "llama"},
-                         {"hidden_size", s.dim},
-                         {"intermediate_size", s.hidden},
-                         {"num_hidden_layers", s.layers},
-                         {"num_attention_heads", s.heads},
-                         {"num_key_value_heads", s.kv_heads},
-                         {"head_dim", s.head_dim()},
-                         {"vocab_size", s.vocab},
-                         {"max_position_embeddings", s.block_size},
-                         {"rms_norm_eps", s.norm_eps},
-                         {"rope_theta", s.rope_theta},
-                         {"rope_scaling", nullptr},
-                         {"hidden_act", "silu"},
-                         {"attention_bias", false},
-                         {"attention_dropout", 0.0},
-                         {"mlp_bias", false},
-                         {"initializer_range", 0.02},
-                         {"tie_word_embeddings", s.tie_embeddings},
-                         {"use_cache", true},
-                         {"torch_dtype", to_string(dtype)}};
-  if (special.bos >= 0) config["bos_token_id"] = special.bos;
-  if (special.eos >= 0) config["eos_token_id"] = special.eos;
-  return config;
-}
 
 /// The parameters of each file: in order, beginning a new file when one would exceed bytes_max.
 std::vector<std::vector<const Parameter*>> plan_files(const std::vector<Unit>& units, DType dtype,
@@ -121,6 +95,14 @@ class WeightsWriter {
   std::vector<uint16_t> narrow_;
 };
 
+/// The generation_config.json of the folder that was imported; {} if there was none.
+ordered_json generation_config_of(const CheckpointInfo& info) {
+  const auto facts = ordered_json::parse(info.resume, nullptr, false);
+  const bool known = facts.is_object() && facts.contains(kGenerationConfigFact) &&
+                     facts[kGenerationConfigFact].is_object();
+  return known ? facts[kGenerationConfigFact] : ordered_json::object();
+}
+
 Status export_into(Checkpoint& checkpoint, const std::string& folder, DType dtype,
                    uint64_t bytes_max, FileOps& ops) {
   SS_RETURN_IF_ERROR(make_folders(ops, folder));
@@ -136,10 +118,15 @@ Status export_into(Checkpoint& checkpoint, const std::string& folder, DType dtyp
   for (size_t unit = 0; unit < checkpoint.units().size(); ++unit)
     SS_RETURN_IF_ERROR(stream_parameters(checkpoint, StateKind::params, unit, sink));
   SS_RETURN_IF_ERROR(weights.finish());
-  const ordered_json config = config_json(info.shape, dtype, special);
-  ordered_json generation = ordered_json::object();
-  for (const char* key : {"bos_token_id", "eos_token_id"})
-    if (config.contains(key)) generation[key] = config[key];
+  ordered_json config = hf_config(info.shape, dtype);
+  ordered_json generation = generation_config_of(info);
+  const bool imported = !generation.empty();
+  const std::pair<const char*, int> tokens[] = {{"bos_token_id", special.bos},
+                                                {"eos_token_id", special.eos}};
+  for (const auto& [key, id] : tokens) {
+    if (id >= 0) config[key] = id;
+    if (id >= 0 && !imported) generation[key] = id;
+  }
   SS_RETURN_IF_ERROR(
       write_text_file(ops, folder + "/generation_config.json", generation.dump(2) + "\n"));
   SS_RETURN_IF_ERROR(write_text_file(ops, folder + "/config.json", config.dump(2) + "\n"));
@@ -148,8 +135,17 @@ Status export_into(Checkpoint& checkpoint, const std::string& folder, DType dtyp
 
 }  // namespace
 
+std::string generation_config_fact(const CheckpointInfo& info) {
+  const ordered_json generation = generation_config_of(info);
+  return generation.empty() ? "{}" : ordered_json{{kGenerationConfigFact, generation}}.dump();
+}
+
 Status export_hf(Checkpoint& checkpoint, const std::string& folder, DType dtype,
                  uint64_t file_bytes_max, FileOps& ops) {
+  const ModelShape& shape = checkpoint.info().shape;
+  if (!hugging_face_class(shape))
+    return {Code::bad_config, "no class of transformers computes a model with " +
+                                  options_text(shape) + "; docs/models.md lists the families"};
   std::error_code error;
   if (std::filesystem::exists(folder, error) && !std::filesystem::is_empty(folder, error))
     return {Code::bad_data, folder + ": exists and is not empty; name another folder or remove it"};

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
@@ -19,73 +18,6 @@ namespace {
 
 Status bad(const std::string& text) {
   return {Code::bad_data, text};
-}
-
-/// Reads values of config.json. status() is the first error, which names the key.
-class Config {
- public:
-  Config(const json& object, std::string path) : object_(object), path_(std::move(path)) {}
-
-  int64_t size(const char* key, std::optional<int64_t> otherwise = {}) {
-    const json* value = find(key);
-    if (!value && otherwise) return *otherwise;
-    if (!value)
-      fail(key, "is missing");
-    else if (!value->is_number_unsigned() || value->get<uint64_t>() > INT64_MAX)
-      fail(key, "is not a whole number");
-    else
-      return value->get<int64_t>();
-    return 0;
-  }
-  double real(const char* key, double otherwise) {
-    const json* value = find(key);
-    if (value && value->is_number()) return value->get<double>();
-    if (value) fail(key, "is not a number");
-    return otherwise;
-  }
-  bool flag(const char* key, bool otherwise) {
-    const json* value = find(key);
-    if (value && value->is_boolean()) return value->get<bool>();
-    if (value) fail(key, "is neither true nor false");
-    return otherwise;
-  }
-  /// Fails if the key has another value; a missing key is fine.
-  void expect(const char* key, const json& wanted, const char* why) {
-    const json* value = find(key);
-    if (value && *value != wanted) fail(key, "is " + value->dump() + "; " + why);
-  }
-  const json* find(const char* key) const {
-    const auto found = object_.find(key);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
-  }
-  void fail(const char* key, const std::string& what) {
-    if (status_.ok()) status_ = bad(path_ + ": \"" + key + "\" " + what);
-  }
-  const Status& status() const { return status_; }
-
- private:
-  const json& object_;
-  std::string path_;
-  Status status_;
-};
-
-/// rope_theta is a key of its own (transformers 4) or of rope_parameters (5). Refuses scaled RoPE.
-double rope_theta(Config& config) {
-  double theta = config.real("rope_theta", 10000.0);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const json* rope = config.find(key);
-    if (!rope) continue;
-    if (!rope->is_object()) {
-      config.fail(key, "is not an object");
-      continue;
-    }
-    for (const char* type : {"rope_type", "type"})
-      if (rope->contains(type) && !(*rope)[type].is_null() && (*rope)[type] != "default")
-        config.fail(key, "asks for " + (*rope)[type].dump() + "; only unscaled RoPE is supported");
-    if (rope->contains("rope_theta") && (*rope)["rope_theta"].is_number())
-      theta = (*rope)["rope_theta"];
-  }
-  return theta;
 }
 
 std::string text_of(const std::vector<int64_t>& shape) {
@@ -161,45 +93,6 @@ ShardSource source_of(const SafetensorsFolder& weights, const std::vector<Unit>&
 
 }  // namespace
 
-Result<ModelShape> read_hf_config(const std::string& path) {
-  SS_ASSIGN(const std::string text, read_text_file(path, 16 << 20));
-  const json object = parse_json(text);
-  if (!object.is_object())
-    return bad(path + ": not a JSON object, or nested deeper than " +
-               std::to_string(kJsonDepthMax));
-  Config config(object, path);
-  const json* architectures = config.find("architectures");
-  if (!architectures || !architectures->is_array() ||
-      std::find(architectures->begin(), architectures->end(), json("LlamaForCausalLM")) ==
-          architectures->end())
-    config.fail("architectures", "does not name LlamaForCausalLM; no other model can be imported");
-  config.expect("model_type", "llama", "only llama can be imported");
-  config.expect("hidden_act", "silu", "only silu is supported");
-  config.expect("attention_bias", false, "biases are not supported");
-  config.expect("mlp_bias", false, "biases are not supported");
-  if (config.find("quantization_config"))
-    config.fail("quantization_config", "is set; import the unquantized model");
-
-  ModelShape s;
-  s.dim = config.size("hidden_size");
-  s.hidden = config.size("intermediate_size");
-  s.layers = config.size("num_hidden_layers");
-  s.heads = config.size("num_attention_heads");
-  s.kv_heads = config.size("num_key_value_heads", s.heads);
-  s.vocab = config.size("vocab_size");
-  s.block_size = config.size("max_position_embeddings", 2048);
-  s.norm_eps = config.real("rms_norm_eps", 1e-6);
-  s.rope_theta = rope_theta(config);
-  s.tie_embeddings = config.flag("tie_word_embeddings", false);
-  SS_RETURN_IF_ERROR(config.status());
-  SS_RETURN_IF_ERROR(validate_stored_shape(s).in(path));
-  if (const int64_t head_dim = config.size("head_dim", s.head_dim()); head_dim != s.head_dim())
-    config.fail("head_dim",
-                "is " + std::to_string(head_dim) + ", not hidden_size / num_attention_heads");
-  SS_RETURN_IF_ERROR(config.status());
-  return s;
-}
-
 Status check_hf_links(const std::string& folder) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -222,6 +115,24 @@ Status check_hf_links(const std::string& folder) {
   return {};
 }
 
+namespace {
+
+/// The folder's name and its generation_config.json, which export_hf() writes again.
+Result<std::string> facts_of(const std::string& folder) {
+  const std::string path = folder + "/generation_config.json";
+  json facts = {{"imported_from", folder}};
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) {
+    SS_ASSIGN(const std::string text, read_text_file(path, 1 << 20));
+    json generation = parse_json(text);
+    if (!generation.is_object()) return bad(path + ": not a JSON object, or nested too deeply");
+    facts[kGenerationConfigFact] = std::move(generation);
+  }
+  return json_text(facts);
+}
+
+}  // namespace
+
 Status import_hf(const std::string& folder, const std::string& checkpoint_folder, FileOps& ops) {
   SS_RETURN_IF_ERROR(check_hf_links(folder));
   auto shape = read_hf_config(folder + "/config.json");
@@ -241,7 +152,7 @@ Status import_hf(const std::string& folder, const std::string& checkpoint_folder
 
   CheckpointInfo info;
   info.shape = *shape;
-  info.resume = json_text({{"imported_from", folder}});
+  SS_ASSIGN(info.resume, facts_of(folder));
   info.tokenizer = find_tokenizer(folder);
   std::vector<float> buffer;
   auto record = write_shard_from(partial, units, 1, 0, source_of(weights, units, buffer), {}, ops);

@@ -1,4 +1,5 @@
-// Exports and imports Hugging Face Llama folders: config.json, model*.safetensors, tokenizer.
+// Exports and imports Hugging Face folders: config.json, model*.safetensors, tokenizer. The families
+// are those of hugging_face_class().
 // Streams: never holds the whole model. Any thread; blocks on the disk.
 #pragma once
 
@@ -16,18 +17,25 @@ inline constexpr uint64_t kExportFileBytesMax = 5'000'000'000;
 
 /// Writes the weights, and the tokenizer if the checkpoint has one, to a folder that
 /// AutoModelForCausalLM and AutoTokenizer of transformers load. folder: must be empty or not exist.
-/// dtype: f32 keeps all bits, bf16 rounds to nearest even. bad_data, io.
+/// dtype: f32 keeps all bits, bf16 rounds to nearest even. bad_config: no class of transformers
+/// computes the model; bad_data, io.
 Status export_hf(Checkpoint& checkpoint, const std::string& folder, DType dtype,
                  uint64_t file_bytes_max = kExportFileBytesMax, FileOps& ops = system_files());
 
 /// Reads the shape of the model from a config.json. bad_data: names file and key.
 Result<ModelShape> read_hf_config(const std::string& path);
 
+/// Where a checkpoint's facts (CheckpointInfo::resume) keep an imported generation_config.json, so
+/// that export_hf() writes it again.
+inline constexpr const char* kGenerationConfigFact = "generation_config";
+/// Those facts without all others; "{}" if the checkpoint has none of that kind.
+std::string generation_config_fact(const CheckpointInfo& info);
+
 /// bad_data: a file of the folder that import_hf() or a tokenizer would read is a link to a file
 /// outside of it. Links into the cache of huggingface_hub are fine.
 Status check_hf_links(const std::string& folder);
 
-/// Makes a checkpoint of step 0 (moments zero) from a Hugging Face Llama folder in F32, BF16 or
+/// Makes a checkpoint of step 0 (moments zero) from a Hugging Face folder in F32, BF16 or
 /// F16; every value is converted exactly. checkpoint_folder: must not exist. bad_data: names file
 /// and key, or the tensor that is missing, unexpected or of another shape.
 Status import_hf(const std::string& folder, const std::string& checkpoint_folder,

@@ -1,4 +1,4 @@
-// Export and import of Hugging Face Llama folders, by our own code and by transformers.
+// Export and import of Hugging Face folders, by our own code and by transformers.
 #include <doctest/doctest.h>
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
@@ -94,6 +94,74 @@ TEST_CASE("huggingface: export and import keep the weights; moments and step bec
   }
 }
 
+TEST_CASE("huggingface: a checkpoint and an export keep every option of a block") {
+  const auto check = [](const char* architecture, const auto& edit) {
+    TempFolder folder;
+    ModelShape shape = some_shape();
+    edit(shape);
+    CAPTURE(options_text(shape));
+    const auto saved = save(folder / "checkpoints", random_state(shape, 1), info_of(shape, 100), 3);
+    REQUIRE_MESSAGE(saved.ok(), saved.status().message());
+    auto checkpoint = Checkpoint::open(*saved);
+    REQUIRE_MESSAGE(checkpoint.ok(), checkpoint.status().message());
+    CHECK(checkpoint->info().shape == shape);
+    const Status exported = export_hf(*checkpoint, folder / "hf", DType::f32);
+    if (!architecture) {
+      CHECK(exported.code() == Code::bad_config);
+      CHECK(exported.message().find(options_text(shape)) != std::string::npos);
+      CHECK_FALSE(fs::exists(folder / "hf"));
+      return;
+    }
+    REQUIRE_MESSAGE(exported.ok(), exported.message());
+    CHECK(json::parse(slurp(folder / "hf/config.json"))["architectures"][0] == architecture);
+    const Status imported = import_hf(folder / "hf", folder / "back");
+    REQUIRE_MESSAGE(imported.ok(), imported.message());
+    CHECK(Checkpoint::open(folder / "back")->info().shape == shape);
+    CHECK(weights_digest(*saved) == weights_digest(folder / "back"));
+  };
+  const RopeScaling llama3{.kind = RopeScaling::Kind::llama3,
+                           .factor = 32,
+                           .low_factor = 1,
+                           .high_factor = 4,
+                           .original_block_size = 8192};
+  check("LlamaForCausalLM", [&](ModelShape& s) { s.rope_scaling = llama3, s.head_width = 6; });
+  check("LlamaForCausalLM",
+        [](ModelShape& s) { s.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 2.5}; });
+  check("MistralForCausalLM", [](ModelShape& s) { s.sliding_window = 7; });
+  check("MistralForCausalLM", [](ModelShape& s) { s.sliding_window = 7000, s.head_width = 2; });
+  check("Qwen2ForCausalLM", [](ModelShape& s) { s.qkv_bias = true, s.tie_embeddings = true; });
+  check("Qwen2ForCausalLM", [](ModelShape& s) { s.qkv_bias = true, s.sliding_window = 3; });
+  check("Qwen3ForCausalLM", [](ModelShape& s) { s.qk_norm = QkNorm::head, s.head_width = 10; });
+  check("Qwen3ForCausalLM", [](ModelShape& s) { s.qk_norm = QkNorm::head, s.sliding_window = 3; });
+  check("Olmo2ForCausalLM", [&](ModelShape& s) {
+    s.qk_norm = QkNorm::whole, s.norm = NormPlacement::post, s.rope_scaling = llama3;
+  });
+  check(nullptr, [](ModelShape& s) { s.norm = NormPlacement::post; });
+  check(nullptr, [](ModelShape& s) { s.qk_norm = QkNorm::head, s.qkv_bias = true; });
+  check(nullptr, [](ModelShape& s) { s.qk_norm = QkNorm::whole; });
+}
+
+TEST_CASE("checkpoint: a shape with an option that this program does not know is refused") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  REQUIRE(save(folder.path(), random_state(shape, 2), info_of(shape, 1), 1).ok());
+  const std::string path = folder / "latest/manifest.json", right = slurp(path);
+  CHECK(right.find("qk_norm") == std::string::npos);  // a Llama 2's manifest is as it always was
+  for (const std::string& option :
+       {std::string("\"mixture\": 8,"), std::string("\"qk_norm\": \"rows\","),
+        std::string("\"head_dim\": \"two\","), std::string("\"rope_scaling\": {},")}) {
+    std::string text = right;
+    text.insert(text.find("\"dim\""), option);
+    const size_t covered = text.size() - 36;
+    spew(path, text.substr(0, covered) + hash128(text.data(), covered).hex() + "\"\n}\n");
+    CHECK_MESSAGE(
+        Checkpoint::open(folder / "latest").status().message().find("shape: ") != std::string::npos,
+        option);
+  }
+  spew(path, right);
+  CHECK(Checkpoint::open(folder / "latest").ok());
+}
+
 TEST_CASE("huggingface: bf16 is rounded by export and exact in import") {
   TempFolder folder;
   const ModelShape shape = some_shape();
@@ -162,8 +230,10 @@ TEST_CASE("huggingface: a folder that cannot be imported is refused with file an
     CHECK_FALSE(fs::exists(folder / "new"));
     spew(path, right);
   };
-  refused([](json& c) { c["architectures"] = {"MistralForCausalLM"}; },
+  refused([](json& c) { c["architectures"] = {"GemmaForCausalLM"}; },
           "config.json: \"architectures\"");
+  refused([](json& c) { c["architectures"] = {"MistralForCausalLM"}; },
+          "\"model_type\" is \"llama\"; a MistralForCausalLM is of type mistral");
   refused([](json& c) { c.erase("architectures"); }, "\"architectures\"");
   refused([](json& c) { c["model_type"] = "mistral"; }, "\"model_type\" is \"mistral\"");
   refused([](json& c) { c["hidden_act"] = "gelu"; }, "\"hidden_act\" is \"gelu\"");
@@ -173,14 +243,27 @@ TEST_CASE("huggingface: a folder that cannot be imported is refused with file an
       [](json& c) {
         c["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8}};
       },
-      "\"rope_scaling\"");
+      "\"rope_scaling\" has no number \"low_freq_factor\"");
+  refused(
+      [](json& c) {
+        c["rope_scaling"] = {{"type", "dynamic"}, {"factor", 2}};
+      },
+      "depend on the length");
+  refused(
+      [](json& c) {
+        c["rope_scaling"] = {{"type", "linear"}, {"factor", 0.5}};
+      },
+      "rope_factor must be at least 1");
+  refused([](json& c) { c["partial_rotary_factor"] = 0.5; }, "\"partial_rotary_factor\"");
   refused([](json& c) { c["rope_parameters"] = {{"rope_type", "yarn"}}; }, "\"rope_parameters\"");
   refused([](json& c) { c["quantization_config"] = json::object(); }, "\"quantization_config\"");
-  refused([](json& c) { c["head_dim"] = 64; }, "\"head_dim\"");
+  refused([](json& c) { c["head_dim"] = 64; }, "has shape [2, 4], config.json asks for [64, 4]");
+  refused([](json& c) { c["head_dim"] = 3; }, "head_dim = 3 must be even");
+  refused([](json& c) { c["head_dim"] = 1 << 24; }, "heads * head_dim is more than");
   refused([](json& c) { c.erase("hidden_size"); }, "\"hidden_size\" is missing");
   refused([](json& c) { c["vocab_size"] = "many"; }, "\"vocab_size\" is not a whole number");
   refused([](json& c) { c["num_attention_heads"] = 0; }, "heads = 0");
-  refused([](json& c) { c["num_attention_heads"] = 3; }, "does not divide");
+  refused([](json& c) { c["num_attention_heads"] = 3, c.erase("head_dim"); }, "does not divide");
   refused([](json& c) { c["hidden_size"] = int64_t{1} << 40; }, "more than");
   refused([](json& c) { c["vocab_size"] = 7; }, "has shape [6, 4], config.json asks for [7, 4]");
   refused([](json& c) { c["num_hidden_layers"] = 2; },

@@ -1,0 +1,139 @@
+"""Models of every family: transformers' logits after `import`, the same files after `export`, and training."""
+
+import json
+import subprocess
+import unittest
+
+from common import BIN, ROOT, TINY, Case, lines
+
+PYTHON = ROOT / ".deps/python/bin/python"
+FOUND = PYTHON.exists() and subprocess.run([PYTHON, "-c", "import torch, transformers"], capture_output=True).returncode == 0
+
+# transformers' configurations: a small model of each family, and those of its options that are known.
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16, "rope_theta": 500000.0}
+MODELS = {
+    "llama": ("LlamaForCausalLM", {}),
+    "llama31": ("LlamaForCausalLM", {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 16}),
+    "linear": ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}}),
+    "mistral": ("MistralForCausalLM", {"sliding_window": 7}),
+    "qwen2": ("Qwen2ForCausalLM", {"tie_word_embeddings": True, "rms_norm_eps": 1e-6}),
+    "qwen2_window": ("Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}),
+    "qwen3": ("Qwen3ForCausalLM", {"head_dim": 20, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+    "olmo2": ("Olmo2ForCausalLM", {"rms_norm_eps": 1e-6}),
+}
+SIZES = {"hidden_size": TINY["model.dim"], "intermediate_size": TINY["model.hidden"], "num_hidden_layers": 3,
+         "num_attention_heads": TINY["model.heads"], "num_key_value_heads": TINY["model.kv_heads"],
+         "vocab_size": TINY["model.vocab"], "max_position_embeddings": 40, "initializer_range": 0.1}
+MAKE = """
+import json, sys, torch, transformers
+for name, (architecture, keys) in json.load(open("models.json")).items():
+    torch.manual_seed(7)
+    model_class = getattr(transformers, architecture)
+    config = model_class.config_class(**keys)
+    model = model_class(config)
+    for parameter in model.named_parameters():
+        if parameter[0].endswith(("norm.weight", "bias")):  # not all the same, or a missing one would not show
+            torch.nn.init.normal_(parameter[1], mean=float("norm" in parameter[0]), std=0.2)
+    model.generation_config.update(temperature=0.6, top_p=0.9, do_sample=True, eos_token_id=[2, 3])
+    model.save_pretrained(name)
+"""
+COMPARE = """
+import json, numpy as np, torch, transformers
+tokens = np.fromfile("tokens.bin", "<u2")
+worst = {}
+for name, (architecture, keys) in json.load(open("models.json")).items():
+    T = keys["max_position_embeddings"]
+    rows = torch.from_numpy(tokens[: 2 * T].reshape(2, T).astype(np.int64))
+    for folder in (name, name + "-exported"):
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        assert type(model).__name__ == architecture, (folder, type(model))
+        with torch.no_grad():
+            logits = model(rows, use_cache=False).logits.float().numpy()
+        ours = np.load(name + ".npy")
+        assert ours.shape == logits.shape and np.abs(logits).max() > 0.5, np.abs(logits).max()
+        worst[folder] = float(np.abs(ours - logits).max())
+    a, b = (transformers.AutoModelForCausalLM.from_pretrained(f).state_dict() for f in (name, name + "-exported"))
+    assert a.keys() == b.keys() and all(a[k].numpy().tobytes() == b[k].numpy().tobytes() for k in a), name
+    generation = [json.load(open(f + "/generation_config.json")) for f in (name, name + "-exported")]
+    assert generation[0] == generation[1] and generation[0]["temperature"] == 0.6, generation
+print(json.dumps(worst))
+"""
+
+
+@unittest.skipUnless(FOUND, "transformers is not installed in .deps/python: ./simplescale test installs it")
+class Families(Case):
+    def python(self, script):
+        done = subprocess.run([PYTHON, "-c", script], capture_output=True, text=True, timeout=300, cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr[-4000:])
+        return done.stdout
+
+    def make(self, *names):
+        models = {name: (MODELS[name][0], {**SIZES, **MODELS[name][1]}) for name in names}
+        (self.folder / "models.json").write_text(json.dumps(models))
+        self.python(MAKE)
+
+    def test_logits_equal_those_of_transformers_and_weights_come_back_bit_for_bit(self):
+        self.make(*MODELS)
+        for name in MODELS:
+            self.command("import", name, f"{name}-checkpoint")
+            self.command("export", f"{name}-checkpoint", f"{name}-exported", "--dtype=float32")
+            subprocess.run([BIN / "simplescale-compute", "logits", f"{name}-checkpoint", "--data", self.data, "--samples", "2",
+                            "--out", f"{name}.npy"], cwd=self.folder, check=True, timeout=60)
+        for folder, distance in json.loads(self.python(COMPARE)).items():
+            self.assertLess(distance, 1e-5, folder)
+
+    def test_a_run_continues_an_imported_model_and_its_export_is_of_the_same_family(self):
+        self.make("qwen3", "olmo2")
+        keys = {"qwen3": ["--model.qk_norm=head", "--model.head_dim=20", "--model.rope_theta=1e6", "--model.norm_eps=1e-6"],
+                "olmo2": ["--model.qk_norm=whole", "--model.norm=post", "--model.norm_eps=1e-6"]}
+        for name, options in keys.items():
+            steps = ["--train.global_batch_size=4", "--train.max_steps=3", "--model.layers=3", "--train.sample_tokens=8",
+                     "--train.validation_samples=2", "--from", self.folder / name]
+            runs = [self.train(f"{name}-{nodes}{trainers}", *steps, *options, *self.layout(nodes, trainers, strategy))
+                    for nodes, trainers, strategy in ((1, 1, "no_shard"), (2, 2, "full_shard"))]
+            self.assertEqual(self.digest(runs[0]), self.digest(runs[1]), name)
+            self.command("export", runs[0], f"{name}-trained")
+            exported = json.loads((self.folder / f"{name}-trained/config.json").read_text())
+            self.assertEqual(exported["architectures"], [MODELS[name][0]])
+            self.assertEqual(json.loads((self.folder / f"{name}-trained/generation_config.json").read_text())["top_p"], 0.9)
+            self.assertLess(lines(runs[0] / "metrics.jsonl")[-1]["loss"], 12)
+            self.train(f"{name}-plain", *steps, *self.layout(1, 1), code=78)
+            self.assertRegex(self.stderr, "another shape than the configuration's; set in \\[model\\]: .*qk_norm = ")
+            grown = self.train(f"{name}-grown", *steps, *options, "--model.vocab=230", *self.layout(1, 1))
+            self.assertIn("model.embed_tokens.weight [230, 48]", self.command("digest", grown))
+
+    def test_what_no_family_has_is_refused_with_the_reason(self):
+        self.make("qwen2")
+        path = self.folder / "qwen2/config.json"
+        right = json.loads(path.read_text())
+
+        def refused(text, **changes):
+            path.write_text(json.dumps({**right, **changes}))
+            self.command("import", "qwen2", "new", code=65)
+            self.assertIn(text, self.stderr)
+            self.assertFalse((self.folder / "new").exists())
+
+        refused("layers with and without a sliding window", use_sliding_window=True, sliding_window=5, max_window_layers=1,
+                layer_types=None)
+        refused("\"layer_types\" has another entry", layer_types=["sliding_attention", "full_attention", "full_attention"])
+        refused("the angles of dynamic depend", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
+        refused("asks for \"yarn\"", rope_parameters={"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4})
+        refused("\"architectures\" names none of", architectures=["GemmaForCausalLM"])
+
+
+class Options(Case):
+    def test_an_unusual_model_trains_but_is_not_exported(self):
+        run = self.train("odd", "--train.global_batch_size=2", "--train.max_steps=2", "--model.qkv_bias=true",
+                         "--model.norm=post", "--model.sliding_window=5", *self.layout(1, 2))
+        self.command("export", run, "exported", code=78)
+        self.assertFalse((self.folder / "exported").exists())
+        self.assertIn("sliding_window 5", self.command("config", "show", run / "config.toml"))
+        self.train("dynamic", "--model.rope_scaling=dynamic", code=78)
+        self.assertIn("depend on the length of each sequence", self.stderr)
+        self.train("unused", "--model.rope_factor=4", code=78)
+        self.assertIn("has no effect with rope_scaling = \"none\"", self.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
