@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "app/terminal.hpp"
 #include "runtime/base/json_text.hpp"
@@ -36,12 +37,26 @@ Result<Checkpoint> open_parent(const std::string& from, const std::string& impor
   return Checkpoint::open(imported);
 }
 
+/// The ids of `old` mean the same in `now`, which may have more.
+Result<bool> extends(const std::string& now_path, const std::string& old_path) {
+  SS_ASSIGN(const Tokenizer now, Tokenizer::load(now_path));
+  SS_ASSIGN(const Tokenizer old, Tokenizer::load(old_path));
+  if (now.vocab() < old.vocab()) return false;
+  for (int32_t id = 0; id < old.vocab(); ++id)
+    if (now.decode({&id, 1}) != old.decode({&id, 1})) return false;
+  return true;
+}
+
 Status check_tokenizer(const std::string& from, const Checkpoint& parent,
-                       const std::string& tokenizer) {
+                       const std::string& tokenizer, const ModelShape& shape) {
   if (parent.info().tokenizer.empty() || tokenizer.empty()) return {};
   SS_ASSIGN(const std::string theirs, hash_file(parent.info().tokenizer));
   SS_ASSIGN(const std::string ours, hash_file(tokenizer));
   if (theirs == ours) return {};
+  if (shape.vocab > parent.info().shape.vocab) {
+    SS_ASSIGN(const bool extended, extends(tokenizer, parent.info().tokenizer));
+    if (extended) return {};
+  }
   const auto path = tokenizer_of(from);
   return Status(Code::bad_config, "the weights of " + from +
                                       " were trained with another tokenizer than this run's data; "
@@ -72,7 +87,7 @@ Status begin_from(const Config& config, const Plan& plan, const std::string& tok
   const std::string imported = folder + "/tmp-imported";
   auto parent = open_parent(from, imported);
   if (!parent.ok()) return Status(parent.status()).in("run.from");
-  SS_RETURN_IF_ERROR(check_tokenizer(from, *parent, tokenizer));
+  SS_RETURN_IF_ERROR(check_tokenizer(from, *parent, tokenizer, plan.shape));
   CheckpointInfo info;
   info.step = config.run.with_optimizer ? parent->info().step : 0;
   if (info.step >= static_cast<uint64_t>(plan.max_steps))
@@ -87,9 +102,11 @@ Status begin_from(const Config& config, const Plan& plan, const std::string& tok
   info.shape = plan.shape;
   info.precision = config.train.precision == DType::bf16 ? "bf16" : "fp32";
   info.tokenizer = tokenizer;
-  info.resume = json_text({{"from", from},
-                           {"from_step", parent->info().step},
-                           {"with_optimizer", config.run.with_optimizer}});
+  auto facts = nlohmann::json::parse(generation_config_fact(parent->info()));
+  facts.update({{"from", from},
+                {"from_step", parent->info().step},
+                {"with_optimizer", config.run.with_optimizer}});
+  info.resume = json_text(facts);
   terminal::error("copying the weights of step %llu of %s\n",
                   static_cast<unsigned long long>(parent->info().step), from.c_str());
   const Status made = derive_checkpoint(*parent, config.run.with_optimizer, info, folder);

@@ -330,8 +330,61 @@ TEST_CASE("derive: a new run gets the weights of another one, with or without it
   }
   CheckpointInfo other = info_of(shape, 0);
   other.shape.hidden += 8;
-  CHECK(derive_checkpoint(*from, false, other, folder / "other").code() == Code::bad_config);
+  other.shape.qk_norm = QkNorm::head;
+  const Status refused = derive_checkpoint(*from, false, other, folder / "other");
+  CHECK(refused.code() == Code::bad_config);
+  CHECK_MESSAGE(refused.message().ends_with("set in [model]: hidden = 40, qk_norm = \"none\""),
+                refused.message());
+  other = info_of(shape, 0);
+  other.shape.vocab -= 1;
+  CHECK(derive_checkpoint(*from, false, other, folder / "other")
+            .message()
+            .ends_with("set in [model]: vocab = 300"));
   CHECK(!std::filesystem::exists(folder / "other"));
+}
+
+TEST_CASE("derive: new tokens get the mean of the old ones, and no moments") {
+  for (const bool tied : {false, true}) {
+    TempFolder folder;
+    const ModelShape shape = some_shape(tied);
+    const auto from_folder =
+        save(folder / "parent", random_state(shape, 1, true), info_of(shape, 20), 3);
+    REQUIRE(from_folder.ok());
+    auto from = Checkpoint::open(*from_folder);
+    REQUIRE(from.ok());
+    CheckpointInfo info = info_of(shape, 20);
+    info.shape.vocab += 37;
+    REQUIRE(derive_checkpoint(*from, true, info, folder / "grown").ok());
+    auto found = find_newest_valid(folder / "grown");
+    REQUIRE(found.ok());
+    CHECK(found->checkpoint.verify().ok());
+    const auto width = static_cast<size_t>(shape.dim);
+    for (const Unit& unit : units_of(info.shape))
+      for (const Parameter& p : unit.parameters) {
+        CAPTURE(p.name);
+        const auto before = read_parameter(*from, p.name),
+                   after = read_parameter(found->checkpoint, p.name);
+        REQUIRE(after.ok());
+        REQUIRE(after->size() == p.count);
+        CHECK(std::equal(before->begin(), before->end(), after->begin()));
+        for (size_t i = before->size(); i < after->size(); ++i) {
+          double mean = 0;
+          for (size_t at = i % width; at < before->size(); at += width)
+            mean += double{(*before)[at]};
+          mean /= static_cast<double>(shape.vocab);
+          REQUIRE((*after)[i] == doctest::Approx(mean).epsilon(1e-6));
+        }
+      }
+    // The moments of old tokens stay, those of new ones are zero.
+    State grown = empty_state(info.shape, 1);
+    REQUIRE(read_shard(found->checkpoint, 1, 0, grown.side()).ok());
+    State old = empty_state(shape, 1);
+    REQUIRE(read_shard(*from, 1, 0, old.side()).ok());
+    const auto rows = static_cast<size_t>(shape.vocab) * width;
+    for (const int k : {1, 2})
+      for (size_t i = 0; i < rows + 37 * width; ++i)
+        REQUIRE(grown.values[k][i] == (i < rows ? old.values[k][i] : 0));
+  }
 }
 
 TEST_CASE("derive: damaged weights are named, and no checkpoint appears") {
