@@ -109,7 +109,7 @@ CheckpointInfo checkpoint_info(const PublisherOptions& options, const PublisherS
   info.shape = options.shape;
   info.precision = options.precision;
   info.shards = options.shards;
-  info.resume = options.resume;
+  info.resume = options.mixture_at ? options.mixture_at(shard.next_sample) : options.resume;
   set_generation(info, shard.generation);
   if (const auto found = s.val_losses.find(shard.step);
       found != s.val_losses.end() && std::isfinite(found->second))

@@ -77,6 +77,8 @@ struct PublisherOptions {
   size_t keep = 3, keep_best = 0;
   uint64_t permanent_every_steps = 0;
   Retries retries;  // of publishing, after an I/O error
+  /// CheckpointInfo::resume of a run with data.blend (mixture_record.hpp). Null: no data.blend.
+  std::function<std::string(uint64_t next_sample)> mixture_at;
 };
 
 struct PublisherState;

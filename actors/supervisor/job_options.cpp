@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/checkpoint/mixture_record.hpp"
 #include "runtime/training/names.hpp"
 
 namespace simplescale {
@@ -48,6 +49,13 @@ PublisherOptions publisher_options(const JobOptions& o) {
   p.precision = o.config.train.precision == DType::bf16 ? "bf16" : "fp32";
   p.tokenizer = o.tokenizer;
   p.resume = o.facts;
+  if (!o.plan.mixture.empty()) {
+    const auto schedule = std::make_shared<const MixtureSchedule>(o.plan.mixture);
+    p.mixture_at = [schedule, skipped = o.plan.skipped, epoch = o.epoch_samples,
+                    facts = o.facts](uint64_t places) {
+      return resume_text({schedule->mixture(), schedule->trained(places, skipped), epoch}, facts);
+    };
+  }
   p.tokens_per_sample = static_cast<uint64_t>(o.plan.shape.block_size);
   p.keep = static_cast<size_t>(o.config.checkpoint.keep);
   p.keep_best = static_cast<size_t>(o.config.checkpoint.keep_best);

@@ -54,10 +54,11 @@ struct JobOptions {
   std::vector<uint64_t> older_checkpoints;  // the newest last
   std::string parent;  // whose weights the checkpoint holds, if the run has made no step yet
   std::vector<std::pair<std::string, std::string>> changes;  // of the configuration: key, reason
-  job::Rates rates;                  // that users have set in earlier starts of this run
-  std::vector<std::string> skipped;  // newer checkpoints that are invalid: why, in a line
-  std::string tokenizer;             // to keep with checkpoints; may be empty
-  std::string facts = "{}";          // the same: a JSON object, CheckpointInfo::resume
+  job::Rates rates;                     // that users have set in earlier starts of this run
+  std::vector<std::string> skipped;     // newer checkpoints that are invalid: why, in a line
+  std::string tokenizer;                // to keep with checkpoints; may be empty
+  std::vector<uint64_t> epoch_samples;  // of each source of data.blend, to keep with checkpoints
+  std::string facts = "{}";  // to keep with checkpoints: a JSON object, CheckpointInfo::resume
   std::shared_ptr<Journal> journal;
   std::optional<uint64_t> recorded_step;  // newest in the records, if there is a predecessor
   uint64_t recorded_generation = 0;       // in which that step was made

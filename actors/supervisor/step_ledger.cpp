@@ -90,14 +90,27 @@ bool StepLedger::report(const StepDone& done) {
 
 std::optional<RunLine> StepLedger::validated(const Validated& result) {
   val_loss_ = val_losses_[result.step] = result.loss;
-  if (const auto found = pending_.find(result.step); found != pending_.end())
+  val_sources_ = result.sources;
+  if (const auto found = pending_.find(result.step); found != pending_.end()) {
     found->second.val_loss = result.loss;
+    found->second.val_sources = result.sources;
+  }
   if (!newest_line_.is_object() || newest_line_["step"] != result.step ||
       newest_line_.contains("val_loss"))
     return std::nullopt;
   newest_line_["val_loss"] = number_or_null(result.loss);
+  if (json sources = by_source(result.sources); !sources.is_null())
+    newest_line_["val_losses"] = std::move(sources);
   newest_line_["generation"] = result.generation;
   return RunLine{"metrics.jsonl", newest_line_};
+}
+
+json StepLedger::by_source(const std::vector<double>& losses) const {
+  const std::vector<std::string>& names = plan_.mixture.names;
+  json by_name;
+  for (size_t i = 0; i < std::min(names.size(), losses.size()); ++i)
+    by_name[names[i]] = number_or_null(losses[i]);
+  return by_name;
 }
 
 bool StepLedger::knows(const Validated& result) const {
@@ -202,6 +215,8 @@ json StepLedger::metrics_line(const ReportedStep& reports) const {
            : json(nullptr)},
       {"generation", step.generation}};
   if (reports.val_loss) line["val_loss"] = number_or_null(*reports.val_loss);
+  if (json sources = by_source(reports.val_sources); !sources.is_null())
+    line["val_losses"] = std::move(sources);
   return line;
 }
 

@@ -35,6 +35,7 @@ struct ReportedStep {
   std::map<std::string, double> busy_ms;                 // by trainer
   double first_time = 0;  // earliest StepDone::time, seconds since the epoch
   std::optional<double> val_loss;
+  std::vector<double> val_sources;  // as in Validated
 };
 
 class StepLedger {
@@ -102,6 +103,11 @@ class StepLedger {
   double loss() const { return loss_; }
   /// The newest validation loss; NaN before this supervisor has seen one.
   double val_loss() const { return val_loss_; }
+  /// The newest validation loss of each source by its name; null without data.blend, or before this
+  /// supervisor has seen one.
+  nlohmann::json val_losses() const { return by_source(val_sources_); }
+  /// Losses as in Validated::sources, by the names of the sources; null if there are none.
+  nlohmann::json by_source(const std::vector<double>& losses) const;
   /// Of the newest recorded step, seconds since the epoch; 0: this supervisor has recorded none.
   double newest_time() const { return newest_time_; }
   /// From the step before it to that one.
@@ -145,6 +151,7 @@ class StepLedger {
   double newest_time_ = 0, newest_step_ms_ = 0;
   std::map<uint64_t, double> val_losses_;  // by step
   double loss_ = std::numeric_limits<double>::quiet_NaN(), val_loss_ = loss_;
+  std::vector<double> val_sources_;  // of the newest validation
   double tokens_per_second_ = 0;
 };
 

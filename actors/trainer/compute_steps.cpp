@@ -35,7 +35,7 @@ StepDone ComputeThread::step_done(const JoinTrainer& order, uint64_t step, const
   done.learning_rate = learning_rate(order, step);
   done.step_ms = result.step_ms;
   done.interval_ms = interval_ms;
-  done.validates = validation_batches_ > 0 && validation_due(options_.config, options_.plan, step);
+  done.validates = validates_ && validation_due(options_.config, options_.plan, step);
   done.busy_ms = result.step_ms - result.wait_ms;
   done.data_ms = result.data_ms;
   done.forward_ms = result.forward_ms;
@@ -172,23 +172,27 @@ Result<StepResult> ComputeThread::step(Generation& g, const JoinTrainer& order, 
 
 /// Opens the validation tokens, once.
 Status ComputeThread::open_validation() {
-  if (dataset_ || options_.config.train.validation_samples == 0) return {};
-  SS_ASSIGN(dataset_, open_tokens(options_.config, options_.plan.shape));
-  validation_batches_ = validation_batches(options_.config, options_.plan, dataset_->validation);
+  if (!validation_.empty() || options_.config.train.validation_samples == 0) return {};
+  SS_ASSIGN(const RunData data, open_tokens(options_.config, options_.plan.shape));
+  for (const RunData::Source& source : data.sources) {
+    const TokenSource& tokens = source.data.validation;
+    validation_.push_back({tokens, validation_batches(options_.config, options_.plan, tokens)});
+    validates_ = validates_ || validation_.back().batches > 0;
+  }
   return {};
 }
 
 /// Reports the mean loss over the validation samples, if the step is to be validated. The time that
 /// this takes is no part of the next step's interval.
 Status ComputeThread::validate(Generation& g, const JoinTrainer& order, uint64_t step) {
-  if (validation_batches_ == 0 || !validation_due(options_.config, options_.plan, step)) return {};
+  if (!validates_ || !validation_due(options_.config, options_.plan, step)) return {};
   const trace::Span span("validate", static_cast<int64_t>(step));
   const Doing doing(doing_, "validation");
   const auto began = std::chrono::steady_clock::now();
-  SS_ASSIGN(const double loss,
-            validation_loss(*g.engine, *g.shard, *g.replicate, dataset_->validation, options_.plan,
-                            validation_batches_, wait_));
-  report_(Validated{order.generation, step, trainer_, loss});
+  SS_ASSIGN(ValidationLosses losses, validation_losses(*g.engine, *g.shard, *g.replicate,
+                                                       validation_, options_.plan, wait_));
+  if (options_.plan.mixture.empty()) losses.sources.clear();
+  report_(Validated{order.generation, step, trainer_, losses.loss, std::move(losses.sources)});
   g.step_began += std::chrono::steady_clock::now() - began;
   return {};
 }

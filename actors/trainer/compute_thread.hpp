@@ -19,11 +19,11 @@
 #include <vector>
 
 #include "actors/trainer/restore.hpp"
+#include "actors/trainer/validation.hpp"
 #include "model/engine/engine.hpp"
 #include "model/engine/stopwatch.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
-#include "runtime/data/token_file.hpp"
 #include "transport/collective/data_plane.hpp"
 #include "transport/protocol/messages.hpp"
 
@@ -110,10 +110,10 @@ class ComputeThread {
   std::optional<TrainState> state_;
   std::unique_ptr<Backend> backend_;
   void* pinned_ = nullptr;  // start of state_'s sides, as given to Backend::pin_host()
-  std::optional<Dataset> dataset_;
-  uint64_t validation_batches_ = 0;    // of dataset_; 0: nothing is validated
-  TrainerIdle idle_;                   // the report for when the current generation ends
-  std::optional<HashedState> hashed_;  // of the vote that failed in this generation
+  std::vector<ValidationSource> validation_;  // opened by open_validation()
+  bool validates_ = false;                    // a source of validation_ has micro-batches
+  TrainerIdle idle_;                          // the report for when the current generation ends
+  std::optional<HashedState> hashed_;         // of the vote that failed in this generation
   std::atomic<bool> stop_ = false, save_ = false;
   std::atomic<uint64_t> leave_ = 0, fenced_ = 0;  // generations
   std::atomic<double> slow_fraction_ = 0;

@@ -1,6 +1,7 @@
 #include "actors/trainer/validation.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "runtime/data/validation_samples.hpp"
@@ -42,6 +43,24 @@ Result<double> validation_loss(Engine& engine, Collective& shard, Collective& re
     for (uint64_t i = 0; i < world && first + i < batches; ++i) sum += losses[i];
   }
   return sum / static_cast<double>(batches);
+}
+
+Result<ValidationLosses> validation_losses(Engine& engine, Collective& shard, Collective& replicate,
+                                           std::vector<ValidationSource>& sources, const Plan& plan,
+                                           WaitClock& wait) {
+  ValidationLosses losses;
+  double sum = 0, batches = 0;
+  for (ValidationSource& source : sources) {
+    losses.sources.push_back(std::numeric_limits<double>::quiet_NaN());
+    if (source.batches == 0) continue;
+    SS_ASSIGN(losses.sources.back(),
+              validation_loss(engine, shard, replicate, source.tokens, plan, source.batches, wait));
+    sum += losses.sources.back() * static_cast<double>(source.batches);
+    batches += static_cast<double>(source.batches);
+  }
+  SS_ASSERT(batches > 0);
+  losses.loss = sources.size() == 1 ? losses.sources.front() : sum / batches;
+  return losses;
 }
 
 }  // namespace simplescale

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "model/engine/engine.hpp"
 #include "model/engine/stopwatch.hpp"
@@ -19,5 +20,22 @@ namespace simplescale {
 Result<double> validation_loss(Engine& engine, Collective& shard, Collective& replicate,
                                TokenSource& source, const Plan& plan, uint64_t batches,
                                WaitClock& wait);
+
+/// The validation tokens of a source, and how many micro-batches of them are computed; 0: none.
+struct ValidationSource {
+  TokenSource tokens;
+  uint64_t batches = 0;
+};
+
+/// loss: the mean over the samples of all sources. sources: of each source; NaN without tokens.
+struct ValidationLosses {
+  double loss = 0;
+  std::vector<double> sources;
+};
+
+/// validation_loss() of each source. Requires one that has micro-batches.
+Result<ValidationLosses> validation_losses(Engine& engine, Collective& shard, Collective& replicate,
+                                           std::vector<ValidationSource>& sources, const Plan& plan,
+                                           WaitClock& wait);
 
 }  // namespace simplescale

@@ -15,6 +15,7 @@
 #include "actors/console/render.hpp"
 #include "actors/supervisor/journal.hpp"
 #include "app/commands/run_status.hpp"
+#include "app/launch/mixture_text.hpp"
 #include "app/launch/prepare_data.hpp"
 #include "app/report.hpp"
 #include "app/terminal.hpp"
@@ -24,6 +25,7 @@
 #include "runtime/checkpoint/commands.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
 #include "runtime/config/show.hpp"
+#include "runtime/config/topology.hpp"
 #include "runtime/http/facts.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/run/run_state.hpp"
@@ -88,7 +90,7 @@ Status prepare_command(const std::string& config, const Overrides& overrides) {
 
 Status config_show_command(const std::string& config, const Overrides& overrides, bool changed) {
   SS_ASSIGN(const LoadedConfig loaded, load_user_config(config, overrides));
-  return print(changed ? show_changed(loaded) : show_config(loaded));
+  return print(changed ? show_changed(loaded) : show_config(loaded) + mixture_text(loaded.config));
 }
 
 Status config_validate_command(const std::string& config, const Overrides& overrides) {
@@ -119,7 +121,10 @@ Status import_text_command(const std::string& folder, const std::string& checkpo
 
 Status verify_text_command(const std::string& run) {
   SS_RETURN_IF_ERROR(check_is_run(run));
-  SS_ASSIGN(const VerifyText result, verify_command(run));
+  Mixture mixture;  // a config.toml that cannot be read is reported by verify_command()
+  if (const auto loaded = load_config(RunFolder{run}.config()); loaded.ok())
+    if (auto plan = make_plan(loaded->config); plan.ok()) mixture = std::move(plan->mixture);
+  SS_ASSIGN(const VerifyText result, verify_command(run, mixture));
   SS_RETURN_IF_ERROR(print(printable(result.text)));
   return result.ok ? Status() : Status(Code::bad_data, run + " has the errors listed above");
 }

@@ -14,6 +14,7 @@
 
 #include "app/commands/commands.hpp"
 #include "app/commands/fleet_doctor.hpp"
+#include "app/launch/mixture_text.hpp"
 #include "app/report.hpp"
 #include "app/slurm/job.hpp"
 #include "app/terminal.hpp"
@@ -165,6 +166,8 @@ int doctor_command(const std::string& config_file, Overrides overrides, const st
     if (json) arguments.emplace_back("--json");
     become_srun(hosts, std::move(arguments));
   }
+  if (const std::string mixture = mixture_text(target->config); !json && !mixture.empty())
+    terminal::print("%s\n", mixture.c_str());
   return report_status(check_this_machine(target->config, target->folder, json));
 }
 

@@ -149,15 +149,23 @@ Status evaluate_tasks(const EvaluateOptions& o) {
 
 }  // namespace
 
-Status evaluate_command(const EvaluateOptions& o) {
-  if (!o.tasks.empty()) return evaluate_tasks(o);
-  constexpr int kBatch = 8;
-  SS_ASSIGN(BatchModel model, load_batch_model(o.checkpoint, kBatch));
-  TokenSource source;
+namespace {
+
+constexpr int kBatch = 8;
+
+/// The validation tokens to evaluate, by the names of their sources ("": only one).
+struct NamedTokens {
+  std::string name;
+  TokenSource tokens;
+};
+
+Result<std::vector<NamedTokens>> validation_tokens(const EvaluateOptions& o,
+                                                   const BatchModel& model) {
+  std::vector<NamedTokens> found;
   if (!o.data.empty()) {
     SS_RETURN_IF_ERROR(check_is_tokens(o.data, o.checkpoint, model.tokenizer));
     SS_ASSIGN(const Dataset dataset, open_dataset(o.data, "auto", model.shape.vocab, 0));
-    source = dataset.validation.tokens() > 0 ? dataset.validation : dataset.train;
+    found.push_back({"", dataset.validation.tokens() > 0 ? dataset.validation : dataset.train});
   } else {
     const RunFolder run = run_of(o.checkpoint);
     if (!std::filesystem::exists(run.config()))
@@ -165,20 +173,27 @@ Status evaluate_command(const EvaluateOptions& o) {
           Code::usage,
           o.checkpoint + " is not in a run folder; name the tokens to evaluate with --data=PATH");
     SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
-    SS_ASSIGN(const Dataset dataset, open_tokens(loaded.config, model.shape));
-    source = dataset.validation;
-    if (source.tokens() == 0)
+    SS_ASSIGN(const RunData data, open_tokens(loaded.config, model.shape));
+    for (const RunData::Source& source : data.sources)
+      if (const TokenSource& held = source.data.validation;
+          held.samples(model.shape.block_size) > 0 ||
+          (held.tokens() > 0 && data.sources.size() == 1))  // too few: an error that says so
+        found.push_back({source.name, held});
+    if (found.empty())
       return Status(Code::bad_data, o.checkpoint +
                                         ": its data has no validation tokens; name the tokens "
                                         "to evaluate with --data=PATH");
   }
-  SS_RETURN_IF_ERROR(source.require_block(model.shape.block_size));
-  uint64_t samples = source.samples(model.shape.block_size);
-  if (o.samples > 0) samples = std::min(samples, static_cast<uint64_t>(o.samples));
+  for (const NamedTokens& source : found)
+    SS_RETURN_IF_ERROR(source.tokens.require_block(model.shape.block_size));
+  return found;
+}
+
+/// Sum of the losses, in nats, of the first `samples` samples.
+Result<double> losses_of(BatchModel& model, const TokenSource& source, uint64_t samples) {
   const auto row = static_cast<size_t>(model.shape.block_size + 1);
   std::vector<int32_t> tokens(kBatch * row);
   double sum = 0;
-  uint64_t counted = 0;
   // Whole batches. Each remaining sample fills a batch with copies of itself.
   for (uint64_t first = 0; first < samples;) {
     const uint64_t count = samples - first >= kBatch ? kBatch : 1;
@@ -189,19 +204,41 @@ Status evaluate_command(const EvaluateOptions& o) {
     sum += static_cast<double>(count) *
            model.backend->head(model.units.back().data(), model.tied(), 0, nullptr, nullptr);
     first += count;
-    counted += count;
+  }
+  return sum;
+}
+
+}  // namespace
+
+Status evaluate_command(const EvaluateOptions& o) {
+  if (!o.tasks.empty()) return evaluate_tasks(o);
+  SS_ASSIGN(BatchModel model, load_batch_model(o.checkpoint, kBatch));
+  SS_ASSIGN(const std::vector<NamedTokens> sources, validation_tokens(o, model));
+  nlohmann::json by_source;
+  double sum = 0;
+  uint64_t counted = 0;
+  for (const auto& [name, source] : sources) {
+    uint64_t samples = source.samples(model.shape.block_size);
+    if (o.samples > 0) samples = std::min(samples, static_cast<uint64_t>(o.samples));
+    SS_ASSIGN(const double losses, losses_of(model, source, samples));
+    const double loss = losses / static_cast<double>(samples);
+    if (!name.empty()) by_source[name] = loss;
+    if (!name.empty() && !o.json)
+      terminal::print("%s: validation loss %.4f, over %llu samples\n", name.c_str(), loss,
+                      static_cast<unsigned long long>(samples));
+    sum += losses;
+    counted += samples;
   }
   const double loss = sum / static_cast<double>(counted);
   const uint64_t count = counted * static_cast<uint64_t>(model.shape.block_size);
-  if (o.json)
-    terminal::print(
-        "%s\n",
-        nlohmann::json{{"val_loss", loss}, {"perplexity", std::exp(loss)}, {"tokens", count}}
-            .dump()
-            .c_str());
-  else
+  if (o.json) {
+    nlohmann::json result = {{"val_loss", loss}, {"perplexity", std::exp(loss)}, {"tokens", count}};
+    if (!by_source.is_null()) result["val_losses"] = by_source;
+    terminal::print("%s\n", result.dump().c_str());
+  } else {
     terminal::print("validation loss %.4f, perplexity %.2f, over %llu tokens\n", loss,
                     std::exp(loss), static_cast<unsigned long long>(count));
+  }
   return {};
 }
 

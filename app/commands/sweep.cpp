@@ -91,6 +91,7 @@ Result<Sweep> plan_sweep(const SweepOptions& options) {
   sweep.folder = absolute(run_folder(base));
   if (sweep.folder.size() > 1 && sweep.folder.back() == '/') sweep.folder.pop_back();
   SS_ASSIGN(const std::vector<SweepRun> runs, expand_sweep(base));
+  sweep.own_data = !base.data.blend.empty();
   for (const SweepAxis& axis : base.sweep.keys)
     sweep.own_data = sweep.own_data || changes_tokens(axis.key);
   // Otherwise the tokens are prepared once. The tokenizer depends on run.seed, which may vary.

@@ -9,6 +9,7 @@
 #include "runtime/checkpoint/commands.hpp"
 #include "runtime/checkpoint/derive.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
+#include "runtime/data/data_location.hpp"
 #include "runtime/data/manifest.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
@@ -71,7 +72,9 @@ Result<std::string> tokenizer_of(const std::string& from) {
     if (const auto loaded = load_config(from + "/config.toml"); loaded.ok()) {
       const Config& config = loaded->config;
       if (!config.tokenizer.path.empty()) return config.tokenizer.path;
-      if (std::string path = find_tokenizer(data_folder(config)); !path.empty()) return path;
+      for (const ConfiguredSource& source : sources_of(config))
+        if (std::string path = find_tokenizer(data_folder(source.config)); !path.empty())
+          return path;
     }
   if (is_hugging_face(from)) SS_RETURN_IF_ERROR(check_hf_links(from).in("run.from"));
   return find_tokenizer(from);

@@ -73,7 +73,8 @@ json record_facts(const FileRecord& record) {
   return {{"name", record.name}, {"bytes", record.bytes}, {"xxh3_128", record.hash}};
 }
 
-json data(const Config& config) {
+/// Of data.source.
+json source_facts(const Config& config) {
   const std::string path = token_path(config);
   json facts = {{"path", path}, {"files", json::array()}};
   std::error_code error;
@@ -91,6 +92,14 @@ json data(const Config& config) {
   return facts;
 }
 
+/// Of data.source; with data.blend: of each source by its name.
+json data(const Config& config) {
+  if (config.data.blend.empty()) return source_facts(config);
+  json facts = json::object();
+  for (const auto& [name, of] : sources_of(config)) facts["blend"][name] = source_facts(of);
+  return facts;
+}
+
 /// The recorded files by their names.
 std::map<std::string, json> files_of(const json& data) {
   std::map<std::string, json> files;
@@ -101,11 +110,12 @@ std::map<std::string, json> files_of(const json& data) {
   return files;
 }
 
-/// bad_data: a data file has another size or hash than at the previous start, or token files were
-/// added or removed, so that the same sample would be other tokens.
-Status same_data(const json& before, const json& now) {
+/// Of one source. bad_data: a data file has another size or hash than at the previous start, or
+/// token files were added or removed, so that the same sample would be other tokens.
+Status same_source(const json& before, const json& now) {
   const auto was = files_of(before), is = files_of(now);
-  const bool same_place = before.is_object() && before.value("path", json()) == now["path"];
+  const bool same_place =
+      before.is_object() && now.contains("path") && before.value("path", json()) == now["path"];
   const auto failed = [](const std::string& name, const char* what) {
     return Status(Code::bad_data, name + " " + what +
                                       " since this run began; restore it, or start a new run with "
@@ -124,6 +134,17 @@ Status same_data(const json& before, const json& now) {
     if (file.value("bytes", json()) != found->second["bytes"] || other_hash)
       return failed(name, "has changed");
   }
+  return {};
+}
+
+/// same_source() for data.source, or for each source of data.blend that was there before.
+Status same_data(const json& before, const json& now) {
+  const json::json_pointer blend("/blend");
+  if (!before.is_object() || !before.contains(blend) || !now.contains(blend))
+    return same_source(before, now);
+  for (const auto& [name, facts] : now["blend"].items())
+    if (before[blend].is_object() && before[blend].contains(name))
+      SS_RETURN_IF_ERROR(same_source(before[blend][name], facts));
   return {};
 }
 

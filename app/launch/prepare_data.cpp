@@ -1,5 +1,6 @@
 #include "app/launch/prepare_data.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <vector>
@@ -66,24 +67,30 @@ std::string tokens_folder(const Config& config) {
   return options_of(config, *shape).folder;
 }
 
-Status prepare_data(const Config& config) {
-  SS_RETURN_IF_ERROR(check_tokenizer(config));
-  SS_ASSIGN(const ModelShape shape, model_shape(config));
-  if (config.data.source.empty())
-    return Status(
-        Code::bad_config,
-        "data.source is empty: set it to text (.txt or .jsonl, or a folder of such files), tokens "
-        "(.bin), or debian:bible-kjv");
-  if (source_is_tokens(config)) return {};
-  const PrepareOptions options = options_of(config, shape);
+void set_token_folders(Config& config) {
+  if (config.data.blend.empty()) {
+    config.data.folder = tokens_folder(config);
+    return;
+  }
+  for (size_t i = 0; i < config.data.blend.size(); ++i) {
+    const Config source = sources_of(config)[i].config;
+    if (!source_is_tokens(source)) config.data.blend[i].folder = tokens_folder(source);
+  }
+}
+
+namespace {
+
+/// Prepares data.source, which is text, in options.folder. name: "": not of a blend.
+Status prepare_text(const std::string& name, const PrepareOptions& options) {
+  const std::string label = name.empty() ? "prepare: " : "prepare " + name + ": ";
   ProgressLine line;
   std::string stage;
   auto made = prepare(options, [&](const PrepareProgress& progress) {
-    if (progress.stage != stage && !line.terminal()) line.print_line("prepare: " + progress.stage);
+    if (progress.stage != stage && !line.terminal()) line.print_line(label + progress.stage);
     stage = progress.stage;
     char text[16];
     std::snprintf(text, sizeof text, "%3.0f %%", progress.fraction * 100);
-    line.draw("prepare: " + stage, progress.fraction, text);
+    line.draw(label + stage, progress.fraction, text);
   });
   line.clear();
   if (!made.ok()) return made.status();
@@ -94,6 +101,27 @@ Status prepare_data(const Config& config) {
         (made->bad_lines > 0
              ? "; " + std::to_string(made->bad_lines) + " bad lines were left out (data.skip_bad)"
              : ""));
+  return {};
+}
+
+}  // namespace
+
+Status prepare_data(const Config& config) {
+  SS_RETURN_IF_ERROR(check_tokenizer(config));
+  SS_ASSIGN(const ModelShape shape, model_shape(config));
+  if (config.data.source.empty() && config.data.blend.empty())
+    return Status(
+        Code::bad_config,
+        "data.source is empty: set it to text (.txt or .jsonl, or a folder of such files), tokens "
+        "(.bin), or debian:bible-kjv");
+  Config c = config;
+  for (size_t i = 0; i < std::max<size_t>(1, c.data.blend.size()); ++i) {
+    const ConfiguredSource source = sources_of(c)[i];
+    if (source_is_tokens(source.config)) continue;
+    const PrepareOptions options = options_of(source.config, shape);
+    SS_RETURN_IF_ERROR(prepare_text(source.name, options));
+    if (!source.name.empty()) c.data.blend[i].folder = options.folder;  // with its tokenizer
+  }
   return {};
 }
 

@@ -8,11 +8,14 @@
 
 namespace simplescale {
 
-/// Creates the files that are missing in the prepared folder. Does nothing if data.source already
-/// holds tokens. Errors of prepare(); bad_config: no source, or tokenizer.path does not exist.
+/// Creates the files that are missing in the prepared folders. Does nothing for sources that hold
+/// tokens already. Errors of prepare(); bad_config: no source, or tokenizer.path does not exist.
 Status prepare_data(const Config& config);
 /// The folder of its tokens: data.folder; without one, data/<run.name>, or a folder beside it if that
 /// one holds the tokens of another text or tokenizer, which another run may be using. Reads the disk.
 std::string tokens_folder(const Config& config);
+/// Sets data.folder, or the folders of those sources of data.blend that are text, to where
+/// prepare() puts their tokens (tokens_folder()).
+void set_token_folders(Config& config);
 
 }  // namespace simplescale

@@ -17,10 +17,12 @@
 #include "runtime/base/path_error.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
+#include "runtime/config/blend.hpp"
 #include "runtime/config/check.hpp"
 #include "runtime/config/preflight.hpp"
 #include "runtime/data/corpus.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/data/mixture_report.hpp"
 #include "runtime/run/run_key.hpp"
 #include "runtime/run/run_state.hpp"
 
@@ -101,7 +103,7 @@ Status check_not_trained(const Plan& before, const Plan& now, uint64_t step) {
 }
 
 /// What this start changes in a run that exists and is at `step`. bad_config: the run is already
-/// beyond its new end, or has trained a sample that is to be skipped.
+/// beyond its new end, or has trained a sample that is to be skipped or is now another one.
 Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config& config,
                                              const Plan& plan, uint64_t step) {
   std::vector<ConfigChange> changes;
@@ -117,6 +119,10 @@ Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config&
                                         "; set a larger train.max_steps");
   SS_ASSIGN(const Plan was, make_plan(before.config));
   SS_RETURN_IF_ERROR(check_not_trained(was, plan, step));
+  const uint64_t trained = step * static_cast<uint64_t>(plan.global_batch_size);
+  SS_RETURN_IF_ERROR(
+      check_same_mixture(before.config, config, plan.shape.block_size,
+                         trained == 0 ? 0 : plan.skipped.sample_at(trained - 1) + 1));
   const std::string schedule =
       schedule_change(before.config, config, static_cast<int64_t>(step),
                       rates_set(run, before.config.train.learning_rate, step));
@@ -136,10 +142,12 @@ Result<RunStart> resolve_run_start(const std::string& config_file, Overrides ove
   config.train.global_batch_size = plan.global_batch_size;  // `verify` checks the ledger against it
   // Other processes may start in another working directory: paths in config.toml are absolute.
   config.run.folder = run_folder(config);
-  if (!config.run.from.empty() && config.tokenizer.path.empty() && !source_is_tokens(config)) {
+  const auto is_text = [](const ConfiguredSource& s) { return !source_is_tokens(s.config); };
+  if (!config.run.from.empty() && config.tokenizer.path.empty() &&
+      std::ranges::any_of(sources_of(config), is_text)) {
     SS_ASSIGN(config.tokenizer.path, tokenizer_of(config.run.from));
   }
-  config.data.folder = tokens_folder(config);
+  set_token_folders(config);
   make_paths_absolute(config);
   // After data.folder: runs of one file share its tokens.
   if (const std::string name = fs::path(run_folder(config)).filename();
@@ -209,8 +217,8 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
                   "cannot create " + run.path + ": " + error.message());
   if (!config.checkpoint.folder.empty())
     SS_RETURN_IF_ERROR(claim_checkpoints(run, config.checkpoint.folder));
-  SS_ASSIGN(const Dataset dataset, open_tokens(config, plan.shape));
-  SS_RETURN_IF_ERROR(begin_from(config, plan, dataset.tokenizer));
+  SS_ASSIGN(const RunData data, open_tokens(config, plan.shape));
+  SS_RETURN_IF_ERROR(begin_from(config, plan, data.tokenizer));
   const uint64_t step = newest_step(config);
   SS_ASSIGN(const std::vector<ConfigChange> changes, changes_of(run, config, plan, step));
   for (const ConfigChange& change : changes)
@@ -250,8 +258,12 @@ Result<RunLock> lock_run(const RunFolder& run) {
 
 Status prepare_and_check_data(const Config& config, const Plan& plan) {
   SS_RETURN_IF_ERROR(prepare_data(config));
-  SS_ASSIGN(const Dataset dataset, open_tokens(config, plan.shape));
-  return check_tokens(config, dataset);
+  SS_ASSIGN(const RunData data, open_tokens(config, plan.shape));
+  const std::vector<SourceUse> uses = source_uses(plan, data);
+  if (!uses.empty()) terminal::error("the mixture of the run:\n%s", mixture_table(uses).c_str());
+  for (const std::string& warning : mixture_warnings(uses))
+    terminal::error("simplescale: warning: %s\n", warning.c_str());
+  return check_tokens(config, data);
 }
 
 }  // namespace simplescale

@@ -144,8 +144,14 @@ void RunView::on_event(const std::string& text) {
   if (!e.is_object()) return;
   const std::string kind = e.value("kind", ""), reason = e.value("reason", "");
   if (kind == "validated" && e["val_loss"].is_number()) {
-    line_.print_line(fmt::format("step {}: validation loss {:.4f}", e.value("step", 0),
-                                 e["val_loss"].get<double>()));
+    std::string sources;
+    const json losses = e.value("val_losses", json::object());
+    for (const auto& [name, loss] : losses.items())
+      if (loss.is_number())
+        sources +=
+            fmt::format("{}{} {:.4f}", sources.empty() ? ": " : ", ", name, loss.get<double>());
+    line_.print_line(fmt::format("step {}: validation loss {:.4f}{}", e.value("step", 0),
+                                 e["val_loss"].get<double>(), sources));
   } else if (kind == "recovered" && e["incident"].is_number()) {
     line_.print_line(
         fmt::format("incident {}: {}", e["incident"].get<int64_t>(), e.value("sentence", reason)));

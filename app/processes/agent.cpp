@@ -40,7 +40,7 @@ constexpr int kLookupMs = 1'000;  // for a supervisor or another node to answer
 
 /// The dataloader: reads samples into the token rings of all trainers of the node.
 Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan& plan,
-                                                const Dataset& dataset, const std::string& instance,
+                                                const RunData& data, const std::string& instance,
                                                 int node) {
   RingShape shape;
   shape.rings = static_cast<uint64_t>(plan.topology.trainers_per_node);
@@ -50,7 +50,7 @@ Result<std::shared_ptr<RingFiller>> make_filler(const Config& config, const Plan
   SS_ASSIGN(TokenRings rings,
             TokenRings::create("ss-" + instance + "-" + node_name(node) + "-tokens", shape));
   return std::make_shared<RingFiller>(
-      std::move(rings), dataset.train, sample_order(config, plan, dataset),
+      std::move(rings), data.train(), sample_order(config, plan, data),
       [](const Status& status) { log::error("the dataloader failed: {}", status.message()); });
 }
 
@@ -202,13 +202,13 @@ Result<int> run_agent(const AgentOptions& o) {
   SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
   const Config& config = loaded.config;
   SS_ASSIGN(const Plan plan, make_plan(config));
-  SS_ASSIGN(const Dataset dataset, open_tokens(config, plan.shape));
+  SS_ASSIGN(const RunData data, open_tokens(config, plan.shape));
   if (Status status = trace::start(static_cast<size_t>(config.metrics.trace_events)); !status.ok())
     log::warn("no traces: {}", status.message());
   auto states = std::make_shared<StateStore>();
   const auto places = trainer_places(config, plan, o.node);
   SS_RETURN_IF_ERROR(states->create(o.instance, plan, o.node, places));
-  SS_ASSIGN(auto filler, make_filler(config, plan, dataset, o.instance, o.node));
+  SS_ASSIGN(auto filler, make_filler(config, plan, data, o.instance, o.node));
   SS_ASSIGN(LogRules rules, LogRules::load(config.supervision.log_rules));
   auto watcher = std::make_shared<ProcessWatcher>();
   std::shared_ptr<PeerTier> peers;

@@ -56,7 +56,7 @@ struct Process {
   SupervisorOptions options;
   Config config;
   Plan plan;
-  Dataset dataset;
+  RunData data;
   EpochFiles files;
   caf::actor_system& system;
   Transport& transport;
@@ -95,8 +95,11 @@ Result<JobOptions> job_options(const Process& p, uint64_t epoch, const Superviso
   job.plan = p.plan;
   job.run = p.run();
   job.node = p.options.node;
-  job.tokenizer = p.dataset.tokenizer;
-  job.sample_places = [tokens = p.dataset.train, order = sample_order(p.config, p.plan, p.dataset),
+  job.tokenizer = p.data.tokenizer;
+  if (!p.plan.mixture.empty())
+    for (const RunData::Source& source : p.data.sources)
+      job.epoch_samples.push_back(source.data.train.samples(p.plan.shape.block_size));
+  job.sample_places = [tokens = p.data.train(), order = sample_order(p.config, p.plan, p.data),
                        block = p.plan.shape.block_size](const std::vector<uint64_t>& runs) {
     return places_text(tokens, order, block, runs);
   };
@@ -520,7 +523,7 @@ Result<int> run_supervisor(const SupervisorOptions& o) {
   const RunFolder run{o.run};
   SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
   SS_ASSIGN(const Plan plan, make_plan(loaded.config));
-  SS_ASSIGN(const Dataset dataset, open_tokens(loaded.config, plan.shape));
+  SS_ASSIGN(const RunData data, open_tokens(loaded.config, plan.shape));
   const auto trace_events = static_cast<size_t>(loaded.config.metrics.trace_events);
   if (Status status = trace::start(trace_events); !status.ok())
     log::warn("no traces: {}", status.message());
@@ -528,7 +531,7 @@ Result<int> run_supervisor(const SupervisorOptions& o) {
   const Process process{o,
                         loaded.config,
                         plan,
-                        dataset,
+                        data,
                         EpochFiles(run, o.instance),
                         actors->system(),
                         actors->transport()};

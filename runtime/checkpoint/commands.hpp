@@ -7,6 +7,7 @@
 #include "runtime/base/dtype.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
+#include "runtime/training/mixture.hpp"
 
 namespace simplescale {
 
@@ -24,6 +25,6 @@ struct VerifyText {
   bool ok = true;
   std::string text;
 };
-Result<VerifyText> verify_command(const std::string& run);
+Result<VerifyText> verify_command(const std::string& run, const Mixture& mixture = {});
 
 }  // namespace simplescale

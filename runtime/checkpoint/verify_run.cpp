@@ -15,6 +15,7 @@
 #include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/checkpoint/metrics_lines.hpp"
 #include "runtime/checkpoint/run_checkpoints.hpp"
+#include "runtime/checkpoint/verify_mixture.hpp"
 #include "runtime/checkpoint/verify_samples.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/run/run_state.hpp"
@@ -85,20 +86,23 @@ std::optional<size_t> for_each_line(const std::string& path, const std::vector<c
 
 // -- Checkpoints --------------------------------------------------------------------------------
 
-/// Returns the step of the newest checkpoint, 0 if there is none.
-uint64_t verify_checkpoints(const std::string& folder, VerifyReport& report) {
+NewestCheckpoint verify_checkpoints(const std::string& folder, VerifyReport& report) {
   Section section(report, "checkpoints");
   size_t count = 0;
-  uint64_t newest = 0;
+  NewestCheckpoint newest;
   const auto names = read_folder(folder);
   if (!names.ok()) section.problem(names.status().message());
   for (const std::string& name : names.ok() ? *names : std::vector<std::string>()) {
     const auto step = checkpoint_format::parse_step_folder(name);
     if (!step) continue;
     ++count;
-    newest = std::max(newest, *step);
     auto checkpoint = Checkpoint::open(folder + "/" + name);
     const Status status = checkpoint.ok() ? checkpoint->verify() : checkpoint.status();
+    if (*step >= newest.step) {
+      newest = {*step, 0, std::nullopt};
+      if (status.ok())
+        newest = {*step, checkpoint->info().next_sample, mixture_in(checkpoint->info().resume)};
+    }
     if (!status.ok())
       section.problem(status.message());
     else if (checkpoint->info().step != *step)
@@ -240,7 +244,7 @@ Generations verify_events(const std::string& run, VerifyReport& report) {
 // -- Ledger -------------------------------------------------------------------------------------
 
 void verify_ledger(const std::string& path, uint64_t global_batch, const SkippedSamples& skipped,
-                   const Committed& committed, const Generations& generations,
+                   const Committed& committed, const Generations& generations, SourcesSeen& sources,
                    VerifyReport& report) {
   Section section(report, "ledger.jsonl");
   std::map<uint64_t, LedgerStep> steps;
@@ -281,7 +285,11 @@ void verify_ledger(const std::string& path, uint64_t global_batch, const Skipped
             : check_cover(step->second, (number - 1) * global_batch, global_batch, skipped);
     const bool undone = number > committed.newest;  // and perhaps not recorded as a whole
     if (!wrong.empty() && !undone) section.problem("step " + std::to_string(number) + ": " + wrong);
+    if (wrong.empty() && !undone) sources.add(number, step->second, skipped);
   }
+  if (!section.clean()) return;
+  for (const std::string& problem : sources.problems()) section.problem(problem);
+  for (const std::string& note : sources.notes()) section.note(note);
   if (section.clean())
     section.note(std::to_string(committed.steps.size()) + " steps of " +
                  std::to_string(global_batch) + " samples, each sample exactly once" +
@@ -290,7 +298,7 @@ void verify_ledger(const std::string& path, uint64_t global_batch, const Skipped
 
 }  // namespace
 
-Result<VerifyReport> verify_run(const std::string& run) {
+Result<VerifyReport> verify_run(const std::string& run, const Mixture& mixture) {
   const std::string config_path = run + "/config.toml";
   std::error_code error;
   if (!std::filesystem::exists(config_path, error))
@@ -309,10 +317,10 @@ Result<VerifyReport> verify_run(const std::string& run) {
     report.lines.push_back("config.toml: line " + std::to_string(e.source().begin.line) + ": " +
                            std::string(e.description()));
   }
-  const uint64_t checkpoint = verify_checkpoints(checkpoints_of({run}), report);
+  const NewestCheckpoint newest = verify_checkpoints(checkpoints_of({run}), report);
   const Generations generations = verify_events(run, report);
   const Committed committed =
-      verify_metrics(run + "/metrics.jsonl", first_step(run), checkpoint, generations, report);
+      verify_metrics(run + "/metrics.jsonl", first_step(run), newest.step, generations, report);
   if (!ledger) {
     report.lines.push_back("ledger.jsonl: switched off in config.toml, not checked");
   } else if (global_batch < 1) {
@@ -320,8 +328,9 @@ Result<VerifyReport> verify_run(const std::string& run) {
     report.lines.push_back(
         "config.toml: no train.global_batch_size, so the ledger cannot be checked");
   } else {
+    SourcesSeen sources(mixture, newest);
     verify_ledger(run + "/ledger.jsonl", static_cast<uint64_t>(global_batch), skipped, committed,
-                  generations, report);
+                  generations, sources, report);
   }
   return report;
 }

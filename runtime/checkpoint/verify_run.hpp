@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/base/status.hpp"
+#include "runtime/training/mixture.hpp"
 
 namespace simplescale {
 
@@ -14,7 +15,8 @@ struct VerifyReport {
   std::vector<std::string> lines;  // what was checked, and every error with its file and line
 };
 
-/// bad_data: it is not a run folder. Errors found in the run are in the report.
-Result<VerifyReport> verify_run(const std::string& run_folder);
+/// mixture: of the run's config.toml. bad_data: it is not a run folder. Errors found in the run are
+/// in the report.
+Result<VerifyReport> verify_run(const std::string& run_folder, const Mixture& mixture = {});
 
 }  // namespace simplescale

@@ -4,6 +4,7 @@
 
 #include "runtime/base/network.hpp"
 #include "runtime/base/words.hpp"
+#include "runtime/config/blend.hpp"
 #include "runtime/config/schema.hpp"
 #include "runtime/training/skipped_samples.hpp"
 
@@ -88,6 +89,7 @@ std::vector<Status> check_combinations(const Config& c) {
          "is less than supervision.backoff_ms = " + std::to_string(c.supervision.backoff_ms));
   unless(c.metrics.trace_steps.empty() || c.metrics.trace_events >= 2, "metrics.trace_steps",
          "needs metrics.trace_events of at least 2");
+  for (Status& problem : check_blend(c)) problems.push_back(std::move(problem));
   if (const auto skipped = SkippedSamples::parse(c.data.skip_samples); !skipped.ok())
     unless(false, "data.skip_samples", skipped.status().message());
   if (const auto trusted = parse_trusted_networks(c.transport.trusted_networks); !trusted.ok())

@@ -36,12 +36,10 @@ int threads_per_trainer(const Config& config, int cores, int trainers) {
 }
 
 void make_paths_absolute(Config& config) {
-  for (const schema::Key& key : schema::keys()) {
-    if (!key.is_path) continue;
-    std::string& path = *std::get<std::string*>(key.at(config));
-    if (schema::is_relative(path) || path.starts_with('/'))
-      path = std::filesystem::absolute(path).lexically_normal().string();
-  }
+  for (const schema::Key& key : schema::keys())
+    for (std::string* path : schema::paths_of(key, config))
+      if (schema::is_relative(*path) || path->starts_with('/'))
+        *path = std::filesystem::absolute(*path).lexically_normal().string();
 }
 
 Config with_derived_values(const Config& config) {
@@ -87,8 +85,11 @@ ConfigDifference diff(const Config& given_a, const Config& given_b) {
         a.train.warmup_iters == b.train.warmup_iters)
       was.train.warmup_iters = now.train.warmup_iters;
   }
-  // Without data.source the run trains on data.folder.
-  const bool folder_is_source = a.data.source.empty() || b.data.source.empty();
+  // Without sources the run trains on data.folder.
+  const auto trains_on_folder = [](const Config& c) {
+    return c.data.source.empty() && c.data.blend.empty();
+  };
+  const bool folder_is_source = trains_on_folder(a) || trains_on_folder(b);
   const bool layout_matters = !a.train.deterministic || !b.train.deterministic;
   ConfigDifference differences;
   for (const schema::Key& key : schema::keys()) {

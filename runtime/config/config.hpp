@@ -8,7 +8,9 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/dtype.hpp"
@@ -79,9 +81,27 @@ struct TokenizerConfig {
   std::string train_on;  // empty: data.source
 };
 
+/// One source of a mixture (docs/data.md).
+struct BlendSource {
+  std::string name;
+  std::string source;            // as data.source
+  std::optional<double> weight;  // none: only stages that name the source use it
+  std::string folder;            // prepared tokens; empty: <data folder>/<name>
+  bool operator==(const BlendSource&) const = default;
+};
+
+/// From a token of the run on, other weights.
+struct BlendStage {
+  int64_t from_tokens = 0;
+  std::vector<std::pair<std::string, double>> weights;  // by the names of sources
+  bool operator==(const BlendStage&) const = default;
+};
+
 struct DataConfig {
-  std::string source;  // file, folder, or "debian:<package>"
-  std::string folder;  // prepared tokens; empty: data/<run.name>; see data_folder()
+  std::string source;              // file, folder, or "debian:<package>"
+  std::vector<BlendSource> blend;  // instead of source
+  std::vector<BlendStage> stage;   // of the blend
+  std::string folder;              // prepared tokens; empty: data/<run.name>; see data_folder()
   DataFormat format = DataFormat::automatic;
   std::string text_key = "text";  // member of a JSON line that holds its text
   int64_t skip_bad = 0;           // lines and files of text that cannot be read and are left out

@@ -123,6 +123,45 @@ struct Assign {
     *v = numbers;
     return true;
   }
+  bool operator()(schema::Blend* v) const {
+    const toml::array* array = node.as_array();
+    if (!array) return false;
+    schema::Blend blend;
+    for (const toml::node& element : *array) {
+      const toml::table* table = element.as_table();
+      BlendSource one;
+      double weight = 0;
+      if (!table || !member(*table, "name", &one.name) || !member(*table, "source", &one.source))
+        return false;
+      if (table->contains("weight") && !member(*table, "weight", &weight)) return false;
+      if (table->contains("folder") && !member(*table, "folder", &one.folder)) return false;
+      if (table->contains("weight")) one.weight = weight;
+      if (table->size() != 2u + table->contains("weight") + table->contains("folder")) return false;
+      blend.push_back(one);
+    }
+    *v = blend;
+    return true;
+  }
+  bool operator()(schema::Stages* v) const {
+    const toml::array* array = node.as_array();
+    if (!array) return false;
+    schema::Stages stages;
+    for (const toml::node& element : *array) {
+      const toml::table* table = element.as_table();
+      BlendStage stage;
+      const toml::node* weights = table ? table->get("weights") : nullptr;
+      if (!weights || !weights->is_table() || table->size() != 2 ||
+          !member(*table, "from_tokens", &stage.from_tokens))
+        return false;
+      for (const auto& [name, weight] : *weights->as_table()) {
+        stage.weights.emplace_back(std::string(name.str()), 0.0);
+        if (!Assign{weight}(&stage.weights.back().second)) return false;
+      }
+      stages.push_back(stage);
+    }
+    *v = stages;
+    return true;
+  }
   bool operator()(schema::Axes* v) const {
     schema::Axes axes;
     if (!node.is_table() || !gather(*node.as_table(), "", axes)) return false;
@@ -369,10 +408,10 @@ void resolve_paths(LoadedConfig& loaded) {
   for (const Key& key : schema::keys()) {
     const std::string& origin = loaded.origin[key.full_name()];
     if (!key.is_path || origin == "default" || origin == kCommandLine) continue;
-    std::string& path = *std::get<std::string*>(key.at(loaded.config));
-    if (!schema::is_relative(path)) continue;
     const fs::path file = origin.substr(0, origin.rfind(':'));
-    path = (file.parent_path() / path).lexically_normal().string();
+    for (std::string* path : schema::paths_of(key, loaded.config))
+      if (schema::is_relative(*path))
+        *path = (file.parent_path() / *path).lexically_normal().string();
   }
 }
 

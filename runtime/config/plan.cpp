@@ -1,6 +1,7 @@
 // The numbers of a run: micro-batches, steps, learning rate, FLOP per token.
 #include <algorithm>
 
+#include "runtime/config/blend.hpp"
 #include "runtime/config/check.hpp"
 #include "runtime/config/faults.hpp"
 #include "runtime/config/topology.hpp"
@@ -136,6 +137,8 @@ std::vector<Status> plan_problems(const Config& config, Plan& plan) {
     known.cluster.memory_per_trainer_gib = 0;
   }
   plan.shape = shape.ok() ? *shape : *model_shape(known);
+  if (auto mixture = mixture_of(config, plan.shape.block_size); add(mixture.status()))
+    plan.mixture = mixture.take();
   const auto topology = plan_topology(known);
   plan.micro_batch_size = config.train.micro_batch_size;
   if (add(topology.status())) {

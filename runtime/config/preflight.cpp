@@ -196,14 +196,20 @@ Status check_http(const std::string& host, int64_t port) {
 }
 
 Status check_data(const Config& config, const Plan& plan, const PreflightInput& input) {
-  const std::string& source = config.data.source;
+  const DataConfig& data = config.data;
   std::error_code ignored;
-  if (source.empty() && !fs::exists(data_folder(config), ignored))
+  if (data.source.empty() && data.blend.empty() && !fs::exists(data_folder(config), ignored))
     return bad("data.source is not set, and there is no prepared folder " + data_folder(config));
-  if (!source.empty() && !source.starts_with("debian:") && !fs::exists(source, ignored) &&
-      !fs::exists(source + ".idx", ignored))
+  const auto check = [&](const std::string& key, const std::string& source) {
+    if (source.empty() || source.starts_with("debian:") || fs::exists(source, ignored) ||
+        fs::exists(source + ".idx", ignored))
+      return Status();
     return Status(Code::bad_data,
-                  "data.source = \"" + source + "\": there is no such file or folder");
+                  key + "source = \"" + source + "\": there is no such file or folder");
+  };
+  SS_RETURN_IF_ERROR(check("data.", data.source));
+  for (const BlendSource& source : data.blend)
+    SS_RETURN_IF_ERROR(check("data.blend: \"" + source.name + "\": ", source.source));
   const auto block = static_cast<uint64_t>(plan.shape.block_size);
   if (input.train_tokens && *input.train_tokens < block + 1)
     return Status(Code::bad_data,

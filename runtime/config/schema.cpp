@@ -101,6 +101,8 @@ const Key table[] = {
   {"tokenizer", "train_on", REF(tokenizer.train_on), any, run, "Text to train the tokenizer on. Empty: data.source.", true},
 
   {"data", "source", REF(data.source), any, run, "Text (.txt, .jsonl; also .gz, .zst, .xz) or tokens (.bin): a file, a folder, the prefix of Megatron files, or \"debian:<package>\" (text from an installed Debian package).", true},
+  {"data", "blend", REF(data.blend), any, recipe, "Sources to mix instead of source: [[data.blend]] with name, source, weight (its share of the samples) and, if wanted, folder (of its prepared tokens). A source without weight is used by the stages that name it (docs/data.md).", true},
+  {"data", "stage", REF(data.stage), any, recipe, "Other weights later in the run: [[data.stage]] with from_tokens (rounded up to whole samples) and weights = { NAME = WEIGHT }; sources that it does not name rest."},
   {"data", "folder", REF(data.folder), any, no, "Folder for the prepared tokens. Empty: data/<run.name>, or data/<run.name>-<hash> if that one holds other tokens.", true},
   {"data", "format", ENUM(data.format, format_names), any, run, "Format of source. auto: detect it from the files."},
   {"data", "text_key", REF(data.text_key), any, run, "Member that holds the text in each line of a .jsonl file."},
@@ -132,7 +134,7 @@ const Key table[] = {
   {"train", "grad_clip", REF(train.grad_clip), not_negative, recipe, "Clip the gradient to this global norm. 0: no clipping."},
   {"train", "activation_checkpointing", REF(train.activation_checkpointing), any, no, "Keep only the input of each block and recompute the block in the backward pass: less memory, about a third more compute."},
   {"train", "deterministic", REF(train.deterministic), any, run, "Give the same bits on every layout."},
-  {"train", "validation_samples", REF(train.validation_samples), not_negative, no, "Samples of a validation, spread evenly over the validation tokens. The run is validated at its start and at its end. 0: no validation."},
+  {"train", "validation_samples", REF(train.validation_samples), not_negative, no, "Samples of a validation, spread evenly over the validation tokens; with data.blend, of each source. The run is validated at its start and at its end. 0: no validation."},
   {"train", "validation_every_steps", REF(train.validation_every_steps), not_negative, no, "Steps between two validations. 0: only at the start and at the end."},
   {"train", "sample_prompt", REF(train.sample_prompt), any, no, "Prompt of the text that is generated at the end of the run."},
   {"train", "sample_tokens", REF(train.sample_tokens), {0, 1e6}, no, "Tokens generated at the end of the run. 0: none."},
@@ -222,6 +224,19 @@ const Key* find(const std::string& section, const std::string& name) {
 
 bool is_retired(const std::string& full_name) {
   return std::ranges::find(retired, full_name) != std::end(retired);
+}
+
+std::vector<std::string*> paths_of(const Key& key, Config& config) {
+  if (!key.is_path) return {};
+  const Ref value = key.at(config);
+  if (const auto* path = std::get_if<std::string*>(&value)) return {*path};
+  std::vector<std::string*> paths;
+  if (const auto* blend = std::get_if<Blend*>(&value))
+    for (BlendSource& source : **blend) {
+      paths.push_back(&source.source);
+      paths.push_back(&source.folder);
+    }
+  return paths;
 }
 
 const Key* find(const std::string& full_name) {

@@ -21,9 +21,11 @@ using Pair = std::array<double, 2>;
 using Faults = std::vector<FaultSpec>;
 using Integers = std::vector<int64_t>;
 using Axes = std::vector<SweepAxis>;
+using Blend = std::vector<BlendSource>;
+using Stages = std::vector<BlendStage>;
 /// Pointer to a member of a Config.
-using Ref =
-    std::variant<bool*, int64_t*, double*, std::string*, Pair*, EnumRef, Faults*, Integers*, Axes*>;
+using Ref = std::variant<bool*, int64_t*, double*, std::string*, Pair*, EnumRef, Faults*, Integers*,
+                         Axes*, Blend*, Stages*>;
 
 /// Whether a difference in a key makes a different run: always, only without train.deterministic
 /// (layout), or never. recipe: never, but the steps from then on have other bits.
@@ -63,6 +65,8 @@ const char* section_comment(const std::string& section);
 /// section is near. An abbreviation is near, too: lr, batch_size, warmup.
 std::string nearest_key(const std::string& section, const std::string& name);
 
+/// The paths that a key holds: none, its value, or those of all its entries.
+std::vector<std::string*> paths_of(const Key& key, Config& config);
 /// True for a path that is relative: neither empty nor absolute nor "debian:<package>".
 bool is_relative(const std::string& path);
 

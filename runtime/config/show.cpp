@@ -199,7 +199,8 @@ std::vector<Status> validate_config(const CheckedConfig& checked) {
   Plan plan;
   for (const Status& problem : plan_problems(loaded.config, plan)) add(located(problem, loaded));
   add(located(check_log_rules(loaded.config), loaded));
-  if (loaded.config.data.source.empty() && loaded.config.data.folder.empty())
+  const DataConfig& data = loaded.config.data;
+  if (data.source.empty() && data.blend.empty() && data.folder.empty())
     add(Status(Code::bad_config,
                loaded.file + ": data.source is not set: set it to text or token files"));
   std::ranges::stable_sort(problems, {},

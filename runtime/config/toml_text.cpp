@@ -75,6 +75,28 @@ struct ToToml {
     for (const int64_t value : *v) out += (out.empty() ? "" : ", ") + std::to_string(value);
     return "[" + out + "]";
   }
+  std::string operator()(const Blend* v) const {
+    std::string out;
+    for (const BlendSource& one : *v) {
+      out += out.empty() ? "" : ", ";
+      out += "{ name = " + quoted(one.name) + ", source = " + quoted(one.source);
+      if (one.weight) out += ", weight = " + number(*one.weight);
+      if (!one.folder.empty()) out += ", folder = " + quoted(one.folder);
+      out += " }";
+    }
+    return "[" + out + "]";
+  }
+  std::string operator()(const Stages* v) const {
+    std::string out;
+    for (const BlendStage& stage : *v) {
+      std::string weights;
+      for (const auto& [name, weight] : stage.weights)
+        weights += (weights.empty() ? "" : ", ") + quoted(name) + " = " + number(weight);
+      out += (out.empty() ? "" : ", ") + ("{ from_tokens = " + std::to_string(stage.from_tokens)) +
+             ", weights = { " + weights + " } }";
+    }
+    return "[" + out + "]";
+  }
   std::string operator()(const Axes* v) const {
     std::string out;
     for (const SweepAxis& axis : *v) {
@@ -104,6 +126,12 @@ struct Expected {
     return "a list of { step = 40, kind = \"kill_trainer\", target = \"n1.0\" }";
   }
   std::string operator()(const Integers*) const { return "a list of integers"; }
+  std::string operator()(const Blend*) const {
+    return "a list of { name = \"web\", source = \"web.jsonl\", weight = 0.7 }";
+  }
+  std::string operator()(const Stages*) const {
+    return "a list of { from_tokens = 1000000, weights = { web = 0.5, code = 0.5 } }";
+  }
   std::string operator()(const Axes*) const {
     return "lists of values by key, { \"train.learning_rate\" = [1e-3, 3e-3] }";
   }

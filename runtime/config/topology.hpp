@@ -9,6 +9,7 @@
 
 #include "runtime/config/config.hpp"
 #include "runtime/training/learning_rate.hpp"
+#include "runtime/training/mixture.hpp"
 #include "runtime/training/names.hpp"
 #include "runtime/training/sharding.hpp"
 #include "runtime/training/skipped_samples.hpp"
@@ -76,6 +77,7 @@ struct Plan {
   int64_t max_tokens = 1;  // max_steps * tokens_per_step
   LearningRate learning_rate;
   SkippedSamples skipped;  // data.skip_samples
+  Mixture mixture;         // data.blend and data.stage; empty: one source
   uint64_t parameters = 0;
   MemoryEstimate memory;  // per trainer
   /// K = M / S, rows of a step (sharding.hpp). Does not depend on the number of groups.

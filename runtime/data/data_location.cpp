@@ -1,9 +1,13 @@
 #include "runtime/data/data_location.hpp"
 
+#include <algorithm>
 #include <filesystem>
 
+#include "runtime/base/hash.hpp"
+#include "runtime/base/splitmix64.hpp"
 #include "runtime/data/corpus.hpp"
 #include "runtime/data/manifest.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
 
 namespace simplescale {
 
@@ -26,6 +30,26 @@ const char* format_name(DataFormat format) {
 }
 }  // namespace
 
+std::vector<ConfiguredSource> sources_of(const Config& config) {
+  if (config.data.blend.empty()) return {{"", config}};
+  std::vector<ConfiguredSource> sources;
+  std::string tokenizer = config.tokenizer.path;
+  for (const BlendSource& one : config.data.blend) {
+    Config c = config;
+    c.data.blend.clear();
+    c.data.stage.clear();
+    c.data.source = one.source;
+    c.run.name += "/" + one.name;  // of the default folder
+    if (!config.data.folder.empty()) c.data.folder += "/" + one.name;
+    if (!one.folder.empty()) c.data.folder = one.folder;
+    c.tokenizer.path = tokenizer;
+    if (tokenizer.empty() && !source_is_tokens(c))
+      tokenizer = data_folder(c) + "/" + kSentencePieceFile;
+    sources.push_back({one.name, std::move(c)});
+  }
+  return sources;
+}
+
 bool source_is_tokens(const Config& config) {
   namespace fs = std::filesystem;
   if (config.data.format == DataFormat::text) return false;
@@ -40,9 +64,11 @@ bool source_is_tokens(const Config& config) {
 }
 
 bool needs_preparation(const Config& config) {
-  if (config.data.source.empty() || source_is_tokens(config)) return false;
-  const auto manifest = read_manifest(data_folder(config));
-  return !manifest.ok() || !manifest->complete();
+  return std::ranges::any_of(sources_of(config), [](const ConfiguredSource& source) {
+    if (source.config.data.source.empty() || source_is_tokens(source.config)) return false;
+    const auto manifest = read_manifest(data_folder(source.config));
+    return !manifest.ok() || !manifest->complete();
+  });
 }
 
 std::string token_path(const Config& config) {
@@ -66,38 +92,94 @@ std::vector<uint64_t> samples_of(const Plan& plan, uint64_t groups, uint64_t gro
   return samples;
 }
 
-SampleOrder sample_order(const Config& config, const Plan& plan, const Dataset& dataset) {
-  return {dataset.train.samples(plan.shape.block_size), data_seed(config), config.data.shuffle,
-          plan.skipped};
+namespace {
+
+/// The permutation of a source of a mixture does not depend on the other sources.
+uint64_t seed_of(uint64_t seed, const std::string& name) {
+  return splitmix64_mix(seed + splitmix64_increment) ^ hash128(name.data(), name.size()).low;
 }
 
-std::string places_text(const TokenSource& tokens, const SampleOrder& order, int64_t block_size,
+/// bad_data: two sources were made with different tokenizers, so that an id means different text.
+Status check_one_tokenizer(RunData& data) {
+  data.tokenizer = data.sources.front().data.tokenizer;
+  if (data.sources.size() == 1) return {};
+  std::string hash, of;
+  for (const RunData::Source& source : data.sources) {
+    const std::string& path = source.data.tokenizer;
+    if (path.empty()) continue;
+    SS_ASSIGN(const std::string own, hash_file(path));
+    if (hash.empty()) data.tokenizer = path;
+    if (!hash.empty() && own != hash)
+      return Status(Code::bad_data, "data.blend: \"" + of + "\" and \"" + source.name +
+                                        "\" were made with different tokenizers, " +
+                                        data.tokenizer + " and " + path +
+                                        "; prepare them with the same one");
+    if (hash.empty()) of = source.name;
+    hash = own;
+  }
+  return {};
+}
+
+}  // namespace
+
+MixedOrder sample_order(const Config& config, const Plan& plan, const RunData& data) {
+  const uint64_t seed = data_seed(config);
+  const bool shuffle = config.data.shuffle;
+  const auto samples = [&](const RunData::Source& source) {
+    return source.data.train.samples(plan.shape.block_size);
+  };
+  if (plan.mixture.empty())
+    return SampleOrder(samples(data.sources.front()), seed, shuffle, plan.skipped);
+  std::vector<SampleOrder> orders;
+  for (const RunData::Source& source : data.sources)
+    orders.emplace_back(samples(source), seed_of(seed, source.name), shuffle);
+  return {plan.mixture, std::move(orders), plan.skipped};
+}
+
+std::string places_text(const TokenSources& tokens, const MixedOrder& order, int64_t block_size,
                         const std::vector<uint64_t>& runs, uint64_t most) {
   std::string text;
   uint64_t count = 0;
   for (size_t i = 0; i + 1 < runs.size(); i += 2) {
     for (uint64_t k = 0; k < runs[i + 1] && count + k < most; ++k)
       text += (text.empty() ? "sample " : "; sample ") + std::to_string(runs[i] + k) + ": " +
-              tokens.place_of(order.position(runs[i] + k), block_size);
+              tokens.place_of(order.sample(runs[i] + k), block_size);
     count += runs[i + 1];
   }
   return count <= most ? text : text + "; and " + std::to_string(count - most) + " more";
 }
 
-Result<Dataset> open_tokens(const Config& config, const ModelShape& shape) {
-  const bool tokens = source_is_tokens(config);
-  SS_ASSIGN(Dataset dataset,
-            open_dataset(token_path(config), tokens ? format_name(config.data.format) : "prepared",
-                         shape.vocab, config.data.validation_fraction));
-  SS_RETURN_IF_ERROR(dataset.train.require_block(shape.block_size));
-  return dataset;
+TokenSources RunData::train() const {
+  std::vector<TokenSource> all;
+  for (const Source& source : sources) all.push_back(source.data.train);
+  return TokenSources(std::move(all));
 }
 
-Status check_tokens(const Config& config, const Dataset& dataset) {
-  if (const auto manifest = read_manifest(token_path(config)); manifest.ok())
-    SS_RETURN_IF_ERROR(check_files(token_path(config), *manifest));
-  SS_RETURN_IF_ERROR(dataset.train.validate());
-  return dataset.validation.tokens() > 0 ? dataset.validation.validate() : Status();
+Result<RunData> open_tokens(const Config& config, const ModelShape& shape) {
+  RunData data;
+  for (const auto& [name, of] : sources_of(config)) {
+    const bool tokens = source_is_tokens(of);
+    SS_ASSIGN(Dataset dataset,
+              open_dataset(token_path(of), tokens ? format_name(of.data.format) : "prepared",
+                           shape.vocab, of.data.validation_fraction));
+    SS_RETURN_IF_ERROR(dataset.train.require_block(shape.block_size));
+    data.sources.push_back({name, std::move(dataset)});
+  }
+  SS_RETURN_IF_ERROR(check_one_tokenizer(data));
+  return data;
+}
+
+Status check_tokens(const Config& config, const RunData& data) {
+  const std::vector<ConfiguredSource> configured = sources_of(config);
+  for (size_t i = 0; i < data.sources.size(); ++i) {
+    const std::string path = token_path(configured[i].config);
+    const Dataset& dataset = data.sources[i].data;
+    if (const auto manifest = read_manifest(path); manifest.ok())
+      SS_RETURN_IF_ERROR(check_files(path, *manifest));
+    SS_RETURN_IF_ERROR(dataset.train.validate());
+    if (dataset.validation.tokens() > 0) SS_RETURN_IF_ERROR(dataset.validation.validate());
+  }
+  return {};
 }
 
 }  // namespace simplescale

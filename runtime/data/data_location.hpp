@@ -9,18 +9,30 @@
 #include "runtime/config/topology.hpp"
 #include "runtime/data/sample_order.hpp"
 #include "runtime/data/token_file.hpp"
+#include "runtime/data/token_sources.hpp"
 
 namespace simplescale {
+
+/// A source of a configuration. config: the configuration as if data.source were this source.
+struct ConfiguredSource {
+  std::string name;  // "": data.source
+  Config config;
+};
+/// The sources of data.blend, in its order, or data.source. Texts of a blend share one tokenizer:
+/// tokenizer.path, or the one that the first text's folder gets.
+std::vector<ConfiguredSource> sources_of(const Config& config);
+
+// The next two are about data.source: with data.blend, call them for each of sources_of().
 
 /// True if data.source holds tokens (a .bin file, a folder of them, or the index or prefix of
 /// Megatron tokens); false if it is text to prepare.
 bool source_is_tokens(const Config& config);
 
-/// True if data.source is text and data_folder() does not hold all its tokens yet.
-bool needs_preparation(const Config& config);
-
 /// data.source if it holds tokens, else the prepared folder (data_folder()).
 std::string token_path(const Config& config);
+
+/// True if one of the sources is text whose prepared folder does not hold all its tokens yet.
+bool needs_preparation(const Config& config);
 
 /// A step's batch over `groups` groups: those of a generation, which may be fewer than
 /// plan.topology.groups.
@@ -30,21 +42,34 @@ BatchLayout batch_layout(const Plan& plan, uint64_t groups);
 std::vector<uint64_t> samples_of(const Plan& plan, uint64_t groups, uint64_t group, uint64_t shard,
                                  uint64_t step);
 
-/// The order in which the training samples of `dataset` are trained.
-SampleOrder sample_order(const Config& config, const Plan& plan, const Dataset& dataset);
+/// The open tokens of a configuration.
+struct RunData {
+  struct Source {
+    std::string name;  // "": data.source
+    Dataset data;
+  };
+  std::vector<Source> sources;
+  std::string tokenizer;  // path of the sources' tokenizer; empty for bare token files
+  TokenSources train() const;
+};
+
+/// Opens the training and validation tokens of a configuration whose data is prepared. Errors as
+/// open_dataset(); bad_data: a source is shorter than a block, or two sources were made with
+/// different tokenizers.
+Result<RunData> open_tokens(const Config& config, const ModelShape& shape);
+
+/// The order in which the training samples are trained. The seed of a source of data.blend depends
+/// on data.seed and its name only.
+MixedOrder sample_order(const Config& config, const Plan& plan, const RunData& data);
 
 /// Where samples lie in the token files: "sample 80: FILE, byte 10240; sample 81: ...". runs: as of
 /// samples_of(). Names `most` samples, and says how many more there are. "" without samples. Reads
 /// nothing.
-std::string places_text(const TokenSource& tokens, const SampleOrder& order, int64_t block_size,
+std::string places_text(const TokenSources& tokens, const MixedOrder& order, int64_t block_size,
                         const std::vector<uint64_t>& runs, uint64_t most = 4);
 
 /// Reads all tokens. bad_data: an id is beyond the vocabulary, or a file of a prepared folder is not
 /// the one that its manifest.json records.
-Status check_tokens(const Config& config, const Dataset& dataset);
-
-/// Opens the training and validation tokens of a configuration whose data is prepared. Errors as
-/// open_dataset(), and bad_data if the data is shorter than a block.
-Result<Dataset> open_tokens(const Config& config, const ModelShape& shape);
+Status check_tokens(const Config& config, const RunData& data);
 
 }  // namespace simplescale

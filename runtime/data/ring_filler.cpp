@@ -8,14 +8,18 @@
 
 namespace simplescale {
 
-RingFiller::RingFiller(TokenRings rings, TokenSource source, SampleOrder order,
+RingFiller::RingFiller(TokenRings rings, TokenSources sources, MixedOrder order,
                        std::function<void(const Status&)> on_error, Retries retries)
     : rings_(std::move(rings)),
-      source_(std::move(source)),
-      order_(order),
+      sources_(std::move(sources)),
+      order_(std::move(order)),
       on_error_(std::move(on_error)),
       retries_(retries) {
-  SS_ASSERT(order_.samples() <= source_.samples(static_cast<int64_t>(rings_.shape().block_size)));
+  const std::vector<SampleOrder>& orders = order_.orders();
+  SS_ASSERT(orders.size() == sources_.size());
+  for (size_t i = 0; i < orders.size(); ++i)
+    SS_ASSERT(orders[i].samples() <=
+              sources_[i].samples(static_cast<int64_t>(rings_.shape().block_size)));
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "dataloader");
 }
@@ -85,7 +89,7 @@ void RingFiller::run() {
       worked = filled.ok() ? *filled : pause_and_reopen(filled.status());
       if (!filled.ok() && !worked) fail(filled.status());
       if (filled.ok() && worked && std::exchange(failures_, 0) > 0)
-        log::info("{} can be read again", source_.path());
+        log::info("the token files can be read again");
     }
     // Every event that needs this thread rings the doorbell. The deadline is a safeguard against a
     // lost wake-up.
@@ -125,9 +129,9 @@ Result<bool> RingFiller::fill_one_slot_each() {
 Status RingFiller::fill(int32_t* tokens, uint64_t first) {
   const RingShape& shape = rings_.shape();
   for (uint64_t row = 0; row < shape.micro_batch_size; ++row)
-    SS_RETURN_IF_ERROR(source_.read_sample(order_.position_at(first + row),
-                                           static_cast<int64_t>(shape.block_size),
-                                           tokens + row * (shape.block_size + 1)));
+    SS_RETURN_IF_ERROR(sources_.read_sample(order_.at_place(first + row),
+                                            static_cast<int64_t>(shape.block_size),
+                                            tokens + row * (shape.block_size + 1)));
   return {};
 }
 
@@ -143,7 +147,7 @@ bool RingFiller::pause_and_reopen(const Status& error) {
                    [this] { return stopping_ || next_plan_.has_value(); });
   }
   ++failures_;
-  if (Status again = source_.reopen(); !again.ok()) log::debug("{}", again.message());
+  if (Status again = sources_.reopen(); !again.ok()) log::debug("{}", again.message());
   return true;
 }
 

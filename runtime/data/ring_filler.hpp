@@ -13,8 +13,8 @@
 
 #include "runtime/base/retries.hpp"
 #include "runtime/data/sample_order.hpp"
-#include "runtime/data/token_file.hpp"
 #include "runtime/data/token_ring.hpp"
+#include "runtime/data/token_sources.hpp"
 
 namespace simplescale {
 
@@ -33,10 +33,10 @@ struct FillPlan {
 
 class RingFiller {
  public:
-  /// Starts the thread without a plan. Requires order.samples() <= source.samples(block_size of the
-  /// rings). on_error: called once per failed plan, on the filler's thread, after the rings are
-  /// closed; may be empty.
-  RingFiller(TokenRings rings, TokenSource source, SampleOrder order,
+  /// Starts the thread without a plan. order: of the samples of these sources, with the rings'
+  /// block_size. on_error: called once per failed plan, on the filler's thread, after the rings
+  /// are closed; may be empty.
+  RingFiller(TokenRings rings, TokenSources sources, MixedOrder order,
              std::function<void(const Status&)> on_error = {}, Retries retries = {});
   ~RingFiller();  // stop()
   RingFiller(const RingFiller&) = delete;
@@ -65,9 +65,9 @@ class RingFiller {
   bool pause_and_reopen(const Status& error);
   void fail(const Status& status);
 
-  TokenRings rings_;    // only the thread fills them
-  TokenSource source_;  // only the thread uses it
-  const SampleOrder order_;
+  TokenRings rings_;      // only the thread fills them
+  TokenSources sources_;  // only the thread uses them
+  const MixedOrder order_;
   const std::function<void(const Status&)> on_error_;
   const Retries retries_;
 

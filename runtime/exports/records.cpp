@@ -46,6 +46,10 @@ std::optional<MetricsRow> parse_metrics(const std::string& text) {
   for (const char* name :
        {"loss", "val_loss", "grad_norm", "lr", "tokens_per_second", "step_ms", "mfu", "generation"})
     if (const auto value = real(line, name)) row.scalars.emplace_back(name, *value);
+  if (const auto sources = line.find("val_losses"); sources != line.end() && sources->is_object())
+    for (const auto& [name, ignored] : sources->items())
+      if (const auto value = real(*sources, name.c_str()))
+        row.scalars.emplace_back("val_loss/" + name, *value);
   return row;
 }
 

@@ -28,7 +28,8 @@ struct MetricsRow {
   std::vector<std::pair<std::string, double>> scalars;  // finite values by their keys in the file
   std::optional<double> find(const std::string& name) const;
 };
-/// Parses one line: loss, val_loss, grad_norm, lr, tokens_per_second, step_ms, mfu, generation.
+/// Parses one line: loss, val_loss, grad_norm, lr, tokens_per_second, step_ms, mfu, generation, and
+/// the losses of the sources in val_losses as val_loss/NAME.
 /// Nothing if it is not a line of metrics.jsonl.
 std::optional<MetricsRow> parse_metrics(const std::string& line);
 

@@ -61,6 +61,11 @@ void add_run(Exposition& out, const json& status, const json& metrics) {
   out.add("tokens_per_second", "gauge", "Tokens per second.", at(status, "tokens_per_second"));
   out.add("loss", "gauge", "Training loss in nats per token.", at(status, "loss"));
   out.add("val_loss", "gauge", "Newest validation loss in nats per token.", at(status, "val_loss"));
+  json sources = at(status, "val_losses");
+  if (!sources.is_object()) sources = json::object();
+  for (const auto& [name, loss] : sources.items())
+    out.add("val_loss_of_source", "gauge", "Newest validation loss of a source of data.blend.",
+            loss, "source=\"" + escaped(name) + "\"");
   out.add("grad_norm", "gauge", "Norm of the gradient before clipping.", at(metrics, "grad_norm"));
   out.add("learning_rate", "gauge", "Learning rate.", at(metrics, "lr"));
   out.add("step_milliseconds", "gauge", "Duration of the newest step.", at(metrics, "step_ms"));

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/guarantees.md"
-FAMILIES = ("JOB GEN LEAD LOCK STATE RESTORE ENGINE BACKEND PREPARE RING CHECKPOINT PEER COLLECTIVE SHM "
+FAMILIES = ("JOB GEN LEAD LOCK STATE RESTORE ENGINE BACKEND PREPARE MIX RING CHECKPOINT PEER COLLECTIVE SHM "
             "STREAM CONNECTION ACTOR")
 NAME = re.compile(r"\b(?:" + FAMILIES.replace(" ", "|") + r")-\d+\b")
 FLOORS = ("runtime", "model", "transport", "actors", "app", "tests")

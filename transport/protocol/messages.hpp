@@ -400,14 +400,17 @@ SS_FIELDS(StepDone, x.generation, x.step, x.trainer, x.loss, x.grad_norm, x.lear
           x.forward_ms, x.backward_ms, x.optimizer_ms, x.interval_ms, x.validates);
 
 /// The validation loss of the state of `step`, in nats per token; the same on every trainer.
+/// sources: of each source of data.blend, in its order, NaN without validation tokens; empty without
+/// data.blend.
 struct Validated {
   uint64_t generation = 0;
   uint64_t step = 0;
   std::string trainer;
   double loss = 0;
+  std::vector<double> sources;
   bool operator==(const Validated&) const = default;
 };
-SS_FIELDS(Validated, x.generation, x.step, x.trainer, x.loss);
+SS_FIELDS(Validated, x.generation, x.step, x.trainer, x.loss, x.sources);
 
 /// A trainer has made its last step. save: as in StepDone.
 struct TrainerFinished {

@@ -260,6 +260,7 @@ struct Validated {
   step @1 :UInt64;
   trainer @2 :Text;
   loss @3 :Float64;
+  sources @4 :List(Float64);
 }
 
 struct TrainerFinished {

@@ -127,6 +127,22 @@ TEST_SUITE("publisher") {
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
   }
 
+  TEST_CASE("publisher: a checkpoint keeps its run's mixture beside the generation") {
+    Job job;
+    uint64_t asked = 0;
+    job.options.mixture_at = [&](uint64_t next_sample) {
+      asked = next_sample;
+      return std::string(R"({"mixture":{"sources":[],"stages":[]}})");
+    };
+    const caf::actor publisher = job.publisher();
+    for (const size_t shard : {0, 1}) job.report(publisher, shard);
+    const CheckpointInfo info = Checkpoint::open(job.wait().folder)->info();
+    CHECK(info.next_sample == asked);
+    CHECK(generation_of(info) > 0);
+    CHECK(info.resume.find("\"mixture\"") != std::string::npos);
+    caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
+  }
+
   TEST_CASE("publisher: a checkpoint that an earlier publisher has published succeeds again") {
     Job job;
     for (int attempt = 0; attempt < 2; ++attempt) {

@@ -166,6 +166,26 @@ TEST_SUITE("step ledger") {
     CHECK_FALSE(steps.is_past(6));
   }
 
+  TEST_CASE("step ledger: with a mixture, the line has the validation loss of each source") {
+    Plan plan;
+    plan.topology.groups = 2;
+    plan.global_batch_size = 8;
+    plan.tokens_per_step = 100;
+    plan.mixture = {{"web", "code"}, {{0, {1, 1}}}};
+    StepLedger steps(Config(), plan, 5);
+    steps.begin(4, members, 5);
+    CHECK(steps.val_losses().is_null());
+    for (const char* trainer : {"n0.0", "n1.0"}) {
+      StepDone report = done(trainer, 6);
+      report.validates = true;
+      REQUIRE(steps.report(report));
+    }
+    CHECK_FALSE(steps.validated({4, 6, "n0.0", 1.25, {1.25, std::nan("")}}));
+    const nlohmann::json losses = {{"web", 1.25}, {"code", nullptr}};
+    CHECK(steps.record(*steps.take_complete())[0].json["val_losses"] == losses);
+    CHECK(steps.val_losses() == losses);
+  }
+
   TEST_CASE("step ledger: a trainer that dies in a validation costs no step and no loss") {
     StepLedger steps = ledger();
     for (const char* trainer : {"n0.0", "n1.0"}) {

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "runtime/checkpoint/commands.hpp"
+#include "runtime/checkpoint/mixture_record.hpp"
 #include "runtime/checkpoint/verify_run.hpp"
 #include "tests/runtime/checkpoint/fixture.hpp"
 
@@ -208,6 +209,35 @@ TEST_CASE("verify: all damaged checkpoints and missing files are named") {
     CHECK_HAS(verified->text, name);
   spew(empty / "config.toml", "[train\n");
   CHECK_HAS(verify_command(empty.path())->text, "config.toml: line 1");
+}
+
+TEST_CASE("verify: the ledger tells what was seen of each source, and the checkpoint agrees") {
+  const Mixture mixture = {{"web", "code"}, {{0, {3, 1}}, {16, {1, 1}}}};
+  const auto of = [&](const MixtureRecord& record, const Mixture& configured) {
+    Run run;
+    auto info = info_of(tiny_shape(), 3);
+    info.resume = resume_text(record);
+    REQUIRE(save(run.folder / "checkpoints", random_state(tiny_shape(), 1), info, 2).ok());
+    REQUIRE(run.problems() == "");  // writes the files
+    const auto verified = verify_command(run.folder.path(), configured);
+    REQUIRE(verified.ok());
+    return verified->text;
+  };
+  const MixtureRecord record = {mixture, {16, 8}, {32, 5}};
+  CHECK(mixture_in(resume_text(record)) == record);
+  CHECK_FALSE(mixture_in("{}"));
+  CHECK_FALSE(mixture_in("{\"mixture\":{\"sources\":7}}"));
+  const std::string fine = of(record, mixture);
+  CHECK_HAS(fine, "web: 16 samples seen, 66.67 %, 0.500 epochs of 32 samples");
+  CHECK_HAS(fine, "code: 8 samples seen, 33.33 %, 1.600 epochs of 5 samples");
+  CHECK_HAS(fine, ": valid\n");
+  CHECK_HAS(of({mixture, {15, 9}, {32, 5}}, mixture),
+            "the checkpoint of step 3 records 15 samples of web, the ledger has 16");
+  Mixture other = mixture;
+  other.stages[1].weights = {1, 2};
+  CHECK_HAS(of(record, other),
+            "the checkpoint of step 3 was made with another mixture than config.toml has: from "
+            "sample 16 on the weights were web 1, code 1 and are now web 1, code 2");
 }
 
 TEST_CASE(

@@ -247,6 +247,10 @@ TEST_SUITE("exports") {
     CHECK(records.val_loss == 1.25);
     CHECK(records.val_losses == std::vector<std::pair<uint64_t, double>>{{2, 1.25}});
     CHECK(parse_metrics(R"({"step":2,"generation":1,"val_loss":1.25})")->find("val_loss") == 1.25);
+    const auto sources =
+        parse_metrics(R"({"step":2,"generation":1,"val_losses":{"web":1.5,"code":null}})");
+    CHECK(sources->find("val_loss/web") == 1.5);
+    CHECK_FALSE(sources->find("val_loss/code"));
     CHECK(records.begin_s == 5);
     CHECK(records.last_kind == "validated");
   }

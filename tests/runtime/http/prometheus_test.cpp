@@ -32,6 +32,14 @@ TEST_SUITE("prometheus") {
                     ",node=\"n0\",trainer=\"n0.0\"} 1.25\n") != std::string::npos);
   }
 
+  TEST_CASE("prometheus: the validation loss of each source has the source's name") {
+    const json status = {{"run", "r"}, {"val_losses", {{"web", 1.5}, {"code", nullptr}}}};
+    const std::string text = prometheus_text(status, json());
+    CHECK(text.find("simplescale_val_loss_of_source{run=\"r\",source=\"web\"} 1.5\n") !=
+          std::string::npos);
+    CHECK(text.find("source=\"code\"") == std::string::npos);
+  }
+
   TEST_CASE("prometheus: a document that is not a status gives no samples") {
     for (const json& odd : {json(), json(3), json::array({1, 2}), json{{"nodes", 3}, {"step", "x"}},
                             json{{"nodes", json::array({json(), json(4), json::object()})}}})

@@ -1,0 +1,27 @@
+// data.blend and data.stage: the checks of their values, and the mixture that they describe. Pure
+// functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/config/config.hpp"
+#include "runtime/training/mixture.hpp"
+
+namespace simplescale {
+
+/// What is wrong with the sources and stages. Messages begin with "data.blend" or "data.stage".
+std::vector<Status> check_blend(const Config& config);
+
+/// The mixture in samples of block_size tokens; empty without data.blend. Weights are in the order
+/// of data.blend. A stage begins with the sample that data.stage's from_tokens begins or lies in,
+/// rounded up. bad_config: as check_blend(); two stages begin with the same sample.
+Result<Mixture> mixture_of(const Config& config, int64_t block_size);
+
+/// bad_config: with `now`, one of the first `samples` samples would be another one than with
+/// `before`, so that the run would see samples twice or never. Tells how to change the mixture from
+/// there on.
+Status check_same_mixture(const Config& before, const Config& now, int64_t block_size,
+                          uint64_t samples);
+
+}  // namespace simplescale

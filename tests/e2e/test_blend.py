@@ -1,0 +1,140 @@
+"""Mixtures of sources: stages, recoveries and layouts (MIX-1, MIX-2), changes of a mixture, and wrong ones."""
+
+import json
+import os
+import pathlib
+import signal
+import unittest
+
+from common import TINY, Case, last_step, lines, tokens, trainer_pids
+
+# 24 tokens a sample, 4 samples a step. Stages begin in the middle of steps 4 and 8.
+BLEND = """
+[[data.blend]]
+name = "web"
+source = "web.bin"
+weight = 0.7
+[[data.blend]]
+name = "code"
+source = "code.bin"
+weight = 0.3
+[[data.blend]]
+name = "math"
+source = "math.bin"
+"""
+STAGES = """
+[[data.stage]]
+from_tokens = 336
+weights = { web = 1, math = 2 }
+[[data.stage]]
+from_tokens = 700
+weights = { code = 1 }
+"""
+STEPS = ["--train.global_batch_size=4", "--checkpoint.disk_every_steps=2", "--train.validation_every_steps=4"]
+
+
+class Blend(Case):
+    def setUp(self):
+        super().setUp()
+        for name, count in (("web", 6000), ("code", 3000), ("math", 900)):
+            (self.folder / f"{name}.bin").write_bytes(tokens(count, TINY["model.vocab"]).tobytes())
+        self.blend(BLEND + STAGES)
+
+    def blend(self, text):
+        keys = {**TINY, "data.source": '""'}
+        self.write_config(keys)
+        self.config.write_text(self.config.read_text() + text)
+
+    def refused(self, code, said, *overrides, run="refused"):
+        self.command("train", self.config, f"--run={self.folder / run}", *STEPS, *overrides, code=code)
+        self.assertEqual(len([l for l in self.stderr.splitlines() if l.startswith("simplescale: ") and "warning" not in l]), 1, self.stderr)
+        self.assertIn(said, self.stderr)
+        if run == "refused":
+            self.assertFalse((self.folder / run / "logs").exists(), "nothing was started")
+
+    def test_layouts_and_recoveries_in_the_middle_of_stages_give_the_same_bits(self):
+        flags = [*STEPS, "--train.max_steps=12"]
+        one = self.train("one", *flags)
+        expected = self.digest(one)
+        shown = self.command("config", "show", self.config, *flags)
+        self.assertRegex(shown, r"code +2970 +123 +\d+ +\d+\.\d+ % +0\.\d+")
+        run, process = self.start("two", *flags, *self.layout(2, 2, "full_shard"), "--train.max_steps=12")
+        self.wait_for(lambda: last_step(run) >= 4, "step 4, in the second stage")
+        os.kill(trainer_pids(run)["n1.0"], signal.SIGKILL)
+        self.assertEqual(process.wait(120), 0, process.stdout.read())
+        self.assertEqual(self.digest(run), expected)
+        # Stopped in a stage, resumed in another layout.
+        three = self.train("three", *STEPS, "--train.max_steps=5", "--train.schedule=constant")
+        self.train("three", *STEPS, "--train.max_steps=12", "--train.schedule=constant", *self.layout(2, 1))
+        again = self.train("four", *STEPS, "--train.max_steps=12", "--train.schedule=constant")
+        self.assertEqual(self.digest(three), self.digest(again))
+        # The ledger tells what was seen: 14 samples of web 7 to code 3, 16 of web 1 to math 2, and 18 of code.
+        verified = self.verify(run)
+        for seen in ("code: 22 samples seen", "math: 11 samples seen", "epochs of 37 samples"):
+            self.assertIn(seen, verified)
+        mixture = json.loads((one / "checkpoints/latest/manifest.json").read_text())["resume"]["mixture"]
+        self.assertEqual([s["trained_samples"] for s in mixture["sources"]], [15, 22, 11])
+        self.assertEqual([s["from_sample"] for s in mixture["stages"]], [0, 14, 30])
+        losses = [m["val_losses"] for m in lines(run / "metrics.jsonl") if "val_losses" in m]
+        self.assertEqual(losses, [m["val_losses"] for m in lines(one / "metrics.jsonl") if "val_losses" in m])
+        self.assertEqual(set(losses[-1]), {"web", "code", "math"})
+        self.assertIsNone(losses[-1]["math"], "its nine validation tokens are no sample")
+        evaluated = json.loads(self.command("evaluate", one, "--json"))
+        self.assertEqual(set(evaluated["val_losses"]), {"web", "code"})
+        # A checkpoint that other samples made, or a ledger that lacks some, is found.
+        text = (one / "config.toml").read_text()
+        (one / "config.toml").write_text(text.replace('"web" = 1.0', '"web" = 2.0'))
+        self.assertIn("was made with another mixture than config.toml has", self.command("verify", one, code=65))
+
+    def test_a_mixture_is_changed_by_a_new_stage_and_by_nothing_else(self):
+        self.blend(BLEND)
+        run = self.train("run", *STEPS, "--train.max_steps=4")
+        seen = [(l["step"], l["samples"]) for l in lines(run / "ledger.jsonl")]
+        self.blend(BLEND.replace("0.7", "0.6"))
+        self.refused(78, "from_tokens = 384 or more", "--train.max_steps=6", run="run")
+        self.blend(BLEND.replace("web.bin", "other.bin"))
+        (self.folder / "other.bin").write_bytes(tokens(5000, TINY["model.vocab"]).tobytes())
+        self.refused(78, '"web" was ', "--train.max_steps=6", run="run")
+        stage = "[[data.stage]]\nfrom_tokens = 384\nweights = { new = 1, web = 1 }\n"
+        self.blend(BLEND + '[[data.blend]]\nname = "new"\nsource = "other.bin"\n' + stage)
+        self.train("run", *STEPS, "--train.max_steps=6")
+        changed = [e for e in lines(run / "events.jsonl") if "data.stage" in e["reason"] + e["subject"]]
+        self.assertTrue(changed, "an event tells the change")
+        self.assertEqual(seen, [(l["step"], l["samples"]) for l in lines(run / "ledger.jsonl")][: len(seen)])
+        self.assertIn("new: 4 samples seen", self.verify(run))
+        self.blend(BLEND + '[[data.blend]]\nname = "new"\nsource = "other.bin"\n' + stage.replace("new = 1", "new = 3"))
+        self.refused(78, "from sample 16 on the weights were web 1, new 1 and are now web 1, new 3", "--train.max_steps=8", run="run")
+
+    def test_wrong_mixtures_are_named_in_one_line_and_nothing_starts(self):
+        for wrong, right, code, said in (
+                ("weight = 0.7", "weight = -0.7", 78, '"web" has weight = -0.7'),
+                ("weight = 0.7", "weight = nan", 78, '"web" has weight = nan'),
+                ("weight = 0.7", "weight = 0", 78, "a weight must be above 0"),
+                ("web = 1, math", "webs = 1, math", 78, "did you mean 'web'?"),
+                ("from_tokens = 700", "from_tokens = 336", 78, "must begin after the stage before it"),
+                ('name = "code"', 'name = "web"', 78, "two sources have the name"),
+                ("code.bin", "missing.bin", 65, "there is no such file or folder")):
+            self.blend((BLEND + STAGES).replace(wrong, right))
+            self.refused(code, said, "--train.max_steps=4")
+        self.blend(BLEND)
+        (self.folder / "code.bin").write_bytes(b"\1\0" * 5)
+        self.refused(65, "fewer than one sample", "--train.max_steps=4")
+        self.assertFalse(pathlib.Path(self.folder / "refused" / "events.jsonl").exists())
+
+    def test_texts_of_a_blend_share_a_tokenizer(self):
+        words = "the river carries small boats past quiet villages while old men repair nets and sing about storms".split()
+        for name, step in (("a", 1), ("b", 5)):
+            (self.folder / f"{name}.txt").write_text("\n".join(" ".join(words[(i * k * step) % 17] for k in range(3, 40)) for i in range(400)))
+        text = "".join(f'[[data.blend]]\nname = "{n}"\nsource = "{n}.txt"\nweight = {w}\n' for n, w in (("a", 2), ("b", 1)))
+        self.blend(text)
+        flags = ["--model.vocab=320", "--train.max_steps=6", *STEPS, f"--data.folder={self.folder}/prepared"]
+        self.assertIn("epochs are known once the text is prepared", self.command("config", "show", self.config, *flags))
+        run = self.train("run", *flags)
+        models = [(self.folder / "prepared" / n / "tokenizer.model").read_bytes() for n in ("a", "b")]
+        self.assertEqual(models[0], models[1])
+        self.assertIn("a: 16 samples seen", self.verify(run))
+        self.assertEqual(self.digest(self.train("again", *flags)), self.digest(run))
+
+
+if __name__ == "__main__":
+    unittest.main()
