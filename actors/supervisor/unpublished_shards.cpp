@@ -24,14 +24,16 @@ std::vector<ShardSaved> take_publishable(std::vector<ShardSaved>& unpublished,
 }
 
 bool WrittenShards::add(const ShardSaved& saved, size_t shards) {
-  const std::pair key(saved.generation, saved.step);
-  if (!saved.error.empty()) return false;
-  shards_.erase(shards_.begin(), shards_.lower_bound({saved.generation, 0}));
-  std::set<uint64_t>& known = shards_[key];
-  known.insert(saved.shard);
-  if (known.size() < shards) return false;
-  shards_.erase(shards_.lower_bound({saved.generation, 0}), shards_.upper_bound(key));
-  return true;
+  if (saved.generation < generation_) return false;
+  if (saved.generation > generation_) steps_.clear();
+  generation_ = saved.generation;
+  Step& step = steps_[saved.step];
+  if (step.ended) return false;
+  step.shards.insert(saved.shard);
+  step.ended = !saved.error.empty() || step.shards.size() == shards;
+  const bool given = step.ended && saved.error.empty();
+  if (given) steps_.erase(steps_.begin(), steps_.find(saved.step));
+  return given;
 }
 
 }  // namespace simplescale

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <map>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "actors/supervisor/decision/decide.hpp"
@@ -23,7 +22,8 @@ namespace simplescale {
 std::vector<ShardSaved> take_publishable(std::vector<ShardSaved>& unpublished,
                                          const job::State& job, uint64_t recorded);
 
-/// Counts the shards that the publisher was given.
+/// Counts the shards that the publisher was given, by its rules: it publishes no step of which a
+/// shard failed, and none of an older generation than the newest one that it was given.
 class WrittenShards {
  public:
   /// True if the publisher has all shards of the step now, so that it publishes them. shards: how
@@ -31,8 +31,12 @@ class WrittenShards {
   bool add(const ShardSaved& saved, size_t shards);
 
  private:
-  // Of checkpoints that lack shards: (generation, step) -> shards.
-  std::map<std::pair<uint64_t, uint64_t>, std::set<uint64_t>> shards_;
+  struct Step {
+    std::set<uint64_t> shards;
+    bool ended = false;  // failed, or given completely
+  };
+  uint64_t generation_ = 0;
+  std::map<uint64_t, Step> steps_;  // of this generation
 };
 
 }  // namespace simplescale

@@ -298,4 +298,25 @@ TEST_SUITE("step ledger") {
     job.undoings.clear();
     CHECK(take_publishable(shards, job, 20).empty());  // it was dropped
   }
+
+  TEST_CASE("shards: a checkpoint is awaited if the publisher will publish it, and only then") {
+    WrittenShards written;
+    const auto add = [&](uint64_t generation, uint64_t step, uint64_t shard,
+                         std::string error = {}) {
+      ShardSaved saved{.generation = generation, .step = step, .shard = shard};
+      saved.error = std::move(error);
+      return written.add(saved, 2);
+    };
+    CHECK_FALSE(add(4, 10, 0));
+    CHECK_FALSE(add(4, 10, 0));  // reported again
+    CHECK(add(4, 10, 1));
+    CHECK_FALSE(add(4, 10, 1));
+    CHECK_FALSE(add(4, 20, 0, "disk full"));
+    CHECK_FALSE(add(4, 20, 1));
+    CHECK_FALSE(add(4, 20, 0));  // the publisher has given that step up
+    CHECK_FALSE(add(5, 30, 0));
+    CHECK_FALSE(add(4, 30, 0));
+    CHECK_FALSE(add(4, 30, 1));  // a newer generation saves
+    CHECK(add(5, 30, 1));
+  }
 }

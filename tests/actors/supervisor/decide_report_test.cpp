@@ -1,0 +1,139 @@
+// What reports change: also those that come late, twice, or with what is known already.
+#include <doctest/doctest.h>
+
+#include "tests/actors/supervisor/decide_cases.hpp"
+
+using namespace simplescale;
+using namespace simplescale::job;
+using namespace simplescale::job::test;
+
+namespace {
+
+/// `count` trainers of n1 fail one after the other and come back, one every `every_ms`.
+void fail(State& s, int count, int64_t every_ms) {
+  for (int i = 0; i < count; ++i) {
+    const int64_t now = i * every_ms;
+    decide(now, s, TrainerDown{"n1.0", "signal 9"});
+    all_idle(s, Steps{3}, now);
+    decide(now, s, TrainerUp{"n1.0", 10 + i, {1}, 0, made(newest_joined(s), {3}), 0});
+    decide(now, s, StepCommitted{s.generation, s.committed_step + 1});
+  }
+}
+
+}  // namespace
+
+TEST_CASE("job: copies of a lost node do not count, also if its report of them comes late") {
+  State s = training(2);
+  decide(0, s, PeerCopies{"n1", {{0, 3, 1}}, 1});
+  decide(0, s, NodeLost{"n1", "gone"});
+  CHECK(s.nodes.at("n1").peer.empty());
+  decide(0, s, PeerCopies{"n1", {{0, 3, 1}}, 1});
+  decide(0, s, NodeUp{"n1", 2});
+  CHECK(s.nodes.at("n1").peer.empty());
+  CHECK(s.nodes.at("n1").answered == 0);
+}
+
+TEST_CASE("job: a node that a user takes back has a new budget of failures") {
+  State s = training(2, 1);
+  s.max_restarts = 2;
+  fail(s, 3, 0);
+  REQUIRE(s.nodes.at("n1").state == NodeState::drained);
+  decide(0, s, DrainRequested{"n1", false, "repaired"});
+  CHECK(s.nodes.at("n1").state == NodeState::up);
+  CHECK(s.nodes.at("n1").failures_ms.empty());
+}
+
+TEST_CASE("job: failures count for a limited time") {
+  State s = training(2);
+  s.max_restarts = 2;
+  s.budget_steps = 100;
+  fail(s, 5, s.within_ms + 1);
+  CHECK(s.nodes.at("n1").state == NodeState::up);
+}
+
+TEST_CASE("job: a node that cannot start its trainers again is drained") {
+  State s = training(2, 1);
+  decide(0, s, TrainerDown{"n1.0", "it ended too often", false});
+  CHECK(s.nodes.at("n1").state == NodeState::drained);
+}
+
+TEST_CASE("job: a report from before the order to join does not make a trainer idle") {
+  State s = training(2);
+  const int32_t pid = s.trainers.at("n1.0").pid;
+  decide(0, s, TrainerUp{"n1.0", pid, {1}, 0, {}, 0});
+  CHECK(s.trainers.at("n1.0").state == TrainerState::draining);
+}
+
+TEST_CASE("job: GEN-1: a trainer is ready for the generation that it names") {
+  State s = training(2);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, Steps{3});
+  back(s, "n1.0", 0, Steps{3});
+  REQUIRE(newest_joined(s) == 2);
+  decide(0, s, TrainerReady{"n0.0", 1});
+  CHECK_FALSE(s.trainers.at("n0.0").ready);
+  decide(0, s, TrainerReady{"n0.0", 2});
+  CHECK(s.trainers.at("n0.0").ready);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  CHECK_FALSE(s.trainers.at("n0.0").ready);
+}
+
+TEST_CASE("job: a committed step ends the row of failures") {
+  State s = training(2);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  CHECK(s.cycles == 1);
+  all_idle(s, Steps{3});
+  back(s, "n1.0", 0, Steps{3});
+  decide(0, s, StepCommitted{s.generation, 4});
+  CHECK(s.cycles == 0);
+}
+
+TEST_CASE("job: an older checkpoint that is saved late is not the newest one") {
+  State s = training(2);
+  decide(0, s, CheckpointSaved{8});
+  decide(0, s, CheckpointSaved{4});
+  CHECK(s.checkpoint_step == 8);
+}
+
+TEST_CASE("job: a stop is ordered at once if all trainers train") {
+  State s = training(2);
+  CHECK(only<StopAtStep>(decide(0, s, StopRequested{Code::ok, "enough", false})).reason ==
+        "enough");
+}
+
+TEST_CASE("job: JOB-3: no copy of a damaged step is taken from the same node again") {
+  State s = training(2);
+  decide(0, s, PeerCopies{"n0", {{0, 3, 1}, {1, 2, 1}}, 1});
+  decide(0, s, TrainerIdle{"n1.0", 1, 0, {}, Fault::bad_copy, 3, "n0.1", "checksum"});
+  REQUIRE(s.nodes.at("n0").peer.size() == 1);
+  CHECK(s.nodes.at("n0").peer[0].step == 2);
+}
+
+TEST_CASE("job: a step that memory and a checkpoint hold comes from memory") {
+  State s = training(2);
+  decide(0, s, CheckpointSaved{3});
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, Steps{3});
+  const Join join = only<Join>(back(s, "n1.0", 0, Steps{3}));
+  CHECK(join.step == 3);
+  CHECK(join.source == Source::memory);
+}
+
+TEST_CASE("job: JOB-1: a checkpoint that is being published is waited for") {
+  State s = training(2);
+  decide(0, s, CheckpointWritten{8, 1});
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, Steps{3});
+  CHECK(all<Join>(back(s, "n1.0", 0, Steps{3})).empty());
+  SUBCASE("it is published") {
+    decide(0, s, CheckpointSaved{8});
+    CHECK(only<Join>(decide(0, s, Tick{})).step == 8);
+  }
+  SUBCASE("it fails") {
+    decide(0, s, CheckpointFailed{8, "disk full", 1});
+    CHECK(only<Join>(decide(0, s, Tick{})).step == 3);
+  }
+  SUBCASE("there is no answer") {
+    CHECK(only<Join>(decide(s.join_timeout_ms + 1, s, Tick{})).step == 3);
+  }
+}
