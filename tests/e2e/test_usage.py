@@ -155,7 +155,7 @@ class Run(Case):
         config = self.folder / "configs/here.toml"
         config.write_text(self.config.read_text().replace(str(self.data), "../tokens.bin"))
         notices, target = self.webhook()
-        self.command("train", config, "--train.max_steps", "6", *self.layout(2, 1), f"--supervision.notify={target}",
+        self.command("train", config, "--train.max_steps", "60", *self.layout(2, 1), f"--supervision.notify={target}",
                      '--inject.faults=[{ step = 3, kind = "kill_trainer", target = "n1.0" }]')
         run = self.folder / "runs/here"  # a default: relative to the working directory
         notice, = notices

@@ -63,6 +63,7 @@ Nonce random_nonce() {
 }
 
 uint32_t name_of_token(const std::string& key, uint64_t token) {
+  if (token == 0) return 0;
   std::array<uint8_t, crypto_generichash_BYTES_MIN> hash;
   crypto_generichash(
       hash.data(), hash.size(), reinterpret_cast<const uint8_t*>(&token), sizeof token,

@@ -30,7 +30,7 @@ struct Side {
 Status init_crypto();
 Nonce random_nonce();
 uint64_t random_token();  // never 0
-/// For traces: the same on both sides, and of no use to anybody without the key.
+/// For traces: the same on both sides, and of no use to anybody without the key. 0: no token.
 uint32_t name_of_token(const std::string& key, uint64_t token);
 
 /// The message that carries the proof; a proof is valid for one role only. A hello's proof can be
