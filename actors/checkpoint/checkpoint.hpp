@@ -39,8 +39,8 @@ struct StepsUndone {
   uint64_t generation, step;
 };
 
-/// supervisor -> publisher: remove the checkpoints that are not kept. Sent once the supervisor would
-/// begin with the newest one; answered by CheckpointsLeft.
+/// supervisor -> publisher: remove the checkpoints that are not kept. Sent once the supervisor
+/// would begin with the newest one; answered by CheckpointsLeft.
 struct PruneCheckpoints {};
 
 /// publisher -> supervisor: the steps of all checkpoints on disk, the newest last.
@@ -60,8 +60,8 @@ caf::behavior checkpoint_actor(caf::stateful_actor<CheckpointActorState>* self, 
                                CheckpointOptions options);
 
 /// Options of the publisher, of which there is one per job, in the supervisor's process. It
-/// publishes a checkpoint once all its shards are written, and prunes old ones when it is told to. Removes what
-/// a save has left that failed, or that a newer generation has made useless. Detached.
+/// publishes a checkpoint once all its shards are written, and prunes old ones when it is told to.
+/// Removes what a save has left that failed, or that a newer generation has made useless. Detached.
 /// In: local::ShardWritten, of which a repeated report counts once; local::StepValidated, before
 /// the step's last shard; local::StepsUndone, after which no checkpoint of those steps counts any
 /// more; local::PruneCheckpoints. Out: local::Published, local::CheckpointsLeft.

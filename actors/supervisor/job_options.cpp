@@ -53,7 +53,8 @@ PublisherOptions publisher_options(const JobOptions& o) {
     const auto schedule = std::make_shared<const MixtureSchedule>(o.plan.mixture);
     p.mixture_at = [schedule, skipped = o.plan.skipped, epoch = o.epoch_samples,
                     facts = o.facts](uint64_t places) {
-      return resume_text({schedule->mixture(), schedule->trained(places, skipped), epoch}, facts);
+      return resume_text({schedule->mixture(), schedule->trained(0, places, skipped), epoch},
+                         facts);
     };
   }
   p.tokens_per_sample = static_cast<uint64_t>(o.plan.shape.block_size);

@@ -99,10 +99,13 @@ std::optional<RunLine> StepLedger::validated(const Validated& result) {
       newest_line_.contains("val_loss"))
     return std::nullopt;
   newest_line_["val_loss"] = number_or_null(result.loss);
-  if (json sources = by_source(result.sources); !sources.is_null())
-    newest_line_["val_losses"] = std::move(sources);
+  add_val_losses(result.sources, newest_line_);
   newest_line_["generation"] = result.generation;
   return RunLine{"metrics.jsonl", newest_line_};
+}
+
+void StepLedger::add_val_losses(const std::vector<double>& losses, json& line) const {
+  if (json sources = by_source(losses); !sources.is_null()) line["val_losses"] = std::move(sources);
 }
 
 json StepLedger::by_source(const std::vector<double>& losses) const {
@@ -215,8 +218,7 @@ json StepLedger::metrics_line(const ReportedStep& reports) const {
            : json(nullptr)},
       {"generation", step.generation}};
   if (reports.val_loss) line["val_loss"] = number_or_null(*reports.val_loss);
-  if (json sources = by_source(reports.val_sources); !sources.is_null())
-    line["val_losses"] = std::move(sources);
+  add_val_losses(reports.val_sources, line);
   return line;
 }
 

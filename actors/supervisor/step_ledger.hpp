@@ -106,8 +106,9 @@ class StepLedger {
   /// The newest validation loss of each source by its name; null without data.blend, or before this
   /// supervisor has seen one.
   nlohmann::json val_losses() const { return by_source(val_sources_); }
-  /// Losses as in Validated::sources, by the names of the sources; null if there are none.
-  nlohmann::json by_source(const std::vector<double>& losses) const;
+  /// Adds "val_losses" to `line`: losses as in Validated::sources, by the names of the sources.
+  /// Adds nothing without data.blend.
+  void add_val_losses(const std::vector<double>& losses, nlohmann::json& line) const;
   /// Of the newest recorded step, seconds since the epoch; 0: this supervisor has recorded none.
   double newest_time() const { return newest_time_; }
   /// From the step before it to that one.
@@ -134,6 +135,7 @@ class StepLedger {
   };
   void set_members(uint64_t generation, std::vector<job::Place> members);
   nlohmann::json metrics_line(const ReportedStep& reports) const;
+  nlohmann::json by_source(const std::vector<double>& losses) const;  // null: there are none
 
   Plan plan_;
   double peak_flops_ = 0;  // of a device; 0: unknown

@@ -221,8 +221,7 @@ void validated(Self* self, const Validated& result) {
   json line = s.incidents.event_line(s.job, {"", "validated", "", "validation loss"}, now_ms(self));
   line["step"] = result.step;
   line["val_loss"] = number_or_null(result.loss);
-  if (json sources = s.steps.by_source(result.sources); !sources.is_null())
-    line["val_losses"] = std::move(sources);
+  s.steps.add_val_losses(result.sources, line);
   append_event(self, line);
   log::info("step {}: validation loss {:.4f}", result.step, result.loss);
 }

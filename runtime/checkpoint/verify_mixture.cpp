@@ -34,11 +34,8 @@ void SourcesSeen::add(uint64_t number, const LedgerStep& step, const SkippedSamp
   if (!schedule_) return;
   if (first_ == 0) first_ = number;
   for (const LedgerRun& run : step.runs) {
-    const auto samples = skipped.samples_at(run.first, run.count);
-    for (size_t i = 0; i + 1 < samples.size(); i += 2)
-      for (size_t source = 0; source < seen_.size(); ++source)
-        seen_[source] += schedule_->count(source, samples[i] + samples[i + 1]) -
-                         schedule_->count(source, samples[i]);
+    const std::vector<uint64_t> trained = schedule_->trained(run.first, run.count, skipped);
+    for (size_t source = 0; source < seen_.size(); ++source) seen_[source] += trained[source];
   }
   if (number == newest_.step) at_checkpoint_ = seen_;
 }

@@ -160,10 +160,10 @@ uint64_t MixtureSchedule::count(size_t source, uint64_t samples) const {
   return stage.before[source] + stage.count(source, samples - stage.first);
 }
 
-std::vector<uint64_t> MixtureSchedule::trained(uint64_t places,
+std::vector<uint64_t> MixtureSchedule::trained(uint64_t first, uint64_t places,
                                                const SkippedSamples& skipped) const {
   std::vector<uint64_t> counts(mixture_.names.size(), 0);
-  const std::vector<uint64_t> runs = skipped.samples_at(0, places);
+  const std::vector<uint64_t> runs = skipped.samples_at(first, places);
   for (size_t i = 0; i + 1 < runs.size(); i += 2)
     for (size_t source = 0; source < counts.size(); ++source)
       counts[source] += count(source, runs[i] + runs[i + 1]) - count(source, runs[i]);

@@ -60,8 +60,10 @@ class MixtureSchedule {
   Draw at(uint64_t sample) const;
   /// How many of the first `samples` samples are from the source.
   uint64_t count(size_t source, uint64_t samples) const;
-  /// The same of each source for the samples at the first `places` places, without skipped ones.
-  std::vector<uint64_t> trained(uint64_t places, const SkippedSamples& skipped) const;
+  /// How many samples of each source are trained at `places` places from the first of them on.
+  /// Skipped samples have no place.
+  std::vector<uint64_t> trained(uint64_t first, uint64_t places,
+                                const SkippedSamples& skipped) const;
   const Mixture& mixture() const { return mixture_; }
 
  private:

@@ -22,6 +22,7 @@ class StreamLink final : public Link {
   std::optional<Ticket> send(uint64_t key, uint64_t offset, Bytes data, bool copy,
                              bool first_in_line) override {
     StreamOutgoing::Piece piece{offset, data, nullptr, 0};
+    uint64_t ticket = 0;  // of a copy: released at once
     if (copy) {
       piece.copy = std::make_shared_for_overwrite<std::byte[]>(data.size());
       std::memcpy(piece.copy.get(), data.data(), data.size());
@@ -34,14 +35,12 @@ class StreamLink final : public Link {
       const size_t most = first_in_line ? 2 * kStreamCopies : kStreamCopies;
       if (copy && to.copies + data.size() > most) return std::nullopt;
       if (copy) to.copies += data.size();
-      if (!copy) to.unreleased.insert(piece.ticket = ++channel_->tickets);
-      const uint64_t ticket = piece.ticket;
+      if (!copy) to.unreleased.insert(ticket = piece.ticket = ++channel_->tickets);
       to.outgoing[key].pieces.push_back(std::move(piece));
       ++to.waiting;
-      piece.ticket = ticket;
     }
     impl_.wake();
-    return Ticket{piece.ticket, 0};
+    return Ticket{ticket, 0};
   }
 
   bool is_released(const Ticket& ticket) override {

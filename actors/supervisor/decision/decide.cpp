@@ -37,6 +37,11 @@ const char* event_kind(Fault fault) {
   return "?";
 }
 
+void keep_newest(std::vector<uint64_t>& older) {
+  if (older.size() > older_checkpoints_kept)
+    older.erase(older.begin(), older.end() - older_checkpoints_kept);
+}
+
 }  // namespace
 
 // --- Nodes ---
@@ -293,8 +298,7 @@ void Decider::operator()(const CheckpointSaved& e) {
     s_.checkpoint_step = e.step;
     s_.has_checkpoint = s_.had_checkpoint = true;
   }
-  if (older.size() > older_checkpoints_kept)
-    older.erase(older.begin(), older.end() - older_checkpoints_kept);
+  keep_newest(older);
   record("", "checkpoint_saved", "step-" + number(e.step), "");
   add_action(PruneCheckpoints{});
   finish_if_saved();
@@ -304,6 +308,7 @@ void Decider::operator()(const CheckpointsLeft& e) {
   s_.older_checkpoints.clear();
   for (const uint64_t step : e.steps)
     if (s_.has_checkpoint && step < s_.checkpoint_step) s_.older_checkpoints.push_back(step);
+  keep_newest(s_.older_checkpoints);
 }
 
 void Decider::operator()(const CheckpointFailed& e) {

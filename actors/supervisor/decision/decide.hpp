@@ -153,7 +153,7 @@ struct State {
   bool had_checkpoint = false;  // there was one: the run never begins with initial values again
   bool has_checkpoint = false;
   uint64_t checkpoint_step = 0;  // of the newest valid checkpoint on disk
-  HeldStep publishing;           // all its shards are on disk; its answer is awaited. step 0: none
+  HeldStep publishing;  // the publisher has all its shards and has not answered; step 0: none
   uint64_t failed_checkpoint = 0;  // step of the last failed save, if the reason is not empty
   std::string failed_checkpoint_reason;
   std::vector<uint64_t> older_checkpoints;  // steps, the newest last; some may have been pruned

@@ -146,7 +146,7 @@ TEST_SUITE("mixture") {
     REQUIRE(skipped.ok());
     std::vector<uint64_t> counts(2, 0);
     for (uint64_t place = 0; place < 90; ++place) {
-      CHECK(schedule.trained(place, *skipped) == counts);
+      CHECK(schedule.trained(0, place, *skipped) == counts);
       ++counts[schedule.at(skipped->sample_at(place)).source];
     }
   }
