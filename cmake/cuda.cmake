@@ -52,7 +52,7 @@ set(CMAKE_CUDA_COMPILER ${nvcc})
 if(NOT EXISTS ${cuda_root}/lib64)  # nvcc links with lib64 only; the wheel's folder is lib
   string(APPEND CMAKE_CUDA_FLAGS " -L${cuda_root}/lib")
 endif()
-set(CMAKE_CUDA_ARCHITECTURES 90)  # sm_90, and PTX for later GPUs
+set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)  # A100, H100 and H200, B200; PTX for later GPUs (kOldestGpuMajor)
 set(CMAKE_CUDA_RUNTIME_LIBRARY None)
 set(CMAKE_CUDA_STANDARD 17)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
@@ -80,7 +80,8 @@ function(simplescale_gpu_library name)
   target_include_directories(${name}_objects PUBLIC ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name}_objects PUBLIC training observe ${ARG_LINK})
   target_compile_options(${name}_objects PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror -Werror=all-warnings>)
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror -Werror=all-warnings
+    -Xptxas=--warn-on-spills,--warning-as-error>)
   simplescale_flags(${name}_objects)
   add_library(${name} SHARED $<TARGET_OBJECTS:${name}_objects>)
   target_link_libraries(${name} PRIVATE ${name}_objects)

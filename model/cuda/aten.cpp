@@ -21,6 +21,8 @@
 #include <limits>
 #include <optional>
 
+#include "model/cuda/memory.hpp"
+
 namespace simplescale::cuda {
 namespace {
 
@@ -128,11 +130,22 @@ struct Aten::Impl {
     return t.reshape({shape.batch, shape.kv_heads, group(), shape.T, shape.D}).sum(2);
   }
 
+  /// Calls body() again while libtorch's allocator finds no device memory.
+  template <class Body>
+  auto with_memory(Body body) {
+    for (;;) try {
+        return body();
+      } catch (const c10::OutOfMemoryError&) {  // libtorch has already emptied its cache
+        if (!patience.again()) throw;
+      }
+  }
+
   c10::cuda::CUDAStream stream;
   at::TensorOptions options;
   AttentionShape shape;
   bool deterministic;
   Kernel kernel;
+  Patience patience;
   at::Tensor dq, dk, dv;  // results of the last backward pass
   at::Tensor hidden;      // see hidden_keys()
 };
@@ -160,13 +173,19 @@ void Aten::gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t
   const at::Tensor right =
       transpose_b == Transpose::no ? impl_->matrix(b, k, n) : impl_->matrix(b, n, k).t();
   at::Tensor out = impl_->matrix(c, m, n);
-  if (accumulate)
-    at::addmm_out(out, out, left, right);
-  else
-    at::mm_out(out, left, right);
+  impl_->with_memory([&] {
+    if (accumulate)
+      at::addmm_out(out, out, left, right);
+    else
+      at::mm_out(out, left, right);
+  });
 }
 
 Aten::SavedPtr Aten::attention(const void* qkv) {
+  return impl_->with_memory([&] { return attend(qkv); });
+}
+
+Aten::SavedPtr Aten::attend(const void* qkv) {
   const c10::cuda::CUDAStreamGuard on(impl_->stream);
   const at::NoGradGuard no_grad;
   const at::Tensor q = impl_->q(qkv), k = impl_->k(qkv), v = impl_->v(qkv);
@@ -210,8 +229,13 @@ const void* Aten::attended(const Saved& saved) const {
 }
 
 template <class T>
-Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved& s,
+Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved& saved,
                                             const void* dattended) {
+  return impl_->with_memory([&] { return attend_backward<T>(qkv, saved, dattended); });
+}
+
+template <class T>
+Aten::Gradients<T> Aten::attend_backward(const void* qkv, const Saved& s, const void* dattended) {
   Impl& i = *impl_;
   const c10::cuda::CUDAStreamGuard on(i.stream);
   const at::NoGradGuard no_grad;

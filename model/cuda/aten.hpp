@@ -57,6 +57,10 @@ class Aten {
   Gradients<T> attention_backward(const void* qkv, const Saved& saved, const void* dattended);
 
  private:
+  SavedPtr attend(const void* qkv);
+  template <class T>
+  Gradients<T> attend_backward(const void* qkv, const Saved& saved, const void* dattended);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "model/cuda/check.hpp"
+#include "runtime/base/library.hpp"
 #include "runtime/training/state_hash.hpp"
 
 namespace simplescale::cuda {
@@ -26,9 +27,9 @@ Status check_device(int index) {
   if (const cudaError_t asked = cudaGetDeviceProperties(&properties, index); asked != cudaSuccess)
     return Status(Code::unavailable, "GPU " + std::to_string(index) +
                                          " does not answer: " + cudaGetErrorString(asked));
-  if (properties.major < 9)
+  if (properties.major < kOldestGpuMajor)
     return Status(Code::unavailable, "GPU " + std::to_string(index) + " (" + properties.name +
-                                         ") is older than Hopper, for which this library is built");
+                                         ") is older than Ampere, which the program requires");
   return {};
 }
 

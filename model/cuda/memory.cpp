@@ -1,6 +1,7 @@
 #include "model/cuda/memory.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <thread>
 
@@ -11,9 +12,22 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{10};
 // Copies are cut into pieces: short copies (losses, norms) need not wait for a whole one.
-constexpr size_t kPieceBytes = size_t{16} << 20;
+constexpr size_t kCopyBytes = size_t{16} << 20;
+static_assert(PinnedRange::kPieceBytes % kCopyBytes == 0);
+
+/// Bytes from `host` to the next multiple of `piece` in the address space, at most `bytes`.
+size_t piece_of(const char* host, size_t bytes, size_t piece) {
+  return std::min(bytes, piece - reinterpret_cast<uintptr_t>(host) % piece);
+}
 
 }  // namespace
+
+bool Patience::again() {
+  if (!end_) end_ = Clock::now() + kPatience;
+  if (Clock::now() >= *end_) return false;
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  return true;
+}
 
 DeviceMemory::~DeviceMemory() {
   for (void* block : blocks_) (void)cudaFree(block);
@@ -23,10 +37,8 @@ Result<void*> DeviceMemory::allocate(size_t bytes) {
   void* block = nullptr;
   cudaError_t error;
   while ((error = cudaMalloc(&block, bytes > 0 ? bytes : 1)) == cudaErrorMemoryAllocation) {
-    if (!give_up_) give_up_ = Clock::now() + kPatience;
-    if (Clock::now() >= *give_up_) break;
     (void)cudaGetLastError();  // clears the error; out of memory leaves the context usable
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    if (!patience_.again()) break;
   }
   if (error == cudaSuccess) {
     blocks_.push_back(block);
@@ -58,24 +70,29 @@ void* PinnedBuffer::reserve(size_t bytes) {
   return data_;
 }
 
-HostCopies::HostCopies() {
-  SS_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  SS_CUDA(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming));
+PinnedRange::PinnedRange(void* host, size_t bytes) {
+  int device = 0;
+  SS_CUDA(cudaGetDevice(&device));
+  thread_ = std::jthread([=, this](std::stop_token stop) {
+    pin(std::move(stop), device, static_cast<char*>(host), bytes);
+  });
 }
 
-HostCopies::~HostCopies() {
-  if (stream_) (void)cudaStreamSynchronize(stream_);
-  for (void* host : pinned_) (void)cudaHostUnregister(host);
-  if (ready_) (void)cudaEventDestroy(ready_);
-  if (stream_) (void)cudaStreamDestroy(stream_);
+PinnedRange::~PinnedRange() {
+  thread_.request_stop();
+  thread_.join();
+  for (void* piece : pieces_) (void)cudaHostUnregister(piece);
 }
 
-void HostCopies::pin(void* host, size_t bytes) {
-  const cudaError_t error = cudaHostRegister(host, bytes, cudaHostRegisterPortable);
-  if (error == cudaSuccess) {
-    pinned_.insert(host);
-    return;
+void PinnedRange::pin(std::stop_token stop, int device, char* host, size_t bytes) {
+  cudaError_t error = cudaSetDevice(device);
+  for (size_t at = 0, piece; at < bytes && error == cudaSuccess; at += piece) {
+    if (stop.stop_requested()) return;
+    piece = piece_of(host + at, bytes - at, kPieceBytes);
+    error = cudaHostRegister(host + at, piece, cudaHostRegisterPortable);
+    if (error == cudaSuccess) pieces_.push_back(host + at);
   }
+  if (error == cudaSuccess) return;
   (void)cudaGetLastError();
   // Not by runtime/base/log.hpp: libtorch contains another version of fmt.
   std::fprintf(
@@ -84,8 +101,24 @@ void HostCopies::pin(void* host, size_t bytes) {
       bytes, cudaGetErrorString(error));
 }
 
+HostCopies::HostCopies() {
+  SS_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  SS_CUDA(cudaEventCreateWithFlags(&ready_, cudaEventDisableTiming));
+}
+
+HostCopies::~HostCopies() {
+  if (stream_) (void)cudaStreamSynchronize(stream_);
+  pinned_.clear();
+  if (ready_) (void)cudaEventDestroy(ready_);
+  if (stream_) (void)cudaStreamDestroy(stream_);
+}
+
+void HostCopies::pin(void* host, size_t bytes) {
+  pinned_.try_emplace(host, host, bytes);
+}
+
 void HostCopies::unpin(void* host) {
-  if (pinned_.erase(host) > 0) SS_CUDA(cudaHostUnregister(host));
+  pinned_.erase(host);
 }
 
 void HostCopies::start(cudaStream_t after, void* host, const void* device, size_t bytes) {
@@ -93,9 +126,10 @@ void HostCopies::start(cudaStream_t after, void* host, const void* device, size_
   SS_CUDA(cudaStreamWaitEvent(stream_, ready_, 0));
   auto* to = static_cast<char*>(host);
   const auto* from = static_cast<const char*>(device);
-  for (size_t at = 0; at < bytes; at += kPieceBytes)
-    SS_CUDA(cudaMemcpyAsync(to + at, from + at, std::min(kPieceBytes, bytes - at),
-                            cudaMemcpyDeviceToHost, stream_));
+  for (size_t at = 0, piece; at < bytes; at += piece) {
+    piece = piece_of(to + at, bytes - at, kCopyBytes);
+    SS_CUDA(cudaMemcpyAsync(to + at, from + at, piece, cudaMemcpyDeviceToHost, stream_));
+  }
 }
 
 void HostCopies::finish() {

@@ -5,13 +5,26 @@
 
 #include <chrono>
 #include <cstddef>
+#include <map>
 #include <optional>
-#include <set>
+#include <thread>
 #include <vector>
 
 #include "runtime/base/status.hpp"
 
 namespace simplescale::cuda {
+
+/// For how long allocations are tried again while the device has no memory: the driver frees a killed
+/// process's memory some time after its successor has started.
+class Patience {
+ public:
+  /// Waits a moment and returns true; false once 10 s have passed since the first call.
+  bool again();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::optional<Clock::time_point> end_;
+};
 
 /// Device memory that is allocated once and lives as long as this object. The current device must
 /// be the same in all calls.
@@ -22,15 +35,13 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
-  /// Zeroed, 256-byte aligned memory. Retries for up to 10 s in total: the driver frees a killed
-  /// process's memory some time after its successor has started. io: the error names the size and
-  /// the free memory.
+  /// Zeroed, 256-byte aligned memory. Out of memory is tried again with Patience. io: the error
+  /// names the size and the free memory.
   Result<void*> allocate(size_t bytes);
 
  private:
-  using Clock = std::chrono::steady_clock;
   std::vector<void*> blocks_;
-  std::optional<Clock::time_point> give_up_;  // set by the first allocation that fails
+  Patience patience_;
 };
 
 /// Pinned host memory, which the device accesses directly; grows on demand.
@@ -49,8 +60,30 @@ class PinnedBuffer {
   size_t bytes_ = 0;
 };
 
+/// Host memory that is registered with the driver for as long as this object lives. A driver
+/// registers 1 to 2 GB a second, so a thread of its own does it, a piece at a time, and nobody waits
+/// for it. Pieces end at multiples of kPieceBytes in the address space: no copy may cross one, since
+/// the driver refuses a copy of which only a part is registered.
+class PinnedRange {
+ public:
+  static constexpr size_t kPieceBytes = size_t{64} << 20;
+
+  /// The memory must stay mapped until the destructor has returned. The current device must be set.
+  PinnedRange(void* host, size_t bytes);
+  /// Waits until the piece in work is registered.
+  ~PinnedRange();
+  PinnedRange(const PinnedRange&) = delete;
+  PinnedRange& operator=(const PinnedRange&) = delete;
+
+ private:
+  void pin(std::stop_token stop, int device, char* host, size_t bytes);
+
+  std::vector<void*> pieces_;  // registered; only the thread uses it while it runs
+  std::jthread thread_;
+};
+
 /// Copies from device to host memory, concurrent with the computation, on a stream of its own. For
-/// host memory that is not pinned, start() blocks during the copy.
+/// host memory that is not pinned (yet), start() blocks during the copy.
 class HostCopies {
  public:
   HostCopies();  // throws CudaError
@@ -58,7 +91,7 @@ class HostCopies {
   HostCopies(const HostCopies&) = delete;
   HostCopies& operator=(const HostCopies&) = delete;
 
-  /// If the driver refuses, logs it on stderr.
+  /// Begins to pin and returns at once. If the driver refuses, logs it on stderr.
   void pin(void* host, size_t bytes);
   void unpin(void* host);
   /// Begins after all work enqueued on `after` so far. Throws CudaError.
@@ -69,7 +102,7 @@ class HostCopies {
  private:
   cudaStream_t stream_ = nullptr;
   cudaEvent_t ready_ = nullptr;
-  std::set<void*> pinned_;
+  std::map<void*, PinnedRange> pinned_;
 };
 
 }  // namespace simplescale::cuda

@@ -17,7 +17,10 @@ Result<void*> load_gpu_symbol(const std::string& library, const std::string& sym
   if (!std::filesystem::exists(path, error))
     return Status(Code::unavailable, path + " is missing: build again on a machine that has nvcc");
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!handle) return Status(Code::unavailable, std::string("cannot load ") + dlerror());
+  if (!handle)
+    return Status(Code::unavailable, std::string("cannot load ") + dlerror() +
+                                         " (searched: LD_LIBRARY_PATH, the run paths of " + path +
+                                         " and of libtorch, the system's folders)");
   if (void* address = dlsym(handle, symbol.c_str())) return address;
   return Status(Code::unavailable,
                 path + " is of another version, build again: it has no " + symbol);

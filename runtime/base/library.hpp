@@ -7,6 +7,10 @@
 
 namespace simplescale {
 
+/// The oldest GPUs for which our libraries are built: compute capability 8.0, Ampere. The list is in
+/// cmake/cuda.cmake.
+constexpr int kOldestGpuMajor = 8;
+
 /// The address of `symbol` in `library`, a file in the folder of this program. The first call loads
 /// the library, which takes 1 to 2 s; it is never unloaded. unavailable: why not, and at once on a
 /// machine without an NVIDIA driver. Any thread.

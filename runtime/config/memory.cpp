@@ -9,7 +9,8 @@ namespace simplescale {
 
 // N_u: parameters of unit u. P: the trainer's shard, the sum over units of shard_count(N_u, S). c:
 // bytes per value of the compute precision (4 or 2). B, T, C, L, V as everywhere, A: width of the
-// queries, K: width of the keys, h: hidden. U: the largest block. E: embeddings or head, whichever is larger; both if tied.
+// queries, K: width of the keys, F: hidden. U: the largest block. E: embeddings or head, whichever
+// is larger; both if tied.
 //
 //   state        12 P per side (fp32 parameters, two moments). CPU trainers have two sides, which
 //                are also their snapshot.
@@ -17,13 +18,65 @@ namespace simplescale {
 //                full_shard: c (2 U + E); shard_grad_op, no_shard: c sum N_u
 //   gradients    c (2 U + E): one unit being computed, one being reduced; and
 //                4 P (1 + digits): the sum over groups and the partial sums of its leaves
-//   activations  c B T (4 C + 2 A + 2 K + 3 h) per block: its input, both norms, second residual,
-//                q, attention, k, v, gate, up, product;
-//                A + K more with qk_norm, 2 C more with norms after attention and MLP: their
-//                inputs;
-//                with activation_checkpointing: c B T C per block, and one whole block;
-//                (4 + c) B T V for the logits and their gradient;
-//                c B T (3 C + A + 3 h) during the backward pass of a block
+//   activations  see cpu_activations() and cuda_activations()
+
+namespace {
+
+/// A model's sizes, for both kinds of backend. In floating point, so that absurd sizes in a config do
+/// not overflow.
+struct Widths {
+  Widths(const TrainConfig& train, const ModelShape& shape)
+      : c(static_cast<double>(bytes_of(train.precision))),
+        N(static_cast<double>(train.micro_batch_size) * static_cast<double>(shape.block_size)),
+        C(static_cast<double>(shape.dim)),
+        A(static_cast<double>(shape.q_dim())),
+        K(static_cast<double>(shape.kv_dim())),
+        F(static_cast<double>(shape.hidden)),
+        V(static_cast<double>(shape.vocab)),
+        layers(static_cast<double>(shape.layers)),
+        of_qk_norm(shape.qk_norm == QkNorm::none ? 0 : A + K),
+        of_post_norm(shape.norm == NormPlacement::post ? 2 * C : 0) {}
+  double c, N, C, A, K, F, V, layers;  // letters as above; N: rows of a micro-batch
+  double of_qk_norm, of_post_norm;     // the inputs of norms that only some shapes have
+};
+
+/// As model/cpu/cpu_backend.cpp allocates. Of each block: its input, both norms, second residual, q,
+/// attention, k, v, gate, up, product.
+double cpu_activations(const TrainConfig& train, const ModelShape& shape) {
+  const Widths w(train, shape);
+  const double block =
+      w.c * w.N * (4 * w.C + 2 * w.A + 2 * w.K + 3 * w.F + w.of_qk_norm + w.of_post_norm);
+  const double kept =
+      train.activation_checkpointing ? w.c * w.N * w.C * w.layers + block : block * w.layers;
+  const double logits = (4 + w.c) * w.N * w.V;  // and their gradient
+  const double backward = w.c * w.N * (3 * w.C + w.A + 3 * w.F);
+  return kept + logits + backward;
+}
+
+/// As model/cuda/cuda_backend.cpp allocates; tests/gpu/memory_test.cpp compares the two. Of each
+/// block: its input, q, k and v, attention's output and sums, second residual, gate, up.
+double cuda_activations(const TrainConfig& train, const ModelShape& shape) {
+  constexpr double kLogitBytes = 2.0 * (1u << 30);  // the most logits at a time
+  constexpr double kWorkspace = 32.0 * (1u << 20);  // cuBLAS
+  const Widths w(train, shape);
+  const double row = w.c * w.N, Q = w.A + 2 * w.K;
+  const double block = row * (Q + w.A + w.C + 2 * w.F + w.of_qk_norm + w.of_post_norm) +
+                       4 * w.N * static_cast<double>(shape.heads);
+  const double kept =
+      row * w.C * (w.layers + 1) + block * (train.activation_checkpointing ? 1 : w.layers);
+  const double logits = std::clamp(kLogitBytes, w.c * w.V, row * w.V);
+  const double working = row * (4 * w.C + std::max(w.C, w.A) + Q + 3 * w.F) +
+                         4 * 512 * std::max(w.C, static_cast<double>(shape.bias_width()));
+  const double tokens = 16 * w.N + 4 * w.V;
+  const double rope = 4.0 * static_cast<double>(shape.block_size * shape.head_dim());
+  // Of libtorch's attention: its gradients, and while it runs dq in fp32, dk and dv of each query
+  // head.
+  const double attention = row * Q + w.N * w.A * (4 + 2 * w.c);
+  return kept + logits + working + tokens + rope + attention + kWorkspace;
+}
+
+}  // namespace
+
 MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sharding sharding,
                                int shards, int groups, int64_t rows) {
   const std::vector<Unit> units = units_of(shape);
@@ -40,10 +93,6 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   const uint64_t in_turn = 2 * whole[1] + ends;
   const uint64_t c = bytes_of(config.train.precision);
   const uint64_t sides = config.cluster.device == DeviceKind::cuda ? 1 : 2;
-  const auto tokens = static_cast<uint64_t>(config.train.micro_batch_size * shape.block_size);
-  const auto dim = static_cast<uint64_t>(shape.dim), hidden = static_cast<uint64_t>(shape.hidden);
-  const auto layers = static_cast<uint64_t>(shape.layers),
-             vocab = static_cast<uint64_t>(shape.vocab);
 
   MemoryEstimate estimate;
   estimate.state = 12 * own * sides;
@@ -52,21 +101,10 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   const uint64_t digits = digits_of_any_groups(
       static_cast<uint64_t>(rows), static_cast<uint64_t>(groups), static_cast<uint64_t>(shards));
   estimate.gradients = c * in_turn + 4 * own * (1 + digits);
-  // In floating point, so that absurd sizes in a config do not overflow.
-  const double element = static_cast<double>(c) * static_cast<double>(tokens);
-  const auto width = static_cast<double>(dim), inner = static_cast<double>(hidden),
-             queries = static_cast<double>(shape.q_dim()),
-             keys = static_cast<double>(shape.kv_dim());
-  const double of_qk_norm = shape.qk_norm == QkNorm::none ? 0 : queries + keys;
-  const double of_post_norm = shape.norm == NormPlacement::post ? 2 * width : 0;
-  const double block =
-      element * (4 * width + 2 * queries + 2 * keys + 3 * inner + of_qk_norm + of_post_norm);
-  const double depth = static_cast<double>(layers);
-  const double kept =
-      config.train.activation_checkpointing ? element * width * depth + block : block * depth;
-  const double logits = static_cast<double>((4 + c) * tokens) * static_cast<double>(vocab);
-  const double backward = element * (3 * width + queries + 3 * inner);
-  estimate.activations = static_cast<uint64_t>(std::min(1e18, kept + logits + backward));
+  const double activations = config.cluster.device == DeviceKind::cuda
+                                 ? cuda_activations(config.train, shape)
+                                 : cpu_activations(config.train, shape);
+  estimate.activations = static_cast<uint64_t>(std::min(1e18, activations));
   return estimate;
 }
 

@@ -9,6 +9,7 @@
 
 #include "model/cuda/cuda_backend.hpp"
 #include "runtime/training/state_hash.hpp"
+#include "tests/gpu/fake_gpu.hpp"
 #include "tests/model/test_model.hpp"
 
 using namespace simplescale;
@@ -136,4 +137,32 @@ TEST_SUITE("gpu") {
       CHECK(copy == host);
     }
   }
+
+#ifdef SIMPLESCALE_EMULATED_GPU
+  TEST_CASE("gpu: nobody waits for pinning, and copies are right before, during and after it") {
+    constexpr size_t piece = cuda::PinnedRange::kPieceBytes;
+    // Begins and ends in the middle of a piece.
+    std::vector<char> device(2 * piece + piece / 2), host(device.size());
+    for (size_t i = 0; i < device.size(); i += 4099) device[i] = static_cast<char>(i % 251 + 1);
+    cuda::HostCopies copies;
+    cudaStream_t stream = nullptr;
+    REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
+    const auto copy = [&] {
+      std::ranges::fill(host, 0);
+      copies.start(stream, host.data() + 3, device.data() + 3, device.size() - 3);
+      copies.finish();
+      return std::equal(host.begin() + 3, host.end(), device.begin() + 3);
+    };
+    fake_gpu::hold_pinning(true);
+    copies.pin(host.data(), host.size());
+    CHECK(copy());
+    CHECK(fake_gpu::registered_pieces() == 0);
+    fake_gpu::hold_pinning(false);
+    while (fake_gpu::registered_pieces() < 3) CHECK(copy());
+    CHECK(copy());
+    copies.unpin(host.data());
+    CHECK(fake_gpu::registered_pieces() == 0);
+    (void)cudaStreamDestroy(stream);
+  }
+#endif
 }

@@ -3,6 +3,8 @@
 #include "transport/nccl/communicator.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <future>
 #include <random>
@@ -15,12 +17,13 @@ using nccl::NcclCommunicator;
 
 namespace {
 
-std::unique_ptr<NcclCommunicator> communicator(Collective& host, int timeout_ms) {
+std::unique_ptr<NcclCommunicator> communicator(Collective& host, int timeout_ms,
+                                               int abort_timeout_ms = 60'000) {
   auto stream = nccl::Stream::create(host.rank());
   REQUIRE(stream.ok());
-  return std::make_unique<NcclCommunicator>(NcclCommunicator::Spec{"shard@1", 1, timeout_ms},
-                                            std::make_unique<ForwardingCollective>(host),
-                                            stream.take(), [](NcclCommunicator*) {});
+  return std::make_unique<NcclCommunicator>(
+      NcclCommunicator::Spec{"shard@1", 1, timeout_ms, abort_timeout_ms},
+      std::make_unique<ForwardingCollective>(host), stream.take(), [](NcclCommunicator*) {});
 }
 
 /// Runs body(rank, NCCL communicator, reference collective) for each rank on a thread of its own.
@@ -187,5 +190,23 @@ TEST_SUITE("nccl") {
       }
       CHECK(reference.barrier()->wait().ok());
     });
+  }
+
+  TEST_CASE("nccl: the process ends if ncclCommAbort hangs") {
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      fake_gpu::hang_aborts();
+      ThreadCommunicator hosts(1, 60'000);
+      auto made = communicator(hosts.rank(0), 60'000, 1);
+      (void)made->connect();
+      made->abort("fenced");
+      made.reset();
+      _exit(0);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 75);
   }
 }

@@ -11,7 +11,19 @@
 namespace simplescale::cuda {
 namespace {
 
-using Memory = std::shared_ptr<std::vector<unsigned char>>;
+/// Device memory of libtorch's allocator.
+class Block {
+ public:
+  explicit Block(size_t bytes) { (void)cudaMalloc(&data_, bytes); }
+  ~Block() { (void)cudaFree(data_); }
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  void* data() const { return data_; }
+
+ private:
+  void* data_ = nullptr;
+};
+using Memory = std::shared_ptr<Block>;
 
 /// Frees memory only when the stream has reached this point, as libtorch's allocator does.
 void let_go(cudaStream_t stream, const Memory& memory) {
@@ -48,12 +60,12 @@ struct Aten::Impl {
   cudaStream_t stream = nullptr;
   DType dtype;
   AttentionShape shape;
-  Memory gradients;
+  Memory gradients, scratch;
+  Block products{size_t{32} << 20};  // cuBLAS's workspace on Hopper
 
   Elements at(const void* data) const { return {const_cast<void*>(data), dtype}; }
   Memory take(int64_t elements) const {
-    return std::make_shared<std::vector<unsigned char>>(static_cast<size_t>(elements) *
-                                                        bytes_of(dtype));
+    return std::make_shared<Block>(static_cast<size_t>(elements) * bytes_of(dtype));
   }
   /// The attention weights of query (b, t, head) over tokens 0 ... t.
   std::vector<double> weights(const Elements& qkv, int64_t b, int64_t t, int64_t head) const {
@@ -82,7 +94,9 @@ struct Aten::Impl {
 };
 
 Aten::Aten(int, DType dtype, const AttentionShape& attention, bool)
-    : impl_(new Impl{.dtype = dtype, .shape = attention}) {
+    : impl_(std::make_unique<Impl>()) {
+  impl_->dtype = dtype;
+  impl_->shape = attention;
   (void)cudaStreamCreateWithFlags(&impl_->stream, cudaStreamNonBlocking);
 }
 Aten::~Aten() {
@@ -142,6 +156,12 @@ Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved&, const
                 q_size = tokens * shape.heads * D, kv_size = tokens * shape.kv_heads * D;
   let_go(s.stream, s.gradients);
   s.gradients = s.take(q_size + 2 * kv_size);
+  // libtorch's kernels accumulate dq in fp32, and make dk and dv for each query head. Its allocator
+  // keeps that memory.
+  if (!s.scratch) {
+    const auto values = static_cast<size_t>(q_size);
+    s.scratch = std::make_shared<Block>(4 * values + 2 * values * bytes_of(s.dtype));
+  }
   fake_gpu::run_on(
       s.stream, [=, &s, memory = s.gradients, from = s.at(qkv), d_out = s.at(dattended)] {
         std::vector<double> all(static_cast<size_t>(q_size + 2 * kv_size));
@@ -173,7 +193,7 @@ Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved&, const
         const Elements to = s.at(memory->data());
         for (size_t i = 0; i < all.size(); ++i) to.set(static_cast<int64_t>(i), all[i]);
       });
-  const T* data = reinterpret_cast<const T*>(s.gradients->data());
+  const T* data = static_cast<const T*>(s.gradients->data());
   const int64_t q_row = shape.heads * D, kv_row = shape.kv_heads * D;
   return {{data, shape.T * q_row, D, q_row},
           {data + q_size, shape.T * kv_row, D, kv_row},

@@ -1,6 +1,8 @@
 #include "tests/gpu/fake_gpu.hpp"
 
 #include <nccl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -57,6 +59,21 @@ namespace {
 
 constexpr int kPolls = 3;  // polls until a call takes effect
 std::atomic<int> lost_rank = -1, early_calls = 0;
+std::atomic<bool> aborts_hang = false, pinning_held = false, counting_only = false;
+
+std::mutex memory_mutex;  // guards the next two
+std::map<void*, size_t> device_blocks;
+std::map<const char*, size_t> registered;
+
+/// Each byte of a copy is in the same registered piece, or none is in any.
+bool can_copy(const void* host, size_t bytes) {
+  const auto* begin = static_cast<const char*>(host);
+  const std::lock_guard lock(memory_mutex);
+  for (const auto& [piece, size] : registered)
+    if (begin < piece + size && piece < begin + bytes)
+      return piece <= begin && begin + bytes <= piece + size;
+  return true;
+}
 
 /// Shared by the ranks of one ncclUniqueId: bytes in flight.
 struct Network {
@@ -117,10 +134,30 @@ struct ncclComm {
 
 namespace simplescale::fake_gpu {
 void run_on(cudaStream_t stream, std::function<void()> work) {
-  stream->push(std::move(work));
+  if (!counting_only) stream->push(std::move(work));
 }
 void lose_peer_of(int rank) {
   lost_rank = rank;
+}
+void hang_aborts() {
+  aborts_hang = true;
+}
+void hold_pinning(bool held) {
+  pinning_held = held;
+  pinning_held.notify_all();
+}
+size_t registered_pieces() {
+  const std::lock_guard lock(memory_mutex);
+  return registered.size();
+}
+size_t device_bytes() {
+  const std::lock_guard lock(memory_mutex);
+  size_t bytes = 0;
+  for (const auto& [_, size] : device_blocks) bytes += size;
+  return bytes;
+}
+void count_only(bool wanted) {
+  counting_only = wanted;
 }
 int calls_too_early() {
   return early_calls;
@@ -194,12 +231,13 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
-  stream->push([=] { std::memset(data, value, bytes); });
+  simplescale::fake_gpu::run_on(stream, [=] { std::memset(data, value, bytes); });
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-  stream->push([=] { std::memcpy(to, from, bytes); });
+  if (kind == cudaMemcpyDeviceToHost && !can_copy(to, bytes)) return cudaErrorInvalidValue;
+  simplescale::fake_gpu::run_on(stream, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
@@ -216,19 +254,29 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* data, int value, size_t bytes) {
-  std::memset(data, value, bytes);
+  if (!counting_only) std::memset(data, value, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
-  return cudaMalloc(data, bytes);
+  *data = std::malloc(bytes);
+  return *data ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFreeHost(void* data) {
-  return cudaFree(data);
-}
-cudaError_t cudaHostRegister(void*, size_t, unsigned) {
+  std::free(data);
   return cudaSuccess;
 }
-cudaError_t cudaHostUnregister(void*) {
+cudaError_t cudaHostRegister(void* host, size_t bytes, unsigned) {
+  pinning_held.wait(true);
+  const std::lock_guard lock(memory_mutex);
+  registered[static_cast<const char*>(host)] = bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* host) {
+  const std::lock_guard lock(memory_mutex);
+  return registered.erase(static_cast<const char*>(host)) ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
   return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
@@ -240,10 +288,19 @@ cudaError_t cudaGetDeviceCount(int* devices) {
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** data, size_t bytes) {
-  *data = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  return *data ? cudaSuccess : cudaErrorMemoryAllocation;
+  const size_t size = (bytes + 255) / 256 * 256;
+  *data = counting_only ? mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                        : std::aligned_alloc(256, size);
+  if (!*data || *data == MAP_FAILED) return cudaErrorMemoryAllocation;
+  const std::lock_guard lock(memory_mutex);
+  device_blocks[*data] = size;
+  return cudaSuccess;
 }
 cudaError_t cudaFree(void* data) {
+  const std::lock_guard lock(memory_mutex);
+  const auto block = device_blocks.extract(data);
+  if (!block) return data ? cudaErrorInvalidValue : cudaSuccess;
+  if (counting_only) return munmap(data, block.mapped()), cudaSuccess;
   std::free(data);
   return cudaSuccess;
 }
@@ -385,6 +442,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  while (aborts_hang) pause();
   {
     const std::lock_guard lock(comm->state->network->mutex);
     comm->state->aborted = true;

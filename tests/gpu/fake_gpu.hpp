@@ -7,6 +7,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <functional>
 
 namespace simplescale::fake_gpu {
@@ -15,6 +16,19 @@ namespace simplescale::fake_gpu {
 void run_on(cudaStream_t stream, std::function<void()> work);
 /// From now on communicators of this rank report a lost peer; -1: of no rank.
 void lose_peer_of(int rank);
+/// From now on ncclCommAbort does not return.
+void hang_aborts();
+/// While true, cudaHostRegister does not return.
+void hold_pinning(bool held);
+/// Number of pieces of host memory that are registered. A copy to memory of which only a part, or
+/// parts of two pieces, are registered is refused, as by the driver.
+size_t registered_pieces();
+/// Device memory that is allocated now.
+size_t device_bytes();
+/// While true, streams only order events, and device memory is address space without memory: to
+/// count the memory of models that are too large to compute here. Change it only while no device
+/// memory is allocated.
+void count_only(bool wanted);
 /// Number of NCCL calls that were made while another was in progress.
 int calls_too_early();
 

@@ -1,9 +1,13 @@
 #include "transport/nccl/communicator.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 #include <cstring>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "transport/nccl/tree_build.hpp"
@@ -14,6 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 constexpr milliseconds kErrorCheckInterval{1};  // between checks for NCCL's errors while waiting
 constexpr milliseconds kCloseTimeout{5000};     // for close() and the destructor
+constexpr int kAbortHangs = 75;                 // EX_TEMPFAIL: the process's exit code
 
 ncclDataType_t type_of(DType dtype) {
   return dtype == DType::f32 ? ncclFloat32 : ncclBfloat16;
@@ -88,12 +93,15 @@ NcclCommunicator::NcclCommunicator(Spec spec, std::unique_ptr<Collective> host,
 NcclCommunicator::~NcclCommunicator() {
   forget_(this);
   close();
-  std::thread aborter;
-  {
-    std::lock_guard guard(lock_);
-    aborter = std::move(aborter_);
+  if (aborted_.valid() &&
+      aborted_.wait_for(milliseconds(spec_.abort_timeout_ms)) != std::future_status::ready) {
+    // Not by runtime/base/log.hpp, as in model/cuda.
+    std::fprintf(stderr,
+                 "%s: ncclCommAbort has not returned for %d ms. The process ends, so that the node "
+                 "replaces it.\n",
+                 spec_.name.c_str(), spec_.abort_timeout_ms);
+    _exit(kAbortHangs);
   }
-  if (aborter.joinable()) aborter.join();
   if (!stream_->finish(Clock::now() + kCloseTimeout).ok()) return;  // leaks the device memory
   // After an abort the backend's last kernels may still read the buffers of allocate(). Wait for
   // them.
@@ -437,7 +445,12 @@ void NcclCommunicator::abort_nccl() {
   std::lock_guard comm_guard(comm_lock_);
   if (!comm_) return;
   std::lock_guard guard(lock_);
-  aborter_ = std::thread([comm = std::exchange(comm_, nullptr)] { (void)ncclCommAbort(comm); });
+  std::promise<void> returned;
+  aborted_ = returned.get_future();
+  std::thread([comm = std::exchange(comm_, nullptr), done = std::move(returned)]() mutable {
+    (void)ncclCommAbort(comm);
+    done.set_value();
+  }).detach();
 }
 
 void NcclCommunicator::abort(const std::string& reason) {

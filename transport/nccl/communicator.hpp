@@ -9,7 +9,8 @@
 // Operations run on one stream in the order of their start, each after the work that the followed
 // stream had been given by then. The compute thread starts and waits; any thread may call abort().
 // NCCL calls on the communicator are made under comm_lock_ and return at once (it is non-blocking),
-// so abort() never waits for one. ncclCommAbort may take long and runs on its own thread.
+// so abort() never waits for one. ncclCommAbort may take long and runs on its own thread; if it has
+// not returned some seconds after the communicator's end, the process ends.
 //
 // A dead communicator (aborted, deadline, a rank or the device lost) stays dead. Device memory is
 // freed only once the stream is idle; if the stream does not become idle in time, it is leaked.
@@ -19,10 +20,10 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "transport/collective/plan.hpp"
@@ -36,10 +37,13 @@ class NcclCommunicator final : public DeviceCollective {
     std::string name;  ///< "shard@7", for messages
     uint64_t generation;
     int timeout_ms;
+    int abort_timeout_ms = 10'000;  ///< the destructor waits so long for ncclCommAbort
   };
   /// forget: called once, at the start of the destructor. No abort() may follow it.
   NcclCommunicator(Spec spec, std::unique_ptr<Collective> host, std::unique_ptr<Stream> stream,
                    std::function<void(NcclCommunicator*)> forget);
+  /// Ends the process with code 75 if ncclCommAbort hangs: nothing else frees what NCCL then holds,
+  /// and the node replaces a trainer that ends.
   ~NcclCommunicator() override;
 
   uint64_t generation() const { return spec_.generation; }
@@ -96,7 +100,7 @@ class NcclCommunicator final : public DeviceCollective {
 
   mutable std::mutex lock_;  // guards the next two
   Status dead_;
-  std::thread aborter_;
+  std::future<void> aborted_;  // ready once ncclCommAbort has returned
   std::atomic<bool> is_dead_{false};
   std::mutex comm_lock_;
   ncclComm_t comm_ = nullptr;  // guarded by comm_lock_

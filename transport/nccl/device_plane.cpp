@@ -4,6 +4,7 @@
 #include <mutex>
 #include <vector>
 
+#include "runtime/base/library.hpp"
 #include "transport/nccl/communicator.hpp"
 #include "transport/nccl/staged.hpp"
 
@@ -97,9 +98,9 @@ Result<DevicePlaneOptions> choose_device(int index, int trainers) {
   int major = 0;
   SS_RETURN_IF_ERROR(SS_CUDA_STATUS(
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options.device_index)));
-  if (major < 9)
+  if (major < kOldestGpuMajor)
     return Status(Code::unavailable, "GPU " + std::to_string(options.device_index) +
-                                         " is older than Hopper, which the program requires");
+                                         " is older than Ampere, which the program requires");
   return options;
 }
 
