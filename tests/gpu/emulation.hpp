@@ -15,7 +15,10 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <mutex>
+#include <source_location>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #ifdef SIMPLESCALE_FAKE_STREAMS
@@ -121,6 +124,8 @@ inline void run_block() {
 inline void run_grid(dim3 blocks, dim3 threads, size_t shared, std::function<void()> body) {
   if (blocks.x == 0 || blocks.y == 0 || blocks.y > 65535 || shared > (size_t{227} << 10))
     throw std::logic_error("the grid exceeds a GPU's limits");
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
   gridDim = blocks;
   blockDim = threads;
   machine.body = std::move(body);
@@ -161,9 +166,18 @@ struct GpuGrid {
   cudaStream_t stream;
   dim3 blocks, threads;
   size_t shared = 0;
+  std::source_location launcher = std::source_location::current();
 };
 
-/// Runs at once, or on a stream of fake_gpu.hpp; kernels may run on only one stream at a time.
+/// The name of a function: "rms_norm" of "cudaError_t simplescale::cuda::rms_norm(int) [with ...]".
+inline std::string name_of(const std::source_location& function) {
+  std::string name = function.function_name();
+  name = name.substr(0, name.find('('));
+  name = name.substr(name.find_last_of(": ") + 1);
+  return name.starts_with("launch_") ? name.substr(7) : name;
+}
+
+/// Runs at once, or on a stream of fake_gpu.hpp.
 template <class... Parameter, class... Argument>
 cudaError_t gpu_launch(const GpuGrid& grid, void (*kernel)(Parameter...),
                        const Argument&... arguments) {
@@ -172,6 +186,7 @@ cudaError_t gpu_launch(const GpuGrid& grid, void (*kernel)(Parameter...),
                         [&] { kernel(static_cast<Parameter>(arguments)...); });
   };
 #ifdef SIMPLESCALE_FAKE_STREAMS
+  fake_gpu::note("kernel " + name_of(grid.launcher));
   fake_gpu::run_on(grid.stream, run);
 #else
   run();

@@ -109,6 +109,8 @@ cudaStream_t Aten::stream() const {
 
 void Aten::gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
                 const void* a, const void* b, void* c, bool accumulate) {
+  fake_gpu::note("libtorch: product " + std::to_string(m) + " x " + std::to_string(n) + " x " +
+                 std::to_string(k) + (accumulate ? ", added" : ""));
   fake_gpu::run_on(impl_->stream,
                    [=, left = impl_->at(a), right = impl_->at(b), out = impl_->at(c)] {
                      for (int64_t i = 0; i < m; ++i)
@@ -123,6 +125,7 @@ void Aten::gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t
 }
 
 Aten::SavedPtr Aten::attention(const void* qkv) {
+  fake_gpu::note("libtorch: attention");
   const Impl& s = *impl_;
   const AttentionShape shape = s.shape;
   const Memory out = s.take(shape.batch * shape.T * shape.heads * shape.D);
@@ -150,6 +153,7 @@ const void* Aten::attended(const Saved& saved) const {
 /// dq: (batch, T, heads, D) in memory; dk, dv: (batch, T, kv_heads, D).
 template <class T>
 Aten::Gradients<T> Aten::attention_backward(const void* qkv, const Saved&, const void* dattended) {
+  fake_gpu::note("libtorch: attention's gradients");
   Impl& s = *impl_;
   const AttentionShape shape = s.shape;
   const int64_t D = shape.D, tokens = shape.batch * shape.T, group = shape.heads / shape.kv_heads,

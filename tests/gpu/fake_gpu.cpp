@@ -19,6 +19,8 @@
 #include "runtime/base/dtype.hpp"
 #include "transport/nccl/tree_program.hpp"
 
+using simplescale::fake_gpu::note;
+using simplescale::fake_gpu::run_on;
 using Flag = std::shared_ptr<std::atomic<bool>>;
 
 struct CUstream_st {
@@ -52,7 +54,8 @@ struct CUstream_st {
   }
 };
 struct CUevent_st {
-  Flag done;  // null: nothing was recorded
+  Flag done;           // null: nothing was recorded
+  bool asked = false;  // by cudaEventQuery() since then
 };
 
 namespace {
@@ -60,6 +63,8 @@ namespace {
 constexpr int kPolls = 3;  // polls until a call takes effect
 std::atomic<int> lost_rank = -1, early_calls = 0;
 std::atomic<bool> aborts_hang = false, pinning_held = false, counting_only = false;
+
+thread_local std::vector<std::string>* calls = nullptr;
 
 std::mutex memory_mutex;  // guards the next two
 std::map<void*, size_t> device_blocks;
@@ -122,6 +127,26 @@ ncclResult_t begin(const std::shared_ptr<State>& state, std::function<void()> fl
   return ncclInProgress;
 }
 
+const char* direction(cudaMemcpyKind kind) {
+  return kind == cudaMemcpyDeviceToHost   ? "to the host"
+         : kind == cudaMemcpyHostToDevice ? "to the device"
+                                          : "on the device";
+}
+
+/// Pieces of one copy, one after the other, are noted as one copy.
+void note_copy(void* to, size_t bytes, cudaMemcpyKind kind) {
+  if (!calls) return;
+  thread_local const char* end = nullptr;  // of the copy that `last` tells of
+  thread_local std::string last;
+  thread_local size_t total = 0;
+  const bool piece = to == end && !calls->empty() && calls->back() == last;
+  if (piece) calls->pop_back();
+  total = bytes + (piece ? total : 0);
+  end = static_cast<const char*>(to) + bytes;
+  last = "copy " + std::to_string(total) + " bytes " + direction(kind);
+  note(last);
+}
+
 size_t size_of(ncclDataType_t type) {
   return type == ncclInt8 ? 1 : type == ncclBfloat16 ? 2 : 4;
 }
@@ -138,6 +163,12 @@ void run_on(cudaStream_t stream, std::function<void()> work) {
 }
 void lose_peer_of(int rank) {
   lost_rank = rank;
+}
+void record(std::vector<std::string>* log) {
+  calls = log;
+}
+void note(const std::string& call) {
+  if (calls) calls->push_back(call);
 }
 void hang_aborts() {
   aborts_hang = true;
@@ -168,7 +199,8 @@ int calls_too_early() {
 
 cudaError_t simplescale::nccl::run_tree_program(cudaStream_t stream, const TreeProgram& program,
                                                 int64_t count) {
-  stream->push([p = std::make_shared<TreeProgram>(program), count] {
+  note("kernel run_tree_program");
+  run_on(stream, [p = std::make_shared<TreeProgram>(program), count] {
     for (int64_t i = 0; i < count; ++i) {
       std::vector<float> stack;
       auto merge = [&] {
@@ -215,6 +247,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const Flag done = std::make_shared<std::atomic<bool>>(false);
   event->done = done;
+  event->asked = false;
   stream->push([done] {
     *done = true;
     done->notify_all();
@@ -222,25 +255,30 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (!std::exchange(event->asked, true)) note("the host waits for an event");
   return !event->done || *event->done ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  note("a stream waits for another");
   stream->push([done = event->done] {
     if (done) done->wait(false);
   });
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t stream) {
-  simplescale::fake_gpu::run_on(stream, [=] { std::memset(data, value, bytes); });
+  note("set " + std::to_string(bytes) + " bytes");
+  run_on(stream, [=] { std::memset(data, value, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   if (kind == cudaMemcpyDeviceToHost && !can_copy(to, bytes)) return cudaErrorInvalidValue;
-  simplescale::fake_gpu::run_on(stream, [=] { std::memcpy(to, from, bytes); });
+  note_copy(to, bytes, kind);
+  run_on(stream, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  note("the host waits for a stream");
   const Flag done = std::make_shared<std::atomic<bool>>(false);
   stream->push([done] {
     *done = true;
@@ -250,6 +288,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event->done) note("the host waits for an event");
   if (const Flag done = event->done) done->wait(false);
   return cudaSuccess;
 }
@@ -258,7 +297,8 @@ cudaError_t cudaMemset(void* data, int value, size_t bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
-  *data = std::malloc(bytes);
+  note("allocate " + std::to_string(bytes) + " bytes of pinned memory");
+  *data = std::calloc(bytes, 1);
   return *data ? cudaSuccess : cudaErrorMemoryAllocation;
 }
 cudaError_t cudaFreeHost(void* data) {
@@ -288,6 +328,7 @@ cudaError_t cudaGetDeviceCount(int* devices) {
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** data, size_t bytes) {
+  note("allocate " + std::to_string(bytes) + " bytes");
   const size_t size = (bytes + 255) / 256 * 256;
   *data = counting_only ? mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
                         : std::aligned_alloc(256, size);
@@ -314,6 +355,7 @@ cudaError_t cudaSetDevice(int) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
+  note("the host waits for the device");
   return cudaSuccess;
 }
 cudaError_t cudaGetLastError() {
@@ -387,7 +429,7 @@ ncclResult_t ncclGroupEnd() {
   if (!state) return ncclSuccess;
   return begin(state, [stream = group_stream, sends = std::move(group_sends),
                        receives = std::move(group_receives)] {
-    stream->push([=] {
+    run_on(stream, [=] {
       for (const auto& send : sends) send();
       for (const auto& receive : receives) receive();
     });
@@ -396,6 +438,7 @@ ncclResult_t ncclGroupEnd() {
 ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
   if (!grouping) return ncclInvalidUsage;
+  note("nccl: send " + std::to_string(count * size_of(type)) + " bytes");
   group_state = comm->state;
   group_stream = stream;
   group_sends.push_back(
@@ -412,8 +455,9 @@ ncclResult_t ncclRecv(void* data, size_t, ncclDataType_t, int peer, ncclComm_t c
 }
 ncclResult_t ncclAllGather(const void* mine, void* all, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
+  note("nccl: all_gather of " + std::to_string(count * size_of(type)) + " bytes each");
   return begin(comm->state, [=, state = comm->state] {
-    stream->push([=] {
+    run_on(stream, [=] {
       const size_t bytes = count * size_of(type);
       auto* to = static_cast<char*>(all);
       for (int r = 0; r < state->size; ++r)
@@ -426,8 +470,9 @@ ncclResult_t ncclAllGather(const void* mine, void* all, size_t count, ncclDataTy
 }
 ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream) {
+  note("nccl: broadcast " + std::to_string(count * size_of(type)) + " bytes");
   return begin(comm->state, [=, state = comm->state] {
-    stream->push([=] {
+    run_on(stream, [=] {
       if (state->rank != root) return state->receive(root, true, to);
       for (int r = 0; r < state->size; ++r)
         if (r != root) state->send(r, true, from, count * size_of(type));

@@ -9,11 +9,17 @@
 
 #include <cstddef>
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace simplescale::fake_gpu {
 
 /// Enqueues work on a stream, like a kernel.
 void run_on(cudaStream_t stream, std::function<void()> work);
+/// From now on note() and the fake's calls on this thread, in their order, are added to `log`; null:
+/// no longer.
+void record(std::vector<std::string>* log);
+void note(const std::string& call);
 /// From now on communicators of this rank report a lost peer; -1: of no rank.
 void lose_peer_of(int rank);
 /// From now on ncclCommAbort does not return.
