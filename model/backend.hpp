@@ -97,10 +97,12 @@ class Backend {
   // overwritten, not added to. The backend holds the residual stream (B*T, C) and what the backward
   // pass needs.
   /// Begins a micro-batch. tokens: (B, T + 1) int32 host memory, row-wise; columns 0..T-1 are
-  /// inputs, columns 1..T targets.
+  /// inputs, columns 1..T targets. Their marks (token_marks.hpp) say where documents begin and which
+  /// targets are not trained.
   virtual void embed(const void* params, const int32_t* tokens) = 0;
   virtual void forward_block(int layer, const void* params) = 0;
-  /// Final norm, lm_head and cross-entropy. Returns the mean loss in nats over B*T tokens. If grad
+  /// Final norm, lm_head and cross-entropy. Returns the mean loss in nats over B*T tokens, to which
+  /// targets that are not trained add nothing. If grad
   /// is not null, also runs this unit's backward pass with d loss scaled by `scale` (1/M): fills
   /// grad and the residual stream's gradient. tied: the embedding matrix (V, C) if embeddings are
   /// tied, else null. tied_grad: (V, C) likewise; receives lm_head's gradient, to which

@@ -1,24 +1,53 @@
-// A micro-batch of tokens, prepared for the embeddings' forward and backward passes. Pure functions
-// over host memory.
+// A micro-batch of tokens, prepared for the forward and backward passes. Pure functions over host
+// memory.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <span>
+#include <vector>
+
+#include "runtime/training/token_marks.hpp"
 
 namespace simplescale {
 
-/// tokens: (B, T + 1), row-wise. inputs (B * T) receives columns 0..T-1, targets (B * T) columns
-/// 1..T. False if a token is not in [0, V).
+/// tokens: (B, T + 1), row-wise, with marks (token_marks.hpp). inputs (B * T) receives the ids of
+/// columns 0..T-1, targets (B * T) those of columns 1..T; -1: a target that is not trained. False if
+/// an id is not in [0, V).
 inline bool split_tokens(const int32_t* tokens, int64_t B, int64_t T, int64_t V, int32_t* inputs,
                          int32_t* targets) {
-  const auto valid = [&](int32_t token) { return token >= 0 && token < V; };
+  const auto valid = [&](int32_t token) { return token >= 0 && token_id(token) < V; };
   if (!std::all_of(tokens, tokens + B * (T + 1), valid)) return false;
   for (int64_t b = 0; b < B; ++b) {
-    std::copy_n(tokens + b * (T + 1), T, inputs + b * T);
-    std::copy_n(tokens + b * (T + 1) + 1, T, targets + b * T);
+    const int32_t* row = tokens + b * (T + 1);
+    for (int64_t t = 0; t < T; ++t) {
+      inputs[b * T + t] = token_id(row[t]);
+      targets[b * T + t] = row[t + 1] & kNotTrained ? -1 : token_id(row[t + 1]);
+    }
   }
   return true;
+}
+
+/// The documents of a micro-batch: runs of rows that see each other only. Every sample begins one.
+struct Documents {
+  std::vector<int32_t> begin;  // the first row of each, in order; then B * T
+  std::vector<int32_t> first;  // (B + 1): the index of each sample's first one; then their number
+
+  int64_t count() const { return static_cast<int64_t>(begin.size()) - 1; }
+};
+
+/// tokens: as above. documents: keeps its memory.
+inline void find_documents(const int32_t* tokens, int64_t B, int64_t T, Documents& documents) {
+  documents.begin.clear();
+  documents.first.clear();
+  for (int64_t b = 0; b < B; ++b) {
+    documents.first.push_back(static_cast<int32_t>(documents.begin.size()));
+    for (int64_t t = 0; t < T; ++t)
+      if (t == 0 || (tokens[b * (T + 1) + t] & kBeginsDocument) != 0)
+        documents.begin.push_back(static_cast<int32_t>(b * T + t));
+  }
+  documents.first.push_back(static_cast<int32_t>(documents.begin.size()));
+  documents.begin.push_back(static_cast<int32_t>(B * T));
 }
 
 /// A counting sort of the indices of `inputs` by token, stable within a token: the indices of token

@@ -13,14 +13,28 @@ void CpuBackend<T>::forward_block(int layer, const void* params) {
   forward(layer, static_cast<const T*>(params), false);
 }
 
-/// task: sample * kv_heads + key/value head.
+/// A task takes a sample and a key/value head. RoPE rotates by the position in the sample: scores
+/// depend on distances only, so within a document the start of the positions does not matter.
 template <class T>
-AttentionView<T> CpuBackend<T>::attention_view(const Saved& s, int64_t task) const {
-  const int64_t sample = task / shape_.kv_heads, j = task % shape_.kv_heads;
-  const int64_t head = j * attention_.group;
-  T* row = s.qkv + sample * T_ * Q_;
-  return {row + head * D_, row + A_ + j * D_, row + A_ + K_ + j * D_,
-          s.attended + sample * T_ * A_ + head * D_, s.lse + (sample * shape_.heads + head) * T_};
+template <class Body>
+void CpuBackend<T>::for_attention(const Saved& s, Body body) {
+  pool_.run(B_ * shape_.kv_heads, [&](int64_t task, int worker) {
+    const int64_t sample = task / shape_.kv_heads, j = task % shape_.kv_heads;
+    const int64_t head = j * attention_.group;
+    const auto of = static_cast<size_t>(sample);
+    for (int32_t d = documents_.first[of]; d < documents_.first[of + 1]; ++d) {
+      const int64_t row = documents_.begin[static_cast<size_t>(d)];
+      const int64_t position = row - sample * T_;
+      AttentionShape shape = attention_;
+      shape.T = documents_.begin[static_cast<size_t>(d) + 1] - row;
+      T* qkv = s.qkv + row * Q_;
+      // lse: the heads of the group, each with the document's tokens, document after document.
+      float* lse = s.lse + (sample * shape_.heads + head) * T_ + position * attention_.group;
+      const AttentionView<T> view{qkv + head * D_, qkv + A_ + j * D_, qkv + A_ + K_ + j * D_,
+                                  s.attended + row * A_ + head * D_, lse};
+      body(shape, view, position, worker);
+    }
+  });
 }
 
 template <class T>
@@ -55,9 +69,10 @@ void CpuBackend<T>::forward(int layer, const T* params, bool recompute) {
   const T* input = x(layer);
   T* output = recompute ? nullptr : x(layer + 1);
   for_chunks(N_, kRows, [&](Chunk c, Workspace& w) { project_qkv(p, f, input, s, c, w); });
-  pool_.run(B_ * shape_.kv_heads, [&](int64_t task, int worker) {
-    attention_forward(attention_, attention_view(s, task), workspaces_[size_t(worker)].attention);
-  });
+  for_attention(s,
+                [&](const AttentionShape& shape, const AttentionView<T>& at, int64_t, int worker) {
+                  attention_forward(shape, at, workspaces_[size_t(worker)].attention);
+                });
   for_chunks(N_, kRows,
              [&](Chunk c, Workspace& w) { output_and_mlp(p, f, input, s, output, c, w); });
   held_layer_ = layer;
@@ -204,15 +219,15 @@ void CpuBackend<T>::backward_block(int layer, const void* params, void* grad) {
   const T* input = x(layer);
 
   for_chunks(N_, kRows, [&](Chunk c, Workspace& w) { backward_mlp(p, f, s, c, w); });
-  pool_.run(B_ * shape_.kv_heads, [&](int64_t task, int worker) {
-    const AttentionView<T> at = attention_view(s, task);
+  for_attention(s, [&](const AttentionShape& shape, const AttentionView<T>& at, int64_t position,
+                       int worker) {
     const AttentionGradient<T> gradient{d_attended_ + (at.out - s.attended),
                                         d_qkv_ + (at.q - s.qkv),
                                         d_qkv_ + (at.k - s.qkv),
                                         d_qkv_ + (at.v - s.qkv),
-                                        cosine_,
-                                        sine_};
-    attention_backward(attention_, at, gradient, workspaces_[size_t(worker)].attention);
+                                        cosine_ + position * (D_ / 2),
+                                        sine_ + position * (D_ / 2)};
+    attention_backward(shape, at, gradient, workspaces_[size_t(worker)].attention);
   });
   for_chunks(N_, kRows, [&](Chunk c, Workspace& w) { backward_qkv(p, f, input, s, c, w); });
   const bool post = post_norm();

@@ -6,8 +6,8 @@
 // product to the last. Attention is cut by sample and key/value head. A weight's gradient is cut
 // into blocks of its rows, each over all tokens.
 //
-//   BACKEND-1  Bits do not depend on the number of threads: the cuts depend on the shape only, and
-//              one thread computes each piece.
+//   BACKEND-1  Bits do not depend on the number of threads: the cuts depend on the shape and the
+//              documents only, and one thread computes each piece.
 //
 // All memory is allocated at the start.
 //
@@ -25,6 +25,7 @@
 #include "model/cpu/memory.hpp"
 #include "model/cpu/thread_pool.hpp"
 #include "model/llama_backend.hpp"
+#include "model/tokens.hpp"
 
 namespace simplescale::cpu {
 
@@ -124,7 +125,10 @@ class CpuBackend final : public LlamaBackend {
   Factors factors(const BlockParameters<const T>& p, Transpose transpose);
   Weight<T> weight(const T* data, int64_t out, int64_t in, Transpose transpose, int slot) const;
   void pack_all(std::span<const Weight<T>> weights);
-  AttentionView<T> attention_view(const Saved& s, int64_t task) const;
+  /// Calls body(shape, view, position, worker) for each document and key/value head, in parallel.
+  /// position: of the document's first token in its sample.
+  template <class Body>
+  void for_attention(const Saved& s, Body body);
   void weight_gradients(int64_t rows, std::span<const WeightGradient> gradients, bool first,
                         bool last, float* sums);
   void vector_gradient(const float* partial, int64_t chunks, int64_t width, T* grad);
@@ -147,6 +151,7 @@ class CpuBackend final : public LlamaBackend {
 
   float* packed_[4] = {};  // memory for packed weights; null: the slot's weights are not packed
   int32_t *inputs_ = nullptr, *targets_ = nullptr;  // (N)
+  Documents documents_;                             // of the micro-batch
   std::vector<T*> x_;  // the residual stream before each block and after the last, (N, C) each
   std::vector<Saved> saved_;  // per layer, or one
   int held_layer_ = -1;       // the layer whose activations the single Saved holds; -1: none

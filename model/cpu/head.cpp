@@ -15,6 +15,7 @@ constexpr int64_t kTokens = 256;  // rows of the embedding matrix per task
 template <class T>
 void CpuBackend<T>::embed(const void* params, const int32_t* tokens) {
   SS_ASSERT(split_tokens(tokens, B_, T_, V_, inputs_, targets_));
+  find_documents(tokens, B_, T_, documents_);
   held_layer_ = -1;
   const T* table = static_cast<const T*>(params);
   for_chunks(N_, kRows, [&](Chunk c, Workspace&) {

@@ -85,8 +85,8 @@ struct Kernels {
   void (*row_dots)(int64_t rows, int64_t columns, const T* a, int64_t ld_a, const T* b,
                    int64_t ld_b, float* out);
   /// losses[r] = log(sum(exp(logits[r]))) - logits[r][targets[r]], in nats. If dlogits is not null,
-  /// it becomes (softmax - onehot) * scale; it may be logits. logits are overwritten. logits,
-  /// dlogits: (rows, V); targets, losses: (rows).
+  /// it becomes (softmax - onehot) * scale; it may be logits. logits are overwritten. A row with a
+  /// negative target has loss and gradient 0. logits, dlogits: (rows, V); targets, losses: (rows).
   void (*cross_entropy)(int64_t rows, int64_t V, float* logits, const int32_t* targets, float scale,
                         T* dlogits, float* losses);
   /// out = (add ? out : 0) + the sum of the rows x[which[i]], added in that order. which: (count);

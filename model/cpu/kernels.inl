@@ -487,6 +487,11 @@ void cross_entropy(int64_t rows, int64_t V, float* logits, const int32_t* target
                    T* dlogits, float* losses) {
   for (int64_t r = 0; r < rows; ++r, logits += V) {
     const int32_t target = targets[r];
+    if (target < 0) {
+      losses[r] = 0;
+      if (dlogits) each(V, [&](int64_t i, auto w) { save(dlogits + r * V + i, Vf{}, w); });
+      continue;
+    }
     const float chosen = logits[target];
     Vf maxima = splat(-kInfinity);
     each(V, [&](int64_t i, auto w) { maxima = larger(maxima, load(logits + i, w, -kInfinity)); });

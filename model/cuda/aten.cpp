@@ -15,6 +15,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -28,8 +29,8 @@ namespace {
 
 /// Which of libtorch's kernels computes attention.
 enum class Kernel {
-  efficient,  // fp32; without grouped queries, so keys and values are repeated
-  flash,      // bf16; its backward pass can be deterministic, and it knows windows
+  efficient,  // fp32; without grouped queries, so keys and values are repeated; documents by a mask
+  flash,      // bf16; its backward pass can be deterministic, and it knows windows and documents
   cudnn,      // bf16; the fastest on Hopper
 };
 
@@ -100,9 +101,10 @@ struct Aten::Impl {
   at::Tensor v(const void* qkv) const {
     return heads(qkv, shape.heads + shape.kv_heads, shape.kv_heads);
   }
-  /// What the window hides from the efficient kernel: minus infinity, (batch, heads, T, T) of one
-  /// (T, T) matrix in memory. None without a window.
+  /// What documents and the window hide from the efficient kernel: minus infinity, (batch, heads, T,
+  /// T) of one (T, T) matrix, or with documents of `batch` of them, in memory. None without both.
   std::optional<at::Tensor> hidden_keys() {
+    if (apart.defined()) return apart.expand({shape.batch, shape.heads, shape.T, shape.T});
     if (shape.window == 0) return std::nullopt;
     if (!hidden.defined()) {
       const int64_t row = (shape.T + 7) / 8 * 8;  // the kernel wants aligned rows
@@ -112,10 +114,38 @@ struct Aten::Impl {
     }
     return hidden.expand({shape.batch, shape.heads, shape.T, shape.T});
   }
+  /// hidden_keys() of these documents: (batch, 1, T, T).
+  at::Tensor between(const DocumentRows& documents) const {
+    const int64_t row = (shape.T + 7) / 8 * 8;  // the kernel wants aligned rows
+    const at::Tensor of_row = integers(documents.of_row, {shape.batch, shape.T});
+    const double hide = -std::numeric_limits<double>::infinity();
+    at::Tensor mask = at::zeros({shape.batch, shape.T, row}, options).slice(2, 0, shape.T);
+    mask.masked_fill_(of_row.unsqueeze(2).ne(of_row.unsqueeze(1)), hide);
+    if (shape.window > 0)
+      mask.add_(at::full({shape.T, shape.T}, hide, options).tril_(-shape.window));
+    return mask.unsqueeze(1);
+  }
+  at::Tensor integers(const int32_t* data, at::IntArrayRef sizes) const {
+    return at::for_blob(const_cast<int32_t*>(data), sizes)
+        .options(options.dtype(at::kInt))
+        .target_device(options.device())
+        .make_tensor();
+  }
+  /// flash takes documents as one sequence after the other, without a batch: (batch, heads, T, D) as
+  /// (batch * T, heads, D), and back.
+  at::Tensor rows(const at::Tensor& t) const { return t.transpose(1, 2).flatten(0, 1); }
+  at::Tensor batches(const at::Tensor& t) const {
+    return t.unflatten(0, {shape.batch, shape.T}).transpose(1, 2);
+  }
   /// flash's window: tokens before a query that it sees. None: all.
   std::optional<int64_t> seen_before() const {
     return shape.window > 0 ? std::optional(shape.window - 1) : std::nullopt;
   }
+  std::optional<int64_t> seen_after() const {
+    return shape.window > 0 ? std::optional<int64_t>(0) : std::nullopt;
+  }
+  /// Of the current micro-batch: cudnn's does not take documents here.
+  Kernel kernel_now() const { return begins.defined() ? Kernel::flash : kernel; }
   int64_t group() const { return shape.heads / shape.kv_heads; }
   /// (batch, kv_heads, T, D) to (batch, heads, T, D): each key/value head once per query head.
   at::Tensor repeated(const at::Tensor& t) const {
@@ -148,6 +178,8 @@ struct Aten::Impl {
   Patience patience;
   at::Tensor dq, dk, dv;  // results of the last backward pass
   at::Tensor hidden;      // see hidden_keys()
+  at::Tensor apart;       // hidden_keys() of the micro-batch's documents; or undefined
+  at::Tensor begins;      // of the micro-batch's documents, for flash; or undefined
 };
 
 Aten::Aten(int device_index, DType dtype, const AttentionShape& attention, bool deterministic)
@@ -181,6 +213,17 @@ void Aten::gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t
   });
 }
 
+void Aten::set_documents(const DocumentRows* documents) {
+  const c10::cuda::CUDAStreamGuard on(impl_->stream);
+  const at::NoGradGuard no_grad;
+  impl_->apart = impl_->begins = at::Tensor();
+  if (!documents) return;
+  if (impl_->kernel == Kernel::efficient)
+    impl_->apart = impl_->between(*documents);
+  else
+    impl_->begins = impl_->integers(documents->begin, {documents->count + 1});
+}
+
 Aten::SavedPtr Aten::attention(const void* qkv) {
   return impl_->with_memory([&] { return attend(qkv); });
 }
@@ -190,7 +233,7 @@ Aten::SavedPtr Aten::attend(const void* qkv) {
   const at::NoGradGuard no_grad;
   const at::Tensor q = impl_->q(qkv), k = impl_->k(qkv), v = impl_->v(qkv);
   SavedPtr saved(new Saved);
-  switch (impl_->kernel) {
+  switch (impl_->kernel_now()) {
     case Kernel::efficient: {
       const std::optional<at::Tensor> bias = impl_->hidden_keys();
       auto [out, lse, seed, offset] = at::_scaled_dot_product_efficient_attention(
@@ -199,8 +242,15 @@ Aten::SavedPtr Aten::attend(const void* qkv) {
       break;
     }
     case Kernel::flash: {
+      const int64_t T = impl_->shape.T;
+      if (const at::Tensor& begins = impl_->begins; begins.defined()) {
+        auto [out, lse, seed, offset, mask] = at::_flash_attention_forward(
+            impl_->rows(q), impl_->rows(k), impl_->rows(v), begins, begins, T, T, 0.0, true, false,
+            std::nullopt, impl_->seen_before(), impl_->seen_after());
+        *saved = {impl_->batches(out), lse, seed, offset, {}, begins, begins};
+        break;
+      }
       if (const auto before = impl_->seen_before()) {
-        const int64_t T = impl_->shape.T;
         auto [out, lse, seed, offset, mask] = at::_flash_attention_forward(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), std::nullopt, std::nullopt, T,
             T, 0.0, true, false, std::nullopt, *before, 0);
@@ -244,7 +294,7 @@ Aten::Gradients<T> Aten::attend_backward(const void* qkv, const Saved& s, const 
   const int64_t A = i.shape.heads * i.shape.D;
   const at::Tensor dout = i.tensor(dattended, {i.shape.batch, i.shape.heads, i.shape.T, i.shape.D},
                                    {i.shape.T * A, i.shape.D, A, 1});
-  switch (i.kernel) {
+  switch (i.kernel_now()) {
     case Kernel::efficient: {
       auto [dq, dk, dv, dbias] = at::_scaled_dot_product_efficient_attention_backward(
           dout, q, i.repeated(k), i.repeated(v), s.bias, s.out, s.lse, s.seed, s.offset, 0.0,
@@ -255,6 +305,14 @@ Aten::Gradients<T> Aten::attend_backward(const void* qkv, const Saved& s, const 
       break;
     }
     case Kernel::flash: {
+      if (i.begins.defined()) {
+        auto [dq, dk, dv] = at::_flash_attention_backward(
+            i.rows(dout), i.rows(q), i.rows(k), i.rows(v), i.rows(s.out), s.lse, s.cum_seq_q,
+            s.cum_seq_k, i.shape.T, i.shape.T, 0.0, true, s.seed, s.offset, std::nullopt,
+            i.seen_before(), i.seen_after());
+        i.dq = i.batches(dq), i.dk = i.batches(dk), i.dv = i.batches(dv);
+        break;
+      }
       if (const auto before = i.seen_before()) {
         auto [dq, dk, dv] = at::_flash_attention_backward(
             dout.transpose(1, 2), q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2),

@@ -14,6 +14,14 @@ namespace simplescale::cuda {
 
 enum class Transpose { no, yes };
 
+/// The documents of a micro-batch, in device memory that must not change before the next
+/// micro-batch. Rows of different documents do not see each other.
+struct DocumentRows {
+  int64_t count = 0;
+  const int32_t* begin = nullptr;   // (count + 1): the first row of each, then batch * T
+  const int32_t* of_row = nullptr;  // (batch * T): the document of each row, numbered from 0
+};
+
 struct AttentionShape {
   int64_t batch = 0, heads = 0, kv_heads = 0, T = 0, D = 0;
   int64_t ld_qkv = 0;  // elements from one token's row of q, k and v to the next token's
@@ -32,6 +40,10 @@ class Aten {
   /// c: (m, n). Accumulates in fp32 and rounds once.
   void gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t n, int64_t k,
             const void* a, const void* b, void* c, bool accumulate = false);
+
+  /// Begins a micro-batch: until the next call attention() and attention_backward() separate these
+  /// documents. Null: every sample is one document.
+  void set_documents(const DocumentRows* documents);
 
   /// What attention() keeps for attention_backward().
   struct Saved;

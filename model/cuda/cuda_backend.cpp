@@ -87,11 +87,13 @@ Status CudaBackend<T>::allocate_buffers() {
   const bool training = options_.training;
   cosine_ = take<float>(T_ * (D_ / 2));
   sine_ = take<float>(T_ * (D_ / 2));
-  tokens_ = take<int32_t>(3 * aligned(N_) + aligned(V_ + 1));
+  tokens_ = take<int32_t>(4 * aligned(N_) + aligned(N_ + 1) + aligned(V_ + 1));
   inputs_ = tokens_;
   targets_ = inputs_ + aligned(N_);
   token_rows_ = targets_ + aligned(N_);
-  token_begin_ = token_rows_ + aligned(N_);
+  row_document_ = token_rows_ + aligned(N_);
+  document_begin_ = row_document_ + aligned(N_);
+  token_begin_ = document_begin_ + aligned(N_ + 1);
   losses_ = take<float>(N_);
   kept_rows_ = std::clamp<int64_t>(kLogitBytes / (V_ * int64_t{sizeof(T)}), 1, N_);
   logits_ = take<T>(kept_rows_ * V_);

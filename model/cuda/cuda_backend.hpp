@@ -21,6 +21,7 @@
 #include "model/cuda/kernels.hpp"
 #include "model/cuda/memory.hpp"
 #include "model/llama_backend.hpp"
+#include "model/tokens.hpp"
 
 namespace simplescale::cuda {
 
@@ -113,10 +114,13 @@ class CudaBackend final : public LlamaBackend {
   HostCopies copies_;
   cudaEvent_t tokens_read_ = nullptr;  // once it is reached, pinned_tokens_ may be written again
 
-  int32_t* tokens_ = nullptr;  // one allocation that holds the next four
+  int32_t* tokens_ = nullptr;  // one allocation that holds the next six
   int32_t *inputs_ = nullptr, *targets_ = nullptr, *token_begin_ = nullptr,
           *token_rows_ = nullptr;  // (N), (N), (V + 1), (N): the rows of each token
-  std::vector<T*> x_;  // the residual stream before each block and after the last, (N, C) each
+  // (N), (N + 1): the document of each row, and the first row of each document.
+  int32_t *row_document_ = nullptr, *document_begin_ = nullptr;
+  Documents documents_;  // of the micro-batch
+  std::vector<T*> x_;    // the residual stream before each block and after the last, (N, C) each
   std::vector<Saved> saved_;  // per layer, or one
   int held_layer_ = -1;       // the layer whose activations the single Saved holds; -1: none
   T* normed_ = nullptr;       // (N, C)

@@ -26,9 +26,17 @@ void CudaBackend<T>::embed(const void* params, const int32_t* tokens) {
   SS_ASSERT(split_tokens(tokens, B_, T_, V_, inputs, pinned + (targets_ - tokens_)));
   group_by_token({inputs, static_cast<size_t>(N_)}, V_, pinned + (token_begin_ - tokens_),
                  pinned + (token_rows_ - tokens_));
+  find_documents(tokens, B_, T_, documents_);
+  const std::vector<int32_t>& begin = documents_.begin;
+  std::copy(begin.begin(), begin.end(), pinned + (document_begin_ - tokens_));
+  int32_t* row_document = pinned + (row_document_ - tokens_);
+  for (size_t d = 0; d + 1 < begin.size(); ++d)
+    std::fill(row_document + begin[d], row_document + begin[d + 1], static_cast<int32_t>(d));
   upload(tokens_, pinned, count * sizeof(int32_t));
   SS_CUDA(cudaEventRecord(tokens_read_, stream_));
   held_layer_ = -1;
+  const DocumentRows rows{documents_.count(), document_begin_, row_document_};
+  aten_.set_documents(rows.count > B_ ? &rows : nullptr);
   SS_CUDA(cuda::embed(stream_, N_, C_, static_cast<const T*>(params), inputs_, x(0)));
 }
 

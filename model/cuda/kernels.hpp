@@ -114,7 +114,8 @@ cudaError_t rope_backward(cudaStream_t stream, int64_t batch, int64_t block_size
 // --- The first and the last unit of the model (loss_kernels.cu) ---
 
 /// losses[r] = log(sum(exp(logits[r]))) - logits[r][targets[r]], in nats. gradient: logits become
-/// (softmax - onehot) * scale, in place. logits: (rows, V); targets, losses: (rows).
+/// (softmax - onehot) * scale, in place. A row with a negative target has loss and gradient 0.
+/// logits: (rows, V); targets, losses: (rows).
 template <class T>
 cudaError_t cross_entropy(cudaStream_t stream, int64_t rows, int64_t V, T* logits,
                           const int32_t* targets, float scale, bool gradient, float* losses);

@@ -32,7 +32,7 @@ __global__ void cross_entropy_kernel(int64_t V, T* logits, const int32_t* target
   const int64_t target = targets[blockIdx.x];
   const int64_t begin = static_cast<int64_t>(threadIdx.x) * A::n;
   const int64_t stride = static_cast<int64_t>(blockDim.x) * A::n;
-  const float chosen = to_float(row[target]);
+  const float chosen = target < 0 ? 0.0f : to_float(row[target]);
   float v[A::n];
   MaxSum mine{-FLT_MAX, 0};
   for (int64_t i = begin; i < V; i += stride) {
@@ -49,9 +49,9 @@ __global__ void cross_entropy_kernel(int64_t V, T* logits, const int32_t* target
   __syncthreads();  // every thread has read the row and `chosen`: the row may be overwritten
   mine = lane < static_cast<int>(blockDim.x) / 32 ? of_warps[lane] : MaxSum{-FLT_MAX, 0};
   mine = of_warp(mine);
-  if (threadIdx.x == 0) losses[blockIdx.x] = logf(mine.sum) + mine.max - chosen;
+  if (threadIdx.x == 0) losses[blockIdx.x] = target < 0 ? 0.0f : logf(mine.sum) + mine.max - chosen;
   if (!gradient) return;
-  const float factor = scale / mine.sum;
+  const float factor = target < 0 ? 0.0f : scale / mine.sum;
   for (int64_t i = begin; i < V; i += stride) {
     A::load(row + i, v);
     for (int k = 0; k < A::n; ++k)

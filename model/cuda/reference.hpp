@@ -136,6 +136,11 @@ template <class T>
 void cross_entropy(int64_t rows, int64_t V, T* logits, const int32_t* targets, float scale,
                    bool gradient, float* losses) {
   for (int64_t r = 0; r < rows; ++r, logits += V) {
+    if (targets[r] < 0) {
+      losses[r] = 0;
+      for (int64_t v = 0; gradient && v < V; ++v) assign(logits[v], 0.0);
+      continue;
+    }
     double max = value(logits[0]), sum = 0;
     for (int64_t v = 0; v < V; ++v) max = std::max<double>(max, value(logits[v]));
     for (int64_t v = 0; v < V; ++v) sum += std::exp(value(logits[v]) - max);

@@ -19,6 +19,7 @@
 #include "runtime/base/hash.hpp"
 #include "runtime/observe/trace.hpp"
 #include "runtime/training/state_hash.hpp"
+#include "runtime/training/token_marks.hpp"
 
 namespace simplescale {
 namespace {
@@ -127,7 +128,8 @@ struct Engine::Parts {
   Status check_committed_state(Ballot& ballot);
   Status finish_reductions(Ballot& ballot, StepResult& times);
   Result<Verdict> vote_on(const Ballot& ballot, StepResult& times);
-  Status apply(float learning_rate, double grad_norm);
+  double over_trained(const Verdict& verdict) const;
+  Status apply(float learning_rate, double grad_norm, double over_trained);
   Status commit();
 };
 
@@ -319,6 +321,7 @@ Status Engine::Parts::accumulate_gradients(const Batch& batch, Ballot& ballot, S
       SS_ASSIGN(head_params, forward(tokens, layers(), &tied_params));
     }
     const Stopwatch watch(times.backward_ms);
+    ballot.trained += trained_targets(tokens, options.micro_batch_size, options.shape.block_size);
     SS_ASSIGN(const double loss, backward(k, head_params, tied_params));
     // A gradient that is not finite makes this rank's loss NaN, so that the vote names this rank.
     const bool poisoned = take_fault(EngineFault::nan_loss) || !reduce->take_finite();
@@ -364,13 +367,21 @@ Result<Verdict> Engine::Parts::vote_on(const Ballot& ballot, StepResult& times) 
   return verdict;
 }
 
+/// ENGINE-7: what the loss, the gradient and its norm are multiplied by.
+double Engine::Parts::over_trained(const Verdict& verdict) const {
+  const auto targets = static_cast<uint64_t>(options.rows) * layout.shards *
+                       static_cast<uint64_t>(options.micro_batch_size * options.shape.block_size);
+  return simplescale::over_trained(targets, verdict.trained);
+}
+
 /// AdamW on this rank's shard, with the gradient clipped by its global norm.
-Status Engine::Parts::apply(float learning_rate, double grad_norm) {
+Status Engine::Parts::apply(float learning_rate, double grad_norm, double over_trained) {
   const EngineOptions& o = options;
-  AdamW adamw{learning_rate, o.beta1, o.beta2, o.eps, o.weight_decay, 1.0f, newest_step};
+  double scale = over_trained;
   if (o.grad_clip > 0)
-    adamw.gradient_scale =
-        static_cast<float>(std::min(1.0, static_cast<double>(o.grad_clip) / (grad_norm + 1e-6)));
+    scale *= std::min(1.0, static_cast<double>(o.grad_clip) / (grad_norm + 1e-6));
+  AdamW adamw{learning_rate, o.beta1, o.beta2, o.eps, o.weight_decay, static_cast<float>(scale),
+              newest_step};
   if (take_fault(EngineFault::bitflip_gradient)) flip_gradient_bit();
   at(kCopy);
   SS_RETURN_IF_ERROR(optimizer->begin_write(o.state_timeout_ms, wait));
@@ -452,14 +463,15 @@ Result<StepResult> Engine::step(uint64_t step, float learning_rate, const StepCo
     const Result<Verdict> verdict = p.vote_on(ballot, result);
     SS_RETURN_IF_ERROR(end_on_error(verdict.status()));
     SS_RETURN_IF_ERROR(verdict->status);  // every rank's: this engine can be used again
-    result.loss = verdict->loss;
-    result.grad_norm = verdict->grad_norm;
+    const double over_trained = p.over_trained(*verdict);
+    result.loss = verdict->loss * over_trained;
+    result.grad_norm = verdict->grad_norm * over_trained;
     result.agreed = verdict->agreed;
     if (p.replicate.size() > 1) result.state_hash = ballot.state_hash;
 
     const Stopwatch optimizer_watch(result.optimizer_ms);
     const trace::Span optimizer_span("optimizer");
-    SS_RETURN_IF_ERROR(end_on_error(p.apply(learning_rate, result.grad_norm)));
+    SS_RETURN_IF_ERROR(end_on_error(p.apply(learning_rate, result.grad_norm, over_trained)));
     SS_RETURN_IF_ERROR(end_on_error(p.commit()));
     p.at(kIdle);
   }

@@ -27,6 +27,10 @@
 //             copied to host memory while step N + 1 is computed. The vote for N + 1 waits for that
 //             copy, so ENGINE-2 holds for the two sides in host memory. A rank that dies during the
 //             copy leaves N - 1 in host memory; step N is then made again, unless a replica has it.
+//   ENGINE-7  Loss and gradient of a step are means over the targets of the global batch that count
+//             in the loss. The ranks add up these targets as whole numbers in the vote, and every
+//             rank divides the total gradient by their number. So each target has the same weight,
+//             whatever micro-batch it is in, on every layout and after every recovery.
 #pragma once
 
 #include <cstdint>
@@ -73,8 +77,8 @@ struct StepControl {
 };
 
 struct StepResult {
-  double loss = 0;  // mean nats per token over the global batch, before the update; the same bits
-                    // on every rank
+  double loss = 0;       // mean nats per trained target of the global batch, before the update; the
+                         // same bits on every rank
   double grad_norm = 0;  // before clipping; the same bits on every rank
   StepControl agreed;    // all ranks' requests, combined
   Hash128 state_hash;    // of this rank's shard before the step, as compared among replicas; zero
@@ -159,8 +163,8 @@ class Engine {
   Result<StepResult> step(uint64_t step, float learning_rate, const StepControl& mine,
                           const Batch& batch);
 
-  /// Mean loss in nats of this rank's micro-batch; tokens: (B, T + 1) int32. All ranks of the group
-  /// must call it together.
+  /// Mean loss in nats over the B*T targets of this rank's micro-batch, to which those that are not
+  /// trained add nothing; tokens: (B, T + 1) int32. All ranks of the group must call it together.
   Result<double> loss(const int32_t* tokens);
 
   /// Compares the committed state among replicas; for after the last step, which no vote follows.

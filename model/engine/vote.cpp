@@ -12,6 +12,7 @@ namespace {
 /// machine type.
 struct BallotHeader {
   uint64_t step, options_hash;
+  uint64_t trained;  // of a group: of all its ranks
   Hash128 state_hash;
   float learning_rate;
   uint8_t stop, save, pause, code;
@@ -24,6 +25,7 @@ BallotHeader header_of(const Ballot& ballot) {
   BallotHeader header{};
   header.step = ballot.step;
   header.options_hash = ballot.options_hash;
+  header.trained = ballot.trained;
   header.learning_rate = ballot.learning_rate;
   header.state_hash = ballot.state_hash;
   header.stop = ballot.control.stop;
@@ -89,7 +91,7 @@ struct Combined {
   int32_t failed = -1;
 };
 
-/// Combines the headers of all voters. The failure is the first in rank order, where a voter that
+/// Combines the headers of all voters. Whole numbers are added, so their sum is exact. The failure is the first in rank order, where a voter that
 /// disagrees with voter 0 on step, options or learning rate counts as failed.
 Combined combined(const Exchange& votes, size_t ranks, const std::string& voter_kind) {
   Combined found;
@@ -102,6 +104,7 @@ Combined combined(const Exchange& votes, size_t ranks, const std::string& voter_
       result.options_hash = header.options_hash;
       result.learning_rate = header.learning_rate;
     }
+    result.trained += header.trained;
     result.control.stop |= header.stop != 0;
     result.control.save |= header.save != 0;
     result.control.pause |= header.pause != 0;
@@ -221,6 +224,7 @@ Result<Verdict> Vote::hold(const Ballot& ballot, WaitClock& wait) {
   const Combined of_world = combined(world, groups, "group");
 
   Verdict verdict;
+  verdict.trained = of_world.ballot.trained;
   verdict.agreed = of_world.ballot.control;
   verdict.status = of_world.ballot.failure;
   if (of_world.failed >= 0) {

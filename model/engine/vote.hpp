@@ -26,13 +26,15 @@ struct Ballot {
   StepControl control;         // this rank's requests
   Status failure;              // why this rank cannot commit; its numbers are then meaningless
   std::vector<double> losses;  // (K of this group): of this rank's leaves
+  uint64_t trained = 0;        // targets of these leaves that count in the loss
   // (blocks): sum of squares per block of kShardAlign elements of this shard's total gradient.
   std::vector<double> block_squares;
 };
 
 struct Verdict {
   Status status;  // ok: every rank commits. Otherwise no rank does; every rank has the same code
-  double loss = 0, grad_norm = 0;
+  double loss = 0, grad_norm = 0;  // as if all targets of the step counted
+  uint64_t trained = 0;            // targets of the step that count in the loss
   StepControl agreed;
   std::optional<Mismatch> mismatch;  // set if the status is mismatch because states differ
   std::optional<int> suspect;        // as Engine::suspect()

@@ -1,20 +1,22 @@
 // bench step: tokens/s of forward, backward and AdamW in one process, no collectives.
 //
-//   ./simplescale bench step [micro|mini|small ...] [float32|bfloat16] [1|2]
+//   ./simplescale bench step [micro|mini|small ...] [float32|bfloat16] [1|2] [documents=N ...]
 //
-// The last argument is the number of threads. Default: micro and mini, both precisions, 1 and 2
-// threads. Prints one JSON line per combination; runs on the CPU.
+// 1, 2: the number of threads. Default: micro and mini, both precisions, 1 and 2 threads. N: the mean
+// length of documents that do not see each other, in tokens; 0, the default: samples are whole. Prints one JSON line per combination; runs on the CPU.
 #include <time.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "model/backend.hpp"
+#include "runtime/training/token_marks.hpp"
 
 using namespace simplescale;
 
@@ -48,7 +50,8 @@ double now_ms() {
 /// each unit in the model's precision.
 class Step {
  public:
-  Step(const Preset& preset, DType precision, int threads)
+  /// documents: their mean length in tokens; 0: none.
+  Step(const Preset& preset, DType precision, int threads, int documents)
       : preset_(preset), precision_(precision), units_(units_of(preset.shape)) {
     auto made = make_cpu_backend({.shape = preset.shape,
                                   .micro_batch_size = preset.micro_batch_size,
@@ -80,6 +83,8 @@ class Step {
     std::uniform_int_distribution<int32_t> first(0, int32_t(preset.shape.vocab) - 1);
     for (size_t i = 0; i < tokens_.size(); ++i)
       tokens_[i] = i % 4 ? (tokens_[i - 1] * 31 + 7) % int32_t(preset.shape.vocab) : first(random);
+    for (size_t i = 0; documents > 0 && i < tokens_.size(); ++i)
+      if (random() % unsigned(documents) == 0) tokens_[i] |= kBeginsDocument;
   }
 
   /// Makes one step on the same batch. Returns its loss.
@@ -131,8 +136,8 @@ class Step {
   uint64_t steps_ = 0;
 };
 
-void measure(const Preset& preset, DType precision, int threads) {
-  Step step(preset, precision, threads);
+void measure(const Preset& preset, DType precision, int threads, int documents) {
+  Step step(preset, precision, threads, documents);
   double loss = 0;
   for (int i = 0; i < 3; ++i) loss = step.run();
   std::vector<double> times;
@@ -148,11 +153,12 @@ void measure(const Preset& preset, DType precision, int threads) {
   const double median = times[times.size() / 2];
   const double tokens = double(preset.micro_batch_size) * double(preset.shape.block_size);
   std::printf(
-      "{\"preset\": \"%s\", \"dtype\": \"%s\", \"threads\": %d, \"tokens_per_second\": %.1f, "
+      "{\"preset\": \"%s\", \"dtype\": \"%s\", \"threads\": %d, \"documents\": %d, "
+      "\"tokens_per_second\": %.1f, "
       "\"step_ms_median\": %.2f, "
       "\"step_ms_min\": %.2f, \"cpu_ms\": %.2f, \"loss\": %.4f}\n",
-      preset.name, to_string(precision), threads, tokens / median * 1e3, median, times[0], cpu,
-      loss);
+      preset.name, to_string(precision), threads, documents, tokens / median * 1e3, median,
+      times[0], cpu, loss);
   std::fflush(stdout);
 }
 
@@ -166,10 +172,16 @@ int main(int argc, char** argv) {
   const bool any_preset = named("micro") || named("mini") || named("small");
   const bool any_dtype = named("float32") || named("bfloat16"),
              any_threads = named("1") || named("2");
+  std::vector<int> documents;
+  for (const std::string& word : words)
+    if (word.starts_with("documents=")) documents.push_back(std::atoi(word.c_str() + 10));
+  if (documents.empty()) documents.push_back(0);
   for (const Preset& preset : kPresets)
     if (any_preset ? named(preset.name) : preset.name != std::string("small"))
       for (DType precision : {DType::f32, DType::bf16})
         if (!any_dtype || named(to_string(precision)))
           for (int threads : {1, 2})
-            if (!any_threads || named(std::to_string(threads))) measure(preset, precision, threads);
+            for (const int length : documents)
+              if (!any_threads || named(std::to_string(threads)))
+                measure(preset, precision, threads, length);
 }

@@ -86,21 +86,29 @@ TEST_SUITE("gpu") {
         }
   }
 
-  TEST_CASE("gpu: every option of a block gives the CPU's loss, logits and gradients") {
+  TEST_CASE(
+      "gpu: every option of a block, with and without documents, gives the CPU's loss, logits and "
+      "gradients") {
     for (const ModelShape& each : with_options(small(false)))
-      for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const auto& [dtype, documents] : {std::pair{DType::f32, false},
+                                             {DType::bf16, false},
+                                             {DType::f32, true},
+                                             {DType::bf16, true}}) {
         ModelShape shape = each;
         // On a GPU heads are multiples of 8 elements.
         if (shape.head_width > 0) shape.head_width = shape.head_width > 2 ? 16 : 8;
         CAPTURE(options_text(shape));
         const bool wide = dtype == DType::f32;
-        const TestModel m(shape, 2);
+        CAPTURE(documents);
+        const TestModel plain(shape, 2), m = documents ? with_documents(plain) : plain;
         BackendOptions options = m.options(dtype);
         options.activation_checkpointing = !wide;
         auto cpu = make_cpu_backend(options);
         REQUIRE(cpu.ok());
         const Outcome expected = run_micro_batch(**cpu, m, dtype);
         const std::unique_ptr<Backend> device = gpu(options);
+        // A micro-batch with other documents, or with none, leaves nothing behind.
+        (void)run_micro_batch(*device, documents ? plain : with_documents(plain), dtype);
         const Outcome ours = run_micro_batch(*device, m, dtype);
         // The GPU rounds products to bf16 before RoPE and norms, the CPU after: fp32 shows that the
         // mathematics is the same, bf16 that nothing is left out.

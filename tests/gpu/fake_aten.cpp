@@ -62,6 +62,7 @@ struct Aten::Impl {
   AttentionShape shape;
   Memory gradients, scratch;
   Block products{size_t{32} << 20};  // cuBLAS's workspace on Hopper
+  const int32_t* of_row = nullptr;   // DocumentRows::of_row; null: no documents
 
   Elements at(const void* data) const { return {const_cast<void*>(data), dtype}; }
   Memory take(int64_t elements) const {
@@ -77,7 +78,8 @@ struct Aten::Impl {
       for (int64_t d = 0; d < D; ++d)
         dot += qkv[(b * shape.T + t) * shape.ld_qkv + head * D + d] *
                qkv[(b * shape.T + s) * shape.ld_qkv + key * D + d];
-      const bool hidden = shape.window > 0 && s <= t - shape.window;
+      const bool other = of_row && of_row[b * shape.T + s] != of_row[b * shape.T + t];
+      const bool hidden = other || (shape.window > 0 && s <= t - shape.window);
       w.push_back(hidden ? -1e300 : dot / std::sqrt(static_cast<double>(D)));
       max = std::max(max, w.back());
     }
@@ -122,6 +124,12 @@ void Aten::gemm(Transpose transpose_a, Transpose transpose_b, int64_t m, int64_t
                          out.set(i * n + j, sum);
                        }
                    });
+}
+
+void Aten::set_documents(const DocumentRows* documents) {
+  fake_gpu::run_on(impl_->stream, [this, rows = documents ? documents->of_row : nullptr] {
+    impl_->of_row = rows;
+  });
 }
 
 Aten::SavedPtr Aten::attention(const void* qkv) {

@@ -238,7 +238,7 @@ TEST_SUITE("kernels") {
         constexpr int64_t rows = 4;
         const Values<T> logits(some<T>(rows * V, 20), aligned);
         const Values<int32_t> targets(
-            {0, static_cast<int32_t>(V - 1), static_cast<int32_t>(V / 2), 0});
+            {0, static_cast<int32_t>(V - 1), static_cast<int32_t>(V / 2), -1});
         const Values<float> losses(none<float>(rows));
         const auto before = logits.host();
         auto expected = before;

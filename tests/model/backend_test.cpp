@@ -75,9 +75,12 @@ TEST_SUITE("backend") {
     std::vector<ModelShape> shapes = with_options(kTiny);
     shapes.insert(shapes.end(), {kTiny, kTiny});
     shapes.back().tie_embeddings = true;
-    for (const ModelShape& shape : shapes) {
+    for (size_t i = 0; i < 2 * shapes.size(); ++i) {
+      const ModelShape& shape = shapes[i / 2];
       CAPTURE(options_text(shape));
+      CAPTURE(i % 2);  // with documents and targets that are not trained
       TestModel m(shape, 2);
+      if (i % 2 == 1) m = with_documents(m);
       auto backend = make_cpu_backend(m.options());
       REQUIRE(backend.ok());
       const float scale = 0.5f;
@@ -132,6 +135,8 @@ TEST_SUITE("backend") {
         CHECK(std::isfinite(one.loss));
         check_same_bits(one, run_with(m, m.options(dtype, 2)));
         check_same_bits(one, run_with(m, m.options(dtype, 3)));
+        const TestModel apart = with_documents(m);
+        check_same_bits(run_with(apart, m.options(dtype, 1)), run_with(apart, m.options(dtype, 3)));
       }
   }
 
@@ -146,6 +151,57 @@ TEST_SUITE("backend") {
     CHECK(worst < 1e-5);
   }
 
+  TEST_CASE("backend: a document gives the logits that it gives as a sample of its own") {
+    const std::vector<int64_t> lengths = {1, 64, 3, 2, 7};  // of block_size 77 tokens
+    const TestModel plain(kOdd, 1);
+    TestModel m = plain;
+    for (int64_t row = 0, i = 0; i < 5; row += lengths[size_t(i++)])
+      m.tokens[size_t(row)] |= kBeginsDocument;
+    const std::vector<float> all = run_with(m, m.options()).logits;
+    int64_t row = 0;
+    for (const int64_t length : lengths) {
+      CAPTURE(row);
+      TestModel own = plain;  // the document first, then other tokens
+      std::copy_n(plain.tokens.begin() + row, length, own.tokens.begin());
+      const std::vector<float> alone = run_with(own, own.options()).logits;
+      double worst = 0;
+      for (int64_t i = 0; i < length * kOdd.vocab; ++i)
+        worst = std::max(
+            worst, std::abs(double{all[size_t(row * kOdd.vocab + i)]} - double{alone[size_t(i)]}));
+      CHECK(worst < 1e-5);
+      row += length;
+    }
+    CHECK(row == kOdd.block_size);
+    const std::vector<float> whole = run_with(plain, m.options()).logits;
+    CHECK(std::abs(whole.back() - all.back()) > 1e-3f);  // without documents it is another model
+  }
+
+  TEST_CASE("backend: marks that separate nothing change no bit") {
+    TestModel m(kMicro, 2);
+    const Outcome plain = run_with(m, m.options(DType::bf16));
+    m.tokens[0] |= kBeginsDocument | kNotTrained;  // a sample begins a document, and is no target
+    m.tokens[size_t(kMicro.block_size)] |= kBeginsDocument;  // only a target
+    check_same_bits(plain, run_with(m, m.options(DType::bf16)));
+  }
+
+  TEST_CASE("backend: targets that are not trained add nothing to the loss") {
+    TestModel m(kTiny, 1);
+    for (int32_t& token : m.tokens) token |= kNotTrained;
+    CHECK(trained_targets(m.tokens.data(), 1, kTiny.block_size) == 0);
+    const Outcome none = run_with(m, m.options());
+    CHECK(none.loss == 0);
+    for (const auto& grad : none.grads)
+      CHECK(std::ranges::all_of(grad, [](float g) { return g == 0; }));
+    double sum = 0;
+    for (int64_t t = 1; t <= kTiny.block_size; ++t) {
+      TestModel one = m;
+      one.tokens[size_t(t)] &= ~kNotTrained;
+      CHECK(trained_targets(one.tokens.data(), 1, kTiny.block_size) == 1);
+      sum += run_with(one, one.options()).loss;
+    }
+    CHECK(run_with(TestModel(kTiny, 1), m.options()).loss == doctest::Approx(sum).epsilon(1e-6));
+  }
+
   TEST_CASE("backend: activation checkpointing gives the same bits") {
     std::vector<ModelShape> shapes = with_options(kOdd);
     shapes.push_back(kOdd);
@@ -157,6 +213,10 @@ TEST_SUITE("backend") {
         const Outcome kept = run_with(m, options);
         options.activation_checkpointing = true;
         check_same_bits(kept, run_with(m, options));
+        const TestModel apart = with_documents(m);
+        const Outcome again = run_with(apart, options);
+        options.activation_checkpointing = false;
+        check_same_bits(run_with(apart, options), again);
       }
   }
 

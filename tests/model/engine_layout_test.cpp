@@ -30,8 +30,9 @@ struct Outcome {
 };
 
 Outcome outcome(const EngineOptions& options, Layout layout, uint64_t steps,
-                const MakeBackend& make) {
+                const MakeBackend& make, bool documents = false) {
   World world(options, layout.groups, layout.shards, make);
+  world.documents = documents;
   world.initialize();
   Outcome result;
   result.steps = world.train(1, steps);
@@ -72,6 +73,50 @@ TEST_SUITE("engine_layout") {
                            layout, 3, fake_backends()));
       }
     }
+  }
+
+  TEST_CASE("engine: ENGINE-7, every target counts the same, on every layout with the same bits") {
+    const MakeBackend cpu = [](const BackendOptions& o) { return make_cpu_backend(o).take(); };
+    const int leaves = 12;
+    const EngineOptions one = options_for(leaves, {1, 1}, Sharding::no_shard, DType::f32, false);
+    const Outcome expected = outcome(one, {1, 1}, 3, cpu, true);
+    for (const Layout layout : {Layout{1, 2}, {1, 3}, {2, 2}, {4, 1}, {3, 4}, {5, 1}, {12, 1}})
+      check_same(expected,
+                 outcome(options_for(leaves, layout, Sharding::full_shard, DType::f32, false),
+                         layout, 3, cpu, true));
+    // The first step again, leaf by leaf: sums over all trained targets, divided by their number.
+    World world(one, 1, 1, cpu);
+    world.initialize();
+    const std::unique_ptr<Backend> backend = cpu({.shape = one.shape, .micro_batch_size = 2});
+    const std::vector<Unit> units = units_of(one.shape);
+    const ShardLayout layout = shard_layout(units, 1);
+    const float* params = world.states[0].committed().params.data();
+    std::vector<float> grad(layout.total);
+    std::vector<double> total(layout.total);
+    double loss = 0;
+    uint64_t trained = 0;
+    const auto targets = static_cast<double>(2 * one.shape.block_size);
+    for (int leaf = 0; leaf < leaves; ++leaf) {
+      const auto tokens = test_tokens(one, 1, static_cast<uint64_t>(leaf), true);
+      trained += trained_targets(tokens.data(), 2, one.shape.block_size);
+      backend->embed(params, tokens.data());
+      const auto of = [&](auto* all, size_t unit) { return all + layout.offset[unit]; };
+      for (int i = 0; i < one.shape.layers; ++i)
+        backend->forward_block(i, of(params, static_cast<size_t>(i) + 1));
+      loss += targets * backend->head(of(params, units.size() - 1), nullptr, 1,
+                                      of(grad.data(), units.size() - 1), nullptr);
+      for (int i = static_cast<int>(one.shape.layers); i-- > 0;)
+        backend->backward_block(i, of(params, static_cast<size_t>(i) + 1),
+                                of(grad.data(), static_cast<size_t>(i) + 1));
+      backend->backward_embed(grad.data(), false);
+      for (size_t i = 0; i < grad.size(); ++i) total[i] += targets * static_cast<double>(grad[i]);
+    }
+    double square = 0;
+    for (const double g : total) square += g * g;
+    const auto count = static_cast<double>(trained);
+    CHECK(trained < static_cast<uint64_t>(leaves * 2 * one.shape.block_size) / 2);
+    CHECK(expected.steps[0].loss == doctest::Approx(loss / count).epsilon(1e-6));
+    CHECK(expected.steps[0].grad_norm == doctest::Approx(std::sqrt(square) / count).epsilon(1e-5));
   }
 
   TEST_CASE(

@@ -30,14 +30,18 @@ inline ModelShape test_shape(bool tied = false) {
   return shape;
 }
 
-/// The tokens of leaf `leaf` of `step`: (B, T + 1).
-inline std::vector<int32_t> test_tokens(const EngineOptions& options, uint64_t step,
-                                        uint64_t leaf) {
+/// The tokens of leaf `leaf` of `step`: (B, T + 1). documents: with documents and targets that are
+/// not trained, in some leaves nearly all of them.
+inline std::vector<int32_t> test_tokens(const EngineOptions& options, uint64_t step, uint64_t leaf,
+                                        bool documents = false) {
   std::vector<int32_t> tokens;
   for (int64_t i = 0; i < options.micro_batch_size * (options.shape.block_size + 1); ++i) {
     const uint64_t text = step * 1009 + leaf * 31 + static_cast<uint64_t>(i * i);
     tokens.push_back(
         static_cast<int32_t>(hash128(&text, 8).low % static_cast<uint64_t>(options.shape.vocab)));
+    const uint64_t draw = hash128(&text, 8).high;
+    if (documents && draw % 4 == 0) tokens.back() |= kBeginsDocument;
+    if (documents && draw / 4 % (leaf % 3 == 0 ? 8 : 3) != 1) tokens.back() |= kNotTrained;
   }
   return tokens;
 }
@@ -120,7 +124,7 @@ class World {
     std::vector<int32_t> tokens;
     return seat.engine->step(step, 1e-2f / static_cast<float>(step), control,
                              [&](int k) -> Result<const int32_t*> {
-                               tokens = test_tokens(options, step, seat.engine->leaf(k));
+                               tokens = test_tokens(options, step, seat.engine->leaf(k), documents);
                                return static_cast<const int32_t*>(tokens.data());
                              });
   }
@@ -181,6 +185,7 @@ class World {
   }
 
   EngineOptions options;
+  bool documents = false;  // as of test_tokens()
   int groups, shards;
   std::vector<std::unique_ptr<ThreadCommunicator>> shard_wise, replicate_wise;
   std::vector<TrainState> states;

@@ -10,6 +10,7 @@
 
 #include "model/backend.hpp"
 #include "runtime/base/hash.hpp"
+#include "runtime/training/token_marks.hpp"
 
 namespace simplescale {
 
@@ -51,7 +52,7 @@ class FakeBackend : public Backend {
         static_cast<size_t>(options_.micro_batch_size * (options_.shape.block_size + 1));
     token_hash_ = static_cast<float>(hash128(tokens, count * sizeof(int32_t)).low % 1000) / 1000;
     for (size_t i = 0; i < kWidth; ++i)
-      stream_[i] = value(params, static_cast<size_t>(tokens[i % count])) + token_hash_;
+      stream_[i] = value(params, static_cast<size_t>(token_id(tokens[i % count]))) + token_hash_;
     inputs_.clear();
   }
   void forward_block(int layer, const void* params) override {

@@ -5,7 +5,7 @@ usage: reference.py FOLDER SETTINGS
 SETTINGS is a JSON object: dtype, B, scale and the members of ModelShape.
 
 Reads   FOLDER/params.bin   fp32 parameters, unit by unit
-        FOLDER/tokens.bin   int32 (B, T + 1)
+        FOLDER/tokens.bin   int32 (B, T + 1); bit 30: begins a document, bit 29: is no target
 Writes  FOLDER/logits.bin   fp32 (B, T, vocab)
         FOLDER/grads.bin    fp32, laid out as params.bin; gradients of loss * scale
         FOLDER/loss.bin     one float64
@@ -57,6 +57,7 @@ def main():
     torch.set_num_threads(1)
     flat = torch.from_numpy(np.fromfile(f"{folder}/params.bin", np.float32))
     tokens = torch.from_numpy(np.fromfile(f"{folder}/tokens.bin", np.int32)).long().view(B, T + 1)
+    begins, trained, tokens = (tokens >> 30 & 1).bool(), tokens >> 29 & 1 == 0, tokens & (1 << 29) - 1
     used, params = 0, []
 
     def take(*shape):
@@ -67,11 +68,16 @@ def main():
         params.append(p)
         return p
 
-    angle = torch.outer(torch.arange(T).float(), frequencies(s, D))
+    begins[:, 0] = True
+    document = begins[:, :T].cumsum(1)
+    row = torch.arange(T).expand(B, T)
+    position = row - torch.where(begins[:, :T], row, 0).cummax(1).values  # restarts in each document
+    angle = position[:, None, :, None].float() * frequencies(s, D)
     angle = torch.cat((angle, angle), -1)
     cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
     far = torch.arange(T)[:, None] - torch.arange(T)[None, :]  # tokens from key to query
-    seen = (far >= 0) & (far < (s["sliding_window"] or T))
+    seen = (far >= 0) & (far < (s["sliding_window"] or T)) & (document[:, :, None] == document[:, None, :])
+    seen = seen[:, None]  # (B, 1, T, T)
 
     norm = lambda x, weight: F.rms_norm(x, weight.shape, weight, eps)
     split = lambda y: y.unflatten(-1, (-1, D)).transpose(1, 2)
@@ -99,7 +105,8 @@ def main():
     x = norm(x, take(C))
     logits = F.linear(x, table if s["tie_embeddings"] else take(V, C)).float()
     assert used == flat.numel(), (used, flat.numel())
-    loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    targets = torch.where(trained[:, 1:], tokens[:, 1:], -100)
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / (B * T)
     (loss * s["scale"]).backward()
     logits.detach().numpy().tofile(f"{folder}/logits.bin")
     torch.cat([p.grad.float().flatten() for p in params]).numpy().tofile(f"{folder}/grads.bin")

@@ -141,6 +141,25 @@ TEST_SUITE("reference") {
       compare_with_torch(TestModel(shape, 2), DType::f32, 1e-5);
     }
   }
+  TEST_CASE("backend: documents equal torch with an explicit mask and positions from 0, fp32") {
+    std::vector<ModelShape> shapes = with_options(kGrouped);
+    shapes.push_back(kGrouped);
+    for (const ModelShape& shape : shapes) {
+      CAPTURE(options_text(shape));
+      compare_with_torch(with_documents(TestModel(shape, 3)), DType::f32, 2e-5);
+    }
+  }
+  TEST_CASE("backend: documents of several query blocks equal torch, with and without a window") {
+    for (const int64_t window : {0, 65}) {
+      ModelShape shape = kGrouped;
+      shape.block_size = 300, shape.layers = 2, shape.sliding_window = window;
+      TestModel m(shape, 2);
+      for (const size_t row : {5u, 70u, 200u, 201u, 301u + 150u, 301u + 299u})
+        m.tokens[row] |= kBeginsDocument | kNotTrained;
+      compare_with_torch(m, DType::f32, 2e-5);
+      compare_with_torch(m, DType::bf16, 0.12);
+    }
+  }
   TEST_CASE("backend: bf16 with the options of families differs from torch's by rounding only") {
     for (const ModelShape& shape : with_options(kGrouped)) {
       if (shape.sliding_window == 1) continue;  // most gradients of q and k are zero

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/backend.hpp"
+#include "runtime/training/token_marks.hpp"
 
 namespace simplescale::testing {
 
@@ -83,6 +84,14 @@ struct TestModel {
             .threads = threads};
   }
 };
+
+/// `m` with documents of several lengths, some of one token, and with targets that are not trained.
+inline TestModel with_documents(TestModel m, uint32_t seed = 1) {
+  std::mt19937 random(seed);
+  for (int32_t& token : m.tokens)
+    token |= (random() % 5 == 0 ? kBeginsDocument : 0) | (random() % 6 == 0 ? kNotTrained : 0);
+  return m;
+}
 
 /// encode() converts fp32 values to the backend's precision, decode() converts them back.
 inline std::vector<unsigned char> encode(const std::vector<float>& values, DType dtype) {
