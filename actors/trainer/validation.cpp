@@ -5,23 +5,29 @@
 #include <vector>
 
 #include "runtime/data/validation_samples.hpp"
+#include "runtime/training/token_marks.hpp"
 
 namespace simplescale {
 
-Result<double> validation_loss(Engine& engine, Collective& shard, Collective& replicate,
-                               TokenSource& source, const Plan& plan, uint64_t batches,
-                               WaitClock& wait) {
+Result<MeanLoss> validation_loss(Engine& engine, Collective& shard, Collective& replicate,
+                                 TokenSource& source, const Plan& plan, uint64_t batches,
+                                 WaitClock& wait) {
   const auto batch_size = static_cast<uint64_t>(plan.micro_batch_size),
              shards = static_cast<uint64_t>(shard.size()),
              available = source.samples(plan.shape.block_size),
              world = shards * static_cast<uint64_t>(replicate.size()),
              rank = static_cast<uint64_t>(replicate.rank()) * shards +
                     static_cast<uint64_t>(shard.rank());
-  const auto row = static_cast<size_t>(plan.shape.block_size + 1);
+  const int64_t T = plan.shape.block_size;
+  const auto row = static_cast<size_t>(T + 1);
   std::vector<int32_t> tokens(batch_size * row);
-  std::vector<double> group_losses(shards);
-  std::vector<double> losses(world);
+  struct Part {  // of one micro-batch
+    double loss;
+    uint64_t trained;
+  };
+  std::vector<Part> group_parts(shards), parts(world);
   double sum = 0;
+  uint64_t trained = 0;
   for (uint64_t first = 0; first < batches; first += world) {
     // A rank beyond the last micro-batch computes the last one again; its loss is not added.
     const uint64_t mine = std::min(first + rank, batches - 1);
@@ -34,15 +40,17 @@ Result<double> validation_loss(Engine& engine, Collective& shard, Collective& re
         return read;
       }
     SS_ASSIGN(const double loss, engine.loss(tokens.data()));
+    const Part part{loss, trained_targets(tokens.data(), plan.micro_batch_size, T)};
     const Waiting waiting(wait);
-    SS_RETURN_IF_ERROR(shard.all_gather_bytes(&loss, group_losses.data(), sizeof loss)->wait());
+    SS_RETURN_IF_ERROR(shard.all_gather_bytes(&part, group_parts.data(), sizeof part)->wait());
     SS_RETURN_IF_ERROR(
-        replicate
-            .all_gather_bytes(group_losses.data(), losses.data(), group_losses.size() * sizeof loss)
-            ->wait());
-    for (uint64_t i = 0; i < world && first + i < batches; ++i) sum += losses[i];
+        replicate.all_gather_bytes(group_parts.data(), parts.data(), shards * sizeof part)->wait());
+    for (uint64_t i = 0; i < world && first + i < batches; ++i)
+      sum += parts[i].loss, trained += parts[i].trained;
   }
-  return sum / static_cast<double>(batches);
+  const double over = over_trained(batches * batch_size * static_cast<uint64_t>(T), trained);
+  const auto count = static_cast<double>(batches);
+  return MeanLoss{sum / count * over, count / over};
 }
 
 Result<ValidationLosses> validation_losses(Engine& engine, Collective& shard, Collective& replicate,
@@ -53,10 +61,11 @@ Result<ValidationLosses> validation_losses(Engine& engine, Collective& shard, Co
   for (ValidationSource& source : sources) {
     losses.sources.push_back(std::numeric_limits<double>::quiet_NaN());
     if (source.batches == 0) continue;
-    SS_ASSIGN(losses.sources.back(),
+    SS_ASSIGN(const MeanLoss of_source,
               validation_loss(engine, shard, replicate, source.tokens, plan, source.batches, wait));
-    sum += losses.sources.back() * static_cast<double>(source.batches);
-    batches += static_cast<double>(source.batches);
+    losses.sources.back() = of_source.mean;
+    sum += of_source.mean * of_source.batches;
+    batches += of_source.batches;
   }
   SS_ASSERT(batches > 0);
   losses.loss = sources.size() == 1 ? losses.sources.front() : sum / batches;

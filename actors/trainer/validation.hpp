@@ -12,14 +12,19 @@
 
 namespace simplescale {
 
-/// Mean loss in nats over `batches` (at least 1) micro-batches, whose samples are spread evenly
+/// mean: in nats over the trained targets. batches: as many micro-batches as these targets fill.
+struct MeanLoss {
+  double mean = 0, batches = 0;
+};
+
+/// Mean loss over `batches` (at least 1) micro-batches, whose samples are spread evenly
 /// over `source`. Micro-batch j is computed by rank j mod world, and the losses are added in the
 /// order of j, so the result does not depend on the layout. Blocks; all ranks must call it together
 /// and get the same result. After an error of `source`, the source is reopened for the next
 /// attempt. wait: counts the collectives.
-Result<double> validation_loss(Engine& engine, Collective& shard, Collective& replicate,
-                               TokenSource& source, const Plan& plan, uint64_t batches,
-                               WaitClock& wait);
+Result<MeanLoss> validation_loss(Engine& engine, Collective& shard, Collective& replicate,
+                                 TokenSource& source, const Plan& plan, uint64_t batches,
+                                 WaitClock& wait);
 
 /// The validation tokens of a source, and how many micro-batches of them are computed; 0: none.
 struct ValidationSource {
@@ -27,7 +32,7 @@ struct ValidationSource {
   uint64_t batches = 0;
 };
 
-/// loss: the mean over the samples of all sources. sources: of each source; NaN without tokens.
+/// loss: the mean over the trained targets of all sources. sources: of each source; NaN without tokens.
 struct ValidationLosses {
   double loss = 0;
   std::vector<double> sources;

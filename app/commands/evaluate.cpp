@@ -13,6 +13,7 @@
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/task_file.hpp"
 #include "runtime/run/run_folder.hpp"
+#include "runtime/training/token_marks.hpp"
 
 namespace simplescale {
 
@@ -159,12 +160,24 @@ struct NamedTokens {
   TokenSource tokens;
 };
 
+/// Documents count in other tokens as they did in the run's training, if the model is from a run.
+Status use_documents_of_run(const EvaluateOptions& o, const BatchModel& model, Dataset& dataset) {
+  const RunFolder run = run_of(o.checkpoint);
+  if (!std::filesystem::exists(run.config())) return {};
+  SS_ASSIGN(LoadedConfig loaded, load_config(run.config()));
+  loaded.config.data.blend.clear();
+  loaded.config.data.source = o.data;
+  if (dataset.tokenizer.empty()) dataset.tokenizer = model.tokenizer;
+  return use_documents(loaded.config, dataset);
+}
+
 Result<std::vector<NamedTokens>> validation_tokens(const EvaluateOptions& o,
                                                    const BatchModel& model) {
   std::vector<NamedTokens> found;
   if (!o.data.empty()) {
     SS_RETURN_IF_ERROR(check_is_tokens(o.data, o.checkpoint, model.tokenizer));
-    SS_ASSIGN(const Dataset dataset, open_dataset(o.data, "auto", model.shape.vocab, 0));
+    SS_ASSIGN(Dataset dataset, open_dataset(o.data, "auto", model.shape.vocab, 0));
+    SS_RETURN_IF_ERROR(use_documents_of_run(o, model, dataset));
     found.push_back({"", dataset.validation.tokens() > 0 ? dataset.validation : dataset.train});
   } else {
     const RunFolder run = run_of(o.checkpoint);
@@ -189,11 +202,18 @@ Result<std::vector<NamedTokens>> validation_tokens(const EvaluateOptions& o,
   return found;
 }
 
-/// Sum of the losses, in nats, of the first `samples` samples.
-Result<double> losses_of(BatchModel& model, const TokenSource& source, uint64_t samples) {
+/// Of samples: the sum of their mean losses in nats over all targets, to which those that are not
+/// trained add nothing, and the number of the trained ones.
+struct Losses {
+  double sum = 0;
+  uint64_t trained = 0;
+};
+
+/// Of the first `samples` samples.
+Result<Losses> losses_of(BatchModel& model, const TokenSource& source, uint64_t samples) {
   const auto row = static_cast<size_t>(model.shape.block_size + 1);
   std::vector<int32_t> tokens(kBatch * row);
-  double sum = 0;
+  Losses losses;
   // Whole batches. Each remaining sample fills a batch with copies of itself.
   for (uint64_t first = 0; first < samples;) {
     const uint64_t count = samples - first >= kBatch ? kBatch : 1;
@@ -201,11 +221,13 @@ Result<double> losses_of(BatchModel& model, const TokenSource& source, uint64_t 
       SS_RETURN_IF_ERROR(source.read_sample(first + (count == 1 ? 0 : b), model.shape.block_size,
                                             tokens.data() + b * row));
     model.forward(tokens.data());
-    sum += static_cast<double>(count) *
-           model.backend->head(model.units.back().data(), model.tied(), 0, nullptr, nullptr);
+    losses.trained +=
+        trained_targets(tokens.data(), static_cast<int64_t>(count), model.shape.block_size);
+    losses.sum += static_cast<double>(count) *
+                  model.backend->head(model.units.back().data(), model.tied(), 0, nullptr, nullptr);
     first += count;
   }
-  return sum;
+  return losses;
 }
 
 }  // namespace
@@ -216,21 +238,24 @@ Status evaluate_command(const EvaluateOptions& o) {
   SS_ASSIGN(const std::vector<NamedTokens> sources, validation_tokens(o, model));
   nlohmann::json by_source;
   double sum = 0;
-  uint64_t counted = 0;
+  uint64_t counted = 0, trained = 0;
+  const auto T = static_cast<uint64_t>(model.shape.block_size);
   for (const auto& [name, source] : sources) {
     uint64_t samples = source.samples(model.shape.block_size);
     if (o.samples > 0) samples = std::min(samples, static_cast<uint64_t>(o.samples));
-    SS_ASSIGN(const double losses, losses_of(model, source, samples));
-    const double loss = losses / static_cast<double>(samples);
+    SS_ASSIGN(const Losses losses, losses_of(model, source, samples));
+    const double loss =
+        losses.sum / static_cast<double>(samples) * over_trained(samples * T, losses.trained);
     if (!name.empty()) by_source[name] = loss;
     if (!name.empty() && !o.json)
       terminal::print("%s: validation loss %.4f, over %llu samples\n", name.c_str(), loss,
                       static_cast<unsigned long long>(samples));
-    sum += losses;
+    sum += losses.sum;
     counted += samples;
+    trained += losses.trained;
   }
-  const double loss = sum / static_cast<double>(counted);
-  const uint64_t count = counted * static_cast<uint64_t>(model.shape.block_size);
+  const double loss = sum / static_cast<double>(counted) * over_trained(counted * T, trained);
+  const uint64_t count = trained;
   if (o.json) {
     nlohmann::json result = {{"val_loss", loss}, {"perplexity", std::exp(loss)}, {"tokens", count}};
     if (!by_source.is_null()) result["val_losses"] = by_source;

@@ -107,7 +107,10 @@ struct DataConfig {
   int64_t skip_bad = 0;           // lines and files of text that cannot be read and are left out
   double validation_fraction = 0.01;
   bool shuffle = true;
-  int64_t seed = -1;  // of the shuffle; -1: run.seed; see data_seed()
+  int64_t seed = -1;                               // of the shuffle; -1: run.seed; see data_seed()
+  bool document_mask = false;                      // tokens see tokens of their document only
+  bool document_boundary_loss = true;              // predict a document's first token, too
+  int64_t document_begin = -1, document_end = -1;  // token ids; both -1: by tokenizer or index
   bool ledger = true;
   std::string skip_samples;  // left out of training (skipped_samples.hpp)
   int64_t ring_batches = 8;  // micro-batches queued for each trainer

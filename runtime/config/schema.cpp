@@ -79,7 +79,7 @@ const Key table[] = {
   {"model", "layers", REF(model.layers), {0, 10'000}, run, "Number of transformer blocks. 0: from the preset."},
   {"model", "heads", REF(model.heads), {0, 1e6}, run, "Number of query heads; must divide dim unless head_dim is set. 0: from the preset."},
   {"model", "kv_heads", REF(model.kv_heads), {0, 1e6}, run, "Number of key/value heads; must divide heads. 0: from the preset."},
-  {"model", "vocab", REF(model.vocab), {0, 2147483647}, run, "Number of token ids; at least the tokenizer's. 0: from the preset."},
+  {"model", "vocab", REF(model.vocab), {0, 536'870'911}, run, "Number of token ids; at least the tokenizer's. 0: from the preset."},
   {"model", "block_size", REF(model.block_size), {0, 1e6}, run, "Sequence length: tokens per sample. 0: from the preset."},
   {"model", "rope_theta", REF(model.rope_theta), not_negative, run, "Base of the rotary embedding. 0: from the preset, else 10000."},
   {"model", "norm_eps", REF(model.norm_eps), fraction, run, "Epsilon of RMSNorm, added to the mean square. 0: from the preset, else 1e-5."},
@@ -97,7 +97,7 @@ const Key table[] = {
 
   {"tokenizer", "path", REF(tokenizer.path), any, run, "An existing tokenizer: a SentencePiece tokenizer.model, a tokenizer.json of Hugging Face, or a folder with one. Empty: train a tokenizer.", true},
   {"tokenizer", "kind", ENUM(tokenizer.kind, tokenizer_names), any, run, "bpe: byte-pair encoding with byte fallback, as in Llama."},
-  {"tokenizer", "vocab", REF(tokenizer.vocab), {0, 2147483647}, run, "Vocabulary size of the trained tokenizer. 0: model.vocab."},
+  {"tokenizer", "vocab", REF(tokenizer.vocab), {0, 536'870'911}, run, "Vocabulary size of the trained tokenizer. 0: model.vocab."},
   {"tokenizer", "train_on", REF(tokenizer.train_on), any, run, "Text to train the tokenizer on. Empty: data.source.", true},
 
   {"data", "source", REF(data.source), any, run, "Text (.txt, .jsonl; also .gz, .zst, .xz) or tokens (.bin): a file, a folder, the prefix of Megatron files, or \"debian:<package>\" (text from an installed Debian package).", true},
@@ -110,6 +110,10 @@ const Key table[] = {
   {"data", "validation_fraction", REF(data.validation_fraction), {.min = 0, .max = 0.5}, run, "Fraction of the tokens kept for validation; training never sees them."},
   {"data", "shuffle", REF(data.shuffle), any, run, "Read the samples in a seeded random order, a new order every epoch."},
   {"data", "seed", REF(data.seed), rule_or_more, run, "Seed of the shuffle. -1: run.seed."},
+  {"data", "document_mask", REF(data.document_mask), any, run, "Tokens attend to tokens of their own document only (docs/data.md#documents)."},
+  {"data", "document_boundary_loss", REF(data.document_boundary_loss), any, run, "Train to predict the first token of a document from the document before it. false: the loss does not count these targets; it is the mean over the others of the global batch."},
+  {"data", "document_begin", REF(data.document_begin), {-1, 536'870'911}, run, "Id of the token that begins every document (BOS). -1: none; with document_end = -1, too: the tokenizer's BOS, or what a Megatron index says."},
+  {"data", "document_end", REF(data.document_end), {-1, 536'870'911}, run, "Id of the token that ends every document (EOD, <|endoftext|>). -1: none."},
   {"data", "ledger", REF(data.ledger), any, run, "Write ledger.jsonl: the samples that each committed step trained."},
   {"data", "skip_samples", REF(data.skip_samples), any, recipe, "Samples that are left out of training, as ledger.jsonl numbers them: \"84-87,92\". Later samples move up. --skip-samples adds to it; a run never takes a sample back."},
   {"data", "ring_batches", REF(data.ring_batches), {1, 1024}, no, "Micro-batches queued for each trainer in shared memory."},

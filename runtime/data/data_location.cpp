@@ -120,7 +120,45 @@ Status check_one_tokenizer(RunData& data) {
   return {};
 }
 
+/// How documents are found in a source. bad_config: no way is known, or an id is no token.
+Result<DocumentRule> document_rule(const Config& of, const Dataset& data) {
+  const DataConfig& o = of.data;
+  DocumentRule rule{.mask = o.document_mask,
+                    .boundary_loss = o.document_boundary_loss,
+                    .first = static_cast<int32_t>(o.document_begin),
+                    .last = static_cast<int32_t>(o.document_end)};
+  if (!rule.marks()) return rule;
+  const std::string key = rule.mask ? "data.document_mask" : "data.document_boundary_loss";
+  for (const auto& [name, id] :
+       {std::pair{"data.document_begin", rule.first}, std::pair{"data.document_end", rule.last}})
+    if (id >= data.train.vocab())
+      return Status(Code::bad_config, std::string(name) + " = " + std::to_string(id) +
+                                          " is beyond the vocabulary of " +
+                                          std::to_string(data.train.vocab()));
+  if (rule.first >= 0 || rule.last >= 0) return rule;
+  if (data.train.has_document_index()) {
+    rule.by_index = true;
+    return rule;
+  }
+  std::string why = token_path(of) + " has no tokenizer";
+  if (!data.tokenizer.empty()) {
+    SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(data.tokenizer));
+    rule.first = tokenizer.bos();
+    if (rule.first >= 0) return rule;
+    why = data.tokenizer + " has no BOS";
+  }
+  return Status(Code::bad_config, key + ": nothing says where documents begin, because " + why +
+                                      ": set data.document_begin or data.document_end to the id "
+                                      "of the token between documents");
+}
+
 }  // namespace
+
+Status use_documents(const Config& config, Dataset& data) {
+  SS_ASSIGN(const DocumentRule rule, document_rule(config, data));
+  SS_RETURN_IF_ERROR(data.train.use_documents(rule));
+  return data.validation.use_documents(rule);
+}
 
 MixedOrder sample_order(const Config& config, const Plan& plan, const RunData& data) {
   const uint64_t seed = data_seed(config);
@@ -163,6 +201,7 @@ Result<RunData> open_tokens(const Config& config, const ModelShape& shape) {
               open_dataset(token_path(of), tokens ? format_name(of.data.format) : "prepared",
                            shape.vocab, of.data.validation_fraction));
     SS_RETURN_IF_ERROR(dataset.train.require_block(shape.block_size));
+    SS_RETURN_IF_ERROR(use_documents(of, dataset));
     data.sources.push_back({name, std::move(dataset)});
   }
   SS_RETURN_IF_ERROR(check_one_tokenizer(data));

@@ -53,8 +53,12 @@ struct RunData {
   TokenSources train() const;
 };
 
+/// Makes the tokens of data.source mark documents as the configuration wants it. bad_config: it does
+/// not say, nor does the data, how documents are found.
+Status use_documents(const Config& config, Dataset& data);
+
 /// Opens the training and validation tokens of a configuration whose data is prepared. Errors as
-/// open_dataset(); bad_data: a source is shorter than a block, or two sources were made with
+/// open_dataset() and use_documents(); bad_data: a source is shorter than a block, or two sources were made with
 /// different tokenizers.
 Result<RunData> open_tokens(const Config& config, const ModelShape& shape);
 

@@ -50,13 +50,13 @@ uint64_t first_bad(const Token* tokens, uint64_t count, uint64_t vocab) {
 
 Result<TokenSource> TokenSource::open(const std::vector<std::string>& paths,
                                       const std::string& format, int64_t vocab) {
-  SS_ASSERT(vocab > 0 && vocab <= INT32_MAX && !paths.empty());
+  SS_ASSERT(vocab > 0 && vocab - 1 <= kLargestTokenId && !paths.empty());
   TokenSource source;
   source.vocab_ = vocab;
   for (const std::string& path : paths) {
     SS_ASSIGN(const auto file, open_file(path));
     SS_ASSIGN(const TokenLayout layout, token_layout(*file, format));
-    source.parts_.push_back({file, layout, source.count_});
+    source.parts_.push_back({file, layout, source.count_, nullptr});
     source.count_ += layout.count;
   }
   return source;
@@ -148,10 +148,50 @@ Status TokenSource::read_as(const Part& part, uint64_t first, uint64_t count, in
   return bad_id(part, first + bad, static_cast<uint32_t>(out[bad]));
 }
 
+bool TokenSource::has_document_index() const {
+  return !parts_.empty() &&
+         std::ranges::none_of(parts_, [](const Part& part) { return part.layout.index.empty(); });
+}
+
+Status TokenSource::use_documents(const DocumentRule& rule) {
+  documents_ = rule;
+  for (Part& part : parts_) {
+    part.documents.reset();
+    if (!rule.marks() || !rule.by_index || part.layout.index.empty()) continue;
+    SS_ASSIGN(MegatronDocuments documents, MegatronDocuments::open(part.layout.index));
+    part.documents = std::make_shared<const MegatronDocuments>(std::move(documents));
+  }
+  return {};
+}
+
+/// tokens: [first, first + tokens.size()) of this source, without marks.
+Status TokenSource::mark_documents(uint64_t first, std::span<int32_t> tokens) const {
+  if (!documents_.by_index) {
+    mark_by_ids(documents_, tokens);
+    return {};
+  }
+  const uint64_t end = first + tokens.size();
+  for (const Part& part : parts_) {
+    const uint64_t begin = std::max(first, part.first),
+                   stop = std::min(end, part.first + part.layout.count);
+    if (begin >= stop || !part.documents) continue;
+    // A slice may leave out the first tokens of a file.
+    const uint64_t before = part.layout.offset / static_cast<uint64_t>(part.layout.token_bytes);
+    const uint64_t to_file = before - part.first;  // may wrap around; the sums below wrap back
+    SS_ASSIGN(const auto begins, part.documents->begins(begin + to_file, stop + to_file));
+    for (const uint64_t token : begins)
+      if (token - to_file > first)
+        tokens[static_cast<size_t>(token - to_file - first)] |= documents_.mark();
+  }
+  return {};
+}
+
 Status TokenSource::read_sample(uint64_t position, int64_t block_size, int32_t* out) const {
   SS_ASSERT(position < samples(block_size));
-  uint64_t first = position * static_cast<uint64_t>(block_size);
-  const uint64_t end = first + static_cast<uint64_t>(block_size) + 1;
+  const std::span tokens(out, static_cast<size_t>(block_size) + 1);
+  const uint64_t of_sample = position * static_cast<uint64_t>(block_size);
+  uint64_t first = of_sample;
+  const uint64_t end = first + tokens.size();
   auto part = std::prev(std::ranges::upper_bound(parts_, first, {}, &Part::first));
   for (; first < end; ++part) {
     const uint64_t count = std::min(end, part->first + part->layout.count) - first;
@@ -160,7 +200,7 @@ Status TokenSource::read_sample(uint64_t position, int64_t block_size, int32_t* 
     first += count;
     out += count;
   }
-  return {};
+  return documents_.marks() ? mark_documents(of_sample, tokens) : Status();
 }
 
 std::string TokenSource::place_of(uint64_t position, int64_t block_size) const {
@@ -175,6 +215,7 @@ TokenSource TokenSource::slice(uint64_t first, uint64_t count) const {
   SS_ASSERT(first <= count_ && count <= count_ - first);
   TokenSource slice;
   slice.vocab_ = vocab_;
+  slice.documents_ = documents_;
   slice.count_ = count;
   for (Part part : parts_) {
     const uint64_t begin = std::max(part.first, first);

@@ -14,6 +14,7 @@
 
 #include "runtime/base/input_file.hpp"
 #include "runtime/base/status.hpp"
+#include "runtime/data/documents.hpp"
 #include "runtime/data/token_format.hpp"
 
 namespace simplescale {
@@ -32,6 +33,11 @@ class TokenSource {
   static Result<TokenSource> open(const std::string& path, const std::string& format,
                                   int64_t vocab);
 
+  /// read_sample() marks documents as the rule says. Errors of opening a Megatron index.
+  Status use_documents(const DocumentRule& rule);
+  /// True if Megatron indices say where the documents of all files begin.
+  bool has_document_index() const;
+
   /// Opens the files again by their paths after a failed read: a file may have been replaced, or
   /// its disk may have recovered. bad_data: a length has changed. After an error the old files stay
   /// open. Copies keep the files they have.
@@ -47,8 +53,8 @@ class TokenSource {
   /// Number of samples of block_size + 1 tokens, where neighbours share one token:
   /// (tokens - 1) / block_size.
   uint64_t samples(int64_t block_size) const;
-  /// Copies sample i = `position`, tokens[i*T : i*T+T+1) with T = block_size, to out. bad_data: an
-  /// id is not below the vocabulary, or a file has become shorter; io. After an error `out` is
+  /// Copies sample i = `position`, tokens[i*T : i*T+T+1) with T = block_size, to out, with marks
+  /// (token_marks.hpp) if use_documents() asked for them. bad_data: an id is not below the vocabulary, or a file has become shorter; io. After an error `out` is
   /// undefined.
   Status read_sample(uint64_t position, int64_t block_size, int32_t* out) const;
 
@@ -68,17 +74,20 @@ class TokenSource {
     std::shared_ptr<const InputFile> file;
     TokenLayout layout;  // of the tokens that are part of this source
     uint64_t first = 0;  // index of the first one in the source
+    std::shared_ptr<const MegatronDocuments> documents;  // null: not used
     uint64_t byte_of(uint64_t index) const;
   };
   template <class Token>
   Status validate_as(const Part& part) const;
   template <class Token>
   Status read_as(const Part& part, uint64_t first, uint64_t count, int32_t* out) const;
+  Status mark_documents(uint64_t first, std::span<int32_t> tokens) const;
   Status bad_id(const Part& part, uint64_t index, uint64_t id) const;
 
   std::vector<Part> parts_;
   uint64_t count_ = 0;
   int64_t vocab_ = 0;
+  DocumentRule documents_;
 };
 
 /// The tokens to train on and those held back for validation, which may be none.

@@ -103,7 +103,7 @@ std::string index_of(const std::string& bin) {
 /// Where the tables of a Megatron index lie.
 struct Index {
   int token_bytes = 0;
-  uint64_t sequences = 0;
+  uint64_t sequences = 0, documents = 0;
   uint64_t lengths = 34;  // byte of the lengths: int32 of each sequence
   uint64_t pointers() const { return lengths + 4 * sequences; }  // int64 bytes in the .bin file
 };
@@ -120,8 +120,10 @@ Result<Index> read_index(const InputFile& file) {
   if (head[17] != 4 && head[17] != 8)
     return bad(path, 17,
                "tokens of type " + std::to_string(head[17]) + "; 4 (i32) and 8 (u16) are read");
-  Index index{.token_bytes = head[17] == 4 ? 4 : 2, .sequences = number_at<uint64_t>(head, 18)};
-  const auto documents = number_at<uint64_t>(head, 26);
+  Index index{.token_bytes = head[17] == 4 ? 4 : 2,
+              .sequences = number_at<uint64_t>(head, 18),
+              .documents = number_at<uint64_t>(head, 26)};
+  const uint64_t documents = index.documents;
   const uint64_t most = file.bytes() / 8;  // so that the sum below does not overflow
   if (index.sequences == 0 || index.sequences > most || documents > most ||
       index.pointers() + 8 * (index.sequences + documents) != file.bytes())
@@ -206,6 +208,47 @@ Status check_megatron_index(const TokenLayout& layout) {
     }
   }
   return {};
+}
+
+Result<MegatronDocuments> MegatronDocuments::open(const std::string& path) {
+  SS_ASSIGN(InputFile file, InputFile::open(path));
+  SS_ASSIGN(const Index index, read_index(file));
+  return MegatronDocuments(std::move(file), index.token_bytes, index.sequences, index.documents,
+                           index.pointers());
+}
+
+/// The first token of a document. The last entry of the index is behind the last document.
+Result<uint64_t> MegatronDocuments::begin_of(uint64_t document) const {
+  const uint64_t entry = pointers_ + 8 * (sequences_ + document);
+  int64_t sequence = 0, byte = 0;
+  SS_RETURN_IF_ERROR(file_.read(entry, &sequence, sizeof sequence));
+  if (sequence < 0 || static_cast<uint64_t>(sequence) > sequences_)
+    return bad(file_.path(), entry,
+               "document " + std::to_string(document) + " begins with sequence " +
+                   std::to_string(sequence) + " of " + std::to_string(sequences_));
+  if (static_cast<uint64_t>(sequence) == sequences_) return UINT64_MAX;
+  SS_RETURN_IF_ERROR(
+      file_.read(pointers_ + 8 * static_cast<uint64_t>(sequence), &byte, sizeof byte));
+  return static_cast<uint64_t>(byte) / static_cast<uint64_t>(token_bytes_);
+}
+
+Result<std::vector<uint64_t>> MegatronDocuments::begins(uint64_t begin, uint64_t end) const {
+  uint64_t low = 0, high = documents_;  // the first document from `begin` on is in [low, high]
+  while (low < high) {
+    const uint64_t middle = low + (high - low) / 2;
+    SS_ASSIGN(const uint64_t token, begin_of(middle));
+    if (token < begin)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  std::vector<uint64_t> found;
+  for (; low < documents_; ++low) {
+    SS_ASSIGN(const uint64_t token, begin_of(low));
+    if (token >= end) break;
+    found.push_back(token);
+  }
+  return found;
 }
 
 std::string llmc::header(int token_bytes, uint64_t tokens) {

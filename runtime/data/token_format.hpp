@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "runtime/base/input_file.hpp"
 #include "runtime/base/status.hpp"
@@ -36,6 +37,31 @@ Result<TokenLayout> token_layout(const InputFile& file, const std::string& forma
 /// Reads a Megatron index as a whole. bad_data with file and byte: the sequences are not the tokens
 /// of the .bin file in their order.
 Status check_megatron_index(const TokenLayout& layout);
+
+/// The documents of a Megatron .bin file, as its index tells them. Any thread may ask.
+class MegatronDocuments {
+ public:
+  /// path: of the index. Errors as token_layout().
+  static Result<MegatronDocuments> open(const std::string& path);
+  /// The tokens of [begin, end) that begin a document, in order, counted from the start of the .bin
+  /// file. bad_data: the index contradicts itself; io.
+  Result<std::vector<uint64_t>> begins(uint64_t begin, uint64_t end) const;
+
+ private:
+  MegatronDocuments(InputFile file, int token_bytes, uint64_t sequences, uint64_t documents,
+                    uint64_t pointers)
+      : file_(std::move(file)),
+        token_bytes_(token_bytes),
+        sequences_(sequences),
+        documents_(documents),
+        pointers_(pointers) {}
+  Result<uint64_t> begin_of(uint64_t document) const;
+
+  InputFile file_;
+  int token_bytes_;
+  uint64_t sequences_, documents_;
+  uint64_t pointers_;  // byte of the pointers, which the documents follow
+};
 
 namespace llmc {
 inline constexpr uint32_t magic_u16 = 20240520, magic_u32 = 20240801;

@@ -1,0 +1,80 @@
+"""Documents: attention within a document, targets that do not count (ENGINE-7), on every layout and after recoveries."""
+
+import array
+import json
+import os
+import signal
+import unittest
+
+from common import TINY, Case, last_step, lines, tokens, trainer_pids
+
+STEPS = ["--train.global_batch_size=12", "--train.validation_every_steps=5", "--checkpoint.disk_every_steps=4"]
+END = 210  # the token that ends a document
+MASK = ["--data.document_mask=true", f"--data.document_end={END}", "--data.document_boundary_loss=false"]
+
+
+class Documents(Case):
+    def setUp(self):
+        super().setUp()
+        # Documents of 1 to 60 tokens, so that samples of 24 tokens hold several, one, or a part of one.
+        plain, out, length = tokens(20000, END), array.array("H"), 1
+        while len(out) < 20000:
+            out.extend(plain[len(out):len(out) + length])
+            out.append(END)
+            length = (length * 29 + 13) % 61
+        self.data.write_bytes(out.tobytes())
+
+    def refused(self, said, *overrides):
+        self.command("train", self.config, f"--run={self.folder}/refused", "--train.max_steps=2", *overrides, code=78)
+        self.assertEqual(len([l for l in self.stderr.splitlines() if l.startswith("simplescale: ")]), 1, self.stderr)
+        self.assertIn(said, self.stderr)
+        self.assertFalse((self.folder / "refused" / "logs").exists(), "nothing was started")
+
+    def test_layouts_and_recoveries_give_the_same_bits_with_documents(self):
+        flags = [*STEPS, *MASK, "--train.max_steps=12", "--train.schedule=constant"]
+        one = self.train("one", *flags)
+        expected, losses = self.digest(one), [m["loss"] for m in lines(one / "metrics.jsonl")]
+        for groups, trainers, strategy in ((1, 3, "full_shard"), (2, 2, "hybrid_shard"), (3, 1, "no_shard")):
+            run = self.train(f"{groups}x{trainers}", *flags, *self.layout(groups, trainers, strategy))
+            self.assertEqual(self.digest(run), expected, (groups, trainers))
+            self.assertEqual([m["loss"] for m in lines(run / "metrics.jsonl")], losses)
+            self.verify(run)
+        # A trainer is killed; then the run is stopped in the middle and resumed in another layout.
+        run, process = self.start("killed", *flags, *self.layout(2, 2))
+        self.wait_for(lambda: last_step(run) >= 3, "step 3")
+        os.kill(trainer_pids(run)["n1.0"], signal.SIGKILL)
+        self.assertEqual(process.wait(120), 0, process.stdout.read())
+        self.assertEqual(self.digest(run), expected)
+        self.train("parts", *flags, "--train.max_steps=5")
+        parts = self.train("parts", *flags, *self.layout(2, 1))
+        self.assertEqual(self.digest(parts), expected)
+
+    def test_validation_and_evaluate_treat_documents_as_training_does(self):
+        flags = [*STEPS, "--train.max_steps=5", "--data.validation_fraction=0.1"]
+        plain, masked = self.train("plain", *flags), self.train("masked", *flags, *MASK)
+        self.assertNotEqual(self.digest(plain), self.digest(masked))
+        # All validation samples, so that the validation of the run and `evaluate` read the same ones.
+        every = self.train("every", *flags, *MASK, "--train.validation_samples=10000")
+        validated = [m["val_loss"] for m in lines(every / "metrics.jsonl") if "val_loss" in m][-1]
+        evaluated = json.loads(self.command("evaluate", every, "--json"))
+        self.assertAlmostEqual(evaluated["val_loss"], validated, places=5)
+        samples = (20000 // 10 - 1) // TINY["model.block_size"]
+        self.assertLess(evaluated["tokens"], samples * TINY["model.block_size"], "first tokens of documents do not count")
+        self.assertGreater(evaluated["tokens"], samples * TINY["model.block_size"] * 0.9)
+        # With the same weights the mask alone makes a difference, also for other tokens.
+        mask_of = lambda run, old, new: (run / "config.toml").write_text((run / "config.toml").read_text().replace(old, new))
+        other = json.loads(self.command("evaluate", every, f"--data={self.data}", "--json"))
+        mask_of(every, "document_mask = true", "document_mask = false")
+        self.assertNotEqual(json.loads(self.command("evaluate", every, "--json"))["val_loss"], evaluated["val_loss"])
+        self.assertNotEqual(json.loads(self.command("evaluate", every, f"--data={self.data}", "--json"))["val_loss"], other["val_loss"])
+
+    def test_what_cannot_work_is_refused_in_one_line(self):
+        self.refused("nothing says where documents begin", "--data.document_mask=true")
+        self.refused("data.document_begin = 211 is beyond the vocabulary of 211", "--data.document_mask=true", "--data.document_begin=211")
+        run = self.train("run", *STEPS, *MASK, "--train.max_steps=2")
+        self.command("train", self.config, f"--run={run}", *STEPS, "--train.max_steps=4", code=78)
+        self.assertIn("data.document_mask", self.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
