@@ -137,8 +137,10 @@ class CommandLine {
     add_with_config(app_, "prepare",
                     "convert text to tokens: train the tokenizer, write the token files",
                     [this](CLI::App* command) {
-                      return report_status(prepare_command(config_, command->remaining()));
-                    });
+                      return report_status(prepare_command(config_, command->remaining(), jobs_));
+                    })
+        ->add_option("--jobs", jobs_, "threads that encode text; default: one for each core")
+        ->check(CLI::Range(1, 1024));
 
     CLI::App* config = app_.add_subcommand("config", "show or check a configuration");
     config->require_subcommand(1);
@@ -372,7 +374,7 @@ class CommandLine {
   HttpProcessOptions http_;
   bool list_ = false, json_ = false, watch_ = false, follow_ = false, dry_run_ = false;
   bool oversubscribe_ = false, detach_ = false, with_optimizer_ = false, changed_ = false;
-  int srun_code_ = 0;
+  int srun_code_ = 0, jobs_ = 0;
   int64_t smooth_ = kSmoothAutomatically;
 };
 

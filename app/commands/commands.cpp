@@ -83,9 +83,9 @@ bool has_ended(const nlohmann::json& status) {
   return ends_run(status.value("state", ""));
 }
 
-Status prepare_command(const std::string& config, const Overrides& overrides) {
+Status prepare_command(const std::string& config, const Overrides& overrides, int jobs) {
   SS_ASSIGN(const LoadedConfig loaded, load_user_config(config, overrides));
-  return prepare_data(loaded.config);
+  return prepare_data(loaded.config, jobs);
 }
 
 Status config_show_command(const std::string& config, const Overrides& overrides, bool changed) {

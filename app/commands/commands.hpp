@@ -24,7 +24,7 @@ int agent_command(const std::string& run, const std::string& node);
 int supervisor_command(const std::string& run, const std::string& node,
                        const std::string& standby_of);
 
-Status prepare_command(const std::string& config, const Overrides& overrides);
+Status prepare_command(const std::string& config, const Overrides& overrides, int jobs);
 /// changed: only the keys that have another value than their default.
 Status config_show_command(const std::string& config, const Overrides& overrides, bool changed);
 /// Prints every error on a line of its own.

@@ -85,15 +85,28 @@ Status prepare_text(const std::string& name, const PrepareOptions& options) {
   const std::string label = name.empty() ? "prepare: " : "prepare " + name + ": ";
   ProgressLine line;
   std::string stage;
+  PrepareProgress last;
   auto made = prepare(options, [&](const PrepareProgress& progress) {
     if (progress.stage != stage && !line.terminal()) line.print_line(label + progress.stage);
     stage = progress.stage;
-    char text[16];
-    std::snprintf(text, sizeof text, "%3.0f %%", progress.fraction * 100);
+    last = progress;
+    char text[32];
+    const int length = std::snprintf(text, sizeof text, "%3.0f %%", progress.fraction * 100);
+    if (progress.mb_per_second > 0)
+      std::snprintf(text + length, sizeof text - static_cast<size_t>(length), "  %.1f MB/s",
+                    progress.mb_per_second);
     line.draw(label + stage, progress.fraction, text);
   });
   line.clear();
   if (!made.ok()) return made.status();
+  if (last.kept_files > 0)
+    line.print_line(label + std::to_string(last.kept_files) +
+                    " files had been encoded before and were kept");
+  if (last.mb_per_second > 0) {
+    char rate[64];
+    std::snprintf(rate, sizeof rate, "encoded %.1f MB/s of text", last.mb_per_second);
+    line.print_line(label + rate);
+  }
   if (!stage.empty())
     line.print_line(
         "prepared " + std::to_string(made->train_tokens) + " training and " +
@@ -106,7 +119,7 @@ Status prepare_text(const std::string& name, const PrepareOptions& options) {
 
 }  // namespace
 
-Status prepare_data(const Config& config) {
+Status prepare_data(const Config& config, int jobs) {
   SS_RETURN_IF_ERROR(check_tokenizer(config));
   SS_ASSIGN(const ModelShape shape, model_shape(config));
   if (config.data.source.empty() && config.data.blend.empty())
@@ -118,7 +131,8 @@ Status prepare_data(const Config& config) {
   for (size_t i = 0; i < std::max<size_t>(1, c.data.blend.size()); ++i) {
     const ConfiguredSource source = sources_of(c)[i];
     if (source_is_tokens(source.config)) continue;
-    const PrepareOptions options = options_of(source.config, shape);
+    PrepareOptions options = options_of(source.config, shape);
+    options.jobs = jobs;
     SS_RETURN_IF_ERROR(prepare_text(source.name, options));
     if (!source.name.empty()) c.data.blend[i].folder = options.folder;  // with its tokenizer
   }

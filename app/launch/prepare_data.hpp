@@ -9,8 +9,9 @@
 namespace simplescale {
 
 /// Creates the files that are missing in the prepared folders. Does nothing for sources that hold
-/// tokens already. Errors of prepare(); bad_config: no source, or tokenizer.path does not exist.
-Status prepare_data(const Config& config);
+/// tokens already. jobs: as PrepareOptions::jobs. Errors of prepare(); bad_config: no source, or
+/// tokenizer.path does not exist.
+Status prepare_data(const Config& config, int jobs = 0);
 /// The folder of its tokens: data.folder; without one, data/<run.name>, or a folder beside it if that
 /// one holds the tokens of another text or tokenizer, which another run may be using. Reads the disk.
 std::string tokens_folder(const Config& config);

@@ -84,7 +84,8 @@ bool is_json_lines(const std::string& path) {
 /// Decides what happens to bad lines.
 class BadLines {
  public:
-  explicit BadLines(uint64_t allowed) : allowed_(allowed) {}
+  /// before: those that were left out of other files.
+  BadLines(uint64_t allowed, uint64_t before) : allowed_(allowed), count_(before) {}
   uint64_t count() const { return count_; }
   Status leave_out(const Status& why) {
     if (++count_ > allowed_)
@@ -100,7 +101,7 @@ class BadLines {
 
  private:
   const uint64_t allowed_;
-  uint64_t count_ = 0;
+  uint64_t count_;
 };
 
 /// The text of a JSON line. bad_data says what is wrong with the line.
@@ -204,7 +205,6 @@ Result<Corpus> Corpus::open(const std::string& source, CorpusOptions options) {
     if (source.starts_with("debian:"))
       return bad(source, "unknown package; only debian:bible-kjv is supported");
     SS_ASSIGN(files, list_files(source));
-    corpus.files_ = files;
   } else if (access(files[0].c_str(), R_OK) != 0) {
     return bad(source, not_installed);
   }
@@ -217,24 +217,50 @@ Result<Corpus> Corpus::open(const std::string& source, CorpusOptions options) {
     // The same folder under another name, or on another path, is the same text.
     const fs::path inside = fs::path(file).lexically_relative(source);
     const std::string name = inside.empty() ? file : inside.string();
-    hasher.update(name.c_str(), name.size() + 1);
-    hasher.update(facts, sizeof facts);
-    corpus.bytes_ += static_cast<uint64_t>(info.st_size);
+    Hasher own;
+    for (Hasher* each : {&hasher, &own}) {
+      each->update(name.c_str(), name.size() + 1);
+      each->update(facts, sizeof facts);
+    }
+    if (is_json_lines(file))
+      own.update(corpus.options_.text_key.data(), corpus.options_.text_key.size());
+    const auto bytes = static_cast<uint64_t>(info.st_size);
+    corpus.files_.push_back({file, own.digest().hex(), bytes});
+    corpus.bytes_ += bytes;
   }
   const std::string& key = corpus.options_.text_key;
-  if (std::ranges::any_of(corpus.files_, is_json_lines)) hasher.update(key.data(), key.size());
+  if (std::ranges::any_of(files, is_json_lines)) hasher.update(key.data(), key.size());
   corpus.signature_ = hasher.digest().hex();
   return corpus;
 }
 
 Result<uint64_t> Corpus::read(const std::function<Status(TextChunk, double)>& take) const {
-  uint64_t done = 0;
-  std::optional<LineReader> lines;
+  uint64_t done = 0, bad_lines = 0;
   bool any = false;
+  for (size_t file = 0; file < files(); ++file) {
+    SS_ASSIGN(const uint64_t more, read_file(file, bad_lines, [&](TextChunk chunk, uint64_t read) {
+                any = true;
+                const auto now = static_cast<double>(done + read);
+                return take(std::move(chunk), std::min(1.0, now / static_cast<double>(bytes_)));
+              }));
+    bad_lines += more;
+    done += bytes(file);
+  }
+  if (!any) return no_text();
+  return bad_lines;
+}
+
+Status Corpus::no_text() const {
+  return bad(source_, "it holds no text");
+}
+
+Result<uint64_t> Corpus::read_file(size_t file, uint64_t bad_before,
+                                   const std::function<Status(TextChunk, uint64_t)>& take) const {
+  const std::string& path = files_[file].path;
+  std::optional<LineReader> lines;
+  uint64_t done = 0;
   Cutter cutter([&](TextChunk chunk) {
-    any = true;
-    const double now = static_cast<double>(done + (lines ? lines->file_bytes_read() : 0));
-    return take(std::move(chunk), std::min(1.0, now / static_cast<double>(bytes_)));
+    return take(std::move(chunk), lines ? lines->file_bytes_read() : done);
   });
   if (source_ == bible_source) {
     SS_ASSIGN(const std::string text, read_bible());
@@ -247,23 +273,14 @@ Result<uint64_t> Corpus::read(const std::function<Status(TextChunk, double)>& ta
     SS_RETURN_IF_ERROR(cutter.end_document());
     return uint64_t{0};
   }
-  BadLines bad_lines(options_.skip_bad);
-  for (const std::string& file : files_) {
-    const bool json = is_json_lines(file);
-    auto opened = LineReader::open(file, json ? json_line_max : text_line_max);
-    Status read = opened.status();
-    if (read.ok()) {
-      lines.emplace(opened.take());
-      read = json ? read_json_lines(*lines, options_.text_key, bad_lines, cutter)
-                  : read_text_lines(*lines, bad_lines, cutter);
-      done += lines->file_bytes_read();
-      lines.reset();
-    }
-    if (!read.ok()) return read;
-    SS_RETURN_IF_ERROR(cutter.end_document());
-  }
-  if (!any) return bad(source_, "it holds no text");
-  return bad_lines.count();
+  BadLines bad_lines(options_.skip_bad, bad_before);
+  const bool json = is_json_lines(path);
+  SS_ASSIGN(LineReader opened, LineReader::open(path, json ? json_line_max : text_line_max));
+  lines.emplace(std::move(opened));
+  SS_RETURN_IF_ERROR(json ? read_json_lines(*lines, options_.text_key, bad_lines, cutter)
+                          : read_text_lines(*lines, bad_lines, cutter));
+  SS_RETURN_IF_ERROR(cutter.end_document());
+  return bad_lines.count() - bad_before;
 }
 
 Result<std::string> bible_prose(const std::string& verses) {

@@ -52,6 +52,22 @@ class Corpus {
   /// Size of the source's files, which is about that of the text unless they are compressed.
   uint64_t bytes() const { return bytes_; }
 
+  const CorpusOptions& options() const { return options_; }
+
+  // The files of the source, in their order; the Bible is one.
+  size_t files() const { return files_.size(); }
+  /// A hash of the name, size and modification time of a file, and of text_key if it matters.
+  const std::string& signature(size_t file) const { return files_[file].signature; }
+  uint64_t bytes(size_t file) const { return files_[file].bytes; }
+  /// Calls take(chunk, bytes of the file read so far) for every chunk of a file, in order. Returns
+  /// how many of its bad lines were left out. bad_before: those of the files before it. Errors as
+  /// read(). Several threads may read files at once.
+  Result<uint64_t> read_file(size_t file, uint64_t bad_before,
+                             const std::function<Status(TextChunk, uint64_t)>& take) const;
+
+  /// The error of a source without text.
+  Status no_text() const;
+
   /// Calls `take` for every chunk in order, with the share of the files read so far, in [0, 1].
   /// Returns how many bad lines were left out; the first ten are logged. Stops at the first error
   /// of take. bad_data with the file and the line or byte: a bad line, or one that is longer than
@@ -61,7 +77,11 @@ class Corpus {
  private:
   std::string source_, signature_;
   CorpusOptions options_;
-  std::vector<std::string> files_;  // empty: the Bible
+  struct File {
+    std::string path, signature;
+    uint64_t bytes = 0;
+  };
+  std::vector<File> files_;
   uint64_t bytes_ = 0;
 };
 

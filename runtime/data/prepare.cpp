@@ -9,18 +9,17 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
 
 #include "runtime/base/files.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/data/document_cutter.hpp"
-#include "runtime/data/token_file.hpp"
+#include "runtime/data/encode_files.hpp"
+#include "runtime/data/token_piece.hpp"
+#include "runtime/data/token_split.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
 namespace simplescale {
@@ -154,186 +153,59 @@ Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manif
 
 // -- Tokens ---------------------------------------------------------------------------------------
 
-/// Writes a token file in llm.c format; finish() fills in the header.
-class TokenWriter {
- public:
-  TokenWriter(const std::string& path, int token_bytes) : path_(path), token_bytes_(token_bytes) {
-    out_.open(path, std::ios::binary | std::ios::trunc);
-    out_ << llmc::header(token_bytes, 0);
-  }
+/// jobs: of the options, or one for each core.
+int jobs_of(const PrepareOptions& options) {
+  constexpr unsigned most = 1024;
+  if (options.jobs > 0) return options.jobs;
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, most));
+}
 
-  Status write(std::span<const int32_t> ids) {
-    buffer_.resize(ids.size() * static_cast<size_t>(token_bytes_));
-    for (size_t i = 0; i < ids.size(); ++i)
-      std::memcpy(buffer_.data() + i * static_cast<size_t>(token_bytes_), &ids[i],
-                  static_cast<size_t>(token_bytes_));
-    out_.write(buffer_.data(), static_cast<std::streamsize>(buffer_.size()));
-    count_ += ids.size();
-    return out_ ? Status() : failed();
-  }
+std::string pieces_folder(const std::string& folder) {
+  return folder + "/pieces";
+}
 
-  /// Writes the header; the file is complete.
-  Status finish() {
-    out_.seekp(0);
-    out_ << llmc::header(token_bytes_, count_);
-    out_.close();
-    return out_ ? Status() : failed();
-  }
-  uint64_t count() const { return count_; }
-
- private:
-  Status failed() const { return system_error("cannot write", path_, errno); }
-  const std::string path_;
-  const int token_bytes_;
-  std::ofstream out_;
-  std::string buffer_;
-  uint64_t count_ = 0;
-};
-
-/// Distributes tokens to train.bin and validation.bin, in pieces: documents, and parts of documents
-/// that are longer than piece_max tokens. A piece is held back for validation whenever fewer tokens
-/// have been held back than their share of the tokens so far, so the held-back pieces are spread
-/// evenly over the text.
-class Splitter {
- public:
-  /// text_bytes: about the size of the text, which piece_max depends on.
-  Splitter(const std::string& folder, int token_bytes, double fraction, uint64_t text_bytes)
-      : folder_(folder),
-        fraction_(fraction),
-        piece_max_(piece_max(fraction, text_bytes)),
-        train_(folder + "/train.bin.part", token_bytes) {
-    if (fraction > 0) validation_.emplace(folder + "/validation.bin.part", token_bytes);
-  }
-
-  Status write(std::span<const int32_t> ids, bool begins_document) {
-    bool begins = begins_document;
-    while (!ids.empty()) {
-      if (begins || piece_ == piece_max_) begin_piece();
-      begins = false;
-      const auto count = std::min<uint64_t>(ids.size(), piece_max_ - piece_);
-      SS_RETURN_IF_ERROR((held_back_ ? *validation_ : train_).write(ids.first(count)));
-      ids = ids.subspan(count);
-      piece_ += count;
-    }
-    return {};
-  }
-
-  /// Gives the files their final names and records them.
-  Status finish(Manifest& made) {
-    made.train_tokens = train_.count();
-    made.validation_tokens = validation_ ? validation_->count() : 0;
-    std::error_code ignored;
-    if (made.validation_tokens > 0) {
-      SS_RETURN_IF_ERROR(validation_->finish());
-      SS_RETURN_IF_ERROR(publish("validation.bin", made.validation));
-    } else {
-      fs::remove(folder_ + "/validation.bin", ignored);
-      fs::remove(folder_ + "/validation.bin.part", ignored);
-    }
-    SS_RETURN_IF_ERROR(train_.finish());
-    return publish("train.bin", made.train);
-  }
-
- private:
-  /// About 32 pieces are held back if documents are long; fewer of a small text, so that a piece is
-  /// long enough for samples.
-  static uint64_t piece_max(double fraction, uint64_t text_bytes) {
-    constexpr uint64_t kBytesPerToken = 4, kPieces = 32, kLong = 256;
-    const auto held_back =
-        static_cast<uint64_t>(fraction * static_cast<double>(text_bytes / kBytesPerToken));
-    return std::max({held_back / kPieces, std::min(held_back, kLong), uint64_t{1}});
-  }
-  void begin_piece() {
-    piece_ = 0;
-    if (!validation_) return;
-    const auto all = static_cast<double>(train_.count() + validation_->count());
-    held_back_ = static_cast<double>(validation_->count()) < fraction_ * all;
-  }
-  Status publish(const std::string& name, FileRecord& record) {
-    SS_RETURN_IF_ERROR(publish_file(folder_ + "/" + name + ".part", folder_ + "/" + name));
-    SS_ASSIGN(record, record_file(folder_, name));
-    return {};
-  }
-
-  const std::string folder_;
-  const double fraction_;
-  const uint64_t piece_max_;
-  TokenWriter train_;
-  std::optional<TokenWriter> validation_;
-  uint64_t piece_ = 0;  // tokens of the current piece
-  bool held_back_ = false;
-};
-
-/// Encodes chunks on all cores and writes their tokens in order: those of the documents as a whole.
-class Encoder {
- public:
-  Encoder(const Tokenizer& tokenizer, Splitter& out)
-      : tokenizer_(tokenizer),
-        cutter_(tokenizer.cuts(), [this](TextChunk chunk) { return take(std::move(chunk)); }),
-        out_(out),
-        threads_(std::clamp(std::thread::hardware_concurrency(), 1u, 64u)) {}
-
-  Status add(TextChunk chunk) { return cutter_.add(std::move(chunk)); }
-  Status finish() {
-    SS_RETURN_IF_ERROR(cutter_.finish());
-    return flush();
-  }
-
- private:
-  Status take(TextChunk chunk) {
-    batch_.push_back(std::move(chunk));
-    return batch_.size() < 16 * threads_ ? Status() : flush();
-  }
-
-  Status flush() {
-    std::vector<std::vector<int32_t>> ids(batch_.size());
-    auto work = [&](size_t first) {
-      for (size_t i = first; i < batch_.size(); i += threads_) ids[i] = encode(batch_[i]);
-    };
-    std::vector<std::jthread> helpers;
-    for (size_t i = 1; i < std::min<size_t>(threads_, batch_.size()); ++i)
-      helpers.emplace_back(work, i);
-    work(0);
-    helpers.clear();
-    for (size_t i = 0; i < batch_.size(); ++i)
-      SS_RETURN_IF_ERROR(out_.write(ids[i], batch_[i].begins_document));
-    batch_.clear();
-    return {};
-  }
-
-  std::vector<int32_t> encode(const TextChunk& chunk) const {
-    if (!chunk.begins_document) return tokenizer_.encode_rest(chunk.text);
-    std::vector<int32_t> ids = tokenizer_.encode(chunk.text);
-    if (tokenizer_.bos() >= 0) ids.insert(ids.begin(), tokenizer_.bos());
-    return ids;
-  }
-
-  const Tokenizer& tokenizer_;
-  DocumentCutter cutter_;
-  Splitter& out_;
-  const size_t threads_;
-  std::vector<TextChunk> batch_;
-};
-
+/// Encodes the files into pieces, and distributes their tokens in the order of the files.
 Status make_tokens(const PrepareOptions& options, const Corpus& corpus, Manifest& made,
                    const Progress& progress) {
   SS_ASSIGN(const Tokenizer tokenizer, Tokenizer::load(options.folder + "/" + made.tokenizer.name));
   const int token_bytes = tokenizer.vocab() <= 65536 ? 2 : 4;
-  Splitter out(options.folder, token_bytes, made.validation_fraction, corpus.bytes());
-  Encoder encoder(tokenizer, out);
+  const auto began = std::chrono::steady_clock::now();
+  PrepareProgress now{.stage = "tokens"};
+  progress(now);
+  const auto report = [&](const EncodeProgress& encoded) {
+    constexpr double kEncoding = 0.9;  // of the work; copying to two files is the rest
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
+    now.fraction = kEncoding * encoded.fraction;
+    now.mb_per_second = static_cast<double>(encoded.text_bytes) / 1e6 / seconds.count();
+    now.kept_files = encoded.kept;
+    progress(now);
+  };
+  SS_ASSIGN(const auto pieces, encode_files(corpus, tokenizer,
+                                            {.folder = pieces_folder(options.folder),
+                                             .tokenizer_hash = made.tokenizer_hash,
+                                             .token_bytes = token_bytes,
+                                             .jobs = jobs_of(options)},
+                                            report));
+  TokenSplit out(options.folder, token_bytes, made.validation_fraction, corpus.bytes());
   Hasher hasher;
-  SS_ASSIGN(made.bad_lines, corpus.read([&](TextChunk chunk, double fraction) {
-    progress({"tokens", fraction});
-    made.documents += chunk.begins_document;
-    made.text_bytes += chunk.text.size();
-    hasher.update(&chunk.begins_document, 1);
-    hasher.update(chunk.text.data(), chunk.text.size());
-    return encoder.add(std::move(chunk));
-  }));
-  SS_RETURN_IF_ERROR(encoder.finish());
+  for (const std::string& path : pieces) {
+    SS_ASSIGN(PieceReader piece, PieceReader::open(path, token_bytes));
+    const PieceFacts& facts = piece.facts();
+    made.documents += facts.documents;
+    made.text_bytes += facts.text_bytes;
+    made.bad_lines += facts.bad_lines;
+    hasher.update(&facts.text, sizeof facts.text);
+    SS_RETURN_IF_ERROR(piece.read([&](std::span<const int32_t> ids, bool begins_document) {
+      return out.write(ids, begins_document);
+    }));
+  }
+  if (made.documents == 0) return corpus.no_text();
   made.source_hash = hasher.digest().hex();
   made.validation_split = Manifest::spread;
-  return out.finish(made);
+  SS_RETURN_IF_ERROR(out.finish(made));
+  now.fraction = 1;
+  progress(now);
+  return {};
 }
 
 /// True if the tokens of the manifest `old` are what would be made again.
@@ -444,6 +316,7 @@ Result<Manifest> prepare(const PrepareOptions& options, const Progress& progress
     SS_RETURN_IF_ERROR(make_tokens(options, corpus, made, report));
   }
   SS_RETURN_IF_ERROR(write_manifest(options.folder, made));
+  fs::remove_all(pieces_folder(options.folder), error);
   return made;
 }
 

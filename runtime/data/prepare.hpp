@@ -5,7 +5,9 @@
 //              renamed.
 //   PREPARE-2  The output of a stage is kept if its inputs are unchanged; checking a folder that is
 //              complete costs a few stat() calls.
-//   PREPARE-3  The same text and options give the same bytes.
+//   PREPARE-3  The same text and options give the same bytes, with any number of jobs.
+//   PREPARE-4  After an interruption, files of the text that were encoded as a whole are not read
+//              again: folder/pieces holds their tokens (token_piece.hpp) until all are done.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +30,16 @@ struct PrepareOptions {
   int64_t vocab = 0;
   double validation_fraction =
       0.01;           // share of the tokens, spread over the text, for validation; 0: none
+  int jobs = 0;       // threads that encode; 0: one for each core
   uint64_t seed = 0;  // chooses lines to train the tokenizer on if the text is larger than 32 MiB
 };
 
 struct PrepareProgress {
   std::string stage;    // "read", "tokenizer", "tokens"
   double fraction = 0;  // of the stage, 0 to 1
+  // Of the stage "tokens":
+  double mb_per_second = 0;  // of text, in this call
+  uint64_t kept_files = 0;   // of the text, encoded before an interruption
 };
 
 /// Completes the folder and returns its manifest. Locks the folder: a second process waits for up

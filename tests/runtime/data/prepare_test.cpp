@@ -405,6 +405,107 @@ TEST_SUITE("prepare") {
     CHECK_FALSE(fs::exists(options.folder + "/train.bin.part"));
   }
 
+  TEST_CASE("prepare: PREPARE-3, any number of jobs gives the same bytes") {
+    const Folder folder;
+    for (int i = 0; i < 23; ++i) {  // of very different sizes, one of them empty
+      std::string text;
+      for (int document = 0; document < i % 5 * 3; ++document)
+        text +=
+            prose(1 + i * i * document % 90, static_cast<uint32_t>(i + 1)) + "\n<|endoftext|>\n";
+      folder.write("text/" + std::to_string(i) + ".txt", text + (i == 7 ? "\xff\n" : ""));
+    }
+    std::string expected;
+    for (const int jobs : {1, 2, 3, 16, 100}) {
+      CAPTURE(jobs);
+      const PrepareOptions options{.source = folder.path + "/text",
+                                   .corpus = {.skip_bad = 1},
+                                   .folder = folder.path + "/" + std::to_string(jobs),
+                                   .vocab = 400,
+                                   .validation_fraction = 0.1,
+                                   .jobs = jobs};
+      const auto made = prepare(options);
+      REQUIRE_MESSAGE(made.ok(), made.status().message());
+      CHECK(made->bad_lines == 1);
+      const std::string bytes = contents(options.folder + "/train.bin") +
+                                contents(options.folder + "/validation.bin") + made->source_hash +
+                                std::to_string(made->documents);
+      if (jobs == 1) expected = bytes;
+      CHECK(bytes == expected);
+      CHECK_FALSE(fs::exists(options.folder + "/pieces"));
+    }
+  }
+
+  TEST_CASE("prepare: the error of the first bad file counts, whatever the number of jobs") {
+    const Folder folder;
+    for (int i = 10; i < 40; ++i)
+      folder.write("text/" + std::to_string(i) + ".txt", prose(20) + (i % 10 == 7 ? "\xff\n" : ""));
+    const std::string tokenizer = folder.path + "/first";
+    REQUIRE(
+        prepare({.source = folder.path + "/text/10.txt", .folder = tokenizer, .vocab = 300}).ok());
+    for (const int jobs : {1, 4, 30})
+      for (const uint64_t skip : {0u, 1u, 2u}) {
+        const auto made = prepare({.source = folder.path + "/text",
+                                   .corpus = {.skip_bad = skip},
+                                   .folder = folder.path + "/prepared",
+                                   .tokenizer_path = tokenizer + "/tokenizer.model",
+                                   .jobs = jobs});
+        const std::string file = std::to_string(17 + 10 * skip) + ".txt";
+        CHECK(made.status().code() == Code::bad_data);
+        CHECK_MESSAGE(made.status().message().find("/" + file + ": line ") != std::string::npos,
+                      made.status().message());
+      }
+  }
+
+  TEST_CASE("prepare: PREPARE-4, files that were encoded before an interruption are kept") {
+    const Folder folder;
+    const std::string first = folder.write("text/1.txt", prose(300, 1));
+    folder.write("text/2.txt", prose(300, 2));
+    folder.write("text/3.txt", prose(300, 3) + "\xff\n");
+    REQUIRE(prepare({.source = first, .folder = folder.path + "/first", .vocab = 400}).ok());
+    PrepareOptions options{.source = folder.path + "/text",
+                           .folder = folder.path + "/prepared",
+                           .tokenizer_path = folder.path + "/first/tokenizer.model",
+                           .jobs = 1};
+    CHECK(prepare(options).status().code() == Code::bad_data);
+    const auto pieces = [&] {
+      size_t count = 0;
+      for (const auto& entry : fs::directory_iterator(options.folder + "/pieces"))
+        count += entry.path().extension() == ".tokens";
+      return count;
+    };
+    CHECK(pieces() == 2);
+    const auto kept = [&] {
+      uint64_t kept_files = 0;
+      const auto made = prepare(
+          options, [&](const PrepareProgress& progress) { kept_files = progress.kept_files; });
+      REQUIRE_MESSAGE(made.ok(), made.status().message());
+      return kept_files;
+    };
+    // Damaged, of a file that has changed since, and whole.
+    for (const auto& entry : fs::directory_iterator(options.folder + "/pieces"))
+      fs::resize_file(entry.path(), fs::file_size(entry.path()) - 1);
+    folder.write("text/3.txt", prose(300, 3));
+    std::ofstream(folder.path + "/text/4.txt") << "\xff\n";
+    CHECK(prepare(options).status().code() == Code::bad_data);
+    CHECK(pieces() == 3);
+    folder.write("text/4.txt", prose(10, 4));
+    folder.write("text/2.txt", prose(301, 2));
+    CHECK(kept() == 2);
+    CHECK_FALSE(fs::exists(options.folder + "/pieces"));
+    options.folder = folder.path + "/again";
+    CHECK(kept() == 0);
+    for (const char* name : {"/train.bin", "/validation.bin"})
+      CHECK(contents(folder.path + "/prepared" + name) == contents(options.folder + name));
+    // Another tokenizer has other pieces.
+    options.folder = folder.path + "/other";
+    std::ofstream(folder.path + "/text/5.txt") << "\xff\n";
+    CHECK(prepare(options).status().code() == Code::bad_data);
+    REQUIRE(prepare({.source = first, .folder = folder.path + "/second", .vocab = 420}).ok());
+    options.tokenizer_path = folder.path + "/second/tokenizer.model";
+    fs::remove(folder.path + "/text/5.txt");
+    CHECK(kept() == 0);
+  }
+
   TEST_CASE("prepare: an existing tokenizer is copied as it is; impossible options are named") {
     const Folder folder;
     PrepareOptions options{

@@ -1,0 +1,69 @@
+// The token files of a prepared folder: what is trained on, and what is held back for validation.
+// One thread.
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "runtime/base/status.hpp"
+#include "runtime/data/manifest.hpp"
+
+namespace simplescale {
+
+/// The bytes of ids in a file, token_bytes (2 or 4) each; valid until the next call.
+class NarrowTokens {
+ public:
+  explicit NarrowTokens(int token_bytes) : token_bytes_(static_cast<size_t>(token_bytes)) {}
+  std::string_view of(std::span<const int32_t> ids);
+
+ private:
+  const size_t token_bytes_;
+  std::string buffer_;
+};
+
+/// Writes a token file in llm.c format; finish() fills in the header.
+class TokenWriter {
+ public:
+  TokenWriter(const std::string& path, int token_bytes);
+  Status write(std::span<const int32_t> ids);
+  /// Writes the header; the file is complete.
+  Status finish();
+  uint64_t count() const { return count_; }
+
+ private:
+  const std::string path_;
+  const int token_bytes_;
+  NarrowTokens narrow_;
+  std::ofstream out_;
+  uint64_t count_ = 0;
+};
+
+/// Distributes tokens to train.bin and validation.bin, in pieces: documents, and parts of documents
+/// that are longer than piece_max tokens. A piece is held back for validation whenever fewer tokens
+/// have been held back than their share of the tokens so far, so the held-back pieces are spread
+/// evenly over the text.
+class TokenSplit {
+ public:
+  /// text_bytes: about the size of the text, which piece_max depends on.
+  TokenSplit(const std::string& folder, int token_bytes, double fraction, uint64_t text_bytes);
+  Status write(std::span<const int32_t> ids, bool begins_document);
+  /// Gives the files their final names and records them.
+  Status finish(Manifest& made);
+
+ private:
+  void begin_piece();
+  Status publish(const std::string& name, FileRecord& record);
+
+  const std::string folder_;
+  const double fraction_;
+  const uint64_t piece_max_;
+  TokenWriter train_;
+  std::optional<TokenWriter> validation_;
+  uint64_t piece_ = 0;  // tokens of the current piece
+  bool held_back_ = false;
+};
+
+}  // namespace simplescale
