@@ -121,7 +121,6 @@ class Agents {
              hello.setNode(kj::arrayPtr(agent.side.node.data(), agent.side.node.size()));
              hello.setToken(agent.side.token);
              hello.setAddress(kj::arrayPtr(agent.side.address.data(), agent.side.address.size()));
-             hello.setChecksum(remote::checksum(agent.side.address));
              hello.setNonce(kj::arrayPtr(agent.side.nonce.data(), agent.side.nonce.size()));
              hello.setProof(kj::arrayPtr(proof.data(), proof.size()));
            }));

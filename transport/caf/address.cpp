@@ -21,6 +21,10 @@ void append_u64(std::vector<uint8_t>& bytes, uint64_t x) {
   for (int i = 0; i < 8; ++i) bytes.push_back(static_cast<uint8_t>(x >> (8 * i)));
 }
 
+uint64_t checksum(std::span<const uint8_t> bytes) {
+  return hash128(bytes.data(), bytes.size()).low;
+}
+
 }  // namespace
 
 std::vector<uint8_t> node_to_bytes(const caf::node_id& node) {
@@ -51,10 +55,6 @@ pid_t visible_pid(const caf::node_id& here, const caf::node_id& peer) {
                   other.begin() + kPidBytes))
     return 0;
   return static_cast<pid_t>(static_cast<const caf::node_id::default_data&>(*peer).process_id());
-}
-
-uint64_t checksum(std::span<const uint8_t> bytes) {
-  return hash128(bytes.data(), bytes.size()).low;
 }
 
 std::string to_text(const Address& address) {

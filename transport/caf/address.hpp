@@ -26,10 +26,8 @@ struct Address {
   std::vector<uint8_t> worker;
 };
 
-/// XXH3, low 64 bits. UCX does not check addresses, so each address is sent with its checksum.
-uint64_t checksum(std::span<const uint8_t> bytes);
-
-/// "ss1-", then lower-case hex of the node id, the worker address and the checksum of both.
+/// "ss1-", then lower-case hex of the node id, the worker address and the checksum of both
+/// (XXH3, low 64 bits).
 std::string to_text(const Address& address);
 /// Code::bad_data if the text is not an address or its checksum is wrong.
 Result<Address> parse_address(const std::string& text);

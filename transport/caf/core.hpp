@@ -10,7 +10,8 @@
 //   CONNECTION-3  A process becomes a peer by proving that it has the run's key (proof.hpp): hello,
 //                 welcome with a proof, proof. Until then this process handles no other message
 //                 from it, does not let it replace a peer, and ends its connection after a time
-//                 limit. Each connection belongs to one peer, and carries only that peer's messages.
+//                 limit. Each connection belongs to one peer, and carries only that peer's messages:
+//                 a message with an unknown token ends it.
 #pragma once
 
 #include <atomic>
@@ -113,6 +114,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void on_end(const stream::LinkPtr& link, stream::End end, const std::string& why);
   void receive_frame(const stream::LinkPtr& link, const FrameHeader& frame,
                      const stream::Incoming& message);
+  void unknown_token(const stream::LinkPtr& link, const PeerPtr& peer);
   void advance_sequence(Peer& peer);
   void handle(const stream::LinkPtr& link, const PeerPtr& peer,
               kj::ArrayPtr<const capnp::word> words);

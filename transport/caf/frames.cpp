@@ -122,9 +122,9 @@ void Core::receive_frame(const stream::LinkPtr& link, const FrameHeader& frame,
   const auto found = by_link_.find(link.get());
   PeerPtr peer = found == by_link_.end() ? nullptr : found->second;
   if (frame.token != (peer ? peer->rx_token : 0)) {
-    if (frame.token != 0)
-      return count(Bad::dropped, peer.get(), "a message on a closed connection");
-    return count(Bad::malformed, peer.get(), "a hello on a connection that has had one");
+    if (frame.token == 0)
+      return count(Bad::malformed, peer.get(), "a hello on a connection that has had one");
+    return unknown_token(link, peer);
   }
   if (peer) {
     if (draw_loss(*peer)) return;
@@ -144,6 +144,15 @@ void Core::receive_frame(const stream::LinkPtr& link, const FrameHeader& frame,
                  peer.get(), "a message of " + std::to_string(message.bytes) + " bytes");
   const auto* words = reinterpret_cast<const capnp::word*>(message.data.get());
   handle(link, peer, kj::arrayPtr(words, message.bytes / sizeof(capnp::word)));
+}
+
+/// No process of the run sends one: a connection has one token in each direction. So a process can
+/// guess one token for each connection that it makes.
+void Core::unknown_token(const stream::LinkPtr& link, const PeerPtr& peer) {
+  const std::string what = "a message with an unknown token";
+  if (!peer) return drop_caller(link, Bad::malformed, what);
+  count(Bad::malformed, peer.get(), what);
+  disconnect(peer, "it sent " + what, false);
 }
 
 /// Counts the message as handled, and as a sign of life.

@@ -32,7 +32,7 @@ std::optional<Side> side_of(wire::Hello::Reader in) {
   const auto node = to_span(in.getNode()), address = to_span(in.getAddress()),
              nonce = to_span(in.getNonce());
   if (in.getToken() == 0 || address.empty() || address.size() > kAddressBytesMax ||
-      checksum(address) != in.getChecksum() || !node_from_bytes(node))
+      !node_from_bytes(node))
     return std::nullopt;
   Side side{{node.begin(), node.end()}, in.getToken(), {}, {address.begin(), address.end()}};
   // Another version may have another nonce; the caller then refuses it with the version.
@@ -124,7 +124,6 @@ void Core::fill_hello(wire::Hello::Builder out, const Peer& peer) {
   out.setNode(kj::arrayPtr(side.node.data(), side.node.size()));
   out.setToken(side.token);
   out.setAddress(kj::arrayPtr(side.address.data(), side.address.size()));
-  out.setChecksum(checksum(side.address));
   out.setNonce(kj::arrayPtr(side.nonce.data(), side.nonce.size()));
 }
 

@@ -55,7 +55,7 @@ struct TransportCounters {
   uint64_t unknown = 0;             // of a kind or type that only a newer program has
   uint64_t oversized = 0;           // larger than message_bytes_max, received or to be sent
   uint64_t unsupported = 0;         // local messages that the wire rule does not allow
-  uint64_t dropped = 0;             // for an actor that has ended or on a connection that is closed
+  uint64_t dropped = 0;             // for an actor that has ended; connections of strangers
 };
 
 /// An injected fault. It affects all peers but the processes in `spared`, in both directions, for

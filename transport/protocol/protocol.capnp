@@ -8,7 +8,7 @@
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("simplescale::wire");
 
-const protocolVersion :UInt32 = 5;
+const protocolVersion :UInt32 = 6;
 
 struct Envelope {
   union {
@@ -33,11 +33,10 @@ struct Hello {
   runId @1 :Text;
   node @2 :Data;                # identity of the sending process, 24 bytes
   token @3 :UInt64;             # the receiver puts it into the frame header of every message to the sender
-  address @4 :Data;             # UCX worker address of the sender
-  checksum @5 :UInt64;          # of the address, because UCX does not check addresses
-  nonce @6 :Data;               # 32 random bytes
-  proof @7 :Data;               # see transport/caf/proof.hpp
-  other @8 :UInt64;             # in a welcome: the receiver's token of another established connection of the two; 0: none
+  address @4 :Data;             # of the sender: see encode() in transport/stream/address.hpp
+  nonce @5 :Data;               # 32 random bytes
+  proof @6 :Data;               # see transport/caf/proof.hpp
+  other @7 :UInt64;             # in a welcome: the receiver's token of another established connection of the two; 0: none
 }
 
 struct Message {

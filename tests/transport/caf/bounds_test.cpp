@@ -2,11 +2,10 @@
 // without a proof can send nothing but its proof; a peer's queues end at queue_bytes_max.
 #include <doctest/doctest.h>
 
-#include <future>
-
 #include "tests/transport/caf/rogue.hpp"
 
 using namespace simplescale;
+using simplescale::testing::Loss;
 using simplescale::testing::Rogue;
 using simplescale::testing::Victim;
 using simplescale::testing::Wire;
@@ -19,20 +18,6 @@ TransportOptions small_queue() {
   options.queue_bytes_max = 256 << 10;
   return options;
 }
-
-/// Why the victim's next peer is lost.
-struct Loss {
-  explicit Loss(Victim& victim) {
-    victim.transport->on_peer_lost(
-        [this](const caf::node_id&, const std::string& why) { reason.set_value(why); });
-  }
-  std::string wait() {
-    std::future<std::string> future = reason.get_future();
-    REQUIRE(future.wait_for(std::chrono::seconds(30)) == std::future_status::ready);
-    return future.get();
-  }
-  std::promise<std::string> reason;
-};
 
 remote::Words text_of(Rogue& rogue, size_t bytes) {
   return rogue.message(
@@ -56,6 +41,24 @@ TEST_CASE("bounds: CONNECTION-3, of a caller without a proof only a proof is kep
   caller.wait_until_handled();
   CHECK(victim.transport->counters().malformed == 2);
   CHECK(victim.texts_handled() == 0);
+}
+
+TEST_CASE("bounds: CONNECTION-3, a caller without a proof gets no answer to a lookup") {
+  const Wire wire("tcp");
+  Victim victim;
+  Rogue caller(victim.transport->address());
+  caller.send({remote::FrameHeader::kMagic, 0, 0, 0}, caller.hello(wire::PROTOCOL_VERSION, "test"));
+  REQUIRE(caller.answer() == "welcome");
+  caller.send(caller.next(), remote::make_envelope([](wire::Envelope::Builder out) {
+                out.initLookup().setName("nobody");
+              }));
+  caller.send(caller.next(), caller.proof());
+  caller.send(caller.next(), remote::make_envelope([](wire::Envelope::Builder out) {
+                out.initLookup().setName("server");
+              }));
+  REQUIRE(caller.answer() == "found");
+  CHECK(caller.actor == victim.server.id());  // not the answer about "nobody"
+  CHECK(victim.transport->counters().malformed == 1);
 }
 
 TEST_CASE("bounds: STREAM-2, a caller without a proof that announces a large message is closed") {
@@ -99,4 +102,43 @@ TEST_CASE("bounds: ACTOR-4, a peer that does not receive what is sent to it is l
   rogue.send(rogue.next(), text_of(rogue, 10));  // from now on it does not read
   CHECK(loss.wait() == "it does not receive, the send queue is full");
   caf::anon_send_exit(talker, caf::exit_reason::user_shutdown);
+}
+
+TEST_CASE("bounds: ACTOR-4, the bound on a peer's queue is no bound on what it gets in all") {
+  const Wire wire("unix");
+  Victim victim(small_queue());
+  const auto talker = victim.system->spawn([](caf::event_based_actor* self) -> caf::behavior {
+    return {[self](const Text&) {
+      self->send(caf::actor_cast<caf::actor>(self->current_sender()),
+                 Pong{1, std::string(100'000, 'x')});
+    }};
+  });
+  victim.transport->publish("server", talker);
+  Rogue rogue(victim.transport->address());
+  rogue.join();
+  for (int i = 0; i < 10; ++i) {
+    rogue.send(rogue.next(), text_of(rogue, 10));
+    CHECK(rogue.answer() == "message");
+  }
+  rogue.wait_until_handled();
+  caf::anon_send_exit(talker, caf::exit_reason::user_shutdown);
+}
+
+TEST_CASE("bounds: ACTOR-4, a peer that names too many actors, or a long name, is not heard") {
+  const Wire wire("unix");
+  TransportOptions options = Victim::quiet();
+  options.actors_max = 10;
+  Victim victim(options);
+  Rogue rogue(victim.transport->address());
+  rogue.join();
+  for (rogue.sender = 1; rogue.sender <= 15; ++rogue.sender)
+    rogue.send(rogue.next(), text_of(rogue, 10));
+  rogue.wait_until_handled();
+  CHECK(victim.transport->counters().dropped == 5);
+  rogue.send(rogue.next(), remote::make_envelope([](wire::Envelope::Builder out) {
+               out.initLookup().setName(std::string(257, 'x'));
+             }));
+  rogue.wait_until_handled();
+  CHECK(rogue.actor == victim.server.id());
+  CHECK(victim.transport->counters().malformed == 1);
 }

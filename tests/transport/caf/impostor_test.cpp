@@ -72,6 +72,14 @@ TEST_CASE("impostor: CONNECTION-3, a process that answers a hello without the ke
   });
 }
 
+TEST_CASE("impostor: the beginning of a proof is no proof") {
+  const Proof proof = remote::random_nonce();
+  const std::span<const uint8_t> whole(proof);
+  CHECK(remote::equal(proof, whole));
+  for (const size_t bytes : {size_t{0}, size_t{1}, whole.size() - 1})
+    CHECK_FALSE(remote::equal(proof, whole.first(bytes)));
+}
+
 TEST_CASE("impostor: a welcome of another node or run is refused, even with the run's key") {
   const Wire wire("unix");
   const std::string reason = "the welcome is of another node or run";

@@ -129,9 +129,9 @@ TEST_CASE("transport: a large message to several receivers reaches each, with th
     caf::scoped_actor self(*here.system), another(*here.system);
     uint64_t id = 0;
     for (const size_t bytes : {1 << 20, 100, 40'000}) {
+      const Ping ping{id++, std::string(bytes, static_cast<char>('a' + id))};
+      const caf::message content = caf::make_message(ping);
       for (caf::scoped_actor* sender : {&self, &another}) {
-        const Ping ping{id++, std::string(bytes, static_cast<char>('a' + id))};
-        const caf::message content = caf::make_message(ping);
         for (const caf::actor& server : servers) (*sender)->send(server, content);
         for (size_t i = 0; i < servers.size(); ++i)
           (*sender)->receive(
@@ -141,7 +141,6 @@ TEST_CASE("transport: a large message to several receivers reaches each, with th
               caf::after(kLong) >> [] { FAIL("no answer"); });
       }
     }
-    for (const caf::actor& server : servers) CHECK(ask(self, server, "order") == "ordered 6");
   });
 }
 
@@ -287,25 +286,6 @@ TEST_CASE("transport: ACTOR-1, a connection that lost a message ends") {
     wait_until_lost(self);
     here.transport->inject({});
     CHECK(ask(self, here.server(helper), "back") == "back");
-  });
-}
-
-TEST_CASE("transport: a process that was paused does not count the pause as its peer's silence") {
-  each_wire([] {
-    Helper helper;
-    Process here(impatient());
-    auto server = here.server(helper);
-    caf::scoped_actor self(*here.system);
-    CHECK(ask(self, server, "x") == "x");
-    for (int i = 0; i < 2; ++i) {
-      std::promise<void> paused;
-      here.transport->lookup(helper.address(), "server", 30'000, [&](Result<caf::actor>) {
-        std::this_thread::sleep_for(std::chrono::seconds(1));  // the pause, on the transport thread
-        paused.set_value();
-      });
-      paused.get_future().get();
-      CHECK(ask(self, server, "still here") == "still here");
-    }
   });
 }
 

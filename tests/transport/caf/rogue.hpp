@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <random>
 
 #include "tests/transport/caf/helper.hpp"
@@ -109,6 +110,7 @@ class Rogue {
     if (envelope.isWelcome()) {
       theirs = side_of(envelope.getWelcome());
       if (token == 0) token = theirs.token;
+      other = envelope.getWelcome().getOther();
       received_proof = bytes(envelope.getWelcome().getProof());
       return "welcome";
     }
@@ -116,11 +118,18 @@ class Rogue {
       received_proof = bytes(envelope.getProof());
       return "proof";
     }
-    if (envelope.isLookup()) return "lookup";
+    if (envelope.isLookup()) {
+      lookup = envelope.getLookup().getId();
+      return "lookup";
+    }
     if (envelope.isRefused()) return std::string("refused: ") + envelope.getRefused().cStr();
     if (envelope.isFound()) {
       actor = envelope.getFound().getActor();
       return "found";
+    }
+    if (envelope.isMessage()) {
+      request = {envelope.getMessage().getSender(), envelope.getMessage().getId()};
+      return "message";
     }
     return "other";
   }
@@ -130,7 +139,7 @@ class Rogue {
     send(next(), proof());
     wait_until_handled();
   }
-  remote::Side mine() const { return {node, 77, nonce_, messenger_->address()}; }
+  remote::Side mine() const { return {node, 77, nonce, messenger_->address()}; }
   remote::Words proof(const std::string& key = "") {
     const remote::Proof proof = remote::prove(key, "test", remote::Role::proof, mine(), theirs);
     return remote::make_envelope([&](wire::Envelope::Builder out) {
@@ -148,18 +157,23 @@ class Rogue {
     return remote::make_envelope([&](wire::Envelope::Builder out) {
       auto message = out.initMessage();
       message.setReceiver(actor);
-      message.setSender(4711);
+      message.setSender(sender);
       message.setId(id);
       fill(message.initBody());
     });
   }
 
   std::vector<uint8_t> node;
+  remote::Nonce nonce = remote::random_nonce();
   uint64_t token = 0, sequence = 0, actor = 0;
-  std::string key;                      // for the proof in its hellos
-  remote::Side theirs;                  // of the last hello or welcome
-  int ended = 0;                        // 1: the other process has ended the connection
-  std::vector<uint8_t> received_proof;  // the last proof, alone or in a welcome
+  uint64_t lookup = 0;                    // id of the last lookup
+  uint64_t other = 0;                     // of the last welcome
+  uint64_t sender = 4711;                 // of the messages
+  std::pair<uint64_t, uint64_t> request;  // sender and id of the last message
+  std::string key;                        // for the proof in its hellos
+  remote::Side theirs;                    // of the last hello or welcome
+  int ended = 0;                          // 1: the other process has ended the connection
+  std::vector<uint8_t> received_proof;    // the last proof, alone or in a welcome
 
  private:
   static std::vector<uint8_t> bytes(capnp::Data::Reader data) { return {data.begin(), data.end()}; }
@@ -176,8 +190,8 @@ class Rogue {
     out.setNode(kj::arrayPtr(side.node.data(), side.node.size()));
     out.setToken(side.token);
     out.setAddress(kj::arrayPtr(side.address.data(), side.address.size()));
-    out.setChecksum(remote::checksum(side.address));
-    out.setNonce(kj::arrayPtr(side.nonce.data(), side.nonce.size()));
+    if (side.nonce != remote::Nonce{})
+      out.setNonce(kj::arrayPtr(side.nonce.data(), side.nonce.size()));
     out.setProof(kj::arrayPtr(proof.data(), proof.size()));
   }
   void arrived(const stream::LinkPtr& link, const stream::Incoming& message) {
@@ -187,7 +201,6 @@ class Rogue {
     std::memcpy(words.asBytes().begin(), message.data.get(), words.asBytes().size());
     answers_.emplace_back(link, kj::mv(words));
   }
-  const remote::Nonce nonce_ = remote::random_nonce();
   std::vector<std::pair<stream::LinkPtr, remote::Words>> answers_;
   std::unique_ptr<stream::Messenger> messenger_;
   std::vector<uint8_t> target_;
@@ -218,6 +231,20 @@ struct Victim : Process {
   }
   caf::actor server;
   std::atomic<int> texts{0};
+};
+
+/// Why the victim's next peer is lost.
+struct Loss {
+  explicit Loss(Victim& victim) {
+    victim.transport->on_peer_lost(
+        [this](const caf::node_id&, const std::string& why) { reason.set_value(why); });
+  }
+  std::string wait() {
+    std::future<std::string> future = reason.get_future();
+    REQUIRE(future.wait_for(std::chrono::seconds(30)) == std::future_status::ready);
+    return future.get();
+  }
+  std::promise<std::string> reason;
 };
 
 }  // namespace simplescale::testing

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <future>
 #include <random>
 
 #include "tests/transport/caf/rogue.hpp"
@@ -113,7 +114,6 @@ TEST_CASE("rogue: ACTOR-4, bad frames are counted and dropped, and later good on
     rogue.send_raw(rubbish, 24, rubbish, 64);                            // malformed 1
     rogue.send_raw(rubbish, 8, rubbish, 64);                             // malformed 2
     rogue.send_raw(nullptr, 0, rubbish, 64);                             // malformed 3
-    rogue.send({remote::FrameHeader::kMagic, 0, 12345, 0}, text);        // dropped 1
     rogue.send({remote::FrameHeader::kMagic, 0, 0, 0}, text);            // malformed 4: no hello
     rogue.send({remote::FrameHeader::kMagic, 0, rogue.token, 0}, text);  // malformed 5: seen
     auto header = rogue.next();
@@ -125,7 +125,7 @@ TEST_CASE("rogue: ACTOR-4, bad frames are counted and dropped, and later good on
     rogue.send(rogue.next(), text.slice(0, text.size() - 1));  // malformed 9: truncated
     rogue.send(rogue.next(), rogue.message(fill_text, 0x3000000000000000));  // malformed 10
     rogue.send(rogue.next(),
-               rogue.message(fill_text, 0x8000000000000005));  // dropped 2: no such request
+               rogue.message(fill_text, 0x8000000000000005));  // dropped 1: no such request
     std::vector<char> large(2 << 20);
     header = rogue.next();
     rogue.send_raw(&header, sizeof header, large.data(), large.size());  // oversized 1
@@ -133,9 +133,24 @@ TEST_CASE("rogue: ACTOR-4, bad frames are counted and dropped, and later good on
     rogue.wait_until_handled();
     auto counters = victim.transport->counters();
     CHECK(counters.malformed == 10);
-    CHECK(counters.dropped == 2);
+    CHECK(counters.dropped == 1);
     CHECK(counters.oversized == 1);
     CHECK(victim.texts_handled() == 3);
+  }
+}
+
+TEST_CASE("rogue: CONNECTION-3, a message with an unknown token ends its connection") {
+  const Wire wire("tcp");
+  for (const bool peer : {false, true}) {
+    Victim victim;
+    Rogue rogue(victim.transport->address());
+    if (peer) rogue.join();
+    const remote::FrameHeader guess{remote::FrameHeader::kMagic, 0, rogue.token + 1,
+                                    rogue.sequence};
+    for (int i = 0; i < 100; ++i) rogue.send(guess, rogue.message(fill_text));
+    rogue.progress_until([&] { return rogue.ended > 0; });
+    CHECK(victim.transport->counters().malformed == 1);  // only the first was looked at
+    CHECK(victim.texts_handled() == 0);
   }
 }
 
@@ -168,6 +183,195 @@ TEST_CASE("rogue: a kind of message that only a newer program has is counted as 
   rogue.wait_until_handled();
   CHECK(victim.transport->counters().unknown == 1);
   CHECK(victim.texts_handled() == 0);
+}
+
+TEST_CASE("rogue: CONNECTION-4, of two calls of one process the earlier cannot replace the later") {
+  const Wire wire("unix");
+  Victim victim;
+  Rogue earlier(victim.transport->address()), later(victim.transport->address());
+  later.node = earlier.node;
+  earlier.send({remote::FrameHeader::kMagic, 0, 0, 0},
+               earlier.hello(wire::PROTOCOL_VERSION, "test"));
+  REQUIRE(earlier.answer() == "welcome");
+  later.join();
+  earlier.send(earlier.next(), earlier.proof());  // a good one, but it comes too late
+  earlier.progress_until([&] { return earlier.ended > 0 || later.ended > 0; });
+  later.wait_until_handled();
+}
+
+TEST_CASE("rogue: CONNECTION-4, a welcome names the connection that is established") {
+  const Wire wire("unix");
+  Victim victim;
+  Rogue first(victim.transport->address()), again(victim.transport->address());
+  first.join();
+  CHECK(first.other == 0);
+  again.node = first.node;
+  again.send({remote::FrameHeader::kMagic, 0, 0, 0}, again.hello(wire::PROTOCOL_VERSION, "test"));
+  REQUIRE(again.answer() == "welcome");
+  CHECK(again.other == first.mine().token);
+}
+
+TEST_CASE("rogue: CONNECTION-4, a lookup goes on over the connection that replaces its own") {
+  const Wire wire("unix");
+  Victim victim;
+  Rogue called;
+  std::fill_n(called.node.begin(), 4, uint8_t{0});  // of the two calls that of the lower id stays
+  std::promise<Result<caf::actor>> found;
+  victim.transport->lookup(called.address(), "server", 60'000,
+                           [&](Result<caf::actor> actor) { found.set_value(std::move(actor)); });
+  REQUIRE(called.answer() == "hello");
+  Rogue caller(victim.transport->address());
+  caller.node = called.node;
+  caller.join();
+  while (caller.lookup == 0) caller.answer();
+  caller.send(caller.next(), remote::make_envelope([&](wire::Envelope::Builder out) {
+                auto answer = out.initFound();
+                answer.setId(caller.lookup);
+                answer.setActor(5);
+              }));
+  CHECK(found.get_future().get().ok());
+}
+
+TEST_CASE("rogue: a process that does not answer is disconnected when no lookup waits for it") {
+  const Wire wire("unix");
+  Victim victim;
+  Rogue silent;
+  std::promise<Status> ended;
+  victim.transport->lookup(silent.address(), "server", 300,
+                           [&](Result<caf::actor> actor) { ended.set_value(actor.status()); });
+  REQUIRE(silent.answer() == "hello");
+  CHECK(ended.get_future().get().code() == Code::deadline);
+  silent.progress_until([&] { return silent.ended > 0; });
+}
+
+TEST_CASE("rogue: a hello with this process's id, or without a nonce, is refused") {
+  const Wire wire("unix");
+  for (const bool own_id : {true, false}) {
+    Victim victim;
+    Rogue rogue(victim.transport->address());
+    if (own_id)
+      rogue.node = remote::node_to_bytes(victim.system->node());
+    else
+      rogue.nonce = {};
+    rogue.send({remote::FrameHeader::kMagic, 0, 0, 0}, rogue.hello(wire::PROTOCOL_VERSION, "test"));
+    rogue.progress_until([&] { return rogue.ended > 0; });
+    CHECK(victim.transport->counters().malformed == 1);
+  }
+}
+
+TEST_CASE("rogue: a lookup is answered only by the peer that it was sent to") {
+  const Wire wire("unix");
+  Victim victim;
+  Rogue asked, other(victim.transport->address());
+  other.join();
+  std::promise<Result<caf::actor>> found;
+  victim.transport->lookup(asked.address(), "server", 60'000,
+                           [&](Result<caf::actor> actor) { found.set_value(std::move(actor)); });
+  REQUIRE(asked.answer() == "hello");
+  for (uint64_t id = 0; id < 10; ++id)
+    other.send(other.next(), remote::make_envelope(
+                                 [&](wire::Envelope::Builder out) { out.initFound().setId(id); }));
+  other.wait_until_handled();
+  asked.send(asked.next(), asked.welcome(remote::prove("", "test", remote::Role::welcome,
+                                                       asked.mine(), asked.theirs)));
+  REQUIRE(asked.answer() == "proof");
+  REQUIRE(asked.answer() == "lookup");
+  asked.send(asked.next(), remote::make_envelope([&](wire::Envelope::Builder out) {
+               auto answer = out.initFound();
+               answer.setId(asked.lookup);
+               answer.setActor(5);
+             }));
+  const Result<caf::actor> actor = found.get_future().get();
+  REQUIRE(actor.ok());
+  CHECK(actor->node() == remote::node_from_bytes(asked.node));
+}
+
+TEST_CASE("rogue: ACTOR-3, an answer that follows the end of its actor is dropped") {
+  const Wire wire("unix");
+  Victim victim;
+  std::promise<caf::error> failed;
+  const auto asker = victim.system->spawn([&](caf::event_based_actor* self) -> caf::behavior {
+    return {[self, &failed](const Text&) {
+      self->request(caf::actor_cast<caf::actor>(self->current_sender()), caf::infinite, Ping{})
+          .then([](Pong&) {}, [&failed](caf::error& error) { failed.set_value(error); });
+    }};
+  });
+  victim.transport->publish("server", asker);
+  Rogue rogue(victim.transport->address());
+  rogue.join();
+  rogue.send(rogue.next(), rogue.message(fill_text));
+  REQUIRE(rogue.answer() == "message");
+  const auto [asked_by, id] = rogue.request;
+  rogue.send(rogue.next(), remote::make_envelope(
+                               [](wire::Envelope::Builder out) { out.initDown().setActor(4711); }));
+  CHECK(failed.get_future().get() == caf::sec::request_receiver_down);
+  const uint64_t dropped = victim.transport->counters().dropped;
+  rogue.actor = asked_by;
+  rogue.send(rogue.next(), rogue.message([](wire::Body::Builder body) { body.initPong(); },
+                                         caf::make_message_id(id).response_id().integer_value()));
+  rogue.wait_until_handled();
+  CHECK(victim.transport->counters().dropped == dropped + 1);
+  caf::anon_send_exit(asker, caf::exit_reason::user_shutdown);
+}
+
+namespace {
+
+/// A peer that is silent for a second is lost.
+TransportOptions impatient() {
+  TransportOptions options = Victim::quiet();
+  options.heartbeat_ms = 20;
+  options.silence_ms = 1000;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("rogue: a peer that sends messages, but no heartbeats, is not silent") {
+  const Wire wire("unix");
+  Victim victim(impatient());
+  Rogue rogue(victim.transport->address());
+  rogue.join();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  while (rogue.ended == 0 && std::chrono::steady_clock::now() < end) rogue.wait_until_handled();
+  // Then it is silent, but not for a second.
+  const uint64_t sent = victim.transport->counters().sent;
+  rogue.progress_until(
+      [&] { return rogue.ended > 0 || victim.transport->counters().sent > sent + 2; });
+  CHECK(rogue.ended == 0);
+}
+
+TEST_CASE("rogue: a process that was paused does not count the pause as its peer's silence") {
+  const Wire wire("unix");
+  Victim victim(impatient());
+  Rogue rogue(victim.transport->address());
+  rogue.join();
+  std::promise<void> paused;
+  victim.transport->lookup(victim.transport->address(), "server", 1000, [&](Result<caf::actor>) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // on the transport thread
+    paused.set_value();
+  });
+  paused.get_future().get();
+  // Its heartbeats show that it has looked at the silence of its peers. A goodbye would be one.
+  const uint64_t sent = victim.transport->counters().sent;
+  rogue.progress_until(
+      [&] { return rogue.ended > 0 || victim.transport->counters().sent > sent + 1; });
+  CHECK(rogue.ended == 0);
+}
+
+TEST_CASE(
+    "rogue: a peer whose process has ended is lost for that reason, also if it cannot be "
+    "watched") {
+  const Wire wire("unix");
+  Victim victim(impatient());
+  simplescale::testing::Helper helper;
+  const auto pid = static_cast<uint32_t>(helper.pid());
+  helper.kill();
+  Rogue rogue(victim.transport->address());  // as a child that has the socket of that process
+  rogue.node = remote::node_to_bytes(victim.system->node());
+  for (size_t i = 0; i < 4; ++i) rogue.node[i] = static_cast<uint8_t>(pid >> (8 * i));
+  rogue.join();
+  simplescale::testing::Loss loss(victim);
+  CHECK(loss.wait() == "its process has ended");
 }
 
 TEST_CASE("rogue: ACTOR-4, thousands of damaged messages do no harm") {
