@@ -262,7 +262,9 @@ RemoteWorker* DataPlaneImpl::worker_of(const Member& member) const {
 std::vector<Attached> DataPlaneImpl::attach(const CommunicatorSpec& spec, uint64_t name_hash,
                                             const std::vector<Member>& members) const {
   std::vector<Attached> channels;
-  const Secret secret = make_secret(options_.key, spec.generation, name_hash);
+  std::vector<uint64_t> incarnations;
+  for (const Member& member : members) incarnations.push_back(member.address.incarnation);
+  const Secret secret = make_secret(options_.key, spec.generation, name_hash, incarnations);
   for (const auto& worker : shared_.workers) {
     ChannelSpec channel{spec.generation, name_hash, secret, spec.rank, {}};
     bool any = false;

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,12 @@ namespace simplescale::collective {
 
 /// Known to the members of one communicator, and in each of their messages.
 using Secret = std::array<uint64_t, 2>;
-/// A hash of the run's key, the generation and the communicator's name. key: see DataPlaneOptions.
-Secret make_secret(const std::string& key, uint64_t generation, uint64_t name_hash);
+/// A hash of the run's key, the generation, the communicator's name, and a random number of each
+/// member in rank order. The members get these over the control plane. So an old process of the run,
+/// which has the key, cannot make the secret of a communicator of which it is no member. key: see
+/// DataPlaneOptions.
+Secret make_secret(const std::string& key, uint64_t generation, uint64_t name_hash,
+                   std::span<const uint64_t> members);
 
 /// Where a worker's peers reach it.
 using WorkerAddress = std::vector<uint8_t>;

@@ -179,6 +179,40 @@ TEST_SUITE("collective faults") {
     CHECK(errors == "");
   }
 
+  TEST_CASE("collective: abort() tells the other ranks, also if no thread of its rank waits") {
+    RankPlanes ranks("tells", {0, 0});
+    std::barrier both(2);
+    const std::string errors = on_ranks(2, [&](int rank) -> std::string {
+      auto c = ranks.join(rank, 2, 1);
+      both.arrive_and_wait();
+      if (rank == 0 && c.ok()) (*c)->abort("because");
+      const Status status = rank == 0 || !c.ok() ? c.status() : (*c)->barrier()->wait();
+      both.arrive_and_wait();  // rank 0's communicator lasts until then
+      return rank == 0 || contains(status.message(), "rank 0 has left") ? status.message()
+                                                                        : "unexpected";
+    });
+    CHECK(contains(errors, "rank 0 has left"));
+    CHECK_FALSE(contains(errors, "unexpected"));
+  }
+
+  TEST_CASE("collective: a rank that has started 32 operations waits for the oldest") {
+    RankPlanes ranks("many", {0, 0});
+    std::barrier both(2);
+    const std::string errors = on_ranks(2, [&](int rank) -> std::string {
+      auto c = ranks.join(rank, 2, 1, "world", 2000);
+      Status status = c.status();
+      std::vector<float> data(40, 1.0f);
+      std::vector<WorkPtr> work;
+      if (rank == 0 && c.ok()) {  // rank 1 does not take part
+        for (float& x : data) work.push_back((*c)->all_reduce(&x, 1, DType::f32));
+        status = work.back()->wait();
+      }
+      both.arrive_and_wait();
+      return status.message();
+    });
+    CHECK(contains(errors, "rank 1 did not take part in all_reduce (operation 2)"));
+  }
+
   TEST_CASE(
       "collective: at the deadline the error names the ranks that did not take part in an "
       "operation "
@@ -224,10 +258,14 @@ TEST_SUITE("collective faults") {
     REQUIRE(!joined.ok());
     CHECK(joined.status().code() == Code::aborted);
     CHECK(contains(joined.status().message(), "the supervisor has a new plan"));
+    ranks.planes[0]->abort(2, "a late order");  // changes nothing
+    joined = ranks.join(0, 2, 4, "another", 100);
+    REQUIRE(!joined.ok());
+    CHECK(contains(joined.status().message(), "the supervisor has a new plan"));
   }
 
   TEST_CASE("collective: join refuses malformed members") {
-    RankPlanes ranks("bad", {0});
+    RankPlanes ranks("bad", {0, 0});
     auto& plane = *ranks.planes[0];
     CHECK(plane.join({1, "w", 0, {}, 100}).status().code() == Code::bad_data);
     CHECK(plane.join({1, "w", 3, {ranks.addresses[0]}, 100}).status().code() == Code::bad_data);
@@ -237,6 +275,7 @@ TEST_SUITE("collective faults") {
           plane.join({1, "w", 0, {{cut.begin(), cut.begin() + static_cast<ptrdiff_t>(bytes)}}, 100})
               .status()
               .code() == Code::bad_data);
+    CHECK(plane.join({1, "w", 0, {ranks.addresses[1]}, 100}).status().code() == Code::bad_data);
     std::vector<uint8_t> noise(300, 0xff);
     CHECK(plane.join({1, "w", 0, {ranks.addresses[0], noise}, 100}).status().code() ==
           Code::bad_data);

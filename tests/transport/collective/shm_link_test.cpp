@@ -79,15 +79,31 @@ TEST_SUITE("collective link") {
     CHECK(reader.lanes[1].consumed[0] == 1);  // the acknowledgement lies in the reader's segment
   }
 
+  TEST_CASE("shm link: what was sent is released once the peer has consumed it") {
+    Side sender("sends", 0), reader("reads", 1);
+    auto link = link_between(sender, reader);
+    for (uint32_t use = 1; use <= 3; ++use) {
+      const auto ticket = link->send(5, 0, Bytes(sender.data, 64), false, true);
+      REQUIRE(ticket);
+      CHECK_FALSE(link->is_released(*ticket));
+      CHECK_FALSE(link->drained());
+      reader.lanes[0].consumed[ticket->id].fetch_add(1);
+      CHECK(link->is_released(*ticket));
+      CHECK(link->drained());
+    }
+  }
+
   TEST_CASE("shm link: SHM-2, what is read from a closed communicator is not believed") {
     Side reader("closed", 0), sender("closed", 1);
-    auto link = link_between(reader, sender);
+    auto link = link_between(reader, sender), idle = link_between(reader, sender);
     publish(sender, 0, sender.segment->offset_of(sender.data), Side::kBytes);
     const Bytes piece = link->front(5);
     REQUIRE(piece.size() == Side::kBytes);
+    CHECK(idle->health(false).ok());
     sender.segment->close_slot(sender.slot);  // from here on its memory may be used again
     CHECK(link->pop(5, piece.size()).code() == Code::unavailable);
     CHECK(!link->health(false).ok());
+    CHECK(idle->health(false).code() == Code::unavailable);  // nobody has to read from it first
   }
 
   TEST_CASE("shm link: SHM-3, an impossible descriptor or board of a peer is refused") {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "collective_ranks.hpp"
@@ -23,15 +24,15 @@ const std::string kKey(32, 'k');
 
 /// A process with the run's key that writes its own messages to the plane of rank 0.
 struct Rogue {
-  Rogue() {
+  explicit Rogue(stream::Id host = {1, 2, 3}) {
     stream::MessengerOptions options;
     options.key = kKey;
     options.network = true;
-    options.host = stream::Id{1, 2, 3};
+    options.host = host;
     auto made = stream::Messenger::create(
         std::move(options),
         {[this](const stream::LinkPtr& from, stream::Incoming& message) { on(from, message); },
-         [](const stream::LinkPtr&, stream::End, const std::string&) {}});
+         [this](const stream::LinkPtr&, stream::End, const std::string&) { ++ended; }});
     REQUIRE(made.ok());
     messenger = made.take();
     id = stream::decode(messenger->address())->id;
@@ -44,10 +45,14 @@ struct Rogue {
     return encode_plane(own);
   }
   void connect(const std::vector<uint8_t>& victim) {
+    connect(victim, StreamKind::greeting, {reinterpret_cast<const char*>(id.data()), id.size()});
+  }
+  /// With another first message.
+  void connect(const std::vector<uint8_t>& victim, StreamKind kind, const std::string& data) {
     const WorkerAddress to = decode_plane(victim)->stream;
     link = messenger->connect(to).take();
     messenger->trust(link, 1 << 20);
-    send({StreamKind::greeting}, {reinterpret_cast<const char*>(id.data()), id.size()});
+    send({kind}, data);
   }
   void send(StreamHeader header, const std::string& data = "") {
     auto kept = std::make_shared<std::string>(data);
@@ -70,6 +75,12 @@ struct Rogue {
       send(of(StreamKind::acknowledge));
       send(of(StreamKind::hello));
     }
+    if (header.kind == StreamKind::announce) send(of(StreamKind::announce, header.key));
+    if (header.kind == StreamKind::grant) granted[header.key] = header.offset;
+    if (header.kind == StreamKind::announce || header.kind == StreamKind::early)
+      seen.insert(header.key);
+    if (header.kind == StreamKind::early) early_bytes += message.bytes;
+    if (header.kind == StreamKind::data) data_bytes += message.bytes;
     if (header.kind != StreamKind::early) return;
     if (barrier == 0) barrier = header.key;
     last_key = header.key;
@@ -91,33 +102,59 @@ struct Rogue {
   // Of the victim's operations: the barrier in join(), in which the rogue repeats what the victim
   // sends, and the newest.
   uint64_t barrier = 0, last_key = 0;
-  int heard = 0;  // messages
+  std::map<uint64_t, uint64_t> granted;    // bytes, by stream
+  std::set<uint64_t> seen;                 // streams of the victim
+  size_t early_bytes = 0, data_bytes = 0;  // from the victim
+  int heard = 0, ended = 0;                // messages; connections
 };
 
-/// Rank 0 joins with the rogue as rank 1, gathers 8 bytes and returns the status. attack: instead
-/// of the rogue's part.
-Status victim_of(const std::function<void(Rogue&, const RankPlanes&)>& attack, uint64_t* got) {
+stream::Id stream_id(const std::vector<uint8_t>& plane) {
+  return stream::decode(decode_plane(plane)->stream)->id;
+}
+
+/// A rogue that connects to the plane, or, without `calls`, to which the plane would connect.
+std::unique_ptr<Rogue> rogue_for(const std::vector<uint8_t>& plane, bool calls,
+                                 stream::Id host = {1, 2, 3}) {
+  auto rogue = std::make_unique<Rogue>(host);
+  while ((rogue->id < stream_id(plane)) != calls) rogue = std::make_unique<Rogue>(host);
+  return rogue;
+}
+
+using Attack = std::function<void(Rogue&, const RankPlanes&)>;
+
+/// Rank 0 joins with the rogue as rank 1 and does its work, of which the status is returned.
+Status victim_of(const Attack& attack, const std::function<Status(Collective&)>& work, bool calls) {
   RankPlanes ranks("victim", {0}, 1 << 20, {kKey});
-  Rogue rogue;
-  const std::vector<uint8_t> member = rogue.address(ranks.addresses[0]);
-  if (rogue.id < stream::decode(decode_plane(ranks.addresses[0])->stream)->id)
-    rogue.connect(ranks.addresses[0]);
+  const auto rogue = rogue_for(ranks.addresses[0], calls);
+  const std::vector<uint8_t> member = rogue->address(ranks.addresses[0]);
+  if (calls) rogue->connect(ranks.addresses[0]);
   std::atomic<bool> done = false;
   Status status;
   std::thread victim([&] {
     auto c = ranks.planes[0]->join({1, "world", 0, {ranks.addresses[0], member}, 20'000});
-    status = c.status();
-    const uint64_t mine = 42;
-    uint64_t all[2] = {};
-    if (c.ok()) status = (*c)->all_gather_bytes(&mine, all, sizeof mine)->wait();
-    *got = all[1];
+    status = c.ok() ? work(**c) : c.status();
     done = true;
   });
-  rogue.until([&] { return rogue.last_key != rogue.barrier || done; });
-  attack(rogue, ranks);
-  rogue.until([&] { return done.load(); });
+  attack(*rogue, ranks);
+  rogue->until([&] { return done.load(); });
   victim.join();
   return status;
+}
+
+/// The work: to gather 8 bytes. attack: instead of the rogue's part in that.
+Status victim_of(const Attack& attack, uint64_t* got, bool calls = true) {
+  const auto wait_first = [&](Rogue& rogue, const RankPlanes& ranks) {
+    rogue.until([&] { return rogue.last_key != rogue.barrier; });
+    attack(rogue, ranks);
+  };
+  const auto work = [got](Collective& world) {
+    const uint64_t mine = 42;
+    uint64_t all[2] = {};
+    const Status status = world.all_gather_bytes(&mine, all, sizeof mine)->wait();
+    *got = all[1];
+    return status;
+  };
+  return victim_of(wait_first, work, calls);
 }
 
 void gather(Rogue& rogue) {
@@ -207,10 +244,8 @@ struct Relay {
 /// Two ranks sum over a relay that changes the byte at `change_at`. Returns whether it did.
 bool sum_over_relay(size_t change_at) {
   RankPlanes ranks("relay", {0, 1}, 1 << 20, {kKey, kKey});
-  const auto id_of = [&](int rank) {
-    return stream::decode(decode_plane(ranks.addresses[static_cast<size_t>(rank)])->stream)->id;
-  };
-  const int client = id_of(0) < id_of(1) ? 0 : 1, server = 1 - client;
+  const int client = stream_id(ranks.addresses[0]) < stream_id(ranks.addresses[1]) ? 0 : 1,
+            server = 1 - client;
   PlaneAddress real = *decode_plane(ranks.addresses[static_cast<size_t>(server)]);
   stream::Address address = *stream::decode(real.stream);
   Relay relay(address.endpoints.at(0), change_at);
@@ -249,18 +284,113 @@ bool sum_over_relay(size_t change_at) {
 TEST_SUITE("collective stream") {
   TEST_CASE("collective: COLLECTIVE-3, a member that keeps the rules takes part") {
     uint64_t got = 0;
-    const Status status = victim_of([](Rogue& rogue, const RankPlanes&) { gather(rogue); }, &got);
-    CHECK(status.message() == "");
-    CHECK(got == 0x0101010101010101);
+    for (const bool calls : {true, false}) {
+      const Status status =
+          victim_of([](Rogue& rogue, const RankPlanes&) { gather(rogue); }, &got, calls);
+      CHECK(status.message() == "");
+      CHECK(got == 0x0101010101010101);
+    }
+  }
+
+  TEST_CASE("collective: COLLECTIVE-3, a member is granted a bounded number of bytes in all") {
+    constexpr size_t kStreams = 20, kBytes = 4 << 20;
+    size_t granted = 0;
+    const Status status = victim_of(
+        [&](Rogue& rogue, const RankPlanes&) {
+          rogue.until([&] { return rogue.granted.size() == kStreams; });
+          for (const auto& [key, bytes] : rogue.granted) granted += bytes;
+          rogue.send(rogue.of(StreamKind::bye));
+        },
+        [&](Collective& world) {
+          const std::vector<char> mine(kBytes);
+          std::vector<char> all(2 * kBytes);  // nothing arrives
+          std::vector<WorkPtr> work;
+          for (size_t i = 0; i < kStreams; ++i)
+            work.push_back(world.all_gather_bytes(mine.data(), all.data(), kBytes));
+          return work[0]->wait();
+        },
+        true);
+    CHECK(status.message().find("has left") != std::string::npos);
+    CHECK(granted <= kStreamBudget + kStreams * kStreamWindowMin);
+  }
+
+  TEST_CASE("collective: COLLECTIVE-3, a rank sends no more than was granted, and little before") {
+    constexpr size_t kStreams = 30, kSmall = 16 << 10, kLarge = 1 << 20;
+    for (const size_t bytes : {kSmall, kLarge}) {
+      const Status status = victim_of(
+          [&](Rogue& rogue, const RankPlanes&) {
+            rogue.until([&] { return rogue.seen.size() == kStreams + 1; });  // and the barrier's
+            CHECK(rogue.early_bytes <= kStreamEarly);
+            if (bytes == kLarge) {
+              CHECK(rogue.data_bytes == 0);
+              const uint64_t key = *rogue.seen.rbegin();
+              for (const uint64_t offset : {uint64_t{1000}, uint64_t{100'000}}) {
+                rogue.send(rogue.of(StreamKind::grant, key, offset));
+                rogue.until([&] { return rogue.data_bytes >= offset; });
+                CHECK(rogue.data_bytes == offset);
+              }
+            }
+            rogue.send(rogue.of(StreamKind::bye));
+          },
+          [&](Collective& world) {
+            const std::vector<char> mine(bytes);
+            std::vector<char> all(2 * bytes);
+            std::vector<WorkPtr> work;
+            for (size_t i = 0; i < kStreams; ++i)
+              work.push_back(world.all_gather_bytes(mine.data(), all.data(), bytes));
+            return work[0]->wait();
+          },
+          true);
+      CHECK(status.message().find("has left") != std::string::npos);
+    }
+  }
+
+  TEST_CASE("collective: COLLECTIVE-3, who may connect, and what must be its first message") {
+    RankPlanes ranks("greeting", {0}, 1 << 20, {kKey});
+    const auto& plane = ranks.addresses[0];
+    const auto is_closed = [&](std::unique_ptr<Rogue> rogue,
+                               const std::function<void(Rogue&)>& in) {
+      in(*rogue);
+      rogue->until([&] { return rogue->ended > 0; });
+    };
+    is_closed(rogue_for(plane, true),
+              [&](Rogue& rogue) { rogue.connect(plane, StreamKind::hello, "0123456789abcdef"); });
+    for (const char* id : {"", "short", "a text that is longer than an id"})
+      is_closed(rogue_for(plane, true),
+                [&](Rogue& rogue) { rogue.connect(plane, StreamKind::greeting, id); });
+    // Of two processes, that with the lower id connects.
+    is_closed(rogue_for(plane, false), [&](Rogue& rogue) { rogue.connect(plane); });
+    // Over a Unix socket, on which a process needs no key.
+    const stream::Id host = stream::decode(decode_plane(plane)->stream)->host;
+    is_closed(rogue_for(plane, true, host), [&](Rogue& rogue) {
+      rogue.connect(plane);
+      CHECK_FALSE(rogue.link->is_encrypted());
+    });
+  }
+
+  TEST_CASE("collective: the same generation of other members has another secret") {
+    // The two rogues have the run's key and know generation and name, as a stale process does.
+    std::set<Secret> secrets;
+    for (int i = 0; i < 2; ++i) {
+      uint64_t got = 0;
+      CHECK(victim_of(
+                [&](Rogue& rogue, const RankPlanes&) {
+                  secrets.insert(rogue.hello.secret);
+                  gather(rogue);
+                },
+                &got)
+                .ok());
+    }
+    CHECK(secrets.size() == 2);
   }
 
   TEST_CASE(
       "collective: COLLECTIVE-3, what nobody granted, or does not come next, ends its sender") {
-    struct Attack {
+    struct Case {
       const char* reason;
-      std::function<void(Rogue&, const RankPlanes&)> attack;
+      Attack attack;
     };
-    const Attack attacks[] = {
+    const Case cases[] = {
         {"what nobody has granted",
          [](Rogue& r, const RankPlanes&) {
            r.send(r.of(StreamKind::data, r.last_key), "12345678");
@@ -294,13 +424,15 @@ TEST_SUITE("collective stream") {
          [](Rogue& r, const RankPlanes&) {
            r.send(r.of(StreamKind::early, r.last_key), std::string(kStreamChunk + 1, 'x'));
          }},
+        {"has connected again",
+         [](Rogue& r, const RankPlanes& ranks) { r.connect(ranks.addresses[0]); }},
         {"has left", [](Rogue& r, const RankPlanes&) { r.send(r.of(StreamKind::bye)); }},
         {"garbage",
          [](Rogue& r, const RankPlanes&) {
            r.messenger->send(r.link, std::span(r.id).first(3), {}, nullptr);
          }},
     };
-    for (const auto& [reason, attack] : attacks) {
+    for (const auto& [reason, attack] : cases) {
       CAPTURE(reason);
       uint64_t got = 0;
       const Status status = victim_of(attack, &got);
@@ -315,9 +447,7 @@ TEST_SUITE("collective stream") {
     const Status status = victim_of(
         [](Rogue& member, const RankPlanes& ranks) {
           // With the run's key and the generation's secret, but not over the member's connection.
-          const auto victim = stream::decode(decode_plane(ranks.addresses[0])->stream)->id;
-          auto other = std::make_unique<Rogue>();
-          while (victim < other->id) other = std::make_unique<Rogue>();  // else the victim connects
+          const auto other = rogue_for(ranks.addresses[0], true);
           Rogue& outsider = *other;
           outsider.hello = member.hello;
           outsider.connect(ranks.addresses[0]);
@@ -330,6 +460,10 @@ TEST_SUITE("collective stream") {
           for (const StreamKind kind : {StreamKind::early, StreamKind::bye})
             member.send(member.of(kind, member.last_key), "87654321");
           member.hello.secret = secret;
+          // To another rank.
+          StreamHeader misled = member.of(StreamKind::bye);
+          misled.to = 1;
+          member.send(misled);
           // Of a generation that does not exist.
           StreamHeader unknown = member.of(StreamKind::bye);
           ++unknown.generation;
