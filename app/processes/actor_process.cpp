@@ -28,7 +28,7 @@ Result<std::unique_ptr<ActorProcess>> ActorProcess::start(const Config& config,
   std::unique_ptr<ActorProcess> process(new ActorProcess(threads));
   TransportOptions options;
   options.run_id = instance;
-  options.network = slurm::task_of(environment_variable).has_value();
+  options.network = has_other_hosts();
   SS_ASSIGN(options.key, read_run_key(run));
   options.heartbeat_ms = static_cast<uint32_t>(config.supervision.heartbeat_ms);
   options.silence_ms = static_cast<uint32_t>(config.supervision.silence_ms);

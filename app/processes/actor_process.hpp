@@ -20,9 +20,8 @@ bool has_other_hosts();
 class ActorProcess {
  public:
   /// instance: id of this start of the run. Peers of another instance are refused, and peers
-  /// without the key in the run's folder. Outside srun it opens no TCP socket; with it, a console
-  /// may connect from a login node. threads: CAF workers. Errors: those of Transport::start and
-  /// read_run_key.
+  /// without the key in the run's folder. It listens on TCP only if has_other_hosts(). threads: CAF
+  /// workers. Errors: those of Transport::start and read_run_key.
   static Result<std::unique_ptr<ActorProcess>> start(const Config& config, const RunFolder& run,
                                                      const std::string& instance, size_t threads);
 

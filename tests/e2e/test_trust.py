@@ -94,16 +94,32 @@ def listening(pids):
 
 
 class Network(Case):
-    def test_a_run_on_one_host_listens_on_no_tcp_port_but_the_page(self):
-        run = self.folder / "run"
-        _, process = self.start("run", *self.layout(2, 2), "--train.max_steps=1000000")
+    def assert_only_the_page_listens(self, run):
         self.wait_for(lambda: last_step(run) >= 3, "step 3")
         pids = leftovers(run)
-        self.assertGreater(len(pids), 6)  # launcher, agents, trainers, supervisor, standby
+        self.assertGreater(len(pids), 6)  # agents, trainers, supervisor, standby
         self.assertEqual([name for name, _ in listening(pids) if name != "http"], [])
         self.assertIn("network: not used", self.command("status", run))
+
+    def test_a_run_on_one_host_listens_on_no_tcp_port_but_the_page(self):
+        run, process = self.start("run", *self.layout(2, 2), "--train.max_steps=1000000")
+        self.assert_only_the_page_listens(run)
         process.terminate()
         process.communicate(timeout=60)
+
+    def test_neither_does_a_slurm_job_on_one_host(self):
+        run = self.folder / "job"
+        environment = {**os.environ, "SLURM_NTASKS": "2", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0",
+                       "SLURM_JOB_ID": "79", "SLURM_STEP_ID": "0"}
+        command = [PROGRAM, "train", str(self.config), f"--run={run}", *self.layout(2, 2), "--train.max_steps=1000000"]
+        tasks = [subprocess.Popen(command, cwd=self.folder, env={**environment, "SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)},
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for i in (0, 1)]
+        for task in tasks:
+            self.addCleanup(lambda t=task: t.poll() is None and t.kill())
+        self.assert_only_the_page_listens(run)
+        for task in tasks:
+            task.terminate()
+        self.assertEqual([t.wait(60) for t in tasks], [75, 75])
 
 
 class Terminal(Case):
