@@ -204,6 +204,10 @@ TEST_SUITE("engine_failure") {
         CHECK(status.code() == Code::mismatch);
         CHECK(status.message().starts_with("the replicas of shard 0 differ after step 3"));
       }
+      for (const Seat& seat : world.seats) {
+        REQUIRE(seat.engine->mismatch());
+        CHECK(seat.engine->mismatch()->of_group == std::vector{right, wrong});
+      }
       statuses = step_with(world, 4, 99, [](int, Seat&) { return kUsual; });
       for (const Status& status : statuses) CHECK(status.code() == Code::mismatch);
       for (size_t rank = 0; rank < 4; ++rank) {
@@ -460,14 +464,17 @@ TEST_SUITE("engine_failure") {
     CHECK(next.digest() == undisturbed(options, 2, 2, 4));
   }
 
-  TEST_CASE("engine: abort() also ends a step of a single trainer") {
+  TEST_CASE(
+      "engine: abort() also ends a step of a single trainer, after the unit that it computes") {
     World world(options_for(2), 1, 1);
     world.initialize();
-    const std::vector<Status> statuses = step_with(world, 1, 0, [](int k, Seat& seat) {
-      if (k == 1) seat.engine->abort("enough");
+    uint64_t units = 0;
+    const std::vector<Status> statuses = step_with(world, 1, 0, [&](int k, Seat& seat) {
+      if (k == 1) seat.engine->abort("enough"), units = seat.engine->progress();
       return kUsual;
     });
     CHECK(statuses[0].code() == Code::aborted);
+    CHECK(world.seats[0].engine->progress() == units + 1);
     CHECK(world.states[0].step() == 0);
   }
 
@@ -502,6 +509,17 @@ TEST_SUITE("engine_failure") {
     CHECK(next.digest() == undisturbed(options, 2, 2, 5));
   }
 
+  TEST_CASE("engine: grad_clip shrinks a larger gradient, and leaves a smaller one as it is") {
+    EngineOptions options = options_for(2);
+    auto clipped_at = [&](float limit) {
+      options.grad_clip = limit;
+      return undisturbed(options, 1, 2, 2);
+    };
+    const std::string as_it_is = clipped_at(0);  // 0: no limit
+    CHECK(clipped_at(1e6f) == as_it_is);
+    CHECK(clipped_at(1e-3f) != as_it_is);
+  }
+
   TEST_CASE("engine: continuing from a state gives the same bits as never stopping") {
     const EngineOptions options = options_for(2);
     for (bool host : {true, false}) {
@@ -534,11 +552,12 @@ TEST_SUITE("engine_failure") {
     std::vector<StepControl> agreed(4);
     world.each([&](Seat& seat) {
       const size_t rank = static_cast<size_t>(&seat - world.seats.data());
-      const Result<StepResult> result = world.step(seat, 1, {.stop = rank == 1, .save = rank == 2});
+      const Result<StepResult> result =
+          world.step(seat, 1, {.stop = rank == 1, .save = rank == 2, .pause = rank == 3});
       if (result.ok()) agreed[rank] = result->agreed;
     });
     for (const StepControl& control : agreed)
-      CHECK(control == StepControl{.stop = true, .save = true});
+      CHECK(control == StepControl{.stop = true, .save = true, .pause = true});
   }
 
   TEST_CASE("engine: options that do not fit are refused") {

@@ -211,6 +211,24 @@ TEST_SUITE("engine_parts") {
     }
   }
 
+  TEST_CASE("vote: a gradient norm that is not finite fails the step, also if the loss is finite") {
+    const std::vector<Unit> units = units_of(test_shape());
+    const ShardLayout layout = shard_layout(units, 1);
+    ThreadCommunicator shard(1, 60'000), replicate(1, 60'000);
+    for (const double square :
+         {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+      Ballot ballot{.step = 4, .losses = {1.0}};
+      ballot.block_squares.assign(layout.total / kShardAlign, 0);
+      ballot.block_squares[0] = square;
+      WaitClock wait;
+      const Result<Verdict> verdict =
+          Vote(units, layout, 1, shard.rank(0), replicate.rank(0)).hold(ballot, wait);
+      REQUIRE(verdict.ok());
+      CHECK(verdict->status.code() == Code::bad_data);
+      CHECK_FALSE(verdict->suspect);
+    }
+  }
+
   TEST_CASE("vote: a loss that is not finite names its rank, if it is the only one") {
     constexpr double nan = std::numeric_limits<double>::quiet_NaN();
     // Three rows for two groups of two trainers: group 1 has two rows.
@@ -248,6 +266,11 @@ TEST_SUITE("engine_parts") {
           "the replicas of shard 0 differ after step 7; no majority shows which one is wrong, so "
           "the step is made again");
     CHECK_FALSE(find_mismatch(7, 1, std::vector{a, b, a, b})->right);
-    CHECK(find_mismatch(7, 1, std::vector{a, b, c, a, a})->wrong() == std::vector{1, 2});
+    const std::optional<Mismatch> five = find_mismatch(7, 1, std::vector{a, b, c, a, a});
+    CHECK(five->wrong() == std::vector{1, 2});
+    // Only a single outvoted rank is a suspect: two of them may have got the same wrong data.
+    CHECK(suspect_of(*three, 2) == 3);
+    CHECK_FALSE(suspect_of(*two, 1));
+    CHECK_FALSE(suspect_of(*five, 1));
   }
 }

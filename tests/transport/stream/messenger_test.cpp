@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
 
@@ -27,6 +28,7 @@ struct Node {
     auto made = Messenger::create(
         std::move(options), {[this](const LinkPtr& link, Incoming& message) {
                                from = link;
+                               if (closes) messenger->close(link);
                                if (trusts) messenger->trust(link, 16 << 20);
                                ++messages;
                                bytes += message.bytes;
@@ -62,7 +64,7 @@ struct Node {
     std::string why;
   };
   std::unique_ptr<Messenger> messenger;
-  bool trusts = true;
+  bool trusts = true, closes = false;
   LinkPtr from;
   int messages = 0;
   size_t bytes = 0;
@@ -136,6 +138,65 @@ TEST_CASE("stream: messages in both directions over Unix sockets and over TCP") 
   exchange(here, there);
   Node other(Node::on_network());
   exchange(other, far);
+}
+
+TEST_CASE("stream: after close() or finish() nothing more is delivered, and there is no on_end") {
+  // Over TCP, connections to this host's other addresses may end as well.
+  const auto told = [](const Node& node, const LinkPtr& of) {
+    return std::ranges::any_of(node.ended, [&](const auto& end) { return end.link == of; });
+  };
+  for (const Id& host : {this_host(), kElsewhere}) {
+    Node a(Node::on_network(host)), b(Node::on_network());
+    const LinkPtr link = connect(a, b);
+    a.send(link, "first");
+    until({&a, &b}, [&] { return b.messages == 1; });
+    b.send(b.from, "late");
+    b.messenger->flush(10'000);
+    a.messenger->finish(link);
+    until({&a, &b}, [&] { return told(b, b.from); });
+    CHECK(a.messages == 0);
+    CHECK_FALSE(told(a, link));
+    // The handler closes the link of the first of three messages that arrive together.
+    const LinkPtr again = connect(a, b);
+    b.closes = true;
+    for (int i = 0; i < 3; ++i) a.send(again, "together");
+    until({&a, &b}, [&] { return told(a, again); });
+    CHECK(b.messages == 2);
+    CHECK_FALSE(told(b, b.from));
+  }
+}
+
+TEST_CASE("stream: a finished link is closed after a second, also if nobody reads from it") {
+  Node writer({.key = kKey}), other({.key = kKey});
+  const size_t before = open_descriptors();
+  const LinkPtr link = connect(writer, other);
+  writer.send(link, std::string(16 << 20, 'x'));
+  writer.messenger->finish(link);
+  writer.messenger->flush(60'000);
+  CHECK(open_descriptors() == before);
+}
+
+TEST_CASE("stream: a process of another user is not accepted") {
+  if (geteuid() != 0) {
+    MESSAGE("skipped: only root can act as a second user");
+    return;
+  }
+  Node victim({.key = kKey});
+  sockaddr_storage to;
+  const socklen_t bytes = to_sockaddr(decode(victim.messenger->address())->id, to);
+  const pid_t child = fork();
+  if (child == 0) {
+    const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    char byte;
+    _exit(setuid(65534) == 0 && ::connect(fd, reinterpret_cast<sockaddr*>(&to), bytes) == 0 &&
+                  read(fd, &byte, 1) == 0
+              ? 0
+              : 1);
+  }
+  int status = 1;
+  until({&victim}, [&] { return waitpid(child, &status, WNOHANG) == child; });
+  CHECK(status == 0);
+  CHECK(victim.ended.empty());  // it has not been a connection that a deadline ends
 }
 
 TEST_CASE("stream: without network there is no TCP socket, and other hosts are told so") {
@@ -233,6 +294,21 @@ TEST_CASE("stream: a process of this host whose backlog is full is tried again")
   CHECK(guest.ended.empty());
   for (const int fd : sockets) close(fd);
   until({&victim, &guest}, [&] { return victim.last == "patience"; });
+}
+
+TEST_CASE("stream: a connection to a process whose backlog stays full ends at its deadline") {
+  Node stopped({.key = kKey}), guest({.key = kKey, .proof_ms = 100});
+  sockaddr_storage to;
+  const socklen_t bytes = to_sockaddr(decode(stopped.messenger->address())->id, to);
+  std::vector<int> sockets;
+  do {
+    REQUIRE(sockets.size() < 10'000);
+    sockets.push_back(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  } while (::connect(sockets.back(), reinterpret_cast<sockaddr*>(&to), bytes) == 0);
+  connect(guest, stopped);
+  until({&guest}, [&] { return !guest.ended.empty(); });
+  CHECK(guest.ended[0].why == "it accepts no connections");
+  for (const int fd : sockets) close(fd);
 }
 
 TEST_CASE("stream: STREAM-2, a connection without a proof ends at its deadline") {
