@@ -274,7 +274,8 @@ def main():
     parser.add_argument("--check", action="store_true", help="only check the list; builds nothing")
     parser.add_argument("--only", metavar="TEXT", action="append",
                         help="try again the mutants with TEXT in file, old or new; repeatable")
-    parser.add_argument("--missed", action="store_true", help="try again what no test found")
+    parser.add_argument("--missed", action="store_true",
+                        help="try again what no test found, with --only: of those mutants")
     parser.add_argument("--sample", type=int, metavar="N",
                         help="only N mutants, spread evenly over the list")
     parser.add_argument("--fresh", action="store_true", help="forget the results of earlier runs")
@@ -299,12 +300,11 @@ def main():
     if args.sample:
         count = min(args.sample, len(mutants))
         mutants = [mutants[i * len(mutants) // count] for i in range(count)]
-    if args.only:
-        todo = [m for m in mutants if any(text in str(m) for text in args.only)]
-    else:
+    todo = [m for m in mutants
+            if not args.only or any(text in str(m) for text in args.only)]
+    if args.missed or not args.only:
         again = ("missed", "no build") if args.missed else ()
-        todo = [m for m in mutants
-                if m.key not in results or results[m.key]["outcome"] in again]
+        todo = [m for m in todo if m.key not in results or results[m.key]["outcome"] in again]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what run_to_end() has started
     scratch = Scratch(args.folder)
     scratch.update()
