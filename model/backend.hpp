@@ -36,20 +36,34 @@ struct BackendOptions {
   int device_index = 0;  // CUDA
   // CUDA: makes attention's backward pass reproducible; everything else always is.
   bool deterministic = true;
+  float z_loss = 0;   // coefficient; see Backend::head()
+  bool muon = false;  // orthogonalize() will be called
 };
 
 /// AdamW, arXiv 1711.05101, with bias-corrected moments m^ and v^:
 ///   p -= lr * (m^ / (sqrt(v^) + eps) + weight_decay * p)
+/// A run has its own weight_decay, and lr is learning_rate * rate_factor.
 struct AdamW {
-  float learning_rate, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
+  float learning_rate, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   float gradient_scale = 1;  // for clipping: min(1, max_norm / (norm + 1e-6))
   uint64_t step = 1;         // 1 for the first update
 };
 
-/// A run of elements of a shard that all decay or all do not.
-struct DecayRun {
+/// Muon (K. Jordan et al. 2024), with Nesterov momentum m, a matrix's update O = the orthogonal
+/// matrix nearest to (1 - momentum) g + momentum m, and the scale of arXiv 2502.16982, with which
+/// AdamW's rates fit Muon, too:
+///   p -= lr * (0.2 sqrt(max(rows, columns)) O + weight_decay * p)
+/// The momentum is exp_avg of the state; exp_avg_sq is not used.
+struct Muon {
+  float learning_rate, momentum = 0.95f;
+  float gradient_scale = 1;  // as in AdamW
+};
+
+/// A run of elements of a shard that the optimizer treats alike.
+struct ParameterRun {
   size_t first, count;
-  bool decay;
+  float rate_factor = 1, weight_decay = 0;  // parameter_groups.hpp
+  float muon_scale = 0;  // Muon's 0.2 sqrt(max(rows, columns)); 0: AdamW updates the run
 };
 
 class Backend {
@@ -65,6 +79,9 @@ class Backend {
   virtual bool host_memory() const = 0;
   virtual void copy_to_device(void* device, const void* host, size_t bytes) = 0;
   virtual void copy_to_host(void* host, const void* device, size_t bytes) = 0;
+  /// Both in device memory.
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;
+  virtual void zero(void* data, size_t bytes) = 0;
   /// Waits until all calls so far are complete, and their results visible to the host and to peers.
   virtual void synchronize() = 0;
   /// The device's queue of work, a cudaStream_t. Collectives that follow it (Collective::follow)
@@ -101,8 +118,10 @@ class Backend {
   /// targets are not trained.
   virtual void embed(const void* params, const int32_t* tokens) = 0;
   virtual void forward_block(int layer, const void* params) = 0;
-  /// Final norm, lm_head and cross-entropy. Returns the mean loss in nats over B*T tokens, to which
-  /// targets that are not trained add nothing. If grad
+  /// Final norm, lm_head and cross-entropy. Returns the mean loss in nats over B*T tokens, without
+  /// the z-loss. The z-loss, the mean of z_loss * logsumexp(logits)^2 (PaLM, arXiv 2204.02311,
+  /// section 5), is part of the loss whose gradient is computed. Targets that are not trained add
+  /// nothing to either. If grad
   /// is not null, also runs this unit's backward pass with d loss scaled by `scale` (1/M): fills
   /// grad and the residual stream's gradient. tied: the embedding matrix (V, C) if embeddings are
   /// tied, else null. tied_grad: (V, C) likewise; receives lm_head's gradient, to which
@@ -135,9 +154,24 @@ class Backend {
   }
   /// Updates the elements of `runs`. gradient, from_*, to_*: (total) fp32; to_* may be from_*. avg
   /// and avg_sq are exp_avg and exp_avg_sq.
-  virtual void adamw(const AdamW& options, std::span<const DecayRun> runs, const float* gradient,
-                     const float* from_params, const float* from_avg, const float* from_avg_sq,
-                     float* to_params, float* to_avg, float* to_avg_sq) = 0;
+  virtual void adamw(const AdamW& options, std::span<const ParameterRun> runs,
+                     const float* gradient, const float* from_params, const float* from_avg,
+                     const float* from_avg_sq, float* to_params, float* to_avg,
+                     float* to_avg_sq) = 0;
+
+  // --- Muon (struct Muon above) ---
+  /// Updates the momentum of `runs`; their gradient becomes what is to be orthogonalized. gradient,
+  /// from_avg, to_avg: (total) fp32; to_avg may be from_avg.
+  virtual void muon_momentum(const Muon& options, std::span<const ParameterRun> runs,
+                             float* gradient, const float* from_avg, float* to_avg) = 0;
+  /// The matrix becomes nearly the orthogonal matrix nearest to it: five Newton-Schulz steps, which
+  /// bring every singular value near 1. matrix: (rows, columns) in `precision`, one of a block.
+  virtual void orthogonalize(int64_t rows, int64_t columns, void* matrix) = 0;
+  /// Updates the parameters of `runs` and copies their exp_avg_sq. update: (total) in `precision`,
+  /// orthogonalized; the others as in adamw().
+  virtual void muon_update(const Muon& options, std::span<const ParameterRun> runs,
+                           const void* update, const float* from_params, const float* from_avg_sq,
+                           float* to_params, float* to_avg_sq) = 0;
 };
 
 Result<std::unique_ptr<Backend>> make_cpu_backend(const BackendOptions& options);

@@ -5,6 +5,7 @@
 // compute thread.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -126,22 +127,32 @@ class LlamaBackend : public Backend {
     return static_cast<E*>(*memory);
   }
 
-  /// AdamW's constants for matrices and norms alike; `keep` is still to be set for each DecayRun.
   template <class Constants>
-  static Constants adamw_constants(const AdamW& o) {
+  static Constants adamw_constants(const AdamW& o, const ParameterRun& run) {
     const auto step = static_cast<double>(o.step);
-    return {
-        .gradient_scale = o.gradient_scale,
-        .keep = 1,
-        .beta1 = o.beta1,
-        .beta2 = o.beta2,
-        .step_size = static_cast<float>(o.learning_rate / (1 - std::pow(double{o.beta1}, step))),
-        .inverse_root_correction2 =
-            static_cast<float>(1 / std::sqrt(1 - std::pow(double{o.beta2}, step))),
-        .eps = o.eps};
+    const float learning_rate = o.learning_rate * run.rate_factor;
+    return {.gradient_scale = o.gradient_scale,
+            .keep = 1 - learning_rate * run.weight_decay,
+            .beta1 = o.beta1,
+            .beta2 = o.beta2,
+            .step_size = static_cast<float>(learning_rate / (1 - std::pow(double{o.beta1}, step))),
+            .inverse_root_correction2 =
+                static_cast<float>(1 / std::sqrt(1 - std::pow(double{o.beta2}, step))),
+            .eps = o.eps};
   }
-  static float adamw_keep(const AdamW& o, const DecayRun& run) {
-    return run.decay ? 1 - o.learning_rate * o.weight_decay : 1;
+
+  /// Muon's Newton-Schulz step X = a X + (b A + c A^2) X with A = X X^T, and the bound of the norm.
+  static constexpr int kMuonSteps = 5;
+  static constexpr float kMuonA = 3.4445f, kMuonB = -4.7750f, kMuonC = 2.0315f;
+  static constexpr double kMuonEpsilon = 1e-7;
+  /// Over all matrices of a block: the largest smaller side, and the most elements.
+  int64_t muon_side() const { return std::max(std::min(A_, C_), std::min(F_, C_)); }
+  int64_t muon_elements() const { return std::max({A_, K_, F_}) * C_; }
+  static float muon_keep(const Muon& o, const ParameterRun& run) {
+    return 1 - o.learning_rate * run.rate_factor * run.weight_decay;
+  }
+  static float muon_step(const Muon& o, const ParameterRun& run) {
+    return o.learning_rate * run.rate_factor * run.muon_scale;
   }
 
   /// losses: (N) nats, host memory. Returns their mean.

@@ -19,6 +19,10 @@ EngineOptions engine_options(const Config& config, const Plan& plan) {
   o.beta1 = static_cast<float>(config.train.betas[0]);
   o.beta2 = static_cast<float>(config.train.betas[1]);
   o.eps = static_cast<float>(config.train.eps);
+  o.optimizer = config.train.optimizer;
+  o.muon_momentum = static_cast<float>(config.train.muon_momentum);
+  o.groups = config.train.group;
+  o.z_loss = static_cast<float>(config.train.z_loss);
   o.seed = static_cast<uint64_t>(config.run.seed);
   return o;
 }
@@ -31,6 +35,8 @@ BackendOptions backend_options(const Config& config, const Plan& plan, int threa
   o.activation_checkpointing = config.train.activation_checkpointing;
   o.threads = threads;
   o.deterministic = config.train.deterministic;
+  o.z_loss = static_cast<float>(config.train.z_loss);
+  o.muon = config.train.optimizer == Optimizer::muon;
   return o;
 }
 

@@ -65,6 +65,28 @@ Status check_tokenizer(const std::string& from, const Checkpoint& parent,
                                       (path.ok() ? *path : from) + "\"");
 }
 
+/// The parent's moments must be this run's optimizer's. Muon leaves the second moment of the blocks'
+/// matrices at zero, AdamW does not.
+Status check_optimizer(Checkpoint& parent, const Config& config) {
+  if (!config.run.with_optimizer || parent.info().step == 0) return {};
+  const MuonMatrix matrix = muon_matrices(parent.units()).front();
+  bool zero = true;
+  SS_RETURN_IF_ERROR(parent.stream_unit(
+      StateKind::exp_avg_sq, matrix.unit, [&](size_t offset, std::span<const float> piece) {
+        const size_t end = matrix.offset + matrix.count();
+        for (size_t i = 0; i < piece.size(); ++i)
+          zero &= piece[i] == 0 || offset + i < matrix.offset || offset + i >= end;
+        return Status();
+      }));
+  const bool muon = config.train.optimizer == Optimizer::muon;
+  if (zero == muon) return {};
+  return Status(Code::bad_config,
+                "train.optimizer = \"" + std::string(muon ? "muon" : "adamw") + "\", but the " +
+                    (muon ? "AdamW" : "Muon") + " moments of " + config.run.from +
+                    " are to be taken: leave out run.with_optimizer, or set train.optimizer = \"" +
+                    (muon ? "adamw" : "muon") + "\"");
+}
+
 }  // namespace
 
 Result<std::string> tokenizer_of(const std::string& from) {
@@ -91,6 +113,7 @@ Status begin_from(const Config& config, const Plan& plan, const std::string& tok
   auto parent = open_parent(from, imported);
   if (!parent.ok()) return Status(parent.status()).in("run.from");
   SS_RETURN_IF_ERROR(check_tokenizer(from, *parent, tokenizer, plan.shape));
+  SS_RETURN_IF_ERROR(check_optimizer(*parent, config));
   CheckpointInfo info;
   info.step = config.run.with_optimizer ? parent->info().step : 0;
   if (info.step >= static_cast<uint64_t>(plan.max_steps))

@@ -64,6 +64,12 @@ Status CpuBackend<T>::allocate_buffers() {
   }
   if (!training) return allocated_;
 
+  if (options_.muon) {
+    gram_ = take<T>(muon_side() * muon_side());
+    polynomial_ = take<T>(muon_side() * muon_side());
+    if (!std::is_same_v<T, float>) square_ = take<float>(muon_side() * muon_side());
+    muon_product_ = take<float>(muon_elements());
+  }
   for (T** buffer : {&d_out_, &d_middle_, &d_in_, &normed1_, &normed2_}) *buffer = take<T>(N_ * C_);
   d_attended_ = take<T>(N_ * A_);
   d_qkv_ = take<T>(N_ * Q_);
@@ -116,22 +122,17 @@ void CpuBackend<T>::copy_to_host(void* host, const void* device, size_t bytes) {
   std::memcpy(host, device, bytes);
 }
 
-// --- Element-wise work on a shard ---
-
-namespace {
-
-constexpr int64_t kElements = 1 << 16;  // elements per task
-
-/// body(first, count) for pieces of [0, count), in parallel.
-template <class Body>
-void for_elements(ThreadPool& pool, int64_t count, Body body) {
-  pool.run((count + kElements - 1) / kElements, [&](int64_t task, int) {
-    const int64_t first = task * kElements;
-    body(first, std::min(kElements, count - first));
-  });
+template <class T>
+void CpuBackend<T>::copy(void* to, const void* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
 }
 
-}  // namespace
+template <class T>
+void CpuBackend<T>::zero(void* data, size_t bytes) {
+  std::memset(data, 0, bytes);
+}
+
+// --- Element-wise work on a shard ---
 
 template <class T>
 void CpuBackend<T>::cast(const float* from, void* to, size_t count) {
@@ -154,12 +155,11 @@ void CpuBackend<T>::block_square_sums(const float* values, size_t count, double*
 }
 
 template <class T>
-void CpuBackend<T>::adamw(const AdamW& o, std::span<const DecayRun> runs, const float* gradient,
+void CpuBackend<T>::adamw(const AdamW& o, std::span<const ParameterRun> runs, const float* gradient,
                           const float* from_params, const float* from_avg, const float* from_avg_sq,
                           float* to_params, float* to_avg, float* to_avg_sq) {
-  auto constants = adamw_constants<ShardKernels::AdamWConstants>(o);
-  for (const DecayRun& run : runs) {
-    constants.keep = adamw_keep(o, run);
+  for (const ParameterRun& run : runs) {
+    const auto constants = adamw_constants<ShardKernels::AdamWConstants>(o, run);
     for_elements(pool_, static_cast<int64_t>(run.count), [&](int64_t first, int64_t n) {
       const int64_t at = static_cast<int64_t>(run.first) + first;
       shard_kernel_.adamw(n, constants, gradient + at, from_params + at, from_avg + at,

@@ -15,6 +15,7 @@
 // Q = A + 2K, one row of q, k and v; V = vocab.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <vector>
@@ -55,9 +56,18 @@ class CpuBackend final : public LlamaBackend {
 
   void cast(const float* from, void* to, size_t count) override;
   void block_square_sums(const float* values, size_t count, double* sums) override;
-  void adamw(const AdamW& options, std::span<const DecayRun> runs, const float* gradient,
+  void adamw(const AdamW& options, std::span<const ParameterRun> runs, const float* gradient,
              const float* from_params, const float* from_avg, const float* from_avg_sq,
              float* to_params, float* to_avg, float* to_avg_sq) override;
+
+  void copy(void* to, const void* from, size_t bytes) override;
+  void zero(void* data, size_t bytes) override;
+  void muon_momentum(const Muon& options, std::span<const ParameterRun> runs, float* gradient,
+                     const float* from_avg, float* to_avg) override;
+  void orthogonalize(int64_t rows, int64_t columns, void* matrix) override;
+  void muon_update(const Muon& options, std::span<const ParameterRun> runs, const void* update,
+                   const float* from_params, const float* from_avg_sq, float* to_params,
+                   float* to_avg_sq) override;
 
  private:
   static constexpr int64_t kRows = 256;          // rows per chunk in the blocks
@@ -107,6 +117,15 @@ class CpuBackend final : public LlamaBackend {
   Status allocate_buffers() override;
   void take_packed();
 
+  /// Divides the elements of a matrix by their norm.
+  void normalize(int64_t count, T* matrix);
+  /// Calls body(first, rows, columns) for blocks of rows of a symmetric matrix of `side` rows, in
+  /// parallel; a block ends with the diagonal.
+  template <class Body>
+  void for_lower_blocks(int64_t side, Body body);
+  /// Completes a symmetric matrix of which the lower half is given.
+  void mirror(int64_t side, T* matrix);
+
   /// recompute: computes only what the backward pass needs, not the block's output.
   void forward(int layer, const T* params, bool recompute);
   void project_qkv(const BlockParameters<const T>& p, const Factors& f, const T* x, const Saved& s,
@@ -149,6 +168,11 @@ class CpuBackend final : public LlamaBackend {
   Memory memory_;
   std::vector<Workspace> workspaces_;  // per worker
 
+  // Muon, with S = muon_side(): A and b A + c A^2, (S, S) each; a product of two (S, S), which for
+  // fp32 is in one of these; and a product of the size of the largest matrix.
+  T *gram_ = nullptr, *polynomial_ = nullptr;
+  float *square_ = nullptr, *muon_product_ = nullptr;
+
   float* packed_[4] = {};  // memory for packed weights; null: the slot's weights are not packed
   int32_t *inputs_ = nullptr, *targets_ = nullptr;  // (N)
   Documents documents_;                             // of the micro-batch
@@ -170,7 +194,18 @@ class CpuBackend final : public LlamaBackend {
   int32_t *token_begin_ = nullptr, *token_rows_ = nullptr;  // (V + 1), (N): the rows of each token
 };
 
-// --- Members that several files use ---
+// --- What several files use ---
+
+constexpr int64_t kElements = 1 << 16;  // elements per task of element-wise work
+
+/// body(first, count) for pieces of [0, count), in parallel.
+template <class Body>
+void for_elements(ThreadPool& pool, int64_t count, Body body) {
+  pool.run((count + kElements - 1) / kElements, [&](int64_t task, int) {
+    const int64_t first = task * kElements;
+    body(first, std::min(kElements, count - first));
+  });
+}
 
 template <class T>
 float* CpuBackend<T>::direct(T* to, float* scratch) {

@@ -47,7 +47,8 @@ double CpuBackend<T>::head(const void* params, const void* tied, float scale, vo
       float* product = d_logits ? direct(d_logits, w.wide) : w.wide;
       kernel_.rms_norm(c.rows, C_, last + at, gamma, eps_, w.normed);
       gemm(c.rows, w.normed, C_, to_logits, product, V_);
-      kernel_.cross_entropy(c.rows, V_, product, targets_ + row, dscale, d_logits, losses_ + row);
+      kernel_.cross_entropy(c.rows, V_, product, targets_ + row, dscale, options_.z_loss, d_logits,
+                            losses_ + row);
       if (!grad) return;
       gemm(c.rows, d_logits, V_, from_logits, w.narrow, C_);
       kernel_.rms_norm_backward(c.rows, C_, last + at, gamma, eps_, w.narrow, nullptr, d_out_ + at,

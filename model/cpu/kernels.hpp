@@ -85,10 +85,17 @@ struct Kernels {
   void (*row_dots)(int64_t rows, int64_t columns, const T* a, int64_t ld_a, const T* b,
                    int64_t ld_b, float* out);
   /// losses[r] = log(sum(exp(logits[r]))) - logits[r][targets[r]], in nats. If dlogits is not null,
-  /// it becomes (softmax - onehot) * scale; it may be logits. logits are overwritten. A row with a
-  /// negative target has loss and gradient 0. logits, dlogits: (rows, V); targets, losses: (rows).
+  /// it becomes (softmax * (1 + 2 z_loss * log(sum(exp(logits[r])))) - onehot) * scale, the
+  /// gradient of loss + z_loss * log(sum(exp(logits[r])))^2; it may be logits. logits are
+  /// overwritten. A row with a negative target has loss and gradient 0. logits, dlogits: (rows, V);
+  /// targets, losses: (rows).
   void (*cross_entropy)(int64_t rows, int64_t V, float* logits, const int32_t* targets, float scale,
-                        T* dlogits, float* losses);
+                        float z_loss, T* dlogits, float* losses);
+  /// out = a * x + b * y, rounded to T. x, y, out: (count); out may be x or y.
+  void (*combine)(int64_t count, float a, const T* x, float b, const float* y, T* out);
+  /// to_params = keep * from_params - step * update. All: (count); to_params may be from_params.
+  void (*muon_update)(int64_t count, float keep, float step, const T* update,
+                      const float* from_params, float* to_params);
   /// out = (add ? out : 0) + the sum of the rows x[which[i]], added in that order. which: (count);
   /// x: (any, C); out: (C).
   void (*sum_rows)(int64_t count, const int32_t* which, int64_t C, const T* x, bool add, T* out);
@@ -113,6 +120,10 @@ struct ShardKernels {
   void (*adamw)(int64_t count, const AdamWConstants& constants, const float* gradient,
                 const float* from_params, const float* from_avg, const float* from_avg_sq,
                 float* to_params, float* to_avg, float* to_avg_sq);
+  /// With g = gradient_scale * gradient: to_avg = momentum * from_avg + (1 - momentum) * g;
+  /// gradient = momentum * to_avg + (1 - momentum) * g. All: (count); to_avg may be from_avg.
+  void (*muon_momentum)(int64_t count, float momentum, float gradient_scale, float* gradient,
+                        const float* from_avg, float* to_avg);
 };
 
 enum class Isa { generic, avx2, avx512, avx512_bf16 };

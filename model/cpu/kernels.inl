@@ -484,7 +484,7 @@ void row_dots(int64_t rows, int64_t columns, const T* a, int64_t ld_a, const T* 
 /// dlogits: (rows, V) or null.
 template <class T>
 void cross_entropy(int64_t rows, int64_t V, float* logits, const int32_t* targets, float scale,
-                   T* dlogits, float* losses) {
+                   float z_loss, T* dlogits, float* losses) {
   for (int64_t r = 0; r < rows; ++r, logits += V) {
     const int32_t target = targets[r];
     if (target < 0) {
@@ -503,10 +503,11 @@ void cross_entropy(int64_t rows, int64_t V, float* logits, const int32_t* target
       save(logits + i, e, w);
     });
     const float sum = sum_of(sums);
-    losses[r] = __builtin_logf(sum) + maximum - chosen;
+    const float log_sum = __builtin_logf(sum) + maximum;
+    losses[r] = log_sum - chosen;
     if (!dlogits) continue;
     T* d = dlogits + r * V;
-    const float factor = scale / sum;
+    const float factor = scale * (1 + 2 * z_loss * log_sum) / sum;
     const float e_target = logits[target];
     each(V, [&](int64_t i, auto w) { save(d + i, load(logits + i, w) * factor, w); });
     save(d + target, splat(e_target * factor - scale), Part{1});
@@ -597,6 +598,34 @@ void adamw(int64_t count, const ShardKernels::AdamWConstants& c, const float* gr
   });
 }
 
+void muon_momentum(int64_t count, float momentum, float gradient_scale, float* gradient,
+                   const float* from_avg, float* to_avg) {
+  each(count, [&](int64_t i, auto w) {
+    const Vf g = rounded(load(gradient + i, w) * gradient_scale * (1.0f - momentum));
+    const Vf avg = rounded(load(from_avg + i, w) * momentum) + g;
+    save(to_avg + i, avg, w);
+    save(gradient + i, rounded(avg * momentum) + g, w);
+  });
+}
+
+/// update + 0 is never -0, which some layouts' sums would give and others' not.
+template <class T>
+void muon_update(int64_t count, float keep, float step, const T* update, const float* from_params,
+                 float* to_params) {
+  each(count, [&](int64_t i, auto w) {
+    save(to_params + i,
+         rounded(load(from_params + i, w) * keep) - rounded((load(update + i, w) + Vf{}) * step),
+         w);
+  });
+}
+
+/// out = a * x + b * y. All: (count).
+template <class T>
+void combine(int64_t count, float a, const T* x, float b, const float* y, T* out) {
+  each(count,
+       [&](int64_t i, auto w) { save(out + i, load(x + i, w) * a + load(y + i, w) * b, w); });
+}
+
 template <class T>
 constexpr Kernels<T> table() {
   return {.rms_norm = rms_norm<T>,
@@ -618,6 +647,8 @@ constexpr Kernels<T> table() {
           .softmax_backward = softmax_backward<T>,
           .row_dots = row_dots<T>,
           .cross_entropy = cross_entropy<T>,
+          .combine = combine<T>,
+          .muon_update = muon_update<T>,
           .sum_rows = sum_rows<T>};
 }
 
@@ -629,6 +660,6 @@ extern const ShardKernels kernels_of_a_shard;
 constinit const Kernels<float> float_kernels = table<float>();
 constinit const Kernels<Bf16> bf16_kernels = table<Bf16>();
 constinit const ShardKernels kernels_of_a_shard = {
-    .to_bf16 = to_bf16, .square_sums = square_sums, .adamw = adamw};
+    .to_bf16 = to_bf16, .square_sums = square_sums, .adamw = adamw, .muon_momentum = muon_momentum};
 
 }  // namespace simplescale::cpu::SS_ISA

@@ -114,6 +114,11 @@ Status CudaBackend<T>::allocate_buffers() {
   act_ = take<T>(N_ * F_);
   if (!training) return allocated_;
 
+  if (options_.muon) {
+    gram_ = take<T>(muon_side() * muon_side());
+    polynomial_ = take<T>(muon_side() * muon_side());
+    muon_product_ = take<T>(muon_elements());
+  }
   for (T** buffer : {&d_out_, &d_middle_, &d_in_}) *buffer = take<T>(N_ * C_);
   d_qkv_ = take<T>(N_ * Q_);
   d_gate_up_ = take<T>(N_ * 2 * F_);
@@ -140,6 +145,16 @@ template <class T>
 void CudaBackend<T>::copy_to_host(void* host, const void* device, size_t bytes) {
   SS_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_));
   synchronize();
+}
+
+template <class T>
+void CudaBackend<T>::copy(void* to, const void* from, size_t bytes) {
+  SS_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_));
+}
+
+template <class T>
+void CudaBackend<T>::zero(void* data, size_t bytes) {
+  SS_CUDA(cudaMemsetAsync(data, 0, bytes, stream_));
 }
 
 template <class T>
@@ -212,13 +227,12 @@ Hash128 CudaBackend<T>::state_hash(const float* params, const float* avg, const 
 }
 
 template <class T>
-void CudaBackend<T>::adamw(const AdamW& o, std::span<const DecayRun> runs, const float* gradient,
-                           const float* from_params, const float* from_avg,
+void CudaBackend<T>::adamw(const AdamW& o, std::span<const ParameterRun> runs,
+                           const float* gradient, const float* from_params, const float* from_avg,
                            const float* from_avg_sq, float* to_params, float* to_avg,
                            float* to_avg_sq) {
-  auto constants = adamw_constants<AdamWConstants>(o);
-  for (const DecayRun& run : runs) {
-    constants.keep = adamw_keep(o, run);
+  for (const ParameterRun& run : runs) {
+    const auto constants = adamw_constants<AdamWConstants>(o, run);
     const size_t at = run.first;
     SS_CUDA(cuda::adamw(stream_, static_cast<int64_t>(run.count), constants, gradient + at,
                         from_params + at, from_avg + at, from_avg_sq + at, to_params + at,

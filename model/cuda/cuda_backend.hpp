@@ -62,9 +62,18 @@ class CudaBackend final : public LlamaBackend {
   void block_square_sums(const float* values, size_t count, double* sums) override;
   Hash128 state_hash(const float* params, const float* avg, const float* avg_sq,
                      size_t total) override;
-  void adamw(const AdamW& options, std::span<const DecayRun> runs, const float* gradient,
+  void adamw(const AdamW& options, std::span<const ParameterRun> runs, const float* gradient,
              const float* from_params, const float* from_avg, const float* from_avg_sq,
              float* to_params, float* to_avg, float* to_avg_sq) override;
+
+  void copy(void* to, const void* from, size_t bytes) override;
+  void zero(void* data, size_t bytes) override;
+  void muon_momentum(const Muon& options, std::span<const ParameterRun> runs, float* gradient,
+                     const float* from_avg, float* to_avg) override;
+  void orthogonalize(int64_t rows, int64_t columns, void* matrix) override;
+  void muon_update(const Muon& options, std::span<const ParameterRun> runs, const void* update,
+                   const float* from_params, const float* from_avg_sq, float* to_params,
+                   float* to_avg_sq) override;
 
  private:
   static constexpr int64_t kLogitBytes = int64_t{2} << 30;  // the most logits kept at a time
@@ -133,6 +142,9 @@ class CudaBackend final : public LlamaBackend {
   int64_t kept_rows_ = 0;                      // rows of logits that are kept at a time
   T* logits_ = nullptr;                        // (kept_rows_, V)
   float* losses_ = nullptr;                    // (N)
+  // Muon, with S = muon_side(): A and b A + c A^2, (S, S) each, and a product of the size of the
+  // largest matrix, which is at least (S, S).
+  T *gram_ = nullptr, *polynomial_ = nullptr, *muon_product_ = nullptr;
   void* results_ = nullptr;
   size_t results_bytes_ = 0;
 };

@@ -57,8 +57,8 @@ double CudaBackend<T>::head(const void* params, const void* tied, float scale, v
     const int64_t rows = std::min(kept_rows_, N_ - begin);
     const T* normed = normed_ + begin * C_;
     aten_.gemm(kNo, kYes, rows, V_, C_, normed, weight, logits_);
-    SS_CUDA(cross_entropy(stream_, rows, V_, logits_, targets_ + begin, dscale, grad != nullptr,
-                          losses_ + begin));
+    SS_CUDA(cross_entropy(stream_, rows, V_, logits_, targets_ + begin, dscale, options_.z_loss,
+                          grad != nullptr, losses_ + begin));
     if (!grad) continue;
     weight_gradient(rows, V_, C_, logits_, normed, weight_grad, begin > 0);
     aten_.gemm(kNo, kNo, rows, C_, V_, logits_, weight, product_ + begin * C_);

@@ -114,11 +114,13 @@ cudaError_t rope_backward(cudaStream_t stream, int64_t batch, int64_t block_size
 // --- The first and the last unit of the model (loss_kernels.cu) ---
 
 /// losses[r] = log(sum(exp(logits[r]))) - logits[r][targets[r]], in nats. gradient: logits become
-/// (softmax - onehot) * scale, in place. A row with a negative target has loss and gradient 0.
-/// logits: (rows, V); targets, losses: (rows).
+/// (softmax * (1 + 2 z_loss * log(sum(exp(logits[r])))) - onehot) * scale, in place: the gradient
+/// of loss + z_loss * log(sum(exp(logits[r])))^2. A row with a negative target has loss and gradient
+/// 0. logits: (rows, V); targets, losses: (rows).
 template <class T>
 cudaError_t cross_entropy(cudaStream_t stream, int64_t rows, int64_t V, T* logits,
-                          const int32_t* targets, float scale, bool gradient, float* losses);
+                          const int32_t* targets, float scale, float z_loss, bool gradient,
+                          float* losses);
 
 /// out[r] = table[tokens[r]]. table: (V, C); tokens: (rows); out: (rows, C).
 template <class T>
@@ -160,5 +162,27 @@ struct AdamWConstants {
 cudaError_t adamw(cudaStream_t stream, int64_t count, const AdamWConstants& constants,
                   const float* gradient, const float* from_params, const float* from_avg,
                   const float* from_avg_sq, float* to_params, float* to_avg, float* to_avg_sq);
+
+// --- Muon (muon_kernels.cu) ---
+
+/// With g = gradient_scale * gradient: to_avg = momentum * from_avg + (1 - momentum) * g;
+/// gradient = momentum * to_avg + (1 - momentum) * g. All: (count); to_avg may be from_avg.
+cudaError_t muon_momentum(cudaStream_t stream, int64_t count, float momentum, float gradient_scale,
+                          float* gradient, const float* from_avg, float* to_avg);
+
+/// to_params = keep * from_params - step * update. All: (count); to_params may be from_params.
+template <class T>
+cudaError_t muon_update(cudaStream_t stream, int64_t count, float keep, float step, const T* update,
+                        const float* from_params, float* to_params);
+
+/// out = a * x + b * y, rounded to T. x, y, out: (count); out may be x or y.
+template <class T>
+cudaError_t combine(cudaStream_t stream, int64_t count, float a, const T* x, float b, const T* y,
+                    T* out);
+
+/// sums[b] = sum of the squares of block b of 1024 values, in double; the last block may be
+/// shorter. values: (count).
+template <class T>
+cudaError_t square_sums(cudaStream_t stream, int64_t count, const T* values, double* sums);
 
 }  // namespace simplescale::cuda

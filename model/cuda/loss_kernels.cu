@@ -26,7 +26,7 @@ __device__ MaxSum of_warp(MaxSum v) {
 /// finite, too. Running maximum and sum: arXiv 1805.02867.
 template <class T, class A>
 __global__ void cross_entropy_kernel(int64_t V, T* logits, const int32_t* targets, float scale,
-                                     bool gradient, float* losses) {
+                                     float z_loss, bool gradient, float* losses) {
   __shared__ MaxSum of_warps[32];
   T* row = logits + static_cast<int64_t>(blockIdx.x) * V;
   const int64_t target = targets[blockIdx.x];
@@ -49,9 +49,10 @@ __global__ void cross_entropy_kernel(int64_t V, T* logits, const int32_t* target
   __syncthreads();  // every thread has read the row and `chosen`: the row may be overwritten
   mine = lane < static_cast<int>(blockDim.x) / 32 ? of_warps[lane] : MaxSum{-FLT_MAX, 0};
   mine = of_warp(mine);
-  if (threadIdx.x == 0) losses[blockIdx.x] = target < 0 ? 0.0f : logf(mine.sum) + mine.max - chosen;
+  const float log_sum = logf(mine.sum) + mine.max;
+  if (threadIdx.x == 0) losses[blockIdx.x] = target < 0 ? 0.0f : log_sum - chosen;
   if (!gradient) return;
-  const float factor = target < 0 ? 0.0f : scale / mine.sum;
+  const float factor = target < 0 ? 0.0f : scale * (1 + 2 * z_loss * log_sum) / mine.sum;
   for (int64_t i = begin; i < V; i += stride) {
     A::load(row + i, v);
     for (int k = 0; k < A::n; ++k)
@@ -93,15 +94,16 @@ __global__ void embed_backward_kernel(int64_t C, const int32_t* begin, const int
 
 template <class T>
 cudaError_t cross_entropy(cudaStream_t stream, int64_t rows, int64_t V, T* logits,
-                          const int32_t* targets, float scale, bool gradient, float* losses) {
+                          const int32_t* targets, float scale, float z_loss, bool gradient,
+                          float* losses) {
   if (rows == 0) return cudaSuccess;
   const auto grid = static_cast<unsigned>(rows);
   if (packable<T>(V, logits))
     return gpu_launch({stream, grid, threads_for(V, Packed<T>::n, 512)},
-                      cross_entropy_kernel<T, Packed<T>>, V, logits, targets, scale, gradient,
-                      losses);
+                      cross_entropy_kernel<T, Packed<T>>, V, logits, targets, scale, z_loss,
+                      gradient, losses);
   return gpu_launch({stream, grid, threads_for(V, 1, 512)}, cross_entropy_kernel<T, Single<T>>, V,
-                    logits, targets, scale, gradient, losses);
+                    logits, targets, scale, z_loss, gradient, losses);
 }
 
 template <class T>
@@ -133,7 +135,7 @@ cudaError_t embed_backward(cudaStream_t stream, int64_t V, int64_t C, const int3
 
 #define SS_INSTANTIATE(T)                                                                       \
   template cudaError_t cross_entropy(cudaStream_t, int64_t, int64_t, T*, const int32_t*, float, \
-                                     bool, float*);                                             \
+                                     float, bool, float*);                                      \
   template cudaError_t embed(cudaStream_t, int64_t, int64_t, const T*, const int32_t*, T*);     \
   template cudaError_t embed_backward(cudaStream_t, int64_t, int64_t, const int32_t*,           \
                                       const int32_t*, const T*, bool, T*);

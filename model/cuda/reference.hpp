@@ -134,7 +134,7 @@ void rope(int64_t rows, int64_t heads, int64_t D, int64_t block_size, const floa
 
 template <class T>
 void cross_entropy(int64_t rows, int64_t V, T* logits, const int32_t* targets, float scale,
-                   bool gradient, float* losses) {
+                   float z_loss, bool gradient, float* losses) {
   for (int64_t r = 0; r < rows; ++r, logits += V) {
     if (targets[r] < 0) {
       losses[r] = 0;
@@ -144,10 +144,12 @@ void cross_entropy(int64_t rows, int64_t V, T* logits, const int32_t* targets, f
     double max = value(logits[0]), sum = 0;
     for (int64_t v = 0; v < V; ++v) max = std::max<double>(max, value(logits[v]));
     for (int64_t v = 0; v < V; ++v) sum += std::exp(value(logits[v]) - max);
-    losses[r] = static_cast<float>(std::log(sum) + max - value(logits[targets[r]]));
+    const double log_sum = std::log(sum) + max, factor = 1 + 2 * double{z_loss} * log_sum;
+    losses[r] = static_cast<float>(log_sum - value(logits[targets[r]]));
     for (int64_t v = 0; gradient && v < V; ++v)
       assign(logits[v],
-             (std::exp(value(logits[v]) - max) / sum - (v == targets[r] ? 1 : 0)) * double{scale});
+             (std::exp(value(logits[v]) - max) / sum * factor - (v == targets[r] ? 1 : 0)) *
+                 double{scale});
   }
 }
 

@@ -39,7 +39,8 @@ void one_each(const std::vector<size_t>& padded, std::vector<size_t>& pool_of_un
 size_t BufferPlan::bytes(DType precision, size_t shard_total) const {
   const size_t shard_copies = digits + (separate_total ? 1 : 0) + (device_state ? 3 : 0);
   return bytes_of(gather, precision) + bytes_of(gradient, precision) +
-         shard_copies * shard_total * sizeof(float);
+         shard_copies * shard_total * sizeof(float) +
+         (muon_unit + muon_part + muon_owned) * simplescale::bytes_of(precision);
 }
 
 BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shards,
@@ -63,6 +64,11 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   plan.digits = digits_of_rows(rows, groups, shards);
   plan.separate_total = groups > 1 || !host_memory;
   plan.device_state = !host_memory;
+  if (options.optimizer == Optimizer::muon) {
+    plan.muon_unit = padded[1];
+    plan.muon_part = shards > 1 ? padded[1] / shards : 0;
+    plan.muon_owned = most_owned(muon_matrices(units_of(options.shape)), shards * groups);
+  }
   return plan;
 }
 

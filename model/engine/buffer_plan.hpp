@@ -27,12 +27,14 @@ struct BufferPool {
 ///   slices    D P 4
 ///   total     P 4           more than one group, or device memory
 ///   state     3 P 4         device memory
+///   muon      (U + O) e     Muon; U / S more with several shards
 ///
 ///   e  bytes of an element in compute precision
 ///   S  shards
 ///   P  elements of one padded shard
 ///   U  elements of a whole padded block
 ///   E  elements of the larger of embeddings and head; of both together if they are tied
+///   O  the most elements of matrices that one rank owns (muon_plan.hpp)
 ///   D  digits: buffers for partial sums (tree_sum.hpp)
 struct BufferPlan {
   std::vector<size_t> pool_of_unit_gather, pool_of_unit_gradient;  // per unit; empty: no buffers
@@ -41,6 +43,9 @@ struct BufferPlan {
   size_t digits = 1;               // fp32 buffers of the shard for partial sums
   bool separate_total = false;     // one more fp32 buffer of the shard, for the total
   bool device_state = false;       // three more, for the master state
+  // In compute precision; 0 without Muon.
+  size_t muon_unit = 0, muon_part = 0;  // a whole block; one shard of it if there are several
+  size_t muon_owned = 0;                // a rank's own matrices
   size_t bytes(DType precision, size_t shard_total) const;
 };
 

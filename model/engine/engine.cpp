@@ -12,6 +12,7 @@
 #include "model/engine/buffer_plan.hpp"
 #include "model/engine/gather.hpp"
 #include "model/engine/initial_values.hpp"
+#include "model/engine/muon.hpp"
 #include "model/engine/optimizer.hpp"
 #include "model/engine/reduce.hpp"
 #include "model/engine/stopwatch.hpp"
@@ -53,6 +54,10 @@ uint64_t hash_of(const EngineOptions& o, int shards, int groups) {
                 shards, groups})
     text << n << ' ';
   for (float x : {o.grad_clip, o.weight_decay, o.beta1, o.beta2, o.eps}) text << x << ' ';
+  for (const ParameterGroup& group : o.groups)
+    text << group.pattern << '\0' << group.learning_rate_factor << ' '
+         << group.weight_decay.value_or(-1) << ' ';
+  text << o.z_loss << ' ' << int(o.optimizer) << ' ' << o.muon_momentum << ' ';
   const std::string bytes = text.str();
   return hash128(bytes.data(), bytes.size()).low;
 }
@@ -84,6 +89,7 @@ struct Engine::Parts {
   std::optional<GatherSchedule> gather;
   std::optional<ReduceSchedule> reduce;
   std::optional<ShardOptimizer> optimizer;
+  std::optional<MuonSchedule> muon;  // if options.optimizer is muon
   std::optional<Vote> vote;
   std::optional<Mismatch> mismatch;
   std::optional<HashedState> hashed;
@@ -108,6 +114,7 @@ struct Engine::Parts {
   bool tied() const { return options.shape.tie_embeddings; }
 
   Status create();
+  Status create_optimizer();
   void load();
   Status end(Status error);
   void at(Phase phase, int64_t block = -1) {
@@ -151,14 +158,29 @@ Status Engine::Parts::create() {
   SS_ASSIGN(gather, GatherSchedule::create(plan, layout, options.precision, backend, shard));
   SS_ASSIGN(reduce, ReduceSchedule::create(plan, units, layout, options.precision, all_rows,
                                            backend, shard, replicate));
-  SS_ASSIGN(optimizer, ShardOptimizer::create(
-                           plan, decay_runs(units, layout, static_cast<size_t>(shard.rank())),
-                           layout.total, backend, shard, state));
+  SS_RETURN_IF_ERROR(create_optimizer());
   vote.emplace(units, layout, all_rows, shard, replicate);
   placeholder_tokens.resize(
       static_cast<size_t>(options.micro_batch_size * (options.shape.block_size + 1)));
   block_squares.resize(layout.total / kShardAlign);
   if (state.has_step()) load();
+  return {};
+}
+
+/// Muon's runs are updated by MuonSchedule, all others by ShardOptimizer.
+Status Engine::Parts::create_optimizer() {
+  std::vector<ParameterRun> runs =
+      parameter_runs(units, layout, static_cast<size_t>(shard.rank()), options.groups,
+                     options.weight_decay, options.optimizer);
+  const auto first = std::stable_partition(
+      runs.begin(), runs.end(), [](const ParameterRun& run) { return run.muon_scale == 0; });
+  std::vector<ParameterRun> of_muon(first, runs.end());
+  runs.erase(first, runs.end());
+  SS_ASSIGN(optimizer,
+            ShardOptimizer::create(plan, std::move(runs), layout.total, backend, shard, state));
+  if (options.optimizer != Optimizer::muon) return {};
+  SS_ASSIGN(muon, MuonSchedule::create(plan, units, layout, std::move(of_muon), options.precision,
+                                       backend, shard, replicate));
   return {};
 }
 
@@ -374,20 +396,22 @@ double Engine::Parts::over_trained(const Verdict& verdict) const {
   return simplescale::over_trained(targets, verdict.trained);
 }
 
-/// AdamW on this rank's shard, with the gradient clipped by its global norm.
+/// AdamW or Muon on this rank's shard, with the gradient clipped by its global norm.
 Status Engine::Parts::apply(float learning_rate, double grad_norm, double over_trained) {
   const EngineOptions& o = options;
   double scale = over_trained;
   if (o.grad_clip > 0)
     scale *= std::min(1.0, static_cast<double>(o.grad_clip) / (grad_norm + 1e-6));
-  AdamW adamw{learning_rate, o.beta1, o.beta2, o.eps, o.weight_decay, static_cast<float>(scale),
-              newest_step};
+  AdamW adamw{learning_rate, o.beta1, o.beta2, o.eps, static_cast<float>(scale), newest_step};
   if (take_fault(EngineFault::bitflip_gradient)) flip_gradient_bit();
   at(kCopy);
   SS_RETURN_IF_ERROR(optimizer->begin_write(o.state_timeout_ms, wait));
   at(kOptimizer);
   optimizer->apply(adamw, reduce->total());
-  return {};
+  if (!muon) return {};
+  const Muon of_muon{learning_rate, o.muon_momentum, adamw.gradient_scale};
+  return muon->apply(
+      of_muon, reduce->total(), optimizer->update(), [this] { return unit_computed(); }, wait);
 }
 
 Status Engine::Parts::commit() {

@@ -45,6 +45,8 @@
 #include "runtime/base/status.hpp"
 #include "runtime/training/collective.hpp"
 #include "runtime/training/model_shape.hpp"
+#include "runtime/training/muon_plan.hpp"
+#include "runtime/training/parameter_groups.hpp"
 #include "runtime/training/sharding.hpp"
 #include "runtime/training/train_state.hpp"
 
@@ -63,8 +65,12 @@ struct EngineOptions {
   bool deterministic = true;
   float grad_clip = 1.0f;  // 0: no clipping
   float weight_decay = 0.1f, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
-  uint64_t seed = 1;              // of the initial values
-  int state_timeout_ms = 60'000;  // how long a reader may pin the side to be written
+  Optimizer optimizer = Optimizer::adamw;
+  float muon_momentum = 0.95f;
+  std::vector<ParameterGroup> groups;  // checked by check_groups()
+  float z_loss = 0;                    // the backend's
+  uint64_t seed = 1;                   // of the initial values
+  int state_timeout_ms = 60'000;       // how long a reader may pin the side to be written
 };
 
 /// Requests of one rank. The vote combines them with OR over the world, so all ranks act on them

@@ -6,31 +6,41 @@
 
 namespace simplescale {
 
-std::vector<DecayRun> decay_runs(const std::vector<Unit>& units, const ShardLayout& layout,
-                                 size_t shard) {
-  std::vector<DecayRun> runs;
-  auto add = [&](size_t first, size_t end, bool decay) {
+std::vector<ParameterRun> parameter_runs(const std::vector<Unit>& units, const ShardLayout& layout,
+                                         size_t shard, std::span<const ParameterGroup> groups,
+                                         float weight_decay, Optimizer optimizer) {
+  std::vector<ParameterRun> runs;
+  auto add = [&](size_t first, size_t end, const ParameterRates& rates, float muon_scale) {
     if (first >= end) return;
-    if (!runs.empty() && runs.back().decay == decay)
+    if (!runs.empty() && runs.back().rate_factor == rates.rate_factor &&
+        runs.back().weight_decay == rates.weight_decay && runs.back().muon_scale == muon_scale)
       runs.back().count += end - first;
     else
-      runs.push_back({first, end - first, decay});
+      runs.push_back({first, end - first, rates.rate_factor, rates.weight_decay, muon_scale});
   };
+  const std::vector<MuonMatrix> matrices =
+      optimizer == Optimizer::muon ? muon_matrices(units) : std::vector<MuonMatrix>();
+  auto matrix = matrices.begin();  // the next one in the order of parameters
   for (size_t unit = 0; unit < units.size(); ++unit) {
     const size_t first = shard * layout.count[unit], end = first + layout.count[unit];
     auto to_shard = [&](size_t element) {
       return std::clamp(element, first, end) - first + layout.offset[unit];
     };
-    for (const Parameter& parameter : units[unit].parameters)
+    for (const Parameter& parameter : units[unit].parameters) {
+      float scale = 0;
+      if (matrix != matrices.end() && matrix->unit == unit && matrix->offset == parameter.offset)
+        scale = (matrix++)->update_scale();
       add(to_shard(parameter.offset), to_shard(parameter.offset + parameter.count),
-          parameter.is_matrix());
-    add(to_shard(units[unit].count), to_shard(end), false);
+          rates_of(parameter, groups, weight_decay), scale);
+    }
+    add(to_shard(units[unit].count), to_shard(end), {}, 0);
   }
   return runs;
 }
 
-Result<ShardOptimizer> ShardOptimizer::create(const BufferPlan& plan, std::vector<DecayRun> runs,
-                                              size_t total, Backend& backend, Collective& shard,
+Result<ShardOptimizer> ShardOptimizer::create(const BufferPlan& plan,
+                                              std::vector<ParameterRun> runs, size_t total,
+                                              Backend& backend, Collective& shard,
                                               TrainState& state) {
   ShardOptimizer optimizer(std::move(runs), total, backend, state);
   if (plan.device_state) {
@@ -85,15 +95,19 @@ Status ShardOptimizer::begin_write(int state_timeout_ms, WaitClock& wait) {
 
 void ShardOptimizer::apply(const AdamW& options, const float* gradient) {
   applied_step_ = options.step;
+  const StateUpdate u = update();
+  backend_->adamw(options, runs_, gradient, u.from_params, u.from_avg, u.from_avg_sq, u.to_params,
+                  u.to_avg, u.to_avg_sq);
+}
+
+StateUpdate ShardOptimizer::update() const {
   if (device_) {
     float *const params = device_, *const avg = device_ + total_,
                  *const avg_sq = device_ + 2 * total_;
-    backend_->adamw(options, runs_, gradient, params, avg, avg_sq, params, avg, avg_sq);
-  } else {
-    backend_->adamw(options, runs_, gradient, from_.params.data(), from_.exp_avg.data(),
-                    from_.exp_avg_sq.data(), to_.params.data(), to_.exp_avg.data(),
-                    to_.exp_avg_sq.data());
+    return {params, avg, avg_sq, params, avg, avg_sq};
   }
+  return {from_.params.data(), from_.exp_avg.data(), from_.exp_avg_sq.data(),
+          to_.params.data(),   to_.exp_avg.data(),   to_.exp_avg_sq.data()};
 }
 
 Status ShardOptimizer::commit() {

@@ -13,18 +13,29 @@
 #include "model/engine/stopwatch.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/training/collective.hpp"
+#include "runtime/training/muon_plan.hpp"
+#include "runtime/training/parameter_groups.hpp"
 #include "runtime/training/train_state.hpp"
 
 namespace simplescale {
 
-/// Splits the shard's elements [0, layout.total) into runs that all decay or all do not: matrices
-/// decay; norms, biases and padding do not.
-std::vector<DecayRun> decay_runs(const std::vector<Unit>& units, const ShardLayout& layout,
-                                 size_t shard);
+/// Splits the shard's elements [0, layout.total) into runs that are treated alike: with the rates
+/// of rates_of(), and with Muon where it updates them. Padding does not decay.
+std::vector<ParameterRun> parameter_runs(const std::vector<Unit>& units, const ShardLayout& layout,
+                                         size_t shard, std::span<const ParameterGroup> groups,
+                                         float weight_decay,
+                                         Optimizer optimizer = Optimizer::adamw);
+
+/// The state that an update reads and the state that it writes; both the same in device memory.
+/// (total) fp32 each.
+struct StateUpdate {
+  const float *from_params, *from_avg, *from_avg_sq;
+  float *to_params, *to_avg, *to_avg_sq;
+};
 
 class ShardOptimizer {
  public:
-  static Result<ShardOptimizer> create(const BufferPlan& plan, std::vector<DecayRun> runs,
+  static Result<ShardOptimizer> create(const BufferPlan& plan, std::vector<ParameterRun> runs,
                                        size_t total, Backend& backend, Collective& shard,
                                        TrainState& state);
   /// Loads the state's committed side.
@@ -44,9 +55,11 @@ class ShardOptimizer {
   /// Before apply(): waits until no reader pins the side to be written. deadline: a reader pins it
   /// for longer; nothing was changed.
   Status begin_write(int state_timeout_ms, WaitClock& wait);
-  /// Writes the state after options.step; commit() must follow. gradient: (total) fp32, device
-  /// memory.
+  /// Writes the state after options.step, except for the runs that Muon updates; commit() must
+  /// follow. gradient: (total) fp32, device memory.
   void apply(const AdamW& options, const float* gradient);
+  /// What apply() read and wrote. Until commit().
+  StateUpdate update() const;
   /// Commits what apply() wrote, with its hash. Host memory: at once. Device memory: starts the
   /// copy to host memory; wait_for_commit() completes the commit. mismatch: only in host memory; the
   /// state that apply() read is not what was committed. Nothing is committed then.
@@ -56,12 +69,12 @@ class ShardOptimizer {
   Status wait_for_commit();
 
  private:
-  ShardOptimizer(std::vector<DecayRun> runs, size_t total, Backend& backend, TrainState& state)
+  ShardOptimizer(std::vector<ParameterRun> runs, size_t total, Backend& backend, TrainState& state)
       : runs_(std::move(runs)), total_(total), backend_(&backend), state_(&state) {}
 
   Hash128 hash_of(const TrainState::Side& side) const;
 
-  std::vector<DecayRun> runs_;
+  std::vector<ParameterRun> runs_;
   size_t total_;
   Backend* backend_;
   TrainState* state_;

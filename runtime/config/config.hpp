@@ -17,6 +17,8 @@
 #include "runtime/base/status.hpp"
 #include "runtime/training/learning_rate.hpp"
 #include "runtime/training/model_shape.hpp"
+#include "runtime/training/muon_plan.hpp"
+#include "runtime/training/parameter_groups.hpp"
 
 namespace simplescale {
 
@@ -132,7 +134,11 @@ struct TrainConfig {
   double weight_decay = 0.1;
   std::array<double, 2> betas = {0.9, 0.95};
   double eps = 1e-8;
-  double grad_clip = 1.0;  // global norm; 0: none
+  Optimizer optimizer = Optimizer::adamw;
+  double muon_momentum = 0.95;
+  std::vector<ParameterGroup> group;  // other learning rates and decays, by parameter
+  double z_loss = 0;                  // coefficient; 0: none
+  double grad_clip = 1.0;             // global norm; 0: none
   bool activation_checkpointing = false;
   bool deterministic = true;
   int64_t validation_samples = 64;     // of each validation; 0: none

@@ -162,6 +162,25 @@ struct Assign {
     *v = stages;
     return true;
   }
+  bool operator()(schema::Groups* v) const {
+    const toml::array* array = node.as_array();
+    if (!array) return false;
+    schema::Groups groups;
+    for (const toml::node& element : *array) {
+      const toml::table* table = element.as_table();
+      ParameterGroup group;
+      if (!table || !member(*table, "pattern", &group.pattern)) return false;
+      const bool rate = table->contains("learning_rate_factor"),
+                 decay = table->contains("weight_decay");
+      if (rate && !member(*table, "learning_rate_factor", &group.learning_rate_factor))
+        return false;
+      if (decay && !member(*table, "weight_decay", &group.weight_decay.emplace())) return false;
+      if (!(rate || decay) || table->size() != 1u + rate + decay) return false;
+      groups.push_back(group);
+    }
+    *v = groups;
+    return true;
+  }
   bool operator()(schema::Axes* v) const {
     schema::Axes axes;
     if (!node.is_table() || !gather(*node.as_table(), "", axes)) return false;

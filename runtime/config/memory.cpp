@@ -17,8 +17,9 @@ namespace simplescale {
 //   parameters   c P for the part of the shard that other trainers read, and
 //                full_shard: c (2 U + E); shard_grad_op, no_shard: c sum N_u
 //   gradients    c (2 U + E): one unit being computed, one being reduced; and
-//                4 P (1 + digits): the sum over groups and the partial sums of its leaves
-//   activations  see cpu_activations() and cuda_activations()
+//                4 P (1 + digits): the sum over groups and the partial sums of its leaves;
+//                with Muon c (2 U + the matrices that it owns) more
+//   activations  see cpu_activations(), cuda_activations() and orthogonalization()
 
 namespace {
 
@@ -75,6 +76,12 @@ double cuda_activations(const TrainConfig& train, const ModelShape& shape) {
   return kept + logits + working + tokens + rope + attention + kWorkspace;
 }
 
+/// Muon's products of the largest matrix.
+double orthogonalization(const TrainConfig& train, const ModelShape& shape) {
+  const Widths w(train, shape);
+  return (2 * w.c + 4) * w.C * w.C + 4 * w.C * std::max({w.A, w.K, w.F});
+}
+
 }  // namespace
 
 MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sharding sharding,
@@ -101,9 +108,14 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   const uint64_t digits = digits_of_any_groups(
       static_cast<uint64_t>(rows), static_cast<uint64_t>(groups), static_cast<uint64_t>(shards));
   estimate.gradients = c * in_turn + 4 * own * (1 + digits);
-  const double activations = config.cluster.device == DeviceKind::cuda
-                                 ? cuda_activations(config.train, shape)
-                                 : cpu_activations(config.train, shape);
+  const bool muon = config.train.optimizer == Optimizer::muon;
+  if (muon)  // one group owns most
+    estimate.gradients +=
+        c * (2 * whole[1] + most_owned(muon_matrices(units), static_cast<size_t>(shards)));
+  const double activations =
+      (config.cluster.device == DeviceKind::cuda ? cuda_activations(config.train, shape)
+                                                 : cpu_activations(config.train, shape)) +
+      (muon ? orthogonalization(config.train, shape) : 0);
   estimate.activations = static_cast<uint64_t>(std::min(1e18, activations));
   return estimate;
 }

@@ -137,6 +137,7 @@ std::vector<Status> plan_problems(const Config& config, Plan& plan) {
     known.cluster.memory_per_trainer_gib = 0;
   }
   plan.shape = shape.ok() ? *shape : *model_shape(known);
+  if (shape.ok()) add(check_groups(config.train.group, units_of(plan.shape)));
   if (auto mixture = mixture_of(config, plan.shape.block_size); add(mixture.status()))
     plan.mixture = mixture.take();
   const auto topology = plan_topology(known);

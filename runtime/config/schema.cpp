@@ -15,6 +15,7 @@ constexpr const char* precision_names[] = {"fp32", "bf16"};
 constexpr const char* strategy_names[] = {"auto", "full_shard", "shard_grad_op", "hybrid_shard",
                                           "no_shard"};
 constexpr const char* schedule_names[] = {"cosine", "linear", "polynomial", "wsd", "constant"};
+constexpr const char* optimizer_names[] = {"adamw", "muon"};
 constexpr const char* device_names[] = {"auto", "cpu", "cuda"};
 constexpr const char* sweep_names[] = {"grid", "zip"};
 constexpr const char* choice_names[] = {"auto", "false", "true"};
@@ -132,9 +133,13 @@ const Key table[] = {
   {"train", "warmup_steps", REF(train.warmup_steps), {-1, 1e12}, recipe, "Length of the warm-up in steps. -1: by warmup_tokens or warmup_iters; if no one is set, 5 % of the run, at most 2000 steps."},
   {"train", "warmup_tokens", REF(train.warmup_tokens), {-1, 1e18}, recipe, "Length of the warm-up in tokens, rounded up to whole steps. -1: not set."},
   {"train", "warmup_iters", REF(train.warmup_iters), {-1, 1e12}, recipe, "Length of the warm-up in micro-batches per trainer, rounded up to whole steps. -1: not set."},
-  {"train", "weight_decay", REF(train.weight_decay), {0, 10}, recipe, "Weight decay of AdamW; applies to matrices only, not to norms and biases."},
+  {"train", "weight_decay", REF(train.weight_decay), {0, 10}, recipe, "Weight decay of matrices; norms and biases do not decay, unless train.group says so."},
   {"train", "betas", REF(train.betas), fraction, recipe, "AdamW's decay rates of the first and second moment."},
   {"train", "eps", REF(train.eps), {.min = 0, .max = 1, .above_min = true}, recipe, "AdamW's epsilon."},
+  {"train", "optimizer", ENUM(train.optimizer, optimizer_names), any, run, "adamw: for all parameters. muon: for the matrices of the blocks, whose update becomes orthogonal; AdamW for embeddings, head, norms and biases (docs/models.md)."},
+  {"train", "muon_momentum", REF(train.muon_momentum), fraction, recipe, "Muon's decay rate of the momentum."},
+  {"train", "group", REF(train.group), any, recipe, "Other rates for some parameters: [[train.group]] with pattern (of whole parameter names; * is any text, ? one character), learning_rate_factor and weight_decay. The first group that matches a parameter counts; a group that decides for none is refused."},
+  {"train", "z_loss", REF(train.z_loss), {0, 1}, recipe, "Coefficient of a loss that keeps the logits small: the mean of logsumexp(logits)^2, added to the cross-entropy. The reported loss is the cross-entropy. Usual: 1e-4. 0: none."},
   {"train", "grad_clip", REF(train.grad_clip), not_negative, recipe, "Clip the gradient to this global norm. 0: no clipping."},
   {"train", "activation_checkpointing", REF(train.activation_checkpointing), any, no, "Keep only the input of each block and recompute the block in the backward pass: less memory, about a third more compute."},
   {"train", "deterministic", REF(train.deterministic), any, run, "Give the same bits on every layout."},

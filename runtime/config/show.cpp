@@ -74,6 +74,13 @@ std::string plan_text(const Config& config, const Plan& plan) {
                      std::to_string(plan.tokens_per_step) + " per step)");
   line("learning rate", "up to " + plain(rate.peak) + " in " + counted(rate.warmup_steps, "step") +
                             decay_text(rate));
+  if (config.train.optimizer == Optimizer::muon) {
+    const std::vector<MuonMatrix> matrices = muon_matrices(units_of(plan.shape));
+    line("optimizer", "Muon for the " + std::to_string(matrices.size()) +
+                          " matrices of the blocks, AdamW for all other parameters");
+  }
+  for (const std::string& group : groups_text(config.train.group, units_of(plan.shape)))
+    line("parameters", group);
   line("memory", "about " + bytes_text(memory.total()) +
                      (device == DeviceKind::cuda ? " per GPU: state " : " per trainer: state ") +
                      bytes_text(memory.state) + ", parameters " + bytes_text(memory.parameters) +

@@ -97,6 +97,17 @@ struct ToToml {
     }
     return "[" + out + "]";
   }
+  std::string operator()(const Groups* v) const {
+    std::string out;
+    for (const ParameterGroup& group : *v) {
+      out += out.empty() ? "" : ", ";
+      out += "{ pattern = " + quoted(group.pattern) +
+             ", learning_rate_factor = " + number(group.learning_rate_factor);
+      if (group.weight_decay) out += ", weight_decay = " + number(*group.weight_decay);
+      out += " }";
+    }
+    return "[" + out + "]";
+  }
   std::string operator()(const Axes* v) const {
     std::string out;
     for (const SweepAxis& axis : *v) {
@@ -131,6 +142,10 @@ struct Expected {
   }
   std::string operator()(const Stages*) const {
     return "a list of { from_tokens = 1000000, weights = { web = 0.5, code = 0.5 } }";
+  }
+  std::string operator()(const Groups*) const {
+    return "a list of { pattern = \"*norm*\", learning_rate_factor = 0.5, weight_decay = 0.0 }, "
+           "with one or both of the numbers";
   }
   std::string operator()(const Axes*) const {
     return "lists of values by key, { \"train.learning_rate\" = [1e-3, 3e-3] }";

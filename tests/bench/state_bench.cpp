@@ -66,7 +66,7 @@ void measure(const char* preset, std::vector<Row> rows) {
 Status run(const Preset& preset) {
   SS_ASSIGN(auto backend, make_cpu_backend({.shape = preset.shape}));
   const size_t total = shard_layout(units_of(preset.shape), 1).total;
-  const DecayRun runs[] = {{0, total, true}};
+  const ParameterRun runs[] = {{0, total, 1, 0.1f}};
   const std::string name = "ss-state-bench-" + std::to_string(getpid());
   SS_ASSIGN(TrainState state, TrainState::create(name, 1, total));
   SS_ASSIGN(const TrainState::Side first, state.begin_write(0));

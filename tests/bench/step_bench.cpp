@@ -1,4 +1,5 @@
-// bench step: tokens/s of forward, backward and AdamW in one process, no collectives.
+// bench step: tokens/s of forward, backward and AdamW in one process, no collectives; and the time
+// that Muon takes to orthogonalize all matrices, which the trainers of a run share.
 //
 //   ./simplescale bench step [micro|mini|small ...] [float32|bfloat16] [1|2] [documents=N ...]
 //
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "model/backend.hpp"
+#include "runtime/training/muon_plan.hpp"
 #include "runtime/training/token_marks.hpp"
 
 using namespace simplescale;
@@ -56,7 +58,8 @@ class Step {
     auto made = make_cpu_backend({.shape = preset.shape,
                                   .micro_batch_size = preset.micro_batch_size,
                                   .precision = precision,
-                                  .threads = threads});
+                                  .threads = threads,
+                                  .muon = true});
     SS_ASSERT(made.ok());
     backend_ = made.take();
     layout_ = shard_layout(units_, 1);
@@ -75,7 +78,7 @@ class Step {
       for (const Parameter& p : units_[u].parameters) {
         const size_t at = layout_.offset[u] + p.offset;
         for (size_t i = 0; i < p.count; ++i) params_[at + i] = p.is_matrix() ? normal(random) : 1;
-        runs_.push_back({at, p.count, p.is_matrix()});
+        runs_.push_back({at, p.count, 1, p.is_matrix() ? 0.1f : 0});
       }
     }
     sums_.resize(layout_.total / kShardAlign);
@@ -85,6 +88,15 @@ class Step {
       tokens_[i] = i % 4 ? (tokens_[i - 1] * 31 + 7) % int32_t(preset.shape.vocab) : first(random);
     for (size_t i = 0; documents > 0 && i < tokens_.size(); ++i)
       if (random() % unsigned(documents) == 0) tokens_[i] |= kBeginsDocument;
+  }
+
+  /// Orthogonalizes a copy of every matrix of the blocks, as Muon does once a step.
+  void orthogonalize() {
+    for (const MuonMatrix& matrix : muon_matrices(units_)) {
+      void* copy = grads_[matrix.unit];
+      backend_->cast(params_ + layout_.offset[matrix.unit] + matrix.offset, copy, matrix.count());
+      backend_->orthogonalize(matrix.rows, matrix.columns, copy);
+    }
   }
 
   /// Makes one step on the same batch. Returns its loss.
@@ -130,7 +142,7 @@ class Step {
   ShardLayout layout_;
   float *params_, *avg_, *avg_sq_, *gradient_;
   std::vector<void*> casted_, grads_;
-  std::vector<DecayRun> runs_;
+  std::vector<ParameterRun> runs_;
   std::vector<double> sums_;
   std::vector<int32_t> tokens_;
   uint64_t steps_ = 0;
@@ -151,14 +163,21 @@ void measure(const Preset& preset, DType precision, int threads, int documents) 
   std::sort(times.begin(), times.end());
   const double cpu = (cpu_ms() - cpu_begin) / double(times.size());
   const double median = times[times.size() / 2];
+  std::vector<double> muon_times;
+  for (int i = 0; i < 5; ++i) {
+    const double at = now_ms();
+    step.orthogonalize();
+    muon_times.push_back(now_ms() - at);
+  }
+  std::sort(muon_times.begin(), muon_times.end());
   const double tokens = double(preset.micro_batch_size) * double(preset.shape.block_size);
   std::printf(
       "{\"preset\": \"%s\", \"dtype\": \"%s\", \"threads\": %d, \"documents\": %d, "
       "\"tokens_per_second\": %.1f, "
       "\"step_ms_median\": %.2f, "
-      "\"step_ms_min\": %.2f, \"cpu_ms\": %.2f, \"loss\": %.4f}\n",
+      "\"step_ms_min\": %.2f, \"cpu_ms\": %.2f, \"muon_ms_median\": %.2f, \"loss\": %.4f}\n",
       preset.name, to_string(precision), threads, documents, tokens / median * 1e3, median,
-      times[0], cpu, loss);
+      times[0], cpu, muon_times[2], loss);
   std::fflush(stdout);
 }
 

@@ -42,6 +42,22 @@ class Layouts(Case):
         again = self.train("again", *STEPS, *self.layout(1, 2, "full_shard"), "--train.activation_checkpointing=true")
         self.assertEqual(self.digest(run), self.digest(again))
 
+    def test_layouts_give_the_same_bits_with_muon_groups_and_z_loss(self):
+        """And as the run that is killed and resumed in another layout."""
+        recipe = ["--train.optimizer=muon", "--train.z_loss=1e-3",
+                  '--train.group=[{pattern="*norm*", learning_rate_factor=2.0, weight_decay=0.01},'
+                  ' {pattern="*.0.mlp.*", learning_rate_factor=0.5}]']
+        plain, _ = self.digests([(1, 1, "no_shard")])
+        for precision in ("fp32", "bf16"):
+            options = [*recipe, f"--train.precision={precision}"]
+            digests, losses = self.digests([(1, 1, "no_shard"), (2, 2, "hybrid_shard"), (1, 3, "full_shard"), (3, 1, "no_shard")], *options)
+            self.assertEqual(len(set(digests.values())), 1, digests)
+            self.assertNotIn(plain[1, 1, "no_shard"], digests.values())
+            self.assertLess(losses[1, 1, "no_shard"][-1], losses[1, 1, "no_shard"][0] - 0.3, "the loss falls")
+        faults = '--inject.faults=[{step=7,kind="kill_trainer",target="n1.1"},{step=12,kind="kill_agent",target="n1"}]'
+        run = self.train("faults", *STEPS, *self.layout(2, 2, "hybrid_shard"), *options, faults)
+        self.assertEqual(self.digest(run), digests[1, 1, "no_shard"])
+
     def test_layouts_give_the_same_bits_with_tied_embeddings(self):
         digests, _ = self.digests([(1, 1, "no_shard"), (2, 2, "hybrid_shard")], "--model.tie_embeddings=true")
         self.assertEqual(len(set(digests.values())), 1, digests)

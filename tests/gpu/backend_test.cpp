@@ -121,6 +121,37 @@ TEST_SUITE("gpu") {
       }
   }
 
+  TEST_CASE("gpu: orthogonalized matrices are near the CPU's, wide, tall and square") {
+    const TestModel m(small(false), 1);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      BackendOptions options = m.options(dtype);
+      options.muon = true;
+      auto cpu = make_cpu_backend(options);
+      REQUIRE(cpu.ok());
+      const std::unique_ptr<Backend> device = gpu(options);
+      for (const auto& [rows, columns] :
+           {std::pair{kDim, kDim}, {kHidden, kDim}, {kDim, kHidden}, {kDim / 2, kDim}}) {
+        CAPTURE(rows);
+        CAPTURE(columns);
+        std::vector<float> values(static_cast<size_t>(rows * columns));
+        for (size_t i = 0; i < values.size(); ++i)
+          values[i] = std::sin(static_cast<float>(i * i % 1009)) * 1e-3f;
+        const std::vector<unsigned char> bytes = encode(values, dtype);
+        std::vector<std::vector<float>> results;
+        for (Backend* backend : {cpu->get(), device.get()}) {
+          const auto memory = backend->allocate(bytes.size());
+          REQUIRE(memory.ok());
+          backend->copy_to_device(*memory, bytes.data(), bytes.size());
+          backend->orthogonalize(rows, columns, *memory);
+          std::vector<unsigned char> out(bytes.size());
+          backend->copy_to_host(out.data(), *memory, out.size());
+          results.push_back(decode(out, dtype));
+        }
+        CHECK(distance(results[1], results[0]) < (dtype == DType::f32 ? 1e-4 : 0.1));
+      }
+    }
+  }
+
   TEST_CASE(
       "gpu: a state has the same hash as its host copy, and copies run beside the computation") {
     const TestModel m(small(false), 1);

@@ -4,6 +4,8 @@
 #include "model/cuda/hash_kernels.cu"
 #include "model/cuda/loss_kernels.cu"
 #undef SS_INSTANTIATE
+#include "model/cuda/muon_kernels.cu"
+#undef SS_INSTANTIATE
 #include "model/cuda/rope_kernels.cu"
 #undef SS_INSTANTIATE
 #include "model/cuda/row_kernels.cu"

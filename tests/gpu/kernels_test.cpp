@@ -231,10 +231,11 @@ TEST_SUITE("kernels") {
     });
   }
 
-  TEST_CASE("kernels: cross-entropy, with and without its gradient") {
+  TEST_CASE("kernels: cross-entropy, with and without its gradient and z-loss") {
     for_all([]<class T>(T, bool aligned) {
       for (const int64_t V : {1, 7, 1000, 4104}) {
         CAPTURE(V);
+        const float z_loss = V == 7 || V == 4104 ? 0.02f : 0;
         constexpr int64_t rows = 4;
         const Values<T> logits(some<T>(rows * V, 20), aligned);
         const Values<int32_t> targets(
@@ -243,14 +244,14 @@ TEST_SUITE("kernels") {
         const auto before = logits.host();
         auto expected = before;
         auto e_losses = none<float>(rows);
-        reference::cross_entropy(rows, V, expected.data(), targets.host().data(), 0.25f, true,
-                                 e_losses.data());
-        cuda_ok(cuda::cross_entropy(kStream, rows, V, logits.data(), targets.data(), 0.25f, false,
-                                    losses.data()));
+        reference::cross_entropy(rows, V, expected.data(), targets.host().data(), 0.25f, z_loss,
+                                 true, e_losses.data());
+        cuda_ok(cuda::cross_entropy(kStream, rows, V, logits.data(), targets.data(), 0.25f, z_loss,
+                                    false, losses.data()));
         CHECK(same_bits(logits.host(), before));
         check_near(losses.host(), e_losses, 4);
-        cuda_ok(cuda::cross_entropy(kStream, rows, V, logits.data(), targets.data(), 0.25f, true,
-                                    losses.data()));
+        cuda_ok(cuda::cross_entropy(kStream, rows, V, logits.data(), targets.data(), 0.25f, z_loss,
+                                    true, losses.data()));
         check_near(losses.host(), e_losses, 4);
         check_near(logits.host(), expected);
       }
@@ -320,6 +321,45 @@ TEST_SUITE("kernels") {
       CHECK(sums.host()[static_cast<size_t>(b)] ==
             doctest::Approx(reference::square_sum(values.host().data() + b * 1024, 1024))
                 .epsilon(1e-13));
+  }
+
+  TEST_CASE("kernels: Muon's momentum, update, combinations and sums of squares") {
+    for_all([]<class T>(T, bool aligned) {
+      for (const int64_t count : {1, 1031, 4096}) {
+        CAPTURE(count);
+        const Values<float> gradient(some<float>(count), aligned), avg(some<float>(count), aligned),
+            params(some<float>(count), aligned);
+        const Values<T> x(some<T>(count), aligned), y(some<T>(count), aligned);
+        auto g = gradient.host(), m = avg.host(), p = params.host();
+        auto z = x.host();
+        double squares = 0;
+        for (size_t i = 0; i < g.size(); ++i) {
+          const double mine = double{g[i]} * 0.5 * (1 - double{0.9f});
+          m[i] = static_cast<float>(m[i] * double{0.9f} + mine);
+          g[i] = static_cast<float>(m[i] * double{0.9f} + mine);
+          p[i] = static_cast<float>(p[i] * double{0.99f} -
+                                    reference::value(x.host()[i]) * double{0.02f});
+          reference::assign(z[i], 3 * double{reference::value(x.host()[i])} -
+                                      2 * double{reference::value(y.host()[i])});
+          squares += std::pow(double{reference::value(x.host()[i])}, 2);
+        }
+        cuda_ok(cuda::muon_momentum(kStream, count, 0.9f, 0.5f, gradient.data(), avg.data(),
+                                    avg.data()));
+        cuda_ok(cuda::muon_update<T>(kStream, count, 0.99f, 0.02f, x.data(), params.data(),
+                                     params.data()));
+        const int64_t blocks = (count + 1023) / 1024;
+        const Values<double> sums(none<double>(blocks));
+        cuda_ok(cuda::square_sums<T>(kStream, count, x.data(), sums.data()));
+        cuda_ok(cuda::combine<T>(kStream, count, 3, x.data(), -2, y.data(), x.data()));
+        check_near(gradient.host(), g, 2);
+        check_near(avg.host(), m, 2);
+        check_near(params.host(), p, 2);
+        check_near(x.host(), z, 4);
+        double sum = 0;
+        for (const double part : sums.host()) sum += part;
+        CHECK(sum == doctest::Approx(squares).epsilon(1e-12));
+      }
+    });
   }
 
   TEST_CASE("kernels: hashes equal xxHash's for any length of the last block") {

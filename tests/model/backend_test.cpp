@@ -241,7 +241,7 @@ TEST_SUITE("backend") {
     check_same_bits(fresh, run_micro_batch(**backend, a, DType::bf16));
   }
 
-  TEST_CASE("backend: adamw decays according to its runs and corrects the moments' bias") {
+  TEST_CASE("backend: adamw takes rate and decay from its runs and corrects the moments' bias") {
     TestModel m(kTiny, 1);
     auto backend = make_cpu_backend(m.options(DType::f32, 2));
     REQUIRE(backend.ok());
@@ -254,7 +254,7 @@ TEST_SUITE("backend") {
       sq[i] = float(i % 7) + 1;
       gradient[i] = float(i % 11) - 5;
     }
-    const DecayRun runs[] = {{0, 66000, true}, {66000, 4000, false}};
+    const ParameterRun runs[] = {{0, 66000, 1, 0.1f}, {66000, 4000, 0.5f}};
     const AdamW o{.learning_rate = 0.01f, .gradient_scale = 0.5f, .step = 3};
     (*backend)->adamw(o, runs, gradient.data(), p.data(), avg.data(), sq.data(), to_p.data(),
                       to_avg.data(), to_sq.data());
@@ -265,13 +265,66 @@ TEST_SUITE("backend") {
       const double update =
           a / (1 - std::pow(0.9, 3)) / (std::sqrt(v / (1 - std::pow(0.95, 3))) + 1e-8) +
           (i < 66000 ? 0.1 : 0.0) * double{p[i]};
-      worst = std::max({worst, std::abs(double{to_p[i]} - (double{p[i]} - 0.01 * update)),
+      const double rate = i < 66000 ? 0.01 : 0.005;
+      worst = std::max({worst, std::abs(double{to_p[i]} - (double{p[i]} - rate * update)),
                         std::abs(double{to_avg[i]} - a), std::abs(double{to_sq[i]} - v)});
     }
     CHECK(worst < 1e-5);
     (*backend)->adamw(o, runs, gradient.data(), p.data(), avg.data(), sq.data(), p.data(),
                       avg.data(), sq.data());
     CHECK(p == to_p);  // the same in place
+  }
+
+  TEST_CASE(
+      "backend: orthogonalize brings all singular values near one, with the same bits for "
+      "any number of threads") {
+    const ModelShape shape{.dim = 150,
+                           .hidden = 330,
+                           .layers = 1,
+                           .heads = 3,
+                           .kv_heads = 1,
+                           .vocab = 50,
+                           .block_size = 8};
+    const TestModel m(shape, 1);
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const auto& [rows, columns] :
+           {std::pair<int64_t, int64_t>{150, 150}, {330, 150}, {150, 330}, {50, 150}}) {
+        CAPTURE(rows);
+        CAPTURE(columns);
+        std::mt19937 random(3);
+        std::normal_distribution<float> normal(0, 1e-3f);
+        std::vector<float> values(size_t(rows * columns));
+        for (float& value : values) value = normal(random);
+        const std::vector<unsigned char> bytes = encode(values, dtype);
+        std::vector<std::vector<unsigned char>> results;
+        for (const int threads : {1, 3}) {
+          BackendOptions options = m.options(dtype, threads);
+          options.muon = true;
+          auto backend = make_cpu_backend(options);
+          REQUIRE(backend.ok());
+          results.push_back(bytes);
+          (*backend)->orthogonalize(rows, columns, results.back().data());
+        }
+        CHECK(results[0] == results[1]);
+        const std::vector<float> x = decode(results[0], dtype);
+        // The Gram matrix of the shorter side has the squared singular values: its trace is their
+        // sum, and the largest is at most its largest row sum of absolute values.
+        const int64_t side = std::min(rows, columns), length = std::max(rows, columns);
+        const auto at = [&](int64_t s, int64_t l) {
+          return double{x[size_t(rows > columns ? l * columns + s : s * columns + l)]};
+        };
+        double trace = 0, squares = 0;
+        for (int64_t i = 0; i < side; ++i)
+          for (int64_t j = 0; j < side; ++j) {
+            double dot = 0;
+            for (int64_t k = 0; k < length; ++k) dot += at(i, k) * at(j, k);
+            if (i == j) trace += dot;
+            squares += dot * dot;  // the sum of the fourth powers of the singular values
+          }
+        CHECK(trace / double(side) > 0.6);
+        CHECK(trace / double(side) < 1.3);
+        CHECK(squares / double(side) < 1.6);
+      }
   }
 
   TEST_CASE("backend: impossible options are errors") {

@@ -112,6 +112,11 @@ TEST_SUITE("engine_end") {
     const std::vector<std::function<void(EngineOptions&)>> changes{
         [](EngineOptions& o) { o.grad_clip = 0.5f; },
         [](EngineOptions& o) { o.weight_decay = 0.2f; },
+        [](EngineOptions& o) {
+          o.groups = {{"*norm*", 0.5, {}}};
+        },
+        [](EngineOptions& o) { o.z_loss = 1e-4f; },
+        [](EngineOptions& o) { o.muon_momentum = 0.9f; },
         [](EngineOptions& o) { o.beta1 = 0.8f; },
         [](EngineOptions& o) { o.beta2 = 0.9f; },
         [](EngineOptions& o) { o.eps = 1e-6f; },

@@ -268,7 +268,9 @@ TEST_SUITE("engine_layout") {
     for (Layout layout : {Layout{1, 1}, {1, 4}, {2, 3}}) {
       for (Sharding sharding : {Sharding::full_shard, Sharding::shard_grad_op}) {
         for (bool host : {true, false}) {
-          const EngineOptions options = options_for(24, layout, sharding, DType::bf16, false);
+          EngineOptions options = options_for(24, layout, sharding, DType::bf16, false);
+          const bool muon = layout.groups == 2;
+          if (muon) options.optimizer = Optimizer::muon;
           World world(options, layout.groups, layout.shards, fake_backends(host));
           const size_t shards = static_cast<size_t>(layout.shards);
           const std::vector<Unit> units = units_of(options.shape);
@@ -279,7 +281,11 @@ TEST_SUITE("engine_layout") {
           const size_t gather =
               shards > 1 && sharding == Sharding::full_shard ? 2 * U + E : shards * P;
           const size_t digits = 5;  // the most for 24 leaves
-          const size_t bound = (gather + 2 * U + E) * 2 + (digits + 1 + (host ? 0 : 3)) * P * 4;
+          const size_t owned =
+              muon ? most_owned(muon_matrices(units), shards * static_cast<size_t>(layout.groups))
+                   : 0;
+          const size_t bound = (gather + 2 * U + E) * 2 + (digits + 1 + (host ? 0 : 3)) * P * 4 +
+                               (muon ? (U + U / shards + owned) * 2 : 0);
           for (Seat& seat : world.seats) {
             const size_t taken =
                 world.shard_wise[static_cast<size_t>(seat.group)]->allocated(seat.shard) +

@@ -43,7 +43,7 @@ TEST_SUITE("engine_parts") {
     shape.qkv_bias = true, shape.qk_norm = QkNorm::head;
     const std::vector<Unit> units = units_of(shape);
     const ShardLayout layout = shard_layout(units, 1);
-    const auto runs = decay_runs(units, layout, 0);
+    const auto runs = parameter_runs(units, layout, 0, {}, 0.1f);
     size_t biases = 0, norms = 0;
     for (size_t u = 0; u < units.size(); ++u) {
       std::vector<float> values(units[u].count);
@@ -54,8 +54,8 @@ TEST_SUITE("engine_parts") {
         for (size_t i = 0; i < parameter.count; ++i) {
           REQUIRE(values[parameter.offset + i] == (parameter.is_bias() ? 0 : 1));
           const size_t at = layout.offset[u] + parameter.offset + i;
-          for (const DecayRun& run : runs)
-            if (at >= run.first && at < run.first + run.count) REQUIRE_FALSE(run.decay);
+          for (const ParameterRun& run : runs)
+            if (at >= run.first && at < run.first + run.count) REQUIRE(run.weight_decay == 0);
         }
       }
     }
@@ -106,31 +106,44 @@ TEST_SUITE("engine_parts") {
   }
 
   TEST_CASE(
-      "decay runs: matrices decay wherever a shard cuts them; norms and padding never decay") {
+      "parameter runs: each parameter has its group's rates wherever a shard cuts it; padding and, "
+      "without a group, norms never decay") {
     const std::vector<Unit> units = units_of(test_shape());
-    for (size_t shards = 1; shards <= 4; ++shards) {
-      const ShardLayout layout = shard_layout(units, shards);
-      for (size_t shard = 0; shard < shards; ++shard) {
-        std::vector<int> decay(layout.total, -1);
-        size_t at = 0;
-        for (const DecayRun& run : decay_runs(units, layout, shard)) {
-          REQUIRE(run.first == at);
-          at += run.count;
-          std::fill_n(decay.begin() + static_cast<ptrdiff_t>(run.first), run.count,
-                      run.decay ? 1 : 0);
-        }
-        CHECK(at == layout.total);
-        for (size_t unit = 0; unit < units.size(); ++unit) {
-          for (size_t i = 0; i < layout.count[unit]; ++i) {
-            const size_t element = shard * layout.count[unit] + i;
-            int expected = 0;
-            for (const Parameter& p : units[unit].parameters)
-              if (element >= p.offset && element < p.offset + p.count) expected = p.is_matrix();
-            REQUIRE(decay[layout.offset[unit] + i] == expected);
+    const std::vector<ParameterGroup> none,
+        some{{"*.mlp.*", 0.5, {}}, {"*norm*", 3, 0.25}, {"model.layers.1.*", 2, 0.0}};
+    for (const std::vector<ParameterGroup>& groups : {none, some})
+      for (size_t shards = 1; shards <= 4; ++shards) {
+        const ShardLayout layout = shard_layout(units, shards);
+        for (size_t shard = 0; shard < shards; ++shard) {
+          std::vector<ParameterRates> rates(layout.total, {-1, -1});
+          size_t at = 0;
+          for (const ParameterRun& run : parameter_runs(units, layout, shard, groups, 0.1f)) {
+            REQUIRE(run.first == at);
+            at += run.count;
+            std::fill_n(rates.begin() + static_cast<ptrdiff_t>(run.first), run.count,
+                        ParameterRates{run.rate_factor, run.weight_decay});
+          }
+          CHECK(at == layout.total);
+          for (size_t unit = 0; unit < units.size(); ++unit) {
+            for (size_t i = 0; i < layout.count[unit]; ++i) {
+              const size_t element = shard * layout.count[unit] + i;
+              ParameterRates expected;
+              for (const Parameter& p : units[unit].parameters) {
+                if (element < p.offset || element >= p.offset + p.count) continue;
+                expected.weight_decay = p.is_matrix() ? 0.1f : 0;
+                if (groups.empty()) continue;
+                if (p.name.find(".mlp.") != std::string::npos)
+                  expected.rate_factor = 0.5f;
+                else if (p.name.find("norm") != std::string::npos)
+                  expected = {3, 0.25f};
+                else if (p.name.find("layers.1.") != std::string::npos)
+                  expected = {2, 0};
+              }
+              REQUIRE(rates[layout.offset[unit] + i] == expected);
+            }
           }
         }
       }
-    }
   }
 
   TEST_CASE(

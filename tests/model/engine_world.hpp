@@ -88,6 +88,8 @@ class World {
         backend.shape = options.shape;
         backend.precision = options.precision;
         backend.micro_batch_size = options.micro_batch_size;
+        backend.z_loss = options.z_loss;
+        backend.muon = options.optimizer == Optimizer::muon;
         seat.backend = make(backend);
         seat.state = &this->states[static_cast<size_t>(group * shards + shard)];
         Result<std::unique_ptr<Engine>> engine =

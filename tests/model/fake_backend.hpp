@@ -20,7 +20,8 @@ class FakeBackend : public Backend {
       : options_(options), host_(host), units_(units_of(options.shape)), seen_(units_.size()) {}
 
   int mistakes = 0;
-  float poison = 0;  // added to the loss's gradient; NaN makes the step fail
+  int orthogonalized = 0;  // matrices
+  float poison = 0;        // added to the loss's gradient; NaN makes the step fail
 
   Result<void*> allocate(size_t bytes) override {
     memory_.push_back(std::vector<double>(bytes / 8 + 1));
@@ -34,6 +35,8 @@ class FakeBackend : public Backend {
     std::memcpy(host, device, bytes);
   }
   void synchronize() override {}
+  void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void zero(void* data, size_t bytes) override { std::memset(data, 0, bytes); }
   // Copies only happen in finish_copies(), so that a missing wait gives wrong values.
   void start_copy(void* host, const void* device, size_t bytes) override {
     expect(!host_);
@@ -104,23 +107,55 @@ class FakeBackend : public Backend {
       sums[i / kShardAlign] += static_cast<double>(values[i]) * values[i];
     }
   }
-  void adamw(const AdamW& o, std::span<const DecayRun> runs, const float* gradient, const float* p,
-             const float* m, const float* v, float* to_p, float* to_m, float* to_v) override {
+  void adamw(const AdamW& o, std::span<const ParameterRun> runs, const float* gradient,
+             const float* p, const float* m, const float* v, float* to_p, float* to_m,
+             float* to_v) override {
     expect(copies_.empty());  // adamw overwrites what they read
     const double bias1 = 1 - std::pow(o.beta1, static_cast<double>(o.step));
     const double bias2 = 1 - std::pow(o.beta2, static_cast<double>(o.step));
-    for (const DecayRun& run : runs) {
+    for (const ParameterRun& run : runs) {
       for (size_t i = run.first; i < run.first + run.count; ++i) {
         const float g = gradient[i] * o.gradient_scale;
         const float avg = o.beta1 * m[i] + (1 - o.beta1) * g,
                     avg_sq = o.beta2 * v[i] + (1 - o.beta2) * g * g;
         const double update = avg / bias1 / (std::sqrt(avg_sq / bias2) + o.eps);
-        to_p[i] = static_cast<float>(p[i] - o.learning_rate *
-                                                (update + (run.decay ? o.weight_decay * p[i] : 0)));
+        to_p[i] = static_cast<float>(p[i] - o.learning_rate * run.rate_factor *
+                                                (update + run.weight_decay * p[i]));
         to_m[i] = avg;
         to_v[i] = avg_sq;
       }
     }
+  }
+
+  void muon_momentum(const Muon& o, std::span<const ParameterRun> runs, float* gradient,
+                     const float* from_avg, float* to_avg) override {
+    expect(copies_.empty());
+    for (const ParameterRun& run : runs)
+      for (size_t i = run.first; i < run.first + run.count; ++i) {
+        const float g = gradient[i] * o.gradient_scale;
+        to_avg[i] = o.momentum * from_avg[i] + (1 - o.momentum) * g;
+        gradient[i] = o.momentum * to_avg[i] + (1 - o.momentum) * g;
+      }
+  }
+  // Every element depends on all elements of the matrix.
+  void orthogonalize(int64_t rows, int64_t columns, void* matrix) override {
+    ++orthogonalized;
+    const auto count = static_cast<size_t>(rows * columns);
+    double sum = 0;
+    for (size_t i = 0; i < count; ++i) sum = 0.5 * sum + std::abs(value(matrix, i));
+    for (size_t i = 0; i < count; ++i)
+      store(matrix, i, static_cast<float>(value(matrix, i) / (sum + 1e-9)));
+  }
+  void muon_update(const Muon& o, std::span<const ParameterRun> runs, const void* update,
+                   const float* p, const float* v, float* to_p, float* to_v) override {
+    expect(copies_.empty());
+    for (const ParameterRun& run : runs)
+      for (size_t i = run.first; i < run.first + run.count; ++i) {
+        const float rate = o.learning_rate * run.rate_factor;
+        to_p[i] = p[i] * (1 - rate * run.weight_decay) -
+                  rate * run.muon_scale * (value(update, i) + 0.0f);
+        to_v[i] = v[i];
+      }
   }
 
  private:

@@ -320,9 +320,9 @@ TEST_SUITE("kernels") {
       });
   }
 
-  TEST_CASE("kernels: cross_entropy and its gradient") {
+  TEST_CASE("kernels: cross_entropy and its gradient, with and without z-loss") {
     for_all([]<class T>(const Kernels<T>& k, int64_t V, T) {
-      const float scale = 0.3f;
+      const float scale = 0.3f, z_loss = V % 2 == 0 ? 0 : 0.05f;
       Values<float> logits(kRows * V, 5), losses(kRows), again(kRows);
       Values<T> d(kRows * V);
       std::vector<int32_t> targets;
@@ -338,12 +338,14 @@ TEST_SUITE("kernels") {
         for (int64_t i = 0; i < V; ++i) sum += std::exp(logits[r * V + i]);
         e_losses.push_back(std::log(sum) - logits[r * V + targets.back()]);
         for (int64_t i = 0; i < V; ++i)
-          e_d.push_back((std::exp(logits[r * V + i]) / sum - (i == targets.back())) *
+          e_d.push_back((std::exp(logits[r * V + i]) / sum * (1 + 2 * z_loss * std::log(sum)) -
+                         (i == targets.back())) *
                         double{scale});
       }
       Values<float> copy = logits;
-      k.cross_entropy(kRows, V, copy.data(), targets.data(), scale, nullptr, again.data());
-      k.cross_entropy(kRows, V, logits.data(), targets.data(), scale, d.data(), losses.data());
+      k.cross_entropy(kRows, V, copy.data(), targets.data(), scale, z_loss, nullptr, again.data());
+      k.cross_entropy(kRows, V, logits.data(), targets.data(), scale, z_loss, d.data(),
+                      losses.data());
       check_near(losses, e_losses, 4);
       check_near(again, e_losses, 4);
       check_near(d, e_d, 2);
@@ -356,11 +358,11 @@ TEST_SUITE("kernels") {
       std::vector<float> logits(40, 0.0f), losses(1);
       const int32_t target = 3;
       logits[20] = std::numeric_limits<float>::quiet_NaN();
-      k.cross_entropy(1, 40, logits.data(), &target, 1, nullptr, losses.data());
+      k.cross_entropy(1, 40, logits.data(), &target, 1, 0, nullptr, losses.data());
       CHECK(std::isnan(losses[0]));
       std::fill(logits.begin(), logits.end(), -3e38f);
       logits[3] = 3e38f;
-      k.cross_entropy(1, 40, logits.data(), &target, 1, nullptr, losses.data());
+      k.cross_entropy(1, 40, logits.data(), &target, 1, 0, nullptr, losses.data());
       CHECK(losses[0] == 0.0f);
     }
   }

@@ -36,6 +36,7 @@ TEST_SUITE("memory_estimate") {
               if ((sharding == Sharding::no_shard) != (layout.shards == 1)) continue;
               for (const bool host : {true, false}) {
                 Config config;
+                if (tied) config.train.optimizer = Optimizer::muon;
                 config.model.preset = preset;
                 config.train.precision = precision;
                 config.cluster.device = host ? DeviceKind::cpu : DeviceKind::cuda;
@@ -47,6 +48,7 @@ TEST_SUITE("memory_estimate") {
                 options.precision = precision;
                 options.sharding = sharding;
                 options.rows = layout.rows;
+                options.optimizer = config.train.optimizer;
                 const auto shards = static_cast<size_t>(layout.shards);
                 const size_t own = shard_layout(units_of(*shape), shards).total;
                 size_t taken = 0;  // the most for any number of groups, as arena_bytes()

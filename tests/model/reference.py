@@ -2,13 +2,14 @@
 
 usage: reference.py FOLDER SETTINGS
 
-SETTINGS is a JSON object: dtype, B, scale and the members of ModelShape.
+SETTINGS is a JSON object: dtype, B, scale, z_loss and the members of ModelShape.
 
 Reads   FOLDER/params.bin   fp32 parameters, unit by unit
         FOLDER/tokens.bin   int32 (B, T + 1); bit 30: begins a document, bit 29: is no target
 Writes  FOLDER/logits.bin   fp32 (B, T, vocab)
-        FOLDER/grads.bin    fp32, laid out as params.bin; gradients of loss * scale
-        FOLDER/loss.bin     one float64
+        FOLDER/grads.bin    fp32, laid out as params.bin; gradients of
+                            (loss + z_loss * mean(logsumexp^2)) * scale
+        FOLDER/loss.bin     one float64, without the z-loss
 
 Parameters, activations and the residual stream are DTYPE; softmax and loss are float32.
 """
@@ -48,29 +49,16 @@ def frequencies(s, D):
     return torch.tensor(scaled)
 
 
-def main():
-    folder, s = sys.argv[1], json.loads(sys.argv[2])
-    dtype = getattr(torch, s["dtype"])
-    B, C, hidden, heads, kv_heads = s["B"], s["dim"], s["hidden"], s["heads"], s["kv_heads"]
+def forward(take, tokens, s, dtype):
+    """Logits in fp32. tokens: (B, T + 1), with their marks. take(*shape) returns the next parameter, unit by unit."""
+    C, hidden, heads, kv_heads = s["dim"], s["hidden"], s["heads"], s["kv_heads"]
     V, T, D, post, eps = s["vocab"], s["block_size"], s["head_dim"], s["norm"] == "post", 1e-5
     A, K = heads * D, kv_heads * D
-    torch.set_num_threads(1)
-    flat = torch.from_numpy(np.fromfile(f"{folder}/params.bin", np.float32))
-    tokens = torch.from_numpy(np.fromfile(f"{folder}/tokens.bin", np.int32)).long().view(B, T + 1)
-    begins, trained, tokens = (tokens >> 30 & 1).bool(), tokens >> 29 & 1 == 0, tokens & (1 << 29) - 1
-    used, params = 0, []
-
-    def take(*shape):
-        nonlocal used
-        count = int(np.prod(shape))
-        p = flat[used : used + count].view(shape).to(dtype).requires_grad_()
-        used += count
-        params.append(p)
-        return p
-
+    begins = (tokens >> 30 & 1).bool()
+    tokens = tokens & (1 << 29) - 1
     begins[:, 0] = True
     document = begins[:, :T].cumsum(1)
-    row = torch.arange(T).expand(B, T)
+    row = torch.arange(T).expand(len(tokens), T)
     position = row - torch.where(begins[:, :T], row, 0).cummax(1).values  # restarts in each document
     angle = position[:, None, :, None].float() * frequencies(s, D)
     angle = torch.cat((angle, angle), -1)
@@ -104,13 +92,37 @@ def main():
         x = x + (norm(y, norm2) if post else y)
     x = norm(x, take(C))
     logits = F.linear(x, table if s["tie_embeddings"] else take(V, C)).float()
+    return logits
+
+
+def main():
+    folder, s = sys.argv[1], json.loads(sys.argv[2])
+    torch.set_num_threads(1)
+    dtype = getattr(torch, s["dtype"])
+    flat = torch.from_numpy(np.fromfile(f"{folder}/params.bin", np.float32))
+    tokens = torch.from_numpy(np.fromfile(f"{folder}/tokens.bin", np.int32)).long()
+    tokens = tokens.view(s["B"], s["block_size"] + 1)
+    used, params = 0, []
+
+    def take(*shape):
+        nonlocal used
+        count = int(np.prod(shape))
+        p = flat[used : used + count].view(shape).to(dtype).requires_grad_()
+        used += count
+        params.append(p)
+        return p
+
+    logits = forward(take, tokens, s, dtype)
     assert used == flat.numel(), (used, flat.numel())
-    targets = torch.where(trained[:, 1:], tokens[:, 1:], -100)
-    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / (B * T)
-    (loss * s["scale"]).backward()
+    trained = tokens[:, 1:] >> 29 & 1 == 0
+    targets = torch.where(trained, tokens[:, 1:] & (1 << 29) - 1, -100)
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / trained.numel()
+    z = s["z_loss"] * (logits.logsumexp(-1).square() * trained).mean()
+    ((loss + z) * s["scale"]).backward()
     logits.detach().numpy().tofile(f"{folder}/logits.bin")
     torch.cat([p.grad.float().flatten() for p in params]).numpy().tofile(f"{folder}/grads.bin")
     np.float64(loss.item()).tofile(f"{folder}/loss.bin")
 
 
-main()
+if __name__ == "__main__":
+    main()

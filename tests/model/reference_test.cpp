@@ -41,7 +41,7 @@ double relative_error(const float* a, const float* b, size_t count) {
   return std::sqrt(difference / std::max(norm, 1e-60));
 }
 
-void compare_with_torch(const TestModel& m, DType dtype, double tolerance) {
+void compare_with_torch(const TestModel& m, DType dtype, double tolerance, float z_loss = 0) {
   namespace fs = std::filesystem;
   if (!fs::exists(kPython)) {
     MESSAGE("skipped: no Python with torch at " << kPython);
@@ -56,22 +56,24 @@ void compare_with_torch(const TestModel& m, DType dtype, double tolerance) {
   const float scale = 0.25f;
   std::ostringstream settings;
   settings << R"({"dtype":")" << to_string(dtype) << R"(","B":)" << m.micro_batch_size
-           << R"(,"scale":)" << scale << R"(,"dim":)" << s.dim << R"(,"hidden":)" << s.hidden
-           << R"(,"layers":)" << s.layers << R"(,"heads":)" << s.heads << R"(,"kv_heads":)"
-           << s.kv_heads << R"(,"vocab":)" << s.vocab << R"(,"block_size":)" << s.block_size
-           << R"(,"rope_theta":)" << s.rope_theta << R"(,"tie_embeddings":)" << s.tie_embeddings
-           << R"(,"head_dim":)" << s.head_dim() << R"(,"qkv_bias":)" << s.qkv_bias
-           << R"(,"qk_norm":")" << to_string(s.qk_norm) << R"(","norm":")" << to_string(s.norm)
-           << R"(","sliding_window":)" << s.sliding_window << R"(,"rope_scaling":")"
-           << to_string(s.rope_scaling.kind) << R"(","rope_factor":)" << s.rope_scaling.factor
-           << R"(,"rope_low_factor":)" << s.rope_scaling.low_factor << R"(,"rope_high_factor":)"
-           << s.rope_scaling.high_factor << R"(,"rope_original_block_size":)"
-           << s.rope_scaling.original_block_size << "}";
+           << R"(,"scale":)" << scale << R"(,"z_loss":)" << z_loss << R"(,"dim":)" << s.dim
+           << R"(,"hidden":)" << s.hidden << R"(,"layers":)" << s.layers << R"(,"heads":)"
+           << s.heads << R"(,"kv_heads":)" << s.kv_heads << R"(,"vocab":)" << s.vocab
+           << R"(,"block_size":)" << s.block_size << R"(,"rope_theta":)" << s.rope_theta
+           << R"(,"tie_embeddings":)" << s.tie_embeddings << R"(,"head_dim":)" << s.head_dim()
+           << R"(,"qkv_bias":)" << s.qkv_bias << R"(,"qk_norm":")" << to_string(s.qk_norm)
+           << R"(","norm":")" << to_string(s.norm) << R"(","sliding_window":)" << s.sliding_window
+           << R"(,"rope_scaling":")" << to_string(s.rope_scaling.kind) << R"(","rope_factor":)"
+           << s.rope_scaling.factor << R"(,"rope_low_factor":)" << s.rope_scaling.low_factor
+           << R"(,"rope_high_factor":)" << s.rope_scaling.high_factor
+           << R"(,"rope_original_block_size":)" << s.rope_scaling.original_block_size << "}";
   REQUIRE(std::system((kPython + " " + source_dir() + "/tests/model/reference.py " + name + " '" +
                        settings.str() + "'")
                           .c_str()) == 0);
 
-  auto backend = make_cpu_backend(m.options(dtype, 2));
+  BackendOptions options = m.options(dtype, 2);
+  options.z_loss = z_loss;
+  auto backend = make_cpu_backend(options);
   REQUIRE(backend.ok());
   const Outcome ours = run_micro_batch(**backend, m, dtype, true, scale);
   const auto loss = read_file<double>(folder / "loss.bin");
@@ -116,6 +118,14 @@ TEST_SUITE("reference") {
     ModelShape shape = kGrouped;
     shape.tie_embeddings = true;
     compare_with_torch(TestModel(shape, 2), DType::f32, 1e-5);
+  }
+  TEST_CASE("backend: z-loss changes the gradient as torch's autograd does, and not the loss") {
+    ModelShape shape = kGrouped;
+    for (const bool tied : {false, true}) {
+      shape.tie_embeddings = tied;
+      compare_with_torch(TestModel(shape, 3), DType::f32, 1e-5, 0.01f);
+      compare_with_torch(TestModel(shape, 3), DType::bf16, 0.08, 0.01f);
+    }
   }
   TEST_CASE("backend: fp32 with several row chunks and query blocks equals torch") {
     compare_with_torch(TestModel({.dim = 64,

@@ -1,0 +1,70 @@
+// Muon on the GPU: momentum, orthogonalization and update (backend.hpp).
+#include <algorithm>
+#include <cmath>
+
+#include "model/cuda/check.hpp"
+#include "model/cuda/cuda_backend.hpp"
+
+namespace simplescale::cuda {
+namespace {
+constexpr auto kNo = Transpose::no, kYes = Transpose::yes;
+}
+
+template <class T>
+void CudaBackend<T>::muon_momentum(const Muon& o, std::span<const ParameterRun> runs,
+                                   float* gradient, const float* from_avg, float* to_avg) {
+  for (const ParameterRun& run : runs)
+    SS_CUDA(cuda::muon_momentum(stream_, static_cast<int64_t>(run.count), o.momentum,
+                                o.gradient_scale, gradient + run.first, from_avg + run.first,
+                                to_avg + run.first));
+}
+
+template <class T>
+void CudaBackend<T>::muon_update(const Muon& o, std::span<const ParameterRun> runs,
+                                 const void* update, const float* from_params,
+                                 const float* from_avg_sq, float* to_params, float* to_avg_sq) {
+  for (const ParameterRun& run : runs) {
+    SS_CUDA(cuda::muon_update(stream_, static_cast<int64_t>(run.count), muon_keep(o, run),
+                              muon_step(o, run), static_cast<const T*>(update) + run.first,
+                              from_params + run.first, to_params + run.first));
+    if (to_avg_sq != from_avg_sq)
+      copy(to_avg_sq + run.first, from_avg_sq + run.first, run.count * sizeof(float));
+  }
+}
+
+/// The host adds the sums of squares of the blocks, so that their order is fixed.
+template <class T>
+void CudaBackend<T>::orthogonalize(int64_t rows, int64_t columns, void* matrix) {
+  SS_ASSERT(options_.muon);
+  const bool tall = rows > columns;
+  const int64_t side = std::min(rows, columns), count = rows * columns;
+  T* const x = static_cast<T*>(matrix);
+  const int64_t blocks = (count + kShardAlign - 1) / int64_t{kShardAlign};
+  const size_t bytes = static_cast<size_t>(blocks) * sizeof(double);
+  auto* const device = static_cast<double*>(results(bytes));
+  SS_CUDA(square_sums(stream_, count, x, device));
+  auto* const sums = static_cast<double*>(pinned_results_.reserve(bytes));
+  copy_to_host(sums, device, bytes);
+  double sum = 0;
+  for (int64_t b = 0; b < blocks; ++b) sum += sums[b];
+  SS_CUDA(combine(stream_, count, static_cast<float>(1 / (std::sqrt(sum) + kMuonEpsilon)), x, 0.0f,
+                  x, x));
+  for (int step = 0; step < kMuonSteps; ++step) {
+    if (tall)
+      aten_.gemm(kYes, kNo, side, side, rows, x, x, gram_);
+    else
+      aten_.gemm(kNo, kYes, side, side, columns, x, x, gram_);
+    aten_.gemm(kNo, kNo, side, side, side, gram_, gram_, muon_product_);
+    SS_CUDA(combine(stream_, side * side, kMuonB, gram_, kMuonC, muon_product_, polynomial_));
+    if (tall)
+      aten_.gemm(kNo, kNo, rows, columns, side, x, polynomial_, muon_product_);
+    else
+      aten_.gemm(kNo, kNo, rows, columns, side, polynomial_, x, muon_product_);
+    SS_CUDA(combine(stream_, count, kMuonA, x, 1.0f, muon_product_, x));
+  }
+}
+
+template class CudaBackend<float>;
+template class CudaBackend<Bf16>;
+
+}  // namespace simplescale::cuda

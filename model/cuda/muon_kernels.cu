@@ -1,0 +1,113 @@
+// Muon's element-wise work, and sums of squares. Shapes: kernels.hpp.
+#include "model/cuda/device.cuh"
+
+namespace simplescale::cuda {
+namespace {
+
+template <class A>
+__global__ void muon_momentum_kernel(int64_t vectors, float momentum, float gradient_scale,
+                                     float* gradient, const float* from_avg, float* to_avg) {
+  const int64_t j = item_of_thread();
+  if (j >= vectors) return;
+  const int64_t i = j * A::n;
+  float g[A::n], avg[A::n];
+  A::load(gradient + i, g);
+  A::load(from_avg + i, avg);
+  for (int k = 0; k < A::n; ++k) {
+    const float mine = g[k] * gradient_scale * (1.0f - momentum);
+    avg[k] = avg[k] * momentum + mine;
+    g[k] = avg[k] * momentum + mine;
+  }
+  A::store(to_avg + i, avg);
+  A::store(gradient + i, g);
+}
+
+/// update + 0 is never -0, which some layouts' sums would give and others' not.
+template <class T>
+__global__ void muon_update_kernel(int64_t count, float keep, float step, const T* update,
+                                   const float* from_params, float* to_params) {
+  const int64_t i = item_of_thread();
+  if (i >= count) return;
+  to_params[i] = from_params[i] * keep - (to_float(update[i]) + 0.0f) * step;
+}
+
+template <class T, class A>
+__global__ void combine_kernel(int64_t vectors, float a, const T* x, float b, const T* y, T* out) {
+  const int64_t j = item_of_thread();
+  if (j >= vectors) return;
+  const int64_t i = j * A::n;
+  float v[A::n], w[A::n];
+  A::load(x + i, v);
+  A::load(y + i, w);
+  for (int k = 0; k < A::n; ++k) v[k] = a * v[k] + b * w[k];
+  A::store(out + i, v);
+}
+
+/// One warp per block of 1024 elements: lane l adds elements l, l + 32, ... in that order.
+template <class T>
+__global__ void square_sums_kernel(int64_t blocks, int64_t count, const T* values, double* sums) {
+  const int64_t block = item_of_thread() / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (block >= blocks) return;  // all threads of a warp have the same block
+  const int64_t end = (block + 1) * 1024 < count ? (block + 1) * 1024 : count;
+  double sum = 0;
+  for (int64_t i = block * 1024 + lane; i < end; i += 32) {
+    const double v = to_float(values[i]);
+    sum += v * v;
+  }
+  for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
+  if (lane == 0) sums[block] = sum;
+}
+
+}  // namespace
+
+cudaError_t muon_momentum(cudaStream_t stream, int64_t count, float momentum, float gradient_scale,
+                          float* gradient, const float* from_avg, float* to_avg) {
+  if (count == 0) return cudaSuccess;
+  constexpr int n = Packed<float>::n;
+  if (packable<float>(count, gradient, from_avg, to_avg))
+    return gpu_launch({stream, blocks_for(count / n, kThreads), kThreads},
+                      muon_momentum_kernel<Packed<float>>, count / n, momentum, gradient_scale,
+                      gradient, from_avg, to_avg);
+  return gpu_launch({stream, blocks_for(count, kThreads), kThreads},
+                    muon_momentum_kernel<Single<float>>, count, momentum, gradient_scale, gradient,
+                    from_avg, to_avg);
+}
+
+template <class T>
+cudaError_t muon_update(cudaStream_t stream, int64_t count, float keep, float step, const T* update,
+                        const float* from_params, float* to_params) {
+  if (count == 0) return cudaSuccess;
+  return gpu_launch({stream, blocks_for(count, kThreads), kThreads}, muon_update_kernel<T>, count,
+                    keep, step, update, from_params, to_params);
+}
+
+template <class T>
+cudaError_t combine(cudaStream_t stream, int64_t count, float a, const T* x, float b, const T* y,
+                    T* out) {
+  if (count == 0) return cudaSuccess;
+  constexpr int n = Packed<T>::n;
+  if (packable<T>(count, x, y, out))
+    return gpu_launch({stream, blocks_for(count / n, kThreads), kThreads},
+                      combine_kernel<T, Packed<T>>, count / n, a, x, b, y, out);
+  return gpu_launch({stream, blocks_for(count, kThreads), kThreads}, combine_kernel<T, Single<T>>,
+                    count, a, x, b, y, out);
+}
+
+template <class T>
+cudaError_t square_sums(cudaStream_t stream, int64_t count, const T* values, double* sums) {
+  if (count == 0) return cudaSuccess;
+  const int64_t blocks = (count + 1023) / 1024;
+  return gpu_launch({stream, blocks_for(blocks * 32, kThreads), kThreads}, square_sums_kernel<T>,
+                    blocks, count, values, sums);
+}
+
+#define SS_INSTANTIATE(T)                                                                       \
+  template cudaError_t muon_update(cudaStream_t, int64_t, float, float, const T*, const float*, \
+                                   float*);                                                     \
+  template cudaError_t combine(cudaStream_t, int64_t, float, const T*, float, const T*, T*);    \
+  template cudaError_t square_sums(cudaStream_t, int64_t, const T*, double*);
+SS_INSTANTIATE(float)
+SS_INSTANTIATE(Bf16)
+
+}  // namespace simplescale::cuda

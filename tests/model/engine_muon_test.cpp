@@ -1,0 +1,259 @@
+// Muon, groups of parameters and z-loss in the engine: the same bits for every layout, nothing
+// committed after a failure, and PyTorch's parameters after 20 steps.
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "tests/model/engine_world.hpp"
+#include "tests/paths.hpp"
+
+using namespace simplescale;
+
+namespace {
+
+struct Layout {
+  int groups, shards;
+};
+
+EngineOptions muon_options(int leaves, int shards, DType precision = DType::f32) {
+  EngineOptions options;
+  options.shape = test_shape();
+  options.precision = precision;
+  options.rows = leaves / shards;
+  options.micro_batch_size = 2;
+  options.optimizer = Optimizer::muon;
+  options.groups = {{"*.mlp.up_proj.*", 0.5, {}}, {"*norm*", 2, 0.05}, {"*.1.*", 1.5, 0.0}};
+  options.z_loss = 1e-3f;
+  return options;
+}
+
+std::string digest_after(World& world, uint64_t first, uint64_t last) {
+  world.train(first, last);
+  const std::string digest = world.digest();
+  for (int group = 1; group < world.groups; ++group) CHECK(world.digest(group) == digest);
+  for (Seat& seat : world.seats)
+    if (auto* fake = dynamic_cast<FakeBackend*>(seat.backend.get())) CHECK(fake->mistakes == 0);
+  return digest;
+}
+
+std::string digest_of(const EngineOptions& options, Layout layout, uint64_t steps,
+                      const MakeBackend& make) {
+  World world(options, layout.groups, layout.shards, make);
+  world.initialize();
+  return digest_after(world, 1, steps);
+}
+
+MakeBackend cpu_backends(int threads) {
+  return [=](BackendOptions options) {
+    options.threads = threads;
+    Result<std::unique_ptr<Backend>> backend = make_cpu_backend(options);
+    REQUIRE(backend.ok());
+    return backend.take();
+  };
+}
+
+/// Aborts its rank's n-th all_reduce: in Muon's update, after the vote.
+class AbortsUpdate : public ForwardingCollective {
+ public:
+  AbortsUpdate(Collective& inner, int after) : ForwardingCollective(inner), left_(after) {}
+  WorkPtr all_reduce(void* data, size_t count, DType dtype) override {
+    if (left_-- == 0) abort("the generation is over");
+    return ForwardingCollective::all_reduce(data, count, dtype);
+  }
+
+ private:
+  int left_;
+};
+
+/// The elements of all parameters, unit by unit, without padding.
+std::vector<float> parameters(World& world) {
+  const std::vector<Unit> units = units_of(world.options.shape);
+  const ShardLayout layout = shard_layout(units, static_cast<size_t>(world.shards));
+  std::vector<float> all;
+  for (size_t unit = 0; unit < units.size(); ++unit) {
+    std::vector<float> whole;
+    for (int shard = 0; shard < world.shards; ++shard) {
+      const auto part = world.states[static_cast<size_t>(shard)].committed().params.subspan(
+          layout.offset[unit], layout.count[unit]);
+      whole.insert(whole.end(), part.begin(), part.end());
+    }
+    all.insert(all.end(), whole.begin(), whole.begin() + static_cast<ptrdiff_t>(units[unit].count));
+  }
+  return all;
+}
+
+template <class E>
+void write_file(const std::filesystem::path& path, const std::vector<E>& values) {
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(values.data()),
+             static_cast<std::streamsize>(values.size() * sizeof(E)));
+}
+
+/// |ours - torch's| / |torch's - initial| of the parameters after 20 steps; nothing without torch.
+std::optional<double> distance_to_torch(const EngineOptions& options, const char* optimizer) {
+  namespace fs = std::filesystem;
+  const std::string python = deps_dir() + "/python/bin/python";
+  if (!fs::exists(python)) {
+    MESSAGE("skipped: no Python with torch at " << python);
+    return {};
+  }
+  constexpr uint64_t steps = 20;
+  World world(options, 2, 2, cpu_backends(1));
+  world.initialize();
+  const std::vector<float> initial = parameters(world);
+  std::vector<int32_t> tokens;
+  for (uint64_t step = 1; step <= steps; ++step)
+    for (uint64_t leaf = 0; leaf < static_cast<uint64_t>(options.rows) * 2; ++leaf) {
+      const std::vector<int32_t> part = test_tokens(options, step, leaf);
+      tokens.insert(tokens.end(), part.begin(), part.end());
+    }
+  std::string name = (fs::temp_directory_path() / "simplescale-steps-XXXXXX").string();
+  REQUIRE(mkdtemp(name.data()));
+  write_file(name + "/params.bin", initial);
+  write_file(name + "/tokens.bin", tokens);
+  const ModelShape& s = options.shape;
+  std::ostringstream settings;
+  settings << R"({"steps":)" << steps << R"(,"samples":)"
+           << options.rows * 2 * options.micro_batch_size << R"(,"optimizer":")" << optimizer
+           << R"(","momentum":)" << options.muon_momentum << R"(,"weight_decay":)"
+           << options.weight_decay << R"(,"grad_clip":)" << options.grad_clip << R"(,"z_loss":)"
+           << options.z_loss << R"(,"dim":)" << s.dim << R"(,"hidden":)" << s.hidden
+           << R"(,"layers":)" << s.layers << R"(,"heads":)" << s.heads << R"(,"kv_heads":)"
+           << s.kv_heads << R"(,"vocab":)" << s.vocab << R"(,"block_size":)" << s.block_size
+           << R"(,"head_dim":)" << s.head_dim() << R"(,"rope_theta":)" << s.rope_theta
+           << R"(,"tie_embeddings":)" << s.tie_embeddings
+           << R"(,"norm":"pre","qk_norm":"none","qkv_bias":0,"sliding_window":0,)"
+           << R"("rope_scaling":"none","groups":[[".*mlp.up_proj.*",{"learning_rate_factor":0.5}],)"
+           << R"([".*norm.*",{"learning_rate_factor":2,"weight_decay":0.05}],)"
+           << R"([".*[.]1[.].*",{"learning_rate_factor":1.5,"weight_decay":0}]]})";
+  REQUIRE(std::system((python + " " + source_dir() + "/tests/model/reference_steps.py " + name +
+                       " '" + settings.str() + "'")
+                          .c_str()) == 0);
+  std::vector<float> theirs(initial.size());
+  std::ifstream(name + "/trained.bin", std::ios::binary)
+      .read(reinterpret_cast<char*>(theirs.data()),
+            static_cast<std::streamsize>(theirs.size() * sizeof(float)));
+  fs::remove_all(name);
+
+  world.train(1, steps);
+  const std::vector<float> ours = parameters(world);
+  double difference = 0, change = 0;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    difference += std::pow(double{ours[i]} - double{theirs[i]}, 2);
+    change += std::pow(double{theirs[i]} - double{initial[i]}, 2);
+  }
+  return std::sqrt(difference / change);
+}
+
+}  // namespace
+
+TEST_SUITE("engine_muon") {
+  TEST_CASE("engine: ENGINE-3 holds with Muon, for every layout, host and device memory") {
+    const Layout layouts[] = {{1, 1}, {1, 2}, {1, 3}, {1, 6}, {2, 1}, {2, 2}, {2, 3},
+                              {3, 1}, {3, 2}, {4, 1}, {4, 3}, {6, 1}, {12, 1}};
+    for (const DType precision : {DType::f32, DType::bf16})
+      for (const bool tied : {false, true}) {
+        EngineOptions options = muon_options(12, 1, precision);
+        options.shape.tie_embeddings = tied;
+        const std::string expected = digest_of(options, {1, 1}, 3, fake_backends());
+        EngineOptions plain = options;
+        plain.optimizer = Optimizer::adamw;
+        CHECK(digest_of(plain, {1, 1}, 3, fake_backends()) != expected);
+        for (const Layout& layout : layouts)
+          for (const bool host : {true, false}) {
+            CAPTURE(layout.groups);
+            CAPTURE(layout.shards);
+            options.rows = 12 / layout.shards;
+            options.sharding = host ? Sharding::full_shard : Sharding::shard_grad_op;
+            CHECK(digest_of(options, layout, 3, fake_backends(host)) == expected);
+          }
+      }
+  }
+
+  TEST_CASE("engine: ENGINE-3 holds with Muon on the CPU, for layouts and threads") {
+    for (const DType precision : {DType::f32, DType::bf16}) {
+      EngineOptions options = muon_options(12, 1, precision);
+      options.shape.dim = 96, options.shape.hidden = 200, options.shape.heads = 4;
+      const std::string expected = digest_of(options, {1, 1}, 3, cpu_backends(1));
+      for (const Layout& layout : {Layout{1, 3}, {2, 2}, {4, 1}, {3, 2}}) {
+        CAPTURE(layout.groups);
+        options.rows = 12 / layout.shards;
+        CHECK(digest_of(options, layout, 3, cpu_backends(2)) == expected);
+      }
+    }
+  }
+
+  TEST_CASE("engine: the ranks of the world share Muon's matrices") {
+    World world(muon_options(12, 2), 2, 2);
+    world.initialize();
+    world.train(1, 2);
+    int sum = 0;
+    for (Seat& seat : world.seats) {
+      CHECK(seat.fake().orthogonalized >= 2 * 3);
+      CHECK(seat.fake().orthogonalized <= 2 * 9);
+      sum += seat.fake().orthogonalized;
+    }
+    CHECK(sum == 2 * 7 * 3);
+  }
+
+  TEST_CASE("engine: a state that Muon continues from gives the same bits as never stopping") {
+    const EngineOptions options = muon_options(12, 2);
+    const std::string expected = digest_of(options, {2, 2}, 5, fake_backends());
+    for (const bool host : {true, false}) {
+      World first(options, 2, 2, fake_backends(host));
+      first.initialize();
+      first.train(1, 3);
+      World second(options, 2, 2, fake_backends(host), std::move(first.states));
+      CHECK(digest_after(second, 4, 5) == expected);
+    }
+  }
+
+  TEST_CASE(
+      "engine: ENGINE-2, a rank that fails in Muon's update commits nothing, and the step "
+      "can be made again with the same bits") {
+    const EngineOptions options = muon_options(12, 2);
+    const std::string expected = digest_of(options, {2, 2}, 4, fake_backends());
+    for (const int unit : {0, 2})
+      for (const bool host : {true, false}) {
+        World world(options, 2, 2, fake_backends(host), {}, 500);
+        world.initialize();
+        world.train(1, 2);
+        for (Seat& seat : world.seats) REQUIRE(seat.engine->wait_for_commit().ok());
+        AbortsUpdate replicate(world.replicate_communicator(world.seats[1]), unit);
+        world.seats[1].engine.reset();
+        auto made = Engine::create(options, *world.seats[1].backend,
+                                   world.shard_communicator(world.seats[1]), replicate,
+                                   *world.seats[1].state);
+        REQUIRE(made.ok());
+        world.seats[1].engine = made.take();
+        world.each([&](Seat& seat) {
+          const bool ok = world.step(seat, 3).ok();
+          (void)seat.engine->wait_for_commit();
+          CHECK(seat.state->step() == (ok ? 3 : 2));
+        });
+        CHECK(world.states[1].step() == 2);
+        CHECK(world.states[3].step() == 2);  // its replica
+        for (Seat& seat : world.seats) {     // after the last unit, shard 0 may have committed
+          seat.engine.reset();
+          REQUIRE(seat.state->rewind(2).ok());
+        }
+        World next(options, 2, 2, fake_backends(host), std::move(world.states));
+        CHECK(digest_after(next, 3, 4) == expected);
+      }
+  }
+
+  TEST_CASE(
+      "engine: 20 steps with Muon, groups and z-loss give the parameters of a plain PyTorch "
+      "Muon") {
+    EngineOptions options = muon_options(4, 2);
+    options.shape.tie_embeddings = false;
+    if (const auto distance = distance_to_torch(options, "muon")) CHECK(*distance < 1e-3);
+    if (const auto distance = distance_to_torch(options, "torch.optim.Muon"))
+      CHECK(*distance < 0.05);  // its products are bf16
+    options.optimizer = Optimizer::adamw;
+    if (const auto distance = distance_to_torch(options, "adamw")) CHECK(*distance < 1e-3);
+  }
+}
