@@ -75,7 +75,7 @@ Status check_optimizer(Checkpoint& parent, const Config& config) {
       StateKind::exp_avg_sq, matrix.unit, [&](size_t offset, std::span<const float> piece) {
         const size_t end = matrix.offset + matrix.count();
         for (size_t i = 0; i < piece.size(); ++i)
-          zero &= piece[i] == 0 || offset + i < matrix.offset || offset + i >= end;
+          zero = zero && (piece[i] == 0 || offset + i < matrix.offset || offset + i >= end);
         return Status();
       }));
   const bool muon = config.train.optimizer == Optimizer::muon;
