@@ -394,6 +394,9 @@ TEST_SUITE("engine_failure") {
     }).detach();
     begun.get_future().get();
     engine.abort("stop it");
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (engine.activity().block != 0 && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::yield();
     CHECK(std::string(engine.activity().phase) == "forward");
     CHECK(engine.activity().block == 0);
     CHECK(ended->get_future().wait_for(std::chrono::milliseconds(50)) ==
