@@ -13,6 +13,11 @@ constexpr uint32_t kGroupsMax = 1u << 20;
 
 using Members = std::map<std::string, const Member*>;
 
+/// A process with another address is a new one, of which the supervisor is about to hear.
+bool takes_part(const Member& member, const std::vector<uint8_t>& data_address) {
+  return member.data_address == data_address;
+}
+
 /// The members' addresses: of_group[group][shard] and of_shard[shard][group].
 struct Places {
   std::vector<std::vector<DataAddress>> of_group, of_shard;
@@ -103,6 +108,22 @@ Senders cycles_of(Senders senders) {
 
 }  // namespace
 
+std::string segment_of_copy(const JoinGeneration& job, const std::vector<LocalMemory>& memory,
+                            uint32_t shard, uint64_t step) {
+  std::string segment;
+  uint64_t newest = 0;
+  for (const LocalMemory& of : memory) {
+    const auto member = std::ranges::find(job.members, of.trainer, &Member::trainer);
+    if (member != job.members.end() && takes_part(*member, of.data_address)) continue;
+    for (const PeerCopy& copy : of.copies)
+      if (copy.shard == shard && copy.step == step && copy.generation >= newest) {
+        segment = of.segment;
+        newest = copy.generation;
+      }
+  }
+  return segment;
+}
+
 std::map<std::string, uint32_t> commit_rounds(const JoinGeneration& job) {
   std::set<std::string> trains;
   for (const Member& member : job.members)
@@ -139,7 +160,7 @@ Result<NodeOrders> orders_of(const JoinGeneration& job, const Plan& plan,
   orders.fill = {job.generation, job.step, batch_layout(plan, job.groups), {}};
   for (const LocalTrainer& local : locals) {
     const auto found = members.find(local.name);
-    if (found == members.end() || found->second->data_address != local.data_address) continue;
+    if (found == members.end() || !takes_part(*found->second, local.data_address)) continue;
     const Member& me = *found->second;
     JoinTrainer order;
     order.trainer = local.name;

@@ -22,6 +22,22 @@ struct LocalTrainer {
   std::vector<uint8_t> data_address;
 };
 
+/// Memory of this node that holds copies: of a trainer, up or not, or one copy in the peer store.
+struct LocalMemory {
+  std::string trainer;                // "": the peer store's
+  std::vector<uint8_t> data_address;  // of the trainer's process; empty: none is up
+  std::vector<PeerCopy> copies;
+  std::string segment;
+};
+
+/// The segment of the copy of `shard` at `step` that a trainer of this node sends for another one:
+/// in the peer store, or in the memory of a trainer that takes no part in the generation. The
+/// supervisor counted the memory of a trainer that was not up; its process may be up again when the
+/// order arrives, and has not touched that memory. Of several copies the newest generation's,
+/// because the older ones were undone (JOB-3). "": there is none.
+std::string segment_of_copy(const JoinGeneration& job, const std::vector<LocalMemory>& memory,
+                            uint32_t shard, uint64_t step);
+
 /// Name of the segment of this node from which a trainer sends a copy of a shard at a step that is
 /// not its own state; "" if there is none.
 using PeerSegment = std::function<std::string(uint32_t shard, uint64_t step)>;

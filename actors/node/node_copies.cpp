@@ -88,26 +88,22 @@ void report_memory(Self* self, const std::string& trainer) {
                                   .reason = "its agent reports its memory"});
 }
 
-std::string segment_of_copy(const NodeState& s, uint32_t shard, uint64_t step) {
+std::vector<LocalMemory> local_memory(const NodeState& s) {
   const NodeOptions& o = s.options;
-  std::string segment;
-  uint64_t newest = 0;
+  std::vector<LocalMemory> memory;
   if (o.peers)
     for (const PeerCopy& copy : o.peers->store.held())
-      if (copy.shard == shard && copy.step == step) {
-        segment = o.peers->store.segment(shard, step);
-        newest = copy.generation;
-      }
+      memory.push_back({"", {}, {copy}, o.peers->store.segment(copy.shard, copy.step)});
   for (const auto& [trainer, slot] : s.table.slots()) {
-    if (s.table.trainer(trainer)) continue;
+    const Process* process = s.table.trainer(trainer);
+    LocalMemory own{trainer, {}, {}, o.states->segment(trainer)};
+    if (process) own.data_address = process->data_address;
     const HeldState held = o.states->held(trainer);
     for (const HeldStep& copy : held.steps)
-      if (held.shard == shard && copy.step == step && copy.generation >= newest) {
-        segment = o.states->segment(trainer);
-        newest = copy.generation;
-      }
+      own.copies.push_back({held.shard, copy.step, copy.generation});
+    memory.push_back(std::move(own));
   }
-  return segment;
+  return memory;
 }
 
 caf::message_handler copy_handlers(Self* self) {

@@ -42,8 +42,8 @@ void join(Self* self, const JoinGeneration& job) {
   fence(self, job.generation);
   s.ended = std::max(s.ended, job.generation);
   if (o.peers) o.peers->newest_step = 0;
-  auto orders = orders_of(job, o.plan, locals, [&s](uint32_t shard, uint64_t step) {
-    return segment_of_copy(s, shard, step);
+  auto orders = orders_of(job, o.plan, locals, [&](uint32_t shard, uint64_t step) {
+    return segment_of_copy(job, local_memory(s), shard, step);
   });
   if (!orders.ok()) {
     log::error("{}", orders.status().message());

@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "actors/node/join.hpp"
 #include "actors/node/node.hpp"
 
 namespace simplescale::node {
@@ -50,11 +51,8 @@ void report_peer_copies(Self* self, uint64_t fence = 0);
 /// JOB-1: tells the supervisor which steps the memory of `trainer` holds, while its process is not
 /// up. The agent owns that memory, so it outlives the process.
 void report_memory(Self* self, const std::string& trainer);
-/// Name of the shared memory from which another trainer of this node can send `shard` of `step`: a
-/// segment of the peer store, or the memory of a trainer that is not up. If both hold the step,
-/// returns the one of the newer generation, because the older one was undone (JOB-3). "": neither
-/// holds it.
-std::string segment_of_copy(const NodeState& state, uint32_t shard, uint64_t step);
+/// All copies in the peer store and in the memory of this node's trainers.
+std::vector<LocalMemory> local_memory(const NodeState& state);
 
 std::unique_ptr<LogScanner> scan_logs(Self* self);
 /// Keeps the step's times for NodeHealth and clears them in `done`.

@@ -337,7 +337,7 @@ class Cluster {
   // training.cpp: generations
   void join_members(int node, const std::shared_ptr<Generation>& g);
   void transfer(std::shared_ptr<Generation> g);
-  const StateCopy* copy_of_node(int node, const job::Move& move) const;
+  const StateCopy* copy_of_node(int node, const job::Move& move, const Generation& g) const;
   bool send_copies(Generation& g);
   bool load_states(Generation& g);
   void end_transfer(const std::shared_ptr<Generation>& g);

@@ -39,20 +39,23 @@ enum class Bug : unsigned char {
   disk_not_read,      // a successor does not look for checkpoints on the disk
   undone_checkpoint,  // the checkpoint of an undone step counts
   begins_again,       // a run without a readable checkpoint begins at step 0 by itself
-  unrecorded_published,  // a checkpoint is published before its step is in the records
-  read_before_claim,     // a new supervisor reads the state, then claims its epoch
-  prepares_unfenced,     // a supervisor that prepares does not ask whether it was replaced
-  mark_without_line,     // a step counts as recorded although writing its line failed
-  half_line_left,        // a successor appends to half a line
-  records_cut,           // a successor cuts lines that its predecessor's state does not know
-  mark_unsynced,         // a step counts as recorded before its lines are synced
-  reports_forgotten,     // agents keep no reports of steps for a new supervisor
-  committed_unrecorded,  // steps that no supervisor heard of have no line when a generation begins
-  undone_lines_count,    // a new supervisor takes lines of undone steps for committed ones
-  pruned_early,          // the newest checkpoint is pruned, too
-  pruned_unheard,        // checkpoints are pruned for one that does not count
-  published_unheard,     // a generation begins while a newer checkpoint is being published
-  undone_marked,         // the mark of undone steps counts for the steps made again
+  unrecorded_published,   // a checkpoint is published before its step is in the records
+  read_before_claim,      // a new supervisor reads the state, then claims its epoch
+  prepares_unfenced,      // a supervisor that prepares does not ask whether it was replaced
+  mark_without_line,      // a step counts as recorded although writing its line failed
+  half_line_left,         // a successor appends to half a line
+  records_cut,            // a successor cuts lines that its predecessor's state does not know
+  mark_unsynced,          // a step counts as recorded before its lines are synced
+  reports_forgotten,      // agents keep no reports of steps for a new supervisor
+  committed_unrecorded,   // steps that no supervisor heard of have no line when a generation begins
+  undone_lines_count,     // a new supervisor takes lines of undone steps for committed ones
+  pruned_early,           // the newest checkpoint is pruned, too
+  pruned_unheard,         // checkpoints are pruned for one that does not count
+  published_unheard,      // a generation begins while a newer checkpoint is being published
+  undone_marked,          // the mark of undone steps counts for the steps made again
+  undone_lines_regained,  // lines that an earlier undoing made void count when steps are regained
+  planned_early,          // a generation is planned although later events are known
+  restarted_memory_skipped,  // the memory of a trainer that has just been restarted is not sent
 };
 struct BugName {
   Bug bug;
@@ -98,6 +101,9 @@ inline constexpr BugName bug_names[] = {
     {Bug::pruned_unheard, "pruned_unheard"},
     {Bug::published_unheard, "published_unheard"},
     {Bug::undone_marked, "undone_marked"},
+    {Bug::undone_lines_regained, "undone_lines_regained"},
+    {Bug::planned_early, "planned_early"},
+    {Bug::restarted_memory_skipped, "restarted_memory_skipped"},
 };
 
 struct Options {

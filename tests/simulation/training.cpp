@@ -59,17 +59,22 @@ bool Cluster::all_members_up(const Generation& g, bool& hung) const {
   return true;
 }
 
-/// A copy in the node's peer store, or in the memory of a trainer that is not up; of the newest
-/// generation, since the others were undone.
-const StateCopy* Cluster::copy_of_node(int node, const job::Move& move) const {
+/// As segment_of_copy() of actors/node/join.hpp: a copy in the node's peer store, or in the memory
+/// of a trainer that takes no part; of the newest generation, since the others were undone.
+const StateCopy* Cluster::copy_of_node(int node, const job::Move& move, const Generation& g) const {
   const auto& peer = nodes[node].peer;
   const auto found = peer.find(move.shard);
   const StateCopy* copy =
       found != peer.end() && found->second.step == move.step ? &found->second : nullptr;
   if (copy && options.bug == Bug::undone_copy_sent) return copy;
   for (int slot = 0; slot < options.trainers; ++slot) {
-    const Trainer& t = trainers[node * options.trainers + slot];
-    const StateCopy* held = t.up ? nullptr : find_copy(t, move.shard, move.step);
+    const int index = node * options.trainers + slot;
+    const Trainer& t = trainers[index];
+    const auto member = g.index.find(index);
+    const bool takes_part = member != g.index.end() && t.up &&
+                            g.members[static_cast<size_t>(member->second)].pid == t.pid;
+    const bool skipped = options.bug == Bug::restarted_memory_skipped ? t.up : takes_part;
+    const StateCopy* held = skipped ? nullptr : find_copy(t, move.shard, move.step);
     if (held && (!copy || held->generation >= copy->generation)) copy = held;
   }
   return copy;
@@ -79,8 +84,9 @@ const StateCopy* Cluster::copy_of_node(int node, const job::Move& move) const {
 bool Cluster::send_copies(Generation& g) {
   for (const job::Move& move : g.moves) {
     const Trainer& from = trainers[trainer_index.at(move.source)];
-    const StateCopy* copy = move.peer ? copy_of_node(node_of(trainer_index.at(move.source)), move)
-                                      : find_copy(from, move.shard, move.step);
+    const StateCopy* copy = move.peer
+                                ? copy_of_node(node_of(trainer_index.at(move.source)), move, g)
+                                : find_copy(from, move.shard, move.step);
     StateCopy sent = copy ? *copy : StateCopy{};
     if (copy && transit_damage_due > 0) {
       --transit_damage_due;

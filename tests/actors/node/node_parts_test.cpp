@@ -277,6 +277,19 @@ TEST_SUITE("join") {
     CHECK(made->trainers[0].ring == 0);
   }
 
+  TEST_CASE("join: JOB-3: a copy is the newest generation's, also in a process that is up again") {
+    const JoinGeneration job = two_groups();
+    const LocalMemory stored{"", {}, {{0, 8, 1}}, "undone"}, other{"", {}, {{1, 8, 4}}, "other"};
+    const auto of_trainer = [](std::vector<uint8_t> process) {
+      return LocalMemory{"n1.0", std::move(process), {{0, 7, 4}, {0, 8, 4}}, "memory"};
+    };
+    CHECK(segment_of_copy(job, {stored, of_trainer({}), other}, 0, 8) == "memory");
+    CHECK(segment_of_copy(job, {stored, of_trainer(address(9)), other}, 0, 8) == "memory");
+    // A member sends its own state, or replaces it.
+    CHECK(segment_of_copy(job, {stored, of_trainer(address(3)), other}, 0, 8) == "undone");
+    CHECK(segment_of_copy(job, {stored, other}, 0, 7).empty());
+  }
+
   TEST_CASE("join: rank 0 of a transfer is its source; a trainer in no group has no ring") {
     JoinGeneration job = two_groups();
     job.transfers = {{2, 1, 8, "n2.0", false, {"n1.1", "n0.1"}}, {1, 0, 8, "n2.0", true, {"n1.0"}}};
