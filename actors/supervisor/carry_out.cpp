@@ -173,7 +173,7 @@ struct CarryOut {
   void operator()(const job::StopAtStep& stop) const { to_nodes(self, StopTraining{stop.reason}); }
   void operator()(const job::Join& join) const {
     self->send(s.publisher, local::StepsUndone{join.generation, join.step});
-    if (join.regained ? s.steps.regain(join.step) : s.steps.rewind(join.step))
+    if (join.regained ? s.steps.regain(join.step, s.job) : s.steps.rewind(join.step))
       s.options.journal->mark(*s.steps.recorded_step());
     record_up_to(self, join.step);
     publish_generation(join.generation);

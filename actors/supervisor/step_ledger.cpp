@@ -52,10 +52,11 @@ void StepLedger::begin(uint64_t generation, std::vector<job::Place> members, uin
 }
 
 void StepLedger::resume(uint64_t generation, std::vector<job::Place> members,
-                        std::optional<uint64_t> recorded_step, std::optional<uint64_t> in_files) {
+                        std::optional<uint64_t> recorded_step, std::optional<HeldStep> in_files) {
   set_members(generation, std::move(members));
   recorded_step_ = first_after_ = recorded_step;
-  undone_to_ = in_files > recorded_step ? in_files : std::nullopt;
+  recorded_generation_ = in_files ? in_files->generation : 0;
+  undone_ = in_files && recorded_step < in_files->step ? in_files : std::nullopt;
   begun_at_ = recorded_step.value_or(0);
 }
 
@@ -132,15 +133,17 @@ std::optional<ReportedStep> StepLedger::take_complete() {
 
 bool StepLedger::rewind(uint64_t step) {
   if (recorded_step_ && *recorded_step_ <= step) return false;
-  if (!undone_to_) undone_to_ = recorded_step_;
+  if (!undone_ && recorded_step_) undone_ = HeldStep{*recorded_step_, recorded_generation_};
   recorded_step_ = step;
   if (!first_after_) first_after_ = step;
   return true;
 }
 
-bool StepLedger::regain(uint64_t step) {
-  if (!undone_to_ || !recorded_step_ || *recorded_step_ >= step) return false;
-  recorded_step_ = std::min(step, *undone_to_);
+bool StepLedger::regain(uint64_t step, const job::State& job) {
+  if (!undone_ || !recorded_step_) return false;
+  const uint64_t count = std::min(step, job::committed_of(job, undone_->step, undone_->generation));
+  if (count <= *recorded_step_) return false;
+  recorded_step_ = count;
   return true;
 }
 
@@ -175,7 +178,8 @@ void StepLedger::measure(const ReportedStep& step) {
 
 std::vector<RunLine> StepLedger::record(const ReportedStep& step) {
   recorded_step_ = step.newest.step;
-  undone_to_.reset();
+  recorded_generation_ = step.newest.generation;
+  undone_.reset();
   newest_step_ms_ = step.newest.interval_ms;
   newest_time_ = step.newest.time > 0 ? step.newest.time : wall_time_s();
   newest_line_ = metrics_line(step);

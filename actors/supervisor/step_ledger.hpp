@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "actors/supervisor/decision/layout.hpp"
+#include "actors/supervisor/decision/decide.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
 #include "transport/protocol/messages.hpp"
@@ -49,9 +49,10 @@ class StepLedger {
   /// Training of `generation` by `members` begins after `step`. Unfinished reports are dropped.
   void begin(uint64_t generation, std::vector<job::Place> members, uint64_t step);
   /// Continues a predecessor's generation. Training goes on after the last recorded step, if any.
-  /// in_files: the newest step that the files have; later than recorded_step if it was undone.
+  /// in_files: the newest step that the files have, and the generation that made it; later than
+  /// recorded_step if it was undone.
   void resume(uint64_t generation, std::vector<job::Place> members,
-              std::optional<uint64_t> recorded_step, std::optional<uint64_t> in_files = {});
+              std::optional<uint64_t> recorded_step, std::optional<HeldStep> in_files = {});
   /// The changes of the learning rate so far.
   void set_rates(std::vector<RateChange> changes);
   /// The trainers of the generation, by group, then shard.
@@ -87,9 +88,10 @@ class StepLedger {
   /// The records go on after `step` where they end later, or nowhere yet. Returns whether that
   /// changed.
   bool rewind(uint64_t step);
-  /// Steps up to `step` were undone and count again, before one of them was made again: takes
-  /// rewind() back as far as the files have their lines. Returns whether that changed anything.
-  bool regain(uint64_t step);
+  /// Steps up to `step` were undone and count again: takes rewind() back as far as the files have
+  /// lines that count in `job`, the state after that decision (JOB-2). Returns whether that changed
+  /// anything.
+  bool regain(uint64_t step, const job::State& job);
   /// Newest step in metrics.jsonl and ledger.jsonl.
   std::optional<uint64_t> recorded_step() const { return recorded_step_; }
   /// The step after which this supervisor's first line follows; 0 while recorded_step() is none.
@@ -144,7 +146,8 @@ class StepLedger {
   std::vector<job::Place> members_;
   std::map<uint64_t, ReportedStep> pending_;  // by step
   std::optional<uint64_t> recorded_step_, first_after_;
-  std::optional<uint64_t> undone_to_;  // the files have the steps up to this one, which are undone
+  uint64_t recorded_generation_ = 0;  // that made recorded_step_, or a later step that was undone
+  std::optional<HeldStep> undone_;    // the newest step in the files, if it is undone
   std::map<std::string, Hashed> hashed_;  // by trainer
   std::optional<uint64_t> differs_;       // the newest step in which replicas differed
   uint64_t begun_at_ = 0;                 // step

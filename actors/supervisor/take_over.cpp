@@ -70,11 +70,11 @@ void take_over(Self* self, SupervisorState from) {
   s.job.generations_above = s.options.generations_above;
 
   const uint64_t joined = job::newest_joined(s.job);
-  const std::optional<uint64_t> in_files = s.options.recorded_step;
+  std::optional<HeldStep> in_files;
+  if (s.options.recorded_step)
+    in_files = HeldStep{*s.options.recorded_step, s.options.recorded_generation};
   const std::optional<uint64_t> recorded = job::recorded_of(
-      s.job,
-      in_files ? std::optional(HeldStep{*in_files, s.options.recorded_generation}) : std::nullopt,
-      from.recorded ? std::optional(from.recorded_step) : std::nullopt);
+      s.job, in_files, from.recorded ? std::optional(from.recorded_step) : std::nullopt);
   s.steps.resume(joined > 0 ? joined : s.job.generation, job::places(s.job.rules, s.job.layout),
                  recorded, in_files);
   s.steps.set_rates(s.job.rates.changes);

@@ -198,7 +198,9 @@ struct Supervisor {
   uint64_t ledger_generation = 0;
   std::map<uint64_t, std::set<int>> step_reports;
   std::optional<uint64_t> recorded;
-  std::optional<uint64_t> first_after, undone_to;  // as in StepLedger
+  std::optional<uint64_t> first_after;  // as in StepLedger
+  uint64_t recorded_generation = 0;     // as in StepLedger
+  std::optional<HeldStep> undone;       // as in StepLedger
   std::set<StepLine> beyond;
   Journal journal;
   std::vector<ShardSaved> unpublished;

@@ -14,7 +14,8 @@ namespace simplescale::simulation {
 /// As StepLedger::record(): every step of the current history has its line.
 void Cluster::record_step(Supervisor& by, uint64_t generation, uint64_t step) {
   by.recorded = step;
-  by.undone_to.reset();
+  by.recorded_generation = generation;
+  by.undone.reset();
   if (!by.beyond.contains({generation, step, all_trainers}))
     by.journal.ledger.lines.push_back({generation, step});
   if (!by.beyond.contains({generation, step, ""}))

@@ -141,7 +141,8 @@ void Cluster::take_over(Supervisor& by, const SupervisorState& from, const Recor
   const uint64_t joined = job::newest_joined(by.job);
   by.ledger_generation = joined > 0 ? joined : by.job.generation;
   by.recorded = by.first_after = recorded;
-  if (last && last->step > recorded) by.undone_to = last->step;
+  by.recorded_generation = records.generation;
+  if (last && last->step > recorded) by.undone = last;
   by.beyond = records.beyond;
   if (recorded) set_mark(by, *recorded);
   record_up_to(by, by.job.joined_step);
@@ -394,10 +395,14 @@ void Cluster::record_up_to(Supervisor& by, uint64_t step) {
 /// A generation begins: the records go on after its first step, up to which every step is committed.
 void Cluster::record_committed(Supervisor& by, const job::Join& order) {
   if (order.regained) {
-    if (by.undone_to && by.recorded && *by.recorded < order.step)
-      set_mark(by, *(by.recorded = std::min(order.step, *by.undone_to)));
+    const uint64_t count = !by.undone ? 0
+                           : options.bug == Bug::undone_lines_regained
+                               ? by.undone->step
+                               : job::committed_of(by.job, by.undone->step, by.undone->generation);
+    if (by.recorded && std::min(order.step, count) > *by.recorded)
+      set_mark(by, *(by.recorded = std::min(order.step, count)));
   } else if (!by.recorded || *by.recorded > order.step) {
-    if (!by.undone_to) by.undone_to = by.recorded;
+    if (!by.undone && by.recorded) by.undone = HeldStep{*by.recorded, by.recorded_generation};
     by.recorded = order.step;
     if (!by.first_after) by.first_after = order.step;
     set_mark(by, order.step);

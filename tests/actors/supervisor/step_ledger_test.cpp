@@ -229,26 +229,53 @@ TEST_SUITE("step ledger") {
 
   TEST_CASE("step ledger: JOB-1, steps that count again keep their lines") {
     StepLedger steps = ledger();
-    CHECK_FALSE(steps.regain(6));  // none was undone
+    const job::State job;
+    CHECK_FALSE(steps.regain(6, job));  // none was undone
     CHECK(steps.rewind(3));
     CHECK(steps.rewind(2));
-    CHECK(steps.regain(4));
+    CHECK(steps.regain(4, job));
     CHECK(steps.recorded_step() == 4);
-    CHECK(steps.regain(6));  // the line of step 6 is still to be written
+    CHECK(steps.regain(6, job));  // the line of step 6 is still to be written
     CHECK(steps.recorded_step() == 5);
     steps.rewind(3);
     steps.begin(6, members, 3);
     CHECK(steps.take_committed(4)->newest.step == 4);
     steps.record(*steps.take_committed(4));
-    CHECK_FALSE(steps.regain(5));  // step 4 has been made again
+    CHECK_FALSE(steps.regain(5, job));  // step 4 has been made again
     CHECK(steps.recorded_step() == 4);
 
     StepLedger successor = ledger();
-    successor.resume(5, members, 3, 5);
-    CHECK(successor.regain(5));
+    successor.resume(5, members, 3, HeldStep{5, 4});
+    CHECK(successor.regain(5, job));
     CHECK(successor.recorded_step() == 5);
-    successor.resume(5, members, 5, 5);
-    CHECK_FALSE(successor.regain(6));
+    successor.resume(5, members, 5, HeldStep{5, 4});
+    CHECK_FALSE(successor.regain(6, job));
+  }
+
+  TEST_CASE("step ledger: JOB-2, lines that were undone before are not regained with later steps") {
+    // Generation 1 made the lines of steps 1 to 3, generation 2 began at step 0 and made 10 steps
+    // that no line has, generation 3 began at step 0, and generation 4 regains step 10.
+    job::State job;
+    job.joined_step = 10;
+    job.undoings = {{2, 1, 0, false}, {4, 1, 3, false}, {4, 11, 0, true}};
+    StepLedger successor = ledger();
+    successor.resume(3, members, 0, HeldStep{3, 1});
+    CHECK_FALSE(successor.regain(10, job));
+    CHECK(successor.take_committed(10)->newest.step == 1);
+    // The same if one supervisor saw it all.
+    StepLedger steps = ledger();
+    steps.resume(1, members, 2, HeldStep{2, 1});
+    steps.record(*steps.take_committed(3));
+    CHECK(steps.rewind(0));
+    steps.begin(2, members, 0);
+    CHECK_FALSE(steps.rewind(0));
+    steps.begin(3, members, 0);
+    CHECK_FALSE(steps.regain(10, job));
+    CHECK(steps.recorded_step() == 0);
+    // The steps of generation 2 count.
+    successor.resume(3, members, 0, HeldStep{10, 2});
+    CHECK(successor.regain(10, job));
+    CHECK(successor.recorded_step() == 10);
   }
 
   TEST_CASE("step ledger: redoing a step tells which replica was wrong") {
