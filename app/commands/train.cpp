@@ -153,7 +153,9 @@ Status launch(const Config& config, const Plan& plan, Background* background) {
   AgentLauncher launcher(run, config, instance,
                          threads_per_trainer(config, cores, plan.topology.world()));
   auto gone = std::make_shared<std::atomic<bool>>(false);
-  const FolderWatch folder_watch(run, [gone] { *gone = true; });
+  const FolderWatch folder_watch(
+      run, [gone] { *gone = true; }, std::chrono::seconds(1),
+      FolderWatch::looks_of_agent(config.cluster.join_timeout_ms));
   std::optional<std::chrono::steady_clock::time_point> gone_at;
   for (int node = 0; node < agent_count(config); ++node) SS_RETURN_IF_ERROR(launcher.start(node));
   if (background) background->started();

@@ -186,10 +186,13 @@ using End = std::pair<int, std::string>;
 int wait_for_end(const caf::actor& node, const RunFolder& run, const AgentOptions& o,
                  const Config& config, std::future<End>& end) {
   SignalThread signal_thread(node);
-  const FolderWatch folder_watch(run, [node, run] {
-    log::error("{}", run_gone_message(run));
-    caf::anon_send(node, Shutdown{exit_code(Code::io), run_gone_message(run)});
-  });
+  const FolderWatch folder_watch(
+      run,
+      [node, run] {
+        log::error("{}", run_gone_message(run));
+        caf::anon_send(node, Shutdown{exit_code(Code::io), run_gone_message(run)});
+      },
+      std::chrono::seconds(1), FolderWatch::looks_of_agent(config.cluster.join_timeout_ms));
   std::unique_ptr<HealthReporter> health;
   if (config.metrics.health_every_ms > 0)
     health = std::make_unique<HealthReporter>(node, node_name(o.node), o.run,

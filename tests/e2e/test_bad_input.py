@@ -4,11 +4,12 @@ import glob
 import os
 import pathlib
 import shutil
+import signal
 import struct
 import subprocess
 import unittest
 
-from common import PROGRAM, Case, last_step, leftovers, status
+from common import PROGRAM, Case, last_step, leftovers, lines, status
 
 
 class BadInput(Case):
@@ -137,7 +138,7 @@ class BadInput(Case):
         self.assertIn("ledger.jsonl is not a file", self.stderr)
 
     def test_a_run_ends_when_its_folder_is_deleted(self):
-        run, process = self.start("run", *self.layout(2, 1), "--train.max_steps=100000")
+        run, process = self.start("run", *self.layout(2, 1), "--train.max_steps=100000", "--cluster.join_timeout_ms=4000")
         self.wait_for(lambda: last_step(run) >= 3, "step 3")
         instance = (run / "control/instance").read_text().strip()
         self.wait_for(lambda: shutil.rmtree(run, ignore_errors=True) or not run.exists(), "the folder to go")
@@ -145,6 +146,22 @@ class BadInput(Case):
         self.assertIn(f"the run folder {run} is gone", process.stdout.read().splitlines()[-1])
         self.wait_for(lambda: not leftovers(run), "all its processes to end")
         self.assertEqual(glob.glob(f"/dev/shm/**/*{instance}*", recursive=True), [])
+
+    def test_a_folder_that_comes_back_costs_no_step(self):
+        """As on a file system that is mounted again: JOB-1, the agents keep their memory."""
+        run, process = self.start("run", *self.layout(2, 1), "--train.max_steps=100000", "--checkpoint.disk_every_steps=0")
+        self.wait_for(lambda: last_step(run) >= 3, "step 3")
+        away = run.with_name("away")
+        run.rename(away)
+        self.wait_for(lambda: any(f"the run folder {run} is gone" in log.read_text(errors="replace") for log in (away / "logs").glob("*.log")),
+                      "the supervisor to end")
+        before = last_step(away)
+        away.rename(run)
+        self.wait_for(lambda: last_step(run) > before, "steps")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0, process.stdout.read())
+        self.assertEqual([m["step"] for m in lines(run / "metrics.jsonl")], list(range(1, last_step(run) + 1)))
+        self.assertIn("each sample exactly once", self.verify(run))
 
     def test_verify_finds_truncated_and_changed_records(self):
         run = self.train("run", *self.layout(2, 1), "--train.max_steps=6")
