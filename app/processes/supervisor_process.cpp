@@ -46,9 +46,6 @@ constexpr int kLookupMs = 1'000;         // for another supervisor to answer
 constexpr int kRefusalMs = 5'000;        // how long agents are told that the run cannot begin
 constexpr int kFlushTimeoutMs = 10'000;  // for the disk to take the last records
 constexpr int kEpochPollMs = 500;        // between two reads of the epoch files
-// GEN-2: a deposed supervisor may use numbers that its successor cannot know, while nodes still
-// follow it. In the second that they take to leave it, it uses far fewer than these.
-constexpr uint64_t kUnknownGenerations = 100;
 constexpr Retries kReadRetries{4, std::chrono::seconds(1)};  // of the run's files
 
 /// What all functions of this file need; lives as long as the process.
@@ -389,7 +386,7 @@ Result<int> supervise(const Process& p, Predecessor before) {
   use_left_state_if_newer(p, before, generation);
   SS_ASSIGN(const Epoch newest, p.files.newest());
   const uint64_t above =
-      epoch == 1 ? generation : std::max(generation, newest.generation) + kUnknownGenerations;
+      epoch == 1 ? generation : std::max(generation, newest.generation) + job::unknown_generations;
   SS_ASSIGN(const bool ours,
             p.files.claim({epoch, p.options.node, getpid(), p.transport.address(), above}));
   if (!ours) {
@@ -411,9 +408,8 @@ Result<int> supervise(const Process& p, Predecessor before) {
   }
   if (!prepared.ok()) return refuse_agents(p, epoch, generation, prepared.status());
   JobOptions job = prepared.take();
-  // GEN-2: the records may name numbers of the predecessor that its epoch file does not.
-  job.generations_above =
-      epoch == 1 ? above : std::max(above, job.last_generation + kUnknownGenerations);
+  // The records may name numbers of the predecessor that its epoch file does not.
+  job.generations_above = job::numbers_above(epoch, above, job.last_generation);
   auto end = std::make_shared<std::promise<End>>();
   auto result = end->get_future();
   job.leadership = leadership_options(p, epoch, std::move(before), watch, std::move(end));

@@ -385,6 +385,14 @@ uint64_t newest_joined(const State& state);
 /// Records keep steps that were undone until the steps are made again.
 uint64_t committed_of(const State& state, uint64_t step, uint64_t generation);
 /// For a new supervisor: the newest step of the current history that the records hold, so that they
+/// GEN-2: a deposed supervisor may use numbers that its successor cannot know, while nodes still
+/// follow it. In the second that they take to leave it, it uses far fewer than these.
+constexpr uint64_t unknown_generations = 100;
+/// State::generations_above of the supervisor of an epoch. claimed: the number in its epoch file, by
+/// unknown_generations greater than that of the epoch before; known: the newest in the run's files.
+/// The result is greater than that of the epoch before by unknown_generations or more, also if both
+/// supervisors have read the same files.
+uint64_t numbers_above(uint64_t epoch, uint64_t claimed, uint64_t known);
 /// go on after it. Nothing: no generation has begun. last: the last whole step in the files, if there
 /// is one. said: as SupervisorState::recorded_step of the predecessor, if it knows that.
 std::optional<uint64_t> recorded_of(const State& state, const std::optional<HeldStep>& last,

@@ -142,6 +142,10 @@ uint64_t newest_joined(const State& state) {
   return newest;
 }
 
+uint64_t numbers_above(uint64_t epoch, uint64_t claimed, uint64_t known) {
+  return std::max(claimed, known + (epoch - 1) * unknown_generations);
+}
+
 uint64_t committed_of(const State& state, uint64_t step, uint64_t generation) {
   for (const Undoing& u : state.undoings) {
     if (generation >= u.generation) continue;

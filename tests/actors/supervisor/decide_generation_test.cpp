@@ -41,6 +41,18 @@ TEST_CASE("job: GEN-2: a successor does not begin the generation that its predec
   CHECK(only<Join>(back(s, "n1.0", 0, Steps{3})).generation > 100);
 }
 
+TEST_CASE("job: GEN-2: a supervisor's numbers are greater than those of every epoch before it") {
+  // control/generation lags behind: it says 7, and the records name 150. No supervisor writes.
+  uint64_t claimed = 7, above = numbers_above(1, claimed, 150);
+  CHECK(above == 150);
+  for (uint64_t epoch = 2; epoch < 6; ++epoch) {
+    claimed = std::max<uint64_t>(7, claimed) + unknown_generations;
+    const uint64_t before = std::exchange(above, numbers_above(epoch, claimed, 150));
+    CHECK(above >= before + unknown_generations);
+  }
+  CHECK(numbers_above(6, 0, 150) >= above + unknown_generations);  // the epoch file is damaged
+}
+
 TEST_CASE("job: GEN-2: the number of a generation that was left is not used again") {
   State s = job_of(2);
   const uint64_t first = only<Join>(all_up(s)).generation;
