@@ -224,7 +224,7 @@ std::string handle(Self* self, const job::Event& event) {
   JobSupervisorState& s = self->state;
   if (!s.lead.admit(event)) return "";
   const trace::Span span("decide");
-  job::Decision decision = job::decide(now_ms(self), s.job, event);
+  job::Decision decision = job::decide(now_ms(self), s.job, event, s.lead.has_later());
   // Nodes report these events again to a new supervisor. Without consequences they need not be
   // replicated before they are recorded: thousands of trainers come up at once.
   const bool reported_again =

@@ -118,6 +118,8 @@ class Leadership {
   Actions timed_out(uint64_t decision, const job::State& job);
   /// The next event that waited for a decision which has been carried out.
   std::optional<job::Event> next_event();
+  /// True if more events wait for next_event().
+  bool has_later() const { return !later_.empty(); }
   /// The state has changed without a decision.
   Actions replicate();
   /// True once a newer epoch leads, or this supervisor has resigned.

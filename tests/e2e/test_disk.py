@@ -80,6 +80,20 @@ class Disks(Case):
         self.assertTrue(any("trying again" in log.read_text(errors="replace") for log in (run / "logs").glob("*.log")))
         self.assertFalse(list(run.glob("checkpoints/tmp-*")))
 
+    def test_the_last_step_stays_in_memory_until_a_full_disk_has_room(self):
+        """A save is tried again for 3 s; then the trainers hold the step, and save it again 5 s later."""
+        run, process = self.start("run", *self.keys, "--train.max_steps=100000", "--checkpoint.disk_every_steps=0")
+        self.wait_for(lambda: last_step(run) >= 5, "steps")
+        for node in ("n0", "n1"):
+            self.inject(run, f"disk_full {node} --ms 6000")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0, process.stdout.read())
+        self.assertTrue(self.events(run, "checkpoint_failed"))
+        self.assertTrue(self.events(run, "save_again"))
+        self.assertEqual((run / "checkpoints/latest").readlink().name, f"step-{last_step(run):08}")
+        self.assertFalse(list(run.glob("checkpoints/tmp-*")))
+        self.assertIn("each sample exactly once", self.verify(run))
+
     def test_a_slow_disk_delays_saving_but_not_training(self):
         """Writes hang for the 1.5 s of the fault."""
         run, process = self.begin()

@@ -281,9 +281,10 @@ void Cluster::handle(Supervisor& supervisor, const job::Event& event) {
     return;
   }
   invariants->event_received(supervisor, event);
-  job::Decision decision = job::decide(now / ms, supervisor.job, event);
+  const bool more = !supervisor.deferred.empty() && options.bug != Bug::planned_early;
+  job::Decision decision = job::decide(now / ms, supervisor.job, event, more);
   if (!options.large() && options.bug == Bug::none) {
-    const job::Decision again = job::decide(now / ms, supervisor.shadow, event);
+    const job::Decision again = job::decide(now / ms, supervisor.shadow, event, more);
     invariants->same_decision(decision, again);
   }
   if (options.bug != Bug::none) plant_bug(supervisor, event, decision);

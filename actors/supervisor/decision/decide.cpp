@@ -263,7 +263,7 @@ void Decider::operator()(const StepCommitted& e) {
   if (e.generation != s_.generation) return;  // GEN-1
   s_.committed_step = std::max(s_.committed_step, e.step);
   settle_undoings(s_);
-  s_.cycles = 0;
+  s_.cycles = s_.newer_states = 0;
   s_.bad_samples.clear();
   for (auto& [name, node] : s_.nodes)
     if (!node.failures_ms.empty() && s_.layout.contains(name) &&
@@ -412,7 +412,9 @@ void Decider::operator()(const Tick&) {
   suspect_nodes_missing_trainers();
   drain_nodes_with_hung_checks();
   if (all_members_in(TrainerState::finished)) {
-    if (waited(s_.save_timeout_ms))
+    if (last_save_failed()) {
+      if (waited(disk_retry_ms)) save_again();
+    } else if (waited(s_.save_timeout_ms))
       shut_down(Code::io, "waited " + milliseconds(s_.save_timeout_ms) + " for " + s_.waiting_for);
     return;
   }
@@ -444,9 +446,10 @@ void Decider::operator()(const Tick&) {
     end_giving_up("step " + number(s_.committed_step) + " could not be saved");
 }
 
-Decision decide(int64_t now_ms, State& state, const Event& event) {
-  Decider decider(now_ms, state);
+Decision decide(int64_t now_ms, State& state, const Event& event, bool more) {
+  Decider decider(now_ms, state, more);
   if (!decider.over()) std::visit(decider, event);
+  decider.plan_if_due();
   return decider.take();
 }
 

@@ -165,9 +165,13 @@ struct State {
   std::string joined_from;       // where that state came from: "memory", "peer copies", …
   Layout previous_layout;        // of the generation before
   int cycles = 0;                // generations in a row without a committed step
+  int newer_states = 0;          // of these, how many ended because a newer state came back. Not in
+                                 // state_codec.hpp
   int64_t waiting_since_ms = 0;  // when the current wait began
   std::string waiting_for;       // what the wait is for, as text
   bool incident = false;         // from a failure to the next committed step
+  int64_t plan_due_ms = -1;      // a plan waits since then for the events that are known already;
+                                 // -1: none waits. Not in state_codec.hpp: a Tick plans, too
   Rates rates;
   std::string bad_samples;  // of the newest value that was not finite, as --skip-samples takes them
   // The end of the run.
@@ -381,10 +385,6 @@ bool trusted(const State& state, uint64_t step, uint64_t generation, size_t undo
 void settle_undoings(State& state);
 /// The newest generation that trainers joined. Faults of older ones have been handled.
 uint64_t newest_joined(const State& state);
-/// For records that end with `step`, made in `generation`: the newest step that is still committed.
-/// Records keep steps that were undone until the steps are made again.
-uint64_t committed_of(const State& state, uint64_t step, uint64_t generation);
-/// For a new supervisor: the newest step of the current history that the records hold, so that they
 /// GEN-2: a deposed supervisor may use numbers that its successor cannot know, while nodes still
 /// follow it. In the second that they take to leave it, it uses far fewer than these.
 constexpr uint64_t unknown_generations = 100;
@@ -393,14 +393,21 @@ constexpr uint64_t unknown_generations = 100;
 /// The result is greater than that of the epoch before by unknown_generations or more, also if both
 /// supervisors have read the same files.
 uint64_t numbers_above(uint64_t epoch, uint64_t claimed, uint64_t known);
+/// For records that end with `step`, made in `generation`: the newest step that is still committed.
+/// Records keep steps that were undone until the steps are made again.
+uint64_t committed_of(const State& state, uint64_t step, uint64_t generation);
+/// For a new supervisor: the newest step of the current history that the records hold, so that they
 /// go on after it. Nothing: no generation has begun. last: the last whole step in the files, if there
 /// is one. said: as SupervisorState::recorded_step of the predecessor, if it knows that.
 std::optional<uint64_t> recorded_of(const State& state, const std::optional<HeldStep>& last,
                                     std::optional<uint64_t> said);
 
 /// Changes `state` and returns the actions, in order. now_ms: any monotonic clock, the same for all
-/// calls. Ignores all events once the phase is finished or failed.
-Decision decide(int64_t now_ms, State& state, const Event& event);
+/// calls. Ignores all events once the phase is finished or failed. more: the caller has later events
+/// already, and decides them next; the next generation is planned with the last of them, whatever
+/// its kind, or after plan_delay_max_ms.
+Decision decide(int64_t now_ms, State& state, const Event& event, bool more = false);
+constexpr int64_t plan_delay_max_ms = 1'000;
 
 /// True from the request for a diagnosis until its end.
 bool diagnosing(const State& state);

@@ -54,8 +54,17 @@ std::string Decider::missing_nodes() const {
   return text;
 }
 
+bool Decider::plan_waits() {
+  if (!more_) {
+    s_.plan_due_ms = -1;
+    return false;
+  }
+  if (s_.plan_due_ms < 0) s_.plan_due_ms = now_;
+  return now_ - s_.plan_due_ms <= plan_delay_max_ms;
+}
+
 void Decider::plan() {
-  if (over()) return;
+  if (over() || plan_waits()) return;
   bool training = false;
   for (const auto& [name, trainer] : s_.trainers) {
     if (trainer.state == TrainerState::draining) return;
@@ -285,8 +294,10 @@ bool Decider::memory_may_be_newer(const Beginning& beginning) const {
 
 void Decider::join(Layout next, const Beginning& beginning) {
   const std::vector<Place> members = places(s_.rules, next);
-  Join order{
-      .source = beginning.source, .step = beginning.step, .moves = {}, .save_only = s_.giving_up};
+  Join order{.source = beginning.source, .step = beginning.step};
+  const bool ends = s_.stop_requested || order.step >= s_.max_steps;
+  order.save_only =
+      s_.giving_up || (ends && save_failed(order.step) && order.source == Source::memory);
   if (order.source == Source::memory)
     order.moves = moves_for(members, beginning.copies, order.step);
   // GEN-2: a number is used once. The number of a fence has not begun yet, unless a predecessor
@@ -357,16 +368,23 @@ void Decider::leave_to_grow() {
     leave_after_step("enough nodes are up for more groups");
 }
 
+bool Decider::last_save_failed() const {
+  return save_failed(last_step()) && !(s_.has_checkpoint && s_.checkpoint_step == last_step());
+}
+
+void Decider::save_again() {
+  --s_.cycles;  // the trainers have not failed
+  fence("", "save_again", "step-" + number(last_step()), s_.failed_checkpoint_reason);
+}
+
 void Decider::finish_if_saved() {
   if (over() || !all_members_in(TrainerState::finished)) return;
   const uint64_t step = last_step();
   if (!s_.has_checkpoint || s_.checkpoint_step != step) {
     // The save may have failed before the last trainer reported that it has finished.
-    if (s_.failed_checkpoint_reason.empty() || s_.failed_checkpoint != step) return;
-    if (s_.giving_up)
-      return end_giving_up("step " + number(step) +
-                           " could not be saved: " + s_.failed_checkpoint_reason);
-    shut_down(Code::io, "the last checkpoint could not be saved: " + s_.failed_checkpoint_reason);
+    if (save_failed(step))
+      begin_wait("the disk: the last checkpoint could not be saved: " +
+                 s_.failed_checkpoint_reason);
     return;
   }
   if (step >= s_.max_steps)

@@ -45,6 +45,8 @@ size_t Decider::fewest_undoings() const {
 
 void Decider::fence_if_newer_state_returned() {
   if (s_.undoings.empty() || !s_.undoings.back().tentative || s_.leaving) return;
+  // Nodes that come and go shall not keep the others from making a step for ever.
+  if (s_.newer_states > s_.max_restarts) return;
   for (const auto& [name, trainer] : s_.trainers)
     if (trainer.state == TrainerState::finished) return;
   // To a new supervisor, nodes have not said yet which steps their trainers have made.
@@ -55,6 +57,9 @@ void Decider::fence_if_newer_state_returned() {
   const Beginning newest = newest_state();
   if (newest.undoings == all || newest.step <= s_.joined_step) return;
   const auto copy = std::ranges::find(newest.copies, newest.step, &AvailableCopy::step);
+  ++s_.newer_states;
+  // Neither this end counts as a failure nor the loss that it makes good.
+  s_.cycles = std::max(s_.cycles - 2, -1);
   fence("detect", "newer_state", node_of(copy->trainer),
         "it holds step " + number(newest.step) + ", and generation " + number(s_.generation) +
             ", which began at step " + number(s_.joined_step) + ", has made no step");

@@ -24,8 +24,12 @@ inline std::string milliseconds(int64_t n) {
 
 class Decider {
  public:
-  Decider(int64_t now_ms, State& state) : now_(now_ms), s_(state) {}
+  Decider(int64_t now_ms, State& state, bool more) : now_(now_ms), more_(more), s_(state) {}
   Decision take() { return std::move(decision_); }
+  /// With the last of the events that are known: plans if an earlier one would have.
+  void plan_if_due() {
+    if (!more_ && s_.plan_due_ms >= 0) plan();
+  }
   bool over() const { return job::over(s_.phase); }
 
   // --- Nodes ---
@@ -172,8 +176,11 @@ class Decider {
   size_t cells_needed() const { return static_cast<size_t>(s_.giving_up ? 1 : s_.rules.min_cells); }
   /// The nodes that cannot train now, with the reason for each.
   std::string missing_nodes() const;
-  /// Begins the next generation if all trainers are idle and enough nodes are usable.
+  /// Begins the next generation if all trainers are idle and enough nodes are usable. JOB-1: not
+  /// while plan_waits().
   void plan();
+  /// Later events are known, which may tell of a newer state or of a node that can be waited for.
+  bool plan_waits();
   /// Trusted copies in the memory of idle trainers and in the peer stores of their nodes. An idle
   /// trainer can also send what the memory of a trainer of its node holds that is not up. undoings:
   /// as for trusted().
@@ -234,12 +241,22 @@ class Decider {
   void undo_from(uint64_t step);
   /// Ends the generation after a step if enough nodes are up for more cells.
   void leave_to_grow();
-  /// Ends the run once all trainers have finished and the last checkpoint is saved, or has failed.
+  /// Ends the run once all trainers have finished and the last checkpoint is saved.
   void finish_if_saved();
+  /// The current generation could not save this step.
+  bool save_failed(uint64_t step) const {
+    return !s_.failed_checkpoint_reason.empty() && s_.failed_checkpoint == step;
+  }
+  /// All trainers have finished. JOB-1: they stay, with what their memory holds, until the disk
+  /// takes their last step or a user ends the run.
+  bool last_save_failed() const;
+  /// Begins one more generation, which trains no step and saves.
+  void save_again();
   /// all_steps: the run is complete. Otherwise an end without an error is a stop.
   void shut_down(Code exit, std::string reason, bool all_steps = false);
 
   const int64_t now_;
+  const bool more_;
   State& s_;
   Decision decision_;
 };

@@ -56,15 +56,54 @@ TEST_CASE("job: JOB-1, a run that gives up first saves the steps that only memor
   }
 }
 
-TEST_CASE("job: a run that gives up ends with its own code if saving fails") {
+namespace {
+/// All trainers have finished at step 3, and the disk has not taken it `times` times.
+int64_t fails_to_save(State& s, int times) {
+  int64_t now = 0;
+  for (int i = 0; i < times; ++i) {
+    for (const Place& p : places(s.rules, s.layout))
+      decide(now, s, TrainerFinished{p.trainer, s.generation, 3});
+    CHECK(all<Shutdown>(decide(now, s, CheckpointFailed{3, "disk full", s.generation})).empty());
+    CHECK(s.waiting_for.find("could not be saved: disk full") != std::string::npos);
+    CHECK(all<Fence>(decide(now + 5'000, s, Tick{})).empty());
+    CHECK(all<Fence>(decide(now += 5'001, s, Tick{})).size() == 1);
+    const Join join = only<Join>(all_idle(s, Steps{2, 3}, now));
+    CHECK(join.source == Source::memory);
+    CHECK(join.step == 3);
+    CHECK(join.save_only);
+  }
+  for (const Place& p : places(s.rules, s.layout))
+    decide(now, s, TrainerFinished{p.trainer, s.generation, 3});
+  return now;
+}
+}  // namespace
+
+TEST_CASE("job: JOB-1, the last step is saved again until the disk takes it") {
+  State s = training(2);
+  decide(0, s, StopRequested{Code::requeue, "preempted", false});
+  const int64_t now = fails_to_save(s, 20);
+  SUBCASE("it has room again") {
+    const Shutdown end = only<Shutdown>(decide(now, s, CheckpointSaved{3}));
+    CHECK(end.exit == Code::requeue);
+    CHECK(end.reason.find("preempted at step 3") == 0);
+  }
+  SUBCASE("a user ends the run at once") {
+    decide(now, s, CheckpointFailed{3, "disk full", s.generation});
+    CHECK(all<Shutdown>(decide(now, s, StopRequested{Code::requeue, "now", true})).size() == 1);
+  }
+  SUBCASE("the disk gives no answer") {
+    CHECK(only<Shutdown>(decide(now + s.save_timeout_ms + 1, s, Tick{})).exit == Code::io);
+  }
+}
+
+TEST_CASE("job: a run that gives up ends with its own code if saving fails for too long") {
   State s = training(2);
   CHECK(all<Shutdown>(fails_too_often(s)).empty());
   all_idle(s, Steps{3});
-  for (const Place& p : places(s.rules, s.layout))
-    decide(0, s, TrainerFinished{p.trainer, s.generation, 3});
-  const Shutdown end = only<Shutdown>(decide(0, s, CheckpointFailed{3, "disk full", s.generation}));
+  fails_to_save(s, 20);
+  const Shutdown end = only<Shutdown>(decide(s.save_timeout_ms + 1, s, Tick{}));
   CHECK(end.exit == Code::gave_up);
-  CHECK(end.reason.find("; step 3 could not be saved: disk full") != std::string::npos);
+  CHECK(end.reason.find("; step 3 could not be saved within 600 s") != std::string::npos);
 }
 
 TEST_CASE("job: a run that gives up and cannot save ends after as many failures again") {
@@ -184,7 +223,7 @@ TEST_CASE("job: a run that is stopped before its last step is stopped, not finis
   CHECK(all_steps.phase == Phase::finished);
 }
 
-TEST_CASE("job: a last checkpoint that cannot be saved ends the run, in any order of the reports") {
+TEST_CASE("job: a last checkpoint that failed is saved again, in any order of the reports") {
   for (const bool early : {false, true}) {
     State s = training(2);
     const CheckpointFailed failed{10, "no space left", s.generation};
@@ -193,7 +232,8 @@ TEST_CASE("job: a last checkpoint that cannot be saved ends the run, in any orde
     for (const Place& p : places(s.rules, s.layout))
       d = decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
     if (!early) d = decide(0, s, failed);
-    CHECK(only<Shutdown>(d).exit == Code::io);
+    CHECK(all<Shutdown>(d).empty());
+    CHECK(all<Fence>(decide(5'001, s, Tick{})).size() == 1);
   }
 }
 

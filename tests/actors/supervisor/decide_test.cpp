@@ -26,6 +26,41 @@ TEST_CASE("job: with fewer nodes than wanted it starts after join_timeout_ms") {
   CHECK(nodes_of(s) == std::vector<std::string>{"n1"});
 }
 
+namespace {
+/// The last trainer is back: all are idle, and later events are known.
+State all_back_with_more() {
+  State s = training(2);
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  all_idle(s, Steps{3});
+  CHECK(all<Join>(decide(0, s, TrainerUp{"n1.0", 2, {2}, 0, {}, 0}, true)).empty());
+  return s;
+}
+}  // namespace
+
+TEST_CASE("job: JOB-1: no generation is planned before all known events are decided") {
+  State s = all_back_with_more();
+  CHECK(all<Join>(decide(0, s, TrainerUp{"n1.0", 2, {2}, 0, {}, 0}, true)).empty());
+  CHECK(only<Join>(decide(0, s, TrainerUp{"n1.0", 2, {2}, 0, {}, 0})).generation == s.generation);
+}
+
+TEST_CASE("job: JOB-1: the last of the known events plans, whatever its kind") {
+  State s = all_back_with_more();
+  const Decision last = decide(0, s, CheckpointFailed{1, "no space left", 1});
+  CHECK(only<Join>(last).generation == s.generation);
+  CHECK(all<Join>(decide(0, s, CheckpointFailed{1, "no space left", 1})).empty());
+  // The last event takes away a node: the plan is made with what is left.
+  s = all_back_with_more();
+  decide(0, s, TrainerDown{"n1.0", "signal 9"});
+  CHECK(all<Join>(decide(0, s, CheckpointFailed{1, "no space left", 1})).empty());
+}
+
+TEST_CASE("job: a plan waits no longer than plan_delay_max_ms for events that are known") {
+  State s = all_back_with_more();
+  const TrainerUp again{"n1.0", 2, {2}, 0, {}, 0};
+  CHECK(all<Join>(decide(plan_delay_max_ms, s, again, true)).empty());
+  CHECK(all<Join>(decide(plan_delay_max_ms + 1, s, again, true)).size() == 1);
+}
+
 TEST_CASE("job: a killed trainer's process is replaced in place") {
   State s = training(2);
   const Decision down = decide(0, s, TrainerDown{"n1.0", "signal 9"});

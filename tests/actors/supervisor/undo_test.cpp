@@ -129,6 +129,30 @@ TEST_SUITE("undo") {
     for (const Move& move : j.newest().moves) CHECK(node_of(move.source) == "n1");
   }
 
+  TEST_CASE("undo: JOB-4: a node that comes and goes does not end the run, nor stop it for ever") {
+    Job j = undone();
+    // n1 comes back, and is lost again while it sends its state.
+    for (int i = 0; i <= j.s.max_restarts; ++i) {
+      const uint64_t older = j.newest().generation;  // began with step 10
+      j.node_up("n1", newer);
+      REQUIRE(j.s.generation == older + 1);
+      j.idle({{10, older}});
+      REQUIRE(j.newest().step == 12);
+      j.tell(NodeLost{"n1", "cut off"});
+      j.tell(TrainerIdle{"n0.0", j.s.generation, 0, {{10, older}}, Fault::failed, 12, "", "lost"});
+      j.idle({{10, older}});
+      REQUIRE(j.newest().step == 10);
+      REQUIRE_FALSE(j.s.giving_up);
+    }
+    const size_t began = j.joins.size();
+    j.comes_back(newer);
+    CHECK(j.s.nodes.at("n1").state == NodeState::drained);
+    CHECK(j.joins.size() == began);
+    j.tell(StepCommitted{j.s.generation, 11});
+    CHECK(j.s.phase == Phase::training);
+    CHECK(j.s.newer_states == 0);
+  }
+
   TEST_CASE("undo: JOB-3: once a step has been made again, the older ones stay undone") {
     Job j = undone();
     SUBCASE("it was committed") {
