@@ -195,7 +195,7 @@ void Leadership::appoint_standby(const job::State& job, const Agents& agents, in
 }
 
 Leadership::Actions Leadership::accept_standby(const StandbyHello& hello, const job::State& job) {
-  if (over(job) || deposed_ || standby_ || hello.node != asked_) return {};
+  if (over(job) || deposed_ || asked_.empty() || hello.node != asked_) return {};
   standby_ = hello;
   asked_.clear();
   failed_.clear();

@@ -82,8 +82,11 @@ Result<FoundCheckpoint> find_newest_valid(const std::string& checkpoints, Verify
     auto checkpoint = open_checked(checkpoints + "/" + candidate.name, verify);
     if (checkpoint.ok()) {
       FoundCheckpoint found{checkpoint.take(), std::move(warnings), {}};
-      for (const Candidate& other : all_of_them)
-        if (other.step < candidate.step) found.older.insert(found.older.begin(), other.step);
+      for (const Candidate& other : all_of_them) {
+        const bool listed = !found.older.empty() && found.older.front() == other.step;
+        if (other.step < candidate.step && !listed)  // step-N and step-N.replaced are one step
+          found.older.insert(found.older.begin(), other.step);
+      }
       return found;
     }
     if (checkpoint.status().code() == Code::io)

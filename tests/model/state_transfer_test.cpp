@@ -186,6 +186,13 @@ TEST_SUITE("state_transfer") {
 
     states.pop_back();
     states.push_back(new_state(1));
+    ThreadCommunicator heal(2, 60'000);
+    std::thread sender([&] { statuses[0] = send_state(heal.rank(0), states[0], 7); });
+    statuses[1] = receive_state(heal.rank(1), states[1], 8, "trainer n1.0", 0).status();
+    sender.join();
+    CHECK(statuses[1].code() == Code::bad_data);
+    CHECK(statuses[1].message().starts_with("trainer n1.0 sends the state of step 7 with "));
+
     write(states[1], 1, 5);
     REQUIRE(states[1].pin(5).ok());
     write(states[1], 1, 6);

@@ -33,7 +33,6 @@ void Decider::declare_lost(const std::string& name, const std::string& reason) {
   });
   Node& node = s_.nodes.at(name);
   node.peer.clear();
-  node.answered = 0;
   node.checking = false;
   record_failure(name);
   set_node_state(name, NodeState::lost, reason);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <caf/all.hpp>
+#include <thread>
 
 #include "actors/checkpoint/checkpoint.hpp"
 #include "runtime/training/state_hash.hpp"
@@ -20,9 +21,9 @@ struct Node {
   std::shared_ptr<StateStore> states = std::make_shared<StateStore>();
   std::optional<TrainState> trainer;
 
-  Node() {
+  explicit Node(const ModelShape& shape = test::tiny_shape()) {
     Plan plan;
-    plan.shape = test::tiny_shape();
+    plan.shape = shape;
     plan.topology.shards = 1;
     plan.topology.trainers_per_node = 1;
     REQUIRE(states->create("pins-" + std::to_string(getpid()), plan, 0).ok());
@@ -41,9 +42,29 @@ struct Node {
     return std::make_shared<StatePin>(states, "n0.0", pid, HeldStep{7, 1});
   }
   bool pinned() { return !trainer->wait_unpinned(0).ok(); }
+  /// True if exactly one reader pins a side.
+  bool pinned_once() {
+    return trainer->wait_unpinned(0).message().find(": 1 readers") != std::string::npos;
+  }
 };
 
 }  // namespace
+
+TEST_SUITE("state store") {
+  TEST_CASE("state store: STATE-2, no copy is made of a state that has changed since its commit") {
+    Node node;
+    REQUIRE(node.states->flip_bit("n0.0").ok());
+    CHECK(node.pin_step()->copy().status().code() == Code::mismatch);
+    CHECK_FALSE(node.pinned());
+  }
+
+  TEST_CASE("state store: a state of no shard of this model is not held") {
+    Node node;
+    CHECK(node.states->held("n0.0").steps == std::vector<HeldStep>{{7, 1}});
+    node.trainer->commit_as(99, 8);
+    CHECK(node.states->held("n0.0").steps.empty());
+  }
+}
 
 TEST_SUITE("state pin") {
   TEST_CASE("state pin: is released once, by the copy or by its destruction") {
@@ -73,6 +94,24 @@ TEST_SUITE("state pin") {
     CHECK(node.pinned());
     StatePin(node.states, "n0.0", pid + 1, HeldStep{7, 1});
     CHECK_FALSE(node.pinned());
+  }
+
+  TEST_CASE("state pin: a copy of a trainer that is replaced meanwhile releases no new pin") {
+    ModelShape large = test::tiny_shape();
+    large.dim = 64, large.vocab = 8192;  // so that copying takes longer than replacing
+    Node node(large);
+    for (int32_t next = pid; next < pid + 20;) {
+      REQUIRE(node.trainer->pin(7).ok());
+      std::thread copier([&, next] {
+        (void)StatePin(node.states, "n0.0", next, HeldStep{7, 1}).copy();
+      });
+      while (node.pinned_once()) std::this_thread::yield();  // until the copy has begun
+      node.states->trainer_restarted("n0.0", ++next);
+      CHECK(node.trainer->pin(7).ok());
+      copier.join();
+      CHECK(node.pinned());
+      node.trainer->clear_pins();
+    }
   }
 
   TEST_CASE("state pin: is released if the actor it is sent to dies, or has died") {

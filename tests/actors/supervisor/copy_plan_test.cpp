@@ -169,6 +169,9 @@ TEST_SUITE("peer store") {
     const Result<TrainState*> state = store.prepare(0, 20);
     REQUIRE(state.ok());
     CHECK(check_side(**state, *(*state)->pin(20)).code() == Code::mismatch);
+    (*state)->clear_pins();
+    CHECK_FALSE(verify_or_forget(**state, {20, 3}));  // damaged: it is forgotten
+    CHECK(store.held().empty());
   }
 
   TEST_CASE("peer store: JOB-3, the copy of a step that was undone is replaced by the new copy") {
@@ -188,10 +191,10 @@ TEST_SUITE("peer store") {
     };
     put({5, 1});
     put({10, 1});
+    REQUIRE(store.prepare(0, 5).ok());
     CHECK_FALSE(verify_or_forget(state, {10, 2}));
     CHECK(store.held() == std::vector<PeerCopy>{{0, 5, 1}});
-    REQUIRE(store.prepare(0, 5).ok());
-    put({10, 2});
+    put({10, 2});  // no pin is left
     CHECK(verify_or_forget(state, {10, 2}));
     CHECK(verify_or_forget(state, {5, 1}));
   }

@@ -117,8 +117,19 @@ TEST_CASE("job: a run that gives up and cannot save ends after as many failures 
                TrainerIdle{"n0.0", s.generation, 0, made(newest_joined(s), {3}), Fault::failed, 4,
                            "", "a peer was lost"});
   }
+  CHECK(tries == s.give_up_after_cycles + 1);
   CHECK(s.exit == Code::gave_up);
   CHECK(s.phase == Phase::failed);
+}
+
+TEST_CASE("job: a run that gives up does not save a checkpoint's state again") {
+  State s = training(2);
+  s.has_checkpoint = true;
+  s.checkpoint_step = 2;
+  CHECK(all<Shutdown>(fails_too_often(s)).empty());
+  const Shutdown end = only<Shutdown>(all_idle(s, Steps{}));
+  CHECK(end.exit == Code::gave_up);
+  CHECK(end.reason.find("step 3 could not be saved: no memory holds") != std::string::npos);
 }
 
 TEST_CASE("job: JOB-4, a run that gives up ends after the time to save, whatever is missing") {

@@ -137,6 +137,17 @@ TEST_CASE("job: JOB-4: restoring the state has a deadline, the first step a long
   CHECK(all<Fence>(decide(100 * late, s, Tick{})).size() == 1);  // nothing waits forever
 }
 
+TEST_CASE("job: JOB-4: in a generation that began without a failure, restoring has its deadline") {
+  State s = training(2);
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerReady{p.trainer, s.generation});
+  decide(0, s, PauseRequested{true, "me"});
+  for (const Place& p : places(s.rules, s.layout))
+    decide(0, s, TrainerIdle{p.trainer, s.generation, p.shard, made(s.generation, {3, 4})});
+  const uint64_t generation = only<Join>(decide(0, s, PauseRequested{false, "me"})).generation;
+  CHECK(only<Fence>(decide(s.join_timeout_ms + 1, s, Tick{})).generation == generation + 1);
+}
+
 TEST_CASE("job: a supervisor that took over adopts trainers without a fence") {
   State s = training(2);
   for (const auto& node : s.node_order) CHECK(decide(0, s, NodeUp{node, 1}).actions.empty());

@@ -213,6 +213,16 @@ TEST_CASE("job: JOB-2: records that lag behind hold no step of a newer generatio
   CHECK(recorded_of(s, std::nullopt, std::nullopt) == 6);
 }
 
+TEST_CASE(
+    "job: JOB-2: records that lag behind by two generations end before what the first undid") {
+  State s = training(2);
+  s.undoings = {{2, 5}, {3, 9}};
+  s.joined_step = 8;
+  CHECK(committed_of(s, 7, 1) == 4);
+  CHECK(committed_of(s, 7, 2) == 7);
+  CHECK(committed_of(s, 9, 2) == 8);
+}
+
 TEST_CASE("job: JOB-3: a copy of an undone step is not used with copies of the step made again") {
   State s = training(2, 0, 1, 12);
   decide(0, s, NodeLost{"n1", "cut off"});  // it holds step 12; n0 never applied it

@@ -137,3 +137,10 @@ TEST_CASE("job: JOB-1: a checkpoint that is being published is waited for") {
     CHECK(only<Join>(decide(s.join_timeout_ms + 1, s, Tick{})).step == 3);
   }
 }
+
+TEST_CASE("job: GEN-2: a generation that this supervisor did not begin ends, whatever its number") {
+  State s = training(2, 1);
+  const Decision d = decide(0, s, TrainerUp{"n2.0", 1, {1}, 0, {}, s.generation});
+  CHECK(only<Fence>(d).generation == 2);
+  CHECK(s.trainers.at("n2.0").state == TrainerState::draining);
+}

@@ -63,6 +63,10 @@ TEST_SUITE("leadership") {
     CHECK(f.epoch_seen({1, false, 3}) == "");  // an older question
     CHECK(f.epoch_seen({2, false, 3}) == "carry_out");
     CHECK(f.epoch_seen({2, false, 3}) == "");  // only once
+    CHECK(text(f.lead.submit({fence})) == "store check");
+    CHECK(f.epoch_seen({3, false, 3}) == "");
+    CHECK(text(f.lead.replica_stored(2)) == "");
+    CHECK(text(f.lead.replica_stored(3)) == "carry_out");
   }
 
   TEST_CASE("leadership: without a standby, records are carried out at once") {
@@ -146,6 +150,19 @@ TEST_SUITE("leadership") {
     CHECK(f.epoch_seen({1, false, 3}) == "");
     CHECK(text(f.lead.timed_out(1, f.job)) == "");
     CHECK_FALSE(f.lead.admit(job::NodeLost{"n1", ""}));
+    Fixture idle;  // also if no decision waits
+    CHECK(idle.epoch_seen({0, true, 4}) == "deposed");
+    CHECK_FALSE(idle.lead.admit(job::NodeLost{"n1", ""}));
+    CHECK_FALSE(idle.lead.next_event());
+  }
+
+  TEST_CASE("leadership: only the node that was asked may start the standby, and only one") {
+    Fixture f;
+    CHECK(text(f.lead.accept_standby({"", 41, "s"}, f.job)) == "");  // none was asked
+    f.appoint();
+    CHECK(text(f.lead.accept_standby({"n1", 42, "t"}, f.job)) == "");
+    CHECK(text(f.lead.accept_standby({"", 42, "t"}, f.job)) == "");
+    CHECK(f.lead.standby()->pid == 41);
   }
 
   TEST_CASE("leadership: a supervisor with more votes than nodes resigns unless it trains") {

@@ -45,5 +45,7 @@ TEST_SUITE("job records") {
     CHECK(newest() == 4);
     folder.write("events.jsonl", "{\"generation\":5,\"incident\":null}\n{\"incident\":1}\n");
     CHECK(newest() == 5);
+    folder.write("events.jsonl", "{\"incident\":7}\n" + std::string(300'000, ' ') + "\n{}\n");
+    CHECK(end_of_records(folder.path, true, 8)->incidents == 7);
   }
 }

@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <set>
+
 using namespace simplescale;
 using namespace simplescale::job;
 
@@ -51,6 +53,18 @@ struct Run {
       }
     }
     return {};
+  }
+  /// Nothing happens for 20 s, which all trainers report once; those not in `computing` wait.
+  void stand_still(const std::set<std::string>& computing) {
+    now += 20'000;
+    REQUIRE(watch.ask(now, job));
+    for (const char* name : {"n0.0", "n0.1", "n1.0", "n1.1"})
+      watch.report(now, {.trainer = name,
+                         .generation = 4,
+                         .waiting = !computing.contains(name),
+                         .phase = "forward",
+                         .still_ms = 20'000,
+                         .stuck_ms = 20'000});
   }
   std::string sentence() const {
     const auto stall = watch.stall(now, job);
@@ -128,6 +142,9 @@ TEST_SUITE("stall") {
     Run run;
     CHECK_FALSE(run.wait(600'000, kComputes, kComputes));
     CHECK(run.sentence() == "no step for 600 s, waiting for 4 trainers (backward, block 3)");
+    Run two;
+    two.stand_still({"n0.0", "n1.0"});
+    CHECK_FALSE(two.watch.hung(two.now, two.job));
   }
 
   TEST_CASE("stall: a trainer that waited until a moment ago does not hang") {
@@ -158,6 +175,13 @@ TEST_SUITE("stall") {
     CHECK(silent.sentence() == "no step for 30 s, waiting for n0.0, which does not answer");
   }
 
+  TEST_CASE("stall: a report that is older than 2 s says nothing") {
+    Run run;
+    run.stand_still({"n0.0"});
+    CHECK(run.watch.hung(run.now + 2'000, run.job));
+    CHECK_FALSE(run.watch.hung(run.now + 2'001, run.job));
+  }
+
   TEST_CASE("stall: start, recovery, pause, validation and the end of a run are no stalls") {
     auto quiet = [](Run& run) {
       return !run.wait(60'000, kComputes, kWaits) && run.sentence().empty();
@@ -184,6 +208,9 @@ TEST_SUITE("stall") {
     CHECK_FALSE(validates.wait(600'000, {.phase = "validation", .still_ms = 50},
                                {.waiting = true, .phase = "validation", .still_ms = 50}));
     CHECK(validates.sentence().empty());
+    Run long_validation;  // some trainers have less to validate than others
+    CHECK_FALSE(long_validation.wait(60'000, {.phase = "validation"},
+                                     {.waiting = true, .phase = "validation"}));
   }
 
   TEST_CASE("stall: a step ends it, and what was reported before says nothing about the next") {

@@ -94,6 +94,14 @@ TEST_SUITE("step ledger") {
     CHECK_FALSE(steps.report(done("n0.0", 5)));
   }
 
+  TEST_CASE("GEN-1: reports of two generations do not make a step complete together") {
+    StepLedger steps = ledger();
+    CHECK(steps.report(done("n0.0", 6)));
+    steps.begin(5, members, 5);
+    CHECK(steps.report(done("n1.0", 6, 5)));
+    CHECK_FALSE(steps.take_complete());
+  }
+
   TEST_CASE("step ledger: steps that a dead trainer could not report are recorded from the plan") {
     StepLedger steps = ledger();
     steps.report(done("n0.0", 6));
@@ -305,6 +313,18 @@ TEST_SUITE("step ledger") {
     steps.mismatch(6);
     report.step = 7;
     CHECK(steps.wrong_states(report).empty());
+  }
+
+  TEST_CASE("step ledger: hashes of different shards are not compared") {
+    StepLedger steps = ledger();
+    steps.begin(4, {{"n0.0", 0, 0}, {"n0.1", 0, 1}, {"n1.0", 1, 0}, {"n1.1", 1, 1}}, 5);
+    steps.hashed("n0.1", 6, 11);
+    steps.mismatch(6);
+    StepDone report = done("n1.0", 7);
+    report.state_hash = 22;
+    CHECK(steps.wrong_states(report).empty());
+    report.trainer = "n1.1";
+    CHECK(steps.wrong_states(report) == std::vector<std::string>{"n0.1"});
   }
 
   TEST_CASE("shards are published once their step is recorded and replicas have compared it") {

@@ -240,6 +240,19 @@ TEST_CASE("checkpoint: without a checkpoint the error is not_found; other files 
   CHECK(fs::exists(folder / "step-abc"));
 }
 
+TEST_CASE("checkpoint: the older steps of a found checkpoint are those before it") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  for (const uint64_t step : {10, 20, 30, 40})
+    REQUIRE(save(folder.path(), random_state(shape, 1), info_of(shape, step), 1).ok());
+  fs::remove(folder / "step-00000040/manifest.json");
+  fs::copy(folder / "step-00000020", folder / "step-00000020.replaced");
+  const auto found = find_newest_valid(folder.path());
+  REQUIRE(found.ok());
+  CHECK(found->checkpoint.info().step == 30);
+  CHECK(found->older == std::vector<uint64_t>{10, 20});
+}
+
 TEST_CASE("checkpoint: a folder renamed to another step is refused") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
@@ -247,28 +260,6 @@ TEST_CASE("checkpoint: a folder renamed to another step is refused") {
   fs::rename(folder / "step-00000010", folder / "step-00000030");
   const auto found = find_newest_valid(folder.path());
   CHECK(found.status().message().find("says step 10") != std::string::npos);
-}
-
-TEST_CASE(
-    "checkpoint: a shard that was not written, or is not on a shared disk, is refused at "
-    "publishing") {
-  TempFolder folder;
-  const ModelShape shape = tiny_shape();
-  CheckpointInfo info = info_of(shape, 10);
-  info.shards = 2;
-  const std::string tmp = checkpoint_tmp_folder(folder.path(), 10, 1);
-  State piece = cut(random_state(shape, 9), shape, 2, 0);
-  const auto record = write_shard(tmp, shape, 2, 0, piece.side());
-  REQUIRE(record.ok());
-  const auto lacking = publish_checkpoint(folder.path(), tmp, "1", info, {*record});
-  CHECK(lacking.status().message().find("shard-00001-of-00002.safetensors has not been written") !=
-        std::string::npos);
-  CHECK(list_folder(folder.path()).empty());
-  ShardRecord second = *record;
-  second.file = "shard-00001-of-00002.safetensors";
-  REQUIRE(write_shard(tmp, shape, 2, 0, piece.side()).ok());
-  const auto elsewhere = publish_checkpoint(folder.path(), tmp, "1", info, {*record, second});
-  CHECK(elsewhere.status().message().find("that all nodes share") != std::string::npos);
 }
 
 TEST_CASE("checkpoint: writing can be aborted, and its file is removed") {
@@ -283,26 +274,6 @@ TEST_CASE("checkpoint: writing can be aborted, and its file is removed") {
   CHECK(record.status().code() == Code::aborted);
   CHECK(last >= 10000);
   CHECK(list_folder(folder / "tmp-x").empty());
-}
-
-TEST_CASE(
-    "prune: keeps the newest valid ones, the permanent ones, and the one that `latest` names") {
-  TempFolder folder;
-  const ModelShape shape = tiny_shape();
-  for (uint64_t step = 10; step <= 80; step += 10)
-    REQUIRE(save(folder.path(), random_state(shape, 1), info_of(shape, step), 1).ok());
-  fs::remove(folder / "latest");
-  fs::create_symlink("step-00000020", folder / "latest");
-  fs::remove(folder / "step-00000080/manifest.json");  // damaged: does not count
-  for (const char* name :
-       {"tmp-00000050-1", "tmp-00000090-2"}) {  // left by a crash; still being written
-    fs::create_directories(folder / name);
-    spew(folder / name + std::string("/shard"), "half");
-  }
-  REQUIRE(prune_checkpoints(folder.path(), {2, 40}).ok());
-  CHECK(list_folder(folder.path()) ==
-        std::vector<std::string>{"latest", "step-00000020", "step-00000040", "step-00000060",
-                                 "step-00000070", "step-00000080", "tmp-00000090-2"});
 }
 
 TEST_CASE("derive: a new run gets the weights of another one, with or without its moments") {
@@ -402,56 +373,6 @@ TEST_CASE("derive: damaged weights are named, and no checkpoint appears") {
   CHECK(derived.code() == Code::bad_data);
   CHECK(derived.message().find(from->records()[0].file) != std::string::npos);
   CHECK(find_newest_valid(folder / "new").status().code() == Code::not_found);
-}
-
-TEST_CASE("prune: keeps those with the lowest validation loss, and `best` names the first") {
-  TempFolder folder;
-  const ModelShape shape = tiny_shape();
-  const KeepRules rules{.keep = 1, .keep_best = 2};
-  const auto save_step = [&](uint64_t step, std::optional<double> val_loss) {
-    CheckpointInfo info = info_of(shape, step);
-    info.val_loss = val_loss;
-    REQUIRE(save(folder.path(), random_state(shape, 1), info, 1).ok());
-    REQUIRE(prune_checkpoints(folder.path(), rules).ok());
-  };
-  const auto best = [&] { return fs::read_symlink(folder / "best").string(); };
-  save_step(10, std::nullopt);
-  CHECK_FALSE(fs::is_symlink(folder / "best"));
-  save_step(20, 3.0);
-  CHECK(best() == "step-00000020");
-  CHECK(Checkpoint::open(folder / "best")->info().val_loss == 3.0);
-  save_step(30, 2.0);
-  save_step(40, 2.5);
-  save_step(50, std::nullopt);
-  save_step(60, 2.0);  // as good as an older one
-  save_step(70, 4.0);
-  CHECK(best() == "step-00000030");
-  CHECK(list_folder(folder.path()) == std::vector<std::string>{"best", "latest", "step-00000030",
-                                                               "step-00000060", "step-00000070"});
-  // Steps that were undone are made again: the new checkpoint replaces the old one.
-  save_step(30, 5.0);
-  CHECK(best() == "step-00000060");
-  // The best one is damaged: it is no candidate any more.
-  fs::remove(folder / "step-00000060/manifest.json");
-  save_step(80, 4.5);
-  CHECK(best() == "step-00000070");
-  REQUIRE(prune_checkpoints(folder.path(), {1}).ok());
-  CHECK_FALSE(fs::is_symlink(folder / "best"));
-}
-
-TEST_CASE("prune: never removes the only valid one") {
-  TempFolder folder;
-  const ModelShape shape = tiny_shape();
-  for (const uint64_t step : {10, 20, 30})
-    REQUIRE(save(folder.path(), random_state(shape, 1), info_of(shape, step), 1).ok());
-  for (const char* name : {"step-00000020", "step-00000030"}) {
-    const std::string path = folder / name + std::string("/shard-00000-of-00001.safetensors");
-    std::string bytes = slurp(path);
-    bytes.back() = static_cast<char>(bytes.back() ^ 1);  // the sizes stay the same
-    spew(path, bytes);
-  }
-  REQUIRE(prune_checkpoints(folder.path(), {0}, Verify::full).ok());
-  CHECK(find_newest_valid(folder.path())->checkpoint.info().step == 10);
 }
 
 TEST_SUITE_END();

@@ -182,6 +182,8 @@ TEST_SUITE("corpus") {
     const std::string line((16 << 20) + 1, 'x');
     CHECK(has(read(folder.write("a.txt", "first\n" + line)).status.message(),
               "byte 6: a line is longer than 16 MiB"));
+    CHECK(has(read(folder.write("b.txt", "first\n" + line + "\nlast\n")).status.message(),
+              "byte 6: a line is longer than 16 MiB"));
     CHECK(read(folder.write("a.jsonl", "{\"text\":\"" + line + "\"}")).status.ok());
   }
 

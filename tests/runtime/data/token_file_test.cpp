@@ -188,6 +188,11 @@ TEST_SUITE("token file") {
     Manifest manifest{
         .source = "x \"\xff", .vocab = 64, .train_tokens = 50, .validation_tokens = 20};
     CHECK(open_dataset(folder.path, "prepared", 64, 0).status().code() == Code::bad_data);
+    REQUIRE(write_manifest(folder.path, manifest).ok());
+    CHECK(open_dataset(folder.path, "auto", 64, 0)
+              .status()
+              .message()
+              .find("its preparation was interrupted") != std::string::npos);
     folder.write("tokenizer.model", counting<uint16_t>(3));
     manifest.tokenizer = record_file(folder.path, "tokenizer.model").take();
     manifest.train = record_file(folder.path, "train.bin").take();

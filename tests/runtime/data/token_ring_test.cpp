@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <thread>
 
 #include "runtime/data/token_ring.hpp"
@@ -163,6 +164,8 @@ TEST_SUITE("token ring") {
     produce(rings, 40);
     early.join();
     CHECK(waited.ok());
+    rings.close(0, Status(Code::io, "of the old generation"));
+    CHECK(rings.acquire(0, key(41, 6), 0).status().code() == Code::deadline);
   }
 
   TEST_CASE(
@@ -208,6 +211,12 @@ TEST_SUITE("token ring") {
     REQUIRE(memory.ok());
     CHECK(TokenRings::open(name).status().code() == Code::bad_data);
     CHECK_FALSE(TokenRings::open(name + "-none").ok());
+    const TokenRings rings = make("cut", 2);
+    auto whole = SharedMemory::open(rings.name());
+    auto cut = SharedMemory::create(name + "-cut", rings.shape().segment_bytes() - 4096);
+    REQUIRE(cut.ok());
+    std::memcpy(cut->data(), whole->data(), cut->bytes());
+    CHECK(TokenRings::open(cut->name()).status().code() == Code::bad_data);
     CHECK(TokenRings::create(name + "-x", {1, 0, 1, 1}).status().code() == Code::bad_config);
     CHECK(TokenRings::create(name + "-x", {1, 1, 1 << 20, 1 << 24}).status().code() ==
           Code::bad_config);

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <mutex>
 #include <set>
@@ -148,6 +149,27 @@ TEST_SUITE("epoch") {
     CHECK(files.votes(1)->empty());
   }
 
+  TEST_CASE("epoch: a leader's watch renews its heartbeat, and its age is the time since then") {
+    Folder folder;
+    const EpochFiles files(folder.run, "a");
+    REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
+    const int64_t claimed = files.touched_ns(1);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto until = [&](EpochWatch& watch, const std::function<bool(const EpochView&)>& is) {
+      while (std::chrono::steady_clock::now() < deadline) {
+        std::promise<EpochView> view;
+        watch.poll([&](const EpochView& seen) { view.set_value(seen); });
+        if (is(view.get_future().get())) return true;
+      }
+      return false;
+    };
+    EpochWatch watch(files, nullptr);
+    CHECK(until(watch, [](const EpochView& view) { return view.heartbeat_age_ms > 0; }));
+    watch.lead(1);
+    CHECK(until(watch, [&](const EpochView&) { return files.touched_ns(1) != claimed; }));
+    CHECK(until(watch, [](const EpochView& view) { return view.heartbeat_age_ms == 0; }));
+  }
+
   TEST_CASE("epoch: a resignation is seen at once, without a heartbeat timeout") {
     Folder folder;
     const EpochFiles files(folder.run, "a");
@@ -180,6 +202,14 @@ TEST_SUITE("epoch") {
     REQUIRE(write_file_atomic(folder.run.control() + "/epoch-a-5", "{\"pid\":\"x\"}").ok());
     CHECK(files.newest()->number == 5);
     CHECK(*files.claim({4, "n0", 1, "x", 0}) == false);
+  }
+
+  TEST_CASE("epoch: a claim leaves no temporary file, whether it succeeds or not") {
+    Folder folder;
+    const EpochFiles files(folder.run, "a");
+    REQUIRE(*files.claim({1, "n0", 1, "x", 0}));
+    REQUIRE_FALSE(*files.claim({1, "n1", 1, "x", 0}));
+    CHECK(std::distance(std::filesystem::directory_iterator(folder.run.control()), {}) == 1);
   }
 
   TEST_CASE("epoch: a watch reports a higher epoch, and polls on request") {

@@ -151,6 +151,7 @@ TEST_SUITE("train_state") {
     CHECK(TrainState::open(name, 7, kTotal).ok());
     CHECK(TrainState::open(name, 8, kTotal).status().code() == Code::bad_data);
     CHECK(TrainState::open(name, 7, kTotal * 2).status().code() == Code::bad_data);
+    CHECK(TrainState::open(name, 7, kTotal / 2).status().code() == Code::bad_data);
     CHECK_FALSE(TrainState::open(name + "-missing", 7, kTotal).ok());
     Result<SharedMemory> small = SharedMemory::create(name + "-small", 64);
     REQUIRE(small.ok());

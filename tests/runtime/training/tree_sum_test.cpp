@@ -184,6 +184,9 @@ TEST_SUITE("tree_sum") {
     const std::vector<TreeNode> nodes = {{2, 0}, {0, 4}, {0, 5}, {0, 6}};
     CHECK(tree_total(nodes, std::vector<double>{left, values[4], values[5], values[6]}) ==
           left + right);
+    // The remaining nodes are added from right to left.
+    const std::vector<TreeNode> three = {{2, 0}, {1, 2}, {0, 6}};
+    CHECK(tree_total(three, std::vector<double>{1e16, 1.0, 1.0}) == 1e16 + 2);
     CHECK(tree_total(std::span<const TreeNode>{}, std::span<const double>{}) == 0);
   }
 }

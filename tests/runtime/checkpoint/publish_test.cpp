@@ -1,0 +1,105 @@
+// What publish_checkpoint() refuses.
+#include <doctest/doctest.h>
+
+#include "tests/runtime/checkpoint/fixture.hpp"
+
+using namespace simplescale;
+using namespace simplescale::test;
+namespace fs = std::filesystem;
+
+TEST_SUITE_BEGIN("checkpoint");
+
+TEST_CASE(
+    "checkpoint: a shard that was not written, or is not on a shared disk, is refused at "
+    "publishing") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  CheckpointInfo info = info_of(shape, 10);
+  info.shards = 2;
+  const std::string tmp = checkpoint_tmp_folder(folder.path(), 10, 1);
+  State piece = cut(random_state(shape, 9), shape, 2, 0);
+  const auto record = write_shard(tmp, shape, 2, 0, piece.side());
+  REQUIRE(record.ok());
+  const auto lacking = publish_checkpoint(folder.path(), tmp, "1", info, {*record});
+  CHECK(lacking.status().message().find("shard-00001-of-00002.safetensors has not been written") !=
+        std::string::npos);
+  CHECK(list_folder(folder.path()).empty());
+  ShardRecord second = *record;
+  second.file = "shard-00001-of-00002.safetensors";
+  REQUIRE(write_shard(tmp, shape, 2, 0, piece.side()).ok());
+  const auto elsewhere = publish_checkpoint(folder.path(), tmp, "1", info, {*record, second});
+  CHECK(elsewhere.status().message().find("that all nodes share") != std::string::npos);
+}
+
+TEST_CASE("checkpoint: a shard's file of another size than its writer said is refused") {
+  TempFolder folder;
+  CheckpointInfo info = info_of(tiny_shape(), 10);
+  info.shards = 2;
+  const auto records = write_shards(folder.path(), random_state(info.shape, 9), info, 2);
+  REQUIRE(records.ok());
+  const std::string tmp = checkpoint_tmp_folder(folder.path(), 10, 1);
+  const std::string file = tmp + "/" + (*records)[1].file;
+  spew(file, slurp(file).substr(1));
+  const auto published = publish_checkpoint(folder.path(), tmp, "1", info, *records);
+  CHECK(published.status().code() == Code::bad_data);
+  CHECK(published.status().message().find("has another size") != std::string::npos);
+  CHECK(list_folder(folder.path()).empty());
+}
+
+TEST_CASE("checkpoint: two records of one shard are no checkpoint") {
+  TempFolder folder;
+  CheckpointInfo info = info_of(tiny_shape(), 10);
+  info.shards = 2;
+  const auto records = write_shards(folder.path(), random_state(info.shape, 9), info, 2);
+  REQUIRE(records.ok());
+  const auto published =
+      publish_checkpoint(folder.path(), checkpoint_tmp_folder(folder.path(), 10, 1), "1", info,
+                         {records->front(), records->front()});
+  CHECK(published.status().message().find("shard-00001-of-00002.safetensors has not been") !=
+        std::string::npos);
+}
+
+TEST_CASE("checkpoint: a manifest that could not be read again is not published") {
+  TempFolder folder;
+  CheckpointInfo info = info_of(tiny_shape(), 10);
+  info.shards = 1;
+  auto records = write_shards(folder.path(), random_state(info.shape, 9), info, 1);
+  REQUIRE(records.ok());
+  records->front().tensors.erase(records->front().tensors.begin());
+  const auto published = publish_checkpoint(
+      folder.path(), checkpoint_tmp_folder(folder.path(), 10, 1), "1", info, *records);
+  CHECK(published.status().message().find("no checksum of") != std::string::npos);
+  CHECK(list_folder(folder.path()).empty());
+}
+
+TEST_CASE("checkpoint: a step that is published counts as this one only if its shards are these") {
+  TempFolder folder;
+  CheckpointInfo info = info_of(tiny_shape(), 10);
+  info.shards = 2;
+  const auto records = write_shards(folder.path(), random_state(info.shape, 9), info, 2);
+  REQUIRE(records.ok());
+  const std::string tmp = checkpoint_tmp_folder(folder.path(), 10, 1);
+  REQUIRE(publish_checkpoint(folder.path(), tmp, "1", info, *records).ok());
+  // Another coordinator has published it and died before it could report.
+  CHECK(publish_checkpoint(folder.path(), tmp, "2", info, *records).ok());
+  REQUIRE(save(folder.path(), random_state(info.shape, 8), info, 2).ok());
+  const auto other = publish_checkpoint(folder.path(), tmp, "3", info, *records);
+  CHECK(other.status().code() == Code::not_found);
+}
+
+TEST_CASE("checkpoint: one outside a run replaces no folder, not even an empty one") {
+  TempFolder folder;
+  CheckpointInfo info = info_of(tiny_shape(), 0);
+  info.shards = 1;
+  const auto records = write_shards(folder.path(), random_state(info.shape, 9), info, 1);
+  REQUIRE(records.ok());
+  fs::create_directory(folder / "mine");
+  const Status status = publish_checkpoint_as(
+      folder / "mine", checkpoint_tmp_folder(folder.path(), 0, 1), info, *records);
+  CHECK(status.code() == Code::bad_data);
+  CHECK(status.message().find("exists already") != std::string::npos);
+  CHECK(list_folder(folder.path()) == std::vector<std::string>{"mine"});
+  CHECK(list_folder(folder / "mine").empty());
+}
+
+TEST_SUITE_END();
