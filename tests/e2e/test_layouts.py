@@ -15,10 +15,10 @@ if os.environ.get("SIMPLESCALE_ALL_LAYOUTS"):
 
 
 class Layouts(Case):
-    def digests(self, layouts, *overrides):
+    def digests(self, layouts, *overrides, name=""):
         digests, losses = {}, {}
         for groups, trainers, strategy in layouts:
-            run = self.train(f"{groups}x{trainers}-{strategy}", *STEPS, *self.layout(groups, trainers, strategy), *overrides)
+            run = self.train(f"{name}{groups}x{trainers}-{strategy}", *STEPS, *self.layout(groups, trainers, strategy), *overrides)
             digests[groups, trainers, strategy] = self.digest(run)
             losses[groups, trainers, strategy] = [m["loss"] for m in lines(run / "metrics.jsonl")]
         return digests, losses
@@ -43,14 +43,15 @@ class Layouts(Case):
         self.assertEqual(self.digest(run), self.digest(again))
 
     def test_layouts_give_the_same_bits_with_muon_groups_and_z_loss(self):
-        """And as the run that is killed and resumed in another layout."""
+        """And as a run that loses a trainer and an agent."""
         recipe = ["--train.optimizer=muon", "--train.z_loss=1e-3",
                   '--train.group=[{pattern="*norm*", learning_rate_factor=2.0, weight_decay=0.01},'
                   ' {pattern="*.0.mlp.*", learning_rate_factor=0.5}]']
         plain, _ = self.digests([(1, 1, "no_shard")])
         for precision in ("fp32", "bf16"):
             options = [*recipe, f"--train.precision={precision}"]
-            digests, losses = self.digests([(1, 1, "no_shard"), (2, 2, "hybrid_shard"), (1, 3, "full_shard"), (3, 1, "no_shard")], *options)
+            digests, losses = self.digests([(1, 1, "no_shard"), (2, 2, "hybrid_shard"), (1, 3, "full_shard"), (3, 1, "no_shard")], *options,
+                                           name=f"muon-{precision}-")
             self.assertEqual(len(set(digests.values())), 1, digests)
             self.assertNotIn(plain[1, 1, "no_shard"], digests.values())
             self.assertLess(losses[1, 1, "no_shard"][-1], losses[1, 1, "no_shard"][0] - 0.3, "the loss falls")
