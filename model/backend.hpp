@@ -120,8 +120,8 @@ class Backend {
   virtual void forward_block(int layer, const void* params) = 0;
   /// Final norm, lm_head and cross-entropy. Returns the mean loss in nats over B*T tokens, without
   /// the z-loss. The z-loss, the mean of z_loss * logsumexp(logits)^2 (PaLM, arXiv 2204.02311,
-  /// section 5), is part of the loss whose gradient is computed. Targets that are not trained add
-  /// nothing to either. If grad
+  /// section 5), is part of the loss whose gradient this function computes. Targets that are not
+  /// trained add nothing to either loss. If grad
   /// is not null, also runs this unit's backward pass with d loss scaled by `scale` (1/M): fills
   /// grad and the residual stream's gradient. tied: the embedding matrix (V, C) if embeddings are
   /// tied, else null. tied_grad: (V, C) likewise; receives lm_head's gradient, to which

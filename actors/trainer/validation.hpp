@@ -32,7 +32,8 @@ struct ValidationSource {
   uint64_t batches = 0;
 };
 
-/// loss: the mean over the trained targets of all sources. sources: of each source; NaN without tokens.
+/// loss: the mean over the trained targets of all sources. sources: of each source; NaN without
+/// tokens.
 struct ValidationLosses {
   double loss = 0;
   std::vector<double> sources;

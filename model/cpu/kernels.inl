@@ -608,7 +608,8 @@ void muon_momentum(int64_t count, float momentum, float gradient_scale, float* g
   });
 }
 
-/// update + 0 is never -0, which some layouts' sums would give and others' not.
+/// A sum over ranks turns -0 into 0, and a layout without such a sum keeps -0; update + 0 is 0 in
+/// both.
 template <class T>
 void muon_update(int64_t count, float keep, float step, const T* update, const float* from_params,
                  float* to_params) {

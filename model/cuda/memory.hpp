@@ -60,10 +60,10 @@ class PinnedBuffer {
   size_t bytes_ = 0;
 };
 
-/// Host memory that is registered with the driver for as long as this object lives. A driver
-/// registers 1 to 2 GB a second, so a thread of its own does it, a piece at a time, and nobody waits
-/// for it. Pieces end at multiples of kPieceBytes in the address space: no copy may cross one, since
-/// the driver refuses a copy of which only a part is registered.
+/// Host memory that is registered with the driver for as long as this object lives. The driver
+/// registers 1 to 2 GB a second, so this object's thread registers one piece after the other, and
+/// the compute thread does not wait. Pieces end at multiples of kPieceBytes in the address space. No
+/// copy may cross such an end: the driver refuses a copy of which only a part is registered.
 class PinnedRange {
  public:
   static constexpr size_t kPieceBytes = size_t{64} << 20;

@@ -22,7 +22,8 @@ __global__ void muon_momentum_kernel(int64_t vectors, float momentum, float grad
   A::store(gradient + i, g);
 }
 
-/// update + 0 is never -0, which some layouts' sums would give and others' not.
+/// A sum over ranks turns -0 into 0, and a layout without such a sum keeps -0; update + 0 is 0 in
+/// both.
 template <class T>
 __global__ void muon_update_kernel(int64_t count, float keep, float step, const T* update,
                                    const float* from_params, float* to_params) {

@@ -167,7 +167,7 @@ Status Engine::Parts::create() {
   return {};
 }
 
-/// Muon's runs are updated by MuonSchedule, all others by ShardOptimizer.
+/// MuonSchedule updates Muon's runs, ShardOptimizer all others.
 Status Engine::Parts::create_optimizer() {
   std::vector<ParameterRun> runs =
       parameter_runs(units, layout, static_cast<size_t>(shard.rank()), options.groups,

@@ -91,8 +91,9 @@ struct Combined {
   int32_t failed = -1;
 };
 
-/// Combines the headers of all voters. Whole numbers are added, so their sum is exact. The failure is the first in rank order, where a voter that
-/// disagrees with voter 0 on step, options or learning rate counts as failed.
+/// Combines the headers of all voters. Numbers of targets are whole, so their sum is exact. The
+/// failure is the first in rank order, where a voter that disagrees with voter 0 on step, options or
+/// learning rate counts as failed.
 Combined combined(const Exchange& votes, size_t ranks, const std::string& voter_kind) {
   Combined found;
   Ballot& result = found.ballot;

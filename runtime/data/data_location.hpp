@@ -58,8 +58,8 @@ struct RunData {
 Status use_documents(const Config& config, Dataset& data);
 
 /// Opens the training and validation tokens of a configuration whose data is prepared. Errors as
-/// open_dataset() and use_documents(); bad_data: a source is shorter than a block, or two sources were made with
-/// different tokenizers.
+/// open_dataset() and use_documents(); bad_data: a source is shorter than a block, or two sources
+/// were made with different tokenizers.
 Result<RunData> open_tokens(const Config& config, const ModelShape& shape);
 
 /// The order in which the training samples are trained. The seed of a source of data.blend depends

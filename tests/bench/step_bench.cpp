@@ -3,8 +3,9 @@
 //
 //   ./simplescale bench step [micro|mini|small ...] [float32|bfloat16] [1|2] [documents=N ...]
 //
-// 1, 2: the number of threads. Default: micro and mini, both precisions, 1 and 2 threads. N: the mean
-// length of documents that do not see each other, in tokens; 0, the default: samples are whole. Prints one JSON line per combination; runs on the CPU.
+// 1, 2: the number of threads. Default: micro and mini, both precisions, 1 and 2 threads. N: the
+// mean length of documents that do not see each other, in tokens; 0, the default: samples are
+// whole. Prints one JSON line per combination; runs on the CPU.
 #include <time.h>
 
 #include <algorithm>

@@ -45,7 +45,7 @@ size_t Decider::fewest_undoings() const {
 
 void Decider::fence_if_newer_state_returned() {
   if (s_.undoings.empty() || !s_.undoings.back().tentative || s_.leaving) return;
-  // Nodes that come and go shall not keep the others from making a step for ever.
+  // A node that is lost and returns again and again must not stop the other nodes for ever.
   if (s_.newer_states > s_.max_restarts) return;
   for (const auto& [name, trainer] : s_.trainers)
     if (trainer.state == TrainerState::finished) return;

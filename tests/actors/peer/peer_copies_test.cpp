@@ -8,17 +8,11 @@
 #include <string>
 
 #include "runtime/training/state_hash.hpp"
+#include "tests/actors/peer/tiny_shape.hpp"
 
 using namespace simplescale;
 
 namespace {
-
-ModelShape tiny_shape() {
-  ModelShape shape;
-  shape.dim = 16, shape.hidden = 16, shape.layers = 1, shape.heads = shape.kv_heads = 1;
-  shape.vocab = 32, shape.block_size = 8;
-  return shape;
-}
 
 /// Stands for a node's actor: passes messages on, and tells the test what its peer copies report.
 caf::behavior node_actor(caf::event_based_actor* self, const PeerCopiesOptions& options,

@@ -6,19 +6,9 @@
 
 #include "actors/peer/peer_copies.hpp"
 #include "runtime/training/state_hash.hpp"
+#include "tests/actors/peer/tiny_shape.hpp"
 
 using namespace simplescale;
-
-namespace {
-
-ModelShape tiny_shape() {
-  ModelShape shape;
-  shape.dim = 16, shape.hidden = 16, shape.layers = 1, shape.heads = shape.kv_heads = 1;
-  shape.vocab = 32, shape.block_size = 8;
-  return shape;
-}
-
-}  // namespace
 
 TEST_SUITE("peer copies") {
   TEST_CASE("peer copies: JOB-1, GEN-1: a copy that was received is not taken after its fence") {

@@ -7,6 +7,28 @@ using namespace simplescale;
 using namespace simplescale::test;
 namespace fs = std::filesystem;
 
+namespace {
+
+/// The shards of a checkpoint of step 10 that wait to be published.
+struct Unpublished {
+  explicit Unpublished(int shards = 2) {
+    info.shards = shards;
+    auto written = write_shards(folder.path(), random_state(info.shape, 9), info, shards);
+    REQUIRE(written.ok());
+    records = written.take();
+  }
+  Status publish(const std::string& coordinator = "1") const {
+    return publish_checkpoint(folder.path(), tmp, coordinator, info, records).status();
+  }
+
+  TempFolder folder;
+  CheckpointInfo info = info_of(tiny_shape(), 10);
+  const std::string tmp = checkpoint_tmp_folder(folder.path(), 10, 1);
+  std::vector<ShardRecord> records;
+};
+
+}  // namespace
+
 TEST_SUITE_BEGIN("checkpoint");
 
 TEST_CASE(
@@ -32,59 +54,36 @@ TEST_CASE(
 }
 
 TEST_CASE("checkpoint: a shard's file of another size than its writer said is refused") {
-  TempFolder folder;
-  CheckpointInfo info = info_of(tiny_shape(), 10);
-  info.shards = 2;
-  const auto records = write_shards(folder.path(), random_state(info.shape, 9), info, 2);
-  REQUIRE(records.ok());
-  const std::string tmp = checkpoint_tmp_folder(folder.path(), 10, 1);
-  const std::string file = tmp + "/" + (*records)[1].file;
+  const Unpublished made;
+  const std::string file = made.tmp + "/" + made.records[1].file;
   spew(file, slurp(file).substr(1));
-  const auto published = publish_checkpoint(folder.path(), tmp, "1", info, *records);
-  CHECK(published.status().code() == Code::bad_data);
-  CHECK(published.status().message().find("has another size") != std::string::npos);
-  CHECK(list_folder(folder.path()).empty());
+  const Status published = made.publish();
+  CHECK(published.code() == Code::bad_data);
+  CHECK(published.message().find("has another size") != std::string::npos);
+  CHECK(list_folder(made.folder.path()).empty());
 }
 
 TEST_CASE("checkpoint: two records of one shard are no checkpoint") {
-  TempFolder folder;
-  CheckpointInfo info = info_of(tiny_shape(), 10);
-  info.shards = 2;
-  const auto records = write_shards(folder.path(), random_state(info.shape, 9), info, 2);
-  REQUIRE(records.ok());
-  const auto published =
-      publish_checkpoint(folder.path(), checkpoint_tmp_folder(folder.path(), 10, 1), "1", info,
-                         {records->front(), records->front()});
-  CHECK(published.status().message().find("shard-00001-of-00002.safetensors has not been") !=
+  Unpublished made;
+  made.records[1] = made.records[0];
+  CHECK(made.publish().message().find("shard-00001-of-00002.safetensors has not been") !=
         std::string::npos);
 }
 
 TEST_CASE("checkpoint: a manifest that could not be read again is not published") {
-  TempFolder folder;
-  CheckpointInfo info = info_of(tiny_shape(), 10);
-  info.shards = 1;
-  auto records = write_shards(folder.path(), random_state(info.shape, 9), info, 1);
-  REQUIRE(records.ok());
-  records->front().tensors.erase(records->front().tensors.begin());
-  const auto published = publish_checkpoint(
-      folder.path(), checkpoint_tmp_folder(folder.path(), 10, 1), "1", info, *records);
-  CHECK(published.status().message().find("no checksum of") != std::string::npos);
-  CHECK(list_folder(folder.path()).empty());
+  Unpublished made(1);
+  made.records[0].tensors.erase(made.records[0].tensors.begin());
+  CHECK(made.publish().message().find("no checksum of") != std::string::npos);
+  CHECK(list_folder(made.folder.path()).empty());
 }
 
 TEST_CASE("checkpoint: a step that is published counts as this one only if its shards are these") {
-  TempFolder folder;
-  CheckpointInfo info = info_of(tiny_shape(), 10);
-  info.shards = 2;
-  const auto records = write_shards(folder.path(), random_state(info.shape, 9), info, 2);
-  REQUIRE(records.ok());
-  const std::string tmp = checkpoint_tmp_folder(folder.path(), 10, 1);
-  REQUIRE(publish_checkpoint(folder.path(), tmp, "1", info, *records).ok());
+  const Unpublished made;
+  REQUIRE(made.publish("1").ok());
   // Another coordinator has published it and died before it could report.
-  CHECK(publish_checkpoint(folder.path(), tmp, "2", info, *records).ok());
-  REQUIRE(save(folder.path(), random_state(info.shape, 8), info, 2).ok());
-  const auto other = publish_checkpoint(folder.path(), tmp, "3", info, *records);
-  CHECK(other.status().code() == Code::not_found);
+  CHECK(made.publish("2").ok());
+  REQUIRE(save(made.folder.path(), random_state(made.info.shape, 8), made.info, 2).ok());
+  CHECK(made.publish("3").code() == Code::not_found);
 }
 
 TEST_CASE("checkpoint: one outside a run replaces no folder, not even an empty one") {
