@@ -3,8 +3,8 @@
 of them no test finds. By hand; docs/developing.md#test-the-tests explains the use.
 
 It works in a copy of the source tree (build/mutants/tree), which has its own build folder, so the
-user's files are only read. Results are kept in build/mutants/results.jsonl: an interrupted run
-continues where it ended.
+user's sources are only read. Results are kept in tests/mutants_results.jsonl: an interrupted run
+continues where it ended, also on another machine.
 """
 import argparse
 import hashlib
@@ -23,6 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "tests/mutants.txt"
+RESULTS = ROOT / "tests/mutants_results.jsonl"
 LEAST = 150  # mutants in the list
 BUILD_TIMEOUT_S = 900
 ARROW, REASON = " ==> ", " ## "
@@ -269,6 +270,12 @@ def read_results(path):
     return results
 
 
+def write_results(path, mutants, results):
+    """In the order of the list, without mutants that are no longer in it."""
+    kept = [json.dumps(results[m.key]) for m in mutants if m.key in results]
+    path.write_text("".join(line + "\n" for line in kept))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--check", action="store_true", help="only check the list; builds nothing")
@@ -291,10 +298,8 @@ def main():
     if args.check:
         return print(f"{len(mutants)} mutants, each in its place")
     args.folder.mkdir(parents=True, exist_ok=True)
-    file = args.folder / "results.jsonl"
-    if args.fresh:
-        file.unlink(missing_ok=True)
-    results = read_results(file)
+    results = {} if args.fresh else read_results(RESULTS)
+    write_results(RESULTS, mutants, results)
     if args.report:
         sys.exit(0 if report(mutants, results) else 1)
     if args.sample:
@@ -317,9 +322,8 @@ def main():
             begun = time.monotonic()
             outcome, by = attempt(scratch, m, limits)
             seconds = time.monotonic() - begun
-            results[m.key] = {"key": m.key, "outcome": outcome, "by": by, "line": m.line,
-                              "seconds": round(seconds, 1), "mutant": str(m)}
-            with open(file, "a") as out:
+            results[m.key] = {"key": m.key, "outcome": outcome, "by": by, "file": m.file}
+            with open(RESULTS, "a") as out:
                 out.write(json.dumps(results[m.key]) + "\n")
             print(f"[{index}/{len(todo)}] {outcome:<8} {seconds:4.0f} s  line {m.line}: {m}",
                   flush=True)

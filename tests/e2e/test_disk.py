@@ -106,17 +106,20 @@ class Disks(Case):
         self.assertGreater(self.events(run, "checkpoint_saved")[-1]["time"], self.events(run, "checkpoint_failed")[-1]["time"])
 
     def test_an_unreadable_checkpoint_is_retried_and_no_older_one_is_used(self):
-        run, process = self.begin()
-        self.wait_for(lambda: len(self.events(run, "checkpoint_saved")) > 1, "an older checkpoint")
+        self.want = self.digest(self.train("reference", *self.keys))
+        run, process = self.start("run", *self.keys, "--checkpoint.disk_every_steps=0")
+        self.wait_for(lambda: last_step(run) >= 5, "steps")
+        for _ in ("an older checkpoint", "the newest one"):
+            self.command("console", run, "-c", "save")
         self.command("console", run, "-c", "pause")
         self.wait_for(lambda: all(t["state"] == "idle" for n in status(run)["nodes"] for t in n["trainers"]), "a pause")
-        for node in status(run)["nodes"]:
-            os.kill(node["pid"], signal.SIGKILL)
-        self.wait_for(lambda: len(self.events(run, "node_lost")) == 2, "the loss of both nodes and their memory")
         newest = max(run.glob("checkpoints/step-*"))
         manifest, aside = newest / "manifest.json", run / "aside"
         manifest.rename(aside)
         manifest.symlink_to(manifest)
+        for node in status(run)["nodes"]:  # a paused run reads its checkpoint as soon as its nodes are back
+            os.kill(node["pid"], signal.SIGKILL)
+        self.wait_for(lambda: len(self.events(run, "node_lost")) == 2, "the loss of both nodes and their memory")
         self.command("console", run, "-c", "resume")
         found = self.wait_for(lambda: self.events(run, "bad_disk"), "a checkpoint that cannot be read")[0]
         self.assertIn(f"{manifest}: Too many levels of symbolic links", found["reason"])

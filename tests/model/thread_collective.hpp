@@ -126,6 +126,7 @@ class ThreadCommunicator {
       operation->posts.resize(static_cast<size_t>(size()));
       operation->posts[static_cast<size_t>(index)] = std::move(made);
       ++operation->posted;
+      if (!aborted.empty()) operation->broken = true;  // an aborted rank starts nothing
       communicator.changed_.notify_all();
       return std::make_unique<ThreadWork>(communicator, index, operation);
     }
