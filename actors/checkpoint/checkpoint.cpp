@@ -173,10 +173,11 @@ void collect(caf::stateful_actor<PublisherState>* self, const caf::actor& superv
   self->send(supervisor, local::Published{shard.step, *folder, "", shard.generation});
 }
 
-std::vector<uint64_t> prune(const PublisherOptions& options) {
+std::vector<uint64_t> prune(const PublisherOptions& options, uint64_t until_step) {
   LeaderFiles files(options.leads);
   if (Status pruned = prune_checkpoints(
-          options.folder, {options.keep, options.permanent_every_steps, options.keep_best},
+          options.folder,
+          {options.keep, options.permanent_every_steps, options.keep_best, until_step},
           Verify::sizes, files);
       !pruned.ok())
     log::warn("cannot remove old checkpoints: {}", pruned.message());
@@ -206,8 +207,8 @@ caf::behavior publisher_actor(caf::stateful_actor<PublisherState>* self, caf::ac
         if (losses.size() > kLossesMax) losses.erase(losses.begin());
       },
       [self, options](const local::StepsUndone& undone) { undo(self->state, options, undone); },
-      [self, supervisor, options](const local::PruneCheckpoints&) {
-        self->send(supervisor, local::CheckpointsLeft{prune(options)});
+      [self, supervisor, options](const local::PruneCheckpoints& order) {
+        self->send(supervisor, local::CheckpointsLeft{prune(options, order.step)});
       },
   };
 }

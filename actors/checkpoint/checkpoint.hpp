@@ -39,9 +39,12 @@ struct StepsUndone {
   uint64_t generation, step;
 };
 
-/// supervisor -> publisher: remove the checkpoints that are not kept. Sent once the supervisor
-/// would begin with the newest one; answered by CheckpointsLeft.
-struct PruneCheckpoints {};
+/// supervisor -> publisher: remove the checkpoints that are not kept. step: the newest one that the
+/// supervisor would begin with; later ones may be published already, and replace none yet. Answered
+/// by CheckpointsLeft.
+struct PruneCheckpoints {
+  uint64_t step;
+};
 
 /// publisher -> supervisor: the steps of all checkpoints on disk, the newest last.
 struct CheckpointsLeft {

@@ -187,8 +187,8 @@ struct CarryOut {
     s.traces.generation_begun(wall_ns());
     inject_due(self, join.step);
   }
-  void operator()(const job::PruneCheckpoints&) const {
-    self->send(s.publisher, local::PruneCheckpoints{});
+  void operator()(const job::PruneCheckpoints& prune) const {
+    self->send(s.publisher, local::PruneCheckpoints{prune.step});
   }
   void operator()(const job::Shutdown& end) const {
     publish_status(self, true);

@@ -151,6 +151,7 @@ struct KeepRules {
   size_t keep = 1;                     // the newest valid ones; at least 1
   uint64_t permanent_every_steps = 0;  // multiples of it; 0: none
   size_t keep_best = 0;                // the valid ones with the lowest validation loss
+  uint64_t until_step = UINT64_MAX;    // later ones are neither counted nor removed
 };
 
 /// Removes the checkpoints that no rule keeps and that `latest` does not name, and points `best`

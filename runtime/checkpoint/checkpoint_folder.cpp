@@ -164,6 +164,7 @@ Status prune_checkpoints(const std::string& checkpoints, const KeepRules& rules,
   std::optional<uint64_t> counted_step, newest;
   std::vector<std::string> removed;
   for (const Candidate& candidate : candidates(list_folder(checkpoints))) {
+    if (candidate.step > rules.until_step) continue;
     const bool permanent = rules.permanent_every_steps > 0 && candidate.step > 0 &&
                            candidate.step % rules.permanent_every_steps == 0;
     const bool kept = permanent || candidate.name == latest ||

@@ -151,7 +151,7 @@ enum class PublishStep : unsigned char { take, replace, place, clean };
 /// A message to the publisher: steps are undone, or a shard is written.
 struct PublisherJob {
   enum class Kind : unsigned char { collect, undo, prune };
-  SavedStep saved;  // undo: the generation that begins, and the step that it begins with
+  SavedStep saved;  // undo: the generation that begins, and its step; prune: the newest known step
   uint64_t shard = 0;
   std::string error;
   Kind kind = Kind::collect;
@@ -366,8 +366,8 @@ class Cluster {
   void collect(Supervisor& by, const PublisherJob& job);
   void publish(Supervisor& by, const SavedStep& saved, PublishStep step, bool looked);
   bool publish_step(Supervisor& by, const SavedStep& saved, PublishStep step);
-  void prune(Supervisor& by, bool looked);
-  bool remove_one();
+  void prune(Supervisor& by, uint64_t until_step, bool looked);
+  bool remove_one(uint64_t until_step);
   std::vector<uint64_t> checkpoint_steps() const;
   void end_publishing(Supervisor& by, const SavedStep& saved, const std::string& error);
   void undo_published(Supervisor& by, const SavedStep& undone, bool looked);

@@ -65,7 +65,7 @@ void Cluster::run_publisher(Supervisor& by) {
     if (job.kind == PublisherJob::Kind::undo)
       undo_published(by, job.saved, false);
     else if (job.kind == PublisherJob::Kind::prune)
-      prune(by, false);
+      prune(by, job.saved.step, false);
     else
       collect(by, job);
   }
@@ -177,16 +177,18 @@ bool Cluster::publish_step(Supervisor& by, const SavedStep& saved, PublishStep s
 }
 
 /// Removes the checkpoints that are not kept, one after the other. looked: as in publish().
-void Cluster::prune(Supervisor& by, bool looked) {
+void Cluster::prune(Supervisor& by, uint64_t until_step, bool looked) {
   if (!by.up || ended) return;
   Publisher& p = by.publisher;
   p.busy = true;
   const Time wakes = wakes_at(by);
   const bool looks = looked || (wakes <= now && may_rename(by));
-  if (wakes <= now && looks && (!looked || remove_one())) {
-    after(random.between(1, 20) * ms, [this, &by, looked] { prune(by, !looked); });
+  if (wakes <= now && looks && (!looked || remove_one(until_step))) {
+    after(random.between(1, 20) * ms,
+          [this, &by, until_step, looked] { prune(by, until_step, !looked); });
   } else if (wakes > now) {
-    after(wakes - now + random.between(1, 60) * ms, [this, &by, looked] { prune(by, looked); });
+    after(wakes - now + random.between(1, 60) * ms,
+          [this, &by, until_step, looked] { prune(by, until_step, looked); });
   } else {
     p.busy = false;
     if (looks) handle(by, job::CheckpointsLeft{checkpoint_steps()});
@@ -201,17 +203,20 @@ std::vector<uint64_t> Cluster::checkpoint_steps() const {
   return steps;
 }
 
-/// Removes one checkpoint that is not needed any more; false if there is none.
-bool Cluster::remove_one() {
+/// Removes one checkpoint that is not needed any more; false if there is none. Later ones than
+/// until_step are neither counted nor removed.
+bool Cluster::remove_one(uint64_t until_step) {
   const size_t kept = options.bug == Bug::pruned_early ? 0 : checkpoints_kept;
-  if (disk.steps.size() > kept) {
+  const auto end =
+      options.bug == Bug::pruned_for_later ? disk.steps.end() : disk.steps.upper_bound(until_step);
+  if (std::distance(disk.steps.begin(), end) > static_cast<std::ptrdiff_t>(kept)) {
     disk.replaced.erase(disk.steps.begin()->first);
     disk.steps.erase(disk.steps.begin());
     return true;
   }
-  if (disk.steps.empty()) return false;
+  if (end == disk.steps.begin()) return false;
   return std::erase_if(disk.folders, [&](const auto& entry) {
-           return entry.first.step <= disk.steps.rbegin()->first;
+           return entry.first.step <= std::prev(end)->first;
          }) > 0;
 }
 

@@ -51,6 +51,7 @@ enum class Bug : unsigned char {
   undone_lines_count,     // a new supervisor takes lines of undone steps for committed ones
   pruned_early,           // the newest checkpoint is pruned, too
   pruned_unheard,         // checkpoints are pruned for one that does not count
+  pruned_for_later,       // checkpoints are pruned for published ones that do not count yet
   published_unheard,      // a generation begins while a newer checkpoint is being published
   undone_marked,          // the mark of undone steps counts for the steps made again
   undone_lines_regained,  // lines that an earlier undoing made void count when steps are regained
@@ -99,6 +100,7 @@ inline constexpr BugName bug_names[] = {
     {Bug::undone_lines_count, "undone_lines_count"},
     {Bug::pruned_early, "pruned_early"},
     {Bug::pruned_unheard, "pruned_unheard"},
+    {Bug::pruned_for_later, "pruned_for_later"},
     {Bug::published_unheard, "published_unheard"},
     {Bug::undone_marked, "undone_marked"},
     {Bug::undone_lines_regained, "undone_lines_regained"},

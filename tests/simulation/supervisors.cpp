@@ -492,8 +492,8 @@ void Cluster::carry_out(Supervisor& supervisor, const job::Action& action) {
     command(supervisor, node_of(t), "kill", [this, t] { kill_trainer(t, 0); });
   } else if (const auto* check = std::get_if<job::CheckNode>(&action)) {
     check_node(supervisor, node_index.at(check->node));
-  } else if (std::holds_alternative<job::PruneCheckpoints>(action)) {
-    supervisor.publisher.jobs.push_back({{}, 0, "", PublisherJob::Kind::prune});
+  } else if (const auto* prune = std::get_if<job::PruneCheckpoints>(&action)) {
+    supervisor.publisher.jobs.push_back({{prune->step, 0}, 0, "", PublisherJob::Kind::prune});
     run_publisher(supervisor);
   } else if (const auto* end = std::get_if<job::Shutdown>(&action)) {
     ended = *end;

@@ -97,7 +97,9 @@ std::string text_of(const job::Action& action) {
           [](const job::KillTrainer& a) { return "KillTrainer " + a.trainer + ": " + a.reason; },
           [](const job::CheckNode& a) { return "CheckNode " + a.node + ": " + a.reason; },
           [](const job::StopAtStep& a) { return "StopAtStep: " + a.reason; },
-          [](const job::PruneCheckpoints&) { return std::string("PruneCheckpoints"); },
+          [](const job::PruneCheckpoints& a) {
+            return "PruneCheckpoints " + std::to_string(a.step);
+          },
           [](const job::Shutdown& a) {
             return std::string("Shutdown ") + to_string(a.exit) + ": " + a.reason;
           },

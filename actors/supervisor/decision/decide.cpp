@@ -300,7 +300,7 @@ void Decider::operator()(const CheckpointSaved& e) {
   }
   keep_newest(older);
   record("", "checkpoint_saved", "step-" + number(e.step), "");
-  add_action(PruneCheckpoints{});
+  add_action(PruneCheckpoints{s_.checkpoint_step});
   finish_if_saved();
 }
 

@@ -354,8 +354,10 @@ struct CheckNode {
 struct StopAtStep {
   std::string reason;
 };
-/// Remove the checkpoints that are not kept; the newest one is known now (CHECKPOINT-1).
-struct PruneCheckpoints {};
+/// Remove the checkpoints that are not kept, up to the newest one that is known now (CHECKPOINT-1).
+struct PruneCheckpoints {
+  uint64_t step;
+};
 /// The run ends.
 struct Shutdown {
   Code exit = Code::ok;

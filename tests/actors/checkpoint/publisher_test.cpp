@@ -120,7 +120,7 @@ TEST_SUITE("publisher") {
     for (const size_t shard : {0, 1}) job.report(publisher, shard);
     const local::Published published = job.wait();
     CHECK(Checkpoint::open(published.folder)->info().val_loss == 1.5);
-    job.self->send(publisher, local::PruneCheckpoints{});
+    job.self->send(publisher, local::PruneCheckpoints{7});
     job.self->receive(
         [](const local::CheckpointsLeft& left) { CHECK(left.steps == std::vector<uint64_t>{7}); });
     CHECK(std::filesystem::read_symlink(job.folder / "best") == "step-00000007");

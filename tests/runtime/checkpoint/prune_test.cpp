@@ -29,6 +29,20 @@ TEST_CASE(
                                  "step-00000070", "step-00000080", "tmp-00000090-2"});
 }
 
+TEST_CASE("prune: checkpoints after until_step are neither counted nor removed") {
+  TempFolder folder;
+  const ModelShape shape = tiny_shape();
+  for (const uint64_t step : {10, 20, 30, 40})
+    REQUIRE(save(folder.path(), random_state(shape, 1), info_of(shape, step), 1).ok());
+  const auto steps_after = [&](uint64_t until_step) {
+    REQUIRE(prune_checkpoints(folder.path(), {.keep = 2, .until_step = until_step}).ok());
+    return checkpoint_steps(folder.path());
+  };
+  CHECK(steps_after(20) == std::vector<uint64_t>{10, 20, 30, 40});
+  CHECK(steps_after(30) == std::vector<uint64_t>{20, 30, 40});
+  CHECK(steps_after(40) == std::vector<uint64_t>{30, 40});
+}
+
 TEST_CASE("prune: step-N.replaced counts for nothing once step-N is there") {
   TempFolder folder;
   const ModelShape shape = tiny_shape();
