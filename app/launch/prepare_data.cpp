@@ -51,6 +51,7 @@ PrepareOptions options_of(const Config& config, const ModelShape& shape) {
   options.corpus = {config.data.text_key, static_cast<uint64_t>(config.data.skip_bad)};
   options.folder = data_folder(config);
   options.tokenizer_path = tokenizer_file(config);
+  options.byte_level = config.tokenizer.kind == TokenizerKind::byte_bpe;
   options.train_tokenizer_on = config.tokenizer.train_on;
   options.vocab = config.tokenizer.vocab > 0 ? config.tokenizer.vocab : shape.vocab;
   options.validation_fraction = config.data.validation_fraction;

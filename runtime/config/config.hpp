@@ -23,7 +23,7 @@
 namespace simplescale {
 
 enum class Resume : unsigned char { automatic, never };
-enum class TokenizerKind : unsigned char { bpe };
+enum class TokenizerKind : unsigned char { bpe, byte_bpe };
 enum class DataFormat : unsigned char {
   automatic,
   text,

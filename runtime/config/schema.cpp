@@ -8,7 +8,7 @@ namespace simplescale {
 namespace {
 
 constexpr const char* resume_names[] = {"auto", "never"};
-constexpr const char* tokenizer_names[] = {"bpe"};
+constexpr const char* tokenizer_names[] = {"bpe", "byte_bpe"};
 constexpr const char* format_names[] = {"auto", "text",     "prepared", "nanogpt",
                                         "llmc", "megatron", "litgpt"};
 constexpr const char* precision_names[] = {"fp32", "bf16"};
@@ -97,7 +97,7 @@ const Key table[] = {
   {"model", "rope_original_block_size", REF(model.rope_original_block_size), {0, 1e9}, run, "With rope_scaling = llama3: the sequence length before it was stretched. 0: from the preset, else 8192."},
 
   {"tokenizer", "path", REF(tokenizer.path), any, run, "An existing tokenizer: a SentencePiece tokenizer.model, a tokenizer.json of Hugging Face, or a folder with one. Empty: train a tokenizer.", true},
-  {"tokenizer", "kind", ENUM(tokenizer.kind, tokenizer_names), any, run, "bpe: byte-pair encoding with byte fallback, as in Llama."},
+  {"tokenizer", "kind", ENUM(tokenizer.kind, tokenizer_names), any, run, "What to train. bpe: a SentencePiece model with byte fallback, as in Llama 2. byte_bpe: a tokenizer.json with byte-level BPE, as in Llama 3."},
   {"tokenizer", "vocab", REF(tokenizer.vocab), {0, 536'870'911}, run, "Vocabulary size of the trained tokenizer. 0: model.vocab."},
   {"tokenizer", "train_on", REF(tokenizer.train_on), any, run, "Text to train the tokenizer on. Empty: data.source.", true},
 

@@ -44,7 +44,9 @@ std::vector<ConfiguredSource> sources_of(const Config& config) {
     if (!one.folder.empty()) c.data.folder = one.folder;
     c.tokenizer.path = tokenizer;
     if (tokenizer.empty() && !source_is_tokens(c))
-      tokenizer = data_folder(c) + "/" + kSentencePieceFile;
+      tokenizer = data_folder(c) + "/" +
+                  (config.tokenizer.kind == TokenizerKind::byte_bpe ? kTokenizerJsonFile
+                                                                    : kSentencePieceFile);
     sources.push_back({one.name, std::move(c)});
   }
   return sources;

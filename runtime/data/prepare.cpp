@@ -80,6 +80,11 @@ Status check(const PrepareOptions& options) {
 
 // -- Tokenizer ------------------------------------------------------------------------------------
 
+std::string file_of_tokenizer(const PrepareOptions& options) {
+  const bool trains_json = options.tokenizer_path.empty() && options.byte_level;
+  return trains_json ? kTokenizerJsonFile : tokenizer_file_name(options.tokenizer_path);
+}
+
 /// The lines to train a tokenizer on: all, or about training_bytes_max of them, chosen by a hash of
 /// seed and line number.
 Result<std::vector<std::string>> training_lines(const Corpus& corpus, uint64_t seed,
@@ -107,7 +112,7 @@ Result<std::vector<std::string>> training_lines(const Corpus& corpus, uint64_t s
 /// its inputs in the manifest `made`.
 Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manifest& old,
                       Manifest& made, const Progress& progress) {
-  const std::string name = tokenizer_file_name(options.tokenizer_path);
+  const std::string name = file_of_tokenizer(options);
   const std::string path = options.folder + "/" + name;
   if (!options.tokenizer_path.empty()) {
     std::ifstream in(options.tokenizer_path, std::ios::binary);
@@ -136,9 +141,13 @@ Status make_tokenizer(const PrepareOptions& options, const Corpus& corpus, Manif
                       old.tokenizer_signature == made.tokenizer_signature &&
                       old.vocab == made.vocab && old.seed == made.seed;
     if (!keep) {
-      SS_ASSIGN(const auto lines, training_lines(*text, options.seed, progress));
+      SS_ASSIGN(auto lines, training_lines(*text, options.seed, progress));
       progress({"tokenizer", 0});
-      SS_ASSIGN(const std::string model, train_tokenizer(lines, options.vocab));
+      if (options.byte_level)
+        for (std::string& line : lines) line += '\n';
+      SS_ASSIGN(const std::string model, options.byte_level
+                                             ? train_byte_bpe(lines, options.vocab)
+                                             : train_tokenizer(lines, options.vocab));
       SS_RETURN_IF_ERROR(write_file_atomic(path, model));
       progress({"tokenizer", 1});
     }
@@ -228,6 +237,7 @@ bool matches_options(const Manifest& manifest, const PrepareOptions& options) {
   return manifest.complete() && same_path(manifest.source, options.source) &&
          (manifest.tokenizer_path == options.tokenizer_path ||
           same_path(manifest.tokenizer_path, options.tokenizer_path)) &&
+         manifest.tokenizer.name == file_of_tokenizer(options) &&
          (manifest.vocab == options.vocab || !options.tokenizer_path.empty()) &&
          manifest.validation_fraction == options.validation_fraction;
 }
@@ -258,12 +268,13 @@ std::string free_folder(const PrepareOptions& options) {
       trains ? there->tokenizer_path.empty() && there->tokenizer_signature == tokenizer &&
                    there->vocab == options.vocab && there->seed == options.seed
              : there->tokenizer_hash == tokenizer;
-  if (same_tokenizer && there->source_signature == text &&
-      there->validation_fraction == options.validation_fraction)
+  if (same_tokenizer && there->tokenizer.name == file_of_tokenizer(options) &&
+      there->source_signature == text && there->validation_fraction == options.validation_fraction)
     return options.folder;
   const std::string made_from =
       fmt::format("{} {} {} {} {}", text, tokenizer, trains ? options.vocab : 0,
-                  trains ? options.seed : 0, options.validation_fraction);
+                  trains ? options.seed : 0, options.validation_fraction) +
+      (trains && options.byte_level ? " byte_bpe" : "");
   return options.folder + "-" + hash128(made_from.data(), made_from.size()).hex().substr(0, 8);
 }
 

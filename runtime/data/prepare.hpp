@@ -24,7 +24,8 @@ struct PrepareOptions {
   std::string source;  // a source of corpus.hpp
   CorpusOptions corpus;
   std::string folder;              // created if missing
-  std::string tokenizer_path;      // a file of tokenizer.hpp; "": train a tokenizer.model
+  std::string tokenizer_path;      // a file of tokenizer.hpp; "": train one
+  bool byte_level = false;         // train a tokenizer.json, else a tokenizer.model
   std::string train_tokenizer_on;  // a source of corpus.hpp; "": the text itself
   /// Size of the vocabulary to train. Of an existing tokenizer: its largest permitted size, 0: any.
   int64_t vocab = 0;

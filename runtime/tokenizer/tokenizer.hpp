@@ -68,5 +68,9 @@ class Tokenizer {
 /// digit a token, no normalization) and returns the contents of tokenizer.model; the same lines
 /// give the same bytes. lines: without newlines. bad_data: too little text for the vocabulary.
 Result<std::string> train_tokenizer(const std::vector<std::string>& lines, int64_t vocab);
+/// Trains a byte-level BPE tokenizer with the words of Llama 3 and one special token,
+/// <|endoftext|> (id 0), and returns the contents of tokenizer.json; the same texts give the same
+/// bytes. bad_data: too little text for the vocabulary, or none.
+Result<std::string> train_byte_bpe(const std::vector<std::string>& texts, int64_t vocab);
 
 }  // namespace simplescale

@@ -346,11 +346,35 @@ TEST_SUITE("prepare") {
     changed([&](auto& o) { o.train_tokenizer_on = text; });
     changed([](auto& o) { o.validation_fraction = 0.2; });
     changed([](auto& o) { o.seed = 1; });
+    changed([](auto& o) { o.byte_level = true; });
     // The same tokenizer gives the same tokens, wherever it is from.
     options.tokenizer_path = folder.write("copy.model", contents(tokenizer));
     CHECK(free_folder(options) == options.folder);
     folder.write("a.txt", prose(601));  // edited: runs that train keep the tokens they have
     changed([](auto&) {});
+  }
+
+  TEST_CASE("prepare: the other kind of tokenizer is trained anew, and the tokens are its own") {
+    const Folder folder;
+    PrepareOptions options{.source = folder.write("text.txt", prose(800)),
+                           .folder = folder.path + "/prepared",
+                           .vocab = 340};
+    const auto sentencepiece = prepare(options);
+    REQUIRE(sentencepiece.ok());
+    CHECK(sentencepiece->tokenizer.name == "tokenizer.model");
+    options.byte_level = true;
+    const auto made = prepare(options);
+    REQUIRE_MESSAGE(made.ok(), made.status().message());
+    CHECK(made->tokenizer.name == "tokenizer.json");
+    CHECK_FALSE(std::filesystem::exists(options.folder + "/tokenizer.model"));
+    CHECK(made->train.hash != sentencepiece->train.hash);
+    const std::string trained = contents(options.folder + "/tokenizer.json");
+    const auto again = prepare(options);
+    CHECK(again->tokenizer_hash == made->tokenizer_hash);
+    CHECK(contents(options.folder + "/tokenizer.json") == trained);
+    const auto tokenizer = Tokenizer::load(options.folder + "/tokenizer.json").take();
+    CHECK(tokenizer.vocab() == 340);
+    CHECK(made->documents == sentencepiece->documents);
   }
 
   TEST_CASE("prepare: a complete folder that is read-only can be used") {

@@ -4,7 +4,8 @@
     reference.py FOLDER [--bytes 600000] [--seed 1] [--every 3] [--time]
 
 Writes NAME.json for each tokenizer, texts.bin (each text: u32 bytes, UTF-8) and NAME.ids (for each text: u32 count, i32 ids,
-u32 bytes and UTF-8 of what decode() gives). tokenizer_json_test.cpp and bench tokenizer compare with them. --every: each
+u32 bytes and UTF-8 of what decode() gives); and trained.json, byte-level BPE trained on the texts of train.bin.
+tokenizer_json_test.cpp and bench tokenizer compare with them. --every: each
 n-th code point is tried alone; 1: all. --time: prints MB/s of one core for each tokenizer, and writes neither ids nor the
 texts of single code points.
 
@@ -222,6 +223,9 @@ def main():
     if not flags.time:
         texts = ["", " ", "a", "\n"] + texts + [fuzzed(r) for _ in range(4000)] + code_points(flags.every)
     write_texts(flags.folder / "texts.bin", texts)
+    to_train = real_texts(300_000) + ["aaaa aaa\n", "\n\n"] + [fuzzed(r) for _ in range(200)]
+    write_texts(flags.folder / "train.bin", to_train)
+    byte_level(to_train, by_regex(LLAMA3), vocab=2000).save(str(flags.folder / "trained.json"), pretty=False)
     for name, tokenizer in made.items():
         tokenizer.save(str(flags.folder / f"{name}.json"), pretty=False)
         if not flags.time:

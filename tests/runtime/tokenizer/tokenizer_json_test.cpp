@@ -46,7 +46,7 @@ std::string difference(const Tokenizer& tokenizer, const std::vector<int32_t>& o
 
 /// The folder with reference.py's files. Set SIMPLESCALE_TOKENIZER_REFERENCE to use one that is
 /// there; _BYTES and _EVERY make a larger one. Empty: no Python with tokenizers.
-std::string reference_folder() {
+std::string make_reference() {
   if (const char* there = std::getenv("SIMPLESCALE_TOKENIZER_REFERENCE")) return there;
   const std::string python = deps_dir() + "/python/bin/python";
   if (std::system((python + " -c 'import tokenizers' >/dev/null 2>&1").c_str()) != 0) return "";
@@ -65,14 +65,56 @@ std::string reference_folder() {
   return folder;
 }
 
+/// make_reference(), once for all tests. The folder is removed at the end.
+const std::string& reference_folder() {
+  struct Made {
+    std::string folder = make_reference();
+    ~Made() {
+      if (!std::getenv("SIMPLESCALE_TOKENIZER_REFERENCE")) std::filesystem::remove_all(folder);
+    }
+  };
+  static const Made made;
+  return made.folder;
+}
+
 const std::vector<std::string> names = {"gpt2",    "llama3",    "qwen2",    "olmo2",
                                         "gpt4o",   "smollm",    "deepseek", "llama2",
                                         "mistral", "metaspace", "odd",      "splits"};
 
 }  // namespace
 
+TEST_CASE("tokenizer.json: a trained one has the tokens and merges of Hugging Face's trainer") {
+  const std::string& folder = reference_folder();
+  if (folder.empty()) {
+    MESSAGE("SKIPPED: no Python with tokenizers under .deps");
+    return;
+  }
+  std::vector<std::string> texts;
+  for (ReferenceFile file(folder + "/train.bin"); !file.empty();) texts.push_back(file.text());
+  const auto ours = train_byte_bpe(texts, 2000);
+  REQUIRE_MESSAGE(ours.ok(), ours.status().message());
+  std::ifstream in(folder + "/trained.json");
+  const json mine = json::parse(*ours)["model"], theirs = json::parse(in)["model"];
+  CHECK(mine["vocab"] == theirs["vocab"]);
+  CHECK(mine["merges"] == theirs["merges"]);
+
+  const auto tokenizer = Tokenizer::from_bytes(*ours, "tokenizer.json");
+  REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status().message());
+  CHECK(tokenizer->vocab() == 2000);
+  CHECK(tokenizer->bos() == 0);
+  CHECK(tokenizer->eos() == 0);
+  for (const std::string& text : texts)
+    if (text.find("<|endoftext|>") == text.npos)
+      REQUIRE(tokenizer->decode(tokenizer->encode(text)) == text);
+
+  CHECK(train_byte_bpe({}, 1000).status().code() == Code::bad_data);
+  const auto few = train_byte_bpe({"abc abc"}, 1000).status();
+  CHECK(few.code() == Code::bad_data);
+  CHECK(few.message().find("gives only 260") != std::string::npos);  // and ab, abc, " abc"
+}
+
 TEST_CASE("tokenizer.json: ids and decoded texts are those of Hugging Face's tokenizers") {
-  const std::string folder = reference_folder();
+  const std::string& folder = reference_folder();
   if (folder.empty()) {
     MESSAGE("SKIPPED: no Python with tokenizers under .deps");
     return;
@@ -121,7 +163,6 @@ TEST_CASE("tokenizer.json: ids and decoded texts are those of Hugging Face's tok
   CHECK(bos("llama3") == std::pair(0, 1));
   CHECK(bos("gpt2") == std::pair(0, 0));
   CHECK(bos("llama2") == std::pair(1, 2));
-  if (!std::getenv("SIMPLESCALE_TOKENIZER_REFERENCE")) std::filesystem::remove_all(folder);
 }
 
 namespace {
