@@ -119,23 +119,23 @@ uint64_t samples_of(const json& line) {
 }
 
 /// The ledger has all samples of the step.
-bool whole(const RecordedSteps& steps, const Position& at, uint64_t global_batch) {
+bool whole(const RecordedSteps& steps, const Position& at, const BatchSchedule& batch) {
   const auto found = steps.ledger.find(at);
   if (found == steps.ledger.end()) return false;
   uint64_t samples = 0;
   for (const auto& [trainer, count] : found->second) samples += count;
-  return samples == global_batch;
+  return samples == batch.size(at.second);
 }
 
 /// The newest step that both files have. A file without a line was removed by a user, if the other
 /// one has more than the first step; so was the beginning of a ledger that begins later.
-std::optional<Position> newest_whole(const RecordedSteps& steps, uint64_t global_batch) {
+std::optional<Position> newest_whole(const RecordedSteps& steps, const BatchSchedule& batch) {
   for (auto at = steps.metrics.rbegin(); at != steps.metrics.rend(); ++at)
-    if (whole(steps, *at, global_batch)) return *at;
+    if (whole(steps, *at, batch)) return *at;
   if (!steps.all) return std::nullopt;
   if (steps.metrics.empty()) {
     for (auto at = steps.ledger.rbegin(); at != steps.ledger.rend(); ++at)
-      if (at->first.second > 1 && whole(steps, at->first, global_batch)) return at->first;
+      if (at->first.second > 1 && whole(steps, at->first, batch)) return at->first;
     return std::nullopt;
   }
   if (steps.ledger.empty())
@@ -184,8 +184,8 @@ StepLine step_line(const json& line) {
           named ? line["trainer"].get<std::string>() : ""};
 }
 
-RecordsEnd end_of_steps(RecordedSteps steps, bool ledger, uint64_t global_batch) {
-  std::optional<Position> last = newest_whole(steps, global_batch);
+RecordsEnd end_of_steps(RecordedSteps steps, bool ledger, const BatchSchedule& batch) {
+  std::optional<Position> last = newest_whole(steps, batch);
   if (!ledger && !steps.metrics.empty()) last = *steps.metrics.rbegin();
   const Position at = last.value_or(Position());
   RecordsEnd end;
@@ -230,7 +230,8 @@ Result<size_t> bytes_appended(const std::string& path, std::string_view text, si
   return line;
 }
 
-Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger, uint64_t global_batch,
+Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger,
+                                  const BatchSchedule& batch,
                                   const std::function<bool()>& may_write) {
   for (const char* file : kRecords)
     SS_RETURN_IF_ERROR(blank_half_line(folder + "/" + file, may_write));
@@ -239,7 +240,7 @@ Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger, uint64
   for (uint64_t window = kWindow;; window *= 16) {
     SS_ASSIGN(RecordedSteps steps, read_steps(folder, ledger, window));
     const bool all = steps.all;
-    RecordsEnd end = end_of_steps(std::move(steps), ledger, global_batch);
+    RecordsEnd end = end_of_steps(std::move(steps), ledger, batch);
     if (!end.any && !all && window < kWindowMax) continue;
     end.incidents = found.incidents;
     end.newest_generation = std::max(found.newest_generation, end.newest_generation);

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "runtime/base/status.hpp"
+#include "runtime/training/batch_schedule.hpp"
 
 namespace simplescale {
 
@@ -49,9 +50,8 @@ struct RecordedSteps {
   bool all = true;  // both files were read from their beginning
 };
 /// Finds the last step that both files have; without a ledger, that metrics.jsonl has. `any` is
-/// false if there is none. Knows nothing of events.jsonl. global_batch: samples of a step. Any
-/// thread.
-RecordsEnd end_of_steps(RecordedSteps steps, bool ledger, uint64_t global_batch);
+/// false if there is none. Knows nothing of events.jsonl. Any thread.
+RecordsEnd end_of_steps(RecordedSteps steps, bool ledger, const BatchSchedule& batch);
 
 /// Bytes that a journal writes at once, and has in a file without a sync. A longer line is an
 /// exception.
@@ -75,10 +75,11 @@ Result<size_t> bytes_appended(const std::string& path, std::string_view text, si
                               const std::function<bool()>& may_write = nullptr);
 
 /// Finds the last step of which metrics.jsonl and the ledger have all lines. ledger: the run keeps
-/// ledger.jsonl. global_batch: samples of a step. may_write is asked after a file has been read and
-/// before half a line is overwritten (LEAD-1); null: always. A file that a user has removed does
-/// not count. io: a file cannot be read or written. Blocks.
-Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger, uint64_t global_batch,
+/// ledger.jsonl. may_write is asked after a file has been read and before half a line is overwritten
+/// (LEAD-1); null: always. A file that a user has removed does not count. io: a file cannot be read
+/// or written. Blocks.
+Result<RecordsEnd> end_of_records(const std::string& folder, bool ledger,
+                                  const BatchSchedule& batch,
                                   const std::function<bool()>& may_write = nullptr);
 
 }  // namespace simplescale

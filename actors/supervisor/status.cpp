@@ -82,7 +82,7 @@ json stall_json(const std::optional<job::Stall>& stall) {
           {"sentence", stall->sentence()}};
 }
 
-/// What is trained, and how; does not change during a start of the run.
+/// What is trained, and how; of this only tokens_per_step may change during a start of the run.
 json plan_json(const JobSupervisorState& s) {
   const Config& config = s.options.config;
   const Plan& plan = s.options.plan;
@@ -102,16 +102,7 @@ json plan_json(const JobSupervisorState& s) {
           {"strategy", to_string(plan.topology.strategy)},
           {"precision", config.train.precision == DType::bf16 ? "bf16" : "fp32"},
           {"global_batch_size", plan.global_batch_size},
-          {"tokens_per_step", plan.tokens_per_step}};
-}
-
-/// Seconds until the last step at the present rate; null: not known.
-json remaining_s(const JobSupervisorState& s) {
-  const double rate = s.steps.tokens_per_second();
-  if (rate <= 0) return nullptr;
-  const double steps =
-      static_cast<double>(s.job.max_steps) - static_cast<double>(s.job.committed_step);
-  return rounded(steps * static_cast<double>(s.options.plan.tokens_per_step) / rate, 0.1);
+          {"tokens_per_step", plan.tokens_of(s.job.committed_step)}};
 }
 
 /// All of it but its nodes.
@@ -129,7 +120,7 @@ json run_json(const JobSupervisorState& s) {
       {"step_ms",
        s.steps.newest_time() > 0 ? rounded(s.steps.newest_step_ms(), 0.1) : json(nullptr)},
       {"step_time", s.steps.newest_time() > 0 ? json(s.steps.newest_time()) : json(nullptr)},
-      {"remaining_s", remaining_s(s)},
+      {"remaining_s", s.steps.remaining_s(s.job.committed_step)},
       {"incidents", s.incidents.count()},
       {"newest_incident", s.incidents.newest()},
       {"groups", s.job.layout.cells.size() * static_cast<size_t>(s.job.rules.groups_per_cell())},

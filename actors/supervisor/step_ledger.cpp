@@ -48,7 +48,7 @@ void StepLedger::begin(uint64_t generation, std::vector<job::Place> members, uin
   set_members(generation, std::move(members));
   pending_.clear();
   begun_at_ = step;
-  intervals_ms_.clear();
+  paces_.clear();
 }
 
 void StepLedger::resume(uint64_t generation, std::vector<job::Place> members,
@@ -169,11 +169,12 @@ void StepLedger::measure(const ReportedStep& step) {
   constexpr size_t kIntervals = 20;
   loss_ = step.newest.loss;
   if (!(step.newest.interval_ms > 0)) return;
-  intervals_ms_.push_back(step.newest.interval_ms);
-  if (intervals_ms_.size() > kIntervals) intervals_ms_.pop_front();
-  const double sum_ms = std::accumulate(intervals_ms_.begin(), intervals_ms_.end(), 0.0);
-  tokens_per_second_ = 1e3 * static_cast<double>(plan_.tokens_per_step) *
-                       static_cast<double>(intervals_ms_.size()) / sum_ms;
+  paces_.push_back(
+      {step.newest.interval_ms, static_cast<double>(plan_.tokens_of(step.newest.step))});
+  if (paces_.size() > kIntervals) paces_.pop_front();
+  Pace all;
+  for (const Pace& pace : paces_) all.ms += pace.ms, all.tokens += pace.tokens;
+  tokens_per_second_ = 1e3 * all.tokens / all.ms;
 }
 
 std::vector<RunLine> StepLedger::record(const ReportedStep& step) {
@@ -195,31 +196,34 @@ std::vector<RunLine> StepLedger::record(const ReportedStep& step) {
   return lines;
 }
 
+json StepLedger::remaining_s(uint64_t step) const {
+  if (!(tokens_per_second_ > 0)) return nullptr;
+  const auto last = static_cast<uint64_t>(plan_.max_steps);
+  const uint64_t left = plan_.tokens(last) - plan_.tokens(std::min(step, last));
+  return rounded(static_cast<double>(left) / tokens_per_second_, 0.1);
+}
+
 json StepLedger::metrics_line(const ReportedStep& reports) const {
   const StepDone& step = reports.newest;
   // The trainer's own clock: messages are delayed, arrive in bursts after a recovery or a change of
   // supervisor, and hosts' clocks differ. No interval: no trainer has reported the step.
   const bool timed = step.interval_ms > 0;
   const double rate =
-      timed ? 1e3 * static_cast<double>(plan_.tokens_per_step) / step.interval_ms : 0;
-  const double left = static_cast<double>(plan_.max_steps) - static_cast<double>(step.step);
+      timed ? 1e3 * static_cast<double>(plan_.tokens_of(step.step)) / step.interval_ms : 0;
   json line = {
       {"time", step.time > 0 ? step.time : wall_time_s()},
       {"step", step.step},
-      {"iter", step.step * static_cast<uint64_t>(plan_.accumulation)},
+      {"iter", plan_.iters(plan_.batch.samples(step.step))},
       {"loss", number_or_null(step.loss)},
       {"grad_norm", number_or_null(step.grad_norm)},
       {"lr", step.learning_rate},
       {"step_ms", timed ? rounded(step.interval_ms, 0.001) : json(nullptr)},
-      {"tokens", step.step * static_cast<uint64_t>(plan_.tokens_per_step)},
+      {"tokens", plan_.tokens(step.step)},
       {"tokens_per_second", timed ? rounded(rate, 0.1) : json(nullptr)},
       {"mfu", timed && peak_flops_ > 0
                   ? number_or_null(mfu(plan_.shape, rate, plan_.topology.world(), peak_flops_))
                   : json(nullptr)},
-      {"remaining_s",
-       tokens_per_second_ > 0
-           ? rounded(left * static_cast<double>(plan_.tokens_per_step) / tokens_per_second_, 0.1)
-           : json(nullptr)},
+      {"remaining_s", remaining_s(step.step)},
       {"generation", step.generation}};
   if (reports.val_loss) line["val_loss"] = number_or_null(*reports.val_loss);
   add_val_losses(reports.val_sources, line);

@@ -117,6 +117,8 @@ class StepLedger {
   double newest_step_ms() const { return newest_step_ms_; }
   /// Mean rate of the newest steps of this generation, without validations.
   double tokens_per_second() const { return tokens_per_second_; }
+  /// Seconds from `step` to the last step at this rate; null: not known.
+  nlohmann::json remaining_s(uint64_t step) const;
 
   // --- Replicas that differ ---
 
@@ -131,6 +133,9 @@ class StepLedger {
   std::vector<std::string> wrong_states(const StepDone& done);
 
  private:
+  struct Pace {
+    double ms = 0, tokens = 0;
+  };
   struct Hashed {
     uint32_t shard;
     uint64_t step, hash;
@@ -151,7 +156,7 @@ class StepLedger {
   std::map<std::string, Hashed> hashed_;  // by trainer
   std::optional<uint64_t> differs_;       // the newest step in which replicas differed
   uint64_t begun_at_ = 0;                 // step
-  std::deque<double> intervals_ms_;       // of the newest steps of this generation
+  std::deque<Pace> paces_;                // of the newest steps of this generation
   nlohmann::json newest_line_;            // of metrics.jsonl; null: none yet
   double newest_time_ = 0, newest_step_ms_ = 0;
   std::map<uint64_t, double> val_losses_;  // by step

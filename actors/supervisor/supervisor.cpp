@@ -242,10 +242,10 @@ void copy_sent(Self* self, const CopySent& sent) {
 
 void publish_shards(Self* self) {
   JobSupervisorState& s = self->state;
-  const auto batch = static_cast<uint64_t>(s.options.plan.global_batch_size);
   for (const ShardSaved& shard :
        take_publishable(s.unpublished, s.job, s.options.journal->marked())) {
-    self->send(s.publisher, local::ShardWritten{shard.generation, shard.step, shard.step * batch,
+    self->send(s.publisher, local::ShardWritten{shard.generation, shard.step,
+                                                s.options.plan.batch.samples(shard.step),
                                                 shard.record, shard.error, shard.shard});
     if (s.written.add(shard, static_cast<size_t>(s.job.rules.shards)))
       handle(self, job::CheckpointWritten{shard.step, shard.generation});

@@ -12,6 +12,10 @@ EngineOptions engine_options(const Config& config, const Plan& plan) {
   o.precision = config.train.precision;
   o.micro_batch_size = static_cast<int>(plan.micro_batch_size);
   o.rows = static_cast<int>(plan.rows());
+  const auto row = static_cast<uint64_t>(plan.topology.shards * plan.micro_batch_size);
+  for (size_t i = 0; i + 1 < plan.batch.runs().size(); ++i)
+    o.warmup.push_back(
+        {plan.batch.runs()[i + 1].first - 1, static_cast<int>(plan.batch.runs()[i].size / row)});
   o.sharding = plan.topology.sharding;
   o.deterministic = config.train.deterministic;
   o.grad_clip = static_cast<float>(config.train.grad_clip);

@@ -121,10 +121,11 @@ Status import_text_command(const std::string& folder, const std::string& checkpo
 
 Status verify_text_command(const std::string& run) {
   SS_RETURN_IF_ERROR(check_is_run(run));
-  Mixture mixture;  // a config.toml that cannot be read is reported by verify_command()
+  TrainedSamples trained;  // a config.toml that cannot be read is reported by verify_command()
   if (const auto loaded = load_config(RunFolder{run}.config()); loaded.ok())
-    if (auto plan = make_plan(loaded->config); plan.ok()) mixture = std::move(plan->mixture);
-  SS_ASSIGN(const VerifyText result, verify_command(run, mixture));
+    if (auto plan = make_plan(loaded->config); plan.ok())
+      trained = {std::move(plan->mixture), std::move(plan->batch)};
+  SS_ASSIGN(const VerifyText result, verify_command(run, trained));
   SS_RETURN_IF_ERROR(print(printable(result.text)));
   return result.ok ? Status() : Status(Code::bad_data, run + " has the errors listed above");
 }

@@ -122,7 +122,7 @@ Status begin_from(const Config& config, const Plan& plan, const std::string& tok
                                         std::to_string(plan.max_steps) +
                                         ": set a larger train.max_steps, or leave out "
                                         "run.with_optimizer to begin at step 0");
-  info.next_sample = info.step * static_cast<uint64_t>(plan.global_batch_size);
+  info.next_sample = plan.batch.samples(info.step);
   info.tokens_seen = info.next_sample * static_cast<uint64_t>(plan.shape.block_size);
   info.seed = static_cast<uint64_t>(config.run.seed);
   info.shape = plan.shape;

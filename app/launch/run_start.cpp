@@ -93,7 +93,7 @@ Status keep_skipped_samples(Config& config) {
 
 /// bad_config: `now` skips a sample that one of the first `step` steps has trained.
 Status check_not_trained(const Plan& before, const Plan& now, uint64_t step) {
-  const uint64_t trained = step * static_cast<uint64_t>(now.global_batch_size);
+  const uint64_t trained = now.batch.samples(step);
   if (trained == 0 || before.skipped.sample_at(trained - 1) == now.skipped.sample_at(trained - 1))
     return {};
   return Status(Code::bad_config, "data.skip_samples: the newest checkpoint, of step " +
@@ -119,7 +119,7 @@ Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config&
                                         "; set a larger train.max_steps");
   SS_ASSIGN(const Plan was, make_plan(before.config));
   SS_RETURN_IF_ERROR(check_not_trained(was, plan, step));
-  const uint64_t trained = step * static_cast<uint64_t>(plan.global_batch_size);
+  const uint64_t trained = plan.batch.samples(step);
   SS_RETURN_IF_ERROR(
       check_same_mixture(before.config, config, plan.shape.block_size,
                          trained == 0 ? 0 : plan.skipped.sample_at(trained - 1) + 1));

@@ -131,12 +131,14 @@ void RunView::on_step(const std::string& text) {
   if (line_.terminal() || !due) return;
   printed_step_ = last_step_;
   printed_ = looked_;
-  line_.print_line(
-      fmt::format("iter {} step {}: loss {:.4f}, iter time: {:.2f} ms, {:.0f} tokens/s{}, "
-                  "remaining time: "
-                  "{:.2f} hours",
-                  m["iter"].get<int64_t>(), last_step_, loss,
-                  step_ms / static_cast<double>(plan_.accumulation), rate, mfu, left_s / 3600));
+  line_.print_line(fmt::format(
+      "iter {} step {}: loss {:.4f}, iter time: {:.2f} ms, {:.0f} tokens/s{}, "
+      "remaining time: "
+      "{:.2f} hours",
+      m["iter"].get<int64_t>(), last_step_, loss,
+      step_ms /
+          static_cast<double>(plan_.iters(plan_.batch.size(static_cast<uint64_t>(last_step_)))),
+      rate, mfu, left_s / 3600));
 }
 
 void RunView::on_event(const std::string& text) {

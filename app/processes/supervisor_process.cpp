@@ -351,10 +351,9 @@ LeadershipOptions leadership_options(const Process& p, uint64_t epoch, Predecess
 Result<JobOptions> prepare(const Process& p, uint64_t epoch, uint64_t generation,
                            const SupervisorState* from) {
   SS_ASSIGN(JobOptions job, job_options(p, epoch, from));
-  const auto global_batch = static_cast<uint64_t>(p.plan.global_batch_size);
   SS_ASSIGN(RecordsEnd records, with_retries(kReadRetries, [&]() -> Result<RecordsEnd> {
               SS_ASSIGN(RecordsEnd end, end_of_records(p.options.run, p.config.data.ledger,
-                                                       global_batch, leads(p, epoch)));
+                                                       p.plan.batch, leads(p, epoch)));
               // LOCK-1: the first leader of a start has no predecessor that may still write.
               if (epoch > 1 && !hosts_can_append(p.options.run))
                 SS_RETURN_IF_ERROR(leave_gap(p.options.run));

@@ -61,7 +61,9 @@ BufferPlan buffer_plan(const EngineOptions& options, size_t groups, size_t shard
   if (!plan.gradient_in_slice) rotating(padded, tied, plan.pool_of_unit_gradient, plan.gradient);
 
   // All groups must have the same plan: the group that needs most digits decides.
-  plan.digits = digits_of_rows(rows, groups, shards);
+  for (const int of_step : rows_of_steps(options))
+    plan.digits =
+        std::max(plan.digits, digits_of_rows(static_cast<uint64_t>(of_step), groups, shards));
   plan.separate_total = groups > 1 || !host_memory;
   plan.device_state = !host_memory;
   if (options.optimizer == Optimizer::muon) {

@@ -33,9 +33,12 @@ Status check(const EngineOptions& options, const Collective& shard, const Collec
   SS_RETURN_IF_ERROR(validate(options.shape));
   auto bad = [](const std::string& text) { return Status(Code::bad_config, text); };
   if (options.micro_batch_size < 1) return bad("micro_batch_size must be at least 1");
-  if (options.rows < replicate.size())
-    return bad(std::to_string(options.rows) + " rows are too few for " +
-               std::to_string(replicate.size()) + " groups");
+  for (const int rows : rows_of_steps(options)) {
+    if (rows < replicate.size())
+      return bad(std::to_string(rows) + " rows are too few for " +
+                 std::to_string(replicate.size()) + " groups");
+    if (rows > options.rows) return bad("a step of the warm-up has more rows than later steps");
+  }
   if (!(options.grad_clip >= 0)) return bad("grad_clip must not be negative");
   if (options.sharding == Sharding::no_shard && shard.size() != 1)
     return bad("no_shard needs groups of one trainer, this group has " +
@@ -57,6 +60,7 @@ uint64_t hash_of(const EngineOptions& o, int shards, int groups) {
   for (const ParameterGroup& group : o.groups)
     text << group.pattern << '\0' << group.learning_rate_factor << ' '
          << group.weight_decay.value_or(-1) << ' ';
+  for (const WarmupRows& warmup : o.warmup) text << warmup.until_step << ' ' << warmup.rows << ' ';
   text << o.z_loss << ' ' << int(o.optimizer) << ' ' << o.muon_momentum << ' ';
   const std::string bytes = text.str();
   return hash128(bytes.data(), bytes.size()).low;
@@ -95,6 +99,7 @@ struct Engine::Parts {
   std::optional<HashedState> hashed;
   std::optional<int> suspect;
   bool damaged = false;
+  uint64_t all_rows = 1;                    // of the step, over all groups
   RowRange rows;                            // of this group
   std::vector<int32_t> placeholder_tokens;  // (B, T + 1): used when batch() has failed
   std::vector<double> block_squares;
@@ -115,6 +120,7 @@ struct Engine::Parts {
 
   Status create();
   Status create_optimizer();
+  void use_rows(uint64_t step_rows);
   void load();
   Status end(Status error);
   void at(Phase phase, int64_t block = -1) {
@@ -152,14 +158,13 @@ Status Engine::Parts::create() {
     replicate.follow(stream);
   }
   options_hash = hash_of(options, shard.size(), replicate.size());
-  const auto all_rows = static_cast<uint64_t>(options.rows);
-  rows = rows_of_group(all_rows, groups, static_cast<uint64_t>(replicate.rank()));
-  leaf_scale = 1.0f / static_cast<float>(all_rows * shards);
+  all_rows = static_cast<uint64_t>(options.rows);
   SS_ASSIGN(gather, GatherSchedule::create(plan, layout, options.precision, backend, shard));
   SS_ASSIGN(reduce, ReduceSchedule::create(plan, units, layout, options.precision, all_rows,
                                            backend, shard, replicate));
   SS_RETURN_IF_ERROR(create_optimizer());
   vote.emplace(units, layout, all_rows, shard, replicate);
+  use_rows(all_rows);
   placeholder_tokens.resize(
       static_cast<size_t>(options.micro_batch_size * (options.shape.block_size + 1)));
   block_squares.resize(layout.total / kShardAlign);
@@ -182,6 +187,16 @@ Status Engine::Parts::create_optimizer() {
   SS_ASSIGN(muon, MuonSchedule::create(plan, units, layout, std::move(of_muon), options.precision,
                                        backend, shard, replicate));
   return {};
+}
+
+/// Divides the leaves of the following steps: their number is K * S.
+void Engine::Parts::use_rows(uint64_t step_rows) {
+  all_rows = step_rows;
+  rows = rows_of_group(all_rows, static_cast<uint64_t>(replicate.size()),
+                       static_cast<uint64_t>(replicate.rank()));
+  leaf_scale = 1.0f / static_cast<float>(all_rows * layout.shards);
+  reduce->use_rows(all_rows);
+  vote->use_rows(all_rows);
 }
 
 void Engine::Parts::load() {
@@ -304,6 +319,7 @@ Result<double> Engine::Parts::backward(int k, const void* head_params, const voi
 
 Ballot Engine::Parts::begin_step(uint64_t step, float learning_rate, const StepControl& mine) {
   newest_step = step;
+  if (const uint64_t now = rows_of(options, step); now != all_rows) use_rows(now);
   mismatch.reset();
   hashed.reset();
   suspect.reset();
@@ -391,7 +407,7 @@ Result<Verdict> Engine::Parts::vote_on(const Ballot& ballot, StepResult& times) 
 
 /// ENGINE-7: what the loss, the gradient and its norm are multiplied by.
 double Engine::Parts::over_trained(const Verdict& verdict) const {
-  const auto targets = static_cast<uint64_t>(options.rows) * layout.shards *
+  const auto targets = all_rows * layout.shards *
                        static_cast<uint64_t>(options.micro_batch_size * options.shape.block_size);
   return simplescale::over_trained(targets, verdict.trained);
 }
@@ -419,6 +435,18 @@ Status Engine::Parts::commit() {
   damaged = committed.code() == Code::mismatch;
   if (committed.ok()) gather->reset(optimizer->params());
   return committed;
+}
+
+uint64_t rows_of(const EngineOptions& options, uint64_t step) {
+  for (const WarmupRows& warmup : options.warmup)
+    if (step <= warmup.until_step) return static_cast<uint64_t>(warmup.rows);
+  return static_cast<uint64_t>(options.rows);
+}
+
+std::vector<int> rows_of_steps(const EngineOptions& options) {
+  std::vector<int> rows{options.rows};
+  for (const WarmupRows& warmup : options.warmup) rows.push_back(warmup.rows);
+  return rows;
 }
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, Backend& backend,

@@ -52,13 +52,20 @@
 
 namespace simplescale {
 
+/// Steps up to this one have so many rows.
+struct WarmupRows {
+  uint64_t until_step = 0;
+  int rows = 1;  // at most EngineOptions::rows, at least G
+};
+
 /// S = shard.size() trainers per group, G = replicate.size() groups. A step has M = K * S leaves
 /// (micro-batches); group g computes the rows rows_of_group(K, G, g) (sharding.hpp).
 struct EngineOptions {
   ModelShape shape;
-  DType precision = DType::f32;  // the backend's
-  int micro_batch_size = 1;      // B, the backend's
-  int rows = 1;                  // K: rows per step, over all groups; at least G
+  DType precision = DType::f32;    // the backend's
+  int micro_batch_size = 1;        // B, the backend's
+  int rows = 1;                    // K: rows per step, over all groups; at least G
+  std::vector<WarmupRows> warmup;  // in order; later steps have `rows` rows
   Sharding sharding = Sharding::full_shard;
   /// The engine sums in tree order for both values, with the same bits. Only part of the options
   /// that all ranks must agree on.
@@ -72,6 +79,11 @@ struct EngineOptions {
   uint64_t seed = 1;                   // of the initial values
   int state_timeout_ms = 60'000;       // how long a reader may pin the side to be written
 };
+
+/// Rows of a step (from 1), over all groups.
+uint64_t rows_of(const EngineOptions& options, uint64_t step);
+/// The numbers of rows that steps have, without order.
+std::vector<int> rows_of_steps(const EngineOptions& options);
 
 /// Requests of one rank. The vote combines them with OR over the world, so all ranks act on them
 /// after the same step.

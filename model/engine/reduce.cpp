@@ -27,9 +27,7 @@ Result<ReduceSchedule> ReduceSchedule::create(const BufferPlan& plan,
                                               const ShardLayout& layout, DType precision,
                                               uint64_t rows, Backend& backend, Collective& shard,
                                               Collective& replicate) {
-  const auto groups = static_cast<uint64_t>(replicate.size());
-  const RowRange own = rows_of_group(rows, groups, static_cast<uint64_t>(replicate.rank()));
-  ReduceSchedule schedule(units, layout, precision, own, backend, shard, replicate);
+  ReduceSchedule schedule(units, layout, precision, backend, shard, replicate);
   schedule.pool_of_unit_ = plan.pool_of_unit_gradient;
   for (size_t pool = 0; pool < plan.gradient.size(); ++pool) {
     for (size_t i = 0; i < plan.gradient[pool].slots; ++i) {
@@ -52,13 +50,19 @@ Result<ReduceSchedule> ReduceSchedule::create(const BufferPlan& plan,
     SS_ASSIGN(void* data, replicate.allocate(layout.total * sizeof(float)));
     schedule.total_ = static_cast<float*>(data);
   }
-  const auto shards = static_cast<uint64_t>(shard.size());
+  schedule.use_rows(rows);
+  return schedule;
+}
+
+void ReduceSchedule::use_rows(uint64_t rows) {
+  const auto groups = static_cast<uint64_t>(replicate_->size());
+  rows_ = rows_of_group(rows, groups, static_cast<uint64_t>(replicate_->rank()));
+  nodes_of_group_.clear();
   for (uint64_t group = 0; group < groups; ++group) {
     const RowRange run = rows_of_group(rows, groups, group);
-    schedule.nodes_of_group_.push_back(
-        nodes_of_run(leaf_of(run, 0, shards, 0), run.count * shards));
+    nodes_of_group_.push_back(
+        nodes_of_run(leaf_of(run, 0, layout_->shards, 0), run.count * layout_->shards));
   }
-  return schedule;
 }
 
 void ReduceSchedule::begin_step() {

@@ -24,6 +24,8 @@ class ReduceSchedule {
                                        const ShardLayout& layout, DType precision, uint64_t rows,
                                        Backend& backend, Collective& shard, Collective& replicate);
 
+  /// From the next step on, the steps have this number of rows.
+  void use_rows(uint64_t rows);
   /// Clears all sums.
   void begin_step();
   /// The buffer into which the backward pass writes the gradient of `unit`: the whole unit in
@@ -52,11 +54,10 @@ class ReduceSchedule {
   static constexpr size_t kNone = static_cast<size_t>(-1);
 
   ReduceSchedule(const std::vector<Unit>& units, const ShardLayout& layout, DType precision,
-                 RowRange rows, Backend& backend, Collective& shard, Collective& replicate)
+                 Backend& backend, Collective& shard, Collective& replicate)
       : units_(&units),
         layout_(&layout),
         precision_(precision),
-        rows_(rows),
         backend_(&backend),
         shard_(&shard),
         replicate_(&replicate) {}

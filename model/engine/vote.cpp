@@ -145,12 +145,8 @@ double tree_mean(std::span<const double> leaves) {
 
 Vote::Vote(const std::vector<Unit>& units, const ShardLayout& layout, uint64_t rows,
            Collective& shard, Collective& replicate)
-    : units_(&units),
-      layout_(&layout),
-      rows_(rows),
-      most_rows_(max_rows(rows, static_cast<uint64_t>(replicate.size()))),
-      shard_(&shard),
-      replicate_(&replicate) {
+    : units_(&units), layout_(&layout), shard_(&shard), replicate_(&replicate) {
+  use_rows(rows);
   for (size_t rank = 0; rank < layout.shards; ++rank) {
     size_t count = 0;
     for (size_t unit = 0; unit < units.size(); ++unit) {
@@ -159,6 +155,11 @@ Vote::Vote(const std::vector<Unit>& units, const ShardLayout& layout, uint64_t r
     }
     squares_ = std::max(squares_, count);
   }
+}
+
+void Vote::use_rows(uint64_t rows) {
+  rows_ = rows;
+  most_rows_ = max_rows(rows, static_cast<uint64_t>(replicate_->size()));
 }
 
 /// Blocks that are padding only are left out: their number depends on the layout.

@@ -59,6 +59,8 @@ class Vote {
   /// rows: K of a step, over all groups. The referenced objects must outlive the vote.
   Vote(const std::vector<Unit>& units, const ShardLayout& layout, uint64_t rows, Collective& shard,
        Collective& replicate);
+  /// From the next vote on, the steps have this number of rows.
+  void use_rows(uint64_t rows);
   /// Votes on a step. All ranks of the world call it together. An error is a collective's; then
   /// there is no verdict.
   Result<Verdict> hold(const Ballot& ballot, WaitClock& wait);
@@ -76,8 +78,8 @@ class Vote {
 
   const std::vector<Unit>* units_;
   const ShardLayout* layout_;
-  uint64_t rows_;
-  size_t most_rows_;  // rows of the largest group; every record has room for that many losses
+  uint64_t rows_ = 0;
+  size_t most_rows_ = 0;  // rows of the largest group; every record has room for that many losses
   Collective* shard_;
   Collective* replicate_;
   size_t squares_ = 0;  // the most partial sums of squares that any rank sends

@@ -57,8 +57,8 @@ Result<std::string> import_command(const std::string& folder, const std::string&
               : "\n");
 }
 
-Result<VerifyText> verify_command(const std::string& run, const Mixture& mixture) {
-  SS_ASSIGN(const VerifyReport report, verify_run(run, mixture));
+Result<VerifyText> verify_command(const std::string& run, const TrainedSamples& trained) {
+  SS_ASSIGN(const VerifyReport report, verify_run(run, trained));
   VerifyText out{report.ok, ""};
   for (const std::string& line : report.lines) out.text += line + "\n";
   out.text += run + (report.ok ? ": valid\n" : ": INVALID\n");

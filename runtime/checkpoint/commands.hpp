@@ -7,7 +7,7 @@
 #include "runtime/base/dtype.hpp"
 #include "runtime/base/status.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
-#include "runtime/training/mixture.hpp"
+#include "runtime/checkpoint/verify_run.hpp"
 
 namespace simplescale {
 
@@ -25,6 +25,6 @@ struct VerifyText {
   bool ok = true;
   std::string text;
 };
-Result<VerifyText> verify_command(const std::string& run, const Mixture& mixture = {});
+Result<VerifyText> verify_command(const std::string& run, const TrainedSamples& trained = {});
 
 }  // namespace simplescale

@@ -243,9 +243,16 @@ Generations verify_events(const std::string& run, VerifyReport& report) {
 
 // -- Ledger -------------------------------------------------------------------------------------
 
-void verify_ledger(const std::string& path, uint64_t global_batch, const SkippedSamples& skipped,
-                   const Committed& committed, const Generations& generations, SourcesSeen& sources,
-                   VerifyReport& report) {
+/// "24", or "8 to 24" if steps differ.
+std::string batch_text(const BatchSchedule& batch) {
+  const auto& [least, most] = std::ranges::minmax(batch.runs(), {}, &BatchSchedule::Steps::size);
+  return (least.size == most.size ? "" : std::to_string(least.size) + " to ") +
+         std::to_string(most.size);
+}
+
+void verify_ledger(const std::string& path, const BatchSchedule& batch,
+                   const SkippedSamples& skipped, const Committed& committed,
+                   const Generations& generations, SourcesSeen& sources, VerifyReport& report) {
   Section section(report, "ledger.jsonl");
   std::map<uint64_t, LedgerStep> steps;
   std::set<uint64_t> used;
@@ -277,12 +284,12 @@ void verify_ledger(const std::string& path, uint64_t global_batch, const Skipped
   if (committed.steps.empty() && steps.size() > 1)
     section.problem("has " + std::to_string(steps.size()) + " steps, metrics.jsonl none");
   for (const uint64_t number : committed.steps) {
-    if (number == 0 || number > UINT64_MAX / global_batch) continue;
+    if (number == 0 || number > UINT64_MAX / batch.size(number)) continue;
     const auto step = steps.find(number);
     const std::string wrong =
         step == steps.end()
             ? "has no line"
-            : check_cover(step->second, (number - 1) * global_batch, global_batch, skipped);
+            : check_cover(step->second, batch.samples(number - 1), batch.size(number), skipped);
     const bool undone = number > committed.newest;  // and perhaps not recorded as a whole
     if (!wrong.empty() && !undone) section.problem("step " + std::to_string(number) + ": " + wrong);
     if (wrong.empty() && !undone) sources.add(number, step->second, skipped);
@@ -291,14 +298,14 @@ void verify_ledger(const std::string& path, uint64_t global_batch, const Skipped
   for (const std::string& problem : sources.problems()) section.problem(problem);
   for (const std::string& note : sources.notes()) section.note(note);
   if (section.clean())
-    section.note(std::to_string(committed.steps.size()) + " steps of " +
-                 std::to_string(global_batch) + " samples, each sample exactly once" +
+    section.note(std::to_string(committed.steps.size()) + " steps of " + batch_text(batch) +
+                 " samples, each sample exactly once" +
                  (skipped.empty() ? "" : "; left out: " + skipped.text()));
 }
 
 }  // namespace
 
-Result<VerifyReport> verify_run(const std::string& run, const Mixture& mixture) {
+Result<VerifyReport> verify_run(const std::string& run, const TrainedSamples& trained) {
   const std::string config_path = run + "/config.toml";
   std::error_code error;
   if (!std::filesystem::exists(config_path, error))
@@ -328,9 +335,10 @@ Result<VerifyReport> verify_run(const std::string& run, const Mixture& mixture) 
     report.lines.push_back(
         "config.toml: no train.global_batch_size, so the ledger cannot be checked");
   } else {
-    SourcesSeen sources(mixture, newest);
-    verify_ledger(run + "/ledger.jsonl", static_cast<uint64_t>(global_batch), skipped, committed,
-                  generations, sources, report);
+    SourcesSeen sources(trained.mixture, newest);
+    verify_ledger(run + "/ledger.jsonl",
+                  trained.batch.value_or(BatchSchedule(static_cast<uint64_t>(global_batch))),
+                  skipped, committed, generations, sources, report);
   }
   return report;
 }

@@ -2,10 +2,12 @@
 // only. Any thread; blocks on the disk.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/base/status.hpp"
+#include "runtime/training/batch_schedule.hpp"
 #include "runtime/training/mixture.hpp"
 
 namespace simplescale {
@@ -15,8 +17,13 @@ struct VerifyReport {
   std::vector<std::string> lines;  // what was checked, and every error with its file and line
 };
 
-/// mixture: of the run's config.toml. bad_data: it is not a run folder. Errors found in the run are
-/// in the report.
-Result<VerifyReport> verify_run(const std::string& run_folder, const Mixture& mixture = {});
+/// What the run's config.toml says about the samples of its steps.
+struct TrainedSamples {
+  Mixture mixture;
+  std::optional<BatchSchedule> batch;  // none: each step has train.global_batch_size samples
+};
+
+/// bad_data: it is not a run folder. Errors found in the run are in the report.
+Result<VerifyReport> verify_run(const std::string& run_folder, const TrainedSamples& trained = {});
 
 }  // namespace simplescale

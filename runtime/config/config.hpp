@@ -99,6 +99,13 @@ struct BlendStage {
   bool operator==(const BlendStage&) const = default;
 };
 
+/// While the run has trained fewer tokens, a smaller batch.
+struct BatchStage {
+  int64_t until_tokens = 0;
+  int64_t global_batch_size = 0;  // samples per step
+  bool operator==(const BatchStage&) const = default;
+};
+
 struct DataConfig {
   std::string source;              // file, folder, or "debian:<package>"
   std::vector<BlendSource> blend;  // instead of source
@@ -122,6 +129,7 @@ struct TrainConfig {
   int64_t max_tokens = 0, max_iters = 0, max_steps = 0;  // 0: no limit; the first one ends the run
   int64_t micro_batch_size = 8;                          // samples
   int64_t global_batch_size = 0;  // samples per step; 0: micro_batch_size x world
+  std::vector<BatchStage> batch_warmup;
   DType precision = DType::bf16;
   double learning_rate = 4e-4;
   double min_learning_rate = -1;  // -1: a tenth of learning_rate

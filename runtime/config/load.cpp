@@ -181,6 +181,21 @@ struct Assign {
     *v = groups;
     return true;
   }
+  bool operator()(schema::BatchStages* v) const {
+    const toml::array* array = node.as_array();
+    if (!array) return false;
+    schema::BatchStages stages;
+    for (const toml::node& element : *array) {
+      const toml::table* table = element.as_table();
+      BatchStage stage;
+      if (!table || table->size() != 2 || !member(*table, "until_tokens", &stage.until_tokens) ||
+          !member(*table, "global_batch_size", &stage.global_batch_size))
+        return false;
+      stages.push_back(stage);
+    }
+    *v = stages;
+    return true;
+  }
   bool operator()(schema::Axes* v) const {
     schema::Axes axes;
     if (!node.is_table() || !gather(*node.as_table(), "", axes)) return false;

@@ -105,8 +105,15 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   estimate.state = 12 * own * sides;
   estimate.parameters = c * own + c * (sharding == Sharding::full_shard ? in_turn : all);
   // Buffers are not reallocated when groups are lost, and a trainer then has more partial sums.
-  const uint64_t digits = digits_of_any_groups(
-      static_cast<uint64_t>(rows), static_cast<uint64_t>(groups), static_cast<uint64_t>(shards));
+  uint64_t digits = 0;
+  const auto count_digits = [&](int64_t rows_of_step) {
+    digits = std::max<uint64_t>(
+        digits, digits_of_any_groups(static_cast<uint64_t>(std::max<int64_t>(1, rows_of_step)),
+                                     static_cast<uint64_t>(groups), static_cast<uint64_t>(shards)));
+  };
+  count_digits(rows);
+  for (const BatchStage& stage : config.train.batch_warmup)
+    count_digits(stage.global_batch_size / (shards * config.train.micro_batch_size));
   estimate.gradients = c * in_turn + 4 * own * (1 + digits);
   const bool muon = config.train.optimizer == Optimizer::muon;
   if (muon)  // one group owns most

@@ -15,27 +15,66 @@ constexpr int64_t warmup_steps_max = 2000;  // as in TinyLlama
 std::string text(int64_t number) {
   return std::to_string(number);
 }
+/// a / b, rounded up; 0 for a negative a (not set).
+uint64_t up(int64_t a, int64_t b) {
+  return a <= 0 ? 0 : static_cast<uint64_t>(a / b + (a % b != 0));
+}
 Status bad(const std::string& message) {
   return Status(Code::bad_config, message);
 }
 
-/// Sets accumulation, leaves, global_batch_size and tokens_per_step; also if global_batch_size is
-/// wrong, for the checks that follow.
+/// Why a global batch cannot be divided among the trainers; names the nearest that can be.
+Status check_batch(const std::string& key, int64_t wanted, const Plan& plan) {
+  const int64_t unit = plan.samples_per_iter();
+  if (wanted % unit == 0) return {};
+  const int64_t below = wanted / unit * unit;
+  return bad(key + " = " + text(wanted) + " is not a multiple of " + text(plan.topology.world()) +
+             " trainers x " + text(plan.micro_batch_size) + " samples: use " +
+             (below > 0 ? text(below) + " or " : "") + text(below + unit));
+}
+
+Status check_warmup_stage(const BatchStage& stage, int64_t after, const Plan& plan) {
+  const std::string key =
+      "train.batch_warmup: the stage until_tokens = " + text(stage.until_tokens);
+  if (stage.until_tokens <= after)
+    return bad(key + (after == 0 ? std::string(" ends before it begins")
+                                 : " does not end after the stage before it, until_tokens = " +
+                                       text(after)));
+  if (stage.global_batch_size < 1 || stage.global_batch_size > plan.global_batch_size)
+    return bad(key + " has global_batch_size = " + text(stage.global_batch_size) +
+               "; it must be at least 1 and at most train.global_batch_size, " +
+               text(plan.global_batch_size));
+  return check_batch(key + " has global_batch_size", stage.global_batch_size, plan);
+}
+
+/// Sets accumulation, leaves, global_batch_size, batch and tokens_per_step; also if
+/// global_batch_size is wrong, for the checks that follow.
 Status plan_batch(const Config& config, Plan& plan) {
-  const int64_t world = plan.topology.world(), size = plan.micro_batch_size;
-  const int64_t unit = world * size;
   const int64_t wanted = config.train.global_batch_size;
-  plan.accumulation = std::max<int64_t>(1, wanted / unit);
-  plan.leaves = world * plan.accumulation;
-  plan.global_batch_size = plan.leaves * size;
+  plan.accumulation = std::max<int64_t>(1, wanted / plan.samples_per_iter());
+  plan.leaves = plan.topology.world() * plan.accumulation;
+  plan.global_batch_size = plan.leaves * plan.micro_batch_size;
   plan.tokens_per_step = plan.global_batch_size * plan.shape.block_size;
-  if (wanted % unit != 0) {
-    const int64_t below = wanted / unit * unit;
-    return bad("train.global_batch_size = " + text(wanted) + " is not a multiple of " +
-               text(world) + " trainers x " + text(size) + " samples: use " +
-               (below > 0 ? text(below) + " or " : "") + text(below + unit));
+  std::vector<BatchSchedule::Stage> stages;
+  Status status = check_batch("train.global_batch_size", wanted, plan);
+  int64_t after = 0;
+  for (const BatchStage& stage : config.train.batch_warmup) {
+    if (status.ok()) status = check_warmup_stage(stage, after, plan);
+    if (!status.ok()) break;
+    after = stage.until_tokens;
+    stages.push_back(
+        {static_cast<uint64_t>(stage.global_batch_size), up(after, plan.shape.block_size)});
   }
-  return {};
+  plan.batch = BatchSchedule(static_cast<uint64_t>(plan.global_batch_size), stages);
+  return status;
+}
+
+/// The samples of `iters` micro-batches of every trainer, or as many as can be counted.
+uint64_t samples_of_iters(int64_t iters, const Plan& plan) {
+  int64_t samples = 0;
+  const bool over =
+      __builtin_mul_overflow(std::max<int64_t>(0, iters), plan.samples_per_iter(), &samples);
+  return static_cast<uint64_t>(over ? INT64_MAX : samples);
 }
 
 /// Sets max_steps, max_iters and max_tokens, in whole steps. The paper's formula: tokens_per_iter =
@@ -43,46 +82,56 @@ Status plan_batch(const Config& config, Plan& plan) {
 Status plan_length(const Config& config, Plan& plan) {
   const TrainConfig& train = config.train;
   const int64_t tokens_per_iter = plan.micro_batch_size * plan.shape.block_size;
-  const int64_t iters_of_tokens = train.max_tokens / plan.topology.world() / tokens_per_iter;
+  const auto steps_of = [&](int64_t iters) {
+    return static_cast<int64_t>(plan.batch.steps_within(samples_of_iters(iters, plan)));
+  };
   struct Limit {
     const char* key;
     int64_t value, steps;
   };
-  const Limit limits[] = {
-      {"train.max_tokens", train.max_tokens, iters_of_tokens / plan.accumulation},
-      {"train.max_iters", train.max_iters, train.max_iters / plan.accumulation},
-      {"train.max_steps", train.max_steps, train.max_steps}};
+  const Limit limits[] = {{"train.max_tokens", train.max_tokens,
+                           steps_of(train.max_tokens / plan.topology.world() / tokens_per_iter)},
+                          {"train.max_iters", train.max_iters, steps_of(train.max_iters)},
+                          {"train.max_steps", train.max_steps, train.max_steps}};
   plan.max_steps = 0;
   for (const Limit& limit : limits) {
     if (limit.value == 0) continue;
-    if (limit.steps == 0)
+    if (limit.steps == 0) {
+      const int64_t samples = static_cast<int64_t>(plan.batch.size(1));
       return bad(std::string(limit.key) + " = " + text(limit.value) + " is less than one step of " +
-                 text(plan.accumulation) + " micro-batches per trainer, " +
-                 text(plan.tokens_per_step) + " tokens");
+                 text(samples / plan.samples_per_iter()) + " micro-batches per trainer, " +
+                 text(samples * plan.shape.block_size) + " tokens");
+    }
     plan.max_steps = plan.max_steps ? std::min(plan.max_steps, limit.steps) : limit.steps;
   }
   if (plan.max_steps == 0)
     return bad(
         "train.max_steps, train.max_iters and train.max_tokens are all 0, so the run has no end: "
         "set one of them");
-  plan.max_iters = plan.max_steps * plan.accumulation;
-  if (__builtin_mul_overflow(plan.max_steps, plan.tokens_per_step, &plan.max_tokens))
+  if (int64_t most = 0; __builtin_mul_overflow(plan.max_steps, plan.tokens_per_step, &most))
     return bad("train.max_steps = " + text(plan.max_steps) + " steps of " +
                text(plan.tokens_per_step) + " tokens are more than can be counted");
+  const auto samples =
+      static_cast<int64_t>(plan.batch.samples(static_cast<uint64_t>(plan.max_steps)));
+  plan.max_iters = samples / plan.samples_per_iter();
+  plan.max_tokens = samples * plan.shape.block_size;
   return {};
 }
 
 /// Sets warmup_steps. At most one of three keys is set.
 Status plan_warmup(const TrainConfig& train, Plan& plan) {
-  const auto up = [](int64_t a, int64_t b) { return a / b + (a % b != 0); };
+  const auto steps_to = [&](uint64_t samples) {
+    return static_cast<int64_t>(plan.batch.steps_to(samples));
+  };
   struct Length {
     const char* key;
     int64_t value, steps;
   };
-  const Length lengths[] = {
-      {"train.warmup_steps", train.warmup_steps, train.warmup_steps},
-      {"train.warmup_tokens", train.warmup_tokens, up(train.warmup_tokens, plan.tokens_per_step)},
-      {"train.warmup_iters", train.warmup_iters, up(train.warmup_iters, plan.accumulation)}};
+  const Length lengths[] = {{"train.warmup_steps", train.warmup_steps, train.warmup_steps},
+                            {"train.warmup_tokens", train.warmup_tokens,
+                             steps_to(up(train.warmup_tokens, plan.shape.block_size))},
+                            {"train.warmup_iters", train.warmup_iters,
+                             steps_to(samples_of_iters(train.warmup_iters, plan))}};
   Length chosen = {
       "", -1,
       std::min(warmup_steps_max,

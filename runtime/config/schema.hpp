@@ -24,9 +24,10 @@ using Axes = std::vector<SweepAxis>;
 using Blend = std::vector<BlendSource>;
 using Stages = std::vector<BlendStage>;
 using Groups = std::vector<ParameterGroup>;
+using BatchStages = std::vector<BatchStage>;
 /// Pointer to a member of a Config.
 using Ref = std::variant<bool*, int64_t*, double*, std::string*, Pair*, EnumRef, Faults*, Integers*,
-                         Axes*, Blend*, Stages*, Groups*>;
+                         Axes*, Blend*, Stages*, Groups*, BatchStages*>;
 
 /// Whether a difference in a key makes a different run: always, only without train.deterministic
 /// (layout), or never. recipe: never, but the steps from then on have other bits.

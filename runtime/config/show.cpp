@@ -34,6 +34,18 @@ std::string plain(double number) {
   return text;
 }
 
+/// "3 steps of 8 samples, then 2 of 16".
+std::string warmup_text(const BatchSchedule& batch) {
+  std::string text;
+  const auto& runs = batch.runs();
+  for (size_t i = 0; i + 1 < runs.size(); ++i) {
+    const auto steps = static_cast<int64_t>(runs[i + 1].first - runs[i].first);
+    text += (i == 0 ? counted(steps, "step") : ", then " + std::to_string(steps)) + " of " +
+            std::to_string(runs[i].size) + (i == 0 ? " samples" : "");
+  }
+  return text;
+}
+
 std::string decay_text(const LearningRate& rate) {
   if (rate.schedule == Schedule::constant) return ", then constant";
   const char* shape = rate.schedule == Schedule::cosine       ? "a cosine"
@@ -69,6 +81,7 @@ std::string plan_text(const Config& config, const Plan& plan) {
                     counted(t.world(), "trainer") + " x " + std::to_string(plan.accumulation) +
                     " accumulated" + " x " + counted(plan.micro_batch_size, "sample") + " of " +
                     std::to_string(plan.shape.block_size) + " tokens");
+  if (plan.batch.runs().size() > 1) line("batch warm-up", warmup_text(plan.batch));
   line("length", counted(plan.max_steps, "step") + ", " + std::to_string(plan.max_iters) +
                      " iters, " + std::to_string(plan.max_tokens) + " tokens (" +
                      std::to_string(plan.tokens_per_step) + " per step)");

@@ -108,6 +108,14 @@ struct ToToml {
     }
     return "[" + out + "]";
   }
+  std::string operator()(const BatchStages* v) const {
+    std::string out;
+    for (const BatchStage& stage : *v)
+      out += (out.empty() ? "" : ", ") +
+             ("{ until_tokens = " + std::to_string(stage.until_tokens)) +
+             ", global_batch_size = " + std::to_string(stage.global_batch_size) + " }";
+    return "[" + out + "]";
+  }
   std::string operator()(const Axes* v) const {
     std::string out;
     for (const SweepAxis& axis : *v) {
@@ -146,6 +154,9 @@ struct Expected {
   std::string operator()(const Groups*) const {
     return "a list of { pattern = \"*norm*\", learning_rate_factor = 0.5, weight_decay = 0.0 }, "
            "with one or both of the numbers";
+  }
+  std::string operator()(const BatchStages*) const {
+    return "a list of { until_tokens = 1000000, global_batch_size = 64 }";
   }
   std::string operator()(const Axes*) const {
     return "lists of values by key, { \"train.learning_rate\" = [1e-3, 3e-3] }";

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/config/config.hpp"
+#include "runtime/training/batch_schedule.hpp"
 #include "runtime/training/learning_rate.hpp"
 #include "runtime/training/mixture.hpp"
 #include "runtime/training/names.hpp"
@@ -70,11 +71,12 @@ struct Plan {
   int64_t accumulation = 1;       // A, micro-batches per trainer and step in the configured layout;
                                   // trainers have more while groups are missing
   int64_t leaves = 1;             // M = world * A, micro-batches per step
-  int64_t global_batch_size = 1;  // M * B, samples per step
-  int64_t max_iters = 1;          // max_steps * A, micro-batches per trainer in the run
+  int64_t global_batch_size = 1;  // M * B, samples per step, after the batch's warm-up
+  BatchSchedule batch;            // samples of every step, at most M * B
+  int64_t max_iters = 1;          // micro-batches per trainer in the run
   int64_t max_steps = 1;          // S
-  int64_t tokens_per_step = 1;
-  int64_t max_tokens = 1;  // max_steps * tokens_per_step
+  int64_t tokens_per_step = 1;    // of M * B samples
+  int64_t max_tokens = 1;         // of max_steps steps
   LearningRate learning_rate;
   SkippedSamples skipped;  // data.skip_samples
   Mixture mixture;         // data.blend and data.stage; empty: one source
@@ -82,6 +84,20 @@ struct Plan {
   MemoryEstimate memory;  // per trainer
   /// K = M / S, rows of a step (sharding.hpp). Does not depend on the number of groups.
   int64_t rows() const { return leaves / topology.shards; }
+  /// Tokens that steps 1 to `step` train together.
+  uint64_t tokens(uint64_t step) const {
+    return batch.samples(step) * static_cast<uint64_t>(shape.block_size);
+  }
+  /// Tokens that one step trains.
+  uint64_t tokens_of(uint64_t step) const {
+    return batch.size(step) * static_cast<uint64_t>(shape.block_size);
+  }
+  /// Micro-batches of a trainer, in the configured layout, for so many samples.
+  uint64_t iters(uint64_t samples) const {
+    return samples / static_cast<uint64_t>(samples_per_iter());
+  }
+  /// Samples that a micro-batch of every trainer of the configured layout has together.
+  int64_t samples_per_iter() const { return micro_batch_size * topology.world(); }
 };
 
 /// Topology, batch and schedule of a run. bad_config: as plan_topology(); a global batch that is

@@ -78,17 +78,17 @@ std::string token_path(const Config& config) {
 }
 
 BatchLayout batch_layout(const Plan& plan, uint64_t groups) {
-  return {groups, static_cast<uint64_t>(plan.topology.shards), static_cast<uint64_t>(plan.rows()),
-          static_cast<uint64_t>(plan.micro_batch_size)};
+  return {groups, static_cast<uint64_t>(plan.topology.shards),
+          static_cast<uint64_t>(plan.micro_batch_size), plan.batch};
 }
 
 std::vector<uint64_t> samples_of(const Plan& plan, uint64_t groups, uint64_t group, uint64_t shard,
                                  uint64_t step) {
   const BatchLayout layout = batch_layout(plan, groups);
   std::vector<uint64_t> samples;
-  for (uint64_t k = 0; k < layout.accumulation(group); ++k) {
-    const auto runs = plan.skipped.samples_at(
-        first_sample(layout, step - 1, leaf_of(layout, group, shard, k)), layout.micro_batch_size);
+  for (uint64_t k = 0; k < layout.rows(step, group).count; ++k) {
+    const auto runs = plan.skipped.samples_at(first_sample(layout, step, group, shard, k),
+                                              layout.micro_batch_size);
     samples.insert(samples.end(), runs.begin(), runs.end());
   }
   return samples;

@@ -9,7 +9,7 @@ namespace simplescale {
 std::vector<SourceUse> source_uses(const Plan& plan, const RunData& data) {
   std::vector<SourceUse> uses;
   if (plan.mixture.empty()) return uses;
-  const auto places = static_cast<uint64_t>(plan.max_steps * plan.global_batch_size);
+  const uint64_t places = plan.batch.samples(static_cast<uint64_t>(plan.max_steps));
   const std::vector<uint64_t> trained =
       MixtureSchedule(plan.mixture).trained(0, places, plan.skipped);
   for (size_t i = 0; i < data.sources.size(); ++i) {

@@ -32,7 +32,9 @@ Status RingFiller::start(const FillPlan& plan) {
   const RingShape& shape = rings_.shape();
   const BatchLayout& layout = plan.layout;
   bool fits = plan.trainers.size() <= shape.rings && layout.groups > 0 && layout.shards > 0 &&
-              layout.rows >= layout.groups && layout.micro_batch_size == shape.micro_batch_size;
+              layout.micro_batch_size == shape.micro_batch_size;
+  for (const BatchSchedule::Steps& run : layout.batch.runs())
+    fits = fits && layout.rows(run.first) >= layout.groups;
   for (const auto& trainer : plan.trainers)
     fits = fits && trainer.group < layout.groups && trainer.shard < layout.shards;
   if (!fits)
@@ -116,11 +118,12 @@ Result<bool> RingFiller::fill_one_slot_each() {
     if (!tokens) continue;
     Cursor& at = cursors_[ring];
     const auto [group, shard] = plan_->trainers[ring];
-    const uint64_t leaf = leaf_of(plan_->layout, group, shard, at.accumulation);
-    const uint64_t first = first_sample(plan_->layout, at.step, leaf);
+    const uint64_t step = at.step + 1;
+    const uint64_t first = first_sample(plan_->layout, step, group, shard, at.accumulation);
     SS_RETURN_IF_ERROR(fill(tokens, first));
     rings_.commit_fill(ring, at.step, at.accumulation, first);
-    if (++at.accumulation == plan_->layout.accumulation(group)) at = Cursor{.step = at.step + 1};
+    if (++at.accumulation == plan_->layout.rows(step, group).count)
+      at = Cursor{.step = at.step + 1};
     worked = true;
   }
   return worked;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "runtime/training/batch_schedule.hpp"
 #include "runtime/training/sharding.hpp"
 #include "runtime/training/skipped_samples.hpp"
 
@@ -34,28 +35,26 @@ class SampleOrder {
   SkippedSamples skipped_;
 };
 
-/// A step's batch: `rows` rows of `shards` micro-batches, divided among `groups` groups
-/// (sharding.hpp). The samples of a step do not depend on groups.
+/// A step's batch: rows of `shards` micro-batches, divided among `groups` groups (sharding.hpp).
+/// The samples of a step do not depend on groups. Steps are numbered from 1.
 struct BatchLayout {
-  uint64_t groups = 1, shards = 1, rows = 1;
+  uint64_t groups = 1, shards = 1;
   uint64_t micro_batch_size = 1;  // samples
+  BatchSchedule batch;            // whole rows
 
-  uint64_t global_batch() const { return shards * rows * micro_batch_size; }  // samples per step
-  /// Number of micro-batches that each trainer of a group computes per step.
-  uint64_t accumulation(uint64_t group) const { return rows_of_group(rows, groups, group).count; }
+  uint64_t rows(uint64_t step) const { return batch.size(step) / (shards * micro_batch_size); }
+  RowRange rows(uint64_t step, uint64_t group) const {
+    return rows_of_group(rows(step), groups, group);
+  }
   bool operator==(const BatchLayout&) const = default;
 };
 
-/// leaf_of() (sharding.hpp) for the trainer of `shard` in `group`; accumulation: k.
-inline uint64_t leaf_of(const BatchLayout& layout, uint64_t group, uint64_t shard,
-                        uint64_t accumulation) {
-  return leaf_of(rows_of_group(layout.rows, layout.groups, group), accumulation, layout.shards,
-                 shard);
-}
-
-/// Place (skipped_samples.hpp) of the first of a leaf's micro_batch_size samples. step: from 0.
-inline uint64_t first_sample(const BatchLayout& layout, uint64_t step, uint64_t leaf) {
-  return step * layout.global_batch() + leaf * layout.micro_batch_size;
+/// Place (skipped_samples.hpp) of the first of the micro_batch_size samples of accumulation k of
+/// the trainer of `shard` in `group`.
+inline uint64_t first_sample(const BatchLayout& layout, uint64_t step, uint64_t group,
+                             uint64_t shard, uint64_t k) {
+  return layout.batch.samples(step - 1) +
+         leaf_of(layout.rows(step, group), k, layout.shards, shard) * layout.micro_batch_size;
 }
 
 }  // namespace simplescale

@@ -59,6 +59,24 @@ class Layouts(Case):
         run = self.train("faults", *STEPS, *self.layout(2, 2, "hybrid_shard"), *options, faults)
         self.assertEqual(self.digest(run), digests[1, 1, "no_shard"])
 
+    def test_a_batch_warm_up_gives_the_same_bits_and_every_sample_once(self):
+        """On all layouts, stopped within it, and with faults within it and at its end: 6 steps of 12 samples, 8 of 24, 16 of 144."""
+        warmup = ["--train.batch_warmup=[{until_tokens=1500, global_batch_size=12}, {until_tokens=6000, global_batch_size=24}]",
+                  "--train.schedule=constant", "--train.warmup_steps=1"]
+        digests, losses = self.digests([(1, 1, "no_shard"), (2, 2, "hybrid_shard"), (1, 3, "full_shard"), (3, 1, "no_shard")], *warmup,
+                                       name="warmup-")
+        self.assertEqual(len(set(digests.values())), 1, digests)
+        layout = self.layout(2, 2, "hybrid_shard")
+        self.train("faults", *STEPS, *layout, *warmup, "--train.max_steps=10")
+        faults = ",".join(f'{{step={step},kind="{kind}",target="{target}"}}' for step, kind, target in
+                          ((12, "kill_trainer", "n1.1"), (14, "kill_agent", "n1"), (15, "kill_trainer", "n0.0")))
+        run = self.train("faults", *STEPS, *layout, *warmup, f"--inject.faults=[{faults}]")
+        self.assertEqual(self.digest(run), digests[1, 1, "no_shard"])
+        self.assertIn("30 steps of 12 to 144 samples, each sample exactly once", self.verify(run))
+        steps = {m["step"]: m for m in lines(run / "metrics.jsonl")}
+        self.assertEqual(steps[30]["tokens"], (6 * 12 + 8 * 24 + 16 * 144) * 24)
+        self.assertEqual([m["loss"] for m in steps.values()], losses[1, 1, "no_shard"])
+
     def test_layouts_give_the_same_bits_with_tied_embeddings(self):
         digests, _ = self.digests([(1, 1, "no_shard"), (2, 2, "hybrid_shard")], "--model.tie_embeddings=true")
         self.assertEqual(len(set(digests.values())), 1, digests)

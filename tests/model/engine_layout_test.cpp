@@ -120,6 +120,41 @@ TEST_SUITE("engine_layout") {
   }
 
   TEST_CASE(
+      "engine: a batch warm-up gives the bits of a run with small steps that goes on with large "
+      "ones, on every layout") {
+    const auto options_of = [](Layout layout, int leaves) {
+      return options_for(leaves, layout, Sharding::full_shard, DType::f32, false);
+    };
+    World small(options_of({1, 1}, 12), 1, 1, fake_backends());
+    small.initialize();
+    small.train(1, 2);
+    World large(options_of({1, 1}, 40), 1, 1, fake_backends(), std::move(small.states));
+    large.train(3, 4);
+    const std::string expected = large.digest();
+    for (const Layout layout : {Layout{1, 1}, {2, 2}, {3, 1}, {1, 4}, {3, 4}, {12, 1}})
+      for (const bool host : {true, false}) {
+        CAPTURE(layout.groups);
+        CAPTURE(layout.shards);
+        EngineOptions options = options_of(layout, 40);
+        options.warmup = {{2, 12 / layout.shards}};
+        CHECK(outcome(options, layout, 4, fake_backends(host)).digest == expected);
+      }
+    EngineOptions options = options_of({1, 1}, 40);
+    options.warmup = {{2, 41}};
+    World world(options_of({1, 1}, 40), 1, 1, fake_backends());
+    const auto refused = [&] {
+      return Engine::create(options, *world.seats[0].backend,
+                            world.shard_communicator(world.seats[0]),
+                            world.replicate_communicator(world.seats[0]), *world.seats[0].state)
+          .status()
+          .code();
+    };
+    CHECK(refused() == Code::bad_config);
+    options.warmup = {{2, 0}};
+    CHECK(refused() == Code::bad_config);
+  }
+
+  TEST_CASE(
       "engine: ENGINE-3 holds for every strategy, both precisions, tied embeddings, host and "
       "device "
       "memory") {

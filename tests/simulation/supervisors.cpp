@@ -90,7 +90,7 @@ void Cluster::start_supervisor(const Claim& claim) {
   const bool replica = claim.from != nullptr;
   for (auto* lines : {&disk.ledger, &disk.metrics})  // what this host reads, the server has
     for (Disk::Line& line : *lines) line.synced = true;
-  const RecordsEnd records = end_of_steps(recorded_steps(), true, rows);
+  const RecordsEnd records = end_of_steps(recorded_steps(), true, BatchSchedule(rows));
   auto made = std::make_unique<Supervisor>();
   Supervisor& supervisor = *made;
   supervisor.epoch = claim.epoch;

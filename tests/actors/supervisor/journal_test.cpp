@@ -103,7 +103,7 @@ TEST_SUITE("job records") {
   TEST_CASE("records: they end with the last step of which both files have all lines") {
     Folder folder;
     auto end = [&](bool keeps_ledger = true) {
-      auto found = end_of_records(folder.path, keeps_ledger, 8);
+      auto found = end_of_records(folder.path, keeps_ledger, BatchSchedule(8));
       REQUIRE(found.ok());
       return *found;
     };
@@ -175,14 +175,14 @@ TEST_SUITE("job records") {
                       samples = whole(1) + whole(2) + ledger(3, 1, 16, 4) + ledger(4, 1, 24, 4);
     folder.write("metrics.jsonl", metrics);
     folder.write("ledger.jsonl", samples);
-    const auto end = end_of_records(folder.path, true, 8);
+    const auto end = end_of_records(folder.path, true, BatchSchedule(8));
     REQUIRE(end.ok());
     CHECK(end->step == 2);
     CHECK(folder.text("metrics.jsonl") == metrics);
     CHECK(folder.text("ledger.jsonl") == samples);
     // None is whole, and the ledger begins late.
     folder.write("ledger.jsonl", ledger(3, 1, 16, 4) + ledger(4, 1, 24, 4));
-    CHECK(end_of_records(folder.path, true, 8)->step == 2);
+    CHECK(end_of_records(folder.path, true, BatchSchedule(8))->step == 2);
     CHECK(folder.text("metrics.jsonl") == metrics);
   }
 
@@ -195,11 +195,11 @@ TEST_SUITE("job records") {
     folder.write("ledger.jsonl", whole(1));
     const std::string blank = metric(1) + std::string(7, ' ');
     bool woken = false;
-    const auto end = end_of_records(folder.path, true, 8, [&] {
+    const auto end = end_of_records(folder.path, true, BatchSchedule(8), [&] {
       // This process has read the file, and is stopped. Its successor goes through the same, leads,
       // and writes a step.
       woken = true;
-      REQUIRE(end_of_records(folder.path, true, 8).ok());
+      REQUIRE(end_of_records(folder.path, true, BatchSchedule(8)).ok());
       CHECK(folder.text("metrics.jsonl") == blank);
       Journal successor(folder.path);
       successor.append("metrics.jsonl", metric_line(2));
@@ -211,10 +211,11 @@ TEST_SUITE("job records") {
     // Each line is JSON, also the one that follows half a line.
     std::istringstream lines(folder.text("metrics.jsonl"));
     for (std::string line; std::getline(lines, line);) CHECK(nlohmann::json::accept(line));
-    CHECK(end_of_records(folder.path, true, 8)->step == 1);
+    CHECK(end_of_records(folder.path, true, BatchSchedule(8))->step == 1);
     folder.write("events.jsonl", "{");
-    CHECK(end_of_records(folder.path, true, 8, [] { return false; }).status().code() ==
-          Code::aborted);
+    CHECK(
+        end_of_records(folder.path, true, BatchSchedule(8), [] { return false; }).status().code() ==
+        Code::aborted);
     CHECK(folder.text("events.jsonl") == "{");
   }
 
@@ -260,7 +261,7 @@ TEST_SUITE("job records") {
     }
     filled.set_value();
     suspended.get_future().wait();
-    REQUIRE(end_of_records(folder.path, false, 8)->step == 1);
+    REQUIRE(end_of_records(folder.path, false, BatchSchedule(8))->step == 1);
     REQUIRE(leave_gap(folder.path).ok());
     std::string own;
     {
@@ -276,7 +277,7 @@ TEST_SUITE("job records") {
     const std::string text = folder.text("metrics.jsonl");
     CHECK(text.starts_with(metric(1) + late));
     CHECK(text.ends_with(" " + own));
-    CHECK(end_of_records(folder.path, false, 8)->step == 100);
+    CHECK(end_of_records(folder.path, false, BatchSchedule(8))->step == 100);
   }
 
   TEST_CASE("journal: a mark waits for the lines before it, also on a full disk") {

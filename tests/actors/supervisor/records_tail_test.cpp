@@ -37,7 +37,9 @@ TEST_SUITE("job records") {
 
   TEST_CASE("records: GEN-2: a number that any line names is used, though its page is lost") {
     test::RecordsFolder folder;
-    const auto newest = [&] { return end_of_records(folder.path, true, 8)->newest_generation; };
+    const auto newest = [&] {
+      return end_of_records(folder.path, true, BatchSchedule(8))->newest_generation;
+    };
     CHECK(newest() == 0);
     folder.write("metrics.jsonl", "{\"generation\":3,\"step\":1}\n");
     CHECK(newest() == 3);
@@ -46,6 +48,6 @@ TEST_SUITE("job records") {
     folder.write("events.jsonl", "{\"generation\":5,\"incident\":null}\n{\"incident\":1}\n");
     CHECK(newest() == 5);
     folder.write("events.jsonl", "{\"incident\":7}\n" + std::string(300'000, ' ') + "\n{}\n");
-    CHECK(end_of_records(folder.path, true, 8)->incidents == 7);
+    CHECK(end_of_records(folder.path, true, BatchSchedule(8))->incidents == 7);
   }
 }

@@ -28,8 +28,8 @@ StepDone done(const char* trainer, uint64_t step, uint64_t generation = 4) {
 StepLedger ledger() {
   Plan plan;
   plan.topology.groups = 2;
-  plan.global_batch_size = 8;
-  plan.tokens_per_step = 100;
+  plan.batch = BatchSchedule(10);
+  plan.shape.block_size = 10;
   StepLedger steps(Config(), plan, 5);
   steps.begin(4, members, 5);
   return steps;
@@ -65,8 +65,7 @@ TEST_SUITE("step ledger") {
   TEST_CASE("step ledger: the samples of a member, and of all, leave skipped samples out") {
     Plan plan;
     plan.topology.groups = 2;
-    plan.leaves = 8;
-    plan.global_batch_size = 8;
+    plan.batch = BatchSchedule(8);
     plan.skipped = *SkippedSamples::parse("9-10");
     StepLedger steps(Config(), plan, 0);
     steps.begin(4, members, 0);
@@ -123,6 +122,30 @@ TEST_SUITE("step ledger") {
     CHECK_FALSE(steps.take_committed(7));
   }
 
+  TEST_CASE("step ledger: during a batch warm-up every step counts its own tokens") {
+    const BatchSchedule::Stage warmup[] = {{5, 30}};  // steps 1 to 6
+    Plan plan;
+    plan.topology.groups = 2;
+    plan.batch = BatchSchedule(10, warmup);
+    plan.shape.block_size = 10;
+    plan.max_steps = 8;
+    StepLedger steps(Config(), plan, 5);
+    steps.begin(4, members, 5);
+    for (const auto& [step, tokens, rate] : {std::tuple{6, 300, 50.0}, {7, 400, 100.0}}) {
+      StepDone report = done("n0.0", static_cast<uint64_t>(step));
+      report.interval_ms = 1'000;
+      const ReportedStep reported{report, {}};
+      steps.measure(reported);
+      const auto line = steps.record(reported)[0].json;
+      CHECK(line["tokens"] == tokens);
+      CHECK(line["iter"] == tokens / 10 / 2);
+      CHECK(line["tokens_per_second"] == rate);
+    }
+    CHECK(steps.tokens_per_second() == 75);
+    CHECK(steps.remaining_s(7) == 1.3);  // 100 tokens
+    CHECK(samples_text(steps.samples(6, "")) == "25-29");
+  }
+
   TEST_CASE("step ledger: a step's rate is by the trainer's clock, not by when reports arrive") {
     // A new supervisor takes over; trainers report two steps again, all at once.
     StepLedger steps = ledger();
@@ -177,8 +200,8 @@ TEST_SUITE("step ledger") {
   TEST_CASE("step ledger: with a mixture, the line has the validation loss of each source") {
     Plan plan;
     plan.topology.groups = 2;
-    plan.global_batch_size = 8;
-    plan.tokens_per_step = 100;
+    plan.batch = BatchSchedule(10);
+    plan.shape.block_size = 10;
     plan.mixture = {{"web", "code"}, {{0, {1, 1}}}};
     StepLedger steps(Config(), plan, 5);
     steps.begin(4, members, 5);

@@ -219,7 +219,7 @@ TEST_CASE("verify: the ledger tells what was seen of each source, and the checkp
     info.resume = resume_text(record);
     REQUIRE(save(run.folder / "checkpoints", random_state(tiny_shape(), 1), info, 2).ok());
     REQUIRE(run.problems() == "");  // writes the files
-    const auto verified = verify_command(run.folder.path(), configured);
+    const auto verified = verify_command(run.folder.path(), {configured, {}});
     REQUIRE(verified.ok());
     return verified->text;
   };

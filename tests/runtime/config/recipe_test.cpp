@@ -1,4 +1,4 @@
-// train.group, train.optimizer and train.z_loss: reading, checks, and what may change.
+// train.group, train.optimizer, train.z_loss and train.batch_warmup: reading, checks, and what may change.
 #include <doctest/doctest.h>
 
 #include "runtime/config/schema.hpp"
@@ -87,5 +87,61 @@ TEST_SUITE("recipe") {
     CHECK(show_config(muon).find("Muon for the 28 matrices of the blocks") != std::string::npos);
     CHECK(show_config(adamw).find("Muon") == std::string::npos);
     CHECK(make_plan(muon)->memory.total() > make_plan(adamw)->memory.total());
+  }
+
+  TEST_CASE("recipe: a batch warm-up plans its steps, and the length of the run by them") {
+    const std::string text = R"(
+[model]
+preset = "micro"
+block_size = 16
+[cluster]
+nodes = 2
+trainers_per_node = 1
+[train]
+micro_batch_size = 2
+global_batch_size = 16
+max_tokens = 2000
+warmup_tokens = 200
+[[train.batch_warmup]]
+until_tokens = 161
+global_batch_size = 4
+[[train.batch_warmup]]
+until_tokens = 400
+global_batch_size = 8
+)";
+    const LoadedConfig config = loaded(text);
+    CHECK(loaded(to_toml(config.config)).config.train.batch_warmup ==
+          config.config.train.batch_warmup);
+    const Plan plan = make_plan(config).take();
+    // 4 4 4 | 8 8 | 16 ... samples; 125 samples are at most 5 + 6 steps of 28 + 96.
+    const BatchSchedule::Stage stages[] = {{4, 11}, {8, 25}};
+    CHECK(plan.batch == BatchSchedule(16, stages));
+    CHECK(plan.max_steps == 11);
+    CHECK(plan.max_tokens == 124 * 16);
+    CHECK(plan.max_iters == 31);
+    CHECK(plan.learning_rate.warmup_steps == 4);  // 13 samples
+    CHECK(plan.rows() == 8);
+    CHECK(show_config(config).find("3 steps of 4 samples, then 2 of 8\n") != std::string::npos);
+
+    const auto without = diff(config.config, loaded(text.substr(0, text.find("[["))).config);
+    REQUIRE(without.defining.size() == 1);
+    CHECK(without.defining[0].key == "train.batch_warmup");
+  }
+
+  TEST_CASE("recipe: a batch warm-up that cannot be trained is refused") {
+    const auto error = [](const std::string& warmup) {
+      return error_of(plain + "micro_batch_size = 2\nglobal_batch_size = 8\n" + warmup);
+    };
+    const auto stage = [](int64_t until, int64_t size) {
+      return "[[train.batch_warmup]]\nuntil_tokens = " + std::to_string(until) +
+             "\nglobal_batch_size = " + std::to_string(size) + "\n";
+    };
+    CHECK(error(stage(1000, 4)).empty());
+    CHECK(error(stage(1000, 3)).find("use 2 or 4") != std::string::npos);
+    CHECK(error(stage(1000, 10)).find("at most train.global_batch_size, 8") != std::string::npos);
+    CHECK(error(stage(1000, 0)).find("at least 1") != std::string::npos);
+    CHECK(error(stage(0, 4)).find("ends before it begins") != std::string::npos);
+    CHECK(error(stage(1000, 4) + stage(1000, 6)).find("does not end after") != std::string::npos);
+    CHECK(error("batch_warmup = [4]").find("must be a list of") != std::string::npos);
   }
 }

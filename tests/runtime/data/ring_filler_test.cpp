@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/data/ring_filler.hpp"
+#include "tests/runtime/data/batch_layout.hpp"
 
 using namespace simplescale;
 
@@ -52,11 +53,10 @@ std::vector<uint64_t> read_steps(TokenRings& rings, uint64_t ring, uint64_t gene
   std::vector<uint64_t> positions;
   const auto [group, shard] = plan.trainers[ring];
   for (uint64_t s = step; s < step + steps; ++s)
-    for (uint64_t k = 0; k < plan.layout.accumulation(group); ++k) {
+    for (uint64_t k = 0; k < plan.layout.rows(s + 1, group).count; ++k) {
       const auto batch = rings.acquire(ring, {generation, s, k}, long_ms);
       REQUIRE_MESSAGE(batch.ok(), batch.status().message());
-      CHECK(batch->first_sample ==
-            first_sample(plan.layout, s, leaf_of(plan.layout, group, shard, k)));
+      CHECK(batch->first_sample == first_sample(plan.layout, s + 1, group, shard, k));
       for (uint64_t row = 0; row < B; ++row) {
         const int32_t* tokens = batch->tokens + row * (T + 1);
         for (uint64_t i = 1; i <= T; ++i) REQUIRE(tokens[i] == tokens[0] + static_cast<int32_t>(i));
@@ -75,27 +75,29 @@ TEST_SUITE("ring filler") {
     const File file(counting(24 * T + 1));
     const auto source = *TokenSource::open(file.path, "auto", 1000);
     const SampleOrder order(source.samples(T), 3, true);
-    for (const BatchLayout& layout :
-         {BatchLayout{1, 1, 6, B}, BatchLayout{2, 1, 6, B}, BatchLayout{3, 2, 3, B},
-          BatchLayout{1, 3, 2, B}, BatchLayout{4, 1, 6, B}, BatchLayout{2, 2, 3, B}}) {
-      FillPlan plan{.generation = 1, .start_step = 1, .layout = layout};
-      for (uint64_t g = 0; g < layout.groups; ++g)
-        for (uint64_t s = 0; s < layout.shards; ++s) plan.trainers.push_back({g, s});
+    const BatchSchedule::Stage warmup[] = {{12, 24}};
+    const BatchSchedule batch(24, warmup);  // steps 1 and 2 have 12 samples, later ones 24
+    struct {
+      uint64_t groups, shards;
+    } const layouts[] = {{1, 1}, {2, 1}, {3, 2}, {1, 3}, {4, 1}, {2, 2}};
+    for (const auto [groups, shards] : layouts) {
+      FillPlan plan{.generation = 1, .start_step = 1, .layout = {groups, shards, B, batch}};
+      for (uint64_t g = 0; g < groups; ++g)
+        for (uint64_t s = 0; s < shards; ++s) plan.trainers.push_back({g, s});
       RingFiller filler(make_rings(plan.trainers.size()), source, order);
       REQUIRE(filler.start(plan).ok());
       auto rings = TokenRings::open(filler.name()).take();
-      // 12 samples per step, 24 in the data set: steps 1, 2, 3 lie in epochs 0, 1, 1.
-      std::vector<std::vector<uint64_t>> seen(4);
-      for (uint64_t step = 1; step < 4; ++step)
+      // 24 samples in the data set: the steps lie in epochs 0, 1 and 2.
+      for (uint64_t step = 1; step < 4; ++step) {
+        std::vector<uint64_t> seen, expected;
         for (uint64_t ring = 0; ring < plan.trainers.size(); ++ring)
           for (uint64_t position : read_steps(rings, ring, 1, step, 1, plan))
-            seen[step].push_back(position);
-      for (uint64_t step = 1; step < 4; ++step) {
-        std::vector<uint64_t> expected;
-        for (uint64_t i = 0; i < 12; ++i) expected.push_back(order.position(step * 12 + i));
+            seen.push_back(position);
+        for (uint64_t i = batch.samples(step); i < batch.samples(step + 1); ++i)
+          expected.push_back(order.position(i));
         std::sort(expected.begin(), expected.end());
-        std::sort(seen[step].begin(), seen[step].end());
-        CHECK(seen[step] == expected);
+        std::sort(seen.begin(), seen.end());
+        CHECK(seen == expected);
       }
     }
   }
@@ -105,7 +107,7 @@ TEST_SUITE("ring filler") {
     const auto source = *TokenSource::open(file.path, "auto", 1000);
     RingFiller filler(make_rings(2), source, SampleOrder(source.samples(T), 3, false));
     auto rings = TokenRings::open(filler.name()).take();
-    FillPlan plan{.generation = 4, .layout = {1, 2, 2, B}, .trainers = {{0, 0}, {0, 1}}};
+    FillPlan plan{.generation = 4, .layout = equal_steps(1, 2, 2, B), .trainers = {{0, 0}, {0, 1}}};
     REQUIRE(filler.start(plan).ok());
     read_steps(rings, 0, 4, 0, 5, plan);
     REQUIRE(rings.acquire(1, {4, 0, 0}, long_ms).ok());
@@ -124,7 +126,7 @@ TEST_SUITE("ring filler") {
     plan.generation = 6;
     plan.layout.micro_batch_size = B + 1;
     CHECK(filler.start(plan).code() == Code::bad_config);
-    plan.layout = {3, 2, 2, B};  // one group has no row
+    plan.layout = equal_steps(3, 2, 2, B);  // one group has no row
     CHECK(filler.start(plan).code() == Code::bad_config);
   }
 
@@ -138,7 +140,7 @@ TEST_SUITE("ring filler") {
     RingFiller filler(
         make_rings(1), source, SampleOrder(source.samples(T), 3, false),
         [&](const Status& status) { reported.set_value(status); }, for_ever);
-    FillPlan plan{.generation = 1, .layout = {1, 1, 1, B}, .trainers = {{0, 0}}};
+    FillPlan plan{.generation = 1, .layout = equal_steps(1, 1, 1, B), .trainers = {{0, 0}}};
     REQUIRE(filler.start(plan).ok());
     const Status status = reported.get_future().get();
     CHECK(status.code() == Code::bad_data);
@@ -163,7 +165,7 @@ TEST_SUITE("ring filler") {
                       [](const Status& status) { FAIL(status.message()); },
                       {.tries = 20, .first_pause = std::chrono::milliseconds(1)});
     auto rings = TokenRings::open(filler.name()).take();
-    FillPlan plan{.generation = 1, .layout = {1, 1, 1, B}, .trainers = {{0, 0}}};
+    FillPlan plan{.generation = 1, .layout = equal_steps(1, 1, 1, B), .trainers = {{0, 0}}};
     file.cut(10);
     REQUIRE(filler.start(plan).ok());
     CHECK(rings.acquire(0, {1, 0, 0}, 10).status().code() == Code::deadline);
@@ -186,7 +188,7 @@ TEST_SUITE("ring filler") {
         make_rings(1), source, SampleOrder(source.samples(T), 3, false),
         [&](const Status& status) { reported.set_value(status); }, quick);
     auto rings = TokenRings::open(filler.name()).take();
-    FillPlan plan{.generation = 1, .layout = {1, 1, 1, B}, .trainers = {{0, 0}}};
+    FillPlan plan{.generation = 1, .layout = equal_steps(1, 1, 1, B), .trainers = {{0, 0}}};
     file.cut(100);
     REQUIRE(filler.start(plan).ok());
     read_steps(rings, 0, 1, 0, 4, plan);  // frees slots until the filler reads beyond the end
@@ -207,7 +209,7 @@ TEST_SUITE("ring filler") {
     RingFiller filler(make_rings(1), source, SampleOrder(source.samples(T), 3, false), {},
                       for_ever);
     auto rings = TokenRings::open(filler.name()).take();
-    FillPlan plan{.generation = 1, .layout = {1, 1, 1, B}, .trainers = {{0, 0}}};
+    FillPlan plan{.generation = 1, .layout = equal_steps(1, 1, 1, B), .trainers = {{0, 0}}};
     file.cut(100);
     for (plan.generation = 1; plan.generation < 4; ++plan.generation) {
       REQUIRE(filler.start(plan).ok());
@@ -227,6 +229,7 @@ TEST_SUITE("ring filler") {
     filler.stop();
     trainer.join();
     CHECK(got.code() == Code::aborted);
-    CHECK(filler.start({.generation = 1, .layout = {1, 1, 1, B}}).code() == Code::aborted);
+    CHECK(filler.start({.generation = 1, .layout = equal_steps(1, 1, 1, B)}).code() ==
+          Code::aborted);
   }
 }

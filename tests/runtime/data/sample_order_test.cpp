@@ -98,26 +98,30 @@ TEST_SUITE("sample order") {
   }
 
   TEST_CASE("sample order: a step's samples are the same for every layout") {
-    const BatchLayout layouts[] = {{1, 1, 12, 2}, {2, 2, 6, 2}, {3, 4, 3, 2},
-                                   {4, 1, 12, 2}, {1, 3, 4, 2}, {5, 1, 12, 2},
-                                   {4, 2, 6, 2},  {2, 4, 3, 2}};  // the last with unequal groups
-    for (const BatchLayout& layout : layouts) {
-      CHECK(layout.global_batch() == 24);
-      std::set<uint64_t> leaves, samples;
-      for (uint64_t g = 0; g < layout.groups; ++g)
-        for (uint64_t s = 0; s < layout.shards; ++s)
-          for (uint64_t k = 0; k < layout.accumulation(g); ++k) {
-            const uint64_t leaf = leaf_of(layout, g, s, k);
-            CHECK(leaf == (layout.rows * g / layout.groups + k) * layout.shards + s);
-            leaves.insert(leaf);
-            for (uint64_t b = 0; b < layout.micro_batch_size; ++b)
-              samples.insert(first_sample(layout, 5, leaf) + b);
-          }
-      CHECK(leaves.size() == 12);
-      CHECK(*leaves.rbegin() == 11);
-      CHECK(samples.size() == 24);
-      CHECK(*samples.begin() == 5 * 24);
-      CHECK(*samples.rbegin() == 6 * 24 - 1);
-    }
+    const BatchSchedule::Stage warmup[] = {{24, 100}};  // five steps of 24, then 48
+    const BatchSchedule batch(48, warmup);
+    const BatchLayout layouts[] = {{1, 1, 2, batch}, {2, 2, 2, batch}, {3, 4, 2, batch},
+                                   {4, 1, 2, batch}, {1, 3, 2, batch}, {5, 1, 2, batch},
+                                   {4, 2, 2, batch}, {2, 4, 2, batch}};  // the last: unequal groups
+    struct {
+      uint64_t step, first, leaves;
+    } const steps[] = {{1, 0, 12}, {5, 4 * 24, 12}, {6, 5 * 24, 24}, {8, 5 * 24 + 2 * 48, 24}};
+    for (const BatchLayout& layout : layouts)
+      for (const auto& [step, first, leaves] : steps) {
+        std::set<uint64_t> samples;
+        uint64_t micro_batches = 0;
+        for (uint64_t g = 0; g < layout.groups; ++g)
+          for (uint64_t s = 0; s < layout.shards; ++s)
+            for (uint64_t k = 0; k < layout.rows(step, g).count; ++k, ++micro_batches) {
+              const uint64_t at = first_sample(layout, step, g, s, k);
+              const uint64_t row = leaves / layout.shards * g / layout.groups + k;
+              CHECK(at == first + (row * layout.shards + s) * layout.micro_batch_size);
+              for (uint64_t b = 0; b < layout.micro_batch_size; ++b) samples.insert(at + b);
+            }
+        CHECK(micro_batches == leaves);
+        CHECK(samples.size() == 2 * leaves);
+        CHECK(*samples.begin() == first);
+        CHECK(*samples.rbegin() == first + 2 * leaves - 1);
+      }
   }
 }
