@@ -365,7 +365,7 @@ TEST_SUITE("job records") {
     const auto told = [](const Folder& folder, std::function<bool()> may_write) {
       std::promise<std::pair<bool, std::string>> answer;
       auto result = answer.get_future();
-      Journal journal(folder.path, std::move(may_write));
+      Journal journal(folder.path, std::move(may_write), 100);
       journal.append("events.jsonl", {{"kind", "command"}});
       journal.when_written([&](bool written) {
         const auto text = read_text(folder.path + "/events.jsonl");

@@ -163,6 +163,7 @@ TEST_CASE("stream: after close() or finish() nothing more is delivered, and ther
     until({&a, &b}, [&] { return told(a, again); });
     CHECK(b.messages == 2);
     CHECK_FALSE(told(b, b.from));
+    CHECK_FALSE(told(a, link));  // by now it has read that b closed it
   }
 }
 
@@ -323,23 +324,37 @@ TEST_CASE("stream: STREAM-2, a connection without a proof ends at its deadline")
   close(fd);
 }
 
-TEST_CASE("stream: STREAM-2, without descriptors the listener waits, and goes on afterwards") {
-  Node victim(Node::on_network());
-  rlimit before{};
-  getrlimit(RLIMIT_NOFILE, &before);
-  std::vector<int> sockets;
-  for (int i = 0; i < 8; ++i) sockets.push_back(stranger(victim));
-  const int highest = dup(0);
-  close(highest);
-  rlimit none = before;
-  none.rlim_cur = static_cast<rlim_t>(highest) + 2;  // two of the eight can be accepted
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
-  for (int i = 0; i < 20; ++i) victim.messenger->progress();
-  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
-  for (const int fd : sockets) close(fd);
-  Node guest(Node::on_network(kElsewhere));
-  guest.send(connect(guest, victim), "hello");
-  until({&victim, &guest}, [&] { return victim.messages == 1; });
+TEST_CASE("stream: a trusted connection has no deadline") {
+  Node victim({.key = kKey, .proof_ms = 100}), peer({.key = kKey}), silent({.key = kKey});
+  peer.send(connect(peer, victim), "hello");
+  until({&victim, &peer}, [&] { return victim.messages == 1; });
+  connect(silent, victim);  // later, so its deadline is later
+  until({&victim, &silent}, [&] { return !victim.ended.empty(); });
+  CHECK(victim.ended.size() == 1);
+  CHECK(victim.ended[0].link != victim.from);
+}
+
+TEST_CASE("stream: STREAM-2, without descriptors strangers end, or the listener waits") {
+  for (const rlim_t left : {0, 2}) {  // of the eight that can be accepted
+    Node victim(Node::on_network());
+    rlimit before{};
+    getrlimit(RLIMIT_NOFILE, &before);
+    std::vector<int> sockets;
+    for (int i = 0; i < 8; ++i) sockets.push_back(stranger(victim));
+    const int highest = dup(0);
+    close(highest);
+    rlimit none = before;
+    none.rlim_cur = static_cast<rlim_t>(highest) + left;
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    for (int i = 0; i < 20; ++i) victim.messenger->progress();
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    CHECK(victim.ended.empty() == (left == 0));  // no connection could make room
+    for (const Node::Ended& end : victim.ended) CHECK(end.why == "no descriptors are left");
+    for (const int fd : sockets) close(fd);
+    Node guest(Node::on_network(kElsewhere));
+    guest.send(connect(guest, victim), "hello");
+    until({&victim, &guest}, [&] { return victim.messages == 1; });
+  }
 }
 
 TEST_CASE("stream: STREAM-2, before trust() only small messages are taken") {

@@ -139,4 +139,9 @@ TEST_CASE("stream: STREAM-1, of a stranger at most one message of the handshake 
   Bytes header(24, 0), length{255, 255, 0, 0};
   CHECK(pair.server.receive(header, plain, out));
   CHECK_FALSE(pair.server.receive(length, plain, out));
+  // A record that is shorter than what encryption adds to an empty one.
+  Pair other;
+  REQUIRE(other.to_the_server());
+  CHECK(other.server.receive(header, plain, out));
+  CHECK_FALSE(other.server.receive(Bytes{16, 0, 0, 0}, plain, out));
 }
