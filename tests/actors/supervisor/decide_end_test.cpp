@@ -272,6 +272,7 @@ TEST_CASE("job: GEN-1: a checkpoint that an older generation could not save does
     for (const Place& p : places(s.rules, s.layout))
       decide(0, s, TrainerFinished{p.trainer, s.generation, 10});
     if (!early) CHECK(all<Shutdown>(decide(0, s, failed)).empty());
+    CHECK(all<Fence>(decide(5'001, s, Tick{})).empty());  // this generation's save goes on
     CHECK(only<Shutdown>(decide(0, s, CheckpointSaved{10})).exit == Code::ok);
   }
 }
