@@ -11,6 +11,7 @@ TEST_CASE("job: a step that replicas differ in is undone and made again") {
                       TrainerIdle{"n0.0", 1, 0, made(1, {2, 3}), Fault::mismatch, 3, "",
                                   "shard 0 of step 3 differs"});
   CHECK(all<Fence>(d).size() == 1);
+  CHECK(committed_of(s, 3, 1) == 2);  // JOB-2: it is recorded, and no generation has begun since
   const Join join = only<Join>(all_idle(s, Steps{2, 3}));
   CHECK(join.step == 2);
   // No trainer has made step 3 again, and some have not begun with step 2 yet.
