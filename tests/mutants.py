@@ -311,7 +311,7 @@ def main():
         again = ("missed", "no build") if args.missed else ()
         todo = [m for m in todo if m.key not in results or results[m.key]["outcome"] in again]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what run_to_end() has started
-    scratch = Scratch(args.folder)
+    scratch = Scratch(args.folder.resolve())  # ccache wants an absolute path
     scratch.update()
     limits = baseline(scratch, todo)
     end = time.monotonic() + 60 * args.minutes if args.minutes else float("inf")
