@@ -86,7 +86,7 @@ bool ShardOptimizer::matches_commit(const Hash128& current_hash) const {
 }
 
 Status ShardOptimizer::begin_write(int state_timeout_ms, WaitClock& wait) {
-  SS_RETURN_IF_ERROR(wait_for_commit());
+  SS_ASSERT(!copying_);
   from_ = state_->committed();
   const Waiting waiting(wait);
   SS_ASSIGN(to_, state_->begin_write(state_timeout_ms));

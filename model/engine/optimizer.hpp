@@ -53,7 +53,7 @@ class ShardOptimizer {
   /// STATE-2: true if `current_hash` equals the hash stored at commit, or if none was stored.
   bool matches_commit(const Hash128& current_hash) const;
   /// Before apply(): waits until no reader pins the side to be written. deadline: a reader pins it
-  /// for longer; nothing was changed.
+  /// for longer; nothing was changed. Not while a copy is in progress.
   Status begin_write(int state_timeout_ms, WaitClock& wait);
   /// Writes the state after options.step, except for the runs that Muon updates; commit() must
   /// follow. gradient: (total) fp32, device memory.

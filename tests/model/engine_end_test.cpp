@@ -73,6 +73,14 @@ TEST_SUITE("engine_end") {
     CHECK(rank.shard.reasons == once);
   }
 
+  TEST_CASE("engine: loss() of parameters that cannot be gathered is an error") {
+    RecordedRank rank;
+    rank.world.shard_communicator(rank.world.seats[0]).abort("generation 3 is over");
+    const std::vector<int32_t> tokens = test_tokens(rank.world.options, 1, 0);
+    CHECK(rank.engine->loss(tokens.data()).status().code() == Code::aborted);
+    CHECK(rank.replicate.reasons == std::vector<std::string>{"generation 3 is over"});
+  }
+
   TEST_CASE("engine: ENGINE-4, a rank whose vote is aborted tells the hash that it voted with") {
     World world(two_rows(), 2, 1);
     world.initialize();

@@ -3,6 +3,7 @@
 #include <future>
 #include <limits>
 #include <mutex>
+#include <optional>
 
 #include "runtime/training/state_hash.hpp"
 #include "tests/model/engine_world.hpp"
@@ -333,17 +334,24 @@ TEST_SUITE("engine_failure") {
 
   TEST_CASE(
       "engine: ENGINE-5, a rank detects a copy that was damaged before it reached the device") {
-    World world(options_for(2), 1, 2, fake_backends(false));
-    world.initialize();
-    world.train(1, 2);
-    world.states[1].committed().exp_avg_sq[3] += 1;
-    REQUIRE(world.seats[1].engine->attach().ok());
-    for (const Status& status : step_with(world, 3, 99, [](int, Seat&) { return kUsual; })) {
-      CHECK(status.code() == Code::mismatch);
-      CHECK(status.message() ==
-            "step 3: group 0: trainer 1: the state of step 2 has changed in memory");
+    for (const bool new_engine : {false, true}) {
+      CAPTURE(new_engine);
+      World before(options_for(2), 1, 2, fake_backends(false));
+      before.initialize();
+      before.train(1, 2);
+      before.states[1].committed().exp_avg_sq[3] += 1;
+      std::optional<World> after;
+      if (new_engine)
+        after.emplace(before.options, 1, 2, fake_backends(false), std::move(before.states));
+      World& world = new_engine ? *after : before;
+      REQUIRE(world.seats[1].engine->attach().ok());
+      for (const Status& status : step_with(world, 3, 99, [](int, Seat&) { return kUsual; })) {
+        CHECK(status.code() == Code::mismatch);
+        CHECK(status.message() ==
+              "step 3: group 0: trainer 1: the state of step 2 has changed in memory");
+      }
+      CHECK(world.seats[1].engine->damaged());
     }
-    CHECK(world.seats[1].engine->damaged());
   }
 
   TEST_CASE("engine: compare_states() detects ranks that hold different steps") {

@@ -116,7 +116,17 @@ TEST_SUITE("engine_layout") {
     const auto count = static_cast<double>(trained);
     CHECK(trained < static_cast<uint64_t>(leaves * 2 * one.shape.block_size) / 2);
     CHECK(expected.steps[0].loss == doctest::Approx(loss / count).epsilon(1e-6));
-    CHECK(expected.steps[0].grad_norm == doctest::Approx(std::sqrt(square) / count).epsilon(1e-5));
+    const double norm = std::sqrt(square) / count;
+    CHECK(expected.steps[0].grad_norm == doctest::Approx(norm).epsilon(1e-5));
+    // The optimizer gets the same gradient, clipped.
+    world.documents = true;
+    world.train(1, 1);
+    const double scale = (1 - one.beta1) * std::min(1.0, one.grad_clip / norm) / count;
+    const std::span<const float> avg = world.states[0].committed().exp_avg;
+    double difference = 0;
+    for (size_t i = 0; i < total.size(); ++i)
+      difference += std::pow(static_cast<double>(avg[i]) - scale * total[i], 2);
+    CHECK(std::sqrt(difference) < 1e-5 * scale * std::sqrt(square));
   }
 
   TEST_CASE(

@@ -1,12 +1,17 @@
 #include "runtime/base/files.hpp"
 
 #include <doctest/doctest.h>
-
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 
 #include "runtime/base/process.hpp"
+#include "runtime/base/write_whole.hpp"
 
 using namespace simplescale;
 
@@ -28,4 +33,29 @@ TEST_CASE("files: written text is read back; a missing file is told from one tha
         pipe + " is not a file");  // opening it does not block
   CHECK(read_text("/dev/zero").status().code() == Code::bad_data);
   std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("files: write_whole() counts what is written before an error, and goes on there") {
+  const auto file = std::filesystem::temp_directory_path() / ("simplescale-files-" + unique_id());
+  const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  REQUIRE(fd >= 0);
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto old = signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{10, before.rlim_max};  // as a disk with room for 10 bytes
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+  const std::string text = "0123456789abcdef";
+  size_t done = 0;
+  const bool whole = write_whole(fd, text, done);
+  const int error = errno;
+  REQUIRE(setrlimit(RLIMIT_FSIZE, &before) == 0);
+  signal(SIGXFSZ, old);
+  CHECK_FALSE(whole);
+  CHECK(error == EFBIG);
+  CHECK(done == 10);
+  CHECK(write_whole(fd, text, done));
+  CHECK(done == text.size());
+  CHECK(*read_text(file) == text);
+  close(fd);
+  std::filesystem::remove(file);
 }
