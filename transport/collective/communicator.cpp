@@ -117,7 +117,6 @@ Result<void*> Communicator::allocate(size_t bytes) {
 
 WorkPtr Communicator::start(Plan plan) {
   std::unique_lock turn(shared_.lock);
-  if (aborted_ && dead_.ok()) fail(check_aborted());
   while (dead_.ok() && active_.size() >= kInFlight) {
     const auto oldest = active_.front();
     (void)wait(*oldest, turn);

@@ -195,6 +195,19 @@ TEST_SUITE("collective faults") {
     CHECK_FALSE(contains(errors, "unexpected"));
   }
 
+  TEST_CASE("collective: a communicator ends with its operations, whose results outlive it") {
+    RankPlanes ranks("outlive", {0, 0});
+    CHECK(on_ranks(2, [&](int rank) -> std::string {
+            auto c = ranks.join(rank, 2, 1);
+            if (!c.ok()) return c.status().message();
+            float x = 1;
+            const WorkPtr work = (*c)->all_reduce(&x, 1, DType::f32);
+            c = Status(Code::aborted, "");  // destroys it
+            const Status status = work->wait();
+            return status.ok() && x != 2 ? "an altered sum" : status.message();
+          }) == "");
+  }
+
   TEST_CASE("collective: a rank that has started 32 operations waits for the oldest") {
     RankPlanes ranks("many", {0, 0});
     std::barrier both(2);

@@ -1,7 +1,10 @@
 // A rank takes messages only from members of its communicator: from processes with the run's key.
 #include <doctest/doctest.h>
 
+#include <set>
+
 #include "collective_ranks.hpp"
+#include "transport/collective/remote.hpp"
 
 namespace simplescale::testing {
 
@@ -16,6 +19,18 @@ TEST_SUITE("collective") {
       CHECK(joined.status().code() == Code::deadline);
       return std::string();
     });
+  }
+
+  TEST_CASE("collective: each communicator of each run has a secret of its own") {
+    using collective::make_secret;
+    const std::string key(32, 'k'), other(32, 'x');
+    const std::vector<uint64_t> members{1, 2}, changed{1, 3};
+    const std::set<collective::Secret> secrets{
+        make_secret(key, 7, 5, members), make_secret(other, 7, 5, members),
+        make_secret("", 7, 5, members),  make_secret(key, 8, 5, members),
+        make_secret(key, 7, 6, members), make_secret(key, 7, 5, changed)};
+    CHECK(secrets.size() == 6);
+    CHECK(secrets.contains(make_secret(key, 7, 5, members)));
   }
 
   TEST_CASE("collective: a plane without network opens no socket, and refuses other hosts") {

@@ -77,6 +77,7 @@ struct Rogue {
     }
     if (header.kind == StreamKind::announce) send(of(StreamKind::announce, header.key));
     if (header.kind == StreamKind::grant) granted[header.key] = header.offset;
+    if (header.kind == StreamKind::credit) credit = header.offset;
     if (header.kind == StreamKind::announce || header.kind == StreamKind::early)
       seen.insert(header.key);
     if (header.kind == StreamKind::early) early_bytes += message.bytes;
@@ -103,6 +104,7 @@ struct Rogue {
   // sends, and the newest.
   uint64_t barrier = 0, last_key = 0;
   std::map<uint64_t, uint64_t> granted;    // bytes, by stream
+  uint64_t credit = 0;                     // early bytes that the victim has read
   std::set<uint64_t> seen;                 // streams of the victim
   size_t early_bytes = 0, data_bytes = 0;  // from the victim
   int heard = 0, ended = 0;                // messages; connections
@@ -343,6 +345,52 @@ TEST_SUITE("collective stream") {
           true);
       CHECK(status.message().find("has left") != std::string::npos);
     }
+  }
+
+  TEST_CASE("collective: COLLECTIVE-3, early bytes that a rank has read may be sent again") {
+    constexpr size_t kOperations = 5, kBytes = 8 << 10;
+    const Status status = victim_of(
+        [](Rogue& rogue, const RankPlanes&) {
+          rogue.until([&] { return rogue.seen.size() == kOperations + 1; });  // and the barrier's
+          CHECK(rogue.credit == 0);
+          for (const uint64_t key : rogue.seen)
+            if (key != rogue.barrier)
+              rogue.send(rogue.of(StreamKind::early, key), std::string(kBytes, 'x'));
+          rogue.until([&] { return rogue.credit >= kStreamEarly / 8; });
+          CHECK(rogue.credit <= kOperations * kBytes + rogue.early_bytes);
+        },
+        [](Collective& world) {
+          const std::vector<char> mine(kBytes);
+          std::vector<char> all(2 * kBytes);
+          std::vector<WorkPtr> work;
+          for (size_t i = 0; i < kOperations; ++i)
+            work.push_back(world.all_gather_bytes(mine.data(), all.data(), kBytes));
+          Status status;
+          for (const WorkPtr& each : work)
+            if (Status ended = each->wait(); status.ok()) status = std::move(ended);
+          return status;
+        },
+        true);
+    CHECK(status.message() == "");
+  }
+
+  TEST_CASE("collective: what a link keeps of an operation goes with it") {
+    // More operations than a member may have streams, and more bytes than may wait to be sent.
+    constexpr size_t kOperations = kStreamsMax + 100, kBytes = 4 << 10;
+    static_assert(kOperations * kBytes > 2 * kStreamCopies);
+    RankPlanes ranks("each", {0, 1}, 1 << 20, {kKey, kKey});
+    CHECK(on_ranks(2, [&](int rank) -> std::string {
+            const auto joined = ranks.join(rank, 2, 1);
+            Status status = joined.status();
+            for (size_t i = 0; i < kOperations && status.ok(); ++i) {
+              const std::string mine(kBytes, static_cast<char>('a' + i % 2 + 2 * size_t(rank)));
+              std::string all(2 * kBytes, ' ');
+              status = (*joined)->all_gather_bytes(mine.data(), all.data(), kBytes)->wait();
+              if (status.ok() && all.substr(size_t(rank) * kBytes, kBytes) != mine)
+                return "altered";
+            }
+            return status.message();
+          }) == "");
   }
 
   TEST_CASE("collective: COLLECTIVE-3, who may connect, and what must be its first message") {
