@@ -50,7 +50,6 @@ Status RingFiller::start(const FillPlan& plan) {
                                        std::to_string(plan.generation));
     newest_ = plan;
     next_plan_ = plan;
-    status_ = Status();
   }
   wake_.notify_one();
   rings_.ring_doorbell();
@@ -66,11 +65,6 @@ void RingFiller::stop() {
   rings_.ring_doorbell();
   const std::lock_guard lock(join_mutex_);
   if (thread_.joinable()) thread_.join();
-}
-
-Status RingFiller::status() const {
-  const std::lock_guard lock(mutex_);
-  return status_;
 }
 
 void RingFiller::run() {
@@ -156,10 +150,6 @@ bool RingFiller::pause_and_reopen(const Status& error) {
 
 void RingFiller::fail(const Status& status) {
   plan_.reset();
-  {
-    const std::lock_guard lock(mutex_);
-    if (!next_plan_) status_ = status;
-  }
   for (uint64_t ring = 0; ring < rings_.shape().rings; ++ring) rings_.close(ring, status);
   if (on_error_) on_error_(status);
 }

@@ -49,8 +49,6 @@ class RingFiller {
   Status start(const FillPlan& plan);
   /// Ends the thread and closes the rings with Code::aborted. Any thread; may be called again.
   void stop();
-  /// The error that ended the current plan; ok while it is being filled. Any thread.
-  Status status() const;
   /// The segment's name, for TokenRings::open() in a trainer.
   const std::string& name() const { return rings_.name(); }
 
@@ -71,11 +69,10 @@ class RingFiller {
   const std::function<void(const Status&)> on_error_;
   const Retries retries_;
 
-  mutable std::mutex mutex_;      // guards next_plan_, newest_, status_ and stopping_
+  std::mutex mutex_;              // guards next_plan_, newest_ and stopping_
   std::condition_variable wake_;  // ends a pause: there is a new plan, or stop() was called
   std::optional<FillPlan> next_plan_;
   FillPlan newest_;  // the plan of the last start()
-  Status status_;
   bool stopping_ = false;
 
   std::optional<FillPlan> plan_;  // only the thread uses plan_, cursors_ and failures_

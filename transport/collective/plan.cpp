@@ -161,12 +161,13 @@ Plan plan_all_reduce_partials(int rank, int size, const PartialSum& mine,
   const size_t count = mine.count();
   size_t nodes = 0;
   for (const auto& of_rank : nodes_of_rank) nodes += of_rank.size();
+  SS_ASSERT(nodes > 0);
   const bool small = nodes * count * sizeof(float) <= 2 * kSmallBytes;
 
   Plan plan;
   plan.name = "all_reduce_partials";
   const Slice part = small ? Slice{0, count} : slice_of(rank, size, count);
-  plan.sum.count = nodes > 0 ? part.count : 0;
+  plan.sum.count = part.count;
   plan.sum.dtype = DType::f32;
   plan.sum.total = bytes_at(static_cast<void*>(total), part.begin * sizeof(float));
   for (int from = 0; from < size; ++from) {
@@ -193,7 +194,6 @@ Plan plan_all_reduce_partials(int rank, int size, const PartialSum& mine,
                             theirs.count * sizeof(float), false});
     }
   }
-  if (nodes == 0) std::fill_n(total, count, 0.0f);
   if (!small) gather_slices(plan, rank, size, total, count, sizeof(float));
   return plan;
 }

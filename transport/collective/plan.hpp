@@ -71,6 +71,7 @@ Plan plan_reduce_scatter(int rank, int size, const void* full, void* shard, size
 Plan plan_all_reduce(int rank, int size, void* data, size_t count, DType dtype);
 Plan plan_reduce_scatter_leaves(int rank, int size, const void* full, size_t count, DType dtype,
                                 std::span<const TreeNode> leaf_of_rank, PartialSum& slice);
+/// Requires that at least one rank holds a node.
 Plan plan_all_reduce_partials(int rank, int size, const PartialSum& mine,
                               std::span<const std::vector<TreeNode>> nodes_of_rank, float* total);
 

@@ -146,7 +146,6 @@ TEST_SUITE("ring filler") {
     CHECK(status.code() == Code::bad_data);
     CHECK(status.message() ==
           file.path + ": byte 44: token id 2000 is beyond the vocabulary of 1000");
-    CHECK(filler.status().message() == status.message());
     auto rings = TokenRings::open(filler.name()).take();
     CHECK(rings.acquire(0, {1, 2, 0}, long_ms).status().message() == status.message());
     // The filler works again with another plan, for instance one that begins behind the bad token.
@@ -174,7 +173,6 @@ TEST_SUITE("ring filler") {
     const File again(tokens);  // another file of the same name
     CHECK(read_steps(rings, 0, 1, 0, 5, plan) ==
           std::vector<uint64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
-    CHECK(filler.status().ok());
   }
 
   TEST_CASE(

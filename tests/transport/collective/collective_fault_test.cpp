@@ -263,6 +263,23 @@ TEST_SUITE("collective faults") {
     }
   }
 
+  TEST_CASE("collective: COLLECTIVE-1, nobody reads the memory of a rank after its deadline") {
+    RankPlanes ranks("gone", {0, 0});
+    std::barrier both(2);
+    const std::string errors = on_ranks(2, [&](int rank) -> std::string {
+      auto c = ranks.join(rank, 2, 1, "world", rank == 0 ? 2000 : 60'000);
+      if (rank == 1) both.arrive_and_wait();  // until rank 0 has given up
+      Status status = c.status();
+      float x = 1;
+      if (c.ok()) status = (*c)->all_reduce(&x, 1, DType::f32)->wait();
+      if (rank == 0) both.arrive_and_wait();
+      both.arrive_and_wait();  // rank 0's communicator lasts until then
+      return status.message();
+    });
+    CHECK(contains(errors, "rank 1 did not take part in all_reduce (operation 2)"));
+    CHECK(contains(errors, "rank 0 has left"));
+  }
+
   TEST_CASE("collective: a fence ends a join that waits for other ranks") {
     RankPlanes ranks("fence", {0, 1});
     std::thread other([&] { ranks.planes[0]->abort(4, "the supervisor has a new plan"); });

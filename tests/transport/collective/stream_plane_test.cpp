@@ -1,167 +1,17 @@
-// COLLECTIVE-3, and who may speak: a member that breaks the rules, a process with the key that is no
-// member, a relay that changes bytes, and what UCX opens.
+// Who may speak: a member, a process with the key that is no member, a relay that changes bytes, and
+// what UCX opens.
 #include <doctest/doctest.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <atomic>
 #include <filesystem>
 #include <fstream>
-#include <map>
-#include <set>
 
-#include "collective_ranks.hpp"
-#include "transport/collective/plane_address.hpp"
-#include "transport/collective/stream_impl.hpp"
+#include "rogue_member.hpp"
 
 namespace simplescale::testing {
 namespace {
-
-using namespace collective;
-
-const std::string kKey(32, 'k');
-
-/// A process with the run's key that writes its own messages to the plane of rank 0.
-struct Rogue {
-  explicit Rogue(stream::Id host = {1, 2, 3}) {
-    stream::MessengerOptions options;
-    options.key = kKey;
-    options.network = true;
-    options.host = host;
-    auto made = stream::Messenger::create(
-        std::move(options),
-        {[this](const stream::LinkPtr& from, stream::Incoming& message) { on(from, message); },
-         [this](const stream::LinkPtr&, stream::End, const std::string&) { ++ended; }});
-    REQUIRE(made.ok());
-    messenger = made.take();
-    id = stream::decode(messenger->address())->id;
-  }
-  /// As a member, or not.
-  std::vector<uint8_t> address(const std::vector<uint8_t>& like) const {
-    PlaneAddress own = *decode_plane(like);
-    own.host_id = "elsewhere";
-    own.stream = messenger->address();
-    return encode_plane(own);
-  }
-  void connect(const std::vector<uint8_t>& victim) {
-    connect(victim, StreamKind::greeting, {reinterpret_cast<const char*>(id.data()), id.size()});
-  }
-  /// With another first message.
-  void connect(const std::vector<uint8_t>& victim, StreamKind kind, const std::string& data) {
-    const WorkerAddress to = decode_plane(victim)->stream;
-    link = messenger->connect(to).take();
-    messenger->trust(link, 1 << 20);
-    send({kind}, data);
-  }
-  void send(StreamHeader header, const std::string& data = "") {
-    auto kept = std::make_shared<std::string>(data);
-    messenger->send(link, {reinterpret_cast<const uint8_t*>(&header), sizeof header},
-                    {reinterpret_cast<const uint8_t*>(kept->data()), kept->size()}, kept);
-  }
-  /// Of the communicator that the victim's last hello named.
-  StreamHeader of(StreamKind kind, uint64_t key = 0, uint64_t offset = 0) const {
-    StreamHeader header = hello;
-    header.kind = kind, header.from = 1, header.to = 0, header.key = key, header.offset = offset;
-    return header;
-  }
-  void on(const stream::LinkPtr& from, stream::Incoming& message) {
-    if (!link) link = from, messenger->trust(link, 1 << 20);
-    ++heard;
-    StreamHeader header;
-    std::memcpy(&header, message.header.data(), sizeof header);
-    if (header.kind == StreamKind::hello) {
-      hello = header;
-      send(of(StreamKind::acknowledge));
-      send(of(StreamKind::hello));
-    }
-    if (header.kind == StreamKind::announce) send(of(StreamKind::announce, header.key));
-    if (header.kind == StreamKind::grant) granted[header.key] = header.offset;
-    if (header.kind == StreamKind::credit) credit = header.offset;
-    if (header.kind == StreamKind::announce || header.kind == StreamKind::early)
-      seen.insert(header.key);
-    if (header.kind == StreamKind::early) early_bytes += message.bytes;
-    if (header.kind == StreamKind::data) data_bytes += message.bytes;
-    if (header.kind != StreamKind::early) return;
-    if (barrier == 0) barrier = header.key;
-    last_key = header.key;
-    if (header.key == barrier)
-      send(of(StreamKind::early, header.key, header.offset),
-           {reinterpret_cast<const char*>(message.data.get()), message.bytes});
-  }
-  void until(const std::function<bool()>& done) {
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-    while (!done()) {
-      REQUIRE(std::chrono::steady_clock::now() < limit);
-      messenger->progress();
-    }
-  }
-  std::unique_ptr<stream::Messenger> messenger;
-  stream::Id id;
-  stream::LinkPtr link;
-  StreamHeader hello{};
-  // Of the victim's operations: the barrier in join(), in which the rogue repeats what the victim
-  // sends, and the newest.
-  uint64_t barrier = 0, last_key = 0;
-  std::map<uint64_t, uint64_t> granted;    // bytes, by stream
-  uint64_t credit = 0;                     // early bytes that the victim has read
-  std::set<uint64_t> seen;                 // streams of the victim
-  size_t early_bytes = 0, data_bytes = 0;  // from the victim
-  int heard = 0, ended = 0;                // messages; connections
-};
-
-stream::Id stream_id(const std::vector<uint8_t>& plane) {
-  return stream::decode(decode_plane(plane)->stream)->id;
-}
-
-/// A rogue that connects to the plane, or, without `calls`, to which the plane would connect.
-std::unique_ptr<Rogue> rogue_for(const std::vector<uint8_t>& plane, bool calls,
-                                 stream::Id host = {1, 2, 3}) {
-  auto rogue = std::make_unique<Rogue>(host);
-  while ((rogue->id < stream_id(plane)) != calls) rogue = std::make_unique<Rogue>(host);
-  return rogue;
-}
-
-using Attack = std::function<void(Rogue&, const RankPlanes&)>;
-
-/// Rank 0 joins with the rogue as rank 1 and does its work, of which the status is returned.
-Status victim_of(const Attack& attack, const std::function<Status(Collective&)>& work, bool calls) {
-  RankPlanes ranks("victim", {0}, 1 << 20, {kKey});
-  const auto rogue = rogue_for(ranks.addresses[0], calls);
-  const std::vector<uint8_t> member = rogue->address(ranks.addresses[0]);
-  if (calls) rogue->connect(ranks.addresses[0]);
-  std::atomic<bool> done = false;
-  Status status;
-  std::thread victim([&] {
-    auto c = ranks.planes[0]->join({1, "world", 0, {ranks.addresses[0], member}, 20'000});
-    status = c.ok() ? work(**c) : c.status();
-    done = true;
-  });
-  attack(*rogue, ranks);
-  rogue->until([&] { return done.load(); });
-  victim.join();
-  return status;
-}
-
-/// The work: to gather 8 bytes. attack: instead of the rogue's part in that.
-Status victim_of(const Attack& attack, uint64_t* got, bool calls = true) {
-  const auto wait_first = [&](Rogue& rogue, const RankPlanes& ranks) {
-    rogue.until([&] { return rogue.last_key != rogue.barrier; });
-    attack(rogue, ranks);
-  };
-  const auto work = [got](Collective& world) {
-    const uint64_t mine = 42;
-    uint64_t all[2] = {};
-    const Status status = world.all_gather_bytes(&mine, all, sizeof mine)->wait();
-    *got = all[1];
-    return status;
-  };
-  return victim_of(wait_first, work, calls);
-}
-
-void gather(Rogue& rogue) {
-  rogue.send(rogue.of(StreamKind::early, rogue.last_key), std::string(8, '\1'));
-}
 
 /// Ports on which this process listens, by address.
 std::multiset<std::string> listening() {
@@ -288,129 +138,31 @@ TEST_SUITE("collective stream") {
     uint64_t got = 0;
     for (const bool calls : {true, false}) {
       const Status status =
-          victim_of([](Rogue& rogue, const RankPlanes&) { gather(rogue); }, &got, calls);
+          victim_of([](RogueMember& rogue, const RankPlanes&) { gather(rogue); }, &got, calls);
       CHECK(status.message() == "");
       CHECK(got == 0x0101010101010101);
     }
   }
 
-  TEST_CASE("collective: COLLECTIVE-3, a member is granted a bounded number of bytes in all") {
-    constexpr size_t kStreams = 20, kBytes = 4 << 20;
-    size_t granted = 0;
-    const Status status = victim_of(
-        [&](Rogue& rogue, const RankPlanes&) {
-          rogue.until([&] { return rogue.granted.size() == kStreams; });
-          for (const auto& [key, bytes] : rogue.granted) granted += bytes;
-          rogue.send(rogue.of(StreamKind::bye));
-        },
-        [&](Collective& world) {
-          const std::vector<char> mine(kBytes);
-          std::vector<char> all(2 * kBytes);  // nothing arrives
-          std::vector<WorkPtr> work;
-          for (size_t i = 0; i < kStreams; ++i)
-            work.push_back(world.all_gather_bytes(mine.data(), all.data(), kBytes));
-          return work[0]->wait();
-        },
-        true);
-    CHECK(status.message().find("has left") != std::string::npos);
-    CHECK(granted <= kStreamBudget + kStreams * kStreamWindowMin);
-  }
-
-  TEST_CASE("collective: COLLECTIVE-3, a rank sends no more than was granted, and little before") {
-    constexpr size_t kStreams = 30, kSmall = 16 << 10, kLarge = 1 << 20;
-    for (const size_t bytes : {kSmall, kLarge}) {
-      const Status status = victim_of(
-          [&](Rogue& rogue, const RankPlanes&) {
-            rogue.until([&] { return rogue.seen.size() == kStreams + 1; });  // and the barrier's
-            CHECK(rogue.early_bytes <= kStreamEarly);
-            if (bytes == kLarge) {
-              CHECK(rogue.data_bytes == 0);
-              const uint64_t key = *rogue.seen.rbegin();
-              for (const uint64_t offset : {uint64_t{1000}, uint64_t{100'000}}) {
-                rogue.send(rogue.of(StreamKind::grant, key, offset));
-                rogue.until([&] { return rogue.data_bytes >= offset; });
-                CHECK(rogue.data_bytes == offset);
-              }
-            }
-            rogue.send(rogue.of(StreamKind::bye));
-          },
-          [&](Collective& world) {
-            const std::vector<char> mine(bytes);
-            std::vector<char> all(2 * bytes);
-            std::vector<WorkPtr> work;
-            for (size_t i = 0; i < kStreams; ++i)
-              work.push_back(world.all_gather_bytes(mine.data(), all.data(), bytes));
-            return work[0]->wait();
-          },
-          true);
-      CHECK(status.message().find("has left") != std::string::npos);
-    }
-  }
-
-  TEST_CASE("collective: COLLECTIVE-3, early bytes that a rank has read may be sent again") {
-    constexpr size_t kOperations = 5, kBytes = 8 << 10;
-    const Status status = victim_of(
-        [](Rogue& rogue, const RankPlanes&) {
-          rogue.until([&] { return rogue.seen.size() == kOperations + 1; });  // and the barrier's
-          CHECK(rogue.credit == 0);
-          for (const uint64_t key : rogue.seen)
-            if (key != rogue.barrier)
-              rogue.send(rogue.of(StreamKind::early, key), std::string(kBytes, 'x'));
-          rogue.until([&] { return rogue.credit >= kStreamEarly / 8; });
-          CHECK(rogue.credit <= kOperations * kBytes + rogue.early_bytes);
-        },
-        [](Collective& world) {
-          const std::vector<char> mine(kBytes);
-          std::vector<char> all(2 * kBytes);
-          std::vector<WorkPtr> work;
-          for (size_t i = 0; i < kOperations; ++i)
-            work.push_back(world.all_gather_bytes(mine.data(), all.data(), kBytes));
-          Status status;
-          for (const WorkPtr& each : work)
-            if (Status ended = each->wait(); status.ok()) status = std::move(ended);
-          return status;
-        },
-        true);
-    CHECK(status.message() == "");
-  }
-
-  TEST_CASE("collective: what a link keeps of an operation goes with it") {
-    // More operations than a member may have streams, and more bytes than may wait to be sent.
-    constexpr size_t kOperations = kStreamsMax + 100, kBytes = 4 << 10;
-    static_assert(kOperations * kBytes > 2 * kStreamCopies);
-    RankPlanes ranks("each", {0, 1}, 1 << 20, {kKey, kKey});
-    CHECK(on_ranks(2, [&](int rank) -> std::string {
-            const auto joined = ranks.join(rank, 2, 1);
-            Status status = joined.status();
-            for (size_t i = 0; i < kOperations && status.ok(); ++i) {
-              const std::string mine(kBytes, static_cast<char>('a' + i % 2 + 2 * size_t(rank)));
-              std::string all(2 * kBytes, ' ');
-              status = (*joined)->all_gather_bytes(mine.data(), all.data(), kBytes)->wait();
-              if (status.ok() && all.substr(size_t(rank) * kBytes, kBytes) != mine)
-                return "altered";
-            }
-            return status.message();
-          }) == "");
-  }
-
   TEST_CASE("collective: COLLECTIVE-3, who may connect, and what must be its first message") {
     RankPlanes ranks("greeting", {0}, 1 << 20, {kKey});
     const auto& plane = ranks.addresses[0];
-    const auto is_closed = [&](std::unique_ptr<Rogue> rogue,
-                               const std::function<void(Rogue&)>& in) {
+    const auto is_closed = [&](std::unique_ptr<RogueMember> rogue,
+                               const std::function<void(RogueMember&)>& in) {
       in(*rogue);
       rogue->until([&] { return rogue->ended > 0; });
     };
-    is_closed(rogue_for(plane, true),
-              [&](Rogue& rogue) { rogue.connect(plane, StreamKind::hello, "0123456789abcdef"); });
+    is_closed(rogue_for(plane, true), [&](RogueMember& rogue) {
+      rogue.connect(plane, StreamKind::hello, "0123456789abcdef");
+    });
     for (const char* id : {"", "short", "a text that is longer than an id"})
       is_closed(rogue_for(plane, true),
-                [&](Rogue& rogue) { rogue.connect(plane, StreamKind::greeting, id); });
+                [&](RogueMember& rogue) { rogue.connect(plane, StreamKind::greeting, id); });
     // Of two processes, that with the lower id connects.
-    is_closed(rogue_for(plane, false), [&](Rogue& rogue) { rogue.connect(plane); });
+    is_closed(rogue_for(plane, false), [&](RogueMember& rogue) { rogue.connect(plane); });
     // Over a Unix socket, on which a process needs no key.
     const stream::Id host = stream::decode(decode_plane(plane)->stream)->host;
-    is_closed(rogue_for(plane, true, host), [&](Rogue& rogue) {
+    is_closed(rogue_for(plane, true, host), [&](RogueMember& rogue) {
       rogue.connect(plane);
       CHECK_FALSE(rogue.link->is_encrypted());
     });
@@ -422,7 +174,7 @@ TEST_SUITE("collective stream") {
     for (int i = 0; i < 2; ++i) {
       uint64_t got = 0;
       CHECK(victim_of(
-                [&](Rogue& rogue, const RankPlanes&) {
+                [&](RogueMember& rogue, const RankPlanes&) {
                   secrets.insert(rogue.hello.secret);
                   gather(rogue);
                 },
@@ -432,71 +184,13 @@ TEST_SUITE("collective stream") {
     CHECK(secrets.size() == 2);
   }
 
-  TEST_CASE(
-      "collective: COLLECTIVE-3, what nobody granted, or does not come next, ends its sender") {
-    struct Case {
-      const char* reason;
-      Attack attack;
-    };
-    const Case cases[] = {
-        {"what nobody has granted",
-         [](Rogue& r, const RankPlanes&) {
-           r.send(r.of(StreamKind::data, r.last_key), "12345678");
-         }},
-        {"what nobody has granted",
-         [](Rogue& r, const RankPlanes&) { r.send(r.of(StreamKind::data, 99 << 16), "12345678"); }},
-        {"not the next one",
-         [](Rogue& r, const RankPlanes&) {
-           r.send(r.of(StreamKind::early, r.last_key, 4), "1234");
-         }},
-        {"not the next one",
-         [](Rogue& r, const RankPlanes&) {
-           for (int i = 0; i < 2; ++i) r.send(r.of(StreamKind::early, r.last_key), "1234");
-         }},
-        {"too much before it was expected",
-         [](Rogue& r, const RankPlanes&) {
-           for (uint64_t i = 0; i < 5; ++i)
-             r.send(r.of(StreamKind::early, (99 + i) << 16), std::string(kStreamChunk, 'x'));
-         }},
-        {"too much before it was expected",
-         [](Rogue& r, const RankPlanes&) {
-           for (uint64_t i = 0; i <= kStreamsMax; ++i)
-             r.send(r.of(StreamKind::early, (99 + i) << 16), "x");
-         }},
-        {"too many streams",
-         [](Rogue& r, const RankPlanes&) {
-           for (uint64_t i = 0; i <= kStreamsMax; ++i)
-             r.send(r.of(StreamKind::announce, (99 + i) << 16));
-         }},
-        {"too large",
-         [](Rogue& r, const RankPlanes&) {
-           r.send(r.of(StreamKind::early, r.last_key), std::string(kStreamChunk + 1, 'x'));
-         }},
-        {"has connected again",
-         [](Rogue& r, const RankPlanes& ranks) { r.connect(ranks.addresses[0]); }},
-        {"has left", [](Rogue& r, const RankPlanes&) { r.send(r.of(StreamKind::bye)); }},
-        {"garbage",
-         [](Rogue& r, const RankPlanes&) {
-           r.messenger->send(r.link, std::span(r.id).first(3), {}, nullptr);
-         }},
-    };
-    for (const auto& [reason, attack] : cases) {
-      CAPTURE(reason);
-      uint64_t got = 0;
-      const Status status = victim_of(attack, &got);
-      CHECK(status.code() == Code::unavailable);
-      CHECK(status.message().find(reason) != std::string::npos);
-      CHECK(status.message().find("rank 1") != std::string::npos);
-    }
-  }
-
   TEST_CASE("collective: bye, data and hellos of a process that is no member have no effect") {
     uint64_t got = 0;
     const Status status = victim_of(
-        [](Rogue& member, const RankPlanes& ranks) {
+        [](RogueMember& member, const RankPlanes& ranks) {
           // With the run's key and the generation's secret, but not over the member's connection.
           const auto other = rogue_for(ranks.addresses[0], true);
-          Rogue& outsider = *other;
+          RogueMember& outsider = *other;
           outsider.hello = member.hello;
           outsider.connect(ranks.addresses[0]);
           for (const StreamKind kind : {StreamKind::early, StreamKind::data, StreamKind::grant,
