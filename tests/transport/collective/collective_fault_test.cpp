@@ -155,28 +155,31 @@ TEST_SUITE("collective faults") {
   }
 
   TEST_CASE("collective: every operation in flight ends with the reason of the abort") {
-    RankPlanes ranks("reason", {0, 0});
-    std::barrier both(2);
-    const std::string errors = on_ranks(2, [&](int rank) -> std::string {
-      auto c = ranks.join(rank, 2, 1);
-      if (!c.ok()) return c.status().message();
-      both.arrive_and_wait();  // an earlier abort would end the other rank's join
-      float x = 1, y = 2;
-      if (rank == 0) {
-        auto one = (*c)->all_reduce(&x, 1, DType::f32), two = (*c)->all_reduce(&y, 1, DType::f32);
-        (*c)->abort("because");
-        for (auto* work : {&one, &two})
-          if (const Status s = (*work)->wait();
-              s.code() != Code::aborted || !contains(s.message(), "because"))
-            return "unexpected: " + s.message();
-        return "";
-      }
-      // Rank 1 learns that rank 0 has left, long before its deadline.
-      Status status;
-      while (status.ok()) status = (*c)->barrier()->wait();
-      return contains(status.message(), "rank 0 has left") ? "" : "unexpected: " + status.message();
-    });
-    CHECK(errors == "");
+    for (const auto& hosts : {std::vector{0, 0}, std::vector{0, 1}}) {
+      RankPlanes ranks("reason", hosts);
+      std::barrier both(2);
+      const std::string errors = on_ranks(2, [&](int rank) -> std::string {
+        auto c = ranks.join(rank, 2, 1);
+        if (!c.ok()) return c.status().message();
+        both.arrive_and_wait();  // an earlier abort would end the other rank's join
+        float x = 1, y = 2;
+        if (rank == 0) {
+          auto one = (*c)->all_reduce(&x, 1, DType::f32), two = (*c)->all_reduce(&y, 1, DType::f32);
+          (*c)->abort("because");
+          for (auto* work : {&one, &two})
+            if (const Status s = (*work)->wait();
+                s.code() != Code::aborted || !contains(s.message(), "because"))
+              return "unexpected: " + s.message();
+          return "";
+        }
+        // Rank 1 learns that rank 0 has left, long before its deadline.
+        Status status;
+        while (status.ok()) status = (*c)->barrier()->wait();
+        return contains(status.message(), "rank 0 has left") ? ""
+                                                             : "unexpected: " + status.message();
+      });
+      CHECK(errors == "");
+    }
   }
 
   TEST_CASE("collective: abort() tells the other ranks, also if no thread of its rank waits") {

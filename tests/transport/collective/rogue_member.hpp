@@ -66,6 +66,7 @@ struct RogueMember {
     ++heard;
     StreamHeader header;
     std::memcpy(&header, message.header.data(), sizeof header);
+    last_kind = header.kind;
     if (header.kind == StreamKind::hello) {
       hello = header;
       send(of(StreamKind::acknowledge));
@@ -106,6 +107,7 @@ struct RogueMember {
   std::map<uint64_t, std::string> content;  // of the victim's streams
   std::set<uint64_t> seen;                  // streams of the victim
   size_t early_bytes = 0, data_bytes = 0;   // from the victim
+  StreamKind last_kind{};                   // of the last message
   int heard = 0, ended = 0;                 // messages; connections
 };
 

@@ -131,6 +131,23 @@ TEST_SUITE("collective stream") {
     CHECK(sent == bytes_of(ones));
   }
 
+  TEST_CASE("collective: a rank that has left a communicator answers as one that never joined it") {
+    RankPlanes ranks("left", {0}, 1 << 20, {kKey});
+    const auto& plane = ranks.addresses[0];
+    const auto rogue = rogue_for(plane, true);
+    rogue->connect(plane);
+    std::atomic<bool> left = false;
+    std::thread victim([&] {
+      CHECK(ranks.planes[0]->join({1, "world", 0, {plane, rogue->address(plane)}, 20'000}).ok());
+      left = true;  // the communicator has been destroyed
+    });
+    rogue->until([&] { return left.load(); });
+    victim.join();
+    CHECK(rogue->last_kind != StreamKind::greeting);
+    rogue->send(rogue->of(StreamKind::hello));
+    rogue->until([&] { return rogue->last_kind == StreamKind::greeting; });
+  }
+
   TEST_CASE("collective: what a link keeps of an operation goes with it") {
     // More operations than a member may have streams, and more bytes than may wait to be sent.
     constexpr size_t kOperations = kStreamsMax + 100, kBytes = 4 << 10;
