@@ -113,6 +113,27 @@ TEST_SUITE("engine_failure") {
           "step 5: group 0: trainer 0: holds step 2, cannot make step 5");
   }
 
+  TEST_CASE("engine: ranks that disagree on the learning rate make no step") {
+    for (const size_t odd : {size_t{1}, size_t{2}}) {
+      CAPTURE(odd);
+      World world(options_for(2), 2, 2);
+      world.initialize();
+      world.each([&](Seat& seat) {
+        const bool differs = &seat == &world.seats[odd];
+        const std::vector<int32_t> tokens = test_tokens(world.options, 1, seat.engine->leaf(0));
+        const Status status =
+            seat.engine
+                ->step(1, differs ? 0.125f : 0.25f, {},
+                       [&](int) -> Result<const int32_t*> { return tokens.data(); })
+                .status();
+        CHECK(status.code() == Code::internal);
+        CHECK(status.message().find("learning rate ") != std::string::npos);
+        CHECK(status.message().find("0.125 on ") != std::string::npos);
+        CHECK(seat.state->step() == 0);
+      });
+    }
+  }
+
   TEST_CASE("engine: ENGINE-4, the next vote detects a bit that differs between replicas") {
     for (const int groups : {2, 3}) {
       for (int damaged = 0; damaged < 3; ++damaged) {  // parameters, exp_avg, exp_avg_sq
