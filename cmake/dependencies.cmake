@@ -38,6 +38,16 @@ add_library(deps::caf_io UNKNOWN IMPORTED)  # only for the benchmarks, as a base
 set_target_properties(deps::caf_io PROPERTIES IMPORTED_LOCATION ${CAF_IO}
   INTERFACE_LINK_LIBRARIES deps::caf)
 
+# Apache Arrow comes from the Python wheel of pyarrow, which may be missing: then parquet cannot be read.
+file(GLOB ARROW_DIR ${SIMPLESCALE_DEPS}/python/lib/python3*/site-packages/pyarrow)
+if(ARROW_DIR)
+  file(GLOB libraries ${ARROW_DIR}/libparquet.so.* ${ARROW_DIR}/libarrow.so.*)
+  add_library(deps::arrow INTERFACE IMPORTED)
+  target_include_directories(deps::arrow SYSTEM INTERFACE ${ARROW_DIR}/include)
+  target_link_libraries(deps::arrow INTERFACE ${libraries})
+  target_link_options(deps::arrow INTERFACE -Wl,-rpath,${ARROW_DIR})
+endif()
+
 # libtorch comes from the Python wheel. Its CMake package requires nvcc, so this file names the libraries.
 file(GLOB TORCH_DIR ${SIMPLESCALE_DEPS}/python/lib/python3*/site-packages/torch)
 if(NOT TORCH_DIR)

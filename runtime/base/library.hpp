@@ -1,4 +1,5 @@
-// Loads our own shared libraries that need an NVIDIA driver and so cannot be linked.
+// Loads our own shared libraries: those that need an NVIDIA driver and so cannot be linked, and those
+// that few runs need.
 #pragma once
 
 #include <string>
@@ -12,8 +13,12 @@ namespace simplescale {
 constexpr int kOldestGpuMajor = 8;
 
 /// The address of `symbol` in `library`, a file in the folder of this program. The first call loads
-/// the library, which takes 1 to 2 s; it is never unloaded. unavailable: why not, and at once on a
-/// machine without an NVIDIA driver. Any thread.
+/// the library; it is never unloaded. unavailable: why not, with `advice` if there is no such file.
+/// Any thread.
+Result<void*> load_symbol(const std::string& library, const std::string& symbol,
+                          const std::string& advice);
+/// load_symbol() of a library for GPUs, which takes 1 to 2 s at first. unavailable at once on a
+/// machine without an NVIDIA driver.
 Result<void*> load_gpu_symbol(const std::string& library, const std::string& symbol);
 
 }  // namespace simplescale

@@ -15,6 +15,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/base/run_command.hpp"
 #include "runtime/data/line_reader.hpp"
+#include "runtime/data/parquet/library.hpp"
 
 namespace simplescale {
 
@@ -79,6 +80,15 @@ bool is_separator(std::string_view line) {
 bool is_json_lines(const std::string& path) {
   const std::string_view name = without_compression(path);
   return name.ends_with(".jsonl") || (name.ends_with(".json") && name != path);
+}
+
+bool is_parquet(const std::string& path) {
+  return path.ends_with(".parquet");
+}
+
+/// data.text_key matters for the file.
+bool has_text_key(const std::string& path) {
+  return is_json_lines(path) || is_parquet(path);
 }
 
 /// Decides what happens to bad lines.
@@ -146,6 +156,24 @@ Status read_json_lines(LineReader& lines, const std::string& key, BadLines& bad_
   }
 }
 
+Status read_parquet(ParquetTexts& texts, const std::string& path, BadLines& bad_lines,
+                    Cutter& cutter) {
+  for (std::optional<std::string_view> text;;) {
+    SS_ASSIGN(const bool more, texts.next(text));
+    if (!more) return {};
+    const size_t invalid = text ? first_invalid_utf8(*text) : 0;
+    if (!text || invalid < text->size()) {
+      const std::string what =
+          !text ? ": it has no text" : ", byte " + std::to_string(invalid) + ": not UTF-8";
+      SS_RETURN_IF_ERROR(
+          bad_lines.leave_out(bad(path, "row " + std::to_string(texts.row()) + what)));
+      continue;
+    }
+    SS_RETURN_IF_ERROR(cutter.add(*text));
+    SS_RETURN_IF_ERROR(cutter.end_document());
+  }
+}
+
 Status read_text_lines(LineReader& lines, BadLines& bad_lines, Cutter& cutter) {
   for (std::string_view line;;) {
     SS_ASSIGN(const bool more, lines.next(line));
@@ -181,15 +209,15 @@ Result<std::vector<std::string>> list_files(const std::string& source) {
   auto entry = fs::recursive_directory_iterator(source, error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
     const std::string path = entry->path().string();
-    if ((without_compression(path).ends_with(".txt") || is_json_lines(path)) &&
+    if ((without_compression(path).ends_with(".txt") || has_text_key(path)) &&
         entry->is_regular_file(error))
       files.push_back(path);
   }
   if (error) return bad(source, "cannot read the folder: " + error.message());
   if (files.empty())
-    return bad(
-        source,
-        "no text was found, the folder holds no .txt or .jsonl files (.gz, .zst, .xz, .bz2)");
+    return bad(source,
+               "no text was found, the folder holds no .txt, .jsonl or .parquet files (.gz, .zst, "
+               ".xz, .bz2)");
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -222,14 +250,14 @@ Result<Corpus> Corpus::open(const std::string& source, CorpusOptions options) {
       each->update(name.c_str(), name.size() + 1);
       each->update(facts, sizeof facts);
     }
-    if (is_json_lines(file))
+    if (has_text_key(file))
       own.update(corpus.options_.text_key.data(), corpus.options_.text_key.size());
     const auto bytes = static_cast<uint64_t>(info.st_size);
     corpus.files_.push_back({file, own.digest().hex(), bytes});
     corpus.bytes_ += bytes;
   }
   const std::string& key = corpus.options_.text_key;
-  if (std::ranges::any_of(files, is_json_lines)) hasher.update(key.data(), key.size());
+  if (std::ranges::any_of(files, has_text_key)) hasher.update(key.data(), key.size());
   corpus.signature_ = hasher.digest().hex();
   return corpus;
 }
@@ -274,6 +302,15 @@ Result<uint64_t> Corpus::read_file(size_t file, uint64_t bad_before,
     return uint64_t{0};
   }
   BadLines bad_lines(options_.skip_bad, bad_before);
+  if (is_parquet(path)) {
+    SS_ASSIGN(const auto texts, open_parquet(path, options_.text_key));
+    Cutter rows([&](TextChunk chunk) {
+      return take(std::move(chunk),
+                  bytes(file) * texts->row() / std::max<uint64_t>(1, texts->rows()));
+    });
+    SS_RETURN_IF_ERROR(read_parquet(*texts, path, bad_lines, rows));
+    return bad_lines.count() - bad_before;
+  }
   const bool json = is_json_lines(path);
   SS_ASSIGN(LineReader opened, LineReader::open(path, json ? json_line_max : text_line_max));
   lines.emplace(std::move(opened));

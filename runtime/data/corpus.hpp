@@ -7,9 +7,10 @@
 // Sources:
 //   a file             by its name, without .gz, .zst, .xz or .bz2 if it is compressed:
 //                        .jsonl    every line is a JSON object, whose text is a document
+//                        .parquet  every row is a document
 //                        others    UTF-8 text; a line with only <|endoftext|> begins a new document
-//   a folder           its .txt and .jsonl files, compressed or not, and compressed .json files
-//                      (taken for .jsonl), also in folders below, in the order of their paths;
+//   a folder           its .txt and .jsonl files, compressed or not, compressed .json files (taken
+//                      for .jsonl), and .parquet files, also in folders below, in the order of their paths;
 //                      every file begins a new document
 //   debian:bible-kjv   the King James Bible of that Debian package as plain prose: a document per
 //                      book, a line per chapter, verses without their numbers
@@ -35,7 +36,7 @@ struct TextChunk {
 };
 
 struct CorpusOptions {
-  std::string text_key = "text";  // member of a JSON line that holds its text
+  std::string text_key = "text";  // member of a JSON line, column of a parquet, with the text
   /// So many bad lines are left out: not UTF-8, no JSON, without text. The next one is an error.
   uint64_t skip_bad = 0;
 };

@@ -3,9 +3,10 @@
 import gzip
 import json
 import struct
+import subprocess
 import unittest
 
-from common import TINY, Case, tokens
+from common import ROOT, TINY, Case, tokens
 
 STEPS = ("--train.global_batch_size=2", "--train.max_steps=6", "--checkpoint.disk_every_steps=3")
 WORDS = "the river carries small boats past quiet villages while old men repair nets and sing about summer storms".split()
@@ -52,6 +53,52 @@ class Sources(Case):
         self.assertIn("each sample exactly once", self.command("verify", run))
         manifest = json.loads((self.folder / "prepared/manifest.json").read_text())
         self.assertEqual((manifest["documents"], manifest["bad_lines"]), (599, 1))
+
+    def test_parquet_gives_the_tokens_of_the_same_json_lines(self):
+        python = ROOT / ".deps/python/bin/python"
+        if subprocess.run([python, "-c", "import pyarrow"], capture_output=True).returncode:
+            self.skipTest("pyarrow is not installed")
+        texts = [" ".join(WORDS[(i * k) % 17] for k in range(3, 40)) + ("\n\u00e9t\u00e9 \U0001f600" if i % 7 == 0 else "") for i in range(3000)]
+        lines, rows = self.folder / "lines", self.folder / "rows"
+        for folder in (lines, rows):
+            folder.mkdir()
+        (lines / "a.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
+        script = """
+import json, sys
+import pyarrow as pa, pyarrow.parquet as pq
+texts = [json.loads(line)["body"] for line in open(sys.argv[1])]
+pq.write_table(pa.table({"id": range(2000), "body": texts[:2000]}), sys.argv[2] + "/a.parquet", row_group_size=700, compression="zstd")
+large = pa.table({"body": pa.array(texts[2000:], pa.large_string()), "tags": [["a", "b"]] * 1000})
+pq.write_table(large, sys.argv[2] + "/b.parquet", use_dictionary=False)
+pq.write_table(pa.table({"body": ["one", None, "three"]}), sys.argv[3])
+"""
+        bad = self.folder / "bad.parquet"
+        subprocess.run([python, "-c", script, lines / "a.jsonl", rows, bad], check=True)
+        hashes = []
+        for source in (lines, rows):
+            self.command("prepare", self.config, f'--data.source="{source}"', '--data.text_key="body"', "--model.vocab=320",
+                         f'--data.folder="{self.folder}/of-{source.name}"', f'--tokenizer.train_on="{lines}"', "--data.validation_fraction=0")
+            manifest = json.loads((self.folder / f"of-{source.name}/manifest.json").read_text())
+            self.assertEqual(manifest["documents"], 3000)
+            hashes.append(manifest["files"]["train"]["xxh3_128"])
+        self.assertEqual(hashes[0], hashes[1])
+
+        def refused(path, *words, key="body"):
+            self.command("prepare", self.config, f'--data.source="{path}"', f'--data.text_key="{key}"', "--model.vocab=320",
+                         f'--data.folder="{self.folder}/refused"', f'--tokenizer.path="{self.folder}/of-lines/tokenizer.model"', code=65)
+            for word in words:
+                self.assertIn(word, self.stderr)
+        refused(bad, "bad.parquet: row 2: it has no text")
+        refused(rows / "a.parquet", 'it has no column of texts "text"', "it has: body", key="text")
+        refused(rows / "a.parquet", 'it has no column of texts "id"', key="id")
+        whole = (rows / "a.parquet").read_bytes()
+        cut = self.folder / "cut.parquet"
+        cut.write_bytes(whole[:len(whole) // 2])
+        refused(cut, "cut.parquet: cannot read it as parquet")
+        damaged = bytearray(whole)
+        damaged[100:len(whole) // 2] = b"\xff" * (len(whole) // 2 - 100)  # the footer stays
+        cut.write_bytes(damaged)
+        refused(cut, "cut.parquet: behind row ")
 
 
 if __name__ == "__main__":

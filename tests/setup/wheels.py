@@ -4,7 +4,7 @@
     wheels.py            checks the list against the packages that ./simplescale names
     wheels.py --write    makes the list again, with a new pip in a temporary environment (downloads nothing large)
 
-A line of the list is a requirement of pip with its hash, and the set it belongs to: build, cuda or test. The wheels are those
+A line of the list is a requirement of pip with its hash, and the set it belongs to: build, parquet, cuda or test. The wheels are those
 for CPython 3.11 on x86-64, the Python of Debian 12.
 """
 import json
@@ -16,8 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "cmake/wheels.lock"
-LINE = re.compile(r"^([A-Za-z0-9._-]+)==(\S+) --hash=sha256:([0-9a-f]{64}) # (build|cuda|test)$")
-SETS = ("build", "cuda", "test")
+LINE = re.compile(r"^([A-Za-z0-9._-]+)==(\S+) --hash=sha256:([0-9a-f]{64}) # (build|parquet|cuda|test)$")
+SETS = ("build", "parquet", "cuda", "test")
 
 
 def named():
