@@ -4,6 +4,7 @@
 
 #include "runtime/base/json_text.hpp"
 #include "runtime/base/parse_json.hpp"
+#include "runtime/base/words.hpp"
 #include "runtime/checkpoint/checkpoint_format.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
 #include "runtime/checkpoint/shard_writer.hpp"
@@ -53,21 +54,30 @@ Status check_weights(const SafetensorsFolder& weights, const std::vector<Unit>& 
   std::map<std::string, const Parameter*> expected;
   for (const Unit& unit : units)
     for (const Parameter& parameter : unit.parameters) expected[parameter.name] = &parameter;
+  std::vector<std::string> wrong;
   for (const auto& [name, parameter] : expected) {
     const auto place = weights.find(name);
-    if (!place) return bad(folder + ": tensor " + name + " is missing");
-    if (place->tensor->shape != parameter->shape)
-      return bad(place->file->path() + ": tensor " + name + " has shape " +
-                 text_of(place->tensor->shape) + ", config.json asks for " +
-                 text_of(parameter->shape));
-    SS_RETURN_IF_ERROR(place->file->read_f32(*place->tensor, 0, 0, nullptr));  // checks the dtype
+    if (!place)
+      wrong.push_back(name + " is missing");
+    else if (place->tensor->shape != parameter->shape)
+      wrong.push_back(name + " has shape " + text_of(place->tensor->shape) +
+                      ", config.json asks for " + text_of(parameter->shape));
+    else
+      SS_RETURN_IF_ERROR(place->file->read_f32(*place->tensor, 0, 0, nullptr));  // checks the dtype
   }
   for (const std::string& name : weights.names()) {
     if (expected.contains(name) || name.ends_with(".rotary_emb.inv_freq") ||
         (tied && name == "lm_head.weight"))
       continue;
-    return bad(weights.find(name)->file->path() + ": tensor " + name +
-               " does not belong to this model");
+    wrong.push_back(name + " does not belong to this model");
+  }
+  if (wrong.size() == 1) return bad(folder + ": tensor " + wrong.front());
+  if (const size_t count = wrong.size(); count > 0) {
+    constexpr size_t kNamed = 12;
+    wrong.resize(std::min(count, kNamed));
+    return bad(folder + ": " + std::to_string(count) +
+               " tensors do not fit config.json: " + joined(wrong, "; ") +
+               (count > kNamed ? "; and " + std::to_string(count - kNamed) + " more" : ""));
   }
   return tied ? check_tied_head(weights, folder) : Status();
 }

@@ -266,6 +266,8 @@ TEST_CASE("huggingface: a folder that cannot be imported is refused with file an
   refused([](json& c) { c["num_attention_heads"] = 3, c.erase("head_dim"); }, "does not divide");
   refused([](json& c) { c["hidden_size"] = int64_t{1} << 40; }, "more than");
   refused([](json& c) { c["vocab_size"] = 7; }, "has shape [6, 4], config.json asks for [7, 4]");
+  refused([](json& c) { c["intermediate_size"] = 11; },
+          "3 tensors do not fit config.json: model.layers.0.mlp.down_proj.weight has shape");
   refused([](json& c) { c["num_hidden_layers"] = 2; },
           "model.layers.1.input_layernorm.weight is missing");
   refused([](json& c) { c["tie_word_embeddings"] = true; }, "lm_head.weight differs");
