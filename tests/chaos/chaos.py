@@ -341,8 +341,12 @@ class Chaos:
         right = done.returncode == 0 or self.only_damaged_on_purpose(done.stdout)
         if not right or "each sample exactly once" not in done.stdout:
             raise Broken(f"JOB-2: verify says {done.stdout}{done.stderr}")
-        # Lines are written again if the disk refused to sync them; readers ignore the second ones.
-        metrics = list({json.dumps(line, sort_keys=True): line for line in lines(self.run / "metrics.jsonl")}.values())
+        # A step's line is written again if the disk refused to sync it, and by a deposed supervisor that was stopped just before
+        # it wrote; readers ignore it. A step that is made again has another generation.
+        metrics = {}
+        for line in lines(self.run / "metrics.jsonl"):
+            metrics.setdefault((line["generation"], line["step"], line["loss"], line.get("val_loss")), line)
+        metrics = list(metrics.values())
         excuses = [e["time"] for e in lines(self.run / "events.jsonl") if e["kind"] in ("steps_undone", "started")]
         # A step whose validation was interrupted has a second line of the same commit, with the loss.
         validated = lambda a, b: b["step"] == a["step"] and b["time"] == a["time"] and "val_loss" in b
