@@ -6,9 +6,10 @@ namespace simplescale {
 
 Result<std::unique_ptr<ParquetTexts>> open_parquet(const std::string& path,
                                                    const std::string& column) {
-  SS_ASSIGN(void* symbol, load_symbol(kParquetLibrary, kParquetLibrarySymbol,
-                                      "./simplescale build makes it once pip can install pyarrow"));
-  return reinterpret_cast<OpenParquet>(symbol)(path, column);
+  const auto symbol = load_symbol(kParquetLibrary, kParquetLibrarySymbol,
+                                  "./simplescale build makes it once pip can install pyarrow");
+  if (!symbol.ok()) return Status(symbol.status()).in(path);
+  return reinterpret_cast<OpenParquet>(*symbol)(path, column);
 }
 
 }  // namespace simplescale
