@@ -111,7 +111,8 @@ TEST_CASE("rogue: ACTOR-4, bad frames are counted and dropped, and later good on
     auto text = rogue.message(fill_text);
     char rubbish[64] = "rubbish";
 
-    rogue.send_raw(rubbish, 24, rubbish, 64);                            // malformed 1
+    // Nothing but its magic number is wrong: malformed 1.
+    rogue.send({remote::FrameHeader::kMagic + 1, 0, rogue.token, rogue.sequence}, text);
     rogue.send_raw(rubbish, 8, rubbish, 64);                             // malformed 2
     rogue.send_raw(nullptr, 0, rubbish, 64);                             // malformed 3
     rogue.send({remote::FrameHeader::kMagic, 0, 0, 0}, text);            // malformed 4: no hello
