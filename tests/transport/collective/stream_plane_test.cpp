@@ -189,7 +189,7 @@ TEST_SUITE("collective stream") {
     const Status status = victim_of(
         [](RogueMember& member, const RankPlanes& ranks) {
           // With the run's key and the generation's secret, but not over the member's connection.
-          const auto other = rogue_for(ranks.addresses[0], true);
+          auto other = rogue_for(ranks.addresses[0], true);
           RogueMember& outsider = *other;
           outsider.hello = member.hello;
           outsider.connect(ranks.addresses[0]);
@@ -214,9 +214,16 @@ TEST_SUITE("collective stream") {
           // messages before.
           StreamHeader last = outsider.of(StreamKind::hello);
           ++last.generation;
-          outsider.send(last);
-          outsider.heard = 0;
-          outsider.until([&] { return outsider.heard > 0; });
+          const auto until_read = [&](RogueMember& by) {
+            by.send(last);
+            by.heard = 0;
+            by.until([&] { return by.heard > 0; });
+          };
+          until_read(outsider);
+          other.reset();  // nor has its end
+          const auto later = rogue_for(ranks.addresses[0], true);
+          later->connect(ranks.addresses[0]);
+          until_read(*later);
           gather(member);
         },
         &got);
