@@ -176,8 +176,7 @@ void TrainState::commit_as(uint64_t layout_hash, uint64_t step, const Hash128& h
 void TrainState::forget(uint64_t step) {
   for (uint32_t side = 0; side < 2 && step != kNoStep; ++side) {
     if (header()->step[side] != step) continue;
-    if (header()->committed == side + 1)
-      header()->committed = header()->step[1 - side] != kNoStep ? 2 - side : 0;
+    header()->committed = header()->step[1 - side] != kNoStep ? 2 - side : 0;
     header()->step[side] = kNoStep;
   }
 }
