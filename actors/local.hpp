@@ -65,7 +65,7 @@ struct StageCopy {
 /// checkpoint -> its writer: a private copy of a shard's state.
 struct WriteShard {
   uint64_t generation, step, shard;
-  std::vector<float> state;  // params, exp_avg, exp_avg_sq
+  std::vector<float> state;  // of all parts, one after the other
 };
 
 /// supervisor -> publisher: the result of writing one shard. record: the shard's record as JSON, if

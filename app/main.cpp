@@ -170,7 +170,7 @@ class CommandLine {
 
     CLI::App* exporting =
         add(app_, "export", "write a checkpoint as a Hugging Face folder", [this](CLI::App*) {
-          return report_status(export_text_command(checkpoint_, folder_, dtype_));
+          return report_status(export_text_command(checkpoint_, folder_, dtype_, ema_));
         });
     exporting->add_option("CHECKPOINT", checkpoint_, checkpoint_or_run)->required();
     exporting->add_option("FOLDER", folder_, "the folder to create")->required();
@@ -178,6 +178,7 @@ class CommandLine {
         ->transform(CLI::Transformer(
             std::map<std::string, std::string>{{"fp32", "float32"}, {"bf16", "bfloat16"}}))
         ->check(CLI::IsMember({"float32", "bfloat16", "fp32", "bf16"}));
+    exporting->add_flag("--ema", ema_, kEmaHelp);
 
     CLI::App* importing =
         add(app_, "import", "create a checkpoint from a Hugging Face folder",
@@ -374,6 +375,7 @@ class CommandLine {
   HttpProcessOptions http_;
   bool list_ = false, json_ = false, watch_ = false, follow_ = false, dry_run_ = false;
   bool oversubscribe_ = false, detach_ = false, with_optimizer_ = false, changed_ = false;
+  bool ema_ = false;
   int srun_code_ = 0, jobs_ = 0;
   int64_t smooth_ = kSmoothAutomatically;
 };

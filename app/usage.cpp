@@ -134,6 +134,7 @@ void add_generate_options(CLI::App& command, GenerateOptions& options) {
       ->check(CLI::Range(0.0, 1.0));
   command.add_option("--stop", options.stops, "end before this text; repeatable");
   command.add_option("--seed", options.seed, "the same seed gives the same text");
+  command.add_flag("--ema", options.ema, kEmaHelp);
 }
 
 void add_evaluate_options(CLI::App& command, EvaluateOptions& options) {
@@ -148,6 +149,7 @@ void add_evaluate_options(CLI::App& command, EvaluateOptions& options) {
   command.add_option("--samples", options.samples, "most samples or rows to evaluate; 0: all")
       ->check(CLI::Range(0, 1'000'000'000));
   command.add_flag("--json", options.json, "print JSON");
+  command.add_flag("--ema", options.ema, kEmaHelp);
 }
 
 int run_program(CLI::App& app, int argc, char** argv, const int& exit_code) {

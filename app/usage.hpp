@@ -23,6 +23,9 @@ Status check_extras(const CLI::App& command);
 /// The names of an app's commands, internal ones excluded.
 std::vector<std::string> commands_of(const CLI::App& app);
 
+/// Of --ema.
+inline constexpr const char* kEmaHelp = "use the average of the weights (train.ema_decay)";
+
 /// The options of `generate` and `evaluate`: `simplescale` describes them, simplescale-compute
 /// computes.
 void add_generate_options(CLI::App& command, GenerateOptions& options);

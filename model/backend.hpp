@@ -143,14 +143,11 @@ class Backend {
   /// additions is fixed per backend. count: a multiple of kShardAlign. sums: host memory.
   virtual void block_square_sums(const float* values, size_t count, double* sums) = 0;
   /// state_hash() (runtime/training/state_hash.hpp) of a state in device memory; equals the hash of
-  /// a copy in host memory. params, avg, avg_sq: (total) fp32; total: a multiple of kShardAlign.
-  /// Waits for all calls so far.
-  virtual Hash128 state_hash(const float* params, const float* avg, const float* avg_sq,
-                             size_t total) {
-    auto values = [total](const float* from) { return std::span(const_cast<float*>(from), total); };
+  /// a copy in host memory. The size of its parts is a multiple of kShardAlign. Waits for all calls
+  /// so far.
+  virtual Hash128 state_hash(const TrainState::Side& side) {
     return simplescale::state_hash(
-        {values(params), values(avg), values(avg_sq)},
-        [this](size_t tasks, const std::function<void(size_t)>& body) { parallel(tasks, body); });
+        side, [this](size_t tasks, const auto& body) { parallel(tasks, body); });
   }
   /// Updates the elements of `runs`. gradient, from_*, to_*: (total) fp32; to_* may be from_*. avg
   /// and avg_sq are exp_avg and exp_avg_sq.
@@ -158,6 +155,12 @@ class Backend {
                      const float* gradient, const float* from_params, const float* from_avg,
                      const float* from_avg_sq, float* to_params, float* to_avg,
                      float* to_avg_sq) = 0;
+
+  /// to[i] = from[i] + weight * (params[i] - from[i]), with each of the three operations rounded to
+  /// fp32: the exponential moving average of the parameters, with weight = 1 - decay. The same bits
+  /// on every backend. params, from, to: (count) fp32; to may be from.
+  virtual void average(float weight, size_t count, const float* params, const float* from,
+                       float* to) = 0;
 
   // --- Muon (struct Muon above) ---
   /// Updates the momentum of `runs`; their gradient becomes what is to be orthogonalized. gradient,

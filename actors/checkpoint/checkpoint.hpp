@@ -76,6 +76,7 @@ struct PublisherOptions {
   size_t shards = 1;
   uint64_t seed = 0;
   std::string precision, resume, tokenizer;  // as in CheckpointInfo
+  bool ema = false;                          // likewise
   uint64_t tokens_per_sample = 0;
   size_t keep = 3, keep_best = 0;
   uint64_t permanent_every_steps = 0;

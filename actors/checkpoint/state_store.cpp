@@ -27,7 +27,7 @@ Status StateStore::create(const std::string& instance, const Plan& plan, int nod
     const auto index = static_cast<size_t>(slot);
     const ScopedAffinity there(index < places.size() ? places[index] : CpuList());
     SS_ASSIGN(TrainState state, TrainState::create("ss-" + instance + "-" + name + "-state",
-                                                   hash_of_shard_[0], total));
+                                                   hash_of_shard_[0], total, plan.ema));
     entries_.emplace(name, Entry{std::move(state), total, 0});
   }
   return {};
@@ -57,9 +57,7 @@ HeldState StateStore::held(const std::string& trainer) const {
 }
 
 TrainState::Side StateStore::Copy::side() {
-  const size_t total = values.size() / 3;
-  return {
-      {values.data(), total}, {values.data() + total, total}, {values.data() + 2 * total, total}};
+  return TrainState::Side::over(values, total);
 }
 
 Result<StateStore::Copy> StateStore::copy_and_unpin(const std::string& trainer, int32_t pid,
@@ -69,8 +67,8 @@ Result<StateStore::Copy> StateStore::copy_and_unpin(const std::string& trainer, 
   if (found == entries_.end())
     return Status(Code::not_found, "no trainer " + trainer + " on this node");
   TrainState& state = found->second.state;
-  Copy copy;
-  copy.values.reserve(3 * found->second.total);  // may throw, so before pin()
+  Copy copy{.total = found->second.total};
+  copy.values.reserve(state.side(0).values());  // may throw, so before pin()
   // A pin of this call: trainer_restarted() may have released the one of the process.
   SS_ASSIGN(const int side, state.pin(wanted.step));
   auto release_pins = [&] {
@@ -86,7 +84,7 @@ Result<StateStore::Copy> StateStore::copy_and_unpin(const std::string& trainer, 
   lock.unlock();  // entries_ is stable, and the copy takes long
   const TrainState::Side from = state.side(side);
   copy.hash = state.hash(side);
-  for (const auto& part : {from.params, from.exp_avg, from.exp_avg_sq})
+  for (const auto& part : from.parts())
     copy.values.insert(copy.values.end(), part.begin(), part.end());
   lock.lock();
   if (found->second.restarts != restarts)  // trainer_restarted() released both pins

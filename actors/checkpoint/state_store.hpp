@@ -36,8 +36,9 @@ class StateStore {
   bool has(const std::string& trainer) const { return !segment(trainer).empty(); }
   HeldState held(const std::string& trainer) const;
   struct Copy {
-    std::vector<float> values;  // params, exp_avg, exp_avg_sq
-    Hash128 hash;               // zero: not known
+    std::vector<float> values = {};  // of all parts, one after the other
+    size_t total = 0;                // of each part
+    Hash128 hash = {};               // zero: not known
     TrainState::Side side();
   };
   /// A private copy of the side that holds step `wanted`, which process `pid` of the trainer has

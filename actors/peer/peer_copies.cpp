@@ -123,10 +123,7 @@ Status keep_own_copy(PeerTier& tier, const SendCopy& job) {
   if (verify_or_forget(*state, {job.step, job.generation})) return {};
   SS_ASSIGN(const TrainState::Side side, state->begin_write(tier.timeout_ms));
   StateStore::Copy& copy = job.staged->copy;
-  const TrainState::Side from = copy.side();
-  std::ranges::copy(from.params, side.params.begin());
-  std::ranges::copy(from.exp_avg, side.exp_avg.begin());
-  std::ranges::copy(from.exp_avg_sq, side.exp_avg_sq.begin());
+  side.copy_from(copy.side());
   SS_RETURN_IF_ERROR(check_copy(side, job.step, copy.hash));
   return tier.commit(*state, job.generation, job.step, copy.hash);
 }
@@ -240,7 +237,7 @@ Status PeerTier::commit(TrainState& state, uint64_t its_generation, uint64_t ste
 
 Result<std::shared_ptr<PeerTier>> make_peer_tier(DataPlaneOptions options,
                                                  const std::string& instance, int node,
-                                                 const ModelShape& shape, size_t shards,
+                                                 const ModelShape& shape, size_t shards, bool ema,
                                                  int timeout_ms) {
   const std::string prefix = "ss-" + instance + "-n" + std::to_string(node) + "-";
   options.shm_prefix = prefix + "copies";
@@ -248,7 +245,7 @@ Result<std::shared_ptr<PeerTier>> make_peer_tier(DataPlaneOptions options,
       size_t{1} << 20;  // small: both ends lie outside of it and go through staging
   options.spin_us = 0;  // latency does not matter
   SS_ASSIGN(auto plane, DataPlane::create(options));
-  return std::make_shared<PeerTier>(prefix, shape, shards, std::move(plane), timeout_ms);
+  return std::make_shared<PeerTier>(prefix, shape, shards, ema, std::move(plane), timeout_ms);
 }
 
 caf::actor spawn_peer_copies(caf::event_based_actor* node, PeerCopiesOptions options) {

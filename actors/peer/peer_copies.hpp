@@ -30,9 +30,9 @@ namespace simplescale {
 
 /// What the threads of a node's peer tier share.
 struct PeerTier {
-  PeerTier(const std::string& prefix, const ModelShape& shape, size_t shards,
+  PeerTier(const std::string& prefix, const ModelShape& shape, size_t shards, bool ema,
            std::unique_ptr<DataPlane> its_plane, int its_timeout_ms)
-      : store(prefix + "peer-", shape, shards),
+      : store(prefix + "peer-", shape, shards, ema),
         plane(std::move(its_plane)),
         timeout_ms(its_timeout_ms) {}
   PeerStore store;
@@ -57,10 +57,10 @@ struct PeerTier {
   std::mutex committing_;  // a fence comes before or after a commit
 };
 
-/// instance, node: for the names of its segments.
+/// instance, node: for the names of its segments. ema: the states have an average.
 Result<std::shared_ptr<PeerTier>> make_peer_tier(DataPlaneOptions options,
                                                  const std::string& instance, int node,
-                                                 const ModelShape& shape, size_t shards,
+                                                 const ModelShape& shape, size_t shards, bool ema,
                                                  int timeout_ms);
 
 struct PeerCopiesOptions {

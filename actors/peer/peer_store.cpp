@@ -7,8 +7,8 @@
 
 namespace simplescale {
 
-PeerStore::PeerStore(std::string prefix, const ModelShape& shape, size_t shards)
-    : prefix_(std::move(prefix)), total_(shard_layout(units_of(shape), shards).total) {
+PeerStore::PeerStore(std::string prefix, const ModelShape& shape, size_t shards, bool ema)
+    : prefix_(std::move(prefix)), total_(shard_layout(units_of(shape), shards).total), ema_(ema) {
   for (size_t shard = 0; shard < shards; ++shard)
     layout_.push_back(layout_hash(shape, shards, shard));
 }
@@ -20,7 +20,7 @@ Result<TrainState*> PeerStore::prepare(uint32_t shard, uint64_t keep) {
   auto found = states_.find(shard);
   if (found == states_.end()) {
     SS_ASSIGN(TrainState state,
-              TrainState::create(prefix_ + std::to_string(shard), layout_[shard], total_));
+              TrainState::create(prefix_ + std::to_string(shard), layout_[shard], total_, ema_));
     found = states_.emplace(shard, std::move(state)).first;
   }
   TrainState& state = found->second;

@@ -240,9 +240,9 @@ Status ComputeThread::make_engine(Generation& g, const JoinTrainer& order) {
   const trace::Span span("make engine");
   SS_ASSIGN(Backend * backend, this->backend());
   if (!pinned_ && !backend->host_memory()) {
-    const std::span<float> first = g.state->side(0).params;  // the two sides are adjacent
-    pinned_ = first.data();
-    backend->pin_host(pinned_, 2 * 3 * first.size_bytes());
+    const TrainState::Side first = g.state->side(0);  // the two sides are adjacent
+    pinned_ = first.params.data();
+    backend->pin_host(pinned_, 2 * first.values() * sizeof(float));
   }
   SS_ASSIGN(
       g.batches,

@@ -25,6 +25,7 @@ EngineOptions engine_options(const Config& config, const Plan& plan) {
   o.eps = static_cast<float>(config.train.eps);
   o.optimizer = config.train.optimizer;
   o.muon_momentum = static_cast<float>(config.train.muon_momentum);
+  o.ema_decay = config.train.ema_decay;
   o.groups = config.train.group;
   o.z_loss = static_cast<float>(config.train.z_loss);
   o.seed = static_cast<uint64_t>(config.run.seed);

@@ -68,7 +68,7 @@ Status Restore::transfer_part(DataPlane& plane, TrainState& state, const Transfe
     spec.host_memory = true;
     SS_ASSIGN(communicator, plane.join(spec));
   }
-  bytes_ += 3 * total_ * sizeof(float);
+  bytes_ += state.side(0).values() * sizeof(float);
   if (part.rank == 0) return send(communicator.get(), state, part);
   if (order_.group == no_group || part.shard != order_.shard)
     return Status(Code::bad_data, "the transfer is not of this trainer's shard");
@@ -115,9 +115,7 @@ Status Restore::copy_from_peer_store(TrainState& state, const TransferPart& part
                                      const TrainState::Side& copy, const Hash128& hash) {
   if (state.holds(part.step)) SS_RETURN_IF_ERROR(state.rewind(part.step));
   SS_ASSIGN(const TrainState::Side side, state.begin_write(timeout_ms_));
-  std::ranges::copy(copy.params, side.params.begin());
-  std::ranges::copy(copy.exp_avg, side.exp_avg.begin());
-  std::ranges::copy(copy.exp_avg_sq, side.exp_avg_sq.begin());
+  side.copy_from(copy);
   SS_RETURN_IF_ERROR(check_copy(side, part.step, hash));
   hash_ = hash;
   received_ = true;

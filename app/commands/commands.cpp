@@ -111,8 +111,8 @@ Status digest_text_command(const std::string& checkpoint) {
 }
 
 Status export_text_command(const std::string& checkpoint, const std::string& folder,
-                           const std::string& dtype) {
-  return print(export_command(checkpoint, folder, dtype));
+                           const std::string& dtype, bool ema) {
+  return print(export_command(checkpoint, folder, dtype, ema));
 }
 
 Status import_text_command(const std::string& folder, const std::string& checkpoint) {

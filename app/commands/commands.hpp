@@ -33,7 +33,7 @@ Status config_validate_command(const std::string& config, const Overrides& overr
 Status config_explain_command(const std::string& key);
 Status digest_text_command(const std::string& checkpoint);
 Status export_text_command(const std::string& checkpoint, const std::string& folder,
-                           const std::string& dtype);
+                           const std::string& dtype, bool ema);
 Status import_text_command(const std::string& folder, const std::string& checkpoint);
 Status verify_text_command(const std::string& run);
 /// Writes the run's page with its data to the file `output`.

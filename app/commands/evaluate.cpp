@@ -30,8 +30,8 @@ struct BatchModel : LoadedModel {
   }
 };
 
-Result<BatchModel> load_batch_model(const std::string& path, int batch) {
-  SS_ASSIGN(LoadedModel loaded, load_model(path));
+Result<BatchModel> load_batch_model(const std::string& path, bool ema, int batch) {
+  SS_ASSIGN(LoadedModel loaded, load_model(path, ema));
   BatchModel model{std::move(loaded), nullptr};
   BackendOptions options;
   options.shape = model.shape;
@@ -135,7 +135,7 @@ class TaskScorer {
 
 Status evaluate_tasks(const EvaluateOptions& o) {
   SS_ASSIGN(std::vector<TaskRow> rows, read_tasks(o.tasks));
-  SS_ASSIGN(const LoadedModel model, load_model(o.checkpoint));
+  SS_ASSIGN(const LoadedModel model, load_model(o.checkpoint, o.ema));
   SS_ASSIGN(const Tokenizer tokenizer, load_tokenizer(model, o.checkpoint, "--tasks"));
   if (tokenizer.bos() < 0 && tokenizer.eos() < 0)
     return Status(Code::bad_data, model.tokenizer + " has neither BOS nor EOS to begin a text");
@@ -234,7 +234,7 @@ Result<Losses> losses_of(BatchModel& model, const TokenSource& source, uint64_t 
 
 Status evaluate_command(const EvaluateOptions& o) {
   if (!o.tasks.empty()) return evaluate_tasks(o);
-  SS_ASSIGN(BatchModel model, load_batch_model(o.checkpoint, kBatch));
+  SS_ASSIGN(BatchModel model, load_batch_model(o.checkpoint, o.ema, kBatch));
   SS_ASSIGN(const std::vector<NamedTokens> sources, validation_tokens(o, model));
   nlohmann::json by_source;
   double sum = 0;
@@ -268,7 +268,7 @@ Status evaluate_command(const EvaluateOptions& o) {
 }
 
 Status logits_command(const LogitsOptions& o) {
-  SS_ASSIGN(BatchModel model, load_batch_model(o.checkpoint, 1));
+  SS_ASSIGN(BatchModel model, load_batch_model(o.checkpoint, false, 1));
   SS_ASSIGN(const Dataset dataset, open_dataset(o.data, "auto", model.shape.vocab, 0));
   SS_RETURN_IF_ERROR(dataset.train.require_block(model.shape.block_size));
   const auto samples = static_cast<uint64_t>(o.samples);

@@ -80,7 +80,7 @@ std::string read_prompt(const std::string& prompt) {
 }  // namespace
 
 Status generate_command(const GenerateOptions& o) {
-  SS_ASSIGN(const LoadedModel model, load_model(o.checkpoint));
+  SS_ASSIGN(const LoadedModel model, load_model(o.checkpoint, o.ema));
   SS_ASSIGN(const Tokenizer tokenizer, load_tokenizer(model, o.checkpoint, "text generation"));
   Generator generator(model, tokenizer, o);
   if (o.prompt_given || isatty(STDIN_FILENO) == 0 || isatty(STDOUT_FILENO) == 0)

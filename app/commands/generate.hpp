@@ -19,6 +19,7 @@ struct GenerateOptions {
   Sampling sampling;
   std::vector<std::string> stops;  // the text ends before any of these
   uint64_t seed = 1;
+  bool ema = false;  // with the average of the weights
 };
 /// Prints the prompt and its continuation, as it comes. The same seed gives the same text. Without
 /// a prompt, and on a terminal, asks for one again and again until the input ends.
@@ -29,6 +30,7 @@ struct EvaluateOptions {
   std::string tasks;  // a file of questions, which are scored instead of validation tokens
   int64_t samples = 0;
   bool json = false;
+  bool ema = false;  // the average of the weights
 };
 /// Prints the mean loss in nats per token, and the perplexity, its exponential; or what the
 /// answers to the tasks come to.

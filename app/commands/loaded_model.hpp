@@ -16,8 +16,9 @@ struct LoadedModel {
   std::vector<std::vector<float>> units;  // flat parameters, fp32
 };
 
-/// path: a run's folder or a checkpoint. Errors as resolve_checkpoint().
-Result<LoadedModel> load_model(const std::string& path);
+/// path: a run's folder or a checkpoint. ema: the average of the weights. Errors as
+/// resolve_checkpoint() and weights_kind().
+Result<LoadedModel> load_model(const std::string& path, bool ema);
 /// The model's tokenizer. bad_data: the checkpoint `path` has none, which `purpose` needs.
 Result<Tokenizer> load_tokenizer(const LoadedModel& model, const std::string& path,
                                  const std::string& purpose);

@@ -110,8 +110,12 @@ Result<std::vector<ConfigChange>> changes_of(const RunFolder& run, const Config&
   std::error_code error;
   if (!fs::exists(run.config(), error)) return changes;
   SS_ASSIGN(const LoadedConfig before, load_config(run.config()));
-  for (const KeyDifference& d : diff(before.config, config).allowed)
+  for (const KeyDifference& d : diff(before.config, config).allowed) {
     changes.push_back({d.key, text_of(d)});
+    if (d.key == "train.ema_decay" && before.config.train.ema_decay == 0)
+      changes.back().reason +=
+          "; the average begins with the weights of step " + std::to_string(step);
+  }
   if (step > static_cast<uint64_t>(plan.max_steps))
     return Status(Code::bad_config, run.path + " is at step " + std::to_string(step) +
                                         " already, beyond the new last step, " +

@@ -221,7 +221,7 @@ Result<int> run_agent(const AgentOptions& o) {
     plane.trusted_networks = config.transport.trusted_networks;
     SS_ASSIGN(plane.key, read_run_key(run));
     SS_ASSIGN(peers, make_peer_tier(std::move(plane), o.instance, o.node, plan.shape,
-                                    static_cast<size_t>(plan.topology.shards),
+                                    static_cast<size_t>(plan.topology.shards), plan.ema,
                                     static_cast<int>(config.parallel.collective_timeout_ms)));
   }
 

@@ -168,6 +168,14 @@ void CpuBackend<T>::adamw(const AdamW& o, std::span<const ParameterRun> runs, co
   }
 }
 
+template <class T>
+void CpuBackend<T>::average(float weight, size_t count, const float* params, const float* from,
+                            float* to) {
+  for_elements(pool_, static_cast<int64_t>(count), [&](int64_t at, int64_t n) {
+    shard_kernel_.average(n, weight, params + at, from + at, to + at);
+  });
+}
+
 template class CpuBackend<float>;
 template class CpuBackend<Bf16>;
 

@@ -59,6 +59,8 @@ class CpuBackend final : public LlamaBackend {
   void adamw(const AdamW& options, std::span<const ParameterRun> runs, const float* gradient,
              const float* from_params, const float* from_avg, const float* from_avg_sq,
              float* to_params, float* to_avg, float* to_avg_sq) override;
+  void average(float weight, size_t count, const float* params, const float* from,
+               float* to) override;
 
   void copy(void* to, const void* from, size_t bytes) override;
   void zero(void* data, size_t bytes) override;

@@ -124,6 +124,8 @@ struct ShardKernels {
   /// gradient = momentum * to_avg + (1 - momentum) * g. All: (count); to_avg may be from_avg.
   void (*muon_momentum)(int64_t count, float momentum, float gradient_scale, float* gradient,
                         const float* from_avg, float* to_avg);
+  /// Backend::average(). All: (count); to may be from.
+  void (*average)(int64_t count, float weight, const float* params, const float* from, float* to);
 };
 
 enum class Isa { generic, avx2, avx512, avx512_bf16 };

@@ -608,6 +608,13 @@ void muon_momentum(int64_t count, float momentum, float gradient_scale, float* g
   });
 }
 
+void average(int64_t count, float weight, const float* params, const float* from, float* to) {
+  each(count, [&](int64_t i, auto w) {
+    const Vf old = load(from + i, w);
+    save(to + i, old + rounded((load(params + i, w) - old) * weight), w);
+  });
+}
+
 /// A sum over ranks turns -0 into 0, and a layout without such a sum keeps -0; update + 0 is 0 in
 /// both.
 template <class T>
@@ -660,7 +667,10 @@ extern const Kernels<Bf16> bf16_kernels;
 extern const ShardKernels kernels_of_a_shard;
 constinit const Kernels<float> float_kernels = table<float>();
 constinit const Kernels<Bf16> bf16_kernels = table<Bf16>();
-constinit const ShardKernels kernels_of_a_shard = {
-    .to_bf16 = to_bf16, .square_sums = square_sums, .adamw = adamw, .muon_momentum = muon_momentum};
+constinit const ShardKernels kernels_of_a_shard = {.to_bf16 = to_bf16,
+                                                   .square_sums = square_sums,
+                                                   .adamw = adamw,
+                                                   .muon_momentum = muon_momentum,
+                                                   .average = average};
 
 }  // namespace simplescale::cpu::SS_ISA

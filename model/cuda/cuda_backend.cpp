@@ -209,16 +209,17 @@ void CudaBackend<T>::block_square_sums(const float* values, size_t count, double
 }
 
 template <class T>
-Hash128 CudaBackend<T>::state_hash(const float* params, const float* avg, const float* avg_sq,
-                                   size_t total) {
+Hash128 CudaBackend<T>::state_hash(const TrainState::Side& side) {
   static_assert(kStateHashBlock == kHashBlock && sizeof(Hash128) == 2 * sizeof(uint64_t) &&
                 offsetof(Hash128, high) == 0);
+  const size_t total = side.params.size();
   SS_ASSERT(total % kShardAlign == 0);
   const size_t blocks = (total + kStateHashBlock - 1) / kStateHashBlock,
-               bytes = 3 * blocks * sizeof(Hash128);
+               bytes = state_parts(!side.ema.empty()) * blocks * sizeof(Hash128);
   auto* device = static_cast<uint64_t*>(results(bytes));
-  for (const float* part : {params, avg, avg_sq}) {
-    SS_CUDA(hash_blocks(stream_, static_cast<int64_t>(total), part, device));
+  for (const std::span<float> part : side.parts()) {
+    if (part.empty()) continue;
+    SS_CUDA(hash_blocks(stream_, static_cast<int64_t>(total), part.data(), device));
     device += 2 * blocks;
   }
   void* pinned = pinned_results_.reserve(bytes);
@@ -238,6 +239,12 @@ void CudaBackend<T>::adamw(const AdamW& o, std::span<const ParameterRun> runs,
                         from_params + at, from_avg + at, from_avg_sq + at, to_params + at,
                         to_avg + at, to_avg_sq + at));
   }
+}
+
+template <class T>
+void CudaBackend<T>::average(float weight, size_t count, const float* params, const float* from,
+                             float* to) {
+  SS_CUDA(cuda::average(stream_, static_cast<int64_t>(count), weight, params, from, to));
 }
 
 template class CudaBackend<float>;

@@ -60,11 +60,12 @@ class CudaBackend final : public LlamaBackend {
 
   void cast(const float* from, void* to, size_t count) override;
   void block_square_sums(const float* values, size_t count, double* sums) override;
-  Hash128 state_hash(const float* params, const float* avg, const float* avg_sq,
-                     size_t total) override;
+  Hash128 state_hash(const TrainState::Side& side) override;
   void adamw(const AdamW& options, std::span<const ParameterRun> runs, const float* gradient,
              const float* from_params, const float* from_avg, const float* from_avg_sq,
              float* to_params, float* to_avg, float* to_avg_sq) override;
+  void average(float weight, size_t count, const float* params, const float* from,
+               float* to) override;
 
   void copy(void* to, const void* from, size_t bytes) override;
   void zero(void* data, size_t bytes) override;

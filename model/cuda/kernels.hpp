@@ -163,6 +163,10 @@ cudaError_t adamw(cudaStream_t stream, int64_t count, const AdamWConstants& cons
                   const float* gradient, const float* from_params, const float* from_avg,
                   const float* from_avg_sq, float* to_params, float* to_avg, float* to_avg_sq);
 
+/// Backend::average(). All: (count); to may be from.
+cudaError_t average(cudaStream_t stream, int64_t count, float weight, const float* params,
+                    const float* from, float* to);
+
 // --- Muon (muon_kernels.cu) ---
 
 /// With g = gradient_scale * gradient: to_avg = momentum * from_avg + (1 - momentum) * g;

@@ -61,6 +61,21 @@ __global__ void adamw_kernel(int64_t vectors, AdamWConstants c, AdamWPointers p)
   A::store(p.to_avg_sq + i, avg_sq);
 }
 
+/// __fsub_rn() and the like: nvcc never contracts them to a fused multiply-add.
+template <class A>
+__global__ void average_kernel(int64_t vectors, float weight, const float* params,
+                               const float* from, float* to) {
+  const int64_t j = item_of_thread();
+  if (j >= vectors) return;
+  const int64_t i = j * A::n;
+  float param[A::n], mean[A::n];
+  A::load(params + i, param);
+  A::load(from + i, mean);
+  for (int k = 0; k < A::n; ++k)
+    mean[k] = __fadd_rn(mean[k], __fmul_rn(__fsub_rn(param[k], mean[k]), weight));
+  A::store(to + i, mean);
+}
+
 }  // namespace
 
 cudaError_t to_bf16(cudaStream_t stream, int64_t count, const float* from, Bf16* to) {
@@ -95,6 +110,17 @@ cudaError_t adamw(cudaStream_t stream, int64_t count, const AdamWConstants& cons
                       adamw_kernel<Packed<float>>, count / n, constants, pointers);
   return gpu_launch({stream, blocks_for(count, kThreads), kThreads}, adamw_kernel<Single<float>>,
                     count, constants, pointers);
+}
+
+cudaError_t average(cudaStream_t stream, int64_t count, float weight, const float* params,
+                    const float* from, float* to) {
+  if (count == 0) return cudaSuccess;
+  constexpr int n = Packed<float>::n;
+  if (packable<float>(count, params, from, to))
+    return gpu_launch({stream, blocks_for(count / n, kThreads), kThreads},
+                      average_kernel<Packed<float>>, count / n, weight, params, from, to);
+  return gpu_launch({stream, blocks_for(count, kThreads), kThreads}, average_kernel<Single<float>>,
+                    count, weight, params, from, to);
 }
 
 }  // namespace simplescale::cuda

@@ -46,6 +46,9 @@ Status check(const EngineOptions& options, const Collective& shard, const Collec
   if (state.side(0).params.size() != total)
     return bad("the training state has " + std::to_string(state.side(0).params.size()) +
                " parameters, this shard " + std::to_string(total));
+  if (state.side(0).ema.empty() != (options.ema_decay == 0))
+    return bad(options.ema_decay == 0 ? "the training state has an average of the parameters"
+                                      : "the training state has no average of the parameters");
   return {};
 }
 
@@ -62,6 +65,7 @@ uint64_t hash_of(const EngineOptions& o, int shards, int groups) {
          << group.weight_decay.value_or(-1) << ' ';
   for (const WarmupRows& warmup : o.warmup) text << warmup.until_step << ' ' << warmup.rows << ' ';
   text << o.z_loss << ' ' << int(o.optimizer) << ' ' << o.muon_momentum << ' ';
+  text << o.ema_decay << ' ';
   const std::string bytes = text.str();
   return hash128(bytes.data(), bytes.size()).low;
 }
@@ -412,7 +416,8 @@ double Engine::Parts::over_trained(const Verdict& verdict) const {
   return simplescale::over_trained(targets, verdict.trained);
 }
 
-/// AdamW or Muon on this rank's shard, with the gradient clipped by its global norm.
+/// AdamW or Muon on this rank's shard, with the gradient clipped by its global norm; then the
+/// average.
 Status Engine::Parts::apply(float learning_rate, double grad_norm, double over_trained) {
   const EngineOptions& o = options;
   double scale = over_trained;
@@ -424,10 +429,13 @@ Status Engine::Parts::apply(float learning_rate, double grad_norm, double over_t
   SS_RETURN_IF_ERROR(optimizer->begin_write(o.state_timeout_ms, wait));
   at(kOptimizer);
   optimizer->apply(adamw, reduce->total());
-  if (!muon) return {};
-  const Muon of_muon{learning_rate, o.muon_momentum, adamw.gradient_scale};
-  return muon->apply(
-      of_muon, reduce->total(), optimizer->update(), [this] { return unit_computed(); }, wait);
+  if (muon) {
+    const Muon of_muon{learning_rate, o.muon_momentum, adamw.gradient_scale};
+    SS_RETURN_IF_ERROR(muon->apply(
+        of_muon, reduce->total(), optimizer->update(), [this] { return unit_computed(); }, wait));
+  }
+  if (o.ema_decay > 0) optimizer->average(static_cast<float>(1 - o.ema_decay));
+  return {};
 }
 
 Status Engine::Parts::commit() {
@@ -481,6 +489,7 @@ Status Engine::initialize() {
   }
   std::fill(side.exp_avg.begin(), side.exp_avg.end(), 0.0f);
   std::fill(side.exp_avg_sq.begin(), side.exp_avg_sq.end(), 0.0f);
+  if (!side.ema.empty()) std::ranges::copy(side.params, side.ema.begin());
   p.state.commit(0, state_hash(side, [&p](size_t tasks, const std::function<void(size_t)>& body) {
                    p.backend.parallel(tasks, body);
                  }));

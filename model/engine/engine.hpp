@@ -74,6 +74,7 @@ struct EngineOptions {
   float weight_decay = 0.1f, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   Optimizer optimizer = Optimizer::adamw;
   float muon_momentum = 0.95f;
+  double ema_decay = 0;                // 0: the state has no average of the parameters
   std::vector<ParameterGroup> groups;  // checked by check_groups()
   float z_loss = 0;                    // the backend's
   uint64_t seed = 1;                   // of the initial values

@@ -43,9 +43,10 @@ Result<ShardOptimizer> ShardOptimizer::create(const BufferPlan& plan,
                                               Backend& backend, Collective& shard,
                                               TrainState& state) {
   ShardOptimizer optimizer(std::move(runs), total, backend, state);
-  if (plan.device_state) {
-    SS_ASSIGN(void* device, shard.allocate(3 * total * sizeof(float)));
-    optimizer.device_ = static_cast<float*>(device);
+  if (plan.device_state > 0) {
+    const size_t values = plan.device_state * total;
+    SS_ASSIGN(void* device, shard.allocate(values * sizeof(float)));
+    optimizer.device_ = TrainState::Side::over({static_cast<float*>(device), values}, total);
   }
   return optimizer;
 }
@@ -54,25 +55,23 @@ void ShardOptimizer::load() {
   SS_ASSERT(!copying_);
   const TrainState::Side side = state_->committed();
   params_ = side.params.data();
-  if (!device_) return;
-  const size_t bytes = total_ * sizeof(float);
-  backend_->copy_to_device(device_, side.params.data(), bytes);
-  backend_->copy_to_device(device_ + total_, side.exp_avg.data(), bytes);
-  backend_->copy_to_device(device_ + 2 * total_, side.exp_avg_sq.data(), bytes);
+  if (!on_device()) return;
+  const auto parts = side.parts(), to = device_.parts();
+  for (size_t i = 0; i < to.size(); ++i)
+    if (!to[i].empty())
+      backend_->copy_to_device(to[i].data(), parts[i].data(), parts[i].size_bytes());
   backend_->synchronize();
-  params_ = device_;
+  params_ = device_.params.data();
   step_ = state_->step();
   hash_ = state_->committed_hash();
 }
 
 Hash128 ShardOptimizer::hash_of(const TrainState::Side& side) const {
-  return backend_->state_hash(side.params.data(), side.exp_avg.data(), side.exp_avg_sq.data(),
-                              total_);
+  return backend_->state_hash(side);
 }
 
 Hash128 ShardOptimizer::current_hash() const {
-  if (!device_) return hash_of(state_->committed());
-  return backend_->state_hash(device_, device_ + total_, device_ + 2 * total_, total_);
+  return hash_of(on_device() ? device_ : state_->committed());
 }
 
 Hash128 ShardOptimizer::host_hash() const {
@@ -81,7 +80,7 @@ Hash128 ShardOptimizer::host_hash() const {
 }
 
 bool ShardOptimizer::matches_commit(const Hash128& current_hash) const {
-  const Hash128 at_commit = device_ ? hash_ : state_->committed_hash();
+  const Hash128 at_commit = on_device() ? hash_ : state_->committed_hash();
   return at_commit == Hash128{} || at_commit == current_hash;
 }
 
@@ -101,23 +100,23 @@ void ShardOptimizer::apply(const AdamW& options, const float* gradient) {
 }
 
 StateUpdate ShardOptimizer::update() const {
-  if (device_) {
-    float *const params = device_, *const avg = device_ + total_,
-                 *const avg_sq = device_ + 2 * total_;
-    return {params, avg, avg_sq, params, avg, avg_sq};
-  }
-  return {from_.params.data(), from_.exp_avg.data(), from_.exp_avg_sq.data(),
-          to_.params.data(),   to_.exp_avg.data(),   to_.exp_avg_sq.data()};
+  const TrainState::Side &from = on_device() ? device_ : from_, &to = on_device() ? device_ : to_;
+  return {from.params.data(), from.exp_avg.data(), from.exp_avg_sq.data(), from.ema.data(),
+          to.params.data(),   to.exp_avg.data(),   to.exp_avg_sq.data(),   to.ema.data()};
+}
+
+void ShardOptimizer::average(float weight) {
+  const StateUpdate u = update();
+  backend_->average(weight, total_, u.to_params, u.from_ema, u.to_ema);
 }
 
 Status ShardOptimizer::commit() {
-  if (device_) {
+  if (on_device()) {
     step_ = applied_step_;
     hash_ = current_hash();
-    const size_t bytes = total_ * sizeof(float);
-    backend_->start_copy(to_.params.data(), device_, bytes);
-    backend_->start_copy(to_.exp_avg.data(), device_ + total_, bytes);
-    backend_->start_copy(to_.exp_avg_sq.data(), device_ + 2 * total_, bytes);
+    const auto parts = device_.parts(), to = to_.parts();
+    for (size_t i = 0; i < to.size(); ++i)
+      if (!to[i].empty()) backend_->start_copy(to[i].data(), parts[i].data(), to[i].size_bytes());
     copying_ = true;
     return {};
   }

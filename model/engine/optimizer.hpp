@@ -1,4 +1,4 @@
-// This rank's shard of parameters and moments: where they are stored, their update and commit.
+// This rank's shard of the state: where its parts are stored, their update and commit.
 //
 // Host memory: the state's committed side is the master copy; the update writes the other side.
 // Device memory: the master copy is on the device and is updated in place; commit() copies it to
@@ -29,8 +29,8 @@ std::vector<ParameterRun> parameter_runs(const std::vector<Unit>& units, const S
 /// The state that an update reads and the state that it writes; both the same in device memory.
 /// (total) fp32 each.
 struct StateUpdate {
-  const float *from_params, *from_avg, *from_avg_sq;
-  float *to_params, *to_avg, *to_avg_sq;
+  const float *from_params, *from_avg, *from_avg_sq, *from_ema;
+  float *to_params, *to_avg, *to_avg_sq, *to_ema;  // ema: null if the state has no average
 };
 
 class ShardOptimizer {
@@ -44,7 +44,7 @@ class ShardOptimizer {
   /// commit(); null before the first load().
   const float* params() const { return params_; }
   /// The step of the master copy.
-  uint64_t step() const { return device_ ? step_ : state_->step(); }
+  uint64_t step() const { return on_device() ? step_ : state_->step(); }
   /// state_hash() of the master copy, computed now: what replicas compare in a vote.
   Hash128 current_hash() const;
   /// state_hash() of the committed side in host memory, computed now. Not while a copy is in
@@ -60,6 +60,8 @@ class ShardOptimizer {
   void apply(const AdamW& options, const float* gradient);
   /// What apply() read and wrote. Until commit().
   StateUpdate update() const;
+  /// After all parameters are written: the average moves towards them (Backend::average()).
+  void average(float weight);
   /// Commits what apply() wrote, with its hash. Host memory: at once. Device memory: starts the
   /// copy to host memory; wait_for_commit() completes the commit. mismatch: only in host memory; the
   /// state that apply() read is not what was committed. Nothing is committed then.
@@ -72,6 +74,7 @@ class ShardOptimizer {
   ShardOptimizer(std::vector<ParameterRun> runs, size_t total, Backend& backend, TrainState& state)
       : runs_(std::move(runs)), total_(total), backend_(&backend), state_(&state) {}
 
+  bool on_device() const { return !device_.params.empty(); }
   Hash128 hash_of(const TrainState::Side& side) const;
 
   std::vector<ParameterRun> runs_;
@@ -79,7 +82,7 @@ class ShardOptimizer {
   Backend* backend_;
   TrainState* state_;
   const float* params_ = nullptr;
-  float* device_ = nullptr;  // params, exp_avg, exp_avg_sq, (total) each; null in host memory
+  TrainState::Side device_;  // all parts; empty in host memory
   // Between begin_write() and commit():
   TrainState::Side from_, to_;
   uint64_t applied_step_ = 0;

@@ -5,8 +5,9 @@
 //
 //   checkpoints/
 //     step-00000100/
-//       shard-00000-of-00004.safetensors   params.<unit>, exp_avg.<unit>, exp_avg_sq.<unit> in F32:
-//                                          the shard's elements of each unit, without padding
+//       shard-00000-of-00004.safetensors   params.<unit>, exp_avg.<unit>, exp_avg_sq.<unit>, and
+//                                          ema.<unit> with train.ema_decay, in F32: the shard's
+//                                          elements of each unit, without padding
 //       tokenizer.model or tokenizer.json  if the run has one
 //       manifest.json                      facts and checksums of all files; written last
 //     latest -> step-00000100              updated last; for convenience, never needed
@@ -52,11 +53,6 @@ namespace simplescale {
 
 // -- What a checkpoint is -----------------------------------------------------------------------
 
-enum class StateKind : uint8_t { params, exp_avg, exp_avg_sq };
-inline constexpr StateKind kStateKinds[] = {StateKind::params, StateKind::exp_avg,
-                                            StateKind::exp_avg_sq};
-const char* to_string(StateKind kind);
-
 struct CheckpointInfo {
   uint64_t step = 0;         // the committed step whose result it holds; 0: initial values
   uint64_t next_sample = 0;  // samples trained so far; skipped ones do not count
@@ -65,6 +61,7 @@ struct CheckpointInfo {
   ModelShape shape;
   std::string precision = "fp32";  // "fp32" or "bf16"
   size_t shards = 1;
+  bool ema = false;                // it holds an average of the parameters
   std::optional<double> val_loss;  // validation loss of the step; none: it was not validated
   std::string resume = "{}";       // a JSON object with further facts of the caller
   /// Writing: path of a tokenizer's file to copy. Reading: its path in the checkpoint. "": none.
@@ -94,7 +91,7 @@ std::string checkpoint_tmp_folder(const std::string& checkpoints, uint64_t step,
 using WriteProgress = std::function<bool(uint64_t bytes)>;
 
 /// Writes and syncs the file of one shard in tmp_folder, which is created if missing. side: must
-/// not change meanwhile (pin it); its spans have shard_layout(units, shards).total elements. After
+/// not change meanwhile (pin it); its parts have shard_layout(units, shards).total elements. After
 /// an error (io, aborted) the file is removed.
 Result<ShardRecord> write_shard(const std::string& tmp_folder, const ModelShape& shape,
                                 size_t shards, size_t shard, const TrainState::Side& side,
@@ -175,6 +172,7 @@ class Checkpoint {
   /// Records of the shard files, in the order of shards.
   const std::vector<ShardRecord>& records() const { return records_; }
   uint64_t bytes() const;  // of all shard files
+  std::span<const StateKind> kinds() const { return state_kinds(info_.ema); }
 
   /// Passes the elements of a unit in order and in pieces to sink(offset in the unit, values). They
   /// are verified only when this returns ok, since the checksum of a tensor is known at its end.
@@ -223,8 +221,9 @@ Status put_back_replaced(const std::string& checkpoints, const Checkpoint& found
 std::vector<uint64_t> checkpoint_steps(const std::string& checkpoints);
 
 /// CHECKPOINT-3: reads one shard of a layout of `shards` shards from a checkpoint of any number of
-/// shards. Padding becomes zero. out: its spans have shard_layout(units, shards).total elements;
-/// undefined after an error. Compares the checksums of all that it reads. stopped: called between
+/// shards. Padding becomes zero. An average that the checkpoint does not hold begins with its
+/// parameters. out: its parts have shard_layout(units, shards).total elements; undefined after an
+/// error. Compares the checksums of all that it reads. stopped: called between
 /// pieces; if it returns true, the error is aborted. Otherwise errors as stream_unit().
 Status read_shard(Checkpoint& checkpoint, size_t shards, size_t shard, const TrainState::Side& out,
                   const std::function<bool()>& stopped = nullptr);
@@ -235,6 +234,9 @@ using ParameterSink =
     std::function<Status(const Parameter& parameter, size_t offset, std::span<const float> values)>;
 Status stream_parameters(Checkpoint& checkpoint, StateKind kind, size_t unit,
                          const ParameterSink& sink);
+
+/// The weights to use: the parameters, or their average. bad_data: the checkpoint has no average.
+Result<StateKind> weights_kind(const Checkpoint& checkpoint, bool ema);
 
 /// Reads a parameter by its Hugging Face name. not_found; otherwise errors as stream_unit().
 Result<std::vector<float>> read_parameter(Checkpoint& checkpoint, const std::string& name,

@@ -184,18 +184,6 @@ constexpr size_t kHashSuffix = 32 + 4;  // 32 digits, then `"` newline `}` newli
 
 }  // namespace
 
-const char* to_string(StateKind kind) {
-  switch (kind) {
-    case StateKind::params:
-      return "params";
-    case StateKind::exp_avg:
-      return "exp_avg";
-    case StateKind::exp_avg_sq:
-      return "exp_avg_sq";
-  }
-  return "?";
-}
-
 std::string to_json(const ShardRecord& record) {
   return json_of(record).dump();
 }
@@ -236,10 +224,10 @@ Range shard_range(const Unit& unit, size_t shards, size_t shard) {
   return {std::min(shard * count, unit.count), std::min((shard + 1) * count, unit.count)};
 }
 
-std::vector<TensorEntry> shard_tensors(const std::vector<Unit>& units, size_t shards,
-                                       size_t shard) {
+std::vector<TensorEntry> shard_tensors(const std::vector<Unit>& units, size_t shards, size_t shard,
+                                       bool ema) {
   std::vector<TensorEntry> tensors;
-  for (const StateKind kind : kStateKinds)
+  for (const StateKind kind : state_kinds(ema))
     for (const Unit& unit : units) {
       const Range range = shard_range(unit, shards, shard);
       tensors.push_back(
@@ -277,6 +265,7 @@ std::string manifest_text(const Manifest& m) {
                       {"resume", ordered_json::parse(info.resume)},
                       {"shards", info.shards},
                       {"files", files}};
+  if (info.ema) out["ema"] = true;
   if (info.val_loss) out["val_loss"] = *info.val_loss;
   if (m.tokenizer)
     out["tokenizer"] = {{"file", m.tokenizer->file},
@@ -304,6 +293,7 @@ Result<Manifest> parse_manifest(const std::string& text) {
   info.tokens_seen = fields.number("tokens_seen"), info.seed = fields.number("seed");
   info.precision = fields.text("precision"), info.shards = fields.number("shards");
   info.resume = fields.object("resume").dump();
+  if (object.contains("ema")) info.ema = fields.flag("ema");
   const json& shape = fields.object("shape");
   SS_RETURN_IF_ERROR(fields.status("manifest"));
   SS_ASSIGN(info.shape, shape_of(shape));
@@ -317,7 +307,7 @@ Result<Manifest> parse_manifest(const std::string& text) {
     if (record.file != shard_file_name(s, info.shards))
       return bad("file " + std::to_string(s) + " is \"" + record.file + "\", not " +
                  shard_file_name(s, info.shards));
-    for (const StateKind kind : kStateKinds)
+    for (const StateKind kind : state_kinds(info.ema))
       for (const Unit& unit : units)
         if (!record.tensors.contains(tensor_name(kind, unit)))
           return bad(record.file + ": no checksum of " + tensor_name(kind, unit));

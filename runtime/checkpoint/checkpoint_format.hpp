@@ -40,7 +40,8 @@ struct Range {
 Range shard_range(const Unit& unit, size_t shards, size_t shard);
 
 /// The tensors of a shard file in their order; begin and end are not set.
-std::vector<TensorEntry> shard_tensors(const std::vector<Unit>& units, size_t shards, size_t shard);
+std::vector<TensorEntry> shard_tensors(const std::vector<Unit>& units, size_t shards, size_t shard,
+                                       bool ema);
 
 /// bad_data: a shape from a file is impossible, or so large that arithmetic on it could overflow.
 Status validate_stored_shape(const ModelShape& shape);

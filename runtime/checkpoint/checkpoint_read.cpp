@@ -67,7 +67,7 @@ Result<const SafetensorsFile*> Checkpoint::shard_file(size_t shard) {
   if (!file.ok()) return as_damage(file.status());
   if (file->header_hash() != record.header)
     return bad(file->path() + ": the checksum of its header is wrong");
-  for (const TensorEntry& expected : shard_tensors(units_, info_.shards, shard)) {
+  for (const TensorEntry& expected : shard_tensors(units_, info_.shards, shard, info_.ema)) {
     const TensorEntry* tensor = file->find(expected.name);
     if (!tensor || tensor->dtype != "F32" || tensor->shape != expected.shape)
       return bad(file->path() + ": tensor " + expected.name + " is missing or has another shape");
@@ -77,6 +77,7 @@ Result<const SafetensorsFile*> Checkpoint::shard_file(size_t shard) {
 }
 
 Status Checkpoint::stream_piece(StateKind kind, size_t unit, size_t shard, const Sink& sink) {
+  SS_ASSERT(kind != StateKind::ema || info_.ema);
   const Range range = shard_range(units_[unit], info_.shards, shard);
   if (range.begin == range.end) return {};
   SS_ASSIGN(const SafetensorsFile* file, shard_file(shard));
@@ -122,7 +123,7 @@ Status Checkpoint::verify() {
   for (size_t shard = 0; shard < info_.shards; ++shard) {
     // Checks the header, also of a shard that is all padding and has no data.
     SS_RETURN_IF_ERROR(shard_file(shard).status());
-    for (const StateKind kind : kStateKinds)
+    for (const StateKind kind : kinds())
       for (size_t unit = 0; unit < units_.size(); ++unit)
         SS_RETURN_IF_ERROR(stream_piece(kind, unit, shard, ignore));
   }
@@ -133,9 +134,11 @@ Status read_shard(Checkpoint& checkpoint, size_t shards, size_t shard, const Tra
                   const std::function<bool()>& stopped) {
   const std::vector<Unit>& units = checkpoint.units();
   const ShardLayout layout = shard_layout(units, shards);
-  const std::span<float> sides[] = {out.params, out.exp_avg, out.exp_avg_sq};
-  for (const StateKind kind : kStateKinds) {
-    const std::span<float> side = sides[static_cast<size_t>(kind)];
+  const auto parts = out.parts();
+  for (const StateKind kind : state_kinds(!out.ema.empty())) {
+    const std::span<float> side = parts[static_cast<size_t>(kind)];
+    const bool begins = kind == StateKind::ema && !checkpoint.info().ema;
+    const StateKind from = begins ? StateKind::params : kind;
     SS_ASSERT(side.size() == layout.total && shard < shards);
     for (size_t u = 0; u < units.size(); ++u) {
       const std::span<float> target = side.subspan(layout.offset[u], layout.count[u]);
@@ -150,7 +153,7 @@ Status read_shard(Checkpoint& checkpoint, size_t shards, size_t shard, const Tra
                       (end - begin) * 4);
         return {};
       };
-      SS_RETURN_IF_ERROR(checkpoint.stream_unit(kind, u, own.begin, own.end, copy));
+      SS_RETURN_IF_ERROR(checkpoint.stream_unit(from, u, own.begin, own.end, copy));
     }
   }
   return {};
@@ -172,6 +175,13 @@ Status stream_parameters(Checkpoint& checkpoint, StateKind kind, size_t unit,
                                   }
                                   return {};
                                 });
+}
+
+Result<StateKind> weights_kind(const Checkpoint& checkpoint, bool ema) {
+  if (!ema) return StateKind::params;
+  if (checkpoint.info().ema) return StateKind::ema;
+  return bad(checkpoint.folder() +
+             " holds no average of the weights; a run keeps one with train.ema_decay");
 }
 
 Result<std::vector<float>> read_parameter(Checkpoint& checkpoint, const std::string& name,

@@ -15,14 +15,15 @@ using namespace checkpoint_format;
 namespace {
 
 Result<ShardRecord> write_shard_file(const std::string& path, const std::vector<Unit>& units,
-                                     size_t shards, size_t shard, const ShardSource& source,
-                                     const WriteProgress& progress, FileOps& ops) {
+                                     size_t shards, size_t shard, bool ema,
+                                     const ShardSource& source, const WriteProgress& progress,
+                                     FileOps& ops) {
   SS_ASSIGN(SafetensorsWriter writer,
-            SafetensorsWriter::create(ops, path, shard_tensors(units, shards, shard),
+            SafetensorsWriter::create(ops, path, shard_tensors(units, shards, shard, ema),
                                       {{"format", "pt"}}));
   ShardRecord record{shard_file_name(shard, shards), writer.bytes(), writer.header_hash(), {}};
   uint64_t written = 0;
-  for (const StateKind kind : kStateKinds)
+  for (const StateKind kind : state_kinds(ema))
     for (size_t u = 0; u < units.size(); ++u) {
       const Range range = shard_range(units[u], shards, shard);
       Hasher hasher;
@@ -152,12 +153,13 @@ std::string checkpoint_tmp_folder(const std::string& checkpoints, uint64_t step,
 }
 
 Result<ShardRecord> write_shard_from(const std::string& tmp_folder, const std::vector<Unit>& units,
-                                     size_t shards, size_t shard, const ShardSource& source,
-                                     const WriteProgress& progress, FileOps& ops) {
+                                     size_t shards, size_t shard, bool ema,
+                                     const ShardSource& source, const WriteProgress& progress,
+                                     FileOps& ops) {
   SS_ASSERT(shard < shards);
   SS_RETURN_IF_ERROR(make_folders(ops, tmp_folder));
   const std::string path = tmp_folder + "/" + shard_file_name(shard, shards);
-  auto record = write_shard_file(path, units, shards, shard, source, progress, ops);
+  auto record = write_shard_file(path, units, shards, shard, ema, source, progress, ops);
   if (record.ok()) {
     if (Status status = ops.fsync_folder(tmp_folder); !status.ok()) record = status;
   }
@@ -170,14 +172,16 @@ Result<ShardRecord> write_shard(const std::string& tmp_folder, const ModelShape&
                                 const WriteProgress& progress, FileOps& ops) {
   const std::vector<Unit> units = units_of(shape);
   const ShardLayout layout = shard_layout(units, shards);
-  const std::span<const float> values[] = {side.params, side.exp_avg, side.exp_avg_sq};
-  for (const auto& span : values) SS_ASSERT(span.size() == layout.total);
+  const bool ema = !side.ema.empty();
+  const auto parts = side.parts();
+  for (const StateKind kind : state_kinds(ema))
+    SS_ASSERT(parts[static_cast<size_t>(kind)].size() == layout.total);
   auto source = [&](StateKind kind, size_t unit, size_t begin,
                     size_t end) -> Result<std::span<const float>> {
     const size_t first = layout.offset[unit] + begin - shard * layout.count[unit];
-    return values[static_cast<size_t>(kind)].subspan(first, end - begin);
+    return std::span<const float>(parts[static_cast<size_t>(kind)]).subspan(first, end - begin);
   };
-  return write_shard_from(tmp_folder, units, shards, shard, source, progress, ops);
+  return write_shard_from(tmp_folder, units, shards, shard, ema, source, progress, ops);
 }
 
 Result<std::string> publish_checkpoint(const std::string& checkpoints,

@@ -36,13 +36,16 @@ Result<std::string> digest_command(const std::string& path) {
 }
 
 Result<std::string> export_command(const std::string& path, const std::string& folder,
-                                   const std::string& dtype) {
+                                   const std::string& dtype, bool ema) {
   if (dtype != "float32" && dtype != "bfloat16")
     return Status(Code::usage, "--dtype " + dtype + ": must be float32 or bfloat16");
   SS_ASSIGN(Checkpoint checkpoint, resolve_checkpoint(path));
-  SS_RETURN_IF_ERROR(export_hf(checkpoint, folder, dtype == "float32" ? DType::f32 : DType::bf16));
-  return "exported step " + std::to_string(checkpoint.info().step) + " of " + checkpoint.folder() +
-         " to " + folder + " as " + dtype +
+  SS_ASSIGN(const StateKind kind, weights_kind(checkpoint, ema));
+  SS_RETURN_IF_ERROR(
+      export_hf(checkpoint, folder, dtype == "float32" ? DType::f32 : DType::bf16, kind));
+  return (ema ? "exported the averaged weights of step " : "exported step ") +
+         std::to_string(checkpoint.info().step) + " of " + checkpoint.folder() + " to " + folder +
+         " as " + dtype +
          (checkpoint.info().tokenizer.empty() ? ", without a tokenizer (the run has none)\n"
                                               : "\n");
 }

@@ -16,9 +16,9 @@ namespace simplescale {
 Result<Checkpoint> resolve_checkpoint(const std::string& path, Verify verify = Verify::sizes);
 
 Result<std::string> digest_command(const std::string& checkpoint);
-/// dtype: "float32" or "bfloat16".
+/// dtype: "float32" or "bfloat16". ema: the average of the weights instead of the weights.
 Result<std::string> export_command(const std::string& checkpoint, const std::string& folder,
-                                   const std::string& dtype);
+                                   const std::string& dtype, bool ema = false);
 Result<std::string> import_command(const std::string& folder, const std::string& checkpoint);
 /// What `verify` prints, and whether the run is valid.
 struct VerifyText {

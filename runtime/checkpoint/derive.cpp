@@ -41,7 +41,7 @@ class UnitSource {
     if (values_.empty() || kind != kind_ || unit != unit_) {
       kind_ = kind, unit_ = unit;
       values_.assign(from_.units()[unit].count, 0.0f);
-      if (kind == StateKind::params || with_optimizer_)
+      if (kind == StateKind::params || kind == StateKind::ema || with_optimizer_)
         SS_RETURN_IF_ERROR(
             from_.stream_unit(kind, unit, [this](size_t offset, std::span<const float> piece) {
               std::ranges::copy(piece, values_.begin() + static_cast<ptrdiff_t>(offset));
@@ -59,7 +59,7 @@ class UnitSource {
       const Parameter& before = from_.units()[unit_].parameters[p];
       if (now.count > before.count)
         add_rows(values_, now.offset, before.shape[0], before.shape[1], now.shape[0],
-                 kind_ == StateKind::params);
+                 kind_ == StateKind::params || kind_ == StateKind::ema);
     }
   }
 
@@ -121,12 +121,13 @@ Status derive_checkpoint(Checkpoint& from, bool with_optimizer, const Checkpoint
                                   " holds a model of another shape than the configuration's; set "
                                   "in [model]: " +
                                   keys_to_set(info.shape, shape)};
+  SS_ASSERT(!info.ema || from.info().ema);
   const std::vector<Unit> units = units_of(info.shape);
   UnitSource source(from, units, with_optimizer);
   const std::string partial = checkpoint_tmp_folder(checkpoints, info.step, 0);
   SS_RETURN_IF_ERROR(remove_folder(ops, partial));
   auto record = write_shard_from(
-      partial, units, 1, 0,
+      partial, units, 1, 0, info.ema,
       [&](StateKind kind, size_t unit, size_t begin, size_t end) {
         return source.read(kind, unit, begin, end);
       },

@@ -19,7 +19,7 @@ std::string line(const Parameter& parameter, StateKind kind, const Hash128& hash
 Result<std::string> digest(Checkpoint& checkpoint) {
   std::string text;
   std::optional<Hasher> hasher;
-  for (const StateKind kind : kStateKinds)
+  for (const StateKind kind : checkpoint.kinds())
     for (size_t unit = 0; unit < checkpoint.units().size(); ++unit) {
       auto sink = [&](const Parameter& parameter, size_t offset, std::span<const float> values) {
         if (offset == 0) hasher.emplace();

@@ -10,8 +10,9 @@
 namespace simplescale {
 
 /// A line per tensor, "<name> [<shape>] float32 <xxh3-128>": all weights, then all <name>.exp_avg,
-/// then all <name>.exp_avg_sq. The last line is "total <hash>", the hash of these lines and the
-/// step. Equal for equal states, whatever the number of shards.
+/// then all <name>.exp_avg_sq, then all <name>.ema if there is an average. The last line is
+/// "total <hash>", the hash of these lines and the step. Equal for equal states, whatever the
+/// number of shards.
 Result<std::string> digest(Checkpoint& checkpoint);
 
 }  // namespace simplescale

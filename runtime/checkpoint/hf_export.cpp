@@ -103,7 +103,7 @@ ordered_json generation_config_of(const CheckpointInfo& info) {
   return known ? facts[kGenerationConfigFact] : ordered_json::object();
 }
 
-Status export_into(Checkpoint& checkpoint, const std::string& folder, DType dtype,
+Status export_into(Checkpoint& checkpoint, const std::string& folder, DType dtype, StateKind kind,
                    uint64_t bytes_max, FileOps& ops) {
   SS_RETURN_IF_ERROR(make_folders(ops, folder));
   SpecialTokens special;
@@ -116,7 +116,7 @@ Status export_into(Checkpoint& checkpoint, const std::string& folder, DType dtyp
     return weights.append(parameter, offset, values);
   };
   for (size_t unit = 0; unit < checkpoint.units().size(); ++unit)
-    SS_RETURN_IF_ERROR(stream_parameters(checkpoint, StateKind::params, unit, sink));
+    SS_RETURN_IF_ERROR(stream_parameters(checkpoint, kind, unit, sink));
   SS_RETURN_IF_ERROR(weights.finish());
   ordered_json config = hf_config(info.shape, dtype);
   ordered_json generation = generation_config_of(info);
@@ -140,7 +140,7 @@ std::string generation_config_fact(const CheckpointInfo& info) {
   return generation.empty() ? "{}" : ordered_json{{kGenerationConfigFact, generation}}.dump();
 }
 
-Status export_hf(Checkpoint& checkpoint, const std::string& folder, DType dtype,
+Status export_hf(Checkpoint& checkpoint, const std::string& folder, DType dtype, StateKind kind,
                  uint64_t file_bytes_max, FileOps& ops) {
   const ModelShape& shape = checkpoint.info().shape;
   if (!hugging_face_class(shape))
@@ -153,7 +153,7 @@ Status export_hf(Checkpoint& checkpoint, const std::string& folder, DType dtype,
   while (target.size() > 1 && target.back() == '/') target.pop_back();
   const std::string partial = target + ".partial";
   SS_RETURN_IF_ERROR(remove_folder(ops, partial));
-  Status status = export_into(checkpoint, partial, dtype, file_bytes_max, ops);
+  Status status = export_into(checkpoint, partial, dtype, kind, file_bytes_max, ops);
   if (status.ok()) status = ops.rename(partial, target);
   if (status.ok()) status = ops.fsync_folder(parent_folder(target));
   if (!status.ok()) (void)remove_folder(ops, partial);

@@ -165,7 +165,8 @@ Status import_hf(const std::string& folder, const std::string& checkpoint_folder
   SS_ASSIGN(info.resume, facts_of(folder));
   info.tokenizer = find_tokenizer(folder);
   std::vector<float> buffer;
-  auto record = write_shard_from(partial, units, 1, 0, source_of(weights, units, buffer), {}, ops);
+  auto record =
+      write_shard_from(partial, units, 1, 0, info.ema, source_of(weights, units, buffer), {}, ops);
   if (!record.ok()) {
     (void)remove_folder(ops, partial);
     return record.status();

@@ -17,10 +17,11 @@ inline constexpr uint64_t kExportFileBytesMax = 5'000'000'000;
 
 /// Writes the weights, and the tokenizer if the checkpoint has one, to a folder that
 /// AutoModelForCausalLM and AutoTokenizer of transformers load. folder: must be empty or not exist.
-/// dtype: f32 keeps all bits, bf16 rounds to nearest even. bad_config: no class of transformers
-/// computes the model; bad_data, io.
+/// dtype: f32 keeps all bits, bf16 rounds to nearest even. kind: as weights_kind() returns it.
+/// bad_config: no class of transformers computes the model; bad_data, io.
 Status export_hf(Checkpoint& checkpoint, const std::string& folder, DType dtype,
-                 uint64_t file_bytes_max = kExportFileBytesMax, FileOps& ops = system_files());
+                 StateKind kind = StateKind::params, uint64_t file_bytes_max = kExportFileBytesMax,
+                 FileOps& ops = system_files());
 
 /// Reads the shape of the model from a config.json. bad_data: names file and key.
 Result<ModelShape> read_hf_config(const std::string& path);

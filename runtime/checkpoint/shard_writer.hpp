@@ -19,9 +19,10 @@ namespace simplescale {
 using ShardSource = std::function<Result<std::span<const float>>(StateKind kind, size_t unit,
                                                                  size_t begin, size_t end)>;
 
-/// write_shard() with a source.
+/// write_shard() with a source. ema: there is an average.
 Result<ShardRecord> write_shard_from(const std::string& tmp_folder, const std::vector<Unit>& units,
-                                     size_t shards, size_t shard, const ShardSource& source,
-                                     const WriteProgress& progress, FileOps& ops);
+                                     size_t shards, size_t shard, bool ema,
+                                     const ShardSource& source, const WriteProgress& progress,
+                                     FileOps& ops);
 
 }  // namespace simplescale

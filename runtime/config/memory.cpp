@@ -12,8 +12,8 @@ namespace simplescale {
 // queries, K: width of the keys, F: hidden. U: the largest block. E: embeddings or head, whichever
 // is larger; both if tied.
 //
-//   state        12 P per side (fp32 parameters, two moments). CPU trainers have two sides, which
-//                are also their snapshot.
+//   state        12 P per side (fp32 parameters, two moments), 16 P with an average of the
+//                parameters. CPU trainers have two sides, which are also their snapshot.
 //   parameters   c P for the part of the shard that other trainers read, and
 //                full_shard: c (2 U + E); shard_grad_op, no_shard: c sum N_u
 //   gradients    c (2 U + E): one unit being computed, one being reduced; and
@@ -102,7 +102,7 @@ MemoryEstimate memory_estimate(const Config& config, const ModelShape& shape, Sh
   const uint64_t sides = config.cluster.device == DeviceKind::cuda ? 1 : 2;
 
   MemoryEstimate estimate;
-  estimate.state = 12 * own * sides;
+  estimate.state = 4 * state_parts(config.train.ema_decay > 0) * own * sides;
   estimate.parameters = c * own + c * (sharding == Sharding::full_shard ? in_turn : all);
   // Buffers are not reallocated when groups are lost, and a trainer then has more partial sums.
   uint64_t digits = 0;

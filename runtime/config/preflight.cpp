@@ -227,7 +227,7 @@ Status check_log_rules(const Config& config) {
 }
 
 uint64_t checkpoint_bytes(const Plan& plan) {
-  return 12 * plan.parameters;
+  return plan.state_bytes() * plan.parameters;
 }
 
 uint64_t checkpoint_space_bytes(const Config& config, const Plan& plan) {
@@ -254,8 +254,9 @@ uint64_t shared_memory_bytes(const Config& config, const Plan& plan, int trainer
   const bool inside = t.cells() == 1 && config.cluster.spares == 0;
   const int kept =
       peer_every_steps(config, t) > 0 ? std::min(trainers, t.shards) * (inside ? 2 : 1) : 0;
-  return static_cast<uint64_t>(trainers) * (2 * 12 * own + arenas + ring) +
-         static_cast<uint64_t>(kept) * 2 * 12 * own;
+  const uint64_t states = 2 * plan.state_bytes() * own;  // both sides
+  return static_cast<uint64_t>(trainers) * (states + arenas + ring) +
+         static_cast<uint64_t>(kept) * states;
 }
 
 HostNeeds host_needs(const Config& config, const Plan& plan, int trainers) {
@@ -273,7 +274,7 @@ HostNeeds host_needs(const Config& config, const Plan& plan, int trainers) {
   // The agent holds the two newest steps of each trainer until they have been sent to a peer.
   const uint64_t own = shard_layout(units_of(plan.shape), static_cast<size_t>(t.shards)).total;
   const auto count = static_cast<uint64_t>(trainers);
-  if (peer_every_steps(config, t) > 0) needs.copies = count * 2 * 12 * own;
+  if (peer_every_steps(config, t) > 0) needs.copies = count * 2 * plan.state_bytes() * own;
   const uint64_t activations =
       config.cluster.device == DeviceKind::cuda ? 0 : plan.memory.activations;
   needs.private_ = needs.copies + count * (trainer_bytes + activations) +

@@ -139,6 +139,7 @@ const Key table[] = {
   {"train", "eps", REF(train.eps), {.min = 0, .max = 1, .above_min = true}, recipe, "AdamW's epsilon."},
   {"train", "optimizer", ENUM(train.optimizer, optimizer_names), any, run, "adamw: for all parameters. muon: for the matrices of the blocks, whose update becomes orthogonal; AdamW for embeddings, head, norms and biases (docs/models.md)."},
   {"train", "muon_momentum", REF(train.muon_momentum), fraction, recipe, "Muon's decay rate of the momentum."},
+  {"train", "ema_decay", REF(train.ema_decay), fraction, recipe, "Keep an exponential moving average of the weights, in fp32: after each step it moves by 1 - ema_decay towards them. `export --ema` writes it. It begins with the initial weights, or, when the run is resumed with this key, with those of its newest checkpoint. Usual: 0.999. 0: none."},
   {"train", "group", REF(train.group), any, recipe, "Other rates for some parameters: [[train.group]] with pattern (of whole parameter names; * is any text, ? one character), learning_rate_factor and weight_decay. The first group that matches a parameter counts; a group that decides for none is refused."},
   {"train", "z_loss", REF(train.z_loss), {0, 1}, recipe, "Coefficient of a loss that keeps the logits small: the mean of logsumexp(logits)^2, added to the cross-entropy. The reported loss is the cross-entropy. Usual: 1e-4. 0: none."},
   {"train", "grad_clip", REF(train.grad_clip), not_negative, recipe, "Clip the gradient to this global norm. 0: no clipping."},

@@ -14,6 +14,7 @@
 #include "runtime/training/names.hpp"
 #include "runtime/training/sharding.hpp"
 #include "runtime/training/skipped_samples.hpp"
+#include "runtime/training/train_state.hpp"
 
 namespace simplescale {
 
@@ -52,7 +53,8 @@ int smallest_group(const Config& config);
 
 /// Bytes that one trainer needs, by purpose. The formulas are in memory.cpp.
 struct MemoryEstimate {
-  uint64_t state = 0;        // fp32 parameters and two moments of its shard; two sides on a CPU
+  uint64_t state = 0;        // fp32 parameters, two moments and, with train.ema_decay, the average
+                             // of its shard; two sides on a CPU
   uint64_t parameters = 0;   // gathered units in compute precision
   uint64_t gradients = 0;    // gradient buffers of units, and the fp32 sums of its shard
   uint64_t activations = 0;  // of one micro-batch, logits included
@@ -81,7 +83,10 @@ struct Plan {
   SkippedSamples skipped;  // data.skip_samples
   Mixture mixture;         // data.blend and data.stage; empty: one source
   uint64_t parameters = 0;
+  bool ema = false;       // the state has an average of the parameters (train.ema_decay)
   MemoryEstimate memory;  // per trainer
+  /// Of the whole state, per parameter: fp32 values.
+  uint64_t state_bytes() const { return 4 * state_parts(ema); }
   /// K = M / S, rows of a step (sharding.hpp). Does not depend on the number of groups.
   int64_t rows() const { return leaves / topology.shards; }
   /// Tokens that steps 1 to `step` train together.

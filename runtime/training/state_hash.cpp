@@ -13,9 +13,9 @@ void hash_blocks(std::span<const float> values, std::vector<Hash128>& blocks) {
 }
 
 Hash128 state_hash(const TrainState::Side& side, const Parallel& parallel) {
-  const std::span<const float> parts[] = {side.params, side.exp_avg, side.exp_avg_sq};
+  const auto parts = side.parts();
   const size_t total = side.params.size(), blocks = (total + kStateHashBlock - 1) / kStateHashBlock;
-  std::vector<Hash128> hashes(3 * blocks);
+  std::vector<Hash128> hashes(state_parts(!side.ema.empty()) * blocks);
   auto hash = [&](size_t task) {
     const size_t first = task % blocks * kStateHashBlock;
     hashes[task] = hash128(parts[task / blocks].data() + first,

@@ -24,7 +24,7 @@ void hash_blocks(std::span<const float> values, std::vector<Hash128>& blocks);
 /// all are done.
 using Parallel = std::function<void(size_t tasks, const std::function<void(size_t)>& body)>;
 
-/// hash128 over the hashes of the blocks of params, exp_avg and exp_avg_sq, in this order.
+/// hash128 over the hashes of the blocks of all parts, in the order of kStateKinds.
 Hash128 state_hash(const TrainState::Side& side, const Parallel& parallel = {});
 
 /// STATE-2: compares a side with its hash at commit; a side without a hash passes. mismatch: they

@@ -17,7 +17,7 @@ static_assert(kChunk % kStateHashBlock == 0);
 
 /// First record of a transfer, broadcast as the bits of floats.
 struct Opening {
-  uint64_t step = 0, total = 0;  // total: parameters; 0: the sender does not hold the state
+  uint64_t step = 0, values = 0;  // values: of all parts; 0: the sender does not hold the state
 };
 
 template <class T>
@@ -34,7 +34,7 @@ Status broadcast_record(Collective& c, T& record) {
 /// Returns the state_hash() of what this rank has sent or received.
 Result<Hash128> broadcast_side(Collective& c, const TrainState::Side& side) {
   std::vector<std::span<float>> chunks;
-  for (const std::span<float> part : {side.params, side.exp_avg, side.exp_avg_sq})
+  for (const std::span<float> part : side.parts())
     for (size_t first = 0; first < part.size(); first += kChunk)
       chunks.push_back(part.subspan(first, std::min(kChunk, part.size() - first)));
   auto start = [&](size_t i) {
@@ -74,7 +74,7 @@ Status damaged(uint64_t step, int rank) {
 
 Status send_state(Collective& c, const TrainState::Side& copy, uint64_t step, const Hash128& hash) {
   SS_ASSERT(c.rank() == 0 && !copy.params.empty());
-  Opening opening{step, copy.params.size()};
+  Opening opening{step, copy.values()};
   SS_RETURN_IF_ERROR(broadcast_record(c, opening));
   SS_ASSIGN(int failed, first_failed(c, false));
   if (failed) return damaged(step, failed);
@@ -111,13 +111,13 @@ Result<Hash128> receive_state(Collective& c, TrainState& mine, uint64_t step,
   SS_RETURN_IF_ERROR(broadcast_record(c, opening));
   // Get the side before the data comes, so that the sender does not send to a rank without room.
   Status status;
-  if (opening.total == 0)
+  if (opening.values == 0)
     status = {Code::not_found, from + " does not hold the " + state_of(step)};
-  else if (opening.step != step || opening.total != mine.side(0).params.size())
+  else if (opening.step != step || opening.values != mine.side(0).values())
     status = {Code::bad_data, from + " sends the " + state_of(opening.step) + " with " +
-                                  std::to_string(opening.total) + " parameters, not the " +
+                                  std::to_string(opening.values) + " values, not the " +
                                   state_of(step) + " with " +
-                                  std::to_string(mine.side(0).params.size())};
+                                  std::to_string(mine.side(0).values())};
   else if (mine.holds(step))
     status = mine.rewind(step);
   TrainState::Side side;

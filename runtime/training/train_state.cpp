@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <climits>
@@ -35,16 +36,54 @@ void futex_wake(std::atomic<uint32_t>& word) {
 
 }  // namespace
 
-size_t TrainState::bytes_for(size_t total) {
-  return kHeaderBytes + 2 * 3 * total * sizeof(float);
+const char* to_string(StateKind kind) {
+  switch (kind) {
+    case StateKind::params:
+      return "params";
+    case StateKind::exp_avg:
+      return "exp_avg";
+    case StateKind::exp_avg_sq:
+      return "exp_avg_sq";
+    case StateKind::ema:
+      return "ema";
+  }
+  return "?";
 }
 
-Result<TrainState> TrainState::create(const std::string& name, uint64_t layout_hash, size_t total) {
+size_t TrainState::Side::values() const {
+  size_t values = 0;
+  for (const auto& part : parts()) values += part.size();
+  return values;
+}
+
+void TrainState::Side::copy_from(const Side& from) const {
+  const auto to = parts(), of = from.parts();
+  for (size_t i = 0; i < to.size(); ++i) {
+    SS_ASSERT(to[i].size() == of[i].size());
+    std::ranges::copy(of[i], to[i].begin());
+  }
+}
+
+TrainState::Side TrainState::Side::over(std::span<float> values, size_t total) {
+  SS_ASSERT(values.size() == total * state_parts(false) ||
+            values.size() == total * state_parts(true));
+  return {values.first(total), values.subspan(total, total), values.subspan(2 * total, total),
+          values.subspan(3 * total)};
+}
+
+size_t TrainState::bytes_for(size_t total, size_t parts) {
+  return kHeaderBytes + 2 * parts * total * sizeof(float);
+}
+
+Result<TrainState> TrainState::create(const std::string& name, uint64_t layout_hash, size_t total,
+                                      bool ema) {
   TrainState state;
-  SS_ASSIGN(state.memory_, SharedMemory::create(name, bytes_for(total)));
+  const size_t parts = state_parts(ema);
+  SS_ASSIGN(state.memory_, SharedMemory::create(name, bytes_for(total, parts)));
   auto* header = new (state.memory_.data()) StateHeader{};
   header->layout_hash = layout_hash;
   header->total = total;
+  header->parts = parts;
   for (auto& step : header->step) step = kNoStep;
   std::atomic_ref(header->magic).store(StateHeader::kMagic);
   return state;
@@ -68,7 +107,11 @@ Result<TrainState> TrainState::open(const std::string& name, size_t total) {
     return refuse("is no training state");
   if (state.header()->total != total)
     return refuse("holds the training state of another model or layout");
-  if (state.memory_.bytes() < bytes_for(total)) return refuse("is shorter than its header says");
+  const uint64_t parts = state.header()->parts;
+  if (parts != state_parts(false) && parts != state_parts(true))
+    return refuse("has " + std::to_string(parts) + " parts");
+  if (state.memory_.bytes() < bytes_for(total, parts))
+    return refuse("is shorter than its header says");
   return state;
 }
 
@@ -204,10 +247,10 @@ Result<int> TrainState::pin(uint64_t step) {
 
 TrainState::Side TrainState::side(int index) {
   SS_ASSERT(index == 0 || index == 1);
-  const size_t total = header()->total;
+  const size_t total = header()->total, values = header()->parts * total;
   auto* first = reinterpret_cast<float*>(static_cast<char*>(memory_.data()) + kHeaderBytes) +
-                static_cast<size_t>(index) * 3 * total;
-  return {{first, total}, {first + total, total}, {first + 2 * total, total}};
+                static_cast<size_t>(index) * values;
+  return Side::over({first, values}, total);
 }
 
 Hash128 TrainState::hash(int side) const {

@@ -9,16 +9,18 @@
 //
 // Segment:
 //   StateHeader   4096 bytes
-//   side 0        params, exp_avg, exp_avg_sq: `total` floats each
+//   side 0        params, exp_avg, exp_avg_sq, and ema if the state has it: `total` floats each
 //   side 1        the same
 //
 // Threads: one writer, which is the trainer's compute thread, or the node while no trainer is
 // attached. Any number of readers in any process, each of which pins the side it reads.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,11 +32,26 @@
 
 namespace simplescale {
 
+/// The parts of a state, in the order in which they are stored, hashed and sent. ema is the
+/// exponential moving average of the parameters; a state has it only with train.ema_decay.
+enum class StateKind : uint8_t { params, exp_avg, exp_avg_sq, ema };
+inline constexpr StateKind kStateKinds[] = {StateKind::params, StateKind::exp_avg,
+                                            StateKind::exp_avg_sq, StateKind::ema};
+const char* to_string(StateKind kind);
+/// The number of parts, and the parts, of a state with or without an average.
+constexpr size_t state_parts(bool ema) {
+  return std::size(kStateKinds) - (ema ? 0 : 1);
+}
+constexpr std::span<const StateKind> state_kinds(bool ema) {
+  return {kStateKinds, state_parts(ema)};
+}
+
 struct StateHeader {
-  static constexpr uint64_t kMagic = 0x3153'5453'4c50'4d53;
+  static constexpr uint64_t kMagic = 0x3253'5453'4c50'4d53;
   uint64_t magic;
   std::atomic<uint64_t> layout_hash;    // of model shape, shards and shard index; checked by open()
   uint64_t total;                       // elements of params
+  uint64_t parts;                       // state_parts()
   std::atomic<uint32_t> committed;      // 0: no side is valid; else 1 + the committed side
   std::atomic<uint64_t> step[2];        // the step whose result a side holds; 0: initial values
   std::atomic<uint64_t> generation[2];  // HeldStep::generation of a side, set before its step
@@ -45,9 +62,10 @@ struct StateHeader {
 class TrainState {
  public:
   /// Bytes of a segment for `total` parameters.
-  static size_t bytes_for(size_t total);
-  /// Creates a segment without any step. Called by the node.
-  static Result<TrainState> create(const std::string& name, uint64_t layout_hash, size_t total);
+  static size_t bytes_for(size_t total, size_t parts);
+  /// Creates a segment without any step. ema: the state has an average. Called by the node.
+  static Result<TrainState> create(const std::string& name, uint64_t layout_hash, size_t total,
+                                   bool ema = false);
   /// Maps an existing segment. bad_data: it is not of this layout; io.
   static Result<TrainState> open(const std::string& name, uint64_t layout_hash, size_t total);
   /// Maps a segment of any layout with this total, e.g. of another shard of the same model, in
@@ -55,8 +73,19 @@ class TrainState {
   static Result<TrainState> open(const std::string& name, size_t total);
   uint64_t layout_hash() const { return header()->layout_hash; }
 
+  /// Empty parts are parts that the state does not have.
   struct Side {
     std::span<float> params, exp_avg, exp_avg_sq;
+    std::span<float> ema = {};
+    /// By StateKind.
+    std::array<std::span<float>, std::size(kStateKinds)> parts() const {
+      return {params, exp_avg, exp_avg_sq, ema};
+    }
+    size_t values() const;  // of all parts
+    /// Copies all parts of `from`, which has the same.
+    void copy_from(const Side& from) const;
+    /// The parts in `values`, one after the other, of `total` elements each.
+    static Side over(std::span<float> values, size_t total);
   };
   /// True if one side holds a committed step.
   bool has_step() const;

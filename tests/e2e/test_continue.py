@@ -78,6 +78,51 @@ class Continue(Case):
         self.train("late", *self.flat, "--train.max_steps=5", "--from", parent, "--with-optimizer", code=78)
         self.assertIn("is at step 5, and the run ends at step 5", self.stderr)
 
+    def weights(self, source, average=False):
+        """What `digest` prints of the weights or of their average, under the names of the weights."""
+        found = [line for line in self.command("digest", source).splitlines()
+                 if line.startswith(("model.", "lm_head.")) and ".exp_avg" not in line and (".ema " in line) == average]
+        return [line.replace(".ema ", " ") for line in found]
+
+    def test_an_average_of_the_weights_is_continued_branched_and_exported(self):
+        ema, other = "--train.ema_decay=0.7", [*self.flat[:3], *self.layout(1, 2, "full_shard")]
+        straight = self.train("straight", *self.flat, ema, "--train.max_steps=8")
+        self.assertEqual(len(self.weights(straight, True)), len(self.weights(straight)))
+        self.assertNotEqual(self.weights(straight, True), self.weights(straight))
+        run = self.train("run", *self.flat, ema, "--train.max_steps=4")
+        branch = self.train("branch", *other, ema, "--train.max_steps=8", "--from", run, "--with-optimizer")
+        self.assertEqual(self.digest(branch), self.digest(straight))
+        self.train("run", *other, ema, "--train.max_steps=8")
+        self.assertEqual(self.digest(run), self.digest(straight))
+
+        self.command("export", run, self.folder / "averaged", "--ema")
+        self.command("import", self.folder / "averaged", self.folder / "imported")
+        self.assertEqual(self.weights(self.folder / "imported"), self.weights(run, True))
+        losses = [json.loads(self.command("evaluate", source, "--json", "--data", self.data, "--samples=8", *options))
+                  for source, options in ((run, ["--ema"]), (self.folder / "imported", []), (run, []))]
+        self.assertEqual(losses[0], losses[1])
+        self.assertNotEqual(losses[0], losses[2])
+
+    def test_a_resumed_run_begins_or_ends_its_average(self):
+        run = self.train("run", *self.flat, "--train.max_steps=4")
+        self.assertEqual(self.weights(run, True), [])
+        for command in (["export", run, self.folder / "hf"], ["evaluate", run], ["generate", run]):
+            self.command(*command, "--ema", code=65)
+            self.assertEqual(self.stderr.count("\n"), 1, self.stderr)
+            self.assertIn("holds no average of the weights; a run keeps one with train.ema_decay", self.stderr)
+        self.assertFalse((self.folder / "hf").exists())
+        begins = "train.ema_decay was 0.0 and is now 0.7; the average begins with the weights of step 4"
+        self.train("run", *self.flat, "--train.max_steps=6", "--train.ema_decay=0.7")
+        self.assertIn("changed: " + begins, self.stderr)
+        self.assertIn(begins.partition(" ")[2], [e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "changed"])
+        self.assertIn("valid", self.verify(run))
+        branch = self.train("branch", *self.flat, "--train.max_steps=6", "--train.ema_decay=0.7", "--with-optimizer",
+                            "--from", run / "checkpoints/step-00000004")
+        self.assertEqual(self.digest(branch), self.digest(run))
+        self.train("run", *self.flat, "--train.max_steps=8", "--train.ema_decay=0")
+        straight = self.train("straight", *self.flat, "--train.max_steps=8")
+        self.assertEqual(self.digest(run), self.digest(straight))
+
     def test_a_branch_of_a_stable_run_decays_as_one_wsd_run_does(self):
         keys = ["--train.global_batch_size=8", "--train.warmup_steps=1", *self.layout(2, 1)]
         decay = ["--train.max_steps=8", "--train.schedule=wsd", "--train.decay_steps=3"]

@@ -42,9 +42,9 @@ class Layouts(Case):
         again = self.train("again", *STEPS, *self.layout(1, 2, "full_shard"), "--train.activation_checkpointing=true")
         self.assertEqual(self.digest(run), self.digest(again))
 
-    def test_layouts_give_the_same_bits_with_muon_groups_and_z_loss(self):
+    def test_layouts_give_the_same_bits_with_muon_groups_z_loss_and_an_average(self):
         """And as a run that loses a trainer and an agent."""
-        recipe = ["--train.optimizer=muon", "--train.z_loss=1e-3",
+        recipe = ["--train.optimizer=muon", "--train.z_loss=1e-3", "--train.ema_decay=0.9",
                   '--train.group=[{pattern="*norm*", learning_rate_factor=2.0, weight_decay=0.01},'
                   ' {pattern="*.0.mlp.*", learning_rate_factor=0.5}]']
         plain, _ = self.digests([(1, 1, "no_shard")])
@@ -58,6 +58,7 @@ class Layouts(Case):
         faults = '--inject.faults=[{step=7,kind="kill_trainer",target="n1.1"},{step=12,kind="kill_agent",target="n1"}]'
         run = self.train("faults", *STEPS, *self.layout(2, 2, "hybrid_shard"), *options, faults)
         self.assertEqual(self.digest(run), digests[1, 1, "no_shard"])
+        self.assertIn("lm_head.weight.ema ", self.command("digest", run))
 
     def test_a_batch_warm_up_gives_the_same_bits_and_every_sample_once(self):
         """On all layouts, stopped within it, and with faults within it and at its end: 6 steps of 12 samples, 8 of 24, 16 of 144."""

@@ -17,7 +17,8 @@ def instance_of(pid):
 
 class Peers(Case):
     steps = 2000
-    common = ["--train.global_batch_size=8", "--parallel.strategy=hybrid_shard"]
+    # With an average of the weights: a part of the state that not every run has.
+    common = ["--train.global_batch_size=8", "--parallel.strategy=hybrid_shard", "--train.ema_decay=0.9"]
     two_nodes = ["--cluster.nodes=2", "--cluster.trainers_per_node=1", "--parallel.group_nodes=2"]
 
     def flags(self, *layout):

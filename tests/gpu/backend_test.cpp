@@ -157,15 +157,18 @@ TEST_SUITE("gpu") {
     const TestModel m(small(false), 1);
     const std::unique_ptr<Backend> device = gpu(m.options());
     constexpr size_t total = 20 * kStateHashBlock + 3 * kShardAlign;
-    std::vector<float> host(3 * total), copy(3 * total);
+    std::vector<float> host(4 * total), copy(4 * total);
     for (size_t i = 0; i < host.size(); ++i) host[i] = static_cast<float>(i % 9973) * 0.25f;
     const auto memory = device->allocate(host.size() * sizeof(float));
     REQUIRE(memory.ok());
     auto* at = static_cast<float*>(*memory);
     device->copy_to_device(at, host.data(), host.size() * sizeof(float));
-    const TrainState::Side side{
-        {host.data(), total}, {host.data() + total, total}, {host.data() + 2 * total, total}};
-    CHECK(device->state_hash(at, at + total, at + 2 * total, total) == state_hash(side));
+    const auto side = [](float* first, size_t parts) {
+      return TrainState::Side::over({first, parts * total}, total);
+    };
+    for (const size_t parts : {3, 4})
+      CHECK(device->state_hash(side(at, parts)) == state_hash(side(host.data(), parts)));
+    CHECK(device->state_hash(side(at, 3)) != device->state_hash(side(at, 4)));
     for (const bool pinned : {true, false}) {
       std::ranges::fill(copy, 0.0f);
       if (pinned) device->pin_host(copy.data(), copy.size() * sizeof(float));

@@ -312,6 +312,14 @@ TEST_SUITE("kernels") {
         check_near(from.host(), param, 2);
         check_near(avg.host(), m);
         check_near(avg_sq.host(), v, 2);
+
+        auto mean = avg.host();
+        for (size_t i = 0; i < mean.size(); ++i) {
+          volatile float difference = from.host()[i] - mean[i], moved = difference * 0.003f;
+          mean[i] += moved;
+        }
+        cuda_ok(cuda::average(kStream, count, 0.003f, from.data(), avg.data(), avg.data()));
+        CHECK(same_bits(avg.host(), mean));
       }
     }
     const Values<float> values(some<float>(5 * 1024));

@@ -125,6 +125,7 @@ TEST_SUITE("engine_end") {
         },
         [](EngineOptions& o) { o.z_loss = 1e-4f; },
         [](EngineOptions& o) { o.muon_momentum = 0.9f; },
+        [](EngineOptions& o) { o.ema_decay = 0.8; },
         [](EngineOptions& o) { o.beta1 = 0.8f; },
         [](EngineOptions& o) { o.beta2 = 0.9f; },
         [](EngineOptions& o) { o.eps = 1e-6f; },
@@ -136,7 +137,9 @@ TEST_SUITE("engine_end") {
       for (const size_t odd : {size_t{1}, size_t{2}}) {  // in the same group, in another group
         CAPTURE(change);
         CAPTURE(odd);
-        World world(two_rows(), 2, 2);
+        EngineOptions all = two_rows();
+        all.ema_decay = 0.9;
+        World world(all, 2, 2);
         world.initialize();
         const std::string before = world.digest();
         Seat& seat = world.seats[odd];

@@ -1,5 +1,5 @@
-// Muon, groups of parameters and z-loss in the engine: the same bits for every layout, nothing
-// committed after a failure, and PyTorch's parameters after 20 steps.
+// Muon, groups of parameters, z-loss and the average of the parameters in the engine: the same bits
+// for every layout, nothing committed after a failure, and PyTorch's parameters after 20 steps.
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -68,16 +68,17 @@ class AbortsUpdate : public ForwardingCollective {
   int left_;
 };
 
-/// The elements of all parameters, unit by unit, without padding.
-std::vector<float> parameters(World& world) {
+/// The elements of a part of the state, unit by unit, without padding.
+std::vector<float> part_of(World& world, StateKind kind) {
   const std::vector<Unit> units = units_of(world.options.shape);
   const ShardLayout layout = shard_layout(units, static_cast<size_t>(world.shards));
   std::vector<float> all;
   for (size_t unit = 0; unit < units.size(); ++unit) {
     std::vector<float> whole;
     for (int shard = 0; shard < world.shards; ++shard) {
-      const auto part = world.states[static_cast<size_t>(shard)].committed().params.subspan(
-          layout.offset[unit], layout.count[unit]);
+      const TrainState::Side side = world.states[static_cast<size_t>(shard)].committed();
+      const auto part =
+          side.parts()[static_cast<size_t>(kind)].subspan(layout.offset[unit], layout.count[unit]);
       whole.insert(whole.end(), part.begin(), part.end());
     }
     all.insert(all.end(), whole.begin(), whole.begin() + static_cast<ptrdiff_t>(units[unit].count));
@@ -92,8 +93,10 @@ void write_file(const std::filesystem::path& path, const std::vector<E>& values)
              static_cast<std::streamsize>(values.size() * sizeof(E)));
 }
 
-/// |ours - torch's| / |torch's - initial| of the parameters after 20 steps; nothing without torch.
-std::optional<double> distance_to_torch(const EngineOptions& options, const char* optimizer) {
+/// |ours - torch's| / |torch's - initial| of a part of the state after 20 steps; nothing without
+/// torch.
+std::optional<double> distance_to_torch(const EngineOptions& options, const char* optimizer,
+                                        StateKind kind = StateKind::params) {
   namespace fs = std::filesystem;
   const std::string python = deps_dir() + "/python/bin/python";
   if (!fs::exists(python)) {
@@ -103,7 +106,7 @@ std::optional<double> distance_to_torch(const EngineOptions& options, const char
   constexpr uint64_t steps = 20;
   World world(options, 2, 2, cpu_backends(1));
   world.initialize();
-  const std::vector<float> initial = parameters(world);
+  const std::vector<float> initial = part_of(world, StateKind::params);
   std::vector<int32_t> tokens;
   for (uint64_t step = 1; step <= steps; ++step)
     for (uint64_t leaf = 0; leaf < static_cast<uint64_t>(options.rows) * 2; ++leaf) {
@@ -120,11 +123,11 @@ std::optional<double> distance_to_torch(const EngineOptions& options, const char
            << options.rows * 2 * options.micro_batch_size << R"(,"optimizer":")" << optimizer
            << R"(","momentum":)" << options.muon_momentum << R"(,"weight_decay":)"
            << options.weight_decay << R"(,"grad_clip":)" << options.grad_clip << R"(,"z_loss":)"
-           << options.z_loss << R"(,"dim":)" << s.dim << R"(,"hidden":)" << s.hidden
-           << R"(,"layers":)" << s.layers << R"(,"heads":)" << s.heads << R"(,"kv_heads":)"
-           << s.kv_heads << R"(,"vocab":)" << s.vocab << R"(,"block_size":)" << s.block_size
-           << R"(,"head_dim":)" << s.head_dim() << R"(,"rope_theta":)" << s.rope_theta
-           << R"(,"tie_embeddings":)" << s.tie_embeddings
+           << options.z_loss << R"(,"ema_decay":)" << options.ema_decay << R"(,"dim":)" << s.dim
+           << R"(,"hidden":)" << s.hidden << R"(,"layers":)" << s.layers << R"(,"heads":)"
+           << s.heads << R"(,"kv_heads":)" << s.kv_heads << R"(,"vocab":)" << s.vocab
+           << R"(,"block_size":)" << s.block_size << R"(,"head_dim":)" << s.head_dim()
+           << R"(,"rope_theta":)" << s.rope_theta << R"(,"tie_embeddings":)" << s.tie_embeddings
            << R"(,"norm":"pre","qk_norm":"none","qkv_bias":0,"sliding_window":0,)"
            << R"("rope_scaling":"none","groups":[[".*mlp.up_proj.*",{"learning_rate_factor":0.5}],)"
            << R"([".*norm.*",{"learning_rate_factor":2,"weight_decay":0.05}],)"
@@ -133,13 +136,13 @@ std::optional<double> distance_to_torch(const EngineOptions& options, const char
                        " '" + settings.str() + "'")
                           .c_str()) == 0);
   std::vector<float> theirs(initial.size());
-  std::ifstream(name + "/trained.bin", std::ios::binary)
+  std::ifstream(name + "/" + to_string(kind) + ".out", std::ios::binary)
       .read(reinterpret_cast<char*>(theirs.data()),
             static_cast<std::streamsize>(theirs.size() * sizeof(float)));
   fs::remove_all(name);
 
   world.train(1, steps);
-  const std::vector<float> ours = parameters(world);
+  const std::vector<float> ours = part_of(world, kind);
   double difference = 0, change = 0;
   for (size_t i = 0; i < ours.size(); ++i) {
     difference += std::pow(double{ours[i]} - double{theirs[i]}, 2);
@@ -255,5 +258,61 @@ TEST_SUITE("engine_muon") {
       CHECK(*distance < 0.05);  // its products are bf16
     options.optimizer = Optimizer::adamw;
     if (const auto distance = distance_to_torch(options, "adamw")) CHECK(*distance < 1e-3);
+    options.ema_decay = 0.9;
+    if (const auto distance = distance_to_torch(options, "adamw", StateKind::ema))
+      CHECK(*distance < 1e-3);
+  }
+
+  TEST_CASE("engine: ENGINE-3 holds for the average, which begins with the initial parameters") {
+    const float weight = 1 - 0.75f;
+    for (const Optimizer optimizer : {Optimizer::adamw, Optimizer::muon})
+      for (const auto& make : {fake_backends(true), fake_backends(false), cpu_backends(2)}) {
+        EngineOptions options = muon_options(12, 1);
+        options.optimizer = optimizer;
+        std::vector<std::string> digests;
+        for (const Layout& layout : {Layout{1, 1}, {2, 2}, {1, 3}, {4, 1}}) {
+          options.rows = 12 / layout.shards;
+          options.ema_decay = 0;
+          World without(options, layout.groups, layout.shards, make);
+          options.ema_decay = 0.75;
+          World world(options, layout.groups, layout.shards, make);
+          without.initialize();
+          world.initialize();
+          std::vector<float> mean = part_of(world, StateKind::ema);
+          CHECK(mean == part_of(world, StateKind::params));
+          for (uint64_t step = 1; step <= 3; ++step) {
+            without.train(step, step);
+            world.train(step, step);
+            for (World* each : {&without, &world})
+              for (Seat& seat : each->seats) REQUIRE(seat.engine->wait_for_commit().ok());
+            const std::vector<float> params = part_of(world, StateKind::params);
+            CHECK(params == part_of(without, StateKind::params));  // it changes no other bit
+            for (size_t i = 0; i < mean.size(); ++i) mean[i] += weight * (params[i] - mean[i]);
+            CHECK(mean == part_of(world, StateKind::ema));
+            CHECK(mean != params);
+          }
+          digests.push_back(world.digest());
+          World again(options, layout.groups, layout.shards, make, std::move(world.states));
+          CHECK(digest_after(again, 4, 5) != digests.back());
+          digests.push_back(again.digest());
+        }
+        for (size_t i = 2; i < digests.size(); ++i) CHECK(digests[i] == digests[i % 2]);
+      }
+  }
+
+  TEST_CASE("engine: a state that does not fit train.ema_decay is refused") {
+    for (const double decay : {0.0, 0.9}) {
+      EngineOptions options = muon_options(2, 1);
+      options.ema_decay = decay;
+      World world(options, 1, 1);
+      options.ema_decay = 0.9 - decay;
+      Seat& seat = world.seats[0];
+      const Status refused = Engine::create(options, *seat.backend, world.shard_communicator(seat),
+                                            world.replicate_communicator(seat), *seat.state)
+                                 .status();
+      CHECK(refused.code() == Code::bad_config);
+      CHECK(refused.message() == std::string("the training state has ") +
+                                     (decay == 0 ? "no" : "an") + " average of the parameters");
+    }
   }
 }

@@ -77,7 +77,7 @@ class World {
       static std::atomic<int> count = 0;
       const std::string name =
           "ss-test-engine-" + std::to_string(getpid()) + "-" + std::to_string(count++);
-      Result<TrainState> state = TrainState::create(name, 1, layout.total);
+      Result<TrainState> state = TrainState::create(name, 1, layout.total, options.ema_decay > 0);
       REQUIRE(state.ok());
       this->states.push_back(state.take());
     }
@@ -158,21 +158,19 @@ class World {
     return results[0];
   }
 
-  /// Hash of a group's parameters and both moments, without padding, and of its step.
+  /// Hash of all parts of a group's state, without padding, and of its step.
   std::string digest(int group = 0) {
     const std::vector<Unit> units = units_of(options.shape);
     const ShardLayout layout = shard_layout(units, static_cast<size_t>(shards));
     Hasher hasher;
-    for (int kind = 0; kind < 3; ++kind) {
+    for (const StateKind kind : state_kinds(options.ema_decay > 0)) {
       for (size_t unit = 0; unit < units.size(); ++unit) {
         std::vector<float> whole;
         for (int shard = 0; shard < shards; ++shard) {
           const TrainState::Side side =
               states[static_cast<size_t>(group * shards + shard)].committed();
-          const std::span<float> part = (kind == 0   ? side.params
-                                         : kind == 1 ? side.exp_avg
-                                                     : side.exp_avg_sq)
-                                            .subspan(layout.offset[unit], layout.count[unit]);
+          const std::span<float> part = side.parts()[static_cast<size_t>(kind)].subspan(
+              layout.offset[unit], layout.count[unit]);
           whole.insert(whole.end(), part.begin(), part.end());
         }
         size_t dirty = 0;

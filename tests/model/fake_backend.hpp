@@ -127,6 +127,11 @@ class FakeBackend : public Backend {
     }
   }
 
+  void average(float weight, size_t count, const float* params, const float* from,
+               float* to) override {
+    expect(copies_.empty());
+    for (size_t i = 0; i < count; ++i) to[i] = from[i] + weight * (params[i] - from[i]);
+  }
   void muon_momentum(const Muon& o, std::span<const ParameterRun> runs, float* gradient,
                      const float* from_avg, float* to_avg) override {
     expect(copies_.empty());

@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "model/cpu/thread_pool.hpp"
@@ -423,6 +424,25 @@ TEST_SUITE("kernels") {
         bits.append(reinterpret_cast<const char*>(values), size_t(n) * sizeof(float));
       if (first.empty()) first = bits;
       CHECK(bits == first);
+    }
+  }
+
+  TEST_CASE("kernels: the average has the same bits on every CPU, in place or not") {
+    const int64_t n = 1001;
+    Values<float> params(n), from(n), to(n);
+    std::vector<float> expected;
+    for (int64_t i = 0; i < n; ++i) {
+      volatile float difference = params[i] - from[i], moved = difference * 0.003f;
+      expected.push_back(from[i] + moved);
+    }
+    const std::vector<float> before(from.data(), from.data() + n);
+    CHECK(before != expected);
+    for (Isa isa : isas()) {
+      shard_kernels(isa).average(n, 0.003f, params.data(), from.data(), to.data());
+      CHECK(std::ranges::equal(std::span(to.data(), size_t(n)), expected));
+      shard_kernels(isa).average(n, 0.003f, params.data(), from.data(), from.data());
+      CHECK(std::ranges::equal(std::span(from.data(), size_t(n)), expected));
+      std::ranges::copy(before, from.data());
     }
   }
 }

@@ -37,6 +37,7 @@ TEST_SUITE("memory_estimate") {
               for (const bool host : {true, false}) {
                 Config config;
                 if (tied) config.train.optimizer = Optimizer::muon;
+                if (tied) config.train.ema_decay = 0.999;
                 config.model.preset = preset;
                 config.train.precision = precision;
                 config.cluster.device = host ? DeviceKind::cpu : DeviceKind::cuda;
@@ -49,6 +50,7 @@ TEST_SUITE("memory_estimate") {
                 options.sharding = sharding;
                 options.rows = layout.rows;
                 options.optimizer = config.train.optimizer;
+                options.ema_decay = config.train.ema_decay;
                 const auto shards = static_cast<size_t>(layout.shards);
                 const size_t own = shard_layout(units_of(*shape), shards).total;
                 size_t taken = 0;  // the most for any number of groups, as arena_bytes()

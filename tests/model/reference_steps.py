@@ -3,13 +3,14 @@
 usage: reference_steps.py FOLDER SETTINGS
 
 SETTINGS is a JSON object: steps, samples (of a step), optimizer, momentum, weight_decay, grad_clip,
-z_loss, groups and the members of ModelShape that reference.py needs. optimizer is adamw, muon (the
+z_loss, ema_decay, groups and the members of ModelShape that reference.py needs. optimizer is adamw, muon (the
 plain one below, in float32) or torch.optim.Muon (whose products are bfloat16). groups: pairs of a
 regular expression of parameter names and a dict with learning_rate_factor, weight_decay or both.
 
 Reads   FOLDER/params.bin   fp32 parameters, unit by unit
         FOLDER/tokens.bin   int32 (steps, samples, T + 1)
-Writes  FOLDER/trained.bin  fp32, laid out as params.bin
+Writes  FOLDER/params.out   fp32, laid out as params.bin
+        FOLDER/ema.out      likewise: their exponential moving average
 
 Step n, from 1, has learning rate 1e-2 / n.
 """
@@ -110,6 +111,7 @@ def main():
     forward(make, tokens[0], s, torch.float32)
     assert used == flat.numel(), (used, flat.numel())
     made = optimizers(s, params)
+    averages, average = [p.detach().clone() for p in params], torch.optim.swa_utils.get_ema_multi_avg_fn(s["ema_decay"])
     for step in range(1, s["steps"] + 1):
         of_step, unused = tokens[step - 1], iter(params)
         logits = forward(lambda *shape: next(unused), of_step, s, torch.float32)
@@ -123,7 +125,9 @@ def main():
             for group in optimizer.param_groups:
                 group["lr"] = 1e-2 / step * group["factor"]
             optimizer.step()
-    torch.cat([p.detach().flatten() for p in params]).numpy().tofile(f"{folder}/trained.bin")
+        average(averages, [p.detach() for p in params], step)
+    for name, values in (("params", params), ("ema", averages)):
+        torch.cat([v.detach().flatten() for v in values]).numpy().tofile(f"{folder}/{name}.out")
 
 
 main()

@@ -17,11 +17,11 @@ namespace {
 
 constexpr size_t kTotal = (size_t{1} << 20) + 3 * 1024;  // more than one chunk
 
-TrainState new_state(uint64_t layout, size_t total = kTotal) {
+TrainState new_state(uint64_t layout, size_t total = kTotal, bool ema = false) {
   static int count = 0;
   Result<TrainState> state = TrainState::create(
-      "ss-test-transfer-" + std::to_string(getpid()) + "-" + std::to_string(count++), layout,
-      total);
+      "ss-test-transfer-" + std::to_string(getpid()) + "-" + std::to_string(count++), layout, total,
+      ema);
   REQUIRE(state.ok());
   return state.take();
 }
@@ -31,7 +31,7 @@ void write(TrainState& state, uint64_t seed, uint64_t step) {
   Result<TrainState::Side> side = state.begin_write(0);
   REQUIRE(side.ok());
   float value = static_cast<float>(seed * 1000 + step);
-  for (const std::span<float> part : {side->params, side->exp_avg, side->exp_avg_sq})
+  for (const std::span<float> part : side->parts())
     for (float& x : part) x = value += 0.25f;
   state.commit(step);
 }
@@ -135,11 +135,11 @@ TEST_SUITE("state_transfer") {
   }
 
   TEST_CASE("transfer: damage in any broadcast is detected, and nothing is committed") {
-    // Broadcasts: opening, 3 x 2 chunks, hash.
-    for (int damaged = 0; damaged < 8; ++damaged) {
+    // Broadcasts: opening, 4 x 2 chunks, hash.
+    for (int damaged = 0; damaged < 10; ++damaged) {
       CAPTURE(damaged);
       std::vector<TrainState> states;
-      for (int i = 0; i < 3; ++i) states.push_back(new_state(1));
+      for (int i = 0; i < 3; ++i) states.push_back(new_state(1, kTotal, true));
       write(states[0], 1, 7);
       write(states[2], 3, 6);
       const std::vector<Status> statuses = transfer(states, 7, damaged);
@@ -203,17 +203,13 @@ TEST_SUITE("state_transfer") {
   }
 
   TEST_CASE("transfer: rank 0 can send a copy from other memory") {
-    TrainState source = new_state(1);
+    TrainState source = new_state(1, kTotal, true);
     write(source, 4, 3);
-    std::vector<float> memory(3 * kTotal);
-    const TrainState::Side copy{{memory.data(), kTotal},
-                                {memory.data() + kTotal, kTotal},
-                                {memory.data() + 2 * kTotal, kTotal}};
+    std::vector<float> memory(4 * kTotal);
+    const auto copy = TrainState::Side::over(memory, kTotal);
     const TrainState::Side from = source.committed();
-    std::copy(from.params.begin(), from.params.end(), copy.params.begin());
-    std::copy(from.exp_avg.begin(), from.exp_avg.end(), copy.exp_avg.begin());
-    std::copy(from.exp_avg_sq.begin(), from.exp_avg_sq.end(), copy.exp_avg_sq.begin());
-    TrainState target = new_state(1);
+    copy.copy_from(from);
+    TrainState target = new_state(1, kTotal, true);
     ThreadCommunicator heal(2, 60'000);
     Status sent, received;
     std::thread sender([&] { sent = send_state(heal.rank(0), copy, 3); });
@@ -223,6 +219,18 @@ TEST_SUITE("state_transfer") {
     REQUIRE(received.ok());
     target.commit_as(1, 3);
     CHECK(state_hash(target.committed()) == state_hash(from));
+    CHECK(std::ranges::equal(target.committed().ema, from.ema));
+  }
+
+  TEST_CASE("transfer: a state with an average is refused where there is no room for one") {
+    std::vector<TrainState> states;
+    for (const bool ema : {true, false, true}) states.push_back(new_state(1, kTotal, ema));
+    write(states[0], 1, 7);
+    const std::vector<Status> statuses = transfer(states, 7);
+    CHECK(statuses[1].code() == Code::bad_data);
+    CHECK(statuses[1].message().find("with " + std::to_string(4 * kTotal) + " values, not the") !=
+          std::string::npos);
+    for (const Status& status : statuses) CHECK_FALSE(status.ok());
   }
 
   TEST_CASE(

@@ -21,9 +21,10 @@ struct Node {
   std::shared_ptr<StateStore> states = std::make_shared<StateStore>();
   std::optional<TrainState> trainer;
 
-  explicit Node(const ModelShape& shape = test::tiny_shape()) {
+  explicit Node(const ModelShape& shape = test::tiny_shape(), bool ema = false) {
     Plan plan;
     plan.shape = shape;
+    plan.ema = ema;
     plan.topology.shards = 1;
     plan.topology.trainers_per_node = 1;
     REQUIRE(states->create("pins-" + std::to_string(getpid()), plan, 0).ok());
@@ -33,6 +34,7 @@ struct Node {
     auto side = trainer->begin_write(0);
     REQUIRE(side.ok());
     side->params[0] = 3;
+    if (ema) side->ema.back() = 4;
     trainer->commit(7, state_hash(*side));
   }
 
@@ -114,8 +116,18 @@ TEST_SUITE("state pin") {
     }
   }
 
+  TEST_CASE("state pin: a copy has the average, if the state has one") {
+    for (const bool ema : {false, true}) {
+      Node node(test::tiny_shape(), ema);
+      auto copy = node.pin_step()->copy();
+      REQUIRE(copy.ok());
+      CHECK(copy->side().values() == (ema ? 4 : 3) * node.states->total("n0.0"));
+      if (ema) CHECK(copy->side().ema.back() == 4);
+    }
+  }
+
   TEST_CASE("state pin: is released if the actor it is sent to dies, or has died") {
-    Node node;
+    Node node(test::tiny_shape(), true);
     caf::actor_system_config config;
     caf::actor_system system{config};
     caf::scoped_actor self{system};
@@ -135,8 +147,12 @@ TEST_SUITE("state pin") {
     const caf::actor alive =
         system.spawn<caf::detached>(checkpoint_actor, caf::actor_cast<caf::actor>(self), options);
     self->send(alive, local::SaveShard{node.pin_step(), 1, 7, 0});
-    self->receive([](const ShardSaved& saved) { CHECK(saved.error == ""); },
-                  caf::after(std::chrono::seconds(60)) >> [] { FAIL("nothing is saved"); });
+    self->receive(
+        [](const ShardSaved& saved) {
+          CHECK(saved.error == "");
+          CHECK(saved.record.find("\"ema.embed\"") != std::string::npos);
+        },
+        caf::after(std::chrono::seconds(60)) >> [] { FAIL("nothing is saved"); });
     CHECK_FALSE(node.pinned());
     self->send_exit(alive, caf::exit_reason::user_shutdown);
   }

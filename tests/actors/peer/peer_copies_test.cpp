@@ -40,12 +40,14 @@ struct Cluster {
     Plan plan;
     plan.shape = tiny_shape();
     plan.topology.shards = plan.topology.trainers_per_node = 1;
+    plan.ema = true;
     REQUIRE(states->create(instance, plan, 0).ok());
     trainer = TrainState::open(states->segment("n0.0"), states->total("n0.0")).take();
     for (const int node : {1, 0}) {
       DataPlaneOptions options;
       options.network = false;
-      tiers[node] = make_peer_tier(options, instance, node, plan.shape, 1, timeout_ms).take();
+      tiers[node] =
+          make_peer_tier(options, instance, node, plan.shape, 1, plan.ema, timeout_ms).take();
       const FindNode find = [this](const std::string&) { return Result<caf::actor>(nodes[1]); };
       nodes[node] = system.spawn(
           node_actor, PeerCopiesOptions{"n" + std::to_string(node), tiers[node], states, find},
@@ -63,7 +65,7 @@ struct Cluster {
     if (!trainer->holds(step)) {
       const auto side = trainer->begin_write(60'000);
       REQUIRE(side.ok());
-      side->params[0] = static_cast<float>(step);
+      side->params[0] = side->ema[0] = static_cast<float>(step);
       trainer->set_generation(generation);
       trainer->commit(step, state_hash(*side));
     }
@@ -111,6 +113,7 @@ TEST_SUITE("peer copies") {
     const Result<TrainState*> own = cluster.tiers[0]->store.prepare(0, 8);
     REQUIRE(own.ok());
     CHECK(verify_or_forget(**own, {8, 1}));
+    CHECK((*own)->committed().ema[0] == 8);
     cluster.stage(8);  // the order is repeated: the store has the copy
     CHECK(cluster.order(8, "n0") == "");
     CHECK(cluster.tiers[0]->store.held() == Held{{0, 8, 1}});

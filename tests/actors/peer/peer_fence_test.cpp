@@ -12,8 +12,8 @@ using namespace simplescale;
 
 TEST_SUITE("peer copies") {
   TEST_CASE("peer copies: JOB-1, GEN-1: a copy that was received is not taken after its fence") {
-    auto made =
-        make_peer_tier({}, "test-fence-" + std::to_string(getpid()), 0, tiny_shape(), 1, 1000);
+    auto made = make_peer_tier({}, "test-fence-" + std::to_string(getpid()), 0, tiny_shape(), 1,
+                               false, 1000);
     REQUIRE(made.ok());
     PeerTier& tier = **made;
     // Receives all bytes of a copy that generation 3 made.

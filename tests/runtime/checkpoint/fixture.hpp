@@ -65,29 +65,32 @@ inline ModelShape tiny_shape() {
 
 /// A training state as shard 0 of 1: random bits, NaNs included, and zero padding.
 struct State {
-  std::vector<float> values[3];
-  TrainState::Side side() { return {values[0], values[1], values[2]}; }
+  std::vector<float> values[4];  // the last is empty without an average
+  bool ema() const { return !values[3].empty(); }
+  TrainState::Side side() { return {values[0], values[1], values[2], values[3]}; }
 };
 inline bool same_bits(const State& a, const State& b) {
-  for (int k = 0; k < 3; ++k)
+  for (int k = 0; k < 4; ++k)
     if (a.values[k].size() != b.values[k].size() ||
         std::memcmp(a.values[k].data(), b.values[k].data(), a.values[k].size() * 4) != 0)
       return false;
   return true;
 }
-inline State empty_state(const ModelShape& shape, size_t shards) {
+inline State empty_state(const ModelShape& shape, size_t shards, bool ema = false) {
   State state;
-  for (auto& v : state.values)
-    v.assign(shard_layout(units_of(shape), shards).total, 7.0f);  // to be overwritten
+  for (size_t k = 0; k < state_parts(ema); ++k)  // to be overwritten
+    state.values[k].assign(shard_layout(units_of(shape), shards).total, 7.0f);
   return state;
 }
-inline State random_state(const ModelShape& shape, uint32_t seed, bool finite = false) {
-  State state = empty_state(shape, 1);
+inline State random_state(const ModelShape& shape, uint32_t seed, bool finite = false,
+                          bool ema = false) {
+  State state = empty_state(shape, 1, ema);
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   const auto units = units_of(shape);
   const ShardLayout layout = shard_layout(units, 1);
-  for (auto& v : state.values) {
+  for (size_t k = 0; k < state_parts(ema); ++k) {
+    std::vector<float>& v = state.values[k];
     std::fill(v.begin(), v.end(), 0.0f);
     for (size_t u = 0; u < units.size(); ++u)
       for (size_t i = 0; i < units[u].count; ++i)
@@ -100,8 +103,8 @@ inline State random_state(const ModelShape& shape, uint32_t seed, bool finite = 
 inline State cut(const State& whole, const ModelShape& shape, size_t shards, size_t shard) {
   const auto units = units_of(shape);
   const ShardLayout from = shard_layout(units, 1), to = shard_layout(units, shards);
-  State out = empty_state(shape, shards);
-  for (int k = 0; k < 3; ++k)
+  State out = empty_state(shape, shards, whole.ema());
+  for (size_t k = 0; k < state_parts(whole.ema()); ++k)
     for (size_t u = 0; u < units.size(); ++u)
       for (size_t i = 0; i < to.count[u]; ++i) {
         const size_t at = shard * to.count[u] + i;
@@ -131,6 +134,7 @@ inline Result<std::string> save(const std::string& checkpoints, const State& who
                                 CheckpointInfo info, size_t shards, FileOps& ops = system_files(),
                                 const std::string& publisher = "1") {
   info.shards = shards;
+  info.ema = whole.ema();
   SS_ASSIGN(const auto records, write_shards(checkpoints, whole, info, shards, ops));
   return publish_checkpoint(checkpoints, checkpoint_tmp_folder(checkpoints, info.step, 1),
                             publisher, info, records, ops);

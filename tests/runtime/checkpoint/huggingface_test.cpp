@@ -61,6 +61,27 @@ std::string train_tokenizer(const TempFolder& folder, int vocab) {
 
 }  // namespace
 
+TEST_CASE("huggingface: export --ema writes the average of the weights, if there is one") {
+  TempFolder folder;
+  const ModelShape shape = some_shape();
+  State whole = random_state(shape, 5, true, true);
+  const auto averaged = save(folder / "averaged", whole, info_of(shape, 3), 2);
+  whole.values[0] = whole.values[3];  // the same weights, as parameters
+  whole.values[3].clear();
+  const auto plain = save(folder / "plain", whole, info_of(shape, 3), 1);
+  REQUIRE((averaged.ok() && plain.ok()));
+  REQUIRE(export_command(*averaged, folder / "a", "float32", true).ok());
+  REQUIRE(export_command(*plain, folder / "b", "float32", false).ok());
+  CHECK(slurp(folder / "a/model.safetensors") == slurp(folder / "b/model.safetensors"));
+  REQUIRE(export_command(*averaged, folder / "c", "float32", false).ok());
+  CHECK(slurp(folder / "a/model.safetensors") != slurp(folder / "c/model.safetensors"));
+  const Status refused = export_command(*plain, folder / "d", "float32", true).status();
+  CHECK(refused.code() == Code::bad_data);
+  CHECK(refused.message() ==
+        *plain + " holds no average of the weights; a run keeps one with train.ema_decay");
+  CHECK_FALSE(std::filesystem::exists(folder / "d"));
+}
+
 TEST_CASE("huggingface: export and import keep the weights; moments and step become zero") {
   for (const bool tied : {false, true}) {
     for (const uint64_t file_bytes_max : {kExportFileBytesMax, uint64_t{20000}}) {
@@ -72,7 +93,8 @@ TEST_CASE("huggingface: export and import keep the weights; moments and step bec
       REQUIRE(saved.ok());
       auto checkpoint = Checkpoint::open(*saved);
       REQUIRE(checkpoint.ok());
-      const Status exported = export_hf(*checkpoint, folder / "hf/", DType::f32, file_bytes_max);
+      const Status exported =
+          export_hf(*checkpoint, folder / "hf/", DType::f32, StateKind::params, file_bytes_max);
       REQUIRE_MESSAGE(exported.ok(), exported.message());
       CHECK(fs::exists(folder / "hf/model.safetensors.index.json") == (file_bytes_max == 20000));
       CHECK_FALSE(fs::exists(folder / "hf.partial"));
@@ -417,7 +439,7 @@ TEST_CASE(
   auto checkpoint = Checkpoint::open(*saved);
   REQUIRE(checkpoint.ok());
   REQUIRE(export_hf(*checkpoint, folder / "hf", DType::f32).ok());
-  REQUIRE(export_hf(*checkpoint, folder / "sharded", DType::bf16, 20000).ok());
+  REQUIRE(export_hf(*checkpoint, folder / "sharded", DType::bf16, StateKind::params, 20000).ok());
 
   json cases = json::array();
   sentencepiece::SentencePieceProcessor processor;

@@ -19,7 +19,7 @@ TEST_CASE(
   for (const bool tied : {false, true}) {
     const ModelShape shape = some_shape(tied);
     // CHECKPOINT-3: any number of shards is read as any other number.
-    const State whole = random_state(shape, 1);
+    const State whole = random_state(shape, 1, false, !tied);  // with and without an average
     for (const size_t shards : {1, 2, 3, 4, 7}) {
       TempFolder folder;
       const auto saved = save(folder.path(), whole, info_of(shape, 100), shards);
@@ -31,7 +31,7 @@ TEST_CASE(
       CHECK(checkpoint->verify().ok());
       for (const size_t others : {1, 2, 3, 5, 40}) {
         for (size_t s = 0; s < others; ++s) {
-          State out = empty_state(shape, others);
+          State out = empty_state(shape, others, whole.ema());
           CHECK(read_shard(*checkpoint, others, s, out.side()).ok());
           CHECK(same_bits(out, cut(whole, shape, others, s)));
         }
@@ -82,6 +82,30 @@ TEST_CASE("checkpoint: a parameter is read by its name") {
   CHECK(read_parameter(*checkpoint, "model.nothing").status().code() == Code::not_found);
 }
 
+TEST_CASE("checkpoint: an average that is not there begins with the weights, and can be left out") {
+  TempFolder folder;
+  const ModelShape shape = some_shape();
+  for (const bool ema : {false, true}) {
+    State whole = random_state(shape, 3, false, ema);
+    const auto saved = save(folder.path(), whole, info_of(shape, ema ? 2 : 1), 3);
+    REQUIRE(saved.ok());
+    auto checkpoint = Checkpoint::open(*saved);
+    REQUIRE(checkpoint.ok());
+    CHECK(checkpoint->info().ema == ema);
+    CHECK(weights_kind(*checkpoint, false).ok());
+    CHECK(weights_kind(*checkpoint, true).ok() == ema);
+    CHECK((slurp(*saved + "/manifest.json").find("ema") != std::string::npos) == ema);
+    if (!ema) CHECK(weights_kind(*checkpoint, true).status().code() == Code::bad_data);
+    for (size_t s = 0; s < 2; ++s) {
+      State out = empty_state(shape, 2, !ema);
+      REQUIRE(read_shard(*checkpoint, 2, s, out.side()).ok());
+      State wanted = cut(whole, shape, 2, s);
+      wanted.values[3] = ema ? std::vector<float>() : wanted.values[0];
+      CHECK(same_bits(out, wanted));
+    }
+  }
+}
+
 TEST_CASE("digest: equal for equal states in any number of shards, different for any other bit") {
   TempFolder folder;
   const ModelShape shape = some_shape();
@@ -107,6 +131,12 @@ TEST_CASE("digest: equal for equal states in any number of shards, different for
   CHECK(one != next_step);
   whole.values[2][3] = std::bit_cast<float>(std::bit_cast<uint32_t>(whole.values[2][3]) ^ 1u);
   CHECK(one != text("d", 5, 1));
+  whole.values[3] = whole.values[0];
+  const std::string with_average = text("e", 5, 4);
+  CHECK(std::count(with_average.begin(), with_average.end(), '\n') == 4 * (1 + 2 * 9 + 2) + 1);
+  CHECK(with_average.find("\nlm_head.weight.ema [300, 16] float32 ") != std::string::npos);
+  whole.values[3][3] = std::bit_cast<float>(std::bit_cast<uint32_t>(whole.values[3][3]) ^ 1u);
+  CHECK(with_average != text("f", 5, 4));
 }
 
 TEST_CASE(
@@ -279,7 +309,7 @@ TEST_CASE("checkpoint: writing can be aborted, and its file is removed") {
 TEST_CASE("derive: a new run gets the weights of another one, with or without its moments") {
   TempFolder folder;
   const ModelShape shape = some_shape();
-  const State parent = random_state(shape, 1);
+  const State parent = random_state(shape, 1, false, true);
   const auto from_folder = save(folder / "parent", parent, info_of(shape, 20), 3);
   REQUIRE(from_folder.ok());
   auto from = Checkpoint::open(*from_folder);
@@ -288,15 +318,18 @@ TEST_CASE("derive: a new run gets the weights of another one, with or without it
     const std::string target = folder / (with_optimizer ? "whole" : "weights");
     CheckpointInfo info = info_of(shape, with_optimizer ? 20 : 0);
     info.shape.block_size *= 2;  // no weight depends on it
+    info.ema = with_optimizer;
     REQUIRE(derive_checkpoint(*from, with_optimizer, info, target).ok());
     auto found = find_newest_valid(target);
     REQUIRE(found.ok());
     CHECK(found->checkpoint.info().step == info.step);
     CHECK(found->checkpoint.info().shape == info.shape);
-    State read = empty_state(shape, 1), want = parent;
+    State read = empty_state(shape, 1, true), want = parent;
     REQUIRE(read_shard(found->checkpoint, 1, 0, read.side()).ok());
-    if (!with_optimizer)
+    if (!with_optimizer) {
       for (const int k : {1, 2}) std::ranges::fill(want.values[k], 0.0f);
+      want.values[3] = want.values[0];
+    }
     CHECK(same_bits(read, want));
   }
   CheckpointInfo other = info_of(shape, 0);
@@ -319,33 +352,35 @@ TEST_CASE("derive: new tokens get the mean of the old ones, and no moments") {
     TempFolder folder;
     const ModelShape shape = some_shape(tied);
     const auto from_folder =
-        save(folder / "parent", random_state(shape, 1, true), info_of(shape, 20), 3);
+        save(folder / "parent", random_state(shape, 1, true, true), info_of(shape, 20), 3);
     REQUIRE(from_folder.ok());
     auto from = Checkpoint::open(*from_folder);
     REQUIRE(from.ok());
     CheckpointInfo info = info_of(shape, 20);
     info.shape.vocab += 37;
+    info.ema = true;
     REQUIRE(derive_checkpoint(*from, true, info, folder / "grown").ok());
     auto found = find_newest_valid(folder / "grown");
     REQUIRE(found.ok());
     CHECK(found->checkpoint.verify().ok());
     const auto width = static_cast<size_t>(shape.dim);
-    for (const Unit& unit : units_of(info.shape))
-      for (const Parameter& p : unit.parameters) {
-        CAPTURE(p.name);
-        const auto before = read_parameter(*from, p.name),
-                   after = read_parameter(found->checkpoint, p.name);
-        REQUIRE(after.ok());
-        REQUIRE(after->size() == p.count);
-        CHECK(std::equal(before->begin(), before->end(), after->begin()));
-        for (size_t i = before->size(); i < after->size(); ++i) {
-          double mean = 0;
-          for (size_t at = i % width; at < before->size(); at += width)
-            mean += double{(*before)[at]};
-          mean /= static_cast<double>(shape.vocab);
-          REQUIRE((*after)[i] == doctest::Approx(mean).epsilon(1e-6));
+    for (const StateKind kind : {StateKind::params, StateKind::ema})
+      for (const Unit& unit : units_of(info.shape))
+        for (const Parameter& p : unit.parameters) {
+          CAPTURE(p.name);
+          const auto before = read_parameter(*from, p.name, kind),
+                     after = read_parameter(found->checkpoint, p.name, kind);
+          REQUIRE(after.ok());
+          REQUIRE(after->size() == p.count);
+          CHECK(std::equal(before->begin(), before->end(), after->begin()));
+          for (size_t i = before->size(); i < after->size(); ++i) {
+            double mean = 0;
+            for (size_t at = i % width; at < before->size(); at += width)
+              mean += double{(*before)[at]};
+            mean /= static_cast<double>(shape.vocab);
+            REQUIRE((*after)[i] == doctest::Approx(mean).epsilon(1e-6));
+          }
         }
-      }
     // The moments of old tokens stay, those of new ones are zero.
     State grown = empty_state(info.shape, 1);
     REQUIRE(read_shard(found->checkpoint, 1, 0, grown.side()).ok());

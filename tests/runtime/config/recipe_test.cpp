@@ -1,6 +1,7 @@
 // train.group, train.optimizer, train.z_loss and train.batch_warmup: reading, checks, and what may change.
 #include <doctest/doctest.h>
 
+#include "runtime/config/preflight.hpp"
 #include "runtime/config/schema.hpp"
 #include "runtime/config/show.hpp"
 #include "runtime/config/topology.hpp"
@@ -80,6 +81,20 @@ TEST_SUITE("recipe") {
     const auto other = diff(was, loaded(plain + "optimizer = \"muon\"").config);
     REQUIRE(other.defining.size() == 1);
     CHECK(other.defining[0].key == "train.optimizer");
+  }
+
+  TEST_CASE("recipe: the average may begin or end in a run, and needs memory and room on disk") {
+    const LoadedConfig without = loaded(plain), with = loaded(plain + "ema_decay = 0.999");
+    const auto changed = diff(without.config, with.config);
+    CHECK(changed.defining.empty());
+    REQUIRE(changed.allowed.size() == 1);
+    CHECK(changed.allowed[0].key == "train.ema_decay");
+    CHECK(error_of(plain + "ema_decay = 1").find("out of range") != std::string::npos);
+    const auto before = make_plan(without), after = make_plan(with);
+    CHECK(3 * after->memory.state == 4 * before->memory.state);
+    CHECK(3 * checkpoint_bytes(*after) == 4 * checkpoint_bytes(*before));
+    CHECK(host_needs(with.config, *after, 2).shared >
+          host_needs(without.config, *before, 2).shared);
   }
 
   TEST_CASE("recipe: Muon is shown with the number of its matrices, and needs memory") {

@@ -158,6 +158,39 @@ TEST_SUITE("train_state") {
     CHECK(TrainState::open(name + "-small", 7, kTotal).status().code() == Code::bad_data);
   }
 
+  TEST_CASE("train_state: a state with an average has a fourth part, which costs nothing without") {
+    const std::string name = segment_name();
+    Result<TrainState> made = TrainState::create(name, 7, kTotal, true);
+    REQUIRE(made.ok());
+    Result<TrainState> state = TrainState::open(name, 7, kTotal);
+    REQUIRE(state.ok());
+    write(*state, 1);
+    const Result<TrainState::Side> side = state->begin_write(0);
+    REQUIRE(side.ok());
+    std::ranges::fill(side->ema, 5.0f);
+    state->commit(2);
+    CHECK(state->side(0).ema.data() + kTotal == state->side(1).params.data());
+    CHECK(made->committed().ema[kTotal - 1] == 5);
+    CHECK(state->side(1).values() == 4 * kTotal);
+    TrainState without = new_state();
+    CHECK(without.side(1).ema.empty());
+    CHECK(without.side(1).values() == 3 * kTotal);
+    CHECK(TrainState::bytes_for(kTotal, 4) - TrainState::bytes_for(kTotal, 3) ==
+          2 * kTotal * sizeof(float));
+    Result<SharedMemory> memory = SharedMemory::open(name);
+    REQUIRE(memory.ok());
+    for (const uint64_t parts : {2, 5}) {
+      static_cast<StateHeader*>(memory->data())->parts = parts;
+      CHECK(TrainState::open(name, 7, kTotal).status().code() == Code::bad_data);
+    }
+    const std::string shorter = segment_name();  // than its header says
+    const TrainState three = new_state(shorter);
+    Result<SharedMemory> short_memory = SharedMemory::open(shorter);
+    REQUIRE(short_memory.ok());
+    static_cast<StateHeader*>(short_memory->data())->parts = 4;
+    CHECK(TrainState::open(shorter, 7, kTotal).status().code() == Code::bad_data);
+  }
+
   TEST_CASE(
       "train_state: commit_as() and invalidate_as() change the layout and forget older steps") {
     const std::string name = segment_name();
@@ -273,11 +306,12 @@ TEST_SUITE("train_state") {
 
   TEST_CASE("state_hash: depends on every bit and its place, and not on the threads that hash") {
     const size_t total = 2 * kStateHashBlock + 1024;
-    std::vector<float> memory(3 * total);
+    std::vector<float> memory(4 * total);
     std::iota(memory.begin(), memory.end(), 1.0f);
-    const TrainState::Side side{
-        {memory.data(), total}, {memory.data() + total, total}, {memory.data() + 2 * total, total}};
-    const Hash128 hash = state_hash(side);
+    const auto whole = TrainState::Side::over(memory, total),
+               side = TrainState::Side::over(std::span(memory).first(3 * total), total);
+    const Hash128 hash = state_hash(side), with_average = state_hash(whole);
+    CHECK(hash != with_average);
     const Parallel backwards = [](size_t tasks, const std::function<void(size_t)>& body) {
       while (tasks-- > 0) body(tasks);
     };
@@ -286,6 +320,11 @@ TEST_SUITE("train_state") {
     for (const std::span<float> part : {side.params, side.exp_avg, side.exp_avg_sq})
       hash_blocks(part, blocks);
     CHECK(hash128(blocks.data(), blocks.size() * sizeof(Hash128)) == hash);
+    hash_blocks(whole.ema, blocks);
+    CHECK(hash128(blocks.data(), blocks.size() * sizeof(Hash128)) == with_average);
+    CHECK(state_hash(whole, backwards) == with_average);
+    memory.back() += 1;
+    CHECK(state_hash(whole) != with_average);
     for (const size_t at : {size_t{0}, kStateHashBlock, total - 1, total, 3 * total - 1}) {
       auto* bits = reinterpret_cast<unsigned char*>(&memory[at]);
       bits[0] ^= 1;
