@@ -86,6 +86,31 @@ class Blend(Case):
         (one / "config.toml").write_text(text.replace('"web" = 1.0', '"web" = 2.0'))
         self.assertIn("was made with another mixture than config.toml has", self.command("verify", one, code=65))
 
+    def test_a_whole_recipe_gives_the_same_bits_on_every_layout_and_after_a_kill_and_a_stop(self):
+        """Stages of a blend, documents, Muon, an average of the weights and WSD at once."""
+        self.blend(BLEND + STAGES.replace("336", "3360").replace("700", "7000"))
+        recipe = [*STEPS, "--train.max_steps=120", "--data.document_mask=true", "--data.document_end=11",
+                  "--data.document_boundary_loss=false", "--train.optimizer=muon", "--train.ema_decay=0.9", "--train.z_loss=1e-4",
+                  "--train.schedule=wsd", "--train.decay_steps=30", "--train.warmup_steps=5"]
+        one = self.train("one", *recipe)
+        expected = self.digest(one)
+        for groups, trainers, strategy in ((2, 1, "no_shard"), (2, 2, "hybrid_shard")):
+            self.assertEqual(self.digest(self.train(f"{groups}x{trainers}", *recipe, *self.layout(groups, trainers, strategy))), expected)
+        faults = '--inject.faults=[{step=25,kind="kill_trainer",target="n1.1"},{step=60,kind="kill_agent",target="n1"}]'
+        killed = self.train("killed", *recipe, *self.layout(2, 2), faults)
+        self.assertEqual(self.digest(killed), expected)
+        run, process = self.start("stopped", *recipe, *self.layout(2, 2))
+        self.wait_for(lambda: last_step(run) >= 20, "step 20")
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 0, said)
+        self.assertLess(last_step(run), 120)
+        self.train("stopped", *recipe, *self.layout(2, 1))
+        self.assertEqual(self.digest(run), expected)
+        for done in (killed, run):
+            self.assertIn("each sample exactly once", self.verify(done))
+        self.assertIn("lm_head.weight.ema ", self.command("digest", run))
+
     def test_a_mixture_is_changed_by_a_new_stage_and_by_nothing_else(self):
         self.blend(BLEND)
         run = self.train("run", *STEPS, "--train.max_steps=4")
