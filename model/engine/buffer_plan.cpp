@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/training/train_state.hpp"
 #include "runtime/training/tree_sum.hpp"
 
 namespace simplescale {

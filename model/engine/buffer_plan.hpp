@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "model/engine/engine.hpp"
+#include "model/engine/engine_options.hpp"
 #include "runtime/training/model_shape.hpp"
 
 namespace simplescale {

@@ -7,7 +7,6 @@
 #include <limits>
 #include <mutex>
 #include <optional>
-#include <sstream>
 
 #include "model/engine/buffer_plan.hpp"
 #include "model/engine/gather.hpp"
@@ -28,21 +27,8 @@ namespace {
 constexpr uint64_t kNever = UINT64_MAX;
 constexpr size_t kInitialPiece = size_t{1} << 16;  // elements that a thread initializes at a time
 
-Status check(const EngineOptions& options, const Collective& shard, const Collective& replicate,
-             TrainState& state, size_t total) {
-  SS_RETURN_IF_ERROR(validate(options.shape));
+Status check_state(const EngineOptions& options, TrainState& state, size_t total) {
   auto bad = [](const std::string& text) { return Status(Code::bad_config, text); };
-  if (options.micro_batch_size < 1) return bad("micro_batch_size must be at least 1");
-  for (const int rows : rows_of_steps(options)) {
-    if (rows < replicate.size())
-      return bad(std::to_string(rows) + " rows are too few for " +
-                 std::to_string(replicate.size()) + " groups");
-    if (rows > options.rows) return bad("a step of the warm-up has more rows than later steps");
-  }
-  if (!(options.grad_clip >= 0)) return bad("grad_clip must not be negative");
-  if (options.sharding == Sharding::no_shard && shard.size() != 1)
-    return bad("no_shard needs groups of one trainer, this group has " +
-               std::to_string(shard.size()));
   if (state.side(0).params.size() != total)
     return bad("the training state has " + std::to_string(state.side(0).params.size()) +
                " parameters, this shard " + std::to_string(total));
@@ -50,24 +36,6 @@ Status check(const EngineOptions& options, const Collective& shard, const Collec
     return bad(options.ema_decay == 0 ? "the training state has an average of the parameters"
                                       : "the training state has no average of the parameters");
   return {};
-}
-
-/// Hash of everything that all ranks of the world must agree on.
-uint64_t hash_of(const EngineOptions& o, int shards, int groups) {
-  std::ostringstream text;
-  text << std::hexfloat << identity_text(o.shape);
-  for (int n : {int(o.precision), o.micro_batch_size, o.rows, int(o.sharding), int(o.deterministic),
-                shards, groups})
-    text << n << ' ';
-  for (float x : {o.grad_clip, o.weight_decay, o.beta1, o.beta2, o.eps}) text << x << ' ';
-  for (const ParameterGroup& group : o.groups)
-    text << group.pattern << '\0' << group.learning_rate_factor << ' '
-         << group.weight_decay.value_or(-1) << ' ';
-  for (const WarmupRows& warmup : o.warmup) text << warmup.until_step << ' ' << warmup.rows << ' ';
-  text << o.z_loss << ' ' << int(o.optimizer) << ' ' << o.muon_momentum << ' ';
-  text << o.ema_decay << ' ';
-  const std::string bytes = text.str();
-  return hash128(bytes.data(), bytes.size()).low;
 }
 
 enum Phase : uint8_t { kIdle, kData, kForward, kBackward, kVote, kCopy, kOptimizer };
@@ -155,7 +123,8 @@ Status Engine::Parts::create() {
   const size_t shards = static_cast<size_t>(shard.size()),
                groups = static_cast<size_t>(replicate.size());
   layout = shard_layout(units, shards);
-  SS_RETURN_IF_ERROR(check(options, shard, replicate, state, layout.total));
+  SS_RETURN_IF_ERROR(check(options, shard.size(), replicate.size()));
+  SS_RETURN_IF_ERROR(check_state(options, state, layout.total));
   plan = buffer_plan(options, groups, shards, backend.host_memory());
   if (void* stream = backend.stream()) {
     shard.follow(stream);
@@ -443,18 +412,6 @@ Status Engine::Parts::commit() {
   damaged = committed.code() == Code::mismatch;
   if (committed.ok()) gather->reset(optimizer->params());
   return committed;
-}
-
-uint64_t rows_of(const EngineOptions& options, uint64_t step) {
-  for (const WarmupRows& warmup : options.warmup)
-    if (step <= warmup.until_step) return static_cast<uint64_t>(warmup.rows);
-  return static_cast<uint64_t>(options.rows);
-}
-
-std::vector<int> rows_of_steps(const EngineOptions& options) {
-  std::vector<int> rows{options.rows};
-  for (const WarmupRows& warmup : options.warmup) rows.push_back(warmup.rows);
-  return rows;
 }
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options, Backend& backend,

@@ -1,0 +1,55 @@
+// What an engine trains, and how. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/base/dtype.hpp"
+#include "runtime/base/status.hpp"
+#include "runtime/training/model_shape.hpp"
+#include "runtime/training/muon_plan.hpp"
+#include "runtime/training/parameter_groups.hpp"
+#include "runtime/training/sharding.hpp"
+
+namespace simplescale {
+
+/// Steps up to this one have so many rows.
+struct WarmupRows {
+  uint64_t until_step = 0;
+  int rows = 1;  // at most EngineOptions::rows, at least G
+};
+
+/// S = shard.size() trainers per group, G = replicate.size() groups. A step has M = K * S leaves
+/// (micro-batches); group g computes the rows rows_of_group(K, G, g) (sharding.hpp).
+struct EngineOptions {
+  ModelShape shape;
+  DType precision = DType::f32;    // the backend's
+  int micro_batch_size = 1;        // B, the backend's
+  int rows = 1;                    // K: rows per step, over all groups; at least G
+  std::vector<WarmupRows> warmup;  // in order; later steps have `rows` rows
+  Sharding sharding = Sharding::full_shard;
+  /// The engine sums in tree order for both values, with the same bits. Only part of the options
+  /// that all ranks must agree on.
+  bool deterministic = true;
+  float grad_clip = 1.0f;  // 0: no clipping
+  float weight_decay = 0.1f, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
+  Optimizer optimizer = Optimizer::adamw;
+  float muon_momentum = 0.95f;
+  double ema_decay = 0;                // 0: the state has no average of the parameters
+  std::vector<ParameterGroup> groups;  // checked by check_groups()
+  float z_loss = 0;                    // the backend's
+  uint64_t seed = 1;                   // of the initial values
+  int state_timeout_ms = 60'000;       // how long a reader may pin the side to be written
+};
+
+/// Rows of a step (from 1), over all groups.
+uint64_t rows_of(const EngineOptions& options, uint64_t step);
+/// The numbers of rows that steps have, without order.
+std::vector<int> rows_of_steps(const EngineOptions& options);
+
+/// bad_config: what is wrong with the options for `groups` groups of `shards` trainers.
+Status check(const EngineOptions& options, int shards, int groups);
+/// Hash of everything that all ranks of the world must agree on.
+uint64_t hash_of(const EngineOptions& options, int shards, int groups);
+
+}  // namespace simplescale
