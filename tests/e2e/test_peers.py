@@ -109,7 +109,7 @@ class Peers(Case):
         self.assertTrue(from_peer, self.reasons(run))
         if self.events(run, "bad_copy"):  # otherwise a newer copy had replaced the damaged one
             used = int(from_peer[-1].partition("at step ")[2].split()[0])
-            self.assertGreaterEqual(used, newest - 20, "the one before it")
+            self.assertGreaterEqual(used, newest - 40, "the one before it, or before one that was overtaken while it was sent")
 
     def test_a_corrupt_snapshot_is_detected_and_the_replica_is_used(self):
         want = self.reference()
