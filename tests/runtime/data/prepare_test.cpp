@@ -118,7 +118,8 @@ TEST_SUITE("prepare") {
     CHECK(error(folder.write("long.txt", std::string((16 << 20) + 20'000, 'x')))
               .find("byte 0: a line is longer") != std::string::npos);
     fs::create_directories(folder.path + "/nothing");
-    CHECK(error(folder.path + "/nothing").find("no .txt, .jsonl or .parquet files") != std::string::npos);
+    CHECK(error(folder.path + "/nothing").find("no .txt, .jsonl or .parquet files") !=
+          std::string::npos);
   }
 
   TEST_CASE("corpus: every kind of invalid UTF-8 is found at its first byte") {
