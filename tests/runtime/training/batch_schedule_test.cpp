@@ -43,6 +43,9 @@ TEST_SUITE("batch_schedule") {
     CHECK(batch.size(2) == 4);
     CHECK(batch.size(3) == 6);
     CHECK(batch.samples(3) == 20);
+    const BatchSchedule::Stage whole[] = {{4, 12}};  // three steps reach its end exactly
+    CHECK(BatchSchedule(6, whole).size(3) == 4);
+    CHECK(BatchSchedule(6, whole).size(4) == 6);
     const BatchSchedule::Stage same[] = {{6, 12}};
     CHECK(BatchSchedule(6, same) == BatchSchedule(6));
   }

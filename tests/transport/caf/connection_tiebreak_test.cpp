@@ -179,6 +179,13 @@ TEST_SUITE("tie-break") {
     CHECK(explore({1, 1}, {1, 1}) == "");
   }
 
+  TEST_CASE("tie-break: a welcome names a connection that is established, and no other") {
+    const Connection calling{3, true, false}, made{3, true, true};
+    CHECK(established_number(nullptr) == 0);
+    CHECK(established_number(&calling) == 0);
+    CHECK(established_number(&made) == 3);
+  }
+
   TEST_CASE("tie-break: of two connections opened at once, that of the lower id stays") {
     const Connection ours{1, true, true};
     CHECK(break_tie(&ours, 2, 0, true) == TieBreak::keep);
