@@ -123,7 +123,7 @@ Status begin_from(const Config& config, const Plan& plan, const std::string& tok
                                         ": set a larger train.max_steps, or leave out "
                                         "run.with_optimizer to begin at step 0");
   info.next_sample = plan.batch.samples(info.step);
-  info.tokens_seen = info.next_sample * static_cast<uint64_t>(plan.shape.block_size);
+  info.tokens_seen = plan.tokens(info.step);
   info.seed = static_cast<uint64_t>(config.run.seed);
   info.shape = plan.shape;
   info.precision = config.train.precision == DType::bf16 ? "bf16" : "fp32";

@@ -71,7 +71,7 @@ struct Engine::Parts {
   std::optional<HashedState> hashed;
   std::optional<int> suspect;
   bool damaged = false;
-  uint64_t all_rows = 1;                    // of the step, over all groups
+  uint64_t all_rows = 0;                    // of the step, over all groups
   RowRange rows;                            // of this group
   std::vector<int32_t> placeholder_tokens;  // (B, T + 1): used when batch() has failed
   std::vector<double> block_squares;
@@ -131,13 +131,12 @@ Status Engine::Parts::create() {
     replicate.follow(stream);
   }
   options_hash = hash_of(options, shard.size(), replicate.size());
-  all_rows = static_cast<uint64_t>(options.rows);
   SS_ASSIGN(gather, GatherSchedule::create(plan, layout, options.precision, backend, shard));
-  SS_ASSIGN(reduce, ReduceSchedule::create(plan, units, layout, options.precision, all_rows,
-                                           backend, shard, replicate));
+  SS_ASSIGN(reduce, ReduceSchedule::create(plan, units, layout, options.precision, backend, shard,
+                                           replicate));
   SS_RETURN_IF_ERROR(create_optimizer());
-  vote.emplace(units, layout, all_rows, shard, replicate);
-  use_rows(all_rows);
+  vote.emplace(units, layout, static_cast<uint64_t>(options.rows), shard, replicate);
+  use_rows(static_cast<uint64_t>(options.rows));
   placeholder_tokens.resize(
       static_cast<size_t>(options.micro_batch_size * (options.shape.block_size + 1)));
   block_squares.resize(layout.total / kShardAlign);

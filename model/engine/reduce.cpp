@@ -25,7 +25,7 @@ bool all_finite(const void* values, size_t count, Bits exponent) {
 Result<ReduceSchedule> ReduceSchedule::create(const BufferPlan& plan,
                                               const std::vector<Unit>& units,
                                               const ShardLayout& layout, DType precision,
-                                              uint64_t rows, Backend& backend, Collective& shard,
+                                              Backend& backend, Collective& shard,
                                               Collective& replicate) {
   ReduceSchedule schedule(units, layout, precision, backend, shard, replicate);
   schedule.pool_of_unit_ = plan.pool_of_unit_gradient;
@@ -50,7 +50,6 @@ Result<ReduceSchedule> ReduceSchedule::create(const BufferPlan& plan,
     SS_ASSIGN(void* data, replicate.allocate(layout.total * sizeof(float)));
     schedule.total_ = static_cast<float*>(data);
   }
-  schedule.use_rows(rows);
   return schedule;
 }
 

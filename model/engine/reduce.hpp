@@ -19,12 +19,13 @@ namespace simplescale {
 
 class ReduceSchedule {
  public:
-  /// rows: K of a step, over all groups. The referenced objects must outlive the schedule.
+  /// The referenced objects must outlive the schedule.
   static Result<ReduceSchedule> create(const BufferPlan& plan, const std::vector<Unit>& units,
-                                       const ShardLayout& layout, DType precision, uint64_t rows,
-                                       Backend& backend, Collective& shard, Collective& replicate);
+                                       const ShardLayout& layout, DType precision, Backend& backend,
+                                       Collective& shard, Collective& replicate);
 
-  /// From the next step on, the steps have this number of rows.
+  /// From the next step on, the steps have this number of rows over all groups. To be called before
+  /// the first step.
   void use_rows(uint64_t rows);
   /// Clears all sums.
   void begin_step();

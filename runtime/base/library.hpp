@@ -1,5 +1,5 @@
-// Loads our own shared libraries: those that need an NVIDIA driver and so cannot be linked, and those
-// that few runs need.
+// Loads our own shared libraries: those that need an NVIDIA driver and so cannot be linked, and
+// those that few runs need.
 #pragma once
 
 #include <string>

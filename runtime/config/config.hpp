@@ -99,7 +99,7 @@ struct BlendStage {
   bool operator==(const BlendStage&) const = default;
 };
 
-/// While the run has trained fewer tokens, a smaller batch.
+/// A step has this batch as long as the run has trained fewer than until_tokens tokens before it.
 struct BatchStage {
   int64_t until_tokens = 0;
   int64_t global_batch_size = 0;  // samples per step

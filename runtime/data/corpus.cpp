@@ -156,11 +156,13 @@ Status read_json_lines(LineReader& lines, const std::string& key, BadLines& bad_
   }
 }
 
+/// on_row: called for each row that has been read.
 Status read_parquet(ParquetTexts& texts, const std::string& path, BadLines& bad_lines,
-                    Cutter& cutter) {
+                    Cutter& cutter, const std::function<void()>& on_row) {
   for (std::optional<std::string_view> text;;) {
     SS_ASSIGN(const bool more, texts.next(text));
     if (!more) return {};
+    on_row();
     const size_t invalid = text ? first_invalid_utf8(*text) : 0;
     if (!text || invalid < text->size()) {
       const std::string what =
@@ -304,11 +306,8 @@ Result<uint64_t> Corpus::read_file(size_t file, uint64_t bad_before,
   BadLines bad_lines(options_.skip_bad, bad_before);
   if (is_parquet(path)) {
     SS_ASSIGN(const auto texts, open_parquet(path, options_.text_key));
-    Cutter rows([&](TextChunk chunk) {
-      return take(std::move(chunk),
-                  bytes(file) * texts->row() / std::max<uint64_t>(1, texts->rows()));
-    });
-    SS_RETURN_IF_ERROR(read_parquet(*texts, path, bad_lines, rows));
+    SS_RETURN_IF_ERROR(read_parquet(*texts, path, bad_lines, cutter,
+                                    [&] { done = bytes(file) * texts->row() / texts->rows(); }));
     return bad_lines.count() - bad_before;
   }
   const bool json = is_json_lines(path);

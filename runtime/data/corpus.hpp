@@ -10,8 +10,8 @@
 //                        .parquet  every row is a document
 //                        others    UTF-8 text; a line with only <|endoftext|> begins a new document
 //   a folder           its .txt and .jsonl files, compressed or not, compressed .json files (taken
-//                      for .jsonl), and .parquet files, also in folders below, in the order of their paths;
-//                      every file begins a new document
+//                      for .jsonl), and .parquet files, also in folders below, in the order of
+//                      their paths; every file begins a new document
 //   debian:bible-kjv   the King James Bible of that Debian package as plain prose: a document per
 //                      book, a line per chapter, verses without their numbers
 #pragma once

@@ -81,8 +81,8 @@ Status check(const PrepareOptions& options) {
 // -- Tokenizer ------------------------------------------------------------------------------------
 
 std::string file_of_tokenizer(const PrepareOptions& options) {
-  const bool trains_json = options.tokenizer_path.empty() && options.byte_level;
-  return trains_json ? kTokenizerJsonFile : tokenizer_file_name(options.tokenizer_path);
+  return options.tokenizer_path.empty() ? trained_tokenizer_file(options.byte_level)
+                                        : tokenizer_file_name(options.tokenizer_path);
 }
 
 /// The lines to train a tokenizer on: all, or about training_bytes_max of them, chosen by a hash of

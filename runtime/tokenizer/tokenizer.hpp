@@ -22,6 +22,10 @@ namespace simplescale {
 /// The names that a tokenizer's file has in prepared folders, checkpoints and exports.
 inline constexpr const char* kSentencePieceFile = "tokenizer.model";
 inline constexpr const char* kTokenizerJsonFile = "tokenizer.json";
+/// The name of a trained tokenizer's file: train_byte_bpe() makes a tokenizer.json.
+constexpr const char* trained_tokenizer_file(bool byte_level) {
+  return byte_level ? kTokenizerJsonFile : kSentencePieceFile;
+}
 /// Which of the two the file `path` is: tokenizer.json if its name ends with .json.
 const char* tokenizer_file_name(const std::string& path);
 /// The tokenizer's file in a folder: tokenizer.model if there is one, or else tokenizer.json; "" if

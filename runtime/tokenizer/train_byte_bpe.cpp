@@ -28,6 +28,14 @@ constexpr const char* kWords =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+"
     "[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
+/// A step of the pre-tokenizer, and the decoder.
+json byte_level() {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", false},
+          {"trim_offsets", true},
+          {"use_regex", false}};
+}
+
 json pre_tokenizer() {
   return {{"type", "Sequence"},
           {"pretokenizers",
@@ -35,10 +43,7 @@ json pre_tokenizer() {
              {"pattern", {{"Regex", kWords}}},
              {"behavior", "Isolated"},
              {"invert", false}},
-            {{"type", "ByteLevel"},
-             {"add_prefix_space", false},
-             {"trim_offsets", true},
-             {"use_regex", false}}}}};
+            byte_level()}}};
 }
 
 using Pair = std::pair<int32_t, int32_t>;
@@ -177,10 +182,6 @@ std::string text_of(char32_t character) {
 std::string document_of(const TrainedTokens& vocabulary) {
   json ids = json::object();
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) ids[vocabulary.tokens[id]] = id;
-  const json byte_level = {{"type", "ByteLevel"},
-                           {"add_prefix_space", false},
-                           {"trim_offsets", true},
-                           {"use_regex", false}};
   const json document = {{"version", "1.0"},
                          {"truncation", nullptr},
                          {"padding", nullptr},
@@ -195,7 +196,7 @@ std::string document_of(const TrainedTokens& vocabulary) {
                          {"normalizer", nullptr},
                          {"pre_tokenizer", pre_tokenizer()},
                          {"post_processor", nullptr},
-                         {"decoder", byte_level},
+                         {"decoder", byte_level()},
                          {"model",
                           {{"type", "BPE"},
                            {"dropout", nullptr},

@@ -22,7 +22,7 @@ class BatchSchedule {
     bool operator==(const Steps&) const = default;
   };
 
-  /// Steps of `size` samples after the warm-up, whose stages have ascending ends. A stage that ends
+  /// After the warm-up each step has `size` samples. The ends of the stages ascend. A stage that ends
   /// within the step before it has no step.
   explicit BatchSchedule(uint64_t size = 1, std::span<const Stage> warmup = {});
 
