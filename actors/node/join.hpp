@@ -15,10 +15,10 @@
 
 namespace simplescale {
 
-/// A trainer of this node that is up.
+/// A trainer of this node that is up, or its agent.
 struct LocalTrainer {
-  std::string name;           // "n1.0"
-  std::string state_segment;  // shared memory that holds its state
+  std::string name;           // "n1.0", "n1"
+  std::string state_segment;  // shared memory that holds its state; of an agent: ""
   std::vector<uint8_t> data_address;
 };
 
@@ -30,7 +30,7 @@ struct LocalMemory {
   std::string segment;
 };
 
-/// The segment of the copy of `shard` at `step` that a trainer of this node sends for another one:
+/// The segment of the copy of `shard` at `step` that this node sends for another of its trainers:
 /// in the peer store, or in the memory of a trainer that takes no part in the generation. The
 /// supervisor counted the memory of a trainer that was not up; its process may be up again when the
 /// order arrives, and has not touched that memory. Of several copies the newest generation's,
@@ -38,8 +38,8 @@ struct LocalMemory {
 std::string segment_of_copy(const JoinGeneration& job, const std::vector<LocalMemory>& memory,
                             uint32_t shard, uint64_t step);
 
-/// Name of the segment of this node from which a trainer sends a copy of a shard at a step that is
-/// not its own state; "" if there is none.
+/// Name of the segment of this node from which a trainer or the agent sends a copy of a shard at a
+/// step that is not its own state; "" if there is none.
 using PeerSegment = std::function<std::string(uint32_t shard, uint64_t step)>;
 
 struct NodeOrders {
@@ -55,7 +55,7 @@ struct NodeOrders {
 /// else.
 std::map<std::string, uint32_t> commit_rounds(const JoinGeneration& job);
 
-/// locals: the trainers of this node that are up. A trainer whose data_address differs from the one
+/// locals: the trainers of this node that are up, and its agent. A trainer whose data_address differs from the one
 /// in `job` is left out: its process is a new one, of which the supervisor is about to hear.
 /// bad_data: the job contradicts itself, or names a peer copy that is not here.
 Result<NodeOrders> orders_of(const JoinGeneration& job, const Plan& plan,

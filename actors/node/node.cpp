@@ -32,7 +32,7 @@ void shut_down(Self* self, const Shutdown& order) {
   log::info("stopping: {}", order.reason);
   for (const auto& [id, process] : s.table.processes())
     if (process.up) self->send(process.actor, order);
-  if (s.options.peers) s.options.peers->stop();
+  if (s.options.plane) s.options.plane->abort(UINT64_MAX, "the node stops");
   if (!s.tree) return finish(self);
   self->send_exit(s.tree, caf::exit_reason::user_shutdown);
   self->delayed_send(self, milliseconds(s.options.config.supervision.shutdown_ms), local::Tick{});
@@ -131,7 +131,8 @@ caf::behavior node_actor(node::Self* self, caf::actor supervisor, NodeOptions op
   self->delayed_send(self, node::milliseconds(config.heartbeat_ms), local::CheckLiveness{});
   self->set_down_handler([self](const caf::down_msg& down) { node::actor_down(self, down); });
   node::to_supervisor(self, NodeHello{o.name(), node::host_name(), getpid(),
-                                      static_cast<uint32_t>(s.table.slots().size()), 0, o.address});
+                                      static_cast<uint32_t>(s.table.slots().size()), 0, o.address,
+                                      o.plane ? o.plane->address() : std::vector<uint8_t>()});
   return node::own_handlers(self)
       .or_else(node::process_handlers(self))
       .or_else(node::generation_handlers(self))

@@ -51,7 +51,8 @@ struct NodeOptions {
   std::function<void(TransportFault)> inject_network_fault;         // into the agent's transport
   std::function<void(int exit_code, std::string reason)> finished;  // called once, at the end
   FindNode find;
-  std::shared_ptr<PeerTier> peers;  // null: no copies on peers
+  std::shared_ptr<DataPlane> plane;  // of the agent; null: it sends no states
+  std::shared_ptr<PeerTier> peers;   // over the same plane; null: no copies on peers
   std::shared_ptr<const LogRules> log_rules = std::make_shared<LogRules>();
   std::string batch_log;        // Slurm's log file, in the run's logs folder; "": not read
   std::vector<CpuList> places;  // CPUs of each slot; empty: those of the agent

@@ -2,6 +2,7 @@
 
 #include "actors/dataloader/dataloader.hpp"
 #include "actors/node/join.hpp"
+#include "actors/node/memory_sender.hpp"
 #include "actors/node/node_parts.hpp"
 #include "actors/otp/supervisor_actor.hpp"
 #include "runtime/base/log.hpp"
@@ -29,7 +30,9 @@ void trainer_idle(Self* self, TrainerIdle& idle) {
 }
 
 void fence(Self* self, uint64_t generation) {
-  if (PeerTier* peers = self->state.options.peers.get()) peers->fence(generation);
+  const NodeOptions& o = self->state.options;
+  if (o.peers) return o.peers->fence(generation);
+  if (o.plane && generation > 0) o.plane->abort(generation - 1, "a new generation begins");
 }
 
 void join(Self* self, const JoinGeneration& job) {
@@ -39,6 +42,7 @@ void join(Self* self, const JoinGeneration& job) {
   for (const auto& [name, slot] : s.table.slots())
     if (const Process* process = s.table.trainer(name))
       locals.push_back({name, o.states->segment(name), process->data_address});
+  if (o.plane) locals.push_back({o.name(), "", o.plane->address()});
   fence(self, job.generation);
   s.ended = std::max(s.ended, job.generation);
   if (o.peers) o.peers->newest_step = 0;
@@ -60,6 +64,13 @@ void join(Self* self, const JoinGeneration& job) {
     if (s.dataloader) self->send(s.dataloader, s.fill);  // else dataloader_started() sends it
   }
   for (JoinTrainer& order : orders->trainers) {
+    if (order.trainer == o.name()) {
+      const auto shards = static_cast<size_t>(o.plan.topology.shards);
+      send_from_memory(self, o.plane, std::move(order),
+                       shard_layout(units_of(o.plan.shape), shards).total,
+                       static_cast<int>(o.config.parallel.collective_timeout_ms));
+      continue;
+    }
     order.ring_segment = o.filler->name();
     s.table.slot(order.trainer)->generation = order.generation;
     to_trainer(self, std::string(order.trainer), std::move(order));

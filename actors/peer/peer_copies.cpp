@@ -235,19 +235,6 @@ Status PeerTier::commit(TrainState& state, uint64_t its_generation, uint64_t ste
   return {};
 }
 
-Result<std::shared_ptr<PeerTier>> make_peer_tier(DataPlaneOptions options,
-                                                 const std::string& instance, int node,
-                                                 const ModelShape& shape, size_t shards, bool ema,
-                                                 int timeout_ms) {
-  const std::string prefix = "ss-" + instance + "-n" + std::to_string(node) + "-";
-  options.shm_prefix = prefix + "copies";
-  options.arena_bytes =
-      size_t{1} << 20;  // small: both ends lie outside of it and go through staging
-  options.spin_us = 0;  // latency does not matter
-  SS_ASSIGN(auto plane, DataPlane::create(options));
-  return std::make_shared<PeerTier>(prefix, shape, shards, ema, std::move(plane), timeout_ms);
-}
-
 caf::actor spawn_peer_copies(caf::event_based_actor* node, PeerCopiesOptions options) {
   return node->spawn<caf::detached + caf::monitored>(staging, caf::actor_cast<caf::actor>(node),
                                                      std::move(options));

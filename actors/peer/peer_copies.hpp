@@ -8,7 +8,7 @@
 //
 // The supervisor decides which step goes where (actors/supervisor/copy_plan.hpp), and orders only
 // steps whose replicas have been compared. All threads are detached actors, which may block;
-// PeerTier::stop() ends their waits.
+// the data plane's abort() ends their waits.
 //
 //   in   local::StageCopy, CopyToPeers, OfferCopy (the node delegates it; answered by AcceptCopy)
 //   out  CopySent, PeerCopies; to the node
@@ -30,16 +30,17 @@ namespace simplescale {
 
 /// What the threads of a node's peer tier share.
 struct PeerTier {
+  /// prefix: agent_segments(). ema: the states have an average.
   PeerTier(const std::string& prefix, const ModelShape& shape, size_t shards, bool ema,
-           std::unique_ptr<DataPlane> its_plane, int its_timeout_ms)
+           std::shared_ptr<DataPlane> its_plane, int its_timeout_ms)
       : store(prefix + "peer-", shape, shards, ema),
         plane(std::move(its_plane)),
         timeout_ms(its_timeout_ms) {}
   PeerStore store;
-  const std::unique_ptr<DataPlane> plane;
-  const int timeout_ms;                   // of each wait for the other node
-  std::atomic<uint64_t> generation = 0;   // the newest known
-  std::atomic<uint64_t> newest_step = 0;  // of the newest CopyToPeers of the generation
+  const std::shared_ptr<DataPlane> plane;  // the agent's
+  const int timeout_ms;                    // of each wait for the other node
+  std::atomic<uint64_t> generation = 0;    // the newest known
+  std::atomic<uint64_t> newest_step = 0;   // of the newest CopyToPeers of the generation
   /// Aborts the transfers of generations older than `newer` (GEN-1). JOB-1: once this returns, the
   /// store takes no copy that they made, so that the agent can say what the store holds. Any thread.
   void fence(uint64_t newer);
@@ -50,18 +51,10 @@ struct PeerTier {
   bool is_current(uint64_t its_generation, uint64_t step) const {
     return its_generation >= generation && step >= newest_step;
   }
-  /// Aborts every wait of the data plane. Any thread.
-  void stop() { plane->abort(UINT64_MAX, "the node stops"); }
 
  private:
   std::mutex committing_;  // a fence comes before or after a commit
 };
-
-/// instance, node: for the names of its segments. ema: the states have an average.
-Result<std::shared_ptr<PeerTier>> make_peer_tier(DataPlaneOptions options,
-                                                 const std::string& instance, int node,
-                                                 const ModelShape& shape, size_t shards, bool ema,
-                                                 int timeout_ms);
 
 struct PeerCopiesOptions {
   std::string node;  // "n1"

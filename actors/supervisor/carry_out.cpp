@@ -143,9 +143,12 @@ JoinGeneration join_order(const JobSupervisorState& s, const job::Join& join,
   for (const job::Move& move : join.moves) {
     order.transfers.push_back({static_cast<uint32_t>(order.transfers.size()), move.shard, move.step,
                                move.source, move.peer, move.targets});
-    if (known.insert(move.source).second)
-      order.members.push_back(
-          {move.source, no_group, move.shard, s.job.trainers.at(move.source).address});
+    if (!known.insert(move.source).second) continue;
+    const auto trainer = s.job.trainers.find(move.source);  // or a node, whose agent sends
+    order.members.push_back({move.source, no_group, move.shard,
+                             trainer != s.job.trainers.end()
+                                 ? trainer->second.address
+                                 : s.job.nodes.at(move.source).address});
   }
   return order;
 }

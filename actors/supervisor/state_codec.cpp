@@ -40,8 +40,29 @@ void from_json(const nlohmann::json& j, Trainer& t) {
   j.at("unreadable").get_to(t.unreadable);
 }
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Node, state, pid, reason, since_ms, failures_ms, failed_at_step,
-                                   checking, peer)
+void to_json(nlohmann::json& j, const Node& n) {
+  j = {{"state", n.state},
+       {"pid", n.pid},
+       {"address", nlohmann::json::binary(n.address)},
+       {"reason", n.reason},
+       {"since_ms", n.since_ms},
+       {"failures_ms", n.failures_ms},
+       {"failed_at_step", n.failed_at_step},
+       {"checking", n.checking},
+       {"peer", n.peer}};
+}
+void from_json(const nlohmann::json& j, Node& n) {
+  j.at("state").get_to(n.state);
+  j.at("pid").get_to(n.pid);
+  n.address = j.at("address").get_binary();
+  j.at("reason").get_to(n.reason);
+  j.at("since_ms").get_to(n.since_ms);
+  j.at("failures_ms").get_to(n.failures_ms);
+  j.at("failed_at_step").get_to(n.failed_at_step);
+  j.at("checking").get_to(n.checking);
+  j.at("peer").get_to(n.peer);
+}
+
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Rates, changes, requested)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(State, rules, max_steps, join_timeout_ms, restart_timeout_ms,
                                    fence_timeout_ms, save_timeout_ms, check_timeout_ms,

@@ -53,7 +53,7 @@ void node_hello(Self* self, const NodeHello& hello) {
       self->send(agent, LeaveGeneration{s.job.generation, "the generation is to be left"});
     if (s.job.stop_requested) self->send(agent, StopTraining{s.job.exit_reason});
   }
-  handle(self, job::NodeUp{hello.node, hello.pid});
+  handle(self, job::NodeUp{hello.node, hello.pid, hello.data_address});
 }
 
 void node_health(Self* self, const NodeHealth& report) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "actors/checkpoint/state_store.hpp"
+#include "actors/peer/transfer.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
 #include "runtime/training/state_hash.hpp"
 #include "runtime/training/state_transfer.hpp"
@@ -59,14 +60,7 @@ Status Restore::transfer(DataPlane& plane, TrainState& state) {
 Status Restore::transfer_part(DataPlane& plane, TrainState& state, const TransferPart& part) {
   std::unique_ptr<Collective> communicator;
   if (part.members.size() > 1) {
-    CommunicatorSpec spec;
-    spec.generation = order_.generation;
-    spec.name = "heal-" + std::to_string(part.id);
-    spec.rank = static_cast<int>(part.rank);
-    for (const DataAddress& member : part.members) spec.members.push_back(member.bytes);
-    spec.timeout_ms = timeout_ms_;
-    spec.host_memory = true;
-    SS_ASSIGN(communicator, plane.join(spec));
+    SS_ASSIGN(communicator, join_transfer(plane, order_.generation, part, timeout_ms_));
   }
   bytes_ += state.side(0).values() * sizeof(float);
   if (part.rank == 0) return send(communicator.get(), state, part);

@@ -18,6 +18,7 @@
 #include "actors/node/health.hpp"
 #include "actors/node/node.hpp"
 #include "actors/node/supervisor_link.hpp"
+#include "actors/peer/transfer.hpp"
 #include "app/processes/actor_process.hpp"
 #include "app/processes/agent.hpp"
 #include "app/report.hpp"
@@ -214,16 +215,16 @@ Result<int> run_agent(const AgentOptions& o) {
   SS_ASSIGN(auto filler, make_filler(config, plan, data, o.instance, o.node));
   SS_ASSIGN(LogRules rules, LogRules::load(config.supervision.log_rules));
   auto watcher = std::make_shared<ProcessWatcher>();
+  DataPlaneOptions plane_options;
+  plane_options.network = has_other_hosts();
+  plane_options.trusted_networks = config.transport.trusted_networks;
+  SS_ASSIGN(plane_options.key, read_run_key(run));
+  SS_ASSIGN(const auto plane, make_agent_plane(std::move(plane_options), o.instance, o.node));
   std::shared_ptr<PeerTier> peers;
-  if (peer_every_steps(config, plan.topology) > 0) {
-    DataPlaneOptions plane;
-    plane.network = has_other_hosts();
-    plane.trusted_networks = config.transport.trusted_networks;
-    SS_ASSIGN(plane.key, read_run_key(run));
-    SS_ASSIGN(peers, make_peer_tier(std::move(plane), o.instance, o.node, plan.shape,
-                                    static_cast<size_t>(plan.topology.shards), plan.ema,
-                                    static_cast<int>(config.parallel.collective_timeout_ms)));
-  }
+  if (peer_every_steps(config, plan.topology) > 0)
+    peers = std::make_shared<PeerTier>(agent_segments(o.instance, o.node), plan.shape,
+                                       static_cast<size_t>(plan.topology.shards), plan.ema, plane,
+                                       static_cast<int>(config.parallel.collective_timeout_ms));
 
   SS_ASSIGN(auto actors, ActorProcess::start(config, {o.run}, o.instance, 2));
   caf::actor_system& system = actors->system();
@@ -256,6 +257,7 @@ Result<int> run_agent(const AgentOptions& o) {
                       [&transport](const std::string& address) {
                         return transport.lookup(address, "node", kLookupMs);
                       },
+                      plane,
                       peers,
                       std::make_shared<LogRules>(std::move(rules)),
                       slurm::batch_log(slurm_task()),

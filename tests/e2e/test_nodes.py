@@ -1,10 +1,23 @@
 """Lost nodes: a spare replaces the node, or the other group continues alone until the node is back. The bits are the same."""
 
 import os
+import pathlib
 import signal
 import unittest
 
 from common import TINY, Case, last_step, leftovers, lines, status
+
+
+def children(pid):
+    """Processes that another one has started, but for a supervisor."""
+    pids = []
+    for listed in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            pids += [child for child in map(int, listed.read_text().split())
+                     if b"trainer" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes()]
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # it has ended meanwhile
+    return pids
 
 
 class Nodes(Case):
@@ -41,6 +54,32 @@ class Nodes(Case):
         self.finish(run, process, want)
         joined = self.kinds(run, "joined")
         self.assertTrue(any("takes the place of" in e["reason"] for e in joined), joined)
+
+    def test_the_agent_sends_its_nodes_memory_while_no_trainer_of_it_starts(self):
+        """JOB-1: one group, a spare and no copies on peers. Only its node's memory holds the newest step, and its trainers
+        die at once."""
+        self.steps = 300
+        layout = ["--cluster.nodes=1", "--cluster.trainers_per_node=2", "--parallel.strategy=full_shard", f"--train.max_steps={self.steps}"]
+        want = self.digest(self.train("reference", *layout))
+        run, process = self.start("run", *layout, "--cluster.spares=1", "--checkpoint.disk_every_steps=1000",
+                                  "--supervision.warm_processes=0", "--checkpoint.peer_every_steps=0")
+        self.wait_for(lambda: last_step(run) >= 20 and status(run)["standby"], "step 20 and a standby")
+        name, agent = next((n["name"], n["pid"]) for n in status(run)["nodes"] if n["group"])
+        joined = len(self.kinds(run, "joined"))
+
+        def all_joined():
+            for pid in children(agent):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            return len(self.kinds(run, "joined")) > joined
+
+        self.wait_for(all_joined, "a generation without it")
+        self.assertIn(f"takes the place of {name}", self.kinds(run, "joined")[-1]["reason"])
+        self.assertFalse(self.kinds(run, "steps_undone"))
+        self.finish(run, process, want)
+        self.assertIn("the agent helped with 2 transfers", (run / "logs" / f"{name}.log").read_text())
 
     def test_without_a_spare_one_group_continues_until_the_node_is_back(self):
         self.steps = 500  # the launcher restarts the node's agent after a second

@@ -134,6 +134,11 @@ struct Generation {
   uint32_t groups = 0;
   std::vector<Member> members;  // helpers last
   std::map<int, int> index;     // trainer -> member
+  struct Agent {
+    int32_t pid = 0;
+    bool ordered = false;  // the order has reached it
+  };
+  std::map<int, Agent> agents;  // by node: those that send copies
   std::vector<job::Move> moves;
   size_t trainers = 0;               // number of members without helpers
   size_t joined = 0, applied = 0;    // number of members that have joined, applied the step
@@ -339,6 +344,7 @@ class Cluster {
   // training.cpp: generations
   void join_members(int node, const std::shared_ptr<Generation>& g);
   void transfer(std::shared_ptr<Generation> g);
+  int sender_of(const job::Move& move) const;
   const StateCopy* copy_of_node(int node, const job::Move& move, const Generation& g) const;
   bool send_copies(Generation& g);
   bool load_states(Generation& g);

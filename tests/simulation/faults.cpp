@@ -302,6 +302,22 @@ void make_fault(Cluster& c) {
   }
 }
 
+/// In some histories, the trainers of a node die and do not start for longer than the supervisor
+/// waits for anything. Drawn by themselves: the other faults are those of every history with this
+/// seed.
+void keep_trainers_down(Cluster& c) {
+  Random random(c.options.seed ^ 0xd0);
+  if (!random.chance(10)) return;
+  const int first = random.pick(c.options.nodes) * c.options.trainers;
+  const Time when = random.between(1, static_cast<int64_t>(c.options.steps)) * c.step_time,
+             away = random.between(35, 70) * second;
+  c.after(when, [&c, first, away] {
+    ++c.faults["trainers_do_not_start"];
+    for (int t = first; t < first + c.options.trainers; ++t) c.kill_trainer(t, away);
+  });
+  c.quiet_at = std::max(c.quiet_at, when + away + 5 * second);
+}
+
 }  // namespace
 
 void schedule_faults(Cluster& c) {
@@ -316,6 +332,7 @@ void schedule_faults(Cluster& c) {
     c.after(when, [&c] { make_fault(c); });
   }
   c.quiet_at = when + 5 * second;
+  keep_trainers_down(c);
 }
 
 }  // namespace simplescale::simulation

@@ -272,7 +272,8 @@ void Invariants::check_layout(const Supervisor& supervisor) {
 void Invariants::check_newest_step(const Supervisor& supervisor, const job::Join& join) {
   const uint64_t newest = std::min(committed_, distrusted_ - 1);
   if (join.step >= newest) return;
-  if (cluster_.now / ms - waiting_since_ms_ > supervisor.job.join_timeout_ms) return;
+  // The time that the supervisor waits for answers is over: only those that it has count.
+  const bool late = cluster_.now / ms - waiting_since_ms_ > supervisor.job.join_timeout_ms;
   std::map<uint64_t, std::map<uint32_t, std::string>> have;  // step -> shard -> where
   auto add = [&](const StateCopy& copy, const std::string& node) {
     const auto made = made_.find(copy.step);
@@ -287,8 +288,9 @@ void Invariants::check_newest_step(const Supervisor& supervisor, const job::Join
   };
   for (int n = 0; n < cluster_.options.nodes; ++n) {
     const Node& node = cluster_.nodes[n];
-    const job::NodeState state = supervisor.job.nodes.at(node.name).state;
-    if (state == job::NodeState::lost || state == job::NodeState::absent) continue;
+    const job::Node& known = supervisor.job.nodes.at(node.name);
+    if (known.state == job::NodeState::lost || known.state == job::NodeState::absent) continue;
+    if (late && known.answered <= joined_) continue;
     if (!cluster_.connected(supervisor, n) || !node.up || cluster_.hung(node)) continue;
     for (int slot = 0; slot < cluster_.options.trainers; ++slot)
       for (const StateCopy& copy : cluster_.trainers[n * cluster_.options.trainers + slot].copies)
@@ -297,7 +299,7 @@ void Invariants::check_newest_step(const Supervisor& supervisor, const job::Join
   }
   for (const auto* list : {&cluster_.disk.steps, &cluster_.disk.replaced})
     for (const auto& [step, checkpoint] : *list)
-      if (checkpoint.readable)
+      if (checkpoint.readable && !late)
         for (const auto& [shard, copy] : checkpoint.shards) add(copy, "the disk");
   for (const auto& [step, shards] : have)
     if (shards.size() >= static_cast<size_t>(supervisor.job.rules.shards)) {

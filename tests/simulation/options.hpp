@@ -57,6 +57,7 @@ enum class Bug : unsigned char {
   undone_lines_regained,  // lines that an earlier undoing made void count when steps are regained
   planned_early,          // a generation is planned although later events are known
   restarted_memory_skipped,  // the memory of a trainer that has just been restarted is not sent
+  agents_send_nothing,       // the memory of a node is lost if none of its trainers starts
 };
 struct BugName {
   Bug bug;
@@ -106,6 +107,7 @@ inline constexpr BugName bug_names[] = {
     {Bug::undone_lines_regained, "undone_lines_regained"},
     {Bug::planned_early, "planned_early"},
     {Bug::restarted_memory_skipped, "restarted_memory_skipped"},
+    {Bug::agents_send_nothing, "agents_send_nothing"},
 };
 
 struct Options {

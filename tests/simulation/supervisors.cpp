@@ -241,7 +241,8 @@ void Cluster::node_connected(Supervisor& supervisor, int node, uint64_t link, in
   supervisor.expected.erase(node);
   supervisor.links[node] = link;
   const uint64_t generation = supervisor.job.generation;
-  handle(supervisor, job::NodeUp{nodes[node].name, pid});
+  const std::vector<uint8_t> address(options.bug == Bug::agents_send_nothing ? 0 : 1);
+  handle(supervisor, job::NodeUp{nodes[node].name, pid, address});
   if (generation == 0) return;
   send_fence(supervisor, node, generation);
   if (supervisor.job.leaving)
@@ -432,7 +433,11 @@ void Cluster::begin_generation(Supervisor& supervisor, const job::Join& order) {
     g->groups = std::max(g->groups, place.group + 1);
   }
   g->trainers = g->members.size();
-  for (const job::Move& move : order.moves) add(move.source, 0, move.shard, true);
+  for (const job::Move& move : order.moves)
+    if (const auto node = node_index.find(move.source); node != node_index.end())
+      g->agents[node->second].pid = supervisor.job.nodes.at(move.source).pid;
+    else
+      add(move.source, 0, move.shard, true);
   record_committed(supervisor, order);
   supervisor.publisher.jobs.push_back(
       {{order.step, order.generation}, 0, "", PublisherJob::Kind::undo});

@@ -23,6 +23,8 @@ const StateCopy* find_copy(const Trainer& t, uint32_t shard, uint64_t step) {
 
 /// The agent of the node passes an order to join on to its trainers.
 void Cluster::join_members(int node, const std::shared_ptr<Generation>& g) {
+  if (const auto agent = g->agents.find(node); agent != g->agents.end())
+    agent->second.ordered = agent->second.pid == nodes[node].pid;
   for (const Generation::Member& m : g->members) {
     if (node_of(m.trainer) != node) continue;
     Trainer& t = trainers[m.trainer];
@@ -53,6 +55,12 @@ bool Cluster::all_members_up(const Generation& g, bool& hung) const {
     hung = hung || t.hung_until > now;
     if (hosts.empty() || hosts.back() != node_of(m.trainer)) hosts.push_back(node_of(m.trainer));
   }
+  for (const auto& [node, agent] : g.agents) {
+    if (g.restored) break;
+    if (!nodes[node].up || nodes[node].pid != agent.pid) return false;
+    hung = hung || !agent.ordered || nodes[node].hung_until > now;
+    hosts.push_back(node);
+  }
   if (blocks_ > 0)
     for (int a : hosts)
       for (int b : hosts) hung = hung || !reachable(a, b);
@@ -80,13 +88,19 @@ const StateCopy* Cluster::copy_of_node(int node, const job::Move& move, const Ge
   return copy;
 }
 
+/// The node that sends a copy: that of a trainer, or the one whose agent sends.
+int Cluster::sender_of(const job::Move& move) const {
+  const auto node = node_index.find(move.source);
+  return node != node_index.end() ? node->second : node_of(trainer_index.at(move.source));
+}
+
 /// Carries out the moves; false if a copy is missing or damaged: the generation is aborted.
 bool Cluster::send_copies(Generation& g) {
   for (const job::Move& move : g.moves) {
-    const Trainer& from = trainers[trainer_index.at(move.source)];
-    const StateCopy* copy = move.peer
-                                ? copy_of_node(node_of(trainer_index.at(move.source)), move, g)
-                                : find_copy(from, move.shard, move.step);
+    const int node = sender_of(move);
+    const StateCopy* copy =
+        move.peer ? copy_of_node(node, move, g)
+                  : find_copy(trainers[trainer_index.at(move.source)], move.shard, move.step);
     StateCopy sent = copy ? *copy : StateCopy{};
     if (copy && transit_damage_due > 0) {
       --transit_damage_due;
@@ -94,15 +108,15 @@ bool Cluster::send_copies(Generation& g) {
     }
     const bool checked = options.bug != Bug::unverified_copy;
     if (!copy || (checked && sent.content != sent.checksum)) {
-      rejected.insert({nodes[node_of(trainer_index.at(move.source))].name, move.step});
+      rejected.insert({nodes[node].name, move.step});
       abort_generation(g, job::Fault::bad_copy, move.source);
       return false;
     }
     for (const std::string& target : move.targets)
       g.members[static_cast<size_t>(g.index.at(trainer_index.at(target)))].incoming = sent;
-    auto source = g.index.find(trainer_index.at(move.source));
-    if (!move.peer && source != g.index.end())
-      g.members[static_cast<size_t>(source->second)].is_source = true;
+    if (move.peer) continue;
+    const auto source = g.index.find(trainer_index.at(move.source));
+    if (source != g.index.end()) g.members[static_cast<size_t>(source->second)].is_source = true;
   }
   return true;
 }

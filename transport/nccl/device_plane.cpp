@@ -42,6 +42,10 @@ Result<CommunicatorSpec> DevicePlane::host_spec(const CommunicatorSpec& spec) co
   CommunicatorSpec host = spec;
   for (size_t r = 0; r < host.members.size(); ++r) {
     std::vector<uint8_t>& member = host.members[r];
+    if (spec.host_memory) {
+      member = host_plane_address(std::move(member));  // an agent's has no transport
+      continue;
+    }
     if (member.empty() || member[0] != static_cast<uint8_t>(options_.transport))
       return Status(Code::bad_data, spec.name + ": rank " + std::to_string(r) +
                                         " uses another transport for device memory than this rank");

@@ -46,9 +46,20 @@ inline std::vector<uint8_t> device_plane_address(std::vector<uint8_t> host,
   return host;
 }
 
+/// The host plane's address in that of either kind of plane, for a communicator with
+/// CommunicatorSpec::host_memory. The first byte of a host plane's address is no DeviceTransport.
+inline std::vector<uint8_t> host_plane_address(std::vector<uint8_t> address) {
+  for (const DeviceTransport transport : {DeviceTransport::nccl, DeviceTransport::staged})
+    if (!address.empty() && address[0] == static_cast<uint8_t>(transport)) {
+      address.erase(address.begin());
+      break;
+    }
+  return address;
+}
+
 /// Wraps `host`. With the staged transport, its arena must have room for everything that
 /// communicators allocate; NCCL does not use the arena. All members of a communicator must use the
-/// same transport, else join() returns Code::bad_data.
+/// same transport, unless it has host_memory, else join() returns Code::bad_data.
 Result<std::unique_ptr<DataPlane>> make_device_plane(std::unique_ptr<DataPlane> host,
                                                      const DevicePlaneOptions& options);
 

@@ -51,7 +51,8 @@ struct Pong {
 SS_FIELDS(Pong, x.id, x.payload);
 
 /// Agent to supervisor: registers a node, also with a new supervisor during the run. epoch: of the
-/// agent's previous supervisor, 0 for none. address: of the agent's transport.
+/// agent's previous supervisor, 0 for none. address: of the agent's transport. data_address: of its
+/// data plane.
 struct NodeHello {
   std::string node;
   std::string host;
@@ -59,9 +60,10 @@ struct NodeHello {
   uint32_t trainers = 0;
   uint64_t epoch = 0;
   std::string address;
+  std::vector<uint8_t> data_address;
   bool operator==(const NodeHello&) const = default;
 };
-SS_FIELDS(NodeHello, x.node, x.host, x.pid, x.trainers, x.epoch, x.address);
+SS_FIELDS(NodeHello, x.node, x.host, x.pid, x.trainers, x.epoch, x.address, x.data_address);
 
 /// Trainer to its node's agent: registers the trainer. data_address: of its data plane.
 struct TrainerHello {
@@ -96,10 +98,10 @@ struct TrainerDown {
 };
 SS_FIELDS(TrainerDown, x.trainer, x.reason, x.restarting);
 
-/// Member::group of a trainer that takes part only in state transfers.
+/// Member::group of a trainer or agent that takes part only in state transfers.
 inline constexpr uint32_t no_group = UINT32_MAX;
 
-/// One trainer of a generation.
+/// One trainer of a generation, or an agent ("n1") that sends from its node's memory.
 struct Member {
   std::string trainer;
   uint32_t group = 0;
@@ -109,8 +111,8 @@ struct Member {
 };
 SS_FIELDS(Member, x.trainer, x.group, x.shard, x.data_address);
 
-/// Sends the state of a shard at `step` from trainer `source` to the trainers in `targets`: from
-/// its memory, or if `peer` from its node's peer store. id: unique in the generation.
+/// Sends the state of a shard at `step` from trainer or agent `source` to the trainers in `targets`:
+/// from its memory, or if `peer` from other memory of its node. id: unique in the generation.
 struct Transfer {
   uint32_t id = 0;
   uint32_t shard = 0;

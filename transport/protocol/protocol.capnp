@@ -145,6 +145,7 @@ struct NodeHello {
   trainers @3 :UInt32;
   epoch @4 :UInt64;
   address @5 :Text;
+  dataAddress @6 :Data;
 }
 
 struct TrainerHello {

@@ -50,6 +50,7 @@ void Decider::operator()(const NodeUp& e) {
   Node* node = find_node(e.node);
   if (!node) return;
   const bool known = node->state != NodeState::absent && node->state != NodeState::lost;
+  node->address = e.address;
   if (known && node->pid == e.pid) {  // reports to a new supervisor
     if (!node->checking) return;
     add_action(CheckNode{e.node, node->reason});  // the last supervisor may not have ordered it
@@ -176,7 +177,16 @@ void Decider::operator()(const TrainerDown& e) {
   plan();
 }
 
+/// The agent of `node` could not send a copy to a generation.
+void Decider::agent_failed(const TrainerIdle& e) {
+  if (e.fault == Fault::bad_copy) discard_copy(e.suspect, e.step);
+  if (e.generation != s_.generation || !all_in_generation()) return;  // GEN-1
+  if (e.fault == Fault::bad_copy) record_failure(e.trainer);
+  fence("detect", event_kind(e.fault), e.trainer, e.reason);
+}
+
 void Decider::operator()(const TrainerIdle& e) {
+  if (s_.nodes.contains(e.trainer)) return agent_failed(e);
   Trainer* trainer = find_trainer(e.trainer);
   if (!trainer) return;
   if (trainer->state == TrainerState::down && e.generation + 1 >= s_.generation) {

@@ -85,6 +85,7 @@ const char* to_string(NodeState state);
 struct Node {
   NodeState state = NodeState::absent;
   int32_t pid = 0;                   // of its agent
+  std::vector<uint8_t> address;      // of its agent's data plane; empty: the agent sends no state
   std::string reason;                // for `state`
   int64_t since_ms = 0;              // when `state` began
   std::vector<int64_t> failures_ms;  // when the node or its trainers failed; forgotten after
@@ -188,6 +189,7 @@ struct State {
 struct NodeUp {
   std::string node;
   int32_t pid = 0;
+  std::vector<uint8_t> address;
 };
 /// The agent of a node no longer reports.
 struct NodeLost {
@@ -220,7 +222,8 @@ enum class Fault : unsigned char {
   bad_tokens,      // the token file has a token that the model does not know
 };
 /// A trainer has left `generation` and waits for orders. suspect: the trainer at fault, or "". Of a
-/// trainer that is not up its agent reports what the trainer's memory holds.
+/// trainer that is not up its agent reports what the trainer's memory holds. With the name of a
+/// node: its agent could not send a copy.
 struct TrainerIdle {
   std::string trainer;
   uint64_t generation = 0;

@@ -122,7 +122,7 @@ std::vector<AvailableCopy> Decider::copies(size_t undoings) const {
   for (const std::string& name : s_.node_order) {
     const Node& node = s_.nodes.at(name);
     if (!is_here(node)) continue;
-    std::string sender;  // the first idle trainer
+    std::string sender;  // the first idle trainer, or else the agent
     std::vector<PeerCopy> of_node = node.peer;
     for (int slot = 0; slot < s_.rules.trainers_per_node; ++slot) {
       const std::string who = trainer_name(name, slot);
@@ -136,6 +136,7 @@ std::vector<AvailableCopy> Decider::copies(size_t undoings) const {
         else if (trusted(s_, copy.step, copy.generation, undoings))
           list.push_back({who, trainer.shard, copy.step, false});
     }
+    if (sender.empty() && !node.address.empty()) sender = name;
     if (sender.empty()) continue;
     for (const PeerCopy& copy : of_node)
       if (trusted(s_, copy.step, copy.generation, undoings))

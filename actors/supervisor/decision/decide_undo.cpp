@@ -60,7 +60,7 @@ void Decider::fence_if_newer_state_returned() {
   ++s_.newer_states;
   // Neither this end counts as a failure nor the loss that it makes good.
   s_.cycles = std::max(s_.cycles - 2, -1);
-  fence("detect", "newer_state", node_of(copy->trainer),
+  fence("detect", "newer_state", node_of(copy->source),
         "it holds step " + number(newest.step) + ", and generation " + number(s_.generation) +
             ", which began at step " + number(s_.joined_step) + ", has made no step");
 }

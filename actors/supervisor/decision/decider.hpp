@@ -121,6 +121,8 @@ class Decider {
   /// True if enough cells remain without this node.
   bool can_spare(const std::string& name) const;
 
+  void agent_failed(const TrainerIdle& e);
+
   // --- Effects ---
 
   template <class A>

@@ -96,12 +96,12 @@ std::vector<Move> moves_for(const std::vector<Place>& places,
   for (const Place& place : places) place_of[place.trainer] = place.shard;
   auto rank = [&](const AvailableCopy& copy) {
     if (copy.peer) return 2;
-    auto found = place_of.find(copy.trainer);
+    auto found = place_of.find(copy.source);
     return found != place_of.end() && found->second == copy.shard ? 0 : 1;
   };
   for (const AvailableCopy& copy : copies) {
     if (copy.step != step) continue;
-    if (!copy.peer && rank(copy) == 0) keeps[copy.trainer] = copy.shard;
+    if (!copy.peer && rank(copy) == 0) keeps[copy.source] = copy.shard;
     const AvailableCopy*& known = best[copy.shard];
     if (!known || rank(copy) < rank(*known)) known = &copy;
   }
@@ -113,7 +113,7 @@ std::vector<Move> moves_for(const std::vector<Place>& places,
     Move& move = moves[place.shard];
     move.shard = place.shard;
     move.step = step;
-    move.source = source->trainer;
+    move.source = source->source;
     move.peer = source->peer;
     move.targets.push_back(place.trainer);
   }

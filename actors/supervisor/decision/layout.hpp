@@ -51,10 +51,10 @@ Layout assign(const LayoutRules& rules, const Layout& current,
 
 // --- State ---
 
-/// A copy of a shard's state that `trainer` can send: from its own memory or, if `peer`, from the
-/// peer store of its node.
+/// A copy of a shard's state that `source` can send: a trainer from its own memory or, if `peer`, a
+/// trainer or the agent ("n1") of a node from other memory of the node.
 struct AvailableCopy {
-  std::string trainer;
+  std::string source;
   uint32_t shard = 0;
   uint64_t step = 0;
   bool peer = false;
@@ -72,8 +72,9 @@ struct Move {
   bool operator==(const Move&) const = default;
 };
 /// The moves that give every place its shard at `step`; none to trainers that hold it. Prefers as
-/// the source a trainer that keeps the shard, then any trainer's memory, then a peer store. A shard
-/// without a copy is left out: the caller makes sure that there is one (newest_complete).
+/// the source a trainer that keeps the shard, then any trainer's memory, then other memory of a
+/// node. A shard without a copy is left out: the caller makes sure that there is one
+/// (newest_complete).
 std::vector<Move> moves_for(const std::vector<Place>& places,
                             const std::vector<AvailableCopy>& copies, uint64_t step);
 

@@ -310,6 +310,25 @@ TEST_SUITE("join") {
     CHECK(target->trainers[0].transfers[0].segment.empty());
   }
 
+  TEST_CASE("join: JOB-1: an agent is told what it sends from its node's memory") {
+    JoinGeneration job = two_groups();
+    job.members.push_back({"n2", no_group, 0, address(7)});
+    job.transfers.push_back({0, 0, 8, "n2", true, {"n1.0"}});
+    const auto made = orders(job, {{"n2.0", "s0", address(8)}, {"n2", "", address(7)}});
+    REQUIRE(made.ok());
+    REQUIRE(made->trainers.size() == 1);
+    CHECK(made->fill.trainers.empty());
+    const JoinTrainer& order = made->trainers[0];
+    CHECK(order.trainer == "n2");
+    REQUIRE(order.transfers.size() == 1);
+    CHECK(order.transfers[0].rank == 0);
+    CHECK(order.transfers[0].segment == "peer-0");
+    CHECK(order.transfers[0].members == std::vector<DataAddress>{{address(7)}, {address(3)}});
+
+    job.transfers[0].step = 7;  // which this node does not hold
+    CHECK(orders(job, {{"n2", "", address(7)}}).status().code() == Code::bad_data);
+  }
+
   TEST_CASE("join: a source that is its own target is the only member") {
     JoinGeneration job = two_groups();
     job.transfers = {{0, 0, 8, "n1.0", true, {"n1.0"}}};

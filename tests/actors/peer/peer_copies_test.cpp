@@ -1,5 +1,6 @@
 // The peer copies actors of two nodes in one process: which states they keep, send and accept.
 #include "actors/peer/peer_copies.hpp"
+#include "actors/peer/transfer.hpp"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -47,7 +48,8 @@ struct Cluster {
       DataPlaneOptions options;
       options.network = false;
       tiers[node] =
-          make_peer_tier(options, instance, node, plan.shape, 1, plan.ema, timeout_ms).take();
+          std::make_shared<PeerTier>(agent_segments(instance, node), plan.shape, 1, plan.ema,
+                                     make_agent_plane(options, instance, node).take(), timeout_ms);
       const FindNode find = [this](const std::string&) { return Result<caf::actor>(nodes[1]); };
       nodes[node] = system.spawn(
           node_actor, PeerCopiesOptions{"n" + std::to_string(node), tiers[node], states, find},
@@ -56,7 +58,7 @@ struct Cluster {
   }
   ~Cluster() {
     for (const int node : {0, 1}) {
-      tiers[node]->stop();
+      tiers[node]->plane->abort(UINT64_MAX, "the node stops");
       self->send_exit(nodes[node], caf::exit_reason::user_shutdown);
     }
   }

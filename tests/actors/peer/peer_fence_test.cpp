@@ -5,6 +5,7 @@
 #include <string>
 
 #include "actors/peer/peer_copies.hpp"
+#include "actors/peer/transfer.hpp"
 #include "runtime/training/state_hash.hpp"
 #include "tests/actors/peer/tiny_shape.hpp"
 
@@ -12,10 +13,10 @@ using namespace simplescale;
 
 TEST_SUITE("peer copies") {
   TEST_CASE("peer copies: JOB-1, GEN-1: a copy that was received is not taken after its fence") {
-    auto made = make_peer_tier({}, "test-fence-" + std::to_string(getpid()), 0, tiny_shape(), 1,
-                               false, 1000);
-    REQUIRE(made.ok());
-    PeerTier& tier = **made;
+    auto plane = make_agent_plane({}, "test-fence-" + std::to_string(getpid()), 0);
+    REQUIRE(plane.ok());
+    PeerTier tier("ss-test-fence-" + std::to_string(getpid()) + "-n0-", tiny_shape(), 1, false,
+                  *plane, 1000);
     // Receives all bytes of a copy that generation 3 made.
     const auto receive = [&] {
       const Result<TrainState*> state = tier.store.prepare(0, UINT64_MAX);
@@ -33,6 +34,5 @@ TEST_SUITE("peer copies") {
     CHECK(tier.commit(*second, 3, 10, second_hash).code() == Code::aborted);
     CHECK(tier.store.held() == std::vector<PeerCopy>{{0, 5, 3}});
     CHECK(tier.commit(*second, 4, 11, second_hash).ok());
-    tier.stop();
   }
 }

@@ -129,6 +129,40 @@ TEST_CASE("job: JOB-1: a trainer sends what the memory of a dead trainer of its 
   CHECK(s.trainers.at("n0.0").held.size() == 1);
 }
 
+TEST_CASE("job: JOB-1: an agent sends what its node's memory holds while no trainer there starts") {
+  State s = training(1, 1, 1, 6);
+  s.nodes.at("n0").address = {7};
+  decide(0, s, CheckpointSaved{2});
+  for (const uint32_t shard : {0U, 1U}) {
+    const std::string name = trainer_name("n0", static_cast<int>(shard));
+    decide(0, s, TrainerDown{name, "signal 9"});
+    decide(0, s, TrainerIdle{name, 1, shard, made(1, {5, 6})});  // from its agent
+  }
+  all_answer(s);
+  const int64_t late = s.restart_timeout_ms + 1;
+  const Join join = only<Join>(decide(late, s, Tick{}));
+  CHECK(nodes_of(s) == std::vector<std::string>{"n1"});
+  CHECK(join.source == Source::memory);
+  CHECK(join.step == 6);
+  CHECK(join.moves ==
+        std::vector<Move>{{0, 6, "n0", true, {"n1.0"}}, {1, 6, "n0", true, {"n1.1"}}});
+  const uint64_t generation = s.generation;
+
+  SUBCASE("a failure of another generation has no effect") {
+    CHECK(decide(late, s, TrainerIdle{"n0", generation - 1, 0, {}, Fault::failed}).actions.empty());
+  }
+  SUBCASE("a copy is damaged: the agent ends the generation, and the copy is not used again") {
+    const Decision d =
+        decide(late, s, TrainerIdle{"n0", generation, 0, {}, Fault::bad_copy, 6, "n0", "its hash"});
+    CHECK(only<Fence>(d).generation == generation + 1);
+    CHECK(s.trainers.at("n0.0").held == made(1, {5}));
+    for (const uint32_t shard : {0U, 1U})
+      decide(late, s,
+             TrainerIdle{trainer_name("n1", static_cast<int>(shard)), generation, shard, {}});
+    CHECK(only<Join>(all_answer(s, late)).step == 5);
+  }
+}
+
 TEST_CASE("job: a peer's copy of a lost shard is used if it is newer than the checkpoint") {
   State s = training(1, 1, 2, 6);
   decide(0, s, CheckpointSaved{2});

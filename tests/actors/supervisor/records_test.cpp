@@ -26,7 +26,8 @@ SupervisorState some_state() {
   s.job.phase = job::Phase::training;
   s.job.generation = 7;
   s.job.layout.cells = {{"n0"}, {"n2"}};
-  s.job.nodes["n0"] = {job::NodeState::up, 41, "", 1000, {900, 950}, 12, false, {{1, 33, 6}}};
+  s.job.nodes["n0"] = {job::NodeState::up, 41, {5, 6}, "",          1000,
+                       {900, 950},         12, false,  {{1, 33, 6}}};
   s.job.trainers["n2.1"] = {job::TrainerState::training, 99, {1, 2, 255}, 1,
                             {{32, 6}, {33, 7}},          33, true};
   s.job.suspect_steps = {{30, 4}};
