@@ -30,11 +30,35 @@ inline float llama3_frequency(const RopeScaling& r, float frequency) {
   return (1 - smooth) * frequency / factor + smooth * frequency;
 }
 
+/// YaRN's scaling of frequency i of a head's D / 2, in fp32 as Hugging Face computes it.
+inline float yarn_frequency(const ModelShape& shape, int64_t i, float frequency) {
+  const RopeScaling& r = shape.rope_scaling;
+  const auto D = static_cast<double>(shape.head_dim());
+  const auto index_of = [&](double waves) {  // of the frequency with so many waves in the original
+    return D *
+           std::log(static_cast<double>(r.original_block_size) / (waves * 2 * std::numbers::pi)) /
+           (2 * std::log(shape.rope_theta));
+  };
+  const double first = std::max(std::floor(index_of(r.high_factor)), 0.0);
+  const double last = std::min(std::ceil(index_of(r.low_factor)), D - 1);
+  const auto width = static_cast<float>(first == last ? 0.001 : last - first);
+  const float scaled =
+      std::clamp((static_cast<float>(i) - static_cast<float>(first)) / width, 0.0f, 1.0f);
+  return frequency / static_cast<float>(r.factor) * scaled + frequency * (1 - scaled);
+}
+
+/// What all cosines and sines are multiplied with: 1, or YaRN's temperature of attention.
+inline float rope_scale(const RopeScaling& r) {
+  if (r.kind != RopeScaling::Kind::yarn) return 1;
+  return static_cast<float>(0.1 * std::log(r.factor) + 1);
+}
+
 /// RoPE, arXiv 2104.09864: the cosines and sines of all angles, computed in fp32 as Hugging Face
 /// does. cosine, sine: become (T, D/2).
 inline void rope_tables(const ModelShape& shape, std::vector<float>& cosine,
                         std::vector<float>& sine) {
   const int64_t T = shape.block_size, D = shape.head_dim(), half = D / 2;
+  const float scale = rope_scale(shape.rope_scaling);
   cosine.resize(static_cast<size_t>(T * half));
   sine.resize(cosine.size());
   for (int64_t i = 0; i < half; ++i) {
@@ -44,10 +68,12 @@ inline void rope_tables(const ModelShape& shape, std::vector<float>& cosine,
       frequency /= static_cast<float>(shape.rope_scaling.factor);
     if (shape.rope_scaling.kind == RopeScaling::Kind::llama3)
       frequency = llama3_frequency(shape.rope_scaling, frequency);
+    if (shape.rope_scaling.kind == RopeScaling::Kind::yarn)
+      frequency = yarn_frequency(shape, i, frequency);
     for (int64_t t = 0; t < T; ++t) {
       const float angle = static_cast<float>(t) * frequency;
-      cosine[static_cast<size_t>(t * half + i)] = std::cos(angle);
-      sine[static_cast<size_t>(t * half + i)] = std::sin(angle);
+      cosine[static_cast<size_t>(t * half + i)] = scale * std::cos(angle);
+      sine[static_cast<size_t>(t * half + i)] = scale * std::sin(angle);
     }
   }
 }

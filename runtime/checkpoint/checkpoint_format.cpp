@@ -155,7 +155,7 @@ Status read_options(const json& object, ModelShape& s) {
   if (object.contains("sliding_window")) s.sliding_window = size_of(fields, "sliding_window");
   if (object.contains("rope_scaling")) {
     Fields rope(fields.object("rope_scaling"));
-    SS_RETURN_IF_ERROR(named(rope.text("kind"), 3, s.rope_scaling.kind));
+    SS_RETURN_IF_ERROR(named(rope.text("kind"), 4, s.rope_scaling.kind));
     s.rope_scaling.factor = rope.real("factor");
     s.rope_scaling.low_factor = rope.real("low_factor");
     s.rope_scaling.high_factor = rope.real("high_factor");

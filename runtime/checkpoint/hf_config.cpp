@@ -119,19 +119,32 @@ RopeScaling rope_scaling(Config& config, const char* key, const json& rope,
                          const std::string& type) {
   RopeScaling scaling;
   if (type == "default") return scaling;
-  if (type != "linear" && type != "llama3") {
+  const auto kinds = {RopeScaling::Kind::linear, RopeScaling::Kind::llama3,
+                      RopeScaling::Kind::yarn};
+  const auto kind =
+      std::ranges::find_if(kinds, [&](RopeScaling::Kind k) { return type == to_string(k); });
+  if (kind == kinds.end()) {
     config.fail(key,
-                "asks for \"" + type + "\"; only default, linear and llama3 are supported" +
+                "asks for \"" + type + "\"; only default, linear, llama3 and yarn are supported" +
                     (type == "dynamic" ? ": the angles of dynamic depend on the length of each "
                                          "sequence"
                                        : ""));
     return scaling;
   }
-  scaling.kind = type == "linear" ? RopeScaling::Kind::linear : RopeScaling::Kind::llama3;
+  scaling.kind = *kind;
   scaling.factor = rope_number(config, key, rope, "factor", {});
-  if (type == "linear") return scaling;
-  scaling.low_factor = rope_number(config, key, rope, "low_freq_factor", {});
-  scaling.high_factor = rope_number(config, key, rope, "high_freq_factor", {});
+  if (scaling.kind == RopeScaling::Kind::linear) return scaling;
+  if (scaling.kind == RopeScaling::Kind::yarn) {
+    for (const char* name : {"attention_factor", "mscale", "mscale_all_dim", "truncate"})
+      if (const auto set = rope.find(name);
+          set != rope.end() && !set->is_null() && *set != json(true))
+        config.fail(key, "sets \"" + std::string(name) + "\", which is not supported");
+    scaling.low_factor = rope_number(config, key, rope, "beta_slow", 1.0);
+    scaling.high_factor = rope_number(config, key, rope, "beta_fast", 32.0);
+  } else {
+    scaling.low_factor = rope_number(config, key, rope, "low_freq_factor", {});
+    scaling.high_factor = rope_number(config, key, rope, "high_freq_factor", {});
+  }
   const double original =
       rope_number(config, key, rope, "original_max_position_embeddings",
                   static_cast<double>(config.size("max_position_embeddings", 2048)));
@@ -245,10 +258,11 @@ ordered_json hf_config(const ModelShape& s, DType dtype) {
                          {"hidden_act", "silu"}};
   if (const RopeScaling& rope = s.rope_scaling; rope.kind != RopeScaling::Kind::none) {
     config["rope_scaling"] = {{"rope_type", to_string(rope.kind)}, {"factor", rope.factor}};
-    if (rope.kind == RopeScaling::Kind::llama3)
+    const bool yarn = rope.kind == RopeScaling::Kind::yarn;
+    if (rope.kind != RopeScaling::Kind::linear)
       config["rope_scaling"].update(
-          {{"low_freq_factor", rope.low_factor},
-           {"high_freq_factor", rope.high_factor},
+          {{yarn ? "beta_slow" : "low_freq_factor", rope.low_factor},
+           {yarn ? "beta_fast" : "high_freq_factor", rope.high_factor},
            {"original_max_position_embeddings", rope.original_block_size}});
   }
   if (family.attention_bias) config["attention_bias"] = false;

@@ -46,7 +46,7 @@ enum class SweepMode : unsigned char { grid, zip };
 enum class Choice : unsigned char { automatic, no, yes };
 enum class QkNormChoice : unsigned char { automatic, none, head, whole };
 enum class NormChoice : unsigned char { automatic, pre, post };
-enum class RopeScalingChoice : unsigned char { automatic, none, linear, llama3, dynamic };
+enum class RopeScalingChoice : unsigned char { automatic, none, linear, llama3, yarn, dynamic };
 /// The name in a config file: "auto", "full_shard", ...
 const char* to_string(DataFormat format);
 const char* to_string(Strategy strategy);

@@ -73,8 +73,10 @@ Status set_rope_scaling(const ModelConfig& model, RopeScaling& rope) {
   if (model.rope_scaling == RopeScalingChoice::dynamic)
     return Status(Code::bad_config,
                   "model.rope_scaling = \"dynamic\" is not supported: its angles depend on the "
-                  "length of each sequence; take \"llama3\" or \"linear\"");
+                  "length of each sequence; take \"yarn\", \"llama3\" or \"linear\"");
+  const RopeScaling::Kind before = rope.kind;
   choose(model.rope_scaling, rope.kind);
+  if (rope.kind != before && rope.kind == RopeScaling::Kind::yarn) rope.high_factor = 32;
   const std::pair<const char*, bool> set[] = {
       {"rope_factor", model.rope_factor > 0},
       {"rope_low_factor", model.rope_low_factor > 0},

@@ -21,7 +21,7 @@ constexpr const char* sweep_names[] = {"grid", "zip"};
 constexpr const char* choice_names[] = {"auto", "false", "true"};
 constexpr const char* qk_norm_names[] = {"auto", "none", "head", "whole"};
 constexpr const char* norm_names[] = {"auto", "pre", "post"};
-constexpr const char* rope_names[] = {"auto", "none", "linear", "llama3", "dynamic"};
+constexpr const char* rope_names[] = {"auto", "none", "linear", "llama3", "yarn", "dynamic"};
 
 template <class Enum>
 schema::EnumRef named(Enum& value, std::span<const char* const> names) {
@@ -90,11 +90,11 @@ const Key table[] = {
   {"model", "qk_norm", ENUM(model.qk_norm, qk_norm_names), any, run, "RMSNorm of queries and keys before RoPE: head: of each head by itself (Qwen3); whole: of all heads of a token as one row (OLMo2). auto: as the preset, else none."},
   {"model", "norm", ENUM(model.norm, norm_names), any, run, "Where the norms of a block are: pre: before attention and MLP (Llama); post: after them (OLMo2). auto: as the preset, else pre."},
   {"model", "sliding_window", REF(model.sliding_window), {-1, 1e6}, run, "Tokens that a token attends to: itself and those just before it. 0: all tokens before it. -1: as the preset, else 0."},
-  {"model", "rope_scaling", ENUM(model.rope_scaling, rope_names), any, run, "How RoPE is stretched for long contexts: linear: all frequencies are divided by rope_factor; llama3: only the low ones. dynamic is refused. auto: as the preset, else none."},
+  {"model", "rope_scaling", ENUM(model.rope_scaling, rope_names), any, run, "How RoPE is stretched for long contexts: linear: all frequencies are divided by rope_factor; llama3, yarn: only the low ones. dynamic is refused. auto: as the preset, else none."},
   {"model", "rope_factor", REF(model.rope_factor), {0, 1e6}, run, "With rope_scaling: at least 1. 0: from the preset, else 8."},
-  {"model", "rope_low_factor", REF(model.rope_low_factor), {0, 1e6}, run, "With rope_scaling = llama3: waves longer than rope_original_block_size / rope_low_factor are divided by rope_factor. 0: from the preset, else 1."},
-  {"model", "rope_high_factor", REF(model.rope_high_factor), {0, 1e6}, run, "With rope_scaling = llama3: waves shorter than rope_original_block_size / rope_high_factor stay as they are. 0: from the preset, else 4."},
-  {"model", "rope_original_block_size", REF(model.rope_original_block_size), {0, 1e9}, run, "With rope_scaling = llama3: the sequence length before it was stretched. 0: from the preset, else 8192."},
+  {"model", "rope_low_factor", REF(model.rope_low_factor), {0, 1e6}, run, "With rope_scaling = llama3 or yarn: waves longer than rope_original_block_size / rope_low_factor are divided by rope_factor. 0: from the preset, else 1."},
+  {"model", "rope_high_factor", REF(model.rope_high_factor), {0, 1e6}, run, "With rope_scaling = llama3 or yarn: waves shorter than rope_original_block_size / rope_high_factor stay as they are. 0: from the preset, else 4, or 32 with yarn."},
+  {"model", "rope_original_block_size", REF(model.rope_original_block_size), {0, 1e9}, run, "With rope_scaling = llama3 or yarn: the sequence length before it was stretched. 0: from the preset, else 8192."},
 
   {"tokenizer", "path", REF(tokenizer.path), any, run, "An existing tokenizer: a SentencePiece tokenizer.model, a tokenizer.json of Hugging Face, or a folder with one. Empty: train a tokenizer.", true},
   {"tokenizer", "kind", ENUM(tokenizer.kind, tokenizer_names), any, run, "What to train. bpe: a SentencePiece model with byte fallback, as in Llama 2. byte_bpe: a tokenizer.json with byte-level BPE, as in Llama 3."},

@@ -47,6 +47,8 @@ Status validate(const ModelShape& s) {
                std::to_string(s.head_dim()) + " must be even for RoPE");
   if (!(s.norm_eps > 0)) return bad("norm_eps must be above 0");
   if (!(s.rope_theta > 0)) return bad("rope_theta must be above 0");
+  if (s.rope_scaling.kind == RopeScaling::Kind::yarn && !(s.rope_theta > 1))
+    return bad("rope_theta must be above 1 with rope_scaling = \"yarn\"");
   if (s.sliding_window < 0) return bad("sliding_window must be at least 0");
   return validate_rope_scaling(s.rope_scaling);
 }
@@ -91,7 +93,7 @@ std::string options_text(const ModelShape& s) {
 }
 
 const char* to_string(RopeScaling::Kind kind) {
-  constexpr const char* names[] = {"none", "linear", "llama3"};
+  constexpr const char* names[] = {"none", "linear", "llama3", "yarn"};
   return names[static_cast<int>(kind)];
 }
 const char* to_string(QkNorm norm) {

@@ -24,11 +24,13 @@ struct RopeScaling {
     none,
     linear,  // all frequencies are divided by factor
     llama3,  // only those whose wave is long; as in Llama 3.1
+    yarn,    // likewise, and the angles' cosines and sines grow; arXiv 2309.00071
   };
   Kind kind = Kind::none;
   double factor = 1;  // at least 1
-  // llama3: waves longer than original_block_size / low_factor are scaled, those shorter than
-  // original_block_size / high_factor are not, and those between them in part.
+  // llama3, yarn: waves longer than original_block_size / low_factor are scaled, those shorter than
+  // original_block_size / high_factor are not, and those between them in part. The literature calls
+  // the factors beta_slow and beta_fast for yarn, for which high_factor is 32 as a rule.
   double low_factor = 1, high_factor = 4;
   int64_t original_block_size = 8192;
   bool operator==(const RopeScaling&) const = default;

@@ -16,6 +16,8 @@ MODELS = {
     "llama": ("LlamaForCausalLM", {}),
     "llama31": ("LlamaForCausalLM", {"rope_parameters": LLAMA3, "tie_word_embeddings": True, "head_dim": 16}),
     "linear": ("LlamaForCausalLM", {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}}),
+    "yarn": ("Qwen2ForCausalLM", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1000.0,
+                                                      "beta_fast": 2.0, "original_max_position_embeddings": 16}}),
     "mistral": ("MistralForCausalLM", {"sliding_window": 7}),
     "qwen2": ("Qwen2ForCausalLM", {"tie_word_embeddings": True, "rms_norm_eps": 1e-6}),
     "qwen2_window": ("Qwen2ForCausalLM", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}),

@@ -35,6 +35,11 @@ def frequencies(s, D):
         return plain
     if s["rope_scaling"] == "linear":
         return plain / s["rope_factor"]
+    if s["rope_scaling"] == "yarn":  # arXiv 2309.00071, with the bounds rounded as transformers does
+        index = lambda waves: D * math.log(s["rope_original_block_size"] / (waves * 2 * math.pi)) / (2 * math.log(s["rope_theta"]))
+        first, last = max(math.floor(index(s["rope_high_factor"])), 0), min(math.ceil(index(s["rope_low_factor"])), D - 1)
+        share = ((torch.arange(D // 2).float() - first) / ((last - first) or 0.001)).clamp(0, 1)
+        return plain / s["rope_factor"] * share + plain * (1 - share)
     low, high, original = s["rope_low_factor"], s["rope_high_factor"], s["rope_original_block_size"]
     scaled = []
     for f in plain.tolist():
@@ -62,7 +67,8 @@ def forward(take, tokens, s, dtype):
     position = row - torch.where(begins[:, :T], row, 0).cummax(1).values  # restarts in each document
     angle = position[:, None, :, None].float() * frequencies(s, D)
     angle = torch.cat((angle, angle), -1)
-    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+    scale = 0.1 * math.log(s["rope_factor"]) + 1 if s["rope_scaling"] == "yarn" else 1
+    cos, sin = (scale * angle.cos()).to(dtype), (scale * angle.sin()).to(dtype)
     far = torch.arange(T)[:, None] - torch.arange(T)[None, :]  # tokens from key to query
     seen = (far >= 0) & (far < (s["sliding_window"] or T)) & (document[:, :, None] == document[:, None, :])
     seen = seen[:, None]  # (B, 1, T, T)

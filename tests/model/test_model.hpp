@@ -29,6 +29,9 @@ inline std::vector<ModelShape> with_options(const ModelShape& base) {
                            .original_block_size = 16};
   add([&](ModelShape& s) { s.rope_theta = 100, s.rope_scaling = llama3; });
   add([](ModelShape& s) { s.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 2.5}; });
+  add([](ModelShape& s) {
+    s.rope_theta = 100, s.rope_scaling = {RopeScaling::Kind::yarn, 4, 0.5, 3, 16};
+  });
   add([&](ModelShape& s) { s.head_width = base.head_dim() + 4; });  // wider than dim
   add([&](ModelShape& s) { s.head_width = 2; });                    // narrower
   add([](ModelShape& s) { s.qkv_bias = true; });

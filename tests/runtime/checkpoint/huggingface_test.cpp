@@ -149,6 +149,9 @@ TEST_CASE("huggingface: a checkpoint and an export keep every option of a block"
   check("LlamaForCausalLM", [&](ModelShape& s) { s.rope_scaling = llama3, s.head_width = 6; });
   check("LlamaForCausalLM",
         [](ModelShape& s) { s.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 2.5}; });
+  check("LlamaForCausalLM", [](ModelShape& s) {
+    s.rope_scaling = {RopeScaling::Kind::yarn, 4, 0.5, 20, 4096};
+  });
   check("MistralForCausalLM", [](ModelShape& s) { s.sliding_window = 7; });
   check("MistralForCausalLM", [](ModelShape& s) { s.sliding_window = 7000, s.head_width = 2; });
   check("Qwen2ForCausalLM", [](ModelShape& s) { s.qkv_bias = true, s.tie_embeddings = true; });
@@ -277,7 +280,13 @@ TEST_CASE("huggingface: a folder that cannot be imported is refused with file an
       },
       "rope_factor must be at least 1");
   refused([](json& c) { c["partial_rotary_factor"] = 0.5; }, "\"partial_rotary_factor\"");
+  refused([](json& c) { c["rope_parameters"] = {{"rope_type", "longrope"}}; }, "\"longrope\"");
   refused([](json& c) { c["rope_parameters"] = {{"rope_type", "yarn"}}; }, "\"rope_parameters\"");
+  refused(
+      [](json& c) {
+        c["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4}, {"mscale", 0.7}};
+      },
+      "sets \"mscale\"");
   refused([](json& c) { c["quantization_config"] = json::object(); }, "\"quantization_config\"");
   refused([](json& c) { c["head_dim"] = 64; }, "has shape [2, 4], config.json asks for [64, 4]");
   refused([](json& c) { c["head_dim"] = 3; }, "head_dim = 3 must be even");

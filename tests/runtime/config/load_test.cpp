@@ -639,6 +639,8 @@ TEST_SUITE("config load") {
     CHECK(rope.original_block_size == 8192);
     CHECK(shape_of("preset = \"llama-3.2-1b\"\nrope_scaling = \"none\"\n").rope_scaling ==
           RopeScaling());
+    CHECK(shape_of("preset = \"micro\"\nrope_scaling = \"yarn\"\nrope_factor = 4\n").rope_scaling ==
+          RopeScaling{RopeScaling::Kind::yarn, 4, 1, 32, 8192});
     CHECK(error_of("[model]\npreset = \"micro\"\nrope_scaling = \"dynamic\"\n")
               .starts_with("a.toml:3: model.rope_scaling = \"dynamic\" is not supported"));
     CHECK(error_of("[model]\npreset = \"micro\"\nrope_factor = 2\n")
