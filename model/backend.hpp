@@ -128,6 +128,9 @@ class Backend {
   /// backward_embed() then adds.
   virtual double head(const void* params, const void* tied, float scale, void* grad,
                       void* tied_grad) = 0;
+  /// Of the last head(): the loss of each target, (B, T) in nats and in host memory; 0 of those that
+  /// are not trained. Valid until the next call of the backend.
+  virtual std::span<const float> losses() const = 0;
   virtual void backward_block(int layer, const void* params, void* grad) = 0;
   /// Ends the micro-batch. accumulate: grad is head()'s tied_grad and is added to.
   virtual void backward_embed(void* grad, bool accumulate) = 0;

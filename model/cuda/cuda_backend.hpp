@@ -54,6 +54,7 @@ class CudaBackend final : public LlamaBackend {
   void forward_block(int layer, const void* params) override;
   double head(const void* params, const void* tied, float scale, void* grad,
               void* tied_grad) override;
+  std::span<const float> losses() const override { return {host_losses_, static_cast<size_t>(N_)}; }
   void backward_block(int layer, const void* params, void* grad) override;
   void backward_embed(void* grad, bool accumulate) override;
   void logits(const void* params, const void* tied, float* logits) override;
@@ -143,6 +144,7 @@ class CudaBackend final : public LlamaBackend {
   int64_t kept_rows_ = 0;                      // rows of logits that are kept at a time
   T* logits_ = nullptr;                        // (kept_rows_, V)
   float* losses_ = nullptr;                    // (N)
+  const float* host_losses_ = nullptr;         // (N), in pinned_results_ until its next use
   // Muon, with S = muon_side(): A and b A + c A^2, (S, S) each, and a product of the size of the
   // largest matrix, which is at least (S, S).
   T *gram_ = nullptr, *polynomial_ = nullptr, *muon_product_ = nullptr;

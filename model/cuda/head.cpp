@@ -67,6 +67,7 @@ double CudaBackend<T>::head(const void* params, const void* tied, float scale, v
   const size_t bytes = static_cast<size_t>(N_) * sizeof(float);
   auto* losses = static_cast<float*>(pinned_results_.reserve(bytes));
   copy_to_host(losses, losses_, bytes);
+  host_losses_ = losses;
   return mean_loss(losses);
 }
 

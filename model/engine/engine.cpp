@@ -507,6 +507,11 @@ Result<double> Engine::loss(const int32_t* tokens) {
   return p.backend.head(*params, tied_params, 0, nullptr, nullptr);
 }
 
+Result<std::span<const float>> Engine::losses(const int32_t* tokens) {
+  SS_RETURN_IF_ERROR(loss(tokens).status());
+  return parts_->backend.losses();
+}
+
 Status Engine::compare_states() {
   Parts& p = *parts_;
   SS_RETURN_IF_ERROR(p.ended);

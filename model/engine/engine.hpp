@@ -37,6 +37,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -149,6 +150,8 @@ class Engine {
   /// Mean loss in nats over the B*T targets of this rank's micro-batch, to which those that are not
   /// trained add nothing; tokens: (B, T + 1) int32. All ranks of the group must call it together.
   Result<double> loss(const int32_t* tokens);
+  /// As loss(), but of each target: (B, T) nats. Valid until the next call.
+  Result<std::span<const float>> losses(const int32_t* tokens);
 
   /// Compares the committed state among replicas; for after the last step, which no vote follows.
   /// All ranks of the world must call it together; with replicas every rank returns the same

@@ -113,6 +113,7 @@ TEST_SUITE("gpu") {
         // The GPU rounds products to bf16 before RoPE and norms, the CPU after: fp32 shows that the
         // mathematics is the same, bf16 that nothing is left out.
         CHECK(ours.loss == doctest::Approx(expected.loss).epsilon(wide ? 1e-5 : 1e-2));
+        CHECK(distance(ours.losses, expected.losses) < (wide ? 1e-4 : 0.1));
         CHECK(distance(ours.logits, expected.logits) < (wide ? 1e-4 : 0.1));
         for (size_t u = 0; u < ours.grads.size(); ++u) {
           CAPTURE(u);

@@ -202,6 +202,31 @@ TEST_SUITE("backend") {
     CHECK(run_with(TestModel(kTiny, 1), m.options()).loss == doctest::Approx(sum).epsilon(1e-6));
   }
 
+  TEST_CASE("backend: the loss of each target is -log p of the token; 0 if it is not trained") {
+    for (const DType precision : {DType::f32, DType::bf16}) {
+      const TestModel m = with_documents(TestModel(kOdd, 2));
+      const Outcome out = run_with(m, m.options(precision));
+      const std::vector<float>& losses = out.losses;
+      const auto N = size_t(2 * kOdd.block_size), V = size_t(kOdd.vocab);
+      REQUIRE(losses.size() == N);
+      double mean = 0, worst = 0;
+      for (size_t i = 0; i < N; ++i) {
+        const size_t T = size_t(kOdd.block_size);
+        const int32_t target = m.tokens[i / T * (T + 1) + i % T + 1];
+        mean += losses[i] / double(N);
+        double sum = 0;
+        for (size_t v = 0; v < V; ++v) sum += std::exp(double{out.logits[i * V + v]});
+        const double expected = std::log(sum) - out.logits[i * V + size_t(token_id(target))];
+        if (target & kNotTrained)
+          CHECK(losses[i] == 0);
+        else
+          worst = std::max(worst, std::abs(losses[i] - expected));
+      }
+      CHECK(worst < (precision == DType::f32 ? 1e-5 : 3e-2));
+      CHECK(mean == doctest::Approx(out.loss).epsilon(1e-6));
+    }
+  }
+
   TEST_CASE("backend: activation checkpointing gives the same bits") {
     std::vector<ModelShape> shapes = with_options(kOdd);
     shapes.push_back(kOdd);

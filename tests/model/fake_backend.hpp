@@ -83,6 +83,7 @@ class FakeBackend : public Backend {
     inputs_.pop_back();
     return loss;
   }
+  std::span<const float> losses() const override { return stream_; }
   void backward_block(int layer, const void* params, void* grad) override {
     const size_t unit = static_cast<size_t>(layer) + 1;
     expect(next_ == unit && digest(unit, params) == seen_[unit]);

@@ -127,6 +127,7 @@ struct Outcome {
   double loss = 0;
   Tensors grads;
   std::vector<float> logits;  // (B, T, V)
+  std::vector<float> losses;  // (B, T)
 };
 
 /// Forward and, if `backward`, backward of the model's tokens, over the backend's memory. Gradients
@@ -156,6 +157,7 @@ inline Outcome run_micro_batch(Backend& backend, const TestModel& m, DType dtype
   backend.logits(params[head], tied, out.logits.data());
   out.loss = backend.head(params[head], tied, scale, backward ? grads[head] : nullptr,
                           backward && tie ? grads[0] : nullptr);
+  out.losses.assign(backend.losses().begin(), backend.losses().end());
   if (!backward) return out;
   for (int i = layers; i-- > 0;)
     backend.backward_block(i, params[size_t(i) + 1], grads[size_t(i) + 1]);
