@@ -9,9 +9,11 @@
 #include "app/commands/loaded_model.hpp"
 #include "app/terminal.hpp"
 #include "model/backend.hpp"
-#include "model/cpu/decoder.hpp"
+#include "runtime/base/json_text.hpp"
 #include "runtime/data/data_location.hpp"
+#include "runtime/data/task_batches.hpp"
 #include "runtime/data/task_file.hpp"
+#include "runtime/data/task_tokens.hpp"
 #include "runtime/run/run_folder.hpp"
 #include "runtime/training/token_marks.hpp"
 
@@ -21,24 +23,41 @@ namespace {
 
 /// A model and what computes a whole batch of samples with it.
 struct BatchModel : LoadedModel {
+  int batch = 1;  // B
   std::unique_ptr<Backend> backend;
-  const void* tied() const { return shape.tie_embeddings ? units.front().data() : nullptr; }
-  void forward(const int32_t* tokens) {
-    backend->embed(units.front().data(), tokens);
-    for (int layer = 0; layer < shape.layers; ++layer)
-      backend->forward_block(layer, units[static_cast<size_t>(layer) + 1].data());
+  std::vector<std::vector<uint16_t>> rounded;  // the units in bf16, instead of `units`
+
+  const void* unit(size_t index) const {
+    return rounded.empty() ? static_cast<const void*>(units[index].data()) : rounded[index].data();
   }
+  size_t last() const { return static_cast<size_t>(shape.layers) + 1; }
+  const void* tied() const { return shape.tie_embeddings ? unit(0) : nullptr; }
+  void forward(const int32_t* tokens) {
+    backend->embed(unit(0), tokens);
+    for (int layer = 0; layer < shape.layers; ++layer)
+      backend->forward_block(layer, unit(static_cast<size_t>(layer) + 1));
+  }
+  /// As Backend::head(), after forward().
+  double loss() { return backend->head(unit(last()), tied(), 0, nullptr, nullptr); }
 };
 
-Result<BatchModel> load_batch_model(const std::string& path, bool ema, int batch) {
+Result<BatchModel> load_batch_model(const std::string& path, bool ema, int batch,
+                                    DType precision = DType::f32) {
   SS_ASSIGN(LoadedModel loaded, load_model(path, ema));
-  BatchModel model{std::move(loaded), nullptr};
+  BatchModel model{std::move(loaded), batch, nullptr, {}};
   BackendOptions options;
   options.shape = model.shape;
   options.micro_batch_size = batch;
+  options.precision = precision;
   options.training = false;
   options.threads = model_threads();
   SS_ASSIGN(model.backend, make_cpu_backend(options));
+  if (precision == DType::f32) return model;
+  for (std::vector<float>& unit : model.units) {
+    model.rounded.emplace_back(unit.size());
+    model.backend->cast(unit.data(), model.rounded.back().data(), unit.size());
+    unit = {};
+  }
   return model;
 }
 
@@ -52,6 +71,18 @@ RunFolder run_of(const std::string& path) {
   const bool inside =
       !fs::exists(folder / "config.toml", error) && around.filename() == "checkpoints";
   return {(inside ? around.parent_path() : folder).string()};
+}
+
+constexpr int kBatch = 8;
+
+/// With the precision and the micro-batches of the run that the model is from; in fp32 if it is not
+/// from a run.
+Result<BatchModel> load_for_tasks(const std::string& path, bool ema) {
+  const RunFolder run = run_of(path);
+  if (!std::filesystem::exists(run.config())) return load_batch_model(path, ema, kBatch);
+  SS_ASSIGN(const LoadedConfig loaded, load_config(run.config()));
+  const TrainConfig& train = loaded.config.train;
+  return load_batch_model(path, ema, static_cast<int>(train.micro_batch_size), train.precision);
 }
 
 /// usage: `data` is text, or the name of a text, not tokens. tokenizer: of the model; may be empty.
@@ -72,87 +103,33 @@ Status check_is_tokens(const std::string& data, const std::string& checkpoint,
                     " --data=NEW_FOLDER");
 }
 
-/// Scores rows of a task file as lm-evaluation-harness does, each text after BOS (or EOS where the
-/// tokenizer has no BOS).
-class TaskScorer {
- public:
-  TaskScorer(const LoadedModel& model, const Tokenizer& tokenizer)
-      : tokenizer_(tokenizer),
-        decoder_(model.shape, model.units, model_threads()),
-        context_(static_cast<size_t>(model.shape.block_size)) {}
-
-  void add(const TaskRow& row, TaskScore& score) {
-    if (!row.text.empty()) return score.add_text(row, text(row.text));
-    // Spaces at the end of a prompt belong to the first token of the choice.
-    const size_t end = row.prompt.find_last_not_of(" \t\r\n") + 1;
-    const size_t prompt_tokens = tokens(row.prompt.substr(0, end)).size();
-    std::vector<double> choices;
-    for (const std::string& choice : row.choices)
-      choices.push_back(last_of(tokens(row.prompt + choice), prompt_tokens));
-    score.add_question(row, choices);
+/// The rows' scores, computed as a run's trainers do, with the same bits on the CPU.
+TaskScores score(BatchModel& model, const TaskBatches& tasks) {
+  std::vector<int32_t> tokens(static_cast<size_t>(model.batch) *
+                              static_cast<size_t>(model.shape.block_size + 1));
+  std::vector<double> log_likelihoods(tasks.sequences());
+  for (uint64_t batch = 0; batch < tasks.batches(); ++batch) {
+    tasks.fill(batch, tokens.data());
+    model.forward(tokens.data());
+    model.loss();
+    tasks.sum(batch, model.backend->losses(), log_likelihoods.data() + tasks.first(batch));
   }
-
- private:
-  std::vector<int32_t> tokens(const std::string& text) const {
-    std::vector<int32_t> ids = tokenizer_.encode(text);
-    ids.insert(ids.begin(), tokenizer_.bos() >= 0 ? tokenizer_.bos() : tokenizer_.eos());
-    return ids;
-  }
-
-  /// log p of the tokens from `begin` on, after as many of those before as fit the context.
-  double last_of(std::span<const int32_t> ids, size_t begin) {
-    begin = std::min(begin, ids.size() - 1);
-    const size_t first = ids.size() - 1 > context_ ? ids.size() - 1 - context_ : 0;
-    begin = std::max(begin, first + 1);
-    const std::span prefix = ids.subspan(first, begin - first);
-    if (!std::ranges::equal(prefix, prefix_)) {
-      decoder_.clear();
-      const std::span<const float> logits = decoder_.append(prefix);
-      logits_.assign(logits.begin(), logits.end());
-      prefix_.assign(prefix.begin(), prefix.end());
-    }
-    decoder_.rewind(static_cast<int64_t>(prefix_.size()));
-    return decoder_.score(logits_, ids.subspan(begin)).log_likelihood;
-  }
-
-  /// Of a whole text, in pieces of the context's length. The last piece sees a full context.
-  double text(const std::string& text) {
-    const std::vector<int32_t> ids = tokens(text);
-    double sum = 0;
-    for (size_t begin = 1; begin < ids.size(); begin += context_) {
-      const size_t end = std::min(begin + context_, ids.size());
-      sum += last_of(std::span(ids).first(end), begin);
-    }
-    return sum;
-  }
-
-  const Tokenizer& tokenizer_;
-  cpu::Decoder decoder_;
-  const size_t context_;
-  std::vector<int32_t> prefix_;  // what the decoder has seen before the last score()
-  std::vector<float> logits_;    // after prefix_
-};
+  return tasks.scores(log_likelihoods);
+}
 
 Status evaluate_tasks(const EvaluateOptions& o) {
   SS_ASSIGN(std::vector<TaskRow> rows, read_tasks(o.tasks));
-  SS_ASSIGN(const LoadedModel model, load_model(o.checkpoint, o.ema));
+  SS_ASSIGN(BatchModel model, load_for_tasks(o.checkpoint, o.ema));
   SS_ASSIGN(const Tokenizer tokenizer, load_tokenizer(model, o.checkpoint, "--tasks"));
-  if (tokenizer.bos() < 0 && tokenizer.eos() < 0)
-    return Status(Code::bad_data, model.tokenizer + " has neither BOS nor EOS to begin a text");
   if (o.samples > 0 && rows.size() > static_cast<size_t>(o.samples))
     rows.resize(static_cast<size_t>(o.samples));
-  TaskScorer scorer(model, tokenizer);
-  TaskScores scores;
-  for (const TaskRow& row : rows) scorer.add(row, scores[row.task]);
-  terminal::text(o.json ? task_json(scores) : task_table(scores));
+  auto tokens = encode_tasks(rows, tokenizer, model.shape.block_size, model.shape.vocab);
+  if (!tokens.ok()) return tokens.status().in(model.tokenizer);
+  const TaskScores scores =
+      score(model, TaskBatches(tokens.take(), model.shape.block_size, model.batch));
+  terminal::text(o.json ? json_text(task_json(scores)) + "\n" : task_table(scores));
   return {};
 }
-
-}  // namespace
-
-namespace {
-
-constexpr int kBatch = 8;
 
 /// The validation tokens to evaluate, by the names of their sources ("": only one).
 struct NamedTokens {
@@ -223,8 +200,7 @@ Result<Losses> losses_of(BatchModel& model, const TokenSource& source, uint64_t 
     model.forward(tokens.data());
     losses.trained +=
         trained_targets(tokens.data(), static_cast<int64_t>(count), model.shape.block_size);
-    losses.sum += static_cast<double>(count) *
-                  model.backend->head(model.units.back().data(), model.tied(), 0, nullptr, nullptr);
+    losses.sum += static_cast<double>(count) * model.loss();
     first += count;
   }
   return losses;
@@ -295,7 +271,7 @@ Status logits_command(const LogitsOptions& o) {
   for (uint64_t sample = 0; sample < samples; ++sample) {
     SS_RETURN_IF_ERROR(dataset.train.read_sample(sample, model.shape.block_size, tokens.data()));
     model.forward(tokens.data());
-    model.backend->logits(model.units.back().data(), model.tied(), logits.data());
+    model.backend->logits(model.unit(model.last()), model.tied(), logits.data());
     file.write(reinterpret_cast<const char*>(logits.data()),
                static_cast<std::streamsize>(logits.size() * sizeof(float)));
   }

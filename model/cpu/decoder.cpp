@@ -41,6 +41,7 @@ Decoder::Decoder(const ModelShape& shape, const std::vector<std::vector<float>>&
   qkv_.resize(rows(Q_));
   gate_up_.resize(rows(2 * F_));
   act_.resize(rows(F_));
+  logits_.resize(static_cast<size_t>(V_));
 }
 
 std::span<const float> Decoder::append(std::span<const int32_t> tokens) {
@@ -50,44 +51,11 @@ std::span<const float> Decoder::append(std::span<const int32_t> tokens) {
     rows = std::min<int64_t>(kRows, static_cast<int64_t>(tokens.size()));
     forward(tokens.first(static_cast<size_t>(rows)));
   }
-  return head(rows - 1, 1);
-}
-
-/// The logits of these rows of x_: (rows, V).
-std::span<const float> Decoder::head(int64_t first, int64_t rows) {
-  const std::vector<float>& unit = units_.back();
-  const float* weight = shape_.tie_embeddings ? units_.front().data() : unit.data() + C_;
-  logits_.resize(static_cast<size_t>(rows * V_));
-  kernel_.rms_norm(rows, C_, x_.data() + first * C_, unit.data(), eps_, normed_.data());
-  multiply(rows, normed_.data(), C_, weight, V_, logits_.data());
+  const std::vector<float>& head = units_.back();
+  kernel_.rms_norm(1, C_, x_.data() + (rows - 1) * C_, head.data(), eps_, normed_.data());
+  const float* weight = shape_.tie_embeddings ? units_.front().data() : head.data() + C_;
+  multiply(1, normed_.data(), C_, weight, V_, logits_.data());
   return logits_;
-}
-
-namespace {
-/// Adds one token. logits: (V).
-void add(Decoder::Score& score, std::span<const float> logits, int32_t token) {
-  const float likeliest = *std::ranges::max_element(logits);
-  const float chosen = logits[static_cast<size_t>(token)];
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(double{logit} - likeliest);
-  score.log_likelihood += double{chosen} - likeliest - std::log(sum);
-  score.greedy &= chosen == likeliest;
-}
-}  // namespace
-
-Decoder::Score Decoder::score(std::span<const float> before, std::span<const int32_t> tokens) {
-  SS_ASSERT(!tokens.empty() && length_ + static_cast<int64_t>(tokens.size()) - 1 <= T_);
-  Score score;
-  add(score, before, tokens.front());
-  while (tokens.size() > 1) {
-    const size_t rows = std::min(static_cast<size_t>(kRows), tokens.size() - 1);
-    const auto V = static_cast<size_t>(V_);
-    forward(tokens.first(rows));
-    const std::span<const float> logits = head(0, static_cast<int64_t>(rows));
-    for (size_t r = 0; r < rows; ++r) add(score, logits.subspan(r * V, V), tokens[r + 1]);
-    tokens = tokens.subspan(rows);
-  }
-  return score;
 }
 
 /// Leaves the tokens' residual stream in x_. tokens: at most kRows.

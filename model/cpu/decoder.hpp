@@ -26,19 +26,9 @@ class Decoder {
   int64_t length() const { return length_; }
   /// Forgets all tokens.
   void clear() { length_ = 0; }
-  /// Forgets the tokens after the first `length`, which the decoder has seen.
-  void rewind(int64_t length) { length_ = length; }
   /// Appends at least one token; length() + tokens.size() <= block_size, all ids < V. Returns the
   /// logits of the token that follows: (V), valid until the next call.
   std::span<const float> append(std::span<const int32_t> tokens);
-
-  struct Score {
-    double log_likelihood = 0;  // in nats: the sum of log p(token | all tokens before it)
-    bool greedy = true;         // every token is the likeliest one
-  };
-  /// Scores at least one token, and leaves the decoder after the last but one of them. Only after
-  /// `before`, the result of the last append(), which this call may overwrite.
-  Score score(std::span<const float> before, std::span<const int32_t> tokens);
 
  private:
   static constexpr int64_t kRows = 64;      // the most rows of one pass
@@ -52,7 +42,6 @@ class Decoder {
   };
 
   void forward(std::span<const int32_t> tokens);
-  std::span<const float> head(int64_t first, int64_t rows);
   void block(int64_t layer, int64_t rows);
   void project_qkv(const BlockParameters<const float>& p, int64_t rows, const float* x);
   void attend(int64_t layer, int64_t rows, int64_t kv_head, Workspace& w);
@@ -73,7 +62,7 @@ class Decoder {
   std::vector<float> x_, middle_, normed_, delta_;  // (kRows, C)
   std::vector<float> attended_, qk_;                // (kRows, A), (kRows, A + K)
   std::vector<float> qkv_, gate_up_, act_;          // (kRows, Q), (kRows, 2F), (kRows, F)
-  std::vector<float> logits_;                       // (rows, V)
+  std::vector<float> logits_;                       // (V)
 };
 
 }  // namespace simplescale::cpu

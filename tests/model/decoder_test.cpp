@@ -2,7 +2,6 @@
 // of a token from logits.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <map>
 
 #include "model/cpu/decoder.hpp"
@@ -68,32 +67,6 @@ TEST_SUITE("model") {
         CHECK(decoder.length() == 150);
       }
     }
-  }
-  TEST_CASE("decoder: the score of a text is the sum over its tokens") {
-    const TestModel m(shape(false), 1);
-    const std::vector<float> all = backend_logits(m);
-    const auto V = size_t(m.shape.vocab);
-    const auto log_p = [&](size_t at) {  // of token `at` after those before it
-      const std::span logits = std::span(all).subspan((at - 1) * V, V);
-      double sum = 0;
-      for (const float logit : logits) sum += std::exp(double{logit});
-      return logits[size_t(m.tokens[at])] - std::log(sum);
-    };
-    cpu::Decoder decoder(m.shape, m.params, 2);
-    const std::span tokens(m.tokens);
-    const auto begin = decoder.append(tokens.first(9));
-    const std::vector<float> before(begin.begin(), begin.end());
-    for (const size_t count : {1, 2, 64, 66, 141, 5}) {  // 141: to the end of the block
-      decoder.rewind(9);
-      double expected = 0;
-      for (size_t at = 9; at < 9 + count; ++at) expected += log_p(at);
-      CHECK(decoder.score(before, tokens.subspan(9, count)).log_likelihood ==
-            doctest::Approx(expected).epsilon(1e-4));
-    }
-    decoder.rewind(9);
-    const auto likeliest = int32_t(std::ranges::max_element(before) - before.begin());
-    CHECK(decoder.score(before, std::vector<int32_t>{likeliest}).greedy);
-    CHECK(!decoder.score(before, std::vector<int32_t>{(likeliest + 1) % 301}).greedy);
   }
   TEST_CASE("decoder: bits do not depend on the number of threads") {
     const TestModel m(shape(false), 1);

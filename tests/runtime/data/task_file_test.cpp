@@ -1,7 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <cmath>
-
 #include "runtime/data/task_file.hpp"
 #include "tests/temp_folder.hpp"
 
@@ -21,9 +19,10 @@ TEST_SUITE("data") {
     REQUIRE(rows->size() == 3);
     CHECK(rows->at(0).task == "a");
     CHECK(rows->at(0).choices == std::vector<std::string>{" 3", " v\xC3\xA9"});
-    CHECK(rows->at(0).characters == std::vector<size_t>{1, 2});
+    CHECK(rows->at(0).characters == std::vector<uint64_t>{1, 2});
     CHECK(rows->at(0).answer == 1);
     CHECK(rows->at(1).task == "all");
+    CHECK(count_words(rows->at(1).text) == 3);  // the newline ends a word, and none follows
     CHECK(rows->at(2).choices == std::vector<std::string>{"x", "y"});
     for (const auto& [line, wrong] : std::vector<std::pair<std::string, std::string>>{
              {"{", "it is no JSON object"},
@@ -45,22 +44,5 @@ TEST_SUITE("data") {
     CHECK(
         read_tasks(folder.write("empty.jsonl", "\n")).status().message().ends_with("has no rows"));
     CHECK(read_tasks("/none.jsonl").status().code() == Code::bad_data);
-  }
-  TEST_CASE("tasks: accuracy, by sum and by character; perplexity by word and byte") {
-    TaskScore score;
-    const TaskRow row = {
-        .prompt = "p", .choices = {" a", " abcd"}, .characters = {1, 4}, .answer = 1};
-    score.add_question(row, {-2, -4});  // by sum the first, by character the second
-    score.add_question(row, {-4, -2});
-    score.add_question(row, {-1, -8});
-    CHECK(score.accuracy() == doctest::Approx(1 / 3.0));
-    CHECK(score.normalized_accuracy() == doctest::Approx(2 / 3.0));
-    TaskRow text;
-    text.text = "one two  three";  // 3 words, 14 bytes
-    score.add_text(text, -6);
-    CHECK(score.word_perplexity() == doctest::Approx(std::exp(2)));
-    CHECK(score.byte_perplexity() == doctest::Approx(std::exp(6 / 14.0)));
-    CHECK(task_table({{"mine", score}}).find("0.3333") != std::string::npos);
-    CHECK(task_json({{"mine", score}}).find("\"acc\":0.333") != std::string::npos);
   }
 }

@@ -1,0 +1,48 @@
+// A task file as tokens: which tokens a model sees, and which of them it is scored by. The same
+// tokens as lm-evaluation-harness (EleutherAI) makes. Blocks on the disk; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.hpp"
+#include "runtime/data/task_file.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
+
+namespace simplescale {
+
+/// Tokens that the model sees together, at most block_size + 1. The likelihood of the last `scored`
+/// of them counts, which is at least one and not all.
+struct TaskSequence {
+  uint64_t scored = 1;
+  std::vector<int32_t> ids;
+  bool operator==(const TaskSequence&) const = default;
+};
+
+/// A row of a task file.
+struct TaskTokens {
+  std::string task;
+  std::vector<TaskSequence> sequences;  // one for each choice; of a text: its pieces
+  std::vector<uint64_t> characters;     // of each choice; empty: a text
+  uint64_t answer = 0;
+  uint64_t words = 0, bytes = 0;  // of a text
+  bool operator==(const TaskTokens&) const = default;
+};
+
+/// Each text begins with BOS, or with EOS where the tokenizer has no BOS. A choice that is too long
+/// with its prompt is cut from the left. A text is cut into pieces; the last piece sees a full
+/// block. bad_data: the tokenizer has neither BOS nor EOS, makes no tokens of a choice, or makes ids
+/// that a model of `vocab` tokens does not have.
+Result<std::vector<TaskTokens>> encode_tasks(const std::vector<TaskRow>& rows,
+                                             const Tokenizer& tokenizer, int64_t block_size,
+                                             int64_t vocab);
+
+/// Replaces the file `path`, whose format docs/formats.md tells, in one step.
+Status write_task_tokens(const std::string& path, const std::vector<TaskTokens>& rows);
+/// bad_data names file and line: it is damaged, or was not made for such a model.
+Result<std::vector<TaskTokens>> read_task_tokens(const std::string& path, int64_t block_size,
+                                                 int64_t vocab);
+
+}  // namespace simplescale
