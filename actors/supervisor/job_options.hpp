@@ -63,8 +63,8 @@ struct JobOptions {
   std::optional<uint64_t> recorded_step;  // newest in the records, if there is a predecessor
   uint64_t recorded_generation = 0;       // in which that step was made
   std::set<StepLine> recorded_beyond;     // lines of later steps that the records have already
-  std::map<uint64_t, double> val_losses;  // in the records, of the newest validated steps
-  uint64_t incidents = 0;                 // in the records of earlier starts and supervisors
+  std::map<uint64_t, nlohmann::json> validations;  // in the records, of the newest validated steps
+  uint64_t incidents = 0;  // in the records of earlier starts and supervisors
   LeadershipOptions leadership;
   /// Where samples lie in the token files (places_text()). Null: not known.
   std::function<std::string(const std::vector<uint64_t>& runs)> sample_places;

@@ -152,8 +152,8 @@ Result<RecordedSteps> read_steps(const std::string& folder, bool ledger, uint64_
   for (const json& line : metrics.lines) {
     if (position(line).second == 0) continue;
     steps.metrics.insert(position(line));
-    if (line.contains("val_loss") && line["val_loss"].is_number())
-      steps.val_losses[position(line).second] = line["val_loss"].get<double>();
+    if (json members = validation_of(line); !members.empty())
+      steps.validations[position(line).second] = std::move(members);
   }
   if (!ledger) return steps;
   SS_ASSIGN(const Tail samples, read_tail(folder + "/ledger.jsonl", window));
@@ -184,6 +184,13 @@ StepLine step_line(const json& line) {
           named ? line["trainer"].get<std::string>() : ""};
 }
 
+json validation_of(const json& line) {
+  json members = json::object();
+  for (const char* name : {"val_loss", "val_losses", "tasks"})
+    if (const auto found = line.find(name); found != line.end()) members[name] = *found;
+  return members;
+}
+
 RecordsEnd end_of_steps(RecordedSteps steps, bool ledger, const BatchSchedule& batch) {
   std::optional<Position> last = newest_whole(steps, batch);
   if (!ledger && !steps.metrics.empty()) last = *steps.metrics.rbegin();
@@ -191,7 +198,7 @@ RecordsEnd end_of_steps(RecordedSteps steps, bool ledger, const BatchSchedule& b
   RecordsEnd end;
   end.any = last.has_value();
   std::tie(end.generation, end.step) = at;
-  end.val_losses = std::move(steps.val_losses);
+  end.validations = std::move(steps.validations);
   if (!steps.metrics.empty()) end.newest_generation = steps.metrics.rbegin()->first;
   if (!steps.ledger.empty())
     end.newest_generation = std::max(end.newest_generation, steps.ledger.rbegin()->first.first);

@@ -32,20 +32,25 @@ struct StepLine {
 /// The name of a line; generation and step are 0 if it has none.
 StepLine step_line(const nlohmann::json& line);
 
+/// What a line of metrics.jsonl or events.jsonl says of the validation of its step: an object with
+/// those of the members `val_loss`, `val_losses` and `tasks` that the line has.
+nlohmann::json validation_of(const nlohmann::json& line);
+
 /// The last whole step and the last incident in the records of a run.
 struct RecordsEnd {
-  bool any = false;                       // there is a step
-  uint64_t step = 0, generation = 0;      // the last one, and the generation that made it
-  uint64_t incidents = 0;                 // number of the last one
-  uint64_t newest_generation = 0;         // that a line names; GEN-2: its number is used
-  std::set<StepLine> beyond;              // lines of later steps, which are not whole
-  std::map<uint64_t, double> val_losses;  // of the newest steps that were validated, by step
+  bool any = false;                   // there is a step
+  uint64_t step = 0, generation = 0;  // the last one, and the generation that made it
+  uint64_t incidents = 0;             // number of the last one
+  uint64_t newest_generation = 0;     // that a line names; GEN-2: its number is used
+  std::set<StepLine> beyond;          // lines of later steps, which are not whole
+  /// Of the newest steps that were validated, by step: validation_of() their lines.
+  std::map<uint64_t, nlohmann::json> validations;
 };
 /// The steps that metrics.jsonl and ledger.jsonl have, or their ends.
 struct RecordedSteps {
   using Position = std::pair<uint64_t, uint64_t>;  // generation, step: later ones are greater
   std::set<Position> metrics;
-  std::map<uint64_t, double> val_losses;                       // the last line of a step counts
+  std::map<uint64_t, nlohmann::json> validations;              // the last line of a step counts
   std::map<Position, std::map<std::string, uint64_t>> ledger;  // samples of each trainer
   bool all = true;  // both files were read from their beginning
 };

@@ -116,6 +116,7 @@ json run_json(const JobSupervisorState& s) {
       {"loss", number_or_null(s.steps.loss())},
       {"val_loss", number_or_null(s.steps.val_loss())},
       {"val_losses", s.steps.val_losses()},
+      {"tasks", s.steps.tasks()},
       {"tokens_per_second", rounded(s.steps.tokens_per_second(), 0.1)},
       {"step_ms",
        s.steps.newest_time() > 0 ? rounded(s.steps.newest_step_ms(), 0.1) : json(nullptr)},

@@ -89,23 +89,29 @@ bool StepLedger::report(const StepDone& done) {
 }
 
 std::optional<RunLine> StepLedger::validated(const Validated& result) {
-  val_loss_ = val_losses_[result.step] = result.loss;
-  val_sources_ = result.sources;
-  if (const auto found = pending_.find(result.step); found != pending_.end()) {
-    found->second.val_loss = result.loss;
-    found->second.val_sources = result.sources;
-  }
+  const json members = members_of(result);
+  if (members.contains("val_loss")) val_loss_ = result.loss, val_sources_ = result.sources;
+  if (members.contains("tasks")) tasks_ = members["tasks"];
+  json& known = validations_[result.step];
+  known.update(members);
+  if (const auto found = pending_.find(result.step); found != pending_.end())
+    found->second.validation = members;
   if (!newest_line_.is_object() || newest_line_["step"] != result.step ||
-      newest_line_.contains("val_loss"))
+      !validation_of(newest_line_).empty())
     return std::nullopt;
-  newest_line_["val_loss"] = number_or_null(result.loss);
-  add_val_losses(result.sources, newest_line_);
+  newest_line_.update(members);
   newest_line_["generation"] = result.generation;
   return RunLine{"metrics.jsonl", newest_line_};
 }
 
-void StepLedger::add_val_losses(const std::vector<double>& losses, json& line) const {
-  if (json sources = by_source(losses); !sources.is_null()) line["val_losses"] = std::move(sources);
+json StepLedger::members_of(const Validated& result) const {
+  json members = json::object();
+  const bool only_scores = std::isnan(result.loss) && !result.tasks.empty();
+  if (!only_scores) members["val_loss"] = number_or_null(result.loss);
+  if (json sources = by_source(result.sources); !sources.is_null())
+    members["val_losses"] = std::move(sources);
+  if (!result.tasks.empty()) members["tasks"] = task_json(result.tasks);
+  return members;
 }
 
 json StepLedger::by_source(const std::vector<double>& losses) const {
@@ -117,15 +123,18 @@ json StepLedger::by_source(const std::vector<double>& losses) const {
 }
 
 bool StepLedger::knows(const Validated& result) const {
-  const auto found = val_losses_.find(result.step);
-  return found != val_losses_.end() && found->second == result.loss;
+  const auto found = validations_.find(result.step);
+  if (found == validations_.end()) return false;
+  json known = found->second;
+  known.update(members_of(result));  // the records may have more, of a task that is scored no more
+  return known == found->second;
 }
 
 std::optional<ReportedStep> StepLedger::take_complete() {
   // Trainers report their steps in order, so the oldest step is complete first.
   if (pending_.empty()) return std::nullopt;
   const ReportedStep& oldest = pending_.begin()->second;
-  if (oldest.samples.size() != members_.size() || (oldest.newest.validates && !oldest.val_loss))
+  if (oldest.samples.size() != members_.size() || (oldest.newest.validates && !oldest.validation))
     return std::nullopt;
   return std::move(pending_.extract(pending_.begin()).mapped());
 }
@@ -224,8 +233,7 @@ json StepLedger::metrics_line(const ReportedStep& reports) const {
                   : json(nullptr)},
       {"remaining_s", remaining_s(step.step)},
       {"generation", step.generation}};
-  if (reports.val_loss) line["val_loss"] = number_or_null(*reports.val_loss);
-  add_val_losses(reports.val_sources, line);
+  if (reports.validation) line.update(*reports.validation);
   return line;
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "actors/supervisor/decision/decide.hpp"
+#include "actors/supervisor/records_end.hpp"
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
 #include "transport/protocol/messages.hpp"
@@ -33,9 +34,8 @@ struct ReportedStep {
   StepDone newest;                                       // the newest report
   std::map<std::string, std::vector<uint64_t>> samples;  // by trainer; as in StepDone
   std::map<std::string, double> busy_ms;                 // by trainer
-  double first_time = 0;  // earliest StepDone::time, seconds since the epoch
-  std::optional<double> val_loss;
-  std::vector<double> val_sources;  // as in Validated
+  double first_time = 0;                     // earliest StepDone::time, seconds since the epoch
+  std::optional<nlohmann::json> validation;  // validation_of() the line, once it is known
 };
 
 class StepLedger {
@@ -67,15 +67,19 @@ class StepLedger {
   /// Takes a trainer's report. False: it has no effect, because it is of another generation (GEN-1)
   /// or of a step that is recorded.
   bool report(const StepDone& done);
-  /// Takes a validation loss. A step that is validated is complete when its loss is known, so that
-  /// its line has the loss. Returns another line for the newest recorded step if its first line
-  /// lacks the loss: a failure had interrupted the validation, which has been repeated.
+  /// Takes the result of a validation. A step that is validated is complete when its result is
+  /// known, so that its line has it. Returns another line for the newest recorded step if its first
+  /// line lacks the result: a failure had interrupted the validation, which has been repeated.
   std::optional<RunLine> validated(const Validated& result);
-  /// The validation losses that the records have, by step.
-  void set_val_losses(std::map<uint64_t, double> losses) { val_losses_ = std::move(losses); }
-  /// True if the same loss of the step is known: each generation validates the step that it begins
-  /// with, because a failure may have interrupted its validation. Call it before validated().
+  /// What the records have of validations, by step: validation_of() the newest line.
+  void set_validations(std::map<uint64_t, nlohmann::json> known) {
+    validations_ = std::move(known);
+  }
+  /// True if the same result of the step is known: each generation validates the step that it
+  /// begins with, because a failure may have interrupted its validation. Call it before validated().
   bool knows(const Validated& result) const;
+  /// The members that a line of the step has of the result, as in validation_of().
+  nlohmann::json members_of(const Validated& result) const;
   /// True if a later step is recorded.
   bool is_past(uint64_t step) const { return recorded_step_ && step < *recorded_step_; }
   /// Removes and returns the oldest step that every member has reported.
@@ -108,9 +112,8 @@ class StepLedger {
   /// The newest validation loss of each source by its name; null without data.blend, or before this
   /// supervisor has seen one.
   nlohmann::json val_losses() const { return by_source(val_sources_); }
-  /// Adds "val_losses" to `line`: losses as in Validated::sources, by the names of the sources.
-  /// Adds nothing without data.blend.
-  void add_val_losses(const std::vector<double>& losses, nlohmann::json& line) const;
+  /// The newest scores of train.tasks, as task_json() gives them; null without any.
+  const nlohmann::json& tasks() const { return tasks_; }
   /// Of the newest recorded step, seconds since the epoch; 0: this supervisor has recorded none.
   double newest_time() const { return newest_time_; }
   /// From the step before it to that one.
@@ -159,9 +162,10 @@ class StepLedger {
   std::deque<Pace> paces_;                // of the newest steps of this generation
   nlohmann::json newest_line_;            // of metrics.jsonl; null: none yet
   double newest_time_ = 0, newest_step_ms_ = 0;
-  std::map<uint64_t, double> val_losses_;  // by step
+  std::map<uint64_t, nlohmann::json> validations_;  // by step
   double loss_ = std::numeric_limits<double>::quiet_NaN(), val_loss_ = loss_;
   std::vector<double> val_sources_;  // of the newest validation
+  nlohmann::json tasks_;
   double tokens_per_second_ = 0;
 };
 

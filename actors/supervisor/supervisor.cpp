@@ -1,5 +1,6 @@
 #include "actors/supervisor/supervisor.hpp"
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -215,15 +216,20 @@ void validated(Self* self, const Validated& result) {
   if (const auto line = s.steps.validated(result))
     s.options.journal->append(line->file, line->json);
   commit_complete(self);
+  const json shown = s.steps.members_of(result);
+  const bool has_loss = shown.contains("val_loss"), has_scores = shown.contains("tasks");
+  std::string text = has_loss ? fmt::format("validation loss {:.4f}", result.loss) : "";
+  if (has_scores) text += (has_loss ? ", " : "") + task_text(shown["tasks"]);
   if (known)
-    return log::info("step {}: validation loss {:.4f}, as recorded before; training begins there",
-                     result.step, result.loss);
-  json line = s.incidents.event_line(s.job, {"", "validated", "", "validation loss"}, now_ms(self));
+    return log::info("step {}: {}, as recorded before; training begins there", result.step, text);
+  const char* reason = !has_scores ? "validation loss"
+                       : has_loss  ? "validation loss and scores of tasks"
+                                   : "scores of tasks";
+  json line = s.incidents.event_line(s.job, {"", "validated", "", reason}, now_ms(self));
   line["step"] = result.step;
-  line["val_loss"] = number_or_null(result.loss);
-  s.steps.add_val_losses(result.sources, line);
+  line.update(shown);
   append_event(self, line);
-  log::info("step {}: validation loss {:.4f}", result.step, result.loss);
+  log::info("step {}: {}", result.step, text);
 }
 
 // --- Copies and checkpoints ---
@@ -323,7 +329,7 @@ void start(Self* self, JobOptions options) {
                        config.cluster.join_timeout_ms, config.supervision.shutdown_ms},
                       now);
   s.steps = StepLedger(config, s.options.plan, s.options.recorded_step);
-  s.steps.set_val_losses(s.options.val_losses);
+  s.steps.set_validations(s.options.validations);
   s.planned = planned_faults(s.options);
   s.traces = TracePlan(config.metrics.trace_steps, config.metrics.trace_recoveries);
   s.incidents = Incidents(s.options.incidents, risk_of(config, s.options.plan).avoid);

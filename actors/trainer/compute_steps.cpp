@@ -1,5 +1,6 @@
 // The steps of a generation: training, validation, the end of the run, and what a failure means.
 #include <algorithm>
+#include <cmath>
 
 #include "actors/trainer/compute_generation.hpp"
 #include "actors/trainer/validation.hpp"
@@ -7,6 +8,7 @@
 #include "runtime/data/data_location.hpp"
 #include "runtime/data/validation_samples.hpp"
 #include "runtime/observe/trace.hpp"
+#include "runtime/run/run_folder.hpp"
 
 namespace simplescale {
 
@@ -35,7 +37,8 @@ StepDone ComputeThread::step_done(const JoinTrainer& order, uint64_t step, const
   done.learning_rate = learning_rate(order, step);
   done.step_ms = result.step_ms;
   done.interval_ms = interval_ms;
-  done.validates = validates_ && validation_due(options_.config, options_.plan, step);
+  done.validates = (validates_ && validation_due(options_.config, options_.plan, step)) ||
+                   tasks_due(options_.config, options_.plan, step);
   done.busy_ms = result.step_ms - result.wait_ms;
   done.data_ms = result.data_ms;
   done.forward_ms = result.forward_ms;
@@ -182,17 +185,39 @@ Status ComputeThread::open_validation() {
   return {};
 }
 
-/// Reports the mean loss over the validation samples, if the step is to be validated. The time that
-/// this takes is no part of the next step's interval.
+/// Opens the tasks, once.
+Status ComputeThread::open_tasks() {
+  if (tasks_) return {};
+  const Plan& plan = options_.plan;
+  const RunFolder run{run_folder(options_.config)};
+  SS_ASSIGN(std::vector<TaskTokens> rows,
+            read_task_tokens(run.tasks(), plan.shape.block_size, plan.shape.vocab));
+  tasks_.emplace(std::move(rows), plan.shape.block_size, plan.micro_batch_size);
+  return {};
+}
+
+/// Reports the mean loss over the validation samples and the scores of the tasks, each if it is due.
+/// The time that this takes is no part of the next step's interval.
 Status ComputeThread::validate(Generation& g, const JoinTrainer& order, uint64_t step) {
-  if (!validates_ || !validation_due(options_.config, options_.plan, step)) return {};
+  const bool loss_due = validates_ && validation_due(options_.config, options_.plan, step),
+             scores_due = tasks_due(options_.config, options_.plan, step);
+  if (!loss_due && !scores_due) return {};
   const trace::Span span("validate", static_cast<int64_t>(step));
   const Doing doing(doing_, "validation");
   const auto began = std::chrono::steady_clock::now();
-  SS_ASSIGN(ValidationLosses losses, validation_losses(*g.engine, *g.shard, *g.replicate,
-                                                       validation_, options_.plan, wait_));
-  if (options_.plan.mixture.empty()) losses.sources.clear();
-  report_(Validated{order.generation, step, trainer_, losses.loss, std::move(losses.sources)});
+  Validated result{order.generation, step, trainer_, std::nan("")};
+  if (loss_due) {
+    SS_ASSIGN(ValidationLosses losses, validation_losses(*g.engine, *g.shard, *g.replicate,
+                                                         validation_, options_.plan, wait_));
+    result.loss = losses.loss;
+    if (!options_.plan.mixture.empty()) result.sources = std::move(losses.sources);
+  }
+  if (scores_due) {
+    SS_RETURN_IF_ERROR(open_tasks());
+    SS_ASSIGN(result.tasks,
+              task_scores(*g.engine, *g.shard, *g.replicate, *tasks_, options_.plan, wait_));
+  }
+  report_(std::move(result));
   g.step_began += std::chrono::steady_clock::now() - began;
   return {};
 }

@@ -87,6 +87,7 @@ class ComputeThread {
   Status train(Generation& g, const JoinTrainer& order);
   Status finish(Generation& g, const JoinTrainer& order);
   Status open_validation();
+  Status open_tasks();
   Status validate(Generation& g, const JoinTrainer& order, uint64_t step);
   Result<StepResult> step(Generation& g, const JoinTrainer& order, uint64_t step);
   double learning_rate(const JoinTrainer& order, uint64_t step) const;
@@ -112,6 +113,7 @@ class ComputeThread {
   void* pinned_ = nullptr;  // start of state_'s sides, as given to Backend::pin_host()
   std::vector<ValidationSource> validation_;  // opened by open_validation()
   bool validates_ = false;                    // a source of validation_ has micro-batches
+  std::optional<TaskBatches> tasks_;          // opened when they are first due
   TrainerIdle idle_;                          // the report for when the current generation ends
   std::optional<HashedState> hashed_;         // of the vote that failed in this generation
   std::atomic<bool> stop_ = false, save_ = false;

@@ -9,15 +9,40 @@
 
 namespace simplescale {
 
+namespace {
+
+/// The ranks of the world, by group, then shard.
+struct World {
+  Collective &shard, &replicate;
+  WaitClock& wait;
+
+  uint64_t shards() const { return static_cast<uint64_t>(shard.size()); }
+  uint64_t size() const { return shards() * static_cast<uint64_t>(replicate.size()); }
+  uint64_t rank() const {
+    return static_cast<uint64_t>(replicate.rank()) * shards() + static_cast<uint64_t>(shard.rank());
+  }
+
+  /// all: becomes the `own` of every rank, in the order of the ranks: (size(), own.size()).
+  template <class T>
+  Status gather(const std::vector<T>& own, std::vector<T>& all) const {
+    const Waiting waiting(wait);
+    std::vector<T> group(shards() * own.size());
+    all.resize(size() * own.size());
+    const size_t bytes = own.size() * sizeof(T);
+    SS_RETURN_IF_ERROR(shard.all_gather_bytes(own.data(), group.data(), bytes)->wait());
+    return replicate.all_gather_bytes(group.data(), all.data(), shards() * bytes)->wait();
+  }
+};
+
+}  // namespace
+
 Result<MeanLoss> validation_loss(Engine& engine, Collective& shard, Collective& replicate,
                                  TokenSource& source, const Plan& plan, uint64_t batches,
                                  WaitClock& wait) {
+  const World ranks{shard, replicate, wait};
   const auto batch_size = static_cast<uint64_t>(plan.micro_batch_size),
-             shards = static_cast<uint64_t>(shard.size()),
-             available = source.samples(plan.shape.block_size),
-             world = shards * static_cast<uint64_t>(replicate.size()),
-             rank = static_cast<uint64_t>(replicate.rank()) * shards +
-                    static_cast<uint64_t>(shard.rank());
+             available = source.samples(plan.shape.block_size);
+  const uint64_t world = ranks.size(), rank = ranks.rank();
   const int64_t T = plan.shape.block_size;
   const auto row = static_cast<size_t>(T + 1);
   std::vector<int32_t> tokens(batch_size * row);
@@ -25,7 +50,7 @@ Result<MeanLoss> validation_loss(Engine& engine, Collective& shard, Collective& 
     double loss;
     uint64_t trained;
   };
-  std::vector<Part> group_parts(shards), parts(world);
+  std::vector<Part> parts;
   double sum = 0;
   uint64_t trained = 0;
   for (uint64_t first = 0; first < batches; first += world) {
@@ -40,11 +65,9 @@ Result<MeanLoss> validation_loss(Engine& engine, Collective& shard, Collective& 
         return read;
       }
     SS_ASSIGN(const double loss, engine.loss(tokens.data()));
-    const Part part{loss, trained_targets(tokens.data(), plan.micro_batch_size, T)};
-    const Waiting waiting(wait);
-    SS_RETURN_IF_ERROR(shard.all_gather_bytes(&part, group_parts.data(), sizeof part)->wait());
-    SS_RETURN_IF_ERROR(
-        replicate.all_gather_bytes(group_parts.data(), parts.data(), shards * sizeof part)->wait());
+    const std::vector<Part> own = {
+        {loss, trained_targets(tokens.data(), plan.micro_batch_size, T)}};
+    SS_RETURN_IF_ERROR(ranks.gather(own, parts));
     for (uint64_t i = 0; i < world && first + i < batches; ++i)
       sum += parts[i].loss, trained += parts[i].trained;
   }
@@ -70,6 +93,28 @@ Result<ValidationLosses> validation_losses(Engine& engine, Collective& shard, Co
   SS_ASSERT(batches > 0);
   losses.loss = sources.size() == 1 ? losses.sources.front() : sum / batches;
   return losses;
+}
+
+Result<TaskScores> task_scores(Engine& engine, Collective& shard, Collective& replicate,
+                               const TaskBatches& tasks, const Plan& plan, WaitClock& wait) {
+  const World ranks{shard, replicate, wait};
+  const uint64_t world = ranks.size(), batches = tasks.batches();
+  std::vector<int32_t> tokens(static_cast<size_t>(plan.micro_batch_size) *
+                              static_cast<size_t>(plan.shape.block_size + 1));
+  std::vector<double> own(tasks.most_sequences()), gathered, all(tasks.sequences());
+  for (uint64_t first = 0; first < batches; first += world) {
+    // As in validation_loss(), a rank beyond the last micro-batch computes that one again.
+    const uint64_t mine = std::min(first + ranks.rank(), batches - 1);
+    tasks.fill(mine, tokens.data());
+    SS_ASSIGN(const std::span<const float> losses, engine.losses(tokens.data()));
+    tasks.sum(mine, losses, own.data());
+    SS_RETURN_IF_ERROR(ranks.gather(own, gathered));
+    for (uint64_t i = 0; i < world && first + i < batches; ++i) {
+      const uint64_t begin = tasks.first(first + i), end = tasks.first(first + i + 1);
+      std::copy_n(gathered.data() + i * own.size(), end - begin, all.data() + begin);
+    }
+  }
+  return tasks.scores(all);
 }
 
 }  // namespace simplescale

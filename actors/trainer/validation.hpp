@@ -1,4 +1,5 @@
-// The validation loss of the committed parameters, computed by all ranks of the world together.
+// The validation loss and the scores of tasks of the committed parameters, computed by all ranks of
+// the world together.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include "model/engine/engine.hpp"
 #include "model/engine/stopwatch.hpp"
 #include "runtime/config/topology.hpp"
+#include "runtime/data/task_batches.hpp"
 #include "runtime/data/token_file.hpp"
 #include "runtime/training/collective.hpp"
 
@@ -43,5 +45,11 @@ struct ValidationLosses {
 Result<ValidationLosses> validation_losses(Engine& engine, Collective& shard, Collective& replicate,
                                            std::vector<ValidationSource>& sources, const Plan& plan,
                                            WaitClock& wait);
+
+/// The scores of tasks. As validation_loss(): micro-batch j is computed by rank j mod world, the
+/// result does not depend on the layout, and all ranks must call it together and get the same
+/// result.
+Result<TaskScores> task_scores(Engine& engine, Collective& shard, Collective& replicate,
+                               const TaskBatches& tasks, const Plan& plan, WaitClock& wait);
 
 }  // namespace simplescale

@@ -148,6 +148,19 @@ Status same_data(const json& before, const json& now) {
   return {};
 }
 
+/// bad_data: train.tasks has changed since the previous start, so that scores before and after could
+/// not be compared. before: of the previous start; null without tasks.
+Status same_tasks(const json& before, const json& now) {
+  if (!before.is_object() || before.value("name", json()) != now["name"]) return {};
+  for (const char* key : {"bytes", "xxh3_128"})
+    if (before.value(key, json()) != now[key])
+      return Status(Code::bad_data,
+                    now["name"].get<std::string>() +
+                        " (train.tasks) has changed since this run began; restore it, or name the "
+                        "new file with --train.tasks=OTHER_FILE");
+  return {};
+}
+
 std::string manifest_path(const RunFolder& run) {
   return run.control() + "/manifest.json";
 }
@@ -184,14 +197,19 @@ Status record_start(const RunFolder& run, const Config& config, uint64_t step,
   if (!document.is_object() || !document.contains("starts") || !document["starts"].is_array())
     document = {{"starts", json::array()}};
   json& starts = document["starts"];
-  json facts = data(config);
-  if (!starts.empty() && starts.back().is_object() && starts.back().contains("data"))
-    SS_RETURN_IF_ERROR(same_data(starts.back()["data"], facts));
+  json facts = data(config), tasks;
+  if (!config.train.tasks.empty()) tasks = file_facts(config.train.tasks);
+  if (!starts.empty() && starts.back().is_object()) {
+    const json& before = starts.back();
+    if (before.contains("data")) SS_RETURN_IF_ERROR(same_data(before["data"], facts));
+    if (!tasks.is_null()) SS_RETURN_IF_ERROR(same_tasks(before.value("tasks", json()), tasks));
+  }
   starts.push_back({{"time", wall_time_s()},
                     {"program", {{"version", SIMPLESCALE_VERSION}, {"commit", SIMPLESCALE_COMMIT}}},
                     {"libraries", libraries()},
                     {"host", host()},
                     {"data", std::move(facts)}});
+  if (!tasks.is_null()) starts.back()["tasks"] = std::move(tasks);
   if (!config.run.from.empty())
     starts.back()["from"] = {
         {"path", config.run.from}, {"with_optimizer", config.run.with_optimizer}, {"step", step}};

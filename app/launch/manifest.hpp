@@ -25,8 +25,8 @@ struct ConfigChange {
 
 /// Adds an entry for this start, which begins at `step`, with its changes and its parent (run.from).
 /// Token files of more than 256 MiB that `prepare` did not write are recorded with their size but
-/// without a hash. bad_data: the data differs from the previous start's; io: the file cannot be
-/// written.
+/// without a hash. bad_data: the data, or the file train.tasks, differs from the previous start's;
+/// io: the file cannot be written.
 Status record_start(const RunFolder& run, const Config& config, uint64_t step,
                     const std::vector<ConfigChange>& changes);
 /// The changes of the newest start. Empty if the manifest cannot be read.

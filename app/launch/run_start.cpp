@@ -13,6 +13,7 @@
 #include "app/launch/command_line.hpp"
 #include "app/launch/manifest.hpp"
 #include "app/launch/prepare_data.hpp"
+#include "app/launch/prepare_tasks.hpp"
 #include "app/terminal.hpp"
 #include "runtime/base/path_error.hpp"
 #include "runtime/checkpoint/checkpoint.hpp"
@@ -222,12 +223,14 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
   if (!config.checkpoint.folder.empty())
     SS_RETURN_IF_ERROR(claim_checkpoints(run, config.checkpoint.folder));
   SS_ASSIGN(const RunData data, open_tokens(config, plan.shape));
+  SS_ASSIGN(const auto tasks, task_tokens(config, plan.shape, data.tokenizer));
   SS_RETURN_IF_ERROR(begin_from(config, plan, data.tokenizer));
   const uint64_t step = newest_step(config);
   SS_ASSIGN(const std::vector<ConfigChange> changes, changes_of(run, config, plan, step));
   for (const ConfigChange& change : changes)
     terminal::error("changed: %s\n", change.text().c_str());
   SS_RETURN_IF_ERROR(record_start(run, config, step, changes));
+  SS_RETURN_IF_ERROR(keep_tasks(run, tasks));
   return write_file_atomic(run.config(), to_toml(config));
 }
 
@@ -261,6 +264,7 @@ Result<RunLock> lock_run(const RunFolder& run) {
 }
 
 Status prepare_and_check_data(const Config& config, const Plan& plan) {
+  SS_RETURN_IF_ERROR(check_tasks(config));  // before what takes long
   SS_RETURN_IF_ERROR(prepare_data(config));
   SS_ASSIGN(const RunData data, open_tokens(config, plan.shape));
   const std::vector<SourceUse> uses = source_uses(plan, data);

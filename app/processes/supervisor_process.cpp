@@ -362,7 +362,7 @@ Result<JobOptions> prepare(const Process& p, uint64_t epoch, uint64_t generation
   // GEN-2: a disk that lagged behind may have the lines of a generation, and not its number.
   job.last_generation = std::max(generation, records.newest_generation);
   job.incidents = records.incidents;
-  job.val_losses = std::move(records.val_losses);
+  job.validations = std::move(records.validations);
   job.recorded_beyond = std::move(records.beyond);
   if (epoch == 1)
     for (const ConfigChange& change : recorded_changes(p.run()))

@@ -87,6 +87,8 @@ std::vector<Status> check_combinations(const Config& c) {
       "must be more than supervision.heartbeat_ms = " + std::to_string(c.supervision.heartbeat_ms));
   unless(c.supervision.backoff_max_ms >= c.supervision.backoff_ms, "supervision.backoff_max_ms",
          "is less than supervision.backoff_ms = " + std::to_string(c.supervision.backoff_ms));
+  unless(c.train.tasks_every_steps == 0 || !c.train.tasks.empty(), "train.tasks_every_steps",
+         "needs train.tasks");
   unless(c.metrics.trace_steps.empty() || c.metrics.trace_events >= 2, "metrics.trace_steps",
          "needs metrics.trace_events of at least 2");
   for (Status& problem : check_blend(c)) problems.push_back(std::move(problem));

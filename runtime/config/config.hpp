@@ -152,6 +152,8 @@ struct TrainConfig {
   bool deterministic = true;
   int64_t validation_samples = 64;     // of each validation; 0: none
   int64_t validation_every_steps = 0;  // 0: only at the start and at the end
+  std::string tasks;                   // file of questions that the model is scored by; or empty
+  int64_t tasks_every_steps = 0;       // 0: only at the start and at the end
   std::string sample_prompt;           // of the text generated at the end of the run
   int64_t sample_tokens = 64;          // length of that text; 0: none
 };

@@ -147,6 +147,8 @@ const Key table[] = {
   {"train", "deterministic", REF(train.deterministic), any, run, "Give the same bits on every layout."},
   {"train", "validation_samples", REF(train.validation_samples), not_negative, no, "Samples of a validation, spread evenly over the validation tokens; with data.blend, of each source. The run is validated at its start and at its end. 0: no validation."},
   {"train", "validation_every_steps", REF(train.validation_every_steps), not_negative, no, "Steps between two validations. 0: only at the start and at the end."},
+  {"train", "tasks", REF(train.tasks), any, no, "File of questions and texts that the model is scored by, at the start and at the end of the run (docs/operations.md#questions-for-a-model). Empty: none.", true},
+  {"train", "tasks_every_steps", REF(train.tasks_every_steps), not_negative, no, "Steps between two such scores. 0: only at the start and at the end."},
   {"train", "sample_prompt", REF(train.sample_prompt), any, no, "Prompt of the text that is generated at the end of the run."},
   {"train", "sample_tokens", REF(train.sample_tokens), {0, 1e6}, no, "Tokens generated at the end of the run. 0: none."},
 

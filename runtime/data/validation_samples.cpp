@@ -4,10 +4,22 @@
 
 namespace simplescale {
 
-bool validation_due(const Config& config, const Plan& plan, uint64_t step) {
-  const auto every = static_cast<uint64_t>(config.train.validation_every_steps);
+namespace {
+
+bool due(int64_t every_steps, const Plan& plan, uint64_t step) {
+  const auto every = static_cast<uint64_t>(every_steps);
   return step == 0 || step == static_cast<uint64_t>(plan.max_steps) ||
          (every > 0 && step % every == 0);
+}
+
+}  // namespace
+
+bool validation_due(const Config& config, const Plan& plan, uint64_t step) {
+  return due(config.train.validation_every_steps, plan, step);
+}
+
+bool tasks_due(const Config& config, const Plan& plan, uint64_t step) {
+  return !config.train.tasks.empty() && due(config.train.tasks_every_steps, plan, step);
 }
 
 uint64_t validation_batches(const Config& config, const Plan& plan, const TokenSource& source) {

@@ -12,6 +12,9 @@ namespace simplescale {
 /// True if the state of `step` is to be validated: at the start and at the end of the run, and
 /// every train.validation_every_steps steps.
 bool validation_due(const Config& config, const Plan& plan, uint64_t step);
+/// True if the state of `step` is to be scored by train.tasks: likewise, and every
+/// train.tasks_every_steps steps.
+bool tasks_due(const Config& config, const Plan& plan, uint64_t step);
 
 /// Micro-batches of a validation; 0: there is nothing to validate.
 uint64_t validation_batches(const Config& config, const Plan& plan, const TokenSource& source);

@@ -37,6 +37,8 @@ struct RunFolder {
   std::string state(const std::string& instance) const { return control() + "/state-" + instance; }
   /// The learning rates that users have set during the run (actors/supervisor/rates.hpp).
   std::string learning_rates() const { return control() + "/learning_rates.json"; }
+  /// train.tasks as tokens (runtime/data/task_tokens.hpp).
+  std::string tasks() const { return control() + "/tasks.jsonl"; }
   /// How the newest start of the run ended: {"instance","exit","reason"}; missing while it runs.
   std::string end() const { return control() + "/end.json"; }
 };

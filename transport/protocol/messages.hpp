@@ -15,6 +15,7 @@
 #include "runtime/observe/health.hpp"
 #include "runtime/training/held_step.hpp"
 #include "runtime/training/rate_change.hpp"
+#include "runtime/training/task_score.hpp"
 
 /// Lists the fields of a message in order: SS_FIELDS(Ping, x.id, x.payload). Defines `inspect`,
 /// with which CAF and convert.hpp visit the fields, and the names that are compared with the
@@ -401,18 +402,23 @@ SS_FIELDS(StepDone, x.generation, x.step, x.trainer, x.loss, x.grad_norm, x.lear
           x.step_ms, x.samples, x.save, x.busy_ms, x.state_hash, x.time, x.copy, x.data_ms,
           x.forward_ms, x.backward_ms, x.optimizer_ms, x.interval_ms, x.validates);
 
-/// The validation loss of the state of `step`, in nats per token; the same on every trainer.
-/// sources: of each source of data.blend, in its order, NaN without validation tokens; empty without
-/// data.blend.
+SS_FIELDS(TaskScore, x.task, x.questions, x.right, x.right_normalized, x.words, x.bytes,
+          x.log_likelihood);
+
+/// What is known of the state of `step`; the same on every trainer. loss: the validation loss, in
+/// nats per token; NaN if the step has only scores. sources: the loss of each source of data.blend,
+/// in its order, NaN without validation tokens; empty without data.blend. tasks: the scores of
+/// train.tasks; empty if they are not due.
 struct Validated {
   uint64_t generation = 0;
   uint64_t step = 0;
   std::string trainer;
   double loss = 0;
   std::vector<double> sources;
+  TaskScores tasks;
   bool operator==(const Validated&) const = default;
 };
-SS_FIELDS(Validated, x.generation, x.step, x.trainer, x.loss, x.sources);
+SS_FIELDS(Validated, x.generation, x.step, x.trainer, x.loss, x.sources, x.tasks);
 
 /// A trainer has made its last step. save: as in StepDone.
 struct TrainerFinished {

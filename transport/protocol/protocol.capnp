@@ -255,12 +255,23 @@ struct StepDone {
   validates @18 :Bool;
 }
 
+struct TaskScore {
+  task @0 :Text;
+  questions @1 :UInt64;
+  right @2 :UInt64;
+  rightNormalized @3 :UInt64;
+  words @4 :UInt64;
+  bytes @5 :UInt64;
+  logLikelihood @6 :Float64;
+}
+
 struct Validated {
   generation @0 :UInt64;
   step @1 :UInt64;
   trainer @2 :Text;
   loss @3 :Float64;
   sources @4 :List(Float64);
+  tasks @5 :List(TaskScore);
 }
 
 struct TrainerFinished {

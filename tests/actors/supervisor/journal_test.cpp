@@ -119,7 +119,7 @@ TEST_SUITE("job records") {
     CHECK(end().beyond.empty());
 
     folder.write("metrics.jsonl", "{\"step\":1,\"generation\":1,\"val_loss\":2.5}\n" + metric(2));
-    CHECK(end().val_losses == std::map<uint64_t, double>{{1, 2.5}});
+    CHECK(end().validations == std::map<uint64_t, nlohmann::json>{{1, {{"val_loss", 2.5}}}});
 
     // A step with the line of only one trainer, and one that is only in metrics.jsonl.
     folder.write("metrics.jsonl", metric(1) + metric(2) + metric(3) + metric(4));

@@ -242,12 +242,44 @@ TEST_SUITE("step ledger") {
 
   TEST_CASE("step ledger: a loss is known if the records, or an earlier generation, have it") {
     StepLedger steps = ledger();
-    steps.set_val_losses({{6, 1.25}});
+    steps.set_validations({{6, {{"val_loss", 1.25}}}});
     CHECK(steps.knows({4, 6, "n0.0", 1.25}));
     CHECK_FALSE(steps.knows({4, 6, "n0.0", 1.5}));  // of other samples
     CHECK_FALSE(steps.knows({4, 8, "n0.0", 1.25}));
     steps.validated({4, 8, "n0.0", 1.25});
     CHECK(steps.knows({5, 8, "n0.0", 1.25}));
+  }
+
+  TEST_CASE("step ledger: a step may have scores of tasks with its validation loss, or alone") {
+    const TaskScores scores = {{.task = "a", .questions = 4, .right = 1, .right_normalized = 2}};
+    const nlohmann::json shown = {{"a", {{"questions", 4}, {"acc", 0.25}, {"acc_norm", 0.5}}}};
+    StepLedger steps = ledger();
+    CHECK(steps.tasks().is_null());
+    const auto make = [&](uint64_t step) {
+      for (const char* trainer : {"n0.0", "n1.0"}) {
+        StepDone report = done(trainer, step);
+        report.validates = true;
+        steps.report(report);
+      }
+      CHECK_FALSE(steps.take_complete());
+    };
+    make(6);
+    CHECK_FALSE(steps.validated({4, 6, "n0.0", 1.25, {}, scores}));
+    const auto both = steps.record(*steps.take_complete())[0].json;
+    CHECK(both["val_loss"] == 1.25);
+    CHECK(both["tasks"] == shown);
+    make(7);
+    CHECK_FALSE(steps.validated({4, 7, "n0.0", std::nan(""), {}, scores}));
+    const auto alone = steps.record(*steps.take_complete())[0].json;
+    CHECK_FALSE(alone.contains("val_loss"));
+    CHECK(alone["tasks"] == shown);
+    CHECK(steps.tasks() == shown);
+    CHECK(steps.val_loss() == 1.25);
+    CHECK(steps.knows({5, 7, "n0.0", std::nan(""), {}, scores}));
+    CHECK_FALSE(steps.knows({5, 7, "n0.0", 1.25, {}, scores}));  // the loss is news
+    CHECK(steps.knows({5, 6, "n0.0", 1.25}));                    // the tasks are scored no more
+    CHECK_FALSE(steps.knows({5, 6, "n0.0", 1.25, {}, {{.task = "a", .questions = 4}}}));
+    CHECK(validation_of(both) == nlohmann::json{{"val_loss", 1.25}, {"tasks", shown}});
   }
 
   TEST_CASE("step ledger: records go on after an older step only if they end later") {

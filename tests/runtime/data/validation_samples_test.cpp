@@ -22,6 +22,17 @@ TEST_SUITE("validation") {
     CHECK(due() == std::set<uint64_t>{0, 10, 20, 25});
   }
 
+  TEST_CASE("validation: tasks are scored likewise, if there are any") {
+    Config config;
+    Plan plan;
+    plan.max_steps = 25;
+    config.train.tasks_every_steps = 10;
+    CHECK_FALSE(tasks_due(config, plan, 0));
+    config.train.tasks = "tasks.jsonl";
+    for (uint64_t step = 0; step <= 25; ++step)
+      CHECK(tasks_due(config, plan, step) == (step % 10 == 0 || step == 25));
+  }
+
   TEST_CASE("validation: the samples are spread over the whole source, each at most once") {
     for (const uint64_t available : {64ULL, 65ULL, 1'000ULL, 1ULL << 50}) {
       std::set<uint64_t> positions;

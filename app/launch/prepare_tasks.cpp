@@ -1,0 +1,38 @@
+#include "app/launch/prepare_tasks.hpp"
+
+#include <filesystem>
+
+#include "runtime/data/task_file.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
+
+namespace simplescale {
+
+Status check_tasks(const Config& config) {
+  return config.train.tasks.empty() ? Status() : read_tasks(config.train.tasks).status();
+}
+
+Result<std::vector<TaskTokens>> task_tokens(const Config& config, const ModelShape& shape,
+                                            const std::string& tokenizer) {
+  const std::string& path = config.train.tasks;
+  if (path.empty()) return std::vector<TaskTokens>();
+  if (tokenizer.empty())
+    return Status(
+        Code::bad_config,
+        "train.tasks = \"" + path +
+            "\" needs the tokenizer of the run's data, which is bare tokens: train on text, "
+            "or on a folder that `prepare` wrote, or leave out train.tasks");
+  SS_ASSIGN(const Tokenizer loaded, Tokenizer::load(tokenizer));
+  SS_ASSIGN(const std::vector<TaskRow> rows, read_tasks(path));
+  auto tokens = encode_tasks(rows, loaded, shape.block_size, shape.vocab);
+  if (!tokens.ok()) return tokens.status().in(path);
+  return tokens;
+}
+
+Status keep_tasks(const RunFolder& run, const std::vector<TaskTokens>& tasks) {
+  if (!tasks.empty()) return write_task_tokens(run.tasks(), tasks);
+  std::error_code error;
+  std::filesystem::remove(run.tasks(), error);
+  return {};
+}
+
+}  // namespace simplescale

@@ -1,0 +1,24 @@
+// train.tasks at the start of a run: the file is read, checked, and kept in the run's folder as
+// tokens, which all trainers read. So a file that changes while the run trains changes nothing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/status.hpp"
+#include "runtime/config/config.hpp"
+#include "runtime/data/task_tokens.hpp"
+#include "runtime/run/run_folder.hpp"
+
+namespace simplescale {
+
+/// Reads train.tasks, if it is set. Errors of read_tasks().
+Status check_tasks(const Config& config);
+/// train.tasks as tokens; empty if it is not set. tokenizer: of the run's data; "" if it has none.
+/// bad_config: it has none. Errors of read_tasks(), Tokenizer::load() and encode_tasks().
+Result<std::vector<TaskTokens>> task_tokens(const Config& config, const ModelShape& shape,
+                                            const std::string& tokenizer);
+/// Puts them where the run's trainers read them; removes the file of an earlier start.
+Status keep_tasks(const RunFolder& run, const std::vector<TaskTokens>& tasks);
+
+}  // namespace simplescale
