@@ -16,6 +16,7 @@
 #include "runtime/config/risk.hpp"
 #include "runtime/exports/records.hpp"
 #include "runtime/run/run_state.hpp"
+#include "runtime/training/task_score.hpp"
 
 namespace simplescale {
 
@@ -145,7 +146,7 @@ void RunView::on_event(const std::string& text) {
   const json e = json::parse(text, nullptr, false);
   if (!e.is_object()) return;
   const std::string kind = e.value("kind", ""), reason = e.value("reason", "");
-  if (kind == "validated" && e["val_loss"].is_number()) {
+  if (kind == "validated" && e.contains("val_loss") && e["val_loss"].is_number()) {
     std::string sources;
     const json losses = e.value("val_losses", json::object());
     for (const auto& [name, loss] : losses.items())
@@ -154,6 +155,10 @@ void RunView::on_event(const std::string& text) {
             fmt::format("{}{} {:.4f}", sources.empty() ? ": " : ", ", name, loss.get<double>());
     line_.print_line(fmt::format("step {}: validation loss {:.4f}{}", e.value("step", 0),
                                  e["val_loss"].get<double>(), sources));
+  }
+  if (kind == "validated") {
+    if (const std::string scores = task_text(e.value("tasks", json())); !scores.empty())
+      line_.print_line(fmt::format("step {}: {}", e.value("step", 0), scores));
   } else if (kind == "recovered" && e["incident"].is_number()) {
     line_.print_line(
         fmt::format("incident {}: {}", e["incident"].get<int64_t>(), e.value("sentence", reason)));
@@ -216,6 +221,9 @@ bool RunView::print_summary() const {
   if (lowest != records.val_losses.end() && lowest->second < records.val_losses.back().second)
     terminal::print("  lowest           %.4f at step %llu\n", lowest->second,
                     static_cast<unsigned long long>(lowest->first));
+  if (const std::string first = task_text(records.first_tasks), last = task_text(records.tasks);
+      !last.empty())
+    terminal::print("  tasks            %s\n    at the start   %s\n", last.c_str(), first.c_str());
   std::error_code error;
   const std::string best = checkpoint_folder(config_) + "/best";
   const auto saved = find_newest_valid(checkpoint_folder(config_), Verify::sizes);

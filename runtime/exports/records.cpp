@@ -50,6 +50,11 @@ std::optional<MetricsRow> parse_metrics(const std::string& text) {
     for (const auto& [name, ignored] : sources->items())
       if (const auto value = real(*sources, name.c_str()))
         row.scalars.emplace_back("val_loss/" + name, *value);
+  if (const auto tasks = line.find("tasks"); tasks != line.end() && tasks->is_object())
+    for (const auto& [name, scores] : tasks->items())
+      for (const char* figure : {"acc", "acc_norm", "word_perplexity", "byte_perplexity"})
+        if (const auto value = scores.is_object() ? real(scores, figure) : std::nullopt)
+          row.scalars.emplace_back("tasks/" + name + "/" + figure, *value);
   return row;
 }
 
@@ -95,6 +100,10 @@ RunRecords read_records(const RunFolder& run) {
       while (!records.val_losses.empty() && records.val_losses.back().first >= step)
         records.val_losses.pop_back();  // a repeated validation replaces those that were undone
       records.val_losses.emplace_back(step, *loss);
+    }
+    if (const auto tasks = line.find("tasks"); tasks != line.end() && tasks->is_object()) {
+      if (records.first_tasks.is_null()) records.first_tasks = *tasks;
+      records.tasks = *tasks;
     }
   }
   return records;

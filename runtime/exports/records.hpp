@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstdint>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,8 +29,9 @@ struct MetricsRow {
   std::vector<std::pair<std::string, double>> scalars;  // finite values by their keys in the file
   std::optional<double> find(const std::string& name) const;
 };
-/// Parses one line: loss, val_loss, grad_norm, lr, tokens_per_second, step_ms, mfu, generation, and
-/// the losses of the sources in val_losses as val_loss/NAME.
+/// Parses one line: loss, val_loss, grad_norm, lr, tokens_per_second, step_ms, mfu, generation, the
+/// losses of the sources in val_losses as val_loss/NAME, and the scores of tasks as tasks/NAME/acc,
+/// acc_norm, word_perplexity and byte_perplexity.
 /// Nothing if it is not a line of metrics.jsonl.
 std::optional<MetricsRow> parse_metrics(const std::string& line);
 
@@ -59,6 +61,7 @@ struct RunRecords {
   double begin_s = 0;                                   // time of the first event
   std::string last_kind;                                // kind of the last event
   std::vector<std::pair<uint64_t, double>> val_losses;  // by step
+  nlohmann::json first_tasks, tasks;  // the first and the newest scores of tasks; null: none
 };
 /// Empty if the files do not exist.
 RunRecords read_records(const RunFolder& run);

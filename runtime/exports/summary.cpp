@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 #include "runtime/config/config.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/run/run_state.hpp"
+#include "runtime/training/task_score.hpp"
 
 namespace simplescale {
 
@@ -68,9 +70,15 @@ std::optional<double> newest_rate(const std::vector<MetricsRow>& rows) {
   return steps > 0 ? std::optional(steps / inverse) : std::nullopt;
 }
 
+/// The mean of the tasks' accuracies; "" without tasks that have questions.
+std::string shown_accuracy(const json& tasks) {
+  const double accuracy = mean_accuracy(tasks);
+  return std::isnan(accuracy) ? "" : fmt::format("{:.4f}", accuracy);
+}
+
 using Row = std::vector<std::string>;
-const Row kHeader = {"run",      "state",      "step", "loss", "val loss",
-                     "tokens/s", "recoveries", "when", "from"};
+const Row kHeader = {"run",      "state",    "step",       "loss", "val loss",
+                     "accuracy", "tokens/s", "recoveries", "when", "from"};
 
 Row row_of(const RunSummary& run, const std::string& folder) {
   const std::string name = fs::path(run.folder).lexically_relative(folder).string();
@@ -79,18 +87,26 @@ Row row_of(const RunSummary& run, const std::string& folder) {
           run.max_steps ? fmt::format("{}/{}", run.step, run.max_steps) : std::to_string(run.step),
           shown(run.loss, "{:.4f}"),
           shown(run.val_loss, "{:.4f}"),
+          shown_accuracy(run.tasks),
           shown(run.tokens_per_second, "{:.0f}"),
           std::to_string(run.recoveries),
           local_time(run.time_s),
           fs::path(run.from).filename().string()};
 }
 
+/// Removes the columns of kHeader that are empty in all rows: accuracy and from.
+void remove_empty_columns(std::vector<Row>& rows) {
+  for (size_t i = rows[0].size(); i-- > 0;) {
+    const bool empty =
+        std::all_of(rows.begin() + 1, rows.end(), [i](const Row& row) { return row[i].empty(); });
+    if (empty && (rows[0][i] == "accuracy" || i + 1 == rows[0].size()))
+      for (Row& row : rows) row.erase(row.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
 /// Text to the left, numbers to the right. state: the column of the state.
 std::string table_of(std::vector<Row> rows, size_t state) {
-  const bool parents =
-      std::any_of(rows.begin() + 1, rows.end(), [](const Row& row) { return !row.back().empty(); });
-  if (!parents)
-    for (Row& row : rows) row.pop_back();
+  remove_empty_columns(rows);
   std::vector<size_t> widths(rows[0].size());
   for (const Row& row : rows)
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
@@ -117,6 +133,7 @@ json json_of(const RunSummary& run) {
           {"max_steps", run.max_steps},
           {"loss", number_or_null(run.loss)},
           {"val_loss", number_or_null(run.val_loss)},
+          {"tasks", run.tasks},
           {"tokens_per_second", number_or_null(run.tokens_per_second)},
           {"recoveries", run.recoveries},
           {"time", run.time_s}};
@@ -150,6 +167,7 @@ Result<RunSummary> summarize(const std::string& folder, RunRecords* kept) {
   RunRecords records = read_records(run);
   summary.recoveries = records.recoveries.size();
   summary.val_loss = records.val_loss;
+  summary.tasks = records.tasks;
   summary.time_s = records.begin_s;
   if (!records.rows.empty()) {
     const MetricsRow& last = records.rows.back();

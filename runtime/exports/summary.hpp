@@ -19,6 +19,7 @@ struct RunSummary {
   std::string state;
   uint64_t step = 0, max_steps = 0;
   std::optional<double> loss, val_loss, tokens_per_second;  // the newest
+  nlohmann::json tasks;  // the newest scores of tasks, as in metrics.jsonl; null: none
   size_t recoveries = 0;
   double time_s = 0;  // time of the newest step, or of the first event
 };

@@ -52,6 +52,21 @@ json at(const json& object, const char* key) {
   return object.is_object() && object.contains(key) ? object[key] : json();
 }
 
+void add_tasks(Exposition& out, const json& tasks) {
+  constexpr struct {
+    const char *member, *name, *help;
+  } kFigures[] = {
+      {"acc", "task_accuracy", "Newest accuracy of a task, 0 to 1."},
+      {"acc_norm", "task_normalized_accuracy", "The same by character."},
+      {"word_perplexity", "task_word_perplexity", "Newest perplexity of a task's texts by word."},
+      {"byte_perplexity", "task_byte_perplexity", "The same by byte."}};
+  if (!tasks.is_object()) return;
+  for (const auto& figure : kFigures)
+    for (const auto& [task, scores] : tasks.items())
+      out.add(figure.name, "gauge", figure.help, at(scores, figure.member),
+              "task=\"" + escaped(task) + "\"");
+}
+
 void add_run(Exposition& out, const json& status, const json& metrics) {
   out.add("step", "gauge", "Newest committed step.", at(status, "step"));
   out.add("max_steps", "gauge", "Steps of the whole run.", at(status, "max_steps"));
@@ -66,6 +81,7 @@ void add_run(Exposition& out, const json& status, const json& metrics) {
   for (const auto& [name, loss] : sources.items())
     out.add("val_loss_of_source", "gauge", "Newest validation loss of a source of data.blend.",
             loss, "source=\"" + escaped(name) + "\"");
+  add_tasks(out, at(status, "tasks"));
   out.add("grad_norm", "gauge", "Norm of the gradient before clipping.", at(metrics, "grad_norm"));
   out.add("learning_rate", "gauge", "Learning rate.", at(metrics, "lr"));
   out.add("step_milliseconds", "gauge", "Duration of the newest step.", at(metrics, "step_ms"));

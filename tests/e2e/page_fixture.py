@@ -11,6 +11,12 @@ import time
 WRONG = {17: ("lost", "its agent does not answer any more"), 402: ("drained", "disk: 11 MB/s, others 480"), 777: ("suspect", "its state of step 19000 was wrong")}
 
 
+def scores(step):
+    """Of two tasks after a step, as in metrics.jsonl."""
+    return {"reading": {"questions": 400, "acc": round(.25 + step / 80000, 4), "acc_norm": round(.26 + step / 70000, 4)},
+            "prose <b>": {"words": 9000, "word_perplexity": 900 - step / 30, "byte_perplexity": 4 - step / 20000}}
+
+
 def large_run(folder, nodes=1024, trainers=8, group_nodes=4, spares=4, steps=20000):
     """Groups of group_nodes nodes. The last `spares` nodes are spares, the nodes in WRONG do not train, node 100 is slow, and one
     trainer of node 200 is being restarted."""
@@ -43,7 +49,7 @@ def large_run(folder, nodes=1024, trainers=8, group_nodes=4, spares=4, steps=200
                 ms += sum(phases.values())
                 recovered.append((t, step, generation, phases))
             t += ms / 1e3
-            val = {"val_loss": 1.95 + 8 * math.exp(-step / 900) + .6 * math.exp(-step / 9000)} if step % 1000 == 0 else {}
+            val = {"val_loss": 1.95 + 8 * math.exp(-step / 900) + .6 * math.exp(-step / 9000), "tasks": scores(step)} if step % 1000 == 0 else {}
             loss = 1.9 + 8 * math.exp(-step / 900) + .6 * math.exp(-step / 9000) + dice.gauss(0, .02)
             metrics.write(json.dumps({"time": round(t, 3), "step": step, "iter": step, "loss": loss, "grad_norm": abs(dice.gauss(.6, .1)), "lr": 4e-4 * (1 - step / 40000),
                                       "step_ms": round(ms, 3), "tokens": step * 16777216, "tokens_per_second": round(16777216 / .88, 1), "mfu": .447,
@@ -69,7 +75,7 @@ def large_run(folder, nodes=1024, trainers=8, group_nodes=4, spares=4, steps=200
                                      "subject": subject, "reason": reason, "ms": ms, **more}) + "\n")
         event(begin, 1, 0, "started")
         for step in range(0, steps + 1, 1000):
-            event(begin + step * .9, 1, step, "validated", "", "validation loss", val_loss=1.95 + 8 * math.exp(-step / 900) + .6 * math.exp(-step / 9000))
+            event(begin + step * .9, 1, step, "validated", "", "validation loss", val_loss=1.95 + 8 * math.exp(-step / 900) + .6 * math.exp(-step / 9000), tasks=scores(step))
         for i, (at, step, generation, phases) in enumerate(recovered, 1):
             who, ms = f"n{dice.randrange(nodes)}.{dice.randrange(trainers)}", sum(phases.values())
             event(at, generation, step, "trainer_lost", who, "killed by signal 9 (Killed)", i, "detect", 0)
@@ -81,7 +87,7 @@ def large_run(folder, nodes=1024, trainers=8, group_nodes=4, spares=4, steps=200
         event(now - .9, generation, steps, "fenced", "", f"generation {generation + 1}", len(recovered) + 1, "fence", 80)
     groups = {n["group"] for n in listed if n["group"]}
     (folder / "control/status.json").write_text(json.dumps({
-        "run": "tinyllama-1024", "state": "recovering", "generation": generation, "step": steps, "max_steps": 40000, "loss": loss, "tokens_per_second": 16777216 / .88,
+        "run": "tinyllama-1024", "state": "recovering", "generation": generation, "step": steps, "max_steps": 40000, "loss": loss, "tasks": scores(steps), "tokens_per_second": 16777216 / .88,
         "incidents": len(recovered) + 1, "groups": len(groups), "paused": False, "stall": None,
         "plan": {"model": {"preset": "tinyllama-1.1b", "parameters": 1100048384, "dim": 2048, "layers": 22, "heads": 32, "vocab": 32000, "block_size": 2048}, "nodes": nodes - spares, "spares": spares, "trainers_per_node": trainers,
                  "groups": 255, "shards": group_nodes * trainers, "strategy": "hybrid_shard", "precision": "bf16", "global_batch_size": 8192, "tokens_per_step": 16777216},

@@ -324,6 +324,14 @@ class Http(Case):
             self.assertEqual(page.evaluate("document.querySelector('#stall').textContent"), "no step for 12 s, waiting for n0.0 (backward, block 3)")
             self.assertEqual(page.evaluate("document.querySelector('#state').className + ' ' + document.querySelector('#state').textContent"), "pill warn stalled")
             self.assertGreaterEqual(page.evaluate("Number(document.querySelector('#loss path.val').dataset.points)"), 5, "validation loss")
+            # A curve for each task that has the chosen score, and the newest scores as figures.
+            curves = "[...document.querySelectorAll('#tasks path.curve')].map(p => p.dataset.points).join()"
+            self.assertEqual(page.evaluate(curves), "8")
+            self.assertEqual(page.evaluate("[...document.querySelector('#tasks-of').options].map(o => o.textContent).join()"),
+                             "accuracy,accuracy by character,perplexity by word,perplexity by byte")
+            page.evaluate("$('tasks-of').value = 'byte_perplexity'; $('tasks-of').dispatchEvent(new Event('change'))")
+            self.assertEqual(page.evaluate("document.querySelector('#tasks-key').textContent + ' ' + " + curves), "prose <b> 8")
+            self.assertIn("34.4 %reading, accuracy", page.evaluate("document.querySelector('#figures').textContent"))
             for text in ("22 layers", "20 nodes × 2 trainers", "hybrid_shard", "elapsed"):
                 self.assertIn(text, page.evaluate("document.querySelector('#facts').textContent"))
             self.assertEqual(page.evaluate("document.querySelectorAll('#checkpoints tbody tr').length"), 5)

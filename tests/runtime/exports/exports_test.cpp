@@ -254,4 +254,27 @@ TEST_SUITE("exports") {
     CHECK(records.begin_s == 5);
     CHECK(records.last_kind == "validated");
   }
+
+  TEST_CASE("records: scores of tasks, in a line and of the run") {
+    const auto row = parse_metrics(
+        R"({"step":2,"generation":1,"tasks":{"a":{"questions":4,"acc":0.5,"acc_norm":0.75},)"
+        R"("b":{"words":3,"word_perplexity":7.5,"byte_perplexity":null},"c":3}})");
+    CHECK(row->find("tasks/a/acc") == 0.5);
+    CHECK(row->find("tasks/a/acc_norm") == 0.75);
+    CHECK(row->find("tasks/b/word_perplexity") == 7.5);
+    CHECK(row->scalars.size() == 4);  // with generation
+    TempFolder folder;
+    const RunFolder run{folder.path};
+    std::ofstream(run.events())
+        << R"({"kind":"validated","time":1,"step":0,"tasks":{"a":{"acc":0.25}}})"
+        << "\n"
+        << R"({"kind":"validated","time":2,"step":4,"val_loss":1.5})"
+        << "\n"
+        << R"({"kind":"validated","time":3,"step":8,"tasks":{"a":{"acc":0.5}}})"
+        << "\n";
+    const RunRecords records = read_records(run);
+    CHECK(records.first_tasks["a"]["acc"] == 0.25);
+    CHECK(records.tasks["a"]["acc"] == 0.5);
+    CHECK(records.val_loss == 1.5);
+  }
 }

@@ -47,9 +47,24 @@ TEST_SUITE("summary") {
     const auto list = nlohmann::json::parse(sweep_json(results));
     CHECK(list[2]["best"] == true);
     CHECK(list[0]["choices"]["train.learning_rate"] == "1e-3");
+    CHECK(table.find("accuracy") == std::string::npos);
     // Without a validation loss of every run the training loss counts.
     results[2].run.val_loss.reset();
     mark_best(results);
     CHECK(order_of(sweep_table(results, "/s")) == "  r|* a|  d|  c|  b|");
+  }
+
+  TEST_CASE("runs table: the mean accuracy of the tasks, if a run has one") {
+    RunSummary plain, scored;
+    plain.folder = "/s/a", scored.folder = "/s/b";
+    plain.state = scored.state = "finished";
+    scored.tasks = {{"x", {{"acc", 0.5}}}, {"y", {{"acc", 0.25}}}, {"z", {{"words", 3}}}};
+    const std::string table = summary_table({plain, scored}, "/s");
+    CAPTURE(table);
+    CHECK(table.find("val loss  accuracy  tokens/s") != std::string::npos);
+    CHECK(table.find("0.3750") != std::string::npos);
+    const auto list = nlohmann::json::parse(summary_json({plain, scored}));
+    CHECK(list[0]["tasks"].is_null());
+    CHECK(list[1]["tasks"]["y"]["acc"] == 0.25);
   }
 }

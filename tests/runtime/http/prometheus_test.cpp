@@ -40,6 +40,20 @@ TEST_SUITE("prometheus") {
     CHECK(text.find("source=\"code\"") == std::string::npos);
   }
 
+  TEST_CASE("prometheus: the scores of each task have the task's name") {
+    const json status = {{"run", "r"},
+                         {"tasks",
+                          {{"a", {{"acc", 0.5}, {"acc_norm", 0.75}}},
+                           {"b\"", {{"acc", 0.25}, {"byte_perplexity", 1.5}}}}}};
+    const std::string text = prometheus_text(status, json());
+    CHECK(text.find("simplescale_task_accuracy{run=\"r\",task=\"a\"} 0.5\n"
+                    "simplescale_task_accuracy{run=\"r\",task=\"b\\\"\"} 0.25\n") !=
+          std::string::npos);
+    CHECK(text.find("simplescale_task_byte_perplexity{run=\"r\",task=\"b\\\"\"} 1.5\n") !=
+          std::string::npos);
+    CHECK(text.find("word_perplexity") == std::string::npos);
+  }
+
   TEST_CASE("prometheus: a document that is not a status gives no samples") {
     for (const json& odd : {json(), json(3), json::array({1, 2}), json{{"nodes", 3}, {"step", "x"}},
                             json{{"nodes", json::array({json(), json(4), json::object()})}}})

@@ -1,0 +1,157 @@
+"""Scores of tasks during training and by `evaluate --tasks`: the same on every layout and after recoveries, and where they are
+shown."""
+
+import hashlib
+import json
+import os
+import signal
+import unittest
+
+from common import TINY, Case, last_step, lines, status, trainer_pids
+
+WORDS = "the king of a small land sent his son over seven hills to find one clear river and bring back water for all".split()
+
+
+def sentence(i):
+    return " ".join(WORDS[(i * 7 + k * (i % 5 + 1)) % len(WORDS)] for k in range(9))
+
+
+def questions(count):
+    """Of one to four choices' lengths; every eighth prompt is longer than a block of 40 tokens."""
+    for i in range(count):
+        words = sentence(i).split()
+        prompt = " ".join(sentence(i + k) for k in range(9 if i % 8 == 7 else 1))
+        choices = [" ".join(words[c:c + 1 + (i + c) % 3]) for c in range(2 + i % 3)]
+        yield {"task": "words" if i % 4 else "others", "prompt": prompt, "choices": choices, "answer": i % len(choices)}
+
+
+def scored(run):
+    """By step, of the events."""
+    return {e["step"]: e["tasks"] for e in lines(run / "events.jsonl") if e["kind"] == "validated" and "tasks" in e}
+
+
+def in_metrics(run):
+    """By step; the last line of a step counts."""
+    return {m["step"]: m["tasks"] for m in lines(run / "metrics.jsonl") if "tasks" in m}
+
+
+class Tasks(Case):
+    def setUp(self):
+        super().setUp()
+        (self.folder / "text.txt").write_text("\n".join(sentence(i) for i in range(900)))
+        self.tasks = self.folder / "questions.jsonl"
+        self.write_tasks(list(questions(60)) + [{"task": "prose", "text": " ".join(sentence(i) for i in range(n))} for n in (1, 20)])
+        self.keys = {**TINY, "data.source": f'"{self.folder}/text.txt"', "data.folder": f'"{self.folder}/tokens"', "model.vocab": 320,
+                     "model.block_size": 40, "train.max_steps": 8, "train.global_batch_size": 8}
+        self.write_config(self.keys)
+        self.command("prepare", self.config)
+        self.on = ["--train.tasks=questions.jsonl", "--train.tasks_every_steps=4"]
+
+    def write_tasks(self, rows):
+        self.tasks.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def refused(self, code, *overrides, says=()):
+        self.command("train", self.config, f"--run={self.folder}/refused", *overrides, code=code)
+        for word in says:
+            self.assertIn(word, self.stderr)
+        self.assertFalse((self.folder / "refused/metrics.jsonl").exists())
+
+    def test_the_same_scores_on_every_layout_and_by_evaluate_and_training_undisturbed(self):
+        without = self.train("without")
+        flags = [*self.on, "--checkpoint.disk_every_steps=4", "--train.validation_every_steps=2"]
+        one = self.folder / "one"
+        told = self.command("train", self.config, f"--run={one}", *flags)
+        scores = scored(one)
+        self.assertEqual(list(scores), [0, 4, 8])
+        self.assertEqual(in_metrics(one), {step: scores[step] for step in (4, 8)})
+        self.assertEqual(scores[8]["words"]["questions"], 45)
+        self.assertEqual(scores[8]["others"]["questions"], 15)
+        self.assertNotEqual(scores[0]["prose"], scores[8]["prose"])
+        self.assertIn(f"accuracy {scores[8]['words']['acc']:.4f}", told)
+        # A step may have a loss, scores, or both.
+        self.assertEqual([("val_loss" in m, "tasks" in m) for m in lines(one / "metrics.jsonl")],
+                         [(False, False), (True, False), (False, False), (True, True)] * 2)
+        for groups, trainers, strategy in ((2, 1, "no_shard"), (1, 2, "full_shard"), (2, 2, "hybrid_shard"), (1, 3, "full_shard")):
+            batch = ["--train.global_batch_size=12"] if trainers == 3 else []  # other steps, but the same first state
+            run = self.train(f"{groups}x{trainers}", *flags, *batch, *self.layout(groups, trainers, strategy))
+            if batch:
+                self.assertEqual(scored(run)[0], scores[0])
+                continue
+            self.assertEqual(self.digest(run), self.digest(without), (groups, trainers))
+            self.assertEqual(scored(run), scores, (groups, trainers))
+            self.assertEqual(in_metrics(run), in_metrics(one))
+        for step in (4, 8):
+            checkpoint = one / f"checkpoints/step-{step:08}"
+            self.assertEqual(json.loads(self.command("evaluate", checkpoint, "--tasks", self.tasks, "--json")), scores[step])
+        # Where they are shown.
+        self.assertEqual(status(one)["tasks"], scores[8])
+        self.assertIn(f"{(scores[8]['words']['acc'] + scores[8]['others']['acc']) / 2:.4f}", self.command("runs", self.folder))
+        of_run = {r["name"]: r for r in json.loads(self.command("runs", self.folder, "--json"))}
+        self.assertEqual(of_run["one"]["tasks"], scores[8])
+        self.assertIsNone(of_run["without"]["tasks"])
+
+    def test_several_samples_at_once_and_bf16_give_the_scores_of_evaluate(self):
+        for name, more in (("several", ["--train.micro_batch_size=2"]), ("bf16", ["--train.precision=bf16", "--train.micro_batch_size=2"])):
+            run = self.train(name, *self.on, *more, *self.layout(2, 1))
+            self.assertEqual(json.loads(self.command("evaluate", run, "--tasks", self.tasks, "--json")), scored(run)[8], name)
+
+    def test_processes_that_die_while_tasks_are_scored_cost_no_step_and_no_score(self):
+        self.write_tasks(list(questions(6000)))
+        flags = ["--train.max_steps=12", "--train.tasks=questions.jsonl", "--train.tasks_every_steps=5", "--checkpoint.disk_every_steps=5",
+                 "--train.validation_samples=0", *self.layout(2, 2)]
+        reference = self.train("reference", *flags)
+        run, process = self.start("run", *flags)
+
+        def scores(step):  # its state is being written, which trainers do not wait for
+            return last_step(run) == step - 1 and any((run / "checkpoints").glob(f"tmp-{step:08}-*"))
+
+        self.wait_for(lambda: scores(5), "the scores of step 5")
+        os.kill(trainer_pids(run)["n1.0"], signal.SIGKILL)
+        self.wait_for(lambda: scores(10) and status(run)["standby"], "the scores of step 10")
+        os.kill(status(run)["supervisor"]["pid"], signal.SIGKILL)
+        self.assertEqual(process.wait(120), 0, process.stdout.read())
+        self.assertEqual(self.digest(run), self.digest(reference))
+        self.assertEqual(scored(run), scored(reference))
+        self.assertEqual(in_metrics(run), in_metrics(reference))
+        steps = [e["step"] for e in lines(run / "events.jsonl") if e["kind"] == "validated"]
+        self.assertEqual(steps, [0, 5, 10, 12], "each step is reported once")
+        steps = [m["step"] for m in lines(run / "metrics.jsonl")]
+        self.assertEqual(sorted(steps), sorted([*range(1, 13), 5]), "step 5 has another line, with its scores")
+        self.assertFalse(any("val_loss" in e for e in lines(run / "events.jsonl")))
+        self.assertIn("each sample exactly once", self.verify(run))
+
+    def test_a_resumed_run_notices_another_file(self):
+        run = self.train("run", *self.on)
+        start = json.loads((run / "control/manifest.json").read_text())["starts"][-1]
+        self.assertEqual(start["tasks"]["name"], str(self.tasks))
+        self.assertEqual(start["tasks"]["bytes"], self.tasks.stat().st_size)
+        self.write_tasks(list(questions(30)))
+        kept = hashlib.sha256((run / "control/tasks.jsonl").read_bytes()).digest()
+        self.train("run", *self.on, "--train.max_steps=10", code=65)
+        self.assertEqual(hashlib.sha256((run / "control/tasks.jsonl").read_bytes()).digest(), kept)
+        self.tasks.rename(self.folder / "others.jsonl")
+        self.train("run", "--train.tasks=others.jsonl", "--train.max_steps=10")
+        self.assertEqual(scored(run)[10]["words"]["questions"] + scored(run)[10]["others"]["questions"], 30)
+        self.train("run", "--train.max_steps=12")
+        self.assertNotIn(12, scored(run))
+        self.assertFalse((run / "control/tasks.jsonl").exists())
+
+    def test_wrong_files_are_refused_before_anything_starts(self):
+        self.tasks.write_text('{"text": "fine"}\n{"prompt": "p", "choices": ["x"], "answer": 0}\n')
+        self.refused(65, *self.on, says=[f"{self.tasks}: line 2: ", "at least two"])
+        self.refused(65, "--train.tasks=none.jsonl", says=["none.jsonl"])
+        self.refused(78, "--train.tasks_every_steps=5", says=["train.tasks_every_steps", "needs train.tasks"])
+        self.write_tasks([{"text": "fine"}])
+        self.write_config({**TINY, "train.max_steps": 8})
+        self.refused(78, *self.on, says=["train.tasks", "bare tokens"])
+
+    def test_tensorboard_and_wandb_have_the_scores(self):
+        run = self.train("run", *self.on, "--metrics.tensorboard=true", "--metrics.wandb=true")
+        for pattern in ("tb/events.out.tfevents.*", "wandb/offline-run-*/run-*.wandb"):
+            found = b"".join(path.read_bytes() for path in run.glob(pattern))
+            for tag in ("tasks/words/acc", "tasks/words/acc_norm", "tasks/prose/byte_perplexity"):
+                self.assertIn(tag.encode(), found)
+
+
+if __name__ == "__main__":
+    unittest.main()
