@@ -24,6 +24,8 @@ pkg_check_modules(archive REQUIRED IMPORTED_TARGET libarchive)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(httplib REQUIRED IMPORTED_TARGET cpp-httplib)
 pkg_check_modules(sodium REQUIRED IMPORTED_TARGET libsodium)
+pkg_check_modules(curl REQUIRED IMPORTED_TARGET libcurl)
+pkg_check_modules(pugixml REQUIRED IMPORTED_TARGET pugixml)
 pkg_check_modules(libedit REQUIRED IMPORTED_TARGET libedit)
 pkg_check_modules(ucx REQUIRED IMPORTED_TARGET ucx)
 

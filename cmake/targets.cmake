@@ -43,6 +43,8 @@ simplescale_room(training LINK base)
 simplescale_room(run LINK base)
 simplescale_room(observe LINK base PkgConfig::tomlplusplus)
 simplescale_room(diagnostics LINK base)
+simplescale_room(object_store LINK base
+  PRIVATE_LINK PkgConfig::curl PkgConfig::pugixml PkgConfig::sodium)
 simplescale_room(config LINK training observe PkgConfig::tomlplusplus)
 simplescale_room(tokenizer LINK base PkgConfig::sentencepiece PkgConfig::pcre2 PkgConfig::utf8proc)
 simplescale_room(data LINK config tokenizer PRIVATE_LINK PkgConfig::archive)

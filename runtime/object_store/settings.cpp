@@ -1,0 +1,150 @@
+#include "runtime/object_store/settings.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+
+namespace simplescale {
+
+namespace {
+
+constexpr size_t kLineBytesMax = 16 << 10;
+
+using Profile = std::map<std::string, std::string>;
+
+std::string trimmed(const std::string& text) {
+  const size_t begin = text.find_first_not_of(" \t\r");
+  return begin == std::string::npos
+             ? ""
+             : text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
+}
+
+/// The keys of one section of an INI file; empty if there is no such file or section. Nested keys
+/// (indented lines below "s3 =") are left out.
+Profile read_profile(const std::string& file, const std::string& section) {
+  Profile out;
+  std::ifstream in(file);
+  bool inside = false;
+  for (std::string line; std::getline(in, line) && line.size() <= kLineBytesMax;) {
+    if (line.empty() || line[0] == '#' || line[0] == ';' || line[0] == ' ' || line[0] == '\t')
+      continue;
+    if (const std::string text = trimmed(line); text.starts_with('[')) {
+      inside = text.ends_with(']') && trimmed(text.substr(1, text.size() - 2)) == section;
+      continue;
+    }
+    const size_t equals = line.find('=');
+    if (inside && equals != std::string::npos)
+      out[trimmed(line.substr(0, equals))] = trimmed(line.substr(equals + 1));
+  }
+  return out;
+}
+
+/// What the environment and the profile's two sections say.
+struct Sources {
+  const Environment& environment;
+  std::string profile, credentials_file, config_file;
+  Profile credentials, config;
+
+  explicit Sources(const Environment& from) : environment(from) {
+    const std::string home = environment("HOME") + "/.aws/";
+    profile = environment("AWS_PROFILE");
+    if (profile.empty()) profile = "default";
+    credentials_file = environment("AWS_SHARED_CREDENTIALS_FILE");
+    if (credentials_file.empty()) credentials_file = home + "credentials";
+    config_file = environment("AWS_CONFIG_FILE");
+    if (config_file.empty()) config_file = home + "config";
+    credentials = read_profile(credentials_file, profile);
+    config = read_profile(config_file, profile == "default" ? profile : "profile " + profile);
+  }
+
+  /// The first that is set of the variables, then of the config's key.
+  std::string get(std::initializer_list<const char*> variables, const char* key) const {
+    for (const char* variable : variables)
+      if (std::string value = environment(variable); !value.empty()) return value;
+    const auto found = config.find(key);
+    return found == config.end() ? "" : found->second;
+  }
+};
+
+Status wrong(const std::string& what) {
+  return {Code::bad_config, "object store: " + what};
+}
+
+S3Credentials of_profile(const Profile& profile) {
+  auto get = [&](const char* key) {
+    const auto found = profile.find(key);
+    return found == profile.end() ? "" : found->second;
+  };
+  return {get("aws_access_key_id"), get("aws_secret_access_key"), get("aws_session_token")};
+}
+
+Result<S3Credentials> find_credentials(const Sources& from) {
+  S3Credentials found{from.environment("AWS_ACCESS_KEY_ID"),
+                      from.environment("AWS_SECRET_ACCESS_KEY"),
+                      from.environment("AWS_SESSION_TOKEN")};
+  std::string where = "the environment";
+  for (const auto& [file, profile] : {std::pair{&from.credentials_file, &from.credentials},
+                                      std::pair{&from.config_file, &from.config}}) {
+    if (!found.access_key_id.empty() || !found.secret_access_key.empty()) break;
+    found = of_profile(*profile);
+    where = *file + ", profile " + from.profile;
+  }
+  if (found.access_key_id.empty() && found.secret_access_key.empty())
+    return wrong(
+        "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or "
+        "write them to profile " +
+        from.profile + " of " + from.credentials_file);
+  if (found.access_key_id.empty() || found.secret_access_key.empty())
+    return wrong(where + " has only one of the access key's id and its secret; give both");
+  for (const std::string* text :
+       {&found.access_key_id, &found.secret_access_key, &found.session_token})
+    if (std::ranges::any_of(*text, [](unsigned char c) { return c <= 0x20 || c >= 0x7f; }))
+      return wrong("a credential in " + where + " has a space or a control character");
+  return found;
+}
+
+/// What is wrong with an endpoint's URL, or "".
+std::string wrong_endpoint(const std::string& url) {
+  const size_t begin = url.starts_with("https://") ? 8 : url.starts_with("http://") ? 7 : 0;
+  if (begin == 0) return "it does not begin with https:// or http://";
+  const std::string rest = url.substr(begin);
+  if (rest.empty()) return "it has no host";
+  if (rest.find('@') != std::string::npos) return "it must hold no user name and no password";
+  const auto allowed = [](unsigned char c) {
+    return std::isalnum(c) != 0 ||
+           std::string("-._~:/[]").find(static_cast<char>(c)) != std::string::npos;
+  };
+  return std::ranges::all_of(rest, allowed) ? "" : "it is no plain URL";
+}
+
+}  // namespace
+
+Environment process_environment() {
+  return [](const std::string& name) {
+    const char* value = std::getenv(name.c_str());
+    return std::string(value ? value : "");
+  };
+}
+
+Result<S3Settings> s3_settings(const Environment& environment) {
+  const Sources from(environment);
+  S3Settings out;
+  SS_ASSIGN(out.credentials, find_credentials(from));
+  if (const std::string region = from.get({"AWS_REGION", "AWS_DEFAULT_REGION"}, "region");
+      !region.empty())
+    out.region = region;
+  if (out.region.size() > 60 ||
+      !std::ranges::all_of(out.region, [](unsigned char c) { return std::isalnum(c) || c == '-'; }))
+    return wrong("the region is no region's name; set AWS_REGION");
+  out.endpoint = from.get({"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"}, "endpoint_url");
+  while (out.endpoint.ends_with('/')) out.endpoint.pop_back();
+  if (!out.endpoint.empty())
+    if (const std::string what = wrong_endpoint(out.endpoint); !what.empty())
+      return wrong("the endpoint's URL (AWS_ENDPOINT_URL_S3) is wrong: " + what);
+  out.ca_bundle = from.get({"AWS_CA_BUNDLE"}, "ca_bundle");
+  return out;
+}
+
+}  // namespace simplescale

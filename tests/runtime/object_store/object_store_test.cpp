@@ -1,0 +1,350 @@
+#include "runtime/object_store/object_store.hpp"
+
+#include <doctest/doctest.h>
+
+#include <numeric>
+#include <thread>
+
+#include "runtime/base/splitmix64.hpp"
+#include "tests/runtime/object_store/server_fixture.hpp"
+
+using namespace simplescale;
+using namespace simplescale::test;
+using nlohmann::json;
+
+namespace {
+
+/// The server of all tests here; null and a visible message without moto.
+S3Server* server() {
+  static const std::unique_ptr<S3Server> server = S3Server::start();
+  if (!server) MESSAGE("SKIPPED: no Python with moto; ./simplescale test installs it");
+  if (server) server->clear_faults();
+  return server.get();
+}
+
+std::string bytes_of(size_t count, uint64_t seed) {
+  std::string out(count, 0);
+  for (size_t i = 0; i < count; ++i) out[i] = static_cast<char>(splitmix64_at(seed, i));
+  return out;
+}
+
+bool says(const Status& status, const std::string& text) {
+  return status.message().find(text) != std::string::npos;
+}
+
+/// Uploads in parts of 5 MiB.
+Status upload(ObjectStore& store, const std::string& key, const std::string& bytes) {
+  SS_ASSIGN(const MultipartUpload upload, store.begin_upload(key));
+  std::vector<std::string> etags;
+  for (size_t begin = 0; begin < bytes.size(); begin += kPartBytesMin) {
+    const std::span<const char> part(bytes.data() + begin,
+                                     std::min(kPartBytesMin, bytes.size() - begin));
+    SS_ASSIGN(std::string etag, store.upload_part(upload, etags.size() + 1, part));
+    etags.push_back(std::move(etag));
+  }
+  return store.complete_upload(upload, etags, bytes.size());
+}
+
+}  // namespace
+
+TEST_SUITE("object store") {
+  TEST_CASE("an object is put, read whole and in ranges, listed and removed") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    ObjectStore store = s3->store();
+    const std::string bytes = bytes_of(300'000, 1);
+    const auto etag = store.put("basic/a", bytes);
+    REQUIRE_MESSAGE(etag.ok(), etag.status().message());
+    const auto head = store.head("basic/a");
+    REQUIRE(head.ok());
+    CHECK(head->bytes == bytes.size());
+    CHECK(head->etag == *etag);
+    const auto got = store.get("basic/a", 1 << 20);
+    REQUIRE(got.ok());
+    CHECK(got->text == bytes);
+    std::string range(1000, 0);
+    REQUIRE(store.get_range("basic/a", 12'345, range, *etag).ok());
+    CHECK(range == bytes.substr(12'345, 1000));
+    REQUIRE(store.put("basic/b/c", std::string("x")).ok());
+    const auto listed = store.list("basic/");
+    REQUIRE(listed.ok());
+    REQUIRE(listed->size() == 2);
+    CHECK(listed->at(0).key == "basic/a");
+    CHECK(listed->at(0).bytes == bytes.size());
+    CHECK(listed->at(0).etag == *etag);
+    CHECK(listed->at(1).key == "basic/b/c");
+    CHECK(store.remove("basic/a").ok());
+    CHECK(store.remove("basic/a").ok());
+    CHECK(store.head("basic/a").status().code() == Code::not_found);
+  }
+
+  // The server signs each request again with botocore and compares.
+  TEST_CASE("names of every kind are signed as Amazon's library signs them") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    ObjectStore store = s3->store();
+    for (const std::string name :
+         {"a b", "a+b", "ü/é", "100%", "a=b&c", "*'()!~", "k:v@w,x;y", "#?", "\"<&>\"", "a%20b"}) {
+      CAPTURE(name);
+      const std::string key = "names/" + name;
+      const auto put = store.put(key, name);
+      REQUIRE_MESSAGE(put.ok(), put.status().message());
+      const auto got = store.get(key, 100);
+      REQUIRE_MESSAGE(got.ok(), got.status().message());
+      CHECK(got->text == name);
+      const auto listed = store.list(key);
+      REQUIRE_MESSAGE(listed.ok(), listed.status().message());
+      REQUIRE(listed->size() == 1);
+      CHECK(listed->at(0).key == key);
+    }
+  }
+
+  TEST_CASE("a list of more than one page is complete") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    ObjectStore store = s3->store();
+    for (int i = 0; i < 1001; ++i)
+      REQUIRE(store.put("many/" + std::to_string(10'000 + i), std::string("x")).ok());
+    const auto listed = store.list("many/");
+    REQUIRE(listed.ok());
+    REQUIRE(listed->size() == 1001);
+    CHECK(listed->back().key == "many/11000");
+  }
+
+  TEST_CASE("a conditional put changes nothing if its condition does not hold") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    ObjectStore store = s3->store();
+    const auto first = store.put("latest", std::string("1"), {.if_absent = true});
+    REQUIRE(first.ok());
+    CHECK(store.put("latest", std::string("2"), {.if_absent = true}).status().code() ==
+          Code::mismatch);
+    const auto second = store.put("latest", std::string("2"), {.if_etag = *first});
+    REQUIRE(second.ok());
+    CHECK(store.put("latest", std::string("3"), {.if_etag = *first}).status().code() ==
+          Code::mismatch);
+    CHECK(store.get("latest", 10)->text == "2");
+    std::string out(1, 0);
+    CHECK(store.get_range("latest", 0, out, *first).code() == Code::mismatch);
+  }
+
+  TEST_CASE("a conditional put whose answer was lost has succeeded") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    ObjectStore store = s3->store();
+    s3->set_faults({{{"match", "PUT /bucket/lost"}, {"kind", "lost"}, {"times", 1}}});
+    const auto put = store.put("lost", std::string("mine"), {.if_absent = true});
+    REQUIRE_MESSAGE(put.ok(), put.status().message());
+    CHECK(*put == store.head("lost")->etag);
+    // Of another writer it has not.
+    s3->set_faults({{{"match", "PUT /bucket/lost"}, {"kind", "refuse"}, {"times", 1}}});
+    CHECK(store.put("lost", std::string("yours"), {.if_absent = true}).status().code() ==
+          Code::mismatch);
+    CHECK(store.get("lost", 10)->text == "mine");
+  }
+
+  TEST_CASE("a multipart upload appears as a whole, and is found until then") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    ObjectStore store = s3->store();
+    const std::string bytes = bytes_of(kPartBytesMin + 1000, 2);
+    const auto left = store.begin_upload("parts/left");
+    REQUIRE(left.ok());
+    REQUIRE(store.upload_part(*left, 1, std::string("x")).ok());
+    REQUIRE(upload(store, "parts/a", bytes).ok());
+    CHECK(store.get("parts/a", 6 << 20)->text == bytes);
+    CHECK(store.head("parts/left").status().code() == Code::not_found);
+    const auto found = store.uploads("parts/");
+    REQUIRE(found.ok());
+    REQUIRE(found->size() == 1);
+    CHECK(found->at(0).key == "parts/left");
+    CHECK(store.abort_upload(found->at(0)).ok());
+    CHECK(store.abort_upload(found->at(0)).ok());
+    CHECK(store.uploads("parts/")->empty());
+  }
+
+  TEST_CASE("a completed upload whose answer was lost is complete") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    ObjectStore store = s3->store();
+    const std::string bytes = bytes_of(1000, 3);
+    s3->set_faults({{{"match", "POST .*lost-end.uploadId"}, {"kind", "lost"}, {"times", 1}}});
+    const Status status = upload(store, "lost-end", bytes);
+    CHECK_MESSAGE(status.ok(), status.message());
+    CHECK(store.get("lost-end", 1000)->text == bytes);
+  }
+
+  TEST_CASE("temporary errors of every kind are tried again") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    ObjectStore store = s3->store();
+    const std::string bytes = bytes_of(100'000, 4);
+    for (const json& fault :
+         {json{{"kind", "status"}, {"status", 500}, {"code", "InternalError"}},
+          json{{"kind", "status"}, {"status", 503}, {"code", "SlowDown"}},
+          json{{"kind", "status"}, {"status", 429}, {"code", "TooManyRequests"}},
+          json{{"kind", "status"}, {"status", 400}, {"code", "RequestTimeout"}},
+          json{{"kind", "status"}, {"status", 409}, {"code", "ConditionalRequestConflict"}},
+          json{{"kind", "refuse"}}, json{{"kind", "lost"}}, json{{"kind", "truncate"}},
+          json{{"kind", "short"}}}) {
+      CAPTURE(fault.dump());
+      json rule = fault;
+      rule["match"] = "/bucket/again", rule["times"] = 3;
+      s3->set_faults(json::array({rule}));
+      REQUIRE(store.put("again", bytes).ok());
+      s3->set_faults(json::array({rule}));
+      std::string out(50'000, 0);
+      const Status read = store.get_range("again", 100, out);
+      REQUIRE_MESSAGE(read.ok(), read.message());
+      CHECK(out == bytes.substr(100, 50'000));
+      if (rule.value("status", 503) > 409) {  // HEAD has no body that could tell the code
+        s3->set_faults(json::array({rule}));
+        REQUIRE(store.head("again").ok());
+      }
+      s3->set_faults(json::array({rule}));
+      CHECK(store.get("again", 1 << 20)->text == bytes);
+    }
+  }
+
+  TEST_CASE("under random faults every byte read is right") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    const char* given = std::getenv("SIMPLESCALE_TEST_SEED");
+    const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : 7;
+    CAPTURE(seed);
+    StoreLimits limits = S3Server::limits();
+    limits.tries = 50;
+    ObjectStore store = s3->store(limits);
+    s3->set_faults(
+        {{{"match", "/bucket/random"}, {"kind", "random"}, {"percent", 40}, {"seed", seed}}});
+    for (uint64_t i = 0; i < 20; ++i) {
+      const std::string bytes = bytes_of(1 + splitmix64_at(seed, i) % 200'000, i);
+      const std::string key = "random/" + std::to_string(i);
+      if (i % 2) {
+        REQUIRE(store.put(key, bytes).ok());
+      } else {
+        const Status status = upload(store, key, bytes);
+        REQUIRE_MESSAGE(status.ok(), status.message());
+      }
+      const size_t offset = splitmix64_at(seed + 1, i) % bytes.size();
+      std::string out(bytes.size() - offset, 0);
+      REQUIRE(store.get_range(key, offset, out).ok());
+      CHECK(out == bytes.substr(offset));
+    }
+  }
+
+  TEST_CASE("tries are bounded, and the error says what the server said") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    ObjectStore store = s3->store();
+    s3->set_faults({{{"match", "/bucket/down"}, {"kind", "status"}}});
+    const size_t before = s3->count("GET /bucket/down");
+    const auto got = store.get("down", 10);
+    CHECK(got.status().code() == Code::io);
+    CHECK(says(got.status(), "s3://bucket/down"));
+    CHECK(says(got.status(), "503 SlowDown"));
+    CHECK(says(got.status(), s3->endpoint()));
+    CHECK(s3->count("GET /bucket/down") - before == 6);
+    // A pause that would end after the deadline is not made.
+    StoreLimits limits;
+    limits.first_pause_ms = 3'600'000, limits.pause_ms_max = 3'600'000;
+    ObjectStore hasty = s3->store(limits);
+    CHECK(hasty.get("down", 10).status().code() == Code::io);
+  }
+
+  TEST_CASE("a server that hangs is left after the stall timeout") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    StoreLimits limits = S3Server::limits();
+    limits.http.stall_timeout_s = 1, limits.tries = 2;
+    ObjectStore store = s3->store(limits);
+    s3->set_faults({{{"match", "/bucket/hang"}, {"kind", "hang"}}});
+    CHECK(store.get("hang", 10).status().code() == Code::io);
+    limits.http.stopped = [] { return true; };
+    ObjectStore stopping = s3->store(limits);
+    CHECK(stopping.get("hang", 10).status().code() == Code::aborted);
+    s3->clear_faults();
+  }
+
+  TEST_CASE("what does not help is not tried again, and the error says what to do") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    ObjectStore store = s3->store();
+    const auto missing = store.get("missing", 10);
+    CHECK(missing.status().code() == Code::not_found);
+    CHECK(says(missing.status(), "NoSuchKey"));
+    CHECK(s3->count("GET /bucket/missing") == 1);
+    REQUIRE(store.put("five", std::string("12345")).ok());
+    std::string ten(10, 0);
+    CHECK(store.get_range("five", 0, ten).code() == Code::bad_data);
+    CHECK(store.get_range("five", 5, ten).code() == Code::bad_data);
+    CHECK(!store.get("five", 4).ok());
+
+    ObjectStore nowhere(s3->settings(), "no-such-bucket", S3Server::limits());
+    CHECK(nowhere.put("x", ten).status().code() == Code::bad_config);
+    CHECK(says(nowhere.put("x", ten).status(), "NoSuchBucket"));
+    S3Settings settings = s3->settings();
+    settings.region = "eu-west-1";
+    ObjectStore other_region(settings, "bucket", S3Server::limits());
+    CHECK(says(other_region.get("x", 10).status(), "AWS_REGION"));
+    S3Settings closed = s3->settings();
+    closed.endpoint = "http://127.0.0.1:1";
+    ObjectStore unreachable(closed, "bucket", S3Server::limits());
+    CHECK(unreachable.get("x", 10).status().code() == Code::io);
+    CHECK(says(unreachable.get("x", 10).status(), "AWS_ENDPOINT_URL_S3"));
+  }
+
+  TEST_CASE("no error shows a secret") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    S3Settings settings = s3->settings();
+    settings.credentials.secret_access_key = "hidden-secret";
+    settings.credentials.session_token = kToken;
+    ObjectStore store(settings, "bucket", S3Server::limits());
+    const auto got = store.get("x", 10);
+    CHECK(got.status().code() == Code::bad_config);
+    CHECK(says(got.status(), "SignatureDoesNotMatch"));
+    CHECK(!says(got.status(), "hidden-secret"));
+    CHECK(!says(got.status(), kToken));
+  }
+
+  TEST_CASE("credentials that were renewed are used after a refusal") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    S3Settings old = s3->settings(), renewed = old;
+    old.credentials.session_token = "expired";
+    renewed.credentials.session_token = kToken;
+    int reads = 0;
+    ObjectStore store(old, "bucket", S3Server::limits(), [&]() -> Result<S3Settings> {
+      ++reads;
+      return renewed;
+    });
+    const auto put = store.put("renewed", std::string("x"));
+    CHECK_MESSAGE(put.ok(), put.status().message());
+    CHECK(store.get("renewed", 10).ok());
+    CHECK(reads == 1);
+    ObjectStore expired(old, "bucket", S3Server::limits(),
+                        [&]() -> Result<S3Settings> { return old; });
+    CHECK(says(expired.get("renewed", 10).status(), "ExpiredToken"));
+  }
+
+  TEST_CASE("many threads share a store") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    ObjectStore store = s3->store();
+    const std::string bytes = bytes_of(100'000, 5);
+    REQUIRE(store.put("shared", bytes).ok());
+    std::vector<std::thread> threads;
+    std::atomic<int> right = 0;
+    for (int t = 0; t < 8; ++t)
+      threads.emplace_back([&, t] {
+        for (size_t i = 0; i < 10; ++i) {
+          std::string out(1000, 0);
+          const size_t offset = static_cast<size_t>(t) * 10'000 + i * 500;
+          right += store.get_range("shared", offset, out).ok() && out == bytes.substr(offset, 1000);
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    CHECK(right == 80);
+  }
+}

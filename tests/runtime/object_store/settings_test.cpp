@@ -1,0 +1,83 @@
+#include "runtime/object_store/settings.hpp"
+
+#include <doctest/doctest.h>
+
+#include "tests/runtime/object_store/server_fixture.hpp"
+#include "tests/temp_folder.hpp"
+
+using namespace simplescale;
+using namespace simplescale::test;
+
+TEST_SUITE("object store settings") {
+  TEST_CASE("the environment comes first") {
+    const TempFolder home;
+    home.write(".aws/credentials",
+               "[default]\naws_access_key_id = FILE\naws_secret_access_key = filesecret\n");
+    auto settings = s3_settings(environment_of({{"HOME", home.path},
+                                                {"AWS_ACCESS_KEY_ID", "ENV"},
+                                                {"AWS_SECRET_ACCESS_KEY", "envsecret"},
+                                                {"AWS_SESSION_TOKEN", "token"},
+                                                {"AWS_REGION", "eu-west-1"},
+                                                {"AWS_DEFAULT_REGION", "us-west-2"},
+                                                {"AWS_ENDPOINT_URL", "http://other:1"},
+                                                {"AWS_ENDPOINT_URL_S3", "https://minio:9000/"},
+                                                {"AWS_CA_BUNDLE", "/ca.pem"}}));
+    REQUIRE(settings.ok());
+    CHECK(settings->credentials.access_key_id == "ENV");
+    CHECK(settings->credentials.secret_access_key == "envsecret");
+    CHECK(settings->credentials.session_token == "token");
+    CHECK(settings->region == "eu-west-1");
+    CHECK(settings->endpoint == "https://minio:9000");
+    CHECK(settings->ca_bundle == "/ca.pem");
+  }
+
+  TEST_CASE("then the profile's two files") {
+    const TempFolder home;
+    home.write(".aws/credentials",
+               "# comment\n[default]\naws_access_key_id=A\naws_secret_access_key=B\n"
+               "[ work ]\naws_access_key_id = WORK\naws_secret_access_key = work/secret+=\n"
+               "aws_session_token = T\n");
+    home.write(".aws/config",
+               "[default]\nregion = us-west-2\n\n[profile work]\nregion = eu-north-1\n"
+               "endpoint_url = http://127.0.0.1:9000\ns3 =\n  region = nested\n");
+    auto work = s3_settings(environment_of({{"HOME", home.path}, {"AWS_PROFILE", "work"}}));
+    REQUIRE(work.ok());
+    CHECK(work->credentials.access_key_id == "WORK");
+    CHECK(work->credentials.secret_access_key == "work/secret+=");
+    CHECK(work->credentials.session_token == "T");
+    CHECK(work->region == "eu-north-1");
+    CHECK(work->endpoint == "http://127.0.0.1:9000");
+    auto other = s3_settings(environment_of({{"HOME", home.path}}));
+    REQUIRE(other.ok());
+    CHECK(other->credentials.access_key_id == "A");
+    CHECK(other->region == "us-west-2");
+    CHECK(other->endpoint.empty());
+    auto elsewhere = s3_settings(
+        environment_of({{"AWS_SHARED_CREDENTIALS_FILE", home.path + "/.aws/credentials"}}));
+    REQUIRE(elsewhere.ok());
+    CHECK(elsewhere->credentials.access_key_id == "A");
+    CHECK(elsewhere->region == "us-east-1");
+  }
+
+  TEST_CASE("errors say where, and never a secret") {
+    const TempFolder home;
+    const std::map<std::string, std::string> good = {
+        {"HOME", home.path}, {"AWS_ACCESS_KEY_ID", "ID"}, {"AWS_SECRET_ACCESS_KEY", "hidden"}};
+    const auto wrong = [&](std::map<std::string, std::string> changes, const std::string& why) {
+      changes.insert(good.begin(), good.end());
+      const auto settings = s3_settings(environment_of(changes));
+      REQUIRE(!settings.ok());
+      CHECK(settings.status().code() == Code::bad_config);
+      const std::string message = settings.status().message();
+      CHECK_MESSAGE(message.find(why) != std::string::npos, message);
+      CHECK_MESSAGE(message.find("hidden") == std::string::npos, message);
+    };
+    wrong({{"AWS_ACCESS_KEY_ID", ""}, {"AWS_SECRET_ACCESS_KEY", ""}}, "no credentials");
+    wrong({{"AWS_ACCESS_KEY_ID", ""}}, "only one");
+    wrong({{"AWS_SECRET_ACCESS_KEY", "hidden\nnewline"}}, "control character");
+    wrong({{"AWS_REGION", "a:b"}}, "AWS_REGION");
+    wrong({{"AWS_ENDPOINT_URL_S3", "ftp://host"}}, "https://");
+    wrong({{"AWS_ENDPOINT_URL_S3", "https://user:hidden@host"}}, "no password");
+    wrong({{"AWS_ENDPOINT_URL_S3", "https://host/?hidden=1"}}, "no plain URL");
+  }
+}
