@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "actors/checkpoint/uploader.hpp"
 #include "actors/clock.hpp"
 #include "actors/supervisor/rates.hpp"
 #include "actors/supervisor/status.hpp"
@@ -192,6 +193,7 @@ struct CarryOut {
   }
   void operator()(const job::PruneCheckpoints& prune) const {
     self->send(s.publisher, local::PruneCheckpoints{prune.step});
+    if (s.uploader) self->send(s.uploader, local::UploadCheckpoints{prune.step});
   }
   void operator()(const job::Shutdown& end) const {
     publish_status(self, true);

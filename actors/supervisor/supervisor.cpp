@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "actors/checkpoint/uploader.hpp"
 #include "actors/clock.hpp"
 #include "actors/supervisor/carry_out.hpp"
 #include "actors/supervisor/console_commands.hpp"
@@ -269,6 +270,14 @@ void published(Self* self, const local::Published& published) {
   handle(self, job::CheckpointSaved{published.step});
 }
 
+void uploaded(Self* self, const local::Uploaded& result) {
+  const std::string& url = self->state.options.config.checkpoint.upload;
+  if (!result.error.empty())
+    return record(self, {"", "upload_failed", "", result.error + "; it is tried again"});
+  for (const uint64_t step : result.steps)
+    record(self, {"", "checkpoint_uploaded", "", "step " + std::to_string(step) + " is in " + url});
+}
+
 // --- Leadership ---
 
 void standby_hello(Self* self, const StandbyHello& hello) {
@@ -322,8 +331,13 @@ void start(Self* self, JobOptions options) {
   s.stored_rates = s.job.rates;
   s.publisher = spawn_publisher(self->system(), caf::actor_cast<caf::actor>(self),
                                 publisher_options(s.options));
-  self->attach_functor([publisher = s.publisher](const caf::error&) {
+  const UploaderOptions upload{config, s.options.run, s.options.leads};
+  s.uploader = spawn_uploader(self->system(), caf::actor_cast<caf::actor>(self), upload);
+  self->attach_functor([publisher = s.publisher, uploader = s.uploader,
+                        stopped = upload.stopped](const caf::error&) {
+    *stopped = true;
     caf::anon_send_exit(publisher, caf::exit_reason::user_shutdown);
+    if (uploader) caf::anon_send_exit(uploader, caf::exit_reason::user_shutdown);
   });
   s.lead = Leadership({o.epoch, s.options.node, o.address, o.elected,
                        config.cluster.join_timeout_ms, config.supervision.shutdown_ms},
@@ -396,6 +410,7 @@ caf::behavior job_supervisor(supervisor::Self* self, JobOptions options) {
       },
       [self](const local::CheckpointsLeft& m) { handle(self, job::CheckpointsLeft{m.steps}); },
       [self](const local::Published& m) { published(self, m); },
+      [self](const local::Uploaded& m) { uploaded(self, m); },
       // The console, and the launcher.
       [self](const Command& m) { command(self, m); },
       [self](const CommandRecorded& m) { command_recorded(self, m); },

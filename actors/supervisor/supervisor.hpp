@@ -37,6 +37,7 @@ struct JobSupervisorState {
   Agents agents;                              // by node
   std::map<std::string, caf::actor> handles;  // of connected agents, by node
   caf::actor standby, publisher;
+  caf::actor uploader;  // invalid without checkpoint.upload
   Leadership lead;
   uint64_t announced_step = 0;  // newest recorded step that all nodes were told
   StepLedger steps;

@@ -70,6 +70,8 @@ Result<Run> plan_run(const Sweep& sweep, const SweepRun& planned, const Override
   if (!base.checkpoint.folder.empty())
     run.overrides.push_back("--checkpoint.folder=" + absolute(base.checkpoint.folder) + "/" +
                             run.name);
+  if (!base.checkpoint.upload.empty())
+    run.overrides.push_back("--checkpoint.upload=" + base.checkpoint.upload + "/" + run.name);
   SS_ASSIGN(const LoadedConfig loaded, load_user_config(sweep.config_file, run.overrides));
   const auto plan = make_plan(loaded);
   if (!plan.ok()) return plan.status().in(run.name);

@@ -20,6 +20,7 @@
 #include "app/launch/agent_launcher.hpp"
 #include "app/launch/attach.hpp"
 #include "app/launch/background.hpp"
+#include "app/launch/bucket_start.hpp"
 #include "app/launch/command_line.hpp"
 #include "app/launch/run_start.hpp"
 #include "app/launch/run_view.hpp"
@@ -181,7 +182,12 @@ Status launch(const Config& config, const Plan& plan, Background* background) {
   unlink_shared_memory("ss-" + instance + "-");
   if (folder_is_gone(run))
     return Status(Code::io, run_gone_message(run) + "; all its processes have ended");
-  return view.finish(launcher.exit_code(), launcher.killed_agents(), launcher.reason());
+  const Status end = view.finish(launcher.exit_code(), launcher.killed_agents(), launcher.reason());
+  const Status uploaded =
+      finish_upload(run, config, [before = interrupts] { return interrupts > before; });
+  if (end.ok()) return uploaded;
+  if (!uploaded.ok()) terminal::error("simplescale: %s\n", uploaded.message().c_str());
+  return end;
 }
 
 /// Runs all nodes on this machine, or attaches to the run if it trains already. detach: returns
@@ -196,7 +202,7 @@ Status train_here(const RunStart& start, bool oversubscribe, bool detach) {
     if (can_attach(run)) {
       if (const auto end = attach(start, detach)) return *end;
       SS_ASSIGN(const bool finished, already_finished(run, config, start.plan));
-      if (finished) return {};
+      if (finished) return finish_upload(run, config, nullptr);
     }
     auto lock = [&] {
       const StopsWhilePreparing stops;
@@ -232,7 +238,7 @@ Status train_command(const std::string& config_file, Overrides overrides, const 
                   "--detach: a task of srun cannot go to the background; use `submit`");
   SS_ASSIGN(const bool finished,
             already_finished({run_folder(start.config)}, start.config, start.plan));
-  if (finished) return {};
+  if (finished) return finish_upload({run_folder(start.config)}, start.config, nullptr);
   if (task) return train_in_slurm(std::move(start), *task, oversubscribe);
   if (std::getenv("SLURM_JOB_ID"))
     terminal::error(

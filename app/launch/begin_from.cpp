@@ -6,6 +6,7 @@
 
 #include "app/terminal.hpp"
 #include "runtime/base/json_text.hpp"
+#include "runtime/checkpoint/bucket.hpp"
 #include "runtime/checkpoint/commands.hpp"
 #include "runtime/checkpoint/derive.hpp"
 #include "runtime/checkpoint/huggingface.hpp"
@@ -29,11 +30,12 @@ bool is_hugging_face(const std::string& folder) {
   return has(folder, "config.json") && !has(folder, "manifest.json") && !has(folder, "config.toml");
 }
 
-/// A Hugging Face folder is imported to `imported` first.
+/// An object store's checkpoint is downloaded, and a Hugging Face folder imported, to `imported` first.
 Result<Checkpoint> open_parent(const std::string& from, const std::string& imported) {
-  if (!is_hugging_face(from)) return resolve_checkpoint(from);
   std::error_code error;
   fs::remove_all(imported, error);  // of a start that was killed
+  if (is_s3_url(from)) return fetch_from_bucket(from, imported);
+  if (!is_hugging_face(from)) return resolve_checkpoint(from);
   SS_RETURN_IF_ERROR(import_hf(from, imported));
   return Checkpoint::open(imported);
 }
@@ -98,6 +100,11 @@ Result<std::string> tokenizer_of(const std::string& from) {
         if (std::string path = find_tokenizer(data_folder(source.config)); !path.empty())
           return path;
     }
+  if (is_s3_url(from))
+    return Status(Code::bad_config,
+                  "tokenizer.path: name the file of the tokenizer that the "
+                  "weights of " +
+                      from + " were trained with");
   if (is_hugging_face(from)) SS_RETURN_IF_ERROR(check_hf_links(from).in("run.from"));
   return find_tokenizer(from);
 }

@@ -213,6 +213,11 @@ Status record_start(const RunFolder& run, const Config& config, uint64_t step,
   if (!config.run.from.empty())
     starts.back()["from"] = {
         {"path", config.run.from}, {"with_optimizer", config.run.with_optimizer}, {"step", step}};
+  else if (starts.size() == 1 && step > 0 && !config.checkpoint.upload.empty())
+    starts.back()["from"] = {// the folder was lost: earlier steps have no records here
+                             {"path", config.checkpoint.upload},
+                             {"with_optimizer", true},
+                             {"step", step}};
   for (const ConfigChange& change : changes)
     starts.back()["changes"].push_back({change.key, change.reason});
   if (starts.size() > kStartsMax) starts.erase(starts.begin() + 1);  // keeps the first

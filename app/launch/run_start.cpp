@@ -10,6 +10,7 @@
 #include "actors/supervisor/rates.hpp"
 #include "app/launch/attach.hpp"
 #include "app/launch/begin_from.hpp"
+#include "app/launch/bucket_start.hpp"
 #include "app/launch/command_line.hpp"
 #include "app/launch/manifest.hpp"
 #include "app/launch/prepare_data.hpp"
@@ -224,6 +225,7 @@ Status open_run_folder(const RunFolder& run, const Config& config, const Plan& p
     SS_RETURN_IF_ERROR(claim_checkpoints(run, config.checkpoint.folder));
   SS_ASSIGN(const RunData data, open_tokens(config, plan.shape));
   SS_ASSIGN(const auto tasks, task_tokens(config, plan.shape, data.tokenizer));
+  SS_RETURN_IF_ERROR(restore_from_bucket(run, config, plan));
   SS_RETURN_IF_ERROR(begin_from(config, plan, data.tokenizer));
   const uint64_t step = newest_step(config);
   SS_ASSIGN(const std::vector<ConfigChange> changes, changes_of(run, config, plan, step));

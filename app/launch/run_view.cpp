@@ -165,7 +165,8 @@ void RunView::on_event(const std::string& text) {
   } else if (kind == "checkpoint_failed") {
     line_.print_line(
         fmt::format("{} was not saved: {}", e.value("subject", "a checkpoint"), reason));
-  } else if ((kind == "started" || kind == "checkpoint_skipped") && !reason.empty()) {
+  } else if ((kind == "started" || kind == "checkpoint_skipped" || kind == "upload_failed") &&
+             !reason.empty()) {
     line_.print_line(reason);
   }
   if (ends_run(kind)) last_reason_ = reason;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "app/launch/agent_launcher.hpp"
+#include "app/launch/bucket_start.hpp"
 #include "app/launch/run_view.hpp"
 #include "app/slurm/job.hpp"
 #include "app/terminal.hpp"
@@ -119,9 +120,9 @@ void pass_signals(AgentLauncher& launcher, int& passed) {
 }
 
 /// Prints how the run ended: the task with the view prints the summary, every other task its
-/// failure. Returns the exit code; -1: the agent was killed.
-int print_end(const RunFolder& run, const slurm::Task& task, const AgentLauncher& launcher,
-              RunView* view) {
+/// failure. Uploads the last checkpoint. Returns the exit code; -1: the agent was killed.
+int print_end(const RunFolder& run, const Config& config, const slurm::Task& task,
+              const AgentLauncher& launcher, RunView* view) {
   const int code = launcher.exit_code();
   if (folder_is_gone(run)) {
     terminal::error("simplescale: %s\n", run_gone_message(run).c_str());
@@ -130,6 +131,10 @@ int print_end(const RunFolder& run, const slurm::Task& task, const AgentLauncher
   if (view) {
     const Status end = view->finish(code, launcher.killed_agents(), launcher.reason());
     if (!end.ok()) terminal::error("simplescale: %s\n", end.message().c_str());
+    const Status uploaded =
+        finish_upload(run, config, [before = signals] { return signals > before; });
+    if (!uploaded.ok()) terminal::error("simplescale: %s\n", uploaded.message().c_str());
+    if (!uploaded.ok() && code == 0) return exit_code(uploaded.code());
   } else if (code != 0) {
     terminal::error("simplescale: n%d: %s;%s log is %s/n%d.log\n", task.task,
                     launcher.reason().empty() ? "ended early" : launcher.reason().c_str(),
@@ -193,7 +198,7 @@ Status train_in_slurm(RunStart start, const slurm::Task& task, bool oversubscrib
   const std::string mine = "ss-" + task.instance + "-" + node_name(task.task);
   unlink_shared_memory(mine + ".");
   unlink_shared_memory(mine + "-");
-  int code = print_end(run, task, launcher, view.get());
+  int code = print_end(run, config, task, launcher, view.get());
   std::fflush(nullptr);
   if (code < 0) code = exit_code(Code::requeue);
   act_for_lost_script(run.path, task, code);

@@ -81,16 +81,20 @@ Status check_checkpoints_owner(const RunFolder& run, const std::string& folder) 
                                       remedy);
 }
 
+Result<std::string> run_id(const RunFolder& run) {
+  SS_ASSIGN(Owner ours, read_owner(id_file(run)));
+  if (!ours.id.empty()) return ours.id;
+  ours.id = unique_id();
+  SS_RETURN_IF_ERROR(write_file_atomic(id_file(run), ours.id + "\n"));
+  return ours.id;
+}
+
 Status claim_checkpoints(const RunFolder& run, const std::string& folder) {
   SS_RETURN_IF_ERROR(check_checkpoints_owner(run, folder));
-  SS_ASSIGN(Owner ours, read_owner(id_file(run)));
-  if (ours.id.empty()) {
-    ours.id = unique_id();
-    SS_RETURN_IF_ERROR(write_file_atomic(id_file(run), ours.id + "\n"));
-  }
+  SS_ASSIGN(const std::string ours, run_id(run));
   std::error_code error;
   if (fs::exists(owner_file(folder), error)) return {};
-  return write_file_atomic(owner_file(folder), ours.id + "\n" + run.path + "\n");
+  return write_file_atomic(owner_file(folder), ours + "\n" + run.path + "\n");
 }
 
 }  // namespace simplescale

@@ -17,6 +17,10 @@ std::string checkpoints_of(const RunFolder& run);
 /// such a run never begins at step 0 by itself.
 Status check_never_saved(const RunFolder& run, const std::string& folder);
 
+/// The run's id, which it keeps when it is moved; a new run gets one. io: it cannot be read or
+/// written.
+Result<std::string> run_id(const RunFolder& run);
+
 /// bad_config: `folder` belongs to another run. ok if it has no owner.
 Status check_checkpoints_owner(const RunFolder& run, const std::string& folder);
 /// The same, and makes this run the owner, even if it is moved later. Both folders must exist.

@@ -6,6 +6,7 @@
 #include "runtime/base/words.hpp"
 #include "runtime/config/blend.hpp"
 #include "runtime/config/schema.hpp"
+#include "runtime/object_store/s3_url.hpp"
 #include "runtime/training/skipped_samples.hpp"
 
 namespace simplescale {
@@ -58,6 +59,16 @@ void check_faults(const Config& config, std::vector<Status>& problems) {
   }
 }
 
+/// The message does not show the value, which may hold a password.
+void check_urls(const Config& c, std::vector<Status>& problems) {
+  const auto check = [&](const char* key, const std::string& url) {
+    const auto parsed = parse_s3_url(url);
+    if (!parsed.ok()) problems.push_back(parsed.status().in(key));
+  };
+  if (!c.checkpoint.upload.empty()) check("checkpoint.upload", c.checkpoint.upload);
+  if (is_s3_url(c.run.from)) check("run.from", c.run.from);
+}
+
 Status check_model(const Config& c) {
   if (c.model.preset.empty() && c.model.dim == 0) return {};  // make_plan() says what is missing
   SS_ASSIGN(const ModelShape shape, model_shape(c));
@@ -97,6 +108,7 @@ std::vector<Status> check_combinations(const Config& c) {
   if (const auto trusted = parse_trusted_networks(c.transport.trusted_networks); !trusted.ok())
     unless(false, "transport.trusted_networks",
            "has an entry that cannot be trusted: " + trusted.status().message());
+  check_urls(c, problems);
   const std::string wrong = wrong_keep_best(c);
   unless(wrong.empty(), "checkpoint.keep_best", wrong);
   check_faults(c, problems);

@@ -182,6 +182,8 @@ struct CheckpointConfig {
   int64_t keep_best = 0;              // and those with the lowest validation loss
   int64_t permanent_every_steps = 0;  // multiples of it are never removed; 0: none
   std::string folder;                 // empty: <run folder>/checkpoints; see checkpoint_folder()
+  std::string upload;                 // s3://BUCKET/PREFIX for copies of them; empty: none
+  int64_t upload_mib_per_s = 0;       // 0: no limit
 };
 
 struct SupervisionConfig {

@@ -70,7 +70,7 @@ const Key table[] = {
   {"run", "name", REF(run.name), any, no, "Letters, digits, '-', '_' and '.'. Part of the names of processes, shared memory and folders. Empty: the file's name."},
   {"run", "folder", REF(run.folder), any, no, "Folder for logs, metrics and checkpoints. Empty: runs/<name>.", true},
   {"run", "seed", REF(run.seed), not_negative, run, "Seed of the initial parameters, of the tokenizer and, unless data.seed is set, of the shuffle."},
-  {"run", "from", REF(run.from), any, run, "Begin with the weights of this run (its newest checkpoint), checkpoint, or Hugging Face folder. Empty: begin with random weights.", true},
+  {"run", "from", REF(run.from), any, run, "Begin with the weights of this run (its newest checkpoint), checkpoint, Hugging Face folder, or s3://BUCKET/PREFIX. Empty: begin with random weights.", true},
   {"run", "with_optimizer", REF(run.with_optimizer), any, run, "With run.from: also take the optimizer's moments and the step, so that the schedule goes on."},
   {"run", "resume", ENUM(run.resume, resume_names), any, no, "auto: continue from the newest valid checkpoint of the folder. never: refuse a folder that holds a run."},
 
@@ -172,6 +172,8 @@ const Key table[] = {
   {"checkpoint", "keep_best", REF(checkpoint.keep_best), {0, 1'000'000}, no, "Checkpoints with the lowest validation loss to keep besides; the link `best` names the first. Needs train.validation_every_steps. 0: none."},
   {"checkpoint", "permanent_every_steps", REF(checkpoint.permanent_every_steps), not_negative, no, "Checkpoints of multiples of this step are never removed. 0: none."},
   {"checkpoint", "folder", REF(checkpoint.folder), any, no, "Folder for the checkpoints. Empty: <run folder>/checkpoints.", true},
+  {"checkpoint", "upload", REF(checkpoint.upload), any, no, "s3://BUCKET/PREFIX: keep the checkpoints there, too. They are uploaded while the run trains; a run whose folder was lost continues from there (docs/object-stores.md). Empty: no upload."},
+  {"checkpoint", "upload_mib_per_s", REF(checkpoint.upload_mib_per_s), {0, 1'000'000}, no, "Most MiB a second that an upload takes. 0: no limit."},
 
   {"supervision", "heartbeat_ms", REF(supervision.heartbeat_ms), milliseconds, no, "Interval between the heartbeats of every node and trainer."},
   {"supervision", "silence_ms", REF(supervision.silence_ms), milliseconds, no, "A node or trainer without a heartbeat for this long is lost. If its process is alive but gets no CPU time: for three times this long."},
@@ -259,7 +261,8 @@ const Key* find(const std::string& full_name) {
 }
 
 bool is_relative(const std::string& path) {
-  return !path.empty() && !path.starts_with('/') && !path.starts_with("debian:");
+  return !path.empty() && !path.starts_with('/') && !path.starts_with("debian:") &&
+         !path.starts_with("s3://");
 }
 
 const char* section_comment(const std::string& section) {

@@ -140,6 +140,7 @@ void set_limits(CURL* curl, Transfer& t) {
   curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, static_cast<long>(limits.stall_timeout_s));
   curl_easy_setopt(curl, CURLOPT_MAX_SEND_SPEED_LARGE,
                    static_cast<curl_off_t>(limits.send_bytes_per_s_max));
+  curl_easy_setopt(curl, CURLOPT_QUICK_EXIT, 1L);  // do not wait for a resolver that hangs
   curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
   curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, progress);
   curl_easy_setopt(curl, CURLOPT_XFERINFODATA, &t);

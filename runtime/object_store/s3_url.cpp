@@ -57,6 +57,10 @@ Result<S3Url> parse_s3_url(const std::string& url) {
   if (!is_s3_url(url)) return wrong("it does not begin with s3://");
   const std::string rest = url.substr(kScheme.size());
   const size_t slash = std::min(rest.find('/'), rest.size());
+  if (rest.substr(0, slash).find('@') != std::string::npos)  // and do not show it
+    return Status(Code::bad_config,
+                  "an s3:// URL holds no credentials; set AWS_ACCESS_KEY_ID and "
+                  "AWS_SECRET_ACCESS_KEY");
   S3Url out{rest.substr(0, slash), slash < rest.size() ? rest.substr(slash + 1) : ""};
   if (out.key.ends_with('/')) out.key.pop_back();
   if (!is_bucket(out.bucket)) return wrong("\"" + out.bucket + "\" is no name of a bucket");

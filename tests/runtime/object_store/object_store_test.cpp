@@ -7,6 +7,7 @@
 
 #include "runtime/base/splitmix64.hpp"
 #include "tests/runtime/object_store/server_fixture.hpp"
+#include "tests/temp_folder.hpp"
 
 using namespace simplescale;
 using namespace simplescale::test;
@@ -306,6 +307,27 @@ TEST_SUITE("object store") {
     CHECK(says(got.status(), "SignatureDoesNotMatch"));
     CHECK(!says(got.status(), "hidden-secret"));
     CHECK(!says(got.status(), kToken));
+  }
+
+  TEST_CASE("a server whose certificate is not known is refused, and gets no request") {
+    if (!server()) return;
+    const TempFolder folder;
+    const std::string certificate = folder.path + "/certificate.pem";
+    const auto tls = S3Server::start(certificate);
+    REQUIRE(tls);
+    ObjectStore unknown = tls->store();
+    const auto refused = unknown.put("x", std::string("x"));
+    CHECK(refused.status().code() == Code::bad_config);
+    CHECK(says(refused.status(), "AWS_CA_BUNDLE"));
+    S3Settings settings = tls->settings();
+    settings.ca_bundle = certificate;
+    ObjectStore known(settings, "bucket", S3Server::limits());
+    CHECK(known.head("x").status().code() == Code::not_found);
+    CHECK(known.put("x", std::string("x")).ok());
+    // The certificate is of another host.
+    settings.endpoint.replace(settings.endpoint.find("127.0.0.1"), 9, "localhost");
+    ObjectStore other_host(settings, "bucket", S3Server::limits());
+    CHECK(other_host.head("x").status().code() == Code::bad_config);
   }
 
   TEST_CASE("credentials that were renewed are used after a refusal") {

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """An S3 server for tests: moto, behind a proxy of our own that checks signatures and injects faults.
 
-    s3_server.py [--region REGION]
+    s3_server.py [--region REGION] [--bucket NAME] [--tls FILE]
 
-Prints its port when it is ready, and ends when its standard input does. moto keeps the objects and answers like S3:
+Prints its port when it is ready, with the bucket, and ends when its standard input does. moto keeps the objects and answers like S3:
 multipart uploads, ranges, conditional puts, lists. It checks neither signatures nor hashes, so the proxy does: it signs
 every request again with botocore, the library of Amazon's own tools, from the decoded path and query, and compares. The
 only credentials are ACCESS_KEY, SECRET_KEY and, if the request has one, TOKEN.
 
 Requests to /_control are for tests:
     PUT  /_control/faults   a JSON list of rules, which replaces the earlier ones
-    GET  /_control/log      a JSON list of [request, HTTP status]; status 0: the connection was closed without an answer
+    GET  /_control/log      a JSON list of [request, HTTP status]; status 0: it gets no answer
 
 A rule: {"match": REGEX of "METHOD /bucket/key?query", "kind": KIND, "skip": N, "times": N}. The first `skip` requests that
 match pass, the next `times` (default: all) have the fault:
@@ -24,12 +24,15 @@ match pass, the next `times` (default: all) have the fault:
     random    one of the above but hang and slow, for "percent" of the requests, by "seed"
 """
 import argparse
+import datetime
 import hashlib
+import ipaddress
 import json
 import logging
 import random
 import re
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -40,6 +43,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from moto.server import ThreadedMotoServer
 
 ACCESS_KEY, SECRET_KEY, TOKEN = "AKIATESTACCESSKEY", "test/secret+key/0123456789", "test-session-token//=="
@@ -181,10 +187,10 @@ class Proxy(BaseHTTPRequestHandler):
         kind, rule, released = self.faults.meet(request)
         if kind == "status":
             return self.error(rule.get("status", 503), rule.get("code", "SlowDown"))
-        if kind == "hang":
-            released.wait(300)
         if kind in ("refuse", "hang"):
             self.note(0)
+            if kind == "hang":
+                released.wait(300)
             return False
         if kind == "slow":
             time.sleep(rule["ms"] / 1000)
@@ -216,15 +222,41 @@ class Server(ThreadingHTTPServer):
         pass  # clients that give up
 
 
+def make_certificate(path):
+    """Writes a key and a certificate for 127.0.0.1 that it signs itself, for a day. Returns the path."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    certificate = (x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+                   .serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(days=1))
+                   .not_valid_after(now + datetime.timedelta(days=1))
+                   .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+                   .add_extension(x509.BasicConstraints(True, None), True).sign(key, hashes.SHA256()))
+    with open(path, "wb") as file:
+        file.write(certificate.public_bytes(serialization.Encoding.PEM))
+        file.write(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    return path
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--region", default="us-east-1")
+    parser.add_argument("--bucket", help="to create")
+    parser.add_argument("--tls", help="serve HTTPS, with a new certificate and key that are written to this file")
     options = parser.parse_args()
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     moto.start()
     Proxy.faults, Proxy.region, Proxy.backend = Faults(), options.region, moto.get_host_and_port()[1]
+    if options.bucket:
+        connection = HTTPConnection("127.0.0.1", Proxy.backend, timeout=60)
+        connection.request("PUT", f"/{options.bucket}", headers={"Host": "127.0.0.1"})
+        assert connection.getresponse().status == 200
     server = Server(("127.0.0.1", 0), Proxy)
+    if options.tls:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(make_certificate(options.tls))
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
     sys.stdin.read()

@@ -24,7 +24,7 @@ TEST_SUITE("s3_url") {
                                     {"s3://ab/x", "bucket"},
                                     {"s3://-abc/x", "bucket"},
                                     {"s3://a..b/x", "bucket"},
-                                    {"s3://user:pass@host/x", "bucket"},
+                                    {"s3://user:pass@host/x", "no credentials"},
                                     {"s3://abc//x", "empty segment"},
                                     {"s3://abc/x//y", "empty segment"},
                                     {"s3://abc/../x", "\"..\""},

@@ -38,8 +38,8 @@ inline Environment environment_of(std::map<std::string, std::string> variables) 
 /// A running server with an empty bucket "bucket".
 class S3Server {
  public:
-  /// Null if there is no Python with moto.
-  static std::unique_ptr<S3Server> start() {
+  /// Null if there is no Python with moto. tls: a file that gets the certificate of an HTTPS server.
+  static std::unique_ptr<S3Server> start(const std::string& tls = "") {
     const std::string python = deps_dir() + "/python/bin/python";
     if (std::system((python + " -c 'import moto.server, flask_cors' >/dev/null 2>&1").c_str()) != 0)
       return nullptr;
@@ -51,7 +51,8 @@ class S3Server {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, in[0], 0);
     posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-    const char* argv[] = {python.c_str(), "-B", script.c_str(), nullptr};
+    const char* argv[] = {python.c_str(), "-B",    script.c_str(), "--bucket",
+                          "bucket",       "--tls", tls.c_str(),    nullptr};
     const int failed = posix_spawn(&server->pid_, python.c_str(), &actions, nullptr,
                                    const_cast<char**>(argv), environ);
     posix_spawn_file_actions_destroy(&actions);
@@ -61,9 +62,9 @@ class S3Server {
     std::array<char, 64> port{};
     const std::unique_ptr<FILE, int (*)(FILE*)> lines(::fdopen(out[0], "r"), std::fclose);
     if (failed != 0 || !std::fgets(port.data(), port.size(), lines.get())) return nullptr;
-    server->endpoint_ = "http://127.0.0.1:" + std::to_string(std::atoi(port.data()));
-    auto bucket = server->request("PUT", "/bucket", "");
-    return bucket.status == 200 ? std::move(server) : nullptr;
+    server->endpoint_ = (tls.empty() ? "http://127.0.0.1:" : "https://127.0.0.1:") +
+                        std::to_string(std::atoi(port.data()));
+    return server;
   }
   ~S3Server() {
     if (stdin_ >= 0) ::close(stdin_);

@@ -1,0 +1,128 @@
+"""Checkpoints in an object store: a lost folder, a slow server, a killed upload. The server is moto, behind a proxy of our
+own (tests/runtime/object_store/s3_server.py) that checks every signature and injects faults."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import unittest
+import urllib.request
+
+from common import ROOT, Case, last_step, leftovers, lines
+
+PYTHON = ROOT / ".deps/python/bin/python"
+SERVER = ROOT / "tests/runtime/object_store/s3_server.py"
+SECRET, TOKEN = "test/secret+key/0123456789", "test-session-token//=="
+HAS_MOTO = PYTHON.exists() and subprocess.run([PYTHON, "-c", "import moto.server, flask_cors"], capture_output=True).returncode == 0
+
+
+@unittest.skipUnless(HAS_MOTO, "no Python with moto; ./simplescale test installs it")
+class ObjectStore(Case):
+    def setUp(self):
+        super().setUp()
+        self.server = subprocess.Popen([PYTHON, "-B", SERVER, "--bucket", "bucket"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: (self.server.stdin.close(), self.server.wait(30), self.server.stdout.close()))
+        self.endpoint = f"http://127.0.0.1:{int(self.server.stdout.readline())}"
+        before = {name: os.environ.get(name) for name in os.environ if name.startswith("AWS_")}
+        self.addCleanup(lambda: ([os.environ.pop(n) for n in list(os.environ) if n.startswith("AWS_")], os.environ.update(before)))
+        for name in before:
+            del os.environ[name]
+        os.environ.update(AWS_ACCESS_KEY_ID="AKIATESTACCESSKEY", AWS_SECRET_ACCESS_KEY=SECRET, AWS_SESSION_TOKEN=TOKEN,
+                          AWS_ENDPOINT_URL_S3=self.endpoint, AWS_SHARED_CREDENTIALS_FILE="/nonexistent", AWS_CONFIG_FILE="/nonexistent")
+        self.flat = ["--train.global_batch_size=8", "--train.min_learning_rate=3e-3", "--train.warmup_iters=0", *self.layout(2, 1)]
+        self.url = "s3://bucket/runs/run"
+        self.upload = [f"--checkpoint.upload={self.url}", "--checkpoint.disk_every_steps=2"]
+
+    def control(self, method, path, document=None):
+        request = urllib.request.Request(f"{self.endpoint}/_control/{path}", json.dumps(document).encode() if document is not None else None,
+                                         method=method)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.read()
+
+    def faults(self, *rules):
+        self.control("PUT", "faults", rules)
+
+    def requests(self, part):
+        return [request for request, _ in json.loads(self.control("GET", "log")) if part in request]
+
+    def assert_no_secret(self, *places):
+        for place in places:
+            for file in pathlib.Path(place).rglob("*"):
+                if file.is_file():
+                    text = file.read_bytes()
+                    self.assertNotIn(SECRET.encode(), text, file)
+                    self.assertNotIn(TOKEN.encode(), text, file)
+
+    def test_a_run_whose_folder_is_lost_continues_bit_for_bit(self):
+        want = self.digest(self.train("straight", *self.flat, "--train.max_steps=8"))
+        run = self.train("run", *self.flat, *self.upload, "--train.max_steps=4")
+        told = [e["reason"] for e in lines(run / "events.jsonl") if e["kind"] == "checkpoint_uploaded"]
+        if f"step 4 is in {self.url}" not in told:  # the supervisor ended before
+            self.assertIn(f"uploaded step 4 to {self.url}", self.stderr)
+        self.assert_no_secret(run)
+        shown = self.command("config", "show", self.config, *self.upload)
+        self.assertNotIn(SECRET, shown)
+        shutil.rmtree(run)
+        run = self.train("run", *self.flat, *self.upload, "--train.max_steps=8")
+        self.assertIn(f"downloading step 4 from {self.url}", self.stderr)
+        self.assertEqual(self.digest(run), want)
+        self.assertIn("each sample exactly once", self.verify(run))
+        self.assert_no_secret(run)
+        # A run of another name does not take it over; a branch reads it.
+        self.train("other", *self.flat, *self.upload, "--train.max_steps=8", code=78)
+        self.assertIn('holds the checkpoints of another run, "run"', self.stderr)
+        branch = self.train("branch", *self.flat, "--train.max_steps=10", "--from", self.url, "--with-optimizer")
+        self.assertEqual(lines(branch / "metrics.jsonl")[0]["step"], 9)
+        self.train("old", *self.flat, "--train.max_steps=10", "--from", f"{self.url}/step-5", code=65)
+        self.assertIn("there is no such checkpoint; there are those of step", self.stderr)
+
+    def test_training_goes_on_while_the_server_hangs(self):
+        self.faults({"match": "step-", "kind": "hang"})
+        run, process = self.start("run", *self.flat, *self.upload, "--train.max_steps=12")
+        self.wait_for(lambda: self.requests("step-"), "an upload that hangs")
+        self.wait_for(lambda: last_step(run) == 12, "the last step")
+        self.faults()
+        out, _ = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 0, out)
+        shutil.rmtree(run)
+        self.train("run", *self.flat, *self.upload, "--train.max_steps=12")
+        self.assertIn("downloading step 12 from", self.stderr)
+
+    def test_a_run_that_is_killed_while_it_uploads_continues_from_a_complete_checkpoint(self):
+        want = self.digest(self.train("straight", *self.flat, "--train.max_steps=10"))
+        self.train("run", *self.flat, *self.upload, "--train.max_steps=4")
+        uploaded = len(self.requests("shard"))
+        # The files of later checkpoints never arrive.
+        self.faults({"match": "PUT .*step-.*shard", "kind": "hang"})
+        run, process = self.start("run", *self.flat, *self.upload, "--train.max_steps=1000")
+        self.wait_for(lambda: any(r.startswith("PUT") for r in self.requests("shard")[uploaded:]), "the upload that hangs")
+        process.kill()
+        for pid in leftovers(run):
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        process.communicate(timeout=60)
+        self.wait_for(lambda: not leftovers(run), "the end of all processes")
+        self.faults()
+        shutil.rmtree(run)
+        run = self.train("run", *self.flat, *self.upload, "--train.max_steps=10")
+        self.assertIn("downloading step 4 ", self.stderr)
+        self.assertEqual(self.digest(run), want)
+
+    def test_errors_of_the_store_say_what_to_do(self):
+        os.environ["AWS_SECRET_ACCESS_KEY"] = "hidden-wrong-key"
+        self.train("run", *self.flat, *self.upload, "--train.max_steps=2", code=78)
+        self.assertIn("SignatureDoesNotMatch", self.stderr)
+        self.assertNotIn("hidden-wrong-key", self.stderr)
+        self.train("run", *self.flat, "--checkpoint.upload=s3://a:hidden@b/c", "--train.max_steps=2", code=78)
+        self.assertNotIn("hidden@", self.stderr)
+        del os.environ["AWS_SECRET_ACCESS_KEY"], os.environ["AWS_ACCESS_KEY_ID"]
+        self.train("run", *self.flat, *self.upload, "--train.max_steps=2", code=78)
+        self.assertIn("AWS_ACCESS_KEY_ID", self.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,244 @@
+#include "runtime/checkpoint/bucket.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "tests/runtime/checkpoint/fixture.hpp"
+#include "tests/runtime/object_store/server_fixture.hpp"
+
+using namespace simplescale;
+using namespace simplescale::test;
+using nlohmann::json;
+
+namespace {
+
+/// The server of all tests here; null and a visible message without moto.
+S3Server* server() {
+  static const std::unique_ptr<S3Server> server = S3Server::start();
+  if (!server) MESSAGE("SKIPPED: no Python with moto; ./simplescale test installs it");
+  if (server) server->clear_faults();
+  return server.get();
+}
+
+/// A checkpoint of one shard of 5.3 MiB: two parts.
+ModelShape large_shape() {
+  ModelShape s;
+  s.dim = 64, s.hidden = 128, s.layers = 1, s.heads = 4, s.kv_heads = 4, s.vocab = 3300;
+  s.block_size = 16;
+  return s;
+}
+
+std::string step_name(uint64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof name, "/step-%08llu", static_cast<unsigned long long>(step));
+  return name;
+}
+
+Status save_step(const std::string& checkpoints, uint64_t step, uint32_t seed,
+                 const ModelShape& shape = tiny_shape(),
+                 std::optional<double> val_loss = std::nullopt) {
+  CheckpointInfo info;
+  info.step = step, info.shape = shape, info.val_loss = val_loss;
+  return save(checkpoints, random_state(shape, seed), info, shape == tiny_shape() ? 2 : 1).status();
+}
+
+std::string manifest_of(const Checkpoint& checkpoint) {
+  return slurp(checkpoint.folder() + "/manifest.json");
+}
+
+struct Fixture {
+  S3Server& server;
+  std::string prefix;
+  TempFolder folder;
+  bool leads = true;
+
+  std::string checkpoints() const { return folder / "checkpoints"; }
+  CheckpointBucket bucket(int tries = 2, const std::string& run = "run") {
+    StoreLimits limits = S3Server::limits();
+    limits.tries = tries;
+    auto store = std::make_shared<ObjectStore>(server.settings(), "bucket", limits);
+    return CheckpointBucket(std::move(store), {.url = {"bucket", prefix},
+                                               .run_id = run,
+                                               .run_name = "name",
+                                               .leads = [this] { return leads; },
+                                               .part_bytes = kPartBytesMin});
+  }
+  std::vector<uint64_t> listed() {
+    auto read = bucket().read();
+    std::vector<uint64_t> steps;
+    if (read.ok() && *read)
+      for (const StoredCheckpoint& stored : (*read)->checkpoints) steps.push_back(stored.step);
+    return steps;
+  }
+  /// The folders of which there is any object.
+  std::vector<std::string> folders() {
+    std::vector<std::string> found;
+    const auto objects = server.store().list(prefix + "/step-");
+    REQUIRE(objects.ok());
+    for (const ObjectFacts& object : *objects) {
+      const std::string rest = object.key.substr(prefix.size() + 1);
+      const std::string name = rest.substr(0, rest.find('/'));
+      if (found.empty() || found.back() != name) found.push_back(name);
+    }
+    return found;
+  }
+  /// The manifest of what a machine that lost its folder gets.
+  Result<std::string> restored(const ModelShape& shape) {
+    const TempFolder other;
+    SS_ASSIGN(const Checkpoint found, bucket(6).fetch_newest(other.path(), shape));
+    return manifest_of(found);
+  }
+};
+
+using Steps = std::vector<uint64_t>;
+
+}  // namespace
+
+TEST_SUITE("bucket") {
+  TEST_CASE(
+      "CHECKPOINT-5: checkpoints are uploaded, pruned by the rules, and fetched bit for bit") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    Fixture f{*s3, "plain", {}};
+    for (const uint64_t step : {10, 20, 30})
+      REQUIRE(save_step(f.checkpoints(), step, static_cast<uint32_t>(step)).ok());
+    CheckpointBucket bucket = f.bucket();
+    const auto uploaded = bucket.update(f.checkpoints(), {.keep = 2});
+    REQUIRE_MESSAGE(uploaded.ok(), uploaded.status().message());
+    CHECK(*uploaded == Steps{30, 20});
+    CHECK(f.listed() == Steps{20, 30});
+    CHECK(bucket.update(f.checkpoints(), {.keep = 2})->empty());
+    REQUIRE(save_step(f.checkpoints(), 40, 40).ok());
+    CHECK(*bucket.update(f.checkpoints(), {.keep = 2, .until_step = 30}) == Steps{});
+    CHECK(*bucket.update(f.checkpoints(), {.keep = 2}) == Steps{40});
+    CHECK(f.listed() == Steps{30, 40});
+    CHECK(f.folders().size() == 2);
+    CHECK(*f.restored(tiny_shape()) == slurp(f.checkpoints() + "/step-00000040/manifest.json"));
+  }
+
+  // What a killed process has done is a beginning of its requests: the last one may have been
+  // carried out (lost) or not (refuse).
+  TEST_CASE("CHECKPOINT-5: cut at any request, the listed checkpoints are complete") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    const ModelShape shape = large_shape();
+    Fixture f{*s3, "cut", {}};
+    REQUIRE(save_step(f.checkpoints(), 10, 1, shape).ok());
+    REQUIRE(f.bucket().update(f.checkpoints(), {.keep = 1}).ok());
+    const std::string old = slurp(f.checkpoints() + "/step-00000010/manifest.json");
+    uint64_t step = 10;
+    size_t cuts = 0, kept_old = 0;
+    for (const char* kind : {"refuse", "lost"})
+      for (int requests = 0;; ++requests) {
+        const std::string before = *f.restored(shape);
+        step += 10;
+        REQUIRE(save_step(f.checkpoints(), step, static_cast<uint32_t>(step), shape).ok());
+        const std::string now = slurp(f.checkpoints() + step_name(step) + "/manifest.json");
+        s3->set_faults(
+            {{{"match", "/bucket/cut|prefix=cut"},
+              {"kind", kind},
+              {"skip", requests},
+              {"times", 1}},
+             {{"match", "/bucket/cut|prefix=cut"}, {"kind", "refuse"}, {"skip", requests}}});
+        const bool whole = f.bucket(1).update(f.checkpoints(), {.keep = 1}).ok();
+        s3->clear_faults();
+        CAPTURE(kind);
+        CAPTURE(requests);
+        const auto restored = f.restored(shape);
+        REQUIRE_MESSAGE(restored.ok(), restored.status().message());
+        CHECK((*restored == before || *restored == now));
+        ++cuts;
+        kept_old += *restored == before;
+        // The next publisher goes on, and leaves nothing behind.
+        const auto next = f.bucket().update(f.checkpoints(), {.keep = 1});
+        REQUIRE_MESSAGE(next.ok(), next.status().message());
+        CHECK(*f.restored(shape) == now);
+        CHECK(f.folders().size() == 1);
+        CHECK(s3->store().uploads("cut/")->empty());
+        std::filesystem::remove_all(f.checkpoints() + step_name(step - 10));
+        if (whole) break;
+      }
+    CHECK(cuts > 25);
+    CHECK(kept_old > 15);
+    CHECK(old != *f.restored(shape));
+  }
+
+  TEST_CASE("CHECKPOINT-6: a deposed publisher and another run change nothing") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    Fixture f{*s3, "deposed", {}};
+    REQUIRE(save_step(f.checkpoints(), 10, 1).ok());
+    CheckpointBucket old = f.bucket();
+    REQUIRE(old.update(f.checkpoints(), {.keep = 1}).ok());
+    REQUIRE(save_step(f.checkpoints(), 20, 2).ok());
+    f.leads = false;
+    CHECK(old.update(f.checkpoints(), {.keep = 1}).status().code() == Code::aborted);
+    CHECK(f.listed() == Steps{10});
+    CHECK(f.folders().size() == 2);  // the objects of step 20 are there, but not listed
+    f.leads = true;
+    // Another publisher lists step 30 between the old one's read and its put.
+    TempFolder other;
+    REQUIRE(save_step(other.path(), 30, 3).ok());
+    bool once = true;
+    auto store = std::make_shared<ObjectStore>(s3->settings(), "bucket", S3Server::limits());
+    CheckpointBucket slow(
+        store, {.url = {"bucket", f.prefix}, .run_id = "run", .run_name = "name", .leads = [&] {
+                  if (std::exchange(once, false))
+                    CHECK(f.bucket().update(other.path(), {.keep = 1}).ok());
+                  return true;
+                }});
+    // It reads again, and finds that step 30 is not of its folder: it was undone there.
+    CHECK(slow.update(f.checkpoints(), {.keep = 1}).ok());
+    CHECK(f.listed() == Steps{20});
+    // A run that takes the place over is left alone.
+    CHECK(f.bucket(2, "another").claim().ok());
+    const auto refused = f.bucket().update(f.checkpoints(), {.keep = 1});
+    CHECK(refused.status().code() == Code::bad_config);
+    CHECK(f.listed() == Steps{20});
+  }
+
+  TEST_CASE("a checkpoint that was damaged in the store is found out, and the one before it used") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    Fixture f{*s3, "damaged", {}};
+    REQUIRE(save_step(f.checkpoints(), 10, 1).ok());
+    REQUIRE(save_step(f.checkpoints(), 20, 2).ok());
+    REQUIRE(f.bucket().update(f.checkpoints(), {.keep = 2}).ok());
+    ObjectStore store = s3->store();
+    const auto objects = store.list("damaged/step-00000020-");
+    const auto shard = std::ranges::find_if(*objects, [](const ObjectFacts& object) {
+      return object.key.ends_with("shard-00000-of-00002.safetensors");
+    });
+    REQUIRE(shard != objects->end());
+    std::string bytes = store.get(shard->key, 1 << 20)->text;
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);
+    REQUIRE(store.put(shard->key, bytes).ok());
+    CHECK(*f.restored(tiny_shape()) == slurp(f.checkpoints() + "/step-00000010/manifest.json"));
+    const TempFolder other;
+    CHECK(f.bucket().fetch_newest(other.path(), some_shape()).status().code() == Code::bad_config);
+    CHECK(std::filesystem::is_empty(other.path()));
+  }
+
+  TEST_CASE("CHECKPOINT-5: under random faults of the server it ends with the newest") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    const char* given = std::getenv("SIMPLESCALE_TEST_SEED");
+    const uint64_t seed = given ? std::strtoull(given, nullptr, 10) : 11;
+    CAPTURE(seed);
+    Fixture f{*s3, "random", {}};
+    s3->set_faults(
+        json::array({{{"match", "random"}, {"kind", "random"}, {"percent", 30}, {"seed", seed}}}));
+    for (uint64_t step = 10; step <= 80; step += 10) {
+      REQUIRE(save_step(f.checkpoints(), step, static_cast<uint32_t>(seed + step)).ok());
+      (void)f.bucket(2).update(f.checkpoints(), {.keep = 3});
+    }
+    s3->clear_faults();
+    const auto restored = f.restored(tiny_shape());
+    if (restored.ok()) CHECK(restored->find("\"step\": ") != std::string::npos);
+    REQUIRE(f.bucket().update(f.checkpoints(), {.keep = 3}).ok());
+    CHECK(f.listed() == Steps{60, 70, 80});
+    CHECK(f.folders().size() == 3);
+    CHECK(*f.restored(tiny_shape()) == slurp(f.checkpoints() + "/step-00000080/manifest.json"));
+  }
+}
