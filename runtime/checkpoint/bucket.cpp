@@ -70,8 +70,18 @@ Status CheckpointBucket::put_index(const BucketIndex& index) {
 
 Status CheckpointBucket::claim() {
   SS_ASSIGN(const std::optional<BucketIndex> index, read());
-  return put_index({options_.run_id, options_.run_name,
-                    index ? index->checkpoints : std::vector<StoredCheckpoint>()});
+  const BucketIndex ours{options_.run_id, options_.run_name,
+                         index ? index->checkpoints : std::vector<StoredCheckpoint>()};
+  SS_RETURN_IF_ERROR(put_index(ours));
+  // Another text: of the same one, put() would say that it has been put.
+  const std::string probe = bucket_index_text(ours) + "\n";
+  const auto put = store_->put(key(kLatest), probe, {.if_absent = true});
+  if (put.status().code() == Code::mismatch) return {};
+  if (!put.ok()) return put.status();
+  return {Code::bad_config, name() +
+                                ": the server ignores the condition of a put "
+                                "(If-None-Match), which protects the checkpoints; use a "
+                                "server that keeps it"};
 }
 
 Result<std::vector<uint64_t>> CheckpointBucket::update(const std::string& checkpoints,

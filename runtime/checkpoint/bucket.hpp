@@ -41,7 +41,8 @@ class CheckpointBucket {
   /// What `latest` says; nullopt if there is none. bad_data: it is no list of checkpoints.
   Result<std::optional<BucketIndex>> read();
   /// Makes `latest` name this run, with the checkpoints that it lists now. Errors as
-  /// ObjectStore::put(): mismatch if another process was faster.
+  /// ObjectStore::put(): mismatch if another process was faster; bad_config also if the server
+  /// ignores conditions.
   Status claim();
 
   /// Uploads those checkpoints of a folder that the rules keep, the newest first, and removes those

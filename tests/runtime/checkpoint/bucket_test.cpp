@@ -199,6 +199,17 @@ TEST_SUITE("bucket") {
     CHECK(f.listed() == Steps{10, 15, 20});
   }
 
+  TEST_CASE("CHECKPOINT-6: a server that ignores the condition of a put is refused") {
+    S3Server* const s3 = server();
+    if (!s3) return;
+    Fixture f{*s3, "unconditional", {}};
+    CHECK(f.bucket().claim().ok());
+    s3->set_faults(json::array({{{"match", "PUT "}, {"kind", "unconditional"}}}));
+    const Status status = f.bucket().claim();
+    CHECK(status.code() == Code::bad_config);
+    CHECK(status.message().find("If-None-Match") != std::string::npos);
+  }
+
   TEST_CASE("a checkpoint that was damaged in the store is found out, and the one before it used") {
     S3Server* const s3 = server();
     if (!s3) return;

@@ -21,6 +21,7 @@ match pass, the next `times` (default: all) have the fault:
     short     answers a range with the first half of its bytes, and says so
     slow      waits "ms" before it answers
     hang      never answers
+    unconditional  leaves out the conditions, as some servers do
     random    one of the above but hang and slow, for "percent" of the requests, by "seed"
 """
 import argparse
@@ -194,6 +195,8 @@ class Proxy(BaseHTTPRequestHandler):
             return False
         if kind == "slow":
             time.sleep(rule["ms"] / 1000)
+        if kind == "unconditional":
+            del self.headers["If-Match"], self.headers["If-None-Match"]
         status, headers, data, length = self.forward(body)
         if kind == "lost":
             self.note(0)
